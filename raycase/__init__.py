@@ -1,0 +1,18 @@
+"""raycase: condition-aware sentence embeddings for whole corpora, on Ray (CASE, section 3)."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from raycase.systems.protocols import Encoder
+
+__version__ = "0.1.0"
+__all__ = ["__version__", "load"]
+
+
+def load(model: str = "minilm", **options: Any) -> Encoder:
+    """Load an encoder of the table, a Hugging Face id or a saved model folder; see `raycase.systems.load`."""
+    from raycase.systems import load as load_system  # torch takes seconds to import; `import raycase` does not
+
+    return load_system(model, **options)

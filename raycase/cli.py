@@ -1,0 +1,57 @@
+"""What every job's script does around its work: parse, call, print, exit."""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import json
+import re
+import sys
+from collections.abc import Callable
+from dataclasses import fields
+from typing import Any, TypeVar
+
+import tyro
+
+from raycase.schema import RequestError, WorkError
+
+Config = TypeVar("Config")
+
+
+def parse(config: type[Config], arguments: list[str]) -> Config:
+    """Read the flags of a dataclass. `--flag` and `--no-flag` both work for a flag that is on, off or left open.
+
+    Raises RequestError, in one line, for what cannot be read.
+    """
+    open_flags = {f"--{f.name.replace('_', '-')}" for f in fields(config) if f.type == "bool | None"}  # type: ignore[arg-type]
+    given = []
+    for argument in arguments:
+        positive = argument.replace("--no-", "--", 1)
+        given += [positive, str(argument == positive)] if positive in open_flags else [argument]
+    said = io.StringIO()
+    try:
+        with contextlib.redirect_stderr(said):
+            return tyro.cli(config, args=given, config=(tyro.conf.FlagCreatePairsOff,))
+    except SystemExit as stop:
+        if stop.code in (0, None):
+            raise
+        words = re.sub(r"[\u2500-\u257f]+|\x1b\[[0-9;]*m", " ", said.getvalue()).split()
+        raise RequestError(" ".join(words)) from None
+
+
+def main(config: type[Config], work: Callable[[Config], dict[str, Any]]) -> None:
+    """Run a job: its result as one JSON object in the last line of standard output; exit status 0, 1 or 2."""
+    try:
+        result = work(parse(config, sys.argv[1:]))
+    except RequestError as error:
+        _fail(error, 2)
+    except WorkError as error:
+        if hasattr(error, "result"):  # the output is there, and its counts are worth knowing
+            print(json.dumps(error.result), flush=True)
+        _fail(error, 1)
+    print(json.dumps(result), flush=True)
+
+
+def _fail(error: Exception, status: int) -> None:
+    print(f"error: {' '.join(str(error).split())}", file=sys.stderr, flush=True)
+    sys.exit(status)

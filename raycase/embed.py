@@ -1,0 +1,294 @@
+"""The main job: plan, then read -> encode -> write over Ray Data, then account for every row (design, section 2)."""
+
+from __future__ import annotations
+
+import json
+import logging
+import math
+import os
+import sys
+import time
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from importlib.metadata import version
+from typing import Any
+
+import ray
+from ray.data import ActorPoolStrategy, DataContext
+from ray.exceptions import RayError
+from tqdm import tqdm
+
+import raycase
+from raycase.output import (
+    Job,
+    Output,
+    UnitLine,
+    drop_strays,
+    find_job,
+    finished_units,
+    known_lines,
+    read_line,
+    write_job,
+    write_manifest,
+)
+from raycase.request import EmbedJob, Plan, Request, check, make_plan
+from raycase.schema import RequestError, WorkError
+from raycase.units import EncodeUnits, read_units, task_row, write_units
+
+READ_CPUS, WRITE_CPUS, LEAST_ENCODE_CPUS = 0.25, 0.2, 0.5  # different, or Ray fuses stages into one process
+PASSES = 3  # over what the listing still lacks after all tasks are done
+
+
+# -------------------------------------------------------------------------------------------------------- resources
+
+
+@dataclass(frozen=True, kw_only=True)
+class Pool:
+    """The actors that encode: how many, and what each takes."""
+
+    least: int
+    most: int
+    cpus: float
+    gpus: float
+    threads: int | None
+
+
+def start_ray() -> None:
+    """Join the cluster that there is (RAY_ADDRESS, or one running here), else start one on this machine."""
+    if not ray.is_initialized():
+        os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")
+        ray.init(log_to_driver=False, logging_level=logging.WARNING)
+    logging.getLogger("ray.data").setLevel(logging.WARNING)
+
+
+def make_pool(job: EmbedJob, units: int) -> Pool:
+    """Fit the actors into the cluster with room left to read and write. Raises RequestError where they do not fit."""
+    nodes = [n["Resources"] for n in ray.nodes() if n["Alive"]]
+    cpus = sum(n.get("CPU", 0) for n in nodes)
+    has_gpus = sum(n.get("GPU", 0) for n in nodes)
+    gpus = job.gpus_per_actor if job.gpus_per_actor is not None else float(has_gpus > 0)
+    asked = _actor_range(job.actors)
+    if gpus:
+        least, most = asked or (max(1, int(has_gpus / gpus)),) * 2
+        if least * gpus > has_gpus:
+            raise RequestError(
+                f"--actors: wanted {least} with {gpus:g} GPUs each, found {has_gpus:g} GPUs in the cluster"
+            )
+        return Pool(least=least, most=min(most, max(least, units)), cpus=1, gpus=gpus, threads=None)
+    sizes = [n["CPU"] for n in nodes if n.get("CPU")]
+    room = min(sizes, default=0) - READ_CPUS - WRITE_CPUS  # on the smallest node
+    fit = len(sizes) * int(room / LEAST_ENCODE_CPUS)
+    least, most = asked or (len(sizes) * max(1, round(min(sizes, default=0) / 4)),) * 2
+    if least > fit:
+        raise RequestError(
+            f"--actors: wanted {least} of at least {LEAST_ENCODE_CPUS} CPUs, and {READ_CPUS + WRITE_CPUS} CPUs a node to "
+            f"read and write, found room for {fit} on {cpus:g} CPUs; ask for fewer actors or a larger cluster"
+        )
+    most = min(most, fit, max(least, units))
+    share = room / math.ceil(most / len(sizes))
+    threads = max(1, min(round(share), os.cpu_count() or 1))
+    return Pool(least=least, most=most, cpus=math.floor(100 * share) / 100, gpus=0, threads=threads)
+
+
+def _actor_range(text: str | None) -> tuple[int, int] | None:
+    if text is None:
+        return None
+    least, _, most = text.partition(":")
+    if not (least.isdigit() and (most or least).isdigit() and 1 <= int(least) <= int(most or least)):
+        raise RequestError(f"--actors: wanted MIN:MAX with 1 <= MIN <= MAX, found {text!r}")
+    return int(least), int(most or least)
+
+
+# -------------------------------------------------------------------------------------------------------------- run
+
+
+def embed(job: EmbedJob) -> dict[str, Any]:
+    """Run the job, or go on with it; returns the counts of the whole output and the rates of this run.
+
+    Raises RequestError for a wrong request (nothing is written then), WorkError where rows are missing at the end or
+    too many are rejected.
+    """
+    began = time.time()
+    request = check(job)
+    output = request.output
+    _check_put(output)
+    opened = find_job(output, request.config, request.files, overwrite=job.overwrite)
+    if job.overwrite:
+        output.clear()
+    write_job(output, opened)
+    done = finished_units(output, opened.print8)
+    plan = make_plan(request, opened.files, done)
+    resumed = sum(len(units) for units in done.values())
+    run = Run(rows=sum(plan.rows), rows_before=sum(plan.rows) - plan.missing, units_before=resumed)
+    for _ in range(PASSES):
+        if not plan.missing:
+            break
+        output.manifest.remove()  # it speaks of less than what will be there
+        _run_pass(request, opened, plan, run)
+        for stray in drop_strays(output, opened.print8):
+            print(f"removed {stray}: not a unit of this job", file=sys.stderr)
+        plan = make_plan(request, opened.files, finished_units(output, opened.print8))
+    if plan.missing:
+        raise WorkError(f"{output.root.uri}: {plan.missing} rows are missing after {PASSES} passes; run it again")
+    return _finish(request, opened, run, began)
+
+
+def _check_put(output: Output) -> None:
+    """Whether the folder can be written to at all, said early."""
+    probe = output.root / f".raycase-{os.getpid()}"
+    try:
+        probe.put(b"")
+        probe.remove()
+    except OSError as error:
+        raise RequestError(f"--output: wanted a place to write at {output.root.uri}, found: {error}") from error
+
+
+class Run:
+    """What this run has done so far, from one small row per unit; and the progress bar over rows."""
+
+    def __init__(self, *, rows: int, rows_before: int, units_before: int) -> None:
+        self.units_before = units_before
+        self.lines: dict[str, UnitLine] = {}
+        self.tokens = 0
+        self.first = math.inf
+        self.last = 0.0
+        interval = 0.5 if sys.stderr.isatty() else 15.0
+        self.bar = tqdm(total=rows, initial=rows_before, unit=" rows", unit_scale=True, mininterval=interval, delay=0.1)
+
+    def add(self, stats: dict[str, Any]) -> None:
+        line = UnitLine(**json.loads(stats["line"]))
+        self.lines[line.name] = line
+        self.tokens += stats["tokens"]
+        self.first = min(self.first, stats["began"])
+        self.last = max(self.last, stats["ended"])
+        self.bar.set_postfix_str(f"{self.tokens_per_second:,.0f} tokens/s", refresh=False)
+        self.bar.update(line.rows_out + line.rows_rejected)
+
+    @property
+    def tokens_per_second(self) -> float:
+        """From the beginning of the first unit to the end of the last; starting up is not counted."""
+        return self.tokens / (self.last - self.first) if self.lines else 0.0
+
+
+def _run_pass(request: Request, opened: Job, plan: Plan, run: Run) -> None:
+    """Embed what the plan holds. Each stage has its own share of CPUs, so that Ray gives it its own processes."""
+    start_ray()
+    pool = make_pool(request.job, plan.units)
+    context = DataContext.get_current().copy()
+    context.enable_progress_bars = False
+    context.print_on_execution_start = False
+    context.target_max_block_size = 1  # every unit is a block of its own: it goes to any actor as soon as it is read
+    # a long job survives what fails by chance: a node lost while its actor starts, a hub that does not answer
+    context.max_consecutive_actor_init_deaths = 3
+    context.actor_task_retry_on_errors = False
+    with DataContext.current(context):
+        tasks = [task_row(opened.files, pieces) for pieces in plan.tasks()]
+        units = ray.data.from_items(tasks, override_num_blocks=len(tasks)).map_batches(
+            read_units,
+            fn_kwargs={"columns": request.columns},
+            batch_size=1,
+            batch_format="pyarrow",
+            num_cpus=READ_CPUS,
+        )
+        encoded = units.map_batches(
+            EncodeUnits,
+            fn_constructor_kwargs={
+                "config": request.model,
+                "settings": request.encode_settings,
+                "weights": opened.config["model"]["weights"],
+                "threads": pool.threads,
+                "batch_tokens": request.job.batch_tokens,
+                "compute": request.job.compute,
+            },
+            compute=ActorPoolStrategy(min_size=pool.least, max_size=pool.most, initial_size=pool.least),
+            batch_size=1,
+            batch_format="pyarrow",
+            num_cpus=pool.cpus,
+            num_gpus=pool.gpus,
+        )
+        written = encoded.map_batches(
+            write_units,
+            fn_kwargs={"output": request.output.root.uri, "print8": opened.print8},
+            batch_size=1,
+            batch_format="pyarrow",
+            num_cpus=WRITE_CPUS,
+        )
+        try:
+            for stats in written.iter_batches(batch_size=None, batch_format="pyarrow", prefetch_batches=0):
+                for row in stats.to_pylist():
+                    run.add(row)
+        except RayError as error:
+            raise _cause(error) from error
+        finally:
+            run.bar.close()
+
+
+def _cause(error: BaseException) -> BaseException:
+    """The error of ours, or a WorkError, inside what Ray raises."""
+    seen: BaseException | None = error
+    while seen is not None:
+        if isinstance(seen, (RequestError, WorkError)):
+            return type(seen)(str(getattr(seen, "cause", seen)).strip().splitlines()[-1])
+        seen = getattr(seen, "cause", None) or seen.__cause__
+    return WorkError(f"a unit failed: {str(error).strip().splitlines()[-1]}")
+
+
+def _finish(request: Request, opened: Job, run: Run, began: float) -> dict[str, Any]:
+    """Account for the whole output, put the manifest, and return what the job's last line says."""
+    output, job = request.output, request.job
+    units = finished_units(output, opened.print8)
+    names = [unit.name(opened.print8) for file in units.values() for unit in file]
+    lines = known_lines(output) | run.lines
+    with ThreadPoolExecutor(16) as pool:
+        unknown = [name for name in names if name not in lines]
+        lines |= zip(unknown, pool.map(lambda name: read_line(output, name), unknown), strict=True)
+    seconds = time.time() - began
+    this_run = {
+        "tokens": run.tokens,
+        "seconds": round(seconds, 3),
+        "startup_seconds": round(run.first - began, 3) if run.lines else 0.0,
+        "tokens_per_second": round(run.tokens_per_second, 1),
+        "units_done": len(run.lines),
+        "units_resumed": len(names) - len(run.lines),
+    }
+    model = request.config["model"]
+    manifest = write_manifest(
+        output,
+        [lines[name] for name in names],
+        {
+            "fingerprint": opened.fingerprint,
+            "config": opened.config,
+            "model": {
+                "name": job.model,
+                "weights": model["weights"],
+                "dim": request.dim,
+                "pooling": model["encoder"]["pooling"][0],
+                "prompt": model["encoder"]["prompt"],
+            },
+            "input_files": len(opened.files),
+            "versions": {name: version(name) for name in ("ray", "torch", "transformers", "pyarrow")}
+            | {"raycase": raycase.__version__},
+            "finished": datetime.now(UTC).isoformat(timespec="seconds"),
+            "run": this_run,
+        },
+    )
+    counted = ("rows_in", "rows_out", "rows_rejected", "rows_truncated", "pairs", "distinct_pairs")
+    result = {name: manifest[name] for name in counted} | this_run
+    result |= {"output": output.root.uri, "manifest": output.manifest.uri}
+    if manifest["rows_rejected"] > job.max_rejected * manifest["rows_in"]:
+        raise TooManyRejectedError(
+            f"wanted at most {job.max_rejected:.2%} of the rows rejected, found {manifest['rows_rejected']} of "
+            f"{manifest['rows_in']} ({', '.join(f'{n} {r}' for r, n in manifest['reasons'].items())}); "
+            f"see {output.rejected.uri}, or say --max-rejected",
+            result,
+        )
+    return result
+
+
+class TooManyRejectedError(WorkError):
+    """The output is complete, but more rows are rejected than the job allows; `result` is what `embed` returns."""
+
+    def __init__(self, message: str, result: dict[str, Any]) -> None:
+        super().__init__(message)
+        self.result = result

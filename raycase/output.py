@@ -1,0 +1,397 @@
+"""The output folder: job.json first, one file per unit, manifest last; resuming, accounting, verifying."""
+
+from __future__ import annotations
+
+import hashlib
+import io
+import json
+from collections import Counter
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import asdict, dataclass, field
+from itertools import groupby
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+
+from raycase.reading import InputFile
+from raycase.schema import CONDITION, EMBEDDING, ID, REJECTED_SCHEMA, RequestError, WorkError
+from raycase.storage import Place, UnitFile, fingerprint, place, units_in, without_overlap
+
+STATS = b"raycase"  # key of a unit's counts in its file's metadata
+ROW_OF_PAIR = "__row"  # the input row of each pair: counted, not written
+
+
+@dataclass(frozen=True)
+class Output:
+    """Where the files of an output folder are."""
+
+    root: Place
+
+    @property
+    def job(self) -> Place:
+        return self.root / "job.json"
+
+    @property
+    def embeddings(self) -> Place:
+        return self.root / "embeddings"
+
+    @property
+    def rejected(self) -> Place:
+        return self.root / "rejected"
+
+    @property
+    def manifest(self) -> Place:
+        return self.root / "manifest.json"
+
+    @property
+    def manifest_files(self) -> Place:
+        return self.root / "manifest_files.parquet"
+
+    def clear(self) -> None:
+        """Remove what a job wrote, the manifest first and job.json last; other files in the folder stay."""
+        for part in (self.manifest, self.manifest_files, self.embeddings, self.rejected, self.job):
+            part.remove()
+
+
+def output_at(uri: str) -> Output:
+    """The output folder at a URI."""
+    return Output(place(uri))
+
+
+# ------------------------------------------------------------------------------------------------------------ job
+
+
+@dataclass(frozen=True, kw_only=True)
+class Job:
+    """What job.json holds: the configuration that decides the vectors, and the input files in their order."""
+
+    config: dict[str, Any]
+    files: list[InputFile]
+    fingerprint: str = field(init=False)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "fingerprint", fingerprint(self.config))
+
+    @property
+    def print8(self) -> str:
+        return self.fingerprint[:8]
+
+
+def find_job(output: Output, config: dict[str, Any], files: Sequence[InputFile], *, overwrite: bool = False) -> Job:
+    """The job that the folder is for: a new one, or the same as before with new input files after those known.
+
+    Raises RequestError where the folder holds another job's output, or where a known input file changed or vanished.
+    """
+    config = json.loads(json.dumps(config, default=str))
+    if overwrite:
+        return Job(config=config, files=list(files))
+    if not output.job.exists():
+        if output.embeddings.list():
+            raise RequestError(
+                f"--output: wanted an empty folder or a job's, found {output.embeddings.uri} without job.json; "
+                "choose another folder or say --overwrite"
+            )
+        return Job(config=config, files=list(files))
+    found = output.job.read_json()
+    if fingerprint(found["config"]) != fingerprint(config):
+        raise RequestError(
+            f"--output: wanted the same job as in {output.job.uri}, found another one "
+            f"({_difference(found['config'], config)}); choose another folder or say --overwrite"
+        )
+    known = [InputFile(**f) for f in found["files"]]
+    now = {f.uri: f for f in files}
+    for old in known:
+        if now.get(old.uri) != old:
+            what = "is changed" if old.uri in now else "is not there any more"
+            raise RequestError(
+                f"--input: wanted {old.uri} as it was when {output.root.uri} was begun, found that it {what}; "
+                "put it back, choose another output folder or say --overwrite"
+            )
+    return Job(config=config, files=known + [f for f in files if f not in set(known)])
+
+
+def write_job(output: Output, job: Job) -> None:
+    """Put job.json."""
+    output.job.put_json({"fingerprint": job.fingerprint, "config": job.config, "files": [asdict(f) for f in job.files]})
+
+
+def _difference(found: Any, wanted: Any, path: str = "") -> str:
+    """The first place where two configurations differ, in words."""
+    if isinstance(found, dict) and isinstance(wanted, dict):
+        for key in sorted(found.keys() | wanted.keys()):
+            if found.get(key) != wanted.get(key):
+                return _difference(found.get(key), wanted.get(key), f"{path}.{key}".lstrip("."))
+    return f"{path}: {str(found)[:80]} there, {str(wanted)[:80]} asked"
+
+
+# ---------------------------------------------------------------------------------------------------------- units
+
+
+@dataclass(frozen=True, kw_only=True)
+class UnitLine:
+    """One line of manifest_files.parquet: a finished unit, its counts and checksums."""
+
+    name: str
+    file: int
+    start: int
+    rows_out: int
+    rows_rejected: int
+    rows_truncated: int
+    pairs: int
+    distinct_pairs: int
+    bytes: int
+    sha256: str
+    rejected_sha256: str | None
+    reasons: str  # JSON: reason -> rows
+
+
+LINES_SCHEMA = pa.schema(
+    [
+        ("name", pa.string()),
+        *((n, pa.int64()) for n in ("file", "start", "rows_out", "rows_rejected", "rows_truncated")),
+        *((n, pa.int64()) for n in ("pairs", "distinct_pairs", "bytes")),
+        *((n, pa.string()) for n in ("sha256", "rejected_sha256", "reasons")),
+    ]
+)
+
+
+def write_unit(
+    output: Output,
+    print8: str,
+    unit: tuple[int, int],
+    table: pa.Table,
+    rejected: pa.Table,
+    *,
+    distinct_pairs: int,
+    rows_truncated: int,
+) -> UnitLine:
+    """Write a unit (input file, first row): the rejected rows first, the vectors last, each in one atomic put.
+
+    The table says in its column `ROW_OF_PAIR` which input row each pair is of.
+    """
+    file = UnitFile(
+        file=unit[0], start=unit[1], rows_out=len(pc.unique(table[ROW_OF_PAIR])), rows_rejected=len(rejected)
+    )
+    name = file.name(print8)
+    stats = {
+        "rows_truncated": rows_truncated,
+        "distinct_pairs": distinct_pairs,
+        "reasons": dict(sorted(Counter(rejected["reason"].to_pylist()).items())),
+    }
+    rejected_bytes: bytes | None = None
+    if len(rejected):
+        rejected_bytes = parquet_bytes(rejected)
+        (output.rejected / name).put(rejected_bytes)
+    data = parquet_bytes(table.drop_columns([ROW_OF_PAIR]).replace_schema_metadata({STATS: json.dumps(stats)}))
+    (output.embeddings / name).put(data)
+    return _line(name, file, data, rejected_bytes, pairs=len(table), stats=stats)
+
+
+def _line(
+    name: str, unit: UnitFile, data: bytes, rejected: bytes | None, *, pairs: int, stats: dict[str, Any]
+) -> UnitLine:
+    return UnitLine(
+        name=name,
+        **asdict(unit),
+        rows_truncated=stats["rows_truncated"],
+        pairs=pairs,
+        distinct_pairs=stats["distinct_pairs"],
+        bytes=len(data),
+        sha256=hashlib.sha256(data).hexdigest(),
+        rejected_sha256=None if rejected is None else hashlib.sha256(rejected).hexdigest(),
+        reasons=json.dumps(stats["reasons"], ensure_ascii=False),
+    )
+
+
+def read_line(output: Output, name: str) -> UnitLine:
+    """Make the manifest's line of a unit that an earlier run wrote, from the files themselves."""
+    parsed = UnitFile.parse(name)
+    assert parsed is not None
+    data = (output.embeddings / name).read()
+    metadata = pq.read_metadata(io.BytesIO(data))
+    rejected = (output.rejected / name).read() if parsed[1].rows_rejected else None
+    stats = json.loads(metadata.metadata[STATS])
+    return _line(name, parsed[1], data, rejected, pairs=metadata.num_rows, stats=stats)
+
+
+def parquet_bytes(table: pa.Table) -> bytes:
+    """A table as a Parquet file."""
+    sink = io.BytesIO()
+    texts = [f.name for f in table.schema if pa.types.is_string(f.type)]
+    # vectors do not compress, and a dictionary of them is lost work
+    pq.write_table(table, sink, compression="zstd", use_dictionary=texts or False, compression_level=1)
+    return sink.getvalue()
+
+
+# -------------------------------------------------------------------------------------------------------- account
+
+
+def finished_units(output: Output, print8: str) -> dict[int, list[UnitFile]]:
+    """Units in the listing by input file, each sorted by first row and without overlap."""
+    units = without_overlap(units_in(output.embeddings.list(), print8))
+    return {file: list(group) for file, group in groupby(units, key=lambda u: u.file)}
+
+
+def drop_strays(output: Output, print8: str) -> list[str]:
+    """Remove files that do not count: another fingerprint's or an overlapping unit of a late writer, and rejected
+    rows without their unit. Returns their names. Raises WorkError for a file that raycase did not write."""
+    listed = output.embeddings.list()
+    foreign = [name for name in listed if UnitFile.parse(name) is None]
+    if foreign:
+        raise WorkError(f"wanted only units in {output.embeddings.uri}, found {foreign[0]}; move it away and run again")
+    counted = {u.name(print8) for units in finished_units(output, print8).values() for u in units}
+    strays = [output.embeddings / n for n in listed if n not in counted]
+    strays += [output.rejected / n for n in output.rejected.list() if n not in counted]
+    for stray in strays:
+        stray.remove()
+    return [stray.uri for stray in strays]
+
+
+def known_lines(output: Output) -> dict[str, UnitLine]:
+    """Lines of an earlier manifest, by name; what is in there need not be read again."""
+    if not output.manifest_files.exists():
+        return {}
+    table = pq.read_table(io.BytesIO(output.manifest_files.read()))
+    return {line["name"]: UnitLine(**line) for line in table.to_pylist()}
+
+
+def write_manifest(output: Output, lines: Iterable[UnitLine], values: dict[str, Any]) -> dict[str, Any]:
+    """Put manifest_files.parquet and, last of all, manifest.json with the totals. Returns the latter."""
+    table = pa.Table.from_pylist([asdict(line) for line in lines], schema=LINES_SCHEMA).sort_by(
+        [("file", "ascending"), ("start", "ascending")]
+    )
+    data = parquet_bytes(table)
+    manifest = totals(table) | values | {"manifest_files_sha256": hashlib.sha256(data).hexdigest()}
+    output.manifest_files.put(data)
+    output.manifest.put_json(manifest)
+    return manifest
+
+
+def totals(lines: pa.Table) -> dict[str, Any]:
+    """Sums over the lines of a manifest."""
+    summed = ("rows_out", "rows_rejected", "rows_truncated", "pairs", "distinct_pairs", "bytes")
+    sums: dict[str, Any] = {name: int(pc.sum(lines[name]).as_py() or 0) for name in summed}
+    reasons: Counter[str] = Counter()
+    for text in lines["reasons"].to_pylist():
+        reasons.update(json.loads(text))
+    return {"rows_in": sums["rows_out"] + sums["rows_rejected"], **sums, "units": len(lines), "reasons": dict(reasons)}
+
+
+# --------------------------------------------------------------------------------------------------------- verify
+
+
+def verify(uri: str) -> dict[str, Any]:
+    """Read an output back and check it against its manifest: counts, checksums, schema, no NaN, no row twice.
+
+    Returns the totals. Raises RequestError where there is no output, WorkError that names the first defects.
+    """
+    output = output_at(uri)
+    if not output.job.exists():
+        raise RequestError(f"wanted the output of jobs/embed.py at {output.root.uri}, found no job.json")
+    if not output.manifest.exists():
+        raise WorkError(f"{output.root.uri}: wanted manifest.json, found none: the job is not finished; run it again")
+    defects = list(_defects(output))
+    if defects:
+        more = f" (and {len(defects) - 3} more)" if len(defects) > 3 else ""
+        raise WorkError(f"{output.root.uri}: " + "; ".join(defects[:3]) + more)
+    manifest: dict[str, Any] = output.manifest.read_json()
+    return {name: manifest[name] for name in ("rows_in", "rows_out", "rows_rejected", "pairs", "units")}
+
+
+def _defects(output: Output) -> Iterator[str]:
+    manifest = output.manifest.read_json()
+    job = output.job.read_json()
+    data = output.manifest_files.read()
+    if hashlib.sha256(data).hexdigest() != manifest["manifest_files_sha256"]:
+        yield "manifest_files.parquet: checksum differs from manifest.json"
+        return
+    lines = pq.read_table(io.BytesIO(data))
+    for name, value in totals(lines).items():
+        if manifest[name] != value:
+            yield f"manifest.json: {name} is {manifest[name]}, its files add up to {value}"
+    if fingerprint(job["config"]) != manifest["fingerprint"]:
+        yield "job.json: another fingerprint than manifest.json"
+    units = [UnitFile(*(line[n] for n in ("file", "start", "rows_out", "rows_rejected"))) for line in lines.to_pylist()]
+    for file, group in groupby(sorted(units), key=lambda u: u.file):
+        at = 0
+        for unit in group:
+            if unit.start != at:
+                yield f"input file {file}: rows {at} to {unit.start} are missing or twice"
+            at = unit.end
+    listed = output.embeddings.list()
+    for name in sorted(listed.keys() - set(lines["name"].to_pylist())):
+        yield f"embeddings/{name}: not in the manifest"
+    keys = _Keys()
+    schema: pa.Schema | None = None
+    for line in lines.to_pylist():
+        if line["name"] not in listed:
+            yield f"embeddings/{line['name']}: missing"
+            continue
+        raw = (output.embeddings / line["name"]).read()
+        if hashlib.sha256(raw).hexdigest() != line["sha256"]:
+            yield f"embeddings/{line['name']}: checksum differs"
+            continue
+        table = pq.read_table(io.BytesIO(raw))
+        schema = schema or table.schema
+        if table.schema != schema or table.schema.field(EMBEDDING).type.list_size != manifest["model"]["dim"]:
+            yield f"embeddings/{line['name']}: schema differs from the first file's or the model's"
+            continue
+        if len(table) != line["pairs"]:
+            yield f"embeddings/{line['name']}: {len(table)} pairs, the manifest says {line['pairs']}"
+        values = table[EMBEDDING].combine_chunks().flatten().to_numpy(zero_copy_only=False)
+        if table[EMBEDDING].null_count or not np.isfinite(values).all():
+            yield f"embeddings/{line['name']}: a vector is null or not finite"
+        keys.add(table)
+        if line["rows_rejected"]:
+            yield from _rejected_defects(output, line)
+    yield from keys.twice(output, lines)
+
+
+def _rejected_defects(output: Output, line: dict[str, Any]) -> Iterator[str]:
+    name = f"rejected/{line['name']}"
+    try:
+        raw = (output.rejected / line["name"]).read()
+    except FileNotFoundError:
+        yield f"{name}: missing"
+        return
+    if hashlib.sha256(raw).hexdigest() != line["rejected_sha256"]:
+        yield f"{name}: checksum differs"
+        return
+    table = pq.read_table(io.BytesIO(raw))
+    if not table.schema.equals(REJECTED_SCHEMA) or len(table) != line["rows_rejected"]:
+        yield f"{name}: {len(table)} rows of {table.schema.names}, the manifest says {line['rows_rejected']}"
+
+
+class _Keys:
+    """(id, condition) of every pair seen, as 64-bit hashes: 8 bytes a pair; equal hashes are looked at again."""
+
+    def __init__(self) -> None:
+        self.hashes: list[np.ndarray] = []
+
+    def add(self, table: pa.Table) -> None:
+        self.hashes.append(self._hash(table))
+
+    @staticmethod
+    def _hash(table: pa.Table) -> np.ndarray:
+        pairs = zip(table[ID].to_pylist(), table[CONDITION].to_pylist(), strict=True)
+        return np.fromiter((hash(p) for p in pairs), dtype=np.int64, count=len(table))
+
+    def twice(self, output: Output, lines: pa.Table) -> Iterator[str]:
+        """A line for each pair that is in the output more than once."""
+        if not self.hashes:
+            return
+        values, counts = np.unique(np.concatenate(self.hashes), return_counts=True)
+        suspects = values[counts > 1]
+        if not len(suspects):
+            return
+        seen: Counter[tuple[Any, str]] = Counter()
+        for name in lines["name"].to_pylist():
+            table = pq.read_table(io.BytesIO((output.embeddings / name).read()), columns=[ID, CONDITION])
+            table = table.filter(pa.array(np.isin(self._hash(table), suspects)))
+            seen.update(zip(table[ID].to_pylist(), table[CONDITION].to_pylist(), strict=True))
+        for (id_, condition), times in seen.items():
+            if times > 1:
+                yield f"id {id_!r} under {condition!r}: {times} times"

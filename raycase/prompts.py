@@ -1,0 +1,97 @@
+"""Prompt templates and the span of the text in them (CASE, section 3.1 and section 4)."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from enum import StrEnum
+
+INSTRUCT = "Instruct: {instruction}\nQuery: {text}"
+
+COND_INSTRUCTION = "Retrieve semantically similar texts to a given Condition, given the Sentence : {sentence}"
+SENT_INSTRUCTION = "Retrieve semantically similar texts to a given Sentence, given the Condition : {condition}"
+BASE_INSTRUCTION = "Retrieve semantically similar texts"
+
+
+class PromptStyle(StrEnum):
+    """How sentence and condition become one text."""
+
+    COND = "cond"  # f(c; I(s))
+    SENT = "sent"  # f(s; I(c))
+    CONCAT_CS = "concat-cs"  # CONC(c + s)
+    CONCAT_SC = "concat-sc"  # CONC(s + c)
+
+
+class Span(StrEnum):
+    """Which tokens are pooled."""
+
+    SENTENCE = "sentence"
+    CONDITION = "condition"
+    ALL = "all"  # special tokens too, as the authors of mean-pooled encoders do
+
+
+@dataclass(frozen=True, kw_only=True)
+class Rendered:
+    """A complete prompt with character spans: `pooled` (None: every token), `sentence` (None: there is none)."""
+
+    text: str
+    pooled: tuple[int, int] | None
+    sentence: tuple[int, int] | None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Template:
+    """A pattern with {sentence} and {condition}, and which of the two is pooled."""
+
+    pattern: str
+    span: Span
+
+    def render(self, sentence: str, condition: str) -> Rendered:
+        """Fill in the stripped texts; braces in them are ordinary characters."""
+        spans: dict[str, tuple[int, int]] = {}
+        values = {"{sentence}": sentence.strip(), "{condition}": condition.strip()}
+        text = ""
+        for part in _PLACEHOLDER.split(self.pattern):
+            if part in values:
+                spans[part] = (len(text), len(text) + len(values[part]))
+                part = values[part]
+            text += part
+        pooled = None if self.span is Span.ALL else spans[f"{{{self.span}}}"]
+        return Rendered(text=text, pooled=pooled, sentence=spans.get("{sentence}"))
+
+
+_PLACEHOLDER = re.compile(r"(\{sentence\}|\{condition\})")
+
+
+@dataclass(frozen=True, kw_only=True)
+class PromptSet:
+    """The prompts of a system: of a pair, of the condition alone (eq. 1's base), of the sentence alone."""
+
+    pair: Template
+    base: Template
+    plain: Template
+
+
+def prompt_set(
+    style: PromptStyle, *, template: str = INSTRUCT, separator: str = " ", span: Span = Span.ALL
+) -> PromptSet:
+    """Templates of a prompt style; `template` serves cond and sent, `separator` and `span` the concatenations."""
+
+    def instruct(instruction: str, text: str) -> str:
+        return template.replace("{instruction}", instruction).replace("{text}", text)
+
+    plain = Template(pattern="{sentence}", span=Span.ALL)
+    if style in (PromptStyle.COND, PromptStyle.SENT):
+        base = Template(pattern=instruct(BASE_INSTRUCTION, "{condition}"), span=Span.CONDITION)
+        if style is PromptStyle.COND:
+            pair = Template(pattern=instruct(COND_INSTRUCTION, "{condition}"), span=Span.CONDITION)
+        else:
+            pair = Template(pattern=instruct(SENT_INSTRUCTION, "{sentence}"), span=Span.SENTENCE)
+        return PromptSet(pair=pair, base=base, plain=plain)
+    order = ("{condition}", "{sentence}") if style is PromptStyle.CONCAT_CS else ("{sentence}", "{condition}")
+    base_span = Span.ALL if span is Span.ALL else Span.CONDITION
+    return PromptSet(
+        pair=Template(pattern=separator.join(order), span=span),
+        base=Template(pattern="{condition}", span=base_span),
+        plain=plain,
+    )

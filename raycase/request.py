@@ -1,0 +1,249 @@
+"""What a job asks for, checked; and the plan of what is left to do. Knows nothing of Ray."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from itertools import islice
+from typing import Any, Literal
+
+from raycase.output import Output, output_at
+from raycase.pooling import Pooling
+from raycase.prompts import PromptStyle
+from raycase.reading import Columns, InputFile, Span, cut, find_columns, find_input, plan_file, read_conditions
+from raycase.schema import RequestError
+from raycase.storage import PACKAGE, UnitFile, gaps
+from raycase.systems import resolve
+from raycase.systems.protocols import SystemConfig
+from raycase.units import EncodeSettings, Piece
+
+SAMPLE, SAMPLE_CONDITIONS = PACKAGE + "sample/sentences.csv", PACKAGE + "sample/conditions.txt"
+TASKS, TASK_BYTES = 2000, 16 * 2**20  # Ray gets about so many read tasks at most, of at least so many bytes
+PAIRS_OF_UNIT, ROWS_OF_UNIT = 32768, 4096
+
+
+@dataclass(frozen=True, kw_only=True)
+class EmbedJob:
+    """Embed a corpus under conditions: Parquet, CSV or JSONL in, Parquet out. Without arguments: the sample.
+
+    A job that was stopped goes on when the same command is given again.
+    """
+
+    input: str | None = None
+    """File, folder or glob; .parquet, .csv or .jsonl; local, s3:// or any fsspec scheme. Default: the sample."""
+    output: str | None = None
+    """Folder of the output. Default, for the sample alone: ~/raycase/out."""
+    text_column: str = "text"
+    """Column of the sentences."""
+    id_column: str | None = None
+    """Column of the ids. Default: `id` if there is one, else the row's place, `file:row`."""
+    keep_columns: tuple[str, ...] | None = None
+    """Columns carried to the output. Default: the text."""
+    conditions: tuple[str, ...] = ()
+    """Conditions, every sentence under each; or one .txt (one a line), .parquet or .csv file with them."""
+    condition_column: str | None = None
+    """Instead: a column with each row's condition, or list of conditions."""
+    unconditional: bool = False
+    """Instead: no condition; writes f(s) with a null condition."""
+    model: str = "minilm"
+    """Name in the table of encoders, Hugging Face id, or a folder that training saved."""
+    prompt: PromptStyle | None = None
+    """How sentence and condition become one text. Default: the encoder's."""
+    subtract: bool | None = None
+    """Whether the condition's own vector is taken away (eq. 1). Default: the encoder's."""
+    pooling: Pooling | None = None
+    """How tokens become one vector. Default: the encoder's."""
+    compute: Literal["bfloat16", "float32"] | None = None
+    """Number format inside the encoder. Default: bfloat16 where the processor has it."""
+    dtype: Literal["float16", "float32"] = "float16"
+    """Number format of the written vectors."""
+    on_long: Literal["truncate", "reject"] = "truncate"
+    """What happens to a text above the encoder's length."""
+    batch_tokens: int | None = None
+    """Tokens of one batch, padding included. Default: 2048 on a CPU, 65536 on a GPU."""
+    unit_rows: int | None = None
+    """Rows of a unit, the smallest piece that is done or not. Default: 4096, fewer with many conditions."""
+    actors: str | None = None
+    """Encoders at work, MIN:MAX. Default: one a GPU, else one for about four CPUs."""
+    gpus_per_actor: float | None = None
+    """Default: 1 if the cluster has GPUs, else 0."""
+    limit: int | None = None
+    """Embed the first so many rows only."""
+    max_rejected: float = 0.01
+    """Share of rejected rows above which the exit status is 1."""
+    overwrite: bool = False
+    """Remove an earlier output in the folder first."""
+    dry_run: bool = False
+    """Read a sample and say how much work it is; write nothing."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Request:
+    """A checked job: nothing is written and no weights are loaded yet."""
+
+    job: EmbedJob
+    files: list[InputFile]
+    columns: Columns
+    conditions: tuple[str, ...] | None
+    model: SystemConfig
+    output: Output
+    unit_rows: int
+
+    @property
+    def dim(self) -> int:
+        return self.model.plain_dim if self.job.unconditional else self.model.dim
+
+    @property
+    def config(self) -> dict[str, Any]:
+        """What decides the output besides the input files."""
+        job = self.job
+        return {
+            "model": self.model.describe(),
+            "compute": job.compute,
+            "dtype": job.dtype,
+            "on_long": job.on_long,
+            "text_column": self.columns.text,
+            "id_column": self.columns.id,
+            "keep_columns": self.columns.keep,
+            "condition_column": job.condition_column,
+            "conditions": self.conditions,
+            "unconditional": job.unconditional,
+        }
+
+    @property
+    def encode_settings(self) -> EncodeSettings:
+        return EncodeSettings(
+            columns=self.columns,
+            conditions=self.conditions,
+            unconditional=self.job.unconditional,
+            dtype=self.job.dtype,
+            on_long=self.job.on_long,
+            dim=self.dim,
+        )
+
+
+def check(job: EmbedJob) -> Request:
+    """Check everything that can be checked without weights. Raises RequestError."""
+    if job.input is None:
+        if job.conditions or job.condition_column or job.unconditional:
+            sample_conditions: tuple[str, ...] = job.conditions
+        else:
+            sample_conditions = (SAMPLE_CONDITIONS,)
+        asked, output, conditions = SAMPLE, job.output or "~/raycase/out", sample_conditions
+    elif job.output is None:
+        raise RequestError("--output: wanted a folder for the vectors, found none; say --output FOLDER")
+    else:
+        asked, output, conditions = job.input, job.output, job.conditions
+    ways = [name for name, given in _ways(job, conditions).items() if given]
+    if len(ways) != 1:
+        wanted = "--conditions, --condition-column or --unconditional"
+        raise RequestError(f"wanted one of {wanted}, found {' and '.join(ways) or 'none'}")
+    _check_numbers(job)
+    if "RAY_JOB_CONFIG_JSON_ENV_VAR" in os.environ:
+        for flag, uri in (("--input", asked), ("--output", output)):
+            if "://" not in uri and not uri.startswith((PACKAGE, "/", "~")):
+                raise RequestError(
+                    f"{flag}: wanted an absolute path or a URI, found {uri!r}: a submitted job runs in a folder of Ray's "
+                    "that is removed"
+                )
+    listed = tuple(read_conditions(conditions)) if conditions else None
+    files = find_input(asked)
+    columns = find_columns(
+        files[0], text=job.text_column, id=job.id_column, condition=job.condition_column, keep=job.keep_columns
+    )
+    model = resolve(job.model, prompt=job.prompt, pooling=job.pooling, subtract=job.subtract)
+    if listed is not None:
+        for condition, count in zip(listed, model.count_tokens(["a"] * len(listed), listed), strict=True):
+            if not count:
+                raise RequestError(
+                    f"--conditions: wanted room for a sentence in {job.model}, found none beside {condition[:80]!r}"
+                )
+    rows = job.unit_rows or min(ROWS_OF_UNIT, max(64, PAIRS_OF_UNIT // len(listed or "a")))
+    return Request(
+        job=job, files=files, columns=columns, conditions=listed, model=model, output=output_at(output), unit_rows=rows
+    )
+
+
+def _ways(job: EmbedJob, conditions: tuple[str, ...]) -> dict[str, Any]:
+    return {
+        "--conditions": conditions,
+        "--condition-column": job.condition_column,
+        "--unconditional": job.unconditional,
+    }
+
+
+def _check_numbers(job: EmbedJob) -> None:
+    for flag, value in (("batch-tokens", job.batch_tokens), ("unit-rows", job.unit_rows), ("limit", job.limit)):
+        if value is not None and value < 1:
+            raise RequestError(f"--{flag}: wanted at least 1, found {value}")
+    if not 0 <= job.max_rejected <= 1:
+        raise RequestError(f"--max-rejected: wanted a share between 0 and 1, found {job.max_rejected}")
+    if job.gpus_per_actor is not None and job.gpus_per_actor < 0:
+        raise RequestError(f"--gpus-per-actor: wanted 0 or more, found {job.gpus_per_actor}")
+
+
+# ------------------------------------------------------------------------------------------------------------- plan
+
+
+@dataclass(frozen=True, kw_only=True)
+class Plan:
+    """What the listing lacks, as pieces in the order of the input, and the rows of each file (within the limit)."""
+
+    pieces: list[Piece]
+    rows: list[int]
+
+    @property
+    def units(self) -> int:
+        return sum(len(wanted) for _, wanted in self.pieces)
+
+    @property
+    def missing(self) -> int:
+        return sum(end - start for _, wanted in self.pieces for start, end in wanted)
+
+    def tasks(self) -> Iterator[list[Piece]]:
+        """Pieces together, so that Ray gets a bounded number of items however many units there are."""
+        size = max(TASK_BYTES, sum(span.bytes for span, _ in self.pieces) // TASKS)
+        task: list[Piece] = []
+        held = 0
+        for piece in self.pieces:
+            task.append(piece)
+            held += piece[0].bytes
+            if held >= size:
+                yield task
+                task, held = [], 0
+        if task:
+            yield task
+
+
+def make_plan(request: Request, files: Sequence[InputFile], done: dict[int, list[UnitFile]]) -> Plan:
+    """Cut the input into units and leave out the rows that are done. Raises RequestError for an unreadable file."""
+    left = request.job.limit if request.job.limit is not None else float("inf")
+    span_bytes = max(TASK_BYTES, sum(f.size for f in files) // TASKS)
+    pieces: list[Piece] = []
+    rows: list[int] = []
+
+    def spans(entry: tuple[int, InputFile]) -> list[Span]:
+        return list(plan_file(*entry, request.columns, unit_rows=request.unit_rows, span_bytes=span_bytes))
+
+    with ThreadPoolExecutor(8) as pool:
+        entries = iter(enumerate(files))
+        while left > 0 and (some := list(islice(entries, 32))):
+            for (index, _), found in zip(some, pool.map(spans, some), strict=True):
+                rows.append(0)
+                for span in found:
+                    taken = int(min(span.rows, left))
+                    left -= taken
+                    rows[-1] += taken
+                    end = span.start + taken
+                    wanted = [
+                        gap
+                        for a, b in cut(span, request.unit_rows)
+                        for gap in gaps(a, min(b, end), done.get(index, []))
+                    ]
+                    if wanted:
+                        pieces.append((span, wanted))
+    if not sum(rows):
+        raise RequestError(f"--input: wanted rows in {request.job.input}, found none in {len(files)} files")
+    return Plan(pieces=pieces, rows=rows)

@@ -1,0 +1,58 @@
+"""One paper, one module; `resolve` and `load` find the module that a name or a saved folder asks for."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+from raycase.pooling import Pooling
+from raycase.prompts import PromptStyle
+from raycase.schema import RequestError
+from raycase.systems import case
+from raycase.systems.protocols import Encoder, SystemConfig
+
+SYSTEMS = {case.SYSTEM: case}
+
+
+def resolve(
+    model: str = "minilm",
+    *,
+    prompt: PromptStyle | str | None = None,
+    pooling: Pooling | str | None = None,
+    subtract: bool | None = None,
+) -> SystemConfig:
+    """What `model` is, without loading weights: a name of the table, a Hugging Face id, or a saved model folder.
+
+    A saved folder fixes prompt, pooling and subtraction. Raises RequestError for an unknown model, an unreadable
+    folder, and a choice that contradicts the folder.
+    """
+    prompt = None if prompt is None else PromptStyle(prompt)
+    pooling = None if pooling is None else Pooling(pooling)
+    saved = Path(model) / "raycase.json"
+    if not saved.is_file():
+        return case.resolve(model, prompt=prompt, pooling=pooling, subtract=subtract)
+    try:
+        values = json.loads(saved.read_text(encoding="utf-8"))
+        config = SYSTEMS[values["system"]].resolve_folder(saved.parent.absolute(), values)
+    except (KeyError, TypeError, ValueError) as error:
+        if isinstance(error, RequestError):
+            raise
+        raise RequestError(f"{saved}: wanted what training saved, found {type(error).__name__}: {error}") from error
+    asked = {"prompt": prompt, "pooling": pooling, "subtract": subtract}
+    fixed = {"prompt": config.encoder.prompt, "pooling": config.encoder.pooling[0], "subtract": config.subtract}
+    for flag, value in asked.items():
+        if value is not None and value != fixed[flag]:
+            raise RequestError(f"--{flag}: {model} was trained with {fixed[flag]}, found {value}; leave the flag out")
+    return config
+
+
+def load(
+    model: str = "minilm", *, device: Any = None, dtype: Any = None, batch_tokens: int | None = None, **choices: Any
+) -> Encoder:
+    """Load what `resolve` finds: an `Encoder` whose `embed(sentences, conditions)` gives (N, dim) float32.
+
+    device and dtype are torch's (default: a GPU if there is one, bf16 where the processor has it); `choices` are
+    those of `resolve`. Raises RequestError.
+    """
+    return resolve(model, **choices).load(device=device, dtype=dtype, batch_tokens=batch_tokens)
