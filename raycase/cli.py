@@ -31,11 +31,11 @@ def parse(config: type[Config], arguments: list[str]) -> Config:
     said = io.StringIO()
     try:
         with contextlib.redirect_stderr(said):
-            return tyro.cli(config, args=given, config=(tyro.conf.FlagCreatePairsOff,))
+            return tyro.cli(config, args=given, config=(tyro.conf.FlagCreatePairsOff, tyro.conf.EnumChoicesFromValues))
     except SystemExit as stop:
         if stop.code in (0, None):
             raise
-        words = re.sub(r"[\u2500-\u257f]+|\x1b\[[0-9;]*m", " ", said.getvalue()).split()
+        words = re.sub(r"[\u2500-\u257f]+|-{4,}|\x1b\[[0-9;]*m", " ", said.getvalue()).split()
         raise RequestError(" ".join(words)) from None
 
 

@@ -8,9 +8,11 @@ import math
 import os
 import sys
 import time
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from functools import partial
 from importlib.metadata import version
 from typing import Any
 
@@ -28,12 +30,14 @@ from raycase.output import (
     find_job,
     finished_units,
     known_lines,
+    missing_rows,
     read_line,
     write_job,
     write_manifest,
 )
-from raycase.request import EmbedJob, Plan, Request, check, make_plan
+from raycase.request import EmbedJob, Plan, Request, actor_range, check, make_plan
 from raycase.schema import RequestError, WorkError
+from raycase.storage import UnitFile
 from raycase.units import EncodeUnits, read_units, task_row, write_units
 
 READ_CPUS, WRITE_CPUS, LEAST_ENCODE_CPUS = 0.25, 0.2, 0.5  # different, or Ray fuses stages into one process
@@ -57,18 +61,17 @@ class Pool:
 def start_ray() -> None:
     """Join the cluster that there is (RAY_ADDRESS, or one running here), else start one on this machine."""
     if not ray.is_initialized():
-        os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")
-        ray.init(log_to_driver=False, logging_level=logging.WARNING)
-    logging.getLogger("ray.data").setLevel(logging.WARNING)
+        os.environ.setdefault("RAY_BACKEND_LOG_LEVEL", "fatal")  # the driver prints what its C++ side logs
+        ray.init(log_to_driver=False, logging_level=logging.ERROR)
+    logging.getLogger("ray.data").setLevel(logging.ERROR)
 
 
 def make_pool(job: EmbedJob, units: int) -> Pool:
     """Fit the actors into the cluster with room left to read and write. Raises RequestError where they do not fit."""
     nodes = [n["Resources"] for n in ray.nodes() if n["Alive"]]
-    cpus = sum(n.get("CPU", 0) for n in nodes)
     has_gpus = sum(n.get("GPU", 0) for n in nodes)
     gpus = job.gpus_per_actor if job.gpus_per_actor is not None else float(has_gpus > 0)
-    asked = _actor_range(job.actors)
+    asked = actor_range(job.actors)
     if gpus:
         least, most = asked or (max(1, int(has_gpus / gpus)),) * 2
         if least * gpus > has_gpus:
@@ -82,8 +85,8 @@ def make_pool(job: EmbedJob, units: int) -> Pool:
     least, most = asked or (len(sizes) * max(1, round(min(sizes, default=0) / 4)),) * 2
     if least > fit:
         raise RequestError(
-            f"--actors: wanted {least} of at least {LEAST_ENCODE_CPUS} CPUs, and {READ_CPUS + WRITE_CPUS} CPUs a node to "
-            f"read and write, found room for {fit} on {cpus:g} CPUs; ask for fewer actors or a larger cluster"
+            f"--actors: wanted {least} of at least {LEAST_ENCODE_CPUS} CPUs, and {READ_CPUS + WRITE_CPUS} CPUs a node "
+            f"to read and write, found room for {fit} on {sum(sizes):g} CPUs; ask for fewer actors or a larger cluster"
         )
     most = min(most, fit, max(least, units))
     share = room / math.ceil(most / len(sizes))
@@ -91,47 +94,45 @@ def make_pool(job: EmbedJob, units: int) -> Pool:
     return Pool(least=least, most=most, cpus=math.floor(100 * share) / 100, gpus=0, threads=threads)
 
 
-def _actor_range(text: str | None) -> tuple[int, int] | None:
-    if text is None:
-        return None
-    least, _, most = text.partition(":")
-    if not (least.isdigit() and (most or least).isdigit() and 1 <= int(least) <= int(most or least)):
-        raise RequestError(f"--actors: wanted MIN:MAX with 1 <= MIN <= MAX, found {text!r}")
-    return int(least), int(most or least)
-
-
 # -------------------------------------------------------------------------------------------------------------- run
 
 
-def embed(job: EmbedJob) -> dict[str, Any]:
+Execute = Callable[[Request, Job, Plan], Iterator[dict[str, Any]]]  # gives what `write_units` says of each unit
+
+
+def embed(job: EmbedJob, *, execute: Execute | None = None) -> dict[str, Any]:
     """Run the job, or go on with it; returns the counts of the whole output and the rates of this run.
 
-    Raises RequestError for a wrong request (nothing is written then), WorkError where rows are missing at the end or
-    too many are rejected.
+    `execute` runs the steps of the planned units; by default Ray Data does. Raises RequestError for a wrong request
+    (nothing is written then), WorkError where rows are missing at the end or too many are rejected.
     """
     began = time.time()
     request = check(job)
     output = request.output
     _check_put(output)
     opened = find_job(output, request.config, request.files, overwrite=job.overwrite)
+    before = {} if job.overwrite else finished_units(output, opened.print8)
+    plan = make_plan(request, opened.files, before)
+    if plan.missing and execute is None:
+        start_ray()
+        execute = partial(on_ray, pool=make_pool(job, plan.units))
     if job.overwrite:
         output.clear()
     write_job(output, opened)
-    done = finished_units(output, opened.print8)
-    plan = make_plan(request, opened.files, done)
-    resumed = sum(len(units) for units in done.values())
-    run = Run(rows=sum(plan.rows), rows_before=sum(plan.rows) - plan.missing, units_before=resumed)
+    run = Run(rows=sum(plan.rows), rows_before=sum(plan.rows) - plan.missing)
     for _ in range(PASSES):
-        if not plan.missing:
-            break
-        output.manifest.remove()  # it speaks of less than what will be there
-        _run_pass(request, opened, plan, run)
+        if plan.missing and execute:
+            output.manifest.remove()  # it speaks of less than what will be there
+            for stats in execute(request, opened, plan):
+                run.add(stats)
         for stray in drop_strays(output, opened.print8):
             print(f"removed {stray}: not a unit of this job", file=sys.stderr)
-        plan = make_plan(request, opened.files, finished_units(output, opened.print8))
-    if plan.missing:
-        raise WorkError(f"{output.root.uri}: {plan.missing} rows are missing after {PASSES} passes; run it again")
-    return _finish(request, opened, run, began)
+        units = finished_units(output, opened.print8)
+        missing = missing_rows(plan.rows, units)
+        if not missing:
+            return _finish(request, opened, run, units, began)
+        plan = make_plan(request, opened.files, units)
+    raise WorkError(f"{output.root.uri}: {missing} rows are missing after {PASSES} passes; run it again")
 
 
 def _check_put(output: Output) -> None:
@@ -147,8 +148,7 @@ def _check_put(output: Output) -> None:
 class Run:
     """What this run has done so far, from one small row per unit; and the progress bar over rows."""
 
-    def __init__(self, *, rows: int, rows_before: int, units_before: int) -> None:
-        self.units_before = units_before
+    def __init__(self, *, rows: int, rows_before: int) -> None:
         self.lines: dict[str, UnitLine] = {}
         self.tokens = 0
         self.first = math.inf
@@ -171,10 +171,8 @@ class Run:
         return self.tokens / (self.last - self.first) if self.lines else 0.0
 
 
-def _run_pass(request: Request, opened: Job, plan: Plan, run: Run) -> None:
-    """Embed what the plan holds. Each stage has its own share of CPUs, so that Ray gives it its own processes."""
-    start_ray()
-    pool = make_pool(request.job, plan.units)
+def on_ray(request: Request, opened: Job, plan: Plan, *, pool: Pool) -> Iterator[dict[str, Any]]:
+    """Run the plan's units over Ray Data. Each stage has its own share of CPUs, so that it gets its own processes."""
     context = DataContext.get_current().copy()
     context.enable_progress_bars = False
     context.print_on_execution_start = False
@@ -216,12 +214,9 @@ def _run_pass(request: Request, opened: Job, plan: Plan, run: Run) -> None:
         )
         try:
             for stats in written.iter_batches(batch_size=None, batch_format="pyarrow", prefetch_batches=0):
-                for row in stats.to_pylist():
-                    run.add(row)
+                yield from stats.to_pylist()
         except RayError as error:
             raise _cause(error) from error
-        finally:
-            run.bar.close()
 
 
 def _cause(error: BaseException) -> BaseException:
@@ -234,10 +229,10 @@ def _cause(error: BaseException) -> BaseException:
     return WorkError(f"a unit failed: {str(error).strip().splitlines()[-1]}")
 
 
-def _finish(request: Request, opened: Job, run: Run, began: float) -> dict[str, Any]:
+def _finish(request: Request, opened: Job, run: Run, units: dict[int, list[UnitFile]], began: float) -> dict[str, Any]:
     """Account for the whole output, put the manifest, and return what the job's last line says."""
     output, job = request.output, request.job
-    units = finished_units(output, opened.print8)
+    run.bar.close()
     names = [unit.name(opened.print8) for file in units.values() for unit in file]
     lines = known_lines(output) | run.lines
     with ThreadPoolExecutor(16) as pool:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import hashlib
 import importlib.util
+import json
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -14,7 +15,7 @@ from typing import Any
 
 import numpy as np
 import torch
-from tokenizers import Encoding, Tokenizer
+from tokenizers import Encoding, Tokenizer, models
 from torch import Tensor
 from transformers import AutoConfig, AutoModel, AutoTokenizer, PretrainedConfig, PreTrainedModel
 from transformers.models.mistral import MistralConfig, MistralModel
@@ -232,7 +233,7 @@ class PromptTokenizer:
         """Tokenise complete prompts and find the pooled tokens.
 
         A prompt above `max_tokens` loses tokens of the sentence's end, never of the condition or the template;
-        `refused` says why a prompt cannot be encoded at all.
+        `refused` says why a prompt cannot be encoded at all: no room, or a text of which no token is left.
         """
         encodings = self.tokenizer.encode_batch([p.text for p in prompts])
         return [self._tokens(p, e) for p, e in zip(prompts, encodings, strict=True)]
@@ -241,13 +242,16 @@ class PromptTokenizer:
         ids = encoding.ids
         if self._end_id is not None and (not ids or ids[-1] != self._end_id):
             ids = [*ids, self._end_id]
-        start, end = (0, len(ids)) if prompt.pooled is None else token_span(encoding, *prompt.pooled)
-        if start >= end:
-            of_sentence = prompt.pooled == prompt.sentence
-            return Tokens(ids=[], start=0, end=0, refused=Reason.EMPTY_TEXT if of_sentence else Reason.EMPTY_CONDITION)
+        held: dict[tuple[int, int] | None, tuple[int, int]] = {None: (0, len(ids))}
+        for span, reason in ((prompt.sentence, Reason.EMPTY_TEXT), (prompt.condition, Reason.EMPTY_CONDITION)):
+            if span is not None:
+                held[span] = token_span(encoding, *span)
+                if held[span] == (0, 0):
+                    return Tokens(ids=[], start=0, end=0, refused=reason)
+        start, end = held[prompt.pooled]
         over = len(ids) - self.spec.max_tokens
         if over > 0:
-            first, last = (0, 0) if prompt.sentence is None else token_span(encoding, *prompt.sentence)
+            first, last = (0, 0) if prompt.sentence is None else held[prompt.sentence]
             if last - first <= over:
                 return Tokens(ids=[], start=0, end=0, refused=Reason.NO_ROOM)
             ids = ids[: last - over] + ids[last:]
@@ -375,7 +379,21 @@ def load_tokenizer(spec: EncoderSpec) -> PromptTokenizer:
     fast.no_padding()
     fast.no_truncation()
     fast.encode_special_tokens = True
+    _hide_special_pieces(fast)
     return PromptTokenizer(spec, fast)
+
+
+def _hide_special_pieces(tokenizer: Tokenizer) -> None:
+    """Rename the special tokens among a Unigram model's pieces (XLM-R's), which it would find in a text.
+
+    No text matches a name with a space. Ids and special tokens around the text stay as they are.
+    """
+    if not isinstance(tokenizer.model, models.Unigram):
+        return
+    model = json.loads(tokenizer.to_str())["model"]
+    special = {token.content for token in tokenizer.get_added_tokens_decoder().values() if token.special}
+    pieces = [(f" {piece}" if piece in special else piece, score) for piece, score in model["vocab"]]
+    tokenizer.model = models.Unigram(pieces, model["unk_id"], model["byte_fallback"])
 
 
 def _load_latent(folder: str, config: PretrainedConfig) -> LatentAttention:

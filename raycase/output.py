@@ -18,7 +18,7 @@ import pyarrow.parquet as pq
 
 from raycase.reading import InputFile
 from raycase.schema import CONDITION, EMBEDDING, ID, REJECTED_SCHEMA, RequestError, WorkError
-from raycase.storage import Place, UnitFile, fingerprint, place, units_in, without_overlap
+from raycase.storage import Place, UnitFile, fingerprint, gaps, place, units_in, without_overlap
 
 STATS = b"raycase"  # key of a unit's counts in its file's metadata
 ROW_OF_PAIR = "__row"  # the input row of each pair: counted, not written
@@ -248,6 +248,11 @@ def drop_strays(output: Output, print8: str) -> list[str]:
     for stray in strays:
         stray.remove()
     return [stray.uri for stray in strays]
+
+
+def missing_rows(rows: Sequence[int], units: dict[int, list[UnitFile]]) -> int:
+    """How many of the first `rows` rows of each file no finished unit covers."""
+    return sum(end - start for f, n in enumerate(rows) for start, end in gaps(0, n, units.get(f, [])))
 
 
 def known_lines(output: Output) -> dict[str, UnitLine]:

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 from torch import nn
 
@@ -79,7 +80,7 @@ def load_projector(config: ProjectorConfig, folder: Path) -> Projector:
     projector = Projector(config)
     try:
         projector.load_state_dict(load_file(folder / WEIGHTS))
-    except (OSError, RuntimeError) as error:
+    except (OSError, RuntimeError, SafetensorError) as error:
         reason = str(error).strip().splitlines()[-1]
         raise RequestError(f"{folder / WEIGHTS}: wanted weights of {config}, found: {reason}") from error
     for parameter in projector.parameters():

@@ -32,11 +32,12 @@ class Span(StrEnum):
 
 @dataclass(frozen=True, kw_only=True)
 class Rendered:
-    """A complete prompt with character spans: `pooled` (None: every token), `sentence` (None: there is none)."""
+    """A complete prompt with character spans: `pooled` (None: every token), and both texts (None: it is not in it)."""
 
     text: str
     pooled: tuple[int, int] | None
     sentence: tuple[int, int] | None
+    condition: tuple[int, int] | None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -57,7 +58,9 @@ class Template:
                 part = values[part]
             text += part
         pooled = None if self.span is Span.ALL else spans[f"{{{self.span}}}"]
-        return Rendered(text=text, pooled=pooled, sentence=spans.get("{sentence}"))
+        return Rendered(
+            text=text, pooled=pooled, sentence=spans.get("{sentence}"), condition=spans.get("{condition}")
+        )
 
 
 _PLACEHOLDER = re.compile(r"(\{sentence\}|\{condition\})")

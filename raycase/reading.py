@@ -317,8 +317,8 @@ def _parquet_rows(table: pa.Table, start: int, columns: Columns) -> tuple[pa.Tab
             detail = f"column {name}: {raw.decode('utf-8', 'backslashreplace')[:200]}"
             row = start + i
             rejections.append(Rejection(row=row, reason=Reason.INVALID_UTF8, detail=detail, content=detail))
-        good = [i for i in range(len(table)) if i not in broken]
-        table, place_ = table.take(good), place_.take(pa.array(good, pa.int64()))
+        good = pa.array([i for i in range(len(table)) if i not in broken], pa.int64())
+        table, place_ = table.take(good), place_.take(good)
     arrays = {ROW: place_, TEXT: table[columns.text].cast(pa.string())}
     if columns.id is not None:
         arrays[ID] = table[columns.id].cast(columns.id_type)
@@ -455,7 +455,8 @@ def _checked(file: int, rows: pa.Table, rejections: list[Rejection]) -> tuple[pa
         return rows, rejections
     for i, values in zip(sorted(bad), rows.take(sorted(bad)).to_pylist(), strict=True):
         rejections.append(rejection(values, *bad[i]))
-    return rows.take([i for i in range(len(rows)) if i not in bad]), rejections
+    good = pa.array([i for i in range(len(rows)) if i not in bad], pa.int64())
+    return rows.take(good), rejections
 
 
 def rejection(values: dict[str, Any], reason: Reason, detail: str = "") -> Rejection:

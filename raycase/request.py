@@ -145,8 +145,8 @@ def check(job: EmbedJob) -> Request:
         for flag, uri in (("--input", asked), ("--output", output)):
             if "://" not in uri and not uri.startswith((PACKAGE, "/", "~")):
                 raise RequestError(
-                    f"{flag}: wanted an absolute path or a URI, found {uri!r}: a submitted job runs in a folder of Ray's "
-                    "that is removed"
+                    f"{flag}: wanted an absolute path or a URI, found {uri!r}: "
+                    "a submitted job runs in a folder that Ray removes"
                 )
     listed = tuple(read_conditions(conditions)) if conditions else None
     files = find_input(asked)
@@ -178,10 +178,21 @@ def _check_numbers(job: EmbedJob) -> None:
     for flag, value in (("batch-tokens", job.batch_tokens), ("unit-rows", job.unit_rows), ("limit", job.limit)):
         if value is not None and value < 1:
             raise RequestError(f"--{flag}: wanted at least 1, found {value}")
+    actor_range(job.actors)
     if not 0 <= job.max_rejected <= 1:
         raise RequestError(f"--max-rejected: wanted a share between 0 and 1, found {job.max_rejected}")
     if job.gpus_per_actor is not None and job.gpus_per_actor < 0:
         raise RequestError(f"--gpus-per-actor: wanted 0 or more, found {job.gpus_per_actor}")
+
+
+def actor_range(text: str | None) -> tuple[int, int] | None:
+    """MIN:MAX as numbers; one number is both. Raises RequestError."""
+    if text is None:
+        return None
+    least, _, most = text.partition(":")
+    if not (least.isdigit() and (most or least).isdigit() and 1 <= int(least) <= int(most or least)):
+        raise RequestError(f"--actors: wanted MIN:MAX with 1 <= MIN <= MAX, found {text!r}")
+    return int(least), int(most or least)
 
 
 # ------------------------------------------------------------------------------------------------------------- plan

@@ -1,0 +1,208 @@
+"""Tokenizers of every family, trained on a few lines, and random models of every architecture, saved to folders."""
+
+import json
+
+import torch
+import transformers
+from safetensors.torch import save_file
+from tokenizers import Regex, Tokenizer, decoders, models, normalizers, pre_tokenizers, processors, trainers
+
+from raycase.pooling import LatentAttention
+
+CORPUS = [
+    "Instruct: Retrieve semantically similar texts to a given Condition, given the Sentence : A woman in a red dress",
+    "Instruct: Retrieve semantically similar texts to a given Sentence, given the Condition : color of the dress",
+    "Query: number of people two people play with a dog at the bar 0123456789",
+    "café cafe\u0301 naïve Łódź Straße 北京 東京 привет 😀 👩‍👩‍👧 {sentence} {condition} [SEP] [CLS] </s> <s> <pad> <|endoftext|> # ' - .",  # noqa: RUF001
+] * 4
+# The pre-tokenizer of Qwen2 and Qwen3.
+QWEN_WORDS = (
+    r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
+)
+
+
+def _around(tokenizer, first, last):
+    """Let `first $A last` be the sequence; an empty name is left out."""
+    names = [n for n in (first, last) if n]
+    tokenizer.post_processor = processors.TemplateProcessing(
+        single=" ".join(filter(None, (first, "$A", last))),
+        special_tokens=[(n, tokenizer.token_to_id(n)) for n in names],
+    )
+
+
+def wordpiece():
+    """BERT's."""
+    tokenizer = Tokenizer(models.WordPiece(unk_token="[UNK]"))
+    tokenizer.normalizer = normalizers.BertNormalizer()
+    tokenizer.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
+    tokenizer.decoder = decoders.WordPiece()
+    special = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
+    tokenizer.train_from_iterator(CORPUS, trainers.WordPieceTrainer(vocab_size=300, special_tokens=special))
+    _around(tokenizer, "[CLS]", "[SEP]")
+    return tokenizer, {"tokenizer_class": "BertTokenizer"}
+
+
+def byte_level():
+    """RoBERTa's."""
+    tokenizer = Tokenizer(models.BPE())
+    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    tokenizer.decoder = decoders.ByteLevel()
+    special = ["<s>", "<pad>", "</s>", "<unk>", "<mask>"]
+    alphabet = pre_tokenizers.ByteLevel.alphabet()
+    trainer = trainers.BpeTrainer(vocab_size=400, special_tokens=special, initial_alphabet=alphabet)
+    tokenizer.train_from_iterator(CORPUS, trainer)
+    tokenizer.post_processor = processors.RobertaProcessing(("</s>", 2), ("<s>", 0), add_prefix_space=False)
+    return tokenizer, {"tokenizer_class": "RobertaTokenizer", "bos_token": "<s>", "eos_token": "</s>"}
+
+
+def qwen(*, ends=False):
+    """Qwen2's and Qwen3's: no special tokens added; `ends`: with the end token, as Qwen3-Embedding's file has it."""
+    tokenizer = Tokenizer(models.BPE())
+    tokenizer.normalizer = normalizers.NFC()
+    tokenizer.pre_tokenizer = pre_tokenizers.Sequence(
+        [
+            pre_tokenizers.Split(Regex(QWEN_WORDS), "isolated"),
+            pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False),
+        ]
+    )
+    tokenizer.decoder = decoders.ByteLevel()
+    alphabet = pre_tokenizers.ByteLevel.alphabet()
+    trainer = trainers.BpeTrainer(vocab_size=400, special_tokens=["<|endoftext|>"], initial_alphabet=alphabet)
+    tokenizer.train_from_iterator(CORPUS, trainer)
+    tokenizer.post_processor = processors.ByteLevel(trim_offsets=False, use_regex=False)
+    if ends:
+        _around(tokenizer, "", "<|endoftext|>")
+    return tokenizer, {"tokenizer_class": "Qwen2Tokenizer", "eos_token": "<|endoftext|>", "pad_token": "<|endoftext|>"}
+
+
+def mistral(*, ends=False):
+    """Mistral's: spaces as a letter, bytes for unknown characters; `ends`: with `</s>`."""
+    tokenizer = Tokenizer(models.BPE())
+    tokenizer.train_from_iterator([" " + line for line in CORPUS], trainers.BpeTrainer(vocab_size=10))  # letters only
+    letters = sorted(c for c in tokenizer.get_vocab() if c.isascii() and c != " ")  # the others fall back to bytes
+    pieces = ["<unk>", "<s>", "</s>", *(f"<0x{byte:02X}>" for byte in range(256)), "▁", *letters]
+    merges = [("c", "o"), ("l", "o"), ("co", "lo"), ("colo", "r"), ("▁", "color"), ("▁", "d"), ("o", "f"), ("▁", "of")]
+    pieces += ["".join(m) for m in merges]
+    vocab = {piece: i for i, piece in enumerate(pieces)}
+    tokenizer = Tokenizer(models.BPE(vocab, merges, unk_token="<unk>", fuse_unk=True, byte_fallback=True))
+    tokenizer.normalizer = normalizers.Sequence([normalizers.Prepend("▁"), normalizers.Replace(" ", "▁")])
+    tokenizer.decoder = decoders.Sequence(
+        [decoders.Replace("▁", " "), decoders.ByteFallback(), decoders.Fuse(), decoders.Strip(" ", 1, 0)]
+    )
+    tokenizer.add_special_tokens(["<unk>", "<s>", "</s>"])
+    _around(tokenizer, "<s>", "</s>" if ends else "")
+    return tokenizer, {"tokenizer_class": "LlamaTokenizer", "bos_token": "<s>", "eos_token": "</s>"}
+
+
+def unigram():
+    """XLM-R's."""
+    tokenizer = Tokenizer(models.Unigram())
+    tokenizer.pre_tokenizer = pre_tokenizers.Sequence([pre_tokenizers.WhitespaceSplit(), pre_tokenizers.Metaspace()])
+    tokenizer.decoder = decoders.Metaspace()
+    special = ["<s>", "<pad>", "</s>", "<unk>"]
+    trainer = trainers.UnigramTrainer(vocab_size=300, special_tokens=special, unk_token="<unk>")
+    tokenizer.train_from_iterator(CORPUS, trainer)
+    _around(tokenizer, "<s>", "</s>")
+    return tokenizer, {"tokenizer_class": "XLMRobertaTokenizer", "bos_token": "<s>", "eos_token": "</s>"}
+
+
+TOKENIZERS = {"wordpiece": wordpiece, "byte-level": byte_level, "qwen": qwen, "mistral": mistral, "unigram": unigram}
+
+
+def save_tokenizer(folder, made):
+    """Save what a function of `TOKENIZERS` gives, as the hub's folders hold it; gives the number of its tokens."""
+    tokenizer, options = made
+    tokenizer.save(str(folder / "tokenizer.json"))
+    (folder / "tokenizer_config.json").write_text(json.dumps(options))
+    return tokenizer.get_vocab_size() + 8  # room for what transformers adds, as <mask>
+
+
+SIZES = {"hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 4, "intermediate_size": 64}
+# Weights large enough for every token to change every other that can see it.
+SIZES |= {"initializer_range": 0.2}
+DECODER = SIZES | {"num_key_value_heads": 2, "max_position_embeddings": 512}
+NO_TOKENS = {"bos_token_id": None, "eos_token_id": None}
+
+
+def save_model(folder, architecture, vocab_size, seed=0):
+    """Save a random model: bert, roberta, xlm-roberta, mistral, qwen2, qwen3 or nvembed."""
+    t = transformers
+    torch.manual_seed(seed)
+    if architecture == "bert":
+        model = t.BertModel(t.BertConfig(vocab_size=vocab_size, max_position_embeddings=512, **SIZES))
+    elif architecture == "roberta":
+        model = t.RobertaModel(t.RobertaConfig(vocab_size=vocab_size, max_position_embeddings=514, **SIZES))
+    elif architecture == "xlm-roberta":
+        model = t.XLMRobertaModel(t.XLMRobertaConfig(vocab_size=vocab_size, max_position_embeddings=514, **SIZES))
+    elif architecture in ("mistral", "nvembed"):
+        model = t.MistralModel(t.MistralConfig(vocab_size=vocab_size, sliding_window=4096, **DECODER))
+    elif architecture == "qwen2":
+        model = t.Qwen2Model(t.Qwen2Config(vocab_size=vocab_size, **NO_TOKENS, **DECODER))
+    else:
+        model = t.Qwen3Model(t.Qwen3Config(vocab_size=vocab_size, head_dim=8, **NO_TOKENS, **DECODER))
+    if architecture != "nvembed":
+        model.save_pretrained(folder)
+        return
+    latent = LatentAttention(dim=32, latents=6, heads=2, head_dim=8)
+    weights = {f"embedding_model.{k}": v for k, v in model.state_dict().items()}
+    weights |= {f"latent_attention_model.{k}": v for k, v in latent.state_dict().items()}
+    save_file(weights, folder / "model.safetensors", metadata={"format": "pt"})
+    config = {
+        "model_type": "nvembed",
+        "architectures": ["NVEmbedModel"],
+        "auto_map": {"AutoConfig": "configuration_nvembed.NVEmbedConfig", "AutoModel": "modeling_nvembed.NVEmbedModel"},
+        "text_config": model.config.to_dict() | {"model_type": "bidir_mistral", "architectures": ["BidirectionalMistral"]},
+        "latent_attention_config": {
+            "model_type": "latent_attention",
+            "num_latents_value": 6,
+            "num_cross_heads": 2,
+            "hidden_dim": 32,
+            "cross_dim_head": 8,
+        },
+    }
+    (folder / "config.json").write_text(json.dumps(config))
+
+
+# Encoder of the table -> architecture and tokenizer as published.
+PUBLISHED = {
+    "minilm": ("bert", wordpiece),
+    "simcse-bert-base": ("bert", wordpiece),
+    "simcse-roberta-large": ("roberta", byte_level),
+    "e5-large-instruct": ("xlm-roberta", unigram),
+    "sfr-mistral": ("mistral", mistral),
+    "gte-qwen2-7b": ("qwen2", qwen),
+    "nv-embed-v2": ("nvembed", mistral),
+    "qwen3-embedding-0.6b": ("qwen3", lambda: qwen(ends=True)),
+    "qwen3-embedding-4b": ("qwen3", lambda: qwen(ends=True)),
+    "qwen3-embedding-8b": ("qwen3", lambda: qwen(ends=True)),
+}
+
+
+def save_encoder(folder, name):
+    """Save a tiny encoder of the same kind as the one in the table; gives the folder."""
+    architecture, tokenizer = PUBLISHED[name]
+    save_model(folder, architecture, save_tokenizer(folder, tokenizer()))
+    return folder
+
+
+def latent_reference(weights, hidden_TD, heads):
+    """NV-Embed's latent attention of one sequence in plain steps, for its weights by name -> (T, D)."""
+
+    def norm(x, name):
+        centred = x - x.mean(-1, keepdim=True)
+        scaled = centred / (x.var(-1, keepdim=True, unbiased=False) + 1e-5).sqrt()
+        return scaled * weights[f"{name}.weight"] + weights[f"{name}.bias"]
+
+    block = "cross_attend_blocks"
+    q = norm(hidden_TD, f"{block}.0.norm") @ weights[f"{block}.0.fn.to_q.weight"].T
+    k, v = (norm(weights["latents"], f"{block}.0.norm_context") @ weights[f"{block}.0.fn.to_kv.weight"].T).chunk(2, 1)
+    width = q.shape[1] // heads
+    parts = []
+    for head in range(heads):
+        at = slice(head * width, (head + 1) * width)
+        parts.append(torch.softmax(q[:, at] @ k[:, at].T / width**0.5, dim=-1) @ v[:, at])
+    x = torch.cat(parts, 1) @ weights[f"{block}.0.fn.to_out.weight"].T + hidden_TD
+    inner = norm(x, f"{block}.1.norm") @ weights[f"{block}.1.fn.net.0.weight"].T + weights[f"{block}.1.fn.net.0.bias"]
+    value, gate = inner.chunk(2, 1)
+    gated = value * (gate * 0.5 * (1 + torch.erf(gate / 2**0.5)))
+    return gated @ weights[f"{block}.1.fn.net.2.weight"].T + weights[f"{block}.1.fn.net.2.bias"] + x
