@@ -15,6 +15,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from safetensors import SafetensorError, safe_open
 from tokenizers import Encoding, Tokenizer, models
 from torch import Tensor
 from transformers import AutoConfig, AutoModel, AutoTokenizer, PretrainedConfig, PreTrainedModel
@@ -147,7 +148,7 @@ def _spec_outside_table(name: str, prompt: PromptStyle | None, pooling: Pooling 
         prompt=prompt,
         pooling=(pooling,),
         causal=causal,
-        max_tokens=min(positions, AutoTokenizer.from_pretrained(name).model_max_length),
+        max_tokens=min(positions, _published_tokenizer(name).model_max_length),
     )
 
 
@@ -346,11 +347,11 @@ def load_encoder(
     options: dict[str, Any] = {"config": config, "dtype": dtype, "attn_implementation": "sdpa", "use_safetensors": True}
     try:
         if Pooling.LATENT in spec.pooling:
-            model = MistralModel.from_pretrained(folder, key_mapping={r"^embedding_model\.": ""}, **options)
+            model = _load_all(MistralModel, folder, key_mapping={r"^embedding_model\.": ""}, **options)
             latent = _load_latent(folder, config).to(place, dtype).eval()
         else:
-            model = AutoModel.from_pretrained(folder, trust_remote_code=False, **options)
-    except (OSError, ValueError, KeyError) as error:
+            model = _load_all(AutoModel, folder, trust_remote_code=False, **options)
+    except (OSError, ValueError, KeyError, RuntimeError, SafetensorError) as error:
         reason = str(error).strip().splitlines()[0]
         raise RequestError(f"--model: wanted readable weights at {spec.source}, found: {reason}") from error
     return TextEncoder(
@@ -362,25 +363,41 @@ def load_encoder(
     )
 
 
+def _load_all(kind: Any, folder: str, **options: Any) -> PreTrainedModel:
+    """Load every weight; transformers itself would fill in what is missing at random. No pooler is needed."""
+    model, info = kind.from_pretrained(folder, output_loading_info=True, **options)
+    missing = sorted(name for name in info["missing_keys"] if not name.startswith("pooler."))
+    if missing:
+        raise ValueError(f"no {missing[0]} ({len(missing)} weights missing)")
+    return model
+
+
 def load_tokenizer(spec: EncoderSpec) -> PromptTokenizer:
     """The fast tokenizer without the padding and truncation saved in it; `[SEP]` in a text is text.
 
     Raises RequestError where there is none.
     """
-    folder = weights_folder(spec.source)
-    try:
-        tokenizer = AutoTokenizer.from_pretrained(folder, trust_remote_code=False)
-    except (OSError, ValueError, KeyError) as error:
-        reason = str(error).strip().splitlines()[0]
-        raise RequestError(f"--model: wanted a readable tokenizer at {spec.source}, found: {reason}") from error
-    fast: Tokenizer | None = getattr(tokenizer, "backend_tokenizer", None)
-    if fast is None:
-        raise RequestError(f"--model: wanted a fast tokenizer (tokenizer.json) at {spec.source}, found a slow one")
+    fast: Tokenizer = _published_tokenizer(spec.source).backend_tokenizer
     fast.no_padding()
     fast.no_truncation()
     fast.encode_special_tokens = True
     _hide_special_pieces(fast)
     return PromptTokenizer(spec, fast)
+
+
+def _published_tokenizer(source: str) -> Any:
+    """The tokenizer as transformers loads it, which makes one without words where the files of one are missing."""
+    try:
+        tokenizer = AutoTokenizer.from_pretrained(weights_folder(source), trust_remote_code=False)
+    except (OSError, ValueError, KeyError) as error:
+        reason = str(error).strip().splitlines()[0]
+        raise RequestError(f"--model: wanted a readable tokenizer at {source}, found: {reason}") from error
+    fast: Tokenizer | None = getattr(tokenizer, "backend_tokenizer", None)
+    if fast is None:
+        raise RequestError(f"--model: wanted a fast tokenizer (tokenizer.json) at {source}, found a slow one")
+    if fast.get_vocab_size(with_added_tokens=False) <= len(fast.get_added_tokens_decoder()):
+        raise RequestError(f"--model: wanted a readable tokenizer at {source}, found one without vocabulary")
+    return tokenizer
 
 
 def _hide_special_pieces(tokenizer: Tokenizer) -> None:
@@ -398,7 +415,6 @@ def _hide_special_pieces(tokenizer: Tokenizer) -> None:
 
 def _load_latent(folder: str, config: PretrainedConfig) -> LatentAttention:
     """The weights named `latent_attention_model.*`, from whichever shards hold them."""
-    from safetensors import safe_open
     from transformers.utils.hub import cached_file
 
     root = Path(folder)

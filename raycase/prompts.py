@@ -58,9 +58,7 @@ class Template:
                 part = values[part]
             text += part
         pooled = None if self.span is Span.ALL else spans[f"{{{self.span}}}"]
-        return Rendered(
-            text=text, pooled=pooled, sentence=spans.get("{sentence}"), condition=spans.get("{condition}")
-        )
+        return Rendered(text=text, pooled=pooled, sentence=spans.get("{sentence}"), condition=spans.get("{condition}"))
 
 
 _PLACEHOLDER = re.compile(r"(\{sentence\}|\{condition\})")

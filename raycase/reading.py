@@ -10,10 +10,11 @@ import csv
 import io
 import json
 import posixpath
+import re
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
-from itertools import pairwise
+from itertools import islice, pairwise
 from pathlib import Path
 from typing import Any, BinaryIO
 
@@ -92,18 +93,18 @@ def find_input(uri: str) -> list[InputFile]:
     Raises RequestError where nothing is there, or nothing that can be read.
     """
     root = place(uri)
-    if uri.startswith(PACKAGE):  # installed anew, its time changes and its content does not
+    if uri.startswith(PACKAGE) and root.fs.isfile(root.path):
+        # Installed anew, its time changes and its content does not.
         return [InputFile(uri=uri, size=root.fs.size(root.path), mark=sha256_of_file(Path(root.path)))]
     root.fs.invalidate_cache()
     try:
         if root.fs.isfile(root.path):
             found = {root.path: root.fs.info(root.path)}
-        elif root.fs.isdir(root.path):
-            found = root.fs.find(root.path, detail=True)
-            inside = len(root.path)
-            found = {p: i for p, i in found.items() if not _hidden(p[inside:])}
         else:
-            found = root.fs.glob(root.path, detail=True)
+            is_folder = root.fs.isdir(root.path)
+            found = root.fs.find(root.path, detail=True) if is_folder else root.fs.glob(root.path, detail=True)
+            inside = len(root.path if is_folder else posixpath.dirname(re.split(r"[*?[]", root.path)[0]))
+            found = {p: i for p, i in found.items() if not _hidden(p[inside:])}
     except OSError as error:
         raise RequestError(f"--input: wanted to list {root.uri}, found: {error}") from error
     files = [
@@ -133,7 +134,7 @@ def _readable(file: InputFile) -> Iterator[Place]:
         yield place(file.uri)
     except RequestError:
         raise
-    except (OSError, ValueError, pa.ArrowException) as error:
+    except (OSError, ValueError, csv.Error, pa.ArrowException) as error:
         reason = (str(error) or type(error).__name__).strip().splitlines()[0]
         raise RequestError(f"{file.uri}: wanted a readable {file.ending[1:]} file, found: {reason}") from error
 
@@ -292,6 +293,8 @@ def read_span(
             with source.fs.open(source.path, "rb") as handle:
                 groups = list(range(span.at, span.at + span.length))
                 table = pq.ParquetFile(handle).read_row_groups(groups, columns=columns.names)
+            if len(table) < span.rows:
+                raise ValueError(f"{len(table)} rows where {span.rows} were planned; it has changed since")
             for start, end in wanted:
                 rows = _parquet_rows(table.slice(start - span.start, end - start), start, columns)
                 yield _checked(span.file, *rows)
@@ -300,10 +303,10 @@ def read_span(
         lines = (line for line in _lines(file, data, span.header) if line.is_row)
         row = span.start
         for start, end in wanted:
-            for _ in range(row, start):
-                next(lines)
-            rows = _text_rows([line for _, line in zip(range(start, end), lines, strict=False)], start, columns)
-            yield _checked(span.file, *rows)
+            found = list(islice(lines, start - row, end - row))
+            if len(found) < end - start:
+                raise ValueError(f"fewer rows than the {end} that were planned; it has changed since")
+            yield _checked(span.file, *_text_rows(found, start, columns))
             row = end
 
 
@@ -494,7 +497,7 @@ def read_conditions(values: Sequence[str]) -> list[str]:
         if not conditions:
             raise RequestError(f"--conditions: wanted at least one condition in {values[0]}, found none")
     for i, condition in enumerate(conditions):
-        if not condition or not condition.strip():
+        if not isinstance(condition, str) or not condition.strip():
             raise RequestError(f"--conditions: wanted words in every condition, found {condition!r} at place {i}")
         if condition in conditions[:i]:
             raise RequestError(f"--conditions: wanted each condition once, found {condition!r} twice")
@@ -507,14 +510,17 @@ def _conditions_in(source: Place) -> list[str]:
         if source.path.endswith(".txt"):
             return [line.strip() for line in data.decode("utf-8-sig").splitlines() if line.strip()]
         if source.path.endswith(".csv"):
-            rows = list(csv.reader(io.StringIO(data.decode("utf-8-sig"), newline="")))
-            columns = dict(zip(rows[0], zip(*rows[1:], strict=True), strict=True)) if rows else {}
+            rows = [row for row in csv.reader(io.StringIO(data.decode("utf-8-sig"), newline="")) if row]
+            columns = dict.fromkeys(rows[0] if rows else (), ())
+            if rows[1:]:
+                columns = dict(zip(rows[0], zip(*rows[1:], strict=True), strict=True))
         else:
             columns = pq.read_table(io.BytesIO(data)).to_pydict()
-    except (OSError, ValueError, pa.ArrowException) as error:
+    except (OSError, ValueError, csv.Error, pa.ArrowException) as error:
         reason = str(error).strip().splitlines()[0]
         raise RequestError(f"--conditions: wanted a readable file at {source.uri}, found: {reason}") from error
     name = CONDITION if CONDITION in columns or len(columns) != 1 else next(iter(columns))
     if name not in columns:
-        raise RequestError(f"--conditions: wanted a column {CONDITION!r} in {source.uri}, found {', '.join(columns)}")
+        found = ", ".join(columns) or "none"
+        raise RequestError(f"--conditions: wanted a column {CONDITION!r} in {source.uri}, found {found}")
     return list(columns[name])

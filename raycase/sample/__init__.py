@@ -10,7 +10,7 @@ from raycase.schema import CONDITION, EMBEDDING, ID
 
 # Two sentences, each under two conditions that ask it different things.
 LOOKS = {
-    "caption-038": ("number of people", "color of the clothes"),
+    "caption-018": ("number of people", "color of the clothes"),
     "review-004": ("kind of product", "opinion of the writer"),
 }
 

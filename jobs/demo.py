@@ -1,0 +1,63 @@
+"""The sample through a real local Ray: start a head on free ports, `ray job submit` the job, stop the head again."""
+
+import contextlib
+import os
+import secrets
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+ROOT = Path(__file__).parent.parent
+RAY = str(Path(sys.executable).with_name("ray"))
+
+
+def free_ports(count: int) -> list[str]:
+    """Ports that nothing listens on, held together so that they differ."""
+    sockets = [socket.create_server(("127.0.0.1", 0)) for _ in range(count)]
+    ports = [str(s.getsockname()[1]) for s in sockets]
+    for s in sockets:
+        s.close()
+    return ports
+
+
+def listening(port: int) -> bool:
+    """Whether something answers on the port."""
+    with contextlib.suppress(OSError), socket.create_connection(("127.0.0.1", port), timeout=1):
+        return True
+    return False
+
+
+def main() -> int:
+    """Exit status of the job."""
+    port, dashboard, client, agent = free_ports(4)
+    environment = {k: v for k, v in os.environ.items() if not k.startswith("RAY_")} | {
+        "PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}",  # the job server starts `python`
+        "RAY_AUTH_MODE": "token",  # whoever reaches the job server runs code
+        "RAY_AUTH_TOKEN": secrets.token_hex(32),
+    }
+    with tempfile.TemporaryDirectory(prefix="rc", ignore_cleanup_errors=True) as folder:
+        start = [RAY, "start", "--head", "--block", "--node-ip-address=127.0.0.1", "--temp-dir", folder]
+        start += ["--dashboard-host=127.0.0.1", "--dashboard-port", dashboard, "--dashboard-agent-listen-port", agent]
+        start += ["--port", port, "--ray-client-server-port", client]
+        log = Path(folder) / "start.log"
+        with log.open("wb") as handle:
+            head = subprocess.Popen(start, env=environment, stdout=handle, stderr=handle)
+        try:
+            while not listening(int(dashboard)):
+                if head.poll() is not None:
+                    print(log.read_text(), file=sys.stderr)
+                    return 1
+                time.sleep(0.1)
+            address = f"http://127.0.0.1:{dashboard}"
+            submit = [RAY, "job", "submit", "--address", address, "--working-dir", str(ROOT), "--log-style=record"]
+            return subprocess.run([*submit, "--", "python", "jobs/embed.py"], env=environment).returncode
+        finally:
+            head.terminate()  # with --block it takes down what it started
+            head.wait()
+
+
+if __name__ == "__main__":
+    sys.exit(main())
