@@ -63,7 +63,7 @@ def start_ray() -> None:
     if not ray.is_initialized():
         os.environ.setdefault("RAY_BACKEND_LOG_LEVEL", "fatal")  # the driver prints what its C++ side logs
         ray.init(log_to_driver=False, logging_level=logging.ERROR)
-    logging.getLogger("ray.data").setLevel(logging.ERROR)
+    logging.getLogger("ray.data").setLevel(logging.CRITICAL)  # what fails is raised, and said in one line
 
 
 def make_pool(job: EmbedJob, units: int) -> Pool:
@@ -219,14 +219,18 @@ def on_ray(request: Request, opened: Job, plan: Plan, *, pool: Pool) -> Iterator
             raise _cause(error) from error
 
 
-def _cause(error: BaseException) -> BaseException:
-    """The error of ours, or a WorkError, inside what Ray raises."""
+def _cause(error: RayError) -> Exception:
+    """The error of ours inside what Ray raises, or a WorkError with the first line of the original one."""
     seen: BaseException | None = error
     while seen is not None:
-        if isinstance(seen, (RequestError, WorkError)):
-            return type(seen)(str(getattr(seen, "cause", seen)).strip().splitlines()[-1])
-        seen = getattr(seen, "cause", None) or seen.__cause__
-    return WorkError(f"a unit failed: {str(error).strip().splitlines()[-1]}")
+        inner = getattr(seen, "cause", None) or seen.__cause__
+        if inner is None:
+            break
+        seen = inner
+        if isinstance(seen, (RequestError, WorkError)) and not isinstance(seen, RayError):
+            return type(seen)(str(seen).splitlines()[0])  # Ray adds lines of its own
+    said = (str(seen).strip() or "no message").splitlines()[0]
+    return WorkError(f"a step failed with {type(seen).__name__}: {said}; the same command goes on where it stopped")
 
 
 def _finish(request: Request, opened: Job, run: Run, units: dict[int, list[UnitFile]], began: float) -> dict[str, Any]:

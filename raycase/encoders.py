@@ -25,6 +25,7 @@ from raycase.packing import token_budget_batches
 from raycase.pooling import LatentAttention, Pooling, pool_cls, pool_last, pool_mean
 from raycase.prompts import INSTRUCT, PromptStyle, Rendered, Span
 from raycase.schema import Reason, RequestError
+from raycase.storage import sha256_of_file
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -144,7 +145,7 @@ def _spec_outside_table(name: str, prompt: PromptStyle | None, pooling: Pooling 
     if config.model_type in ("roberta", "xlm-roberta", "camembert"):
         positions -= config.pad_token_id + 1  # their positions start after the padding index
     return EncoderSpec(
-        source=name,
+        source=str(Path(name).absolute()) if Path(name).is_dir() else name,
         prompt=prompt,
         pooling=(pooling,),
         causal=causal,
@@ -187,18 +188,18 @@ def load_config(source: str) -> PretrainedConfig:
 
 
 def weights_identity(source: str) -> str:
-    """What names these weights for good: the hub's commit, or the sha256 of the local safetensors files."""
+    """What names an encoder for good: the hub's commit, or the sha256 of its local files."""
     folder = Path(weights_folder(source))
     if not folder.is_dir():
         commit = getattr(load_config(source), "_commit_hash", None)
         return f"{source}@{commit}"
     files = sorted(folder.glob("*.safetensors"))
+    beside = ("config.json", "tokenizer.json", "tokenizer_config.json", "special_tokens_map.json", "vocab.txt")
     if not files:
         raise RequestError(f"--model: wanted *.safetensors in {folder}, found none; raycase loads no pickled weights")
     digest = hashlib.sha256()
-    for file in files:
-        with file.open("rb") as handle:
-            digest.update(hashlib.file_digest(handle, "sha256").digest())
+    for file in files + [folder / name for name in beside if (folder / name).is_file()]:
+        digest.update(f"{file.name} {sha256_of_file(file)}\n".encode())
     return f"sha256:{digest.hexdigest()}"
 
 

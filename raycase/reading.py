@@ -292,7 +292,8 @@ def read_span(
         if file.ending == ".parquet":
             with source.fs.open(source.path, "rb") as handle:
                 groups = list(range(span.at, span.at + span.length))
-                table = pq.ParquetFile(handle).read_row_groups(groups, columns=columns.names)
+                parquet = pq.ParquetFile(handle, page_checksum_verification=True)
+                table = parquet.read_row_groups(groups, columns=columns.names)
             if len(table) < span.rows:
                 raise ValueError(f"{len(table)} rows where {span.rows} were planned; it has changed since")
             for start, end in wanted:
@@ -481,7 +482,7 @@ def _condition_problem(conditions: Iterable[str | None] | None) -> Reason | None
         return Reason.NULL_CONDITION
     if not values or any(not c.strip() for c in values if c is not None):
         return Reason.EMPTY_CONDITION
-    if len(set(values)) < len(values):
+    if len({c.strip() for c in values if c is not None}) < len(values):
         return Reason.DUPLICATE_CONDITION
     return None
 
@@ -496,12 +497,14 @@ def read_conditions(values: Sequence[str]) -> list[str]:
         conditions = _conditions_in(place(values[0]))
         if not conditions:
             raise RequestError(f"--conditions: wanted at least one condition in {values[0]}, found none")
+    seen: dict[str, int] = {}
     for i, condition in enumerate(conditions):
         if not isinstance(condition, str) or not condition.strip():
             raise RequestError(f"--conditions: wanted words in every condition, found {condition!r} at place {i}")
-        if condition in conditions[:i]:
+        if condition.strip() in seen:
             raise RequestError(f"--conditions: wanted each condition once, found {condition!r} twice")
-    return conditions
+        seen[condition.strip()] = i
+    return list(seen)
 
 
 def _conditions_in(source: Place) -> list[str]:

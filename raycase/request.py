@@ -6,6 +6,7 @@ import os
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from functools import cached_property
 from itertools import islice
 from typing import Any, Literal
 
@@ -95,7 +96,7 @@ class Request:
     def dim(self) -> int:
         return self.model.plain_dim if self.job.unconditional else self.model.dim
 
-    @property
+    @cached_property
     def config(self) -> dict[str, Any]:
         """What decides the output besides the input files."""
         job = self.job

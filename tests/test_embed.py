@@ -11,14 +11,16 @@ import pandas as pd
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
+import pytest
 import torch
-from conftest import ROOT, cosines, read_output, run_job, sentences, vectors
+from conftest import ROOT, cosines, in_process, read_output, run_job, sentences, vectors
 
 import raycase
 from raycase.embed import embed
 from raycase.estimate import dry_run
 from raycase.output import output_at, verify
 from raycase.request import EmbedJob
+from raycase.schema import RequestError
 
 CONDITIONS = ("color", "number of people")
 
@@ -49,7 +51,7 @@ def test_distributed_equals_plain_with_the_default_model(cluster, tmp_path):
 
 
 def test_s3_equals_local(job, cluster, s3_server):
-    embed(job)
+    embed(job, execute=in_process)
     s3 = fsspec.filesystem("s3")
     s3.put(job.input, "corpus/in/part-0.parquet")
     remote = replace(job, input="s3://corpus/in/", output="s3://corpus/out")
@@ -127,5 +129,14 @@ def test_submitted_as_a_ray_job(job, cluster, tmp_path, tiny_model):
     done = subprocess.run([*command, job.output], capture_output=True, text=True, timeout=120)
     assert done.returncode == 0, done.stdout + done.stderr
     assert verify(job.output)["rows_out"] == 500
-    refused = subprocess.run([*command, "out"], capture_output=True, text=True, timeout=120)
-    assert refused.returncode != 0 and "wanted an absolute path or a URI, found 'out'" in refused.stdout
+
+
+def test_what_fails_on_a_worker_is_said_in_one_line(job, cluster, tmp_path, capfd):
+    path = tmp_path / "in.parquet"
+    data = bytearray(path.read_bytes())
+    data[100:3000] = bytes(2900)
+    path.write_bytes(data)
+    with pytest.raises(RequestError, match=r"in\.parquet: wanted a readable parquet file, found: .*orrupt") as error:
+        embed(job)
+    assert "\n" not in str(error.value)
+    assert "Traceback" not in capfd.readouterr().err

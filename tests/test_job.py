@@ -367,3 +367,12 @@ def test_flags_as_people_write_them(job, tmp_path, monkeypatch, capsys):
     assert config["model"]["subtract"] is False
     assert (config["model"]["encoder"]["prompt"], config["model"]["encoder"]["pooling"]) == ("concat-cs", ["cls"])
     assert cli(monkeypatch, capsys, *flags, "--subtract")[0] == 2
+
+
+def test_a_submitted_job_wants_absolute_paths(job, monkeypatch):
+    monkeypatch.setenv("RAY_JOB_CONFIG_JSON_ENV_VAR", "{}")
+    with pytest.raises(RequestError, match="--output: wanted an absolute path or a URI, found 'out'"):
+        embed_here(replace(job, output="out"))
+    with pytest.raises(RequestError, match="--input: wanted an absolute path or a URI"):
+        embed_here(replace(job, input="in.parquet"))
+    assert embed_here(job)["rows_in"] == 500

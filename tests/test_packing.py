@@ -1,5 +1,7 @@
 """Token-budget batches."""
 
+from itertools import pairwise
+
 import numpy as np
 import pytest
 
@@ -14,7 +16,7 @@ def test_every_sequence_once_within_the_budget_padding_counted(seed):
     batches = list(token_budget_batches(lengths, budget))
     assert sorted(np.concatenate(batches)) == list(range(len(lengths)))
     assert all(lengths[b].max() * len(b) <= budget for b in batches)
-    for batch, following in zip(batches, batches[1:], strict=False):  # each is full: one row more would not fit
+    for batch, following in pairwise(batches):  # each is full: one row more would not fit
         assert lengths[batch].max() * (len(batch) + 1) > budget
         assert lengths[batch].min() >= lengths[following].max()
 

@@ -1,9 +1,9 @@
 """Pooling against numbers worked by hand, and latent attention against its formula written out."""
 
 import pytest
+import tiny
 import torch
 
-import tiny
 from raycase.pooling import LatentAttention, pool_cls, pool_last, pool_mean
 
 HIDDEN = torch.tensor([[[1.0, 2.0], [3.0, 6.0], [5.0, -4.0]], [[7.0, 0.0], [1.0, 1.0], [100.0, 100.0]]])

@@ -13,7 +13,8 @@ CORPUS = [
     "Instruct: Retrieve semantically similar texts to a given Condition, given the Sentence : A woman in a red dress",
     "Instruct: Retrieve semantically similar texts to a given Sentence, given the Condition : color of the dress",
     "Query: number of people two people play with a dog at the bar 0123456789",
-    "café cafe\u0301 naïve Łódź Straße 北京 東京 привет 😀 👩‍👩‍👧 {sentence} {condition} [SEP] [CLS] </s> <s> <pad> <|endoftext|> # ' - .",  # noqa: RUF001
+    "café cafe\u0301 naïve Łódź Straße 北京 東京 привет 😀 👩‍👩‍👧",
+    "{sentence} {condition} [SEP] [CLS] </s> <s> <pad> <|endoftext|> # ' - .",
 ] * 4
 # The pre-tokenizer of Qwen2 and Qwen3.
 QWEN_WORDS = (
@@ -151,7 +152,7 @@ def save_model(folder, architecture, vocab_size, seed=0):
         "model_type": "nvembed",
         "architectures": ["NVEmbedModel"],
         "auto_map": {"AutoConfig": "configuration_nvembed.NVEmbedConfig", "AutoModel": "modeling_nvembed.NVEmbedModel"},
-        "text_config": model.config.to_dict() | {"model_type": "bidir_mistral", "architectures": ["BidirectionalMistral"]},
+        "text_config": model.config.to_dict() | {"model_type": "bidir_mistral", "architectures": ["MistralModel"]},
         "latent_attention_config": {
             "model_type": "latent_attention",
             "num_latents_value": 6,

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import json
+from enum import StrEnum
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from raycase.pooling import Pooling
 from raycase.prompts import PromptStyle
@@ -12,6 +13,7 @@ from raycase.schema import RequestError
 from raycase.systems import case
 from raycase.systems.protocols import Encoder, SystemConfig
 
+Choice = TypeVar("Choice", bound=StrEnum)
 SYSTEMS = {case.SYSTEM: case}
 
 
@@ -27,8 +29,8 @@ def resolve(
     A saved folder fixes prompt, pooling and subtraction. Raises RequestError for an unknown model, an unreadable
     folder, and a choice that contradicts the folder.
     """
-    prompt = None if prompt is None else PromptStyle(prompt)
-    pooling = None if pooling is None else Pooling(pooling)
+    prompt = None if prompt is None else _choice(PromptStyle, prompt, "prompt")
+    pooling = None if pooling is None else _choice(Pooling, pooling, "pooling")
     saved = Path(model) / "raycase.json"
     if not saved.is_file():
         return case.resolve(model, prompt=prompt, pooling=pooling, subtract=subtract)
@@ -45,6 +47,13 @@ def resolve(
         if value is not None and value != fixed[flag]:
             raise RequestError(f"--{flag}: {model} was trained with {fixed[flag]}, found {value}; leave the flag out")
     return config
+
+
+def _choice(choices: type[Choice], value: str, flag: str) -> Choice:
+    try:
+        return choices(value)
+    except ValueError as error:
+        raise RequestError(f"--{flag}: wanted one of {', '.join(choices)}, found {value!r}") from error
 
 
 def load(

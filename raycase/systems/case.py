@@ -61,7 +61,7 @@ class CaseConfig:
         """Everything that decides the vectors, weights by hash or revision; equal means the same vectors."""
         described: dict[str, Any] = {
             "system": SYSTEM,
-            "encoder": asdict(self.encoder),
+            "encoder": {k: v for k, v in asdict(self.encoder).items() if k != "source"},  # a folder may move
             "weights": weights_identity(self.encoder.source),
             "subtract": self.subtract,
             "dim": self.dim,

