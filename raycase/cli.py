@@ -9,7 +9,7 @@ import re
 import sys
 from collections.abc import Callable
 from dataclasses import fields
-from typing import Any, TypeVar
+from typing import Any, NoReturn, TypeVar
 
 import tyro
 
@@ -45,6 +45,8 @@ def main(config: type[Config], work: Callable[[Config], dict[str, Any]]) -> None
         result = work(parse(config, sys.argv[1:]))
     except RequestError as error:
         _fail(error, 2)
+    except KeyboardInterrupt:
+        _fail("stopped; the same command goes on where it was", 130)
     except WorkError as error:
         if hasattr(error, "result"):  # the output is there, and its counts are worth knowing
             print(json.dumps(error.result), flush=True)
@@ -52,6 +54,6 @@ def main(config: type[Config], work: Callable[[Config], dict[str, Any]]) -> None
     print(json.dumps(result), flush=True)
 
 
-def _fail(error: Exception, status: int) -> None:
+def _fail(error: Exception | str, status: int) -> NoReturn:
     print(f"error: {' '.join(str(error).split())}", file=sys.stderr, flush=True)
     sys.exit(status)

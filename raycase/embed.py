@@ -37,7 +37,7 @@ from raycase.output import (
 )
 from raycase.request import EmbedJob, Plan, Request, actor_range, check, make_plan
 from raycase.schema import RequestError, WorkError
-from raycase.storage import UnitFile
+from raycase.storage import STORE_ERRORS, UnitFile
 from raycase.units import EncodeUnits, read_units, task_row, write_units
 
 READ_CPUS, WRITE_CPUS, LEAST_ENCODE_CPUS = 0.25, 0.2, 0.5  # different, or Ray fuses stages into one process
@@ -141,7 +141,7 @@ def _check_put(output: Output) -> None:
     try:
         probe.put(b"")
         probe.remove()
-    except OSError as error:
+    except STORE_ERRORS as error:
         raise RequestError(f"--output: wanted a place to write at {output.root.uri}, found: {error}") from error
 
 
@@ -212,11 +212,11 @@ def on_ray(request: Request, opened: Job, plan: Plan, *, pool: Pool) -> Iterator
             batch_format="pyarrow",
             num_cpus=WRITE_CPUS,
         )
-        try:
-            for stats in written.iter_batches(batch_size=None, batch_format="pyarrow", prefetch_batches=0):
-                yield from stats.to_pylist()
-        except RayError as error:
-            raise _cause(error) from error
+    try:
+        for stats in written.iter_batches(batch_size=None, batch_format="pyarrow", prefetch_batches=0):
+            yield from stats.to_pylist()
+    except RayError as error:
+        raise _cause(error) from error
 
 
 def _cause(error: RayError) -> Exception:

@@ -22,7 +22,7 @@ from transformers import AutoConfig, AutoModel, AutoTokenizer, PretrainedConfig,
 from transformers.models.mistral import MistralConfig, MistralModel
 
 from raycase.packing import token_budget_batches
-from raycase.pooling import LatentAttention, Pooling, pool_cls, pool_last, pool_mean
+from raycase.pooling import BertLastLayer, LatentAttention, Pooling, pool_mean, pooled_places
 from raycase.prompts import INSTRUCT, PromptStyle, Rendered, Span
 from raycase.schema import Reason, RequestError
 from raycase.storage import sha256_of_file
@@ -269,6 +269,7 @@ class TextEncoder:
     model: PreTrainedModel
     tokenize: PromptTokenizer
     latent: LatentAttention | None = None
+    last_layer: BertLastLayer | None = None  # taken out of `model`, which ends before it
     batch_tokens: int = 2048
 
     @property
@@ -290,28 +291,20 @@ class TextEncoder:
         longest = max(lengths)
         pad = self.model.config.pad_token_id or 0
         ids_BT = torch.tensor([t.ids + [pad] * (longest - len(t.ids)) for t in batch], device=device)
-        lengths_B = torch.tensor(lengths, device=device)
-        hidden_BTD = self._hidden(ids_BT, lengths_B, padded=min(lengths) < longest)
-        match self.spec.pooling[0]:
-            case Pooling.LAST:
-                return pool_last(hidden_BTD, lengths_B)
-            case Pooling.CLS:
-                return pool_cls(hidden_BTD)
-        place_T = torch.arange(longest, device=device)
-        start_B1, end_B1 = (
-            torch.tensor([getattr(t, e) for t in batch], device=device)[:, None] for e in ("start", "end")
+        lengths_B, start_B, end_B = torch.tensor(
+            [lengths, [t.start for t in batch], [t.end for t in batch]], device=device
         )
-        span_BT = (place_T >= start_B1) & (place_T < end_B1)
-        if self.latent is not None:
-            return self.latent(hidden_BTD, span_BT)
-        return pool_mean(hidden_BTD, span_BT)
-
-    def _hidden(self, ids_BT: Tensor, lengths_B: Tensor, *, padded: bool) -> Tensor:
-        """Last hidden states (B, T, D); padding is on the right, so a causal encoder needs no mask for it."""
-        mask_BT: Tensor | None = None
-        if padded and not self.spec.causal:
-            mask_BT = torch.arange(ids_BT.shape[1], device=ids_BT.device) < lengths_B[:, None]
-        return self.model(input_ids=ids_BT, attention_mask=mask_BT).last_hidden_state
+        first_B, stop_B = pooled_places(self.spec.pooling[0], start_B, end_B, lengths_B)
+        place_T = torch.arange(longest, device=device)
+        # padding is on the right, so a causal encoder needs no mask for it
+        keep_BT = None if self.spec.causal or min(lengths) == longest else place_T < lengths_B[:, None]
+        hidden_BTD = self.model(input_ids=ids_BT, attention_mask=keep_BT).last_hidden_state
+        if self.last_layer is not None:
+            place_BS = first_B[:, None] + place_T[: int((stop_B - first_B).max())]
+            span_BS = place_BS < stop_B[:, None]
+            return pool_mean(self.last_layer(hidden_BTD, keep_BT, place_BS.clamp(max=longest - 1)), span_BS)
+        span_BT = (place_T >= first_B[:, None]) & (place_T < stop_B[:, None])
+        return (self.latent or pool_mean)(hidden_BTD, span_BT)
 
 
 def token_span(encoding: Encoding, start: int, end: int) -> tuple[int, int]:
@@ -323,6 +316,9 @@ def token_span(encoding: Encoding, start: int, end: int) -> tuple[int, int]:
     while (chars := encoding.token_to_chars(last + 1)) and chars[0] < end and chars[1] > chars[0]:
         last += 1  # one character can be several byte-level tokens
     return first, last + 1
+
+
+BERT_LAYERS = ("bert", "roberta", "xlm-roberta")  # model types whose layers `BertLastLayer` fits
 
 
 def load_encoder(
@@ -355,11 +351,17 @@ def load_encoder(
     except (OSError, ValueError, KeyError, RuntimeError, SafetensorError) as error:
         reason = str(error).strip().splitlines()[0]
         raise RequestError(f"--model: wanted readable weights at {spec.source}, found: {reason}") from error
+    last_layer: BertLastLayer | None = None
+    if config.model_type in BERT_LAYERS:
+        *layers, last = model.encoder.layer
+        model.encoder.layer = torch.nn.ModuleList(layers)
+        last_layer = BertLastLayer(last).to(place).eval()
     return TextEncoder(
         spec=spec,
         model=model.to(place).eval(),
         tokenize=load_tokenizer(spec),
         latent=latent,
+        last_layer=last_layer,
         batch_tokens=batch_tokens or (65536 if place.type == "cuda" else 2048),
     )
 

@@ -1,11 +1,13 @@
 """From hidden states to one vector: pure functions on (hidden, span), and latent attention for its weights.
 
-Shapes: B sequences, T tokens, D hidden size, H heads, L latents. Sequences are padded on the right.
+Shapes: B sequences, T tokens, S pooled tokens, D hidden size, H heads, K head size, L latents.
+Sequences are padded on the right.
 """
 
 from __future__ import annotations
 
 from enum import StrEnum
+from typing import Any
 
 import torch
 import torch.nn.functional as F
@@ -36,14 +38,46 @@ def pool_mean(hidden_BTD: Tensor, span_BT: Tensor) -> Tensor:
     return (hidden_BTD.float() * span_BT.unsqueeze(-1)).sum(1) / count_B1
 
 
-def pool_last(hidden_BTD: Tensor, lengths_B: Tensor) -> Tensor:
-    """The hidden state of each sequence's last token, its end token if there is one: (B, T, D), (B,) -> (B, D) fp32."""
-    return hidden_BTD[torch.arange(len(hidden_BTD), device=hidden_BTD.device), lengths_B - 1].float()
+def pooled_places(pooling: Pooling, start_B: Tensor, end_B: Tensor, lengths_B: Tensor) -> tuple[Tensor, Tensor]:
+    """The tokens that a pooling reads, as [first, stop) of each sequence; [start, end) is the text's span.
+
+    The last token (its end token, if there is one) and [CLS] are spans of one token; their mean is their state.
+    """
+    match pooling:
+        case Pooling.LAST:
+            return lengths_B - 1, lengths_B
+        case Pooling.CLS:
+            return torch.zeros_like(lengths_B), torch.ones_like(lengths_B)
+    return start_B, end_B
 
 
-def pool_cls(hidden_BTD: Tensor) -> Tensor:
-    """The hidden state of the first token: (B, T, D) -> (B, D) fp32."""
-    return hidden_BTD[:, 0].float()
+class BertLastLayer(nn.Module):
+    """The last layer of a BERT-like encoder at the pooled tokens only; nobody reads the states of the others.
+
+    Exact: keys and values come from every token, queries and all that follows from the pooled ones. Wraps the
+    library's layer.
+    """
+
+    def __init__(self, layer: Any) -> None:
+        super().__init__()
+        self.layer = layer
+
+    def forward(self, hidden_BTD: Tensor, keep_BT: Tensor | None, place_BS: Tensor) -> Tensor:
+        """States before the layer, what is no padding (None: everything), places to compute -> (B, S, D)."""
+        attention = self.layer.attention.self
+        here_BSD = hidden_BTD.gather(1, place_BS.unsqueeze(-1).expand(-1, -1, hidden_BTD.shape[-1]))
+        q_BHSK, k_BHTK, v_BHTK = (
+            project(states).unflatten(-1, (-1, attention.attention_head_size)).transpose(1, 2)
+            for project, states in (
+                (attention.query, here_BSD),
+                (attention.key, hidden_BTD),
+                (attention.value, hidden_BTD),
+            )
+        )
+        mask = None if keep_BT is None else keep_BT[:, None, None, :]
+        heads_BHSK = F.scaled_dot_product_attention(q_BHSK, k_BHTK, v_BHTK, attn_mask=mask)
+        attended_BSD = self.layer.attention.output(heads_BHSK.transpose(1, 2).flatten(2), here_BSD)
+        return self.layer.output(self.layer.intermediate(attended_BSD), attended_BSD)
 
 
 class LatentAttention(nn.Module):

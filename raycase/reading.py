@@ -24,7 +24,7 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from raycase.schema import CONDITION, EMBEDDING, ID, Reason, Rejection, RequestError
-from raycase.storage import PACKAGE, Place, place, sha256_of_file
+from raycase.storage import PACKAGE, STORE_ERRORS, Place, place, sha256_of_file
 from raycase.textfiles import Line, buffered, csv_header, csv_lines, jsonl_lines
 
 ENDINGS = (".parquet", ".csv", ".jsonl")
@@ -105,7 +105,7 @@ def find_input(uri: str) -> list[InputFile]:
             found = root.fs.find(root.path, detail=True) if is_folder else root.fs.glob(root.path, detail=True)
             inside = len(root.path if is_folder else posixpath.dirname(re.split(r"[*?[]", root.path)[0]))
             found = {p: i for p, i in found.items() if not _hidden(p[inside:])}
-    except OSError as error:
+    except STORE_ERRORS as error:
         raise RequestError(f"--input: wanted to list {root.uri}, found: {error}") from error
     files = [
         InputFile(uri=Place(root.fs, p).uri, size=info["size"] or 0, mark=_mark(info))
@@ -134,7 +134,7 @@ def _readable(file: InputFile) -> Iterator[Place]:
         yield place(file.uri)
     except RequestError:
         raise
-    except (OSError, ValueError, csv.Error, pa.ArrowException) as error:
+    except (*STORE_ERRORS, ValueError, csv.Error, pa.ArrowException) as error:
         reason = (str(error) or type(error).__name__).strip().splitlines()[0]
         raise RequestError(f"{file.uri}: wanted a readable {file.ending[1:]} file, found: {reason}") from error
 
@@ -519,7 +519,7 @@ def _conditions_in(source: Place) -> list[str]:
                 columns = dict(zip(rows[0], zip(*rows[1:], strict=True), strict=True))
         else:
             columns = pq.read_table(io.BytesIO(data)).to_pydict()
-    except (OSError, ValueError, csv.Error, pa.ArrowException) as error:
+    except (*STORE_ERRORS, ValueError, csv.Error, pa.ArrowException) as error:
         reason = str(error).strip().splitlines()[0]
         raise RequestError(f"--conditions: wanted a readable file at {source.uri}, found: {reason}") from error
     name = CONDITION if CONDITION in columns or len(columns) != 1 else next(iter(columns))

@@ -257,5 +257,5 @@ def make_plan(request: Request, files: Sequence[InputFile], done: dict[int, list
                     if wanted:
                         pieces.append((span, wanted))
     if not sum(rows):
-        raise RequestError(f"--input: wanted rows in {request.job.input}, found none in {len(files)} files")
+        raise RequestError(f"--input: wanted rows, found none in {len(files)} files, the first {files[0].uri}")
     return Plan(pieces=pieces, rows=rows)

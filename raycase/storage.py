@@ -17,11 +17,13 @@ from pathlib import Path
 from typing import Any
 
 import fsspec
+from botocore.exceptions import BotoCoreError, ClientError
 from fsspec import AbstractFileSystem
 from fsspec.implementations.local import LocalFileSystem
 
 from raycase.schema import RequestError
 
+STORE_ERRORS = (OSError, BotoCoreError, ClientError)  # s3fs makes most of botocore's errors OSErrors, not all
 PACKAGE = "package:raycase/"  # files that ship with raycase, wherever it is installed
 # A cached listing would hide what other processes wrote. s3fs itself retries SlowDown only; botocore's standard mode
 # retries 5xx, throttling and broken connections with backoff.

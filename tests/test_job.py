@@ -298,7 +298,7 @@ def cli(monkeypatch, capsys, *arguments):
         ({"--input": "nothing.parquet"}, "wanted .parquet, .csv, .jsonl files at"),
         ({"--input": "empty"}, "found 1 files with other endings"),
         ({"--input": "none.jsonl"}, "wanted the column 'text', found none"),
-        ({"--input": "header.csv"}, "wanted rows in"),
+        ({"--input": "header.csv"}, "wanted rows, found none in 1 files"),
         ({"--input": "corrupt.parquet"}, "wanted a readable parquet file, found"),
         ({"--input": "numbers.parquet"}, "wanted strings in the column 'text', found int64"),
         ({"--input": "foo://x"}, "wanted a local path or a URI that fsspec knows"),
@@ -376,3 +376,10 @@ def test_a_submitted_job_wants_absolute_paths(job, monkeypatch):
     with pytest.raises(RequestError, match="--input: wanted an absolute path or a URI"):
         embed_here(replace(job, input="in.parquet"))
     assert embed_here(job)["rows_in"] == 500
+
+
+def test_a_store_that_cannot_be_used_is_said_early(job, s3_server):
+    with pytest.raises(RequestError, match="--output: wanted a place to write at s3://no-such-bucket/out, found"):
+        embed_here(replace(job, output="s3://no-such-bucket/out"))
+    with pytest.raises(RequestError, match="s3://no-such-bucket/in"):
+        embed_here(replace(job, input="s3://no-such-bucket/in/*.csv"))

@@ -4,7 +4,7 @@ import pytest
 import tiny
 import torch
 
-from raycase.pooling import LatentAttention, pool_cls, pool_last, pool_mean
+from raycase.pooling import LatentAttention, Pooling, pool_mean, pooled_places
 
 HIDDEN = torch.tensor([[[1.0, 2.0], [3.0, 6.0], [5.0, -4.0]], [[7.0, 0.0], [1.0, 1.0], [100.0, 100.0]]])
 
@@ -20,19 +20,25 @@ def test_mean_of_nothing_names_the_row():
         pool_mean(HIDDEN, span)
 
 
-def test_last_is_each_sequences_own():
-    assert pool_last(HIDDEN, torch.tensor([3, 2])).tolist() == [[5.0, -4.0], [1.0, 1.0]]
-
-
-def test_cls_is_the_first():
-    assert pool_cls(HIDDEN).tolist() == [[1.0, 2.0], [7.0, 0.0]]
+@pytest.mark.parametrize(
+    ("pooling", "wanted"),
+    [
+        (Pooling.LAST, [[5.0, -4.0], [1.0, 1.0]]),  # each sequence's own last
+        (Pooling.CLS, [[1.0, 2.0], [7.0, 0.0]]),
+        (Pooling.MEAN, [[4.0, 1.0], [4.0, 0.5]]),
+    ],
+)
+def test_which_tokens_a_pooling_reads(pooling, wanted):
+    start, end, lengths = torch.tensor([[1, 0], [3, 2], [3, 2]])
+    first, stop = pooled_places(pooling, start, end, lengths)
+    place = torch.arange(3)
+    assert pool_mean(HIDDEN, (place >= first[:, None]) & (place < stop[:, None])).tolist() == wanted
 
 
 def test_pooling_leaves_bf16():
     """A mean of 1 and 1 + 2**-7 needs a bit that bf16 has not got."""
     hidden = torch.tensor([[[1.0], [1.0 + 2**-7]]], dtype=torch.bfloat16)
     assert pool_mean(hidden, torch.ones(1, 2, dtype=torch.bool)).item() == 1.0 + 2**-8
-    assert pool_last(hidden, torch.tensor([2])).dtype == pool_cls(hidden).dtype == torch.float32
 
 
 def test_latent_attention_is_its_formula():
