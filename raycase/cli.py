@@ -14,6 +14,7 @@ from typing import Any, NoReturn, TypeVar
 import tyro
 
 from raycase.schema import RequestError, WorkError
+from raycase.storage import STORE_ERRORS
 
 Config = TypeVar("Config")
 
@@ -51,6 +52,8 @@ def main(config: type[Config], work: Callable[[Config], dict[str, Any]]) -> None
         if hasattr(error, "result"):  # the output is there, and its counts are worth knowing
             print(json.dumps(error.result), flush=True)
         _fail(error, 1)
+    except STORE_ERRORS as error:
+        _fail(f"{type(error).__name__}: {error}; the same command goes on where it was", 1)
     print(json.dumps(result), flush=True)
 
 

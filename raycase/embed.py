@@ -37,10 +37,11 @@ from raycase.output import (
 )
 from raycase.request import EmbedJob, Plan, Request, actor_range, check, make_plan
 from raycase.schema import RequestError, WorkError
-from raycase.storage import STORE_ERRORS, UnitFile
+from raycase.storage import STORE_ERRORS, UnitFile, gaps
 from raycase.units import EncodeUnits, read_units, task_row, write_units
 
-READ_CPUS, WRITE_CPUS, LEAST_ENCODE_CPUS = 0.25, 0.2, 0.5  # different, or Ray fuses stages into one process
+READ_CPUS, WRITE_CPUS = 0.25, 0.2  # different, or Ray fuses stages into one process
+LEAST_ENCODE_CPUS, LEAST_GPU_CPUS = 0.5, 0.1  # of an actor that encodes on CPUs, or beside its GPU
 PASSES = 3  # over what the listing still lacks after all tasks are done
 
 
@@ -69,29 +70,39 @@ def start_ray() -> None:
 def make_pool(job: EmbedJob, units: int) -> Pool:
     """Fit the actors into the cluster with room left to read and write. Raises RequestError where they do not fit."""
     nodes = [n["Resources"] for n in ray.nodes() if n["Alive"]]
-    has_gpus = sum(n.get("GPU", 0) for n in nodes)
-    gpus = job.gpus_per_actor if job.gpus_per_actor is not None else float(has_gpus > 0)
-    asked = actor_range(job.actors)
+    has_gpus = any(n.get("GPU") for n in nodes)
+    gpus = job.gpus_per_actor if job.gpus_per_actor is not None else float(has_gpus)
+    cpus = LEAST_GPU_CPUS if gpus else LEAST_ENCODE_CPUS
+    room = [n.get("CPU", 0) - READ_CPUS - WRITE_CPUS for n in nodes]
+    fits = [max(0, int(r / cpus)) for r in room]  # most actors on each node
     if gpus:
-        least, most = asked or (max(1, int(has_gpus / gpus)),) * 2
-        if least * gpus > has_gpus:
-            raise RequestError(
-                f"--actors: wanted {least} with {gpus:g} GPUs each, found {has_gpus:g} GPUs in the cluster"
-            )
-        return Pool(least=least, most=min(most, max(least, units)), cpus=1, gpus=gpus, threads=None)
-    sizes = [n["CPU"] for n in nodes if n.get("CPU")]
-    room = min(sizes, default=0) - READ_CPUS - WRITE_CPUS  # on the smallest node
-    fit = len(sizes) * int(room / LEAST_ENCODE_CPUS)
-    least, most = asked or (len(sizes) * max(1, round(min(sizes, default=0) / 4)),) * 2
-    if least > fit:
+        fits = [min(f, int(n.get("GPU", 0) / gpus)) for f, n in zip(fits, nodes, strict=True)]
+    usual = fits if gpus else [min(f, max(1, round(n.get("CPU", 0) / 4))) for f, n in zip(fits, nodes, strict=True)]
+    least, most = actor_range(job.actors) or (max(1, sum(usual)),) * 2
+    if least > sum(fits):
+        each = f"{gpus:g} GPUs and {cpus} CPUs" if gpus else f"at least {cpus} CPUs"
+        found = ", ".join(f"{n.get('CPU', 0):g} CPUs and {n.get('GPU', 0):g} GPUs" for n in nodes)
         raise RequestError(
-            f"--actors: wanted {least} of at least {LEAST_ENCODE_CPUS} CPUs, and {READ_CPUS + WRITE_CPUS} CPUs a node "
-            f"to read and write, found room for {fit} on {sum(sizes):g} CPUs; ask for fewer actors or a larger cluster"
+            f"--actors: wanted {least} with {each}, and {READ_CPUS + WRITE_CPUS} CPUs a node to read and write, "
+            f"found room for {sum(fits)} on nodes with {found}; ask for fewer actors or a larger cluster"
         )
-    most = min(most, fit, max(least, units))
-    share = room / math.ceil(most / len(sizes))
+    most = min(most, sum(fits), max(least, units))
+    used = [r for r, f in zip(room, fits, strict=True) if f]
+    share = min(used) / math.ceil(most / len(used))  # of the smallest node
+    if gpus:
+        return Pool(least=least, most=most, cpus=min(1.0, math.floor(100 * share) / 100), gpus=gpus, threads=None)
     threads = max(1, min(round(share), os.cpu_count() or 1))
-    return Pool(least=least, most=most, cpus=math.floor(100 * share) / 100, gpus=0, threads=threads)
+    return Pool(least=least, most=most, cpus=max(cpus, math.floor(100 * share) / 100), gpus=0, threads=threads)
+
+
+def check_nodes(output: Output) -> None:
+    """Local output is one machine's; on several, each node would keep its own part."""
+    nodes = sum(n["Alive"] for n in ray.nodes())
+    if output.root.is_local and nodes > 1:
+        raise RequestError(
+            f"--output: wanted object storage on a cluster of {nodes} nodes, found the local folder {output.root.uri}; "
+            "each node would keep its own part of it"
+        )
 
 
 # -------------------------------------------------------------------------------------------------------------- run
@@ -104,7 +115,7 @@ def embed(job: EmbedJob, *, execute: Execute | None = None) -> dict[str, Any]:
     """Run the job, or go on with it; returns the counts of the whole output and the rates of this run.
 
     `execute` runs the steps of the planned units; by default Ray Data does. Raises RequestError for a wrong request
-    (nothing is written then), WorkError where rows are missing at the end or too many are rejected.
+    (no earlier output is touched then), WorkError where rows are missing at the end or too many are rejected.
     """
     began = time.time()
     request = check(job)
@@ -112,9 +123,11 @@ def embed(job: EmbedJob, *, execute: Execute | None = None) -> dict[str, Any]:
     _check_put(output)
     opened = find_job(output, request.config, request.files, overwrite=job.overwrite)
     before = {} if job.overwrite else finished_units(output, opened.print8)
+    known = known_lines(output)
     plan = make_plan(request, opened.files, before)
     if plan.missing and execute is None:
         start_ray()
+        check_nodes(output)
         execute = partial(on_ray, pool=make_pool(job, plan.units))
     if job.overwrite:
         output.clear()
@@ -123,6 +136,7 @@ def embed(job: EmbedJob, *, execute: Execute | None = None) -> dict[str, Any]:
     for _ in range(PASSES):
         if plan.missing and execute:
             output.manifest.remove()  # it speaks of less than what will be there
+            output.manifest_files.remove()
             for stats in execute(request, opened, plan):
                 run.add(stats)
         for stray in drop_strays(output, opened.print8):
@@ -130,7 +144,7 @@ def embed(job: EmbedJob, *, execute: Execute | None = None) -> dict[str, Any]:
         units = finished_units(output, opened.print8)
         missing = missing_rows(plan.rows, units)
         if not missing:
-            return _finish(request, opened, run, units, began)
+            return _finish(request, opened, run, units, known, began)
         plan = make_plan(request, opened.files, units)
     raise WorkError(f"{output.root.uri}: {missing} rows are missing after {PASSES} passes; run it again")
 
@@ -177,9 +191,7 @@ def on_ray(request: Request, opened: Job, plan: Plan, *, pool: Pool) -> Iterator
     context.enable_progress_bars = False
     context.print_on_execution_start = False
     context.target_max_block_size = 1  # every unit is a block of its own: it goes to any actor as soon as it is read
-    # a long job survives what fails by chance: a node lost while its actor starts, a hub that does not answer
-    context.max_consecutive_actor_init_deaths = 3
-    context.actor_task_retry_on_errors = False
+    context.max_consecutive_actor_init_deaths = 3  # a long job survives a node that is lost while its actor starts
     with DataContext.current(context):
         tasks = [task_row(opened.files, pieces) for pieces in plan.tasks()]
         units = ray.data.from_items(tasks, override_num_blocks=len(tasks)).map_batches(
@@ -233,12 +245,22 @@ def _cause(error: RayError) -> Exception:
     return WorkError(f"a step failed with {type(seen).__name__}: {said}; the same command goes on where it stopped")
 
 
-def _finish(request: Request, opened: Job, run: Run, units: dict[int, list[UnitFile]], began: float) -> dict[str, Any]:
+def _finish(
+    request: Request,
+    opened: Job,
+    run: Run,
+    units: dict[int, list[UnitFile]],
+    known: dict[str, UnitLine],
+    began: float,
+) -> dict[str, Any]:
     """Account for the whole output, put the manifest, and return what the job's last line says."""
     output, job = request.output, request.job
     run.bar.close()
     names = [unit.name(opened.print8) for file in units.values() for unit in file]
-    lines = known_lines(output) | run.lines
+    for file, finished in units.items():
+        if gap := next(gaps(0, finished[-1].end, finished), None):
+            raise WorkError(f"rows {gap[0]} to {gap[1]} of {opened.files[file].uri} are missing; raise --limit")
+    lines = known | run.lines
     with ThreadPoolExecutor(16) as pool:
         unknown = [name for name in names if name not in lines]
         lines |= zip(unknown, pool.map(lambda name: read_line(output, name), unknown), strict=True)
@@ -251,27 +273,9 @@ def _finish(request: Request, opened: Job, run: Run, units: dict[int, list[UnitF
         "units_done": len(run.lines),
         "units_resumed": len(names) - len(run.lines),
     }
-    model = request.config["model"]
-    manifest = write_manifest(
-        output,
-        [lines[name] for name in names],
-        {
-            "fingerprint": opened.fingerprint,
-            "config": opened.config,
-            "model": {
-                "name": job.model,
-                "weights": model["weights"],
-                "dim": request.dim,
-                "pooling": model["encoder"]["pooling"][0],
-                "prompt": model["encoder"]["prompt"],
-            },
-            "input_files": len(opened.files),
-            "versions": {name: version(name) for name in ("ray", "torch", "transformers", "pyarrow")}
-            | {"raycase": raycase.__version__},
-            "finished": datetime.now(UTC).isoformat(timespec="seconds"),
-            "run": this_run,
-        },
-    )
+    if run.lines or not output.manifest.exists():
+        _write_manifest(request, opened, [lines[name] for name in names], this_run)
+    manifest = output.manifest.read_json()  # where nothing was left to do, that of the run that did the work
     counted = ("rows_in", "rows_out", "rows_rejected", "rows_truncated", "pairs", "distinct_pairs")
     result = {name: manifest[name] for name in counted} | this_run
     result |= {"output": output.root.uri, "manifest": output.manifest.uri}
@@ -283,6 +287,27 @@ def _finish(request: Request, opened: Job, run: Run, units: dict[int, list[UnitF
             result,
         )
     return result
+
+
+def _write_manifest(request: Request, opened: Job, lines: list[UnitLine], this_run: dict[str, Any]) -> None:
+    model = request.config["model"]
+    values = {
+        "fingerprint": opened.fingerprint,
+        "config": opened.config,
+        "model": {
+            "name": request.job.model,
+            "weights": model["weights"],
+            "dim": request.dim,
+            "pooling": model["encoder"]["pooling"][0],
+            "prompt": model["encoder"]["prompt"],
+        },
+        "input_files": len(opened.files),
+        "versions": {name: version(name) for name in ("ray", "torch", "transformers", "pyarrow")}
+        | {"raycase": raycase.__version__},
+        "finished": datetime.now(UTC).isoformat(timespec="seconds"),
+        "run": this_run,
+    }
+    write_manifest(request.output, lines, values)
 
 
 class TooManyRejectedError(WorkError):

@@ -10,6 +10,7 @@ import importlib.util
 import json
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -20,11 +21,12 @@ from tokenizers import Encoding, Tokenizer, models
 from torch import Tensor
 from transformers import AutoConfig, AutoModel, AutoTokenizer, PretrainedConfig, PreTrainedModel
 from transformers.models.mistral import MistralConfig, MistralModel
+from transformers.utils.hub import cached_file, extract_commit_hash
 
 from raycase.packing import token_budget_batches
 from raycase.pooling import BertLastLayer, LatentAttention, Pooling, pool_mean, pooled_places
 from raycase.prompts import INSTRUCT, PromptStyle, Rendered, Span
-from raycase.schema import Reason, RequestError
+from raycase.schema import Reason, RequestError, first_line
 from raycase.storage import sha256_of_file
 
 
@@ -172,27 +174,46 @@ _MISTRAL_FIELDS = frozenset(MistralConfig().to_dict()) - {"model_type", "archite
 _NV_EMBED_LATENT = {"num_latents_value": 512, "num_cross_heads": 8, "hidden_dim": 4096, "cross_dim_head": 4096}
 
 
+@cache
+def hub_commit(source: str) -> str:
+    """The commit that a Hugging Face id stands for, found once a process: all its files are of that commit.
+
+    Raises RequestError where the hub (or its local cache) has none.
+    """
+    try:
+        commit = extract_commit_hash(cached_file(source, "config.json"), None)
+    except OSError as error:
+        raise RequestError(f"--model: wanted a readable encoder at {source}, found: {first_line(error)}") from error
+    if commit is None:
+        raise RequestError(f"--model: wanted a commit of {source} on the Hugging Face hub, found none")
+    return str(commit)
+
+
+def _pinned(source: str) -> dict[str, str]:
+    """The option that pins a Hugging Face id to its commit; none for a local folder."""
+    return {} if Path(weights_folder(source)).is_dir() else {"revision": hub_commit(source)}
+
+
 def load_config(source: str) -> PretrainedConfig:
     """The encoder's configuration, without its weights. Raises RequestError where there is none."""
     folder = weights_folder(source)
     try:
-        values, _ = PretrainedConfig.get_config_dict(folder)
+        pinned = _pinned(source)
+        values, _ = PretrainedConfig.get_config_dict(folder, **pinned)
         if values.get("model_type") == "nvembed":  # published with remote code; its inside is a Mistral
             config = MistralConfig(**{k: v for k, v in values["text_config"].items() if k in _MISTRAL_FIELDS})
             config.latent_attention = _NV_EMBED_LATENT | values.get("latent_attention_config", {})
             return config
-        return AutoConfig.from_pretrained(folder, trust_remote_code=False)
+        return AutoConfig.from_pretrained(folder, trust_remote_code=False, **pinned)
     except (OSError, ValueError, KeyError) as error:
-        reason = str(error).strip().splitlines()[0]
-        raise RequestError(f"--model: wanted a readable encoder at {source}, found: {reason}") from error
+        raise RequestError(f"--model: wanted a readable encoder at {source}, found: {first_line(error)}") from error
 
 
 def weights_identity(source: str) -> str:
     """What names an encoder for good: the hub's commit, or the sha256 of its local files."""
     folder = Path(weights_folder(source))
     if not folder.is_dir():
-        commit = getattr(load_config(source), "_commit_hash", None)
-        return f"{source}@{commit}"
+        return f"{source}@{hub_commit(source)}"
     files = sorted(folder.glob("*.safetensors"))
     beside = ("config.json", "tokenizer.json", "tokenizer_config.json", "special_tokens_map.json", "vocab.txt")
     if not files:
@@ -342,6 +363,7 @@ def load_encoder(
         config.sliding_window = None
     latent: LatentAttention | None = None
     options: dict[str, Any] = {"config": config, "dtype": dtype, "attn_implementation": "sdpa", "use_safetensors": True}
+    options |= _pinned(spec.source)
     try:
         if Pooling.LATENT in spec.pooling:
             model = _load_all(MistralModel, folder, key_mapping={r"^embedding_model\.": ""}, **options)
@@ -349,8 +371,7 @@ def load_encoder(
         else:
             model = _load_all(AutoModel, folder, trust_remote_code=False, **options)
     except (OSError, ValueError, KeyError, RuntimeError, SafetensorError) as error:
-        reason = str(error).strip().splitlines()[0]
-        raise RequestError(f"--model: wanted readable weights at {spec.source}, found: {reason}") from error
+        raise RequestError(f"--model: wanted readable weights at {spec.source}, found: {first_line(error)}") from error
     last_layer: BertLastLayer | None = None
     if config.model_type in BERT_LAYERS:
         *layers, last = model.encoder.layer
@@ -391,10 +412,9 @@ def load_tokenizer(spec: EncoderSpec) -> PromptTokenizer:
 def _published_tokenizer(source: str) -> Any:
     """The tokenizer as transformers loads it, which makes one without words where the files of one are missing."""
     try:
-        tokenizer = AutoTokenizer.from_pretrained(weights_folder(source), trust_remote_code=False)
+        tokenizer = AutoTokenizer.from_pretrained(weights_folder(source), trust_remote_code=False, **_pinned(source))
     except (OSError, ValueError, KeyError) as error:
-        reason = str(error).strip().splitlines()[0]
-        raise RequestError(f"--model: wanted a readable tokenizer at {source}, found: {reason}") from error
+        raise RequestError(f"--model: wanted a readable tokenizer at {source}, found: {first_line(error)}") from error
     fast: Tokenizer | None = getattr(tokenizer, "backend_tokenizer", None)
     if fast is None:
         raise RequestError(f"--model: wanted a fast tokenizer (tokenizer.json) at {source}, found a slow one")
@@ -418,11 +438,10 @@ def _hide_special_pieces(tokenizer: Tokenizer) -> None:
 
 def _load_latent(folder: str, config: PretrainedConfig) -> LatentAttention:
     """The weights named `latent_attention_model.*`, from whichever shards hold them."""
-    from transformers.utils.hub import cached_file
 
     root = Path(folder)
     if not root.is_dir():
-        root = Path(cached_file(folder, "model.safetensors.index.json")).parent
+        root = Path(cached_file(folder, "model.safetensors.index.json", **_pinned(folder))).parent
     prefix = "latent_attention_model."
     weights: dict[str, Tensor] = {}
     for shard in sorted(root.glob("*.safetensors")):

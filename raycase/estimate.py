@@ -42,7 +42,7 @@ def _scaled(request: Request, plan: Plan, files: list[InputFile]) -> dict[str, A
     if not len(rows):
         return {"sampled_rows": sampled, "pairs": 0, "distinct_pairs": 0, "tokens": 0, "output_bytes": 0}
     row_of_pair, conditions = pairs_of(rows, request.encode_settings)
-    texts = rows[TEXT].take(row_of_pair).to_pylist()
+    texts = [rows[TEXT][int(row)].as_py() for row in row_of_pair]
     distinct = list(dict.fromkeys(zip(texts, conditions or [""] * len(texts), strict=True)))
     sentences, under = (list(column) for column in zip(*distinct, strict=True))
     tokens = int(request.model.count_tokens(sentences, None if conditions is None else under).sum())
@@ -58,7 +58,7 @@ def _scaled(request: Request, plan: Plan, files: list[InputFile]) -> dict[str, A
         "output_bytes": round(len(texts) * scale * bytes_per_pair),
         "actors": pool.most,
         "tokens_per_second": round(tokens_per_second * pool.most),
-        "seconds": round(tokens * scale / (tokens_per_second * pool.most)),
+        "seconds": round(tokens * scale / max(1.0, tokens_per_second * pool.most)),
     }
 
 

@@ -5,9 +5,11 @@ from __future__ import annotations
 import hashlib
 import io
 import json
+import uuid
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, replace
+from functools import cached_property
 from itertools import groupby
 from typing import Any
 
@@ -70,13 +72,16 @@ class Job:
 
     config: dict[str, Any]
     files: list[InputFile]
-    fingerprint: str = field(init=False)
+    salt: str = ""  # of a job that overwrote another: a late writer of the same configuration is not ours
 
-    def __post_init__(self) -> None:
-        object.__setattr__(self, "fingerprint", fingerprint(self.config))
+    @cached_property
+    def fingerprint(self) -> str:
+        """Of the configuration; the input files are listed beside it, since new ones may come."""
+        return fingerprint([self.config, self.salt] if self.salt else self.config)
 
     @property
     def print8(self) -> str:
+        """What the names of its units begin with."""
         return self.fingerprint[:8]
 
 
@@ -87,35 +92,52 @@ def find_job(output: Output, config: dict[str, Any], files: Sequence[InputFile],
     """
     config = json.loads(json.dumps(config, default=str))
     if overwrite:
-        return Job(config=config, files=list(files))
+        return Job(config=config, files=list(files), salt=uuid.uuid4().hex)
+    listed = output.embeddings.list()
+    foreign = [name for name in listed if UnitFile.parse(name) is None]
+    if foreign:
+        raise RequestError(
+            f"--output: wanted only units in {output.embeddings.uri}, found {foreign[0]}; "
+            "move it away, or say --overwrite to remove the whole folder"
+        )
     if not output.job.exists():
-        if output.embeddings.list():
+        if listed:
             raise RequestError(
                 f"--output: wanted an empty folder or a job's, found {output.embeddings.uri} without job.json; "
                 "choose another folder or say --overwrite"
             )
         return Job(config=config, files=list(files))
-    found = output.job.read_json()
-    if fingerprint(found["config"]) != fingerprint(config):
+    begun = read_job(output)
+    if fingerprint(begun.config) != fingerprint(config):
         raise RequestError(
             f"--output: wanted the same job as in {output.job.uri}, found another one "
-            f"({_difference(found['config'], config)}); choose another folder or say --overwrite"
+            f"({_difference(begun.config, config)}); choose another folder or say --overwrite"
         )
-    known = [InputFile(**f) for f in found["files"]]
     now = {f.uri: f for f in files}
-    for old in known:
+    for old in begun.files:
         if now.get(old.uri) != old:
             what = "is changed" if old.uri in now else "is not there any more"
             raise RequestError(
                 f"--input: wanted {old.uri} as it was when {output.root.uri} was begun, found that it {what}; "
                 "put it back, choose another output folder or say --overwrite"
             )
-    return Job(config=config, files=known + [f for f in files if f not in set(known)])
+    known = set(begun.files)
+    return replace(begun, files=begun.files + [f for f in files if f not in known])
+
+
+def read_job(output: Output) -> Job:
+    """Read job.json. Raises RequestError where it is not one of raycase."""
+    values = output.job.read_json()
+    try:
+        return Job(config=values["config"], files=[InputFile(**f) for f in values["files"]], salt=values["salt"])
+    except (KeyError, TypeError) as error:
+        raise RequestError(f"{output.job.uri}: wanted the job.json of jobs/embed.py, found another file") from error
 
 
 def write_job(output: Output, job: Job) -> None:
     """Put job.json."""
-    output.job.put_json({"fingerprint": job.fingerprint, "config": job.config, "files": [asdict(f) for f in job.files]})
+    values = {"config": job.config, "salt": job.salt, "files": [asdict(f) for f in job.files]}
+    output.job.put_json({"fingerprint": job.fingerprint} | values)
 
 
 def _difference(found: Any, wanted: Any, path: str = "") -> str:
@@ -165,16 +187,20 @@ def write_unit(
     table: pa.Table,
     rejected: pa.Table,
     *,
+    rows_in: int,
     distinct_pairs: int,
     rows_truncated: int,
 ) -> UnitLine:
     """Write a unit (input file, first row): the rejected rows first, the vectors last, each in one atomic put.
 
-    The table says in its column `ROW_OF_PAIR` which input row each pair is of.
+    The table says in its column `ROW_OF_PAIR` which input row each pair is of. Raises WorkError where rows in are not
+    rows out and rejected.
     """
     file = UnitFile(
         file=unit[0], start=unit[1], rows_out=len(pc.unique(table[ROW_OF_PAIR])), rows_rejected=len(rejected)
     )
+    if file.rows != rows_in:
+        raise WorkError(f"input file {unit[0]}, from row {unit[1]}: {rows_in} rows in, {file.rows} out and rejected")
     name = file.name(print8)
     stats = {
         "rows_truncated": rows_truncated,
@@ -237,13 +263,9 @@ def finished_units(output: Output, print8: str) -> dict[int, list[UnitFile]]:
 
 def drop_strays(output: Output, print8: str) -> list[str]:
     """Remove files that do not count: another fingerprint's or an overlapping unit of a late writer, and rejected
-    rows without their unit. Returns their names. Raises WorkError for a file that raycase did not write."""
-    listed = output.embeddings.list()
-    foreign = [name for name in listed if UnitFile.parse(name) is None]
-    if foreign:
-        raise WorkError(f"wanted only units in {output.embeddings.uri}, found {foreign[0]}; move it away and run again")
+    rows without their unit. Returns their names."""
     counted = {u.name(print8) for units in finished_units(output, print8).values() for u in units}
-    strays = [output.embeddings / n for n in listed if n not in counted]
+    strays = [output.embeddings / n for n in output.embeddings.list() if n not in counted and UnitFile.parse(n)]
     strays += [output.rejected / n for n in output.rejected.list() if n not in counted]
     for stray in strays:
         stray.remove()
@@ -308,7 +330,9 @@ def verify(uri: str) -> dict[str, Any]:
 
 def _defects(output: Output) -> Iterator[str]:
     manifest = output.manifest.read_json()
-    job = output.job.read_json()
+    if not output.manifest_files.exists():
+        yield "manifest_files.parquet: missing"
+        return
     data = output.manifest_files.read()
     if hashlib.sha256(data).hexdigest() != manifest["manifest_files_sha256"]:
         yield "manifest_files.parquet: checksum differs from manifest.json"
@@ -317,7 +341,7 @@ def _defects(output: Output) -> Iterator[str]:
     for name, value in totals(lines).items():
         if manifest[name] != value:
             yield f"manifest.json: {name} is {manifest[name]}, its files add up to {value}"
-    if fingerprint(job["config"]) != manifest["fingerprint"]:
+    if read_job(output).fingerprint != manifest["fingerprint"]:
         yield "job.json: another fingerprint than manifest.json"
     units = [UnitFile(*(line[n] for n in ("file", "start", "rows_out", "rows_rejected"))) for line in lines.to_pylist()]
     for file, group in groupby(sorted(units), key=lambda u: u.file):

@@ -23,7 +23,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from raycase.schema import CONDITION, EMBEDDING, ID, Reason, Rejection, RequestError
+from raycase.schema import CONDITION, EMBEDDING, ID, Reason, Rejection, RequestError, first_line
 from raycase.storage import PACKAGE, STORE_ERRORS, Place, place, sha256_of_file
 from raycase.textfiles import Line, buffered, csv_header, csv_lines, jsonl_lines
 
@@ -135,8 +135,8 @@ def _readable(file: InputFile) -> Iterator[Place]:
     except RequestError:
         raise
     except (*STORE_ERRORS, ValueError, csv.Error, pa.ArrowException) as error:
-        reason = (str(error) or type(error).__name__).strip().splitlines()[0]
-        raise RequestError(f"{file.uri}: wanted a readable {file.ending[1:]} file, found: {reason}") from error
+        kind = file.ending[1:]
+        raise RequestError(f"{file.uri}: wanted a readable {kind} file, found: {first_line(error)}") from error
 
 
 # --------------------------------------------------------------------------------------------------------- columns
@@ -159,7 +159,8 @@ def find_columns(
     kept = tuple(name for name in kept if name not in (ID, CONDITION))
     columns = Columns(text=text, id=id, condition=condition, keep=kept, types={})
     check_columns(schema, columns, file)
-    types = {name: _plain_type(schema.field(name).type) for name in columns.names}
+    types = {name: _kept_type(schema.field(name).type) for name in columns.names}
+    types[text] = pa.string()
     if id is not None and not pa.types.is_integer(types[id]):
         types[id] = pa.string()
     return replace(columns, types=types)
@@ -178,19 +179,27 @@ def check_columns(schema: pa.Schema, columns: Columns, file: InputFile) -> None:
         inner = found.value_type if pa.types.is_list(found) else found
         if not (pa.types.is_string(inner) or pa.types.is_null(inner)):
             raise RequestError(f"{file.uri}: wanted strings or lists of them in {columns.condition!r}, found {found}")
+    if columns.id is not None:
+        found = _plain_type(schema.field(columns.id).type)
+        if pa.types.is_nested(found) or pa.types.is_binary(found):
+            raise RequestError(f"{file.uri}: wanted numbers or strings in the column {columns.id!r}, found {found}")
     for name, wanted in columns.types.items():
-        if name in (columns.text, columns.condition):
-            continue
-        found = _plain_type(schema.field(name).type)
-        if found != wanted and not _same_kind(found, wanted) and not (name == columns.id and wanted == pa.string()):
+        found = schema.field(name).type
+        as_text = name == columns.id and wanted == pa.string()
+        if not (as_text or pa.types.is_null(found) or _kept_type(found) == wanted):
             raise RequestError(
                 f"{file.uri}: wanted {wanted} in the column {name!r} as in the first file, found {found}"
             )
 
 
-def _same_kind(found: pa.DataType, wanted: pa.DataType) -> bool:
-    kinds = (pa.types.is_integer, pa.types.is_floating)
-    return pa.types.is_null(found) or any(kind(found) and kind(wanted) for kind in kinds)
+def _kept_type(found: pa.DataType) -> pa.DataType:
+    """The type that a column is written in: one for all integers, one for all floats, so that files agree."""
+    found = _plain_type(found)
+    if pa.types.is_integer(found) and not pa.types.is_uint64(found):
+        return pa.int64()
+    if pa.types.is_floating(found):
+        return pa.float64()
+    return pa.string() if pa.types.is_null(found) else found
 
 
 def _plain_type(found: pa.DataType) -> pa.DataType:
@@ -233,7 +242,8 @@ def _json_type(kinds: set[type]) -> pa.DataType:
 
 
 def plan_file(index: int, file: InputFile, columns: Columns, *, unit_rows: int, span_bytes: int) -> Iterator[Span]:
-    """Cut a file into spans of at least `unit_rows` rows, the last one excepted. Reads CSV and JSONL once.
+    """Cut a file into spans of at least `unit_rows` rows, the last one excepted. Reads CSV and JSONL once, and only
+    as far as it is asked for spans.
 
     Raises RequestError for a file that cannot be read or lacks a column.
     """
@@ -317,10 +327,14 @@ def _parquet_rows(table: pa.Table, start: int, columns: Columns) -> tuple[pa.Tab
     broken = _invalid_utf8(table)
     rejections = []
     if broken:
-        for i, (name, raw) in broken.items():
-            detail = f"column {name}: {raw.decode('utf-8', 'backslashreplace')[:200]}"
-            row = start + i
-            rejections.append(Rejection(row=row, reason=Reason.INVALID_UTF8, detail=detail, content=detail))
+        for i, name in sorted(broken.items()):
+            values = {n: _decoded(_as_bytes(table[n].slice(i, 1)).to_pylist()[0]) for n in table.column_names}
+            id_ = None if columns.id is None or values[columns.id] is None else str(values[columns.id])
+            content = json.dumps(values, ensure_ascii=False, default=str)
+            rejection_ = Rejection(
+                row=start + i, reason=Reason.INVALID_UTF8, detail=f"column {name}", id=id_, content=content
+            )
+            rejections.append(rejection_)
         good = pa.array([i for i in range(len(table)) if i not in broken], pa.int64())
         table, place_ = table.take(good), place_.take(good)
     arrays = {ROW: place_, TEXT: table[columns.text].cast(pa.string())}
@@ -338,23 +352,39 @@ def _parquet_rows(table: pa.Table, start: int, columns: Columns) -> tuple[pa.Tab
     return pa.table(arrays), rejections
 
 
-def _invalid_utf8(table: pa.Table) -> dict[int, tuple[str, bytes]]:
-    """Rows that hold invalid UTF-8: row -> (column, bytes). Parquet promises UTF-8 and does not check it."""
-    broken: dict[int, tuple[str, bytes]] = {}
+def _invalid_utf8(table: pa.Table) -> dict[int, str]:
+    """Rows that hold invalid UTF-8, with the column. Parquet promises UTF-8 and does not check it."""
+    broken: dict[int, str] = {}
     for name in table.column_names:
         column = table[name].combine_chunks()
         try:
             column.validate(full=True)
         except pa.ArrowInvalid:
-            if not pa.types.is_string(_plain_type(column.type)):
-                raise
-            for i, raw in enumerate(column.cast(pa.large_binary()).to_pylist()):
-                if raw is not None and _undecodable(raw):
-                    broken[i] = (name, raw)
+            for i, raw in enumerate(_as_bytes(column).to_pylist()):
+                if any(_undecodable(r) for r in (raw if isinstance(raw, list) else [raw])):
+                    broken[i] = name
     return broken
 
 
-def _undecodable(raw: bytes) -> bool:
+def _as_bytes(column: Any) -> Any:
+    """Strings, or lists of them, as bytes; other types as they are."""
+    kind = _plain_type(column.type)
+    if pa.types.is_string(kind):
+        return column.cast(pa.large_binary())
+    if pa.types.is_list(kind) and pa.types.is_string(kind.value_type):
+        return column.cast(pa.list_(pa.large_binary()))
+    return column
+
+
+def _decoded(value: Any) -> Any:
+    if isinstance(value, list):
+        return [_decoded(v) for v in value]
+    return value.decode("utf-8", "backslashreplace") if isinstance(value, bytes) else value
+
+
+def _undecodable(raw: Any) -> bool:
+    if not isinstance(raw, bytes):
+        return False
     try:
         raw.decode()
     except UnicodeDecodeError:
@@ -417,7 +447,7 @@ def _scalar(value: Any, name: str, wanted: pa.DataType) -> Any:
         pa.int64(): number and -(2**63) <= value < 2**63,
         pa.float64(): number or isinstance(value, float),
     }
-    if not fits[wanted]:
+    if not fits.get(wanted):  # CSV and JSONL hold no other types
         raise TypeError(f"column {name}: wanted {wanted} as in the first rows, found {value!r}")
     return value
 
@@ -520,8 +550,9 @@ def _conditions_in(source: Place) -> list[str]:
         else:
             columns = pq.read_table(io.BytesIO(data)).to_pydict()
     except (*STORE_ERRORS, ValueError, csv.Error, pa.ArrowException) as error:
-        reason = str(error).strip().splitlines()[0]
-        raise RequestError(f"--conditions: wanted a readable file at {source.uri}, found: {reason}") from error
+        raise RequestError(
+            f"--conditions: wanted a readable file at {source.uri}, found: {first_line(error)}"
+        ) from error
     name = CONDITION if CONDITION in columns or len(columns) != 1 else next(iter(columns))
     if name not in columns:
         found = ", ".join(columns) or "none"

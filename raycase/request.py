@@ -10,10 +10,10 @@ from functools import cached_property
 from itertools import islice
 from typing import Any, Literal
 
-from raycase.output import Output, output_at
+from raycase.output import Output, output_at, read_job
 from raycase.pooling import Pooling
 from raycase.prompts import PromptStyle
-from raycase.reading import Columns, InputFile, Span, cut, find_columns, find_input, plan_file, read_conditions
+from raycase.reading import Columns, InputFile, Span, cut, find_columns, find_input, peek, plan_file, read_conditions
 from raycase.schema import RequestError
 from raycase.storage import PACKAGE, UnitFile, gaps
 from raycase.systems import resolve
@@ -107,6 +107,7 @@ class Request:
             "on_long": job.on_long,
             "text_column": self.columns.text,
             "id_column": self.columns.id,
+            "types": {name: str(kind) for name, kind in sorted(self.columns.types.items())},
             "keep_columns": self.columns.keep,
             "condition_column": job.condition_column,
             "conditions": self.conditions,
@@ -150,9 +151,15 @@ def check(job: EmbedJob) -> Request:
                     "a submitted job runs in a folder that Ray removes"
                 )
     listed = tuple(read_conditions(conditions)) if conditions else None
-    files = find_input(asked)
+    folder = output_at(output)
+    own = tuple(part.uri for part in (folder.embeddings, folder.rejected, folder.manifest_files))
+    files = [f for f in find_input(asked) if not f.uri.startswith(own)]
     columns = find_columns(
-        files[0], text=job.text_column, id=job.id_column, condition=job.condition_column, keep=job.keep_columns
+        _first_file(files, None if job.overwrite else folder),
+        text=job.text_column,
+        id=job.id_column,
+        condition=job.condition_column,
+        keep=job.keep_columns,
     )
     model = resolve(job.model, prompt=job.prompt, pooling=job.pooling, subtract=job.subtract)
     if listed is not None:
@@ -162,9 +169,16 @@ def check(job: EmbedJob) -> Request:
                     f"--conditions: wanted room for a sentence in {job.model}, found none beside {condition[:80]!r}"
                 )
     rows = job.unit_rows or min(ROWS_OF_UNIT, max(64, PAIRS_OF_UNIT // len(listed or "a")))
-    return Request(
-        job=job, files=files, columns=columns, conditions=listed, model=model, output=output_at(output), unit_rows=rows
-    )
+    return Request(job=job, files=files, columns=columns, conditions=listed, model=model, output=folder, unit_rows=rows)
+
+
+def _first_file(files: Sequence[InputFile], output: Output | None) -> InputFile:
+    """The file that says the columns' types: the first of the job that is there, else the first that has columns."""
+    if output and output.job.exists():
+        first = read_job(output).files[0]
+        if first in files:
+            return first
+    return next((f for f in files if peek(f).names), files[0])
 
 
 def _ways(job: EmbedJob, conditions: tuple[str, ...]) -> dict[str, Any]:
@@ -237,7 +251,12 @@ def make_plan(request: Request, files: Sequence[InputFile], done: dict[int, list
     rows: list[int] = []
 
     def spans(entry: tuple[int, InputFile]) -> list[Span]:
-        return list(plan_file(*entry, request.columns, unit_rows=request.unit_rows, span_bytes=span_bytes))
+        found: list[Span] = []
+        for span in plan_file(*entry, request.columns, unit_rows=request.unit_rows, span_bytes=span_bytes):
+            found.append(span)
+            if span.start + span.rows >= left:  # the limit ends here
+                break
+        return found
 
     with ThreadPoolExecutor(8) as pool:
         entries = iter(enumerate(files))

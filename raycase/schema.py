@@ -20,6 +20,11 @@ class WorkError(RuntimeError):
     """The work failed or the output does not add up (exit status 1)."""
 
 
+def first_line(error: BaseException) -> str:
+    """What an error says, in one line."""
+    return (str(error).strip() or type(error).__name__).splitlines()[0]
+
+
 class Reason(StrEnum):
     """Why a row is in `rejected/` and not in `embeddings/`."""
 

@@ -107,10 +107,15 @@ class Place:
 
 
 def place(uri: str) -> Place:
-    """Find the file system of a URI. Raises RequestError for an unknown scheme or a missing driver."""
+    """Find the file system of a URI. Raises RequestError for an unknown scheme, a missing driver, credentials in it."""
     if uri.startswith(PACKAGE):
         uri = str(Path(__file__).parent / uri.removeprefix(PACKAGE))
     options = S3_OPTIONS if uri.startswith(("s3://", "s3a://")) else {}
+    if re.search(r"://[^/@]*:[^/@]*@", uri) or re.search(r"^https?://.*\?", uri):
+        raise RequestError(
+            f"{without_credentials(uri)}: wanted a URI without credentials, found some in it; they would be kept in "
+            "job.json: give them by environment, profile or role"
+        )
     if "://" not in uri:
         uri = str(Path(uri).expanduser().absolute())
     try:

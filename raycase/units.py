@@ -33,6 +33,7 @@ from raycase.schema import (
 if TYPE_CHECKING:
     from raycase.systems.protocols import Encoder, SystemConfig
 
+CHUNK_BYTES = 2**29  # an Arrow string column holds less than 2 GiB
 Piece = tuple[Span, list[tuple[int, int]]]  # a span and the row intervals of it that are wanted
 
 
@@ -42,10 +43,11 @@ def read_units(task: pa.Table, *, columns: Columns) -> Iterator[pa.Table]:
         file = InputFile(**entry["file"])
         span = Span(**entry["span"] | {"header": tuple(entry["span"]["header"])})
         wanted = [(start, end) for start, end in entry["wanted"]]
-        for (start, _), (rows, rejections) in zip(wanted, read_span(file, span, columns, wanted), strict=True):
+        for (start, end), (rows, rejections) in zip(wanted, read_span(file, span, columns, wanted), strict=True):
             yield _row(
                 file=span.file,
                 start=start,
+                rows_in=end - start,
                 rows=_pack(rows),
                 rejected=_pack(rejected_table(file.uri, rejections)),
                 uri=file.uri,
@@ -103,6 +105,7 @@ class EncodeUnits:
         return _row(
             file=row["file"].as_py(),
             start=row["start"].as_py(),
+            rows_in=row["rows_in"].as_py(),
             table=_pack(encoded.table),
             rejected=_pack(rejected.sort_by("row")),
             distinct_pairs=encoded.distinct_pairs,
@@ -132,7 +135,8 @@ def encode_rows(encoder: Encoder, rows: pa.Table, settings: EncodeSettings) -> E
     after rounding to the output's type.
     """
     row_of_pair, conditions = pairs_of(rows, settings)
-    encoded = encoder.encode(rows[TEXT].take(row_of_pair).to_pylist(), conditions)
+    texts = rows[TEXT].to_pylist()
+    encoded = encoder.encode([texts[row] for row in row_of_pair], conditions)
     with np.errstate(over="ignore"):
         vectors = encoded.vectors.astype(settings.dtype)
     finite = np.isfinite(vectors).all(axis=1)
@@ -147,7 +151,7 @@ def encode_rows(encoder: Encoder, rows: pa.Table, settings: EncodeSettings) -> E
             bad.setdefault(int(row), reason)
     kept = np.flatnonzero(~np.isin(row_of_pair, list(bad)))
     return EncodedUnit(
-        table=_output_table(rows.take(row_of_pair[kept]), conditions, kept, vectors, settings),
+        table=_output_table(rows, row_of_pair, conditions, kept, vectors, settings),
         rejections=[rejection(rows.slice(row, 1).to_pylist()[0], reason) for row, reason in sorted(bad.items())],
         tokens=encoded.tokens,
         distinct_pairs=encoded.distinct,
@@ -167,18 +171,28 @@ def pairs_of(rows: pa.Table, settings: EncodeSettings) -> tuple[np.ndarray, list
 
 
 def _output_table(
-    rows: pa.Table, conditions: list[str] | None, kept: np.ndarray, vectors: np.ndarray, settings: EncodeSettings
+    rows: pa.Table,
+    row_of_pair: np.ndarray,
+    conditions: list[str] | None,
+    kept: np.ndarray,
+    vectors: np.ndarray,
+    settings: EncodeSettings,
 ) -> pa.Table:
-    """The kept pairs, `rows` already one a pair, with the input row of each as a last column."""
+    """The kept pairs in chunks that a string column can hold, with the input row of each as a last column."""
     columns = settings.columns
-    arrays: dict[str, Any] = {
-        ID: rows[ID],
-        CONDITION: pa.nulls(len(rows), pa.string()) if conditions is None else [conditions[i] for i in kept],
-        **{name: rows[KEEP + name] for name in columns.keep},
-        EMBEDDING: embedding_array(vectors[kept]),
-    }
     schema = output_schema(columns.id_type, columns.kept_fields, settings.dim, settings.dtype)
-    return pa.table(arrays, schema=schema).append_column(ROW_OF_PAIR, rows[ROW])
+    chunks = 1 + rows.nbytes * len(kept) // max(1, len(rows)) // CHUNK_BYTES
+    tables: list[pa.Table] = []
+    for pairs in np.array_split(kept, chunks):
+        some = rows.take(row_of_pair[pairs])
+        arrays: dict[str, Any] = {
+            ID: some[ID],
+            CONDITION: pa.nulls(len(some), pa.string()) if conditions is None else [conditions[i] for i in pairs],
+            **{name: some[KEEP + name] for name in columns.keep},
+            EMBEDDING: embedding_array(vectors[pairs]),
+        }
+        tables.append(pa.table(arrays, schema=schema).append_column(ROW_OF_PAIR, some[ROW]))
+    return pa.concat_tables(tables)
 
 
 def write_units(unit: pa.Table, *, output: str, print8: str) -> pa.Table:
@@ -190,6 +204,7 @@ def write_units(unit: pa.Table, *, output: str, print8: str) -> pa.Table:
         (row["file"].as_py(), row["start"].as_py()),
         _unpack(row["table"]),
         _unpack(row["rejected"]),
+        rows_in=row["rows_in"].as_py(),
         distinct_pairs=row["distinct_pairs"].as_py(),
         rows_truncated=row["rows_truncated"].as_py(),
     )

@@ -1,8 +1,11 @@
 """Tokens, spans and vectors of every encoder of the table, on tiny random models of the same kinds."""
 
 import json
+import os
 import re
 import shutil
+import subprocess
+import sys
 import unicodedata
 from dataclasses import dataclass, replace
 from functools import cache
@@ -613,3 +616,24 @@ def test_the_identity_of_weights_follows_their_bytes(copied):
     weights["embeddings.LayerNorm.bias"] += 1
     save_file(weights, folder / "model.safetensors", metadata={"format": "pt"})
     assert weights_identity(str(folder)) != before
+
+
+def test_a_hub_id_is_pinned_to_its_commit(tmp_path):
+    """With a hub cache that holds one commit: the identity names it, and an id without one is refused."""
+    commit = "0123456789" * 4
+    folder = tmp_path / "hub" / "models--some--encoder"
+    (folder / "refs").mkdir(parents=True)
+    (folder / "refs" / "main").write_text(commit)
+    (folder / "snapshots" / commit).mkdir(parents=True)
+    (folder / "snapshots" / commit / "config.json").write_text('{"model_type": "bert"}')
+    code = (
+        "from raycase.encoders import weights_identity\n"
+        "print(weights_identity('some/encoder'))\n"
+        "try: weights_identity('some/other')\n"
+        "except ValueError as error: print(error)"
+    )
+    environment = os.environ | {"HF_HOME": str(tmp_path), "HF_HUB_CACHE": str(tmp_path / "hub"), "HF_HUB_OFFLINE": "1"}
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, env=environment)
+    said = done.stdout.splitlines()
+    assert said[0] == f"some/encoder@{commit}", done.stderr
+    assert said[1].startswith("--model: wanted a readable encoder at some/other, found: ")

@@ -3,6 +3,8 @@
 The steps are those that Ray Data runs; here they run one after the other in this process.
 """
 
+import hashlib
+import io
 import json
 import os
 from dataclasses import replace
@@ -18,11 +20,12 @@ import torch
 from conftest import cosines, in_process, read_output, read_rejected, run_job, sentences, vectors
 
 import raycase
+from raycase import units as units_module
 from raycase.cli import main
-from raycase.embed import TooManyRejectedError, embed
-from raycase.output import output_at, verify
+from raycase.embed import TooManyRejectedError, check_nodes, embed, make_pool
+from raycase.output import UnitLine, output_at, parquet_bytes, verify, write_manifest
 from raycase.request import EmbedJob
-from raycase.schema import RequestError, WorkError
+from raycase.schema import RequestError, WorkError, embedding_array
 
 embed_here = partial(embed, execute=in_process)
 
@@ -267,7 +270,7 @@ def test_late_writers_are_not_mistaken_for_ours(job):
     assert not any(stray.exists() for stray in strays)
     verify(job.output)
     (folder / "notes.txt").put(b"")
-    with pytest.raises(WorkError, match=r"notes\.txt; move it away"):
+    with pytest.raises(RequestError, match=r"notes\.txt; move it away"):
         embed_here(job)
 
 
@@ -319,7 +322,7 @@ def cli(monkeypatch, capsys, *arguments):
         ({"--actors": "3:1"}, "--actors: wanted MIN:MAX with 1 <= MIN <= MAX, found '3:1'"),
         ({"--max-rejected": "2"}, "--max-rejected: wanted a share between 0 and 1, found 2.0"),
         ({"--output": None}, "--output: wanted a folder for the vectors, found none"),
-        ({"--output": "foreign"}, "without job.json"),
+        ({"--output": "foreign"}, "wanted only units in"),
         ({"--output": "in.parquet/out"}, "wanted a place to write at"),
     ],
 )
@@ -383,3 +386,156 @@ def test_a_store_that_cannot_be_used_is_said_early(job, s3_server):
         embed_here(replace(job, output="s3://no-such-bucket/out"))
     with pytest.raises(RequestError, match="s3://no-such-bucket/in"):
         embed_here(replace(job, input="s3://no-such-bucket/in/*.csv"))
+
+
+def test_the_columns_types_are_those_the_job_began_with(job, tmp_path):
+    folder = tmp_path / "corpus"
+    folder.mkdir()
+    (folder / "b.jsonl").write_text('{"id": 1, "text": "a dog"}\n')
+    job = replace(job, input=str(folder), max_rejected=1)
+    embed_here(job)
+    (folder / "a.jsonl").write_text('{"id": "one", "text": "a cat"}\n{"id": 2, "text": "a man"}\n')
+    assert embed_here(job)["rows_out"] == 2
+    assert [r["reason"] for r in read_rejected(job.output)] == ["wrong type"]
+    verify(job.output)
+
+
+def test_output_inside_the_input_is_no_input(job, tmp_path):
+    folder = tmp_path / "corpus"
+    folder.mkdir()
+    (tmp_path / "in.parquet").rename(folder / "in.parquet")
+    job = replace(job, input=str(folder), output=str(folder / "out"))
+    embed_here(job)
+    assert embed_here(job)["rows_in"] == 500
+
+
+def test_a_limit_below_what_is_there_with_a_gap_is_refused(job):
+    embed_here(job)
+    folder = output_at(job.output).embeddings
+    (folder / sorted(folder.list())[2]).remove()
+    with pytest.raises(WorkError, match=r"rows 200 to 300 of .*in\.parquet are missing; raise --limit"):
+        embed_here(replace(job, limit=100))
+    assert embed_here(job)["units_done"] == 1
+    verify(job.output)
+
+
+def test_a_late_writer_of_an_overwritten_job_is_not_ours(job):
+    """The same configuration over other content: the name of the old unit must not count."""
+    embed_here(job)
+    folder = output_at(job.output).embeddings
+    name = sorted(folder.list())[1]
+    old = (folder / name).read()
+    with pytest.raises(KeyboardInterrupt):
+        embed(replace(job, overwrite=True), execute=stop_after(1))
+    (folder / name).put(old)
+    assert embed_here(job)["units_done"] == 4
+    assert name not in folder.list()
+    verify(job.output)
+
+
+def test_a_unit_that_a_string_column_cannot_hold_is_written_in_chunks(job, monkeypatch):
+    embed_here(job)
+    monkeypatch.setattr("raycase.units.CHUNK_BYTES", 1000)
+    chunked = replace(job, output=job.output + "-chunked")
+    embed_here(chunked)
+    assert read_output(chunked.output).equals(read_output(job.output))
+
+
+def test_a_step_that_loses_a_row_is_found_out(job, monkeypatch):
+    read_span = units_module.read_span
+    lossy = lambda *a: ((rows.slice(1), rejected) for rows, rejected in read_span(*a))  # noqa: E731
+    monkeypatch.setattr(units_module, "read_span", lossy)
+    with pytest.raises(WorkError, match="from row 0: 100 rows in, 99 out and rejected"):
+        embed_here(job)
+
+
+@pytest.mark.parametrize(
+    ("damage", "words"),
+    [
+        (lambda out: (out.embeddings / "x.parquet").put(b""), "embeddings/x.parquet: not in the manifest"),
+        (
+            lambda out: out.manifest.put_json(out.manifest.read_json() | {"pairs": 9}),
+            "pairs is 9, its files add up to 6",
+        ),
+        (lambda out: (out.rejected / next(iter(out.rejected.list()))).put(b"PAR1"), "rejected/.*: checksum differs"),
+        (lambda out: (out.rejected / next(iter(out.rejected.list()))).remove(), "rejected/.*: missing"),
+        (lambda out: out.manifest_files.put(b""), "manifest_files.parquet: checksum differs"),
+        (lambda out: out.manifest_files.remove(), "manifest_files.parquet: missing"),
+        (lambda out: out.manifest.remove(), "wanted manifest.json, found none"),
+        (lambda out: rewrite(out, lambda t: t.set_column(3, t.schema.field(3), nan_like(t))), "null or not finite"),
+        (lambda out: rewrite(out, lambda t: t.drop_columns("text")), "schema differs"),
+        (lambda out: rewrite(out, lambda t: t.slice(1)), "3 pairs, the manifest says 4"),
+    ],
+)
+def test_verify_names_each_defect(job, tmp_path, damage, words):
+    texts = ["a red dress", None, "a dog", "two men"]
+    pq.write_table(pa.table({"text": texts}), tmp_path / "four.parquet")
+    job = replace(job, input=str(tmp_path / "four.parquet"), unit_rows=3, max_rejected=1)
+    pq.write_table(pa.table({"text": texts}), tmp_path / "four.parquet", row_group_size=3)
+    embed_here(job)
+    verify(job.output)
+    damage(output_at(job.output))
+    with pytest.raises(WorkError, match=words):
+        verify(job.output)
+
+
+def nan_like(table):
+    """The table's vectors, all NaN."""
+    values = np.full((len(table), 32), np.nan, dtype=np.float32)
+    return embedding_array(values)
+
+
+def rewrite(output, change):
+    """Change the first unit's table, and the manifest's checksums with it."""
+    lines = pq.read_table(io.BytesIO(output.manifest_files.read())).to_pylist()
+    path = output.embeddings / lines[0]["name"]
+    data = parquet_bytes(change(pq.read_table(io.BytesIO(path.read()))))
+    path.put(data)
+    lines[0]["sha256"] = hashlib.sha256(data).hexdigest()
+    values = output.manifest.read_json()
+    write_manifest(output, [UnitLine(**line) for line in lines], values)
+
+
+def test_invalid_utf8_in_a_list_of_conditions_rejects_its_row(job, tmp_path):
+    lists = pa.array([[b"color"], [b"co\xfflor"]], pa.list_(pa.binary())).view(pa.list_(pa.string()))
+    pq.write_table(pa.table({"id": [7, 8], "text": ["a dog"] * 2, "c": lists}), tmp_path / "lists.parquet")
+    job = replace(job, input=str(tmp_path / "lists.parquet"), conditions=(), condition_column="c", max_rejected=1)
+    assert embed_here(job)["rows_out"] == 1
+    [row] = read_rejected(job.output)
+    assert (row["id"], row["reason"], json.loads(row["content"])["c"]) == ("8", "invalid UTF-8", ["co\\xfflor"])
+
+
+@pytest.mark.parametrize(
+    ("nodes", "flags", "wanted"),
+    [
+        ([{"CPU": 2}], {}, (1, 1, 1.55, 0, 2)),
+        ([{"CPU": 2}], {"actors": "1:3"}, (1, 3, 0.51, 0, 1)),
+        ([{"CPU": 8}] * 3, {}, (6, 6, 3.77, 0, 4)),
+        ([{"CPU": 8, "GPU": 8}], {}, (8, 8, 0.94, 1, None)),
+        ([{"CPU": 4}, {"CPU": 16, "GPU": 4}], {"actors": "1:99"}, (1, 4, 1.0, 1, None)),
+        ([{"CPU": 8, "GPU": 1}] * 2, {"gpus_per_actor": 0.5}, (4, 4, 1.0, 0.5, None)),
+        (
+            [{"CPU": 2}],
+            {"actors": "8:8"},
+            "wanted 8 with at least 0.5 CPUs.* found room for 3 on nodes with 2 CPUs",
+        ),
+        ([{"CPU": 2}], {"gpus_per_actor": 1}, "wanted 1 with 1 GPUs and 0.1 CPUs.* found room for 0"),
+        ([{"CPU": 8, "GPU": 1}] * 2, {"gpus_per_actor": 2}, "wanted 1 with 2 GPUs"),
+    ],
+)
+def test_actors_fit_the_cluster_or_are_refused(monkeypatch, nodes, flags, wanted):
+    monkeypatch.setattr("ray.nodes", lambda: [{"Alive": True, "Resources": n} for n in nodes])
+    monkeypatch.setattr("os.cpu_count", lambda: 16)
+    if isinstance(wanted, str):
+        with pytest.raises(RequestError, match=wanted):
+            make_pool(EmbedJob(**flags), units=100)
+    else:
+        pool = make_pool(EmbedJob(**flags), units=100)
+        assert (pool.least, pool.most, pool.cpus, pool.gpus, pool.threads) == wanted
+
+
+def test_local_output_on_several_nodes_is_refused(job, monkeypatch):
+    monkeypatch.setattr("ray.nodes", lambda: [{"Alive": True}] * 3)
+    with pytest.raises(RequestError, match="wanted object storage on a cluster of 3 nodes"):
+        check_nodes(output_at(job.output))
+    check_nodes(output_at("s3://corpus/out"))

@@ -208,7 +208,7 @@ def test_ids_are_whole_numbers_or_text(tmp_path, values, wanted, ending):
 
 
 @pytest.mark.parametrize(
-    ("id_type", "wanted"), [(pa.int32(), pa.int32()), (pa.uint64(), pa.uint64()), (pa.large_string(), pa.string())]
+    ("id_type", "wanted"), [(pa.int32(), pa.int64()), (pa.uint64(), pa.uint64()), (pa.large_string(), pa.string())]
 )
 def test_parquets_id_types(tmp_path, id_type, wanted):
     table = pa.table({"id": pa.array([1, 2]).cast(id_type), "text": ["a", "b"]})
@@ -370,7 +370,7 @@ def test_invalid_utf8_in_parquet_is_rejected(tmp_path, kind):
     rows, rejected, _ = read(path)
     assert [(r[ROW], r[TEXT]) for r in rows] == [(0, "fine"), (3, "fine too")]
     assert [(row, reason) for row, reason, _ in rejected] == [(1, Reason.INVALID_UTF8), (2, Reason.NULL_TEXT)]
-    assert "bro\\xffken" in rejected[0][2]
+    assert json.loads(rejected[0][2])["text"] == "bro\\xffken"
 
 
 def test_rows_of_another_type_are_rejected(tmp_path):

@@ -21,6 +21,8 @@ def first_look(output: str, neighbours: int = 3) -> None:
     table = ds.dataset(folder.path, filesystem=folder.fs, format="parquet").to_table()
     for id_, conditions in LOOKS.items():
         for condition in conditions:
+            if "text" not in table.column_names:
+                continue
             rows = table.filter(ds.field(CONDITION) == condition)
             ids = rows[ID].to_pylist()
             if id_ not in ids:
