@@ -1,4 +1,4 @@
-"""The main job: plan, then read -> encode -> write over Ray Data, then account for every row (design, section 2)."""
+"""The main job: plan, then read -> encode -> write over Ray Data, then account for every row."""
 
 from __future__ import annotations
 

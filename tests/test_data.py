@@ -1,4 +1,4 @@
-"""On real data: the figures that the design was made with, and real captions through the whole job."""
+"""On real data: zero-shot figures on C-STS, and captions through the whole job."""
 
 import csv
 from dataclasses import replace

@@ -1,4 +1,4 @@
-"""What is killed in the middle comes back: the driver, an actor, and the input read again after either."""
+"""The driver or an actor is killed (SIGKILL) in the middle; nothing is lost and nothing is done twice."""
 
 import os
 import signal

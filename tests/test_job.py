@@ -539,3 +539,28 @@ def test_local_output_on_several_nodes_is_refused(job, monkeypatch):
     with pytest.raises(RequestError, match="wanted object storage on a cluster of 3 nodes"):
         check_nodes(output_at(job.output))
     check_nodes(output_at("s3://corpus/out"))
+
+
+@pytest.mark.parametrize("change", ["nothing", "added", "changed", "vanished", "overwrite"])
+def test_a_job_stopped_in_the_middle_meets_its_input_again(job, tmp_path, change):
+    folder = tmp_path / "corpus"
+    folder.mkdir()
+    for name in ("a.csv", "b.csv"):
+        pd.DataFrame({"text": sentences(60, seed=ord(name[0]))}).to_csv(folder / name, index=False)
+    job = replace(job, input=str(folder), unit_rows=20)
+    with pytest.raises(KeyboardInterrupt):
+        embed(job, execute=stop_after(4))
+    before = units(job)
+    if change in ("changed", "vanished"):
+        (folder / "b.csv").unlink() if change == "vanished" else (folder / "b.csv").write_text("text\na dog\n")
+        with pytest.raises(RequestError, match=r"b\.csv"):
+            embed_here(job)
+        assert units(job) == before
+        return
+    if change == "added":
+        pd.DataFrame({"text": sentences(20, seed=9)}).to_csv(folder / "c.csv", index=False)
+    result = embed_here(replace(job, overwrite=change == "overwrite"))
+    assert result["units_done"] == {"nothing": 2, "added": 3, "overwrite": 6}[change]
+    assert result["rows_out"] == (140 if change == "added" else 120)
+    assert (before.items() <= units(job).items()) == (change != "overwrite")
+    verify(job.output)
