@@ -10,8 +10,9 @@ import pyarrow as pa
 import torch
 
 from raycase.embed import make_pool, start_ray
+from raycase.inputs import InputFile
 from raycase.output import find_job, finished_units, parquet_bytes
-from raycase.reading import TEXT, InputFile, read_span
+from raycase.reading import TEXT, read_span
 from raycase.request import EmbedJob, Plan, Request, check, make_plan
 from raycase.units import ROW_OF_PAIR, encode_rows, pairs_of
 
@@ -32,7 +33,7 @@ def dry_run(job: EmbedJob) -> dict[str, Any]:
     result: dict[str, Any] = {"dry_run": True, "units": plan.units, "rows": plan.missing}
     if plan.missing:
         result |= _scaled(request, plan, known.files)
-    for name, value in result.items():
+    for name, value in list(result.items())[1:]:
         print(f"{name.replace('_', ' '):>18}  {value:,}")
     return result
 

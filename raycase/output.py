@@ -18,7 +18,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from raycase.reading import InputFile
+from raycase.inputs import InputFile
 from raycase.schema import CONDITION, EMBEDDING, ID, REJECTED_SCHEMA, RequestError, WorkError
 from raycase.storage import Place, UnitFile, fingerprint, gaps, place, units_in, without_overlap
 

@@ -9,13 +9,9 @@ from __future__ import annotations
 import csv
 import io
 import json
-import posixpath
-import re
 from collections.abc import Iterable, Iterator, Sequence
-from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from itertools import islice, pairwise
-from pathlib import Path
 from typing import Any, BinaryIO
 
 import numpy as np
@@ -23,26 +19,13 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
+from raycase.inputs import InputFile, readable
 from raycase.schema import CONDITION, EMBEDDING, ID, Reason, Rejection, RequestError, first_line
-from raycase.storage import PACKAGE, STORE_ERRORS, Place, place, sha256_of_file
+from raycase.storage import STORE_ERRORS, Place, place
 from raycase.textfiles import Line, buffered, csv_header, csv_lines, jsonl_lines
 
-ENDINGS = (".parquet", ".csv", ".jsonl")
 ROW, TEXT, CONDITIONS, KEEP = "row", "text", "conditions", "keep:"
 PEEK_ROWS = 1000  # JSONL has no schema: types come from this many rows
-
-
-@dataclass(frozen=True, kw_only=True)
-class InputFile:
-    """One file of the input; `mark` changes when its content does (ETag or modification time)."""
-
-    uri: str
-    size: int
-    mark: str
-
-    @property
-    def ending(self) -> str:
-        return posixpath.splitext(self.uri)[1]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -82,61 +65,6 @@ class Columns:
     @property
     def kept_fields(self) -> list[pa.Field]:
         return [pa.field(name, self.types[name]) for name in self.keep]
-
-
-# ---------------------------------------------------------------------------------------------------------- finding
-
-
-def find_input(uri: str) -> list[InputFile]:
-    """The files of a path, folder or glob, sorted by name; hidden ones (`.x`, `_x`) and other endings are left out.
-
-    Raises RequestError where nothing is there, or nothing that can be read.
-    """
-    root = place(uri)
-    if uri.startswith(PACKAGE) and root.fs.isfile(root.path):
-        # Installed anew, its time changes and its content does not.
-        return [InputFile(uri=uri, size=root.fs.size(root.path), mark=sha256_of_file(Path(root.path)))]
-    root.fs.invalidate_cache()
-    try:
-        if root.fs.isfile(root.path):
-            found = {root.path: root.fs.info(root.path)}
-        else:
-            is_folder = root.fs.isdir(root.path)
-            found = root.fs.find(root.path, detail=True) if is_folder else root.fs.glob(root.path, detail=True)
-            inside = len(root.path if is_folder else posixpath.dirname(re.split(r"[*?[]", root.path)[0]))
-            found = {p: i for p, i in found.items() if not _hidden(p[inside:])}
-    except STORE_ERRORS as error:
-        raise RequestError(f"--input: wanted to list {root.uri}, found: {error}") from error
-    files = [
-        InputFile(uri=Place(root.fs, p).uri, size=info["size"] or 0, mark=_mark(info))
-        for p, info in sorted(found.items())
-        if info["type"] == "file" and p.endswith(ENDINGS)
-    ]
-    if not files:
-        others = f"{len(found)} files with other endings" if found else "nothing"
-        raise RequestError(f"--input: wanted {', '.join(ENDINGS)} files at {root.uri}, found {others}")
-    return files
-
-
-def _hidden(relative: str) -> bool:
-    return any(part.startswith((".", "_")) for part in relative.split("/"))
-
-
-def _mark(info: dict[str, Any]) -> str:
-    keys = ("ETag", "etag", "md5Hash", "mtime", "LastModified", "last_modified", "created")
-    return str(next((info[k] for k in keys if info.get(k)), ""))
-
-
-@contextmanager
-def _readable(file: InputFile) -> Iterator[Place]:
-    """Whatever goes wrong while reading a file is said with its name, as a RequestError."""
-    try:
-        yield place(file.uri)
-    except RequestError:
-        raise
-    except (*STORE_ERRORS, ValueError, csv.Error, pa.ArrowException) as error:
-        kind = file.ending[1:]
-        raise RequestError(f"{file.uri}: wanted a readable {kind} file, found: {first_line(error)}") from error
 
 
 # --------------------------------------------------------------------------------------------------------- columns
@@ -215,7 +143,7 @@ def _plain_type(found: pa.DataType) -> pa.DataType:
 
 def peek(file: InputFile) -> pa.Schema:
     """The columns of a file and their types: Parquet's own, strings for CSV, the first rows' for JSONL."""
-    with _readable(file) as source, source.fs.open(source.path, "rb") as handle:
+    with readable(file) as source, source.fs.open(source.path, "rb") as handle:
         if file.ending == ".parquet":
             return pq.read_schema(handle)
         if file.ending == ".csv":
@@ -247,7 +175,7 @@ def plan_file(index: int, file: InputFile, columns: Columns, *, unit_rows: int, 
 
     Raises RequestError for a file that cannot be read or lacks a column.
     """
-    with _readable(file) as source, source.fs.open(source.path, "rb") as handle:
+    with readable(file) as source, source.fs.open(source.path, "rb") as handle:
         if file.ending == ".parquet":
             parquet = pq.ParquetFile(handle)
             check_columns(parquet.schema_arrow, columns, file)
@@ -298,7 +226,7 @@ def read_span(
 
     Raises RequestError for a file that has become unreadable.
     """
-    with _readable(file) as source:
+    with readable(file) as source:
         if file.ending == ".parquet":
             with source.fs.open(source.path, "rb") as handle:
                 groups = list(range(span.at, span.at + span.length))

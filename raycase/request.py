@@ -10,10 +10,11 @@ from functools import cached_property
 from itertools import islice
 from typing import Any, Literal
 
+from raycase.inputs import InputFile, find_input
 from raycase.output import Output, output_at, read_job
 from raycase.pooling import Pooling
 from raycase.prompts import PromptStyle
-from raycase.reading import Columns, InputFile, Span, cut, find_columns, find_input, peek, plan_file, read_conditions
+from raycase.reading import Columns, Span, cut, find_columns, peek, plan_file, read_conditions
 from raycase.schema import RequestError
 from raycase.storage import PACKAGE, UnitFile, gaps
 from raycase.systems import resolve

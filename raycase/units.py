@@ -16,8 +16,9 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pyarrow as pa
 
+from raycase.inputs import InputFile
 from raycase.output import ROW_OF_PAIR, output_at, write_unit
-from raycase.reading import CONDITIONS, KEEP, ROW, TEXT, Columns, InputFile, Span, read_span, rejection
+from raycase.reading import CONDITIONS, KEEP, ROW, TEXT, Columns, Span, read_span, rejection
 from raycase.schema import (
     CONDITION,
     EMBEDDING,

@@ -15,7 +15,8 @@ FLOORS = [
     ["schema", "prompts", "pooling", "packing"],
     ["textfiles"],  # still ground: it takes its words from schema
     ["storage", "projector"],
-    ["reading", "encoders", "systems.protocols"],
+    ["inputs", "encoders", "systems.protocols"],
+    ["reading"],
     ["output", "systems.case"],
     ["units", "systems"],
     ["request"],

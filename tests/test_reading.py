@@ -11,6 +11,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from raycase.inputs import find_input
 from raycase.reading import (
     CONDITIONS,
     KEEP,
@@ -18,7 +19,6 @@ from raycase.reading import (
     TEXT,
     cut,
     find_columns,
-    find_input,
     peek,
     plan_file,
     read_conditions,
