@@ -7,14 +7,13 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
-import torch
 
 from raycase.embed import make_pool, start_ray
 from raycase.inputs import InputFile
 from raycase.output import find_job, finished_units, parquet_bytes
 from raycase.reading import TEXT, read_span
 from raycase.request import EmbedJob, Plan, Request, check, make_plan
-from raycase.units import ROW_OF_PAIR, encode_rows, pairs_of
+from raycase.units import ROW_OF_PAIR, EncodeUnits, encode_rows, pairs_of
 
 SAMPLED_SPANS, SAMPLED_ROWS = 5, 400  # rows of each sampled span
 MEASURED_ROWS, MEASURED_SECONDS = 50, 5.0
@@ -77,10 +76,15 @@ def _sample(request: Request, plan: Plan, files: list[InputFile]) -> tuple[pa.Ta
 
 def _measure(request: Request, rows: pa.Table, threads: int | None) -> tuple[float, float]:
     """Tokens a second of one actor, and bytes of output a pair."""
-    if threads is not None:
-        torch.set_num_threads(threads)
-    dtype = None if request.job.compute is None else getattr(torch, request.job.compute)
-    encoder = request.model.load(batch_tokens=request.job.batch_tokens, dtype=dtype)
+    actor = EncodeUnits(
+        request.model,
+        request.encode_settings,
+        weights=request.config["model"]["weights"],
+        threads=threads,
+        batch_tokens=request.job.batch_tokens,
+        compute=request.job.compute,
+    )
+    encoder = actor.encoder
     encode_rows(encoder, rows.slice(0, MEASURED_ROWS), request.encode_settings)  # the first batch is slower
     tokens, began = 0, time.perf_counter()
     written: list[pa.Table] = []

@@ -130,11 +130,9 @@ class Request:
 def check(job: EmbedJob) -> Request:
     """Check everything that can be checked without weights. Raises RequestError."""
     if job.input is None:
-        if job.conditions or job.condition_column or job.unconditional:
-            sample_conditions: tuple[str, ...] = job.conditions
-        else:
-            sample_conditions = (SAMPLE_CONDITIONS,)
-        asked, output, conditions = SAMPLE, job.output or "~/raycase/out", sample_conditions
+        asked, output, conditions = SAMPLE, job.output or "~/raycase/out", job.conditions
+        if not any(_ways(job, conditions).values()):
+            conditions = (SAMPLE_CONDITIONS,)
     elif job.output is None:
         raise RequestError("--output: wanted a folder for the vectors, found none; say --output FOLDER")
     else:
