@@ -14,7 +14,6 @@
 import argparse
 import json
 import os
-import platform
 import statistics
 import subprocess
 import sys
@@ -126,13 +125,9 @@ def bf16_rate():
     return 2 * x.numel() * len(weights) / statistics.median(seconds) / 1e9
 
 
-def machine():
-    lines = Path("/proc/cpuinfo").read_text().splitlines()
-    name = next((line.split(":")[1].strip() for line in lines if line.startswith("model name")), platform.processor())
-    return f"{name}, {os.cpu_count()} cores"
-
-
 def main(rounds, jobs):
+    from raycase.provenance import machine  # the peers' environment has no raycase
+
     running = {name: Contender(name) for name in NAMES}
     seconds = {name: [] for name in NAMES}
     rates, job_rates, startups, tokens = [], [], [], 0

@@ -38,6 +38,7 @@ from raycase.output import (
 from raycase.request import EmbedJob, Plan, Request, actor_range, check, make_plan
 from raycase.schema import RequestError, WorkError
 from raycase.storage import STORE_ERRORS, UnitFile, gaps
+from raycase.systems.protocols import SystemConfig
 from raycase.units import EncodeUnits, read_units, task_row, write_units
 
 READ_CPUS, WRITE_CPUS = 0.25, 0.2  # different, or Ray fuses stages into one process
@@ -111,14 +112,15 @@ def check_nodes(output: Output) -> None:
 Execute = Callable[[Request, Job, Plan], Iterator[dict[str, Any]]]  # gives what `write_units` says of each unit
 
 
-def embed(job: EmbedJob, *, execute: Execute | None = None) -> dict[str, Any]:
+def embed(job: EmbedJob, *, model: SystemConfig | None = None, execute: Execute | None = None) -> dict[str, Any]:
     """Run the job, or go on with it; returns the counts of the whole output and the rates of this run.
 
-    `execute` runs the steps of the planned units; by default Ray Data does. Raises RequestError for a wrong request
-    (no earlier output is touched then), WorkError where rows are missing at the end or too many are rejected.
+    `model` stands for the one that the flags name. `execute` runs the steps of the planned units; by default Ray Data
+    does. Raises RequestError for a wrong request (no earlier output is touched then), WorkError where rows are missing
+    at the end or too many are rejected.
     """
     began = time.time()
-    request = check(job)
+    request = check(job, model)
     output = request.output
     _check_put(output)
     opened = find_job(output, request.config, request.files, overwrite=job.overwrite)
@@ -228,10 +230,10 @@ def on_ray(request: Request, opened: Job, plan: Plan, *, pool: Pool) -> Iterator
         for stats in written.iter_batches(batch_size=None, batch_format="pyarrow", prefetch_batches=0):
             yield from stats.to_pylist()
     except RayError as error:
-        raise _cause(error) from error
+        raise cause(error) from error
 
 
-def _cause(error: RayError) -> Exception:
+def cause(error: Exception) -> Exception:
     """The error of ours inside what Ray raises, or a WorkError with the first line of the original one."""
     seen: BaseException | None = error
     while seen is not None:

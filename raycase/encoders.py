@@ -25,7 +25,7 @@ from transformers.utils.hub import cached_file, extract_commit_hash
 
 from raycase.packing import token_budget_batches
 from raycase.pooling import BertLastLayer, LatentAttention, Pooling, pool_mean, pooled_places
-from raycase.prompts import INSTRUCT, PromptStyle, Rendered, Span
+from raycase.prompts import INSTRUCT, PromptStyle, Rendered, Span, parse_views
 from raycase.schema import Reason, RequestError, first_line
 from raycase.storage import sha256_of_file
 
@@ -35,7 +35,7 @@ class EncoderSpec:
     """One row of the table: everything that decides the vectors besides the weights."""
 
     source: str  # Hugging Face id, local folder, or package:NAME for weights inside a Python package
-    prompt: PromptStyle
+    prompt: str  # a `PromptStyle`, or several views joined by + (`raycase.prompts.parse_views`)
     pooling: tuple[Pooling, ...]  # the default first
     causal: bool
     max_tokens: int  # special tokens included
@@ -114,12 +114,14 @@ ENCODERS: dict[str, EncoderSpec] = {
 }
 
 
-def find_encoder(name: str, *, prompt: PromptStyle | None = None, pooling: Pooling | None = None) -> EncoderSpec:
+def find_encoder(name: str, *, prompt: str | None = None, pooling: Pooling | None = None) -> EncoderSpec:
     """The table's row for `name`, or a row made for a Hugging Face id or local folder, with the choices applied.
 
     The chosen pooling comes first in the row. Raises RequestError for an unknown name, a pooling the encoder has not
     got, and an encoder outside the table without explicit prompt and pooling.
     """
+    if prompt is not None:
+        parse_views(prompt)
     spec = ENCODERS.get(name)
     if spec is None:
         spec = _spec_outside_table(name, prompt, pooling)
@@ -130,7 +132,7 @@ def find_encoder(name: str, *, prompt: PromptStyle | None = None, pooling: Pooli
     return replace(spec, prompt=prompt or spec.prompt)
 
 
-def _spec_outside_table(name: str, prompt: PromptStyle | None, pooling: Pooling | None) -> EncoderSpec:
+def _spec_outside_table(name: str, prompt: str | None, pooling: Pooling | None) -> EncoderSpec:
     if "/" not in name and not Path(name).is_dir():
         raise RequestError(
             f"--model: wanted one of {', '.join(ENCODERS)}, a Hugging Face id or a model folder, found {name!r}"

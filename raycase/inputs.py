@@ -32,7 +32,7 @@ class InputFile:
         return posixpath.splitext(self.uri)[1]
 
 
-def find_input(uri: str) -> list[InputFile]:
+def find_input(uri: str, flag: str = "--input") -> list[InputFile]:
     """The files of a path, folder or glob, sorted by name; hidden ones (`.x`, `_x`) and other endings are left out.
 
     Raises RequestError where nothing is there, or nothing that can be read.
@@ -51,7 +51,7 @@ def find_input(uri: str) -> list[InputFile]:
             inside = len(root.path if is_folder else posixpath.dirname(re.split(r"[*?[]", root.path)[0]))
             found = {p: i for p, i in found.items() if not _hidden(p[inside:])}
     except STORE_ERRORS as error:
-        raise RequestError(f"--input: wanted to list {root.uri}, found: {error}") from error
+        raise RequestError(f"{flag}: wanted to list {root.uri}, found: {error}") from error
     files = [
         InputFile(uri=Place(root.fs, p).uri, size=info["size"] or 0, mark=_mark(info))
         for p, info in sorted(found.items())
@@ -59,7 +59,7 @@ def find_input(uri: str) -> list[InputFile]:
     ]
     if not files:
         others = f"{len(found)} files with other endings" if found else "nothing"
-        raise RequestError(f"--input: wanted {', '.join(ENDINGS)} files at {root.uri}, found {others}")
+        raise RequestError(f"{flag}: wanted {', '.join(ENDINGS)} files at {root.uri}, found {others}")
     return files
 
 

@@ -6,6 +6,8 @@ import re
 from dataclasses import dataclass
 from enum import StrEnum
 
+from raycase.schema import RequestError
+
 INSTRUCT = "Instruct: {instruction}\nQuery: {text}"
 
 COND_INSTRUCTION = "Retrieve semantically similar texts to a given Condition, given the Sentence : {sentence}"
@@ -28,6 +30,25 @@ class Span(StrEnum):
     SENTENCE = "sentence"
     CONDITION = "condition"
     ALL = "all"  # special tokens too, as the authors of mean-pooled encoders do
+
+
+def parse_views(prompt: str) -> list[tuple[PromptStyle, Span | None]]:
+    """The views of `a+b`: a style each, and for a concatenation what is pooled (`concat-sc:sentence`), or None.
+
+    Raises RequestError for what is no style or no span, and for a view that stands twice.
+    """
+    views: list[tuple[PromptStyle, Span | None]] = []
+    for view in prompt.split("+"):
+        style, colon, span = view.partition(":")
+        if style not in list(PromptStyle):
+            raise RequestError(f"--prompt: wanted {', '.join(PromptStyle)}, or several joined by +, found {view!r}")
+        if colon and (span not in list(Span) or not style.startswith("concat")):
+            wanted = f"concat-cs or concat-sc with :{', :'.join(Span)}"
+            raise RequestError(f"--prompt: wanted a span for {wanted}, found {view!r}")
+        views.append((PromptStyle(style), Span(span) if colon else None))
+    if len(set(views)) < len(views):
+        raise RequestError(f"--prompt: wanted each view once, found {prompt!r}")
+    return views
 
 
 @dataclass(frozen=True, kw_only=True)

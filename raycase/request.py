@@ -13,7 +13,6 @@ from typing import Any, Literal
 from raycase.inputs import InputFile, find_input
 from raycase.output import Output, output_at, read_job
 from raycase.pooling import Pooling
-from raycase.prompts import PromptStyle
 from raycase.reading import Columns, Span, cut, find_columns, peek, plan_file, read_conditions
 from raycase.schema import RequestError
 from raycase.storage import PACKAGE, UnitFile, gaps
@@ -22,6 +21,7 @@ from raycase.systems.protocols import SystemConfig
 from raycase.units import EncodeSettings, Piece
 
 SAMPLE, SAMPLE_CONDITIONS = PACKAGE + "sample/sentences.csv", PACKAGE + "sample/conditions.txt"
+Compute = Literal["bfloat16", "float32"]
 TASKS, TASK_BYTES = 2000, 16 * 2**20  # Ray gets about so many read tasks at most, of at least so many bytes
 PAIRS_OF_UNIT, ROWS_OF_UNIT = 32768, 4096
 
@@ -51,13 +51,13 @@ class EmbedJob:
     """Instead: no condition; writes f(s) with a null condition."""
     model: str = "minilm"
     """Name in the table of encoders, Hugging Face id, or a folder that training saved."""
-    prompt: PromptStyle | None = None
-    """How sentence and condition become one text. Default: the encoder's."""
+    prompt: str | None = None
+    """How sentence and condition become one text, or several ways side by side, a+b. Default: the encoder's."""
     subtract: bool | None = None
     """Whether the condition's own vector is taken away (eq. 1). Default: the encoder's."""
     pooling: Pooling | None = None
     """How tokens become one vector. Default: the encoder's."""
-    compute: Literal["bfloat16", "float32"] | None = None
+    compute: Compute | None = None
     """Number format inside the encoder. Default: bfloat16 where the processor has it."""
     dtype: Literal["float16", "float32"] = "float16"
     """Number format of the written vectors."""
@@ -127,8 +127,11 @@ class Request:
         )
 
 
-def check(job: EmbedJob) -> Request:
-    """Check everything that can be checked without weights. Raises RequestError."""
+def check(job: EmbedJob, model: SystemConfig | None = None) -> Request:
+    """Check everything that can be checked without weights; `model` stands for the one that the flags name.
+
+    Raises RequestError.
+    """
     if job.input is None:
         asked, output, conditions = SAMPLE, job.output or "~/raycase/out", job.conditions
         if not any(_ways(job, conditions).values()):
@@ -160,7 +163,7 @@ def check(job: EmbedJob) -> Request:
         condition=job.condition_column,
         keep=job.keep_columns,
     )
-    model = resolve(job.model, prompt=job.prompt, pooling=job.pooling, subtract=job.subtract)
+    model = model or resolve(job.model, prompt=job.prompt, pooling=job.pooling, subtract=job.subtract)
     if listed is not None:
         for condition, count in zip(listed, model.count_tokens(["a"] * len(listed), listed), strict=True):
             if not count:

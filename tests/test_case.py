@@ -59,7 +59,7 @@ def f(system, template, sentence, condition):
 
 
 def eq1(system):
-    prompts = system.config.prompts
+    prompts = system.config.prompts[0]
     pairs = zip(SENTENCES, CONDITIONS, strict=True)
     return np.stack([f(system, prompts.pair, s, c) - f(system, prompts.base, "", c) for s, c in pairs])
 
@@ -92,13 +92,13 @@ def test_the_projector_comes_after_the_subtraction(system):
 
 def test_without_subtraction_the_vector_is_the_pair(system):
     plain = case.Case(config=replace(system.config, subtract=False), encoder=system.encoder)
-    wanted = np.stack([f(system, system.prompts.pair, *p) for p in zip(SENTENCES, CONDITIONS, strict=True)])
+    wanted = np.stack([f(system, system.prompts[0].pair, *p) for p in zip(SENTENCES, CONDITIONS, strict=True)])
     np.testing.assert_allclose(plain.embed(SENTENCES, CONDITIONS), wanted, rtol=1e-5, atol=1e-5)
 
 
 def test_without_conditions_there_is_neither_base_nor_g(system):
     projected = with_projector(system)
-    wanted = np.stack([f(system, system.prompts.plain, s, "") for s in SENTENCES])
+    wanted = np.stack([f(system, system.prompts[0].plain, s, "") for s in SENTENCES])
     np.testing.assert_allclose(projected.embed(SENTENCES, None), wanted, rtol=1e-5, atol=1e-5)
     assert projected.config.plain_dim == 32
     assert not projected._base
@@ -126,7 +126,7 @@ def test_minilm_without_conditions_is_the_mean_over_all_tokens():
 
 def test_equal_pairs_are_encoded_once_and_bases_remembered(system):
     def tokens(sentence, condition):
-        template = system.prompts.pair if sentence else system.prompts.base
+        template = system.prompts[0].pair if sentence else system.prompts[0].base
         return len(system.encoder.tokenize([template.render(sentence, condition)])[0].ids)
 
     first = system.encode(SENTENCES * 2, CONDITIONS * 2)
@@ -146,7 +146,10 @@ def test_the_memory_of_bases_is_bounded(system, monkeypatch):
     for number in range(4):
         sentences, conditions = ["dress"] * 2, ["color", f"number {number}"]
         wanted = np.stack(
-            [f(system, system.prompts.pair, "dress", c) - f(system, system.prompts.base, "", c) for c in conditions]
+            [
+                f(system, system.prompts[0].pair, "dress", c) - f(system, system.prompts[0].base, "", c)
+                for c in conditions
+            ]
         )
         np.testing.assert_allclose(system.embed(sentences, conditions), wanted, rtol=1e-5, atol=1e-5)
         assert len(system._base) <= 3
@@ -156,12 +159,12 @@ def test_tokens_are_counted_without_weights(config, system):
     sentences = [*SENTENCES, "dress " * 100, "\u200b"]
     conditions = [*CONDITIONS, "color", "color"]
     tokens = system.encoder.tokenize(
-        [system.prompts.pair.render(s, c) for s, c in zip(sentences, conditions, strict=True)]
+        [system.prompts[0].pair.render(s, c) for s, c in zip(sentences, conditions, strict=True)]
     )
     found = config.count_tokens(sentences, conditions)
     assert found.tolist() == [len(t.ids) for t in tokens]
     assert found.tolist()[3:] == [64, 0]
-    alone = system.encoder.tokenize([system.prompts.plain.render(s, "") for s in sentences])
+    alone = system.encoder.tokenize([system.prompts[0].plain.render(s, "") for s in sentences])
     assert config.count_tokens(sentences, None).tolist() == [len(t.ids) for t in alone]
 
 
@@ -169,7 +172,7 @@ def test_long_sentences_are_cut_and_said(system):
     encoded = system.encode(["dress " * 100, "dress"], ["color", "color"])
     assert encoded.truncated.tolist() == [True, False]
     assert encoded.refused == [None, None]
-    (tokens,) = system.encoder.tokenize([system.prompts.pair.render("dress " * 100, "color")])
+    (tokens,) = system.encoder.tokenize([system.prompts[0].pair.render("dress " * 100, "color")])
     kept = tokens.ids.count(tokens.ids[1])
     short = system.encode(["dress " * kept], ["color"])
     assert not short.truncated[0]
@@ -317,8 +320,8 @@ def test_the_description_says_what_changes_the_vectors(saved, config):
 def test_the_prompts_are_those_of_the_row(config):
     row = ENCODERS["qwen3-embedding-0.6b"]
     spec = replace(config.encoder, prompt=row.prompt, template=row.template)
-    assert replace(config, encoder=spec).prompts == prompt_set(PromptStyle.COND, template=row.template)
-    assert replace(config, encoder=replace(spec, template=INSTRUCT)).prompts == prompt_set(PromptStyle.COND)
+    assert replace(config, encoder=spec).prompts[0] == prompt_set(PromptStyle.COND, template=row.template)
+    assert replace(config, encoder=replace(spec, template=INSTRUCT)).prompts[0] == prompt_set(PromptStyle.COND)
 
 
 def test_batches_do_not_change_the_vectors(config):

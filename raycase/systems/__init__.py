@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from raycase.pooling import Pooling
-from raycase.prompts import PromptStyle
+from raycase.prompts import parse_views
 from raycase.schema import RequestError
 from raycase.systems import case
 from raycase.systems.protocols import Encoder, SystemConfig
@@ -20,7 +20,7 @@ SYSTEMS = {case.SYSTEM: case}
 def resolve(
     model: str = "minilm",
     *,
-    prompt: PromptStyle | str | None = None,
+    prompt: str | None = None,
     pooling: Pooling | str | None = None,
     subtract: bool | None = None,
 ) -> SystemConfig:
@@ -29,7 +29,8 @@ def resolve(
     A saved folder fixes prompt, pooling and subtraction. Raises RequestError for an unknown model, an unreadable
     folder, and a choice that contradicts the folder.
     """
-    prompt = None if prompt is None else _choice(PromptStyle, prompt, "prompt")
+    if prompt is not None:
+        parse_views(prompt)
     pooling = None if pooling is None else _choice(Pooling, pooling, "pooling")
     saved = Path(model) / "raycase.json"
     if not saved.is_file():

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -29,7 +29,7 @@ from raycase.encoders import (
 )
 from raycase.pooling import Pooling
 from raycase.projector import WEIGHTS, Projector, ProjectorConfig, load_projector, save_projector
-from raycase.prompts import PromptSet, PromptStyle, Span, Template, prompt_set
+from raycase.prompts import PromptSet, Span, Template, parse_views, prompt_set
 from raycase.schema import Encoded, RequestError
 from raycase.storage import sha256_of_file
 
@@ -53,9 +53,25 @@ class CaseConfig:
         return int(load_config(self.encoder.source).hidden_size)
 
     @property
+    def views_dim(self) -> int:
+        """Dimension of the views side by side, which is what g takes."""
+        return self.plain_dim * len(self.prompts)
+
+    @property
     def dim(self) -> int:
-        """Dimension of CASE(s, c): g's if there is one, else the encoder's."""
-        return self.projector.output_dim if self.projector else self.plain_dim
+        """Dimension of CASE(s, c): g's if there is one, else that of the views."""
+        return self.projector.output_dim if self.projector else self.views_dim
+
+    @property
+    def views_apart(self) -> list[CaseConfig]:
+        """Each view as a system of its own, without g."""
+        views = self.encoder.prompt.split("+")
+        return [replace(self, encoder=replace(self.encoder, prompt=v), projector=None, folder=None) for v in views]
+
+    @property
+    def label(self) -> str:
+        """For people: the encoder, the views, the pooling, and what is taken away."""
+        return f"{self.model} {self.encoder.prompt} {self.encoder.pooling[0]}{' - c' if self.subtract else ''}"
 
     def describe(self) -> dict[str, Any]:
         """Everything that decides the vectors, weights by hash or revision; equal means the same vectors."""
@@ -72,20 +88,29 @@ class CaseConfig:
         return described
 
     @cached_property
-    def prompts(self) -> PromptSet:
-        """The templates of its prompt style."""
+    def prompts(self) -> list[PromptSet]:
+        """The templates of each view."""
         row = self.encoder
-        return prompt_set(row.prompt, template=row.template, separator=row.separator, span=row.span)
+        return [
+            prompt_set(style, template=row.template, separator=row.separator, span=span or row.span)
+            for style, span in parse_views(row.prompt)
+        ]
+
+    def templates(self, conditional: bool) -> list[Template]:
+        """Of each view; without conditions there is but one, the sentence alone."""
+        return [prompts.pair for prompts in self.prompts] if conditional else [self.prompts[0].plain]
 
     def count_tokens(self, sentences: Sequence[str], conditions: Sequence[str] | None) -> np.ndarray:
-        """Tokens of each pair's prompt, cut to the encoder's length: (N,) int64; 0 for a pair that is refused.
+        """Tokens of each pair's prompts, cut to the encoder's length: (N,) int64; 0 for a pair that is refused.
 
         Loads the tokenizer alone.
         """
-        template = self.prompts.plain if conditions is None else self.prompts.pair
-        pairs = zip(sentences, conditions or [""] * len(sentences), strict=True)
-        tokens = self._tokenizer([template.render(s, c) for s, c in pairs])
-        return np.array([len(t.ids) for t in tokens], dtype=np.int64)
+        pairs = list(zip(sentences, conditions or [""] * len(sentences), strict=True))
+        views = [
+            np.array([len(t.ids) for t in self._tokenizer([template.render(s, c) for s, c in pairs])], dtype=np.int64)
+            for template in self.templates(conditions is not None)
+        ]
+        return np.where(np.all(views, axis=0), np.sum(views, axis=0), 0)
 
     @cached_property
     def _tokenizer(self) -> PromptTokenizer:
@@ -99,7 +124,7 @@ class CaseConfig:
 
 
 def resolve(
-    model: str, *, prompt: PromptStyle | None = None, pooling: Pooling | None = None, subtract: bool | None = None
+    model: str, *, prompt: str | None = None, pooling: Pooling | None = None, subtract: bool | None = None
 ) -> CaseConfig:
     """Zero-shot CASE on an encoder of the table, a Hugging Face id or a local folder. Raises RequestError."""
     spec = find_encoder(model, prompt=prompt, pooling=pooling)
@@ -109,8 +134,11 @@ def resolve(
 def resolve_folder(folder: Path, values: dict[str, Any]) -> CaseConfig:
     """The system that `Case.save` wrote into `folder`; `values` is its `raycase.json`."""
     row = dict(values["encoder"])
+    try:
+        parse_views(row["prompt"])
+    except RequestError as error:
+        raise ValueError(str(error)) from error
     row |= {
-        "prompt": PromptStyle(row["prompt"]),
         "span": Span(row["span"]),
         "pooling": tuple(Pooling(p) for p in row["pooling"]),
     }
@@ -121,10 +149,10 @@ def resolve_folder(folder: Path, values: dict[str, Any]) -> CaseConfig:
         projector=ProjectorConfig(**values["projector"]) if values.get("projector") else None,
         folder=folder,
     )
-    if config.projector and config.projector.input_dim != config.plain_dim:
+    if config.projector and config.projector.input_dim != config.views_dim:
         raise RequestError(
-            f"{folder}: wanted a projector for the {config.plain_dim} dimensions of {config.encoder.source}, "
-            f"found one for {config.projector.input_dim}"
+            f"{folder}: wanted a projector for the {config.views_dim} dimensions of {config.encoder.source} "
+            f"({config.encoder.prompt}), found one for {config.projector.input_dim}"
         )
     return config
 
@@ -166,60 +194,62 @@ class Case:
             raise ValueError(f"wanted as many conditions as sentences, found {len(conditions)} and {len(sentences)}")
         pairs = list(zip(sentences, conditions or [""] * len(sentences), strict=True))
         place = {pair: i for i, pair in enumerate(dict.fromkeys(pairs))}
-        tokens = self._tokenize(list(place), self.prompts.plain if conditions is None else self.prompts.pair)
-        if conditions is None:
-            vectors, base_tokens = self._pool(tokens), 0
-        else:
-            vectors, base_tokens = self._conditional(list(place), tokens)
+        views = [self._tokenize(list(place), template) for template in self.config.templates(conditions is not None)]
+        refused = [next((t.refused for t in tokens if t.refused), None) for tokens in zip(*views, strict=True)]
+        vectors = np.full((len(place), self.encoder.dim * len(views)), np.nan, dtype=np.float32)
+        kept = [i for i, reason in enumerate(refused) if reason is None]
+        vectors[kept] = np.concatenate([self.encoder.pool([tokens[i] for i in kept]) for tokens in views], axis=1)
+        base_tokens = 0
+        if conditions is not None:
+            vectors, base_tokens = self._reduced(vectors, [c for _, c in place], kept)
         rows = np.fromiter((place[p] for p in pairs), dtype=np.int64, count=len(pairs))
         return Encoded(
             vectors=vectors[rows],
-            refused=[tokens[i].refused for i in rows],
-            truncated=np.array([tokens[i].truncated for i in rows], dtype=bool),
-            tokens=sum(len(t.ids) for t in tokens) + base_tokens,
+            refused=[refused[i] for i in rows],
+            truncated=np.array([any(tokens[i].truncated for tokens in views) for i in rows], dtype=bool),
+            tokens=sum(len(t.ids) for tokens in views for t in tokens) + base_tokens,
             distinct=len(place),
         )
 
-    def _conditional(self, pairs: Sequence[tuple[str, str]], tokens: Sequence[Tokens]) -> tuple[np.ndarray, int]:
-        """g(f - base) of tokenised pairs, NaN where refused, and how many tokens new bases took."""
-        vectors_ND = self._pool(tokens)
+    def _reduced(
+        self, vectors_ND: np.ndarray, conditions: Sequence[str], kept: Sequence[int]
+    ) -> tuple[np.ndarray, int]:
+        """g(f - base) of the rows kept, NaN elsewhere, and how many tokens new bases took."""
         base_tokens = 0
         if self.config.subtract:
-            base_tokens = self._learn_base({c for (_, c), t in zip(pairs, tokens, strict=True) if t.refused is None})
-            for row, ((_, condition), t) in enumerate(zip(pairs, tokens, strict=True)):
-                if t.refused is None:
-                    vectors_ND[row] -= self._base[condition]
+            base_tokens = self._learn_base({conditions[i] for i in kept})
+            for i in kept:
+                vectors_ND[i] -= self._base[conditions[i]]
         if self.projector is not None:
             with torch.inference_mode():
                 vectors_ND = self.projector(torch.from_numpy(vectors_ND)).numpy()
         return vectors_ND, base_tokens
 
     def _learn_base(self, conditions: set[str]) -> int:
-        """Remember f(c; I()) of every condition given; returns how many tokens were encoded for the new ones."""
-        if (len(self._base) + len(conditions)) * self.encoder.dim * 4 > BASE_MEMORY_BYTES:
+        """Remember f(c; I()) of every condition given, of all views; returns the tokens encoded for the new ones."""
+        if (len(self._base) + len(conditions)) * self.config.views_dim * 4 > BASE_MEMORY_BYTES:
             self._base.clear()
         new = sorted(conditions - self._base.keys())
-        tokens = self._tokenize([("", c) for c in new], self.prompts.base)
-        self._base.update(zip(new, self._pool(tokens), strict=True))
-        return sum(len(t.ids) for t in tokens)
+        views = [self._tokenize([("", c) for c in new], prompts.base) for prompts in self.prompts]
+        bases_CD = np.concatenate([self.encoder.pool(tokens) for tokens in views], axis=1)
+        self._base.update(zip(new, bases_CD, strict=True))
+        return sum(len(t.ids) for tokens in views for t in tokens)
 
     def _tokenize(self, pairs: Sequence[tuple[str, str]], template: Template) -> list[Tokens]:
         return self.encoder.tokenize([template.render(s, c) for s, c in pairs])
 
-    def _pool(self, tokens: Sequence[Tokens]) -> np.ndarray:
-        """(N, D) float32, NaN where refused."""
-        vectors_ND = np.full((len(tokens), self.encoder.dim), np.nan, dtype=np.float32)
-        kept = [i for i, t in enumerate(tokens) if t.refused is None]
-        vectors_ND[kept] = self.encoder.pool([tokens[i] for i in kept])
-        return vectors_ND
-
     def save(self, folder: Path) -> None:
         """Write `raycase.json` and g's weights; `raycase.load(folder)` reads them back."""
-        folder.mkdir(parents=True, exist_ok=True)
-        values: dict[str, Any] = {
-            "system": SYSTEM,
-            "encoder": asdict(self.config.encoder),
-            "subtract": self.config.subtract,
-            "projector": save_projector(self.projector, folder) if self.projector else None,
-        }
-        (folder / "raycase.json").write_text(json.dumps(values, indent=2) + "\n", encoding="utf-8")
+        save(folder, self.config, self.projector)
+
+
+def save(folder: Path, config: CaseConfig, projector: Projector | None) -> None:
+    """What `Case.save` does, without the encoder's weights at hand; `raycase.json` is written last."""
+    folder.mkdir(parents=True, exist_ok=True)
+    values: dict[str, Any] = {
+        "system": SYSTEM,
+        "encoder": asdict(config.encoder),
+        "subtract": config.subtract,
+        "projector": save_projector(projector, folder) if projector else None,
+    }
+    (folder / "raycase.json").write_text(json.dumps(values, indent=2) + "\n", encoding="utf-8")

@@ -1,0 +1,78 @@
+"""Losses over a whole batch of pairs: pure functions of (cosines, ratings).
+
+Shapes: B pairs.
+"""
+
+from __future__ import annotations
+
+from enum import StrEnum
+
+import torch
+from torch import Tensor
+
+RATINGS = (1.0, 5.0)  # the scale of C-STS
+
+
+class RatingMap(StrEnum):
+    """How a rating becomes the number that the cosine is to meet; eq. 2 leaves it open."""
+
+    UNIT = "unit"  # (r - 1) / 4
+    SIGNED = "signed"  # (r - 3) / 2
+    FIFTH = "fifth"  # r / 5
+
+
+class Loss(StrEnum):
+    """What is minimised."""
+
+    SQUARED = "squared"
+    FITTED = "fitted"
+    PEARSON = "pearson"
+    COSENT = "cosent"
+
+
+def map_ratings(ratings: Tensor, rating_map: RatingMap) -> Tensor:
+    """Ratings of 1 to 5 in the range of the cosine."""
+    match rating_map:
+        case RatingMap.UNIT:
+            return (ratings - 1) / 4
+        case RatingMap.SIGNED:
+            return (ratings - 3) / 2
+    return ratings / 5
+
+
+def squared_error(cosines_B: Tensor, wanted_B: Tensor) -> Tensor:
+    """Mean of (cos - r)^2 (CASE, eq. 2; the mean, so that the learning rate does not depend on the batch size)."""
+    return (cosines_B - wanted_B).square().mean()
+
+
+def fitted_squared_error(cosines_B: Tensor, wanted_B: Tensor) -> Tensor:
+    """Eq. 2 with a learned scale: min over a, b of the mean of (a cos + b - r)^2, with a >= 0, solved for each batch.
+
+    The scale has a closed form, so it is never behind the vectors and has no learning rate of its own.
+    """
+    cosines, wanted = cosines_B - cosines_B.mean(), wanted_B - wanted_B.mean()
+    scale = ((cosines * wanted).mean() / cosines.square().mean().clamp(min=1e-12)).clamp(min=0)
+    return (scale * cosines - wanted).square().mean()
+
+
+def pearson_loss(cosines_B: Tensor, wanted_B: Tensor) -> Tensor:
+    """1 - Pearson's correlation over the batch (CASE, section 4.4)."""
+    cosines, wanted = cosines_B - cosines_B.mean(), wanted_B - wanted_B.mean()
+    norms = cosines.square().sum().sqrt() * wanted.square().sum().sqrt()
+    return 1 - (cosines * wanted).sum() / norms.clamp(min=1e-12)
+
+
+def cosent_loss(cosines_B: Tensor, wanted_B: Tensor, scale: float = 20.0) -> Tensor:
+    """log(1 + sum over r_i < r_j of exp(scale (cos_i - cos_j))): a ranking loss (CoSENT, Su 2022)."""
+    differences_BB = scale * (cosines_B[:, None] - cosines_B[None, :])
+    ordered_BB = wanted_B[:, None] < wanted_B[None, :]
+    wrong = differences_BB[ordered_BB]
+    return torch.logsumexp(torch.cat([wrong.new_zeros(1), wrong]), dim=0)
+
+
+LOSSES = {
+    Loss.SQUARED: squared_error,
+    Loss.FITTED: fitted_squared_error,
+    Loss.PEARSON: pearson_loss,
+    Loss.COSENT: cosent_loss,
+}

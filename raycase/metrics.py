@@ -1,0 +1,96 @@
+"""How good vectors are: NumPy in, floats out.
+
+Shapes: N vectors or pairs of D dimensions, K directions, R resamples.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+import numpy as np
+from scipy.stats import rankdata
+
+Correlation = Callable[[np.ndarray, np.ndarray], float]
+
+
+def cosines(a_ND: np.ndarray, b_ND: np.ndarray) -> np.ndarray:
+    """Cosine of each row of a with the same row of b: (N, D), (N, D) or (D,) -> (N,) float64; 0 where one is 0."""
+    a_ND, b_ND = np.asarray(a_ND, dtype=np.float64), np.asarray(b_ND, dtype=np.float64)
+    norms_N = np.linalg.norm(a_ND, axis=-1) * np.linalg.norm(b_ND, axis=-1)
+    return (a_ND * b_ND).sum(-1) / np.where(norms_N == 0, 1, norms_N)
+
+
+def pearson(scores_N: np.ndarray, ratings_N: np.ndarray) -> float:
+    """Pearson's correlation; NaN where one of the two is constant."""
+    a_N, b_N = (np.asarray(x, dtype=np.float64) - np.mean(x, dtype=np.float64) for x in (scores_N, ratings_N))
+    norms = np.sqrt((a_N @ a_N) * (b_N @ b_N))
+    return float(a_N @ b_N / norms) if norms > 0 else float("nan")
+
+
+def spearman(scores_N: np.ndarray, ratings_N: np.ndarray) -> float:
+    """Spearman's correlation, ties at their mean rank; NaN where one of the two is constant."""
+    return pearson(rankdata(scores_N), rankdata(ratings_N))
+
+
+def bootstrap_interval(
+    metric: Correlation, scores_N: np.ndarray, ratings_N: np.ndarray, *, resamples: int = 1000, seed: int = 0
+) -> tuple[float, float]:
+    """95 % interval of a metric over pairs, by the percentile bootstrap."""
+    values_R = _resampled(metric, [scores_N], ratings_N, resamples, seed)[0]
+    low, high = np.nanpercentile(values_R, [2.5, 97.5])
+    return float(low), float(high)
+
+
+def paired_bootstrap(
+    metric: Correlation,
+    scores_N: np.ndarray,
+    others_N: np.ndarray,
+    ratings_N: np.ndarray,
+    *,
+    resamples: int = 1000,
+    seed: int = 0,
+) -> dict[str, float]:
+    """The difference of two systems' metric over the same pairs: `difference`, `low`, `high` (95 %), and `p`, the
+    two-sided share of resamples in which the sign is not the difference's."""
+    a_R, b_R = _resampled(metric, [scores_N, others_N], ratings_N, resamples, seed)
+    differences_R = a_R - b_R
+    low, high = np.nanpercentile(differences_R, [2.5, 97.5])
+    below, above = float(np.mean(differences_R <= 0)), float(np.mean(differences_R >= 0))
+    return {
+        "difference": metric(scores_N, ratings_N) - metric(others_N, ratings_N),
+        "low": float(low),
+        "high": float(high),
+        "p": min(1.0, 2 * min(below, above)),
+    }
+
+
+def _resampled(
+    metric: Correlation, systems: Sequence[np.ndarray], ratings_N: np.ndarray, resamples: int, seed: int
+) -> np.ndarray:
+    """The metric of each system over the same resamples of the pairs: (systems, R)."""
+    random = np.random.default_rng(seed)
+    draws = [random.integers(0, len(ratings_N), len(ratings_N)) for _ in range(resamples)]
+    return np.array([[metric(scores_N[draw], ratings_N[draw]) for draw in draws] for scores_N in systems])
+
+
+def isotropy(vectors_ND: np.ndarray, *, directions: int = 1000, seed: int = 0) -> float:
+    """I_iso = min F(u) / max F(u), F(u) = sum over unit vectors e of exp(e . u), u random directions (CASE, eq. 5).
+
+    Close to 1 where the vectors point everywhere, towards 0 where they crowd in one direction.
+    """
+    unit_ND = _unit(vectors_ND)
+    random_KD = _unit(np.random.default_rng(seed).standard_normal((directions, vectors_ND.shape[1])))
+    sums_K = np.zeros(directions)
+    for start in range(0, len(unit_ND), 4096):  # bounded memory
+        sums_K += np.exp(unit_ND[start : start + 4096] @ random_KD.T).sum(0)
+    return float(sums_K.min() / sums_K.max())
+
+
+def cosines_to_mean(vectors_ND: np.ndarray) -> np.ndarray:
+    """cos(x, mean of all x): (N, D) -> (N,) (CASE, appendix C)."""
+    return cosines(vectors_ND, vectors_ND.mean(axis=0, dtype=np.float64))
+
+
+def _unit(vectors_ND: np.ndarray) -> np.ndarray:
+    norms_N1 = np.linalg.norm(vectors_ND, axis=1, keepdims=True)
+    return vectors_ND / np.where(norms_N1 == 0, 1, norms_N1)

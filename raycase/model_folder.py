@@ -1,0 +1,91 @@
+"""The folder that training leaves: g and `raycase.json`, `metrics.json`, and a model card."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+from raycase.projector import WEIGHTS, Projector
+from raycase.schema import RequestError
+from raycase.systems.case import CaseConfig, save
+
+SYSTEM, METRICS, CARD = "raycase.json", "metrics.json", "README.md"
+
+
+def open_model_folder(folder: Path, fingerprint: str, *, overwrite: bool = False) -> dict[str, Any] | None:
+    """The metrics of the model in a folder, if it is the one asked for; None where there is none yet.
+
+    Raises RequestError where the folder holds another model and `overwrite` is not said.
+    """
+    if overwrite or not any((folder / name).exists() for name in (SYSTEM, METRICS, WEIGHTS)):
+        return None
+    try:
+        metrics = json.loads((folder / METRICS).read_text(encoding="utf-8"))
+        same = metrics["fingerprint"] == fingerprint
+    except (OSError, ValueError, KeyError, TypeError):
+        same = False
+    if not same:
+        raise RequestError(
+            f"--output: wanted an empty folder or this very model at {folder}, found another one; "
+            "choose another folder or say --overwrite"
+        )
+    return dict(metrics) if (folder / SYSTEM).exists() else None
+
+
+def write_model_folder(folder: Path, config: CaseConfig, projector: Projector, metrics: dict[str, Any]) -> None:
+    """Write the model; `raycase.json` comes last, for it is what makes the folder a model."""
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / SYSTEM).unlink(missing_ok=True)
+    (folder / METRICS).write_text(json.dumps(metrics, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
+    (folder / CARD).write_text(_card(folder.name, config, projector, metrics), encoding="utf-8")
+    save(folder, config, projector)
+
+
+def _card(name: str, config: CaseConfig, projector: Projector, metrics: dict[str, Any]) -> str:
+    """The model card; every figure in it stands in `metrics.json`."""
+    best, data, made = metrics["validation"], metrics["data"], metrics["provenance"]
+    shape = projector.config
+    layers = {0: "linear", 1: f"one layer, {shape.activation}", 2: f"two layers of {shape.hidden}, {shape.activation}"}
+    recipe = "\n".join(f"| {key} | {value} |" for key, value in metrics["recipe"].items())
+    files = "\n".join(
+        f"| {part} | {d['file']} | {d['rows']} | {d['not_applicable']} | `{d['sha256'][:16]}` |"
+        for part, d in data.items()
+    )
+    return f"""# {name}
+
+Condition-aware sentence embeddings: CASE (Zhang, Zhou and Bollegala, 2025) on {config.label}, with a projector
+{shape.input_dim} -> {shape.output_dim} ({layers[shape.layers]}, dropout {shape.dropout:g}); the encoder is frozen.
+
+```python
+import raycase
+
+case = raycase.load("{name}")  # the path of this folder
+vectors = case.embed(["Two girls in red dresses play soccer."], ["color of the clothes"])  # (1, {shape.output_dim})
+```
+
+| on the validation pairs, x 100 | |
+|---|---|
+| Spearman, all pairs | {best["spearman"]:.2f} |
+| Spearman, without label -1 | {best["spearman_rated"]:.2f} |
+| Pearson, all pairs | {best["pearson"]:.2f} |
+| the same vectors without projector: Spearman, all pairs | {metrics["zero_shot"]["spearman"]:.2f} |
+
+The epoch was chosen on these pairs: epoch {metrics["best_epoch"]} of {metrics["epochs"]}.
+
+| data | file | pairs | of them label -1 | sha256 |
+|---|---|---|---|---|
+{files}
+
+| recipe | |
+|---|---|
+{recipe}
+| seed | {metrics["seed"]} |
+| workers | {metrics["workers"]} |
+
+Encoder weights: `{config.describe()["weights"]}`
+
+    {made["command"]}
+
+Commit {made["commit"] or "unknown"}, {made["date"]}, {made["machine"]}, {metrics["seconds"]} s.
+"""

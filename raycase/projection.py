@@ -1,0 +1,187 @@
+"""Supervised projection learning (CASE, section 3.2): from the vectors of rated pairs to g. Knows nothing of Ray.
+
+Shapes: P distinct (sentence, condition), N rated pairs, B pairs of a batch, D dimensions of all views together.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, fields
+from typing import Any
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from raycase.fit import BatchLoss, Evaluation, FitConfig, FitState, epoch_batches, fit, gather, shard
+from raycase.losses import LOSSES, Loss, RatingMap, map_ratings
+from raycase.metrics import cosines, pearson, spearman
+from raycase.projector import Activation, Projector, ProjectorConfig
+from raycase.rated import NOT_APPLICABLE
+from raycase.schema import RequestError
+
+OUTPUT_DIM = 512
+
+
+@dataclass(frozen=True, kw_only=True)
+class Recipe:
+    """Everything that decides g besides the data and the seed. The defaults are the paper's."""
+
+    dim: int | None = None
+    """Dimension of g's vectors. Default: 512, and never above its input's."""
+    layers: int = 1
+    """0: linear; 1: linear and activation; 2: a hidden layer before it."""
+    hidden: int = 1024
+    """Width of the hidden layer of two."""
+    activation: Activation = Activation.LEAKY_RELU
+    """The non-linearity."""
+    dropout: float = 0.15
+    """Share of the inputs of each linear layer that is dropped in training."""
+    loss: Loss = Loss.SQUARED
+    """squared is eq. 2; fitted is eq. 2 with a learned scale; pearson, cosent (a ranking loss)."""
+    rating_map: RatingMap = RatingMap.UNIT
+    """The number that the cosine is to meet: unit (r - 1)/4, signed (r - 3)/2, fifth r/5."""
+    learning_rate: float = 1e-3
+    """Of Adam."""
+    weight_decay: float = 0.0
+    """Decoupled from the gradient (AdamW)."""
+    batch_size: int = 512
+    """Rated pairs of a step, over all workers together."""
+    epochs: int = 60
+    """At most so many."""
+    patience: int = 10
+    """Stop when the best epoch is so many epochs ago."""
+    average: float = 0.0
+    """Decay of a moving average of the weights, per step; 0: none."""
+
+    def check(self) -> None:
+        """Raise RequestError for a value out of its range."""
+        ranges = {
+            "dim": self.dim is None or self.dim >= 1,
+            "layers": self.layers in (0, 1, 2),
+            "hidden": self.hidden >= 1,
+            "dropout": 0 <= self.dropout < 1,
+            "learning_rate": 0 < self.learning_rate < float("inf"),
+            "weight_decay": 0 <= self.weight_decay < float("inf"),
+            "batch_size": self.batch_size >= 1,
+            "epochs": self.epochs >= 1,
+            "patience": self.patience >= 1,
+            "average": 0 <= self.average < 1,
+        }
+        wanted = {"layers": "0, 1 or 2", "dropout": "a share in [0, 1)", "average": "a decay in [0, 1)"}
+        for name, fits in ranges.items():
+            if not fits:
+                flag = name.replace("_", "-")
+                least = wanted.get(name, "a number above 0" if name != "weight_decay" else "a number of at least 0")
+                raise RequestError(f"--{flag}: wanted {least}, found {getattr(self, name)}")
+
+    def projector(self, input_dim: int) -> ProjectorConfig:
+        """The shape of g for vectors of `input_dim`."""
+        return ProjectorConfig(
+            input_dim=input_dim,
+            output_dim=self.dim or min(OUTPUT_DIM, input_dim),
+            layers=self.layers,
+            hidden=self.hidden,
+            activation=self.activation,
+            dropout=self.dropout,
+        )
+
+
+RECIPE_FIELDS = tuple(f.name for f in fields(Recipe))
+
+
+@dataclass(frozen=True, kw_only=True)
+class PairVectors:
+    """Vectors of rated pairs as eq. 1 has them before g. The arrays may be read-only (Ray's object store)."""
+
+    vectors: np.ndarray  # (P, D) float32, the views side by side
+    places: np.ndarray  # (N, 2) int64 into `vectors`
+    ratings: np.ndarray  # (N,) float32; -1 where the condition does not apply
+
+    @property
+    def dim(self) -> int:
+        return int(self.vectors.shape[1])
+
+    def applicable(self) -> PairVectors:
+        """Without the pairs to which the condition does not apply: their -1 is no rating."""
+        kept = self.ratings != NOT_APPLICABLE
+        return PairVectors(vectors=self.vectors, places=self.places[kept], ratings=self.ratings[kept])
+
+
+def fit_projector(
+    train: PairVectors,
+    validation: PairVectors,
+    recipe: Recipe,
+    *,
+    seed: int = 0,
+    state: FitState | None = None,
+    wrap: Any = lambda module: module,
+) -> Iterator[FitState]:
+    """Fit g by eq. 2, the encoder frozen; yields the state after each epoch. Pairs rated -1 are not trained on.
+
+    `wrap` moves the module to its device and wraps it for several processes.
+    """
+    train = train.applicable()
+    torch.manual_seed(seed)
+    module = wrap(Projector(recipe.projector(train.dim)))
+    config = FitConfig(
+        epochs=recipe.epochs,
+        patience=recipe.patience,
+        learning_rate=recipe.learning_rate,
+        weight_decay=recipe.weight_decay,
+        average=recipe.average,
+        seed=seed,
+    )
+    batches = epoch_batches(len(train.ratings), recipe.batch_size, seed)
+    return fit(module, batches, pair_loss(train, recipe), evaluation(validation), config, state=state)
+
+
+def pair_loss(train: PairVectors, recipe: Recipe) -> BatchLoss:
+    """The recipe's loss of a batch of pairs, both sentences through the same g (a Siamese bi-encoder)."""
+    wanted_N = map_ratings(torch.tensor(train.ratings), recipe.rating_map)
+    loss = LOSSES[recipe.loss]
+
+    def of_batch(module: nn.Module, batch: np.ndarray) -> Tensor:
+        device = next(module.parameters()).device
+        places = train.places[shard(batch)]
+        x_2BD = torch.from_numpy(train.vectors[places.T.reshape(-1)]).to(device)  # indexing copies
+        first_BK, second_BK = module(x_2BD).chunk(2) if len(places) else (module(x_2BD),) * 2
+        cosines_B = gather(F.cosine_similarity(first_BK, second_BK), len(batch))
+        return loss(cosines_B, wanted_N[batch].to(device))
+
+    return of_batch
+
+
+def evaluation(validation: PairVectors) -> Evaluation:
+    """Spearman and Pearson x 100 over all pairs, and Spearman over those with a rating."""
+    rated = validation.ratings != NOT_APPLICABLE
+
+    def evaluate(module: nn.Module) -> dict[str, float]:
+        scores_N = pair_cosines(module, validation)
+        return {
+            "spearman": 100 * spearman(scores_N, validation.ratings),
+            "pearson": 100 * pearson(scores_N, validation.ratings),
+            "spearman_rated": 100 * spearman(scores_N[rated], validation.ratings[rated]),
+        }
+
+    return evaluate
+
+
+@torch.inference_mode()
+def pair_cosines(module: nn.Module, pairs: PairVectors, rows: int = 8192) -> np.ndarray:
+    """cos(g(x1), g(x2)) of every pair: (N,) float64."""
+    device = next((p.device for p in module.parameters()), torch.device("cpu"))
+    parts = [
+        module(torch.from_numpy(np.array(pairs.vectors[i : i + rows])).to(device)).cpu().numpy()
+        for i in range(0, len(pairs.vectors), rows)
+    ]
+    projected_PK = np.concatenate(parts)
+    return cosines(projected_PK[pairs.places[:, 0]], projected_PK[pairs.places[:, 1]])
+
+
+def best_projector(state: FitState, config: ProjectorConfig) -> Projector:
+    """g with the weights of its best epoch, in evaluation mode."""
+    projector = Projector(config)
+    projector.load_state_dict(state.best)
+    return projector.eval()

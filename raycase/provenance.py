@@ -1,0 +1,59 @@
+"""Where a result comes from: command, commit, versions, machine, date."""
+
+from __future__ import annotations
+
+import os
+import platform
+import shlex
+import subprocess
+import sys
+from datetime import UTC, datetime
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+PACKAGES = ("raycase", "ray", "torch", "transformers", "numpy")
+
+
+def provenance() -> dict[str, Any]:
+    """As a JSON object: `command`, `commit`, `versions`, `machine`, `date` (UTC)."""
+    return {
+        "command": shlex.join(["python", *sys.argv]),
+        "commit": commit(),
+        "versions": {name: version(name) for name in PACKAGES},
+        "machine": machine(),
+        "date": datetime.now(UTC).isoformat(timespec="seconds"),
+    }
+
+
+def commit() -> str | None:
+    """The commit of the working tree that raycase runs from, with + where it has changes; None outside of one."""
+    here = Path(__file__)
+    if _git(here, "ls-files", "--error-unmatch", here.name) is None:  # installed in somebody else's tree
+        return None
+    head, changes = _git(here, "rev-parse", "--short=7", "HEAD"), _git(here, "status", "--porcelain")
+    return head and head + ("+" if changes else "")
+
+
+def _git(here: Path, *arguments: str) -> str | None:
+    try:
+        done = subprocess.run(["git", "-C", str(here.parent), *arguments], capture_output=True, text=True, timeout=10)
+    except (OSError, subprocess.TimeoutExpired):
+        return None
+    return None if done.returncode else done.stdout.strip()
+
+
+def machine() -> str:
+    """Processor, cores, memory."""
+    memory = round(os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 2**30)
+    return f"{_processor()}, {os.cpu_count()} cores, {memory} GiB"
+
+
+def _processor() -> str:
+    try:
+        lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
+    except OSError:
+        return platform.processor()
+    return next(
+        (line.split(":", 1)[1].strip() for line in lines if line.startswith("model name")), platform.processor()
+    )

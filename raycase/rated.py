@@ -1,0 +1,153 @@
+"""Rated pairs: files of (sentence1, sentence2, condition, label), checked row by row."""
+
+from __future__ import annotations
+
+import hashlib
+import io
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+import pyarrow.parquet as pq
+
+from raycase.inputs import InputFile, find_input, readable
+from raycase.schema import CONDITION, RequestError
+from raycase.textfiles import buffered, csv_header, csv_lines, jsonl_lines
+
+SENTENCE1, SENTENCE2, LABEL = "sentence1", "sentence2", "label"
+NOT_APPLICABLE = -1.0  # the annotators found that the condition does not apply to the pair
+
+
+@dataclass(frozen=True, kw_only=True)
+class RatedPairs:
+    """N rated pairs, and the distinct (sentence, condition) that they are made of."""
+
+    uri: str
+    sentences1: list[str]
+    sentences2: list[str]
+    conditions: list[str]
+    ratings: np.ndarray  # (N,) float32; -1 where the condition does not apply
+
+    def __len__(self) -> int:
+        return len(self.conditions)
+
+    @cached_property
+    def _places(self) -> dict[tuple[str, str], int]:
+        both = [
+            *zip(self.sentences1, self.conditions, strict=True),
+            *zip(self.sentences2, self.conditions, strict=True),
+        ]
+        return {pair: i for i, pair in enumerate(dict.fromkeys(both))}
+
+    @cached_property
+    def distinct(self) -> list[tuple[str, str]]:
+        """The P distinct (sentence, condition)."""
+        return list(self._places)
+
+    @cached_property
+    def places(self) -> np.ndarray:
+        """(N, 2) int64: where the first and the second sentence of each pair stand in `distinct`."""
+        columns = [
+            [self._places[p] for p in zip(s, self.conditions, strict=True)] for s in (self.sentences1, self.sentences2)
+        ]
+        return np.array(columns, dtype=np.int64).T
+
+    @cached_property
+    def sha256(self) -> str:
+        """Of what is embedded: the ratings have no part in it."""
+        digest = hashlib.sha256()
+        for texts in self.distinct:
+            for text in texts:
+                digest.update(f"{len(text.encode())} {text}".encode())
+        return digest.hexdigest()
+
+    @cached_property
+    def data_sha256(self) -> str:
+        """Of what is learned from: sentences, places and ratings."""
+        parts = (self.sha256.encode(), self.places.tobytes(), self.ratings.tobytes())
+        return hashlib.sha256(b"".join(parts)).hexdigest()
+
+
+def read_rated(uri: str, flag: str) -> RatedPairs:
+    """Read every row of a .csv, .jsonl or .parquet file (or a folder of them).
+
+    Raises RequestError, with the file and the row, for a missing column, a label that is no number, an empty text, a
+    file without rows, and fewer than two distinct labels.
+    """
+    columns: dict[str, list[str]] = {name: [] for name in (SENTENCE1, SENTENCE2, CONDITION)}
+    ratings: list[float] = []
+    for file in find_input(uri, flag):
+        found = read_columns(file, (*columns, LABEL), flag)
+        for name in columns:
+            columns[name] += texts(found[name], f"{flag}: {file.uri}", name)
+        for row, value in enumerate(found[LABEL]):
+            rating = _number(value)
+            if rating is None:
+                raise RequestError(
+                    f"{flag}: {file.uri}, row {row}: wanted a number as label, found {value!r}; mend the row"
+                )
+            ratings.append(rating)
+    if not ratings:
+        raise RequestError(f"{flag}: wanted rated pairs in {uri}, found no rows")
+    if len(set(ratings)) < 2:
+        raise RequestError(f"{flag}: wanted at least two distinct labels in {uri}, found only {ratings[0]:g}")
+    return RatedPairs(
+        uri=uri,
+        sentences1=columns[SENTENCE1],
+        sentences2=columns[SENTENCE2],
+        conditions=columns[CONDITION],
+        ratings=np.array(ratings, dtype=np.float32),
+    )
+
+
+def read_columns(file: InputFile, names: Sequence[str], flag: str) -> dict[str, list[object]]:
+    """Whole columns of a small file, as they are. Raises RequestError for a missing column or a broken row."""
+    with readable(file) as source, source.fs.open(source.path, "rb") as handle:
+        if file.ending == ".parquet":
+            schema = pq.read_schema(handle)
+            _check_names(schema.names, names, file, flag)
+            return dict(pq.read_table(io.BytesIO(source.read()), columns=list(names)).to_pydict())
+        stream = buffered(handle)
+        header: tuple[str, ...] | None = csv_header(stream) if file.ending == ".csv" else None
+        if header is not None:
+            _check_names(header, names, file, flag)
+        lines = (line for line in (jsonl_lines(stream) if header is None else csv_lines(stream, header)) if line.is_row)
+        columns: dict[str, list[object]] = {name: [] for name in names}
+        for row, line in enumerate(lines):
+            if line.values is None:
+                raise RequestError(f"{flag}: {file.uri}, row {row}: {line.problem}: {line.detail}; mend the row")
+            if header is None:
+                _check_names(list(line.values), names, file, flag)
+            for name in names:
+                columns[name].append(line.values[name])
+        return columns
+
+
+def _check_names(found: Sequence[str], wanted: Sequence[str], file: InputFile, flag: str) -> None:
+    for name in wanted:
+        if name not in found:
+            raise RequestError(f"{flag}: {file.uri}: wanted the column {name!r}, found {', '.join(found) or 'none'}")
+
+
+def texts(values: Sequence[object], where: str, name: str) -> list[str]:
+    """The values as stripped texts. Raises RequestError, with the row, where one has no words."""
+    for row, value in enumerate(values):
+        if not isinstance(value, str) or not value.strip():
+            raise RequestError(f"{where}, row {row}: wanted words in {name!r}, found {value!r}; mend or remove the row")
+        try:
+            value.encode()
+        except UnicodeEncodeError as error:
+            raise RequestError(f"{where}, row {row}: wanted UTF-8 in {name!r}, found: {error.reason}") from error
+    return [str(value).strip() for value in values]
+
+
+def _number(value: object) -> float | None:
+    if isinstance(value, bool) or not isinstance(value, (str, int, float)):
+        return None
+    try:
+        number = float(value)
+    except ValueError:
+        return None
+    return number if math.isfinite(number) else None
