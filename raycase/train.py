@@ -63,6 +63,8 @@ class Source:
     """Folder or URI for the embedded pairs. Default: `cache` beside the output."""
     overwrite: bool = False
     """Replace another result in the folder."""
+    seed: int = 0
+    """Of initial weights, order and dropout; a sweep counts its seeds from here."""
 
     @property
     def folder(self) -> Path:
@@ -100,8 +102,6 @@ class TrainJob(Source, Recipe):
 
     system: tyro.conf.Positional[Literal["case"]]
     """What is trained."""
-    seed: int = 0
-    """Of initial weights, order and dropout."""
     workers: int = 1
     """Data-parallel processes; the batch is shared out among them."""
     gpus_per_worker: float | None = None
@@ -141,17 +141,23 @@ def train(job: TrainJob) -> dict[str, Any]:
         (fits / name).remove()
     state = fit_on_ray(vectors["train"], vectors["validation"], job, fits / name)
     shape = job.recipe.projector(vectors["train"].dim)
-    zero_shot = evaluation(vectors["validation"])(torch.nn.Identity())
-    metrics = {
-        "fingerprint": name,
-        "validation": {k: v for k, v in state.history[state.best_epoch - 1].items() if k not in ("epoch", "seconds")},
-        "zero_shot": zero_shot,
+    seconds = {"seconds": round(time.time() - began, 1), "embed_seconds": round(embedded - began, 1)}
+    metrics = {"fingerprint": name} | model_metrics(state, vectors["validation"], pairs) | seconds
+    metrics |= {"recipe": asdict(job.recipe) | {"dim": shape.output_dim}, "seed": job.seed, "workers": job.workers}
+    write_model_folder(job.folder, replace(config, projector=shape), best_projector(state, shape), metrics)
+    (fits / name).remove()
+    return metrics
+
+
+def model_metrics(state: FitState, validation: PairVectors, pairs: dict[str, RatedPairs]) -> dict[str, Any]:
+    """The figures of a fit, with and without g, and what it was made from."""
+    best = state.history[state.best_epoch - 1]
+    return {
+        "validation": {name: best[name] for name in ("spearman", "spearman_rated", "pearson")},
+        "zero_shot": evaluation(validation)(torch.nn.Identity()),
         "best_epoch": state.best_epoch,
         "epochs": len(state.history),
         "history": state.history,
-        "recipe": asdict(job.recipe) | {"dim": shape.output_dim},
-        "seed": job.seed,
-        "workers": job.workers,
         "data": {
             part: {
                 "file": Path(rated.uri).name,
@@ -162,12 +168,7 @@ def train(job: TrainJob) -> dict[str, Any]:
             for part, rated in pairs.items()
         },
         "provenance": provenance(),
-        "seconds": round(time.time() - began, 1),
-        "embed_seconds": round(embedded - began, 1),
     }
-    write_model_folder(job.folder, replace(config, projector=shape), best_projector(state, shape), metrics)
-    (fits / name).remove()
-    return metrics
 
 
 # ----------------------------------------------------------------------------------------------------------- Ray Train

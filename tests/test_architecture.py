@@ -22,7 +22,8 @@ FLOORS = [
     ["request"],
     ["embed"],
     ["vectors"],
-    ["train"],
+    ["sweep", "train"],
+    ["tune"],
     ["estimate", "cli", "sample"],
 ]
 FLOOR = {module: floor for floor, modules in enumerate(FLOORS) for module in modules}

@@ -1,0 +1,417 @@
+"""A sweep on Ray Tune: trials over shared vectors, in reused processes; the table of trials is the checkpoint."""
+
+from __future__ import annotations
+
+import os
+import sys
+import tempfile
+import time
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, replace
+from typing import Any, Literal
+
+import ray
+import ray.tune
+import torch
+from ray.tune.schedulers import ASHAScheduler, FIFOScheduler
+
+from raycase.embed import start_ray
+from raycase.model_folder import write_model_folder
+from raycase.projection import RECIPE_FIELDS, PairVectors, Recipe, best_projector, fit_projector
+from raycase.prompts import PromptStyle, parse_views
+from raycase.provenance import provenance
+from raycase.rated import RatedPairs
+from raycase.schema import RequestError, WorkError, first_line
+from raycase.storage import fingerprint, place
+from raycase.sweep import (
+    SPACE,
+    Cell,
+    CellScore,
+    Table,
+    best_cell,
+    cell_of,
+    cell_scores,
+    figure4,
+    finalists,
+    grid_of,
+    make_trial,
+    random_cells,
+    table7,
+)
+from raycase.systems.case import CaseConfig
+from raycase.train import Source, model_metrics
+from raycase.vectors import pair_vectors
+
+GRACE, REDUCTION = 8, 3  # ASHA: no trial is stopped before so many epochs; of each rung a third goes on
+SHOWN, EVERY_S = 8, 10.0  # cells in the table of progress; seconds between two of them
+
+
+@dataclass(frozen=True, kw_only=True)
+class TuneJob(Source, Recipe):
+    """Search the choices of the projector on a frozen encoder, or run a grid; what is not swept is as the flags say.
+
+    A sweep that was stopped goes on with the same command and --resume.
+    """
+
+    samples: int = 60
+    """Cells of a search."""
+    search: Literal["tpe", "random"] = "tpe"
+    """How a search chooses: Optuna's tree-structured Parzen estimator, or at random."""
+    grid: str | None = None
+    """Instead of a search: table7, figure4, or a JSON file with lists, as {"dropout": [0.1, 0.3]}."""
+    prompts: tuple[str, ...] | None = None
+    """Prompts that a search chooses from. Default: --prompt; else the encoder's, and that with a second view."""
+    seeds: int = 3
+    """Runs of each cell of a grid, and of the finalists of a search."""
+    finalists: int = 5
+    """Cells of a search that are run with every seed in the end."""
+    asha: bool | None = None
+    """Whether ASHA stops trials that fall behind. Default: in a search, not in a grid."""
+    cpus_per_trial: float = 1
+    """CPUs, and threads, of a trial."""
+    gpus_per_trial: float = 0
+    """GPUs of a trial."""
+    resume: bool = False
+    """Go on with the sweep in the folder: run the trials that its table lacks."""
+
+    @property
+    def recipe(self) -> Recipe:
+        return Recipe(**{name: getattr(self, name) for name in RECIPE_FIELDS})
+
+    @property
+    def table(self) -> Table:
+        return Table(root=place(str(self.folder)))
+
+
+@dataclass(frozen=True, kw_only=True)
+class Data:
+    """The vectors under each prompt, here and in the object store."""
+
+    pairs: dict[str, RatedPairs]
+    vectors: dict[str, tuple[PairVectors, PairVectors]]
+    refs: dict[str, tuple[Any, Any]]
+
+
+def tune(job: TuneJob) -> dict[str, Any]:
+    """Run the sweep, write its tables, refit and save the best cell. Raises RequestError and WorkError."""
+    began = time.time()
+    _check(job)
+    config = job.config()
+    grid = _grid(job, config)
+    prompts = list(dict.fromkeys(c.prompt for c in grid)) if grid else _prompts(job, config)
+    systems = {p: replace(config, encoder=replace(config.encoder, prompt=p)) for p in prompts}
+    pairs = dict(zip(("train", "validation"), job.read(), strict=True))
+    swept = [c.key for c in grid] if grid else [{k: str(v) for k, v in SPACE.items()}, asdict(job.recipe), job.search]
+    identity = {
+        "model": {prompt: system.describe() for prompt, system in systems.items()},
+        "compute": job.compute,
+        "data": [rated.data_sha256 for rated in pairs.values()],
+        "swept": swept,
+        "seed": job.seed,
+    }
+    _open(job, identity)
+    start_ray()
+    _check_resources(job)
+    data = _embed(job, systems, pairs)
+    embedded = time.time()
+    if grid:
+        done = {(t.key, t.seed) for t in job.table.read()}
+        wanted = [(c, s) for s in range(job.seed, job.seed + job.seeds) for c in grid if (c.key, s) not in done]
+        _run(job, data, wanted, phase="grid")
+    else:
+        _search(job, data, prompts)
+    trials = job.table.write()
+    failed = [t for t in trials if t.spearman is None]
+    if len(failed) == len(trials):
+        raise WorkError(f"wanted trials that end, found {len(failed)} that failed; the first: {failed[0].stopped}")
+    best = best_cell(trials)
+    values = {
+        "trials": len(trials),
+        "failed": len(failed),
+        "cells": len(cell_scores(trials)),
+        "best": {
+            "key": best.first.key,
+            "prompt": best.first.prompt,
+            "spearman_mean": best.mean,
+            "spearman_deviation": best.deviation if len(best.trials) > 1 else None,
+            "seeds": len(best.trials),
+        },
+        "seconds": round(time.time() - began, 1),
+        "embed_seconds": round(embedded - began, 1),
+        "fit_seconds": round(sum(t.seconds for t in trials), 1),
+    }
+    _save_best(job, best, data, systems)
+    return values | {"output": str(job.folder)}
+
+
+# --------------------------------------------------------------------------------------------------------------- checks
+
+
+def _check(job: TuneJob) -> None:
+    job.recipe.check()
+    for flag, value in (("samples", job.samples), ("seeds", job.seeds), ("finalists", job.finalists)):
+        if value < 1:
+            raise RequestError(f"--{flag}: wanted at least 1, found {value}")
+    if job.cpus_per_trial <= 0 or job.gpus_per_trial < 0:
+        raise RequestError(
+            "--cpus-per-trial, --gpus-per-trial: wanted some CPUs and 0 or more GPUs, "
+            f"found {job.cpus_per_trial:g} and {job.gpus_per_trial:g}"
+        )
+
+
+def _check_resources(job: TuneJob) -> None:
+    nodes = [n["Resources"] for n in ray.nodes() if n["Alive"]]
+    if not any(n.get("CPU", 0) >= job.cpus_per_trial and n.get("GPU", 0) >= job.gpus_per_trial for n in nodes):
+        found = ", ".join(f"{n.get('CPU', 0):g} CPUs and {n.get('GPU', 0):g} GPUs" for n in nodes)
+        raise RequestError(
+            f"--cpus-per-trial, --gpus-per-trial: wanted a node with {job.cpus_per_trial:g} CPUs and "
+            f"{job.gpus_per_trial:g} GPUs, found nodes with {found}"
+        )
+
+
+def _grid(job: TuneJob, config: CaseConfig) -> list[Cell] | None:
+    if job.grid is None:
+        return None
+    prompt = config.encoder.prompt
+    match job.grid:
+        case "table7":
+            cells = table7(job.recipe, prompt)
+        case "figure4":
+            cells = figure4(job.recipe, prompt)
+        case uri:
+            cells = grid_of(uri, job.recipe, prompt)
+    return list({c.key: c for c in cells}.values())
+
+
+def _prompts(job: TuneJob, config: CaseConfig) -> list[str]:
+    own = config.encoder.prompt
+    if job.prompts is None:
+        if job.prompt is not None:
+            return [own]
+        second = PromptStyle.SENT if own == PromptStyle.COND else PromptStyle.COND
+        return [own, f"{own}+{second}"]
+    for prompt in job.prompts:
+        parse_views(prompt)
+    return list(dict.fromkeys(job.prompts))
+
+
+def _open(job: TuneJob, identity: dict[str, Any]) -> None:
+    """Take the folder for this sweep. Raises RequestError where another one, or this one without --resume, is in it."""
+    root, name = job.table.root, fingerprint(identity)
+    own = [root / n for n in ("sweep.json", "trials", "trials.parquet", "trials.csv", "summary.md")]
+    if job.overwrite:
+        for part in own:
+            part.remove()
+    elif own[0].exists():
+        found = own[0].read_json()
+        if not isinstance(found, dict) or found.get("fingerprint") != name:
+            raise RequestError(
+                f"--output: wanted the sweep of this search space, encoder and data in {root.uri}, found another one; "
+                "choose another folder or say --overwrite"
+            )
+        if not job.resume:
+            raise RequestError(
+                f"--output: wanted a new sweep, found this one begun in {root.uri}; "
+                "say --resume to go on, or --overwrite"
+            )
+    elif any(part.exists() for part in own[1:]):
+        raise RequestError(f"--output: wanted an empty folder, found trials without sweep.json in {root.uri}")
+    own[0].put_json({"fingerprint": name, "sweep": identity, "provenance": provenance()})
+
+
+def _embed(job: TuneJob, systems: dict[str, CaseConfig], pairs: dict[str, RatedPairs]) -> Data:
+    """The vectors of every prompt, put into the object store once: trials on a node read them without a copy."""
+    vectors = {}
+    for prompt, system in systems.items():
+        train, validation = (
+            pair_vectors(rated, system, cache=job.cache_place, compute=job.compute) for rated in pairs.values()
+        )
+        vectors[prompt] = train, validation
+    refs = {prompt: (ray.put(train), ray.put(validation)) for prompt, (train, validation) in vectors.items()}
+    return Data(pairs=pairs, vectors=vectors, refs=refs)
+
+
+# --------------------------------------------------------------------------------------------------------------- trials
+
+
+def _search(job: TuneJob, data: Data, prompts: Sequence[str]) -> None:
+    """A search with one seed, then the other seeds of its best cells."""
+    done = [t for t in job.table.read() if t.phase == "search"]
+    if job.search == "random":
+        known = {t.key for t in done}
+        cells = random_cells(job.recipe, prompts, job.samples, job.seed)
+        _run(job, data, [(c, job.seed) for c in cells if c.key not in known], phase="search")
+    elif len(done) < job.samples:
+        names = (*SPACE, "prompt")
+        points = [({n: getattr(t, n) for n in names}, t.spearman) for t in done if t.spearman is not None]
+        _run(job, data, [], phase="search", more=job.samples - len(done), points=points, prompts=prompts)
+    trials = job.table.read()
+    cells = {t.key: t.cell(job.recipe) for t in trials}
+    seeds = range(job.seed, job.seed + job.seeds)
+    wanted = [(cells[key], seed) for key, seed in finalists(trials, job.finalists, seeds)]
+    _run(job, data, wanted, phase="finals")
+
+
+def _run(
+    job: TuneJob,
+    data: Data,
+    wanted: Sequence[tuple[Cell, int]],
+    *,
+    phase: str,
+    more: int = 0,
+    points: Sequence[tuple[dict[str, Any], float]] = (),
+    prompts: Sequence[str] = (),
+) -> None:
+    """Run the trials wanted, or let Optuna choose `more`, knowing the points that are done."""
+    if not wanted and not more:
+        return
+    os.environ.setdefault("TUNE_DISABLE_AUTO_CALLBACK_LOGGERS", "1")  # the table is ours
+    asha = job.asha if job.asha is not None else phase == "search"
+    keeper = _Keeper(job, data, wanted, phase, total=len(wanted) or more)
+    trainable = ray.tune.with_parameters(
+        _trial, refs=data.refs, wanted=list(wanted), base=job.recipe, seed=job.seed, threads=int(job.cpus_per_trial)
+    )
+    with tempfile.TemporaryDirectory() as scratch:
+        tuner = ray.tune.Tuner(
+            ray.tune.with_resources(trainable, {"cpu": job.cpus_per_trial, "gpu": job.gpus_per_trial}),
+            param_space={"trial": ray.tune.grid_search(list(range(len(wanted))))} if wanted else {},
+            tune_config=ray.tune.TuneConfig(
+                metric="spearman",
+                mode="max",
+                num_samples=1 if wanted else more,
+                search_alg=None if wanted else _optuna(points, prompts, job.seed),
+                scheduler=ASHAScheduler(
+                    time_attr="epoch", max_t=job.epochs, grace_period=min(GRACE, job.epochs), reduction_factor=REDUCTION
+                )
+                if asha
+                else FIFOScheduler(),
+                reuse_actors=True,
+            ),
+            run_config=ray.tune.RunConfig(storage_path=scratch, verbose=0, callbacks=[keeper]),
+        )
+        tuner.fit()
+    keeper.show()
+
+
+def _optuna(points: Sequence[tuple[dict[str, Any], float]], prompts: Sequence[str], seed: int) -> Any:
+    """Optuna's TPE over `SPACE`, told what is known."""
+    try:
+        import optuna
+        from optuna.distributions import BaseDistribution, CategoricalDistribution, FloatDistribution
+    except ImportError as error:
+        raise RequestError(
+            "--search tpe: wanted the package optuna, found none; install it with: pip install 'raycase[tune]', "
+            "or say --search random"
+        ) from error
+    from ray.tune.search.optuna import OptunaSearch
+
+    optuna.logging.set_verbosity(optuna.logging.WARNING)
+    space: dict[str, BaseDistribution] = {}
+    for name, choices in (SPACE | {"prompt": list(prompts)}).items():
+        match choices:
+            case list():
+                space[name] = CategoricalDistribution([str(c) if isinstance(c, str) else c for c in choices])
+            case ("log", low, high):
+                space[name] = FloatDistribution(low, high, log=True)
+            case (low, high):
+                space[name] = FloatDistribution(low, high)
+    return OptunaSearch(
+        space=space,
+        metric="spearman",
+        mode="max",
+        seed=seed,
+        points_to_evaluate=[point for point, _ in points] or None,
+        evaluated_rewards=[score for _, score in points] or None,
+    )
+
+
+def _trial(
+    config: dict[str, Any],
+    *,
+    refs: dict[str, tuple[Any, Any]],
+    wanted: list[tuple[Cell, int]],
+    base: Recipe,
+    seed: int,
+    threads: int,
+) -> None:
+    """What a trial's process runs."""
+    torch.set_num_threads(max(1, threads))
+    cell, seed = wanted[config["trial"]] if wanted else (cell_of(config, base), seed)
+    train, validation = ray.get(list(refs[cell.prompt]))
+    device = "cuda" if torch.cuda.is_available() else "cpu"
+    for state in fit_projector(train, validation, cell.recipe, seed=seed, wrap=lambda module: module.to(device)):
+        ray.tune.report(state.line)
+
+
+class _Keeper(ray.tune.Callback):
+    """Writes each finished trial to the table, and shows the best cells so far."""
+
+    def __init__(self, job: TuneJob, data: Data, wanted: Sequence[tuple[Cell, int]], phase: str, *, total: int) -> None:
+        self.job, self.data, self.wanted, self.phase, self.total = job, data, wanted, phase, total
+        self.histories: dict[str, list[dict[str, float]]] = {}
+        self.finished = 0
+        self.shown = time.time()
+
+    def on_trial_result(self, iteration: int, trials: list[Any], trial: Any, result: dict[str, Any], **_: Any) -> None:
+        """An epoch of a trial."""
+        names = ("epoch", "loss", "spearman", "spearman_rated", "pearson", "seconds")
+        self.histories.setdefault(trial.trial_id, []).append({name: result[name] for name in names})
+
+    def on_trial_complete(self, iteration: int, trials: list[Any], trial: Any, **_: Any) -> None:
+        """A trial that ended, or that ASHA stopped."""
+        self._keep(trial, None)
+
+    def on_trial_error(self, iteration: int, trials: list[Any], trial: Any, **_: Any) -> None:
+        """A trial that failed: it is kept with its reason."""
+        said = trial.get_pickled_error() if trial.num_failures else None
+        self._keep(trial, first_line(getattr(said, "cause", said) or RuntimeError("the trial's process died")))
+
+    def _keep(self, trial: Any, error: str | None) -> None:
+        index = trial.config.get("trial")
+        job = self.job
+        cell, seed = self.wanted[index] if index is not None else (cell_of(trial.config, job.recipe), job.seed)
+        history = self.histories.pop(trial.trial_id, [])
+        best = max(range(len(history)), key=lambda i: history[i]["spearman"], default=0)
+        stopped = "epochs" if len(history) >= cell.recipe.epochs else "asha"
+        if stopped == "asha" and len(history) - 1 - best >= cell.recipe.patience:
+            stopped = "patience"
+        dim = self.data.vectors[cell.prompt][0].dim
+        line = make_trial(
+            cell, seed=seed, phase=self.phase, input_dim=dim, history=[] if error else history, stopped=error or stopped
+        )
+        job.table.put(line)
+        self.finished += 1
+        if time.time() - self.shown > EVERY_S:
+            self.show()
+
+    def show(self) -> None:
+        """Print the best cells so far."""
+        self.shown = time.time()
+        print(f"{self.phase}: {self.finished} of {self.total} trials; best so far", file=sys.stderr)
+        for score in cell_scores(self.job.table.read())[:SHOWN]:
+            print(f"  {score.text():<16} {score.first.describe()}", file=sys.stderr, flush=True)
+
+
+# ----------------------------------------------------------------------------------------------------------------- best
+
+
+def _save_best(job: TuneJob, best: CellScore, data: Data, systems: dict[str, CaseConfig]) -> None:
+    """Fit the best cell once more, with its first seed, and save it as a model folder."""
+    trial = best.first
+    recipe = trial.cell(job.recipe).recipe
+    train, validation = data.vectors[trial.prompt]
+    began = time.time()
+    for state in fit_projector(train, validation, recipe, seed=trial.seed):  # noqa: B007 (the last one is used)
+        pass
+    shape = recipe.projector(train.dim)
+    metrics = {"fingerprint": fingerprint([trial.key, trial.seed])} | model_metrics(state, validation, data.pairs)
+    metrics |= {
+        "recipe": asdict(recipe) | {"dim": shape.output_dim},
+        "seed": trial.seed,
+        "workers": 1,
+        "seconds": round(time.time() - began, 1),
+        "sweep": {"spearman_mean": best.mean, "spearman": [t.spearman for t in best.trials]},
+    }
+    write_model_folder(
+        job.folder / "best", replace(systems[trial.prompt], projector=shape), best_projector(state, shape), metrics
+    )
