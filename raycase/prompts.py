@@ -22,6 +22,17 @@ class PromptStyle(StrEnum):
     SENT = "sent"  # f(s; I(c))
     CONCAT_CS = "concat-cs"  # CONC(c + s)
     CONCAT_SC = "concat-sc"  # CONC(s + c)
+    QUESTION = "question"  # ours: CONC(s + c) with c asked for in words
+    STATEMENT = "statement"  # ours: the same, with a sentence begun
+
+
+INSTRUCTED = (PromptStyle.COND, PromptStyle.SENT)
+PATTERNS = {  # of the pair, and of the condition alone
+    PromptStyle.CONCAT_CS: ("{condition}{separator}{sentence}", "{condition}"),
+    PromptStyle.CONCAT_SC: ("{sentence}{separator}{condition}", "{condition}"),
+    PromptStyle.QUESTION: ("{sentence} What is the {condition}?", "What is the {condition}?"),
+    PromptStyle.STATEMENT: ("{sentence} The {condition} is", "The {condition} is"),
+}
 
 
 class Span(StrEnum):
@@ -42,8 +53,8 @@ def parse_views(prompt: str) -> list[tuple[PromptStyle, Span | None]]:
         style, colon, span = view.partition(":")
         if style not in list(PromptStyle):
             raise RequestError(f"--prompt: wanted {', '.join(PromptStyle)}, or several joined by +, found {view!r}")
-        if colon and (span not in list(Span) or not style.startswith("concat")):
-            wanted = f"concat-cs or concat-sc with :{', :'.join(Span)}"
+        if colon and (span not in list(Span) or style in INSTRUCTED):
+            wanted = f"{', '.join(PATTERNS)} with :{', :'.join(Span)}"
             raise RequestError(f"--prompt: wanted a span for {wanted}, found {view!r}")
         views.append((PromptStyle(style), Span(span) if colon else None))
     if len(set(views)) < len(views):
@@ -97,23 +108,22 @@ class PromptSet:
 def prompt_set(
     style: PromptStyle, *, template: str = INSTRUCT, separator: str = " ", span: Span = Span.ALL
 ) -> PromptSet:
-    """Templates of a prompt style; `template` serves cond and sent, `separator` and `span` the concatenations."""
+    """Templates of a prompt style; `template` serves cond and sent, `separator` and `span` the others."""
 
     def instruct(instruction: str, text: str) -> str:
         return template.replace("{instruction}", instruction).replace("{text}", text)
 
     plain = Template(pattern="{sentence}", span=Span.ALL)
-    if style in (PromptStyle.COND, PromptStyle.SENT):
+    if style in INSTRUCTED:
         base = Template(pattern=instruct(BASE_INSTRUCTION, "{condition}"), span=Span.CONDITION)
         if style is PromptStyle.COND:
             pair = Template(pattern=instruct(COND_INSTRUCTION, "{condition}"), span=Span.CONDITION)
         else:
             pair = Template(pattern=instruct(SENT_INSTRUCTION, "{sentence}"), span=Span.SENTENCE)
         return PromptSet(pair=pair, base=base, plain=plain)
-    order = ("{condition}", "{sentence}") if style is PromptStyle.CONCAT_CS else ("{sentence}", "{condition}")
-    base_span = Span.ALL if span is Span.ALL else Span.CONDITION
+    pair_pattern, base_pattern = PATTERNS[style]
     return PromptSet(
-        pair=Template(pattern=separator.join(order), span=span),
-        base=Template(pattern="{condition}", span=base_span),
+        pair=Template(pattern=pair_pattern.replace("{separator}", separator), span=span),
+        base=Template(pattern=base_pattern, span=Span.ALL if span is Span.ALL else Span.CONDITION),
         plain=plain,
     )

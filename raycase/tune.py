@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import statistics
 import sys
 import tempfile
 import time
@@ -17,6 +18,7 @@ from ray.tune.schedulers import ASHAScheduler, FIFOScheduler
 
 from raycase.embed import start_ray
 from raycase.model_folder import write_model_folder
+from raycase.plots import check_plots
 from raycase.projection import RECIPE_FIELDS, PairVectors, Recipe, best_projector, fit_projector
 from raycase.prompts import PromptStyle, parse_views
 from raycase.provenance import provenance
@@ -38,6 +40,8 @@ from raycase.sweep import (
     random_cells,
     table7,
 )
+from raycase.sweep_plots import sweep_plots
+from raycase.sweep_report import summary
 from raycase.systems.case import CaseConfig
 from raycase.train import Source, model_metrics
 from raycase.vectors import pair_vectors
@@ -114,12 +118,13 @@ def tune(job: TuneJob) -> dict[str, Any]:
     _check_resources(job)
     data = _embed(job, systems, pairs)
     embedded = time.time()
+    gaps: list[float] = []
     if grid:
         done = {(t.key, t.seed) for t in job.table.read()}
         wanted = [(c, s) for s in range(job.seed, job.seed + job.seeds) for c in grid if (c.key, s) not in done]
-        _run(job, data, wanted, phase="grid")
+        gaps += _run(job, data, wanted, phase="grid")
     else:
-        _search(job, data, prompts)
+        gaps += _search(job, data, prompts)
     trials = job.table.write()
     failed = [t for t in trials if t.spearman is None]
     if len(failed) == len(trials):
@@ -139,8 +144,13 @@ def tune(job: TuneJob) -> dict[str, Any]:
         "seconds": round(time.time() - began, 1),
         "embed_seconds": round(embedded - began, 1),
         "fit_seconds": round(sum(t.seconds for t in trials), 1),
+        "overhead_per_trial": round(statistics.median(gaps), 3) if gaps else None,
     }
     _save_best(job, best, data, systems)
+    made = provenance()
+    (job.table.root / "summary.md").put(summary(trials, made, grid=job.grid).encode())
+    for name, image in sweep_plots(trials).items():
+        (job.table.root / name).put(image)
     return values | {"output": str(job.folder)}
 
 
@@ -148,6 +158,7 @@ def tune(job: TuneJob) -> dict[str, Any]:
 
 
 def _check(job: TuneJob) -> None:
+    check_plots()
     job.recipe.check()
     for flag, value in (("samples", job.samples), ("seeds", job.seeds), ("finalists", job.finalists)):
         if value < 1:
@@ -234,22 +245,23 @@ def _embed(job: TuneJob, systems: dict[str, CaseConfig], pairs: dict[str, RatedP
 # --------------------------------------------------------------------------------------------------------------- trials
 
 
-def _search(job: TuneJob, data: Data, prompts: Sequence[str]) -> None:
-    """A search with one seed, then the other seeds of its best cells."""
+def _search(job: TuneJob, data: Data, prompts: Sequence[str]) -> list[float]:
+    """A search with one seed, then the other seeds of its best cells; gives what `_run` does."""
+    gaps: list[float] = []
     done = [t for t in job.table.read() if t.phase == "search"]
     if job.search == "random":
         known = {t.key for t in done}
         cells = random_cells(job.recipe, prompts, job.samples, job.seed)
-        _run(job, data, [(c, job.seed) for c in cells if c.key not in known], phase="search")
+        gaps += _run(job, data, [(c, job.seed) for c in cells if c.key not in known], phase="search")
     elif len(done) < job.samples:
         names = (*SPACE, "prompt")
         points = [({n: getattr(t, n) for n in names}, t.spearman) for t in done if t.spearman is not None]
-        _run(job, data, [], phase="search", more=job.samples - len(done), points=points, prompts=prompts)
+        gaps += _run(job, data, [], phase="search", more=job.samples - len(done), points=points, prompts=prompts)
     trials = job.table.read()
-    cells = {t.key: t.cell(job.recipe) for t in trials}
+    by_key = {t.key: t.cell(job.recipe) for t in trials}
     seeds = range(job.seed, job.seed + job.seeds)
-    wanted = [(cells[key], seed) for key, seed in finalists(trials, job.finalists, seeds)]
-    _run(job, data, wanted, phase="finals")
+    wanted = [(by_key[key], seed) for key, seed in finalists(trials, job.finalists, seeds)]
+    return gaps + _run(job, data, wanted, phase="finals")
 
 
 def _run(
@@ -261,10 +273,13 @@ def _run(
     more: int = 0,
     points: Sequence[tuple[dict[str, Any], float]] = (),
     prompts: Sequence[str] = (),
-) -> None:
-    """Run the trials wanted, or let Optuna choose `more`, knowing the points that are done."""
+) -> list[float]:
+    """Run the trials wanted, or let Optuna choose `more`, knowing the points that are done.
+
+    Returns the seconds that each trial took beyond its fit, the first of each process left out.
+    """
     if not wanted and not more:
-        return
+        return []
     os.environ.setdefault("TUNE_DISABLE_AUTO_CALLBACK_LOGGERS", "1")  # the table is ours
     asha = job.asha if job.asha is not None else phase == "search"
     keeper = _Keeper(job, data, wanted, phase, total=len(wanted) or more)
@@ -291,6 +306,7 @@ def _run(
         )
         tuner.fit()
     keeper.show()
+    return keeper.gaps
 
 
 def _optuna(points: Sequence[tuple[dict[str, Any], float]], prompts: Sequence[str], seed: int) -> Any:
@@ -349,6 +365,8 @@ class _Keeper(ray.tune.Callback):
     def __init__(self, job: TuneJob, data: Data, wanted: Sequence[tuple[Cell, int]], phase: str, *, total: int) -> None:
         self.job, self.data, self.wanted, self.phase, self.total = job, data, wanted, phase, total
         self.histories: dict[str, list[dict[str, float]]] = {}
+        self.ended: dict[int, float] = {}  # when each process ended its last trial
+        self.gaps: list[float] = []
         self.finished = 0
         self.shown = time.time()
 
@@ -381,6 +399,10 @@ class _Keeper(ray.tune.Callback):
         )
         job.table.put(line)
         self.finished += 1
+        process, now = trial.last_result.get("pid", 0), time.time()
+        if process in self.ended:
+            self.gaps.append(now - self.ended[process] - line.seconds)
+        self.ended[process] = now
         if time.time() - self.shown > EVERY_S:
             self.show()
 

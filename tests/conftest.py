@@ -107,6 +107,36 @@ def sentences(count, seed=0):
     return [" ".join(random.choices(WORDS, k=random.randint(3, 12))) + f" {i}" for i in range(count)]
 
 
+def rated_rows(count, seed):
+    """Pairs rated 5 where both sentences name the same color, else 1 (and one that the condition does not fit)."""
+    import random
+
+    import pandas as pd
+
+    chance = random.Random(seed)
+    colors = ("red", "blue", "green")
+
+    def sentence(color):
+        return " ".join([chance.choice(WORDS[3:]), color, chance.choice(WORDS[3:]), str(chance.randrange(1000))])
+
+    rows = []
+    for _ in range(count):
+        first, second = chance.choice(colors), chance.choice(colors)
+        rating = 5.0 if first == second else 1.0
+        rows.append((sentence(first), sentence(second), chance.choice(["color", "color of the dress"]), rating))
+    rows[0] = (*rows[0][:3], -1.0)
+    return pd.DataFrame(rows, columns=["sentence1", "sentence2", "condition", "label"])
+
+
+@pytest.fixture(scope="session")
+def rated(tmp_path_factory):
+    """A folder with train.csv (101 pairs), validation.csv and a cache that the tests share."""
+    folder = tmp_path_factory.mktemp("rated")
+    rated_rows(101, 0).to_csv(folder / "train.csv", index=False)
+    rated_rows(40, 1).to_csv(folder / "validation.csv", index=False)
+    return folder
+
+
 def run_job(*arguments, script="embed.py", **options):
     """Run a job's script as a process of its own; gives the finished process."""
     import subprocess

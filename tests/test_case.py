@@ -2,6 +2,7 @@
 
 import json
 from dataclasses import replace
+from itertools import pairwise
 
 import numpy as np
 import pytest
@@ -10,7 +11,7 @@ import torch
 from transformers import AutoModel, AutoTokenizer
 
 import raycase
-from raycase.encoders import ENCODERS, load_encoder, weights_folder
+from raycase.encoders import ENCODERS, PromptTokenizer, load_encoder, weights_folder
 from raycase.pooling import Pooling
 from raycase.projector import Projector, ProjectorConfig
 from raycase.prompts import INSTRUCT, PromptStyle, Span, prompt_set
@@ -48,7 +49,7 @@ def system(config, encoder):
 def with_projector(system, **options):
     """The same system with a random g."""
     torch.manual_seed(1)
-    shape = ProjectorConfig(input_dim=32, output_dim=7, **options)
+    shape = ProjectorConfig(input_dim=system.config.views_dim, output_dim=7, **options)
     config = replace(system.config, projector=shape)
     return case.Case(config=config, encoder=system.encoder, projector=Projector(shape).eval())
 
@@ -230,6 +231,177 @@ def test_an_encoder_outside_the_table_needs_prompt_and_pooling(folder):
     config = resolve(str(folder), prompt="cond", pooling="mean", subtract=False)
     assert (config.encoder.prompt, config.encoder.pooling, config.subtract) == ("cond", (Pooling.MEAN,), False)
     assert config.dim == config.plain_dim == 32
+
+
+# --------------------------------------------------------------------------------------------------------------- views
+
+VIEWS = ["concat-sc+cond", "cond+concat-sc", "sent+concat-cs:sentence+concat-cs:condition", "concat-sc:all+concat-sc"]
+
+
+def viewed(config, encoder, prompt, **options):
+    """The system that reads the encoder in several ways."""
+    spec = replace(config.encoder, prompt=prompt, max_tokens=200)
+    encoder = replace(encoder, spec=spec, tokenize=PromptTokenizer(spec, encoder.tokenize.tokenizer))
+    return case.Case(config=replace(config, encoder=spec, **options), encoder=encoder)
+
+
+@pytest.mark.parametrize("prompt", VIEWS)
+@pytest.mark.parametrize("subtract", [True, False])
+def test_the_views_stand_side_by_side(config, encoder, prompt, subtract):
+    system = viewed(config, encoder, prompt, subtract=subtract)
+    found = system.embed(SENTENCES, CONDITIONS)
+    apart = [case.Case(config=c, encoder=system.encoder) for c in system.config.views_apart]
+    assert len(apart) == prompt.count("+") + 1
+    assert found.shape == (3, 32 * len(apart)) == (3, system.dim)
+    vectors = [view.embed(SENTENCES, CONDITIONS) for view in apart]
+    np.testing.assert_allclose(found, np.concatenate(vectors, axis=1), rtol=1e-5, atol=1e-5)
+    assert all(np.abs(a - b).max() > 0.1 for a, b in pairwise(vectors))
+
+
+def test_each_view_takes_its_own_base_away(config, encoder):
+    system = viewed(config, encoder, "concat-sc+cond")
+    pairs = list(zip(SENTENCES, CONDITIONS, strict=True))
+    wanted = [
+        [f(system, prompts.pair, s, c) - f(system, prompts.base, "", c) for s, c in pairs] for prompts in system.prompts
+    ]
+    np.testing.assert_allclose(system.embed(SENTENCES, CONDITIONS), np.concatenate(wanted, 1), rtol=1e-5, atol=1e-5)
+    bases = [f(system, prompts.base, "", CONDITIONS[0]) for prompts in system.prompts]
+    assert np.abs(bases[0] - bases[1]).max() > 0.1
+
+
+def test_what_a_view_pools_is_what_it_says(config, encoder):
+    """minilm pools the condition; a view may say otherwise."""
+    assert config.encoder.span is Span.CONDITION
+    for prompt, span in (
+        ("concat-sc", Span.CONDITION),
+        ("concat-sc:all", Span.ALL),
+        ("concat-sc:sentence", "sentence"),
+    ):
+        found = viewed(config, encoder, prompt).embed(SENTENCES, CONDITIONS)
+        spec = replace(config.encoder, span=Span(span))
+        wanted = viewed(replace(config, encoder=spec), encoder, "concat-sc").embed(SENTENCES, CONDITIONS)
+        np.testing.assert_array_equal(found, wanted)
+    everything = viewed(config, encoder, "concat-sc:all")
+    assert everything.prompts[0].pair.render("a", "b").pooled is None
+    assert everything.prompts[0].base.render("", "b").pooled is None
+
+
+def test_g_takes_all_views(config, encoder):
+    system = viewed(config, encoder, "concat-sc+cond")
+    projected = with_projector(system, layers=1)
+    assert (projected.config.plain_dim, projected.config.views_dim, projected.dim) == (32, 64, 7)
+    assert projected.config.projector.input_dim == 64
+    with torch.no_grad():
+        wanted = projected.projector(torch.from_numpy(system.embed(SENTENCES, CONDITIONS))).numpy()
+    np.testing.assert_allclose(projected.embed(SENTENCES, CONDITIONS), wanted, rtol=1e-4, atol=1e-5)
+
+
+def test_without_conditions_views_are_one(config, encoder, system):
+    found = viewed(config, encoder, "concat-sc+cond").embed(SENTENCES, None)
+    np.testing.assert_array_equal(found, system.embed(SENTENCES, None))
+
+
+def test_a_pair_refused_in_one_view_is_refused(config, encoder):
+    """A condition that fits beside the sentence and not into the longer prompt."""
+    system = viewed(config, encoder, "concat-sc+cond")
+    sentences, conditions = ["dress", "dress", "dog"], ["color", "color " * 195, "color"]
+    refusals = [
+        case.Case(config=c, encoder=system.encoder).encode(sentences, conditions).refused
+        for c in system.config.views_apart
+    ]
+    assert refusals == [[None, None, None], [None, Reason.NO_ROOM, None]]
+    encoded = system.encode(sentences, conditions)
+    assert encoded.refused == refusals[1]
+    assert np.isnan(encoded.vectors[1]).all()
+    good = system.embed(["dress", "dog"], ["color", "color"])
+    np.testing.assert_allclose(encoded.vectors[[0, 2]], good, rtol=1e-5, atol=1e-5)
+    assert system.config.count_tokens(sentences, conditions)[1] == 0
+
+
+def test_a_pair_cut_in_one_view_is_cut(config, encoder):
+    system = viewed(config, encoder, "concat-sc+cond")
+    sentence = "dress " * 195
+    cut = [
+        case.Case(config=c, encoder=system.encoder).encode([sentence], ["color"]).truncated.tolist()
+        for c in system.config.views_apart
+    ]
+    assert cut == [[False], [True]]
+    assert system.encode([sentence, "dog"], ["color"] * 2).truncated.tolist() == [True, False]
+
+
+def test_the_tokens_of_the_views_add_up(config, encoder):
+    system = viewed(config, encoder, "concat-sc+cond")
+    apart = [c.count_tokens(SENTENCES, CONDITIONS) for c in system.config.views_apart]
+    found = system.config.count_tokens(SENTENCES, CONDITIONS)
+    assert found.tolist() == (apart[0] + apart[1]).tolist()
+    assert (apart[1] > apart[0]).all()
+    bases = [case.Case(config=c, encoder=system.encoder) for c in system.config.views_apart]
+    with_bases = sum(view.encode(SENTENCES, CONDITIONS).tokens for view in bases)
+    assert system.encode(SENTENCES, CONDITIONS).tokens == with_bases > found.sum()
+    assert system.encode(SENTENCES, CONDITIONS).tokens == found.sum()  # the bases are remembered
+    alone = system.config.count_tokens(SENTENCES, None)
+    assert alone.tolist() == config.count_tokens(SENTENCES, None).tolist()
+
+
+def test_the_memory_of_bases_counts_every_view(config, encoder, monkeypatch):
+    monkeypatch.setattr(case, "BASE_MEMORY_BYTES", 3 * 64 * 4)
+    system = viewed(config, encoder, "concat-sc+cond")
+    for number in range(5):
+        system.embed(["dress"], [f"number {number}"])
+        assert 1 <= len(system._base) <= 3
+
+
+def test_nothing_in_nothing_out_of_views(config, encoder):
+    system = viewed(config, encoder, "concat-sc+cond")
+    assert system.embed([], []).shape == (0, 64)
+    assert with_projector(system).embed([], []).shape == (0, 7)
+
+
+def test_a_view_apart_is_a_system_without_g(config, encoder, tmp_path):
+    projected = with_projector(viewed(config, encoder, "concat-sc:all+cond"))
+    apart = replace(projected.config, folder=tmp_path).views_apart
+    assert [c.encoder.prompt for c in apart] == ["concat-sc:all", "cond"]
+    for view in apart:
+        assert (view.projector, view.folder, view.dim, view.subtract) == (None, None, 32, True)
+        assert replace(view.encoder, prompt="") == replace(projected.config.encoder, prompt="")
+    assert [c.label.split()[1:] for c in apart] == [["concat-sc:all", "mean", "-", "c"], ["cond", "mean", "-", "c"]]
+    (alone,) = config.views_apart
+    assert alone == config
+
+
+def test_the_order_of_the_views_is_part_of_the_system(folder):
+    first, second = (resolve(str(folder), prompt=p, pooling="mean").describe() for p in ("cond+sent", "sent+cond"))
+    assert first != second
+    assert first["dim"] == second["dim"] == 64
+
+
+def test_a_wrong_view_is_refused_before_anything_is_loaded():
+    for model in ("minilm", "nothing"):
+        with pytest.raises(RequestError, match=r"--prompt: wanted .*found 'other'"):
+            resolve(model, prompt="cond+other")
+
+
+@pytest.mark.parametrize("projected", [False, True])
+def test_a_saved_system_with_views_gives_the_same_vectors(config, encoder, tmp_path, projected):
+    system = viewed(config, encoder, "concat-sc:all+cond")
+    if projected:
+        system = with_projector(system, layers=2, hidden=9)
+    system.save(tmp_path)
+    loaded = raycase.load(str(tmp_path), dtype=torch.float32)
+    assert loaded.config.encoder == system.config.encoder
+    assert loaded.dim == (7 if projected else 64)
+    np.testing.assert_array_equal(loaded.embed(SENTENCES, CONDITIONS), system.embed(SENTENCES, CONDITIONS))
+    resolve(str(tmp_path), prompt="concat-sc:all+cond")
+    with pytest.raises(RequestError, match=r"--prompt: .* was trained with concat-sc:all\+cond, found cond; leave"):
+        resolve(str(tmp_path), prompt="cond")
+
+
+def test_a_projector_of_one_view_does_not_fit_two(config, encoder, tmp_path):
+    with_projector(viewed(config, encoder, "concat-sc")).save(tmp_path)
+    file = tmp_path / "raycase.json"
+    file.write_text(file.read_text().replace('"concat-sc"', '"concat-sc+cond"'))
+    with pytest.raises(RequestError, match=r"wanted a projector for the 64 .*\(concat-sc\+cond\), found one for 32"):
+        resolve(str(tmp_path))
 
 
 # ------------------------------------------------------------------------------------------------- saved and loaded

@@ -2,7 +2,8 @@
 
 import pytest
 
-from raycase.prompts import PromptStyle, Span, prompt_set
+from raycase.prompts import PromptStyle, Span, parse_views, prompt_set
+from raycase.schema import RequestError
 
 QWEN = "Instruct: {instruction}\nQuery:{text}"
 SENTENCE, CONDITION = "A woman in a red dress", "color of the dress"
@@ -81,3 +82,51 @@ def test_outer_white_space_is_taken_off():
     pair = prompt_set(PromptStyle.COND).pair
     assert pair.render("  a\n", "\tb \n") == pair.render("a", "b")
     assert pooled(pair, " a  b ", "  c  d ") == "c  d"
+
+
+# ---------------------------------------------------------------------------------------------------------------- views
+
+
+@pytest.mark.parametrize("style", PromptStyle)
+def test_a_style_alone_is_one_view(style):
+    assert parse_views(style.value) == [(style, None)]
+
+
+@pytest.mark.parametrize("style", [PromptStyle.CONCAT_CS, PromptStyle.CONCAT_SC])
+@pytest.mark.parametrize("span", Span)
+def test_a_concatenation_may_say_what_is_pooled(style, span):
+    assert parse_views(f"{style}:{span}") == [(style, span)]
+
+
+def test_views_stand_in_the_order_asked_for():
+    assert parse_views("sent+concat-sc:all+cond+concat-sc:sentence+concat-sc") == [
+        (PromptStyle.SENT, None),
+        (PromptStyle.CONCAT_SC, Span.ALL),
+        (PromptStyle.COND, None),
+        (PromptStyle.CONCAT_SC, Span.SENTENCE),
+        (PromptStyle.CONCAT_SC, None),
+    ]
+
+
+@pytest.mark.parametrize("prompt", ["", "+", "cond+", "+cond", "other", "cond+other", "Cond", " cond", "cond + sent"])
+def test_what_is_no_style_is_refused(prompt):
+    with pytest.raises(RequestError) as caught:
+        parse_views(prompt)
+    wrong = next(view for view in prompt.split("+") if view not in list(PromptStyle))
+    styles = ", ".join(PromptStyle)
+    assert str(caught.value) == f"--prompt: wanted {styles}, or several joined by +, found {wrong!r}"
+
+
+@pytest.mark.parametrize(
+    "view", ["cond:all", "sent:sentence", "concat-sc:", "concat-sc:other", "concat-cs:all:all", "concat-sc: all"]
+)
+def test_what_is_no_span_is_refused(view):
+    wanted = f"^--prompt: wanted a span for .*concat-sc.* with :sentence, :condition, :all, found '{view}'$"
+    with pytest.raises(RequestError, match=wanted):
+        parse_views(f"sent+{view}")
+
+
+@pytest.mark.parametrize("prompt", ["cond+cond", "cond+sent+cond", "concat-sc:all+concat-sc:all"])
+def test_a_view_that_stands_twice_is_refused(prompt):
+    with pytest.raises(RequestError, match="--prompt: wanted each view once, found "):
+        parse_views(prompt)

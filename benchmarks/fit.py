@@ -1,0 +1,173 @@
+"""How long a fit and a sweep take, beside the same work in one plain process.
+
+    .venv/bin/python benchmarks/fit.py [--rounds 3] [--sweep] [--cache FOLDER]
+
+(a) jobs/train.py, everything but embedding, which is cached before; (b) the same fit in one process without Ray;
+(c) with --sweep, Table 7 with 3 seeds by jobs/tune.py, and (d) its 54 fits one after the other in one process;
+(e) a fit of 4096 to 512 dimensions over random vectors, as a share of the machine's matrix-product rate.
+(a) and (b) take turns; medians over the rounds. Run it with RAY_worker_niceness=0, and nothing beside it.
+"""
+
+import argparse
+import json
+import os
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from datetime import UTC, datetime
+from pathlib import Path
+
+ROOT = Path(__file__).parent.parent
+DATA = Path(os.environ.get("RAYCASE_DATA", ROOT.parent / "shared" / "data")) / "csts"
+FLAGS = ["--train", DATA / "train.csv", "--validation", DATA / "validation.csv"]
+EPOCHS, PAIRS = 5, 11_342
+
+
+def job(script, *arguments):
+    """Run a job; its last line, and the seconds it took as a process."""
+    began = time.perf_counter()
+    command = [sys.executable, str(ROOT / "jobs" / script), *map(str, arguments)]
+    done = subprocess.run(command, capture_output=True, text=True)
+    if done.returncode:
+        raise SystemExit(done.stderr)
+    return json.loads(done.stdout.splitlines()[-1]), time.perf_counter() - began
+
+
+def alone(part, cache):
+    """Run a part of this file as a process of its own."""
+    began = time.perf_counter()
+    done = subprocess.run([sys.executable, __file__, "--part", part, "--cache", cache], capture_output=True, text=True)
+    if done.returncode:
+        raise SystemExit(done.stderr)
+    return json.loads(done.stdout.splitlines()[-1]), time.perf_counter() - began
+
+
+def read_vectors(cache):
+    """What the job put into its cache, read without Ray."""
+    import numpy as np
+    import pyarrow.dataset as ds
+
+    from raycase.projection import PairVectors
+    from raycase.rated import read_rated
+
+    parts = []
+    for name in ("train", "validation"):
+        rated = read_rated(str(DATA / f"{name}.csv"), f"--{name}")
+        for folder in Path(cache).glob("*/vectors/embeddings"):
+            table = ds.dataset(folder, format="parquet").to_table(columns=["embedding"])
+            if len(table) == len(rated.distinct):
+                vectors = table["embedding"].combine_chunks().flatten().to_numpy().reshape(len(table), -1)
+                parts.append(PairVectors(vectors=np.array(vectors), places=rated.places, ratings=rated.ratings))
+    assert len(parts) == 2, "wanted a cache with the default prompt alone"
+    return parts
+
+
+def plain_fit(cache):
+    from raycase.projection import Recipe, best_projector, fit_projector
+    from raycase.projector import save_projector
+
+    train, validation = read_vectors(cache)
+    *_, state = fit_projector(train, validation, Recipe())
+    with tempfile.TemporaryDirectory() as folder:
+        save_projector(best_projector(state, Recipe().projector(train.dim)), Path(folder))
+    best = state.history[state.best_epoch - 1]
+    return {"spearman": best["spearman"], "epochs": len(state.history)}
+
+
+def plain_sweep(cache):
+    from raycase.projection import Recipe, fit_projector
+    from raycase.sweep import table7
+
+    train, validation = read_vectors(cache)
+    cells = table7(Recipe(), "")
+    for cell in cells:
+        for seed in range(3):
+            for _ in fit_projector(train, validation, cell.recipe, seed=seed):
+                pass
+    return {"trials": 3 * len(cells)}
+
+
+def large_fit(_):
+    """Seconds of an epoch from 4096 to 512 dimensions, and of the same products as one large one."""
+    import numpy as np
+    import torch
+
+    from raycase.projection import PairVectors, Recipe, fit_projector
+
+    random = np.random.default_rng(0)
+    vectors = random.standard_normal((2 * PAIRS, 4096), dtype=np.float32)
+    places = np.arange(2 * PAIRS).reshape(-1, 2)
+    train = PairVectors(vectors=vectors, places=places, ratings=random.integers(1, 6, PAIRS).astype(np.float32))
+    validation = PairVectors(vectors=vectors[:256], places=places[:128], ratings=train.ratings[:128])
+    *_, state = fit_projector(train, validation, Recipe(epochs=EPOCHS))
+    a, b = torch.randn(2048, 4096), torch.randn(4096, 2048)
+    rates = []
+    for _ in range(20):
+        began = time.perf_counter()
+        a @ b
+        rates.append(2 * 2048 * 4096 * 2048 / (time.perf_counter() - began))
+    operations = 2 * PAIRS * 4096 * 512 * 2 * 2  # forward, and the gradient of the weights; nothing goes further back
+    seconds = statistics.median(line["seconds"] for line in state.history)
+    return {"seconds": seconds, "gflops": operations / seconds / 1e9, "machine_gflops": statistics.median(rates) / 1e9}
+
+
+PARTS = {"fit": plain_fit, "sweep": plain_sweep, "large": large_fit}
+
+
+def main(rounds, sweep, cache):
+    from raycase.provenance import commit, machine
+
+    with tempfile.TemporaryDirectory() as scratch:
+        cache = cache or f"{scratch}/cache"
+        flags = [*FLAGS, "--cache", cache]
+        first, _ = job("train.py", "case", *flags, "--output", f"{scratch}/first", "--epochs", 1)
+        print(f"embedded in {first['embed_seconds']} s", file=sys.stderr)
+        with_ray, plain, scores = [], [], []
+        for turn in range(rounds):
+            result, seconds = job("train.py", "case", *flags, "--output", f"{scratch}/{turn}")
+            with_ray.append(seconds)
+            other, seconds = alone("fit", cache)
+            plain.append(seconds)
+            scores.append((result["validation"]["spearman"], other["spearman"], result["epochs"], other["epochs"]))
+            print(f"round {turn + 1}: {with_ray[-1]:.1f} s with Ray, {plain[-1]:.1f} s without", file=sys.stderr)
+        found = {
+            "fit_seconds": statistics.median(with_ray),
+            "plain_fit_seconds": statistics.median(plain),
+            "ray_costs_seconds": statistics.median(a - b for a, b in zip(with_ray, plain, strict=True)),
+            "spearman_with_ray_and_plain_and_epochs": scores,
+        }
+        if sweep:
+            result, seconds = job("tune.py", *flags, "--output", f"{scratch}/sweep", "--grid", "table7")
+            found |= {
+                "sweep_seconds": seconds,
+                "sweep_trials": result["trials"],
+                "sweep_fit_seconds": result["fit_seconds"],
+            }
+            found["sweep_overhead_per_trial"] = result["overhead_per_trial"]
+            _, found["plain_sweep_seconds"] = alone("sweep", cache)
+        found["large"], _ = alone("large", cache)
+    ratios = {
+        "30 s over the fit": 30 / found["fit_seconds"],
+        "15 s over what Ray costs": 15 / found["ray_costs_seconds"],
+        "large fit over the matrix-product rate": found["large"]["gflops"] / found["large"]["machine_gflops"],
+    }
+    if sweep:
+        ratios["480 s over the sweep"] = 480 / found["sweep_seconds"]
+        ratios["plain sweep over the sweep"] = found["plain_sweep_seconds"] / found["sweep_seconds"]
+    made = {"machine": machine(), "commit": commit(), "date": datetime.now(UTC).isoformat(timespec="seconds")}
+    print(json.dumps({"ratios": ratios} | found | made))
+
+
+if __name__ == "__main__":
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--sweep", action="store_true")
+    parser.add_argument("--cache", help="folder of embedded pairs, kept; default: a temporary one")
+    parser.add_argument("--part", choices=PARTS, help=argparse.SUPPRESS)
+    asked = parser.parse_args()
+    if asked.part:
+        print(json.dumps(PARTS[asked.part](asked.cache)))
+    else:
+        main(asked.rounds, asked.sweep, asked.cache)

@@ -1,0 +1,21 @@
+"""Evaluate models on rated pairs: python jobs/evaluate.py --model runs/case --data ... --output runs/case/report"""
+
+from pathlib import Path
+from typing import Any
+
+from raycase.cli import main
+from raycase.evaluate import EvaluateJob, evaluate
+from raycase.scores import CORRELATIONS
+
+
+def work(job: EvaluateJob) -> dict[str, Any]:
+    """Evaluate; each model's correlations, the differences, and where the report is."""
+    metrics = evaluate(job)
+    report = Path(job.output).expanduser().absolute() / "report.md"
+    print(f"the report is {report}")
+    models = {m["name"]: {name: m["variants"][m["system"]][name] for name in CORRELATIONS} for m in metrics["models"]}
+    return {"models": models, "comparison": metrics["comparison"], "output": str(report.parent)}
+
+
+if __name__ == "__main__":
+    main(EvaluateJob, work)

@@ -1,0 +1,80 @@
+"""The ablation of the paper's appendix D: an encoder zero-shot under every pooling and prompt, minus base or not."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from raycase.encoders import ENCODERS
+from raycase.pooling import Pooling
+from raycase.projection import PairVectors
+from raycase.prompts import PromptStyle, Span, parse_views
+from raycase.published import SPEARMAN
+from raycase.rated import RatedPairs
+from raycase.scores import pair_scores, points
+from raycase.systems.case import CaseConfig
+
+VectorsOf = Callable[[CaseConfig], PairVectors]
+LABELS = {
+    PromptStyle.SENT: "sent",
+    PromptStyle.COND: "cond",
+    PromptStyle.CONCAT_SC: "CONC(s + c)",
+    PromptStyle.CONCAT_CS: "CONC(c + s)",
+}
+OVER_A_SPAN = (Pooling.MEAN, Pooling.LATENT)  # the others read one token, whatever the span
+
+
+def ablation(config: CaseConfig, rated: RatedPairs, vectors_of: VectorsOf) -> dict[str, Any]:
+    """Table 10 for one encoder, with the paper's own figures where it has them."""
+    published = SPEARMAN.get(encoder_name(config), {})
+    rows = []
+    for variant in ablation_configs(config):
+        pooling = variant.encoder.pooling[0]
+        found = points(pair_scores(vectors_of(variant).vectors, rated), rated.ratings)
+        rows.append(
+            {
+                "pooling": str(pooling),
+                "span": str(variant.prompts[0].pair.span) if pooling in OVER_A_SPAN else None,
+                "setting": setting(variant),
+                "spearman": found["spearman"],
+                "spearman_rated": found["spearman_rated"],
+                "published": published.get(pooling, {}).get(setting(variant)),
+            }
+        )
+    return {"encoder": encoder_name(config), "rows": rows}
+
+
+def ablation_configs(config: CaseConfig) -> list[CaseConfig]:
+    """The zero-shot systems of the table.
+
+    Where an encoder's concatenations are pooled over the condition, they are pooled over everything too.
+    """
+    row = config.encoder
+    configs = []
+    for pooling in row.pooling:
+        poolings = (pooling, *(p for p in row.pooling if p is not pooling))
+        prompts = [str(style) for style in LABELS]
+        if row.span is Span.CONDITION and pooling in OVER_A_SPAN:
+            prompts += [f"{style}:{Span.ALL}" for style in (PromptStyle.CONCAT_SC, PromptStyle.CONCAT_CS)]
+        for prompt in prompts:
+            encoder = replace(row, prompt=prompt, pooling=poolings)
+            configs += [
+                replace(config, encoder=encoder, subtract=subtract, projector=None, folder=None)
+                for subtract in (True, False)
+            ]
+    return configs
+
+
+def encoder_name(config: CaseConfig) -> str:
+    """The encoder's name in the table, or that of its folder."""
+    source = config.encoder.source
+    return next((name for name, row in ENCODERS.items() if row.source == source), Path(source).name)
+
+
+def setting(config: CaseConfig) -> str:
+    """Prompt and subtraction as the paper writes them (Table 1); views side by side stand in brackets."""
+    views = [LABELS[style] for style, _ in parse_views(config.encoder.prompt)]
+    label = views[0] if len(views) == 1 else f"[{', '.join(views)}]"
+    return f"{label} - c" if config.subtract else label
