@@ -8,12 +8,13 @@ from pathlib import Path
 from typing import Any
 
 from raycase.encoders import ENCODERS
+from raycase.metrics import pair_cosines
 from raycase.pooling import Pooling
 from raycase.projection import PairVectors
 from raycase.prompts import PromptStyle, Span, parse_views
 from raycase.published import SPEARMAN
 from raycase.rated import RatedPairs
-from raycase.scores import pair_scores, points
+from raycase.scores import points
 from raycase.systems.case import CaseConfig
 
 VectorsOf = Callable[[CaseConfig], PairVectors]
@@ -22,6 +23,8 @@ LABELS = {
     PromptStyle.COND: "cond",
     PromptStyle.CONCAT_SC: "CONC(s + c)",
     PromptStyle.CONCAT_CS: "CONC(c + s)",
+    PromptStyle.QUESTION: "question",
+    PromptStyle.STATEMENT: "statement",
 }
 OVER_A_SPAN = (Pooling.MEAN, Pooling.LATENT)  # the others read one token, whatever the span
 
@@ -32,7 +35,8 @@ def ablation(config: CaseConfig, rated: RatedPairs, vectors_of: VectorsOf) -> di
     rows = []
     for variant in ablation_configs(config):
         pooling = variant.encoder.pooling[0]
-        found = points(pair_scores(vectors_of(variant).vectors, rated), rated.ratings)
+        vectors = vectors_of(variant).vectors
+        found = points(pair_cosines(vectors, rated.places), rated.ratings)
         rows.append(
             {
                 "pooling": str(pooling),

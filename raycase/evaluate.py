@@ -19,11 +19,11 @@ from torch import nn
 from raycase.ablation import VectorsOf, ablation, encoder_name, setting
 from raycase.encoders import ENCODERS
 from raycase.inputs import find_input
-from raycase.metrics import cosines
+from raycase.metrics import cosines, pair_cosines
 from raycase.model_folder import METRICS, SYSTEM
 from raycase.plots import check_plots
 from raycase.pooling import Pooling
-from raycase.projection import PairVectors
+from raycase.projection import PairVectors, project
 from raycase.projector import load_projector
 from raycase.provenance import provenance
 from raycase.published import ISOTROPY
@@ -31,7 +31,7 @@ from raycase.rated import NOT_APPLICABLE, SENTENCE1, SENTENCE2, RatedPairs, read
 from raycase.report import write_report
 from raycase.request import Compute
 from raycase.schema import CONDITION, RequestError
-from raycase.scores import DIRECTIONS, compare, figures, pair_scores, worst_pairs
+from raycase.scores import DIRECTIONS, compare, figures, worst_pairs
 from raycase.storage import Place, place
 from raycase.systems import resolve
 from raycase.systems.case import CaseConfig
@@ -219,7 +219,7 @@ def evaluate_model(
     if model.projector is not None:
         system = f"g({own})"
         vectors[system] = project(model.projector, vectors[own])
-    scores_N = pair_scores(vectors[system], rated)
+    scores_N = pair_cosines(vectors[system], rated.places)
     part = {
         "name": model.name,
         "encoder": encoder_name(config),
@@ -239,13 +239,6 @@ def evaluate_model(
         "worst": worst_pairs(scores_N, rated),
     }
     return part, scores_N
-
-
-@torch.inference_mode()
-def project(projector: nn.Module, vectors_PD: np.ndarray, rows: int = 8192) -> np.ndarray:
-    """g of every vector: (P, D) -> (P, K) float32."""
-    parts = [vectors_PD[i : i + rows] for i in range(0, len(vectors_PD), rows)]
-    return np.concatenate([projector(torch.from_numpy(np.array(part))).numpy() for part in parts])
 
 
 def _published_isotropy(config: CaseConfig) -> dict[str, float] | None:

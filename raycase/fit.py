@@ -101,7 +101,7 @@ def fit(
     averaged = AveragedModel(inner, multi_avg_fn=get_ema_multi_avg_fn(config.average)) if config.average else None
     if state is not None:
         inner.load_state_dict(state.weights)
-        optimizer.load_state_dict(state.optimizer)
+        optimizer.load_state_dict(deepcopy(state.optimizer))
         if averaged is not None:
             averaged.load_state_dict(state.average)
     history = list(state.history) if state else []
@@ -121,13 +121,12 @@ def fit(
                 averaged.update_parameters(inner)
             total += float(value.detach()) * len(batch)
             rows += len(batch)
-        module.eval()
-        chosen: nn.Module = inner if averaged is None else averaged.module
+        chosen = (inner if averaged is None else averaged.module).eval()
         if not math.isfinite(total):
             raise WorkError(f"epoch {epoch}: wanted a finite loss, found {total}; lower the learning rate")
         scores = _evaluate(chosen, evaluate)
         history.append({"epoch": epoch, "loss": total / rows, **scores, "seconds": time.perf_counter() - began})
-        if not best_epoch or scores[config.select] > history[best_epoch - 1][config.select]:
+        if not best_epoch or _score(history[-1], config) > _score(history[best_epoch - 1], config):
             best_epoch, best = epoch, _copy(chosen)
         yield FitState(
             weights=_copy(inner),
@@ -148,6 +147,11 @@ def epoch_batches(rows: int, batch_size: int, seed: int) -> Batches:
             yield order[start : start + batch_size]
 
     return batches
+
+
+def _score(line: dict[str, float], config: FitConfig) -> float:
+    """What early stopping compares; a figure that does not exist (NaN) is below all others."""
+    return -math.inf if math.isnan(line[config.select]) else line[config.select]
 
 
 def _seed(*parts: int) -> int:

@@ -58,8 +58,9 @@ def fitted_squared_error(cosines_B: Tensor, wanted_B: Tensor) -> Tensor:
 def pearson_loss(cosines_B: Tensor, wanted_B: Tensor) -> Tensor:
     """1 - Pearson's correlation over the batch (CASE, section 4.4)."""
     cosines, wanted = cosines_B - cosines_B.mean(), wanted_B - wanted_B.mean()
-    norms = cosines.square().sum().sqrt() * wanted.square().sum().sqrt()
-    return 1 - (cosines * wanted).sum() / norms.clamp(min=1e-12)
+    # clamped before the root, whose gradient at 0 is infinite
+    norms = (cosines.square().sum() * wanted.square().sum()).clamp(min=1e-24).sqrt()
+    return 1 - (cosines * wanted).sum() / norms
 
 
 def cosent_loss(cosines_B: Tensor, wanted_B: Tensor, scale: float = 20.0) -> Tensor:

@@ -20,8 +20,15 @@ def cosines(a_ND: np.ndarray, b_ND: np.ndarray) -> np.ndarray:
     return (a_ND * b_ND).sum(-1) / np.where(norms_N == 0, 1, norms_N)
 
 
+def pair_cosines(vectors_PD: np.ndarray, places_N2: np.ndarray) -> np.ndarray:
+    """Cosine of each pair of vectors, given by their places: (P, D), (N, 2) -> (N,) float64."""
+    return cosines(vectors_PD[places_N2[:, 0]], vectors_PD[places_N2[:, 1]])
+
+
 def pearson(scores_N: np.ndarray, ratings_N: np.ndarray) -> float:
     """Pearson's correlation; NaN where one of the two is constant."""
+    if np.ptp(scores_N) == 0 or np.ptp(ratings_N) == 0:  # rounding would leave a little
+        return float("nan")
     a_N, b_N = (np.asarray(x, dtype=np.float64) - np.mean(x, dtype=np.float64) for x in (scores_N, ratings_N))
     norms = np.sqrt((a_N @ a_N) * (b_N @ b_N))
     return float(a_N @ b_N / norms) if norms > 0 else float("nan")
@@ -54,10 +61,13 @@ def paired_bootstrap(
     two-sided share of resamples in which the sign is not the difference's."""
     a_R, b_R = _resampled(metric, [scores_N, others_N], ratings_N, resamples, seed)
     differences_R = a_R - b_R
+    difference = metric(scores_N, ratings_N) - metric(others_N, ratings_N)
+    if np.isnan(difference):
+        return dict.fromkeys(("difference", "low", "high", "p"), float("nan"))
     low, high = np.nanpercentile(differences_R, [2.5, 97.5])
     below, above = float(np.mean(differences_R <= 0)), float(np.mean(differences_R >= 0))
     return {
-        "difference": metric(scores_N, ratings_N) - metric(others_N, ratings_N),
+        "difference": difference,
         "low": float(low),
         "high": float(high),
         "p": min(1.0, 2 * min(below, above)),

@@ -18,7 +18,7 @@ def open_model_folder(folder: Path, fingerprint: str, *, overwrite: bool = False
 
     Raises RequestError where the folder holds another model and `overwrite` is not said.
     """
-    if overwrite or not any((folder / name).exists() for name in (SYSTEM, METRICS, WEIGHTS)):
+    if overwrite or not any((folder / name).exists() for name in (SYSTEM, METRICS, WEIGHTS, CARD)):
         return None
     try:
         metrics = json.loads((folder / METRICS).read_text(encoding="utf-8"))

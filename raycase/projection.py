@@ -16,7 +16,7 @@ from torch import Tensor, nn
 
 from raycase.fit import BatchLoss, Evaluation, FitConfig, FitState, epoch_batches, fit, gather, shard
 from raycase.losses import LOSSES, Loss, RatingMap, map_ratings
-from raycase.metrics import cosines, pearson, spearman
+from raycase.metrics import pair_cosines, pearson, spearman
 from raycase.projector import Activation, Projector, ProjectorConfig
 from raycase.rated import NOT_APPLICABLE
 from raycase.schema import RequestError
@@ -158,7 +158,7 @@ def evaluation(validation: PairVectors) -> Evaluation:
     rated = validation.ratings != NOT_APPLICABLE
 
     def evaluate(module: nn.Module) -> dict[str, float]:
-        scores_N = pair_cosines(module, validation)
+        scores_N = pair_cosines(project(module, validation.vectors), validation.places)
         return {
             "spearman": 100 * spearman(scores_N, validation.ratings),
             "pearson": 100 * pearson(scores_N, validation.ratings),
@@ -169,15 +169,11 @@ def evaluation(validation: PairVectors) -> Evaluation:
 
 
 @torch.inference_mode()
-def pair_cosines(module: nn.Module, pairs: PairVectors, rows: int = 8192) -> np.ndarray:
-    """cos(g(x1), g(x2)) of every pair: (N,) float64."""
+def project(module: nn.Module, vectors_PD: np.ndarray, rows: int = 8192) -> np.ndarray:
+    """g of every vector, some rows at a time: (P, D) -> (P, K) float32."""
     device = next((p.device for p in module.parameters()), torch.device("cpu"))
-    parts = [
-        module(torch.from_numpy(np.array(pairs.vectors[i : i + rows])).to(device)).cpu().numpy()
-        for i in range(0, len(pairs.vectors), rows)
-    ]
-    projected_PK = np.concatenate(parts)
-    return cosines(projected_PK[pairs.places[:, 0]], projected_PK[pairs.places[:, 1]])
+    parts = [np.array(vectors_PD[i : i + rows]) for i in range(0, len(vectors_PD), rows)]  # g takes no read-only array
+    return np.concatenate([module(torch.from_numpy(part).to(device)).cpu().numpy() for part in parts])
 
 
 def best_projector(state: FitState, config: ProjectorConfig) -> Projector:

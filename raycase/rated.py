@@ -119,16 +119,18 @@ def read_columns(file: InputFile, names: Sequence[str], flag: str) -> dict[str, 
             if line.values is None:
                 raise RequestError(f"{flag}: {file.uri}, row {row}: {line.problem}: {line.detail}; mend the row")
             if header is None:
-                _check_names(list(line.values), names, file, flag)
+                _check_names(list(line.values), names, file, flag, f", row {row}")
             for name in names:
                 columns[name].append(line.values[name])
         return columns
 
 
-def _check_names(found: Sequence[str], wanted: Sequence[str], file: InputFile, flag: str) -> None:
+def _check_names(found: Sequence[str], wanted: Sequence[str], file: InputFile, flag: str, row: str = "") -> None:
     for name in wanted:
         if name not in found:
-            raise RequestError(f"{flag}: {file.uri}: wanted the column {name!r}, found {', '.join(found) or 'none'}")
+            raise RequestError(
+                f"{flag}: {file.uri}{row}: wanted the column {name!r}, found {', '.join(found) or 'none'}"
+            )
 
 
 def texts(values: Sequence[object], where: str, name: str) -> list[str]:
@@ -148,6 +150,6 @@ def _number(value: object) -> float | None:
         return None
     try:
         number = float(value)
-    except ValueError:
+    except (ValueError, OverflowError):
         return None
     return number if math.isfinite(number) else None

@@ -14,9 +14,9 @@ from scipy.stats import rankdata
 from raycase.metrics import (
     Correlation,
     bootstrap_interval,
-    cosines,
     cosines_to_mean,
     isotropy,
+    pair_cosines,
     paired_bootstrap,
     pearson,
     spearman,
@@ -38,7 +38,7 @@ CORRELATIONS: dict[str, tuple[Correlation, bool]] = {  # the metric, and whether
 
 def figures(vectors_PD: np.ndarray, rated: RatedPairs, *, resamples: int, seed: int) -> dict[str, Any]:
     """Correlations with 95 % intervals, isotropy (eq. 5), cos(x, mean) (appendix C), cosine per rating."""
-    scores_N = pair_scores(vectors_PD, rated)
+    scores_N = pair_cosines(vectors_PD, rated.places)
     to_mean_P = cosines_to_mean(vectors_PD)
     return {
         "dim": int(vectors_PD.shape[1]),
@@ -51,11 +51,6 @@ def figures(vectors_PD: np.ndarray, rated: RatedPairs, *, resamples: int, seed: 
         },
         "by_rating": by_rating(scores_N, rated.ratings),
     }
-
-
-def pair_scores(vectors_PD: np.ndarray, rated: RatedPairs) -> np.ndarray:
-    """Cosine of each pair: (N,)."""
-    return cosines(vectors_PD[rated.places[:, 0]], vectors_PD[rated.places[:, 1]])
 
 
 def points(scores_N: np.ndarray, ratings_N: np.ndarray) -> dict[str, float | None]:

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from raycase.projector import Activation
+from raycase.published import TABLE7
 from raycase.sweep import CellScore, Trial, cell_scores
 
 NAMES = {
@@ -13,18 +14,6 @@ NAMES = {
     Activation.GELU: "GELU",
     Activation.SILU: "SiLU",
     Activation.LEAKY_RELU: "LeakyReLU",
-}
-# CASE, Table 7: Spearman x 100 on the test set, NV-Embed-v2, with and without dropout; (layers, activation).
-PAPER_TABLE7 = {
-    (0, None): (72.90, 73.55),
-    (2, Activation.RELU): (73.93, 71.47),
-    (2, Activation.GELU): (67.66, 69.06),
-    (2, Activation.SILU): (69.33, 69.58),
-    (2, Activation.LEAKY_RELU): (74.05, 73.29),
-    (1, Activation.RELU): (73.27, 71.56),
-    (1, Activation.GELU): (71.05, 70.56),
-    (1, Activation.SILU): (71.08, 71.13),
-    (1, Activation.LEAKY_RELU): (74.94, 71.16),
 }
 TOP = 20  # cells in the general table
 
@@ -69,8 +58,10 @@ def _table7(scores: Sequence[CellScore]) -> str:
         "|---|---|---|---|---|",
     ]
     titles = {0: "Linear ({d} → {k})", 2: "Two layers ({d} → 1024 → {k})", 1: "One layer ({d} → {k})"}
-    for (layers, activation), paper in PAPER_TABLE7.items():
-        title = titles[layers].format(d=shape.input_dim, k=shape.dim) + (f", {NAMES[activation]}" if activation else "")
+    for (layers, activation), paper in TABLE7.items():
+        title = titles[layers].format(d=shape.input_dim, k=shape.dim) + (
+            f", {NAMES[Activation(activation)]}" if activation else ""
+        )
         found = [by_place.get((layers, activation, dropout)) for dropout in (True, False)]
         cells = [s.text() if s else "" for s in found]
         lines.append(f"| {title} | {' | '.join(cells)} | {paper[0]:.2f} | {paper[1]:.2f} |")

@@ -280,7 +280,7 @@ def _run(
     """
     if not wanted and not more:
         return []
-    os.environ.setdefault("TUNE_DISABLE_AUTO_CALLBACK_LOGGERS", "1")  # the table is ours
+    os.environ |= {"TUNE_DISABLE_AUTO_CALLBACK_LOGGERS": "1", "RAY_AIR_NEW_OUTPUT": "0"}  # the table is ours
     asha = job.asha if job.asha is not None else phase == "search"
     keeper = _Keeper(job, data, wanted, phase, total=len(wanted) or more)
     trainable = ray.tune.with_parameters(

@@ -39,7 +39,8 @@ def _view_vectors(rated: RatedPairs, config: CaseConfig, cache: Place, compute: 
         sentences, conditions = zip(*rated.distinct, strict=True)
         columns = {ID: range(len(sentences)), SENTENCE: sentences, CONDITION: conditions}
         pairs.put(parquet_bytes(pa.table({name: pa.array(values) for name, values in columns.items()})))
-    print(f"vectors of {rated.uri} under {config.label}: {folder.uri}", file=sys.stderr)
+    if not output_at((folder / "vectors").uri).manifest.exists():
+        print(f"embedding {rated.uri} under {config.label} into {folder.uri}", file=sys.stderr)
     job = EmbedJob(
         input=pairs.uri,
         output=(folder / "vectors").uri,

@@ -14,6 +14,7 @@ os.environ |= {
     "RAY_worker_niceness": "0",
     "HF_HUB_OFFLINE": "1",
     "TQDM_DISABLE": "1",
+    "OMP_NUM_THREADS": "1",  # tiny models: more threads wait for each other
 }
 
 import numpy as np

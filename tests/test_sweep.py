@@ -10,6 +10,7 @@ import pytest
 
 from raycase.projection import Recipe
 from raycase.projector import Activation
+from raycase.published import TABLE7
 from raycase.schema import RequestError
 from raycase.storage import place
 from raycase.sweep import (
@@ -26,7 +27,7 @@ from raycase.sweep import (
     table7,
 )
 from raycase.sweep_plots import sweep_plots
-from raycase.sweep_report import PAPER_TABLE7, summary
+from raycase.sweep_report import summary
 
 MADE = {"command": "python jobs/tune.py", "commit": "abc1234", "date": "2026-01-01", "machine": "a machine"}
 
@@ -55,7 +56,7 @@ def test_table_7_has_its_18_cells():
     assert shapes[:2] == [(0, Activation.LEAKY_RELU, 0.2), (0, Activation.LEAKY_RELU, 0.0)]
     assert {s for s in shapes if s[0]} == {(n, a, d) for n in (1, 2) for a in Activation for d in (0.15, 0.0)}
     assert {(c.recipe.dim, c.recipe.hidden) for c in cells} == {(512, 1024)}
-    assert {(s[0], s[1] if s[0] else None) for s in shapes} == set(PAPER_TABLE7)
+    assert {(s[0], s[1] if s[0] else None) for s in shapes} == set(TABLE7)
 
 
 def test_figure_4_goes_from_50_to_1000_dimensions():

@@ -1,0 +1,346 @@
+"""The training loop over a toy module: when it stops, what it keeps, going on as if never stopped; two processes."""
+
+from copy import deepcopy
+from itertools import pairwise
+
+import numpy as np
+import pytest
+import torch
+import torch.multiprocessing as mp
+import two_processes
+from safetensors.torch import load_file
+from torch import nn
+
+from raycase.fit import FitConfig, FitState, epoch_batches, fit, gather, shard
+from raycase.schema import WorkError
+
+X = torch.from_numpy(np.random.default_rng(0).standard_normal((50, 3), dtype=np.float32))
+Y = X[:, :1] * 2 - X[:, 1:2] ** 2
+
+
+@pytest.fixture(autouse=True, scope="module")
+def one_thread():
+    """The toys are too small for more."""
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(threads)
+
+
+def toy(dropout=0.3):
+    torch.manual_seed(1)
+    return nn.Sequential(nn.Linear(3, 8), nn.ReLU(), nn.Dropout(dropout), nn.Linear(8, 1))
+
+
+def squared(module, batch):
+    return (module(X[batch]) - Y[batch]).square().mean()
+
+
+def evaluate(module):
+    with torch.no_grad():
+        return {"score": -float(squared(module, np.arange(50)))}
+
+
+def scripted(*scores):
+    """An evaluation that gives these figures, one an epoch."""
+    following = iter(scores)
+    return lambda module: {"score": next(following)}
+
+
+def fitting(*, module=None, loss=squared, evaluation=evaluate, batch_size=16, state=None, **options):
+    options = {"epochs": 6, "patience": 10, "learning_rate": 0.01, "seed": 5, "select": "score"} | options
+    batches = epoch_batches(50, batch_size, options["seed"])
+    return fit(module or toy(), batches, loss, evaluation, FitConfig(**options), state=state)
+
+
+def figures(state):
+    """The history without the clock."""
+    return [{name: value for name, value in line.items() if name != "seconds"} for line in state.history]
+
+
+def tensors(state):
+    """Every number of a state, by name."""
+    moments = {f"{i}.{name}": v for i, m in state.optimizer["state"].items() for name, v in m.items()}
+    parts = {"weights": state.weights, "best": state.best, "average": state.average, "moments": moments}
+    return {f"{part}/{name}": tensor for part, named in parts.items() for name, tensor in named.items()}
+
+
+def assert_equal(a, b):
+    assert tensors(a).keys() == tensors(b).keys()
+    assert [name for name, tensor in tensors(a).items() if not torch.equal(tensor, tensors(b)[name])] == []
+    assert figures(a) == figures(b)
+    assert a.best_epoch == b.best_epoch
+
+
+def same(a, b):
+    """Whether two modules' weights are equal, bit by bit."""
+    return a.keys() == b.keys() and all(torch.equal(a[name], b[name]) for name in a)
+
+
+# ----------------------------------------------------------------------------------------------------------- an epoch
+
+
+def test_it_learns():
+    history = list(fitting(epochs=30, learning_rate=0.03))[-1].history
+    assert [line["epoch"] for line in history] == list(range(1, 31))
+    assert history[-1]["loss"] < 0.5 * history[0]["loss"]
+    assert history[-1]["score"] > 0.5 * history[0]["score"]  # both below zero
+    assert all(line["seconds"] > 0 for line in history)
+
+
+def test_the_loss_of_an_epoch_is_the_mean_over_its_rows():
+    """The last batch is shorter and counts for less."""
+    seen = []
+
+    def noted(module, batch):
+        value = squared(module, batch)
+        seen.append((len(batch), value.item()))
+        return value
+
+    (state,) = fitting(loss=noted, epochs=1)
+    assert [rows for rows, _ in seen] == [16, 16, 16, 2]
+    assert state.line["loss"] == pytest.approx(sum(rows * value for rows, value in seen) / 50)
+
+
+@pytest.mark.parametrize("average", [0.0, 0.9])
+def test_dropout_acts_in_training_and_not_in_evaluation(average):
+    modes = {"loss": [], "evaluation": []}
+
+    def noted(name, function):
+        def wrapped(module, *batch):
+            modes[name].append({part.training for part in module.modules()})
+            return function(module, *batch)
+
+        return wrapped
+
+    list(fitting(loss=noted("loss", squared), evaluation=noted("evaluation", evaluate), epochs=2, average=average))
+    assert modes == {"loss": [{True}] * 8, "evaluation": [{False}] * 2}
+
+
+def test_one_step_of_adam_with_decoupled_decay_by_hand():
+    module = toy(dropout=0.0)
+    before = deepcopy(module)
+    squared(before, np.arange(50)).backward()
+    (state,) = fitting(module=module, batch_size=50, epochs=1, learning_rate=0.1, weight_decay=0.5)
+    for name, weight in before.named_parameters():
+        # The first step of Adam, its moments freed of their bias, goes by the sign of the gradient.
+        step = weight.grad / (weight.grad.abs() + 1e-8)
+        torch.testing.assert_close(state.weights[name], weight.detach() * (1 - 0.1 * 0.5) - 0.1 * step)
+
+
+def test_a_loss_that_is_not_finite_ends_the_fit():
+    epochs = []
+
+    def broken(module, batch):
+        return squared(module, batch) * (float("nan") if epochs else 1)
+
+    states = fitting(loss=broken)
+    epochs.append(next(states).line["epoch"])
+    with pytest.raises(WorkError, match="epoch 2: wanted a finite loss, found nan; lower the learning rate"):
+        next(states)
+
+
+# ------------------------------------------------------------------------------------------------------------ batches
+
+
+def test_every_row_is_met_once_an_epoch():
+    batches = epoch_batches(10, 4, seed=0)
+    for epoch in (1, 2):
+        found = list(batches(epoch))
+        assert [len(batch) for batch in found] == [4, 4, 2]
+        assert sorted(np.concatenate(found)) == list(range(10))
+
+
+def test_seed_and_epoch_alone_decide_the_order():
+    def order(seed, epoch, batch_size=7):
+        return np.concatenate(list(epoch_batches(40, batch_size, seed)(epoch))).tolist()
+
+    batches = epoch_batches(40, 7, seed=1)
+    list(batches(3)), torch.manual_seed(9), np.random.default_rng().random()
+    assert np.concatenate(list(batches(2))).tolist() == order(1, 2) == order(1, 2, batch_size=40)
+    assert len({tuple(order(seed, epoch)) for seed in (0, 1, 2) for epoch in (1, 2, 3)}) == 9
+
+
+# --------------------------------------------------------------------------------------------------- stopping and best
+
+
+@pytest.mark.parametrize(
+    ("scores", "patience", "epochs", "best"),
+    [
+        ([1, 3, 2, 2.5, 0, 9], 3, 5, 2),
+        ([3, 2, 1, 9], 1, 2, 1),
+        ([1, 2, 3, 4, 5, 6], 1, 6, 6),
+        ([1, 2, 2, 2, 9, 9], 2, 4, 2),  # as good is not better
+        ([-3, -1, -2, -2, -2, 0], 4, 6, 6),
+    ],
+)
+def test_it_stops_when_the_best_epoch_is_long_ago(scores, patience, epochs, best):
+    states = list(fitting(evaluation=scripted(*scores), patience=patience))
+    assert (len(states), states[-1].best_epoch) == (epochs, best)
+    assert [line["score"] for line in states[-1].history] == scores[:epochs]
+
+
+def test_the_best_weights_are_those_of_the_best_epoch():
+    states = list(fitting(evaluation=scripted(1, 3, 2, 4, 0, 0)))
+    assert [state.best_epoch for state in states] == [1, 2, 2, 4, 4, 4]
+    for state in states:
+        assert same(state.best, states[state.best_epoch - 1].weights)
+    assert not same(states[3].weights, states[5].weights)
+
+
+def test_a_figure_that_is_no_number_is_never_the_best():
+    nan = float("nan")
+    states = list(fitting(evaluation=scripted(nan, 1, nan, 2, nan, nan)))
+    assert [state.best_epoch for state in states][1:] == [2, 2, 4, 4, 4]
+
+
+def test_states_do_not_change_after_they_are_yielded():
+    states, copies = [], []
+    for state in fitting(average=0.9):
+        states.append(state)
+        copies.append(deepcopy(state))
+    for state, copy in zip(states, copies, strict=True):
+        assert_equal(state, copy)
+    assert not any(same(a.weights, b.weights) for a, b in pairwise(states))
+
+
+# ------------------------------------------------------------------------------------------------------ moving average
+
+
+def test_the_moving_average_by_hand():
+    """One step an epoch, so that the weights of every step are known."""
+    wanted = None
+    for state in fitting(batch_size=50, average=0.75):
+        weights = state.weights
+        wanted = weights if wanted is None else {k: 0.75 * wanted[k] + 0.25 * weights[k] for k in weights}
+        for name, weight in wanted.items():
+            torch.testing.assert_close(state.average[f"module.{name}"], weight)
+
+
+def test_the_moving_average_is_what_is_evaluated_and_kept():
+    seen = []
+
+    def noted(module):
+        seen.append(deepcopy(module.state_dict()))
+        return {"score": len(seen)}
+
+    for state in fitting(evaluation=noted, average=0.9, epochs=3):
+        assert same(state.best, seen[-1])
+        assert not same(state.best, state.weights)
+        assert all(torch.equal(weight, state.average[f"module.{name}"]) for name, weight in state.best.items())
+
+
+# ------------------------------------------------------------------------------------------------------------ going on
+
+
+@pytest.mark.parametrize("average", [0.0, 0.9])
+@pytest.mark.parametrize("stopped", [1, 3])
+def test_a_fit_that_goes_on_equals_one_that_never_stopped(average, stopped):
+    undisturbed = list(fitting(average=average, weight_decay=0.1))
+    saved = undisturbed[stopped - 1].to_bytes()
+    torch.manual_seed(99)
+    state = FitState.from_bytes(saved)
+    *_, last = fitting(module=toy(), average=average, weight_decay=0.1, state=state)
+    assert_equal(last, undisturbed[-1])
+
+
+def test_patience_counts_over_the_stop():
+    state = list(fitting(evaluation=scripted(3, 1, 1), patience=5, epochs=3))[-1]
+    states = list(fitting(evaluation=scripted(1, 1, 1, 1), patience=5, epochs=20, state=state))
+    assert [state.line["epoch"] for state in states] == [4, 5, 6]
+    assert same(states[-1].best, state.best)
+    assert list(fitting(patience=5, epochs=20, state=states[-1])) == []
+
+
+def test_one_state_can_be_gone_on_from_twice():
+    state = next(fitting(average=0.9))
+    first, second = (list(fitting(average=0.9, state=state))[-1] for _ in range(2))
+    assert_equal(first, second)
+
+
+def test_what_the_evaluation_draws_changes_nothing():
+    def drawing(module):
+        torch.rand(7)
+        return evaluate(module)
+
+    assert_equal(list(fitting(evaluation=drawing))[-1], list(fitting())[-1])
+
+
+def test_the_seed_decides_dropout():
+    whole = {"batch_size": 50, "epochs": 1}  # one batch: the order of the rows plays no part
+    first, again, other = (next(fitting(seed=seed, **whole)).weights for seed in (1, 1, 2))
+    assert same(first, again)
+    assert not all(torch.allclose(first[name], other[name], atol=1e-4) for name in first)
+
+
+def test_a_state_in_bytes_is_the_same_state():
+    state = list(fitting(average=0.9, epochs=2))[-1]
+    read = FitState.from_bytes(state.to_bytes())
+    assert_equal(read, state)
+    assert read.history == state.history
+    assert {t.dtype for t in tensors(read).values()} == {torch.float32, torch.int64}
+
+
+# --------------------------------------------------------------------------------------------------- several processes
+
+
+def test_one_process_has_the_whole_batch():
+    batch = np.arange(5)
+    assert shard(batch).tolist() == batch.tolist()
+    rows = torch.ones(5, 2)
+    assert gather(rows, 5) is rows
+
+
+def read_state(file):
+    return FitState.from_bytes(file.read_bytes())
+
+
+@pytest.fixture(scope="module")
+def two(tmp_path_factory):
+    """The folder that two processes left their results in."""
+    folder = tmp_path_factory.mktemp("two")
+    mp.spawn(two_processes.run, args=(str(folder),), nprocs=2)
+    return folder
+
+
+@pytest.mark.parametrize(("loss", "rows", "average"), two_processes.CASES)
+def test_two_processes_equal_one(two, loss, rows, average):
+    one, gradients = two_processes.fitted(loss, rows, average)
+    name = f"{loss}-{rows}-{average}"
+    first, second = (read_state(two / f"{name}-{rank}") for rank in (0, 1))
+    assert_equal(first, second)
+    for part in ("weights", "best", "average"):
+        found, wanted = getattr(first, part), getattr(one, part)
+        assert found.keys() == wanted.keys()
+        for key in wanted:
+            torch.testing.assert_close(found[key], wanted[key], rtol=0, atol=1e-5)
+    # Adam forgives a gradient that is larger or smaller by a factor.
+    for key, gradient in load_file(two / f"{name}-gradients-0").items():
+        torch.testing.assert_close(gradient, gradients[int(key)], rtol=1e-3, atol=1e-5)
+    assert first.best_epoch == one.best_epoch
+    for line, wanted in zip(figures(first), figures(one), strict=True):
+        assert line == pytest.approx(wanted, abs=1e-3)
+
+
+def test_two_processes_go_on_as_if_never_stopped(two):
+    for rank in (0, 1):
+        assert_equal(*(read_state(two / f"{name}-{rank}") for name in ("resumed", "undisturbed")))
+
+
+@pytest.mark.parametrize("rows", two_processes.SHARES)
+def test_gathered_shards_are_the_batch_and_its_gradient(two, rows):
+    whole = two_processes.whole(rows).requires_grad_()
+    two_processes.of_batch(whole).backward()
+    parts = [load_file(two / f"gather-{rows}-{rank}") for rank in (0, 1)]
+    assert [len(part["gradient"]) for part in parts] == [rows - rows // 2, rows // 2]
+    for part in parts:
+        torch.testing.assert_close(part["batch"], whole.detach(), rtol=0, atol=0)
+    torch.testing.assert_close(torch.cat([part["gradient"] for part in parts]), whole.grad)
+
+
+def test_both_processes_stop_by_the_figures_of_the_first(two):
+    assert [load_file(two / f"stop-{rank}")["epochs"].tolist() for rank in (0, 1)] == [[2, 4], [2, 4]]
+
+
+def test_dropout_differs_in_every_process_and_epoch(two):
+    assert len({x for rank in (0, 1) for x in load_file(two / f"stop-{rank}")["drawn"].tolist()}) == 8

@@ -1,0 +1,116 @@
+"""What each of two processes runs in `test_fit.py`; spawned processes import it by name."""
+
+import os
+from contextlib import suppress
+from datetime import timedelta
+from pathlib import Path
+
+import numpy as np
+import torch
+import torch.distributed as dist
+from safetensors.torch import save_file
+from torch import nn
+from torch.nn.parallel import DistributedDataParallel
+
+from raycase.fit import FitConfig, FitState, epoch_batches, fit, gather, shard
+from raycase.losses import Loss
+from raycase.projection import PairVectors, Recipe, fit_projector
+from raycase.projector import Activation
+from raycase.schema import WorkError
+
+# 37 pairs: the last batch of 16 has five. 33: it has one, and one process has none.
+CASES = [(loss, rows, 0.0) for loss in Loss for rows in (37, 33)] + [(Loss.SQUARED, 37, 0.9)]
+SHARES = (5, 2, 1)  # rows of the batches that are gathered
+
+
+def pairs(rows, seed=0):
+    """Random vectors and ratings."""
+    random = np.random.default_rng(seed)
+    return PairVectors(
+        vectors=random.standard_normal((60, 12)).astype(np.float32),
+        places=random.integers(0, 60, (rows, 2)),
+        ratings=random.integers(1, 6, rows).astype(np.float32),
+    )
+
+
+def fitted(loss, rows, average, wrap=lambda module: module):
+    """The state after three epochs, and the gradient of the last step."""
+    wrapped = []
+
+    def keep(module):
+        wrapped.append(wrap(module))
+        return wrapped[0]
+
+    *_, state = _fitting(keep, rows, loss=loss, dropout=0.0, average=average)
+    return state, [parameter.grad for parameter in wrapped[0].parameters()]
+
+
+def stopped_and_gone_on():
+    """Two last states with dropout: never stopped, and gone on after the first epoch from what was saved."""
+    first, *_, undisturbed = _fitting(DistributedDataParallel, 37, dropout=0.3)
+    *_, resumed = _fitting(DistributedDataParallel, 37, dropout=0.3, state=FitState.from_bytes(first.to_bytes()))
+    return undisturbed, resumed
+
+
+def _fitting(wrap, rows, state=None, **options):
+    shape = {"dim": 6, "layers": 2, "hidden": 10, "activation": Activation.SILU}
+    recipe = Recipe(batch_size=16, epochs=3, **shape, **options)
+    return fit_projector(pairs(rows), pairs(40, seed=1), recipe, seed=3, wrap=wrap, state=state)
+
+
+def gathered(rows):
+    """What `gather` gives for a batch of so many rows, and the gradient of this process's shard."""
+    part = torch.from_numpy(shard(whole(rows).numpy())).requires_grad_()
+    batch = gather(part, rows)
+    of_batch(batch).backward()
+    return {"batch": batch.detach(), "gradient": part.grad}
+
+
+def whole(rows):
+    """A batch of vectors."""
+    return torch.from_numpy(np.random.default_rng(rows).standard_normal((rows, 3)))
+
+
+def of_batch(batch):
+    """A loss in which every row meets every other."""
+    return (batch @ batch.T).sin().sum()
+
+
+def stopped_by_the_first():
+    """Epochs after which both processes stop, where the figures of the first one stop getting better; what dropout
+    would have drawn."""
+    figures = iter([1.0, 2.0, 1.0, 1.0, 1.0])
+    drawn = []
+
+    def evaluate(module):
+        assert dist.get_rank() == 0, "only the first process evaluates"
+        return {"spearman": next(figures)}
+
+    def loss(module, batch):
+        drawn.append(torch.rand(1))
+        return module(torch.ones(1, 2)).sum()
+
+    config = FitConfig(epochs=5, patience=2, learning_rate=0.1)
+    *_, state = fit(DistributedDataParallel(nn.Linear(2, 1)), epoch_batches(4, 4, 0), loss, evaluate, config)
+    return {"epochs": torch.tensor([state.best_epoch, len(state.history)]), "drawn": torch.cat(drawn)}
+
+
+def run(rank, folder):
+    """Leave a file for each case, `NAME-RANK`; a case whose fit fails leaves none."""
+    os.environ["GLOO_SOCKET_IFNAME"] = "lo"
+    torch.set_num_threads(1)
+    meeting = f"file://{folder}/meeting"
+    dist.init_process_group("gloo", init_method=meeting, rank=rank, world_size=2, timeout=timedelta(seconds=60))
+    for rows in SHARES:
+        save_file(gathered(rows), Path(folder) / f"gather-{rows}-{rank}")
+    save_file(stopped_by_the_first(), Path(folder) / f"stop-{rank}")
+    for name, state in zip(("undisturbed", "resumed"), stopped_and_gone_on(), strict=True):
+        (Path(folder) / f"{name}-{rank}").write_bytes(state.to_bytes())
+    for loss, rows, average in CASES:
+        with suppress(WorkError):
+            state, gradients = fitted(loss, rows, average, wrap=DistributedDataParallel)
+            name = f"{loss}-{rows}-{average}"
+            (Path(folder) / f"{name}-{rank}").write_bytes(state.to_bytes())
+            named = {str(i): gradient for i, gradient in enumerate(gradients)}
+            save_file(named, Path(folder) / f"{name}-gradients-{rank}")
+    dist.destroy_process_group()
