@@ -32,7 +32,7 @@ from raycase.report import write_report
 from raycase.request import Compute
 from raycase.schema import CONDITION, RequestError
 from raycase.scores import DIRECTIONS, compare, figures, worst_pairs
-from raycase.storage import Place, place
+from raycase.storage import Place, check_paths, place
 from raycase.systems import resolve
 from raycase.systems.case import CaseConfig
 from raycase.vectors import pair_vectors
@@ -91,8 +91,11 @@ def evaluate(job: EvaluateJob, *, embed_pairs: Callable[..., PairVectors] = pair
     `embed_pairs` gives the vectors before g; by default the main job embeds what the cache lacks.
     """
     began = time.time()
+    check_paths({"--data": job.data, "--output": job.output, "--cases": job.cases, "--cache": job.cache})
     folder = open_report_folder(job.output)
     check_plots()
+    if job.seed < 0:
+        raise RequestError(f"--seed: wanted 0 or more, found {job.seed}")
     if job.resamples < 100:
         raise RequestError(f"--resamples: wanted at least 100 for an interval of 95 %, found {job.resamples}")
     rated = read_rated(job.data, "--data")
@@ -123,7 +126,7 @@ def evaluate(job: EvaluateJob, *, embed_pairs: Callable[..., PairVectors] = pair
         "models": [part | {"cases": study} for (part, _), study in zip(found, studies, strict=True)],
         "comparison": [
             {"model": model.name, "against": models[0].name}
-            | compare(scores_N, found[0][1], rated.ratings, resamples=job.resamples, seed=job.seed)
+            | compare(scores_N, found[0][1], rated, resamples=job.resamples, seed=job.seed)
             for model, (_, scores_N) in zip(models[1:], found[1:], strict=True)
         ],
         "ablation": [ablation(m.config, rated, vectors_of(m)) for m in encoders.values()] if job.ablate else [],
@@ -176,16 +179,22 @@ def find_models(job: EvaluateJob) -> list[Model]:
         configs.append(config)
     short = tuple(c.folder.name if c.folder else name for c, name in zip(configs, job.model, strict=True))
     names = short if len(set(short)) == len(short) else job.model
-    parents = [c.folder.parent for c in configs if c.folder] or [Path(job.output).expanduser().absolute().parent]
+    caches = [_cache_beside(c.folder) for c in configs if c.folder] or [_cache_beside(Path(job.output).absolute())]
     return [
         Model(
             name=name,
             config=config,
             projector=load_projector(config.projector, config.folder) if config.projector and config.folder else None,
-            cache=place(job.cache or str((config.folder.parent if config.folder else parents[0]) / "cache")),
+            cache=place(job.cache or str(_cache_beside(config.folder) if config.folder else caches[0])),
         )
         for name, config in zip(names, configs, strict=True)
     ]
+
+
+def _cache_beside(folder: Path) -> Path:
+    """Where training put its vectors: beside the folder, or for the best of a sweep beside the sweep's."""
+    above = folder.parent.parent / "cache"
+    return above if above.exists() and not (folder.parent / "cache").exists() else folder.parent / "cache"
 
 
 def read_cases(uri: str) -> Cases:

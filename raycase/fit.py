@@ -8,7 +8,7 @@ from __future__ import annotations
 import json
 import math
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from copy import deepcopy
 from dataclasses import dataclass, field
 from typing import Any
@@ -126,7 +126,7 @@ def fit(
             raise WorkError(f"epoch {epoch}: wanted a finite loss, found {total}; lower the learning rate")
         scores = _evaluate(chosen, evaluate)
         history.append({"epoch": epoch, "loss": total / rows, **scores, "seconds": time.perf_counter() - began})
-        if not best_epoch or _score(history[-1], config) > _score(history[best_epoch - 1], config):
+        if best_epoch_of(history, config.select) == epoch:
             best_epoch, best = epoch, _copy(chosen)
         yield FitState(
             weights=_copy(inner),
@@ -149,9 +149,10 @@ def epoch_batches(rows: int, batch_size: int, seed: int) -> Batches:
     return batches
 
 
-def _score(line: dict[str, float], config: FitConfig) -> float:
-    """What early stopping compares; a figure that does not exist (NaN) is below all others."""
-    return -math.inf if math.isnan(line[config.select]) else line[config.select]
+def best_epoch_of(history: Sequence[dict[str, float]], select: str = "spearman") -> int:
+    """The first epoch with the best figure, counted from 1; one that does not exist (NaN) is below all others."""
+    scores = [-math.inf if math.isnan(line[select]) else line[select] for line in history]
+    return 1 + scores.index(max(scores))
 
 
 def _seed(*parts: int) -> int:

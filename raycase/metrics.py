@@ -40,10 +40,19 @@ def spearman(scores_N: np.ndarray, ratings_N: np.ndarray) -> float:
 
 
 def bootstrap_interval(
-    metric: Correlation, scores_N: np.ndarray, ratings_N: np.ndarray, *, resamples: int = 1000, seed: int = 0
+    metric: Correlation,
+    scores_N: np.ndarray,
+    ratings_N: np.ndarray,
+    *,
+    groups_N: np.ndarray | None = None,
+    resamples: int = 1000,
+    seed: int = 0,
 ) -> tuple[float, float]:
-    """95 % interval of a metric over pairs, by the percentile bootstrap."""
-    values_R = _resampled(metric, [scores_N], ratings_N, resamples, seed)[0]
+    """95 % interval of a metric over pairs, by the percentile bootstrap.
+
+    Pairs of one group (equal values in `groups_N`) are drawn together: they are not independent.
+    """
+    values_R = _resampled(metric, [scores_N], ratings_N, groups_N, resamples, seed)[0]
     low, high = np.nanpercentile(values_R, [2.5, 97.5])
     return float(low), float(high)
 
@@ -54,12 +63,13 @@ def paired_bootstrap(
     others_N: np.ndarray,
     ratings_N: np.ndarray,
     *,
+    groups_N: np.ndarray | None = None,
     resamples: int = 1000,
     seed: int = 0,
 ) -> dict[str, float]:
     """The difference of two systems' metric over the same pairs: `difference`, `low`, `high` (95 %), and `p`, the
     two-sided share of resamples in which the sign is not the difference's."""
-    a_R, b_R = _resampled(metric, [scores_N, others_N], ratings_N, resamples, seed)
+    a_R, b_R = _resampled(metric, [scores_N, others_N], ratings_N, groups_N, resamples, seed)
     differences_R = a_R - b_R
     difference = metric(scores_N, ratings_N) - metric(others_N, ratings_N)
     if np.isnan(difference):
@@ -75,11 +85,22 @@ def paired_bootstrap(
 
 
 def _resampled(
-    metric: Correlation, systems: Sequence[np.ndarray], ratings_N: np.ndarray, resamples: int, seed: int
+    metric: Correlation,
+    systems: Sequence[np.ndarray],
+    ratings_N: np.ndarray,
+    groups_N: np.ndarray | None,
+    resamples: int,
+    seed: int,
 ) -> np.ndarray:
-    """The metric of each system over the same resamples of the pairs: (systems, R)."""
+    """The metric of each system over the same resamples of the groups: (systems, R)."""
     random = np.random.default_rng(seed)
-    draws = [random.integers(0, len(ratings_N), len(ratings_N)) for _ in range(resamples)]
+    if groups_N is None:
+        draws = [random.integers(0, len(ratings_N), len(ratings_N)) for _ in range(resamples)]
+    else:
+        order_N = np.argsort(groups_N, kind="stable")
+        members = np.split(order_N, np.flatnonzero(np.diff(groups_N[order_N])) + 1)
+        chosen = (random.integers(0, len(members), len(members)) for _ in range(resamples))
+        draws = [np.concatenate([members[group] for group in groups]) for groups in chosen]
     return np.array([[metric(scores_N[draw], ratings_N[draw]) for draw in draws] for scores_N in systems])
 
 

@@ -8,6 +8,7 @@ from typing import Any
 
 from raycase.projector import WEIGHTS, Projector
 from raycase.schema import RequestError
+from raycase.storage import place
 from raycase.systems.case import CaseConfig, save
 
 SYSTEM, METRICS, CARD = "raycase.json", "metrics.json", "README.md"
@@ -18,6 +19,8 @@ def open_model_folder(folder: Path, fingerprint: str, *, overwrite: bool = False
 
     Raises RequestError where the folder holds another model and `overwrite` is not said.
     """
+    if folder.exists() and not folder.is_dir():
+        raise RequestError(f"--output: wanted a folder, found the file {folder}")
     if overwrite or not any((folder / name).exists() for name in (SYSTEM, METRICS, WEIGHTS, CARD)):
         return None
     try:
@@ -35,10 +38,10 @@ def open_model_folder(folder: Path, fingerprint: str, *, overwrite: bool = False
 
 def write_model_folder(folder: Path, config: CaseConfig, projector: Projector, metrics: dict[str, Any]) -> None:
     """Write the model; `raycase.json` comes last, for it is what makes the folder a model."""
-    folder.mkdir(parents=True, exist_ok=True)
-    (folder / SYSTEM).unlink(missing_ok=True)
-    (folder / METRICS).write_text(json.dumps(metrics, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
-    (folder / CARD).write_text(_card(folder.name, config, projector, metrics), encoding="utf-8")
+    root = place(str(folder))
+    (root / SYSTEM).remove()
+    (root / METRICS).put_json(metrics)
+    (root / CARD).put(_card(folder.name, config, projector, metrics).encode())
     save(folder, config, projector)
 
 

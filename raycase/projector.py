@@ -9,10 +9,11 @@ from typing import Any
 
 import torch
 from safetensors import SafetensorError
-from safetensors.torch import load_file, save_file
+from safetensors.torch import load_file, save
 from torch import nn
 
 from raycase.schema import RequestError
+from raycase.storage import place
 
 WEIGHTS = "projector.safetensors"
 
@@ -71,7 +72,7 @@ class Projector(nn.Sequential):
 
 def save_projector(projector: Projector, folder: Path) -> dict[str, Any]:
     """Write `projector.safetensors`; returns what `raycase.json` keeps of it."""
-    save_file(projector.state_dict(), folder / WEIGHTS)
+    place(str(folder / WEIGHTS)).put(save(projector.state_dict()))
     return asdict(projector.config)
 
 

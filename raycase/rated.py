@@ -54,6 +54,19 @@ class RatedPairs:
         ]
         return np.array(columns, dtype=np.int64).T
 
+    @property
+    def triples(self) -> list[tuple[str, str, str]]:
+        """(sentence, sentence, condition) of each pair, the sentences in one order: what makes a pair the same pair."""
+        both = zip(self.sentences1, self.sentences2, self.conditions, strict=True)
+        return [(*sorted((first, second)), condition) for first, second, condition in both]  # type: ignore[misc]
+
+    @cached_property
+    def groups(self) -> np.ndarray:
+        """(N,) int64: equal for pairs of the same two sentences, which C-STS rates under two conditions."""
+        names: dict[tuple[str, ...], int] = {}
+        both = zip(self.sentences1, self.sentences2, strict=True)
+        return np.array([names.setdefault(tuple(sorted(pair)), len(names)) for pair in both], dtype=np.int64)
+
     @cached_property
     def sha256(self) -> str:
         """Of what is embedded: the ratings have no part in it."""

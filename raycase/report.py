@@ -28,7 +28,7 @@ def render(metrics: dict[str, Any]) -> str:
         f"# {', '.join(model['name'] for model in models)} on {data['file']}",
         f"Conditional semantic textual similarity: the cosine of two sentences' vectors under a condition, against "
         f"people's rating; {data['rows']:,} pairs, to {data['not_applicable']:,} of which the condition does not apply "
-        f"(label -1). Correlations are x 100, with 95 % intervals of the bootstrap over pairs.",
+        f"(label -1). Correlations are x 100, with 95 % intervals of the bootstrap over sentence pairs.",
         _summary(models),
         *(["## Differences", _comparison(metrics)] if metrics["comparison"] else []),
         "## Vectors",

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
@@ -15,7 +14,7 @@ from raycase.output import Output, output_at, read_job
 from raycase.pooling import Pooling
 from raycase.reading import Columns, Span, cut, find_columns, peek, plan_file, read_conditions
 from raycase.schema import RequestError
-from raycase.storage import PACKAGE, UnitFile, gaps
+from raycase.storage import PACKAGE, UnitFile, check_paths, gaps
 from raycase.systems import resolve
 from raycase.systems.protocols import SystemConfig
 from raycase.units import EncodeSettings, Piece
@@ -145,13 +144,7 @@ def check(job: EmbedJob, model: SystemConfig | None = None) -> Request:
         wanted = "--conditions, --condition-column or --unconditional"
         raise RequestError(f"wanted one of {wanted}, found {' and '.join(ways) or 'none'}")
     _check_numbers(job)
-    if "RAY_JOB_CONFIG_JSON_ENV_VAR" in os.environ:
-        for flag, uri in (("--input", asked), ("--output", output)):
-            if "://" not in uri and not uri.startswith((PACKAGE, "/", "~")):
-                raise RequestError(
-                    f"{flag}: wanted an absolute path or a URI, found {uri!r}: "
-                    "a submitted job runs in a folder that Ray removes"
-                )
+    check_paths({"--input": asked, "--output": output})
     listed = tuple(read_conditions(conditions)) if conditions else None
     folder = output_at(output)
     own = tuple(part.uri for part in (folder.embeddings, folder.rejected, folder.manifest_files))

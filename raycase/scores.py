@@ -42,7 +42,7 @@ def figures(vectors_PD: np.ndarray, rated: RatedPairs, *, resamples: int, seed: 
     to_mean_P = cosines_to_mean(vectors_PD)
     return {
         "dim": int(vectors_PD.shape[1]),
-        **correlations(scores_N, rated.ratings, resamples=resamples, seed=seed),
+        **correlations(scores_N, rated, resamples=resamples, seed=seed),
         "isotropy": isotropy(vectors_PD, directions=DIRECTIONS, seed=seed),
         "to_mean": {
             "mean": float(to_mean_P.mean()),
@@ -60,30 +60,39 @@ def points(scores_N: np.ndarray, ratings_N: np.ndarray) -> dict[str, float | Non
 
 
 def correlations(
-    scores_N: np.ndarray, ratings_N: np.ndarray, *, resamples: int, seed: int
+    scores_N: np.ndarray, rated: RatedPairs, *, resamples: int, seed: int
 ) -> dict[str, dict[str, float] | None]:
-    """Each of `CORRELATIONS` with its 95 % interval: value, low, high."""
+    """Each of `CORRELATIONS` with its 95 % interval: value, low, high. Resampled by sentence pair."""
+    ratings_N = rated.ratings
     values = points(scores_N, ratings_N)
     found: dict[str, dict[str, float] | None] = {}
     for name, metric, kept in _over(ratings_N):
         value, found[name] = values[name], None
         if value is not None:
-            low, high = bootstrap_interval(metric, scores_N[kept], ratings_N[kept], resamples=resamples, seed=seed)
+            low, high = bootstrap_interval(
+                metric,
+                scores_N[kept],
+                ratings_N[kept],
+                groups_N=rated.groups[kept],
+                resamples=resamples,
+                seed=seed,
+            )
             found[name] = {"value": value, "low": 100 * low, "high": 100 * high}
     return found
 
 
 def compare(
-    scores_N: np.ndarray, others_N: np.ndarray, ratings_N: np.ndarray, *, resamples: int, seed: int
+    scores_N: np.ndarray, others_N: np.ndarray, rated: RatedPairs, *, resamples: int, seed: int
 ) -> dict[str, dict[str, float] | None]:
     """Each of `CORRELATIONS` minus that of the others, over the same resamples: difference, low, high (95 %), p."""
+    ratings_N = rated.ratings
     both = points(scores_N, ratings_N), points(others_N, ratings_N)
     found: dict[str, dict[str, float] | None] = {}
     for name, metric, kept in _over(ratings_N):
         found[name] = None
         if both[0][name] is not None and both[1][name] is not None:
             pairs = (scores_N[kept], others_N[kept], ratings_N[kept])
-            paired = paired_bootstrap(metric, *pairs, resamples=resamples, seed=seed)
+            paired = paired_bootstrap(metric, *pairs, groups_N=rated.groups[kept], resamples=resamples, seed=seed)
             found[name] = {key: value if key == "p" else 100 * value for key, value in paired.items()}
     return found
 

@@ -11,7 +11,7 @@ import os
 import posixpath
 import re
 import uuid
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -117,7 +117,7 @@ def place(uri: str) -> Place:
             "job.json: give them by environment, profile or role"
         )
     if "://" not in uri:
-        uri = str(Path(uri).expanduser().absolute())
+        uri = os.path.abspath(Path(uri).expanduser())  # without "..": one folder has one name
     try:
         fs, path = fsspec.core.url_to_fs(uri, **options)
     except (ValueError, ImportError) as error:
@@ -125,6 +125,17 @@ def place(uri: str) -> Place:
             f"{without_credentials(uri)}: wanted a local path or a URI that fsspec knows; {error}"
         ) from error
     return Place(fs, path.rstrip("/"))
+
+
+def check_paths(paths: Mapping[str, str | None]) -> None:
+    """Raise RequestError for a relative path (by its flag) in a submitted job: its folder is Ray's, and temporary."""
+    for flag, uri in paths.items():
+        relative = uri is not None and "://" not in uri and not uri.startswith((PACKAGE, "/", "~"))
+        if relative and "RAY_JOB_CONFIG_JSON_ENV_VAR" in os.environ:
+            raise RequestError(
+                f"{flag}: wanted an absolute path or a URI, found {uri!r}: "
+                "a submitted job runs in a folder that Ray removes"
+            )
 
 
 def without_credentials(uri: str) -> str:

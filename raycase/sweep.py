@@ -9,6 +9,7 @@ from __future__ import annotations
 import io
 import itertools
 import json
+import math
 import statistics
 from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass, fields, replace
@@ -19,15 +20,32 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.csv
 
+from raycase.fit import best_epoch_of
 from raycase.losses import Loss, RatingMap
 from raycase.output import parquet_bytes
 from raycase.projection import OUTPUT_DIM, RECIPE_FIELDS, Recipe
 from raycase.projector import Activation
+from raycase.prompts import parse_views
 from raycase.schema import RequestError
 from raycase.storage import Place, fingerprint, place
 
 DIMS = (50, *range(100, 1001, 100))  # Figure 4
 HIDDEN = (256, 768, 1024, 2048, 8192)  # appendix B
+
+CHOICES = (
+    "prompt",
+    "loss",
+    "rating_map",
+    "layers",
+    "hidden",
+    "activation",
+    "dim",
+    "dropout",
+    "learning_rate",
+    "weight_decay",
+    "batch_size",
+    "average",
+)
 
 # What the search chooses from. Lists: one of them; pairs: a number in between, log-uniform where marked.
 SPACE: dict[str, Any] = {
@@ -41,6 +59,7 @@ SPACE: dict[str, Any] = {
     "batch_size": [128, 256, 512, 1024],
     "rating_map": list(RatingMap),
 }
+WHOLE = {"layers", "hidden", "dim", "batch_size", "epochs", "patience"}
 ENUMS = {"activation": Activation, "loss": Loss, "rating_map": RatingMap}
 
 
@@ -115,9 +134,13 @@ def grid_of(uri: str, base: Recipe, prompt: str) -> list[Cell]:
 def _cell(base: Recipe, prompt: str, label: str, **choices: Any) -> Cell:
     try:
         typed: dict[str, Any] = {k: ENUMS[k](v) if k in ENUMS else v for k, v in choices.items()}
+        for name in typed.keys() & WHOLE:
+            if not isinstance(typed[name], int) and (name, typed[name]) != ("dim", None):
+                raise TypeError(f"wanted a whole number as {name}")
+        parse_views(prompt)
         recipe = replace(base, **typed)
         recipe.check()
-    except (TypeError, ValueError) as error:
+    except (AttributeError, TypeError, ValueError) as error:
         if isinstance(error, RequestError):
             raise
         raise RequestError(f"--grid: wanted values of a recipe, found {choices}: {error}") from error
@@ -177,14 +200,16 @@ class Trial:
     spearman_rated: float | None
     pearson: float | None
     best_epoch: int
-    epochs: int
+    epochs: int  # that were run
+    most_epochs: int
+    patience: int
     stopped: str  # patience, epochs, asha, or the error
     seconds: float  # of the fit alone
 
     def cell(self, base: Recipe) -> Cell:
-        """The trial's cell; what no sweep chooses (epochs, patience) is the base's."""
-        names = [n for n in RECIPE_FIELDS if n not in ("epochs", "patience")]
-        return _cell(base, self.prompt, self.name, **{n: getattr(self, n) for n in names})
+        """The trial's cell."""
+        values = {n: getattr(self, n) for n in RECIPE_FIELDS} | {"epochs": self.most_epochs}
+        return _cell(base, self.prompt, self.name, **values)
 
     def describe(self) -> str:
         """The choices in a line."""
@@ -209,25 +234,28 @@ def make_trial(
     cell: Cell, *, seed: int, phase: str, input_dim: int, history: Sequence[dict[str, float]], stopped: str
 ) -> Trial:
     """The line of a trial from the figures of its epochs."""
-    best = max(history, key=lambda line: line["spearman"], default={})
+    best = history[best_epoch_of(history) - 1] if history else {}
     shape = cell.recipe.projector(input_dim)
-    values = {k: v for k, v in cell.values.items() if k not in ("epochs", "patience")}
     return Trial(
-        **values | {"dim": shape.output_dim},
+        **cell.values | {"dim": shape.output_dim, "epochs": len(history), "most_epochs": cell.recipe.epochs},
         key=cell.key,
         name=cell.name,
         phase=phase,
         seed=seed,
         input_dim=input_dim,
         above_encoder=shape.output_dim > input_dim,
-        spearman=best.get("spearman"),
-        spearman_rated=best.get("spearman_rated"),
-        pearson=best.get("pearson"),
+        spearman=_figure(best.get("spearman")),
+        spearman_rated=_figure(best.get("spearman_rated")),
+        pearson=_figure(best.get("pearson")),
         best_epoch=int(best.get("epoch", 0)),
-        epochs=len(history),
         stopped=stopped,
         seconds=sum(line["seconds"] for line in history),
     )
+
+
+def _figure(value: float | None) -> float | None:
+    """None for one that does not exist (NaN): no file holds NaN."""
+    return None if value is None or math.isnan(value) else value
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -247,18 +275,13 @@ class Table:
 
     def write(self) -> list[Trial]:
         """Put `trials.parquet` and `trials.csv`, the best first; returns the trials."""
-        trials = sorted(self.read(), key=lambda t: -score_of(t))
+        trials = sorted(self.read(), key=lambda t: (t.spearman is None, -(t.spearman or 0)))
         table = pa.Table.from_pylist([asdict(t) for t in trials], schema=TRIALS_SCHEMA)
         (self.root / "trials.parquet").put(parquet_bytes(table))
         sink = io.BytesIO()
         pyarrow.csv.write_csv(table, sink)
         (self.root / "trials.csv").put(sink.getvalue())
         return trials
-
-
-def score_of(trial: Trial) -> float:
-    """What the sweep maximises; the lowest where the trial failed."""
-    return -200.0 if trial.spearman is None or np.isnan(trial.spearman) else trial.spearman
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -272,18 +295,27 @@ class CellScore:
         return self.trials[0]
 
     @property
-    def mean(self) -> float:
-        return statistics.fmean(score_of(t) for t in self.trials)
+    def scores(self) -> list[float]:
+        """Spearman of the seeds that did not fail."""
+        return [t.spearman for t in self.trials if t.spearman is not None]
 
     @property
-    def deviation(self) -> float:
-        """Sample standard deviation over the seeds; NaN for one seed."""
-        return statistics.stdev(score_of(t) for t in self.trials) if len(self.trials) > 1 else float("nan")
+    def mean(self) -> float:
+        """Over the seeds that did not fail; below everything where all did."""
+        return statistics.fmean(self.scores) if self.scores else -math.inf
+
+    @property
+    def deviation(self) -> float | None:
+        """Sample standard deviation over the seeds, where there are two."""
+        return statistics.stdev(self.scores) if len(self.scores) > 1 else None
 
     def text(self) -> str:
         """As it stands in tables."""
-        spread = f" ± {self.deviation:.2f}" if len(self.trials) > 1 else ""
-        return f"{self.mean:.2f}{spread}{'*' if self.first.above_encoder else ''}"
+        spread = f" ± {self.deviation:.2f}" if self.deviation is not None else ""
+        failed = len(self.trials) - len(self.scores)
+        lost = f" ({failed} of {len(self.trials)} failed)" if failed else ""
+        mark = "*" if self.first.above_encoder else ""
+        return (f"{self.mean:.2f}{spread}{mark}" if self.scores else "n/a") + lost
 
 
 def cell_scores(trials: Iterable[Trial]) -> list[CellScore]:
@@ -295,16 +327,26 @@ def cell_scores(trials: Iterable[Trial]) -> list[CellScore]:
     return sorted(scores, key=lambda s: -s.mean)
 
 
+def finished(trials: Iterable[Trial]) -> set[tuple[str, int]]:
+    """(key, seed) of the trials that a resumed sweep need not run; those that failed are tried again."""
+    return {(t.key, t.seed) for t in trials if t.spearman is not None}
+
+
 def finalists(trials: Sequence[Trial], count: int, seeds: Iterable[int]) -> list[tuple[str, int]]:
     """The (key, seed) that the best `count` cells of a search lack, for a mean over all `seeds`."""
     best = cell_scores(t for t in trials if t.phase == "search")[:count]
-    done = {(t.key, t.seed) for t in trials}
+    done = finished(trials)
     wanted = [(score.first.key, seed) for seed in seeds for score in best]
     return [pair for pair in wanted if pair not in done]
+
+
+def varied_choices(trials: Sequence[Trial]) -> list[str]:
+    """The choices in which trials differ."""
+    return [name for name in CHOICES if len({getattr(t, name) for t in trials}) > 1]
 
 
 def best_cell(trials: Sequence[Trial]) -> CellScore:
     """The cell with the best mean, among those with the most seeds: a single run differs by more than most cells do."""
     scores = cell_scores(trials)
-    most = max(len(s.trials) for s in scores)
-    return next(s for s in scores if len(s.trials) == most)
+    most = max(len(s.scores) for s in scores)
+    return next(s for s in scores if len(s.scores) == most)

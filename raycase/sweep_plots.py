@@ -7,25 +7,11 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from raycase.plots import png
-from raycase.sweep import Trial, cell_scores, score_of
+from raycase.sweep import Trial, cell_scores, varied_choices
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
-CHOICES = (
-    "prompt",
-    "loss",
-    "rating_map",
-    "layers",
-    "hidden",
-    "activation",
-    "dim",
-    "dropout",
-    "learning_rate",
-    "weight_decay",
-    "batch_size",
-    "average",
-)
 BLUE, ORANGE = "#0072B2", "#E69F00"
 COLUMNS, PANEL = 3, (3.2, 2.4)  # inches
 LONGEST = 14  # characters of a label
@@ -34,10 +20,16 @@ LONGEST = 14  # characters of a label
 def sweep_plots(trials: Sequence[Trial]) -> dict[str, bytes]:
     """PNGs by file name: `dimensions.png` where only the dimension varies, else `choices.png`."""
     kept = [t for t in trials if t.spearman is not None]
-    varied = [name for name in CHOICES if len({getattr(t, name) for t in kept}) > 1]
+    varied = varied_choices(kept)
     if varied == ["dim"]:
         return {"dimensions.png": _dimensions(kept)}
     return {"choices.png": _choices(kept, varied)} if varied else {}
+
+
+def score(trial: Trial) -> float:
+    """Spearman of a trial that did not fail."""
+    assert trial.spearman is not None
+    return trial.spearman
 
 
 def _dimensions(trials: Sequence[Trial]) -> bytes:
@@ -48,13 +40,11 @@ def _dimensions(trials: Sequence[Trial]) -> bytes:
     axes = figure.subplots()
     scores = sorted(cell_scores(trials), key=lambda s: s.first.dim)
     dims, means = [s.first.dim for s in scores], [s.mean for s in scores]
-    spreads = [s.deviation if len(s.trials) > 1 else 0.0 for s in scores]
+    spreads = [s.deviation or 0.0 for s in scores]
     low, high = ([m + sign * d for m, d in zip(means, spreads, strict=True)] for sign in (-1, 1))
     axes.fill_between(dims, low, high, color=BLUE, alpha=0.2, label="± standard deviation over the seeds")
     axes.plot(dims, means, "o-", color=BLUE, label="mean over the seeds")
-    axes.plot(
-        [t.dim for t in trials], [score_of(t) for t in trials], ".", color="0.5", markersize=4, label="single runs"
-    )
+    axes.plot([t.dim for t in trials], [score(t) for t in trials], ".", color="0.5", markersize=4, label="single runs")
     axes.axvline(scores[0].first.input_dim, color=ORANGE, linestyle="--", label="dimension of g's input")
     axes.set_xlabel("dimension of g's vectors")
     axes.set_ylabel("Spearman x 100, validation")
@@ -72,7 +62,7 @@ def _choices(trials: Sequence[Trial], varied: Sequence[str]) -> bytes:
     panels = figure.subplots(rows, min(COLUMNS, len(varied)), squeeze=False, sharey=True).ravel()
     for axes in panels[len(varied) :]:
         axes.set_visible(False)
-    best = sorted(score_of(t) for t in trials)
+    best = sorted(score(t) for t in trials)
     floor = best[len(best) // 10]  # the worst tenth would flatten the rest
     for place, (axes, name) in enumerate(zip(panels, varied, strict=False)):
         _panel(axes, trials, name)
@@ -90,15 +80,15 @@ def _panel(axes: Axes, trials: Sequence[Trial], name: str) -> None:
     if isinstance(values[0], str) or len(distinct) <= 11:
         places = [distinct.index(v) for v in values]
         axes.set_xticks(range(len(distinct)), [_label(v) for v in distinct], fontsize=7, rotation=30, ha="right")
-        groups = {float(i): [score_of(t) for t, p in zip(trials, places, strict=True) if p == i] for i in set(places)}
+        groups = {float(i): [score(t) for t, p in zip(trials, places, strict=True) if p == i] for i in set(places)}
     else:
         places = values
         if name == "learning_rate":
             axes.set_xscale("log")
         ordered = sorted(trials, key=lambda t: getattr(t, name))
         quarters = [ordered[len(ordered) * q // 4 : len(ordered) * (q + 1) // 4] for q in range(4)]
-        groups = {statistics.median(getattr(t, name) for t in q): [score_of(t) for t in q] for q in quarters if q}
-    axes.plot(places, [score_of(t) for t in trials], ".", color=BLUE, alpha=0.5, markersize=5)
+        groups = {statistics.median(getattr(t, name) for t in q): [score(t) for t in q] for q in quarters if q}
+    axes.plot(places, [score(t) for t in trials], ".", color=BLUE, alpha=0.5, markersize=5)
     middle = sorted((x, statistics.median(scores)) for x, scores in groups.items())
     axes.plot([x for x, _ in middle], [y for _, y in middle], "-", color=ORANGE, linewidth=1.8)
 

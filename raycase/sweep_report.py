@@ -7,7 +7,7 @@ from typing import Any
 
 from raycase.projector import Activation
 from raycase.published import TABLE7
-from raycase.sweep import CellScore, Trial, cell_scores
+from raycase.sweep import CellScore, Trial, cell_scores, varied_choices
 
 NAMES = {
     Activation.RELU: "ReLU",
@@ -25,7 +25,7 @@ def summary(trials: Sequence[Trial], made: dict[str, Any], *, grid: str | None) 
     parts = ["# Sweep\n", _head(trials, scores, made)]
     if grid == "table7":
         parts.append(_table7(scores))
-    elif len({s.first.dim for s in scores}) == len(scores) > 1:
+    elif varied_choices(trials) == ["dim"]:
         parts.append(_dimensions(scores))
     parts.append(_cells(scores))
     if failed:

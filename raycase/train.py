@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
+import math
 import sys
 import threading
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import suppress
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any, Literal
@@ -20,7 +20,7 @@ from pyarrow.fs import FSSpecHandler, PyFileSystem
 from ray.exceptions import RayError
 from ray.train import FailureConfig, RunConfig, ScalingConfig
 from ray.train.torch import TorchTrainer
-from ray.train.v2.api.exceptions import TrainingFailedError
+from ray.train.v2.api.exceptions import TrainingFailedError, WorkerGroupError
 from ray.util.queue import Empty, Queue
 
 from raycase.embed import cause, start_ray
@@ -31,8 +31,8 @@ from raycase.projection import RECIPE_FIELDS, PairVectors, Recipe, best_projecto
 from raycase.provenance import provenance
 from raycase.rated import NOT_APPLICABLE, RatedPairs, read_rated
 from raycase.request import Compute
-from raycase.schema import RequestError
-from raycase.storage import Place, fingerprint, place
+from raycase.schema import RequestError, WorkError
+from raycase.storage import Place, check_paths, fingerprint, place
 from raycase.systems.case import CaseConfig, resolve
 from raycase.vectors import pair_vectors
 
@@ -76,6 +76,9 @@ class Source:
 
     def config(self) -> CaseConfig:
         """The zero-shot system that g is fitted on. Raises RequestError."""
+        check_paths({f"--{n}": getattr(self, n) for n in ("train", "validation", "output", "cache")})
+        if self.seed < 0:
+            raise RequestError(f"--seed: wanted 0 or more, found {self.seed}")
         if "://" in self.output:
             raise RequestError(f"--output: wanted a folder on this machine, found {self.output}; copy the result there")
         if (Path(self.model) / "raycase.json").is_file():
@@ -88,8 +91,18 @@ class Source:
         odd = sorted({float(r) for r in train.ratings if r != NOT_APPLICABLE and not 1 <= r <= 5})
         if odd:
             raise RequestError(f"--train: wanted labels from 1 to 5 (or -1: does not apply), found {odd[0]:g}")
-        if len({float(r) for r in train.ratings if r != NOT_APPLICABLE}) < 2:
-            raise RequestError(f"--train: wanted at least two distinct labels besides -1 in {self.train}, found fewer")
+        for flag, rated in (("--train", train), ("--validation", validation)):
+            if len({float(r) for r in rated.ratings if r != NOT_APPLICABLE}) < 2:
+                raise RequestError(
+                    f"{flag}: wanted at least two distinct labels besides -1 in {rated.uri}, found fewer"
+                )
+        seen = set(train.triples)
+        both = [row for row, triple in enumerate(validation.triples) if triple in seen]
+        if both:
+            raise RequestError(
+                f"--validation: wanted no pair that is trained on, found {len(both)} of {len(validation)} in "
+                f"{self.train}, the first in row {both[0]}"
+            )
         return train, validation
 
 
@@ -132,21 +145,30 @@ def train(job: TrainJob) -> dict[str, Any]:
         print(f"{job.folder}: trained before; nothing to do", file=sys.stderr)
         return done
     start_ray()
+    check_cache(job.cache_place)
+    scaling = make_scaling(job)
     vectors = {
         part: pair_vectors(rated, config, cache=job.cache_place, compute=job.compute) for part, rated in pairs.items()
     }
     embedded = time.time()
-    fits = job.cache_place / "fits"
+    checkpoints = job.cache_place / "fits" / fingerprint([name, str(job.folder)])[:16]
     if job.overwrite:
-        (fits / name).remove()
-    state = fit_on_ray(vectors["train"], vectors["validation"], job, fits / name)
+        checkpoints.remove()
+    state = fit_on_ray(vectors["train"], vectors["validation"], job, scaling, checkpoints)
     shape = job.recipe.projector(vectors["train"].dim)
     seconds = {"seconds": round(time.time() - began, 1), "embed_seconds": round(embedded - began, 1)}
     metrics = {"fingerprint": name} | model_metrics(state, vectors["validation"], pairs) | seconds
     metrics |= {"recipe": asdict(job.recipe) | {"dim": shape.output_dim}, "seed": job.seed, "workers": job.workers}
     write_model_folder(job.folder, replace(config, projector=shape), best_projector(state, shape), metrics)
-    (fits / name).remove()
+    checkpoints.remove()
     return metrics
+
+
+def check_cache(cache: Place) -> None:
+    """A local cache is one machine's. Raises RequestError on a cluster of several."""
+    nodes = sum(n["Alive"] for n in ray.nodes())
+    if cache.is_local and nodes > 1:
+        raise RequestError(f"--cache: wanted object storage on a cluster of {nodes} nodes, found {cache.uri}")
 
 
 def model_metrics(state: FitState, validation: PairVectors, pairs: dict[str, RatedPairs]) -> dict[str, Any]:
@@ -174,14 +196,16 @@ def model_metrics(state: FitState, validation: PairVectors, pairs: dict[str, Rat
 # ----------------------------------------------------------------------------------------------------------- Ray Train
 
 
-def fit_on_ray(train: PairVectors, validation: PairVectors, job: TrainJob, checkpoints: Place) -> FitState:
+def fit_on_ray(
+    train: PairVectors, validation: PairVectors, job: TrainJob, scaling: ScalingConfig, checkpoints: Place
+) -> FitState:
     """Fit g over the job's workers; goes on from the state in `checkpoints`. Prints a line an epoch.
 
     The state is one safetensors file, put as a whole after each epoch by the first worker: a run that is killed while
-    it writes has the epoch before. (Ray Train's own snapshot is not written atomically.)
+    it writes has the epoch before. (Ray Train's own snapshot is not written atomically, and each of its reports waits
+    for the controller's next look, 2 s.) Raises WorkError.
     """
-    scaling = make_scaling(job)
-    lines = Queue(actor_options={"num_cpus": 0})
+    news = Queue(actor_options={"num_cpus": 0})
     storage: dict[str, Any] = {"storage_path": checkpoints.path}
     if not checkpoints.is_local:
         storage["storage_filesystem"] = PyFileSystem(FSSpecHandler(checkpoints.fs))
@@ -194,19 +218,47 @@ def fit_on_ray(train: PairVectors, validation: PairVectors, job: TrainJob, check
             "seed": job.seed,
             "threads": int(scaling.resources_per_worker["CPU"]),
             "state": checkpoints / "state.safetensors",
-            "lines": lines,
+            "news": news,
         },
         scaling_config=scaling,
         run_config=RunConfig(name="ray", failure_config=FailureConfig(max_failures=FAILURES), **storage),
     )
-    try:
-        with _printed(lines):
-            trainer.fit()
-    except (RayError, TrainingFailedError) as error:
-        raise cause(error) from error
-    finally:
-        lines.shutdown(force=True)
+    ended: list[Exception | None] = []
+    # Outside of the main thread, Ray Train leaves SIGINT alone; its handler would end the process with status 0.
+    threading.Thread(target=lambda: ended.append(_error_of(trainer)), daemon=True).start()
+    while True:
+        over = bool(ended)
+        with suppress(Empty):
+            while True:
+                show(news.get(timeout=0.2))
+        if over:
+            break
+    news.shutdown(force=True)
+    if ended[0] is not None:
+        raise cause(ended[0]) from ended[0]
     return FitState.from_bytes((checkpoints / "state.safetensors").read())
+
+
+def _error_of(trainer: TorchTrainer) -> Exception | None:
+    """What the training ended with; of failed workers, the first one's error."""
+    try:
+        trainer.fit()
+    except WorkerGroupError as error:
+        return next(iter(error.worker_failures.values()), error)
+    except (RayError, TrainingFailedError) as error:
+        return error
+    return None
+
+
+def show(news: dict[str, float] | str) -> None:
+    """Print an epoch's line, or raise WorkError with what made the fit impossible."""
+    if isinstance(news, str):
+        raise WorkError(news)
+    print(
+        f"epoch {news['epoch']:>3}  loss {news['loss']:.4f}  Spearman {news['spearman']:6.2f}  "
+        f"Pearson {news['pearson']:6.2f}  {news['seconds']:.2f} s",
+        flush=True,
+    )
 
 
 def _fit_worker(config: dict[str, Any]) -> None:
@@ -218,11 +270,14 @@ def _fit_worker(config: dict[str, Any]) -> None:
     fitting = fit_projector(
         train, validation, config["recipe"], seed=config["seed"], state=state, wrap=ray.train.torch.prepare_model
     )
-    for state in fitting:
+    try:
+        for state in fitting:
+            if rank() == 0:
+                saved.put(state.to_bytes())
+                config["news"].put(state.line)
+    except WorkError as error:  # every worker sees the same loss; starting them again would not help
         if rank() == 0:
-            saved.put(state.to_bytes())
-            config["lines"].put(state.line)
-        ray.train.report(state.line)
+            config["news"].put(str(error))
 
 
 def make_scaling(job: TrainJob) -> ScalingConfig:
@@ -231,43 +286,19 @@ def make_scaling(job: TrainJob) -> ScalingConfig:
     gpus = job.gpus_per_worker if job.gpus_per_worker is not None else float(any(n.get("GPU") for n in nodes))
     if gpus < 0:
         raise RequestError(f"--gpus-per-worker: wanted 0 or more, found {gpus}")
-    fits = [min(n.get("CPU", 0), n.get("GPU", 0) / gpus if gpus else float("inf")) for n in nodes]
-    if job.workers > sum(int(f) for f in fits):
+
+    def room(cpus: int) -> int:
+        """How many workers with so many CPUs fit."""
+        return sum(int(min(n.get("CPU", 0) / cpus, n.get("GPU", 0) / gpus if gpus else math.inf)) for n in nodes)
+
+    if room(1) < job.workers:
         found = ", ".join(f"{n.get('CPU', 0):g} CPUs and {n.get('GPU', 0):g} GPUs" for n in nodes)
         raise RequestError(
             f"--workers: wanted {job.workers} with 1 CPU and {gpus:g} GPUs each, found nodes with {found}; "
             "ask for fewer workers or a larger cluster"
         )
-    cpus = max(1, int(min(n.get("CPU", 0) for n in nodes) / -(-job.workers // len(nodes))))
+    most = int(max(n.get("CPU", 0) for n in nodes))
+    cpus = next(c for c in range(most, 0, -1) if room(c) >= job.workers)
     return ScalingConfig(
         num_workers=job.workers, use_gpu=gpus > 0, resources_per_worker={"CPU": cpus} | ({"GPU": gpus} if gpus else {})
     )
-
-
-@contextmanager
-def _printed(lines: Queue) -> Iterator[None]:
-    """Print the lines of the workers' epochs here while they come."""
-    over = threading.Event()
-
-    def follow() -> None:
-        while True:
-            last = over.is_set()
-            try:
-                line = lines.get(timeout=0.5)
-            except Empty:
-                if last:
-                    return
-                continue
-            print(
-                f"epoch {line['epoch']:>3}  loss {line['loss']:.4f}  Spearman {line['spearman']:6.2f}  "
-                f"Pearson {line['pearson']:6.2f}  {line['seconds']:.2f} s",
-                flush=True,
-            )
-
-    thread = threading.Thread(target=follow, daemon=True)
-    thread.start()
-    try:
-        yield
-    finally:
-        over.set()
-        thread.join()

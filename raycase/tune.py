@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 import statistics
 import sys
@@ -9,6 +10,7 @@ import tempfile
 import time
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
+from pathlib import Path
 from typing import Any, Literal
 
 import ray
@@ -17,14 +19,15 @@ import torch
 from ray.tune.schedulers import ASHAScheduler, FIFOScheduler
 
 from raycase.embed import start_ray
+from raycase.fit import best_epoch_of
 from raycase.model_folder import write_model_folder
 from raycase.plots import check_plots
 from raycase.projection import RECIPE_FIELDS, PairVectors, Recipe, best_projector, fit_projector
 from raycase.prompts import PromptStyle, parse_views
 from raycase.provenance import provenance
 from raycase.rated import RatedPairs
-from raycase.schema import RequestError, WorkError, first_line
-from raycase.storage import fingerprint, place
+from raycase.schema import RequestError, WorkError
+from raycase.storage import check_paths, fingerprint, place
 from raycase.sweep import (
     SPACE,
     Cell,
@@ -35,6 +38,7 @@ from raycase.sweep import (
     cell_scores,
     figure4,
     finalists,
+    finished,
     grid_of,
     make_trial,
     random_cells,
@@ -43,10 +47,16 @@ from raycase.sweep import (
 from raycase.sweep_plots import sweep_plots
 from raycase.sweep_report import summary
 from raycase.systems.case import CaseConfig
-from raycase.train import Source, model_metrics
+from raycase.train import Source, check_cache, model_metrics
 from raycase.vectors import pair_vectors
 
+GRIDS = {"table7": table7, "figure4": figure4}
 GRACE, REDUCTION = 8, 3  # ASHA: no trial is stopped before so many epochs; of each rung a third goes on
+FIGURES = ("epoch", "loss", "spearman", "spearman_rated", "pearson", "seconds")
+LOWEST = -200.0  # of a trial without a figure, for search and ASHA
+SWEEP = "sweep.json"
+RESULTS = ("trials", "trials.parquet", "trials.csv", "summary.md", "dimensions.png", "choices.png", "best")
+FAILURES = 2  # of a trial's process, before the trial fails
 SHOWN, EVERY_S = 8, 10.0  # cells in the table of progress; seconds between two of them
 
 
@@ -100,27 +110,32 @@ def tune(job: TuneJob) -> dict[str, Any]:
     """Run the sweep, write its tables, refit and save the best cell. Raises RequestError and WorkError."""
     began = time.time()
     _check(job)
-    config = job.config()
+    config = (replace(job, prompt=job.prompts[0]) if job.prompts else job).config()
     grid = _grid(job, config)
     prompts = list(dict.fromkeys(c.prompt for c in grid)) if grid else _prompts(job, config)
     systems = {p: replace(config, encoder=replace(config.encoder, prompt=p)) for p in prompts}
     pairs = dict(zip(("train", "validation"), job.read(), strict=True))
-    swept = [c.key for c in grid] if grid else [{k: str(v) for k, v in SPACE.items()}, asdict(job.recipe), job.search]
-    identity = {
+    space: list[Any] = [{k: str(v) for k, v in SPACE.items()}, asdict(job.recipe), job.search, prompts]
+    swept = [c.key for c in grid] if grid else space
+    identity: dict[str, Any] = {
         "model": {prompt: system.describe() for prompt, system in systems.items()},
         "compute": job.compute,
         "data": [rated.data_sha256 for rated in pairs.values()],
         "swept": swept,
+        "asha": job.asha,
         "seed": job.seed,
     }
-    _open(job, identity)
+    identity["fingerprint"] = fingerprint(identity)
+    _check_folder(job, identity["fingerprint"])
     start_ray()
+    check_cache(job.cache_place)
     _check_resources(job)
     data = _embed(job, systems, pairs)
     embedded = time.time()
+    _open_folder(job, identity)
     gaps: list[float] = []
     if grid:
-        done = {(t.key, t.seed) for t in job.table.read()}
+        done = finished(job.table.read())
         wanted = [(c, s) for s in range(job.seed, job.seed + job.seeds) for c in grid if (c.key, s) not in done]
         gaps += _run(job, data, wanted, phase="grid")
     else:
@@ -138,8 +153,8 @@ def tune(job: TuneJob) -> dict[str, Any]:
             "key": best.first.key,
             "prompt": best.first.prompt,
             "spearman_mean": best.mean,
-            "spearman_deviation": best.deviation if len(best.trials) > 1 else None,
-            "seeds": len(best.trials),
+            "spearman_deviation": best.deviation,
+            "seeds": len(best.scores),
         },
         "seconds": round(time.time() - began, 1),
         "embed_seconds": round(embedded - began, 1),
@@ -159,6 +174,11 @@ def tune(job: TuneJob) -> dict[str, Any]:
 
 def _check(job: TuneJob) -> None:
     check_plots()
+    check_paths({"--grid": None if job.grid in GRIDS else job.grid})
+    if job.grid is None and job.search == "tpe":
+        _optuna([], [], 0)  # whether it is there
+    if job.prompts is not None and (job.grid is not None or job.prompt is not None):
+        raise RequestError("--prompts: wanted it for a search, without --prompt, found --grid or --prompt beside it")
     job.recipe.check()
     for flag, value in (("samples", job.samples), ("seeds", job.seeds), ("finalists", job.finalists)):
         if value < 1:
@@ -184,13 +204,7 @@ def _grid(job: TuneJob, config: CaseConfig) -> list[Cell] | None:
     if job.grid is None:
         return None
     prompt = config.encoder.prompt
-    match job.grid:
-        case "table7":
-            cells = table7(job.recipe, prompt)
-        case "figure4":
-            cells = figure4(job.recipe, prompt)
-        case uri:
-            cells = grid_of(uri, job.recipe, prompt)
+    cells = GRIDS[job.grid](job.recipe, prompt) if job.grid in GRIDS else grid_of(job.grid, job.recipe, prompt)
     return list({c.key: c for c in cells}.values())
 
 
@@ -206,15 +220,13 @@ def _prompts(job: TuneJob, config: CaseConfig) -> list[str]:
     return list(dict.fromkeys(job.prompts))
 
 
-def _open(job: TuneJob, identity: dict[str, Any]) -> None:
-    """Take the folder for this sweep. Raises RequestError where another one, or this one without --resume, is in it."""
-    root, name = job.table.root, fingerprint(identity)
-    own = [root / n for n in ("sweep.json", "trials", "trials.parquet", "trials.csv", "summary.md")]
+def _check_folder(job: TuneJob, name: str) -> None:
+    """Raise RequestError where another sweep, or this one without --resume, is in the folder."""
+    root = job.table.root
     if job.overwrite:
-        for part in own:
-            part.remove()
-    elif own[0].exists():
-        found = own[0].read_json()
+        return
+    if (root / SWEEP).exists():
+        found = (root / SWEEP).read_json()
         if not isinstance(found, dict) or found.get("fingerprint") != name:
             raise RequestError(
                 f"--output: wanted the sweep of this search space, encoder and data in {root.uri}, found another one; "
@@ -225,9 +237,21 @@ def _open(job: TuneJob, identity: dict[str, Any]) -> None:
                 f"--output: wanted a new sweep, found this one begun in {root.uri}; "
                 "say --resume to go on, or --overwrite"
             )
-    elif any(part.exists() for part in own[1:]):
-        raise RequestError(f"--output: wanted an empty folder, found trials without sweep.json in {root.uri}")
-    own[0].put_json({"fingerprint": name, "sweep": identity, "provenance": provenance()})
+        return
+    for part in RESULTS:
+        if (root / part).exists():
+            raise RequestError(
+                f"--output: wanted an empty folder, found {part} without {SWEEP} in {root.uri}; choose another folder"
+            )
+
+
+def _open_folder(job: TuneJob, identity: dict[str, Any]) -> None:
+    """Take the folder for this sweep: everything that could be wrong with the request has been found by now."""
+    root = job.table.root
+    if job.overwrite:
+        for part in (SWEEP, *RESULTS):
+            (root / part).remove()
+    (root / SWEEP).put_json(identity | {"provenance": provenance()})
 
 
 def _embed(job: TuneJob, systems: dict[str, CaseConfig], pairs: dict[str, RatedPairs]) -> Data:
@@ -248,15 +272,16 @@ def _embed(job: TuneJob, systems: dict[str, CaseConfig], pairs: dict[str, RatedP
 def _search(job: TuneJob, data: Data, prompts: Sequence[str]) -> list[float]:
     """A search with one seed, then the other seeds of its best cells; gives what `_run` does."""
     gaps: list[float] = []
-    done = [t for t in job.table.read() if t.phase == "search"]
+    found = [t for t in job.table.read() if t.phase == "search"]
     if job.search == "random":
-        known = {t.key for t in done}
+        done = finished(found)
         cells = random_cells(job.recipe, prompts, job.samples, job.seed)
-        gaps += _run(job, data, [(c, job.seed) for c in cells if c.key not in known], phase="search")
-    elif len(done) < job.samples:
-        names = (*SPACE, "prompt")
-        points = [({n: getattr(t, n) for n in names}, t.spearman) for t in done if t.spearman is not None]
-        gaps += _run(job, data, [], phase="search", more=job.samples - len(done), points=points, prompts=prompts)
+        gaps += _run(job, data, [(c, job.seed) for c in cells if (c.key, job.seed) not in done], phase="search")
+    elif len(found) < job.samples:
+        points = [({n: getattr(t, n) for n in (*SPACE, "prompt")}, t.spearman) for t in found if t.spearman is not None]
+        # a generator begun anew would draw the first points again
+        searcher = _optuna(points, prompts, job.seed + len(found))
+        gaps += _run(job, data, [], phase="search", more=job.samples - len(found), searcher=searcher)
     trials = job.table.read()
     by_key = {t.key: t.cell(job.recipe) for t in trials}
     seeds = range(job.seed, job.seed + job.seeds)
@@ -271,17 +296,22 @@ def _run(
     *,
     phase: str,
     more: int = 0,
-    points: Sequence[tuple[dict[str, Any], float]] = (),
-    prompts: Sequence[str] = (),
+    searcher: Any = None,
 ) -> list[float]:
-    """Run the trials wanted, or let Optuna choose `more`, knowing the points that are done.
+    """Run the trials wanted, or as many `more` as the searcher chooses.
 
     Returns the seconds that each trial took beyond its fit, the first of each process left out.
     """
     if not wanted and not more:
         return []
-    os.environ |= {"TUNE_DISABLE_AUTO_CALLBACK_LOGGERS": "1", "RAY_AIR_NEW_OUTPUT": "0"}  # the table is ours
-    asha = job.asha if job.asha is not None else phase == "search"
+    # The table is ours; and Tune's own handler would take a stop for an end.
+    os.environ |= {
+        "TUNE_DISABLE_AUTO_CALLBACK_LOGGERS": "1",
+        "TUNE_DISABLE_SIGINT_HANDLER": "1",
+        "RAY_AIR_NEW_OUTPUT": "0",
+    }
+    asha = phase != "finals" and (job.asha if job.asha is not None else phase == "search")
+    most = max([cell.recipe.epochs for cell, _ in wanted], default=job.epochs)
     keeper = _Keeper(job, data, wanted, phase, total=len(wanted) or more)
     trainable = ray.tune.with_parameters(
         _trial, refs=data.refs, wanted=list(wanted), base=job.recipe, seed=job.seed, threads=int(job.cpus_per_trial)
@@ -291,18 +321,23 @@ def _run(
             ray.tune.with_resources(trainable, {"cpu": job.cpus_per_trial, "gpu": job.gpus_per_trial}),
             param_space={"trial": ray.tune.grid_search(list(range(len(wanted))))} if wanted else {},
             tune_config=ray.tune.TuneConfig(
-                metric="spearman",
+                metric="best",
                 mode="max",
                 num_samples=1 if wanted else more,
-                search_alg=None if wanted else _optuna(points, prompts, job.seed),
+                search_alg=searcher,
                 scheduler=ASHAScheduler(
-                    time_attr="epoch", max_t=job.epochs, grace_period=min(GRACE, job.epochs), reduction_factor=REDUCTION
+                    time_attr="epoch", max_t=most, grace_period=min(GRACE, most), reduction_factor=REDUCTION
                 )
                 if asha
                 else FIFOScheduler(),
                 reuse_actors=True,
             ),
-            run_config=ray.tune.RunConfig(storage_path=scratch, verbose=0, callbacks=[keeper]),
+            run_config=ray.tune.RunConfig(
+                storage_path=scratch,
+                verbose=0,
+                callbacks=[keeper],
+                failure_config=ray.tune.FailureConfig(max_failures=FAILURES),
+            ),
         )
         tuner.fit()
     keeper.show()
@@ -333,7 +368,7 @@ def _optuna(points: Sequence[tuple[dict[str, Any], float]], prompts: Sequence[st
                 space[name] = FloatDistribution(low, high)
     return OptunaSearch(
         space=space,
-        metric="spearman",
+        metric="best",
         mode="max",
         seed=seed,
         points_to_evaluate=[point for point, _ in points] or None,
@@ -354,9 +389,13 @@ def _trial(
     torch.set_num_threads(max(1, threads))
     cell, seed = wanted[config["trial"]] if wanted else (cell_of(config, base), seed)
     train, validation = ray.get(list(refs[cell.prompt]))
-    device = "cuda" if torch.cuda.is_available() else "cpu"
-    for state in fit_projector(train, validation, cell.recipe, seed=seed, wrap=lambda module: module.to(device)):
-        ray.tune.report(state.line)
+    device = "cuda" if ray.get_gpu_ids() else "cpu"
+    try:
+        for state in fit_projector(train, validation, cell.recipe, seed=seed, wrap=lambda module: module.to(device)):
+            best = state.history[state.best_epoch - 1]["spearman"]
+            ray.tune.report(state.line | {"best": LOWEST if math.isnan(best) else best})
+    except WorkError as error:  # trying again would not help
+        ray.tune.report(dict.fromkeys(FIGURES, math.nan) | {"epoch": 0, "best": LOWEST, "error": str(error)})
 
 
 class _Keeper(ray.tune.Callback):
@@ -365,6 +404,7 @@ class _Keeper(ray.tune.Callback):
     def __init__(self, job: TuneJob, data: Data, wanted: Sequence[tuple[Cell, int]], phase: str, *, total: int) -> None:
         self.job, self.data, self.wanted, self.phase, self.total = job, data, wanted, phase, total
         self.histories: dict[str, list[dict[str, float]]] = {}
+        self.errors: dict[str, str] = {}
         self.ended: dict[int, float] = {}  # when each process ended its last trial
         self.gaps: list[float] = []
         self.finished = 0
@@ -372,31 +412,36 @@ class _Keeper(ray.tune.Callback):
 
     def on_trial_result(self, iteration: int, trials: list[Any], trial: Any, result: dict[str, Any], **_: Any) -> None:
         """An epoch of a trial."""
-        names = ("epoch", "loss", "spearman", "spearman_rated", "pearson", "seconds")
-        self.histories.setdefault(trial.trial_id, []).append({name: result[name] for name in names})
+        if result["epoch"] <= 1:  # begun again after a failure
+            self.histories[trial.trial_id] = []
+        if "error" in result:
+            self.errors[trial.trial_id] = result["error"]
+        else:
+            self.histories[trial.trial_id].append({name: result[name] for name in FIGURES})
 
     def on_trial_complete(self, iteration: int, trials: list[Any], trial: Any, **_: Any) -> None:
         """A trial that ended, or that ASHA stopped."""
-        self._keep(trial, None)
+        self._keep(trial)
 
     def on_trial_error(self, iteration: int, trials: list[Any], trial: Any, **_: Any) -> None:
-        """A trial that failed: it is kept with its reason."""
-        said = trial.get_pickled_error() if trial.num_failures else None
-        self._keep(trial, first_line(getattr(said, "cause", said) or RuntimeError("the trial's process died")))
+        """A trial that failed for good: it is kept with its reason."""
+        said = (trial.error_file and Path(trial.error_file).read_text(encoding="utf-8").strip()) or "the process died"
+        self.errors[trial.trial_id] = said.splitlines()[-1]
+        self._keep(trial)
 
-    def _keep(self, trial: Any, error: str | None) -> None:
+    def _keep(self, trial: Any) -> None:
         index = trial.config.get("trial")
         job = self.job
         cell, seed = self.wanted[index] if index is not None else (cell_of(trial.config, job.recipe), job.seed)
-        history = self.histories.pop(trial.trial_id, [])
-        best = max(range(len(history)), key=lambda i: history[i]["spearman"], default=0)
-        stopped = "epochs" if len(history) >= cell.recipe.epochs else "asha"
-        if stopped == "asha" and len(history) - 1 - best >= cell.recipe.patience:
-            stopped = "patience"
+        history, error = self.histories.pop(trial.trial_id, []), self.errors.pop(trial.trial_id, None)
+        if error:
+            history, stopped = [], error
+        elif len(history) >= cell.recipe.epochs:
+            stopped = "epochs"
+        else:
+            stopped = "patience" if len(history) - best_epoch_of(history) >= cell.recipe.patience else "asha"
         dim = self.data.vectors[cell.prompt][0].dim
-        line = make_trial(
-            cell, seed=seed, phase=self.phase, input_dim=dim, history=[] if error else history, stopped=error or stopped
-        )
+        line = make_trial(cell, seed=seed, phase=self.phase, input_dim=dim, history=history, stopped=stopped)
         job.table.put(line)
         self.finished += 1
         process, now = trial.last_result.get("pid", 0), time.time()

@@ -14,8 +14,8 @@ HOUSE = Path(raycase.__file__).parent
 FLOORS = [
     ["schema", "pooling", "packing", "losses", "metrics", "provenance", "published"],
     ["prompts", "textfiles", "fit", "plots"],  # still ground: they take their words from schema
-    ["storage", "projector"],
-    ["inputs", "encoders", "systems.protocols"],
+    ["storage"],
+    ["inputs", "encoders", "projector", "systems.protocols"],
     ["reading", "rated"],
     ["output", "systems.case", "projection"],
     ["units", "systems", "model_folder"],

@@ -21,7 +21,7 @@ from raycase.metrics import cosines
 from raycase.projection import PairVectors
 from raycase.projector import Projector, ProjectorConfig
 from raycase.prompts import Span
-from raycase.rated import read_rated
+from raycase.rated import RatedPairs, read_rated
 from raycase.report import render
 from raycase.schema import RequestError
 from raycase.scores import by_rating, compare, correlations, worst_pairs
@@ -175,9 +175,15 @@ def test_fine_grained_ratings_share_the_nearest_whole_one():
     assert sum(row["pairs"] for row in rows) == 41
 
 
+def pairs_rated(ratings):
+    """Pairs of sentences that are all different, with these ratings."""
+    numbers = [str(i) for i in range(len(ratings))]
+    return RatedPairs(uri="", sentences1=numbers, sentences2=numbers, conditions=numbers, ratings=ratings)
+
+
 def test_what_does_not_vary_has_no_correlation():
     ratings = np.array([-1.0, 3, 3, 3])
-    found = correlations(np.array([0.1, 0.2, 0.3, 0.4]), ratings, resamples=100, seed=0)
+    found = correlations(np.array([0.1, 0.2, 0.3, 0.4]), pairs_rated(ratings), resamples=100, seed=0)
     assert found["spearman"] is not None
     assert found["spearman_rated"] is None
 
@@ -189,10 +195,11 @@ def test_the_difference_is_above_zero_for_the_better_one():
     random = np.random.default_rng(0)
     ratings = random.integers(1, 6, 200).astype(float)
     good, bad = ratings + random.normal(size=200), random.normal(size=200)
-    found = compare(good, bad, ratings, resamples=200, seed=0)["spearman"]
+    rated = pairs_rated(ratings)
+    found = compare(good, bad, rated, resamples=200, seed=0)["spearman"]
     assert 0 < found["low"] < found["difference"] < found["high"]
     assert found["p"] < 0.05
-    assert compare(bad, good, ratings, resamples=200, seed=0)["spearman"]["high"] < 0
+    assert compare(bad, good, rated, resamples=200, seed=0)["spearman"]["high"] < 0
 
 
 def test_several_models_are_compared_with_the_first(ask, models):

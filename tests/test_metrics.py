@@ -230,3 +230,16 @@ def test_cosines_to_the_mean_by_hand():
         cosines_to_mean(np.array([[2, 0], [0, 1]], dtype=np.float32)), [2 / math.sqrt(5), 1 / math.sqrt(5)]
     )
     np.testing.assert_allclose(cosines_to_mean(np.array([[1.0, 0.0], [-1.0, 0.0]])), [0, 0])
+
+
+def test_pairs_of_a_group_are_drawn_together():
+    """Every pair twice: as single pairs they look like twice the evidence, as groups they do not."""
+    random = np.random.default_rng(0)
+    ratings = random.normal(size=60)
+    scores = ratings + random.normal(size=60)
+    once = bootstrap_interval(spearman, scores, ratings)
+    twice = [np.repeat(x, 2) for x in (scores, ratings)]
+    alone = bootstrap_interval(spearman, *twice)
+    grouped = bootstrap_interval(spearman, *twice, groups_N=np.repeat(np.arange(60), 2))
+    assert np.ptp(alone) < 0.85 * np.ptp(once)
+    assert np.ptp(grouped) == pytest.approx(np.ptp(once), rel=0.1)

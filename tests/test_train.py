@@ -2,6 +2,7 @@
 
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -19,9 +20,11 @@ from raycase.embed import embed
 from raycase.projection import best_projector, fit_projector
 from raycase.rated import read_rated
 from raycase.request import EmbedJob
-from raycase.schema import RequestError
+from raycase.schema import RequestError, WorkError
 from raycase.train import TrainJob, train
 from raycase.vectors import pair_vectors
+
+EPOCHS = 300  # enough to be killed in the middle
 
 
 @pytest.fixture
@@ -58,7 +61,6 @@ def test_training_is_the_plain_fit_and_its_model_gives_the_same_vectors_everywhe
     g = best_projector(state, training.recipe.projector(data[0].dim))
     assert worst(weights(training), g.state_dict()) < 1e-5
     assert metrics["validation"]["spearman"] == pytest.approx(max(line["spearman"] for line in state.history), abs=1e-3)
-    assert metrics["validation"]["spearman"] > metrics["zero_shot"]["spearman"]
     with torch.inference_mode():
         wanted = g(torch.from_numpy(np.array(data[1].vectors))).numpy()
     sentences, conditions = zip(*pairs[1].distinct, strict=True)
@@ -78,9 +80,9 @@ def test_training_is_the_plain_fit_and_its_model_gives_the_same_vectors_everywhe
 
 
 def test_two_workers_give_what_one_gives(training, cluster, tmp_path):
-    one = replace(training, dropout=0.0, average=0.9)
+    one = replace(training, dropout=0.0, average=0.9, batch_size=33)  # 100 pairs: shards of 17 and 16, at last 1 and 0
     two = replace(one, workers=2, output=str(tmp_path / "two"))
-    found = [train(job)["validation"] for job in (one, two)]  # 100 pairs in batches of 20; the last shards are uneven
+    found = [train(job)["validation"] for job in (one, two)]
     assert worst(weights(one), weights(two)) < 1e-5
     assert found[0] == pytest.approx(found[1], abs=1e-3)
 
@@ -99,7 +101,7 @@ def test_a_second_run_embeds_nothing_and_the_same_run_does_nothing(training, clu
 
 
 def test_a_run_that_is_killed_goes_on_as_if_it_had_not_been(training, cluster, tmp_path):
-    training = replace(training, epochs=60, patience=60, average=0.9)
+    training = replace(training, epochs=EPOCHS, patience=EPOCHS, average=0.9)
     train(training)
     killed = replace(training, output=str(tmp_path / "killed"), cache=str(tmp_path / "cache"))
     flags = [
@@ -113,7 +115,7 @@ def test_a_run_that_is_killed_goes_on_as_if_it_had_not_been(training, cluster, t
         "concat-sc",
     ]
     flags += ["--pooling", "mean", "--compute", "float32", "--output", killed.output, "--cache", killed.cache]
-    flags += ["--epochs", "60", "--patience", "60", "--batch-size", "20", "--average", "0.9"]
+    flags += ["--epochs", str(EPOCHS), "--patience", str(EPOCHS), "--batch-size", "20", "--average", "0.9"]
     environment = os.environ | {"RAY_ADDRESS": cluster.address_info["gcs_address"], "PYTHONUNBUFFERED": "1"}
     command = [sys.executable, str(ROOT / "jobs" / "train.py"), "case", *flags]
     with subprocess.Popen(
@@ -123,11 +125,11 @@ def test_a_run_that_is_killed_goes_on_as_if_it_had_not_been(training, cluster, t
             if line.startswith("epoch   5"):
                 run.send_signal(signal.SIGKILL)
                 break
-    assert not killed.folder.exists()
+    assert not (killed.folder / "raycase.json").exists()
     states = list((tmp_path / "cache" / "fits").glob("*/state.safetensors"))
     assert len(states) == 1, "wanted the state of an epoch"
     metrics = train(killed)
-    assert [line["epoch"] for line in metrics["history"]] == list(range(1, 61))
+    assert [line["epoch"] for line in metrics["history"]] == list(range(1, EPOCHS + 1))
     assert worst(weights(training), weights(killed)) == 0
     assert not list((tmp_path / "cache" / "fits").iterdir()), "wanted no state left of a finished run"
 
@@ -171,6 +173,38 @@ def test_bad_pairs_are_refused_before_anything_is_done(training, tmp_path, name)
 def test_wrong_flags_are_refused(training, change, said):
     with pytest.raises(RequestError, match=said):
         train(replace(training, **change))
+
+
+def test_a_loss_that_is_not_finite_is_said(training, cluster):
+    with pytest.raises(WorkError, match="epoch 1: wanted a finite loss"):
+        train(replace(training, learning_rate=1e30))
+
+
+def test_validation_pairs_are_not_trained_on(training, tmp_path):
+    both = rows(pd.concat([rated_rows(20, 0), rated_rows(40, 1).iloc[[7]]]), tmp_path / "both.csv")
+    with pytest.raises(
+        RequestError, match=r"no pair that is trained on, found 1 of 40 in .*both\.csv, the first in row 7"
+    ):
+        train(replace(training, train=both))
+
+
+def test_relative_paths_are_refused_in_a_submitted_job(training, monkeypatch):
+    monkeypatch.setenv("RAY_JOB_CONFIG_JSON_ENV_VAR", "{}")
+    with pytest.raises(RequestError, match="--output: wanted an absolute path"):
+        train(replace(training, output="runs/case"))
+
+
+def test_a_pair_without_a_vector_is_named(training, cluster, tmp_path):
+    frame = rated_rows(10, 5)
+    frame.loc[3, "sentence1"] = "poison dog"
+    with pytest.raises(RequestError, match="1 without; the first: vector not finite: 'poison dog' under 'color"):
+        train(replace(training, train=rows(frame, tmp_path / "bad.csv"), cache=str(tmp_path / "cache")))
+
+
+def test_a_cache_may_be_moved(training, cluster, rated, tmp_path):
+    train(training)
+    shutil.copytree(rated / "cache", tmp_path / "elsewhere", copy_function=shutil.copy)
+    assert train(replace(training, output=str(tmp_path / "moved"), cache=str(tmp_path / "elsewhere")))["epochs"] == 4
 
 
 def test_more_workers_than_fit_are_refused(training, cluster):

@@ -114,18 +114,18 @@ def test_a_search_runs_its_samples_then_the_seeds_of_its_best(sweep, cluster, se
 
 
 def test_a_failed_trial_is_kept_with_its_reason(sweep, cluster):
-    job = sweep({"learning_rate": [1e-3, 1e38]}, seeds=1)
+    job = sweep({"learning_rate": [1e-3, 1e30]}, seeds=1)
     assert tune(job)["failed"] == 1
     good, bad = trials_of(job)
     assert good["spearman"] is not None and bad["spearman"] is None
     assert "wanted a finite loss" in bad["stopped"]
     assert "## Failed" in (job.folder / "summary.md").read_text()
     with pytest.raises(WorkError, match="1 that failed"):
-        tune(replace(sweep({"learning_rate": [1e38]}, seeds=1), overwrite=True))
+        tune(replace(sweep({"learning_rate": [1e30]}, seeds=1), overwrite=True))
 
 
 def test_views_side_by_side_are_what_the_saved_model_embeds(sweep, cluster, rated):
-    job = sweep({"prompt": ["concat-sc+cond"]}, seeds=1)
+    job = sweep({"prompt": ["concat-sc+concat-cs"]}, seeds=1)
     tune(job)
     loaded = raycase.load(str(job.folder / "best"), dtype=torch.float32)
     weights = load_file(job.folder / "best" / "projector.safetensors")
@@ -140,9 +140,30 @@ def test_views_side_by_side_are_what_the_saved_model_embeds(sweep, cluster, rate
         ({"seeds": 0}, "--seeds"),
         ({"cpus_per_trial": 99}, "--cpus-per-trial"),
         ({"grid": "table8"}, "--grid"),
-        ({"prompts": ("loud",)}, "--prompt"),
+        ({"prompts": ("loud",), "prompt": None}, "--prompt"),
+        ({"prompts": ("cond",)}, "--prompts"),
+        ({"seed": -1}, "--seed"),
     ],
 )
 def test_wrong_flags_are_refused(sweep, cluster, change, said):
     with pytest.raises(RequestError, match=said):
         tune(sweep(**change))
+
+
+def test_a_refused_request_leaves_the_sweep_that_is_there(sweep, cluster):
+    job = sweep({"dropout": [0.0]}, seeds=1)
+    tune(job)
+    before = {f: f.stat().st_mtime_ns for f in job.folder.rglob("*")}
+    for wrong in ({"cpus_per_trial": 99}, {"train": job.validation}):
+        with pytest.raises(RequestError):
+            tune(replace(job, overwrite=True, **wrong))
+    assert {f: f.stat().st_mtime_ns for f in job.folder.rglob("*")} == before
+
+
+def test_asha_stops_what_falls_behind(sweep, cluster):
+    rates = [1e-2, 1e-9, 2e-9, 3e-9, 4e-9, 5e-9]
+    job = sweep({"learning_rate": rates}, seeds=1, asha=True, epochs=30, patience=30)
+    tune(job)
+    trials = {t["learning_rate"]: t for t in trials_of(job)}
+    assert trials[1e-2]["epochs"] == 30
+    assert any(t["stopped"] == "asha" and t["epochs"] < 30 for t in trials.values())

@@ -6,7 +6,6 @@ network; CASE(s, c) = g(f(c; I(s)) - f(c; I())) (eq. 1).
 
 from __future__ import annotations
 
-import json
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
 from functools import cached_property
@@ -31,7 +30,7 @@ from raycase.pooling import Pooling
 from raycase.projector import WEIGHTS, Projector, ProjectorConfig, load_projector, save_projector
 from raycase.prompts import PromptSet, Span, Template, parse_views, prompt_set
 from raycase.schema import Encoded, RequestError
-from raycase.storage import sha256_of_file
+from raycase.storage import place, sha256_of_file
 
 SYSTEM = "case"
 BASE_MEMORY_BYTES = 256 * 2**20  # how much of f(c; I()) is remembered; an encoder that meets more begins anew
@@ -252,4 +251,4 @@ def save(folder: Path, config: CaseConfig, projector: Projector | None) -> None:
         "subtract": config.subtract,
         "projector": save_projector(projector, folder) if projector else None,
     }
-    (folder / "raycase.json").write_text(json.dumps(values, indent=2) + "\n", encoding="utf-8")
+    place(str(folder / "raycase.json")).put_json(values)
