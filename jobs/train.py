@@ -3,7 +3,7 @@
 from typing import Any
 
 from raycase.cli import main
-from raycase.train import TrainJob, train
+from raycase.training import TrainJob, train
 
 
 def work(job: TrainJob) -> dict[str, Any]:

@@ -26,6 +26,7 @@ LABELS = {
     PromptStyle.QUESTION: "question",
     PromptStyle.STATEMENT: "statement",
 }
+PAPERS = (PromptStyle.SENT, PromptStyle.COND, PromptStyle.CONCAT_SC, PromptStyle.CONCAT_CS)
 OVER_A_SPAN = (Pooling.MEAN, Pooling.LATENT)  # the others read one token, whatever the span
 
 
@@ -59,7 +60,7 @@ def ablation_configs(config: CaseConfig) -> list[CaseConfig]:
     configs = []
     for pooling in row.pooling:
         poolings = (pooling, *(p for p in row.pooling if p is not pooling))
-        prompts = [str(style) for style in LABELS]
+        prompts = [str(style) for style in LABELS if style in PAPERS or pooling in OVER_A_SPAN]
         if row.span is Span.CONDITION and pooling in OVER_A_SPAN:
             prompts += [f"{style}:{Span.ALL}" for style in (PromptStyle.CONCAT_SC, PromptStyle.CONCAT_CS)]
         for prompt in prompts:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import logging
 import math
 import os
 import sys
@@ -22,6 +21,7 @@ from ray.exceptions import RayError
 from tqdm import tqdm
 
 import raycase
+from raycase.cluster import cause, nodes, start_ray
 from raycase.output import (
     Job,
     Output,
@@ -60,29 +60,21 @@ class Pool:
     threads: int | None
 
 
-def start_ray() -> None:
-    """Join the cluster that there is (RAY_ADDRESS, or one running here), else start one on this machine."""
-    if not ray.is_initialized():
-        os.environ.setdefault("RAY_BACKEND_LOG_LEVEL", "fatal")  # the driver prints what its C++ side logs
-        ray.init(log_to_driver=False, logging_level=logging.ERROR)
-    logging.getLogger("ray.data").setLevel(logging.CRITICAL)  # what fails is raised, and said in one line
-
-
 def make_pool(job: EmbedJob, units: int) -> Pool:
     """Fit the actors into the cluster with room left to read and write. Raises RequestError where they do not fit."""
-    nodes = [n["Resources"] for n in ray.nodes() if n["Alive"]]
-    has_gpus = any(n.get("GPU") for n in nodes)
+    alive = nodes()
+    has_gpus = any(n.get("GPU") for n in alive)
     gpus = job.gpus_per_actor if job.gpus_per_actor is not None else float(has_gpus)
     cpus = LEAST_GPU_CPUS if gpus else LEAST_ENCODE_CPUS
-    room = [n.get("CPU", 0) - READ_CPUS - WRITE_CPUS for n in nodes]
+    room = [n.get("CPU", 0) - READ_CPUS - WRITE_CPUS for n in alive]
     fits = [max(0, int(r / cpus)) for r in room]  # most actors on each node
     if gpus:
-        fits = [min(f, int(n.get("GPU", 0) / gpus)) for f, n in zip(fits, nodes, strict=True)]
-    usual = fits if gpus else [min(f, max(1, round(n.get("CPU", 0) / 4))) for f, n in zip(fits, nodes, strict=True)]
+        fits = [min(f, int(n.get("GPU", 0) / gpus)) for f, n in zip(fits, alive, strict=True)]
+    usual = fits if gpus else [min(f, max(1, round(n.get("CPU", 0) / 4))) for f, n in zip(fits, alive, strict=True)]
     least, most = actor_range(job.actors) or (max(1, sum(usual)),) * 2
     if least > sum(fits):
         each = f"{gpus:g} GPUs and {cpus} CPUs" if gpus else f"at least {cpus} CPUs"
-        found = ", ".join(f"{n.get('CPU', 0):g} CPUs and {n.get('GPU', 0):g} GPUs" for n in nodes)
+        found = ", ".join(f"{n.get('CPU', 0):g} CPUs and {n.get('GPU', 0):g} GPUs" for n in alive)
         raise RequestError(
             f"--actors: wanted {least} with {each}, and {READ_CPUS + WRITE_CPUS} CPUs a node to read and write, "
             f"found room for {sum(fits)} on nodes with {found}; ask for fewer actors or a larger cluster"
@@ -98,10 +90,10 @@ def make_pool(job: EmbedJob, units: int) -> Pool:
 
 def check_nodes(output: Output) -> None:
     """Local output is one machine's; on several, each node would keep its own part."""
-    nodes = sum(n["Alive"] for n in ray.nodes())
-    if output.root.is_local and nodes > 1:
+    count = len(nodes())
+    if output.root.is_local and count > 1:
         raise RequestError(
-            f"--output: wanted object storage on a cluster of {nodes} nodes, found the local folder {output.root.uri}; "
+            f"--output: wanted object storage on a cluster of {count} nodes, found the local folder {output.root.uri}; "
             "each node would keep its own part of it"
         )
 
@@ -231,20 +223,6 @@ def on_ray(request: Request, opened: Job, plan: Plan, *, pool: Pool) -> Iterator
             yield from stats.to_pylist()
     except RayError as error:
         raise cause(error) from error
-
-
-def cause(error: Exception) -> Exception:
-    """The error of ours inside what Ray raises, or a WorkError with the first line of the original one."""
-    seen: BaseException | None = error
-    while seen is not None:
-        inner = getattr(seen, "cause", None) or seen.__cause__
-        if inner is None:
-            break
-        seen = inner
-        if isinstance(seen, (RequestError, WorkError)) and not isinstance(seen, RayError):
-            return type(seen)(str(seen).splitlines()[0])  # Ray adds lines of its own
-    said = (str(seen).strip() or "no message").splitlines()[0]
-    return WorkError(f"a step failed with {type(seen).__name__}: {said}; the same command goes on where it stopped")
 
 
 def _finish(

@@ -12,15 +12,15 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
 from safetensors import SafetensorError, safe_open
 from tokenizers import Encoding, Tokenizer, models
 from torch import Tensor
-from transformers import AutoConfig, AutoModel, AutoTokenizer, PretrainedConfig, PreTrainedModel
-from transformers.models.mistral import MistralConfig, MistralModel
+from transformers import AutoConfig, AutoTokenizer, PretrainedConfig
+from transformers.models.mistral.configuration_mistral import MistralConfig
 from transformers.utils.hub import cached_file, extract_commit_hash
 
 from raycase.packing import token_budget_batches
@@ -28,6 +28,9 @@ from raycase.pooling import BertLastLayer, LatentAttention, Pooling, pool_mean, 
 from raycase.prompts import INSTRUCT, PromptStyle, Rendered, Span, parse_views
 from raycase.schema import Reason, RequestError, first_line
 from raycase.storage import sha256_of_file
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedModel
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -141,6 +144,8 @@ def _spec_outside_table(name: str, prompt: str | None, pooling: Pooling | None) 
         raise RequestError(f"--model: {name} is not in the table of encoders; say its --prompt and --pooling")
     if pooling is Pooling.LATENT:
         raise RequestError("--pooling latent: wanted NV-Embed's weights (--model nv-embed-v2), found another encoder")
+    from transformers import AutoModel  # models take seconds to import
+
     config = load_config(name)
     with torch.device("meta"):
         modules = AutoModel.from_config(config).modules()
@@ -222,8 +227,15 @@ def weights_identity(source: str) -> str:
         raise RequestError(f"--model: wanted *.safetensors in {folder}, found none; raycase loads no pickled weights")
     digest = hashlib.sha256()
     for file in files + [folder / name for name in beside if (folder / name).is_file()]:
-        digest.update(f"{file.name} {sha256_of_file(file)}\n".encode())
+        found = file.stat()
+        digest.update(f"{file.name} {_sha256_once(file, found.st_size, found.st_mtime_ns)}\n".encode())
     return f"sha256:{digest.hexdigest()}"
+
+
+@cache
+def _sha256_once(file: Path, size: int, changed: int) -> str:
+    """Large files are read once a process, and again where they change."""
+    return sha256_of_file(file)
 
 
 def bf16_is_native(device: torch.device) -> bool:
@@ -355,6 +367,8 @@ def load_encoder(
 
     Raises RequestError where weights, tokenizer or pooling do not fit the row.
     """
+    from transformers import AutoModel, MistralModel  # take seconds to import, and are not needed without weights
+
     place = torch.device(device or ("cuda" if torch.cuda.is_available() else "cpu"))
     dtype = dtype or (torch.bfloat16 if bf16_is_native(place) else torch.float32)
     folder = weights_folder(spec.source)

@@ -8,7 +8,8 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from raycase.embed import make_pool, start_ray
+from raycase.cluster import start_ray
+from raycase.embed import make_pool
 from raycase.inputs import InputFile
 from raycase.output import find_job, finished_units, parquet_bytes
 from raycase.reading import TEXT, read_span

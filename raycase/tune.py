@@ -18,7 +18,7 @@ import ray.tune
 import torch
 from ray.tune.schedulers import ASHAScheduler, FIFOScheduler
 
-from raycase.embed import start_ray
+from raycase.cluster import nodes, start_ray
 from raycase.fit import best_epoch_of
 from raycase.model_folder import write_model_folder
 from raycase.plots import check_plots
@@ -47,7 +47,7 @@ from raycase.sweep import (
 from raycase.sweep_plots import sweep_plots
 from raycase.sweep_report import summary
 from raycase.systems.case import CaseConfig
-from raycase.train import Source, check_cache, model_metrics
+from raycase.training import Source, check_cache, model_metrics
 from raycase.vectors import pair_vectors
 
 GRIDS = {"table7": table7, "figure4": figure4}
@@ -176,7 +176,7 @@ def _check(job: TuneJob) -> None:
     check_plots()
     check_paths({"--grid": None if job.grid in GRIDS else job.grid})
     if job.grid is None and job.search == "tpe":
-        _optuna([], [], 0)  # whether it is there
+        _optuna([], [job.prompt or ""], 0)  # whether it is there
     if job.prompts is not None and (job.grid is not None or job.prompt is not None):
         raise RequestError("--prompts: wanted it for a search, without --prompt, found --grid or --prompt beside it")
     job.recipe.check()
@@ -191,9 +191,9 @@ def _check(job: TuneJob) -> None:
 
 
 def _check_resources(job: TuneJob) -> None:
-    nodes = [n["Resources"] for n in ray.nodes() if n["Alive"]]
-    if not any(n.get("CPU", 0) >= job.cpus_per_trial and n.get("GPU", 0) >= job.gpus_per_trial for n in nodes):
-        found = ", ".join(f"{n.get('CPU', 0):g} CPUs and {n.get('GPU', 0):g} GPUs" for n in nodes)
+    alive = nodes()
+    if not any(n.get("CPU", 0) >= job.cpus_per_trial and n.get("GPU", 0) >= job.gpus_per_trial for n in alive):
+        found = ", ".join(f"{n.get('CPU', 0):g} CPUs and {n.get('GPU', 0):g} GPUs" for n in alive)
         raise RequestError(
             f"--cpus-per-trial, --gpus-per-trial: wanted a node with {job.cpus_per_trial:g} CPUs and "
             f"{job.gpus_per_trial:g} GPUs, found nodes with {found}"

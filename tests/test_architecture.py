@@ -18,11 +18,12 @@ FLOORS = [
     ["inputs", "encoders", "projector", "systems.protocols"],
     ["reading", "rated"],
     ["output", "systems.case", "projection"],
-    ["units", "systems", "model_folder"],
+    ["units", "systems", "model_folder", "cluster"],
     ["request"],
     ["embed"],
     ["vectors"],
-    ["sweep", "train"],
+    ["train"],
+    ["sweep", "training"],
     ["sweep_plots", "sweep_report"],
     ["tune"],
     ["scores"],
@@ -32,7 +33,7 @@ FLOORS = [
 ]
 FLOOR = {module: floor for floor, modules in enumerate(FLOORS) for module in modules}
 GROUND = {*FLOORS[0], *FLOORS[1]}
-RAY = {"embed", "train", "tune", "join"}
+RAY = {"cluster", "embed", "train", "tune", "join"}
 METHODS = {m for m in FLOOR if m.startswith("systems.") and m != "systems.protocols"}
 
 

@@ -305,7 +305,7 @@ def test_the_ablation_stands_beside_the_papers_figures(rated):
         ("last", "CONC(c + s) - c"): 6.00,
     }
     settings = {(row["pooling"], row["setting"]) for row in found["rows"]}
-    assert len(settings) == len(found["rows"]) == 3 * 4 * 2
+    assert len(settings) == len(found["rows"]) == 3 * 4 * 2 + 2 * 2  # two prompts of ours, over a span only
 
 
 def test_concatenations_over_the_condition_are_ablated_over_everything_too(encoder):
@@ -313,8 +313,9 @@ def test_concatenations_over_the_condition_are_ablated_over_everything_too(encod
     config = replace(config, encoder=replace(config.encoder, span=Span.CONDITION))
     configs = ablation_configs(config)
     prompts = {c.encoder.prompt for c in configs}
-    assert prompts == {"sent", "cond", "concat-sc", "concat-cs", "concat-sc:all", "concat-cs:all"}
-    assert len({json.dumps(c.describe()) for c in configs}) == len(configs) == 12
+    everything = {"concat-sc:all", "concat-cs:all"}
+    assert prompts == {"sent", "cond", "concat-sc", "concat-cs", "question", "statement"} | everything
+    assert len({json.dumps(c.describe()) for c in configs}) == len(configs) == 16
     assert config in configs  # so its vectors are in the cache already
 
 
