@@ -17,6 +17,7 @@ lint: .venv/ready          ## what CONTRIBUTING.md asks for
 
 bench: .venv/ready .venv-peers/ready   ## throughput against the peers, one after the other
 	RAY_worker_niceness=0 $(BIN)/python benchmarks/embed_throughput.py
+	RAY_worker_niceness=0 $(BIN)/python benchmarks/fit.py
 
 .venv/ready: pyproject.toml constraints.txt
 	$(PYTHON) -m venv .venv

@@ -47,7 +47,7 @@ def main(config: type[Config], work: Callable[[Config], dict[str, Any]]) -> None
     except RequestError as error:
         _fail(error, 2)
     except KeyboardInterrupt:
-        _fail("stopped; the same command goes on where it was", 130)
+        _fail("stopped; the same command goes on where it was (a sweep with --resume)", 130)
     except WorkError as error:
         if hasattr(error, "result"):  # the output is there, and its counts are worth knowing
             print(json.dumps(error.result), flush=True)

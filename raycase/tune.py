@@ -23,7 +23,7 @@ from raycase.fit import best_epoch_of
 from raycase.model_folder import write_model_folder
 from raycase.plots import check_plots
 from raycase.projection import RECIPE_FIELDS, PairVectors, Recipe, best_projector, fit_projector
-from raycase.prompts import PromptStyle, parse_views
+from raycase.prompts import INSTRUCTED, PromptStyle, parse_views
 from raycase.provenance import provenance
 from raycase.rated import RatedPairs
 from raycase.schema import RequestError, WorkError
@@ -74,7 +74,7 @@ class TuneJob(Source, Recipe):
     grid: str | None = None
     """Instead of a search: table7, figure4, or a JSON file with lists, as {"dropout": [0.1, 0.3]}."""
     prompts: tuple[str, ...] | None = None
-    """Prompts that a search chooses from. Default: --prompt; else the encoder's, and that with a second view."""
+    """Prompts that a search chooses from. Default: --prompt; else the encoder's, and two views side by side."""
     seeds: int = 3
     """Runs of each cell of a grid, and of the finalists of a search."""
     finalists: int = 5
@@ -213,8 +213,9 @@ def _prompts(job: TuneJob, config: CaseConfig) -> list[str]:
     if job.prompts is None:
         if job.prompt is not None:
             return [own]
-        second = PromptStyle.SENT if own == PromptStyle.COND else PromptStyle.COND
-        return [own, f"{own}+{second}"]
+        if own in INSTRUCTED:
+            return [own, "+".join(INSTRUCTED)]
+        return [own, f"{PromptStyle.QUESTION}+{PromptStyle.STATEMENT}"]  # results/csts_minilm.md
     for prompt in job.prompts:
         parse_views(prompt)
     return list(dict.fromkeys(job.prompts))
