@@ -459,7 +459,7 @@ def test_actors_fit_the_cluster_or_are_refused(monkeypatch, nodes, flags, wanted
 
 
 def test_local_output_on_several_nodes_is_refused(job, monkeypatch):
-    monkeypatch.setattr("ray.nodes", lambda: [{"Alive": True}] * 3)
+    monkeypatch.setattr("ray.nodes", lambda: [{"Alive": True, "Resources": {}}] * 3)
     with pytest.raises(RequestError, match="wanted object storage on a cluster of 3 nodes"):
         check_nodes(output_at(job.output))
     check_nodes(output_at("s3://corpus/out"))

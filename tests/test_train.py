@@ -23,6 +23,7 @@ from raycase.projection import best_projector, fit_projector
 from raycase.rated import read_rated
 from raycase.request import EmbedJob
 from raycase.schema import RequestError, WorkError
+from raycase.train import make_scaling
 from raycase.training import TrainJob, train
 from raycase.vectors import pair_vectors
 
@@ -188,7 +189,7 @@ def test_wrong_flags_are_refused(training, change, said):
 
 
 def test_a_loss_that_is_not_finite_is_said(training, cluster):
-    with pytest.raises(WorkError, match="epoch 1: wanted a finite loss"):
+    with pytest.raises(WorkError, match=r"epoch \d: wanted a finite loss"):
         train(replace(training, learning_rate=1e37))
 
 
@@ -211,6 +212,25 @@ def test_a_pair_without_a_vector_is_named(training, cluster, tmp_path):
     frame.loc[3, "sentence1"] = "poison dog"
     with pytest.raises(RequestError, match="1 without; the first: vector not finite: 'poison dog' under 'color"):
         train(replace(training, train=rows(frame, tmp_path / "bad.csv"), cache=str(tmp_path / "cache")))
+
+
+@pytest.mark.parametrize(
+    ("nodes", "workers", "gpus", "wanted"),
+    [
+        ([{"CPU": 2}], 1, None, {"CPU": 2}),
+        ([{"CPU": 8}, {"CPU": 4}], 3, None, {"CPU": 4}),
+        ([{"CPU": 8, "GPU": 2}, {"CPU": 8}], 2, 1, {"CPU": 4, "GPU": 1}),  # both workers on the one node with GPUs
+        ([{"CPU": 8, "GPU": 2}], 2, None, {"CPU": 4, "GPU": 1.0}),
+        ([{"CPU": 8}], 1, 1, "found nodes with 8 CPUs and 0 GPUs"),
+    ],
+)
+def test_workers_share_the_cluster_or_are_refused(monkeypatch, nodes, workers, gpus, wanted):
+    monkeypatch.setattr("ray.nodes", lambda: [{"Alive": True, "Resources": n} for n in nodes])
+    if isinstance(wanted, str):
+        with pytest.raises(RequestError, match=wanted):
+            make_scaling(workers, gpus)
+    else:
+        assert make_scaling(workers, gpus).resources_per_worker == wanted
 
 
 def test_more_workers_than_fit_are_refused(training, cluster):

@@ -108,9 +108,10 @@ def test_a_search_runs_its_samples_then_the_seeds_of_its_best(sweep, cluster, se
     assert (phases.count("search"), phases.count("finals"), result["best"]["seeds"]) == (4, 2, 2)
     assert len({t["dropout"] for t in trials}) == 4
     assert {t["prompt"]: t["input_dim"] for t in trials}.items() <= {"concat-sc": 32, "concat-sc+concat-cs": 64}.items()
-    more = replace(job, samples=5, resume=True)
-    tune(more)
-    assert [t["phase"] for t in trials_of(more)].count("search") == 5
+    if search == "tpe":  # the other goes on as a grid does
+        more = replace(job, samples=5, resume=True)
+        tune(more)
+        assert [t["phase"] for t in trials_of(more)].count("search") == 5
 
 
 def test_a_failed_trial_is_kept_with_its_reason(sweep, cluster):
