@@ -55,6 +55,11 @@ class Recipe:
     average: float = 0.0
     """Decay of a moving average of the weights, per step; 0: none."""
 
+    @property
+    def recipe(self) -> Recipe:
+        """The recipe alone, where a job holds it among its other flags."""
+        return Recipe(**{name: getattr(self, name) for name in RECIPE_FIELDS})
+
     def check(self) -> None:
         """Raise RequestError for a value out of its range."""
         ranges = {

@@ -15,7 +15,7 @@ from raycase.cluster import nodes, start_ray
 from raycase.fit import FitState
 from raycase.model_folder import open_model_folder, write_model_folder
 from raycase.pooling import Pooling
-from raycase.projection import RECIPE_FIELDS, PairVectors, Recipe, best_projector, evaluation
+from raycase.projection import PairVectors, Recipe, best_projector, evaluation
 from raycase.provenance import provenance
 from raycase.rated import NOT_APPLICABLE, RatedPairs, read_rated
 from raycase.request import Compute
@@ -106,10 +106,6 @@ class TrainJob(Source, Recipe):
     """Data-parallel processes; the batch is shared out among them."""
     gpus_per_worker: float | None = None
     """Default: 1 if the cluster has GPUs, else 0."""
-
-    @property
-    def recipe(self) -> Recipe:
-        return Recipe(**{name: getattr(self, name) for name in RECIPE_FIELDS})
 
 
 def train(job: TrainJob) -> dict[str, Any]:

@@ -22,7 +22,7 @@ from raycase.cluster import nodes, start_ray
 from raycase.fit import best_epoch_of
 from raycase.model_folder import write_model_folder
 from raycase.plots import check_plots
-from raycase.projection import RECIPE_FIELDS, PairVectors, Recipe, best_projector, fit_projector
+from raycase.projection import PairVectors, Recipe, best_projector, fit_projector
 from raycase.prompts import INSTRUCTED, PromptStyle, parse_views
 from raycase.provenance import provenance
 from raycase.rated import RatedPairs
@@ -87,10 +87,6 @@ class TuneJob(Source, Recipe):
     """GPUs of a trial."""
     resume: bool = False
     """Go on with the sweep in the folder: run the trials that its table lacks."""
-
-    @property
-    def recipe(self) -> Recipe:
-        return Recipe(**{name: getattr(self, name) for name in RECIPE_FIELDS})
 
     @property
     def table(self) -> Table:

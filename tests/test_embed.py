@@ -56,7 +56,9 @@ def test_s3_equals_local(job, cluster, s3_server):
     s3.put(job.input, "corpus/in/part-0.parquet")
     remote = replace(job, input="s3://corpus/in/", output="s3://corpus/out")
     assert embed(remote)["units_done"] == 5
-    assert read_output(remote.output).equals(read_output(job.output))
+    found, wanted = read_output(remote.output), read_output(job.output)
+    assert found.drop_columns(["embedding"]).equals(wanted.drop_columns(["embedding"]))
+    assert cosines(vectors(found), vectors(wanted)).min() > 0.9999
     assert verify(remote.output)["rows_out"] == 500
     again = embed(remote)
     assert (again["units_done"], again["units_resumed"], again["tokens"]) == (0, 5, 0)
