@@ -65,7 +65,7 @@ ENUMS = {"activation": Activation, "loss": Loss, "rating_map": RatingMap}
 
 @dataclass(frozen=True, kw_only=True)
 class Cell:
-    """One choice of everything; `group` and `name` place it in the table of a grid."""
+    """One choice of everything; `name` says which of a grid it is."""
 
     recipe: Recipe
     prompt: str

@@ -18,15 +18,6 @@ X = torch.from_numpy(np.random.default_rng(0).standard_normal((50, 3), dtype=np.
 Y = X[:, :1] * 2 - X[:, 1:2] ** 2
 
 
-@pytest.fixture(autouse=True, scope="module")
-def one_thread():
-    """The toys are too small for more."""
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(threads)
-
-
 def toy(dropout=0.3):
     torch.manual_seed(1)
     return nn.Sequential(nn.Linear(3, 8), nn.ReLU(), nn.Dropout(dropout), nn.Linear(8, 1))

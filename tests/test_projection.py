@@ -26,15 +26,6 @@ from raycase.projector import Activation, Projector
 from raycase.schema import RequestError
 
 
-@pytest.fixture(autouse=True, scope="module")
-def one_thread():
-    """The projectors are too small for more."""
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(threads)
-
-
 def pairs(rows=80, seed=0, *, vectors=60, dim=8, ratings=(-1, 1, 2, 3, 4, 5)):
     """Random vectors and ratings, as Ray's object store gives them: read-only."""
     random = np.random.default_rng(seed)
