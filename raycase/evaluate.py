@@ -17,7 +17,6 @@ import torch
 from torch import nn
 
 from raycase.ablation import VectorsOf, ablation, encoder_name, setting
-from raycase.encoders import ENCODERS
 from raycase.inputs import find_input
 from raycase.metrics import cosines, pair_cosines
 from raycase.model_folder import METRICS, SYSTEM
@@ -35,6 +34,7 @@ from raycase.scores import DIRECTIONS, compare, figures, worst_pairs
 from raycase.storage import Place, check_paths, place
 from raycase.systems import resolve
 from raycase.systems.case import CaseConfig
+from raycase.table import ENCODERS
 from raycase.vectors import pair_vectors
 
 ANSWER1, ANSWER2 = "answer1", "answer2"

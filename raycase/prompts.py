@@ -71,6 +71,11 @@ class Rendered:
     sentence: tuple[int, int] | None
     condition: tuple[int, int] | None
 
+    @property
+    def texts(self) -> list[tuple[int, int]]:
+        """Those of the two that it has."""
+        return [span for span in (self.sentence, self.condition) if span is not None]
+
 
 @dataclass(frozen=True, kw_only=True)
 class Template:

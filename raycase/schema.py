@@ -81,21 +81,6 @@ def rejected_table(file: str, rejections: Sequence[Rejection]) -> pa.Table:
     return pa.table(arrays, schema=REJECTED_SCHEMA)
 
 
-@dataclass(frozen=True, kw_only=True)
-class Encoded:
-    """What an encoder gives for N pairs.
-
-    vectors (N, dim) float32, NaN where `refused`; refused (N,) the reason or None; truncated (N,) bool;
-    tokens: tokens encoded, padding not counted; distinct: distinct pairs encoded.
-    """
-
-    vectors: np.ndarray
-    refused: list[Reason | None]
-    truncated: np.ndarray
-    tokens: int
-    distinct: int
-
-
 def embedding_type(dim: int, dtype: str) -> pa.DataType:
     """Arrow type of a vector column: fixed_size_list<float16|float32>[dim]."""
     return pa.list_(pa.field("item", pa.from_numpy_dtype(np.dtype(dtype)), nullable=False), dim)

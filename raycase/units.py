@@ -10,7 +10,7 @@ import json
 import os
 import time
 from collections.abc import Iterator, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, fields
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -18,6 +18,7 @@ import pyarrow as pa
 
 from raycase.inputs import InputFile
 from raycase.output import ROW_OF_PAIR, output_at, write_unit
+from raycase.rates import Work
 from raycase.reading import CONDITIONS, KEEP, ROW, TEXT, Columns, Span, read_span, rejection
 from raycase.schema import (
     CONDITION,
@@ -30,27 +31,36 @@ from raycase.schema import (
     output_schema,
     rejected_table,
 )
+from raycase.tokens import Prepared
 
 if TYPE_CHECKING:
     from raycase.systems.protocols import Encoder, SystemConfig
 
+
+CARRIED = (*(f.name for f in fields(Work)), "began", "seconds", "rate", "read_pid", "encode_pid")
 CHUNK_BYTES = 2**29  # an Arrow string column holds less than 2 GiB
 Piece = tuple[Span, list[tuple[int, int]]]  # a span and the row intervals of it that are wanted
 
 
-def read_units(task: pa.Table, *, columns: Columns) -> Iterator[pa.Table]:
-    """A task (`task_row`) -> one row per unit: file, start, rows (Arrow), rejected (Arrow), uri, read_pid."""
+def read_units(task: pa.Table, *, config: SystemConfig, settings: EncodeSettings) -> Iterator[pa.Table]:
+    """A task (`task_row`) -> one row per unit: file, start, rows (Arrow), rejected (Arrow), prepared, uri, read_pid.
+
+    Tokenised here, on CPUs and ahead of the encoder, which then never waits for it.
+    """
     for entry in json.loads(task["task"][0].as_py()):
         file = InputFile(**entry["file"])
         span = Span(**entry["span"] | {"header": tuple(entry["span"]["header"])})
         wanted = [(start, end) for start, end in entry["wanted"]]
-        for (start, end), (rows, rejections) in zip(wanted, read_span(file, span, columns, wanted), strict=True):
+        for (start, end), (rows, rejections) in zip(
+            wanted, read_span(file, span, settings.columns, wanted), strict=True
+        ):
             yield _row(
                 file=span.file,
                 start=start,
                 rows_in=end - start,
                 rows=_pack(rows),
                 rejected=_pack(rejected_table(file.uri, rejections)),
+                prepared=pa.array([prepare_rows(config, rows, settings).to_bytes()], pa.large_binary()),
                 uri=file.uri,
                 read_pid=os.getpid(),
             )
@@ -96,12 +106,14 @@ class EncodeUnits:
             raise WorkError(f"wanted the weights {weights} as on the driver, found {found} on this node")
         dtype = None if compute is None else getattr(torch, compute)
         self.encoder: Encoder = config.load(batch_tokens=batch_tokens, dtype=dtype)
+        self.rate = self.encoder.matrix_product_rate
         self.settings = settings
 
     def __call__(self, unit: pa.Table) -> pa.Table:
         began = time.time()
         row = {name: unit[name][0] for name in unit.column_names}
-        encoded = encode_rows(self.encoder, _unpack(row["rows"]), self.settings)
+        prepared = Prepared.from_bytes(row["prepared"].as_py())
+        encoded = encode_rows(self.encoder, _unpack(row["rows"]), prepared, self.settings)
         rejected = pa.concat_tables([_unpack(row["rejected"]), rejected_table(row["uri"].as_py(), encoded.rejections)])
         return _row(
             file=row["file"].as_py(),
@@ -111,8 +123,10 @@ class EncodeUnits:
             rejected=_pack(rejected.sort_by("row")),
             distinct_pairs=encoded.distinct_pairs,
             rows_truncated=encoded.rows_truncated,
-            tokens=encoded.tokens,
+            **asdict(encoded.work),
             began=began,
+            seconds=time.time() - began,
+            rate=self.rate,
             read_pid=row["read_pid"].as_py(),
             encode_pid=os.getpid(),
         )
@@ -124,20 +138,26 @@ class EncodedUnit:
 
     table: pa.Table
     rejections: list[Rejection]
-    tokens: int
+    work: Work
     distinct_pairs: int
     rows_truncated: int
 
 
-def encode_rows(encoder: Encoder, rows: pa.Table, settings: EncodeSettings) -> EncodedUnit:
+def prepare_rows(config: SystemConfig, rows: pa.Table, settings: EncodeSettings) -> Prepared:
+    """Tokenise the rows of a unit under their conditions."""
+    row_of_pair, conditions = pairs_of(rows, settings)
+    texts = rows[TEXT].to_pylist()
+    return config.prepare([texts[row] for row in row_of_pair], conditions)
+
+
+def encode_rows(encoder: Encoder, rows: pa.Table, prepared: Prepared, settings: EncodeSettings) -> EncodedUnit:
     """Embed the rows of a unit under their conditions; pairs keep the order of the input.
 
     A row is rejected with all its pairs where one of them is refused, too long (with on_long "reject"), or not finite
     after rounding to the output's type.
     """
     row_of_pair, conditions = pairs_of(rows, settings)
-    texts = rows[TEXT].to_pylist()
-    encoded = encoder.encode([texts[row] for row in row_of_pair], conditions)
+    encoded = encoder.encode(prepared)
     with np.errstate(over="ignore"):
         vectors = encoded.vectors.astype(settings.dtype)
     finite = np.isfinite(vectors).all(axis=1)
@@ -154,7 +174,7 @@ def encode_rows(encoder: Encoder, rows: pa.Table, settings: EncodeSettings) -> E
     return EncodedUnit(
         table=_output_table(rows, row_of_pair, conditions, kept, vectors, settings),
         rejections=[rejection(rows.slice(row, 1).to_pylist()[0], reason) for row, reason in sorted(bad.items())],
-        tokens=encoded.tokens,
+        work=encoded.work,
         distinct_pairs=encoded.distinct,
         rows_truncated=len(np.unique(row_of_pair[kept][encoded.truncated[kept]])),
     )
@@ -209,7 +229,7 @@ def write_units(unit: pa.Table, *, output: str, print8: str) -> pa.Table:
         distinct_pairs=row["distinct_pairs"].as_py(),
         rows_truncated=row["rows_truncated"].as_py(),
     )
-    carried = {name: row[name].as_py() for name in ("tokens", "began", "read_pid", "encode_pid")}
+    carried = {name: row[name].as_py() for name in CARRIED}
     return _row(line=json.dumps(asdict(line)), ended=time.time(), write_pid=os.getpid(), **carried)
 
 

@@ -182,7 +182,7 @@ def in_process(request, opened, plan):
     )
     for pieces in plan.tasks():
         task = pa.Table.from_pylist([task_row(opened.files, pieces)])
-        for unit in read_units(task, columns=request.columns):
+        for unit in read_units(task, config=request.model, settings=request.encode_settings):
             written = write_units(encode(unit), output=request.output.root.uri, print8=opened.print8)
             yield from written.to_pylist()
 

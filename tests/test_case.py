@@ -11,13 +11,14 @@ import torch
 from transformers import AutoModel, AutoTokenizer
 
 import raycase
-from raycase.encoders import ENCODERS, PromptTokenizer, load_encoder, weights_folder
+from raycase.encoders import load_encoder, load_tokenizer, weights_folder
 from raycase.pooling import Pooling
 from raycase.projector import Projector, ProjectorConfig
 from raycase.prompts import INSTRUCT, PromptStyle, Span, prompt_set
 from raycase.schema import Reason, RequestError
 from raycase.systems import case, resolve
 from raycase.systems.protocols import Encoder
+from raycase.table import ENCODERS
 
 SENTENCES = ["A woman in a red dress", "Two people play with a dog", "A woman in a red dress"]
 CONDITIONS = ["color of the dress", "number of people", "number of people"]
@@ -52,6 +53,11 @@ def with_projector(system, **options):
     shape = ProjectorConfig(input_dim=system.config.views_dim, output_dim=7, **options)
     config = replace(system.config, projector=shape)
     return case.Case(config=config, encoder=system.encoder, projector=Projector(shape).eval())
+
+
+def encode(system, sentences, conditions):
+    """Vectors, refusals and counts of pairs."""
+    return system.encode(system.config.prepare(sentences, conditions))
 
 
 def f(system, template, sentence, condition):
@@ -102,7 +108,7 @@ def test_without_conditions_there_is_neither_base_nor_g(system):
     wanted = np.stack([f(system, system.prompts[0].plain, s, "") for s in SENTENCES])
     np.testing.assert_allclose(projected.embed(SENTENCES, None), wanted, rtol=1e-5, atol=1e-5)
     assert projected.config.plain_dim == 32
-    assert not projected._base
+    assert not projected._bases
 
 
 def test_one_condition_serves_every_sentence(system):
@@ -130,16 +136,16 @@ def test_equal_pairs_are_encoded_once_and_bases_remembered(system):
         template = system.prompts[0].pair if sentence else system.prompts[0].base
         return len(system.encoder.tokenize([template.render(sentence, condition)])[0].ids)
 
-    first = system.encode(SENTENCES * 2, CONDITIONS * 2)
+    first = encode(system, SENTENCES * 2, CONDITIONS * 2)
     assert first.distinct == 3
     pairs = sum(tokens(s, c) for s, c in zip(SENTENCES, CONDITIONS, strict=True))
     bases = tokens("", CONDITIONS[0]) + tokens("", CONDITIONS[1])
-    assert first.tokens == pairs + bases
+    assert first.work.tokens == pairs + bases
     np.testing.assert_array_equal(first.vectors[:3], first.vectors[3:])
-    again = system.encode(SENTENCES, CONDITIONS)
-    assert again.tokens == pairs
+    again = encode(system, SENTENCES, CONDITIONS)
+    assert again.work.tokens == pairs
     np.testing.assert_allclose(again.vectors, first.vectors[:3], rtol=1e-5, atol=1e-6)
-    assert system.encode(SENTENCES, None).distinct == 2
+    assert encode(system, SENTENCES, None).distinct == 2
 
 
 def test_the_memory_of_bases_is_bounded(system, monkeypatch):
@@ -153,7 +159,7 @@ def test_the_memory_of_bases_is_bounded(system, monkeypatch):
             ]
         )
         np.testing.assert_allclose(system.embed(sentences, conditions), wanted, rtol=1e-5, atol=1e-5)
-        assert len(system._base) <= 3
+        assert len(system._bases) <= 3
 
 
 def test_tokens_are_counted_without_weights(config, system):
@@ -170,12 +176,12 @@ def test_tokens_are_counted_without_weights(config, system):
 
 
 def test_long_sentences_are_cut_and_said(system):
-    encoded = system.encode(["dress " * 100, "dress"], ["color", "color"])
+    encoded = encode(system, ["dress " * 100, "dress"], ["color", "color"])
     assert encoded.truncated.tolist() == [True, False]
     assert encoded.refused == [None, None]
     (tokens,) = system.encoder.tokenize([system.prompts[0].pair.render("dress " * 100, "color")])
     kept = tokens.ids.count(tokens.ids[1])
-    short = system.encode(["dress " * kept], ["color"])
+    short = encode(system, ["dress " * kept], ["color"])
     assert not short.truncated[0]
     np.testing.assert_allclose(encoded.vectors[0], short.vectors[0], rtol=1e-5, atol=1e-5)
 
@@ -197,7 +203,7 @@ def test_a_refused_pair_leaves_the_others_as_they_are(config, style, projected):
         system = with_projector(system)
     sentences = ["dress", "\u200b", "dress", "dress", "dog"]
     conditions = ["color", "color", "\u200b", "color " * 70, "color"]
-    encoded = system.encode(sentences, conditions)
+    encoded = encode(system, sentences, conditions)
     assert encoded.refused == [None, Reason.EMPTY_TEXT, Reason.EMPTY_CONDITION, Reason.NO_ROOM, None]
     assert np.isnan(encoded.vectors[1:4]).all()
     good = system.embed(["dress", "dog"], ["color", "color"])
@@ -241,7 +247,7 @@ VIEWS = ["concat-sc+cond", "cond+concat-sc", "sent+concat-cs:sentence+concat-cs:
 def viewed(config, encoder, prompt, **options):
     """The system that reads the encoder in several ways."""
     spec = replace(config.encoder, prompt=prompt, max_tokens=200)
-    encoder = replace(encoder, spec=spec, tokenize=PromptTokenizer(spec, encoder.tokenize.tokenizer))
+    encoder = replace(encoder, spec=spec, tokenize=load_tokenizer(spec))
     return case.Case(config=replace(config, encoder=spec, **options), encoder=encoder)
 
 
@@ -306,11 +312,11 @@ def test_a_pair_refused_in_one_view_is_refused(config, encoder):
     system = viewed(config, encoder, "concat-sc+cond")
     sentences, conditions = ["dress", "dress", "dog"], ["color", "color " * 195, "color"]
     refusals = [
-        case.Case(config=c, encoder=system.encoder).encode(sentences, conditions).refused
+        encode(case.Case(config=c, encoder=system.encoder), sentences, conditions).refused
         for c in system.config.views_apart
     ]
     assert refusals == [[None, None, None], [None, Reason.NO_ROOM, None]]
-    encoded = system.encode(sentences, conditions)
+    encoded = encode(system, sentences, conditions)
     assert encoded.refused == refusals[1]
     assert np.isnan(encoded.vectors[1]).all()
     good = system.embed(["dress", "dog"], ["color", "color"])
@@ -322,11 +328,11 @@ def test_a_pair_cut_in_one_view_is_cut(config, encoder):
     system = viewed(config, encoder, "concat-sc+cond")
     sentence = "dress " * 195
     cut = [
-        case.Case(config=c, encoder=system.encoder).encode([sentence], ["color"]).truncated.tolist()
+        encode(case.Case(config=c, encoder=system.encoder), [sentence], ["color"]).truncated.tolist()
         for c in system.config.views_apart
     ]
     assert cut == [[False], [True]]
-    assert system.encode([sentence, "dog"], ["color"] * 2).truncated.tolist() == [True, False]
+    assert encode(system, [sentence, "dog"], ["color"] * 2).truncated.tolist() == [True, False]
 
 
 def test_the_tokens_of_the_views_add_up(config, encoder):
@@ -336,9 +342,9 @@ def test_the_tokens_of_the_views_add_up(config, encoder):
     assert found.tolist() == (apart[0] + apart[1]).tolist()
     assert (apart[1] > apart[0]).all()
     bases = [case.Case(config=c, encoder=system.encoder) for c in system.config.views_apart]
-    with_bases = sum(view.encode(SENTENCES, CONDITIONS).tokens for view in bases)
-    assert system.encode(SENTENCES, CONDITIONS).tokens == with_bases > found.sum()
-    assert system.encode(SENTENCES, CONDITIONS).tokens == found.sum()  # the bases are remembered
+    with_bases = sum(encode(view, SENTENCES, CONDITIONS).work.tokens for view in bases)
+    assert encode(system, SENTENCES, CONDITIONS).work.tokens == with_bases > found.sum()
+    assert encode(system, SENTENCES, CONDITIONS).work.tokens == found.sum()  # the bases are remembered
     alone = system.config.count_tokens(SENTENCES, None)
     assert alone.tolist() == config.count_tokens(SENTENCES, None).tolist()
 
@@ -348,7 +354,7 @@ def test_the_memory_of_bases_counts_every_view(config, encoder, monkeypatch):
     system = viewed(config, encoder, "concat-sc+cond")
     for number in range(5):
         system.embed(["dress"], [f"number {number}"])
-        assert 1 <= len(system._base) <= 3
+        assert 1 <= len(system._bases) <= 3
 
 
 def test_nothing_in_nothing_out_of_views(config, encoder):

@@ -19,9 +19,6 @@ from tokenizers import Tokenizer
 from transformers import AutoModel, MistralConfig, MistralModel
 
 from raycase.encoders import (
-    ENCODERS,
-    EncoderSpec,
-    Tokens,
     find_encoder,
     load_config,
     load_encoder,
@@ -32,6 +29,8 @@ from raycase.encoders import (
 from raycase.pooling import Pooling
 from raycase.prompts import PromptStyle, Span, prompt_set
 from raycase.schema import Reason, RequestError
+from raycase.table import ENCODERS, EncoderSpec
+from raycase.tokens import Tokens
 
 SENTENCE, CONDITION = "A woman in a red dress", "color of the dress"
 

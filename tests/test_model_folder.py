@@ -9,11 +9,12 @@ import tiny
 import torch
 
 import raycase
-from raycase.encoders import ENCODERS, load_encoder
+from raycase.encoders import load_encoder
 from raycase.model_folder import CARD, METRICS, SYSTEM, open_model_folder, write_model_folder
 from raycase.projector import WEIGHTS, Projector, ProjectorConfig
 from raycase.schema import RequestError
 from raycase.systems import case, resolve
+from raycase.table import ENCODERS
 
 METRICS_OF = {
     "validation": {"loss": 0.08, "spearman": 61.234, "pearson": 58.767, "spearman_rated": 70.005},

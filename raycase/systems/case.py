@@ -15,22 +15,17 @@ from typing import Any
 import numpy as np
 import torch
 
-from raycase.encoders import (
-    EncoderSpec,
-    PromptTokenizer,
-    TextEncoder,
-    Tokens,
-    find_encoder,
-    load_config,
-    load_encoder,
-    load_tokenizer,
-    weights_identity,
-)
+from raycase.encoders import find_encoder, load_config, load_encoder, load_tokenizer, weights_identity
+from raycase.engine import TextEncoder
 from raycase.pooling import Pooling
 from raycase.projector import WEIGHTS, Projector, ProjectorConfig, load_projector, save_projector
 from raycase.prompts import PromptSet, Span, Template, parse_views, prompt_set
-from raycase.schema import Encoded, RequestError
+from raycase.rates import Work
+from raycase.schema import RequestError
 from raycase.storage import place, sha256_of_file
+from raycase.systems.protocols import Encoded
+from raycase.table import EncoderSpec
+from raycase.tokens import Prepared, TokenBatch
 
 SYSTEM = "case"
 BASE_MEMORY_BYTES = 256 * 2**20  # how much of f(c; I()) is remembered; an encoder that meets more begins anew
@@ -99,27 +94,50 @@ class CaseConfig:
         """Of each view; without conditions there is but one, the sentence alone."""
         return [prompts.pair for prompts in self.prompts] if conditional else [self.prompts[0].plain]
 
-    def count_tokens(self, sentences: Sequence[str], conditions: Sequence[str] | None) -> np.ndarray:
-        """Tokens of each pair's prompts, cut to the encoder's length: (N,) int64; 0 for a pair that is refused.
+    def prepare(self, sentences: Sequence[str], conditions: Sequence[str] | None) -> Prepared:
+        """Tokenise the distinct pairs and conditions, all views. Loads the tokenizer alone.
 
-        Loads the tokenizer alone.
+        Raises ValueError for lists of different length.
         """
+        if conditions is not None and len(conditions) != len(sentences):
+            raise ValueError(f"wanted as many conditions as sentences, found {len(conditions)} and {len(sentences)}")
         pairs = list(zip(sentences, conditions or [""] * len(sentences), strict=True))
-        views = [
-            np.array([len(t.ids) for t in self._tokenizer([template.render(s, c) for s, c in pairs])], dtype=np.int64)
-            for template in self.templates(conditions is not None)
-        ]
-        return np.where(np.all(views, axis=0), np.sum(views, axis=0), 0)
+        place = {pair: i for i, pair in enumerate(dict.fromkeys(pairs))}
+        number = {c: i for i, c in enumerate(dict.fromkeys(c for _, c in place))}
+        alone = [("", c) for c in number]
+        with_bases = conditions is not None and self.subtract
+        return Prepared(
+            rows=np.fromiter((place[p] for p in pairs), dtype=np.int64, count=len(pairs)),
+            conditions=None if conditions is None else list(number),
+            condition=np.fromiter((number[c] for _, c in place), dtype=np.int64, count=len(place)),
+            pairs=self._tokenized(self.templates(conditions is not None), list(place)),
+            bases=self._tokenized([prompts.base for prompts in self.prompts], alone) if with_bases else [],
+        )
 
-    @cached_property
-    def _tokenizer(self) -> PromptTokenizer:
-        return load_tokenizer(self.encoder)
+    def _tokenized(self, templates: Sequence[Template], pairs: Sequence[tuple[str, str]]) -> list[TokenBatch]:
+        """Of each pattern; views of one pattern share their tokens."""
+        tokenizer = load_tokenizer(self.encoder)
+        return [tokenizer.pairs([templates[i] for i in views], pairs) for views in by_pattern(templates)]
+
+    def count_tokens(self, sentences: Sequence[str], conditions: Sequence[str] | None) -> np.ndarray:
+        """Tokens of each pair's prompts, cut to the encoder's length: (N,) int64; 0 for a pair that is refused."""
+        prepared = self.prepare(sentences, conditions)
+        lengths = [batch.lengths for batch in prepared.pairs]
+        return np.where(np.all(lengths, axis=0), np.sum(lengths, axis=0), 0)[prepared.rows]
 
     def load(self, **options: Any) -> Case:
         """Load the weights; `options` are those of `raycase.encoders.load_encoder` (device, dtype, batch_tokens)."""
         encoder = load_encoder(self.encoder, **options)
         projector = load_projector(self.projector, self.folder) if self.projector and self.folder else None
         return Case(config=self, encoder=encoder, projector=projector)
+
+
+def by_pattern(templates: Sequence[Template]) -> list[list[int]]:
+    """Views whose templates differ in what they pool alone, together."""
+    groups: dict[str, list[int]] = {}
+    for view, template in enumerate(templates):
+        groups.setdefault(template.pattern, []).append(view)
+    return list(groups.values())
 
 
 def resolve(
@@ -164,7 +182,7 @@ class Case:
         self.encoder = encoder
         self.projector = projector
         self.prompts = config.prompts
-        self._base: dict[str, np.ndarray] = {}
+        self._bases: dict[str, np.ndarray] = {}
 
     @property
     def dim(self) -> int:
@@ -181,61 +199,66 @@ class Case:
             raise ValueError("sentences: wanted a list of strings, found one string")
         if isinstance(conditions, str):
             conditions = [conditions] * len(sentences)
-        encoded = self.encode(sentences, conditions)
+        encoded = self.encode(self.config.prepare(sentences, conditions))
         for row, reason in enumerate(encoded.refused):
             if reason is not None:
                 raise ValueError(f"pair {row}: {reason}: {sentences[row]!r} under {conditions and conditions[row]!r}")
         return encoded.vectors
 
-    def encode(self, sentences: Sequence[str], conditions: Sequence[str] | None) -> Encoded:
-        """The same with counts, each distinct pair encoded once, and a reason for each pair that has no vector."""
-        if conditions is not None and len(conditions) != len(sentences):
-            raise ValueError(f"wanted as many conditions as sentences, found {len(conditions)} and {len(sentences)}")
-        pairs = list(zip(sentences, conditions or [""] * len(sentences), strict=True))
-        place = {pair: i for i, pair in enumerate(dict.fromkeys(pairs))}
-        views = [self._tokenize(list(place), template) for template in self.config.templates(conditions is not None)]
-        refused = [next((t.refused for t in tokens if t.refused), None) for tokens in zip(*views, strict=True)]
-        vectors = np.full((len(place), self.encoder.dim * len(views)), np.nan, dtype=np.float32)
-        kept = [i for i, reason in enumerate(refused) if reason is None]
-        vectors[kept] = np.concatenate([self.encoder.pool([tokens[i] for i in kept]) for tokens in views], axis=1)
-        base_tokens = 0
+    def encode(self, prepared: Prepared) -> Encoded:
+        """The same of tokenised pairs, with counts, and a reason for each pair that has no vector."""
+        conditions = prepared.conditions
+        groups = by_pattern(self.config.templates(conditions is not None))
+        count = len(prepared.condition)
+        reasons = zip(*(batch.reasons for batch in prepared.pairs), strict=True)
+        refused = [next(filter(None, views), None) for views in reasons]
+        kept = np.array([i for i, reason in enumerate(refused) if reason is None], dtype=np.int64)
+        vectors_KD, work = self._views(groups, [batch.take(kept) for batch in prepared.pairs])
         if conditions is not None:
-            vectors, base_tokens = self._reduced(vectors, [c for _, c in place], kept)
-        rows = np.fromiter((place[p] for p in pairs), dtype=np.int64, count=len(pairs))
+            if self.config.subtract:
+                work += self._learn_bases(prepared, np.unique(prepared.condition[kept]))
+                for i, condition in enumerate(prepared.condition[kept].tolist()):
+                    vectors_KD[i] -= self._bases[conditions[condition]]
+            if self.projector is not None:
+                with torch.inference_mode():
+                    vectors_KD = self.projector(torch.from_numpy(vectors_KD)).numpy()
+        vectors_MD = np.full((count, vectors_KD.shape[1]), np.nan, dtype=np.float32)
+        vectors_MD[kept] = vectors_KD
+        truncated = np.any([batch.truncated for batch in prepared.pairs], axis=0)
         return Encoded(
-            vectors=vectors[rows],
-            refused=[refused[i] for i in rows],
-            truncated=np.array([any(tokens[i].truncated for tokens in views) for i in rows], dtype=bool),
-            tokens=sum(len(t.ids) for tokens in views for t in tokens) + base_tokens,
-            distinct=len(place),
+            vectors=vectors_MD[prepared.rows],
+            refused=[refused[i] for i in prepared.rows],
+            truncated=truncated[prepared.rows],
+            work=work,
+            distinct=count,
         )
 
-    def _reduced(
-        self, vectors_ND: np.ndarray, conditions: Sequence[str], kept: Sequence[int]
-    ) -> tuple[np.ndarray, int]:
-        """g(f - base) of the rows kept, NaN elsewhere, and how many tokens new bases took."""
-        base_tokens = 0
-        if self.config.subtract:
-            base_tokens = self._learn_base({conditions[i] for i in kept})
-            for i in kept:
-                vectors_ND[i] -= self._base[conditions[i]]
-        if self.projector is not None:
-            with torch.inference_mode():
-                vectors_ND = self.projector(torch.from_numpy(vectors_ND)).numpy()
-        return vectors_ND, base_tokens
+    def _learn_bases(self, prepared: Prepared, conditions: np.ndarray) -> Work:
+        """Remember f(c; I()) of the conditions, of all views."""
+        assert prepared.conditions is not None
+        if (len(self._bases) + len(conditions)) * self.config.views_dim * 4 > BASE_MEMORY_BYTES:
+            self._bases.clear()
+        new = np.array([c for c in conditions if prepared.conditions[c] not in self._bases], dtype=np.int64)
+        groups = by_pattern([prompts.base for prompts in self.prompts])
+        bases_CD, work = self._views(groups, [batch.take(new) for batch in prepared.bases])
+        self._bases.update(zip((prepared.conditions[c] for c in new), bases_CD, strict=True))
+        return work
 
-    def _learn_base(self, conditions: set[str]) -> int:
-        """Remember f(c; I()) of every condition given, of all views; returns the tokens encoded for the new ones."""
-        if (len(self._base) + len(conditions)) * self.config.views_dim * 4 > BASE_MEMORY_BYTES:
-            self._base.clear()
-        new = sorted(conditions - self._base.keys())
-        views = [self._tokenize([("", c) for c in new], prompts.base) for prompts in self.prompts]
-        bases_CD = np.concatenate([self.encoder.pool(tokens) for tokens in views], axis=1)
-        self._base.update(zip(new, bases_CD, strict=True))
-        return sum(len(t.ids) for tokens in views for t in tokens)
+    def _views(self, groups: list[list[int]], batches: Sequence[TokenBatch]) -> tuple[np.ndarray, Work]:
+        """The vectors of all views side by side, in their order."""
+        dim = self.encoder.dim
+        vectors = np.empty((len(batches[0]), dim * sum(map(len, groups))), dtype=np.float32)
+        work = Work()
+        for views, batch in zip(groups, batches, strict=True):
+            columns = np.concatenate([np.arange(v * dim, (v + 1) * dim) for v in views])
+            vectors[:, columns], some = self.encoder.encode(batch)
+            work += some
+        return vectors, work
 
-    def _tokenize(self, pairs: Sequence[tuple[str, str]], template: Template) -> list[Tokens]:
-        return self.encoder.tokenize([template.render(s, c) for s, c in pairs])
+    @property
+    def matrix_product_rate(self) -> float:
+        """FLOP/s of a plain matrix product on this device, in the encoder's type; measured when asked for."""
+        return self.encoder.matrix_product_rate
 
     def save(self, folder: Path) -> None:
         """Write `raycase.json` and g's weights; `raycase.load(folder)` reads them back."""

@@ -3,11 +3,29 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
 
-from raycase.schema import Encoded
+from raycase.rates import Work
+from raycase.schema import Reason
+from raycase.tokens import Prepared
+
+
+@dataclass(frozen=True, kw_only=True)
+class Encoded:
+    """What an encoder gives for N pairs.
+
+    vectors (N, dim) float32, NaN where `refused`; refused (N,) the reason or None; truncated (N,) bool;
+    work: what was computed; distinct: distinct pairs encoded.
+    """
+
+    vectors: np.ndarray
+    refused: list[Reason | None]
+    truncated: np.ndarray
+    work: Work
+    distinct: int
 
 
 class SystemConfig(Protocol):
@@ -24,8 +42,11 @@ class SystemConfig(Protocol):
     def describe(self) -> dict[str, Any]:
         """Everything that decides the vectors; `weights` names them by hash or revision."""
 
+    def prepare(self, sentences: Sequence[str], conditions: Sequence[str] | None) -> Prepared:
+        """Tokenise pairs ahead of the encoder. Loads no weights."""
+
     def count_tokens(self, sentences: Sequence[str], conditions: Sequence[str] | None) -> np.ndarray:
-        """Tokens of each pair's prompt: (N,) int64; 0 for a pair that would be refused. Loads no weights."""
+        """Tokens of each pair's prompts: (N,) int64; 0 for a pair that would be refused. Loads no weights."""
 
     def load(self, **options: Any) -> Encoder:
         """Load the weights (device, dtype, batch_tokens)."""
@@ -42,8 +63,12 @@ class Encoder(Protocol):
     def embed(self, sentences: Sequence[str], conditions: Sequence[str] | str | None) -> np.ndarray:
         """Vectors of (sentence, condition) pairs: N, N -> (N, dim) float32, not normalised."""
 
-    def encode(self, sentences: Sequence[str], conditions: Sequence[str] | None) -> Encoded:
-        """The same with counts, and a reason instead of an exception for each pair that cannot be embedded."""
+    def encode(self, prepared: Prepared) -> Encoded:
+        """The same of what `SystemConfig.prepare` gives, with counts, and a reason for each pair without a vector."""
+
+    @property
+    def matrix_product_rate(self) -> float:
+        """FLOP/s of a plain matrix product on this device, in the encoder's type; measured when asked for."""
 
 
 @runtime_checkable

@@ -1,0 +1,151 @@
+"""Attention within rows of `raycase.packing`, where a token sees its ancestors, or its own sequence, alone.
+
+Token i sees token j when `first[j] <= i < end[j]` and, in a layer with a window, `position[i] - position[j] < window`.
+On a GPU FlexAttention skips blocks that nobody sees. Elsewhere the row is cut into chunks of queries: the tokens that a
+chunk [a, b) can see are those with `first[j] < b` and `end[j] > a`, few beside the row.
+
+Shapes: T tokens of a row, C tokens of a chunk, G = T / C chunks, S keys that a chunk sees, H heads, D head size.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+from torch.nn.attention.flex_attention import BlockMask
+from transformers import AttentionInterface, AttentionMaskInterface
+from transformers.integrations.flex_attention import flex_attention_forward
+from transformers.integrations.sdpa_attention import sdpa_attention_forward
+from transformers.masking_utils import sdpa_mask
+
+from raycase.packing import Row
+
+NAME = "raycase"  # as transformers knows it
+CHUNK = 64
+BLOCK = 128
+
+
+@dataclass(frozen=True, kw_only=True)
+class Chunks:
+    """What each chunk of queries sees: keys (G, S), and what is added to the scores, (G, 1, C, S), 0 or -inf.
+
+    `windowed` is for layers with a window; None where all of the row lies within it.
+    """
+
+    keys: Tensor
+    mask: Tensor
+    windowed: Tensor | None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Blocks:
+    """The same for FlexAttention."""
+
+    mask: BlockMask
+    windowed: BlockMask | None
+
+
+def attend(
+    module: torch.nn.Module,
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    attention_mask: Tensor | None,
+    *,
+    scaling: float | None = None,
+    sliding_window: int | None = None,
+    row: Chunks | Blocks | None = None,
+    **options: Any,
+) -> tuple[Tensor, Tensor | None]:
+    """Attention of one row, (1, H, T, D) -> (1, T, H, D); without `row`, transformers' own of a padded batch."""
+    if row is None:
+        return sdpa_attention_forward(module, query, key, value, attention_mask, scaling=scaling, **options)
+    mask: Any = row.windowed if sliding_window is not None and row.windowed is not None else row.mask
+    if isinstance(row, Blocks):
+        return flex_attention_forward(module, query, key, value, mask, scaling=scaling)
+    groups = query.shape[1] // key.shape[1]
+    chunks_GHCD = query[0].unflatten(1, (-1, CHUNK)).transpose(0, 1)
+    keys_GHSD, values_GHSD = (t[0][:, row.keys].transpose(0, 1).repeat_interleave(groups, dim=1) for t in (key, value))
+    seen_GHCD = F.scaled_dot_product_attention(chunks_GHCD, keys_GHSD, values_GHSD, attn_mask=mask, scale=scaling)
+    return seen_GHCD.transpose(1, 2).flatten(0, 1)[None], None
+
+
+def register() -> None:
+    """Let transformers find `attend` under `NAME`."""
+    AttentionInterface.register(NAME, attend)
+    AttentionMaskInterface.register(NAME, sdpa_mask)
+
+
+def padded_length(tokens: int) -> int:
+    """In whole chunks."""
+    return -(-tokens // CHUNK) * CHUNK
+
+
+def chunks(row: Row, dtype: torch.dtype, window: int | None = None) -> Chunks:
+    """Of a row of whole chunks. Chunks that see fewer keys than others are filled up with what they do not see."""
+    tokens = len(row)
+    assert tokens % CHUNK == 0
+    a_G1 = np.arange(0, tokens, CHUNK)[:, None]
+    near_GT = (row.first < a_G1 + CHUNK) & (row.end > a_G1)
+    count_G = near_GT.sum(1)
+    key = np.nonzero(near_GT)[1]
+    keys_GS = np.zeros((len(count_G), int(count_G.max())), dtype=np.int64)
+    real_GS = np.arange(keys_GS.shape[1]) < count_G[:, None]
+    keys_GS[real_GS] = key
+    query_GC = a_G1 + np.arange(CHUNK)
+    sees_GCS = row.first[keys_GS][:, None, :] <= query_GC[:, :, None]
+    sees_GCS &= query_GC[:, :, None] < row.end[keys_GS][:, None, :]
+    sees_GCS &= real_GS[:, None, :]
+
+    def added(sees: np.ndarray) -> Tensor:
+        mask = torch.zeros(sees.shape, dtype=dtype)
+        return mask.masked_fill_(torch.from_numpy(~sees), float("-inf")).unsqueeze(1)
+
+    windowed = None
+    if window is not None and int(row.position.max()) >= window:
+        distance_GCS = row.position[query_GC][:, :, None] - row.position[keys_GS][:, None, :]
+        windowed = added(sees_GCS & (distance_GCS < window))
+    return Chunks(keys=torch.from_numpy(keys_GS), mask=added(sees_GCS), windowed=windowed)
+
+
+def blocks(row: Row, device: torch.device, window: int | None = None) -> Blocks:
+    """Of a row of whole blocks.
+
+    The tokens that see a block of keys are one interval, from its least `first` to its largest `end`; a block of
+    queries within every key's interval needs no mask at all.
+    """
+    first_T, end_T, position_T = (torch.from_numpy(a).to(device) for a in (row.first, row.end, row.position))
+    windowed = None
+    if window is not None and int(row.position.max()) >= window:
+        windowed = _block_mask(first_T, end_T, position_T, window)
+    return Blocks(mask=_block_mask(first_T, end_T, position_T, None), windowed=windowed)
+
+
+def _block_mask(first_T: Tensor, end_T: Tensor, position_T: Tensor, window: int | None) -> BlockMask:
+    tokens = len(first_T)
+    assert tokens % BLOCK == 0
+
+    def sees(_batch: Tensor, _head: Tensor, i: Tensor, j: Tensor) -> Tensor:
+        seen = (first_T[j] <= i) & (i < end_T[j])
+        return seen if window is None else seen & (position_T[i] - position_T[j] < window)
+
+    first_KS, end_KS, position_KS = (t.view(-1, BLOCK) for t in (first_T, end_T, position_T))
+    start_Q1 = torch.arange(0, tokens, BLOCK, device=first_T.device)[:, None]
+    stop_Q1 = start_Q1 + BLOCK
+    some_QK = (first_KS.amin(1) < stop_Q1) & (end_KS.amax(1) > start_Q1)
+    full_QK = (first_KS.amax(1) <= start_Q1) & (end_KS.amin(1) >= stop_Q1)
+    if window is not None:
+        full_QK &= position_KS.amax(1)[:, None] - position_KS.amin(1) < window
+    return BlockMask.from_kv_blocks(
+        *_listed(some_QK & ~full_QK), *_listed(full_QK), BLOCK_SIZE=BLOCK, mask_mod=sees, seq_lengths=(tokens, tokens)
+    )
+
+
+def _listed(blocks_QK: Tensor) -> tuple[Tensor, Tensor]:
+    """How many key blocks each block of queries has, (1, 1, Q), and which, those first, (1, 1, Q, K); int32."""
+    which_QK = blocks_QK.int().argsort(dim=1, descending=True, stable=True)
+    return blocks_QK.sum(1, dtype=torch.int32)[None, None], which_QK.int()[None, None]
