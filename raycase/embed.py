@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import math
 import os
 import sys
@@ -18,7 +17,6 @@ from typing import Any
 import ray
 from ray.data import ActorPoolStrategy, DataContext
 from ray.exceptions import RayError
-from tqdm import tqdm
 
 import raycase
 from raycase.cluster import cause, nodes, start_ray
@@ -35,6 +33,7 @@ from raycase.output import (
     write_job,
     write_manifest,
 )
+from raycase.progress import Run
 from raycase.request import EmbedJob, Plan, Request, actor_range, check, make_plan
 from raycase.schema import RequestError, WorkError
 from raycase.storage import STORE_ERRORS, UnitFile, gaps
@@ -153,32 +152,6 @@ def _check_put(output: Output) -> None:
         raise RequestError(f"--output: wanted a place to write at {output.root.uri}, found: {error}") from error
 
 
-class Run:
-    """What this run has done so far, from one small row per unit; and the progress bar over rows."""
-
-    def __init__(self, *, rows: int, rows_before: int) -> None:
-        self.lines: dict[str, UnitLine] = {}
-        self.tokens = 0
-        self.first = math.inf
-        self.last = 0.0
-        interval = 0.5 if sys.stderr.isatty() else 15.0
-        self.bar = tqdm(total=rows, initial=rows_before, unit=" rows", unit_scale=True, mininterval=interval, delay=0.1)
-
-    def add(self, stats: dict[str, Any]) -> None:
-        line = UnitLine(**json.loads(stats["line"]))
-        self.lines[line.name] = line
-        self.tokens += stats["tokens"]
-        self.first = min(self.first, stats["began"])
-        self.last = max(self.last, stats["ended"])
-        self.bar.set_postfix_str(f"{self.tokens_per_second:,.0f} tokens/s", refresh=False)
-        self.bar.update(line.rows_out + line.rows_rejected)
-
-    @property
-    def tokens_per_second(self) -> float:
-        """From the beginning of the first unit to the end of the last; starting up is not counted."""
-        return self.tokens / (self.last - self.first) if self.lines else 0.0
-
-
 def on_ray(request: Request, opened: Job, plan: Plan, *, pool: Pool) -> Iterator[dict[str, Any]]:
     """Run the plan's units over Ray Data. Each stage has its own share of CPUs, so that it gets its own processes."""
     context = DataContext.get_current().copy()
@@ -204,6 +177,8 @@ def on_ray(request: Request, opened: Job, plan: Plan, *, pool: Pool) -> Iterator
                 "threads": pool.threads,
                 "batch_tokens": request.job.batch_tokens,
                 "compute": request.job.compute,
+                "compile": request.job.compile,
+                "units": math.ceil(plan.units / pool.least),
             },
             compute=ActorPoolStrategy(min_size=pool.least, max_size=pool.most, initial_size=pool.least),
             batch_size=1,
@@ -246,15 +221,16 @@ def _finish(
         lines |= zip(unknown, pool.map(lambda name: read_line(output, name), unknown), strict=True)
     seconds = time.time() - began
     this_run = {
-        "tokens": run.tokens,
+        "tokens": run.work.tokens,
+        "tokens_processed": run.work.processed,
         "seconds": round(seconds, 3),
         "startup_seconds": round(run.first - began, 3) if run.lines else 0.0,
-        "tokens_per_second": round(run.tokens_per_second, 1),
+        **run.rates(),
         "units_done": len(run.lines),
         "units_resumed": len(names) - len(run.lines),
     }
     if run.lines or not output.manifest.exists():
-        _write_manifest(request, opened, [lines[name] for name in names], this_run)
+        _write_manifest(request, opened, [lines[name] for name in names], this_run | {"actors": run.actor_rates()})
     manifest = output.manifest.read_json()  # where nothing was left to do, that of the run that did the work
     counted = ("rows_in", "rows_out", "rows_rejected", "rows_truncated", "pairs", "distinct_pairs")
     result = {name: manifest[name] for name in counted} | this_run

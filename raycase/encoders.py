@@ -16,6 +16,7 @@ from tokenizers import Tokenizer, models
 from torch import Tensor
 from transformers import AutoConfig, AutoTokenizer, PretrainedConfig
 from transformers.models.mistral.configuration_mistral import MistralConfig
+from transformers.utils import is_accelerate_available
 from transformers.utils.hub import cached_file, extract_commit_hash
 
 from raycase.attention import NAME, register
@@ -198,14 +199,17 @@ def load_encoder(
         "use_safetensors": True,
     }
     options |= _pinned(spec.source)
+    if is_accelerate_available():  # straight to the device; without it, by way of the CPU's memory
+        options["device_map"] = {"": place}
     try:
         if Pooling.LATENT in spec.pooling:
-            model = _load_all(MistralModel, folder, key_mapping={r"^embedding_model\.": ""}, **options)
+            model = _load_all(MistralModel, folder, spec, key_mapping={r"^embedding_model\.": ""}, **options)
             latent = _load_latent(folder, config).to(place, dtype).eval()
         else:
-            model = _load_all(AutoModel, folder, trust_remote_code=False, **options)
+            model = _load_all(AutoModel, folder, spec, trust_remote_code=False, **options)
     except (OSError, ValueError, KeyError, RuntimeError, SafetensorError) as error:
         raise RequestError(f"--model: wanted readable weights at {spec.source}, found: {first_line(error)}") from error
+    pooler, model.pooler = getattr(model, "pooler", None), None  # not computed for every batch
     last_layer: BertLastLayer | None = None
     if config.model_type in BERT_LAYERS and not in_rows:
         *layers, last = model.encoder.layer
@@ -217,15 +221,20 @@ def load_encoder(
         tokenize=load_tokenizer(spec),
         latent=latent,
         last_layer=last_layer,
+        pooler=pooler,
         batch_tokens=batch_tokens or (65536 if place.type == "cuda" else 2048),
         unpadded=unpadded,
     )
 
 
-def _load_all(kind: Any, folder: str, **options: Any) -> PreTrainedModel:
-    """Load every weight; transformers itself would fill in what is missing at random. No pooler is needed."""
+def _load_all(kind: Any, folder: str, spec: EncoderSpec, **options: Any) -> PreTrainedModel:
+    """Load every weight; transformers itself would fill in what is missing at random.
+
+    Few encoders have a pooler, and it is needed where it is chosen alone.
+    """
     model, info = kind.from_pretrained(folder, output_loading_info=True, **options)
-    missing = sorted(name for name in info["missing_keys"] if not name.startswith("pooler."))
+    unused = () if spec.pooling[0] is Pooling.POOLER else ("pooler.",)
+    missing = sorted(name for name in info["missing_keys"] if not name.startswith(unused))
     if missing:
         raise ValueError(f"no {missing[0]} ({len(missing)} weights missing)")
     return model

@@ -22,9 +22,9 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from raycase.attention import BLOCK, NAME, Blocks, Chunks, blocks, chunks, padded_length
+from raycase.attention import BLOCK, NAME, blocks, chunks, padded_length
 from raycase.packing import Cut, Forest, Row, rows_without_padding, token_budget_batches
-from raycase.pooling import BertLastLayer, LatentAttention, pool_mean, pooled_places
+from raycase.pooling import BertLastLayer, LatentAttention, Pooling, pool_mean, pooled_places
 from raycase.rates import Work, matrix_product_rate
 from raycase.table import EncoderSpec
 from raycase.tokens import PromptTokenizer, TokenBatch, Tokens
@@ -48,6 +48,7 @@ class TextEncoder:
     tokenize: PromptTokenizer
     latent: LatentAttention | None = None
     last_layer: BertLastLayer | None = None  # taken out of `model`, which ends before it
+    pooler: torch.nn.Module | None = None  # what `Pooling.POOLER` sends [CLS] through
     batch_tokens: int = 2048
     share: bool = True  # whether causal encoders compute shared prefixes once, where that pays
     unpadded: bool = False  # whether sequences stand one after the other in a row, without padding
@@ -84,6 +85,18 @@ class TextEncoder:
             outer=config.intermediate_size,
         )
 
+    def compile(self) -> None:
+        """Compile the layers at the next batch; one after the other, since equal ones are compiled once.
+
+        Does nothing, and says so, where a CPU's machine has no C++ compiler.
+        """
+        if self.model.device.type == "cpu" and not has_cpp_compiler():
+            log.warning("not compiled: found no C++ compiler")
+            return
+        layers = self.model.layers if hasattr(self.model, "layers") else self.model.encoder.layer
+        for layer in [*layers, *filter(None, (self.last_layer, getattr(self.model, "norm", None)))]:
+            layer.compile(dynamic=True)
+
     def pool(self, tokens: Sequence[Tokens]) -> np.ndarray:
         """Pooled vectors of tokenised prompts, in their order: N -> (N, D) float32."""
         return self.encode(TokenBatch.of(tokens))[0]
@@ -104,6 +117,9 @@ class TextEncoder:
             try:
                 for rows, compute in self._jobs(batch, left):
                     pooled_BD, some = compute()
+                    if self.spec.pooling[0] is Pooling.POOLER:
+                        assert self.pooler is not None
+                        pooled_BD = self.pooler(pooled_BD.to(self.model.dtype)[:, None])
                     pending.append((rows, pooled_BD))
                     done[rows] = True
                     work += some
@@ -205,11 +221,8 @@ class TextEncoder:
         config, device = self.model.config, self.model.device
         length = self._blocks_length(len(row)) if self.flex else padded_length(len(row))
         padded = row.padded(length, config.pad_token_id or 0)
-        sees: Blocks | Chunks
-        if self.flex:
-            sees = blocks(padded, device, self.window)
-        else:
-            sees = chunks(padded, self.model.dtype, self.window)
+        window = self.window
+        sees = blocks(padded, device, window) if self.flex else chunks(padded, self.model.dtype, window)
         ids_1T, position_1T = (
             torch.from_numpy(a.astype(np.int64))[None].to(device) for a in (padded.ids, padded.position)
         )
@@ -250,6 +263,17 @@ def _store(vectors_ND: np.ndarray, rows: np.ndarray, pooled_BD: Tensor) -> None:
 def _multiplies(name: str, parameter: Tensor) -> bool:
     """Whether a parameter is the matrix of a linear layer."""
     return parameter.ndim == 2 and "embed" not in name
+
+
+def has_cpp_compiler() -> bool:
+    """Whether torch finds one."""
+    from torch._inductor.cpp_builder import get_cpp_compiler
+    from torch._inductor.exc import InvalidCxxCompiler
+
+    try:
+        return bool(get_cpp_compiler())
+    except InvalidCxxCompiler:
+        return False
 
 
 def _window(config: Any) -> int | None:

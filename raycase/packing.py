@@ -185,8 +185,9 @@ def _shared_with_previous(sequences: Ragged) -> np.ndarray:
         sequences.flat[np.repeat(sequences.offsets[1:-1], both) + within]
         != sequences.flat[np.repeat(sequences.offsets[:-2], both) + within]
     )
-    within[~differs] = np.iinfo(np.int64).max
-    shared[1:] = np.minimum(both, np.minimum.reduceat(np.append(within, 0), starts[:-1]))
+    never = np.iinfo(np.int64).max
+    within[~differs] = never
+    shared[1:] = np.minimum(both, np.minimum.reduceat(np.append(within, never), starts[:-1]))
     return shared
 
 

@@ -17,10 +17,12 @@ from torch import Tensor, nn
 class Pooling(StrEnum):
     """How the tokens of a sequence become one vector."""
 
-    MEAN = "mean"
+    MEAN = "mean"  # over the text
     LAST = "last"
     CLS = "cls"
     LATENT = "latent"
+    MEAN_ALL = "mean-all"  # over every token, instruction included, as E5's authors do
+    POOLER = "pooler"  # [CLS] through the encoder's own dense layer and tanh, as SimCSE's authors do
 
 
 def pool_mean(hidden_BTD: Tensor, span_BT: Tensor) -> Tensor:
@@ -46,7 +48,9 @@ def pooled_places(pooling: Pooling, start_B: Tensor, end_B: Tensor, lengths_B: T
     match pooling:
         case Pooling.LAST:
             return lengths_B - 1, lengths_B
-        case Pooling.CLS:
+        case Pooling.MEAN_ALL:
+            return torch.zeros_like(lengths_B), lengths_B
+        case Pooling.CLS | Pooling.POOLER:
             return torch.zeros_like(lengths_B), torch.ones_like(lengths_B)
     return start_B, end_B
 

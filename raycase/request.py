@@ -58,6 +58,8 @@ class EmbedJob:
     """How tokens become one vector. Default: the encoder's."""
     compute: Compute | None = None
     """Number format inside the encoder. Default: bfloat16 where the processor has it."""
+    compile: Literal["auto", "on", "off"] = "auto"
+    """Compile the encoder for this machine. Default: once a long job's first unit shows that it pays."""
     dtype: Literal["float16", "float32"] = "float16"
     """Number format of the written vectors."""
     on_long: Literal["truncate", "reject"] = "truncate"

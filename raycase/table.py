@@ -45,21 +45,21 @@ ENCODERS: dict[str, EncoderSpec] = {
         max_tokens=256,
         span=Span.CONDITION,
     ),
-    # CASE reads SimCSE at the last token (appendix A); its authors take [CLS].
+    # CASE reads SimCSE at the last token (appendix A); its authors take [CLS] through the pooler.
     "simcse-bert-base": EncoderSpec(
         source="princeton-nlp/sup-simcse-bert-base-uncased",
-        pooling=(Pooling.LAST, Pooling.CLS, Pooling.MEAN),
+        pooling=(Pooling.LAST, Pooling.CLS, Pooling.POOLER, Pooling.MEAN),
         **BERT_LIKE,
     ),
     "simcse-roberta-large": EncoderSpec(
         source="princeton-nlp/sup-simcse-roberta-large",
-        pooling=(Pooling.LAST, Pooling.CLS, Pooling.MEAN),
+        pooling=(Pooling.LAST, Pooling.CLS, Pooling.POOLER, Pooling.MEAN),
         **BERT_LIKE,
     ),
     "e5-large-instruct": EncoderSpec(
         source="intfloat/multilingual-e5-large-instruct",
         prompt=PromptStyle.COND,
-        pooling=(Pooling.MEAN, Pooling.LAST),
+        pooling=(Pooling.MEAN, Pooling.LAST, Pooling.MEAN_ALL),
         causal=False,
         max_tokens=512,
     ),

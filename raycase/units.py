@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import os
+import socket
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass, fields
@@ -37,7 +38,8 @@ if TYPE_CHECKING:
     from raycase.systems.protocols import Encoder, SystemConfig
 
 
-CARRIED = (*(f.name for f in fields(Work)), "began", "seconds", "rate", "read_pid", "encode_pid")
+CARRIED = (*(f.name for f in fields(Work)), "began", "seconds", "rate", "host", "read_pid", "encode_pid")
+COMPILE_REPAID = 90.0  # seconds of encoding left, of which compiling saves more than it costs
 CHUNK_BYTES = 2**29  # an Arrow string column holds less than 2 GiB
 Piece = tuple[Span, list[tuple[int, int]]]  # a span and the row intervals of it that are wanted
 
@@ -96,6 +98,8 @@ class EncodeUnits:
         threads: int | None = None,
         batch_tokens: int | None = None,
         compute: str | None = None,
+        compile: str = "off",
+        units: int = 1,
     ) -> None:
         import torch  # takes seconds, which tasks that read and write need not wait for
 
@@ -106,14 +110,20 @@ class EncodeUnits:
             raise WorkError(f"wanted the weights {weights} as on the driver, found {found} on this node")
         dtype = None if compute is None else getattr(torch, compute)
         self.encoder: Encoder = config.load(batch_tokens=batch_tokens, dtype=dtype)
-        self.rate = self.encoder.matrix_product_rate
+        self.rate = 0.0
         self.settings = settings
+        self.units = units  # that this one may expect
+        self.compile = compile
+        if compile == "on":
+            self.encoder.compile()
 
     def __call__(self, unit: pa.Table) -> pa.Table:
         began = time.time()
         row = {name: unit[name][0] for name in unit.column_names}
         prepared = Prepared.from_bytes(row["prepared"].as_py())
         encoded = encode_rows(self.encoder, _unpack(row["rows"]), prepared, self.settings)
+        seconds = time.time() - began
+        self._after(seconds)
         rejected = pa.concat_tables([_unpack(row["rejected"]), rejected_table(row["uri"].as_py(), encoded.rejections)])
         return _row(
             file=row["file"].as_py(),
@@ -125,11 +135,20 @@ class EncodeUnits:
             rows_truncated=encoded.rows_truncated,
             **asdict(encoded.work),
             began=began,
-            seconds=time.time() - began,
+            seconds=seconds,
             rate=self.rate,
+            host=socket.gethostname(),
             read_pid=row["read_pid"].as_py(),
             encode_pid=os.getpid(),
         )
+
+    def _after(self, seconds: float) -> None:
+        """After the first unit: measure the device, and compile the encoder where that pays for the others."""
+        if self.rate:
+            return
+        self.rate = self.encoder.matrix_product_rate
+        if self.compile == "auto" and seconds * (self.units - 1) > COMPILE_REPAID:
+            self.encoder.compile()
 
 
 @dataclass(frozen=True, kw_only=True)

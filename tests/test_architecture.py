@@ -20,7 +20,7 @@ FLOORS = [
     ["reading", "rated"],
     ["output", "systems.case", "projection"],
     ["units", "systems", "model_folder", "cluster"],
-    ["request"],
+    ["request", "progress"],
     ["embed"],
     ["vectors"],
     ["train"],

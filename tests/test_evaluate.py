@@ -305,7 +305,7 @@ def test_the_ablation_stands_beside_the_papers_figures(rated):
         ("last", "CONC(c + s) - c"): 6.00,
     }
     settings = {(row["pooling"], row["setting"]) for row in found["rows"]}
-    assert len(settings) == len(found["rows"]) == 3 * 4 * 2 + 2 * 2  # two prompts of ours, over a span only
+    assert len(settings) == len(found["rows"]) == 4 * 4 * 2 + 2 * 2  # two prompts of ours, over a span only
 
 
 def test_concatenations_over_the_condition_are_ablated_over_everything_too(encoder):

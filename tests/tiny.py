@@ -126,7 +126,7 @@ NO_TOKENS = {"bos_token_id": None, "eos_token_id": None}
 
 
 def save_model(folder, architecture, vocab_size, seed=0):
-    """Save a random model: bert, roberta, xlm-roberta, mistral, qwen2, qwen3 or nvembed."""
+    """Save a random model: bert, roberta, xlm-roberta, llama, mistral, qwen2, qwen3 or nvembed."""
     t = transformers
     torch.manual_seed(seed)
     if architecture == "bert":
@@ -137,6 +137,8 @@ def save_model(folder, architecture, vocab_size, seed=0):
         model = t.XLMRobertaModel(t.XLMRobertaConfig(vocab_size=vocab_size, max_position_embeddings=514, **SIZES))
     elif architecture in ("mistral", "nvembed"):
         model = t.MistralModel(t.MistralConfig(vocab_size=vocab_size, sliding_window=4096, **DECODER))
+    elif architecture == "llama":
+        model = t.LlamaModel(t.LlamaConfig(vocab_size=vocab_size, **NO_TOKENS, **DECODER))
     elif architecture == "qwen2":
         model = t.Qwen2Model(t.Qwen2Config(vocab_size=vocab_size, **NO_TOKENS, **DECODER))
     else:

@@ -255,6 +255,10 @@ class Case:
             work += some
         return vectors, work
 
+    def compile(self) -> None:
+        """Compile the encoder's layers at the next batch."""
+        self.encoder.compile()
+
     @property
     def matrix_product_rate(self) -> float:
         """FLOP/s of a plain matrix product on this device, in the encoder's type; measured when asked for."""

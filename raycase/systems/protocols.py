@@ -66,6 +66,9 @@ class Encoder(Protocol):
     def encode(self, prepared: Prepared) -> Encoded:
         """The same of what `SystemConfig.prepare` gives, with counts, and a reason for each pair without a vector."""
 
+    def compile(self) -> None:
+        """Compile for this machine, at the next batch: takes half a minute, and repays itself in long jobs."""
+
     @property
     def matrix_product_rate(self) -> float:
         """FLOP/s of a plain matrix product on this device, in the encoder's type; measured when asked for."""

@@ -1,0 +1,88 @@
+"""What a run has done so far, from one small row per unit: counts, rates, and the progress bar over rows."""
+
+from __future__ import annotations
+
+import json
+import math
+import sys
+from dataclasses import dataclass, field, fields
+from typing import Any
+
+from tqdm import tqdm
+
+from raycase.output import UnitLine
+from raycase.rates import Work
+
+
+@dataclass(kw_only=True)
+class Actor:
+    """One encoder's share: its work, the seconds it took, and the FLOP/s of its device's matrix product."""
+
+    rate: float
+    units: int = 0
+    seconds: float = 0.0
+    work: Work = field(default_factory=Work)
+
+
+class Run:
+    """The units of this run, and their rates."""
+
+    def __init__(self, *, rows: int, rows_before: int) -> None:
+        self.lines: dict[str, UnitLine] = {}
+        self.actors: dict[str, Actor] = {}
+        self.first = math.inf
+        self.last = 0.0
+        interval = 0.5 if sys.stderr.isatty() else 15.0
+        self.bar = tqdm(total=rows, initial=rows_before, unit=" rows", unit_scale=True, mininterval=interval, delay=0.1)
+
+    def add(self, stats: dict[str, Any]) -> None:
+        """What `write_units` says of a unit."""
+        line = UnitLine(**json.loads(stats["line"]))
+        self.lines[line.name] = line
+        actor = self.actors.setdefault(f"{stats['host']}:{stats['encode_pid']}", Actor(rate=stats["rate"]))
+        actor.units += 1
+        actor.seconds += stats["seconds"]
+        actor.work += Work(**{f.name: stats[f.name] for f in fields(Work)})
+        self.first = min(self.first, stats["began"])
+        self.last = max(self.last, stats["ended"])
+        rates = self.rates()
+        said = f"{rates['tokens_per_second']:,.0f} tokens/s"
+        if rates["sharing"] > 1.05:
+            said += f" ({rates['sharing']:.1f} times shared)"
+        self.bar.set_postfix_str(f"{said}, MFU {rates['mfu']:.0%}", refresh=False)
+        self.bar.update(line.rows_out + line.rows_rejected)
+
+    @property
+    def work(self) -> Work:
+        """Of all actors."""
+        return sum((actor.work for actor in self.actors.values()), Work())
+
+    def rates(self) -> dict[str, float]:
+        """Of the run, from the beginning of the first unit to the end of the last; starting up is not counted."""
+        return rates(self.work, self.last - self.first, sum(actor.rate for actor in self.actors.values()))
+
+    def actor_rates(self) -> list[dict[str, Any]]:
+        """Of each actor, over the seconds that it encoded."""
+        return [
+            {"actor": name, "units": a.units, "gflops": round(a.rate / 1e9, 1)} | rates(a.work, a.seconds, a.rate)
+            for name, a in sorted(self.actors.items())
+        ]
+
+
+def rates(work: Work, seconds: float, matrix_product_rate: float) -> dict[str, float]:
+    """Rates of some work; 0 where nothing was done.
+
+    tokens_per_second: as if each prompt were encoded alone; processed_per_second: what went through the encoder;
+    sharing: the one over the other; padding: share of computed tokens; mfu: model FLOPs over those that plain matrix
+    products of the same device and type would have done in that time.
+    """
+    if not (work.processed and seconds > 0):
+        names = ("tokens_per_second", "processed_per_second", "sharing", "padding", "mfu")
+        return dict.fromkeys(names, 0.0)
+    return {
+        "tokens_per_second": round(work.tokens / seconds, 1),
+        "processed_per_second": round(work.processed / seconds, 1),
+        "sharing": round(work.tokens / work.processed, 3),
+        "padding": round(1 - work.processed / work.computed, 4),
+        "mfu": round(work.flops / seconds / matrix_product_rate, 4),
+    }
