@@ -267,12 +267,11 @@ def token_span(encoding: Encoding, start: int, end: int) -> tuple[int, int]:
 
 
 _TWO_TEXTS = re.compile(r"(.*?\{(?:sentence|condition)\})(.*)(\{(?:sentence|condition)\}.*)", re.DOTALL)
-# The regular expressions of GPT-2 (None: built in) and Qwen2; both end a piece before a single space, and between a
-# letter and a colon.
-_WORDS = {
-    None,
-    r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+",
-}
+# Qwen2's words. Like GPT-2's, they end before a single space, and between a letter and a colon.
+QWEN_WORDS = (
+    r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}"
+    r"| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
+)
 
 
 def boundary(template: Template, tokenizer: Tokenizer) -> tuple[Template, Template] | None:
@@ -312,7 +311,7 @@ def _ends_pieces(tokenizer: Tokenizer) -> bool | None:
             return False
         case ["ByteLevel"] if steps[0]["use_regex"] and not steps[0]["add_prefix_space"]:
             return True
-        case ["Split", "ByteLevel"] if steps[0]["pattern"].get("Regex") in _WORDS and not steps[1]["use_regex"]:
+        case ["Split", "ByteLevel"] if steps[0]["pattern"].get("Regex") == QWEN_WORDS and not steps[1]["use_regex"]:
             return not steps[1]["add_prefix_space"] or None
     return None
 

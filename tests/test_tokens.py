@@ -24,7 +24,7 @@ SENTENCES = [
     "  spaces around \n",
     "it's",
     "a",
-    "the word " * 30,
+    "the word " * 60,
     "\u200b",
 ]
 CONDITIONS = ["color of the dress", "number", "'s color?", "7", "e\u0301t\u00e9", "😀", "(a)", ": colon", "\u200d"]
@@ -38,7 +38,7 @@ APART = ["wordpiece", "byte-level", "qwen", "unigram"]
 def tokenizer_of(tmp_path_factory):
     """A tokenizer by family."""
 
-    def load(family, max_tokens=60, **options):
+    def load(family, max_tokens=120, **options):
         folder = tmp_path_factory.mktemp(family)
         tiny.save_tokenizer(folder, tiny.TOKENIZERS[family](**options))
         end = {"qwen": "<|endoftext|>", "mistral": "</s>"}.get(family)
