@@ -86,7 +86,7 @@ class TextEncoder:
         )
 
     def compile(self) -> None:
-        """Compile the layers at the next batch; one after the other, since equal ones are compiled once.
+        """Compile the layers, half a minute's work; one after the other, since equal ones are compiled once.
 
         Does nothing, and says so, where a CPU's machine has no C++ compiler.
         """
@@ -96,6 +96,9 @@ class TextEncoder:
         layers = self.model.layers if hasattr(self.model, "layers") else self.model.encoder.layer
         for layer in [*layers, *filter(None, (self.last_layer, getattr(self.model, "norm", None)))]:
             layer.compile(dynamic=True)
+        for length in (24, 40):  # two shapes, so that both dimensions are seen to vary
+            sequences = [[n % 7] * (length - n % 5) + [n] for n in range(length)]
+            self.pool([Tokens(ids=ids, start=0, end=len(ids) - n % 5) for n, ids in enumerate(sequences)])
 
     def pool(self, tokens: Sequence[Tokens]) -> np.ndarray:
         """Pooled vectors of tokenised prompts, in their order: N -> (N, D) float32."""

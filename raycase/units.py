@@ -6,6 +6,7 @@ blocks by rows and calls nothing for empty ones, so a unit of many rows could ar
 
 from __future__ import annotations
 
+import ctypes
 import json
 import os
 import socket
@@ -103,6 +104,8 @@ class EncodeUnits:
     ) -> None:
         import torch  # takes seconds, which tasks that read and write need not wait for
 
+        _keep_freed_memory()
+
         if threads is not None:
             torch.set_num_threads(threads)
         found = config.describe()["weights"]
@@ -149,6 +152,15 @@ class EncodeUnits:
         self.rate = self.encoder.matrix_product_rate
         if self.compile == "auto" and seconds * (self.units - 1) > COMPILE_REPAID:
             self.encoder.compile()
+
+
+def _keep_freed_memory() -> None:
+    """Let glibc keep what is freed: each batch asks for the same large pieces again, and mapping them anew costs more
+    than a tenth of a job's time (`results/shared_prefix.md`)."""
+    libc = ctypes.CDLL(None)
+    if hasattr(libc, "mallopt"):
+        for option, value in ((-8, 1), (-3, 2**30), (-1, 2**31 - 1)):  # arenas, mmap and trim thresholds
+            libc.mallopt(option, value)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -30,7 +30,7 @@ FLOORS = [
     ["scores"],
     ["ablation", "report"],
     ["evaluate"],
-    ["estimate", "cli", "sample"],
+    ["estimate", "cli", "sample", "check"],
 ]
 FLOOR = {module: floor for floor, modules in enumerate(FLOORS) for module in modules}
 GROUND = {*FLOORS[0], *FLOORS[1]}

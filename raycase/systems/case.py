@@ -256,7 +256,7 @@ class Case:
         return vectors, work
 
     def compile(self) -> None:
-        """Compile the encoder's layers at the next batch."""
+        """Compile the encoder's layers."""
         self.encoder.compile()
 
     @property

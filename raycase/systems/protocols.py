@@ -67,7 +67,7 @@ class Encoder(Protocol):
         """The same of what `SystemConfig.prepare` gives, with counts, and a reason for each pair without a vector."""
 
     def compile(self) -> None:
-        """Compile for this machine, at the next batch: takes half a minute, and repays itself in long jobs."""
+        """Compile for this machine: takes half a minute, and repays itself in long jobs."""
 
     @property
     def matrix_product_rate(self) -> float:

@@ -1,0 +1,126 @@
+"""Whether an encoder is right, at a glance: its tokens and pooled span, norms, similarities, golden vectors."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+import torch
+import tyro
+
+from raycase.encoders import load_tokenizer
+from raycase.metrics import cosines
+from raycase.pooling import Pooling, pooled_places
+from raycase.prompts import Template
+from raycase.schema import RequestError, WorkError
+from raycase.systems import resolve
+from raycase.systems.case import Case, CaseConfig
+
+SENTENCES = [
+    "Two girls in red dresses play soccer.",
+    "Two men in red shirts repair a car.",
+    "A crowd in blue coats watches a soccer game.",
+]
+CONDITIONS = ["color of the clothes", "number of people", None]  # None: the sentence alone
+GOLDEN = "golden.json"
+NEAR = 0.999  # cosine
+
+
+@dataclass(frozen=True, kw_only=True)
+class CheckJob:
+    """Embed a few pairs and show what there is to see; fails where the vectors are not what they should be."""
+
+    model: tyro.conf.Positional[str]
+    """Name in the table of encoders, Hugging Face id, or folder."""
+    prompt: str | None = None
+    """How sentence and condition become one text. Default: the encoder's."""
+    pooling: Pooling | None = None
+    """How tokens become one vector. Default: the encoder's."""
+    compute: Literal["bfloat16", "float32"] | None = None
+    """Number format inside the encoder. Default: bfloat16 where the processor has it."""
+    save_golden: bool = False
+    """Keep these vectors in the model's folder, for later checks to compare with."""
+
+
+def check_model(job: CheckJob) -> dict[str, Any]:
+    """Print what an encoder does with a few pairs; returns the figures.
+
+    Compares with `golden.json` in the model's folder: a list of {sentence, condition (or null), vector}, from the
+    authors' own code or an earlier check. Raises RequestError; WorkError where a vector is not finite, depends on what
+    it is encoded with, or is not the golden one.
+    """
+    config = resolve(job.model, prompt=job.prompt, pooling=job.pooling)
+    if not isinstance(config, CaseConfig):
+        raise RequestError(f"{job.model}: wanted an encoder, found another system")
+    system = config.load(dtype=None if job.compute is None else getattr(torch, job.compute))
+    row, model = config.encoder, system.encoder.model
+    reads = "causal" if row.causal else "both ways"
+    print(f"{row.source}: {config.dim} dimensions, {row.pooling[0]}, reads {reads}, at most {row.max_tokens} tokens")
+    print(f"{type(model).__name__} in {model.dtype} on {model.device}\n")
+    for view, prompts in zip(config.encoder.prompt.split("+"), config.prompts, strict=True):
+        print(f"{view}, its base, and the sentence alone (pooled tokens between >> and <<):")
+        for template in (prompts.pair, prompts.base, prompts.plain):
+            print("  " + marked(config, template, SENTENCES[0], str(CONDITIONS[0])))
+    vectors = [system.embed(SENTENCES, [c] * len(SENTENCES) if c else None) for c in CONDITIONS]
+    alone = [np.concatenate([system.embed([s], c) for s in SENTENCES]) for c in CONDITIONS]
+    figures: dict[str, Any] = {"model": job.model, "dim": config.dim}
+    figures["finite"] = all(np.isfinite(v).all() for v in vectors)
+    figures["least_cosine_to_alone"] = round(min(cosines(a, b).min() for a, b in zip(vectors, alone, strict=True)), 5)
+    for condition, found in zip(CONDITIONS, vectors, strict=True):
+        norms = np.linalg.norm(found, axis=1)
+        print(f"\n{condition or 'sentences alone'}: norms {', '.join(f'{n:.3g}' for n in norms)}")
+        for i, sentence in enumerate(SENTENCES):
+            near = cosines(np.repeat(found[i : i + 1], len(found), axis=0), found)
+            print("  " + "  ".join(f"{c:6.3f}" for c in near) + f"  {sentence}")
+    figures["golden"] = _compare(job, config, system)
+    print()
+    if not figures["finite"]:
+        raise WorkError(f"{job.model}: wanted finite vectors, found NaN or infinity; try --compute float32")
+    if figures["least_cosine_to_alone"] < NEAR:
+        raise WorkError(
+            f"{job.model}: wanted a pair's vector whatever it is encoded with, found cosine "
+            f"{figures['least_cosine_to_alone']} to the pair alone; the direction of its attention may be wrong"
+        )
+    if figures["golden"] is not None and figures["golden"] < NEAR:
+        raise WorkError(f"{job.model}: wanted the vectors of {GOLDEN}, found cosine {figures['golden']}")
+    return figures
+
+
+def marked(config: CaseConfig, template: Template, sentence: str, condition: str) -> str:
+    """The tokens of a prompt, those pooled between >> and <<."""
+    tokenizer = load_tokenizer(config.encoder)
+    (found,) = tokenizer([template.render(sentence, condition)])
+    if found.refused:
+        return f"refused: {found.refused}"
+    places = torch.tensor([[found.start], [found.end], [len(found.ids)]])
+    first, stop = (int(t) for t in pooled_places(config.encoder.pooling[0], *places))
+    words = [tokenizer.tokenizer.id_to_token(i) or f"#{i}" for i in found.ids]
+    return " ".join([*words[:first], ">>", *words[first:stop], "<<", *words[stop:]])
+
+
+def _compare(job: CheckJob, config: CaseConfig, system: Case) -> float | None:
+    """The least cosine to the golden vectors; None where there are none."""
+    folder = config.folder or Path(config.encoder.source)
+    file = folder / GOLDEN
+    if job.save_golden:
+        if not folder.is_dir():
+            raise RequestError(f"--save-golden: wanted a model folder, found {job.model}")
+        lines = [
+            {"sentence": s, "condition": c, "vector": [float(x) for x in system.embed([s], c)[0]]}
+            for c in CONDITIONS
+            for s in SENTENCES
+        ]
+        file.write_text(json.dumps(lines), encoding="utf-8")
+        print(f"\nwrote {file}")
+    if not file.is_file():
+        return None
+    try:
+        golden = [(g["sentence"], g["condition"], g["vector"]) for g in json.loads(file.read_text(encoding="utf-8"))]
+    except (ValueError, KeyError, TypeError) as error:
+        raise RequestError(f"{file}: wanted a list of sentence, condition and vector, found {error!r}") from error
+    found = [float(cosines(system.embed([s], c), np.array([v], dtype=np.float32))[0]) for s, c, v in golden]
+    print(f"\ncosine to {len(golden)} golden vectors: at least {min(found):.5f}")
+    return round(min(found), 5)
