@@ -6,7 +6,7 @@ The encoder is a random Qwen3 of 6 layers (hidden 512) in bf16, with a tokenizer
 of `cond`, pooled at the last token. Captions are those of flickr30k, conditions those of C-STS.
 
 engine    raycase.load(folder), compiled as in long jobs; and without compiling
-job       jobs/embed.py, from its first unit to its last
+job       jobs/embed.py --compile on, from its first unit to its last; compiling is in its start-up, which is said
 transformers              batches of 32 sorted by length, padded, the same weights and type
 sentence-transformers     the same model in its modules, its own batching
 
@@ -22,7 +22,7 @@ from pathlib import Path
 from turns import DATA, Contender, captions, finish, matrix_product_rate, median, serve, whole_job
 
 COUNTS = {2: 400, 8: 200, 32: 80}  # conditions: captions of a turn
-JOB_COUNTS = {2: 12_000, 8: 6_000, 32: 2_500}  # captions of a job
+JOB_COUNTS = {2: 10_000, 8: 6_000, 32: 2_500}  # captions of a job
 UNITS = {2: 1024, 8: 512, 32: 256}  # rows of its units
 INSTRUCTION = "Retrieve semantically similar texts to a given Condition, given the Sentence : "
 TEMPLATE = "Instruct: " + INSTRUCTION + "{s}\nQuery: {c}"
@@ -139,7 +139,7 @@ def main(rounds, jobs):
     for count in COUNTS:
         running = {n: Contender(__file__, n, folder, count, peer=n == "sentence-transformers") for n in NAMES}
         seconds = {name: [] for name in NAMES}
-        job_rates, counts = [], {}
+        job_rates, startups, counts = [], [], {}
         for turn in range(rounds):
             for name, contestant in running.items():
                 answer = contestant.turn()
@@ -148,8 +148,9 @@ def main(rounds, jobs):
             if turn < jobs:
                 options = ["--limit", JOB_COUNTS[count], "--unit-rows", UNITS[count], "--model", folder]
                 options += ["--prompt", "cond", "--pooling", "last", "--conditions", *conditions(count)]
-                done, _ = whole_job(*options, "--compile", "auto")
+                done, _ = whole_job(*options, "--compile", "on")
                 job_rates.append(done["tokens_per_second"])
+                startups.append(done["startup_seconds"])
             print(f"{count} conditions, round {turn + 1}:", {n: round(s[-1], 2) for n, s in seconds.items()},
                   job_rates[-1:], file=sys.stderr)  # fmt: skip
         for contestant in running.values():
@@ -163,6 +164,7 @@ def main(rounds, jobs):
             said = f" (to reach: {wanted})" if wanted else ""
             print(f"  {label:<30} {speed[name]:>9,.0f} tokens/s  {over:>5.2f} x transformers{said}")
         result["medians"][count] = {n: round(s) for n, s in speed.items()} | {"sharing": round(sharing, 2)}
+        result["medians"][count]["startup_seconds"] = round(median(startups), 1)
         result["seconds"][count] = seconds
         for peer in ("transformers", "sentence-transformers"):
             for name in ("engine", "eager", "job"):
