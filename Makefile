@@ -2,13 +2,16 @@
 PYTHON ?= python3
 BIN := .venv/bin
 
-.PHONY: demo test lint bench clean
+.PHONY: demo test test-long lint bench clean
 
 demo: .venv/ready          ## the main job on the sample, through a real local Ray
 	$(BIN)/python jobs/demo.py
 
-test: .venv/ready          ## the whole suite
+test: .venv/ready          ## the suite
 	$(BIN)/python -m pytest
+
+test-long: .venv/ready     ## and its long rounds
+	$(BIN)/python -m pytest -m long
 
 lint: .venv/ready          ## what CONTRIBUTING.md asks for
 	$(BIN)/ruff format --check .
@@ -17,6 +20,7 @@ lint: .venv/ready          ## what CONTRIBUTING.md asks for
 
 bench: .venv/ready .venv-peers/ready   ## throughput against the peers, one after the other
 	RAY_worker_niceness=0 $(BIN)/python benchmarks/embed_throughput.py
+	RAY_worker_niceness=0 $(BIN)/python benchmarks/shared_prefix.py
 	RAY_worker_niceness=0 $(BIN)/python benchmarks/fit.py
 
 .venv/ready: pyproject.toml constraints.txt

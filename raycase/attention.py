@@ -85,7 +85,7 @@ def padded_length(tokens: int) -> int:
     return -(-tokens // CHUNK) * CHUNK
 
 
-def chunks(row: Row, dtype: torch.dtype, window: int | None = None) -> Chunks:
+def chunks(row: Row, device: torch.device, dtype: torch.dtype, window: int | None = None) -> Chunks:
     """Of a row of whole chunks. Chunks that see fewer keys than others are filled up with what they do not see."""
     tokens = len(row)
     assert tokens % CHUNK == 0
@@ -103,13 +103,13 @@ def chunks(row: Row, dtype: torch.dtype, window: int | None = None) -> Chunks:
 
     def added(sees: np.ndarray) -> Tensor:
         mask = torch.zeros(sees.shape, dtype=dtype)
-        return mask.masked_fill_(torch.from_numpy(~sees), float("-inf")).unsqueeze(1)
+        return mask.masked_fill_(torch.from_numpy(~sees), float("-inf")).unsqueeze(1).to(device)
 
     windowed = None
     if window is not None and int(row.position.max()) >= window:
         distance_GCS = row.position[query_GC][:, :, None] - row.position[keys_GS][:, None, :]
         windowed = added(sees_GCS & (distance_GCS < window))
-    return Chunks(keys=torch.from_numpy(keys_GS), mask=added(sees_GCS), windowed=windowed)
+    return Chunks(keys=torch.from_numpy(keys_GS).to(device), mask=added(sees_GCS), windowed=windowed)
 
 
 def blocks(row: Row, device: torch.device, window: int | None = None) -> Blocks:

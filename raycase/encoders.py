@@ -215,16 +215,18 @@ def load_encoder(
         *layers, last = model.encoder.layer
         model.encoder.layer = torch.nn.ModuleList(layers)
         last_layer = BertLastLayer(last).to(place).eval()
-    return TextEncoder(
+    encoder = TextEncoder(
         spec=spec,
         model=model.to(place).eval(),
         tokenize=load_tokenizer(spec),
         latent=latent,
         last_layer=last_layer,
         pooler=pooler,
-        batch_tokens=batch_tokens or (65536 if place.type == "cuda" else 2048),
+        batch_tokens=batch_tokens or (32768 if place.type == "cuda" else 2048),
         unpadded=unpadded,
     )
+    encoder.try_flex()
+    return encoder
 
 
 def _load_all(kind: Any, folder: str, spec: EncoderSpec, **options: Any) -> PreTrainedModel:

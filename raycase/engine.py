@@ -26,6 +26,7 @@ from raycase.attention import BLOCK, NAME, blocks, chunks, padded_length
 from raycase.packing import Cut, Forest, Row, rows_without_padding, token_budget_batches
 from raycase.pooling import BertLastLayer, LatentAttention, Pooling, pool_mean, pooled_places
 from raycase.rates import Work, matrix_product_rate
+from raycase.schema import first_line
 from raycase.table import EncoderSpec
 from raycase.tokens import PromptTokenizer, TokenBatch, Tokens
 
@@ -84,6 +85,17 @@ class TextEncoder:
             inner=config.hidden_size,
             outer=config.intermediate_size,
         )
+
+    def try_flex(self) -> None:
+        """Where FlexAttention does not run on this machine, say so and go on in chunks."""
+        if self.flex:
+            try:
+                self.pool([Tokens(ids=[0, 0], start=0, end=2)])
+            except torch.OutOfMemoryError:
+                raise
+            except Exception as error:  # whatever its compiler meets
+                log.warning("attention in chunks, since FlexAttention does not run: %s", first_line(error))
+                self.flex = False
 
     def compile(self) -> None:
         """Compile the layers, half a minute's work; one after the other, since equal ones are compiled once.
@@ -225,7 +237,7 @@ class TextEncoder:
         length = self._blocks_length(len(row)) if self.flex else padded_length(len(row))
         padded = row.padded(length, config.pad_token_id or 0)
         window = self.window
-        sees = blocks(padded, device, window) if self.flex else chunks(padded, self.model.dtype, window)
+        sees = blocks(padded, device, window) if self.flex else chunks(padded, device, self.model.dtype, window)
         ids_1T, position_1T = (
             torch.from_numpy(a.astype(np.int64))[None].to(device) for a in (padded.ids, padded.position)
         )

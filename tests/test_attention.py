@@ -71,9 +71,13 @@ def test_attention_in_chunks_and_in_blocks_is_that_of_a_dense_mask(kind, window)
     wanted = (wanted @ value.repeat_interleave(2, 1)).transpose(1, 2)
 
     options = {"scaling": 0.3, "sliding_window": window}
-    found, _ = attend(None, query, key, value, None, row=chunks(row, torch.float32, window), **options)
+    found, _ = attend(
+        None, query, key, value, None, row=chunks(row, torch.device("cpu"), torch.float32, window), **options
+    )
     torch.testing.assert_close(found, wanted, rtol=1e-5, atol=1e-5)
-    assert chunks(row, torch.float32, window).keys.shape[1] < len(row), "wanted chunks that see less than the row"
+    assert chunks(row, torch.device("cpu"), torch.float32, window).keys.shape[1] < len(row), (
+        "wanted chunks that see less than the row"
+    )
 
     held = blocks(row, torch.device("cpu"), window)
     mask = held.mask if window is None else held.windowed
@@ -83,13 +87,13 @@ def test_attention_in_chunks_and_in_blocks_is_that_of_a_dense_mask(kind, window)
 
 def test_a_window_matters_to_the_layers_that_have_one_alone():
     row = random_rows(0, "tree", 700)
-    sees = chunks(row, torch.float32, 20)
+    sees = chunks(row, torch.device("cpu"), torch.float32, 20)
     query, key, value = torch.randn(3, 1, 2, len(row), 8).unbind()
     with_window, without = (
         attend(None, query, key, value, None, scaling=1.0, sliding_window=w, row=sees)[0] for w in (20, None)
     )
     assert (with_window - without).abs().max() > 0.01
-    assert chunks(row, torch.float32, 1000).windowed is None  # all of it lies within
+    assert chunks(row, torch.device("cpu"), torch.float32, 1000).windowed is None  # all of it lies within
 
 
 def test_whole_chunks():

@@ -4,6 +4,7 @@ import csv
 from dataclasses import replace
 
 import numpy as np
+import pytest
 import torch
 from conftest import cosines, in_process, read_output, vectors
 from scipy.stats import spearmanr
@@ -13,6 +14,7 @@ from raycase.embed import embed
 from raycase.output import verify
 
 
+@pytest.mark.long
 def test_zero_shot_spearman_on_csts(data):
     """MiniLM, `{s} {c}` pooled over c, minus f(c): 14.0 on the validation rows, and 4.9 without the subtraction."""
     with (data / "csts" / "validation.csv").open(encoding="utf-8") as handle:

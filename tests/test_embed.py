@@ -86,12 +86,12 @@ def test_a_unit_of_300_megabytes_stays_one_unit(job, cluster, tmp_path):
 
 
 def test_stages_run_in_processes_of_their_own(job, cluster, monkeypatch):
-    from raycase.embed import Run
+    from raycase.progress import Run
 
     seen = []
     add = Run.add
     monkeypatch.setattr(Run, "add", lambda self, stats: (seen.append(stats), add(self, stats)))
-    embed(replace(job, actors="2:2"))
+    embed(replace(job, actors="2:2", unit_rows=10))  # more units than one actor takes before the other is up
     read_pids, encode_pids, write_pids = ({s[k] for s in seen} for k in ("read_pid", "encode_pid", "write_pid"))
     assert len(encode_pids) == 2, "wanted the units spread over both actors"
     assert not (read_pids & encode_pids or encode_pids & write_pids or os.getpid() in read_pids | encode_pids)

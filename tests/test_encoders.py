@@ -18,6 +18,7 @@ from safetensors.torch import load_file, save_file
 from tokenizers import Tokenizer
 from transformers import AutoModel, MistralConfig, MistralModel
 
+from raycase import encoders
 from raycase.encoders import (
     find_encoder,
     load_config,
@@ -334,6 +335,27 @@ def tiny_encoder(folder_of):
     return load
 
 
+@pytest.fixture
+def copied(folder_of, tmp_path):
+    """A copy of a tiny encoder to spoil: name -> folder."""
+    return lambda name: shutil.copytree(folder_of(name), tmp_path / name)
+
+
+def plain_model(folder, name):
+    """The model as transformers has it, and the weights of NV-Embed's latent attention."""
+    if name != "nv-embed-v2":
+        return AutoModel.from_pretrained(folder).eval(), {}
+    weights = load_file(folder / "model.safetensors")
+    config = json.loads((folder / "config.json").read_text())["text_config"]
+    model = MistralModel(MistralConfig(**config | {"model_type": "mistral"})).eval()
+    inner, latent = (
+        {k.removeprefix(prefix): v for k, v in weights.items() if k.startswith(prefix)}
+        for prefix in ("embedding_model.", "latent_attention_model.")
+    )
+    model.load_state_dict(inner)
+    return model, latent
+
+
 def reference(folder, name, text, over):
     """One sequence without padding through plain transformers, pooled: -> ids, (D,)."""
     row = ROWS[name]
@@ -342,15 +364,7 @@ def reference(folder, name, text, over):
     ids = encoding.ids
     if row.end and ids[-1] != tokenizer.token_to_id(row.end):
         ids = [*ids, tokenizer.token_to_id(row.end)]
-    weights = {}
-    if name == "nv-embed-v2":
-        weights = load_file(folder / "model.safetensors")
-        config = json.loads((folder / "config.json").read_text())["text_config"]
-        model = MistralModel(MistralConfig(**config | {"model_type": "mistral"})).eval()
-        inner = "embedding_model."
-        model.load_state_dict({k.removeprefix(inner): v for k, v in weights.items() if k.startswith(inner)})
-    else:
-        model = AutoModel.from_pretrained(folder).eval()
+    model, latent = plain_model(folder, name)
     both_ways = torch.ones(1, 1, len(ids), len(ids), dtype=torch.bool)
     with torch.inference_mode():
         decoder = hasattr(model, "embed_tokens")
@@ -363,8 +377,6 @@ def reference(folder, name, text, over):
         start = text.rindex(over)
         held = [i for i, (a, b) in enumerate(encoding.offsets) if b > start and a < start + len(over) and a < b]
     if row.pooling == "latent":
-        prefix = "latent_attention_model."
-        latent = {k.removeprefix(prefix): v for k, v in weights.items() if k.startswith(prefix)}
         hidden = tiny.latent_reference(latent, hidden, heads=2)
     return ids, hidden[held].mean(0)
 
@@ -405,6 +417,65 @@ def test_cls_is_the_first_tokens_state(folder_of):
     np.testing.assert_allclose(encoder.pool(tokens), wanted.numpy(), rtol=1e-4, atol=1e-5)
 
 
+@pytest.mark.parametrize("side", ["left", "right"])
+@pytest.mark.parametrize("name", KINDS)
+def test_a_row_against_batches_padded_on_either_side(folder_of, tiny_encoder, name, side):
+    """As the authors' own code pads: attention masked, positions from the first token on."""
+    row, folder, encoder = ROWS[name], folder_of(name), tiny_encoder(name)
+    pair = prompts_of(ENCODERS[name]).pair
+    tokens = encoder.tokenize([pair.render(s, CONDITION) for s in (SENTENCE, "A dog", "two people at the bar")])
+    longest = max(len(t.ids) for t in tokens)
+    pads = [[0] * (longest - len(t.ids)) for t in tokens]
+    parts = [
+        (p, [1] * len(t.ids)) if side == "left" else ([1] * len(t.ids), p) for p, t in zip(pads, tokens, strict=True)
+    ]
+    keep = torch.tensor([a + b for a, b in parts])
+    model, latent = plain_model(folder, name)
+    ids = torch.full((len(tokens), longest), model.config.pad_token_id or 0)
+    ids[keep == 1] = torch.tensor([i for t in tokens for i in t.ids])
+    options = {"attention_mask": keep}
+    if hasattr(model, "embed_tokens") and not row.causal:
+        options["attention_mask"] = keep.bool()[:, None, None, :].expand(-1, 1, longest, -1)
+    if "roberta" not in model.config.model_type:  # it finds the positions itself
+        options["position_ids"] = (keep.cumsum(1) - 1).clamp(min=0)
+    with torch.inference_mode():
+        hidden = model(ids, **options).last_hidden_state
+    for i, token in enumerate(tokens):
+        states = hidden[i][keep[i] == 1]
+        if latent:
+            states = tiny.latent_reference(latent, states, heads=2)
+        wanted = states[-1] if row.pooling == "last" else states[token.start : token.end].mean(0)
+        np.testing.assert_allclose(encoder.pool(tokens)[i], wanted.numpy(), rtol=1e-4, atol=1e-5)
+
+
+def test_e5s_authors_average_every_token(folder_of):
+    folder = folder_of("e5-large-instruct")
+    spec = replace(find_encoder("e5-large-instruct", pooling=Pooling.MEAN_ALL), source=str(folder), max_tokens=200)
+    encoder = load_encoder(spec, dtype=torch.float32)
+    tokens = encoder.tokenize([prompts_of(spec).pair.render(s, CONDITION) for s in (SENTENCE, "A dog")])
+    model = AutoModel.from_pretrained(folder).eval()
+    with torch.inference_mode():
+        wanted = torch.cat([model(torch.tensor([t.ids])).last_hidden_state.mean(1) for t in tokens])
+    np.testing.assert_allclose(encoder.pool(tokens), wanted.numpy(), rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize("name", ["simcse-bert-base", "simcse-roberta-large"])
+def test_simcses_authors_send_cls_through_the_pooler(folder_of, copied, name):
+    folder = copied(name)
+    spec = replace(find_encoder(name, pooling=Pooling.POOLER), source=str(folder))
+    encoder = load_encoder(spec, dtype=torch.float32)
+    tokens = encoder.tokenize([prompts_of(spec).pair.render(s, CONDITION) for s in (SENTENCE, "A dog")])
+    model = AutoModel.from_pretrained(folder).eval()
+    with torch.inference_mode():
+        wanted = torch.cat([model(torch.tensor([t.ids])).pooler_output for t in tokens])
+    np.testing.assert_allclose(encoder.pool(tokens), wanted.numpy(), rtol=1e-4, atol=1e-5)
+    weights = load_file(folder / "model.safetensors")
+    kept = {k: v for k, v in weights.items() if not k.startswith("pooler")}
+    save_file(kept, folder / "model.safetensors", metadata={"format": "pt"})
+    with pytest.raises(RequestError, match=r"wanted readable weights .*no pooler"):
+        load_encoder(spec)
+
+
 @pytest.mark.parametrize("padded", [False, True])
 @pytest.mark.parametrize("name", KINDS)
 def test_the_last_token_reaches_the_first_where_attention_goes_both_ways(tiny_encoder, name, padded):
@@ -441,6 +512,25 @@ def test_bf16_is_near(tiny_encoder, name):
     a, b = (v / np.linalg.norm(v, axis=1, keepdims=True) for v in vectors)
     assert (a * b).sum(1).min() > 0.999
     assert vectors[1].dtype == np.float32
+
+
+@pytest.mark.parametrize("accelerate", [True, False])
+def test_weights_in_several_shards_load_in_the_target_type(folder_of, tmp_path, monkeypatch, accelerate):
+    """Straight to the device where accelerate is installed, by way of the CPU else."""
+    source = folder_of("qwen3-embedding-0.6b")
+    AutoModel.from_pretrained(source).save_pretrained(tmp_path, max_shard_size="20KB")
+    assert len(list(tmp_path.glob("*.safetensors"))) > 2
+    for name in ("tokenizer.json", "tokenizer_config.json"):
+        shutil.copy(source / name, tmp_path)
+    monkeypatch.setattr(encoders, "is_accelerate_available", lambda: accelerate)
+    for dtype in (torch.float32, torch.bfloat16):
+        found, wanted = (
+            load_encoder(replace(ENCODERS["qwen3-embedding-0.6b"], source=str(folder)), dtype=dtype)
+            for folder in (tmp_path, source)
+        )
+        assert {p.dtype for p in found.model.parameters()} == {dtype}
+        for a, b in zip(found.model.parameters(), wanted.model.parameters(), strict=True):
+            assert torch.equal(a, b)
 
 
 def test_latent_weights_in_several_shards(folder_of, tmp_path):
@@ -541,12 +631,6 @@ def test_a_folder_without_tokenizer_is_refused(folder_of, tmp_path):
         load_tokenizer(outside(tmp_path))
     with pytest.raises(RequestError, match=f"--model: wanted a .*tokenizer.* at {tmp_path}, found"):
         find_encoder(str(tmp_path), prompt=PromptStyle.COND, pooling=Pooling.MEAN)
-
-
-@pytest.fixture
-def copied(folder_of, tmp_path):
-    """A copy of a tiny encoder to spoil: name -> folder."""
-    return lambda name: shutil.copytree(folder_of(name), tmp_path / name)
 
 
 def test_broken_weights_are_refused(copied):

@@ -221,6 +221,29 @@ def test_the_flops_are_those_of_the_matrices_and_of_what_is_seen():
     assert work.flops == 2 * rows.weights * 12 + 2 * 4 * 32 * (5 * 5 + 7 * 7)
 
 
+def test_where_flex_attention_does_not_run_attention_is_in_chunks(monkeypatch, caplog):
+    def broken(*_):
+        raise RuntimeError("no Triton here\nand more")
+
+    monkeypatch.setattr(engine, "blocks", broken)
+    rows, plain = encoder(DECODERS["qwen3"], unpadded=True)
+    rows.flex = True
+    rows.try_flex()
+    assert [r.message for r in caplog.records] == [
+        "attention in chunks, since FlexAttention does not run: no Triton here"
+    ]
+    sequences, spans = shared()
+    assert relative(rows.encode(batch_of(sequences, spans))[0], alone(plain, sequences, spans)) < 1e-5
+
+
+def test_rows_for_flex_attention_have_few_lengths():
+    rows, _ = encoder(DECODERS["qwen3"], batch_tokens=1024)
+    assert [rows._blocks_length(n) for n in (1, 128, 129, 500, 513, 1024)] == [128, 128, 256, 512, 1024, 1024]
+    assert rows._blocks_length(1100) == 1152  # a sequence above the budget
+    rows.batch_tokens = 1000
+    assert rows._blocks_length(3) == 128
+
+
 # ------------------------------------------------------------------------------------------------------ out of memory
 
 

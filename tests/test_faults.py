@@ -58,7 +58,7 @@ def test_a_killed_driver_is_started_again(long_job, cluster):
 
 def test_a_killed_actor_is_replaced(long_job, monkeypatch):
     """The job finishes by itself: its actor is killed after a few units."""
-    from raycase.embed import Run
+    from raycase.progress import Run
 
     pids = []
     add = Run.add

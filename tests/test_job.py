@@ -7,6 +7,8 @@ import json
 import os
 from dataclasses import replace
 from functools import partial
+from itertools import islice
+from pathlib import Path
 
 import duckdb
 import numpy as np
@@ -14,6 +16,7 @@ import pandas as pd
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+import tiny
 import torch
 from conftest import cosines, in_process, read_output, read_rejected, sentences, vectors
 
@@ -21,9 +24,12 @@ import raycase
 from raycase import units as units_module
 from raycase.cli import main
 from raycase.embed import TooManyRejectedError, check_nodes, embed, make_pool
-from raycase.output import output_at, verify
-from raycase.request import EmbedJob
+from raycase.output import find_job, output_at, verify
+from raycase.request import EmbedJob, check, make_plan
 from raycase.schema import RequestError, WorkError
+from raycase.systems.case import Case
+from raycase.tokens import PromptTokenizer
+from raycase.units import read_units, task_row
 
 embed_here = partial(embed, execute=in_process)
 
@@ -488,3 +494,62 @@ def test_a_job_stopped_in_the_middle_meets_its_input_again(job, tmp_path, change
     assert result["rows_out"] == (140 if change == "added" else 120)
     assert (before.items() <= units(job).items()) == (change != "overwrite")
     verify(job.output)
+
+
+# ------------------------------------------------------------------------------------------------------ the engine
+
+
+def first_units(job, count):
+    """What the reading stage gives of a job, and the encoding stage's arguments."""
+    request = check(job)
+    opened = find_job(request.output, request.config, request.files, overwrite=False)
+    task = pa.Table.from_pylist([task_row(opened.files, p) for p in make_plan(request, opened.files, {}).tasks()][:1])
+    read = read_units(task, config=request.model, settings=request.encode_settings)
+    settings = {"weights": opened.config["model"]["weights"], "compute": job.compute}
+    return list(islice(read, count)), (request.model, request.encode_settings), settings
+
+
+def test_the_encoder_never_waits_for_tokens(job, monkeypatch):
+    """They are made ahead, by the stage that reads."""
+    [unit], arguments, options = first_units(job, 1)
+    encode = units_module.EncodeUnits(*arguments, **options)
+    for name in ("__call__", "pairs"):
+        monkeypatch.setattr(PromptTokenizer, name, lambda *_: pytest.fail("tokenised beside the encoder"))
+    assert encode(unit)["tokens"][0].as_py() > 0
+
+
+def test_prompts_that_share_prefixes_are_encoded_once_and_right(job, tmp_path):
+    folder = tmp_path / "causal"
+    folder.mkdir()
+    tiny.save_encoder(folder, "qwen3-embedding-0.6b")
+    conditions = tuple(f"{c} of the {t}" for c in ("color", "number", "place") for t in ("dress", "dog"))
+    job = replace(job, model=str(folder), prompt="cond", conditions=conditions, limit=40, unit_rows=20)
+    result = embed_here(job)
+    assert result["sharing"] > 3
+    assert result["tokens_processed"] < result["tokens"] / 3
+    plain = raycase.load(str(folder), prompt="cond", pooling="mean", dtype=torch.float32)
+    table = read_output(job.output)
+    alone = [
+        plain.embed([s], [c])[0] for s, c in zip(*(table[n].to_pylist() for n in ("text", "condition")), strict=True)
+    ]
+    assert cosines(vectors(table), np.stack(alone)).min() > 0.9999
+    run = json.loads((Path(job.output) / "manifest.json").read_text())["run"]
+    rates = {"tokens_per_second", "processed_per_second", "sharing", "padding", "mfu"}
+    assert rates < run.keys() and rates < run["actors"][0].keys()
+    assert all(run[name] > 0 for name in rates - {"padding"}) and 0 <= run["padding"] < 0.5
+
+
+@pytest.mark.parametrize(("flag", "expected", "wanted"), [
+    ("auto", 100, [0, 1, 1]), ("auto", 1, [0, 0, 0]), ("on", 1, [1, 1, 1]), ("off", 100, [0, 0, 0])
+])  # fmt: skip
+def test_a_long_job_is_compiled_after_its_first_unit(job, monkeypatch, flag, expected, wanted):
+    compiled = []
+    monkeypatch.setattr(Case, "compile", lambda self: compiled.append(self))
+    monkeypatch.setattr(units_module, "COMPILE_REPAID", 0.0)
+    [first, second], arguments, options = first_units(job, 2)
+    encode = units_module.EncodeUnits(*arguments, compile=flag, units=expected, **options)
+    counts = [len(compiled)]
+    for unit in (first, second):
+        encode(unit)
+        counts.append(len(compiled))
+    assert counts == wanted

@@ -27,7 +27,7 @@ from raycase.train import make_scaling
 from raycase.training import TrainJob, train
 from raycase.vectors import pair_vectors
 
-EPOCHS = 200  # enough to be killed in the middle
+EPOCHS = 1000  # enough to be killed in the middle
 
 
 @pytest.fixture
@@ -106,6 +106,7 @@ def test_two_workers_give_what_one_gives(training, cluster):
         assert found["spearman"] == pytest.approx(wanted["spearman"], abs=1e-3)
 
 
+@pytest.mark.long
 def test_a_moved_cache_serves_and_overwriting_begins_anew(training, cluster, rated, tmp_path):
     plain_fit(training)  # fills the cache
     shutil.copytree(rated / "cache", tmp_path / "moved", copy_function=shutil.copy)

@@ -99,7 +99,7 @@ def test_another_search_space_is_refused_and_nothing_touched(sweep, cluster):
     assert tune(replace(other, overwrite=True, resume=False))["trials"] == 1
 
 
-@pytest.mark.parametrize("search", ["tpe", "random"])
+@pytest.mark.parametrize("search", ["tpe", pytest.param("random", marks=pytest.mark.long)])
 def test_a_search_runs_its_samples_then_the_seeds_of_its_best(sweep, cluster, search):
     job = sweep(search=search, samples=4, finalists=2, prompt=None, prompts=("concat-sc", "concat-sc+concat-cs"))
     result = tune(job)
@@ -161,6 +161,7 @@ def test_a_refused_request_leaves_the_sweep_that_is_there(sweep, cluster):
     assert {f: f.stat().st_mtime_ns for f in job.folder.rglob("*")} == before
 
 
+@pytest.mark.long
 def test_asha_stops_what_falls_behind(sweep, cluster):
     rates = [1e-2, 1e-9, 2e-9, 3e-9, 4e-9, 5e-9]
     job = sweep({"learning_rate": rates}, seeds=1, asha=True, epochs=30, patience=30)

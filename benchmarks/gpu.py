@@ -1,0 +1,281 @@
+"""Tokens a second and MFU on one NVIDIA GPU, against transformers and sentence-transformers as installed there.
+
+    python benchmarks/gpu.py --output gpu.json
+
+Nothing is downloaded: weights are random in the exact shapes of published encoders, and tokens are words. It needs
+torch, transformers, tokenizers, numpy and pyarrow, and no Ray. Texts are captions of flickr30k where they are at
+RAYCASE_DATA, else made-up ones of like length; documents are captions up to 1,000 tokens.
+
+raycase                   the engine: prefix trees, or rows without padding, by FlexAttention
+transformers              batches sorted by length, padded, at most as many tokens
+sentence-transformers     the same model in its modules, its own batching (tokenizing included, in the others not)
+
+Rates are tokens as if each prompt were encoded alone. MFU is model FLOPs of what was processed over the rate of this
+device's own bf16 matrix product in the encoder's shapes. Medians of 3 turns.
+"""
+
+import argparse
+import gc
+import json
+import os
+import platform
+import random
+import statistics
+import sys
+import tempfile
+import time
+from datetime import UTC, datetime
+from functools import partial
+from pathlib import Path
+
+import numpy as np
+import torch
+import transformers
+from tokenizers import Tokenizer, models, pre_tokenizers
+
+ROOT = Path(__file__).parent.parent
+sys.path.insert(0, str(ROOT))
+
+from raycase.attention import NAME, register  # noqa: E402 (raycase need not be installed)
+from raycase.engine import TextEncoder  # noqa: E402
+from raycase.pooling import LatentAttention, Pooling  # noqa: E402
+from raycase.prompts import PromptStyle, Span, prompt_set  # noqa: E402
+from raycase.table import EncoderSpec  # noqa: E402
+from raycase.tokens import PromptTokenizer  # noqa: E402
+
+DATA = Path(os.environ.get("RAYCASE_DATA", ROOT.parent / "shared" / "data"))
+CAPTIONS = DATA / "flickr30k" / "captions.parquet"
+WORDS = ["a", "man", "woman", "dog", "in", "the", "red", "dress", "plays", "with", "two", "children", "near", "water"]
+CONDITIONS = ["color of the clothes", "number of people", "type of activity", "the place", "age of the people",
+              "the animal", "time of day", "what is held in the hands"]  # fmt: skip
+QWEN3 = {"num_key_value_heads": 8, "head_dim": 128, "max_position_embeddings": 32768, "rope_theta": 1e6}
+NO_TOKENS = {"pad_token_id": 0, "bos_token_id": None, "eos_token_id": None}
+
+
+def shapes(tiny):
+    """Name: model class, configuration, whether causal, prompt, pooling; in the published shapes."""
+    t = transformers
+    small = {"hidden_size": 64, "num_hidden_layers": 2, "num_attention_heads": 4, "intermediate_size": 128}
+    small_decoder = small | {"num_key_value_heads": 2, "head_dim": 16}
+
+    def size(hidden, layers, heads, intermediate, **more):
+        published = {"hidden_size": hidden, "num_hidden_layers": layers, "num_attention_heads": heads}
+        published |= {"intermediate_size": intermediate} | more
+        return (small_decoder if more else small) if tiny else published
+
+    qwen = t.Qwen3Config
+    mistral = {"num_key_value_heads": 8, "head_dim": 128, "max_position_embeddings": 32768, "sliding_window": None}
+    xlm = {"max_position_embeddings": 514, "type_vocab_size": 1, "pad_token_id": 1, "layer_norm_eps": 1e-5}
+    return {
+        "Qwen3-Embedding-0.6B": (
+            t.Qwen3Model, qwen(vocab_size=151669, **size(1024, 28, 16, 3072, **QWEN3), **NO_TOKENS),
+            True, PromptStyle.COND, Pooling.LAST,
+        ),
+        "Qwen3-Embedding-8B": (
+            t.Qwen3Model, qwen(vocab_size=151665, **size(4096, 36, 32, 12288, **QWEN3), **NO_TOKENS),
+            True, PromptStyle.COND, Pooling.LAST,
+        ),
+        "NV-Embed-v2": (
+            t.MistralModel,
+            t.MistralConfig(vocab_size=32000, is_causal=False, **size(4096, 32, 32, 14336, **mistral), **NO_TOKENS),
+            False, PromptStyle.COND, Pooling.LATENT,
+        ),
+        "E5-large": (
+            t.XLMRobertaModel, t.XLMRobertaConfig(vocab_size=250002, **size(1024, 24, 16, 4096), **xlm),
+            False, PromptStyle.COND, Pooling.MEAN,
+        ),
+    }  # fmt: skip
+
+
+def texts(count):
+    """Captions, or what looks like them."""
+    if CAPTIONS.is_file():
+        import pyarrow.parquet as pq
+
+        return pq.read_table(CAPTIONS, columns=["text"])["text"].slice(0, count).to_pylist()
+    chance = random.Random(0)
+    return [" ".join(chance.choices(WORDS, k=chance.randint(6, 24))) + f" {n}" for n in range(count)]
+
+
+def documents(captions, words):
+    """Captions one after the other, up to so many words."""
+    found, held = [], []
+    for caption in captions:
+        held += caption.split()
+        if len(held) >= words:
+            found.append(" ".join(held[:words]))
+            held = []
+    return found
+
+
+def word_tokenizer(captions):
+    """A token for each word."""
+    pieces = pre_tokenizers.Sequence([pre_tokenizers.Whitespace()])
+    template = prompt_set(PromptStyle.COND).pair.pattern
+    vocabulary = {"<pad>": 0, "<s>": 1, "<unk>": 2}
+    for text in [template, *CONDITIONS, *captions]:
+        for word, _ in pieces.pre_tokenize_str(text):
+            vocabulary.setdefault(word, len(vocabulary))
+    tokenizer = Tokenizer(models.WordLevel(dict(list(vocabulary.items())[:30000]), unk_token="<unk>"))
+    tokenizer.pre_tokenizer = pieces
+    return tokenizer
+
+
+def make(kind, config, device, attention):
+    """A random model in bf16, made on the device."""
+    torch.manual_seed(0)
+    before = torch.get_default_dtype()
+    torch.set_default_dtype(torch.bfloat16)
+    try:
+        with torch.device(device):
+            model = kind._from_config(config, attn_implementation=attention)
+    finally:
+        torch.set_default_dtype(before)
+    model.config.use_cache = False
+    if hasattr(model, "pooler"):
+        model.pooler = None
+    return model.to(torch.bfloat16).eval()
+
+
+def timed(work, device, turns=3):
+    """Median seconds, after one turn to warm up."""
+    work()
+    seconds = []
+    for _ in range(turns):
+        began = time.perf_counter()
+        work()
+        if device == "cuda":
+            torch.cuda.synchronize()
+        seconds.append(time.perf_counter() - began)
+    return statistics.median(seconds)
+
+
+@torch.inference_mode()
+def by_transformers(model, batch, budget, both_ways):
+    """The last states of batches sorted by length and padded, averaged over all tokens."""
+    lengths = batch.lengths
+    order = lengths.argsort()[::-1]
+    start = 0
+    while start < len(order):
+        rows = order[start : start + max(1, budget // int(lengths[order[start]]))]
+        start += len(rows)
+        sequences = batch.ids(rows)
+        ids = torch.nn.utils.rnn.pad_sequence(
+            [torch.from_numpy(s) for s in np.split(sequences.flat, sequences.offsets[1:-1])], True
+        ).to(model.device, torch.long)
+        keep = torch.arange(ids.shape[1], device=ids.device) < torch.from_numpy(lengths[rows]).to(ids.device)[:, None]
+        if both_ways and hasattr(model, "layers"):
+            keep_4d = keep[:, None, None, :].expand(-1, 1, ids.shape[1], -1)
+            hidden = model(ids, attention_mask=keep_4d).last_hidden_state
+        else:
+            hidden = model(ids, attention_mask=keep).last_hidden_state
+        ((hidden * keep[..., None]).sum(1) / keep.sum(1, keepdim=True)).float().cpu()
+
+
+def sentence_transformer(model, tokenizer, config, device):
+    """The same model in sentence-transformers' modules; None where it is not installed."""
+    try:
+        from sentence_transformers import SentenceTransformer
+        from sentence_transformers.models import Pooling as MeanPooling
+        from sentence_transformers.models import Transformer
+    except ImportError:
+        return None
+    with tempfile.TemporaryDirectory() as folder:  # a tiny model that the real one then replaces
+        fast = transformers.PreTrainedTokenizerFast(tokenizer_object=tokenizer, pad_token="<pad>", unk_token="<unk>")
+        fast.save_pretrained(folder)
+        small = {"hidden_size": 64, "num_hidden_layers": 1, "num_attention_heads": 4, "intermediate_size": 64}
+        transformers.BertModel(transformers.BertConfig(vocab_size=100, **small)).save_pretrained(folder)
+        inner = Transformer(folder)
+    inner.auto_model = model
+    inner.max_seq_length = 2048
+    if hasattr(inner, "model"):
+        inner.model = model
+    return SentenceTransformer(modules=[inner, MeanPooling(config.hidden_size, pooling_mode="mean")], device=device)
+
+
+def main(device, tiny, output, limit):
+    began = time.perf_counter()
+    register()
+    captions = texts(20_000)
+    tokenizer = word_tokenizer(captions)
+    corpora = {"captions": captions, "documents": documents(captions, 100 if tiny else 970)}
+    name = torch.cuda.get_device_name() if device == "cuda" else platform.processor() or "CPU"
+    print(f"{name}; torch {torch.__version__}, transformers {transformers.__version__}")
+    print(f"{'encoder':<22}{'texts':<11}{'cond.':>5}{'sharing':>9}  " + "".join(
+        f"{n:>24}" for n in ("raycase tok/s (MFU)", "transformers", "sentence-transformers")))  # fmt: skip
+    lines, skipped, rates = [], [], {}
+    for encoder, (kind, config, causal, style, pooling) in shapes(tiny).items():
+        spec = EncoderSpec(source="", prompt=style, pooling=(pooling,), causal=causal, max_tokens=2000)
+        prompts = prompt_set(style, template=spec.template, span=Span.CONDITION).pair
+        tokenize = PromptTokenizer(tokenizer=tokenizer, max_tokens=512 if encoder == "E5-large" else 2000)
+        budget = 512 if tiny else 32768
+        engine = TextEncoder(
+            spec=spec, model=make(kind, config, device, NAME), tokenize=tokenize, unpadded=True, batch_tokens=budget
+        )
+        if pooling is Pooling.LATENT:
+            sizes = {"latents": 8, "heads": 2, "head_dim": 16} if tiny else {}
+            engine.latent = LatentAttention(dim=config.hidden_size, **sizes).to(device, torch.bfloat16).eval()
+        rate = rates[encoder] = engine.matrix_product_rate
+        plain = make(kind, config, device, "sdpa")
+        plain.load_state_dict(engine.model.state_dict())
+        library = sentence_transformer(plain, tokenizer, config, device)
+        for corpus, found in corpora.items():
+            for count in (1, 2, 8):
+                if time.perf_counter() - began > limit:
+                    skipped.append(f"{encoder}, {corpus}, {count}")
+                    continue
+                # so many prompts as take the peers about a second at half the rate of the matrix product
+                words = 40 if corpus == "captions" else 1000
+                most = max(2 * count, int((2e8 if tiny else 0.5 * rate) / (2 * engine.weights) / words))
+                chosen = found[: max(1, min(most, 20_000) // count)]
+                pairs = [(text, c) for text in chosen for c in CONDITIONS[:count]]
+                batch = tokenize.pairs([prompts], pairs)
+                work = engine.encode(batch)[1]
+                line = {"encoder": encoder, "texts": corpus, "conditions": count, "prompts": len(pairs)}
+                line |= {"tokens": work.tokens, "sharing": round(work.tokens / work.processed, 2)}
+                seconds = timed(partial(engine.encode, batch), device)
+                line["mfu"] = round(work.flops / seconds / rate, 4)
+                line["padding"] = round(1 - work.processed / work.computed, 4)
+                line["raycase"] = round(work.tokens / seconds)
+                seconds = timed(partial(by_transformers, plain, batch, budget, not causal), device)
+                line["transformers"] = round(work.tokens / seconds)
+                if library is not None:
+                    whole = [prompts.render(*pair).text for pair in pairs]
+                    size = 32 if corpus == "documents" else 256
+                    embed = partial(library.encode, whole, batch_size=size, show_progress_bar=False)
+                    seconds = timed(embed, device, turns=1)
+                    line["sentence-transformers"] = round(work.tokens / seconds)
+                lines.append(line)
+                own = f"{line['raycase']:,} ({line['mfu']:.0%})"
+                peers = (f"{line[p]:,}" if p in line else "-" for p in ("transformers", "sentence-transformers"))
+                print(f"{encoder:<22}{corpus:<11}{count:>5}{line['sharing']:>9.2f}  {own:>24}" + "".join(
+                    f"{p:>24}" for p in peers), flush=True)  # fmt: skip
+        del engine, plain, library
+        gc.collect()
+        if device == "cuda":
+            torch.cuda.empty_cache()
+    for combination in skipped:
+        print(f"skipped after {limit} s: {combination}")
+    ratios = {
+        f"{line['encoder']}, {line['texts']}, {line['conditions']} over {peer}": round(line["raycase"] / line[peer], 2)
+        for line in lines
+        for peer in ("transformers", "sentence-transformers")
+        if peer in line
+    }
+    result = {"ratios": ratios, "lines": lines, "skipped": skipped, "device": name}
+    result["matrix_product_tflops"] = {encoder: round(rate / 1e12, 2) for encoder, rate in rates.items()}
+    result |= {"torch": torch.__version__, "transformers": transformers.__version__}
+    result |= {"date": datetime.now(UTC).isoformat(timespec="minutes"), "tiny": tiny}
+    if output:
+        Path(output).write_text(json.dumps(result, indent=1) + "\n", encoding="utf-8")
+    print(json.dumps(result))
+
+
+if __name__ == "__main__":
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--device", default="cuda")
+    parser.add_argument("--tiny", action="store_true", help="tiny models: whether it runs, not how fast")
+    parser.add_argument("--output", help="a file for the last line")
+    parser.add_argument("--limit", type=float, default=420, help="seconds after which nothing more is begun")
+    arguments = parser.parse_args()
+    main(arguments.device, arguments.tiny, arguments.output, arguments.limit)

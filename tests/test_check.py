@@ -1,0 +1,67 @@
+"""jobs/check_model.py shows what an encoder does, and finds one that is wrong."""
+
+import json
+from dataclasses import replace
+
+import pytest
+import tiny
+from conftest import run_job
+
+from raycase import check
+from raycase.check import CheckJob, check_model
+from raycase.schema import RequestError, WorkError
+from raycase.systems import resolve
+
+
+@pytest.fixture
+def job(tmp_path):
+    folder = tiny.save_encoder(tmp_path, "qwen3-embedding-0.6b")
+    return CheckJob(model=str(folder), prompt="concat-sc", pooling="mean", compute="float32")
+
+
+def test_the_tokens_are_shown_with_the_pooled_ones_marked(job, capsys):
+    figures = check_model(job)
+    said = capsys.readouterr().out
+    assert figures["finite"] and figures["least_cosine_to_alone"] > 0.9999 and figures["golden"] is None
+    pair, base, plain = (line.strip() for line in said.splitlines()[4:7])
+    assert pair.startswith(">> ") and plain.startswith(">> ")  # a concatenation of an unknown encoder pools all
+    assert len(base) < len(pair)
+    assert "color of the clothes: norms" in said and "sentences alone: norms" in said
+
+
+def test_golden_vectors_are_kept_and_compared(job, tmp_path):
+    assert check_model(replace(job, save_golden=True))["golden"] == 1.0
+    assert check_model(job)["golden"] == 1.0
+    golden = json.loads((tmp_path / "golden.json").read_text())
+    assert len(golden) == 9 and len(golden[0]["vector"]) == 32
+    golden[4]["vector"] = golden[4]["vector"][::-1]
+    (tmp_path / "golden.json").write_text(json.dumps(golden))
+    with pytest.raises(WorkError, match=r"wanted the vectors of golden.json, found cosine -?0\.\d"):
+        check_model(job)
+    (tmp_path / "golden.json").write_text("[{}]")
+    with pytest.raises(RequestError, match=r"golden.json: wanted a list of sentence, condition and vector"):
+        check_model(job)
+
+
+def test_an_encoder_said_to_read_the_wrong_way_is_found(tmp_path, monkeypatch):
+    """Without a mask, padding would be read by one that reads both ways."""
+    folder = tiny.save_encoder(tmp_path, "minilm")
+    job = CheckJob(model=str(folder), prompt="concat-sc", pooling="mean", compute="float32")
+    assert check_model(job)["least_cosine_to_alone"] > 0.9999
+
+    def wrong(*arguments, **options):
+        config = resolve(*arguments, **options)
+        return replace(config, encoder=replace(config.encoder, causal=True))
+
+    monkeypatch.setattr(check, "resolve", wrong)
+    with pytest.raises(WorkError, match="the direction of its attention may be wrong"):
+        check_model(job)
+
+
+def test_the_script_ends_with_one_object(job):
+    done = run_job(job.model, "--prompt", "cond", "--pooling", "last", script="check_model.py")
+    assert done.returncode == 0, done.stderr
+    assert json.loads(done.stdout.splitlines()[-1])["dim"] == 32
+    assert "Instruct" in done.stdout and ">>" in done.stdout
+    refused = run_job("nothing", script="check_model.py")
+    assert (refused.returncode, len(refused.stderr.splitlines())) == (2, 1)
