@@ -222,7 +222,7 @@ def load_encoder(
         latent=latent,
         last_layer=last_layer,
         pooler=pooler,
-        batch_tokens=batch_tokens or (32768 if place.type == "cuda" else 2048),
+        batch_tokens=batch_tokens or (32768 if place.type == "cuda" else 4096),
         unpadded=unpadded,
     )
     encoder.try_flex()

@@ -50,7 +50,7 @@ class TextEncoder:
     latent: LatentAttention | None = None
     last_layer: BertLastLayer | None = None  # taken out of `model`, which ends before it
     pooler: torch.nn.Module | None = None  # what `Pooling.POOLER` sends [CLS] through
-    batch_tokens: int = 2048
+    batch_tokens: int = 4096
     share: bool = True  # whether causal encoders compute shared prefixes once, where that pays
     unpadded: bool = False  # whether sequences stand one after the other in a row, without padding
     in_rows: bool = field(init=False)  # whether its attention takes rows

@@ -65,7 +65,7 @@ class EmbedJob:
     on_long: Literal["truncate", "reject"] = "truncate"
     """What happens to a text above the encoder's length."""
     batch_tokens: int | None = None
-    """Tokens of one batch, padding included. Default: 2048 on a CPU, 32768 on a GPU."""
+    """Tokens of one batch, padding included. Default: 4096 on a CPU, 32768 on a GPU."""
     unit_rows: int | None = None
     """Rows of a unit, the smallest piece that is done or not. Default: 4096, fewer with many conditions."""
     actors: str | None = None
