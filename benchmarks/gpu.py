@@ -15,6 +15,7 @@ device's own bf16 matrix product in the encoder's shapes. Medians of 3 turns.
 """
 
 import argparse
+import copy
 import gc
 import json
 import os
@@ -128,7 +129,7 @@ def make(kind, config, device, attention):
     torch.set_default_dtype(torch.bfloat16)
     try:
         with torch.device(device):
-            model = kind._from_config(config, attn_implementation=attention)
+            model = kind._from_config(copy.deepcopy(config), attn_implementation=attention)
     finally:
         torch.set_default_dtype(before)
     model.config.use_cache = False
@@ -170,6 +171,24 @@ def by_transformers(model, batch, budget, both_ways):
         else:
             hidden = model(ids, attention_mask=keep).last_hidden_state
         ((hidden * keep[..., None]).sum(1) / keep.sum(1, keepdim=True)).float().cpu()
+
+
+@torch.inference_mode()
+def least_cosine(engine, model, batch, both_ways):
+    """Of the engine's vectors of a few prompts to the plain model's of each prompt alone."""
+    rows = np.linspace(0, len(batch) - 1, 5).astype(int)
+    found = torch.from_numpy(engine.encode(batch.take(rows))[0])
+    wanted = []
+    for row in rows:
+        ids = torch.from_numpy(batch.ids(np.array([row])).flat).to(model.device, torch.long)[None]
+        mask = torch.ones(1, 1, ids.shape[1], ids.shape[1], dtype=torch.bool, device=ids.device) if both_ways else None
+        hidden = model(ids, attention_mask=mask).last_hidden_state
+        hidden = hidden if engine.latent is None else engine.latent(hidden)
+        span = (
+            slice(-1, None) if engine.spec.pooling[0] is Pooling.LAST else slice(batch.start[row, 0], batch.end[row, 0])
+        )
+        wanted.append(hidden[0, span].float().mean(0).cpu())
+    return torch.nn.functional.cosine_similarity(found, torch.stack(wanted)).min().item()
 
 
 def sentence_transformer(model, tokenizer, config, device):
@@ -215,7 +234,8 @@ def main(device, tiny, output, limit):
         if pooling is Pooling.LATENT:
             sizes = {"latents": 8, "heads": 2, "head_dim": 16} if tiny else {}
             engine.latent = LatentAttention(dim=config.hidden_size, **sizes).to(device, torch.bfloat16).eval()
-        rate = rates[encoder] = engine.matrix_product_rate
+        engine.try_flex()
+        rate = rates[encoder] = engine.matrix_product_rate()
         plain = make(kind, config, device, "sdpa")
         plain.load_state_dict(engine.model.state_dict())
         library = sentence_transformer(plain, tokenizer, config, device)
@@ -231,7 +251,16 @@ def main(device, tiny, output, limit):
                 pairs = [(text, c) for text in chosen for c in CONDITIONS[:count]]
                 batch = tokenize.pairs([prompts], pairs)
                 work = engine.encode(batch)[1]
-                line = {"encoder": encoder, "texts": corpus, "conditions": count, "prompts": len(pairs)}
+                cosine = least_cosine(engine, plain, batch, not causal and hasattr(plain, "layers"))
+                if cosine < 0.999:
+                    raise SystemExit(f"{encoder}: wanted the plain model's vectors, found cosine {cosine:.5f}")
+                line = {
+                    "encoder": encoder,
+                    "texts": corpus,
+                    "conditions": count,
+                    "prompts": len(pairs),
+                    "cosine": round(cosine, 5),
+                }
                 line |= {"tokens": work.tokens, "sharing": round(work.tokens / work.processed, 2)}
                 seconds = timed(partial(engine.encode, batch), device)
                 line["mfu"] = round(work.flops / seconds / rate, 4)

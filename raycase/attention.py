@@ -26,12 +26,13 @@ from raycase.packing import Row
 
 NAME = "raycase"  # as transformers knows it
 CHUNK = 64
+PART_KEYS = 2**16  # keys gathered at once, for every head: a long text sees itself many times
 BLOCK = 128
 
 
 @dataclass(frozen=True, kw_only=True)
-class Chunks:
-    """What each chunk of queries sees: keys (G, S), and what is added to the scores, (G, 1, C, S), 0 or -inf.
+class Part:
+    """What some chunks see: keys (g, S), and what is added to the scores, (g, 1, C, S), 0 or -inf.
 
     `windowed` is for layers with a window; None where all of the row lies within it.
     """
@@ -39,6 +40,13 @@ class Chunks:
     keys: Tensor
     mask: Tensor
     windowed: Tensor | None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Chunks:
+    """The chunks of a row, in parts that hold a bounded number of keys."""
+
+    parts: list[Part]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -64,14 +72,23 @@ def attend(
     """Attention of one row, (1, H, T, D) -> (1, T, H, D); without `row`, transformers' own of a padded batch."""
     if row is None:
         return sdpa_attention_forward(module, query, key, value, attention_mask, scaling=scaling, **options)
-    mask: Any = row.windowed if sliding_window is not None and row.windowed is not None else row.mask
     if isinstance(row, Blocks):
-        return flex_attention_forward(module, query, key, value, mask, scaling=scaling)
+        blocks_seen = row.windowed if sliding_window is not None and row.windowed is not None else row.mask
+        return flex_attention_forward(module, query, key, value, blocks_seen, scaling=scaling)
     groups = query.shape[1] // key.shape[1]
     chunks_GHCD = query[0].unflatten(1, (-1, CHUNK)).transpose(0, 1)
-    keys_GHSD, values_GHSD = (t[0][:, row.keys].transpose(0, 1).repeat_interleave(groups, dim=1) for t in (key, value))
-    seen_GHCD = F.scaled_dot_product_attention(chunks_GHCD, keys_GHSD, values_GHSD, attn_mask=mask, scale=scaling)
-    return seen_GHCD.transpose(1, 2).flatten(0, 1)[None], None
+    seen: list[Tensor] = []
+    start = 0
+    for part in row.parts:
+        some_gHCD = chunks_GHCD[start : start + len(part.keys)]
+        start += len(part.keys)
+        keys_gHSD, values_gHSD = (
+            t[0][:, part.keys].transpose(0, 1).repeat_interleave(groups, dim=1) for t in (key, value)
+        )
+        mask = part.windowed if sliding_window is not None and part.windowed is not None else part.mask
+        seen_gHCD = F.scaled_dot_product_attention(some_gHCD, keys_gHSD, values_gHSD, attn_mask=mask, scale=scaling)
+        seen.append(seen_gHCD.transpose(1, 2).flatten(0, 1))
+    return torch.cat(seen)[None], None
 
 
 def register() -> None:
@@ -92,24 +109,34 @@ def chunks(row: Row, device: torch.device, dtype: torch.dtype, window: int | Non
     a_G1 = np.arange(0, tokens, CHUNK)[:, None]
     near_GT = (row.first < a_G1 + CHUNK) & (row.end > a_G1)
     count_G = near_GT.sum(1)
-    key = np.nonzero(near_GT)[1]
-    keys_GS = np.zeros((len(count_G), int(count_G.max())), dtype=np.int64)
-    real_GS = np.arange(keys_GS.shape[1]) < count_G[:, None]
-    keys_GS[real_GS] = key
-    query_GC = a_G1 + np.arange(CHUNK)
-    sees_GCS = row.first[keys_GS][:, None, :] <= query_GC[:, :, None]
-    sees_GCS &= query_GC[:, :, None] < row.end[keys_GS][:, None, :]
-    sees_GCS &= real_GS[:, None, :]
+    windowed = window is not None and int(row.position.max()) >= window
+    parts: list[Part] = []
+    start = 0
+    while start < len(count_G):
+        most = np.maximum.accumulate(count_G[start:])  # keys of a chunk in a part that ends here
+        stop = start + max(1, int((most * np.arange(1, len(most) + 1) <= PART_KEYS).sum()))
+        keys_gS = np.zeros((stop - start, int(most[stop - start - 1])), dtype=np.int64)
+        real_gS = np.arange(keys_gS.shape[1]) < count_G[start:stop, None]
+        keys_gS[real_gS] = np.nonzero(near_GT[start:stop])[1]
+        query_gC1 = (a_G1[start:stop] + np.arange(CHUNK))[:, :, None]
+        first_g1S, end_g1S = (a[keys_gS][:, None, :] for a in (row.first, row.end))
+        sees_gCS = (first_g1S <= query_gC1) & (query_gC1 < end_g1S) & real_gS[:, None, :]
+        near_gCS = sees_gCS
+        if windowed:
+            near_gCS = sees_gCS & (row.position[query_gC1] - row.position[keys_gS][:, None, :] < window)
+        part = Part(
+            keys=torch.from_numpy(keys_gS).to(device),
+            mask=_added(sees_gCS, device, dtype),
+            windowed=_added(near_gCS, device, dtype) if windowed else None,
+        )
+        parts.append(part)
+        start = stop
+    return Chunks(parts=parts)
 
-    def added(sees: np.ndarray) -> Tensor:
-        mask = torch.zeros(sees.shape, dtype=dtype)
-        return mask.masked_fill_(torch.from_numpy(~sees), float("-inf")).unsqueeze(1).to(device)
 
-    windowed = None
-    if window is not None and int(row.position.max()) >= window:
-        distance_GCS = row.position[query_GC][:, :, None] - row.position[keys_GS][:, None, :]
-        windowed = added(sees_GCS & (distance_GCS < window))
-    return Chunks(keys=torch.from_numpy(keys_GS).to(device), mask=added(sees_GCS), windowed=windowed)
+def _added(sees_gCS: np.ndarray, device: torch.device, dtype: torch.dtype) -> Tensor:
+    mask = torch.zeros(sees_gCS.shape, dtype=dtype)
+    return mask.masked_fill_(torch.from_numpy(~sees_gCS), float("-inf")).unsqueeze(1).to(device)
 
 
 def blocks(row: Row, device: torch.device, window: int | None = None) -> Blocks:

@@ -39,6 +39,8 @@ class CheckJob:
     """How sentence and condition become one text. Default: the encoder's."""
     pooling: Pooling | None = None
     """How tokens become one vector. Default: the encoder's."""
+    subtract: bool | None = None
+    """Whether the condition's own vector is taken away. Default: the encoder's."""
     compute: Literal["bfloat16", "float32"] | None = None
     """Number format inside the encoder. Default: bfloat16 where the processor has it."""
     save_golden: bool = False
@@ -48,11 +50,12 @@ class CheckJob:
 def check_model(job: CheckJob) -> dict[str, Any]:
     """Print what an encoder does with a few pairs; returns the figures.
 
-    Compares with `golden.json` in the model's folder: a list of {sentence, condition (or null), vector}, from the
-    authors' own code or an earlier check. Raises RequestError; WorkError where a vector is not finite, depends on what
-    it is encoded with, or is not the golden one.
+    Compares with `golden.json` in the model's folder: `label` (the prompt, pooling and subtraction it is of) and
+    `vectors`, a list of {sentence, condition (or null), vector}, from the authors' own code or an earlier check.
+    Raises RequestError; WorkError where a vector is not finite, depends on what it is encoded with, or is not the
+    golden one.
     """
-    config = resolve(job.model, prompt=job.prompt, pooling=job.pooling)
+    config = resolve(job.model, prompt=job.prompt, pooling=job.pooling, subtract=job.subtract)
     if not isinstance(config, CaseConfig):
         raise RequestError(f"{job.model}: wanted an encoder, found another system")
     system = config.load(dtype=None if job.compute is None else getattr(torch, job.compute))
@@ -108,19 +111,34 @@ def _compare(job: CheckJob, config: CaseConfig, system: Case) -> float | None:
     if job.save_golden:
         if not folder.is_dir():
             raise RequestError(f"--save-golden: wanted a model folder, found {job.model}")
-        lines = [
+        vectors = [
             {"sentence": s, "condition": c, "vector": [float(x) for x in system.embed([s], c)[0]]}
             for c in CONDITIONS
             for s in SENTENCES
         ]
-        file.write_text(json.dumps(lines), encoding="utf-8")
+        file.write_text(json.dumps({"label": _label(config), "vectors": vectors}), encoding="utf-8")
         print(f"\nwrote {file}")
     if not file.is_file():
         return None
     try:
-        golden = [(g["sentence"], g["condition"], g["vector"]) for g in json.loads(file.read_text(encoding="utf-8"))]
+        saved = json.loads(file.read_text(encoding="utf-8"))
+        label = saved["label"]
+        golden = [(g["sentence"], g["condition"], np.array(g["vector"], dtype=np.float32)) for g in saved["vectors"]]
     except (ValueError, KeyError, TypeError) as error:
-        raise RequestError(f"{file}: wanted a list of sentence, condition and vector, found {error!r}") from error
-    found = [float(cosines(system.embed([s], c), np.array([v], dtype=np.float32))[0]) for s, c, v in golden]
+        raise RequestError(f"{file}: wanted a label, and sentence, condition and vector, found {error!r}") from error
+    if label != _label(config) or not golden:
+        print(f"\nnot compared: {file.name} has {len(golden)} vectors of {label!r}, these are of {_label(config)!r}")
+        return None
+    found: list[float] = []
+    for sentence, condition, vector in golden:
+        own = system.embed([sentence], condition)
+        if own[0].shape != vector.shape:
+            raise RequestError(f"{file}: wanted vectors of {own.shape[1]} dimensions, found {vector.shape}")
+        found.append(float(cosines(own, vector[None])[0]))
     print(f"\ncosine to {len(golden)} golden vectors: at least {min(found):.5f}")
     return round(min(found), 5)
+
+
+def _label(config: CaseConfig) -> str:
+    """What decides the vectors besides the model."""
+    return f"{config.encoder.prompt}, {config.encoder.pooling[0]}, {'minus base' if config.subtract else 'as it is'}"

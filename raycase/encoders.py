@@ -64,7 +64,7 @@ def _spec_outside_table(name: str, prompt: str | None, pooling: Pooling | None) 
     config = load_config(name)
     with torch.device("meta"):
         modules = AutoModel.from_config(config).modules()
-    causal = any(getattr(m, "is_causal", False) for m in modules)
+    causal = getattr(config, "is_causal", True) and any(getattr(m, "is_causal", False) for m in modules)
     positions = getattr(config, "max_position_embeddings", 512)
     if config.model_type in ("roberta", "xlm-roberta", "camembert"):
         positions -= config.pad_token_id + 1  # their positions start after the padding index
@@ -209,7 +209,10 @@ def load_encoder(
             model = _load_all(AutoModel, folder, spec, trust_remote_code=False, **options)
     except (OSError, ValueError, KeyError, RuntimeError, SafetensorError) as error:
         raise RequestError(f"--model: wanted readable weights at {spec.source}, found: {first_line(error)}") from error
+    model = model.to(place).eval()
     pooler, model.pooler = getattr(model, "pooler", None), None  # not computed for every batch
+    if spec.pooling[0] is Pooling.POOLER and not (pooler and config.model_type in BERT_LAYERS):
+        raise RequestError(f"--pooling pooler: wanted one of {', '.join(BERT_LAYERS)}, found {config.model_type}")
     last_layer: BertLastLayer | None = None
     if config.model_type in BERT_LAYERS and not in_rows:
         *layers, last = model.encoder.layer
@@ -217,7 +220,7 @@ def load_encoder(
         last_layer = BertLastLayer(last).to(place).eval()
     encoder = TextEncoder(
         spec=spec,
-        model=model.to(place).eval(),
+        model=model,
         tokenize=load_tokenizer(spec),
         latent=latent,
         last_layer=last_layer,

@@ -36,6 +36,7 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 TREE_TOKENS = 2**20  # prompts of so many tokens are sorted and compared together
 CHUNKED = 2.0  # cost of attention in chunks, beside that of a padded batch
+MEASURED_ROWS = 8192  # of the matrix product that rates are compared with
 PENDING = 4  # batches whose vectors may wait on the GPU
 Job = tuple[np.ndarray, Callable[[], tuple[Tensor, Work]]]  # prompts, and what computes their vectors
 
@@ -51,7 +52,6 @@ class TextEncoder:
     last_layer: BertLastLayer | None = None  # taken out of `model`, which ends before it
     pooler: torch.nn.Module | None = None  # what `Pooling.POOLER` sends [CLS] through
     batch_tokens: int = 4096
-    share: bool = True  # whether causal encoders compute shared prefixes once, where that pays
     unpadded: bool = False  # whether sequences stand one after the other in a row, without padding
     in_rows: bool = field(init=False)  # whether its attention takes rows
     flex: bool = field(init=False)  # by FlexAttention, or in chunks
@@ -61,9 +61,10 @@ class TextEncoder:
         self.in_rows = config._attn_implementation == NAME
         self.flex = self.in_rows and self.model.device.type == "cuda"
         self._no_mask = torch.empty(1, 1, 1, 1, device=self.model.device)  # transformers makes one where it gets none
-        self.weights = sum(p.numel() for name, p in self.model.named_parameters() if _multiplies(name, p))
-        if self.last_layer is not None:
-            self.weights += sum(p.numel() for name, p in self.last_layer.named_parameters() if _multiplies(name, p))
+        parts = [self.model, *filter(None, (self.last_layer, self.latent))]
+        shapes = [p.shape for part in parts for name, p in part.named_parameters() if _multiplies(name, p)]
+        self.weights = sum(shape.numel() for shape in shapes)
+        self.largest = max(shapes, key=lambda shape: shape.numel())
         heads = config.num_attention_heads
         width = heads * (getattr(config, "head_dim", None) or config.hidden_size // heads)
         self.attention_flops = 4 * config.num_hidden_layers * width  # of one token that sees one token
@@ -74,23 +75,18 @@ class TextEncoder:
         """Dimension of the pooled vectors."""
         return int(self.model.config.hidden_size)
 
-    @property
     def matrix_product_rate(self) -> float:
-        """FLOP/s of a plain matrix product of this device, in the encoder's type and largest shape."""
-        config = self.model.config
-        return matrix_product_rate(
-            self.model.device,
-            self.model.dtype,
-            rows=self.batch_tokens,
-            inner=config.hidden_size,
-            outer=config.intermediate_size,
-        )
+        """FLOP/s of a plain matrix product of this device, in the encoder's type and largest shape; measured anew."""
+        outer, inner = self.largest
+        rows = min(self.batch_tokens, MEASURED_ROWS)
+        return matrix_product_rate(self.model.device, self.model.dtype, rows=rows, inner=inner, outer=outer)
 
     def try_flex(self) -> None:
         """Where FlexAttention does not run on this machine, say so and go on in chunks."""
         if self.flex:
             try:
-                self.pool([Tokens(ids=[0, 0], start=0, end=2)])
+                for count in (1, BLOCK):  # the second length of a row is compiled in another way
+                    self.pool([Tokens(ids=[n % 12, n // 12], start=0, end=2) for n in range(count)])
             except torch.OutOfMemoryError:
                 raise
             except Exception as error:  # whatever its compiler meets
@@ -100,17 +96,20 @@ class TextEncoder:
     def compile(self) -> None:
         """Compile the layers, half a minute's work; one after the other, since equal ones are compiled once.
 
-        Does nothing, and says so, where a CPU's machine has no C++ compiler.
+        Where that fails, as without a C++ compiler, it says so and goes on without.
         """
-        if self.model.device.type == "cpu" and not has_cpp_compiler():
-            log.warning("not compiled: found no C++ compiler")
-            return
-        layers = self.model.layers if hasattr(self.model, "layers") else self.model.encoder.layer
-        for layer in [*layers, *filter(None, (self.last_layer, getattr(self.model, "norm", None)))]:
+        lists = [m for m in self.model.modules() if isinstance(m, torch.nn.ModuleList)]
+        layers = [*max(lists, key=len, default=()), *filter(None, (self.last_layer, getattr(self.model, "norm", None)))]
+        for layer in layers:
             layer.compile(dynamic=True)
-        for length in (24, 40):  # two shapes, so that both dimensions are seen to vary
-            sequences = [[n % 7] * (length - n % 5) + [n] for n in range(length)]
-            self.pool([Tokens(ids=ids, start=0, end=len(ids) - n % 5) for n, ids in enumerate(sequences)])
+        try:
+            for length in (24, 40):  # two shapes, so that both dimensions are seen to vary
+                sequences = [[n % 7] * (length - n % 5) + [n] for n in range(length)]
+                self.pool([Tokens(ids=ids, start=0, end=len(ids) - n % 5) for n, ids in enumerate(sequences)])
+        except Exception as error:  # whatever the compiler meets
+            log.warning("not compiled: %s", first_line(error))
+            for layer in layers:
+                layer._compiled_call_impl = None
 
     def pool(self, tokens: Sequence[Tokens]) -> np.ndarray:
         """Pooled vectors of tokenised prompts, in their order: N -> (N, D) float32."""
@@ -128,26 +127,28 @@ class TextEncoder:
         left = np.arange(len(batch))
         while len(left):
             done = np.zeros(len(batch), dtype=bool)
-            pending: list[tuple[np.ndarray, Tensor]] = []
+            pending: list[tuple[np.ndarray, Tensor]] = []  # vectors wait on the GPU, so that it does not
+            full = False
+            rows = left[:0]
             try:
                 for rows, compute in self._jobs(batch, left):
                     pooled_BD, some = compute()
-                    if self.spec.pooling[0] is Pooling.POOLER:
-                        assert self.pooler is not None
-                        pooled_BD = self.pooler(pooled_BD.to(self.model.dtype)[:, None])
                     pending.append((rows, pooled_BD))
                     done[rows] = True
                     work += some
                     if len(pending) > PENDING:
-                        _store(vectors_ND, *pending.pop(0))
+                        _store(vectors_ND, *pending[0])
+                        del pending[0]
             except torch.OutOfMemoryError:
-                if self.batch_tokens < batch.lengths[left].max():
+                if len(rows) < 2:
                     raise
-                self.batch_tokens //= 2
-                log.warning("out of memory: going on with %d tokens a batch", self.batch_tokens)
-                torch.cuda.empty_cache()
+                full = True
             for rows, pooled_BD in pending:
                 _store(vectors_ND, rows, pooled_BD)
+            if full:  # only now is what the failed batch held free
+                self.batch_tokens = max(1, self.batch_tokens // 2)
+                log.warning("out of memory: going on with %d tokens a batch", self.batch_tokens)
+                torch.cuda.empty_cache()
             left = left[~done[left]]
         return vectors_ND, work
 
@@ -155,15 +156,14 @@ class TextEncoder:
 
     def _jobs(self, batch: TokenBatch, left: np.ndarray) -> Iterator[Job]:
         """The prompts of `left` in batches or rows."""
-        share = self.share and self.spec.causal
-        if not self.in_rows or not (share or self.unpadded):
+        if not self.in_rows:
             yield from self._padded_jobs(batch, left)
             return
         parts = np.cumsum(batch.lengths[left]) // TREE_TOKENS
         for part in np.split(left, np.flatnonzero(np.diff(parts)) + 1):
             sequences = batch.ids(part)
-            if not share:
-                for row in rows_without_padding(sequences, self.batch_tokens, causal=self.spec.causal):
+            if not self.spec.causal:
+                for row in rows_without_padding(sequences, self.batch_tokens):
                     yield self._row_job(batch, part, row)
                 continue
             forest = Forest.of(sequences)
@@ -208,7 +208,7 @@ class TextEncoder:
         seen = (lengths * (lengths + 1) // 2 if self.spec.causal else lengths**2).sum()
         work = self._work(int(lengths.sum()), ids_BT.numel(), int(seen))
         if self.latent is not None:
-            hidden_BTD = self.latent.states(hidden_BTD)
+            hidden_BTD = self.latent(hidden_BTD)
         first_VB, stop_VB = (t.to(device) for t in self._pooled(batch, rows, lengths))
         place_BS = place_T.expand(len(rows), -1)
         if self.last_layer is not None:  # from the first pooled token to the last
@@ -219,7 +219,14 @@ class TextEncoder:
             (place_BS >= first_B[:, None]) & (place_BS < stop_B[:, None])
             for first_B, stop_B in zip(first_VB, stop_VB, strict=True)
         )
-        return torch.cat([pool_mean(hidden_BTD, span_BS) for span_BS in spans], dim=1), work
+        return self._views([pool_mean(hidden_BTD, span_BS) for span_BS in spans]), work
+
+    def _views(self, pooled: list[Tensor]) -> Tensor:
+        """The views of a batch side by side."""
+        if self.spec.pooling[0] is Pooling.POOLER:
+            assert self.pooler is not None
+            pooled = [self.pooler(pooled_BD.to(self.model.dtype)[:, None]) for pooled_BD in pooled]
+        return torch.cat(pooled, dim=1)
 
     def _pooled(self, batch: TokenBatch, rows: np.ndarray, lengths: np.ndarray) -> tuple[Tensor, Tensor]:
         """The tokens that each view pools, [first, stop): (V, B) each."""
@@ -247,7 +254,7 @@ class TextEncoder:
             input_ids=ids_1T, attention_mask=self._no_mask, position_ids=position_1T, row=sees
         ).last_hidden_state
         if self.latent is not None:
-            hidden_1TD = self.latent.states(hidden_1TD)
+            hidden_1TD = self.latent(hidden_1TD)
         states_TD = hidden_1TD[0].float()
         views: list[Tensor] = []
         spans = self._pooled(batch, members, np.array([len(path) for path in row.paths]))
@@ -256,15 +263,15 @@ class TextEncoder:
             offsets = np.cumsum([0, *(len(p) for p in pooled[:-1])])
             places, starts = (torch.from_numpy(a).to(device) for a in (np.concatenate(pooled), offsets))
             views.append(F.embedding_bag(places, states_TD, starts, mode="mean"))
-        seen = int((row.position + 1 if self.spec.causal else row.end - row.first).sum())
-        return torch.cat(views, dim=1), self._work(len(row), length, seen)
+        seen = int(
+            (np.minimum(row.position + 1, window or len(row)) if self.spec.causal else row.end - row.first).sum()
+        )
+        return self._views(views), self._work(len(row), length, seen)
 
     def _blocks_length(self, tokens: int) -> int:
-        """The budget, halved while the tokens fit, in whole blocks: few lengths, for each is compiled anew."""
-        length = -(-max(tokens, self.batch_tokens) // BLOCK) * BLOCK
-        while length // 2 >= tokens and length // 2 % BLOCK == 0:
-            length //= 2
-        return length
+        """In whole sixteenths of the budget, and in blocks: few lengths, and little padding."""
+        step = -(-self.batch_tokens // (16 * BLOCK)) * BLOCK
+        return -(-tokens // step) * step
 
     def _work(self, processed: int, computed: int, seen: int) -> Work:
         flops = 2.0 * self.weights * processed + float(self.attention_flops) * seen
@@ -272,23 +279,12 @@ class TextEncoder:
 
 
 def _store(vectors_ND: np.ndarray, rows: np.ndarray, pooled_BD: Tensor) -> None:
-    vectors_ND[rows] = pooled_BD.float().cpu().numpy()
+    vectors_ND[rows] = pooled_BD.cpu().float().numpy()
 
 
 def _multiplies(name: str, parameter: Tensor) -> bool:
     """Whether a parameter is the matrix of a linear layer."""
     return parameter.ndim == 2 and "embed" not in name
-
-
-def has_cpp_compiler() -> bool:
-    """Whether torch finds one."""
-    from torch._inductor.cpp_builder import get_cpp_compiler
-    from torch._inductor.exc import InvalidCxxCompiler
-
-    try:
-        return bool(get_cpp_compiler())
-    except InvalidCxxCompiler:
-        return False
 
 
 def _window(config: Any) -> int | None:

@@ -127,7 +127,7 @@ class Forest:
         """Cut into rows of about `budget` tokens, where the fewest tokens have to be repeated in the next row.
 
         A row is at least half full, so that the sequences of one sentence stay together; those that share a prefix
-        above the budget do so up to twice its length. Raises ValueError for a budget below 1.
+        above the budget go beyond it by half a budget. Raises ValueError for a budget below 1.
         """
         if budget < 1:
             raise ValueError(f"batch tokens: wanted at least 1, found {budget}")
@@ -135,7 +135,7 @@ class Forest:
         cuts: list[Cut] = []
         start = 0
         while start < len(lengths):
-            limit = max(budget, 2 * lengths[start])
+            limit = max(budget, lengths[start] + budget // 2)
             tokens = deepest = lengths[start]
             best = Cut(start=start, stop=start + 1, tokens=tokens, deepest=deepest)
             for k in range(start + 1, len(lengths)):
@@ -194,7 +194,7 @@ def _shared_with_previous(sequences: Ragged) -> np.ndarray:
 # --------------------------------------------------------------------------------------------- rows without sharing
 
 
-def rows_without_padding(sequences: Ragged, budget: int, *, causal: bool) -> Iterator[Row]:
+def rows_without_padding(sequences: Ragged, budget: int) -> Iterator[Row]:
     """Sequences one after the other in rows of at most `budget` tokens, each seen by itself alone."""
     for members in _consecutive(sequences.lengths, budget):
         some = sequences.take(members)
@@ -203,7 +203,7 @@ def rows_without_padding(sequences: Ragged, budget: int, *, causal: bool) -> Ite
         yield Row(
             ids=some.flat,
             position=places - first,
-            first=places if causal else first,
+            first=first,
             end=end,
             sequences=members,
             paths=np.split(places, some.offsets[1:-1]),

@@ -98,12 +98,8 @@ class LatentAttention(nn.Module):
             [_PreNorm(dim, _CrossAttention(dim, heads, head_dim), context=True), _PreNorm(dim, _GEGLU(dim))]
         )
 
-    def forward(self, hidden_BTD: Tensor, span_BT: Tensor) -> Tensor:
-        """(B, T, D), (B, T) bool -> (B, D) fp32, the mean over the text tokens."""
-        return pool_mean(self.states(hidden_BTD), span_BT)
-
-    def states(self, hidden_BTD: Tensor) -> Tensor:
-        """What is averaged, token by token: (B, T, D) -> (B, T, D)."""
+    def forward(self, hidden_BTD: Tensor) -> Tensor:
+        """What is averaged over the text, token by token: (B, T, D) -> (B, T, D)."""
         attend, feed_forward = self.cross_attend_blocks
         hidden_BTD = attend(hidden_BTD, self.latents) + hidden_BTD
         return feed_forward(hidden_BTD) + hidden_BTD

@@ -10,6 +10,7 @@ import logging
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass, field, fields, replace
+from typing import Any
 
 import numpy as np
 from safetensors.numpy import load, save
@@ -199,8 +200,9 @@ class PromptTokenizer:
         Where no token can reach over the boundary between the two texts (`boundary`), each distinct text is tokenised
         once. A sample is compared with full tokenisation; a difference is said and ends that for good.
         """
-        halves = boundary(templates[0], self.tokenizer) if self.in_parts and pairs else None
-        if halves is None or len({s for s, _ in pairs}) + len({c for _, c in pairs}) >= len(pairs):
+        texts = len({s for s, _ in pairs}) + len({c for _, c in pairs})
+        halves = boundary(templates[0], self.tokenizer) if self.in_parts and texts < len(pairs) else None
+        if halves is None:
             return self._in_full(templates, pairs)
         batch = self._joined(halves, templates, pairs)
         sample = np.unique(np.linspace(0, len(pairs) - 1, CHECKED_PROMPTS).astype(np.int64))
@@ -267,6 +269,8 @@ def token_span(encoding: Encoding, start: int, end: int) -> tuple[int, int]:
 
 
 _TWO_TEXTS = re.compile(r"(.*?\{(?:sentence|condition)\})(.*)(\{(?:sentence|condition)\}.*)", re.DOTALL)
+# They change characters where they stand, and none at the beginning or end of a text alone.
+NORMALIZERS = {"BertNormalizer", "NFC", "NFKC", "NFD", "NFKD", "Lowercase", "Precompiled", "StripAccents"}
 # Qwen2's words. Like GPT-2's, they end before a single space, and between a letter and a colon.
 QWEN_WORDS = (
     r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}"
@@ -301,9 +305,11 @@ def boundary(template: Template, tokenizer: Tokenizer) -> tuple[Template, Templa
 
 def _ends_pieces(tokenizer: Tokenizer) -> bool | None:
     """Whether pieces end before a colon, too; None where they are not known to end before a space."""
-    saved = json.loads(tokenizer.to_str())
-    steps = [saved["pre_tokenizer"] or {"type": None}]
-    steps = steps[0].get("pretokenizers", steps)
+    if any(t.lstrip or t.rstrip for t in tokenizer.get_added_tokens_decoder().values() if not t.special):
+        return None  # they take the white space beside them
+    if not {step["type"] for step in _steps(tokenizer.normalizer, "normalizers")} <= NORMALIZERS:
+        return None
+    steps = _steps(tokenizer.pre_tokenizer, "pretokenizers")
     match [step["type"] for step in steps]:
         case ["BertPreTokenizer"]:
             return True
@@ -316,9 +322,17 @@ def _ends_pieces(tokenizer: Tokenizer) -> bool | None:
     return None
 
 
+def _steps(component: Any, name: str) -> list[dict[str, Any]]:
+    """What a part of the tokenizer does, as its file has it."""
+    if component is None:
+        return []
+    saved = json.loads(component.__getstate__())
+    return list(saved.get(name, [saved]))
+
+
 def _same(a: TokenBatch, b: TokenBatch) -> bool:
     rows = np.arange(len(a))
-    names = ("start", "end", "truncated", "refused")
+    names = ("lengths", "start", "end", "truncated", "refused")
     return np.array_equal(a.ids(rows).flat, b.ids(rows).flat) and all(
         np.array_equal(getattr(a, name), getattr(b, name)) for name in names
     )

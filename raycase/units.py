@@ -102,7 +102,7 @@ class EncodeUnits:
         compile: str = "off",
         units: int = 1,
     ) -> None:
-        import torch  # takes seconds, which tasks that read and write need not wait for
+        import torch  # takes seconds, which tasks that write need not wait for
 
         _keep_freed_memory()
 
@@ -149,7 +149,7 @@ class EncodeUnits:
         """After the first unit: measure the device, and compile the encoder where that pays for the others."""
         if self.rate:
             return
-        self.rate = self.encoder.matrix_product_rate
+        self.rate = self.encoder.matrix_product_rate()
         if self.compile == "auto" and seconds * (self.units - 1) > COMPILE_REPAID:
             self.encoder.compile()
 

@@ -5,6 +5,7 @@ import pytest
 import torch
 from torch.nn.attention.flex_attention import flex_attention
 
+from raycase import attention
 from raycase.attention import BLOCK, CHUNK, attend, blocks, chunks, padded_length
 from raycase.packing import Forest, Ragged, rows_without_padding
 
@@ -20,7 +21,7 @@ def random_rows(seed, kind, length):
         forest = Forest.of(Ragged.of(sequences))
         row = forest.lay(forest.cuts(length)[0])
     else:
-        row = next(rows_without_padding(Ragged.of(sequences), length, causal=kind == "causal"))
+        row = next(rows_without_padding(Ragged.of(sequences), length))
     return row.padded(-(-len(row) // BLOCK) * BLOCK, 0)
 
 
@@ -31,7 +32,7 @@ def dense(row, window=None):
     return seen if window is None else seen & (row.position[:, None] - row.position < window)
 
 
-KINDS = ["tree", "causal", "both ways"]
+KINDS = ["tree", "both ways"]
 
 
 @pytest.mark.parametrize("window", [None, 20])
@@ -62,7 +63,7 @@ def test_blocks_hold_what_is_seen_and_full_ones_hold_nothing_else(seed, kind, wi
 
 @pytest.mark.parametrize("window", [None, 20])
 @pytest.mark.parametrize("kind", KINDS)
-def test_attention_in_chunks_and_in_blocks_is_that_of_a_dense_mask(kind, window):
+def test_attention_in_chunks_and_in_blocks_is_that_of_a_dense_mask(monkeypatch, kind, window):
     row = random_rows(7, kind, 700)
     torch.manual_seed(0)
     query, key, value = torch.randn(1, 4, len(row), 16), *torch.randn(2, 1, 2, len(row), 16).unbind()
@@ -71,13 +72,14 @@ def test_attention_in_chunks_and_in_blocks_is_that_of_a_dense_mask(kind, window)
     wanted = (wanted @ value.repeat_interleave(2, 1)).transpose(1, 2)
 
     options = {"scaling": 0.3, "sliding_window": window}
-    found, _ = attend(
-        None, query, key, value, None, row=chunks(row, torch.device("cpu"), torch.float32, window), **options
-    )
-    torch.testing.assert_close(found, wanted, rtol=1e-5, atol=1e-5)
-    assert chunks(row, torch.device("cpu"), torch.float32, window).keys.shape[1] < len(row), (
-        "wanted chunks that see less than the row"
-    )
+    for most in (2**16, 1000, 1):
+        monkeypatch.setattr(attention, "PART_KEYS", most)
+        sees = chunks(row, torch.device("cpu"), torch.float32, window)
+        found, _ = attend(None, query, key, value, None, row=sees, **options)
+        torch.testing.assert_close(found, wanted, rtol=1e-5, atol=1e-5)
+        assert (len(sees.parts) == 1) == (most > 1000)
+        assert all(part.keys.numel() <= most or len(part.keys) == 1 for part in sees.parts)
+        assert max(part.keys.shape[1] for part in sees.parts) < len(row), "wanted chunks that see less than the row"
 
     held = blocks(row, torch.device("cpu"), window)
     mask = held.mask if window is None else held.windowed
@@ -93,7 +95,7 @@ def test_a_window_matters_to_the_layers_that_have_one_alone():
         attend(None, query, key, value, None, scaling=1.0, sliding_window=w, row=sees)[0] for w in (20, None)
     )
     assert (with_window - without).abs().max() > 0.01
-    assert chunks(row, torch.device("cpu"), torch.float32, 1000).windowed is None  # all of it lies within
+    assert chunks(row, torch.device("cpu"), torch.float32, 1000).parts[0].windowed is None  # all of it lies within
 
 
 def test_whole_chunks():

@@ -33,13 +33,20 @@ def test_golden_vectors_are_kept_and_compared(job, tmp_path):
     assert check_model(replace(job, save_golden=True))["golden"] == 1.0
     assert check_model(job)["golden"] == 1.0
     golden = json.loads((tmp_path / "golden.json").read_text())
-    assert len(golden) == 9 and len(golden[0]["vector"]) == 32
-    golden[4]["vector"] = golden[4]["vector"][::-1]
+    assert len(golden["vectors"]) == 9 and len(golden["vectors"][0]["vector"]) == 32
+    other = check_model(replace(job, subtract=False))
+    assert other["golden"] is None, "wanted no comparison with vectors made in another way"
+    good = golden["vectors"][4]["vector"]
+    golden["vectors"][4]["vector"] = good[::-1]
     (tmp_path / "golden.json").write_text(json.dumps(golden))
     with pytest.raises(WorkError, match=r"wanted the vectors of golden.json, found cosine -?0\.\d"):
         check_model(job)
+    golden["vectors"][4]["vector"] = good[:3]
+    (tmp_path / "golden.json").write_text(json.dumps(golden))
+    with pytest.raises(RequestError, match=r"golden.json: wanted vectors of 32 dimensions, found \(3,\)"):
+        check_model(job)
     (tmp_path / "golden.json").write_text("[{}]")
-    with pytest.raises(RequestError, match=r"golden.json: wanted a list of sentence, condition and vector"):
+    with pytest.raises(RequestError, match=r"golden.json: wanted a label, and sentence, condition and vector"):
         check_model(job)
 
 
@@ -63,5 +70,3 @@ def test_the_script_ends_with_one_object(job):
     assert done.returncode == 0, done.stderr
     assert json.loads(done.stdout.splitlines()[-1])["dim"] == 32
     assert "Instruct" in done.stdout and ">>" in done.stdout
-    refused = run_job("nothing", script="check_model.py")
-    assert (refused.returncode, len(refused.stderr.splitlines())) == (2, 1)

@@ -73,6 +73,7 @@ def test_a_unit_of_rejected_rows_leaves_an_empty_file(job, cluster, tmp_path):
     verify(job.output)
 
 
+@pytest.mark.long
 def test_a_unit_of_300_megabytes_stays_one_unit(job, cluster, tmp_path):
     payload = "x" * 300_000
     table = pa.table({"text": sentences(1000), "payload": [payload + str(i) for i in range(1000)]})
@@ -91,7 +92,7 @@ def test_stages_run_in_processes_of_their_own(job, cluster, monkeypatch):
     seen = []
     add = Run.add
     monkeypatch.setattr(Run, "add", lambda self, stats: (seen.append(stats), add(self, stats)))
-    embed(replace(job, actors="2:2", unit_rows=10))  # more units than one actor takes before the other is up
+    embed(replace(job, actors="2:2", unit_rows=20))  # more units than one actor takes before the other is up
     read_pids, encode_pids, write_pids = ({s[k] for s in seen} for k in ("read_pid", "encode_pid", "write_pid"))
     assert len(encode_pids) == 2, "wanted the units spread over both actors"
     assert not (read_pids & encode_pids or encode_pids & write_pids or os.getpid() in read_pids | encode_pids)

@@ -1,6 +1,7 @@
 """Prompts through the encoder together give what each gives alone: trees, rows without padding, batches."""
 
 import logging
+from copy import deepcopy
 from functools import cache
 
 import numpy as np
@@ -10,6 +11,7 @@ import torch
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from torch import nn
+from torch.nn.attention.flex_attention import flex_attention
 from transformers import (
     BertConfig,
     BertModel,
@@ -24,6 +26,7 @@ from transformers import (
     RobertaConfig,
     RobertaModel,
 )
+from transformers.integrations import flex_attention as flex_integration
 
 from raycase import engine
 from raycase.attention import NAME, register
@@ -55,8 +58,8 @@ def encoder(made, causal=True, pooling=Pooling.MEAN, dtype=torch.float32, **opti
     kind, config = made
     register()
     torch.manual_seed(0)
-    plain = kind._from_config(config, attn_implementation="sdpa").to(dtype).eval()
-    rows = kind._from_config(config, attn_implementation=NAME).to(dtype).eval()
+    plain = kind._from_config(deepcopy(config), attn_implementation="sdpa").to(dtype).eval()
+    rows = kind._from_config(deepcopy(config), attn_implementation=NAME).to(dtype).eval()
     rows.load_state_dict(plain.state_dict())
     if not hasattr(rows, "layers"):
         rows.pooler = None  # as `load_encoder` does
@@ -171,14 +174,6 @@ def test_a_tree_would_be_wrong_where_attention_goes_both_ways(name):
     assert relative(vectors[True], wanted) > 0.05
 
 
-def test_causal_sequences_without_sharing():
-    rows, plain = encoder(DECODERS["qwen3"], share=False, unpadded=True, batch_tokens=100)
-    sequences, spans = shared()
-    vectors, work = rows.encode(batch_of(sequences, spans))
-    assert relative(vectors, alone(plain, sequences, spans)) < 1e-5
-    assert work.processed == work.tokens
-
-
 def test_where_little_is_shared_batches_are_padded():
     rows, plain = encoder(DECODERS["qwen3"])
     random = np.random.default_rng(0)
@@ -200,7 +195,7 @@ def test_prompts_are_compared_in_parts(monkeypatch):
 
 @pytest.mark.parametrize("unpadded", [True, False])
 def test_views_are_read_off_the_same_tokens(unpadded):
-    rows, _ = encoder(DECODERS["qwen3"], share=unpadded, unpadded=unpadded)
+    rows, _ = encoder(DECODERS["qwen3"] if unpadded else BOTH_WAYS["bert"], causal=unpadded)
     sequences, spans = shared()
     views = [spans, [(0, 3)] * len(spans)]
     both = TokenBatch.of(
@@ -214,6 +209,7 @@ def test_views_are_read_off_the_same_tokens(unpadded):
 
 def test_the_flops_are_those_of_the_matrices_and_of_what_is_seen():
     rows, _ = encoder((BertModel, BertConfig(vocab_size=50, **tiny.SIZES)), causal=False)
+    rows.in_rows = False
     linear = [m for name, m in rows.model.encoder.named_modules() if isinstance(m, nn.Linear)]
     assert rows.weights == sum(m.weight.numel() for m in linear) == 2 * (4 * 32 * 32 + 2 * 32 * 64)
     _, work = rows.encode(batch_of([[3] * 5, [4] * 7], [(0, 1)] * 2))
@@ -238,10 +234,22 @@ def test_where_flex_attention_does_not_run_attention_is_in_chunks(monkeypatch, c
 
 def test_rows_for_flex_attention_have_few_lengths():
     rows, _ = encoder(DECODERS["qwen3"], batch_tokens=1024)
-    assert [rows._blocks_length(n) for n in (1, 128, 129, 500, 513, 1024)] == [128, 128, 256, 512, 1024, 1024]
-    assert rows._blocks_length(1100) == 1152  # a sequence above the budget
-    rows.batch_tokens = 1000
-    assert rows._blocks_length(3) == 128
+    assert [rows._blocks_length(n) for n in (1, 128, 129, 500, 1024, 1100)] == [128, 128, 256, 512, 1024, 1152]
+    rows.batch_tokens = 32768
+    assert {rows._blocks_length(n) for n in range(1, 32769, 50)} == {2048 * n for n in range(1, 17)}
+
+
+@pytest.mark.parametrize("name", ["qwen3", "mistral", "bert"])
+def test_rows_through_flex_attention(monkeypatch, name):
+    """As on a GPU, but for compiling."""
+    monkeypatch.setattr(flex_integration.WrappedFlexAttention, "__call__", lambda _: flex_attention)
+    causal = name in DECODERS
+    rows, plain = encoder((DECODERS | BOTH_WAYS)[name], causal=causal, unpadded=True, batch_tokens=256)
+    rows.flex = True
+    rows.try_flex()
+    assert rows.flex
+    sequences, spans = shared(sentences=20)
+    assert relative(rows.encode(batch_of(sequences, spans))[0], alone(plain, sequences, spans)) < 1e-5
 
 
 # ------------------------------------------------------------------------------------------------------ out of memory
@@ -261,9 +269,11 @@ def limited(rows, most):
     return asked
 
 
-@pytest.mark.parametrize("share", [True, False])
-def test_out_of_memory_halves_the_budget_and_goes_on(share, caplog):
-    rows, plain = encoder(DECODERS["qwen3"], share=share, batch_tokens=1000)
+@pytest.mark.parametrize("causal", [True, False])
+def test_out_of_memory_halves_the_budget_and_goes_on(causal, caplog):
+    made = DECODERS["qwen3"] if causal else BOTH_WAYS["bert"]
+    rows, plain = encoder(made, causal=causal, batch_tokens=1000, unpadded=causal)
+    rows.in_rows = causal
     sequences, spans = shared(sentences=40)
     asked = limited(rows, 300)
     with caplog.at_level(logging.WARNING):
@@ -281,7 +291,8 @@ def test_out_of_memory_halves_the_budget_and_goes_on(share, caplog):
 
 
 def test_what_was_encoded_before_memory_ran_out_is_not_encoded_again():
-    rows, _ = encoder(DECODERS["qwen3"], share=False, batch_tokens=64)
+    rows, _ = encoder(BOTH_WAYS["bert"], causal=False, batch_tokens=64)
+    rows.in_rows = False
     sequences = [[n % 40 + 3] * 16 for n in range(16)]
     asked, forward = [], rows.model.forward
 
@@ -300,26 +311,36 @@ def test_a_prompt_that_does_not_fit_alone_is_an_error():
     rows, _ = encoder(DECODERS["qwen3"], batch_tokens=1000)
     limited(rows, 10)
     with pytest.raises(torch.OutOfMemoryError):
-        rows.encode(batch_of([[3] * 20], [(0, 1)]))
+        rows.encode(batch_of([[3] * 20, [4] * 20], [(0, 1)] * 2))
+    assert rows.batch_tokens < 40, "wanted fewer tokens to be tried until each prompt was alone"
 
 
 # ------------------------------------------------------------------------------------------------------------ compile
 
 
 @pytest.mark.long
-def test_compiled_layers_give_the_same_vectors():
-    if not engine.has_cpp_compiler():
-        pytest.skip("no C++ compiler")
-    rows, plain = encoder(DECODERS["qwen3"])
+@pytest.mark.parametrize("name", ["qwen3", "bert"])
+def test_compiled_layers_give_the_same_vectors(name, caplog):
+    causal = name in DECODERS
+    rows, plain = encoder((DECODERS | BOTH_WAYS)[name], causal=causal)
+    rows.in_rows = causal
     rows.compile()
+    assert "not compiled" not in caplog.text
     for seed in range(2):
         sequences, spans = shared(seed=seed)
         assert relative(rows.encode(batch_of(sequences, spans))[0], alone(plain, sequences, spans)) < 1e-5
 
 
-def test_without_a_compiler_nothing_is_compiled(monkeypatch, caplog):
-    monkeypatch.setattr(engine, "has_cpp_compiler", lambda: False)
-    rows, _ = encoder(DECODERS["qwen3"])
-    monkeypatch.setattr(nn.Module, "compile", lambda *_, **__: pytest.fail("compiled"))
+def test_where_nothing_can_be_compiled_it_goes_on_without(monkeypatch, caplog):
+    def compile(self, **_):
+        def broken(*_, **__):
+            raise RuntimeError("no C++ compiler\nand more")
+
+        self._compiled_call_impl = broken
+
+    monkeypatch.setattr(nn.Module, "compile", compile)
+    rows, plain = encoder(DECODERS["qwen3"])
     rows.compile()
-    assert "found no C++ compiler" in caplog.text
+    assert [r.message for r in caplog.records] == ["not compiled: no C++ compiler"]
+    sequences, spans = shared()
+    assert relative(rows.encode(batch_of(sequences, spans))[0], alone(plain, sequences, spans)) < 1e-5

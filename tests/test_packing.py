@@ -88,7 +88,7 @@ def test_nothing_is_in_a_row_twice_and_rows_keep_to_the_budget(sequences, budget
         prefixes = {tuple(sequences[s][: n + 1]) for s in row.sequences for n in range(len(sequences[s]))}
         assert len(row) == len(prefixes)
         first = len(sequences[row.sequences[0]])
-        assert len(row) <= max(budget, 2 * first)
+        assert len(row) <= max(budget, first + budget // 2)
 
 
 def test_rows_are_cut_between_sentences():
@@ -102,14 +102,14 @@ def test_rows_are_cut_between_sentences():
 
 
 def test_a_long_prefix_stays_in_one_row_above_the_budget():
-    sequences = [[*range(100), 200 + c] for c in range(30)]
+    sequences = [[*range(100), 200 + c] for c in range(25)]
     [row] = rows_of(sequences, 50)
-    assert len(row) == 130
+    assert len(row) == 125
 
 
-@given(few, st.integers(1, 40), st.booleans())
-def test_without_sharing_each_sequence_stands_alone(sequences, budget, causal):
-    rows = list(rows_without_padding(Ragged.of(sequences), budget, causal=causal))
+@given(few, st.integers(1, 40))
+def test_without_sharing_each_sequence_stands_alone(sequences, budget):
+    rows = list(rows_without_padding(Ragged.of(sequences), budget))
     assert [s for row in rows for s in row.sequences.tolist()] == list(range(len(sequences)))
     for row in rows:
         seen = sees(row)
@@ -117,8 +117,8 @@ def test_without_sharing_each_sequence_stands_alone(sequences, budget, causal):
         for sequence, path in zip(row.sequences, row.paths, strict=True):
             assert row.ids[path].tolist() == sequences[sequence]
             assert row.position[path].tolist() == list(range(len(path)))
-            for depth, node in enumerate(path):
-                assert np.flatnonzero(seen[node]).tolist() == path[: depth + 1 if causal else None].tolist()
+            for node in path:
+                assert np.flatnonzero(seen[node]).tolist() == path.tolist()
 
 
 def test_padding_sees_itself_alone():
@@ -134,7 +134,7 @@ def test_a_row_of_less_than_a_token_is_refused(budget):
     with pytest.raises(ValueError, match=f"wanted at least 1, found {budget}"):
         rows_of([[1]], budget)
     with pytest.raises(ValueError, match=f"wanted at least 1, found {budget}"):
-        list(rows_without_padding(Ragged.of([[1]]), budget, causal=True))
+        list(rows_without_padding(Ragged.of([[1]]), budget))
 
 
 @given(few, st.data())

@@ -27,7 +27,7 @@ from raycase.train import make_scaling
 from raycase.training import TrainJob, train
 from raycase.vectors import pair_vectors
 
-EPOCHS = 1000  # enough to be killed in the middle
+EPOCHS = 400  # enough to be killed in the middle
 
 
 @pytest.fixture

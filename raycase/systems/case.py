@@ -121,9 +121,9 @@ class CaseConfig:
 
     def count_tokens(self, sentences: Sequence[str], conditions: Sequence[str] | None) -> np.ndarray:
         """Tokens of each pair's prompts, cut to the encoder's length: (N,) int64; 0 for a pair that is refused."""
-        prepared = self.prepare(sentences, conditions)
-        lengths = [batch.lengths for batch in prepared.pairs]
-        return np.where(np.all(lengths, axis=0), np.sum(lengths, axis=0), 0)[prepared.rows]
+        pairs = list(zip(sentences, conditions or [""] * len(sentences), strict=True))
+        lengths = [batch.lengths for batch in self._tokenized(self.templates(conditions is not None), pairs)]
+        return np.where(np.all(lengths, axis=0), np.sum(lengths, axis=0), 0)
 
     def load(self, **options: Any) -> Case:
         """Load the weights; `options` are those of `raycase.encoders.load_encoder` (device, dtype, batch_tokens)."""
@@ -259,10 +259,9 @@ class Case:
         """Compile the encoder's layers."""
         self.encoder.compile()
 
-    @property
     def matrix_product_rate(self) -> float:
         """FLOP/s of a plain matrix product on this device, in the encoder's type; measured when asked for."""
-        return self.encoder.matrix_product_rate
+        return self.encoder.matrix_product_rate()
 
     def save(self, folder: Path) -> None:
         """Write `raycase.json` and g's weights; `raycase.load(folder)` reads them back."""

@@ -69,7 +69,6 @@ class Encoder(Protocol):
     def compile(self) -> None:
         """Compile for this machine: takes half a minute, and repays itself in long jobs."""
 
-    @property
     def matrix_product_rate(self) -> float:
         """FLOP/s of a plain matrix product on this device, in the encoder's type; measured when asked for."""
 
