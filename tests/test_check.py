@@ -5,10 +5,10 @@ from dataclasses import replace
 
 import pytest
 import tiny
-from conftest import run_job
 
 from raycase import check
 from raycase.check import CheckJob, check_model
+from raycase.cli import main
 from raycase.schema import RequestError, WorkError
 from raycase.systems import resolve
 
@@ -65,8 +65,9 @@ def test_an_encoder_said_to_read_the_wrong_way_is_found(tmp_path, monkeypatch):
         check_model(job)
 
 
-def test_the_script_ends_with_one_object(job):
-    done = run_job(job.model, "--prompt", "cond", "--pooling", "last", script="check_model.py")
-    assert done.returncode == 0, done.stderr
-    assert json.loads(done.stdout.splitlines()[-1])["dim"] == 32
-    assert "Instruct" in done.stdout and ">>" in done.stdout
+def test_the_flags_and_the_last_line(job, monkeypatch, capsys):
+    monkeypatch.setattr("sys.argv", ["check_model.py", job.model, "--prompt", "cond", "--pooling", "last"])
+    main(CheckJob, check_model)
+    said = capsys.readouterr().out
+    assert json.loads(said.splitlines()[-1])["dim"] == 32
+    assert "Instruct" in said and ">>" in said

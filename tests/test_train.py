@@ -27,7 +27,7 @@ from raycase.train import make_scaling
 from raycase.training import TrainJob, train
 from raycase.vectors import pair_vectors
 
-EPOCHS = 400  # enough to be killed in the middle
+EPOCHS = 300  # enough to be killed in the middle
 
 
 @pytest.fixture
@@ -189,6 +189,7 @@ def test_wrong_flags_are_refused(training, change, said):
         train(replace(training, **change))
 
 
+@pytest.mark.long
 def test_a_loss_that_is_not_finite_is_said(training, cluster):
     with pytest.raises(WorkError, match=r"epoch \d: wanted a finite loss"):
         train(replace(training, learning_rate=1e37))

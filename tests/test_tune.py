@@ -2,6 +2,7 @@
 
 import json
 from dataclasses import replace
+from functools import partial
 
 import pyarrow.parquet as pq
 import pytest
@@ -14,6 +15,8 @@ from raycase.rated import read_rated
 from raycase.schema import RequestError, WorkError
 from raycase.tune import TuneJob, tune
 from raycase.vectors import pair_vectors
+
+LONG = partial(pytest.param, marks=pytest.mark.long)
 
 
 @pytest.fixture
@@ -100,8 +103,8 @@ def test_another_search_space_is_refused_and_nothing_touched(sweep, cluster):
     assert tune(replace(other, overwrite=True, resume=False))["trials"] == 1
 
 
-@pytest.mark.parametrize("search", ["tpe", pytest.param("random", marks=pytest.mark.long)])
-def test_a_search_runs_its_samples_then_the_seeds_of_its_best(sweep, cluster, search):
+@pytest.mark.parametrize(("search", "goes_on"), [("tpe", False), LONG("tpe", True), LONG("random", False)])
+def test_a_search_runs_its_samples_then_the_seeds_of_its_best(sweep, cluster, search, goes_on):
     job = sweep(search=search, samples=3, finalists=1, prompt=None, prompts=("concat-sc", "concat-sc+concat-cs"))
     result = tune(job)
     trials = trials_of(job)
@@ -109,7 +112,7 @@ def test_a_search_runs_its_samples_then_the_seeds_of_its_best(sweep, cluster, se
     assert (phases.count("search"), phases.count("finals"), result["best"]["seeds"]) == (3, 1, 2)
     assert len({t["dropout"] for t in trials}) == 3
     assert {t["prompt"]: t["input_dim"] for t in trials}.items() <= {"concat-sc": 32, "concat-sc+concat-cs": 64}.items()
-    if search == "tpe":  # the other goes on as a grid does
+    if goes_on:  # a random one goes on as a grid does
         more = replace(job, samples=4, resume=True)
         tune(more)
         assert [t["phase"] for t in trials_of(more)].count("search") == 4
