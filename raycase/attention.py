@@ -73,8 +73,7 @@ def attend(
     if row is None:
         return sdpa_attention_forward(module, query, key, value, attention_mask, scaling=scaling, **options)
     if isinstance(row, Blocks):
-        blocks_seen = row.windowed if sliding_window is not None and row.windowed is not None else row.mask
-        return flex_attention_forward(module, query, key, value, blocks_seen, scaling=scaling)
+        return flex_attention_forward(module, query, key, value, _mask(row, sliding_window), scaling=scaling)
     groups = query.shape[1] // key.shape[1]
     chunks_GHCD = query[0].unflatten(1, (-1, CHUNK)).transpose(0, 1)
     seen: list[Tensor] = []
@@ -85,10 +84,15 @@ def attend(
         keys_gHSD, values_gHSD = (
             t[0][:, part.keys].transpose(0, 1).repeat_interleave(groups, dim=1) for t in (key, value)
         )
-        mask = part.windowed if sliding_window is not None and part.windowed is not None else part.mask
+        mask = _mask(part, sliding_window)
         seen_gHCD = F.scaled_dot_product_attention(some_gHCD, keys_gHSD, values_gHSD, attn_mask=mask, scale=scaling)
         seen.append(seen_gHCD.transpose(1, 2).flatten(0, 1))
     return torch.cat(seen)[None], None
+
+
+def _mask(held: Part | Blocks, window: int | None) -> Any:
+    """That of a layer with this window."""
+    return held.mask if window is None or held.windowed is None else held.windowed
 
 
 def register() -> None:

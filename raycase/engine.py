@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 TREE_TOKENS = 2**20  # prompts of so many tokens are sorted and compared together
-CHUNKED = 2.0  # cost of attention in chunks, beside that of a padded batch
+CHUNKED = 2.0  # what attention in chunks is taken to cost, beside that of a padded batch; not measured
 MEASURED_ROWS = 8192  # of the matrix product that rates are compared with
 PENDING = 4  # batches whose vectors may wait on the GPU
 Job = tuple[np.ndarray, Callable[[], tuple[Tensor, Work]]]  # prompts, and what computes their vectors
@@ -140,13 +140,13 @@ class TextEncoder:
                         _store(vectors_ND, *pending[0])
                         del pending[0]
             except torch.OutOfMemoryError:
-                if len(rows) < 2:
+                if len(rows) < 2 or self.batch_tokens == 1:
                     raise
                 full = True
             for rows, pooled_BD in pending:
                 _store(vectors_ND, rows, pooled_BD)
             if full:  # only now is what the failed batch held free
-                self.batch_tokens = max(1, self.batch_tokens // 2)
+                self.batch_tokens //= 2
                 log.warning("out of memory: going on with %d tokens a batch", self.batch_tokens)
                 torch.cuda.empty_cache()
             left = left[~done[left]]

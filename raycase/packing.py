@@ -47,8 +47,7 @@ def token_budget_batches(lengths: Sequence[int] | np.ndarray, budget: int) -> It
     Yields index arrays that hold every position of `lengths` once. A sequence above the budget is a batch of its own.
     Raises ValueError for a budget below 1.
     """
-    if budget < 1:
-        raise ValueError(f"batch tokens: wanted at least 1, found {budget}")
+    _check(budget)
     sizes = np.asarray(lengths, dtype=np.int64)
     order = np.argsort(-sizes, kind="stable")
     start = 0
@@ -56,6 +55,11 @@ def token_budget_batches(lengths: Sequence[int] | np.ndarray, budget: int) -> It
         rows = max(1, budget // max(1, int(sizes[order[start]])))
         yield order[start : start + rows]
         start += rows
+
+
+def _check(budget: int) -> None:
+    if budget < 1:
+        raise ValueError(f"batch tokens: wanted at least 1, found {budget}")
 
 
 # ------------------------------------------------------------------------------------------------------ prefix trees
@@ -129,8 +133,7 @@ class Forest:
         A row is at least half full, so that the sequences of one sentence stay together; those that share a prefix
         above the budget go beyond it by half a budget. Raises ValueError for a budget below 1.
         """
-        if budget < 1:
-            raise ValueError(f"batch tokens: wanted at least 1, found {budget}")
+        _check(budget)
         lengths, shared = self.sequences.lengths.tolist(), self.shared.tolist()
         cuts: list[Cut] = []
         start = 0
@@ -212,8 +215,7 @@ def rows_without_padding(sequences: Ragged, budget: int) -> Iterator[Row]:
 
 def _consecutive(lengths: np.ndarray, budget: int) -> Iterator[np.ndarray]:
     """Neighbours together, up to `budget` tokens; one above it goes alone. Raises ValueError for a budget below 1."""
-    if budget < 1:
-        raise ValueError(f"batch tokens: wanted at least 1, found {budget}")
+    _check(budget)
     ends = np.cumsum(lengths)
     start = 0
     while start < len(lengths):

@@ -105,7 +105,6 @@ class EncodeUnits:
         import torch  # takes seconds, which tasks that write need not wait for
 
         _keep_freed_memory()
-
         if threads is not None:
             torch.set_num_threads(threads)
         found = config.describe()["weights"]
@@ -155,8 +154,11 @@ class EncodeUnits:
 
 
 def _keep_freed_memory() -> None:
-    """Let glibc keep what is freed: each batch asks for the same large pieces again, and mapping them anew costs more
-    than a tenth of a job's time (`results/shared_prefix.md`)."""
+    """Let glibc keep what is freed, where it is the C library.
+
+    Each batch asks for the same large pieces again, and mapping them anew took a tenth of a job
+    (`results/shared_prefix.md`).
+    """
     libc = ctypes.CDLL(None)
     if hasattr(libc, "mallopt"):
         for option, value in ((-8, 1), (-3, 2**30), (-1, 2**31 - 1)):  # arenas, mmap and trim thresholds

@@ -307,6 +307,14 @@ def test_what_was_encoded_before_memory_ran_out_is_not_encoded_again():
     assert asked == [4, 4, 4, 2, 2, 2, 2]
 
 
+def test_equal_prompts_that_do_not_fit_are_an_error():
+    """They share a row however small the budget is."""
+    rows, _ = encoder(DECODERS["qwen3"], batch_tokens=100, unpadded=True)
+    limited(rows, 10)
+    with pytest.raises(torch.OutOfMemoryError):
+        rows.encode(batch_of([[3] * 20] * 2, [(0, 1)] * 2))
+
+
 def test_a_prompt_that_does_not_fit_alone_is_an_error():
     rows, _ = encoder(DECODERS["qwen3"], batch_tokens=1000)
     limited(rows, 10)
