@@ -5,8 +5,12 @@ from __future__ import annotations
 import contextlib
 import io
 import json
+import os
 import re
+import shlex
+import signal
 import sys
+import threading
 from collections.abc import Callable
 from dataclasses import fields
 from typing import Any, NoReturn, TypeVar
@@ -40,14 +44,22 @@ def parse(config: type[Config], arguments: list[str]) -> Config:
         raise RequestError(" ".join(words)) from None
 
 
+STOP_SECONDS = 1.5  # `ray job stop` kills 3 s after its signal
+
+
 def main(config: type[Config], work: Callable[[Config], dict[str, Any]]) -> None:
-    """Run a job: its result as one JSON object in the last line of standard output; exit status 0, 1 or 2."""
+    """Run a job: its result as one JSON object in the last line of standard output; exit status 0, 1 or 2.
+
+    SIGINT (Ctrl-C) and SIGTERM (`ray job stop`) drop the units in flight and say how to go on.
+    """
+    signal.signal(signal.SIGTERM, _stop)
     try:
         result = work(parse(config, sys.argv[1:]))
     except RequestError as error:
         _fail(error, 2)
-    except KeyboardInterrupt:
-        _fail("stopped; the same command goes on where it was (a sweep with --resume)", 130)
+    except KeyboardInterrupt as error:
+        status = error.args[0] if error.args else 128 + signal.SIGINT
+        _fail(f"stopped; to go on where it was (a sweep: with --resume): {_command()}", status)
     except WorkError as error:
         if hasattr(error, "result"):  # the output is there, and its counts are worth knowing
             print(json.dumps(error.result), flush=True)
@@ -55,6 +67,20 @@ def main(config: type[Config], work: Callable[[Config], dict[str, Any]]) -> None
     except STORE_ERRORS as error:
         _fail(f"{type(error).__name__}: {error}; the same command goes on where it was", 1)
     print(json.dumps(result), flush=True)
+
+
+def _stop(number: int, frame: Any) -> NoReturn:
+    """End as after Ctrl-C; and for good where Ray takes its time to let go."""
+    watchdog = threading.Timer(STOP_SECONDS, os._exit, [128 + number])
+    watchdog.daemon = True
+    watchdog.start()
+    raise KeyboardInterrupt(128 + number)
+
+
+def _command() -> str:
+    """This command, as it would be given again."""
+    submit = "ray job submit --working-dir . -- " if "RAY_JOB_CONFIG_JSON_ENV_VAR" in os.environ else ""
+    return submit + shlex.join(["python", *sys.argv])
 
 
 def _fail(error: Exception | str, status: int) -> NoReturn:

@@ -4,102 +4,46 @@ from __future__ import annotations
 
 import math
 import os
+import shutil
 import sys
 import time
-from collections.abc import Callable, Iterator
-from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Iterator
 from datetime import UTC, datetime
 from functools import partial
 from importlib.metadata import version
-from typing import Any
+from queue import Empty, SimpleQueue
+from threading import Event, Thread
+from typing import Any, TypeVar
 
+import numpy as np
+import pyarrow as pa
 import ray
 from ray.data import ActorPoolStrategy, DataContext
+from ray.data._internal.execution.execution_callback import ExecutionCallback
 from ray.exceptions import RayError
+from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
 import raycase
-from raycase.cluster import cause, nodes, start_ray
-from raycase.output import (
-    Job,
-    Output,
-    UnitLine,
-    drop_strays,
-    find_job,
-    finished_units,
-    known_lines,
-    missing_rows,
-    read_line,
-    write_job,
-    write_manifest,
-)
+from raycase.cluster import cause, start_ray
+from raycase.finished import Units
+from raycase.handover import Pace, hand_over
+from raycase.output import Job, Lines, drop_strays, find_job, finished_units, write_job, write_manifest
+from raycase.plan import Plan, make_plan
 from raycase.progress import Run
-from raycase.request import EmbedJob, Plan, Request, actor_range, check, make_plan
-from raycase.schema import RequestError, WorkError
-from raycase.storage import STORE_ERRORS, UnitFile, gaps
+from raycase.request import EmbedJob, Request, check
+from raycase.resources import READ_CPUS, WRITE_CPUS, Pool, capacity, check_nodes, make_pool
+from raycase.schema import RequestError, WorkError, first_line
+from raycase.storage import STORE_ERRORS, Place
 from raycase.systems.protocols import SystemConfig
-from raycase.units import EncodeUnits, read_units, task_row, write_units
+from raycase.units import EncodeUnits, read_units, write_units
+from raycase.watch import Watch
 
-READ_CPUS, WRITE_CPUS = 0.25, 0.2  # different, or Ray fuses stages into one process
-LEAST_ENCODE_CPUS, LEAST_GPU_CPUS = 0.5, 0.1  # of an actor that encodes on CPUs, or beside its GPU
 PASSES = 3  # over what the listing still lacks after all tasks are done
+HANDED_UNITS, HANDED_AN_ACTOR = 1000, 16  # units handed to Ray and not yet written, at most: in all, or an actor
+HEARTBEAT = 60.0  # seconds without a finished unit after which the job says what it waits for
+LEAST_TRIES = 5  # of a unit whose actor dies, before the job fails; machines die, but hardly always under the same unit
 
-
-# -------------------------------------------------------------------------------------------------------- resources
-
-
-@dataclass(frozen=True, kw_only=True)
-class Pool:
-    """The actors that encode: how many, and what each takes."""
-
-    least: int
-    most: int
-    cpus: float
-    gpus: float
-    threads: int | None
-
-
-def make_pool(job: EmbedJob, units: int) -> Pool:
-    """Fit the actors into the cluster with room left to read and write. Raises RequestError where they do not fit."""
-    alive = nodes()
-    has_gpus = any(n.get("GPU") for n in alive)
-    gpus = job.gpus_per_actor if job.gpus_per_actor is not None else float(has_gpus)
-    cpus = LEAST_GPU_CPUS if gpus else LEAST_ENCODE_CPUS
-    room = [n.get("CPU", 0) - READ_CPUS - WRITE_CPUS for n in alive]
-    fits = [max(0, int(r / cpus)) for r in room]  # most actors on each node
-    if gpus:
-        fits = [min(f, int(n.get("GPU", 0) / gpus)) for f, n in zip(fits, alive, strict=True)]
-    usual = fits if gpus else [min(f, max(1, round(n.get("CPU", 0) / 4))) for f, n in zip(fits, alive, strict=True)]
-    least, most = actor_range(job.actors) or (max(1, sum(usual)),) * 2
-    if least > sum(fits):
-        each = f"{gpus:g} GPUs and {cpus} CPUs" if gpus else f"at least {cpus} CPUs"
-        found = ", ".join(f"{n.get('CPU', 0):g} CPUs and {n.get('GPU', 0):g} GPUs" for n in alive)
-        raise RequestError(
-            f"--actors: wanted {least} with {each}, and {READ_CPUS + WRITE_CPUS} CPUs a node to read and write, "
-            f"found room for {sum(fits)} on nodes with {found}; ask for fewer actors or a larger cluster"
-        )
-    most = min(most, sum(fits), max(least, units))
-    used = [r for r, f in zip(room, fits, strict=True) if f]
-    share = min(used) / math.ceil(most / len(used))  # of the smallest node
-    if gpus:
-        return Pool(least=least, most=most, cpus=min(1.0, math.floor(100 * share) / 100), gpus=gpus, threads=None)
-    threads = max(1, min(round(share), os.cpu_count() or 1))
-    return Pool(least=least, most=most, cpus=max(cpus, math.floor(100 * share) / 100), gpus=0, threads=threads)
-
-
-def check_nodes(output: Output) -> None:
-    """Local output is one machine's; on several, each node would keep its own part."""
-    count = len(nodes())
-    if output.root.is_local and count > 1:
-        raise RequestError(
-            f"--output: wanted object storage on a cluster of {count} nodes, found the local folder {output.root.uri}; "
-            "each node would keep its own part of it"
-        )
-
-
-# -------------------------------------------------------------------------------------------------------------- run
-
-
+Item = TypeVar("Item")
 Execute = Callable[[Request, Job, Plan], Iterator[dict[str, Any]]]  # gives what `write_units` says of each unit
 
 
@@ -113,55 +57,89 @@ def embed(job: EmbedJob, *, model: SystemConfig | None = None, execute: Execute 
     began = time.time()
     request = check(job, model)
     output = request.output
-    _check_put(output)
-    opened = find_job(output, request.config, request.files, overwrite=job.overwrite)
-    before = {} if job.overwrite else finished_units(output, opened.print8)
-    known = known_lines(output)
-    plan = make_plan(request, opened.files, before)
+    _check_put(output.root)
+    opened, units = find_job(output, request.config, request.files, overwrite=job.overwrite)
+    plan = make_plan(request, opened.files, units)
+    _check_space(request, plan)
     if plan.missing and execute is None:
         start_ray()
-        check_nodes(output)
-        execute = partial(on_ray, pool=make_pool(job, plan.units))
+        cluster = capacity()
+        check_nodes(output, cluster)
+        pool = make_pool(job, plan.units, cluster)
+        print(f"needs {pool}; {cluster}", file=sys.stderr)
+        execute = partial(on_ray, pool=pool)
     if job.overwrite:
         output.clear()
     write_job(output, opened)
-    run = Run(rows=sum(plan.rows), rows_before=sum(plan.rows) - plan.missing)
+    if plan.learned:
+        plan.spans.save(output, plan.unit_rows)
+    lines = Lines(output)
+    run = Run(rows=sum(plan.rows), rows_before=sum(plan.rows) - plan.missing, units=plan.units)
     for _ in range(PASSES):
         if plan.missing and execute:
             output.manifest.remove()  # it speaks of less than what will be there
-            output.manifest_files.remove()
             for stats in execute(request, opened, plan):
-                run.add(stats)
-        for stray in drop_strays(output, opened.print8):
+                lines.add(run.add(stats))
+        units, strays = finished_units(output, opened.print8)
+        for stray in drop_strays(output, units, strays):
             print(f"removed {stray}: not a unit of this job", file=sys.stderr)
-        units = finished_units(output, opened.print8)
-        missing = missing_rows(plan.rows, units)
-        if not missing:
-            return _finish(request, opened, run, units, known, began)
-        plan = make_plan(request, opened.files, units)
-    raise WorkError(f"{output.root.uri}: {missing} rows are missing after {PASSES} passes; run it again")
+        plan = plan.after(units)
+        if not plan.missing:
+            return _finish(request, opened, run, units, lines, began)
+    raise WorkError(f"{output.root.uri}: {plan.missing} rows are missing after {PASSES} passes; run it again")
 
 
-def _check_put(output: Output) -> None:
+def _check_put(root: Place) -> None:
     """Whether the folder can be written to at all, said early."""
-    probe = output.root / f".raycase-{os.getpid()}"
+    probe = root / f".raycase-{os.getpid()}"
     try:
-        probe.put(b"")
+        probe.put(b"raycase\n")
         probe.remove()
     except STORE_ERRORS as error:
-        raise RequestError(f"--output: wanted a place to write at {output.root.uri}, found: {error}") from error
+        raise RequestError(f"--output: wanted a place to write at {root.uri}, found: {first_line(error)}") from error
+
+
+def _check_space(request: Request, plan: Plan) -> None:
+    """Whether the disk holds the vectors that are still to come, where it is known how many."""
+    pairs = plan.missing * len(request.conditions or "a")
+    wanted = pairs * request.dim * np.dtype(request.job.dtype).itemsize
+    if request.output.root.is_local:
+        free = shutil.disk_usage(request.output.root.path).free
+        if wanted > free:
+            raise RequestError(
+                f"--output: wanted {wanted / 1e9:,.1f} GB for {pairs:,} vectors at {request.output.root.uri}, "
+                f"found {free / 1e9:,.1f} GB free; choose another disk, or --dtype float16"
+            )
+
+
+# -------------------------------------------------------------------------------------------------------------- ray
 
 
 def on_ray(request: Request, opened: Job, plan: Plan, *, pool: Pool) -> Iterator[dict[str, Any]]:
-    """Run the plan's units over Ray Data. Each stage has its own share of CPUs, so that it gets its own processes."""
+    """Run the plan's units over Ray Data. Each stage has its own share of CPUs, so that it gets its own processes.
+
+    One execution, however many units: they are handed over in bounded pieces while the actors work.
+    """
     context = DataContext.get_current().copy()
     context.enable_progress_bars = False
     context.print_on_execution_start = False
     context.target_max_block_size = 1  # every unit is a block of its own: it goes to any actor as soon as it is read
     context.max_consecutive_actor_init_deaths = 3  # a long job survives a node that is lost while its actor starts
+    context.custom_execution_callback_classes = [*context.custom_execution_callback_classes, Forget]
+    here = ray.get_runtime_context().get_node_id()
+    pace = Pace.options(  # type: ignore[attr-defined]
+        scheduling_strategy=NodeAffinitySchedulingStrategy(here, soft=False)
+    ).remote(max(HANDED_UNITS, HANDED_AN_ACTOR * pool.most))
     with DataContext.current(context):
-        tasks = [task_row(opened.files, pieces) for pieces in plan.tasks()]
-        units = ray.data.from_items(tasks, override_num_blocks=len(tasks)).map_batches(
+        tasks = ray.data.from_items([0], override_num_blocks=1).map_batches(
+            hand_over,
+            fn_kwargs={"plan": ray.put((plan, opened.files)), "pace": pace},
+            batch_size=1,
+            batch_format="pyarrow",
+            num_cpus=0,
+            label_selector={"ray.io/node-id": here},  # where the driver is: it is lost with it alone
+        )
+        units = tasks.map_batches(
             read_units,
             fn_kwargs={"config": request.model, "settings": request.encode_settings},
             batch_size=1,
@@ -180,11 +158,12 @@ def on_ray(request: Request, opened: Job, plan: Plan, *, pool: Pool) -> Iterator
                 "compile": request.job.compile,
                 "units": math.ceil(plan.units / pool.least),
             },
-            compute=ActorPoolStrategy(min_size=pool.least, max_size=pool.most, initial_size=pool.least),
+            compute=ActorPoolStrategy(min_size=pool.least, max_size=pool.most, initial_size=pool.most),
             batch_size=1,
             batch_format="pyarrow",
             num_cpus=pool.cpus,
             num_gpus=pool.gpus,
+            ray_remote_args_fn=lambda: {"max_task_retries": LEAST_TRIES},
         )
         written = encoded.map_batches(
             write_units,
@@ -193,44 +172,102 @@ def on_ray(request: Request, opened: Job, plan: Plan, *, pool: Pool) -> Iterator
             batch_format="pyarrow",
             num_cpus=WRITE_CPUS,
         )
+    watch = Watch(job=opened.print8, units=plan.units)
+    quiet_since = time.monotonic()
     try:
-        for stats in written.iter_batches(batch_size=None, batch_format="pyarrow", prefetch_batches=0):
-            yield from stats.to_pylist()
+        for stats in heard(written.iter_batches(batch_size=None, batch_format="pyarrow", prefetch_batches=0)):
+            if stats is None:
+                _wait(time.monotonic() - quiet_since, request.job.patience, pool)
+                continue
+            quiet_since = time.monotonic()
+            pace.wrote.remote(len(stats))
+            for row in stats.to_pylist():
+                watch.add(row)
+                yield row
     except RayError as error:
         raise cause(error) from error
+
+
+class Forget(ExecutionCallback):
+    """Lets Ray Data forget what it noted of each finished block for its summary: 7 KB a unit, 7 GB in a million."""
+
+    def on_execution_step(self, executor: Any) -> None:
+        for operator in executor._topology:
+            getattr(operator, "_output_blocks_stats", []).clear()
+
+
+def heard(stream: Iterable[Item], seconds: float = HEARTBEAT) -> Iterator[Item | None]:
+    """The items of a stream that a thread of its own runs, and None whenever none has come for so long.
+
+    The thread ends with its next item when nobody listens any more.
+    """
+    items: SimpleQueue[Any] = SimpleQueue()
+    end, left = object(), Event()
+
+    def run() -> None:
+        try:
+            for item in stream:
+                if left.is_set():
+                    return
+                items.put(item)
+            items.put(end)
+        except BaseException as error:
+            items.put(error)
+
+    Thread(target=run, daemon=True).start()
+    try:
+        while True:
+            try:
+                item = items.get(timeout=seconds)
+            except Empty:
+                yield None
+                continue
+            if item is end:
+                return
+            if isinstance(item, BaseException):
+                raise item
+            yield item
+    finally:
+        left.set()
+
+
+def _wait(seconds: float, patience: float, pool: Pool) -> None:
+    """Say what the job waits for. Raises WorkError after `patience` minutes."""
+    waited = f"no unit was finished for {seconds / 60:.0f} minutes: the job needs {pool}; {capacity()}"
+    if seconds > 60 * patience:
+        raise WorkError(f"{waited}; the same command goes on where it stopped (--patience: wait longer)")
+    print(waited, file=sys.stderr)
+
+
+# ---------------------------------------------------------------------------------------------------------- account
 
 
 def _finish(
     request: Request,
     opened: Job,
     run: Run,
-    units: dict[int, list[UnitFile]],
-    known: dict[str, UnitLine],
+    units: Units,
+    lines: Lines,
     began: float,
 ) -> dict[str, Any]:
     """Account for the whole output, put the manifest, and return what the job's last line says."""
     output, job = request.output, request.job
     run.bar.close()
-    names = [unit.name(opened.print8) for file in units.values() for unit in file]
-    for file, finished in units.items():
-        if gap := next(gaps(0, finished[-1].end, finished), None):
+    for file in units.files:
+        if gap := next(units.gaps(file, 0, units.last_row(file)), None):
             raise WorkError(f"rows {gap[0]} to {gap[1]} of {opened.files[file].uri} are missing; raise --limit")
-    lines = known | run.lines
-    with ThreadPoolExecutor(16) as pool:
-        unknown = [name for name in names if name not in lines]
-        lines |= zip(unknown, pool.map(lambda name: read_line(output, name), unknown), strict=True)
     seconds = time.time() - began
     this_run = {
         "tokens": run.work.tokens,
         "tokens_processed": run.work.processed,
         "seconds": round(seconds, 3),
-        "startup_seconds": round(run.first - began, 3) if run.lines else 0.0,
+        "startup_seconds": round(run.first - began, 3) if run.units else 0.0,
         **run.rates(),
-        "units_done": len(run.lines),
-        "units_resumed": len(names) - len(run.lines),
+        "units_done": run.units,
+        "units_resumed": len(units) - run.units,
     }
-    if run.lines or not output.manifest.exists():
-        _write_manifest(request, opened, [lines[name] for name in names], this_run | {"actors": run.actor_rates()})
+    if run.units or not output.manifest.exists():
+        _write_manifest(request, opened, lines.of(units), this_run | {"actors": run.actor_rates()})
     manifest = output.manifest.read_json()  # where nothing was left to do, that of the run that did the work
     counted = ("rows_in", "rows_out", "rows_rejected", "rows_truncated", "pairs", "distinct_pairs")
     result = {name: manifest[name] for name in counted} | this_run
@@ -245,7 +282,7 @@ def _finish(
     return result
 
 
-def _write_manifest(request: Request, opened: Job, lines: list[UnitLine], this_run: dict[str, Any]) -> None:
+def _write_manifest(request: Request, opened: Job, lines: pa.Table, this_run: dict[str, Any]) -> None:
     model = request.config["model"]
     values = {
         "fingerprint": opened.fingerprint,

@@ -9,11 +9,12 @@ import numpy as np
 import pyarrow as pa
 
 from raycase.cluster import start_ray
-from raycase.embed import make_pool
 from raycase.inputs import InputFile
-from raycase.output import find_job, finished_units, parquet_bytes
+from raycase.output import find_job, parquet_bytes
+from raycase.plan import Plan, make_plan
 from raycase.reading import TEXT, read_span
-from raycase.request import EmbedJob, Plan, Request, check, make_plan
+from raycase.request import EmbedJob, Request, check
+from raycase.resources import capacity, make_pool
 from raycase.units import ROW_OF_PAIR, EncodeUnits, encode_rows, pairs_of, prepare_rows
 
 SAMPLED_SPANS, SAMPLED_ROWS = 5, 400  # rows of each sampled span
@@ -27,8 +28,7 @@ def dry_run(job: EmbedJob) -> dict[str, Any]:
     machine's processor. Writes nothing. Raises RequestError.
     """
     request = check(job)
-    known = find_job(request.output, request.config, request.files, overwrite=job.overwrite)
-    done = {} if job.overwrite else finished_units(request.output, known.print8)
+    known, done = find_job(request.output, request.config, request.files, overwrite=job.overwrite)
     plan = make_plan(request, known.files, done)
     result: dict[str, Any] = {"dry_run": True, "units": plan.units, "rows": plan.missing}
     if plan.missing:
@@ -48,7 +48,7 @@ def _scaled(request: Request, plan: Plan, files: list[InputFile]) -> dict[str, A
     sentences, under = (list(column) for column in zip(*distinct, strict=True))
     tokens = int(request.model.count_tokens(sentences, None if conditions is None else under).sum())
     start_ray()
-    pool = make_pool(request.job, plan.units)
+    pool = make_pool(request.job, plan.units, capacity())
     tokens_per_second, bytes_per_pair = _measure(request, rows, pool.threads)
     scale = plan.missing / sampled
     return {
@@ -65,10 +65,12 @@ def _scaled(request: Request, plan: Plan, files: list[InputFile]) -> dict[str, A
 
 def _sample(request: Request, plan: Plan, files: list[InputFile]) -> tuple[pa.Table, int]:
     """The good rows at the beginning of spans from all over the input, and how many rows were read for them."""
-    places = np.unique(np.linspace(0, len(plan.pieces) - 1, SAMPLED_SPANS).astype(int))
+    left = [i for i, span in enumerate(plan.spans) if plan.wanted(span)]
+    places = np.unique(np.linspace(0, len(left) - 1, SAMPLED_SPANS).astype(int))
     tables: list[pa.Table] = []
     sampled = 0
-    for span, wanted in (plan.pieces[i] for i in places):
+    for span in (plan.spans[left[i]] for i in places):
+        wanted = plan.wanted(span)
         start, end = wanted[0][0], min(wanted[0][1], wanted[0][0] + SAMPLED_ROWS)
         sampled += end - start
         tables += [table for table, _ in read_span(files[span.file], span, request.columns, [(start, end)])]

@@ -9,12 +9,11 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import pyarrow as pa
 
 from raycase.schema import RequestError, first_line
-from raycase.storage import PACKAGE, STORE_ERRORS, Place, place, sha256_of_file
+from raycase.storage import PACKAGE, STORE_ERRORS, Place, mark, place, sha256_of_file
 
 ENDINGS = (".parquet", ".csv", ".jsonl")
 
@@ -53,7 +52,7 @@ def find_input(uri: str, flag: str = "--input") -> list[InputFile]:
     except STORE_ERRORS as error:
         raise RequestError(f"{flag}: wanted to list {root.uri}, found: {error}") from error
     files = [
-        InputFile(uri=Place(root.fs, p).uri, size=info["size"] or 0, mark=_mark(info))
+        InputFile(uri=Place(root.fs, p).uri, size=info["size"] or 0, mark=mark(info))
         for p, info in sorted(found.items())
         if info["type"] == "file" and p.endswith(ENDINGS)
     ]
@@ -65,11 +64,6 @@ def find_input(uri: str, flag: str = "--input") -> list[InputFile]:
 
 def _hidden(relative: str) -> bool:
     return any(part.startswith((".", "_")) for part in relative.split("/"))
-
-
-def _mark(info: dict[str, Any]) -> str:
-    keys = ("ETag", "etag", "md5Hash", "mtime", "LastModified", "last_modified", "created")
-    return str(next((info[k] for k in keys if info.get(k)), ""))
 
 
 @contextmanager

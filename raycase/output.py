@@ -5,12 +5,14 @@ from __future__ import annotations
 import hashlib
 import io
 import json
+import time
 import uuid
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass, replace
-from functools import cached_property
-from itertools import groupby
+from functools import cached_property, partial
+from itertools import groupby, islice
 from typing import Any
 
 import numpy as np
@@ -18,9 +20,10 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
+from raycase.finished import UnitFile, Units, finished
 from raycase.inputs import InputFile
 from raycase.schema import CONDITION, EMBEDDING, ID, REJECTED_SCHEMA, RequestError, WorkError
-from raycase.storage import Place, UnitFile, fingerprint, gaps, place, units_in, without_overlap
+from raycase.storage import Place, fingerprint, place
 
 STATS = b"raycase"  # key of a unit's counts in its file's metadata
 ROW_OF_PAIR = "__row"  # the input row of each pair: counted, not written
@@ -45,6 +48,16 @@ class Output:
         return self.root / "rejected"
 
     @property
+    def spans(self) -> Place:
+        """How the input is cut, so that a resume need not find out again."""
+        return self.root / "spans.parquet"
+
+    @property
+    def lines(self) -> Place:
+        """Lines of the manifest while a run goes on, so that a resume need not read the units for their checksums."""
+        return self.root / "lines"
+
+    @property
     def manifest(self) -> Place:
         return self.root / "manifest.json"
 
@@ -54,8 +67,13 @@ class Output:
 
     def clear(self) -> None:
         """Remove what a job wrote, the manifest first and job.json last; other files in the folder stay."""
-        for part in (self.manifest, self.manifest_files, self.embeddings, self.rejected, self.job):
+        for part in (*self.parts[::-1], self.job):
             part.remove()
+
+    @property
+    def parts(self) -> tuple[Place, ...]:
+        """All that a job writes beside job.json."""
+        return self.rejected, self.embeddings, self.spans, self.lines, self.manifest_files, self.manifest
 
 
 def output_at(uri: str) -> Output:
@@ -85,29 +103,34 @@ class Job:
         return self.fingerprint[:8]
 
 
-def find_job(output: Output, config: dict[str, Any], files: Sequence[InputFile], *, overwrite: bool = False) -> Job:
-    """The job that the folder is for: a new one, or the same as before with new input files after those known.
+def find_job(
+    output: Output, config: dict[str, Any], files: Sequence[InputFile], *, overwrite: bool = False
+) -> tuple[Job, Units]:
+    """The job that the folder is for, and what of it is done: a new one, or the same as before with new input files
+    after those known.
 
     Raises RequestError where the folder holds another job's output, or where a known input file changed or vanished.
     """
     config = json.loads(json.dumps(config, default=str))
     if overwrite:
-        return Job(config=config, files=list(files), salt=uuid.uuid4().hex)
-    listed = output.embeddings.list()
-    foreign = [name for name in listed if UnitFile.parse(name) is None]
+        job = Job(config=config, files=list(files), salt=uuid.uuid4().hex)
+        return job, finished((), job.print8)[0]
+    begun = read_job(output) if output.job.exists() else None
+    job = begun or Job(config=config, files=list(files))
+    units, strays = finished_units(output, job.print8)
+    foreign = next((name for name in strays if UnitFile.parse(name) is None), None)
     if foreign:
         raise RequestError(
-            f"--output: wanted only units in {output.embeddings.uri}, found {foreign[0]}; "
+            f"--output: wanted only units in {output.embeddings.uri}, found {foreign}; "
             "move it away, or say --overwrite to remove the whole folder"
         )
-    if not output.job.exists():
-        if listed:
+    if begun is None:
+        if len(units) or strays:
             raise RequestError(
                 f"--output: wanted an empty folder or a job's, found {output.embeddings.uri} without job.json; "
                 "choose another folder or say --overwrite"
             )
-        return Job(config=config, files=list(files))
-    begun = read_job(output)
+        return job, units
     if fingerprint(begun.config) != fingerprint(config):
         raise RequestError(
             f"--output: wanted the same job as in {output.job.uri}, found another one "
@@ -122,7 +145,7 @@ def find_job(output: Output, config: dict[str, Any], files: Sequence[InputFile],
                 "put it back, choose another output folder or say --overwrite"
             )
     known = set(begun.files)
-    return replace(begun, files=begun.files + [f for f in files if f not in known])
+    return replace(begun, files=begun.files + [f for f in files if f not in known]), units
 
 
 def read_job(output: Output) -> Job:
@@ -254,46 +277,69 @@ def parquet_bytes(table: pa.Table) -> bytes:
 
 # -------------------------------------------------------------------------------------------------------- account
 
-
-def finished_units(output: Output, print8: str) -> dict[int, list[UnitFile]]:
-    """Units in the listing by input file, each sorted by first row and without overlap."""
-    units = without_overlap(units_in(output.embeddings.list(), print8))
-    return {file: list(group) for file, group in groupby(units, key=lambda u: u.file)}
+LINES_AT_ONCE, LINES_SECONDS = 4096, 60.0  # a file in `lines/` holds so many at most, or those of so long
 
 
-def drop_strays(output: Output, print8: str) -> list[str]:
+class Lines:
+    """The manifest's lines of a run, put into `lines/` now and then; after it, those of all units of the job."""
+
+    def __init__(self, output: Output) -> None:
+        self.output = output
+        self.new: list[UnitLine] = []
+        self.saved = time.monotonic()
+
+    def add(self, line: UnitLine) -> None:
+        """Keep a line, and put those since the last time when they are many, or it is long ago."""
+        self.new.append(line)
+        if len(self.new) >= LINES_AT_ONCE or time.monotonic() - self.saved > LINES_SECONDS:
+            name = f"{time.time_ns():020d}-{uuid.uuid4().hex[:8]}.parquet"
+            (self.output.lines / name).put(parquet_bytes(_lines_table(self.new)))
+            self.new, self.saved = [], time.monotonic()
+
+    def of(self, units: Units) -> pa.Table:
+        """The lines of these units in their order, one each; what was put nowhere is read from the units themselves.
+
+        A million take 300 MB.
+        """
+        places = [self.output.manifest_files] if self.output.manifest_files.exists() else []
+        places += [self.output.lines / name for name in sorted(self.output.lines.list())]
+        tables = [pq.read_table(io.BytesIO(place.read()), schema=LINES_SCHEMA) for place in places]
+        known = pa.concat_tables([_lines_table(self.new), *tables[::-1]])  # the first of a name is the newest
+        names = pa.array(units.names, pa.string())
+        found = pc.index_in(names, known["name"])
+        lacking = iter(names.filter(found.is_null()).to_pylist())
+        with ThreadPoolExecutor(16) as pool:
+            while some := list(islice(lacking, LINES_AT_ONCE)):
+                known = pa.concat_tables([known, _lines_table(pool.map(partial(read_line, self.output), some))])
+        return known.take(pc.index_in(names, known["name"]))
+
+
+def _lines_table(lines: Iterable[UnitLine]) -> pa.Table:
+    return pa.Table.from_pylist([vars(line) for line in lines], schema=LINES_SCHEMA)
+
+
+def finished_units(output: Output, print8: str) -> tuple[Units, list[str]]:
+    """The units of a job in the listing, and the names of other files there."""
+    return finished((name for name, _ in output.embeddings.entries()), print8)
+
+
+def drop_strays(output: Output, units: Units, strays: Iterable[str]) -> list[str]:
     """Remove files that do not count: another fingerprint's or an overlapping unit of a late writer, and rejected
     rows without their unit. Returns their names."""
-    counted = {u.name(print8) for units in finished_units(output, print8).values() for u in units}
-    strays = [output.embeddings / n for n in output.embeddings.list() if n not in counted and UnitFile.parse(n)]
-    strays += [output.rejected / n for n in output.rejected.list() if n not in counted]
-    for stray in strays:
+    places = [output.embeddings / name for name in strays if UnitFile.parse(name)]
+    places += [output.rejected / name for name, _ in output.rejected.entries() if name not in units]
+    for stray in places:
         stray.remove()
-    return [stray.uri for stray in strays]
+    return [stray.uri for stray in places]
 
 
-def missing_rows(rows: Sequence[int], units: dict[int, list[UnitFile]]) -> int:
-    """How many of the first `rows` rows of each file no finished unit covers."""
-    return sum(end - start for f, n in enumerate(rows) for start, end in gaps(0, n, units.get(f, [])))
-
-
-def known_lines(output: Output) -> dict[str, UnitLine]:
-    """Lines of an earlier manifest, by name; what is in there need not be read again."""
-    if not output.manifest_files.exists():
-        return {}
-    table = pq.read_table(io.BytesIO(output.manifest_files.read()))
-    return {line["name"]: UnitLine(**line) for line in table.to_pylist()}
-
-
-def write_manifest(output: Output, lines: Iterable[UnitLine], values: dict[str, Any]) -> dict[str, Any]:
+def write_manifest(output: Output, lines: pa.Table, values: dict[str, Any]) -> dict[str, Any]:
     """Put manifest_files.parquet and, last of all, manifest.json with the totals. Returns the latter."""
-    table = pa.Table.from_pylist([asdict(line) for line in lines], schema=LINES_SCHEMA).sort_by(
-        [("file", "ascending"), ("start", "ascending")]
-    )
-    data = parquet_bytes(table)
-    manifest = totals(table) | values | {"manifest_files_sha256": hashlib.sha256(data).hexdigest()}
+    data = parquet_bytes(lines)
+    manifest = totals(lines) | values | {"manifest_files_sha256": hashlib.sha256(data).hexdigest()}
     output.manifest_files.put(data)
     output.manifest.put_json(manifest)
+    output.lines.remove()
     return manifest
 
 
@@ -302,9 +348,15 @@ def totals(lines: pa.Table) -> dict[str, Any]:
     summed = ("rows_out", "rows_rejected", "rows_truncated", "pairs", "distinct_pairs", "bytes")
     sums: dict[str, Any] = {name: int(pc.sum(lines[name]).as_py() or 0) for name in summed}
     reasons: Counter[str] = Counter()
-    for text in lines["reasons"].to_pylist():
-        reasons.update(json.loads(text))
+    for found in lines["reasons"].value_counts().to_pylist():
+        reasons.update({reason: rows * found["counts"] for reason, rows in json.loads(found["values"]).items()})
     return {"rows_in": sums["rows_out"] + sums["rows_rejected"], **sums, "units": len(lines), "reasons": dict(reasons)}
+
+
+def _rows(table: pa.Table) -> Iterator[dict[str, Any]]:
+    """A large table's rows as dictionaries, some at a time."""
+    for batch in table.to_batches(max_chunksize=LINES_AT_ONCE):
+        yield from batch.to_pylist()
 
 
 # --------------------------------------------------------------------------------------------------------- verify
@@ -343,19 +395,19 @@ def _defects(output: Output) -> Iterator[str]:
             yield f"manifest.json: {name} is {manifest[name]}, its files add up to {value}"
     if read_job(output).fingerprint != manifest["fingerprint"]:
         yield "job.json: another fingerprint than manifest.json"
-    units = [UnitFile(*(line[n] for n in ("file", "start", "rows_out", "rows_rejected"))) for line in lines.to_pylist()]
-    for file, group in groupby(sorted(units), key=lambda u: u.file):
+    units = (UnitFile(*(line[n] for n in ("file", "start", "rows_out", "rows_rejected"))) for line in _rows(lines))
+    for file, group in groupby(units, key=lambda u: u.file):  # the manifest is in the order of the input
         at = 0
         for unit in group:
             if unit.start != at:
                 yield f"input file {file}: rows {at} to {unit.start} are missing or twice"
             at = unit.end
-    listed = output.embeddings.list()
-    for name in sorted(listed.keys() - set(lines["name"].to_pylist())):
+    listed = set(output.embeddings.list())
+    for name in sorted(listed - set(lines["name"].to_pylist())):
         yield f"embeddings/{name}: not in the manifest"
     keys = _Keys()
     schema: pa.Schema | None = None
-    for line in lines.to_pylist():
+    for line in _rows(lines):
         if line["name"] not in listed:
             yield f"embeddings/{line['name']}: missing"
             continue

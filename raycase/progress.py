@@ -1,4 +1,4 @@
-"""What a run has done so far, from one small row per unit: counts, rates, and the progress bar over rows."""
+"""What a run has done so far, from one small row per unit: counts, rates, and the progress line with its ETA."""
 
 from __future__ import annotations
 
@@ -13,6 +13,8 @@ from tqdm import tqdm
 from raycase.output import UnitLine
 from raycase.rates import Work
 
+LOG_FORMAT = "{percentage:.1f} %, {n_fmt} of {total_fmt}{unit}, {elapsed} gone, {remaining} left{postfix}"
+
 
 @dataclass(kw_only=True)
 class Actor:
@@ -24,21 +26,36 @@ class Actor:
     work: Work = field(default_factory=Work)
 
 
-class Run:
-    """The units of this run, and their rates."""
+class _Log:
+    """Standard error for tqdm, each of its states on a line of its own."""
 
-    def __init__(self, *, rows: int, rows_before: int) -> None:
-        self.lines: dict[str, UnitLine] = {}
+    def write(self, text: str) -> None:
+        if text := text.strip():
+            sys.stderr.write(f"{text}\n")
+
+    def flush(self) -> None:
+        sys.stderr.flush()
+
+
+class Run:
+    """The units of this run, and their rates. On a terminal a bar shows them, in a log a line now and then."""
+
+    def __init__(self, *, rows: int, rows_before: int, units: int) -> None:
+        """Rows of the whole job, and those that earlier runs did; units of this run."""
+        self.units, self.units_planned = 0, units
         self.actors: dict[str, Actor] = {}
         self.first = math.inf
         self.last = 0.0
-        interval = 0.5 if sys.stderr.isatty() else 15.0
-        self.bar = tqdm(total=rows, initial=rows_before, unit=" rows", unit_scale=True, mininterval=interval, delay=0.1)
+        terminal = sys.stderr.isatty()
+        looks = {"mininterval": 0.5} if terminal else {"mininterval": 15.0, "file": _Log(), "bar_format": LOG_FORMAT}
+        self.bar = tqdm(total=rows, initial=rows_before, unit=" rows", unit_scale=True, delay=0.1, **looks)
 
-    def add(self, stats: dict[str, Any]) -> None:
-        """What `write_units` says of a unit."""
+    def add(self, stats: dict[str, Any]) -> UnitLine:
+        """What `write_units` says of a unit; returns its line of the manifest."""
         line = UnitLine(**json.loads(stats["line"]))
-        self.lines[line.name] = line
+        if not self.units:
+            self.bar.start_t = stats["began"]  # the ETA knows nothing of starting up
+        self.units += 1
         actor = self.actors.setdefault(f"{stats['host']}:{stats['encode_pid']}", Actor(rate=stats["rate"]))
         actor.units += 1
         actor.seconds += stats["seconds"]
@@ -49,8 +66,10 @@ class Run:
         said = f"{rates['tokens_per_second']:,.0f} tokens/s"
         if rates["sharing"] > 1.05:
             said += f" ({rates['sharing']:.1f} times shared)"
-        self.bar.set_postfix_str(f"{said}, MFU {rates['mfu']:.0%}", refresh=False)
+        said += f", MFU {rates['mfu']:.0%}, unit {self.units:,} of {self.units_planned:,}"
+        self.bar.set_postfix_str(said, refresh=False)
         self.bar.update(line.rows_out + line.rows_rejected)
+        return line
 
     @property
     def work(self) -> Work:

@@ -25,6 +25,7 @@ from raycase.storage import STORE_ERRORS, Place, place
 from raycase.textfiles import Line, buffered, csv_header, csv_lines, jsonl_lines
 
 ROW, TEXT, CONDITIONS, KEEP = "row", "text", "conditions", "keep:"
+FOOTER_BYTES = 2**16
 PEEK_ROWS = 1000  # JSONL has no schema: types come from this many rows
 
 
@@ -143,9 +144,9 @@ def _plain_type(found: pa.DataType) -> pa.DataType:
 
 def peek(file: InputFile) -> pa.Schema:
     """The columns of a file and their types: Parquet's own, strings for CSV, the first rows' for JSONL."""
+    if file.ending == ".parquet":
+        return _footer(file).schema.to_arrow_schema()
     with readable(file) as source, source.fs.open(source.path, "rb") as handle:
-        if file.ending == ".parquet":
-            return pq.read_schema(handle)
         if file.ending == ".csv":
             return pa.schema([(name, pa.string()) for name in csv_header(buffered(handle))])
         values: dict[str, set[type]] = {}
@@ -175,12 +176,12 @@ def plan_file(index: int, file: InputFile, columns: Columns, *, unit_rows: int, 
 
     Raises RequestError for a file that cannot be read or lacks a column.
     """
+    if file.ending == ".parquet":
+        metadata = _footer(file)
+        check_columns(metadata.schema.to_arrow_schema(), columns, file)
+        yield from _parquet_spans(index, metadata, unit_rows)
+        return
     with readable(file) as source, source.fs.open(source.path, "rb") as handle:
-        if file.ending == ".parquet":
-            parquet = pq.ParquetFile(handle)
-            check_columns(parquet.schema_arrow, columns, file)
-            yield from _parquet_spans(index, parquet.metadata, unit_rows)
-            return
         stream = buffered(handle)
         header: tuple[str, ...] = ()
         at = 0
@@ -197,6 +198,18 @@ def plan_file(index: int, file: InputFile, columns: Columns, *, unit_rows: int, 
                 start, at, rows, length = start + rows, at + length, 0, 0
         if rows:
             yield Span(file=index, start=start, rows=rows, at=at, length=length, bytes=length, header=header)
+
+
+def _footer(file: InputFile) -> pq.FileMetaData:
+    """What stands at the end of a Parquet file: read in one request, two where it is long."""
+    with readable(file) as source:
+
+        def end(count: int) -> bytes:
+            return bytes(source.fs.cat_file(source.path, start=max(0, file.size - count), end=file.size))
+
+        tail = end(FOOTER_BYTES)
+        length = int.from_bytes(tail[-8:-4], "little") + 8
+        return pq.read_metadata(pa.BufferReader(tail if length <= len(tail) else end(length)))
 
 
 def _parquet_spans(index: int, metadata: pq.FileMetaData, unit_rows: int) -> Iterator[Span]:

@@ -1,27 +1,25 @@
-"""What a job asks for, checked; and the plan of what is left to do. Knows nothing of Ray."""
+"""What a job asks for, checked. Knows nothing of Ray."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from itertools import islice
+from pathlib import Path
 from typing import Any, Literal
 
 from raycase.inputs import InputFile, find_input
 from raycase.output import Output, output_at, read_job
 from raycase.pooling import Pooling
-from raycase.reading import Columns, Span, cut, find_columns, peek, plan_file, read_conditions
+from raycase.reading import Columns, find_columns, peek, read_conditions
 from raycase.schema import RequestError
-from raycase.storage import PACKAGE, UnitFile, check_paths, gaps
+from raycase.storage import PACKAGE, check_paths
 from raycase.systems import resolve
 from raycase.systems.protocols import SystemConfig
-from raycase.units import EncodeSettings, Piece
+from raycase.units import EncodeSettings
 
 SAMPLE, SAMPLE_CONDITIONS = PACKAGE + "sample/sentences.csv", PACKAGE + "sample/conditions.txt"
 Compute = Literal["bfloat16", "float32"]
-TASKS, TASK_BYTES = 2000, 16 * 2**20  # Ray gets about so many read tasks at most, of at least so many bytes
 PAIRS_OF_UNIT, ROWS_OF_UNIT = 32768, 4096
 
 
@@ -69,9 +67,11 @@ class EmbedJob:
     unit_rows: int | None = None
     """Rows of a unit, the smallest piece that is done or not. Default: 4096, fewer with many conditions."""
     actors: str | None = None
-    """Encoders at work, MIN:MAX. Default: one a GPU, else one for about four CPUs."""
+    """Encoders at work, MIN:MAX. Default: one a GPU, else one for four CPUs, of all that the autoscaler offers too."""
     gpus_per_actor: float | None = None
     """Default: 1 if the cluster has GPUs, else 0."""
+    patience: float = 60.0
+    """Minutes without a finished unit after which the job gives up: no machine comes, or all are lost."""
     limit: int | None = None
     """Embed the first so many rows only."""
     max_rejected: float = 0.01
@@ -146,10 +146,10 @@ def check(job: EmbedJob, model: SystemConfig | None = None) -> Request:
         wanted = "--conditions, --condition-column or --unconditional"
         raise RequestError(f"wanted one of {wanted}, found {' and '.join(ways) or 'none'}")
     _check_numbers(job)
-    check_paths({"--input": asked, "--output": output})
+    check_paths({"--input": asked, "--output": output, "--model": job.model if Path(job.model).is_dir() else None})
     listed = tuple(read_conditions(conditions)) if conditions else None
     folder = output_at(output)
-    own = tuple(part.uri for part in (folder.embeddings, folder.rejected, folder.manifest_files))
+    own = tuple(part.uri for part in folder.parts)
     files = [f for f in find_input(asked) if not f.uri.startswith(own)]
     columns = find_columns(
         _first_file(files, None if job.overwrite else folder),
@@ -195,6 +195,8 @@ def _check_numbers(job: EmbedJob) -> None:
         raise RequestError(f"--max-rejected: wanted a share between 0 and 1, found {job.max_rejected}")
     if job.gpus_per_actor is not None and job.gpus_per_actor < 0:
         raise RequestError(f"--gpus-per-actor: wanted 0 or more, found {job.gpus_per_actor}")
+    if job.patience <= 0:
+        raise RequestError(f"--patience: wanted minutes above 0, found {job.patience:g}")
 
 
 def actor_range(text: str | None) -> tuple[int, int] | None:
@@ -205,73 +207,3 @@ def actor_range(text: str | None) -> tuple[int, int] | None:
     if not (least.isdigit() and (most or least).isdigit() and 1 <= int(least) <= int(most or least)):
         raise RequestError(f"--actors: wanted MIN:MAX with 1 <= MIN <= MAX, found {text!r}")
     return int(least), int(most or least)
-
-
-# ------------------------------------------------------------------------------------------------------------- plan
-
-
-@dataclass(frozen=True, kw_only=True)
-class Plan:
-    """What the listing lacks, as pieces in the order of the input, and the rows of each file (within the limit)."""
-
-    pieces: list[Piece]
-    rows: list[int]
-
-    @property
-    def units(self) -> int:
-        return sum(len(wanted) for _, wanted in self.pieces)
-
-    @property
-    def missing(self) -> int:
-        return sum(end - start for _, wanted in self.pieces for start, end in wanted)
-
-    def tasks(self) -> Iterator[list[Piece]]:
-        """Pieces together, so that Ray gets a bounded number of items however many units there are."""
-        size = max(TASK_BYTES, sum(span.bytes for span, _ in self.pieces) // TASKS)
-        task: list[Piece] = []
-        held = 0
-        for piece in self.pieces:
-            task.append(piece)
-            held += piece[0].bytes
-            if held >= size:
-                yield task
-                task, held = [], 0
-        if task:
-            yield task
-
-
-def make_plan(request: Request, files: Sequence[InputFile], done: dict[int, list[UnitFile]]) -> Plan:
-    """Cut the input into units and leave out the rows that are done. Raises RequestError for an unreadable file."""
-    left = request.job.limit if request.job.limit is not None else float("inf")
-    span_bytes = max(TASK_BYTES, sum(f.size for f in files) // TASKS)
-    pieces: list[Piece] = []
-    rows: list[int] = []
-
-    def spans(entry: tuple[int, InputFile]) -> list[Span]:
-        found: list[Span] = []
-        for span in plan_file(*entry, request.columns, unit_rows=request.unit_rows, span_bytes=span_bytes):
-            found.append(span)
-            if span.start + span.rows >= left:  # the limit ends here
-                break
-        return found
-
-    with ThreadPoolExecutor(8) as pool:
-        entries = iter(enumerate(files))
-        while left > 0 and (some := list(islice(entries, 32))):
-            for (index, _), found in zip(some, pool.map(spans, some), strict=True):
-                rows.append(0)
-                for span in found:
-                    taken = int(min(span.rows, left))
-                    left -= taken
-                    rows[-1] += taken
-                    end = span.start + taken
-                    wanted = [
-                        gap
-                        for a, b in cut(span, request.unit_rows)
-                        for gap in gaps(a, min(b, end), done.get(index, []))
-                    ]
-                    if wanted:
-                        pieces.append((span, wanted))
-    if not sum(rows):
-        raise RequestError(f"--input: wanted rows, found none in {len(files)} files, the first {files[0].uri}")
-    return Plan(pieces=pieces, rows=rows)

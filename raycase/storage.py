@@ -1,4 +1,4 @@
-"""URIs, the atomic put, the names of units, and the listing that is the checkpoint.
+"""URIs, the atomic put, listings in pages, fingerprints.
 
 Everything here works on any fsspec file system; paths are URIs (`s3://bucket/out`, `file:///data/out`, `/data/out`).
 """
@@ -11,7 +11,7 @@ import os
 import posixpath
 import re
 import uuid
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -20,16 +20,22 @@ import fsspec
 from botocore.exceptions import BotoCoreError, ClientError
 from fsspec import AbstractFileSystem
 from fsspec.implementations.local import LocalFileSystem
+from s3fs import S3FileSystem
 
 from raycase.schema import RequestError
 
 STORE_ERRORS = (OSError, BotoCoreError, ClientError)  # s3fs makes most of botocore's errors OSErrors, not all
 PACKAGE = "package:raycase/"  # files that ship with raycase, wherever it is installed
 # A cached listing would hide what other processes wrote. s3fs itself retries SlowDown only; botocore's standard mode
-# retries 5xx, throttling and broken connections with backoff.
+# retries 5xx, throttling, timeouts and broken connections with backoff, for about a minute.
+S3_TIMEOUT = float(os.environ.get("RAYCASE_S3_TIMEOUT", "30"))  # seconds without an answer
 S3_OPTIONS: dict[str, Any] = {
     "use_listings_cache": False,
-    "config_kwargs": {"retries": {"mode": "standard", "max_attempts": 10}},
+    "config_kwargs": {
+        "retries": {"mode": "standard", "max_attempts": 10},
+        "connect_timeout": min(10.0, S3_TIMEOUT),
+        "read_timeout": S3_TIMEOUT,
+    },
 }
 
 
@@ -91,13 +97,34 @@ class Place:
 
     def list(self) -> dict[str, int]:
         """Name -> size of the files directly inside; empty where the folder is not there. Never from a cache."""
-        self.fs.invalidate_cache(self.path)
+        return dict(self.entries())
+
+    def entries(self) -> Iterator[tuple[str, int]]:
+        """What `list` gives, one by one: of a folder with millions of files on S3 or on disk a page is held."""
         try:
-            entries = self.fs.ls(self.path, detail=True)
+            for name, size in self._entries():
+                if name and not name.startswith("."):
+                    yield name, size
         except FileNotFoundError:
-            return {}
-        files = ((posixpath.basename(e["name"]), e["size"]) for e in entries if e["type"] == "file")
-        return {name: size for name, size in files if name and not name.startswith(".")}
+            return
+
+    def _entries(self) -> Iterator[tuple[str, int]]:
+        if self.is_local:
+            with os.scandir(self.path) as found:
+                yield from ((e.name, e.stat().st_size) for e in found if e.is_file())
+        elif isinstance(self.fs, S3FileSystem):
+            bucket, key, _ = self.fs.split_path(self.path)
+            asked = {"Bucket": bucket, "Prefix": f"{key}/" if key else "", "Delimiter": "/"}
+            while True:
+                page = self.fs.call_s3("list_objects_v2", **asked)
+                yield from ((posixpath.basename(o["Key"]), o["Size"]) for o in page.get("Contents", ()))
+                if not page.get("IsTruncated"):
+                    return
+                asked["ContinuationToken"] = page["NextContinuationToken"]
+        else:
+            self.fs.invalidate_cache(self.path)
+            found = self.fs.ls(self.path, detail=True)
+            yield from ((posixpath.basename(e["name"]), e["size"]) for e in found if e["type"] == "file")
 
     def remove(self) -> None:
         """Remove the file or the folder with all that is in it; nothing where it is not there."""
@@ -143,6 +170,12 @@ def without_credentials(uri: str) -> str:
     return re.sub(r"(?<=://)[^/@]*@", "", uri).split("?")[0] if "://" in uri else uri
 
 
+def mark(info: Mapping[str, Any]) -> str:
+    """What changes when a file's content does, from a file system's own words on it: ETag or modification time."""
+    keys = ("ETag", "etag", "md5Hash", "mtime", "LastModified", "last_modified", "created")
+    return str(next((info[k] for k in keys if info.get(k)), ""))
+
+
 def sha256_of_file(path: Path) -> str:
     """In hex, read in pieces."""
     with path.open("rb") as handle:
@@ -152,65 +185,3 @@ def sha256_of_file(path: Path) -> str:
 def fingerprint(value: Any) -> str:
     """sha256 of a JSON value, whatever the order of its keys."""
     return hashlib.sha256(json.dumps(value, sort_keys=True, default=str).encode()).hexdigest()
-
-
-@dataclass(frozen=True, order=True)
-class UnitFile:
-    """A finished unit: rows [start, start + rows) of an input file, all accounted for. Its name says so."""
-
-    file: int
-    start: int
-    rows_out: int
-    rows_rejected: int
-
-    @property
-    def rows(self) -> int:
-        return self.rows_out + self.rows_rejected
-
-    @property
-    def end(self) -> int:
-        return self.start + self.rows
-
-    def name(self, print8: str) -> str:
-        return f"{print8}-{self.file:05d}-{self.start:012d}-{self.rows_out}-{self.rows_rejected}.parquet"
-
-    @staticmethod
-    def parse(name: str) -> tuple[str, UnitFile] | None:
-        """Fingerprint (8 hex digits) and unit of a file name; None for any other name."""
-        found = _UNIT_NAME.fullmatch(name)
-        return found and (found[1], UnitFile(*(int(g) for g in found.groups()[1:])))
-
-
-_UNIT_NAME = re.compile(r"([0-9a-f]{8})-(\d{5,})-(\d{12,})-(\d+)-(\d+)\.parquet")
-
-
-def units_in(names: Iterable[str], print8: str) -> list[UnitFile]:
-    """Finished units of the job with this fingerprint, in the order of the input."""
-    parsed = (UnitFile.parse(name) for name in names)
-    return sorted(unit for p, unit in filter(None, parsed) if p == print8)
-
-
-def without_overlap(units: Iterable[UnitFile]) -> list[UnitFile]:
-    """Sorted units that share no row, the longest of those that begin together.
-
-    Units overlap where a late writer of a stopped run finished a unit that was cut otherwise since (another limit).
-    """
-    kept: list[UnitFile] = []
-    for unit in sorted(units, key=lambda u: (u.file, u.start, -u.rows)):
-        if not kept or kept[-1].file != unit.file or unit.start >= kept[-1].end:
-            kept.append(unit)
-    return kept
-
-
-def gaps(start: int, end: int, done: Iterable[UnitFile]) -> Iterator[tuple[int, int]]:
-    """Parts of [start, end) that no unit of `done` (one file's, sorted) covers."""
-    for unit in done:
-        if unit.end <= start:
-            continue
-        if unit.start >= end:
-            break
-        if unit.start > start:
-            yield start, unit.start
-        start = max(start, unit.end)
-    if start < end:
-        yield start, end

@@ -12,6 +12,7 @@ import os
 import socket
 import time
 from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass, fields
 from typing import TYPE_CHECKING, Any
 
@@ -28,8 +29,10 @@ from raycase.schema import (
     ID,
     Reason,
     Rejection,
+    RequestError,
     WorkError,
     embedding_array,
+    first_line,
     output_schema,
     rejected_table,
 )
@@ -54,9 +57,10 @@ def read_units(task: pa.Table, *, config: SystemConfig, settings: EncodeSettings
         file = InputFile(**entry["file"])
         span = Span(**entry["span"] | {"header": tuple(entry["span"]["header"])})
         wanted = [(start, end) for start, end in entry["wanted"]]
-        for (start, end), (rows, rejections) in zip(
-            wanted, read_span(file, span, settings.columns, wanted), strict=True
-        ):
+        read = read_span(file, span, settings.columns, wanted)
+        for start, end in wanted:
+            with naming(f"reading rows {start} to {end} of {file.uri}"):
+                rows, rejections = next(read)
             yield _row(
                 file=span.file,
                 start=start,
@@ -122,8 +126,9 @@ class EncodeUnits:
     def __call__(self, unit: pa.Table) -> pa.Table:
         began = time.time()
         row = {name: unit[name][0] for name in unit.column_names}
-        prepared = Prepared.from_bytes(row["prepared"].as_py())
-        encoded = encode_rows(self.encoder, _unpack(row["rows"]), prepared, self.settings)
+        with naming(f"encoding rows from {row['start']} of {row['uri']}"):
+            prepared = Prepared.from_bytes(row["prepared"].as_py())
+            encoded = encode_rows(self.encoder, _unpack(row["rows"]), prepared, self.settings)
         seconds = time.time() - began
         self._after(seconds)
         rejected = pa.concat_tables([_unpack(row["rejected"]), rejected_table(row["uri"].as_py(), encoded.rejections)])
@@ -252,18 +257,31 @@ def _output_table(
 def write_units(unit: pa.Table, *, output: str, print8: str) -> pa.Table:
     """An encoded unit -> its line of the manifest (JSON), and what this run spent on it."""
     row = {name: unit[name][0] for name in unit.column_names}
-    line = write_unit(
-        output_at(output),
-        print8,
-        (row["file"].as_py(), row["start"].as_py()),
-        _unpack(row["table"]),
-        _unpack(row["rejected"]),
-        rows_in=row["rows_in"].as_py(),
-        distinct_pairs=row["distinct_pairs"].as_py(),
-        rows_truncated=row["rows_truncated"].as_py(),
-    )
+    with naming(f"writing input file {row['file']}, from row {row['start']}, to {output}"):
+        line = write_unit(
+            output_at(output),
+            print8,
+            (row["file"].as_py(), row["start"].as_py()),
+            _unpack(row["table"]),
+            _unpack(row["rejected"]),
+            rows_in=row["rows_in"].as_py(),
+            distinct_pairs=row["distinct_pairs"].as_py(),
+            rows_truncated=row["rows_truncated"].as_py(),
+        )
     carried = {name: row[name].as_py() for name in CARRIED}
     return _row(line=json.dumps(asdict(line)), ended=time.time(), write_pid=os.getpid(), **carried)
+
+
+@contextmanager
+def naming(what: str) -> Iterator[None]:
+    """An error says which unit it met, as a WorkError; what is ours already says so."""
+    try:
+        yield
+    except (RequestError, WorkError):
+        raise
+    except Exception as error:
+        said = f"{what}: {type(error).__name__}: {first_line(error)}"
+        raise WorkError(f"{said}; the same command goes on where it stopped") from error
 
 
 def _row(**values: Any) -> pa.Table:

@@ -14,13 +14,15 @@ HOUSE = Path(raycase.__file__).parent
 FLOORS = [
     ["schema", "pooling", "packing", "rates", "losses", "metrics", "provenance", "published"],
     ["prompts", "textfiles", "fit", "plots"],  # still ground: they take their words from schema
-    ["storage", "table", "tokens", "attention"],
+    ["storage", "finished", "table", "tokens", "attention"],
     ["engine", "systems.protocols"],
     ["inputs", "encoders", "projector"],
     ["reading", "rated"],
     ["output", "systems.case", "projection"],
-    ["units", "systems", "model_folder", "cluster"],
+    ["units", "systems", "model_folder", "cluster", "watch"],
     ["request", "progress"],
+    ["plan", "resources"],
+    ["handover"],
     ["embed"],
     ["vectors"],
     ["train"],
@@ -34,7 +36,7 @@ FLOORS = [
 ]
 FLOOR = {module: floor for floor, modules in enumerate(FLOORS) for module in modules}
 GROUND = {*FLOORS[0], *FLOORS[1]}
-RAY = {"cluster", "embed", "train", "tune", "join"}
+RAY = {"cluster", "resources", "watch", "handover", "embed", "train", "tune", "join"}
 METHODS = {m for m in FLOOR if m.startswith("systems.") and m != "systems.protocols"}
 
 

@@ -91,7 +91,7 @@ def test_stages_run_in_processes_of_their_own(job, cluster, monkeypatch):
 
     seen = []
     add = Run.add
-    monkeypatch.setattr(Run, "add", lambda self, stats: (seen.append(stats), add(self, stats)))
+    monkeypatch.setattr(Run, "add", lambda self, stats: (seen.append(stats), add(self, stats))[1])
     embed(replace(job, actors="2:2", unit_rows=20))  # more units than one actor takes before the other is up
     read_pids, encode_pids, write_pids = ({s[k] for s in seen} for k in ("read_pid", "encode_pid", "write_pid"))
     assert len(encode_pids) == 2, "wanted the units spread over both actors"

@@ -64,10 +64,11 @@ def test_a_killed_actor_is_replaced(long_job, monkeypatch):
     add = Run.add
 
     def kill_once(self, stats):
-        add(self, stats)
+        line = add(self, stats)
         pids.append(stats["encode_pid"])
         if len(pids) == 5:
             os.kill(pids[0], signal.SIGKILL)
+        return line
 
     monkeypatch.setattr(Run, "add", kill_once)
     result = embed(long_job)

@@ -23,9 +23,10 @@ from conftest import cosines, in_process, read_output, read_rejected, sentences,
 import raycase
 from raycase import units as units_module
 from raycase.cli import main
-from raycase.embed import TooManyRejectedError, check_nodes, embed, make_pool
+from raycase.embed import TooManyRejectedError, embed
 from raycase.output import find_job, output_at, verify
-from raycase.request import EmbedJob, check, make_plan
+from raycase.plan import make_plan
+from raycase.request import EmbedJob, check
 from raycase.schema import RequestError, WorkError
 from raycase.systems.case import Case
 from raycase.tokens import PromptTokenizer
@@ -435,42 +436,6 @@ def test_invalid_utf8_in_a_list_of_conditions_rejects_its_row(job, tmp_path):
     assert (row["id"], row["reason"], json.loads(row["content"])["c"]) == ("8", "invalid UTF-8", ["co\\xfflor"])
 
 
-@pytest.mark.parametrize(
-    ("nodes", "flags", "wanted"),
-    [
-        ([{"CPU": 2}], {}, (1, 1, 1.55, 0, 2)),
-        ([{"CPU": 2}], {"actors": "1:3"}, (1, 3, 0.51, 0, 1)),
-        ([{"CPU": 8}] * 3, {}, (6, 6, 3.77, 0, 4)),
-        ([{"CPU": 8, "GPU": 8}], {}, (8, 8, 0.94, 1, None)),
-        ([{"CPU": 4}, {"CPU": 16, "GPU": 4}], {"actors": "1:99"}, (1, 4, 1.0, 1, None)),
-        ([{"CPU": 8, "GPU": 1}] * 2, {"gpus_per_actor": 0.5}, (4, 4, 1.0, 0.5, None)),
-        (
-            [{"CPU": 2}],
-            {"actors": "8:8"},
-            "wanted 8 with at least 0.5 CPUs.* found room for 3 on nodes with 2 CPUs",
-        ),
-        ([{"CPU": 2}], {"gpus_per_actor": 1}, "wanted 1 with 1 GPUs and 0.1 CPUs.* found room for 0"),
-        ([{"CPU": 8, "GPU": 1}] * 2, {"gpus_per_actor": 2}, "wanted 1 with 2 GPUs"),
-    ],
-)
-def test_actors_fit_the_cluster_or_are_refused(monkeypatch, nodes, flags, wanted):
-    monkeypatch.setattr("ray.nodes", lambda: [{"Alive": True, "Resources": n} for n in nodes])
-    monkeypatch.setattr("os.cpu_count", lambda: 16)
-    if isinstance(wanted, str):
-        with pytest.raises(RequestError, match=wanted):
-            make_pool(EmbedJob(**flags), units=100)
-    else:
-        pool = make_pool(EmbedJob(**flags), units=100)
-        assert (pool.least, pool.most, pool.cpus, pool.gpus, pool.threads) == wanted
-
-
-def test_local_output_on_several_nodes_is_refused(job, monkeypatch):
-    monkeypatch.setattr("ray.nodes", lambda: [{"Alive": True, "Resources": {}}] * 3)
-    with pytest.raises(RequestError, match="wanted object storage on a cluster of 3 nodes"):
-        check_nodes(output_at(job.output))
-    check_nodes(output_at("s3://corpus/out"))
-
-
 @pytest.mark.parametrize("change", ["nothing", "added", "changed", "vanished", "overwrite"])
 def test_a_job_stopped_in_the_middle_meets_its_input_again(job, tmp_path, change):
     folder = tmp_path / "corpus"
@@ -502,8 +467,9 @@ def test_a_job_stopped_in_the_middle_meets_its_input_again(job, tmp_path, change
 def first_units(job, count):
     """What the reading stage gives of a job, and the encoding stage's arguments."""
     request = check(job)
-    opened = find_job(request.output, request.config, request.files, overwrite=False)
-    task = pa.Table.from_pylist([task_row(opened.files, p) for p in make_plan(request, opened.files, {}).tasks()][:1])
+    opened, done = find_job(request.output, request.config, request.files, overwrite=False)
+    tasks = make_plan(request, opened.files, done).tasks()
+    task = pa.Table.from_pylist([task_row(opened.files, next(tasks))])
     read = read_units(task, config=request.model, settings=request.encode_settings)
     settings = {"weights": opened.config["model"]["weights"], "compute": job.compute}
     return list(islice(read, count)), (request.model, request.encode_settings), settings

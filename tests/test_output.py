@@ -13,7 +13,7 @@ import pytest
 from conftest import in_process, run_job
 
 from raycase.embed import embed
-from raycase.output import UnitLine, output_at, parquet_bytes, verify, write_manifest
+from raycase.output import output_at, parquet_bytes, verify, write_manifest
 from raycase.schema import RequestError, WorkError, embedding_array
 
 embed_here = partial(embed, execute=in_process)
@@ -84,10 +84,11 @@ def nan_like(table):
 
 def rewrite(output, change):
     """Change the first unit's table, and the manifest's checksums with it."""
-    lines = pq.read_table(io.BytesIO(output.manifest_files.read())).to_pylist()
+    table = pq.read_table(io.BytesIO(output.manifest_files.read()))
+    lines = table.to_pylist()
     path = output.embeddings / lines[0]["name"]
     data = parquet_bytes(change(pq.read_table(io.BytesIO(path.read()))))
     path.put(data)
     lines[0]["sha256"] = hashlib.sha256(data).hexdigest()
     values = output.manifest.read_json()
-    write_manifest(output, [UnitLine(**line) for line in lines], values)
+    write_manifest(output, pa.Table.from_pylist(lines, schema=table.schema), values)

@@ -35,10 +35,10 @@ def stats(name, actor, began, ended, seconds):
 
 
 def test_a_run_adds_its_actors_up(capsys):
-    run = Run(rows=20, rows_before=0)
+    run = Run(rows=20, rows_before=0, units=4)
     assert run.rates()["tokens_per_second"] == 0
     for unit in (stats("a", 1, 10, 12, 1), stats("b", 2, 10, 14, 2), stats("c", 1, 12, 14, 1)):
-        run.add(unit)
+        assert run.add(unit).name == json.loads(unit["line"])["name"]
     assert run.work == Work(tokens=1800, processed=600, computed=750, flops=12e9)
     found = run.rates()
     assert (found["tokens_per_second"], found["sharing"], found["padding"]) == (450.0, 3.0, 0.2)
@@ -46,4 +46,4 @@ def test_a_run_adds_its_actors_up(capsys):
     first, second = run.actor_rates()
     assert (first["actor"], first["units"], first["tokens_per_second"], first["mfu"]) == ("node:1", 2, 600.0, 0.5)
     assert (second["actor"], second["units"], second["tokens_per_second"], second["mfu"]) == ("node:2", 1, 300.0, 0.25)
-    assert run.bar.postfix == "450 tokens/s (3.0 times shared), MFU 19%"
+    assert run.bar.postfix == "450 tokens/s (3.0 times shared), MFU 19%, unit 3 of 4"

@@ -2,16 +2,13 @@
 
 import os
 import re
-from itertools import pairwise
 from pathlib import Path
 
-import numpy as np
 import pytest
 
 import raycase
 from raycase.schema import RequestError
-from raycase.storage import UnitFile, fingerprint, gaps, place, sha256_of_file, units_in, without_credentials
-from raycase.storage import without_overlap as drop_overlap
+from raycase.storage import fingerprint, place, sha256_of_file, without_credentials
 
 
 @pytest.fixture(params=["local", "file", "memory"])
@@ -181,93 +178,3 @@ def test_the_fingerprint_is_that_of_the_value_not_of_its_order():
 def test_the_checksum_of_a_file(tmp_path):
     (tmp_path / "abc").write_bytes(b"abc")
     assert sha256_of_file(tmp_path / "abc") == "ba7816bf8f01cfea414140de5dae2223b00361a396177a9cb410ff61f20015ad"
-
-
-# ---------------------------------------------------------------------------------------------------- names of units
-
-
-@pytest.mark.parametrize(
-    "unit", [UnitFile(0, 0, 0, 0), UnitFile(3, 4096, 4000, 96), UnitFile(123456, 10**13, 0, 7), UnitFile(1, 2, 3, 0)]
-)
-def test_a_units_name_says_all_of_it(unit):
-    name = unit.name("0123abcd")
-    assert UnitFile.parse(name) == ("0123abcd", unit)
-    assert unit.end - unit.start == unit.rows == unit.rows_out + unit.rows_rejected
-
-
-def test_names_sort_as_the_input():
-    units = [UnitFile(2, 0, 1, 1), UnitFile(0, 10_000, 5, 5), UnitFile(0, 2000, 5, 5), UnitFile(10, 0, 1, 0)]
-    assert sorted(u.name("0" * 8) for u in units) == [u.name("0" * 8) for u in sorted(units)]
-
-
-@pytest.mark.parametrize(
-    "name",
-    [
-        "part-0.parquet",
-        "0123abcd-00000-000000000000-1-0.parquet.tmp",
-        ".0123abcd-00000-000000000000-1-0.parquet",
-        "0123ABCD-00000-000000000000-1-0.parquet",
-        "0123abc-00000-000000000000-1-0.parquet",
-        "0123abcd-0000-000000000000-1-0.parquet",
-        "0123abcd-00000-0-1-0.parquet",
-        "0123abcd-00000-000000000000-1.parquet",
-        "0123abcd-00000-000000000000-1--1.parquet",
-        "0123abcd-00000-000000000000-1-0.csv",
-        "0123abcd-00000-000000000000-1-0.parquet\n",
-        "",
-    ],
-)
-def test_any_other_name_is_no_unit(name):
-    assert UnitFile.parse(name) is None
-
-
-def test_units_of_a_job_are_its_own_in_the_order_of_the_input():
-    ours = [UnitFile(1, 0, 5, 0), UnitFile(0, 7, 1, 1), UnitFile(0, 0, 7, 0)]
-    names = [u.name("aaaaaaaa") for u in ours] + [UnitFile(0, 0, 9, 0).name("bbbbbbbb"), "_SUCCESS"]
-    assert units_in(names, "aaaaaaaa") == sorted(ours)
-    assert units_in(names, "cccccccc") == []
-
-
-# --------------------------------------------------------------------------------------------------- overlaps, gaps
-
-
-def span(start, rows, file=0):
-    return UnitFile(file, start, rows, 0)
-
-
-def test_units_that_overlap_are_dropped():
-    assert drop_overlap([]) == []
-    assert drop_overlap([span(5, 5), span(0, 5)]) == [span(0, 5), span(5, 5)]
-    assert drop_overlap([span(0, 5), span(0, 8), span(4, 4), span(8, 2)]) == [span(0, 8), span(8, 2)]
-    assert drop_overlap([span(0, 5), span(3, 9), span(6, 1)]) == [span(0, 5), span(6, 1)]
-    assert drop_overlap([span(0, 5), span(0, 5, file=1)]) == [span(0, 5), span(0, 5, file=1)]
-
-
-def test_gaps_by_hand():
-    assert list(gaps(0, 10, [])) == [(0, 10)]
-    assert list(gaps(0, 10, [span(0, 10)])) == []
-    assert list(gaps(0, 10, [span(0, 3), span(5, 2)])) == [(3, 5), (7, 10)]
-    assert list(gaps(4, 8, [span(0, 5), span(7, 9)])) == [(5, 7)]
-    assert list(gaps(4, 8, [span(0, 4), span(8, 9)])) == [(4, 8)]
-    assert list(gaps(4, 8, [span(5, 0)])) in ([(4, 8)], [(4, 5), (5, 8)])
-    assert list(gaps(3, 3, [])) == []
-    assert list(gaps(0, 10, [span(0, 8), span(2, 3)])) == [(8, 10)]
-
-
-@pytest.mark.parametrize("seed", range(50))
-def test_gaps_and_overlaps_against_sets(seed):
-    random = np.random.default_rng(seed)
-    units = [
-        span(int(start), int(rows))
-        for start, rows in zip(random.integers(0, 60, 15), random.integers(1, 12, 15), strict=True)
-    ]
-    kept = drop_overlap(units)
-    rows = [row for unit in kept for row in range(unit.start, unit.end)]
-    assert len(rows) == len(set(rows))
-    assert rows == sorted(rows)
-    assert all(set(range(u.start, u.end)) & set(rows) for u in units)  # nothing is dropped that shares no row
-    start, end = sorted(random.integers(0, 80, 2).tolist())
-    found = list(gaps(start, end, kept))
-    assert [row for a, b in found for row in range(a, b)] == sorted(set(range(start, end)) - set(rows))
-    assert all(a < b for a, b in found)
-    assert all(b < c for (_, b), (c, _) in pairwise(found))
