@@ -1,0 +1,184 @@
+"""The files that start clusters: valid to Ray itself, closed, and at the versions of constraints.txt."""
+
+import re
+import shlex
+import tomllib
+from pathlib import Path
+
+import pytest
+import ray
+import yaml
+from conftest import ROOT
+from ray._private.authentication.authentication_token_setup import _get_default_token_path
+from ray.autoscaler._private.aws import config as aws
+from ray.autoscaler._private.util import prepare_config, validate_config
+from ray.scripts.scripts import start
+
+from raycase.cli import parse
+from raycase.request import EmbedJob, actor_range
+
+LAUNCHER, KUBERAY, DOCKERFILE, CONSTRAINTS = (
+    (ROOT / name).read_text(encoding="utf-8")
+    for name in ("cluster.yaml", "kuberay.yaml", "Dockerfile", "constraints.txt")
+)
+CONFIG = prepare_config(yaml.safe_load(LAUNCHER))  # as `ray up` reads it, with Ray's defaults filled in
+TYPES = CONFIG["available_node_types"]
+ACCOUNT, JOB = yaml.safe_load_all(KUBERAY)
+CLUSTER = JOB["spec"]["rayClusterSpec"]
+HEAD, GROUPS = CLUSTER["headGroupSpec"], {group["groupName"]: group for group in CLUSTER["workerGroupSpecs"]}
+PODS = [group["template"]["spec"] for group in (HEAD, *GROUPS.values())]
+
+RAY = re.search(r"^ray==(\S+)$", CONSTRAINTS, re.M)[1]
+PYTHON = re.search(r"Python (\d+\.\d+)", CONSTRAINTS)[1]
+TAG = f"{RAY}-py{PYTHON.replace('.', '')}-gpu"  # of Ray's published images
+
+
+def ray_starts(commands):
+    """Environment and flags of each `ray start`, as Ray's own command line reads them; nothing is started."""
+    found = []
+    for command in commands:
+        words = shlex.split(command)
+        place = words.index("ray")
+        if words[place + 1] == "start":
+            environment = dict(word.split("=", 1) for word in words[:place])
+            found.append((environment, start.make_context("start", words[place + 2 :]).params))
+    return found
+
+
+HEAD_STARTS, WORKER_STARTS = (ray_starts(CONFIG[f"{kind}_start_ray_commands"]) for kind in ("head", "worker"))
+
+
+# --------------------------------------------------------------------------------------------------------- versions
+
+
+def test_every_image_has_the_pinned_ray_and_python():
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    assert project["requires-python"] == f">={PYTHON}"
+    assert ray.__version__ == RAY == CLUSTER["rayVersion"]
+    base = re.search(r"^FROM (\S+)$", DOCKERFILE, re.M)[1]
+    assert base == CONFIG["docker"]["image"] == f"rayproject/ray:{TAG}"
+    assert {container["image"].rpartition(":")[2] for pod in PODS for container in pod["containers"]} == {TAG}
+    assert set(re.findall(r"raycase:(\d\S+)", DOCKERFILE)) == {TAG}  # what its first lines say to build
+
+
+def test_nodes_and_image_install_the_pinned_versions():
+    extras = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]["optional-dependencies"]
+    (setup,) = CONFIG["setup_commands"]
+    folder, install = re.fullmatch(r"cd (\S+) && (pip install .+)", setup).groups()
+    assert CONFIG["file_mounts"][folder] == "."
+    for command in (install, re.search(r"^RUN (pip install .+)$", DOCKERFILE, re.M)[1]):
+        words = shlex.split(command)
+        assert words[words.index("-c") + 1] == "constraints.txt"
+        asked = re.fullmatch(r"\.\[(.+)\]", words[words.index("-e") + 1])[1].split(",")
+        assert "minilm" in asked and set(asked) <= set(extras)
+    for line in re.findall(r"^COPY (?:--\S+ )*(.+) \S+$", DOCKERFILE, re.M):
+        assert all((ROOT / name).exists() for name in line.split())
+
+
+# ----------------------------------------------------------------------------------------------------- cluster.yaml
+
+
+def test_ray_accepts_the_launcher_file():
+    validate_config(CONFIG)
+    with pytest.raises(Exception, match="machines"):  # the schema knows its fields
+        validate_config(CONFIG | {"machines": 1})
+
+
+def test_four_places_are_marked_for_editing():
+    assert re.findall(r"# EDIT (\d+) of (\d+): ", LAUNCHER) == [(str(n), "4") for n in range(1, 5)]
+
+
+def test_the_head_runs_no_tasks_and_scales_the_workers():
+    ((_, flags),) = HEAD_STARTS
+    assert CONFIG["head_node_type"] == "head" and TYPES["head"]["resources"]["CPU"] == 0
+    assert flags["head"] and flags["num_cpus"] == 0 and flags["autoscaling_config"] == "~/ray_bootstrap_config.yaml"
+    assert "InstanceMarketOptions" not in TYPES["head"]["node_config"]  # on demand
+    ((_, flags),) = WORKER_STARTS
+    assert flags["address"] == f"$RAY_HEAD_IP:{HEAD_STARTS[0][1]['port']}" and not flags["head"]
+    assert flags["num_cpus"] is None  # each type's own
+
+
+def test_workers_come_and_go():
+    gpu = TYPES["gpu"]
+    assert gpu["min_workers"] == 0 and gpu["resources"]["GPU"] == 1
+    assert gpu["node_config"]["InstanceMarketOptions"] == {"MarketType": "spot"}
+    assert TYPES["cpu"]["min_workers"] == 0 and "GPU" not in TYPES["cpu"]["resources"]
+    assert all(0 <= t["min_workers"] <= t["max_workers"] <= CONFIG["max_workers"] for t in TYPES.values())
+    assert sum(t["max_workers"] for t in TYPES.values()) <= CONFIG["max_workers"]
+    assert all(t["resources"]["CPU"] > 0 for name, t in TYPES.items() if name != "head")
+    assert 0 < CONFIG["idle_timeout_minutes"] <= 15
+
+
+def test_every_node_wants_the_token():
+    assert "--env=RAY_AUTH_MODE=token" in CONFIG["docker"]["run_options"]  # jobs, `ray exec`, `ray attach`
+    for environment, _ in HEAD_STARTS + WORKER_STARTS:
+        assert environment == {"RAY_AUTH_MODE": "token"}
+    path = _get_default_token_path().relative_to(Path.home())  # where Ray looks for it on any machine
+    assert CONFIG["file_mounts"][f"/home/ray/{path}"] == f"~/{path}"
+
+
+def test_the_job_server_is_reached_by_ssh_alone():
+    ((_, flags),) = HEAD_STARTS
+    assert (flags["dashboard_host"], flags["dashboard_port"]) == ("127.0.0.1", 8265)  # what `ray dashboard` tunnels to
+    assert "security_group" not in CONFIG["provider"] and "0.0.0.0" not in LAUNCHER + KUBERAY
+
+
+def test_ray_opens_no_port_but_ssh():
+    asked = CONFIG["provider"].get("security_group", {}).get("IpPermissions", [])
+    rules = aws._create_default_inbound_rules({"nodes"}, asked)
+    outside = [rule for rule in rules if "UserIdGroupPairs" not in rule]  # what is not from node to node
+    assert [(rule["IpProtocol"], rule["FromPort"], rule["ToPort"]) for rule in outside] == [("tcp", 22, 22)]
+
+
+def test_machines_have_a_role_and_no_keys():
+    profiles = [t["node_config"]["IamInstanceProfile"]["Arn"] for t in TYPES.values()]
+    assert len(set(profiles)) == 1 and re.fullmatch(r"arn:aws:iam::\d{12}:instance-profile/\S+", profiles[0])
+    assert all(t["node_config"]["MetadataOptions"] == {"HttpTokens": "required"} for t in TYPES.values())
+    assert "aws_credentials" not in CONFIG["provider"]
+    assert not re.search(r"access_?key|secret|AKIA", LAUNCHER + KUBERAY + DOCKERFILE, re.I)
+
+
+def test_only_the_project_travels_to_the_nodes():
+    assert not CONFIG["rsync_exclude"]
+    left_out = {line for name in CONFIG["rsync_filter"] for line in (ROOT / name).read_text().split()}
+    assert {".git/", ".venv/", "results/", "tests/", "benchmarks/"} <= left_out
+    assert not left_out & {"raycase/", "jobs/", "README.md", "LICENSE", "constraints.txt", "pyproject.toml"}
+
+
+# ----------------------------------------------------------------------------------------------------- kuberay.yaml
+
+
+def test_the_ray_job_runs_the_job():
+    assert (JOB["apiVersion"], JOB["kind"]) == ("ray.io/v1", "RayJob")
+    python, script, *arguments = shlex.split(JOB["spec"]["entrypoint"])
+    folder = re.search(r"^WORKDIR (\S+)$", DOCKERFILE, re.M)[1]
+    assert python == "python" and (ROOT / Path(script).relative_to(folder)).exists()
+    job = parse(EmbedJob, arguments)
+    assert all(uri.startswith("s3://") for uri in (job.input, *job.conditions, job.output))
+    assert actor_range(job.actors) == (1, GROUPS["gpu"]["maxReplicas"]) and job.gpus_per_actor == 1
+
+
+def test_the_ray_job_cleans_up_and_is_submitted_again():
+    assert JOB["spec"]["shutdownAfterJobFinishes"] is True
+    assert JOB["spec"]["backoffLimit"] >= 1
+
+
+def test_pods_come_and_go():
+    assert CLUSTER["enableInTreeAutoscaling"] is True and CLUSTER["autoscalerOptions"]["idleTimeoutSeconds"] > 0
+    assert HEAD["rayStartParams"]["num-cpus"] == "0"
+    assert set(GROUPS) == {"cpu", "gpu"}
+    for name, group in GROUPS.items():
+        assert group["minReplicas"] == 0 < group["maxReplicas"]
+        (container,) = group["template"]["spec"]["containers"]
+        wants = container["resources"]
+        assert wants["requests"] == wants["limits"]  # Ray takes the limits for what the pod has
+        assert ("nvidia.com/gpu" in wants["limits"]) == (name == "gpu")
+
+
+def test_pods_are_closed_and_have_a_role():
+    assert CLUSTER["authOptions"] == {"mode": "token"}
+    assert "serviceType" not in HEAD and "enableIngress" not in HEAD  # inside the cluster only
+    assert ACCOUNT["kind"] == "ServiceAccount"
+    assert ACCOUNT["metadata"]["annotations"]["eks.amazonaws.com/role-arn"].startswith("arn:aws:iam::")
+    assert {pod["serviceAccountName"] for pod in PODS} == {ACCOUNT["metadata"]["name"]}
+    assert not any("env" in container for pod in PODS for container in pod["containers"])
