@@ -12,6 +12,7 @@ import torch
 import tyro
 
 from raycase.encoders import load_tokenizer
+from raycase.fetch import fetch, is_remote
 from raycase.metrics import cosines
 from raycase.pooling import Pooling, pooled_places
 from raycase.prompts import Template
@@ -106,11 +107,12 @@ def marked(config: CaseConfig, template: Template, sentence: str, condition: str
 
 def _compare(job: CheckJob, config: CaseConfig, system: Case) -> float | None:
     """The least cosine to the golden vectors; None where there are none."""
-    folder = config.folder or Path(config.encoder.source)
+    source = config.encoder.source
+    folder = config.local or (fetch(source, large=False) if is_remote(source) else Path(source))
     file = folder / GOLDEN
     if job.save_golden:
-        if not folder.is_dir():
-            raise RequestError(f"--save-golden: wanted a model folder, found {job.model}")
+        if not folder.is_dir() or is_remote(job.model):
+            raise RequestError(f"--save-golden: wanted a model folder on this machine, found {job.model}")
         vectors = [
             {"sentence": s, "condition": c, "vector": [float(x) for x in system.embed([s], c)[0]]}
             for c in CONDITIONS

@@ -32,7 +32,7 @@ from raycase.plan import Plan, make_plan
 from raycase.progress import Run
 from raycase.request import EmbedJob, Request, check
 from raycase.resources import READ_CPUS, WRITE_CPUS, Pool, capacity, check_nodes, make_pool
-from raycase.schema import RequestError, WorkError, first_line
+from raycase.schema import RequestError, WorkError
 from raycase.storage import STORE_ERRORS, Place
 from raycase.systems.protocols import SystemConfig
 from raycase.units import EncodeUnits, read_units, write_units
@@ -96,7 +96,7 @@ def _check_put(root: Place) -> None:
         probe.put(b"raycase\n")
         probe.remove()
     except STORE_ERRORS as error:
-        raise RequestError(f"--output: wanted a place to write at {root.uri}, found: {first_line(error)}") from error
+        raise RequestError(f"--output: wanted a place to write at {root.uri}, found: {root.why(error)}") from error
 
 
 def _check_space(request: Request, plan: Plan) -> None:

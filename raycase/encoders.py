@@ -21,6 +21,7 @@ from transformers.utils.hub import cached_file, extract_commit_hash
 
 from raycase.attention import NAME, register
 from raycase.engine import TextEncoder
+from raycase.fetch import fetch, is_remote, remote_identity
 from raycase.pooling import BertLastLayer, LatentAttention, Pooling
 from raycase.prompts import parse_views
 from raycase.schema import RequestError, first_line
@@ -53,7 +54,8 @@ def find_encoder(name: str, *, prompt: str | None = None, pooling: Pooling | Non
 def _spec_outside_table(name: str, prompt: str | None, pooling: Pooling | None) -> EncoderSpec:
     if "/" not in name and not Path(name).is_dir():
         raise RequestError(
-            f"--model: wanted one of {', '.join(ENCODERS)}, a Hugging Face id or a model folder, found {name!r}"
+            f"--model: wanted one of {', '.join(ENCODERS)}, a Hugging Face id, or a model folder here or on object "
+            f"storage, found {name!r}"
         )
     if prompt is None or pooling is None:
         raise RequestError(f"--model: {name} is not in the table of encoders; say its --prompt and --pooling")
@@ -77,8 +79,13 @@ def _spec_outside_table(name: str, prompt: str | None, pooling: Pooling | None) 
     )
 
 
-def weights_folder(source: str) -> str:
-    """Where transformers finds the weights: a package's folder, a local folder, or the Hugging Face id itself."""
+def weights_folder(source: str, *, large: bool = False) -> str:
+    """Where transformers finds the weights: a package's folder, a local folder, or the Hugging Face id itself.
+
+    A folder on object storage is fetched, its large files where they are asked for alone.
+    """
+    if is_remote(source):
+        return str(fetch(source, large=large))
     if not source.startswith("package:"):
         return source
     package = source.removeprefix("package:")
@@ -132,7 +139,9 @@ def load_config(source: str) -> PretrainedConfig:
 
 
 def weights_identity(source: str) -> str:
-    """What names an encoder for good: the hub's commit, or the sha256 of its local files."""
+    """What names an encoder for good: the hub's commit, the sha256 of its local files, or a store's words on them."""
+    if is_remote(source):
+        return remote_identity(source)
     folder = Path(weights_folder(source))
     if not folder.is_dir():
         return f"{source}@{hub_commit(source)}"
@@ -182,7 +191,7 @@ def load_encoder(
 
     place = torch.device(device or ("cuda" if torch.cuda.is_available() else "cpu"))
     dtype = dtype or (torch.bfloat16 if bf16_is_native(place) else torch.float32)
-    folder = weights_folder(spec.source)
+    folder = weights_folder(spec.source, large=True)
     config = load_config(spec.source)
     config.use_cache = False
     if not spec.causal:  # decoders read both ways; their window would cut the text off, as in no published encoder

@@ -6,6 +6,7 @@ Shapes: P distinct (sentence, condition), N rated pairs, A pairs with answers, D
 from __future__ import annotations
 
 import json
+import posixpath
 import time
 from collections.abc import Callable
 from dataclasses import asdict, dataclass, replace
@@ -17,6 +18,7 @@ import torch
 from torch import nn
 
 from raycase.ablation import VectorsOf, ablation, encoder_name, setting
+from raycase.fetch import is_remote
 from raycase.inputs import find_input
 from raycase.metrics import cosines, pair_cosines
 from raycase.model_folder import METRICS, SYSTEM
@@ -169,7 +171,8 @@ def find_models(job: EvaluateJob) -> list[Model]:
         raise RequestError("--model: wanted at least one, found none")
     configs: list[CaseConfig] = []
     for name in job.model:
-        if "/" in name and not Path(name).exists() and not (job.prompt and job.pooling):  # else a Hugging Face id
+        known = is_remote(name) or "/" not in name or Path(name).exists()
+        if not (known or (job.prompt and job.pooling)):  # else a Hugging Face id
             raise RequestError(f"--model: wanted a model folder or one of {', '.join(ENCODERS)}, found no {name}")
         config = resolve(name, prompt=job.prompt, subtract=job.subtract, pooling=job.pooling)
         assert isinstance(config, CaseConfig), "the only system with folders"
@@ -177,17 +180,20 @@ def find_models(job: EvaluateJob) -> list[Model]:
             if same.describe() == config.describe():
                 raise RequestError(f"--model: wanted each model once, found the same as {other} and as {name}")
         configs.append(config)
-    short = tuple(c.folder.name if c.folder else name for c, name in zip(configs, job.model, strict=True))
+    short = tuple(
+        posixpath.basename(c.folder) if c.folder else name for c, name in zip(configs, job.model, strict=True)
+    )
     names = short if len(set(short)) == len(short) else job.model
-    caches = [_cache_beside(c.folder) for c in configs if c.folder] or [_cache_beside(Path(job.output).absolute())]
+    here = [None if c.folder is None or is_remote(c.folder) else Path(c.folder) for c in configs]
+    first = next(filter(None, here), Path(job.output).absolute())
     return [
         Model(
             name=name,
             config=config,
-            projector=load_projector(config.projector, config.folder) if config.projector and config.folder else None,
-            cache=place(job.cache or str(_cache_beside(config.folder) if config.folder else caches[0])),
+            projector=load_projector(config.projector, config.local) if config.projector and config.local else None,
+            cache=place(job.cache or str(_cache_beside(folder or first))),
         )
-        for name, config in zip(names, configs, strict=True)
+        for name, config, folder in zip(names, configs, here, strict=True)
     ]
 
 
@@ -261,10 +267,10 @@ def _published_isotropy(config: CaseConfig) -> dict[str, float] | None:
 
 def _seen(config: CaseConfig, rated: RatedPairs) -> str | None:
     """The part that these very pairs had in training (`train` or `validation`), by the metrics in the model folder."""
-    if config.folder is None:
+    if config.local is None:
         return None
     try:
-        data = json.loads((config.folder / METRICS).read_text(encoding="utf-8"))["data"]
+        data = json.loads((config.local / METRICS).read_text(encoding="utf-8"))["data"]
         return next((part for part in ("train", "validation") if data[part]["sha256"] == rated.data_sha256), None)
     except (OSError, ValueError, KeyError, TypeError):  # a folder that was saved without training
         return None

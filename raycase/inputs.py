@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pyarrow as pa
 
-from raycase.schema import RequestError, first_line
+from raycase.schema import RequestError
 from raycase.storage import PACKAGE, STORE_ERRORS, Place, mark, place, sha256_of_file
 
 ENDINGS = (".parquet", ".csv", ".jsonl")
@@ -50,7 +50,7 @@ def find_input(uri: str, flag: str = "--input") -> list[InputFile]:
             inside = len(root.path if is_folder else posixpath.dirname(re.split(r"[*?[]", root.path)[0]))
             found = {p: i for p, i in found.items() if not _hidden(p[inside:])}
     except STORE_ERRORS as error:
-        raise RequestError(f"{flag}: wanted to list {root.uri}, found: {error}") from error
+        raise RequestError(f"{flag}: wanted to list {root.uri}, found: {root.why(error)}") from error
     files = [
         InputFile(uri=Place(root.fs, p).uri, size=info["size"] or 0, mark=mark(info))
         for p, info in sorted(found.items())
@@ -69,10 +69,11 @@ def _hidden(relative: str) -> bool:
 @contextmanager
 def readable(file: InputFile) -> Iterator[Place]:
     """Whatever goes wrong while reading a file is said with its name, as a RequestError."""
+    source = place(file.uri)
     try:
-        yield place(file.uri)
+        yield source
     except RequestError:
         raise
     except (*STORE_ERRORS, ValueError, csv.Error, pa.ArrowException) as error:
         kind = file.ending[1:]
-        raise RequestError(f"{file.uri}: wanted a readable {kind} file, found: {first_line(error)}") from error
+        raise RequestError(f"{file.uri}: wanted a readable {kind} file, found: {source.why(error)}") from error

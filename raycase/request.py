@@ -13,7 +13,7 @@ from raycase.output import Output, output_at, read_job
 from raycase.pooling import Pooling
 from raycase.reading import Columns, find_columns, peek, read_conditions
 from raycase.schema import RequestError
-from raycase.storage import PACKAGE, check_paths
+from raycase.storage import PACKAGE, STORE_ERRORS, check_paths
 from raycase.systems import resolve
 from raycase.systems.protocols import SystemConfig
 from raycase.units import EncodeSettings
@@ -47,7 +47,7 @@ class EmbedJob:
     unconditional: bool = False
     """Instead: no condition; writes f(s) with a null condition."""
     model: str = "minilm"
-    """Name in the table of encoders, Hugging Face id, or a folder that training saved."""
+    """Name in the table of encoders, Hugging Face id, or a model folder, here or on object storage (fetched once)."""
     prompt: str | None = None
     """How sentence and condition become one text, or several ways side by side, a+b. Default: the encoder's."""
     subtract: bool | None = None
@@ -171,10 +171,14 @@ def check(job: EmbedJob, model: SystemConfig | None = None) -> Request:
 
 def _first_file(files: Sequence[InputFile], output: Output | None) -> InputFile:
     """The file that says the columns' types: the first of the job that is there, else the first that has columns."""
-    if output and output.job.exists():
-        first = read_job(output).files[0]
-        if first in files:
-            return first
+    try:
+        first = read_job(output).files[0] if output and output.job.exists() else None
+    except STORE_ERRORS as error:
+        assert output is not None
+        said = output.root.why(error)
+        raise RequestError(f"--output: wanted a readable folder at {output.root.uri}, found: {said}") from error
+    if first is not None and first in files:
+        return first
     return next((f for f in files if peek(f).names), files[0])
 
 

@@ -22,7 +22,7 @@ from fsspec import AbstractFileSystem
 from fsspec.implementations.local import LocalFileSystem
 from s3fs import S3FileSystem
 
-from raycase.schema import RequestError
+from raycase.schema import RequestError, first_line
 
 STORE_ERRORS = (OSError, BotoCoreError, ClientError)  # s3fs makes most of botocore's errors OSErrors, not all
 PACKAGE = "package:raycase/"  # files that ship with raycase, wherever it is installed
@@ -64,6 +64,15 @@ class Place:
 
     def exists(self) -> bool:
         return bool(self.fs.exists(self.path))
+
+    def why(self, error: BaseException) -> str:
+        """What the store says of an error met here, in one line; a HEAD is answered without words, a LIST with them."""
+        if isinstance(self.fs, S3FileSystem) and first_line(error).endswith(("Forbidden", "Bad Request")):
+            try:
+                next(self._entries(), None)
+            except STORE_ERRORS as fuller:
+                error = fuller
+        return first_line(error)
 
     def read(self) -> bytes:
         return bytes(self.fs.cat_file(self.path))

@@ -15,7 +15,7 @@ FLOORS = [
     ["schema", "pooling", "packing", "rates", "losses", "metrics", "provenance", "published"],
     ["prompts", "textfiles", "fit", "plots"],  # still ground: they take their words from schema
     ["storage", "finished", "table", "tokens", "attention"],
-    ["engine", "systems.protocols"],
+    ["engine", "systems.protocols", "fetch"],
     ["inputs", "encoders", "projector"],
     ["reading", "rated"],
     ["output", "systems.case", "projection"],

@@ -7,6 +7,7 @@ from enum import StrEnum
 from pathlib import Path
 from typing import Any, TypeVar
 
+from raycase.fetch import fetch, is_remote
 from raycase.pooling import Pooling
 from raycase.prompts import parse_views
 from raycase.schema import RequestError
@@ -24,7 +25,8 @@ def resolve(
     pooling: Pooling | str | None = None,
     subtract: bool | None = None,
 ) -> SystemConfig:
-    """What `model` is, without loading weights: a name of the table, a Hugging Face id, or a saved model folder.
+    """What `model` is, without loading weights: a name of the table, a Hugging Face id, or a model folder, here or on
+    object storage.
 
     A saved folder fixes prompt, pooling and subtraction. Raises RequestError for an unknown model, an unreadable
     folder, and a choice that contradicts the folder.
@@ -32,12 +34,13 @@ def resolve(
     if prompt is not None:
         parse_views(prompt)
     pooling = None if pooling is None else _choice(Pooling, pooling, "pooling")
-    saved = Path(model) / "raycase.json"
+    folder = fetch(model, large=False) if is_remote(model) else Path(model).absolute()
+    saved = folder / "raycase.json"
     if not saved.is_file():
         return case.resolve(model, prompt=prompt, pooling=pooling, subtract=subtract)
     try:
         values = json.loads(saved.read_text(encoding="utf-8"))
-        config = SYSTEMS[values["system"]].resolve_folder(saved.parent.absolute(), values)
+        config = SYSTEMS[values["system"]].resolve_folder(model if is_remote(model) else str(folder), values)
     except (KeyError, TypeError, ValueError) as error:
         if isinstance(error, RequestError):
             raise

@@ -17,6 +17,7 @@ import torch
 
 from raycase.encoders import find_encoder, load_config, load_encoder, load_tokenizer, weights_identity
 from raycase.engine import TextEncoder
+from raycase.fetch import fetch, is_remote
 from raycase.pooling import Pooling
 from raycase.projector import WEIGHTS, Projector, ProjectorConfig, load_projector, save_projector
 from raycase.prompts import PromptSet, Span, Template, parse_views, prompt_set
@@ -39,12 +40,19 @@ class CaseConfig:
     encoder: EncoderSpec
     subtract: bool
     projector: ProjectorConfig | None = None
-    folder: Path | None = None
+    folder: str | None = None  # or URI
 
     @cached_property
     def plain_dim(self) -> int:
         """Dimension of f(s)."""
         return int(load_config(self.encoder.source).hidden_size)
+
+    @property
+    def local(self) -> Path | None:
+        """The folder that training saved, fetched if it is on object storage."""
+        if self.folder is None:
+            return None
+        return fetch(self.folder, large=True) if is_remote(self.folder) else Path(self.folder)
 
     @property
     def views_dim(self) -> int:
@@ -76,8 +84,8 @@ class CaseConfig:
             "subtract": self.subtract,
             "dim": self.dim,
         }
-        if self.projector and self.folder:
-            weights = f"sha256:{sha256_of_file(self.folder / WEIGHTS)}"
+        if self.projector and self.local:
+            weights = f"sha256:{sha256_of_file(self.local / WEIGHTS)}"
             described["projector"] = asdict(self.projector) | {"weights": weights}
         return described
 
@@ -128,7 +136,7 @@ class CaseConfig:
     def load(self, **options: Any) -> Case:
         """Load the weights; `options` are those of `raycase.encoders.load_encoder` (device, dtype, batch_tokens)."""
         encoder = load_encoder(self.encoder, **options)
-        projector = load_projector(self.projector, self.folder) if self.projector and self.folder else None
+        projector = load_projector(self.projector, self.local) if self.projector and self.local else None
         return Case(config=self, encoder=encoder, projector=projector)
 
 
@@ -148,8 +156,8 @@ def resolve(
     return CaseConfig(model=model, encoder=spec, subtract=spec.subtract if subtract is None else subtract)
 
 
-def resolve_folder(folder: Path, values: dict[str, Any]) -> CaseConfig:
-    """The system that `Case.save` wrote into `folder`; `values` is its `raycase.json`."""
+def resolve_folder(folder: str, values: dict[str, Any]) -> CaseConfig:
+    """The system that `Case.save` wrote into `folder` (or URI); `values` is its `raycase.json`."""
     row = dict(values["encoder"])
     try:
         parse_views(row["prompt"])
@@ -160,7 +168,7 @@ def resolve_folder(folder: Path, values: dict[str, Any]) -> CaseConfig:
         "pooling": tuple(Pooling(p) for p in row["pooling"]),
     }
     config = CaseConfig(
-        model=str(folder),
+        model=folder,
         encoder=EncoderSpec(**row),
         subtract=values["subtract"],
         projector=ProjectorConfig(**values["projector"]) if values.get("projector") else None,

@@ -1,0 +1,114 @@
+"""A proxy before the S3 server of the tests: counts what is asked, and fails some of it on purpose."""
+
+import contextlib
+import http.client
+import random
+import socket
+import struct
+import threading
+from collections import Counter
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from urllib.parse import unquote, urlsplit
+
+ERROR = '<?xml version="1.0"?><Error><Code>{}</Code><Message>{}</Message></Error>'
+HOPS = {"connection", "transfer-encoding", "keep-alive", "content-length"}
+
+
+class Proxy:
+    """Listens on 127.0.0.1; of all requests the share `failing` meets one of `faults`, drawn with a seed.
+
+    A fault is an error of S3 (status, code), "reset" (the connection is torn down), "cut" (half of the answer comes)
+    or "stall" (no answer comes at all).
+    """
+
+    def __init__(self, server, *, failing=0.0, faults=(), seed=0):
+        self.target = urlsplit(server).netloc
+        self.failing, self.faults, self.random = failing, faults, random.Random(seed)
+        self.asked, self.failed = Counter(), Counter()  # (method, path), fault
+        self.lock, self.ended = threading.Lock(), threading.Event()
+        self.server = ThreadingHTTPServer(("127.0.0.1", 0), self._handler())
+        self.server.daemon_threads = True
+        self.url = f"http://127.0.0.1:{self.server.server_port}"
+
+    def __enter__(self):
+        threading.Thread(target=self.server.serve_forever, args=(0.05,), daemon=True).start()
+        return self
+
+    def __exit__(self, *_):
+        self.ended.set()
+        self.server.shutdown()
+        self.server.server_close()
+
+    def draw(self, method, path):
+        """The fault that a request meets, if any."""
+        with self.lock:
+            self.asked[method, path] += 1
+            fault = self.random.choice(self.faults) if self.random.random() < self.failing else None
+            if fault:
+                self.failed[fault] += 1
+            return fault
+
+    def _handler(self):
+        proxy = self
+
+        class Handler(BaseHTTPRequestHandler):
+            protocol_version = "HTTP/1.1"
+
+            def handle_one(self):
+                body = self.rfile.read(int(self.headers.get("Content-Length") or 0))
+                fault = proxy.draw(self.command, unquote(urlsplit(self.path).path))
+                if fault == "stall":
+                    proxy.ended.wait()
+                    self.close_connection = True
+                elif fault == "reset":
+                    self.reset()
+                elif isinstance(fault, tuple):
+                    status, code = fault
+                    self.answer(status, {"Content-Type": "application/xml"}, ERROR.format(code, "on purpose").encode())
+                else:
+                    self.forward(body, cut=fault == "cut")
+
+            do_GET = do_PUT = do_HEAD = do_DELETE = do_POST = handle_one  # noqa: N815 (names of http.server)
+
+            def forward(self, body, cut):
+                connection = http.client.HTTPConnection(proxy.target, timeout=60)
+                headers = {k: v for k, v in self.headers.items() if k.lower() not in HOPS}
+                try:
+                    connection.request(self.command, self.path, body, headers)
+                    found = connection.getresponse()
+                    data = found.read()
+                except OSError:  # the server behind is down: so is this one
+                    self.reset()
+                    return
+                finally:
+                    connection.close()
+                kept = {k: v for k, v in found.getheaders() if k.lower() not in HOPS}
+                size = found.getheader("Content-Length") if self.command == "HEAD" else None
+                self.answer(found.status, kept, data, size=size, cut=cut)
+
+            def answer(self, status, headers, data, *, size=None, cut=False):
+                self.send_response_only(status)
+                for name, value in headers.items():
+                    self.send_header(name, value)
+                self.send_header("Content-Length", size or str(len(data)))
+                self.end_headers()
+                if self.command != "HEAD":
+                    self.wfile.write(data[: len(data) // 2] if cut else data)
+                if cut:
+                    self.wfile.flush()
+                    self.reset()
+
+            def reset(self):
+                """RST instead of FIN: "connection reset by peer"."""
+                self.connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+                self.close_connection = True
+                self.connection.close()
+
+            def finish(self):
+                with contextlib.suppress(OSError, ValueError):  # torn down on purpose
+                    super().finish()
+
+            def log_message(self, *_):
+                pass
+
+        return Handler
