@@ -6,6 +6,7 @@ import logging
 import os
 import signal
 import threading
+import warnings
 from typing import Any
 
 import ray
@@ -18,11 +19,13 @@ def start_ray() -> None:
     """Join the cluster that there is (RAY_ADDRESS, or one running here), else start one on this machine."""
     if not ray.is_initialized():
         os.environ.setdefault("RAY_BACKEND_LOG_LEVEL", "fatal")  # the driver prints what its C++ side logs
+        os.environ.setdefault("RAY_IGNORE_UNHANDLED_ERRORS", "1")  # of Ray Data's own actors, lost with their node
         stop = signal.getsignal(signal.SIGTERM)
         ray.init(log_to_driver=False, logging_level=logging.ERROR, include_dashboard=False)
         if threading.current_thread() is threading.main_thread():
             signal.signal(signal.SIGTERM, stop)  # Ray puts its own, which exits without a word
     logging.getLogger("ray.data").setLevel(logging.CRITICAL)  # what fails is raised, and said in one line
+    warnings.filterwarnings("ignore", message="The maximum number of concurrent tasks")  # of stages with little to do
 
 
 def nodes() -> list[dict[str, Any]]:

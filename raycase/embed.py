@@ -18,7 +18,7 @@ from typing import Any, TypeVar
 import numpy as np
 import pyarrow as pa
 import ray
-from ray.data import ActorPoolStrategy, DataContext
+from ray.data import ActorPoolStrategy, DataContext, TaskPoolStrategy
 from ray.data._internal.execution.execution_callback import ExecutionCallback
 from ray.exceptions import RayError
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
@@ -40,6 +40,7 @@ from raycase.watch import Watch
 
 PASSES = 3  # over what the listing still lacks after all tasks are done
 HANDED_UNITS, HANDED_AN_ACTOR = 1000, 16  # units handed to Ray and not yet written, at most: in all, or an actor
+WRITERS_AN_ACTOR = 2  # a unit is written in a fraction of the time it took to encode
 HEARTBEAT = 60.0  # seconds without a finished unit after which the job says what it waits for
 LEAST_TRIES = 5  # of a unit whose actor dies, before the job fails; machines die, but hardly always under the same unit
 
@@ -168,6 +169,7 @@ def on_ray(request: Request, opened: Job, plan: Plan, *, pool: Pool) -> Iterator
         written = encoded.map_batches(
             write_units,
             fn_kwargs={"output": request.output.root.uri, "print8": opened.print8},
+            compute=TaskPoolStrategy(size=WRITERS_AN_ACTOR * pool.most),  # else a process for each unit that waits
             batch_size=1,
             batch_format="pyarrow",
             num_cpus=WRITE_CPUS,
@@ -186,6 +188,8 @@ def on_ray(request: Request, opened: Job, plan: Plan, *, pool: Pool) -> Iterator
                 yield row
     except RayError as error:
         raise cause(error) from error
+    finally:
+        ray.kill(pace)
 
 
 class Forget(ExecutionCallback):

@@ -27,7 +27,8 @@ from raycase.units import Piece
 if TYPE_CHECKING:  # its imports take seconds, and the worker that hands a plan over needs none of them
     from raycase.request import Request
 
-TASKS, TASK_BYTES = 2000, 16 * 2**20  # a text is cut into about so many spans at most, of at least so many bytes
+SPANS, TASK_BYTES = 2000, 16 * 2**20  # a text is cut into about so many spans at most, of at least so many bytes
+TASK_UNITS = 16  # of small spans
 READERS, FILES_AT_ONCE = 32, 256  # threads that find out how files are cut, and how far they look ahead
 KEY = b"raycase"
 NUMBERS = ("file", "start", "rows", "at", "length", "bytes")
@@ -122,15 +123,16 @@ class Plan:
         return replace(self, done=done)
 
     def tasks(self) -> Iterator[list[Piece]]:
-        """Pieces together, so that small ones do not cost a task each."""
+        """Pieces together, so that small ones do not cost a task each; few enough to be read again with a lost node."""
         task: list[Piece] = []
-        held = 0
+        held = units = 0
         for piece in self.pieces():
             task.append(piece)
             held += piece[0].bytes
-            if held >= TASK_BYTES:
+            units += len(piece[1])
+            if held >= TASK_BYTES or units >= TASK_UNITS:
                 yield task
-                task, held = [], 0
+                task, held, units = [], 0, 0
         if task:
             yield task
 
@@ -141,7 +143,7 @@ def make_plan(request: Request, files: Sequence[InputFile], done: Units) -> Plan
     Raises RequestError for an unreadable file, and an input without rows.
     """
     left = request.job.limit if request.job.limit is not None else float("inf")
-    span_bytes = max(TASK_BYTES, sum(f.size for f in files) // TASKS)
+    span_bytes = max(TASK_BYTES, sum(f.size for f in files) // SPANS)
     known = Spans() if request.job.overwrite else Spans.load(request.output, request.unit_rows)
     spans = Spans()
     rows: list[int] = []

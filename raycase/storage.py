@@ -20,7 +20,6 @@ import fsspec
 from botocore.exceptions import BotoCoreError, ClientError
 from fsspec import AbstractFileSystem
 from fsspec.implementations.local import LocalFileSystem
-from s3fs import S3FileSystem
 
 from raycase.schema import RequestError, first_line
 
@@ -56,6 +55,10 @@ class Place:
         return isinstance(self.fs, LocalFileSystem)
 
     @property
+    def is_s3(self) -> bool:
+        return "s3" in self.fs.protocol  # its module takes a second to import, which others need not wait for
+
+    @property
     def name(self) -> str:
         return posixpath.basename(self.path)
 
@@ -67,7 +70,7 @@ class Place:
 
     def why(self, error: BaseException) -> str:
         """What the store says of an error met here, in one line; a HEAD is answered without words, a LIST with them."""
-        if isinstance(self.fs, S3FileSystem) and first_line(error).endswith(("Forbidden", "Bad Request")):
+        if self.is_s3 and first_line(error).endswith(("Forbidden", "Bad Request")):
             try:
                 next(self._entries(), None)
             except STORE_ERRORS as fuller:
@@ -121,7 +124,7 @@ class Place:
         if self.is_local:
             with os.scandir(self.path) as found:
                 yield from ((e.name, e.stat().st_size) for e in found if e.is_file())
-        elif isinstance(self.fs, S3FileSystem):
+        elif self.is_s3:
             bucket, key, _ = self.fs.split_path(self.path)
             asked = {"Bucket": bucket, "Prefix": f"{key}/" if key else "", "Delimiter": "/"}
             while True:

@@ -12,6 +12,7 @@ os.environ |= {
     "AWS_DEFAULT_REGION": "us-east-1",
     "RAY_AUTH_MODE": "token",
     "RAY_worker_niceness": "0",
+    "RAY_metrics_report_interval_ms": "1000",
     "HF_HUB_OFFLINE": "1",
     "TQDM_DISABLE": "1",
     "OMP_NUM_THREADS": "1",  # tiny models: more threads wait for each other

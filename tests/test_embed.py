@@ -4,7 +4,9 @@ import json
 import os
 import subprocess
 import sys
+import time
 from dataclasses import replace
+from urllib.request import urlopen
 
 import fsspec
 import pandas as pd
@@ -12,10 +14,13 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 import pytest
+import ray
 import torch
 from conftest import ROOT, cosines, in_process, read_output, run_job, sentences, vectors
 
 import raycase
+from raycase import embed as embed_module
+from raycase import plan as plan_module
 from raycase.embed import embed
 from raycase.estimate import dry_run
 from raycase.output import output_at, verify
@@ -25,7 +30,10 @@ from raycase.schema import RequestError
 CONDITIONS = ("color", "number of people")
 
 
-def test_distributed_equals_plain(job, cluster, tiny_model):
+WATCHED = ("rows", "units", "units_left", "sharing", "tokens")
+
+
+def test_distributed_equals_plain(job, cluster, tiny_model, tmp_path):
     result = embed(replace(job, actors="2:2"))
     table = read_output(job.output)
     plain = raycase.load(str(tiny_model), prompt="concat-sc", pooling="mean", dtype=torch.float32)
@@ -36,6 +44,20 @@ def test_distributed_equals_plain(job, cluster, tiny_model):
     counts = {"rows_in": 500, "rows_out": 500, "rows_rejected": 0, "pairs": 1000, "units_done": 5, "units_resumed": 0}
     assert counts.items() <= result.items()
     verify(job.output)
+    wanted = {"rows": 500, "units": 5, "units_left": 0, "sharing": 1, "tokens": result["tokens"]}
+    end = time.monotonic() + 30
+    while (found := metrics(json.loads((tmp_path / "out" / "job.json").read_text())["fingerprint"][:8])) != wanted:
+        assert time.monotonic() < end, f"wanted Ray's metrics to say {wanted}, found {found}"
+        time.sleep(0.2)
+
+
+def metrics(job):
+    """Ours of a job, as Prometheus reads them from the node."""
+    port = ray.nodes()[0]["MetricsExportPort"]
+    with urlopen(f"http://127.0.0.1:{port}/metrics") as page:
+        lines = [line for line in page.read().decode().splitlines() if line.startswith("ray_raycase_") and job in line]
+    values = {line.split("{")[0].removeprefix("ray_raycase_"): float(line.rsplit(" ", 1)[1]) for line in lines}
+    return {n.removesuffix("_total"): v for n, v in values.items() if n.removesuffix("_total") in WATCHED}
 
 
 def test_distributed_equals_plain_with_the_default_model(cluster, tmp_path):
@@ -92,7 +114,10 @@ def test_stages_run_in_processes_of_their_own(job, cluster, monkeypatch):
     seen = []
     add = Run.add
     monkeypatch.setattr(Run, "add", lambda self, stats: (seen.append(stats), add(self, stats))[1])
-    embed(replace(job, actors="2:2", unit_rows=20))  # more units than one actor takes before the other is up
+    monkeypatch.setattr(embed_module, "HANDED_UNITS", 4)
+    monkeypatch.setattr(embed_module, "HANDED_AN_ACTOR", 2)
+    monkeypatch.setattr(plan_module, "TASK_UNITS", 1)
+    embed(replace(job, actors="2:2", unit_rows=20))  # 25 units in pieces of four: the actors outlive each
     read_pids, encode_pids, write_pids = ({s[k] for s in seen} for k in ("read_pid", "encode_pid", "write_pid"))
     assert len(encode_pids) == 2, "wanted the units spread over both actors"
     assert not (read_pids & encode_pids or encode_pids & write_pids or os.getpid() in read_pids | encode_pids)
@@ -124,8 +149,16 @@ def test_the_sample_ends_with_a_first_look_and_is_done_when_run_again(cluster, t
 
 def test_submitted_as_a_ray_job(job, cluster, tmp_path, tiny_model):
     """`ray job submit` of the working directory, through the job server's real HTTP."""
-    ray = os.path.join(os.path.dirname(sys.executable), "ray")
-    submit = [ray, "job", "submit", "--address", f"http://{cluster.dashboard_url}", "--working-dir", str(ROOT), "--"]
+    submit = [
+        os.path.join(os.path.dirname(sys.executable), "ray"),
+        "job",
+        "submit",
+        "--address",
+        f"http://{cluster.dashboard_url}",
+        "--working-dir",
+        str(ROOT),
+        "--",
+    ]
     flags = ["--input", job.input, "--conditions", *CONDITIONS, "--model", str(tiny_model), "--prompt", "concat-sc"]
     flags += ["--pooling", "mean", "--unit-rows", "100"]
     command = [*submit, "python", "jobs/embed.py", *flags, "--output"]

@@ -1,0 +1,205 @@
+"""Plan and resume a billion rows: 50,000 Parquet files, 1,000,000 units, half of them done; against an S3 server on
+this machine that makes its answers up (listings of any length, the same footer for every file).
+
+    python benchmarks/scale.py [--files 50000] [--units 1000000]
+"""
+
+import argparse
+import io
+import json
+import os
+import resource
+import subprocess
+import sys
+import time
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from urllib.parse import parse_qs, unquote, urlsplit
+
+from raycase.provenance import commit, machine
+
+GROUP_ROWS = 1000  # of a row group, and of a unit
+SECONDS, MEMORY_MIB = 60, 2048  # what planning and resuming may take
+
+
+def parquet(groups):
+    """A file of so many row groups; the server gives it for every name."""
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    sink = io.BytesIO()
+    table = pa.table({"text": ["a girl in a red dress plays soccer"] * GROUP_ROWS * groups})
+    pq.write_table(table, sink, row_group_size=GROUP_ROWS)
+    return sink.getvalue()
+
+
+def serve(files, groups):
+    """The server: prints its port, then answers for ever. What is put is kept in memory."""
+    data = parquet(groups)
+    kept = {}
+    counts = {"requests": 0, "bytes": 0}
+
+    def names(prefix):
+        """Keys and sizes under a prefix, in order; the units' names are those of `print8` in job.json."""
+        if prefix == "in/":
+            return files, lambda i: (f"in/part-{i:05d}.parquet", len(data))
+        if prefix == "out/embeddings/" and "out/job.json" in kept:
+            print8 = json.loads(kept["out/job.json"])["fingerprint"][:8]
+            done = files * groups // 2
+
+            def unit(i):  # every second one is done
+                file, group = divmod(2 * i, groups)
+                return f"{prefix}{print8}-{file:05d}-{group * GROUP_ROWS:012d}-{GROUP_ROWS}-0.parquet", 1
+
+            return done, unit
+        found = sorted(k for k in kept if k.startswith(prefix))
+        return len(found), lambda i: (found[i], len(kept[found[i]]))
+
+    class Handler(BaseHTTPRequestHandler):
+        protocol_version = "HTTP/1.1"
+
+        def answer(self, status, body=b"", **headers):
+            counts["requests"] += 1
+            counts["bytes"] += len(body)
+            self.send_response_only(status)
+            for name, value in ({"Content-Length": str(len(body))} | headers).items():
+                self.send_header(name.replace("_", "-"), value)
+            self.end_headers()
+            if self.command != "HEAD":
+                self.wfile.write(body)
+
+        def do_GET(self):
+            path, query = unquote(urlsplit(self.path).path).strip("/"), parse_qs(urlsplit(self.path).query)
+            if path == "counts":
+                return self.answer(200, json.dumps(counts).encode())
+            key = path.removeprefix("corpus").strip("/")
+            if "list-type" in query:
+                return self.listing(query)
+            body = kept.get(key) or (data if key.startswith("in/part-") else None)
+            if body is None:
+                return self.answer(404, b"<Error><Code>NoSuchKey</Code></Error>")
+            if wanted := self.headers.get("Range"):
+                first, last = wanted.removeprefix("bytes=").split("-")
+                body = body[int(first) : int(last) + 1]
+            return self.answer(206 if wanted else 200, body, ETag='"1"', Last_Modified="Sat, 21 Nov 2026 00:00:00 GMT")
+
+        def do_HEAD(self):
+            key = unquote(urlsplit(self.path).path).strip("/").removeprefix("corpus").strip("/")
+            body = kept.get(key) or (data if key.startswith("in/part-") else None)
+            if body is None:
+                return self.answer(404)
+            return self.answer(200, body, ETag='"1"', Last_Modified="Sat, 21 Nov 2026 00:00:00 GMT")
+
+        def do_PUT(self):
+            key = unquote(urlsplit(self.path).path).strip("/").removeprefix("corpus").strip("/")
+            kept[key] = self.rfile.read(int(self.headers["Content-Length"]))
+            self.answer(200, ETag='"1"')
+
+        def do_DELETE(self):
+            kept.pop(unquote(urlsplit(self.path).path).strip("/").removeprefix("corpus").strip("/"), None)
+            self.answer(204)
+
+        def listing(self, query):
+            prefix = query.get("prefix", [""])[0]
+            count, entry = names(prefix)
+            start = int(query.get("continuation-token", ["0"])[0])
+            end = min(count, start + int(query.get("max-keys", ["1000"])[0]))
+            item = "<Contents><Key>{}</Key><LastModified>2026-11-21T00:00:00.000Z</LastModified>"
+            item += "<ETag>&quot;1&quot;</ETag><Size>{}</Size></Contents>"
+            more = f"<IsTruncated>true</IsTruncated><NextContinuationToken>{end}</NextContinuationToken>"
+            self.answer(
+                200,
+                (
+                    "<?xml version='1.0'?><ListBucketResult><Name>corpus</Name>"
+                    + (more if end < count else "<IsTruncated>false</IsTruncated>")
+                    + "".join(item.format(*entry(i)) for i in range(start, end))
+                    + "</ListBucketResult>"
+                ).encode(),
+                Content_Type="application/xml",
+            )
+
+        def log_message(self, *_):
+            pass
+
+    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+    print(server.server_port, flush=True)
+    server.serve_forever()
+
+
+def measure(url):
+    """Seconds and counts of each step, in this process."""
+    from urllib.request import urlopen
+
+    from raycase.output import find_job, write_job
+    from raycase.plan import make_plan
+    from raycase.request import EmbedJob, check
+    from raycase.units import task_row
+
+    took, asked = {}, {}
+    before = {"requests": 0, "bytes": 0}
+
+    def step(name, work):
+        nonlocal before
+        began = time.perf_counter()
+        result = work()
+        took[name] = round(time.perf_counter() - began, 1)
+        now = json.load(urlopen(f"{url}/counts"))
+        asked[name] = {k: now[k] - before[k] for k in now}
+        before = now
+        print(f"{name:>28}  {took[name]:7.1f} s  {asked[name]}  {memory():,} MiB at most", file=sys.stderr)
+        return result
+
+    job = EmbedJob(input="s3://corpus/in/", output="s3://corpus/out", conditions=("color",), unit_rows=GROUP_ROWS)
+    request = step("list the input", lambda: check(job))
+    opened, done = find_job(request.output, request.config, request.files)
+    plan = step("read the footers", lambda: make_plan(request, opened.files, done))
+    step("save job and spans", lambda: (write_job(request.output, opened), plan.spans.save(request.output, GROUP_ROWS)))
+    first = memory()
+    rows, units = sum(plan.rows), plan.units
+
+    request = step("resume: list the input", lambda: check(job))
+    opened, done = step("resume: list the units", lambda: find_job(request.output, request.config, request.files))
+    plan = step("resume: plan", lambda: make_plan(request, opened.files, done))
+    left = step("resume: count what is left", lambda: (plan.missing, plan.units))
+    tasks = step("resume: hand all over", lambda: sum(bool(task_row(opened.files, pieces)) for pieces in plan.tasks()))
+    assert left == (rows // 2, units // 2), (left, rows, units)
+    return {
+        "rows": rows, "units": units, "units_left": left[1], "tasks": tasks, "took": took, "asked": asked,
+        "memory_first_mib": first, "memory_mib": memory(),
+        "resume_seconds": round(sum(s for name, s in took.items() if name.startswith("resume")), 1),
+    }  # fmt: skip
+
+
+def memory():
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss // 1024
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--files", type=int, default=50_000)
+    parser.add_argument("--units", type=int, default=1_000_000)
+    parser.add_argument("--serve", action="store_true", help=argparse.SUPPRESS)
+    options = parser.parse_args()
+    if options.serve:
+        return serve(options.files, options.units // options.files)
+    command = [sys.executable, __file__, "--serve", "--files", str(options.files), "--units", str(options.units)]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as server:
+        url = f"http://127.0.0.1:{server.stdout.readline().strip()}"
+        os.environ |= {
+            "AWS_ENDPOINT_URL": url,
+            "AWS_ACCESS_KEY_ID": "test",
+            "AWS_SECRET_ACCESS_KEY": "test",
+            "AWS_DEFAULT_REGION": "us-east-1",
+        }
+        try:
+            found = measure(url)
+        finally:
+            server.terminate()
+    ratios = {
+        "seconds_allowed_over_resume": round(SECONDS / found["resume_seconds"], 2),
+        "memory_allowed_over_used": round(MEMORY_MIB / found["memory_mib"], 2),
+    }
+    print(json.dumps({"ratios": ratios} | found | {"machine": machine(), "commit": commit()}))
+
+
+if __name__ == "__main__":
+    main()
