@@ -2,7 +2,7 @@
 PYTHON ?= python3
 BIN := .venv/bin
 
-.PHONY: demo test test-long lint bench clean
+.PHONY: demo test test-cluster test-long lint bench clean
 
 demo: .venv/ready          ## the main job on the sample, through a real local Ray
 	$(BIN)/python jobs/demo.py
@@ -12,6 +12,9 @@ test: .venv/ready          ## the suite
 
 test-long: .venv/ready     ## and its long rounds
 	$(BIN)/python -m pytest -m long
+
+test-cluster: .venv/ready  ## nodes that come, go and die, on clusters of their own
+	$(BIN)/python -m pytest -m "cluster and not long"
 
 lint: .venv/ready          ## what CONTRIBUTING.md asks for
 	$(BIN)/ruff format --check .

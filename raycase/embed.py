@@ -19,14 +19,13 @@ import numpy as np
 import pyarrow as pa
 import ray
 from ray.data import ActorPoolStrategy, DataContext, TaskPoolStrategy
-from ray.data._internal.execution.execution_callback import ExecutionCallback
 from ray.exceptions import RayError
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
 import raycase
 from raycase.cluster import cause, start_ray
 from raycase.finished import Units
-from raycase.handover import Pace, hand_over
+from raycase.handover import Forget, Pace, hand_over
 from raycase.output import Job, Lines, drop_strays, find_job, finished_units, write_job, write_manifest
 from raycase.plan import Plan, make_plan
 from raycase.progress import Run
@@ -40,9 +39,8 @@ from raycase.watch import Watch
 
 PASSES = 3  # over what the listing still lacks after all tasks are done
 HANDED_UNITS, HANDED_AN_ACTOR = 1000, 16  # units handed to Ray and not yet written, at most: in all, or an actor
-WRITERS_AN_ACTOR = 2  # a unit is written in a fraction of the time it took to encode
+READERS_AN_ACTOR, WRITERS_AN_ACTOR = 4, 2  # else Ray starts a process for each that fits a node's CPUs, all at once
 HEARTBEAT = 60.0  # seconds without a finished unit after which the job says what it waits for
-LEAST_TRIES = 5  # of a unit whose actor dies, before the job fails; machines die, but hardly always under the same unit
 
 Item = TypeVar("Item")
 Execute = Callable[[Request, Job, Plan], Iterator[dict[str, Any]]]  # gives what `write_units` says of each unit
@@ -143,6 +141,7 @@ def on_ray(request: Request, opened: Job, plan: Plan, *, pool: Pool) -> Iterator
         units = tasks.map_batches(
             read_units,
             fn_kwargs={"config": request.model, "settings": request.encode_settings},
+            compute=TaskPoolStrategy(size=READERS_AN_ACTOR * pool.most),
             batch_size=1,
             batch_format="pyarrow",
             num_cpus=READ_CPUS,
@@ -164,12 +163,11 @@ def on_ray(request: Request, opened: Job, plan: Plan, *, pool: Pool) -> Iterator
             batch_format="pyarrow",
             num_cpus=pool.cpus,
             num_gpus=pool.gpus,
-            ray_remote_args_fn=lambda: {"max_task_retries": LEAST_TRIES},
         )
         written = encoded.map_batches(
             write_units,
             fn_kwargs={"output": request.output.root.uri, "print8": opened.print8},
-            compute=TaskPoolStrategy(size=WRITERS_AN_ACTOR * pool.most),  # else a process for each unit that waits
+            compute=TaskPoolStrategy(size=WRITERS_AN_ACTOR * pool.most),
             batch_size=1,
             batch_format="pyarrow",
             num_cpus=WRITE_CPUS,
@@ -190,14 +188,6 @@ def on_ray(request: Request, opened: Job, plan: Plan, *, pool: Pool) -> Iterator
         raise cause(error) from error
     finally:
         ray.kill(pace)
-
-
-class Forget(ExecutionCallback):
-    """Lets Ray Data forget what it noted of each finished block for its summary: 7 KB a unit, 7 GB in a million."""
-
-    def on_execution_step(self, executor: Any) -> None:
-        for operator in executor._topology:
-            getattr(operator, "_output_blocks_stats", []).clear()
 
 
 def heard(stream: Iterable[Item], seconds: float = HEARTBEAT) -> Iterator[Item | None]:

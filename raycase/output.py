@@ -324,10 +324,11 @@ def finished_units(output: Output, print8: str) -> tuple[Units, list[str]]:
 
 
 def drop_strays(output: Output, units: Units, strays: Iterable[str]) -> list[str]:
-    """Remove files that do not count: another fingerprint's or an overlapping unit of a late writer, and rejected
-    rows without their unit. Returns their names."""
+    """Remove files that do not count: another fingerprint's or an overlapping unit of a late writer, rejected rows
+    without their unit, and what a killed writer left. Returns their names."""
     places = [output.embeddings / name for name in strays if UnitFile.parse(name)]
     places += [output.rejected / name for name, _ in output.rejected.entries() if name not in units]
+    places += [half for part in (output.embeddings, output.rejected) for half in part.half_written()]
     for stray in places:
         stray.remove()
     return [stray.uri for stray in places]

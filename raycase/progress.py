@@ -48,7 +48,9 @@ class Run:
         self.last = 0.0
         terminal = sys.stderr.isatty()
         looks = {"mininterval": 0.5} if terminal else {"mininterval": 15.0, "file": _Log(), "bar_format": LOG_FORMAT}
-        self.bar = tqdm(total=rows, initial=rows_before, unit=" rows", unit_scale=True, delay=0.1, **looks)
+        self.bar = tqdm(
+            total=rows, initial=rows_before, unit=" rows", unit_scale=True, delay=0.1, leave=terminal, **looks
+        )
 
     def add(self, stats: dict[str, Any]) -> UnitLine:
         """What `write_units` says of a unit; returns its line of the manifest."""

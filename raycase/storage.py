@@ -138,11 +138,19 @@ class Place:
             found = self.fs.ls(self.path, detail=True)
             yield from ((posixpath.basename(e["name"]), e["size"]) for e in found if e["type"] == "file")
 
+    def half_written(self) -> Iterator[Place]:
+        """What writers that were killed in the middle of a `put` left in a local folder; object stores keep no such."""
+        if self.is_local and os.path.isdir(self.path):
+            yield from (self / name for name in os.listdir(self.path) if _TEMPORARY.fullmatch(name))
+
     def remove(self) -> None:
         """Remove the file or the folder with all that is in it; nothing where it is not there."""
         self.fs.invalidate_cache(self.path)
         if self.fs.exists(self.path):
             self.fs.rm(self.path, recursive=True)
+
+
+_TEMPORARY = re.compile(r"\..+\.[0-9a-f]{32}")  # as `put` names them
 
 
 def place(uri: str) -> Place:

@@ -97,6 +97,16 @@ def test_importing_raycase_takes_neither_torch_nor_ray():
     assert not done.stderr
 
 
+@pytest.mark.parametrize("module", ["units", "handover", "watch"])
+def test_workers_import_what_they_need_alone(module):
+    """A process that writes need not wait for torch; whatever a task or its context names, its worker imports."""
+    script = (
+        f"import sys, raycase.{module}; print(sorted({{'torch', 'transformers', 'scipy', 's3fs'}} & set(sys.modules)))"
+    )
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "[]"
+
+
 @pytest.mark.parametrize("module", TREES)
 def test_nothing_is_unpickled_and_no_remote_code_runs(module):
     names = {name.split(".")[0] for name in imports(TREES[module])}

@@ -1,16 +1,20 @@
-"""The driver or an actor is killed (SIGKILL) in the middle; nothing is lost and nothing is done twice."""
+"""The driver or an actor is killed, or the job stopped, in the middle; nothing is lost and nothing is done twice."""
 
+import contextlib
 import os
+import shlex
 import signal
 import subprocess
 import sys
 import time
 from dataclasses import replace
+from pathlib import Path
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from conftest import ROOT, read_output, sentences
+from ray.job_submission import JobStatus, JobSubmissionClient
 
 from raycase.embed import embed
 from raycase.output import output_at, verify
@@ -31,13 +35,17 @@ def wait_for(what, seconds=90):
         time.sleep(0.02)
 
 
+def flags(job):
+    """The job's flags, as `long_job` has them."""
+    said = ["--input", job.input, "--output", job.output, "--conditions", *job.conditions, "--model", job.model]
+    said += ["--prompt", "concat-sc", "--pooling", "mean", "--compute", "float32", "--dtype", "float32"]
+    return [*said, "--unit-rows", "50", "--actors", "1:1"]
+
+
 def driver(job, cluster):
     """The job as a process of its own on the run's Ray."""
-    flags = ["--input", job.input, "--output", job.output, "--conditions", *job.conditions, "--model", job.model]
-    flags += ["--prompt", "concat-sc", "--pooling", "mean", "--compute", "float32", "--dtype", "float32"]
-    flags += ["--unit-rows", "50", "--actors", "1:1"]
     environment = os.environ | {"RAY_ADDRESS": cluster.address_info["gcs_address"]}
-    return subprocess.Popen([sys.executable, str(ROOT / "jobs" / "embed.py"), *flags], env=environment)
+    return subprocess.Popen([sys.executable, str(ROOT / "jobs" / "embed.py"), *flags(job)], env=environment)
 
 
 def test_a_killed_driver_is_started_again(long_job, cluster):
@@ -75,3 +83,40 @@ def test_a_killed_actor_is_replaced(long_job, monkeypatch):
     assert len(set(pids)) == 2, "wanted a second actor after the kill"
     assert (result["rows_out"], result["units_done"]) == (3000, 60)
     verify(long_job.output)
+
+
+def test_ray_job_stop_drops_what_is_in_hand_and_says_how_to_go_on(long_job, cluster):
+    folder = output_at(long_job.output).embeddings
+    client = JobSubmissionClient(f"http://{cluster.dashboard_url}")
+    command = shlex.join(["python", "jobs/embed.py", *flags(long_job)])
+    job = client.submit_job(entrypoint=command, runtime_env={"working_dir": str(ROOT)})
+    wait_for(lambda: len(folder.list()) >= 5)
+    drivers = drivers_of(long_job)
+    assert drivers
+    began = time.monotonic()
+    client.stop_job(job)
+    wait_for(lambda: not drivers_of(long_job))
+    assert time.monotonic() - began < 2.5, "wanted the driver gone in 2 s, before it is killed after 3"
+    wait_for(lambda: client.get_job_status(job) == JobStatus.STOPPED)
+    said = client.get_job_logs(job).splitlines()
+    assert said[-1] == (
+        f"error: stopped; to go on where it was (a sweep: with --resume): ray job submit --working-dir . -- {command}"
+    )
+    assert not any("Traceback" in line for line in said)
+    before = set(folder.list())
+    assert 5 <= len(before) < 60 and not output_at(long_job.output).manifest.exists()
+    result = embed(long_job)
+    assert before < set(folder.list()) and result["units_done"] == 60 - len(before)
+    assert not [name for name in os.listdir(folder.path) if name.startswith(".")], "wanted no half-written file left"
+    verify(long_job.output)
+
+
+def drivers_of(job):
+    """Processes that run this very job."""
+    found = []
+    for process in Path("/proc").glob("[0-9]*"):
+        with contextlib.suppress(OSError):
+            words = (process / "cmdline").read_text().split("\0")
+            if job.output in words and words[1].endswith("embed.py"):
+                found.append(process.name)
+    return found
