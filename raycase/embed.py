@@ -38,7 +38,7 @@ from raycase.units import EncodeUnits, read_units, write_units
 from raycase.watch import Watch
 
 PASSES = 3  # over what the listing still lacks after all tasks are done
-HANDED_UNITS, HANDED_AN_ACTOR = 1000, 16  # units handed to Ray and not yet written, at most: in all, or an actor
+HANDED_UNITS, HANDED_AN_ACTOR = 64, 16  # units handed to Ray and not yet written, at most: in all, or an actor
 READERS_AN_ACTOR, WRITERS_AN_ACTOR = 4, 2  # else Ray starts a process for each that fits a node's CPUs, all at once
 HEARTBEAT = 60.0  # seconds without a finished unit after which the job says what it waits for
 
