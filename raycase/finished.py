@@ -99,6 +99,15 @@ class Units:
         if start < end:
             yield start, end
 
+    def covered(self, file: int, edges: np.ndarray) -> np.ndarray:
+        """How many rows of a file before each edge the units cover."""
+        first, last = self._slices.get(file, (0, 0))
+        start, end = self.start[first:last], self.end[first:last]
+        before = np.searchsorted(start, edges, side="left")  # units that begin before the edge
+        rows = np.concatenate([[0], np.cumsum(end - start)])[before]
+        ends = np.concatenate([[0], end])[before]
+        return rows - np.maximum(0, ends - edges)
+
     def last_row(self, file: int) -> int:
         """Where the last unit of a file ends; 0 where it has none."""
         first, last = self._slices.get(file, (0, 0))

@@ -43,9 +43,14 @@ class Spans:
     whole: dict[int, str] = field(default_factory=dict)  # files that are here to their ends, and what they were then
 
     def add(self, span: Span) -> None:
-        self.numbers.extend(getattr(span, name) for name in NUMBERS)
+        self.numbers.extend((span.file, span.start, span.rows, span.at, span.length, span.bytes))
         if span.header:
             self.headers[span.file] = span.header
+
+    def extend(self, spans: Spans) -> None:
+        """Add those of a later file."""
+        self.numbers.extend(spans.numbers)
+        self.headers.update(spans.headers)
 
     def __len__(self) -> int:
         return len(self.numbers) // len(NUMBERS)
@@ -57,18 +62,25 @@ class Spans:
     def __iter__(self) -> Iterator[Span]:
         return (self[i] for i in range(len(self)))
 
-    def of(self, file: int) -> list[Span]:
+    def of(self, file: int) -> Spans:
         """The spans of a file."""
-        first, last = np.searchsorted(self._table[:, 0], [file, file + 1]).tolist()
-        return [self[i] for i in range(first, last)]
+        first, last = (len(NUMBERS) * i for i in np.searchsorted(self.table[:, 0], [file, file + 1]).tolist())
+        headers = {file: self.headers[file]} if file in self.headers else {}
+        return Spans(numbers=self.numbers[first:last], headers=headers)
 
     @property
-    def _table(self) -> np.ndarray:
+    def rows(self) -> int:
+        """Of all spans."""
+        return int(self.table[:, NUMBERS.index("rows")].sum())
+
+    @property
+    def table(self) -> np.ndarray:
+        """(N, 6) int64, the columns `NUMBERS`."""
         return np.frombuffer(self.numbers, dtype=np.int64).reshape(-1, len(NUMBERS))
 
     def save(self, output: Output, unit_rows: int) -> None:
         """Put them beside the units that are cut from them."""
-        columns = {name: np.ascontiguousarray(column) for name, column in zip(NUMBERS, self._table.T, strict=True)}
+        columns = {name: np.ascontiguousarray(column) for name, column in zip(NUMBERS, self.table.T, strict=True)}
         told = {"unit_rows": unit_rows, "headers": list(self.headers.items()), "whole": list(self.whole.items())}
         output.spans.put(parquet_bytes(pa.table(columns).replace_schema_metadata({KEY: json.dumps(told)})))
 
@@ -98,9 +110,9 @@ class Plan:
 
     def pieces(self) -> Iterator[Piece]:
         """What the listing lacks, in the order of the input."""
-        for span in self.spans:
-            if wanted := self.wanted(span):
-                yield span, wanted
+        for i in np.flatnonzero(self.left):
+            span = self.spans[int(i)]
+            yield span, self.wanted(span)
 
     def wanted(self, span: Span) -> list[tuple[int, int]]:
         """The row intervals of a span that are left to do, each a unit."""
@@ -109,14 +121,32 @@ class Plan:
         return [gap for a, b in units for gap in self.done.gaps(span.file, a, b)]
 
     @cached_property
+    def left(self) -> np.ndarray:
+        """Of each span, (N,): how many rows within the limit no finished unit covers."""
+        file, start, rows = self.spans.table[:, :3].T
+        end = np.minimum(start + rows, np.asarray(self.rows, dtype=np.int64)[file])
+        left = np.maximum(0, end - start)
+        edges = np.searchsorted(file, [*self.done.files, len(self.rows)])
+        for index, first in zip(self.done.files, edges.tolist(), strict=False):
+            last = first + int(np.searchsorted(file[first:], index, side="right"))
+            some = slice(first, last)
+            left[some] -= self.done.covered(index, np.maximum(start, end)[some])
+            left[some] += self.done.covered(index, start[some])
+        return np.maximum(0, left)
+
+    @property
     def missing(self) -> int:
         """Rows that no finished unit covers."""
-        return self.done.missing(self.rows)
+        return int(self.left.sum())
 
     @cached_property
     def units(self) -> int:
-        """Units that are left to do."""
-        return sum(len(wanted) for _, wanted in self.pieces())
+        """Units that are left to do; spans of which nothing is done need no closer look."""
+        rows = self.spans.table[:, NUMBERS.index("rows")]
+        whole = self.left == rows
+        units = int(np.maximum(1, np.round(rows[whole] / self.unit_rows)).sum())
+        begun = np.flatnonzero(~whole & (self.left > 0)).tolist()
+        return units + sum(len(self.wanted(self.spans[i])) for i in begun)
 
     def after(self, done: Units) -> Plan:
         """What is left when these are finished."""
@@ -148,13 +178,13 @@ def make_plan(request: Request, files: Sequence[InputFile], done: Units) -> Plan
     spans = Spans()
     rows: list[int] = []
 
-    def look(entry: tuple[int, InputFile]) -> tuple[list[Span], bool]:
+    def look(entry: tuple[int, InputFile]) -> tuple[Spans, bool]:
         """The spans of a file, and whether these are all."""
         if known.whole.get(entry[0]) == _identity(entry[1]):
             return known.of(entry[0]), True
-        found: list[Span] = []
+        found = Spans()
         for span in plan_file(*entry, request.columns, unit_rows=request.unit_rows, span_bytes=span_bytes):
-            found.append(span)
+            found.add(span)
             if span.start + span.rows >= left:  # the limit ends here
                 return found, False
         return found, True
@@ -164,10 +194,9 @@ def make_plan(request: Request, files: Sequence[InputFile], done: Units) -> Plan
         ahead = 8  # little is read in vain where the limit is small
         while left > 0 and (some := list(islice(entries, ahead))):
             for (index, file), (found, whole) in zip(some, pool.map(look, some), strict=True):
-                rows.append(int(min(left, sum(span.rows for span in found))))
+                rows.append(int(min(left, found.rows)))
                 left -= rows[-1]
-                for span in found:
-                    spans.add(span)
+                spans.extend(found)
                 if whole:
                     spans.whole[index] = _identity(file)
             ahead = min(FILES_AT_ONCE, 2 * ahead)

@@ -6,6 +6,7 @@ Everything here works on any fsspec file system; paths are URIs (`s3://bucket/ou
 from __future__ import annotations
 
 import hashlib
+import html
 import json
 import os
 import posixpath
@@ -15,6 +16,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+from urllib.parse import unquote_plus
 
 import fsspec
 from botocore.exceptions import BotoCoreError, ClientError
@@ -128,8 +130,8 @@ class Place:
             bucket, key, _ = self.fs.split_path(self.path)
             asked = {"Bucket": bucket, "Prefix": f"{key}/" if key else "", "Delimiter": "/"}
             while True:
-                page = self.fs.call_s3("list_objects_v2", **asked)
-                yield from ((posixpath.basename(o["Key"]), o["Size"]) for o in page.get("Contents", ()))
+                page = self._page(asked)
+                yield from ((posixpath.basename(key), size) for key, size in page[_ENTRIES])
                 if not page.get("IsTruncated"):
                     return
                 asked["ContinuationToken"] = page["NextContinuationToken"]
@@ -137,6 +139,15 @@ class Place:
             self.fs.invalidate_cache(self.path)
             found = self.fs.ls(self.path, detail=True)
             yield from ((posixpath.basename(e["name"]), e["size"]) for e in found if e["type"] == "file")
+
+    def _page(self, asked: dict[str, str]) -> dict[str, Any]:
+        """One page of a listing on S3, with its entries taken out of it."""
+        events = self.fs.s3.meta.events
+        events.register("before-parse.s3.ListObjectsV2", _take_entries)
+        try:
+            return dict(self.fs.call_s3("list_objects_v2", **asked))
+        finally:
+            events.unregister("before-parse.s3.ListObjectsV2", _take_entries)
 
     def half_written(self) -> Iterator[Place]:
         """What writers that were killed in the middle of a `put` left in a local folder; object stores keep no such."""
@@ -148,6 +159,23 @@ class Place:
         self.fs.invalidate_cache(self.path)
         if self.fs.exists(self.path):
             self.fs.rm(self.path, recursive=True)
+
+
+_ENTRIES = "raycase.entries"
+_ENTRY = re.compile(rb"<Contents>(.*?)</Contents>", re.DOTALL)
+_KEY, _SIZE = re.compile(rb"<Key>(.*?)</Key>", re.DOTALL), re.compile(rb"<Size>(\d+)</Size>")
+
+
+def _take_entries(response_dict: dict[str, Any], customized_response_dict: dict[str, Any], **_: Any) -> None:
+    """Take keys and sizes out of a page of a listing before botocore parses it, which takes 170 ms a page."""
+    body: bytes = response_dict["body"]
+    if response_dict["status_code"] == 200:
+        found = [(_KEY.search(entry), _SIZE.search(entry)) for entry in _ENTRY.findall(body)]
+        decode = unquote_plus if b"<EncodingType>url<" in body else str
+        customized_response_dict[_ENTRIES] = [
+            (decode(html.unescape(key[1].decode())), int(size[1])) for key, size in found if key and size
+        ]
+        response_dict["body"] = _ENTRY.sub(b"", body)
 
 
 _TEMPORARY = re.compile(r"\..+\.[0-9a-f]{32}")  # as `put` names them

@@ -1,7 +1,9 @@
 """What is left to do, and what of it is remembered from run to run."""
 
 from dataclasses import replace
+from itertools import pairwise
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
@@ -9,8 +11,10 @@ from conftest import sentences
 
 from raycase import plan as plan_module
 from raycase import reading
+from raycase.finished import UnitFile, finished
 from raycase.output import find_job, write_job
-from raycase.plan import TASK_UNITS, make_plan
+from raycase.plan import TASK_UNITS, Plan, Spans, make_plan
+from raycase.reading import Span
 from raycase.request import check
 
 
@@ -102,3 +106,26 @@ def test_tasks_hold_all_that_is_left_and_few_units_each(corpus, tmp_path):
     assert [piece for task in tasks for piece in task] == list(plan.pieces())
     sizes = [sum(len(wanted) for _, wanted in task) for task in tasks]
     assert sum(sizes) == plan.units == 112 and max(sizes) <= TASK_UNITS + 6, "wanted no more than a span beyond"
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_what_is_left_is_what_a_set_of_rows_says(seed):
+    random = np.random.default_rng(seed)
+    spans, rows = Spans(), [int(n) for n in random.integers(1, 200, 4)]
+    for file, count in enumerate(rows):
+        edges = sorted({0, count, *random.integers(0, count + 1, 3).tolist()})
+        for start, end in pairwise(edges):
+            spans.add(Span(file=file, start=start, rows=end - start, at=start, length=1, bytes=1))
+    names = [
+        UnitFile(int(f), int(a), int(n), 0).name("0" * 8)
+        for f, a, n in zip(*(random.integers(low, high, 12) for low, high in ((0, 5), (0, 150), (1, 40))), strict=True)
+    ]
+    done, _ = finished(set(names), "0" * 8)
+    limits = [n if random.random() < 0.5 else int(random.integers(0, n + 1)) for n in rows]
+    plan = Plan(spans=spans, done=done, unit_rows=17, rows=limits, learned=False)
+    covered = {(u.file, row) for u in done for row in range(u.start, u.end)}
+    wanted = {(f, row) for f, n in enumerate(limits) for row in range(n)} - covered
+    pieces = list(plan.pieces())
+    assert [(s.file, row) for s, gaps in pieces for a, b in gaps for row in range(a, b)] == sorted(wanted)
+    assert (plan.missing, plan.units) == (len(wanted), sum(len(gaps) for _, gaps in pieces))
+    assert plan.missing == done.missing(limits)

@@ -17,6 +17,7 @@ from s3fs import S3FileSystem
 
 from raycase import embed as embed_module
 from raycase.embed import embed
+from raycase.inputs import find_input
 from raycase.output import output_at, verify
 from raycase.schema import RequestError, WorkError
 from raycase.storage import S3_OPTIONS, place
@@ -177,5 +178,11 @@ def test_the_bucket_is_listed_in_pages(s3_server):
     client = boto3.client("s3")
     for i in range(1100):
         client.put_object(Bucket="corpus", Key=f"pages/{i:05d}.parquet", Body=b"x")
+    odd = ["a+b.parquet", "a b.parquet", "ä&<x>.parquet", "50%25.parquet"]
+    for name in odd:
+        client.put_object(Bucket="corpus", Key=f"pages/{name}", Body=b"xyz")
     client.put_object(Bucket="corpus", Key="pages/deeper/a.parquet", Body=b"x")
-    assert place("s3://corpus/pages").list() == {f"{i:05d}.parquet": 1 for i in range(1100)}
+    wanted = {f"{i:05d}.parquet": 1 for i in range(1100)} | dict.fromkeys(odd, 3)
+    assert place("s3://corpus/pages").list() == wanted
+    assert len(find_input("s3://corpus/pages/")) == 1105, "wanted the file system's own listing left alone"
+    assert place("s3://corpus/nothing").list() == {}
