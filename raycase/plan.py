@@ -10,7 +10,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from itertools import islice
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 
 import numpy as np
 import pyarrow as pa
@@ -31,6 +31,7 @@ SPANS, TASK_BYTES = 2000, 16 * 2**20  # a text is cut into about so many spans a
 TASK_UNITS = 16  # of small spans
 READERS, FILES_AT_ONCE = 32, 256  # threads that find out how files are cut, and how far they look ahead
 KEY = b"raycase"
+SIDES: tuple[Literal["left"], Literal["right"]] = ("left", "right")
 NUMBERS = ("file", "start", "rows", "at", "length", "bytes")
 
 
@@ -123,13 +124,12 @@ class Plan:
     @cached_property
     def left(self) -> np.ndarray:
         """Of each span, (N,): how many rows within the limit no finished unit covers."""
-        file, start, rows = self.spans.table[:, :3].T
+        file, start, rows = np.ascontiguousarray(self.spans.table[:, :3].T)
         end = np.minimum(start + rows, np.asarray(self.rows, dtype=np.int64)[file])
         left = np.maximum(0, end - start)
-        edges = np.searchsorted(file, [*self.done.files, len(self.rows)])
-        for index, first in zip(self.done.files, edges.tolist(), strict=False):
-            last = first + int(np.searchsorted(file[first:], index, side="right"))
-            some = slice(first, last)
+        begun = self.done.files
+        for index, *edges in zip(begun, *(np.searchsorted(file, begun, side).tolist() for side in SIDES), strict=True):
+            some = slice(*edges)
             left[some] -= self.done.covered(index, np.maximum(start, end)[some])
             left[some] += self.done.covered(index, start[some])
         return np.maximum(0, left)
