@@ -44,7 +44,7 @@ def parse(config: type[Config], arguments: list[str]) -> Config:
         raise RequestError(" ".join(words)) from None
 
 
-STOP_SECONDS = 1.5  # `ray job stop` kills 3 s after its signal
+STOP_SECONDS = 1.0  # `ray job stop` kills 3 s after its signal
 
 
 def main(config: type[Config], work: Callable[[Config], dict[str, Any]]) -> None:
@@ -52,25 +52,28 @@ def main(config: type[Config], work: Callable[[Config], dict[str, Any]]) -> None
 
     SIGINT (Ctrl-C) and SIGTERM (`ray job stop`) drop the units in flight and say how to go on.
     """
-    signal.signal(signal.SIGTERM, _stop)
+    before = {number: signal.signal(number, _stop) for number in (signal.SIGINT, signal.SIGTERM)}
     try:
         result = work(parse(config, sys.argv[1:]))
     except RequestError as error:
         _fail(error, 2)
-    except KeyboardInterrupt as error:
-        status = error.args[0] if error.args else 128 + signal.SIGINT
-        _fail(f"stopped; to go on where it was (a sweep: with --resume): {_command()}", status)
+    except KeyboardInterrupt as stopped:
+        sys.exit(stopped.args[0] if stopped.args else 128 + signal.SIGINT)
     except WorkError as error:
         if hasattr(error, "result"):  # the output is there, and its counts are worth knowing
             print(json.dumps(error.result), flush=True)
         _fail(error, 1)
     except STORE_ERRORS as error:
         _fail(f"{type(error).__name__}: {error}; the same command goes on where it was", 1)
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
     print(json.dumps(result), flush=True)
 
 
 def _stop(number: int, frame: Any) -> NoReturn:
-    """End as after Ctrl-C; and for good where Ray takes its time to let go."""
+    """Say how to go on, and end; for good where threads or Ray take their time."""
+    print(f"error: stopped; to go on where it was (a sweep: with --resume): {_command()}", file=sys.stderr, flush=True)
     watchdog = threading.Timer(STOP_SECONDS, os._exit, [128 + number])
     watchdog.daemon = True
     watchdog.start()
@@ -78,9 +81,9 @@ def _stop(number: int, frame: Any) -> NoReturn:
 
 
 def _command() -> str:
-    """This command, as it would be given again."""
+    """This command, as it would be given again to go on; with --overwrite it would begin anew."""
     submit = "ray job submit --working-dir . -- " if "RAY_JOB_CONFIG_JSON_ENV_VAR" in os.environ else ""
-    return submit + shlex.join(["python", *sys.argv])
+    return submit + shlex.join(["python", *(word for word in sys.argv if word != "--overwrite")])
 
 
 def _fail(error: Exception | str, status: int) -> NoReturn:

@@ -8,6 +8,7 @@ import shutil
 import sys
 import time
 from collections.abc import Callable, Iterable, Iterator
+from contextlib import suppress
 from datetime import UTC, datetime
 from functools import partial
 from importlib.metadata import version
@@ -77,6 +78,7 @@ def embed(job: EmbedJob, *, model: SystemConfig | None = None, execute: Execute 
     for _ in range(PASSES):
         if plan.missing and execute:
             output.manifest.remove()  # it speaks of less than what will be there
+            lines.forget_all_but(units)
             for stats in execute(request, opened, plan):
                 lines.add(run.add(stats))
         units, strays = finished_units(output, opened.print8)
@@ -102,7 +104,7 @@ def _check_space(request: Request, plan: Plan) -> None:
     """Whether the disk holds the vectors that are still to come, where it is known how many."""
     pairs = plan.missing * len(request.conditions or "a")
     wanted = pairs * request.dim * np.dtype(request.job.dtype).itemsize
-    if request.output.root.is_local:
+    if request.output.root.is_local and not request.job.overwrite:
         free = shutil.disk_usage(request.output.root.path).free
         if wanted > free:
             raise RequestError(
@@ -187,7 +189,8 @@ def on_ray(request: Request, opened: Job, plan: Plan, *, pool: Pool) -> Iterator
     except RayError as error:
         raise cause(error) from error
     finally:
-        ray.kill(pace)
+        with suppress(Exception):  # the cluster may be gone
+            ray.kill(pace)
 
 
 def heard(stream: Iterable[Item], seconds: float = HEARTBEAT) -> Iterator[Item | None]:

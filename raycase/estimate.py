@@ -65,7 +65,7 @@ def _scaled(request: Request, plan: Plan, files: list[InputFile]) -> dict[str, A
 
 def _sample(request: Request, plan: Plan, files: list[InputFile]) -> tuple[pa.Table, int]:
     """The good rows at the beginning of spans from all over the input, and how many rows were read for them."""
-    left = [i for i, span in enumerate(plan.spans) if plan.wanted(span)]
+    left = np.flatnonzero(plan.left).tolist()
     places = np.unique(np.linspace(0, len(left) - 1, SAMPLED_SPANS).astype(int))
     tables: list[pa.Table] = []
     sampled = 0

@@ -30,15 +30,17 @@ def remote_identity(uri: str) -> str:
     return f"listing:{fingerprint(sorted(_files(uri).items()))}"
 
 
-def fetch(uri: str, *, large: bool) -> Path:
+def fetch(uri: str, *, large: bool, named: str = "") -> Path:
     """A local copy of the folder at a URI, with its large files or without; the processes of a machine share it.
+
+    Of the large files the one that is `named` comes in any case.
 
     It is kept in RAYCASE_CACHE (~/.cache/raycase) under a name that the listing decides, so that another model at the
     same URI is another copy. Raises RequestError where there is none, or it cannot be read.
     """
     files = _files(uri)
     folder = _cache() / fingerprint([uri, sorted(files.items())])[:16]
-    wanted = [name for name, (size, _) in files.items() if large or size <= LARGE]
+    wanted = [name for name, (size, _) in files.items() if large or size <= LARGE or name == named]
     if all((folder / name).exists() for name in wanted):
         return folder
     folder.mkdir(parents=True, exist_ok=True)

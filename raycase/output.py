@@ -55,7 +55,7 @@ class Output:
     @property
     def lines(self) -> Place:
         """Lines of the manifest while a run goes on, so that a resume need not read the units for their checksums."""
-        return self.root / "lines"
+        return self.root / "manifest_lines"
 
     @property
     def manifest(self) -> Place:
@@ -286,25 +286,48 @@ class Lines:
     def __init__(self, output: Output) -> None:
         self.output = output
         self.new: list[UnitLine] = []
-        self.saved = time.monotonic()
+        self.saved, self.saved_as = time.monotonic(), ""
 
     def add(self, line: UnitLine) -> None:
         """Keep a line, and put those since the last time when they are many, or it is long ago."""
         self.new.append(line)
         if len(self.new) >= LINES_AT_ONCE or time.monotonic() - self.saved > LINES_SECONDS:
-            name = f"{time.time_ns():020d}-{uuid.uuid4().hex[:8]}.parquet"
-            (self.output.lines / name).put(parquet_bytes(_lines_table(self.new)))
+            self._put(_lines_table(self.new))
             self.new, self.saved = [], time.monotonic()
+
+    def _put(self, lines: pa.Table) -> None:
+        self.saved_as = f"{time.time_ns():020d}-{uuid.uuid4().hex[:8]}.parquet"  # in the order of time
+        (self.output.lines / self.saved_as).put(parquet_bytes(lines))
+
+    def forget_all_but(self, units: Units) -> None:
+        """Of what earlier runs knew, keep the lines of these units alone: others will be made again, perhaps otherwise.
+
+        The manifest's lines go to `manifest_lines/`, for the manifest is not finished any more.
+        """
+        known = self._known()
+        names = pa.array(units.names, pa.string())
+        kept = known.filter(pc.is_in(known["name"], names)) if len(known) else known
+        if len(kept):
+            self._put(kept)
+        newest = self.saved_as if len(kept) else None
+        for name in self.output.lines.list():
+            if name != newest:
+                (self.output.lines / name).remove()
+        self.output.manifest_files.remove()
+
+    def _known(self) -> pa.Table:
+        """All lines that are put somewhere; the first of a name is the newest."""
+        places = [self.output.manifest_files] if self.output.manifest_files.exists() else []
+        places += [self.output.lines / name for name in sorted(self.output.lines.list())]
+        tables = [pq.read_table(io.BytesIO(place.read()), schema=LINES_SCHEMA) for place in places]
+        return pa.concat_tables([LINES_SCHEMA.empty_table(), *tables[::-1]])
 
     def of(self, units: Units) -> pa.Table:
         """The lines of these units in their order, one each; what was put nowhere is read from the units themselves.
 
         A million take 300 MB.
         """
-        places = [self.output.manifest_files] if self.output.manifest_files.exists() else []
-        places += [self.output.lines / name for name in sorted(self.output.lines.list())]
-        tables = [pq.read_table(io.BytesIO(place.read()), schema=LINES_SCHEMA) for place in places]
-        known = pa.concat_tables([_lines_table(self.new), *tables[::-1]])  # the first of a name is the newest
+        known = pa.concat_tables([_lines_table(self.new), self._known()])
         names = pa.array(units.names, pa.string())
         found = pc.index_in(names, known["name"])
         lacking = iter(names.filter(found.is_null()).to_pylist())

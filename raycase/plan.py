@@ -90,8 +90,11 @@ class Spans:
         """What `save` put for units of this size; else none."""
         if not output.spans.exists():
             return Spans()
-        table = pq.read_table(io.BytesIO(output.spans.read()))
-        told = json.loads(table.schema.metadata[KEY])
+        try:
+            table = pq.read_table(io.BytesIO(output.spans.read()))
+            told = json.loads(table.schema.metadata[KEY])
+        except (pa.ArrowException, TypeError, KeyError):  # another file of this name: it is put anew
+            return Spans()
         if told["unit_rows"] != unit_rows:
             return Spans()
         numbers = np.stack([table[name].to_numpy() for name in NUMBERS], axis=1)

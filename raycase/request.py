@@ -150,7 +150,9 @@ def check(job: EmbedJob, model: SystemConfig | None = None) -> Request:
     listed = tuple(read_conditions(conditions)) if conditions else None
     folder = output_at(output)
     own = tuple(part.uri for part in folder.parts)
-    files = [f for f in find_input(asked) if not f.uri.startswith(own)]
+    files = [f for f in find_input(asked) if f.uri not in own and not f.uri.startswith(tuple(f"{o}/" for o in own))]
+    if not files:
+        raise RequestError(f"--input: wanted rows to embed at {asked}, found the output of a job alone")
     columns = find_columns(
         _first_file(files, None if job.overwrite else folder),
         text=job.text_column,

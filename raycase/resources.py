@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import os
 from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -95,7 +94,7 @@ def make_pool(job: EmbedJob, units: int, cluster: Capacity) -> Pool:
     share = min(used) / math.ceil(most / len(used))  # of the smallest node
     if gpus:
         return Pool(least=least, most=most, cpus=min(1.0, math.floor(100 * share) / 100), gpus=gpus, threads=None)
-    threads = max(1, min(round(share), os.cpu_count() or 1))
+    threads = max(1, round(share))
     return Pool(least=least, most=most, cpus=max(cpus, math.floor(100 * share) / 100), gpus=0, threads=threads)
 
 
@@ -122,6 +121,8 @@ def _offered() -> list[Node] | None:
     Ray has no call for this outside of managed services; on the head, its autoscaler ("monitor") runs beside the
     driver, and its configuration is a file.
     """
+    if ray._private.worker._global_node is not None and ray._private.worker._global_node.head:
+        return []  # this process started it
     managed = ray._private.state.state.get_cluster_config()
     if managed and managed.node_group_configs:
         groups = [(dict(g.resources), g.max_count) for g in managed.node_group_configs]
@@ -139,10 +140,13 @@ def _offered() -> list[Node] | None:
 
 
 def _left(types: list[tuple[Node, int]], most: int) -> list[Node]:
-    """Of node types (resources, how many at most), at most so many together, those that are not there yet."""
+    """Of node types (resources, how many at most), at most so many together, those that are not there yet.
+
+    Those with GPUs first: where not all can be had, it is for the job's actors that nodes come.
+    """
     workers = [n for n in nodes() if "node:__internal_head__" not in n]
     left: list[Node] = []
-    for resources, count in types:
+    for resources, count in sorted(types, key=lambda kind: -kind[0].get("GPU", 0)):
         there = sum(all(n.get(k, 0) == resources.get(k, 0) for k in ("CPU", "GPU")) for n in workers)
         left += [resources] * (min(count, MOST_OFFERED) - there)
     return left[: max(0, most - len(workers))]
@@ -152,7 +156,7 @@ def _monitor(port: str) -> list[str] | None:
     """The command line of the autoscaler of the cluster whose control store has this port, if it runs here."""
     for file in Path("/proc").glob("[0-9]*/cmdline"):
         try:
-            command = file.read_text().split("\0")
+            command = file.read_text(errors="replace").split("\0")
         except OSError:  # it has ended, or is another user's
             continue
         script = any(a.endswith("monitor.py") and "autoscaler" in a for a in command)

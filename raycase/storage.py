@@ -29,6 +29,7 @@ STORE_ERRORS = (OSError, BotoCoreError, ClientError)  # s3fs makes most of botoc
 PACKAGE = "package:raycase/"  # files that ship with raycase, wherever it is installed
 # A cached listing would hide what other processes wrote. s3fs itself retries SlowDown only; botocore's standard mode
 # retries 5xx, throttling, timeouts and broken connections with backoff, for about a minute.
+PAGE = 1000  # names in a page of a listing, the most that S3 gives
 S3_TIMEOUT = float(os.environ.get("RAYCASE_S3_TIMEOUT", "30"))  # seconds without an answer
 S3_OPTIONS: dict[str, Any] = {
     "use_listings_cache": False,
@@ -128,7 +129,8 @@ class Place:
                 yield from ((e.name, e.stat().st_size) for e in found if e.is_file())
         elif self.is_s3:
             bucket, key, _ = self.fs.split_path(self.path)
-            asked = {"Bucket": bucket, "Prefix": f"{key}/" if key else "", "Delimiter": "/"}
+            asked: dict[str, Any] = {"Bucket": bucket, "Prefix": f"{key}/" if key else "", "Delimiter": "/"}
+            asked["MaxKeys"] = PAGE
             while True:
                 page = self._page(asked)
                 yield from ((posixpath.basename(key), size) for key, size in page[_ENTRIES])
@@ -140,7 +142,7 @@ class Place:
             found = self.fs.ls(self.path, detail=True)
             yield from ((posixpath.basename(e["name"]), e["size"]) for e in found if e["type"] == "file")
 
-    def _page(self, asked: dict[str, str]) -> dict[str, Any]:
+    def _page(self, asked: dict[str, Any]) -> dict[str, Any]:
         """One page of a listing on S3, with its entries taken out of it."""
         events = self.fs.s3.meta.events
         events.register("before-parse.s3.ListObjectsV2", _take_entries)
@@ -172,9 +174,8 @@ def _take_entries(response_dict: dict[str, Any], customized_response_dict: dict[
     if response_dict["status_code"] == 200:
         found = [(_KEY.search(entry), _SIZE.search(entry)) for entry in _ENTRY.findall(body)]
         decode = unquote_plus if b"<EncodingType>url<" in body else str
-        customized_response_dict[_ENTRIES] = [
-            (decode(html.unescape(key[1].decode())), int(size[1])) for key, size in found if key and size
-        ]
+        entries = [(decode(html.unescape(key[1].decode())), int(size[1])) for key, size in found if key and size]
+        customized_response_dict.setdefault(_ENTRIES, entries)  # where two threads list at once, this runs twice
         response_dict["body"] = _ENTRY.sub(b"", body)
 
 

@@ -110,7 +110,7 @@ class EncodeUnits:
 
         _keep_freed_memory()
         if threads is not None:
-            torch.set_num_threads(threads)
+            torch.set_num_threads(min(threads, os.cpu_count() or 1))  # a node may say that it has more
         found = config.describe()["weights"]
         if found != weights:
             raise WorkError(f"wanted the weights {weights} as on the driver, found {found} on this node")

@@ -61,14 +61,17 @@ class Run:
         if kind == "machine":
             machine = self.machines.pop(chance.randrange(len(self.machines)))
             machine.kill()
+            began = self.began()
             self.machines.append(self.head.add_node(cpus=2))
         elif kind == "actor":
             chance.choice(wait_for(self.actors)).kill()
+            began = self.began()
         else:
             self.driver.kill()
             self.driver.wait()
+            began = self.began()
             self.start()
-        return self.began() - written
+        return began - written
 
 
 @pytest.mark.parametrize(

@@ -45,8 +45,7 @@ GPU_NODE = {"CPU": 2, "GPU": 1}
         ([{"CPU": 0}], None, {}, "an autoscaler that does not say what it offers"),
     ],
 )
-def test_actors_fit_the_cluster_or_are_refused(monkeypatch, nodes, offered, flags, wanted):
-    monkeypatch.setattr("os.cpu_count", lambda: 16)
+def test_actors_fit_the_cluster_or_are_refused(nodes, offered, flags, wanted):
     cluster = Capacity(nodes, offered)
     if isinstance(wanted, str):
         with pytest.raises(RequestError, match=wanted):
@@ -70,6 +69,7 @@ def test_what_is_there_already_is_not_offered_again(monkeypatch):
     types = [(GPU_NODE, 5), ({"CPU": 8}, 1), ({"CPU": 32}, 1)]
     assert _left(types, 100) == [GPU_NODE] * 3 + [{"CPU": 32}]
     assert _left(types, 5) == [GPU_NODE] * 2, "wanted the cluster's own limit kept"
+    assert _left(types[::-1], 5) == [GPU_NODE] * 2, "wanted GPUs first"
 
 
 def test_the_autoscaler_beside_the_driver_is_found(tmp_path):

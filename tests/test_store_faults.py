@@ -16,6 +16,7 @@ from s3_proxy import Proxy
 from s3fs import S3FileSystem
 
 from raycase import embed as embed_module
+from raycase import storage
 from raycase.embed import embed
 from raycase.inputs import find_input
 from raycase.output import output_at, verify
@@ -56,6 +57,7 @@ def equal(found, wanted):
     assert cosines(vectors(found), vectors(wanted)).min() > 0.9999
 
 
+@pytest.mark.cluster
 def test_one_request_in_twenty_fails_and_the_output_is_the_same(remote, through, s3_server):
     job, wanted = remote
     with Proxy(s3_server, failing=0.05, faults=FAULTS, seed=3) as proxy:
@@ -67,6 +69,7 @@ def test_one_request_in_twenty_fails_and_the_output_is_the_same(remote, through,
     verify(job.output)
 
 
+@pytest.mark.cluster
 def test_the_server_is_restarted_in_the_middle(remote, through, s3_server):
     from moto.server import ThreadedMotoServer
 
@@ -174,15 +177,16 @@ def test_a_full_disk_ends_the_job_in_one_line(job, tmp_path):
         subprocess.run(["umount", str(disk)], check=True)
 
 
-def test_the_bucket_is_listed_in_pages(s3_server):
+def test_the_bucket_is_listed_in_pages(s3_server, monkeypatch):
+    monkeypatch.setattr(storage, "PAGE", 7)
     client = boto3.client("s3")
-    for i in range(1100):
+    for i in range(30):
         client.put_object(Bucket="corpus", Key=f"pages/{i:05d}.parquet", Body=b"x")
     odd = ["a+b.parquet", "a b.parquet", "ä&<x>.parquet", "50%25.parquet"]
     for name in odd:
         client.put_object(Bucket="corpus", Key=f"pages/{name}", Body=b"xyz")
     client.put_object(Bucket="corpus", Key="pages/deeper/a.parquet", Body=b"x")
-    wanted = {f"{i:05d}.parquet": 1 for i in range(1100)} | dict.fromkeys(odd, 3)
+    wanted = {f"{i:05d}.parquet": 1 for i in range(30)} | dict.fromkeys(odd, 3)
     assert place("s3://corpus/pages").list() == wanted
-    assert len(find_input("s3://corpus/pages/")) == 1105, "wanted the file system's own listing left alone"
+    assert len(find_input("s3://corpus/pages/")) == 35, "wanted the file system's own listing left alone"
     assert place("s3://corpus/nothing").list() == {}

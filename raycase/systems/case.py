@@ -52,7 +52,7 @@ class CaseConfig:
         """The folder that training saved, fetched if it is on object storage."""
         if self.folder is None:
             return None
-        return fetch(self.folder, large=True) if is_remote(self.folder) else Path(self.folder)
+        return fetch(self.folder, large=False, named=WEIGHTS) if is_remote(self.folder) else Path(self.folder)
 
     @property
     def views_dim(self) -> int:
