@@ -19,7 +19,6 @@ def start_ray() -> None:
     """Join the cluster that there is (RAY_ADDRESS, or one running here), else start one on this machine."""
     if not ray.is_initialized():
         os.environ.setdefault("RAY_BACKEND_LOG_LEVEL", "fatal")  # the driver prints what its C++ side logs
-        os.environ["RAY_ENABLE_AUTO_CONNECT"] = "0"  # a thread that is late at the end would start another Ray
         os.environ.setdefault("RAY_IGNORE_UNHANDLED_ERRORS", "1")  # of Ray Data's own actors, lost with their node
         stop = signal.getsignal(signal.SIGTERM)
         ray.init(log_to_driver=False, logging_level=logging.ERROR, include_dashboard=False)
