@@ -3,6 +3,7 @@
 import re
 import shlex
 import tomllib
+import zipfile
 from pathlib import Path
 
 import pytest
@@ -10,6 +11,7 @@ import ray
 import yaml
 from conftest import ROOT
 from ray._private.authentication.authentication_token_setup import _get_default_token_path
+from ray._private.runtime_env.packaging import create_package
 from ray.autoscaler._private.aws import config as aws
 from ray.autoscaler._private.util import prepare_config, validate_config
 from ray.scripts.scripts import start
@@ -182,3 +184,16 @@ def test_pods_are_closed_and_have_a_role():
     assert ACCOUNT["metadata"]["annotations"]["eks.amazonaws.com/role-arn"].startswith("arn:aws:iam::")
     assert {pod["serviceAccountName"] for pod in PODS} == {ACCOUNT["metadata"]["name"]}
     assert not any("env" in container for pod in PODS for container in pod["containers"])
+
+
+# ------------------------------------------------------------------------------------------------------- submitting
+
+
+def test_what_is_submitted_is_the_code_and_no_more(tmp_path):
+    package = tmp_path / "package.zip"
+    create_package(str(ROOT), package, include_gitignore=True)
+    with zipfile.ZipFile(package) as files:
+        names = {name.split("/")[0] for name in files.namelist()}
+        assert {"jobs/embed.py", "raycase/embed.py", "raycase/sample/sentences.csv"} <= set(files.namelist())
+    assert not names & {".git", ".venv", "tests", "benchmarks", "results", "docs"}
+    assert package.stat().st_size < 2_000_000

@@ -22,7 +22,7 @@ from conftest import cosines, in_process, read_output, read_rejected, sentences,
 
 import raycase
 from raycase import units as units_module
-from raycase.cli import main
+from raycase.cli import _command, main
 from raycase.embed import TooManyRejectedError, embed
 from raycase.output import find_job, output_at, verify
 from raycase.plan import make_plan
@@ -376,6 +376,46 @@ def test_the_columns_types_are_those_the_job_began_with(job, tmp_path):
     assert embed_here(job)["rows_out"] == 2
     assert [r["reason"] for r in read_rejected(job.output)] == ["wrong type"]
     verify(job.output)
+
+
+def test_a_name_like_one_of_the_outputs_is_input_all_the_same(job, tmp_path):
+    folder = tmp_path / "corpus"
+    folder.mkdir()
+    (tmp_path / "in.parquet").rename(folder / "manifest_lines-2024.parquet")
+    (folder / "manifest.jsonl").write_text('{"id": 1000, "text": "a dog"}\n')
+    job = replace(job, input=str(folder), output=str(folder))
+    assert embed_here(job)["rows_out"] == 501
+    assert embed_here(job)["rows_in"] == 501
+    (folder / "manifest_lines-2024.parquet").unlink()
+    (folder / "manifest.jsonl").unlink()
+    with pytest.raises(RequestError, match="found the output of a job alone"):
+        embed_here(job)
+
+
+def test_a_unit_that_is_made_again_has_its_own_checksum(job):
+    """Its line of an earlier manifest speaks of other bytes."""
+    embed_here(job)
+    folder = output_at(job.output).embeddings
+    name = sorted(folder.list())[2]
+    (folder / name).remove()
+
+    def killed(request, opened, plan):
+        yield from in_process(request, opened, plan)
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        embed(replace(job, compute="float32"), execute=killed)
+    table = pq.read_table(f"{folder.path}/{name}")
+    pq.write_table(table, f"{folder.path}/{name}", compression="gzip")  # the same rows, other bytes
+    assert embed_here(job)["units_resumed"] == 5
+    verify(job.output)
+
+
+def test_the_command_that_goes_on_does_not_begin_anew(monkeypatch):
+    monkeypatch.setattr("sys.argv", ["jobs/embed.py", "--input", "a b.csv", "--overwrite"])
+    assert _command() == "python jobs/embed.py --input 'a b.csv'"
+    monkeypatch.setenv("RAY_JOB_CONFIG_JSON_ENV_VAR", "{}")
+    assert _command() == "ray job submit --working-dir . -- python jobs/embed.py --input 'a b.csv'"
 
 
 def test_output_inside_the_input_is_no_input(job, tmp_path):
