@@ -121,6 +121,7 @@ def test_a_moved_cache_serves_and_overwriting_begins_anew(training, cluster, rat
     assert worst(weights(job), plain_fit(job)[3].state_dict()) < 1e-5
 
 
+@pytest.mark.cluster
 def test_a_run_that_is_killed_goes_on_as_if_it_had_not_been(training, cluster, tmp_path):
     job = replace(training, epochs=EPOCHS, patience=EPOCHS, average=0.9)
     plain_fit(job)  # fills the cache

@@ -76,6 +76,7 @@ def test_a_trial_is_the_plain_fit(sweep, cluster):
     assert trial["epochs"] == 5 and trial["stopped"] == "epochs"
 
 
+@pytest.mark.cluster
 def test_a_sweep_goes_on_with_what_its_table_lacks(sweep, cluster):
     job = sweep({"dropout": [0.0, 0.2]}, seeds=1)
     tune(job)
