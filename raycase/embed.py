@@ -19,7 +19,7 @@ from typing import Any, TypeVar
 import numpy as np
 import pyarrow as pa
 import ray
-from ray.data import ActorPoolStrategy, DataContext, TaskPoolStrategy
+from ray.data import ActorPoolStrategy, DataContext, Dataset, TaskPoolStrategy
 from ray.exceptions import RayError
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
@@ -132,48 +132,7 @@ def on_ray(request: Request, opened: Job, plan: Plan, *, pool: Pool) -> Iterator
         scheduling_strategy=NodeAffinitySchedulingStrategy(here, soft=False)
     ).remote(max(HANDED_UNITS, HANDED_AN_ACTOR * pool.most))
     with DataContext.current(context):
-        tasks = ray.data.from_items([0], override_num_blocks=1).map_batches(
-            hand_over,
-            fn_kwargs={"plan": ray.put((plan, opened.files)), "pace": pace},
-            batch_size=1,
-            batch_format="pyarrow",
-            num_cpus=0,
-            label_selector={"ray.io/node-id": here},  # where the driver is: it is lost with it alone
-        )
-        units = tasks.map_batches(
-            read_units,
-            fn_kwargs={"config": request.model, "settings": request.encode_settings},
-            compute=TaskPoolStrategy(size=READERS_AN_ACTOR * pool.most),
-            batch_size=1,
-            batch_format="pyarrow",
-            num_cpus=READ_CPUS,
-        )
-        encoded = units.map_batches(
-            EncodeUnits,
-            fn_constructor_kwargs={
-                "config": request.model,
-                "settings": request.encode_settings,
-                "weights": opened.config["model"]["weights"],
-                "threads": pool.threads,
-                "batch_tokens": request.job.batch_tokens,
-                "compute": request.job.compute,
-                "compile": request.job.compile,
-                "units": math.ceil(plan.units / pool.least),
-            },
-            compute=ActorPoolStrategy(min_size=pool.least, max_size=pool.most, initial_size=pool.most),
-            batch_size=1,
-            batch_format="pyarrow",
-            num_cpus=pool.cpus,
-            num_gpus=pool.gpus,
-        )
-        written = encoded.map_batches(
-            write_units,
-            fn_kwargs={"output": request.output.root.uri, "print8": opened.print8},
-            compute=TaskPoolStrategy(size=WRITERS_AN_ACTOR * pool.most),
-            batch_size=1,
-            batch_format="pyarrow",
-            num_cpus=WRITE_CPUS,
-        )
+        written = _stages(request, opened, plan, pool, pace)
     watch = Watch(job=opened.print8, units=plan.units)
     quiet_since = time.monotonic()
     try:
@@ -191,6 +150,53 @@ def on_ray(request: Request, opened: Job, plan: Plan, *, pool: Pool) -> Iterator
     finally:
         with suppress(Exception):  # the cluster may be gone
             ray.kill(pace)
+
+
+def _stages(request: Request, opened: Job, plan: Plan, pool: Pool, pace: Any) -> Dataset:
+    """Plan -> read -> encode -> write; one small row per unit comes out."""
+    here = ray.get_runtime_context().get_node_id()
+    tasks = ray.data.from_items([0], override_num_blocks=1).map_batches(
+        hand_over,
+        fn_kwargs={"plan": ray.put((plan, opened.files)), "pace": pace},
+        batch_size=1,
+        batch_format="pyarrow",
+        num_cpus=0,
+        label_selector={"ray.io/node-id": here},  # where the driver is: it is lost with it alone
+    )
+    units = tasks.map_batches(
+        read_units,
+        fn_kwargs={"config": request.model, "settings": request.encode_settings},
+        compute=TaskPoolStrategy(size=READERS_AN_ACTOR * pool.most),
+        batch_size=1,
+        batch_format="pyarrow",
+        num_cpus=READ_CPUS,
+    )
+    encoded = units.map_batches(
+        EncodeUnits,
+        fn_constructor_kwargs={
+            "config": request.model,
+            "settings": request.encode_settings,
+            "weights": opened.config["model"]["weights"],
+            "threads": pool.threads,
+            "batch_tokens": request.job.batch_tokens,
+            "compute": request.job.compute,
+            "compile": request.job.compile,
+            "units": math.ceil(plan.units / pool.least),
+        },
+        compute=ActorPoolStrategy(min_size=pool.least, max_size=pool.most, initial_size=pool.most),
+        batch_size=1,
+        batch_format="pyarrow",
+        num_cpus=pool.cpus,
+        num_gpus=pool.gpus,
+    )
+    return encoded.map_batches(
+        write_units,
+        fn_kwargs={"output": request.output.root.uri, "print8": opened.print8},
+        compute=TaskPoolStrategy(size=WRITERS_AN_ACTOR * pool.most),
+        batch_size=1,
+        batch_format="pyarrow",
+        num_cpus=WRITE_CPUS,
+    )
 
 
 def heard(stream: Iterable[Item], seconds: float = HEARTBEAT) -> Iterator[Item | None]:

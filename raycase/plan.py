@@ -140,7 +140,7 @@ class Plan:
     @property
     def missing(self) -> int:
         """Rows that no finished unit covers."""
-        return int(self.left.sum())
+        return self.done.missing(self.rows)
 
     @cached_property
     def units(self) -> int:

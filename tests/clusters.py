@@ -8,12 +8,11 @@ import socket
 import subprocess
 import sys
 import tempfile
-import time
 from pathlib import Path
 
 import psutil
 import requests
-from conftest import ROOT
+from conftest import ROOT, wait_for
 
 RAY = str(Path(sys.executable).with_name("ray"))
 FAKE_NODE = "f" * 51 + "00000"  # what Ray's provider of fake nodes calls the head
@@ -21,15 +20,6 @@ HEAD = "ray.head.default"
 LOST = {"RAY_health_check_period_ms": "500", "RAY_health_check_failure_threshold": "4"}  # seconds, not half a minute
 
 EMPTY = ("setup_commands", "head_setup_commands", "worker_setup_commands", "cluster_synced_files")  # but wanted
-
-
-def wait_for(what, seconds=60):
-    """Poll until `what()` is true, and give it."""
-    end = time.monotonic() + seconds
-    while not (found := what()):
-        assert time.monotonic() < end, f"nothing happened in {seconds} s"
-        time.sleep(0.1)
-    return found
 
 
 def free_ports(count):

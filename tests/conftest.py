@@ -139,6 +139,17 @@ def rated(tmp_path_factory):
     return folder
 
 
+def wait_for(what, seconds=90):
+    """Poll until `what()` is true, and give it."""
+    import time
+
+    end = time.monotonic() + seconds
+    while not (found := what()):
+        assert time.monotonic() < end, f"nothing happened in {seconds} s"
+        time.sleep(0.05)
+    return found
+
+
 def run_job(*arguments, script="embed.py", **options):
     """Run a job's script as a process of its own; gives the finished process."""
     import subprocess

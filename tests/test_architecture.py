@@ -19,7 +19,7 @@ FLOORS = [
     ["inputs", "encoders", "projector"],
     ["reading", "rated"],
     ["output", "systems.case", "projection"],
-    ["units", "systems", "model_folder", "cluster", "watch"],
+    ["units", "systems", "model_folder", "cluster", "watch", "verify"],
     ["request", "progress"],
     ["plan", "resources"],
     ["handover"],

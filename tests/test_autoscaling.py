@@ -6,11 +6,12 @@ import fsspec
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from clusters import Head, submit, wait_for
-from conftest import cosines, in_process, read_output, sentences, vectors
+from clusters import Head, submit
+from conftest import cosines, in_process, read_output, sentences, vectors, wait_for
 
 from raycase.embed import embed
-from raycase.output import output_at, verify
+from raycase.output import output_at
+from raycase.verify import verify
 
 pytestmark = pytest.mark.cluster
 UNITS = 120

@@ -11,7 +11,7 @@ from scipy.stats import spearmanr
 
 import raycase
 from raycase.embed import embed
-from raycase.output import verify
+from raycase.verify import verify
 
 
 @pytest.mark.long

@@ -23,9 +23,10 @@ from raycase import embed as embed_module
 from raycase import plan as plan_module
 from raycase.embed import embed
 from raycase.estimate import dry_run
-from raycase.output import output_at, verify
+from raycase.output import output_at
 from raycase.request import EmbedJob
 from raycase.schema import RequestError
+from raycase.verify import verify
 
 CONDITIONS = ("color", "number of people")
 

@@ -13,13 +13,14 @@ from pathlib import Path
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from conftest import ROOT, read_output, sentences
+from conftest import ROOT, read_output, sentences, wait_for
 from ray.job_submission import JobStatus, JobSubmissionClient
 
 from raycase import embed as embed_module
 from raycase import plan as plan_module
 from raycase.embed import embed
-from raycase.output import output_at, verify
+from raycase.output import output_at
+from raycase.verify import verify
 
 pytestmark = pytest.mark.cluster
 
@@ -29,14 +30,6 @@ def long_job(job, tmp_path, cluster):
     """Sixty units, so that a kill meets it in the middle."""
     pq.write_table(pa.table({"text": sentences(3000)}), tmp_path / "long.parquet")
     return replace(job, input=str(tmp_path / "long.parquet"), unit_rows=50)
-
-
-def wait_for(what, seconds=90):
-    """Poll until `what()` is true."""
-    end = time.monotonic() + seconds
-    while not what():
-        assert time.monotonic() < end, "nothing happened"
-        time.sleep(0.02)
 
 
 def flags(job):

@@ -1,11 +1,11 @@
 """The plan goes to Ray in bounded pieces, and the same actors work through all of them."""
 
 import threading
-import time
 from types import SimpleNamespace
 
 import pyarrow as pa
 import ray
+from conftest import wait_for
 
 from raycase.handover import Pace, hand_over
 from raycase.inputs import InputFile
@@ -18,13 +18,6 @@ def tasks(count, units):
     """A plan of tasks with so many units each."""
     span = Span(file=0, start=0, rows=units, at=0, length=1, bytes=1)
     return SimpleNamespace(tasks=lambda: iter([[(span, [(i, i + 1) for i in range(units)])]] * count))
-
-
-def wait_for(what):
-    end = time.monotonic() + 30
-    while not what():
-        assert time.monotonic() < end, "nothing happened"
-        time.sleep(0.01)
 
 
 def test_no_more_is_handed_over_than_may_be_ahead_of_what_is_written(cluster):

@@ -24,13 +24,14 @@ import raycase
 from raycase import units as units_module
 from raycase.cli import _command, main
 from raycase.embed import TooManyRejectedError, embed
-from raycase.output import find_job, output_at, verify
+from raycase.output import find_job, output_at
 from raycase.plan import make_plan
 from raycase.request import EmbedJob, check
 from raycase.schema import RequestError, WorkError
 from raycase.systems.case import Case
 from raycase.tokens import PromptTokenizer
 from raycase.units import read_units, task_row
+from raycase.verify import verify
 
 embed_here = partial(embed, execute=in_process)
 

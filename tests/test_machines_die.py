@@ -11,12 +11,13 @@ import psutil
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from clusters import Head, wait_for
-from conftest import ROOT, cosines, in_process, read_output, sentences, vectors
+from clusters import Head
+from conftest import ROOT, cosines, in_process, read_output, sentences, vectors, wait_for
 from counted import counted
 
 from raycase.embed import embed
-from raycase.output import output_at, verify
+from raycase.output import output_at
+from raycase.verify import verify
 
 pytestmark = pytest.mark.cluster
 UNITS, ROWS, NODES = 100, 100, 3

@@ -13,8 +13,9 @@ import pytest
 from conftest import in_process, run_job
 
 from raycase.embed import embed
-from raycase.output import output_at, parquet_bytes, verify, write_manifest
+from raycase.output import output_at, parquet_bytes, write_manifest
 from raycase.schema import RequestError, WorkError, embedding_array
+from raycase.verify import verify
 
 embed_here = partial(embed, execute=in_process)
 

@@ -19,9 +19,10 @@ from raycase import embed as embed_module
 from raycase import storage
 from raycase.embed import embed
 from raycase.inputs import find_input
-from raycase.output import output_at, verify
+from raycase.output import output_at
 from raycase.schema import RequestError, WorkError
 from raycase.storage import S3_OPTIONS, place
+from raycase.verify import verify
 
 FAULTS = ((500, "InternalError"), (503, "SlowDown"), "reset", "cut", "stall")
 
