@@ -199,6 +199,22 @@ def in_process(request, opened, plan):
             yield from written.to_pylist()
 
 
+def embedded(folder, tiny_model, rows, **options):
+    """The output of the main job over rows (dictionaries with id and text), in this process; gives its folder."""
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    from raycase.embed import embed
+    from raycase.request import EmbedJob
+
+    folder.mkdir(parents=True, exist_ok=True)
+    pq.write_table(pa.Table.from_pylist(rows), folder / "in.parquet")
+    defaults = {"prompt": "concat-sc", "pooling": "mean", "compute": "float32", "dtype": "float32", "unit_rows": 100}
+    settings = {"model": str(tiny_model), "input": str(folder / "in.parquet"), "output": str(folder / "out")}
+    embed(EmbedJob(**settings | defaults | options), execute=in_process)
+    return settings["output"] if "output" not in options else options["output"]
+
+
 @pytest.fixture
 def job(tiny_model, tmp_path):
     """A job over 500 rows in 5 units, with the tiny model in fp32."""

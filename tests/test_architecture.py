@@ -12,15 +12,15 @@ import raycase
 HOUSE = Path(raycase.__file__).parent
 # From the ground up; a module imports from the lines above its own only.
 FLOORS = [
-    ["schema", "pooling", "packing", "rates", "losses", "metrics", "provenance", "published"],
+    ["schema", "pooling", "packing", "rates", "losses", "metrics", "provenance", "published", "topk"],
     ["prompts", "textfiles", "fit", "plots"],  # still ground: they take their words from schema
     ["storage", "finished", "table", "tokens", "attention"],
-    ["engine", "systems.protocols", "fetch"],
+    ["engine", "systems.protocols", "fetch", "lancefiles"],
     ["inputs", "encoders", "projector"],
     ["reading", "rated"],
     ["output", "systems.case", "projection"],
-    ["units", "systems", "model_folder", "cluster", "watch", "verify"],
-    ["request", "progress"],
+    ["units", "systems", "model_folder", "cluster", "watch", "verify", "index"],
+    ["request", "progress", "search", "join"],
     ["plan", "resources"],
     ["handover"],
     ["embed"],
@@ -30,9 +30,11 @@ FLOORS = [
     ["sweep_plots", "sweep_report"],
     ["tune"],
     ["scores"],
-    ["ablation", "report"],
+    ["ablation", "report", "evaluation"],
+    ["ranked"],
+    ["csts", "csfcube", "attributes"],
     ["evaluate"],
-    ["estimate", "cli", "sample", "check"],
+    ["estimate", "cli", "check", "queries", "sample"],
 ]
 FLOOR = {module: floor for floor, modules in enumerate(FLOORS) for module in modules}
 GROUND = {*FLOORS[0], *FLOORS[1]}

@@ -1,0 +1,345 @@
+"""Written vectors -> an index: streamed into a Lance dataset, with what is needed to search it.
+
+Vectors are scaled to length 1 on the way in, so a dot product of two is their cosine.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+import time
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from datetime import timedelta
+from typing import TYPE_CHECKING, Any, Literal
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.dataset as ds
+
+from raycase.finished import UnitFile
+from raycase.lancefiles import (
+    OWN,
+    PLAIN,
+    VECTOR,
+    Meta,
+    import_lance,
+    literal,
+    open_any,
+    open_ready,
+    options,
+    publish,
+    said,
+)
+from raycase.output import Job, Output, finished_units, output_at, read_job
+from raycase.schema import CONDITION, EMBEDDING, ID, RequestError, WorkError, embedding_array, embedding_type
+from raycase.storage import Place, check_paths, fingerprint, place
+from raycase.topk import unit
+
+if TYPE_CHECKING:
+    from lance import LanceDataset
+
+KEPT_FOR = timedelta(days=1)  # a version that was replaced, for those who have it open
+LEAST_TO_TRAIN = 256  # vectors, of which a product quantizer learns its codes
+FEW_CONDITIONS = 1000  # up to so many a bitmap each, above a tree
+Kind = Literal["auto", "exact", "ivf-pq", "hnsw"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class IndexJob:
+    """Index the vectors that jobs/embed.py wrote, for jobs/search.py.
+
+    Given again, or with another output of the same model, it adds what the index has not got.
+    """
+
+    embeddings: tuple[str, ...] = ()
+    """Outputs of jobs/embed.py, of one model: under conditions, or --unconditional beside them."""
+    output: str
+    """The index: a Lance dataset, local or on object storage."""
+    kind: Kind = "auto"
+    """exact: every search looks at every vector under the condition; ivf-pq, hnsw: approximate. auto: exact, and
+    ivf-pq where a condition has --exact-below rows or more."""
+    exact_below: int = 100_000
+    """Rows of a condition below which auto searches exactly."""
+    partitions: int | None = None
+    """Of an approximate index. Default: one for 4,096 vectors (ivf-pq) or a million (hnsw)."""
+    sub_vectors: int | None = None
+    """Bytes that ivf-pq keeps of a vector. Default: one for 8 dimensions."""
+    reindex: bool = False
+    """Train the approximate index anew, over all vectors; what is added later is fitted into what was learned."""
+    overwrite: bool = False
+    """Begin anew; the former index stays until the new one is there."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Source:
+    """A finished output of the main job, and those of its units that are to be indexed."""
+
+    output: Output
+    job: Job
+    units: tuple[UnitFile, ...]
+
+    @property
+    def column(self) -> str:
+        """Where its vectors go."""
+        return PLAIN if self.job.config["unconditional"] else VECTOR
+
+    def rows(self) -> ds.Dataset:
+        """What the units hold, read in pieces."""
+        files = self.output.embeddings
+        names = [u.name(self.job.print8) for u in self.units if u.rows_out]
+        return ds.dataset([(files / name).path for name in names], filesystem=files.fs, format="parquet")
+
+    def key(self, unit: UnitFile) -> str:
+        """Names the unit's input file and what was made of it, wherever the output is."""
+        file = self.job.files[unit.file]
+        return fingerprint([self.job.fingerprint, file.uri, file.size, file.mark])[:16]
+
+
+def build(job: IndexJob) -> dict[str, Any]:
+    """Build the index, or add to it; until all is done the former one is what opens. Raises RequestError, WorkError."""
+    began = time.time()
+    import_lance()
+    root = place(job.output)
+    _check(job, root)
+    sources = [_open_source(uri) for uri in job.embeddings]
+    ready = open_ready(root)
+    if ready is None or job.overwrite:
+        if not sources:
+            raise RequestError("--embeddings: wanted an output of jobs/embed.py for a new index, found none")
+        meta = _new_meta(sources[0])
+        dataset = None
+    else:
+        dataset, meta = ready
+        if dataset.version != dataset.latest_version:  # a build was killed: what it added is left behind
+            dataset.restore()
+            dataset = open_any(root)
+    for source in sources:
+        _check_model(source, meta, root)
+    rows = meta.rows
+    for source in sources:
+        dataset = _add(dataset, source, meta, root)
+    if dataset is None:
+        raise RequestError(f"--embeddings: wanted vectors in {', '.join(job.embeddings)}, found none")
+    if dataset.count_rows() != meta.rows:
+        raise WorkError(f"{root.uri}: wanted {meta.rows} rows, found {dataset.count_rows()}; say --overwrite")
+    if meta.rows > rows or job.reindex or job.kind not in ("auto", meta.kind):
+        with said(root):
+            _make_indices(dataset, meta, job)
+            publish(dataset, meta)
+            dataset.cleanup_old_versions(KEPT_FOR, error_if_tagged_old_versions=False)
+    else:
+        print(f"{root.uri}: has all of it; nothing to do", file=sys.stderr)
+    return {
+        "rows": meta.rows,
+        "rows_added": meta.rows - rows,
+        "conditions": len(meta.conditions),
+        "unconditional_rows": meta.plain,
+        "kind": meta.kind,
+        "seconds": round(time.time() - began, 3),
+        "output": root.uri,
+    }
+
+
+def _check(job: IndexJob, root: Place) -> None:
+    check_paths({"--output": job.output})
+    for uri in job.embeddings:
+        check_paths({"--embeddings": uri})
+    for flag in ("partitions", "sub_vectors", "exact_below"):
+        value = getattr(job, flag)
+        if value is not None and value < 1:
+            raise RequestError(f"--{flag.replace('_', '-')}: wanted at least 1, found {value}")
+    if root.is_local and root.exists():
+        if not root.fs.isdir(root.path):
+            raise RequestError(f"--output: wanted a folder for the index, found the file {root.uri}")
+        others = [name for name in os.listdir(root.path) if name != "data" and not name.startswith("_")]
+        if others:
+            raise RequestError(f"--output: wanted an index or a new folder, found {others[0]} in {root.uri}")
+
+
+# ---------------------------------------------------------------------------------------------------------- sources
+
+
+def _open_source(uri: str) -> Source:
+    """A finished output. Raises RequestError."""
+    output = output_at(uri)
+    if not output.job.exists():
+        raise RequestError(f"--embeddings: wanted an output of jobs/embed.py at {output.root.uri}, found no job.json")
+    if not output.manifest.exists():
+        raise RequestError(
+            f"--embeddings: wanted a finished output, found no manifest.json in {output.root.uri}; run its job again"
+        )
+    job = read_job(output)
+    units = [UnitFile.parse(name) for name in finished_units(output, job.print8)[0].names]
+    return Source(output=output, job=job, units=tuple(unit[1] for unit in units if unit))
+
+
+def _new_meta(source: Source) -> Meta:
+    config = source.job.config
+    return Meta(model=config["model"], name=source.output.manifest.read_json()["model"]["name"], dtype=config["dtype"])
+
+
+def _check_model(source: Source, meta: Meta, root: Place) -> None:
+    """Raise RequestError for the output of another model."""
+    wanted, found = fingerprint(meta.model)[:8], fingerprint(source.job.config["model"])[:8]
+    if wanted != found:
+        raise RequestError(
+            f"--embeddings: wanted vectors of the index's model, {meta.name} ({wanted}), found another's ({found}) in "
+            f" {source.output.root.uri}; choose another index than {root.uri}, or say --overwrite"
+        )
+
+
+# ------------------------------------------------------------------------------------------------------------- rows
+
+
+def _add(dataset: LanceDataset | None, source: Source, meta: Meta, root: Place) -> LanceDataset | None:
+    """Append the units that the index has not got, in one version, and count them in `meta`."""
+    lance = import_lance()
+    source = replace(source, units=tuple(u for u in source.units if not _is_covered(meta, source.key(u), u)))
+    for unit_file in source.units:
+        _cover(meta, source.key(unit_file), unit_file)
+    if not any(u.rows_out for u in source.units):
+        return dataset
+    rows = source.rows()
+    schema = _schema(rows.schema, source, meta)
+    if dataset is not None:
+        _check_columns(dataset.schema, schema, source)
+        _check_new(dataset, source, meta)
+        if source.column not in dataset.schema.names:
+            dataset.add_columns(schema.field(source.column))
+        # the order of the columns is the index's, and what it lacks is not written
+        schema = pa.schema([f for f in dataset.schema if f.name in schema.names])
+    reader = pa.RecordBatchReader.from_batches(schema, _batches(rows, schema, source.column))
+    mode = "append" if dataset is not None else "create" if open_any(root) is None else "overwrite"
+    with said(root):
+        dataset = lance.write_dataset(reader, root.uri, mode=mode, storage_options=options(root))
+    _count(source, meta)
+    return dataset
+
+
+def _is_covered(meta: Meta, key: str, unit: UnitFile) -> bool:
+    return any(start <= unit.start and unit.end <= end for start, end in meta.covered.get(key, ()))
+
+
+def _cover(meta: Meta, key: str, unit: UnitFile) -> None:
+    """Add a unit to the row intervals of its file; neighbours become one."""
+    spans = sorted([*meta.covered.get(key, []), [unit.start, unit.end]])
+    joined = spans[:1]
+    for start, end in spans[1:]:
+        if start <= joined[-1][1]:
+            joined[-1][1] = max(end, joined[-1][1])
+        else:
+            joined.append([start, end])
+    meta.covered[key] = joined
+
+
+def _schema(found: pa.Schema, source: Source, meta: Meta) -> pa.Schema:
+    """id, condition, the kept columns, and unit vectors in the index's number format."""
+    clash = next((name for name in found.names if name in OWN), None)
+    if clash:
+        raise RequestError(
+            f"--embeddings: wanted no kept column named {clash!r}, which is the index's own, found one in "
+            f"{source.output.root.uri}; leave it out of --keep-columns, or rename it"
+        )
+    vectors = pa.field(source.column, embedding_type(found.field(EMBEDDING).type.list_size, meta.dtype))
+    return pa.schema([pa.field(f.name, f.type) for f in found if f.name != EMBEDDING] + [vectors])
+
+
+def _check_columns(index: pa.Schema, found: pa.Schema, source: Source) -> None:
+    """Raise RequestError where the output has other columns than the index."""
+    wanted = {f.name: str(f.type) for f in index if f.name not in OWN}
+    here = {f.name: str(f.type) for f in found if f.name not in OWN}
+    if wanted != here:
+        raise RequestError(
+            f"--embeddings: wanted the index's columns ({', '.join(f'{n}: {t}' for n, t in wanted.items())}), found "
+            f"({', '.join(f'{n}: {t}' for n, t in here.items())}) in {source.output.root.uri}; embed it with the same "
+            "--id-column and --keep-columns"
+        )
+
+
+def _check_new(dataset: LanceDataset, source: Source, meta: Meta) -> None:
+    """Raise RequestError where a row is in the index under the same condition, from another job."""
+    asked = source.job.config["conditions"]
+    known = {None} if source.column == PLAIN and meta.plain else set(meta.conditions)
+    if not known.intersection([None] if source.column == PLAIN else asked or known):
+        return
+    for batch in source.rows().to_batches(columns=[ID, CONDITION], batch_size=4096):
+        for condition in known.intersection(batch[CONDITION].unique().to_pylist()):
+            ids = batch[ID].filter(pc.equal(pc.fill_null(batch[CONDITION], ""), condition or "")).to_pylist()
+            again = f"{CONDITION} {literal(condition, '=')} AND {ID} IN ({', '.join(map(literal, ids))})"
+            both = dataset.to_table(columns=[ID], filter=again, limit=1)
+            if len(both):
+                raise RequestError(
+                    f"--embeddings: wanted rows that the index has not got, found id {both[ID][0].as_py()!r} under "
+                    f"{condition!r} in both, from another job than {source.output.root.uri}; say --overwrite"
+                )
+
+
+def _batches(rows: ds.Dataset, schema: pa.Schema, column: str) -> Iterator[pa.RecordBatch]:
+    """The rows as the index has them, some thousands at a time."""
+    dtype = schema.field(column).type.value_type.to_pandas_dtype()
+    for batch in rows.to_batches(batch_size=8192, batch_readahead=4, fragment_readahead=2):
+        if len(batch):
+            vectors_ND = batch[EMBEDDING].flatten().to_numpy().reshape(len(batch), -1)
+            unit_ND = embedding_array(unit(vectors_ND).astype(dtype))
+            arrays = [unit_ND if name == column else batch[name] for name in schema.names]
+            yield pa.RecordBatch.from_arrays(arrays, schema=schema)
+
+
+def _count(source: Source, meta: Meta) -> None:
+    """Add the rows of each condition to the index's; a job with listed conditions has every row under each."""
+    rows_out = sum(u.rows_out for u in source.units)
+    counts: Counter[str] = Counter(meta.conditions)
+    if source.column == PLAIN:
+        meta.plain += rows_out
+    elif listed := source.job.config["conditions"]:
+        counts.update(dict.fromkeys(listed, rows_out))
+    else:
+        for batch in source.rows().to_batches(columns=[CONDITION]):
+            counts.update({found["values"]: found["counts"] for found in batch[CONDITION].value_counts().to_pylist()})
+    meta.conditions = dict(counts)
+
+
+# ---------------------------------------------------------------------------------------------------------- indices
+
+
+def _make_indices(dataset: LanceDataset, meta: Meta, job: IndexJob) -> None:
+    """Bring all indices to the rows that are there: scalar ones, and approximate ones where they are wanted."""
+    before = meta.kind
+    if job.kind != "auto" or meta.kind == "exact":
+        largest = max([*meta.conditions.values(), meta.plain])
+        auto = "ivf-pq" if largest >= job.exact_below else "exact"
+        meta.kind, meta.exact_below = (auto, job.exact_below) if job.kind == "auto" else (job.kind, 0)
+    there = {found.field_names[0] for found in dataset.describe_indices()}
+    if there:
+        dataset.optimize.optimize_indices()
+    scalar = {ID: "BTREE", CONDITION: "BITMAP" if len(meta.conditions) <= FEW_CONDITIONS else "BTREE"}
+    for column, kind in scalar.items():
+        if column not in there:
+            dataset.create_scalar_index(column, kind)
+    for column, largest in ((VECTOR, max(meta.conditions.values(), default=0)), (PLAIN, meta.plain)):
+        wanted = meta.kind != "exact" and largest >= max(1, meta.exact_below)
+        if wanted and (column not in there or job.reindex or meta.kind != before):
+            rows = meta.plain if column == PLAIN else sum(meta.conditions.values())
+            _train(dataset, column, rows, meta, job)
+        elif column in there and not wanted:
+            dataset.drop_index(f"{column}_idx")
+
+
+def _train(dataset: LanceDataset, column: str, rows: int, meta: Meta, job: IndexJob) -> None:
+    """Train an approximate index of a column. Raises RequestError where there are too few vectors to learn from."""
+    dim = dataset.schema.field(column).type.list_size
+    if rows < LEAST_TO_TRAIN:
+        raise RequestError(f"--kind: wanted {LEAST_TO_TRAIN} vectors to train {meta.kind}, found {rows}; say exact")
+    if meta.kind == "ivf-pq":
+        sub_vectors = job.sub_vectors or next(n for n in range(max(1, dim // 8), 0, -1) if dim % n == 0)
+        if dim % sub_vectors:
+            raise RequestError(f"--sub-vectors: wanted a divisor of {dim} dimensions, found {sub_vectors}")
+        lance_kind, partitions = "IVF_PQ", rows // 4096
+    else:
+        sub_vectors, lance_kind, partitions = None, "IVF_HNSW_SQ", rows // 2**20
+    partitions = min(rows, job.partitions or max(1, partitions))
+    dataset.create_index(
+        column, lance_kind, metric="dot", replace=True, num_partitions=partitions, num_sub_vectors=sub_vectors
+    )

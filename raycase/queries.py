@@ -1,0 +1,142 @@
+"""A search from the command line: queries from flags or a file, answers for people or as Parquet."""
+
+from __future__ import annotations
+
+import sys
+import time
+from dataclasses import dataclass
+from typing import Annotated, Any
+
+import pyarrow as pa
+import tyro
+from transformers.utils.logging import disable_progress_bar
+
+from raycase.inputs import find_input
+from raycase.lancefiles import ASKED, QUERY, RANK, SCORE
+from raycase.output import parquet_bytes
+from raycase.rated import read_columns, texts
+from raycase.reading import peek
+from raycase.schema import CONDITION, RequestError
+from raycase.search import NPROBES, REFINE, Index, Options
+from raycase.storage import check_paths, place
+
+WIDTH = 100  # characters of a kept column that people see
+TEXT = "text"
+
+
+@dataclass(frozen=True, kw_only=True)
+class SearchJob:
+    """Search an index: the rows nearest to each query under a condition, by cosine."""
+
+    index: str
+    """What jobs/index.py wrote, local or on object storage."""
+    query: tuple[str, ...] = ()
+    """Sentences."""
+    condition: tuple[str, ...] = ()
+    """Conditions, each query under each. Default: the mean over all conditions of the index."""
+    unconditional: bool = False
+    """Instead: by plain vectors, where the index has them."""
+    k: Annotated[int, tyro.conf.arg(aliases=("-k",))] = 10
+    """How many neighbours."""
+    where: str | None = None
+    """A filter on the kept columns, in SQL: "year > 2010 AND source = 'news'"."""
+    exact_condition: bool = False
+    """Refuse a condition that the index has not got; by default the nearest that it has answers, and is named."""
+    queries: str | None = None
+    """Instead of --query: a .parquet, .csv or .jsonl file with a column `text`, and `condition` if it has one."""
+    output: str | None = None
+    """Parquet file for the answers, local or on object storage. Default: a table for people."""
+    exact: bool = False
+    """Look at every vector, whatever the index."""
+    nprobes: int = NPROBES
+    """Partitions of an approximate index that are looked into, at least."""
+    refine: int = REFINE
+    """Of an approximate index: so many times k candidates are compared by their exact cosine."""
+    model: str | None = None
+    """Where the index's model is now, if it has moved."""
+
+
+def search(job: SearchJob) -> dict[str, Any]:
+    """Answer; prints a table, or writes Parquet. Raises RequestError."""
+    began = time.time()
+    check_paths({"--index": job.index, "--queries": job.queries, "--output": job.output})
+    for flag, value in (("nprobes", job.nprobes), ("refine", job.refine)):
+        if value < 1:
+            raise RequestError(f"--{flag}: wanted at least 1, found {value}")
+    sentences, conditions = _queries(job)
+    disable_progress_bar()  # of weights that load in a moment
+    index = Index.open(job.index, model=job.model)
+    answers = index.search(
+        sentences,
+        conditions,
+        job.k,
+        job.where,
+        unconditional=job.unconditional,
+        exact_condition=job.exact_condition,
+        options=Options(exact=job.exact, nprobes=job.nprobes, refine=job.refine),
+    )
+    for asked, condition in dict.fromkeys(zip(answers[ASKED].to_pylist(), answers[CONDITION].to_pylist(), strict=True)):
+        if asked != condition:
+            cosine = index.nearest_condition(asked)[1]
+            print(f"no {asked!r} in the index; answered under {condition!r}, cosine {cosine:.2f}", file=sys.stderr)
+    if job.output:
+        place(job.output).put(parquet_bytes(answers))
+    else:
+        _show(answers, sentences, conditions, index.columns)
+    return {
+        "queries": len(sentences),
+        "answers": len(answers),
+        "rows": index.meta.rows,
+        "kind": index.meta.kind,
+        "seconds": round(time.time() - began, 3),
+        "output": place(job.output).uri if job.output else None,
+    }
+
+
+def _queries(job: SearchJob) -> tuple[list[str], list[str] | None]:
+    """Sentences, and the condition of each. Raises RequestError."""
+    if bool(job.query) == bool(job.queries):
+        raise RequestError(f"wanted one of --query or --queries, found {'both' if job.query else 'none'}")
+    if job.condition and job.unconditional:
+        raise RequestError("wanted one of --condition or --unconditional, found both")
+    sentences, own = list(job.query), None
+    if job.queries:
+        if not job.output:
+            raise RequestError("--output: wanted a Parquet file for the answers to --queries, found none")
+        sentences, own = _read(job.queries)
+    if own and (job.condition or job.unconditional):
+        raise RequestError(f"wanted conditions once, found them in {job.queries} and in flags; leave one out")
+    if own or not job.condition:
+        return sentences, own
+    return [s for s in sentences for _ in job.condition], list(job.condition) * len(sentences)
+
+
+def _read(uri: str) -> tuple[list[str], list[str] | None]:
+    """The columns `text` and, if there is one, `condition`."""
+    sentences: list[str] = []
+    conditions: list[str] = []
+    for file in find_input(uri, "--queries"):
+        names = (TEXT, CONDITION) if CONDITION in peek(file).names else (TEXT,)
+        found = read_columns(file, names, "--queries")
+        sentences += texts(found[TEXT], f"--queries: {file.uri}", TEXT)
+        conditions += texts(found.get(CONDITION, []), f"--queries: {file.uri}", CONDITION)
+    if not sentences:
+        raise RequestError(f"--queries: wanted sentences in {uri}, found no rows")
+    if conditions and len(conditions) != len(sentences):
+        raise RequestError(f"--queries: wanted a condition in every file of {uri} or in none, found it in some")
+    return sentences, conditions or None
+
+
+def _show(answers: pa.Table, sentences: list[str], conditions: list[str] | None, columns: list[str]) -> None:
+    """A table for people: score and text, or the id where no text was kept."""
+    shown = TEXT if TEXT in columns else columns[0]
+    for query, sentence in enumerate(sentences):
+        under = f' under "{conditions[query]}"' if conditions else ""
+        print(f'\n"{sentence}"{under}')
+        rows = answers.filter(pa.compute.equal(answers[QUERY], query)).select([RANK, SCORE, shown]).to_pylist()
+        for row in rows:
+            text = " ".join(str(row[shown]).split())
+            print(f"{row[RANK]:>4}  {row[SCORE]:6.3f}  {text[:WIDTH]}{'…' * (len(text) > WIDTH)}")
+        if not rows:
+            print("      nothing left by the filter")
+    print()
