@@ -6,84 +6,36 @@ Shapes: P distinct (sentence, condition), N rated pairs, A pairs with answers, D
 from __future__ import annotations
 
 import json
-import posixpath
 import time
 from collections.abc import Callable
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, replace
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 import torch
-from torch import nn
 
 from raycase.ablation import VectorsOf, ablation, encoder_name, setting
-from raycase.fetch import is_remote
+from raycase.evaluation import EvaluateJob, Model, check_request, find_models
 from raycase.inputs import find_input
 from raycase.metrics import cosines, pair_cosines
-from raycase.model_folder import METRICS, SYSTEM
-from raycase.plots import check_plots
-from raycase.pooling import Pooling
+from raycase.model_folder import METRICS
+from raycase.plots import check_plots, plots
 from raycase.projection import PairVectors, project
-from raycase.projector import load_projector
 from raycase.provenance import provenance
 from raycase.published import ISOTROPY
 from raycase.rated import NOT_APPLICABLE, SENTENCE1, SENTENCE2, RatedPairs, read_columns, read_rated, texts
-from raycase.report import write_report
+from raycase.report import render, write_report
 from raycase.request import Compute
 from raycase.schema import CONDITION, RequestError
 from raycase.scores import DIRECTIONS, compare, figures, worst_pairs
-from raycase.storage import Place, check_paths, place
-from raycase.systems import resolve
+from raycase.storage import place
 from raycase.systems.case import CaseConfig
 from raycase.table import ENCODERS
 from raycase.vectors import pair_vectors
 
 ANSWER1, ANSWER2 = "answer1", "answer2"
 Cases = dict[str, list[str]]  # a column each: two sentences, a condition, what each sentence says about it
-
-
-@dataclass(frozen=True, kw_only=True)
-class EvaluateJob:
-    """Evaluate one model or several on rated pairs; writes metrics.json, report.md and plots."""
-
-    model: tuple[str, ...]
-    """Folders that training saved, or names in the table of encoders (zero-shot). The others are compared with the
-    first."""
-    data: str
-    """Rated pairs: .csv, .jsonl or .parquet with sentence1, sentence2, condition, label."""
-    output: str
-    """Folder of the report, on this machine. An earlier report in it is replaced."""
-    task: Literal["csts"] = "csts"
-    """csts: the cosine of two sentences under a condition, against people's rating of their similarity."""
-    prompt: str | None = None
-    """How sentence and condition become one text, or several ways side by side, a+b. Default: the model's."""
-    subtract: bool | None = None
-    """Whether the condition's own vector is taken away (eq. 1). Default: the model's."""
-    pooling: Pooling | None = None
-    """How tokens become one vector. Default: the model's."""
-    cases: str | None = None
-    """File with sentence1, sentence2, condition, answer1, answer2: the case study of Table 5."""
-    ablate: bool = False
-    """Each encoder zero-shot under every pooling and prompt, minus base or not (Table 10)."""
-    resamples: int = 1000
-    """Of the bootstrap."""
-    seed: int = 0
-    """Of the bootstrap, and of the directions that isotropy is measured in."""
-    compute: Compute | None = None
-    """Number format inside the encoder. Default: bfloat16 where the processor has it."""
-    cache: str | None = None
-    """Folder or URI for the embedded pairs. Default: `cache` beside the model's folder, else beside the output."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class Model:
-    """One of the models, found and checked; its encoder's weights are not loaded."""
-
-    name: str
-    config: CaseConfig
-    projector: nn.Module | None
-    cache: Place
 
 
 def evaluate(job: EvaluateJob, *, embed_pairs: Callable[..., PairVectors] = pair_vectors) -> dict[str, Any]:
@@ -93,13 +45,8 @@ def evaluate(job: EvaluateJob, *, embed_pairs: Callable[..., PairVectors] = pair
     `embed_pairs` gives the vectors before g; by default the main job embeds what the cache lacks.
     """
     began = time.time()
-    check_paths({"--data": job.data, "--output": job.output, "--cases": job.cases, "--cache": job.cache})
-    folder = open_report_folder(job.output)
+    folder = check_request(job)
     check_plots()
-    if job.seed < 0:
-        raise RequestError(f"--seed: wanted 0 or more, found {job.seed}")
-    if job.resamples < 100:
-        raise RequestError(f"--resamples: wanted at least 100 for an interval of 95 %, found {job.resamples}")
     rated = read_rated(job.data, "--data")
     cases = read_cases(job.cases) if job.cases else None
     models = find_models(job)
@@ -135,72 +82,11 @@ def evaluate(job: EvaluateJob, *, embed_pairs: Callable[..., PairVectors] = pair
         "provenance": provenance(),
         "seconds": round(time.time() - began, 1),
     }
-    write_report(place(str(folder)), metrics)
+    write_report(place(str(folder)), metrics, render, plots(metrics))
     return metrics
 
 
-# ------------------------------------------------------------------------------------------------------ the request
-
-
-def open_report_folder(output: str) -> Path:
-    """The report's folder. Raises RequestError where it holds something else."""
-    if "://" in output:
-        raise RequestError(f"--output: wanted a folder on this machine, found {output}; copy the report there")
-    folder = Path(output).expanduser().absolute()
-    if folder.exists() and not folder.is_dir():
-        raise RequestError(f"--output: wanted a folder, found the file {folder}")
-    found = "a model" if (folder / SYSTEM).exists() else None
-    if found is None and (folder / METRICS).exists():
-        try:
-            earlier = json.loads((folder / METRICS).read_text(encoding="utf-8"))
-        except (OSError, ValueError):
-            earlier = None
-        if not isinstance(earlier, dict) or "task" not in earlier:
-            found = f"another {METRICS}"
-    if found:
-        raise RequestError(
-            f"--output: wanted a new folder or one with an earlier report, found {found} in {folder}; "
-            f"say --output {folder / 'report'}"
-        )
-    return folder
-
-
-def find_models(job: EvaluateJob) -> list[Model]:
-    """The models asked for, with g. Raises RequestError for an unknown or broken one, and for one that comes twice."""
-    if not job.model:
-        raise RequestError("--model: wanted at least one, found none")
-    configs: list[CaseConfig] = []
-    for name in job.model:
-        known = is_remote(name) or "/" not in name or Path(name).exists()
-        if not (known or (job.prompt and job.pooling)):  # else a Hugging Face id
-            raise RequestError(f"--model: wanted a model folder or one of {', '.join(ENCODERS)}, found no {name}")
-        config = resolve(name, prompt=job.prompt, subtract=job.subtract, pooling=job.pooling)
-        assert isinstance(config, CaseConfig), "the only system with folders"
-        for other, same in zip(job.model, configs, strict=False):
-            if same.describe() == config.describe():
-                raise RequestError(f"--model: wanted each model once, found the same as {other} and as {name}")
-        configs.append(config)
-    short = tuple(
-        posixpath.basename(c.folder) if c.folder else name for c, name in zip(configs, job.model, strict=True)
-    )
-    names = short if len(set(short)) == len(short) else job.model
-    here = [None if c.folder is None or is_remote(c.folder) else Path(c.folder) for c in configs]
-    first = next(filter(None, here), Path(job.output).absolute())
-    return [
-        Model(
-            name=name,
-            config=config,
-            projector=load_projector(config.projector, config.local) if config.projector and config.local else None,
-            cache=place(job.cache or str(_cache_beside(folder or first))),
-        )
-        for name, config, folder in zip(names, configs, here, strict=True)
-    ]
-
-
-def _cache_beside(folder: Path) -> Path:
-    """Where training put its vectors: beside the folder, or for the best of a sweep beside the sweep's."""
-    above = folder.parent.parent / "cache"
-    return above if above.exists() and not (folder.parent / "cache").exists() else folder.parent / "cache"
+# ------------------------------------------------------------------------------------------------------------ cases
 
 
 def read_cases(uri: str) -> Cases:

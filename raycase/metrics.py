@@ -104,6 +104,40 @@ def _resampled(
     return np.array([[metric(scores_N[draw], ratings_N[draw]) for draw in draws] for scores_N in systems])
 
 
+def average_precision(relevant_N: np.ndarray) -> float:
+    """Mean, over the relevant of a ranking, of the precision down to each: (N,) bool, best first; 0 without any."""
+    ranks = np.flatnonzero(relevant_N) + 1
+    return float(np.mean(np.arange(1, len(ranks) + 1) / ranks)) if len(ranks) else 0.0
+
+
+def r_precision(relevant_N: np.ndarray) -> float:
+    """Share of relevant ones among the first R of a ranking, R being how many there are: (N,) bool; 0 without any."""
+    count = int(relevant_N.sum())
+    return float(relevant_N[:count].mean()) if count else 0.0
+
+
+def recall_at(relevant_N: np.ndarray, k: int) -> float:
+    """Share of all relevant ones that is among the first k of a ranking: (N,) bool; 0 without any."""
+    count = int(relevant_N.sum())
+    return float(relevant_N[:k].sum() / count) if count else 0.0
+
+
+def ndcg_at(grades_N: np.ndarray, k: int) -> float:
+    """Discounted gain of the first k of a ranking over that of the best ranking: (N,) grades, best first.
+
+    Gains are the grades themselves, and the discount of rank i is log2(i), 1 for the first (Jarvelin and Kekalainen,
+    2002). 0 where no grade is above 0.
+    """
+    discounts = np.concatenate([[1.0], np.log2(np.arange(2, max(2, len(grades_N)) + 1))])[: len(grades_N)]
+    best = (np.sort(grades_N)[::-1] / discounts)[:k].sum()
+    return float((grades_N / discounts)[:k].sum() / best) if best > 0 else 0.0
+
+
+def mean_of(values_N: np.ndarray, _: np.ndarray) -> float:
+    """The mean, for the bootstraps above."""
+    return float(values_N.mean())
+
+
 def isotropy(vectors_ND: np.ndarray, *, directions: int = 1000, seed: int = 0) -> float:
     """I_iso = min F(u) / max F(u), F(u) = sum over unit vectors e of exp(e . u), u random directions (CASE, eq. 5).
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import io
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -70,17 +70,22 @@ class RatedPairs:
     @cached_property
     def sha256(self) -> str:
         """Of what is embedded: the ratings have no part in it."""
-        digest = hashlib.sha256()
-        for texts in self.distinct:
-            for text in texts:
-                digest.update(f"{len(text.encode())} {text}".encode())
-        return digest.hexdigest()
+        return texts_sha256(self.distinct)
 
     @cached_property
     def data_sha256(self) -> str:
         """Of what is learned from: sentences, places and ratings."""
         parts = (self.sha256.encode(), self.places.tobytes(), self.ratings.tobytes())
         return hashlib.sha256(b"".join(parts)).hexdigest()
+
+
+def texts_sha256(distinct: Iterable[Sequence[str]]) -> str:
+    """Of tuples of texts, in their order."""
+    digest = hashlib.sha256()
+    for some in distinct:
+        for text in some:
+            digest.update(f"{len(text.encode())} {text}".encode())
+    return digest.hexdigest()
 
 
 def read_rated(uri: str, flag: str) -> RatedPairs:

@@ -2,19 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
-from raycase.plots import plots
 from raycase.storage import Place
 
 METRICS, REPORT = "metrics.json", "report.md"
 NONE = "n/a"
 
 
-def write_report(folder: Place, metrics: dict[str, Any]) -> None:
+def write_report(
+    folder: Place, metrics: dict[str, Any], render: Callable[[dict[str, Any]], str], pictures: dict[str, bytes]
+) -> None:
     """Write the metrics, then what is made from them as they were written."""
-    pictures = plots(metrics)
     (folder / METRICS).put_json(metrics)
     for name, png in pictures.items():
         (folder / name).put(png)
@@ -63,7 +63,8 @@ ABLATION = (
 )
 
 
-def _table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+def table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+    """In Markdown."""
     lines = [header, ["---"] * len(header), *rows]
     return "\n".join(f"| {' | '.join(line)} |" for line in lines)
 
@@ -77,10 +78,17 @@ def _number(value: float | None, digits: int = 2) -> str:
     return NONE if value is None else f"{value:.{digits}f}"
 
 
-def _interval(figure: dict[str, float] | None, key: str = "value", sign: str = "") -> str:
+def interval(figure: dict[str, float] | None, key: str = "value", sign: str = "") -> str:
+    """A figure with its 95 % interval."""
     if figure is None:
         return NONE
     return f"{figure[key]:{sign}.2f} [{figure['low']:{sign}.2f}, {figure['high']:{sign}.2f}]"
+
+
+def difference(found: dict[str, float] | None, least: float) -> str:
+    """A difference with its interval and p, which is not known below `least`."""
+    p = "" if found is None else f", p = {found['p']:.3g}" if found["p"] >= least else f", p < {least:g}"
+    return interval(found, "difference", "+") + p
 
 
 def _heading(model: dict[str, Any], several: bool) -> str:
@@ -91,41 +99,37 @@ def _summary(models: Sequence[dict[str, Any]]) -> str:
     rows = []
     for model in models:
         best = model["variants"][model["system"]]
-        correlations = [_interval(best[name]) for name in ("spearman", "spearman_rated", "pearson", "pearson_rated")]
+        correlations = [interval(best[name]) for name in ("spearman", "spearman_rated", "pearson", "pearson_rated")]
         encoder = f"{model['encoder']}, {model['setting']}, {model['pooling']}"
         rows.append([model["name"], encoder, f"`{model['system']}`", str(best["dim"]), *correlations])
     header = ["model", "encoder", "vector", "dimensions", "Spearman", "Spearman without -1", "Pearson"]
-    table = _table([*header, "Pearson without -1"], rows)
+    summary = table([*header, "Pearson without -1"], rows)
     seen = {"train": "was trained on these very pairs", "validation": "had its epoch chosen on these very pairs"}
     notes = [f"{model['name']} {seen[model['seen']]}." for model in models if model["seen"]]
-    return "\n\n".join([table, *notes])
+    return "\n\n".join([summary, *notes])
 
 
 def _comparison(metrics: dict[str, Any]) -> str:
     least = 2 / metrics["settings"]["resamples"]
     rows = []
     for line in metrics["comparison"]:
-        cells = []
-        for name in ("spearman", "spearman_rated", "pearson"):
-            found = line[name]
-            p = "" if found is None else f", p = {found['p']:.3g}" if found["p"] >= least else f", p < {least:g}"
-            cells.append(_interval(found, "difference", "+") + p)
+        cells = [difference(line[name], least) for name in ("spearman", "spearman_rated", "pearson")]
         rows.append([f"{line['model']} - {line['against']}", *cells])
     said = "By the paired bootstrap, both models over the same resamples; above 0 the first is better; p is two-sided."
-    return said + "\n\n" + _table(["difference", "Spearman", "Spearman without -1", "Pearson"], rows)
+    return said + "\n\n" + table(["difference", "Spearman", "Spearman without -1", "Pearson"], rows)
 
 
 def _variants(model: dict[str, Any], several: bool) -> str:
     rows = []
     for name, v in model["variants"].items():
         mean = f"{v['to_mean']['mean']:.3f} ± {v['to_mean']['std']:.3f}"
-        figures = [*(_interval(v[m]) for m in ("spearman", "spearman_rated")), f"{v['isotropy']:.4f}", mean]
+        figures = [*(interval(v[m]) for m in ("spearman", "spearman_rated")), f"{v['isotropy']:.4f}", mean]
         rows.append([f"`{name}`", str(v["dim"]), *figures])
         if paper := v["published"]:
             mean = f"{paper['mean']:.3f} ± {paper['std']:.3f}"
             rows.append([f"`{name}`, in the paper", "", "", "", f"{paper['isotropy']:.4f}", mean])
     header = ["vectors", "dimensions", "Spearman", "Spearman without -1", "isotropy", "cos to mean"]
-    return _heading(model, several) + _table(header, rows)
+    return _heading(model, several) + table(header, rows)
 
 
 def _by_rating(model: dict[str, Any], several: bool) -> str:
@@ -135,7 +139,7 @@ def _by_rating(model: dict[str, Any], several: bool) -> str:
         for r in model["variants"][model["system"]]["by_rating"]
     ]
     header = ["rating", "pairs", "5 %", "25 %", "median", "75 %", "95 %"]
-    return _heading(model, several) + _table(header, rows)
+    return _heading(model, several) + table(header, rows)
 
 
 def _worst(model: dict[str, Any], several: bool) -> str:
@@ -151,7 +155,7 @@ def _worst(model: dict[str, Any], several: bool) -> str:
         for pair in model["worst"]
     ]
     header = ["row", "condition", "first sentence", "second sentence", "rating", "cosine"]
-    return _heading(model, several) + _table([*header, "place by rating", "by cosine"], rows)
+    return _heading(model, several) + table([*header, "place by rating", "by cosine"], rows)
 
 
 def _cases(model: dict[str, Any]) -> str:
@@ -165,7 +169,7 @@ def _cases(model: dict[str, Any]) -> str:
         for case in model["cases"]
     ]
     header = ["s1", "s2", "c", "cos(s1, s2)", "cos(s1, s2; c)", "cos(s1, answer 1; c)", "cos(s2, answer 2; c)"]
-    return _heading(model, True) + _table(header, rows)
+    return _heading(model, True) + table(header, rows)
 
 
 def _moved(cosines: dict[str, float | None]) -> str:
@@ -183,17 +187,25 @@ def _ablation(part: dict[str, Any]) -> str:
         cells = [pooling, row["setting"], f"**{value}**" if row["spearman"] == best else value]
         rows.append([*cells, _number(row["spearman_rated"]), *([_number(row["published"])] if paper else [])])
     header = ["pooling", "prompt", "Spearman", "Spearman without -1", *(["in the paper"] if paper else [])]
-    return f"### {part['encoder']}\n\n" + _table(header, rows)
+    return f"### {part['encoder']}\n\n" + table(header, rows)
 
 
 def _made(metrics: dict[str, Any]) -> str:
-    made, data, settings = metrics["provenance"], metrics["data"], metrics["settings"]
-    weights = [f"- {model['name']}: encoder weights `{model['weights']}`" for model in metrics["models"]]
-    return f"""    {made["command"]}
+    data = metrics["data"]
+    lines = [
+        f"- {data['file']}: {data['rows']:,} pairs of {data['distinct']:,} distinct (sentence, condition); sha256 of "
+        f"what was read\n  `{data['sha256']}`",
+        *(f"- {model['name']}: encoder weights `{model['weights']}`" for model in metrics["models"]),
+    ]
+    return made(metrics) + "\n" + "\n".join(lines)
 
-- commit {made["commit"] or "unknown"}, {made["date"]}, {made["machine"]}, {metrics["seconds"]} s
-- {", ".join(f"{name} {number}" for name, number in made["versions"].items())}
-- {data["file"]}: {data["rows"]:,} pairs of {data["distinct"]:,} distinct (sentence, condition); sha256 of what was read
-  `{data["sha256"]}`
-- {settings["resamples"]:,} resamples, seed {settings["seed"]}, encoder in {settings["compute"] or "its default format"}
-""" + "\n".join(weights)
+
+def made(metrics: dict[str, Any]) -> str:
+    """Command, commit, date, machine, versions, settings."""
+    found, settings = metrics["provenance"], metrics["settings"]
+    compute = settings["compute"] or "its default format"
+    return f"""    {found["command"]}
+
+- commit {found["commit"] or "unknown"}, {found["date"]}, {found["machine"]}, {metrics["seconds"]} s
+- {", ".join(f"{name} {number}" for name, number in found["versions"].items())}
+- {settings["resamples"]:,} resamples, seed {settings["seed"]}, encoder in {compute}"""

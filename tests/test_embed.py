@@ -135,12 +135,11 @@ def test_dry_run_says_how_much_work_it_is_and_writes_nothing(job, cluster, tmp_p
     assert dry_run(job)["units"] == 0
 
 
-def test_the_sample_ends_with_a_first_look_and_is_done_when_run_again(cluster, tmp_path):
+def test_the_sample_is_done_when_run_again(cluster, tmp_path):
     environment = os.environ | {"RAY_ADDRESS": cluster.address_info["gcs_address"], "HOME": str(tmp_path)}
     environment["RAY_AUTH_TOKEN_PATH"] = os.path.expanduser("~/.ray/auth_token")
     first = run_job(env=environment, cwd=tmp_path)
     assert first.returncode == 0, first.stderr
-    assert first.stdout.count(" is nearest to") == 4
     result = json.loads(first.stdout.splitlines()[-1])
     assert result["rows_in"] == 300 and result["pairs"] == 2400
     assert result["output"] == str(tmp_path / "raycase" / "out")

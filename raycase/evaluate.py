@@ -1,0 +1,20 @@
+"""What models are worth, by each task's judgements."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from raycase import attributes, csfcube, csts
+from raycase.evaluation import EvaluateJob
+
+TASKS: dict[str, Callable[[EvaluateJob], dict[str, Any]]] = {
+    "csts": csts.evaluate,
+    "csfcube": csfcube.evaluate,
+    "caption-attributes": attributes.evaluate,
+}
+
+
+def evaluate(job: EvaluateJob) -> dict[str, Any]:
+    """Measure and write the report; returns what `metrics.json` holds. Raises RequestError and WorkError."""
+    return TASKS[job.task](job)
