@@ -1,8 +1,10 @@
-"""The sample through a real local Ray: start a head on free ports, `ray job submit` the job, stop the head again."""
+"""The sample through a real local Ray, then searched: start a head on free ports, `ray job submit` the job, stop the
+head again, index what was written, and ask one question under three conditions."""
 
 import contextlib
 import os
 import secrets
+import shlex
 import socket
 import subprocess
 import sys
@@ -11,6 +13,9 @@ import time
 from pathlib import Path
 
 ROOT = Path(__file__).parent.parent
+OUTPUT, INDEX = (str(Path.home() / "raycase" / name) for name in ("out", "sample.lance"))
+SENTENCE = "Two girls in red dresses play soccer."
+CONDITIONS = ("number of people", "color of the clothes", "type of activity")
 RAY = str(Path(sys.executable).with_name("ray"))
 
 
@@ -31,7 +36,22 @@ def listening(port: int) -> bool:
 
 
 def main() -> int:
-    """Exit status of the job."""
+    """Exit status of the first command that fails, or 0."""
+    return (
+        embed()
+        or run("jobs/index.py", "--embeddings", OUTPUT, "--output", INDEX)
+        or run("jobs/search.py", "--index", INDEX, "--query", SENTENCE, "--condition", *CONDITIONS, "-k", "3")
+    )
+
+
+def run(*command: str) -> int:
+    """Show a command and run it; its exit status."""
+    print(f"\n$ {shlex.join(['python', *command])}", flush=True)
+    return subprocess.run([sys.executable, *command], cwd=ROOT).returncode
+
+
+def embed() -> int:
+    """Exit status of the submitted job."""
     port, dashboard, client, agent = free_ports(4)
     environment = {k: v for k, v in os.environ.items() if not k.startswith("RAY_")} | {
         "PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}",  # the job server starts `python`

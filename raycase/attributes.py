@@ -87,7 +87,7 @@ CLOTHES = [
 ]
 WORDS: dict[str, dict[str, list[str]]] = {
     "number of people": {
-        "one": [f"^an? (?:\\w+ )?{noun}" for noun in ONE],
+        "one": [f"^an? (?:\\w+ )?{noun}\\b(?! and)" for noun in ONE],
         "two": ["two", "couple"],
         "three": ["three"],
         "four": ["four"],
@@ -164,6 +164,10 @@ def evaluate(
     captions = read_captions(job.data)
     models = find_models(job)
     name = str(Path(job.data) / "captions.parquet")
+    chance = {condition: shared(None, captions, condition)[1] for condition in WORDS}
+    chance = {condition: values for condition, values in chance.items() if len(values)}
+    if not chance:
+        raise RequestError(f"--data: wanted captions that name {', '.join(WORDS)}, found none in {name}")
     distinct = {text: i for i, text in enumerate(dict.fromkeys(captions.texts))}
     place_N = np.array([distinct[text] for text in captions.texts])
     plain: dict[str, np.ndarray] = {}  # of each encoder, (N, D)
@@ -176,19 +180,18 @@ def evaluate(
     for encoder, vectors in plain.items():
         systems.append({"name": f"{encoder}, plain", "what": "f(s): no condition"})
         found = nearest(vectors, captions)
-        values[f"{encoder}, plain"] = {c: 100 * shared(found, captions, c)[0][:, None] for c in WORDS}
+        values[f"{encoder}, plain"] = {c: 100 * shared(found, captions, c)[0][:, None] for c in chance}
     for model in models:
         g = "g(f - base)" if model.projector else "f - base" if model.config.subtract else "f"
         systems.append({"name": model.name, "what": f"{model.config.label}: {g}"})
         values[model.name] = {}
-        for condition in WORDS:
+        for condition in chance:
             pairs = [(text, condition) for text in distinct]
             vectors = embed_case(pairs, model.config, name=name, cache=model.cache, compute=job.compute)
             if model.projector:
                 vectors = project(model.projector, vectors)
             found = nearest(vectors[place_N], captions)
             values[model.name][condition] = 100 * shared(found, captions, condition)[0][:, None]
-    chance = {condition: shared(None, captions, condition)[1] for condition in WORDS}
     metrics = {
         "task": job.task,
         "title": f"Captions: how often the first {NEIGHBOURS} neighbours share what the condition asks for, %",

@@ -1,8 +1,9 @@
 """CSFCube (Mysore et al., 2021): papers like another one in its background, its method or its result.
 
 Experts graded a pool of candidates for each query (a paper and a facet) from 0 to 3; systems rank the pool. Measures
-are those of the collection's own script: relevant is a grade of 2 or more, NDCG takes the grades as they are and stops
-at a fifth of the pool.
+are those of the collection's own script (`eval_scripts/ranking_eval.py` of iesl/CSFCube): relevant is a grade of 2 or
+more, NDCG takes the grades as they are and stops at a fifth of the pool, and R-precision is the precision down to the
+last relevant one.
 """
 
 from __future__ import annotations
@@ -10,15 +11,15 @@ from __future__ import annotations
 import time
 from collections import Counter
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 
-from raycase.ablation import encoder_name
+from raycase.ablation import encoder_name, setting
 from raycase.evaluation import EvaluateJob, Model, check_request, find_models
 from raycase.inputs import find_input
-from raycase.metrics import average_precision, ndcg_at, r_precision, recall_at
+from raycase.metrics import average_precision, full_recall_precision, ndcg_at, recall_at
 from raycase.projection import project
 from raycase.provenance import provenance
 from raycase.ranked import compared, render
@@ -31,7 +32,7 @@ from raycase.vectors import case_vectors, plain_vectors
 
 # The facets that experts judged: the labels of sentences that belong to each, and the condition that stands for it.
 FACETS = {"background": ("background", "objective", "other"), "method": ("method",), "result": ("result",)}
-CONDITIONS = {"background": "background and problem", "method": "method", "result": "result"}
+CONDITIONS = {"background": "the research problem", "method": "the proposed method", "result": "the main result"}
 RELEVANT = 2  # the least grade
 MAP, NDCG, R_PRECISION, RECALL = "MAP", "NDCG at 20 %", "R-precision", "recall at 20"
 MEASURES = (MAP, NDCG, R_PRECISION, RECALL)
@@ -60,6 +61,11 @@ class Paper:
         """The facet's own sentences; all, where there is none."""
         pairs = zip(self.sentences, self.labels, strict=True)
         return [s for s, label in pairs if label in FACETS[facet]] or list(self.sentences)
+
+    def beside(self, facet: str) -> str:
+        """The title and all sentences that are not the facet's."""
+        own = set(self.of(facet))
+        return " ".join([self.title, *(s for s in self.sentences if s not in own)])
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -98,7 +104,7 @@ def evaluate(
     for model in models:
         encoder = encoder_name(model.config)
         if encoder not in plain:
-            plain[encoder] = _add_plain(add, cube, pairs, model, encoder, job, embed_plain)
+            plain[encoder] = _add_plain(add, cube, pairs, model, encoder, job, embed_plain, embed_case)
         asked = [(cube.papers[paper].abstract, CONDITIONS[facet]) for paper, facet in pairs]
         distinct, rows = _distinct(asked)
         vectors = embed_case(distinct, model.config, name=job.data, cache=model.cache, compute=job.compute)
@@ -146,35 +152,53 @@ def _add_plain(
     model: Model,
     encoder: str,
     job: EvaluateJob,
-    embed: Callable[..., np.ndarray],
+    embed_plain: Callable[..., np.ndarray],
+    embed_case: Callable[..., np.ndarray],
 ) -> np.ndarray:
-    """The systems of an encoder that need no condition in the prompt; gives the plain vectors, (P, D), unit."""
+    """The systems of an encoder on a paper's own sentences; gives the plain vectors, (P, D), unit."""
 
     def embedded(wanted: Sequence[str]) -> np.ndarray:
         distinct, rows = _distinct(wanted)
-        return unit(embed(distinct, model.config, name=job.data, cache=model.cache, compute=job.compute))[rows]
+        return unit(embed_plain(distinct, model.config, name=job.data, cache=model.cache, compute=job.compute))[rows]
 
     papers = [(cube.papers[paper], facet) for paper, facet in pairs]
     plain_PD = embedded([paper.text for paper, _ in papers])
-    facet_PD = embedded([" ".join(paper.of(facet)) for paper, facet in papers])
-    add(f"{encoder}, plain", "f(title and abstract)", _cosine(plain_PD))
-    add(f"{encoder}, facet sentences", "f(the facet's own sentences)", _cosine(facet_PD))
-    add(f"{encoder}, plain + facet", "the sum of both unit vectors: one vector", _cosine(unit(plain_PD + facet_PD)))
+    facet_PD = {facet: embedded([" ".join(paper.of(facet)) for paper, _ in papers]) for facet in FACETS}
+    own_PD = _choose(facet_PD, [facet for _, facet in papers])
+    titled_PD = embedded([" ".join([paper.title, *paper.of(facet)]) for paper, facet in papers])
+    in_context = replace(model.config, subtract=False, projector=None, folder=None)
+    distinct, rows = _distinct([(paper.beside(facet), " ".join(paper.of(facet))) for paper, facet in papers])
+    context_PD = unit(embed_case(distinct, in_context, name=job.data, cache=model.cache, compute=job.compute)[rows])
     names = list(FACETS)
-    other_PD = embedded([" ".join(paper.of(names[names.index(facet) - 1])) for paper, facet in papers])
-    wrong = unit(plain_PD + other_PD)
-    add(
-        f"{encoder}, plain + another facet", "a control: the sentences of a facet that is not asked for", _cosine(wrong)
-    )
+    other_PD = _choose(facet_PD, [names[names.index(facet) - 1] for _, facet in papers])
+    every_PD = unit(np.sum(list(facet_PD.values()), axis=0))
+    for name, what, vectors in (
+        ("plain", "f(title and abstract)", plain_PD),
+        ("facet", "f(the facet's own sentences)", own_PD),
+        ("plain + facet", "sum of both unit vectors", plain_PD + own_PD),
+        ("title and facet", "f(title and the facet's own sentences), one text", titled_PD),
+        (
+            "facet in context",
+            f"{setting(in_context)}: s the rest of the paper, c the facet's own sentences",
+            context_PD,
+        ),
+        ("title and facet + facet in context", "sum of both unit vectors", titled_PD + context_PD),
+        ("control: plain + another facet", "the sentences of a facet that is not asked for", plain_PD + other_PD),
+        ("control: plain + all facets", "no condition: the mean of the three facets' vectors", plain_PD + every_PD),
+    ):
+        add(f"{encoder}: {name}", what, _cosine(unit(vectors)))
     sentence_SD = embedded([sentence for paper, facet in papers for sentence in paper.of(facet)])
-    ends = np.cumsum([len(paper.of(facet)) for paper, facet in papers])
-    sentences = np.split(sentence_SD, ends[:-1])
-    best = best_match(sentences)
-    add(f"{encoder}, best sentences", "mean over the query's facet sentences of the best among the candidate's", best)
+    best = best_match(np.split(sentence_SD, np.cumsum([len(paper.of(facet)) for paper, facet in papers])[:-1]))
     plain = _cosine(plain_PD)
-    name = f"{encoder}, plain + best sentences"
-    add(name, "half of each", lambda query, pool: plain(query, pool) + best(query, pool))
+    what = "mean over the query's facet sentences of the largest cosine to one of the candidate's"
+    add(f"{encoder}: best sentences", what, best)
+    add(f"{encoder}: plain + best sentences", "half of each", lambda q, pool: plain(q, pool) + best(q, pool))
     return plain_PD
+
+
+def _choose(of_facet_PD: dict[str, np.ndarray], facets: Sequence[str]) -> np.ndarray:
+    """Of each pair the vector of one facet: (P, D)."""
+    return np.stack([of_facet_PD[facet][row] for row, facet in enumerate(facets)])
 
 
 def _distinct(values: Sequence[Any]) -> tuple[list[Any], np.ndarray]:
@@ -206,7 +230,7 @@ def measure(cube: Cube, pairs: dict[Pair, int], score: Score) -> np.ndarray:
             [
                 average_precision(relevant),
                 ndcg_at(ranked, int(0.2 * len(ranked))),
-                r_precision(relevant),
+                full_recall_precision(relevant),
                 recall_at(relevant, 20),
             ]
         )

@@ -110,10 +110,13 @@ def average_precision(relevant_N: np.ndarray) -> float:
     return float(np.mean(np.arange(1, len(ranks) + 1) / ranks)) if len(ranks) else 0.0
 
 
-def r_precision(relevant_N: np.ndarray) -> float:
-    """Share of relevant ones among the first R of a ranking, R being how many there are: (N,) bool; 0 without any."""
-    count = int(relevant_N.sum())
-    return float(relevant_N[:count].mean()) if count else 0.0
+def full_recall_precision(relevant_N: np.ndarray) -> float:
+    """Precision of a ranking down to its last relevant one: (N,) bool; 0 without any.
+
+    CSFCube's script calls it R-precision, which elsewhere stops at as many as are relevant.
+    """
+    ranks = np.flatnonzero(relevant_N) + 1
+    return float(len(ranks) / ranks[-1]) if len(ranks) else 0.0
 
 
 def recall_at(relevant_N: np.ndarray, k: int) -> float:
@@ -125,7 +128,7 @@ def recall_at(relevant_N: np.ndarray, k: int) -> float:
 def ndcg_at(grades_N: np.ndarray, k: int) -> float:
     """Discounted gain of the first k of a ranking over that of the best ranking: (N,) grades, best first.
 
-    Gains are the grades themselves, and the discount of rank i is log2(i), 1 for the first (Jarvelin and Kekalainen,
+    Gains are the grades themselves; the discount of rank i is log2(i), 1 for the first (Jarvelin and Kekalainen,
     2002). 0 where no grade is above 0.
     """
     discounts = np.concatenate([[1.0], np.log2(np.arange(2, max(2, len(grades_N)) + 1))])[: len(grades_N)]

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from lance import LanceDataset
 
 MEMORY_BYTES = 2 * 2**30  # vectors kept for exact searches; of larger sets each search reads them again
-NPROBES, REFINE = 20, 10  # partitions looked into; neighbours of neighbours whose exact cosine is taken, times k
+NPROBES, REFINE = 20, 20  # partitions looked into; times k, candidates that are compared by their exact cosine
 COMBINED_CONDITIONS, COMBINED_CANDIDATES = 64, 10  # most conditions that are combined; candidates of each, times k
 OFFSET = "_rowoffset"  # Lance's: a row's place in the dataset
 

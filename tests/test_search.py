@@ -282,7 +282,9 @@ def test_wrong_builds_are_refused(home, index, tmp_path, tiny_model):
     refuse(IndexJob(output=new), "--embeddings: wanted an output")
     refuse(IndexJob(embeddings=(str(tmp_path),), output=new), "found no job.json")
     refuse(IndexJob(embeddings=(str(home / "other"),), output=there), "wanted vectors of the index's model")
-    refuse(IndexJob(embeddings=(str(home / "out"),), output=str(home / "out")), "wanted an index or a new folder, found")
+    refuse(
+        IndexJob(embeddings=(str(home / "out"),), output=str(home / "out")), "wanted an index or a new folder, found"
+    )
     refuse(IndexJob(embeddings=(str(home / "out"),), output=str(home / "a" / "in.parquet")), "found the file")
     refuse(IndexJob(embeddings=(str(home / "out"),), output=new, partitions=0), "--partitions: wanted at least 1")
     refuse(IndexJob(embeddings=(str(home / "out"),), output=new, kind="ivf-pq", sub_vectors=5), "a divisor of 32")

@@ -1,0 +1,195 @@
+"""Search among the 155,070 captions under one condition: our index against FAISS and LanceDB.
+
+    RAY_worker_niceness=0 .venv/bin/python benchmarks/search.py --embeddings runs/captions
+
+Vectors of MiniLM (384 dimensions, unit length, fp16), embedded by the main job if the folder has none yet. Queries are
+sentences of C-STS validation under the same condition. Contenders take turns, each in a process of its own with all
+cores; a turn is 200 single queries and 5 batches of 64, k = 10. Recall is against exact search, by score, for equal
+texts have equal vectors. Build includes reading the vectors from where each contender takes them.
+"""
+
+import argparse
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+import numpy as np
+from turns import CAPTIONS, DATA, ROOT, Contender, finish, median, serve
+
+CONDITION = "color of the clothes"
+K, SINGLE, BATCH, BATCHES = 10, 200, 64, 5
+NAMES = {
+    "exact": "ours, exact",
+    "ivf-pq": "ours, IVF-PQ (default)",
+    "hnsw": "ours, HNSW",
+    "faiss-flat": "FAISS flat",
+    "faiss-ivf": "FAISS IVF-flat, 394 lists, 32 probed",
+    "lancedb-flat": "LanceDB, exact",
+    "lancedb-ivf-pq": "LanceDB, IVF-PQ with our settings",
+}
+OURS = ("exact", "ivf-pq", "hnsw")
+PARTITIONS, SUB_VECTORS, NPROBES, REFINE = 37, 48, 20, 20  # what ours takes by default
+
+
+def ours(name, folder):
+    from raycase.index import IndexJob, build
+    from raycase.search import Index, Options
+
+    build(IndexJob(embeddings=((folder / "embeddings").read_text(),), output=str(folder / f"{name}.lance"), kind=name))
+    index = Index.open(str(folder / f"{name}.lance"))
+    return lambda queries: index.nearest(queries, CONDITION, K, options=Options())[1]
+
+
+def faiss(name, folder):
+    import faiss
+
+    vectors = np.load(folder / "vectors.npy").astype(np.float32)
+    index = faiss.IndexFlatIP(vectors.shape[1])
+    if name == "faiss-ivf":
+        index = faiss.IndexIVFFlat(index, vectors.shape[1], int(len(vectors) ** 0.5), faiss.METRIC_INNER_PRODUCT)
+        index.train(vectors)
+        index.nprobe = 32
+    index.add(vectors)
+    return lambda queries: index.search(queries, K)[1]
+
+
+def lancedb(name, folder):
+    import lancedb
+    import pyarrow as pa
+
+    vectors = np.load(folder / "vectors.npy")
+    column = pa.FixedSizeListArray.from_arrays(pa.array(vectors.reshape(-1)), vectors.shape[1])
+    rows = pa.table({"id": np.arange(len(vectors)), "vector": column})
+    table = lancedb.connect(str(folder / name)).create_table("captions", rows)
+    if name == "lancedb-ivf-pq":
+        table.create_index(metric="dot", num_partitions=PARTITIONS, num_sub_vectors=SUB_VECTORS)
+
+    def search(queries):
+        asked = table.search(queries if len(queries) > 1 else queries[0]).distance_type("dot").limit(K)
+        asked = asked.nprobes(NPROBES).refine_factor(REFINE) if name == "lancedb-ivf-pq" else asked
+        return asked.select(["id", "_distance"]).to_arrow()["id"].to_numpy().reshape(len(queries), K)
+
+    return search
+
+
+def contender(name, folder):
+    folder = Path(folder)
+    queries = np.load(folder / "queries.npy")
+    began = time.perf_counter()
+    search = (ours if name in OURS else faiss if name.startswith("faiss") else lancedb)(name, folder)
+    built = time.perf_counter() - began
+    np.save(folder / f"found-{name}.npy", np.concatenate([search(queries[i : i + 1]) for i in range(SINGLE)]))
+
+    def turn():
+        single = []
+        for i in range(SINGLE):
+            began = time.perf_counter()
+            search(queries[i : i + 1])
+            single.append(time.perf_counter() - began)
+        began = time.perf_counter()
+        for i in range(BATCHES):
+            search(queries[i * BATCH : (i + 1) * BATCH])
+        rate = BATCHES * BATCH / (time.perf_counter() - began)
+        p50, p99 = np.percentile(single, [50, 99])
+        return {"p50": 1000 * p50, "p99": 1000 * p99, "batch": rate, "build": built}
+
+    serve(turn)
+
+
+def prepare(embeddings, folder):
+    """Vectors and queries for all; the seconds that a query takes to embed."""
+    import pyarrow.dataset as ds
+
+    import raycase
+    from raycase.rated import read_rated
+    from raycase.topk import unit
+
+    if not (embeddings / "manifest.json").exists():
+        command = [
+            sys.executable,
+            str(ROOT / "jobs" / "embed.py"),
+            "--input",
+            str(CAPTIONS),
+            "--output",
+            str(embeddings),
+        ]
+        subprocess.run([*command, "--conditions", CONDITION], check=True, stdout=sys.stderr)
+    (folder / "embeddings").write_text(str(embeddings))
+    column = ds.dataset(embeddings / "embeddings", format="parquet").to_table(columns=["embedding"])["embedding"]
+    values = column.combine_chunks()
+    vectors = unit(values.flatten().to_numpy().reshape(len(values), -1)).astype(np.float16)
+    np.save(folder / "vectors.npy", vectors)
+    rated = read_rated(str(DATA / "csts" / "validation.csv"), "--data")
+    sentences = list(dict.fromkeys(rated.sentences1))[: BATCH * BATCHES]
+    model = raycase.load("minilm")
+    queries = unit(model.embed(sentences, CONDITION))
+    np.save(folder / "queries.npy", queries)
+    seconds = []
+    for sentence in sentences[:100]:
+        began = time.perf_counter()
+        model.embed([sentence], CONDITION)
+        seconds.append(time.perf_counter() - began)
+    return vectors, queries, 1000 * median(seconds)
+
+
+def cold(folder):
+    """Seconds of the whole command, from a fresh process."""
+    command = [sys.executable, str(ROOT / "jobs" / "search.py"), "--index", str(folder / "ivf-pq.lance")]
+    command += ["--query", "Two girls in red dresses play soccer", "--condition", CONDITION]
+    began = time.perf_counter()
+    subprocess.run(command, check=True, capture_output=True)
+    return time.perf_counter() - began
+
+
+def main(embeddings, rounds):
+    with tempfile.TemporaryDirectory() as scratch:
+        folder = Path(scratch)
+        vectors, queries, embed_ms = prepare(Path(embeddings).absolute(), folder)
+        exact = queries[:SINGLE] @ vectors.astype(np.float32).T
+        least = np.sort(exact, axis=1)[:, -K] - 1e-5
+        running = {n: Contender(__file__, n, "--folder", folder, peer=n not in OURS) for n in NAMES}
+        turns = {name: [] for name in NAMES}
+        for turn in range(rounds):
+            for name, contestant in running.items():
+                turns[name].append(contestant.turn())
+            said = {n: (round(t[-1]["p50"], 1), round(t[-1]["batch"])) for n, t in turns.items()}
+            print(f"round {turn + 1}: p50 in ms, batch queries/s {said}", file=sys.stderr)
+        for contestant in running.values():
+            contestant.stop()
+        starts = [cold(folder) for _ in range(3)]
+        figures = {}
+        for name, label in NAMES.items():
+            found = np.load(folder / f"found-{name}.npy").astype(np.int64)
+            scores = np.take_along_axis(exact, found, axis=1)
+            figures[name] = {key: median([t[key] for t in turns[name]]) for key in ("build", "p50", "p99", "batch")}
+            figures[name]["recall"] = float((scores >= least[:, None]).mean())
+            f = figures[name]
+            print(
+                f"{label:<40} build {f['build']:6.1f} s  p50 {f['p50']:6.1f} ms  p99 {f['p99']:6.1f} ms  "
+                f"{f['batch']:7.0f} queries/s  recall {f['recall']:.3f}"
+            )
+    print(f"embedding one query {embed_ms:.1f} ms; jobs/search.py from a fresh process {median(starts):.1f} s")
+    ratios = {
+        "exact batches over FAISS flat": figures["exact"]["batch"] / figures["faiss-flat"]["batch"],
+        "exact query over FAISS flat": figures["faiss-flat"]["p50"] / figures["exact"]["p50"],
+        "IVF-PQ query over LanceDB": figures["lancedb-ivf-pq"]["p50"] / figures["ivf-pq"]["p50"],
+        "IVF-PQ query over FAISS IVF": figures["faiss-ivf"]["p50"] / figures["ivf-pq"]["p50"],
+        "10 ms over IVF-PQ query": 10 / figures["ivf-pq"]["p50"],
+        "10 s over a cold start": 10 / median(starts),
+    }
+    finish({"ratios": ratios, "figures": figures, "embed_query_ms": embed_ms, "cold_seconds": starts, "rounds": rounds})
+
+
+if __name__ == "__main__":
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--embeddings", default=str(ROOT / "runs" / "captions"), help="output of the main job, kept")
+    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--contender", choices=NAMES, help=argparse.SUPPRESS)
+    parser.add_argument("--folder", help=argparse.SUPPRESS)
+    asked = parser.parse_args()
+    if asked.contender:
+        contender(asked.contender, asked.folder)
+    else:
+        main(asked.embeddings, asked.rounds)
