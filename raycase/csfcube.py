@@ -246,17 +246,22 @@ def read_cube(folder: str, qrels: str | None = None) -> Cube:
     papers: dict[str, Paper] = {}
     for file in find_input(f"{root}/corpus.jsonl", "--data"):
         found = read_columns(file, ("id", "title", "sentences"), "--data")
-        for paper, title, sentences in zip(found["id"], found["title"], found["sentences"], strict=True):
-            papers[str(paper)] = Paper(
-                title=str(title),
-                sentences=tuple(s["text"] for s in sentences),  # type: ignore[attr-defined]
-                labels=tuple(s["facet"] for s in sentences),  # type: ignore[attr-defined]
-            )
+        lines = zip(found["id"], found["title"], found["sentences"], strict=True)
+        for row, (paper, title, sentences) in enumerate(lines):
+            try:
+                pairs = [(str(s["text"]), str(s["facet"])) for s in sentences]  # type: ignore[attr-defined]
+                texts_of, labels = zip(*pairs, strict=True)
+            except (TypeError, KeyError, ValueError) as error:
+                said = f"--data: {file.uri}, row {row}: wanted a list of {{text, facet}} as sentences"
+                raise RequestError(f"{said}, found {sentences!r:.80}") from error
+            if str(paper) in papers:
+                raise RequestError(f"--data: {file.uri}, row {row}: wanted each paper once, found {paper} twice")
+            papers[str(paper)] = Paper(title=str(title), sentences=texts_of, labels=labels)
     pools: dict[Pair, tuple[list[str], list[int]]] = {}
     for file in find_input(qrels or f"{root}/qrels_dev.csv", "--qrels"):
         found = read_columns(file, ("query_id", "facet", "candidate_id", "relevance"), "--qrels")
-        lines = zip(*(texts(found[name], f"--qrels: {file.uri}", name) for name in found), strict=True)
-        for row, (query, facet, candidate, grade) in enumerate(lines):
+        judged = zip(*(texts(found[name], f"--qrels: {file.uri}", name) for name in found), strict=True)
+        for row, (query, facet, candidate, grade) in enumerate(judged):
             for paper in (query, candidate):
                 if paper not in papers:
                     raise RequestError(f"--qrels: {file.uri}, row {row}: wanted a paper of the corpus, found {paper!r}")

@@ -9,9 +9,8 @@ import os
 import sys
 import time
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
-from datetime import timedelta
 from typing import TYPE_CHECKING, Any, Literal
 
 import pyarrow as pa
@@ -20,11 +19,13 @@ import pyarrow.dataset as ds
 
 from raycase.finished import UnitFile
 from raycase.lancefiles import (
+    META,
     OWN,
     PLAIN,
     VECTOR,
     Meta,
     import_lance,
+    is_ours,
     literal,
     open_any,
     open_ready,
@@ -33,14 +34,13 @@ from raycase.lancefiles import (
     said,
 )
 from raycase.output import Job, Output, finished_units, output_at, read_job
-from raycase.schema import CONDITION, EMBEDDING, ID, RequestError, WorkError, embedding_array, embedding_type
+from raycase.schema import CONDITION, EMBEDDING, ID, RequestError, embedding_array, embedding_type
 from raycase.storage import Place, check_paths, fingerprint, place
 from raycase.topk import unit
 
 if TYPE_CHECKING:
     from lance import LanceDataset
 
-KEPT_FOR = timedelta(days=1)  # a version that was replaced, for those who have it open
 LEAST_TO_TRAIN = 256  # vectors, of which a product quantizer learns its codes
 FEW_CONDITIONS = 1000  # up to so many a bitmap each, above a tree
 Kind = Literal["auto", "exact", "ivf-pq", "hnsw"]
@@ -57,11 +57,11 @@ class IndexJob:
     """Outputs of jobs/embed.py, of one model: under conditions, or --unconditional beside them."""
     output: str
     """The index: a Lance dataset, local or on object storage."""
-    kind: Kind = "auto"
-    """exact: every search looks at every vector under the condition; ivf-pq, hnsw: approximate. auto: exact, and
-    ivf-pq where a condition has --exact-below rows or more."""
-    exact_below: int = 100_000
-    """Rows of a condition below which auto searches exactly."""
+    kind: Kind | None = None
+    """exact: every search looks at every vector under the condition; ivf-pq, hnsw: approximate; auto: exact, and ivf-pq
+    for a condition with --exact-below rows or more. Default: as the index is, auto for a new one."""
+    exact_below: int | None = None
+    """Rows of a condition below which auto searches exactly. Default: as the index has it, 100,000 for a new one."""
     partitions: int | None = None
     """Of an approximate index. Default: one for 4,096 vectors (ivf-pq) or a million (hnsw)."""
     sub_vectors: int | None = None
@@ -104,42 +104,53 @@ def build(job: IndexJob) -> dict[str, Any]:
     root = place(job.output)
     _check(job, root)
     sources = [_open_source(uri) for uri in job.embeddings]
-    ready = open_ready(root)
-    if ready is None or job.overwrite:
-        if not sources:
-            raise RequestError("--embeddings: wanted an output of jobs/embed.py for a new index, found none")
-        meta = _new_meta(sources[0])
-        dataset = None
-    else:
-        dataset, meta = ready
-        if dataset.version != dataset.latest_version:  # a build was killed: what it added is left behind
-            dataset.restore()
-            dataset = open_any(root)
-    for source in sources:
-        _check_model(source, meta, root)
-    rows = meta.rows
-    for source in sources:
-        dataset = _add(dataset, source, meta, root)
-    if dataset is None:
-        raise RequestError(f"--embeddings: wanted vectors in {', '.join(job.embeddings)}, found none")
-    if dataset.count_rows() != meta.rows:
-        raise WorkError(f"{root.uri}: wanted {meta.rows} rows, found {dataset.count_rows()}; say --overwrite")
-    if meta.rows > rows or job.reindex or job.kind not in ("auto", meta.kind):
-        with said(root):
-            _make_indices(dataset, meta, job)
+    with said(root):
+        dataset, meta = _begin(job, sources, root)
+        rows, before = meta.rows, (meta.trained, meta.kind, meta.exact_below)
+        meta.kind, meta.exact_below = job.kind or meta.kind, job.exact_below or meta.exact_below
+        for source in sources:
+            _check_source(source, meta, job, root)
+        for source in sources:
+            dataset = _add(dataset, source, meta, root)
+        if dataset is None:
+            raise RequestError(f"--embeddings: wanted vectors in {', '.join(job.embeddings)}, found none")
+        if meta.rows > rows or job.reindex or before[1:] != (meta.kind, meta.exact_below):
+            _make_indices(dataset, meta, job, anew=job.reindex or before[0] != meta.trained)
             publish(dataset, meta)
-            dataset.cleanup_old_versions(KEPT_FOR, error_if_tagged_old_versions=False)
-    else:
-        print(f"{root.uri}: has all of it; nothing to do", file=sys.stderr)
+        else:
+            print(f"{root.uri}: has all of it; nothing to do", file=sys.stderr)
     return {
         "rows": meta.rows,
         "rows_added": meta.rows - rows,
         "conditions": len(meta.conditions),
         "unconditional_rows": meta.plain,
-        "kind": meta.kind,
+        "kind": meta.how,
         "seconds": round(time.time() - began, 3),
         "output": root.uri,
     }
+
+
+def _begin(job: IndexJob, sources: Sequence[Source], root: Place) -> tuple[LanceDataset | None, Meta]:
+    """The index to add to, or none and what is to be said of a new one."""
+    there = open_any(root)
+    if there is not None and not is_ours(there):
+        raise RequestError(
+            f"--output: wanted an index of jobs/index.py or a new folder, found a Lance dataset in {root.uri}"
+        )
+    ready = None if job.overwrite else open_ready(root)
+    if ready is None:
+        if not sources:
+            raise RequestError("--embeddings: wanted an output of jobs/embed.py for a new index, found none")
+        config = sources[0].job.config
+        name = sources[0].output.manifest.read_json()["model"]["name"]
+        return None, Meta(model=config["model"], name=name, dtype=config["dtype"])
+    if not job.reindex and (job.partitions or job.sub_vectors):
+        raise RequestError(f"--reindex: wanted it beside --partitions and --sub-vectors, for {root.uri} is trained")
+    dataset, meta = ready
+    if dataset.version != dataset.latest_version:  # a build was killed: what it added is left behind
+        dataset.restore()
+        dataset = open_any(root)
+    return dataset, meta
 
 
 def _check(job: IndexJob, root: Place) -> None:
@@ -175,19 +186,17 @@ def _open_source(uri: str) -> Source:
     return Source(output=output, job=job, units=tuple(unit[1] for unit in units if unit))
 
 
-def _new_meta(source: Source) -> Meta:
-    config = source.job.config
-    return Meta(model=config["model"], name=source.output.manifest.read_json()["model"]["name"], dtype=config["dtype"])
-
-
-def _check_model(source: Source, meta: Meta, root: Place) -> None:
-    """Raise RequestError for the output of another model."""
+def _check_source(source: Source, meta: Meta, job: IndexJob, root: Place) -> None:
+    """Raise RequestError for the output of another model, and for vectors that cannot be cut as asked."""
     wanted, found = fingerprint(meta.model)[:8], fingerprint(source.job.config["model"])[:8]
     if wanted != found:
         raise RequestError(
             f"--embeddings: wanted vectors of the index's model, {meta.name} ({wanted}), found another's ({found}) in "
-            f" {source.output.root.uri}; choose another index than {root.uri}, or say --overwrite"
+            f"{source.output.root.uri}; choose another index than {root.uri}, or say --overwrite"
         )
+    dim = source.output.manifest.read_json()["model"]["dim"]
+    if job.sub_vectors and dim % job.sub_vectors:
+        raise RequestError(f"--sub-vectors: wanted a divisor of {dim} dimensions, found {job.sub_vectors}")
 
 
 # ------------------------------------------------------------------------------------------------------------- rows
@@ -210,10 +219,11 @@ def _add(dataset: LanceDataset | None, source: Source, meta: Meta, root: Place) 
             dataset.add_columns(schema.field(source.column))
         # the order of the columns is the index's, and what it lacks is not written
         schema = pa.schema([f for f in dataset.schema if f.name in schema.names])
+    else:
+        schema = schema.with_metadata({META: ""})  # ours, and not finished
     reader = pa.RecordBatchReader.from_batches(schema, _batches(rows, schema, source.column))
     mode = "append" if dataset is not None else "create" if open_any(root) is None else "overwrite"
-    with said(root):
-        dataset = lance.write_dataset(reader, root.uri, mode=mode, storage_options=options(root))
+    dataset = lance.write_dataset(reader, root.uri, mode=mode, storage_options=options(root))
     _count(source, meta)
     return dataset
 
@@ -264,6 +274,7 @@ def _check_new(dataset: LanceDataset, source: Source, meta: Meta) -> None:
     known = {None} if source.column == PLAIN and meta.plain else set(meta.conditions)
     if not known.intersection([None] if source.column == PLAIN else asked or known):
         return
+    _make_scalar(dataset, meta)  # else each look is a scan
     for batch in source.rows().to_batches(columns=[ID, CONDITION], batch_size=4096):
         for condition in known.intersection(batch[CONDITION].unique().to_pylist()):
             ids = batch[ID].filter(pc.equal(pc.fill_null(batch[CONDITION], ""), condition or "")).to_pylist()
@@ -304,41 +315,37 @@ def _count(source: Source, meta: Meta) -> None:
 # ---------------------------------------------------------------------------------------------------------- indices
 
 
-def _make_indices(dataset: LanceDataset, meta: Meta, job: IndexJob) -> None:
-    """Bring all indices to the rows that are there: scalar ones, and approximate ones where they are wanted."""
-    before = meta.kind
-    if job.kind != "auto" or meta.kind == "exact":
-        largest = max([*meta.conditions.values(), meta.plain])
-        auto = "ivf-pq" if largest >= job.exact_below else "exact"
-        meta.kind, meta.exact_below = (auto, job.exact_below) if job.kind == "auto" else (job.kind, 0)
+def _make_scalar(dataset: LanceDataset, meta: Meta) -> None:
+    """Indices of id and condition, over all rows that are there."""
     there = {found.field_names[0] for found in dataset.describe_indices()}
     if there:
-        dataset.optimize.optimize_indices()
-    scalar = {ID: "BTREE", CONDITION: "BITMAP" if len(meta.conditions) <= FEW_CONDITIONS else "BTREE"}
-    for column, kind in scalar.items():
-        if column not in there:
-            dataset.create_scalar_index(column, kind)
-    for column, largest in ((VECTOR, max(meta.conditions.values(), default=0)), (PLAIN, meta.plain)):
-        wanted = meta.kind != "exact" and largest >= max(1, meta.exact_below)
-        if wanted and (column not in there or job.reindex or meta.kind != before):
-            rows = meta.plain if column == PLAIN else sum(meta.conditions.values())
+        dataset.optimize.optimize_indices()  # approximate ones, too, take in what is new
+    for column in {ID, CONDITION} - there:
+        few = column == CONDITION and len(meta.conditions) <= FEW_CONDITIONS
+        dataset.create_scalar_index(column, "BITMAP" if few else "BTREE")
+
+
+def _make_indices(dataset: LanceDataset, meta: Meta, job: IndexJob, *, anew: bool) -> None:
+    """Bring all indices to the rows that are there: scalar ones, and approximate ones where they are wanted."""
+    _make_scalar(dataset, meta)
+    there = {found.field_names[0] for found in dataset.describe_indices()}
+    for column, rows in ((VECTOR, sum(meta.conditions.values())), (PLAIN, meta.plain)):
+        wanted = rows >= LEAST_TO_TRAIN and meta.is_approximate(meta.largest(column))  # without one, Lance is exact
+        if wanted and (anew or column not in there):
             _train(dataset, column, rows, meta, job)
         elif column in there and not wanted:
             dataset.drop_index(f"{column}_idx")
 
 
 def _train(dataset: LanceDataset, column: str, rows: int, meta: Meta, job: IndexJob) -> None:
-    """Train an approximate index of a column. Raises RequestError where there are too few vectors to learn from."""
+    """Train an approximate index of a column."""
     dim = dataset.schema.field(column).type.list_size
-    if rows < LEAST_TO_TRAIN:
-        raise RequestError(f"--kind: wanted {LEAST_TO_TRAIN} vectors to train {meta.kind}, found {rows}; say exact")
-    if meta.kind == "ivf-pq":
+    sub_vectors: int | None = None
+    if meta.trained == "ivf-pq":
         sub_vectors = job.sub_vectors or next(n for n in range(max(1, dim // 8), 0, -1) if dim % n == 0)
-        if dim % sub_vectors:
-            raise RequestError(f"--sub-vectors: wanted a divisor of {dim} dimensions, found {sub_vectors}")
         lance_kind, partitions = "IVF_PQ", rows // 4096
     else:
-        sub_vectors, lance_kind, partitions = None, "IVF_HNSW_SQ", rows // 2**20
+        lance_kind, partitions = "IVF_HNSW_SQ", rows // 2**20
     partitions = min(rows, job.partitions or max(1, partitions))
     dataset.create_index(
         column, lance_kind, metric="dot", replace=True, num_partitions=partitions, num_sub_vectors=sub_vectors

@@ -13,7 +13,7 @@ from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from raycase.schema import RequestError, first_line
+from raycase.schema import RequestError, WorkError, first_line
 from raycase.storage import Place
 
 if TYPE_CHECKING:
@@ -23,6 +23,7 @@ READY = "ready"
 META = "raycase"  # key in the schema's metadata
 VECTOR, PLAIN = "vector", "plain"  # columns of unit vectors: conditional and unconditional; a row has one of the two
 QUERY, ASKED, RANK, SCORE = "query", "asked", "rank", "score"  # columns of an answer
+EXACT_BELOW = 100_000
 OWN = (VECTOR, PLAIN, QUERY, ASKED, RANK, SCORE)
 
 
@@ -36,8 +37,8 @@ class Meta:
     conditions: dict[str, int] = field(default_factory=dict)  # rows under each
     plain: int = 0  # rows without condition
     covered: dict[str, list[list[int]]] = field(default_factory=dict)  # of each input file of each job: rows indexed
-    kind: str = "exact"
-    exact_below: int = 0  # rows of a condition; fewer are searched exactly whatever the kind
+    kind: str = "auto"  # as it was asked for: auto, exact, ivf-pq or hnsw
+    exact_below: int = EXACT_BELOW  # rows of a condition; of auto, fewer are searched exactly
 
     @property
     def choices(self) -> dict[str, Any]:
@@ -48,6 +49,29 @@ class Meta:
     @property
     def rows(self) -> int:
         return sum(self.conditions.values()) + self.plain
+
+    def largest(self, column: str) -> int:
+        """Rows under the condition that has most; of the plain vectors all."""
+        return self.plain if column == PLAIN else max(self.conditions.values(), default=0)
+
+    def is_approximate(self, rows: int) -> bool:
+        """How a condition with so many rows is searched."""
+        return self.kind in ("ivf-pq", "hnsw") or (self.kind == "auto" and rows >= self.exact_below)
+
+    @property
+    def trained(self) -> str:
+        """The kind of approximate index, where there is one."""
+        return "hnsw" if self.kind == "hnsw" else "ivf-pq"
+
+    @property
+    def how(self) -> str:
+        """For people: how the largest condition is searched."""
+        return self.trained if self.is_approximate(max(map(self.largest, (VECTOR, PLAIN)))) else "exact"
+
+
+def is_ours(dataset: LanceDataset) -> bool:
+    """Whether a build of ours wrote it, finished or not."""
+    return META.encode() in (dataset.schema.metadata or {})
 
 
 def options(root: Place) -> dict[str, str] | None:
@@ -62,10 +86,9 @@ def open_ready(root: Place) -> tuple[LanceDataset, Meta] | None:
     if dataset is None or READY not in dataset.tags.list():
         return None
     dataset = dataset.checkout_version(READY)
-    found = (dataset.schema.metadata or {}).get(META.encode())
-    if found is None:
+    if not is_ours(dataset):
         raise RequestError(f"--index: wanted an index of jobs/index.py at {root.uri}, found another Lance dataset")
-    return dataset, Meta(**json.loads(found))
+    return dataset, Meta(**json.loads(dataset.schema.metadata[META.encode()]))
 
 
 def open_any(root: Place) -> LanceDataset | None:
@@ -81,10 +104,22 @@ def open_any(root: Place) -> LanceDataset | None:
 
 
 def publish(dataset: LanceDataset, meta: Meta) -> None:
-    """Write down what the index is, then let its newest version be the one that counts."""
+    """Write down what the index is, then let its newest version be the one that counts.
+
+    What was replaced before the last time is removed; who has the former version open reads on. Raises WorkError where
+    the rows are not those that were counted.
+    """
     dataset.update_schema_metadata({META: json.dumps(asdict(meta))})
-    set_tag = dataset.tags.update if READY in dataset.tags.list() else dataset.tags.create
+    if dataset.count_rows() != meta.rows:
+        found = dataset.count_rows()
+        raise WorkError(f"{dataset.uri}: wanted {meta.rows} rows, found {found}: another build is at work; build again")
+    former = dataset.tags.list().get(READY)
+    set_tag = dataset.tags.update if former else dataset.tags.create
     set_tag(READY, dataset.version)
+    if former:
+        old = [v["version"] for v in dataset.versions() if v["version"] < former["version"]]
+        if old:
+            dataset.cleanup_old_versions(versions=old)
 
 
 def import_lance() -> Any:
@@ -109,13 +144,19 @@ def literal(value: str | int | None, operator: str = "") -> str:
 
 @contextmanager
 def said(root: Place) -> Iterator[None]:
-    """What Lance says of a place or a filter, in one line and without its source files, as a RequestError."""
+    """What Lance says, in one line and without its source files: as a RequestError of a place or a filter that does
+    not fit, as a WorkError of a store that fails."""
     try:
         yield
-    except RequestError:
+    except (RequestError, WorkError):
         raise
     except (ValueError, OSError) as error:
         answer = re.search(r"<Message>(.*?)</Message>", str(error), re.DOTALL)  # of an object store
         words = answer[1] if answer else re.sub(r", [^ ,]*\.rs:\d+:\d+", "", first_line(error))
         words = words.removeprefix("LanceError(IO): ").removeprefix("Invalid user input: ")
-        raise RequestError(f"{root.uri}: wanted an index that Lance can read and write, found: {words}") from error
+        fits = isinstance(error, ValueError) or _REFUSED.search(str(error))
+        kind = RequestError if fits else WorkError
+        raise kind(f"{root.uri}: wanted an index that Lance can read and write, found: {words}") from error
+
+
+_REFUSED = re.compile(r"denied|forbidden|not permitted|read-only|No ?Such ?Bucket|not found", re.IGNORECASE)

@@ -80,14 +80,15 @@ def search(job: SearchJob) -> dict[str, Any]:
             cosine = index.nearest_condition(asked)[1]
             print(f"no {asked!r} in the index; answered under {condition!r}, cosine {cosine:.2f}", file=sys.stderr)
     if job.output:
-        place(job.output).put(parquet_bytes(answers))
+        asked = pa.array(answers[QUERY].to_numpy() // max(1, len(job.condition)))  # the query's own place
+        place(job.output).put(parquet_bytes(answers.set_column(0, QUERY, asked)))
     else:
         _show(answers, sentences, conditions, index.columns)
     return {
         "queries": len(sentences),
         "answers": len(answers),
         "rows": index.meta.rows,
-        "kind": index.meta.kind,
+        "kind": index.meta.how,
         "seconds": round(time.time() - began, 3),
         "output": place(job.output).uri if job.output else None,
     }

@@ -28,7 +28,10 @@ if TYPE_CHECKING:
 
 MEMORY_BYTES = 2 * 2**30  # vectors kept for exact searches; of larger sets each search reads them again
 NPROBES, REFINE = 20, 20  # partitions looked into; times k, candidates that are compared by their exact cosine
-COMBINED_CONDITIONS, COMBINED_CANDIDATES = 64, 10  # most conditions that are combined; candidates of each, times k
+QUERIES = 1024  # of one condition that are answered at a time
+CONDITIONS_COMBINED, CONDITIONS_COMPARED = 64, 2000  # most conditions: whose cosines are averaged; to find the nearest
+CANDIDATES = 10  # of each condition, times k, where they are combined and one is searched by an approximate index
+COSINES = 2**25  # of queries and ids, that are held at a time where conditions are combined
 OFFSET = "_rowoffset"  # Lance's: a row's place in the dataset
 
 
@@ -116,28 +119,43 @@ class Index:
             if not sentence.strip():
                 raise RequestError(f"--query: wanted words, found {sentence!r} as query {row}")
         self._check(k, where)
-        if conditions is None and not unconditional and self.meta.conditions:
-            return self._combined(sentences, k, where, options)
-        if conditions is None and not self.meta.plain:
-            raise RequestError(
-                f"--unconditional: wanted plain vectors in {self.root.uri}, found none; see jobs/index.py"
-            )
-        asked: list[str | None] = [None] * len(sentences) if conditions is None else list(conditions)
+        with said(self.root):
+            if conditions is None and not unconditional and self.meta.conditions:
+                return self._combined(sentences, k, where, options)
+            if conditions is None and not self.meta.plain:
+                raise RequestError(
+                    f"--unconditional: wanted plain vectors in {self.root.uri}, found none; see jobs/index.py"
+                )
+            asked = [None] * len(sentences) if conditions is None else list(conditions)
+            return self._under(sentences, asked, k, where, exact_condition, options)
+
+    def _under(
+        self,
+        sentences: Sequence[str],
+        asked: Sequence[str | None],
+        k: int,
+        where: str | None,
+        exact_condition: bool,
+        options: Options,
+    ) -> pa.Table:
+        """Each sentence under its own condition; None: by plain vectors."""
         found = {condition: self._found(condition, exact_condition) for condition in dict.fromkeys(asked)}
-        answers = []
+        answers = [self._table([], [], None, *_nothing(k))]
         for condition in dict.fromkeys(found.values()):
-            rows = [i for i, a in enumerate(asked) if found[a] == condition]
-            vectors_QD = self.embed([sentences[i] for i in rows], condition)
-            scores_Qk, offsets_Qk = self.nearest(vectors_QD, condition, k, where, options=options)
-            answers.append(self._table(rows, [asked[i] for i in rows], condition, scores_Qk, offsets_Qk))
+            every = [i for i, a in enumerate(asked) if found[a] == condition]
+            for rows in (every[start : start + QUERIES] for start in range(0, len(every), QUERIES)):
+                vectors_QD = self.embed([sentences[i] for i in rows], condition)
+                scores_Qk, offsets_Qk = self.nearest(vectors_QD, condition, k, where, options=options)
+                answers.append(self._table(rows, [asked[i] for i in rows], condition, scores_Qk, offsets_Qk))
         return pa.concat_tables(answers).sort_by([(QUERY, "ascending"), (RANK, "ascending")])
 
-    def embed(self, sentences: Sequence[str], condition: str | None) -> np.ndarray:
+    def embed(self, sentences: Sequence[str], condition: str | None, flag: str = "--query") -> np.ndarray:
         """Unit vectors of sentences under one condition of the index: (Q, D) float32."""
+        encoder = self.encoder
         try:
-            return unit(self.encoder.embed(sentences, condition))
+            return unit(encoder.embed(sentences, condition))
         except ValueError as error:
-            raise RequestError(f"--query: wanted a sentence that {self.model} can embed, found: {error}") from error
+            raise RequestError(f"{flag}: wanted a text that {self.model} can embed, found: {error}") from error
 
     def nearest(
         self,
@@ -154,7 +172,7 @@ class Index:
         if k > rows:
             under = "without condition" if condition is None else f"under {condition!r}"
             raise RequestError(f"-k: wanted at most the {rows} rows {under}, found {k}")
-        if self.meta.kind == "exact" or rows < self.meta.exact_below or options.exact:
+        if options.exact or not self.meta.is_approximate(rows):
             return self._exact(vectors_QD, condition, k, where)
         return self._approximate(vectors_QD, condition, k, where, options)
 
@@ -178,56 +196,78 @@ class Index:
     def nearest_condition(self, condition: str) -> tuple[str, float]:
         """The index's condition whose plain vector f(c) is nearest to that of another, and their cosine."""
         names, known_CD = self._conditions
-        cosines_C = known_CD @ self.embed([condition], None)[0]
+        cosines_C = known_CD @ self.embed([condition], None, "--condition")[0]
         return names[int(cosines_C.argmax())], float(cosines_C.max())
 
     @cached_property
     def _conditions(self) -> tuple[list[str], np.ndarray]:
         """The index's conditions and their plain unit vectors, (C, D)."""
         names = list(self.meta.conditions)
-        return names, self.embed(names, None)
+        if len(names) > CONDITIONS_COMPARED:
+            raise RequestError(
+                f"--condition: wanted one of the index's {len(names):,}, for more than {CONDITIONS_COMPARED:,} are not "
+                "compared; found another"
+            )
+        return names, self.embed(names, None, "--condition")
 
     def _combined(self, sentences: Sequence[str], k: int, where: str | None, options: Options) -> pa.Table:
-        """By the mean of the cosines under all conditions that a row has; candidates are the best under each."""
-        names = list(self.meta.conditions)
-        if len(names) > COMBINED_CONDITIONS:
+        """By the mean of the cosines under the conditions that a row has."""
+        names, most = list(self.meta.conditions), max(self.meta.conditions.values())
+        if len(names) > CONDITIONS_COMBINED:
             raise RequestError(
-                f"--condition: wanted one, for the index has {len(names):,}, more than the {COMBINED_CONDITIONS} that "
+                f"--condition: wanted one, for the index has {len(names):,}, more than the {CONDITIONS_COMBINED} that "
                 "are combined; found none"
             )
-        if k > max(self.meta.conditions.values()):
-            raise RequestError(f"-k: wanted at most the {max(self.meta.conditions.values())} rows there are, found {k}")
-        candidates: list[set[int]] = [set() for _ in sentences]
-        vectors = {}
-        for name in names:
-            vectors[name] = self.embed(sentences, name)
-            most = min(COMBINED_CANDIDATES * k, self.rows(name))
-            _, offsets = self.nearest(vectors[name], name, most, where, options=options)
-            for known, row in zip(candidates, offsets, strict=True):
-                known.update(row[row >= 0].tolist())
-        answers = []
-        for query, some in enumerate(candidates):
-            if not some:
-                continue
-            ids = pc.unique(self.dataset.take(sorted(some), columns=[ID])[ID])
-            rows = self._of_ids(ids, where)
-            stacked_ND = _vectors(rows[VECTOR])
-            asked_ND = np.stack([vectors[name][query] for name in rows[CONDITION].to_pylist()])
-            place_N = pc.index_in(rows[ID], ids).to_numpy()
-            cosines_N = (stacked_ND * asked_ND).sum(1)
-            means = np.bincount(place_N, cosines_N, len(ids)) / np.bincount(place_N, minlength=len(ids))
-            order = np.argsort(-means, kind="stable")[:k]
-            first = [int(np.flatnonzero(place_N == i)[0]) for i in order]  # its kept columns are the same in each
-            offsets_k = rows[OFFSET].to_numpy()[first].astype(np.int64)
-            answers.append(self._table([query], [None], None, means[None, order], offsets_k[None]))
-        none = np.empty((0, k), dtype=np.int64)
-        return pa.concat_tables([self._table([], [], None, none, none), *answers])
+        if k > most:
+            raise RequestError(f"-k: wanted at most the {most} rows there are, found {k}")
+        exact = options.exact or not self.meta.is_approximate(most)
+        several = max(1, min(QUERIES, COSINES // most)) if exact else 1
+        answers = [self._table([], [], None, *_nothing(k))]
+        for start in range(0, len(sentences), several):
+            some = sentences[start : start + several]
+            vectors = {name: self.embed(some, name) for name in names}
+            rows = self._every(where) if exact else self._candidates(vectors, k, where, options)
+            scores_Qk, offsets_Qk = self._mean(vectors, rows, k, where)
+            queries = range(start, start + len(some))
+            answers.append(self._table(queries, [None] * len(some), None, scores_Qk, offsets_Qk))
+        return pa.concat_tables(answers)
 
-    def _of_ids(self, ids: pa.Array, where: str | None) -> pa.Table:
-        """Every conditional row of these ids."""
-        listed = f"{ID} IN ({', '.join(literal(i) for i in ids.to_pylist())}) AND {CONDITION} IS NOT NULL"
-        listed += f" AND ({where})" if where else ""
-        return self.dataset.to_table(columns=[ID, CONDITION, VECTOR, OFFSET], filter=listed)
+    def _every(self, where: str | None) -> pa.Table:
+        """id and offset of all conditional rows, without their vectors."""
+        under = f"{CONDITION} IS NOT NULL" + (f" AND ({where})" if where else "")
+        return self.dataset.to_table(columns=[ID, OFFSET], filter=under)
+
+    def _candidates(self, vectors: dict[str, np.ndarray], k: int, where: str | None, options: Options) -> pa.Table:
+        """All conditional rows, with their vectors, of the ids that are among the best under one condition."""
+        found: set[int] = set()
+        for name, vectors_QD in vectors.items():
+            most = min(CANDIDATES * k, self.rows(name))
+            found.update(self.nearest(vectors_QD, name, most, where, options=options)[1].reshape(-1).tolist())
+        ids = self.dataset.take(sorted(found - {-1}), columns=[ID])[ID].unique().to_pylist()
+        under = f"{CONDITION} IS NOT NULL AND {ID} IN ({', '.join(map(literal, ids)) or 'NULL'})"
+        return self.dataset.to_table(columns=[ID, CONDITION, VECTOR, OFFSET], filter=under)
+
+    def _mean(
+        self, vectors: dict[str, np.ndarray], rows: pa.Table, k: int, where: str | None
+    ) -> tuple[np.ndarray, np.ndarray]:
+        """The k ids of these rows with the largest mean cosine to each query, by the offset of their first row."""
+        offsets_N = _offsets(rows)
+        number_N = rows[ID].combine_chunks().dictionary_encode().indices.to_numpy()
+        first_I = np.unique(number_N, return_index=True)[1]
+        sums_QI = np.zeros((len(next(iter(vectors.values()))), len(first_I)), dtype=np.float32)
+        for name, vectors_QD in vectors.items():
+            if VECTOR in rows.column_names:
+                own = rows.filter(pc.equal(rows[CONDITION], name))
+                blocks = iter([(_offsets(own), torch.from_numpy(_vectors(own[VECTOR])))])
+            else:
+                blocks = self._blocks(name, where)
+            for offsets, block_BD in blocks:  # offsets are in the order of the dataset, and an id has one under a name
+                sums_QI[:, number_N[np.searchsorted(offsets_N, offsets)]] += vectors_QD @ block_BD.numpy().T
+        means_QI = torch.from_numpy(sums_QI / np.bincount(number_N, minlength=len(first_I)).astype(np.float32))
+        scores, places = means_QI.topk(min(k, len(first_I)))
+        lacking = ((0, 0), (0, k - scores.shape[1]))
+        scores_Qk = np.pad(scores.numpy(), lacking, constant_values=-np.inf)
+        return scores_Qk, np.pad(offsets_N[first_I][places.numpy()], lacking, constant_values=-1)
 
     # --------------------------------------------------------------------------------------------------------- nearest
 
@@ -279,15 +319,17 @@ class Index:
             "column": column,
             "q": vectors_QD if len(vectors_QD) > 1 else vectors_QD[0],
             "k": k,
-            "nprobes": options.nprobes,
             "refine_factor": options.refine,
         }
-        found = self.dataset.to_table(
-            columns=[OFFSET, "_distance"],
-            nearest=nearest,
-            filter=" AND ".join(filters) or None,
-            prefilter=bool(filters),
-        )
+        for probes in ({"nprobes": options.nprobes}, {"minimum_nprobes": options.nprobes}):
+            found = self.dataset.to_table(
+                columns=[OFFSET, "_distance"],
+                nearest=nearest | probes,
+                filter=" AND ".join(filters) or None,
+                prefilter=bool(filters),
+            )
+            if len(found) == k * len(vectors_QD):  # else what the filter leaves is in partitions further off
+                break
         scores_Qk = np.full((len(vectors_QD), k), -np.inf, dtype=np.float32)
         offsets_Qk = np.full((len(vectors_QD), k), -1, dtype=np.int64)
         queries = found["query_index"].to_numpy() if "query_index" in found.column_names else np.zeros(len(found), int)
@@ -324,7 +366,7 @@ class Index:
         if where is not None:
             try:
                 with said(self.root):
-                    self.dataset.scanner(columns=[ID], filter=where, limit=1).to_table()
+                    self.dataset.scanner(columns=[ID], filter=f"({where})", limit=1).to_table()
             except RequestError as error:
                 columns = ", ".join(self.columns)
                 words = str(error).partition("found: ")[2].partition(". Valid fields")[0]
@@ -336,6 +378,11 @@ def _vectors(column: Any) -> np.ndarray:
     array = column.combine_chunks() if isinstance(column, pa.ChunkedArray) else column
     values = array.flatten().to_numpy(zero_copy_only=False).copy()  # torch takes no read-only array
     return torch.from_numpy(values).float().numpy().reshape(-1, array.type.list_size)  # ten times numpy's cast
+
+
+def _nothing(k: int) -> tuple[np.ndarray, np.ndarray]:
+    """Scores and offsets of no query."""
+    return np.empty((0, k), dtype=np.float32), np.empty((0, k), dtype=np.int64)
 
 
 def _offsets(table: Any) -> np.ndarray:

@@ -12,7 +12,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-BLOCK = 16384  # vectors of a block: its scores stay in the processor's cache
+BLOCK = 16384  # vectors of a block, at most: its scores stay in the processor's cache
+SCORES = 2**24  # scores that are held at a time, about
 
 
 def unit(vectors_ND: np.ndarray) -> np.ndarray:
@@ -42,16 +43,14 @@ def top_k(
     places_Qk = np.full((count, k), -1, dtype=np.int64)
     start = 0
     for block_ND in blocks:
-        for block_BD in block_ND.split(BLOCK):
+        for block_BD in block_ND.split(max(1, min(BLOCK, SCORES // max(1, count)))):
             scores_QB = queries_QD @ block_BD.float().T
             if query_groups is not None and groups is not None:
                 own_QB = query_groups[:, None] == groups[None, start : start + len(block_BD)]
                 scores_QB.masked_fill_(own_QB, -torch.inf)
-            if start == 0 and len(block_BD) > k:  # else everything would be better than nothing
-                least_Q1 = scores_QB.topk(k).values[:, -1:]
-                better_QB = (scores_QB >= least_Q1) & (scores_QB > -torch.inf)
-            else:
-                better_QB = scores_QB > torch.from_numpy(scores_Qk[:, -1:])
+            better_QB = scores_QB > torch.from_numpy(scores_Qk[:, -1:])
+            if np.isneginf(scores_Qk[:, -1]).any() and len(block_BD) > k:  # else all would be better than nothing
+                better_QB &= scores_QB >= scores_QB.topk(k).values[:, -1:]
             query_H, place_H = better_QB.nonzero(as_tuple=True)
             if len(query_H):
                 found = query_H.numpy(), (place_H + start).numpy(), scores_QB[query_H, place_H].numpy()

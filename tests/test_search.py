@@ -5,6 +5,7 @@ import subprocess
 import sys
 from dataclasses import replace
 
+import lance
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -12,11 +13,12 @@ import pytest
 from conftest import embedded, read_output, run_job, sentences, vectors
 
 import raycase
-from raycase import search
+from raycase import index as index_module
+from raycase import lancefiles, search
 from raycase.index import IndexJob, build
 from raycase.queries import SearchJob
 from raycase.queries import search as answer
-from raycase.schema import RequestError
+from raycase.schema import RequestError, WorkError
 from raycase.search import Index, Options
 from raycase.storage import place
 from raycase.topk import unit
@@ -155,6 +157,69 @@ def test_an_approximate_index_finds_nearly_all(home, index, kind, tmp_path):
     assert Index.open(uri).search(QUERIES, "color", 5) == index.search(QUERIES, "color", 5)
 
 
+def test_a_filter_finds_what_is_far_off_in_an_approximate_index(home, tmp_path):
+    uri = str(tmp_path / "i.lance")
+    build(IndexJob(embeddings=(str(home / "out"),), output=uri, kind="ivf-pq", partitions=20))
+    found = Index.open(uri).search(QUERIES, "color", 10, "id < 10", options=Options(nprobes=1))
+    assert [sorted(found["id"].to_pylist()[i : i + 10]) for i in (0, 10)] == [list(range(10))] * 2
+
+
+def test_the_mean_over_conditions_is_exact_where_each_is(tmp_path):
+    """Ten ids that are best under one of two conditions, and one that is second under both."""
+    index = Index.open(
+        str(by_hand(tmp_path, [[[1, 0], [0, 1]]] * 10 + [[[0, 1], [1, 0]]] * 10 + [[[0.9, 0.4], [0.9, 0.4]]]))
+    )
+    rows = index._every(None)
+    scores, offsets = index._mean(
+        {"a": np.array([[1, 0]], np.float32), "b": np.array([[1, 0]], np.float32)}, rows, 1, None
+    )
+    assert index.dataset.take(offsets[0], columns=["id"])["id"].to_pylist() == [20]
+    assert scores[0, 0] == pytest.approx(0.9 / np.hypot(0.9, 0.4))
+
+
+def by_hand(folder, vectors):
+    """An index of vectors (ids, two conditions a and b) that no model made."""
+    model = {"encoder": {"prompt": "cond", "pooling": ["mean"]}, "subtract": True}
+    values = np.array(vectors, np.float32)
+    values /= np.linalg.norm(values, axis=2, keepdims=True)
+    count = len(values)
+    column = pa.FixedSizeListArray.from_arrays(pa.array(values.reshape(-1)), 2)
+    table = pa.table({"id": np.repeat(np.arange(count), 2), "condition": ["a", "b"] * count, "vector": column})
+    dataset = lance.write_dataset(table.replace_schema_metadata({lancefiles.META: ""}), folder / "hand.lance")
+    lancefiles.publish(
+        dataset, lancefiles.Meta(model=model, name="none", dtype="float32", conditions={"a": count, "b": count})
+    )
+    return folder / "hand.lance"
+
+
+def test_ids_are_strings_and_conditions_a_column(tmp_path, tiny_model, model):
+    texts = sentences(60, 3)
+    rows = [{"id": f"it's \\{i}", "text": t, "about": ["color", "it's"][: 1 + i % 2]} for i, t in enumerate(texts)]
+    output = embedded(tmp_path, tiny_model, rows, condition_column="about")
+    job = IndexJob(embeddings=(output,), output=str(tmp_path / "i.lance"))
+    assert build(job)["rows"] == 90
+    assert build(job)["rows_added"] == 0
+    index = Index.open(job.output)
+    assert index.meta.conditions == {"color": 60, "it's": 30}
+    same(index.search(QUERIES[:1], "it's", 30), brute(output, model, QUERIES[0], "it's", 30))
+    assert len(index.search(QUERIES[:1], None, 60)) == 60  # an id under one condition has its own cosine alone
+    with pytest.raises(RequestError, match="in both"):
+        build(
+            IndexJob(
+                embeddings=(embedded(tmp_path / "2", tiny_model, rows[:1], conditions=("color",)),), output=job.output
+            )
+        )
+
+
+def test_more_queries_than_are_answered_at_a_time(index, monkeypatch):
+    sentences_ = [f"a red dress {i}" for i in range(7)]
+    for conditions in ("color", None):
+        whole = index.search(sentences_, conditions, 3)
+        monkeypatch.setattr(search, "QUERIES", 3)
+        assert index.search(sentences_, conditions, 3).drop_columns(["score"]) == whole.drop_columns(["score"])
+        monkeypatch.undo()
+
+
 # ----------------------------------------------------------------------------------------------------------- growing
 
 
@@ -196,6 +261,35 @@ def test_an_approximate_index_takes_in_what_is_added(home, tmp_path):
     assert len(found) == 20 and min(found["id"].to_pylist()) >= 1000
     assert len(set(found["id"].to_pylist()) & set(exact["id"].to_pylist())) >= 9
     assert build(IndexJob(output=job.output, reindex=True))["rows"] == 760
+
+
+def test_what_was_replaced_is_kept_for_those_who_read_it_until_the_next_time(home, tmp_path):
+    job = IndexJob(embeddings=(str(home / "out"),), output=str(tmp_path / "i.lance"))
+    build(job)
+    reader = Index.open(job.output)
+    build(replace(job, overwrite=True))
+    assert len(reader.search(QUERIES, "color", 3)) == 6
+    size = sum(f.stat().st_size for f in (tmp_path / "i.lance" / "data").iterdir())
+    build(replace(job, overwrite=True))
+    build(replace(job, overwrite=True))
+    assert sum(f.stat().st_size for f in (tmp_path / "i.lance" / "data").iterdir()) == size
+
+
+def test_two_builds_at_once_do_not_publish_what_was_not_counted(home, tmp_path, monkeypatch):
+    first = IndexJob(embeddings=(str(home / "out"),), output=str(tmp_path / "i.lance"))
+    build(first)
+    publish = lancefiles.publish
+
+    def later(dataset, meta):
+        monkeypatch.setattr(index_module, "publish", publish)
+        lance.write_dataset(dataset.to_table(limit=5), dataset.uri, mode="append")
+        publish(dataset, meta)
+
+    monkeypatch.setattr(index_module, "publish", later)
+    with pytest.raises(WorkError, match="another build is at work"):
+        build(replace(first, embeddings=(str(home / "later"),)))
+    assert Index.open(first.output).meta.rows == 600
+    assert build(replace(first, embeddings=(str(home / "later"),)))["rows"] == 760
 
 
 def test_rows_that_are_there_already_from_another_job_are_refused(home, tmp_path, tiny_model):
@@ -288,12 +382,17 @@ def test_wrong_builds_are_refused(home, index, tmp_path, tiny_model):
     refuse(IndexJob(embeddings=(str(home / "out"),), output=str(home / "a" / "in.parquet")), "found the file")
     refuse(IndexJob(embeddings=(str(home / "out"),), output=new, partitions=0), "--partitions: wanted at least 1")
     refuse(IndexJob(embeddings=(str(home / "out"),), output=new, kind="ivf-pq", sub_vectors=5), "a divisor of 32")
-    refuse(IndexJob(embeddings=(str(home / "other"),), output=new, kind="hnsw"), "wanted 256 vectors to train")
+    refuse(IndexJob(embeddings=(str(home / "out"),), output=there, partitions=3), "--reindex: wanted it beside")
     refuse(IndexJob(embeddings=(str(home / "out"),), output="foo://x/i"), "wanted a local path or a URI")
     named = embedded(
         tmp_path / "n", tiny_model, [{"id": 1, "text": "a", "score": 2}], conditions=("c",), keep_columns=("score",)
     )
     refuse(IndexJob(embeddings=(named,), output=new), "wanted no kept column named 'score'")
+    lance.write_dataset(pa.table({"mine": [1]}), tmp_path / "mine.lance")
+    for overwrite in (False, True):
+        job = IndexJob(embeddings=(str(home / "out"),), output=str(tmp_path / "mine.lance"), overwrite=overwrite)
+        refuse(job, "found a Lance dataset in")
+    assert lance.dataset(tmp_path / "mine.lance").count_rows() == 1
     fewer = embedded(tmp_path / "f", tiny_model, [{"id": 9999, "text": "a"}], conditions=("color",))
     refuse(IndexJob(embeddings=(fewer,), output=there), "wanted the index's columns")
     assert Index.open(there).meta.rows == 900
@@ -312,6 +411,7 @@ def test_wrong_searches_are_refused(home, index, tmp_path, tiny_model):
     ask("-k: wanted at least 1", k=0)
     ask("a filter in SQL on id, text, year, found 'age > 3': .*No field named age", where="age > 3")
     ask("a filter in SQL .*found 'year >'", where="year >")
+    ask("a filter in SQL .*found 'year > 1 --'", where="year > 1 --")
     ask("--condition: wanted one of the index's", condition=("nothing",), exact_condition=True)
     ask("--condition: wanted one of the index's", condition=(" ",))
     ask("wanted one of --query or --queries, found none", query=())

@@ -65,6 +65,16 @@ def test_vectors_of_the_querys_own_group_are_left_out(case):
     assert (every[1] == -1).all()
 
 
+def test_small_first_blocks_do_not_let_everything_through(case, monkeypatch):
+    queries, vectors = map(torch.from_numpy, case)
+    hits = []
+    merge = topk._merge
+    monkeypatch.setattr(topk, "_merge", lambda *arguments: hits.append(len(arguments[2])) or merge(*arguments))
+    _, places = top_k(queries, [vectors[:3], vectors[3:]], 5)
+    assert np.array_equal(places, brute(*case, 5)[1])
+    assert hits[0] == 7 * 3 and hits[1] <= 7 * 5
+
+
 def test_parts_are_merged_into_what_all_give(case):
     queries, vectors = map(torch.from_numpy, case)
     parts = []
