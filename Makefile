@@ -25,6 +25,7 @@ bench: .venv/ready .venv-peers/ready   ## throughput against the peers, one afte
 	RAY_worker_niceness=0 $(BIN)/python benchmarks/embed_throughput.py
 	RAY_worker_niceness=0 $(BIN)/python benchmarks/shared_prefix.py
 	RAY_worker_niceness=0 $(BIN)/python benchmarks/fit.py
+	RAY_worker_niceness=0 $(BIN)/python benchmarks/search.py
 
 .venv/ready: pyproject.toml constraints.txt
 	$(PYTHON) -m venv .venv

@@ -27,6 +27,7 @@ from raycase.rated import read_columns, texts
 from raycase.report import write_report
 from raycase.schema import RequestError
 from raycase.storage import place
+from raycase.systems.case import CaseConfig
 from raycase.topk import unit
 from raycase.vectors import case_vectors, plain_vectors
 
@@ -167,7 +168,7 @@ def _add_plain(
     own_PD = _choose(facet_PD, [facet for _, facet in papers])
     titled_PD = embedded([" ".join([paper.title, *paper.of(facet)]) for paper, facet in papers])
     in_context = replace(model.config, subtract=False, projector=None, folder=None)
-    distinct, rows = _distinct([(paper.beside(facet), " ".join(paper.of(facet))) for paper, facet in papers])
+    distinct, rows = _distinct(fitting([(paper.beside(facet), paper.of(facet)) for paper, facet in papers], in_context))
     context_PD = unit(embed_case(distinct, in_context, name=job.data, cache=model.cache, compute=job.compute)[rows])
     names = list(FACETS)
     other_PD = _choose(facet_PD, [names[names.index(facet) - 1] for _, facet in papers])
@@ -194,6 +195,17 @@ def _add_plain(
     add(f"{encoder}: best sentences", what, best)
     add(f"{encoder}: plain + best sentences", "half of each", lambda q, pool: plain(q, pool) + best(q, pool))
     return plain_PD
+
+
+def fitting(pairs: Sequence[tuple[str, list[str]]], config: CaseConfig) -> list[tuple[str, str]]:
+    """(the rest, the facet's own sentences as one text); the last of these are left out until they fit the encoder."""
+    joined = [(rest, " ".join(own)) for rest, own in pairs]
+    for row in np.flatnonzero(config.count_tokens(*zip(*joined, strict=True)) == 0).tolist():
+        rest, own = pairs[row]
+        while len(own) > 1 and not config.count_tokens([rest], [" ".join(own)])[0]:
+            own = own[:-1]
+        joined[row] = rest, " ".join(own)
+    return joined
 
 
 def _choose(of_facet_PD: dict[str, np.ndarray], facets: Sequence[str]) -> np.ndarray:

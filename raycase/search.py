@@ -102,9 +102,9 @@ class Index:
         """The k rows nearest to each sentence under its condition, by cosine, best first.
 
         One condition serves all sentences. A condition that the index has not got is answered with the nearest that it
-        has (column `condition` beside `asked`), or refused with `exact_condition`. Without conditions the score of a
-        row is the mean of its cosines under all conditions of the index. `unconditional`: by the plain vectors f(s).
-        `where`: a filter on kept columns, in SQL.
+        has (column `condition` beside `asked`), or refused with `exact_condition`. Without conditions the score of an
+        id is the mean of its cosines under the conditions that it has; by an approximate index, of ids that are among
+        the best under one. `unconditional`: by the plain vectors f(s). `where`: a filter on kept columns, in SQL.
 
         Gives query (place in `sentences`), asked, condition, rank from 1, score, id and the kept columns; fewer than k
         rows where the filter leaves fewer. Raises RequestError.
@@ -115,6 +115,8 @@ class Index:
             conditions = [conditions] * len(sentences)
         if conditions is not None and len(conditions) != len(sentences):
             raise ValueError(f"wanted as many conditions as sentences, found {len(conditions)} and {len(sentences)}")
+        if conditions is not None and unconditional:
+            raise ValueError("wanted conditions or unconditional, found both")
         for row, sentence in enumerate(sentences):
             if not sentence.strip():
                 raise RequestError(f"--query: wanted words, found {sentence!r} as query {row}")

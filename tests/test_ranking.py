@@ -10,11 +10,12 @@ from conftest import sentences
 
 from raycase import attributes, csfcube
 from raycase.attributes import Captions, attributes_of, nearest, read_captions, shared
-from raycase.csfcube import Cube, Paper, best_match, measure, read_cube
+from raycase.csfcube import Cube, Paper, best_match, fitting, measure, read_cube
 from raycase.evaluation import EvaluateJob
 from raycase.metrics import average_precision, full_recall_precision, ndcg_at, recall_at
 from raycase.ranked import render
 from raycase.schema import RequestError
+from raycase.systems import resolve
 from raycase.topk import unit
 
 # ---------------------------------------------------------------------------------------------------------- measures
@@ -92,6 +93,14 @@ def test_each_pool_is_ranked_by_itself():
 def test_best_match_takes_the_best_candidate_sentence_of_each_query_sentence():
     sentences = [unit(np.array(s, float)) for s in ([[1, 0], [0, 1]], [[1, 0]], [[1, 1], [0, 1]])]
     assert best_match(sentences)(0, np.array([1, 2])) == pytest.approx([0.5, (np.sqrt(0.5) + 1) / 2])
+
+
+def test_a_facet_that_is_too_long_for_the_encoder_loses_its_last_sentences():
+    config = resolve("minilm", subtract=False)
+    sentence = "a red dress " * 30
+    [first, second] = fitting([("rest", [sentence] * 4), ("rest", ["one", "two"])], config)
+    assert first == ("rest", " ".join([sentence] * 2))
+    assert second == ("rest", "one two")
 
 
 @pytest.mark.parametrize(

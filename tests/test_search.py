@@ -342,6 +342,7 @@ build(IndexJob(embeddings=(sys.argv[1],), output=sys.argv[2]))
 """
 
 
+@pytest.mark.cluster
 @pytest.mark.parametrize("where", ["rows", "indices", "publish"])
 def test_a_killed_build_leaves_the_former_index_or_none(home, tmp_path, where):
     uri = str(tmp_path / "i.lance")
