@@ -58,14 +58,15 @@ class IndexJob:
     output: str
     """The index: a Lance dataset, local or on object storage."""
     kind: Kind | None = None
-    """exact: every search looks at every vector under the condition; ivf-pq, hnsw: approximate; auto: exact, and ivf-pq
-    for a condition with --exact-below rows or more. Default: as the index is, auto for a new one."""
+    """exact: every search looks at every vector under the condition; hnsw, ivf-pq (a quarter of the memory):
+    approximate; auto: exact, and hnsw for a condition with --exact-below rows or more. Default: as the index is, auto
+    for a new one."""
     exact_below: int | None = None
     """Rows of a condition below which auto searches exactly. Default: as the index has it, 100,000 for a new one."""
     partitions: int | None = None
-    """Of an approximate index. Default: one for 4,096 vectors (ivf-pq) or a million (hnsw)."""
+    """Of an approximate index. Default: one for a million vectors (hnsw) or 4,096 (ivf-pq)."""
     sub_vectors: int | None = None
-    """Bytes that ivf-pq keeps of a vector. Default: one for 8 dimensions."""
+    """Bytes that ivf-pq keeps of a vector. Default: one for 4 dimensions."""
     reindex: bool = False
     """Train the approximate index anew, over all vectors; what is added later is fitted into what was learned."""
     overwrite: bool = False
@@ -342,7 +343,7 @@ def _train(dataset: LanceDataset, column: str, rows: int, meta: Meta, job: Index
     dim = dataset.schema.field(column).type.list_size
     sub_vectors: int | None = None
     if meta.trained == "ivf-pq":
-        sub_vectors = job.sub_vectors or next(n for n in range(max(1, dim // 8), 0, -1) if dim % n == 0)
+        sub_vectors = job.sub_vectors or next(n for n in range(max(1, dim // 4), 0, -1) if dim % n == 0)
         lance_kind, partitions = "IVF_PQ", rows // 4096
     else:
         lance_kind, partitions = "IVF_HNSW_SQ", rows // 2**20

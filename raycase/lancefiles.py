@@ -61,7 +61,7 @@ class Meta:
     @property
     def trained(self) -> str:
         """The kind of approximate index, where there is one."""
-        return "hnsw" if self.kind == "hnsw" else "ivf-pq"
+        return "ivf-pq" if self.kind == "ivf-pq" else "hnsw"
 
     @property
     def how(self) -> str:

@@ -17,7 +17,7 @@ from raycase.output import parquet_bytes
 from raycase.rated import read_columns, texts
 from raycase.reading import peek
 from raycase.schema import CONDITION, RequestError
-from raycase.search import NPROBES, REFINE, Index, Options
+from raycase.search import EF, NPROBES, Index, Options
 from raycase.storage import check_paths, place
 
 WIDTH = 100  # characters of a kept column that people see
@@ -49,9 +49,11 @@ class SearchJob:
     exact: bool = False
     """Look at every vector, whatever the index."""
     nprobes: int = NPROBES
-    """Partitions of an approximate index that are looked into, at least."""
-    refine: int = REFINE
-    """Of an approximate index: so many times k candidates are compared by their exact cosine."""
+    """Partitions of an approximate index that are looked into; all, where these have too few rows for the filter."""
+    ef: int = EF
+    """Candidates that a walk through an hnsw index holds."""
+    refine: int | None = None
+    """Of an approximate index: so many times k candidates are compared by their exact cosine. Default: 3, ivf-pq 10."""
     model: str | None = None
     """Where the index's model is now, if it has moved."""
 
@@ -60,8 +62,8 @@ def search(job: SearchJob) -> dict[str, Any]:
     """Answer; prints a table, or writes Parquet. Raises RequestError."""
     began = time.time()
     check_paths({"--index": job.index, "--queries": job.queries, "--output": job.output})
-    for flag, value in (("nprobes", job.nprobes), ("refine", job.refine)):
-        if value < 1:
+    for flag, value in (("nprobes", job.nprobes), ("ef", job.ef), ("refine", job.refine)):
+        if value is not None and value < 1:
             raise RequestError(f"--{flag}: wanted at least 1, found {value}")
     sentences, conditions = _queries(job)
     disable_progress_bar()  # of weights that load in a moment
@@ -73,7 +75,7 @@ def search(job: SearchJob) -> dict[str, Any]:
         job.where,
         unconditional=job.unconditional,
         exact_condition=job.exact_condition,
-        options=Options(exact=job.exact, nprobes=job.nprobes, refine=job.refine),
+        options=Options(exact=job.exact, nprobes=job.nprobes, ef=job.ef, refine=job.refine),
     )
     for asked, condition in dict.fromkeys(zip(answers[ASKED].to_pylist(), answers[CONDITION].to_pylist(), strict=True)):
         if asked != condition:

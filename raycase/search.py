@@ -27,7 +27,8 @@ if TYPE_CHECKING:
     from lance import LanceDataset
 
 MEMORY_BYTES = 2 * 2**30  # vectors kept for exact searches; of larger sets each search reads them again
-NPROBES, REFINE = 20, 20  # partitions looked into; times k, candidates that are compared by their exact cosine
+NPROBES, EF = 10, 100  # partitions that are looked into; candidates that an HNSW walk holds
+REFINE = {"hnsw": 3, "ivf-pq": 10}  # times k: candidates that are compared by their exact cosine
 QUERIES = 1024  # of one condition that are answered at a time
 CONDITIONS_COMBINED, CONDITIONS_COMPARED = 64, 2000  # most conditions: whose cosines are averaged; to find the nearest
 CANDIDATES = 10  # of each condition, times k, where they are combined and one is searched by an approximate index
@@ -41,7 +42,8 @@ class Options:
 
     exact: bool = False  # look at every vector, whatever the index
     nprobes: int = NPROBES
-    refine: int = REFINE
+    ef: int = EF
+    refine: int | None = None  # default: `REFINE` of the index's kind
 
 
 class Index:
@@ -317,12 +319,15 @@ class Index:
         column = PLAIN if condition is None else VECTOR
         filters = [] if self.rows(condition) == self.meta.rows else [f"{CONDITION} {literal(condition, '=')}"]
         filters += [f"({where})"] if where else []
+        refine = options.refine or REFINE[self.meta.trained]
         nearest = {
             "column": column,
             "q": vectors_QD if len(vectors_QD) > 1 else vectors_QD[0],
             "k": k,
-            "refine_factor": options.refine,
+            "refine_factor": refine,
         }
+        if self.meta.trained == "hnsw":
+            nearest["ef"] = max(options.ef, k * refine)
         for probes in ({"nprobes": options.nprobes}, {"minimum_nprobes": options.nprobes}):
             found = self.dataset.to_table(
                 columns=[OFFSET, "_distance"],
