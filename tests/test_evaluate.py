@@ -16,7 +16,8 @@ from conftest import ROOT, sentences
 
 import raycase
 from raycase.ablation import ablation, ablation_configs
-from raycase.evaluate import EvaluateJob, evaluate, find_models
+from raycase.csts import evaluate
+from raycase.evaluation import EvaluateJob, find_models
 from raycase.metrics import cosines
 from raycase.projection import PairVectors
 from raycase.projector import Projector, ProjectorConfig
