@@ -33,10 +33,10 @@ from raycase.lancefiles import (
     publish,
     said,
 )
-from raycase.output import Job, Output, finished_units, output_at, read_job
 from raycase.schema import CONDITION, EMBEDDING, ID, RequestError, embedding_array, embedding_type
 from raycase.storage import Place, check_paths, fingerprint, place
 from raycase.topk import unit
+from raycase.written import Written, open_written
 
 if TYPE_CHECKING:
     from lance import LanceDataset
@@ -73,38 +73,13 @@ class IndexJob:
     """Begin anew; the former index stays until the new one is there."""
 
 
-@dataclass(frozen=True, kw_only=True)
-class Source:
-    """A finished output of the main job, and those of its units that are to be indexed."""
-
-    output: Output
-    job: Job
-    units: tuple[UnitFile, ...]
-
-    @property
-    def column(self) -> str:
-        """Where its vectors go."""
-        return PLAIN if self.job.config["unconditional"] else VECTOR
-
-    def rows(self) -> ds.Dataset:
-        """What the units hold, read in pieces."""
-        files = self.output.embeddings
-        names = [u.name(self.job.print8) for u in self.units if u.rows_out]
-        return ds.dataset([(files / name).path for name in names], filesystem=files.fs, format="parquet")
-
-    def key(self, unit: UnitFile) -> str:
-        """Names the unit's input file and what was made of it, wherever the output is."""
-        file = self.job.files[unit.file]
-        return fingerprint([self.job.fingerprint, file.uri, file.size, file.mark])[:16]
-
-
 def build(job: IndexJob) -> dict[str, Any]:
     """Build the index, or add to it; until all is done the former one is what opens. Raises RequestError, WorkError."""
     began = time.time()
     import_lance()
     root = place(job.output)
     _check(job, root)
-    sources = [_open_source(uri) for uri in job.embeddings]
+    sources = [open_written(uri, "--embeddings") for uri in job.embeddings]
     with said(root):
         dataset, meta = _begin(job, sources, root)
         rows, before = meta.rows, (meta.trained, meta.kind, meta.exact_below)
@@ -131,7 +106,7 @@ def build(job: IndexJob) -> dict[str, Any]:
     }
 
 
-def _begin(job: IndexJob, sources: Sequence[Source], root: Place) -> tuple[LanceDataset | None, Meta]:
+def _begin(job: IndexJob, sources: Sequence[Written], root: Place) -> tuple[LanceDataset | None, Meta]:
     """The index to add to, or none and what is to be said of a new one."""
     there = open_any(root)
     if there is not None and not is_ours(there):
@@ -173,21 +148,18 @@ def _check(job: IndexJob, root: Place) -> None:
 # ---------------------------------------------------------------------------------------------------------- sources
 
 
-def _open_source(uri: str) -> Source:
-    """A finished output. Raises RequestError."""
-    output = output_at(uri)
-    if not output.job.exists():
-        raise RequestError(f"--embeddings: wanted an output of jobs/embed.py at {output.root.uri}, found no job.json")
-    if not output.manifest.exists():
-        raise RequestError(
-            f"--embeddings: wanted a finished output, found no manifest.json in {output.root.uri}; run its job again"
-        )
-    job = read_job(output)
-    units = [UnitFile.parse(name) for name in finished_units(output, job.print8)[0].names]
-    return Source(output=output, job=job, units=tuple(unit[1] for unit in units if unit))
+def _column(source: Written) -> str:
+    """Where its vectors go."""
+    return PLAIN if source.unconditional else VECTOR
 
 
-def _check_source(source: Source, meta: Meta, job: IndexJob, root: Place) -> None:
+def _key(source: Written, unit: UnitFile) -> str:
+    """Names the unit's input file and what was made of it, wherever the output is."""
+    file = source.job.files[unit.file]
+    return fingerprint([source.job.fingerprint, file.uri, file.size, file.mark])[:16]
+
+
+def _check_source(source: Written, meta: Meta, job: IndexJob, root: Place) -> None:
     """Raise RequestError for the output of another model, and for vectors that cannot be cut as asked."""
     wanted, found = fingerprint(meta.model)[:8], fingerprint(source.job.config["model"])[:8]
     if wanted != found:
@@ -203,26 +175,26 @@ def _check_source(source: Source, meta: Meta, job: IndexJob, root: Place) -> Non
 # ------------------------------------------------------------------------------------------------------------- rows
 
 
-def _add(dataset: LanceDataset | None, source: Source, meta: Meta, root: Place) -> LanceDataset | None:
+def _add(dataset: LanceDataset | None, source: Written, meta: Meta, root: Place) -> LanceDataset | None:
     """Append the units that the index has not got, in one version, and count them in `meta`."""
     lance = import_lance()
-    source = replace(source, units=tuple(u for u in source.units if not _is_covered(meta, source.key(u), u)))
+    source = replace(source, units=tuple(u for u in source.units if not _is_covered(meta, _key(source, u), u)))
     for unit_file in source.units:
-        _cover(meta, source.key(unit_file), unit_file)
-    if not any(u.rows_out for u in source.units):
+        _cover(meta, _key(source, unit_file), unit_file)
+    if not source.names:
         return dataset
     rows = source.rows()
     schema = _schema(rows.schema, source, meta)
     if dataset is not None:
         _check_columns(dataset.schema, schema, source)
         _check_new(dataset, source, meta)
-        if source.column not in dataset.schema.names:
-            dataset.add_columns(schema.field(source.column))
+        if _column(source) not in dataset.schema.names:
+            dataset.add_columns(schema.field(_column(source)))
         # the order of the columns is the index's, and what it lacks is not written
         schema = pa.schema([f for f in dataset.schema if f.name in schema.names])
     else:
         schema = schema.with_metadata({META: ""})  # ours, and not finished
-    reader = pa.RecordBatchReader.from_batches(schema, _batches(rows, schema, source.column))
+    reader = pa.RecordBatchReader.from_batches(schema, _batches(rows, schema, _column(source)))
     mode = "append" if dataset is not None else "create" if open_any(root) is None else "overwrite"
     dataset = lance.write_dataset(reader, root.uri, mode=mode, storage_options=options(root))
     _count(source, meta)
@@ -245,7 +217,7 @@ def _cover(meta: Meta, key: str, unit: UnitFile) -> None:
     meta.covered[key] = joined
 
 
-def _schema(found: pa.Schema, source: Source, meta: Meta) -> pa.Schema:
+def _schema(found: pa.Schema, source: Written, meta: Meta) -> pa.Schema:
     """id, condition, the kept columns, and unit vectors in the index's number format."""
     clash = next((name for name in found.names if name in OWN), None)
     if clash:
@@ -253,11 +225,11 @@ def _schema(found: pa.Schema, source: Source, meta: Meta) -> pa.Schema:
             f"--embeddings: wanted no kept column named {clash!r}, which is the index's own, found one in "
             f"{source.output.root.uri}; leave it out of --keep-columns, or rename it"
         )
-    vectors = pa.field(source.column, embedding_type(found.field(EMBEDDING).type.list_size, meta.dtype))
+    vectors = pa.field(_column(source), embedding_type(found.field(EMBEDDING).type.list_size, meta.dtype))
     return pa.schema([pa.field(f.name, f.type) for f in found if f.name != EMBEDDING] + [vectors])
 
 
-def _check_columns(index: pa.Schema, found: pa.Schema, source: Source) -> None:
+def _check_columns(index: pa.Schema, found: pa.Schema, source: Written) -> None:
     """Raise RequestError where the output has other columns than the index."""
     wanted = {f.name: str(f.type) for f in index if f.name not in OWN}
     here = {f.name: str(f.type) for f in found if f.name not in OWN}
@@ -269,11 +241,11 @@ def _check_columns(index: pa.Schema, found: pa.Schema, source: Source) -> None:
         )
 
 
-def _check_new(dataset: LanceDataset, source: Source, meta: Meta) -> None:
+def _check_new(dataset: LanceDataset, source: Written, meta: Meta) -> None:
     """Raise RequestError where a row is in the index under the same condition, from another job."""
     asked = source.job.config["conditions"]
-    known = {None} if source.column == PLAIN and meta.plain else set(meta.conditions)
-    if not known.intersection([None] if source.column == PLAIN else asked or known):
+    known = {None} if _column(source) == PLAIN and meta.plain else set(meta.conditions)
+    if not known.intersection([None] if _column(source) == PLAIN else asked or known):
         return
     _make_scalar(dataset, meta)  # else each look is a scan
     for batch in source.rows().to_batches(columns=[ID, CONDITION], batch_size=4096):
@@ -299,11 +271,11 @@ def _batches(rows: ds.Dataset, schema: pa.Schema, column: str) -> Iterator[pa.Re
             yield pa.RecordBatch.from_arrays(arrays, schema=schema)
 
 
-def _count(source: Source, meta: Meta) -> None:
+def _count(source: Written, meta: Meta) -> None:
     """Add the rows of each condition to the index's; a job with listed conditions has every row under each."""
     rows_out = sum(u.rows_out for u in source.units)
     counts: Counter[str] = Counter(meta.conditions)
-    if source.column == PLAIN:
+    if _column(source) == PLAIN:
         meta.plain += rows_out
     elif listed := source.job.config["conditions"]:
         counts.update(dict.fromkeys(listed, rows_out))

@@ -29,11 +29,11 @@ from ray.exceptions import RayError
 from torch import Tensor
 
 from raycase.cluster import cause, nodes, start_ray
-from raycase.finished import UnitFile
-from raycase.output import Job, Output, finished_units, output_at, parquet_bytes, read_job
+from raycase.output import parquet_bytes
 from raycase.schema import CONDITION, EMBEDDING, ID, RequestError, WorkError
 from raycase.storage import Place, check_paths, fingerprint, place
 from raycase.topk import merge_top_k, top_k, unit
+from raycase.written import Written, open_written
 
 NEIGHBOUR, RANK, SCORE = "neighbour", "rank", "score"
 PLACE = "place"  # of a query in its group
@@ -63,42 +63,13 @@ class JoinJob:
     """Remove an earlier result in the folder first."""
 
 
-@dataclass(frozen=True, kw_only=True)
-class Written:
-    """A finished output of the main job, and its units."""
-
-    output: Output
-    job: Job
-    units: tuple[UnitFile, ...]
-
-    def schema(self) -> pa.Schema:
-        """Of its files."""
-        files = self.output.embeddings
-        first = (files / next(u for u in self.units if u.rows_out).name(self.job.print8)).path
-        return ds.dataset([first], filesystem=files.fs, format="parquet").schema
-
-    def groups(self, rows: int) -> list[list[str]]:
-        """File names in groups of about so many rows (pairs), in order."""
-        groups: list[list[str]] = [[]]
-        held = 0
-        pairs = len(self.job.config["conditions"] or "a")
-        for file in self.units:
-            if held and held + file.rows_out * pairs > rows:
-                groups.append([])
-                held = 0
-            if file.rows_out:
-                groups[-1].append(file.name(self.job.print8))
-                held += file.rows_out * pairs
-        return [group for group in groups if group]
-
-
 def join(job: JoinJob) -> dict[str, Any]:
     """Find all neighbours; returns counts. Raises RequestError and WorkError."""
     began = time.time()
     if job.k < 1:
         raise RequestError(f"-k: wanted at least 1, found {job.k}")
     check_paths({"--queries": job.queries, "--vectors": job.vectors, "--output": job.output})
-    queries, vectors = _written(job.queries, "--queries"), _written(job.vectors, "--vectors")
+    queries, vectors = open_written(job.queries, "--queries"), open_written(job.vectors, "--vectors")
     _check(queries, vectors, job)
     root = place(job.output)
     start_ray()
@@ -106,8 +77,8 @@ def join(job: JoinJob) -> dict[str, Any]:
     if root.is_local and len(alive) > 1:
         raise RequestError(f"--output: wanted object storage on a cluster of {len(alive)} nodes, found {root.uri}")
     cpus = int(sum(node.get("CPU", 0) for node in alive))
-    groups, ranges = queries.groups(GROUP_ROWS), vectors.groups(RANGE_ROWS)
-    ranges = _enough(vectors, ranges, math.ceil(TASKS_A_CPU * cpus / max(1, len(groups))))
+    groups, ranges = _cut(queries, GROUP_ROWS), _cut(vectors, RANGE_ROWS)
+    ranges = _enough(ranges, math.ceil(TASKS_A_CPU * cpus / max(1, len(groups))))
     _open(root, job, queries, vectors, groups, ranges)
     find = partial(
         find_part,
@@ -131,13 +102,19 @@ def join(job: JoinJob) -> dict[str, Any]:
     return _account(root, queries, len(groups), began)
 
 
-def _written(uri: str, flag: str) -> Written:
-    output = output_at(uri)
-    if not output.job.exists() or not output.manifest.exists():
-        raise RequestError(f"{flag}: wanted a finished output of jobs/embed.py at {output.root.uri}, found none")
-    job = read_job(output)
-    units = (UnitFile.parse(name) for name in finished_units(output, job.print8)[0].names)
-    return Written(output=output, job=job, units=tuple(found[1] for found in units if found))
+def _cut(written: Written, rows: int) -> list[list[str]]:
+    """File names in groups of about so many rows (pairs), in order."""
+    groups: list[list[str]] = []
+    held = rows
+    pairs = len(written.job.config["conditions"] or "a")
+    for file in written.units:
+        if file.rows_out:
+            if held + file.rows_out * pairs > rows:
+                groups.append([])
+                held = 0
+            groups[-1].append(file.name(written.job.print8))
+            held += file.rows_out * pairs
+    return groups
 
 
 def _check(queries: Written, vectors: Written, job: JoinJob) -> None:
@@ -146,25 +123,25 @@ def _check(queries: Written, vectors: Written, job: JoinJob) -> None:
         raise RequestError(
             "--vectors: wanted vectors of the queries' model, found another's; embed them with one model"
         )
-    if ours["unconditional"] != theirs["unconditional"]:
+    if queries.unconditional != vectors.unconditional:
         raise RequestError("--vectors: wanted both under conditions or both without, found one of each")
     missing = set(ours["conditions"] or ()) - set(theirs["conditions"] or ours["conditions"] or ())
     if missing:
         raise RequestError(f"--vectors: wanted every condition of the queries, found no {sorted(missing)[0]!r}")
     for flag, written in (("--queries", queries), ("--vectors", vectors)):
-        if not any(u.rows_out for u in written.units):
+        if not written.names:
             raise RequestError(f"{flag}: wanted vectors in {written.output.root.uri}, found none")
         columns = [ID, *written.job.config["keep_columns"]]
         if job.exclude_same and job.exclude_same not in columns:
             raise RequestError(f"--exclude-same: wanted one of {', '.join(columns)}, found {job.exclude_same!r}")
-    types = [str(w.schema().field(job.exclude_same).type) for w in (queries, vectors) if job.exclude_same]
+    types = [str(w.rows().schema.field(job.exclude_same).type) for w in (queries, vectors) if job.exclude_same]
     if len(set(types)) > 1:
         raise RequestError(
             f"--exclude-same: wanted {job.exclude_same!r} of one type in both, found {' and '.join(types)}"
         )
 
 
-def _enough(vectors: Written, ranges: list[list[str]], wanted: int) -> list[list[str]]:
+def _enough(ranges: list[list[str]], wanted: int) -> list[list[str]]:
     """More ranges where there are too few tasks for the cluster, down to one a file."""
     files = [name for some in ranges for name in some]
     count = min(len(files), max(len(ranges), wanted))

@@ -131,7 +131,7 @@ def test_ids_may_be_of_two_types_and_conditions_a_column(cluster, tmp_path, tiny
     ("options", "words"),
     [
         ({"k": 0}, "-k: wanted at least 1"),
-        ({"queries": "nowhere"}, "--queries: wanted a finished output"),
+        ({"queries": "nowhere"}, "--queries: wanted an output of jobs/embed.py"),
         ({"vectors": "other"}, "--vectors: wanted vectors of the queries' model"),
         ({"vectors": "plain"}, "wanted both under conditions or both without"),
         ({"exclude_same": "embedding"}, "--exclude-same: wanted one of id, text, image"),
