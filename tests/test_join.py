@@ -108,7 +108,8 @@ def test_a_join_that_was_stopped_does_what_is_missing(cluster, home, tmp_path, s
     ranges = len(json.loads((tmp_path / "n" / "join.json").read_text())["ranges"])
     groups = len(list((tmp_path / "n" / "neighbours").iterdir()))
     assert tasks == [("searched", groups * ranges - 3), ("merged", groups)]
-    assert join(job)["neighbours"] == 1500 and tasks[2:] == [("searched", 0), ("merged", 0)]
+    assert join(job)["neighbours"] == 1500
+    assert len(tasks) == 2  # nothing was left to do
 
 
 def test_ids_may_be_of_two_types_and_conditions_a_column(cluster, tmp_path, tiny_model, small):
