@@ -16,11 +16,13 @@ import raycase
 from raycase import index as index_module
 from raycase import lancefiles, search
 from raycase.index import IndexJob, build
+from raycase.projector import Projector, ProjectorConfig
 from raycase.queries import SearchJob
 from raycase.queries import search as answer
 from raycase.schema import RequestError, WorkError
 from raycase.search import Index, Options
 from raycase.storage import place
+from raycase.systems import case, resolve
 from raycase.topk import unit
 
 CONDITIONS = ("color", "number of people")
@@ -209,6 +211,28 @@ def test_ids_are_strings_and_conditions_a_column(tmp_path, tiny_model, model):
                 embeddings=(embedded(tmp_path / "2", tiny_model, rows[:1], conditions=("color",)),), output=job.output
             )
         )
+
+
+def test_a_projectors_vectors_have_other_dimensions_than_plain_ones_and_its_folder_may_move(tmp_path, tiny_model):
+    config, shape = (
+        resolve(str(tiny_model), prompt="concat-sc", pooling="mean"),
+        ProjectorConfig(input_dim=32, output_dim=8),
+    )
+    folder = tmp_path / "model"
+    case.save(folder, replace(config, projector=shape), Projector(shape).eval())
+    trained = {"prompt": None, "pooling": None}
+    out = embedded(tmp_path / "o", folder, rows(30), conditions=("color",), **trained)
+    plain = embedded(tmp_path / "p", folder, rows(30), unconditional=True, **trained)
+    uri = str(tmp_path / "i.lance")
+    assert build(IndexJob(embeddings=(plain,), output=uri))["unconditional_rows"] == 30
+    assert build(IndexJob(embeddings=(out,), output=uri))["rows"] == 60
+    folder.rename(tmp_path / "moved")
+    with pytest.raises(RequestError, match="--model: wanted the index's model"):
+        Index.open(uri).search(QUERIES[:1], "color", 3)
+    index, system = Index.open(uri, model=str(tmp_path / "moved")), raycase.load(str(tmp_path / "moved"))
+    same(index.search(QUERIES[:1], "color", 5), brute(out, system, QUERIES[0], "color", 5))
+    same(index.search(QUERIES[:1], None, 5, unconditional=True), brute(plain, system, QUERIES[0], None, 5))
+    assert [index.dataset.schema.field(name).type.list_size for name in ("vector", "plain")] == [8, 32]
 
 
 def test_more_queries_than_are_answered_at_a_time(index, monkeypatch):
