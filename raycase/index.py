@@ -15,7 +15,6 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import pyarrow as pa
 import pyarrow.compute as pc
-import pyarrow.dataset as ds
 
 from raycase.finished import UnitFile
 from raycase.lancefiles import (
@@ -183,8 +182,7 @@ def _add(dataset: LanceDataset | None, source: Written, meta: Meta, root: Place)
         _cover(meta, _key(source, unit_file), unit_file)
     if not source.names:
         return dataset
-    rows = source.rows()
-    schema = _schema(rows.schema, source, meta)
+    schema = _schema(source.schema(), source, meta)
     if dataset is not None:
         _check_columns(dataset.schema, schema, source)
         _check_new(dataset, source, meta)
@@ -194,7 +192,7 @@ def _add(dataset: LanceDataset | None, source: Written, meta: Meta, root: Place)
         schema = pa.schema([f for f in dataset.schema if f.name in schema.names])
     else:
         schema = schema.with_metadata({META: ""})  # ours, and not finished
-    reader = pa.RecordBatchReader.from_batches(schema, _batches(rows, schema, _column(source)))
+    reader = pa.RecordBatchReader.from_batches(schema, _batches(source, schema))
     mode = "append" if dataset is not None else "create" if open_any(root) is None else "overwrite"
     dataset = lance.write_dataset(reader, root.uri, mode=mode, storage_options=options(root))
     _count(source, meta)
@@ -248,9 +246,9 @@ def _check_new(dataset: LanceDataset, source: Written, meta: Meta) -> None:
     if not known.intersection([None] if _column(source) == PLAIN else asked or known):
         return
     _make_scalar(dataset, meta)  # else each look is a scan
-    for batch in source.rows().to_batches(columns=[ID, CONDITION], batch_size=4096):
-        for condition in known.intersection(batch[CONDITION].unique().to_pylist()):
-            ids = batch[ID].filter(pc.equal(pc.fill_null(batch[CONDITION], ""), condition or "")).to_pylist()
+    for rows in source.tables([ID, CONDITION]):
+        for condition in known.intersection(rows[CONDITION].unique().to_pylist()):
+            ids = rows[ID].filter(pc.equal(pc.fill_null(rows[CONDITION], ""), condition or "")).to_pylist()
             again = f"{CONDITION} {literal(condition, '=')} AND {ID} IN ({', '.join(map(literal, ids))})"
             both = dataset.to_table(columns=[ID], filter=again, limit=1)
             if len(both):
@@ -260,15 +258,15 @@ def _check_new(dataset: LanceDataset, source: Written, meta: Meta) -> None:
                 )
 
 
-def _batches(rows: ds.Dataset, schema: pa.Schema, column: str) -> Iterator[pa.RecordBatch]:
-    """The rows as the index has them, some thousands at a time."""
+def _batches(source: Written, schema: pa.Schema) -> Iterator[pa.RecordBatch]:
+    """The rows as the index has them, a file at a time."""
+    column = _column(source)
     dtype = schema.field(column).type.value_type.to_pandas_dtype()
-    for batch in rows.to_batches(batch_size=8192, batch_readahead=4, fragment_readahead=2):
-        if len(batch):
-            vectors_ND = batch[EMBEDDING].flatten().to_numpy().reshape(len(batch), -1)
-            unit_ND = embedding_array(unit(vectors_ND).astype(dtype))
-            arrays = [unit_ND if name == column else batch[name] for name in schema.names]
-            yield pa.RecordBatch.from_arrays(arrays, schema=schema)
+    for table in source.tables():
+        vectors = table[EMBEDDING].combine_chunks()
+        vectors_ND = vectors.flatten().to_numpy().reshape(-1, vectors.type.list_size)
+        rows = table.append_column(column, embedding_array(unit(vectors_ND).astype(dtype)))
+        yield from rows.select(schema.names).cast(schema).to_batches()
 
 
 def _count(source: Written, meta: Meta) -> None:
@@ -280,8 +278,8 @@ def _count(source: Written, meta: Meta) -> None:
     elif listed := source.job.config["conditions"]:
         counts.update(dict.fromkeys(listed, rows_out))
     else:
-        for batch in source.rows().to_batches(columns=[CONDITION]):
-            counts.update({found["values"]: found["counts"] for found in batch[CONDITION].value_counts().to_pylist()})
+        for rows in source.tables([CONDITION]):
+            counts.update({found["values"]: found["counts"] for found in rows[CONDITION].value_counts().to_pylist()})
     meta.conditions = dict(counts)
 
 

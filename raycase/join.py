@@ -134,7 +134,7 @@ def _check(queries: Written, vectors: Written, job: JoinJob) -> None:
         columns = [ID, *written.job.config["keep_columns"]]
         if job.exclude_same and job.exclude_same not in columns:
             raise RequestError(f"--exclude-same: wanted one of {', '.join(columns)}, found {job.exclude_same!r}")
-    types = [str(w.rows().schema.field(job.exclude_same).type) for w in (queries, vectors) if job.exclude_same]
+    types = [str(w.schema().field(job.exclude_same).type) for w in (queries, vectors) if job.exclude_same]
     if len(set(types)) > 1:
         raise RequestError(
             f"--exclude-same: wanted {job.exclude_same!r} of one type in both, found {' and '.join(types)}"

@@ -2,13 +2,20 @@
 
 from __future__ import annotations
 
+import io
+from collections import deque
+from collections.abc import Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 
-import pyarrow.dataset as ds
+import pyarrow as pa
+import pyarrow.parquet as pq
 
 from raycase.finished import UnitFile
 from raycase.output import Job, Output, finished_units, output_at, read_job
 from raycase.schema import RequestError
+
+AHEAD = 4  # files that are read ahead
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -28,10 +35,24 @@ class Written:
         """Of the files that hold vectors."""
         return [u.name(self.job.print8) for u in self.units if u.rows_out]
 
-    def rows(self) -> ds.Dataset:
-        """What the files hold, read in pieces."""
-        files = self.output.embeddings
-        return ds.dataset([(files / name).path for name in self.names], filesystem=files.fs, format="parquet")
+    def tables(self, columns: list[str] | None = None) -> Iterator[pa.Table]:
+        """The rows of each file, in order. A few files are read ahead, and no more are held; Arrow's own scanner reads
+        on as fast as it can, whoever waits."""
+        waiting: deque[Future[pa.Table]] = deque()
+        with ThreadPoolExecutor(AHEAD) as pool:
+            for name in self.names:
+                waiting.append(pool.submit(self._read, name, columns))
+                if len(waiting) > AHEAD:
+                    yield waiting.popleft().result()
+            while waiting:
+                yield waiting.popleft().result()
+
+    def _read(self, name: str, columns: list[str] | None) -> pa.Table:
+        return pq.read_table(io.BytesIO((self.output.embeddings / name).read()), columns=columns)
+
+    def schema(self) -> pa.Schema:
+        """Of the files; there is one."""
+        return pq.read_schema(io.BytesIO((self.output.embeddings / self.names[0]).read()))
 
 
 def open_written(uri: str, flag: str) -> Written:
