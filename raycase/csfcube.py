@@ -112,8 +112,7 @@ def evaluate(
         if model.projector:
             vectors = project(model.projector, vectors)
         case_PD = unit(vectors)[rows]
-        system = "g(f - base)" if model.projector else "f - base" if model.config.subtract else "f"
-        add(f"{model.name}: CASE", f"{system} of the abstract under the facet's condition", _cosine(case_PD))
+        add(f"{model.name}: CASE", f"{model.formula} of the abstract under the facet's condition", _cosine(case_PD))
         both = unit(np.hstack([plain[encoder], case_PD]))
         add(f"{model.name}: plain + CASE", "half of each one's cosine", _cosine(both))
     facet_Q = np.array([facet for _, facet in cube.pools])

@@ -82,8 +82,8 @@ def search(job: SearchJob) -> dict[str, Any]:
             cosine = index.nearest_condition(asked)[1]
             print(f"no {asked!r} in the index; answered under {condition!r}, cosine {cosine:.2f}", file=sys.stderr)
     if job.output:
-        asked = pa.array(answers[QUERY].to_numpy() // max(1, len(job.condition)))  # the query's own place
-        place(job.output).put(parquet_bytes(answers.set_column(0, QUERY, asked)))
+        queries = pa.array(answers[QUERY].to_numpy() // max(1, len(job.condition)))  # each query's own place
+        place(job.output).put(parquet_bytes(answers.set_column(0, QUERY, queries)))
     else:
         _show(answers, sentences, conditions, index.columns)
     return {

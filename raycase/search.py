@@ -324,6 +324,7 @@ class Index:
             "column": column,
             "q": vectors_QD if len(vectors_QD) > 1 else vectors_QD[0],
             "k": k,
+            "metric": "dot",  # where too few vectors are there to train, Lance looks at all, and would take L2
             "refine_factor": refine,
         }
         if self.meta.trained == "hnsw":

@@ -10,15 +10,17 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from conftest import embedded, read_output, run_job, sentences, vectors
+from conftest import embedded, in_process, read_output, run_job, sentences, vectors
 
 import raycase
 from raycase import index as index_module
 from raycase import lancefiles, search
+from raycase.embed import embed
 from raycase.index import IndexJob, build
 from raycase.projector import Projector, ProjectorConfig
 from raycase.queries import SearchJob
 from raycase.queries import search as answer
+from raycase.request import EmbedJob
 from raycase.schema import RequestError, WorkError
 from raycase.search import Index, Options
 from raycase.storage import place
@@ -159,6 +161,14 @@ def test_an_approximate_index_finds_nearly_all(home, index, kind, tmp_path):
     assert Index.open(uri).search(QUERIES, "color", 5) == index.search(QUERIES, "color", 5)
 
 
+def test_where_too_few_vectors_are_there_to_train_scores_are_cosines_all_the_same(home, model, tmp_path):
+    """20 rows under each condition, and no index of their vectors."""
+    uri = str(tmp_path / "i.lance")
+    build(IndexJob(embeddings=(str(home / "other"),), output=uri, kind="hnsw"))
+    system = raycase.load(str(model.config.model), prompt="concat-sc", pooling="mean", subtract=False)
+    same(Index.open(uri).search(QUERIES[:1], "color", 5), brute(home / "other", system, QUERIES[0], "color", 5))
+
+
 def test_a_filter_finds_what_is_far_off_in_an_approximate_index(home, tmp_path):
     uri = str(tmp_path / "i.lance")
     build(IndexJob(embeddings=(str(home / "out"),), output=uri, kind="ivf-pq", partitions=20))
@@ -263,15 +273,9 @@ def test_tomorrows_units_of_the_same_output_are_added(tmp_path, tiny_model):
         embeddings=(embedded(tmp_path, tiny_model, rows(250), limit=130, **options),), output=str(tmp_path / "i")
     )
     assert build(job)["rows"] == 260
-    embedded_more = replace(job)
-    from conftest import in_process
-
-    from raycase.embed import embed
-    from raycase.request import EmbedJob
-
     whole = {"prompt": "concat-sc", "pooling": "mean", "compute": "float32", "dtype": "float32", "unit_rows": 100}
     embed(EmbedJob(input=str(tmp_path / "in.parquet"), model=str(tiny_model), **options, **whole), execute=in_process)
-    assert build(embedded_more)["rows_added"] == 240
+    assert build(job)["rows_added"] == 240
     assert Index.open(job.output).meta.conditions == {"color": 250, "number of people": 250}
 
 
@@ -348,6 +352,7 @@ def test_an_index_on_object_storage_is_that_on_disk(home, index, s3_server):
 KILLED = """
 import os, signal, sys
 from raycase import index, lancefiles
+from raycase.embed import embed
 from raycase.index import IndexJob, build
 where = sys.argv[3]
 def die(*_, **__):
