@@ -1,18 +1,19 @@
-"""Fit a projector on rated pairs: python jobs/train.py case --train ... --validation ... --output runs/case"""
+"""Train a model on rated pairs: python jobs/train.py case --train ... --validation ... --output runs/case"""
 
 from typing import Any
 
 from raycase.cli import main
+from raycase.finetuning import FINE_TUNE_JOBS, FineTuneJob, fine_tune
 from raycase.training import TrainJob, train
 
 
-def work(job: TrainJob) -> dict[str, Any]:
+def work(job: TrainJob | FineTuneJob) -> dict[str, Any]:
     """Train; the figures of the chosen epoch and where the model is."""
-    metrics = train(job)
+    metrics = fine_tune(job) if isinstance(job, FineTuneJob) else train(job)
     print(f"best epoch {metrics['best_epoch']}; the model is in {job.folder}")
     kept = ("validation", "zero_shot", "best_epoch", "epochs", "seconds", "embed_seconds", "fingerprint")
-    return {name: metrics[name] for name in kept} | {"output": str(job.folder)}
+    return {name: metrics[name] for name in kept if name in metrics} | {"output": str(job.folder)}
 
 
 if __name__ == "__main__":
-    main(TrainJob, work)
+    main({"case": TrainJob, **FINE_TUNE_JOBS}, work)

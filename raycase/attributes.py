@@ -182,7 +182,7 @@ def evaluate(
         found = nearest(vectors, captions)
         values[f"{encoder}, plain"] = {c: 100 * shared(found, captions, c)[0][:, None] for c in chance}
     for model in models:
-        systems.append({"name": model.name, "what": f"{model.config.label}: {model.formula}"})
+        systems.append({"name": model.name, "what": f"{model.config.label}: {model.config.formula}"})
         values[model.name] = {}
         for condition in chance:
             pairs = [(text, condition) for text in distinct]

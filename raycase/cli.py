@@ -10,7 +10,7 @@ import re
 import shlex
 import signal
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import fields
 from typing import Any, NoReturn, TypeVar
 
@@ -22,11 +22,20 @@ from raycase.storage import STORE_ERRORS
 Config = TypeVar("Config")
 
 
-def parse(config: type[Config], arguments: list[str]) -> Config:
-    """Read the flags of a dataclass. `--flag` and `--no-flag` both work for a flag that is on, off or left open.
+def parse(config: type[Config] | Mapping[str, type[Config]], arguments: list[str]) -> Config:
+    """Read the flags of a dataclass, or of the one of several that the first argument names.
 
-    Raises RequestError, in one line, for what cannot be read.
+    `--flag` and `--no-flag` both work for a flag that is on, off or left open. Raises RequestError, in one line, for
+    what cannot be read.
     """
+    if isinstance(config, Mapping):
+        names, name = ", ".join(config), arguments[0] if arguments else "nothing"
+        if name in ("-h", "--help"):
+            print(f"wanted one of {names} first; each has its own --help")
+            raise SystemExit(0)
+        if name not in config:
+            raise RequestError(f"wanted one of {names} first, found {name}")
+        config = config[name]
     open_flags = {f"--{f.name.replace('_', '-')}" for f in fields(config) if f.type == "bool | None"}  # type: ignore[arg-type]
     given = []
     for argument in arguments:
@@ -43,7 +52,7 @@ def parse(config: type[Config], arguments: list[str]) -> Config:
         raise RequestError(" ".join(words)) from None
 
 
-def main(config: type[Config], work: Callable[[Config], dict[str, Any]]) -> None:
+def main(config: type[Config] | Mapping[str, type[Config]], work: Callable[[Config], dict[str, Any]]) -> None:
     """Run a job: its result as one JSON object in the last line of standard output; exit status 0, 1 or 2.
 
     SIGINT (Ctrl-C) and SIGTERM (`ray job stop`) drop the units in flight and say how to go on.

@@ -112,7 +112,8 @@ def evaluate(
         if model.projector:
             vectors = project(model.projector, vectors)
         case_PD = unit(vectors)[rows]
-        add(f"{model.name}: CASE", f"{model.formula} of the abstract under the facet's condition", _cosine(case_PD))
+        what = f"{model.config.formula} of the abstract under the facet's condition"
+        add(f"{model.name}: CASE", what, _cosine(case_PD))
         both = unit(np.hstack([plain[encoder], case_PD]))
         add(f"{model.name}: plain + CASE", "half of each one's cosine", _cosine(both))
     facet_Q = np.array([facet for _, facet in cube.pools])

@@ -5,7 +5,8 @@ from __future__ import annotations
 import hashlib
 import importlib.util
 import json
-from dataclasses import replace
+from collections.abc import Callable
+from dataclasses import asdict, replace
 from functools import cache, lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -138,15 +139,23 @@ def load_config(source: str) -> PretrainedConfig:
         raise RequestError(f"--model: wanted a readable encoder at {source}, found: {first_line(error)}") from error
 
 
-def weights_identity(source: str) -> str:
+def described(spec: EncoderSpec) -> dict[str, Any]:
+    """A row without its folders, which may move."""
+    return {k: v for k, v in asdict(spec).items() if k not in ("source", "adapter")}
+
+
+def weights_identity(source: str, adapter: str | None = None) -> str:
     """What names an encoder for good: the hub's commit, the sha256 of its local files, or a store's words on them."""
+    if adapter is not None:
+        return f"{weights_identity(source)} + {weights_identity(adapter)}"
     if is_remote(source):
         return remote_identity(source)
     folder = Path(weights_folder(source))
     if not folder.is_dir():
         return f"{source}@{hub_commit(source)}"
     files = sorted(folder.glob("*.safetensors"))
-    beside = ("config.json", "tokenizer.json", "tokenizer_config.json", "special_tokens_map.json", "vocab.txt")
+    tokenizer = ("tokenizer.json", "tokenizer_config.json", "special_tokens_map.json", "vocab.txt")
+    beside = ("config.json", "adapter_config.json", *tokenizer)
     if not files:
         raise RequestError(f"--model: wanted *.safetensors in {folder}, found none; raycase loads no pickled weights")
     digest = hashlib.sha256()
@@ -181,11 +190,12 @@ def load_encoder(
     dtype: torch.dtype | None = None,
     batch_tokens: int | None = None,
     unpadded: bool | None = None,
+    adapt: Callable[[PreTrainedModel], None] | None = None,
 ) -> TextEncoder:
     """Load the weights of a row: on a GPU if there is one, in bf16 where the processor has it.
 
-    `unpadded` (default: on a GPU) lets no batch be padded (`raycase.engine`). Raises RequestError where weights,
-    tokenizer or pooling do not fit the row.
+    `unpadded` (default: on a GPU) lets no batch be padded (`raycase.engine`); `adapt` changes the library's model as
+    it was loaded. Raises RequestError where weights, tokenizer or pooling do not fit the row.
     """
     from transformers import AutoModel, MistralModel  # take seconds to import, and are not needed without weights
 
@@ -218,6 +228,10 @@ def load_encoder(
             model = _load_all(AutoModel, folder, spec, trust_remote_code=False, **options)
     except (OSError, ValueError, KeyError, RuntimeError, SafetensorError) as error:
         raise RequestError(f"--model: wanted readable weights at {spec.source}, found: {first_line(error)}") from error
+    if spec.adapter is not None:
+        model = merge_adapter(model, weights_folder(spec.adapter, large=True))
+    if adapt is not None:
+        adapt(model)
     model = model.to(place).eval()
     pooler, model.pooler = getattr(model, "pooler", None), None  # not computed for every batch
     if spec.pooling[0] is Pooling.POOLER and not (pooler and config.model_type in BERT_LAYERS):
@@ -239,6 +253,45 @@ def load_encoder(
     )
     encoder.try_flex()
     return encoder
+
+
+def save_encoder(model: PreTrainedModel, source: str, folder: Path) -> None:
+    """A model in the Hugging Face layout, with the tokenizer of the encoder that it was made from."""
+    model.save_pretrained(folder)
+    _published_tokenizer(source).save_pretrained(folder)
+
+
+def whole_model(encoder: TextEncoder) -> PreTrainedModel:
+    """The library's model with what was taken out of it put back; the encoder is not to be used any more."""
+    if encoder.last_layer is not None:
+        encoder.model.encoder.layer.append(encoder.last_layer.layer)
+        encoder.last_layer = None
+    if encoder.pooler is not None:
+        encoder.model.pooler, encoder.pooler = encoder.pooler, None
+    return encoder.model
+
+
+def merge_adapter(model: PreTrainedModel, folder: str) -> PreTrainedModel:
+    """A LoRA adapter added to the weights. Raises RequestError where the two do not fit."""
+    peft = import_peft()
+    try:
+        adapted = peft.PeftModel.from_pretrained(model, folder)
+        found = peft.load_peft_weights(folder, device="cpu")
+    except (OSError, ValueError, KeyError, RuntimeError, SafetensorError) as error:
+        raise RequestError(f"--model: wanted a readable adapter in {folder}, found: {first_line(error)}") from error
+    held = peft.get_peft_model_state_dict(adapted)
+    if found.keys() != held.keys():
+        raise RequestError(f"--model: wanted an adapter of {len(held)} weights in {folder}, found {len(found)} others")
+    return adapted.merge_and_unload()
+
+
+def import_peft() -> Any:
+    """The library of adapters. Raises RequestError where it is not installed."""
+    try:
+        import peft
+    except ImportError as error:
+        raise RequestError("LoRA: wanted the package peft, found none; pip install 'raycase[lora]'") from error
+    return peft
 
 
 def _load_all(kind: Any, folder: str, spec: EncoderSpec, **options: Any) -> PreTrainedModel:

@@ -75,6 +75,11 @@ class TextEncoder:
         """Dimension of the pooled vectors."""
         return int(self.model.config.hidden_size)
 
+    def parts(self) -> torch.nn.ModuleList:
+        """Everything that the vectors come from, for training."""
+        pooler = self.pooler if self.spec.pooling[0] is Pooling.POOLER else None
+        return torch.nn.ModuleList(filter(None, (self.model, self.last_layer, self.latent, pooler)))
+
     def matrix_product_rate(self) -> float:
         """FLOP/s of a plain matrix product of this device, in the encoder's type and largest shape; measured anew."""
         outer, inner = self.largest
@@ -114,6 +119,13 @@ class TextEncoder:
     def pool(self, tokens: Sequence[Tokens]) -> np.ndarray:
         """Pooled vectors of tokenised prompts, in their order: N -> (N, D) float32."""
         return self.encode(TokenBatch.of(tokens))[0]
+
+    def pooled(self, batch: TokenBatch) -> Tensor:
+        """What `encode` gives, with a gradient: N -> (N, V * D) on the encoder's device, in padded batches."""
+        batches = token_budget_batches(batch.lengths, self.batch_tokens)
+        parts = [(rows, self._padded(batch, rows)[0]) for rows in batches]
+        order = np.argsort(np.concatenate([rows for rows, _ in parts]))
+        return torch.cat([pooled_BD for _, pooled_BD in parts])[torch.from_numpy(order)]
 
     @torch.inference_mode()
     def encode(self, batch: TokenBatch) -> tuple[np.ndarray, Work]:
@@ -191,22 +203,29 @@ class TextEncoder:
             rows = left[some]
             yield rows, partial(self._padded, batch, rows)
 
-    def _padded(self, batch: TokenBatch, rows: np.ndarray) -> tuple[Tensor, Work]:
-        """Pooled vectors of a padded batch: (B, D)."""
+    def states(self, batch: TokenBatch, rows: np.ndarray) -> tuple[Tensor, Tensor, Tensor | None]:
+        """A padded batch through the layers that `model` has: states (B, T, D), what is no padding (B, T), and the mask
+        that later layers need (None: no padding is seen)."""
         device = self.model.device
         sequences = batch.ids(rows)
         lengths = sequences.lengths
         longest = int(lengths.max())
-        place_T = torch.arange(longest, device=device)
         lengths_B = torch.from_numpy(lengths).to(device)
-        real_BT = place_T < lengths_B[:, None]
+        real_BT = torch.arange(longest, device=device) < lengths_B[:, None]
         ids_BT = torch.full((len(rows), longest), self.model.config.pad_token_id or 0, device=device)
         ids_BT[real_BT] = torch.from_numpy(sequences.flat).to(device, torch.long)
         # padding is on the right, so a causal encoder needs no mask for it
         keep_BT = None if self.spec.causal or int(lengths.min()) == longest else real_BT
-        hidden_BTD = self.model(input_ids=ids_BT, attention_mask=keep_BT).last_hidden_state
+        return self.model(input_ids=ids_BT, attention_mask=keep_BT).last_hidden_state, real_BT, keep_BT
+
+    def _padded(self, batch: TokenBatch, rows: np.ndarray) -> tuple[Tensor, Work]:
+        """Pooled vectors of a padded batch: (B, D)."""
+        lengths = batch.lengths[rows]
+        hidden_BTD, real_BT, keep_BT = self.states(batch, rows)
+        device, longest = hidden_BTD.device, hidden_BTD.shape[1]
+        place_T = torch.arange(longest, device=device)
         seen = (lengths * (lengths + 1) // 2 if self.spec.causal else lengths**2).sum()
-        work = self._work(int(lengths.sum()), ids_BT.numel(), int(seen))
+        work = self._work(int(lengths.sum()), real_BT.numel(), int(seen))
         if self.latent is not None:
             hidden_BTD = self.latent(hidden_BTD)
         first_VB, stop_VB = (t.to(device) for t in self._pooled(batch, rows, lengths))

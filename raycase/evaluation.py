@@ -69,12 +69,6 @@ class Model:
     projector: nn.Module | None
     cache: Place
 
-    @property
-    def formula(self) -> str:
-        """What its vectors are, as eq. 1 has it."""
-        own = "f - base" if self.config.subtract else "f"
-        return f"g({own})" if self.projector else own
-
 
 def check_request(job: EvaluateJob) -> Path:
     """Check what every task has in common; gives the report's folder. Raises RequestError."""

@@ -9,6 +9,7 @@ import json
 import math
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from copy import deepcopy
 from dataclasses import dataclass, field
 from typing import Any
@@ -37,13 +38,20 @@ class FitConfig:
     learning_rate: float
     weight_decay: float = 0.0
     average: float = 0.0  # decay of the moving average of the weights, per step; 0: none
+    accumulate: int = 1  # batches of a step; its gradient is that of the mean of their losses
+    warmup: float | None = (
+        None  # share of the steps up to the full learning rate, which then falls to 0; None: constant
+    )
     seed: int = 0
     select: str = "spearman"
 
 
 @dataclass(kw_only=True)
 class FitState:
-    """Where a fit stands after an epoch; given back to `fit`, it goes on as if never stopped."""
+    """Where a fit stands after an epoch; given back to `fit`, it goes on as if never stopped.
+
+    Weights are those that are trained; what is frozen is not kept.
+    """
 
     weights: Weights
     best: Weights  # of the best epoch so far
@@ -97,13 +105,14 @@ def fit(
     from a saved state equals one that was never stopped. Only rank 0 evaluates.
     """
     inner = unwrapped(module)
-    optimizer = torch.optim.AdamW(module.parameters(), lr=config.learning_rate, weight_decay=config.weight_decay)
+    trained = [p for p in inner.parameters() if p.requires_grad]
+    optimizer = torch.optim.AdamW(trained, lr=config.learning_rate, weight_decay=config.weight_decay, fused=True)
     averaged = AveragedModel(inner, multi_avg_fn=get_ema_multi_avg_fn(config.average)) if config.average else None
     if state is not None:
-        inner.load_state_dict(state.weights)
+        restore(inner, state.weights)
         optimizer.load_state_dict(deepcopy(state.optimizer))
         if averaged is not None:
-            averaged.load_state_dict(state.average)
+            restore(averaged, state.average)
     history = list(state.history) if state else []
     best_epoch, best = (state.best_epoch, state.best) if state else (0, {})
     while len(history) < config.epochs and (not best_epoch or len(history) - best_epoch < config.patience):
@@ -112,15 +121,21 @@ def fit(
         torch.manual_seed(_seed(config.seed, epoch, rank()))
         module.train()
         total = rows = 0.0
-        for batch in batches(epoch):
+        steps = _steps(batches(epoch), config.accumulate)
+        for step, some in enumerate(steps):
+            if config.warmup is not None:
+                _set_rate(optimizer, config, (epoch - 1 + step / len(steps)) / config.epochs)
             optimizer.zero_grad()
-            value = loss(module, batch)
-            (value * world_size()).backward()  # DistributedDataParallel takes the mean of the gradients
+            for batch in some:
+                with _no_sync(module) if batch is not some[-1] else nullcontext():
+                    value = loss(module, batch)
+                    # DistributedDataParallel takes the mean of the gradients
+                    (value * (world_size() / len(some))).backward()
+                total += float(value.detach()) * len(batch)
+                rows += len(batch)
             optimizer.step()
             if averaged is not None:
                 averaged.update_parameters(inner)
-            total += float(value.detach()) * len(batch)
-            rows += len(batch)
         chosen = (inner if averaged is None else averaged.module).eval()
         if not math.isfinite(total):
             raise WorkError(f"epoch {epoch}: wanted a finite loss, found {total}; lower the learning rate")
@@ -136,6 +151,25 @@ def fit(
             history=list(history),
             best_epoch=best_epoch,
         )
+
+
+def _steps(batches: Iterable[np.ndarray], accumulate: int) -> list[list[np.ndarray]]:
+    """The batches of each step."""
+    every = list(batches)
+    return [every[start : start + accumulate] for start in range(0, len(every), accumulate)]
+
+
+def _no_sync(module: nn.Module) -> AbstractContextManager[None]:
+    """Processes meet at the last batch of a step only."""
+    return module.no_sync() if isinstance(module, nn.parallel.DistributedDataParallel) else nullcontext()
+
+
+def _set_rate(optimizer: torch.optim.Optimizer, config: FitConfig, done: float) -> None:
+    """Linear from 0 and back to 0; `done` is the share of all steps that are over."""
+    assert config.warmup is not None
+    up = done / config.warmup if done < config.warmup else (1 - done) / (1 - config.warmup)
+    for group in optimizer.param_groups:
+        group["lr"] = config.learning_rate * up
 
 
 def epoch_batches(rows: int, batch_size: int, seed: int) -> Batches:
@@ -160,7 +194,16 @@ def _seed(*parts: int) -> int:
 
 
 def _copy(module: nn.Module) -> Weights:
-    return {name: t.detach().cpu().clone() for name, t in module.state_dict().items()}
+    """What is trained, and the count of a moving average."""
+    frozen = {name for name, p in module.named_parameters() if not p.requires_grad}
+    return {name: t.detach().cpu().clone() for name, t in module.state_dict().items() if name not in frozen}
+
+
+def restore(module: nn.Module, weights: Weights) -> None:
+    """The weights of a state, into the module that it was trained in."""
+    found = module.load_state_dict(weights, strict=False)
+    frozen = {name for name, p in module.named_parameters() if not p.requires_grad}
+    assert not found.unexpected_keys and set(found.missing_keys) <= frozen
 
 
 # --------------------------------------------------------------------------------------------- several processes

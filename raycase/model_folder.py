@@ -1,8 +1,9 @@
-"""The folder that training leaves: g and `raycase.json`, `metrics.json`, and a model card."""
+"""The folder that training leaves: the model, `metrics.json`, and a model card."""
 
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -37,24 +38,80 @@ def open_model_folder(folder: Path, fingerprint: str, *, overwrite: bool = False
 
 
 def write_model_folder(folder: Path, config: CaseConfig, projector: Projector, metrics: dict[str, Any]) -> None:
-    """Write the model; `raycase.json` comes last, for it is what makes the folder a model."""
+    """Write a CASE system with its projector."""
+    card = _case_card(folder.name, config, projector, metrics)
+    write_folder(folder, metrics, card, lambda folder: save(folder, config, projector))
+
+
+def write_folder(folder: Path, metrics: dict[str, Any], card: str, save: Callable[[Path], None]) -> None:
+    """Write the figures, the model card and, by `save`, the model; its `raycase.json` comes last, for it is what makes
+    the folder a model."""
     root = place(str(folder))
     (root / SYSTEM).remove()
     (root / METRICS).put_json(metrics)
-    (root / CARD).put(_card(folder.name, config, projector, metrics).encode())
-    save(folder, config, projector)
+    (root / CARD).put(card.encode())
+    save(folder)
 
 
-def _card(name: str, config: CaseConfig, projector: Projector, metrics: dict[str, Any]) -> str:
+def tuned_card(name: str, label: str, metrics: dict[str, Any]) -> str:
+    """The model card of a fine-tuned encoder; every figure in it stands in `metrics.json`."""
+    figures = "\n".join(f"| {key} | {value:.2f} |" for key, value in metrics["validation"].items())
+    history = "\n".join(f"| {int(h['epoch'])} | {h['loss']:.4f} | {h['seconds']:.0f} |" for h in metrics["history"])
+    settings = metrics["recipe"] | {key: metrics[key] for key in ("compute", "seed", "workers")}
+    return f"""# {name}
+
+A fine-tuned encoder: {label}; {metrics["parameters"]:,} trained parameters.
+
+```python
+import raycase
+
+model = raycase.load("{name}")  # the path of this folder
+```
+
+| on the validation data, x 100 | |
+|---|---|
+{figures}
+
+The epoch was chosen on these: epoch {metrics["best_epoch"]} of {metrics["epochs"]}.
+
+| epoch | loss | seconds |
+|---|---|---|
+{history}
+
+| data | file | rows | sha256 |
+|---|---|---|---|
+{_files(metrics, "rows")}
+
+| recipe | |
+|---|---|
+{_table(settings)}
+
+{_made(metrics)}
+"""
+
+
+def _files(metrics: dict[str, Any], *columns: str) -> str:
+    return "\n".join(
+        f"| {part} | {d['file']} | {' | '.join(str(d[c]) for c in columns)} | `{d['sha256'][:16]}` |"
+        for part, d in metrics["data"].items()
+    )
+
+
+def _table(values: dict[str, Any]) -> str:
+    return "\n".join(f"| {key} | {value} |" for key, value in values.items())
+
+
+def _made(metrics: dict[str, Any]) -> str:
+    made = metrics["provenance"]
+    said = f"Commit {made['commit'] or 'unknown'}, {made['date']}, {made['machine']}, {metrics['seconds']} s."
+    return f"    {made['command']}\n\n{said}"
+
+
+def _case_card(name: str, config: CaseConfig, projector: Projector, metrics: dict[str, Any]) -> str:
     """The model card; every figure in it stands in `metrics.json`."""
-    best, data, made = metrics["validation"], metrics["data"], metrics["provenance"]
+    best = metrics["validation"]
     shape = projector.config
     layers = {0: "linear", 1: f"one layer, {shape.activation}", 2: f"two layers of {shape.hidden}, {shape.activation}"}
-    recipe = "\n".join(f"| {key} | {value} |" for key, value in metrics["recipe"].items())
-    files = "\n".join(
-        f"| {part} | {d['file']} | {d['rows']} | {d['not_applicable']} | `{d['sha256'][:16]}` |"
-        for part, d in data.items()
-    )
     return f"""# {name}
 
 Condition-aware sentence embeddings: CASE (Zhang, Zhou and Bollegala, 2025) on {config.label}, with a projector
@@ -78,17 +135,15 @@ The epoch was chosen on these pairs: epoch {metrics["best_epoch"]} of {metrics["
 
 | data | file | pairs | of them label -1 | sha256 |
 |---|---|---|---|---|
-{files}
+{_files(metrics, "rows", "not_applicable")}
 
 | recipe | |
 |---|---|
-{recipe}
+{_table(metrics["recipe"])}
 | seed | {metrics["seed"]} |
 | workers | {metrics["workers"]} |
 
 Encoder weights: `{config.describe()["weights"]}`
 
-    {made["command"]}
-
-Commit {made["commit"] or "unknown"}, {made["date"]}, {made["machine"]}, {metrics["seconds"]} s.
+{_made(metrics)}
 """

@@ -40,6 +40,20 @@ def pool_mean(hidden_BTD: Tensor, span_BT: Tensor) -> Tensor:
     return (hidden_BTD.float() * span_BT.unsqueeze(-1)).sum(1) / count_B1
 
 
+class Compose(StrEnum):
+    """How a sentence's vector and a condition's become one."""
+
+    HADAMARD = "hadamard"  # their product, element by element
+    CONCAT = "concat"  # side by side
+
+
+def compose(sentence_ND: Tensor, condition_ND: Tensor, how: Compose) -> Tensor:
+    """Of a tri-encoder (Deshpande et al., 2023): (N, D), (N, D) -> (N, D), or (N, 2 D) side by side."""
+    if how is Compose.HADAMARD:
+        return sentence_ND * condition_ND
+    return torch.cat([sentence_ND, condition_ND], dim=1)
+
+
 def pooled_places(pooling: Pooling, start_B: Tensor, end_B: Tensor, lengths_B: Tensor) -> tuple[Tensor, Tensor]:
     """The tokens that a pooling reads, as [first, stop) of each sequence; [start, end) is the text's span.
 
@@ -79,7 +93,8 @@ class BertLastLayer(nn.Module):
             )
         )
         mask = None if keep_BT is None else keep_BT[:, None, None, :]
-        heads_BHSK = F.scaled_dot_product_attention(q_BHSK, k_BHTK, v_BHTK, attn_mask=mask)
+        dropout = attention.dropout.p if self.training else 0.0
+        heads_BHSK = F.scaled_dot_product_attention(q_BHSK, k_BHTK, v_BHTK, attn_mask=mask, dropout_p=dropout)
         attended_BSD = self.layer.attention.output(heads_BHSK.transpose(1, 2).flatten(2), here_BSD)
         return self.layer.output(self.layer.intermediate(attended_BSD), attended_BSD)
 

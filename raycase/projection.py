@@ -159,18 +159,23 @@ def pair_loss(train: PairVectors, recipe: Recipe) -> BatchLoss:
 
 
 def evaluation(validation: PairVectors) -> Evaluation:
-    """Spearman and Pearson x 100 over all pairs, and Spearman over those with a rating."""
-    rated = validation.ratings != NOT_APPLICABLE
+    """The `correlations` of g's cosines."""
 
     def evaluate(module: nn.Module) -> dict[str, float]:
         scores_N = pair_cosines(project(module, validation.vectors), validation.places)
-        return {
-            "spearman": 100 * spearman(scores_N, validation.ratings),
-            "pearson": 100 * pearson(scores_N, validation.ratings),
-            "spearman_rated": 100 * spearman(scores_N[rated], validation.ratings[rated]),
-        }
+        return correlations(scores_N, validation.ratings)
 
     return evaluate
+
+
+def correlations(scores_N: np.ndarray, ratings_N: np.ndarray) -> dict[str, float]:
+    """Spearman and Pearson x 100 over all pairs, and Spearman over those with a rating."""
+    rated = ratings_N != NOT_APPLICABLE
+    return {
+        "spearman": 100 * spearman(scores_N, ratings_N),
+        "pearson": 100 * pearson(scores_N, ratings_N),
+        "spearman_rated": 100 * spearman(scores_N[rated], ratings_N[rated]),
+    }
 
 
 @torch.inference_mode()

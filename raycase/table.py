@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from raycase.pooling import Pooling
-from raycase.prompts import INSTRUCT, PromptStyle, Span
+from raycase.prompts import INSTRUCT, PromptStyle, Span, parse_views
+from raycase.schema import RequestError
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -23,6 +24,27 @@ class EncoderSpec:
     span: Span = Span.ALL  # what the concatenations pool
     end_token: str | None = None  # appended where the tokenizer does not
     subtract: bool = True
+    adapter: str | None = None  # folder of a LoRA adapter that is merged when the weights are loaded
+
+    def at(self, folder: str) -> EncoderSpec:
+        """With the folder that paths in a saved row are relative to."""
+
+        def moved(path: str) -> str:
+            return f"{folder}/{path.removeprefix(HERE)}" if path.startswith(HERE) else path
+
+        return replace(self, source=moved(self.source), adapter=self.adapter and moved(self.adapter))
+
+
+HERE = "./"  # before a path inside a model folder
+
+
+def read_spec(row: dict[str, Any]) -> EncoderSpec:
+    """A row as `dataclasses.asdict` and JSON leave it. Raises ValueError for what is no prompt, span or pooling."""
+    try:
+        parse_views(row["prompt"])
+    except RequestError as error:
+        raise ValueError(str(error)) from error
+    return EncoderSpec(**row | {"span": Span(row["span"]), "pooling": tuple(Pooling(p) for p in row["pooling"])})
 
 
 BERT_LIKE: dict[str, Any] = {"prompt": PromptStyle.CONCAT_CS, "causal": False, "max_tokens": 512}

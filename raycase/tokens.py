@@ -23,6 +23,7 @@ from raycase.schema import Reason
 log = logging.getLogger(__name__)
 CHECKED_PROMPTS = 16  # of every batch of pairs put together from parts
 REASONS = list(Reason)
+KINDS = ("pairs", "alone", "bases")  # of prompts in `Prepared`
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -80,6 +81,12 @@ class TokenBatch:
         """Why a prompt is refused, or None: (N,)."""
         return [None if i < 0 else REASONS[i] for i in self.refused.tolist()]
 
+    @classmethod
+    def joined(cls, first: TokenBatch, second: TokenBatch) -> TokenBatch:
+        """One batch after the other."""
+        both = first.take(np.concatenate([np.arange(len(first)), np.zeros(len(second), dtype=np.int64)]))
+        return both.replaced(np.arange(len(first), len(both)), second)
+
     def ids(self, rows: np.ndarray) -> Ragged:
         """The complete prompts of `rows`."""
         both = self.pieces.take(np.stack([self.left[rows], self.right[rows]], axis=1).reshape(-1))
@@ -119,21 +126,57 @@ class Prepared:
     """N pairs, tokenised: what an encoder needs of their texts.
 
     rows (N,): place of each pair among M distinct ones; conditions: the distinct conditions (None: without);
-    condition (M,): place among them; pairs, bases: the prompts of the distinct pairs and of the conditions alone.
+    sentence, condition (M,): places among the distinct ones; pairs, alone, bases: the prompts that a system has of
+    the distinct pairs, of the sentences alone, and of the conditions alone.
     """
 
     rows: np.ndarray
     conditions: list[str] | None
+    sentence: np.ndarray
     condition: np.ndarray
     pairs: list[TokenBatch]
+    alone: list[TokenBatch]
     bases: list[TokenBatch]
+
+    @property
+    def reasons(self) -> list[Reason | None]:
+        """Why a distinct pair is refused: the first of its prompts that is; else None: (M,)."""
+        found = np.full(len(self.condition), -1)
+        for refused_M in (
+            *(batch.refused for batch in self.pairs),
+            *(batch.refused[self.sentence] for batch in self.alone),
+            *(batch.refused[self.condition] for batch in self.bases),
+        ):
+            found = np.where(found == -1, refused_M, found)
+        return [None if i < 0 else REASONS[i] for i in found.tolist()]
+
+    @property
+    def truncated(self) -> np.ndarray:
+        """Whether a distinct pair lost tokens of its sentence: (M,) bool."""
+        cut = [*(b.truncated for b in self.pairs), *(b.truncated[self.sentence] for b in self.alone)]
+        return np.any(cut, axis=0)
+
+    def take(self, rows: np.ndarray) -> Prepared:
+        """The pairs of `rows`, with the texts that they need alone."""
+        pairs, places = np.unique(self.rows[rows], return_inverse=True)
+        sentences, sentence = np.unique(self.sentence[pairs], return_inverse=True)
+        conditions, condition = np.unique(self.condition[pairs], return_inverse=True)
+        return Prepared(
+            rows=places,
+            conditions=None if self.conditions is None else [self.conditions[i] for i in conditions.tolist()],
+            sentence=sentence,
+            condition=condition,
+            pairs=[batch.take(pairs) for batch in self.pairs],
+            alone=[batch.take(sentences) for batch in self.alone],
+            bases=[batch.take(conditions) for batch in self.bases],
+        )
 
     def to_bytes(self) -> bytes:
         """For transport."""
-        arrays = {"rows": self.rows, "condition": self.condition}
+        arrays = {"rows": self.rows, "sentence": self.sentence, "condition": self.condition}
         arrays["conditions"] = np.frombuffer(json.dumps(self.conditions).encode(), dtype=np.uint8)
-        for kind, batches in (("pairs", self.pairs), ("bases", self.bases)):
-            for i, batch in enumerate(batches):
+        for kind in KINDS:
+            for i, batch in enumerate(getattr(self, kind)):
                 arrays |= {f"{kind}.{i}.{name}": np.ascontiguousarray(a) for name, a in batch.arrays().items()}
         return save(arrays)
 
@@ -141,12 +184,13 @@ class Prepared:
     def from_bytes(cls, data: bytes) -> Prepared:
         """The opposite of `to_bytes`."""
         arrays = load(data)
-        batches: dict[str, list[TokenBatch]] = {"pairs": [], "bases": []}
+        batches: dict[str, list[TokenBatch]] = {kind: [] for kind in KINDS}
         for kind, found in batches.items():
             while own := {k.split(".")[2]: a for k, a in arrays.items() if k.startswith(f"{kind}.{len(found)}.")}:
                 found.append(TokenBatch.from_arrays(own))
         conditions = json.loads(arrays["conditions"].tobytes())
-        return cls(rows=arrays["rows"], conditions=conditions, condition=arrays["condition"], **batches)
+        rows, sentence, condition = (arrays[name] for name in ("rows", "sentence", "condition"))
+        return cls(rows=rows, conditions=conditions, sentence=sentence, condition=condition, **batches)
 
 
 @dataclass(kw_only=True)
@@ -162,6 +206,21 @@ class PromptTokenizer:
     def __post_init__(self) -> None:
         self._end_id = None if self.end_token is None else self.tokenizer.token_to_id(self.end_token)
         assert self.end_token is None or self._end_id is not None
+
+    @property
+    def around(self) -> tuple[list[int], list[int]]:
+        """What stands before and after a text."""
+        around = self.tokenizer.encode("a")
+        first = around.special_tokens_mask.index(0)
+        last = len(around) - around.special_tokens_mask[::-1].index(0)
+        head, tail = around.ids[:first], around.ids[last:]
+        if self._end_id is not None and tail[-1:] != [self._end_id]:
+            tail = [*tail, self._end_id]
+        return head, tail
+
+    def parts(self, texts: Sequence[str]) -> list[list[int]]:
+        """The tokens of stripped texts alone, with nothing around them."""
+        return [e.ids for e in self.tokenizer.encode_batch([t.strip() for t in texts], add_special_tokens=False)]
 
     def __call__(self, prompts: Sequence[Rendered]) -> list[Tokens]:
         """Tokenise complete prompts and find the pooled tokens.
@@ -219,11 +278,7 @@ class PromptTokenizer:
         self, halves: tuple[Template, Template], templates: Sequence[Template], pairs: Sequence[tuple[str, str]]
     ) -> TokenBatch:
         """Each distinct half once; prompts that are too long, or lack a text, in full."""
-        around = self.tokenizer.encode("a")  # what the tokenizer puts around a text
-        inner = around.special_tokens_mask.index(0), len(around) - around.special_tokens_mask[::-1].index(0)
-        head, tail = around.ids[: inner[0]], around.ids[inner[1] :]
-        if self._end_id is not None and tail[-1:] != [self._end_id]:
-            tail = [*tail, self._end_id]
+        head, tail = self.around
         pieces: list[list[int]] = [[]]
         places, spans = [], []  # of the left halves, then of the right ones
         for half, before, after in ((halves[0], head, []), (halves[1], [], tail)):

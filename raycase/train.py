@@ -6,6 +6,7 @@ import math
 import os
 import threading
 import time
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -20,25 +21,28 @@ from ray.train.v2.api.exceptions import TrainingFailedError, WorkerGroupError
 
 from raycase.cluster import cause, nodes
 from raycase.fit import FitState, rank
-from raycase.projection import PairVectors, Recipe, fit_projector
 from raycase.schema import RequestError, WorkError
 from raycase.storage import Place
 
 LOOK_S, FAR_LOOK_S = 0.2, 5.0  # between two looks at the lines, on a local disk and on object storage
 KEEP_S = 1.0  # between two states; a run that is killed loses so much at most
+SHOWN = {"spearman": "Spearman", "pearson": "Pearson", "mrr": "MRR", "hits@1": "hits@1", "hits@10": "hits@10"}
 FAILURES = 3  # of workers, before the run fails; each goes on from the last epoch
 
 
 def fit_on_ray(
-    train: PairVectors,
-    validation: PairVectors,
-    recipe: Recipe,
+    fitting: Callable[..., Iterator[FitState]],
+    train: Any,
+    validation: Any,
+    recipe: Any,
     *,
     seed: int,
     scaling: ScalingConfig,
     checkpoints: Place,
 ) -> FitState:
-    """`fit_projector` over data-parallel workers; goes on from the state in `checkpoints`. Prints a line an epoch.
+    """`fitting` over data-parallel workers; goes on from the state in `checkpoints`. Prints a line an epoch.
+
+    `fitting` is called as `fit_projector` is: (train, validation, recipe, seed=, state=, wrap=).
 
     The state is one safetensors file, put as a whole by the first worker after an epoch, once a second at most: a run
     that is killed while it writes has the one before. (Ray Train's own snapshot is not written atomically, and each of
@@ -53,6 +57,7 @@ def fit_on_ray(
     trainer = TorchTrainer(
         _fit_worker,
         train_loop_config={
+            "fitting": fitting,
             "train": ray.put(train),
             "validation": ray.put(validation),
             "recipe": recipe,
@@ -123,20 +128,17 @@ def _error_of(trainer: TorchTrainer) -> Exception | None:
 
 def show(line: dict[str, float]) -> None:
     """Print an epoch's line."""
-    print(
-        f"epoch {line['epoch']:>3}  loss {line['loss']:.4f}  Spearman {line['spearman']:6.2f}  "
-        f"Pearson {line['pearson']:6.2f}  {line['seconds']:.2f} s",
-        flush=True,
-    )
+    scores = "".join(f"{said} {line[name]:6.2f}  " for name, said in SHOWN.items() if name in line)
+    print(f"epoch {line['epoch']:>3}  loss {line['loss']:.4f}  {scores}{line['seconds']:.2f} s", flush=True)
 
 
 def _fit_worker(config: dict[str, Any]) -> None:
-    """What each worker runs: `fit_projector`, keeping where it stands."""
+    """What each worker runs: the fit, keeping where it stands."""
     torch.set_num_threads(max(1, config["threads"]))
     files: Files = config["files"]
     state = FitState.from_bytes(files.state.read()) if files.state.exists() else None
     train, validation = ray.get([config["train"], config["validation"]])
-    fitting = fit_projector(
+    fitting = config["fitting"](
         train, validation, config["recipe"], seed=config["seed"], state=state, wrap=ray.train.torch.prepare_model
     )
     kept = time.monotonic()

@@ -15,39 +15,38 @@ from raycase.cluster import nodes, start_ray
 from raycase.fit import FitState
 from raycase.model_folder import open_model_folder, write_model_folder
 from raycase.pooling import Pooling
-from raycase.projection import PairVectors, Recipe, best_projector, evaluation
+from raycase.projection import PairVectors, Recipe, best_projector, evaluation, fit_projector
 from raycase.provenance import provenance
 from raycase.rated import NOT_APPLICABLE, RatedPairs, read_rated
 from raycase.request import Compute
 from raycase.schema import RequestError
 from raycase.storage import Place, check_paths, fingerprint, place
-from raycase.systems.case import CaseConfig, resolve
+from raycase.systems import resolve
+from raycase.systems.baselines import BiEncoderConfig
+from raycase.systems.case import CaseConfig
+from raycase.systems.case import resolve as resolve_case
+from raycase.systems.lora import LoraConfig
 from raycase.train import fit_on_ray, make_scaling
 from raycase.vectors import pair_vectors
 
 
 @dataclass(frozen=True, kw_only=True)
 class Source:
-    """The rated pairs and the frozen encoder: what training and tuning have in common."""
+    """The rated pairs, the encoder and the result: what training and tuning have in common."""
 
     train: str
     """Rated pairs to learn from: .csv, .jsonl or .parquet with sentence1, sentence2, condition, label (1 to 5)."""
     validation: str
     """Rated pairs to choose the epoch by; never trained on. Label -1: the condition does not apply."""
     model: str = "minilm"
-    """Name in the table of encoders, Hugging Face id or local folder; it stays frozen."""
-    prompt: str | None = None
-    """How sentence and condition become one text, or several ways side by side, a+b. Default: the encoder's."""
-    subtract: bool | None = None
-    """Whether the condition's own vector is taken away (eq. 1). Default: the encoder's."""
-    pooling: Pooling | None = None
-    """How tokens become one vector. Default: the encoder's."""
+    """Name in the table of encoders, Hugging Face id or local folder."""
     compute: Compute | None = None
     """Number format inside the encoder. Default: bfloat16 where the processor has it."""
     output: str
     """Folder of the result, on this machine."""
     cache: str | None = None
-    """Folder or URI for the embedded pairs. Default: `cache` beside the output."""
+    """Folder or URI for what is kept between runs: embedded pairs, and where a stopped run stands. Default: `cache`
+    beside the output."""
     overwrite: bool = False
     """Replace another result in the folder."""
     seed: int = 0
@@ -61,16 +60,13 @@ class Source:
     def cache_place(self) -> Place:
         return place(self.cache or str(self.folder.parent / "cache"))
 
-    def config(self) -> CaseConfig:
-        """The zero-shot system that g is fitted on. Raises RequestError."""
+    def check_source(self) -> None:
+        """Raise RequestError for what is wrong before anything is read."""
         check_paths({f"--{n}": getattr(self, n) for n in ("train", "validation", "output", "cache")})
         if self.seed < 0:
             raise RequestError(f"--seed: wanted 0 or more, found {self.seed}")
         if "://" in self.output:
             raise RequestError(f"--output: wanted a folder on this machine, found {self.output}; copy the result there")
-        if (Path(self.model) / "raycase.json").is_file():
-            raise RequestError(f"--model: wanted an encoder without projector, found the trained model {self.model}")
-        return resolve(self.model, prompt=self.prompt, pooling=self.pooling, subtract=self.subtract)
 
     def read(self) -> tuple[RatedPairs, RatedPairs]:
         """Training and validation pairs. Raises RequestError."""
@@ -94,7 +90,47 @@ class Source:
 
 
 @dataclass(frozen=True, kw_only=True)
-class TrainJob(Source, Recipe):
+class Frozen(Source):
+    """How the encoder is asked, where it stays frozen."""
+
+    prompt: str | None = None
+    """How sentence and condition become one text, or several ways side by side, a+b. Default: the encoder's."""
+    subtract: bool | None = None
+    """Whether the condition's own vector is taken away (eq. 1). Default: the encoder's."""
+    pooling: Pooling | None = None
+    """How tokens become one vector. Default: the encoder's."""
+
+    def config(self) -> CaseConfig:
+        """The zero-shot system that g is fitted on; of a fine-tuned bi-encoder, its encoder. Raises RequestError."""
+        self.check_source()
+        if not (Path(self.model) / "raycase.json").is_file():
+            return resolve_case(self.model, prompt=self.prompt, pooling=self.pooling, subtract=self.subtract)
+        found = resolve(self.model, prompt=self.prompt, pooling=self.pooling)
+        if not isinstance(found, (BiEncoderConfig, LoraConfig)):
+            raise RequestError(
+                f"--model: wanted an encoder without projector, or a fine-tuned bi-encoder, found the trained model "
+                f"{self.model}"
+            )
+        return CaseConfig(model=self.model, encoder=found.encoder, subtract=bool(self.subtract))
+
+
+@dataclass(frozen=True, kw_only=True)
+class Workers:
+    """Where training runs."""
+
+    workers: int = 1
+    """Data-parallel processes; the batch is shared out among them."""
+    gpus_per_worker: float | None = None
+    """Default: 1 if the cluster has GPUs, else 0."""
+
+    def check_workers(self) -> None:
+        """Raise RequestError for none."""
+        if self.workers < 1:
+            raise RequestError(f"--workers: wanted at least 1, found {self.workers}")
+
+
+@dataclass(frozen=True, kw_only=True)
+class TrainJob(Frozen, Recipe, Workers):
     """Fit a projector on a frozen encoder (CASE, section 3.2), by eq. 2, and save a model folder.
 
     A run that was stopped goes on when the same command is given again.
@@ -102,18 +138,13 @@ class TrainJob(Source, Recipe):
 
     system: tyro.conf.Positional[Literal["case"]]
     """What is trained."""
-    workers: int = 1
-    """Data-parallel processes; the batch is shared out among them."""
-    gpus_per_worker: float | None = None
-    """Default: 1 if the cluster has GPUs, else 0."""
 
 
 def train(job: TrainJob) -> dict[str, Any]:
     """Embed, fit, save; returns what `metrics.json` holds. Raises RequestError and WorkError."""
     began = time.time()
     job.recipe.check()
-    if job.workers < 1:
-        raise RequestError(f"--workers: wanted at least 1, found {job.workers}")
+    job.check_workers()
     config = job.config()
     pairs = dict(zip(("train", "validation"), job.read(), strict=True))
     identity = {
@@ -138,6 +169,7 @@ def train(job: TrainJob) -> dict[str, Any]:
     if job.overwrite:
         checkpoints.remove()
     state = fit_on_ray(
+        fit_projector,
         vectors["train"],
         vectors["validation"],
         job.recipe,
@@ -163,10 +195,15 @@ def check_cache(cache: Place) -> None:
 
 def model_metrics(state: FitState, validation: PairVectors, pairs: dict[str, RatedPairs]) -> dict[str, Any]:
     """The figures of a fit, with and without g, and what it was made from."""
+    found = said_of(state, pairs) | {"zero_shot": evaluation(validation)(torch.nn.Identity())}
+    return found | {"provenance": provenance()}
+
+
+def said_of(state: FitState, pairs: dict[str, RatedPairs]) -> dict[str, Any]:
+    """The figures of the best epoch, those of each, and of the data."""
     best = state.history[state.best_epoch - 1]
     return {
         "validation": {name: best[name] for name in ("spearman", "spearman_rated", "pearson")},
-        "zero_shot": evaluation(validation)(torch.nn.Identity()),
         "best_epoch": state.best_epoch,
         "epochs": len(state.history),
         "history": state.history,
@@ -179,5 +216,4 @@ def model_metrics(state: FitState, validation: PairVectors, pairs: dict[str, Rat
             }
             for part, rated in pairs.items()
         },
-        "provenance": provenance(),
     }

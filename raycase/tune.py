@@ -47,7 +47,7 @@ from raycase.sweep import (
 from raycase.sweep_plots import sweep_plots
 from raycase.sweep_report import summary
 from raycase.systems.case import CaseConfig
-from raycase.training import Source, check_cache, model_metrics
+from raycase.training import Frozen, check_cache, model_metrics
 from raycase.vectors import pair_vectors
 
 GRIDS = {"table7": table7, "figure4": figure4}
@@ -61,7 +61,7 @@ SHOWN, EVERY_S = 8, 10.0  # cells in the table of progress; seconds between two 
 
 
 @dataclass(frozen=True, kw_only=True)
-class TuneJob(Source, Recipe):
+class TuneJob(Frozen, Recipe):
     """Search the choices of the projector on a frozen encoder, or run a grid; what is not swept is as the flags say.
 
     A sweep that was stopped goes on with the same command and --resume.

@@ -108,7 +108,7 @@ def test_without_conditions_there_is_neither_base_nor_g(system):
     wanted = np.stack([f(system, system.prompts[0].plain, s, "") for s in SENTENCES])
     np.testing.assert_allclose(projected.embed(SENTENCES, None), wanted, rtol=1e-5, atol=1e-5)
     assert projected.config.plain_dim == 32
-    assert not projected._bases
+    assert not projected._bases.vectors
 
 
 def test_one_condition_serves_every_sentence(system):
@@ -149,7 +149,7 @@ def test_equal_pairs_are_encoded_once_and_bases_remembered(system):
 
 
 def test_the_memory_of_bases_is_bounded(system, monkeypatch):
-    monkeypatch.setattr(case, "BASE_MEMORY_BYTES", 3 * 32 * 4)
+    monkeypatch.setattr(pairs, "MEMORY_BYTES", 3 * 32 * 4)
     for number in range(4):
         sentences, conditions = ["dress"] * 2, ["color", f"number {number}"]
         wanted = np.stack(
@@ -159,7 +159,7 @@ def test_the_memory_of_bases_is_bounded(system, monkeypatch):
             ]
         )
         np.testing.assert_allclose(system.embed(sentences, conditions), wanted, rtol=1e-5, atol=1e-5)
-        assert len(system._bases) <= 3
+        assert len(system._bases.vectors) <= 3
 
 
 def test_tokens_are_counted_without_weights(config, system):

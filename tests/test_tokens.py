@@ -185,11 +185,18 @@ def test_prepared_pairs_travel_as_bytes(tokenizer_of):
     one = TokenBatch.of([Tokens(ids=[1, 2], start=0, end=2)])
     for conditions, pairs, bases in ((["naïve", "😀"], [batch, one], [one]), (None, [one], [])):
         made = Prepared(
-            rows=np.array([0, 1, 0]), conditions=conditions, condition=np.array([1, 0]), pairs=pairs, bases=bases
+            rows=np.array([0, 1, 0]),
+            conditions=conditions,
+            sentence=np.array([0, 1]),
+            condition=np.array([1, 0]),
+            pairs=pairs,
+            alone=[one, batch],
+            bases=bases,
         )
         found = Prepared.from_bytes(made.to_bytes())
         assert (found.conditions, found.rows.tolist(), found.condition.tolist()) == (conditions, [0, 1, 0], [1, 0])
-        for a, b in zip([*found.pairs, *found.bases], [*pairs, *bases], strict=True):
+        assert found.sentence.tolist() == [0, 1]
+        for a, b in zip([*found.pairs, *found.alone, *found.bases], [*pairs, one, batch, *bases], strict=True):
             batches_equal(a, b)
 
 

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from enum import StrEnum
+from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -11,11 +13,23 @@ from raycase.fetch import fetch, is_remote
 from raycase.pooling import Pooling
 from raycase.prompts import parse_views
 from raycase.schema import RequestError
-from raycase.systems import case
+from raycase.systems import baselines, case, csr, lora
 from raycase.systems.protocols import Encoder, SystemConfig
+from raycase.tuned import read_folder
 
 Choice = TypeVar("Choice", bound=StrEnum)
-SYSTEMS = {case.SYSTEM: case}
+TUNED = (
+    baselines.BiEncoderConfig,
+    baselines.TriEncoderConfig,
+    baselines.CrossEncoderConfig,
+    csr.CsrConfig,
+    lora.LoraConfig,
+)
+# What a saved folder's `system` names -> what reads its `raycase.json`.
+SYSTEMS: dict[str, Callable[[str, dict[str, Any]], Any]] = {
+    case.SYSTEM: case.resolve_folder,
+    **{kind.SYSTEM: partial(read_folder, kind) for kind in TUNED},
+}
 
 
 def resolve(
@@ -40,13 +54,13 @@ def resolve(
         return case.resolve(model, prompt=prompt, pooling=pooling, subtract=subtract)
     try:
         values = json.loads(saved.read_text(encoding="utf-8"))
-        config = SYSTEMS[values["system"]].resolve_folder(model if is_remote(model) else str(folder), values)
+        config = SYSTEMS[values["system"]](model if is_remote(model) else str(folder), values)
     except (KeyError, TypeError, ValueError) as error:
         if isinstance(error, RequestError):
             raise
         raise RequestError(f"{saved}: wanted what training saved, found {type(error).__name__}: {error}") from error
     asked = {"prompt": prompt, "pooling": pooling, "subtract": subtract}
-    fixed = {"prompt": config.encoder.prompt, "pooling": config.encoder.pooling[0], "subtract": config.subtract}
+    fixed = config.fixed
     for flag, value in asked.items():
         if value is not None and value != fixed[flag]:
             raise RequestError(f"--{flag}: {model} was trained with {fixed[flag]}, found {value}; leave the flag out")

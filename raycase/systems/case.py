@@ -15,21 +15,21 @@ from typing import Any
 import numpy as np
 import torch
 
-from raycase.encoders import find_encoder, load_config, load_encoder, load_tokenizer, weights_identity
+from raycase.encoders import described, find_encoder, load_config, load_encoder, weights_identity
 from raycase.engine import TextEncoder
 from raycase.fetch import fetch, is_remote
+from raycase.pairs import Memory, by_pattern, count_tokens, embed, encoded, kept_pairs, prepare, prompt_sets
 from raycase.pooling import Pooling
 from raycase.projector import WEIGHTS, Projector, ProjectorConfig, load_projector, save_projector
-from raycase.prompts import PromptSet, Span, Template, parse_views, prompt_set
+from raycase.prompts import PromptSet, Template
 from raycase.rates import Work
 from raycase.schema import RequestError
 from raycase.storage import place, sha256_of_file
 from raycase.systems.protocols import Encoded
-from raycase.table import EncoderSpec
+from raycase.table import EncoderSpec, read_spec
 from raycase.tokens import Prepared, TokenBatch
 
 SYSTEM = "case"
-BASE_MEMORY_BYTES = 256 * 2**20  # how much of f(c; I()) is remembered; an encoder that meets more begins anew
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -71,32 +71,39 @@ class CaseConfig:
         return [replace(self, encoder=replace(self.encoder, prompt=v), projector=None, folder=None) for v in views]
 
     @property
+    def formula(self) -> str:
+        """What its vectors are, as eq. 1 has it."""
+        own = "f - base" if self.subtract else "f"
+        return f"g({own})" if self.projector else own
+
+    @property
+    def fixed(self) -> dict[str, Any]:
+        """What no flag may contradict, once it is trained."""
+        return {"prompt": self.encoder.prompt, "pooling": self.encoder.pooling[0], "subtract": self.subtract}
+
+    @property
     def label(self) -> str:
         """For people: the encoder, the views, the pooling, and what is taken away."""
         return f"{self.model} {self.encoder.prompt} {self.encoder.pooling[0]}{' - c' if self.subtract else ''}"
 
     def describe(self) -> dict[str, Any]:
         """Everything that decides the vectors, weights by hash or revision; equal means the same vectors."""
-        described: dict[str, Any] = {
+        found: dict[str, Any] = {
             "system": SYSTEM,
-            "encoder": {k: v for k, v in asdict(self.encoder).items() if k != "source"},  # a folder may move
-            "weights": weights_identity(self.encoder.source),
+            "encoder": described(self.encoder),
+            "weights": weights_identity(self.encoder.source, self.encoder.adapter),
             "subtract": self.subtract,
             "dim": self.dim,
         }
         if self.projector and self.local:
             weights = f"sha256:{sha256_of_file(self.local / WEIGHTS)}"
-            described["projector"] = asdict(self.projector) | {"weights": weights}
-        return described
+            found["projector"] = asdict(self.projector) | {"weights": weights}
+        return found
 
     @cached_property
     def prompts(self) -> list[PromptSet]:
         """The templates of each view."""
-        row = self.encoder
-        return [
-            prompt_set(style, template=row.template, separator=row.separator, span=span or row.span)
-            for style, span in parse_views(row.prompt)
-        ]
+        return prompt_sets(self.encoder)
 
     def templates(self, conditional: bool) -> list[Template]:
         """Of each view; without conditions there is but one, the sentence alone."""
@@ -107,45 +114,23 @@ class CaseConfig:
 
         Raises ValueError for lists of different length.
         """
-        if conditions is not None and len(conditions) != len(sentences):
-            raise ValueError(f"wanted as many conditions as sentences, found {len(conditions)} and {len(sentences)}")
-        pairs = list(zip(sentences, conditions or [""] * len(sentences), strict=True))
-        place = {pair: i for i, pair in enumerate(dict.fromkeys(pairs))}
-        number = {c: i for i, c in enumerate(dict.fromkeys(c for _, c in place))}
-        alone = [("", c) for c in number]
-        with_bases = conditions is not None and self.subtract
-        return Prepared(
-            rows=np.fromiter((place[p] for p in pairs), dtype=np.int64, count=len(pairs)),
-            conditions=None if conditions is None else list(number),
-            condition=np.fromiter((number[c] for _, c in place), dtype=np.int64, count=len(place)),
-            pairs=self._tokenized(self.templates(conditions is not None), list(place)),
-            bases=self._tokenized([prompts.base for prompts in self.prompts], alone) if with_bases else [],
+        return prepare(
+            self.encoder,
+            sentences,
+            conditions,
+            pairs=self.templates(conditions is not None),
+            bases=[prompts.base for prompts in self.prompts] if self.subtract else (),
         )
-
-    def _tokenized(self, templates: Sequence[Template], pairs: Sequence[tuple[str, str]]) -> list[TokenBatch]:
-        """Of each pattern; views of one pattern share their tokens."""
-        tokenizer = load_tokenizer(self.encoder)
-        return [tokenizer.pairs([templates[i] for i in views], pairs) for views in by_pattern(templates)]
 
     def count_tokens(self, sentences: Sequence[str], conditions: Sequence[str] | None) -> np.ndarray:
         """Tokens of each pair's prompts, cut to the encoder's length: (N,) int64; 0 for a pair that is refused."""
-        pairs = list(zip(sentences, conditions or [""] * len(sentences), strict=True))
-        lengths = [batch.lengths for batch in self._tokenized(self.templates(conditions is not None), pairs)]
-        return np.where(np.all(lengths, axis=0), np.sum(lengths, axis=0), 0)
+        return count_tokens(self.encoder, sentences, conditions, self.templates(conditions is not None))
 
     def load(self, **options: Any) -> Case:
         """Load the weights; `options` are those of `raycase.encoders.load_encoder` (device, dtype, batch_tokens)."""
         encoder = load_encoder(self.encoder, **options)
         projector = load_projector(self.projector, self.local) if self.projector and self.local else None
         return Case(config=self, encoder=encoder, projector=projector)
-
-
-def by_pattern(templates: Sequence[Template]) -> list[list[int]]:
-    """Views whose templates differ in what they pool alone, together."""
-    groups: dict[str, list[int]] = {}
-    for view, template in enumerate(templates):
-        groups.setdefault(template.pattern, []).append(view)
-    return list(groups.values())
 
 
 def resolve(
@@ -158,18 +143,9 @@ def resolve(
 
 def resolve_folder(folder: str, values: dict[str, Any]) -> CaseConfig:
     """The system that `Case.save` wrote into `folder` (or URI); `values` is its `raycase.json`."""
-    row = dict(values["encoder"])
-    try:
-        parse_views(row["prompt"])
-    except RequestError as error:
-        raise ValueError(str(error)) from error
-    row |= {
-        "span": Span(row["span"]),
-        "pooling": tuple(Pooling(p) for p in row["pooling"]),
-    }
     config = CaseConfig(
         model=folder,
-        encoder=EncoderSpec(**row),
+        encoder=read_spec(values["encoder"]),
         subtract=values["subtract"],
         projector=ProjectorConfig(**values["projector"]) if values.get("projector") else None,
         folder=folder,
@@ -190,7 +166,7 @@ class Case:
         self.encoder = encoder
         self.projector = projector
         self.prompts = config.prompts
-        self._bases: dict[str, np.ndarray] = {}
+        self._bases = Memory(config.views_dim)
 
     @property
     def dim(self) -> int:
@@ -203,54 +179,29 @@ class Case:
         One condition as a string serves every sentence. A sentence above the encoder's length loses its end.
         Raises ValueError for lists of different length and for a pair that cannot be embedded.
         """
-        if isinstance(sentences, str):
-            raise ValueError("sentences: wanted a list of strings, found one string")
-        if isinstance(conditions, str):
-            conditions = [conditions] * len(sentences)
-        encoded = self.encode(self.config.prepare(sentences, conditions))
-        for row, reason in enumerate(encoded.refused):
-            if reason is not None:
-                raise ValueError(f"pair {row}: {reason}: {sentences[row]!r} under {conditions and conditions[row]!r}")
-        return encoded.vectors
+        return embed(self.config.prepare, self.encode, sentences, conditions)
 
     def encode(self, prepared: Prepared) -> Encoded:
         """The same of tokenised pairs, with counts, and a reason for each pair that has no vector."""
         conditions = prepared.conditions
         groups = by_pattern(self.config.templates(conditions is not None))
-        count = len(prepared.condition)
-        reasons = zip(*(batch.reasons for batch in prepared.pairs), strict=True)
-        refused = [next(filter(None, views), None) for views in reasons]
-        kept = np.array([i for i, reason in enumerate(refused) if reason is None], dtype=np.int64)
+        kept = kept_pairs(prepared)
         vectors_KD, work = self._views(groups, [batch.take(kept) for batch in prepared.pairs])
         if conditions is not None:
-            if self.config.subtract:
-                work += self._learn_bases(prepared, np.unique(prepared.condition[kept]))
-                for i, condition in enumerate(prepared.condition[kept].tolist()):
-                    vectors_KD[i] -= self._bases[conditions[condition]]
+            if self.config.subtract and len(kept):
+                which, places = np.unique(prepared.condition[kept], return_inverse=True)
+                bases_CD, some = self._bases.of(prepared, which, lambda new: self._embed_bases(prepared, new))
+                work += some
+                vectors_KD -= bases_CD[places]
             if self.projector is not None:
                 with torch.inference_mode():
                     vectors_KD = self.projector(torch.from_numpy(vectors_KD)).numpy()
-        vectors_MD = np.full((count, vectors_KD.shape[1]), np.nan, dtype=np.float32)
-        vectors_MD[kept] = vectors_KD
-        truncated = np.any([batch.truncated for batch in prepared.pairs], axis=0)
-        return Encoded(
-            vectors=vectors_MD[prepared.rows],
-            refused=[refused[i] for i in prepared.rows],
-            truncated=truncated[prepared.rows],
-            work=work,
-            distinct=count,
-        )
+        return encoded(prepared, kept, vectors_KD, work)
 
-    def _learn_bases(self, prepared: Prepared, conditions: np.ndarray) -> Work:
-        """Remember f(c; I()) of the conditions, of all views."""
-        assert prepared.conditions is not None
-        if (len(self._bases) + len(conditions)) * self.config.views_dim * 4 > BASE_MEMORY_BYTES:
-            self._bases.clear()
-        new = np.array([c for c in conditions if prepared.conditions[c] not in self._bases], dtype=np.int64)
+    def _embed_bases(self, prepared: Prepared, which: np.ndarray) -> tuple[np.ndarray, Work]:
+        """f(c; I()) of some of the conditions, all views."""
         groups = by_pattern([prompts.base for prompts in self.prompts])
-        bases_CD, work = self._views(groups, [batch.take(new) for batch in prepared.bases])
-        self._bases.update(zip((prepared.conditions[c] for c in new), bases_CD, strict=True))
-        return work
+        return self._views(groups, [batch.take(which) for batch in prepared.bases])
 
     def _views(self, groups: list[list[int]], batches: Sequence[TokenBatch]) -> tuple[np.ndarray, Work]:
         """The vectors of all views side by side, in their order."""

@@ -1,0 +1,257 @@
+"""Bi-, tri- and cross-encoders (Deshpande et al., 2023, C-STS): fine-tuned on rated pairs, by squared error.
+
+Claim: a condition acts best where the encoder reads it beside the sentence (bi-encoder); apart (tri-encoder) each text
+is encoded once for all pairs, and much is lost; both sentences and the condition together (cross-encoder) only rank.
+
+Shapes: N pairs, D dimensions.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from enum import StrEnum
+from pathlib import Path
+from typing import Any, ClassVar
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from raycase.encoders import load_encoder, load_tokenizer, whole_model
+from raycase.engine import TextEncoder
+from raycase.pairs import CONDITION, SENTENCE, Memory, count_tokens, encoded, kept_pairs, prepare, prompt_sets
+from raycase.pooling import Compose, Pooling, compose
+from raycase.rated import RatedPairs
+from raycase.schema import Reason, RequestError
+from raycase.systems.protocols import Encoded
+from raycase.tokens import Prepared, TokenBatch, Tokens
+from raycase.tuned import (
+    Embedder,
+    PromptEncoder,
+    Tuned,
+    begin,
+    load_extra,
+    save_folder,
+    training_options,
+    with_dropout,
+)
+
+# ------------------------------------------------------------------------------------ sentence and condition together
+
+
+@dataclass(frozen=True, kw_only=True)
+class BiEncoderConfig(Tuned):
+    """f("c: s"): sentence and condition as one text."""
+
+    SYSTEM: ClassVar[str] = "bi-encoder"
+
+    @property
+    def fixed(self) -> dict[str, Any]:
+        """What no flag may contradict."""
+        return {"prompt": self.encoder.prompt, "pooling": self.encoder.pooling[0], "subtract": False}
+
+    def prepare(self, sentences: Sequence[str], conditions: Sequence[str] | None) -> Prepared:
+        """Tokenise each distinct pair. Loads no weights."""
+        [prompts] = prompt_sets(self.encoder)
+        pairs = [prompts.plain if conditions is None else prompts.pair]
+        return prepare(self.encoder, sentences, conditions, pairs=pairs)
+
+    def count_tokens(self, sentences: Sequence[str], conditions: Sequence[str] | None) -> np.ndarray:
+        """Tokens of each pair: (N,) int64; 0 for a pair that is refused."""
+        [prompts] = prompt_sets(self.encoder)
+        return count_tokens(
+            self.encoder, sentences, conditions, [prompts.plain if conditions is None else prompts.pair]
+        )
+
+    def load(self, **options: Any) -> PromptEncoder:
+        """Load the weights; `options` are those of `raycase.encoders.load_encoder`."""
+        return PromptEncoder(self, load_encoder(self.encoder, **options))
+
+
+# ----------------------------------------------------------------------------------------- sentence and condition apart
+
+
+@dataclass(frozen=True, kw_only=True)
+class TriEncoderConfig(Tuned):
+    """f(s) and f(c) apart, then composed."""
+
+    SYSTEM: ClassVar[str] = "tri-encoder"
+    CHOICES: ClassVar[dict[str, type[StrEnum]]] = {"compose": Compose}
+
+    compose: Compose = Compose.HADAMARD
+
+    @property
+    def dim(self) -> int:
+        """Dimension of conditional vectors."""
+        return self.plain_dim * (2 if self.compose is Compose.CONCAT else 1)
+
+    def prepare(self, sentences: Sequence[str], conditions: Sequence[str] | None) -> Prepared:
+        """Tokenise each distinct sentence and condition. Loads no weights."""
+        return prepare(self.encoder, sentences, conditions, alone=[SENTENCE], bases=[CONDITION])
+
+    def count_tokens(self, sentences: Sequence[str], conditions: Sequence[str] | None) -> np.ndarray:
+        """Tokens of each pair's two texts: (N,) int64; 0 for a pair that is refused."""
+        return count_tokens(self.encoder, sentences, conditions, [SENTENCE, *([CONDITION] if conditions else [])])
+
+    def load(self, **options: Any) -> TriEncoder:
+        """Load the weights; `options` are those of `raycase.encoders.load_encoder`."""
+        return TriEncoder(self, load_encoder(self.encoder, **options))
+
+
+class TriEncoder(Embedder):
+    """compose(f(s), f(c)). It is an `Encoder`."""
+
+    def __init__(self, config: TriEncoderConfig, encoder: TextEncoder) -> None:
+        super().__init__(config, encoder)
+        self._memory = Memory(encoder.dim)
+
+    def forward(self, prepared: Prepared) -> Tensor:
+        """Vectors with a gradient, of pairs none of which is refused: (N, dim)."""
+        sentence_N, condition_N = (
+            torch.from_numpy(places[prepared.rows]) for places in (prepared.sentence, prepared.condition)
+        )
+        # as one batch, so that DistributedDataParallel sees each weight once
+        both = self.encoder.pooled(TokenBatch.joined(prepared.alone[0], prepared.bases[0]))
+        sentences_SD, conditions_CD = both.split([len(prepared.alone[0]), len(prepared.bases[0])])
+        return compose(sentences_SD[sentence_N], conditions_CD[condition_N], self.config.compose)
+
+    def encode(self, prepared: Prepared) -> Encoded:
+        """The same without, with counts, and a reason for each pair that has no vector."""
+        kept = kept_pairs(prepared)
+        which, places = np.unique(prepared.sentence[kept], return_inverse=True)
+        sentences_SD, work = self.encoder.encode(prepared.alone[0].take(which))
+        vectors_KD = sentences_SD[places]
+        if prepared.conditions is not None and len(kept):
+            which, places = np.unique(prepared.condition[kept], return_inverse=True)
+            conditions_CD, some = self._memory.of(
+                prepared, which, lambda new: self.encoder.encode(prepared.bases[0].take(new))
+            )
+            work += some
+            first_KD, second_KD = (torch.from_numpy(vectors) for vectors in (vectors_KD, conditions_CD[places]))
+            vectors_KD = compose(first_KD, second_KD, self.config.compose).numpy()
+        return encoded(prepared, kept, vectors_KD, work)
+
+
+# ------------------------------------------------------------------------------------- both sentences and the condition
+
+
+@dataclass(frozen=True, kw_only=True)
+class CrossEncoderConfig(Tuned):
+    """A score of "[CLS] s1 [SEP] s2 [SEP] c [SEP]"."""
+
+    SYSTEM: ClassVar[str] = "cross-encoder"
+    HAS_EXTRA: ClassVar[bool] = True
+
+    def tokens(self, sentences1: Sequence[str], sentences2: Sequence[str], conditions: Sequence[str]) -> TokenBatch:
+        """Tokenise each distinct text, put the triples together; a long one loses the ends of its sentences.
+
+        Raises ValueError for lists of different length.
+        """
+        tokenizer = load_tokenizer(self.encoder)
+        triples = list(zip(sentences1, sentences2, conditions, strict=True))
+        texts = list(dict.fromkeys(text for triple in triples for text in triple))
+        found = dict(zip(texts, tokenizer.parts(texts), strict=True))
+        head, tail = tokenizer.around
+        if not tail:
+            raise RequestError(f"--model: wanted an encoder whose texts end with a token, found {self.model}")
+        return TokenBatch.of([self._triple(found[a], found[b], found[c], head, tail) for a, b, c in triples])
+
+    def _triple(
+        self, first: list[int], second: list[int], condition: list[int], head: list[int], tail: list[int]
+    ) -> Tokens:
+        if not first or not second or not condition:
+            reason = Reason.EMPTY_TEXT if condition else Reason.EMPTY_CONDITION
+            return Tokens(ids=[], start=0, end=0, refused=reason)
+        room = self.encoder.max_tokens - len(head) - 3 * len(tail) - len(condition)
+        if room < 2:
+            return Tokens(ids=[], start=0, end=0, refused=Reason.NO_ROOM)
+        truncated = len(first) + len(second) > room
+        if truncated:  # each keeps half of the room, and what the other one leaves
+            kept = min(len(first), max(room - room // 2, room - len(second)))
+            first, second = first[:kept], second[: room - kept]
+        ids = [*head, *first, *tail, *second, *tail, *condition, *tail]
+        return Tokens(ids=ids, start=0, end=len(ids), truncated=truncated)
+
+    def rated(self, rated: RatedPairs) -> TokenBatch:  # type: ignore[override]
+        """Rated pairs, tokenised for training. Raises RequestError for a text that cannot be encoded."""
+        batch = self.tokens(rated.sentences1, rated.sentences2, rated.conditions)
+        for row, reason in enumerate(batch.reasons):
+            if reason is not None:
+                raise RequestError(f"{rated.uri}, row {row}: wanted texts that can be encoded, found: {reason}")
+        return batch
+
+    def load(self, **options: Any) -> CrossEncoder:
+        """Load the weights; `options` are those of `raycase.encoders.load_encoder`."""
+        scorer = CrossEncoder(self, load_encoder(self.encoder, **options))
+        if self.local is not None:
+            load_extra(scorer.head, self.local)
+        return scorer
+
+    def trainable(self, dropout: float | None = None, compute: torch.dtype = torch.float32) -> nn.Module:
+        """What training takes: (rows of `rated`) -> scores."""
+        return with_dropout(self.load(**training_options()), dropout)
+
+
+class CrossEncoder(nn.Module):
+    """[CLS] through dropout and one linear layer: a score. It is a `PairScorer`."""
+
+    def __init__(self, config: CrossEncoderConfig, encoder: TextEncoder) -> None:
+        super().__init__()
+        self.config = config
+        self.encoder = encoder
+        self.parts = encoder.parts()
+        self.head = nn.Linear(encoder.dim, 1, device=encoder.model.device)
+        self.dropout = nn.Dropout(getattr(encoder.model.config, "hidden_dropout_prob", 0.0))
+
+    @property
+    def system(self) -> CrossEncoder:
+        """Itself: what is saved after training."""
+        return self
+
+    def save(self, folder: Path) -> None:
+        """Write everything that `raycase.load(folder)` needs; this one is not to be used any more."""
+        save_folder(self.config, folder, whole_model(self.encoder), extra=self.head)
+
+    def forward(self, batch: TokenBatch) -> Tensor:
+        """Scores with a gradient: (N,)."""
+        return self.head(self.dropout(self.encoder.pooled(batch)))[:, 0].float()
+
+    @torch.inference_mode()
+    def scores(self, batch: TokenBatch) -> np.ndarray:
+        """The same without: (N,) float32."""
+        cls_ND = torch.from_numpy(self.encoder.encode(batch)[0]).to(self.head.weight)
+        return self.head(cls_ND)[:, 0].float().cpu().numpy()
+
+    def score(self, sentences1: Sequence[str], sentences2: Sequence[str], conditions: Sequence[str]) -> np.ndarray:
+        """Similarity of each pair under its condition: N, N, N -> (N,) float32.
+
+        Raises ValueError for lists of different length and for a text that cannot be encoded.
+        """
+        batch = self.config.tokens(sentences1, sentences2, conditions)
+        for row, reason in enumerate(batch.reasons):
+            if reason is not None:
+                raise ValueError(f"pair {row}: {reason}: {sentences1[row]!r}, {sentences2[row]!r}, {conditions[row]!r}")
+        return self.scores(batch)
+
+
+# ----------------------------------------------------------------------------------------------------- where they begin
+
+
+def bi_encoder(model: str, *, prompt: str | None = None, pooling: Pooling | None = None) -> BiEncoderConfig:
+    """Before training. The default reads "c: s" and pools every token. Raises RequestError."""
+    spec = begin(model, prompt=prompt or "concat-cs:all", pooling=pooling)
+    return BiEncoderConfig(model=model, encoder=replace(spec, separator=": ", subtract=False))
+
+
+def tri_encoder(model: str, *, compose: Compose = Compose.HADAMARD, pooling: Pooling | None = None) -> TriEncoderConfig:
+    """Before training. Raises RequestError."""
+    return TriEncoderConfig(
+        model=model, encoder=replace(begin(model, prompt="concat-cs", pooling=pooling), subtract=False), compose=compose
+    )
+
+
+def cross_encoder(model: str) -> CrossEncoderConfig:
+    """Before training. Raises RequestError."""
+    spec = begin(model, prompt="concat-cs", pooling=Pooling.CLS)
+    return CrossEncoderConfig(model=model, encoder=replace(spec, subtract=False))

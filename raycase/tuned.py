@@ -1,0 +1,308 @@
+"""What fine-tuned encoders have in common: their configuration, their folder, training on rated pairs.
+
+Shapes: N pairs, D dimensions.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, fields, replace
+from enum import StrEnum
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, ClassVar, Self
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+from safetensors.torch import load_file
+from safetensors.torch import save as to_safetensors
+from torch import Tensor, nn
+
+from raycase.encoders import described, find_encoder, load_config, save_encoder, weights_identity, whole_model
+from raycase.engine import TextEncoder
+from raycase.fetch import fetch, is_remote
+from raycase.metrics import pair_cosines
+from raycase.pairs import embed, encoded, kept_pairs
+from raycase.pooling import Pooling
+from raycase.rated import RatedPairs
+from raycase.schema import RequestError
+from raycase.storage import place, sha256_of_file
+from raycase.systems.protocols import Encoded
+from raycase.table import ENCODERS, HERE, EncoderSpec, read_spec
+from raycase.tokens import Prepared
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedModel
+
+SAVED = "raycase.json"
+EXTRA = "extra.safetensors"  # weights that are not the encoder's
+TRAIN_TOKENS = {"cpu": 2048, "cuda": 16384}  # of a padded batch within a batch; small ones hold less padding
+
+
+@dataclass(frozen=True, kw_only=True)
+class Tuned:
+    """A fine-tuned encoder without its weights; before training, the encoder it begins with."""
+
+    SYSTEM: ClassVar[str]
+    CHOICES: ClassVar[dict[str, type[StrEnum]]] = {}  # fields that JSON leaves as strings
+    HAS_EXTRA: ClassVar[bool] = False
+
+    model: str
+    encoder: EncoderSpec
+    folder: str | None = None  # or URI
+
+    @property
+    def plain_dim(self) -> int:
+        """Dimension of f(s)."""
+        return int(load_config(self.encoder.source).hidden_size)
+
+    @property
+    def dim(self) -> int:
+        """Dimension of conditional vectors."""
+        return self.plain_dim
+
+    @property
+    def own(self) -> dict[str, Any]:
+        """The choices of this system alone."""
+        return {f.name: getattr(self, f.name) for f in fields(self) if f.name not in ("model", "encoder", "folder")}
+
+    @property
+    def label(self) -> str:
+        """For people."""
+        return " ".join([self.SYSTEM, *(f"{name} {value}" for name, value in self.own.items())])
+
+    @property
+    def formula(self) -> str:
+        """What its vectors are."""
+        return "f(s, c)"
+
+    @property
+    def fixed(self) -> dict[str, Any]:
+        """What no flag may contradict."""
+        return {"pooling": self.encoder.pooling[0], "prompt": None, "subtract": False}
+
+    @property
+    def views_apart(self) -> list[Self]:
+        """Its vectors are of one piece."""
+        return [self]
+
+    @cached_property
+    def local(self) -> Path | None:
+        """The folder that training saved, without the encoder's large files; fetched if it is on object storage."""
+        if self.folder is None:
+            return None
+        return fetch(self.folder, large=False, named=EXTRA) if is_remote(self.folder) else Path(self.folder)
+
+    def describe(self) -> dict[str, Any]:
+        """Everything that decides the vectors, weights by hash or revision; equal means the same vectors."""
+        found: dict[str, Any] = {
+            "system": self.SYSTEM,
+            "encoder": described(self.encoder),
+            "weights": weights_identity(self.encoder.source, self.encoder.adapter),
+            **self.own,
+        }
+        if self.HAS_EXTRA and self.local:
+            found["extra"] = f"sha256:{sha256_of_file(self.local / EXTRA)}"
+        return found
+
+    def rated(self, rated: RatedPairs) -> RatedTexts:
+        """Rated pairs, tokenised for training. Raises RequestError for a text that cannot be encoded."""
+        sentences, conditions = zip(*rated.distinct, strict=True)
+        prepared = self.prepare(sentences, conditions)
+        for row, reason in enumerate(prepared.reasons):
+            if reason is not None:
+                raise RequestError(
+                    f"{rated.uri}: wanted texts that can be encoded, found: {reason}: {sentences[row][:80]!r} under "
+                    f"{conditions[row][:80]!r}; mend or remove the row"
+                )
+        return RatedTexts(prepared=prepared, places=rated.places)
+
+    def prepare(self, sentences: Sequence[str], conditions: Sequence[str] | None) -> Prepared:
+        """Tokenise pairs ahead of the encoder. Loads no weights."""
+        raise NotImplementedError
+
+    def load(self, **options: Any) -> Any:
+        """Load the weights; `options` are those of `raycase.encoders.load_encoder`."""
+        raise NotImplementedError
+
+    def trainable(self, dropout: float | None = None, compute: torch.dtype = torch.float32) -> nn.Module:
+        """What training takes: (rows of `rated`) -> scores. `dropout` None: as the encoder's authors have it.
+
+        Weights that are trained are in 32 bits; `compute` is the number format of what is frozen.
+        """
+        return PairCosine(with_dropout(self.load(**training_options()), dropout))
+
+
+def begin(model: str, *, prompt: str | None = None, pooling: Pooling | None = None) -> EncoderSpec:
+    """The encoder that training begins with. Raises RequestError for what cannot be trained."""
+    if (Path(model) / SAVED).is_file():
+        inside = Path(model) / "encoder"
+        raise RequestError(
+            f"--model: wanted an encoder to fine-tune, found the trained model {model}"
+            + (f"; its encoder is {inside}" if inside.is_dir() else "")
+        )
+    if prompt is not None and model not in ENCODERS:
+        pooling = pooling or Pooling.MEAN
+    spec = find_encoder(model, prompt=prompt, pooling=pooling)
+    if Pooling.LATENT in spec.pooling:
+        raise RequestError(f"--model: wanted an encoder without latent attention to fine-tune, found {model}")
+    return spec
+
+
+def training_options() -> dict[str, Any]:
+    """Of `load_encoder`: 32-bit weights, padded batches."""
+    kind = "cuda" if torch.cuda.is_available() else "cpu"
+    return {"dtype": torch.float32, "unpadded": False, "batch_tokens": TRAIN_TOKENS[kind]}
+
+
+def with_dropout(module: nn.Module, dropout: float | None) -> nn.Module:
+    """The same module, every dropout of it set."""
+    for part in module.modules():
+        if isinstance(part, nn.Dropout) and dropout is not None:
+            part.p = dropout
+    return module
+
+
+# -------------------------------------------------------------------------------------------------------- its folder
+
+
+def save_folder(
+    config: Tuned,
+    folder: Path,
+    model: PreTrainedModel | None = None,
+    *,
+    adapter: str | None = None,
+    extra: nn.Module | None = None,
+) -> None:
+    """Write the encoder (None: it is where it was), other weights, and last of all `raycase.json`.
+
+    `raycase.load(folder)` reads them back.
+    """
+    folder.mkdir(parents=True, exist_ok=True)
+    source = config.encoder.source
+    if model is not None:
+        save_encoder(model, source, folder / "encoder")
+        source = f"{HERE}encoder"
+    if extra is not None:
+        weights = {name: t.detach().cpu().contiguous() for name, t in extra.state_dict().items()}
+        place(str(folder / EXTRA)).put(to_safetensors(weights))
+    row = asdict(replace(config.encoder, source=source, adapter=adapter))
+    place(str(folder / SAVED)).put_json({"system": config.SYSTEM, "encoder": row, **config.own})
+
+
+def load_extra(module: nn.Module, folder: Path | None) -> None:
+    """The other weights of a saved model; before training they are as they were made."""
+    if folder is not None:
+        module.load_state_dict(load_file(folder / EXTRA))
+
+
+def read_folder(kind: type[Any], folder: str, values: dict[str, Any]) -> Any:
+    """What `save` wrote into `folder` (or URI); `values` is its `raycase.json`."""
+    own = {name: value for name, value in values.items() if name not in ("system", "encoder")}
+    own |= {name: choice(own[name]) for name, choice in kind.CHOICES.items() if own[name] is not None}
+    return kind(model=folder, encoder=read_spec(values["encoder"]).at(folder), folder=folder, **own)
+
+
+# ---------------------------------------------------------------------------------------------------------- training
+
+
+@dataclass(frozen=True, kw_only=True)
+class RatedTexts:
+    """Rated pairs, tokenised: the distinct (sentence, condition), and where each pair's two stand, (N, 2)."""
+
+    prepared: Prepared
+    places: np.ndarray
+
+    def take(self, rows: np.ndarray) -> Prepared:
+        """Of some pairs: the first sentences, then the second ones, under their conditions."""
+        return self.prepared.take(self.places[rows].T.reshape(-1))
+
+    @property
+    def lengths(self) -> np.ndarray:
+        """Tokens of each pair: (N,)."""
+        prepared = self.prepared
+        tokens_M = sum(batch.lengths for batch in prepared.pairs) + np.zeros(len(prepared.condition), dtype=np.int64)
+        for batch in prepared.alone:
+            tokens_M = tokens_M + batch.lengths[prepared.sentence]
+        return tokens_M[prepared.rows][self.places].sum(1)
+
+
+class PairCosine(nn.Module):
+    """The cosine of two sentences' vectors under a condition, by a system that embeds."""
+
+    def __init__(self, system: Any) -> None:
+        super().__init__()
+        self.system = system
+
+    def forward(self, prepared: Prepared) -> Tensor:
+        """Of what `RatedTexts.take` gives: 2 N -> (N,)."""
+        return F.cosine_similarity(*self.system(prepared).float().chunk(2))
+
+    def scores(self, texts: RatedTexts) -> np.ndarray:
+        """Of every pair, without gradient: (N,)."""
+        return pair_cosines(self.system.encode(texts.prepared).vectors, texts.places)
+
+
+# ------------------------------------------------------------------------------------------------ what they embed by
+
+
+class Embedder(nn.Module):
+    """What the fine-tuned encoders that give vectors share; each has its own `forward` and `encode`."""
+
+    def __init__(self, config: Any, encoder: TextEncoder) -> None:
+        super().__init__()
+        self.config = config
+        self.encoder = encoder
+        self.parts = encoder.parts()
+
+    @property
+    def dim(self) -> int:
+        """Dimension of conditional vectors."""
+        return int(self.config.dim)
+
+    def forward(self, prepared: Prepared) -> Tensor:
+        """Vectors with a gradient, of pairs none of which is refused: (N, dim)."""
+        raise NotImplementedError
+
+    def encode(self, prepared: Prepared) -> Encoded:
+        """The same without, with counts, and a reason for each pair that has no vector."""
+        raise NotImplementedError
+
+    def embed(self, sentences: Sequence[str], conditions: Sequence[str] | str | None) -> np.ndarray:
+        """Vectors of pairs, or of sentences alone where `conditions` is None: N, N -> (N, dim) float32.
+
+        One condition as a string serves every sentence. A sentence above the encoder's length loses its end.
+        Raises ValueError for lists of different length and for a pair that cannot be embedded.
+        """
+        return embed(self.config.prepare, self.encode, sentences, conditions)
+
+    def whole(self) -> PreTrainedModel:
+        """The library's model again; this one is not to be used any more."""
+        return whole_model(self.encoder)
+
+    def save(self, folder: Path) -> None:
+        """Write everything that `raycase.load(folder)` needs; this one is not to be used any more."""
+        save_folder(self.config, folder, self.whole())
+
+    def compile(self) -> None:
+        """Compile the encoder's layers."""
+        self.encoder.compile()
+
+    def matrix_product_rate(self) -> float:
+        """FLOP/s of a plain matrix product on this device, in the encoder's type; measured when asked for."""
+        return self.encoder.matrix_product_rate()
+
+
+class PromptEncoder(Embedder):
+    """An encoder over the prompt of each pair: (sentence, condition) -> pooled vector. It is an `Encoder`."""
+
+    def forward(self, prepared: Prepared) -> Tensor:
+        """Vectors with a gradient, of pairs none of which is refused: (N, dim)."""
+        return self.encoder.pooled(prepared.pairs[0])[torch.from_numpy(prepared.rows)]
+
+    def encode(self, prepared: Prepared) -> Encoded:
+        """The same without, with counts, and a reason for each pair that has no vector."""
+        kept = kept_pairs(prepared)
+        vectors_KD, work = self.encoder.encode(prepared.pairs[0].take(kept))
+        return encoded(prepared, kept, vectors_KD, work)
