@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import posixpath
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -72,14 +73,19 @@ def ablation_configs(config: CaseConfig) -> list[CaseConfig]:
     return configs
 
 
-def encoder_name(config: CaseConfig) -> str:
-    """The encoder's name in the table, or that of its folder."""
+def encoder_name(config: Any) -> str:
+    """The encoder's name in the table, or that of its folder; a fine-tuned system's folder."""
+    if not isinstance(config, CaseConfig):
+        return posixpath.basename(config.folder or config.model)
     source = config.encoder.source
     return next((name for name, row in ENCODERS.items() if row.source == source), Path(source).name)
 
 
-def setting(config: CaseConfig) -> str:
-    """Prompt and subtraction as the paper writes them (Table 1); views side by side stand in brackets."""
+def setting(config: Any) -> str:
+    """Prompt and subtraction as the paper writes them (Table 1); views side by side stand in brackets. Of a fine-tuned
+    system, its label."""
+    if not isinstance(config, CaseConfig):
+        return str(config.label)
     views = [LABELS[style] for style, _ in parse_views(config.encoder.prompt)]
     label = views[0] if len(views) == 1 else f"[{', '.join(views)}]"
     return f"{label} - c" if config.subtract else label

@@ -11,13 +11,13 @@ from __future__ import annotations
 import time
 from collections import Counter
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
 from raycase.ablation import encoder_name, setting
-from raycase.evaluation import EvaluateJob, Model, check_request, find_models
+from raycase.evaluation import EvaluateJob, Model, before_g, check_request, find_models
 from raycase.inputs import find_input
 from raycase.metrics import average_precision, full_recall_precision, ndcg_at, recall_at
 from raycase.projection import project
@@ -27,7 +27,6 @@ from raycase.rated import read_columns, texts
 from raycase.report import write_report
 from raycase.schema import RequestError
 from raycase.storage import place
-from raycase.systems.case import CaseConfig
 from raycase.topk import unit
 from raycase.vectors import case_vectors, plain_vectors
 
@@ -167,7 +166,7 @@ def _add_plain(
     facet_PD = {facet: embedded([" ".join(paper.of(facet)) for paper, _ in papers]) for facet in FACETS}
     own_PD = _choose(facet_PD, [facet for _, facet in papers])
     titled_PD = embedded([" ".join([paper.title, *paper.of(facet)]) for paper, facet in papers])
-    in_context = replace(model.config, subtract=False, projector=None, folder=None)
+    in_context = before_g(model.config, subtract=False)
     distinct, rows = _distinct(fitting([(paper.beside(facet), paper.of(facet)) for paper, facet in papers], in_context))
     context_PD = unit(embed_case(distinct, in_context, name=job.data, cache=model.cache, compute=job.compute)[rows])
     names = list(FACETS)
@@ -197,7 +196,7 @@ def _add_plain(
     return plain_PD
 
 
-def fitting(pairs: Sequence[tuple[str, list[str]]], config: CaseConfig) -> list[tuple[str, str]]:
+def fitting(pairs: Sequence[tuple[str, list[str]]], config: Any) -> list[tuple[str, str]]:
     """(the rest, the facet's own sentences as one text); the last of these are left out until they fit the encoder."""
     joined = [(rest, " ".join(own)) for rest, own in pairs]
     for row in np.flatnonzero(config.count_tokens(*zip(*joined, strict=True)) == 0).tolist():

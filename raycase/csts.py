@@ -16,7 +16,15 @@ import numpy as np
 import torch
 
 from raycase.ablation import VectorsOf, ablation, encoder_name, setting
-from raycase.evaluation import EvaluateJob, Model, check_request, find_models
+from raycase.evaluation import (
+    EvaluateJob,
+    Model,
+    before_g,
+    check_request,
+    config_embeds,
+    find_models,
+    is_case,
+)
 from raycase.inputs import find_input
 from raycase.metrics import cosines, pair_cosines
 from raycase.model_folder import METRICS
@@ -28,7 +36,7 @@ from raycase.rated import NOT_APPLICABLE, SENTENCE1, SENTENCE2, RatedPairs, read
 from raycase.report import render, write_report
 from raycase.request import Compute
 from raycase.schema import CONDITION, RequestError
-from raycase.scores import DIRECTIONS, compare, figures, worst_pairs
+from raycase.scores import DIRECTIONS, compare, figures, score_figures, worst_pairs
 from raycase.storage import place
 from raycase.systems.case import CaseConfig
 from raycase.table import ENCODERS
@@ -108,6 +116,8 @@ def evaluate_model(
     model: Model, rated: RatedPairs, vectors_of: VectorsOf, job: EvaluateJob
 ) -> tuple[dict[str, Any], np.ndarray]:
     """Figures of f, of f - base, and of g of the one that g was fitted on; and the model's own cosines, (N,)."""
+    if not is_case(model.config):
+        return _evaluate_tuned(model, rated, vectors_of, job)
     config = model.config
     own = "f - base" if config.subtract else "f"
     vectors: dict[str, np.ndarray] = {}
@@ -142,6 +152,39 @@ def evaluate_model(
     return part, scores_N
 
 
+def _evaluate_tuned(
+    model: Model, rated: RatedPairs, vectors_of: VectorsOf, job: EvaluateJob
+) -> tuple[dict[str, Any], np.ndarray]:
+    """The same of a fine-tuned encoder: of its vectors, or of its scores where it has none."""
+    config, settings = model.config, {"resamples": job.resamples, "seed": job.seed}
+    if config_embeds(config):
+        vectors_PD = vectors_of(config).vectors
+        scores_N = pair_cosines(vectors_PD, rated.places)
+        found = figures(vectors_PD, rated, **settings)
+    else:
+        scorer = config.load(dtype=None if job.compute is None else getattr(torch, job.compute))
+        try:
+            scores_N = scorer.score(rated.sentences1, rated.sentences2, rated.conditions)
+        except ValueError as error:
+            raise RequestError(f"--data: wanted texts that {model.name} can score, found {error}") from error
+        found = score_figures(scores_N, rated, **settings)
+    part = {
+        "name": model.name,
+        "encoder": config.SYSTEM,
+        "setting": setting(config),
+        "prompt": config.encoder.prompt,
+        "pooling": str(config.encoder.pooling[0]),
+        "weights": config.describe()["weights"],
+        "projector": None,
+        "seen": _seen(config, rated),
+        "system": config.formula,
+        "own": config.formula,
+        "variants": {config.formula: found | {"published": None}},
+        "worst": worst_pairs(scores_N, rated),
+    }
+    return part, scores_N
+
+
 def _published_isotropy(config: CaseConfig) -> dict[str, float] | None:
     """What the paper has of this encoder in this setting, under the encoder's own pooling."""
     row = ENCODERS.get(encoder_name(config))
@@ -151,7 +194,7 @@ def _published_isotropy(config: CaseConfig) -> dict[str, float] | None:
     return dict(zip(("isotropy", "mean", "std"), found, strict=True))
 
 
-def _seen(config: CaseConfig, rated: RatedPairs) -> str | None:
+def _seen(config: Any, rated: RatedPairs) -> str | None:
     """The part that these very pairs had in training (`train` or `validation`), by the metrics in the model folder."""
     if config.local is None:
         return None
@@ -168,8 +211,7 @@ def case_study(model: Model, cases: Cases, compute: Compute | None) -> list[dict
     The answer is embedded as a sentence under the same condition. Plain vectors have no g, so `unconditional` is one
     number; without g `after` is None. Runs in this process. Raises RequestError for what cannot be embedded.
     """
-    plain = replace(model.config, projector=None, folder=None)
-    system = plain.load(dtype=None if compute is None else getattr(torch, compute))
+    system = before_g(model.config).load(dtype=None if compute is None else getattr(torch, compute))
     sides = (SENTENCE1, SENTENCE2, ANSWER1, ANSWER2)
     try:
         unconditional_A = cosines(*(system.embed(cases[side], None) for side in sides[:2]))

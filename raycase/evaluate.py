@@ -5,13 +5,14 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from raycase import attributes, csfcube, csts
+from raycase import attributes, csfcube, csts, kgc
 from raycase.evaluation import EvaluateJob
 
 TASKS: dict[str, Callable[[EvaluateJob], dict[str, Any]]] = {
     "csts": csts.evaluate,
     "csfcube": csfcube.evaluate,
     "caption-attributes": attributes.evaluate,
+    "kgc": kgc.evaluate,
 }
 
 

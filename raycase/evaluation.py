@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import json
 import posixpath
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 from torch import nn
 
@@ -31,13 +31,15 @@ class EvaluateJob:
     first."""
     data: str
     """csts: rated pairs, .csv, .jsonl or .parquet with sentence1, sentence2, condition, label. csfcube: the folder of
-    corpus.jsonl, queries.csv and qrels_dev.csv. caption-attributes: the folder of captions.parquet."""
+    corpus.jsonl, queries.csv and qrels_dev.csv. caption-attributes: the folder of captions.parquet. kgc: the folder of
+    train.tsv, validation.tsv, entities.tsv and relations.tsv."""
     output: str
     """Folder of the report, on this machine. An earlier report in it is replaced."""
-    task: Literal["csts", "csfcube", "caption-attributes"] = "csts"
+    task: Literal["csts", "csfcube", "caption-attributes", "kgc"] = "csts"
     """csts: the cosine of two sentences under a condition, against people's rating of their similarity. csfcube: papers
     like another one in background, method or result, against experts' grades. caption-attributes: do the nearest
-    captions share what the condition asks for, by lists of words; a measure of ours."""
+    captions share what the condition asks for, by lists of words; a measure of ours. kgc: knowledge graph completion,
+    the true tail of a head and a relation among all entities."""
     qrels: str | None = None
     """csfcube: judgements (query_id, facet, candidate_id, relevance). Default: qrels_dev.csv in the data folder."""
     prompt: str | None = None
@@ -65,7 +67,7 @@ class Model:
     """One of the models, found and checked; its encoder's weights are not loaded."""
 
     name: str
-    config: CaseConfig
+    config: Any  # of a system
     projector: nn.Module | None
     cache: Place
 
@@ -111,13 +113,17 @@ def find_models(job: EvaluateJob) -> list[Model]:
     """The models asked for, with g. Raises RequestError for an unknown or broken one, and for one that comes twice."""
     if not job.model:
         raise RequestError("--model: wanted at least one, found none")
-    configs: list[CaseConfig] = []
+    configs: list[Any] = []
     for name in job.model:
         known = is_remote(name) or "/" not in name or Path(name).exists()
         if not (known or (job.prompt and job.pooling)):  # else a Hugging Face id
             raise RequestError(f"--model: wanted a model folder or one of {', '.join(ENCODERS)}, found no {name}")
         config = resolve(name, prompt=job.prompt, subtract=job.subtract, pooling=job.pooling)
-        assert isinstance(config, CaseConfig), "the only system with folders"
+        if job.task != "csts" and not config_embeds(config):
+            raise RequestError(f"--model: wanted models that give vectors, found {name}, which scores pairs")
+        for flag in ("ablate", "cases"):
+            if getattr(job, flag) and not (config_embeds(config) and (flag == "cases" or is_case(config))):
+                raise RequestError(f"--{flag}: wanted CASE on an encoder, found {name}: {config.label}")
         for other, same in zip(job.model, configs, strict=False):
             if same.describe() == config.describe():
                 raise RequestError(f"--model: wanted each model once, found the same as {other} and as {name}")
@@ -132,11 +138,32 @@ def find_models(job: EvaluateJob) -> list[Model]:
         Model(
             name=name,
             config=config,
-            projector=load_projector(config.projector, config.local) if config.projector and config.local else None,
+            projector=_projector(config),
             cache=place(job.cache or str(_cache_beside(folder or first))),
         )
         for name, config, folder in zip(names, configs, here, strict=True)
     ]
+
+
+def is_case(config: Any) -> bool:
+    """Whether it is CASE, whose vectors come apart into f, base and g."""
+    return isinstance(config, CaseConfig)
+
+
+def config_embeds(config: Any) -> bool:
+    """Whether it gives vectors; else it only scores pairs."""
+    return bool(getattr(config, "EMBEDS", True))
+
+
+def before_g(config: Any, **changes: Any) -> Any:
+    """CASE without its projector, with some changes; another system as it is."""
+    return replace(config, projector=None, folder=None, **changes) if is_case(config) else config
+
+
+def _projector(config: Any) -> nn.Module | None:
+    if is_case(config) and config.projector and config.local:
+        return load_projector(config.projector, config.local)
+    return None
 
 
 def _cache_beside(folder: Path) -> Path:

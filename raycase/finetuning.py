@@ -2,30 +2,36 @@
 
 from __future__ import annotations
 
+import posixpath
 import sys
 import time
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass
 from functools import partial
+from pathlib import Path
 from typing import Any, Literal
 
 import torch
 import tyro
 
 from raycase.cluster import start_ray
+from raycase.contrast import Contrast, GraphTexts, fit_graph
 from raycase.encoders import bf16_is_native
 from raycase.finetune import TunePairs, TuneRecipe, fit_tuned
-from raycase.fit import restore
+from raycase.fit import FitState, restore
+from raycase.graph import Known, read_graph
 from raycase.losses import Loss
 from raycase.model_folder import open_model_folder, tuned_card, write_folder
 from raycase.pooling import Compose, Pooling
 from raycase.provenance import provenance
 from raycase.rated import RatedPairs
+from raycase.schema import RequestError
 from raycase.storage import fingerprint
-from raycase.systems.baselines import bi_encoder, cross_encoder, tri_encoder
-from raycase.systems.csr import Form, Router, Weight, csr
+from raycase.systems.baselines import BiEncoderConfig, TriEncoderConfig, bi_encoder, cross_encoder, tri_encoder
+from raycase.systems.csr import CsrConfig, Form, Router, Weight, csr
 from raycase.systems.lora import lora
 from raycase.train import fit_on_ray, make_scaling
-from raycase.training import Source, Workers, check_cache, said_of
+from raycase.training import Source, Workers, check_cache, said_of, said_of_pairs
 from raycase.tuned import Tuned
 
 
@@ -35,6 +41,15 @@ class FineTuneJob(Source, TuneRecipe, Workers):
 
     A run that was stopped goes on from its last epoch when the same command is given again.
     """
+
+    task: Literal["rated", "kgc"] = "rated"
+    """rated: pairs of sentences rated under a condition. kgc: knowledge graph completion (bi-encoder, tri-encoder,
+    csr); --train and --validation are then .tsv files of head, relation, tail, with entities.tsv and relations.tsv
+    beside the first, and the loss is SimKGC's."""
+    margin: float = 0.02
+    """kgc: taken from the score of the true tail in training."""
+    limit: int | None = None
+    """kgc: an epoch is so many triples only, of both ways."""
 
     def config(self) -> Tuned:
         """The system before training. Raises RequestError."""
@@ -144,18 +159,29 @@ FINE_TUNE_JOBS: dict[str, type[FineTuneJob]] = {
 }
 
 
+@dataclass(frozen=True, kw_only=True)
+class Task:
+    """What is learned from, as the loop takes it."""
+
+    data: dict[str, dict[str, Any]]  # what `metrics.json` says of each part
+    texts: Callable[[], Sequence[Any]]  # training and validation, tokenised
+    fitting: Callable[..., Iterator[FitState]]
+    module: Callable[[], Any]  # before training
+
+
 def fine_tune(job: FineTuneJob) -> dict[str, Any]:
     """Fine-tune and save; returns what `metrics.json` holds. Raises RequestError and WorkError."""
     began = time.time()
     job.check_source()
     job.recipe.check()
     job.check_workers()
-    config = job.config()
-    pairs = dict(zip(("train", "validation"), job.read(), strict=True))
+    config, compute = job.config(), _compute(job)
+    task = (_rated if job.task == "rated" else _graph)(job, config, compute)
     identity = {
         "model": config.describe(),
         "compute": job.compute,
-        "data": {part: rated.data_sha256 for part, rated in pairs.items()},
+        "task": [job.task, job.margin, job.limit],
+        "data": {part: said["sha256"] for part, said in task.data.items()},
         "recipe": asdict(job.recipe),
         "seed": job.seed,
     }
@@ -163,27 +189,22 @@ def fine_tune(job: FineTuneJob) -> dict[str, Any]:
     if done := open_model_folder(job.folder, name, overwrite=job.overwrite):
         print(f"{job.folder}: trained before; nothing to do", file=sys.stderr)
         return done
-    texts = {part: tokenized(config, rated) for part, rated in pairs.items()}
+    train, validation = task.texts()
     start_ray()
     check_cache(job.cache_place)
     scaling = make_scaling(job.workers, job.gpus_per_worker)
-    compute = _compute(job)
     checkpoints = job.cache_place / "fits" / fingerprint([name, str(job.folder)])[:16]
     if job.overwrite:
         checkpoints.remove()
     state = fit_on_ray(
-        partial(fit_tuned, config=config, compute=compute),
-        texts["train"],
-        texts["validation"],
-        job.recipe,
-        seed=job.seed,
-        scaling=scaling,
-        checkpoints=checkpoints,
+        task.fitting, train, validation, job.recipe, seed=job.seed, scaling=scaling, checkpoints=checkpoints
     )
     metrics = {
         "fingerprint": name,
         "system": config.SYSTEM,
-        **said_of(state, pairs),
+        "task": job.task,
+        **said_of(state),
+        "data": task.data,
         "parameters": sum(t.numel() for t in state.weights.values()),
         "compute": str(compute).removeprefix("torch."),
         "recipe": asdict(job.recipe),
@@ -192,12 +213,51 @@ def fine_tune(job: FineTuneJob) -> dict[str, Any]:
         "seconds": round(time.time() - began, 1),
         "provenance": provenance(),
     }
-    module: Any = config.trainable(job.recipe.dropout, compute)
+    module = task.module()
     restore(module, state.best)
-    card = tuned_card(job.folder.name, config.label, metrics)
-    write_folder(job.folder, metrics, card, module.system.save)
+    write_folder(job.folder, metrics, tuned_card(job.folder.name, config.label, metrics), module.system.save)
     checkpoints.remove()
     return metrics
+
+
+def _rated(job: FineTuneJob, config: Tuned, compute: torch.dtype) -> Task:
+    """Pairs of sentences, rated under a condition. Raises RequestError."""
+    if job.limit is not None:
+        raise RequestError("--limit: wanted --task kgc, found rated")
+    train, validation = job.read()
+    return Task(
+        data=said_of_pairs({"train": train, "validation": validation}),
+        texts=lambda: [tokenized(config, rated) for rated in (train, validation)],
+        fitting=partial(fit_tuned, config=config, compute=compute),
+        module=lambda: config.trainable(job.dropout, compute),
+    )
+
+
+def _graph(job: FineTuneJob, config: Tuned, compute: torch.dtype) -> Task:
+    """Triples of a knowledge graph. Raises RequestError."""
+    if not isinstance(config, (BiEncoderConfig, TriEncoderConfig, CsrConfig)) or config.dim != config.plain_dim:
+        raise RequestError(
+            "--task kgc: wanted bi-encoder, tri-encoder or csr, with vectors as long as the encoder's, found "
+            f"{config.label}"
+        )
+    if job.limit is not None and job.limit < 2:
+        raise RequestError(f"--limit: wanted at least 2 triples, found {job.limit}")
+    if not 0 <= job.margin < 1:
+        raise RequestError(f"--margin: wanted a number in [0, 1), found {job.margin:g}")
+    graph = read_graph(posixpath.dirname(job.train) or ".", "--train")
+    parts = {name: graph.triples(getattr(job, name), f"--{name}") for name in ("train", "validation")}
+    seen = Known.of(parts["train"]).has(parts["validation"].queries, parts["validation"].rows[:, 2])
+    if seen.any():
+        raise RequestError(f"--validation: wanted no triple that is trained on, found {int(seen.sum())}")
+    return Task(
+        data={
+            part: {"file": Path(triples.uri).name, "rows": len(triples) // 2, "sha256": triples.data_sha256}
+            for part, triples in parts.items()
+        },
+        texts=lambda: GraphTexts.of(config, graph, list(parts.values())),
+        fitting=partial(fit_graph, config=config, compute=compute, margin=job.margin, limit=job.limit),
+        module=lambda: Contrast(config.trainable(job.dropout, compute).system),
+    )
 
 
 def tokenized(config: Tuned, rated: RatedPairs) -> TunePairs:

@@ -42,7 +42,10 @@ class Meta:
 
     @property
     def choices(self) -> dict[str, Any]:
-        """Prompt, pooling and subtraction, which an encoder outside of the table does not know by itself."""
+        """Prompt, pooling and subtraction, which an encoder outside of the table does not know by itself; a fine-tuned
+        one does."""
+        if self.model["system"] != "case":
+            return {}
         encoder = self.model["encoder"]
         return {"prompt": encoder["prompt"], "pooling": encoder["pooling"][0], "subtract": self.model["subtract"]}
 

@@ -1,6 +1,6 @@
-"""Losses over a whole batch of pairs: pure functions of (cosines, ratings).
+"""Losses over a whole batch: pure functions of (cosines, ratings) of pairs, or of vectors of triples.
 
-Shapes: B pairs.
+Shapes: B pairs or triples, D dimensions.
 """
 
 from __future__ import annotations
@@ -8,6 +8,7 @@ from __future__ import annotations
 from enum import StrEnum
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
 RATINGS = (1.0, 5.0)  # the scale of C-STS
@@ -77,3 +78,22 @@ LOSSES = {
     Loss.PEARSON: pearson_loss,
     Loss.COSENT: cosent_loss,
 }
+
+
+def contrastive_loss(
+    queries_BD: Tensor, tails_BD: Tensor, heads_BD: Tensor, known_BB: Tensor, self_known_B: Tensor, margin: float
+) -> Tensor:
+    """InfoNCE with an additive margin, both ways (SimKGC, Wang et al., 2022, eq. 4):
+
+    -log exp((q_i . t_i - margin) / tau) / (exp((q_i . t_i - margin) / tau) + sum over j of exp(q_i . n_j / tau))
+
+    and the same from tails to queries. Negatives of a query are the batch's other tails and its own head; what is known
+    to be true (`known_BB`, `self_known_B`) is left out. Tails and heads are of length 1, queries of length 1 / tau: so
+    the temperature's gradient comes with the queries', whichever process has them.
+    """
+    own_BB = torch.eye(len(queries_BD), dtype=torch.bool, device=queries_BD.device)
+    scores_BB = queries_BD @ tails_BD.T - margin * own_BB * queries_BD.norm(dim=1, keepdim=True)
+    scores_BB = scores_BB.masked_fill(known_BB & ~own_BB, float("-inf"))
+    self_B1 = (queries_BD * heads_BD).sum(1).masked_fill(self_known_B, float("-inf")).unsqueeze(1)
+    true_B = torch.arange(len(queries_BD), device=queries_BD.device)
+    return F.cross_entropy(torch.cat([scores_BB, self_B1], dim=1), true_B) + F.cross_entropy(scores_BB.T, true_B)

@@ -6,13 +6,14 @@ Shapes: N pairs, M distinct ones, K of them that are not refused, D dimensions.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 
 import numpy as np
 
 from raycase.encoders import load_tokenizer
 from raycase.prompts import PromptSet, Span, Template, parse_views, prompt_set
 from raycase.rates import Work
-from raycase.systems.protocols import Encoded
+from raycase.schema import Reason
 from raycase.table import EncoderSpec
 from raycase.tokens import Prepared, TokenBatch
 
@@ -99,6 +100,21 @@ def encoded(prepared: Prepared, kept: np.ndarray, vectors_KD: np.ndarray, work: 
         work=work,
         distinct=len(reasons),
     )
+
+
+@dataclass(frozen=True, kw_only=True)
+class Encoded:
+    """What an encoder gives for N pairs.
+
+    vectors (N, dim) float32, NaN where `refused`; refused (N,) the reason or None; truncated (N,) bool;
+    work: what was computed; distinct: distinct pairs encoded.
+    """
+
+    vectors: np.ndarray
+    refused: list[Reason | None]
+    truncated: np.ndarray
+    work: Work
+    distinct: int
 
 
 class Memory:

@@ -32,8 +32,12 @@ def check_plots() -> None:
 
 def plots(metrics: dict[str, Any]) -> dict[str, bytes]:
     """Every plot as PNG, by file name: a panel for each model."""
-    drawn = {"cosines_to_mean.png": to_mean_panel, "cosine_by_rating.png": by_rating_panel}
-    return {name: png(_figure(metrics["models"], panel)) for name, panel in drawn.items()}
+    models = metrics["models"]
+    with_vectors = [m for m in models if m["variants"][m["system"]]["to_mean"] is not None]
+    drawn = {"cosine_by_rating.png": png(_figure(models, by_rating_panel))}
+    if with_vectors:
+        drawn["cosines_to_mean.png"] = png(_figure(with_vectors, to_mean_panel))
+    return drawn
 
 
 def _figure(models: list[dict[str, Any]], panel: Any) -> Figure:

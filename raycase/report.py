@@ -36,7 +36,7 @@ def render(metrics: dict[str, Any]) -> str:
         f"eq. 5 over {metrics['settings']['directions']:,} directions, 1 where vectors point everywhere; cos to mean "
         "is the cosine of a vector to the mean of all (appendix C).",
         *(_variants(model, several=len(models) > 1) for model in models),
-        "![Cosine to the mean](cosines_to_mean.png)",
+        *(["![Cosine to the mean](cosines_to_mean.png)"] if any(map(has_vectors, models)) else []),
         "## Cosine by rating",
         *(_by_rating(model, several=len(models) > 1) for model in models),
         "![Cosine by rating](cosine_by_rating.png)",
@@ -61,6 +61,11 @@ ABLATION = (
     "Every encoder zero-shot: Spearman x 100 by pooling and prompt, with the condition's own vector taken away (- c) "
     "or not (Table 10 of the paper, whose figures are over its own test pairs)."
 )
+
+
+def has_vectors(model: dict[str, Any]) -> bool:
+    """Whether the model gives vectors; else it only scores pairs."""
+    return model["variants"][model["system"]]["to_mean"] is not None
 
 
 def table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
@@ -101,7 +106,7 @@ def _summary(models: Sequence[dict[str, Any]]) -> str:
         best = model["variants"][model["system"]]
         correlations = [interval(best[name]) for name in ("spearman", "spearman_rated", "pearson", "pearson_rated")]
         encoder = f"{model['encoder']}, {model['setting']}, {model['pooling']}"
-        rows.append([model["name"], encoder, f"`{model['system']}`", str(best["dim"]), *correlations])
+        rows.append([model["name"], encoder, f"`{model['system']}`", str(best["dim"] or NONE), *correlations])
     header = ["model", "encoder", "vector", "dimensions", "Spearman", "Spearman without -1", "Pearson"]
     summary = table([*header, "Pearson without -1"], rows)
     seen = {"train": "was trained on these very pairs", "validation": "had its epoch chosen on these very pairs"}
@@ -122,9 +127,10 @@ def _comparison(metrics: dict[str, Any]) -> str:
 def _variants(model: dict[str, Any], several: bool) -> str:
     rows = []
     for name, v in model["variants"].items():
-        mean = f"{v['to_mean']['mean']:.3f} ± {v['to_mean']['std']:.3f}"
-        figures = [*(interval(v[m]) for m in ("spearman", "spearman_rated")), f"{v['isotropy']:.4f}", mean]
-        rows.append([f"`{name}`", str(v["dim"]), *figures])
+        to_mean = v["to_mean"]
+        mean = f"{to_mean['mean']:.3f} ± {to_mean['std']:.3f}" if to_mean else NONE
+        figures = [*(interval(v[m]) for m in ("spearman", "spearman_rated")), _number(v["isotropy"], 4), mean]
+        rows.append([f"`{name}`", str(v["dim"] or NONE), *figures])
         if paper := v["published"]:
             mean = f"{paper['mean']:.3f} ± {paper['std']:.3f}"
             rows.append([f"`{name}`, in the paper", "", "", "", f"{paper['isotropy']:.4f}", mean])

@@ -14,7 +14,7 @@ from raycase.pooling import Pooling
 from raycase.reading import Columns, find_columns, peek, read_conditions
 from raycase.schema import RequestError
 from raycase.storage import PACKAGE, STORE_ERRORS, check_paths
-from raycase.systems import resolve
+from raycase.systems import resolve_encoder
 from raycase.systems.protocols import SystemConfig
 from raycase.units import EncodeSettings
 
@@ -160,7 +160,7 @@ def check(job: EmbedJob, model: SystemConfig | None = None) -> Request:
         condition=job.condition_column,
         keep=job.keep_columns,
     )
-    model = model or resolve(job.model, prompt=job.prompt, pooling=job.pooling, subtract=job.subtract)
+    model = model or resolve_encoder(job.model, prompt=job.prompt, pooling=job.pooling, subtract=job.subtract)
     if listed is not None:
         for condition, count in zip(listed, model.count_tokens(["a"] * len(listed), listed), strict=True):
             if not count:

@@ -53,6 +53,13 @@ def figures(vectors_PD: np.ndarray, rated: RatedPairs, *, resamples: int, seed: 
     }
 
 
+def score_figures(scores_N: np.ndarray, rated: RatedPairs, *, resamples: int, seed: int) -> dict[str, Any]:
+    """The same of a system that scores pairs and has no vectors."""
+    found = correlations(scores_N, rated, resamples=resamples, seed=seed)
+    by = by_rating(scores_N, rated.ratings)
+    return {"dim": None, **found, "isotropy": None, "to_mean": None, "by_rating": by}
+
+
 def points(scores_N: np.ndarray, ratings_N: np.ndarray) -> dict[str, float | None]:
     """Each of `CORRELATIONS`; None where scores or ratings do not vary."""
     values = {name: metric(scores_N[kept], ratings_N[kept]) for name, metric, kept in _over(ratings_N)}

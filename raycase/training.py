@@ -195,25 +195,29 @@ def check_cache(cache: Place) -> None:
 
 def model_metrics(state: FitState, validation: PairVectors, pairs: dict[str, RatedPairs]) -> dict[str, Any]:
     """The figures of a fit, with and without g, and what it was made from."""
-    found = said_of(state, pairs) | {"zero_shot": evaluation(validation)(torch.nn.Identity())}
-    return found | {"provenance": provenance()}
+    zero_shot = evaluation(validation)(torch.nn.Identity())
+    return said_of(state) | {"zero_shot": zero_shot, "data": said_of_pairs(pairs), "provenance": provenance()}
 
 
-def said_of(state: FitState, pairs: dict[str, RatedPairs]) -> dict[str, Any]:
-    """The figures of the best epoch, those of each, and of the data."""
+def said_of(state: FitState) -> dict[str, Any]:
+    """The figures of the best epoch, and those of each."""
     best = state.history[state.best_epoch - 1]
     return {
-        "validation": {name: best[name] for name in ("spearman", "spearman_rated", "pearson")},
+        "validation": {name: value for name, value in best.items() if name not in ("epoch", "loss", "seconds")},
         "best_epoch": state.best_epoch,
         "epochs": len(state.history),
         "history": state.history,
-        "data": {
-            part: {
-                "file": Path(rated.uri).name,
-                "rows": len(rated),
-                "not_applicable": int((rated.ratings == NOT_APPLICABLE).sum()),
-                "sha256": rated.data_sha256,
-            }
-            for part, rated in pairs.items()
-        },
+    }
+
+
+def said_of_pairs(pairs: dict[str, RatedPairs]) -> dict[str, Any]:
+    """What was learned from."""
+    return {
+        part: {
+            "file": Path(rated.uri).name,
+            "rows": len(rated),
+            "not_applicable": int((rated.ratings == NOT_APPLICABLE).sum()),
+            "sha256": rated.data_sha256,
+        }
+        for part, rated in pairs.items()
     }

@@ -23,12 +23,11 @@ from raycase.encoders import described, find_encoder, load_config, save_encoder,
 from raycase.engine import TextEncoder
 from raycase.fetch import fetch, is_remote
 from raycase.metrics import pair_cosines
-from raycase.pairs import embed, encoded, kept_pairs
+from raycase.pairs import Encoded, embed, encoded, kept_pairs
 from raycase.pooling import Pooling
 from raycase.rated import RatedPairs
 from raycase.schema import RequestError
 from raycase.storage import place, sha256_of_file
-from raycase.systems.protocols import Encoded
 from raycase.table import ENCODERS, HERE, EncoderSpec, read_spec
 from raycase.tokens import Prepared
 
@@ -47,6 +46,7 @@ class Tuned:
     SYSTEM: ClassVar[str]
     CHOICES: ClassVar[dict[str, type[StrEnum]]] = {}  # fields that JSON leaves as strings
     HAS_EXTRA: ClassVar[bool] = False
+    EMBEDS: ClassVar[bool] = True  # else it only scores pairs
 
     model: str
     encoder: EncoderSpec
@@ -101,6 +101,7 @@ class Tuned:
             "encoder": described(self.encoder),
             "weights": weights_identity(self.encoder.source, self.encoder.adapter),
             **self.own,
+            "dim": self.dim,
         }
         if self.HAS_EXTRA and self.local:
             found["extra"] = f"sha256:{sha256_of_file(self.local / EXTRA)}"

@@ -16,20 +16,22 @@ from raycase.rated import RatedPairs, texts_sha256
 from raycase.request import Compute, EmbedJob
 from raycase.schema import CONDITION, EMBEDDING, ID, RequestError
 from raycase.storage import Place, fingerprint
-from raycase.systems.case import CaseConfig
+from raycase.systems.protocols import SystemConfig
 
 SENTENCE = "sentence"
 Pair = tuple[str, str]  # a sentence and its condition
 
 
-def pair_vectors(rated: RatedPairs, config: CaseConfig, *, cache: Place, compute: Compute | None = None) -> PairVectors:
+def pair_vectors(
+    rated: RatedPairs, config: SystemConfig, *, cache: Place, compute: Compute | None = None
+) -> PairVectors:
     """Vectors of eq. 1 before g for every sentence of the pairs, views side by side. Raises RequestError."""
     vectors = case_vectors(rated.distinct, config, name=rated.uri, cache=cache, compute=compute)
     return PairVectors(vectors=vectors, places=rated.places, ratings=rated.ratings)
 
 
 def case_vectors(
-    pairs: Sequence[Pair], config: CaseConfig, *, name: str, cache: Place, compute: Compute | None = None
+    pairs: Sequence[Pair], config: SystemConfig, *, name: str, cache: Place, compute: Compute | None = None
 ) -> np.ndarray:
     """Vectors of eq. 1 before g for distinct (sentence, condition), views side by side: (P, D) float32.
 
@@ -42,14 +44,14 @@ def case_vectors(
 
 
 def plain_vectors(
-    sentences: Sequence[str], config: CaseConfig, *, name: str, cache: Place, compute: Compute | None = None
+    sentences: Sequence[str], config: SystemConfig, *, name: str, cache: Place, compute: Compute | None = None
 ) -> np.ndarray:
     """f(s) of distinct sentences, without condition: (P, D) float32. Kept as those of `case_vectors` are."""
     return _vectors([(s, "") for s in sentences], config.views_apart[0], name, cache, compute, plain=True)
 
 
 def _vectors(
-    pairs: Sequence[Pair], config: CaseConfig, name: str, cache: Place, compute: Compute | None, *, plain: bool
+    pairs: Sequence[Pair], config: SystemConfig, name: str, cache: Place, compute: Compute | None, *, plain: bool
 ) -> np.ndarray:
     """(P, D) float32 of one view."""
     identity = {"model": config.describe(), "pairs": texts_sha256(pairs), "compute": compute}
@@ -67,7 +69,7 @@ def _vectors(
 
 
 def _embed(
-    distinct: Sequence[Pair], config: CaseConfig, name: str, folder: Place, compute: Compute | None, plain: bool
+    distinct: Sequence[Pair], config: SystemConfig, name: str, folder: Place, compute: Compute | None, plain: bool
 ) -> None:
     """Run the main job over the distinct (sentence, condition). Raises RequestError for one that has no vector."""
     pairs = folder / "pairs.parquet"

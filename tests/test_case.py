@@ -11,6 +11,7 @@ import torch
 from transformers import AutoModel, AutoTokenizer
 
 import raycase
+from raycase import pairs as memory
 from raycase.encoders import load_encoder, load_tokenizer, weights_folder
 from raycase.pooling import Pooling
 from raycase.projector import Projector, ProjectorConfig
@@ -149,7 +150,7 @@ def test_equal_pairs_are_encoded_once_and_bases_remembered(system):
 
 
 def test_the_memory_of_bases_is_bounded(system, monkeypatch):
-    monkeypatch.setattr(pairs, "MEMORY_BYTES", 3 * 32 * 4)
+    monkeypatch.setattr(memory, "MEMORY_BYTES", 3 * 32 * 4)
     for number in range(4):
         sentences, conditions = ["dress"] * 2, ["color", f"number {number}"]
         wanted = np.stack(
@@ -350,11 +351,11 @@ def test_the_tokens_of_the_views_add_up(config, encoder):
 
 
 def test_the_memory_of_bases_counts_every_view(config, encoder, monkeypatch):
-    monkeypatch.setattr(case, "BASE_MEMORY_BYTES", 3 * 64 * 4)
+    monkeypatch.setattr(memory, "MEMORY_BYTES", 3 * 64 * 4)
     system = viewed(config, encoder, "concat-sc+cond")
     for number in range(5):
         system.embed(["dress"], [f"number {number}"])
-        assert 1 <= len(system._bases) <= 3
+        assert 1 <= len(system._bases.vectors) <= 3
 
 
 def test_nothing_in_nothing_out_of_views(config, encoder):

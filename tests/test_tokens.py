@@ -10,6 +10,7 @@ from tokenizers import pre_tokenizers
 
 from raycase import tokens
 from raycase.encoders import load_tokenizer
+from raycase.pairs import prepare
 from raycase.prompts import PromptStyle, Span, Template, prompt_set
 from raycase.schema import Reason
 from raycase.table import ENCODERS
@@ -208,3 +209,116 @@ def test_a_batch_of_some_rows():
     other = TokenBatch.of([Tokens(ids=[], start=0, end=0, refused=Reason.NO_ROOM)])
     assert batch.replaced(np.array([1]), other).lengths.tolist() == [1, 0, 3, 4, 5]
     assert batch.replaced(np.array([1]), other).reasons == [None, Reason.NO_ROOM, None, None, None]
+
+
+def test_batches_one_after_the_other():
+    first = TokenBatch.of(
+        [Tokens(ids=[1, 2, 3], start=0, end=2, truncated=True), Tokens(ids=[4], start=0, end=1)],
+        [Tokens(ids=[], start=1, end=3), Tokens(ids=[], start=0, end=1)],
+    )
+    second = TokenBatch.of(
+        [Tokens(ids=[5, 6], start=1, end=2), Tokens(ids=[], start=0, end=0, refused=Reason.NO_ROOM)],
+        [Tokens(ids=[], start=0, end=2), Tokens(ids=[], start=0, end=0)],
+    ).take(np.array([1, 0, 0]))
+    both = TokenBatch.joined(first, second)
+    assert len(both) == 5
+    assert both.lengths.tolist() == [3, 1, 0, 2, 2]
+    assert both.ids(np.arange(5)).flat.tolist() == [1, 2, 3, 4, 5, 6, 5, 6]
+    assert both.ids(np.array([3, 0])).flat.tolist() == [5, 6, 1, 2, 3]
+    assert both.start.tolist() == [[0, 1], [0, 0], [0, 0], [1, 0], [1, 0]]
+    assert both.end.tolist() == [[2, 3], [1, 1], [0, 0], [2, 2], [2, 2]]
+    assert both.truncated.tolist() == [True, False, False, False, False]
+    assert both.reasons == [None, None, Reason.NO_ROOM, None, None]
+    assert first.lengths.tolist() == [3, 1], "the first is as it was"
+
+
+def test_joined_prompts_are_those_of_both(tokenizer_of):
+    """Of halves that are shared, too."""
+    tokenizer = tokenizer_of("wordpiece")
+    pair = prompt_set(PromptStyle.CONCAT_SC, span=Span.CONDITION).pair
+    apart, alone = tokenizer.pairs([pair], PAIRS), TokenBatch.of(tokenizer([pair.render(*p) for p in PAIRS[:7]]))
+    rows = np.arange(len(PAIRS))
+    for first, second in ((apart, alone), (alone, apart), (apart, apart)):
+        both = TokenBatch.joined(first, second)
+        batches_equal(both.take(rows[: len(first)]), first)
+        batches_equal(both.take(len(first) + rows[: len(second)]), second)
+
+
+# ------------------------------------------------------------------------------------------------------- prepared pairs
+
+
+@pytest.fixture
+def prepared_of(tmp_path):
+    """Pairs prepared with prompts of every kind."""
+    tiny.save_tokenizer(tmp_path, tiny.wordpiece())
+    spec = replace(ENCODERS["minilm"], source=str(tmp_path), max_tokens=12)
+    prompts = prompt_set(PromptStyle.CONCAT_SC, span=Span.CONDITION)
+
+    def prepared(pairs, conditional=True):
+        texts, conditions = map(list, zip(*pairs, strict=True))
+        kinds = {"pairs": [prompts.pair if conditional else prompts.plain], "alone": [prompts.plain]}
+        return prepare(spec, texts, conditions if conditional else None, **kinds, bases=[prompts.base])
+
+    return prepared
+
+
+def of_each(prepared):
+    """Of every pair, in order: its condition and prompts, and what became of them; places of the distinct ones do not
+    show."""
+    reasons, truncated, found = prepared.reasons, prepared.truncated, []
+    for row in prepared.rows.tolist():
+        s, c = prepared.sentence[row], prepared.condition[row]
+        prompts = [(batch, at) for kind, at in ((prepared.pairs, row), (prepared.alone, s)) for batch in kind]
+        prompts += [(batch, c) for batch in prepared.bases]
+        tokens = [
+            (batch.ids(np.array([at])).flat.tolist(), batch.start[at].tolist(), batch.end[at].tolist())
+            for batch, at in prompts
+        ]
+        found.append((prepared.conditions and prepared.conditions[c], tokens, reasons[row], bool(truncated[row])))
+    return found
+
+
+@pytest.mark.parametrize("conditional", [True, False])
+def test_some_pairs_are_what_they_would_be_if_prepared_alone(prepared_of, conditional):
+    every = prepared_of(PAIRS, conditional)
+    for rows in ([0], [5, 3], [80, 2, 2, 41, 80], list(range(len(PAIRS)))[::-1], [9 * 8, 9 * 9 + 3]):
+        taken, anew = every.take(np.array(rows)), prepared_of([PAIRS[i] for i in rows], conditional)
+        assert of_each(taken) == of_each(anew)
+        for name in ("sentence", "condition"):
+            assert len(getattr(taken, name)) == len(getattr(anew, name))
+        for kind in ("pairs", "alone", "bases"):
+            assert [len(b) for b in getattr(taken, kind)] == [len(b) for b in getattr(anew, kind)]
+        assert sorted(taken.conditions or []) == sorted(anew.conditions or [])
+    again = every.take(np.array([80, 2, 41])).take(np.array([2, 0]))
+    assert of_each(again) == of_each(prepared_of([PAIRS[41], PAIRS[80]], conditional))
+
+
+def test_prompts_that_are_too_long_or_empty_are_said_of_the_pairs_taken(prepared_of):
+    every = prepared_of(PAIRS)
+    wanted = {reason for _, _, reason, _ in of_each(every)}
+    assert wanted == {None, Reason.EMPTY_TEXT, Reason.EMPTY_CONDITION}
+    assert {cut for *_, cut in of_each(every)} == {True, False}
+
+
+def test_the_first_prompt_that_is_refused_says_why():
+    """Pairs before sentences before conditions."""
+    reasons = [Reason.NO_ROOM, Reason.EMPTY_TEXT, Reason.EMPTY_CONDITION]
+    whole = Tokens(ids=[1], start=0, end=1)
+
+    def batch(*refused):
+        return TokenBatch.of([replace(whole, refused=reason) for reason in refused])
+
+    no_room, empty_text, empty_condition = reasons
+    made = Prepared(
+        rows=np.arange(5),
+        conditions=["a", "b"],
+        sentence=np.array([0, 1, 1, 0, 0]),
+        condition=np.array([1, 1, 0, 0, 1]),
+        pairs=[batch(None, None, None, None, None), batch(no_room, None, None, None, None)],
+        alone=[batch(None, empty_text)],
+        bases=[batch(None, empty_condition)],
+    )
+    assert made.reasons == [no_room, empty_text, empty_text, None, empty_condition]
+    cut = replace(whole, truncated=True)
+    made = replace(made, pairs=[TokenBatch.of([whole, whole, whole, whole, cut])], alone=[TokenBatch.of([whole, cut])])
+    assert made.truncated.tolist() == [False, True, True, False, True]

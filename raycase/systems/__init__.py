@@ -67,6 +67,16 @@ def resolve(
     return config
 
 
+def resolve_encoder(model: str = "minilm", **choices: Any) -> SystemConfig:
+    """`resolve` for what needs vectors. Raises RequestError for a model that only scores pairs."""
+    config = resolve(model, **choices)
+    if not getattr(config, "EMBEDS", True):
+        raise RequestError(
+            f"--model: wanted a model that gives vectors, found {model}, which scores pairs; see jobs/evaluate.py"
+        )
+    return config
+
+
 def _choice(choices: type[Choice], value: str, flag: str) -> Choice:
     try:
         return choices(value)

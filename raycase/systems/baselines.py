@@ -20,11 +20,10 @@ from torch import Tensor, nn
 
 from raycase.encoders import load_encoder, load_tokenizer, whole_model
 from raycase.engine import TextEncoder
-from raycase.pairs import CONDITION, SENTENCE, Memory, count_tokens, encoded, kept_pairs, prepare, prompt_sets
+from raycase.pairs import CONDITION, SENTENCE, Encoded, Memory, count_tokens, encoded, kept_pairs, prepare, prompt_sets
 from raycase.pooling import Compose, Pooling, compose
 from raycase.rated import RatedPairs
 from raycase.schema import Reason, RequestError
-from raycase.systems.protocols import Encoded
 from raycase.tokens import Prepared, TokenBatch, Tokens
 from raycase.tuned import (
     Embedder,
@@ -108,6 +107,8 @@ class TriEncoder(Embedder):
 
     def forward(self, prepared: Prepared) -> Tensor:
         """Vectors with a gradient, of pairs none of which is refused: (N, dim)."""
+        if prepared.conditions is None:
+            return self.encoder.pooled(prepared.alone[0])[torch.from_numpy(prepared.sentence[prepared.rows])]
         sentence_N, condition_N = (
             torch.from_numpy(places[prepared.rows]) for places in (prepared.sentence, prepared.condition)
         )
@@ -141,6 +142,7 @@ class CrossEncoderConfig(Tuned):
     """A score of "[CLS] s1 [SEP] s2 [SEP] c [SEP]"."""
 
     SYSTEM: ClassVar[str] = "cross-encoder"
+    EMBEDS: ClassVar[bool] = False
     HAS_EXTRA: ClassVar[bool] = True
 
     def tokens(self, sentences1: Sequence[str], sentences2: Sequence[str], conditions: Sequence[str]) -> TokenBatch:

@@ -18,14 +18,13 @@ import torch
 from raycase.encoders import described, find_encoder, load_config, load_encoder, weights_identity
 from raycase.engine import TextEncoder
 from raycase.fetch import fetch, is_remote
-from raycase.pairs import Memory, by_pattern, count_tokens, embed, encoded, kept_pairs, prepare, prompt_sets
+from raycase.pairs import Encoded, Memory, by_pattern, count_tokens, embed, encoded, kept_pairs, prepare, prompt_sets
 from raycase.pooling import Pooling
 from raycase.projector import WEIGHTS, Projector, ProjectorConfig, load_projector, save_projector
 from raycase.prompts import PromptSet, Template
 from raycase.rates import Work
 from raycase.schema import RequestError
 from raycase.storage import place, sha256_of_file
-from raycase.systems.protocols import Encoded
 from raycase.table import EncoderSpec, read_spec
 from raycase.tokens import Prepared, TokenBatch
 

@@ -28,12 +28,11 @@ from torch import Tensor, nn
 from raycase.encoders import BERT_LAYERS, load_config, load_encoder
 from raycase.engine import TextEncoder
 from raycase.packing import token_budget_batches
-from raycase.pairs import CONDITION, SENTENCE, Memory, count_tokens, encoded, kept_pairs, prepare, prompt_sets
+from raycase.pairs import CONDITION, SENTENCE, Encoded, Memory, count_tokens, encoded, kept_pairs, prepare, prompt_sets
 from raycase.pooling import Compose, Pooling, compose, pool_mean
 from raycase.prompts import Span
 from raycase.rates import Work
 from raycase.schema import RequestError
-from raycase.systems.protocols import Encoded
 from raycase.tokens import Prepared, TokenBatch
 from raycase.tuned import Embedder, Tuned, begin, load_extra, save_folder
 
@@ -221,13 +220,14 @@ class Csr(Embedder):
     def forward(self, prepared: Prepared) -> Tensor:
         """Vectors with a gradient, of pairs none of which is refused: (N, dim)."""
         every = np.arange(len(prepared.condition))
-        parts = list(self._bi(prepared, every) if self.config.form is Form.BI else self._tri(prepared, every))
+        if prepared.conditions is None:
+            parts = list(self._plain(prepared, every))
+        elif self.config.form is Form.BI:
+            parts = list(self._bi(prepared, every))
+        else:
+            parts = list(self._routed_pairs(prepared, every, self._about(prepared.bases[0]), prepared.condition))
         order = np.argsort(np.concatenate([pairs for pairs, _ in parts]))
         return torch.cat([vectors for _, vectors in parts])[torch.from_numpy(order[prepared.rows])]
-
-    def _tri(self, prepared: Prepared, pairs: np.ndarray) -> Iterator[tuple[np.ndarray, Tensor]]:
-        about_CD = self._about(prepared.bases[0])
-        return self._routed_pairs(prepared, pairs, about_CD, prepared.condition[pairs])
 
     # ----------------------------------------------------------------------------------------------------- embedding
 

@@ -3,33 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
 
-from raycase.rates import Work
-from raycase.schema import Reason
+from raycase.pairs import Encoded
 from raycase.tokens import Prepared
-
-
-@dataclass(frozen=True, kw_only=True)
-class Encoded:
-    """What an encoder gives for N pairs.
-
-    vectors (N, dim) float32, NaN where `refused`; refused (N,) the reason or None; truncated (N,) bool;
-    work: what was computed; distinct: distinct pairs encoded.
-    """
-
-    vectors: np.ndarray
-    refused: list[Reason | None]
-    truncated: np.ndarray
-    work: Work
-    distinct: int
 
 
 class SystemConfig(Protocol):
     """What a system is, without its weights."""
+
+    @property
+    def model(self) -> str:
+        """What it was asked for by: a name, an id, a folder."""
 
     @property
     def dim(self) -> int:
@@ -38,6 +25,22 @@ class SystemConfig(Protocol):
     @property
     def plain_dim(self) -> int:
         """Dimension of unconditional vectors."""
+
+    @property
+    def label(self) -> str:
+        """What it is, for people."""
+
+    @property
+    def formula(self) -> str:
+        """What its vectors are."""
+
+    @property
+    def fixed(self) -> dict[str, Any]:
+        """Prompt, pooling and subtraction of a saved one, which no flag may contradict."""
+
+    @property
+    def views_apart(self) -> Sequence[SystemConfig]:
+        """Systems whose vectors side by side are what this one has before its projector."""
 
     def describe(self) -> dict[str, Any]:
         """Everything that decides the vectors; `weights` names them by hash or revision."""
