@@ -119,6 +119,7 @@ def evaluation(train: GraphTexts, validation: GraphTexts, compute: torch.dtype) 
 
     def evaluate(module: nn.Module) -> dict[str, float]:
         system: Any = unwrapped(module).system
+        system.forget()
         with autocast(next(module.parameters()).device, compute):
             entities_ED = system.encode(validation.alone).vectors
             queries_QD = system.encode(validation.queries).vectors

@@ -92,7 +92,7 @@ def contrastive_loss(
     the temperature's gradient comes with the queries', whichever process has them.
     """
     own_BB = torch.eye(len(queries_BD), dtype=torch.bool, device=queries_BD.device)
-    scores_BB = queries_BD @ tails_BD.T - margin * own_BB * queries_BD.norm(dim=1, keepdim=True)
+    scores_BB = queries_BD @ tails_BD.T - own_BB.to(queries_BD) * margin * queries_BD.norm(dim=1, keepdim=True)
     scores_BB = scores_BB.masked_fill(known_BB & ~own_BB, float("-inf"))
     self_B1 = (queries_BD * heads_BD).sum(1).masked_fill(self_known_B, float("-inf")).unsqueeze(1)
     true_B = torch.arange(len(queries_BD), device=queries_BD.device)

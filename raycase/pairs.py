@@ -136,9 +136,12 @@ class Memory:
         if (len(self.vectors) + len(names)) * self.dim * 4 > MEMORY_BYTES:
             self.vectors.clear()
         new = np.array([i for i, name in zip(which, names, strict=True) if name not in self.vectors], dtype=np.int64)
-        found_CD, work = compute(new) if len(new) else (new, Work())
-        self.vectors.update(zip((prepared.conditions[i] for i in new.tolist()), found_CD, strict=True))
-        return np.stack([self.vectors[name] for name in names]), work
+        work = Work()
+        if len(new):
+            found_CD, work = compute(new)
+            self.vectors.update(zip((prepared.conditions[i] for i in new.tolist()), found_CD, strict=True))
+        none = np.empty((0, self.dim), dtype=np.float32)
+        return np.stack([self.vectors[name] for name in names]) if names else none, work
 
 
 def embed(

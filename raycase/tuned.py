@@ -242,6 +242,7 @@ class PairCosine(nn.Module):
 
     def scores(self, texts: RatedTexts) -> np.ndarray:
         """Of every pair, without gradient: (N,)."""
+        self.system.forget()
         return pair_cosines(self.system.encode(texts.prepared).vectors, texts.places)
 
 
@@ -285,6 +286,9 @@ class Embedder(nn.Module):
     def save(self, folder: Path) -> None:
         """Write everything that `raycase.load(folder)` needs; this one is not to be used any more."""
         save_folder(self.config, folder, self.whole())
+
+    def forget(self) -> None:
+        """Drop what is remembered of texts; for weights that have changed."""
 
     def compile(self) -> None:
         """Compile the encoder's layers."""

@@ -11,7 +11,7 @@ import two_processes
 from safetensors.torch import load_file
 from torch import nn
 
-from raycase.fit import FitConfig, FitState, epoch_batches, fit, gather, shard
+from raycase.fit import FitConfig, FitState, epoch_batches, fit, gather, restore, shard
 from raycase.schema import WorkError
 
 X = torch.from_numpy(np.random.default_rng(0).standard_normal((50, 3), dtype=np.float32))
@@ -129,6 +129,156 @@ def test_a_loss_that_is_not_finite_ends_the_fit():
     epochs.append(next(states).line["epoch"])
     with pytest.raises(WorkError, match="epoch 2: wanted a finite loss, found nan; lower the learning rate"):
         next(states)
+
+
+def test_batches_of_a_step_are_worth_one_large_batch():
+    """48 rows, so that all batches are equally large: 2 x 8, or 3 x 8 with two batches in the last step."""
+
+    def fitted(accumulate, batches):
+        config = FitConfig(
+            epochs=3,
+            patience=9,
+            learning_rate=0.01,
+            weight_decay=0.1,
+            accumulate=accumulate,
+            average=0.9,
+            select="score",
+        )
+        return list(fit(toy(dropout=0.0), batches, squared, evaluate, config))[-1]
+
+    def grouped(rows, of_step):
+        def batches(epoch):
+            order = np.random.default_rng(epoch).permutation(48)
+            cut = [order[start : start + rows] for start in range(0, 48, rows)]
+            return [np.concatenate(cut[start : start + of_step]) for start in range(0, len(cut), of_step)]
+
+        return batches
+
+    for accumulate, large in ((2, grouped(8, 2)), (4, grouped(8, 4)), (6, grouped(8, 6))):
+        several, one = fitted(accumulate, grouped(8, 1)), fitted(1, large)
+        for part in ("weights", "average"):
+            for name, wanted in getattr(one, part).items():
+                torch.testing.assert_close(getattr(several, part)[name], wanted, rtol=0, atol=1e-6)
+        assert several.line["loss"] == pytest.approx(one.line["loss"], rel=1e-5)
+
+
+def test_the_batches_of_a_step_never_reach_into_the_next_epoch():
+    """Four batches by threes: steps of three and of one, whose gradient is not divided."""
+    steps, module = [], toy(dropout=0.0)
+    list(fitting(module=module, epochs=2, accumulate=3, weight_decay=0.0, learning_rate=1e-12, loss=noting(steps)))
+    grads = [p.grad for p in module.parameters()]
+    *_, last = epoch_batches(50, 16, 5)(2)
+    assert [len(batch) for batch in steps] == [16, 16, 16, 2] * 2
+    fresh = toy(dropout=0.0)
+    squared(fresh, last).backward()
+    for found, wanted in zip(grads, fresh.parameters(), strict=True):
+        torch.testing.assert_close(found, wanted.grad, rtol=1e-4, atol=1e-6)
+
+
+def noting(steps):
+    """The loss, and a list of its batches."""
+
+    def noted(module, batch):
+        steps.append(batch)
+        return squared(module, batch)
+
+    return noted
+
+
+# ------------------------------------------------------------------------------------------------------ learning rates
+
+
+@pytest.fixture
+def rates(monkeypatch):
+    """The learning rate of every step that is taken."""
+    taken = []
+
+    class Noted(torch.optim.AdamW):
+        def step(self, *arguments, **options):
+            [rate] = {group["lr"] for group in self.param_groups}
+            taken.append(rate)
+            return super().step(*arguments, **options)
+
+    monkeypatch.setattr(torch.optim, "AdamW", Noted)
+    return taken
+
+
+def test_the_learning_rate_rises_and_falls_by_hand(rates):
+    """Two epochs of four steps: a quarter of the eight up, the rest down."""
+    list(fitting(epochs=2, learning_rate=0.12, warmup=0.25))
+    assert rates == pytest.approx([0, 0.06, 0.12, 0.10, 0.08, 0.06, 0.04, 0.02])
+
+
+@pytest.mark.parametrize(
+    ("options", "wanted"),
+    [
+        ({"warmup": 0.0}, [0.12, 0.09, 0.06, 0.03]),
+        ({"warmup": 0.5}, [0, 0.06, 0.12, 0.06]),
+        ({"warmup": 0.5, "accumulate": 2}, [0, 0.12]),
+        ({"warmup": 0.0, "accumulate": 3}, [0.12, 0.06]),
+        ({"warmup": None}, [0.12] * 4),
+        ({"warmup": None, "accumulate": 2}, [0.12] * 2),
+    ],
+)
+def test_the_learning_rate_of_one_epoch_by_hand(rates, options, wanted):
+    list(fitting(epochs=1, learning_rate=0.12, **options))
+    assert rates == pytest.approx(wanted)
+
+
+def test_a_step_goes_by_its_learning_rate():
+    """The first step of a warm-up changes nothing; without, it is the whole rate in each number."""
+    before = toy(dropout=0.0).state_dict()
+    for warmup, size in ((0.5, 0.0), (0.0, 0.01)):
+        (state,) = fitting(module=toy(dropout=0.0), epochs=1, batch_size=50, warmup=warmup)
+        steps = torch.cat([(state.weights[name] - before[name]).abs().flatten() for name in before])
+        assert steps.max().item() == pytest.approx(size, abs=1e-5)
+
+
+@pytest.mark.parametrize("stopped", [1, 2, 4])
+def test_a_fit_that_goes_on_keeps_to_the_schedule(rates, stopped):
+    options = {"epochs": 5, "warmup": 0.3, "average": 0.9, "accumulate": 2}
+    undisturbed = list(fitting(**options))
+    planned = rates.copy()
+    assert len(planned) == 5 * 2
+    assert len({round(rate, 9) for rate in planned}) == 10
+    rates.clear()
+    state = FitState.from_bytes(undisturbed[stopped - 1].to_bytes())
+    *_, last = fitting(**options, state=state)
+    assert rates == planned[2 * stopped :]
+    assert_equal(last, undisturbed[-1])
+
+
+# -------------------------------------------------------------------------------------------------------------- frozen
+
+
+@pytest.mark.parametrize("average", [0.0, 0.9])
+def test_what_is_frozen_stays_and_is_not_kept(average):
+    def half():
+        module = toy()
+        module[0].requires_grad_(False)
+        return module
+
+    module, options = half(), {"average": average, "weight_decay": 0.5, "warmup": 0.1}
+    before = deepcopy(module.state_dict())
+    states = list(fitting(module=module, **options))
+    for state in states:
+        assert state.weights.keys() == state.best.keys() == {"3.weight", "3.bias"}
+        assert {name for name in state.average if name != "n_averaged"} <= {"module.3.weight", "module.3.bias"}
+        assert bool(state.average) == bool(average)
+    assert not same({n: states[-1].weights[n] for n in ("3.weight",)}, {n: before[n] for n in ("3.weight",)})
+    for name in ("0.weight", "0.bias"):
+        assert torch.equal(module.state_dict()[name], before[name])
+    assert len(states[-1].optimizer["state"]) == 2
+    *_, last = fitting(module=half(), state=FitState.from_bytes(states[1].to_bytes()), **options)
+    assert_equal(last, states[-1])
+
+
+def test_a_state_of_another_module_is_not_restored():
+    state = next(fitting())
+    with pytest.raises(AssertionError):
+        restore(nn.Sequential(*toy(), nn.Linear(1, 1)), state.weights)
+    with pytest.raises(AssertionError):
+        restore(nn.Sequential(toy()[0]), state.weights)
 
 
 # ------------------------------------------------------------------------------------------------------------ batches
@@ -290,6 +440,7 @@ def read_state(file):
 def two(tmp_path_factory):
     """The folder that two processes left their results in."""
     folder = tmp_path_factory.mktemp("two")
+    two_processes.save_encoder(folder)
     mp.spawn(two_processes.run, args=(str(folder),), nprocs=2)
     return folder
 
@@ -311,6 +462,24 @@ def test_two_processes_equal_one(two, loss, rows, average):
     assert first.best_epoch == one.best_epoch
     for line, wanted in zip(figures(first), figures(one), strict=True):
         assert line == pytest.approx(wanted, abs=1e-3)
+
+
+@pytest.mark.parametrize(("name", "rows", "accumulate"), two_processes.TUNED)
+def test_two_processes_fine_tune_as_one(two, name, rows, accumulate):
+    one, gradients = two_processes.fine_tuned(two, name, rows, accumulate)
+    case = f"{name}-{rows}-{accumulate}"
+    first, second = (read_state(two / f"{case}-{rank}") for rank in (0, 1))
+    assert_equal(first, second)
+    assert first.weights.keys() == one.weights.keys()
+    for key, wanted in one.weights.items():
+        if not key.endswith("key.bias"):  # moves every score alike: its gradient is rounding alone, which Adam enlarges
+            torch.testing.assert_close(first.weights[key], wanted, rtol=0, atol=1e-5)
+    found = load_file(two / f"{case}-gradients-0")
+    assert found.keys() == gradients.keys()
+    for key, wanted in gradients.items():
+        torch.testing.assert_close(found[key], wanted, rtol=1e-3, atol=1e-6)
+    assert first.line["loss"] == pytest.approx(one.line["loss"], abs=1e-6)
+    assert first.line["spearman"] == pytest.approx(one.line["spearman"], abs=1e-3)
 
 
 def test_two_processes_go_on_as_if_never_stopped(two):

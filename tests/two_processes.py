@@ -6,20 +6,31 @@ from datetime import timedelta
 from pathlib import Path
 
 import numpy as np
+import small
 import torch
 import torch.distributed as dist
 from safetensors.torch import save_file
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
-from raycase.fit import FitConfig, FitState, epoch_batches, fit, gather, shard
+from raycase.finetune import TuneRecipe, fit_tuned
+from raycase.fit import FitConfig, FitState, epoch_batches, fit, gather, shard, unwrapped
 from raycase.losses import Loss
 from raycase.projection import PairVectors, Recipe, fit_projector
 from raycase.projector import Activation
 from raycase.schema import WorkError
+from raycase.systems.baselines import cross_encoder, tri_encoder
+from raycase.systems.csr import csr
 
+MAKE = {
+    "tri": tri_encoder,
+    "csr": lambda model: csr(model, routed=2),
+    "cross": cross_encoder,
+}
 # 37 pairs: the last batch of 16 has five. 33: it has one, and one process has none.
 CASES = [(loss, rows, 0.0) for loss in Loss for rows in (37, 33)] + [(Loss.SQUARED, 37, 0.9)]
+# Fine-tuned: 17 pairs in batches of four, one of which has a single pair; one or two batches a step.
+TUNED = [(name, 17, accumulate) for name in ("tri", "csr", "cross") for accumulate in (1, 2)]
 SHARES = (5, 2, 1)  # rows of the batches that are gathered
 
 
@@ -56,6 +67,31 @@ def _fitting(wrap, rows, state=None, **options):
     shape = {"dim": 6, "layers": 2, "hidden": 10, "activation": Activation.SILU}
     recipe = Recipe(batch_size=16, epochs=3, **shape, **options)
     return fit_projector(pairs(rows), pairs(40, seed=1), recipe, seed=3, wrap=wrap, state=state)
+
+
+def save_encoder(folder):
+    """What both processes fine-tune."""
+    small.save_bert(folder / "bert", layers=2)
+
+
+def fine_tuned(folder, name, rows, accumulate, wrap=lambda module: module):
+    """The state after two epochs, and the gradient of the last step."""
+    wrapped = []
+
+    def keep(module):
+        wrapped.append(wrap(module))
+        return wrapped[0]
+
+    config = MAKE[name](str(Path(folder) / "bert"))
+    recipe = TuneRecipe(batch_size=4, accumulate=accumulate, epochs=2, dropout=0.0)
+    *_, state = fit_tuned(*(_texts(config, n, seed) for seed, n in ((0, rows), (1, 12))), recipe, config, wrap=keep)
+    named = unwrapped(wrapped[0]).named_parameters()
+    return state, {key: parameter.grad for key, parameter in named}
+
+
+def _texts(config, rows, seed):
+    rated = small.rated(rows + 1, seed)  # one is rated -1
+    return small.tune_pairs(config, rated)
 
 
 def gathered(rows):
@@ -113,4 +149,9 @@ def run(rank, folder):
             (Path(folder) / f"{name}-{rank}").write_bytes(state.to_bytes())
             named = {str(i): gradient for i, gradient in enumerate(gradients)}
             save_file(named, Path(folder) / f"{name}-gradients-{rank}")
+    for name, rows, accumulate in TUNED:
+        state, gradients = fine_tuned(folder, name, rows, accumulate, wrap=DistributedDataParallel)
+        case = f"{name}-{rows}-{accumulate}"
+        (Path(folder) / f"{case}-{rank}").write_bytes(state.to_bytes())
+        save_file(gradients, Path(folder) / f"{case}-gradients-{rank}")
     dist.destroy_process_group()

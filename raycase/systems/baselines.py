@@ -123,7 +123,7 @@ class TriEncoder(Embedder):
         which, places = np.unique(prepared.sentence[kept], return_inverse=True)
         sentences_SD, work = self.encoder.encode(prepared.alone[0].take(which))
         vectors_KD = sentences_SD[places]
-        if prepared.conditions is not None and len(kept):
+        if prepared.conditions is not None:
             which, places = np.unique(prepared.condition[kept], return_inverse=True)
             conditions_CD, some = self._memory.of(
                 prepared, which, lambda new: self.encoder.encode(prepared.bases[0].take(new))
@@ -132,6 +132,10 @@ class TriEncoder(Embedder):
             first_KD, second_KD = (torch.from_numpy(vectors) for vectors in (vectors_KD, conditions_CD[places]))
             vectors_KD = compose(first_KD, second_KD, self.config.compose).numpy()
         return encoded(prepared, kept, vectors_KD, work)
+
+    def forget(self) -> None:
+        """Drop what is remembered of conditions; for weights that have changed."""
+        self._memory.vectors.clear()
 
 
 # ------------------------------------------------------------------------------------- both sentences and the condition

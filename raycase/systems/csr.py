@@ -231,6 +231,10 @@ class Csr(Embedder):
 
     # ----------------------------------------------------------------------------------------------------- embedding
 
+    def forget(self) -> None:
+        """Drop what is remembered of conditions; for weights that have changed."""
+        self._memory.vectors.clear()
+
     @torch.inference_mode()
     def encode(self, prepared: Prepared) -> Encoded:
         """The same without, with counts, and a reason for each pair that has no vector."""

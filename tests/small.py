@@ -1,0 +1,141 @@
+"""Tiny BERT encoders in folders, what the library itself makes of a text, and rated pairs, for fine-tuned systems."""
+
+from functools import cache
+
+import numpy as np
+import tiny
+import torch
+from tokenizers import Tokenizer, decoders, models, normalizers, pre_tokenizers, processors
+from transformers import AutoModel, AutoTokenizer, BertConfig, BertModel
+
+from raycase.finetune import TunePairs
+from raycase.rated import RatedPairs
+
+DIM = 32
+SENTENCES = [
+    "A woman in a red dress",
+    "two people play with a dog at the bar",
+    "color of the dress",
+    "people",
+    "0123456789 a dog - a woman . two people given the Sentence",
+]
+CONDITIONS = ["color of the dress", "number of people", "dog", "the Condition : a Sentence"]
+EVERY = [(s, c) for s in SENTENCES for c in CONDITIONS]
+
+
+def words():
+    """BERT's tokenizer over a vocabulary that is the same in every process, as a trained one is not."""
+    letters = "abcdefghijklmnopqrstuvwxyz0123456789:.,-"
+    whole = sorted({word.lower() for text in SENTENCES + CONDITIONS for word in text.split() if word.isalpha()})
+    pieces = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *letters, *(f"##{c}" for c in letters), *whole]
+    vocabulary = {piece: i for i, piece in enumerate(dict.fromkeys(pieces))}
+    made = Tokenizer(models.WordPiece(vocabulary, unk_token="[UNK]"))
+    made.normalizer = normalizers.BertNormalizer()
+    made.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
+    made.decoder = decoders.WordPiece()
+    special = [("[CLS]", vocabulary["[CLS]"]), ("[SEP]", vocabulary["[SEP]"])]
+    made.post_processor = processors.TemplateProcessing(single="[CLS] $A [SEP]", special_tokens=special)
+    made.add_special_tokens(["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"])
+    return made, {"tokenizer_class": "BertTokenizer"}
+
+
+def save_bert(folder, layers=3, seed=0):
+    """Save a random BERT whose every token changes every other one; gives the folder's name."""
+    folder.mkdir(parents=True, exist_ok=True)
+    vocab_size = tiny.save_tokenizer(folder, words())
+    torch.manual_seed(seed)
+    sizes = tiny.SIZES | {"num_hidden_layers": layers}
+    BertModel(BertConfig(vocab_size=vocab_size, max_position_embeddings=512, **sizes)).save_pretrained(folder)
+    return str(folder)
+
+
+@cache
+def tokenizer(folder):
+    """The library's."""
+    return AutoTokenizer.from_pretrained(folder)
+
+
+def stock(folder):
+    """The library's model, anew."""
+    return AutoModel.from_pretrained(folder).eval()
+
+
+_shared = cache(stock)
+
+
+def ids(folder, text):
+    """The library's tokens of one text: (1, T)."""
+    return torch.tensor([tokenizer(folder)(text)["input_ids"]])
+
+
+@torch.no_grad()
+def states(folder, text):
+    """Last states of one text, alone: (T, D)."""
+    return _shared(folder)(input_ids=ids(folder, text)).last_hidden_state[0]
+
+
+def mean(folder, text):
+    """Their mean: (D,)."""
+    return states(folder, text).mean(0).numpy()
+
+
+def close(found, wanted, atol=2e-6):
+    """Whether two arrays are equal but for rounding, and no constant."""
+    found, wanted = np.asarray(found), np.asarray(wanted)
+    assert found.shape == wanted.shape
+    assert wanted.std() > 0.01
+    np.testing.assert_allclose(found, wanted, rtol=0, atol=atol)
+
+
+def system(config, **options):
+    """Loaded in 32 bits."""
+    return config.load(dtype=torch.float32, **options)
+
+
+def vectors(loaded, pairs=EVERY):
+    """Of (sentence, condition) pairs."""
+    return loaded.embed(*map(list, zip(*pairs, strict=True)))
+
+
+def disturb(module, seed=0, scale=0.05):
+    """Change everything that is trained, as training would; gives the module."""
+    random = torch.Generator().manual_seed(seed)
+    with torch.no_grad():
+        for parameter in module.parameters():
+            if parameter.requires_grad:
+                parameter += scale * torch.randn(parameter.shape, generator=random)
+    return module
+
+
+def rated(rows=24, seed=0):
+    """Pairs of `SENTENCES` under two conditions each, one row rated -1."""
+    random = np.random.default_rng(seed)
+    first = [SENTENCES[i] for i in random.integers(0, len(SENTENCES), rows)]
+    second = [f"{SENTENCES[i]} {n}" for n, i in enumerate(random.integers(0, len(SENTENCES), rows))]
+    ratings = random.integers(1, 6, rows).astype(np.float32)
+    ratings[1] = -1
+    return RatedPairs(
+        uri=f"rated-{seed}",
+        sentences1=[first[n - n % 2] for n in range(rows)],
+        sentences2=[second[n - n % 2] for n in range(rows)],
+        conditions=[CONDITIONS[i] for i in random.integers(0, len(CONDITIONS), rows)],
+        ratings=ratings,
+    )
+
+
+def tune_pairs(config, pairs):
+    """Tokenised for training."""
+    return TunePairs(texts=config.rated(pairs), ratings=pairs.ratings, groups=pairs.groups)
+
+
+def seen(encoder, monkeypatch):
+    """The real tokens of every padded batch that goes through the encoder's layers, as they come."""
+    tokens, original = [], encoder.states
+
+    def states_of(batch, rows):
+        found = original(batch, rows)
+        tokens.append(int(found[1].sum()))
+        return found
+
+    monkeypatch.setattr(encoder, "states", states_of)
+    return tokens
