@@ -1,0 +1,193 @@
+"""Fine-tuned systems through the same commands: trained on Ray, embedded, indexed, searched, evaluated, refused."""
+
+import json
+from dataclasses import replace
+
+import numpy as np
+import pandas as pd
+import pytest
+import torch
+from conftest import cosines, embedded, rated_rows, read_output, run_job, vectors
+
+import raycase
+from raycase.cli import parse
+from raycase.embed import embed
+from raycase.evaluate import evaluate
+from raycase.evaluation import EvaluateJob
+from raycase.finetune import fit_tuned
+from raycase.finetuning import (
+    FINE_TUNE_JOBS,
+    BiEncoderJob,
+    CrossEncoderJob,
+    CsrJob,
+    TriEncoderJob,
+    fine_tune,
+    tokenized,
+)
+from raycase.fit import restore
+from raycase.index import IndexJob, build
+from raycase.rated import read_rated
+from raycase.request import EmbedJob
+from raycase.schema import RequestError
+from raycase.search import Index
+from raycase.systems.baselines import bi_encoder, cross_encoder, tri_encoder
+from raycase.systems.csr import csr
+from raycase.training import TrainJob
+
+
+@pytest.fixture
+def tuning(rated, tiny_model, tmp_path):
+    def job(kind, system, **options):
+        settings = {
+            "train": str(rated / "train.csv"),
+            "validation": str(rated / "validation.csv"),
+            "model": str(tiny_model),
+            "compute": "float32",
+            "output": str(tmp_path / system),
+            "epochs": 2,
+            "batch_size": 16,
+            "learning_rate": 1e-3,
+        }
+        return kind(system=system, **settings | options)
+
+    return job
+
+
+def plain_fit(job):
+    """The same without Ray: the state, and the trained module."""
+    config = job.config()
+    data = [tokenized(config, read_rated(uri, "")) for uri in (job.train, job.validation)]
+    *_, state = fit_tuned(*data, job.recipe, config, seed=job.seed)
+    module = config.trainable()
+    restore(module, state.best)
+    return state, module.system.eval()
+
+
+def test_a_router_is_trained_embeds_a_corpus_and_is_searched(tuning, cluster, tmp_path, capsys):
+    job = tuning(CsrJob, "csr")
+    metrics = fine_tune(job)
+    assert capsys.readouterr().out.count("Spearman") == 2
+    state, system = plain_fit(job)
+    for found, wanted in zip(metrics["history"], state.history, strict=True):
+        assert found["loss"] == pytest.approx(wanted["loss"], abs=1e-5)
+        assert found["spearman"] == pytest.approx(wanted["spearman"], abs=1e-2)
+    assert metrics["parameters"] == sum(p.numel() for p in system.parameters())
+    assert metrics == json.loads(json.dumps(fine_tune(job))), "the same command does nothing"
+    with pytest.raises(RequestError, match="found another one"):
+        fine_tune(replace(job, seed=5))
+    card = (job.folder / "README.md").read_text()
+    assert f"{metrics['validation']['spearman']:.2f}" in card and "raycase.load" in card
+
+    frame = rated_rows(30, 3)
+    sentences, conditions = list(frame.sentence1), ["color", "number of people"]
+    pd.DataFrame({"id": range(30), "text": sentences}).to_parquet(tmp_path / "in.parquet")
+    output = str(tmp_path / "out")
+    settings = {"model": job.output, "compute": "float32", "dtype": "float32", "unit_rows": 10}
+    embed(EmbedJob(input=str(tmp_path / "in.parquet"), output=output, conditions=tuple(conditions), **settings))
+    found = read_output(output).sort_by([("id", "ascending")])
+    wanted = raycase.load(job.output, dtype=torch.float32).embed(
+        found["text"].to_pylist(), found["condition"].to_pylist()
+    )
+    assert cosines(vectors(found), wanted).min() > 0.9999
+    assert cosines(wanted, system.embed(found["text"].to_pylist(), found["condition"].to_pylist())).min() > 0.9999
+
+    build(IndexJob(embeddings=(output,), output=str(tmp_path / "index.lance")))
+    answers = Index.open(str(tmp_path / "index.lance")).search([sentences[4]], "color", k=3)
+    assert answers["id"][0].as_py() == 4 and answers["score"][0].as_py() > 0.9999
+
+
+@pytest.mark.parametrize("make", [bi_encoder, tri_encoder, csr])
+def test_an_output_is_searched_by_the_system_it_came_from(make, tiny_model, tmp_path):
+    make(str(tiny_model)).trainable().system.save(tmp_path / "model")
+    rows = [{"id": i, "text": text} for i, text in enumerate(rated_rows(20, 3).sentence1)]
+    output = embedded(
+        tmp_path, tmp_path / "model", rows, conditions=("color",), unconditional=False, prompt=None, pooling=None
+    )
+    build(IndexJob(embeddings=(output,), output=str(tmp_path / "index.lance")))
+    index = Index.open(str(tmp_path / "index.lance"))
+    assert index.search([rows[7]["text"]], "color", k=1)["id"].to_pylist() == [7]
+    make(str(tiny_model)).trainable().system.save(tmp_path / "elsewhere")
+    assert Index.open(index.root.uri, model=str(tmp_path / "elsewhere")).search([rows[7]["text"]], "color", k=1)
+    other = make(str(tiny_model)).trainable().system
+    with torch.no_grad():
+        next(other.parameters()).add_(1)
+    other.save(tmp_path / "other")
+    with pytest.raises(RequestError, match="wanted the model that the index is of"):
+        Index.open(index.root.uri, model=str(tmp_path / "other")).search(["dog"], "color")
+
+
+def test_a_report_compares_what_embeds_and_what_only_ranks(tuning, rated, cluster, tmp_path):
+    for make, name in ((bi_encoder, "bi"), (cross_encoder, "cross")):
+        torch.manual_seed(0)
+        make(tuning(BiEncoderJob, "x").model).trainable().system.save(tmp_path / name)
+    models = (str(tmp_path / "bi"), str(tmp_path / "cross"))
+    data = str(rated / "validation.csv")
+    metrics = evaluate(EvaluateJob(model=models, data=data, output=str(tmp_path / "report"), compute="float32"))
+    pairs = read_rated(data, "")
+    bi, cross = (raycase.load(model, dtype=torch.float32) for model in models)
+    first, second = (bi.embed(s, pairs.conditions) for s in (pairs.sentences1, pairs.sentences2))
+    scores = [cosines(first, second), cross.score(pairs.sentences1, pairs.sentences2, pairs.conditions)]
+    for part, wanted in zip(metrics["models"], scores, strict=True):
+        from scipy.stats import spearmanr
+
+        found = part["variants"][part["system"]]["spearman"]["value"]
+        assert found == pytest.approx(100 * spearmanr(wanted, pairs.ratings)[0], abs=1e-3)
+    report = (tmp_path / "report" / "report.md").read_text()
+    assert "cross-encoder" in report and "bi - cross" not in report and "cross - bi" in report
+
+
+def test_a_cross_encoder_gives_no_vectors(tiny_model, tmp_path, job):
+    cross_encoder(str(tiny_model)).trainable().system.save(tmp_path / "cross")
+    with pytest.raises(RequestError, match=r"wanted a model that gives vectors, found .*cross"):
+        embed(replace(job, model=str(tmp_path / "cross"), prompt=None, pooling=None))
+    for task in ("csfcube", "caption-attributes", "kgc"):
+        with pytest.raises(RequestError):
+            evaluate(
+                EvaluateJob(model=(str(tmp_path / "cross"),), data=str(tmp_path), output=str(tmp_path / "r"), task=task)
+            )
+
+
+@pytest.mark.parametrize(
+    ("kind", "system", "change", "said"),
+    [
+        (BiEncoderJob, "bi-encoder", {"learning_rate": 0.0}, "--learning-rate: wanted a number above 0"),
+        (BiEncoderJob, "bi-encoder", {"prompt": "loud"}, "--prompt"),
+        (CsrJob, "csr", {"routed": 3}, "--routed: wanted 0 to 2 layers"),
+        (CsrJob, "csr", {"routed": 0}, "--routed 0: wanted --compose"),
+        (TriEncoderJob, "tri-encoder", {"workers": 0}, "--workers"),
+        (CrossEncoderJob, "cross-encoder", {"train": "nowhere.csv"}, "--train"),
+        (CsrJob, "csr", {"output": "s3://corpus/csr"}, "--output"),
+    ],
+)
+def test_wrong_flags_are_refused(tuning, kind, system, change, said):
+    with pytest.raises(RequestError, match=said):
+        fine_tune(tuning(kind, system, **change))
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        ([], "wanted one of case, bi-encoder, .*lora first, found nothing"),
+        (["tri"], "first, found tri"),
+        (["csr", "--routed", "two"], "routed"),
+        (["lora", "--rank"], "rank"),
+        (["tri-encoder", "--prompt", "cond"], "--prompt"),
+    ],
+)
+def test_flags_that_cannot_be_read_are_named(arguments, said):
+    with pytest.raises(RequestError, match=said):
+        parse({"case": TrainJob, **FINE_TUNE_JOBS}, arguments)
+
+
+def test_the_script_says_a_wrong_request_in_one_line(tmp_path):
+    flags = ["--train", "x.csv", "--validation", "y.csv", "--output", tmp_path / "out"]
+    done = run_job("csr", "--routed", 9, *flags, script="train.py")
+    assert (done.returncode, done.stdout, done.stderr.count("\n")) == (2, "", 1)
+    assert "--routed: wanted 0 to 6 layers of minilm, found 9" in done.stderr
+
+
+def test_plain_vectors_of_every_system_have_its_encoders_width(tiny_model):
+    for make in (bi_encoder, tri_encoder, csr):
+        config = make(str(tiny_model))
+        assert config.load().embed(["dog"], None).shape == (1, config.plain_dim) == (1, 32)
+        assert np.isfinite(config.load().embed(["dog"], "color")).all()
