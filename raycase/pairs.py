@@ -88,6 +88,19 @@ def kept_pairs(prepared: Prepared) -> np.ndarray:
     return np.array([i for i, reason in enumerate(prepared.reasons) if reason is None], dtype=np.int64)
 
 
+def tokens_apart(prepared: Prepared, kept: np.ndarray) -> int:
+    """Tokens of the kept pairs' prompts, as if each pair were encoded alone."""
+    return sum(
+        int(batch.lengths[places].sum())
+        for batches, places in (
+            (prepared.pairs, kept),
+            (prepared.alone, prepared.sentence[kept]),
+            (prepared.bases, prepared.condition[kept]),
+        )
+        for batch in batches
+    )
+
+
 def encoded(prepared: Prepared, kept: np.ndarray, vectors_KD: np.ndarray, work: Work) -> Encoded:
     """The vectors of `kept_pairs`, at the rows of their pairs."""
     reasons = prepared.reasons

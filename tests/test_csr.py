@@ -295,9 +295,11 @@ def test_what_was_computed_is_counted(bert):
         found = loaded.encode(prepared)
         assert found.distinct == len(EVERY)
         assert found.work.processed == sentences + conditions - known
-    # a layer of 32 dimensions: four projections, and up to 64 and back
-    layer = 4 * DIM * DIM + 2 * DIM * 2 * DIM
-    assert found.work.flops == 2 * layer * (2 * sentences + 1 * len(CONDITIONS) * sentences)
+        assert found.work.tokens == len(CONDITIONS) * sentences + len(SENTENCES) * conditions, "each pair alone"
+    # a layer of 32 dimensions: four projections, and up to 64 and back, which alone is done for each pair
+    attention, rest = 4 * DIM * DIM, 2 * DIM * 2 * DIM
+    once = 3 * attention + 2 * rest
+    assert found.work.flops == 2 * (once * sentences + rest * len(CONDITIONS) * sentences)
 
 
 @pytest.mark.parametrize("options", [{}, {"routed": 2, "compose": Compose.CONCAT}, {"form": Form.BI}])

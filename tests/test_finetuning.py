@@ -169,7 +169,7 @@ def test_wrong_flags_are_refused(tuning, kind, system, change, said):
     [
         ([], "wanted one of case, bi-encoder, .*lora first, found nothing"),
         (["tri"], "first, found tri"),
-        (["csr", "--routed", "two"], "routed"),
+        (["csr", "--train", "a", "--validation", "b", "--output", "c", "--routed", "two"], "routed"),
         (["lora", "--rank"], "rank"),
         (["tri-encoder", "--prompt", "cond"], "--prompt"),
     ],

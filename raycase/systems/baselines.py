@@ -20,7 +20,18 @@ from torch import Tensor, nn
 
 from raycase.encoders import load_encoder, load_tokenizer, whole_model
 from raycase.engine import TextEncoder
-from raycase.pairs import CONDITION, SENTENCE, Encoded, Memory, count_tokens, encoded, kept_pairs, prepare, prompt_sets
+from raycase.pairs import (
+    CONDITION,
+    SENTENCE,
+    Encoded,
+    Memory,
+    count_tokens,
+    encoded,
+    kept_pairs,
+    prepare,
+    prompt_sets,
+    tokens_apart,
+)
 from raycase.pooling import Compose, Pooling, compose
 from raycase.rated import RatedPairs
 from raycase.schema import Reason, RequestError
@@ -131,7 +142,7 @@ class TriEncoder(Embedder):
             work += some
             first_KD, second_KD = (torch.from_numpy(vectors) for vectors in (vectors_KD, conditions_CD[places]))
             vectors_KD = compose(first_KD, second_KD, self.config.compose).numpy()
-        return encoded(prepared, kept, vectors_KD, work)
+        return encoded(prepared, kept, vectors_KD, replace(work, tokens=tokens_apart(prepared, kept)))
 
     def forget(self) -> None:
         """Drop what is remembered of conditions; for weights that have changed."""

@@ -28,7 +28,18 @@ from torch import Tensor, nn
 from raycase.encoders import BERT_LAYERS, load_config, load_encoder
 from raycase.engine import TextEncoder
 from raycase.packing import token_budget_batches
-from raycase.pairs import CONDITION, SENTENCE, Encoded, Memory, count_tokens, encoded, kept_pairs, prepare, prompt_sets
+from raycase.pairs import (
+    CONDITION,
+    SENTENCE,
+    Encoded,
+    Memory,
+    count_tokens,
+    encoded,
+    kept_pairs,
+    prepare,
+    prompt_sets,
+    tokens_apart,
+)
 from raycase.pooling import Compose, Pooling, compose, pool_mean
 from raycase.prompts import Span
 from raycase.rates import Work
@@ -259,19 +270,22 @@ class Csr(Embedder):
 
     def _remembered(self, batch: TokenBatch) -> tuple[np.ndarray, Work]:
         tokens = int(batch.lengths.sum())
-        return self._about(batch).float().cpu().numpy(), Work(tokens=tokens, processed=tokens, computed=tokens)
+        work = Work(processed=tokens, computed=tokens, flops=2.0 * self.encoder.weights * tokens)
+        return self._about(batch).float().cpu().numpy(), work
 
     def _work(self, prepared: Prepared, kept: np.ndarray) -> Work:
         """Tokens, and FLOPs of the matrix products: each sentence's in the first layers, each pair's in the others."""
+        tokens = tokens_apart(prepared, kept)
         if prepared.pairs:
-            tokens = int(prepared.pairs[0].lengths[kept].sum())
             return Work(tokens=tokens, processed=tokens, computed=tokens, flops=2.0 * self.encoder.weights * tokens)
         lengths = prepared.alone[0].lengths
         once = int(lengths[np.unique(prepared.sentence[kept])].sum())
         every = int(lengths[prepared.sentence[kept]].sum())
-        a_pair = sum(p.numel() for layer in self.routed for p in layer.parameters() if p.ndim == 2)
+        halves = [layer.layer for layer in self.layers]
+        a_pair = sum(p.numel() for half in halves for p in half.parameters() if p.ndim == 2)
+        a_pair -= sum(p.numel() for half in halves[:1] for p in half.attention.parameters() if p.ndim == 2)
         flops = 2.0 * ((self.encoder.weights - a_pair) * once + a_pair * every)
-        return Work(tokens=every, processed=once, computed=once, flops=flops)
+        return Work(tokens=tokens, processed=once, computed=once, flops=flops)
 
     # ------------------------------------------------------------------------------------------------- the two forms
 
