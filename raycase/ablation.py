@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import posixpath
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -74,11 +74,28 @@ def ablation_configs(config: CaseConfig) -> list[CaseConfig]:
 
 
 def encoder_name(config: Any) -> str:
-    """The encoder's name in the table, or that of its folder; a fine-tuned system's folder."""
+    """The encoder's name in the table, or that of its folder; what was fine-tuned has its model folder's name."""
     if not isinstance(config, CaseConfig):
         return posixpath.basename(config.folder or config.model)
+    if config.encoder.adapter is not None:
+        return Path(config.encoder.adapter).parent.name
     source = config.encoder.source
-    return next((name for name, row in ENCODERS.items() if row.source == source), Path(source).name)
+    folder = Path(source).parent if source.endswith("/encoder") else Path(source)
+    return next((name for name, row in ENCODERS.items() if row.source == source), folder.name)
+
+
+def encoder_names(configs: Sequence[Any]) -> list[str]:
+    """The name of each one's encoder; encoders of other weights or another pooling that share a name are numbered."""
+    names: dict[tuple[str, str], str] = {}
+    found = []
+    for config in configs:
+        key = (config.describe()["weights"], str(config.encoder.pooling[0]))
+        if key not in names:
+            name = encoder_name(config)
+            same = sum(other.partition(" #")[0] == name for other in names.values())
+            names[key] = f"{name} #{same + 1}" if same else name
+        found.append(names[key])
+    return found
 
 
 def setting(config: Any) -> str:

@@ -70,6 +70,7 @@ def attend(
     **options: Any,
 ) -> tuple[Tensor, Tensor | None]:
     """Attention of one row, (1, H, T, D) -> (1, T, H, D); without `row`, transformers' own of a padded batch."""
+    query, key = query.to(value.dtype), key.to(value.dtype)  # under autocast, norms leave them in 32 bits
     if row is None:
         return sdpa_attention_forward(module, query, key, value, attention_mask, scaling=scaling, **options)
     if isinstance(row, Blocks):

@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from raycase.ablation import encoder_name
+from raycase.ablation import encoder_names
 from raycase.evaluation import EvaluateJob, check_request, find_models
 from raycase.inputs import find_input
 from raycase.projection import project
@@ -171,10 +171,10 @@ def evaluate(
     distinct = {text: i for i, text in enumerate(dict.fromkeys(captions.texts))}
     place_N = np.array([distinct[text] for text in captions.texts])
     plain: dict[str, np.ndarray] = {}  # of each encoder, (N, D)
-    for model in models:
-        if encoder_name(model.config) not in plain:
+    for model, encoder in zip(models, encoder_names([m.config for m in models]), strict=True):
+        if encoder not in plain:
             options = {"name": name, "cache": model.cache, "compute": job.compute}
-            plain[encoder_name(model.config)] = embed_plain(list(distinct), model.config, **options)[place_N]
+            plain[encoder] = embed_plain(list(distinct), model.config, **options)[place_N]
     systems: list[dict[str, str]] = []
     values: dict[str, dict[str, np.ndarray]] = {}
     for encoder, vectors in plain.items():

@@ -58,7 +58,10 @@ def check_model(job: CheckJob) -> dict[str, Any]:
     """
     config = resolve(job.model, prompt=job.prompt, pooling=job.pooling, subtract=job.subtract)
     if not isinstance(config, CaseConfig):
-        raise RequestError(f"{job.model}: wanted an encoder, found another system")
+        raise RequestError(
+            f"{job.model}: wanted an encoder or a projector on one, found a fine-tuned system; its encoder can be "
+            f"looked at: {job.model}/encoder with --prompt and --pooling"
+        )
     system = config.load(dtype=None if job.compute is None else getattr(torch, job.compute))
     row, model = config.encoder, system.encoder.model
     reads = "causal" if row.causal else "both ways"

@@ -37,9 +37,12 @@ def parse(config: type[Config] | Mapping[str, type[Config]], arguments: list[str
             raise RequestError(f"wanted one of {names} first, found {name}")
         config = config[name]
     open_flags = {f"--{f.name.replace('_', '-')}" for f in fields(config) if f.type == "bool | None"}  # type: ignore[arg-type]
+    on = {f"--{f.name.replace('_', '-')}": f.default for f in fields(config) if f.type == "bool"}  # type: ignore[arg-type]
     given = []
     for argument in arguments:
         positive = argument.replace("--no-", "--", 1)
+        if positive in on and on[positive] is (argument == positive):
+            continue  # says the default
         given += [positive, str(argument == positive)] if positive in open_flags else [argument]
     said = io.StringIO()
     try:

@@ -43,9 +43,15 @@ class GraphTexts:
             heads, relations, _ = some.rows.T.tolist()
             sentences, conditions = [graph.entities[h] for h in heads], [graph.relations[r] for r in relations]
             found.append(cls(triples=some, alone=alone, queries=config.prepare(sentences, conditions)))
-        for prepared in (alone, *(texts.queries for texts in found)):
-            if bad := next((reason for reason in prepared.reasons if reason is not None), None):
-                raise RequestError(f"--train: wanted texts that can be encoded, found one that cannot: {bad}")
+        for prepared, rows in ((alone, None), *((texts.queries, texts.triples.rows) for texts in found)):
+            reasons = prepared.reasons
+            for row, pair in enumerate(prepared.rows.tolist()):
+                if reasons[pair] is not None:
+                    text = graph.entities[row if rows is None else int(rows[row, 0])]
+                    under = "" if rows is None else f" under {graph.relations[int(rows[row, 1])]!r}"
+                    raise RequestError(
+                        f"--train: wanted texts that can be encoded, found: {reasons[pair]}: {text[:80]!r}{under}"
+                    )
         return found
 
 

@@ -16,8 +16,8 @@ from typing import Any
 
 import numpy as np
 
-from raycase.ablation import encoder_name, setting
-from raycase.evaluation import EvaluateJob, Model, before_g, check_request, find_models
+from raycase.ablation import encoder_names, setting
+from raycase.evaluation import EvaluateJob, Model, before_g, check_request, find_models, is_case
 from raycase.inputs import find_input
 from raycase.metrics import average_precision, full_recall_precision, ndcg_at, recall_at
 from raycase.projection import project
@@ -101,8 +101,7 @@ def evaluate(
         systems.append({"name": name, "what": what})
         values[name] = measure(cube, pairs, score)
 
-    for model in models:
-        encoder = encoder_name(model.config)
+    for model, encoder in zip(models, encoder_names([m.config for m in models]), strict=True):
         if encoder not in plain:
             plain[encoder] = _add_plain(add, cube, pairs, model, encoder, job, embed_plain, embed_case)
         asked = [(cube.papers[paper].abstract, CONDITIONS[facet]) for paper, facet in pairs]
@@ -112,9 +111,13 @@ def evaluate(
             vectors = project(model.projector, vectors)
         case_PD = unit(vectors)[rows]
         what = f"{model.config.formula} of the abstract under the facet's condition"
-        add(f"{model.name}: CASE", what, _cosine(case_PD))
+        add(f"{model.name}: {'CASE' if is_case(model.config) else 'conditional'}", what, _cosine(case_PD))
         both = unit(np.hstack([plain[encoder], case_PD]))
-        add(f"{model.name}: plain + CASE", "half of each one's cosine", _cosine(both))
+        add(
+            f"{model.name}: plain + {'CASE' if is_case(model.config) else 'conditional'}",
+            "half of each one's cosine",
+            _cosine(both),
+        )
     facet_Q = np.array([facet for _, facet in cube.pools])
     chosen = {ALL: np.ones(len(facet_Q), bool)} | {f: facet_Q == f for f in FACETS if f in facet_Q}
     by_group = {name: {g: 100 * found[rows_Q] for g, rows_Q in chosen.items()} for name, found in values.items()}

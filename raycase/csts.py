@@ -21,7 +21,6 @@ from raycase.evaluation import (
     Model,
     before_g,
     check_request,
-    config_embeds,
     find_models,
     is_case,
 )
@@ -38,6 +37,7 @@ from raycase.request import Compute
 from raycase.schema import CONDITION, RequestError
 from raycase.scores import DIRECTIONS, compare, figures, score_figures, worst_pairs
 from raycase.storage import place
+from raycase.systems import embeds
 from raycase.systems.case import CaseConfig
 from raycase.table import ENCODERS
 from raycase.vectors import pair_vectors
@@ -157,7 +157,7 @@ def _evaluate_tuned(
 ) -> tuple[dict[str, Any], np.ndarray]:
     """The same of a fine-tuned encoder: of its vectors, or of its scores where it has none."""
     config, settings = model.config, {"resamples": job.resamples, "seed": job.seed}
-    if config_embeds(config):
+    if embeds(config):
         vectors_PD = vectors_of(config).vectors
         scores_N = pair_cosines(vectors_PD, rated.places)
         found = figures(vectors_PD, rated, **settings)

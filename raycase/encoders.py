@@ -304,6 +304,8 @@ def _load_all(kind: Any, folder: str, spec: EncoderSpec, **options: Any) -> PreT
     missing = sorted(name for name in info["missing_keys"] if not name.startswith(unused))
     if missing:
         raise ValueError(f"no {missing[0]} ({len(missing)} weights missing)")
+    if info["missing_keys"]:
+        model.pooler = None  # which was made up
     return model
 
 

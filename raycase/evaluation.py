@@ -17,7 +17,7 @@ from raycase.projector import load_projector
 from raycase.request import Compute
 from raycase.schema import RequestError
 from raycase.storage import Place, check_paths, place
-from raycase.systems import resolve
+from raycase.systems import embeds, resolve
 from raycase.systems.case import CaseConfig
 from raycase.table import ENCODERS
 
@@ -119,11 +119,12 @@ def find_models(job: EvaluateJob) -> list[Model]:
         if not (known or (job.prompt and job.pooling)):  # else a Hugging Face id
             raise RequestError(f"--model: wanted a model folder or one of {', '.join(ENCODERS)}, found no {name}")
         config = resolve(name, prompt=job.prompt, subtract=job.subtract, pooling=job.pooling)
-        if job.task != "csts" and not config_embeds(config):
+        if job.task != "csts" and not embeds(config):
             raise RequestError(f"--model: wanted models that give vectors, found {name}, which scores pairs")
-        for flag in ("ablate", "cases"):
-            if getattr(job, flag) and not (config_embeds(config) and (flag == "cases" or is_case(config))):
-                raise RequestError(f"--{flag}: wanted CASE on an encoder, found {name}: {config.label}")
+        if job.ablate and not is_case(config):
+            raise RequestError(f"--ablate: wanted CASE on an encoder, found {name}: {config.label}")
+        if job.cases and not embeds(config):
+            raise RequestError(f"--cases: wanted models that give vectors, found {name}, which scores pairs")
         for other, same in zip(job.model, configs, strict=False):
             if same.describe() == config.describe():
                 raise RequestError(f"--model: wanted each model once, found the same as {other} and as {name}")
@@ -148,11 +149,6 @@ def find_models(job: EvaluateJob) -> list[Model]:
 def is_case(config: Any) -> bool:
     """Whether it is CASE, whose vectors come apart into f, base and g."""
     return isinstance(config, CaseConfig)
-
-
-def config_embeds(config: Any) -> bool:
-    """Whether it gives vectors; else it only scores pairs."""
-    return bool(getattr(config, "EMBEDS", True))
 
 
 def before_g(config: Any, **changes: Any) -> Any:

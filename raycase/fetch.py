@@ -80,7 +80,7 @@ def _files(uri: str) -> dict[str, tuple[int, str]]:
     inside = len(root.path) + 1
     files = {path[inside:]: (info["size"], mark(info)) for path, info in found.items() if info["type"] == "file"}
     files = {name: listed for name, listed in files.items() if name and not NEVER.search(name)}
-    if "config.json" not in files and "raycase.json" not in files:
+    if not {"config.json", "raycase.json", "adapter_config.json"} & files.keys():
         raise RequestError(
             f"--model: wanted a folder with config.json or raycase.json at {root.uri}, found "
             f"{', '.join(sorted(files)[:3]) or 'nothing'}"

@@ -166,7 +166,7 @@ class Task:
     data: dict[str, dict[str, Any]]  # what `metrics.json` says of each part
     texts: Callable[[], Sequence[Any]]  # training and validation, tokenised
     fitting: Callable[..., Iterator[FitState]]
-    module: Callable[[], Any]  # before training
+    module: Callable[[], Any]  # before training, in 32 bits: what is saved is added up in them
 
 
 def fine_tune(job: FineTuneJob) -> dict[str, Any]:
@@ -175,12 +175,12 @@ def fine_tune(job: FineTuneJob) -> dict[str, Any]:
     job.check_source()
     job.recipe.check()
     job.check_workers()
-    config, compute = job.config(), _compute(job)
-    task = (_rated if job.task == "rated" else _graph)(job, config, compute)
+    config = job.config()
+    task = (_rated if job.task == "rated" else _graph)(job, config)
     identity = {
         "model": config.describe(),
         "compute": job.compute,
-        "task": [job.task, job.margin, job.limit],
+        "task": [job.task, job.margin, job.limit] if job.task == "kgc" else [job.task],
         "data": {part: said["sha256"] for part, said in task.data.items()},
         "recipe": asdict(job.recipe),
         "seed": job.seed,
@@ -196,8 +196,15 @@ def fine_tune(job: FineTuneJob) -> dict[str, Any]:
     checkpoints = job.cache_place / "fits" / fingerprint([name, str(job.folder)])[:16]
     if job.overwrite:
         checkpoints.remove()
+    compute = _compute(job, on_gpu=scaling.use_gpu)
     state = fit_on_ray(
-        task.fitting, train, validation, job.recipe, seed=job.seed, scaling=scaling, checkpoints=checkpoints
+        partial(task.fitting, compute=compute),
+        train,
+        validation,
+        job.recipe,
+        seed=job.seed,
+        scaling=scaling,
+        checkpoints=checkpoints,
     )
     metrics = {
         "fingerprint": name,
@@ -220,7 +227,7 @@ def fine_tune(job: FineTuneJob) -> dict[str, Any]:
     return metrics
 
 
-def _rated(job: FineTuneJob, config: Tuned, compute: torch.dtype) -> Task:
+def _rated(job: FineTuneJob, config: Tuned) -> Task:
     """Pairs of sentences, rated under a condition. Raises RequestError."""
     if job.limit is not None:
         raise RequestError("--limit: wanted --task kgc, found rated")
@@ -228,12 +235,12 @@ def _rated(job: FineTuneJob, config: Tuned, compute: torch.dtype) -> Task:
     return Task(
         data=said_of_pairs({"train": train, "validation": validation}),
         texts=lambda: [tokenized(config, rated) for rated in (train, validation)],
-        fitting=partial(fit_tuned, config=config, compute=compute),
-        module=lambda: config.trainable(job.dropout, compute),
+        fitting=partial(fit_tuned, config=config),
+        module=lambda: config.trainable(job.dropout),
     )
 
 
-def _graph(job: FineTuneJob, config: Tuned, compute: torch.dtype) -> Task:
+def _graph(job: FineTuneJob, config: Tuned) -> Task:
     """Triples of a knowledge graph. Raises RequestError."""
     if not isinstance(config, (BiEncoderConfig, TriEncoderConfig, CsrConfig)) or config.dim != config.plain_dim:
         raise RequestError(
@@ -255,8 +262,8 @@ def _graph(job: FineTuneJob, config: Tuned, compute: torch.dtype) -> Task:
             for part, triples in parts.items()
         },
         texts=lambda: GraphTexts.of(config, graph, list(parts.values())),
-        fitting=partial(fit_graph, config=config, compute=compute, margin=job.margin, limit=job.limit),
-        module=lambda: Contrast(config.trainable(job.dropout, compute).system),
+        fitting=partial(fit_graph, config=config, margin=job.margin, limit=job.limit),
+        module=lambda: Contrast(config.trainable(job.dropout).system),
     )
 
 
@@ -265,8 +272,8 @@ def tokenized(config: Tuned, rated: RatedPairs) -> TunePairs:
     return TunePairs(texts=config.rated(rated), ratings=rated.ratings, groups=rated.groups)
 
 
-def _compute(job: FineTuneJob) -> torch.dtype:
+def _compute(job: FineTuneJob, *, on_gpu: bool) -> torch.dtype:
+    """The workers' number format: bfloat16 on GPUs, and where this machine's processor has it."""
     if job.compute is not None:
         return getattr(torch, job.compute)
-    device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
-    return torch.bfloat16 if bf16_is_native(device) else torch.float32
+    return torch.bfloat16 if on_gpu or bf16_is_native(torch.device("cpu")) else torch.float32

@@ -124,7 +124,7 @@ def fit(
         steps = _steps(batches(epoch), config.accumulate)
         for step, some in enumerate(steps):
             if config.warmup is not None:
-                _set_rate(optimizer, config, (epoch - 1 + step / len(steps)) / config.epochs)
+                _set_rate(optimizer, config, (epoch - 1 + (step + 0.5) / len(steps)) / config.epochs)
             optimizer.zero_grad()
             for batch in some:
                 with _no_sync(module) if batch is not some[-1] else nullcontext():
@@ -165,7 +165,7 @@ def _no_sync(module: nn.Module) -> AbstractContextManager[None]:
 
 
 def _set_rate(optimizer: torch.optim.Optimizer, config: FitConfig, done: float) -> None:
-    """Linear from 0 and back to 0; `done` is the share of all steps that are over."""
+    """Linear from 0 and back to 0; `done` is the share of all steps, up to the middle of this one."""
     assert config.warmup is not None
     up = done / config.warmup if done < config.warmup else (1 - done) / (1 - config.warmup)
     for group in optimizer.param_groups:

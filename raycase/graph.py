@@ -15,6 +15,7 @@ import numpy as np
 import torch
 
 from raycase.inputs import InputFile, readable
+from raycase.rated import texts_sha256
 from raycase.schema import RequestError
 from raycase.storage import place
 
@@ -46,7 +47,12 @@ class Graph:
             raise RequestError(f"{flag}: wanted triples in {uri}, found none")
         one = np.array(rows, dtype=np.int64)
         inverse = np.stack([one[:, 2], one[:, 1] + len(relation), one[:, 0]], axis=1)
-        return Triples(uri=uri, rows=np.concatenate([one, inverse]), entities=len(entity))
+        return Triples(uri=uri, rows=np.concatenate([one, inverse]), entities=len(entity), texts_sha256=self.sha256)
+
+    @cached_property
+    def sha256(self) -> str:
+        """Of the texts."""
+        return texts_sha256([self.entities, self.relations])
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -56,6 +62,7 @@ class Triples:
     uri: str
     rows: np.ndarray
     entities: int
+    texts_sha256: str
 
     def __len__(self) -> int:
         return len(self.rows)
@@ -67,8 +74,8 @@ class Triples:
 
     @cached_property
     def data_sha256(self) -> str:
-        """Of what is learned from."""
-        return hashlib.sha256(self.rows.tobytes()).hexdigest()
+        """Of what is learned from: triples and texts."""
+        return hashlib.sha256(self.rows.tobytes() + self.texts_sha256.encode()).hexdigest()
 
 
 def query_number(head: np.ndarray, relation: np.ndarray, entities: int) -> np.ndarray:
@@ -119,7 +126,7 @@ def filtered_ranks(
             true = scores_qE[i, tail]
             scores_qE[i, known.tails(number)] = -np.inf
             scores_qE[i, tail] = -np.inf
-            ranks[start + i] = 1 + (scores_qE[i] > true).sum() + (scores_qE[i] == true).sum() / 2
+            ranks[start + i] = 1 + (~(scores_qE[i] <= true)).sum() + (scores_qE[i] == true).sum() / 2  # NaN: last
     return ranks
 
 
@@ -163,8 +170,9 @@ def _lines(uri: str, flag: str, count: int | None) -> Iterator[tuple[int, list[s
     if not place(uri).exists():
         raise RequestError(f"{flag}: wanted the file {uri}, found nothing")
     with readable(InputFile(uri=uri, size=0, mark="")) as source:
-        text = source.read().decode()
-    for number, line in enumerate(text.splitlines(), start=1):
+        text = source.read().decode().removeprefix("\ufeff")
+    lines = text.removesuffix("\n").split("\n") if text else []
+    for number, line in enumerate(lines, start=1):
         found = [value.strip() for value in line.split("\t")]
         if count is not None and len(found) != count:
             raise RequestError(f"{flag}: {uri}, line {number}: wanted {count} values between tabs, found {len(found)}")

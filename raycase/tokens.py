@@ -81,12 +81,6 @@ class TokenBatch:
         """Why a prompt is refused, or None: (N,)."""
         return [None if i < 0 else REASONS[i] for i in self.refused.tolist()]
 
-    @classmethod
-    def joined(cls, first: TokenBatch, second: TokenBatch) -> TokenBatch:
-        """One batch after the other."""
-        both = first.take(np.concatenate([np.arange(len(first)), np.zeros(len(second), dtype=np.int64)]))
-        return both.replaced(np.arange(len(first), len(both)), second)
-
     def ids(self, rows: np.ndarray) -> Ragged:
         """The complete prompts of `rows`."""
         both = self.pieces.take(np.stack([self.left[rows], self.right[rows]], axis=1).reshape(-1))

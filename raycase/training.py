@@ -103,7 +103,7 @@ class Frozen(Source):
     def config(self) -> CaseConfig:
         """The zero-shot system that g is fitted on; of a fine-tuned bi-encoder, its encoder. Raises RequestError."""
         self.check_source()
-        if not (Path(self.model) / "raycase.json").is_file():
+        if not is_tuned(self.model):
             return resolve_case(self.model, prompt=self.prompt, pooling=self.pooling, subtract=self.subtract)
         found = resolve(self.model, prompt=self.prompt, pooling=self.pooling)
         if not isinstance(found, (BiEncoderConfig, LoraConfig)):
@@ -112,6 +112,11 @@ class Frozen(Source):
                 f"{self.model}"
             )
         return CaseConfig(model=self.model, encoder=found.encoder, subtract=bool(self.subtract))
+
+
+def is_tuned(model: str) -> bool:
+    """Whether it is a folder that training left."""
+    return (Path(model) / "raycase.json").is_file()
 
 
 @dataclass(frozen=True, kw_only=True)

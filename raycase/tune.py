@@ -47,7 +47,7 @@ from raycase.sweep import (
 from raycase.sweep_plots import sweep_plots
 from raycase.sweep_report import summary
 from raycase.systems.case import CaseConfig
-from raycase.training import Frozen, check_cache, model_metrics
+from raycase.training import Frozen, check_cache, is_tuned, model_metrics
 from raycase.vectors import pair_vectors
 
 GRIDS = {"table7": table7, "figure4": figure4}
@@ -207,7 +207,7 @@ def _grid(job: TuneJob, config: CaseConfig) -> list[Cell] | None:
 def _prompts(job: TuneJob, config: CaseConfig) -> list[str]:
     own = config.encoder.prompt
     if job.prompts is None:
-        if job.prompt is not None:
+        if job.prompt is not None or is_tuned(job.model):
             return [own]
         if own in INSTRUCTED:
             return [own, "+".join(INSTRUCTED)]

@@ -8,25 +8,34 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, fields, replace
 from enum import StrEnum
-from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Self
 
 import numpy as np
 import torch
 import torch.nn.functional as F
+from safetensors import SafetensorError
 from safetensors.torch import load_file
 from safetensors.torch import save as to_safetensors
 from torch import Tensor, nn
 
-from raycase.encoders import described, find_encoder, load_config, save_encoder, weights_identity, whole_model
+from raycase.encoders import (
+    described,
+    find_encoder,
+    load_config,
+    load_encoder,
+    save_encoder,
+    weights_identity,
+    whole_model,
+)
 from raycase.engine import TextEncoder
 from raycase.fetch import fetch, is_remote
 from raycase.metrics import pair_cosines
-from raycase.pairs import Encoded, embed, encoded, kept_pairs
+from raycase.pairs import Encoded, count_tokens, embed, encoded, kept_pairs, prepare, prompt_sets
 from raycase.pooling import Pooling
+from raycase.prompts import Template
 from raycase.rated import RatedPairs
-from raycase.schema import RequestError
+from raycase.schema import RequestError, first_line
 from raycase.storage import place, sha256_of_file
 from raycase.table import ENCODERS, HERE, EncoderSpec, read_spec
 from raycase.tokens import Prepared
@@ -87,7 +96,7 @@ class Tuned:
         """Its vectors are of one piece."""
         return [self]
 
-    @cached_property
+    @property
     def local(self) -> Path | None:
         """The folder that training saved, without the encoder's large files; fetched if it is on object storage."""
         if self.folder is None:
@@ -104,6 +113,8 @@ class Tuned:
             "dim": self.dim,
         }
         if self.HAS_EXTRA and self.local:
+            if not (self.local / EXTRA).is_file():
+                raise RequestError(f"--model: wanted {EXTRA} in {self.folder}, found none; train it again")
             found["extra"] = f"sha256:{sha256_of_file(self.local / EXTRA)}"
         return found
 
@@ -135,8 +146,37 @@ class Tuned:
         return PairCosine(with_dropout(self.load(**training_options()), dropout))
 
 
-def begin(model: str, *, prompt: str | None = None, pooling: Pooling | None = None) -> EncoderSpec:
-    """The encoder that training begins with. Raises RequestError for what cannot be trained."""
+@dataclass(frozen=True, kw_only=True)
+class Prompted(Tuned):
+    """One whose vectors are those of a prompt of each pair, by `PromptEncoder`."""
+
+    @property
+    def fixed(self) -> dict[str, Any]:
+        """What no flag may contradict."""
+        return {"prompt": self.encoder.prompt, "pooling": self.encoder.pooling[0], "subtract": False}
+
+    def _template(self, conditions: Sequence[str] | None) -> Template:
+        [prompts] = prompt_sets(self.encoder)
+        return prompts.plain if conditions is None else prompts.pair
+
+    def prepare(self, sentences: Sequence[str], conditions: Sequence[str] | None) -> Prepared:
+        """Tokenise each distinct pair. Loads no weights."""
+        return prepare(self.encoder, sentences, conditions, pairs=[self._template(conditions)])
+
+    def count_tokens(self, sentences: Sequence[str], conditions: Sequence[str] | None) -> np.ndarray:
+        """Tokens of each pair: (N,) int64; 0 for a pair that is refused."""
+        return count_tokens(self.encoder, sentences, conditions, [self._template(conditions)])
+
+    def load(self, **options: Any) -> PromptEncoder:
+        """Load the weights; `options` are those of `raycase.encoders.load_encoder`."""
+        return PromptEncoder(self, load_encoder(self.encoder, **options))
+
+
+def begin(
+    model: str, *, prompt: str | None = None, pooling: Pooling | None = None, latent: bool = False
+) -> EncoderSpec:
+    """The encoder that training begins with. Raises RequestError for what cannot be trained, or not be saved: latent
+    attention, which is no part of the library's model, unless it stays where it is (`latent`)."""
     if (Path(model) / SAVED).is_file():
         inside = Path(model) / "encoder"
         raise RequestError(
@@ -146,8 +186,12 @@ def begin(model: str, *, prompt: str | None = None, pooling: Pooling | None = No
     if prompt is not None and model not in ENCODERS:
         pooling = pooling or Pooling.MEAN
     spec = find_encoder(model, prompt=prompt, pooling=pooling)
-    if Pooling.LATENT in spec.pooling:
-        raise RequestError(f"--model: wanted an encoder without latent attention to fine-tune, found {model}")
+    if "+" in spec.prompt:
+        raise RequestError(f"--prompt: wanted one view to fine-tune, found {spec.prompt}")
+    if Pooling.LATENT in spec.pooling and not latent:
+        raise RequestError(
+            f"--model: wanted an encoder without latent attention to fine-tune, found {model}; see lora --no-merged"
+        )
     return spec
 
 
@@ -173,15 +217,20 @@ def save_folder(
     folder: Path,
     model: PreTrainedModel | None = None,
     *,
-    adapter: str | None = None,
+    adapters: Any = None,
     extra: nn.Module | None = None,
 ) -> None:
-    """Write the encoder (None: it is where it was), other weights, and last of all `raycase.json`.
+    """Write the encoder (None: it is where it was), adapters (peft's), other weights, and last of all `raycase.json`.
 
     `raycase.load(folder)` reads them back.
     """
     folder.mkdir(parents=True, exist_ok=True)
-    source = config.encoder.source
+    for former in ("encoder", "adapter"):
+        place(str(folder / former)).remove()
+    source, adapter = config.encoder.source, None
+    if adapters is not None:
+        adapters.save_pretrained(str(folder / "adapter"))
+        adapter = f"{HERE}adapter"
     if model is not None:
         save_encoder(model, source, folder / "encoder")
         source = f"{HERE}encoder"
@@ -194,8 +243,12 @@ def save_folder(
 
 def load_extra(module: nn.Module, folder: Path | None) -> None:
     """The other weights of a saved model; before training they are as they were made."""
-    if folder is not None:
+    if folder is None:
+        return
+    try:
         module.load_state_dict(load_file(folder / EXTRA))
+    except (OSError, RuntimeError, SafetensorError) as error:
+        raise RequestError(f"--model: wanted the weights of {folder} in {EXTRA}, found: {first_line(error)}") from error
 
 
 def read_folder(kind: type[Any], folder: str, values: dict[str, Any]) -> Any:

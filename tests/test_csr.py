@@ -419,3 +419,15 @@ def test_it_runs_on_roberta(tmp_path):
     found = small.vectors(system(csr(str(tmp_path), routed=1)))
     close(found, Reference(str(tmp_path)).vectors(), atol=5e-6)
     assert csr(str(tmp_path)).encoder.pooling == (Pooling.MEAN,)
+
+
+@pytest.mark.parametrize("router", list(Router))
+def test_it_embeds_in_bfloat16(bert, router):
+    config = csr(bert, router=router, routed=2)
+    torch.manual_seed(3)
+    whole = config.load(dtype=torch.float32)
+    torch.manual_seed(3)
+    half = config.load(dtype=torch.bfloat16)
+    found, wanted = (small.vectors(loaded) for loaded in (half, whole))
+    cosine = (found * wanted).sum(1) / np.linalg.norm(found, axis=1) / np.linalg.norm(wanted, axis=1)
+    assert cosine.min() > 0.999

@@ -6,14 +6,17 @@ from dataclasses import replace
 import numpy as np
 import pandas as pd
 import pytest
+import small
 import torch
 from conftest import cosines, embedded, rated_rows, read_output, run_job, vectors
+from safetensors.torch import save_file
 
 import raycase
+from raycase.ablation import encoder_names
 from raycase.cli import parse
 from raycase.embed import embed
 from raycase.evaluate import evaluate
-from raycase.evaluation import EvaluateJob
+from raycase.evaluation import EvaluateJob, find_models
 from raycase.finetune import fit_tuned
 from raycase.finetuning import (
     FINE_TUNE_JOBS,
@@ -30,8 +33,10 @@ from raycase.rated import read_rated
 from raycase.request import EmbedJob
 from raycase.schema import RequestError
 from raycase.search import Index
+from raycase.systems import resolve
 from raycase.systems.baselines import bi_encoder, cross_encoder, tri_encoder
 from raycase.systems.csr import csr
+from raycase.systems.lora import lora
 from raycase.training import TrainJob
 
 
@@ -140,11 +145,15 @@ def test_a_cross_encoder_gives_no_vectors(tiny_model, tmp_path, job):
     cross_encoder(str(tiny_model)).trainable().system.save(tmp_path / "cross")
     with pytest.raises(RequestError, match=r"wanted a model that gives vectors, found .*cross"):
         embed(replace(job, model=str(tmp_path / "cross"), prompt=None, pooling=None))
+    asked = EvaluateJob(model=(str(tmp_path / "cross"),), data=str(tmp_path), output=str(tmp_path / "report"))
     for task in ("csfcube", "caption-attributes", "kgc"):
-        with pytest.raises(RequestError):
-            evaluate(
-                EvaluateJob(model=(str(tmp_path / "cross"),), data=str(tmp_path), output=str(tmp_path / "r"), task=task)
-            )
+        with pytest.raises(RequestError, match=r"wanted models that give vectors, found .*cross, which scores pairs"):
+            find_models(replace(asked, task=task))
+    for flag, said in (("ablate", "--ablate: wanted CASE"), ("cases", "--cases: wanted models that give vectors")):
+        with pytest.raises(RequestError, match=said):
+            find_models(replace(asked, **{flag: "x"}))
+    [model] = find_models(asked)
+    assert model.config.SYSTEM == "cross-encoder"
 
 
 @pytest.mark.parametrize(
@@ -172,6 +181,7 @@ def test_wrong_flags_are_refused(tuning, kind, system, change, said):
         (["csr", "--train", "a", "--validation", "b", "--output", "c", "--routed", "two"], "routed"),
         (["lora", "--rank"], "rank"),
         (["tri-encoder", "--prompt", "cond"], "--prompt"),
+        (["csr", "--train", "a", "--validation", "b", "--output", "c", "--merged"], "merged"),
     ],
 )
 def test_flags_that_cannot_be_read_are_named(arguments, said):
@@ -191,3 +201,39 @@ def test_plain_vectors_of_every_system_have_its_encoders_width(tiny_model):
         config = make(str(tiny_model))
         assert config.load().embed(["dog"], None).shape == (1, config.plain_dim) == (1, 32)
         assert np.isfinite(config.load().embed(["dog"], "color")).all()
+
+
+def test_a_flag_may_say_its_default():
+    flags = ["--train", "a", "--validation", "b", "--output", "c"]
+    for given, merged in (([], True), (["--merged"], True), (["--no-merged"], False)):
+        assert parse(FINE_TUNE_JOBS, ["lora", *flags, *given]).merged is merged
+    assert not parse(FINE_TUNE_JOBS, ["lora", *flags, "--no-overwrite"]).overwrite
+
+
+@pytest.mark.parametrize("damage", ["missing", "cut", "foreign"])
+def test_other_weights_that_are_damaged_are_refused(tiny_model, tmp_path, damage):
+    cross_encoder(str(tiny_model)).trainable().system.save(tmp_path / "cross")
+    file = tmp_path / "cross" / "extra.safetensors"
+    if damage == "missing":
+        file.unlink()
+    elif damage == "cut":
+        file.write_bytes(file.read_bytes()[:20])
+    else:
+        save_file({"bias": torch.zeros(3)}, file)
+    with pytest.raises(RequestError, match=r"--model: wanted .*extra.safetensors"):
+        raycase.load(str(tmp_path / "cross"))
+    if damage == "missing":
+        with pytest.raises(RequestError, match=r"wanted extra\.safetensors in .*cross, found none"):
+            resolve(str(tmp_path / "cross")).describe()
+
+
+def test_encoders_that_share_a_name_are_told_apart(tiny_model, tmp_path):
+    for place in ("a", "b"):
+        torch.manual_seed(0)
+        module = small.disturb(lora(str(tiny_model), prompt="concat-cs", pooling="mean").trainable(), seed=len(place))
+        module.system.save(tmp_path / place / "model")
+    with torch.no_grad():
+        other = small.disturb(bi_encoder(str(tiny_model)).trainable(), seed=7)
+    other.system.save(tmp_path / "c" / "model")
+    configs = [resolve(str(tmp_path / place / "model")) for place in ("a", "b", "c")]
+    assert encoder_names(configs) == ["model", "model", "model #2"]

@@ -204,18 +204,18 @@ def rates(monkeypatch):
 
 
 def test_the_learning_rate_rises_and_falls_by_hand(rates):
-    """Two epochs of four steps: a quarter of the eight up, the rest down."""
+    """Two epochs of four steps: a quarter of the eight up, the rest down, each at its middle."""
     list(fitting(epochs=2, learning_rate=0.12, warmup=0.25))
-    assert rates == pytest.approx([0, 0.06, 0.12, 0.10, 0.08, 0.06, 0.04, 0.02])
+    assert rates == pytest.approx([0.03, 0.09, 0.11, 0.09, 0.07, 0.05, 0.03, 0.01])
 
 
 @pytest.mark.parametrize(
     ("options", "wanted"),
     [
-        ({"warmup": 0.0}, [0.12, 0.09, 0.06, 0.03]),
-        ({"warmup": 0.5}, [0, 0.06, 0.12, 0.06]),
-        ({"warmup": 0.5, "accumulate": 2}, [0, 0.12]),
-        ({"warmup": 0.0, "accumulate": 3}, [0.12, 0.06]),
+        ({"warmup": 0.0}, [0.105, 0.075, 0.045, 0.015]),
+        ({"warmup": 0.5}, [0.03, 0.09, 0.09, 0.03]),
+        ({"warmup": 0.5, "accumulate": 2}, [0.06, 0.06]),
+        ({"warmup": 0.0, "accumulate": 3}, [0.09, 0.03]),
         ({"warmup": None}, [0.12] * 4),
         ({"warmup": None, "accumulate": 2}, [0.12] * 2),
     ],
@@ -226,9 +226,9 @@ def test_the_learning_rate_of_one_epoch_by_hand(rates, options, wanted):
 
 
 def test_a_step_goes_by_its_learning_rate():
-    """The first step of a warm-up changes nothing; without, it is the whole rate in each number."""
+    """A step in the middle of the schedule: the whole rate after a warm-up of half of it, else half of it."""
     before = toy(dropout=0.0).state_dict()
-    for warmup, size in ((0.5, 0.0), (0.0, 0.01)):
+    for warmup, size in ((0.5, 0.01), (0.0, 0.005)):
         (state,) = fitting(module=toy(dropout=0.0), epochs=1, batch_size=50, warmup=warmup)
         steps = torch.cat([(state.weights[name] - before[name]).abs().flatten() for name in before])
         assert steps.max().item() == pytest.approx(size, abs=1e-5)

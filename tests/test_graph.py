@@ -131,3 +131,20 @@ def test_the_real_graph_is_read(data):
     assert (len(graph.entities), len(graph.relations)) == (40943, 22)
     validation = graph.triples(str(folder / "validation.tsv"), "--validation")
     assert len(validation) == 2 * 3034
+
+
+def test_vectors_that_are_no_numbers_come_last(folder):
+    asked = triples_of(folder, [("e1", "_has", "e2")])
+    entities = np.eye(3, 4, dtype=np.float32)
+    queries = np.stack([np.full(4, np.nan), entities[0]]).astype(np.float32)
+    ranks = filtered_ranks(queries, entities, asked.rows[:, 2], asked.queries, Known.of(asked))
+    assert ranks[0] >= 3 and ranks[1] == 1
+
+
+def test_the_texts_are_part_of_what_is_learned_from(folder):
+    before = triples_of(folder, [("e1", "_has", "e2")]).data_sha256
+    assert triples_of(folder, [("e1", "_has", "e2")]).data_sha256 == before
+    (folder / "entities.tsv").write_text(ENTITIES.replace("another", "a pet"))
+    assert triples_of(folder, [("e1", "_has", "e2")]).data_sha256 != before
+    (folder / "entities.tsv").write_text(ENTITIES)
+    assert triples_of(folder, [("e2", "_has", "e1")]).data_sha256 != before

@@ -24,6 +24,7 @@ from raycase.systems import resolve
 from raycase.systems.baselines import bi_encoder, cross_encoder
 from raycase.systems.case import CaseConfig
 from raycase.systems.lora import lora
+from raycase.table import ENCODERS
 from raycase.training import TrainJob
 
 LAYERS = 2
@@ -275,3 +276,38 @@ def test_the_spec_of_a_saved_adapter_moves_with_its_folder(made, tmp_path):
     moved = resolve(str(tmp_path / "moved"))
     assert moved.encoder == replace(config.encoder, adapter=f"{tmp_path}/moved/adapter")
     assert system(moved).embed(["people"], ["dog"]).shape == (1, DIM)
+
+
+def test_the_encoders_dropout_leaves_the_adapters_alone(made):
+    module = made("bert", adapter_dropout=0.4).trainable(0.3)
+    found = {m.p for name, m in module.named_modules() if isinstance(m, torch.nn.Dropout) and "lora" in name}
+    others = {m.p for name, m in module.named_modules() if isinstance(m, torch.nn.Dropout) and "lora" not in name}
+    assert (found, others) == ({0.4}, {0.3})
+
+
+def test_an_adapter_is_loaded_from_object_storage(made, tmp_path):
+    module = small.disturb(made("bert", merged=False).trainable())
+    wanted = module.eval().system.embed(SENTENCES, "dog")
+    module.system.save(tmp_path / "model")
+    small.close(raycase.load(f"file://{tmp_path}/model", dtype=torch.float32).embed(SENTENCES, "dog"), wanted)
+
+
+def test_latent_attention_stays_where_it_is(tmp_path):
+    (tmp_path / "nv").mkdir()
+    folder = str(tiny.save_encoder(tmp_path / "nv", "nv-embed-v2"))
+    table = {"nv": replace(ENCODERS["nv-embed-v2"], source=folder, max_tokens=256)}
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("raycase.encoders.ENCODERS", table)
+        with pytest.raises(RequestError, match=r"without latent attention .* see lora --no-merged"):
+            lora("nv")
+        config = lora("nv", merged=False)
+    module = small.disturb(config.trainable())
+    assert {name.split(".")[-3][:4] for name, p in module.named_parameters() if p.requires_grad} == {"lora"}
+    wanted = module.eval().system.embed(SENTENCES, "dog")
+    module.system.save(tmp_path / "model")
+    small.close(raycase.load(str(tmp_path / "model"), dtype=torch.float32).embed(SENTENCES, "dog"), wanted, atol=1e-5)
+
+
+def test_several_views_are_refused(made):
+    with pytest.raises(RequestError, match="--prompt: wanted one view"):
+        made("bert", prompt="concat-cs+question")

@@ -211,39 +211,6 @@ def test_a_batch_of_some_rows():
     assert batch.replaced(np.array([1]), other).reasons == [None, Reason.NO_ROOM, None, None, None]
 
 
-def test_batches_one_after_the_other():
-    first = TokenBatch.of(
-        [Tokens(ids=[1, 2, 3], start=0, end=2, truncated=True), Tokens(ids=[4], start=0, end=1)],
-        [Tokens(ids=[], start=1, end=3), Tokens(ids=[], start=0, end=1)],
-    )
-    second = TokenBatch.of(
-        [Tokens(ids=[5, 6], start=1, end=2), Tokens(ids=[], start=0, end=0, refused=Reason.NO_ROOM)],
-        [Tokens(ids=[], start=0, end=2), Tokens(ids=[], start=0, end=0)],
-    ).take(np.array([1, 0, 0]))
-    both = TokenBatch.joined(first, second)
-    assert len(both) == 5
-    assert both.lengths.tolist() == [3, 1, 0, 2, 2]
-    assert both.ids(np.arange(5)).flat.tolist() == [1, 2, 3, 4, 5, 6, 5, 6]
-    assert both.ids(np.array([3, 0])).flat.tolist() == [5, 6, 1, 2, 3]
-    assert both.start.tolist() == [[0, 1], [0, 0], [0, 0], [1, 0], [1, 0]]
-    assert both.end.tolist() == [[2, 3], [1, 1], [0, 0], [2, 2], [2, 2]]
-    assert both.truncated.tolist() == [True, False, False, False, False]
-    assert both.reasons == [None, None, Reason.NO_ROOM, None, None]
-    assert first.lengths.tolist() == [3, 1], "the first is as it was"
-
-
-def test_joined_prompts_are_those_of_both(tokenizer_of):
-    """Of halves that are shared, too."""
-    tokenizer = tokenizer_of("wordpiece")
-    pair = prompt_set(PromptStyle.CONCAT_SC, span=Span.CONDITION).pair
-    apart, alone = tokenizer.pairs([pair], PAIRS), TokenBatch.of(tokenizer([pair.render(*p) for p in PAIRS[:7]]))
-    rows = np.arange(len(PAIRS))
-    for first, second in ((apart, alone), (alone, apart), (apart, apart)):
-        both = TokenBatch.joined(first, second)
-        batches_equal(both.take(rows[: len(first)]), first)
-        batches_equal(both.take(len(first) + rows[: len(second)]), second)
-
-
 # ------------------------------------------------------------------------------------------------------- prepared pairs
 
 

@@ -14,7 +14,7 @@ from raycase.pooling import Pooling
 from raycase.prompts import parse_views
 from raycase.schema import RequestError
 from raycase.systems import baselines, case, csr, lora
-from raycase.systems.protocols import Encoder, SystemConfig
+from raycase.systems.protocols import SystemConfig
 from raycase.tuned import read_folder
 
 Choice = TypeVar("Choice", bound=StrEnum)
@@ -63,14 +63,21 @@ def resolve(
     fixed = config.fixed
     for flag, value in asked.items():
         if value is not None and value != fixed[flag]:
+            if fixed[flag] is None:
+                raise RequestError(f"--{flag}: {model} has none to choose, found {value}; leave the flag out")
             raise RequestError(f"--{flag}: {model} was trained with {fixed[flag]}, found {value}; leave the flag out")
     return config
+
+
+def embeds(config: Any) -> bool:
+    """Whether a system gives vectors; else it only scores pairs."""
+    return bool(getattr(config, "EMBEDS", True))
 
 
 def resolve_encoder(model: str = "minilm", **choices: Any) -> SystemConfig:
     """`resolve` for what needs vectors. Raises RequestError for a model that only scores pairs."""
     config = resolve(model, **choices)
-    if not getattr(config, "EMBEDS", True):
+    if not embeds(config):
         raise RequestError(
             f"--model: wanted a model that gives vectors, found {model}, which scores pairs; see jobs/evaluate.py"
         )
@@ -86,8 +93,9 @@ def _choice(choices: type[Choice], value: str, flag: str) -> Choice:
 
 def load(
     model: str = "minilm", *, device: Any = None, dtype: Any = None, batch_tokens: int | None = None, **choices: Any
-) -> Encoder:
-    """Load what `resolve` finds: an `Encoder` whose `embed(sentences, conditions)` gives (N, dim) float32.
+) -> Any:
+    """Load what `resolve` finds: an `Encoder` whose `embed(sentences, conditions)` gives (N, dim) float32; or of a
+    cross-encoder a `PairScorer`.
 
     device and dtype are torch's (default: a GPU if there is one, bf16 where the processor has it); `choices` are
     those of `resolve`. Raises RequestError.

@@ -29,7 +29,6 @@ from raycase.pairs import (
     encoded,
     kept_pairs,
     prepare,
-    prompt_sets,
     tokens_apart,
 )
 from raycase.pooling import Compose, Pooling, compose
@@ -38,7 +37,7 @@ from raycase.schema import Reason, RequestError
 from raycase.tokens import Prepared, TokenBatch, Tokens
 from raycase.tuned import (
     Embedder,
-    PromptEncoder,
+    Prompted,
     Tuned,
     begin,
     load_extra,
@@ -51,32 +50,10 @@ from raycase.tuned import (
 
 
 @dataclass(frozen=True, kw_only=True)
-class BiEncoderConfig(Tuned):
+class BiEncoderConfig(Prompted):
     """f("c: s"): sentence and condition as one text."""
 
     SYSTEM: ClassVar[str] = "bi-encoder"
-
-    @property
-    def fixed(self) -> dict[str, Any]:
-        """What no flag may contradict."""
-        return {"prompt": self.encoder.prompt, "pooling": self.encoder.pooling[0], "subtract": False}
-
-    def prepare(self, sentences: Sequence[str], conditions: Sequence[str] | None) -> Prepared:
-        """Tokenise each distinct pair. Loads no weights."""
-        [prompts] = prompt_sets(self.encoder)
-        pairs = [prompts.plain if conditions is None else prompts.pair]
-        return prepare(self.encoder, sentences, conditions, pairs=pairs)
-
-    def count_tokens(self, sentences: Sequence[str], conditions: Sequence[str] | None) -> np.ndarray:
-        """Tokens of each pair: (N,) int64; 0 for a pair that is refused."""
-        [prompts] = prompt_sets(self.encoder)
-        return count_tokens(
-            self.encoder, sentences, conditions, [prompts.plain if conditions is None else prompts.pair]
-        )
-
-    def load(self, **options: Any) -> PromptEncoder:
-        """Load the weights; `options` are those of `raycase.encoders.load_encoder`."""
-        return PromptEncoder(self, load_encoder(self.encoder, **options))
 
 
 # ----------------------------------------------------------------------------------------- sentence and condition apart
@@ -123,9 +100,7 @@ class TriEncoder(Embedder):
         sentence_N, condition_N = (
             torch.from_numpy(places[prepared.rows]) for places in (prepared.sentence, prepared.condition)
         )
-        # as one batch, so that DistributedDataParallel sees each weight once
-        both = self.encoder.pooled(TokenBatch.joined(prepared.alone[0], prepared.bases[0]))
-        sentences_SD, conditions_CD = both.split([len(prepared.alone[0]), len(prepared.bases[0])])
+        sentences_SD, conditions_CD = (self.encoder.pooled(kind[0]) for kind in (prepared.alone, prepared.bases))
         return compose(sentences_SD[sentence_N], conditions_CD[condition_N], self.config.compose)
 
     def encode(self, prepared: Prepared) -> Encoded:
@@ -270,5 +245,5 @@ def tri_encoder(model: str, *, compose: Compose = Compose.HADAMARD, pooling: Poo
 
 def cross_encoder(model: str) -> CrossEncoderConfig:
     """Before training. Raises RequestError."""
-    spec = begin(model, prompt="concat-cs", pooling=Pooling.CLS)
-    return CrossEncoderConfig(model=model, encoder=replace(spec, subtract=False))
+    spec = begin(model, prompt="concat-cs")
+    return CrossEncoderConfig(model=model, encoder=replace(spec, pooling=(Pooling.CLS,), subtract=False))

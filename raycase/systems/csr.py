@@ -216,7 +216,8 @@ class Csr(Embedder):
         self.heavy = None
         width, device = encoder.dim, encoder.model.device
         if config.router is Router.HEAVY:
-            self.heavy = nn.ModuleList(nn.Linear(width, width, bias=False) for _ in range(2)).to(device)
+            self.heavy = nn.ModuleList(nn.Linear(width, width, bias=False) for _ in range(2))
+            self.heavy.to(device, encoder.model.dtype)
         scores_T = torch.randn(config.encoder.max_tokens, generator=torch.Generator().manual_seed(0))
         self.random_T = nn.Buffer(scores_T.to(device), persistent=False)
         self._memory = Memory(2 * width)

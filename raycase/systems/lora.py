@@ -6,23 +6,18 @@ a stronger encoder than a frozen one; it takes hours where CASE's projector take
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, ClassVar
 
-import numpy as np
 import torch
 from torch import nn
 
 from raycase.encoders import import_peft, load_config, load_encoder
 from raycase.engine import TextEncoder
-from raycase.pairs import count_tokens, prepare, prompt_sets
 from raycase.pooling import Pooling
 from raycase.schema import RequestError
-from raycase.table import HERE
-from raycase.tokens import Prepared
-from raycase.tuned import PairCosine, PromptEncoder, Tuned, begin, save_folder, training_options, with_dropout
+from raycase.tuned import PairCosine, Prompted, PromptEncoder, begin, save_folder, training_options, with_dropout
 
 BERT_TARGETS = r".*\.attention\.(self\.(query|key|value)|output\.dense)"  # not the feed-forward's output.dense
 DECODER_TARGETS = r".*\.(q_proj|k_proj|v_proj|o_proj)"
@@ -31,7 +26,7 @@ TARGETS |= dict.fromkeys(("llama", "mistral", "qwen2", "qwen3"), DECODER_TARGETS
 
 
 @dataclass(frozen=True, kw_only=True)
-class LoraConfig(Tuned):
+class LoraConfig(Prompted):
     """An encoder whose prompts' vectors are fine-tuned by adapters."""
 
     SYSTEM: ClassVar[str] = "lora"
@@ -41,30 +36,12 @@ class LoraConfig(Tuned):
     adapter_dropout: float = 0.05
     merged: bool = True  # how it is saved: added to the encoder's weights, or beside them
 
-    @property
-    def fixed(self) -> dict[str, Any]:
-        """What no flag may contradict."""
-        return {"prompt": self.encoder.prompt, "pooling": self.encoder.pooling[0], "subtract": False}
-
-    def prepare(self, sentences: Sequence[str], conditions: Sequence[str] | None) -> Prepared:
-        """Tokenise each distinct pair. Loads no weights."""
-        [prompts] = prompt_sets(self.encoder)
-        pairs = [prompts.plain if conditions is None else prompts.pair]
-        return prepare(self.encoder, sentences, conditions, pairs=pairs)
-
-    def count_tokens(self, sentences: Sequence[str], conditions: Sequence[str] | None) -> np.ndarray:
-        """Tokens of each pair: (N,) int64; 0 for a pair that is refused."""
-        [prompts] = prompt_sets(self.encoder)
-        pair = prompts.plain if conditions is None else prompts.pair
-        return count_tokens(self.encoder, sentences, conditions, [pair])
-
-    def load(self, **options: Any) -> PromptEncoder:
-        """Load the weights, adapters merged; `options` are those of `raycase.encoders.load_encoder`."""
-        return PromptEncoder(self, load_encoder(self.encoder, **options))
-
     def trainable(self, dropout: float | None = None, compute: torch.dtype = torch.float32) -> nn.Module:
-        """What training takes: the encoder frozen, in the number format it computes in, and adapters beside it."""
-        return PairCosine(with_dropout(_adapted(self, compute), dropout))
+        """What training takes: the encoder frozen, in the number format it computes in, and adapters beside it.
+
+        `dropout` is the encoder's; the adapters have their own.
+        """
+        return PairCosine(_adapted(self, dropout, compute))
 
 
 def lora(
@@ -79,7 +56,7 @@ def lora(
 ) -> LoraConfig:
     """Before training. Raises RequestError."""
     import_peft()
-    spec = begin(model, prompt=prompt, pooling=pooling)
+    spec = begin(model, prompt=prompt, pooling=pooling, latent=not merged)
     kind = load_config(spec.source).model_type
     if kind not in TARGETS:
         raise RequestError(f"--model: wanted an encoder like {', '.join(TARGETS)}, found {kind}")
@@ -113,15 +90,15 @@ class AdaptedEncoder(PromptEncoder):
             save_folder(self.config, folder, adapters.merge_and_unload())
         else:
             assert adapters.get_base_model() is model
-            adapters.save_pretrained(str(folder / "adapter"))
-            save_folder(self.config, folder, adapter=f"{HERE}adapter")
+            save_folder(self.config, folder, adapters=adapters)
 
 
-def _adapted(config: LoraConfig, compute: torch.dtype) -> AdaptedEncoder:
+def _adapted(config: LoraConfig, dropout: float | None, compute: torch.dtype) -> AdaptedEncoder:
     peft = import_peft()
     held: list[Any] = []
 
     def adapt(model: Any) -> None:
+        with_dropout(model, dropout)
         settings = peft.LoraConfig(
             r=config.rank,
             lora_alpha=config.alpha,
@@ -132,4 +109,6 @@ def _adapted(config: LoraConfig, compute: torch.dtype) -> AdaptedEncoder:
         held.append(peft.get_peft_model(model, settings))  # changes the model in its place
 
     encoder = load_encoder(config.encoder, adapt=adapt, **training_options() | {"dtype": compute})
+    if encoder.latent is not None:
+        encoder.latent.requires_grad_(False)
     return AdaptedEncoder(config, encoder, held[0])
