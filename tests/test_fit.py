@@ -236,7 +236,7 @@ def test_a_step_goes_by_its_learning_rate():
 
 @pytest.mark.parametrize("stopped", [1, 2, 4])
 def test_a_fit_that_goes_on_keeps_to_the_schedule(rates, stopped):
-    options = {"epochs": 5, "warmup": 0.3, "average": 0.9, "accumulate": 2}
+    options = {"epochs": 5, "warmup": 0.33, "average": 0.9, "accumulate": 2}
     undisturbed = list(fitting(**options))
     planned = rates.copy()
     assert len(planned) == 5 * 2
