@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import math
+import resource
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, nullcontext
@@ -140,7 +141,8 @@ def fit(
         if not math.isfinite(total):
             raise WorkError(f"epoch {epoch}: wanted a finite loss, found {total}; lower the learning rate")
         scores = _evaluate(chosen, evaluate)
-        history.append({"epoch": epoch, "loss": total / rows, **scores, "seconds": time.perf_counter() - began})
+        measured = {"seconds": time.perf_counter() - began, "mib": peak_mib(next(inner.parameters()).device)}
+        history.append({"epoch": epoch, "loss": total / rows, **scores, **measured})
         if best_epoch_of(history, config.select) == epoch:
             best_epoch, best = epoch, _copy(chosen)
         yield FitState(
@@ -187,6 +189,13 @@ def best_epoch_of(history: Sequence[dict[str, float]], select: str = "spearman")
     """The first epoch with the best figure, counted from 1; one that does not exist (NaN) is below all others."""
     scores = [-math.inf if math.isnan(line[select]) else line[select] for line in history]
     return 1 + scores.index(max(scores))
+
+
+def peak_mib(device: torch.device) -> int:
+    """The most memory that this process has taken so far: of the GPU, or of the machine."""
+    if device.type == "cuda":
+        return int(torch.cuda.max_memory_allocated(device) >> 20)
+    return int(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss >> 10)  # KiB on Linux
 
 
 def _seed(*parts: int) -> int:

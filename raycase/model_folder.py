@@ -56,7 +56,9 @@ def write_folder(folder: Path, metrics: dict[str, Any], card: str, save: Callabl
 def tuned_card(name: str, label: str, metrics: dict[str, Any]) -> str:
     """The model card of a fine-tuned encoder; every figure in it stands in `metrics.json`."""
     figures = "\n".join(f"| {key} | {value:.2f} |" for key, value in metrics["validation"].items())
-    history = "\n".join(f"| {int(h['epoch'])} | {h['loss']:.4f} | {h['seconds']:.0f} |" for h in metrics["history"])
+    history = "\n".join(
+        f"| {int(h['epoch'])} | {h['loss']:.4f} | {h['seconds']:.0f} | {h['mib']:,} |" for h in metrics["history"]
+    )
     settings = metrics["recipe"] | {key: metrics[key] for key in ("compute", "seed", "workers")}
     return f"""# {name}
 
@@ -74,8 +76,8 @@ model = raycase.load("{name}")  # the path of this folder
 
 The epoch was chosen on these: epoch {metrics["best_epoch"]} of {metrics["epochs"]}.
 
-| epoch | loss | seconds |
-|---|---|---|
+| epoch | loss | seconds | peak MiB |
+|---|---|---|---|
 {history}
 
 | data | file | rows | sha256 |

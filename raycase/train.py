@@ -129,7 +129,10 @@ def _error_of(trainer: TorchTrainer) -> Exception | None:
 def show(line: dict[str, float]) -> None:
     """Print an epoch's line."""
     scores = "".join(f"{said} {line[name]:6.2f}  " for name, said in SHOWN.items() if name in line)
-    print(f"epoch {line['epoch']:>3}  loss {line['loss']:.4f}  {scores}{line['seconds']:.2f} s", flush=True)
+    print(
+        f"epoch {line['epoch']:>3}  loss {line['loss']:.4f}  {scores}{line['seconds']:.2f} s  {line['mib']:,} MiB",
+        flush=True,
+    )
 
 
 def _fit_worker(config: dict[str, Any]) -> None:

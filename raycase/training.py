@@ -208,7 +208,7 @@ def said_of(state: FitState) -> dict[str, Any]:
     """The figures of the best epoch, and those of each."""
     best = state.history[state.best_epoch - 1]
     return {
-        "validation": {name: value for name, value in best.items() if name not in ("epoch", "loss", "seconds")},
+        "validation": {name: value for name, value in best.items() if name not in ("epoch", "loss", "seconds", "mib")},
         "best_epoch": state.best_epoch,
         "epochs": len(state.history),
         "history": state.history,

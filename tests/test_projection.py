@@ -168,7 +168,7 @@ def test_pairs_without_a_rating_are_not_trained_on():
         for train in (data, without, replace(data, ratings=np.abs(data.ratings)))
     )
     assert same(fitted, wanted)
-    assert fitted.line == wanted.line | {"seconds": fitted.line["seconds"]}
+    assert fitted.line == wanted.line | {name: fitted.line[name] for name in ("seconds", "mib")}
     assert not same(fitted, rated)
 
 

@@ -1,0 +1,93 @@
+"""Every system on C-STS: trained with each seed by `jobs/train.py`, the figures of one table.
+
+    RAY_worker_niceness=0 .venv/bin/python benchmarks/systems.py --output runs/systems --seeds 3 csr tri-encoder
+
+Rows that are there are not trained again, and a run that was stopped goes on from its last epoch, so the table can be
+made in several sittings. Figures are of the epoch that did best on the validation rows.
+"""
+
+import argparse
+import json
+import statistics
+import subprocess
+import sys
+from pathlib import Path
+
+from turns import DATA, ROOT, finish
+
+ROWS = {
+    "bi-encoder": ["bi-encoder"],
+    "tri-encoder": ["tri-encoder"],
+    "tri-encoder concat": ["tri-encoder", "--compose", "concat"],
+    "cross-encoder": ["cross-encoder"],
+    "lora": ["lora", "--prompt", "concat-cs:all"],
+    "csr": ["csr"],
+    "csr hidden router": ["csr", "--router", "hidden"],
+    "csr heavy router": ["csr", "--router", "heavy"],
+    "csr random weight": ["csr", "--router", "random"],
+    "csr only weight": ["csr", "--weight", "w"],
+    "csr 2 layers": ["csr", "--routed", "2"],
+    "csr 3 layers": ["csr", "--routed", "3"],
+    "csr pearson": ["csr", "--loss", "pearson"],
+    "csr hadamard": ["csr", "--compose", "hadamard"],
+    "csr bi": ["csr", "--form", "bi"],
+    "bi-encoder pearson": ["bi-encoder", "--loss", "pearson"],
+    "tri-encoder pearson": ["tri-encoder", "--loss", "pearson"],
+}
+
+
+def train(row, seed, output, flags):
+    """The metrics of a row with a seed; trains where they are not there."""
+    folder = output / f"{row.replace(' ', '-')}-{seed}"
+    csts = DATA / "csts"
+    command = [sys.executable, str(ROOT / "jobs" / "train.py"), *ROWS[row], *flags]
+    command += ["--train", csts / "train.csv", "--validation", csts / "validation.csv"]
+    command += ["--output", folder, "--seed", seed]
+    done = subprocess.run(list(map(str, command)), stdout=sys.stderr)
+    if done.returncode:
+        raise SystemExit(done.returncode)
+    return json.loads((folder / "metrics.json").read_text(encoding="utf-8"))
+
+
+def line(found):
+    """One row of the table."""
+    scores = [m["validation"]["spearman"] for m in found]
+    rated = [m["validation"]["spearman_rated"] for m in found]
+    epochs = [h for m in found for h in m["history"]]
+    return {
+        "spearman": round(statistics.mean(scores), 2),
+        "std": round(statistics.stdev(scores), 2) if len(scores) > 1 else None,
+        "without -1": round(statistics.mean(rated), 2),
+        "seeds": len(scores),
+        "epochs": max(m["epochs"] for m in found),
+        "parameters": found[0]["parameters"],
+        "seconds an epoch": round(statistics.median(h["seconds"] for h in epochs)),
+        "mib": max(h["mib"] for h in epochs),
+    }
+
+
+def main(rows, seeds, output, flags):
+    table = {}
+    for seed in range(seeds):  # every row once before any twice
+        for row in rows:
+            table.setdefault(row, []).append(train(row, seed, output, flags))
+            print(row, line(table[row]), file=sys.stderr, flush=True)
+    lines = {row: line(found) for row, found in table.items()}
+    header = list(next(iter(lines.values())))
+    print(f"| | {' | '.join(header)} |\n|{'---|' * (len(header) + 1)}")
+    for row, found in lines.items():
+        print(f"| {row} | {' | '.join(str(value) for value in found.values())} |")
+    finish({"ratios": {}, "rows": lines, "flags": flags})
+
+
+if __name__ == "__main__":
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("rows", nargs="*", metavar="ROW", help=f"default: all of {', '.join(ROWS)}")
+    parser.add_argument("--seeds", type=int, default=1)
+    parser.add_argument("--output", type=Path, required=True)
+    parser.add_argument("--flags", nargs=argparse.REMAINDER, default=[], help="last: more flags of jobs/train.py")
+    arguments = parser.parse_args()
+    wrong = [row for row in arguments.rows if row not in ROWS]
+    if wrong:
+        parser.error(f"wanted {', '.join(ROWS)}, found {wrong[0]}")
+    main(arguments.rows or list(ROWS), arguments.seeds, arguments.output.absolute(), arguments.flags)
