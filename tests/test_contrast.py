@@ -9,7 +9,9 @@ import torch
 import torch.nn.functional as F
 
 import raycase
+from raycase import kgc
 from raycase.contrast import Contrast, GraphTexts, batch_loss, evaluation, fit_graph
+from raycase.evaluation import EvaluateJob
 from raycase.finetune import TuneRecipe
 from raycase.finetuning import BiEncoderJob, CsrJob, LoraJob, TriEncoderJob, fine_tune
 from raycase.fit import restore
@@ -122,18 +124,21 @@ def job_of(kind, folder, tiny_model, tmp_path, **options):
 
 
 def test_the_job_saves_a_model_whose_report_has_its_figures(folder, tiny_model, tmp_path, cluster):
-    from raycase.evaluate import evaluate
-    from raycase.evaluation import EvaluateJob
-
     job = job_of(CsrJob, folder, tiny_model, tmp_path, epochs=2, batch_size=12)
     metrics = fine_tune(job)
     assert metrics == json.loads(json.dumps(fine_tune(job))), "the same command does nothing"
     assert raycase.load(job.output, dtype=torch.float32).embed(["dog"], "red dress").shape == (1, 32)
-    report = evaluate(
-        EvaluateJob(
-            model=(job.output,), data=str(folder), output=str(tmp_path / "report"), task="kgc", compute="float32"
-        )
+    asked = EvaluateJob(
+        model=(job.output,), data=str(folder), output=str(tmp_path / "report"), task="kgc", compute="float32"
     )
+
+    def embedded(texts, config, **_):  # the main job does the same on Ray
+        pairs = [(t, None) if isinstance(t, str) else t for t in texts]
+        sentences, conditions = zip(*pairs, strict=True)
+        plain = conditions[0] is None
+        return config.load(dtype=torch.float32).embed(sentences, None if plain else conditions)
+
+    report = kgc.evaluate(asked, embed_pairs=embedded, embed_plain=embedded)
     [system] = report["systems"]
     for name in ("mrr", "hits@1", "hits@3", "hits@10"):
         assert system["figures"]["both ways"][name]["value"] == pytest.approx(metrics["validation"][name], abs=1e-3)
