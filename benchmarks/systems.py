@@ -22,6 +22,7 @@ ROWS = {
     "cross-encoder": ["cross-encoder"],
     "lora": ["lora", "--prompt", "concat-cs:all"],
     "csr": ["csr"],
+    "csr words": ["csr", "--asks", "words"],
     "csr hidden router": ["csr", "--router", "hidden"],
     "csr heavy router": ["csr", "--router", "heavy"],
     "csr random weight": ["csr", "--router", "random"],

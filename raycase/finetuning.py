@@ -28,7 +28,7 @@ from raycase.rated import RatedPairs
 from raycase.schema import RequestError
 from raycase.storage import fingerprint
 from raycase.systems.baselines import BiEncoderConfig, TriEncoderConfig, bi_encoder, cross_encoder, tri_encoder
-from raycase.systems.csr import CsrConfig, Form, Router, Weight, csr
+from raycase.systems.csr import Asks, CsrConfig, Form, Router, Weight, csr
 from raycase.systems.lora import lora
 from raycase.train import fit_on_ray, make_scaling
 from raycase.training import Source, Workers, check_cache, said_of, said_of_pairs
@@ -110,6 +110,8 @@ class CsrJob(FineTuneJob):
     """tri: sentence and condition apart. bi: as one text."""
     router: Router = Router.QUERY
     """What asks what: query (the paper's), hidden, heavy, random."""
+    asks: Asks = Asks.CLS
+    """Whose state asks for the condition: cls (the paper's), or its words, for encoders that are averaged."""
     routed: int = 1
     """How many of the last layers are routed, T - t. 0: none, a plain tri-encoder."""
     weight: Weight = Weight.ADDED
@@ -119,7 +121,7 @@ class CsrJob(FineTuneJob):
 
     def config(self) -> Tuned:
         """The system before training. Raises RequestError."""
-        choices = {name: getattr(self, name) for name in ("form", "router", "routed", "weight", "compose")}
+        choices = {name: getattr(self, name) for name in ("form", "router", "asks", "routed", "weight", "compose")}
         return csr(self.model, **choices)
 
 

@@ -18,7 +18,7 @@ from raycase.pooling import Compose, Pooling
 from raycase.schema import Reason, RequestError
 from raycase.systems import csr as module_of_csr
 from raycase.systems.baselines import bi_encoder, tri_encoder
-from raycase.systems.csr import Form, Router, Weight, cls_attention, csr, router_weights
+from raycase.systems.csr import Asks, Form, Router, Weight, cls_attention, csr, router_weights
 
 
 @pytest.fixture(scope="module")
@@ -431,3 +431,18 @@ def test_it_embeds_in_bfloat16(bert, router):
     found, wanted = (small.vectors(loaded) for loaded in (half, whole))
     cosine = (found * wanted).sum(1) / np.linalg.norm(found, axis=1) / np.linalg.norm(wanted, axis=1)
     assert cosine.min() > 0.999
+
+
+@pytest.mark.parametrize("conditions", [["dog"], CONDITIONS])
+def test_the_words_of_a_condition_ask_by_the_mean_of_their_queries(bert, conditions):
+    loaded = system(csr(bert, asks=Asks.WORDS))
+    found = loaded._about(loaded.config.prepare(["a"] * len(conditions), conditions).bases[0]).detach().numpy()
+    model = small.stock(bert)
+    for about, condition in zip(found, conditions, strict=True):
+        with torch.no_grad():
+            before = model(input_ids=small.ids(bert, condition), output_hidden_states=True).hidden_states[-2][0]
+            queries = model.encoder.layer[-1].attention.self.query(before)[1:-1]
+        small.close(about, queries.mean(0).numpy())
+    assert small.vectors(loaded).std() > 0 and loaded.config.describe()["asks"] == "words"
+    with pytest.raises(RequestError, match="--form bi"):
+        csr(bert, form=Form.BI, asks=Asks.WORDS)

@@ -64,6 +64,13 @@ class Router(StrEnum):
     RANDOM = "random"  # nothing: fixed random scores of the places, whatever the condition
 
 
+class Asks(StrEnum):
+    """Whose state asks for the condition."""
+
+    CLS = "cls"
+    WORDS = "words"  # ours, for encoders that are averaged, whose [CLS] knows little: the mean over its words
+
+
 class Weight(StrEnum):
     """What the attention's output is multiplied by."""
 
@@ -79,12 +86,14 @@ class CsrConfig(Tuned):
     CHOICES: ClassVar[dict[str, type[StrEnum]]] = {
         "form": Form,
         "router": Router,
+        "asks": Asks,
         "weight": Weight,
         "compose": Compose,
     }
 
     form: Form = Form.TRI
     router: Router = Router.QUERY
+    asks: Asks = Asks.CLS
     routed: int = 1  # T - t: how many of the last layers
     weight: Weight = Weight.ADDED
     compose: Compose | None = None  # with the condition's own vector, as a tri-encoder; the paper has none
@@ -128,6 +137,7 @@ def csr(
     *,
     form: Form = Form.TRI,
     router: Router = Router.QUERY,
+    asks: Asks = Asks.CLS,
     routed: int = 1,
     weight: Weight = Weight.ADDED,
     compose: Compose | None = None,
@@ -142,13 +152,16 @@ def csr(
         raise RequestError(f"--routed: wanted 0 to {layers} layers of {model}, found {routed}")
     if routed == 0 and form is Form.TRI and compose is None:
         raise RequestError("--routed 0: wanted --compose, found none; without either, a condition changes nothing")
-    if form is Form.BI and (router is not Router.QUERY or compose is not None):
-        raise RequestError("--form bi: wanted no --router and no --compose; its router is the attention of [CLS]")
+    if form is Form.BI and (router is not Router.QUERY or asks is not Asks.CLS or compose is not None):
+        raise RequestError(
+            "--form bi: wanted no --router, no --asks and no --compose; its router is the attention of [CLS]"
+        )
     return CsrConfig(
         model=model,
         encoder=replace(spec, separator=": ", subtract=False),
         form=form,
         router=router,
+        asks=asks,
         routed=routed,
         weight=weight,
         compose=compose,
@@ -298,7 +311,7 @@ class Csr(Embedder):
             about: list[Tensor] = []
             for place, layer in enumerate(self.layers):
                 if place == len(self.routed) - 1:
-                    about.append(self._ask(layer, hidden_BTD[:, 0]))
+                    about.append(self._ask(layer, self._asking(hidden_BTD, real_BT)))
                     if self.config.compose is None:
                         break
                 hidden_BTD = layer.plain(hidden_BTD, keep_BT)
@@ -308,15 +321,23 @@ class Csr(Embedder):
         order = np.argsort(np.concatenate([rows for rows, _ in parts]))
         return torch.cat([about for _, about in parts])[torch.from_numpy(order)]
 
-    def _ask(self, layer: RoutedLayer, cls_BD: Tensor) -> Tensor:
-        """What the condition's [CLS] asks, from its state before the last layer: (B, D)."""
+    def _asking(self, hidden_BTD: Tensor, real_BT: Tensor) -> Tensor:
+        """The condition's state before the last layer: (B, T, D), (B, T) -> (B, D)."""
+        if self.config.asks is Asks.CLS:
+            return hidden_BTD[:, 0]
+        words_BT = real_BT & F.pad(real_BT[:, 1:], (0, 1))  # without the last token, and below without the first
+        words_BT[:, 0] = False
+        return pool_mean(hidden_BTD, words_BT).to(hidden_BTD.dtype)
+
+    def _ask(self, layer: RoutedLayer, state_BD: Tensor) -> Tensor:
+        """What a condition's state asks: (B, D). The query of a mean is the mean of the queries."""
         match self.config.router:
             case Router.HIDDEN:
-                return cls_BD
+                return state_BD
             case Router.HEAVY:
                 assert self.heavy is not None
-                return self.heavy[0](cls_BD)
-        return layer.layer.attention.self.query(cls_BD)
+                return self.heavy[0](state_BD)
+        return layer.layer.attention.self.query(state_BD)
 
     def _routed_pairs(
         self, prepared: Prepared, pairs: np.ndarray, about_CD: Tensor, condition: np.ndarray
