@@ -17,7 +17,7 @@ from raycase.fit import Batches, BatchLoss, Evaluation, FitConfig, FitState, fit
 from raycase.losses import LOSSES, Loss, RatingMap, map_ratings
 from raycase.projection import correlations
 from raycase.rated import NOT_APPLICABLE
-from raycase.schema import RequestError
+from raycase.schema import check_ranges
 
 POOL = 16  # batches whose pairs are sorted by length together
 
@@ -88,9 +88,7 @@ class TuneRecipe:
             "patience": (self.patience >= 1, "at least 1"),
             "average": (0 <= self.average < 1, "a decay in [0, 1)"),
         }
-        for name, (fits, wanted) in ranges.items():
-            if not fits:
-                raise RequestError(f"--{name.replace('_', '-')}: wanted {wanted}, found {getattr(self, name)}")
+        check_ranges(self, ranges)
 
 
 TUNE_FIELDS = tuple(f.name for f in fields(TuneRecipe))

@@ -31,7 +31,7 @@ from raycase.systems.baselines import BiEncoderConfig, TriEncoderConfig, bi_enco
 from raycase.systems.csr import Asks, CsrConfig, Form, Router, Weight, csr
 from raycase.systems.lora import lora
 from raycase.train import fit_on_ray, make_scaling
-from raycase.training import Source, Workers, check_cache, said_of, said_of_pairs
+from raycase.training import Source, Workers, check_cache, open_checkpoints, said_of, said_of_pairs
 from raycase.tuned import Tuned
 
 
@@ -195,9 +195,7 @@ def fine_tune(job: FineTuneJob) -> dict[str, Any]:
     start_ray()
     check_cache(job.cache_place)
     scaling = make_scaling(job.workers, job.gpus_per_worker)
-    checkpoints = job.cache_place / "fits" / fingerprint([name, str(job.folder)])[:16]
-    if job.overwrite:
-        checkpoints.remove()
+    checkpoints = open_checkpoints(job, name)
     compute = _compute(job, on_gpu=scaling.use_gpu)
     state = fit_on_ray(
         partial(task.fitting, compute=compute),

@@ -19,7 +19,7 @@ from raycase.losses import LOSSES, Loss, RatingMap, map_ratings
 from raycase.metrics import pair_cosines, pearson, spearman
 from raycase.projector import Activation, Projector, ProjectorConfig
 from raycase.rated import NOT_APPLICABLE
-from raycase.schema import RequestError
+from raycase.schema import check_ranges
 
 OUTPUT_DIM = 512
 
@@ -62,24 +62,20 @@ class Recipe:
 
     def check(self) -> None:
         """Raise RequestError for a value out of its range."""
+        above = "a number above 0"
         ranges = {
-            "dim": self.dim is None or self.dim >= 1,
-            "layers": self.layers in (0, 1, 2),
-            "hidden": self.hidden >= 1,
-            "dropout": 0 <= self.dropout < 1,
-            "learning_rate": 0 < self.learning_rate < float("inf"),
-            "weight_decay": 0 <= self.weight_decay < float("inf"),
-            "batch_size": self.batch_size >= 1,
-            "epochs": self.epochs >= 1,
-            "patience": self.patience >= 1,
-            "average": 0 <= self.average < 1,
+            "dim": (self.dim is None or self.dim >= 1, above),
+            "layers": (self.layers in (0, 1, 2), "0, 1 or 2"),
+            "hidden": (self.hidden >= 1, above),
+            "dropout": (0 <= self.dropout < 1, "a share in [0, 1)"),
+            "learning_rate": (0 < self.learning_rate < float("inf"), above),
+            "weight_decay": (0 <= self.weight_decay < float("inf"), "a number of at least 0"),
+            "batch_size": (self.batch_size >= 1, above),
+            "epochs": (self.epochs >= 1, above),
+            "patience": (self.patience >= 1, above),
+            "average": (0 <= self.average < 1, "a decay in [0, 1)"),
         }
-        wanted = {"layers": "0, 1 or 2", "dropout": "a share in [0, 1)", "average": "a decay in [0, 1)"}
-        for name, fits in ranges.items():
-            if not fits:
-                flag = name.replace("_", "-")
-                least = wanted.get(name, "a number above 0" if name != "weight_decay" else "a number of at least 0")
-                raise RequestError(f"--{flag}: wanted {least}, found {getattr(self, name)}")
+        check_ranges(self, ranges)
 
     def projector(self, input_dim: int) -> ProjectorConfig:
         """The shape of g for vectors of `input_dim`."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 
@@ -103,3 +103,10 @@ def output_schema(id_type: pa.DataType, kept: Sequence[pa.Field], dim: int, dtyp
             pa.field(EMBEDDING, embedding_type(dim, dtype)),
         ]
     )
+
+
+def check_ranges(flags: object, ranges: Mapping[str, tuple[bool, str]]) -> None:
+    """Raise RequestError for the first flag whose value does not fit; `ranges`: whether it does, and what is wanted."""
+    for name, (fits, wanted) in ranges.items():
+        if not fits:
+            raise RequestError(f"--{name.replace('_', '-')}: wanted {wanted}, found {getattr(flags, name)}")

@@ -170,9 +170,7 @@ def train(job: TrainJob) -> dict[str, Any]:
         part: pair_vectors(rated, config, cache=job.cache_place, compute=job.compute) for part, rated in pairs.items()
     }
     embedded = time.time()
-    checkpoints = job.cache_place / "fits" / fingerprint([name, str(job.folder)])[:16]
-    if job.overwrite:
-        checkpoints.remove()
+    checkpoints = open_checkpoints(job, name)
     state = fit_on_ray(
         fit_projector,
         vectors["train"],
@@ -189,6 +187,14 @@ def train(job: TrainJob) -> dict[str, Any]:
     write_model_folder(job.folder, replace(config, projector=shape), best_projector(state, shape), metrics)
     checkpoints.remove()
     return metrics
+
+
+def open_checkpoints(job: Source, name: str) -> Place:
+    """Where the fit of that fingerprint into that folder keeps where it stands; emptied by --overwrite."""
+    checkpoints = job.cache_place / "fits" / fingerprint([name, str(job.folder)])[:16]
+    if job.overwrite:
+        checkpoints.remove()
+    return checkpoints
 
 
 def check_cache(cache: Place) -> None:

@@ -54,7 +54,6 @@ class Tuned:
 
     SYSTEM: ClassVar[str]
     CHOICES: ClassVar[dict[str, type[StrEnum]]] = {}  # fields that JSON leaves as strings
-    HAS_EXTRA: ClassVar[bool] = False
     EMBEDS: ClassVar[bool] = True  # else it only scores pairs
 
     model: str
@@ -70,6 +69,11 @@ class Tuned:
     def dim(self) -> int:
         """Dimension of conditional vectors."""
         return self.plain_dim
+
+    @property
+    def has_extra(self) -> bool:
+        """Whether there are weights besides the encoder's."""
+        return False
 
     @property
     def own(self) -> dict[str, Any]:
@@ -112,7 +116,7 @@ class Tuned:
             **self.own,
             "dim": self.dim,
         }
-        if self.HAS_EXTRA and self.local:
+        if self.has_extra and self.local:
             if not (self.local / EXTRA).is_file():
                 raise RequestError(f"--model: wanted {EXTRA} in {self.folder}, found none; train it again")
             found["extra"] = f"sha256:{sha256_of_file(self.local / EXTRA)}"

@@ -15,7 +15,7 @@ from raycase.evaluation import EvaluateJob
 from raycase.finetune import TuneRecipe
 from raycase.finetuning import BiEncoderJob, CsrJob, LoraJob, TriEncoderJob, fine_tune
 from raycase.fit import restore
-from raycase.graph import Known, read_graph
+from raycase.graph import read_graph
 from raycase.losses import contrastive_loss
 from raycase.pooling import Compose
 from raycase.schema import RequestError
@@ -165,10 +165,3 @@ def test_validation_triples_are_not_trained_on(folder, tiny_model, tmp_path):
     (folder / "validation.tsv").write_text("e0\t_next\te1\n")
     with pytest.raises(RequestError, match="no triple that is trained on, found 2"):
         fine_tune(job_of(CsrJob, folder, tiny_model, tmp_path))
-
-
-def test_known_answers_beside_the_true_one_are_left_out(tiny_model, texts):
-    """Two triples with one query: neither tail is a negative of the other."""
-    train, _ = texts(tri_encoder(str(tiny_model)))
-    rows = train.triples.rows
-    assert Known.of(train.triples).has(train.triples.queries, rows[:, 2]).all()

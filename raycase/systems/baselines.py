@@ -133,7 +133,11 @@ class CrossEncoderConfig(Tuned):
 
     SYSTEM: ClassVar[str] = "cross-encoder"
     EMBEDS: ClassVar[bool] = False
-    HAS_EXTRA: ClassVar[bool] = True
+
+    @property
+    def has_extra(self) -> bool:
+        """The scoring head."""
+        return True
 
     def tokens(self, sentences1: Sequence[str], sentences2: Sequence[str], conditions: Sequence[str]) -> TokenBatch:
         """Tokenise each distinct text, put the triples together; a long one loses the ends of its sentences.

@@ -99,7 +99,7 @@ class CsrConfig(Tuned):
     compose: Compose | None = None  # with the condition's own vector, as a tri-encoder; the paper has none
 
     @property
-    def HAS_EXTRA(self) -> bool:  # type: ignore[override] # noqa: N802
+    def has_extra(self) -> bool:
         """Whether there are weights besides the encoder's."""
         return self.router is Router.HEAVY
 
