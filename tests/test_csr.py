@@ -29,9 +29,9 @@ def bert(tmp_path_factory):
 class Reference:
     """Eq. 1 in the library's model, by hooks; one text at a time, so that nothing is padded."""
 
-    def __init__(self, folder, *, routed=1, router=Router.QUERY, only=False, heavy=None):
+    def __init__(self, folder, *, routed=1, router=Router.QUERY, asks=Asks.CLS, weight=Weight.ADDED, heavy=None):
         self.folder, self.model = folder, small.stock(folder)
-        self.router, self.only, self.heavy = router, only, heavy
+        self.router, self.asks, self.weight, self.heavy = router, asks, weight, heavy
         self.layers = list(self.model.encoder.layer)
         self.routed = self.layers[len(self.layers) - routed :]
 
@@ -50,14 +50,20 @@ class Reference:
                 handle.remove()
 
     def weighted(self, held):
-        """What is done to the attention's output: times 1 + w, or w."""
-        return lambda _, made: made * (held["w"] + (0 if self.only else 1))[None, :, None]
+        """What is done to the attention's output: times 1 + w, w, or w and the number of tokens that share it."""
+
+        def weighted(_, made):
+            among = held["w"].shape[0] - (2 if self.asks is Asks.WORDS else 0)
+            factor = {Weight.ADDED: held["w"] + 1, Weight.ONLY: held["w"], Weight.EVEN: held["w"] * among}
+            return made * factor[self.weight][None, :, None]
+
+        return weighted
 
     def ask(self, condition):
-        """The query of [CLS] in the last layer, or what it is made from."""
+        """The query of [CLS] in the last layer, or what it is made from; or the mean of those of its words."""
         held = []
-        self.hooked(condition, [(self.layers[-1].attention.self.query, lambda x, q: held.append((x[0, 0], q[0, 0])))])
-        [(hidden, query)] = held
+        self.hooked(condition, [(self.layers[-1].attention.self.query, lambda x, q: held.append((x[0], q[0])))])
+        hidden, query = (t[1:-1].mean(0) if self.asks is Asks.WORDS else t[0] for t in held[0])
         if self.router is Router.HEAVY:
             return self.heavy["0.weight"] @ hidden
         return hidden if self.router is Router.HIDDEN else query
@@ -72,7 +78,10 @@ class Reference:
                 heavy = hidden[0] @ self.heavy["1.weight"].T if self.heavy else None
                 keys = {Router.HIDDEN: hidden[0], Router.HEAVY: heavy}.get(self.router, key[0])
                 scores = torch.stack([asked @ k for k in keys]) / math.sqrt(DIM)
-            held["w"] = scores.exp() / scores.exp().sum()
+            shares = scores.exp()
+            if self.asks is Asks.WORDS:
+                shares[[0, -1]] = 0
+            held["w"] = shares / shares.sum()
 
         for layer in self.routed:
             hooks += [
@@ -131,17 +140,18 @@ def test_what_cls_pays_attention_to_by_hand():
     torch.testing.assert_close(found, torch.tensor([[1 / 4, 3 / 4, 0]]))
 
 
+@pytest.mark.parametrize("asks", Asks)
 @pytest.mark.parametrize("weight", Weight)
 @pytest.mark.parametrize("routed", [1, 2, 3])
-def test_eq_1(bert, routed, weight):
-    wanted = Reference(bert, routed=routed, only=weight is Weight.ONLY).vectors()
-    close(small.vectors(system(csr(bert, routed=routed, weight=weight))), wanted, atol=5e-6)
+def test_eq_1(bert, routed, weight, asks):
+    wanted = Reference(bert, routed=routed, weight=weight, asks=asks).vectors()
+    close(small.vectors(system(csr(bert, routed=routed, weight=weight, asks=asks))), wanted, atol=5e-6)
 
 
 @pytest.mark.parametrize("weight", Weight)
 @pytest.mark.parametrize("routed", [1, 2, 3])
 def test_eq_1_in_bi_form(bert, routed, weight):
-    wanted = Reference(bert, routed=routed, only=weight is Weight.ONLY).vectors("bi")
+    wanted = Reference(bert, routed=routed, weight=weight).vectors("bi")
     close(small.vectors(system(csr(bert, form=Form.BI, routed=routed, weight=weight))), wanted, atol=5e-6)
 
 
@@ -160,7 +170,8 @@ def test_other_routers(bert, router, routed):
 
 
 def test_every_choice_gives_other_vectors(bert):
-    choices = [{}, {"routed": 2}, *({"router": r} for r in Router if r is not Router.QUERY), {"weight": Weight.ONLY}]
+    choices: list[dict[str, object]] = [{"routed": 2}, {"asks": Asks.WORDS}]
+    choices += [*({"router": r} for r in Router), *({"weight": w} for w in Weight if w is not Weight.ADDED)]
     choices += [{"form": Form.BI}, {"compose": Compose.HADAMARD}]
     made = [small.vectors(system(csr(bert, **some))) for some in choices]
     assert all(np.abs(a - b).max() > 1e-3 for i, a in enumerate(made) for b in made[:i])

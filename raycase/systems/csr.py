@@ -68,7 +68,7 @@ class Asks(StrEnum):
     """Whose state asks for the condition."""
 
     CLS = "cls"
-    WORDS = "words"  # ours, for encoders that are averaged, whose [CLS] knows little: the mean over its words
+    WORDS = "words"  # ours, for encoders that are averaged, whose [CLS] knows little: words ask, and words are weighted
 
 
 class Weight(StrEnum):
@@ -76,6 +76,7 @@ class Weight(StrEnum):
 
     ADDED = "1+w"
     ONLY = "w"  # table 3
+    EVEN = "Tw"  # ours: the same times the number of tokens that share it, so 1 on average
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -202,10 +203,17 @@ class RoutedLayer(nn.Module):
         return self.rest(hidden_BTD, self.attend(hidden_BTD, keep_BT)[0])
 
 
-def router_weights(ask_PD: Tensor, key_PTD: Tensor, real_PT: Tensor) -> Tensor:
-    """w of eq. 1 over the tokens that are no padding: (P, D), (P, T, D), (P, T) -> (P, T) fp32."""
+def words(real_BT: Tensor) -> Tensor:
+    """Without the first token and the last, which are special: (B, T) -> (B, T)."""
+    inner_BT = real_BT & F.pad(real_BT[:, 1:], (0, 1))
+    inner_BT[:, 0] = False
+    return inner_BT
+
+
+def router_weights(ask_PD: Tensor, key_PTD: Tensor, among_PT: Tensor) -> Tensor:
+    """w of eq. 1 over some of the tokens, none of them padding: (P, D), (P, T, D), (P, T) -> (P, T) fp32."""
     score_PT = (key_PTD @ ask_PD.unsqueeze(-1)).squeeze(-1).float() / math.sqrt(key_PTD.shape[-1])
-    return score_PT.masked_fill(~real_PT, float("-inf")).softmax(-1)
+    return score_PT.masked_fill(~among_PT, float("-inf")).softmax(-1)
 
 
 def cls_attention(query_BTD: Tensor, key_BTD: Tensor, real_BT: Tensor, head_size: int) -> Tensor:
@@ -325,9 +333,7 @@ class Csr(Embedder):
         """The condition's state before the last layer: (B, T, D), (B, T) -> (B, D)."""
         if self.config.asks is Asks.CLS:
             return hidden_BTD[:, 0]
-        words_BT = real_BT & F.pad(real_BT[:, 1:], (0, 1))  # without the last token, and below without the first
-        words_BT[:, 0] = False
-        return pool_mean(hidden_BTD, words_BT).to(hidden_BTD.dtype)
+        return pool_mean(hidden_BTD, words(real_BT)).to(hidden_BTD.dtype)
 
     def _ask(self, layer: RoutedLayer, state_BD: Tensor) -> Tensor:
         """What a condition's state asks: (B, D). The query of a mean is the mean of the queries."""
@@ -380,17 +386,18 @@ class Csr(Embedder):
     ) -> Tensor:
         """What is computed for each pair: (P, dim)."""
         width = hidden_PTD.shape[-1]
+        among_PT = words(real_PT) if self.config.asks is Asks.WORDS else real_PT
         for place, layer in enumerate(self.layers):
             if place:
                 attended_PTD, _, keys_PTD = layer.attend(hidden_PTD, keep_PT)
-            w_PT = self._weights(about_PD[:, :width], hidden_PTD, keys_PTD, real_PT)
-            hidden_PTD = layer.rest(hidden_PTD, self._weighted(attended_PTD, w_PT))
+            w_PT = self._weights(about_PD[:, :width], hidden_PTD, keys_PTD, among_PT)
+            hidden_PTD = layer.rest(hidden_PTD, self._weighted(attended_PTD, w_PT, among_PT))
         vectors_PD = pool_mean(hidden_PTD, real_PT)
         if self.config.compose is None:
             return vectors_PD
         return compose(vectors_PD, about_PD[:, -width:].float(), self.config.compose)
 
-    def _weights(self, ask_PD: Tensor, hidden_PTD: Tensor, keys_PTD: Tensor, real_PT: Tensor) -> Tensor:
+    def _weights(self, ask_PD: Tensor, hidden_PTD: Tensor, keys_PTD: Tensor, among_PT: Tensor) -> Tensor:
         match self.config.router:
             case Router.HIDDEN:
                 keys_PTD = hidden_PTD
@@ -398,13 +405,19 @@ class Csr(Embedder):
                 assert self.heavy is not None
                 keys_PTD = self.heavy[1](hidden_PTD)
             case Router.RANDOM:
-                scores_PT = self.random_T[: real_PT.shape[1]].expand(real_PT.shape)
-                return scores_PT.masked_fill(~real_PT, float("-inf")).softmax(-1)
-        return router_weights(ask_PD, keys_PTD, real_PT)
+                scores_PT = self.random_T[: among_PT.shape[1]].expand(among_PT.shape)
+                return scores_PT.masked_fill(~among_PT, float("-inf")).softmax(-1)
+        return router_weights(ask_PD, keys_PTD, among_PT)
 
-    def _weighted(self, attended_PTD: Tensor, w_PT: Tensor) -> Tensor:
+    def _weighted(self, attended_PTD: Tensor, w_PT: Tensor, among_PT: Tensor) -> Tensor:
         """h of eq. 1."""
-        factor_PT = w_PT if self.config.weight is Weight.ONLY else 1 + w_PT
+        match self.config.weight:
+            case Weight.ADDED:
+                factor_PT = 1 + w_PT
+            case Weight.ONLY:
+                factor_PT = w_PT
+            case Weight.EVEN:
+                factor_PT = w_PT * among_PT.sum(1, keepdim=True)
         return attended_PTD * factor_PT.unsqueeze(-1).to(attended_PTD.dtype)
 
     def _bi(self, prepared: Prepared, pairs: np.ndarray) -> Iterator[tuple[np.ndarray, Tensor]]:
@@ -420,7 +433,7 @@ class Csr(Embedder):
                 attended_BTD, query_BTD, key_BTD = layer.attend(hidden_BTD, keep_BT)
                 head_size = layer.layer.attention.self.attention_head_size
                 w_BT = cls_attention(query_BTD, key_BTD, real_BT, head_size) * sentence_BT
-                hidden_BTD = layer.rest(hidden_BTD, self._weighted(attended_BTD, w_BT))
+                hidden_BTD = layer.rest(hidden_BTD, self._weighted(attended_BTD, w_BT, real_BT))
             yield rows, pool_mean(hidden_BTD, real_BT)
 
     def _plain(self, prepared: Prepared, pairs: np.ndarray) -> Iterator[tuple[np.ndarray, Tensor]]:
