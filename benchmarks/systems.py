@@ -15,6 +15,7 @@ from pathlib import Path
 
 from turns import DATA, ROOT, finish
 
+WORDS = ["csr", "--asks", "words", "--weight", "Tw"]  # what works for an encoder that is averaged
 ROWS = {
     "bi-encoder": ["bi-encoder"],
     "tri-encoder": ["tri-encoder"],
@@ -22,15 +23,15 @@ ROWS = {
     "cross-encoder": ["cross-encoder"],
     "lora": ["lora", "--prompt", "concat-cs:all"],
     "csr": ["csr"],
-    "csr words": ["csr", "--asks", "words"],
-    "csr hidden router": ["csr", "--router", "hidden"],
-    "csr heavy router": ["csr", "--router", "heavy"],
-    "csr random weight": ["csr", "--router", "random"],
-    "csr only weight": ["csr", "--weight", "w"],
-    "csr 2 layers": ["csr", "--routed", "2"],
-    "csr 3 layers": ["csr", "--routed", "3"],
-    "csr pearson": ["csr", "--loss", "pearson"],
-    "csr hadamard": ["csr", "--compose", "hadamard"],
+    "csr words": [*WORDS, "--routed", "3"],
+    "csr words 1 layer": WORDS,
+    "csr words 5 layers": [*WORDS, "--routed", "5"],
+    "csr words hidden router": [*WORDS, "--routed", "3", "--router", "hidden"],
+    "csr words heavy router": [*WORDS, "--routed", "3", "--router", "heavy"],
+    "csr words random weight": [*WORDS, "--routed", "3", "--router", "random"],
+    "csr words added": ["csr", "--asks", "words", "--routed", "3"],
+    "csr words only weight": ["csr", "--asks", "words", "--routed", "3", "--weight", "w"],
+    "csr words hadamard": [*WORDS, "--routed", "3", "--compose", "hadamard"],
     "csr bi": ["csr", "--form", "bi"],
     "bi-encoder pearson": ["bi-encoder", "--loss", "pearson"],
     "tri-encoder pearson": ["tri-encoder", "--loss", "pearson"],
