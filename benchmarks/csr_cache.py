@@ -4,7 +4,8 @@
 
 (bi)       the bi-encoder: each pair through the whole encoder
 (csr)      CSR, one routed layer: sentences and conditions once, the routed layer's second half for each pair
-(uncached) the same, each pair alone: its sentence and its condition through the whole encoder
+(csr3)     CSR, three routed layers, words asking: what does well on C-STS (results/fine_tuning.md)
+(uncached) (csr), each pair alone: its sentence and its condition through the whole encoder
 (tri)      the tri-encoder: sentences and conditions once, then their product
 (case)     CASE, MiniLM's own prompt, minus base, with a projector of 512
 (cross)    the cross-encoder: pairs of sentences under a condition, scored
@@ -23,7 +24,7 @@ import time
 from turns import DATA, Contender, finish, median, serve
 
 CONDITIONS = (1, 2, 8, 32, 128)
-NAMES = ("bi", "csr", "uncached", "tri", "case", "cross")
+NAMES = ("bi", "csr", "csr3", "uncached", "tri", "case", "cross")
 
 
 def texts():
@@ -46,13 +47,11 @@ def system(name):
         shape = ProjectorConfig(input_dim=config.views_dim, output_dim=512)
         return case.Case(config=config, encoder=config.load().encoder, projector=Projector(shape).eval())
     torch.manual_seed(0)
-    made = {
-        "bi": baselines.bi_encoder,
-        "tri": baselines.tri_encoder,
-        "cross": baselines.cross_encoder,
-        "csr": csr.csr,
-        "uncached": csr.csr,
-    }[name]("minilm")
+    if name == "csr3":
+        made = csr.csr("minilm", asks=csr.Asks.WORDS, weight=csr.Weight.EVEN, routed=3)
+    else:
+        begin = {"bi": baselines.bi_encoder, "tri": baselines.tri_encoder, "cross": baselines.cross_encoder}
+        made = begin.get(name, csr.csr)("minilm")
     return made.load().eval()
 
 

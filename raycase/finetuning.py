@@ -102,7 +102,10 @@ class CrossEncoderJob(FineTuneJob):
 
 @dataclass(frozen=True, kw_only=True)
 class CsrJob(FineTuneJob):
-    """CSR: the condition weights the sentence's tokens in the last layers (Lin et al., 2024)."""
+    """CSR: the condition weights the sentence's tokens in the last layers (Lin et al., 2024).
+
+    The defaults are the paper's. For an encoder that is averaged (MiniLM): --asks words --weight Tw --routed 3.
+    """
 
     system: tyro.conf.Positional[Literal["csr"]]
     """What is trained."""
@@ -111,11 +114,12 @@ class CsrJob(FineTuneJob):
     router: Router = Router.QUERY
     """What asks what: query (the paper's), hidden, heavy, random."""
     asks: Asks = Asks.CLS
-    """Whose state asks for the condition: cls (the paper's), or its words, for encoders that are averaged."""
+    """Whose state asks for the condition: cls (the paper's), or its words; only words are weighted then."""
     routed: int = 1
     """How many of the last layers are routed, T - t. 0: none, a plain tri-encoder."""
     weight: Weight = Weight.ADDED
-    """What the attention's output is multiplied by."""
+    """What the attention's output is multiplied by: 1+w (the paper's), w, or Tw: w and the number of tokens that share
+    it."""
     compose: Compose | None = None
     """Compose with the condition's own vector, too. The paper does not."""
 
