@@ -20,6 +20,7 @@ import csv
 import resource
 import sys
 import time
+from functools import partial
 
 from turns import DATA, Contender, finish, median, serve
 
@@ -47,11 +48,14 @@ def system(name):
         shape = ProjectorConfig(input_dim=config.views_dim, output_dim=512)
         return case.Case(config=config, encoder=config.load().encoder, projector=Projector(shape).eval())
     torch.manual_seed(0)
-    if name == "csr3":
-        made = csr.csr("minilm", asks=csr.Asks.WORDS, weight=csr.Weight.EVEN, routed=3)
-    else:
-        begin = {"bi": baselines.bi_encoder, "tri": baselines.tri_encoder, "cross": baselines.cross_encoder}
-        made = begin.get(name, csr.csr)("minilm")
+    made = {
+        "bi": baselines.bi_encoder,
+        "tri": baselines.tri_encoder,
+        "cross": baselines.cross_encoder,
+        "csr": csr.csr,
+        "csr3": partial(csr.csr, asks=csr.Asks.WORDS, weight=csr.Weight.EVEN, routed=3),
+        "uncached": csr.csr,
+    }[name]("minilm")
     return made.load().eval()
 
 

@@ -76,7 +76,7 @@ class Weight(StrEnum):
 
     ADDED = "1+w"
     ONLY = "w"  # table 3
-    EVEN = "Tw"  # ours: the same times the number of tokens that share it, so 1 on average
+    EVEN = "Tw"  # ours: the same times the number of tokens that share it, so in tri form 1 on average
 
 
 @dataclass(frozen=True, kw_only=True)
