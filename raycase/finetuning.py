@@ -118,8 +118,7 @@ class CsrJob(FineTuneJob):
     routed: int = 1
     """How many of the last layers are routed, T - t. 0: none, a plain tri-encoder."""
     weight: Weight = Weight.ADDED
-    """What the attention's output is multiplied by: 1+w (the paper's), w, or Tw: w and the number of tokens that share
-    it."""
+    """What the attention's output is multiplied by: 1+w (the paper's), w, or Tw, w times the tokens that share it."""
     compose: Compose | None = None
     """Compose with the condition's own vector, too. The paper does not."""
 

@@ -50,7 +50,7 @@ class Reference:
                 handle.remove()
 
     def weighted(self, held):
-        """What is done to the attention's output: times 1 + w, w, or w and the number of tokens that share it."""
+        """What is done to the attention's output: times 1 + w, w, or w times the number of tokens that share it."""
 
         def weighted(_, made):
             among = held["w"].shape[0] - (2 if self.asks is Asks.WORDS else 0)
