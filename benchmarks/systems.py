@@ -2,15 +2,18 @@
 
     RAY_worker_niceness=0 .venv/bin/python benchmarks/systems.py --output runs/systems --seeds 3 csr tri-encoder
 
-Rows that are there are not trained again, and a run that was stopped goes on from its last epoch, so the table can be
-made in several sittings. Figures are of the epoch that did best on the validation rows.
+Systems that are there are not trained again, and a run that was stopped goes on from its last epoch, so the table can
+be made in several sittings. Figures are of the epoch that did best on the validation rows. --pairs trains on the first
+so many rated pairs only.
 """
 
 import argparse
+import csv
 import json
 import statistics
 import subprocess
 import sys
+from itertools import islice
 from pathlib import Path
 
 from turns import DATA, ROOT, finish
@@ -38,12 +41,23 @@ ROWS = {
 }
 
 
-def train(row, seed, output, flags):
+def training_data(pairs, output):
+    """C-STS's training file, or one of its first rows."""
+    whole = DATA / "csts" / "train.csv"
+    if pairs is None:
+        return whole
+    part = output / f"train-{pairs}.csv"
+    output.mkdir(parents=True, exist_ok=True)
+    with whole.open(encoding="utf-8", newline="") as rows, part.open("w", encoding="utf-8", newline="") as kept:
+        csv.writer(kept).writerows(islice(csv.reader(rows), 1 + pairs))
+    return part
+
+
+def train(row, seed, output, data, flags):
     """The metrics of a row with a seed; trains where they are not there."""
     folder = output / f"{row.replace(' ', '-')}-{seed}"
-    csts = DATA / "csts"
     command = [sys.executable, str(ROOT / "jobs" / "train.py"), *ROWS[row], *flags]
-    command += ["--train", csts / "train.csv", "--validation", csts / "validation.csv"]
+    command += ["--train", data, "--validation", DATA / "csts" / "validation.csv"]
     command += ["--output", folder, "--seed", seed]
     done = subprocess.run(list(map(str, command)), stdout=sys.stderr)
     if done.returncode:
@@ -68,28 +82,30 @@ def line(found):
     }
 
 
-def main(rows, seeds, output, flags):
+def main(rows, seeds, output, pairs, flags):
     table = {}
+    data = training_data(pairs, output)
     for seed in range(seeds):  # every row once before any twice
         for row in rows:
-            table.setdefault(row, []).append(train(row, seed, output, flags))
+            table.setdefault(row, []).append(train(row, seed, output, data, flags))
             print(row, line(table[row]), file=sys.stderr, flush=True)
     lines = {row: line(found) for row, found in table.items()}
     header = list(next(iter(lines.values())))
     print(f"| | {' | '.join(header)} |\n|{'---|' * (len(header) + 1)}")
     for row, found in lines.items():
         print(f"| {row} | {' | '.join(str(value) for value in found.values())} |")
-    finish({"ratios": {}, "rows": lines, "flags": flags})
+    finish({"ratios": {}, "rows": lines, "pairs": pairs, "flags": flags})
 
 
 if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("rows", nargs="*", metavar="ROW", help=f"default: all of {', '.join(ROWS)}")
     parser.add_argument("--seeds", type=int, default=1)
+    parser.add_argument("--pairs", type=int, help="rated pairs that are trained on; default: all")
     parser.add_argument("--output", type=Path, required=True)
     parser.add_argument("--flags", nargs=argparse.REMAINDER, default=[], help="last: more flags of jobs/train.py")
     arguments = parser.parse_args()
     wrong = [row for row in arguments.rows if row not in ROWS]
     if wrong:
         parser.error(f"wanted {', '.join(ROWS)}, found {wrong[0]}")
-    main(arguments.rows or list(ROWS), arguments.seeds, arguments.output.absolute(), arguments.flags)
+    main(arguments.rows or list(ROWS), arguments.seeds, arguments.output.absolute(), arguments.pairs, arguments.flags)
