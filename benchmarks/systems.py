@@ -3,8 +3,8 @@
     RAY_worker_niceness=0 .venv/bin/python benchmarks/systems.py --output runs/systems --seeds 3 csr tri-encoder
 
 Systems that are there are not trained again, and a run that was stopped goes on from its last epoch, so the table can
-be made in several sittings. Figures are of the epoch that did best on the validation rows. --pairs trains on the first
-so many rated pairs only.
+be made in several sittings. Figures are of the epoch that did best on the validation rows. --pairs trains on part of
+the data: so many pairs of sentences, drawn once for all seeds, each under both of its conditions.
 """
 
 import argparse
@@ -13,10 +13,13 @@ import json
 import statistics
 import subprocess
 import sys
-from itertools import islice
+from itertools import compress
 from pathlib import Path
 
+import numpy as np
 from turns import DATA, ROOT, finish
+
+from raycase.rated import read_rated
 
 WORDS = ["csr", "--asks", "words", "--weight", "Tw"]  # what works for an encoder that is averaged
 ROWS = {
@@ -42,14 +45,16 @@ ROWS = {
 
 
 def training_data(pairs, output):
-    """C-STS's training file, or one of its first rows."""
+    """C-STS's training file, or one of some of its rows."""
     whole = DATA / "csts" / "train.csv"
     if pairs is None:
         return whole
+    groups = read_rated(str(whole), "--train").groups
+    chosen = np.random.default_rng(7).permutation(np.unique(groups))[:pairs]
     part = output / f"train-{pairs}.csv"
     output.mkdir(parents=True, exist_ok=True)
     with whole.open(encoding="utf-8", newline="") as rows, part.open("w", encoding="utf-8", newline="") as kept:
-        csv.writer(kept).writerows(islice(csv.reader(rows), 1 + pairs))
+        csv.writer(kept).writerows(compress(csv.reader(rows), [True, *np.isin(groups, chosen)]))
     return part
 
 
@@ -101,7 +106,7 @@ if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("rows", nargs="*", metavar="ROW", help=f"default: all of {', '.join(ROWS)}")
     parser.add_argument("--seeds", type=int, default=1)
-    parser.add_argument("--pairs", type=int, help="rated pairs that are trained on; default: all")
+    parser.add_argument("--pairs", type=int, help="pairs of sentences that are trained on; default: all")
     parser.add_argument("--output", type=Path, required=True)
     parser.add_argument("--flags", nargs=argparse.REMAINDER, default=[], help="last: more flags of jobs/train.py")
     arguments = parser.parse_args()
