@@ -25,9 +25,12 @@ import statistics
 import sys
 import tempfile
 import time
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from functools import partial
+from itertools import product
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
@@ -50,6 +53,7 @@ WORDS = ["a", "man", "woman", "dog", "in", "the", "red", "dress", "plays", "with
 CONDITIONS = ["color of the clothes", "number of people", "type of activity", "the place", "age of the people",
               "the animal", "time of day", "what is held in the hands"]  # fmt: skip
 QWEN3 = {"num_key_value_heads": 8, "head_dim": 128, "max_position_embeddings": 32768, "rope_theta": 1e6}
+PEERS = ("transformers", "sentence-transformers")
 NO_TOKENS = {"pad_token_id": 0, "bos_token_id": None, "eos_token_id": None}
 
 
@@ -212,6 +216,91 @@ def sentence_transformer(model, tokenizer, config, device):
     return SentenceTransformer(modules=[inner, MeanPooling(config.hidden_size, pooling_mode="mean")], device=device)
 
 
+@dataclass(frozen=True)
+class Contenders:
+    """An encoder by raycase, and the peers with the same weights."""
+
+    name: str
+    engine: TextEncoder
+    prompts: Any
+    plain: torch.nn.Module
+    library: Any  # None where it is not installed
+    rate: float  # of this device's matrix products in its shapes, FLOP/s
+
+    @property
+    def both_ways(self):
+        return not self.engine.spec.causal
+
+
+def load(name, shape, tokenizer, device, tiny):
+    kind, config, causal, style, pooling = shape
+    spec = EncoderSpec(source="", prompt=style, pooling=(pooling,), causal=causal, max_tokens=2000)
+    engine = TextEncoder(
+        spec=spec,
+        model=make(kind, config, device, NAME),
+        tokenize=PromptTokenizer(tokenizer=tokenizer, max_tokens=512 if name == "E5-large" else 2000),
+        unpadded=True,
+        batch_tokens=512 if tiny else 32768,
+    )
+    if pooling is Pooling.LATENT:
+        sizes = {"latents": 8, "heads": 2, "head_dim": 16} if tiny else {}
+        engine.latent = LatentAttention(dim=config.hidden_size, **sizes).to(device, torch.bfloat16).eval()
+    engine.try_flex()
+    plain = make(kind, config, device, "sdpa")
+    plain.load_state_dict(engine.model.state_dict())
+    return Contenders(
+        name=name,
+        engine=engine,
+        prompts=prompt_set(style, template=spec.template, span=Span.CONDITION).pair,
+        plain=plain,
+        library=sentence_transformer(plain, tokenizer, config, device),
+        rate=engine.matrix_product_rate(),
+    )
+
+
+def compare(contenders, corpus, found, conditions, device, tiny):
+    """Tokens a second of each, over texts under so many conditions."""
+    engine, rate, both_ways = contenders.engine, contenders.rate, contenders.both_ways
+    # so many prompts as take the peers about a second at half the rate of the matrix product
+    words = 40 if corpus == "captions" else 1000
+    most = max(2 * conditions, int((2e8 if tiny else 0.5 * rate) / (2 * engine.weights) / words))
+    chosen = found[: max(1, min(most, 20_000) // conditions)]
+    pairs = [(text, c) for text in chosen for c in CONDITIONS[:conditions]]
+    batch = engine.tokenize.pairs([contenders.prompts], pairs)
+    work = engine.encode(batch)[1]
+    cosine = least_cosine(engine, contenders.plain, batch, both_ways and hasattr(contenders.plain, "layers"))
+    if cosine < 0.999:
+        raise SystemExit(f"{contenders.name}: wanted the plain model's vectors, found cosine {cosine:.5f}")
+    seconds = timed(partial(engine.encode, batch), device)
+    line = {
+        "encoder": contenders.name,
+        "texts": corpus,
+        "conditions": conditions,
+        "prompts": len(pairs),
+        "cosine": round(cosine, 5),
+        "tokens": work.tokens,
+        "sharing": round(work.tokens / work.processed, 2),
+        "mfu": round(work.flops / seconds / rate, 4),
+        "padding": round(1 - work.processed / work.computed, 4),
+        "raycase": round(work.tokens / seconds),
+    }
+    seconds = timed(partial(by_transformers, contenders.plain, batch, engine.batch_tokens, both_ways), device)
+    line["transformers"] = round(work.tokens / seconds)
+    if contenders.library is not None:
+        whole = [contenders.prompts.render(*pair).text for pair in pairs]
+        size = 32 if corpus == "documents" else 256
+        seconds = timed(partial(contenders.library.encode, whole, batch_size=size), device, turns=1)
+        line["sentence-transformers"] = round(work.tokens / seconds)
+    return line
+
+
+def show(line):
+    own = f"{line['raycase']:,} ({line['mfu']:.0%})"
+    peers = (f"{line[peer]:,}" if peer in line else "-" for peer in PEERS)
+    head = f"{line['encoder']:<22}{line['texts']:<11}{line['conditions']:>5}{line['sharing']:>9.2f}  {own:>24}"
+    print(head + "".join(f"{peer:>24}" for peer in peers), flush=True)
+
+
 def main(device, tiny, output, limit):
     began = time.perf_counter()
     register()
@@ -221,65 +310,18 @@ def main(device, tiny, output, limit):
     name = torch.cuda.get_device_name() if device == "cuda" else platform.processor() or "CPU"
     print(f"{name}; torch {torch.__version__}, transformers {transformers.__version__}")
     print(f"{'encoder':<22}{'texts':<11}{'cond.':>5}{'sharing':>9}  " + "".join(
-        f"{n:>24}" for n in ("raycase tok/s (MFU)", "transformers", "sentence-transformers")))  # fmt: skip
+        f"{n:>24}" for n in ("raycase tok/s (MFU)", *PEERS)))  # fmt: skip
     lines, skipped, rates = [], [], {}
-    for encoder, (kind, config, causal, style, pooling) in shapes(tiny).items():
-        spec = EncoderSpec(source="", prompt=style, pooling=(pooling,), causal=causal, max_tokens=2000)
-        prompts = prompt_set(style, template=spec.template, span=Span.CONDITION).pair
-        tokenize = PromptTokenizer(tokenizer=tokenizer, max_tokens=512 if encoder == "E5-large" else 2000)
-        budget = 512 if tiny else 32768
-        engine = TextEncoder(
-            spec=spec, model=make(kind, config, device, NAME), tokenize=tokenize, unpadded=True, batch_tokens=budget
-        )
-        if pooling is Pooling.LATENT:
-            sizes = {"latents": 8, "heads": 2, "head_dim": 16} if tiny else {}
-            engine.latent = LatentAttention(dim=config.hidden_size, **sizes).to(device, torch.bfloat16).eval()
-        engine.try_flex()
-        rate = rates[encoder] = engine.matrix_product_rate()
-        plain = make(kind, config, device, "sdpa")
-        plain.load_state_dict(engine.model.state_dict())
-        library = sentence_transformer(plain, tokenizer, config, device)
-        for corpus, found in corpora.items():
-            for count in (1, 2, 8):
-                if time.perf_counter() - began > limit:
-                    skipped.append(f"{encoder}, {corpus}, {count}")
-                    continue
-                # so many prompts as take the peers about a second at half the rate of the matrix product
-                words = 40 if corpus == "captions" else 1000
-                most = max(2 * count, int((2e8 if tiny else 0.5 * rate) / (2 * engine.weights) / words))
-                chosen = found[: max(1, min(most, 20_000) // count)]
-                pairs = [(text, c) for text in chosen for c in CONDITIONS[:count]]
-                batch = tokenize.pairs([prompts], pairs)
-                work = engine.encode(batch)[1]
-                cosine = least_cosine(engine, plain, batch, not causal and hasattr(plain, "layers"))
-                if cosine < 0.999:
-                    raise SystemExit(f"{encoder}: wanted the plain model's vectors, found cosine {cosine:.5f}")
-                line = {
-                    "encoder": encoder,
-                    "texts": corpus,
-                    "conditions": count,
-                    "prompts": len(pairs),
-                    "cosine": round(cosine, 5),
-                }
-                line |= {"tokens": work.tokens, "sharing": round(work.tokens / work.processed, 2)}
-                seconds = timed(partial(engine.encode, batch), device)
-                line["mfu"] = round(work.flops / seconds / rate, 4)
-                line["padding"] = round(1 - work.processed / work.computed, 4)
-                line["raycase"] = round(work.tokens / seconds)
-                seconds = timed(partial(by_transformers, plain, batch, budget, not causal), device)
-                line["transformers"] = round(work.tokens / seconds)
-                if library is not None:
-                    whole = [prompts.render(*pair).text for pair in pairs]
-                    size = 32 if corpus == "documents" else 256
-                    embed = partial(library.encode, whole, batch_size=size, show_progress_bar=False)
-                    seconds = timed(embed, device, turns=1)
-                    line["sentence-transformers"] = round(work.tokens / seconds)
-                lines.append(line)
-                own = f"{line['raycase']:,} ({line['mfu']:.0%})"
-                peers = (f"{line[p]:,}" if p in line else "-" for p in ("transformers", "sentence-transformers"))
-                print(f"{encoder:<22}{corpus:<11}{count:>5}{line['sharing']:>9.2f}  {own:>24}" + "".join(
-                    f"{p:>24}" for p in peers), flush=True)  # fmt: skip
-        del engine, plain, library
+    for encoder, shape in shapes(tiny).items():
+        contenders = load(encoder, shape, tokenizer, device, tiny)
+        rates[encoder] = contenders.rate
+        for (corpus, found), conditions in product(corpora.items(), (1, 2, 8)):
+            if time.perf_counter() - began > limit:
+                skipped.append(f"{encoder}, {corpus}, {conditions}")
+                continue
+            lines.append(compare(contenders, corpus, found, conditions, device, tiny))
+            show(lines[-1])
+        del contenders
         gc.collect()
         if device == "cuda":
             torch.cuda.empty_cache()
@@ -288,7 +330,7 @@ def main(device, tiny, output, limit):
     ratios = {
         f"{line['encoder']}, {line['texts']}, {line['conditions']} over {peer}": round(line["raycase"] / line[peer], 2)
         for line in lines
-        for peer in ("transformers", "sentence-transformers")
+        for peer in PEERS
         if peer in line
     }
     result = {"ratios": ratios, "lines": lines, "skipped": skipped, "device": name}
