@@ -18,6 +18,7 @@ from urllib.parse import parse_qs, unquote, urlsplit
 from raycase.provenance import commit, machine
 
 GROUP_ROWS = 1000  # of a row group, and of a unit
+MARKS = {"ETag": '"1"', "Last_Modified": "Sat, 21 Nov 2026 00:00:00 GMT"}  # of every object
 SECONDS, MEMORY_MIB = 60, 2048  # what planning and resuming may take
 
 
@@ -32,95 +33,105 @@ def parquet(groups):
     return sink.getvalue()
 
 
-def serve(files, groups):
-    """The server: prints its port, then answers for ever. What is put is kept in memory."""
-    data = parquet(groups)
-    kept = {}
-    counts = {"requests": 0, "bytes": 0}
+class Bucket:
+    """What the server has: files of `groups` row groups, half of their units done, and what is put. Kept in memory."""
 
-    def names(prefix):
-        """Keys and sizes under a prefix, in order; the units' names are those of `print8` in job.json."""
+    def __init__(self, files, groups):
+        self.files, self.groups = files, groups
+        self.file = parquet(groups)
+        self.kept = {}
+        self.counts = {"requests": 0, "bytes": 0}
+
+    def get(self, key):
+        """The bytes of an object, or None."""
+        return self.kept.get(key) or (self.file if key.startswith("in/part-") else None)
+
+    def names(self, prefix):
+        """How many keys there are under a prefix, and the i-th of them with its size; the units' names are those of
+        `print8` in job.json."""
         if prefix == "in/":
-            return files, lambda i: (f"in/part-{i:05d}.parquet", len(data))
-        if prefix == "out/embeddings/" and "out/job.json" in kept:
-            print8 = json.loads(kept["out/job.json"])["fingerprint"][:8]
-            done = files * groups // 2
+            return self.files, lambda i: (f"in/part-{i:05d}.parquet", len(self.file))
+        if prefix == "out/embeddings/" and "out/job.json" in self.kept:
+            print8 = json.loads(self.kept["out/job.json"])["fingerprint"][:8]
 
             def unit(i):  # every second one is done
-                file, group = divmod(2 * i, groups)
+                file, group = divmod(2 * i, self.groups)
                 return f"{prefix}{print8}-{file:05d}-{group * GROUP_ROWS:012d}-{GROUP_ROWS}-0.parquet", 1
 
-            return done, unit
-        found = sorted(k for k in kept if k.startswith(prefix))
-        return len(found), lambda i: (found[i], len(kept[found[i]]))
+            return self.files * self.groups // 2, unit
+        found = sorted(k for k in self.kept if k.startswith(prefix))
+        return len(found), lambda i: (found[i], len(self.kept[found[i]]))
 
-    class Handler(BaseHTTPRequestHandler):
-        protocol_version = "HTTP/1.1"
+    def listing(self, query):
+        """A page of ListObjectsV2, as XML."""
+        count, entry = self.names(query.get("prefix", [""])[0])
+        start = int(query.get("continuation-token", ["0"])[0])
+        end = min(count, start + int(query.get("max-keys", ["1000"])[0]))
+        item = "<Contents><Key>{}</Key><LastModified>2026-11-21T00:00:00.000Z</LastModified>"
+        item += "<ETag>&quot;1&quot;</ETag><Size>{}</Size></Contents>"
+        more = f"<IsTruncated>true</IsTruncated><NextContinuationToken>{end}</NextContinuationToken>"
+        return (
+            "<?xml version='1.0'?><ListBucketResult><Name>corpus</Name>"
+            + (more if end < count else "<IsTruncated>false</IsTruncated>")
+            + "".join(item.format(*entry(i)) for i in range(start, end))
+            + "</ListBucketResult>"
+        ).encode()
 
-        def answer(self, status, body=b"", **headers):
-            counts["requests"] += 1
-            counts["bytes"] += len(body)
-            self.send_response_only(status)
-            for name, value in ({"Content-Length": str(len(body))} | headers).items():
-                self.send_header(name.replace("_", "-"), value)
-            self.end_headers()
-            if self.command != "HEAD":
-                self.wfile.write(body)
 
-        def do_GET(self):
-            path, query = unquote(urlsplit(self.path).path).strip("/"), parse_qs(urlsplit(self.path).query)
-            if path == "counts":
-                return self.answer(200, json.dumps(counts).encode())
-            key = path.removeprefix("corpus").strip("/")
-            if "list-type" in query:
-                return self.listing(query)
-            body = kept.get(key) or (data if key.startswith("in/part-") else None)
-            if body is None:
-                return self.answer(404, b"<Error><Code>NoSuchKey</Code></Error>")
-            if wanted := self.headers.get("Range"):
-                first, last = wanted.removeprefix("bytes=").split("-")
-                body = body[int(first) : int(last) + 1]
-            return self.answer(206 if wanted else 200, body, ETag='"1"', Last_Modified="Sat, 21 Nov 2026 00:00:00 GMT")
+class Handler(BaseHTTPRequestHandler):
+    """S3 over the server's `bucket`, as far as a job asks for it."""
 
-        def do_HEAD(self):
-            key = unquote(urlsplit(self.path).path).strip("/").removeprefix("corpus").strip("/")
-            body = kept.get(key) or (data if key.startswith("in/part-") else None)
-            if body is None:
-                return self.answer(404)
-            return self.answer(200, body, ETag='"1"', Last_Modified="Sat, 21 Nov 2026 00:00:00 GMT")
+    protocol_version = "HTTP/1.1"
 
-        def do_PUT(self):
-            key = unquote(urlsplit(self.path).path).strip("/").removeprefix("corpus").strip("/")
-            kept[key] = self.rfile.read(int(self.headers["Content-Length"]))
-            self.answer(200, ETag='"1"')
+    @property
+    def key(self):
+        return unquote(urlsplit(self.path).path).strip("/").removeprefix("corpus").strip("/")
 
-        def do_DELETE(self):
-            kept.pop(unquote(urlsplit(self.path).path).strip("/").removeprefix("corpus").strip("/"), None)
-            self.answer(204)
+    def answer(self, status, body=b"", **headers):
+        counts = self.server.bucket.counts
+        counts["requests"] += 1
+        counts["bytes"] += len(body)
+        self.send_response_only(status)
+        for name, value in ({"Content-Length": str(len(body))} | headers).items():
+            self.send_header(name.replace("_", "-"), value)
+        self.end_headers()
+        if self.command != "HEAD":
+            self.wfile.write(body)
 
-        def listing(self, query):
-            prefix = query.get("prefix", [""])[0]
-            count, entry = names(prefix)
-            start = int(query.get("continuation-token", ["0"])[0])
-            end = min(count, start + int(query.get("max-keys", ["1000"])[0]))
-            item = "<Contents><Key>{}</Key><LastModified>2026-11-21T00:00:00.000Z</LastModified>"
-            item += "<ETag>&quot;1&quot;</ETag><Size>{}</Size></Contents>"
-            more = f"<IsTruncated>true</IsTruncated><NextContinuationToken>{end}</NextContinuationToken>"
-            self.answer(
-                200,
-                (
-                    "<?xml version='1.0'?><ListBucketResult><Name>corpus</Name>"
-                    + (more if end < count else "<IsTruncated>false</IsTruncated>")
-                    + "".join(item.format(*entry(i)) for i in range(start, end))
-                    + "</ListBucketResult>"
-                ).encode(),
-                Content_Type="application/xml",
-            )
+    def do_GET(self):
+        bucket, query = self.server.bucket, parse_qs(urlsplit(self.path).query)
+        if self.key == "counts":
+            return self.answer(200, json.dumps(bucket.counts).encode())
+        if "list-type" in query:
+            return self.answer(200, bucket.listing(query), Content_Type="application/xml")
+        body = bucket.get(self.key)
+        if body is None:
+            return self.answer(404, b"<Error><Code>NoSuchKey</Code></Error>")
+        if wanted := self.headers.get("Range"):
+            first, last = wanted.removeprefix("bytes=").split("-")
+            body = body[int(first) : int(last) + 1]
+        return self.answer(206 if wanted else 200, body, **MARKS)
 
-        def log_message(self, *_):
-            pass
+    def do_HEAD(self):
+        body = self.server.bucket.get(self.key)
+        return self.answer(404) if body is None else self.answer(200, body, **MARKS)
 
+    def do_PUT(self):
+        self.server.bucket.kept[self.key] = self.rfile.read(int(self.headers["Content-Length"]))
+        self.answer(200, ETag=MARKS["ETag"])
+
+    def do_DELETE(self):
+        self.server.bucket.kept.pop(self.key, None)
+        self.answer(204)
+
+    def log_message(self, *_):
+        pass
+
+
+def serve(files, groups):
+    """Prints the server's port, then answers for ever."""
     server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+    server.bucket = Bucket(files, groups)
     print(server.server_port, flush=True)
     server.serve_forever()
 
