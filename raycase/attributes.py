@@ -20,12 +20,9 @@ from raycase.ablation import encoder_names
 from raycase.evaluation import EvaluateJob, check_request, find_models
 from raycase.inputs import find_input
 from raycase.projection import project
-from raycase.provenance import provenance
-from raycase.ranked import compared, render
+from raycase.ranked import report
 from raycase.rated import read_columns, texts
-from raycase.report import write_report
 from raycase.schema import RequestError
-from raycase.storage import place
 from raycase.topk import top_k, unit
 from raycase.vectors import case_vectors, plain_vectors
 
@@ -191,24 +188,22 @@ def evaluate(
                 vectors = project(model.projector, vectors)
             found = nearest(vectors[place_N], captions)
             values[model.name][condition] = 100 * shared(found, captions, condition)[0][:, None]
-    metrics = {
-        "task": job.task,
-        "title": f"Captions: how often the first {NEIGHBOURS} neighbours share what the condition asks for, %",
-        "about": (
+    return report(
+        job,
+        folder,
+        began,
+        title=f"Captions: how often the first {NEIGHBOURS} neighbours share what the condition asks for, %",
+        about=(
             "A measure of ours: attributes are read off captions by lists of words (`raycase/attributes.py`). Queries "
             "are the first caption of each image that names exactly one value; captions of the same image are left "
             "out. Chance is the share among all captions."
         ),
-        "data": {"captions": len(captions.texts), "images": len(captions.queries)},
-        "measures": [MEASURE],
-        "groups": [{"name": c, "queries": len(v), "chance": 100 * float(v.mean())} for c, v in chance.items()],
-        "systems": compared(systems, values, [MEASURE], resamples=job.resamples, seed=job.seed),
-        "settings": {"resamples": job.resamples, "seed": job.seed, "compute": job.compute},
-        "provenance": provenance(),
-        "seconds": round(time.time() - began, 1),
-    }
-    write_report(place(str(folder)), metrics, render, {})
-    return metrics
+        data={"captions": len(captions.texts), "images": len(captions.queries)},
+        measures=[MEASURE],
+        groups=[{"name": c, "queries": len(v), "chance": 100 * float(v.mean())} for c, v in chance.items()],
+        systems=systems,
+        values=values,
+    )
 
 
 def read_captions(folder: str, most: int = CAPTIONS) -> Captions:

@@ -21,12 +21,9 @@ from raycase.evaluation import EvaluateJob, Model, before_g, check_request, find
 from raycase.inputs import find_input
 from raycase.metrics import average_precision, full_recall_precision, ndcg_at, recall_at
 from raycase.projection import project
-from raycase.provenance import provenance
-from raycase.ranked import compared, render
+from raycase.ranked import report
 from raycase.rated import read_columns, texts
-from raycase.report import write_report
 from raycase.schema import RequestError
-from raycase.storage import place
 from raycase.topk import unit
 from raycase.vectors import case_vectors, plain_vectors
 
@@ -121,28 +118,26 @@ def evaluate(
     facet_Q = np.array([facet for _, facet in cube.pools])
     chosen = {ALL: np.ones(len(facet_Q), bool)} | {f: facet_Q == f for f in FACETS if f in facet_Q}
     by_group = {name: {g: 100 * found[rows_Q] for g, rows_Q in chosen.items()} for name, found in values.items()}
-    metrics = {
-        "task": job.task,
-        "title": "CSFCube: papers like another one in background, method or result, x 100",
-        "about": (
+    return report(
+        job,
+        folder,
+        began,
+        title="CSFCube: papers like another one in background, method or result, x 100",
+        about=(
             f"{len(facet_Q)} queries (a paper and a facet); each ranks its own pool of candidates, which experts "
             "graded. Means over queries, with 95 % intervals of the bootstrap over queries."
         ),
-        "data": {
+        data={
             "queries": len(facet_Q),
             "judgements": sum(len(pool) for pool, _ in cube.pools.values()),
             "papers": len(cube.papers),
             "qrels": job.qrels or "qrels_dev.csv",
         },
-        "measures": list(MEASURES),
-        "groups": [{"name": name, "queries": int(rows_Q.sum())} for name, rows_Q in chosen.items()],
-        "systems": compared(systems, by_group, MEASURES, resamples=job.resamples, seed=job.seed),
-        "settings": {"resamples": job.resamples, "seed": job.seed, "compute": job.compute},
-        "provenance": provenance(),
-        "seconds": round(time.time() - began, 1),
-    }
-    write_report(place(str(folder)), metrics, render, {})
-    return metrics
+        measures=MEASURES,
+        groups=[{"name": name, "queries": int(rows_Q.sum())} for name, rows_Q in chosen.items()],
+        systems=systems,
+        values=by_group,
+    )
 
 
 # ---------------------------------------------------------------------------------------------------------- systems

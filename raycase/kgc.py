@@ -14,11 +14,8 @@ import numpy as np
 from raycase.evaluation import EvaluateJob, check_request, find_models
 from raycase.graph import MEASURES, Known, filtered_ranks, measures_of, read_graph
 from raycase.projection import project
-from raycase.provenance import provenance
-from raycase.ranked import compared, render
-from raycase.report import write_report
+from raycase.ranked import report
 from raycase.schema import RequestError
-from raycase.storage import place
 from raycase.vectors import case_vectors, plain_vectors
 
 
@@ -61,21 +58,19 @@ def evaluate(
         found = measures_of(ranks_Q)
         systems.append({"name": model.name, "what": f"{model.config.label}: {model.config.formula} against f(tail)"})
         values[model.name] = {name: found[chosen] for name, chosen in groups.items()}
-    metrics = {
-        "task": job.task,
-        "title": "Knowledge graph completion: the true entity among all, x 100",
-        "about": (
+    return report(
+        job,
+        folder,
+        began,
+        title="Knowledge graph completion: the true entity among all, x 100",
+        about=(
             f"{len(asked) // 2:,} triples, each asked for its tail and for its head, against {len(graph.entities):,} "
             "entities; other answers known from train or validation are left out. Means over queries, with 95 % "
             "intervals of the bootstrap over queries."
         ),
-        "data": {"entities": len(graph.entities), "train": len(train) // 2, "validation": len(asked) // 2},
-        "measures": list(MEASURES),
-        "groups": [{"name": name, "queries": int(chosen.sum())} for name, chosen in groups.items()],
-        "systems": compared(systems, values, MEASURES, resamples=job.resamples, seed=job.seed),
-        "settings": {"resamples": job.resamples, "seed": job.seed, "compute": job.compute},
-        "provenance": provenance(),
-        "seconds": round(time.time() - began, 1),
-    }
-    write_report(place(str(folder)), metrics, render, {})
-    return metrics
+        data={"entities": len(graph.entities), "train": len(train) // 2, "validation": len(asked) // 2},
+        measures=MEASURES,
+        groups=[{"name": name, "queries": int(chosen.sum())} for name, chosen in groups.items()],
+        systems=systems,
+        values=values,
+    )

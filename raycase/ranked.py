@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from raycase.evaluation import EvaluateJob
 from raycase.metrics import bootstrap_interval, mean_of, paired_bootstrap
-from raycase.report import difference, interval, made, table
+from raycase.provenance import provenance
+from raycase.report import difference, interval, made, table, write_report
+from raycase.storage import place
 
 
 def figure(values_Q: np.ndarray, *, resamples: int, seed: int) -> dict[str, float]:
@@ -48,6 +53,36 @@ def compared(
             }
         found.append(line)
     return found
+
+
+def report(
+    job: EvaluateJob,
+    folder: Path,
+    began: float,
+    *,
+    title: str,
+    about: str,
+    data: dict[str, Any],
+    measures: Sequence[str],
+    groups: Sequence[dict[str, Any]],
+    systems: Sequence[dict[str, str]],
+    values: dict[str, dict[str, np.ndarray]],
+) -> dict[str, Any]:
+    """Compare systems and write their report; gives what `metrics.json` holds. `values`: as `compared` takes them."""
+    metrics = {
+        "task": job.task,
+        "title": title,
+        "about": about,
+        "data": data,
+        "measures": list(measures),
+        "groups": list(groups),
+        "systems": compared(systems, values, measures, resamples=job.resamples, seed=job.seed),
+        "settings": {"resamples": job.resamples, "seed": job.seed, "compute": job.compute},
+        "provenance": provenance(),
+        "seconds": round(time.time() - began, 1),
+    }
+    write_report(place(str(folder)), metrics, render, {})
+    return metrics
 
 
 def render(metrics: dict[str, Any]) -> str:
