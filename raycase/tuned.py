@@ -24,6 +24,7 @@ from raycase.encoders import (
     find_encoder,
     load_config,
     load_encoder,
+    load_tokenizer,
     save_encoder,
     weights_identity,
     whole_model,
@@ -177,10 +178,11 @@ class Prompted(Tuned):
 
 
 def begin(
-    model: str, *, prompt: str | None = None, pooling: Pooling | None = None, latent: bool = False
+    model: str, *, prompt: str | None = None, pooling: Pooling | None = None, latent: bool = False, cls: bool = False
 ) -> EncoderSpec:
-    """The encoder that training begins with. Raises RequestError for what cannot be trained, or not be saved: latent
-    attention, which is no part of the library's model, unless it stays where it is (`latent`)."""
+    """The encoder that training begins with; `cls`: [CLS] will be read. Raises RequestError for what cannot be trained,
+    or not be saved: latent attention, which is no part of the library's model, unless it stays where it is (`latent`).
+    """
     if (Path(model) / SAVED).is_file():
         inside = Path(model) / "encoder"
         raise RequestError(
@@ -196,6 +198,8 @@ def begin(
         raise RequestError(
             f"--model: wanted an encoder without latent attention to fine-tune, found {model}; see lora --no-merged"
         )
+    if cls and (spec.causal or not load_tokenizer(spec).around[0]):
+        raise RequestError(f"--model: wanted an encoder whose first token, [CLS], sees the whole text, found {model}")
     return spec
 
 

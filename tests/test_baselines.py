@@ -7,6 +7,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import small
+import tiny
 import torch
 from safetensors.torch import load_file
 from small import CONDITIONS, EVERY, SENTENCES, close, system
@@ -19,6 +20,7 @@ from raycase.systems.baselines import bi_encoder, cross_encoder, tri_encoder
 from raycase.systems.csr import Form, Router, Weight, csr
 from raycase.systems.lora import lora
 from raycase.systems.protocols import Encoder, PairScorer
+from raycase.table import ENCODERS
 
 CONCAT = {"prompt": "concat-cs", "pooling": Pooling.MEAN}
 EMBED = {
@@ -269,6 +271,14 @@ def test_a_score_is_a_linear_layer_of_the_first_state(trained, bert):
                     cls_D = model(input_ids=torch.tensor([tokens])).last_hidden_state[0, 0]
                 wanted.append((head["weight"][0] @ cls_D + head["bias"][0]).item())
     close(found, wanted, atol=1e-5)
+
+
+@pytest.mark.parametrize("kind", ["qwen3-embedding-0.6b", "gte-qwen2-7b"])
+def test_a_cross_encoder_needs_a_first_token_that_sees_all(tmp_path, monkeypatch, kind):
+    tiny.save_encoder(tmp_path, kind)
+    monkeypatch.setitem(ENCODERS, kind, replace(ENCODERS[kind], source=str(tmp_path)))
+    with pytest.raises(RequestError, match=rf"--model: wanted an encoder whose first token, \[CLS\].* found {kind}"):
+        cross_encoder(kind)
 
 
 def test_a_cross_encoder_ranks_and_gives_no_vectors(bert):

@@ -373,12 +373,13 @@ def test_what_was_scored_before_a_step_is_not_remembered_after_it(bert, name):
 @pytest.mark.parametrize("name", MAKE)
 def test_matrix_products_are_in_bfloat16_and_weights_in_32_bits(bert, name):
     config = MAKE[name](bert)
-    made = []
+    made, scored = [], []
 
     def noted(module):
         for part in module.modules():
-            if isinstance(part, nn.Linear) and part.out_features > 1:
-                part.register_forward_hook(lambda m, _, out: made.append((m.training, out.dtype, m.weight.dtype)))
+            if isinstance(part, nn.Linear):
+                to = made if part.out_features > 1 else scored
+                part.register_forward_hook(lambda m, _, out, to=to: to.append((m.training, out.dtype, m.weight.dtype)))
         return module
 
     recipe = replace(RECIPE, epochs=1, dropout=0.0)
@@ -389,6 +390,8 @@ def test_matrix_products_are_in_bfloat16_and_weights_in_32_bits(bert, name):
     for training in (True, False):
         formats = {(out, weight) for mode, out, weight in made if mode is training}
         assert formats == {(torch.float32, torch.float32), (torch.bfloat16, torch.float32)}
+    assert {out for _, out, _ in scored} <= {torch.float32}
+    assert bool(scored) == (not config.EMBEDS)
     exact, rounded = states.values()
     assert {t.dtype for t in rounded.weights.values()} == {torch.float32}
     assert rounded.line["loss"] == pytest.approx(exact.line["loss"], rel=0.2)

@@ -211,13 +211,16 @@ class CrossEncoder(nn.Module):
 
     def forward(self, batch: TokenBatch) -> Tensor:
         """Scores with a gradient: (N,)."""
-        return self.head(self.dropout(self.encoder.pooled(batch)))[:, 0].float()
+        return self._scored(self.dropout(self.encoder.pooled(batch)))
 
     @torch.inference_mode()
     def scores(self, batch: TokenBatch) -> np.ndarray:
         """The same without: (N,) float32."""
-        cls_ND = torch.from_numpy(self.encoder.encode(batch)[0]).to(self.head.weight)
-        return self.head(cls_ND)[:, 0].float().cpu().numpy()
+        return self._scored(torch.from_numpy(self.encoder.encode(batch)[0]).to(self.head.weight)).cpu().numpy()
+
+    def _scored(self, cls_ND: Tensor) -> Tensor:
+        with torch.autocast(cls_ND.device.type, enabled=False):  # 16 bits would leave many scores equal
+            return self.head(cls_ND)[:, 0]
 
     def score(self, sentences1: Sequence[str], sentences2: Sequence[str], conditions: Sequence[str]) -> np.ndarray:
         """Similarity of each pair under its condition: N, N, N -> (N,) float32.
@@ -249,5 +252,5 @@ def tri_encoder(model: str, *, compose: Compose = Compose.HADAMARD, pooling: Poo
 
 def cross_encoder(model: str) -> CrossEncoderConfig:
     """Before training. Raises RequestError."""
-    spec = begin(model, prompt="concat-cs")
+    spec = begin(model, prompt="concat-cs", cls=True)
     return CrossEncoderConfig(model=model, encoder=replace(spec, pooling=(Pooling.CLS,), subtract=False))
