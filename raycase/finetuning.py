@@ -136,6 +136,8 @@ class LoraJob(FineTuneJob):
     """What is trained."""
     loss: Loss = Loss.PEARSON
     """The paper's is pearson."""
+    learning_rate: float = 1e-3
+    """The largest, of AdamW. Adapters take more than whole weights, for one half of them begins at zero."""
     prompt: str | None = None
     """How sentence and condition become one text. Default: the encoder's."""
     pooling: Pooling | None = None
