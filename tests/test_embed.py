@@ -162,7 +162,12 @@ def test_submitted_as_a_ray_job(job, cluster, tmp_path, tiny_model):
     flags = ["--input", job.input, "--conditions", *CONDITIONS, "--model", str(tiny_model), "--prompt", "concat-sc"]
     flags += ["--pooling", "mean", "--unit-rows", "100"]
     command = [*submit, "python", "jobs/embed.py", *flags, "--output"]
-    done = subprocess.run([*command, job.output], capture_output=True, text=True, timeout=120)
+    until = time.monotonic() + 60
+    while True:
+        done = subprocess.run([*command, job.output], capture_output=True, text=True, timeout=120)
+        if "No available agent" not in done.stderr or time.monotonic() > until:  # a cluster that has just started
+            break
+        time.sleep(1)
     assert done.returncode == 0, done.stdout + done.stderr
     assert verify(job.output)["rows_out"] == 500
 
