@@ -226,6 +226,7 @@ class Contenders:
     plain: torch.nn.Module
     library: Any  # None where it is not installed
     rate: float  # of this device's matrix products in its shapes, FLOP/s
+    budget: int  # tokens in a batch of transformers; the engine's own is halved when memory runs out
 
     @property
     def both_ways(self):
@@ -234,13 +235,14 @@ class Contenders:
 
 def load(name, shape, tokenizer, device, tiny):
     kind, config, causal, style, pooling = shape
+    budget = 512 if tiny else 32768
     spec = EncoderSpec(source="", prompt=style, pooling=(pooling,), causal=causal, max_tokens=2000)
     engine = TextEncoder(
         spec=spec,
         model=make(kind, config, device, NAME),
         tokenize=PromptTokenizer(tokenizer=tokenizer, max_tokens=512 if name == "E5-large" else 2000),
         unpadded=True,
-        batch_tokens=512 if tiny else 32768,
+        batch_tokens=budget,
     )
     if pooling is Pooling.LATENT:
         sizes = {"latents": 8, "heads": 2, "head_dim": 16} if tiny else {}
@@ -255,6 +257,7 @@ def load(name, shape, tokenizer, device, tiny):
         plain=plain,
         library=sentence_transformer(plain, tokenizer, config, device),
         rate=engine.matrix_product_rate(),
+        budget=budget,
     )
 
 
@@ -284,12 +287,13 @@ def compare(contenders, corpus, found, conditions, device, tiny):
         "padding": round(1 - work.processed / work.computed, 4),
         "raycase": round(work.tokens / seconds),
     }
-    seconds = timed(partial(by_transformers, contenders.plain, batch, engine.batch_tokens, both_ways), device)
+    seconds = timed(partial(by_transformers, contenders.plain, batch, contenders.budget, both_ways), device)
     line["transformers"] = round(work.tokens / seconds)
     if contenders.library is not None:
         whole = [contenders.prompts.render(*pair).text for pair in pairs]
         size = 32 if corpus == "documents" else 256
-        seconds = timed(partial(contenders.library.encode, whole, batch_size=size), device, turns=1)
+        embed = partial(contenders.library.encode, whole, batch_size=size, show_progress_bar=False)
+        seconds = timed(embed, device, turns=1)
         line["sentence-transformers"] = round(work.tokens / seconds)
     return line
 

@@ -28,9 +28,9 @@ def free_ports(count: int) -> list[str]:
     return ports
 
 
-def listening(port: int) -> bool:
+def listening(port: str) -> bool:
     """Whether something answers on the port."""
-    with contextlib.suppress(OSError), socket.create_connection(("127.0.0.1", port), timeout=1):
+    with contextlib.suppress(OSError), socket.create_connection(("127.0.0.1", int(port)), timeout=1):
         return True
     return False
 
@@ -66,7 +66,7 @@ def embed() -> int:
         with log.open("wb") as handle:
             head = subprocess.Popen(start, env=environment, stdout=handle, stderr=handle)
         try:
-            while not listening(int(dashboard)):
+            while not all(map(listening, (dashboard, agent))):  # the agent starts what is submitted
                 if head.poll() is not None:
                     print(log.read_text(), file=sys.stderr)
                     return 1

@@ -16,7 +16,7 @@ import pyarrow.parquet as pq
 import pytest
 import ray
 import torch
-from conftest import ROOT, cosines, in_process, read_output, run_job, sentences, vectors
+from conftest import ROOT, cosines, in_process, read_output, run_job, sentences, vectors, wait_for
 
 import raycase
 from raycase import embed as embed_module
@@ -162,12 +162,12 @@ def test_submitted_as_a_ray_job(job, cluster, tmp_path, tiny_model):
     flags = ["--input", job.input, "--conditions", *CONDITIONS, "--model", str(tiny_model), "--prompt", "concat-sc"]
     flags += ["--pooling", "mean", "--unit-rows", "100"]
     command = [*submit, "python", "jobs/embed.py", *flags, "--output"]
-    until = time.monotonic() + 60
-    while True:
-        done = subprocess.run([*command, job.output], capture_output=True, text=True, timeout=120)
-        if "No available agent" not in done.stderr or time.monotonic() > until:  # a cluster that has just started
-            break
-        time.sleep(1)
+
+    def submitted():  # a cluster that has just started has no agent yet that takes jobs
+        found = subprocess.run([*command, job.output], capture_output=True, text=True, timeout=120)
+        return None if "No available agent" in found.stderr else found
+
+    done = wait_for(submitted)
     assert done.returncode == 0, done.stdout + done.stderr
     assert verify(job.output)["rows_out"] == 500
 
