@@ -33,6 +33,8 @@ ROWS = {
     "csr words 1 layer": WORDS,
     "csr words 5 layers": [*WORDS, "--routed", "5"],
     "csr words hidden router": [*WORDS, "--routed", "3", "--router", "hidden"],
+    "csr words hidden router 1 layer": [*WORDS, "--router", "hidden"],
+    "csr words hidden router 5 layers": [*WORDS, "--routed", "5", "--router", "hidden"],
     "csr words heavy router": [*WORDS, "--routed", "3", "--router", "heavy"],
     "csr words random weight": [*WORDS, "--routed", "3", "--router", "random"],
     "csr words added": ["csr", "--asks", "words", "--routed", "3"],
