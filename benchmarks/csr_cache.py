@@ -4,7 +4,7 @@
 
 (bi)       the bi-encoder: each pair through the whole encoder
 (csr)      CSR, one routed layer: sentences and conditions once, the routed layer's second half for each pair
-(csr3)     CSR, three routed layers, words asking: what does well on C-STS (results/fine_tuning.md)
+(csr3)     CSR, three routed layers, words asking, by hidden states: what does best on C-STS (results/fine_tuning.md)
 (uncached) (csr), each pair alone: its sentence and its condition through the whole encoder
 (tri)      the tri-encoder: sentences and conditions once, then their product
 (case)     CASE, MiniLM's own prompt, minus base, with a projector of 512
@@ -53,7 +53,7 @@ def system(name):
         "tri": baselines.tri_encoder,
         "cross": baselines.cross_encoder,
         "csr": csr.csr,
-        "csr3": partial(csr.csr, asks=csr.Asks.WORDS, weight=csr.Weight.EVEN, routed=3),
+        "csr3": partial(csr.csr, asks=csr.Asks.WORDS, weight=csr.Weight.EVEN, router=csr.Router.HIDDEN, routed=3),
         "uncached": csr.csr,
     }[name]("minilm")
     return made.load().eval()
