@@ -104,7 +104,8 @@ class CrossEncoderJob(FineTuneJob):
 class CsrJob(FineTuneJob):
     """CSR: the condition weights the sentence's tokens in the last layers (Lin et al., 2024).
 
-    The defaults are the paper's. For an encoder that is averaged (MiniLM): --asks words --weight Tw --routed 3.
+    The defaults are the paper's. For an encoder that is averaged (MiniLM): --asks words --weight Tw --routed 3 --router
+    hidden.
     """
 
     system: tyro.conf.Positional[Literal["csr"]]
