@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from raycase import attributes, csfcube, csts, kgc
+from raycase import attributes, csfcube, csts, inferences, kgc
 from raycase.evaluation import EvaluateJob
 
 TASKS: dict[str, Callable[[EvaluateJob], dict[str, Any]]] = {
@@ -13,6 +13,8 @@ TASKS: dict[str, Callable[[EvaluateJob], dict[str, Any]]] = {
     "csfcube": csfcube.evaluate,
     "caption-attributes": attributes.evaluate,
     "kgc": kgc.evaluate,
+    "rte": inferences.evaluate,
+    "eis": inferences.evaluate,
 }
 
 

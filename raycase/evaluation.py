@@ -17,7 +17,7 @@ from raycase.projector import load_projector
 from raycase.request import Compute
 from raycase.schema import RequestError
 from raycase.storage import Place, check_paths, place
-from raycase.systems import embeds, resolve
+from raycase.systems import embeds, known_conditions, resolve
 from raycase.systems.case import CaseConfig
 from raycase.table import ENCODERS
 
@@ -32,14 +32,16 @@ class EvaluateJob:
     data: str
     """csts: rated pairs, .csv, .jsonl or .parquet with sentence1, sentence2, condition, label. csfcube: the folder of
     corpus.jsonl, queries.csv and qrels_dev.csv. caption-attributes: the folder of captions.parquet. kgc: the folder of
-    train.tsv, validation.tsv, entities.tsv and relations.tsv."""
+    train.tsv, validation.tsv, entities.tsv and relations.tsv. rte, eis: premises with hypotheses, .csv, .jsonl or
+    .parquet with premise, explicit_entailment, implied_entailment, neutral, contradiction."""
     output: str
     """Folder of the report, on this machine. An earlier report in it is replaced."""
-    task: Literal["csts", "csfcube", "caption-attributes", "kgc"] = "csts"
+    task: Literal["csts", "csfcube", "caption-attributes", "kgc", "rte", "eis"] = "csts"
     """csts: the cosine of two sentences under a condition, against people's rating of their similarity. csfcube: papers
     like another one in background, method or result, against experts' grades. caption-attributes: do the nearest
     captions share what the condition asks for, by lists of words; a measure of ours. kgc: knowledge graph completion,
-    the true tail of a head and a relation among all entities."""
+    the true tail of a head and a relation among all entities. rte: entailment by a threshold; eis: which of two
+    sentences is more implicit, for models with a vector for each (dualcse)."""
     qrels: str | None = None
     """csfcube: judgements (query_id, facet, candidate_id, relevance). Default: qrels_dev.csv in the data folder."""
     prompt: str | None = None
@@ -121,6 +123,12 @@ def find_models(job: EvaluateJob) -> list[Model]:
         config = resolve(name, prompt=job.prompt, subtract=job.subtract, pooling=job.pooling)
         if job.task != "csts" and not embeds(config):
             raise RequestError(f"--model: wanted models that give vectors, found {name}, which scores pairs")
+        conditions = known_conditions(config)
+        if conditions is not None and job.task not in ("rte", "eis"):
+            raise RequestError(
+                f"--model: wanted models that take any condition, found {name}, which takes "
+                f"{' and '.join(conditions) or 'none'}; see --task rte"
+            )
         if job.ablate and not is_case(config):
             raise RequestError(f"--ablate: wanted CASE on an encoder, found {name}: {config.label}")
         if job.cases and not embeds(config):

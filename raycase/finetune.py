@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, fields
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeVar
 
 import numpy as np
 import torch
@@ -44,12 +44,8 @@ class TunePairs:
 
 @dataclass(frozen=True, kw_only=True)
 class TuneRecipe:
-    """What decides the weights besides the data, the system and the seed."""
+    """What decides the weights besides the data, the system, the loss and the seed."""
 
-    loss: Loss = Loss.SQUARED
-    """squared is the papers' mean squared error; fitted, pearson, cosent as for the projector."""
-    rating_map: RatingMap = RatingMap.UNIT
-    """The number that the score is to meet: unit (r - 1)/4, signed (r - 3)/2, fifth r/5."""
     learning_rate: float = 1e-4
     """The largest, of AdamW."""
     weight_decay: float = 0.1
@@ -69,11 +65,6 @@ class TuneRecipe:
     average: float = 0.0
     """Decay of a moving average of the weights, per step; 0: none."""
 
-    @property
-    def recipe(self) -> TuneRecipe:
-        """The recipe alone, where a job holds it among its other flags."""
-        return TuneRecipe(**{name: getattr(self, name) for name in TUNE_FIELDS})
-
     def check(self) -> None:
         """Raise RequestError for a value out of its range."""
         share = "a share in [0, 1)"
@@ -91,7 +82,22 @@ class TuneRecipe:
         check_ranges(self, ranges)
 
 
-TUNE_FIELDS = tuple(f.name for f in fields(TuneRecipe))
+@dataclass(frozen=True, kw_only=True)
+class RatedRecipe(TuneRecipe):
+    """The same with a loss over ratings."""
+
+    loss: Loss = Loss.SQUARED
+    """squared is the papers' mean squared error; fitted, pearson, cosent as for the projector."""
+    rating_map: RatingMap = RatingMap.UNIT
+    """The number that the score is to meet: unit (r - 1)/4, signed (r - 3)/2, fifth r/5."""
+
+
+Recipe = TypeVar("Recipe", bound=TuneRecipe)
+
+
+def recipe_of(kind: type[Recipe], flags: Any) -> Recipe:
+    """The recipe alone, of a job that holds it among its other flags."""
+    return kind(**{f.name: getattr(flags, f.name) for f in fields(kind)})
 
 
 def fit_config(recipe: TuneRecipe, seed: int, select: str) -> FitConfig:
@@ -112,7 +118,7 @@ def fit_config(recipe: TuneRecipe, seed: int, select: str) -> FitConfig:
 def fit_tuned(
     train: TunePairs,
     validation: TunePairs,
-    recipe: TuneRecipe,
+    recipe: RatedRecipe,
     config: Any,
     *,
     compute: torch.dtype = torch.float32,
@@ -162,7 +168,7 @@ def _by_length(rows: np.ndarray, lengths_N: np.ndarray, groups_N: np.ndarray) ->
     return rows[np.lexsort((of_row, lengths_N[rows[first]][of_row]))]
 
 
-def batch_loss(train: TunePairs, recipe: TuneRecipe, compute: torch.dtype) -> BatchLoss:
+def batch_loss(train: TunePairs, recipe: RatedRecipe, compute: torch.dtype) -> BatchLoss:
     """The recipe's loss of a batch of pairs."""
     wanted_N = map_ratings(torch.tensor(train.ratings), recipe.rating_map)
     loss = LOSSES[recipe.loss]

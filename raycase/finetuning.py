@@ -16,10 +16,12 @@ import tyro
 
 from raycase.cluster import start_ray
 from raycase.contrast import Contrast, GraphTexts, fit_graph
+from raycase.dual import Dual, InferenceTexts, fit_dual
 from raycase.encoders import bf16_is_native
-from raycase.finetune import TunePairs, TuneRecipe, fit_tuned
+from raycase.finetune import RatedRecipe, TunePairs, TuneRecipe, fit_tuned, recipe_of
 from raycase.fit import FitState, restore
 from raycase.graph import Known, read_graph
+from raycase.inli import read_inferences
 from raycase.losses import Loss
 from raycase.model_folder import open_model_folder, tuned_card, write_folder
 from raycase.pooling import Compose, Pooling
@@ -27,8 +29,17 @@ from raycase.provenance import provenance
 from raycase.rated import RatedPairs
 from raycase.schema import RequestError
 from raycase.storage import fingerprint
-from raycase.systems.baselines import BiEncoderConfig, TriEncoderConfig, bi_encoder, cross_encoder, tri_encoder
+from raycase.systems.baselines import (
+    BiEncoderConfig,
+    TriEncoderConfig,
+    bi_encoder,
+    cross_encoder,
+    sentence_encoder,
+    tri_encoder,
+)
 from raycase.systems.csr import Asks, CsrConfig, Form, Router, Weight, csr
+from raycase.systems.dualcse import Form as DualForm
+from raycase.systems.dualcse import dualcse
 from raycase.systems.lora import lora
 from raycase.train import fit_on_ray, make_scaling
 from raycase.training import Source, Workers, check_cache, open_checkpoints, said_of, said_of_pairs
@@ -36,11 +47,29 @@ from raycase.tuned import Tuned
 
 
 @dataclass(frozen=True, kw_only=True)
-class FineTuneJob(Source, TuneRecipe, Workers):
-    """Fine-tune an encoder on rated pairs and save a model folder; each system adds its choices.
+class FineTuneJob(Source, Workers):
+    """Fine-tune an encoder and save a model folder; each system adds its choices.
 
     A run that was stopped goes on from its last epoch when the same command is given again.
     """
+
+    @property
+    def recipe(self) -> TuneRecipe:
+        """What decides the weights besides the data, the system and the seed."""
+        raise NotImplementedError
+
+    def config(self) -> Tuned:
+        """The system before training. Raises RequestError."""
+        raise NotImplementedError
+
+    def read_task(self, config: Tuned) -> Task:
+        """What is learned from. Raises RequestError."""
+        raise NotImplementedError
+
+
+@dataclass(frozen=True, kw_only=True)
+class RatedJob(FineTuneJob, RatedRecipe):
+    """Fine-tune an encoder on rated pairs."""
 
     task: Literal["rated", "kgc"] = "rated"
     """rated: pairs of sentences rated under a condition. kgc: knowledge graph completion (bi-encoder, tri-encoder,
@@ -51,13 +80,18 @@ class FineTuneJob(Source, TuneRecipe, Workers):
     limit: int | None = None
     """kgc: an epoch is so many triples only, of both ways."""
 
-    def config(self) -> Tuned:
-        """The system before training. Raises RequestError."""
-        raise NotImplementedError
+    @property
+    def recipe(self) -> RatedRecipe:
+        """What decides the weights besides the data, the system and the seed."""
+        return recipe_of(RatedRecipe, self)
+
+    def read_task(self, config: Tuned) -> Task:
+        """What is learned from. Raises RequestError."""
+        return (_rated if self.task == "rated" else _graph)(self, config)
 
 
 @dataclass(frozen=True, kw_only=True)
-class BiEncoderJob(FineTuneJob):
+class BiEncoderJob(RatedJob):
     """A bi-encoder: sentence and condition as one text (Deshpande et al., 2023)."""
 
     system: tyro.conf.Positional[Literal["bi-encoder"]]
@@ -73,7 +107,7 @@ class BiEncoderJob(FineTuneJob):
 
 
 @dataclass(frozen=True, kw_only=True)
-class TriEncoderJob(FineTuneJob):
+class TriEncoderJob(RatedJob):
     """A tri-encoder: sentence and condition apart, then composed (Deshpande et al., 2023)."""
 
     system: tyro.conf.Positional[Literal["tri-encoder"]]
@@ -89,7 +123,7 @@ class TriEncoderJob(FineTuneJob):
 
 
 @dataclass(frozen=True, kw_only=True)
-class CrossEncoderJob(FineTuneJob):
+class CrossEncoderJob(RatedJob):
     """A cross-encoder: both sentences and the condition as one text; it only ranks (Deshpande et al., 2023)."""
 
     system: tyro.conf.Positional[Literal["cross-encoder"]]
@@ -101,7 +135,7 @@ class CrossEncoderJob(FineTuneJob):
 
 
 @dataclass(frozen=True, kw_only=True)
-class CsrJob(FineTuneJob):
+class CsrJob(RatedJob):
     """CSR: the condition weights the sentence's tokens in the last layers (Lin et al., 2024).
 
     The defaults are the paper's. For an encoder that is averaged (MiniLM): --asks words --weight Tw --routed 3 --router
@@ -130,7 +164,7 @@ class CsrJob(FineTuneJob):
 
 
 @dataclass(frozen=True, kw_only=True)
-class LoraJob(FineTuneJob):
+class LoraJob(RatedJob):
     """Adapters of low rank on the attention's projections of any encoder (CASE, section 4.4)."""
 
     system: tyro.conf.Positional[Literal["lora"]]
@@ -158,12 +192,100 @@ class LoraJob(FineTuneJob):
         return lora(self.model, **{name: getattr(self, name) for name in names})
 
 
+@dataclass(frozen=True, kw_only=True)
+class InferencesJob(FineTuneJob, TuneRecipe):
+    """Fine-tune an encoder on premises and what they say and imply (INLI)."""
+
+    train: str
+    """Premises to learn from: .csv, .jsonl or .parquet with premise, explicit_entailment, implied_entailment, neutral,
+    contradiction."""
+    validation: str
+    """Premises to choose the epoch by; never trained on."""
+    learning_rate: float = 5e-5
+    """The largest, of AdamW."""
+    batch_size: int = 64
+    """Premises of a batch, over all workers together."""
+    temperature: float = 0.05
+    """Cosines are divided by it."""
+
+    @property
+    def recipe(self) -> TuneRecipe:
+        """What decides the weights besides the data, the system and the seed."""
+        return recipe_of(TuneRecipe, self)
+
+    @property
+    def terms(self) -> dict[str, Any]:
+        """What the loss is."""
+        if not 0 < self.temperature < float("inf"):
+            raise RequestError(f"--temperature: wanted a number above 0, found {self.temperature:g}")
+        return {"temperature": self.temperature}
+
+    def read_task(self, config: Tuned) -> Task:
+        """What is learned from. Raises RequestError."""
+        parts = {name: read_inferences(getattr(self, name), f"--{name}") for name in ("train", "validation")}
+        seen = set(parts["train"].columns["premise"]) & set(parts["validation"].columns["premise"])
+        if seen:
+            raise RequestError(
+                f"--validation: wanted no premise that is trained on, found {len(seen)}, one of them {min(seen)[:80]!r}"
+            )
+        return Task(
+            identity=["inferences", *self.terms.values()],
+            data={
+                part: {"file": Path(some.uri).name, "rows": len(some), "sha256": some.data_sha256}
+                for part, some in parts.items()
+            },
+            texts=lambda: [InferenceTexts.of(config, some) for some in parts.values()],
+            fitting=partial(fit_dual, config=config, **self.terms),
+            module=lambda: Dual(config.trainable(self.recipe.dropout).system),
+        )
+
+
+@dataclass(frozen=True, kw_only=True)
+class DualCseJob(InferencesJob):
+    """DualCSE: a vector of what a sentence says, and one of what it implies (Oda et al., 2025).
+
+    The defaults are the paper's for --form cross; for bi it takes --batch-size 32 and --learning-rate 3e-5.
+    """
+
+    system: tyro.conf.Positional[Literal["dualcse"]]
+    """What is trained."""
+    form: DualForm = DualForm.CROSS
+    """cross: one encoder, with the word explicit or implicit behind the sentence. bi: an encoder for each."""
+    contradiction: bool = True
+    """Whether contradictions are pushed away; without: eq. 6."""
+    intra: bool = True
+    """Whether a premise's two vectors are pushed apart and a hypothesis's drawn together; without: eq. 7."""
+
+    @property
+    def terms(self) -> dict[str, Any]:
+        """What the loss is."""
+        return super().terms | {"contradiction": self.contradiction, "intra": self.intra}
+
+    def config(self) -> Tuned:
+        """The system before training. Raises RequestError."""
+        return dualcse(self.model, form=self.form)
+
+
+@dataclass(frozen=True, kw_only=True)
+class SimCseJob(InferencesJob):
+    """SimCSE's supervised loss: one vector a sentence (Gao et al., 2021), with both entailments as positives."""
+
+    system: tyro.conf.Positional[Literal["simcse"]]
+    """What is trained."""
+
+    def config(self) -> Tuned:
+        """The system before training. Raises RequestError."""
+        return sentence_encoder(self.model, pooling=Pooling.CLS)
+
+
 FINE_TUNE_JOBS: dict[str, type[FineTuneJob]] = {
     "bi-encoder": BiEncoderJob,
     "tri-encoder": TriEncoderJob,
     "cross-encoder": CrossEncoderJob,
     "csr": CsrJob,
     "lora": LoraJob,
+    "dualcse": DualCseJob,
+    "simcse": SimCseJob,
 }
 
 
@@ -171,6 +293,7 @@ FINE_TUNE_JOBS: dict[str, type[FineTuneJob]] = {
 class Task:
     """What is learned from, as the loop takes it."""
 
+    identity: list[Any]  # its name, and what decides the weights besides the recipe
     data: dict[str, dict[str, Any]]  # what `metrics.json` says of each part
     texts: Callable[[], Sequence[Any]]  # training and validation, tokenised
     fitting: Callable[..., Iterator[FitState]]
@@ -184,11 +307,11 @@ def fine_tune(job: FineTuneJob) -> dict[str, Any]:
     job.recipe.check()
     job.check_workers()
     config = job.config()
-    task = (_rated if job.task == "rated" else _graph)(job, config)
+    task = job.read_task(config)
     identity = {
         "model": config.describe(),
         "compute": job.compute,
-        "task": [job.task, job.margin, job.limit] if job.task == "kgc" else [job.task],
+        "task": task.identity,
         "data": {part: said["sha256"] for part, said in task.data.items()},
         "recipe": asdict(job.recipe),
         "seed": job.seed,
@@ -215,7 +338,7 @@ def fine_tune(job: FineTuneJob) -> dict[str, Any]:
     metrics = {
         "fingerprint": name,
         "system": config.SYSTEM,
-        "task": job.task,
+        "task": task.identity[0],
         **said_of(state),
         "data": task.data,
         "parameters": sum(t.numel() for t in state.weights.values()),
@@ -233,12 +356,13 @@ def fine_tune(job: FineTuneJob) -> dict[str, Any]:
     return metrics
 
 
-def _rated(job: FineTuneJob, config: Tuned) -> Task:
+def _rated(job: RatedJob, config: Tuned) -> Task:
     """Pairs of sentences, rated under a condition. Raises RequestError."""
     if job.limit is not None:
         raise RequestError("--limit: wanted --task kgc, found rated")
     train, validation = job.read()
     return Task(
+        identity=["rated"],
         data=said_of_pairs({"train": train, "validation": validation}),
         texts=lambda: [tokenized(config, rated) for rated in (train, validation)],
         fitting=partial(fit_tuned, config=config),
@@ -246,7 +370,7 @@ def _rated(job: FineTuneJob, config: Tuned) -> Task:
     )
 
 
-def _graph(job: FineTuneJob, config: Tuned) -> Task:
+def _graph(job: RatedJob, config: Tuned) -> Task:
     """Triples of a knowledge graph. Raises RequestError."""
     if not isinstance(config, (BiEncoderConfig, TriEncoderConfig, CsrConfig)) or config.dim != config.plain_dim:
         raise RequestError(
@@ -263,6 +387,7 @@ def _graph(job: FineTuneJob, config: Tuned) -> Task:
     if seen.any():
         raise RequestError(f"--validation: wanted no triple that is trained on, found {int(seen.sum())}")
     return Task(
+        identity=["kgc", job.margin, job.limit],
         data={
             part: {"file": Path(triples.uri).name, "rows": len(triples) // 2, "sha256": triples.data_sha256}
             for part, triples in parts.items()

@@ -97,3 +97,38 @@ def contrastive_loss(
     self_B1 = (queries_BD * heads_BD).sum(1).masked_fill(self_known_B, float("-inf")).unsqueeze(1)
     true_B = torch.arange(len(queries_BD), device=queries_BD.device)
     return F.cross_entropy(torch.cat([scores_BB, self_B1], dim=1), true_B) + F.cross_entropy(scores_BB.T, true_B)
+
+
+def dual_loss(
+    explicit_KBD: Tensor,
+    implicit_KBD: Tensor,
+    *,
+    contradiction: bool = True,
+    intra: bool = True,
+    temperature: float = 0.05,
+) -> Tensor:
+    """DualCSE's (Oda et al., 2025, eq. 2), the mean over the batch; without `contradiction`, `intra` or both: eqs. 6,
+    7 and 8. r and u of K kinds of sentences: premise, explicit entailment, implied entailment, contradiction.
+
+    -log v(r_i, r+_i1) / sum over j of (v(r_i, r+_j1) + v(r_i, r-_j) + v(r_i, u_j)), v = exp(cos / temperature),
+    -log v(u_i, r+_i2) / sum over j of (v(u_i, r+_j2) + v(u_i, r-_j) + v(u_i, r_j)), and, of both entailments and the
+    contradiction, -log v(r_i, u_i) / sum over j of v(r_i, u_j).
+
+    The last denominators are appendix F's: as eq. 2 prints them, v(r_j, u_j), nothing draws r_i and u_i together.
+    Without `contradiction` the fourth kind is not looked at, without `intra` of the implicit ones the premise alone.
+    With u = r and without `intra` it is SimCSE's supervised loss (Gao et al., 2021), with two positives.
+    """
+    r, u = F.normalize(explicit_KBD, dim=-1), F.normalize(implicit_KBD, dim=-1)
+    against = [r[3]] if contradiction else []
+    loss = _info_nce(r[0], [r[1], *against, *([u[0]] if intra else [])], temperature)
+    loss = loss + _info_nce(u[0], [r[2], *against, *([r[0]] if intra else [])], temperature)
+    if intra:
+        for kind in range(1, 4 if contradiction else 3):
+            loss = loss + _info_nce(r[kind], [u[kind]], temperature)
+    return loss
+
+
+def _info_nce(anchors_BD: Tensor, others: list[Tensor], temperature: float) -> Tensor:
+    """Each anchor's own among the first of `others`, against all of all of them."""
+    scores = anchors_BD @ torch.cat(others).T / temperature
+    return F.cross_entropy(scores, torch.arange(len(anchors_BD), device=scores.device))

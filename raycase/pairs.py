@@ -46,8 +46,10 @@ def prepare(
     pairs: Sequence[Template] = (),
     alone: Sequence[Template] = (),
     bases: Sequence[Template] = (),
+    tokens: Callable[[list[tuple[str, str]]], TokenBatch] | None = None,
 ) -> Prepared:
-    """Tokenise each distinct pair, sentence and condition once, by the templates given. Loads the tokenizer alone.
+    """Tokenise each distinct pair, sentence and condition once, by the templates given, pairs also by `tokens`. Loads
+    the tokenizer alone.
 
     Without conditions there are no bases. Raises ValueError for lists of different length.
     """
@@ -62,7 +64,7 @@ def prepare(
         conditions=None if conditions is None else list(other),
         sentence=np.fromiter((one[s] for s, _ in place), dtype=np.int64, count=len(place)),
         condition=np.fromiter((other[c] for _, c in place), dtype=np.int64, count=len(place)),
-        pairs=_tokenized(spec, pairs, list(place)),
+        pairs=[*_tokenized(spec, pairs, list(place)), *([tokens(list(place))] if tokens else [])],
         alone=_tokenized(spec, alone, [(s, "") for s in one]),
         bases=_tokenized(spec, bases, [("", c) for c in other]) if conditions is not None else [],
     )

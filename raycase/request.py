@@ -16,6 +16,7 @@ from raycase.schema import RequestError
 from raycase.storage import PACKAGE, STORE_ERRORS, check_paths
 from raycase.systems import resolve_encoder
 from raycase.systems.protocols import SystemConfig
+from raycase.tuned import Tuned
 from raycase.units import EncodeSettings
 
 SAMPLE, SAMPLE_CONDITIONS = PACKAGE + "sample/sentences.csv", PACKAGE + "sample/conditions.txt"
@@ -161,6 +162,8 @@ def check(job: EmbedJob, model: SystemConfig | None = None) -> Request:
         keep=job.keep_columns,
     )
     model = model or resolve_encoder(job.model, prompt=job.prompt, pooling=job.pooling, subtract=job.subtract)
+    if isinstance(model, Tuned) and job.condition_column is None:
+        model.check_conditions(listed)
     if listed is not None:
         for condition, count in zip(listed, model.count_tokens(["a"] * len(listed), listed), strict=True):
             if not count:

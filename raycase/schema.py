@@ -39,6 +39,7 @@ class Reason(StrEnum):
     EMPTY_CONDITION = "empty condition"
     DUPLICATE_CONDITION = "duplicate condition"
     TEXT_TOO_LONG = "text too long"
+    UNKNOWN_CONDITION = "condition unknown to the model"
     NO_ROOM = "condition leaves no room for the sentence"
     NOT_FINITE = "vector not finite"
 

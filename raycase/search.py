@@ -19,7 +19,7 @@ from torch import Tensor
 from raycase.lancefiles import ASKED, OWN, PLAIN, QUERY, RANK, SCORE, VECTOR, Meta, literal, open_ready, said
 from raycase.schema import CONDITION, ID, RequestError
 from raycase.storage import Place, fingerprint, place
-from raycase.systems import resolve
+from raycase.systems import known_conditions, resolve
 from raycase.systems.protocols import Encoder
 from raycase.topk import top_k, unit
 
@@ -192,7 +192,7 @@ class Index:
             return condition
         if not self.meta.conditions:
             raise RequestError(f"--condition: wanted conditions in {self.root.uri}, found plain vectors alone")
-        if not condition.strip() or exact:
+        if not condition.strip() or exact or known_conditions(getattr(self.encoder, "config", None)) is not None:
             some = ", ".join(map(repr, list(self.meta.conditions)[:8]))
             raise RequestError(f"--condition: wanted one of the index's ({some}), found {condition!r}")
         return self.nearest_condition(condition)[0]

@@ -18,7 +18,7 @@ from tokenizers import Encoding, Tokenizer
 
 from raycase.packing import Ragged
 from raycase.prompts import Rendered, Span, Template
-from raycase.schema import Reason
+from raycase.schema import Reason, RequestError
 
 log = logging.getLogger(__name__)
 CHECKED_PROMPTS = 16  # of every batch of pairs put together from parts
@@ -102,6 +102,10 @@ class TokenBatch:
             moved = len(self.pieces.lengths) if name in ("left", "right") else 0
             values[rows] = getattr(others, name) + moved
         return TokenBatch(pieces=pieces, **own)
+
+    def refuse(self, rows: np.ndarray, reason: Reason) -> TokenBatch:
+        """With some prompts, (N,) bool, refused that were not yet."""
+        return replace(self, refused=np.where(rows & (self.refused < 0), REASONS.index(reason), self.refused))
 
     def arrays(self) -> dict[str, np.ndarray]:
         """For transport; `from_arrays` takes them back."""
@@ -215,6 +219,35 @@ class PromptTokenizer:
     def parts(self, texts: Sequence[str]) -> list[list[int]]:
         """The tokens of stripped texts alone, with nothing around them."""
         return [e.ids for e in self.tokenizer.encode_batch([t.strip() for t in texts], add_special_tokens=False)]
+
+    def separated(self, rows: Sequence[tuple[str, ...]], *, shortened: int) -> TokenBatch:
+        """Each row's texts as [CLS] a [SEP] b [SEP] ..., pooled over everything; each distinct one is tokenised once.
+
+        A long row loses the ends of its first `shortened` texts, one or two. Raises RequestError for an encoder without
+        a token that ends a text.
+        """
+        texts = list(dict.fromkeys(text for row in rows for text in row))
+        found = dict(zip(texts, self.parts(texts), strict=True))
+        head, tail = self.around
+        if not tail:
+            raise RequestError("--model: wanted an encoder whose texts end with a token, found one without")
+        return TokenBatch.of([self._separated([found[text] for text in row], head, tail, shortened) for row in rows])
+
+    def _separated(self, parts: list[list[int]], head: list[int], tail: list[int], shortened: int) -> Tokens:
+        for i, part in enumerate(parts):
+            if not part:
+                reason = Reason.EMPTY_TEXT if i < shortened else Reason.EMPTY_CONDITION
+                return Tokens(ids=[], start=0, end=0, refused=reason)
+        free, fixed = parts[:shortened], parts[shortened:]
+        room = self.max_tokens - len(head) - len(tail) * len(parts) - sum(map(len, fixed))
+        if room < shortened:
+            return Tokens(ids=[], start=0, end=0, refused=Reason.NO_ROOM)
+        truncated = sum(map(len, free)) > room
+        if truncated:  # of two, each keeps half of the room, and what the other one leaves
+            first = room if len(free) == 1 else min(len(free[0]), max(room - room // 2, room - len(free[1])))
+            free = [free[0][:first], *(part[: room - first] for part in free[1:])]
+        ids = [*head, *(token for part in [*free, *fixed] for token in [*part, *tail])]
+        return Tokens(ids=ids, start=0, end=len(ids), truncated=truncated)
 
     def __call__(self, prompts: Sequence[Rendered]) -> list[Tokens]:
         """Tokenise complete prompts and find the pooled tokens.

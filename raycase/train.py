@@ -27,6 +27,7 @@ from raycase.storage import Place
 LOOK_S, FAR_LOOK_S = 0.2, 5.0  # between two looks at the lines, on a local disk and on object storage
 KEEP_S = 1.0  # between two states; a run that is killed loses so much at most
 SHOWN = {"spearman": "Spearman", "pearson": "Pearson", "mrr": "MRR", "hits@1": "hits@1", "hits@10": "hits@10"}
+SHOWN |= {"rte": "RTE", "eis": "EIS"}
 FAILURES = 3  # of workers, before the run fails; each goes on from the last epoch
 
 

@@ -56,6 +56,7 @@ class Tuned:
     SYSTEM: ClassVar[str]
     CHOICES: ClassVar[dict[str, type[StrEnum]]] = {}  # fields that JSON leaves as strings
     EMBEDS: ClassVar[bool] = True  # else it only scores pairs
+    CONDITIONS: ClassVar[tuple[str, ...] | None] = None  # the only ones that it knows; None: any, or none
 
     model: str
     encoder: EncoderSpec
@@ -107,6 +108,16 @@ class Tuned:
         if self.folder is None:
             return None
         return fetch(self.folder, large=False, named=EXTRA) if is_remote(self.folder) else Path(self.folder)
+
+    def check_conditions(self, conditions: Sequence[str] | None) -> None:
+        """Raise RequestError for a condition that it does not know, and for None where it needs one."""
+        known = self.CONDITIONS
+        if known is None:
+            return
+        unknown = [c for c in conditions or () if c not in known]
+        if unknown or (conditions is None) == bool(known):
+            found = "none" if conditions is None else repr(unknown[0][:80]) if unknown else "some"
+            raise RequestError(f"--conditions: wanted {' or '.join(known) or 'none'} for {self.model}, found {found}")
 
     def describe(self) -> dict[str, Any]:
         """Everything that decides the vectors, weights by hash or revision; equal means the same vectors."""
@@ -166,10 +177,12 @@ class Prompted(Tuned):
 
     def prepare(self, sentences: Sequence[str], conditions: Sequence[str] | None) -> Prepared:
         """Tokenise each distinct pair. Loads no weights."""
+        self.check_conditions(conditions)
         return prepare(self.encoder, sentences, conditions, pairs=[self._template(conditions)])
 
     def count_tokens(self, sentences: Sequence[str], conditions: Sequence[str] | None) -> np.ndarray:
         """Tokens of each pair: (N,) int64; 0 for a pair that is refused."""
+        self.check_conditions(conditions)
         return count_tokens(self.encoder, sentences, conditions, [self._template(conditions)])
 
     def load(self, **options: Any) -> PromptEncoder:

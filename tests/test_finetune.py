@@ -13,7 +13,7 @@ from small import close
 from torch import nn
 
 import raycase
-from raycase.finetune import TunePairs, TuneRecipe, batch_loss, fit_config, fit_tuned, length_batches
+from raycase.finetune import RatedRecipe, TunePairs, batch_loss, fit_config, fit_tuned, length_batches
 from raycase.fit import FitState, restore
 from raycase.losses import LOSSES, Loss, RatingMap
 from raycase.metrics import pair_cosines
@@ -58,18 +58,18 @@ def same(a, b):
 def test_a_value_out_of_range_is_refused_by_its_flag(name, values, wanted):
     for value in values:
         with pytest.raises(RequestError, match=f"^--{name.replace('_', '-')}: wanted {wanted}, found {value}$"):
-            TuneRecipe(**{name: value}).check()
+            RatedRecipe(**{name: value}).check()
 
 
 def test_values_at_the_edge_of_their_range_are_taken():
-    TuneRecipe().check()
+    RatedRecipe().check()
     least = {"weight_decay": 0.0, "warmup": 0.0, "batch_size": 1, "accumulate": 1, "dropout": 0.0, "average": 0.0}
-    TuneRecipe(**least, epochs=1, patience=1, learning_rate=1e-9).check()
-    TuneRecipe(dropout=None, warmup=0.999, average=0.999).check()
+    RatedRecipe(**least, epochs=1, patience=1, learning_rate=1e-9).check()
+    RatedRecipe(dropout=None, warmup=0.999, average=0.999).check()
 
 
 def test_the_loop_runs_by_the_recipe():
-    recipe = TuneRecipe(
+    recipe = RatedRecipe(
         learning_rate=0.5, weight_decay=0.2, warmup=0.3, accumulate=4, epochs=7, patience=5, average=0.6
     )
     config = fit_config(recipe, 11, "figure")
@@ -220,7 +220,7 @@ def numbers(ratings):
 def test_the_loss_of_a_batch_is_the_squared_error_by_hand():
     """Ratings 1, 3 and 5 are to be met by 0, 0.5 and 1."""
     module = Scores([0.5, 9.0, 0.25, 0.9])
-    loss = batch_loss(numbers([1, 2, 3, 5]), TuneRecipe(), torch.float32)
+    loss = batch_loss(numbers([1, 2, 3, 5]), RatedRecipe(), torch.float32)
     value = loss(module, np.array([3, 0, 2]))
     assert value.item() == pytest.approx((0.1**2 + 0.5**2 + 0.25**2) / 3)
     value.backward()
@@ -237,7 +237,7 @@ def test_loss_and_rating_map_are_the_recipes(loss, rating_map):
         RatingMap.FIFTH: lambda r: r / 5,
     }
     wanted = LOSSES[loss](torch.tensor(scores), torch.tensor([mapped[rating_map](r) for r in ratings]))
-    recipe = TuneRecipe(loss=loss, rating_map=rating_map)
+    recipe = RatedRecipe(loss=loss, rating_map=rating_map)
     found = batch_loss(numbers(ratings), recipe, torch.float32)(Scores(scores), np.arange(4))
     assert found.item() == pytest.approx(wanted.item())
 
@@ -246,7 +246,7 @@ def test_loss_and_rating_map_are_the_recipes(loss, rating_map):
 def test_the_loss_is_of_cosines_under_the_condition(bert, make):
     config, rated = make(bert), small.rated()
     module = config.trainable(dropout=0.0)
-    loss = batch_loss(small.tune_pairs(config, rated), TuneRecipe(), torch.float32)
+    loss = batch_loss(small.tune_pairs(config, rated), RatedRecipe(), torch.float32)
     batch, total = np.array([5, 2, 20]), 0.0
     for row in batch:
         texts = [rated.sentences1[row]], [rated.sentences2[row]]
@@ -258,7 +258,7 @@ def test_the_loss_is_of_cosines_under_the_condition(bert, make):
 def test_pairs_to_which_the_condition_does_not_apply_are_scored_and_not_trained_on():
     train, validation = numbers([-1, 1, 5, -1, 3, 2, 4]), numbers([5, -1, 1, 3])
     module = Scores([0.5, -0.2, 0.8, 0.1, 0.4, 0.3, 0.9])
-    recipe = TuneRecipe(batch_size=2, epochs=3, learning_rate=1e-2, weight_decay=0.0)
+    recipe = RatedRecipe(batch_size=2, epochs=3, learning_rate=1e-2, weight_decay=0.0)
     state = last(fit_tuned(train, validation, recipe, module))
     asked = module.asked
     assert sorted(row for rows in asked for row in rows) == sorted([1, 2, 4, 5, 6] * 3)
@@ -275,7 +275,7 @@ def test_pairs_to_which_the_condition_does_not_apply_are_scored_and_not_trained_
 
 # ---------------------------------------------------------------------------------------------------------- a whole fit
 
-RECIPE = TuneRecipe(epochs=3, batch_size=8, learning_rate=5e-3, dropout=0.2)
+RECIPE = RatedRecipe(epochs=3, batch_size=8, learning_rate=5e-3, dropout=0.2)
 MAKE = {
     "bi": bi_encoder,
     "tri": tri_encoder,

@@ -14,7 +14,7 @@ from small import CONDITIONS, DIM, SENTENCES, close, system
 
 import raycase
 from raycase.encoders import load_encoder
-from raycase.finetune import TuneRecipe, fit_tuned
+from raycase.finetune import RatedRecipe, fit_tuned
 from raycase.finetuning import FINE_TUNE_JOBS
 from raycase.fit import FitState, restore
 from raycase.losses import Loss
@@ -148,7 +148,7 @@ def test_the_paper_minimises_pearsons_correlation():
 def test_a_fit_changes_the_adapters_and_keeps_them_alone(made, kind):
     config = made(kind)
     train, validation = (small.tune_pairs(config, small.rated(seed=seed)) for seed in (0, 1))
-    recipe = TuneRecipe(loss=Loss.PEARSON, epochs=2, batch_size=8, learning_rate=1e-2)
+    recipe = RatedRecipe(loss=Loss.PEARSON, epochs=2, batch_size=8, learning_rate=1e-2)
     *_, state = fit_tuned(train, validation, recipe, config)
     assert state.weights.keys() == state.best.keys() == weights(config.trainable()).keys()
     assert sum(t.numel() for t in state.weights.values()) == LAYERS * 4 * WIDTHS[kind]

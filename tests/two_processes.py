@@ -13,7 +13,7 @@ from safetensors.torch import save_file
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
-from raycase.finetune import TuneRecipe, fit_tuned
+from raycase.finetune import RatedRecipe, fit_tuned
 from raycase.fit import FitConfig, FitState, epoch_batches, fit, gather, shard, unwrapped
 from raycase.losses import Loss
 from raycase.projection import PairVectors, Recipe, fit_projector
@@ -83,7 +83,7 @@ def fine_tuned(folder, name, rows, accumulate, wrap=lambda module: module):
         return wrapped[0]
 
     config = MAKE[name](str(Path(folder) / "bert"))
-    recipe = TuneRecipe(batch_size=4, accumulate=accumulate, epochs=2, dropout=0.0)
+    recipe = RatedRecipe(batch_size=4, accumulate=accumulate, epochs=2, dropout=0.0)
     *_, state = fit_tuned(*(_texts(config, n, seed) for seed, n in ((0, rows), (1, 12))), recipe, config, wrap=keep)
     named = unwrapped(wrapped[0]).named_parameters()
     return state, {key: parameter.grad for key, parameter in named}

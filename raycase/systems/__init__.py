@@ -13,7 +13,7 @@ from raycase.fetch import fetch, is_remote
 from raycase.pooling import Pooling
 from raycase.prompts import parse_views
 from raycase.schema import RequestError
-from raycase.systems import baselines, case, csr, lora
+from raycase.systems import baselines, case, csr, dualcse, lora
 from raycase.systems.protocols import SystemConfig
 from raycase.tuned import read_folder
 
@@ -22,7 +22,9 @@ TUNED = (
     baselines.BiEncoderConfig,
     baselines.TriEncoderConfig,
     baselines.CrossEncoderConfig,
+    baselines.SentenceEncoderConfig,
     csr.CsrConfig,
+    dualcse.DualCseConfig,
     lora.LoraConfig,
 )
 # What a saved folder's `system` names -> what reads its `raycase.json`.
@@ -72,6 +74,11 @@ def resolve(
 def embeds(config: Any) -> bool:
     """Whether a system gives vectors; else it only scores pairs."""
     return bool(getattr(config, "EMBEDS", True))
+
+
+def known_conditions(config: Any) -> tuple[str, ...] | None:
+    """The only conditions that a system knows, possibly none at all; None: it takes any."""
+    return getattr(config, "CONDITIONS", None)
 
 
 def resolve_encoder(model: str = "minilm", **choices: Any) -> SystemConfig:

@@ -33,8 +33,8 @@ from raycase.pairs import (
 )
 from raycase.pooling import Compose, Pooling, compose
 from raycase.rated import RatedPairs
-from raycase.schema import Reason, RequestError
-from raycase.tokens import Prepared, TokenBatch, Tokens
+from raycase.schema import RequestError
+from raycase.tokens import Prepared, TokenBatch
 from raycase.tuned import (
     Embedder,
     Prompted,
@@ -54,6 +54,22 @@ class BiEncoderConfig(Prompted):
     """f("c: s"): sentence and condition as one text."""
 
     SYSTEM: ClassVar[str] = "bi-encoder"
+
+
+# ------------------------------------------------------------------------------------------------- no condition at all
+
+
+@dataclass(frozen=True, kw_only=True)
+class SentenceEncoderConfig(Prompted):
+    """f(s): the sentence alone."""
+
+    SYSTEM: ClassVar[str] = "sentence-encoder"
+    CONDITIONS: ClassVar[tuple[str, ...] | None] = ()
+
+    @property
+    def formula(self) -> str:
+        """What its vectors are."""
+        return "f(s)"
 
 
 # ----------------------------------------------------------------------------------------- sentence and condition apart
@@ -144,30 +160,8 @@ class CrossEncoderConfig(Tuned):
 
         Raises ValueError for lists of different length.
         """
-        tokenizer = load_tokenizer(self.encoder)
         triples = list(zip(sentences1, sentences2, conditions, strict=True))
-        texts = list(dict.fromkeys(text for triple in triples for text in triple))
-        found = dict(zip(texts, tokenizer.parts(texts), strict=True))
-        head, tail = tokenizer.around
-        if not tail:
-            raise RequestError(f"--model: wanted an encoder whose texts end with a token, found {self.model}")
-        return TokenBatch.of([self._triple(found[a], found[b], found[c], head, tail) for a, b, c in triples])
-
-    def _triple(
-        self, first: list[int], second: list[int], condition: list[int], head: list[int], tail: list[int]
-    ) -> Tokens:
-        if not first or not second or not condition:
-            reason = Reason.EMPTY_TEXT if condition else Reason.EMPTY_CONDITION
-            return Tokens(ids=[], start=0, end=0, refused=reason)
-        room = self.encoder.max_tokens - len(head) - 3 * len(tail) - len(condition)
-        if room < 2:
-            return Tokens(ids=[], start=0, end=0, refused=Reason.NO_ROOM)
-        truncated = len(first) + len(second) > room
-        if truncated:  # each keeps half of the room, and what the other one leaves
-            kept = min(len(first), max(room - room // 2, room - len(second)))
-            first, second = first[:kept], second[: room - kept]
-        ids = [*head, *first, *tail, *second, *tail, *condition, *tail]
-        return Tokens(ids=ids, start=0, end=len(ids), truncated=truncated)
+        return load_tokenizer(self.encoder).separated(triples, shortened=2)
 
     def rated(self, rated: RatedPairs) -> TokenBatch:  # type: ignore[override]
         """Rated pairs, tokenised for training. Raises RequestError for a text that cannot be encoded."""
@@ -241,6 +235,12 @@ def bi_encoder(model: str, *, prompt: str | None = None, pooling: Pooling | None
     """Before training. The default reads "c: s" and pools every token. Raises RequestError."""
     spec = begin(model, prompt=prompt or "concat-cs:all", pooling=pooling)
     return BiEncoderConfig(model=model, encoder=replace(spec, separator=": ", subtract=False))
+
+
+def sentence_encoder(model: str, *, pooling: Pooling | None = None) -> SentenceEncoderConfig:
+    """Before training. Raises RequestError."""
+    spec = begin(model, prompt="concat-cs:all", pooling=pooling)
+    return SentenceEncoderConfig(model=model, encoder=replace(spec, subtract=False))
 
 
 def tri_encoder(model: str, *, compose: Compose = Compose.HADAMARD, pooling: Pooling | None = None) -> TriEncoderConfig:
