@@ -5,7 +5,7 @@ Shapes: N rated pairs, B pairs of a batch.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, fields
 from typing import Any, Protocol, TypeVar
 
@@ -19,6 +19,7 @@ from raycase.projection import correlations
 from raycase.rated import NOT_APPLICABLE
 from raycase.schema import check_ranges
 
+PairLoss = Callable[[Tensor, Tensor], Tensor]
 POOL = 16  # batches whose pairs are sorted by length together
 
 
@@ -118,9 +119,10 @@ def fit_config(recipe: TuneRecipe, seed: int, select: str) -> FitConfig:
 def fit_tuned(
     train: TunePairs,
     validation: TunePairs,
-    recipe: RatedRecipe,
+    recipe: TuneRecipe,
     config: Any,
     *,
+    loss: PairLoss | None = None,
     compute: torch.dtype = torch.float32,
     seed: int = 0,
     state: FitState | None = None,
@@ -133,9 +135,10 @@ def fit_tuned(
     module = wrap(config.trainable(recipe.dropout, compute))
     kept = np.flatnonzero(train.ratings != NOT_APPLICABLE)
     batches = length_batches(train.texts.lengths, train.groups, kept, recipe.batch_size, seed)
-    loss = batch_loss(train, recipe, compute)
+    assert loss is not None or isinstance(recipe, RatedRecipe)
+    of_batch = batch_loss(train, loss or rated_loss(recipe), compute)  # type: ignore[arg-type]
     return fit(
-        module, batches, loss, evaluation(validation, compute), fit_config(recipe, seed, "spearman"), state=state
+        module, batches, of_batch, evaluation(validation, compute), fit_config(recipe, seed, "spearman"), state=state
     )
 
 
@@ -168,10 +171,14 @@ def _by_length(rows: np.ndarray, lengths_N: np.ndarray, groups_N: np.ndarray) ->
     return rows[np.lexsort((of_row, lengths_N[rows[first]][of_row]))]
 
 
-def batch_loss(train: TunePairs, recipe: RatedRecipe, compute: torch.dtype) -> BatchLoss:
-    """The recipe's loss of a batch of pairs."""
-    wanted_N = map_ratings(torch.tensor(train.ratings), recipe.rating_map)
-    loss = LOSSES[recipe.loss]
+def rated_loss(recipe: RatedRecipe) -> PairLoss:
+    """The recipe's."""
+    return lambda scores_B, ratings_B: LOSSES[recipe.loss](scores_B, map_ratings(ratings_B, recipe.rating_map))
+
+
+def batch_loss(train: TunePairs, loss: PairLoss, compute: torch.dtype) -> BatchLoss:
+    """The loss of a batch of pairs."""
+    ratings_N = torch.tensor(train.ratings)
 
     def of_batch(module: nn.Module, batch: np.ndarray) -> Tensor:
         device = next(module.parameters()).device
@@ -180,7 +187,7 @@ def batch_loss(train: TunePairs, recipe: RatedRecipe, compute: torch.dtype) -> B
             # DistributedDataParallel waits for every process: one without rows computes a pair, and drops it
             scores_b = module(train.texts.take(own if len(own) else batch[:1]))[: len(own)]
         scores_B = gather(scores_b, len(batch))
-        return loss(scores_B, wanted_N[batch].to(device))
+        return loss(scores_B, ratings_N[batch].to(device))
 
     return of_batch
 

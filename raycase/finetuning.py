@@ -18,15 +18,15 @@ from raycase.cluster import start_ray
 from raycase.contrast import Contrast, GraphTexts, fit_graph
 from raycase.dual import Dual, InferenceTexts, fit_dual
 from raycase.encoders import bf16_is_native
-from raycase.finetune import RatedRecipe, TunePairs, TuneRecipe, fit_tuned, recipe_of
+from raycase.finetune import PairLoss, RatedRecipe, TunePairs, TuneRecipe, fit_tuned, recipe_of
 from raycase.fit import FitState, restore
 from raycase.graph import Known, read_graph
 from raycase.inli import read_inferences
-from raycase.losses import Loss
+from raycase.losses import MOST, Loss, mixsp_loss, scored_loss
 from raycase.model_folder import open_model_folder, tuned_card, write_folder
 from raycase.pooling import Compose, Pooling
 from raycase.provenance import provenance
-from raycase.rated import RatedPairs
+from raycase.rated import RatedPairs, read_scored, rows_in
 from raycase.schema import RequestError
 from raycase.storage import fingerprint
 from raycase.systems.baselines import (
@@ -41,6 +41,7 @@ from raycase.systems.csr import Asks, CsrConfig, Form, Router, Weight, csr
 from raycase.systems.dualcse import Form as DualForm
 from raycase.systems.dualcse import dualcse
 from raycase.systems.lora import lora
+from raycase.systems.mixsp import Select, mixsp
 from raycase.train import fit_on_ray, make_scaling
 from raycase.training import Source, Workers, check_cache, open_checkpoints, said_of, said_of_pairs
 from raycase.tuned import Tuned
@@ -278,6 +279,101 @@ class SimCseJob(InferencesJob):
         return sentence_encoder(self.model, pooling=Pooling.CLS)
 
 
+@dataclass(frozen=True, kw_only=True)
+class ScoredJob(FineTuneJob, TuneRecipe):
+    """Fine-tune an encoder on pairs of sentences scored without a condition (STS)."""
+
+    train: str
+    """Scored pairs to learn from: .csv, .jsonl or .parquet with sentence1, sentence2, score (0 to 5)."""
+    validation: str
+    """Scored pairs to choose the epoch by; never trained on."""
+    learning_rate: float = 5e-5
+    """The largest, of AdamW."""
+    batch_size: int = 16
+    """Scored pairs of a batch, over all workers together."""
+    epochs: int = 10
+    """At most so many; the learning rate falls over all of them."""
+    patience: int = 10
+    """Stop when the best epoch is so many epochs ago."""
+
+    @property
+    def recipe(self) -> TuneRecipe:
+        """What decides the weights besides the data, the system and the seed."""
+        return recipe_of(TuneRecipe, self)
+
+    @property
+    def terms(self) -> dict[str, Any]:
+        """What else the loss depends on."""
+        return {}
+
+    def loss(self) -> PairLoss:
+        """Of the module's outputs and the scores."""
+        return scored_loss
+
+    def read_task(self, config: Tuned) -> Task:
+        """What is learned from. Raises RequestError."""
+        train, validation = (read_scored(getattr(self, name), f"--{name}") for name in ("train", "validation"))
+        for flag, scored in (("--train", train), ("--validation", validation)):
+            odd = scored.ratings[(scored.ratings < 0) | (scored.ratings > MOST)]
+            if len(odd):
+                raise RequestError(f"{flag}: wanted scores from 0 to {MOST:g}, found {odd[0]:g}")
+        both = rows_in(train, validation)  # STS-B has some
+        if len(both):
+            print(f"{len(both)} training pairs are validation pairs, too, and are left out", file=sys.stderr)
+            train = train.without(both)
+        return Task(
+            identity=["scored", *self.terms.values()],
+            data=said_of_pairs({"train": train, "validation": validation}),
+            texts=lambda: [tokenized(config, scored) for scored in (train, validation)],
+            fitting=partial(fit_tuned, config=config, loss=self.loss()),
+            module=lambda: config.trainable(self.recipe.dropout),
+        )
+
+
+@dataclass(frozen=True, kw_only=True)
+class SentenceEncoderJob(ScoredJob):
+    """A sentence encoder without conditions: squared error of the cosine (Reimers and Gurevych, 2019)."""
+
+    system: tyro.conf.Positional[Literal["sentence-encoder"]]
+    """What is trained."""
+    pooling: Pooling | None = None
+    """How tokens become one vector. Default: the encoder's."""
+
+    def config(self) -> Tuned:
+        """The system before training. Raises RequestError."""
+        return sentence_encoder(self.model, pooling=self.pooling)
+
+
+@dataclass(frozen=True, kw_only=True)
+class MixSpJob(ScoredJob):
+    """MixSP: a router and two projectors over both sentences; it only scores (Ponwitayarat et al., 2024)."""
+
+    system: tyro.conf.Positional[Literal["mixsp"]]
+    """What is trained."""
+    select: Select = Select.HARD
+    """hard: the likelier projector alone. soft: both, weighted; a mixture of experts, without the router's loss."""
+    similarity: float = 7e-4
+    """alpha_1, of the similarity's loss (eq. 5)."""
+    range_: float = 1e-4
+    """alpha_2, of the router's loss (eq. 5)."""
+
+    @property
+    def terms(self) -> dict[str, Any]:
+        """What else the loss depends on."""
+        for name in ("similarity", "range_"):
+            if not 0 <= getattr(self, name) < float("inf"):
+                raise RequestError(f"--{name.strip('_')}: wanted a number of at least 0, found {getattr(self, name):g}")
+        return {"similarity": self.similarity, "range_": self.range_ if self.select is Select.HARD else 0.0}
+
+    def loss(self) -> PairLoss:
+        """Of the module's outputs and the scores."""
+        return partial(mixsp_loss, **self.terms)
+
+    def config(self) -> Tuned:
+        """The system before training. Raises RequestError."""
+        return mixsp(self.model, select=self.select)
+
+
 FINE_TUNE_JOBS: dict[str, type[FineTuneJob]] = {
     "bi-encoder": BiEncoderJob,
     "tri-encoder": TriEncoderJob,
@@ -286,6 +382,8 @@ FINE_TUNE_JOBS: dict[str, type[FineTuneJob]] = {
     "lora": LoraJob,
     "dualcse": DualCseJob,
     "simcse": SimCseJob,
+    "sentence-encoder": SentenceEncoderJob,
+    "mixsp": MixSpJob,
 }
 
 

@@ -12,6 +12,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 RATINGS = (1.0, 5.0)  # the scale of C-STS
+MOST, UPPER = 5.0, 4.0  # of the scale of STS, and from where on sentences mean the same
 
 
 class RatingMap(StrEnum):
@@ -132,3 +133,21 @@ def _info_nce(anchors_BD: Tensor, others: list[Tensor], temperature: float) -> T
     """Each anchor's own among the first of `others`, against all of all of them."""
     scores = anchors_BD @ torch.cat(others).T / temperature
     return F.cross_entropy(scores, torch.arange(len(anchors_BD), device=scores.device))
+
+
+def scored_loss(cosines_B: Tensor, ratings_B: Tensor) -> Tensor:
+    """Mean of (cos - score / 5)^2: sentence encoders on STS (Reimers and Gurevych, 2019)."""
+    return squared_error(cosines_B, ratings_B / MOST)
+
+
+def mixsp_loss(outputs_B3: Tensor, ratings_B: Tensor, *, similarity: float = 7e-4, range_: float = 1e-4) -> Tensor:
+    """MixSP's (Ponwitayarat et al., 2024, eq. 5): alpha_1 BCE(score / 5, G2) + alpha_2 (BCE of the upper range by the
+    first sentence + by the second) / 2 (eqs. 4 and 2). A score of 4 to 5 is in the upper range.
+
+    outputs_B3: logits of the similarity and of the upper range by each sentence; of a softmax over two classes it is
+    the difference of theirs. ratings_B: 0 to 5.
+    """
+    upper_B = (ratings_B >= UPPER).to(outputs_B3)
+    bce = F.binary_cross_entropy_with_logits
+    ranges = (bce(outputs_B3[:, 1], upper_B) + bce(outputs_B3[:, 2], upper_B)) / 2
+    return similarity * bce(outputs_B3[:, 0], ratings_B / MOST) + range_ * ranges

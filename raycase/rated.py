@@ -16,7 +16,7 @@ from raycase.inputs import InputFile, find_input, readable
 from raycase.schema import CONDITION, RequestError
 from raycase.textfiles import buffered, csv_header, csv_lines, jsonl_lines
 
-SENTENCE1, SENTENCE2, LABEL = "sentence1", "sentence2", "label"
+SENTENCE1, SENTENCE2, LABEL, SCORE = "sentence1", "sentence2", "label", "score"
 NOT_APPLICABLE = -1.0  # the annotators found that the condition does not apply to the pair
 
 
@@ -27,7 +27,7 @@ class RatedPairs:
     uri: str
     sentences1: list[str]
     sentences2: list[str]
-    conditions: list[str]
+    conditions: list[str]  # all "": rated without
     ratings: np.ndarray  # (N,) float32; -1 where the condition does not apply
 
     def __len__(self) -> int:
@@ -60,6 +60,12 @@ class RatedPairs:
         both = zip(self.sentences1, self.sentences2, self.conditions, strict=True)
         return [(*sorted((first, second)), condition) for first, second, condition in both]  # type: ignore[misc]
 
+    def without(self, rows: np.ndarray) -> RatedPairs:
+        """The other rows."""
+        kept = np.setdiff1d(np.arange(len(self)), rows)
+        columns = {n: [getattr(self, n)[i] for i in kept] for n in ("sentences1", "sentences2", "conditions")}
+        return RatedPairs(uri=self.uri, ratings=self.ratings[kept], **columns)
+
     @cached_property
     def groups(self) -> np.ndarray:
         """(N,) int64: equal for pairs of the same two sentences, which C-STS rates under two conditions."""
@@ -79,6 +85,12 @@ class RatedPairs:
         return hashlib.sha256(b"".join(parts)).hexdigest()
 
 
+def rows_in(pairs: RatedPairs, others: RatedPairs) -> np.ndarray:
+    """Which rows of some pairs are in others, whatever their rating and the order of the two sentences."""
+    seen = set(others.triples)
+    return np.array([row for row, triple in enumerate(pairs.triples) if triple in seen], dtype=np.int64)
+
+
 def texts_sha256(distinct: Iterable[Sequence[str]]) -> str:
     """Of tuples of texts, in their order."""
     digest = hashlib.sha256()
@@ -94,28 +106,37 @@ def read_rated(uri: str, flag: str) -> RatedPairs:
     Raises RequestError, with the file and the row, for a missing column, a label that is no number, an empty text, a
     file without rows, and fewer than two distinct labels.
     """
-    columns: dict[str, list[str]] = {name: [] for name in (SENTENCE1, SENTENCE2, CONDITION)}
+    return _read(uri, flag, CONDITION, LABEL)
+
+
+def read_scored(uri: str, flag: str, number: str = SCORE) -> RatedPairs:
+    """The same of pairs rated without a condition, which is "": sentence1, sentence2 and a column of numbers."""
+    return _read(uri, flag, None, number)
+
+
+def _read(uri: str, flag: str, condition: str | None, number: str) -> RatedPairs:
+    columns: dict[str, list[str]] = {name: [] for name in (SENTENCE1, SENTENCE2, condition) if name}
     ratings: list[float] = []
     for file in find_input(uri, flag):
-        found = read_columns(file, (*columns, LABEL), flag)
+        found = read_columns(file, (*columns, number), flag)
         for name in columns:
             columns[name] += texts(found[name], f"{flag}: {file.uri}", name)
-        for row, value in enumerate(found[LABEL]):
+        for row, value in enumerate(found[number]):
             rating = _number(value)
             if rating is None:
                 raise RequestError(
-                    f"{flag}: {file.uri}, row {row}: wanted a number as label, found {value!r}; mend the row"
+                    f"{flag}: {file.uri}, row {row}: wanted a number as {number}, found {value!r}; mend the row"
                 )
             ratings.append(rating)
     if not ratings:
         raise RequestError(f"{flag}: wanted rated pairs in {uri}, found no rows")
     if len(set(ratings)) < 2:
-        raise RequestError(f"{flag}: wanted at least two distinct labels in {uri}, found only {ratings[0]:g}")
+        raise RequestError(f"{flag}: wanted at least two distinct {number}s in {uri}, found only {ratings[0]:g}")
     return RatedPairs(
         uri=uri,
         sentences1=columns[SENTENCE1],
         sentences2=columns[SENTENCE2],
-        conditions=columns[CONDITION],
+        conditions=columns[condition] if condition else [""] * len(ratings),
         ratings=np.array(ratings, dtype=np.float32),
     )
 

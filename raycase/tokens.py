@@ -220,8 +220,10 @@ class PromptTokenizer:
         """The tokens of stripped texts alone, with nothing around them."""
         return [e.ids for e in self.tokenizer.encode_batch([t.strip() for t in texts], add_special_tokens=False)]
 
-    def separated(self, rows: Sequence[tuple[str, ...]], *, shortened: int) -> TokenBatch:
+    def separated(self, rows: Sequence[tuple[str, ...]], *, shortened: int, apart: bool = False) -> TokenBatch:
         """Each row's texts as [CLS] a [SEP] b [SEP] ..., pooled over everything; each distinct one is tokenised once.
+
+        `apart`: several views, [CLS] and each text.
 
         A long row loses the ends of its first `shortened` texts, one or two. Raises RequestError for an encoder without
         a token that ends a text.
@@ -231,23 +233,33 @@ class PromptTokenizer:
         head, tail = self.around
         if not tail:
             raise RequestError("--model: wanted an encoder whose texts end with a token, found one without")
-        return TokenBatch.of([self._separated([found[text] for text in row], head, tail, shortened) for row in rows])
+        views = [self._separated([found[text] for text in row], head, tail, shortened, apart) for row in rows]
+        return TokenBatch.of(*zip(*views, strict=True))
 
-    def _separated(self, parts: list[list[int]], head: list[int], tail: list[int], shortened: int) -> Tokens:
+    def _separated(
+        self, parts: list[list[int]], head: list[int], tail: list[int], shortened: int, apart: bool
+    ) -> list[Tokens]:
+        def refused(reason: Reason) -> list[Tokens]:
+            return [Tokens(ids=[], start=0, end=0, refused=reason)] * (1 + len(parts) if apart else 1)
+
         for i, part in enumerate(parts):
             if not part:
-                reason = Reason.EMPTY_TEXT if i < shortened else Reason.EMPTY_CONDITION
-                return Tokens(ids=[], start=0, end=0, refused=reason)
+                return refused(Reason.EMPTY_TEXT if i < shortened else Reason.EMPTY_CONDITION)
         free, fixed = parts[:shortened], parts[shortened:]
         room = self.max_tokens - len(head) - len(tail) * len(parts) - sum(map(len, fixed))
         if room < shortened:
-            return Tokens(ids=[], start=0, end=0, refused=Reason.NO_ROOM)
+            return refused(Reason.NO_ROOM)
         truncated = sum(map(len, free)) > room
         if truncated:  # of two, each keeps half of the room, and what the other one leaves
             first = room if len(free) == 1 else min(len(free[0]), max(room - room // 2, room - len(free[1])))
             free = [free[0][:first], *(part[: room - first] for part in free[1:])]
-        ids = [*head, *(token for part in [*free, *fixed] for token in [*part, *tail])]
-        return Tokens(ids=ids, start=0, end=len(ids), truncated=truncated)
+        parts = [*free, *fixed]
+        ids = [*head, *(token for part in parts for token in [*part, *tail])]
+        spans = [(0, len(ids))]
+        if apart:
+            ends = np.cumsum([len(part) + len(tail) for part in parts]) + len(head) - len(tail)
+            spans = [(0, 1), *((int(end) - len(part), int(end)) for part, end in zip(parts, ends, strict=True))]
+        return [Tokens(ids=ids, start=start, end=end, truncated=truncated) for start, end in spans]
 
     def __call__(self, prompts: Sequence[Rendered]) -> list[Tokens]:
         """Tokenise complete prompts and find the pooled tokens.

@@ -17,7 +17,7 @@ from raycase.model_folder import open_model_folder, write_model_folder
 from raycase.pooling import Pooling
 from raycase.projection import PairVectors, Recipe, best_projector, evaluation, fit_projector
 from raycase.provenance import provenance
-from raycase.rated import NOT_APPLICABLE, RatedPairs, read_rated
+from raycase.rated import NOT_APPLICABLE, RatedPairs, read_rated, rows_in
 from raycase.request import Compute
 from raycase.schema import RequestError
 from raycase.storage import Place, check_paths, fingerprint, place
@@ -79,9 +79,8 @@ class Source:
                 raise RequestError(
                     f"{flag}: wanted at least two distinct labels besides -1 in {rated.uri}, found fewer"
                 )
-        seen = set(train.triples)
-        both = [row for row, triple in enumerate(validation.triples) if triple in seen]
-        if both:
+        both = rows_in(validation, train)
+        if len(both):
             raise RequestError(
                 f"--validation: wanted no pair that is trained on, found {len(both)} of {len(validation)} in "
                 f"{self.train}, the first in row {both[0]}"

@@ -137,7 +137,7 @@ class Tuned:
     def rated(self, rated: RatedPairs) -> RatedTexts:
         """Rated pairs, tokenised for training. Raises RequestError for a text that cannot be encoded."""
         sentences, conditions = zip(*rated.distinct, strict=True)
-        prepared = self.prepare(sentences, conditions)
+        prepared = self.prepare(sentences, conditions if any(conditions) else None)
         for row, reason in enumerate(prepared.reasons):
             if reason is not None:
                 raise RequestError(

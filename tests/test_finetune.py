@@ -13,7 +13,7 @@ from small import close
 from torch import nn
 
 import raycase
-from raycase.finetune import RatedRecipe, TunePairs, batch_loss, fit_config, fit_tuned, length_batches
+from raycase.finetune import RatedRecipe, TunePairs, batch_loss, fit_config, fit_tuned, length_batches, rated_loss
 from raycase.fit import FitState, restore
 from raycase.losses import LOSSES, Loss, RatingMap
 from raycase.metrics import pair_cosines
@@ -220,7 +220,7 @@ def numbers(ratings):
 def test_the_loss_of_a_batch_is_the_squared_error_by_hand():
     """Ratings 1, 3 and 5 are to be met by 0, 0.5 and 1."""
     module = Scores([0.5, 9.0, 0.25, 0.9])
-    loss = batch_loss(numbers([1, 2, 3, 5]), RatedRecipe(), torch.float32)
+    loss = batch_loss(numbers([1, 2, 3, 5]), rated_loss(RatedRecipe()), torch.float32)
     value = loss(module, np.array([3, 0, 2]))
     assert value.item() == pytest.approx((0.1**2 + 0.5**2 + 0.25**2) / 3)
     value.backward()
@@ -238,7 +238,7 @@ def test_loss_and_rating_map_are_the_recipes(loss, rating_map):
     }
     wanted = LOSSES[loss](torch.tensor(scores), torch.tensor([mapped[rating_map](r) for r in ratings]))
     recipe = RatedRecipe(loss=loss, rating_map=rating_map)
-    found = batch_loss(numbers(ratings), recipe, torch.float32)(Scores(scores), np.arange(4))
+    found = batch_loss(numbers(ratings), rated_loss(recipe), torch.float32)(Scores(scores), np.arange(4))
     assert found.item() == pytest.approx(wanted.item())
 
 
@@ -246,7 +246,7 @@ def test_loss_and_rating_map_are_the_recipes(loss, rating_map):
 def test_the_loss_is_of_cosines_under_the_condition(bert, make):
     config, rated = make(bert), small.rated()
     module = config.trainable(dropout=0.0)
-    loss = batch_loss(small.tune_pairs(config, rated), RatedRecipe(), torch.float32)
+    loss = batch_loss(small.tune_pairs(config, rated), rated_loss(RatedRecipe()), torch.float32)
     batch, total = np.array([5, 2, 20]), 0.0
     for row in batch:
         texts = [rated.sentences1[row]], [rated.sentences2[row]]

@@ -13,7 +13,7 @@ from raycase.fetch import fetch, is_remote
 from raycase.pooling import Pooling
 from raycase.prompts import parse_views
 from raycase.schema import RequestError
-from raycase.systems import baselines, case, csr, dualcse, lora
+from raycase.systems import baselines, case, csr, dualcse, lora, mixsp
 from raycase.systems.protocols import SystemConfig
 from raycase.tuned import read_folder
 
@@ -26,6 +26,7 @@ TUNED = (
     csr.CsrConfig,
     dualcse.DualCseConfig,
     lora.LoraConfig,
+    mixsp.MixSpConfig,
 )
 # What a saved folder's `system` names -> what reads its `raycase.json`.
 SYSTEMS: dict[str, Callable[[str, dict[str, Any]], Any]] = {
