@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from raycase import attributes, csfcube, csts, inferences, kgc
+from raycase import attributes, csfcube, csts, inferences, kgc, sts
 from raycase.evaluation import EvaluateJob
 
 TASKS: dict[str, Callable[[EvaluateJob], dict[str, Any]]] = {
@@ -15,6 +15,8 @@ TASKS: dict[str, Callable[[EvaluateJob], dict[str, Any]]] = {
     "kgc": kgc.evaluate,
     "rte": inferences.evaluate,
     "eis": inferences.evaluate,
+    "sts": sts.evaluate,
+    "pairs": sts.evaluate,
 }
 
 

@@ -33,15 +33,17 @@ class EvaluateJob:
     """csts: rated pairs, .csv, .jsonl or .parquet with sentence1, sentence2, condition, label. csfcube: the folder of
     corpus.jsonl, queries.csv and qrels_dev.csv. caption-attributes: the folder of captions.parquet. kgc: the folder of
     train.tsv, validation.tsv, entities.tsv and relations.tsv. rte, eis: premises with hypotheses, .csv, .jsonl or
-    .parquet with premise, explicit_entailment, implied_entailment, neutral, contradiction."""
+    .parquet with premise, explicit_entailment, implied_entailment, neutral, contradiction. sts, pairs: the same with
+    sentence1, sentence2, and score (0 to 5) or label (0, 1)."""
     output: str
     """Folder of the report, on this machine. An earlier report in it is replaced."""
-    task: Literal["csts", "csfcube", "caption-attributes", "kgc", "rte", "eis"] = "csts"
+    task: Literal["csts", "csfcube", "caption-attributes", "kgc", "rte", "eis", "sts", "pairs"] = "csts"
     """csts: the cosine of two sentences under a condition, against people's rating of their similarity. csfcube: papers
     like another one in background, method or result, against experts' grades. caption-attributes: do the nearest
     captions share what the condition asks for, by lists of words; a measure of ours. kgc: knowledge graph completion,
     the true tail of a head and a relation among all entities. rte: entailment by a threshold; eis: which of two
-    sentences is more implicit, for models with a vector for each (dualcse)."""
+    sentences is more implicit, for models with a vector for each (dualcse). sts: the similarity of two sentences
+    without a condition, against people's scores; pairs: against a label."""
     qrels: str | None = None
     """csfcube: judgements (query_id, facet, candidate_id, relevance). Default: qrels_dev.csv in the data folder."""
     prompt: str | None = None
@@ -62,6 +64,9 @@ class EvaluateJob:
     """Number format inside the encoder. Default: bfloat16 where the processor has it."""
     cache: str | None = None
     """Folder or URI for the embedded pairs. Default: `cache` beside the model's folder, else beside the output."""
+
+
+WITHOUT_CONDITION = ("rte", "eis", "sts", "pairs")  # of any kind
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -121,10 +126,10 @@ def find_models(job: EvaluateJob) -> list[Model]:
         if not (known or (job.prompt and job.pooling)):  # else a Hugging Face id
             raise RequestError(f"--model: wanted a model folder or one of {', '.join(ENCODERS)}, found no {name}")
         config = resolve(name, prompt=job.prompt, subtract=job.subtract, pooling=job.pooling)
-        if job.task != "csts" and not embeds(config):
+        if job.task not in ("csts", "sts", "pairs") and not embeds(config):
             raise RequestError(f"--model: wanted models that give vectors, found {name}, which scores pairs")
         conditions = known_conditions(config)
-        if conditions is not None and job.task not in ("rte", "eis"):
+        if conditions is not None and job.task not in WITHOUT_CONDITION:
             raise RequestError(
                 f"--model: wanted models that take any condition, found {name}, which takes "
                 f"{' and '.join(conditions) or 'none'}; see --task rte"

@@ -39,6 +39,15 @@ def spearman(scores_N: np.ndarray, ratings_N: np.ndarray) -> float:
     return pearson(rankdata(scores_N), rankdata(ratings_N))
 
 
+def auc(scores_N: np.ndarray, labels_N: np.ndarray) -> float:
+    """Area under the ROC curve: how often a pair labelled 1 is above one labelled 0, ties half; NaN without both."""
+    positive = labels_N == 1
+    ones, zeros = int(positive.sum()), int((~positive).sum())
+    if not ones or not zeros:
+        return float("nan")
+    return float((rankdata(scores_N)[positive].sum() - ones * (ones + 1) / 2) / (ones * zeros))
+
+
 def bootstrap_interval(
     metric: Correlation,
     scores_N: np.ndarray,

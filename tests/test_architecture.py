@@ -43,7 +43,7 @@ FLOORS = [
     ["scores"],
     ["ablation", "report", "evaluation"],
     ["ranked"],
-    ["csts", "csfcube", "attributes", "kgc", "inferences"],
+    ["csts", "csfcube", "attributes", "kgc", "inferences", "sts"],
     ["evaluate"],
     ["estimate", "cli", "check", "queries", "sample"],
 ]

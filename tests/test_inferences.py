@@ -1,0 +1,202 @@
+"""What models are worth on premises with hypotheses and on pairs without a condition; both through the real job."""
+
+import json
+from dataclasses import replace
+
+import numpy as np
+import pandas as pd
+import pytest
+import torch
+from scipy.stats import gaussian_kde, norm, spearmanr
+from test_dual import inferences  # noqa: F401
+
+import raycase
+from raycase import sts
+from raycase.evaluate import evaluate
+from raycase.evaluation import EvaluateJob, find_models
+from raycase.finetuning import DualCseJob, MixSpJob, SentenceEncoderJob, SimCseJob, fine_tune
+from raycase.inli import entailment_right, entailment_scores, implicitness, more_implicit, read_inferences
+from raycase.metrics import auc
+from raycase.schema import RequestError
+from raycase.systems.baselines import sentence_encoder
+from raycase.systems.dualcse import Form, dualcse
+from raycase.systems.mixsp import mixsp
+
+
+@pytest.fixture
+def tuning(inferences, tiny_model, tmp_path):  # noqa: F811
+    def job(kind, system, **options):
+        settings = inferences | {"model": str(tiny_model), "compute": "float32", "output": str(tmp_path / system)}
+        return kind(system=system, **settings | {"epochs": 2, "batch_size": 8, "learning_rate": 1e-3} | options)
+
+    return job
+
+
+def embedded(texts, config, **_):
+    """What the main job gives, in this process."""
+    pairs = [(t, None) if isinstance(t, str) else t for t in texts]
+    sentences, conditions = zip(*pairs, strict=True)
+    return config.load(dtype=torch.float32).embed(sentences, None if conditions[0] is None else conditions)
+
+
+def test_two_vectors_are_trained_and_judged_through_ray(tuning, inferences, cluster, tmp_path):  # noqa: F811
+    jobs = [tuning(DualCseJob, "dualcse", form=Form.BI), tuning(SimCseJob, "simcse")]
+    trained = [fine_tune(job) for job in jobs]
+    assert trained[0] == json.loads(json.dumps(fine_tune(jobs[0]))), "the same command does nothing"
+    with pytest.raises(RequestError, match="found another one"):
+        fine_tune(replace(jobs[0], intra=False))
+    asked = EvaluateJob(
+        model=tuple(job.output for job in jobs),
+        data=inferences["validation"],
+        output=str(tmp_path / "report"),
+        task="rte",
+        compute="float32",
+        resamples=100,
+    )
+    metrics = evaluate(asked)
+    data = read_inferences(inferences["validation"], "")
+    for system, metrics_of_training, job in zip(metrics["systems"], trained, jobs, strict=True):
+        figures = {name: found["accuracy"]["value"] for name, found in system["figures"].items()}
+        assert figures["all"] == pytest.approx(metrics_of_training["validation"]["rte"], abs=1e-6)
+        model = raycase.load(job.output, dtype=torch.float32)
+        r, u = (model.embed(data.distinct, name) for name in (model.config.CONDITIONS or (None, None)))
+        wanted = 100 * entailment_right(entailment_scores(r, u, data.places)).mean(0)
+        assert [figures[k] for k in ("explicit", "implied", "neutral", "contradiction")] == pytest.approx(wanted)
+    metrics = evaluate(replace(asked, model=(jobs[0].output,), task="eis"))
+    dual, length = ({n: f["accuracy"]["value"] for n, f in s["figures"].items()} for s in metrics["systems"])
+    assert dual["all"] == pytest.approx(trained[0]["validation"]["eis"], abs=1e-6)
+    lengths = np.array([len(text) for text in data.distinct])
+    assert length["all"] == pytest.approx(100 * more_implicit(lengths, data.places).mean())
+    with pytest.raises(RequestError, match=r"wanted models with two vectors a sentence \(dualcse\), found simcse"):
+        evaluate(replace(asked, model=(jobs[1].output,), task="eis"))
+    model = raycase.load(jobs[0].output, dtype=torch.float32)
+    r, u = (model.embed(data.distinct, name) for name in ("explicit", "implicit"))
+    assert dual["all"] == pytest.approx(100 * more_implicit(implicitness(r, u), data.places).mean())
+
+
+@pytest.mark.parametrize(
+    ("make", "task", "said"),
+    [
+        (dualcse, "csts", "takes explicit and implicit; see --task rte"),
+        (sentence_encoder, "csfcube", "takes none"),
+        (mixsp, "csts", "takes none"),
+        (mixsp, "rte", "wanted models that give vectors"),
+    ],
+)
+def test_models_are_refused_where_they_do_not_fit(make, task, said, tiny_model, tmp_path):
+    make(str(tiny_model)).trainable().system.save(tmp_path / "model")
+    asked = EvaluateJob(model=(str(tmp_path / "model"),), data=str(tmp_path), output=str(tmp_path / "r"), task=task)
+    with pytest.raises(RequestError, match=said):
+        find_models(asked)
+
+
+@pytest.mark.parametrize(
+    ("kind", "options", "said"),
+    [
+        (DualCseJob, {"temperature": 0.0}, "--temperature: wanted a number above 0"),
+        (DualCseJob, {"train": "nowhere.csv"}, "--train"),
+        (SimCseJob, {"epochs": 0}, "--epochs"),
+    ],
+)
+def test_wrong_requests_are_refused(tuning, kind, options, said):
+    with pytest.raises(RequestError, match=said):
+        fine_tune(tuning(kind, "x", **options))
+
+
+def test_a_premise_that_is_trained_on_is_no_validation(tuning, inferences):  # noqa: F811
+    both = pd.concat([pd.read_csv(inferences[name]) for name in ("validation", "train")])
+    both.to_csv(inferences["validation"], index=False)
+    with pytest.raises(RequestError, match="no premise that is trained on, found 24"):
+        fine_tune(tuning(DualCseJob, "dualcse"))
+
+
+# ------------------------------------------------------------------------------------------- pairs without a condition
+
+
+@pytest.fixture
+def scored(tmp_path):
+    def write(name, seed, column="score"):
+        random = np.random.default_rng(seed)
+        rows = []
+        for n in range(40):
+            words = random.permutation(["dog"] * (n % 6) + ["red"] * (5 - n % 6))
+            rows.append((f"{name} {n} dog dog", " ".join(words), n % 6 if column == "score" else int(n % 6 > 2)))
+        path = tmp_path / f"{name}.csv"
+        pd.DataFrame(rows, columns=["sentence1", "sentence2", column]).to_csv(path, index=False)
+        return str(path)
+
+    return {"train": write("train", 0), "validation": write("validation", 1), "pairs": write("pairs", 2, "label")}
+
+
+def test_scored_pairs_are_trained_on_and_judged(scored, tiny_model, tmp_path, cluster):
+    settings = {"train": scored["train"], "validation": scored["validation"], "model": str(tiny_model)}
+    settings |= {"compute": "float32", "epochs": 2, "batch_size": 8, "learning_rate": 1e-3}
+    jobs = [
+        MixSpJob(system="mixsp", output=str(tmp_path / "mixsp"), **settings),
+        SentenceEncoderJob(system="sentence-encoder", output=str(tmp_path / "ft"), **settings),
+    ]
+    trained = [fine_tune(job) for job in jobs]
+    models = tuple(job.output for job in jobs)
+    asked = EvaluateJob(
+        model=models, data=scored["validation"], output=str(tmp_path / "report"), task="sts", compute="float32"
+    )
+    metrics = sts.evaluate(replace(asked, resamples=100), embed_plain=embedded)
+    frame = pd.read_csv(scored["validation"])
+    mix, encoder = (raycase.load(model, dtype=torch.float32) for model in models)
+    a, b = (encoder.embed(list(frame[c]), None) for c in ("sentence1", "sentence2"))
+    cosines = (a * b).sum(1) / np.linalg.norm(a, axis=1) / np.linalg.norm(b, axis=1)
+    for system, metrics_of_training, own in zip(
+        metrics["systems"], trained, (mix.score(frame.sentence1, frame.sentence2), cosines), strict=True
+    ):
+        figures = {name: found["value"] for name, found in system["figures"].items()}
+        assert figures["spearman"] == pytest.approx(metrics_of_training["validation"]["spearman"], abs=1e-2)
+        for name, chosen in (("spearman", frame.score >= 0), ("upper", frame.score >= 4), ("lower", frame.score < 4)):
+            assert figures[name] == pytest.approx(100 * spearmanr(own[chosen], frame.score[chosen])[0], abs=1e-2)
+    assert (tmp_path / "report" / "ranges.png").read_bytes()[:4] == b"\x89PNG"
+    assert "Minus mixsp" in (tmp_path / "report" / "report.md").read_text()
+    metrics = sts.evaluate(
+        replace(asked, task="pairs", data=scored["pairs"], output=str(tmp_path / "auc"), resamples=100),
+        embed_plain=embedded,
+    )
+    frame = pd.read_csv(scored["pairs"])
+    wanted = 100 * auc(mix.score(frame.sentence1, frame.sentence2), frame.label.to_numpy())
+    assert metrics["systems"][0]["figures"]["auc"]["value"] == pytest.approx(wanted, abs=1e-3)
+
+
+def test_the_overlap_is_the_area_that_both_densities_share():
+    random = np.random.default_rng(0)
+    ratings = np.repeat([1.0, 5.0], 4000)
+    for apart in (0.0, 1.0, 3.0, 9.0):
+        scores = random.normal(size=8000) + apart * (ratings == 5)
+        assert sts.overlap(scores, ratings) == pytest.approx(2 * norm.cdf(-apart / 2), abs=0.05)
+    grid, lower, upper = sts.densities(scores, ratings)
+    assert lower == pytest.approx(gaussian_kde(scores[:4000])(grid))
+    assert np.trapezoid(upper, grid) == pytest.approx(1, abs=1e-3)
+    assert sts.overlap(np.zeros(8000), ratings) is None
+
+
+def test_auc_by_hand():
+    scores, labels = np.array([0.1, 0.4, 0.35, 0.8, 0.4]), np.array([0, 0, 1, 1, 1])
+    pairs = [(p > n) + 0.5 * (p == n) for p in scores[labels == 1] for n in scores[labels == 0]]
+    assert auc(scores, labels) == pytest.approx(np.mean(pairs))
+    assert np.isnan(auc(scores, np.ones(5)))
+
+
+@pytest.mark.parametrize(
+    ("task", "file", "said"),
+    [
+        ("pairs", "train", "wanted the column 'label'"),
+        ("sts", "pairs", "wanted the column 'score'"),
+    ],
+)
+def test_files_are_refused_that_do_not_fit_the_task(scored, tmp_path, task, file, said):
+    asked = EvaluateJob(model=("minilm",), data=scored[file], output=str(tmp_path / "report"), task=task)
+    with pytest.raises(RequestError, match=said):
+        evaluate(asked)
+    frame = pd.read_csv(scored["pairs"]).assign(score=lambda f: f.label, other=2)
+    frame.to_csv(scored["pairs"], index=False)
+    with pytest.raises(RequestError, match="wanted scores below 4 and from there on, found 0 to 1"):
+        evaluate(replace(asked, task="sts", data=scored["pairs"]))
+    frame.assign(label=frame.other + frame.label).to_csv(scored["pairs"], index=False)
+    with pytest.raises(RequestError, match="wanted the labels 0 and 1, found 2, 3"):
+        evaluate(replace(asked, task="pairs", data=scored["pairs"]))
