@@ -16,6 +16,7 @@ from raycase.lancefiles import ASKED, QUERY, RANK, SCORE
 from raycase.output import parquet_bytes
 from raycase.rated import read_columns, texts
 from raycase.reading import peek
+from raycase.rerank import load_scorer, rerank
 from raycase.schema import CONDITION, RequestError
 from raycase.search import EF, NPROBES, Index, Options
 from raycase.storage import check_paths, place
@@ -54,6 +55,12 @@ class SearchJob:
     """Candidates that a walk through an hnsw index holds."""
     refine: int | None = None
     """Of an approximate index: so many times k candidates are compared by their exact cosine. Default: 3, ivf-pq 10."""
+    rerank: str | None = None
+    """Score the first answers again by a model that reads query and answer together (mixsp, cross-encoder)."""
+    candidates: int = 100
+    """How many answers of each query are scored again."""
+    text_column: str = TEXT
+    """The kept column that is read then."""
     model: str | None = None
     """Where the index's model is now, if it has moved."""
 
@@ -62,16 +69,22 @@ def search(job: SearchJob) -> dict[str, Any]:
     """Answer; prints a table, or writes Parquet. Raises RequestError."""
     began = time.time()
     check_paths({"--index": job.index, "--queries": job.queries, "--output": job.output})
-    for flag, value in (("nprobes", job.nprobes), ("ef", job.ef), ("refine", job.refine)):
+    for flag, value in (
+        ("nprobes", job.nprobes),
+        ("ef", job.ef),
+        ("refine", job.refine),
+        ("candidates", job.candidates),
+    ):
         if value is not None and value < 1:
             raise RequestError(f"--{flag}: wanted at least 1, found {value}")
     sentences, conditions = _queries(job)
     disable_progress_bar()  # of weights that load in a moment
     index = Index.open(job.index, model=job.model)
+    scorer = load_scorer(job.rerank, conditional=conditions is not None) if job.rerank else None
     answers = index.search(
         sentences,
         conditions,
-        job.k,
+        max(job.k, min(job.candidates, _least(index, conditions, job.unconditional))) if scorer else job.k,
         job.where,
         unconditional=job.unconditional,
         exact_condition=job.exact_condition,
@@ -81,6 +94,10 @@ def search(job: SearchJob) -> dict[str, Any]:
         if asked != condition:
             cosine = index.nearest_condition(asked)[1]
             print(f"no {asked!r} in the index; answered under {condition!r}, cosine {cosine:.2f}", file=sys.stderr)
+    searched = time.time()
+    if scorer:
+        answers = rerank(answers, sentences, scorer, text=job.text_column, k=job.k)
+    reranked = time.time()
     if job.output:
         queries = pa.array(answers[QUERY].to_numpy() // max(1, len(job.condition)))  # each query's own place
         place(job.output).put(parquet_bytes(answers.set_column(0, QUERY, queries)))
@@ -92,8 +109,17 @@ def search(job: SearchJob) -> dict[str, Any]:
         "rows": index.meta.rows,
         "kind": index.meta.how,
         "seconds": round(time.time() - began, 3),
+        "rerank_seconds": round(reranked - searched, 3) if scorer else None,
         "output": place(job.output).uri if job.output else None,
     }
+
+
+def _least(index: Index, conditions: list[str] | None, unconditional: bool) -> int:
+    """The fewest rows that a query may be answered from."""
+    if unconditional or not index.meta.conditions:
+        return index.meta.plain
+    asked = set(conditions or ()) & index.meta.conditions.keys() or index.meta.conditions.keys()
+    return min(index.rows(condition) for condition in asked)
 
 
 def _queries(job: SearchJob) -> tuple[list[str], list[str] | None]:

@@ -30,7 +30,7 @@ FLOORS = [
         "systems.mixsp",
     ],
     ["contrast", "dual", "units", "systems", "model_folder", "cluster", "watch", "verify", "written"],
-    ["request", "progress", "index", "search", "join"],
+    ["request", "progress", "index", "search", "join", "rerank"],
     ["plan", "resources"],
     ["handover"],
     ["embed"],
