@@ -16,7 +16,7 @@ from raycase.lancefiles import ASKED, QUERY, RANK, SCORE
 from raycase.output import parquet_bytes
 from raycase.rated import read_columns, texts
 from raycase.reading import peek
-from raycase.rerank import load_scorer, rerank
+from raycase.rerank import find_scorer, rerank
 from raycase.schema import CONDITION, RequestError
 from raycase.search import EF, NPROBES, Index, Options
 from raycase.storage import check_paths, place
@@ -80,7 +80,7 @@ def search(job: SearchJob) -> dict[str, Any]:
     sentences, conditions = _queries(job)
     disable_progress_bar()  # of weights that load in a moment
     index = Index.open(job.index, model=job.model)
-    scorer = load_scorer(job.rerank, conditional=conditions is not None) if job.rerank else None
+    scorer = find_scorer(job.rerank, conditional=conditions is not None).load() if job.rerank else None
     answers = index.search(
         sentences,
         conditions,
@@ -132,7 +132,7 @@ def _queries(job: SearchJob) -> tuple[list[str], list[str] | None]:
     if job.queries:
         if not job.output:
             raise RequestError("--output: wanted a Parquet file for the answers to --queries, found none")
-        sentences, own = _read(job.queries)
+        sentences, own = read_queries(job.queries)
     if own and (job.condition or job.unconditional):
         raise RequestError(f"wanted conditions once, found them in {job.queries} and in flags; leave one out")
     if own or not job.condition:
@@ -140,7 +140,7 @@ def _queries(job: SearchJob) -> tuple[list[str], list[str] | None]:
     return [s for s in sentences for _ in job.condition], list(job.condition) * len(sentences)
 
 
-def _read(uri: str) -> tuple[list[str], list[str] | None]:
+def read_queries(uri: str) -> tuple[list[str], list[str] | None]:
     """The columns `text` and, if there is one, `condition`."""
     sentences: list[str] = []
     conditions: list[str] = []

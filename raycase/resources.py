@@ -7,14 +7,14 @@ from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 import ray
 import yaml
 
 from raycase.cluster import nodes
 from raycase.output import Output
-from raycase.request import EmbedJob, actor_range
+from raycase.request import actor_range
 from raycase.schema import RequestError
 
 READ_CPUS, WRITE_CPUS = 0.25, 0.2  # different, or Ray fuses stages into one process
@@ -61,7 +61,19 @@ def _counted(found: Iterable[Node]) -> str:
     return ", ".join(f"{n} node{'s' * (n > 1)} with {c:g} CPUs and {g:g} GPUs" for (c, g), n in shapes) or "no node"
 
 
-def make_pool(job: EmbedJob, units: int, cluster: Capacity) -> Pool:
+class Asked(Protocol):
+    """What a job's flags say of its actors."""
+
+    @property
+    def actors(self) -> str | None:
+        """MIN:MAX."""
+
+    @property
+    def gpus_per_actor(self) -> float | None:
+        """Of each."""
+
+
+def make_pool(job: Asked, units: int, cluster: Capacity) -> Pool:
     """Fit the actors into what the cluster has and what its autoscaler offers, with room left to read and write.
 
     Raises RequestError where they do not fit. Where there is an autoscaler that does not say what it offers, what was

@@ -46,10 +46,11 @@ FLOORS = [
     ["csts", "csfcube", "attributes", "kgc", "inferences", "sts"],
     ["evaluate"],
     ["estimate", "cli", "check", "queries", "sample"],
+    ["reranking"],
 ]
 FLOOR = {module: floor for floor, modules in enumerate(FLOORS) for module in modules}
 GROUND = {*FLOORS[0], *FLOORS[1]}
-RAY = {"cluster", "resources", "watch", "handover", "embed", "train", "tune", "join"}
+RAY = {"cluster", "resources", "watch", "handover", "embed", "train", "tune", "join", "reranking"}
 METHODS = {m for m in FLOOR if m.startswith("systems.") and m != "systems.protocols"}
 
 

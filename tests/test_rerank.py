@@ -1,5 +1,7 @@
 """Answers in a new order: by a scorer by hand, and through the search of a real index."""
 
+from dataclasses import replace
+
 import numpy as np
 import pyarrow as pa
 import pytest
@@ -7,9 +9,11 @@ import torch
 from conftest import embedded
 
 import raycase
+from raycase import reranking as module
 from raycase.index import IndexJob, build
 from raycase.queries import SearchJob, search
-from raycase.rerank import load_scorer, rerank
+from raycase.rerank import find_scorer, rerank
+from raycase.reranking import RerankJob, rerank_all
 from raycase.schema import RequestError
 from raycase.systems.baselines import bi_encoder, cross_encoder
 from raycase.systems.mixsp import mixsp
@@ -119,8 +123,71 @@ def test_what_cannot_rerank_is_refused(index, tiny_model, tmp_path):
     with pytest.raises(
         RequestError, match=r"wanted a model that scores pairs \(mixsp, cross-encoder\), found .*vectors"
     ):
-        load_scorer(str(tmp_path / "vectors"), conditional=True)
+        find_scorer(str(tmp_path / "vectors"), conditional=True)
     with pytest.raises(RequestError, match="wanted queries under conditions for"):
-        load_scorer(str(tmp_path / "cross"), conditional=False)
+        find_scorer(str(tmp_path / "cross"), conditional=False)
     with pytest.raises(RequestError, match="--candidates: wanted at least 1, found 0"):
         search(SearchJob(index=index[0], query=("a",), rerank=str(tmp_path / "cross"), candidates=0))
+
+
+@pytest.fixture
+def searched(index, tmp_path):
+    """Answers to a file of queries, and the queries."""
+    queries = [{"text": f"{word} dog {n}", "condition": "color"} for n, word in enumerate(["red", "blue", "cat"] * 9)]
+    pa.parquet.write_table(pa.Table.from_pylist(queries), tmp_path / "queries.parquet")
+    output = str(tmp_path / "searched.parquet")
+    search(SearchJob(index=index[0], queries=str(tmp_path / "queries.parquet"), k=8, output=output))
+    return {"answers": output, "queries": str(tmp_path / "queries.parquet")}
+
+
+def test_a_file_of_queries_is_reranked_on_ray_and_goes_on(searched, tiny_model, tmp_path, cluster, monkeypatch):
+    monkeypatch.setattr(module, "ROWS_OF_UNIT", 50)
+    torch.manual_seed(0)
+    mixsp(str(tiny_model)).trainable().system.save(tmp_path / "scorer")
+    job = RerankJob(**searched, model=str(tmp_path / "scorer"), output=str(tmp_path / "again"), k=3)
+    done = rerank_all(job)
+    assert (done["answers_in"], done["answers_out"], done["units_done"]) == (216, 81, 4)
+    folder = tmp_path / "again" / "answers"
+    found = pa.concat_tables([pa.parquet.read_table(file) for file in sorted(folder.iterdir())])
+    sentences = pa.parquet.read_table(searched["queries"])["text"].to_pylist()
+    scorer = raycase.load(str(tmp_path / "scorer"))
+    wanted = rerank(pa.parquet.read_table(searched["answers"]), sentences, scorer, text="text", k=3)
+    assert found.drop_columns("score") == wanted.drop_columns("score")
+    np.testing.assert_allclose(found["score"], wanted["score"], atol=1e-4)
+
+    kept = {file.name: file.stat().st_mtime_ns for file in folder.iterdir()}
+    lost = sorted(kept)[1]
+    (folder / lost).unlink()
+    again = rerank_all(job)
+    assert (again["units_done"], again["units_resumed"], again["answers_out"]) == (1, 3, 81)
+    assert all((folder / name).stat().st_mtime_ns == mark for name, mark in kept.items() if name != lost)
+    with pytest.raises(RequestError, match=r"wanted this very job in .*, found another; say --overwrite"):
+        rerank_all(replace(job, k=2))
+    assert rerank_all(replace(job, k=2, overwrite=True))["answers_out"] == 54
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        ({"k": 0}, "-k: wanted at least 1"),
+        ({"text_column": "words"}, "wanted the column 'words'"),
+        ({"model": "minilm"}, "--model: wanted a model that scores pairs"),
+        ({"answers": "nowhere.parquet"}, "--answers"),
+    ],
+)
+def test_wrong_requests_are_refused(searched, tmp_path, change, said):
+    settings = searched | {"model": "minilm", "output": str(tmp_path / "again")}
+    with pytest.raises(RequestError, match=said):
+        rerank_all(RerankJob(**settings | change))
+
+
+def test_answers_to_other_queries_are_refused(searched, tmp_path):
+    answers = pa.parquet.read_table(searched["answers"])
+    job = RerankJob(**searched, model="minilm", output=str(tmp_path / "again"))
+    pa.parquet.write_table(pa.concat_tables([answers, answers]), searched["answers"])
+    with pytest.raises(RequestError, match="wanted the answers to each query together, found them apart"):
+        rerank_all(job)
+    more = answers.set_column(0, "query", pa.array(answers["query"].to_numpy() + 20))
+    pa.parquet.write_table(more, searched["answers"])
+    with pytest.raises(RequestError, match=r"--queries: wanted the queries that .* has answers to, up to 47, found 27"):
+        rerank_all(job)
