@@ -1,10 +1,10 @@
-"""Every system on C-STS: trained with each seed by `jobs/train.py`, the figures of one table.
+"""Every system on its data (C-STS, INLI, STS-B): trained with each seed by `jobs/train.py`, a table each.
 
     RAY_worker_niceness=0 .venv/bin/python benchmarks/systems.py --output runs/systems --seeds 3 csr tri-encoder
 
 Systems that are there are not trained again, and a run that was stopped goes on from its last epoch, so the table can
 be made in several sittings. Figures are of the epoch that did best on the validation rows. --pairs trains on part of
-the data: so many pairs of sentences, drawn once for all seeds, each under both of its conditions.
+C-STS: so many pairs of sentences, drawn once for all seeds, each under both of its conditions.
 """
 
 import argparse
@@ -22,28 +22,44 @@ from turns import DATA, ROOT, finish
 from raycase.rated import read_rated
 
 WORDS = ["csr", "--asks", "words", "--weight", "Tw"]  # what works for an encoder that is averaged
-ROWS = {
-    "bi-encoder": ["bi-encoder"],
-    "tri-encoder": ["tri-encoder"],
-    "tri-encoder concat": ["tri-encoder", "--compose", "concat"],
-    "cross-encoder": ["cross-encoder"],
-    "lora": ["lora", "--prompt", "concat-cs:all"],
-    "csr": ["csr"],
-    "csr words": [*WORDS, "--routed", "3"],
-    "csr words 1 layer": WORDS,
-    "csr words 5 layers": [*WORDS, "--routed", "5"],
-    "csr words hidden router": [*WORDS, "--routed", "3", "--router", "hidden"],
-    "csr words hidden router 1 layer": [*WORDS, "--router", "hidden"],
-    "csr words hidden router 5 layers": [*WORDS, "--routed", "5", "--router", "hidden"],
-    "csr words heavy router": [*WORDS, "--routed", "3", "--router", "heavy"],
-    "csr words random weight": [*WORDS, "--routed", "3", "--router", "random"],
-    "csr words added": ["csr", "--asks", "words", "--routed", "3"],
-    "csr words only weight": ["csr", "--asks", "words", "--routed", "3", "--weight", "w"],
-    "csr words hadamard": [*WORDS, "--routed", "3", "--compose", "hadamard"],
-    "csr bi": ["csr", "--form", "bi"],
-    "bi-encoder pearson": ["bi-encoder", "--loss", "pearson"],
-    "tri-encoder pearson": ["tri-encoder", "--loss", "pearson"],
+SETS = {  # data -> row -> flags of jobs/train.py
+    "csts": {
+        "bi-encoder": ["bi-encoder"],
+        "tri-encoder": ["tri-encoder"],
+        "tri-encoder concat": ["tri-encoder", "--compose", "concat"],
+        "cross-encoder": ["cross-encoder"],
+        "lora": ["lora", "--prompt", "concat-cs:all"],
+        "csr": ["csr"],
+        "csr words": [*WORDS, "--routed", "3"],
+        "csr words 1 layer": WORDS,
+        "csr words 5 layers": [*WORDS, "--routed", "5"],
+        "csr words hidden router": [*WORDS, "--routed", "3", "--router", "hidden"],
+        "csr words hidden router 1 layer": [*WORDS, "--router", "hidden"],
+        "csr words hidden router 5 layers": [*WORDS, "--routed", "5", "--router", "hidden"],
+        "csr words heavy router": [*WORDS, "--routed", "3", "--router", "heavy"],
+        "csr words random weight": [*WORDS, "--routed", "3", "--router", "random"],
+        "csr words added": ["csr", "--asks", "words", "--routed", "3"],
+        "csr words only weight": ["csr", "--asks", "words", "--routed", "3", "--weight", "w"],
+        "csr words hadamard": [*WORDS, "--routed", "3", "--compose", "hadamard"],
+        "csr bi": ["csr", "--form", "bi"],
+        "bi-encoder pearson": ["bi-encoder", "--loss", "pearson"],
+        "tri-encoder pearson": ["tri-encoder", "--loss", "pearson"],
+    },
+    "inli": {
+        "simcse": ["simcse"],
+        "dualcse": ["dualcse"],
+        "dualcse bi": ["dualcse", "--form", "bi", "--batch-size", "32", "--learning-rate", "3e-5"],
+        "dualcse without contradiction": ["dualcse", "--no-contradiction"],
+        "dualcse without intra": ["dualcse", "--no-intra"],
+        "dualcse without both": ["dualcse", "--no-contradiction", "--no-intra"],
+    },
+    "stsb": {
+        "mixsp": ["mixsp"],
+        "mixsp soft": ["mixsp", "--select", "soft"],
+        "sentence-encoder": ["sentence-encoder"],
+    },
 }
+DATA_OF = {row: data for data, rows in SETS.items() for row in rows}
 
 
 def training_data(pairs, output):
@@ -60,11 +76,13 @@ def training_data(pairs, output):
     return part
 
 
-def train(row, seed, output, data, flags):
+def train(row, seed, output, pairs, flags):
     """The metrics of a row with a seed; trains where they are not there."""
+    name = DATA_OF[row]
     folder = output / f"{row.replace(' ', '-')}-{seed}"
-    command = [sys.executable, str(ROOT / "jobs" / "train.py"), *ROWS[row], *flags]
-    command += ["--train", data, "--validation", DATA / "csts" / "validation.csv"]
+    data = training_data(pairs, output) if name == "csts" else DATA / name / "train.csv"
+    command = [sys.executable, str(ROOT / "jobs" / "train.py"), *SETS[name][row], *flags]
+    command += ["--train", data, "--validation", DATA / name / "validation.csv"]
     command += ["--output", folder, "--seed", seed]
     done = subprocess.run(list(map(str, command)), stdout=sys.stderr)
     if done.returncode:
@@ -74,14 +92,14 @@ def train(row, seed, output, data, flags):
 
 def line(found):
     """One row of the table."""
-    scores = [m["validation"]["spearman"] for m in found]
-    rated = [m["validation"]["spearman_rated"] for m in found]
     epochs = [h for m in found for h in m["history"]]
-    return {
-        "spearman": round(statistics.mean(scores), 2),
-        "std": round(statistics.stdev(scores), 2) if len(scores) > 1 else None,
-        "without -1": round(statistics.mean(rated), 2),
-        "seeds": len(scores),
+    figures = {}
+    for name in found[0]["validation"]:
+        scores = [m["validation"][name] for m in found]
+        spread = f" ± {statistics.stdev(scores):.2f}" if len(scores) > 1 else ""
+        figures[name] = f"{statistics.mean(scores):.2f}{spread}"
+    return figures | {
+        "seeds": len(found),
         "epochs": max(m["epochs"] for m in found),
         "parameters": found[0]["parameters"],
         "seconds an epoch": round(statistics.median(h["seconds"] for h in epochs)),
@@ -91,28 +109,31 @@ def line(found):
 
 def main(rows, seeds, output, pairs, flags):
     table = {}
-    data = training_data(pairs, output)
     for seed in range(seeds):  # every row once before any twice
         for row in rows:
-            table.setdefault(row, []).append(train(row, seed, output, data, flags))
+            table.setdefault(row, []).append(train(row, seed, output, pairs, flags))
             print(row, line(table[row]), file=sys.stderr, flush=True)
     lines = {row: line(found) for row, found in table.items()}
-    header = list(next(iter(lines.values())))
-    print(f"| | {' | '.join(header)} |\n|{'---|' * (len(header) + 1)}")
-    for row, found in lines.items():
-        print(f"| {row} | {' | '.join(str(value) for value in found.values())} |")
+    for name in SETS:
+        some = {row: found for row, found in lines.items() if DATA_OF[row] == name}
+        for place, (row, found) in enumerate(some.items()):
+            if not place:
+                print(f"\n| {name} | {' | '.join(found)} |\n|{'---|' * (len(found) + 1)}")
+            print(f"| {row} | {' | '.join(str(value) for value in found.values())} |")
     finish({"ratios": {}, "rows": lines, "pairs": pairs, "flags": flags})
 
 
 if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("rows", nargs="*", metavar="ROW", help=f"default: all of {', '.join(ROWS)}")
+    parser.add_argument("rows", nargs="*", metavar="ROW", help=f"default: all of {', '.join(DATA_OF)}")
     parser.add_argument("--seeds", type=int, default=1)
     parser.add_argument("--pairs", type=int, help="pairs of sentences that are trained on; default: all")
     parser.add_argument("--output", type=Path, required=True)
     parser.add_argument("--flags", nargs=argparse.REMAINDER, default=[], help="last: more flags of jobs/train.py")
     arguments = parser.parse_args()
-    wrong = [row for row in arguments.rows if row not in ROWS]
+    wrong = [row for row in arguments.rows if row not in DATA_OF]
     if wrong:
-        parser.error(f"wanted {', '.join(ROWS)}, found {wrong[0]}")
-    main(arguments.rows or list(ROWS), arguments.seeds, arguments.output.absolute(), arguments.pairs, arguments.flags)
+        parser.error(f"wanted {', '.join(DATA_OF)}, found {wrong[0]}")
+    main(
+        arguments.rows or list(DATA_OF), arguments.seeds, arguments.output.absolute(), arguments.pairs, arguments.flags
+    )
