@@ -352,18 +352,19 @@ class MixSpJob(ScoredJob):
     """What is trained."""
     select: Select = Select.HARD
     """hard: the likelier projector alone. soft: both, weighted; a mixture of experts, without the router's loss."""
-    similarity: float = 7e-4
+    similarity_weight: float = 7e-4
     """alpha_1, of the similarity's loss (eq. 5)."""
-    range_: float = 1e-4
+    range_weight: float = 1e-4
     """alpha_2, of the router's loss (eq. 5)."""
 
     @property
     def terms(self) -> dict[str, Any]:
         """What else the loss depends on."""
-        for name in ("similarity", "range_"):
-            if not 0 <= getattr(self, name) < float("inf"):
-                raise RequestError(f"--{name.strip('_')}: wanted a number of at least 0, found {getattr(self, name):g}")
-        return {"similarity": self.similarity, "range_": self.range_ if self.select is Select.HARD else 0.0}
+        weights = {name: getattr(self, name) for name in ("similarity_weight", "range_weight")}
+        for name, weight in weights.items():
+            if not 0 <= weight < float("inf"):
+                raise RequestError(f"--{name.replace('_', '-')}: wanted a number of at least 0, found {weight:g}")
+        return weights if self.select is Select.HARD else weights | {"range_weight": 0.0}
 
     def loss(self) -> PairLoss:
         """Of the module's outputs and the scores."""

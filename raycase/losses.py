@@ -140,7 +140,9 @@ def scored_loss(cosines_B: Tensor, ratings_B: Tensor) -> Tensor:
     return squared_error(cosines_B, ratings_B / MOST)
 
 
-def mixsp_loss(outputs_B3: Tensor, ratings_B: Tensor, *, similarity: float = 7e-4, range_: float = 1e-4) -> Tensor:
+def mixsp_loss(
+    outputs_B3: Tensor, ratings_B: Tensor, *, similarity_weight: float = 7e-4, range_weight: float = 1e-4
+) -> Tensor:
     """MixSP's (Ponwitayarat et al., 2024, eq. 5): alpha_1 BCE(score / 5, G2) + alpha_2 (BCE of the upper range by the
     first sentence + by the second) / 2 (eqs. 4 and 2). A score of 4 to 5 is in the upper range.
 
@@ -150,4 +152,4 @@ def mixsp_loss(outputs_B3: Tensor, ratings_B: Tensor, *, similarity: float = 7e-
     upper_B = (ratings_B >= UPPER).to(outputs_B3)
     bce = F.binary_cross_entropy_with_logits
     ranges = (bce(outputs_B3[:, 1], upper_B) + bce(outputs_B3[:, 2], upper_B)) / 2
-    return similarity * bce(outputs_B3[:, 0], ratings_B / MOST) + range_ * ranges
+    return similarity_weight * bce(outputs_B3[:, 0], ratings_B / MOST) + range_weight * ranges

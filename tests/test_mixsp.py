@@ -83,7 +83,8 @@ def test_equations_2_4_and_5():
     ranges = 0.5 * (bce(1, sigmoid(1.0)) + bce(0, sigmoid(0.1))) / 2
     ranges += 0.5 * (bce(1, sigmoid(-2.0)) + bce(0, sigmoid(0.4))) / 2
     assert mixsp_loss(outputs, ratings).item() == pytest.approx(7e-4 * similarity + 1e-4 * ranges, rel=1e-12)
-    assert mixsp_loss(outputs, ratings, similarity=1, range_=0).item() == pytest.approx(similarity, rel=1e-12)
+    alone = mixsp_loss(outputs, ratings, similarity_weight=1, range_weight=0).item()
+    assert alone == pytest.approx(similarity, rel=1e-12)
     # BCE over the two classes of a softmax is that of the difference of its logits
     logits = torch.tensor([[0.7, -0.3]], dtype=torch.float64)
     both = F.binary_cross_entropy(logits.softmax(-1), torch.tensor([[1.0, 0.0]], dtype=torch.float64))
@@ -108,7 +109,7 @@ def test_a_router_forced_to_one_side_is_a_plain_projector(heads, side):
 @pytest.mark.parametrize("select", Select)
 def test_gradients_reach_the_router(heads, select):
     module = heads(select)
-    mixsp_loss(module(*states()), torch.tensor([5.0, 1, 4, 2, 0, 3]), range_=0).backward()
+    mixsp_loss(module(*states()), torch.tensor([5.0, 1, 4, 2, 0, 3]), range_weight=0).backward()
     assert module.router.weight.grad.abs().max() > 1e-9, "through beta (eq. 3)"
 
 
