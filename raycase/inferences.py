@@ -20,11 +20,8 @@ from raycase.inli import (
     more_implicit,
     read_inferences,
 )
-from raycase.provenance import provenance
-from raycase.ranked import compared, render
-from raycase.report import write_report
+from raycase.ranked import report
 from raycase.schema import RequestError
-from raycase.storage import place
 from raycase.systems import known_conditions
 from raycase.vectors import case_vectors, plain_vectors
 
@@ -83,17 +80,15 @@ def evaluate(
         for name, found_NH in right.items()
     }
     first = values[systems[0]["name"]]
-    metrics = {
-        "task": job.task,
-        "title": TITLES[job.task],
-        "about": ABOUT[job.task].format(pairs=f"{len(inferences) * len(HYPOTHESES):,}"),
-        "data": {"premises": len(inferences), "sha256": inferences.data_sha256},
-        "measures": ["accuracy"],
-        "groups": [{"name": group, "queries": len(found)} for group, found in first.items()],
-        "systems": compared(systems, values, ["accuracy"], resamples=job.resamples, seed=job.seed),
-        "settings": {"resamples": job.resamples, "seed": job.seed, "compute": job.compute},
-        "provenance": provenance(),
-        "seconds": round(time.time() - began, 1),
-    }
-    write_report(place(str(folder)), metrics, render, {})
-    return metrics
+    return report(
+        job,
+        folder,
+        began,
+        title=TITLES[job.task],
+        about=ABOUT[job.task].format(pairs=f"{len(inferences) * len(HYPOTHESES):,}"),
+        data={"premises": len(inferences), "sha256": inferences.data_sha256},
+        measures=["accuracy"],
+        groups=[{"name": group, "queries": len(found)} for group, found in first.items()],
+        systems=systems,
+        values=values,
+    )
