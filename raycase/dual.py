@@ -41,8 +41,9 @@ class InferenceTexts:
             prepared = config.prepare(texts * len(names), [name for name in names for _ in texts])
         else:
             prepared = config.prepare(texts, None)
+        reasons = prepared.reasons
         for row, pair in enumerate(prepared.rows.tolist()):
-            if (reason := prepared.reasons[pair]) is not None:
+            if (reason := reasons[pair]) is not None:
                 raise RequestError(
                     f"{inferences.uri}: wanted texts that can be encoded, found: {reason}: "
                     f"{texts[row % len(texts)][:80]!r}; mend or remove the row"

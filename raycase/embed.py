@@ -64,7 +64,7 @@ def embed(job: EmbedJob, *, model: SystemConfig | None = None, execute: Execute 
     if plan.missing and execute is None:
         start_ray()
         cluster = capacity()
-        check_nodes(output, cluster)
+        check_nodes(output.root, cluster)
         pool = make_pool(job, plan.units, cluster)
         print(f"needs {pool}; {cluster}", file=sys.stderr)
         execute = partial(on_ray, pool=pool)

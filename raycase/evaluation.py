@@ -66,9 +66,6 @@ class EvaluateJob:
     """Folder or URI for the embedded pairs. Default: `cache` beside the model's folder, else beside the output."""
 
 
-WITHOUT_CONDITION = ("rte", "eis", "sts", "pairs")  # of any kind
-
-
 @dataclass(frozen=True, kw_only=True)
 class Model:
     """One of the models, found and checked; its encoder's weights are not loaded."""
@@ -116,6 +113,18 @@ def open_report_folder(output: str) -> Path:
     return folder
 
 
+def _misfit(task: str, config: Any) -> str | None:
+    """What a task wants of a model, where this one is not it."""
+    vectors, known = embeds(config), known_conditions(config)
+    if task in ("sts", "pairs"):
+        return None if known == () or (vectors and known is None) else "models that need no condition"
+    if task == "eis":
+        return None if known else "models with two vectors a sentence (dualcse)"
+    if not vectors and task != "csts":
+        return "models that give vectors"
+    return None if known is None or task == "rte" else "models that take any condition"
+
+
 def find_models(job: EvaluateJob) -> list[Model]:
     """The models asked for, with g. Raises RequestError for an unknown or broken one, and for one that comes twice."""
     if not job.model:
@@ -126,14 +135,8 @@ def find_models(job: EvaluateJob) -> list[Model]:
         if not (known or (job.prompt and job.pooling)):  # else a Hugging Face id
             raise RequestError(f"--model: wanted a model folder or one of {', '.join(ENCODERS)}, found no {name}")
         config = resolve(name, prompt=job.prompt, subtract=job.subtract, pooling=job.pooling)
-        if job.task not in ("csts", "sts", "pairs") and not embeds(config):
-            raise RequestError(f"--model: wanted models that give vectors, found {name}, which scores pairs")
-        conditions = known_conditions(config)
-        if conditions is not None and job.task not in WITHOUT_CONDITION:
-            raise RequestError(
-                f"--model: wanted models that take any condition, found {name}, which takes "
-                f"{' and '.join(conditions) or 'none'}; see --task rte"
-            )
+        if (wanted := _misfit(job.task, config)) is not None:
+            raise RequestError(f"--model: wanted {wanted} for --task {job.task}, found {name}: {config.label}")
         if job.ablate and not is_case(config):
             raise RequestError(f"--ablate: wanted CASE on an encoder, found {name}: {config.label}")
         if job.cases and not embeds(config):

@@ -321,6 +321,8 @@ class ScoredJob(FineTuneJob, TuneRecipe):
         if len(both):
             print(f"{len(both)} training pairs are validation pairs, too, and are left out", file=sys.stderr)
             train = train.without(both)
+            if not len(train):
+                raise RequestError("--train: wanted pairs that are not in --validation, found none")
         return Task(
             identity=["scored", *self.terms.values()],
             data=said_of_pairs({"train": train, "validation": validation}),
@@ -354,17 +356,23 @@ class MixSpJob(ScoredJob):
     """hard: the likelier projector alone. soft: both, weighted; a mixture of experts, without the router's loss."""
     similarity_weight: float = 7e-4
     """alpha_1, of the similarity's loss (eq. 5)."""
-    range_weight: float = 1e-4
-    """alpha_2, of the router's loss (eq. 5)."""
+    range_weight: float | None = None
+    """alpha_2, of the router's loss (eq. 5). Default: 1e-4; with --select soft there is none."""
 
     @property
     def terms(self) -> dict[str, Any]:
         """What else the loss depends on."""
-        weights = {name: getattr(self, name) for name in ("similarity_weight", "range_weight")}
+        if self.select is Select.SOFT and self.range_weight is not None:
+            raise RequestError("--range-weight: wanted --select hard, found soft, whose router has no loss of its own")
+        default = 1e-4 if self.select is Select.HARD else 0.0
+        weights = {
+            "similarity_weight": self.similarity_weight,
+            "range_weight": default if self.range_weight is None else self.range_weight,
+        }
         for name, weight in weights.items():
             if not 0 <= weight < float("inf"):
                 raise RequestError(f"--{name.replace('_', '-')}: wanted a number of at least 0, found {weight:g}")
-        return weights if self.select is Select.HARD else weights | {"range_weight": 0.0}
+        return weights
 
     def loss(self) -> PairLoss:
         """Of the module's outputs and the scores."""

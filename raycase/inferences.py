@@ -21,7 +21,6 @@ from raycase.inli import (
     read_inferences,
 )
 from raycase.ranked import report
-from raycase.schema import RequestError
 from raycase.systems import known_conditions
 from raycase.vectors import case_vectors, plain_vectors
 
@@ -30,12 +29,12 @@ ABOUT = {
     "rte": (
         "{pairs} pairs of a premise and a hypothesis: entailed if the cosine of what both say, or of what the premise "
         "implies and the hypothesis says, is above a threshold, which is tuned on one half of the premises and used on "
-        "the other, both ways. Accuracy x 100 with 95 % intervals of the bootstrap."
+        "the other, both ways. Accuracy x 100 with 95 % intervals of the bootstrap over premises."
     ),
     "eis": (
         "{pairs} pairs of a premise and a hypothesis: the premise is taken to be more implicit, and told to be where "
-        "its two vectors are further apart. Accuracy x 100 with 95 % intervals of the bootstrap. `length` takes the "
-        "longer one."
+        "its two vectors are further apart. Accuracy x 100 with 95 % intervals of the bootstrap over premises. "
+        "`length` takes the longer one."
     ),
 }
 
@@ -61,8 +60,6 @@ def evaluate(
             explicit_TD, implicit_TD = np.split(
                 embed_pairs([(text, name) for name in names for text in texts], model.config, **options), len(names)
             )
-        elif job.task == "eis":
-            raise RequestError(f"--model: wanted models with two vectors a sentence (dualcse), found {model.name}")
         else:
             explicit_TD = implicit_TD = embed_plain(texts, model.config, **options)
         if job.task == "rte":
@@ -75,8 +72,8 @@ def evaluate(
         right["length"] = more_implicit(np.array([len(text) for text in texts]), places)
         systems.append({"name": "length", "what": "the longer sentence"})
     groups = {"all": slice(None)} | {kind: slice(i, i + 1) for i, kind in enumerate(HYPOTHESES.values())}
-    values = {
-        name: {group: 100.0 * found_NH[:, chosen].reshape(-1, 1) for group, chosen in groups.items()}
+    values = {  # of each premise, for its pairs share its vectors
+        name: {group: 100.0 * found_NH[:, chosen].mean(1, keepdims=True) for group, chosen in groups.items()}
         for name, found_NH in right.items()
     }
     first = values[systems[0]["name"]]

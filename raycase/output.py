@@ -265,12 +265,13 @@ def read_line(output: Output, name: str) -> UnitLine:
     return _line(name, parsed[1], data, rejected, pairs=metadata.num_rows, stats=stats)
 
 
-def parquet_bytes(table: pa.Table) -> bytes:
-    """A table as a Parquet file."""
+def parquet_bytes(table: pa.Table, rows: int | None = None) -> bytes:
+    """A table as a Parquet file; `rows`: of a row group."""
     sink = io.BytesIO()
     texts = [f.name for f in table.schema if pa.types.is_string(f.type)]
     # vectors do not compress, and a dictionary of them is lost work
-    pq.write_table(table, sink, compression="zstd", use_dictionary=texts or False, compression_level=1)
+    options = {"compression": "zstd", "compression_level": 1, "use_dictionary": texts or False}
+    pq.write_table(table, sink, row_group_size=rows, **options)
     return sink.getvalue()
 
 

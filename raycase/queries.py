@@ -16,13 +16,14 @@ from raycase.lancefiles import ASKED, QUERY, RANK, SCORE
 from raycase.output import parquet_bytes
 from raycase.rated import read_columns, texts
 from raycase.reading import peek
-from raycase.rerank import find_scorer, rerank
+from raycase.rerank import CANDIDATES, check_answers, find_scorer, rerank
 from raycase.schema import CONDITION, RequestError
 from raycase.search import EF, NPROBES, Index, Options
 from raycase.storage import check_paths, place
 
 WIDTH = 100  # characters of a kept column that people see
 TEXT = "text"
+ROWS_OF_GROUP = 2**16  # answers: what jobs/rerank.py reads at a time
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -56,11 +57,12 @@ class SearchJob:
     refine: int | None = None
     """Of an approximate index: so many times k candidates are compared by their exact cosine. Default: 3, ivf-pq 10."""
     rerank: str | None = None
-    """Score the first answers again by a model that reads query and answer together (mixsp, cross-encoder)."""
-    candidates: int = 100
-    """How many answers of each query are scored again."""
-    text_column: str = TEXT
-    """The kept column that is read then."""
+    """Score the first answers again by a model that reads query and answer together: mixsp, which looks at no
+    condition, or cross-encoder, which reads it, too."""
+    candidates: int | None = None
+    """How many answers of each query are scored again. Default: 100, or as many as there are."""
+    text_column: str | None = None
+    """The kept column that is read then. Default: text."""
     model: str | None = None
     """Where the index's model is now, if it has moved."""
 
@@ -77,17 +79,24 @@ def search(job: SearchJob) -> dict[str, Any]:
     ):
         if value is not None and value < 1:
             raise RequestError(f"--{flag}: wanted at least 1, found {value}")
+    for flag in ("candidates", "text_column"):
+        if getattr(job, flag) is not None and not job.rerank:
+            raise RequestError(f"--{flag.replace('_', '-')}: wanted --rerank, found none")
     sentences, conditions = _queries(job)
     disable_progress_bar()  # of weights that load in a moment
     index = Index.open(job.index, model=job.model)
-    scorer = find_scorer(job.rerank, conditional=conditions is not None).load() if job.rerank else None
+    scorer = None
+    if job.rerank:
+        check_answers(index.columns, job.text_column or TEXT)
+        scorer = find_scorer(job.rerank, conditional=conditions is not None).load()
     answers = index.search(
         sentences,
         conditions,
-        max(job.k, min(job.candidates, _least(index, conditions, job.unconditional))) if scorer else job.k,
+        job.k,
         job.where,
         unconditional=job.unconditional,
         exact_condition=job.exact_condition,
+        candidates=(job.candidates or CANDIDATES) if scorer else None,
         options=Options(exact=job.exact, nprobes=job.nprobes, ef=job.ef, refine=job.refine),
     )
     for asked, condition in dict.fromkeys(zip(answers[ASKED].to_pylist(), answers[CONDITION].to_pylist(), strict=True)):
@@ -96,11 +105,14 @@ def search(job: SearchJob) -> dict[str, Any]:
             print(f"no {asked!r} in the index; answered under {condition!r}, cosine {cosine:.2f}", file=sys.stderr)
     searched = time.time()
     if scorer:
-        answers = rerank(answers, sentences, scorer, text=job.text_column, k=job.k)
+        answers = rerank(answers, sentences, scorer, text=job.text_column or TEXT, k=job.k)
+        unscored = answers[SCORE].null_count
+        if unscored:
+            print(f"{unscored} of {len(answers)} answers have no words to be scored by, and come last", file=sys.stderr)
     reranked = time.time()
     if job.output:
         queries = pa.array(answers[QUERY].to_numpy() // max(1, len(job.condition)))  # each query's own place
-        place(job.output).put(parquet_bytes(answers.set_column(0, QUERY, queries)))
+        place(job.output).put(parquet_bytes(answers.set_column(0, QUERY, queries), rows=ROWS_OF_GROUP))
     else:
         _show(answers, sentences, conditions, index.columns)
     return {
@@ -112,14 +124,6 @@ def search(job: SearchJob) -> dict[str, Any]:
         "rerank_seconds": round(reranked - searched, 3) if scorer else None,
         "output": place(job.output).uri if job.output else None,
     }
-
-
-def _least(index: Index, conditions: list[str] | None, unconditional: bool) -> int:
-    """The fewest rows that a query may be answered from."""
-    if unconditional or not index.meta.conditions:
-        return index.meta.plain
-    asked = set(conditions or ()) & index.meta.conditions.keys() or index.meta.conditions.keys()
-    return min(index.rows(condition) for condition in asked)
 
 
 def _queries(job: SearchJob) -> tuple[list[str], list[str] | None]:

@@ -162,8 +162,11 @@ def check(job: EmbedJob, model: SystemConfig | None = None) -> Request:
         keep=job.keep_columns,
     )
     model = model or resolve_encoder(job.model, prompt=job.prompt, pooling=job.pooling, subtract=job.subtract)
-    if isinstance(model, Tuned) and job.condition_column is None:
-        model.check_conditions(listed)
+    if isinstance(model, Tuned):
+        if job.condition_column is None:
+            model.check_conditions(listed)
+        elif model.CONDITIONS == ():
+            raise RequestError(f"--condition-column: wanted --unconditional for {job.model}, which knows no conditions")
     if listed is not None:
         for condition, count in zip(listed, model.count_tokens(["a"] * len(listed), listed), strict=True):
             if not count:

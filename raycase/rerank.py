@@ -11,9 +11,10 @@ import pyarrow as pa
 from raycase.lancefiles import ASKED, QUERY, RANK, SCORE
 from raycase.schema import RequestError
 from raycase.systems import embeds, known_conditions, resolve
-from raycase.systems.protocols import PairScorer
+from raycase.tuned import Scorer
 
 COSINE = "cosine"
+CANDIDATES = 100  # answers of a query that are scored again, unless told
 
 
 def find_scorer(model: str, *, conditional: bool, flag: str = "--rerank") -> Any:
@@ -27,36 +28,41 @@ def find_scorer(model: str, *, conditional: bool, flag: str = "--rerank") -> Any
     return config
 
 
-def rerank(answers: pa.Table, sentences: Sequence[str], scorer: PairScorer, *, text: str, k: int) -> pa.Table:
+def check_answers(names: Sequence[str], text: str, where: str = "the index") -> None:
+    """Raise RequestError for answers that have no such text, or were re-ranked before."""
+    if text not in names:
+        raise RequestError(f"--text-column: wanted a column that {where} keeps ({', '.join(names)}), found {text!r}")
+    if COSINE in names:
+        raise RequestError(f"{where}: wanted answers without a column {COSINE!r}, which re-ranking adds, found one")
+
+
+def rerank(answers: pa.Table, sentences: Sequence[str], scorer: Scorer, *, text: str, k: int) -> pa.Table:
     """The first k answers of each query and condition by the scorer's similarity; equals keep their order.
 
     answers: what `Index.search` gives, with the kept column `text`. `score` becomes the scorer's, and the search's
-    stands in a new last column, `cosine`. Each distinct pair is scored once. Raises RequestError.
+    stands in a new last column, `cosine`. Each distinct pair is scored once; an answer that cannot be scored, for it
+    has no words, has no score and comes last. Raises RequestError.
     """
-    if text not in answers.column_names:
-        raise RequestError(f"--text-column: wanted a column that the index keeps, found {text!r}")
-    found = answers[text].to_pylist()
-    for row, value in enumerate(found):
-        if not isinstance(value, str) or not value.strip():
-            where = f"query {answers[QUERY][row]}, rank {answers[RANK][row]}"
-            raise RequestError(f"--rerank: wanted words in {text!r} of every answer, found {value!r} ({where})")
+    check_answers(answers.column_names, text)
     queries_N, asked = answers[QUERY].to_numpy(), answers[ASKED].to_pylist()
-    pairs = list(zip((sentences[q] for q in queries_N.tolist()), found, asked, strict=True))
+    reads = known_conditions(scorer.config) is None  # else equal under all conditions
+    pairs = [
+        (sentences[query], found or "", condition if reads else None)
+        for query, found, condition in zip(queries_N.tolist(), answers[text].to_pylist(), asked, strict=True)
+    ]
     place_of = {pair: i for i, pair in enumerate(dict.fromkeys(pairs))}
-    try:
-        distinct = scorer.score(*map(list, zip(*place_of, strict=True))) if pairs else np.empty(0)
-    except ValueError as error:
-        raise RequestError(f"--rerank: wanted texts that the model can score, found {error}") from error
-    scores_N = np.asarray(distinct, dtype=np.float32)[[place_of[pair] for pair in pairs]]
+    firsts, seconds, conditions = zip(*place_of, strict=True) if pairs else ((), (), ())
+    distinct = scorer.scores_of(firsts, seconds, conditions if reads else None)
+    scores_N = distinct[[place_of[pair] for pair in pairs]] if pairs else distinct
     number = {key: i for i, key in enumerate(dict.fromkeys(zip(queries_N.tolist(), asked, strict=True)))}
     keys_N = np.array([number[key] for key in zip(queries_N.tolist(), asked, strict=True)], dtype=np.int64)
-    order_N = np.lexsort((answers[RANK].to_numpy(), -scores_N, keys_N))
+    falling_N = np.where(np.isnan(scores_N), np.inf, -scores_N)
+    order_N = np.lexsort((answers[RANK].to_numpy(), falling_N, keys_N))
     _, starts, counts = np.unique(keys_N[order_N], return_index=True, return_counts=True)
     ranks_N = np.arange(len(order_N)) - np.repeat(starts, counts)
-    cosines = answers[SCORE]
     names = answers.column_names
-    again = answers.set_column(names.index(SCORE), SCORE, pa.array(scores_N)).append_column(COSINE, cosines)
-    again = again.take(order_N)
-    first = answers[RANK].type
-    again = again.set_column(names.index(RANK), RANK, pa.array(ranks_N + 1, type=first))
+    scored = pa.array(scores_N, answers[SCORE].type, from_pandas=True)  # NaN is null
+    again = answers.set_column(names.index(SCORE), SCORE, scored).append_column(COSINE, answers[SCORE])
+    ranks = pa.array(ranks_N + 1, type=answers[RANK].type)
+    again = again.take(order_N).set_column(names.index(RANK), RANK, ranks)
     return again.filter(pa.array(ranks_N < k))

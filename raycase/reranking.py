@@ -24,11 +24,11 @@ from ray.exceptions import RayError
 
 from raycase.cluster import cause, start_ray
 from raycase.inputs import InputFile, find_input, readable
-from raycase.lancefiles import ASKED, QUERY
+from raycase.lancefiles import ASKED, QUERY, RANK, SCORE
 from raycase.output import parquet_bytes
 from raycase.queries import TEXT, read_queries
-from raycase.rerank import find_scorer, rerank
-from raycase.resources import Pool, capacity, make_pool
+from raycase.rerank import check_answers, find_scorer, rerank
+from raycase.resources import Pool, capacity, check_nodes, make_pool
 from raycase.schema import RequestError, WorkError
 from raycase.storage import Place, check_paths, fingerprint, place
 
@@ -76,8 +76,8 @@ def rerank_all(job: RerankJob) -> dict[str, Any]:
     root = place(job.output)
     start_ray()
     cluster = capacity()
-    if root.is_local and len(cluster.alive) > 1:
-        raise RequestError(f"--output: wanted object storage on a cluster of several nodes, found {root.uri}")
+    for flag, at in (("--output", root), ("--answers", place(job.answers))):
+        check_nodes(at, cluster, flag)
     _open(root, job, files, config.describe())
     folder = root / "answers"
     done = folder.list()
@@ -88,11 +88,15 @@ def rerank_all(job: RerankJob) -> dict[str, Any]:
     missing = len(units) - len(folder.list())
     if missing:
         raise WorkError(f"{root.uri}: {missing} of {len(units)} units are missing; the same command goes on")
-    kept = ds.dataset(folder.path, filesystem=folder.fs, format="parquet")
+    kept, scored = 0, 0
+    if units:
+        answers = ds.dataset(folder.path, filesystem=folder.fs, format="parquet")
+        kept, scored = answers.count_rows(), answers.count_rows(filter=ds.field(SCORE).is_valid())
     return {
         "queries": len(sentences),
         "answers_in": sum(unit["stop"] - unit["start"] for unit in units),
-        "answers_out": kept.count_rows(),
+        "answers_out": kept,
+        "answers_unscored": kept - scored,
         "units_done": len(todo),
         "units_resumed": len(units) - len(todo),
         "seconds": round(time.time() - began, 3),
@@ -102,11 +106,14 @@ def rerank_all(job: RerankJob) -> dict[str, Any]:
 
 def _units(file: InputFile, text: str, queries: int) -> list[dict[str, Any]]:
     """Rows of a file, cut where a query ends. Raises RequestError for a file that is no answers to the queries."""
+    if file.ending != ".parquet":
+        raise RequestError(f"--answers: wanted a .parquet file, found {file.uri}; see jobs/search.py --output")
     with readable(file) as source, source.fs.open(source.path, "rb") as handle:
         names = pq.read_schema(handle).names
-        for name in (QUERY, ASKED, text):
+        for name in (QUERY, ASKED, RANK, SCORE):
             if name not in names:
                 raise RequestError(f"--answers: {file.uri}: wanted the column {name!r}, found {', '.join(names)}")
+        check_answers(names, text, file.uri)
         keys = pq.read_table(handle, columns=[QUERY, ASKED])
     query_N = keys[QUERY].to_numpy()
     if len(query_N) and not 0 <= query_N.min() <= query_N.max() < queries:
@@ -194,12 +201,20 @@ class RerankUnits:
 
     def __call__(self, task: pa.Table) -> pa.Table:
         asked = json.loads(task["task"][0].as_py())
-        source = place(asked["file"])
-        rows = ds.dataset(source.path, filesystem=source.fs, format="parquet")
-        answers = rows.take(np.arange(asked["start"], asked["stop"]))
+        answers = _read(place(asked["file"]), asked["start"], asked["stop"])
         best = rerank(answers, self.sentences, self.scorer, text=self.text, k=self.k)
         (self.folder / asked["name"]).put(parquet_bytes(best))
         return pa.table({"answers": [len(best)]})
+
+
+def _read(source: Place, start: int, stop: int) -> pa.Table:
+    """Some rows, of the row groups that hold them."""
+    with source.fs.open(source.path, "rb") as handle:
+        file = pq.ParquetFile(handle)
+        rows = [file.metadata.row_group(i).num_rows for i in range(file.num_row_groups)]
+        ends = np.cumsum(rows)
+        groups = [i for i, end in enumerate(ends) if end > start and end - rows[i] < stop]
+        return file.read_row_groups(groups).slice(start - int(ends[groups[0]] - rows[groups[0]]), stop - start)
 
 
 def _name(unit: int) -> str:

@@ -13,9 +13,9 @@ import ray
 import yaml
 
 from raycase.cluster import nodes
-from raycase.output import Output
 from raycase.request import actor_range
 from raycase.schema import RequestError
+from raycase.storage import Place
 
 READ_CPUS, WRITE_CPUS = 0.25, 0.2  # different, or Ray fuses stages into one process
 LEAST_ENCODE_CPUS, LEAST_GPU_CPUS = 0.5, 0.1  # of an actor that encodes on CPUs, or beside its GPU
@@ -110,12 +110,12 @@ def make_pool(job: Asked, units: int, cluster: Capacity) -> Pool:
     return Pool(least=least, most=most, cpus=max(cpus, math.floor(100 * share) / 100), gpus=0, threads=threads)
 
 
-def check_nodes(output: Output, cluster: Capacity) -> None:
-    """Local output is one machine's; on several, each node would keep its own part."""
-    if output.root.is_local and (len(cluster.alive) > 1 or cluster.offered != []):
+def check_nodes(root: Place, cluster: Capacity, flag: str = "--output") -> None:
+    """What is local is one machine's; on several, each node would keep its own part."""
+    if root.is_local and (len(cluster.alive) > 1 or cluster.offered != []):
         raise RequestError(
-            f"--output: wanted object storage on a cluster of several nodes ({cluster}), found the local folder "
-            f"{output.root.uri}; each node would keep its own part of it"
+            f"{flag}: wanted object storage on a cluster of several nodes ({cluster}), found the local {root.uri}; "
+            "each node has its own part of it"
         )
 
 

@@ -99,6 +99,7 @@ class Index:
         *,
         unconditional: bool = False,
         exact_condition: bool = False,
+        candidates: int | None = None,
         options: Options = Options(),
     ) -> pa.Table:
         """The k rows nearest to each sentence under its condition, by cosine, best first.
@@ -107,6 +108,7 @@ class Index:
         has (column `condition` beside `asked`), or refused with `exact_condition`. Without conditions the score of an
         id is the mean of its cosines under the conditions that it has; by an approximate index, of ids that are among
         the best under one. `unconditional`: by the plain vectors f(s). `where`: a filter on kept columns, in SQL.
+        `candidates`: so many rows, where there are, instead of k; of those another model may choose.
 
         Gives query (place in `sentences`), asked, condition, rank from 1, score, id and the kept columns; fewer than k
         rows where the filter leaves fewer. Raises RequestError.
@@ -125,13 +127,13 @@ class Index:
         self._check(k, where)
         with said(self.root):
             if conditions is None and not unconditional and self.meta.conditions:
-                return self._combined(sentences, k, where, options)
+                return self._combined(sentences, k, where, candidates, options)
             if conditions is None and not self.meta.plain:
                 raise RequestError(
                     f"--unconditional: wanted plain vectors in {self.root.uri}, found none; see jobs/index.py"
                 )
             asked = [None] * len(sentences) if conditions is None else list(conditions)
-            return self._under(sentences, asked, k, where, exact_condition, options)
+            return self._under(sentences, asked, k, where, exact_condition, candidates, options)
 
     def _under(
         self,
@@ -140,6 +142,7 @@ class Index:
         k: int,
         where: str | None,
         exact_condition: bool,
+        candidates: int | None,
         options: Options,
     ) -> pa.Table:
         """Each sentence under its own condition; None: by plain vectors."""
@@ -147,9 +150,10 @@ class Index:
         answers = [self._table([], [], None, *_nothing(k))]
         for condition in dict.fromkeys(found.values()):
             every = [i for i, a in enumerate(asked) if found[a] == condition]
+            most = max(k, min(candidates or k, self.rows(condition)))
             for rows in (every[start : start + QUERIES] for start in range(0, len(every), QUERIES)):
                 vectors_QD = self.embed([sentences[i] for i in rows], condition)
-                scores_Qk, offsets_Qk = self.nearest(vectors_QD, condition, k, where, options=options)
+                scores_Qk, offsets_Qk = self.nearest(vectors_QD, condition, most, where, options=options)
                 answers.append(self._table(rows, [asked[i] for i in rows], condition, scores_Qk, offsets_Qk))
         return pa.concat_tables(answers).sort_by([(QUERY, "ascending"), (RANK, "ascending")])
 
@@ -214,7 +218,9 @@ class Index:
             )
         return names, self.embed(names, None, "--condition")
 
-    def _combined(self, sentences: Sequence[str], k: int, where: str | None, options: Options) -> pa.Table:
+    def _combined(
+        self, sentences: Sequence[str], k: int, where: str | None, candidates: int | None, options: Options
+    ) -> pa.Table:
         """By the mean of the cosines under the conditions that a row has."""
         names, most = list(self.meta.conditions), max(self.meta.conditions.values())
         if len(names) > CONDITIONS_COMBINED:
@@ -224,6 +230,7 @@ class Index:
             )
         if k > most:
             raise RequestError(f"-k: wanted at most the {most} rows there are, found {k}")
+        k = max(k, min(candidates or k, most))
         exact = options.exact or not self.meta.is_approximate(most)
         several = max(1, min(QUERIES, COSINES // most)) if exact else 1
         answers = [self._table([], [], None, *_nothing(k))]

@@ -22,10 +22,11 @@ from raycase.rated import LABEL, SCORE, RatedPairs, read_scored
 from raycase.report import difference, interval, made, table, write_report
 from raycase.schema import RequestError
 from raycase.storage import place
-from raycase.systems import embeds, known_conditions
+from raycase.systems import embeds
 from raycase.vectors import plain_vectors
 
 GRID = 512  # points at which a density is looked at
+Densities = tuple[np.ndarray, np.ndarray, np.ndarray]
 
 
 def upper_range(scores_N: np.ndarray, ratings_N: np.ndarray) -> float:
@@ -53,21 +54,21 @@ ABOUT = {
 }
 
 
-def densities(scores_N: np.ndarray, ratings_N: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Where they are looked at, and the densities of the lower and the upper range there: (GRID,) each."""
+def densities(scores_N: np.ndarray, ratings_N: np.ndarray) -> Densities | None:
+    """Where they are looked at, and the densities of the lower and the upper range there: (GRID,) each; None where a
+    range's scores are all the same."""
     margin = 0.25 * np.ptp(scores_N)
     grid = np.linspace(scores_N.min() - margin, scores_N.max() + margin, GRID)
     parts = (scores_N[ratings_N < UPPER], scores_N[ratings_N >= UPPER])
-    lower, upper = (gaussian_kde(part)(grid) for part in parts)
+    try:
+        lower, upper = (gaussian_kde(part)(grid) for part in parts)
+    except (ValueError, np.linalg.LinAlgError):
+        return None
     return grid, lower, upper
 
 
-def overlap(scores_N: np.ndarray, ratings_N: np.ndarray) -> float | None:
-    """The area that the two densities share, from 0 to 1; None where a range's scores are all the same."""
-    try:
-        grid, lower, upper = densities(scores_N, ratings_N)
-    except (ValueError, np.linalg.LinAlgError):
-        return None
+def overlap(grid: np.ndarray, lower: np.ndarray, upper: np.ndarray) -> float:
+    """The area that two densities share, from 0 to 1."""
     return float(np.trapezoid(np.minimum(lower, upper), grid))
 
 
@@ -82,14 +83,17 @@ def evaluate(job: EvaluateJob, *, embed_plain: Callable[..., np.ndarray] = plain
     scores = {model.name: _scores(model, pairs, job, embed_plain) for model in models}
     first = scores[models[0].name]
     settings: dict[str, Any] = {"resamples": job.resamples, "seed": job.seed}
-    systems = []
+    systems, drawn = [], {}
     for model in models:
         own, line = scores[model.name], {"name": model.name, "what": model.config.label}
         found = {name: _figure(metric, own, pairs.ratings, settings) for name, metric in MEASURES[job.task].items()}
         line["figures"] = found
         if job.task == "sts":
-            shared = overlap(own, pairs.ratings)
-            line["overlap"] = None if shared is None else 100 * shared
+            found_densities = densities(own, pairs.ratings)
+            line["overlap"] = None
+            if found_densities is not None:
+                line["overlap"] = 100 * overlap(*found_densities)
+                drawn[model.name] = found_densities
         if model is not models[0]:
             line["against"] = {
                 name: _times100(paired_bootstrap(metric, own, first, pairs.ratings, **settings))
@@ -107,8 +111,8 @@ def evaluate(job: EvaluateJob, *, embed_plain: Callable[..., np.ndarray] = plain
         "seconds": round(time.time() - began, 1),
     }
     pictures = {}
-    if drawn := {n: s for n, s in scores.items() if job.task == "sts" and overlap(s, pairs.ratings) is not None}:
-        pictures["ranges.png"] = _picture(drawn, pairs.ratings)
+    if drawn:
+        pictures["ranges.png"] = _picture(drawn)
         metrics["pictures"] = list(pictures)
     write_report(place(str(folder)), metrics, render, pictures)
     return metrics
@@ -132,8 +136,6 @@ def _scores(model: Model, pairs: RatedPairs, job: EvaluateJob, embed_plain: Call
         vectors_TD = embed_plain(texts, model.config, name=pairs.uri, cache=model.cache, compute=job.compute)
         both = zip(pairs.sentences1, pairs.sentences2, strict=True)
         return pair_cosines(vectors_TD, np.array([[place_of[a], place_of[b]] for a, b in both]))
-    if known_conditions(model.config) is None:
-        raise RequestError(f"--model: wanted models that score pairs without a condition, found {model.name}")
     scorer = model.config.load(dtype=None if job.compute is None else getattr(torch, job.compute))
     try:
         return np.asarray(scorer.score(pairs.sentences1, pairs.sentences2), dtype=np.float64)
@@ -141,12 +143,15 @@ def _scores(model: Model, pairs: RatedPairs, job: EvaluateJob, embed_plain: Call
         raise RequestError(f"--data: wanted texts that {model.name} can score, found {error}") from error
 
 
-def _figure(metric: Correlation, scores_N: np.ndarray, ratings_N: np.ndarray, settings: Any) -> dict[str, float]:
+def _figure(metric: Correlation, scores_N: np.ndarray, ratings_N: np.ndarray, settings: Any) -> dict[str, float] | None:
     low, high = bootstrap_interval(metric, scores_N, ratings_N, **settings)
     return _times100({"value": metric(scores_N, ratings_N), "low": low, "high": high})
 
 
-def _times100(found: dict[str, float]) -> dict[str, float]:
+def _times100(found: dict[str, float]) -> dict[str, float] | None:
+    """None where scores or ratings are all the same, and nothing correlates; JSON has no NaN."""
+    if any(np.isnan(value) for value in found.values()):
+        return None
     return {key: value if key == "p" else 100 * value for key, value in found.items()}
 
 
@@ -171,18 +176,17 @@ def render(metrics: dict[str, Any]) -> str:
     return "\n\n".join([*parts, "## How it was made", made(metrics)]) + "\n"
 
 
-def _picture(scores: dict[str, np.ndarray], ratings_N: np.ndarray) -> bytes:
+def _picture(drawn: dict[str, Densities]) -> bytes:
     """Both densities of each system (figure 1)."""
     from matplotlib.figure import Figure
 
-    figure = Figure(figsize=(WIDTH, 2.0 * len(scores) + 0.4), layout="constrained")
-    column = figure.subplots(len(scores), 1, squeeze=False)[:, 0]
-    for axes, (name, own) in zip(column, scores.items(), strict=True):
-        grid, lower, upper = densities(own, ratings_N)
+    figure = Figure(figsize=(WIDTH, 2.0 * len(drawn) + 0.4), layout="constrained")
+    column = figure.subplots(len(drawn), 1, squeeze=False)[:, 0]
+    for axes, (name, (grid, lower, upper)) in zip(column, drawn.items(), strict=True):
         axes.plot(grid, lower, color="#0072B2", linewidth=1.6, label=f"below {UPPER:g}")
         axes.plot(grid, upper, color="#D55E00", linestyle="-.", linewidth=1.6, label=f"{UPPER:g} and above")
         axes.fill_between(grid, np.minimum(lower, upper), color="0.8")
-        axes.set_title(f"{name[-45:]}: overlap {100 * (overlap(own, ratings_N) or 0):.1f} %", fontsize=10, loc="left")
+        axes.set_title(f"{name[-45:]}: overlap {100 * overlap(grid, lower, upper):.1f} %", fontsize=10, loc="left")
         axes.spines[["top", "right"]].set_visible(False)
         axes.set_ylabel("density")
     column[0].legend(frameon=False, fontsize=9, title="score", title_fontsize=9)

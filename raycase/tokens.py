@@ -220,10 +220,10 @@ class PromptTokenizer:
         """The tokens of stripped texts alone, with nothing around them."""
         return [e.ids for e in self.tokenizer.encode_batch([t.strip() for t in texts], add_special_tokens=False)]
 
-    def separated(self, rows: Sequence[tuple[str, ...]], *, shortened: int, apart: bool = False) -> TokenBatch:
+    def separated(self, rows: Sequence[tuple[str, ...]], *, shortened: int, apart: int = 0) -> TokenBatch:
         """Each row's texts as [CLS] a [SEP] b [SEP] ..., pooled over everything; each distinct one is tokenised once.
 
-        `apart`: several views, [CLS] and each text.
+        `apart`: the number of texts in a row that are pooled each by itself, as views after that of [CLS].
 
         A long row loses the ends of its first `shortened` texts, one or two. Raises RequestError for an encoder without
         a token that ends a text.
@@ -234,13 +234,13 @@ class PromptTokenizer:
         if not tail:
             raise RequestError("--model: wanted an encoder whose texts end with a token, found one without")
         views = [self._separated([found[text] for text in row], head, tail, shortened, apart) for row in rows]
-        return TokenBatch.of(*zip(*views, strict=True))
+        return TokenBatch.of(*([view[i] for view in views] for i in range(1 + apart)))
 
     def _separated(
-        self, parts: list[list[int]], head: list[int], tail: list[int], shortened: int, apart: bool
+        self, parts: list[list[int]], head: list[int], tail: list[int], shortened: int, apart: int
     ) -> list[Tokens]:
         def refused(reason: Reason) -> list[Tokens]:
-            return [Tokens(ids=[], start=0, end=0, refused=reason)] * (1 + len(parts) if apart else 1)
+            return [Tokens(ids=[], start=0, end=0, refused=reason)] * (1 + apart)
 
         for i, part in enumerate(parts):
             if not part:

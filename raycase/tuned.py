@@ -39,7 +39,7 @@ from raycase.rated import RatedPairs
 from raycase.schema import RequestError, first_line
 from raycase.storage import place, sha256_of_file
 from raycase.table import ENCODERS, HERE, EncoderSpec, read_spec
-from raycase.tokens import Prepared
+from raycase.tokens import Prepared, TokenBatch
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
@@ -188,6 +188,39 @@ class Prompted(Tuned):
     def load(self, **options: Any) -> PromptEncoder:
         """Load the weights; `options` are those of `raycase.encoders.load_encoder`."""
         return PromptEncoder(self, load_encoder(self.encoder, **options))
+
+
+@dataclass(frozen=True, kw_only=True)
+class Scoring(Tuned):
+    """One that scores pairs of sentences, by a `Scorer`, and gives no vectors."""
+
+    EMBEDS: ClassVar[bool] = False
+
+    @property
+    def has_extra(self) -> bool:
+        """What is above the encoder."""
+        return True
+
+    def tokens(
+        self, sentences1: Sequence[str], sentences2: Sequence[str], conditions: Sequence[str] | None = None
+    ) -> TokenBatch:
+        """Tokenise each distinct text and put the pairs together; a long one loses the ends of its sentences.
+
+        Raises ValueError for lists of different length.
+        """
+        raise NotImplementedError
+
+    def rated(self, rated: RatedPairs) -> TokenBatch:  # type: ignore[override]
+        """Rated pairs, tokenised for training. Raises RequestError for a text that cannot be encoded."""
+        batch = self.tokens(rated.sentences1, rated.sentences2, rated.conditions)
+        for row, reason in enumerate(batch.reasons):
+            if reason is not None:
+                raise RequestError(f"{rated.uri}, row {row}: wanted texts that can be encoded, found: {reason}")
+        return batch
+
+    def trainable(self, dropout: float | None = None, compute: torch.dtype = torch.float32) -> nn.Module:
+        """What training takes: (rows of `rated`) -> what its loss is of."""
+        return with_dropout(self.load(**training_options()), dropout)
 
 
 def begin(
@@ -385,3 +418,55 @@ class PromptEncoder(Embedder):
         kept = kept_pairs(prepared)
         vectors_KD, work = self.encoder.encode(prepared.pairs[0].take(kept))
         return encoded(prepared, kept, vectors_KD, work)
+
+
+# ------------------------------------------------------------------------------------------------ what they score by
+
+
+class Scorer(nn.Module):
+    """What the systems that score pairs share; each has its own `head`, `forward` and `scores`."""
+
+    head: nn.Module  # above the encoder
+
+    def __init__(self, config: Any, encoder: TextEncoder) -> None:
+        super().__init__()
+        self.config = config
+        self.encoder = encoder
+        self.parts = encoder.parts()
+
+    @property
+    def system(self) -> Scorer:
+        """Itself: what is saved after training."""
+        return self
+
+    def save(self, folder: Path) -> None:
+        """Write everything that `raycase.load(folder)` needs; this one is not to be used any more."""
+        save_folder(self.config, folder, whole_model(self.encoder), extra=self.head)
+
+    def scores(self, batch: TokenBatch) -> np.ndarray:
+        """Of pairs none of which is refused: (N,) float32."""
+        raise NotImplementedError
+
+    def score(
+        self, sentences1: Sequence[str], sentences2: Sequence[str], conditions: Sequence[str] | None = None
+    ) -> np.ndarray:
+        """Similarity of each pair, under its condition where the system reads one: N, N, N -> (N,) float32.
+
+        Raises ValueError for lists of different length and for a text that cannot be encoded.
+        """
+        batch = self.config.tokens(sentences1, sentences2, conditions)
+        for row, reason in enumerate(batch.reasons):
+            if reason is not None:
+                columns = (sentences1, sentences2, *([] if conditions is None else [conditions]))
+                raise ValueError(f"pair {row}: {reason}: {', '.join(repr(column[row]) for column in columns)}")
+        return self.scores(batch)
+
+    def scores_of(
+        self, sentences1: Sequence[str], sentences2: Sequence[str], conditions: Sequence[str] | None = None
+    ) -> np.ndarray:
+        """The same, NaN for a pair that cannot be encoded."""
+        batch = self.config.tokens(sentences1, sentences2, conditions)
+        found_N = np.full(len(batch), np.nan, dtype=np.float32)
+        kept = np.flatnonzero(batch.refused < 0)
+        found_N[kept] = self.scores(batch.take(kept))
+        return found_N

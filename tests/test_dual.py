@@ -1,11 +1,13 @@
 """DualCSE: equation 2 and its parts by hand, two vectors by one encoder or two, training, and both measures."""
 
 import math
+from dataclasses import replace
 
 import numpy as np
 import pandas as pd
 import pytest
 import small
+import tiny
 import torch
 import torch.nn.functional as F
 
@@ -27,6 +29,8 @@ from raycase.losses import dual_loss
 from raycase.schema import RequestError
 from raycase.systems.baselines import sentence_encoder
 from raycase.systems.dualcse import Form, dualcse
+from raycase.systems.mixsp import mixsp
+from raycase.table import ENCODERS
 
 # ---------------------------------------------------------------------------------------------------------- the loss
 
@@ -134,6 +138,8 @@ def test_saved_and_loaded_gives_the_same(form, tmp_path):
     loaded = raycase.load(str(tmp_path / "model"), dtype=torch.float32)
     small.close(small.vectors(loaded, pairs), wanted, atol=1e-6)
     assert parameters == sum(p.numel() for p in loaded.parameters())
+    rows = loaded.config.load(dtype=torch.float32, unpadded=True)  # as on a GPU
+    small.close(small.vectors(rows, pairs), wanted, atol=1e-5)
     assert (tmp_path / "model" / "extra.safetensors").exists() == (form is Form.BI)
     assert loaded.config.describe() != config.describe()
 
@@ -161,6 +167,23 @@ def test_other_conditions_are_refused(make, tmp_path):
         found = system.encode(config.prepare(["a dog", "a dog", ""], ["color", "explicit", "implicit"]))
         assert [str(r) for r in found.refused] == ["condition unknown to the model", "None", "empty text"]
         assert config.count_tokens(["a dog", "a dog"], ["color", "explicit"]).tolist()[0] == 0
+
+
+@pytest.mark.parametrize("form", Form)
+def test_no_text_at_all_has_no_vectors(form, tmp_path):
+    system = small.system(dualcse(small.save_bert(tmp_path / "bert"), form=form))
+    assert system.embed([], []).shape == (0, system.dim)
+    found = system.encode(system.config.prepare(["", ""], ["explicit", "color"]))
+    assert found.vectors.shape == (2, system.dim) and None not in found.refused
+
+
+def test_an_encoder_without_cls_is_refused(tmp_path, monkeypatch):
+    tiny.save_encoder(tmp_path, "qwen3-embedding-0.6b")
+    row = replace(ENCODERS["qwen3-embedding-0.6b"], source=str(tmp_path))
+    monkeypatch.setitem(ENCODERS, "qwen3-embedding-0.6b", row)
+    for make in (dualcse, mixsp):
+        with pytest.raises(RequestError, match=r"wanted an encoder whose first token, \[CLS\], sees the whole text"):
+            make("qwen3-embedding-0.6b")
 
 
 # ------------------------------------------------------------------------------------------------------ the measures

@@ -1,4 +1,4 @@
-"""What models are worth on premises with hypotheses and on pairs without a condition; both through the real job."""
+"""What models are worth on premises with hypotheses, through the real job, and on pairs without a condition."""
 
 import json
 from dataclasses import replace
@@ -18,9 +18,9 @@ from raycase.finetuning import DualCseJob, MixSpJob, SentenceEncoderJob, SimCseJ
 from raycase.inli import entailment_right, entailment_scores, implicitness, more_implicit, read_inferences
 from raycase.metrics import auc
 from raycase.schema import RequestError
-from raycase.systems.baselines import sentence_encoder
+from raycase.systems.baselines import cross_encoder, sentence_encoder
 from raycase.systems.dualcse import Form, dualcse
-from raycase.systems.mixsp import mixsp
+from raycase.systems.mixsp import Select, mixsp
 
 
 @pytest.fixture
@@ -67,7 +67,7 @@ def test_two_vectors_are_trained_and_judged_through_ray(tuning, inferences, clus
     assert dual["all"] == pytest.approx(trained[0]["validation"]["eis"], abs=1e-6)
     lengths = np.array([len(text) for text in data.distinct])
     assert length["all"] == pytest.approx(100 * more_implicit(lengths, data.places).mean())
-    with pytest.raises(RequestError, match=r"wanted models with two vectors a sentence \(dualcse\), found simcse"):
+    with pytest.raises(RequestError, match=r"two vectors a sentence \(dualcse\) for --task eis, found .*simcse"):
         evaluate(replace(asked, model=(jobs[1].output,), task="eis"))
     model = raycase.load(jobs[0].output, dtype=torch.float32)
     r, u = (model.embed(data.distinct, name) for name in ("explicit", "implicit"))
@@ -77,10 +77,13 @@ def test_two_vectors_are_trained_and_judged_through_ray(tuning, inferences, clus
 @pytest.mark.parametrize(
     ("make", "task", "said"),
     [
-        (dualcse, "csts", "takes explicit and implicit; see --task rte"),
-        (sentence_encoder, "csfcube", "takes none"),
-        (mixsp, "csts", "takes none"),
+        (dualcse, "csts", "wanted models that take any condition for --task csts, found .*: dualcse form cross"),
+        (dualcse, "sts", "wanted models that need no condition"),
+        (sentence_encoder, "csfcube", "wanted models that take any condition"),
+        (sentence_encoder, "eis", r"wanted models with two vectors a sentence \(dualcse\)"),
+        (mixsp, "csts", "wanted models that take any condition"),
         (mixsp, "rte", "wanted models that give vectors"),
+        (cross_encoder, "pairs", "wanted models that need no condition"),
     ],
 )
 def test_models_are_refused_where_they_do_not_fit(make, task, said, tiny_model, tmp_path):
@@ -163,16 +166,37 @@ def test_scored_pairs_are_trained_on_and_judged(scored, tiny_model, tmp_path, cl
     assert metrics["systems"][0]["figures"]["auc"]["value"] == pytest.approx(wanted, abs=1e-3)
 
 
+def test_pairs_that_are_all_validation_pairs_are_refused(scored, tiny_model, tmp_path):
+    both = {"train": scored["train"], "validation": scored["train"], "model": str(tiny_model)}
+    with pytest.raises(RequestError, match="--train: wanted pairs that are not in --validation, found none"):
+        fine_tune(MixSpJob(system="mixsp", output=str(tmp_path / "x"), **both))
+    soft = MixSpJob(system="mixsp", output=str(tmp_path / "x"), select=Select.SOFT, range_weight=0.1, **both)
+    with pytest.raises(RequestError, match="--range-weight: wanted --select hard, found soft"):
+        fine_tune(replace(soft, validation=scored["validation"]))
+
+
+def test_figures_that_are_none_are_none(scored, tiny_model, tmp_path):
+    sentence_encoder(str(tiny_model)).trainable().system.save(tmp_path / "ft")
+    frame = pd.read_csv(scored["validation"])
+    frame.assign(score=frame.score.clip(upper=4)).to_csv(scored["validation"], index=False)
+    asked = EvaluateJob(
+        model=(str(tmp_path / "ft"),), data=scored["validation"], output=str(tmp_path / "r"), task="sts", resamples=100
+    )
+    figures = sts.evaluate(asked, embed_plain=embedded)["systems"][0]["figures"]
+    assert figures["upper"] is None and figures["lower"] is not None
+    assert "NaN" not in (tmp_path / "r" / "metrics.json").read_text()
+
+
 def test_the_overlap_is_the_area_that_both_densities_share():
     random = np.random.default_rng(0)
     ratings = np.repeat([1.0, 5.0], 4000)
     for apart in (0.0, 1.0, 3.0, 9.0):
         scores = random.normal(size=8000) + apart * (ratings == 5)
-        assert sts.overlap(scores, ratings) == pytest.approx(2 * norm.cdf(-apart / 2), abs=0.05)
+        assert sts.overlap(*sts.densities(scores, ratings)) == pytest.approx(2 * norm.cdf(-apart / 2), abs=0.05)
     grid, lower, upper = sts.densities(scores, ratings)
     assert lower == pytest.approx(gaussian_kde(scores[:4000])(grid))
     assert np.trapezoid(upper, grid) == pytest.approx(1, abs=1e-3)
-    assert sts.overlap(np.zeros(8000), ratings) is None
+    assert sts.densities(np.zeros(8000), ratings) is None
 
 
 def test_auc_by_hand():

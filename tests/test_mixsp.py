@@ -165,6 +165,36 @@ def test_long_pairs_keep_half_of_the_room_each(folder):
         system.score(["a", " "], ["b", "c"])
 
 
+def disturbed(folder):
+    """One whose scores differ."""
+    torch.manual_seed(0)
+    return small.disturb(mixsp(folder).trainable().system.eval(), scale=0.1)
+
+
+def test_many_pairs_go_through_the_projectors_in_parts(folder, monkeypatch):
+    system = disturbed(folder)
+    wanted = system.score(FIRST, SECOND)
+    monkeypatch.setattr("raycase.systems.mixsp.ROWS", 2)
+    small.close(system.score(FIRST, SECOND), wanted, atol=1e-6)
+    assert system.score([], []).shape == (0,)
+
+
+def test_pairs_that_cannot_be_encoded_have_no_score(folder):
+    system = disturbed(folder)
+    found = system.scores_of(["a", " ", "dog"], ["b", "c", "dog"])
+    assert np.isnan(found).tolist() == [False, True, False]
+    assert found[[0, 2]] == pytest.approx(system.score(["a", "dog"], ["b", "dog"]), abs=1e-6)
+
+
+def test_heads_are_in_32_bits_whatever_the_encoder_is_in(folder):
+    system = disturbed(folder)
+    batch = system.config.tokens(FIRST, SECOND)
+    with torch.autocast("cpu", dtype=torch.bfloat16), torch.no_grad():
+        pooled = system.encoder.pooled(batch)
+        found = system(batch)
+    small.close(found, system.head(*pooled.float().chunk(3, dim=1)).detach(), atol=1e-6)
+
+
 # ---------------------------------------------------------------------------------------------------------- training
 
 

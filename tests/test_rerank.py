@@ -1,6 +1,7 @@
 """Answers in a new order: by a scorer by hand, and through the search of a real index."""
 
 from dataclasses import replace
+from types import SimpleNamespace
 
 import numpy as np
 import pyarrow as pa
@@ -15,6 +16,7 @@ from raycase.queries import SearchJob, search
 from raycase.rerank import find_scorer, rerank
 from raycase.reranking import RerankJob, rerank_all
 from raycase.schema import RequestError
+from raycase.storage import place
 from raycase.systems.baselines import bi_encoder, cross_encoder
 from raycase.systems.mixsp import mixsp
 
@@ -22,12 +24,13 @@ from raycase.systems.mixsp import mixsp
 class Longest:
     """Similar is what is long; counts what it is asked."""
 
-    def __init__(self):
+    def __init__(self, conditions=None):
         self.asked = []
+        self.config = SimpleNamespace(CONDITIONS=conditions)
 
-    def score(self, sentences1, sentences2, conditions=None):
-        self.asked += list(zip(sentences1, sentences2, conditions, strict=True))
-        return np.array([len(text) for text in sentences2], dtype=np.float32)
+    def scores_of(self, sentences1, sentences2, conditions=None):
+        self.asked += list(zip(sentences1, sentences2, conditions or [None] * len(sentences1), strict=True))
+        return np.array([len(text) if text.strip() else np.nan for text in sentences2], dtype=np.float32)
 
 
 @pytest.fixture
@@ -69,14 +72,30 @@ def test_each_distinct_pair_is_scored_once(answers):
     assert len(rerank(answers[:0], ["a"], Longest(), text="text", k=3)) == 0
 
 
+def test_a_scorer_without_conditions_is_asked_once_for_all(answers):
+    both = answers.set_column(answers.column_names.index("asked"), "asked", pa.array(["color", "size"] * 3))
+    for known, asked in ((None, 6), ((), 4)):
+        scorer = Longest(known)
+        found = rerank(both, ["a", "a"], scorer, text="text", k=3)
+        assert (len(found), len(scorer.asked)) == (6, asked)
+
+
 @pytest.mark.parametrize("value", [None, "  "])
-def test_an_answer_without_words_is_named(answers, value):
+def test_an_answer_without_words_has_no_score_and_comes_last(answers, value):
     texts = answers["text"].to_pylist()
-    broken = answers.set_column(answers.column_names.index("text"), "text", pa.array([*texts[:4], value, texts[5]]))
-    with pytest.raises(RequestError, match=r"wanted words in 'text' of every answer.*query 1, rank 2"):
-        rerank(broken, ["a", "b"], Longest(), text="text", k=3)
-    with pytest.raises(RequestError, match="--text-column: wanted a column that the index keeps, found 'words'"):
+    broken = answers.set_column(answers.column_names.index("text"), "text", pa.array([texts[0], value, *texts[2:]]))
+    found = rerank(broken, ["a", "b"], Longest(), text="text", k=3)
+    assert found["id"].to_pylist()[:3] == [5, 7, 3]
+    assert found["score"].to_pylist()[:3] == [5.0, 3.0, None]
+    assert found["cosine"].to_pylist()[:3] == pytest.approx([0.7, 0.9, 0.8])
+
+
+def test_answers_that_cannot_be_reranked_are_refused(answers):
+    with pytest.raises(RequestError, match=r"--text-column: wanted a column that the index keeps .*, found 'words'"):
         rerank(answers, ["a", "b"], Longest(), text="words", k=3)
+    again = rerank(answers, ["a", "b"], Longest(), text="text", k=3)
+    with pytest.raises(RequestError, match="wanted answers without a column 'cosine'"):
+        rerank(again, ["a", "b"], Longest(), text="text", k=3)
 
 
 @pytest.fixture
@@ -113,8 +132,12 @@ def test_a_search_is_reranked(make, index, tiny_model, tmp_path, capsys):
         own = found.filter(pa.compute.equal(found["query"], query))
         assert own["id"].to_pylist() == [ids[i] for i in best]
         assert own["score"].to_pylist() == pytest.approx(scores[best].tolist(), abs=1e-4)
-    search(SearchJob(**asked, rerank=str(tmp_path / "scorer")))
+    for more in ({}, {"condition": ()}):  # fewer rows than candidates are all of them
+        done = search(SearchJob(**asked | more, rerank=str(tmp_path / "scorer"))) if make is mixsp or not more else done
+        assert done["answers"] == 8
     assert '"red dog" under "color"' in capsys.readouterr().out
+    with pytest.raises(RequestError, match="-k: wanted at most the 30 rows under 'color', found 31"):
+        search(SearchJob(**asked | {"k": 31}, rerank=str(tmp_path / "scorer")))
 
 
 def test_what_cannot_rerank_is_refused(index, tiny_model, tmp_path):
@@ -126,6 +149,9 @@ def test_what_cannot_rerank_is_refused(index, tiny_model, tmp_path):
         find_scorer(str(tmp_path / "vectors"), conditional=True)
     with pytest.raises(RequestError, match="wanted queries under conditions for"):
         find_scorer(str(tmp_path / "cross"), conditional=False)
+    for flag, value in (("candidates", 5), ("text_column", "text")):
+        with pytest.raises(RequestError, match=f"--{flag.replace('_', '-')}: wanted --rerank, found none"):
+            search(SearchJob(index=index[0], query=("a",), **{flag: value}))
     with pytest.raises(RequestError, match="--candidates: wanted at least 1, found 0"):
         search(SearchJob(index=index[0], query=("a",), rerank=str(tmp_path / "cross"), candidates=0))
 
@@ -170,7 +196,7 @@ def test_a_file_of_queries_is_reranked_on_ray_and_goes_on(searched, tiny_model, 
     ("change", "said"),
     [
         ({"k": 0}, "-k: wanted at least 1"),
-        ({"text_column": "words"}, "wanted the column 'words'"),
+        ({"text_column": "words"}, r"--text-column: wanted a column that .*searched.parquet keeps .*, found 'words'"),
         ({"model": "minilm"}, "--model: wanted a model that scores pairs"),
         ({"answers": "nowhere.parquet"}, "--answers"),
     ],
@@ -179,6 +205,30 @@ def test_wrong_requests_are_refused(searched, tmp_path, change, said):
     settings = searched | {"model": "minilm", "output": str(tmp_path / "again")}
     with pytest.raises(RequestError, match=said):
         rerank_all(RerankJob(**settings | change))
+
+
+def test_no_answers_are_no_answers(searched, tiny_model, tmp_path, cluster):
+    mixsp(str(tiny_model)).trainable().system.save(tmp_path / "scorer")
+    pa.parquet.write_table(pa.parquet.read_table(searched["answers"])[:0], searched["answers"])
+    done = rerank_all(RerankJob(**searched, model=str(tmp_path / "scorer"), output=str(tmp_path / "again")))
+    assert (done["answers_in"], done["answers_out"], done["units_done"]) == (0, 0, 0)
+
+
+def test_some_rows_are_read_of_the_row_groups_that_hold_them(searched, tmp_path):
+    table = pa.parquet.read_table(searched["answers"])
+    pa.parquet.write_table(table, tmp_path / "groups.parquet", row_group_size=10)
+    for start, stop in ((0, 10), (5, 6), (9, 31), (200, len(table))):
+        assert module._read(place(str(tmp_path / "groups.parquet")), start, stop) == table[start:stop]
+
+
+def test_answers_of_another_kind_are_refused(searched, tmp_path):
+    job = RerankJob(**searched, model="minilm", output=str(tmp_path / "again"))
+    with pytest.raises(RequestError, match=r"--answers: wanted a .parquet file, found .*queries.csv"):
+        (tmp_path / "queries.csv").write_text("text\na\n")
+        rerank_all(replace(job, answers=str(tmp_path / "queries.csv")))
+    pa.parquet.write_table(pa.parquet.read_table(searched["answers"]).drop_columns("rank"), searched["answers"])
+    with pytest.raises(RequestError, match=r"searched.parquet: wanted the column 'rank'"):
+        rerank_all(job)
 
 
 def test_answers_to_other_queries_are_refused(searched, tmp_path):

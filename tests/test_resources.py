@@ -7,10 +7,10 @@ import time
 
 import pytest
 
-from raycase.output import output_at
 from raycase.request import EmbedJob
 from raycase.resources import Capacity, _left, _monitor, check_nodes, make_pool
 from raycase.schema import RequestError
+from raycase.storage import place
 
 GPU_NODE = {"CPU": 2, "GPU": 1}
 
@@ -58,9 +58,9 @@ def test_actors_fit_the_cluster_or_are_refused(nodes, offered, flags, wanted):
 @pytest.mark.parametrize("cluster", [Capacity([{}] * 3, []), Capacity([{}], [GPU_NODE]), Capacity([{}], None)])
 def test_local_output_on_several_nodes_is_refused(tmp_path, cluster):
     with pytest.raises(RequestError, match="wanted object storage on a cluster of several nodes"):
-        check_nodes(output_at(str(tmp_path)), cluster)
-    check_nodes(output_at("s3://corpus/out"), cluster)
-    check_nodes(output_at(str(tmp_path)), Capacity([{}], []))
+        check_nodes(place(str(tmp_path)), cluster)
+    check_nodes(place("s3://corpus/out"), cluster)
+    check_nodes(place(str(tmp_path)), Capacity([{}], []))
 
 
 def test_what_is_there_already_is_not_offered_again(monkeypatch):

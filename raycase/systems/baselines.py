@@ -11,14 +11,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from enum import StrEnum
-from pathlib import Path
 from typing import Any, ClassVar
 
 import numpy as np
 import torch
 from torch import Tensor, nn
 
-from raycase.encoders import load_encoder, load_tokenizer, whole_model
+from raycase.encoders import load_encoder, load_tokenizer
 from raycase.engine import TextEncoder
 from raycase.pairs import (
     CONDITION,
@@ -32,19 +31,8 @@ from raycase.pairs import (
     tokens_apart,
 )
 from raycase.pooling import Compose, Pooling, compose
-from raycase.rated import RatedPairs
-from raycase.schema import RequestError
 from raycase.tokens import Prepared, TokenBatch
-from raycase.tuned import (
-    Embedder,
-    Prompted,
-    Tuned,
-    begin,
-    load_extra,
-    save_folder,
-    training_options,
-    with_dropout,
-)
+from raycase.tuned import Embedder, Prompted, Scorer, Scoring, Tuned, begin, load_extra
 
 # ------------------------------------------------------------------------------------ sentence and condition together
 
@@ -144,64 +132,37 @@ class TriEncoder(Embedder):
 
 
 @dataclass(frozen=True, kw_only=True)
-class CrossEncoderConfig(Tuned):
+class CrossEncoderConfig(Scoring):
     """A score of "[CLS] s1 [SEP] s2 [SEP] c [SEP]"."""
 
     SYSTEM: ClassVar[str] = "cross-encoder"
-    EMBEDS: ClassVar[bool] = False
 
-    @property
-    def has_extra(self) -> bool:
-        """The scoring head."""
-        return True
-
-    def tokens(self, sentences1: Sequence[str], sentences2: Sequence[str], conditions: Sequence[str]) -> TokenBatch:
+    def tokens(
+        self, sentences1: Sequence[str], sentences2: Sequence[str], conditions: Sequence[str] | None = None
+    ) -> TokenBatch:
         """Tokenise each distinct text, put the triples together; a long one loses the ends of its sentences.
 
-        Raises ValueError for lists of different length.
+        Raises ValueError for lists of different length, and without conditions.
         """
+        if conditions is None:
+            raise ValueError("wanted a condition for each pair, found none")
         triples = list(zip(sentences1, sentences2, conditions, strict=True))
         return load_tokenizer(self.encoder).separated(triples, shortened=2)
-
-    def rated(self, rated: RatedPairs) -> TokenBatch:  # type: ignore[override]
-        """Rated pairs, tokenised for training. Raises RequestError for a text that cannot be encoded."""
-        batch = self.tokens(rated.sentences1, rated.sentences2, rated.conditions)
-        for row, reason in enumerate(batch.reasons):
-            if reason is not None:
-                raise RequestError(f"{rated.uri}, row {row}: wanted texts that can be encoded, found: {reason}")
-        return batch
 
     def load(self, **options: Any) -> CrossEncoder:
         """Load the weights; `options` are those of `raycase.encoders.load_encoder`."""
         scorer = CrossEncoder(self, load_encoder(self.encoder, **options))
-        if self.local is not None:
-            load_extra(scorer.head, self.local)
+        load_extra(scorer.head, self.local)
         return scorer
 
-    def trainable(self, dropout: float | None = None, compute: torch.dtype = torch.float32) -> nn.Module:
-        """What training takes: (rows of `rated`) -> scores."""
-        return with_dropout(self.load(**training_options()), dropout)
 
-
-class CrossEncoder(nn.Module):
+class CrossEncoder(Scorer):
     """[CLS] through dropout and one linear layer: a score. It is a `PairScorer`."""
 
     def __init__(self, config: CrossEncoderConfig, encoder: TextEncoder) -> None:
-        super().__init__()
-        self.config = config
-        self.encoder = encoder
-        self.parts = encoder.parts()
+        super().__init__(config, encoder)
         self.head = nn.Linear(encoder.dim, 1, device=encoder.model.device)
         self.dropout = nn.Dropout(getattr(encoder.model.config, "hidden_dropout_prob", 0.0))
-
-    @property
-    def system(self) -> CrossEncoder:
-        """Itself: what is saved after training."""
-        return self
-
-    def save(self, folder: Path) -> None:
-        """Write everything that `raycase.load(folder)` needs; this one is not to be used any more."""
-        save_folder(self.config, folder, whole_model(self.encoder), extra=self.head)
 
     def forward(self, batch: TokenBatch) -> Tensor:
         """Scores with a gradient: (N,)."""
@@ -210,22 +171,12 @@ class CrossEncoder(nn.Module):
     @torch.inference_mode()
     def scores(self, batch: TokenBatch) -> np.ndarray:
         """The same without: (N,) float32."""
-        return self._scored(torch.from_numpy(self.encoder.encode(batch)[0]).to(self.head.weight)).cpu().numpy()
+        cls_ND = torch.from_numpy(self.encoder.encode(batch)[0]).to(self.encoder.model.device)
+        return self._scored(cls_ND).cpu().numpy()
 
     def _scored(self, cls_ND: Tensor) -> Tensor:
         with torch.autocast(cls_ND.device.type, enabled=False):  # 16 bits would leave many scores equal
             return self.head(cls_ND)[:, 0]
-
-    def score(self, sentences1: Sequence[str], sentences2: Sequence[str], conditions: Sequence[str]) -> np.ndarray:
-        """Similarity of each pair under its condition: N, N, N -> (N,) float32.
-
-        Raises ValueError for lists of different length and for a text that cannot be encoded.
-        """
-        batch = self.config.tokens(sentences1, sentences2, conditions)
-        for row, reason in enumerate(batch.reasons):
-            if reason is not None:
-                raise ValueError(f"pair {row}: {reason}: {sentences1[row]!r}, {sentences2[row]!r}, {conditions[row]!r}")
-        return self.scores(batch)
 
 
 # ----------------------------------------------------------------------------------------------------- where they begin

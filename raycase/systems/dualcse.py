@@ -19,7 +19,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from raycase.encoders import load_encoder, load_tokenizer
+from raycase.encoders import load_encoder, load_tokenizer, whole_model
 from raycase.engine import TextEncoder
 from raycase.pairs import Encoded, encoded, kept_pairs, prepare
 from raycase.pooling import Pooling
@@ -81,11 +81,10 @@ class DualCseConfig(Tuned):
 
     def load(self, **options: Any) -> DualCse:
         """Load the weights; `options` are those of `raycase.encoders.load_encoder`."""
-        implicit = load_encoder(self.encoder, **options) if self.form is Form.BI else None
-        found = DualCse(self, load_encoder(self.encoder, **options), implicit)
-        if implicit is not None:
-            load_extra(found.implicit_parts, self.local)
-        return found
+        implicit: TextEncoder | None = None
+        if self.form is Form.BI:
+            implicit = load_encoder(self.encoder, adapt=lambda model: load_extra(model, self.local), **options)
+        return DualCse(self, load_encoder(self.encoder, **options), implicit)
 
 
 class DualCse(Embedder):
@@ -93,6 +92,7 @@ class DualCse(Embedder):
 
     def __init__(self, config: DualCseConfig, encoder: TextEncoder, implicit: TextEncoder | None) -> None:
         super().__init__(config, encoder)
+        self.implicit = implicit
         self.encoders = {EXPLICIT: encoder, IMPLICIT: implicit or encoder}
         self.implicit_parts = implicit.parts() if implicit else nn.ModuleList()
 
@@ -130,7 +130,7 @@ class DualCse(Embedder):
 
     def save(self, folder: Path) -> None:
         """Write everything that `raycase.load(folder)` needs; this one is not to be used any more."""
-        save_folder(self.config, folder, self.whole(), extra=self.implicit_parts if self.config.has_extra else None)
+        save_folder(self.config, folder, self.whole(), extra=whole_model(self.implicit) if self.implicit else None)
 
     def compile(self) -> None:
         """Compile the layers of both."""
@@ -140,5 +140,5 @@ class DualCse(Embedder):
 
 def dualcse(model: str, *, form: Form = Form.CROSS) -> DualCseConfig:
     """Before training. Raises RequestError."""
-    spec = replace(begin(model, prompt="concat-sc"), pooling=(Pooling.CLS,), subtract=False)
+    spec = replace(begin(model, prompt="concat-sc", cls=True), pooling=(Pooling.CLS,), subtract=False)
     return DualCseConfig(model=model, encoder=spec, form=form)

@@ -12,21 +12,19 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from enum import StrEnum
-from pathlib import Path
 from typing import Any, ClassVar
 
 import numpy as np
 import torch
 from torch import Tensor, nn
 
-from raycase.encoders import load_encoder, load_tokenizer, whole_model
+from raycase.encoders import load_encoder, load_tokenizer
 from raycase.engine import TextEncoder
 from raycase.pooling import Pooling
-from raycase.rated import RatedPairs
-from raycase.schema import RequestError
 from raycase.tokens import TokenBatch
-from raycase.tuned import Tuned, begin, load_extra, save_folder, training_options, with_dropout
+from raycase.tuned import Scorer, Scoring, begin, load_extra
 
+ROWS = 4096  # pairs that go through the projectors together
 WIDTH = 10  # of a projector's hidden layer over its input; the paper gives no shape, its authors' code this one
 
 
@@ -38,46 +36,31 @@ class Select(StrEnum):
 
 
 @dataclass(frozen=True, kw_only=True)
-class MixSpConfig(Tuned):
-    """G2(z1, z2) of "[CLS] s1 [SEP] s2 [SEP]"."""
+class MixSpConfig(Scoring):
+    """G2(z1, z2) of "[CLS] s1 [SEP] s2 [SEP]". It knows no conditions."""
 
     SYSTEM: ClassVar[str] = "mixsp"
     CHOICES: ClassVar[dict[str, type[StrEnum]]] = {"select": Select}
-    EMBEDS: ClassVar[bool] = False
     CONDITIONS: ClassVar[tuple[str, ...] | None] = ()
 
     select: Select = Select.HARD
 
-    @property
-    def has_extra(self) -> bool:
-        """Router, projectors and G2."""
-        return True
-
-    def tokens(self, sentences1: Sequence[str], sentences2: Sequence[str]) -> TokenBatch:
+    def tokens(
+        self, sentences1: Sequence[str], sentences2: Sequence[str], conditions: Sequence[str] | None = None
+    ) -> TokenBatch:
         """Tokenise each distinct sentence and put the pairs together; [CLS] and each sentence are pooled apart.
 
-        A long pair loses the ends of its sentences. Raises ValueError for lists of different length.
+        A long pair loses the ends of its sentences; conditions are not read. Raises ValueError for lists of different
+        length.
         """
         pairs = list(zip(sentences1, sentences2, strict=True))
-        return load_tokenizer(self.encoder).separated(pairs, shortened=2, apart=True)
-
-    def rated(self, rated: RatedPairs) -> TokenBatch:  # type: ignore[override]
-        """Rated pairs, tokenised for training. Raises RequestError for a text that cannot be encoded."""
-        batch = self.tokens(rated.sentences1, rated.sentences2)
-        for row, reason in enumerate(batch.reasons):
-            if reason is not None:
-                raise RequestError(f"{rated.uri}, row {row}: wanted texts that can be encoded, found: {reason}")
-        return batch
+        return load_tokenizer(self.encoder).separated(pairs, shortened=2, apart=2)
 
     def load(self, **options: Any) -> MixSp:
         """Load the weights; `options` are those of `raycase.encoders.load_encoder`."""
         scorer = MixSp(self, load_encoder(self.encoder, **options))
-        load_extra(scorer.heads, self.local)
+        load_extra(scorer.head, self.local)
         return scorer
-
-    def trainable(self, dropout: float | None = None, compute: torch.dtype = torch.float32) -> nn.Module:
-        """What training takes: (rows of `rated`) -> what `mixsp_loss` is of."""
-        return with_dropout(self.load(**training_options()), dropout)
 
 
 class Heads(nn.Module):
@@ -113,50 +96,30 @@ class Heads(nn.Module):
         return found
 
 
-class MixSp(nn.Module):
+class MixSp(Scorer):
     """A router and two projectors over one encoder of both sentences. It is a `PairScorer`."""
 
     def __init__(self, config: MixSpConfig, encoder: TextEncoder) -> None:
-        super().__init__()
-        self.config = config
-        self.encoder = encoder
-        self.parts = encoder.parts()
-        self.heads = Heads(encoder.dim, config.select).to(encoder.model.device)
-
-    @property
-    def system(self) -> MixSp:
-        """Itself: what is saved after training."""
-        return self
-
-    def save(self, folder: Path) -> None:
-        """Write everything that `raycase.load(folder)` needs; this one is not to be used any more."""
-        save_folder(self.config, folder, whole_model(self.encoder), extra=self.heads)
+        super().__init__(config, encoder)
+        self.head = Heads(encoder.dim, config.select).to(encoder.model.device)
 
     def forward(self, batch: TokenBatch) -> Tensor:
         """What `Heads` gives, with a gradient: (N, 3) fp32."""
-        return self.heads(*self.encoder.pooled(batch).to(self.heads.router.weight).chunk(3, dim=1)).float()
+        return self._heads(self.encoder.pooled(batch))
 
     @torch.inference_mode()
     def scores(self, batch: TokenBatch) -> np.ndarray:
         """Similarity in [0, 1], without: (N,) float32."""
-        pooled = torch.from_numpy(self.encoder.encode(batch)[0]).to(self.heads.router.weight)
-        return self.heads(*pooled.chunk(3, dim=1))[:, 0].sigmoid().float().cpu().numpy()
+        pooled = torch.from_numpy(self.encoder.encode(batch)[0])
+        parts = [self._heads(some.to(self.encoder.model.device))[:, 0].cpu() for some in pooled.split(ROWS)]
+        return torch.cat([*parts, torch.empty(0)]).sigmoid().numpy()
 
-    def score(
-        self, sentences1: Sequence[str], sentences2: Sequence[str], conditions: Sequence[str] | None = None
-    ) -> np.ndarray:
-        """Similarity of each pair, in [0, 1]: N, N -> (N,) float32. It knows no conditions, and looks at none.
-
-        Raises ValueError for lists of different length and for a text that cannot be encoded.
-        """
-        batch = self.config.tokens(sentences1, sentences2)
-        for row, reason in enumerate(batch.reasons):
-            if reason is not None:
-                raise ValueError(f"pair {row}: {reason}: {sentences1[row]!r}, {sentences2[row]!r}")
-        return self.scores(batch)
+    def _heads(self, pooled_NV: Tensor) -> Tensor:
+        with torch.autocast(pooled_NV.device.type, enabled=False):  # 16 bits would leave many scores equal
+            return self.head(*pooled_NV.chunk(3, dim=1))
 
 
 def mixsp(model: str, *, select: Select = Select.HARD) -> MixSpConfig:
     """Before training. Raises RequestError."""
-    spec = replace(begin(model, prompt="concat-cs"), pooling=(Pooling.MEAN,), subtract=False)
+    spec = replace(begin(model, prompt="concat-cs", cls=True), pooling=(Pooling.MEAN,), subtract=False)
     return MixSpConfig(model=model, encoder=spec, select=select)
