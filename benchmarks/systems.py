@@ -96,8 +96,8 @@ def line(found):
     figures = {}
     for name in found[0]["validation"]:
         scores = [m["validation"][name] for m in found]
-        spread = f" ± {statistics.stdev(scores):.2f}" if len(scores) > 1 else ""
-        figures[name] = f"{statistics.mean(scores):.2f}{spread}"
+        figures[name] = round(statistics.mean(scores), 2)
+        figures[f"± {name}"] = round(statistics.stdev(scores), 2) if len(scores) > 1 else None
     return figures | {
         "seeds": len(found),
         "epochs": max(m["epochs"] for m in found),
@@ -114,11 +114,12 @@ def main(rows, seeds, output, pairs, flags):
             table.setdefault(row, []).append(train(row, seed, output, pairs, flags))
             print(row, line(table[row]), file=sys.stderr, flush=True)
     lines = {row: line(found) for row, found in table.items()}
-    for name in SETS:
-        some = {row: found for row, found in lines.items() if DATA_OF[row] == name}
-        for place, (row, found) in enumerate(some.items()):
-            if not place:
-                print(f"\n| {name} | {' | '.join(found)} |\n|{'---|' * (len(found) + 1)}")
+    for name, own in SETS.items():
+        some = {row: found for row, found in lines.items() if row in own}
+        if some:
+            header = list(next(iter(some.values())))
+            print(f"\n| {name} | {' | '.join(header)} |\n|{'---|' * (len(header) + 1)}")
+        for row, found in some.items():
             print(f"| {row} | {' | '.join(str(value) for value in found.values())} |")
     finish({"ratios": {}, "rows": lines, "pairs": pairs, "flags": flags})
 
@@ -134,6 +135,7 @@ if __name__ == "__main__":
     wrong = [row for row in arguments.rows if row not in DATA_OF]
     if wrong:
         parser.error(f"wanted {', '.join(DATA_OF)}, found {wrong[0]}")
-    main(
-        arguments.rows or list(DATA_OF), arguments.seeds, arguments.output.absolute(), arguments.pairs, arguments.flags
-    )
+    rows = arguments.rows or list(DATA_OF)
+    if arguments.pairs and any(DATA_OF[row] != "csts" for row in rows):
+        parser.error("--pairs: wanted rows of csts alone")
+    main(rows, arguments.seeds, arguments.output.absolute(), arguments.pairs, arguments.flags)
