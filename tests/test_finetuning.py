@@ -36,6 +36,7 @@ from raycase.search import Index
 from raycase.systems import resolve
 from raycase.systems.baselines import bi_encoder, cross_encoder, tri_encoder
 from raycase.systems.csr import csr
+from raycase.systems.dualcse import dualcse
 from raycase.systems.lora import lora
 from raycase.training import TrainJob
 
@@ -101,24 +102,30 @@ def test_a_router_is_trained_embeds_a_corpus_and_is_searched(tuning, cluster, tm
     assert answers["id"][0].as_py() == 4 and answers["score"][0].as_py() > 0.9999
 
 
-@pytest.mark.parametrize("make", [bi_encoder, tri_encoder, csr])
-def test_an_output_is_searched_by_the_system_it_came_from(make, tiny_model, tmp_path):
+@pytest.mark.parametrize(
+    ("make", "condition"),
+    [(bi_encoder, "color"), (tri_encoder, "color"), (csr, "color"), (dualcse, "implicit")],
+)
+def test_an_output_is_searched_by_the_system_it_came_from(make, condition, tiny_model, tmp_path):
     make(str(tiny_model)).trainable().system.save(tmp_path / "model")
     rows = [{"id": i, "text": text} for i, text in enumerate(rated_rows(20, 3).sentence1)]
     output = embedded(
-        tmp_path, tmp_path / "model", rows, conditions=("color",), unconditional=False, prompt=None, pooling=None
+        tmp_path, tmp_path / "model", rows, conditions=(condition,), unconditional=False, prompt=None, pooling=None
     )
     build(IndexJob(embeddings=(output,), output=str(tmp_path / "index.lance")))
     index = Index.open(str(tmp_path / "index.lance"))
-    assert index.search([rows[7]["text"]], "color", k=1)["id"].to_pylist() == [7]
+    assert index.search([rows[7]["text"]], condition, k=1)["id"].to_pylist() == [7]
     make(str(tiny_model)).trainable().system.save(tmp_path / "elsewhere")
-    assert Index.open(index.root.uri, model=str(tmp_path / "elsewhere")).search([rows[7]["text"]], "color", k=1)
+    assert Index.open(index.root.uri, model=str(tmp_path / "elsewhere")).search([rows[7]["text"]], condition, k=1)
     other = make(str(tiny_model)).trainable().system
     with torch.no_grad():
         next(other.parameters()).add_(1)
     other.save(tmp_path / "other")
     with pytest.raises(RequestError, match="wanted the model that the index is of"):
-        Index.open(index.root.uri, model=str(tmp_path / "other")).search(["dog"], "color")
+        Index.open(index.root.uri, model=str(tmp_path / "other")).search(["dog"], condition)
+    if make is dualcse:
+        with pytest.raises(RequestError, match="wanted one of the index's .'implicit'., found 'color'"):
+            index.search(["dog"], "color")
 
 
 def test_a_report_compares_what_embeds_and_what_only_ranks(tuning, rated, cluster, tmp_path):
