@@ -3,7 +3,8 @@
 from typing import Any
 
 from raycase.cli import main
-from raycase.finetuning import FINE_TUNE_JOBS, FineTuneJob, fine_tune
+from raycase.finetuning import FineTuneJob, fine_tune
+from raycase.train_jobs import TRAIN_JOBS
 from raycase.training import TrainJob, train
 
 
@@ -16,4 +17,4 @@ def work(job: TrainJob | FineTuneJob) -> dict[str, Any]:
 
 
 if __name__ == "__main__":
-    main({"case": TrainJob, **FINE_TUNE_JOBS}, work)
+    main(TRAIN_JOBS, work)

@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from raycase.fit import Batches, BatchLoss, Evaluation, FitConfig, FitState, fit, gather, shard, unwrapped
 from raycase.losses import LOSSES, Loss, RatingMap, map_ratings
 from raycase.projection import correlations
-from raycase.rated import NOT_APPLICABLE
+from raycase.rated import NOT_APPLICABLE, RatedPairs
 from raycase.schema import check_ranges
 
 PairLoss = Callable[[Tensor, Tensor], Tensor]
@@ -41,6 +41,11 @@ class TunePairs:
     texts: Texts
     ratings: np.ndarray  # (N,) float32; -1 where the condition does not apply
     groups: np.ndarray
+
+    @classmethod
+    def of(cls, config: Any, rated: RatedPairs) -> TunePairs:
+        """Raises RequestError for a text that cannot be encoded."""
+        return cls(texts=config.rated(rated), ratings=rated.ratings, groups=rated.groups)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -5,6 +5,7 @@ Shapes: B pairs or triples, D dimensions.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from enum import StrEnum
 
 import torch
@@ -141,15 +142,27 @@ def scored_loss(cosines_B: Tensor, ratings_B: Tensor) -> Tensor:
 
 
 def mixsp_loss(
-    outputs_B3: Tensor, ratings_B: Tensor, *, similarity_weight: float = 7e-4, range_weight: float = 1e-4
+    outputs_BK: Tensor,
+    ratings_B: Tensor,
+    *,
+    ranges: Sequence[float] = (UPPER,),
+    cosine: bool = False,
+    similarity_weight: float = 7e-4,
+    range_weight: float = 1e-4,
 ) -> Tensor:
-    """MixSP's (Ponwitayarat et al., 2024, eq. 5): alpha_1 BCE(score / 5, G2) + alpha_2 (BCE of the upper range by the
-    first sentence + by the second) / 2 (eqs. 4 and 2). A score of 4 to 5 is in the upper range.
+    """MixSP's (Ponwitayarat et al., 2024, eq. 5): alpha_1 BCE(score / 5, G2) + alpha_2 (cross-entropy of the pair's
+    range by the first sentence + by the second) / 2 (eqs. 4 and 2; of two ranges it is the binary one).
 
-    outputs_B3: logits of the similarity and of the upper range by each sentence; of a softmax over two classes it is
-    the difference of theirs. ratings_B: 0 to 5.
+    outputs_BK: the logit of the similarity (`cosine`: a cosine, whose squared error it is then), and logits of R ranges
+    by each sentence. ratings_B: 0 to 5. ranges: where the next one begins, its first score in it.
     """
-    upper_B = (ratings_B >= UPPER).to(outputs_B3)
-    bce = F.binary_cross_entropy_with_logits
-    ranges = (bce(outputs_B3[:, 1], upper_B) + bce(outputs_B3[:, 2], upper_B)) / 2
-    return similarity_weight * bce(outputs_B3[:, 0], ratings_B / MOST) + range_weight * ranges
+    similarity_B, scores_B = outputs_BK[:, 0], ratings_B / MOST
+    similarity = (
+        squared_error(similarity_B, scores_B)
+        if cosine
+        else F.binary_cross_entropy_with_logits(similarity_B, scores_B.to(similarity_B))
+    )
+    range_B = torch.bucketize(ratings_B, torch.tensor(ranges).to(ratings_B), right=True)
+    first_BR, second_BR = outputs_BK[:, 1:].chunk(2, dim=1)
+    by_range = (F.cross_entropy(first_BR, range_B) + F.cross_entropy(second_BR, range_B)) / 2
+    return similarity_weight * similarity + range_weight * by_range

@@ -46,7 +46,7 @@ if TYPE_CHECKING:
 
 SAVED = "raycase.json"
 EXTRA = "extra.safetensors"  # weights that are not the encoder's
-TRAIN_TOKENS = {"cpu": 2048, "cuda": 16384}  # of a padded batch within a batch; small ones hold less padding
+TRAIN_TOKENS = {"cpu": 512, "cuda": 16384}  # of a padded batch within a batch; small ones hold less padding
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -308,6 +308,7 @@ def load_extra(module: nn.Module, folder: Path | None) -> None:
 def read_folder(kind: type[Any], folder: str, values: dict[str, Any]) -> Any:
     """What `save` wrote into `folder` (or URI); `values` is its `raycase.json`."""
     own = {name: value for name, value in values.items() if name not in ("system", "encoder")}
+    own = {name: tuple(value) if isinstance(value, list) else value for name, value in own.items()}
     own |= {name: choice(own[name]) for name, choice in kind.CHOICES.items() if own[name] is not None}
     return kind(model=folder, encoder=read_spec(values["encoder"]).at(folder), folder=folder, **own)
 
@@ -356,14 +357,18 @@ class PairCosine(nn.Module):
 # ------------------------------------------------------------------------------------------------ what they embed by
 
 
-class Embedder(nn.Module):
-    """What the fine-tuned encoders that give vectors share; each has its own `forward` and `encode`."""
+class Loaded(nn.Module):
+    """A system with its weights."""
 
     def __init__(self, config: Any, encoder: TextEncoder) -> None:
         super().__init__()
         self.config = config
         self.encoder = encoder
         self.parts = encoder.parts()
+
+
+class Embedder(Loaded):
+    """What the fine-tuned encoders that give vectors share; each has its own `forward` and `encode`."""
 
     @property
     def dim(self) -> int:
@@ -423,16 +428,10 @@ class PromptEncoder(Embedder):
 # ------------------------------------------------------------------------------------------------ what they score by
 
 
-class Scorer(nn.Module):
+class Scorer(Loaded):
     """What the systems that score pairs share; each has its own `head`, `forward` and `scores`."""
 
     head: nn.Module  # above the encoder
-
-    def __init__(self, config: Any, encoder: TextEncoder) -> None:
-        super().__init__()
-        self.config = config
-        self.encoder = encoder
-        self.parts = encoder.parts()
 
     @property
     def system(self) -> Scorer:

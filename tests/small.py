@@ -8,7 +8,6 @@ import torch
 from tokenizers import Tokenizer, decoders, models, normalizers, pre_tokenizers, processors
 from transformers import AutoModel, AutoTokenizer, BertConfig, BertModel
 
-from raycase.finetune import TunePairs
 from raycase.rated import RatedPairs
 
 DIM = 32
@@ -121,11 +120,6 @@ def rated(rows=24, seed=0):
         conditions=[CONDITIONS[i] for i in random.integers(0, len(CONDITIONS), rows)],
         ratings=ratings,
     )
-
-
-def tune_pairs(config, pairs):
-    """Tokenised for training."""
-    return TunePairs(texts=config.rated(pairs), ratings=pairs.ratings, groups=pairs.groups)
 
 
 def seen(encoder, monkeypatch):

@@ -38,6 +38,8 @@ FLOORS = [
     ["train"],
     ["sweep", "training"],
     ["finetuning"],
+    ["rated_jobs", "inference_jobs", "scored_jobs"],
+    ["train_jobs"],
     ["sweep_plots", "sweep_report"],
     ["tune"],
     ["scores"],

@@ -13,11 +13,12 @@ from raycase import kgc
 from raycase.contrast import Contrast, GraphTexts, batch_loss, evaluation, fit_graph
 from raycase.evaluation import EvaluateJob
 from raycase.finetune import TuneRecipe
-from raycase.finetuning import BiEncoderJob, CsrJob, LoraJob, TriEncoderJob, fine_tune
+from raycase.finetuning import fine_tune
 from raycase.fit import restore
 from raycase.graph import read_graph
 from raycase.losses import contrastive_loss
 from raycase.pooling import Compose
+from raycase.rated_jobs import BiEncoderJob, CsrJob, LoraJob, TriEncoderJob
 from raycase.schema import RequestError
 from raycase.systems.baselines import bi_encoder, tri_encoder
 from raycase.systems.csr import csr

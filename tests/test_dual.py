@@ -26,6 +26,7 @@ from raycase.inli import (
     read_inferences,
 )
 from raycase.losses import dual_loss
+from raycase.pooling import Pooling
 from raycase.schema import RequestError
 from raycase.systems.baselines import sentence_encoder
 from raycase.systems.dualcse import Form, dualcse
@@ -106,12 +107,13 @@ def test_the_premises_two_vectors_are_pushed_apart_and_a_hypothesis_drawn_togeth
 
 
 @pytest.mark.parametrize("form", Form)
-def test_vectors_are_cls_of_the_formula(form, tmp_path):
+@pytest.mark.parametrize("pooling", [Pooling.CLS, Pooling.MEAN])
+def test_vectors_are_those_of_the_formula(form, pooling, tmp_path):
     folder = small.save_bert(tmp_path / "bert")
-    system = small.system(dualcse(folder, form=form))
+    system = small.system(dualcse(folder, form=form, pooling=pooling))
     found = system.embed(small.SENTENCES * 2, ["explicit"] * 5 + ["implicit"] * 5)
     words = [name if form is Form.CROSS else "" for name in ("explicit", "implicit")]
-    wanted = [cls_of(folder, s, word) for word in words for s in small.SENTENCES]
+    wanted = [pooled(folder, s, word, pooling) for word in words for s in small.SENTENCES]
     small.close(found, wanted)
     if form is Form.CROSS:
         assert np.abs(found[:5] - found[5:]).max() > 0.01
@@ -120,11 +122,12 @@ def test_vectors_are_cls_of_the_formula(form, tmp_path):
 
 
 @torch.no_grad()
-def cls_of(folder, sentence, word):
-    """The library's [CLS] of "[CLS] s [SEP] word [SEP]", or of the sentence alone."""
+def pooled(folder, sentence, word, pooling):
+    """The library's [CLS] or mean of "[CLS] s [SEP] word [SEP]", or of the sentence alone."""
     ids = torch.cat([small.ids(folder, sentence), small.ids(folder, word)[:, 1:]], dim=1) if word else None
     ids = small.ids(folder, sentence) if ids is None else ids
-    return small.stock(folder)(input_ids=ids).last_hidden_state[0, 0].numpy()
+    states = small.stock(folder)(input_ids=ids).last_hidden_state[0]
+    return (states[0] if pooling is Pooling.CLS else states.mean(0)).numpy()
 
 
 @pytest.mark.parametrize("form", Form)
@@ -181,9 +184,11 @@ def test_an_encoder_without_cls_is_refused(tmp_path, monkeypatch):
     tiny.save_encoder(tmp_path, "qwen3-embedding-0.6b")
     row = replace(ENCODERS["qwen3-embedding-0.6b"], source=str(tmp_path))
     monkeypatch.setitem(ENCODERS, "qwen3-embedding-0.6b", row)
-    for make in (dualcse, mixsp):
+    for make, model in ((dualcse, str(tmp_path)), (mixsp, str(tmp_path)), (mixsp, "qwen3-embedding-0.6b")):
         with pytest.raises(RequestError, match=r"wanted an encoder whose first token, \[CLS\], sees the whole text"):
-            make("qwen3-embedding-0.6b")
+            make(model)
+    with pytest.raises(RequestError, match=r"--pooling: wanted one of last, mean for .*, found cls"):
+        dualcse("qwen3-embedding-0.6b")
 
 
 # ------------------------------------------------------------------------------------------------------ the measures

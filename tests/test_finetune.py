@@ -246,7 +246,7 @@ def test_loss_and_rating_map_are_the_recipes(loss, rating_map):
 def test_the_loss_is_of_cosines_under_the_condition(bert, make):
     config, rated = make(bert), small.rated()
     module = config.trainable(dropout=0.0)
-    loss = batch_loss(small.tune_pairs(config, rated), rated_loss(RatedRecipe()), torch.float32)
+    loss = batch_loss(TunePairs.of(config, rated), rated_loss(RatedRecipe()), torch.float32)
     batch, total = np.array([5, 2, 20]), 0.0
     for row in batch:
         texts = [rated.sentences1[row]], [rated.sentences2[row]]
@@ -287,7 +287,7 @@ MAKE = {
 
 
 def data(config, rows=24):
-    return [small.tune_pairs(config, small.rated(rows, seed)) for seed in (0, 1)]
+    return [TunePairs.of(config, small.rated(rows, seed)) for seed in (0, 1)]
 
 
 @pytest.mark.parametrize("name", ["tri", "cross", "csr", "csr heavy"])

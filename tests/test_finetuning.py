@@ -17,19 +17,12 @@ from raycase.cli import parse
 from raycase.embed import embed
 from raycase.evaluate import evaluate
 from raycase.evaluation import EvaluateJob, find_models
-from raycase.finetune import fit_tuned
-from raycase.finetuning import (
-    FINE_TUNE_JOBS,
-    BiEncoderJob,
-    CrossEncoderJob,
-    CsrJob,
-    TriEncoderJob,
-    fine_tune,
-    tokenized,
-)
+from raycase.finetune import TunePairs, fit_tuned
+from raycase.finetuning import fine_tune
 from raycase.fit import restore
 from raycase.index import IndexJob, build
 from raycase.rated import read_rated
+from raycase.rated_jobs import BiEncoderJob, CrossEncoderJob, CsrJob, TriEncoderJob
 from raycase.request import EmbedJob
 from raycase.schema import RequestError
 from raycase.search import Index
@@ -38,7 +31,7 @@ from raycase.systems.baselines import bi_encoder, cross_encoder, tri_encoder
 from raycase.systems.csr import csr
 from raycase.systems.dualcse import dualcse
 from raycase.systems.lora import lora
-from raycase.training import TrainJob
+from raycase.train_jobs import TRAIN_JOBS
 
 
 @pytest.fixture
@@ -62,7 +55,7 @@ def tuning(rated, tiny_model, tmp_path):
 def plain_fit(job):
     """The same without Ray: the state, and the trained module."""
     config = job.config()
-    data = [tokenized(config, read_rated(uri, "")) for uri in (job.train, job.validation)]
+    data = [TunePairs.of(config, read_rated(uri, "")) for uri in (job.train, job.validation)]
     *_, state = fit_tuned(*data, job.recipe, config, seed=job.seed)
     module = config.trainable()
     restore(module, state.best)
@@ -194,7 +187,7 @@ def test_wrong_flags_are_refused(tuning, kind, system, change, said):
 )
 def test_flags_that_cannot_be_read_are_named(arguments, said):
     with pytest.raises(RequestError, match=said):
-        parse({"case": TrainJob, **FINE_TUNE_JOBS}, arguments)
+        parse(TRAIN_JOBS, arguments)
 
 
 def test_the_script_says_a_wrong_request_in_one_line(tmp_path):
@@ -214,8 +207,8 @@ def test_plain_vectors_of_every_system_have_its_encoders_width(tiny_model):
 def test_a_flag_may_say_its_default():
     flags = ["--train", "a", "--validation", "b", "--output", "c"]
     for given, merged in (([], True), (["--merged"], True), (["--no-merged"], False)):
-        assert parse(FINE_TUNE_JOBS, ["lora", *flags, *given]).merged is merged
-    assert not parse(FINE_TUNE_JOBS, ["lora", *flags, "--no-overwrite"]).overwrite
+        assert parse(TRAIN_JOBS, ["lora", *flags, *given]).merged is merged
+    assert not parse(TRAIN_JOBS, ["lora", *flags, "--no-overwrite"]).overwrite
 
 
 @pytest.mark.parametrize("damage", ["missing", "cut", "foreign"])

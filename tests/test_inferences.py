@@ -14,10 +14,12 @@ import raycase
 from raycase import sts
 from raycase.evaluate import evaluate
 from raycase.evaluation import EvaluateJob, find_models
-from raycase.finetuning import DualCseJob, MixSpJob, SimCseJob, fine_tune
+from raycase.finetuning import fine_tune
+from raycase.inference_jobs import DualCseJob, SimCseJob
 from raycase.inli import entailment_right, entailment_scores, implicitness, more_implicit, read_inferences
 from raycase.metrics import auc
 from raycase.schema import RequestError
+from raycase.scored_jobs import MixSpJob
 from raycase.systems.baselines import cross_encoder, sentence_encoder
 from raycase.systems.dualcse import Form, dualcse
 from raycase.systems.mixsp import Select, mixsp
@@ -167,9 +169,11 @@ def test_pairs_that_are_all_validation_pairs_are_refused(scored, tiny_model, tmp
     both = {"train": scored["train"], "validation": scored["train"], "model": str(tiny_model)}
     with pytest.raises(RequestError, match="--train: wanted pairs that are not in --validation, found none"):
         fine_tune(MixSpJob(system="mixsp", output=str(tmp_path / "x"), **both))
-    soft = MixSpJob(system="mixsp", output=str(tmp_path / "x"), select=Select.SOFT, range_weight=0.1, **both)
-    with pytest.raises(RequestError, match="--range-weight: wanted --select hard, found soft"):
-        fine_tune(replace(soft, validation=scored["validation"]))
+    heavy = MixSpJob(system="mixsp", output=str(tmp_path / "x"), range_weight=-0.1, **both)
+    with pytest.raises(RequestError, match="--range-weight: wanted a number of at least 0, found"):
+        fine_tune(replace(heavy, validation=scored["validation"]))
+    assert replace(heavy, range_weight=None).terms["range_weight"] == 1e-4
+    assert replace(heavy, range_weight=None, select=Select.SOFT).terms["range_weight"] == 0
 
 
 def test_figures_that_are_none_are_none(scored, tiny_model, tmp_path):

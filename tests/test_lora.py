@@ -14,8 +14,7 @@ from small import CONDITIONS, DIM, SENTENCES, close, system
 
 import raycase
 from raycase.encoders import load_encoder
-from raycase.finetune import RatedRecipe, fit_tuned
-from raycase.finetuning import FINE_TUNE_JOBS
+from raycase.finetune import RatedRecipe, TunePairs, fit_tuned
 from raycase.fit import FitState, restore
 from raycase.losses import Loss
 from raycase.pooling import Pooling
@@ -25,6 +24,7 @@ from raycase.systems.baselines import bi_encoder, cross_encoder
 from raycase.systems.case import CaseConfig
 from raycase.systems.lora import lora
 from raycase.table import ENCODERS
+from raycase.train_jobs import TRAIN_JOBS
 from raycase.training import TrainJob
 
 LAYERS = 2
@@ -138,16 +138,16 @@ def test_the_encoder_is_frozen_in_the_format_it_computes_in_and_adapters_are_in_
 def test_the_paper_minimises_pearsons_correlation():
     """Rank 32, alpha 32, dropout 0.05 are its numbers, too."""
     files = {"train": "a.csv", "validation": "b.csv", "output": "out"}
-    job = FINE_TUNE_JOBS["lora"](system="lora", **files)
+    job = TRAIN_JOBS["lora"](system="lora", **files)
     assert job.recipe.loss is Loss.PEARSON
     assert (job.rank, job.alpha, job.adapter_dropout) == (32, 32.0, 0.05)
-    assert FINE_TUNE_JOBS["csr"](system="csr", **files).recipe.loss is Loss.SQUARED
+    assert TRAIN_JOBS["csr"](system="csr", **files).recipe.loss is Loss.SQUARED
 
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_fit_changes_the_adapters_and_keeps_them_alone(made, kind):
     config = made(kind)
-    train, validation = (small.tune_pairs(config, small.rated(seed=seed)) for seed in (0, 1))
+    train, validation = (TunePairs.of(config, small.rated(seed=seed)) for seed in (0, 1))
     recipe = RatedRecipe(loss=Loss.PEARSON, epochs=2, batch_size=8, learning_rate=1e-2)
     *_, state = fit_tuned(train, validation, recipe, config)
     assert state.weights.keys() == state.best.keys() == weights(config.trainable()).keys()

@@ -7,7 +7,6 @@ import pandas as pd
 import pytest
 import small
 import torch
-import torch.nn.functional as F
 
 import raycase
 from raycase.finetune import TunePairs, TuneRecipe, batch_loss, fit_tuned
@@ -16,20 +15,23 @@ from raycase.rated import read_scored, rows_in
 from raycase.schema import RequestError
 from raycase.systems import embeds, resolve
 from raycase.systems.baselines import sentence_encoder
-from raycase.systems.mixsp import Heads, Select, mixsp
+from raycase.systems.mixsp import Heads, Route, Select, Similarity, mixsp
 
 # ---------------------------------------------------------------------------------------------------------- by hand
 
 
+LOWER, UPPER = 0, 1
+
+
 @pytest.fixture
-def heads():
-    def make(select, towards=None):
+def heads(tiny_model):
+    def make(select=Select.HARD, towards=None, **choices):
         torch.manual_seed(0)
-        made = Heads(4, select).double()
+        made = Heads(4, mixsp(str(tiny_model), select=select, **choices)).double()
         with torch.no_grad():
             made.router.weight *= 6  # so that sentences go either way
             if towards is not None:
-                made.router.bias.copy_(torch.tensor([40.0, 0.0] if towards == "upper" else [0.0, 40.0]))
+                made.router.bias[towards] += 40
         return made
 
     return make
@@ -47,30 +49,41 @@ def projected(module, h):
     return torch.stack([sum(w2[d, k] * hidden[k] for k in range(len(hidden))) + b2[d] for d in range(len(b2))])
 
 
+@pytest.mark.parametrize("ranges", [(4.0,), (2.0, 4.0)])
+@pytest.mark.parametrize("route", Route)
 @pytest.mark.parametrize("select", Select)
-def test_equations_1_3_and_4(heads, select):
-    module, (cls, first, second) = heads(select), states()
+@torch.no_grad()
+def test_equations_1_3_and_4(heads, select, route, ranges):
+    module, (cls, first, second) = heads(select, route=route, ranges=ranges), states(rows=9)
     found = module(cls, first, second)
     taken = set()
     for row in range(len(cls)):
         parts, routes = [], []
         for h in (first[row], second[row]):
-            logits = module.router.weight @ (cls[row] + h) + module.router.bias
+            read = {Route.CLS: cls[row] + h, Route.OWN: h, Route.BOTH: first[row] + second[row]}[route]
+            logits = module.router.weight @ read + module.router.bias
             shares = [math.exp(x) / sum(math.exp(y) for y in logits) for x in logits]  # eq. 1
-            upper, lower = projected(module.upper, h), projected(module.lower, h)
-            if select is Select.HARD:  # eq. 3
-                parts.append(upper * shares[0] if shares[0] > shares[1] else lower * shares[1])
-            else:
-                parts.append(upper * shares[0] + lower * shares[1])
-            taken.add(shares[0] > shares[1])
-            routes.append(math.log(shares[0] / (1 - shares[0])))
+            weighted = [projected(p, h) * share for p, share in zip(module.projectors, shares, strict=True)]
+            likeliest = shares.index(max(shares))
+            parts.append(weighted[likeliest] if select is Select.HARD else sum(weighted))  # eq. 3
+            taken.add(likeliest)
+            routes += [float(x) for x in logits]
         logit = module.g2.weight[0] @ torch.cat(parts) + module.g2.bias[0]  # eq. 4
         assert found[row].tolist() == pytest.approx([float(logit), *routes], rel=1e-9)
-    assert taken == {True, False}
+    assert len(taken) > 1
+
+
+def test_a_score_by_the_cosine_of_both_projections(heads):
+    module, (cls, first, second) = heads(similarity=Similarity.COSINE), states()
+    found = module(cls, first, second)[:, 0]
+    a, b = (module._projected(h, module._shares(module.router(cls + h))) for h in (first, second))
+    wanted = (a * b).sum(1) / a.norm(dim=1) / b.norm(dim=1)
+    torch.testing.assert_close(found, wanted)
 
 
 def test_equations_2_4_and_5():
-    outputs = torch.tensor([[0.3, 1.0, -2.0], [-1.2, 0.1, 0.4]], dtype=torch.float64)
+    # similarity; lower and upper range by the first sentence, by the second
+    outputs = torch.tensor([[0.3, 0.2, 1.2, 1.0, -1.0], [-1.2, 0.1, 0.2, 0.0, 0.4]], dtype=torch.float64)
     ratings = torch.tensor([4.0, 3.9], dtype=torch.float64)
 
     def bce(y, p):
@@ -85,24 +98,39 @@ def test_equations_2_4_and_5():
     assert mixsp_loss(outputs, ratings).item() == pytest.approx(7e-4 * similarity + 1e-4 * ranges, rel=1e-12)
     alone = mixsp_loss(outputs, ratings, similarity_weight=1, range_weight=0).item()
     assert alone == pytest.approx(similarity, rel=1e-12)
-    # BCE over the two classes of a softmax is that of the difference of its logits
-    logits = torch.tensor([[0.7, -0.3]], dtype=torch.float64)
-    both = F.binary_cross_entropy(logits.softmax(-1), torch.tensor([[1.0, 0.0]], dtype=torch.float64))
-    assert both.item() == pytest.approx(bce(1, sigmoid(1.0)), rel=1e-12)
+    near = mixsp_loss(outputs, ratings, cosine=True, similarity_weight=1, range_weight=0).item()
+    assert near == pytest.approx(((0.3 - 0.8) ** 2 + (-1.2 - 0.78) ** 2) / 2, rel=1e-12)
 
 
-@pytest.mark.parametrize("side", ["upper", "lower"])
+def test_the_loss_of_more_ranges():
+    """The first score of a range is in it: 0.9 | 1, 3.9 | 4, 5."""
+    ratings = torch.tensor([0.9, 1.0, 3.9, 4.0, 5.0], dtype=torch.float64)
+    logits = torch.randn(5, 2, 3, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
+    outputs = torch.cat([torch.zeros(5, 1), logits.flatten(1)], dim=1)
+    found = mixsp_loss(outputs, ratings, ranges=(1.0, 4.0), similarity_weight=0, range_weight=1).item()
+    shares = logits.softmax(-1)
+    wanted = [-math.log(shares[row, j, right]) for row, right in enumerate([0, 1, 1, 2, 2]) for j in range(2)]
+    assert found == pytest.approx(sum(wanted) / 10, rel=1e-12)
+
+
+@pytest.mark.parametrize("ranges", [(), (4.0, 3.0), (3.0, 3.0), (0.0, 4.0), (5.5,)])
+def test_wrong_ranges_are_refused(tiny_model, ranges):
+    with pytest.raises(RequestError, match="--ranges: wanted rising scores above 0, at most 5, found"):
+        mixsp(str(tiny_model), ranges=ranges)
+
+
+@pytest.mark.parametrize("side", [UPPER, LOWER])
 def test_a_router_forced_to_one_side_is_a_plain_projector(heads, side):
     cls, first, second = states()
     found = [heads(select, side)(cls, first, second)[:, 0] for select in Select]
     module = heads(Select.HARD)
-    own = getattr(module, side)
+    own = module.projectors[side]
     wanted = module.g2(torch.cat([own(first), own(second)], dim=1))[:, 0]
     for some in found:
         torch.testing.assert_close(some, wanted, rtol=1e-9, atol=1e-9)
     module = heads(Select.HARD, side)
     module(cls, first, second)[:, 0].sum().backward()
-    idle = module.lower if side == "upper" else module.upper
+    idle = module.projectors[1 - side]
     assert all(p.grad is None or not p.grad.any() for p in idle.parameters())
 
 
@@ -138,19 +166,30 @@ def test_what_is_pooled(folder):
     small.close(found, np.stack([parts_of(folder, a, b) for a, b in zip(FIRST, SECOND, strict=True)]))
 
 
-@pytest.mark.parametrize("select", Select)
-def test_saved_and_loaded_gives_the_same(folder, select, tmp_path):
+@pytest.mark.parametrize(
+    "choices",
+    [
+        {"select": Select.HARD},
+        {"select": Select.SOFT, "route": Route.OWN},
+        {"ranges": (1.0, 2.0, 3.0, 4.0), "route": Route.BOTH, "similarity": Similarity.COSINE},
+    ],
+)
+def test_saved_and_loaded_gives_the_same(folder, choices, tmp_path):
     torch.manual_seed(0)
-    system = small.disturb(mixsp(folder, select=select).trainable().system.eval(), scale=0.1)
+    cosine = "similarity" in choices
+    system = small.disturb(mixsp(folder, **choices).trainable().system.eval(), scale=0.4 if cosine else 0.1)
     wanted = system.score(FIRST, SECOND)
-    assert ((wanted > 0) & (wanted < 1)).all()
+    assert ((wanted > -cosine) & (wanted < 1)).all()
     system.save(tmp_path / "model")
     loaded = raycase.load(str(tmp_path / "model"), dtype=torch.float32)
     small.close(loaded.score(FIRST, SECOND), wanted, atol=1e-6)
-    assert loaded.config.select is select and not embeds(resolve(str(tmp_path / "model")))
+    for name, choice in choices.items():
+        found = getattr(loaded.config, name)
+        assert list(found) == list(choice) if name == "ranges" else found is choice
+    assert not embeds(resolve(str(tmp_path / "model")))
     with torch.no_grad():
-        training = loaded(loaded.config.tokens(FIRST, SECOND))[:, 0].sigmoid().numpy()
-    small.close(training, wanted, atol=1e-6)
+        training = loaded(loaded.config.tokens(FIRST, SECOND))[:, 0]
+    small.close((training if cosine else training.sigmoid()).numpy(), wanted, atol=1e-6)
 
 
 def test_long_pairs_keep_half_of_the_room_each(folder):
@@ -216,8 +255,7 @@ def scored(tmp_path):
 
 
 def texts_of(config, uri):
-    pairs = read_scored(uri, "")
-    return TunePairs(texts=config.rated(pairs), ratings=pairs.ratings, groups=pairs.groups)
+    return TunePairs.of(config, read_scored(uri, ""))
 
 
 @pytest.mark.parametrize("name", ["hard", "soft", "sentence-encoder"])

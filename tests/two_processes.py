@@ -13,7 +13,7 @@ from safetensors.torch import save_file
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
-from raycase.finetune import RatedRecipe, fit_tuned
+from raycase.finetune import RatedRecipe, TunePairs, fit_tuned
 from raycase.fit import FitConfig, FitState, epoch_batches, fit, gather, shard, unwrapped
 from raycase.losses import Loss
 from raycase.projection import PairVectors, Recipe, fit_projector
@@ -91,7 +91,7 @@ def fine_tuned(folder, name, rows, accumulate, wrap=lambda module: module):
 
 def _texts(config, rows, seed):
     rated = small.rated(rows + 1, seed)  # one is rated -1
-    return small.tune_pairs(config, rated)
+    return TunePairs.of(config, rated)
 
 
 def gathered(rows):

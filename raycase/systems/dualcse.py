@@ -40,7 +40,7 @@ class Form(StrEnum):
 
 @dataclass(frozen=True, kw_only=True)
 class DualCseConfig(Tuned):
-    """r = f(s, explicit) and u = f(s, implicit), [CLS] of the last layer."""
+    """r = f(s, explicit) and u = f(s, implicit); the paper takes the last layer's [CLS]."""
 
     SYSTEM: ClassVar[str] = "dualcse"
     CHOICES: ClassVar[dict[str, type[StrEnum]]] = {"form": Form}
@@ -138,7 +138,7 @@ class DualCse(Embedder):
             encoder.compile()
 
 
-def dualcse(model: str, *, form: Form = Form.CROSS) -> DualCseConfig:
+def dualcse(model: str, *, form: Form = Form.CROSS, pooling: Pooling = Pooling.CLS) -> DualCseConfig:
     """Before training. Raises RequestError."""
-    spec = replace(begin(model, prompt="concat-sc", cls=True), pooling=(Pooling.CLS,), subtract=False)
-    return DualCseConfig(model=model, encoder=spec, form=form)
+    spec = begin(model, prompt="concat-sc", pooling=pooling, cls=pooling is Pooling.CLS)
+    return DualCseConfig(model=model, encoder=replace(spec, subtract=False), form=form)

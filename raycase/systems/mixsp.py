@@ -16,11 +16,14 @@ from typing import Any, ClassVar
 
 import numpy as np
 import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
 
 from raycase.encoders import load_encoder, load_tokenizer
 from raycase.engine import TextEncoder
+from raycase.losses import MOST, UPPER
 from raycase.pooling import Pooling
+from raycase.schema import RequestError
 from raycase.tokens import TokenBatch
 from raycase.tuned import Scorer, Scoring, begin, load_extra
 
@@ -31,8 +34,23 @@ WIDTH = 10  # of a projector's hidden layer over its input; the paper gives no s
 class Select(StrEnum):
     """How the projectors' outputs become one (section 4.1)."""
 
-    HARD = "hard"  # the likelier one's, times its probability (eq. 3)
-    SOFT = "soft"  # both, weighted by their probabilities: a mixture of experts
+    HARD = "hard"  # the likeliest one's, times its probability (eq. 3)
+    SOFT = "soft"  # all, weighted by their probabilities: a mixture of experts
+
+
+class Route(StrEnum):
+    """What the router reads (Table 4)."""
+
+    CLS = "cls"  # h_cls + h_xj (eq. 1)
+    OWN = "own"  # h_xj alone
+    BOTH = "both"  # h_x1 + h_x2
+
+
+class Similarity(StrEnum):
+    """How two projections become a score (Table 4)."""
+
+    LINEAR = "linear"  # G2 (eq. 4)
+    COSINE = "cosine"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -40,10 +58,13 @@ class MixSpConfig(Scoring):
     """G2(z1, z2) of "[CLS] s1 [SEP] s2 [SEP]". It knows no conditions."""
 
     SYSTEM: ClassVar[str] = "mixsp"
-    CHOICES: ClassVar[dict[str, type[StrEnum]]] = {"select": Select}
+    CHOICES: ClassVar[dict[str, type[StrEnum]]] = {"select": Select, "route": Route, "similarity": Similarity}
     CONDITIONS: ClassVar[tuple[str, ...] | None] = ()
 
     select: Select = Select.HARD
+    ranges: Sequence[float] = (UPPER,)  # scores at which the next range begins; a projector for each
+    route: Route = Route.CLS
+    similarity: Similarity = Similarity.LINEAR
 
     def tokens(
         self, sentences1: Sequence[str], sentences2: Sequence[str], conditions: Sequence[str] | None = None
@@ -64,62 +85,85 @@ class MixSpConfig(Scoring):
 
 
 class Heads(nn.Module):
-    """Everything above the encoder: G1, Upper, Lower and G2."""
+    """Everything above the encoder: G1, a projector for each range from the lowest on (Lower, Upper), and G2."""
 
-    def __init__(self, dim: int, select: Select) -> None:
+    def __init__(self, dim: int, config: MixSpConfig) -> None:
         super().__init__()
-        self.select = select
-        self.router = nn.Linear(dim, 2)  # upper range, lower range
-        self.upper, self.lower = (
-            nn.Sequential(nn.Linear(dim, WIDTH * dim), nn.ReLU(), nn.Linear(WIDTH * dim, dim)) for _ in range(2)
+        self.config = config
+        ranges = len(config.ranges) + 1
+        self.router = nn.Linear(dim, ranges)
+        self.projectors = nn.ModuleList(
+            nn.Sequential(nn.Linear(dim, WIDTH * dim), nn.ReLU(), nn.Linear(WIDTH * dim, dim)) for _ in range(ranges)
         )
-        self.g2 = nn.Linear(2 * dim, 1)
+        self.g2 = nn.Linear(2 * dim, 1) if config.similarity is Similarity.LINEAR else None
 
     def forward(self, cls_ND: Tensor, first_ND: Tensor, second_ND: Tensor) -> Tensor:
-        """(N, 3): the logit of the similarity (eq. 4), and that of the upper range by each sentence (eq. 1)."""
-        projected, routes = [], []
-        for mean_ND in (first_ND, second_ND):
-            logits_N2 = self.router(cls_ND + mean_ND)
-            shares_N2 = logits_N2.softmax(-1)
-            if self.select is Select.HARD:
-                shares_N2 = shares_N2 * nn.functional.one_hot(shares_N2.argmax(-1), 2).to(shares_N2)
-            projected.append(self._projected(mean_ND, shares_N2))
-            routes.append(logits_N2[:, 0] - logits_N2[:, 1])
-        return torch.stack([self.g2(torch.cat(projected, dim=1))[:, 0], *routes], dim=1)
+        """(N, 1 + 2 R): the similarity (eq. 4; of G2 its logit), then logits of R ranges by each sentence (eq. 1)."""
+        means = (first_ND, second_ND)
+        read = {
+            Route.CLS: [cls_ND + mean_ND for mean_ND in means],
+            Route.OWN: means,
+            Route.BOTH: [first_ND + second_ND] * 2,
+        }[self.config.route]
+        logits = [self.router(state_ND) for state_ND in read]
+        z1_ND, z2_ND = (self._projected(h_ND, self._shares(some)) for h_ND, some in zip(means, logits, strict=True))
+        if self.g2 is None:
+            score_N1 = F.cosine_similarity(z1_ND, z2_ND)[:, None]
+        else:
+            score_N1 = self.g2(torch.cat([z1_ND, z2_ND], dim=1))
+        return torch.cat([score_N1, *logits], dim=1)
 
-    def _projected(self, mean_ND: Tensor, shares_N2: Tensor) -> Tensor:
+    def _shares(self, logits_NR: Tensor) -> Tensor:
+        shares_NR = logits_NR.softmax(-1)
+        if self.config.select is Select.SOFT:
+            return shares_NR
+        return shares_NR * F.one_hot(shares_NR.argmax(-1), shares_NR.shape[1]).to(shares_NR)
+
+    def _projected(self, mean_ND: Tensor, shares_NR: Tensor) -> Tensor:
         """Eq. 3: only projectors with a share are asked."""
         found = torch.zeros_like(mean_ND)
-        for projector, share_N in zip((self.upper, self.lower), shares_N2.unbind(1), strict=True):
+        for projector, share_N in zip(self.projectors, shares_NR.unbind(1), strict=True):
             rows = share_N.nonzero()[:, 0]
             found = found.index_add(0, rows, (projector(mean_ND[rows]) * share_N[rows, None]).to(found))
         return found
 
 
 class MixSp(Scorer):
-    """A router and two projectors over one encoder of both sentences. It is a `PairScorer`."""
+    """A router and projectors over one encoder of both sentences. It is a `PairScorer`."""
 
     def __init__(self, config: MixSpConfig, encoder: TextEncoder) -> None:
         super().__init__(config, encoder)
-        self.head = Heads(encoder.dim, config.select).to(encoder.model.device)
+        self.head: Heads = Heads(encoder.dim, config).to(encoder.model.device)
 
     def forward(self, batch: TokenBatch) -> Tensor:
-        """What `Heads` gives, with a gradient: (N, 3) fp32."""
+        """What `Heads` gives, with a gradient: (N, 1 + 2 R) fp32."""
         return self._heads(self.encoder.pooled(batch))
 
     @torch.inference_mode()
     def scores(self, batch: TokenBatch) -> np.ndarray:
-        """Similarity in [0, 1], without: (N,) float32."""
+        """Similarity, of G2 in [0, 1], without: (N,) float32."""
         pooled = torch.from_numpy(self.encoder.encode(batch)[0])
         parts = [self._heads(some.to(self.encoder.model.device))[:, 0].cpu() for some in pooled.split(ROWS)]
-        return torch.cat([*parts, torch.empty(0)]).sigmoid().numpy()
+        found_N = torch.cat([*parts, torch.empty(0)])
+        return (found_N if self.head.g2 is None else found_N.sigmoid()).numpy()
 
     def _heads(self, pooled_NV: Tensor) -> Tensor:
         with torch.autocast(pooled_NV.device.type, enabled=False):  # 16 bits would leave many scores equal
             return self.head(*pooled_NV.chunk(3, dim=1))
 
 
-def mixsp(model: str, *, select: Select = Select.HARD) -> MixSpConfig:
+def mixsp(
+    model: str,
+    *,
+    select: Select = Select.HARD,
+    ranges: Sequence[float] = (UPPER,),
+    route: Route = Route.CLS,
+    similarity: Similarity = Similarity.LINEAR,
+) -> MixSpConfig:
     """Before training. Raises RequestError."""
+    if not ranges or list(ranges) != sorted(set(ranges)) or not 0 < ranges[0] <= ranges[-1] <= MOST:
+        raise RequestError(f"--ranges: wanted rising scores above 0, at most {MOST:g}, found {list(ranges)}")
     spec = replace(begin(model, prompt="concat-cs", cls=True), pooling=(Pooling.MEAN,), subtract=False)
-    return MixSpConfig(model=model, encoder=spec, select=select)
+    return MixSpConfig(
+        model=model, encoder=spec, select=select, ranges=tuple(ranges), route=route, similarity=similarity
+    )
