@@ -48,7 +48,7 @@ SETS = {  # data -> row -> flags of jobs/train.py
     "inli": {
         "simcse": ["simcse"],
         "dualcse": ["dualcse"],
-        "dualcse bi": ["dualcse", "--form", "bi", "--batch-size", "32", "--learning-rate", "3e-5"],
+        "dualcse bi": ["dualcse", "--form", "bi"],
         "dualcse without contradiction": ["dualcse", "--no-contradiction"],
         "dualcse without intra": ["dualcse", "--no-intra"],
         "dualcse without both": ["dualcse", "--no-contradiction", "--no-intra"],
@@ -57,6 +57,14 @@ SETS = {  # data -> row -> flags of jobs/train.py
         "mixsp": ["mixsp"],
         "mixsp soft": ["mixsp", "--select", "soft"],
         "sentence-encoder": ["sentence-encoder"],
+        "mixsp without range loss": ["mixsp", "--range-weight", "0"],
+        "mixsp weighted average": ["mixsp", "--select", "soft", "--range-weight", "1e-4"],
+        "mixsp route own": ["mixsp", "--route", "own"],
+        "mixsp route both": ["mixsp", "--route", "both"],
+        "mixsp five ranges": ["mixsp", "--ranges", "1", "2", "3", "4"],
+        "mixsp upper from 3": ["mixsp", "--ranges", "3"],
+        "mixsp upper from 2": ["mixsp", "--ranges", "2"],
+        "mixsp cosine": ["mixsp", "--similarity", "cosine"],
     },
 }
 DATA_OF = {row: data for data, rows in SETS.items() for row in rows}
