@@ -17,7 +17,6 @@ from conftest import ROOT, read_output, sentences, wait_for
 from ray.job_submission import JobStatus, JobSubmissionClient
 
 from raycase import embed as embed_module
-from raycase import plan as plan_module
 from raycase.embed import embed
 from raycase.output import output_at
 from raycase.verify import verify
@@ -61,13 +60,17 @@ def test_a_killed_driver_is_started_again(long_job, cluster):
     verify(long_job.output)
 
 
-def test_a_killed_actor_is_replaced(long_job, monkeypatch):
-    """The job finishes by itself: its actor is killed after a few units."""
+def test_a_killed_actor_is_replaced(long_job, monkeypatch, tmp_path):
+    """The job finishes by itself: its actor is killed after a few units, when it was not yet handed the others."""
     from raycase.progress import Run
 
-    monkeypatch.setattr(embed_module, "HANDED_UNITS", 8)  # so that the actor still has work when it is killed
+    monkeypatch.setattr(embed_module, "HANDED_UNITS", 8)
     monkeypatch.setattr(embed_module, "HANDED_AN_ACTOR", 8)
-    monkeypatch.setattr(plan_module, "TASK_UNITS", 2)
+    (tmp_path / "files").mkdir()  # of ten units each: two are handed over, and no more before eight units are written
+    for number in range(6):
+        rows = pa.table({"text": sentences(500, seed=number)})
+        pq.write_table(rows, tmp_path / "files" / f"{number}.parquet")
+    long_job = replace(long_job, input=str(tmp_path / "files"))
     pids = []
     add = Run.add
 
