@@ -85,7 +85,8 @@ class Tuned:
     @property
     def label(self) -> str:
         """For people."""
-        return " ".join([self.SYSTEM, *(f"{name} {value}" for name, value in self.own.items())])
+        own = {name: " ".join(map(str, v)) if isinstance(v, tuple) else v for name, v in self.own.items()}
+        return " ".join([self.SYSTEM, *(f"{name} {value}" for name, value in own.items())])
 
     @property
     def formula(self) -> str:

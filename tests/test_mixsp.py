@@ -186,6 +186,8 @@ def test_saved_and_loaded_gives_the_same(folder, choices, tmp_path):
     for name, choice in choices.items():
         found = getattr(loaded.config, name)
         assert list(found) == list(choice) if name == "ranges" else found is choice
+    said = "1.0 2.0 3.0 4.0" if cosine else "4.0"
+    assert loaded.config.label.split(" ranges ")[1].startswith(f"{said} route")
     assert not embeds(resolve(str(tmp_path / "model")))
     with torch.no_grad():
         training = loaded(loaded.config.tokens(FIRST, SECOND))[:, 0]
