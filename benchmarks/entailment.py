@@ -14,31 +14,23 @@ from systems import SETS
 from turns import DATA, finish
 
 import raycase
-from raycase.inli import (
-    HYPOTHESES,
-    entailment_right,
-    entailment_scores,
-    implicitness,
-    more_implicit,
-    read_inferences,
-)
+from raycase.inli import HYPOTHESES, read_inferences, told_right
 from raycase.ranked import against
 from raycase.systems import known_conditions
 
 
 def right(folder, inferences):
-    """What is told right x 100: entailment (N, H), and which is more implicit (N, H; None without two vectors)."""
+    """What is told right x 100: entailment, and which is more implicit (None without two vectors); (N, H) each."""
     model = raycase.load(str(folder))
     names = known_conditions(model.config) or (None,)
-    vectors = [model.embed(inferences.distinct, name) for name in names]
-    entailed = entailment_right(entailment_scores(vectors[0], vectors[-1], inferences.places))
-    implicit = more_implicit(implicitness(*vectors), inferences.places) if len(vectors) == 2 else None
+    explicit_TD, *implicit = [model.embed(inferences.distinct, name) for name in names]
+    entailed, implicit = told_right(explicit_TD, implicit[0] if implicit else None, inferences.places)
     return 100.0 * entailed, None if implicit is None else 100.0 * implicit
 
 
-def spread(values_S):
+def spread(values_S, digits=1):
     """Mean ± standard deviation over seeds."""
-    return f"{values_S.mean():.1f}" + (f" ± {values_S.std(ddof=1):.1f}" if len(values_S) > 1 else "")
+    return f"{values_S.mean():.{digits}f}" + (f" ± {values_S.std(ddof=1):.{digits}f}" if len(values_S) > 1 else "")
 
 
 def difference(values_N, others_N):
@@ -52,13 +44,12 @@ def main(rows, seeds, trained):
     print(f"| | seeds | {' | '.join(groups)} | EIS |\n|{'---|' * (len(groups) + 3)}")
     told, lines = {}, {}
     for row in rows:
-        folders = [trained / f"{row.replace(' ', '-')}-{seed}" for seed in range(seeds)]
-        found = [right(folder, inferences) for folder in folders if folder.exists()]
+        found = [right(trained / f"{row.replace(' ', '-')}-{seed}", inferences) for seed in range(seeds)]
         told[row] = np.stack([entailed for entailed, _ in found])  # (S, N, H)
         cells = [spread(told[row][:, :, chosen].mean((1, 2))) for chosen in groups.values()]
-        cells.append("" if found[0][1] is None else spread(np.array([implicit.mean() for _, implicit in found])))
-        lines[row] = {"seeds": len(found), "all": told[row].mean((1, 2)).tolist()}
-        print(f"| {row} | {len(found)} | {' | '.join(cells)} |", flush=True)
+        cells.append("" if found[0][1] is None else spread(np.array([implicit.mean() for _, implicit in found]), 2))
+        lines[row] = {"seeds": seeds, "all": told[row].mean((1, 2)).tolist()}
+        print(f"| {row} | {seeds} | {' | '.join(cells)} |", flush=True)
     base = told[rows[0]]
     for row in rows[1:]:
         cells = [

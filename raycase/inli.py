@@ -110,12 +110,23 @@ def more_implicit(values_T: np.ndarray, places_N: np.ndarray) -> np.ndarray:
     return (premises_N1 > hypotheses_NH) + 0.5 * (premises_N1 == hypotheses_NH)
 
 
+def told_right(
+    explicit_TD: np.ndarray, implicit_TD: np.ndarray | None, places_N: np.ndarray
+) -> tuple[np.ndarray, np.ndarray | None]:
+    """`entailment_right` of eq. 3's scores (of the one vector, where there is one), and where there are two vectors
+    `more_implicit`: (N, H) each."""
+    if implicit_TD is None:
+        return entailment_right(entailment_scores(explicit_TD, explicit_TD, places_N)), None
+    entailed_NH = entailment_right(entailment_scores(explicit_TD, implicit_TD, places_N))
+    return entailed_NH, more_implicit(implicitness(explicit_TD, implicit_TD), places_N)
+
+
 def measures(explicit_TD: np.ndarray, implicit_TD: np.ndarray | None, places_N: np.ndarray) -> dict[str, float]:
     """`rte`, also by kind of hypothesis, and where there are two vectors `eis`: accuracies x 100."""
-    scores_NH = entailment_scores(explicit_TD, explicit_TD if implicit_TD is None else implicit_TD, places_N)
-    right_NH = 100.0 * entailment_right(scores_NH)
+    entailed_NH, implicit_NH = told_right(explicit_TD, implicit_TD, places_N)
+    right_NH = 100.0 * entailed_NH
     found = {"rte": float(right_NH.mean())}
     found |= {f"rte_{kind}": float(v) for kind, v in zip(HYPOTHESES.values(), right_NH.mean(0), strict=True)}
-    if implicit_TD is not None:
-        found["eis"] = 100 * float(more_implicit(implicitness(explicit_TD, implicit_TD), places_N).mean())
+    if implicit_NH is not None:
+        found["eis"] = 100 * float(implicit_NH.mean())
     return found
