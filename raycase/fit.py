@@ -106,6 +106,8 @@ def fit(
     from a saved state equals one that was never stopped. Only rank 0 evaluates.
     """
     inner = unwrapped(module)
+    if module is inner:
+        _make_sparse(inner)
     trained = [p for p in inner.parameters() if p.requires_grad]
     optimizer = torch.optim.AdamW(trained, lr=config.learning_rate, weight_decay=config.weight_decay, fused=True)
     averaged = AveragedModel(inner, multi_avg_fn=get_ema_multi_avg_fn(config.average)) if config.average else None
@@ -134,6 +136,9 @@ def fit(
                     (value * (world_size() / len(some))).backward()
                 total += float(value.detach()) * len(batch)
                 rows += len(batch)
+            for weight in trained:
+                if weight.grad is not None and weight.grad.is_sparse:
+                    weight.grad = weight.grad.to_dense()  # AdamW takes no others
             optimizer.step()
             if averaged is not None:
                 averaged.update_parameters(inner)
@@ -153,6 +158,15 @@ def fit(
             history=list(history),
             best_epoch=best_epoch,
         )
+
+
+def _make_sparse(module: nn.Module) -> None:
+    """Let the gradients of tables on a CPU be sparse until the step: batches within a batch are many there, and each
+    would fill and add up a whole vocabulary. Not under DistributedDataParallel, which left half of such a gradient.
+    """
+    for part in module.modules():
+        if isinstance(part, nn.Embedding):
+            part.sparse = part.weight.device.type == "cpu"
 
 
 def _steps(batches: Iterable[np.ndarray], accumulate: int) -> list[list[np.ndarray]]:
