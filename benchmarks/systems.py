@@ -65,6 +65,7 @@ SETS = {  # data -> row -> flags of jobs/train.py
         "mixsp upper from 3": ["mixsp", "--ranges", "3"],
         "mixsp upper from 2": ["mixsp", "--ranges", "2"],
         "mixsp cosine": ["mixsp", "--similarity", "cosine"],
+        "mixsp contrastive": ["mixsp", "--similarity", "contrastive"],
     },
 }
 DATA_OF = {row: data for data, rows in SETS.items() for row in rows}

@@ -11,12 +11,12 @@ import tyro
 
 from raycase.finetune import PairLoss, TunePairs, TuneRecipe, fit_tuned, recipe_of
 from raycase.finetuning import FineTuneJob, Task
-from raycase.losses import MOST, UPPER, mixsp_loss, scored_loss
+from raycase.losses import MOST, UPPER, Similarity, mixsp_loss, scored_loss
 from raycase.pooling import Pooling
 from raycase.rated import read_scored, rows_in
 from raycase.schema import RequestError
 from raycase.systems.baselines import sentence_encoder
-from raycase.systems.mixsp import Route, Select, Similarity, mixsp
+from raycase.systems.mixsp import Route, Select, mixsp
 from raycase.training import said_of_pairs
 from raycase.tuned import Tuned
 
@@ -101,7 +101,8 @@ class MixSpJob(ScoredJob):
     route: Route = Route.CLS
     """What the router reads: cls, [CLS] and the sentence; own, the sentence alone; both, the two sentences."""
     similarity: Similarity = Similarity.LINEAR
-    """How two projections become a score: linear, by a layer over both; cosine, fitted by its squared error."""
+    """How two projections become a score: linear, by a layer over both; cosine, learnt by its squared error;
+    contrastive, a cosine learnt by the batch's other pairs."""
     similarity_weight: float = 7e-4
     """alpha_1, of the similarity's loss (eq. 5)."""
     range_weight: float | None = None
@@ -122,8 +123,7 @@ class MixSpJob(ScoredJob):
 
     def loss(self) -> PairLoss:
         """Of the module's outputs and the scores."""
-        cosine = self.similarity is Similarity.COSINE
-        return partial(mixsp_loss, ranges=self.ranges, cosine=cosine, **self.terms)
+        return partial(mixsp_loss, ranges=self.ranges, similarity=self.similarity, **self.terms)
 
     def config(self) -> Tuned:
         """The system before training. Raises RequestError."""

@@ -1,6 +1,7 @@
 """MixSP: equations 1 to 5 by hand in float64, the pooled parts of a pair, saved and loaded, training."""
 
 import math
+from functools import partial
 
 import numpy as np
 import pandas as pd
@@ -10,12 +11,12 @@ import torch
 
 import raycase
 from raycase.finetune import TunePairs, TuneRecipe, batch_loss, fit_tuned
-from raycase.losses import mixsp_loss, scored_loss
+from raycase.losses import Similarity, mixsp_loss, scored_loss
 from raycase.rated import read_scored, rows_in
 from raycase.schema import RequestError
 from raycase.systems import embeds, resolve
 from raycase.systems.baselines import sentence_encoder
-from raycase.systems.mixsp import Heads, Route, Select, Similarity, mixsp
+from raycase.systems.mixsp import Heads, Route, Select, mixsp
 
 # ---------------------------------------------------------------------------------------------------------- by hand
 
@@ -73,12 +74,41 @@ def test_equations_1_3_and_4(heads, select, route, ranges):
     assert len(taken) > 1
 
 
-def test_a_score_by_the_cosine_of_both_projections(heads):
-    module, (cls, first, second) = heads(similarity=Similarity.COSINE), states()
-    found = module(cls, first, second)[:, 0]
+@pytest.mark.parametrize("similarity", [Similarity.COSINE, Similarity.CONTRASTIVE])
+def test_a_score_by_the_cosine_of_both_projections(heads, similarity):
+    module, (cls, first, second) = heads(similarity=similarity), states()
+    found = module(cls, first, second)
     a, b = (module._projected(h, module._shares(module.router(cls + h))) for h in (first, second))
     wanted = (a * b).sum(1) / a.norm(dim=1) / b.norm(dim=1)
-    torch.testing.assert_close(found, wanted)
+    torch.testing.assert_close(found[:, 0], wanted)
+    if similarity is Similarity.CONTRASTIVE:
+        torch.testing.assert_close(found[:, 5:], torch.cat([a, b], dim=1))
+    else:
+        assert found.shape[1] == 5
+
+
+def test_contrast_between_the_pairs_of_a_batch():
+    """Pairs of 4 and above are drawn together, away from the second sentences of all."""
+    z = torch.randn(3, 2, 4, dtype=torch.float64, generator=torch.Generator().manual_seed(0)).requires_grad_()
+    outputs = torch.cat([torch.zeros(3, 5), z.flatten(1)], dim=1)
+
+    def loss(*ratings):
+        wanted = torch.tensor(ratings, dtype=torch.float64)
+        options = {"similarity_weight": 1, "range_weight": 0, "temperature": 0.5}
+        return mixsp_loss(outputs, wanted, similarity=Similarity.CONTRASTIVE, **options)
+
+    def v(i, j):
+        a, b = z[i, 0].tolist(), z[j, 1].tolist()
+        cosine = sum(x * y for x, y in zip(a, b, strict=True)) / math.hypot(*a) / math.hypot(*b)
+        return math.exp(cosine / 0.5)
+
+    terms = [-math.log(v(i, i) / sum(v(i, j) for j in range(3))) for i in range(3)]
+    assert loss(3.9, 4.0, 5.0).item() == pytest.approx((terms[1] + terms[2]) / 2, rel=1e-12)
+    assert loss(0.0, 4.5, 3.0).item() == pytest.approx(terms[1], rel=1e-12)
+    none = loss(0.0, 1.0, 3.0)
+    none.backward()
+    assert none.item() == 0
+    assert not z.grad.any()
 
 
 def test_equations_2_4_and_5():
@@ -98,7 +128,7 @@ def test_equations_2_4_and_5():
     assert mixsp_loss(outputs, ratings).item() == pytest.approx(7e-4 * similarity + 1e-4 * ranges, rel=1e-12)
     alone = mixsp_loss(outputs, ratings, similarity_weight=1, range_weight=0).item()
     assert alone == pytest.approx(similarity, rel=1e-12)
-    near = mixsp_loss(outputs, ratings, cosine=True, similarity_weight=1, range_weight=0).item()
+    near = mixsp_loss(outputs, ratings, similarity=Similarity.COSINE, similarity_weight=1, range_weight=0).item()
     assert near == pytest.approx(((0.3 - 0.8) ** 2 + (-1.2 - 0.78) ** 2) / 2, rel=1e-12)
 
 
@@ -172,6 +202,7 @@ def test_what_is_pooled(folder):
         {"select": Select.HARD},
         {"select": Select.SOFT, "route": Route.OWN},
         {"ranges": (1.0, 2.0, 3.0, 4.0), "route": Route.BOTH, "similarity": Similarity.COSINE},
+        {"ranges": (1.0, 2.0, 3.0, 4.0), "similarity": Similarity.CONTRASTIVE},
     ],
 )
 def test_saved_and_loaded_gives_the_same(folder, choices, tmp_path):
@@ -260,10 +291,17 @@ def texts_of(config, uri):
     return TunePairs.of(config, read_scored(uri, ""))
 
 
-@pytest.mark.parametrize("name", ["hard", "soft", "sentence-encoder"])
+@pytest.mark.parametrize("name", ["hard", "soft", "contrastive", "sentence-encoder"])
 def test_it_learns(name, folder, scored):
-    config = sentence_encoder(folder) if name == "sentence-encoder" else mixsp(folder, select=Select(name))
-    loss = scored_loss if name == "sentence-encoder" else mixsp_loss
+    config, loss = {
+        "hard": (mixsp(folder), mixsp_loss),
+        "soft": (mixsp(folder, select=Select.SOFT), mixsp_loss),
+        "contrastive": (
+            mixsp(folder, similarity=Similarity.CONTRASTIVE),
+            partial(mixsp_loss, similarity=Similarity.CONTRASTIVE),
+        ),
+        "sentence-encoder": (sentence_encoder(folder), scored_loss),
+    }[name]
     recipe = TuneRecipe(epochs=12, patience=12, batch_size=8, learning_rate=2e-3, dropout=0.0)
     *_, state = fit_tuned(*(texts_of(config, uri) for uri in scored.values()), recipe, config, loss=loss)
     assert state.history[-1]["loss"] < 0.9 * state.history[0]["loss"]

@@ -21,7 +21,7 @@ from torch import Tensor, nn
 
 from raycase.encoders import load_encoder, load_tokenizer
 from raycase.engine import TextEncoder
-from raycase.losses import MOST, UPPER
+from raycase.losses import MOST, UPPER, Similarity
 from raycase.pooling import Pooling
 from raycase.schema import RequestError
 from raycase.tokens import TokenBatch
@@ -44,13 +44,6 @@ class Route(StrEnum):
     CLS = "cls"  # h_cls + h_xj (eq. 1)
     OWN = "own"  # h_xj alone
     BOTH = "both"  # h_x1 + h_x2
-
-
-class Similarity(StrEnum):
-    """How two projections become a score (Table 4)."""
-
-    LINEAR = "linear"  # G2 (eq. 4)
-    COSINE = "cosine"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -98,7 +91,8 @@ class Heads(nn.Module):
         self.g2 = nn.Linear(2 * dim, 1) if config.similarity is Similarity.LINEAR else None
 
     def forward(self, cls_ND: Tensor, first_ND: Tensor, second_ND: Tensor) -> Tensor:
-        """(N, 1 + 2 R): the similarity (eq. 4; of G2 its logit), then logits of R ranges by each sentence (eq. 1)."""
+        """(N, 1 + 2 R): the similarity (eq. 4; of G2 its logit), then logits of R ranges by each sentence (eq. 1); to
+        learn by contrast, both projections behind them (N, 1 + 2 R + 2 D)."""
         means = (first_ND, second_ND)
         read = {
             Route.CLS: [cls_ND + mean_ND for mean_ND in means],
@@ -111,7 +105,8 @@ class Heads(nn.Module):
             score_N1 = F.cosine_similarity(z1_ND, z2_ND)[:, None]
         else:
             score_N1 = self.g2(torch.cat([z1_ND, z2_ND], dim=1))
-        return torch.cat([score_N1, *logits], dim=1)
+        contrasted = [z1_ND, z2_ND] if self.config.similarity is Similarity.CONTRASTIVE else []
+        return torch.cat([score_N1, *logits, *contrasted], dim=1)
 
     def _shares(self, logits_NR: Tensor) -> Tensor:
         shares_NR = logits_NR.softmax(-1)
@@ -136,7 +131,7 @@ class MixSp(Scorer):
         self.head: Heads = Heads(encoder.dim, config).to(encoder.model.device)
 
     def forward(self, batch: TokenBatch) -> Tensor:
-        """What `Heads` gives, with a gradient: (N, 1 + 2 R) fp32."""
+        """What `Heads` gives, with a gradient, in fp32."""
         return self._heads(self.encoder.pooled(batch))
 
     @torch.inference_mode()
