@@ -162,7 +162,7 @@ def fit(
 
 def _make_sparse(module: nn.Module) -> None:
     """Let the gradients of tables on a CPU be sparse until the step: batches within a batch are many there, and each
-    would fill and add up a whole vocabulary. Not under DistributedDataParallel, which left half of such a gradient.
+    would fill and add up a whole vocabulary. Not under DistributedDataParallel, which left half of the words' gradient.
     """
     for part in module.modules():
         if isinstance(part, nn.Embedding):
