@@ -40,8 +40,8 @@ def system(name):
     """A loaded system, untrained."""
     import torch
 
-    from raycase.projector import Projector, ProjectorConfig
     from raycase.systems import baselines, case, csr
+    from raycase.systems.projector import Projector, ProjectorConfig
 
     if name == "case":
         config = case.resolve("minilm")
@@ -124,7 +124,7 @@ def routed_alone(loaded, prepared):
 
 
 def main(rounds, pairs):
-    from raycase.provenance import machine
+    from raycase.data.provenance import machine
 
     running = {name: Contender(__file__, name, "--pairs", pairs) for name in NAMES}
     turns = {name: [] for name in NAMES}

@@ -52,7 +52,7 @@ def contender(name):
 
 
 def main(rounds, jobs):
-    from raycase.provenance import machine  # the peers' environment has no raycase
+    from raycase.data.provenance import machine  # the peers' environment has no raycase
 
     running = {name: Contender(__file__, name, peer=not name.startswith("b")) for name in NAMES}
     seconds = {name: [] for name in NAMES}

@@ -14,9 +14,9 @@ from systems import SETS
 from turns import DATA, finish
 
 import raycase
-from raycase.inli import HYPOTHESES, read_inferences, told_right
-from raycase.ranked import against
-from raycase.systems import known_conditions
+from raycase.data.inferences import HYPOTHESES, read_inferences, told_right
+from raycase.evaluation.ranked import against
+from raycase.systems.registry import known_conditions
 
 
 def right(folder, inferences):

@@ -15,14 +15,14 @@ import torch
 import torch.nn.functional as F
 from turns import DATA, finish
 
-from raycase.csfcube import ALL, CONDITIONS, FACETS, MAP, MEASURES, NDCG, measure, read_cube
-from raycase.evaluation import EvaluateJob, find_models
-from raycase.fit import FitConfig, epoch_batches, fit
-from raycase.projection import project
-from raycase.projector import Projector, ProjectorConfig
-from raycase.ranked import against, figure
-from raycase.topk import unit
-from raycase.vectors import case_vectors, plain_vectors
+from raycase.distributed.vectors import case_vectors, plain_vectors
+from raycase.evaluation.job import EvaluateJob, find_models
+from raycase.evaluation.ranked import against, figure
+from raycase.evaluation.tasks.csfcube import ALL, CONDITIONS, FACETS, MAP, MEASURES, NDCG, measure, read_cube
+from raycase.search.topk import unit
+from raycase.systems.projector import Projector, ProjectorConfig
+from raycase.training.loop import FitConfig, epoch_batches, fit
+from raycase.training.projector_fit import project
 
 TEMPERATURE, BATCH, EPOCHS, SEEDS = 0.05, 512, 30, 3
 

@@ -51,8 +51,8 @@ def read_vectors(cache):
     import numpy as np
     import pyarrow.dataset as ds
 
-    from raycase.projection import PairVectors
-    from raycase.rated import read_rated
+    from raycase.data.rated import read_rated
+    from raycase.training.projector_fit import PairVectors
 
     parts = []
     for name in ("train", "validation"):
@@ -68,8 +68,8 @@ def read_vectors(cache):
 
 
 def plain_fit(cache):
-    from raycase.projection import Recipe, best_projector, fit_projector
-    from raycase.projector import save_projector
+    from raycase.systems.projector import save_projector
+    from raycase.training.projector_fit import Recipe, best_projector, fit_projector
 
     train, validation = read_vectors(cache)
     *_, state = fit_projector(train, validation, Recipe())
@@ -80,8 +80,8 @@ def plain_fit(cache):
 
 
 def plain_sweep(cache):
-    from raycase.projection import Recipe, fit_projector
-    from raycase.sweep import table7
+    from raycase.training.projector_fit import Recipe, fit_projector
+    from raycase.training.sweep import table7
 
     train, validation = read_vectors(cache)
     cells = table7(Recipe(), "")
@@ -96,7 +96,7 @@ def large_fit(_):
     import numpy as np
     import torch
 
-    from raycase.projection import PairVectors, Recipe, fit_projector
+    from raycase.training.projector_fit import PairVectors, Recipe, fit_projector
 
     random = np.random.default_rng(0)
     vectors = random.standard_normal((2 * PAIRS, 4096), dtype=np.float32)
@@ -119,7 +119,7 @@ PARTS = {"fit": plain_fit, "sweep": plain_sweep, "large": large_fit}
 
 
 def main(rounds, sweep, cache):
-    from raycase.provenance import commit, machine
+    from raycase.data.provenance import commit, machine
 
     with tempfile.TemporaryDirectory() as scratch:
         cache = cache or f"{scratch}/cache"

@@ -16,8 +16,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from turns import DATA, ROOT, finish
 
-from raycase.inli import read_inferences
-from raycase.systems import known_conditions, resolve
+from raycase.data.inferences import read_inferences
+from raycase.systems.registry import known_conditions, resolve
 
 DEPTH = 10
 KINDS = {"explicit": "explicit_entailment", "implied": "implied_entailment"}

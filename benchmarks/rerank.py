@@ -15,10 +15,10 @@ import numpy as np
 from turns import DATA, finish
 
 import raycase
-from raycase.csfcube import CONDITIONS, MAP, MEASURES, NDCG, measure, read_cube
-from raycase.ranked import against, figure
-from raycase.systems import known_conditions
-from raycase.topk import unit
+from raycase.evaluation.ranked import against, figure
+from raycase.evaluation.tasks.csfcube import CONDITIONS, MAP, MEASURES, NDCG, measure, read_cube
+from raycase.search.topk import unit
+from raycase.systems.registry import known_conditions
 
 DEPTHS = (10, 20, 50)
 BOOTSTRAP = {"resamples": 10_000, "seed": 0}

@@ -15,7 +15,7 @@ import time
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from urllib.parse import parse_qs, unquote, urlsplit
 
-from raycase.provenance import commit, machine
+from raycase.data.provenance import commit, machine
 
 GROUP_ROWS = 1000  # of a row group, and of a unit
 MARKS = {"ETag": '"1"', "Last_Modified": "Sat, 21 Nov 2026 00:00:00 GMT"}  # of every object
@@ -140,10 +140,10 @@ def measure(url):
     """Seconds and counts of each step, in this process."""
     from urllib.request import urlopen
 
-    from raycase.output import find_job, write_job
-    from raycase.plan import make_plan
-    from raycase.request import EmbedJob, check
-    from raycase.units import task_row
+    from raycase.corpus.output import find_job, write_job
+    from raycase.corpus.plan import make_plan
+    from raycase.corpus.request import EmbedJob, check
+    from raycase.corpus.units import task_row
 
     took, asked = {}, {}
     before = {"requests": 0, "bytes": 0}

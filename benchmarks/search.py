@@ -34,8 +34,8 @@ EF, REFINE = 100, 3  # what ours takes by default
 
 
 def ours(name, folder):
-    from raycase.index import IndexJob, build
-    from raycase.search import Index, Options
+    from raycase.search.build import IndexJob, build
+    from raycase.search.index import Index, Options
 
     build(IndexJob(embeddings=((folder / "embeddings").read_text(),), output=str(folder / f"{name}.lance"), kind=name))
     index = Index.open(str(folder / f"{name}.lance"))
@@ -104,8 +104,8 @@ def prepare(embeddings, folder):
     import pyarrow.dataset as ds
 
     import raycase
-    from raycase.rated import read_rated
-    from raycase.topk import unit
+    from raycase.data.rated import read_rated
+    from raycase.search.topk import unit
 
     if not (embeddings / "manifest.json").exists():
         command = [

@@ -50,7 +50,7 @@ def make_encoder(folder):
     from tokenizers import Regex, Tokenizer, decoders, models, normalizers, pre_tokenizers, processors, trainers
     from transformers import Qwen3Config, Qwen3Model
 
-    from raycase.tokens import QWEN_WORDS
+    from raycase.encoder.tokens import QWEN_WORDS
 
     words = pre_tokenizers.Split(Regex(QWEN_WORDS), "isolated")
     tokenizer = Tokenizer(models.BPE())
@@ -130,7 +130,7 @@ def contender(name, folder, count):
 
 
 def main(rounds, jobs):
-    from raycase.provenance import machine  # the peers' environment has no raycase
+    from raycase.data.provenance import machine  # the peers' environment has no raycase
 
     folder = tempfile.mkdtemp()
     make_encoder(Path(folder))

@@ -19,7 +19,7 @@ from pathlib import Path
 import numpy as np
 from turns import DATA, ROOT, finish
 
-from raycase.rated import read_rated
+from raycase.data.rated import read_rated
 
 WORDS = ["csr", "--asks", "words", "--weight", "Tw"]  # what works for an encoder that is averaged
 SETS = {  # data -> row -> flags of jobs/train.py

@@ -74,7 +74,7 @@ def matrix_product_rate(hidden, intermediate, rows=2048):
     """FLOP/s of a plain bf16 matrix product in an encoder's shapes."""
     import torch
 
-    from raycase.rates import matrix_product_rate as measured
+    from raycase.encoder.rates import matrix_product_rate as measured
 
     return measured(torch.device("cpu"), torch.bfloat16, rows=rows, inner=hidden, outer=intermediate)
 
@@ -85,7 +85,7 @@ def median(values):
 
 def finish(result):
     """The last line: one JSON object, with where it was measured."""
-    from raycase.provenance import provenance
+    from raycase.data.provenance import provenance
 
     result["ratios"] = {name: round(value, 3) for name, value in result["ratios"].items()}
     print(json.dumps(result | provenance()))

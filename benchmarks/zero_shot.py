@@ -16,8 +16,8 @@ import numpy as np
 import torch
 from scipy.stats import spearmanr
 
-from raycase.encoders import find_encoder, load_encoder
-from raycase.prompts import PromptStyle, Span, prompt_set
+from raycase.encoder.loading import find_encoder, load_encoder
+from raycase.encoder.prompts import PromptStyle, Span, prompt_set
 
 DATA = Path(os.environ.get("RAYCASE_DATA", Path(__file__).parent.parent.parent / "shared" / "data"))
 

@@ -3,9 +3,9 @@
 from typing import Any
 
 from raycase.cli import main
-from raycase.embed import embed
-from raycase.estimate import dry_run
-from raycase.request import EmbedJob
+from raycase.corpus.request import EmbedJob
+from raycase.distributed.embed import embed
+from raycase.distributed.estimate import dry_run
 
 
 def work(job: EmbedJob) -> dict[str, Any]:

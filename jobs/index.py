@@ -3,7 +3,7 @@
 from typing import Any
 
 from raycase.cli import main
-from raycase.index import IndexJob, build
+from raycase.search.build import IndexJob, build
 
 
 def work(job: IndexJob) -> dict[str, Any]:

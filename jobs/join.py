@@ -1,7 +1,7 @@
 """Nearest neighbours of all queries, exact: python jobs/join.py --queries q/ --vectors out/ --output neighbours/"""
 
 from raycase.cli import main
-from raycase.join import JoinJob, join
+from raycase.distributed.join import JoinJob, join
 
 if __name__ == "__main__":
     main(JoinJob, join)

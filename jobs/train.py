@@ -3,9 +3,9 @@
 from typing import Any
 
 from raycase.cli import main
-from raycase.finetuning import FineTuneJob, fine_tune
-from raycase.train_jobs import TRAIN_JOBS
-from raycase.training import TrainJob, train
+from raycase.training.catalogue import TRAIN_JOBS
+from raycase.training.encoder_job import FineTuneJob, fine_tune
+from raycase.training.projector_job import TrainJob, train
 
 
 def work(job: TrainJob | FineTuneJob) -> dict[str, Any]:

@@ -3,7 +3,7 @@
 from typing import Any
 
 from raycase.cli import main
-from raycase.tune import TuneJob, tune
+from raycase.distributed.tune import TuneJob, tune
 
 
 def work(job: TuneJob) -> dict[str, Any]:

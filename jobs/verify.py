@@ -6,7 +6,7 @@ from typing import Any
 import tyro
 
 from raycase.cli import main
-from raycase.verify import verify
+from raycase.corpus.verify import verify
 
 
 @dataclass(frozen=True, kw_only=True)

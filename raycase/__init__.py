@@ -5,14 +5,14 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from raycase.systems.protocols import Encoder
+    from raycase.systems.contracts import Encoder
 
 __version__ = "0.1.0"
 __all__ = ["__version__", "load"]
 
 
 def load(model: str = "minilm", **options: Any) -> Encoder:
-    """Load an encoder of the table, a Hugging Face id or a saved model folder; see `raycase.systems.load`."""
-    from raycase.systems import load as load_system  # torch takes seconds to import; `import raycase` does not
+    """Load an encoder of the table, a Hugging Face id or a saved model folder; see `raycase.systems.registry.load`."""
+    from raycase.systems.registry import load as load_system  # torch takes seconds to import; `import raycase` does not
 
     return load_system(model, **options)

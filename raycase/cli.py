@@ -16,8 +16,8 @@ from typing import Any, NoReturn, TypeVar
 
 import tyro
 
-from raycase.schema import RequestError, WorkError
-from raycase.storage import STORE_ERRORS
+from raycase.data.storage import STORE_ERRORS
+from raycase.errors import RequestError, WorkError
 
 Config = TypeVar("Config")
 

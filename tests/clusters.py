@@ -12,7 +12,7 @@ from pathlib import Path
 
 import psutil
 import requests
-from conftest import ROOT, wait_for
+from helpers import ROOT, wait_for
 
 RAY = str(Path(sys.executable).with_name("ray"))
 FAKE_NODE = "f" * 51 + "00000"  # what Ray's provider of fake nodes calls the head

@@ -19,14 +19,10 @@ os.environ |= {
 }
 
 import numpy as np
-import pyarrow.dataset as ds
 import pytest
+from helpers import ROOT, WORDS, rated_rows, sentences
 
-from raycase.output import output_at
-
-ROOT = Path(__file__).parent.parent
 DATA = Path(os.environ.get("RAYCASE_DATA", ROOT.parent / "shared" / "data"))
-WORDS = ["red", "blue", "green", "dress", "shirt", "dog", "cat", "man", "woman", "people", "play", "run", "sit", "ball"]
 
 
 @pytest.fixture(scope="session")
@@ -101,35 +97,6 @@ def tiny_model(tmp_path_factory):
     return folder
 
 
-def sentences(count, seed=0):
-    """Random sentences of `WORDS`, all different."""
-    import random
-
-    random.seed(seed)
-    return [" ".join(random.choices(WORDS, k=random.randint(3, 12))) + f" {i}" for i in range(count)]
-
-
-def rated_rows(count, seed):
-    """Pairs rated 5 where both sentences name the same color, else 1 (and one that the condition does not fit)."""
-    import random
-
-    import pandas as pd
-
-    chance = random.Random(seed)
-    colors = ("red", "blue", "green")
-
-    def sentence(color):
-        return " ".join([chance.choice(WORDS[3:]), color, chance.choice(WORDS[3:]), str(chance.randrange(1000))])
-
-    rows = []
-    for _ in range(count):
-        first, second = chance.choice(colors), chance.choice(colors)
-        rating = 5.0 if first == second else 1.0
-        rows.append((sentence(first), sentence(second), chance.choice(["color", "color of the dress"]), rating))
-    rows[0] = (*rows[0][:3], -1.0)
-    return pd.DataFrame(rows, columns=["sentence1", "sentence2", "condition", "label"])
-
-
 @pytest.fixture(scope="session")
 def rated(tmp_path_factory):
     """A folder with train.csv (101 pairs), validation.csv and a cache that the tests share."""
@@ -139,89 +106,13 @@ def rated(tmp_path_factory):
     return folder
 
 
-def wait_for(what, seconds=90):
-    """Poll until `what()` is true, and give it."""
-    import time
-
-    end = time.monotonic() + seconds
-    while not (found := what()):
-        assert time.monotonic() < end, f"nothing happened in {seconds} s"
-        time.sleep(0.05)
-    return found
-
-
-def run_job(*arguments, script="embed.py", **options):
-    """Run a job's script as a process of its own; gives the finished process."""
-    import subprocess
-
-    command = [sys.executable, str(ROOT / "jobs" / script), *map(str, arguments)]
-    return subprocess.run(command, capture_output=True, text=True, timeout=300, **options)
-
-
-def read_output(uri):
-    """The output as one table, in the order of the input."""
-    folder = output_at(uri).embeddings
-    return ds.dataset(folder.path, filesystem=folder.fs, format="parquet").to_table()
-
-
-def read_rejected(uri):
-    """The rejected rows as dictionaries."""
-    folder = output_at(uri).rejected
-    return ds.dataset(folder.path, filesystem=folder.fs, format="parquet").to_table().to_pylist()
-
-
-def vectors(table):
-    """(N, D) float32."""
-    return np.stack(table["embedding"].to_numpy()).astype(np.float32)
-
-
-def cosines(a, b):
-    """Row by row."""
-    return (a * b).sum(1) / np.linalg.norm(a, axis=1) / np.linalg.norm(b, axis=1)
-
-
-def in_process(request, opened, plan):
-    """Run a plan's units here, one after the other: the same steps as on Ray, without Ray."""
-    import pyarrow as pa
-
-    from raycase.units import EncodeUnits, read_units, task_row, write_units
-
-    encode = EncodeUnits(
-        request.model,
-        request.encode_settings,
-        weights=opened.config["model"]["weights"],
-        compute=request.job.compute,
-    )
-    for pieces in plan.tasks():
-        task = pa.Table.from_pylist([task_row(opened.files, pieces)])
-        for unit in read_units(task, config=request.model, settings=request.encode_settings):
-            written = write_units(encode(unit), output=request.output.root.uri, print8=opened.print8)
-            yield from written.to_pylist()
-
-
-def embedded(folder, tiny_model, rows, **options):
-    """The output of the main job over rows (dictionaries with id and text), in this process; gives its folder."""
-    import pyarrow as pa
-    import pyarrow.parquet as pq
-
-    from raycase.embed import embed
-    from raycase.request import EmbedJob
-
-    folder.mkdir(parents=True, exist_ok=True)
-    pq.write_table(pa.Table.from_pylist(rows), folder / "in.parquet")
-    defaults = {"prompt": "concat-sc", "pooling": "mean", "compute": "float32", "dtype": "float32", "unit_rows": 100}
-    settings = {"model": str(tiny_model), "input": str(folder / "in.parquet"), "output": str(folder / "out")}
-    embed(EmbedJob(**settings | defaults | options), execute=in_process)
-    return settings["output"] if "output" not in options else options["output"]
-
-
 @pytest.fixture
 def job(tiny_model, tmp_path):
     """A job over 500 rows in 5 units, with the tiny model in fp32."""
     import pyarrow as pa
     import pyarrow.parquet as pq
 
-    from raycase.request import EmbedJob
+    from raycase.corpus.request import EmbedJob
 
     pq.write_table(pa.table({"id": range(500), "text": sentences(500)}), tmp_path / "in.parquet", row_group_size=200)
     return EmbedJob(
@@ -236,3 +127,25 @@ def job(tiny_model, tmp_path):
         unit_rows=100,
         actors="1:1",
     )
+
+
+@pytest.fixture
+def inferences(tmp_path):
+    """Planted: an explicit entailment says a premise's first word again, an implied one its second."""
+
+    import pandas as pd
+
+    from raycase.data.inferences import KINDS
+
+    def write(name, first):
+        random = np.random.default_rng(len(name))
+        words = ["dog", "dress", "people", "woman", "bar", "red"]
+        rows = []
+        for n in range(24):
+            a, b, c, d = random.permutation(words)[:4]
+            rows.append((f"{first} {n} {a} {b}", f"{a} {n}", f"{b} {b} {n}", f"{c} {n}", f"{d} {d} {n}"))
+        path = tmp_path / f"{name}.csv"
+        pd.DataFrame(rows, columns=KINDS).to_csv(path, index=False)
+        return str(path)
+
+    return {"train": write("train", "a"), "validation": write("validation", "two")}

@@ -48,8 +48,8 @@ def counted(folder):
 
 
 def work(job):
-    from raycase.embed import embed
-    from raycase.systems import resolve
+    from raycase.distributed.embed import embed
+    from raycase.systems.registry import resolve
 
     model = resolve(job.model, prompt=job.prompt, pooling=job.pooling, subtract=job.subtract)
     return embed(job, model=Counted(model, os.environ["COUNTED"]))
@@ -59,6 +59,6 @@ if __name__ == "__main__":
     import counted as importable  # whose classes the workers find by name
 
     from raycase.cli import main
-    from raycase.request import EmbedJob
+    from raycase.corpus.request import EmbedJob
 
     main(EmbedJob, importable.work)

@@ -8,7 +8,7 @@ import torch
 from tokenizers import Tokenizer, decoders, models, normalizers, pre_tokenizers, processors
 from transformers import AutoModel, AutoTokenizer, BertConfig, BertModel
 
-from raycase.rated import RatedPairs
+from raycase.data.rated import RatedPairs
 
 DIM = 32
 SENTENCES = [

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 import ray
 import yaml
-from conftest import ROOT
+from helpers import ROOT
 from ray._private.authentication.authentication_token_setup import _get_default_token_path
 from ray._private.runtime_env.packaging import create_package
 from ray.autoscaler._private.aws import config as aws
@@ -17,7 +17,7 @@ from ray.autoscaler._private.util import prepare_config, validate_config
 from ray.scripts.scripts import start
 
 from raycase.cli import parse
-from raycase.request import EmbedJob, actor_range
+from raycase.corpus.request import EmbedJob, actor_range
 
 LAUNCHER, KUBERAY, DOCKERFILE, CONSTRAINTS = (
     (ROOT / name).read_text(encoding="utf-8")
@@ -194,6 +194,8 @@ def test_what_is_submitted_is_the_code_and_no_more(tmp_path):
     create_package(str(ROOT), package, include_gitignore=True)
     with zipfile.ZipFile(package) as files:
         names = {name.split("/")[0] for name in files.namelist()}
-        assert {"jobs/embed.py", "raycase/embed.py", "raycase/sample/sentences.csv"} <= set(files.namelist())
+        assert {"jobs/embed.py", "raycase/distributed/embed.py", "raycase/sample/sentences.csv"} <= set(
+            files.namelist()
+        )
     assert not names & {".git", ".venv", "tests", "benchmarks", "results", "docs"}
     assert package.stat().st_size < 2_000_000

@@ -6,12 +6,12 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import torch
-from conftest import cosines, in_process, read_output, vectors
+from helpers import cosines, in_process, read_output, vectors
 from scipy.stats import spearmanr
 
 import raycase
-from raycase.embed import embed
-from raycase.verify import verify
+from raycase.corpus.verify import verify
+from raycase.distributed.embed import embed
 
 
 @pytest.mark.long

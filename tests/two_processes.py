@@ -13,14 +13,14 @@ from safetensors.torch import save_file
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
-from raycase.finetune import RatedRecipe, TunePairs, fit_tuned
-from raycase.fit import FitConfig, FitState, epoch_batches, fit, gather, shard, unwrapped
-from raycase.losses import Loss
-from raycase.projection import PairVectors, Recipe, fit_projector
-from raycase.projector import Activation
-from raycase.schema import WorkError
+from raycase.errors import WorkError
 from raycase.systems.baselines import cross_encoder, tri_encoder
 from raycase.systems.csr import csr
+from raycase.systems.projector import Activation
+from raycase.training.encoder_fit import RatedRecipe, TunePairs, fit_tuned
+from raycase.training.loop import FitConfig, FitState, epoch_batches, fit, gather, shard, unwrapped
+from raycase.training.losses import Loss
+from raycase.training.projector_fit import PairVectors, Recipe, fit_projector
 
 MAKE = {
     "tri": tri_encoder,

@@ -17,9 +17,11 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from raycase.encoders import load_encoder, load_tokenizer
-from raycase.engine import TextEncoder
-from raycase.pairs import (
+from raycase.encoder.engine import TextEncoder
+from raycase.encoder.loading import load_encoder, load_tokenizer
+from raycase.encoder.pooling import Compose, Pooling, compose
+from raycase.encoder.tokens import Prepared, TokenBatch
+from raycase.systems.pairs import (
     CONDITION,
     SENTENCE,
     Encoded,
@@ -30,9 +32,7 @@ from raycase.pairs import (
     prepare,
     tokens_apart,
 )
-from raycase.pooling import Compose, Pooling, compose
-from raycase.tokens import Prepared, TokenBatch
-from raycase.tuned import Embedder, Prompted, Scorer, Scoring, Tuned, begin, load_extra
+from raycase.systems.tuned import Embedder, Prompted, Scorer, Scoring, Tuned, begin, load_extra
 
 # ------------------------------------------------------------------------------------ sentence and condition together
 
@@ -86,7 +86,7 @@ class TriEncoderConfig(Tuned):
         return count_tokens(self.encoder, sentences, conditions, [SENTENCE, *([CONDITION] if conditions else [])])
 
     def load(self, **options: Any) -> TriEncoder:
-        """Load the weights; `options` are those of `raycase.encoders.load_encoder`."""
+        """Load the weights; `options` are those of `raycase.encoder.loading.load_encoder`."""
         return TriEncoder(self, load_encoder(self.encoder, **options))
 
 
@@ -150,7 +150,7 @@ class CrossEncoderConfig(Scoring):
         return load_tokenizer(self.encoder).separated(triples, shortened=2)
 
     def load(self, **options: Any) -> CrossEncoder:
-        """Load the weights; `options` are those of `raycase.encoders.load_encoder`."""
+        """Load the weights; `options` are those of `raycase.encoder.loading.load_encoder`."""
         scorer = CrossEncoder(self, load_encoder(self.encoder, **options))
         load_extra(scorer.head, self.local)
         return scorer

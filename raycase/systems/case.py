@@ -15,18 +15,28 @@ from typing import Any
 import numpy as np
 import torch
 
-from raycase.encoders import described, find_encoder, load_config, load_encoder, weights_identity
-from raycase.engine import TextEncoder
-from raycase.fetch import fetch, is_remote
-from raycase.pairs import Encoded, Memory, by_pattern, count_tokens, embed, encoded, kept_pairs, prepare, prompt_sets
-from raycase.pooling import Pooling
-from raycase.projector import WEIGHTS, Projector, ProjectorConfig, load_projector, save_projector
-from raycase.prompts import PromptSet, Template
-from raycase.rates import Work
-from raycase.schema import RequestError
-from raycase.storage import place, sha256_of_file
-from raycase.table import EncoderSpec, read_spec
-from raycase.tokens import Prepared, TokenBatch
+from raycase.data.fetch import fetch, is_remote
+from raycase.data.storage import place, sha256_of_file
+from raycase.encoder.engine import TextEncoder
+from raycase.encoder.loading import described, find_encoder, load_config, load_encoder, weights_identity
+from raycase.encoder.pooling import Pooling
+from raycase.encoder.prompts import PromptSet, Template
+from raycase.encoder.rates import Work
+from raycase.encoder.table import EncoderSpec, read_spec
+from raycase.encoder.tokens import Prepared, TokenBatch
+from raycase.errors import RequestError
+from raycase.systems.pairs import (
+    Encoded,
+    Memory,
+    by_pattern,
+    count_tokens,
+    embed,
+    encoded,
+    kept_pairs,
+    prepare,
+    prompt_sets,
+)
+from raycase.systems.projector import WEIGHTS, Projector, ProjectorConfig, load_projector, save_projector
 
 SYSTEM = "case"
 
@@ -126,7 +136,7 @@ class CaseConfig:
         return count_tokens(self.encoder, sentences, conditions, self.templates(conditions is not None))
 
     def load(self, **options: Any) -> Case:
-        """Load the weights; `options` are those of `raycase.encoders.load_encoder` (device, dtype, batch_tokens)."""
+        """Load the weights; `options` are those of `raycase.encoder.loading.load_encoder`."""
         encoder = load_encoder(self.encoder, **options)
         projector = load_projector(self.projector, self.local) if self.projector and self.local else None
         return Case(config=self, encoder=encoder, projector=projector)

@@ -25,10 +25,15 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from raycase.encoders import BERT_LAYERS, load_config, load_encoder
-from raycase.engine import TextEncoder
-from raycase.packing import token_budget_batches
-from raycase.pairs import (
+from raycase.encoder.engine import TextEncoder
+from raycase.encoder.loading import BERT_LAYERS, load_config, load_encoder
+from raycase.encoder.packing import token_budget_batches
+from raycase.encoder.pooling import Compose, Pooling, compose, pool_mean
+from raycase.encoder.prompts import Span
+from raycase.encoder.rates import Work
+from raycase.encoder.tokens import Prepared, TokenBatch
+from raycase.errors import RequestError
+from raycase.systems.pairs import (
     CONDITION,
     SENTENCE,
     Encoded,
@@ -40,12 +45,7 @@ from raycase.pairs import (
     prompt_sets,
     tokens_apart,
 )
-from raycase.pooling import Compose, Pooling, compose, pool_mean
-from raycase.prompts import Span
-from raycase.rates import Work
-from raycase.schema import RequestError
-from raycase.tokens import Prepared, TokenBatch
-from raycase.tuned import Embedder, Tuned, begin, load_extra, save_folder
+from raycase.systems.tuned import Embedder, Tuned, begin, load_extra, save_folder
 
 
 class Form(StrEnum):
@@ -126,7 +126,7 @@ class CsrConfig(Tuned):
         return count_tokens(self.encoder, sentences, conditions, templates)
 
     def load(self, **options: Any) -> Csr:
-        """Load the weights; `options` are those of `raycase.encoders.load_encoder`."""
+        """Load the weights; `options` are those of `raycase.encoder.loading.load_encoder`."""
         csr = Csr(self, load_encoder(self.encoder, **options | {"unpadded": False}))
         if csr.heavy is not None:
             load_extra(csr.heavy, self.local)

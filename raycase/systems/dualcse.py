@@ -19,14 +19,14 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from raycase.encoders import load_encoder, load_tokenizer, whole_model
-from raycase.engine import TextEncoder
-from raycase.pairs import Encoded, encoded, kept_pairs, prepare
-from raycase.pooling import Pooling
-from raycase.rates import Work
-from raycase.schema import Reason
-from raycase.tokens import Prepared, TokenBatch
-from raycase.tuned import Embedder, Tuned, begin, load_extra, save_folder
+from raycase.data.schema import Reason
+from raycase.encoder.engine import TextEncoder
+from raycase.encoder.loading import load_encoder, load_tokenizer, whole_model
+from raycase.encoder.pooling import Pooling
+from raycase.encoder.rates import Work
+from raycase.encoder.tokens import Prepared, TokenBatch
+from raycase.systems.pairs import Encoded, encoded, kept_pairs, prepare
+from raycase.systems.tuned import Embedder, Tuned, begin, load_extra, save_folder
 
 EXPLICIT, IMPLICIT = "explicit", "implicit"
 
@@ -80,7 +80,7 @@ class DualCseConfig(Tuned):
         return np.where(batch.refused < 0, batch.lengths, 0)
 
     def load(self, **options: Any) -> DualCse:
-        """Load the weights; `options` are those of `raycase.encoders.load_encoder`."""
+        """Load the weights; `options` are those of `raycase.encoder.loading.load_encoder`."""
         implicit: TextEncoder | None = None
         if self.form is Form.BI:
             implicit = load_encoder(self.encoder, adapt=lambda model: load_extra(model, self.local), **options)

@@ -13,11 +13,19 @@ from typing import Any, ClassVar
 import torch
 from torch import nn
 
-from raycase.encoders import import_peft, load_config, load_encoder
-from raycase.engine import TextEncoder
-from raycase.pooling import Pooling
-from raycase.schema import RequestError
-from raycase.tuned import PairCosine, Prompted, PromptEncoder, begin, save_folder, training_options, with_dropout
+from raycase.encoder.engine import TextEncoder
+from raycase.encoder.loading import import_peft, load_config, load_encoder
+from raycase.encoder.pooling import Pooling
+from raycase.errors import RequestError
+from raycase.systems.tuned import (
+    PairCosine,
+    Prompted,
+    PromptEncoder,
+    begin,
+    save_folder,
+    training_options,
+    with_dropout,
+)
 
 BERT_TARGETS = r".*\.attention\.(self\.(query|key|value)|output\.dense)"  # not the feed-forward's output.dense
 DECODER_TARGETS = r".*\.(q_proj|k_proj|v_proj|o_proj)"

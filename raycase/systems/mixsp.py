@@ -19,13 +19,13 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from raycase.encoders import load_encoder, load_tokenizer
-from raycase.engine import TextEncoder
-from raycase.losses import MOST, UPPER, Similarity
-from raycase.pooling import Pooling
-from raycase.schema import RequestError
-from raycase.tokens import TokenBatch
-from raycase.tuned import Scorer, Scoring, begin, load_extra
+from raycase.encoder.engine import TextEncoder
+from raycase.encoder.loading import load_encoder, load_tokenizer
+from raycase.encoder.pooling import Pooling
+from raycase.encoder.tokens import TokenBatch
+from raycase.errors import RequestError
+from raycase.systems.tuned import Scorer, Scoring, begin, load_extra
+from raycase.training.losses import MOST, UPPER, Similarity
 
 ROWS = 4096  # pairs that go through the projectors together
 WIDTH = 10  # of a projector's hidden layer over its input; the paper gives no shape, its authors' code this one
@@ -71,7 +71,7 @@ class MixSpConfig(Scoring):
         return load_tokenizer(self.encoder).separated(pairs, shortened=2, apart=2)
 
     def load(self, **options: Any) -> MixSp:
-        """Load the weights; `options` are those of `raycase.encoders.load_encoder`."""
+        """Load the weights; `options` are those of `raycase.encoder.loading.load_encoder`."""
         scorer = MixSp(self, load_encoder(self.encoder, **options))
         load_extra(scorer.head, self.local)
         return scorer

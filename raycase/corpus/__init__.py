@@ -1,0 +1,1 @@
+"""One resumable embedding job: request, plan, units, output. It knows no Ray."""

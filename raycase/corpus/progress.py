@@ -1,0 +1,109 @@
+"""What a run has done so far, from one small row per unit: counts, rates, and the progress line with its ETA."""
+
+from __future__ import annotations
+
+import json
+import math
+import sys
+from dataclasses import dataclass, field, fields
+from typing import Any
+
+from tqdm import tqdm
+
+from raycase.corpus.output import UnitLine
+from raycase.encoder.rates import Work
+
+LOG_FORMAT = "{percentage:.1f} %, {n_fmt} of {total_fmt}{unit}, {elapsed} gone, {remaining} left{postfix}"
+
+
+@dataclass(kw_only=True)
+class Actor:
+    """One encoder's share: its work, the seconds it took, and the FLOP/s of its device's matrix product."""
+
+    rate: float
+    units: int = 0
+    seconds: float = 0.0
+    work: Work = field(default_factory=Work)
+
+
+class _Log:
+    """Standard error for tqdm, each of its states on a line of its own."""
+
+    def write(self, text: str) -> None:
+        if text := text.strip():
+            sys.stderr.write(f"{text}\n")
+
+    def flush(self) -> None:
+        sys.stderr.flush()
+
+
+class Run:
+    """The units of this run, and their rates. On a terminal a bar shows them, in a log a line now and then."""
+
+    def __init__(self, *, rows: int, rows_before: int, units: int) -> None:
+        """Rows of the whole job, and those that earlier runs did; units of this run."""
+        self.units, self.units_planned = 0, units
+        self.actors: dict[str, Actor] = {}
+        self.first = math.inf
+        self.last = 0.0
+        terminal = sys.stderr.isatty()
+        looks = {"mininterval": 0.5} if terminal else {"mininterval": 15.0, "file": _Log(), "bar_format": LOG_FORMAT}
+        self.bar = tqdm(
+            total=rows, initial=rows_before, unit=" rows", unit_scale=True, delay=0.1, leave=terminal, **looks
+        )
+
+    def add(self, stats: dict[str, Any]) -> UnitLine:
+        """What `write_units` says of a unit; returns its line of the manifest."""
+        line = UnitLine(**json.loads(stats["line"]))
+        if not self.units:
+            self.bar.start_t = stats["began"]  # the ETA knows nothing of starting up
+        self.units += 1
+        actor = self.actors.setdefault(f"{stats['host']}:{stats['encode_pid']}", Actor(rate=stats["rate"]))
+        actor.units += 1
+        actor.seconds += stats["seconds"]
+        actor.work += Work(**{f.name: stats[f.name] for f in fields(Work)})
+        self.first = min(self.first, stats["began"])
+        self.last = max(self.last, stats["ended"])
+        rates = self.rates()
+        said = f"{rates['tokens_per_second']:,.0f} tokens/s"
+        if rates["sharing"] > 1.05:
+            said += f" ({rates['sharing']:.1f} times shared)"
+        said += f", MFU {rates['mfu']:.0%}, unit {self.units:,} of {self.units_planned:,}"
+        self.bar.set_postfix_str(said, refresh=False)
+        self.bar.update(line.rows_out + line.rows_rejected)
+        return line
+
+    @property
+    def work(self) -> Work:
+        """Of all actors."""
+        return sum((actor.work for actor in self.actors.values()), Work())
+
+    def rates(self) -> dict[str, float]:
+        """Of the run, from the beginning of the first unit to the end of the last; starting up is not counted."""
+        return rates(self.work, self.last - self.first, sum(actor.rate for actor in self.actors.values()))
+
+    def actor_rates(self) -> list[dict[str, Any]]:
+        """Of each actor, over the seconds that it encoded."""
+        return [
+            {"actor": name, "units": a.units, "gflops": round(a.rate / 1e9, 1)} | rates(a.work, a.seconds, a.rate)
+            for name, a in sorted(self.actors.items())
+        ]
+
+
+def rates(work: Work, seconds: float, matrix_product_rate: float) -> dict[str, float]:
+    """Rates of some work; 0 where nothing was done.
+
+    tokens_per_second: as if each prompt were encoded alone; processed_per_second: what went through the encoder;
+    sharing: the one over the other; padding: share of computed tokens; mfu: model FLOPs over those that plain matrix
+    products of the same device and type would have done in that time.
+    """
+    if not (work.processed and seconds > 0):
+        names = ("tokens_per_second", "processed_per_second", "sharing", "padding", "mfu")
+        return dict.fromkeys(names, 0.0)
+    return {
+        "tokens_per_second": round(work.tokens / seconds, 1),
+        "processed_per_second": round(work.processed / seconds, 1),
+        "sharing": round(work.tokens / work.processed, 3),
+        "padding": round(1 - work.processed / work.computed, 4),
+        "mfu": round(work.flops / seconds / matrix_product_rate, 4),
+    }

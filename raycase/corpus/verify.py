@@ -1,0 +1,141 @@
+"""An output read back and checked against its manifest."""
+
+from __future__ import annotations
+
+import hashlib
+import io
+from collections import Counter
+from collections.abc import Iterator
+from itertools import groupby
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from raycase.corpus.finished import UnitFile
+from raycase.corpus.output import LINES_AT_ONCE, Output, output_at, read_job, totals
+from raycase.data.schema import CONDITION, EMBEDDING, ID, REJECTED_SCHEMA
+from raycase.errors import RequestError, WorkError
+
+
+def verify(uri: str) -> dict[str, Any]:
+    """Read an output back and check it against its manifest: counts, checksums, schema, no NaN, no row twice.
+
+    Returns the totals. Raises RequestError where there is no output, WorkError that names the first defects.
+    """
+    output = output_at(uri)
+    if not output.job.exists():
+        raise RequestError(f"wanted the output of jobs/embed.py at {output.root.uri}, found no job.json")
+    if not output.manifest.exists():
+        raise WorkError(f"{output.root.uri}: wanted manifest.json, found none: the job is not finished; run it again")
+    defects = list(_defects(output))
+    if defects:
+        more = f" (and {len(defects) - 3} more)" if len(defects) > 3 else ""
+        raise WorkError(f"{output.root.uri}: " + "; ".join(defects[:3]) + more)
+    manifest: dict[str, Any] = output.manifest.read_json()
+    return {name: manifest[name] for name in ("rows_in", "rows_out", "rows_rejected", "pairs", "units")}
+
+
+def _defects(output: Output) -> Iterator[str]:
+    manifest = output.manifest.read_json()
+    if not output.manifest_files.exists():
+        yield "manifest_files.parquet: missing"
+        return
+    data = output.manifest_files.read()
+    if hashlib.sha256(data).hexdigest() != manifest["manifest_files_sha256"]:
+        yield "manifest_files.parquet: checksum differs from manifest.json"
+        return
+    lines = pq.read_table(io.BytesIO(data))
+    for name, value in totals(lines).items():
+        if manifest[name] != value:
+            yield f"manifest.json: {name} is {manifest[name]}, its files add up to {value}"
+    if read_job(output).fingerprint != manifest["fingerprint"]:
+        yield "job.json: another fingerprint than manifest.json"
+    units = (UnitFile(*(line[n] for n in ("file", "start", "rows_out", "rows_rejected"))) for line in _rows(lines))
+    for file, group in groupby(units, key=lambda u: u.file):  # the manifest is in the order of the input
+        at = 0
+        for unit in group:
+            if unit.start != at:
+                yield f"input file {file}: rows {at} to {unit.start} are missing or twice"
+            at = unit.end
+    listed = set(output.embeddings.list())
+    for name in sorted(listed - set(lines["name"].to_pylist())):
+        yield f"embeddings/{name}: not in the manifest"
+    keys = _Keys()
+    schema: pa.Schema | None = None
+    for line in _rows(lines):
+        if line["name"] not in listed:
+            yield f"embeddings/{line['name']}: missing"
+            continue
+        raw = (output.embeddings / line["name"]).read()
+        if hashlib.sha256(raw).hexdigest() != line["sha256"]:
+            yield f"embeddings/{line['name']}: checksum differs"
+            continue
+        table = pq.read_table(io.BytesIO(raw))
+        schema = schema or table.schema
+        if table.schema != schema or table.schema.field(EMBEDDING).type.list_size != manifest["model"]["dim"]:
+            yield f"embeddings/{line['name']}: schema differs from the first file's or the model's"
+            continue
+        if len(table) != line["pairs"]:
+            yield f"embeddings/{line['name']}: {len(table)} pairs, the manifest says {line['pairs']}"
+        values = table[EMBEDDING].combine_chunks().flatten().to_numpy(zero_copy_only=False)
+        if table[EMBEDDING].null_count or not np.isfinite(values).all():
+            yield f"embeddings/{line['name']}: a vector is null or not finite"
+        keys.add(table)
+        if line["rows_rejected"]:
+            yield from _rejected_defects(output, line)
+    yield from keys.twice(output, lines)
+
+
+def _rejected_defects(output: Output, line: dict[str, Any]) -> Iterator[str]:
+    name = f"rejected/{line['name']}"
+    try:
+        raw = (output.rejected / line["name"]).read()
+    except FileNotFoundError:
+        yield f"{name}: missing"
+        return
+    if hashlib.sha256(raw).hexdigest() != line["rejected_sha256"]:
+        yield f"{name}: checksum differs"
+        return
+    table = pq.read_table(io.BytesIO(raw))
+    if not table.schema.equals(REJECTED_SCHEMA) or len(table) != line["rows_rejected"]:
+        yield f"{name}: {len(table)} rows of {table.schema.names}, the manifest says {line['rows_rejected']}"
+
+
+class _Keys:
+    """(id, condition) of every pair seen, as 64-bit hashes: 8 bytes a pair; equal hashes are looked at again."""
+
+    def __init__(self) -> None:
+        self.hashes: list[np.ndarray] = []
+
+    def add(self, table: pa.Table) -> None:
+        self.hashes.append(self._hash(table))
+
+    @staticmethod
+    def _hash(table: pa.Table) -> np.ndarray:
+        pairs = zip(table[ID].to_pylist(), table[CONDITION].to_pylist(), strict=True)
+        return np.fromiter((hash(p) for p in pairs), dtype=np.int64, count=len(table))
+
+    def twice(self, output: Output, lines: pa.Table) -> Iterator[str]:
+        """A line for each pair that is in the output more than once."""
+        if not self.hashes:
+            return
+        values, counts = np.unique(np.concatenate(self.hashes), return_counts=True)
+        suspects = values[counts > 1]
+        if not len(suspects):
+            return
+        seen: Counter[tuple[Any, str]] = Counter()
+        for name in lines["name"].to_pylist():
+            table = pq.read_table(io.BytesIO((output.embeddings / name).read()), columns=[ID, CONDITION])
+            table = table.filter(pa.array(np.isin(self._hash(table), suspects)))
+            seen.update(zip(table[ID].to_pylist(), table[CONDITION].to_pylist(), strict=True))
+        for (id_, condition), times in seen.items():
+            if times > 1:
+                yield f"id {id_!r} under {condition!r}: {times} times"
+
+
+def _rows(table: pa.Table) -> Iterator[dict[str, Any]]:
+    """A large table's rows as dictionaries, some at a time."""
+    for batch in table.to_batches(max_chunksize=LINES_AT_ONCE):
+        yield from batch.to_pylist()

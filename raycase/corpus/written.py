@@ -1,0 +1,69 @@
+"""A finished output of the main job, as those who read vectors need it."""
+
+from __future__ import annotations
+
+import io
+from collections import deque
+from collections.abc import Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from raycase.corpus.finished import UnitFile
+from raycase.corpus.output import Job, Output, finished_units, output_at, read_job
+from raycase.errors import RequestError
+
+AHEAD = 4  # files that are read ahead
+
+
+@dataclass(frozen=True, kw_only=True)
+class Written:
+    """A finished output, or some of its units."""
+
+    output: Output
+    job: Job
+    units: tuple[UnitFile, ...]
+
+    @property
+    def unconditional(self) -> bool:
+        return bool(self.job.config["unconditional"])
+
+    @property
+    def names(self) -> list[str]:
+        """Of the files that hold vectors."""
+        return [u.name(self.job.print8) for u in self.units if u.rows_out]
+
+    def tables(self, columns: list[str] | None = None) -> Iterator[pa.Table]:
+        """The rows of each file, in order. A few files are read ahead, and no more are held; Arrow's own scanner reads
+        on as fast as it can, whoever waits."""
+        waiting: deque[Future[pa.Table]] = deque()
+        with ThreadPoolExecutor(AHEAD) as pool:
+            for name in self.names:
+                waiting.append(pool.submit(self._read, name, columns))
+                if len(waiting) > AHEAD:
+                    yield waiting.popleft().result()
+            while waiting:
+                yield waiting.popleft().result()
+
+    def _read(self, name: str, columns: list[str] | None) -> pa.Table:
+        return pq.read_table(io.BytesIO((self.output.embeddings / name).read()), columns=columns)
+
+    def schema(self) -> pa.Schema:
+        """Of the files; there is one."""
+        return pq.read_schema(io.BytesIO((self.output.embeddings / self.names[0]).read()))
+
+
+def open_written(uri: str, flag: str) -> Written:
+    """The finished output at a URI. Raises RequestError."""
+    output = output_at(uri)
+    if not output.job.exists():
+        raise RequestError(f"{flag}: wanted an output of jobs/embed.py at {output.root.uri}, found no job.json")
+    if not output.manifest.exists():
+        raise RequestError(
+            f"{flag}: wanted a finished output, found no manifest.json in {output.root.uri}; run its job again"
+        )
+    job = read_job(output)
+    units = [UnitFile.parse(name) for name in finished_units(output, job.print8)[0].names]
+    return Written(output=output, job=job, units=tuple(unit[1] for unit in units if unit))

@@ -1,0 +1,1 @@
+"""From bytes to checked rows and back: files, object storage, columns, rejected rows. No torch."""

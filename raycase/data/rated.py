@@ -1,0 +1,195 @@
+"""Rated pairs: files of (sentence1, sentence2, condition, label), checked row by row."""
+
+from __future__ import annotations
+
+import hashlib
+import io
+import math
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+import pyarrow.parquet as pq
+
+from raycase.data.inputs import InputFile, find_input, readable
+from raycase.data.schema import CONDITION
+from raycase.data.textfiles import buffered, csv_header, csv_lines, jsonl_lines
+from raycase.errors import RequestError
+
+SENTENCE1, SENTENCE2, LABEL, SCORE = "sentence1", "sentence2", "label", "score"
+NOT_APPLICABLE = -1.0  # the annotators found that the condition does not apply to the pair
+
+
+@dataclass(frozen=True, kw_only=True)
+class RatedPairs:
+    """N rated pairs, and the distinct (sentence, condition) that they are made of."""
+
+    uri: str
+    sentences1: list[str]
+    sentences2: list[str]
+    conditions: list[str]  # all "": rated without
+    ratings: np.ndarray  # (N,) float32; -1 where the condition does not apply
+
+    def __len__(self) -> int:
+        return len(self.conditions)
+
+    @cached_property
+    def _places(self) -> dict[tuple[str, str], int]:
+        both = [
+            *zip(self.sentences1, self.conditions, strict=True),
+            *zip(self.sentences2, self.conditions, strict=True),
+        ]
+        return {pair: i for i, pair in enumerate(dict.fromkeys(both))}
+
+    @cached_property
+    def distinct(self) -> list[tuple[str, str]]:
+        """The P distinct (sentence, condition)."""
+        return list(self._places)
+
+    @cached_property
+    def places(self) -> np.ndarray:
+        """(N, 2) int64: where the first and the second sentence of each pair stand in `distinct`."""
+        columns = [
+            [self._places[p] for p in zip(s, self.conditions, strict=True)] for s in (self.sentences1, self.sentences2)
+        ]
+        return np.array(columns, dtype=np.int64).T
+
+    @property
+    def triples(self) -> list[tuple[str, str, str]]:
+        """(sentence, sentence, condition) of each pair, the sentences in one order: what makes a pair the same pair."""
+        both = zip(self.sentences1, self.sentences2, self.conditions, strict=True)
+        return [(*sorted((first, second)), condition) for first, second, condition in both]  # type: ignore[misc]
+
+    def without(self, rows: np.ndarray) -> RatedPairs:
+        """The other rows."""
+        kept = np.setdiff1d(np.arange(len(self)), rows)
+        columns = {n: [getattr(self, n)[i] for i in kept] for n in ("sentences1", "sentences2", "conditions")}
+        return RatedPairs(uri=self.uri, ratings=self.ratings[kept], **columns)
+
+    @cached_property
+    def groups(self) -> np.ndarray:
+        """(N,) int64: equal for pairs of the same two sentences, which C-STS rates under two conditions."""
+        names: dict[tuple[str, ...], int] = {}
+        both = zip(self.sentences1, self.sentences2, strict=True)
+        return np.array([names.setdefault(tuple(sorted(pair)), len(names)) for pair in both], dtype=np.int64)
+
+    @cached_property
+    def sha256(self) -> str:
+        """Of what is embedded: the ratings have no part in it."""
+        return texts_sha256(self.distinct)
+
+    @cached_property
+    def data_sha256(self) -> str:
+        """Of what is learned from: sentences, places and ratings."""
+        parts = (self.sha256.encode(), self.places.tobytes(), self.ratings.tobytes())
+        return hashlib.sha256(b"".join(parts)).hexdigest()
+
+
+def rows_in(pairs: RatedPairs, others: RatedPairs) -> np.ndarray:
+    """Which rows of some pairs are in others, whatever their rating and the order of the two sentences."""
+    seen = set(others.triples)
+    return np.array([row for row, triple in enumerate(pairs.triples) if triple in seen], dtype=np.int64)
+
+
+def texts_sha256(distinct: Iterable[Sequence[str]]) -> str:
+    """Of tuples of texts, in their order."""
+    digest = hashlib.sha256()
+    for some in distinct:
+        for text in some:
+            digest.update(f"{len(text.encode())} {text}".encode())
+    return digest.hexdigest()
+
+
+def read_rated(uri: str, flag: str) -> RatedPairs:
+    """Read every row of a .csv, .jsonl or .parquet file (or a folder of them).
+
+    Raises RequestError, with the file and the row, for a missing column, a label that is no number, an empty text, a
+    file without rows, and fewer than two distinct labels.
+    """
+    return _read(uri, flag, CONDITION, LABEL)
+
+
+def read_scored(uri: str, flag: str, number: str = SCORE) -> RatedPairs:
+    """The same of pairs rated without a condition, which is "": sentence1, sentence2 and a column of numbers."""
+    return _read(uri, flag, None, number)
+
+
+def _read(uri: str, flag: str, condition: str | None, number: str) -> RatedPairs:
+    columns: dict[str, list[str]] = {name: [] for name in (SENTENCE1, SENTENCE2, condition) if name}
+    ratings: list[float] = []
+    for file in find_input(uri, flag):
+        found = read_columns(file, (*columns, number), flag)
+        for name in columns:
+            columns[name] += texts(found[name], f"{flag}: {file.uri}", name)
+        for row, value in enumerate(found[number]):
+            rating = _number(value)
+            if rating is None:
+                raise RequestError(
+                    f"{flag}: {file.uri}, row {row}: wanted a number as {number}, found {value!r}; mend the row"
+                )
+            ratings.append(rating)
+    if not ratings:
+        raise RequestError(f"{flag}: wanted rated pairs in {uri}, found no rows")
+    if len(set(ratings)) < 2:
+        raise RequestError(f"{flag}: wanted at least two distinct {number}s in {uri}, found only {ratings[0]:g}")
+    return RatedPairs(
+        uri=uri,
+        sentences1=columns[SENTENCE1],
+        sentences2=columns[SENTENCE2],
+        conditions=columns[condition] if condition else [""] * len(ratings),
+        ratings=np.array(ratings, dtype=np.float32),
+    )
+
+
+def read_columns(file: InputFile, names: Sequence[str], flag: str) -> dict[str, list[object]]:
+    """Whole columns of a small file, as they are. Raises RequestError for a missing column or a broken row."""
+    with readable(file) as source, source.fs.open(source.path, "rb") as handle:
+        if file.ending == ".parquet":
+            schema = pq.read_schema(handle)
+            _check_names(schema.names, names, file, flag)
+            return dict(pq.read_table(io.BytesIO(source.read()), columns=list(names)).to_pydict())
+        stream = buffered(handle)
+        header: tuple[str, ...] | None = csv_header(stream) if file.ending == ".csv" else None
+        if header is not None:
+            _check_names(header, names, file, flag)
+        lines = (line for line in (jsonl_lines(stream) if header is None else csv_lines(stream, header)) if line.is_row)
+        columns: dict[str, list[object]] = {name: [] for name in names}
+        for row, line in enumerate(lines):
+            if line.values is None:
+                raise RequestError(f"{flag}: {file.uri}, row {row}: {line.problem}: {line.detail}; mend the row")
+            if header is None:
+                _check_names(list(line.values), names, file, flag, f", row {row}")
+            for name in names:
+                columns[name].append(line.values[name])
+        return columns
+
+
+def _check_names(found: Sequence[str], wanted: Sequence[str], file: InputFile, flag: str, row: str = "") -> None:
+    for name in wanted:
+        if name not in found:
+            raise RequestError(
+                f"{flag}: {file.uri}{row}: wanted the column {name!r}, found {', '.join(found) or 'none'}"
+            )
+
+
+def texts(values: Sequence[object], where: str, name: str) -> list[str]:
+    """The values as stripped texts. Raises RequestError, with the row, where one has no words."""
+    for row, value in enumerate(values):
+        if not isinstance(value, str) or not value.strip():
+            raise RequestError(f"{where}, row {row}: wanted words in {name!r}, found {value!r}; mend or remove the row")
+        try:
+            value.encode()
+        except UnicodeEncodeError as error:
+            raise RequestError(f"{where}, row {row}: wanted UTF-8 in {name!r}, found: {error.reason}") from error
+    return [str(value).strip() for value in values]
+
+
+def _number(value: object) -> float | None:
+    if isinstance(value, bool) or not isinstance(value, (str, int, float)):
+        return None
+    try:
+        number = float(value)
+    except (ValueError, OverflowError):
+        return None
+    return number if math.isfinite(number) else None

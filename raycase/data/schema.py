@@ -1,0 +1,93 @@
+"""Names and records that every room shares."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+
+import numpy as np
+import pyarrow as pa
+
+ID, CONDITION, EMBEDDING = "id", "condition", "embedding"
+
+
+class Reason(StrEnum):
+    """Why a row is in `rejected/` and not in `embeddings/`."""
+
+    UNPARSED = "line does not parse"
+    INVALID_UTF8 = "invalid UTF-8"
+    WRONG_TYPE = "wrong type"
+    NULL_TEXT = "null text"
+    EMPTY_TEXT = "empty text"
+    NULL_ID = "null id"
+    DUPLICATE_ID = "duplicate id"
+    NULL_CONDITION = "null condition"
+    EMPTY_CONDITION = "empty condition"
+    DUPLICATE_CONDITION = "duplicate condition"
+    TEXT_TOO_LONG = "text too long"
+    UNKNOWN_CONDITION = "condition unknown to the model"
+    NO_ROOM = "condition leaves no room for the sentence"
+    NOT_FINITE = "vector not finite"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Rejection:
+    """One input row that is not embedded; `row` counts from 0 within its file."""
+
+    row: int
+    reason: Reason
+    content: str
+    id: str | None = None
+    detail: str = ""
+
+
+REJECTED_SCHEMA = pa.schema(
+    [
+        ("file", pa.string()),
+        ("row", pa.int64()),
+        ("id", pa.string()),
+        ("reason", pa.string()),
+        ("detail", pa.string()),
+        ("content", pa.string()),
+    ]
+)
+
+
+def rejected_table(file: str, rejections: Sequence[Rejection]) -> pa.Table:
+    """The rejections of one unit as a table of `REJECTED_SCHEMA`, in the order of the input."""
+    rows = sorted(rejections, key=lambda r: r.row)
+    columns = [
+        [file] * len(rows),
+        [r.row for r in rows],
+        [r.id for r in rows],
+        [str(r.reason) for r in rows],
+        [r.detail for r in rows],
+        [r.content for r in rows],
+    ]
+    arrays = [pa.array(c, f.type) for c, f in zip(columns, REJECTED_SCHEMA, strict=True)]
+    return pa.table(arrays, schema=REJECTED_SCHEMA)
+
+
+def embedding_type(dim: int, dtype: str) -> pa.DataType:
+    """Arrow type of a vector column: fixed_size_list<float16|float32>[dim]."""
+    return pa.list_(pa.field("item", pa.from_numpy_dtype(np.dtype(dtype)), nullable=False), dim)
+
+
+def embedding_array(vectors_ND: np.ndarray) -> pa.FixedSizeListArray:
+    """(N, D) float16 or float32 -> Arrow array of `embedding_type`, without a copy."""
+    values = pa.array(np.ascontiguousarray(vectors_ND).reshape(-1))
+    dim = vectors_ND.shape[1]
+    return pa.FixedSizeListArray.from_arrays(values, type=embedding_type(dim, vectors_ND.dtype.name))
+
+
+def output_schema(id_type: pa.DataType, kept: Sequence[pa.Field], dim: int, dtype: str) -> pa.Schema:
+    """Schema of a file in `embeddings/`: id, condition, the kept columns, embedding."""
+    return pa.schema(
+        [
+            pa.field(ID, id_type),
+            pa.field(CONDITION, pa.string()),
+            *kept,
+            pa.field(EMBEDDING, embedding_type(dim, dtype)),
+        ]
+    )

@@ -1,0 +1,104 @@
+"""The dry run: how much work a job is, from a sample of its input and a few real batches."""
+
+from __future__ import annotations
+
+import time
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from raycase.corpus.output import find_job, parquet_bytes
+from raycase.corpus.plan import Plan, make_plan
+from raycase.corpus.request import EmbedJob, Request, check
+from raycase.corpus.units import ROW_OF_PAIR, EncodeUnits, encode_rows, pairs_of, prepare_rows
+from raycase.data.inputs import InputFile
+from raycase.data.reader import TEXT, read_span
+from raycase.distributed.cluster import start_ray
+from raycase.distributed.resources import capacity, make_pool
+
+SAMPLED_SPANS, SAMPLED_ROWS = 5, 400  # rows of each sampled span
+MEASURED_ROWS, MEASURED_SECONDS = 50, 5.0
+
+
+def dry_run(job: EmbedJob) -> dict[str, Any]:
+    """Units, rows, pairs, distinct pairs and tokens that are left to do, the output's size, and the time it takes.
+
+    Counts of units and rows are exact; the others are scaled up from the sampled rows. The rate is that of this
+    machine's processor. Writes nothing. Raises RequestError.
+    """
+    request = check(job)
+    known, done = find_job(request.output, request.config, request.files, overwrite=job.overwrite)
+    plan = make_plan(request, known.files, done)
+    result: dict[str, Any] = {"dry_run": True, "units": plan.units, "rows": plan.missing}
+    if plan.missing:
+        result |= _scaled(request, plan, known.files)
+    for name, value in list(result.items())[1:]:
+        print(f"{name.replace('_', ' '):>18}  {value:,}")
+    return result
+
+
+def _scaled(request: Request, plan: Plan, files: list[InputFile]) -> dict[str, Any]:
+    rows, sampled = _sample(request, plan, files)
+    if not len(rows):
+        return {"sampled_rows": sampled, "pairs": 0, "distinct_pairs": 0, "tokens": 0, "output_bytes": 0}
+    row_of_pair, conditions = pairs_of(rows, request.encode_settings)
+    texts = [rows[TEXT][int(row)].as_py() for row in row_of_pair]
+    distinct = list(dict.fromkeys(zip(texts, conditions or [""] * len(texts), strict=True)))
+    sentences, under = (list(column) for column in zip(*distinct, strict=True))
+    tokens = int(request.model.count_tokens(sentences, None if conditions is None else under).sum())
+    start_ray()
+    pool = make_pool(request.job, plan.units, capacity())
+    tokens_per_second, bytes_per_pair = _measure(request, rows, pool.threads)
+    scale = plan.missing / sampled
+    return {
+        "sampled_rows": sampled,
+        "pairs": round(len(texts) * scale),
+        "distinct_pairs": round(len(distinct) * scale),
+        "tokens": round(tokens * scale),
+        "output_bytes": round(len(texts) * scale * bytes_per_pair),
+        "actors": pool.most,
+        "tokens_per_second": round(tokens_per_second * pool.most),
+        "seconds": round(tokens * scale / max(1.0, tokens_per_second * pool.most)),
+    }
+
+
+def _sample(request: Request, plan: Plan, files: list[InputFile]) -> tuple[pa.Table, int]:
+    """The good rows at the beginning of spans from all over the input, and how many rows were read for them."""
+    left = np.flatnonzero(plan.left).tolist()
+    places = np.unique(np.linspace(0, len(left) - 1, SAMPLED_SPANS).astype(int))
+    tables: list[pa.Table] = []
+    sampled = 0
+    for span in (plan.spans[left[i]] for i in places):
+        wanted = plan.wanted(span)
+        start, end = wanted[0][0], min(wanted[0][1], wanted[0][0] + SAMPLED_ROWS)
+        sampled += end - start
+        tables += [table for table, _ in read_span(files[span.file], span, request.columns, [(start, end)])]
+    return pa.concat_tables(tables), sampled
+
+
+def _measure(request: Request, rows: pa.Table, threads: int | None) -> tuple[float, float]:
+    """Tokens a second of one actor, and bytes of output a pair."""
+    actor = EncodeUnits(
+        request.model,
+        request.encode_settings,
+        weights=request.config["model"]["weights"],
+        threads=threads,
+        batch_tokens=request.job.batch_tokens,
+        compute=request.job.compute,
+    )
+    encoder = actor.encoder
+    some = [rows.slice(start, MEASURED_ROWS) for start in range(0, len(rows), MEASURED_ROWS)]
+    prepared = [prepare_rows(request.model, part, request.encode_settings) for part in some]
+    encode_rows(encoder, some[0], prepared[0], request.encode_settings)  # the first batch is slower
+    tokens, began = 0, time.perf_counter()
+    written: list[pa.Table] = []
+    for part, ready in zip(some, prepared, strict=True):
+        encoded = encode_rows(encoder, part, ready, request.encode_settings)
+        tokens += encoded.work.tokens
+        written.append(encoded.table.drop_columns([ROW_OF_PAIR]))
+        if time.perf_counter() - began > MEASURED_SECONDS:
+            break
+    rate = tokens / (time.perf_counter() - began)
+    table = pa.concat_tables(written)
+    return rate, len(parquet_bytes(table)) / max(1, len(table))

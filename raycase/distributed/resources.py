@@ -1,0 +1,177 @@
+"""What a job needs, and what the cluster has or can grow to."""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Protocol
+
+import ray
+import yaml
+
+from raycase.corpus.request import actor_range
+from raycase.data.storage import Place
+from raycase.distributed.cluster import nodes
+from raycase.errors import RequestError
+
+READ_CPUS, WRITE_CPUS = 0.25, 0.2  # different, or Ray fuses stages into one process
+LEAST_ENCODE_CPUS, LEAST_GPU_CPUS = 0.5, 0.1  # of an actor that encodes on CPUs, or beside its GPU
+MOST_OFFERED = 10_000  # nodes of one type that are counted; an autoscaler may offer any number
+Node = dict[str, Any]  # resources of a node, by Ray's names
+
+
+@dataclass(frozen=True, kw_only=True)
+class Pool:
+    """The actors that encode: how many, and what each takes."""
+
+    least: int
+    most: int
+    cpus: float
+    gpus: float
+    threads: int | None
+
+    def __str__(self) -> str:
+        count = f"{self.least}" if self.least == self.most else f"{self.least} to {self.most}"
+        each = f"{self.gpus:g} GPU and " if self.gpus else ""
+        return f"{count} encoder{'s' * (count != '1')} with {each}{self.cpus:g} CPUs each"
+
+
+@dataclass(frozen=True)
+class Capacity:
+    """The nodes that are there, and those that the autoscaler can still start: None where there is one that does not
+    say."""
+
+    alive: list[Node]
+    offered: list[Node] | None
+
+    def __str__(self) -> str:
+        has = f"the cluster has {_counted(self.alive)}"
+        if self.offered is None:
+            return f"{has}, and an autoscaler that does not say what it offers"
+        more = f"its autoscaler offers {_counted(self.offered)}" if self.offered else "no autoscaler offers more"
+        return f"{has}, and {more}"
+
+
+def _counted(found: Iterable[Node]) -> str:
+    counts = Counter((n.get("CPU", 0), n.get("GPU", 0)) for n in found)
+    shapes = sorted(counts.items(), key=lambda item: item[0])
+    return ", ".join(f"{n} node{'s' * (n > 1)} with {c:g} CPUs and {g:g} GPUs" for (c, g), n in shapes) or "no node"
+
+
+class Asked(Protocol):
+    """What a job's flags say of its actors."""
+
+    @property
+    def actors(self) -> str | None:
+        """MIN:MAX."""
+
+    @property
+    def gpus_per_actor(self) -> float | None:
+        """Of each."""
+
+
+def make_pool(job: Asked, units: int, cluster: Capacity) -> Pool:
+    """Fit the actors into what the cluster has and what its autoscaler offers, with room left to read and write.
+
+    Raises RequestError where they do not fit. Where there is an autoscaler that does not say what it offers, what was
+    asked for is taken to fit.
+    """
+    coming = cluster.offered
+    every = cluster.alive + (coming or [])
+    asked = actor_range(job.actors)
+    has_gpus = any(n.get("GPU") for n in every)
+    gpus = job.gpus_per_actor if job.gpus_per_actor is not None else float(has_gpus)
+    cpus = LEAST_GPU_CPUS if gpus else LEAST_ENCODE_CPUS
+    if coming is None and asked:
+        coming = [{"CPU": 1 + READ_CPUS + WRITE_CPUS, "GPU": gpus}] * asked[1]
+        every = cluster.alive + coming
+    room = [n.get("CPU", 0) - READ_CPUS - WRITE_CPUS for n in every]
+    fits = [max(0, int(r / cpus)) for r in room]  # most actors on each node
+    if gpus:
+        fits = [min(f, int(n.get("GPU", 0) / gpus)) for f, n in zip(fits, every, strict=True)]
+    usual = fits if gpus else [min(f, max(1, round(n.get("CPU", 0) / 4))) for f, n in zip(fits, every, strict=True)]
+    # an autoscaler brings one node after the other, and may never bring all
+    least, most = asked or (1 if coming else max(1, sum(usual)), max(1, sum(usual)))
+    if least > sum(fits):
+        needs = f"{gpus:g} GPU and {cpus} CPUs" if gpus else f"at least {cpus} CPUs"
+        raise RequestError(
+            f"--actors: wanted {least} with {needs} each, and {READ_CPUS + WRITE_CPUS} CPUs a node to read and write; "
+            f"found room for {sum(fits)}: {cluster}; ask for fewer actors or a larger cluster"
+        )
+    most = min(most, sum(fits), max(least, units))
+    used = [r for r, f in zip(room, fits, strict=True) if f]
+    share = min(used) / math.ceil(most / len(used))  # of the smallest node
+    if gpus:
+        return Pool(least=least, most=most, cpus=min(1.0, math.floor(100 * share) / 100), gpus=gpus, threads=None)
+    threads = max(1, round(share))
+    return Pool(least=least, most=most, cpus=max(cpus, math.floor(100 * share) / 100), gpus=0, threads=threads)
+
+
+def check_nodes(root: Place, cluster: Capacity, flag: str = "--output") -> None:
+    """What is local is one machine's; on several, each node would keep its own part."""
+    if root.is_local and (len(cluster.alive) > 1 or cluster.offered != []):
+        raise RequestError(
+            f"{flag}: wanted object storage on a cluster of several nodes ({cluster}), found the local {root.uri}; "
+            "each node has its own part of it"
+        )
+
+
+# --------------------------------------------------------------------------------------------------- the autoscaler
+
+
+def capacity() -> Capacity:
+    """Of the cluster that this process has joined."""
+    return Capacity(nodes(), _offered())
+
+
+def _offered() -> list[Node] | None:
+    """The nodes that the autoscaler can still start; None where there is one elsewhere, which does not say.
+
+    Ray has no call for this outside of managed services; on the head, its autoscaler ("monitor") runs beside the
+    driver, and its configuration is a file.
+    """
+    if ray._private.worker._global_node is not None and ray._private.worker._global_node.head:
+        return []  # this process started it
+    managed = ray._private.state.state.get_cluster_config()
+    if managed and managed.node_group_configs:
+        groups = [(dict(g.resources), g.max_count) for g in managed.node_group_configs]
+        return _left([(r, MOST_OFFERED if most < 0 else most) for r, most in groups], MOST_OFFERED)
+    monitor = _monitor(ray.get_runtime_context().gcs_address.rsplit(":", 1)[-1])
+    if monitor is None:
+        return None
+    path = next((a.partition("=")[2] for a in monitor if a.startswith("--autoscaling-config=")), None)
+    if path is None:
+        return []
+    config = yaml.safe_load(Path(path).expanduser().read_text(encoding="utf-8"))
+    most = config.get("max_workers", MOST_OFFERED)
+    types = {n: t for n, t in config["available_node_types"].items() if n != config.get("head_node_type")}
+    return _left([(t.get("resources", {}), t.get("max_workers", most)) for t in types.values()], most)
+
+
+def _left(types: list[tuple[Node, int]], most: int) -> list[Node]:
+    """Of node types (resources, how many at most), at most so many together, those that are not there yet.
+
+    Those with GPUs first: where not all can be had, it is for the job's actors that nodes come.
+    """
+    workers = [n for n in nodes() if "node:__internal_head__" not in n]
+    left: list[Node] = []
+    for resources, count in sorted(types, key=lambda kind: -kind[0].get("GPU", 0)):
+        there = sum(all(n.get(k, 0) == resources.get(k, 0) for k in ("CPU", "GPU")) for n in workers)
+        left += [resources] * (min(count, MOST_OFFERED) - there)
+    return left[: max(0, most - len(workers))]
+
+
+def _monitor(port: str) -> list[str] | None:
+    """The command line of the autoscaler of the cluster whose control store has this port, if it runs here."""
+    for file in Path("/proc").glob("[0-9]*/cmdline"):
+        try:
+            command = file.read_text(errors="replace").split("\0")
+        except OSError:  # it has ended, or is another user's
+            continue
+        script = any(a.endswith("monitor.py") and "autoscaler" in a for a in command)
+        if script and any(a.startswith("--gcs-address=") and a.endswith(f":{port}") for a in command):
+            return command
+    return None

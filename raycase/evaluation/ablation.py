@@ -1,0 +1,108 @@
+"""The ablation of the paper's appendix D: an encoder zero-shot under every pooling and prompt, minus base or not."""
+
+from __future__ import annotations
+
+import posixpath
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from raycase.data.rated import RatedPairs
+from raycase.encoder.pooling import Pooling
+from raycase.encoder.prompts import PromptStyle, Span, parse_views
+from raycase.encoder.table import ENCODERS
+from raycase.evaluation.metrics import pair_cosines
+from raycase.evaluation.published import SPEARMAN
+from raycase.evaluation.scores import points
+from raycase.systems.case import CaseConfig
+from raycase.training.projector_fit import PairVectors
+
+VectorsOf = Callable[[CaseConfig], PairVectors]
+LABELS = {
+    PromptStyle.SENT: "sent",
+    PromptStyle.COND: "cond",
+    PromptStyle.CONCAT_SC: "CONC(s + c)",
+    PromptStyle.CONCAT_CS: "CONC(c + s)",
+    PromptStyle.QUESTION: "question",
+    PromptStyle.STATEMENT: "statement",
+}
+PAPERS = (PromptStyle.SENT, PromptStyle.COND, PromptStyle.CONCAT_SC, PromptStyle.CONCAT_CS)
+OVER_A_SPAN = (Pooling.MEAN, Pooling.LATENT)  # the others read one token, whatever the span
+
+
+def ablation(config: CaseConfig, rated: RatedPairs, vectors_of: VectorsOf) -> dict[str, Any]:
+    """Table 10 for one encoder, with the paper's own figures where it has them."""
+    published = SPEARMAN.get(encoder_name(config), {})
+    rows = []
+    for variant in ablation_configs(config):
+        pooling = variant.encoder.pooling[0]
+        vectors = vectors_of(variant).vectors
+        found = points(pair_cosines(vectors, rated.places), rated.ratings)
+        rows.append(
+            {
+                "pooling": str(pooling),
+                "span": str(variant.prompts[0].pair.span) if pooling in OVER_A_SPAN else None,
+                "setting": setting(variant),
+                "spearman": found["spearman"],
+                "spearman_rated": found["spearman_rated"],
+                "published": published.get(pooling, {}).get(setting(variant)),
+            }
+        )
+    return {"encoder": encoder_name(config), "rows": rows}
+
+
+def ablation_configs(config: CaseConfig) -> list[CaseConfig]:
+    """The zero-shot systems of the table.
+
+    Where an encoder's concatenations are pooled over the condition, they are pooled over everything too.
+    """
+    row = config.encoder
+    configs = []
+    for pooling in row.pooling:
+        poolings = (pooling, *(p for p in row.pooling if p is not pooling))
+        prompts = [str(style) for style in LABELS if style in PAPERS or pooling in OVER_A_SPAN]
+        if row.span is Span.CONDITION and pooling in OVER_A_SPAN:
+            prompts += [f"{style}:{Span.ALL}" for style in (PromptStyle.CONCAT_SC, PromptStyle.CONCAT_CS)]
+        for prompt in prompts:
+            encoder = replace(row, prompt=prompt, pooling=poolings)
+            configs += [
+                replace(config, encoder=encoder, subtract=subtract, projector=None, folder=None)
+                for subtract in (True, False)
+            ]
+    return configs
+
+
+def encoder_name(config: Any) -> str:
+    """The encoder's name in the table, or that of its folder; what was fine-tuned has its model folder's name."""
+    if not isinstance(config, CaseConfig):
+        return posixpath.basename(config.folder or config.model)
+    if config.encoder.adapter is not None:
+        return Path(config.encoder.adapter).parent.name
+    source = config.encoder.source
+    folder = Path(source).parent if source.endswith("/encoder") else Path(source)
+    return next((name for name, row in ENCODERS.items() if row.source == source), folder.name)
+
+
+def encoder_names(configs: Sequence[Any]) -> list[str]:
+    """The name of each one's encoder; encoders of other weights or another pooling that share a name are numbered."""
+    names: dict[tuple[str, str], str] = {}
+    found = []
+    for config in configs:
+        key = (config.describe()["weights"], str(config.encoder.pooling[0]))
+        if key not in names:
+            name = encoder_name(config)
+            same = sum(other.partition(" #")[0] == name for other in names.values())
+            names[key] = f"{name} #{same + 1}" if same else name
+        found.append(names[key])
+    return found
+
+
+def setting(config: Any) -> str:
+    """Prompt and subtraction as the paper writes them (Table 1); views side by side stand in brackets. Of a fine-tuned
+    system, its label."""
+    if not isinstance(config, CaseConfig):
+        return str(config.label)
+    views = [LABELS[style] for style, _ in parse_views(config.encoder.prompt)]
+    label = views[0] if len(views) == 1 else f"[{', '.join(views)}]"
+    return f"{label} - c" if config.subtract else label

@@ -1,0 +1,1 @@
+"""One module a task: its judgements, its figures, its part of the report."""

@@ -1,0 +1,27 @@
+"""What models are worth, by each task's judgements."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from raycase.evaluation.job import EvaluateJob
+from raycase.evaluation.tasks import captions as attributes
+from raycase.evaluation.tasks import csfcube, csts, kgc, sts
+from raycase.evaluation.tasks import entailment as inferences
+
+TASKS: dict[str, Callable[[EvaluateJob], dict[str, Any]]] = {
+    "csts": csts.evaluate,
+    "csfcube": csfcube.evaluate,
+    "caption-attributes": attributes.evaluate,
+    "kgc": kgc.evaluate,
+    "rte": inferences.evaluate,
+    "eis": inferences.evaluate,
+    "sts": sts.evaluate,
+    "pairs": sts.evaluate,
+}
+
+
+def evaluate(job: EvaluateJob) -> dict[str, Any]:
+    """Measure and write the report; returns what `metrics.json` holds. Raises RequestError and WorkError."""
+    return TASKS[job.task](job)

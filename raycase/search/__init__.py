@@ -1,0 +1,1 @@
+"""From written vectors to answers."""

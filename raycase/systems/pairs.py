@@ -1,0 +1,180 @@
+"""What systems that embed have in common: (sentence, condition) pairs become `Prepared`, and vectors find their rows.
+
+Shapes: N pairs, M distinct ones, K of them that are not refused, D dimensions.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from raycase.data.schema import Reason
+from raycase.encoder.loading import load_tokenizer
+from raycase.encoder.prompts import PromptSet, Span, Template, parse_views, prompt_set
+from raycase.encoder.rates import Work
+from raycase.encoder.table import EncoderSpec
+from raycase.encoder.tokens import Prepared, TokenBatch
+
+MEMORY_BYTES = 256 * 2**20
+SENTENCE = Template(pattern="{sentence}", span=Span.ALL)  # a text alone, pooled over all its tokens
+CONDITION = Template(pattern="{condition}", span=Span.ALL)
+
+
+def prompt_sets(spec: EncoderSpec) -> list[PromptSet]:
+    """The templates of each view of a row's prompt."""
+    return [
+        prompt_set(style, template=spec.template, separator=spec.separator, span=span or spec.span)
+        for style, span in parse_views(spec.prompt)
+    ]
+
+
+def by_pattern(templates: Sequence[Template]) -> list[list[int]]:
+    """Views whose templates differ in what they pool alone, together."""
+    groups: dict[str, list[int]] = {}
+    for view, template in enumerate(templates):
+        groups.setdefault(template.pattern, []).append(view)
+    return list(groups.values())
+
+
+def prepare(
+    spec: EncoderSpec,
+    sentences: Sequence[str],
+    conditions: Sequence[str] | None,
+    *,
+    pairs: Sequence[Template] = (),
+    alone: Sequence[Template] = (),
+    bases: Sequence[Template] = (),
+    tokens: Callable[[list[tuple[str, str]]], TokenBatch] | None = None,
+) -> Prepared:
+    """Tokenise each distinct pair, sentence and condition once, by the templates given, pairs also by `tokens`. Loads
+    the tokenizer alone.
+
+    Without conditions there are no bases. Raises ValueError for lists of different length.
+    """
+    if conditions is not None and len(conditions) != len(sentences):
+        raise ValueError(f"wanted as many conditions as sentences, found {len(conditions)} and {len(sentences)}")
+    texts = list(zip(sentences, conditions or [""] * len(sentences), strict=True))
+    place = {pair: i for i, pair in enumerate(dict.fromkeys(texts))}
+    one = {s: i for i, s in enumerate(dict.fromkeys(s for s, _ in place))}
+    other = {c: i for i, c in enumerate(dict.fromkeys(c for _, c in place))}
+    return Prepared(
+        rows=np.fromiter((place[p] for p in texts), dtype=np.int64, count=len(texts)),
+        conditions=None if conditions is None else list(other),
+        sentence=np.fromiter((one[s] for s, _ in place), dtype=np.int64, count=len(place)),
+        condition=np.fromiter((other[c] for _, c in place), dtype=np.int64, count=len(place)),
+        pairs=[*_tokenized(spec, pairs, list(place)), *([tokens(list(place))] if tokens else [])],
+        alone=_tokenized(spec, alone, [(s, "") for s in one]),
+        bases=_tokenized(spec, bases, [("", c) for c in other]) if conditions is not None else [],
+    )
+
+
+def count_tokens(
+    spec: EncoderSpec, sentences: Sequence[str], conditions: Sequence[str] | None, templates: Sequence[Template]
+) -> np.ndarray:
+    """Tokens of each pair's prompts, cut to the encoder's length: (N,) int64; 0 for a pair that is refused."""
+    pairs = list(zip(sentences, conditions or [""] * len(sentences), strict=True))
+    lengths = [batch.lengths for batch in _tokenized(spec, templates, pairs)]
+    return np.where(np.all(lengths, axis=0), np.sum(lengths, axis=0), 0)
+
+
+def _tokenized(spec: EncoderSpec, templates: Sequence[Template], pairs: Sequence[tuple[str, str]]) -> list[TokenBatch]:
+    """Of each pattern; views of one pattern share their tokens."""
+    tokenizer = load_tokenizer(spec)
+    return [tokenizer.pairs([templates[i] for i in views], pairs) for views in by_pattern(templates)]
+
+
+def kept_pairs(prepared: Prepared) -> np.ndarray:
+    """The distinct pairs that are not refused: (K,)."""
+    return np.array([i for i, reason in enumerate(prepared.reasons) if reason is None], dtype=np.int64)
+
+
+def tokens_apart(prepared: Prepared, kept: np.ndarray) -> int:
+    """Tokens of the kept pairs' prompts, as if each pair were encoded alone."""
+    return sum(
+        int(batch.lengths[places].sum())
+        for batches, places in (
+            (prepared.pairs, kept),
+            (prepared.alone, prepared.sentence[kept]),
+            (prepared.bases, prepared.condition[kept]),
+        )
+        for batch in batches
+    )
+
+
+def encoded(prepared: Prepared, kept: np.ndarray, vectors_KD: np.ndarray, work: Work) -> Encoded:
+    """The vectors of `kept_pairs`, at the rows of their pairs."""
+    reasons = prepared.reasons
+    vectors_MD = np.full((len(reasons), vectors_KD.shape[1]), np.nan, dtype=np.float32)
+    vectors_MD[kept] = vectors_KD
+    return Encoded(
+        vectors=vectors_MD[prepared.rows],
+        refused=[reasons[i] for i in prepared.rows],
+        truncated=prepared.truncated[prepared.rows],
+        work=work,
+        distinct=len(reasons),
+    )
+
+
+@dataclass(frozen=True, kw_only=True)
+class Encoded:
+    """What an encoder gives for N pairs.
+
+    vectors (N, dim) float32, NaN where `refused`; refused (N,) the reason or None; truncated (N,) bool;
+    work: what was computed; distinct: distinct pairs encoded.
+    """
+
+    vectors: np.ndarray
+    refused: list[Reason | None]
+    truncated: np.ndarray
+    work: Work
+    distinct: int
+
+
+class Memory:
+    """One vector of each condition that was met, bounded: an encoder that meets more begins anew."""
+
+    def __init__(self, dim: int) -> None:
+        self.dim = dim
+        self.vectors: dict[str, np.ndarray] = {}
+
+    def of(
+        self,
+        prepared: Prepared,
+        which: np.ndarray,
+        compute: Callable[[np.ndarray], tuple[np.ndarray, Work]],
+    ) -> tuple[np.ndarray, Work]:
+        """Of some of the conditions: (C, D); `compute` is asked for those that are new."""
+        assert prepared.conditions is not None
+        names = [prepared.conditions[i] for i in which.tolist()]
+        if (len(self.vectors) + len(names)) * self.dim * 4 > MEMORY_BYTES:
+            self.vectors.clear()
+        new = np.array([i for i, name in zip(which, names, strict=True) if name not in self.vectors], dtype=np.int64)
+        work = Work()
+        if len(new):
+            found_CD, work = compute(new)
+            self.vectors.update(zip((prepared.conditions[i] for i in new.tolist()), found_CD, strict=True))
+        none = np.empty((0, self.dim), dtype=np.float32)
+        return np.stack([self.vectors[name] for name in names]) if names else none, work
+
+
+def embed(
+    prepare: Callable[[Sequence[str], Sequence[str] | None], Prepared],
+    encode: Callable[[Prepared], Encoded],
+    sentences: Sequence[str],
+    conditions: Sequence[str] | str | None,
+) -> np.ndarray:
+    """What every system's `embed` does: (N, D) float32; one condition serves all sentences.
+
+    Raises ValueError for lists of different length and for a pair that cannot be embedded.
+    """
+    if isinstance(sentences, str):
+        raise ValueError("sentences: wanted a list of strings, found one string")
+    if isinstance(conditions, str):
+        conditions = [conditions] * len(sentences)
+    found = encode(prepare(sentences, conditions))
+    for row, reason in enumerate(found.refused):
+        if reason is not None:
+            raise ValueError(f"pair {row}: {reason}: {sentences[row]!r} under {conditions and conditions[row]!r}")
+    return found.vectors

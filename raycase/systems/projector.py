@@ -1,0 +1,90 @@
+"""g of eq. 1 (CASE, section 3.2): a small feed-forward network from the encoder's vectors to the output's."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass
+from enum import StrEnum
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors import SafetensorError
+from safetensors.torch import load_file, save
+from torch import nn
+
+from raycase.data.storage import place
+from raycase.errors import RequestError
+
+WEIGHTS = "projector.safetensors"
+
+
+class Activation(StrEnum):
+    """The non-linearities of Table 7."""
+
+    RELU = "relu"
+    GELU = "gelu"
+    SILU = "silu"
+    LEAKY_RELU = "leaky_relu"
+
+
+ACTIVATIONS: dict[Activation, type[nn.Module]] = {
+    Activation.RELU: nn.ReLU,
+    Activation.GELU: nn.GELU,
+    Activation.SILU: nn.SiLU,
+    Activation.LEAKY_RELU: nn.LeakyReLU,
+}
+
+
+@dataclass(frozen=True, kw_only=True)
+class ProjectorConfig:
+    """Shape of g. layers: 0 linear, 1 linear and activation, 2 with a hidden layer of width `hidden` (appendix B)."""
+
+    input_dim: int
+    output_dim: int = 512
+    layers: int = 1
+    hidden: int = 1024
+    activation: Activation = Activation.LEAKY_RELU
+    dropout: float = 0.15
+
+    def __post_init__(self) -> None:
+        if self.layers not in (0, 1, 2):
+            raise ValueError(f"layers: wanted 0 (linear), 1 or 2, found {self.layers}")
+        if not 0 <= self.dropout < 1:
+            raise ValueError(f"dropout: wanted a share in [0, 1), found {self.dropout}")
+
+
+class Projector(nn.Sequential):
+    """g: (N, input_dim) -> (N, output_dim), fp32."""
+
+    def __init__(self, config: ProjectorConfig) -> None:
+        activation = ACTIVATIONS[Activation(config.activation)]
+        width = config.input_dim
+        modules: list[nn.Module] = []
+        if config.layers == 2:
+            modules += [nn.Dropout(config.dropout), nn.Linear(width, config.hidden), activation()]
+            width = config.hidden
+        modules += [nn.Dropout(config.dropout), nn.Linear(width, config.output_dim)]
+        if config.layers > 0:
+            modules.append(activation())
+        super().__init__(*modules)
+        self.config = config
+
+
+def save_projector(projector: Projector, folder: Path) -> dict[str, Any]:
+    """Write `projector.safetensors`; returns what `raycase.json` keeps of it."""
+    place(str(folder / WEIGHTS)).put(save(projector.state_dict()))
+    return asdict(projector.config)
+
+
+def load_projector(config: ProjectorConfig, folder: Path) -> Projector:
+    """Read what `save_projector` wrote, in evaluation mode. Raises RequestError where the weights do not fit."""
+    projector = Projector(config)
+    try:
+        projector.load_state_dict(load_file(folder / WEIGHTS))
+    except (OSError, RuntimeError, SafetensorError) as error:
+        reason = str(error).strip().splitlines()[-1]
+        raise RequestError(f"{folder / WEIGHTS}: wanted weights of {config}, found: {reason}") from error
+    for parameter in projector.parameters():
+        if not torch.isfinite(parameter).all():
+            raise RequestError(f"{folder / WEIGHTS}: wanted finite weights, found NaN or infinity")
+    return projector.eval()

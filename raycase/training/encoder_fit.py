@@ -1,0 +1,213 @@
+"""Fine-tuning an encoder on rated pairs, by any system of `raycase.systems.tuned`. Knows nothing of Ray.
+
+Shapes: N rated pairs, B pairs of a batch.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, fields
+from typing import Any, Protocol, TypeVar
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from raycase.data.rated import NOT_APPLICABLE, RatedPairs
+from raycase.errors import check_ranges
+from raycase.training.loop import Batches, BatchLoss, Evaluation, FitConfig, FitState, fit, gather, shard, unwrapped
+from raycase.training.losses import LOSSES, Loss, RatingMap, map_ratings
+from raycase.training.projector_fit import correlations
+
+PairLoss = Callable[[Tensor, Tensor], Tensor]
+POOL = 16  # batches whose pairs are sorted by length together
+
+
+class Texts(Protocol):
+    """Rated pairs as a system takes them."""
+
+    @property
+    def lengths(self) -> np.ndarray:
+        """Tokens of each pair: (N,)."""
+
+    def take(self, rows: np.ndarray) -> Any:
+        """Some pairs, as the system's module takes them."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class TunePairs:
+    """Rated pairs, tokenised. groups (N,): equal for pairs of the same two sentences, which share a batch."""
+
+    texts: Texts
+    ratings: np.ndarray  # (N,) float32; -1 where the condition does not apply
+    groups: np.ndarray
+
+    @classmethod
+    def of(cls, config: Any, rated: RatedPairs) -> TunePairs:
+        """Raises RequestError for a text that cannot be encoded."""
+        return cls(texts=config.rated(rated), ratings=rated.ratings, groups=rated.groups)
+
+
+@dataclass(frozen=True, kw_only=True)
+class TuneRecipe:
+    """What decides the weights besides the data, the system, the loss and the seed."""
+
+    learning_rate: float = 1e-4
+    """The largest, of AdamW."""
+    weight_decay: float = 0.1
+    """Decoupled from the gradient."""
+    warmup: float = 0.1
+    """Share of the steps in which the learning rate rises to its largest; it then falls to 0 with the last."""
+    batch_size: int = 32
+    """Rated pairs of a batch, over all workers together."""
+    accumulate: int = 1
+    """Batches of a step."""
+    dropout: float | None = None
+    """Of every dropout layer. Default: the encoder's own."""
+    epochs: int = 3
+    """At most so many; the learning rate falls over all of them."""
+    patience: int = 3
+    """Stop when the best epoch is so many epochs ago."""
+    average: float = 0.0
+    """Decay of a moving average of the weights, per step; 0: none."""
+
+    def check(self) -> None:
+        """Raise RequestError for a value out of its range."""
+        share = "a share in [0, 1)"
+        ranges = {
+            "learning_rate": (0 < self.learning_rate < float("inf"), "a number above 0"),
+            "weight_decay": (0 <= self.weight_decay < float("inf"), "a number of at least 0"),
+            "warmup": (0 <= self.warmup < 1, share),
+            "batch_size": (self.batch_size >= 1, "at least 1"),
+            "accumulate": (self.accumulate >= 1, "at least 1"),
+            "dropout": (self.dropout is None or 0 <= self.dropout < 1, share),
+            "epochs": (self.epochs >= 1, "at least 1"),
+            "patience": (self.patience >= 1, "at least 1"),
+            "average": (0 <= self.average < 1, "a decay in [0, 1)"),
+        }
+        check_ranges(self, ranges)
+
+
+@dataclass(frozen=True, kw_only=True)
+class RatedRecipe(TuneRecipe):
+    """The same with a loss over ratings."""
+
+    loss: Loss = Loss.SQUARED
+    """squared is the papers' mean squared error; fitted, pearson, cosent as for the projector."""
+    rating_map: RatingMap = RatingMap.UNIT
+    """The number that the score is to meet: unit (r - 1)/4, signed (r - 3)/2, fifth r/5."""
+
+
+Recipe = TypeVar("Recipe", bound=TuneRecipe)
+
+
+def recipe_of(kind: type[Recipe], flags: Any) -> Recipe:
+    """The recipe alone, of a job that holds it among its other flags."""
+    return kind(**{f.name: getattr(flags, f.name) for f in fields(kind)})
+
+
+def fit_config(recipe: TuneRecipe, seed: int, select: str) -> FitConfig:
+    """How the loop runs by a recipe."""
+    return FitConfig(
+        epochs=recipe.epochs,
+        patience=recipe.patience,
+        learning_rate=recipe.learning_rate,
+        weight_decay=recipe.weight_decay,
+        average=recipe.average,
+        accumulate=recipe.accumulate,
+        warmup=recipe.warmup,
+        seed=seed,
+        select=select,
+    )
+
+
+def fit_tuned(
+    train: TunePairs,
+    validation: TunePairs,
+    recipe: TuneRecipe,
+    config: Any,
+    *,
+    loss: PairLoss | None = None,
+    compute: torch.dtype = torch.float32,
+    seed: int = 0,
+    state: FitState | None = None,
+    wrap: Any = lambda module: module,
+) -> Iterator[FitState]:
+    """Fine-tune the system that `config` describes; yields the state after each epoch. Pairs rated -1 are not trained
+    on. `wrap` moves the module to its device and wraps it for several processes.
+    """
+    torch.manual_seed(seed)
+    module = wrap(config.trainable(recipe.dropout, compute))
+    kept = np.flatnonzero(train.ratings != NOT_APPLICABLE)
+    batches = length_batches(train.texts.lengths, train.groups, kept, recipe.batch_size, seed)
+    assert loss is not None or isinstance(recipe, RatedRecipe)
+    of_batch = batch_loss(train, loss or rated_loss(recipe), compute)  # type: ignore[arg-type]
+    return fit(
+        module, batches, of_batch, evaluation(validation, compute), fit_config(recipe, seed, "spearman"), state=state
+    )
+
+
+def length_batches(
+    lengths_N: np.ndarray, groups_N: np.ndarray, kept: np.ndarray, batch_size: int, seed: int
+) -> Batches:
+    """Every row of `kept` once an epoch, in batches of like length (little padding) that keep groups together (texts
+    that they share are encoded once). Only seed and epoch decide; one batch may be short.
+
+    Groups are shuffled, cut into pools of `POOL` batches, sorted within a pool; the batches are shuffled.
+    """
+    _, of_row = np.unique(groups_N[kept], return_inverse=True)
+
+    def batches(epoch: int) -> Iterator[np.ndarray]:
+        random = np.random.default_rng([seed, epoch])
+        shuffled = random.permutation(of_row.max() + 1)[of_row]  # a random place of each row's group
+        order = kept[np.argsort(shuffled, kind="stable")]
+        pool = POOL * batch_size
+        parts = [order[start : start + pool] for start in range(0, len(order), pool)]
+        ordered = np.concatenate([_by_length(part, lengths_N, groups_N) for part in parts])
+        cut = [ordered[start : start + batch_size] for start in range(0, len(ordered), batch_size)]
+        yield from (cut[i] for i in random.permutation(len(cut)))
+
+    return batches
+
+
+def _by_length(rows: np.ndarray, lengths_N: np.ndarray, groups_N: np.ndarray) -> np.ndarray:
+    """Groups by the length of their first row."""
+    _, first, of_row = np.unique(groups_N[rows], return_index=True, return_inverse=True)
+    return rows[np.lexsort((of_row, lengths_N[rows[first]][of_row]))]
+
+
+def rated_loss(recipe: RatedRecipe) -> PairLoss:
+    """The recipe's."""
+    return lambda scores_B, ratings_B: LOSSES[recipe.loss](scores_B, map_ratings(ratings_B, recipe.rating_map))
+
+
+def batch_loss(train: TunePairs, loss: PairLoss, compute: torch.dtype) -> BatchLoss:
+    """The loss of a batch of pairs."""
+    ratings_N = torch.tensor(train.ratings)
+
+    def of_batch(module: nn.Module, batch: np.ndarray) -> Tensor:
+        device = next(module.parameters()).device
+        own = shard(batch)
+        with autocast(device, compute):
+            # DistributedDataParallel waits for every process: one without rows computes a pair, and drops it
+            scores_b = module(train.texts.take(own if len(own) else batch[:1]))[: len(own)]
+        scores_B = gather(scores_b, len(batch))
+        return loss(scores_B, ratings_N[batch].to(device))
+
+    return of_batch
+
+
+def evaluation(validation: TunePairs, compute: torch.dtype) -> Evaluation:
+    """Spearman and Pearson x 100 over all pairs, and Spearman over those with a rating."""
+
+    def evaluate(module: nn.Module) -> dict[str, float]:
+        module = unwrapped(module)
+        with autocast(next(module.parameters()).device, compute):
+            return correlations(module.scores(validation.texts), validation.ratings)  # type: ignore[operator]
+
+    return evaluate
+
+
+def autocast(device: torch.device, compute: torch.dtype) -> torch.autocast:
+    """Matrix products in `compute`; weights stay in 32 bits."""
+    return torch.autocast(device.type, dtype=torch.bfloat16, enabled=compute is torch.bfloat16)

@@ -1,0 +1,118 @@
+"""Fine-tuning: a job reads its data, fine-tunes an encoder by a system, saves a model folder."""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import asdict, dataclass
+from functools import partial
+from typing import Any
+
+import torch
+
+from raycase.data.provenance import provenance
+from raycase.data.storage import fingerprint
+from raycase.distributed.cluster import start_ray
+from raycase.distributed.train import fit_on_ray, make_scaling
+from raycase.encoder.loading import bf16_is_native
+from raycase.systems.model_folder import open_model_folder, tuned_card, write_folder
+from raycase.systems.tuned import Tuned
+from raycase.training.encoder_fit import TuneRecipe
+from raycase.training.loop import FitState, restore
+from raycase.training.projector_job import Source, Workers, check_cache, open_checkpoints, said_of
+
+
+@dataclass(frozen=True, kw_only=True)
+class FineTuneJob(Source, Workers):
+    """Fine-tune an encoder and save a model folder; each system adds its choices.
+
+    A run that was stopped goes on from its last epoch when the same command is given again.
+    """
+
+    @property
+    def recipe(self) -> TuneRecipe:
+        """What decides the weights besides the data, the system and the seed."""
+        raise NotImplementedError
+
+    def config(self) -> Tuned:
+        """The system before training. Raises RequestError."""
+        raise NotImplementedError
+
+    def read_task(self, config: Tuned) -> Task:
+        """What is learned from. Raises RequestError."""
+        raise NotImplementedError
+
+
+@dataclass(frozen=True, kw_only=True)
+class Task:
+    """What is learned from, as the loop takes it."""
+
+    identity: list[Any]  # its name, and what decides the weights besides the recipe
+    data: dict[str, dict[str, Any]]  # what `metrics.json` says of each part
+    texts: Callable[[], Sequence[Any]]  # training and validation, tokenised
+    fitting: Callable[..., Iterator[FitState]]
+    module: Callable[[], Any]  # before training, in 32 bits: what is saved is added up in them
+
+
+def fine_tune(job: FineTuneJob) -> dict[str, Any]:
+    """Fine-tune and save; returns what `metrics.json` holds. Raises RequestError and WorkError."""
+    began = time.time()
+    job.check_source()
+    job.recipe.check()
+    job.check_workers()
+    config = job.config()
+    task = job.read_task(config)
+    identity = {
+        "model": config.describe(),
+        "compute": job.compute,
+        "task": task.identity,
+        "data": {part: said["sha256"] for part, said in task.data.items()},
+        "recipe": asdict(job.recipe),
+        "seed": job.seed,
+    }
+    name = fingerprint(identity)
+    if done := open_model_folder(job.folder, name, overwrite=job.overwrite):
+        print(f"{job.folder}: trained before; nothing to do", file=sys.stderr)
+        return done
+    train, validation = task.texts()
+    start_ray()
+    check_cache(job.cache_place)
+    scaling = make_scaling(job.workers, job.gpus_per_worker)
+    checkpoints = open_checkpoints(job, name)
+    compute = _compute(job, on_gpu=scaling.use_gpu)
+    state = fit_on_ray(
+        partial(task.fitting, compute=compute),
+        train,
+        validation,
+        job.recipe,
+        seed=job.seed,
+        scaling=scaling,
+        checkpoints=checkpoints,
+    )
+    metrics = {
+        "fingerprint": name,
+        "system": config.SYSTEM,
+        "task": task.identity[0],
+        **said_of(state),
+        "data": task.data,
+        "parameters": sum(t.numel() for t in state.weights.values()),
+        "compute": str(compute).removeprefix("torch."),
+        "recipe": asdict(job.recipe),
+        "seed": job.seed,
+        "workers": job.workers,
+        "seconds": round(time.time() - began, 1),
+        "provenance": provenance(),
+    }
+    module = task.module()
+    restore(module, state.best)
+    write_folder(job.folder, metrics, tuned_card(job.folder.name, config.label, metrics), module.system.save)
+    checkpoints.remove()
+    return metrics
+
+
+def _compute(job: FineTuneJob, *, on_gpu: bool) -> torch.dtype:
+    """The workers' number format: bfloat16 on GPUs, and where this machine's processor has it."""
+    if job.compute is not None:
+        return getattr(torch, job.compute)
+    return torch.bfloat16 if on_gpu or bf16_is_native(torch.device("cpu")) else torch.float32

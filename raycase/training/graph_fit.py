@@ -1,0 +1,137 @@
+"""Fine-tuning an encoder to complete a knowledge graph (CSR, section 3.2): the head under its relation as a condition
+is to be near the tail. Knows nothing of Ray.
+
+Shapes: E entities, N triples (both ways), B of a batch, Q queries, D dimensions.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from raycase.data.graph import MEASURES, Graph, Known, Triples, filtered_ranks, measures_of
+from raycase.encoder.tokens import Prepared
+from raycase.errors import RequestError
+from raycase.training.encoder_fit import TuneRecipe, autocast, fit_config
+from raycase.training.loop import Batches, BatchLoss, Evaluation, FitState, epoch_batches, fit, gather, shard, unwrapped
+from raycase.training.losses import contrastive_loss
+
+TEMPERATURE = 0.05  # at first; learnt
+
+
+@dataclass(frozen=True, kw_only=True)
+class GraphTexts:
+    """A graph, tokenised by a system: entities alone, and each (head, relation) of some triples."""
+
+    triples: Triples
+    alone: Prepared  # (E,)
+    queries: Prepared  # (N,)
+
+    @classmethod
+    def of(cls, config: Any, graph: Graph, triples: Sequence[Triples]) -> list[GraphTexts]:
+        """One for each, over the same entities. Raises RequestError for a text that cannot be encoded."""
+        alone = config.prepare(graph.entities, None)
+        found = []
+        for some in triples:
+            heads, relations, _ = some.rows.T.tolist()
+            sentences, conditions = [graph.entities[h] for h in heads], [graph.relations[r] for r in relations]
+            found.append(cls(triples=some, alone=alone, queries=config.prepare(sentences, conditions)))
+        for prepared, rows in ((alone, None), *((texts.queries, texts.triples.rows) for texts in found)):
+            reasons = prepared.reasons
+            for row, pair in enumerate(prepared.rows.tolist()):
+                if reasons[pair] is not None:
+                    text = graph.entities[row if rows is None else int(rows[row, 0])]
+                    under = "" if rows is None else f" under {graph.relations[int(rows[row, 1])]!r}"
+                    raise RequestError(
+                        f"--train: wanted texts that can be encoded, found: {reasons[pair]}: {text[:80]!r}{under}"
+                    )
+        return found
+
+
+class Contrast(nn.Module):
+    """Vectors of queries, tails and heads, by a system that embeds."""
+
+    def __init__(self, system: Any, temperature: float = TEMPERATURE) -> None:
+        super().__init__()
+        self.system = system
+        self.log_inverse_temperature = nn.Parameter(torch.tensor(-math.log(temperature)))
+
+    def forward(self, queries: Prepared, entities: Prepared) -> Tensor:
+        """B queries, and their tails and then their heads alone -> (B, 3, D): a query's length is 1 / temperature."""
+        queries_BD = F.normalize(self.system(queries).float(), dim=1) * self.log_inverse_temperature.exp()
+        tails_BD, heads_BD = F.normalize(self.system(entities).float(), dim=1).chunk(2)
+        return torch.stack([queries_BD, tails_BD, heads_BD], dim=1)
+
+
+def fit_graph(
+    train: GraphTexts,
+    validation: GraphTexts,
+    recipe: TuneRecipe,
+    config: Any,
+    *,
+    margin: float,
+    limit: int | None = None,
+    compute: torch.dtype = torch.float32,
+    seed: int = 0,
+    state: FitState | None = None,
+    wrap: Any = lambda module: module,
+) -> Iterator[FitState]:
+    """Fine-tune the system that `config` describes on triples, both ways; yields the state after each epoch.
+
+    `limit`: an epoch is the first so many triples (of both ways) of a seeded order.
+    """
+    torch.manual_seed(seed)
+    module = wrap(Contrast(config.trainable(recipe.dropout, compute).system))
+    rows = np.random.default_rng(seed).permutation(len(train.triples))[:limit]
+    batches = _of(epoch_batches(len(rows), recipe.batch_size, seed), rows)
+    loss, evaluate = batch_loss(train, margin, compute), evaluation(train, validation, compute)
+    return fit(module, batches, loss, evaluate, fit_config(recipe, seed, "mrr"), state=state)
+
+
+def _of(batches: Batches, rows: np.ndarray) -> Batches:
+    return lambda epoch: (rows[batch] for batch in batches(epoch))
+
+
+def batch_loss(train: GraphTexts, margin: float, compute: torch.dtype) -> BatchLoss:
+    """The contrastive loss of a batch of triples."""
+    triples, known = train.triples, Known.of(train.triples)
+
+    def of_batch(module: nn.Module, batch: np.ndarray) -> Tensor:
+        device = next(module.parameters()).device
+        own = shard(batch)
+        some = own if len(own) else batch[:1]
+        heads, _, tails = triples.rows[some].T
+        with autocast(device, compute):
+            found = module(train.queries.take(some), train.alone.take(np.concatenate([tails, heads])))
+        queries_BD, tails_BD, heads_BD = gather(found[: len(own)], len(batch)).unbind(1)
+        numbers, (heads, _, tails) = triples.queries[batch], triples.rows[batch].T
+        known_BB = torch.from_numpy(known.has(numbers[:, None], tails[None, :])).to(device)
+        self_known_B = torch.from_numpy(known.has(numbers, heads)).to(device)
+        return contrastive_loss(queries_BD, tails_BD, heads_BD, known_BB, self_known_B, margin)
+
+    return of_batch
+
+
+def evaluation(train: GraphTexts, validation: GraphTexts, compute: torch.dtype) -> Evaluation:
+    """MRR and hits x 100 over all entities, both ways, filtered by train and validation."""
+    known = Known.of(train.triples, validation.triples)
+
+    def evaluate(module: nn.Module) -> dict[str, float]:
+        system: Any = unwrapped(module).system
+        system.forget()
+        with autocast(next(module.parameters()).device, compute):
+            entities_ED = system.encode(validation.alone).vectors
+            queries_QD = system.encode(validation.queries).vectors
+        ranks_Q = filtered_ranks(
+            queries_QD, entities_ED, validation.triples.rows[:, 2], validation.triples.queries, known
+        )
+        return dict(zip(MEASURES, measures_of(ranks_Q).mean(0).tolist(), strict=True))
+
+    return evaluate

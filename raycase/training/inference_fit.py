@@ -1,0 +1,133 @@
+"""Fine-tuning on premises with their inferences: DualCSE's two vectors (Oda et al., 2025), and SimCSE's one (Gao et
+al., 2021) by the same loop. Knows nothing of Ray.
+
+Shapes: N premises, T distinct texts, B premises of a batch, K kinds of vectors, D dimensions.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from raycase.data.inferences import Inferences, measures
+from raycase.encoder.tokens import Prepared
+from raycase.errors import RequestError
+from raycase.training.encoder_fit import TuneRecipe, autocast, fit_config
+from raycase.training.loop import BatchLoss, Evaluation, FitState, epoch_batches, fit, gather, shard, unwrapped
+from raycase.training.losses import dual_loss
+
+PREMISE, EXPLICIT, IMPLIED, _, CONTRADICTION = range(5)  # columns of `Inferences.places`
+
+
+@dataclass(frozen=True, kw_only=True)
+class InferenceTexts:
+    """Inferences, tokenised: the T distinct texts under each condition (one after the other, or without: once), and
+    where each premise and its hypotheses stand among them, (N, 5)."""
+
+    prepared: Prepared
+    places: np.ndarray
+    conditions: int  # 2, or 1 for a system without
+
+    @classmethod
+    def of(cls, config: Any, inferences: Inferences) -> InferenceTexts:
+        """Raises RequestError for a text that cannot be encoded."""
+        texts, names = inferences.distinct, config.CONDITIONS
+        if names:
+            prepared = config.prepare(texts * len(names), [name for name in names for _ in texts])
+        else:
+            prepared = config.prepare(texts, None)
+        reasons = prepared.reasons
+        for row, pair in enumerate(prepared.rows.tolist()):
+            if (reason := reasons[pair]) is not None:
+                raise RequestError(
+                    f"{inferences.uri}: wanted texts that can be encoded, found: {reason}: "
+                    f"{texts[row % len(texts)][:80]!r}; mend or remove the row"
+                )
+        return cls(prepared=prepared, places=inferences.places, conditions=max(1, len(names)))
+
+    def take(self, texts: np.ndarray, conditions: np.ndarray) -> Prepared:
+        """Some texts, each under its condition by number."""
+        return self.prepared.take(conditions * (len(self.prepared.rows) // self.conditions) + texts)
+
+
+class Dual(nn.Module):
+    """The vectors that the loss is of, by a system that embeds."""
+
+    def __init__(self, system: Any) -> None:
+        super().__init__()
+        self.system = system
+
+    def forward(self, prepared: Prepared, kinds: int) -> Tensor:
+        """Kinds one after the other, B premises each -> (B, K, D)."""
+        return self.system(prepared).float().unflatten(0, (kinds, -1)).transpose(0, 1)
+
+
+def fit_dual(
+    train: InferenceTexts,
+    validation: InferenceTexts,
+    recipe: TuneRecipe,
+    config: Any,
+    *,
+    temperature: float = 0.05,
+    contradiction: bool = True,
+    intra: bool = True,
+    compute: torch.dtype = torch.float32,
+    seed: int = 0,
+    state: FitState | None = None,
+    wrap: Any = lambda module: module,
+) -> Iterator[FitState]:
+    """Fine-tune the system that `config` describes; yields the state after each epoch. `wrap` moves the module to its
+    device and wraps it for several processes."""
+    torch.manual_seed(seed)
+    module = wrap(Dual(config.trainable(recipe.dropout, compute).system))
+    batches = epoch_batches(len(train.places), recipe.batch_size, seed)
+    loss = batch_loss(train, compute, temperature=temperature, contradiction=contradiction, intra=intra)
+    evaluate = evaluation(validation, compute)
+    return fit(module, batches, loss, evaluate, fit_config(recipe, seed, "rte"), state=state)
+
+
+def batch_loss(
+    train: InferenceTexts, compute: torch.dtype, *, temperature: float, contradiction: bool, intra: bool
+) -> BatchLoss:
+    """Eq. 2 of a batch of premises, or what is left of it; of a system with one vector, SimCSE's supervised loss."""
+    explicit = [PREMISE, EXPLICIT, IMPLIED, *([CONTRADICTION] if contradiction else [])]
+    one = train.conditions == 1
+    implicit = [] if one else explicit if intra else [PREMISE]
+
+    def of_batch(module: nn.Module, batch: np.ndarray) -> Tensor:
+        own = shard(batch)
+        some = own if len(own) else batch[:1]
+        kinds = [*explicit, *implicit]
+        conditions = np.repeat([0] * len(explicit) + [1] * len(implicit), len(some))
+        with autocast(next(module.parameters()).device, compute):
+            found = module(train.take(train.places[some][:, kinds].T.reshape(-1), conditions), len(kinds))
+        found_KBD = gather(found[: len(own)], len(batch)).transpose(0, 1)
+        explicit_KBD = found_KBD[: len(explicit)]
+        return dual_loss(
+            explicit_KBD,
+            explicit_KBD[:1] if one else found_KBD[len(explicit) :],
+            contradiction=contradiction,
+            intra=intra and not one,
+            temperature=temperature,
+        )
+
+    return of_batch
+
+
+def evaluation(validation: InferenceTexts, compute: torch.dtype) -> Evaluation:
+    """RTE's accuracy over all pairs and of each kind, and EIS's, x 100."""
+
+    def evaluate(module: nn.Module) -> dict[str, float]:
+        system: Any = unwrapped(module).system
+        system.forget()
+        with autocast(next(module.parameters()).device, compute):
+            vectors = system.encode(validation.prepared).vectors
+        explicit_TD, *implicit = np.split(vectors, validation.conditions)
+        return measures(explicit_TD, implicit[0] if implicit else None, validation.places)
+
+    return evaluate

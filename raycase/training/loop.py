@@ -1,0 +1,280 @@
+"""The training loop, without Ray: over a module, batches, a loss and an evaluation, in one process or several.
+
+Each process sees the same batches and computes its shard of each; the loss is always of the whole batch.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import resource
+import time
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from copy import deepcopy
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import torch
+import torch.distributed as dist
+from safetensors.torch import load, save
+from torch import Tensor, nn
+from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn
+
+from raycase.errors import WorkError
+
+Weights = dict[str, Tensor]
+Batches = Callable[[int], Iterable[np.ndarray]]  # epoch -> whole batches, as row numbers
+BatchLoss = Callable[[nn.Module, np.ndarray], Tensor]  # of a whole batch; use `shard` and `gather`
+Evaluation = Callable[[nn.Module], dict[str, float]]
+
+
+@dataclass(frozen=True, kw_only=True)
+class FitConfig:
+    """How the loop runs. `select` names the figure of the evaluation that early stopping follows (larger is better)."""
+
+    epochs: int
+    patience: int
+    learning_rate: float
+    weight_decay: float = 0.0
+    average: float = 0.0  # decay of the moving average of the weights, per step; 0: none
+    accumulate: int = 1  # batches of a step; its gradient is that of the mean of their losses
+    warmup: float | None = (
+        None  # share of the steps up to the full learning rate, which then falls to 0; None: constant
+    )
+    seed: int = 0
+    select: str = "spearman"
+
+
+@dataclass(kw_only=True)
+class FitState:
+    """Where a fit stands after an epoch; given back to `fit`, it goes on as if never stopped.
+
+    Weights are those that are trained; what is frozen is not kept.
+    """
+
+    weights: Weights
+    best: Weights  # of the best epoch so far
+    average: Weights
+    optimizer: dict[str, Any]
+    history: list[dict[str, float]] = field(default_factory=list)  # a line per epoch
+    best_epoch: int = 0
+
+    @property
+    def line(self) -> dict[str, float]:
+        """The last epoch's figures."""
+        return self.history[-1]
+
+    def to_bytes(self) -> bytes:
+        """As one safetensors file; figures and options as JSON in its header."""
+        moments = {f"{i}.{name}": v for i, values in self.optimizer["state"].items() for name, v in values.items()}
+        parts = {"weights": self.weights, "best": self.best, "average": self.average, "optimizer": moments}
+        tensors = {f"{part}/{name}": t.contiguous() for part, named in parts.items() for name, t in named.items()}
+        values = {"history": self.history, "best_epoch": self.best_epoch, "groups": self.optimizer["param_groups"]}
+        return save(tensors, metadata={"fit": json.dumps(values)})
+
+    @classmethod
+    def from_bytes(cls, data: bytes) -> FitState:
+        """What `to_bytes` wrote."""
+        header = json.loads(data[8 : 8 + int.from_bytes(data[:8], "little")])
+        values = json.loads(header["__metadata__"]["fit"])
+        parts: dict[str, Weights] = {"weights": {}, "best": {}, "average": {}, "optimizer": {}}
+        for key, tensor in load(data).items():
+            part, name = key.split("/", 1)
+            parts[part][name] = tensor
+        moments: dict[int, Weights] = {}
+        for key, tensor in parts.pop("optimizer").items():
+            index, name = key.split(".", 1)
+            moments.setdefault(int(index), {})[name] = tensor
+        optimizer = {"state": moments, "param_groups": values["groups"]}
+        return cls(**parts, optimizer=optimizer, history=values["history"], best_epoch=values["best_epoch"])
+
+
+def fit(
+    module: nn.Module,
+    batches: Batches,
+    loss: BatchLoss,
+    evaluate: Evaluation,
+    config: FitConfig,
+    *,
+    state: FitState | None = None,
+) -> Iterator[FitState]:
+    """Train with Adam and yield the state after each epoch, until the best epoch is `patience` epochs ago.
+
+    `module` may be wrapped in DistributedDataParallel. Dropout is seeded by (seed, epoch, rank), so a fit that goes on
+    from a saved state equals one that was never stopped. Only rank 0 evaluates.
+    """
+    inner = unwrapped(module)
+    if module is inner:
+        _make_sparse(inner)
+    trained = [p for p in inner.parameters() if p.requires_grad]
+    optimizer = torch.optim.AdamW(trained, lr=config.learning_rate, weight_decay=config.weight_decay, fused=True)
+    averaged = AveragedModel(inner, multi_avg_fn=get_ema_multi_avg_fn(config.average)) if config.average else None
+    if state is not None:
+        restore(inner, state.weights)
+        optimizer.load_state_dict(deepcopy(state.optimizer))
+        if averaged is not None:
+            restore(averaged, state.average)
+    history = list(state.history) if state else []
+    best_epoch, best = (state.best_epoch, state.best) if state else (0, {})
+    while len(history) < config.epochs and (not best_epoch or len(history) - best_epoch < config.patience):
+        began = time.perf_counter()
+        epoch = len(history) + 1
+        torch.manual_seed(_seed(config.seed, epoch, rank()))
+        module.train()
+        total = rows = 0.0
+        steps = _steps(batches(epoch), config.accumulate)
+        for step, some in enumerate(steps):
+            if config.warmup is not None:
+                _set_rate(optimizer, config, (epoch - 1 + (step + 0.5) / len(steps)) / config.epochs)
+            optimizer.zero_grad()
+            for batch in some:
+                with _no_sync(module) if batch is not some[-1] else nullcontext():
+                    value = loss(module, batch)
+                    # DistributedDataParallel takes the mean of the gradients
+                    (value * (world_size() / len(some))).backward()
+                total += float(value.detach()) * len(batch)
+                rows += len(batch)
+            for weight in trained:
+                if weight.grad is not None and weight.grad.is_sparse:
+                    weight.grad = weight.grad.to_dense()  # AdamW takes no others
+            optimizer.step()
+            if averaged is not None:
+                averaged.update_parameters(inner)
+        chosen = (inner if averaged is None else averaged.module).eval()
+        if not math.isfinite(total):
+            raise WorkError(f"epoch {epoch}: wanted a finite loss, found {total}; lower the learning rate")
+        scores = _evaluate(chosen, evaluate)
+        measured = {"seconds": time.perf_counter() - began, "mib": peak_mib(next(inner.parameters()).device)}
+        history.append({"epoch": epoch, "loss": total / rows, **scores, **measured})
+        if best_epoch_of(history, config.select) == epoch:
+            best_epoch, best = epoch, _copy(chosen)
+        yield FitState(
+            weights=_copy(inner),
+            best=best,
+            average=_copy(averaged) if averaged is not None else {},
+            optimizer=deepcopy(optimizer.state_dict()),
+            history=list(history),
+            best_epoch=best_epoch,
+        )
+
+
+def _make_sparse(module: nn.Module) -> None:
+    """Let the gradients of tables on a CPU be sparse until the step: batches within a batch are many there, and each
+    would fill and add up a whole vocabulary. Not under DistributedDataParallel, which left half of the words' gradient.
+    """
+    for part in module.modules():
+        if isinstance(part, nn.Embedding):
+            part.sparse = part.weight.device.type == "cpu"
+
+
+def _steps(batches: Iterable[np.ndarray], accumulate: int) -> list[list[np.ndarray]]:
+    """The batches of each step."""
+    every = list(batches)
+    return [every[start : start + accumulate] for start in range(0, len(every), accumulate)]
+
+
+def _no_sync(module: nn.Module) -> AbstractContextManager[None]:
+    """Processes meet at the last batch of a step only."""
+    return module.no_sync() if isinstance(module, nn.parallel.DistributedDataParallel) else nullcontext()
+
+
+def _set_rate(optimizer: torch.optim.Optimizer, config: FitConfig, done: float) -> None:
+    """Linear from 0 and back to 0; `done` is the share of all steps, up to the middle of this one."""
+    assert config.warmup is not None
+    up = done / config.warmup if done < config.warmup else (1 - done) / (1 - config.warmup)
+    for group in optimizer.param_groups:
+        group["lr"] = config.learning_rate * up
+
+
+def epoch_batches(rows: int, batch_size: int, seed: int) -> Batches:
+    """Every row once an epoch, in an order that only seed and epoch decide; the last batch may be short."""
+
+    def batches(epoch: int) -> Iterator[np.ndarray]:
+        order = np.random.default_rng([seed, epoch]).permutation(rows)
+        for start in range(0, rows, batch_size):
+            yield order[start : start + batch_size]
+
+    return batches
+
+
+def best_epoch_of(history: Sequence[dict[str, float]], select: str = "spearman") -> int:
+    """The first epoch with the best figure, counted from 1; one that does not exist (NaN) is below all others."""
+    scores = [-math.inf if math.isnan(line[select]) else line[select] for line in history]
+    return 1 + scores.index(max(scores))
+
+
+def peak_mib(device: torch.device) -> int:
+    """The most memory that this process has taken so far: of the GPU, or of the machine."""
+    if device.type == "cuda":
+        return int(torch.cuda.max_memory_allocated(device) >> 20)
+    return int(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss >> 10)  # KiB on Linux
+
+
+def _seed(*parts: int) -> int:
+    return int(np.random.SeedSequence(parts).generate_state(1)[0])
+
+
+def _copy(module: nn.Module) -> Weights:
+    """What is trained, and the count of a moving average."""
+    frozen = {name for name, p in module.named_parameters() if not p.requires_grad}
+    return {name: t.detach().cpu().clone() for name, t in module.state_dict().items() if name not in frozen}
+
+
+def restore(module: nn.Module, weights: Weights) -> None:
+    """The weights of a state, into the module that it was trained in."""
+    found = module.load_state_dict(weights, strict=False)
+    frozen = {name for name, p in module.named_parameters() if not p.requires_grad}
+    assert not found.unexpected_keys and set(found.missing_keys) <= frozen
+
+
+# --------------------------------------------------------------------------------------------- several processes
+
+
+def rank() -> int:
+    """This process's place among those that train together."""
+    return dist.get_rank() if dist.is_initialized() else 0
+
+
+def world_size() -> int:
+    """How many processes train together."""
+    return dist.get_world_size() if dist.is_initialized() else 1
+
+
+def unwrapped(module: nn.Module) -> nn.Module:
+    """The module inside DistributedDataParallel."""
+    return module.module if isinstance(module, nn.parallel.DistributedDataParallel) else module
+
+
+def shard(batch: np.ndarray) -> np.ndarray:
+    """This process's rows of a batch: contiguous, sizes differ by one at most, possibly none."""
+    return np.array_split(batch, world_size())[rank()]
+
+
+def gather(shard_ND: Tensor, rows: int) -> Tensor:
+    """The shards of all processes as one batch of `rows`, in order; the gradient flows into this process's own shard.
+
+    Every process computes the same loss of the whole batch, so the sum of their gradients is its gradient.
+    """
+    world = world_size()
+    if world == 1:
+        return shard_ND
+    sizes = [len(part) for part in np.array_split(np.empty(rows), world)]
+    padded = shard_ND.detach().new_zeros((max(sizes), *shard_ND.shape[1:]))
+    padded[: len(shard_ND)] = shard_ND.detach()
+    parts = [torch.empty_like(padded) for _ in range(world)]
+    dist.all_gather(parts, padded)
+    parts = [part[:size] for part, size in zip(parts, sizes, strict=True)]
+    parts[rank()] = shard_ND
+    return torch.cat(parts)
+
+
+def _evaluate(module: nn.Module, evaluate: Evaluation) -> dict[str, float]:
+    """Rank 0's figures, for everybody: all must agree on when to stop."""
+    scores = evaluate(module) if rank() == 0 else {}
+    if world_size() == 1:
+        return scores
+    shared = [scores]
+    dist.broadcast_object_list(shared)
+    return shared[0]

@@ -1,0 +1,189 @@
+"""Supervised projection learning (CASE, section 3.2): from the vectors of rated pairs to g. Knows nothing of Ray.
+
+Shapes: P distinct (sentence, condition), N rated pairs, B pairs of a batch, D dimensions of all views together.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, fields
+from typing import Any
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from raycase.data.rated import NOT_APPLICABLE
+from raycase.errors import check_ranges
+from raycase.evaluation.metrics import pair_cosines, pearson, spearman
+from raycase.systems.projector import Activation, Projector, ProjectorConfig
+from raycase.training.loop import BatchLoss, Evaluation, FitConfig, FitState, epoch_batches, fit, gather, shard
+from raycase.training.losses import LOSSES, Loss, RatingMap, map_ratings
+
+OUTPUT_DIM = 512
+
+
+@dataclass(frozen=True, kw_only=True)
+class Recipe:
+    """Everything that decides g besides the data and the seed. The defaults are the paper's."""
+
+    dim: int | None = None
+    """Dimension of g's vectors. Default: 512, and never above its input's."""
+    layers: int = 1
+    """0: linear; 1: linear and activation; 2: a hidden layer before it."""
+    hidden: int = 1024
+    """Width of the hidden layer of two."""
+    activation: Activation = Activation.LEAKY_RELU
+    """The non-linearity."""
+    dropout: float = 0.15
+    """Share of the inputs of each linear layer that is dropped in training."""
+    loss: Loss = Loss.SQUARED
+    """squared is eq. 2; fitted is eq. 2 with a learned scale; pearson, cosent (a ranking loss)."""
+    rating_map: RatingMap = RatingMap.UNIT
+    """The number that the cosine is to meet: unit (r - 1)/4, signed (r - 3)/2, fifth r/5."""
+    learning_rate: float = 1e-3
+    """Of Adam."""
+    weight_decay: float = 0.0
+    """Decoupled from the gradient (AdamW)."""
+    batch_size: int = 512
+    """Rated pairs of a step, over all workers together."""
+    epochs: int = 60
+    """At most so many."""
+    patience: int = 10
+    """Stop when the best epoch is so many epochs ago."""
+    average: float = 0.0
+    """Decay of a moving average of the weights, per step; 0: none."""
+
+    @property
+    def recipe(self) -> Recipe:
+        """The recipe alone, where a job holds it among its other flags."""
+        return Recipe(**{name: getattr(self, name) for name in RECIPE_FIELDS})
+
+    def check(self) -> None:
+        """Raise RequestError for a value out of its range."""
+        above = "a number above 0"
+        ranges = {
+            "dim": (self.dim is None or self.dim >= 1, above),
+            "layers": (self.layers in (0, 1, 2), "0, 1 or 2"),
+            "hidden": (self.hidden >= 1, above),
+            "dropout": (0 <= self.dropout < 1, "a share in [0, 1)"),
+            "learning_rate": (0 < self.learning_rate < float("inf"), above),
+            "weight_decay": (0 <= self.weight_decay < float("inf"), "a number of at least 0"),
+            "batch_size": (self.batch_size >= 1, above),
+            "epochs": (self.epochs >= 1, above),
+            "patience": (self.patience >= 1, above),
+            "average": (0 <= self.average < 1, "a decay in [0, 1)"),
+        }
+        check_ranges(self, ranges)
+
+    def projector(self, input_dim: int) -> ProjectorConfig:
+        """The shape of g for vectors of `input_dim`."""
+        return ProjectorConfig(
+            input_dim=input_dim,
+            output_dim=self.dim or min(OUTPUT_DIM, input_dim),
+            layers=self.layers,
+            hidden=self.hidden,
+            activation=self.activation,
+            dropout=self.dropout,
+        )
+
+
+RECIPE_FIELDS = tuple(f.name for f in fields(Recipe))
+
+
+@dataclass(frozen=True, kw_only=True)
+class PairVectors:
+    """Vectors of rated pairs as eq. 1 has them before g. The arrays may be read-only (Ray's object store)."""
+
+    vectors: np.ndarray  # (P, D) float32, the views side by side
+    places: np.ndarray  # (N, 2) int64 into `vectors`
+    ratings: np.ndarray  # (N,) float32; -1 where the condition does not apply
+
+    @property
+    def dim(self) -> int:
+        return int(self.vectors.shape[1])
+
+    def applicable(self) -> PairVectors:
+        """Without the pairs to which the condition does not apply: their -1 is no rating."""
+        kept = self.ratings != NOT_APPLICABLE
+        return PairVectors(vectors=self.vectors, places=self.places[kept], ratings=self.ratings[kept])
+
+
+def fit_projector(
+    train: PairVectors,
+    validation: PairVectors,
+    recipe: Recipe,
+    *,
+    seed: int = 0,
+    state: FitState | None = None,
+    wrap: Any = lambda module: module,
+) -> Iterator[FitState]:
+    """Fit g by eq. 2, the encoder frozen; yields the state after each epoch. Pairs rated -1 are not trained on.
+
+    `wrap` moves the module to its device and wraps it for several processes.
+    """
+    train = train.applicable()
+    torch.manual_seed(seed)
+    module = wrap(Projector(recipe.projector(train.dim)))
+    config = FitConfig(
+        epochs=recipe.epochs,
+        patience=recipe.patience,
+        learning_rate=recipe.learning_rate,
+        weight_decay=recipe.weight_decay,
+        average=recipe.average,
+        seed=seed,
+    )
+    batches = epoch_batches(len(train.ratings), recipe.batch_size, seed)
+    return fit(module, batches, pair_loss(train, recipe), evaluation(validation), config, state=state)
+
+
+def pair_loss(train: PairVectors, recipe: Recipe) -> BatchLoss:
+    """The recipe's loss of a batch of pairs, both sentences through the same g (a Siamese bi-encoder)."""
+    wanted_N = map_ratings(torch.tensor(train.ratings), recipe.rating_map)
+    loss = LOSSES[recipe.loss]
+
+    def of_batch(module: nn.Module, batch: np.ndarray) -> Tensor:
+        device = next(module.parameters()).device
+        places = train.places[shard(batch)]
+        x_2BD = torch.from_numpy(train.vectors[places.T.reshape(-1)]).to(device)  # indexing copies
+        first_BK, second_BK = module(x_2BD).chunk(2) if len(places) else (module(x_2BD),) * 2
+        cosines_B = gather(F.cosine_similarity(first_BK, second_BK), len(batch))
+        return loss(cosines_B, wanted_N[batch].to(device))
+
+    return of_batch
+
+
+def evaluation(validation: PairVectors) -> Evaluation:
+    """The `correlations` of g's cosines."""
+
+    def evaluate(module: nn.Module) -> dict[str, float]:
+        scores_N = pair_cosines(project(module, validation.vectors), validation.places)
+        return correlations(scores_N, validation.ratings)
+
+    return evaluate
+
+
+def correlations(scores_N: np.ndarray, ratings_N: np.ndarray) -> dict[str, float]:
+    """Spearman and Pearson x 100 over all pairs, and Spearman over those with a rating."""
+    rated = ratings_N != NOT_APPLICABLE
+    return {
+        "spearman": 100 * spearman(scores_N, ratings_N),
+        "pearson": 100 * pearson(scores_N, ratings_N),
+        "spearman_rated": 100 * spearman(scores_N[rated], ratings_N[rated]),
+    }
+
+
+@torch.inference_mode()
+def project(module: nn.Module, vectors_PD: np.ndarray, rows: int = 8192) -> np.ndarray:
+    """g of every vector, some rows at a time: (P, D) -> (P, K) float32."""
+    device = next((p.device for p in module.parameters()), torch.device("cpu"))
+    parts = [np.array(vectors_PD[i : i + rows]) for i in range(0, len(vectors_PD), rows)]  # g takes no read-only array
+    return np.concatenate([module(torch.from_numpy(part).to(device)).cpu().numpy() for part in parts])
+
+
+def best_projector(state: FitState, config: ProjectorConfig) -> Projector:
+    """g with the weights of its best epoch, in evaluation mode."""
+    projector = Projector(config)
+    projector.load_state_dict(state.best)
+    return projector.eval()

@@ -1,0 +1,191 @@
+"""Fine-tuning jobs on rated pairs under conditions, and on a knowledge graph."""
+
+from __future__ import annotations
+
+import posixpath
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Literal
+
+import tyro
+
+from raycase.data.graph import Known, read_graph
+from raycase.encoder.pooling import Compose, Pooling
+from raycase.errors import RequestError
+from raycase.systems.baselines import BiEncoderConfig, TriEncoderConfig, bi_encoder, cross_encoder, tri_encoder
+from raycase.systems.csr import Asks, CsrConfig, Form, Router, Weight, csr
+from raycase.systems.lora import lora
+from raycase.systems.tuned import Tuned
+from raycase.training.encoder_fit import RatedRecipe, TunePairs, fit_tuned, recipe_of
+from raycase.training.encoder_job import FineTuneJob, Task
+from raycase.training.graph_fit import Contrast, GraphTexts, fit_graph
+from raycase.training.losses import Loss
+from raycase.training.projector_job import said_of_pairs
+
+
+@dataclass(frozen=True, kw_only=True)
+class RatedJob(FineTuneJob, RatedRecipe):
+    """Fine-tune an encoder on rated pairs."""
+
+    task: Literal["rated", "kgc"] = "rated"
+    """rated: pairs of sentences rated under a condition. kgc: knowledge graph completion (bi-encoder, tri-encoder,
+    csr); --train and --validation are then .tsv files of head, relation, tail, with entities.tsv and relations.tsv
+    beside the first, and the loss is SimKGC's."""
+    margin: float = 0.02
+    """kgc: taken from the score of the true tail in training."""
+    limit: int | None = None
+    """kgc: an epoch is so many triples only, of both ways."""
+
+    @property
+    def recipe(self) -> RatedRecipe:
+        """What decides the weights besides the data, the system and the seed."""
+        return recipe_of(RatedRecipe, self)
+
+    def read_task(self, config: Tuned) -> Task:
+        """What is learned from. Raises RequestError."""
+        return (_rated if self.task == "rated" else _graph)(self, config)
+
+
+@dataclass(frozen=True, kw_only=True)
+class BiEncoderJob(RatedJob):
+    """A bi-encoder: sentence and condition as one text (Deshpande et al., 2023)."""
+
+    system: tyro.conf.Positional[Literal["bi-encoder"]]
+    """What is trained."""
+    prompt: str | None = None
+    """How sentence and condition become one text. Default: concat-cs:all, which is "condition: sentence"."""
+    pooling: Pooling | None = None
+    """How tokens become one vector. Default: the encoder's."""
+
+    def config(self) -> Tuned:
+        """The system before training. Raises RequestError."""
+        return bi_encoder(self.model, prompt=self.prompt, pooling=self.pooling)
+
+
+@dataclass(frozen=True, kw_only=True)
+class TriEncoderJob(RatedJob):
+    """A tri-encoder: sentence and condition apart, then composed (Deshpande et al., 2023)."""
+
+    system: tyro.conf.Positional[Literal["tri-encoder"]]
+    """What is trained."""
+    compose: Compose = Compose.HADAMARD
+    """How the two vectors become one."""
+    pooling: Pooling | None = None
+    """How tokens become one vector. Default: the encoder's."""
+
+    def config(self) -> Tuned:
+        """The system before training. Raises RequestError."""
+        return tri_encoder(self.model, compose=self.compose, pooling=self.pooling)
+
+
+@dataclass(frozen=True, kw_only=True)
+class CrossEncoderJob(RatedJob):
+    """A cross-encoder: both sentences and the condition as one text; it only ranks (Deshpande et al., 2023)."""
+
+    system: tyro.conf.Positional[Literal["cross-encoder"]]
+    """What is trained."""
+
+    def config(self) -> Tuned:
+        """The system before training. Raises RequestError."""
+        return cross_encoder(self.model)
+
+
+@dataclass(frozen=True, kw_only=True)
+class CsrJob(RatedJob):
+    """CSR: the condition weights the sentence's tokens in the last layers (Lin et al., 2024).
+
+    The defaults are the paper's. For an encoder that is averaged (MiniLM): --asks words --weight Tw --routed 3 --router
+    hidden.
+    """
+
+    system: tyro.conf.Positional[Literal["csr"]]
+    """What is trained."""
+    form: Form = Form.TRI
+    """tri: sentence and condition apart. bi: as one text."""
+    router: Router = Router.QUERY
+    """What asks what: query (the paper's), hidden, heavy, random."""
+    asks: Asks = Asks.CLS
+    """Whose state asks for the condition: cls (the paper's), or its words; only words are weighted then."""
+    routed: int = 1
+    """How many of the last layers are routed, T - t. 0: none, a plain tri-encoder."""
+    weight: Weight = Weight.ADDED
+    """What the attention's output is multiplied by: 1+w (the paper's), w, or Tw, w times the tokens that share it."""
+    compose: Compose | None = None
+    """Compose with the condition's own vector, too. The paper does not."""
+
+    def config(self) -> Tuned:
+        """The system before training. Raises RequestError."""
+        choices = {name: getattr(self, name) for name in ("form", "router", "asks", "routed", "weight", "compose")}
+        return csr(self.model, **choices)
+
+
+@dataclass(frozen=True, kw_only=True)
+class LoraJob(RatedJob):
+    """Adapters of low rank on the attention's projections of any encoder (CASE, section 4.4)."""
+
+    system: tyro.conf.Positional[Literal["lora"]]
+    """What is trained."""
+    loss: Loss = Loss.PEARSON
+    """The paper's is pearson."""
+    learning_rate: float = 1e-3
+    """The largest, of AdamW; adapters need a larger one than whole weights (measured: `results/fine_tuning.md`)."""
+    prompt: str | None = None
+    """How sentence and condition become one text. Default: the encoder's."""
+    pooling: Pooling | None = None
+    """How tokens become one vector. Default: the encoder's."""
+    rank: int = 32
+    """Of the adapters."""
+    alpha: float = 32.0
+    """Their product is multiplied by alpha / rank."""
+    adapter_dropout: float = 0.05
+    """Share of an adapter's inputs that is dropped in training."""
+    merged: bool = True
+    """Save the encoder with the adapters added to it. Else the adapters alone, a small file beside its encoder."""
+
+    def config(self) -> Tuned:
+        """The system before training. Raises RequestError."""
+        names = ("prompt", "pooling", "rank", "alpha", "adapter_dropout", "merged")
+        return lora(self.model, **{name: getattr(self, name) for name in names})
+
+
+def _rated(job: RatedJob, config: Tuned) -> Task:
+    """Pairs of sentences, rated under a condition. Raises RequestError."""
+    if job.limit is not None:
+        raise RequestError("--limit: wanted --task kgc, found rated")
+    train, validation = job.read()
+    return Task(
+        identity=["rated"],
+        data=said_of_pairs({"train": train, "validation": validation}),
+        texts=lambda: [TunePairs.of(config, rated) for rated in (train, validation)],
+        fitting=partial(fit_tuned, config=config),
+        module=lambda: config.trainable(job.dropout),
+    )
+
+
+def _graph(job: RatedJob, config: Tuned) -> Task:
+    """Triples of a knowledge graph. Raises RequestError."""
+    if not isinstance(config, (BiEncoderConfig, TriEncoderConfig, CsrConfig)) or config.dim != config.plain_dim:
+        raise RequestError(
+            "--task kgc: wanted bi-encoder, tri-encoder or csr, with vectors as long as the encoder's, found "
+            f"{config.label}"
+        )
+    if job.limit is not None and job.limit < 2:
+        raise RequestError(f"--limit: wanted at least 2 triples, found {job.limit}")
+    if not 0 <= job.margin < 1:
+        raise RequestError(f"--margin: wanted a number in [0, 1), found {job.margin:g}")
+    graph = read_graph(posixpath.dirname(job.train) or ".", "--train")
+    parts = {name: graph.triples(getattr(job, name), f"--{name}") for name in ("train", "validation")}
+    seen = Known.of(parts["train"]).has(parts["validation"].queries, parts["validation"].rows[:, 2])
+    if seen.any():
+        raise RequestError(f"--validation: wanted no triple that is trained on, found {int(seen.sum())}")
+    return Task(
+        identity=["kgc", job.margin, job.limit],
+        data={
+            part: {"file": Path(triples.uri).name, "rows": len(triples) // 2, "sha256": triples.data_sha256}
+            for part, triples in parts.items()
+        },
+        texts=lambda: GraphTexts.of(config, graph, list(parts.values())),
+        fitting=partial(fit_graph, config=config, margin=job.margin, limit=job.limit),
+        module=lambda: Contrast(config.trainable(job.dropout).system),
+    )

@@ -1,0 +1,131 @@
+"""Fine-tuning jobs on pairs of sentences that are scored without a condition."""
+
+from __future__ import annotations
+
+import sys
+from dataclasses import dataclass
+from functools import partial
+from typing import Any, Literal
+
+import tyro
+
+from raycase.data.rated import read_scored, rows_in
+from raycase.encoder.pooling import Pooling
+from raycase.errors import RequestError
+from raycase.systems.baselines import sentence_encoder
+from raycase.systems.mixsp import Route, Select, mixsp
+from raycase.systems.tuned import Tuned
+from raycase.training.encoder_fit import PairLoss, TunePairs, TuneRecipe, fit_tuned, recipe_of
+from raycase.training.encoder_job import FineTuneJob, Task
+from raycase.training.losses import MOST, UPPER, Similarity, mixsp_loss, scored_loss
+from raycase.training.projector_job import said_of_pairs
+
+
+@dataclass(frozen=True, kw_only=True)
+class ScoredJob(FineTuneJob, TuneRecipe):
+    """Fine-tune an encoder on pairs of sentences scored without a condition (STS)."""
+
+    train: str
+    """Scored pairs to learn from: .csv, .jsonl or .parquet with sentence1, sentence2, score (0 to 5)."""
+    validation: str
+    """Scored pairs to choose the epoch by; never trained on."""
+    learning_rate: float = 5e-5
+    """The largest, of AdamW."""
+    batch_size: int = 16
+    """Scored pairs of a batch, over all workers together."""
+    epochs: int = 10
+    """At most so many; the learning rate falls over all of them."""
+    patience: int = 10
+    """Stop when the best epoch is so many epochs ago."""
+
+    @property
+    def recipe(self) -> TuneRecipe:
+        """What decides the weights besides the data, the system and the seed."""
+        return recipe_of(TuneRecipe, self)
+
+    @property
+    def terms(self) -> dict[str, Any]:
+        """What else the loss depends on."""
+        return {}
+
+    def loss(self) -> PairLoss:
+        """Of the module's outputs and the scores."""
+        return scored_loss
+
+    def read_task(self, config: Tuned) -> Task:
+        """What is learned from. Raises RequestError."""
+        train, validation = (read_scored(getattr(self, name), f"--{name}") for name in ("train", "validation"))
+        for flag, scored in (("--train", train), ("--validation", validation)):
+            odd = scored.ratings[(scored.ratings < 0) | (scored.ratings > MOST)]
+            if len(odd):
+                raise RequestError(f"{flag}: wanted scores from 0 to {MOST:g}, found {odd[0]:g}")
+        both = rows_in(train, validation)  # STS-B has some
+        if len(both):
+            print(f"{len(both)} training pairs are validation pairs, too, and are left out", file=sys.stderr)
+            train = train.without(both)
+            if not len(train):
+                raise RequestError("--train: wanted pairs that are not in --validation, found none")
+        return Task(
+            identity=["scored", *self.terms.values()],
+            data=said_of_pairs({"train": train, "validation": validation}),
+            texts=lambda: [TunePairs.of(config, scored) for scored in (train, validation)],
+            fitting=partial(fit_tuned, config=config, loss=self.loss()),
+            module=lambda: config.trainable(self.recipe.dropout),
+        )
+
+
+@dataclass(frozen=True, kw_only=True)
+class SentenceEncoderJob(ScoredJob):
+    """A sentence encoder without conditions: squared error of the cosine (Reimers and Gurevych, 2019)."""
+
+    system: tyro.conf.Positional[Literal["sentence-encoder"]]
+    """What is trained."""
+    pooling: Pooling | None = None
+    """How tokens become one vector. Default: the encoder's."""
+
+    def config(self) -> Tuned:
+        """The system before training. Raises RequestError."""
+        return sentence_encoder(self.model, pooling=self.pooling)
+
+
+@dataclass(frozen=True, kw_only=True)
+class MixSpJob(ScoredJob):
+    """MixSP: a router and two projectors over both sentences; it only scores (Ponwitayarat et al., 2024)."""
+
+    system: tyro.conf.Positional[Literal["mixsp"]]
+    """What is trained."""
+    select: Select = Select.HARD
+    """hard: the likeliest projector alone. soft: all, weighted; a mixture of experts, without the router's loss."""
+    ranges: tuple[float, ...] = (UPPER,)
+    """Scores at which the next range begins; a projector for each range."""
+    route: Route = Route.CLS
+    """What the router reads: cls, [CLS] and the sentence; own, the sentence alone; both, the two sentences."""
+    similarity: Similarity = Similarity.LINEAR
+    """How two projections become a score: linear, by a layer over both; cosine, learnt by its squared error;
+    contrastive, a cosine learnt by the batch's other pairs."""
+    similarity_weight: float = 7e-4
+    """alpha_1, of the similarity's loss (eq. 5)."""
+    range_weight: float | None = None
+    """alpha_2, of the router's loss (eq. 5). Default: 1e-4, with --select soft 0."""
+
+    @property
+    def terms(self) -> dict[str, Any]:
+        """What else the loss depends on."""
+        default = 1e-4 if self.select is Select.HARD else 0.0
+        weights = {
+            "similarity_weight": self.similarity_weight,
+            "range_weight": default if self.range_weight is None else self.range_weight,
+        }
+        for name, weight in weights.items():
+            if not 0 <= weight < float("inf"):
+                raise RequestError(f"--{name.replace('_', '-')}: wanted a number of at least 0, found {weight:g}")
+        return weights
+
+    def loss(self) -> PairLoss:
+        """Of the module's outputs and the scores."""
+        return partial(mixsp_loss, ranges=self.ranges, similarity=self.similarity, **self.terms)
+
+    def config(self) -> Tuned:
+        """The system before training. Raises RequestError."""
+        choices = {name: getattr(self, name) for name in ("select", "ranges", "route", "similarity")}
+        return mixsp(self.model, **choices)

@@ -1,0 +1,104 @@
+"""The plots of a sweep: Spearman against dimension, and what each choice is worth."""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from raycase.evaluation.plots import png
+from raycase.training.sweep import Trial, cell_scores, varied_choices
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+
+BLUE, ORANGE = "#0072B2", "#E69F00"
+COLUMNS, PANEL = 3, (3.2, 2.4)  # inches
+LONGEST = 14  # characters of a label
+
+
+def sweep_plots(trials: Sequence[Trial]) -> dict[str, bytes]:
+    """PNGs by file name: `dimensions.png` where only the dimension varies, else `choices.png`."""
+    kept = [t for t in trials if t.spearman is not None]
+    varied = varied_choices(kept)
+    if varied == ["dim"]:
+        return {"dimensions.png": _dimensions(kept)}
+    return {"choices.png": _choices(kept, varied)} if varied else {}
+
+
+def score(trial: Trial) -> float:
+    """Spearman of a trial that did not fail."""
+    assert trial.spearman is not None
+    return trial.spearman
+
+
+def _dimensions(trials: Sequence[Trial]) -> bytes:
+    """Figure 4: the mean over the seeds, their spread, and each run."""
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(6.4, 3.6), layout="constrained")
+    axes = figure.subplots()
+    scores = sorted(cell_scores(trials), key=lambda s: s.first.dim)
+    dims, means = [s.first.dim for s in scores], [s.mean for s in scores]
+    spreads = [s.deviation or 0.0 for s in scores]
+    low, high = ([m + sign * d for m, d in zip(means, spreads, strict=True)] for sign in (-1, 1))
+    axes.fill_between(dims, low, high, color=BLUE, alpha=0.2, label="± standard deviation over the seeds")
+    axes.plot(dims, means, "o-", color=BLUE, label="mean over the seeds")
+    axes.plot([t.dim for t in trials], [score(t) for t in trials], ".", color="0.5", markersize=4, label="single runs")
+    axes.axvline(scores[0].first.input_dim, color=ORANGE, linestyle="--", label="dimension of g's input")
+    axes.set_xlabel("dimension of g's vectors")
+    axes.set_ylabel("Spearman x 100, validation")
+    _tidy(axes)
+    axes.legend(frameon=False, fontsize=8)
+    return png(figure)
+
+
+def _choices(trials: Sequence[Trial], varied: Sequence[str]) -> bytes:
+    """Every trial against each choice that varies; the line joins the medians of a choice's values (or quarters)."""
+    from matplotlib.figure import Figure
+
+    rows = -(-len(varied) // COLUMNS)
+    figure = Figure(figsize=(PANEL[0] * min(COLUMNS, len(varied)), PANEL[1] * rows), layout="constrained")
+    panels = figure.subplots(rows, min(COLUMNS, len(varied)), squeeze=False, sharey=True).ravel()
+    for axes in panels[len(varied) :]:
+        axes.set_visible(False)
+    best = sorted(score(t) for t in trials)
+    floor = best[len(best) // 10]  # the worst tenth would flatten the rest
+    for place, (axes, name) in enumerate(zip(panels, varied, strict=False)):
+        _panel(axes, trials, name)
+        axes.set_ylim(bottom=floor - 1)
+        axes.set_title(name.replace("_", " "), fontsize=10, loc="left")
+        if place % COLUMNS == 0:
+            axes.set_ylabel("Spearman x 100")
+        _tidy(axes)
+    return png(figure)
+
+
+def _panel(axes: Axes, trials: Sequence[Trial], name: str) -> None:
+    values = [getattr(t, name) for t in trials]
+    distinct = sorted(set(values), key=lambda v: (str(type(v)), v))
+    if isinstance(values[0], str) or len(distinct) <= 11:
+        places = [distinct.index(v) for v in values]
+        axes.set_xticks(range(len(distinct)), [_label(v) for v in distinct], fontsize=7, rotation=30, ha="right")
+        groups = {float(i): [score(t) for t, p in zip(trials, places, strict=True) if p == i] for i in set(places)}
+    else:
+        places = values
+        if name == "learning_rate":
+            axes.set_xscale("log")
+        ordered = sorted(trials, key=lambda t: getattr(t, name))
+        quarters = [ordered[len(ordered) * q // 4 : len(ordered) * (q + 1) // 4] for q in range(4)]
+        groups = {statistics.median(getattr(t, name) for t in q): [score(t) for t in q] for q in quarters if q}
+    axes.plot(places, [score(t) for t in trials], ".", color=BLUE, alpha=0.5, markersize=5)
+    middle = sorted((x, statistics.median(scores)) for x, scores in groups.items())
+    axes.plot([x for x, _ in middle], [y for _, y in middle], "-", color=ORANGE, linewidth=1.8)
+
+
+def _label(value: object) -> str:
+    text = f"{value:g}" if isinstance(value, (int, float)) else str(value)
+    return text if len(text) <= LONGEST else f"{text[: LONGEST - 1]}…"
+
+
+def _tidy(axes: Axes) -> None:
+    axes.grid(axis="y", color="0.9", linewidth=0.8)
+    axes.set_axisbelow(True)
+    axes.spines[["top", "right"]].set_visible(False)

@@ -1,0 +1,116 @@
+"""Names of finished units, and what a listing of them covers."""
+
+from itertools import pairwise
+
+import numpy as np
+import pytest
+
+from raycase.corpus.finished import UnitFile, finished
+
+
+@pytest.mark.parametrize(
+    "unit", [UnitFile(0, 0, 0, 0), UnitFile(3, 4096, 4000, 96), UnitFile(123456, 10**13, 0, 7), UnitFile(1, 2, 3, 0)]
+)
+def test_a_units_name_says_all_of_it(unit):
+    name = unit.name("0123abcd")
+    assert UnitFile.parse(name) == ("0123abcd", unit)
+    assert unit.end - unit.start == unit.rows == unit.rows_out + unit.rows_rejected
+
+
+def test_names_sort_as_the_input():
+    units = [UnitFile(2, 0, 1, 1), UnitFile(0, 10_000, 5, 5), UnitFile(0, 2000, 5, 5), UnitFile(10, 0, 1, 0)]
+    assert sorted(u.name("0" * 8) for u in units) == [u.name("0" * 8) for u in sorted(units)]
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "part-0.parquet",
+        "0123abcd-00000-000000000000-1-0.parquet.tmp",
+        ".0123abcd-00000-000000000000-1-0.parquet",
+        "0123ABCD-00000-000000000000-1-0.parquet",
+        "0123abc-00000-000000000000-1-0.parquet",
+        "0123abcd-0000-000000000000-1-0.parquet",
+        "0123abcd-00000-0-1-0.parquet",
+        "0123abcd-00000-000000000000-1.parquet",
+        "0123abcd-00000-000000000000-1--1.parquet",
+        "0123abcd-00000-000000000000-1-0.csv",
+        "0123abcd-00000-000000000000-1-0.parquet\n",
+        "",
+    ],
+)
+def test_any_other_name_is_no_unit(name):
+    assert UnitFile.parse(name) is None
+
+
+def test_units_of_a_job_are_its_own_in_the_order_of_the_input():
+    ours = [UnitFile(1, 0, 5, 0), UnitFile(0, 7, 1, 1), UnitFile(0, 0, 7, 0)]
+    names = [u.name("aaaaaaaa") for u in ours] + [UnitFile(0, 0, 9, 0).name("bbbbbbbb"), "_SUCCESS"]
+    units, strays = finished(names, "aaaaaaaa")
+    assert list(units) == sorted(ours) and list(units.names) == [u.name("aaaaaaaa") for u in sorted(ours)]
+    assert strays == names[3:]
+    units, strays = finished(names, "cccccccc")
+    assert (len(units), units.files, strays) == (0, [], names)
+    assert list(units.gaps(0, 3, 9)) == [(3, 9)] and units.missing([4, 5]) == 9 and units.last_row(0) == 0
+
+
+def unit(start, rows, file=0):
+    return UnitFile(file, start, rows, 0)
+
+
+def kept(units):
+    """What counts of the units, from a listing of them; the others must be strays."""
+    names = {u.name("0" * 8) for u in units}
+    found, strays = finished(names, "0" * 8)
+    assert sorted(strays) == sorted(names - set(found.names))
+    assert all((name in found) == (name not in strays) for name in names)
+    return found
+
+
+def test_units_that_overlap_are_dropped():
+    assert list(kept([])) == []
+    assert list(kept([unit(5, 5), unit(0, 5)])) == [unit(0, 5), unit(5, 5)]
+    assert list(kept([unit(0, 5), unit(0, 8), unit(4, 4), unit(8, 2)])) == [unit(0, 8), unit(8, 2)]
+    assert list(kept([unit(0, 5), unit(3, 9), unit(6, 1)])) == [unit(0, 5), unit(6, 1)]
+    assert list(kept([unit(0, 5), unit(0, 5, file=1)])) == [unit(0, 5), unit(0, 5, file=1)]
+
+
+def test_gaps_by_hand():
+    def gaps(start, end, units, file=0):
+        return list(kept(units).gaps(file, start, end))
+
+    assert gaps(0, 10, []) == [(0, 10)]
+    assert gaps(0, 10, [unit(0, 10)]) == []
+    assert gaps(0, 10, [unit(0, 10)], file=1) == [(0, 10)]
+    assert gaps(0, 10, [unit(0, 3), unit(5, 2)]) == [(3, 5), (7, 10)]
+    assert gaps(4, 8, [unit(0, 5), unit(7, 9)]) == [(5, 7)]
+    assert gaps(4, 8, [unit(0, 4), unit(8, 9)]) == [(4, 8)]
+    assert gaps(3, 3, []) == []
+    assert gaps(0, 10, [unit(0, 8), unit(2, 3)]) == [(8, 10)]
+    assert gaps(0, 10, [unit(0, 4, file=1), unit(2, 3), unit(0, 9, file=2)]) == [(0, 2), (5, 10)]
+
+
+@pytest.mark.parametrize("seed", range(50))
+def test_gaps_and_overlaps_against_sets(seed):
+    random = np.random.default_rng(seed)
+    units = [
+        unit(int(start), int(rows), int(file))
+        for start, rows, file in zip(
+            random.integers(0, 60, 25), random.integers(1, 12, 25), random.integers(0, 3, 25), strict=True
+        )
+    ]
+    found = kept(units)
+    rows = [(u.file, row) for u in found for row in range(u.start, u.end)]
+    assert len(rows) == len(set(rows))
+    assert rows == sorted(rows)
+    assert all({(u.file, r) for r in range(u.start, u.end)} & set(rows) for u in units)  # none is dropped for nothing
+    limits = random.integers(0, 80, 3).tolist()
+    assert found.missing(limits) == sum(limits) - sum(row < limits[file] for file, row in rows)
+    for file in range(3):
+        start, end = sorted(random.integers(0, 80, 2).tolist())
+        covered = {row for f, row in rows if f == file}
+        gaps = list(found.gaps(file, start, end))
+        assert [row for a, b in gaps for row in range(a, b)] == sorted(set(range(start, end)) - covered)
+        assert all(a < b for a, b in gaps)
+        assert all(b < c for (_, b), (c, _) in pairwise(gaps))
+        assert found.last_row(file) == max(covered, default=-1) + 1

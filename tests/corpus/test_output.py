@@ -1,0 +1,96 @@
+"""An output is read back and checked against its manifest; each kind of damage is named."""
+
+import hashlib
+import io
+import json
+from dataclasses import replace
+from functools import partial
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from helpers import in_process, run_job
+
+from raycase.corpus.output import output_at, parquet_bytes, write_manifest
+from raycase.corpus.verify import verify
+from raycase.data.schema import embedding_array
+from raycase.distributed.embed import embed
+from raycase.errors import RequestError, WorkError
+
+embed_here = partial(embed, execute=in_process)
+
+
+def test_verify_finds_what_is_wrong(job):
+    with pytest.raises(RequestError, match=r"found no job\.json"):
+        verify(job.output)
+    embed_here(job)
+    folder = output_at(job.output).embeddings
+    name = sorted(folder.list())[1]
+    good = (folder / name).read()
+    (folder / name).put(good[:-9] + b"123456789")
+    with pytest.raises(WorkError, match="checksum differs"):
+        verify(job.output)
+    (folder / name).remove()
+    with pytest.raises(WorkError, match="missing"):
+        verify(job.output)
+    (folder / name).put(good)
+    verify(job.output)
+    done = run_job(job.output, script="verify.py")
+    assert done.returncode == 0 and json.loads(done.stdout)["verified"]
+
+
+def test_verify_reports_an_id_that_is_in_two_units(job, tmp_path):
+    pq.write_table(pa.table({"id": ["same", "b", "same"], "text": ["a dog"] * 3}), tmp_path / "twice.parquet")
+    job = replace(job, input=str(tmp_path / "twice.parquet"), unit_rows=1)
+    assert embed_here(job)["rows_out"] == 3
+    with pytest.raises(WorkError, match="id 'same' under 'color': 2 times"):
+        verify(job.output)
+
+
+@pytest.mark.parametrize(
+    ("damage", "words"),
+    [
+        (lambda out: (out.embeddings / "x.parquet").put(b""), "embeddings/x.parquet: not in the manifest"),
+        (
+            lambda out: out.manifest.put_json(out.manifest.read_json() | {"pairs": 9}),
+            "pairs is 9, its files add up to 6",
+        ),
+        (lambda out: (out.rejected / next(iter(out.rejected.list()))).put(b"PAR1"), "rejected/.*: checksum differs"),
+        (lambda out: (out.rejected / next(iter(out.rejected.list()))).remove(), "rejected/.*: missing"),
+        (lambda out: out.manifest_files.put(b""), "manifest_files.parquet: checksum differs"),
+        (lambda out: out.manifest_files.remove(), "manifest_files.parquet: missing"),
+        (lambda out: out.manifest.remove(), "wanted manifest.json, found none"),
+        (lambda out: rewrite(out, lambda t: t.set_column(3, t.schema.field(3), nan_like(t))), "null or not finite"),
+        (lambda out: rewrite(out, lambda t: t.drop_columns("text")), "schema differs"),
+        (lambda out: rewrite(out, lambda t: t.slice(1)), "3 pairs, the manifest says 4"),
+    ],
+)
+def test_verify_names_each_defect(job, tmp_path, damage, words):
+    texts = ["a red dress", None, "a dog", "two men"]
+    pq.write_table(pa.table({"text": texts}), tmp_path / "four.parquet")
+    job = replace(job, input=str(tmp_path / "four.parquet"), unit_rows=3, max_rejected=1)
+    pq.write_table(pa.table({"text": texts}), tmp_path / "four.parquet", row_group_size=3)
+    embed_here(job)
+    verify(job.output)
+    damage(output_at(job.output))
+    with pytest.raises(WorkError, match=words):
+        verify(job.output)
+
+
+def nan_like(table):
+    """The table's vectors, all NaN."""
+    values = np.full((len(table), 32), np.nan, dtype=np.float32)
+    return embedding_array(values)
+
+
+def rewrite(output, change):
+    """Change the first unit's table, and the manifest's checksums with it."""
+    table = pq.read_table(io.BytesIO(output.manifest_files.read()))
+    lines = table.to_pylist()
+    path = output.embeddings / lines[0]["name"]
+    data = parquet_bytes(change(pq.read_table(io.BytesIO(path.read()))))
+    path.put(data)
+    lines[0]["sha256"] = hashlib.sha256(data).hexdigest()
+    values = output.manifest.read_json()
+    write_manifest(output, pa.Table.from_pylist(lines, schema=table.schema), values)

@@ -1,0 +1,131 @@
+"""What is left to do, and what of it is remembered from run to run."""
+
+from dataclasses import replace
+from itertools import pairwise
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from helpers import sentences
+
+from raycase.corpus import plan as plan_module
+from raycase.corpus.finished import UnitFile, finished
+from raycase.corpus.output import find_job, write_job
+from raycase.corpus.plan import TASK_UNITS, Plan, Spans, make_plan
+from raycase.corpus.request import check
+from raycase.data import reader as reading
+from raycase.data.reader import Span
+
+
+def planned(job):
+    """The job's plan, as `embed` makes and remembers it."""
+    request = check(job)
+    opened, done = find_job(request.output, request.config, request.files, overwrite=job.overwrite)
+    plan = make_plan(request, opened.files, done)
+    write_job(request.output, opened)
+    if plan.learned:
+        plan.spans.save(request.output, plan.unit_rows)
+    return plan
+
+
+@pytest.fixture
+def corpus(job, tmp_path):
+    """A job over a Parquet, a CSV and a JSONL file of 300 rows each."""
+    folder = tmp_path / "corpus"
+    folder.mkdir()
+    texts = sentences(300)
+    pq.write_table(pa.table({"text": texts}), folder / "a.parquet", row_group_size=70)
+    (folder / "b.csv").write_text("text\n" + "\n".join(texts))
+    (folder / "c.jsonl").write_text("\n".join(f'{{"text": "{t}"}}' for t in texts))
+    return replace(job, input=str(folder), unit_rows=50)
+
+
+def looked_at(monkeypatch):
+    """Which files a plan looks at, from now on."""
+    seen = []
+    look = plan_module.plan_file
+
+    def counted(index, file, *arguments, **options):
+        seen.append(file.uri.rsplit("/")[-1])
+        return look(index, file, *arguments, **options)
+
+    monkeypatch.setattr(plan_module, "plan_file", counted)
+    return seen
+
+
+def test_a_resume_does_not_look_at_the_input_again(corpus, monkeypatch, tmp_path):
+    seen = looked_at(monkeypatch)
+    first = planned(corpus)
+    assert sorted(seen) == ["a.parquet", "b.csv", "c.jsonl"] and first.rows == [300, 300, 300]
+    seen.clear()
+    again = planned(corpus)
+    assert seen == [] and not again.learned
+    assert list(again.pieces()) == list(first.pieces()) and again.spans == first.spans
+    pq.write_table(pa.table({"text": sentences(10)}), tmp_path / "corpus" / "d.parquet")
+    assert planned(corpus).rows == [300, 300, 300, 10] and seen == ["d.parquet"]
+    seen.clear()
+    assert planned(replace(corpus, unit_rows=60)).learned and len(seen) == 4, "wanted other units cut anew"
+
+
+def test_what_a_limit_cut_short_is_looked_at_again(corpus, monkeypatch):
+    seen = looked_at(monkeypatch)
+    short = planned(replace(corpus, limit=100))
+    assert short.rows[0] == sum(short.rows) == short.missing == 100
+    assert [wanted for _, wanted in short.pieces()] == [[(0, 70)], [(70, 100)]]
+    seen.clear()
+    assert planned(corpus).rows == [300, 300, 300] and "a.parquet" in seen
+    seen.clear()
+    assert planned(replace(corpus, limit=320)).rows == [300, 20, 0] and seen == []
+
+
+def test_a_footer_is_read_in_one_request_and_nothing_else_of_the_file(corpus, monkeypatch):
+    request = check(corpus)
+    file = request.files[0]
+    asked = []
+    cat_file = type(request.output.root.fs).cat_file
+
+    def counted(self, path, start=None, end=None, **options):
+        asked.append((start, end))
+        return cat_file(self, path, start=start, end=end, **options)
+
+    monkeypatch.setattr(type(request.output.root.fs), "cat_file", counted)
+    spans = list(plan_module.plan_file(0, file, request.columns, unit_rows=50, span_bytes=1))
+    assert [span.rows for span in spans] == [70, 70, 70, 70, 20]
+    assert asked == [(max(0, file.size - reading.FOOTER_BYTES), file.size)]
+    asked.clear()
+    monkeypatch.setattr(reading, "FOOTER_BYTES", 100)
+    assert list(plan_module.plan_file(0, file, request.columns, unit_rows=50, span_bytes=1)) == spans
+    assert len(asked) == 2 and asked[0] == (file.size - 100, file.size)
+
+
+def test_tasks_hold_all_that_is_left_and_few_units_each(corpus, tmp_path):
+    pq.write_table(pa.table({"text": sentences(5000)}), tmp_path / "corpus" / "a.parquet", row_group_size=50)
+    plan = planned(corpus)
+    tasks = list(plan.tasks())
+    assert [piece for task in tasks for piece in task] == list(plan.pieces())
+    sizes = [sum(len(wanted) for _, wanted in task) for task in tasks]
+    assert sum(sizes) == plan.units == 112 and max(sizes) <= TASK_UNITS + 6, "wanted no more than a span beyond"
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_what_is_left_is_what_a_set_of_rows_says(seed):
+    random = np.random.default_rng(seed)
+    spans, rows = Spans(), [int(n) for n in random.integers(1, 200, 4)]
+    for file, count in enumerate(rows):
+        edges = sorted({0, count, *random.integers(0, count + 1, 3).tolist()})
+        for start, end in pairwise(edges):
+            spans.add(Span(file=file, start=start, rows=end - start, at=start, length=1, bytes=1))
+    names = [
+        UnitFile(int(f), int(a), int(n), 0).name("0" * 8)
+        for f, a, n in zip(*(random.integers(low, high, 12) for low, high in ((0, 5), (0, 150), (1, 40))), strict=True)
+    ]
+    done, _ = finished(set(names), "0" * 8)
+    limits = [n if random.random() < 0.5 else int(random.integers(0, n + 1)) for n in rows]
+    plan = Plan(spans=spans, done=done, unit_rows=17, rows=limits, learned=False)
+    covered = {(u.file, row) for u in done for row in range(u.start, u.end)}
+    wanted = {(f, row) for f, n in enumerate(limits) for row in range(n)} - covered
+    pieces = list(plan.pieces())
+    assert [(s.file, row) for s, gaps in pieces for a, b in gaps for row in range(a, b)] == sorted(wanted)
+    assert (plan.missing, plan.units) == (len(wanted), sum(len(gaps) for _, gaps in pieces))
+    assert plan.missing == done.missing(limits)

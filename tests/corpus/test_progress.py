@@ -1,0 +1,49 @@
+"""Rates, worked by hand."""
+
+import json
+from dataclasses import asdict
+
+from raycase.corpus.output import UnitLine
+from raycase.corpus.progress import Run, rates
+from raycase.encoder.rates import Work
+
+
+def test_the_rates_of_some_work():
+    work = Work(tokens=1200, processed=400, computed=500, flops=8e9)
+    assert rates(work, 2.0, 16e9) == {
+        "tokens_per_second": 600.0,
+        "processed_per_second": 200.0,
+        "sharing": 3.0,
+        "padding": 0.2,
+        "mfu": 0.25,
+    }
+    assert set(rates(Work(), 0.0, 1.0).values()) == {0.0}
+
+
+def stats(name, actor, began, ended, seconds):
+    line = UnitLine(**dict.fromkeys(UnitLine.__annotations__, 0) | {"name": name, "rows_out": 5, "reasons": "{}"})
+    work = Work(tokens=600, processed=200, computed=250, flops=4e9)
+    return asdict(work) | {
+        "line": json.dumps(asdict(line)),
+        "host": "node",
+        "encode_pid": actor,
+        "began": began,
+        "ended": ended,
+        "seconds": seconds,
+        "rate": 8e9,
+    }
+
+
+def test_a_run_adds_its_actors_up(capsys):
+    run = Run(rows=20, rows_before=0, units=4)
+    assert run.rates()["tokens_per_second"] == 0
+    for unit in (stats("a", 1, 10, 12, 1), stats("b", 2, 10, 14, 2), stats("c", 1, 12, 14, 1)):
+        assert run.add(unit).name == json.loads(unit["line"])["name"]
+    assert run.work == Work(tokens=1800, processed=600, computed=750, flops=12e9)
+    found = run.rates()
+    assert (found["tokens_per_second"], found["sharing"], found["padding"]) == (450.0, 3.0, 0.2)
+    assert found["mfu"] == round(12e9 / 4 / 16e9, 4)  # of two devices over four seconds
+    first, second = run.actor_rates()
+    assert (first["actor"], first["units"], first["tokens_per_second"], first["mfu"]) == ("node:1", 2, 600.0, 0.5)
+    assert (second["actor"], second["units"], second["tokens_per_second"], second["mfu"]) == ("node:2", 1, 300.0, 0.25)
+    assert run.bar.postfix == "450 tokens/s (3.0 times shared), MFU 19%, unit 3 of 4"

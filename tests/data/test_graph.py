@@ -1,0 +1,150 @@
+"""Knowledge graphs: what is read, what is known, the contrastive loss by hand, filtered ranks by brute force."""
+
+import math
+
+import numpy as np
+import pytest
+import torch
+
+from raycase.data.graph import Known, filtered_ranks, measures_of, read_graph
+from raycase.errors import RequestError
+from raycase.training.losses import contrastive_loss
+
+ENTITIES = (
+    "id\tname\tpos\tsynset\tdefinition\n"
+    "e1\tdog\tn\tdog.n.01\tan animal\n"
+    "e2\tcat\tn\tcat.n.01\tanother\n"
+    "e3\tanimal\tn\tanimal.n.01\t\n"
+)
+RELATIONS = "_is\tis a\n_has\thas part\n"
+TRAIN = "e1\t_is\te3\ne2\t_is\te3\n"
+
+
+@pytest.fixture
+def folder(tmp_path):
+    for name, text in (("entities", ENTITIES), ("relations", RELATIONS), ("train", TRAIN)):
+        (tmp_path / f"{name}.tsv").write_text(text)
+    return tmp_path
+
+
+def test_a_graph_is_texts_and_triples_both_ways(folder):
+    graph = read_graph(folder, "--train")
+    assert graph.entities == ["dog: an animal", "cat: another", "animal"]
+    assert graph.relations == ["is a", "has part", "inverse is a", "inverse has part"]
+    assert graph.triples(str(folder / "train.tsv"), "--train").rows.tolist() == [
+        [0, 0, 2],
+        [1, 0, 2],
+        [2, 2, 0],
+        [2, 2, 1],
+    ]
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "said"),
+    [
+        ("train", "e1\t_is\n", "line 1: wanted 3 values between tabs, found 2"),
+        ("train", "e1\t_is\te3\ne1\t_is\te9\n", "line 2: wanted what the graph has, found 'e9'"),
+        ("train", "e1\tis\te3\n", "found 'is'"),
+        ("train", "", "wanted triples"),
+        ("entities", "id\tname\ne1\tdog\n", "wanted the column 'definition', found id, name"),
+        ("entities", ENTITIES + "e1\tdog\tn\td\tagain\n", "each entity once, found 'e1' twice"),
+        ("entities", ENTITIES + "e4\tdog\n", "line 5: wanted 5 values"),
+        ("relations", "", "found 3 and 0"),
+    ],
+)
+def test_what_is_no_graph_is_refused_with_its_line(folder, name, text, said):
+    (folder / f"{name}.tsv").write_text(text)
+    with pytest.raises(RequestError, match=said):
+        read_graph(folder, "--train").triples(str(folder / "train.tsv"), "--train")
+
+
+def test_a_missing_file_is_named(folder):
+    (folder / "relations.tsv").unlink()
+    with pytest.raises(RequestError, match=r"relations\.tsv, found nothing"):
+        read_graph(folder, "--train")
+
+
+def triples_of(folder, lines):
+    (folder / "some.tsv").write_text("".join("\t".join(line) + "\n" for line in lines))
+    return read_graph(folder, "").triples(str(folder / "some.tsv"), "")
+
+
+def test_what_is_known_is_known_both_ways(folder):
+    known = Known.of(triples_of(folder, [("e1", "_is", "e3")]), triples_of(folder, [("e1", "_is", "e2")]))
+    is_a = 0 * 3 + 0  # relation and head as one number
+    assert known.tails(is_a).tolist() == [1, 2]
+    assert known.tails(2 * 3 + 2).tolist() == [0]  # what is an animal: the inverse
+    assert known.has(np.array([[is_a], [1]]), np.array([0, 1, 2])).tolist() == [[False, True, True], [False] * 3]
+
+
+def test_ranks_are_those_of_brute_force(folder, monkeypatch):
+    monkeypatch.setattr("raycase.data.graph.BLOCK", 2)
+    random = np.random.default_rng(0)
+    entities = random.standard_normal((3, 4)).astype(np.float32)
+    asked = triples_of(folder, [("e1", "_is", "e3"), ("e1", "_is", "e2"), ("e2", "_has", "e1")])
+    known = Known.of(asked)
+    queries = random.standard_normal((len(asked), 4)).astype(np.float32)
+    ranks = filtered_ranks(queries, entities, asked.rows[:, 2], asked.queries, known)
+    unit = entities / np.linalg.norm(entities, axis=1, keepdims=True)
+    for query, (head, relation, tail), rank in zip(queries, asked.rows.tolist(), ranks, strict=True):
+        true = {t for h, r, t in asked.rows.tolist() if (h, r) == (head, relation)} - {tail}
+        scores = {e: float(query @ unit[e]) for e in range(3) if e not in true}
+        assert rank == 1 + sum(score > scores[tail] for e, score in scores.items() if e != tail)
+    assert len(set(ranks)) > 1
+
+
+def test_equal_scores_put_the_true_one_in_the_middle(folder):
+    asked = triples_of(folder, [("e1", "_has", "e2")])
+    same = np.ones((3, 4), dtype=np.float32)
+    assert filtered_ranks(same[:2], same, asked.rows[:, 2], asked.queries, Known.of(asked)).tolist() == [2, 2]
+
+
+def test_measures_by_hand():
+    assert measures_of(np.array([1.0, 2.5, 10.0, 11.0])).tolist() == [
+        [100, 100, 100, 100],
+        [40, 0, 100, 100],
+        [10, 0, 0, 100],
+        [pytest.approx(100 / 11), 0, 0, 0],
+    ]
+
+
+def test_the_contrastive_loss_by_hand():
+    """Two queries whose temperature is 1/2 and 1/4, margin 0.1; the second's head is known to be true."""
+    queries = torch.tensor([[2.0, 0.0], [0.0, 4.0]], dtype=torch.float64)
+    tails = torch.tensor([[0.6, 0.8], [0.0, 1.0]], dtype=torch.float64)
+    heads = torch.tensor([[1.0, 0.0], [0.8, 0.6]], dtype=torch.float64)
+    known, self_known = torch.zeros(2, 2, dtype=torch.bool), torch.tensor([False, True])
+    a, b, c, d = 2 * (0.6 - 0.1), 0.0, 4 * 0.8, 4 * (1 - 0.1)  # the scores, margins taken off the diagonal
+    forth = (math.log(math.exp(a) + math.exp(b) + math.exp(2.0)) - a) + (math.log(math.exp(c) + math.exp(d)) - d)
+    back = (math.log(math.exp(a) + math.exp(c)) - a) + (math.log(math.exp(b) + math.exp(d)) - d)
+    found = contrastive_loss(queries, tails, heads, known, self_known, 0.1)
+    assert found.item() == pytest.approx((forth + back) / 2, abs=1e-12)
+    known[1, 0] = True  # and the first tail is true of the second query, too
+    forth, back = (math.log(math.exp(a) + 1 + math.exp(2.0)) - a) + 0.0, (0.0) + (math.log(1 + math.exp(d)) - d)
+    found = contrastive_loss(queries, tails, heads, known, self_known, 0.1)
+    assert found.item() == pytest.approx((forth + back) / 2, abs=1e-12)
+
+
+def test_the_real_graph_is_read(data):
+    folder = data / "wn18rr"
+    graph = read_graph(folder, "--train")
+    assert (len(graph.entities), len(graph.relations)) == (40943, 22)
+    validation = graph.triples(str(folder / "validation.tsv"), "--validation")
+    assert len(validation) == 2 * 3034
+
+
+def test_vectors_that_are_no_numbers_come_last(folder):
+    asked = triples_of(folder, [("e1", "_has", "e2")])
+    entities = np.eye(3, 4, dtype=np.float32)
+    queries = np.stack([np.full(4, np.nan), entities[0]]).astype(np.float32)
+    ranks = filtered_ranks(queries, entities, asked.rows[:, 2], asked.queries, Known.of(asked))
+    assert ranks[0] >= 3 and ranks[1] == 1
+
+
+def test_the_texts_are_part_of_what_is_learned_from(folder):
+    before = triples_of(folder, [("e1", "_has", "e2")]).data_sha256
+    assert triples_of(folder, [("e1", "_has", "e2")]).data_sha256 == before
+    (folder / "entities.tsv").write_text(ENTITIES.replace("another", "a pet"))
+    assert triples_of(folder, [("e1", "_has", "e2")]).data_sha256 != before
+    (folder / "entities.tsv").write_text(ENTITIES)
+    assert triples_of(folder, [("e2", "_has", "e1")]).data_sha256 != before

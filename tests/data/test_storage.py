@@ -1,0 +1,180 @@
+"""The atomic put, names of units, and the listing that is the checkpoint."""
+
+import os
+import re
+from pathlib import Path
+
+import pytest
+
+import raycase
+from raycase.data.storage import fingerprint, place, sha256_of_file, without_credentials
+from raycase.errors import RequestError
+
+
+@pytest.fixture(params=["local", "file", "memory"])
+def folder(request, tmp_path):
+    """A folder on a local disk, by path and by URI, and on an object store's stand-in."""
+    if request.param == "memory":
+        yield place(f"memory://{tmp_path.name}")
+        place(f"memory://{tmp_path.name}").remove()
+    else:
+        yield place(str(tmp_path / "out") if request.param == "local" else f"file://{tmp_path}/out")
+
+
+# -------------------------------------------------------------------------------------------------------- the put
+
+
+def test_what_is_put_is_read(folder):
+    file = folder / "embeddings" / "a.bin"
+    assert not file.exists()
+    file.put(b"first")
+    file.put(b"second")
+    assert file.exists()
+    assert file.read() == b"second"
+    assert file.name == "a.bin"
+    assert (folder / "embeddings").list() == {"a.bin": 6}
+
+
+def test_json_is_read_as_it_was_put(folder):
+    value = {"b": [1, 2.5, None], "a": "naïve 😀"}
+    (folder / "job.json").put_json(value)
+    assert (folder / "job.json").read_json() == value
+    assert "naïve 😀".encode() in (folder / "job.json").read()
+    (folder / "job.json").put(b'{"a": ')
+    with pytest.raises(RequestError, match=r"job\.json: wanted JSON, found: "):
+        (folder / "job.json").read_json()
+
+
+@pytest.mark.parametrize("broken", ["replace", "fsync"])
+@pytest.mark.parametrize("before", [None, b"before"])
+def test_a_put_that_fails_leaves_the_folder_as_it_was(tmp_path, monkeypatch, broken, before):
+    file = place(str(tmp_path / "a.bin"))
+    if before:
+        file.put(before)
+    listing = sorted(os.listdir(tmp_path))
+
+    def fail(*_):
+        raise OSError("no space left")
+
+    monkeypatch.setattr(os, broken, fail)
+    with pytest.raises(OSError, match="no space left"):
+        file.put(b"after")
+    assert sorted(os.listdir(tmp_path)) == listing
+    assert before is None or file.read() == before
+
+
+def test_until_it_is_whole_a_file_is_not_listed(tmp_path, monkeypatch):
+    """Whoever lists the folder while a file is being written sees nothing of it."""
+    seen = []
+    replace = os.replace
+
+    def listing_first(source, target):
+        seen.append((place(str(tmp_path)).list(), os.listdir(tmp_path)))
+        replace(source, target)
+
+    monkeypatch.setattr(os, "replace", listing_first)
+    place(str(tmp_path / "a.bin")).put(b"data")
+    ((listed, there),) = seen
+    assert listed == {}
+    assert len(there) == 1
+    assert place(str(tmp_path)).list() == {"a.bin": 4}
+
+
+def test_a_listing_has_files_only_and_none_that_is_hidden(folder):
+    for name in ("a.bin", ".a.bin.0123", ".crc"):
+        (folder / name).put(b"12")
+    (folder / "inner" / "b.bin").put(b"1")
+    assert folder.list() == {"a.bin": 2}
+    assert (folder / "none").list() == {}
+
+
+def test_a_listing_is_never_from_a_cache(folder):
+    for i in range(3):
+        (folder / f"{i}").put(b"1")
+        assert len(folder.list()) == i + 1
+
+
+def test_removing(folder):
+    (folder / "a" / "b.bin").put(b"1")
+    (folder / "c.bin").put(b"1")
+    (folder / "a").remove()
+    (folder / "none").remove()
+    assert not (folder / "a" / "b.bin").exists()
+    (folder / "c.bin").remove()
+    assert folder.list() == {}
+
+
+# ---------------------------------------------------------------------------------------------------------- places
+
+
+def test_local_places_are_absolute(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("HOME", str(tmp_path))
+    for uri in ("x/y", "x/y/", "~/x/y", f"file://{tmp_path}/x/y"):
+        found = place(uri)
+        assert (found.uri, found.is_local) == (str(tmp_path / "x" / "y"), True)
+
+
+def test_a_remote_place_keeps_its_scheme():
+    found = place("memory://bucket/out/")
+    assert found.uri.startswith("memory://")
+    assert not found.is_local
+
+
+def test_an_unknown_scheme_is_refused():
+    with pytest.raises(RequestError, match=r"foo://host/x: wanted a local path or a URI that fsspec knows"):
+        place("foo://host/x")
+
+
+@pytest.mark.parametrize(
+    "uri", ["s3://key:secret@bucket/x", "https://user:secret@host/x", "https://host/x.csv?token=secret"]
+)
+def test_credentials_in_a_uri_are_refused_and_not_repeated(uri):
+    """They would be kept in job.json and in rejected rows."""
+    with pytest.raises(RequestError, match="wanted a URI without credentials") as caught:
+        place(uri)
+    assert "secret" not in str(caught.value)
+
+
+def test_the_package_is_a_place():
+    found = place("package:raycase/sample/conditions.txt")
+    assert found.path == str(Path(raycase.__file__).parent / "sample" / "conditions.txt")
+    assert found.read()
+
+
+@pytest.mark.parametrize("scheme", ["s3", "s3a"])
+def test_object_stores_are_asked_anew_and_again(scheme):
+    """The checkpoint is a listing: no cache; and servers fail: botocore's standard retries."""
+    fs = place(f"{scheme}://bucket/x").fs
+    assert not fs.dircache.use_listings_cache
+    assert fs.config_kwargs["retries"]["mode"] == "standard"
+
+
+@pytest.mark.parametrize(
+    ("uri", "shown"),
+    [
+        ("s3://bucket/a/b.csv", "s3://bucket/a/b.csv"),
+        ("s3://key:secret@bucket/a", "s3://bucket/a"),
+        ("https://user@host/a?token=x", "https://host/a"),
+        ("s3://bucket/a@b/c", "s3://bucket/a@b/c"),
+        ("/data/what?/a@b", "/data/what?/a@b"),
+    ],
+)
+def test_credentials_are_not_shown(uri, shown):
+    assert without_credentials(uri) == shown
+
+
+# ----------------------------------------------------------------------------------------------------- fingerprints
+
+
+def test_the_fingerprint_is_that_of_the_value_not_of_its_order():
+    one = fingerprint({"a": 1, "b": {"c": [1, 2], "d": None}})
+    assert one == fingerprint({"b": {"d": None, "c": [1, 2]}, "a": 1})
+    assert re.fullmatch("[0-9a-f]{64}", one)
+    others = [{"a": 1, "b": {"c": [2, 1], "d": None}}, {"a": "1", "b": {"c": [1, 2], "d": None}}, {"a": 1}]
+    assert len({one, *map(fingerprint, others)}) == 4
+
+
+def test_the_checksum_of_a_file(tmp_path):
+    (tmp_path / "abc").write_bytes(b"abc")
+    assert sha256_of_file(tmp_path / "abc") == "ba7816bf8f01cfea414140de5dae2223b00361a396177a9cb410ff61f20015ad"

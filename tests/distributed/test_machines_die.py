@@ -1,0 +1,119 @@
+"""Machines, actors and drivers are killed at random moments; the output is that of an undisturbed run."""
+
+import contextlib
+import random
+import subprocess
+import sys
+from dataclasses import replace
+
+import fsspec
+import psutil
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from clusters import Head
+from counted import counted
+from helpers import ROOT, cosines, in_process, read_output, sentences, vectors, wait_for
+
+from raycase.corpus.output import output_at
+from raycase.corpus.verify import verify
+from raycase.distributed.embed import embed
+
+pytestmark = pytest.mark.cluster
+UNITS, ROWS, NODES = 100, 100, 3
+KINDS = ("machine", "actor", "driver")
+
+
+class Run:
+    """A job on a cluster of its own, whose driver is started again when it is killed."""
+
+    def __init__(self, head, flags, output, folder):
+        self.head, self.flags, self.output, self.folder = head, flags, output, folder
+        self.environment = head.environment | {"COUNTED": str(folder)}
+        self.machines = [head.add_node(cpus=2) for _ in range(NODES)]
+        wait_for(lambda: len(head.nodes()) == NODES)
+        self.start()
+
+    def start(self):
+        command = [sys.executable, str(ROOT / "tests" / "counted.py"), *map(str, self.flags)]
+        with open(self.folder / "driver.log", "a") as log:
+            self.driver = subprocess.Popen(
+                command, env=self.environment, stdout=log, stderr=log, start_new_session=True
+            )
+
+    def written(self):
+        return len(self.output.embeddings.list())
+
+    def began(self):
+        return len(set(counted(self.folder)))
+
+    def actors(self):
+        """The processes that hold a model."""
+        found = []
+        for process in set().union(*(m.processes() for m in self.machines)):
+            with contextlib.suppress(psutil.NoSuchProcess):
+                if process.cmdline() and process.cmdline()[0].startswith("ray::MapWorker(MapBatches(EncodeUnits"):
+                    found.append(process)
+        return sorted(found, key=lambda p: p.pid)
+
+    def kill(self, kind, chance):
+        """Kill one, and give how many units were in flight then: begun by an encoder and not written, at most."""
+        written = self.written()
+        if kind == "machine":
+            machine = self.machines.pop(chance.randrange(len(self.machines)))
+            machine.kill()
+            began = self.began()
+            self.machines.append(self.head.add_node(cpus=2))
+        elif kind == "actor":
+            chance.choice(wait_for(self.actors)).kill()
+            began = self.began()
+        else:
+            self.driver.kill()
+            self.driver.wait()
+            began = self.began()
+            self.start()
+        return began - written
+
+
+@pytest.mark.parametrize(
+    ("seed", "rounds"), [(0, 1), *(pytest.param(seed, 2, marks=pytest.mark.long) for seed in (1, 2, 3))]
+)
+def test_the_output_is_that_of_an_undisturbed_run(seed, rounds, job, s3_server, tmp_path):
+    chance = random.Random(seed)
+    pq.write_table(pa.table({"text": sentences(UNITS * ROWS, seed)}), tmp_path / "long.parquet")
+    input, output = f"s3://corpus/die-{seed}/long.parquet", f"s3://corpus/die-{seed}-out"
+    fsspec.filesystem("s3").put(str(tmp_path / "long.parquet"), input)
+    flags = ["--input", input, "--output", output, "--conditions", *job.conditions, "--model", job.model]
+    flags += ["--prompt", "concat-sc", "--pooling", "mean", "--compute", "float32", "--dtype", "float32"]
+    flags += ["--unit-rows", ROWS, "--actors", f"{NODES}:{NODES}"]
+    kinds = chance.sample(KINDS * rounds, rounds * len(KINDS))
+    moments = sorted(chance.sample(range(5, UNITS - 20), len(kinds)))  # units begun by then
+    in_flight = []
+    with Head() as head:
+        run = Run(head, flags, output_at(output), tmp_path)
+        try:
+            for kind, moment in zip(kinds, moments, strict=True):
+                wait_for(lambda moment=moment: run.began() >= moment, 240)
+                wait_for(lambda kind=kind: kind == "actor" or run.written() >= 5, 240)  # something to go on from
+                in_flight.append(run.kill(kind, chance))
+            wait_for(lambda: run.driver.poll() is not None, 240)
+        finally:
+            run.driver.kill()
+        assert run.driver.wait() == 0, (tmp_path / "driver.log").read_text()[-3000:]
+
+    plain = replace(job, input=input, unit_rows=ROWS)
+    embed(plain, execute=in_process)
+    found, wanted = read_output(output), read_output(plain.output)
+    assert found.drop_columns(["embedding"]).equals(wanted.drop_columns(["embedding"]))  # none missing, none twice
+    assert cosines(vectors(found), vectors(wanted)).min() > 0.9999
+    assert verify(output)["rows_out"] == UNITS * ROWS
+
+    # Units are computed again where they were in flight: begun by an encoder and not yet written. A driver takes all of
+    # these with it, a machine at most those; an actor only the one that it is at, for what it has done lies elsewhere.
+    began = counted(tmp_path)
+    assert len(set(began)) == UNITS
+    again, bound = len(began) - UNITS, sum(1 if k == "actor" else n for k, n in zip(kinds, in_flight, strict=True))
+    print(
+        f"\n| seed {seed} | killed: {', '.join(kinds)} | {again} of {UNITS} units again (bound {bound}) | 0 rows lost |"
+    )
+    assert again <= bound

@@ -1,0 +1,89 @@
+"""Actors fit what the cluster has and its autoscaler offers, or are refused in words that say both."""
+
+import os
+import subprocess
+import sys
+import time
+
+import pytest
+
+from raycase.corpus.request import EmbedJob
+from raycase.data.storage import place
+from raycase.distributed.resources import Capacity, _left, _monitor, check_nodes, make_pool
+from raycase.errors import RequestError
+
+GPU_NODE = {"CPU": 2, "GPU": 1}
+
+
+@pytest.mark.parametrize(
+    ("nodes", "offered", "flags", "wanted"),
+    [
+        ([{"CPU": 2}], [], {}, (1, 1, 1.55, 0, 2)),
+        ([{"CPU": 2}], [], {"actors": "1:3"}, (1, 3, 0.51, 0, 1)),
+        ([{"CPU": 8}] * 3, [], {}, (6, 6, 3.77, 0, 4)),
+        ([{"CPU": 8, "GPU": 8}], [], {}, (8, 8, 0.94, 1, None)),
+        ([{"CPU": 4}, {"CPU": 16, "GPU": 4}], [], {"actors": "1:99"}, (1, 4, 1.0, 1, None)),
+        ([{"CPU": 8, "GPU": 1}] * 2, [], {"gpus_per_actor": 0.5}, (4, 4, 1.0, 0.5, None)),
+        ([{"CPU": 0}], [{"CPU": 8}] * 2 + [GPU_NODE] * 4, {}, (1, 4, 1.0, 1, None)),
+        ([{"CPU": 0}], [GPU_NODE] * 4, {"actors": "2:3"}, (2, 3, 1.0, 1, None)),
+        ([{"CPU": 8}], [GPU_NODE] * 4, {"gpus_per_actor": 0}, (1, 6, 0.77, 0, 1)),
+        ([{"CPU": 0}], None, {"actors": "2:8", "gpus_per_actor": 1}, (2, 8, 1.0, 1, None)),
+        (
+            [{"CPU": 2}],
+            [],
+            {"actors": "8:8"},
+            "wanted 8 with at least 0.5 CPUs.* room for 3: the cluster has 1 node with 2 CPUs and 0 GPUs, and no auto",
+        ),
+        (
+            [{"CPU": 0}],
+            [{"CPU": 4}] * 3,
+            {"gpus_per_actor": 1},
+            "wanted 1 with 1 GPU .* found room for 0: .* its autoscaler offers 3 nodes with 4 CPUs and 0 GPUs",
+        ),
+        ([{"CPU": 8, "GPU": 1}] * 2, [], {"gpus_per_actor": 2}, "wanted 1 with 2 GPU"),
+        ([{"CPU": 0}], [GPU_NODE] * 4, {"actors": "5:9"}, "wanted 5 .* found room for 4"),
+        ([{"CPU": 0}], None, {}, "an autoscaler that does not say what it offers"),
+    ],
+)
+def test_actors_fit_the_cluster_or_are_refused(nodes, offered, flags, wanted):
+    cluster = Capacity(nodes, offered)
+    if isinstance(wanted, str):
+        with pytest.raises(RequestError, match=wanted):
+            make_pool(EmbedJob(**flags), units=100, cluster=cluster)
+    else:
+        pool = make_pool(EmbedJob(**flags), units=100, cluster=cluster)
+        assert (pool.least, pool.most, pool.cpus, pool.gpus, pool.threads) == wanted
+
+
+@pytest.mark.parametrize("cluster", [Capacity([{}] * 3, []), Capacity([{}], [GPU_NODE]), Capacity([{}], None)])
+def test_local_output_on_several_nodes_is_refused(tmp_path, cluster):
+    with pytest.raises(RequestError, match="wanted object storage on a cluster of several nodes"):
+        check_nodes(place(str(tmp_path)), cluster)
+    check_nodes(place("s3://corpus/out"), cluster)
+    check_nodes(place(str(tmp_path)), Capacity([{}], []))
+
+
+def test_what_is_there_already_is_not_offered_again(monkeypatch):
+    head = {"node:__internal_head__": 1.0, "CPU": 0}
+    monkeypatch.setattr("raycase.distributed.resources.nodes", lambda: [head, GPU_NODE, GPU_NODE, {"CPU": 8}])
+    types = [(GPU_NODE, 5), ({"CPU": 8}, 1), ({"CPU": 32}, 1)]
+    assert _left(types, 100) == [GPU_NODE] * 3 + [{"CPU": 32}]
+    assert _left(types, 5) == [GPU_NODE] * 2, "wanted the cluster's own limit kept"
+    assert _left(types[::-1], 5) == [GPU_NODE] * 2, "wanted GPUs first"
+
+
+def test_the_autoscaler_beside_the_driver_is_found(tmp_path):
+    script = tmp_path / "autoscaler" / "monitor.py"
+    script.parent.mkdir()
+    script.write_text("input()")
+    command = [sys.executable, str(script), "--gcs-address=127.0.0.1:54321", "--autoscaling-config=~/x.yaml"]
+    process = subprocess.Popen(command, stdin=subprocess.PIPE)
+    try:
+        end = time.monotonic() + 10
+        while not (found := _monitor("54321")):
+            assert time.monotonic() < end, "wanted the process found"
+        assert "--autoscaling-config=~/x.yaml" in found
+        assert _monitor("5432") is None and _monitor("4321") is None
+    finally:
+        process.communicate(b"\n")
+        assert process.returncode == 0 and os.path.exists(script)

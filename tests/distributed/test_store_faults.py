@@ -1,0 +1,193 @@
+"""Object storage that fails: now and then, for a while, or for good. The job goes on, or says early what is wrong."""
+
+import subprocess
+import threading
+import time
+from dataclasses import replace
+from types import SimpleNamespace
+
+import boto3
+import fsspec
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from helpers import cosines, in_process, read_output, sentences, vectors
+from s3_proxy import Proxy
+from s3fs import S3FileSystem
+
+from raycase.corpus.output import output_at
+from raycase.corpus.verify import verify
+from raycase.data import storage
+from raycase.data.inputs import find_input
+from raycase.data.storage import S3_OPTIONS, place
+from raycase.distributed import embed as embed_module
+from raycase.distributed.embed import embed
+from raycase.errors import RequestError, WorkError
+
+FAULTS = ((500, "InternalError"), (503, "SlowDown"), "reset", "cut", "stall")
+
+
+@pytest.fixture
+def through(monkeypatch, s3_server):
+    """Sends what this process asks of S3 to another URL."""
+
+    def send(url):
+        S3FileSystem.clear_instance_cache()
+        monkeypatch.setenv("AWS_ENDPOINT_URL", url)
+
+    monkeypatch.setitem(S3_OPTIONS["config_kwargs"], "read_timeout", 1.0)
+    yield send
+    S3FileSystem.clear_instance_cache()
+
+
+@pytest.fixture
+def remote(job, tmp_path, s3_server, request):
+    """A job of 100 units over three files, in and out on S3."""
+    for part in range(3):
+        table = pa.table({"text": sentences(500, seed=part)})
+        pq.write_table(table, tmp_path / f"part-{part}.parquet", row_group_size=100)
+    folder = f"corpus/{request.node.name}"
+    fsspec.filesystem("s3").put(str(tmp_path / "part-*.parquet"), f"{folder}/in/")
+    whole = replace(job, input=str(tmp_path / "part-*.parquet"), output=str(tmp_path / "whole"), unit_rows=15)
+    embed(whole, execute=in_process)
+    return replace(whole, input=f"s3://{folder}/in/", output=f"s3://{folder}/out"), read_output(whole.output)
+
+
+def equal(found, wanted):
+    assert found.drop_columns(["embedding"]).equals(wanted.drop_columns(["embedding"]))
+    assert cosines(vectors(found), vectors(wanted)).min() > 0.9999
+
+
+@pytest.mark.cluster
+def test_one_request_in_twenty_fails_and_the_output_is_the_same(remote, through, s3_server):
+    job, wanted = remote
+    with Proxy(s3_server, failing=0.05, faults=FAULTS, seed=3) as proxy:
+        through(proxy.url)
+        assert embed(job, execute=in_process)["rows_out"] == 1500
+    assert set(proxy.failed) == set(FAULTS), "wanted every fault met"
+    through(s3_server)
+    equal(read_output(job.output), wanted)
+    verify(job.output)
+
+
+@pytest.mark.cluster
+def test_the_server_is_restarted_in_the_middle(remote, through, s3_server):
+    from moto.server import ThreadedMotoServer
+
+    job, wanted = remote
+    server = ThreadedMotoServer(ip_address="127.0.0.1", port=0)  # of the same process, so with the same buckets
+    server.start()
+    host, port = server.get_host_and_port()
+    through(f"http://{host}:{port}")
+    again = ThreadedMotoServer(ip_address=host, port=port)
+    downs = []
+
+    def restart():
+        server.stop()
+        downs.append(time.monotonic())
+        time.sleep(2)  # is the fault itself: for so long there is no server
+        again.start()
+
+    def steps(request, opened, plan):
+        for count, stats in enumerate(in_process(request, opened, plan)):
+            if count == 30:
+                threading.Thread(target=restart).start()
+            yield stats
+
+    try:
+        assert embed(job, execute=steps)["rows_out"] == 1500
+    finally:
+        again.stop()
+    assert downs, "wanted the server stopped while the job ran"
+    through(s3_server)
+    equal(read_output(job.output), wanted)
+    verify(job.output)
+
+
+@pytest.mark.parametrize(
+    ("fault", "flags", "wanted"),
+    [
+        ((400, "ExpiredToken"), {}, "--input: wanted to list .*, found: on purpose"),
+        ((403, "AccessDenied"), {}, "--input: wanted to list .*, found: on purpose"),
+        ((403, "AccessDenied"), {"input": "here"}, "--output: wanted a readable folder at s3://corpus/.*: on purpose"),
+        ((400, "ExpiredToken"), {"input": "here"}, "--output: wanted a readable folder at s3://corpus/.*: on purpose"),
+    ],
+)
+def test_what_no_retry_helps_is_said_early_in_one_line(remote, through, s3_server, tmp_path, fault, flags, wanted):
+    job, _ = remote
+    job = replace(job, **{name: str(tmp_path / "part-0.parquet") for name in flags})
+    with Proxy(s3_server, failing=1.0, faults=(fault,)) as proxy:
+        through(proxy.url)
+        began = time.monotonic()
+        with pytest.raises(RequestError, match=wanted) as error:
+            embed(job, execute=in_process)
+        assert time.monotonic() - began < 5 and "\n" not in str(error.value)
+
+
+def test_credentials_that_expire_on_the_way_end_the_job_in_one_line_and_it_goes_on(remote, through, s3_server):
+    job, wanted = remote
+    with Proxy(s3_server, faults=((400, "ExpiredToken"),)) as proxy:
+        through(proxy.url)
+
+        def steps(request, opened, plan):
+            for count, stats in enumerate(in_process(request, opened, plan)):
+                proxy.failing = float(count >= 20)
+                yield stats
+
+        with pytest.raises((WorkError, RequestError), match=r"on purpose|expired") as error:
+            embed(job, execute=steps)
+        assert "\n" not in str(error.value)
+    through(s3_server)
+    assert not output_at(job.output).manifest.exists()
+    result = embed(job, execute=in_process)
+    assert (result["units_resumed"], result["rows_out"]) == (21, 1500)
+    equal(read_output(job.output), wanted)
+    verify(job.output)
+
+
+def test_a_disk_that_cannot_hold_the_vectors_is_said_early(job, monkeypatch):
+    monkeypatch.setattr(embed_module.shutil, "disk_usage", lambda _: SimpleNamespace(free=127_999))
+    with pytest.raises(RequestError, match=r"wanted 0\.0 GB for 1,000 vectors at .*, found 0\.0 GB free"):
+        embed(job, execute=in_process)
+    monkeypatch.setattr(embed_module.shutil, "disk_usage", lambda _: SimpleNamespace(free=128_000))
+    embed(job, execute=in_process)
+
+
+def test_a_full_disk_ends_the_job_in_one_line(job, tmp_path):
+    disk = tmp_path / "disk"
+    disk.mkdir()
+    mount = ["mount", "-t", "tmpfs", "-o", "size=256k", "tmpfs", str(disk)]
+    if subprocess.run(mount, capture_output=True).returncode:
+        pytest.skip("no right to mount a small disk here")
+    try:
+        (disk / "other").write_bytes(bytes(120_000))  # the vectors alone would fit beside it, their texts do not
+        job = replace(job, output=str(disk / "out"))
+        with pytest.raises(WorkError, match=r"writing input file 0, from row .*No space left on device") as error:
+            embed(job, execute=in_process)
+        assert "\n" not in str(error.value)
+        assert not output_at(job.output).manifest.exists()
+        (disk / "other").unlink()
+        assert embed(job, execute=in_process)["units_resumed"] > 0
+        with (disk / "other").open("wb", buffering=0) as rest, pytest.raises(OSError, match="No space"):
+            while True:
+                rest.write(bytes(4096))
+        with pytest.raises(RequestError, match=r"--output: wanted a place to write at .*No space left on device"):
+            embed(replace(job, output=str(disk / "more")), execute=in_process)
+        verify(job.output)
+    finally:
+        subprocess.run(["umount", str(disk)], check=True)
+
+
+def test_the_bucket_is_listed_in_pages(s3_server, monkeypatch):
+    monkeypatch.setattr(storage, "PAGE", 7)
+    client = boto3.client("s3")
+    for i in range(30):
+        client.put_object(Bucket="corpus", Key=f"pages/{i:05d}.parquet", Body=b"x")
+    odd = ["a+b.parquet", "a b.parquet", "ä&<x>.parquet", "50%25.parquet"]
+    for name in odd:
+        client.put_object(Bucket="corpus", Key=f"pages/{name}", Body=b"xyz")
+    client.put_object(Bucket="corpus", Key="pages/deeper/a.parquet", Body=b"x")
+    wanted = {f"{i:05d}.parquet": 1 for i in range(30)} | dict.fromkeys(odd, 3)
+    assert place("s3://corpus/pages").list() == wanted
+    assert len(find_input("s3://corpus/pages/")) == 35, "wanted the file system's own listing left alone"
+    assert place("s3://corpus/nothing").list() == {}

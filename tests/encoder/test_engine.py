@@ -1,0 +1,354 @@
+"""Prompts through the encoder together give what each gives alone: trees, rows without padding, batches."""
+
+import logging
+from copy import deepcopy
+from functools import cache
+
+import numpy as np
+import pytest
+import tiny
+import torch
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from torch import nn
+from torch.nn.attention.flex_attention import flex_attention
+from transformers import (
+    BertConfig,
+    BertModel,
+    LlamaConfig,
+    LlamaModel,
+    MistralConfig,
+    MistralModel,
+    Qwen2Config,
+    Qwen2Model,
+    Qwen3Config,
+    Qwen3Model,
+    RobertaConfig,
+    RobertaModel,
+)
+from transformers.integrations import flex_attention as flex_integration
+
+from raycase.encoder import engine
+from raycase.encoder.attention import NAME, register
+from raycase.encoder.engine import TextEncoder
+from raycase.encoder.pooling import Pooling
+from raycase.encoder.prompts import PromptStyle
+from raycase.encoder.table import EncoderSpec
+from raycase.encoder.tokens import TokenBatch, Tokens
+
+WINDOW = 5
+DECODERS = {
+    "qwen3": (Qwen3Model, Qwen3Config(vocab_size=50, head_dim=8, **tiny.NO_TOKENS, **tiny.DECODER)),
+    "mistral": (MistralModel, MistralConfig(vocab_size=50, sliding_window=WINDOW, **tiny.DECODER)),
+    "llama": (LlamaModel, LlamaConfig(vocab_size=50, **tiny.NO_TOKENS, **tiny.DECODER)),
+}
+# Layers with and without a window in one model.
+MIXED = Qwen2Config(
+    vocab_size=50, use_sliding_window=True, sliding_window=WINDOW, max_window_layers=1, **tiny.NO_TOKENS, **tiny.DECODER
+)
+BOTH_WAYS = {
+    "bert": (BertModel, BertConfig(vocab_size=50, max_position_embeddings=64, **tiny.SIZES)),
+    "roberta": (RobertaModel, RobertaConfig(vocab_size=50, max_position_embeddings=66, **tiny.SIZES)),
+    "qwen2": (Qwen2Model, Qwen2Config(vocab_size=50, is_causal=False, **tiny.NO_TOKENS, **tiny.DECODER)),
+}
+
+
+def encoder(made, causal=True, pooling=Pooling.MEAN, dtype=torch.float32, **options):
+    """An encoder of random weights in rows, and the same model as transformers has it."""
+    kind, config = made
+    register()
+    torch.manual_seed(0)
+    plain = kind._from_config(deepcopy(config), attn_implementation="sdpa").to(dtype).eval()
+    rows = kind._from_config(deepcopy(config), attn_implementation=NAME).to(dtype).eval()
+    rows.load_state_dict(plain.state_dict())
+    if not hasattr(rows, "layers"):
+        rows.pooler = None  # as `load_encoder` does
+    spec = EncoderSpec(source="", prompt=PromptStyle.COND, pooling=(pooling,), causal=causal, max_tokens=512)
+    return TextEncoder(spec=spec, model=rows, tokenize=None, **options), plain
+
+
+def batch_of(sequences, spans):
+    return TokenBatch.of([Tokens(ids=s, start=a, end=b) for s, (a, b) in zip(sequences, spans, strict=True)])
+
+
+@torch.inference_mode()
+def alone(plain, sequences, spans, *, pooling=Pooling.MEAN, both_ways=False):
+    """Each sequence by itself through plain transformers, pooled: (N, D) float32."""
+    vectors = []
+    for ids, (start, end) in zip(sequences, spans, strict=True):
+        mask = torch.ones(1, 1, len(ids), len(ids), dtype=torch.bool) if both_ways else None
+        hidden = plain(torch.tensor([ids]), attention_mask=mask).last_hidden_state[0].float()
+        vectors.append(hidden[-1] if pooling is Pooling.LAST else hidden[start:end].mean(0))
+    return torch.stack(vectors).numpy()
+
+
+def relative(found, wanted):
+    return (np.linalg.norm(found - wanted, axis=1) / np.linalg.norm(wanted, axis=1)).max()
+
+
+@st.composite
+def prompts(draw):
+    """Sequences with shared prefixes, duplicates, some the prefix of another, some of length 1; and pooled spans."""
+    piece = st.lists(st.integers(3, 9), min_size=1, max_size=14)
+    stems = draw(st.lists(piece, min_size=1, max_size=3))
+    sequences = draw(st.lists(st.tuples(st.sampled_from(stems), st.just([]) | piece), min_size=1, max_size=10))
+    sequences = [[*stem, *rest] for stem, rest in sequences] + draw(st.lists(piece, max_size=2))
+    sequences += draw(st.lists(st.sampled_from(sequences), max_size=3))
+    ends = [draw(st.integers(1, len(s))) for s in sequences]
+    return sequences, [(draw(st.integers(0, end - 1)), end) for end in ends]
+
+
+@cache
+def made(name, pooling, dtype):
+    return encoder(DECODERS[name], pooling=pooling, dtype=dtype, unpadded=True)
+
+
+@pytest.mark.parametrize("pooling", [Pooling.MEAN, Pooling.LAST])
+@pytest.mark.parametrize("name", DECODERS)
+@given(prompts(), st.integers(1, 80))
+@settings(max_examples=15, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+def test_a_tree_gives_what_each_prompt_gives_alone(name, pooling, found, budget):
+    sequences, spans = found
+    for dtype in (torch.float32, torch.bfloat16):
+        rows, plain = made(name, pooling, dtype)
+        rows.batch_tokens = budget
+        vectors, work = rows.encode(batch_of(sequences, spans))
+        wanted = alone(plain, sequences, spans, pooling=pooling)
+        if dtype is torch.float32:
+            assert relative(vectors, wanted) < 1e-5
+        else:
+            cosines = (vectors * wanted).sum(1) / np.linalg.norm(vectors, axis=1) / np.linalg.norm(wanted, axis=1)
+            assert cosines.min() > 0.999
+        assert work.tokens == sum(map(len, sequences))
+        assert len({tuple(s[: n + 1]) for s in sequences for n in range(len(s))}) <= work.processed <= work.tokens
+
+
+def shared(sentences=6, conditions=5, seed=0):
+    """Prompts with an instruction, sentences and conditions."""
+    random = np.random.default_rng(seed)
+    texts = [random.integers(3, 50, random.integers(4, 15)).tolist() for _ in range(sentences)]
+    ends = [random.integers(3, 50, random.integers(1, 4)).tolist() for _ in range(conditions)]
+    sequences = [[3, 4, 3, *text, 5, *end] for text in texts for end in ends]
+    return sequences, [(len(s) - 2, len(s)) for s in sequences]
+
+
+def test_layers_with_and_without_a_window():
+    assert MIXED.layer_types == ["full_attention", "sliding_attention"]
+    rows, plain = encoder((Qwen2Model, MIXED))
+    assert rows.window == WINDOW
+    sequences, spans = shared()
+    vectors, work = rows.encode(batch_of(sequences, spans))
+    assert work.processed < work.tokens / 2
+    assert relative(vectors, alone(plain, sequences, spans)) < 1e-5
+
+
+def test_the_window_counts_positions():
+    """In the row a condition stands far behind the sentence it belongs to."""
+    rows, plain = encoder(DECODERS["mistral"])
+    sequences = [[3, 4, 5, 6, *[7 + c] * 6] for c in range(12)]
+    spans = [(9, 10)] * 12
+    assert relative(rows.encode(batch_of(sequences, spans))[0], alone(plain, sequences, spans)) < 1e-5
+
+
+@pytest.mark.parametrize("name", BOTH_WAYS)
+def test_rows_without_padding_give_what_each_gives_alone(name):
+    rows, plain = encoder(BOTH_WAYS[name], causal=False, unpadded=True, batch_tokens=100)
+    sequences, spans = shared()
+    vectors, work = rows.encode(batch_of(sequences, spans))
+    both_ways = name == "qwen2"
+    assert relative(vectors, alone(plain, sequences, spans, both_ways=both_ways)) < 1e-5
+    assert work.processed == work.tokens == sum(map(len, sequences))
+
+
+@pytest.mark.parametrize("name", BOTH_WAYS)
+def test_a_tree_would_be_wrong_where_attention_goes_both_ways(name):
+    """So it is never laid: the table says which way an encoder reads."""
+    sequences, spans = shared()
+    wanted, vectors = None, {}
+    for causal in (False, True):
+        rows, plain = encoder(BOTH_WAYS[name], causal=causal, unpadded=True)
+        wanted = alone(plain, sequences, spans, both_ways=name == "qwen2")
+        vectors[causal], work = rows.encode(batch_of(sequences, spans))
+        assert (work.processed < work.tokens) == causal
+    assert relative(vectors[False], wanted) < 1e-5
+    assert relative(vectors[True], wanted) > 0.05
+
+
+def test_where_little_is_shared_batches_are_padded():
+    rows, plain = encoder(DECODERS["qwen3"])
+    random = np.random.default_rng(0)
+    different = [random.integers(3, 50, 40).tolist() for _ in range(64)]
+    spans = [(0, 40)] * 64
+    vectors, work = rows.encode(batch_of(different, spans))
+    assert work.processed == work.tokens == work.computed
+    assert relative(vectors, alone(plain, different, spans)) < 1e-5
+    sequences, spans = shared(conditions=10)
+    assert rows.encode(batch_of(sequences, spans))[1].processed < sum(map(len, sequences)) / 3
+
+
+def test_prompts_are_compared_in_parts(monkeypatch):
+    monkeypatch.setattr(engine, "TREE_TOKENS", 100)
+    rows, plain = encoder(DECODERS["llama"])
+    sequences, spans = shared(sentences=20)
+    assert relative(rows.encode(batch_of(sequences, spans))[0], alone(plain, sequences, spans)) < 1e-5
+
+
+@pytest.mark.parametrize("unpadded", [True, False])
+def test_views_are_read_off_the_same_tokens(unpadded):
+    rows, _ = encoder(DECODERS["qwen3"] if unpadded else BOTH_WAYS["bert"], causal=unpadded)
+    sequences, spans = shared()
+    views = [spans, [(0, 3)] * len(spans)]
+    both = TokenBatch.of(
+        *([Tokens(ids=s, start=a, end=b) for s, (a, b) in zip(sequences, v, strict=True)] for v in views)
+    )
+    found, work = rows.encode(both)
+    apart = [rows.encode(batch_of(sequences, view)) for view in views]
+    np.testing.assert_allclose(found, np.concatenate([v for v, _ in apart], axis=1), rtol=1e-5, atol=1e-6)
+    assert work.processed == apart[0][1].processed
+
+
+def test_the_flops_are_those_of_the_matrices_and_of_what_is_seen():
+    rows, _ = encoder((BertModel, BertConfig(vocab_size=50, **tiny.SIZES)), causal=False)
+    rows.in_rows = False
+    linear = [m for name, m in rows.model.encoder.named_modules() if isinstance(m, nn.Linear)]
+    assert rows.weights == sum(m.weight.numel() for m in linear) == 2 * (4 * 32 * 32 + 2 * 32 * 64)
+    _, work = rows.encode(batch_of([[3] * 5, [4] * 7], [(0, 1)] * 2))
+    assert (work.tokens, work.processed, work.computed) == (12, 12, 14)
+    assert work.flops == 2 * rows.weights * 12 + 2 * 4 * 32 * (5 * 5 + 7 * 7)
+
+
+def test_where_flex_attention_does_not_run_attention_is_in_chunks(monkeypatch, caplog):
+    def broken(*_):
+        raise RuntimeError("no Triton here\nand more")
+
+    monkeypatch.setattr(engine, "blocks", broken)
+    rows, plain = encoder(DECODERS["qwen3"], unpadded=True)
+    rows.flex = True
+    rows.try_flex()
+    assert [r.message for r in caplog.records] == [
+        "attention in chunks, since FlexAttention does not run: no Triton here"
+    ]
+    sequences, spans = shared()
+    assert relative(rows.encode(batch_of(sequences, spans))[0], alone(plain, sequences, spans)) < 1e-5
+
+
+def test_rows_for_flex_attention_have_few_lengths():
+    rows, _ = encoder(DECODERS["qwen3"], batch_tokens=1024)
+    assert [rows._blocks_length(n) for n in (1, 128, 129, 500, 1024, 1100)] == [128, 128, 256, 512, 1024, 1152]
+    rows.batch_tokens = 32768
+    assert {rows._blocks_length(n) for n in range(1, 32769, 50)} == {2048 * n for n in range(1, 17)}
+
+
+@pytest.mark.parametrize("name", ["qwen3", "mistral", "bert"])
+def test_rows_through_flex_attention(monkeypatch, name):
+    """As on a GPU, but for compiling."""
+    monkeypatch.setattr(flex_integration.WrappedFlexAttention, "__call__", lambda _: flex_attention)
+    causal = name in DECODERS
+    rows, plain = encoder((DECODERS | BOTH_WAYS)[name], causal=causal, unpadded=True, batch_tokens=256)
+    rows.flex = True
+    rows.try_flex()
+    assert rows.flex
+    sequences, spans = shared(sentences=20)
+    assert relative(rows.encode(batch_of(sequences, spans))[0], alone(plain, sequences, spans)) < 1e-5
+
+
+# ------------------------------------------------------------------------------------------------------ out of memory
+
+
+def limited(rows, most):
+    """Let the model run out of memory above so many tokens; gives the sizes that it was asked for."""
+    asked, forward = [], rows.model.forward
+
+    def run(input_ids, **options):
+        asked.append(input_ids.numel())
+        if input_ids.numel() > most:
+            raise torch.OutOfMemoryError("CUDA out of memory")
+        return forward(input_ids=input_ids, **options)
+
+    rows.model.forward = run
+    return asked
+
+
+@pytest.mark.parametrize("causal", [True, False])
+def test_out_of_memory_halves_the_budget_and_goes_on(causal, caplog):
+    made = DECODERS["qwen3"] if causal else BOTH_WAYS["bert"]
+    rows, plain = encoder(made, causal=causal, batch_tokens=1000, unpadded=causal)
+    rows.in_rows = causal
+    sequences, spans = shared(sentences=40)
+    asked = limited(rows, 300)
+    with caplog.at_level(logging.WARNING):
+        vectors, work = rows.encode(batch_of(sequences, spans))
+    assert relative(vectors, alone(plain, sequences, spans)) < 1e-5
+    assert rows.batch_tokens == 250
+    assert [r.message for r in caplog.records] == [
+        "out of memory: going on with 500 tokens a batch",
+        "out of memory: going on with 250 tokens a batch",
+    ]
+    before = len(asked)
+    rows.encode(batch_of(sequences, spans))
+    assert max(asked[before:]) <= 300, "the smaller budget stays"
+    assert work.tokens == sum(map(len, sequences))
+
+
+def test_what_was_encoded_before_memory_ran_out_is_not_encoded_again():
+    rows, _ = encoder(BOTH_WAYS["bert"], causal=False, batch_tokens=64)
+    rows.in_rows = False
+    sequences = [[n % 40 + 3] * 16 for n in range(16)]
+    asked, forward = [], rows.model.forward
+
+    def run(input_ids, **options):
+        asked.append(input_ids.shape[0])
+        if len(asked) == 3:
+            raise torch.OutOfMemoryError("CUDA out of memory")
+        return forward(input_ids=input_ids, **options)
+
+    rows.model.forward = run
+    rows.encode(batch_of(sequences, [(0, 1)] * 16))
+    assert asked == [4, 4, 4, 2, 2, 2, 2]
+
+
+def test_equal_prompts_that_do_not_fit_are_an_error():
+    """They share a row however small the budget is."""
+    rows, _ = encoder(DECODERS["qwen3"], batch_tokens=100, unpadded=True)
+    limited(rows, 10)
+    with pytest.raises(torch.OutOfMemoryError):
+        rows.encode(batch_of([[3] * 20] * 2, [(0, 1)] * 2))
+
+
+def test_a_prompt_that_does_not_fit_alone_is_an_error():
+    rows, _ = encoder(DECODERS["qwen3"], batch_tokens=1000)
+    limited(rows, 10)
+    with pytest.raises(torch.OutOfMemoryError):
+        rows.encode(batch_of([[3] * 20, [4] * 20], [(0, 1)] * 2))
+    assert rows.batch_tokens < 40, "wanted fewer tokens to be tried until each prompt was alone"
+
+
+# ------------------------------------------------------------------------------------------------------------ compile
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("name", ["qwen3", "bert"])
+def test_compiled_layers_give_the_same_vectors(name, caplog):
+    causal = name in DECODERS
+    rows, plain = encoder((DECODERS | BOTH_WAYS)[name], causal=causal)
+    rows.in_rows = causal
+    rows.compile()
+    assert "not compiled" not in caplog.text
+    for seed in range(2):
+        sequences, spans = shared(seed=seed)
+        assert relative(rows.encode(batch_of(sequences, spans))[0], alone(plain, sequences, spans)) < 1e-5
+
+
+def test_where_nothing_can_be_compiled_it_goes_on_without(monkeypatch, caplog):
+    def compile(self, **_):
+        def broken(*_, **__):
+            raise RuntimeError("no C++ compiler\nand more")
+
+        self._compiled_call_impl = broken
+
+    monkeypatch.setattr(nn.Module, "compile", compile)
+    rows, plain = encoder(DECODERS["qwen3"])
+    rows.compile()
+    assert [r.message for r in caplog.records] == ["not compiled: no C++ compiler"]
+    sequences, spans = shared()
+    assert relative(rows.encode(batch_of(sequences, spans))[0], alone(plain, sequences, spans)) < 1e-5

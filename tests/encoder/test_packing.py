@@ -1,0 +1,147 @@
+"""Token-budget batches, prefix trees, rows without padding."""
+
+from itertools import pairwise
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from raycase.encoder.packing import Forest, Ragged, rows_without_padding, token_budget_batches
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_every_sequence_once_within_the_budget_padding_counted(seed):
+    random = np.random.default_rng(seed)
+    lengths = random.integers(1, 60, size=int(random.integers(1, 200)))
+    budget = int(random.integers(60, 500))
+    batches = list(token_budget_batches(lengths, budget))
+    assert sorted(np.concatenate(batches)) == list(range(len(lengths)))
+    assert all(lengths[b].max() * len(b) <= budget for b in batches)
+    for batch, following in pairwise(batches):  # each is full: one row more would not fit
+        assert lengths[batch].max() * (len(batch) + 1) > budget
+        assert lengths[batch].min() >= lengths[following].max()
+
+
+def test_longest_first_equal_ones_in_their_order():
+    assert [b.tolist() for b in token_budget_batches([1, 3, 2, 3, 1], 6)] == [[1, 3], [2, 0, 4]]
+
+
+def test_a_sequence_above_the_budget_goes_alone():
+    assert [b.tolist() for b in token_budget_batches([5, 40, 5], 10)] == [[1], [0, 2]]
+
+
+def test_nothing_gives_no_batch():
+    assert list(token_budget_batches([], 10)) == []
+
+
+@pytest.mark.parametrize("budget", [0, -3])
+def test_a_budget_below_one_is_refused(budget):
+    with pytest.raises(ValueError, match=f"wanted at least 1, found {budget}"):
+        list(token_budget_batches([1], budget))
+
+
+# ------------------------------------------------------------------------------------------------------ prefix trees
+
+
+def sees(row):
+    """Token i sees token j, as the row says: (T, T) bool."""
+    place = np.arange(len(row))[:, None]
+    return (row.first <= place) & (place < row.end)
+
+
+def rows_of(sequences, budget):
+    forest = Forest.of(Ragged.of(sequences))
+    return [forest.lay(cut) for cut in forest.cuts(budget)]
+
+
+def test_a_tree_worked_by_hand():
+    """abc, abd, ae and b: a token for each node, depth-first."""
+    [row] = rows_of([[1, 2, 3], [2], [1, 5], [1, 2, 4]], 100)
+    assert row.ids.tolist() == [1, 2, 3, 4, 5, 2]
+    assert row.position.tolist() == [0, 1, 2, 2, 1, 0]
+    assert row.end.tolist() == [5, 4, 3, 4, 5, 6]
+    assert row.sequences.tolist() == [0, 3, 2, 1]
+    assert [p.tolist() for p in row.paths] == [[0, 1, 2], [0, 1, 3], [0, 4], [5]]
+
+
+tokens = st.lists(st.integers(1, 4), min_size=1, max_size=9)
+few = st.lists(tokens, min_size=1, max_size=30)
+
+
+@given(few, st.integers(1, 40))
+def test_each_sequence_sees_its_own_tokens_alone(sequences, budget):
+    rows = rows_of(sequences, budget)
+    assert sorted(np.concatenate([row.sequences for row in rows]).tolist()) == list(range(len(sequences)))
+    for row in rows:
+        seen = sees(row)
+        for sequence, path in zip(row.sequences, row.paths, strict=True):
+            assert row.ids[path].tolist() == sequences[sequence]
+            assert row.position[path].tolist() == list(range(len(path)))
+            for depth, node in enumerate(path):
+                assert np.flatnonzero(seen[node]).tolist() == path[: depth + 1].tolist()
+
+
+@given(few, st.integers(1, 40))
+def test_nothing_is_in_a_row_twice_and_rows_keep_to_the_budget(sequences, budget):
+    for row in rows_of(sequences, budget):
+        prefixes = {tuple(sequences[s][: n + 1]) for s in row.sequences for n in range(len(sequences[s]))}
+        assert len(row) == len(prefixes)
+        first = len(sequences[row.sequences[0]])
+        assert len(row) <= max(budget, first + budget // 2)
+
+
+def test_rows_are_cut_between_sentences():
+    """Eight prompts each of ten sentences behind one instruction: no sentence is in two rows."""
+    sequences = [[1, 2, 3, 10 + s, 20, 21, 40 + c] for s in range(10) for c in range(8)]
+    rows = rows_of(sequences, 50)
+    held = [{sequences[s][3] for s in row.sequences} for row in rows]
+    assert sum(map(len, held)) == 10
+    assert sum(map(len, rows)) == 10 * 11 + 3 * len(rows)  # the instruction once a row
+    assert all(25 <= len(row) <= 50 for row in rows[:-1])
+
+
+def test_a_long_prefix_stays_in_one_row_above_the_budget():
+    sequences = [[*range(100), 200 + c] for c in range(25)]
+    [row] = rows_of(sequences, 50)
+    assert len(row) == 125
+
+
+@given(few, st.integers(1, 40))
+def test_without_sharing_each_sequence_stands_alone(sequences, budget):
+    rows = list(rows_without_padding(Ragged.of(sequences), budget))
+    assert [s for row in rows for s in row.sequences.tolist()] == list(range(len(sequences)))
+    for row in rows:
+        seen = sees(row)
+        assert len(row) <= budget or len(row.sequences) == 1
+        for sequence, path in zip(row.sequences, row.paths, strict=True):
+            assert row.ids[path].tolist() == sequences[sequence]
+            assert row.position[path].tolist() == list(range(len(path)))
+            for node in path:
+                assert np.flatnonzero(seen[node]).tolist() == path.tolist()
+
+
+def test_padding_sees_itself_alone():
+    [row] = rows_of([[1, 2], [1, 3]], 10)
+    padded = row.padded(6, 9)
+    assert padded.ids.tolist() == [1, 2, 3, 9, 9, 9]
+    assert (sees(padded)[3:] == np.eye(6, dtype=bool)[3:]).all()
+    assert (sees(padded)[:3, :3] == sees(row)).all()
+
+
+@pytest.mark.parametrize("budget", [0, -3])
+def test_a_row_of_less_than_a_token_is_refused(budget):
+    with pytest.raises(ValueError, match=f"wanted at least 1, found {budget}"):
+        rows_of([[1]], budget)
+    with pytest.raises(ValueError, match=f"wanted at least 1, found {budget}"):
+        list(rows_without_padding(Ragged.of([[1]]), budget))
+
+
+@given(few, st.data())
+def test_taking_sequences(sequences, data):
+    ragged = Ragged.of(sequences)
+    index = data.draw(st.lists(st.integers(0, len(sequences) - 1), max_size=20))
+    start = [data.draw(st.integers(0, len(sequences[i]))) for i in index]
+    found = ragged.take(np.array(index, dtype=np.int64), np.array(start, dtype=np.int64))
+    parts = [found.flat[a:b].tolist() for a, b in pairwise(found.offsets)]
+    assert parts == [sequences[i][s:] for i, s in zip(index, start, strict=True)]

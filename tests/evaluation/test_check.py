@@ -1,0 +1,73 @@
+"""jobs/check_model.py shows what an encoder does, and finds one that is wrong."""
+
+import json
+from dataclasses import replace
+
+import pytest
+import tiny
+
+from raycase.cli import main
+from raycase.errors import RequestError, WorkError
+from raycase.evaluation import check
+from raycase.evaluation.check import CheckJob, check_model
+from raycase.systems.registry import resolve
+
+
+@pytest.fixture
+def job(tmp_path):
+    folder = tiny.save_encoder(tmp_path, "qwen3-embedding-0.6b")
+    return CheckJob(model=str(folder), prompt="concat-sc", pooling="mean", compute="float32")
+
+
+def test_the_tokens_are_shown_with_the_pooled_ones_marked(job, capsys):
+    figures = check_model(job)
+    said = capsys.readouterr().out
+    assert figures["finite"] and figures["least_cosine_to_alone"] > 0.9999 and figures["golden"] is None
+    pair, base, plain = (line.strip() for line in said.splitlines()[4:7])
+    assert pair.startswith(">> ") and plain.startswith(">> ")  # a concatenation of an unknown encoder pools all
+    assert len(base) < len(pair)
+    assert "color of the clothes: norms" in said and "sentences alone: norms" in said
+
+
+def test_golden_vectors_are_kept_and_compared(job, tmp_path):
+    assert check_model(replace(job, save_golden=True))["golden"] == 1.0
+    assert check_model(job)["golden"] == 1.0
+    golden = json.loads((tmp_path / "golden.json").read_text())
+    assert len(golden["vectors"]) == 9 and len(golden["vectors"][0]["vector"]) == 32
+    other = check_model(replace(job, subtract=False))
+    assert other["golden"] is None, "wanted no comparison with vectors made in another way"
+    good = golden["vectors"][4]["vector"]
+    golden["vectors"][4]["vector"] = good[::-1]
+    (tmp_path / "golden.json").write_text(json.dumps(golden))
+    with pytest.raises(WorkError, match=r"wanted the vectors of golden.json, found cosine -?0\.\d"):
+        check_model(job)
+    golden["vectors"][4]["vector"] = good[:3]
+    (tmp_path / "golden.json").write_text(json.dumps(golden))
+    with pytest.raises(RequestError, match=r"golden.json: wanted vectors of 32 dimensions, found \(3,\)"):
+        check_model(job)
+    (tmp_path / "golden.json").write_text("[{}]")
+    with pytest.raises(RequestError, match=r"golden.json: wanted a label, and sentence, condition and vector"):
+        check_model(job)
+
+
+def test_an_encoder_said_to_read_the_wrong_way_is_found(tmp_path, monkeypatch):
+    """Without a mask, padding would be read by one that reads both ways."""
+    folder = tiny.save_encoder(tmp_path, "minilm")
+    job = CheckJob(model=str(folder), prompt="concat-sc", pooling="mean", compute="float32")
+    assert check_model(job)["least_cosine_to_alone"] > 0.9999
+
+    def wrong(*arguments, **options):
+        config = resolve(*arguments, **options)
+        return replace(config, encoder=replace(config.encoder, causal=True))
+
+    monkeypatch.setattr(check, "resolve", wrong)
+    with pytest.raises(WorkError, match="the direction of its attention may be wrong"):
+        check_model(job)
+
+
+def test_the_flags_and_the_last_line(job, monkeypatch, capsys):
+    monkeypatch.setattr("sys.argv", ["check_model.py", job.model, "--prompt", "cond", "--pooling", "last"])
+    main(CheckJob, check_model)
+    said = capsys.readouterr().out
+    assert json.loads(said.splitlines()[-1])["dim"] == 32
+    assert "Instruct" in said and ">>" in said

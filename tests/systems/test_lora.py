@@ -1,0 +1,313 @@
+"""LoRA (CASE, section 4.4): what is trained beside the frozen encoder, how it is saved, and CASE on top of it."""
+
+import json
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import small
+import tiny
+import torch
+from safetensors.torch import load_file, save_file
+from scipy.stats import spearmanr
+from small import CONDITIONS, DIM, SENTENCES, close, system
+
+import raycase
+from raycase.encoder.loading import load_encoder
+from raycase.encoder.pooling import Pooling
+from raycase.encoder.table import ENCODERS
+from raycase.errors import RequestError
+from raycase.systems.baselines import bi_encoder, cross_encoder
+from raycase.systems.case import CaseConfig
+from raycase.systems.lora import lora
+from raycase.systems.registry import resolve
+from raycase.training.catalogue import TRAIN_JOBS
+from raycase.training.encoder_fit import RatedRecipe, TunePairs, fit_tuned
+from raycase.training.loop import FitState, restore
+from raycase.training.losses import Loss
+from raycase.training.projector_job import TrainJob
+
+LAYERS = 2
+# In and out of the query, key, value and output projections; Qwen's keys and values have two heads of eight.
+WIDTHS = {"bert": 4 * (DIM + DIM), "qwen3": (DIM + DIM) + 2 * (DIM + 16) + (DIM + DIM)}
+CHOICES = {
+    "bert": {"prompt": "concat-cs", "pooling": Pooling.MEAN},
+    "qwen3": {"prompt": "cond", "pooling": Pooling.LAST},
+}
+KINDS = list(CHOICES)
+
+
+@pytest.fixture(scope="module")
+def encoders(tmp_path_factory):
+    """A folder of each kind."""
+    made = {kind: tmp_path_factory.mktemp(kind) for kind in KINDS}
+    small.save_bert(made["bert"], layers=LAYERS)
+    tiny.save_encoder(made["qwen3"], "qwen3-embedding-0.6b")
+    return {kind: str(folder) for kind, folder in made.items()}
+
+
+@pytest.fixture
+def made(encoders):
+    """A system before training, of a kind."""
+    return lambda kind, **options: lora(encoders[kind], **CHOICES[kind] | {"rank": 4, "alpha": 12.0} | options)
+
+
+def trained(config):
+    """Its module, as if trained; the same each time."""
+    torch.manual_seed(0)
+    return small.disturb(config.trainable(), scale=0.2).eval()
+
+
+def weights(module):
+    """What is trained."""
+    return {name: p for name, p in module.named_parameters() if p.requires_grad}
+
+
+# ------------------------------------------------------------------------------------------------------ what is trained
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_before_training_its_vectors_are_the_encoders_bit_by_bit(made, kind):
+    config = made(kind)
+    prepared = config.prepare(SENTENCES, CONDITIONS[:1] * len(SENTENCES))
+    module = config.trainable()
+    base = system(config, unpadded=False)
+    with torch.no_grad():
+        assert torch.equal(module.eval().system(prepared), base(prepared))
+    wanted = load_encoder(config.encoder, dtype=torch.float32).encode(prepared.pairs[0])[0]
+    close(base.encode(prepared).vectors, wanted)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_two_small_matrices_beside_each_projection_of_the_attention_are_trained(made, kind):
+    for rank in (1, 4):
+        found = weights(made(kind, rank=rank).trainable())
+        assert sum(p.numel() for p in found.values()) == LAYERS * rank * WIDTHS[kind]
+        assert len(found) == LAYERS * 4 * 2
+        names = {"bert": ("query", "key", "value", "attention.output.dense"), "qwen3": ("q_proj", "k_proj", "v_proj")}
+        for projection in (*names[kind], *(["o_proj"] if kind == "qwen3" else [])):
+            for side in "AB":
+                assert sum(f"{projection}.lora_{side}." in name for name in found) == LAYERS
+        assert all(("attention" in name or "attn" in name) and ".lora_" in name for name in found)
+
+
+def test_a_projection_with_its_adapter_by_hand(made, encoders):
+    """h = W x + (alpha / rank) B A x, where alpha / rank is 3."""
+    module = trained(made("bert"))
+    [query] = [m for n, m in module.named_modules() if n.endswith("layer.0.attention.self.query")]
+    x = torch.randn(5, DIM, generator=torch.Generator().manual_seed(0))
+    base = small.stock(encoders["bert"]).encoder.layer[0].attention.self.query
+    found = {name.split("lora_")[1][0]: p for name, p in query.named_parameters() if "lora_" in name}
+    assert {side: tuple(p.shape) for side, p in found.items()} == {"A": (4, DIM), "B": (DIM, 4)}
+    with torch.no_grad():
+        wanted = x @ base.weight.T + base.bias + 3 * (x @ found["A"].T @ found["B"].T)
+        torch.testing.assert_close(query(x), wanted)
+        assert (query(x) - base(x)).abs().max() > 0.1
+
+
+def test_the_adapters_inputs_are_dropped_in_training_alone(made):
+    dropped = [m.p for m in made("bert", adapter_dropout=0.4).trainable().modules() if "Dropout" in type(m).__name__]
+    assert dropped.count(0.4) == LAYERS * 4
+    config = made("bert", adapter_dropout=0.4)
+    module = small.disturb(config.trainable(), scale=0.2).train()
+    for part in module.modules():
+        if isinstance(part, torch.nn.Dropout) and part.p != 0.4:
+            part.p = 0.0
+    prepared = config.prepare(["A woman"], ["dog"])
+    assert not torch.allclose(module.system(prepared), module.system(prepared), atol=1e-3)
+    module.eval()
+    assert torch.equal(module.system(prepared), module.system(prepared))
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_gradient_reaches_every_adapter_and_nothing_else(made, kind):
+    config = made(kind)
+    module = trained(config)
+    module(config.rated(small.rated()).take(np.arange(8))).square().sum().backward()
+    for parameter in module.parameters():
+        assert (parameter.grad is not None) == parameter.requires_grad
+    assert all(p.grad.abs().max() > 0 for p in weights(module).values())
+
+
+def test_the_encoder_is_frozen_in_the_format_it_computes_in_and_adapters_are_in_32_bits(made):
+    module = made("bert").trainable(compute=torch.bfloat16)
+    assert {p.dtype for p in module.parameters() if p.requires_grad} == {torch.float32}
+    assert {p.dtype for p in module.parameters() if not p.requires_grad} == {torch.bfloat16}
+
+
+def test_the_paper_minimises_pearsons_correlation():
+    """Rank 32, alpha 32, dropout 0.05 are its numbers, too."""
+    files = {"train": "a.csv", "validation": "b.csv", "output": "out"}
+    job = TRAIN_JOBS["lora"](system="lora", **files)
+    assert job.recipe.loss is Loss.PEARSON
+    assert (job.rank, job.alpha, job.adapter_dropout) == (32, 32.0, 0.05)
+    assert TRAIN_JOBS["csr"](system="csr", **files).recipe.loss is Loss.SQUARED
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_fit_changes_the_adapters_and_keeps_them_alone(made, kind):
+    config = made(kind)
+    train, validation = (TunePairs.of(config, small.rated(seed=seed)) for seed in (0, 1))
+    recipe = RatedRecipe(loss=Loss.PEARSON, epochs=2, batch_size=8, learning_rate=1e-2)
+    *_, state = fit_tuned(train, validation, recipe, config)
+    assert state.weights.keys() == state.best.keys() == weights(config.trainable()).keys()
+    assert sum(t.numel() for t in state.weights.values()) == LAYERS * 4 * WIDTHS[kind]
+    assert len(state.to_bytes()) < 4 * 5 * LAYERS * 4 * WIDTHS[kind] + 20_000
+    assert all(t.abs().max() > 0 for name, t in state.weights.items() if "lora_B" in name)
+    module = config.trainable()
+    restore(module, FitState.from_bytes(state.to_bytes()).best)
+    wanted = 100 * spearmanr(module.eval().scores(validation.texts), validation.ratings).statistic
+    assert state.history[state.best_epoch - 1]["spearman"] == pytest.approx(wanted, abs=1e-3)
+
+
+# ---------------------------------------------------------------------------------------------------------- the folder
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_added_to_the_weights_or_beside_them_it_is_the_same(made, kind, tmp_path):
+    arguments = SENTENCES, [*CONDITIONS, "dog"]
+    modules = [trained(made(kind, merged=merged)) for merged in (True, False)]
+    wanted = modules[0].system.embed(*arguments)
+    close(modules[1].system.embed(*arguments), wanted)
+    assert not np.allclose(system(made(kind)).embed(*arguments), wanted, atol=0.05)
+    for module, name in zip(modules, ("merged", "adapter"), strict=True):
+        module.system.save(tmp_path / name)
+        close(raycase.load(str(tmp_path / name), dtype=torch.float32).embed(*arguments), wanted, atol=1e-5)
+    folders = [resolve(str(tmp_path / name)) for name in ("merged", "adapter")]
+    assert [config.merged for config in folders] == [True, False]
+
+
+def test_an_adapters_folder_has_no_encoder_and_nothing_pickled(made, encoders, tmp_path):
+    trained(made("bert", merged=False)).system.save(tmp_path / "model")
+    names = {str(f.relative_to(tmp_path / "model")) for f in (tmp_path / "model").rglob("*") if f.is_file()}
+    wanted = {"raycase.json", "adapter/adapter_model.safetensors", "adapter/adapter_config.json"}
+    assert wanted <= names <= wanted | {"adapter/README.md"}
+    kept = load_file(tmp_path / "model" / "adapter" / "adapter_model.safetensors")
+    assert sum(t.numel() for t in kept.values()) == LAYERS * 4 * WIDTHS["bert"]
+    row = json.loads((tmp_path / "model" / "raycase.json").read_text())["encoder"]
+    assert (row["source"], row["adapter"]) == (encoders["bert"], "./adapter")
+
+
+def test_a_merged_folder_has_the_librarys_model_alone(made, encoders, tmp_path):
+    trained(made("bert")).system.save(tmp_path / "model")
+    assert not (tmp_path / "model" / "adapter").exists()
+    found, source = (small.stock(f).state_dict() for f in (tmp_path / "model" / "encoder", encoders["bert"]))
+    assert found.keys() == source.keys()
+    changed = {name for name, t in found.items() if not torch.equal(t, source[name])}
+    projections = ("self.query", "self.key", "self.value", "output.dense")
+    assert changed == {f"encoder.layer.{n}.attention.{p}.weight" for n in range(LAYERS) for p in projections}
+
+
+@pytest.mark.parametrize("damage", ["missing", "shape", "cut", "gone"])
+def test_a_damaged_adapter_is_refused(made, tmp_path, damage):
+    trained(made("bert", merged=False)).system.save(tmp_path / "model")
+    file = tmp_path / "model" / "adapter" / "adapter_model.safetensors"
+    kept = load_file(file)
+    name = sorted(kept)[3]
+    if damage == "cut":
+        file.write_bytes(file.read_bytes()[:-100])
+    elif damage == "gone":
+        file.unlink()
+    else:
+        new = {} if damage == "missing" else {name: kept[name][:2].clone()}
+        save_file({k: t for k, t in kept.items() if k != name} | new, file)
+    with pytest.raises(RequestError, match=r"^--model: wanted "):
+        raycase.load(str(tmp_path / "model"), dtype=torch.float32)
+
+
+def test_an_adapter_of_another_encoder_is_refused(made, tmp_path, encoders):
+    trained(made("bert", merged=False)).system.save(tmp_path / "model")
+    saved = tmp_path / "model" / "raycase.json"
+    values = json.loads(saved.read_text())
+    values["encoder"]["source"] = encoders["qwen3"]
+    saved.write_text(json.dumps(values))
+    with pytest.raises(RequestError, match=r"^--model: wanted "):
+        raycase.load(str(tmp_path / "model"), dtype=torch.float32)
+
+
+# ------------------------------------------------------------------------------------------------------------ refusals
+
+
+@pytest.mark.parametrize("options", [{"rank": 0}, {"alpha": 0.0}, {"alpha": float("nan")}, {"adapter_dropout": 1.0}])
+def test_numbers_out_of_range_are_refused(made, options):
+    with pytest.raises(RequestError, match="wanted --rank of at least 1, --alpha above 0 and --adapter-dropout"):
+        made("bert", **options)
+
+
+# ---------------------------------------------------------------------------------------------------------- CASE on top
+
+
+@pytest.mark.parametrize("merged", [True, False])
+@pytest.mark.parametrize("kind", KINDS)
+def test_case_takes_the_vectors_of_a_fine_tuned_encoder(made, kind, merged, tmp_path):
+    trained(made(kind, merged=merged)).system.save(tmp_path / "model")
+    loaded = raycase.load(str(tmp_path / "model"), dtype=torch.float32)
+    config = job(tmp_path / "model").config()
+    assert isinstance(config, CaseConfig)
+    assert not config.subtract
+    arguments = SENTENCES, [*CONDITIONS, "dog"]
+    close(system(config).embed(*arguments), loaded.embed(*arguments))
+    assert config.describe()["weights"] == loaded.config.describe()["weights"]
+    if kind == "bert":  # whose base is the condition alone
+        less = system(job(tmp_path / "model", subtract=True).config()).embed(SENTENCES[:4], CONDITIONS)
+        close(less, loaded.embed(SENTENCES[:4], CONDITIONS) - loaded.embed(CONDITIONS, None), atol=5e-6)
+
+
+def job(folder, **options):
+    files = {"train": "a.csv", "validation": "b.csv", "output": "out"}
+    return TrainJob(system="case", model=str(folder), **files, **options)
+
+
+def test_case_takes_a_bi_encoder_too_and_no_cross_encoder(encoders, tmp_path):
+    bi_encoder(encoders["bert"]).trainable().system.save(tmp_path / "bi")
+    loaded = raycase.load(str(tmp_path / "bi"), dtype=torch.float32)
+    close(system(job(tmp_path / "bi").config()).embed(SENTENCES, "dog"), loaded.embed(SENTENCES, "dog"))
+    with pytest.raises(RequestError, match=r"^--prompt: .* was trained with concat-cs:all, found cond"):
+        job(tmp_path / "bi", prompt="cond").config()
+    cross_encoder(encoders["bert"]).trainable().system.save(tmp_path / "cross")
+    with pytest.raises(RequestError, match="wanted an encoder without projector, or a fine-tuned bi-encoder, found"):
+        job(tmp_path / "cross").config()
+
+
+def test_the_spec_of_a_saved_adapter_moves_with_its_folder(made, tmp_path):
+    trained(made("bert", merged=False)).system.save(tmp_path / "model")
+    config = resolve(str(tmp_path / "model"))
+    (tmp_path / "model").rename(tmp_path / "moved")
+    moved = resolve(str(tmp_path / "moved"))
+    assert moved.encoder == replace(config.encoder, adapter=f"{tmp_path}/moved/adapter")
+    assert system(moved).embed(["people"], ["dog"]).shape == (1, DIM)
+
+
+def test_the_encoders_dropout_leaves_the_adapters_alone(made):
+    module = made("bert", adapter_dropout=0.4).trainable(0.3)
+    found = {m.p for name, m in module.named_modules() if isinstance(m, torch.nn.Dropout) and "lora" in name}
+    others = {m.p for name, m in module.named_modules() if isinstance(m, torch.nn.Dropout) and "lora" not in name}
+    assert (found, others) == ({0.4}, {0.3})
+
+
+def test_an_adapter_is_loaded_from_object_storage(made, tmp_path):
+    module = small.disturb(made("bert", merged=False).trainable())
+    wanted = module.eval().system.embed(SENTENCES, "dog")
+    module.system.save(tmp_path / "model")
+    small.close(raycase.load(f"file://{tmp_path}/model", dtype=torch.float32).embed(SENTENCES, "dog"), wanted)
+
+
+def test_latent_attention_stays_where_it_is(tmp_path):
+    (tmp_path / "nv").mkdir()
+    folder = str(tiny.save_encoder(tmp_path / "nv", "nv-embed-v2"))
+    table = {"nv": replace(ENCODERS["nv-embed-v2"], source=folder, max_tokens=256)}
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("raycase.encoder.loading.ENCODERS", table)
+        with pytest.raises(RequestError, match=r"without latent attention .* see lora --no-merged"):
+            lora("nv")
+        config = lora("nv", merged=False)
+    module = small.disturb(config.trainable())
+    assert {name.split(".")[-3][:4] for name, p in module.named_parameters() if p.requires_grad} == {"lora"}
+    wanted = module.eval().system.embed(SENTENCES, "dog")
+    module.system.save(tmp_path / "model")
+    small.close(raycase.load(str(tmp_path / "model"), dtype=torch.float32).embed(SENTENCES, "dog"), wanted, atol=1e-5)
+
+
+def test_several_views_are_refused(made):
+    with pytest.raises(RequestError, match="--prompt: wanted one view"):
+        made("bert", prompt="concat-cs+question")

@@ -1,0 +1,347 @@
+"""MixSP: equations 1 to 5 by hand in float64, the pooled parts of a pair, saved and loaded, training."""
+
+import math
+from functools import partial
+
+import numpy as np
+import pandas as pd
+import pytest
+import small
+import torch
+
+import raycase
+from raycase.data.rated import read_scored, rows_in
+from raycase.errors import RequestError
+from raycase.systems.baselines import sentence_encoder
+from raycase.systems.mixsp import Heads, Route, Select, mixsp
+from raycase.systems.registry import embeds, resolve
+from raycase.training.encoder_fit import TunePairs, TuneRecipe, batch_loss, fit_tuned
+from raycase.training.losses import Similarity, mixsp_loss, scored_loss
+
+# ---------------------------------------------------------------------------------------------------------- by hand
+
+
+LOWER, UPPER = 0, 1
+
+
+@pytest.fixture
+def heads(tiny_model):
+    def make(select=Select.HARD, towards=None, **choices):
+        torch.manual_seed(0)
+        made = Heads(4, mixsp(str(tiny_model), select=select, **choices)).double()
+        with torch.no_grad():
+            made.router.weight *= 6  # so that sentences go either way
+            if towards is not None:
+                made.router.bias[towards] += 40
+        return made
+
+    return make
+
+
+def states(seed=1, rows=6):
+    random = torch.Generator().manual_seed(seed)
+    return [torch.randn(rows, 4, dtype=torch.float64, generator=random) for _ in range(3)]
+
+
+def projected(module, h):
+    """Two layers with ReLU, the sum over hidden units written out."""
+    (w1, b1), (w2, b2) = ((layer.weight, layer.bias) for layer in (module[0], module[2]))
+    hidden = [max(0.0, float(w1[k] @ h + b1[k])) for k in range(len(b1))]
+    return torch.stack([sum(w2[d, k] * hidden[k] for k in range(len(hidden))) + b2[d] for d in range(len(b2))])
+
+
+@pytest.mark.parametrize("ranges", [(4.0,), (2.0, 4.0)])
+@pytest.mark.parametrize("route", Route)
+@pytest.mark.parametrize("select", Select)
+@torch.no_grad()
+def test_equations_1_3_and_4(heads, select, route, ranges):
+    module, (cls, first, second) = heads(select, route=route, ranges=ranges), states(rows=9)
+    found = module(cls, first, second)
+    taken = set()
+    for row in range(len(cls)):
+        parts, routes = [], []
+        for h in (first[row], second[row]):
+            read = {Route.CLS: cls[row] + h, Route.OWN: h, Route.BOTH: first[row] + second[row]}[route]
+            logits = module.router.weight @ read + module.router.bias
+            shares = [math.exp(x) / sum(math.exp(y) for y in logits) for x in logits]  # eq. 1
+            weighted = [projected(p, h) * share for p, share in zip(module.projectors, shares, strict=True)]
+            likeliest = shares.index(max(shares))
+            parts.append(weighted[likeliest] if select is Select.HARD else sum(weighted))  # eq. 3
+            taken.add(likeliest)
+            routes += [float(x) for x in logits]
+        logit = module.g2.weight[0] @ torch.cat(parts) + module.g2.bias[0]  # eq. 4
+        assert found[row].tolist() == pytest.approx([float(logit), *routes], rel=1e-9)
+    assert len(taken) > 1
+
+
+@pytest.mark.parametrize("similarity", [Similarity.COSINE, Similarity.CONTRASTIVE])
+def test_a_score_by_the_cosine_of_both_projections(heads, similarity):
+    module, (cls, first, second) = heads(similarity=similarity), states()
+    found = module(cls, first, second)
+    a, b = (module._projected(h, module._shares(module.router(cls + h))) for h in (first, second))
+    wanted = (a * b).sum(1) / a.norm(dim=1) / b.norm(dim=1)
+    torch.testing.assert_close(found[:, 0], wanted)
+    if similarity is Similarity.CONTRASTIVE:
+        torch.testing.assert_close(found[:, 5:], torch.cat([a, b], dim=1))
+    else:
+        assert found.shape[1] == 5
+
+
+def test_contrast_between_the_pairs_of_a_batch():
+    """Pairs of 4 and above are drawn together, away from the second sentences of all."""
+    z = torch.randn(3, 2, 4, dtype=torch.float64, generator=torch.Generator().manual_seed(0)).requires_grad_()
+    outputs = torch.cat([torch.zeros(3, 5), z.flatten(1)], dim=1)
+
+    def loss(*ratings):
+        wanted = torch.tensor(ratings, dtype=torch.float64)
+        options = {"similarity_weight": 1, "range_weight": 0, "temperature": 0.5}
+        return mixsp_loss(outputs, wanted, similarity=Similarity.CONTRASTIVE, **options)
+
+    def v(i, j):
+        a, b = z[i, 0].tolist(), z[j, 1].tolist()
+        cosine = sum(x * y for x, y in zip(a, b, strict=True)) / math.hypot(*a) / math.hypot(*b)
+        return math.exp(cosine / 0.5)
+
+    terms = [-math.log(v(i, i) / sum(v(i, j) for j in range(3))) for i in range(3)]
+    assert loss(3.9, 4.0, 5.0).item() == pytest.approx((terms[1] + terms[2]) / 2, rel=1e-12)
+    assert loss(0.0, 4.5, 3.0).item() == pytest.approx(terms[1], rel=1e-12)
+    none = loss(0.0, 1.0, 3.0)
+    none.backward()
+    assert none.item() == 0
+    assert not z.grad.any()
+
+
+def test_equations_2_4_and_5():
+    # similarity; lower and upper range by the first sentence, by the second
+    outputs = torch.tensor([[0.3, 0.2, 1.2, 1.0, -1.0], [-1.2, 0.1, 0.2, 0.0, 0.4]], dtype=torch.float64)
+    ratings = torch.tensor([4.0, 3.9], dtype=torch.float64)
+
+    def bce(y, p):
+        return -(y * math.log(p) + (1 - y) * math.log(1 - p))
+
+    def sigmoid(x):
+        return 1 / (1 + math.exp(-x))
+
+    similarity = (bce(0.8, sigmoid(0.3)) + bce(0.78, sigmoid(-1.2))) / 2
+    ranges = 0.5 * (bce(1, sigmoid(1.0)) + bce(0, sigmoid(0.1))) / 2
+    ranges += 0.5 * (bce(1, sigmoid(-2.0)) + bce(0, sigmoid(0.4))) / 2
+    assert mixsp_loss(outputs, ratings).item() == pytest.approx(7e-4 * similarity + 1e-4 * ranges, rel=1e-12)
+    alone = mixsp_loss(outputs, ratings, similarity_weight=1, range_weight=0).item()
+    assert alone == pytest.approx(similarity, rel=1e-12)
+    near = mixsp_loss(outputs, ratings, similarity=Similarity.COSINE, similarity_weight=1, range_weight=0).item()
+    assert near == pytest.approx(((0.3 - 0.8) ** 2 + (-1.2 - 0.78) ** 2) / 2, rel=1e-12)
+
+
+def test_the_loss_of_more_ranges():
+    """The first score of a range is in it: 0.9 | 1, 3.9 | 4, 5."""
+    ratings = torch.tensor([0.9, 1.0, 3.9, 4.0, 5.0], dtype=torch.float64)
+    logits = torch.randn(5, 2, 3, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
+    outputs = torch.cat([torch.zeros(5, 1), logits.flatten(1)], dim=1)
+    found = mixsp_loss(outputs, ratings, ranges=(1.0, 4.0), similarity_weight=0, range_weight=1).item()
+    shares = logits.softmax(-1)
+    wanted = [-math.log(shares[row, j, right]) for row, right in enumerate([0, 1, 1, 2, 2]) for j in range(2)]
+    assert found == pytest.approx(sum(wanted) / 10, rel=1e-12)
+
+
+@pytest.mark.parametrize("ranges", [(), (4.0, 3.0), (3.0, 3.0), (0.0, 4.0), (5.5,)])
+def test_wrong_ranges_are_refused(tiny_model, ranges):
+    with pytest.raises(RequestError, match="--ranges: wanted rising scores above 0, at most 5, found"):
+        mixsp(str(tiny_model), ranges=ranges)
+
+
+@pytest.mark.parametrize("side", [UPPER, LOWER])
+def test_a_router_forced_to_one_side_is_a_plain_projector(heads, side):
+    cls, first, second = states()
+    found = [heads(select, side)(cls, first, second)[:, 0] for select in Select]
+    module = heads(Select.HARD)
+    own = module.projectors[side]
+    wanted = module.g2(torch.cat([own(first), own(second)], dim=1))[:, 0]
+    for some in found:
+        torch.testing.assert_close(some, wanted, rtol=1e-9, atol=1e-9)
+    module = heads(Select.HARD, side)
+    module(cls, first, second)[:, 0].sum().backward()
+    idle = module.projectors[1 - side]
+    assert all(p.grad is None or not p.grad.any() for p in idle.parameters())
+
+
+@pytest.mark.parametrize("select", Select)
+def test_gradients_reach_the_router(heads, select):
+    module = heads(select)
+    mixsp_loss(module(*states()), torch.tensor([5.0, 1, 4, 2, 0, 3]), range_weight=0).backward()
+    assert module.router.weight.grad.abs().max() > 1e-9, "through beta (eq. 3)"
+
+
+# -------------------------------------------------------------------------------------------------------- the system
+
+FIRST, SECOND = small.SENTENCES, small.SENTENCES[::-1]
+
+
+@pytest.fixture
+def folder(tmp_path):
+    return small.save_bert(tmp_path / "bert")
+
+
+@torch.no_grad()
+def parts_of(folder, first, second):
+    """The library's [CLS] of "[CLS] s1 [SEP] s2 [SEP]", and the means over each sentence's own tokens."""
+    one, two = small.ids(folder, first), small.ids(folder, second)[:, 1:]
+    states = small.stock(folder)(input_ids=torch.cat([one, two], dim=1)).last_hidden_state[0]
+    length = one.shape[1]
+    return torch.stack([states[0], states[1 : length - 1].mean(0), states[length:-1].mean(0)]).numpy()
+
+
+def test_what_is_pooled(folder):
+    system = small.system(mixsp(folder))
+    found = system.encoder.encode(system.config.tokens(FIRST, SECOND))[0].reshape(len(FIRST), 3, -1)
+    small.close(found, np.stack([parts_of(folder, a, b) for a, b in zip(FIRST, SECOND, strict=True)]))
+
+
+@pytest.mark.parametrize(
+    "choices",
+    [
+        {"select": Select.HARD},
+        {"select": Select.SOFT, "route": Route.OWN},
+        {"ranges": (1.0, 2.0, 3.0, 4.0), "route": Route.BOTH, "similarity": Similarity.COSINE},
+        {"ranges": (1.0, 2.0, 3.0, 4.0), "similarity": Similarity.CONTRASTIVE},
+    ],
+)
+def test_saved_and_loaded_gives_the_same(folder, choices, tmp_path):
+    torch.manual_seed(0)
+    cosine = "similarity" in choices
+    system = small.disturb(mixsp(folder, **choices).trainable().system.eval(), scale=0.4 if cosine else 0.1)
+    wanted = system.score(FIRST, SECOND)
+    assert ((wanted > -cosine) & (wanted < 1)).all()
+    system.save(tmp_path / "model")
+    loaded = raycase.load(str(tmp_path / "model"), dtype=torch.float32)
+    small.close(loaded.score(FIRST, SECOND), wanted, atol=1e-6)
+    for name, choice in choices.items():
+        found = getattr(loaded.config, name)
+        assert list(found) == list(choice) if name == "ranges" else found is choice
+    said = "1.0 2.0 3.0 4.0" if cosine else "4.0"
+    assert loaded.config.label.split(" ranges ")[1].startswith(f"{said} route")
+    assert not embeds(resolve(str(tmp_path / "model")))
+    with torch.no_grad():
+        training = loaded(loaded.config.tokens(FIRST, SECOND))[:, 0]
+    small.close((training if cosine else training.sigmoid()).numpy(), wanted, atol=1e-6)
+
+
+def test_long_pairs_keep_half_of_the_room_each(folder):
+    system = small.system(mixsp(folder))
+    short, long = "a dog", " ".join(["people"] * 900)
+    batch = system.config.tokens([short, long, long], [long, short, long])
+    assert batch.lengths.tolist() == [512] * 3 and batch.truncated.all()
+    spans = (batch.end - batch.start)[:, 1:].tolist()
+    assert spans[0][0] == spans[1][1] and spans[0][1] == spans[1][0] == 512 - 3 - spans[0][0]
+    assert sum(spans[2]) == 509 and abs(spans[2][0] - spans[2][1]) <= 1
+    with pytest.raises(ValueError, match="pair 1: empty text"):
+        system.score(["a", " "], ["b", "c"])
+
+
+def disturbed(folder):
+    """One whose scores differ."""
+    torch.manual_seed(0)
+    return small.disturb(mixsp(folder).trainable().system.eval(), scale=0.1)
+
+
+def test_many_pairs_go_through_the_projectors_in_parts(folder, monkeypatch):
+    system = disturbed(folder)
+    wanted = system.score(FIRST, SECOND)
+    monkeypatch.setattr("raycase.systems.mixsp.ROWS", 2)
+    small.close(system.score(FIRST, SECOND), wanted, atol=1e-6)
+    assert system.score([], []).shape == (0,)
+
+
+def test_pairs_that_cannot_be_encoded_have_no_score(folder):
+    system = disturbed(folder)
+    found = system.scores_of(["a", " ", "dog"], ["b", "c", "dog"])
+    assert np.isnan(found).tolist() == [False, True, False]
+    assert found[[0, 2]] == pytest.approx(system.score(["a", "dog"], ["b", "dog"]), abs=1e-6)
+
+
+def test_heads_are_in_32_bits_whatever_the_encoder_is_in(folder):
+    system = disturbed(folder)
+    batch = system.config.tokens(FIRST, SECOND)
+    with torch.autocast("cpu", dtype=torch.bfloat16), torch.no_grad():
+        pooled = system.encoder.pooled(batch)
+        found = system(batch)
+    small.close(found, system.head(*pooled.float().chunk(3, dim=1)).detach(), atol=1e-6)
+
+
+# ---------------------------------------------------------------------------------------------------------- training
+
+
+@pytest.fixture
+def scored(tmp_path):
+    """Planted: the score is how many of five words the second sentence has from the first."""
+
+    def write(name, seed):
+        random = np.random.default_rng(seed)
+        rows = []
+        for n in range(36):
+            words = random.permutation(["dog"] * (n % 6) + ["red"] * (5 - n % 6))
+            rows.append((f"{name} {n} dog dog dog", " ".join(words), float(n % 6)))
+        path = tmp_path / f"{name}.csv"
+        pd.DataFrame(rows, columns=["sentence1", "sentence2", "score"]).to_csv(path, index=False)
+        return str(path)
+
+    return {"train": write("train", 0), "validation": write("validation", 1)}
+
+
+def texts_of(config, uri):
+    return TunePairs.of(config, read_scored(uri, ""))
+
+
+@pytest.mark.parametrize("name", ["hard", "soft", "contrastive", "sentence-encoder"])
+def test_it_learns(name, folder, scored):
+    config, loss = {
+        "hard": (mixsp(folder), mixsp_loss),
+        "soft": (mixsp(folder, select=Select.SOFT), mixsp_loss),
+        "contrastive": (
+            mixsp(folder, similarity=Similarity.CONTRASTIVE),
+            partial(mixsp_loss, similarity=Similarity.CONTRASTIVE),
+        ),
+        "sentence-encoder": (sentence_encoder(folder), scored_loss),
+    }[name]
+    recipe = TuneRecipe(epochs=12, patience=12, batch_size=8, learning_rate=2e-3, dropout=0.0)
+    *_, state = fit_tuned(*(texts_of(config, uri) for uri in scored.values()), recipe, config, loss=loss)
+    assert state.history[-1]["loss"] < 0.9 * state.history[0]["loss"]
+    assert max(line["spearman"] for line in state.history) > 40
+
+
+def test_a_batch_loss_is_that_of_its_scores(folder, scored):
+    config = sentence_encoder(folder)
+    train, pairs = texts_of(config, scored["train"]), read_scored(scored["train"], "")
+    module = config.trainable(0.0)
+    batch = np.array([1, 5, 9])
+    a, b = (module.system.embed([s[i] for i in batch], None) for s in (pairs.sentences1, pairs.sentences2))
+    cosines = (a * b).sum(1) / np.linalg.norm(a, axis=1) / np.linalg.norm(b, axis=1)
+    found = batch_loss(train, scored_loss, torch.float32)(module, batch)
+    assert found.item() == pytest.approx(np.mean((cosines - pairs.ratings[batch] / 5) ** 2), rel=1e-4)
+
+
+def test_pairs_that_are_in_both_are_found_and_left_out(scored):
+    train, validation = (read_scored(uri, "") for uri in scored.values())
+    assert set(train.conditions) == {""}
+    assert len(rows_in(train, validation)) == 0
+    frame = pd.read_csv(scored["train"])
+    swapped = frame.rename(columns={"sentence1": "sentence2", "sentence2": "sentence1"}).assign(score=0.5)[3:5]
+    pd.concat([pd.read_csv(scored["validation"]), swapped]).to_csv(scored["validation"], index=False)
+    both = rows_in(train, read_scored(scored["validation"], ""))
+    assert both.tolist() == [3, 4]
+    left = train.without(both)
+    assert len(left) == 34 and left.sentences1[3] == train.sentences1[5] and left.ratings[3] == train.ratings[5]
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        (lambda f: f.drop(columns="score"), "wanted the column 'score'"),
+        (lambda f: f.assign(score="high"), "wanted a number as score, found 'high'"),
+        (lambda f: f.assign(score=3.0), "wanted at least two distinct scores"),
+        (lambda f: f.assign(sentence2=" "), "row 0: wanted words in 'sentence2'"),
+    ],
+)
+def test_wrong_files_are_refused(scored, change, said):
+    change(pd.read_csv(scored["train"])).to_csv(scored["train"], index=False)
+    with pytest.raises(RequestError, match=said):
+        read_scored(scored["train"], "--train")

@@ -1,0 +1,208 @@
+"""The folder that training leaves: read back as a system, never written over another, and a card that says no more."""
+
+import json
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import tiny
+import torch
+
+import raycase
+from raycase.encoder.loading import load_encoder
+from raycase.encoder.table import ENCODERS
+from raycase.errors import RequestError
+from raycase.systems import case
+from raycase.systems.model_folder import CARD, METRICS, SYSTEM, open_model_folder, write_model_folder
+from raycase.systems.projector import WEIGHTS, Projector, ProjectorConfig
+from raycase.systems.registry import resolve
+
+METRICS_OF = {
+    "validation": {"loss": 0.08, "spearman": 61.234, "pearson": 58.767, "spearman_rated": 70.005},
+    "zero_shot": {"spearman": 41.119, "pearson": 40.0, "spearman_rated": 45.5},
+    "best_epoch": 17,
+    "epochs": 27,
+    "recipe": {"dim": 5, "layers": 1, "loss": "squared", "learning_rate": 0.00123},
+    "seed": 31,
+    "workers": 2,
+    "data": {
+        "train": {"file": "learn.csv", "rows": 11342, "not_applicable": 1201, "sha256": "a1" * 32},
+        "validation": {"file": "choose.csv", "rows": 2834, "not_applicable": 303, "sha256": "b2" * 32},
+    },
+    "provenance": {
+        "command": "python jobs/train.py case --train 'learn.csv'",
+        "commit": "1234abc",
+        "versions": {"raycase": "0.1.0"},
+        "machine": "a processor, 8 cores, 64 GiB",
+        "date": "2025-01-02T03:04:05+00:00",
+    },
+    "seconds": 98.7,
+}
+
+
+@pytest.fixture(scope="module")
+def spec(tmp_path_factory):
+    """A tiny encoder, read in two ways."""
+    source = tiny.save_encoder(tmp_path_factory.mktemp("encoder"), "minilm")
+    return replace(ENCODERS["minilm"], source=str(source), max_tokens=200, prompt="concat-sc+cond")
+
+
+def model(spec, **options):
+    """The configuration and g of a trained system."""
+    torch.manual_seed(2)
+    shape = ProjectorConfig(input_dim=64, output_dim=5, **options)
+    config = case.CaseConfig(model="tiny", encoder=spec, subtract=True, projector=shape)
+    return config, Projector(shape).eval()
+
+
+def write(folder, spec, fingerprint="one", **options):
+    write_model_folder(folder, *model(spec, **options), METRICS_OF | {"fingerprint": fingerprint})
+    return folder
+
+
+def contents(folder):
+    return {file.name: file.read_bytes() for file in folder.iterdir()}
+
+
+# ---------------------------------------------------------------------------------------------------------- round trip
+
+
+@pytest.mark.parametrize("layers", [0, 1, 2])
+def test_what_is_written_is_what_is_loaded(tmp_path, spec, layers):
+    folder = write(tmp_path / "new" / "model", spec, layers=layers, hidden=6, dropout=0.2)
+    config, projector = model(spec, layers=layers, hidden=6, dropout=0.2)
+    assert sorted(contents(folder)) == sorted([SYSTEM, METRICS, CARD, WEIGHTS])
+    found = resolve(str(folder))
+    assert (found.encoder, found.subtract, found.projector) == (config.encoder, True, projector.config)
+    assert found.dim == 5
+    trained = case.Case(config=config, encoder=load_encoder(spec, dtype=torch.float32), projector=projector)
+    sentences, conditions = ["A woman in a red dress", "Two people"], ["color of the dress", "number of people"]
+    vectors = raycase.load(str(folder), dtype=torch.float32).embed(sentences, conditions)
+    assert vectors.shape == (2, 5)
+    np.testing.assert_array_equal(vectors, trained.embed(sentences, conditions))
+
+
+def test_the_metrics_are_kept_as_they_are(tmp_path, spec):
+    folder = write(tmp_path / "model", spec)
+    assert json.loads((folder / METRICS).read_text(encoding="utf-8")) == METRICS_OF | {"fingerprint": "one"}
+
+
+# ------------------------------------------------------------------------------------------------------ opening again
+
+
+def test_an_empty_folder_or_none_is_free(tmp_path):
+    assert open_model_folder(tmp_path, "one") is None
+    assert open_model_folder(tmp_path / "nothing", "one") is None
+    assert not (tmp_path / "nothing").exists()
+
+
+def test_the_same_model_is_there_already(tmp_path, spec):
+    folder = write(tmp_path / "model", spec)
+    assert open_model_folder(folder, "one") == METRICS_OF | {"fingerprint": "one"}
+    assert open_model_folder(folder, "one", overwrite=True) is None
+
+
+def test_another_model_is_refused(tmp_path, spec):
+    folder = write(tmp_path / "model", spec)
+    before = contents(folder)
+    with pytest.raises(RequestError, match=r"--output: wanted an empty folder .*say --overwrite$"):
+        open_model_folder(folder, "two")
+    assert contents(folder) == before
+    assert open_model_folder(folder, "two", overwrite=True) is None
+    write(folder, spec, "two")
+    assert open_model_folder(folder, "two")["fingerprint"] == "two"
+
+
+@pytest.mark.parametrize("name", [SYSTEM, METRICS, WEIGHTS])
+@pytest.mark.parametrize("text", ["", "{}", "[]", "[1", '{"fingerprint": "two"}'])
+def test_what_somebody_else_put_there_is_refused(tmp_path, name, text):
+    (tmp_path / name).write_text(text)
+    with pytest.raises(RequestError, match="--output: wanted an empty folder or this very model"):
+        open_model_folder(tmp_path, "one")
+    assert contents(tmp_path) == {name: text.encode()}
+
+
+def test_somebody_elses_readme_is_not_written_over(tmp_path):
+    """The card comes after `metrics.json`, so a card alone is not what an interrupted run left."""
+    (tmp_path / CARD).write_text("# Another project")
+    with pytest.raises(RequestError, match="--output: wanted an empty folder or this very model"):
+        open_model_folder(tmp_path, "one")
+
+
+# ------------------------------------------------------------------------------------------------- raycase.json is last
+
+
+@pytest.mark.parametrize("before", [False, True])
+def test_without_its_last_file_it_is_no_model(tmp_path, spec, monkeypatch, before):
+    """Killed before the weights are whole: neither the new model nor half of the old one is there."""
+    folder = tmp_path / "model"
+    if before:
+        write(folder, spec, "old")
+
+    def killed(projector, folder):
+        (folder / WEIGHTS).write_bytes(b"half")
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(case, "save_projector", killed)
+    with pytest.raises(KeyboardInterrupt):
+        write(folder, spec, "new")
+    assert sorted(contents(folder)) == sorted([METRICS, CARD, WEIGHTS])
+    with pytest.raises(RequestError):
+        resolve(str(folder))
+    assert open_model_folder(folder, "new") is None  # the same command goes on
+    with pytest.raises(RequestError, match="--output"):
+        open_model_folder(folder, "old")
+    monkeypatch.undo()
+    write(folder, spec, "new")
+    assert open_model_folder(folder, "new")["fingerprint"] == "new"
+
+
+# ------------------------------------------------------------------------------------------------------------ the card
+
+
+def table(card):
+    """The rows of every table of two columns."""
+    rows = [[cell.strip() for cell in line.strip("|").split("|")] for line in card.splitlines() if line.startswith("|")]
+    return {row[0]: row[1] for row in rows if len(row) == 2}
+
+
+def test_the_card_has_the_figures_of_the_metrics(tmp_path, spec):
+    folder = write(tmp_path / "my-model", spec)
+    card = (folder / CARD).read_text(encoding="utf-8")
+    metrics = json.loads((folder / METRICS).read_text(encoding="utf-8"))
+    rows = table(card)
+    assert rows["Spearman, all pairs"] == f"{metrics['validation']['spearman']:.2f}" == "61.23"
+    assert rows["Spearman, without label -1"] == f"{metrics['validation']['spearman_rated']:.2f}"
+    assert rows["Pearson, all pairs"] == f"{metrics['validation']['pearson']:.2f}" == "58.77"
+    assert rows["the same vectors without projector: Spearman, all pairs"] == "41.12"
+    assert {name: rows[name] for name in metrics["recipe"]} == {k: str(v) for k, v in metrics["recipe"].items()}
+    assert (rows["seed"], rows["workers"]) == ("31", "2")
+    assert "epoch 17 of 27" in card
+    assert f"| train | learn.csv | 11342 | 1201 | `{'a1' * 8}` |" in card
+    assert f"| validation | choose.csv | 2834 | 303 | `{'b2' * 8}` |" in card
+    for value in ("python jobs/train.py case --train 'learn.csv'", "1234abc", "98.7 s", "a processor, 8 cores"):
+        assert value in card
+
+
+def test_the_card_says_what_the_model_is(tmp_path, spec):
+    folder = write(tmp_path / "my-model", spec, layers=2, hidden=6, dropout=0.25)
+    card = (folder / CARD).read_text(encoding="utf-8")
+    assert card.startswith("# my-model\n")
+    assert "tiny concat-sc+cond mean - c" in card
+    assert "64 -> 5 (two layers of 6, leaky_relu, dropout 0.25)" in card
+    assert model(spec)[0].describe()["weights"] in card
+
+
+def test_the_example_of_the_card_runs(tmp_path, spec, monkeypatch):
+    write(tmp_path / "my-model", spec)
+    example = (tmp_path / "my-model" / CARD).read_text(encoding="utf-8").split("```")[1].removeprefix("python\n")
+    monkeypatch.chdir(tmp_path)
+    names = {}
+    exec(example, names)
+    assert names["vectors"].shape == (1, 5)
+
+
+def test_an_unknown_commit_is_said(tmp_path, spec):
+    metrics = METRICS_OF | {"provenance": METRICS_OF["provenance"] | {"commit": None}}
+    write_model_folder(tmp_path / "model", *model(spec), metrics)
+    assert "Commit unknown, 2025-01-02" in (tmp_path / "model" / CARD).read_text(encoding="utf-8")

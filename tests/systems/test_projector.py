@@ -1,0 +1,98 @@
+"""g of eq. 1: its formula, its round trip to disk, and what it refuses."""
+
+import json
+
+import pytest
+import torch
+from safetensors.torch import save_file
+
+from raycase.errors import RequestError
+from raycase.systems.projector import WEIGHTS, Activation, Projector, ProjectorConfig, load_projector, save_projector
+
+
+def made(**options):
+    torch.manual_seed(0)
+    return Projector(ProjectorConfig(input_dim=6, output_dim=4, hidden=5, **options)).eval()
+
+
+def test_linear_is_one_matrix():
+    g = made(layers=0)
+    x = torch.randn(3, 6)
+    weight, bias = g.parameters()
+    torch.testing.assert_close(g(x), x @ weight.T + bias)
+
+
+@pytest.mark.parametrize(
+    ("activation", "formula"),
+    [
+        (Activation.LEAKY_RELU, lambda x: torch.where(x > 0, x, 0.01 * x)),
+        (Activation.RELU, lambda x: x.clamp(min=0)),
+        (Activation.SILU, lambda x: x / (1 + torch.exp(-x))),
+        (Activation.GELU, lambda x: x * 0.5 * (1 + torch.erf(x / 2**0.5))),
+    ],
+)
+def test_one_and_two_layers(activation, formula):
+    x = torch.randn(3, 6)
+    g = made(layers=1, activation=activation)
+    weight, bias = g.parameters()
+    torch.testing.assert_close(g(x), formula(x @ weight.T + bias))
+    g = made(layers=2, activation=activation)
+    first, first_bias, second, second_bias = g.parameters()
+    assert first.shape == (5, 6)
+    torch.testing.assert_close(g(x), formula(formula(x @ first.T + first_bias) @ second.T + second_bias))
+
+
+def test_dropout_acts_in_training_only():
+    g = made(layers=1, dropout=0.5)
+    x = torch.ones(1, 6)
+    assert torch.equal(g(x), g(x))
+    g.train()
+    assert len({tuple(g(x)[0].tolist()) for _ in range(10)}) > 1
+
+
+def test_the_default_is_the_papers_best():
+    config = ProjectorConfig(input_dim=6)
+    assert (config.output_dim, config.layers, config.activation, config.dropout) == (512, 1, "leaky_relu", 0.15)
+
+
+@pytest.mark.parametrize("layers", [0, 1, 2])
+def test_saved_and_loaded_it_is_the_same(tmp_path, layers):
+    g = made(layers=layers, activation=Activation.SILU)
+    values = json.loads(json.dumps(save_projector(g, tmp_path)))
+    loaded = load_projector(ProjectorConfig(**values), tmp_path)
+    x = torch.randn(3, 6)
+    assert torch.equal(loaded(x), g(x))
+    assert not loaded.training
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [({"layers": 3}, "wanted 0 .*found 3"), ({"dropout": 1.0}, r"wanted a share in \[0, 1\), found 1.0")],
+)
+def test_a_wrong_shape_is_refused(options, message):
+    with pytest.raises(ValueError, match=message):
+        ProjectorConfig(input_dim=6, **options)
+
+
+def test_weights_of_another_shape_are_refused(tmp_path):
+    save_projector(made(layers=1), tmp_path)
+    with pytest.raises(RequestError, match=r"safetensors: wanted weights of .*input_dim=7.*found: .*mismatch"):
+        load_projector(ProjectorConfig(input_dim=7, output_dim=4), tmp_path)
+
+
+def test_missing_and_broken_weights_are_refused(tmp_path):
+    config = made(layers=1).config
+    with pytest.raises(RequestError, match=r"projector\.safetensors: wanted weights"):
+        load_projector(config, tmp_path)
+    (tmp_path / WEIGHTS).write_bytes(b"no safetensors")
+    with pytest.raises(RequestError, match=r"projector\.safetensors: wanted weights"):
+        load_projector(config, tmp_path)
+
+
+def test_weights_that_are_not_finite_are_refused(tmp_path):
+    g = made(layers=1)
+    weights = g.state_dict()
+    weights["1.bias"][2] = float("nan")
+    save_file(weights, tmp_path / WEIGHTS)
+    with pytest.raises(RequestError, match="wanted finite weights, found NaN"):
+        load_projector(g.config, tmp_path)

@@ -1,0 +1,289 @@
+"""DualCSE: equation 2 and its parts by hand, two vectors by one encoder or two, training, and both measures."""
+
+import math
+from dataclasses import replace
+
+import numpy as np
+import pandas as pd
+import pytest
+import small
+import tiny
+import torch
+import torch.nn.functional as F
+
+import raycase
+from raycase.data.inferences import (
+    HYPOTHESES,
+    KINDS,
+    best_threshold,
+    entailment_right,
+    entailment_scores,
+    implicitness,
+    measures,
+    more_implicit,
+    read_inferences,
+)
+from raycase.encoder.pooling import Pooling
+from raycase.encoder.table import ENCODERS
+from raycase.errors import RequestError
+from raycase.systems.baselines import sentence_encoder
+from raycase.systems.dualcse import Form, dualcse
+from raycase.systems.mixsp import mixsp
+from raycase.training.encoder_fit import TuneRecipe
+from raycase.training.inference_fit import Dual, InferenceTexts, batch_loss, fit_dual
+from raycase.training.losses import dual_loss
+
+# ---------------------------------------------------------------------------------------------------------- the loss
+
+
+def angles(*degrees):
+    """Unit vectors in the plane, float64: cosines are those of differences of angles."""
+    radians = torch.tensor(degrees, dtype=torch.float64) * math.pi / 180
+    return torch.stack([radians.cos(), radians.sin()], dim=-1)
+
+
+R = [[0, 90], [10, 75], [40, 100], [170, 250]]  # premise, explicit, implied, contradiction; a batch of two
+U = [[50, 120], [15, 70], [42, 110], [160, 255]]
+
+
+def by_hand(contradiction, intra, temperature):
+    """Equations 2 and 6 to 8, sum by sum."""
+
+    def v(a, b):
+        return math.exp(math.cos((a - b) * math.pi / 180) / temperature)
+
+    total = 0.0
+    for i in range(2):
+        first, second = 0.0, 0.0
+        for j in range(2):
+            first += v(R[0][i], R[1][j])
+            second += v(U[0][i], R[2][j])
+            if contradiction:
+                first += v(R[0][i], R[3][j])
+                second += v(U[0][i], R[3][j])
+            if intra:
+                first += v(R[0][i], U[0][j])
+                second += v(U[0][i], R[0][j])
+        total -= math.log(v(R[0][i], R[1][i]) / first) + math.log(v(U[0][i], R[2][i]) / second)
+        if intra:
+            for kind in (1, 2, 3) if contradiction else (1, 2):
+                total -= math.log(v(R[kind][i], U[kind][i]) / sum(v(R[kind][i], U[kind][j]) for j in range(2)))
+    return total / 2
+
+
+@pytest.mark.parametrize("contradiction", [True, False])
+@pytest.mark.parametrize("intra", [True, False])
+@pytest.mark.parametrize("temperature", [0.05, 0.7])
+def test_the_loss_is_equation_2_and_its_ablations(contradiction, intra, temperature):
+    # lengths do not matter
+    r, u = (torch.stack([3 * angles(*row) for row in rows]) for rows in (R, U))
+    found = dual_loss(r, u, contradiction=contradiction, intra=intra, temperature=temperature)
+    assert found.item() == pytest.approx(by_hand(contradiction, intra, temperature), rel=1e-12)
+    if not intra:  # the premise alone is looked at
+        short = dual_loss(r, u[:1], contradiction=contradiction, intra=False, temperature=temperature)
+        assert short.item() == found.item()
+
+
+def test_one_vector_and_no_intra_is_simcses_loss():
+    r = torch.stack([angles(*row) for row in R])
+    scores = [F.normalize(r[0], dim=1) @ torch.cat([r[k], r[3]]).T / 0.05 for k in (1, 2)]
+    wanted = sum(F.cross_entropy(s, torch.arange(2)) for s in scores)
+    assert dual_loss(r, r[:1], intra=False).item() == pytest.approx(wanted.item(), rel=1e-6)
+
+
+def test_the_premises_two_vectors_are_pushed_apart_and_a_hypothesis_drawn_together():
+    random = torch.Generator().manual_seed(0)
+    r, u = F.normalize(torch.randn(2, 4, 5, 16, generator=random), dim=-1)
+    for kind, towards in ((0, -1), (1, 1), (2, 1), (3, 1)):
+        moved = u.clone().requires_grad_()
+        dual_loss(r, moved, temperature=0.5).backward()
+        step = -moved.grad[kind] * 1e-2  # of gradient descent, on the implicit vectors of one kind
+        before = F.cosine_similarity(r[kind], u[kind]).sum()
+        after = F.cosine_similarity(r[kind], u[kind] + step).sum()
+        assert towards * (after - before) > 0, kind
+
+
+# -------------------------------------------------------------------------------------------------------- the system
+
+
+@pytest.mark.parametrize("form", Form)
+@pytest.mark.parametrize("pooling", [Pooling.CLS, Pooling.MEAN])
+def test_vectors_are_those_of_the_formula(form, pooling, tmp_path):
+    folder = small.save_bert(tmp_path / "bert")
+    system = small.system(dualcse(folder, form=form, pooling=pooling))
+    found = system.embed(small.SENTENCES * 2, ["explicit"] * 5 + ["implicit"] * 5)
+    words = [name if form is Form.CROSS else "" for name in ("explicit", "implicit")]
+    wanted = [pooled(folder, s, word, pooling) for word in words for s in small.SENTENCES]
+    small.close(found, wanted)
+    if form is Form.CROSS:
+        assert np.abs(found[:5] - found[5:]).max() > 0.01
+        separators = system.config.prepare(["a [SEP] b"], ["explicit"]).pairs[0].ids(np.arange(1)).flat == 3
+        assert separators.sum() == 2, "words of the sentence are no separators"
+
+
+@torch.no_grad()
+def pooled(folder, sentence, word, pooling):
+    """The library's [CLS] or mean of "[CLS] s [SEP] word [SEP]", or of the sentence alone."""
+    ids = torch.cat([small.ids(folder, sentence), small.ids(folder, word)[:, 1:]], dim=1) if word else None
+    ids = small.ids(folder, sentence) if ids is None else ids
+    states = small.stock(folder)(input_ids=ids).last_hidden_state[0]
+    return (states[0] if pooling is Pooling.CLS else states.mean(0)).numpy()
+
+
+@pytest.mark.parametrize("form", Form)
+def test_saved_and_loaded_gives_the_same(form, tmp_path):
+    config = dualcse(small.save_bert(tmp_path / "bert"), form=form)
+    system = small.disturb(config.trainable().system)
+    pairs = [(s, c) for s in small.SENTENCES for c in ("implicit", "explicit")]
+    wanted = small.vectors(system, pairs)
+    parameters = sum(p.numel() for p in system.parameters())
+    system.save(tmp_path / "model")
+    loaded = raycase.load(str(tmp_path / "model"), dtype=torch.float32)
+    small.close(small.vectors(loaded, pairs), wanted, atol=1e-6)
+    assert parameters == sum(p.numel() for p in loaded.parameters())
+    rows = loaded.config.load(dtype=torch.float32, unpadded=True)  # as on a GPU
+    small.close(small.vectors(rows, pairs), wanted, atol=1e-5)
+    assert (tmp_path / "model" / "extra.safetensors").exists() == (form is Form.BI)
+    assert loaded.config.describe() != config.describe()
+
+
+def test_two_encoders_are_two(tmp_path):
+    config = dualcse(small.save_bert(tmp_path / "bert"), form=Form.BI)
+    system = small.system(config)
+    before = [system.embed(small.SENTENCES, name) for name in ("explicit", "implicit")]
+    small.close(*before, atol=1e-6)
+    small.disturb(system.implicit_parts)
+    after = [system.embed(small.SENTENCES, name) for name in ("explicit", "implicit")]
+    assert np.array_equal(before[0], after[0])
+    assert np.abs(before[1] - after[1]).max() > 0.01
+
+
+@pytest.mark.parametrize("make", [dualcse, lambda model: dualcse(model, form=Form.BI), sentence_encoder])
+def test_other_conditions_are_refused(make, tmp_path):
+    config = make(small.save_bert(tmp_path / "bert"))
+    known = config.CONDITIONS
+    system = small.system(config)
+    for conditions in (["color"], None if known else ["explicit"]):
+        with pytest.raises(RequestError, match="wanted explicit or implicit" if known else "wanted none"):
+            system.embed(["a dog"], conditions)
+    if known:
+        found = system.encode(config.prepare(["a dog", "a dog", ""], ["color", "explicit", "implicit"]))
+        assert [str(r) for r in found.refused] == ["condition unknown to the model", "None", "empty text"]
+        assert config.count_tokens(["a dog", "a dog"], ["color", "explicit"]).tolist()[0] == 0
+
+
+@pytest.mark.parametrize("form", Form)
+def test_no_text_at_all_has_no_vectors(form, tmp_path):
+    system = small.system(dualcse(small.save_bert(tmp_path / "bert"), form=form))
+    assert system.embed([], []).shape == (0, system.dim)
+    found = system.encode(system.config.prepare(["", ""], ["explicit", "color"]))
+    assert found.vectors.shape == (2, system.dim) and None not in found.refused
+
+
+def test_an_encoder_without_cls_is_refused(tmp_path, monkeypatch):
+    tiny.save_encoder(tmp_path, "qwen3-embedding-0.6b")
+    row = replace(ENCODERS["qwen3-embedding-0.6b"], source=str(tmp_path))
+    monkeypatch.setitem(ENCODERS, "qwen3-embedding-0.6b", row)
+    for make, model in ((dualcse, str(tmp_path)), (mixsp, str(tmp_path)), (mixsp, "qwen3-embedding-0.6b")):
+        with pytest.raises(RequestError, match=r"wanted an encoder whose first token, \[CLS\], sees the whole text"):
+            make(model)
+    with pytest.raises(RequestError, match=r"--pooling: wanted one of last, mean for .*, found cls"):
+        dualcse("qwen3-embedding-0.6b")
+
+
+# ------------------------------------------------------------------------------------------------------ the measures
+
+
+def test_a_threshold_tells_most_pairs_right():
+    #                  entailed    not
+    scores = np.array([[0.9, 0.5, 0.4, 0.1], [0.8, 0.3, 0.6, 0.2]])
+    threshold = best_threshold(scores)  # at 0.25 six are right, at 0.45 and 0.7 too; the lowest of equals
+    assert threshold == pytest.approx(0.25)
+    right = (scores > threshold) == [True, True, False, False]
+    assert right.sum() == 6
+    grid = [((scores > g) == [True, True, False, False]).sum() for g in np.linspace(-0.2, 1.2, 281)]
+    assert max(grid) == 6
+    assert best_threshold(np.array([[0.5, 0.5, 0.5, 0.5]])) == 0.0  # below all, where half is right as well as above
+    assert best_threshold(np.array([[0.9, 0.9, 0.1, 0.1]])) == pytest.approx(0.5)
+
+
+def test_a_premise_is_told_by_the_other_halfs_threshold():
+    random = np.random.default_rng(0)
+    scores = random.uniform(size=(40, 4)) + np.array([0.6, 0.4, 0, 0])
+    found = entailment_right(scores, seed=3)
+    first = np.random.default_rng(3).permutation(40) % 2 == 0
+    for tuned, told in ((first, ~first), (~first, first)):
+        wanted = (scores[told] > best_threshold(scores[tuned])) == np.array([True, True, False, False])
+        assert np.array_equal(found[told], wanted)
+    changed = scores.copy()
+    changed[np.flatnonzero(first)[0]] += 10  # of one half: the other half's own answers move by its threshold alone
+    again = entailment_right(changed, seed=3)
+    assert np.array_equal(again[first][1:], found[first][1:])
+
+
+def test_scores_and_implicitness_by_hand():
+    r, u = angles(0, 60, 10).numpy(), angles(70, 60, 40).numpy()
+    places = np.array([[0, 1, 2, 0, 1]])
+    cos = lambda degrees: math.cos(degrees * math.pi / 180)  # noqa: E731
+    assert entailment_scores(r, u, places)[0] == pytest.approx([cos(10), cos(10), 1, cos(10)])
+    values = implicitness(r, u)
+    assert values == pytest.approx([1 - cos(70), 0, 1 - cos(30)], abs=1e-12)
+    assert more_implicit(values, places).tolist() == [[1.0, 1.0, 0.5, 1.0]]
+    assert measures(r, None, places.repeat(2, 0)).keys() == {"rte", *(f"rte_{k}" for k in HYPOTHESES.values())}
+
+
+# -------------------------------------------------------------------------------------------------------- training
+
+
+SYSTEMS = {
+    "cross": dualcse,
+    "bi": lambda model: dualcse(model, form=Form.BI),
+    "simcse": lambda model: sentence_encoder(model, pooling="cls"),
+}
+
+
+@pytest.mark.parametrize("name", SYSTEMS)
+@pytest.mark.parametrize("left_out", [(), ("contradiction",), ("intra",)])
+def test_a_batch_loss_is_that_of_its_vectors(name, left_out, inferences, tmp_path):
+    config = SYSTEMS[name](small.save_bert(tmp_path / "bert"))
+    train = read_inferences(inferences["train"], "")
+    texts = InferenceTexts.of(config, train)
+    terms = {term: term not in left_out for term in ("contradiction", "intra")}
+    module = small.disturb(Dual(config.trainable(0.0).system)).eval()
+    batch = np.array([3, 0, 11])
+    found = batch_loss(texts, torch.float32, temperature=0.1, **terms)(module, batch)
+    kinds = [[train.columns[KINDS[k]][row] for row in batch] for k in (0, 1, 2, 4)]
+    names = config.CONDITIONS or (None, None)
+    r, u = ([torch.from_numpy(module.system.embed(k, name)) for k in kinds] for name in names)
+    one = name == "simcse"
+    terms["intra"] = terms["intra"] and not one
+    wanted = dual_loss(torch.stack(r), torch.stack(r if one else u), temperature=0.1, **terms)
+    assert found.item() == pytest.approx(wanted.item(), rel=1e-4)
+
+
+@pytest.mark.parametrize("name", SYSTEMS)
+def test_it_learns(name, inferences, tmp_path):
+    config = SYSTEMS[name](small.save_bert(tmp_path / "bert"))
+    data = [InferenceTexts.of(config, read_inferences(uri, "")) for uri in inferences.values()]
+    recipe = TuneRecipe(epochs=12, patience=12, batch_size=12, learning_rate=2e-3, dropout=0.0)
+    *_, state = fit_dual(*data, recipe, config)
+    assert state.history[-1]["loss"] < 0.8 * state.history[0]["loss"]
+    best = state.history[state.best_epoch - 1]
+    assert best["rte"] == max(line["rte"] for line in state.history)
+    assert best["rte"] == pytest.approx(np.mean([best[f"rte_{k}"] for k in HYPOTHESES.values()]))
+    assert ("eis" in best) == (name != "simcse")
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        (lambda f: f.drop(columns="neutral"), "wanted the column 'neutral'"),
+        (lambda f: f.assign(premise=""), "row 0: wanted words in 'premise'"),
+        (lambda f: f[:1], "wanted at least two premises"),
+    ],
+)
+def test_wrong_files_are_refused(inferences, change, said):
+    frame = pd.read_csv(inferences["train"])
+    change(frame).to_csv(inferences["train"], index=False)
+    with pytest.raises(RequestError, match=said):
+        read_inferences(inferences["train"], "--train")

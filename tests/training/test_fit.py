@@ -1,0 +1,506 @@
+"""The training loop over a toy module: when it stops, what it keeps, going on as if never stopped; two processes."""
+
+from copy import deepcopy
+from itertools import pairwise
+
+import numpy as np
+import pytest
+import torch
+import torch.multiprocessing as mp
+import two_processes
+from safetensors.torch import load_file
+from torch import nn
+
+from raycase.errors import WorkError
+from raycase.training.loop import FitConfig, FitState, epoch_batches, fit, gather, restore, shard
+
+X = torch.from_numpy(np.random.default_rng(0).standard_normal((50, 3), dtype=np.float32))
+Y = X[:, :1] * 2 - X[:, 1:2] ** 2
+
+
+def toy(dropout=0.3):
+    torch.manual_seed(1)
+    return nn.Sequential(nn.Linear(3, 8), nn.ReLU(), nn.Dropout(dropout), nn.Linear(8, 1))
+
+
+def squared(module, batch):
+    return (module(X[batch]) - Y[batch]).square().mean()
+
+
+def evaluate(module):
+    with torch.no_grad():
+        return {"score": -float(squared(module, np.arange(50)))}
+
+
+def scripted(*scores):
+    """An evaluation that gives these figures, one an epoch."""
+    following = iter(scores)
+    return lambda module: {"score": next(following)}
+
+
+def fitting(*, module=None, loss=squared, evaluation=evaluate, batch_size=16, state=None, **options):
+    options = {"epochs": 6, "patience": 10, "learning_rate": 0.01, "seed": 5, "select": "score"} | options
+    batches = epoch_batches(50, batch_size, options["seed"])
+    return fit(module or toy(), batches, loss, evaluation, FitConfig(**options), state=state)
+
+
+def figures(state):
+    """The history without the clock and the memory."""
+    return [{name: v for name, v in line.items() if name not in ("seconds", "mib")} for line in state.history]
+
+
+def tensors(state):
+    """Every number of a state, by name."""
+    moments = {f"{i}.{name}": v for i, m in state.optimizer["state"].items() for name, v in m.items()}
+    parts = {"weights": state.weights, "best": state.best, "average": state.average, "moments": moments}
+    return {f"{part}/{name}": tensor for part, named in parts.items() for name, tensor in named.items()}
+
+
+def assert_equal(a, b):
+    assert tensors(a).keys() == tensors(b).keys()
+    assert [name for name, tensor in tensors(a).items() if not torch.equal(tensor, tensors(b)[name])] == []
+    assert figures(a) == figures(b)
+    assert a.best_epoch == b.best_epoch
+
+
+def same(a, b):
+    """Whether two modules' weights are equal, bit by bit."""
+    return a.keys() == b.keys() and all(torch.equal(a[name], b[name]) for name in a)
+
+
+# ----------------------------------------------------------------------------------------------------------- an epoch
+
+
+def test_it_learns():
+    history = list(fitting(epochs=30, learning_rate=0.03))[-1].history
+    assert [line["epoch"] for line in history] == list(range(1, 31))
+    assert history[-1]["loss"] < 0.5 * history[0]["loss"]
+    assert history[-1]["score"] > 0.5 * history[0]["score"]  # both below zero
+    assert all(line["seconds"] > 0 and line["mib"] > 50 for line in history)
+
+
+def test_the_loss_of_an_epoch_is_the_mean_over_its_rows():
+    """The last batch is shorter and counts for less."""
+    seen = []
+
+    def noted(module, batch):
+        value = squared(module, batch)
+        seen.append((len(batch), value.item()))
+        return value
+
+    (state,) = fitting(loss=noted, epochs=1)
+    assert [rows for rows, _ in seen] == [16, 16, 16, 2]
+    assert state.line["loss"] == pytest.approx(sum(rows * value for rows, value in seen) / 50)
+
+
+@pytest.mark.parametrize("average", [0.0, 0.9])
+def test_dropout_acts_in_training_and_not_in_evaluation(average):
+    modes = {"loss": [], "evaluation": []}
+
+    def noted(name, function):
+        def wrapped(module, *batch):
+            modes[name].append({part.training for part in module.modules()})
+            return function(module, *batch)
+
+        return wrapped
+
+    list(fitting(loss=noted("loss", squared), evaluation=noted("evaluation", evaluate), epochs=2, average=average))
+    assert modes == {"loss": [{True}] * 8, "evaluation": [{False}] * 2}
+
+
+def test_one_step_of_adam_with_decoupled_decay_by_hand():
+    module = toy(dropout=0.0)
+    before = deepcopy(module)
+    squared(before, np.arange(50)).backward()
+    (state,) = fitting(module=module, batch_size=50, epochs=1, learning_rate=0.1, weight_decay=0.5)
+    for name, weight in before.named_parameters():
+        # The first step of Adam, its moments freed of their bias, goes by the sign of the gradient.
+        step = weight.grad / (weight.grad.abs() + 1e-8)
+        torch.testing.assert_close(state.weights[name], weight.detach() * (1 - 0.1 * 0.5) - 0.1 * step)
+
+
+def test_a_loss_that_is_not_finite_ends_the_fit():
+    epochs = []
+
+    def broken(module, batch):
+        return squared(module, batch) * (float("nan") if epochs else 1)
+
+    states = fitting(loss=broken)
+    epochs.append(next(states).line["epoch"])
+    with pytest.raises(WorkError, match="epoch 2: wanted a finite loss, found nan; lower the learning rate"):
+        next(states)
+
+
+def test_batches_of_a_step_are_worth_one_large_batch():
+    """48 rows, so that all batches are equally large: 2 x 8, or 3 x 8 with two batches in the last step."""
+
+    def fitted(accumulate, batches):
+        config = FitConfig(
+            epochs=3,
+            patience=9,
+            learning_rate=0.01,
+            weight_decay=0.1,
+            accumulate=accumulate,
+            average=0.9,
+            select="score",
+        )
+        return list(fit(toy(dropout=0.0), batches, squared, evaluate, config))[-1]
+
+    def grouped(rows, of_step):
+        def batches(epoch):
+            order = np.random.default_rng(epoch).permutation(48)
+            cut = [order[start : start + rows] for start in range(0, 48, rows)]
+            return [np.concatenate(cut[start : start + of_step]) for start in range(0, len(cut), of_step)]
+
+        return batches
+
+    for accumulate, large in ((2, grouped(8, 2)), (4, grouped(8, 4)), (6, grouped(8, 6))):
+        several, one = fitted(accumulate, grouped(8, 1)), fitted(1, large)
+        for part in ("weights", "average"):
+            for name, wanted in getattr(one, part).items():
+                torch.testing.assert_close(getattr(several, part)[name], wanted, rtol=0, atol=1e-6)
+        assert several.line["loss"] == pytest.approx(one.line["loss"], rel=1e-5)
+
+
+def test_the_batches_of_a_step_never_reach_into_the_next_epoch():
+    """Four batches by threes: steps of three and of one, whose gradient is not divided."""
+    steps, module = [], toy(dropout=0.0)
+    list(fitting(module=module, epochs=2, accumulate=3, weight_decay=0.0, learning_rate=1e-12, loss=noting(steps)))
+    grads = [p.grad for p in module.parameters()]
+    *_, last = epoch_batches(50, 16, 5)(2)
+    assert [len(batch) for batch in steps] == [16, 16, 16, 2] * 2
+    fresh = toy(dropout=0.0)
+    squared(fresh, last).backward()
+    for found, wanted in zip(grads, fresh.parameters(), strict=True):
+        torch.testing.assert_close(found, wanted.grad, rtol=1e-4, atol=1e-6)
+
+
+def noting(steps):
+    """The loss, and a list of its batches."""
+
+    def noted(module, batch):
+        steps.append(batch)
+        return squared(module, batch)
+
+    return noted
+
+
+# ------------------------------------------------------------------------------------------------------ learning rates
+
+
+@pytest.fixture
+def rates(monkeypatch):
+    """The learning rate of every step that is taken."""
+    taken = []
+
+    class Noted(torch.optim.AdamW):
+        def step(self, *arguments, **options):
+            [rate] = {group["lr"] for group in self.param_groups}
+            taken.append(rate)
+            return super().step(*arguments, **options)
+
+    monkeypatch.setattr(torch.optim, "AdamW", Noted)
+    return taken
+
+
+def test_the_learning_rate_rises_and_falls_by_hand(rates):
+    """Two epochs of four steps: a quarter of the eight up, the rest down, each at its middle."""
+    list(fitting(epochs=2, learning_rate=0.12, warmup=0.25))
+    assert rates == pytest.approx([0.03, 0.09, 0.11, 0.09, 0.07, 0.05, 0.03, 0.01])
+
+
+@pytest.mark.parametrize(
+    ("options", "wanted"),
+    [
+        ({"warmup": 0.0}, [0.105, 0.075, 0.045, 0.015]),
+        ({"warmup": 0.5}, [0.03, 0.09, 0.09, 0.03]),
+        ({"warmup": 0.5, "accumulate": 2}, [0.06, 0.06]),
+        ({"warmup": 0.0, "accumulate": 3}, [0.09, 0.03]),
+        ({"warmup": None}, [0.12] * 4),
+        ({"warmup": None, "accumulate": 2}, [0.12] * 2),
+    ],
+)
+def test_the_learning_rate_of_one_epoch_by_hand(rates, options, wanted):
+    list(fitting(epochs=1, learning_rate=0.12, **options))
+    assert rates == pytest.approx(wanted)
+
+
+def test_a_step_goes_by_its_learning_rate():
+    """A step in the middle of the schedule: the whole rate after a warm-up of half of it, else half of it."""
+    before = toy(dropout=0.0).state_dict()
+    for warmup, size in ((0.5, 0.01), (0.0, 0.005)):
+        (state,) = fitting(module=toy(dropout=0.0), epochs=1, batch_size=50, warmup=warmup)
+        steps = torch.cat([(state.weights[name] - before[name]).abs().flatten() for name in before])
+        assert steps.max().item() == pytest.approx(size, abs=1e-5)
+
+
+@pytest.mark.parametrize("stopped", [1, 2, 4])
+def test_a_fit_that_goes_on_keeps_to_the_schedule(rates, stopped):
+    options = {"epochs": 5, "warmup": 0.33, "average": 0.9, "accumulate": 2}
+    undisturbed = list(fitting(**options))
+    planned = rates.copy()
+    assert len(planned) == 5 * 2
+    assert len({round(rate, 9) for rate in planned}) == 10
+    rates.clear()
+    state = FitState.from_bytes(undisturbed[stopped - 1].to_bytes())
+    *_, last = fitting(**options, state=state)
+    assert rates == planned[2 * stopped :]
+    assert_equal(last, undisturbed[-1])
+
+
+# -------------------------------------------------------------------------------------------------------------- frozen
+
+
+@pytest.mark.parametrize("average", [0.0, 0.9])
+def test_what_is_frozen_stays_and_is_not_kept(average):
+    def half():
+        module = toy()
+        module[0].requires_grad_(False)
+        return module
+
+    module, options = half(), {"average": average, "weight_decay": 0.5, "warmup": 0.1}
+    before = deepcopy(module.state_dict())
+    states = list(fitting(module=module, **options))
+    for state in states:
+        assert state.weights.keys() == state.best.keys() == {"3.weight", "3.bias"}
+        assert {name for name in state.average if name != "n_averaged"} <= {"module.3.weight", "module.3.bias"}
+        assert bool(state.average) == bool(average)
+    assert not same({n: states[-1].weights[n] for n in ("3.weight",)}, {n: before[n] for n in ("3.weight",)})
+    for name in ("0.weight", "0.bias"):
+        assert torch.equal(module.state_dict()[name], before[name])
+    assert len(states[-1].optimizer["state"]) == 2
+    *_, last = fitting(module=half(), state=FitState.from_bytes(states[1].to_bytes()), **options)
+    assert_equal(last, states[-1])
+
+
+def test_a_state_of_another_module_is_not_restored():
+    state = next(fitting())
+    with pytest.raises(AssertionError):
+        restore(nn.Sequential(*toy(), nn.Linear(1, 1)), state.weights)
+    with pytest.raises(AssertionError):
+        restore(nn.Sequential(toy()[0]), state.weights)
+
+
+# ------------------------------------------------------------------------------------------------------------ batches
+
+
+def test_every_row_is_met_once_an_epoch():
+    batches = epoch_batches(10, 4, seed=0)
+    for epoch in (1, 2):
+        found = list(batches(epoch))
+        assert [len(batch) for batch in found] == [4, 4, 2]
+        assert sorted(np.concatenate(found)) == list(range(10))
+
+
+def test_seed_and_epoch_alone_decide_the_order():
+    def order(seed, epoch, batch_size=7):
+        return np.concatenate(list(epoch_batches(40, batch_size, seed)(epoch))).tolist()
+
+    batches = epoch_batches(40, 7, seed=1)
+    list(batches(3)), torch.manual_seed(9), np.random.default_rng().random()
+    assert np.concatenate(list(batches(2))).tolist() == order(1, 2) == order(1, 2, batch_size=40)
+    assert len({tuple(order(seed, epoch)) for seed in (0, 1, 2) for epoch in (1, 2, 3)}) == 9
+
+
+# --------------------------------------------------------------------------------------------------- stopping and best
+
+
+@pytest.mark.parametrize(
+    ("scores", "patience", "epochs", "best"),
+    [
+        ([1, 3, 2, 2.5, 0, 9], 3, 5, 2),
+        ([3, 2, 1, 9], 1, 2, 1),
+        ([1, 2, 3, 4, 5, 6], 1, 6, 6),
+        ([1, 2, 2, 2, 9, 9], 2, 4, 2),  # as good is not better
+        ([-3, -1, -2, -2, -2, 0], 4, 6, 6),
+    ],
+)
+def test_it_stops_when_the_best_epoch_is_long_ago(scores, patience, epochs, best):
+    states = list(fitting(evaluation=scripted(*scores), patience=patience))
+    assert (len(states), states[-1].best_epoch) == (epochs, best)
+    assert [line["score"] for line in states[-1].history] == scores[:epochs]
+
+
+def test_the_best_weights_are_those_of_the_best_epoch():
+    states = list(fitting(evaluation=scripted(1, 3, 2, 4, 0, 0)))
+    assert [state.best_epoch for state in states] == [1, 2, 2, 4, 4, 4]
+    for state in states:
+        assert same(state.best, states[state.best_epoch - 1].weights)
+    assert not same(states[3].weights, states[5].weights)
+
+
+def test_a_figure_that_is_no_number_is_never_the_best():
+    nan = float("nan")
+    states = list(fitting(evaluation=scripted(nan, 1, nan, 2, nan, nan)))
+    assert [state.best_epoch for state in states][1:] == [2, 2, 4, 4, 4]
+
+
+def test_states_do_not_change_after_they_are_yielded():
+    states, copies = [], []
+    for state in fitting(average=0.9):
+        states.append(state)
+        copies.append(deepcopy(state))
+    for state, copy in zip(states, copies, strict=True):
+        assert_equal(state, copy)
+    assert not any(same(a.weights, b.weights) for a, b in pairwise(states))
+
+
+# ------------------------------------------------------------------------------------------------------ moving average
+
+
+def test_the_moving_average_by_hand():
+    """One step an epoch, so that the weights of every step are known."""
+    wanted = None
+    for state in fitting(batch_size=50, average=0.75):
+        weights = state.weights
+        wanted = weights if wanted is None else {k: 0.75 * wanted[k] + 0.25 * weights[k] for k in weights}
+        for name, weight in wanted.items():
+            torch.testing.assert_close(state.average[f"module.{name}"], weight)
+
+
+def test_the_moving_average_is_what_is_evaluated_and_kept():
+    seen = []
+
+    def noted(module):
+        seen.append(deepcopy(module.state_dict()))
+        return {"score": len(seen)}
+
+    for state in fitting(evaluation=noted, average=0.9, epochs=3):
+        assert same(state.best, seen[-1])
+        assert not same(state.best, state.weights)
+        assert all(torch.equal(weight, state.average[f"module.{name}"]) for name, weight in state.best.items())
+
+
+# ------------------------------------------------------------------------------------------------------------ going on
+
+
+@pytest.mark.parametrize("average", [0.0, 0.9])
+@pytest.mark.parametrize("stopped", [1, 3])
+def test_a_fit_that_goes_on_equals_one_that_never_stopped(average, stopped):
+    undisturbed = list(fitting(average=average, weight_decay=0.1))
+    saved = undisturbed[stopped - 1].to_bytes()
+    torch.manual_seed(99)
+    state = FitState.from_bytes(saved)
+    *_, last = fitting(module=toy(), average=average, weight_decay=0.1, state=state)
+    assert_equal(last, undisturbed[-1])
+
+
+def test_patience_counts_over_the_stop():
+    state = list(fitting(evaluation=scripted(3, 1, 1), patience=5, epochs=3))[-1]
+    states = list(fitting(evaluation=scripted(1, 1, 1, 1), patience=5, epochs=20, state=state))
+    assert [state.line["epoch"] for state in states] == [4, 5, 6]
+    assert same(states[-1].best, state.best)
+    assert list(fitting(patience=5, epochs=20, state=states[-1])) == []
+
+
+def test_one_state_can_be_gone_on_from_twice():
+    state = next(fitting(average=0.9))
+    first, second = (list(fitting(average=0.9, state=state))[-1] for _ in range(2))
+    assert_equal(first, second)
+
+
+def test_what_the_evaluation_draws_changes_nothing():
+    def drawing(module):
+        torch.rand(7)
+        return evaluate(module)
+
+    assert_equal(list(fitting(evaluation=drawing))[-1], list(fitting())[-1])
+
+
+def test_the_seed_decides_dropout():
+    whole = {"batch_size": 50, "epochs": 1}  # one batch: the order of the rows plays no part
+    first, again, other = (next(fitting(seed=seed, **whole)).weights for seed in (1, 1, 2))
+    assert same(first, again)
+    assert not all(torch.allclose(first[name], other[name], atol=1e-4) for name in first)
+
+
+def test_a_state_in_bytes_is_the_same_state():
+    state = list(fitting(average=0.9, epochs=2))[-1]
+    read = FitState.from_bytes(state.to_bytes())
+    assert_equal(read, state)
+    assert read.history == state.history
+    assert {t.dtype for t in tensors(read).values()} == {torch.float32, torch.int64}
+
+
+# --------------------------------------------------------------------------------------------------- several processes
+
+
+def test_one_process_has_the_whole_batch():
+    batch = np.arange(5)
+    assert shard(batch).tolist() == batch.tolist()
+    rows = torch.ones(5, 2)
+    assert gather(rows, 5) is rows
+
+
+def read_state(file):
+    return FitState.from_bytes(file.read_bytes())
+
+
+@pytest.fixture(scope="module")
+def two(tmp_path_factory):
+    """The folder that two processes left their results in."""
+    folder = tmp_path_factory.mktemp("two")
+    two_processes.save_encoder(folder)
+    mp.spawn(two_processes.run, args=(str(folder),), nprocs=2)
+    return folder
+
+
+@pytest.mark.parametrize(("loss", "rows", "average"), two_processes.CASES)
+def test_two_processes_equal_one(two, loss, rows, average):
+    one, gradients = two_processes.fitted(loss, rows, average)
+    name = f"{loss}-{rows}-{average}"
+    first, second = (read_state(two / f"{name}-{rank}") for rank in (0, 1))
+    assert_equal(first, second)
+    for part in ("weights", "best", "average"):
+        found, wanted = getattr(first, part), getattr(one, part)
+        assert found.keys() == wanted.keys()
+        for key in wanted:
+            torch.testing.assert_close(found[key], wanted[key], rtol=0, atol=1e-5)
+    # Adam forgives a gradient that is larger or smaller by a factor.
+    for key, gradient in load_file(two / f"{name}-gradients-0").items():
+        torch.testing.assert_close(gradient, gradients[int(key)], rtol=1e-3, atol=1e-5)
+    assert first.best_epoch == one.best_epoch
+    for line, wanted in zip(figures(first), figures(one), strict=True):
+        assert line == pytest.approx(wanted, abs=1e-3)
+
+
+@pytest.mark.parametrize(("name", "rows", "accumulate"), two_processes.TUNED)
+def test_two_processes_fine_tune_as_one(two, name, rows, accumulate):
+    one, gradients = two_processes.fine_tuned(two, name, rows, accumulate)
+    case = f"{name}-{rows}-{accumulate}"
+    first, second = (read_state(two / f"{case}-{rank}") for rank in (0, 1))
+    assert_equal(first, second)
+    assert first.weights.keys() == one.weights.keys()
+    for key, wanted in one.weights.items():
+        if not key.endswith("key.bias"):  # moves every score alike: its gradient is rounding alone, which Adam enlarges
+            torch.testing.assert_close(first.weights[key], wanted, rtol=0, atol=1e-5)
+    found = load_file(two / f"{case}-gradients-0")
+    assert found.keys() == gradients.keys()
+    for key, wanted in gradients.items():
+        torch.testing.assert_close(found[key], wanted, rtol=1e-3, atol=1e-6)
+    assert first.line["loss"] == pytest.approx(one.line["loss"], abs=1e-6)
+    assert first.line["spearman"] == pytest.approx(one.line["spearman"], abs=1e-3)
+
+
+def test_two_processes_go_on_as_if_never_stopped(two):
+    for rank in (0, 1):
+        assert_equal(*(read_state(two / f"{name}-{rank}") for name in ("resumed", "undisturbed")))
+
+
+@pytest.mark.parametrize("rows", two_processes.SHARES)
+def test_gathered_shards_are_the_batch_and_its_gradient(two, rows):
+    whole = two_processes.whole(rows).requires_grad_()
+    two_processes.of_batch(whole).backward()
+    parts = [load_file(two / f"gather-{rows}-{rank}") for rank in (0, 1)]
+    assert [len(part["gradient"]) for part in parts] == [rows - rows // 2, rows // 2]
+    for part in parts:
+        torch.testing.assert_close(part["batch"], whole.detach(), rtol=0, atol=0)
+    torch.testing.assert_close(torch.cat([part["gradient"] for part in parts]), whole.grad)
+
+
+def test_both_processes_stop_by_the_figures_of_the_first(two):
+    assert [load_file(two / f"stop-{rank}")["epochs"].tolist() for rank in (0, 1)] == [[2, 4], [2, 4]]
+
+
+def test_dropout_differs_in_every_process_and_epoch(two):
+    assert len({x for rank in (0, 1) for x in load_file(two / f"stop-{rank}")["drawn"].tolist()}) == 8

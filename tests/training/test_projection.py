@@ -1,0 +1,272 @@
+"""Fitting g (CASE, section 3.2): what a recipe refuses, what is learned from and scored, and a task that is learned."""
+
+import math
+import warnings
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+from scipy.stats import pearsonr, spearmanr
+from torch import nn
+
+from raycase.errors import RequestError
+from raycase.evaluation.metrics import pair_cosines
+from raycase.systems.projector import Activation, Projector
+from raycase.training.losses import Loss, RatingMap, map_ratings
+from raycase.training.projector_fit import (
+    RECIPE_FIELDS,
+    PairVectors,
+    Recipe,
+    best_projector,
+    evaluation,
+    fit_projector,
+    pair_loss,
+    project,
+)
+
+
+def pairs(rows=80, seed=0, *, vectors=60, dim=8, ratings=(-1, 1, 2, 3, 4, 5)):
+    """Random vectors and ratings, as Ray's object store gives them: read-only."""
+    random = np.random.default_rng(seed)
+    made = PairVectors(
+        vectors=random.standard_normal((vectors, dim)).astype(np.float32),
+        places=random.integers(0, vectors, (rows, 2)),
+        ratings=random.choice(ratings, rows).astype(np.float32),
+    )
+    for array in (made.vectors, made.places, made.ratings):
+        array.flags.writeable = False
+    return made
+
+
+def last(states):
+    *_, state = states
+    return state
+
+
+def same(a, b, part="weights"):
+    """Whether two states' weights are equal, bit by bit."""
+    a, b = getattr(a, part), getattr(b, part)
+    return a.keys() == b.keys() and all(torch.equal(a[name], b[name]) for name in a)
+
+
+# ---------------------------------------------------------------------------------------------------------- a recipe
+
+
+@pytest.mark.parametrize(
+    ("name", "values", "wanted"),
+    [
+        ("dim", [0, -1], "a number above 0"),
+        ("layers", [3, -1], "0, 1 or 2"),
+        ("hidden", [0], "a number above 0"),
+        ("dropout", [1.0, -0.1, math.nan], r"a share in \[0, 1\)"),
+        ("learning_rate", [0.0, -1e-3, math.inf, math.nan], "a number above 0"),
+        ("weight_decay", [-0.1, math.inf, math.nan], "a number of at least 0"),
+        ("batch_size", [0], "a number above 0"),
+        ("epochs", [0], "a number above 0"),
+        ("patience", [0], "a number above 0"),
+        ("average", [1.0, -0.1, math.nan], r"a decay in \[0, 1\)"),
+    ],
+)
+def test_a_value_out_of_range_is_refused_by_its_flag(name, values, wanted):
+    for value in values:
+        with pytest.raises(RequestError, match=f"^--{name.replace('_', '-')}: wanted {wanted}, found {value}$"):
+            Recipe(**{name: value}).check()
+
+
+def test_values_at_the_edge_of_their_range_are_taken():
+    Recipe().check()
+    least = {"dim": 1, "layers": 0, "hidden": 1, "dropout": 0.0, "weight_decay": 0.0, "batch_size": 1, "average": 0.0}
+    Recipe(**least, epochs=1, patience=1, learning_rate=1e-9).check()
+    Recipe(layers=2, dropout=0.99, average=0.999).check()
+
+
+@pytest.mark.parametrize(
+    ("dim", "input_dim", "wanted"),
+    [(None, 4096, 512), (None, 512, 512), (None, 384, 384), (64, 384, 64), (768, 384, 768)],
+)
+def test_512_dimensions_and_never_more_than_came_in_unless_asked_for(dim, input_dim, wanted):
+    assert Recipe(dim=dim).projector(input_dim).output_dim == wanted
+
+
+def test_the_shape_of_g_is_the_recipes():
+    recipe = Recipe(dim=5, layers=2, hidden=7, activation=Activation.GELU, dropout=0.4)
+    shape = recipe.projector(9)
+    assert (shape.input_dim, shape.output_dim, shape.layers, shape.hidden) == (9, 5, 2, 7)
+    assert (shape.activation, shape.dropout) == (Activation.GELU, 0.4)
+
+
+# ------------------------------------------------------------------------------------------------------------- eq. 2
+
+
+@pytest.mark.parametrize("rating_map", RatingMap)
+def test_the_loss_of_a_batch_is_eq_2(rating_map):
+    data = pairs(ratings=(1, 2, 3, 4, 5))
+    recipe = Recipe(dim=4, layers=1, rating_map=rating_map)
+    torch.manual_seed(0)
+    g = Projector(recipe.projector(8)).eval()
+    batch = np.array([3, 70, 8])
+    total = 0.0
+    for row in batch:
+        x1, x2 = (torch.tensor(data.vectors[place]) for place in data.places[row])
+        cosine = (g(x1) @ g(x2)) / (g(x1).norm() * g(x2).norm())
+        wanted = map_ratings(torch.tensor(float(data.ratings[row])), rating_map)
+        total += (cosine - wanted).item() ** 2
+    assert pair_loss(data, recipe)(g, batch).item() == pytest.approx(total / 3, rel=1e-5)
+
+
+@pytest.mark.parametrize("name", RECIPE_FIELDS)
+def test_every_part_of_the_recipe_changes_g(name):
+    changes = {
+        "dim": 5,
+        "layers": 2,
+        "hidden": 3,
+        "activation": Activation.RELU,
+        "dropout": 0.5,
+        "loss": Loss.COSENT,
+        "rating_map": RatingMap.SIGNED,
+        "learning_rate": 0.02,
+        "weight_decay": 0.5,
+        "batch_size": 8,
+        "epochs": 3,
+        "patience": 1,
+        "average": 0.5,
+    }
+    recipe = Recipe(dim=6, layers=2 if name == "hidden" else 1, hidden=4, batch_size=16, epochs=4, patience=3)
+    changed = replace(recipe, **{name: changes[name]})
+    first, second = (list(fit_projector(pairs(), pairs(30, 1), r)) for r in (recipe, changed))
+    assert len(first) != len(second) or not same(first[-1], second[-1], "best")
+
+
+def test_the_seed_decides_everything():
+    recipe = Recipe(dim=4, epochs=2, batch_size=16)
+    first, again, other = (last(fit_projector(pairs(), pairs(30, 1), recipe, seed=seed)) for seed in (1, 1, 2))
+    assert same(first, again)
+    assert not same(first, other)
+
+
+def test_g_goes_on_from_a_state():
+    recipe = Recipe(dim=4, epochs=4, batch_size=16)
+    states = list(fit_projector(pairs(), pairs(30, 1), recipe, seed=1))
+    gone_on = list(fit_projector(pairs(), pairs(30, 1), recipe, seed=1, state=states[1]))
+    assert [state.line["epoch"] for state in gone_on] == [3, 4]
+    assert same(gone_on[-1], states[-1])
+
+
+# -------------------------------------------------------------------------------------------- where -1 says no rating
+
+
+def test_pairs_without_a_rating_are_not_trained_on():
+    data, recipe = pairs(), Recipe(dim=4, epochs=2, batch_size=16)
+    without = data.applicable()
+    assert 0 < (data.ratings == -1).sum() == len(data.ratings) - len(without.ratings)
+    kept = [i for i, rating in enumerate(data.ratings) if rating != -1]
+    np.testing.assert_array_equal(without.places, data.places[kept])
+    np.testing.assert_array_equal(without.ratings, data.ratings[kept])
+    fitted, wanted, rated = (
+        last(fit_projector(train, pairs(30, 1), recipe))
+        for train in (data, without, replace(data, ratings=np.abs(data.ratings)))
+    )
+    assert same(fitted, wanted)
+    assert fitted.line == wanted.line | {name: fitted.line[name] for name in ("seconds", "mib")}
+    assert not same(fitted, rated)
+
+
+def test_figures_over_all_pairs_and_over_those_with_a_rating():
+    data = pairs()
+    rated = data.ratings != -1
+    scores = np.array(
+        [np.dot(a, b) / np.linalg.norm(a) / np.linalg.norm(b) for a, b in data.vectors[data.places].astype(np.float64)]
+    )
+    found = evaluation(data)(nn.Identity())
+    assert found == {
+        "spearman": pytest.approx(100 * spearmanr(scores, data.ratings).statistic),
+        "pearson": pytest.approx(100 * pearsonr(scores, data.ratings).statistic),
+        "spearman_rated": pytest.approx(100 * spearmanr(scores[rated], data.ratings[rated]).statistic),
+    }
+    assert found["spearman"] != pytest.approx(found["spearman_rated"], abs=0.01)
+
+
+@pytest.mark.parametrize("rows", [1, 7, 59, 60, 8192])
+def test_cosines_of_pairs_do_not_depend_on_the_chunk(rows):
+    data = pairs()
+    torch.manual_seed(0)
+    g = Projector(Recipe(dim=4).projector(8)).eval()
+    with torch.no_grad():
+        x_PK = g(torch.tensor(data.vectors))
+        wanted = torch.cosine_similarity(*x_PK[torch.tensor(data.places)].unbind(1))
+    np.testing.assert_allclose(pair_cosines(project(g, data.vectors, rows), data.places), wanted, rtol=1e-4, atol=1e-6)
+
+
+# ------------------------------------------------------------------------------------------------------------ learning
+
+
+def planted(rows, seed):
+    """Pairs rated by the cosine of two dimensions, which ten louder ones drown."""
+    random = np.random.default_rng(seed)
+    signal = random.standard_normal((rows, 2, 2))
+    noise = 2 * random.standard_normal((rows, 2, 10))
+    cosines = (signal[:, 0] * signal[:, 1]).sum(-1) / np.linalg.norm(signal, axis=-1).prod(-1)
+    turn = np.linalg.qr(np.random.default_rng(0).standard_normal((12, 12)))[0]  # nothing lies along an axis
+    vectors = np.concatenate([signal, noise], axis=-1).reshape(-1, 12) @ turn
+    return PairVectors(
+        vectors=vectors.astype(np.float32),
+        places=np.arange(2 * rows).reshape(-1, 2),
+        ratings=(3 + 2 * cosines).astype(np.float32),
+    )
+
+
+@pytest.mark.parametrize(
+    ("loss", "wanted"),
+    # CoSENT follows the few worst pairs, and stays with one of the two dimensions.
+    [(Loss.SQUARED, 95), (Loss.FITTED, 95), (Loss.PEARSON, 95), (Loss.COSENT, 50)],
+)
+def test_similarity_hidden_in_a_few_dimensions_is_learned(loss, wanted):
+    train, validation, held_out = (planted(rows, seed) for seed, rows in enumerate((1500, 300, 300), start=1))
+    assert evaluation(held_out)(nn.Identity())["spearman"] < 30
+    recipe = Recipe(
+        dim=12,
+        layers=0,
+        dropout=0.0,
+        loss=loss,
+        rating_map=RatingMap.SIGNED,
+        learning_rate=0.02,
+        batch_size=100,
+        epochs=12,
+    )
+    state = last(fit_projector(train, validation, recipe))
+    assert evaluation(held_out)(best_projector(state, recipe.projector(12)))["spearman"] > wanted
+
+
+@pytest.mark.parametrize("average", [0.0, 0.5])
+def test_the_best_g_gives_the_figures_of_its_epoch_back(average):
+    recipe = Recipe(dim=4, dropout=0.4, learning_rate=0.02, batch_size=16, epochs=8, average=average)
+    validation = pairs(50, 1)
+    state = last(fit_projector(pairs(), validation, recipe))
+    g = best_projector(state, recipe.projector(8))
+    assert not g.training
+    best = state.history[state.best_epoch - 1]
+    assert best["spearman"] == max(line["spearman"] for line in state.history)
+    for name, value in evaluation(validation)(g).items():
+        assert value == pytest.approx(best[name], abs=1e-6)
+
+
+def test_read_only_arrays_are_taken_without_a_warning():
+    data, recipe = pairs(), Recipe(dim=4, epochs=1, batch_size=16)
+    before = data.vectors.copy()
+    torch.set_warn_always(True)  # PyTorch says it once a process
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("error")
+            last(fit_projector(data, data, recipe))
+            pair_loss(data, recipe)(Projector(recipe.projector(8)), np.arange(3))
+    finally:
+        torch.set_warn_always(False)
+    np.testing.assert_array_equal(data.vectors, before)
+
+
+@pytest.mark.parametrize("loss", Loss)
+def test_a_last_batch_of_one_pair_does_no_harm(loss):
+    data = pairs(17, ratings=(1, 2, 3, 4, 5))
+    state = last(fit_projector(data, data, Recipe(dim=4, loss=loss, batch_size=16, epochs=2)))
+    assert all(torch.isfinite(weight).all() for weight in state.weights.values())
