@@ -14,7 +14,8 @@ from systems import SETS
 from turns import DATA, finish
 
 import raycase
-from raycase.data.inferences import HYPOTHESES, read_inferences, told_right
+from raycase.data.inferences import HYPOTHESES, read_inferences
+from raycase.evaluation.entailment_metrics import told_right
 from raycase.evaluation.ranked import against
 from raycase.systems.registry import known_conditions
 

@@ -20,9 +20,8 @@ from raycase.evaluation.job import EvaluateJob, find_models
 from raycase.evaluation.ranked import against, figure
 from raycase.evaluation.tasks.csfcube import ALL, CONDITIONS, FACETS, MAP, MEASURES, NDCG, measure, read_cube
 from raycase.search.topk import unit
-from raycase.systems.projector import Projector, ProjectorConfig
+from raycase.systems.projector import Projector, ProjectorConfig, project
 from raycase.training.loop import FitConfig, epoch_batches, fit
-from raycase.training.projector_fit import project
 
 TEMPERATURE, BATCH, EPOCHS, SEEDS = 0.05, 512, 30, 3
 

@@ -52,7 +52,7 @@ def read_vectors(cache):
     import pyarrow.dataset as ds
 
     from raycase.data.rated import read_rated
-    from raycase.training.projector_fit import PairVectors
+    from raycase.systems.pair_vectors import PairVectors
 
     parts = []
     for name in ("train", "validation"):
@@ -96,7 +96,8 @@ def large_fit(_):
     import numpy as np
     import torch
 
-    from raycase.training.projector_fit import PairVectors, Recipe, fit_projector
+    from raycase.systems.pair_vectors import PairVectors
+    from raycase.training.projector_fit import Recipe, fit_projector
 
     random = np.random.default_rng(0)
     vectors = random.standard_normal((2 * PAIRS, 4096), dtype=np.float32)

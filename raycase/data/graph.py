@@ -1,6 +1,6 @@
-"""Knowledge graphs: triples of texts, what is known, and the rank of the true tail among all entities.
+"""Knowledge graphs: triples of texts, and what is known of them.
 
-Shapes: E entities, R relations (each also inverted), N triples, Q queries, D dimensions.
+Shapes: E entities, R relations (each also inverted), N triples.
 """
 
 from __future__ import annotations
@@ -12,14 +12,12 @@ from functools import cached_property
 from pathlib import Path
 
 import numpy as np
-import torch
 
 from raycase.data.inputs import InputFile, readable
 from raycase.data.rated import texts_sha256
 from raycase.data.storage import place
 from raycase.errors import RequestError
 
-BLOCK = 256  # queries whose scores against all entities are held at a time
 INVERSE = "inverse "  # before the text of a relation that is read from tail to head (SimKGC)
 
 
@@ -107,35 +105,6 @@ class Known:
         """All known tails of a query."""
         first, stop = np.searchsorted(self.pairs, [query * self.entities, (query + 1) * self.entities])
         return np.asarray(self.pairs[first:stop] - query * self.entities)
-
-
-def filtered_ranks(
-    queries_QD: np.ndarray, entities_ED: np.ndarray, tails_Q: np.ndarray, numbers_Q: np.ndarray, known: Known
-) -> np.ndarray:
-    """The rank of each query's true tail among all entities, other known tails left out: (Q,) float64, from 1.
-
-    Exact, by cosine, some queries at a time. Of equal scores the true one is taken to stand in the middle.
-    """
-    entities = torch.nn.functional.normalize(torch.from_numpy(np.ascontiguousarray(entities_ED)).float(), dim=1)
-    ranks = np.empty(len(queries_QD))
-    for start in range(0, len(queries_QD), BLOCK):
-        rows = slice(start, start + BLOCK)
-        queries = torch.nn.functional.normalize(torch.from_numpy(queries_QD[rows]).float(), dim=1)
-        scores_qE = (queries @ entities.T).numpy()
-        for i, (tail, number) in enumerate(zip(tails_Q[rows].tolist(), numbers_Q[rows].tolist(), strict=True)):
-            true = scores_qE[i, tail]
-            scores_qE[i, known.tails(number)] = -np.inf
-            scores_qE[i, tail] = -np.inf
-            ranks[start + i] = 1 + (~(scores_qE[i] <= true)).sum() + (scores_qE[i] == true).sum() / 2  # NaN: last
-    return ranks
-
-
-def measures_of(ranks_Q: np.ndarray) -> np.ndarray:
-    """Of each query, x 100: reciprocal rank, and whether it is among the first 1, 3 and 10: (Q, 4)."""
-    return 100 * np.stack([1 / ranks_Q, *(ranks_Q <= k for k in (1, 3, 10))], axis=1)
-
-
-MEASURES = ("mrr", "hits@1", "hits@3", "hits@10")
 
 
 def read_graph(folder: Path | str, flag: str) -> Graph:

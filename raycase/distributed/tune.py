@@ -28,8 +28,9 @@ from raycase.errors import RequestError, WorkError
 from raycase.evaluation.plots import check_plots
 from raycase.systems.case import CaseConfig
 from raycase.systems.model_folder import write_model_folder
+from raycase.systems.pair_vectors import PairVectors
 from raycase.training.loop import best_epoch_of
-from raycase.training.projector_fit import PairVectors, Recipe, best_projector, fit_projector
+from raycase.training.projector_fit import Recipe, best_projector, fit_projector
 from raycase.training.projector_job import Frozen, check_cache, is_tuned, model_metrics
 from raycase.training.sweep import (
     SPACE,

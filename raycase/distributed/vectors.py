@@ -17,7 +17,7 @@ from raycase.data.storage import Place, fingerprint
 from raycase.distributed.embed import TooManyRejectedError, embed
 from raycase.errors import RequestError
 from raycase.systems.contracts import SystemConfig
-from raycase.training.projector_fit import PairVectors
+from raycase.systems.pair_vectors import PairVectors
 
 SENTENCE = "sentence"
 Pair = tuple[str, str]  # a sentence and its condition

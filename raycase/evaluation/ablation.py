@@ -9,14 +9,14 @@ from pathlib import Path
 from typing import Any
 
 from raycase.data.rated import RatedPairs
+from raycase.encoder.cosines import pair_cosines
 from raycase.encoder.pooling import Pooling
 from raycase.encoder.prompts import PromptStyle, Span, parse_views
 from raycase.encoder.table import ENCODERS
-from raycase.evaluation.metrics import pair_cosines
 from raycase.evaluation.published import SPEARMAN
 from raycase.evaluation.scores import points
 from raycase.systems.case import CaseConfig
-from raycase.training.projector_fit import PairVectors
+from raycase.systems.pair_vectors import PairVectors
 
 VectorsOf = Callable[[CaseConfig], PairVectors]
 LABELS = {

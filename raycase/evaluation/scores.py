@@ -12,12 +12,12 @@ import numpy as np
 from scipy.stats import rankdata
 
 from raycase.data.rated import NOT_APPLICABLE, RatedPairs
+from raycase.encoder.cosines import pair_cosines
 from raycase.evaluation.metrics import (
     Correlation,
     bootstrap_interval,
     cosines_to_mean,
     isotropy,
-    pair_cosines,
     paired_bootstrap,
     pearson,
     spearman,

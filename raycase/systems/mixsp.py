@@ -25,10 +25,18 @@ from raycase.encoder.pooling import Pooling
 from raycase.encoder.tokens import TokenBatch
 from raycase.errors import RequestError
 from raycase.systems.tuned import Scorer, Scoring, begin, load_extra
-from raycase.training.losses import MOST, UPPER, Similarity
 
+MOST, UPPER = 5.0, 4.0  # of the scale of STS, and from where on sentences mean the same
 ROWS = 4096  # pairs that go through the projectors together
 WIDTH = 10  # of a projector's hidden layer over its input; the paper gives no shape, its authors' code this one
+
+
+class Similarity(StrEnum):
+    """How MixSP's two projections become a score, and what the score learns by (Table 4)."""
+
+    LINEAR = "linear"  # G2, by binary cross-entropy (eq. 4)
+    COSINE = "cosine"  # by the squared error
+    CONTRASTIVE = "contrastive"  # the cosine, by the batch's other pairs
 
 
 class Select(StrEnum):

@@ -7,6 +7,7 @@ from enum import StrEnum
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 from safetensors import SafetensorError
 from safetensors.torch import load_file, save
@@ -88,3 +89,11 @@ def load_projector(config: ProjectorConfig, folder: Path) -> Projector:
         if not torch.isfinite(parameter).all():
             raise RequestError(f"{folder / WEIGHTS}: wanted finite weights, found NaN or infinity")
     return projector.eval()
+
+
+@torch.inference_mode()
+def project(module: nn.Module, vectors_PD: np.ndarray, rows: int = 8192) -> np.ndarray:
+    """g of every vector, some rows at a time: (P, D) -> (P, K) float32."""
+    device = next((p.device for p in module.parameters()), torch.device("cpu"))
+    parts = [np.array(vectors_PD[i : i + rows]) for i in range(0, len(vectors_PD), rows)]  # g takes no read-only array
+    return np.concatenate([module(torch.from_numpy(part).to(device)).cpu().numpy() for part in parts])

@@ -22,6 +22,7 @@ from torch import Tensor, nn
 from raycase.data.fetch import fetch, is_remote
 from raycase.data.rated import RatedPairs
 from raycase.data.storage import place, sha256_of_file
+from raycase.encoder.cosines import pair_cosines
 from raycase.encoder.engine import TextEncoder
 from raycase.encoder.loading import (
     described,
@@ -38,7 +39,6 @@ from raycase.encoder.prompts import Template
 from raycase.encoder.table import ENCODERS, HERE, EncoderSpec, read_spec
 from raycase.encoder.tokens import Prepared, TokenBatch
 from raycase.errors import RequestError, first_line
-from raycase.evaluation.metrics import pair_cosines
 from raycase.systems.pairs import Encoded, count_tokens, embed, encoded, kept_pairs, prepare, prompt_sets
 
 if TYPE_CHECKING:

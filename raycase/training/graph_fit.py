@@ -16,9 +16,10 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from raycase.data.graph import MEASURES, Graph, Known, Triples, filtered_ranks, measures_of
+from raycase.data.graph import Graph, Known, Triples
 from raycase.encoder.tokens import Prepared
 from raycase.errors import RequestError
+from raycase.evaluation.graph_metrics import MEASURES, filtered_ranks, measures_of
 from raycase.training.encoder_fit import TuneRecipe, autocast, fit_config
 from raycase.training.loop import Batches, BatchLoss, Evaluation, FitState, epoch_batches, fit, gather, shard, unwrapped
 from raycase.training.losses import contrastive_loss

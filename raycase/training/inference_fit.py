@@ -14,9 +14,10 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from raycase.data.inferences import Inferences, measures
+from raycase.data.inferences import Inferences
 from raycase.encoder.tokens import Prepared
 from raycase.errors import RequestError
+from raycase.evaluation.entailment_metrics import measures
 from raycase.training.encoder_fit import TuneRecipe, autocast, fit_config
 from raycase.training.loop import BatchLoss, Evaluation, FitState, epoch_batches, fit, gather, shard, unwrapped
 from raycase.training.losses import dual_loss

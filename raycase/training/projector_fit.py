@@ -15,9 +15,11 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from raycase.data.rated import NOT_APPLICABLE
+from raycase.encoder.cosines import pair_cosines
 from raycase.errors import check_ranges
-from raycase.evaluation.metrics import pair_cosines, pearson, spearman
-from raycase.systems.projector import Activation, Projector, ProjectorConfig
+from raycase.evaluation.metrics import pearson, spearman
+from raycase.systems.pair_vectors import PairVectors
+from raycase.systems.projector import Activation, Projector, ProjectorConfig, project
 from raycase.training.loop import BatchLoss, Evaluation, FitConfig, FitState, epoch_batches, fit, gather, shard
 from raycase.training.losses import LOSSES, Loss, RatingMap, map_ratings
 
@@ -92,24 +94,6 @@ class Recipe:
 RECIPE_FIELDS = tuple(f.name for f in fields(Recipe))
 
 
-@dataclass(frozen=True, kw_only=True)
-class PairVectors:
-    """Vectors of rated pairs as eq. 1 has them before g. The arrays may be read-only (Ray's object store)."""
-
-    vectors: np.ndarray  # (P, D) float32, the views side by side
-    places: np.ndarray  # (N, 2) int64 into `vectors`
-    ratings: np.ndarray  # (N,) float32; -1 where the condition does not apply
-
-    @property
-    def dim(self) -> int:
-        return int(self.vectors.shape[1])
-
-    def applicable(self) -> PairVectors:
-        """Without the pairs to which the condition does not apply: their -1 is no rating."""
-        kept = self.ratings != NOT_APPLICABLE
-        return PairVectors(vectors=self.vectors, places=self.places[kept], ratings=self.ratings[kept])
-
-
 def fit_projector(
     train: PairVectors,
     validation: PairVectors,
@@ -172,14 +156,6 @@ def correlations(scores_N: np.ndarray, ratings_N: np.ndarray) -> dict[str, float
         "pearson": 100 * pearson(scores_N, ratings_N),
         "spearman_rated": 100 * spearman(scores_N[rated], ratings_N[rated]),
     }
-
-
-@torch.inference_mode()
-def project(module: nn.Module, vectors_PD: np.ndarray, rows: int = 8192) -> np.ndarray:
-    """g of every vector, some rows at a time: (P, D) -> (P, K) float32."""
-    device = next((p.device for p in module.parameters()), torch.device("cpu"))
-    parts = [np.array(vectors_PD[i : i + rows]) for i in range(0, len(vectors_PD), rows)]  # g takes no read-only array
-    return np.concatenate([module(torch.from_numpy(part).to(device)).cpu().numpy() for part in parts])
 
 
 def best_projector(state: FitState, config: ProjectorConfig) -> Projector:

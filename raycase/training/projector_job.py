@@ -25,9 +25,10 @@ from raycase.systems.case import CaseConfig
 from raycase.systems.case import resolve as resolve_case
 from raycase.systems.lora import LoraConfig
 from raycase.systems.model_folder import open_model_folder, write_model_folder
+from raycase.systems.pair_vectors import PairVectors
 from raycase.systems.registry import resolve
 from raycase.training.loop import FitState
-from raycase.training.projector_fit import PairVectors, Recipe, best_projector, evaluation, fit_projector
+from raycase.training.projector_fit import Recipe, best_projector, evaluation, fit_projector
 
 
 @dataclass(frozen=True, kw_only=True)

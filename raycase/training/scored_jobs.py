@@ -13,12 +13,12 @@ from raycase.data.rated import read_scored, rows_in
 from raycase.encoder.pooling import Pooling
 from raycase.errors import RequestError
 from raycase.systems.baselines import sentence_encoder
-from raycase.systems.mixsp import Route, Select, mixsp
+from raycase.systems.mixsp import MOST, UPPER, Route, Select, Similarity, mixsp
 from raycase.systems.tuned import Tuned
 from raycase.training.encoder_fit import PairLoss, TunePairs, TuneRecipe, fit_tuned, recipe_of
 from raycase.training.encoder_job import FineTuneJob, Task
-from raycase.training.losses import MOST, UPPER, Similarity, mixsp_loss, scored_loss
 from raycase.training.projector_job import said_of_pairs
+from raycase.training.scored_losses import mixsp_loss, scored_loss
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -6,8 +6,9 @@ import numpy as np
 import pytest
 import torch
 
-from raycase.data.graph import Known, filtered_ranks, measures_of, read_graph
+from raycase.data.graph import Known, read_graph
 from raycase.errors import RequestError
+from raycase.evaluation.graph_metrics import filtered_ranks, measures_of
 from raycase.training.losses import contrastive_loss
 
 ENTITIES = (
@@ -78,7 +79,7 @@ def test_what_is_known_is_known_both_ways(folder):
 
 
 def test_ranks_are_those_of_brute_force(folder, monkeypatch):
-    monkeypatch.setattr("raycase.data.graph.BLOCK", 2)
+    monkeypatch.setattr("raycase.evaluation.graph_metrics.BLOCK", 2)
     random = np.random.default_rng(0)
     entities = random.standard_normal((3, 4)).astype(np.float32)
     asked = triples_of(folder, [("e1", "_is", "e3"), ("e1", "_is", "e2"), ("e2", "_has", "e1")])

@@ -13,8 +13,8 @@ from small import close
 from torch import nn
 
 import raycase
+from raycase.encoder.cosines import pair_cosines
 from raycase.errors import RequestError
-from raycase.evaluation.metrics import pair_cosines
 from raycase.systems.baselines import bi_encoder, cross_encoder, tri_encoder
 from raycase.systems.csr import Form, Router, csr
 from raycase.systems.tuned import begin

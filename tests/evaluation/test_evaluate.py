@@ -16,18 +16,18 @@ from helpers import ROOT, sentences
 
 import raycase
 from raycase.data.rated import RatedPairs, read_rated
+from raycase.encoder.cosines import cosines
 from raycase.encoder.prompts import Span
 from raycase.errors import RequestError
 from raycase.evaluation.ablation import ablation, ablation_configs
 from raycase.evaluation.job import EvaluateJob, find_models
-from raycase.evaluation.metrics import cosines
 from raycase.evaluation.report import render
 from raycase.evaluation.scores import by_rating, compare, correlations, worst_pairs
 from raycase.evaluation.tasks.csts import evaluate
 from raycase.systems import case
+from raycase.systems.pair_vectors import PairVectors
 from raycase.systems.projector import Projector, ProjectorConfig
 from raycase.systems.registry import resolve
-from raycase.training.projector_fit import PairVectors
 
 CONDITIONS = ["color of the dress", "number of people", "type of dog"]
 RATINGS = [-1, 1, 2, 3, 4, 5]

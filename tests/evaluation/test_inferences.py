@@ -10,8 +10,9 @@ import torch
 from scipy.stats import gaussian_kde, norm, spearmanr
 
 import raycase
-from raycase.data.inferences import entailment_right, entailment_scores, implicitness, more_implicit, read_inferences
+from raycase.data.inferences import read_inferences
 from raycase.errors import RequestError
+from raycase.evaluation.entailment_metrics import entailment_right, entailment_scores, implicitness, more_implicit
 from raycase.evaluation.job import EvaluateJob, find_models
 from raycase.evaluation.metrics import auc
 from raycase.evaluation.tasks import sts

@@ -6,12 +6,11 @@ import numpy as np
 import pytest
 from scipy.stats import norm, pearsonr, spearmanr
 
+from raycase.encoder.cosines import cosines, pair_cosines
 from raycase.evaluation.metrics import (
     bootstrap_interval,
-    cosines,
     cosines_to_mean,
     isotropy,
-    pair_cosines,
     paired_bootstrap,
     pearson,
     spearman,

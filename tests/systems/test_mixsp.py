@@ -13,10 +13,10 @@ import raycase
 from raycase.data.rated import read_scored, rows_in
 from raycase.errors import RequestError
 from raycase.systems.baselines import sentence_encoder
-from raycase.systems.mixsp import Heads, Route, Select, mixsp
+from raycase.systems.mixsp import Heads, Route, Select, Similarity, mixsp
 from raycase.systems.registry import embeds, resolve
 from raycase.training.encoder_fit import TunePairs, TuneRecipe, batch_loss, fit_tuned
-from raycase.training.losses import Similarity, mixsp_loss, scored_loss
+from raycase.training.scored_losses import mixsp_loss, scored_loss
 
 # ---------------------------------------------------------------------------------------------------------- by hand
 

@@ -12,20 +12,18 @@ import torch
 import torch.nn.functional as F
 
 import raycase
-from raycase.data.inferences import (
-    HYPOTHESES,
-    KINDS,
+from raycase.data.inferences import HYPOTHESES, KINDS, read_inferences
+from raycase.encoder.pooling import Pooling
+from raycase.encoder.table import ENCODERS
+from raycase.errors import RequestError
+from raycase.evaluation.entailment_metrics import (
     best_threshold,
     entailment_right,
     entailment_scores,
     implicitness,
     measures,
     more_implicit,
-    read_inferences,
 )
-from raycase.encoder.pooling import Pooling
-from raycase.encoder.table import ENCODERS
-from raycase.errors import RequestError
 from raycase.systems.baselines import sentence_encoder
 from raycase.systems.dualcse import Form, dualcse
 from raycase.systems.mixsp import mixsp

@@ -10,20 +10,12 @@ import torch
 from scipy.stats import pearsonr, spearmanr
 from torch import nn
 
+from raycase.encoder.cosines import pair_cosines
 from raycase.errors import RequestError
-from raycase.evaluation.metrics import pair_cosines
-from raycase.systems.projector import Activation, Projector
+from raycase.systems.pair_vectors import PairVectors
+from raycase.systems.projector import Activation, Projector, project
 from raycase.training.losses import Loss, RatingMap, map_ratings
-from raycase.training.projector_fit import (
-    RECIPE_FIELDS,
-    PairVectors,
-    Recipe,
-    best_projector,
-    evaluation,
-    fit_projector,
-    pair_loss,
-    project,
-)
+from raycase.training.projector_fit import RECIPE_FIELDS, Recipe, best_projector, evaluation, fit_projector, pair_loss
 
 
 def pairs(rows=80, seed=0, *, vectors=60, dim=8, ratings=(-1, 1, 2, 3, 4, 5)):

@@ -24,7 +24,7 @@ from raycase.evaluation.ablation import encoder_names
 from raycase.evaluation.job import EvaluateJob, check_request, find_models
 from raycase.evaluation.ranked import report
 from raycase.search.topk import top_k, unit
-from raycase.training.projector_fit import project
+from raycase.systems.projector import project
 
 CAPTIONS, NEIGHBOURS = 20_000, 10
 IMAGE, TEXT = "image", "text"

@@ -25,7 +25,7 @@ from raycase.evaluation.job import EvaluateJob, Model, before_g, check_request, 
 from raycase.evaluation.metrics import average_precision, full_recall_precision, ndcg_at, recall_at
 from raycase.evaluation.ranked import report
 from raycase.search.topk import unit
-from raycase.training.projector_fit import project
+from raycase.systems.projector import project
 
 # The facets that experts judged: the labels of sentences that belong to each, and the condition that stands for it.
 FACETS = {"background": ("background", "objective", "other"), "method": ("method",), "result": ("result",)}

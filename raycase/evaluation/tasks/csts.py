@@ -22,6 +22,7 @@ from raycase.data.rated import NOT_APPLICABLE, SENTENCE1, SENTENCE2, RatedPairs,
 from raycase.data.schema import CONDITION
 from raycase.data.storage import place
 from raycase.distributed.vectors import pair_vectors
+from raycase.encoder.cosines import cosines, pair_cosines
 from raycase.encoder.table import ENCODERS
 from raycase.errors import RequestError
 from raycase.evaluation.ablation import VectorsOf, ablation, encoder_name, setting
@@ -33,15 +34,15 @@ from raycase.evaluation.job import (
     find_models,
     is_case,
 )
-from raycase.evaluation.metrics import cosines, pair_cosines
 from raycase.evaluation.plots import check_plots, plots
 from raycase.evaluation.published import ISOTROPY
 from raycase.evaluation.report import render, write_report
 from raycase.evaluation.scores import DIRECTIONS, compare, figures, score_figures, worst_pairs
 from raycase.systems.case import CaseConfig
 from raycase.systems.model_folder import METRICS
+from raycase.systems.pair_vectors import PairVectors
+from raycase.systems.projector import project
 from raycase.systems.registry import embeds
-from raycase.training.projector_fit import PairVectors, project
 
 ANSWER1, ANSWER2 = "answer1", "answer2"
 Cases = dict[str, list[str]]  # a column each: two sentences, a condition, what each sentence says about it

@@ -11,15 +11,9 @@ from typing import Any
 
 import numpy as np
 
-from raycase.data.inferences import (
-    HYPOTHESES,
-    entailment_right,
-    entailment_scores,
-    implicitness,
-    more_implicit,
-    read_inferences,
-)
+from raycase.data.inferences import HYPOTHESES, read_inferences
 from raycase.distributed.vectors import case_vectors, plain_vectors
+from raycase.evaluation.entailment_metrics import entailment_right, entailment_scores, implicitness, more_implicit
 from raycase.evaluation.job import EvaluateJob, check_request, find_models
 from raycase.evaluation.ranked import report
 from raycase.systems.registry import known_conditions

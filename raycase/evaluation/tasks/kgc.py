@@ -11,12 +11,13 @@ from typing import Any
 
 import numpy as np
 
-from raycase.data.graph import MEASURES, Known, filtered_ranks, measures_of, read_graph
+from raycase.data.graph import Known, read_graph
 from raycase.distributed.vectors import case_vectors, plain_vectors
 from raycase.errors import RequestError
+from raycase.evaluation.graph_metrics import MEASURES, filtered_ranks, measures_of
 from raycase.evaluation.job import EvaluateJob, check_request, find_models
 from raycase.evaluation.ranked import report
-from raycase.training.projector_fit import project
+from raycase.systems.projector import project
 
 
 def evaluate(

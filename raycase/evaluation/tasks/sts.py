@@ -17,13 +17,14 @@ from raycase.data.provenance import provenance
 from raycase.data.rated import LABEL, SCORE, RatedPairs, read_scored
 from raycase.data.storage import place
 from raycase.distributed.vectors import plain_vectors
+from raycase.encoder.cosines import pair_cosines
 from raycase.errors import RequestError
 from raycase.evaluation.job import EvaluateJob, Model, check_request, find_models
-from raycase.evaluation.metrics import Correlation, auc, bootstrap_interval, pair_cosines, paired_bootstrap, spearman
+from raycase.evaluation.metrics import Correlation, auc, bootstrap_interval, paired_bootstrap, spearman
 from raycase.evaluation.plots import WIDTH, check_plots, png
 from raycase.evaluation.report import difference, interval, made, table, write_report
+from raycase.systems.mixsp import UPPER
 from raycase.systems.registry import embeds
-from raycase.training.losses import UPPER
 
 GRID = 512  # points at which a density is looked at
 Densities = tuple[np.ndarray, np.ndarray, np.ndarray]
