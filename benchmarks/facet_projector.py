@@ -15,7 +15,7 @@ import torch
 import torch.nn.functional as F
 from turns import DATA, finish
 
-from raycase.distributed.vectors import case_vectors, plain_vectors
+from raycase.distributed.vectors import vectors_of
 from raycase.evaluation.job import EvaluateJob, find_models
 from raycase.evaluation.ranked import against, figure
 from raycase.evaluation.tasks.csfcube import ALL, CONDITIONS, FACETS, MAP, MEASURES, NDCG, measure, read_cube
@@ -66,15 +66,15 @@ def main(cache):
     pairs = cube.pairs()
     [model] = find_models(EvaluateJob(task="csfcube", model=("minilm",), data=data, output="unused", cache=cache))
 
-    def embedded(embed, wanted):
+    def embedded(wanted):
         number = {value: i for i, value in enumerate(dict.fromkeys(wanted))}
-        return unit(embed(list(number), model.config, name=data, cache=model.cache))[[number[v] for v in wanted]]
+        return unit(vectors_of(list(number), model.config, name=data, cache=model.cache))[[number[v] for v in wanted]]
 
     papers = [(cube.papers[paper], facet) for paper, facet in pairs]
-    plain = embedded(plain_vectors, [paper.text for paper, _ in papers])
-    facets = {f: embedded(plain_vectors, [" ".join(paper.of(f)) for paper, _ in papers]) for f in FACETS}
+    plain = embedded([paper.text for paper, _ in papers])
+    facets = {f: embedded([" ".join(paper.of(f)) for paper, _ in papers]) for f in FACETS}
     own = np.stack([facets[facet][row] for row, (_, facet) in enumerate(papers)])
-    case = embedded(case_vectors, [(paper.abstract, CONDITIONS[facet]) for paper, facet in papers])
+    case = embedded([(paper.abstract, CONDITIONS[facet]) for paper, facet in papers])
     numbers = {paper: i for i, paper in enumerate(dict.fromkeys(paper for paper, _ in pairs))}
     number_P = np.array([numbers[paper] for paper, _ in pairs])
     one_hot = np.stack([np.eye(len(FACETS), dtype=np.float32)[list(FACETS).index(facet)] for _, facet in papers])

@@ -4,9 +4,9 @@ from pathlib import Path
 from typing import Any
 
 from raycase.cli import main
+from raycase.distributed.evaluate import evaluate
 from raycase.evaluation.job import EvaluateJob
 from raycase.evaluation.scores import CORRELATIONS
-from raycase.evaluation.tasks.catalogue import evaluate
 
 
 def work(job: EvaluateJob) -> dict[str, Any]:

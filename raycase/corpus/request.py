@@ -15,12 +15,11 @@ from raycase.data.reader import Columns, find_columns, peek, read_conditions
 from raycase.data.storage import PACKAGE, STORE_ERRORS, check_paths
 from raycase.encoder.pooling import Pooling
 from raycase.errors import RequestError
-from raycase.systems.contracts import SystemConfig
+from raycase.systems.contracts import Compute, SystemConfig
 from raycase.systems.registry import resolve_encoder
 from raycase.systems.tuned import Tuned
 
 SAMPLE, SAMPLE_CONDITIONS = PACKAGE + "sample/sentences.csv", PACKAGE + "sample/conditions.txt"
-Compute = Literal["bfloat16", "float32"]
 PAIRS_OF_UNIT, ROWS_OF_UNIT = 32768, 4096
 
 

@@ -22,16 +22,17 @@ from raycase.data.provenance import provenance
 from raycase.data.rated import RatedPairs
 from raycase.data.storage import check_paths, fingerprint, place
 from raycase.distributed.cluster import nodes, start_ray
-from raycase.distributed.vectors import pair_vectors
+from raycase.distributed.runner import check_cache
+from raycase.distributed.vectors import vectors_of
 from raycase.encoder.prompts import INSTRUCTED, PromptStyle, parse_views
 from raycase.errors import RequestError, WorkError
 from raycase.evaluation.plots import check_plots
 from raycase.systems.case import CaseConfig
 from raycase.systems.model_folder import write_model_folder
-from raycase.systems.pair_vectors import PairVectors
+from raycase.systems.pair_vectors import PairVectors, pair_vectors
 from raycase.training.loop import best_epoch_of
 from raycase.training.projector_fit import Recipe, best_projector, fit_projector
-from raycase.training.projector_job import Frozen, check_cache, is_tuned, model_metrics
+from raycase.training.projector_job import Frozen, is_tuned, model_metrics
 from raycase.training.sweep import (
     SPACE,
     Cell,
@@ -257,7 +258,8 @@ def _embed(job: TuneJob, systems: dict[str, CaseConfig], pairs: dict[str, RatedP
     vectors = {}
     for prompt, system in systems.items():
         train, validation = (
-            pair_vectors(rated, system, cache=job.cache_place, compute=job.compute) for rated in pairs.values()
+            pair_vectors(rated, system, vectors_of, cache=job.cache_place, compute=job.compute)
+            for rated in pairs.values()
         )
         vectors[prompt] = train, validation
     refs = {prompt: (ray.put(train), ray.put(validation)) for prompt, (train, validation) in vectors.items()}

@@ -10,45 +10,36 @@ import pyarrow as pa
 import pyarrow.dataset as ds
 
 from raycase.corpus.output import output_at, parquet_bytes
-from raycase.corpus.request import Compute, EmbedJob
-from raycase.data.rated import RatedPairs, texts_sha256
+from raycase.corpus.request import EmbedJob
+from raycase.data.rated import texts_sha256
 from raycase.data.schema import CONDITION, EMBEDDING, ID
 from raycase.data.storage import Place, fingerprint
 from raycase.distributed.embed import TooManyRejectedError, embed
 from raycase.errors import RequestError
-from raycase.systems.contracts import SystemConfig
-from raycase.systems.pair_vectors import PairVectors
+from raycase.systems.contracts import Compute, SystemConfig
 
 SENTENCE = "sentence"
 Pair = tuple[str, str]  # a sentence and its condition
 
 
-def pair_vectors(
-    rated: RatedPairs, config: SystemConfig, *, cache: Place, compute: Compute | None = None
-) -> PairVectors:
-    """Vectors of eq. 1 before g for every sentence of the pairs, views side by side. Raises RequestError."""
-    vectors = case_vectors(rated.distinct, config, name=rated.uri, cache=cache, compute=compute)
-    return PairVectors(vectors=vectors, places=rated.places, ratings=rated.ratings)
-
-
-def case_vectors(
-    pairs: Sequence[Pair], config: SystemConfig, *, name: str, cache: Place, compute: Compute | None = None
+def vectors_of(
+    texts: Sequence[str] | Sequence[Pair],
+    config: SystemConfig,
+    *,
+    name: str,
+    cache: Place,
+    compute: Compute | None = None,
 ) -> np.ndarray:
-    """Vectors of eq. 1 before g for distinct (sentence, condition), views side by side: (P, D) float32.
+    """`raycase.systems.contracts.VectorsOf` by the embedding job: (P, D) float32, the views side by side.
 
-    Each view of (encoder, data) is embedded once by the main job into a folder of the cache that its fingerprint
-    names; what is there is read. `name` is the data's, for people. Raises RequestError where a sentence cannot be
-    embedded.
+    Each view of (encoder, data) is embedded once, into a folder of the cache that its fingerprint names; what is there
+    is read. Raises RequestError where a sentence cannot be embedded.
     """
+    pairs = [(text, "") if isinstance(text, str) else text for text in texts]
+    if isinstance(texts[0], str):
+        return _vectors(pairs, config.views_apart[0], name, cache, compute, plain=True)
     views = [_vectors(pairs, view, name, cache, compute, plain=False) for view in config.views_apart]
     return np.concatenate(views, axis=1)
-
-
-def plain_vectors(
-    sentences: Sequence[str], config: SystemConfig, *, name: str, cache: Place, compute: Compute | None = None
-) -> np.ndarray:
-    """f(s) of distinct sentences, without condition: (P, D) float32. Kept as those of `case_vectors` are."""
-    return _vectors([(s, "") for s in sentences], config.views_apart[0], name, cache, compute, plain=True)
 
 
 def _vectors(

@@ -18,7 +18,7 @@ from raycase.evaluation.scores import points
 from raycase.systems.case import CaseConfig
 from raycase.systems.pair_vectors import PairVectors
 
-VectorsOf = Callable[[CaseConfig], PairVectors]
+PairVectorsOf = Callable[[Any], PairVectors]
 LABELS = {
     PromptStyle.SENT: "sent",
     PromptStyle.COND: "cond",
@@ -31,13 +31,13 @@ PAPERS = (PromptStyle.SENT, PromptStyle.COND, PromptStyle.CONCAT_SC, PromptStyle
 OVER_A_SPAN = (Pooling.MEAN, Pooling.LATENT)  # the others read one token, whatever the span
 
 
-def ablation(config: CaseConfig, rated: RatedPairs, vectors_of: VectorsOf) -> dict[str, Any]:
+def ablation(config: CaseConfig, rated: RatedPairs, pairs_of: PairVectorsOf) -> dict[str, Any]:
     """Table 10 for one encoder, with the paper's own figures where it has them."""
     published = SPEARMAN.get(encoder_name(config), {})
     rows = []
     for variant in ablation_configs(config):
         pooling = variant.encoder.pooling[0]
-        vectors = vectors_of(variant).vectors
+        vectors = pairs_of(variant).vectors
         found = points(pair_cosines(vectors, rated.places), rated.ratings)
         rows.append(
             {

@@ -10,13 +10,13 @@ from typing import Any, Literal
 
 from torch import nn
 
-from raycase.corpus.request import Compute
 from raycase.data.fetch import is_remote
 from raycase.data.storage import Place, check_paths, place
 from raycase.encoder.pooling import Pooling
 from raycase.encoder.table import ENCODERS
 from raycase.errors import RequestError
 from raycase.systems.case import CaseConfig
+from raycase.systems.contracts import Compute
 from raycase.systems.model_folder import METRICS, SYSTEM
 from raycase.systems.projector import load_projector
 from raycase.systems.registry import embeds, known_conditions, resolve

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, Protocol, runtime_checkable
+from typing import Any, Literal, Protocol, runtime_checkable
 
 import numpy as np
 
+from raycase.data.storage import Place
 from raycase.encoder.tokens import Prepared
 from raycase.systems.pairs import Encoded
+
+Compute = Literal["bfloat16", "float32"]  # number format inside the encoder
 
 
 class SystemConfig(Protocol):
@@ -82,3 +85,21 @@ class PairScorer(Protocol):
 
     def score(self, sentences1: Sequence[str], sentences2: Sequence[str], conditions: Sequence[str]) -> np.ndarray:
         """Similarity of each pair under its condition: N, N, N -> (N,)."""
+
+
+class VectorsOf(Protocol):
+    """Gives the vectors of many texts; `raycase.distributed.vectors` has the one that runs the embedding job."""
+
+    def __call__(
+        self,
+        texts: Sequence[str] | Sequence[tuple[str, str]],
+        config: SystemConfig,
+        *,
+        name: str,
+        cache: Place,
+        compute: Compute | None,
+    ) -> np.ndarray:
+        """Of distinct sentences f(s), of distinct (sentence, condition) the vectors before g: P -> (P, D) float32.
+
+        `name` is the data's, for people; `cache` keeps the vectors. Raises RequestError where one has no vector.
+        """

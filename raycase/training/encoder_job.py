@@ -13,14 +13,13 @@ import torch
 
 from raycase.data.provenance import provenance
 from raycase.data.storage import fingerprint
-from raycase.distributed.cluster import start_ray
-from raycase.distributed.train import fit_on_ray, make_scaling
 from raycase.encoder.loading import bf16_is_native
 from raycase.systems.model_folder import open_model_folder, tuned_card, write_folder
 from raycase.systems.tuned import Tuned
 from raycase.training.encoder_fit import TuneRecipe
 from raycase.training.loop import FitState, restore
-from raycase.training.projector_job import Source, Workers, check_cache, open_checkpoints, said_of
+from raycase.training.projector_job import Source, Workers, open_checkpoints, said_of
+from raycase.training.runner import OpenRunner
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -55,7 +54,7 @@ class Task:
     module: Callable[[], Any]  # before training, in 32 bits: what is saved is added up in them
 
 
-def fine_tune(job: FineTuneJob) -> dict[str, Any]:
+def fine_tune(job: FineTuneJob, open_runner: OpenRunner) -> dict[str, Any]:
     """Fine-tune and save; returns what `metrics.json` holds. Raises RequestError and WorkError."""
     began = time.time()
     job.check_source()
@@ -76,20 +75,11 @@ def fine_tune(job: FineTuneJob) -> dict[str, Any]:
         print(f"{job.folder}: trained before; nothing to do", file=sys.stderr)
         return done
     train, validation = task.texts()
-    start_ray()
-    check_cache(job.cache_place)
-    scaling = make_scaling(job.workers, job.gpus_per_worker)
+    runner = open_runner(workers=job.workers, gpus_per_worker=job.gpus_per_worker, cache=job.cache_place)
     checkpoints = open_checkpoints(job, name)
-    compute = _compute(job, on_gpu=scaling.use_gpu)
-    state = fit_on_ray(
-        partial(task.fitting, compute=compute),
-        train,
-        validation,
-        job.recipe,
-        seed=job.seed,
-        scaling=scaling,
-        checkpoints=checkpoints,
-    )
+    compute = _compute(job, on_gpu=runner.on_gpu)
+    fitting = partial(task.fitting, compute=compute)
+    state = runner.fit(fitting, train, validation, job.recipe, seed=job.seed, checkpoints=checkpoints)
     metrics = {
         "fingerprint": name,
         "system": config.SYSTEM,

@@ -11,24 +11,22 @@ from typing import Any, Literal
 import torch
 import tyro
 
-from raycase.corpus.request import Compute
 from raycase.data.provenance import provenance
 from raycase.data.rated import NOT_APPLICABLE, RatedPairs, read_rated, rows_in
 from raycase.data.storage import Place, check_paths, fingerprint, place
-from raycase.distributed.cluster import nodes, start_ray
-from raycase.distributed.train import fit_on_ray, make_scaling
-from raycase.distributed.vectors import pair_vectors
 from raycase.encoder.pooling import Pooling
 from raycase.errors import RequestError
 from raycase.systems.baselines import BiEncoderConfig
 from raycase.systems.case import CaseConfig
 from raycase.systems.case import resolve as resolve_case
+from raycase.systems.contracts import Compute
 from raycase.systems.lora import LoraConfig
 from raycase.systems.model_folder import open_model_folder, write_model_folder
-from raycase.systems.pair_vectors import PairVectors
+from raycase.systems.pair_vectors import PairVectors, pair_vectors
 from raycase.systems.registry import resolve
 from raycase.training.loop import FitState
 from raycase.training.projector_fit import Recipe, best_projector, evaluation, fit_projector
+from raycase.training.runner import OpenRunner
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -145,7 +143,7 @@ class TrainJob(Frozen, Recipe, Workers):
     """What is trained."""
 
 
-def train(job: TrainJob) -> dict[str, Any]:
+def train(job: TrainJob, open_runner: OpenRunner) -> dict[str, Any]:
     """Embed, fit, save; returns what `metrics.json` holds. Raises RequestError and WorkError."""
     began = time.time()
     job.recipe.check()
@@ -163,22 +161,15 @@ def train(job: TrainJob) -> dict[str, Any]:
     if done := open_model_folder(job.folder, name, overwrite=job.overwrite):
         print(f"{job.folder}: trained before; nothing to do", file=sys.stderr)
         return done
-    start_ray()
-    check_cache(job.cache_place)
-    scaling = make_scaling(job.workers, job.gpus_per_worker)
+    runner = open_runner(workers=job.workers, gpus_per_worker=job.gpus_per_worker, cache=job.cache_place)
     vectors = {
-        part: pair_vectors(rated, config, cache=job.cache_place, compute=job.compute) for part, rated in pairs.items()
+        part: pair_vectors(rated, config, runner.vectors_of, cache=job.cache_place, compute=job.compute)
+        for part, rated in pairs.items()
     }
     embedded = time.time()
     checkpoints = open_checkpoints(job, name)
-    state = fit_on_ray(
-        fit_projector,
-        vectors["train"],
-        vectors["validation"],
-        job.recipe,
-        seed=job.seed,
-        scaling=scaling,
-        checkpoints=checkpoints,
+    state = runner.fit(
+        fit_projector, vectors["train"], vectors["validation"], job.recipe, seed=job.seed, checkpoints=checkpoints
     )
     shape = job.recipe.projector(vectors["train"].dim)
     seconds = {"seconds": round(time.time() - began, 1), "embed_seconds": round(embedded - began, 1)}
@@ -195,13 +186,6 @@ def open_checkpoints(job: Source, name: str) -> Place:
     if job.overwrite:
         checkpoints.remove()
     return checkpoints
-
-
-def check_cache(cache: Place) -> None:
-    """A local cache is one machine's. Raises RequestError on a cluster of several."""
-    count = len(nodes())
-    if cache.is_local and count > 1:
-        raise RequestError(f"--cache: wanted object storage on a cluster of {count} nodes, found {cache.uri}")
 
 
 def model_metrics(state: FitState, validation: PairVectors, pairs: dict[str, RatedPairs]) -> dict[str, Any]:

@@ -16,10 +16,11 @@ from raycase.cli import parse
 from raycase.corpus.request import EmbedJob
 from raycase.data.rated import read_rated
 from raycase.distributed.embed import embed
+from raycase.distributed.evaluate import evaluate
+from raycase.distributed.runner import train as fine_tune
 from raycase.errors import RequestError
 from raycase.evaluation.ablation import encoder_names
 from raycase.evaluation.job import EvaluateJob, find_models
-from raycase.evaluation.tasks.catalogue import evaluate
 from raycase.search.build import IndexJob, build
 from raycase.search.index import Index
 from raycase.systems.baselines import bi_encoder, cross_encoder, tri_encoder
@@ -29,7 +30,6 @@ from raycase.systems.lora import lora
 from raycase.systems.registry import resolve
 from raycase.training.catalogue import TRAIN_JOBS
 from raycase.training.encoder_fit import TunePairs, fit_tuned
-from raycase.training.encoder_job import fine_tune
 from raycase.training.loop import restore
 from raycase.training.rated_jobs import BiEncoderJob, CrossEncoderJob, CsrJob, TriEncoderJob
 

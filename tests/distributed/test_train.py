@@ -20,12 +20,14 @@ import raycase
 from raycase.corpus.request import EmbedJob
 from raycase.data.rated import read_rated
 from raycase.distributed.embed import embed
+from raycase.distributed.runner import train
 from raycase.distributed.train import make_scaling
-from raycase.distributed.vectors import pair_vectors
+from raycase.distributed.vectors import vectors_of
 from raycase.errors import RequestError, WorkError
+from raycase.systems.pair_vectors import pair_vectors
 from raycase.training.loop import FitState
 from raycase.training.projector_fit import best_projector, fit_projector
-from raycase.training.projector_job import TrainJob, train
+from raycase.training.projector_job import TrainJob
 
 EPOCHS = 300  # enough to be killed in the middle
 
@@ -58,7 +60,7 @@ def worst(a, b):
 def plain_fit(job):
     """The same fit without Ray: validation vectors, and g of the last and of the best epoch."""
     pairs = [read_rated(uri, "") for uri in (job.train, job.validation)]
-    data = [pair_vectors(p, job.config(), cache=job.cache_place, compute="float32") for p in pairs]
+    data = [pair_vectors(p, job.config(), vectors_of, cache=job.cache_place, compute="float32") for p in pairs]
     *_, state = fit_projector(*data, job.recipe, seed=job.seed)
     return pairs[1], data[1], state, best_projector(state, job.recipe.projector(data[0].dim))
 

@@ -12,8 +12,9 @@ from safetensors.torch import load_file
 import raycase
 from raycase.data.rated import read_rated
 from raycase.distributed.tune import TuneJob, tune
-from raycase.distributed.vectors import pair_vectors
+from raycase.distributed.vectors import vectors_of
 from raycase.errors import RequestError, WorkError
+from raycase.systems.pair_vectors import pair_vectors
 from raycase.training.projector_fit import fit_projector
 
 LONG = partial(pytest.param, marks=pytest.mark.long)
@@ -69,7 +70,7 @@ def test_a_trial_is_the_plain_fit(sweep, cluster):
     job = sweep({"dropout": [0.3]}, seeds=1, seed=4)
     tune(job)
     pairs = [read_rated(uri, "") for uri in (job.train, job.validation)]
-    data = [pair_vectors(p, job.config(), cache=job.cache_place, compute="float32") for p in pairs]
+    data = [pair_vectors(p, job.config(), vectors_of, cache=job.cache_place, compute="float32") for p in pairs]
     lines = [state.line for state in fit_projector(*data, replace(job.recipe, dropout=0.3), seed=4)]
     [trial] = trials_of(job)
     assert trial["spearman"] == pytest.approx(max(line["spearman"] for line in lines), abs=1e-3)

@@ -15,7 +15,8 @@ import torch
 from helpers import ROOT, sentences
 
 import raycase
-from raycase.data.rated import RatedPairs, read_rated
+from raycase.data.rated import RatedPairs, read_rated, texts_sha256
+from raycase.distributed.evaluate import evaluate as evaluate_on_ray
 from raycase.encoder.cosines import cosines
 from raycase.encoder.prompts import Span
 from raycase.errors import RequestError
@@ -81,12 +82,12 @@ def models(tmp_path_factory, encoder):
 EMBEDDED = {}
 
 
-def here(rated, config, *, cache, compute):
-    """What `pair_vectors` gives, embedded in this process, once."""
-    key = json.dumps([config.describe(), rated.sha256])
+def here(texts, config, *, name, cache, compute):
+    """What the embedding job gives, embedded in this process, once."""
+    key = json.dumps([config.describe(), texts_sha256(texts)])
     if key not in EMBEDDED:
-        EMBEDDED[key] = config.load(dtype=torch.float32).embed(*zip(*rated.distinct, strict=True))
-    return PairVectors(vectors=EMBEDDED[key], places=rated.places, ratings=rated.ratings)
+        EMBEDDED[key] = config.load(dtype=torch.float32).embed(*zip(*texts, strict=True))
+    return EMBEDDED[key]
 
 
 @pytest.fixture
@@ -113,7 +114,7 @@ def pair_cosines(folder, rated):
 
 
 def test_the_figures_are_those_of_scipy_and_of_the_loaded_folder(ask, models, rated):
-    metrics = evaluate(ask(models[0]), embed_pairs=here)
+    metrics = evaluate(ask(models[0]), vectors_of=here)
     [model] = metrics["models"]
     assert list(model["variants"]) == ["f", "f - base", "g(f - base)"]
     assert model["system"] == "g(f - base)"
@@ -134,7 +135,7 @@ def test_the_figures_are_those_of_scipy_and_of_the_loaded_folder(ask, models, ra
 
 
 def test_each_variant_has_its_isotropy_and_spread(ask, models, rated, encoder):
-    variants = evaluate(ask(models[0]), embed_pairs=here)["models"][0]["variants"]
+    variants = evaluate(ask(models[0]), vectors_of=here)["models"][0]["variants"]
     for name, found in variants.items():
         assert 0 < found["isotropy"] < 1, name
         assert sum(found["to_mean"]["histogram"]["counts"]) == len(rated.distinct)
@@ -150,7 +151,7 @@ def test_each_variant_has_its_isotropy_and_spread(ask, models, rated, encoder):
 
 def test_a_projector_is_applied_to_the_vectors_it_was_fitted_on(ask, tmp_path, encoder, rated):
     folder = save_folder(tmp_path / "model", encoder, 4, subtract=False)
-    [model] = evaluate(ask(folder), embed_pairs=here)["models"]
+    [model] = evaluate(ask(folder), vectors_of=here)["models"]
     assert list(model["variants"]) == ["f", "f - base", "g(f)"]
     expected = scipy.stats.spearmanr(pair_cosines(folder, rated), rated.ratings)[0]
     assert model["variants"][model["system"]]["spearman"]["value"] == pytest.approx(100 * expected)
@@ -205,7 +206,7 @@ def test_the_difference_is_above_zero_for_the_better_one():
 
 
 def test_several_models_are_compared_with_the_first(ask, models):
-    metrics = evaluate(ask(*models), embed_pairs=here)
+    metrics = evaluate(ask(*models), vectors_of=here)
     assert [model["name"] for model in metrics["models"]] == ["first", "second"]
     values = [model["variants"][model["system"]]["spearman"]["value"] for model in metrics["models"]]
     [line] = metrics["comparison"]
@@ -229,7 +230,7 @@ def strict(text):
 def test_the_report_is_made_from_its_json_alone(ask, models, tmp_path):
     answers = [["a red dress", "a blue dress", "color of the dress", "red", "a | blue"]]
     file = write_csv(tmp_path / "cases.csv", ["sentence1", "sentence2", "condition", "answer1", "answer2"], answers)
-    evaluate(ask(*models, cases=file), embed_pairs=here)
+    evaluate(ask(*models, cases=file), vectors_of=here)
     folder = tmp_path / "report"
     assert sorted(f.name for f in folder.iterdir()) == [
         "cosine_by_rating.png",
@@ -252,8 +253,8 @@ def test_the_report_is_made_from_its_json_alone(ask, models, tmp_path):
 
 
 def test_an_earlier_report_is_replaced(ask, models, tmp_path):
-    evaluate(ask(models[0]), embed_pairs=here)
-    evaluate(ask(models[1]), embed_pairs=here)
+    evaluate(ask(models[0]), vectors_of=here)
+    evaluate(ask(models[1]), vectors_of=here)
     assert (tmp_path / "report" / "report.md").read_text(encoding="utf-8").startswith("# second on pairs.csv")
 
 
@@ -262,7 +263,7 @@ def test_the_report_says_what_training_saw(ask, encoder, rated, tmp_path, part, 
     folder = save_folder(tmp_path / "model", encoder, 0)
     data = {"train": {"sha256": "other"}, "validation": {"sha256": "other"}} | {part: {"sha256": rated.data_sha256}}
     (folder / "metrics.json").write_text(json.dumps({"data": data}))
-    evaluate(ask(folder), embed_pairs=here)
+    evaluate(ask(folder), vectors_of=here)
     assert f"model {words} these very pairs" in (tmp_path / "report" / "report.md").read_text(encoding="utf-8")
 
 
@@ -270,7 +271,7 @@ def test_the_case_study_is_that_of_the_loaded_folder(ask, models, tmp_path):
     first, second, condition, answers = "a red dress", "a blue dress", "color of the dress", ("red", "blue")
     columns = ["sentence1", "sentence2", "condition", "answer1", "answer2"]
     file = write_csv(tmp_path / "cases.csv", columns, [[first, second, condition, *answers]])
-    [row] = evaluate(ask(models[0], cases=file), embed_pairs=here)["models"][0]["cases"]
+    [row] = evaluate(ask(models[0], cases=file), vectors_of=here)["models"][0]["cases"]
 
     def cosine(system, a, b, under):
         a, b = system.embed([a, b], under)
@@ -322,7 +323,7 @@ def test_concatenations_over_the_condition_are_ablated_over_everything_too(encod
 
 
 def test_the_ablation_is_in_the_report_once_an_encoder(ask, models, tmp_path):
-    metrics = evaluate(ask(*models, ablate=True), embed_pairs=here)
+    metrics = evaluate(ask(*models, ablate=True), vectors_of=here)
     assert len(metrics["ablation"]) == 1
     rows = metrics["ablation"][0]["rows"]
     own = metrics["models"][0]["variants"]
@@ -347,11 +348,11 @@ WRONG = {
 def test_wrong_data_is_refused(ask, models, tmp_path, wrong):
     rows, said = WRONG[wrong]
     with pytest.raises(RequestError, match=said):
-        evaluate(ask(models[0], data=write_csv(tmp_path / "bad.csv", rows[0], rows[1:])), embed_pairs=here)
+        evaluate(ask(models[0], data=write_csv(tmp_path / "bad.csv", rows[0], rows[1:])), vectors_of=here)
 
 
 def test_wrong_models_are_refused_and_the_earlier_report_stays(ask, models, tmp_path, encoder):
-    evaluate(ask(models[0]), embed_pairs=here)
+    evaluate(ask(models[0]), vectors_of=here)
     before = {f.name: f.read_bytes() for f in (tmp_path / "report").iterdir()}
     other = save_folder(tmp_path / "other", encoder, 0)
     saved = json.loads((other / "raycase.json").read_text())
@@ -365,24 +366,24 @@ def test_wrong_models_are_refused_and_the_earlier_report_stays(ask, models, tmp_
         (): "wanted at least one",
     }.items():
         with pytest.raises(RequestError, match=f"{said}"):
-            evaluate(ask(*names), embed_pairs=here)
+            evaluate(ask(*names), vectors_of=here)
     with pytest.raises(RequestError, match=r"--prompt: .* was trained with concat-sc"):
-        evaluate(ask(models[0], prompt="cond"), embed_pairs=here)
+        evaluate(ask(models[0], prompt="cond"), vectors_of=here)
     with pytest.raises(RequestError, match="--resamples"):
-        evaluate(ask(models[0], resamples=1), embed_pairs=here)
+        evaluate(ask(models[0], resamples=1), vectors_of=here)
     assert {f.name: f.read_bytes() for f in (tmp_path / "report").iterdir()} == before
 
 
 def test_a_folder_that_holds_something_else_is_no_place_for_a_report(ask, models, tmp_path):
     with pytest.raises(RequestError, match=r"--output: .*found a model in .*say --output .*report"):
-        evaluate(ask(models[0], output=str(models[0])), embed_pairs=here)
+        evaluate(ask(models[0], output=str(models[0])), vectors_of=here)
     (tmp_path / "report").mkdir()
     (tmp_path / "report" / "metrics.json").write_text("{}")
     with pytest.raises(RequestError, match=r"--output: .*found another metrics\.json"):
-        evaluate(ask(models[0]), embed_pairs=here)
+        evaluate(ask(models[0]), vectors_of=here)
     for output, said in ((models[0] / "raycase.json", "found the file"), ("s3://bucket/report", "on this machine")):
         with pytest.raises(RequestError, match=said):
-            evaluate(ask(models[0], output=str(output)), embed_pairs=here)
+            evaluate(ask(models[0], output=str(output)), vectors_of=here)
 
 
 def test_wrong_cases_are_refused(ask, models, tmp_path):
@@ -396,14 +397,14 @@ def test_wrong_cases_are_refused(ask, models, tmp_path):
     for said, (names, rows) in wrong.items():
         file = write_csv(tmp_path / "cases.csv", names, rows)
         with pytest.raises(RequestError, match=f"--cases: .*{said}"):
-            evaluate(ask(models[0], cases=file), embed_pairs=here)
+            evaluate(ask(models[0], cases=file), vectors_of=here)
     assert not (tmp_path / "report").exists()
 
 
 def test_without_matplotlib_the_report_says_how_to_get_it(ask, models, monkeypatch):
     monkeypatch.setitem(sys.modules, "matplotlib", None)
     with pytest.raises(RequestError, match=r"pip install 'raycase\[report\]'"):
-        evaluate(ask(models[0]), embed_pairs=here)
+        evaluate(ask(models[0]), vectors_of=here)
 
 
 # ----------------------------------------------------------------------------------------------- the job, the cache
@@ -420,16 +421,16 @@ def test_vectors_are_sought_where_training_put_them(ask, models, tmp_path):
 
 def test_the_job_embeds_once_and_gives_what_this_process_gives(cluster, ask, models, tmp_path):
     job = ask(models[0], cache=str(tmp_path / "cache"))
-    first = evaluate(job)
+    first = evaluate_on_ray(job)
     units = list((tmp_path / "cache").glob("*/vectors/embeddings/*"))
     assert len(units) == 2  # one of f, one of f - base
     kept = [*units, *(tmp_path / "cache").glob("*/vectors/manifest.json")]
     written = [f.stat().st_mtime_ns for f in kept]
-    second = evaluate(job)
+    second = evaluate_on_ray(job)
     assert sorted((tmp_path / "cache").glob("*/vectors/embeddings/*")) == sorted(units)
     assert [f.stat().st_mtime_ns for f in kept] == written
     assert second["models"] == first["models"]
-    expected = evaluate(job, embed_pairs=here)["models"][0]["variants"]
+    expected = evaluate(job, vectors_of=here)["models"][0]["variants"]
     for name, found in first["models"][0]["variants"].items():
         assert found["spearman"]["value"] == pytest.approx(expected[name]["spearman"]["value"], abs=0.1)
         assert found["to_mean"]["mean"] == pytest.approx(expected[name]["to_mean"]["mean"], abs=1e-4)

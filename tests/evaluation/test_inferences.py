@@ -11,16 +11,16 @@ from scipy.stats import gaussian_kde, norm, spearmanr
 
 import raycase
 from raycase.data.inferences import read_inferences
+from raycase.distributed.evaluate import evaluate
+from raycase.distributed.runner import train as fine_tune
 from raycase.errors import RequestError
 from raycase.evaluation.entailment_metrics import entailment_right, entailment_scores, implicitness, more_implicit
 from raycase.evaluation.job import EvaluateJob, find_models
 from raycase.evaluation.metrics import auc
 from raycase.evaluation.tasks import sts
-from raycase.evaluation.tasks.catalogue import evaluate
 from raycase.systems.baselines import cross_encoder, sentence_encoder
 from raycase.systems.dualcse import Form, dualcse
 from raycase.systems.mixsp import Select, mixsp
-from raycase.training.encoder_job import fine_tune
 from raycase.training.inference_jobs import DualCseJob, SimCseJob
 from raycase.training.scored_jobs import MixSpJob
 
@@ -144,7 +144,7 @@ def test_scored_pairs_are_trained_on_and_judged(scored, tiny_model, tmp_path, cl
     asked = EvaluateJob(
         model=models, data=scored["validation"], output=str(tmp_path / "report"), task="sts", compute="float32"
     )
-    metrics = sts.evaluate(replace(asked, resamples=100), embed_plain=embedded)
+    metrics = sts.evaluate(replace(asked, resamples=100), vectors_of=embedded)
     frame = pd.read_csv(scored["validation"])
     mix, encoder = (raycase.load(model, dtype=torch.float32) for model in models)
     a, b = (encoder.embed(list(frame[c]), None) for c in ("sentence1", "sentence2"))
@@ -158,7 +158,7 @@ def test_scored_pairs_are_trained_on_and_judged(scored, tiny_model, tmp_path, cl
     assert "Minus mixsp" in (tmp_path / "report" / "report.md").read_text()
     metrics = sts.evaluate(
         replace(asked, task="pairs", data=scored["pairs"], output=str(tmp_path / "auc"), resamples=100),
-        embed_plain=embedded,
+        vectors_of=embedded,
     )
     frame = pd.read_csv(scored["pairs"])
     wanted = 100 * auc(mix.score(frame.sentence1, frame.sentence2), frame.label.to_numpy())
@@ -183,7 +183,7 @@ def test_figures_that_are_none_are_none(scored, tiny_model, tmp_path):
     asked = EvaluateJob(
         model=(str(tmp_path / "ft"),), data=scored["validation"], output=str(tmp_path / "r"), task="sts", resamples=100
     )
-    figures = sts.evaluate(asked, embed_plain=embedded)["systems"][0]["figures"]
+    figures = sts.evaluate(asked, vectors_of=embedded)["systems"][0]["figures"]
     assert figures["upper"] is None and figures["lower"] is not None
     assert "NaN" not in (tmp_path / "r" / "metrics.json").read_text()
 

@@ -141,11 +141,16 @@ def embed_case(pairs, config, **_):
     return letters([text if config.subtract else condition for text, condition in pairs])
 
 
+def either(plain, conditional):
+    """`VectorsOf`: sentences to the one, (sentence, condition) to the other."""
+    return lambda texts, config, **options: (plain if isinstance(texts[0], str) else conditional)(texts, config)
+
+
 def test_the_report_of_csfcube(tmp_path):
     job = EvaluateJob(
         task="csfcube", model=("minilm",), data=papers(tmp_path / "d"), output=str(tmp_path / "r"), resamples=100
     )
-    metrics = csfcube.evaluate(job, embed_plain=embed_plain, embed_case=embed_case)
+    metrics = csfcube.evaluate(job, vectors_of=either(embed_plain, embed_case))
     systems = {s["name"]: s for s in metrics["systems"]}
     assert systems["minilm: facet"]["figures"]["all"]["MAP"]["value"] == 100
     plain = systems["minilm: plain"]["figures"]["all"]["MAP"]["value"]
@@ -166,7 +171,7 @@ def test_the_report_of_csfcube(tmp_path):
 def test_flags_of_another_task_are_refused(tmp_path, task, option):
     job = EvaluateJob(task=task, model=("minilm",), data=papers(tmp_path / "d"), output=str(tmp_path / "r"), **option)
     with pytest.raises(RequestError, match=f"--{next(iter(option))}: wanted --task csts"):
-        csfcube.evaluate(job)
+        csfcube.evaluate(job, vectors_of=embed_plain)
 
 
 # --------------------------------------------------------------------------------------------------------- captions
@@ -219,7 +224,7 @@ def test_the_report_of_captions(tmp_path):
     job = EvaluateJob(
         task="caption-attributes", model=("minilm",), data=str(tmp_path), output=str(tmp_path / "r"), resamples=100
     )
-    metrics = attributes.evaluate(job, embed_plain=blind, embed_case=by_animal)
+    metrics = attributes.evaluate(job, vectors_of=either(blind, by_animal))
     plain, conditional = metrics["systems"]
     assert conditional["figures"]["animal"]["share@10"]["value"] == 100
     assert plain["figures"]["animal"]["share@10"]["value"] < 80

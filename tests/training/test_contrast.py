@@ -10,6 +10,7 @@ import torch.nn.functional as F
 
 import raycase
 from raycase.data.graph import read_graph
+from raycase.distributed.runner import train as fine_tune
 from raycase.encoder.pooling import Compose
 from raycase.errors import RequestError
 from raycase.evaluation.job import EvaluateJob
@@ -17,7 +18,6 @@ from raycase.evaluation.tasks import kgc
 from raycase.systems.baselines import bi_encoder, tri_encoder
 from raycase.systems.csr import csr
 from raycase.training.encoder_fit import TuneRecipe
-from raycase.training.encoder_job import fine_tune
 from raycase.training.graph_fit import Contrast, GraphTexts, batch_loss, evaluation, fit_graph
 from raycase.training.loop import restore
 from raycase.training.losses import contrastive_loss
@@ -139,7 +139,7 @@ def test_the_job_saves_a_model_whose_report_has_its_figures(folder, tiny_model, 
         plain = conditions[0] is None
         return config.load(dtype=torch.float32).embed(sentences, None if plain else conditions)
 
-    report = kgc.evaluate(asked, embed_pairs=embedded, embed_plain=embedded)
+    report = kgc.evaluate(asked, vectors_of=embedded)
     [system] = report["systems"]
     for name in ("mrr", "hits@1", "hits@3", "hits@10"):
         assert system["figures"]["both ways"][name]["value"] == pytest.approx(metrics["validation"][name], abs=1e-3)

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import re
 import time
-from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -18,12 +17,12 @@ import torch
 
 from raycase.data.inputs import find_input
 from raycase.data.rated import read_columns, texts
-from raycase.distributed.vectors import case_vectors, plain_vectors
 from raycase.errors import RequestError
 from raycase.evaluation.ablation import encoder_names
 from raycase.evaluation.job import EvaluateJob, check_request, find_models
 from raycase.evaluation.ranked import report
 from raycase.search.topk import top_k, unit
+from raycase.systems.contracts import VectorsOf
 from raycase.systems.projector import project
 
 CAPTIONS, NEIGHBOURS = 20_000, 10
@@ -149,12 +148,7 @@ class Captions:
         return np.unique(self.images, return_index=True)[1]
 
 
-def evaluate(
-    job: EvaluateJob,
-    *,
-    embed_case: Callable[..., np.ndarray] = case_vectors,
-    embed_plain: Callable[..., np.ndarray] = plain_vectors,
-) -> dict[str, Any]:
+def evaluate(job: EvaluateJob, *, vectors_of: VectorsOf) -> dict[str, Any]:
     """Measure, write the report, and give what `metrics.json` holds. Raises RequestError and WorkError."""
     began = time.time()
     folder = check_request(job)
@@ -170,8 +164,8 @@ def evaluate(
     plain: dict[str, np.ndarray] = {}  # of each encoder, (N, D)
     for model, encoder in zip(models, encoder_names([m.config for m in models]), strict=True):
         if encoder not in plain:
-            options = {"name": name, "cache": model.cache, "compute": job.compute}
-            plain[encoder] = embed_plain(list(distinct), model.config, **options)[place_N]
+            options: dict[str, Any] = {"name": name, "cache": model.cache, "compute": job.compute}
+            plain[encoder] = vectors_of(list(distinct), model.config, **options)[place_N]
     systems: list[dict[str, str]] = []
     values: dict[str, dict[str, np.ndarray]] = {}
     for encoder, vectors in plain.items():
@@ -183,7 +177,7 @@ def evaluate(
         values[model.name] = {}
         for condition in chance:
             pairs = [(text, condition) for text in distinct]
-            vectors = embed_case(pairs, model.config, name=name, cache=model.cache, compute=job.compute)
+            vectors = vectors_of(pairs, model.config, name=name, cache=model.cache, compute=job.compute)
             if model.projector:
                 vectors = project(model.projector, vectors)
             found = nearest(vectors[place_N], captions)

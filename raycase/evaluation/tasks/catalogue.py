@@ -9,8 +9,9 @@ from raycase.evaluation.job import EvaluateJob
 from raycase.evaluation.tasks import captions as attributes
 from raycase.evaluation.tasks import csfcube, csts, kgc, sts
 from raycase.evaluation.tasks import entailment as inferences
+from raycase.systems.contracts import VectorsOf
 
-TASKS: dict[str, Callable[[EvaluateJob], dict[str, Any]]] = {
+TASKS: dict[str, Callable[..., dict[str, Any]]] = {
     "csts": csts.evaluate,
     "csfcube": csfcube.evaluate,
     "caption-attributes": attributes.evaluate,
@@ -22,6 +23,6 @@ TASKS: dict[str, Callable[[EvaluateJob], dict[str, Any]]] = {
 }
 
 
-def evaluate(job: EvaluateJob) -> dict[str, Any]:
+def evaluate(job: EvaluateJob, *, vectors_of: VectorsOf) -> dict[str, Any]:
     """Measure and write the report; returns what `metrics.json` holds. Raises RequestError and WorkError."""
-    return TASKS[job.task](job)
+    return TASKS[job.task](job, vectors_of=vectors_of)

@@ -18,13 +18,13 @@ import numpy as np
 
 from raycase.data.inputs import find_input
 from raycase.data.rated import read_columns, texts
-from raycase.distributed.vectors import case_vectors, plain_vectors
 from raycase.errors import RequestError
 from raycase.evaluation.ablation import encoder_names, setting
 from raycase.evaluation.job import EvaluateJob, Model, before_g, check_request, find_models, is_case
 from raycase.evaluation.metrics import average_precision, full_recall_precision, ndcg_at, recall_at
 from raycase.evaluation.ranked import report
 from raycase.search.topk import unit
+from raycase.systems.contracts import VectorsOf
 from raycase.systems.projector import project
 
 # The facets that experts judged: the labels of sentences that belong to each, and the condition that stands for it.
@@ -78,12 +78,7 @@ class Cube:
         return {pair: i for i, pair in enumerate(dict.fromkeys(found))}
 
 
-def evaluate(
-    job: EvaluateJob,
-    *,
-    embed_case: Callable[..., np.ndarray] = case_vectors,
-    embed_plain: Callable[..., np.ndarray] = plain_vectors,
-) -> dict[str, Any]:
+def evaluate(job: EvaluateJob, *, vectors_of: VectorsOf) -> dict[str, Any]:
     """Measure, write the report, and give what `metrics.json` holds. Raises RequestError and WorkError."""
     began = time.time()
     folder = check_request(job)
@@ -100,10 +95,10 @@ def evaluate(
 
     for model, encoder in zip(models, encoder_names([m.config for m in models]), strict=True):
         if encoder not in plain:
-            plain[encoder] = _add_plain(add, cube, pairs, model, encoder, job, embed_plain, embed_case)
+            plain[encoder] = _add_plain(add, cube, pairs, model, encoder, job, vectors_of)
         asked = [(cube.papers[paper].abstract, CONDITIONS[facet]) for paper, facet in pairs]
         distinct, rows = _distinct(asked)
-        vectors = embed_case(distinct, model.config, name=job.data, cache=model.cache, compute=job.compute)
+        vectors = vectors_of(distinct, model.config, name=job.data, cache=model.cache, compute=job.compute)
         if model.projector:
             vectors = project(model.projector, vectors)
         case_PD = unit(vectors)[rows]
@@ -150,14 +145,13 @@ def _add_plain(
     model: Model,
     encoder: str,
     job: EvaluateJob,
-    embed_plain: Callable[..., np.ndarray],
-    embed_case: Callable[..., np.ndarray],
+    vectors_of: VectorsOf,
 ) -> np.ndarray:
     """The systems of an encoder on a paper's own sentences; gives the plain vectors, (P, D), unit."""
 
     def embedded(wanted: Sequence[str]) -> np.ndarray:
         distinct, rows = _distinct(wanted)
-        return unit(embed_plain(distinct, model.config, name=job.data, cache=model.cache, compute=job.compute))[rows]
+        return unit(vectors_of(distinct, model.config, name=job.data, cache=model.cache, compute=job.compute))[rows]
 
     papers = [(cube.papers[paper], facet) for paper, facet in pairs]
     plain_PD = embedded([paper.text for paper, _ in papers])
@@ -166,7 +160,7 @@ def _add_plain(
     titled_PD = embedded([" ".join([paper.title, *paper.of(facet)]) for paper, facet in papers])
     in_context = before_g(model.config, subtract=False)
     distinct, rows = _distinct(fitting([(paper.beside(facet), paper.of(facet)) for paper, facet in papers], in_context))
-    context_PD = unit(embed_case(distinct, in_context, name=job.data, cache=model.cache, compute=job.compute)[rows])
+    context_PD = unit(vectors_of(distinct, in_context, name=job.data, cache=model.cache, compute=job.compute)[rows])
     names = list(FACETS)
     other_PD = _choose(facet_PD, [names[names.index(facet) - 1] for _, facet in papers])
     every_PD = unit(np.sum(list(facet_PD.values()), axis=0))

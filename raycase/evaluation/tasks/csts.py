@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Callable
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
@@ -15,17 +14,15 @@ from typing import Any
 import numpy as np
 import torch
 
-from raycase.corpus.request import Compute
 from raycase.data.inputs import find_input
 from raycase.data.provenance import provenance
 from raycase.data.rated import NOT_APPLICABLE, SENTENCE1, SENTENCE2, RatedPairs, read_columns, read_rated, texts
 from raycase.data.schema import CONDITION
 from raycase.data.storage import place
-from raycase.distributed.vectors import pair_vectors
 from raycase.encoder.cosines import cosines, pair_cosines
 from raycase.encoder.table import ENCODERS
 from raycase.errors import RequestError
-from raycase.evaluation.ablation import VectorsOf, ablation, encoder_name, setting
+from raycase.evaluation.ablation import PairVectorsOf, ablation, encoder_name, setting
 from raycase.evaluation.job import (
     EvaluateJob,
     Model,
@@ -39,8 +36,9 @@ from raycase.evaluation.published import ISOTROPY
 from raycase.evaluation.report import render, write_report
 from raycase.evaluation.scores import DIRECTIONS, compare, figures, score_figures, worst_pairs
 from raycase.systems.case import CaseConfig
+from raycase.systems.contracts import Compute, VectorsOf
 from raycase.systems.model_folder import METRICS
-from raycase.systems.pair_vectors import PairVectors
+from raycase.systems.pair_vectors import pair_vectors
 from raycase.systems.projector import project
 from raycase.systems.registry import embeds
 
@@ -48,11 +46,10 @@ ANSWER1, ANSWER2 = "answer1", "answer2"
 Cases = dict[str, list[str]]  # a column each: two sentences, a condition, what each sentence says about it
 
 
-def evaluate(job: EvaluateJob, *, embed_pairs: Callable[..., PairVectors] = pair_vectors) -> dict[str, Any]:
+def evaluate(job: EvaluateJob, *, vectors_of: VectorsOf) -> dict[str, Any]:
     """Measure, then write the report; returns what `metrics.json` holds. Raises RequestError and WorkError.
 
     Everything is checked before anything is embedded; nothing is written before everything is measured.
-    `embed_pairs` gives the vectors before g; by default the main job embeds what the cache lacks.
     """
     began = time.time()
     folder = check_request(job)
@@ -61,11 +58,11 @@ def evaluate(job: EvaluateJob, *, embed_pairs: Callable[..., PairVectors] = pair
     cases = read_cases(job.cases) if job.cases else None
     models = find_models(job)
 
-    def vectors_of(model: Model) -> VectorsOf:
-        return lambda config: embed_pairs(rated, config, cache=model.cache, compute=job.compute)
+    def pairs_of(model: Model) -> PairVectorsOf:
+        return lambda config: pair_vectors(rated, config, vectors_of, cache=model.cache, compute=job.compute)
 
     studies = [case_study(model, cases, job.compute) if cases else [] for model in models]
-    found = [evaluate_model(model, rated, vectors_of(model), job) for model in models]
+    found = [evaluate_model(model, rated, pairs_of(model), job) for model in models]
     encoders = {model.config.describe()["weights"]: model for model in models}
     metrics = {
         "task": job.task,
@@ -88,7 +85,7 @@ def evaluate(job: EvaluateJob, *, embed_pairs: Callable[..., PairVectors] = pair
             | compare(scores_N, found[0][1], rated, resamples=job.resamples, seed=job.seed)
             for model, (_, scores_N) in zip(models[1:], found[1:], strict=True)
         ],
-        "ablation": [ablation(m.config, rated, vectors_of(m)) for m in encoders.values()] if job.ablate else [],
+        "ablation": [ablation(m.config, rated, pairs_of(m)) for m in encoders.values()] if job.ablate else [],
         "provenance": provenance(),
         "seconds": round(time.time() - began, 1),
     }
@@ -115,18 +112,18 @@ def read_cases(uri: str) -> Cases:
 
 
 def evaluate_model(
-    model: Model, rated: RatedPairs, vectors_of: VectorsOf, job: EvaluateJob
+    model: Model, rated: RatedPairs, pairs_of: PairVectorsOf, job: EvaluateJob
 ) -> tuple[dict[str, Any], np.ndarray]:
     """Figures of f, of f - base, and of g of the one that g was fitted on; and the model's own cosines, (N,)."""
     if not is_case(model.config):
-        return _evaluate_tuned(model, rated, vectors_of, job)
+        return _evaluate_tuned(model, rated, pairs_of, job)
     config = model.config
     own = "f - base" if config.subtract else "f"
     vectors: dict[str, np.ndarray] = {}
     published: dict[str, dict[str, float] | None] = {}
     for formula, subtract in (("f", False), ("f - base", True)):
         variant = replace(config, subtract=subtract, projector=None, folder=None)
-        vectors[formula] = vectors_of(variant).vectors
+        vectors[formula] = pairs_of(variant).vectors
         published[formula] = _published_isotropy(variant)
     system = own
     if model.projector is not None:
@@ -155,12 +152,12 @@ def evaluate_model(
 
 
 def _evaluate_tuned(
-    model: Model, rated: RatedPairs, vectors_of: VectorsOf, job: EvaluateJob
+    model: Model, rated: RatedPairs, pairs_of: PairVectorsOf, job: EvaluateJob
 ) -> tuple[dict[str, Any], np.ndarray]:
     """The same of a fine-tuned encoder: of its vectors, or of its scores where it has none."""
     config, settings = model.config, {"resamples": job.resamples, "seed": job.seed}
     if embeds(config):
-        vectors_PD = vectors_of(config).vectors
+        vectors_PD = pairs_of(config).vectors
         scores_N = pair_cosines(vectors_PD, rated.places)
         found = figures(vectors_PD, rated, **settings)
     else:

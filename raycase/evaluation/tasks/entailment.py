@@ -6,16 +6,15 @@ Shapes: N premises, H kinds of hypotheses, T distinct texts, D dimensions.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 
 from raycase.data.inferences import HYPOTHESES, read_inferences
-from raycase.distributed.vectors import case_vectors, plain_vectors
 from raycase.evaluation.entailment_metrics import entailment_right, entailment_scores, implicitness, more_implicit
 from raycase.evaluation.job import EvaluateJob, check_request, find_models
 from raycase.evaluation.ranked import report
+from raycase.systems.contracts import VectorsOf
 from raycase.systems.registry import known_conditions
 
 TITLES = {"rte": "Entailment by a threshold", "eis": "Which sentence is more implicit"}
@@ -33,12 +32,7 @@ ABOUT = {
 }
 
 
-def evaluate(
-    job: EvaluateJob,
-    *,
-    embed_pairs: Callable[..., np.ndarray] = case_vectors,
-    embed_plain: Callable[..., np.ndarray] = plain_vectors,
-) -> dict[str, Any]:
+def evaluate(job: EvaluateJob, *, vectors_of: VectorsOf) -> dict[str, Any]:
     """Measure, write the report, and give what `metrics.json` holds. Raises RequestError and WorkError."""
     began = time.time()
     folder = check_request(job)
@@ -48,14 +42,14 @@ def evaluate(
     right: dict[str, np.ndarray] = {}  # (N, H) of each system
     systems: list[dict[str, str]] = []
     for model in models:
-        options = {"name": inferences.uri, "cache": model.cache, "compute": job.compute}
+        options: dict[str, Any] = {"name": inferences.uri, "cache": model.cache, "compute": job.compute}
         names = known_conditions(model.config)
         if names:
             explicit_TD, implicit_TD = np.split(
-                embed_pairs([(text, name) for name in names for text in texts], model.config, **options), len(names)
+                vectors_of([(text, name) for name in names for text in texts], model.config, **options), len(names)
             )
         else:
-            explicit_TD = implicit_TD = embed_plain(texts, model.config, **options)
+            explicit_TD = implicit_TD = vectors_of(texts, model.config, **options)
         if job.task == "rte":
             right[model.name] = entailment_right(entailment_scores(explicit_TD, implicit_TD, places), job.seed)
         else:

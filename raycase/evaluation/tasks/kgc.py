@@ -6,26 +6,20 @@ Shapes: E entities, Q queries (each triple both ways), D dimensions.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 
 from raycase.data.graph import Known, read_graph
-from raycase.distributed.vectors import case_vectors, plain_vectors
 from raycase.errors import RequestError
 from raycase.evaluation.graph_metrics import MEASURES, filtered_ranks, measures_of
 from raycase.evaluation.job import EvaluateJob, check_request, find_models
 from raycase.evaluation.ranked import report
+from raycase.systems.contracts import VectorsOf
 from raycase.systems.projector import project
 
 
-def evaluate(
-    job: EvaluateJob,
-    *,
-    embed_pairs: Callable[..., np.ndarray] = case_vectors,
-    embed_plain: Callable[..., np.ndarray] = plain_vectors,
-) -> dict[str, Any]:
+def evaluate(job: EvaluateJob, *, vectors_of: VectorsOf) -> dict[str, Any]:
     """Measure, write the report, and give what `metrics.json` holds. Raises RequestError and WorkError."""
     began = time.time()
     folder = check_request(job)
@@ -45,9 +39,9 @@ def evaluate(
     systems: list[dict[str, str]] = []
     values: dict[str, dict[str, np.ndarray]] = {}
     for model in models:
-        options = {"name": data, "cache": model.cache, "compute": job.compute}
-        entities_ED = embed_plain(list(texts), model.config, **options)[entities_E]
-        queries_QD = embed_pairs(list(place_of), model.config, **options)
+        options: dict[str, Any] = {"name": data, "cache": model.cache, "compute": job.compute}
+        entities_ED = vectors_of(list(texts), model.config, **options)[entities_E]
+        queries_QD = vectors_of(list(place_of), model.config, **options)
         if model.projector:
             queries_QD = project(model.projector, queries_QD)
         if queries_QD.shape[1] != entities_ED.shape[1]:

@@ -6,7 +6,6 @@ Shapes: N pairs.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -16,13 +15,13 @@ from scipy.stats import gaussian_kde
 from raycase.data.provenance import provenance
 from raycase.data.rated import LABEL, SCORE, RatedPairs, read_scored
 from raycase.data.storage import place
-from raycase.distributed.vectors import plain_vectors
 from raycase.encoder.cosines import pair_cosines
 from raycase.errors import RequestError
 from raycase.evaluation.job import EvaluateJob, Model, check_request, find_models
 from raycase.evaluation.metrics import Correlation, auc, bootstrap_interval, paired_bootstrap, spearman
 from raycase.evaluation.plots import WIDTH, check_plots, png
 from raycase.evaluation.report import difference, interval, made, table, write_report
+from raycase.systems.contracts import VectorsOf
 from raycase.systems.mixsp import UPPER
 from raycase.systems.registry import embeds
 
@@ -73,7 +72,7 @@ def overlap(grid: np.ndarray, lower: np.ndarray, upper: np.ndarray) -> float:
     return float(np.trapezoid(np.minimum(lower, upper), grid))
 
 
-def evaluate(job: EvaluateJob, *, embed_plain: Callable[..., np.ndarray] = plain_vectors) -> dict[str, Any]:
+def evaluate(job: EvaluateJob, *, vectors_of: VectorsOf) -> dict[str, Any]:
     """Measure, write the report, and give what `metrics.json` holds. Raises RequestError and WorkError."""
     began = time.time()
     folder = check_request(job)
@@ -81,7 +80,7 @@ def evaluate(job: EvaluateJob, *, embed_plain: Callable[..., np.ndarray] = plain
     pairs = read_scored(job.data, "--data", SCORE if job.task == "sts" else LABEL)
     _check(pairs, job.task)
     models = find_models(job)
-    scores = {model.name: _scores(model, pairs, job, embed_plain) for model in models}
+    scores = {model.name: _scores(model, pairs, job, vectors_of) for model in models}
     first = scores[models[0].name]
     settings: dict[str, Any] = {"resamples": job.resamples, "seed": job.seed}
     systems, drawn = [], {}
@@ -129,12 +128,12 @@ def _check(pairs: RatedPairs, task: str) -> None:
         )
 
 
-def _scores(model: Model, pairs: RatedPairs, job: EvaluateJob, embed_plain: Callable[..., np.ndarray]) -> np.ndarray:
+def _scores(model: Model, pairs: RatedPairs, job: EvaluateJob, vectors_of: VectorsOf) -> np.ndarray:
     """Of a model that scores pairs its own, else the cosine of the plain vectors: (N,)."""
     if embeds(model.config):
         texts = list(dict.fromkeys([*pairs.sentences1, *pairs.sentences2]))
         place_of = {text: i for i, text in enumerate(texts)}
-        vectors_TD = embed_plain(texts, model.config, name=pairs.uri, cache=model.cache, compute=job.compute)
+        vectors_TD = vectors_of(texts, model.config, name=pairs.uri, cache=model.cache, compute=job.compute)
         both = zip(pairs.sentences1, pairs.sentences2, strict=True)
         return pair_cosines(vectors_TD, np.array([[place_of[a], place_of[b]] for a, b in both]))
     scorer = model.config.load(dtype=None if job.compute is None else getattr(torch, job.compute))

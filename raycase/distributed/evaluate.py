@@ -1,0 +1,14 @@
+"""An evaluation whose vectors the embedding job makes."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from raycase.distributed.vectors import vectors_of
+from raycase.evaluation.job import EvaluateJob
+from raycase.evaluation.tasks import catalogue
+
+
+def evaluate(job: EvaluateJob) -> dict[str, Any]:
+    """Measure and write the report; returns what `metrics.json` holds. Raises RequestError and WorkError."""
+    return catalogue.evaluate(job, vectors_of=vectors_of)

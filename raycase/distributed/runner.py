@@ -1,0 +1,65 @@
+"""Training jobs on Ray: vectors by the embedding job, fits by Ray Train."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+from ray.train import ScalingConfig
+
+from raycase.data.storage import Place
+from raycase.distributed.cluster import nodes, start_ray
+from raycase.distributed.train import fit_on_ray, make_scaling
+from raycase.distributed.vectors import vectors_of
+from raycase.errors import RequestError
+from raycase.training import encoder_job, projector_job
+from raycase.training.encoder_job import FineTuneJob
+from raycase.training.loop import FitState
+from raycase.training.projector_job import TrainJob
+
+
+@dataclass(frozen=True)
+class RayRunner:
+    """`raycase.training.runner.Runner` on the cluster that this process has joined."""
+
+    scaling: ScalingConfig
+    vectors_of = staticmethod(vectors_of)
+
+    @property
+    def on_gpu(self) -> bool:
+        return bool(self.scaling.use_gpu)
+
+    def fit(
+        self,
+        fitting: Callable[..., Iterator[FitState]],
+        train: Any,
+        validation: Any,
+        recipe: Any,
+        *,
+        seed: int,
+        checkpoints: Place,
+    ) -> FitState:
+        """Data parallel, over the workers of the scaling."""
+        return fit_on_ray(fitting, train, validation, recipe, seed=seed, scaling=self.scaling, checkpoints=checkpoints)
+
+
+def open_runner(*, workers: int, gpus_per_worker: float | None, cache: Place) -> RayRunner:
+    """Join Ray or start it. Raises RequestError where the workers do not fit, or the cache is one machine's of many."""
+    start_ray()
+    check_cache(cache)
+    return RayRunner(make_scaling(workers, gpus_per_worker))
+
+
+def train(job: TrainJob | FineTuneJob) -> dict[str, Any]:
+    """Train on Ray; returns what `metrics.json` holds. Raises RequestError and WorkError."""
+    if isinstance(job, FineTuneJob):
+        return encoder_job.fine_tune(job, open_runner)
+    return projector_job.train(job, open_runner)
+
+
+def check_cache(cache: Place) -> None:
+    """A local cache is one machine's. Raises RequestError on a cluster of several."""
+    count = len(nodes())
+    if cache.is_local and count > 1:
+        raise RequestError(f"--cache: wanted object storage on a cluster of {count} nodes, found {cache.uri}")
