@@ -20,6 +20,7 @@ lint: .venv/ready          ## what CONTRIBUTING.md asks for
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
 	$(BIN)/mypy
+	$(BIN)/lint-imports
 
 bench: .venv/ready .venv-peers/ready   ## throughput against the peers, one after the other
 	RAY_worker_niceness=0 $(BIN)/python benchmarks/embed_throughput.py

@@ -273,7 +273,7 @@ def compare(contenders, corpus, found, conditions, device, tiny):
     work = engine.encode(batch)[1]
     cosine = least_cosine(engine, contenders.plain, batch, both_ways and hasattr(contenders.plain, "layers"))
     if cosine < 0.999:
-        raise SystemExit(f"{contenders.name}: wanted the plain model's vectors, found cosine {cosine:.5f}")
+        raise SystemExit(f"{contenders.name}: expected the plain model's vectors, got cosine {cosine:.5f}")
     seconds = timed(partial(engine.encode, batch), device)
     line = {
         "encoder": contenders.name,

@@ -143,8 +143,8 @@ if __name__ == "__main__":
     arguments = parser.parse_args()
     wrong = [row for row in arguments.rows if row not in DATA_OF]
     if wrong:
-        parser.error(f"wanted {', '.join(DATA_OF)}, found {wrong[0]}")
+        parser.error(f"expected {', '.join(DATA_OF)}, got {wrong[0]}")
     rows = arguments.rows or list(DATA_OF)
     if arguments.pairs and any(DATA_OF[row] != "csts" for row in rows):
-        parser.error("--pairs: wanted rows of csts alone")
+        parser.error("--pairs: expected rows of csts alone")
     main(rows, arguments.seeds, arguments.output.absolute(), arguments.pairs, arguments.flags)

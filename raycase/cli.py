@@ -31,10 +31,10 @@ def parse(config: type[Config] | Mapping[str, type[Config]], arguments: list[str
     if isinstance(config, Mapping):
         names, name = ", ".join(config), arguments[0] if arguments else "nothing"
         if name in ("-h", "--help"):
-            print(f"wanted one of {names} first; each has its own --help")
+            print(f"expected one of {names} first; each has its own --help")
             raise SystemExit(0)
         if name not in config:
-            raise RequestError(f"wanted one of {names} first, found {name}")
+            raise RequestError(f"expected one of {names} first, got {name}")
         config = config[name]
     open_flags = {f"--{f.name.replace('_', '-')}" for f in fields(config) if f.type == "bool | None"}  # type: ignore[arg-type]
     on = {f"--{f.name.replace('_', '-')}": f.default for f in fields(config) if f.type == "bool"}  # type: ignore[arg-type]
@@ -70,7 +70,7 @@ def main(config: type[Config] | Mapping[str, type[Config]], work: Callable[[Conf
             print(json.dumps(error.result), flush=True)
         _fail(error, 1)
     except STORE_ERRORS as error:
-        _fail(f"{type(error).__name__}: {error}; the same command goes on where it was", 1)
+        _fail(f"{type(error).__name__}: {error}; run the same command again to resume", 1)
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)

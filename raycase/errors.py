@@ -22,4 +22,4 @@ def check_ranges(flags: object, ranges: Mapping[str, tuple[bool, str]]) -> None:
     """Raise RequestError for the first flag whose value does not fit; `ranges`: whether it does, and what is wanted."""
     for name, (fits, wanted) in ranges.items():
         if not fits:
-            raise RequestError(f"--{name.replace('_', '-')}: wanted {wanted}, found {getattr(flags, name)}")
+            raise RequestError(f"--{name.replace('_', '-')}: expected {wanted}, got {getattr(flags, name)}")

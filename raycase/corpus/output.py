@@ -120,28 +120,28 @@ def find_job(
     foreign = next((name for name in strays if UnitFile.parse(name) is None), None)
     if foreign:
         raise RequestError(
-            f"--output: wanted only units in {output.embeddings.uri}, found {foreign}; "
-            "move it away, or say --overwrite to remove the whole folder"
+            f"--output: expected only units in {output.embeddings.uri}, got {foreign}; "
+            "move it away, or pass --overwrite to remove the whole folder"
         )
     if begun is None:
         if len(units) or strays:
             raise RequestError(
-                f"--output: wanted an empty folder or a job's, found {output.embeddings.uri} without job.json; "
-                "choose another folder or say --overwrite"
+                f"--output: expected an empty folder or a job's, got {output.embeddings.uri} without job.json; "
+                "choose another folder or pass --overwrite"
             )
         return job, units
     if fingerprint(begun.config) != fingerprint(config):
         raise RequestError(
-            f"--output: wanted the same job as in {output.job.uri}, found another one "
-            f"({_difference(begun.config, config)}); choose another folder or say --overwrite"
+            f"--output: expected the same job as in {output.job.uri}, got another one "
+            f"({_difference(begun.config, config)}); choose another folder or pass --overwrite"
         )
     now = {f.uri: f for f in files}
     for old in begun.files:
         if now.get(old.uri) != old:
             what = "is changed" if old.uri in now else "is not there any more"
             raise RequestError(
-                f"--input: wanted {old.uri} as it was when {output.root.uri} was begun, found that it {what}; "
-                "put it back, choose another output folder or say --overwrite"
+                f"--input: expected {old.uri} as it was when {output.root.uri} was begun, but it {what}; "
+                "put it back, choose another output folder or pass --overwrite"
             )
     known = set(begun.files)
     return replace(begun, files=begun.files + [f for f in files if f not in known]), units
@@ -153,7 +153,7 @@ def read_job(output: Output) -> Job:
     try:
         return Job(config=values["config"], files=[InputFile(**f) for f in values["files"]], salt=values["salt"])
     except (KeyError, TypeError) as error:
-        raise RequestError(f"{output.job.uri}: wanted the job.json of jobs/embed.py, found another file") from error
+        raise RequestError(f"{output.job.uri}: expected the job.json of jobs/embed.py, got another file") from error
 
 
 def write_job(output: Output, job: Job) -> None:

@@ -204,7 +204,7 @@ def make_plan(request: Request, files: Sequence[InputFile], done: Units) -> Plan
                     spans.whole[index] = _identity(file)
             ahead = min(FILES_AT_ONCE, 2 * ahead)
     if not sum(rows):
-        raise RequestError(f"--input: wanted rows, found none in {len(files)} files, the first {files[0].uri}")
+        raise RequestError(f"--input: expected rows, got none in {len(files)} files, the first {files[0].uri}")
     learned = not spans.whole.items() <= known.whole.items()
     return Plan(spans=spans, done=done, unit_rows=request.unit_rows, rows=rows, learned=learned)
 

@@ -138,13 +138,13 @@ def check(job: EmbedJob, model: SystemConfig | None = None) -> Request:
         if not any(_ways(job, conditions).values()):
             conditions = (SAMPLE_CONDITIONS,)
     elif job.output is None:
-        raise RequestError("--output: wanted a folder for the vectors, found none; say --output FOLDER")
+        raise RequestError("--output: expected a folder for the vectors, got none; pass --output FOLDER")
     else:
         asked, output, conditions = job.input, job.output, job.conditions
     ways = [name for name, given in _ways(job, conditions).items() if given]
     if len(ways) != 1:
         wanted = "--conditions, --condition-column or --unconditional"
-        raise RequestError(f"wanted one of {wanted}, found {' and '.join(ways) or 'none'}")
+        raise RequestError(f"expected one of {wanted}, got {' and '.join(ways) or 'none'}")
     _check_numbers(job)
     check_paths({"--input": asked, "--output": output, "--model": job.model if Path(job.model).is_dir() else None})
     listed = tuple(read_conditions(conditions)) if conditions else None
@@ -152,7 +152,7 @@ def check(job: EmbedJob, model: SystemConfig | None = None) -> Request:
     own = tuple(part.uri for part in folder.parts)
     files = [f for f in find_input(asked) if f.uri not in own and not f.uri.startswith(tuple(f"{o}/" for o in own))]
     if not files:
-        raise RequestError(f"--input: wanted rows to embed at {asked}, found the output of a job alone")
+        raise RequestError(f"--input: expected rows to embed at {asked}, got the output of a job alone")
     columns = find_columns(
         _first_file(files, None if job.overwrite else folder),
         text=job.text_column,
@@ -165,12 +165,14 @@ def check(job: EmbedJob, model: SystemConfig | None = None) -> Request:
         if job.condition_column is None:
             model.check_conditions(listed)
         elif model.CONDITIONS == ():
-            raise RequestError(f"--condition-column: wanted --unconditional for {job.model}, which knows no conditions")
+            raise RequestError(
+                f"--condition-column: expected --unconditional for {job.model}, which knows no conditions"
+            )
     if listed is not None:
         for condition, count in zip(listed, model.count_tokens(["a"] * len(listed), listed), strict=True):
             if not count:
                 raise RequestError(
-                    f"--conditions: wanted room for a sentence in {job.model}, found none beside {condition[:80]!r}"
+                    f"--conditions: expected room for a sentence in {job.model}, got none beside {condition[:80]!r}"
                 )
     rows = job.unit_rows or min(ROWS_OF_UNIT, max(64, PAIRS_OF_UNIT // len(listed or "a")))
     return Request(job=job, files=files, columns=columns, conditions=listed, model=model, output=folder, unit_rows=rows)
@@ -183,7 +185,7 @@ def _first_file(files: Sequence[InputFile], output: Output | None) -> InputFile:
     except STORE_ERRORS as error:
         assert output is not None
         said = output.root.why(error)
-        raise RequestError(f"--output: wanted a readable folder at {output.root.uri}, found: {said}") from error
+        raise RequestError(f"--output: expected a readable folder at {output.root.uri}, got: {said}") from error
     if first is not None and first in files:
         return first
     return next((f for f in files if peek(f).names), files[0])
@@ -200,14 +202,14 @@ def _ways(job: EmbedJob, conditions: tuple[str, ...]) -> dict[str, Any]:
 def _check_numbers(job: EmbedJob) -> None:
     for flag, value in (("batch-tokens", job.batch_tokens), ("unit-rows", job.unit_rows), ("limit", job.limit)):
         if value is not None and value < 1:
-            raise RequestError(f"--{flag}: wanted at least 1, found {value}")
+            raise RequestError(f"--{flag}: expected at least 1, got {value}")
     actor_range(job.actors)
     if not 0 <= job.max_rejected <= 1:
-        raise RequestError(f"--max-rejected: wanted a share between 0 and 1, found {job.max_rejected}")
+        raise RequestError(f"--max-rejected: expected a share between 0 and 1, got {job.max_rejected}")
     if job.gpus_per_actor is not None and job.gpus_per_actor < 0:
-        raise RequestError(f"--gpus-per-actor: wanted 0 or more, found {job.gpus_per_actor}")
+        raise RequestError(f"--gpus-per-actor: expected 0 or more, got {job.gpus_per_actor}")
     if job.patience <= 0:
-        raise RequestError(f"--patience: wanted minutes above 0, found {job.patience:g}")
+        raise RequestError(f"--patience: expected minutes above 0, got {job.patience:g}")
 
 
 def actor_range(text: str | None) -> tuple[int, int] | None:
@@ -216,5 +218,5 @@ def actor_range(text: str | None) -> tuple[int, int] | None:
         return None
     least, _, most = text.partition(":")
     if not (least.isdigit() and (most or least).isdigit() and 1 <= int(least) <= int(most or least)):
-        raise RequestError(f"--actors: wanted MIN:MAX with 1 <= MIN <= MAX, found {text!r}")
+        raise RequestError(f"--actors: expected MIN:MAX with 1 <= MIN <= MAX, got {text!r}")
     return int(least), int(most or least)

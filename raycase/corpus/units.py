@@ -54,7 +54,7 @@ def read_units(task: pa.Table, *, config: SystemConfig, settings: EncodeSettings
     for entry in json.loads(task["task"][0].as_py()):
         file = InputFile(**entry["file"])
         span = Span(**entry["span"] | {"header": tuple(entry["span"]["header"])})
-        wanted = [(start, end) for start, end in entry["wanted"]]
+        wanted = [(start, end) for start, end in entry["expected"]]
         read = read_span(file, span, settings.columns, wanted)
         for start, end in wanted:
             with naming(f"reading rows {start} to {end} of {file.uri}"):
@@ -73,7 +73,7 @@ def read_units(task: pa.Table, *, config: SystemConfig, settings: EncodeSettings
 
 def task_row(files: Sequence[InputFile], pieces: Sequence[Piece]) -> dict[str, str]:
     """What `read_units` takes."""
-    entries = [{"file": asdict(files[s.file]), "span": asdict(s), "wanted": wanted} for s, wanted in pieces]
+    entries = [{"file": asdict(files[s.file]), "span": asdict(s), "expected": wanted} for s, wanted in pieces]
     return {"task": json.dumps(entries)}
 
 
@@ -111,7 +111,7 @@ class EncodeUnits:
             torch.set_num_threads(min(threads, os.cpu_count() or 1))  # a node may say that it has more
         found = config.describe()["weights"]
         if found != weights:
-            raise WorkError(f"wanted the weights {weights} as on the driver, found {found} on this node")
+            raise WorkError(f"expected the weights {weights} as on the driver, got {found} on this node")
         dtype = None if compute is None else getattr(torch, compute)
         self.encoder: Encoder = config.load(batch_tokens=batch_tokens, dtype=dtype)
         self.rate = 0.0
@@ -279,7 +279,7 @@ def naming(what: str) -> Iterator[None]:
         raise
     except Exception as error:
         said = f"{what}: {type(error).__name__}: {first_line(error)}"
-        raise WorkError(f"{said}; the same command goes on where it stopped") from error
+        raise WorkError(f"{said}; run the same command again to resume") from error
 
 
 def _row(**values: Any) -> pa.Table:

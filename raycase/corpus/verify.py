@@ -26,9 +26,9 @@ def verify(uri: str) -> dict[str, Any]:
     """
     output = output_at(uri)
     if not output.job.exists():
-        raise RequestError(f"wanted the output of jobs/embed.py at {output.root.uri}, found no job.json")
+        raise RequestError(f"expected the output of jobs/embed.py at {output.root.uri}, got no job.json")
     if not output.manifest.exists():
-        raise WorkError(f"{output.root.uri}: wanted manifest.json, found none: the job is not finished; run it again")
+        raise WorkError(f"{output.root.uri}: expected manifest.json, got none: the job is not finished; run it again")
     defects = list(_defects(output))
     if defects:
         more = f" (and {len(defects) - 3} more)" if len(defects) > 3 else ""

@@ -59,10 +59,10 @@ def open_written(uri: str, flag: str) -> Written:
     """The finished output at a URI. Raises RequestError."""
     output = output_at(uri)
     if not output.job.exists():
-        raise RequestError(f"{flag}: wanted an output of jobs/embed.py at {output.root.uri}, found no job.json")
+        raise RequestError(f"{flag}: expected an output of jobs/embed.py at {output.root.uri}, got no job.json")
     if not output.manifest.exists():
         raise RequestError(
-            f"{flag}: wanted a finished output, found no manifest.json in {output.root.uri}; run its job again"
+            f"{flag}: expected a finished output, got no manifest.json in {output.root.uri}; run its job again"
         )
     job = read_job(output)
     units = [UnitFile.parse(name) for name in finished_units(output, job.print8)[0].names]

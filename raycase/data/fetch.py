@@ -50,7 +50,7 @@ def fetch(uri: str, *, large: bool, named: str = "") -> Path:
             with ThreadPoolExecutor(4) as pool:
                 list(pool.map(lambda name: _fetch_file(uri, name, folder, files[name][0]), missing))
         except STORE_ERRORS as error:
-            raise RequestError(f"--model: wanted a readable folder at {uri}, found: {first_line(error)}") from error
+            raise RequestError(f"--model: expected a readable folder at {uri}, got: {first_line(error)}") from error
     return folder
 
 
@@ -76,13 +76,13 @@ def _files(uri: str) -> dict[str, tuple[int, str]]:
     try:
         found = root.fs.find(root.path, detail=True)
     except STORE_ERRORS as error:
-        raise RequestError(f"--model: wanted to list {root.uri}, found: {first_line(error)}") from error
+        raise RequestError(f"--model: expected to list {root.uri}, got: {first_line(error)}") from error
     inside = len(root.path) + 1
     files = {path[inside:]: (info["size"], mark(info)) for path, info in found.items() if info["type"] == "file"}
     files = {name: listed for name, listed in files.items() if name and not NEVER.search(name)}
     if not {"config.json", "raycase.json", "adapter_config.json"} & files.keys():
         raise RequestError(
-            f"--model: wanted a folder with config.json or raycase.json at {root.uri}, found "
+            f"--model: expected a folder with config.json or raycase.json at {root.uri}, got "
             f"{', '.join(sorted(files)[:3]) or 'nothing'}"
         )
     return files

@@ -39,10 +39,10 @@ class Graph:
             head, between, tail = found
             for name, known in ((head, entity), (between, relation), (tail, entity)):
                 if name not in known:
-                    raise RequestError(f"{flag}: {uri}, line {line}: wanted what the graph has, found {name!r}")
+                    raise RequestError(f"{flag}: {uri}, line {line}: expected what the graph has, got {name!r}")
             rows.append((entity[head], relation[between], entity[tail]))
         if not rows:
-            raise RequestError(f"{flag}: wanted triples in {uri}, found none")
+            raise RequestError(f"{flag}: expected triples in {uri}, got none")
         one = np.array(rows, dtype=np.int64)
         inverse = np.stack([one[:, 2], one[:, 1] + len(relation), one[:, 0]], axis=1)
         return Triples(uri=uri, rows=np.concatenate([one, inverse]), entities=len(entity), texts_sha256=self.sha256)
@@ -116,15 +116,15 @@ def read_graph(folder: Path | str, flag: str) -> Graph:
     _, header = next(_lines(names[0], flag, None), (0, []))
     for name in ("id", "name", "definition"):
         if name not in header:
-            raise RequestError(f"{flag}: {names[0]}: wanted the column {name!r}, found {', '.join(header) or 'none'}")
+            raise RequestError(f"{flag}: {names[0]}: expected the column {name!r}, got {', '.join(header) or 'none'}")
     rows = [dict(zip(header, found, strict=True)) for line, found in _lines(names[0], flag, len(header)) if line > 1]
     relations = [found for _, found in _lines(names[1], flag, 2) if found != ["id", "text"]]
     if not rows or not relations:
-        raise RequestError(f"{flag}: wanted entities and relations in {folder}, found {len(rows)} and {len(relations)}")
+        raise RequestError(f"{flag}: expected entities and relations in {folder}, got {len(rows)} and {len(relations)}")
     for what, ids in (("entity", [r["id"] for r in rows]), ("relation", [i for i, _ in relations])):
         if len(set(ids)) < len(ids):
             twice = next(i for n, i in enumerate(ids) if i in ids[:n])
-            raise RequestError(f"{flag}: {folder}: wanted each {what} once, found {twice!r} twice")
+            raise RequestError(f"{flag}: {folder}: expected each {what} once, got {twice!r} twice")
     texts = [text for _, text in relations]
     return Graph(
         entities=[f"{r['name']}: {r['definition']}" if r["definition"].strip() else r["name"] for r in rows],
@@ -137,12 +137,12 @@ def read_graph(folder: Path | str, flag: str) -> Graph:
 def _lines(uri: str, flag: str, count: int | None) -> Iterator[tuple[int, list[str]]]:
     """The lines of a file, counted from 1, and their values between tabs."""
     if not place(uri).exists():
-        raise RequestError(f"{flag}: wanted the file {uri}, found nothing")
+        raise RequestError(f"{flag}: expected the file {uri}, got nothing")
     with readable(InputFile(uri=uri, size=0, mark="")) as source:
         text = source.read().decode().removeprefix("\ufeff")
     lines = text.removesuffix("\n").split("\n") if text else []
     for number, line in enumerate(lines, start=1):
         found = [value.strip() for value in line.split("\t")]
         if count is not None and len(found) != count:
-            raise RequestError(f"{flag}: {uri}, line {number}: wanted {count} values between tabs, found {len(found)}")
+            raise RequestError(f"{flag}: {uri}, line {number}: expected {count} values between tabs, got {len(found)}")
         yield number, found

@@ -63,5 +63,5 @@ def read_inferences(uri: str, flag: str) -> Inferences:
         for kind in KINDS:
             columns[kind] += texts(found[kind], f"{flag}: {file.uri}", kind)
     if len(columns["premise"]) < 2:
-        raise RequestError(f"{flag}: wanted at least two premises in {uri}, found {len(columns['premise'])}")
+        raise RequestError(f"{flag}: expected at least two premises in {uri}, got {len(columns['premise'])}")
     return Inferences(uri=uri, columns=columns)

@@ -50,7 +50,7 @@ def find_input(uri: str, flag: str = "--input") -> list[InputFile]:
             inside = len(root.path if is_folder else posixpath.dirname(re.split(r"[*?[]", root.path)[0]))
             found = {p: i for p, i in found.items() if not _hidden(p[inside:])}
     except STORE_ERRORS as error:
-        raise RequestError(f"{flag}: wanted to list {root.uri}, found: {root.why(error)}") from error
+        raise RequestError(f"{flag}: expected to list {root.uri}, got: {root.why(error)}") from error
     files = [
         InputFile(uri=Place(root.fs, p).uri, size=info["size"] or 0, mark=mark(info))
         for p, info in sorted(found.items())
@@ -58,7 +58,7 @@ def find_input(uri: str, flag: str = "--input") -> list[InputFile]:
     ]
     if not files:
         others = f"{len(found)} files with other endings" if found else "nothing"
-        raise RequestError(f"{flag}: wanted {', '.join(ENDINGS)} files at {root.uri}, found {others}")
+        raise RequestError(f"{flag}: expected {', '.join(ENDINGS)} files at {root.uri}, got {others}")
     return files
 
 
@@ -76,4 +76,4 @@ def readable(file: InputFile) -> Iterator[Place]:
         raise
     except (*STORE_ERRORS, ValueError, csv.Error, pa.ArrowException) as error:
         kind = file.ending[1:]
-        raise RequestError(f"{file.uri}: wanted a readable {kind} file, found: {source.why(error)}") from error
+        raise RequestError(f"{file.uri}: expected a readable {kind} file, got: {source.why(error)}") from error

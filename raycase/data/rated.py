@@ -126,13 +126,13 @@ def _read(uri: str, flag: str, condition: str | None, number: str) -> RatedPairs
             rating = _number(value)
             if rating is None:
                 raise RequestError(
-                    f"{flag}: {file.uri}, row {row}: wanted a number as {number}, found {value!r}; mend the row"
+                    f"{flag}: {file.uri}, row {row}: expected a number as {number}, got {value!r}; fix the row"
                 )
             ratings.append(rating)
     if not ratings:
-        raise RequestError(f"{flag}: wanted rated pairs in {uri}, found no rows")
+        raise RequestError(f"{flag}: expected rated pairs in {uri}, got no rows")
     if len(set(ratings)) < 2:
-        raise RequestError(f"{flag}: wanted at least two distinct {number}s in {uri}, found only {ratings[0]:g}")
+        raise RequestError(f"{flag}: expected at least two distinct {number}s in {uri}, got only {ratings[0]:g}")
     return RatedPairs(
         uri=uri,
         sentences1=columns[SENTENCE1],
@@ -157,7 +157,7 @@ def read_columns(file: InputFile, names: Sequence[str], flag: str) -> dict[str, 
         columns: dict[str, list[object]] = {name: [] for name in names}
         for row, line in enumerate(lines):
             if line.values is None:
-                raise RequestError(f"{flag}: {file.uri}, row {row}: {line.problem}: {line.detail}; mend the row")
+                raise RequestError(f"{flag}: {file.uri}, row {row}: {line.problem}: {line.detail}; fix the row")
             if header is None:
                 _check_names(list(line.values), names, file, flag, f", row {row}")
             for name in names:
@@ -169,7 +169,7 @@ def _check_names(found: Sequence[str], wanted: Sequence[str], file: InputFile, f
     for name in wanted:
         if name not in found:
             raise RequestError(
-                f"{flag}: {file.uri}{row}: wanted the column {name!r}, found {', '.join(found) or 'none'}"
+                f"{flag}: {file.uri}{row}: expected the column {name!r}, got {', '.join(found) or 'none'}"
             )
 
 
@@ -177,11 +177,11 @@ def texts(values: Sequence[object], where: str, name: str) -> list[str]:
     """The values as stripped texts. Raises RequestError, with the row, where one has no words."""
     for row, value in enumerate(values):
         if not isinstance(value, str) or not value.strip():
-            raise RequestError(f"{where}, row {row}: wanted words in {name!r}, found {value!r}; mend or remove the row")
+            raise RequestError(f"{where}, row {row}: expected words in {name!r}, got {value!r}; fix or remove the row")
         try:
             value.encode()
         except UnicodeEncodeError as error:
-            raise RequestError(f"{where}, row {row}: wanted UTF-8 in {name!r}, found: {error.reason}") from error
+            raise RequestError(f"{where}, row {row}: expected UTF-8 in {name!r}, got: {error.reason}") from error
     return [str(value).strip() for value in values]
 
 

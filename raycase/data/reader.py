@@ -100,25 +100,25 @@ def check_columns(schema: pa.Schema, columns: Columns, file: InputFile) -> None:
     """Raise RequestError where a file lacks a column, or has it in a type that cannot serve."""
     for name in columns.names:
         if name not in schema.names:
-            raise RequestError(f"{file.uri}: wanted the column {name!r}, found {', '.join(schema.names) or 'none'}")
+            raise RequestError(f"{file.uri}: expected the column {name!r}, got {', '.join(schema.names) or 'none'}")
     found = _plain_type(schema.field(columns.text).type)
     if not (pa.types.is_string(found) or pa.types.is_null(found)):
-        raise RequestError(f"{file.uri}: wanted strings in the column {columns.text!r}, found {found}")
+        raise RequestError(f"{file.uri}: expected strings in the column {columns.text!r}, got {found}")
     if columns.condition is not None:
         found = _plain_type(schema.field(columns.condition).type)
         inner = found.value_type if pa.types.is_list(found) else found
         if not (pa.types.is_string(inner) or pa.types.is_null(inner)):
-            raise RequestError(f"{file.uri}: wanted strings or lists of them in {columns.condition!r}, found {found}")
+            raise RequestError(f"{file.uri}: expected strings or lists of them in {columns.condition!r}, got {found}")
     if columns.id is not None:
         found = _plain_type(schema.field(columns.id).type)
         if pa.types.is_nested(found) or pa.types.is_binary(found):
-            raise RequestError(f"{file.uri}: wanted numbers or strings in the column {columns.id!r}, found {found}")
+            raise RequestError(f"{file.uri}: expected numbers or strings in the column {columns.id!r}, got {found}")
     for name, wanted in columns.types.items():
         found = schema.field(name).type
         as_text = name == columns.id and wanted == pa.string()
         if not (as_text or pa.types.is_null(found) or _kept_type(found) == wanted):
             raise RequestError(
-                f"{file.uri}: wanted {wanted} in the column {name!r} as in the first file, found {found}"
+                f"{file.uri}: expected {wanted} in the column {name!r} as in the first file, got {found}"
             )
 
 
@@ -390,13 +390,13 @@ def _scalar(value: Any, name: str, wanted: pa.DataType) -> Any:
         pa.float64(): number or isinstance(value, float),
     }
     if not fits.get(wanted):  # CSV and JSONL hold no other types
-        raise TypeError(f"column {name}: wanted {wanted} as in the first rows, found {value!r}")
+        raise TypeError(f"column {name}: expected {wanted} as in the first rows, got {value!r}")
     return value
 
 
 def _text(value: Any, name: str) -> str | None:
     if value is not None and not isinstance(value, str):
-        raise TypeError(f"column {name}: wanted a string, found {value!r}")
+        raise TypeError(f"column {name}: expected a string, got {value!r}")
     if value is not None:
         value.encode()
     return value
@@ -468,13 +468,13 @@ def read_conditions(values: Sequence[str]) -> list[str]:
     if len(values) == 1 and values[0].endswith((".txt", ".parquet", ".csv")):
         conditions = _conditions_in(place(values[0]))
         if not conditions:
-            raise RequestError(f"--conditions: wanted at least one condition in {values[0]}, found none")
+            raise RequestError(f"--conditions: expected at least one condition in {values[0]}, got none")
     seen: dict[str, int] = {}
     for i, condition in enumerate(conditions):
         if not isinstance(condition, str) or not condition.strip():
-            raise RequestError(f"--conditions: wanted words in every condition, found {condition!r} at place {i}")
+            raise RequestError(f"--conditions: expected words in every condition, got {condition!r} at place {i}")
         if condition.strip() in seen:
-            raise RequestError(f"--conditions: wanted each condition once, found {condition!r} twice")
+            raise RequestError(f"--conditions: expected each condition once, got {condition!r} twice")
         seen[condition.strip()] = i
     return list(seen)
 
@@ -493,10 +493,10 @@ def _conditions_in(source: Place) -> list[str]:
             columns = pq.read_table(io.BytesIO(data)).to_pydict()
     except (*STORE_ERRORS, ValueError, csv.Error, pa.ArrowException) as error:
         raise RequestError(
-            f"--conditions: wanted a readable file at {source.uri}, found: {first_line(error)}"
+            f"--conditions: expected a readable file at {source.uri}, got: {first_line(error)}"
         ) from error
     name = CONDITION if CONDITION in columns or len(columns) != 1 else next(iter(columns))
     if name not in columns:
         found = ", ".join(columns) or "none"
-        raise RequestError(f"--conditions: wanted a column {CONDITION!r} in {source.uri}, found {found}")
+        raise RequestError(f"--conditions: expected a column {CONDITION!r} in {source.uri}, got {found}")
     return list(columns[name])

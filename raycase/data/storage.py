@@ -108,7 +108,7 @@ class Place:
         try:
             return json.loads(self.read())
         except ValueError as error:
-            raise RequestError(f"{self.uri}: wanted JSON, found: {error}") from error
+            raise RequestError(f"{self.uri}: expected JSON, got: {error}") from error
 
     def list(self) -> dict[str, int]:
         """Name -> size of the files directly inside; empty where the folder is not there. Never from a cache."""
@@ -189,7 +189,7 @@ def place(uri: str) -> Place:
     options = S3_OPTIONS if uri.startswith(("s3://", "s3a://")) else {}
     if re.search(r"://[^/@]*:[^/@]*@", uri) or re.search(r"^https?://.*\?", uri):
         raise RequestError(
-            f"{without_credentials(uri)}: wanted a URI without credentials, found some in it; they would be kept in "
+            f"{without_credentials(uri)}: expected a URI without credentials, got some in it; they would be kept in "
             "job.json: give them by environment, profile or role"
         )
     if "://" not in uri:
@@ -198,7 +198,7 @@ def place(uri: str) -> Place:
         fs, path = fsspec.core.url_to_fs(uri, **options)
     except (ValueError, ImportError) as error:
         raise RequestError(
-            f"{without_credentials(uri)}: wanted a local path or a URI that fsspec knows; {error}"
+            f"{without_credentials(uri)}: expected a local path or a URI that fsspec knows; {error}"
         ) from error
     return Place(fs, path.rstrip("/"))
 
@@ -209,7 +209,7 @@ def check_paths(paths: Mapping[str, str | None]) -> None:
         relative = uri is not None and "://" not in uri and not uri.startswith((PACKAGE, "/", "~"))
         if relative and "RAY_JOB_CONFIG_JSON_ENV_VAR" in os.environ:
             raise RequestError(
-                f"{flag}: wanted an absolute path or a URI, found {uri!r}: "
+                f"{flag}: expected an absolute path or a URI, got {uri!r}: "
                 "a submitted job runs in a folder that Ray removes"
             )
 

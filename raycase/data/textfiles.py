@@ -46,7 +46,7 @@ def jsonl_lines(stream: BinaryIO) -> Iterator[Line]:
             if isinstance(values, dict):
                 yield Line(raw=raw, values=values)
             else:
-                detail = f"wanted an object, found {type(values).__name__}"
+                detail = f"expected an object, got {type(values).__name__}"
                 yield Line(raw=raw, problem=Reason.UNPARSED, detail=detail)
 
 
@@ -81,7 +81,7 @@ def csv_lines(stream: BinaryIO, header: tuple[str, ...]) -> Iterator[Line]:
         except csv.Error as error:
             detail = str(error)
         else:
-            detail = f"wanted {len(header)} fields, found {len(fields)}"
+            detail = f"expected {len(header)} fields, got {len(fields)}"
         if fields is not None and len(fields) == len(header):
             yield Line(raw=b"".join(used), values=dict(zip(header, fields, strict=True)))
         elif fields == []:

@@ -44,4 +44,4 @@ def cause(error: Exception) -> Exception:
         if isinstance(seen, (RequestError, WorkError)) and not isinstance(seen, RayError):
             return type(seen)(str(seen).splitlines()[0])  # Ray adds lines of its own
     said = (str(seen).strip() or "no message").splitlines()[0]
-    return WorkError(f"a step failed with {type(seen).__name__}: {said}; the same command goes on where it stopped")
+    return WorkError(f"a step failed with {type(seen).__name__}: {said}; run the same command again to resume")

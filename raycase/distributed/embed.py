@@ -97,7 +97,7 @@ def _check_put(root: Place) -> None:
         probe.put(b"raycase\n")
         probe.remove()
     except STORE_ERRORS as error:
-        raise RequestError(f"--output: wanted a place to write at {root.uri}, found: {root.why(error)}") from error
+        raise RequestError(f"--output: expected a place to write at {root.uri}, got: {root.why(error)}") from error
 
 
 def _check_space(request: Request, plan: Plan) -> None:
@@ -108,8 +108,8 @@ def _check_space(request: Request, plan: Plan) -> None:
         free = shutil.disk_usage(request.output.root.path).free
         if wanted > free:
             raise RequestError(
-                f"--output: wanted {wanted / 1e9:,.1f} GB for {pairs:,} vectors at {request.output.root.uri}, "
-                f"found {free / 1e9:,.1f} GB free; choose another disk, or --dtype float16"
+                f"--output: expected {wanted / 1e9:,.1f} GB for {pairs:,} vectors at {request.output.root.uri}, "
+                f"got {free / 1e9:,.1f} GB free; choose another disk, or --dtype float16"
             )
 
 
@@ -238,7 +238,7 @@ def _wait(seconds: float, patience: float, pool: Pool) -> None:
     """Say what the job waits for. Raises WorkError after `patience` minutes."""
     waited = f"no unit was finished for {seconds / 60:.0f} minutes: the job needs {pool}; {capacity()}"
     if seconds > 60 * patience:
-        raise WorkError(f"{waited}; the same command goes on where it stopped (--patience: wait longer)")
+        raise WorkError(f"{waited}; run the same command again to resume (--patience: wait longer)")
     print(waited, file=sys.stderr)
 
 
@@ -277,7 +277,7 @@ def _finish(
     result |= {"output": output.root.uri, "manifest": output.manifest.uri}
     if manifest["rows_rejected"] > job.max_rejected * manifest["rows_in"]:
         raise TooManyRejectedError(
-            f"wanted at most {job.max_rejected:.2%} of the rows rejected, found {manifest['rows_rejected']} of "
+            f"expected at most {job.max_rejected:.2%} of the rows rejected, got {manifest['rows_rejected']} of "
             f"{manifest['rows_in']} ({', '.join(f'{n} {r}' for r, n in manifest['reasons'].items())}); "
             f"see {output.rejected.uri}, or say --max-rejected",
             result,

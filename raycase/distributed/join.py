@@ -68,7 +68,7 @@ def join(job: JoinJob) -> dict[str, Any]:
     """Find all neighbours; returns counts. Raises RequestError and WorkError."""
     began = time.time()
     if job.k < 1:
-        raise RequestError(f"-k: wanted at least 1, found {job.k}")
+        raise RequestError(f"-k: expected at least 1, got {job.k}")
     check_paths({"--queries": job.queries, "--vectors": job.vectors, "--output": job.output})
     queries, vectors = open_written(job.queries, "--queries"), open_written(job.vectors, "--vectors")
     _check(queries, vectors, job)
@@ -76,7 +76,7 @@ def join(job: JoinJob) -> dict[str, Any]:
     start_ray()
     alive = nodes()
     if root.is_local and len(alive) > 1:
-        raise RequestError(f"--output: wanted object storage on a cluster of {len(alive)} nodes, found {root.uri}")
+        raise RequestError(f"--output: expected object storage on a cluster of {len(alive)} nodes, got {root.uri}")
     cpus = int(sum(node.get("CPU", 0) for node in alive))
     groups, ranges = _cut(queries, GROUP_ROWS), _cut(vectors, RANGE_ROWS)
     ranges = _enough(ranges, math.ceil(TASKS_A_CPU * cpus / max(1, len(groups))))
@@ -122,23 +122,23 @@ def _check(queries: Written, vectors: Written, job: JoinJob) -> None:
     ours, theirs = queries.job.config, vectors.job.config
     if fingerprint(ours["model"]) != fingerprint(theirs["model"]):
         raise RequestError(
-            "--vectors: wanted vectors of the queries' model, found another's; embed them with one model"
+            "--vectors: expected vectors of the queries' model, got another's; embed them with one model"
         )
     if queries.unconditional != vectors.unconditional:
-        raise RequestError("--vectors: wanted both under conditions or both without, found one of each")
+        raise RequestError("--vectors: expected both under conditions or both without, got one of each")
     missing = set(ours["conditions"] or ()) - set(theirs["conditions"] or ours["conditions"] or ())
     if missing:
-        raise RequestError(f"--vectors: wanted every condition of the queries, found no {sorted(missing)[0]!r}")
+        raise RequestError(f"--vectors: expected every condition of the queries, got no {sorted(missing)[0]!r}")
     for flag, written in (("--queries", queries), ("--vectors", vectors)):
         if not written.names:
-            raise RequestError(f"{flag}: wanted vectors in {written.output.root.uri}, found none")
+            raise RequestError(f"{flag}: expected vectors in {written.output.root.uri}, got none")
         columns = [ID, *written.job.config["keep_columns"]]
         if job.exclude_same and job.exclude_same not in columns:
-            raise RequestError(f"--exclude-same: wanted one of {', '.join(columns)}, found {job.exclude_same!r}")
+            raise RequestError(f"--exclude-same: expected one of {', '.join(columns)}, got {job.exclude_same!r}")
     types = [str(w.schema().field(job.exclude_same).type) for w in (queries, vectors) if job.exclude_same]
     if len(set(types)) > 1:
         raise RequestError(
-            f"--exclude-same: wanted {job.exclude_same!r} of one type in both, found {' and '.join(types)}"
+            f"--exclude-same: expected {job.exclude_same!r} of one type in both, got {' and '.join(types)}"
         )
 
 
@@ -162,11 +162,11 @@ def _open(
     if mark.exists():
         found = mark.read_json()
         if found["fingerprint"] != name:
-            raise RequestError(f"--output: wanted this very join in {root.uri}, found another; say --overwrite")
+            raise RequestError(f"--output: expected this very join in {root.uri}, got another; pass --overwrite")
         ranges[:] = found["ranges"]  # the cluster may have had another size
         return
     if root.exists() and (root.list() or (root / "neighbours").list()):
-        raise RequestError(f"--output: wanted an empty folder, found other files in {root.uri}")
+        raise RequestError(f"--output: expected an empty folder, got other files in {root.uri}")
     mark.put_json({"fingerprint": name, "ranges": ranges})
 
 

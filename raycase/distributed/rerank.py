@@ -66,7 +66,7 @@ def rerank_all(job: RerankJob) -> dict[str, Any]:
     """Score and keep; returns counts. Raises RequestError and WorkError."""
     began = time.time()
     if job.k < 1:
-        raise RequestError(f"-k: wanted at least 1, found {job.k}")
+        raise RequestError(f"-k: expected at least 1, got {job.k}")
     check_paths({"--answers": job.answers, "--queries": job.queries, "--output": job.output})
     sentences, _ = read_queries(job.queries)
     files = find_input(job.answers, "--answers")
@@ -107,22 +107,22 @@ def rerank_all(job: RerankJob) -> dict[str, Any]:
 def _units(file: InputFile, text: str, queries: int) -> list[dict[str, Any]]:
     """Rows of a file, cut where a query ends. Raises RequestError for a file that is no answers to the queries."""
     if file.ending != ".parquet":
-        raise RequestError(f"--answers: wanted a .parquet file, found {file.uri}; see jobs/search.py --output")
+        raise RequestError(f"--answers: expected a .parquet file, got {file.uri}; see jobs/search.py --output")
     with readable(file) as source, source.fs.open(source.path, "rb") as handle:
         names = pq.read_schema(handle).names
         for name in (QUERY, ASKED, RANK, SCORE):
             if name not in names:
-                raise RequestError(f"--answers: {file.uri}: wanted the column {name!r}, found {', '.join(names)}")
+                raise RequestError(f"--answers: {file.uri}: expected the column {name!r}, got {', '.join(names)}")
         check_answers(names, text, file.uri)
         keys = pq.read_table(handle, columns=[QUERY, ASKED])
     query_N = keys[QUERY].to_numpy()
     if len(query_N) and not 0 <= query_N.min() <= query_N.max() < queries:
         raise RequestError(
-            f"--queries: wanted the queries that {file.uri} has answers to, up to {query_N.max() + 1}, found {queries}"
+            f"--queries: expected the queries that {file.uri} has answers to, up to {query_N.max() + 1}, got {queries}"
         )
     ends = np.append(np.flatnonzero(np.diff(query_N)) + 1, len(query_N))
     if len(np.unique(query_N)) < len(ends) - (not len(query_N)):
-        raise RequestError(f"--answers: {file.uri}: wanted the answers to each query together, found them apart")
+        raise RequestError(f"--answers: {file.uri}: expected the answers to each query together, got them apart")
     units, start = [], 0
     for end in ends.tolist():
         if end - start >= ROWS_OF_UNIT or (end == len(query_N) and end > start):
@@ -142,10 +142,10 @@ def _open(root: Place, job: RerankJob, files: Sequence[InputFile], model: dict[s
             part.remove()
     if mark.exists():
         if mark.read_json()["fingerprint"] != name:
-            raise RequestError(f"--output: wanted this very job in {root.uri}, found another; say --overwrite")
+            raise RequestError(f"--output: expected this very job in {root.uri}, got another; pass --overwrite")
         return
     if root.exists() and (root.list() or (root / "answers").list()):
-        raise RequestError(f"--output: wanted an empty folder, found other files in {root.uri}")
+        raise RequestError(f"--output: expected an empty folder, got other files in {root.uri}")
     mark.put_json({"fingerprint": name})
 
 

@@ -98,8 +98,8 @@ def make_pool(job: Asked, units: int, cluster: Capacity) -> Pool:
     if least > sum(fits):
         needs = f"{gpus:g} GPU and {cpus} CPUs" if gpus else f"at least {cpus} CPUs"
         raise RequestError(
-            f"--actors: wanted {least} with {needs} each, and {READ_CPUS + WRITE_CPUS} CPUs a node to read and write; "
-            f"found room for {sum(fits)}: {cluster}; ask for fewer actors or a larger cluster"
+            f"--actors: expected {least} with {needs} each, and {READ_CPUS + WRITE_CPUS} CPUs a node to read and "
+            f"write; got room for {sum(fits)}: {cluster}; ask for fewer actors or a larger cluster"
         )
     most = min(most, sum(fits), max(least, units))
     used = [r for r, f in zip(room, fits, strict=True) if f]
@@ -114,7 +114,7 @@ def check_nodes(root: Place, cluster: Capacity, flag: str = "--output") -> None:
     """What is local is one machine's; on several, each node would keep its own part."""
     if root.is_local and (len(cluster.alive) > 1 or cluster.offered != []):
         raise RequestError(
-            f"{flag}: wanted object storage on a cluster of several nodes ({cluster}), found the local {root.uri}; "
+            f"{flag}: expected object storage on a cluster of several nodes ({cluster}), got the local {root.uri}; "
             "each node has its own part of it"
         )
 

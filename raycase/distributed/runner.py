@@ -62,4 +62,4 @@ def check_cache(cache: Place) -> None:
     """A local cache is one machine's. Raises RequestError on a cluster of several."""
     count = len(nodes())
     if cache.is_local and count > 1:
-        raise RequestError(f"--cache: wanted object storage on a cluster of {count} nodes, found {cache.uri}")
+        raise RequestError(f"--cache: expected object storage on a cluster of {count} nodes, got {cache.uri}")

@@ -164,7 +164,7 @@ def make_scaling(workers: int, gpus_per_worker: float | None) -> ScalingConfig:
     alive = nodes()
     gpus = gpus_per_worker if gpus_per_worker is not None else float(any(n.get("GPU") for n in alive))
     if gpus < 0:
-        raise RequestError(f"--gpus-per-worker: wanted 0 or more, found {gpus}")
+        raise RequestError(f"--gpus-per-worker: expected 0 or more, got {gpus}")
 
     def room(cpus: int) -> int:
         """How many workers with so many CPUs fit."""
@@ -173,7 +173,7 @@ def make_scaling(workers: int, gpus_per_worker: float | None) -> ScalingConfig:
     if room(1) < workers:
         found = ", ".join(f"{n.get('CPU', 0):g} CPUs and {n.get('GPU', 0):g} GPUs" for n in alive)
         raise RequestError(
-            f"--workers: wanted {workers} with 1 CPU and {gpus:g} GPUs each, found nodes with {found}; "
+            f"--workers: expected {workers} with 1 CPU and {gpus:g} GPUs each, got nodes with {found}; "
             "ask for fewer workers or a larger cluster"
         )
     most = int(max(n.get("CPU", 0) for n in alive))

@@ -141,7 +141,7 @@ def tune(job: TuneJob) -> dict[str, Any]:
     trials = job.table.write()
     failed = [t for t in trials if t.spearman is None]
     if len(failed) == len(trials):
-        raise WorkError(f"wanted trials that end, found {len(failed)} that failed; the first: {failed[0].stopped}")
+        raise WorkError(f"expected trials that end, got {len(failed)} that failed; the first: {failed[0].stopped}")
     best = best_cell(trials)
     values = {
         "trials": len(trials),
@@ -176,15 +176,15 @@ def _check(job: TuneJob) -> None:
     if job.grid is None and job.search == "tpe":
         _optuna([], [job.prompt or ""], 0)  # whether it is there
     if job.prompts is not None and (job.grid is not None or job.prompt is not None):
-        raise RequestError("--prompts: wanted it for a search, without --prompt, found --grid or --prompt beside it")
+        raise RequestError("--prompts: expected it for a search, without --prompt, got --grid or --prompt beside it")
     job.recipe.check()
     for flag, value in (("samples", job.samples), ("seeds", job.seeds), ("finalists", job.finalists)):
         if value < 1:
-            raise RequestError(f"--{flag}: wanted at least 1, found {value}")
+            raise RequestError(f"--{flag}: expected at least 1, got {value}")
     if job.cpus_per_trial <= 0 or job.gpus_per_trial < 0:
         raise RequestError(
-            "--cpus-per-trial, --gpus-per-trial: wanted some CPUs and 0 or more GPUs, "
-            f"found {job.cpus_per_trial:g} and {job.gpus_per_trial:g}"
+            "--cpus-per-trial, --gpus-per-trial: expected some CPUs and 0 or more GPUs, "
+            f"got {job.cpus_per_trial:g} and {job.gpus_per_trial:g}"
         )
 
 
@@ -193,8 +193,8 @@ def _check_resources(job: TuneJob) -> None:
     if not any(n.get("CPU", 0) >= job.cpus_per_trial and n.get("GPU", 0) >= job.gpus_per_trial for n in alive):
         found = ", ".join(f"{n.get('CPU', 0):g} CPUs and {n.get('GPU', 0):g} GPUs" for n in alive)
         raise RequestError(
-            f"--cpus-per-trial, --gpus-per-trial: wanted a node with {job.cpus_per_trial:g} CPUs and "
-            f"{job.gpus_per_trial:g} GPUs, found nodes with {found}"
+            f"--cpus-per-trial, --gpus-per-trial: expected a node with {job.cpus_per_trial:g} CPUs and "
+            f"{job.gpus_per_trial:g} GPUs, got nodes with {found}"
         )
 
 
@@ -228,19 +228,19 @@ def _check_folder(job: TuneJob, name: str) -> None:
         found = (root / SWEEP).read_json()
         if not isinstance(found, dict) or found.get("fingerprint") != name:
             raise RequestError(
-                f"--output: wanted the sweep of this search space, encoder and data in {root.uri}, found another one; "
-                "choose another folder or say --overwrite"
+                f"--output: expected the sweep of this search space, encoder and data in {root.uri}, got another one; "
+                "choose another folder or pass --overwrite"
             )
         if not job.resume:
             raise RequestError(
-                f"--output: wanted a new sweep, found this one begun in {root.uri}; "
+                f"--output: expected a new sweep, got this one begun in {root.uri}; "
                 "say --resume to go on, or --overwrite"
             )
         return
     for part in RESULTS:
         if (root / part).exists():
             raise RequestError(
-                f"--output: wanted an empty folder, found {part} without {SWEEP} in {root.uri}; choose another folder"
+                f"--output: expected an empty folder, got {part} without {SWEEP} in {root.uri}; choose another folder"
             )
 
 
@@ -351,7 +351,7 @@ def _optuna(points: Sequence[tuple[dict[str, Any], float]], prompts: Sequence[st
         from optuna.distributions import BaseDistribution, CategoricalDistribution, FloatDistribution
     except ImportError as error:
         raise RequestError(
-            "--search tpe: wanted the package optuna, found none; install it with: pip install 'raycase[tune]', "
+            "--search tpe: expected the package optuna, got none; install it with: pip install 'raycase[tune]', "
             "or say --search random"
         ) from error
     from ray.tune.search.optuna import OptunaSearch

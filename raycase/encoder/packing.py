@@ -59,7 +59,7 @@ def token_budget_batches(lengths: Sequence[int] | np.ndarray, budget: int) -> It
 
 def _check(budget: int) -> None:
     if budget < 1:
-        raise ValueError(f"batch tokens: wanted at least 1, found {budget}")
+        raise ValueError(f"batch tokens: expected at least 1, got {budget}")
 
 
 # ------------------------------------------------------------------------------------------------------ prefix trees

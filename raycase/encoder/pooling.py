@@ -35,7 +35,7 @@ def pool_mean(hidden_BTD: Tensor, span_BT: Tensor) -> Tensor:
     if not count_B1.all():
         row = int((count_B1 == 0).nonzero()[0, 0])
         raise ValueError(
-            f"row {row}: wanted at least one text token to pool, found none; reject empty texts on reading"
+            f"row {row}: expected at least one text token to pool, got none; reject empty texts on reading"
         )
     return (hidden_BTD.float() * span_BT.unsqueeze(-1)).sum(1) / count_B1
 

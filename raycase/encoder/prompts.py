@@ -52,13 +52,13 @@ def parse_views(prompt: str) -> list[tuple[PromptStyle, Span | None]]:
     for view in prompt.split("+"):
         style, colon, span = view.partition(":")
         if style not in list(PromptStyle):
-            raise RequestError(f"--prompt: wanted {', '.join(PromptStyle)}, or several joined by +, found {view!r}")
+            raise RequestError(f"--prompt: expected {', '.join(PromptStyle)}, or several joined by +, got {view!r}")
         if colon and (span not in list(Span) or style in INSTRUCTED):
             wanted = f"{', '.join(PATTERNS)} with :{', :'.join(Span)}"
-            raise RequestError(f"--prompt: wanted a span for {wanted}, found {view!r}")
+            raise RequestError(f"--prompt: expected a span for {wanted}, got {view!r}")
         views.append((PromptStyle(style), Span(span) if colon else None))
     if len(set(views)) < len(views):
-        raise RequestError(f"--prompt: wanted each view once, found {prompt!r}")
+        raise RequestError(f"--prompt: expected each view once, got {prompt!r}")
     return views
 
 

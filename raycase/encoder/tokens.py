@@ -233,7 +233,7 @@ class PromptTokenizer:
         found = dict(zip(texts, self.parts(texts), strict=True))
         head, tail = self.around
         if not tail:
-            raise RequestError("--model: wanted an encoder whose texts end with a token, found one without")
+            raise RequestError("--model: expected an encoder whose texts end with a token, got one without")
         views = [self._separated([found[text] for text in row], head, tail, shortened, apart) for row in rows]
         return TokenBatch.of(*([view[i] for view in views] for i in range(1 + apart)))
 

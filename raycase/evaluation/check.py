@@ -59,7 +59,7 @@ def check_model(job: CheckJob) -> dict[str, Any]:
     config = resolve(job.model, prompt=job.prompt, pooling=job.pooling, subtract=job.subtract)
     if not isinstance(config, CaseConfig):
         raise RequestError(
-            f"{job.model}: wanted an encoder or a projector on one, found a fine-tuned system; its encoder can be "
+            f"{job.model}: expected an encoder or a projector on one, got a fine-tuned system; its encoder can be "
             f"looked at: {job.model}/encoder with --prompt and --pooling"
         )
     system = config.load(dtype=None if job.compute is None else getattr(torch, job.compute))
@@ -85,14 +85,14 @@ def check_model(job: CheckJob) -> dict[str, Any]:
     figures["golden"] = _compare(job, config, system)
     print()
     if not figures["finite"]:
-        raise WorkError(f"{job.model}: wanted finite vectors, found NaN or infinity; try --compute float32")
+        raise WorkError(f"{job.model}: expected finite vectors, got NaN or infinity; try --compute float32")
     if figures["least_cosine_to_alone"] < NEAR:
         raise WorkError(
-            f"{job.model}: wanted a pair's vector whatever it is encoded with, found cosine "
+            f"{job.model}: expected a pair's vector whatever it is encoded with, got cosine "
             f"{figures['least_cosine_to_alone']} to the pair alone; the direction of its attention may be wrong"
         )
     if figures["golden"] is not None and figures["golden"] < NEAR:
-        raise WorkError(f"{job.model}: wanted the vectors of {GOLDEN}, found cosine {figures['golden']}")
+        raise WorkError(f"{job.model}: expected the vectors of {GOLDEN}, got cosine {figures['golden']}")
     return figures
 
 
@@ -115,7 +115,7 @@ def _compare(job: CheckJob, config: CaseConfig, system: Case) -> float | None:
     file = folder / GOLDEN
     if job.save_golden:
         if not folder.is_dir() or is_remote(job.model):
-            raise RequestError(f"--save-golden: wanted a model folder on this machine, found {job.model}")
+            raise RequestError(f"--save-golden: expected a model folder on this machine, got {job.model}")
         vectors = [
             {"sentence": s, "condition": c, "vector": [float(x) for x in system.embed([s], c)[0]]}
             for c in CONDITIONS
@@ -130,7 +130,7 @@ def _compare(job: CheckJob, config: CaseConfig, system: Case) -> float | None:
         label = saved["label"]
         golden = [(g["sentence"], g["condition"], np.array(g["vector"], dtype=np.float32)) for g in saved["vectors"]]
     except (ValueError, KeyError, TypeError) as error:
-        raise RequestError(f"{file}: wanted a label, and sentence, condition and vector, found {error!r}") from error
+        raise RequestError(f"{file}: expected a label, and sentence, condition and vector, got {error!r}") from error
     if label != _label(config) or not golden:
         print(f"\nnot compared: {file.name} has {len(golden)} vectors of {label!r}, these are of {_label(config)!r}")
         return None
@@ -138,7 +138,7 @@ def _compare(job: CheckJob, config: CaseConfig, system: Case) -> float | None:
     for sentence, condition, vector in golden:
         own = system.embed([sentence], condition)
         if own[0].shape != vector.shape:
-            raise RequestError(f"{file}: wanted vectors of {own.shape[1]} dimensions, found {vector.shape}")
+            raise RequestError(f"{file}: expected vectors of {own.shape[1]} dimensions, got {vector.shape}")
         found.append(float(cosines(own, vector[None])[0]))
     print(f"\ncosine to {len(golden)} golden vectors: at least {min(found):.5f}")
     return round(min(found), 5)

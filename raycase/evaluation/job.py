@@ -81,22 +81,22 @@ def check_request(job: EvaluateJob) -> Path:
     check_paths({f"--{n}": getattr(job, n) for n in ("data", "output", "cases", "qrels", "cache")})
     folder = open_report_folder(job.output)
     if job.seed < 0:
-        raise RequestError(f"--seed: wanted 0 or more, found {job.seed}")
+        raise RequestError(f"--seed: expected 0 or more, got {job.seed}")
     if job.resamples < 100:
-        raise RequestError(f"--resamples: wanted at least 100 for an interval of 95 %, found {job.resamples}")
+        raise RequestError(f"--resamples: expected at least 100 for an interval of 95 %, got {job.resamples}")
     for name, task in (("cases", "csts"), ("ablate", "csts"), ("qrels", "csfcube")):
         if getattr(job, name) and job.task != task:
-            raise RequestError(f"--{name}: wanted --task {task}, found {job.task}")
+            raise RequestError(f"--{name}: expected --task {task}, got {job.task}")
     return folder
 
 
 def open_report_folder(output: str) -> Path:
     """The report's folder. Raises RequestError where it holds something else."""
     if "://" in output:
-        raise RequestError(f"--output: wanted a folder on this machine, found {output}; copy the report there")
+        raise RequestError(f"--output: expected a folder on this machine, got {output}; copy the report there")
     folder = Path(output).expanduser().absolute()
     if folder.exists() and not folder.is_dir():
-        raise RequestError(f"--output: wanted a folder, found the file {folder}")
+        raise RequestError(f"--output: expected a folder, got the file {folder}")
     found = "a model" if (folder / SYSTEM).exists() else None
     if found is None and (folder / METRICS).exists():
         try:
@@ -107,8 +107,8 @@ def open_report_folder(output: str) -> Path:
             found = f"another {METRICS}"
     if found:
         raise RequestError(
-            f"--output: wanted a new folder or one with an earlier report, found {found} in {folder}; "
-            f"say --output {folder / 'report'}"
+            f"--output: expected a new folder or one with an earlier report, got {found} in {folder}; "
+            f"pass --output {folder / 'report'}"
         )
     return folder
 
@@ -128,22 +128,22 @@ def _misfit(task: str, config: Any) -> str | None:
 def find_models(job: EvaluateJob) -> list[Model]:
     """The models asked for, with g. Raises RequestError for an unknown or broken one, and for one that comes twice."""
     if not job.model:
-        raise RequestError("--model: wanted at least one, found none")
+        raise RequestError("--model: expected at least one, got none")
     configs: list[Any] = []
     for name in job.model:
         known = is_remote(name) or "/" not in name or Path(name).exists()
         if not (known or (job.prompt and job.pooling)):  # else a Hugging Face id
-            raise RequestError(f"--model: wanted a model folder or one of {', '.join(ENCODERS)}, found no {name}")
+            raise RequestError(f"--model: expected a model folder or one of {', '.join(ENCODERS)}, got no {name}")
         config = resolve(name, prompt=job.prompt, subtract=job.subtract, pooling=job.pooling)
         if (wanted := _misfit(job.task, config)) is not None:
-            raise RequestError(f"--model: wanted {wanted} for --task {job.task}, found {name}: {config.label}")
+            raise RequestError(f"--model: expected {wanted} for --task {job.task}, got {name}: {config.label}")
         if job.ablate and not is_case(config):
-            raise RequestError(f"--ablate: wanted CASE on an encoder, found {name}: {config.label}")
+            raise RequestError(f"--ablate: expected CASE on an encoder, got {name}: {config.label}")
         if job.cases and not embeds(config):
-            raise RequestError(f"--cases: wanted models that give vectors, found {name}, which scores pairs")
+            raise RequestError(f"--cases: expected models that give vectors, got {name}, which scores pairs")
         for other, same in zip(job.model, configs, strict=False):
             if same.describe() == config.describe():
-                raise RequestError(f"--model: wanted each model once, found the same as {other} and as {name}")
+                raise RequestError(f"--model: expected each model once, got the same as {other} and as {name}")
         configs.append(config)
     short = tuple(
         posixpath.basename(c.folder) if c.folder else name for c, name in zip(configs, job.model, strict=True)

@@ -26,7 +26,7 @@ def check_plots() -> None:
         import matplotlib  # noqa: F401
     except ImportError as error:
         raise RequestError(
-            "plots: wanted the Python package matplotlib, found none; install it with: pip install 'raycase[report]'"
+            "plots: expected the Python package matplotlib, got none; install it with: pip install 'raycase[report]'"
         ) from error
 
 

@@ -89,7 +89,7 @@ def build(job: IndexJob) -> dict[str, Any]:
         for source in sources:
             dataset = _add(dataset, source, meta, root)
         if dataset is None:
-            raise RequestError(f"--embeddings: wanted vectors in {', '.join(job.embeddings)}, found none")
+            raise RequestError(f"--embeddings: expected vectors in {', '.join(job.embeddings)}, got none")
         if meta.rows > rows or job.reindex or before[1:] != (meta.kind, meta.exact_below):
             _make_indices(dataset, meta, job, anew=job.reindex or before[0] != meta.trained)
             publish(dataset, meta)
@@ -111,17 +111,17 @@ def _begin(job: IndexJob, sources: Sequence[Written], root: Place) -> tuple[Lanc
     there = open_any(root)
     if there is not None and not is_ours(there):
         raise RequestError(
-            f"--output: wanted an index of jobs/index.py or a new folder, found a Lance dataset in {root.uri}"
+            f"--output: expected an index of jobs/index.py or a new folder, got a Lance dataset in {root.uri}"
         )
     ready = None if job.overwrite else open_ready(root)
     if ready is None:
         if not sources:
-            raise RequestError("--embeddings: wanted an output of jobs/embed.py for a new index, found none")
+            raise RequestError("--embeddings: expected an output of jobs/embed.py for a new index, got none")
         config = sources[0].job.config
         name = sources[0].output.manifest.read_json()["model"]["name"]
         return None, Meta(model=config["model"], name=name, dtype=config["dtype"])
     if not job.reindex and (job.partitions or job.sub_vectors):
-        raise RequestError(f"--reindex: wanted it beside --partitions and --sub-vectors, for {root.uri} is trained")
+        raise RequestError(f"--reindex: expected it beside --partitions and --sub-vectors, for {root.uri} is trained")
     dataset, meta = ready
     if dataset.version != dataset.latest_version:  # a build was killed: what it added is left behind
         dataset.restore()
@@ -136,13 +136,13 @@ def _check(job: IndexJob, root: Place) -> None:
     for flag in ("partitions", "sub_vectors", "exact_below"):
         value = getattr(job, flag)
         if value is not None and value < 1:
-            raise RequestError(f"--{flag.replace('_', '-')}: wanted at least 1, found {value}")
+            raise RequestError(f"--{flag.replace('_', '-')}: expected at least 1, got {value}")
     if root.is_local and root.exists():
         if not root.fs.isdir(root.path):
-            raise RequestError(f"--output: wanted a folder for the index, found the file {root.uri}")
+            raise RequestError(f"--output: expected a folder for the index, got the file {root.uri}")
         others = [name for name in os.listdir(root.path) if name != "data" and not name.startswith("_")]
         if others:
-            raise RequestError(f"--output: wanted an index or a new folder, found {others[0]} in {root.uri}")
+            raise RequestError(f"--output: expected an index or a new folder, got {others[0]} in {root.uri}")
 
 
 # ---------------------------------------------------------------------------------------------------------- sources
@@ -164,12 +164,12 @@ def _check_source(source: Written, meta: Meta, job: IndexJob, root: Place) -> No
     wanted, found = fingerprint(meta.model)[:8], fingerprint(source.job.config["model"])[:8]
     if wanted != found:
         raise RequestError(
-            f"--embeddings: wanted vectors of the index's model, {meta.name} ({wanted}), found another's ({found}) in "
-            f"{source.output.root.uri}; choose another index than {root.uri}, or say --overwrite"
+            f"--embeddings: expected vectors of the index's model, {meta.name} ({wanted}), got another's ({found}) in "
+            f"{source.output.root.uri}; choose another index than {root.uri}, or pass --overwrite"
         )
     dim = source.output.manifest.read_json()["model"]["dim"]
     if job.sub_vectors and dim % job.sub_vectors:
-        raise RequestError(f"--sub-vectors: wanted a divisor of {dim} dimensions, found {job.sub_vectors}")
+        raise RequestError(f"--sub-vectors: expected a divisor of {dim} dimensions, got {job.sub_vectors}")
 
 
 # ------------------------------------------------------------------------------------------------------------- rows
@@ -221,7 +221,7 @@ def _schema(found: pa.Schema, source: Written, meta: Meta) -> pa.Schema:
     clash = next((name for name in found.names if name in OWN), None)
     if clash:
         raise RequestError(
-            f"--embeddings: wanted no kept column named {clash!r}, which is the index's own, found one in "
+            f"--embeddings: expected no kept column named {clash!r}, which is the index's own, got one in "
             f"{source.output.root.uri}; leave it out of --keep-columns, or rename it"
         )
     vectors = pa.field(_column(source), embedding_type(found.field(EMBEDDING).type.list_size, meta.dtype))
@@ -234,7 +234,7 @@ def _check_columns(index: pa.Schema, found: pa.Schema, source: Written) -> None:
     here = {f.name: str(f.type) for f in found if f.name not in OWN}
     if wanted != here:
         raise RequestError(
-            f"--embeddings: wanted the index's columns ({', '.join(f'{n}: {t}' for n, t in wanted.items())}), found "
+            f"--embeddings: expected the index's columns ({', '.join(f'{n}: {t}' for n, t in wanted.items())}), got "
             f"({', '.join(f'{n}: {t}' for n, t in here.items())}) in {source.output.root.uri}; embed it with the same "
             "--id-column and --keep-columns"
         )
@@ -254,8 +254,8 @@ def _check_new(dataset: LanceDataset, source: Written, meta: Meta) -> None:
             both = dataset.to_table(columns=[ID], filter=again, limit=1)
             if len(both):
                 raise RequestError(
-                    f"--embeddings: wanted rows that the index has not got, found id {both[ID][0].as_py()!r} under "
-                    f"{condition!r} in both, from another job than {source.output.root.uri}; say --overwrite"
+                    f"--embeddings: expected rows that the index has not got, got id {both[ID][0].as_py()!r} under "
+                    f"{condition!r} in both, from another job than {source.output.root.uri}; pass --overwrite"
                 )
 
 

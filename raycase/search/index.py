@@ -67,7 +67,7 @@ class Index:
         ready = open_ready(root)
         if ready is None:
             raise RequestError(
-                f"--index: wanted an index at {root.uri}, found none that is finished; see jobs/index.py"
+                f"--index: expected an index at {root.uri}, got none that is finished; see jobs/index.py"
             )
         return cls(root, *ready, model)
 
@@ -77,11 +77,11 @@ class Index:
         try:
             config = resolve(self.model, **self.meta.choices)
         except RequestError as error:
-            raise RequestError(f"--model: wanted the index's model {self.model}, found: {error}") from error
+            raise RequestError(f"--model: expected the index's model {self.model}, got: {error}") from error
         wanted, found = fingerprint(self.meta.model)[:8], fingerprint(config.describe())[:8]
         if wanted != found:
             raise RequestError(
-                f"--model: wanted the model that the index is of, {self.meta.name} ({wanted}), found {self.model} "
+                f"--model: expected the model that the index is of, {self.meta.name} ({wanted}), got {self.model} "
                 f"({found}); say --model with the folder where it is now"
             )
         return config.load()
@@ -115,23 +115,23 @@ class Index:
         rows where the filter leaves fewer. Raises RequestError.
         """
         if isinstance(sentences, str):
-            raise ValueError("sentences: wanted a list of strings, found one string")
+            raise ValueError("sentences: expected a list of strings, got one string")
         if isinstance(conditions, str):
             conditions = [conditions] * len(sentences)
         if conditions is not None and len(conditions) != len(sentences):
-            raise ValueError(f"wanted as many conditions as sentences, found {len(conditions)} and {len(sentences)}")
+            raise ValueError(f"expected as many conditions as sentences, got {len(conditions)} and {len(sentences)}")
         if conditions is not None and unconditional:
-            raise ValueError("wanted conditions or unconditional, found both")
+            raise ValueError("expected conditions or unconditional, got both")
         for row, sentence in enumerate(sentences):
             if not sentence.strip():
-                raise RequestError(f"--query: wanted words, found {sentence!r} as query {row}")
+                raise RequestError(f"--query: expected words, got {sentence!r} as query {row}")
         self._check(k, where)
         with said(self.root):
             if conditions is None and not unconditional and self.meta.conditions:
                 return self._combined(sentences, k, where, candidates, options)
             if conditions is None and not self.meta.plain:
                 raise RequestError(
-                    f"--unconditional: wanted plain vectors in {self.root.uri}, found none; see jobs/index.py"
+                    f"--unconditional: expected plain vectors in {self.root.uri}, got none; see jobs/index.py"
                 )
             asked = [None] * len(sentences) if conditions is None else list(conditions)
             return self._under(sentences, asked, k, where, exact_condition, candidates, options)
@@ -164,7 +164,7 @@ class Index:
         try:
             return unit(encoder.embed(sentences, condition))
         except ValueError as error:
-            raise RequestError(f"{flag}: wanted a text that {self.model} can embed, found: {error}") from error
+            raise RequestError(f"{flag}: expected a text that {self.model} can embed, got: {error}") from error
 
     def nearest(
         self,
@@ -180,7 +180,7 @@ class Index:
         rows = self.rows(condition)
         if k > rows:
             under = "without condition" if condition is None else f"under {condition!r}"
-            raise RequestError(f"-k: wanted at most the {rows} rows {under}, found {k}")
+            raise RequestError(f"-k: expected at most the {rows} rows {under}, got {k}")
         if options.exact or not self.meta.is_approximate(rows):
             return self._exact(vectors_QD, condition, k, where)
         return self._approximate(vectors_QD, condition, k, where, options)
@@ -196,10 +196,10 @@ class Index:
         if condition is None or condition in self.meta.conditions:
             return condition
         if not self.meta.conditions:
-            raise RequestError(f"--condition: wanted conditions in {self.root.uri}, found plain vectors alone")
+            raise RequestError(f"--condition: expected conditions in {self.root.uri}, got plain vectors alone")
         if not condition.strip() or exact or known_conditions(getattr(self.encoder, "config", None)) is not None:
             some = ", ".join(map(repr, list(self.meta.conditions)[:8]))
-            raise RequestError(f"--condition: wanted one of the index's ({some}), found {condition!r}")
+            raise RequestError(f"--condition: expected one of the index's ({some}), got {condition!r}")
         return self.nearest_condition(condition)[0]
 
     def nearest_condition(self, condition: str) -> tuple[str, float]:
@@ -214,8 +214,8 @@ class Index:
         names = list(self.meta.conditions)
         if len(names) > CONDITIONS_COMPARED:
             raise RequestError(
-                f"--condition: wanted one of the index's {len(names):,}, for more than {CONDITIONS_COMPARED:,} are not "
-                "compared; found another"
+                f"--condition: expected one of the index's {len(names):,}, for more than {CONDITIONS_COMPARED:,} are "
+                "not compared; got another"
             )
         return names, self.embed(names, None, "--condition")
 
@@ -226,11 +226,11 @@ class Index:
         names, most = list(self.meta.conditions), max(self.meta.conditions.values())
         if len(names) > CONDITIONS_COMBINED:
             raise RequestError(
-                f"--condition: wanted one, for the index has {len(names):,}, more than the {CONDITIONS_COMBINED} that "
-                "are combined; found none"
+                f"--condition: expected one, for the index has {len(names):,}, more than the {CONDITIONS_COMBINED} "
+                "that are combined; got none"
             )
         if k > most:
-            raise RequestError(f"-k: wanted at most the {most} rows there are, found {k}")
+            raise RequestError(f"-k: expected at most the {most} rows there are, got {k}")
         k = max(k, min(candidates or k, most))
         exact = options.exact or not self.meta.is_approximate(most)
         several = max(1, min(QUERIES, COSINES // most)) if exact else 1
@@ -378,15 +378,15 @@ class Index:
 
     def _check(self, k: int, where: str | None) -> None:
         if k < 1:
-            raise RequestError(f"-k: wanted at least 1, found {k}")
+            raise RequestError(f"-k: expected at least 1, got {k}")
         if where is not None:
             try:
                 with said(self.root):
                     self.dataset.scanner(columns=[ID], filter=f"({where})", limit=1).to_table()
             except RequestError as error:
                 columns = ", ".join(self.columns)
-                words = str(error).partition("found: ")[2].partition(". Valid fields")[0]
-                raise RequestError(f"--where: wanted a filter in SQL on {columns}, found {where!r}: {words}") from error
+                words = str(error).partition("got: ")[2].partition(". Valid fields")[0]
+                raise RequestError(f"--where: expected a filter in SQL on {columns}, got {where!r}: {words}") from error
 
 
 def _vectors(column: Any) -> np.ndarray:

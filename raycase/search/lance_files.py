@@ -90,7 +90,7 @@ def open_ready(root: Place) -> tuple[LanceDataset, Meta] | None:
         return None
     dataset = dataset.checkout_version(READY)
     if not is_ours(dataset):
-        raise RequestError(f"--index: wanted an index of jobs/index.py at {root.uri}, found another Lance dataset")
+        raise RequestError(f"--index: expected an index of jobs/index.py at {root.uri}, got another Lance dataset")
     return dataset, Meta(**json.loads(dataset.schema.metadata[META.encode()]))
 
 
@@ -115,7 +115,7 @@ def publish(dataset: LanceDataset, meta: Meta) -> None:
     dataset.update_schema_metadata({META: json.dumps(asdict(meta))})
     if dataset.count_rows() != meta.rows:
         found = dataset.count_rows()
-        raise WorkError(f"{dataset.uri}: wanted {meta.rows} rows, found {found}: another build is at work; build again")
+        raise WorkError(f"{dataset.uri}: expected {meta.rows} rows, got {found}: another build is at work; build again")
     former = dataset.tags.list().get(READY)
     set_tag = dataset.tags.update if former else dataset.tags.create
     set_tag(READY, dataset.version)
@@ -132,7 +132,7 @@ def import_lance() -> Any:
         import lance
     except ImportError as error:
         raise RequestError(
-            "wanted the package pylance for an index, found none; install it with: pip install 'raycase[search]'"
+            "expected the package pylance for an index, got none; install it with: pip install 'raycase[search]'"
         ) from error
     return lance
 
@@ -159,7 +159,7 @@ def said(root: Place) -> Iterator[None]:
         words = words.removeprefix("LanceError(IO): ").removeprefix("Invalid user input: ")
         fits = isinstance(error, ValueError) or _REFUSED.search(str(error))
         kind = RequestError if fits else WorkError
-        raise kind(f"{root.uri}: wanted an index that Lance can read and write, found: {words}") from error
+        raise kind(f"{root.uri}: expected an index that Lance can read and write, got: {words}") from error
 
 
 _REFUSED = re.compile(r"denied|forbidden|not permitted|read-only|No ?Such ?Bucket|not found", re.IGNORECASE)

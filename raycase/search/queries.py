@@ -79,10 +79,10 @@ def search(job: SearchJob) -> dict[str, Any]:
         ("candidates", job.candidates),
     ):
         if value is not None and value < 1:
-            raise RequestError(f"--{flag}: wanted at least 1, found {value}")
+            raise RequestError(f"--{flag}: expected at least 1, got {value}")
     for flag in ("candidates", "text_column"):
         if getattr(job, flag) is not None and not job.rerank:
-            raise RequestError(f"--{flag.replace('_', '-')}: wanted --rerank, found none")
+            raise RequestError(f"--{flag.replace('_', '-')}: expected --rerank, got none")
     sentences, conditions = _queries(job)
     disable_progress_bar()  # of weights that load in a moment
     index = Index.open(job.index, model=job.model)
@@ -130,16 +130,16 @@ def search(job: SearchJob) -> dict[str, Any]:
 def _queries(job: SearchJob) -> tuple[list[str], list[str] | None]:
     """Sentences, and the condition of each. Raises RequestError."""
     if bool(job.query) == bool(job.queries):
-        raise RequestError(f"wanted one of --query or --queries, found {'both' if job.query else 'none'}")
+        raise RequestError(f"expected one of --query or --queries, got {'both' if job.query else 'none'}")
     if job.condition and job.unconditional:
-        raise RequestError("wanted one of --condition or --unconditional, found both")
+        raise RequestError("expected one of --condition or --unconditional, got both")
     sentences, own = list(job.query), None
     if job.queries:
         if not job.output:
-            raise RequestError("--output: wanted a Parquet file for the answers to --queries, found none")
+            raise RequestError("--output: expected a Parquet file for the answers to --queries, got none")
         sentences, own = read_queries(job.queries)
     if own and (job.condition or job.unconditional):
-        raise RequestError(f"wanted conditions once, found them in {job.queries} and in flags; leave one out")
+        raise RequestError(f"expected conditions once, got them in {job.queries} and in flags; leave one out")
     if own or not job.condition:
         return sentences, own
     return [s for s in sentences for _ in job.condition], list(job.condition) * len(sentences)
@@ -155,9 +155,9 @@ def read_queries(uri: str) -> tuple[list[str], list[str] | None]:
         sentences += texts(found[TEXT], f"--queries: {file.uri}", TEXT)
         conditions += texts(found.get(CONDITION, []), f"--queries: {file.uri}", CONDITION)
     if not sentences:
-        raise RequestError(f"--queries: wanted sentences in {uri}, found no rows")
+        raise RequestError(f"--queries: expected sentences in {uri}, got no rows")
     if conditions and len(conditions) != len(sentences):
-        raise RequestError(f"--queries: wanted a condition in every file of {uri} or in none, found it in some")
+        raise RequestError(f"--queries: expected a condition in every file of {uri} or in none, got it in some")
     return sentences, conditions or None
 
 

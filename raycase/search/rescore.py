@@ -22,18 +22,18 @@ def find_scorer(model: str, *, conditional: bool, flag: str = "--rerank") -> Any
     needs conditions where there are none."""
     config: Any = resolve(model)
     if embeds(config):
-        raise RequestError(f"{flag}: wanted a model that scores pairs (mixsp, cross-encoder), found {model}")
+        raise RequestError(f"{flag}: expected a model that scores pairs (mixsp, cross-encoder), got {model}")
     if known_conditions(config) is None and not conditional:
-        raise RequestError(f"{flag}: wanted queries under conditions for {model}, found none; see --condition")
+        raise RequestError(f"{flag}: expected queries under conditions for {model}, got none; see --condition")
     return config
 
 
 def check_answers(names: Sequence[str], text: str, where: str = "the index") -> None:
     """Raise RequestError for answers that have no such text, or were re-ranked before."""
     if text not in names:
-        raise RequestError(f"--text-column: wanted a column that {where} keeps ({', '.join(names)}), found {text!r}")
+        raise RequestError(f"--text-column: expected a column that {where} keeps ({', '.join(names)}), got {text!r}")
     if COSINE in names:
-        raise RequestError(f"{where}: wanted answers without a column {COSINE!r}, which re-ranking adds, found one")
+        raise RequestError(f"{where}: expected answers without a column {COSINE!r}, which re-ranking adds, got one")
 
 
 def rerank(answers: pa.Table, sentences: Sequence[str], scorer: Scorer, *, text: str, k: int) -> pa.Table:

@@ -145,7 +145,7 @@ class CrossEncoderConfig(Scoring):
         Raises ValueError for lists of different length, and without conditions.
         """
         if conditions is None:
-            raise ValueError("wanted a condition for each pair, found none")
+            raise ValueError("expected a condition for each pair, got none")
         triples = list(zip(sentences1, sentences2, conditions, strict=True))
         return load_tokenizer(self.encoder).separated(triples, shortened=2)
 

@@ -161,8 +161,8 @@ def resolve_folder(folder: str, values: dict[str, Any]) -> CaseConfig:
     )
     if config.projector and config.projector.input_dim != config.views_dim:
         raise RequestError(
-            f"{folder}: wanted a projector for the {config.views_dim} dimensions of {config.encoder.source} "
-            f"({config.encoder.prompt}), found one for {config.projector.input_dim}"
+            f"{folder}: expected a projector for the {config.views_dim} dimensions of {config.encoder.source} "
+            f"({config.encoder.prompt}), got one for {config.projector.input_dim}"
         )
     return config
 

@@ -147,15 +147,15 @@ def csr(
     spec = begin(model, prompt="concat-cs:all", pooling=Pooling.MEAN)
     config = load_config(spec.source)
     if config.model_type not in BERT_LAYERS:
-        raise RequestError(f"--model: wanted an encoder like {', '.join(BERT_LAYERS)}, found {config.model_type}")
+        raise RequestError(f"--model: expected an encoder like {', '.join(BERT_LAYERS)}, got {config.model_type}")
     layers = int(config.num_hidden_layers)
     if not 0 <= routed <= layers:
-        raise RequestError(f"--routed: wanted 0 to {layers} layers of {model}, found {routed}")
+        raise RequestError(f"--routed: expected 0 to {layers} layers of {model}, got {routed}")
     if routed == 0 and form is Form.TRI and compose is None:
-        raise RequestError("--routed 0: wanted --compose, found none; without either, a condition changes nothing")
+        raise RequestError("--routed 0: expected --compose, got none; without either, a condition changes nothing")
     if form is Form.BI and (router is not Router.QUERY or asks is not Asks.CLS or compose is not None):
         raise RequestError(
-            "--form bi: wanted no --router, no --asks and no --compose; its router is the attention of [CLS]"
+            "--form bi: expected no --router, no --asks and no --compose; its router is the attention of [CLS]"
         )
     return CsrConfig(
         model=model,

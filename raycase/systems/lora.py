@@ -67,10 +67,10 @@ def lora(
     spec = begin(model, prompt=prompt, pooling=pooling, latent=not merged)
     kind = load_config(spec.source).model_type
     if kind not in TARGETS:
-        raise RequestError(f"--model: wanted an encoder like {', '.join(TARGETS)}, found {kind}")
+        raise RequestError(f"--model: expected an encoder like {', '.join(TARGETS)}, got {kind}")
     if rank < 1 or not alpha > 0 or not 0 <= adapter_dropout < 1:
         raise RequestError(
-            f"wanted --rank of at least 1, --alpha above 0 and --adapter-dropout in [0, 1), found {rank}, {alpha:g} "
+            f"expected --rank of at least 1, --alpha above 0 and --adapter-dropout in [0, 1), got {rank}, {alpha:g} "
             f"and {adapter_dropout:g}"
         )
     return LoraConfig(

@@ -165,7 +165,7 @@ def mixsp(
 ) -> MixSpConfig:
     """Before training. Raises RequestError."""
     if not ranges or list(ranges) != sorted(set(ranges)) or not 0 < ranges[0] <= ranges[-1] <= MOST:
-        raise RequestError(f"--ranges: wanted rising scores above 0, at most {MOST:g}, found {list(ranges)}")
+        raise RequestError(f"--ranges: expected rising scores above 0, at most {MOST:g}, got {list(ranges)}")
     spec = replace(begin(model, prompt="concat-cs", cls=True), pooling=(Pooling.MEAN,), subtract=False)
     return MixSpConfig(
         model=model, encoder=spec, select=select, ranges=tuple(ranges), route=route, similarity=similarity

@@ -21,7 +21,7 @@ def open_model_folder(folder: Path, fingerprint: str, *, overwrite: bool = False
     Raises RequestError where the folder holds another model and `overwrite` is not said.
     """
     if folder.exists() and not folder.is_dir():
-        raise RequestError(f"--output: wanted a folder, found the file {folder}")
+        raise RequestError(f"--output: expected a folder, got the file {folder}")
     if overwrite or not any((folder / name).exists() for name in (SYSTEM, METRICS, WEIGHTS, CARD)):
         return None
     try:
@@ -31,8 +31,8 @@ def open_model_folder(folder: Path, fingerprint: str, *, overwrite: bool = False
         same = False
     if not same:
         raise RequestError(
-            f"--output: wanted an empty folder or this very model at {folder}, found another one; "
-            "choose another folder or say --overwrite"
+            f"--output: expected an empty folder or this very model at {folder}, got another one; "
+            "choose another folder or pass --overwrite"
         )
     return dict(metrics) if (folder / SYSTEM).exists() else None
 

@@ -54,7 +54,7 @@ def prepare(
     Without conditions there are no bases. Raises ValueError for lists of different length.
     """
     if conditions is not None and len(conditions) != len(sentences):
-        raise ValueError(f"wanted as many conditions as sentences, found {len(conditions)} and {len(sentences)}")
+        raise ValueError(f"expected as many conditions as sentences, got {len(conditions)} and {len(sentences)}")
     texts = list(zip(sentences, conditions or [""] * len(sentences), strict=True))
     place = {pair: i for i, pair in enumerate(dict.fromkeys(texts))}
     one = {s: i for i, s in enumerate(dict.fromkeys(s for s, _ in place))}
@@ -170,7 +170,7 @@ def embed(
     Raises ValueError for lists of different length and for a pair that cannot be embedded.
     """
     if isinstance(sentences, str):
-        raise ValueError("sentences: wanted a list of strings, found one string")
+        raise ValueError("sentences: expected a list of strings, got one string")
     if isinstance(conditions, str):
         conditions = [conditions] * len(sentences)
     found = encode(prepare(sentences, conditions))

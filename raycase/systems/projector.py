@@ -49,9 +49,9 @@ class ProjectorConfig:
 
     def __post_init__(self) -> None:
         if self.layers not in (0, 1, 2):
-            raise ValueError(f"layers: wanted 0 (linear), 1 or 2, found {self.layers}")
+            raise ValueError(f"layers: expected 0 (linear), 1 or 2, got {self.layers}")
         if not 0 <= self.dropout < 1:
-            raise ValueError(f"dropout: wanted a share in [0, 1), found {self.dropout}")
+            raise ValueError(f"dropout: expected a share in [0, 1), got {self.dropout}")
 
 
 class Projector(nn.Sequential):
@@ -84,10 +84,10 @@ def load_projector(config: ProjectorConfig, folder: Path) -> Projector:
         projector.load_state_dict(load_file(folder / WEIGHTS))
     except (OSError, RuntimeError, SafetensorError) as error:
         reason = str(error).strip().splitlines()[-1]
-        raise RequestError(f"{folder / WEIGHTS}: wanted weights of {config}, found: {reason}") from error
+        raise RequestError(f"{folder / WEIGHTS}: expected weights of {config}, got: {reason}") from error
     for parameter in projector.parameters():
         if not torch.isfinite(parameter).all():
-            raise RequestError(f"{folder / WEIGHTS}: wanted finite weights, found NaN or infinity")
+            raise RequestError(f"{folder / WEIGHTS}: expected finite weights, got NaN or infinity")
     return projector.eval()
 
 

@@ -61,14 +61,14 @@ def resolve(
     except (KeyError, TypeError, ValueError) as error:
         if isinstance(error, RequestError):
             raise
-        raise RequestError(f"{saved}: wanted what training saved, found {type(error).__name__}: {error}") from error
+        raise RequestError(f"{saved}: expected what training saved, got {type(error).__name__}: {error}") from error
     asked = {"prompt": prompt, "pooling": pooling, "subtract": subtract}
     fixed = config.fixed
     for flag, value in asked.items():
         if value is not None and value != fixed[flag]:
             if fixed[flag] is None:
-                raise RequestError(f"--{flag}: {model} has none to choose, found {value}; leave the flag out")
-            raise RequestError(f"--{flag}: {model} was trained with {fixed[flag]}, found {value}; leave the flag out")
+                raise RequestError(f"--{flag}: {model} has none to choose, got {value}; leave the flag out")
+            raise RequestError(f"--{flag}: {model} was trained with {fixed[flag]}, got {value}; leave the flag out")
     return config
 
 
@@ -87,7 +87,7 @@ def resolve_encoder(model: str = "minilm", **choices: Any) -> SystemConfig:
     config = resolve(model, **choices)
     if not embeds(config):
         raise RequestError(
-            f"--model: wanted a model that gives vectors, found {model}, which scores pairs; see jobs/evaluate.py"
+            f"--model: expected a model that gives vectors, got {model}, which scores pairs; see jobs/evaluate.py"
         )
     return config
 
@@ -96,7 +96,7 @@ def _choice(choices: type[Choice], value: str, flag: str) -> Choice:
     try:
         return choices(value)
     except ValueError as error:
-        raise RequestError(f"--{flag}: wanted one of {', '.join(choices)}, found {value!r}") from error
+        raise RequestError(f"--{flag}: expected one of {', '.join(choices)}, got {value!r}") from error
 
 
 def load(

@@ -118,7 +118,7 @@ class Tuned:
         unknown = [c for c in conditions or () if c not in known]
         if unknown or (conditions is None) == bool(known):
             found = "none" if conditions is None else repr(unknown[0][:80]) if unknown else "some"
-            raise RequestError(f"--conditions: wanted {' or '.join(known) or 'none'} for {self.model}, found {found}")
+            raise RequestError(f"--conditions: expected {' or '.join(known) or 'none'} for {self.model}, got {found}")
 
     def describe(self) -> dict[str, Any]:
         """Everything that decides the vectors, weights by hash or revision; equal means the same vectors."""
@@ -131,7 +131,7 @@ class Tuned:
         }
         if self.has_extra and self.local:
             if not (self.local / EXTRA).is_file():
-                raise RequestError(f"--model: wanted {EXTRA} in {self.folder}, found none; train it again")
+                raise RequestError(f"--model: expected {EXTRA} in {self.folder}, got none; train it again")
             found["extra"] = f"sha256:{sha256_of_file(self.local / EXTRA)}"
         return found
 
@@ -142,8 +142,8 @@ class Tuned:
         for row, reason in enumerate(prepared.reasons):
             if reason is not None:
                 raise RequestError(
-                    f"{rated.uri}: wanted texts that can be encoded, found: {reason}: {sentences[row][:80]!r} under "
-                    f"{conditions[row][:80]!r}; mend or remove the row"
+                    f"{rated.uri}: expected texts that can be encoded, got: {reason}: {sentences[row][:80]!r} under "
+                    f"{conditions[row][:80]!r}; fix or remove the row"
                 )
         return RatedTexts(prepared=prepared, places=rated.places)
 
@@ -216,7 +216,7 @@ class Scoring(Tuned):
         batch = self.tokens(rated.sentences1, rated.sentences2, rated.conditions)
         for row, reason in enumerate(batch.reasons):
             if reason is not None:
-                raise RequestError(f"{rated.uri}, row {row}: wanted texts that can be encoded, found: {reason}")
+                raise RequestError(f"{rated.uri}, row {row}: expected texts that can be encoded, got: {reason}")
         return batch
 
     def trainable(self, dropout: float | None = None, compute: torch.dtype = torch.float32) -> nn.Module:
@@ -233,20 +233,20 @@ def begin(
     if (Path(model) / SAVED).is_file():
         inside = Path(model) / "encoder"
         raise RequestError(
-            f"--model: wanted an encoder to fine-tune, found the trained model {model}"
+            f"--model: expected an encoder to fine-tune, got the trained model {model}"
             + (f"; its encoder is {inside}" if inside.is_dir() else "")
         )
     if prompt is not None and model not in ENCODERS:
         pooling = pooling or Pooling.MEAN
     spec = find_encoder(model, prompt=prompt, pooling=pooling)
     if "+" in spec.prompt:
-        raise RequestError(f"--prompt: wanted one view to fine-tune, found {spec.prompt}")
+        raise RequestError(f"--prompt: expected one view to fine-tune, got {spec.prompt}")
     if Pooling.LATENT in spec.pooling and not latent:
         raise RequestError(
-            f"--model: wanted an encoder without latent attention to fine-tune, found {model}; see lora --no-merged"
+            f"--model: expected an encoder without latent attention to fine-tune, got {model}; see lora --no-merged"
         )
     if cls and (spec.causal or not load_tokenizer(spec).around[0]):
-        raise RequestError(f"--model: wanted an encoder whose first token, [CLS], sees the whole text, found {model}")
+        raise RequestError(f"--model: expected an encoder whose first token, [CLS], sees the whole text, got {model}")
     return spec
 
 
@@ -303,7 +303,7 @@ def load_extra(module: nn.Module, folder: Path | None) -> None:
     try:
         module.load_state_dict(load_file(folder / EXTRA))
     except (OSError, RuntimeError, SafetensorError) as error:
-        raise RequestError(f"--model: wanted the weights of {folder} in {EXTRA}, found: {first_line(error)}") from error
+        raise RequestError(f"--model: expected the weights of {folder} in {EXTRA}, got: {first_line(error)}") from error
 
 
 def read_folder(kind: type[Any], folder: str, values: dict[str, Any]) -> Any:

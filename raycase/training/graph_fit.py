@@ -51,7 +51,7 @@ class GraphTexts:
                     text = graph.entities[row if rows is None else int(rows[row, 0])]
                     under = "" if rows is None else f" under {graph.relations[int(rows[row, 1])]!r}"
                     raise RequestError(
-                        f"--train: wanted texts that can be encoded, found: {reasons[pair]}: {text[:80]!r}{under}"
+                        f"--train: expected texts that can be encoded, got: {reasons[pair]}: {text[:80]!r}{under}"
                     )
         return found
 

@@ -46,8 +46,8 @@ class InferenceTexts:
         for row, pair in enumerate(prepared.rows.tolist()):
             if (reason := reasons[pair]) is not None:
                 raise RequestError(
-                    f"{inferences.uri}: wanted texts that can be encoded, found: {reason}: "
-                    f"{texts[row % len(texts)][:80]!r}; mend or remove the row"
+                    f"{inferences.uri}: expected texts that can be encoded, got: {reason}: "
+                    f"{texts[row % len(texts)][:80]!r}; fix or remove the row"
                 )
         return cls(prepared=prepared, places=inferences.places, conditions=max(1, len(names)))
 

@@ -47,7 +47,7 @@ class InferencesJob(FineTuneJob, TuneRecipe):
     def terms(self) -> dict[str, Any]:
         """What the loss is."""
         if not 0 < self.temperature < float("inf"):
-            raise RequestError(f"--temperature: wanted a number above 0, found {self.temperature:g}")
+            raise RequestError(f"--temperature: expected a number above 0, got {self.temperature:g}")
         return {"temperature": self.temperature}
 
     def read_task(self, config: Tuned) -> Task:
@@ -56,7 +56,7 @@ class InferencesJob(FineTuneJob, TuneRecipe):
         seen = set(parts["train"].columns["premise"]) & set(parts["validation"].columns["premise"])
         if seen:
             raise RequestError(
-                f"--validation: wanted no premise that is trained on, found {len(seen)}, one of them {min(seen)[:80]!r}"
+                f"--validation: expected no premise that is trained on, got {len(seen)}, one of them {min(seen)[:80]!r}"
             )
         return Task(
             identity=["inferences", *self.terms.values()],

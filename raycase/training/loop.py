@@ -144,7 +144,7 @@ def fit(
                 averaged.update_parameters(inner)
         chosen = (inner if averaged is None else averaged.module).eval()
         if not math.isfinite(total):
-            raise WorkError(f"epoch {epoch}: wanted a finite loss, found {total}; lower the learning rate")
+            raise WorkError(f"epoch {epoch}: expected a finite loss, got {total}; lower the learning rate")
         scores = _evaluate(chosen, evaluate)
         measured = {"seconds": time.perf_counter() - began, "mib": peak_mib(next(inner.parameters()).device)}
         history.append({"epoch": epoch, "loss": total / rows, **scores, **measured})

@@ -63,25 +63,25 @@ class Source:
         """Raise RequestError for what is wrong before anything is read."""
         check_paths({f"--{n}": getattr(self, n) for n in ("train", "validation", "output", "cache")})
         if self.seed < 0:
-            raise RequestError(f"--seed: wanted 0 or more, found {self.seed}")
+            raise RequestError(f"--seed: expected 0 or more, got {self.seed}")
         if "://" in self.output:
-            raise RequestError(f"--output: wanted a folder on this machine, found {self.output}; copy the result there")
+            raise RequestError(f"--output: expected a folder on this machine, got {self.output}; copy the result there")
 
     def read(self) -> tuple[RatedPairs, RatedPairs]:
         """Training and validation pairs. Raises RequestError."""
         train, validation = read_rated(self.train, "--train"), read_rated(self.validation, "--validation")
         odd = sorted({float(r) for r in train.ratings if r != NOT_APPLICABLE and not 1 <= r <= 5})
         if odd:
-            raise RequestError(f"--train: wanted labels from 1 to 5 (or -1: does not apply), found {odd[0]:g}")
+            raise RequestError(f"--train: expected labels from 1 to 5 (or -1: does not apply), got {odd[0]:g}")
         for flag, rated in (("--train", train), ("--validation", validation)):
             if len({float(r) for r in rated.ratings if r != NOT_APPLICABLE}) < 2:
                 raise RequestError(
-                    f"{flag}: wanted at least two distinct labels besides -1 in {rated.uri}, found fewer"
+                    f"{flag}: expected at least two distinct labels besides -1 in {rated.uri}, got fewer"
                 )
         both = rows_in(validation, train)
         if len(both):
             raise RequestError(
-                f"--validation: wanted no pair that is trained on, found {len(both)} of {len(validation)} in "
+                f"--validation: expected no pair that is trained on, got {len(both)} of {len(validation)} in "
                 f"{self.train}, the first in row {both[0]}"
             )
         return train, validation
@@ -106,7 +106,7 @@ class Frozen(Source):
         found = resolve(self.model, prompt=self.prompt, pooling=self.pooling)
         if not isinstance(found, (BiEncoderConfig, LoraConfig)):
             raise RequestError(
-                f"--model: wanted an encoder without projector, or a fine-tuned bi-encoder, found the trained model "
+                f"--model: expected an encoder without projector, or a fine-tuned bi-encoder, got the trained model "
                 f"{self.model}"
             )
         return CaseConfig(model=self.model, encoder=found.encoder, subtract=bool(self.subtract))
@@ -129,7 +129,7 @@ class Workers:
     def check_workers(self) -> None:
         """Raise RequestError for none."""
         if self.workers < 1:
-            raise RequestError(f"--workers: wanted at least 1, found {self.workers}")
+            raise RequestError(f"--workers: expected at least 1, got {self.workers}")
 
 
 @dataclass(frozen=True, kw_only=True)

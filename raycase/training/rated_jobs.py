@@ -152,7 +152,7 @@ class LoraJob(RatedJob):
 def _rated(job: RatedJob, config: Tuned) -> Task:
     """Pairs of sentences, rated under a condition. Raises RequestError."""
     if job.limit is not None:
-        raise RequestError("--limit: wanted --task kgc, found rated")
+        raise RequestError("--limit: expected --task kgc, got rated")
     train, validation = job.read()
     return Task(
         identity=["rated"],
@@ -167,18 +167,18 @@ def _graph(job: RatedJob, config: Tuned) -> Task:
     """Triples of a knowledge graph. Raises RequestError."""
     if not isinstance(config, (BiEncoderConfig, TriEncoderConfig, CsrConfig)) or config.dim != config.plain_dim:
         raise RequestError(
-            "--task kgc: wanted bi-encoder, tri-encoder or csr, with vectors as long as the encoder's, found "
+            "--task kgc: expected bi-encoder, tri-encoder or csr, with vectors as long as the encoder's, got "
             f"{config.label}"
         )
     if job.limit is not None and job.limit < 2:
-        raise RequestError(f"--limit: wanted at least 2 triples, found {job.limit}")
+        raise RequestError(f"--limit: expected at least 2 triples, got {job.limit}")
     if not 0 <= job.margin < 1:
-        raise RequestError(f"--margin: wanted a number in [0, 1), found {job.margin:g}")
+        raise RequestError(f"--margin: expected a number in [0, 1), got {job.margin:g}")
     graph = read_graph(posixpath.dirname(job.train) or ".", "--train")
     parts = {name: graph.triples(getattr(job, name), f"--{name}") for name in ("train", "validation")}
     seen = Known.of(parts["train"]).has(parts["validation"].queries, parts["validation"].rows[:, 2])
     if seen.any():
-        raise RequestError(f"--validation: wanted no triple that is trained on, found {int(seen.sum())}")
+        raise RequestError(f"--validation: expected no triple that is trained on, got {int(seen.sum())}")
     return Task(
         identity=["kgc", job.margin, job.limit],
         data={

@@ -58,13 +58,13 @@ class ScoredJob(FineTuneJob, TuneRecipe):
         for flag, scored in (("--train", train), ("--validation", validation)):
             odd = scored.ratings[(scored.ratings < 0) | (scored.ratings > MOST)]
             if len(odd):
-                raise RequestError(f"{flag}: wanted scores from 0 to {MOST:g}, found {odd[0]:g}")
+                raise RequestError(f"{flag}: expected scores from 0 to {MOST:g}, got {odd[0]:g}")
         both = rows_in(train, validation)  # STS-B has some
         if len(both):
             print(f"{len(both)} training pairs are validation pairs, too, and are left out", file=sys.stderr)
             train = train.without(both)
             if not len(train):
-                raise RequestError("--train: wanted pairs that are not in --validation, found none")
+                raise RequestError("--train: expected pairs that are not in --validation, got none")
         return Task(
             identity=["scored", *self.terms.values()],
             data=said_of_pairs({"train": train, "validation": validation}),
@@ -118,7 +118,7 @@ class MixSpJob(ScoredJob):
         }
         for name, weight in weights.items():
             if not 0 <= weight < float("inf"):
-                raise RequestError(f"--{name.replace('_', '-')}: wanted a number of at least 0, found {weight:g}")
+                raise RequestError(f"--{name.replace('_', '-')}: expected a number of at least 0, got {weight:g}")
         return weights
 
     def loss(self) -> PairLoss:

@@ -115,14 +115,14 @@ def grid_of(uri: str, base: Recipe, prompt: str) -> list[Cell]:
     """
     source = place(uri)
     if not source.exists():
-        raise RequestError(f"--grid: wanted table7, figure4 or a JSON file, found {uri}")
+        raise RequestError(f"--grid: expected table7, figure4 or a JSON file, got {uri}")
     values = source.read_json()
     known = (*RECIPE_FIELDS, "prompt")
     if not isinstance(values, dict) or not all(isinstance(v, list) and v for v in values.values()):
-        raise RequestError(f"--grid: wanted an object of lists in {uri}, found {json.dumps(values)[:80]}")
+        raise RequestError(f"--grid: expected an object of lists in {uri}, got {json.dumps(values)[:80]}")
     for name in values:
         if name not in known:
-            raise RequestError(f"--grid: wanted names among {', '.join(known)} in {uri}, found {name!r}")
+            raise RequestError(f"--grid: expected names among {', '.join(known)} in {uri}, got {name!r}")
     cells = []
     for chosen in itertools.product(*values.values()):
         choice = dict(zip(values, chosen, strict=True))
@@ -136,14 +136,14 @@ def _cell(base: Recipe, prompt: str, label: str, **choices: Any) -> Cell:
         typed: dict[str, Any] = {k: ENUMS[k](v) if k in ENUMS else v for k, v in choices.items()}
         for name in typed.keys() & WHOLE:
             if not isinstance(typed[name], int) and (name, typed[name]) != ("dim", None):
-                raise TypeError(f"wanted a whole number as {name}")
+                raise TypeError(f"expected a whole number as {name}")
         parse_views(prompt)
         recipe = replace(base, **typed)
         recipe.check()
     except (AttributeError, TypeError, ValueError) as error:
         if isinstance(error, RequestError):
             raise
-        raise RequestError(f"--grid: wanted values of a recipe, found {choices}: {error}") from error
+        raise RequestError(f"--grid: expected values of a recipe, got {choices}: {error}") from error
     return Cell(recipe=recipe, prompt=prompt, name=label)
 
 

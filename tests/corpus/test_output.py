@@ -22,7 +22,7 @@ embed_here = partial(embed, execute=in_process)
 
 
 def test_verify_finds_what_is_wrong(job):
-    with pytest.raises(RequestError, match=r"found no job\.json"):
+    with pytest.raises(RequestError, match=r"got no job\.json"):
         verify(job.output)
     embed_here(job)
     folder = output_at(job.output).embeddings
@@ -60,7 +60,7 @@ def test_verify_reports_an_id_that_is_in_two_units(job, tmp_path):
         (lambda out: (out.rejected / next(iter(out.rejected.list()))).remove(), "rejected/.*: missing"),
         (lambda out: out.manifest_files.put(b""), "manifest_files.parquet: checksum differs"),
         (lambda out: out.manifest_files.remove(), "manifest_files.parquet: missing"),
-        (lambda out: out.manifest.remove(), "wanted manifest.json, found none"),
+        (lambda out: out.manifest.remove(), "expected manifest.json, got none"),
         (lambda out: rewrite(out, lambda t: t.set_column(3, t.schema.field(3), nan_like(t))), "null or not finite"),
         (lambda out: rewrite(out, lambda t: t.drop_columns("text")), "schema differs"),
         (lambda out: rewrite(out, lambda t: t.slice(1)), "3 pairs, the manifest says 4"),

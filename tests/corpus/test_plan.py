@@ -65,7 +65,7 @@ def test_a_resume_does_not_look_at_the_input_again(corpus, monkeypatch, tmp_path
     pq.write_table(pa.table({"text": sentences(10)}), tmp_path / "corpus" / "d.parquet")
     assert planned(corpus).rows == [300, 300, 300, 10] and seen == ["d.parquet"]
     seen.clear()
-    assert planned(replace(corpus, unit_rows=60)).learned and len(seen) == 4, "wanted other units cut anew"
+    assert planned(replace(corpus, unit_rows=60)).learned and len(seen) == 4, "expected other units cut anew"
 
 
 def test_what_a_limit_cut_short_is_looked_at_again(corpus, monkeypatch):
@@ -105,7 +105,7 @@ def test_tasks_hold_all_that_is_left_and_few_units_each(corpus, tmp_path):
     tasks = list(plan.tasks())
     assert [piece for task in tasks for piece in task] == list(plan.pieces())
     sizes = [sum(len(wanted) for _, wanted in task) for task in tasks]
-    assert sum(sizes) == plan.units == 112 and max(sizes) <= TASK_UNITS + 6, "wanted no more than a span beyond"
+    assert sum(sizes) == plan.units == 112 and max(sizes) <= TASK_UNITS + 6, "expected no more than a span beyond"
 
 
 @pytest.mark.parametrize("seed", range(20))

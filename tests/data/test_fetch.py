@@ -52,7 +52,7 @@ def test_processes_of_a_machine_fetch_a_model_once(bucket, s3_server):
     read = {
         p.removeprefix(f"{path}/"): n for (method, p), n in proxy.asked.items() if method == "GET" and p != "/corpus"
     }
-    assert read == dict.fromkeys(names, 1), "wanted each file once"
+    assert read == dict.fromkeys(names, 1), "expected each file once"
 
 
 def test_an_encoder_on_object_storage_is_the_one_here(bucket, tiny_model):
@@ -100,11 +100,11 @@ def test_a_file_that_comes_in_part_is_not_kept(bucket, monkeypatch, tmp_path):
             file.write(b"half")
 
     monkeypatch.setattr(place(bucket).fs, "get_file", half)
-    with pytest.raises(RequestError, match=r"wanted a readable folder at s3://.*4 of .* bytes came"):
+    with pytest.raises(RequestError, match=r"expected a readable folder at s3://.*4 of .* bytes came"):
         fetch(bucket, large=True)
     assert [p for p in (tmp_path / "cache").rglob("*") if p.is_file() and p.suffix != ".lock"] == []
 
 
 def test_a_place_without_a_model_is_refused(bucket):
-    with pytest.raises(RequestError, match=r"--model: wanted a folder with config\.json or raycase\.json at s3://"):
+    with pytest.raises(RequestError, match=r"--model: expected a folder with config\.json or raycase\.json at s3://"):
         resolve("s3://corpus/models/nothing", prompt="cond", pooling="mean")

@@ -43,14 +43,14 @@ def test_a_graph_is_texts_and_triples_both_ways(folder):
 @pytest.mark.parametrize(
     ("name", "text", "said"),
     [
-        ("train", "e1\t_is\n", "line 1: wanted 3 values between tabs, found 2"),
-        ("train", "e1\t_is\te3\ne1\t_is\te9\n", "line 2: wanted what the graph has, found 'e9'"),
-        ("train", "e1\tis\te3\n", "found 'is'"),
-        ("train", "", "wanted triples"),
-        ("entities", "id\tname\ne1\tdog\n", "wanted the column 'definition', found id, name"),
-        ("entities", ENTITIES + "e1\tdog\tn\td\tagain\n", "each entity once, found 'e1' twice"),
-        ("entities", ENTITIES + "e4\tdog\n", "line 5: wanted 5 values"),
-        ("relations", "", "found 3 and 0"),
+        ("train", "e1\t_is\n", "line 1: expected 3 values between tabs, got 2"),
+        ("train", "e1\t_is\te3\ne1\t_is\te9\n", "line 2: expected what the graph has, got 'e9'"),
+        ("train", "e1\tis\te3\n", "got 'is'"),
+        ("train", "", "expected triples"),
+        ("entities", "id\tname\ne1\tdog\n", "expected the column 'definition', got id, name"),
+        ("entities", ENTITIES + "e1\tdog\tn\td\tagain\n", "each entity once, got 'e1' twice"),
+        ("entities", ENTITIES + "e4\tdog\n", "line 5: expected 5 values"),
+        ("relations", "", "got 3 and 0"),
     ],
 )
 def test_what_is_no_graph_is_refused_with_its_line(folder, name, text, said):
@@ -61,7 +61,7 @@ def test_what_is_no_graph_is_refused_with_its_line(folder, name, text, said):
 
 def test_a_missing_file_is_named(folder):
     (folder / "relations.tsv").unlink()
-    with pytest.raises(RequestError, match=r"relations\.tsv, found nothing"):
+    with pytest.raises(RequestError, match=r"relations\.tsv, got nothing"):
         read_graph(folder, "--train")
 
 

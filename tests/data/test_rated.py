@@ -159,14 +159,14 @@ def test_a_missing_column(file, missing):
     found = refusal(write(file, [[row[i] for i in kept] for row in ROWS], [NAMES[i] for i in kept]))
     others = ", ".join(NAMES[i] for i in kept)
     place = ", row 0" if file.suffix == ".jsonl" else ""  # the others have one list of names
-    assert found == f"--train: {file}{place}: wanted the column {missing!r}, found {others}"
+    assert found == f"--train: {file}{place}: expected the column {missing!r}, got {others}"
 
 
 def test_a_column_missing_in_one_line_only(tmp_path):
     lines = [dict(zip(NAMES, row, strict=True)) for row in ROWS]
     del lines[2]["condition"]
     (tmp_path / "in.jsonl").write_text("\n".join(json.dumps(line) for line in lines))
-    wanted = "in.jsonl, row 2: wanted the column 'condition', found sentence1, sentence2, label"
+    wanted = "in.jsonl, row 2: expected the column 'condition', got sentence1, sentence2, label"
     assert wanted in refusal(tmp_path / "in.jsonl")
 
 
@@ -174,7 +174,7 @@ def test_a_column_missing_in_one_line_only(tmp_path):
 def test_a_text_that_is_no_number(file, label):
     rows = [[*row[:3], str(row[3])] for row in ROWS]
     rows[2][3] = label
-    wanted = f"--train: {file}, row 2: wanted a number as label, found {label!r}; mend the row"
+    wanted = f"--train: {file}, row 2: expected a number as label, got {label!r}; fix the row"
     assert refusal(write(file, rows)) == wanted
 
 
@@ -194,14 +194,14 @@ def test_a_value_that_is_no_number(tmp_path, label, found):
     lines = [json.dumps(dict(zip(NAMES, row, strict=True))) for row in ROWS]
     lines[1] = lines[1].replace("4.5", label)
     (tmp_path / "in.jsonl").write_text("\n".join(lines))
-    assert f"in.jsonl, row 1: wanted a number as label, found {found}" in refusal(tmp_path / "in.jsonl")
+    assert f"in.jsonl, row 1: expected a number as label, got {found}" in refusal(tmp_path / "in.jsonl")
 
 
 @pytest.mark.parametrize("labels", [[False, True], [1.0, None]])
 def test_a_label_of_parquet_that_is_no_number(tmp_path, labels):
     found = refusal(write(tmp_path / "in.parquet", [["a", "b", "c", label] for label in labels]))
     row = labels.index(None) if None in labels else 0
-    assert found.endswith(f"in.parquet, row {row}: wanted a number as label, found {labels[row]}; mend the row")
+    assert found.endswith(f"in.parquet, row {row}: expected a number as label, got {labels[row]}; fix the row")
 
 
 @pytest.mark.parametrize("column", [0, 1, 2])
@@ -209,7 +209,7 @@ def test_a_label_of_parquet_that_is_no_number(tmp_path, labels):
 def test_an_empty_text(file, column, text):
     rows = [list(row) for row in ROWS]
     rows[3][column] = text
-    wanted = f"--train: {file}, row 3: wanted words in {NAMES[column]!r}, found {text!r}; mend or remove the row"
+    wanted = f"--train: {file}, row 3: expected words in {NAMES[column]!r}, got {text!r}; fix or remove the row"
     assert refusal(write(file, rows)) == wanted
 
 
@@ -219,24 +219,24 @@ def test_a_null(tmp_path, ending, column):
     rows = [list(row) for row in ROWS]
     rows[1][column] = None
     found = refusal(write(tmp_path / f"in.{ending}", rows))
-    assert found.endswith(f"in.{ending}, row 1: wanted words in {NAMES[column]!r}, found None; mend or remove the row")
+    assert found.endswith(f"in.{ending}, row 1: expected words in {NAMES[column]!r}, got None; fix or remove the row")
 
 
 def test_a_text_that_is_a_number(tmp_path):
     rows = [[*ROWS[0][:2], 7, 1], *ROWS[1:]]
     found = refusal(write(tmp_path / "in.jsonl", rows))
-    assert found.endswith("in.jsonl, row 0: wanted words in 'condition', found 7; mend or remove the row")
+    assert found.endswith("in.jsonl, row 0: expected words in 'condition', got 7; fix or remove the row")
 
 
 def test_the_row_counts_from_the_top_of_its_file(tmp_path):
     write(tmp_path / "a.csv", ROWS)
     write(tmp_path / "b.csv", [ROWS[0], ["", *ROWS[1][1:]]])
-    assert "b.csv, row 1: wanted words in 'sentence1'" in refusal(tmp_path)
+    assert "b.csv, row 1: expected words in 'sentence1'" in refusal(tmp_path)
 
 
 def test_text_that_is_not_utf8(tmp_path):
     (tmp_path / "in.csv").write_bytes(b"sentence1,sentence2,condition,label\na,b,c,1\na\xff,b,c,2\n")
-    assert "in.csv, row 1: wanted UTF-8 in 'sentence1', found: " in refusal(tmp_path / "in.csv")
+    assert "in.csv, row 1: expected UTF-8 in 'sentence1', got: " in refusal(tmp_path / "in.csv")
 
 
 def test_no_rows(file):
@@ -245,19 +245,19 @@ def test_no_rows(file):
         pq.write_table(pa.table([texts, texts, texts, pa.array([], pa.float32())], names=NAMES), file)
     else:
         write(file, [])
-    assert refusal(file) == f"--train: wanted rated pairs in {file}, found no rows"
+    assert refusal(file) == f"--train: expected rated pairs in {file}, got no rows"
 
 
 def test_one_distinct_label(file):
     rows = [[*row[:3], 3] for row in ROWS]
-    assert refusal(write(file, rows)) == f"--train: wanted at least two distinct labels in {file}, found only 3"
+    assert refusal(write(file, rows)) == f"--train: expected at least two distinct labels in {file}, got only 3"
 
 
 @pytest.mark.parametrize("flag", ["--train", "--validation"])
 def test_a_file_that_is_not_there(tmp_path, flag):
     found = refusal(tmp_path / "nothing.csv", flag)
-    assert found.startswith(f"{flag}: wanted ")
-    assert f"{tmp_path / 'nothing.csv'}, found nothing" in found
+    assert found.startswith(f"{flag}: expected ")
+    assert f"{tmp_path / 'nothing.csv'}, got nothing" in found
 
 
 def test_a_row_with_too_few_or_too_many_fields(tmp_path):
@@ -265,19 +265,19 @@ def test_a_row_with_too_few_or_too_many_fields(tmp_path):
         (tmp_path / "in.csv").write_text(f"{','.join(NAMES)}\na,b,c,1\n{row}\n")
         found = refusal(tmp_path / "in.csv")
         assert found == (
-            f"--train: {tmp_path / 'in.csv'}, row 1: line does not parse: wanted 4 fields, found {fields}; mend the row"
+            f"--train: {tmp_path / 'in.csv'}, row 1: line does not parse: expected 4 fields, got {fields}; fix the row"
         )
 
 
 def test_an_empty_file_and_a_broken_line(tmp_path):
     (tmp_path / "in.csv").write_text("")
-    assert refusal(tmp_path / "in.csv").endswith("wanted the column 'sentence1', found none")
+    assert refusal(tmp_path / "in.csv").endswith("expected the column 'sentence1', got none")
     (tmp_path / "in.jsonl").write_text(json.dumps(dict(zip(NAMES, ROWS[0], strict=True))) + "\n{no\n")
     assert "in.jsonl, row 1: line does not parse" in refusal(tmp_path / "in.jsonl")
     (tmp_path / "in.parquet").write_bytes(b"no parquet")
-    assert "in.parquet: wanted a readable parquet file, found: " in refusal(tmp_path / "in.parquet")
+    assert "in.parquet: expected a readable parquet file, got: " in refusal(tmp_path / "in.parquet")
 
 
 def test_a_column_name_twice(tmp_path):
     (tmp_path / "in.csv").write_text("sentence1,sentence1,condition,label\na,b,c,1\n")
-    assert "in.csv: wanted a readable csv file, found: a column name twice" in refusal(tmp_path / "in.csv")
+    assert "in.csv: expected a readable csv file, got: a column name twice" in refusal(tmp_path / "in.csv")

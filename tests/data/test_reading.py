@@ -117,12 +117,12 @@ def test_a_glob_gives_what_matches_without_the_hidden(tree):
 
 @pytest.mark.parametrize("what", ["none", "none.csv", "none/*.csv"])
 def test_nothing_to_read_is_refused(tree, what):
-    with pytest.raises(RequestError, match=r"--input: wanted \.parquet, \.csv, \.jsonl files at .*, found nothing"):
+    with pytest.raises(RequestError, match=r"--input: expected \.parquet, \.csv, \.jsonl files at .*, got nothing"):
         find_input(str(tree / what))
 
 
 def test_other_endings_are_refused_with_their_number(tree):
-    with pytest.raises(RequestError, match=r"notes.txt, found 1 files with other endings"):
+    with pytest.raises(RequestError, match=r"notes.txt, got 1 files with other endings"):
         find_input(str(tree / "notes.txt"))
 
 
@@ -138,7 +138,7 @@ def test_the_sample_is_known_by_its_content():
     assert file.uri == "package:raycase/sample/sentences.csv"
     assert len(file.mark) == 64
     assert len(read("package:raycase/sample/sentences.csv")[0]) > 10
-    with pytest.raises(RequestError, match=r"--input: wanted .* files at .*none.csv, found nothing"):
+    with pytest.raises(RequestError, match=r"--input: expected .* files at .*none.csv, got nothing"):
         find_input("package:raycase/sample/none.csv")
 
 
@@ -172,12 +172,12 @@ def test_the_text_is_kept_unless_said_otherwise(captions):
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"text": "txt"}, "wanted the column 'txt', found id, text, about, score"),
-        ({"id": "key"}, "wanted the column 'key', found id, text"),
-        ({"condition": "cond"}, "wanted the column 'cond', found id, text"),
-        ({"keep": ["nothing"]}, "wanted the column 'nothing', found id, text"),
-        ({"text": "score"}, "wanted strings in the column 'score', found double"),
-        ({"condition": "score"}, "wanted strings or lists of them in 'score', found double"),
+        ({"text": "txt"}, "expected the column 'txt', got id, text, about, score"),
+        ({"id": "key"}, "expected the column 'key', got id, text"),
+        ({"condition": "cond"}, "expected the column 'cond', got id, text"),
+        ({"keep": ["nothing"]}, "expected the column 'nothing', got id, text"),
+        ({"text": "score"}, "expected strings in the column 'score', got double"),
+        ({"condition": "score"}, "expected strings or lists of them in 'score', got double"),
         ({"keep": ["embedding"]}, "--keep-columns: 'embedding' is a column of the output; rename it in the input"),
         ({"keep": ["condition"]}, "--keep-columns: 'condition' is a column of the output"),
         ({"keep": ["id"], "id": "about"}, "--keep-columns: 'id' is a column of the output"),
@@ -253,10 +253,10 @@ def test_jsonl_types_come_from_the_first_rows(tmp_path):
 def test_a_later_file_must_have_the_columns_of_the_first(captions, tmp_path):
     columns = columns_of(captions, keep=["score"])
     for rows, message in (
-        ([{"id": 1, "text": "a"}], "other.parquet: wanted the column 'score', found id, text"),
-        ([{"id": 1, "text": "a", "score": "x"}], "wanted double in the column 'score' as in the first file, found str"),
-        ([{"id": "1", "text": "a", "score": 1.0}], "wanted int64 in the column 'id' as in the first file, found str"),
-        ([{"id": 1, "text": 1, "score": 1.0}], "wanted strings in the column 'text', found int64"),
+        ([{"id": 1, "text": "a"}], "other.parquet: expected the column 'score', got id, text"),
+        ([{"id": 1, "text": "a", "score": "x"}], "expected double in the column 'score' as in the first file, got str"),
+        ([{"id": "1", "text": "a", "score": 1.0}], "expected int64 in the column 'id' as in the first file, got str"),
+        ([{"id": 1, "text": 1, "score": 1.0}], "expected strings in the column 'text', got int64"),
     ):
         file = the_file(write(tmp_path / "other.parquet", rows))
         with pytest.raises(RequestError, match=message):
@@ -398,7 +398,7 @@ def test_a_wrong_type_says_what_was_wanted_and_found(tmp_path):
     columns = find_columns(file, **OPTIONS)
     (span,) = spans_of(file, columns)
     ((_, (rejection,)),) = read_span(file, span, columns, [(0, 1001)])
-    assert rejection.detail == "column id: wanted int64 as in the first rows, found 1.5"
+    assert rejection.detail == "column id: expected int64 as in the first rows, got 1.5"
 
 
 # ------------------------------------------------------------------------------------------------ spans of a file
@@ -570,7 +570,7 @@ def test_broken_files_are_refused_by_name(tmp_path):
     for name, content in (("a.parquet", b"no parquet"), ("b.parquet", data[: len(data) // 2]), ("c.parquet", b"")):
         (tmp_path / name).write_bytes(content)
         for step in (lambda file: peek(file), lambda file: spans_of(file, good)):
-            with pytest.raises(RequestError, match=f"{name}: wanted a readable parquet file, found: "):
+            with pytest.raises(RequestError, match=f"{name}: expected a readable parquet file, got: "):
                 step(the_file(tmp_path / name))
 
 
@@ -578,7 +578,7 @@ def test_broken_files_are_refused_by_name(tmp_path):
 def test_a_csv_without_a_proper_first_line_is_refused(tmp_path, content):
     (tmp_path / "x.csv").write_bytes(content)
     with pytest.raises(
-        RequestError, match=r"x\.csv: wanted (the column 'text', found none|a readable csv file, found: )"
+        RequestError, match=r"x\.csv: expected (the column 'text', got none|a readable csv file, got: )"
     ):
         columns_of(tmp_path / "x.csv")
 
@@ -598,7 +598,7 @@ def test_a_file_that_shrank_since_planning_is_refused(tmp_path, ending):
         with pytest.raises(RequestError, match=r"x.parquet: "):
             list(read_span(file, replace(span, at=3, length=3), columns, [(0, 10)]))
     path.unlink()
-    with pytest.raises(RequestError, match=rf"x\.{ending}: wanted a readable {ending} file, found: "):
+    with pytest.raises(RequestError, match=rf"x\.{ending}: expected a readable {ending} file, got: "):
         list(read_span(file, span, columns, [(0, 10)]))
 
 
@@ -635,9 +635,9 @@ def test_conditions_in_parquet(tmp_path, columns):
 @pytest.mark.parametrize(
     ("conditions", "message"),
     [
-        (["color", " "], "wanted words in every condition, found ' ' at place 1"),
-        ([""], "wanted words in every condition, found '' at place 0"),
-        (["color", "number", "color"], "wanted each condition once, found 'color' twice"),
+        (["color", " "], "expected words in every condition, got ' ' at place 1"),
+        ([""], "expected words in every condition, got '' at place 0"),
+        (["color", "number", "color"], "expected each condition once, got 'color' twice"),
     ],
 )
 def test_empty_and_repeated_conditions_are_refused(conditions, message):
@@ -648,16 +648,16 @@ def test_empty_and_repeated_conditions_are_refused(conditions, message):
 @pytest.mark.parametrize(
     ("name", "data", "message"),
     [
-        ("c.txt", b"\n \n", "wanted at least one condition in .*, found none"),
-        ("c.csv", b"", "wanted a column 'condition' in .*, found none"),
-        ("c.csv", b"condition\n" + b"x" * 2_000_000, "wanted a readable file at .*, found: field larger"),
-        ("c.csv", b"condition\n", "wanted at least one condition in .*, found none"),
-        ("c.csv", b"a,b\n1,2\n", "wanted a column 'condition' in .*, found a, b"),
-        ("c.csv", b"id,condition\n1,color\n2\n", "wanted a readable file at .*, found: "),
-        ("c.csv", b"condition\ncolor\ncolor\n", "wanted each condition once, found 'color' twice"),
-        ("c.txt", b"color\xff\n", "wanted a readable file at .*, found: "),
-        ("c.parquet", b"no parquet", "wanted a readable file at .*, found: "),
-        ("c.txt", None, "wanted a readable file at .*, found: "),
+        ("c.txt", b"\n \n", "expected at least one condition in .*, got none"),
+        ("c.csv", b"", "expected a column 'condition' in .*, got none"),
+        ("c.csv", b"condition\n" + b"x" * 2_000_000, "expected a readable file at .*, got: field larger"),
+        ("c.csv", b"condition\n", "expected at least one condition in .*, got none"),
+        ("c.csv", b"a,b\n1,2\n", "expected a column 'condition' in .*, got a, b"),
+        ("c.csv", b"id,condition\n1,color\n2\n", "expected a readable file at .*, got: "),
+        ("c.csv", b"condition\ncolor\ncolor\n", "expected each condition once, got 'color' twice"),
+        ("c.txt", b"color\xff\n", "expected a readable file at .*, got: "),
+        ("c.parquet", b"no parquet", "expected a readable file at .*, got: "),
+        ("c.txt", None, "expected a readable file at .*, got: "),
     ],
 )
 def test_files_without_conditions_are_refused(tmp_path, name, data, message):
@@ -670,5 +670,5 @@ def test_files_without_conditions_are_refused(tmp_path, name, data, message):
 @pytest.mark.parametrize("values", [[1, 2], ["color", None], [], [["color"]]])
 def test_conditions_that_are_no_words_are_refused(tmp_path, values):
     pq.write_table(pa.table({"condition": values}), tmp_path / "c.parquet")
-    with pytest.raises(RequestError, match=r"--conditions: wanted (words in every condition|at least one condition)"):
+    with pytest.raises(RequestError, match=r"--conditions: expected (words in every condition|at least one condition)"):
         read_conditions([str(tmp_path / "c.parquet")])

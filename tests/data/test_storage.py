@@ -41,7 +41,7 @@ def test_json_is_read_as_it_was_put(folder):
     assert (folder / "job.json").read_json() == value
     assert "naïve 😀".encode() in (folder / "job.json").read()
     (folder / "job.json").put(b'{"a": ')
-    with pytest.raises(RequestError, match=r"job\.json: wanted JSON, found: "):
+    with pytest.raises(RequestError, match=r"job\.json: expected JSON, got: "):
         (folder / "job.json").read_json()
 
 
@@ -122,7 +122,7 @@ def test_a_remote_place_keeps_its_scheme():
 
 
 def test_an_unknown_scheme_is_refused():
-    with pytest.raises(RequestError, match=r"foo://host/x: wanted a local path or a URI that fsspec knows"):
+    with pytest.raises(RequestError, match=r"foo://host/x: expected a local path or a URI that fsspec knows"):
         place("foo://host/x")
 
 
@@ -131,7 +131,7 @@ def test_an_unknown_scheme_is_refused():
 )
 def test_credentials_in_a_uri_are_refused_and_not_repeated(uri):
     """They would be kept in job.json and in rejected rows."""
-    with pytest.raises(RequestError, match="wanted a URI without credentials") as caught:
+    with pytest.raises(RequestError, match="expected a URI without credentials") as caught:
         place(uri)
     assert "secret" not in str(caught.value)
 

@@ -88,7 +88,7 @@ def test_a_bad_line_of_csv_costs_itself_alone(first, end):
 
 
 def test_the_number_of_fields_is_said():
-    assert of_csv("1,a,b\n")[0].detail == "wanted 2 fields, found 3"
+    assert of_csv("1,a,b\n")[0].detail == "expected 2 fields, got 3"
 
 
 def test_an_unclosed_quote_before_quoted_rows():
@@ -190,7 +190,7 @@ def test_a_bad_line_of_jsonl_costs_itself_alone(bad, reason):
 
 
 def test_what_is_no_object_is_named():
-    assert of_jsonl("[]")[0].detail == "wanted an object, found list"
+    assert of_jsonl("[]")[0].detail == "expected an object, got list"
 
 
 def test_lines_of_a_file_opened_by_fsspec(tmp_path):

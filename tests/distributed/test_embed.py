@@ -48,7 +48,7 @@ def test_distributed_equals_plain(job, cluster, tiny_model, tmp_path):
     wanted = {"rows": 500, "units": 5, "units_left": 0, "sharing": 1, "tokens": result["tokens"]}
     end = time.monotonic() + 30
     while (found := metrics(json.loads((tmp_path / "out" / "job.json").read_text())["fingerprint"][:8])) != wanted:
-        assert time.monotonic() < end, f"wanted Ray's metrics to say {wanted}, found {found}"
+        assert time.monotonic() < end, f"expected Ray's metrics to say {wanted}, got {found}"
         time.sleep(0.2)
 
 
@@ -120,7 +120,7 @@ def test_stages_run_in_processes_of_their_own(job, cluster, monkeypatch):
     monkeypatch.setattr(plan_module, "TASK_UNITS", 1)
     embed(replace(job, actors="2:2", unit_rows=20))  # 25 units in pieces of four: the actors outlive each
     read_pids, encode_pids, write_pids = ({s[k] for s in seen} for k in ("read_pid", "encode_pid", "write_pid"))
-    assert len(encode_pids) == 2, "wanted the units spread over both actors"
+    assert len(encode_pids) == 2, "expected the units spread over both actors"
     assert not (read_pids & encode_pids or encode_pids & write_pids or os.getpid() in read_pids | encode_pids)
 
 
@@ -177,7 +177,7 @@ def test_what_fails_on_a_worker_is_said_in_one_line(job, cluster, tmp_path, capf
     data = bytearray(path.read_bytes())
     data[100:3000] = bytes(2900)
     path.write_bytes(data)
-    with pytest.raises(RequestError, match=r"in\.parquet: wanted a readable parquet file, found: .*orrupt") as error:
+    with pytest.raises(RequestError, match=r"in\.parquet: expected a readable parquet file, got: .*orrupt") as error:
         embed(job)
     assert "\n" not in str(error.value)
     assert "Traceback" not in capfd.readouterr().err

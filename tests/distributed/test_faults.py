@@ -83,7 +83,7 @@ def test_a_killed_actor_is_replaced(long_job, monkeypatch, tmp_path):
 
     monkeypatch.setattr(Run, "add", kill_once)
     result = embed(long_job)
-    assert len(set(pids)) == 2, "wanted a second actor after the kill"
+    assert len(set(pids)) == 2, "expected a second actor after the kill"
     assert (result["rows_out"], result["units_done"]) == (3000, 60)
     verify(long_job.output)
 
@@ -100,7 +100,7 @@ def test_ray_job_stop_drops_what_is_in_hand_and_says_how_to_go_on(long_job, clus
     wait_for(lambda: "error: stopped" in client.get_job_logs(job))
     began = time.monotonic()
     wait_for(lambda: not drivers_of(long_job))
-    assert time.monotonic() - began < 2, "wanted the driver gone, before it is killed 3 s after the signal"
+    assert time.monotonic() - began < 2, "expected the driver gone, before it is killed 3 s after the signal"
     wait_for(lambda: client.get_job_status(job) == JobStatus.STOPPED)
     said = client.get_job_logs(job).splitlines()
     assert said[-1] == (
@@ -111,7 +111,7 @@ def test_ray_job_stop_drops_what_is_in_hand_and_says_how_to_go_on(long_job, clus
     assert 5 <= len(before) < 60 and not output_at(long_job.output).manifest.exists()
     result = embed(long_job)
     assert before < set(folder.list()) and result["units_done"] == 60 - len(before)
-    assert not [name for name in os.listdir(folder.path) if name.startswith(".")], "wanted no half-written file left"
+    assert not [name for name in os.listdir(folder.path) if name.startswith(".")], "expected no half-written file left"
     verify(long_job.output)
 
 

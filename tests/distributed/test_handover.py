@@ -27,7 +27,7 @@ def test_no_more_is_handed_over_than_may_be_ahead_of_what_is_written(cluster):
     thread = threading.Thread(target=lambda: [handed.append(task) for task in stream])
     thread.start()
     wait_for(lambda: len(handed) == 3)  # 12 units: the third task began when 8 were handed over
-    assert not ray.wait([pace.room.remote(12)], timeout=0.5)[0], "wanted the fourth to wait"
+    assert not ray.wait([pace.room.remote(12)], timeout=0.5)[0], "expected the fourth to wait"
     ray.get(pace.wrote.remote(3))
     wait_for(lambda: len(handed) == 4)
     ray.get(pace.wrote.remote(33))

@@ -258,7 +258,7 @@ def test_the_fingerprint_is_of_what_changes_the_vectors(job, tiny_model, tmp_pat
     assert embed_here(replace(job, batch_tokens=64, unit_rows=50, max_rejected=0.5))["units_done"] == 0
     changes = {"dtype": "float16", "subtract": False, "pooling": "cls", "keep_columns": (), "on_long": "reject"}
     for name, value in changes.items():
-        with pytest.raises(RequestError, match="wanted the same job"):
+        with pytest.raises(RequestError, match="expected the same job"):
             embed_here(replace(job, **{name: value}))
 
 
@@ -277,32 +277,32 @@ def cli(monkeypatch, capsys, *arguments):
 @pytest.mark.parametrize(
     ("change", "words"),
     [
-        ({"--input": "nothing.parquet"}, "wanted .parquet, .csv, .jsonl files at"),
-        ({"--input": "empty"}, "found 1 files with other endings"),
-        ({"--input": "none.jsonl"}, "wanted the column 'text', found none"),
-        ({"--input": "header.csv"}, "wanted rows, found none in 1 files"),
-        ({"--input": "corrupt.parquet"}, "wanted a readable parquet file, found"),
-        ({"--input": "numbers.parquet"}, "wanted strings in the column 'text', found int64"),
-        ({"--input": "foo://x"}, "wanted a local path or a URI that fsspec knows"),
-        ({"--text-column": "body"}, "wanted the column 'body', found id, text"),
-        ({"--id-column": "key"}, "wanted the column 'key', found id, text"),
-        ({"--keep-columns": "year"}, "wanted the column 'year', found id, text"),
-        ({"--conditions": ""}, "wanted words in every condition, found ''"),
-        ({"--conditions": "missing.txt"}, "wanted a readable file at"),
-        ({"--conditions": "empty.txt"}, "wanted at least one condition in"),
-        ({"--conditions": "red " * 99}, "wanted room for a sentence"),
-        ({"--conditions": None}, "wanted one of --conditions, --condition-column or --unconditional, found none"),
-        ({"--condition-column": "text"}, "found --conditions and --condition-column"),
-        ({"--model": "minilm9"}, "wanted one of minilm, simcse-bert-base"),
-        ({"--pooling": "latent"}, "wanted NV-Embed's weights"),
+        ({"--input": "nothing.parquet"}, "expected .parquet, .csv, .jsonl files at"),
+        ({"--input": "empty"}, "got 1 files with other endings"),
+        ({"--input": "none.jsonl"}, "expected the column 'text', got none"),
+        ({"--input": "header.csv"}, "expected rows, got none in 1 files"),
+        ({"--input": "corrupt.parquet"}, "expected a readable parquet file, got"),
+        ({"--input": "numbers.parquet"}, "expected strings in the column 'text', got int64"),
+        ({"--input": "foo://x"}, "expected a local path or a URI that fsspec knows"),
+        ({"--text-column": "body"}, "expected the column 'body', got id, text"),
+        ({"--id-column": "key"}, "expected the column 'key', got id, text"),
+        ({"--keep-columns": "year"}, "expected the column 'year', got id, text"),
+        ({"--conditions": ""}, "expected words in every condition, got ''"),
+        ({"--conditions": "missing.txt"}, "expected a readable file at"),
+        ({"--conditions": "empty.txt"}, "expected at least one condition in"),
+        ({"--conditions": "red " * 99}, "expected room for a sentence"),
+        ({"--conditions": None}, "expected one of --conditions, --condition-column or --unconditional, got none"),
+        ({"--condition-column": "text"}, "got --conditions and --condition-column"),
+        ({"--model": "minilm9"}, "expected one of minilm, simcse-bert-base"),
+        ({"--pooling": "latent"}, "expected NV-Embed's weights"),
         ({"--prompt": "loud"}, "--prompt"),
         ({"--bogus": "1"}, "Unrecognized options: --bogus"),
-        ({"--unit-rows": "0"}, "--unit-rows: wanted at least 1, found 0"),
-        ({"--actors": "3:1"}, "--actors: wanted MIN:MAX with 1 <= MIN <= MAX, found '3:1'"),
-        ({"--max-rejected": "2"}, "--max-rejected: wanted a share between 0 and 1, found 2.0"),
-        ({"--output": None}, "--output: wanted a folder for the vectors, found none"),
-        ({"--output": "foreign"}, "wanted only units in"),
-        ({"--output": "in.parquet/out"}, "wanted a place to write at"),
+        ({"--unit-rows": "0"}, "--unit-rows: expected at least 1, got 0"),
+        ({"--actors": "3:1"}, "--actors: expected MIN:MAX with 1 <= MIN <= MAX, got '3:1'"),
+        ({"--max-rejected": "2"}, "--max-rejected: expected a share between 0 and 1, got 2.0"),
+        ({"--output": None}, "--output: expected a folder for the vectors, got none"),
+        ({"--output": "foreign"}, "expected only units in"),
+        ({"--output": "in.parquet/out"}, "expected a place to write at"),
     ],
 )
 def test_a_wrong_request_is_answered_in_one_line(job, change, words, tmp_path, monkeypatch, capsys):
@@ -336,7 +336,7 @@ def test_corruption_inside_a_file_is_a_wrong_request_too(job, tmp_path):
     data = bytearray(path.read_bytes())
     data[100:3000] = bytes(2900)
     path.write_bytes(data)
-    with pytest.raises(RequestError, match=r"in\.parquet: wanted a readable parquet file, found"):
+    with pytest.raises(RequestError, match=r"in\.parquet: expected a readable parquet file, got"):
         embed_here(job)
 
 
@@ -353,15 +353,15 @@ def test_flags_as_people_write_them(job, tmp_path, monkeypatch, capsys):
 
 def test_a_submitted_job_wants_absolute_paths(job, monkeypatch):
     monkeypatch.setenv("RAY_JOB_CONFIG_JSON_ENV_VAR", "{}")
-    with pytest.raises(RequestError, match="--output: wanted an absolute path or a URI, found 'out'"):
+    with pytest.raises(RequestError, match="--output: expected an absolute path or a URI, got 'out'"):
         embed_here(replace(job, output="out"))
-    with pytest.raises(RequestError, match="--input: wanted an absolute path or a URI"):
+    with pytest.raises(RequestError, match="--input: expected an absolute path or a URI"):
         embed_here(replace(job, input="in.parquet"))
     assert embed_here(job)["rows_in"] == 500
 
 
 def test_a_store_that_cannot_be_used_is_said_early(job, s3_server):
-    with pytest.raises(RequestError, match="--output: wanted a place to write at s3://no-such-bucket/out, found"):
+    with pytest.raises(RequestError, match="--output: expected a place to write at s3://no-such-bucket/out, got"):
         embed_here(replace(job, output="s3://no-such-bucket/out"))
     with pytest.raises(RequestError, match="s3://no-such-bucket/in"):
         embed_here(replace(job, input="s3://no-such-bucket/in/*.csv"))
@@ -389,7 +389,7 @@ def test_a_name_like_one_of_the_outputs_is_input_all_the_same(job, tmp_path):
     assert embed_here(job)["rows_in"] == 501
     (folder / "manifest_lines-2024.parquet").unlink()
     (folder / "manifest.jsonl").unlink()
-    with pytest.raises(RequestError, match="found the output of a job alone"):
+    with pytest.raises(RequestError, match="got the output of a job alone"):
         embed_here(job)
 
 

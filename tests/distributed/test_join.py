@@ -95,7 +95,7 @@ def test_a_join_that_was_stopped_does_what_is_missing(cluster, home, tmp_path, s
     with pytest.raises(KeyboardInterrupt):
         join(job)
     assert len((place(job.output) / "parts").list()) == 3
-    with pytest.raises(RequestError, match="wanted this very join"):
+    with pytest.raises(RequestError, match="expected this very join"):
         join(JoinJob(queries=job.queries, vectors=job.vectors, output=job.output, k=4))
 
     def counted(work, todo, word):
@@ -124,18 +124,18 @@ def test_ids_may_be_of_two_types_and_conditions_a_column(cluster, tmp_path, tiny
     found = ds.dataset(tmp_path / "n" / "neighbours").to_table().to_pylist()
     assert {row["id"] for row in found} == {1, 2, 3, 4}
     assert all(int(row["neighbour"][1:]) >= 60 for row in found)
-    with pytest.raises(RequestError, match="wanted 'id' of one type in both, found int64 and string"):
+    with pytest.raises(RequestError, match="expected 'id' of one type in both, got int64 and string"):
         join(JoinJob(queries=q, vectors=v, output=str(tmp_path / "m"), exclude_same="id"))
 
 
 @pytest.mark.parametrize(
     ("options", "words"),
     [
-        ({"k": 0}, "-k: wanted at least 1"),
-        ({"queries": "nowhere"}, "--queries: wanted an output of jobs/embed.py"),
-        ({"vectors": "other"}, "--vectors: wanted vectors of the queries' model"),
-        ({"vectors": "plain"}, "wanted both under conditions or both without"),
-        ({"exclude_same": "embedding"}, "--exclude-same: wanted one of id, text, image"),
+        ({"k": 0}, "-k: expected at least 1"),
+        ({"queries": "nowhere"}, "--queries: expected an output of jobs/embed.py"),
+        ({"vectors": "other"}, "--vectors: expected vectors of the queries' model"),
+        ({"vectors": "plain"}, "expected both under conditions or both without"),
+        ({"exclude_same": "embedding"}, "--exclude-same: expected one of id, text, image"),
     ],
 )
 def test_wrong_joins_are_refused(home, tmp_path, options, words):

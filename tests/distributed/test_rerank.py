@@ -91,10 +91,10 @@ def test_an_answer_without_words_has_no_score_and_comes_last(answers, value):
 
 
 def test_answers_that_cannot_be_reranked_are_refused(answers):
-    with pytest.raises(RequestError, match=r"--text-column: wanted a column that the index keeps .*, found 'words'"):
+    with pytest.raises(RequestError, match=r"--text-column: expected a column that the index keeps .*, got 'words'"):
         rerank(answers, ["a", "b"], Longest(), text="words", k=3)
     again = rerank(answers, ["a", "b"], Longest(), text="text", k=3)
-    with pytest.raises(RequestError, match="wanted answers without a column 'cosine'"):
+    with pytest.raises(RequestError, match="expected answers without a column 'cosine'"):
         rerank(again, ["a", "b"], Longest(), text="text", k=3)
 
 
@@ -136,7 +136,7 @@ def test_a_search_is_reranked(make, index, tiny_model, tmp_path, capsys):
         done = search(SearchJob(**asked | more, rerank=str(tmp_path / "scorer"))) if make is mixsp or not more else done
         assert done["answers"] == 8
     assert '"red dog" under "color"' in capsys.readouterr().out
-    with pytest.raises(RequestError, match="-k: wanted at most the 30 rows under 'color', found 31"):
+    with pytest.raises(RequestError, match="-k: expected at most the 30 rows under 'color', got 31"):
         search(SearchJob(**asked | {"k": 31}, rerank=str(tmp_path / "scorer")))
 
 
@@ -144,15 +144,15 @@ def test_what_cannot_rerank_is_refused(index, tiny_model, tmp_path):
     bi_encoder(str(tiny_model)).trainable().system.save(tmp_path / "vectors")
     cross_encoder(str(tiny_model)).trainable().system.save(tmp_path / "cross")
     with pytest.raises(
-        RequestError, match=r"wanted a model that scores pairs \(mixsp, cross-encoder\), found .*vectors"
+        RequestError, match=r"expected a model that scores pairs \(mixsp, cross-encoder\), got .*vectors"
     ):
         find_scorer(str(tmp_path / "vectors"), conditional=True)
-    with pytest.raises(RequestError, match="wanted queries under conditions for"):
+    with pytest.raises(RequestError, match="expected queries under conditions for"):
         find_scorer(str(tmp_path / "cross"), conditional=False)
     for flag, value in (("candidates", 5), ("text_column", "text")):
-        with pytest.raises(RequestError, match=f"--{flag.replace('_', '-')}: wanted --rerank, found none"):
+        with pytest.raises(RequestError, match=f"--{flag.replace('_', '-')}: expected --rerank, got none"):
             search(SearchJob(index=index[0], query=("a",), **{flag: value}))
-    with pytest.raises(RequestError, match="--candidates: wanted at least 1, found 0"):
+    with pytest.raises(RequestError, match="--candidates: expected at least 1, got 0"):
         search(SearchJob(index=index[0], query=("a",), rerank=str(tmp_path / "cross"), candidates=0))
 
 
@@ -187,7 +187,7 @@ def test_a_file_of_queries_is_reranked_on_ray_and_goes_on(searched, tiny_model, 
     again = rerank_all(job)
     assert (again["units_done"], again["units_resumed"], again["answers_out"]) == (1, 3, 81)
     assert all((folder / name).stat().st_mtime_ns == mark for name, mark in kept.items() if name != lost)
-    with pytest.raises(RequestError, match=r"wanted this very job in .*, found another; say --overwrite"):
+    with pytest.raises(RequestError, match=r"expected this very job in .*, got another; pass --overwrite"):
         rerank_all(replace(job, k=2))
     assert rerank_all(replace(job, k=2, overwrite=True))["answers_out"] == 54
 
@@ -195,9 +195,9 @@ def test_a_file_of_queries_is_reranked_on_ray_and_goes_on(searched, tiny_model, 
 @pytest.mark.parametrize(
     ("change", "said"),
     [
-        ({"k": 0}, "-k: wanted at least 1"),
-        ({"text_column": "words"}, r"--text-column: wanted a column that .*searched.parquet keeps .*, found 'words'"),
-        ({"model": "minilm"}, "--model: wanted a model that scores pairs"),
+        ({"k": 0}, "-k: expected at least 1"),
+        ({"text_column": "words"}, r"--text-column: expected a column that .*searched.parquet keeps .*, got 'words'"),
+        ({"model": "minilm"}, "--model: expected a model that scores pairs"),
         ({"answers": "nowhere.parquet"}, "--answers"),
     ],
 )
@@ -223,11 +223,11 @@ def test_some_rows_are_read_of_the_row_groups_that_hold_them(searched, tmp_path)
 
 def test_answers_of_another_kind_are_refused(searched, tmp_path):
     job = RerankJob(**searched, model="minilm", output=str(tmp_path / "again"))
-    with pytest.raises(RequestError, match=r"--answers: wanted a .parquet file, found .*queries.csv"):
+    with pytest.raises(RequestError, match=r"--answers: expected a .parquet file, got .*queries.csv"):
         (tmp_path / "queries.csv").write_text("text\na\n")
         rerank_all(replace(job, answers=str(tmp_path / "queries.csv")))
     pa.parquet.write_table(pa.parquet.read_table(searched["answers"]).drop_columns("rank"), searched["answers"])
-    with pytest.raises(RequestError, match=r"searched.parquet: wanted the column 'rank'"):
+    with pytest.raises(RequestError, match=r"searched.parquet: expected the column 'rank'"):
         rerank_all(job)
 
 
@@ -235,9 +235,9 @@ def test_answers_to_other_queries_are_refused(searched, tmp_path):
     answers = pa.parquet.read_table(searched["answers"])
     job = RerankJob(**searched, model="minilm", output=str(tmp_path / "again"))
     pa.parquet.write_table(pa.concat_tables([answers, answers]), searched["answers"])
-    with pytest.raises(RequestError, match="wanted the answers to each query together, found them apart"):
+    with pytest.raises(RequestError, match="expected the answers to each query together, got them apart"):
         rerank_all(job)
     more = answers.set_column(0, "query", pa.array(answers["query"].to_numpy() + 20))
     pa.parquet.write_table(more, searched["answers"])
-    with pytest.raises(RequestError, match=r"--queries: wanted the queries that .* has answers to, up to 47, found 27"):
+    with pytest.raises(RequestError, match=r"--queries: expected the queries that .* has answers to, up to 47, got 27"):
         rerank_all(job)

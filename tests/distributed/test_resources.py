@@ -32,16 +32,16 @@ GPU_NODE = {"CPU": 2, "GPU": 1}
             [{"CPU": 2}],
             [],
             {"actors": "8:8"},
-            "wanted 8 with at least 0.5 CPUs.* room for 3: the cluster has 1 node with 2 CPUs and 0 GPUs, and no auto",
+            "expected 8 with at least 0.5 CPUs.* room for 3: the cluster has 1 node with 2 CPUs and 0 GPUs, and no",
         ),
         (
             [{"CPU": 0}],
             [{"CPU": 4}] * 3,
             {"gpus_per_actor": 1},
-            "wanted 1 with 1 GPU .* found room for 0: .* its autoscaler offers 3 nodes with 4 CPUs and 0 GPUs",
+            "expected 1 with 1 GPU .* got room for 0: .* its autoscaler offers 3 nodes with 4 CPUs and 0 GPUs",
         ),
-        ([{"CPU": 8, "GPU": 1}] * 2, [], {"gpus_per_actor": 2}, "wanted 1 with 2 GPU"),
-        ([{"CPU": 0}], [GPU_NODE] * 4, {"actors": "5:9"}, "wanted 5 .* found room for 4"),
+        ([{"CPU": 8, "GPU": 1}] * 2, [], {"gpus_per_actor": 2}, "expected 1 with 2 GPU"),
+        ([{"CPU": 0}], [GPU_NODE] * 4, {"actors": "5:9"}, "expected 5 .* got room for 4"),
         ([{"CPU": 0}], None, {}, "an autoscaler that does not say what it offers"),
     ],
 )
@@ -57,7 +57,7 @@ def test_actors_fit_the_cluster_or_are_refused(nodes, offered, flags, wanted):
 
 @pytest.mark.parametrize("cluster", [Capacity([{}] * 3, []), Capacity([{}], [GPU_NODE]), Capacity([{}], None)])
 def test_local_output_on_several_nodes_is_refused(tmp_path, cluster):
-    with pytest.raises(RequestError, match="wanted object storage on a cluster of several nodes"):
+    with pytest.raises(RequestError, match="expected object storage on a cluster of several nodes"):
         check_nodes(place(str(tmp_path)), cluster)
     check_nodes(place("s3://corpus/out"), cluster)
     check_nodes(place(str(tmp_path)), Capacity([{}], []))
@@ -68,8 +68,8 @@ def test_what_is_there_already_is_not_offered_again(monkeypatch):
     monkeypatch.setattr("raycase.distributed.resources.nodes", lambda: [head, GPU_NODE, GPU_NODE, {"CPU": 8}])
     types = [(GPU_NODE, 5), ({"CPU": 8}, 1), ({"CPU": 32}, 1)]
     assert _left(types, 100) == [GPU_NODE] * 3 + [{"CPU": 32}]
-    assert _left(types, 5) == [GPU_NODE] * 2, "wanted the cluster's own limit kept"
-    assert _left(types[::-1], 5) == [GPU_NODE] * 2, "wanted GPUs first"
+    assert _left(types, 5) == [GPU_NODE] * 2, "expected the cluster's own limit kept"
+    assert _left(types[::-1], 5) == [GPU_NODE] * 2, "expected GPUs first"
 
 
 def test_the_autoscaler_beside_the_driver_is_found(tmp_path):
@@ -81,7 +81,7 @@ def test_the_autoscaler_beside_the_driver_is_found(tmp_path):
     try:
         end = time.monotonic() + 10
         while not (found := _monitor("54321")):
-            assert time.monotonic() < end, "wanted the process found"
+            assert time.monotonic() < end, "expected the process got"
         assert "--autoscaling-config=~/x.yaml" in found
         assert _monitor("5432") is None and _monitor("4321") is None
     finally:

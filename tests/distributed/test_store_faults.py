@@ -64,7 +64,7 @@ def test_one_request_in_twenty_fails_and_the_output_is_the_same(remote, through,
     with Proxy(s3_server, failing=0.05, faults=FAULTS, seed=3) as proxy:
         through(proxy.url)
         assert embed(job, execute=in_process)["rows_out"] == 1500
-    assert set(proxy.failed) == set(FAULTS), "wanted every fault met"
+    assert set(proxy.failed) == set(FAULTS), "expected every fault met"
     through(s3_server)
     equal(read_output(job.output), wanted)
     verify(job.output)
@@ -98,7 +98,7 @@ def test_the_server_is_restarted_in_the_middle(remote, through, s3_server):
         assert embed(job, execute=steps)["rows_out"] == 1500
     finally:
         again.stop()
-    assert downs, "wanted the server stopped while the job ran"
+    assert downs, "expected the server stopped while the job ran"
     through(s3_server)
     equal(read_output(job.output), wanted)
     verify(job.output)
@@ -107,10 +107,18 @@ def test_the_server_is_restarted_in_the_middle(remote, through, s3_server):
 @pytest.mark.parametrize(
     ("fault", "flags", "wanted"),
     [
-        ((400, "ExpiredToken"), {}, "--input: wanted to list .*, found: on purpose"),
-        ((403, "AccessDenied"), {}, "--input: wanted to list .*, found: on purpose"),
-        ((403, "AccessDenied"), {"input": "here"}, "--output: wanted a readable folder at s3://corpus/.*: on purpose"),
-        ((400, "ExpiredToken"), {"input": "here"}, "--output: wanted a readable folder at s3://corpus/.*: on purpose"),
+        ((400, "ExpiredToken"), {}, "--input: expected to list .*, got: on purpose"),
+        ((403, "AccessDenied"), {}, "--input: expected to list .*, got: on purpose"),
+        (
+            (403, "AccessDenied"),
+            {"input": "here"},
+            "--output: expected a readable folder at s3://corpus/.*: on purpose",
+        ),
+        (
+            (400, "ExpiredToken"),
+            {"input": "here"},
+            "--output: expected a readable folder at s3://corpus/.*: on purpose",
+        ),
     ],
 )
 def test_what_no_retry_helps_is_said_early_in_one_line(remote, through, s3_server, tmp_path, fault, flags, wanted):
@@ -147,7 +155,7 @@ def test_credentials_that_expire_on_the_way_end_the_job_in_one_line_and_it_goes_
 
 def test_a_disk_that_cannot_hold_the_vectors_is_said_early(job, monkeypatch):
     monkeypatch.setattr(embed_module.shutil, "disk_usage", lambda _: SimpleNamespace(free=127_999))
-    with pytest.raises(RequestError, match=r"wanted 0\.0 GB for 1,000 vectors at .*, found 0\.0 GB free"):
+    with pytest.raises(RequestError, match=r"expected 0\.0 GB for 1,000 vectors at .*, got 0\.0 GB free"):
         embed(job, execute=in_process)
     monkeypatch.setattr(embed_module.shutil, "disk_usage", lambda _: SimpleNamespace(free=128_000))
     embed(job, execute=in_process)
@@ -171,7 +179,7 @@ def test_a_full_disk_ends_the_job_in_one_line(job, tmp_path):
         with (disk / "other").open("wb", buffering=0) as rest, pytest.raises(OSError, match="No space"):
             while True:
                 rest.write(bytes(4096))
-        with pytest.raises(RequestError, match=r"--output: wanted a place to write at .*No space left on device"):
+        with pytest.raises(RequestError, match=r"--output: expected a place to write at .*No space left on device"):
             embed(replace(job, output=str(disk / "more")), execute=in_process)
         verify(job.output)
     finally:
@@ -189,5 +197,5 @@ def test_the_bucket_is_listed_in_pages(s3_server, monkeypatch):
     client.put_object(Bucket="corpus", Key="pages/deeper/a.parquet", Body=b"x")
     wanted = {f"{i:05d}.parquet": 1 for i in range(30)} | dict.fromkeys(odd, 3)
     assert place("s3://corpus/pages").list() == wanted
-    assert len(find_input("s3://corpus/pages/")) == 35, "wanted the file system's own listing left alone"
+    assert len(find_input("s3://corpus/pages/")) == 35, "expected the file system's own listing left alone"
     assert place("s3://corpus/nothing").list() == {}

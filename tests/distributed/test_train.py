@@ -89,7 +89,7 @@ def test_training_is_the_plain_fit_and_its_model_gives_the_same_vectors_everywhe
     assert cosines(vectors(read_output(job.output)), wanted).min() > 0.9999
     # The same run does nothing; another one is refused, and nothing touched; so is a model as the frozen encoder.
     assert train(training) == json.loads(json.dumps(metrics))
-    with pytest.raises(RequestError, match="found another one"):
+    with pytest.raises(RequestError, match="got another one"):
         train(replace(training, seed=5))
     assert worst(weights(training), g.state_dict()) < 1e-5
     with pytest.raises(RequestError, match="without projector"):
@@ -116,7 +116,7 @@ def test_a_moved_cache_serves_and_overwriting_begins_anew(training, cluster, rat
     training.folder.mkdir()
     (training.folder / "raycase.json").write_text("somebody's")
     job = replace(training, cache=str(tmp_path / "moved"), seed=3)
-    with pytest.raises(RequestError, match="found another one"):
+    with pytest.raises(RequestError, match="got another one"):
         train(job)
     train(replace(job, overwrite=True))
     assert {f: f.stat().st_mtime_ns for f in before} == before
@@ -142,13 +142,13 @@ def test_a_run_that_is_killed_goes_on_as_if_it_had_not_been(training, cluster, t
     assert not (job.folder / "raycase.json").exists()
     [file] = (job.cache_place / "fits").fs.glob(f"{job.cache}/fits/*/state.safetensors")
     done = len(FitState.from_bytes(Path(file).read_bytes()).history)
-    assert 5 <= done < EPOCHS, "wanted a run that is killed in the middle"
+    assert 5 <= done < EPOCHS, "expected a run that is killed in the middle"
     metrics = train(job)
     assert [line["epoch"] for line in metrics["history"]] == list(range(1, EPOCHS + 1))
     _, _, state, g = plain_fit(job)
     assert worst(weights(job), g.state_dict()) < 1e-6
     assert metrics["best_epoch"] == state.best_epoch
-    assert not list((Path(job.cache) / "fits").iterdir()), "wanted no state left of a finished run"
+    assert not list((Path(job.cache) / "fits").iterdir()), "expected no state left of a finished run"
 
 
 def rows(frame, path):
@@ -157,13 +157,19 @@ def rows(frame, path):
 
 
 BAD = {
-    "a label that is no number": (lambda f: f.assign(label=["high", *f.label[1:]]), "row 0: wanted a number as label"),
-    "a missing column": (lambda f: f.drop(columns="condition"), "wanted the column 'condition'"),
-    "a file without rows": (lambda f: f.head(0), "found no rows"),
+    "a label that is no number": (
+        lambda f: f.assign(label=["high", *f.label[1:]]),
+        "row 0: expected a number as label",
+    ),
+    "a missing column": (lambda f: f.drop(columns="condition"), "expected the column 'condition'"),
+    "a file without rows": (lambda f: f.head(0), "got no rows"),
     "one label alone": (lambda f: f.assign(label=3), "at least two distinct labels"),
     "-1 and one label": (lambda f: f.assign(label=[-1, *[3] * (len(f) - 1)]), "besides -1"),
     "a label above the scale": (lambda f: f.assign(label=[7, *f.label[1:]]), "labels from 1 to 5"),
-    "an empty sentence": (lambda f: f.assign(sentence2=[" ", *f.sentence2[1:]]), "row 0: wanted words in 'sentence2'"),
+    "an empty sentence": (
+        lambda f: f.assign(sentence2=[" ", *f.sentence2[1:]]),
+        "row 0: expected words in 'sentence2'",
+    ),
 }
 
 
@@ -194,21 +200,21 @@ def test_wrong_flags_are_refused(training, change, said):
 
 @pytest.mark.long
 def test_a_loss_that_is_not_finite_is_said(training, cluster):
-    with pytest.raises(WorkError, match=r"epoch \d: wanted a finite loss"):
+    with pytest.raises(WorkError, match=r"epoch \d: expected a finite loss"):
         train(replace(training, learning_rate=1e37))
 
 
 def test_validation_pairs_are_not_trained_on(training, tmp_path):
     both = rows(pd.concat([rated_rows(20, 0), rated_rows(40, 1).iloc[[7]]]), tmp_path / "both.csv")
     with pytest.raises(
-        RequestError, match=r"no pair that is trained on, found 1 of 40 in .*both\.csv, the first in row 7"
+        RequestError, match=r"no pair that is trained on, got 1 of 40 in .*both\.csv, the first in row 7"
     ):
         train(replace(training, train=both))
 
 
 def test_relative_paths_are_refused_in_a_submitted_job(training, monkeypatch):
     monkeypatch.setenv("RAY_JOB_CONFIG_JSON_ENV_VAR", "{}")
-    with pytest.raises(RequestError, match="--output: wanted an absolute path"):
+    with pytest.raises(RequestError, match="--output: expected an absolute path"):
         train(replace(training, output="runs/case"))
 
 
@@ -226,7 +232,7 @@ def test_a_pair_without_a_vector_is_named(training, cluster, tmp_path):
         ([{"CPU": 8}, {"CPU": 4}], 3, None, {"CPU": 4}),
         ([{"CPU": 8, "GPU": 2}, {"CPU": 8}], 2, 1, {"CPU": 4, "GPU": 1}),  # both workers on the one node with GPUs
         ([{"CPU": 8, "GPU": 2}], 2, None, {"CPU": 4, "GPU": 1.0}),
-        ([{"CPU": 8}], 1, 1, "found nodes with 8 CPUs and 0 GPUs"),
+        ([{"CPU": 8}], 1, 1, "got nodes with 8 CPUs and 0 GPUs"),
     ],
 )
 def test_workers_share_the_cluster_or_are_refused(monkeypatch, nodes, workers, gpus, wanted):
@@ -239,7 +245,7 @@ def test_workers_share_the_cluster_or_are_refused(monkeypatch, nodes, workers, g
 
 
 def test_more_workers_than_fit_are_refused(training, cluster):
-    with pytest.raises(RequestError, match="--workers: wanted 9 with 1 CPU"):
+    with pytest.raises(RequestError, match="--workers: expected 9 with 1 CPU"):
         train(replace(training, workers=9))
 
 
@@ -247,4 +253,4 @@ def test_the_script_says_a_wrong_request_in_one_line(training, tmp_path):
     file = rows(rated_rows(10, 0).assign(label="high"), tmp_path / "bad.csv")
     done = run_job("case", "--train", file, "--validation", file, "--output", tmp_path / "out", script="train.py")
     assert (done.returncode, done.stdout, done.stderr.count("\n")) == (2, "", 1)
-    assert "row 0: wanted a number as label, found 'high'" in done.stderr
+    assert "row 0: expected a number as label, got 'high'" in done.stderr

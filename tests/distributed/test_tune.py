@@ -99,7 +99,7 @@ def test_another_search_space_is_refused_and_nothing_touched(sweep, cluster):
     tune(job)
     before = (job.folder / "sweep.json").read_bytes()
     other = sweep({"dropout": [0.1]}, seeds=1, resume=True)
-    with pytest.raises(RequestError, match="found another one"):
+    with pytest.raises(RequestError, match="got another one"):
         tune(other)
     assert (job.folder / "sweep.json").read_bytes() == before
     assert tune(replace(other, overwrite=True, resume=False))["trials"] == 1
@@ -126,7 +126,7 @@ def test_a_failed_trial_is_kept_with_its_reason(sweep, cluster):
     assert tune(job)["failed"] == 1
     good, bad = trials_of(job)
     assert good["spearman"] is not None and bad["spearman"] is None
-    assert "wanted a finite loss" in bad["stopped"]
+    assert "expected a finite loss" in bad["stopped"]
     assert "## Failed" in (job.folder / "summary.md").read_text()
     with pytest.raises(WorkError, match="1 that failed"):
         tune(replace(sweep({"learning_rate": [1e37]}, seeds=1), overwrite=True))

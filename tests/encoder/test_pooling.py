@@ -16,7 +16,7 @@ def test_mean_covers_the_span_only():
 
 def test_mean_of_nothing_names_the_row():
     span = torch.tensor([[True, False, False], [False, False, False]])
-    with pytest.raises(ValueError, match=r"row 1: wanted at least one text token.*found none"):
+    with pytest.raises(ValueError, match=r"row 1: expected at least one text token.*got none"):
         pool_mean(HIDDEN, span)
 
 

@@ -114,19 +114,19 @@ def test_what_is_no_style_is_refused(prompt):
         parse_views(prompt)
     wrong = next(view for view in prompt.split("+") if view not in list(PromptStyle))
     styles = ", ".join(PromptStyle)
-    assert str(caught.value) == f"--prompt: wanted {styles}, or several joined by +, found {wrong!r}"
+    assert str(caught.value) == f"--prompt: expected {styles}, or several joined by +, got {wrong!r}"
 
 
 @pytest.mark.parametrize(
     "view", ["cond:all", "sent:sentence", "concat-sc:", "concat-sc:other", "concat-cs:all:all", "concat-sc: all"]
 )
 def test_what_is_no_span_is_refused(view):
-    wanted = f"^--prompt: wanted a span for .*concat-sc.* with :sentence, :condition, :all, found '{view}'$"
+    wanted = f"^--prompt: expected a span for .*concat-sc.* with :sentence, :condition, :all, got '{view}'$"
     with pytest.raises(RequestError, match=wanted):
         parse_views(f"sent+{view}")
 
 
 @pytest.mark.parametrize("prompt", ["cond+cond", "cond+sent+cond", "concat-sc:all+concat-sc:all"])
 def test_a_view_that_stands_twice_is_refused(prompt):
-    with pytest.raises(RequestError, match="--prompt: wanted each view once, found "):
+    with pytest.raises(RequestError, match="--prompt: expected each view once, got "):
         parse_views(prompt)

@@ -35,18 +35,18 @@ def test_golden_vectors_are_kept_and_compared(job, tmp_path):
     golden = json.loads((tmp_path / "golden.json").read_text())
     assert len(golden["vectors"]) == 9 and len(golden["vectors"][0]["vector"]) == 32
     other = check_model(replace(job, subtract=False))
-    assert other["golden"] is None, "wanted no comparison with vectors made in another way"
+    assert other["golden"] is None, "expected no comparison with vectors made in another way"
     good = golden["vectors"][4]["vector"]
     golden["vectors"][4]["vector"] = good[::-1]
     (tmp_path / "golden.json").write_text(json.dumps(golden))
-    with pytest.raises(WorkError, match=r"wanted the vectors of golden.json, found cosine -?0\.\d"):
+    with pytest.raises(WorkError, match=r"expected the vectors of golden.json, got cosine -?0\.\d"):
         check_model(job)
     golden["vectors"][4]["vector"] = good[:3]
     (tmp_path / "golden.json").write_text(json.dumps(golden))
-    with pytest.raises(RequestError, match=r"golden.json: wanted vectors of 32 dimensions, found \(3,\)"):
+    with pytest.raises(RequestError, match=r"golden.json: expected vectors of 32 dimensions, got \(3,\)"):
         check_model(job)
     (tmp_path / "golden.json").write_text("[{}]")
-    with pytest.raises(RequestError, match=r"golden.json: wanted a label, and sentence, condition and vector"):
+    with pytest.raises(RequestError, match=r"golden.json: expected a label, and sentence, condition and vector"):
         check_model(job)
 
 

@@ -338,9 +338,9 @@ def test_the_ablation_is_in_the_report_once_an_encoder(ask, models, tmp_path):
 
 HEADER = ["sentence1", "sentence2", "condition", "label"]
 WRONG = {
-    "label": ([HEADER, ["a dog", "a cat", "type", "high"]], "row 0: wanted a number as label, found 'high'"),
-    "column": ([HEADER[:2] + HEADER[3:], ["a dog", "a cat", "1"]], "wanted the column 'condition'"),
-    "empty": ([HEADER], "found no rows"),
+    "label": ([HEADER, ["a dog", "a cat", "type", "high"]], "row 0: expected a number as label, got 'high'"),
+    "column": ([HEADER[:2] + HEADER[3:], ["a dog", "a cat", "1"]], "expected the column 'condition'"),
+    "empty": ([HEADER], "got no rows"),
 }
 
 
@@ -359,11 +359,11 @@ def test_wrong_models_are_refused_and_the_earlier_report_stays(ask, models, tmp_
     saved["projector"]["input_dim"] = 64
     (other / "raycase.json").write_text(json.dumps(saved))
     for names, said in {
-        (other,): "wanted a projector for the 32 dimensions of .*found one for 64",
-        ("minilm-7b",): "wanted one of minilm.*found 'minilm-7b'",
-        (tmp_path / "nothing",): "wanted a model folder or one of minilm.*found no .*nothing",
-        (models[0], models[1], str(models[0]) + "/"): "wanted each model once",
-        (): "wanted at least one",
+        (other,): "expected a projector for the 32 dimensions of .*got one for 64",
+        ("minilm-7b",): "expected one of minilm.*got 'minilm-7b'",
+        (tmp_path / "nothing",): "expected a model folder or one of minilm.*got no .*nothing",
+        (models[0], models[1], str(models[0]) + "/"): "expected each model once",
+        (): "expected at least one",
     }.items():
         with pytest.raises(RequestError, match=f"{said}"):
             evaluate(ask(*names), vectors_of=here)
@@ -375,13 +375,13 @@ def test_wrong_models_are_refused_and_the_earlier_report_stays(ask, models, tmp_
 
 
 def test_a_folder_that_holds_something_else_is_no_place_for_a_report(ask, models, tmp_path):
-    with pytest.raises(RequestError, match=r"--output: .*found a model in .*say --output .*report"):
+    with pytest.raises(RequestError, match=r"--output: .*got a model in .*pass --output .*report"):
         evaluate(ask(models[0], output=str(models[0])), vectors_of=here)
     (tmp_path / "report").mkdir()
     (tmp_path / "report" / "metrics.json").write_text("{}")
-    with pytest.raises(RequestError, match=r"--output: .*found another metrics\.json"):
+    with pytest.raises(RequestError, match=r"--output: .*got another metrics\.json"):
         evaluate(ask(models[0]), vectors_of=here)
-    for output, said in ((models[0] / "raycase.json", "found the file"), ("s3://bucket/report", "on this machine")):
+    for output, said in ((models[0] / "raycase.json", "got the file"), ("s3://bucket/report", "on this machine")):
         with pytest.raises(RequestError, match=said):
             evaluate(ask(models[0], output=str(output)), vectors_of=here)
 
@@ -389,10 +389,10 @@ def test_a_folder_that_holds_something_else_is_no_place_for_a_report(ask, models
 def test_wrong_cases_are_refused(ask, models, tmp_path):
     columns = ["sentence1", "sentence2", "condition", "answer1", "answer2"]
     wrong = {
-        "wanted the column 'answer2'": (columns[:4], [["a", "b", "c", "d"]]),
-        "row 0: wanted words in 'answer1'": (columns, [["a", "b", "c", " ", "e"]]),
-        "found no rows": (columns, []),
-        "wanted texts that first can embed, found .*no room": (columns, [["a", "b", "red " * 600, "d", "e"]]),
+        "expected the column 'answer2'": (columns[:4], [["a", "b", "c", "d"]]),
+        "row 0: expected words in 'answer1'": (columns, [["a", "b", "c", " ", "e"]]),
+        "got no rows": (columns, []),
+        "expected texts that first can embed, got .*no room": (columns, [["a", "b", "red " * 600, "d", "e"]]),
     }
     for said, (names, rows) in wrong.items():
         file = write_csv(tmp_path / "cases.csv", names, rows)
@@ -445,5 +445,5 @@ def test_the_script_says_what_is_wrong_in_one_line_with_status_2(models, tmp_pat
         runpy.run_path(str(ROOT / "jobs" / "evaluate.py"), run_name="__main__")
     assert stop.value.code == 2
     [line] = capsys.readouterr().err.strip().splitlines()
-    assert "row 0: wanted a number as label, found 'high'" in line
+    assert "row 0: expected a number as label, got 'high'" in line
     assert not report.exists()

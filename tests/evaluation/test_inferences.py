@@ -45,7 +45,7 @@ def test_two_vectors_are_trained_and_judged_through_ray(tuning, inferences, clus
     job = tuning(DualCseJob, "dualcse", form=Form.BI)
     trained = fine_tune(job)["validation"]
     assert trained == json.loads(json.dumps(fine_tune(job)))["validation"], "the same command does nothing"
-    with pytest.raises(RequestError, match="found another one"):
+    with pytest.raises(RequestError, match="got another one"):
         fine_tune(replace(job, intra=False))
     sentence_encoder(job.model).trainable().system.save(tmp_path / "simcse")
     models = (job.output, str(tmp_path / "simcse"))
@@ -71,7 +71,7 @@ def test_two_vectors_are_trained_and_judged_through_ray(tuning, inferences, clus
     assert dual["all"] == pytest.approx(trained["eis"], abs=1e-6)
     lengths = np.array([len(text) for text in data.distinct])
     assert length["all"] == pytest.approx(100 * more_implicit(lengths, data.places).mean())
-    with pytest.raises(RequestError, match=r"two vectors a sentence \(dualcse\) for --task eis, found .*simcse"):
+    with pytest.raises(RequestError, match=r"two vectors a sentence \(dualcse\) for --task eis, got .*simcse"):
         evaluate(replace(asked, model=models[1:], task="eis"))
     model = raycase.load(job.output, dtype=torch.float32)
     r, u = (model.embed(data.distinct, name) for name in ("explicit", "implicit"))
@@ -81,13 +81,13 @@ def test_two_vectors_are_trained_and_judged_through_ray(tuning, inferences, clus
 @pytest.mark.parametrize(
     ("make", "task", "said"),
     [
-        (dualcse, "csts", "wanted models that take any condition for --task csts, found .*: dualcse form cross"),
-        (dualcse, "sts", "wanted models that need no condition"),
-        (sentence_encoder, "csfcube", "wanted models that take any condition"),
-        (sentence_encoder, "eis", r"wanted models with two vectors a sentence \(dualcse\)"),
-        (mixsp, "csts", "wanted models that take any condition"),
-        (mixsp, "rte", "wanted models that give vectors"),
-        (cross_encoder, "pairs", "wanted models that need no condition"),
+        (dualcse, "csts", "expected models that take any condition for --task csts, got .*: dualcse form cross"),
+        (dualcse, "sts", "expected models that need no condition"),
+        (sentence_encoder, "csfcube", "expected models that take any condition"),
+        (sentence_encoder, "eis", r"expected models with two vectors a sentence \(dualcse\)"),
+        (mixsp, "csts", "expected models that take any condition"),
+        (mixsp, "rte", "expected models that give vectors"),
+        (cross_encoder, "pairs", "expected models that need no condition"),
     ],
 )
 def test_models_are_refused_where_they_do_not_fit(make, task, said, tiny_model, tmp_path):
@@ -100,7 +100,7 @@ def test_models_are_refused_where_they_do_not_fit(make, task, said, tiny_model, 
 @pytest.mark.parametrize(
     ("kind", "options", "said"),
     [
-        (DualCseJob, {"temperature": 0.0}, "--temperature: wanted a number above 0"),
+        (DualCseJob, {"temperature": 0.0}, "--temperature: expected a number above 0"),
         (DualCseJob, {"train": "nowhere.csv"}, "--train"),
         (SimCseJob, {"epochs": 0}, "--epochs"),
     ],
@@ -113,7 +113,7 @@ def test_wrong_requests_are_refused(tuning, kind, options, said):
 def test_a_premise_that_is_trained_on_is_no_validation(tuning, inferences):
     both = pd.concat([pd.read_csv(inferences[name]) for name in ("validation", "train")])
     both.to_csv(inferences["validation"], index=False)
-    with pytest.raises(RequestError, match="no premise that is trained on, found 24"):
+    with pytest.raises(RequestError, match="no premise that is trained on, got 24"):
         fine_tune(tuning(DualCseJob, "dualcse"))
 
 
@@ -167,10 +167,10 @@ def test_scored_pairs_are_trained_on_and_judged(scored, tiny_model, tmp_path, cl
 
 def test_pairs_that_are_all_validation_pairs_are_refused(scored, tiny_model, tmp_path):
     both = {"train": scored["train"], "validation": scored["train"], "model": str(tiny_model)}
-    with pytest.raises(RequestError, match="--train: wanted pairs that are not in --validation, found none"):
+    with pytest.raises(RequestError, match="--train: expected pairs that are not in --validation, got none"):
         fine_tune(MixSpJob(system="mixsp", output=str(tmp_path / "x"), **both))
     heavy = MixSpJob(system="mixsp", output=str(tmp_path / "x"), range_weight=-0.1, **both)
-    with pytest.raises(RequestError, match="--range-weight: wanted a number of at least 0, found"):
+    with pytest.raises(RequestError, match="--range-weight: expected a number of at least 0, got"):
         fine_tune(replace(heavy, validation=scored["validation"]))
     assert replace(heavy, range_weight=None).terms["range_weight"] == 1e-4
     assert replace(heavy, range_weight=None, select=Select.SOFT).terms["range_weight"] == 0
@@ -210,8 +210,8 @@ def test_auc_by_hand():
 @pytest.mark.parametrize(
     ("task", "file", "said"),
     [
-        ("pairs", "train", "wanted the column 'label'"),
-        ("sts", "pairs", "wanted the column 'score'"),
+        ("pairs", "train", "expected the column 'label'"),
+        ("sts", "pairs", "expected the column 'score'"),
     ],
 )
 def test_files_are_refused_that_do_not_fit_the_task(scored, tmp_path, task, file, said):
@@ -220,8 +220,8 @@ def test_files_are_refused_that_do_not_fit_the_task(scored, tmp_path, task, file
         evaluate(asked)
     frame = pd.read_csv(scored["pairs"]).assign(score=lambda f: f.label, other=2)
     frame.to_csv(scored["pairs"], index=False)
-    with pytest.raises(RequestError, match="wanted scores below 4 and from there on, found 0 to 1"):
+    with pytest.raises(RequestError, match="expected scores below 4 and from there on, got 0 to 1"):
         evaluate(replace(asked, task="sts", data=scored["pairs"]))
     frame.assign(label=frame.other + frame.label).to_csv(scored["pairs"], index=False)
-    with pytest.raises(RequestError, match="wanted the labels 0 and 1, found 2, 3"):
+    with pytest.raises(RequestError, match="expected the labels 0 and 1, got 2, 3"):
         evaluate(replace(asked, task="pairs", data=scored["pairs"]))

@@ -107,9 +107,9 @@ def test_a_facet_that_is_too_long_for_the_encoder_loses_its_last_sentences():
 @pytest.mark.parametrize(
     ("row", "words"),
     [
-        (("9", "method", "1", 0), "wanted a paper of the corpus, found '9'"),
-        (("0", "methods", "1", 0), "found 'methods' and '0'"),
-        (("0", "method", "1", 4), "found 'method' and '4'"),
+        (("9", "method", "1", 0), "expected a paper of the corpus, got '9'"),
+        (("0", "methods", "1", 0), "got 'methods' and '0'"),
+        (("0", "method", "1", 4), "got 'method' and '4'"),
     ],
 )
 def test_judgements_that_do_not_fit_are_refused(tmp_path, row, words):
@@ -118,11 +118,11 @@ def test_judgements_that_do_not_fit_are_refused(tmp_path, row, words):
 
 
 def test_a_candidate_that_comes_twice_and_a_missing_file_are_refused(tmp_path):
-    with pytest.raises(RequestError, match="found 2 2 times for 0, method"):
+    with pytest.raises(RequestError, match="got 2 2 times for 0, method"):
         read_cube(papers(tmp_path, [("0", "method", "2", 1), ("0", "method", "2", 1)]))
-    with pytest.raises(RequestError, match="--qrels: wanted"):
+    with pytest.raises(RequestError, match="--qrels: expected"):
         read_cube(str(tmp_path), str(tmp_path / "none.csv"))
-    with pytest.raises(RequestError, match="--data: wanted"):
+    with pytest.raises(RequestError, match="--data: expected"):
         read_cube(str(tmp_path / "none"))
 
 
@@ -170,7 +170,7 @@ def test_the_report_of_csfcube(tmp_path):
 @pytest.mark.parametrize(("task", "option"), [("csfcube", {"ablate": True}), ("csfcube", {"cases": "c.csv"})])
 def test_flags_of_another_task_are_refused(tmp_path, task, option):
     job = EvaluateJob(task=task, model=("minilm",), data=papers(tmp_path / "d"), output=str(tmp_path / "r"), **option)
-    with pytest.raises(RequestError, match=f"--{next(iter(option))}: wanted --task csts"):
+    with pytest.raises(RequestError, match=f"--{next(iter(option))}: expected --task csts"):
         csfcube.evaluate(job, vectors_of=embed_plain)
 
 
@@ -237,7 +237,7 @@ def test_the_report_of_captions(tmp_path):
 
 def test_captions_of_one_image_are_no_corpus(tmp_path):
     pq.write_table(pa.table({"image": ["a", "a"], "text": sentences(2)}), tmp_path / "captions.parquet")
-    with pytest.raises(RequestError, match="wanted captions of several images"):
+    with pytest.raises(RequestError, match="expected captions of several images"):
         read_captions(str(tmp_path))
 
 

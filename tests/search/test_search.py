@@ -130,7 +130,7 @@ def test_an_unknown_condition_is_answered_by_the_nearest_and_named(index):
     assert found["asked"].to_pylist() == ["the color"] * 3
     assert found["condition"].to_pylist() == ["color"] * 3
     assert found["id"].to_pylist() == index.search(["a red dress"], "color", 3)["id"].to_pylist()
-    with pytest.raises(RequestError, match="wanted one of the index's"):
+    with pytest.raises(RequestError, match="expected one of the index's"):
         index.search(["a red dress"], "the color", 3, exact_condition=True)
 
 
@@ -239,7 +239,7 @@ def test_a_projectors_vectors_have_other_dimensions_than_plain_ones_and_its_fold
     assert build(IndexJob(embeddings=(plain,), output=uri))["unconditional_rows"] == 30
     assert build(IndexJob(embeddings=(out,), output=uri))["rows"] == 60
     folder.rename(tmp_path / "moved")
-    with pytest.raises(RequestError, match="--model: wanted the index's model"):
+    with pytest.raises(RequestError, match="--model: expected the index's model"):
         Index.open(uri).search(QUERIES[:1], "color", 3)
     index, system = Index.open(uri, model=str(tmp_path / "moved")), raycase.load(str(tmp_path / "moved"))
     same(index.search(QUERIES[:1], "color", 5), brute(out, system, QUERIES[0], "color", 5))
@@ -327,7 +327,7 @@ def test_rows_that_are_there_already_from_another_job_are_refused(home, tmp_path
     build(IndexJob(embeddings=(str(home / "out"),), output=uri))
     kept = {"keep_columns": ("text", "year")}
     again = embedded(tmp_path / "again", tiny_model, rows(3, 5, 299), conditions=("color",), **kept)
-    with pytest.raises(RequestError, match="found id 299 under 'color' in both"):
+    with pytest.raises(RequestError, match="got id 299 under 'color' in both"):
         build(IndexJob(embeddings=(again,), output=uri))
     new = embedded(tmp_path / "new", tiny_model, rows(3, 5, 299), conditions=("kind of dog",), **kept)
     assert build(IndexJob(embeddings=(new,), output=uri))["rows_added"] == 3
@@ -384,7 +384,7 @@ def test_a_killed_build_leaves_the_former_index_or_none(home, tmp_path, where):
         assert done.returncode == -9, done.stderr
 
     killed("out")
-    with pytest.raises(RequestError, match="found none that is finished"):
+    with pytest.raises(RequestError, match="got none that is finished"):
         Index.open(uri)
     assert build(IndexJob(embeddings=(str(home / "out"),), output=uri))["rows"] == 600
     killed("later")
@@ -406,55 +406,55 @@ def refuse(job, words, work=build):
 
 def test_wrong_builds_are_refused(home, index, tmp_path, tiny_model):
     new, there = str(tmp_path / "new"), str(home / "i.lance")
-    refuse(IndexJob(output=new), "--embeddings: wanted an output")
-    refuse(IndexJob(embeddings=(str(tmp_path),), output=new), "found no job.json")
-    refuse(IndexJob(embeddings=(str(home / "other"),), output=there), "wanted vectors of the index's model")
+    refuse(IndexJob(output=new), "--embeddings: expected an output")
+    refuse(IndexJob(embeddings=(str(tmp_path),), output=new), "got no job.json")
+    refuse(IndexJob(embeddings=(str(home / "other"),), output=there), "expected vectors of the index's model")
     refuse(
-        IndexJob(embeddings=(str(home / "out"),), output=str(home / "out")), "wanted an index or a new folder, found"
+        IndexJob(embeddings=(str(home / "out"),), output=str(home / "out")), "expected an index or a new folder, got"
     )
-    refuse(IndexJob(embeddings=(str(home / "out"),), output=str(home / "a" / "in.parquet")), "found the file")
-    refuse(IndexJob(embeddings=(str(home / "out"),), output=new, partitions=0), "--partitions: wanted at least 1")
+    refuse(IndexJob(embeddings=(str(home / "out"),), output=str(home / "a" / "in.parquet")), "got the file")
+    refuse(IndexJob(embeddings=(str(home / "out"),), output=new, partitions=0), "--partitions: expected at least 1")
     refuse(IndexJob(embeddings=(str(home / "out"),), output=new, kind="ivf-pq", sub_vectors=5), "a divisor of 32")
-    refuse(IndexJob(embeddings=(str(home / "out"),), output=there, partitions=3), "--reindex: wanted it beside")
-    refuse(IndexJob(embeddings=(str(home / "out"),), output="foo://x/i"), "wanted a local path or a URI")
+    refuse(IndexJob(embeddings=(str(home / "out"),), output=there, partitions=3), "--reindex: expected it beside")
+    refuse(IndexJob(embeddings=(str(home / "out"),), output="foo://x/i"), "expected a local path or a URI")
     named = embedded(
         tmp_path / "n", tiny_model, [{"id": 1, "text": "a", "score": 2}], conditions=("c",), keep_columns=("score",)
     )
-    refuse(IndexJob(embeddings=(named,), output=new), "wanted no kept column named 'score'")
+    refuse(IndexJob(embeddings=(named,), output=new), "expected no kept column named 'score'")
     lance.write_dataset(pa.table({"mine": [1]}), tmp_path / "mine.lance")
     for overwrite in (False, True):
         job = IndexJob(embeddings=(str(home / "out"),), output=str(tmp_path / "mine.lance"), overwrite=overwrite)
-        refuse(job, "found a Lance dataset in")
+        refuse(job, "got a Lance dataset in")
     assert lance.dataset(tmp_path / "mine.lance").count_rows() == 1
     fewer = embedded(tmp_path / "f", tiny_model, [{"id": 9999, "text": "a"}], conditions=("color",))
-    refuse(IndexJob(embeddings=(fewer,), output=there), "wanted the index's columns")
+    refuse(IndexJob(embeddings=(fewer,), output=there), "expected the index's columns")
     assert Index.open(there).meta.rows == 900
     (tmp_path / "f" / "out" / "manifest.json").unlink()
-    refuse(IndexJob(embeddings=(fewer,), output=new), "wanted a finished output")
+    refuse(IndexJob(embeddings=(fewer,), output=new), "expected a finished output")
 
 
 def test_wrong_searches_are_refused(home, index, tmp_path, tiny_model):
     def ask(words, **options):
         refuse(SearchJob(**{"index": str(home / "i.lance"), "query": ("a red dress",)} | options), words, answer)
 
-    ask("found none that is finished", index=str(tmp_path / "none"))
-    ask("--query: wanted words, found ' '", query=(" ",))
-    ask("-k: wanted at most the 300 rows under 'color', found 301", condition=("color",), k=301)
-    ask("-k: wanted at most the 300 rows", k=301)
-    ask("-k: wanted at least 1", k=0)
-    ask("a filter in SQL on id, text, year, found 'age > 3': .*No field named age", where="age > 3")
-    ask("a filter in SQL .*found 'year >'", where="year >")
-    ask("a filter in SQL .*found 'year > 1 --'", where="year > 1 --")
-    ask("--condition: wanted one of the index's", condition=("nothing",), exact_condition=True)
-    ask("--condition: wanted one of the index's", condition=(" ",))
-    ask("wanted one of --query or --queries, found none", query=())
-    ask("wanted one of --condition or --unconditional", condition=("color",), unconditional=True)
-    ask("--nprobes: wanted at least 1", nprobes=0)
-    ask("wanted the model that the index is of", model="minilm")
-    ask("wanted the index's model nowhere", model="nowhere/at/all")
-    ask("--output: wanted a Parquet file", query=(), queries=str(home / "a" / "in.parquet"))
+    ask("got none that is finished", index=str(tmp_path / "none"))
+    ask("--query: expected words, got ' '", query=(" ",))
+    ask("-k: expected at most the 300 rows under 'color', got 301", condition=("color",), k=301)
+    ask("-k: expected at most the 300 rows", k=301)
+    ask("-k: expected at least 1", k=0)
+    ask("a filter in SQL on id, text, year, got 'age > 3': .*No field named age", where="age > 3")
+    ask("a filter in SQL .*got 'year >'", where="year >")
+    ask("a filter in SQL .*got 'year > 1 --'", where="year > 1 --")
+    ask("--condition: expected one of the index's", condition=("nothing",), exact_condition=True)
+    ask("--condition: expected one of the index's", condition=(" ",))
+    ask("expected one of --query or --queries, got none", query=())
+    ask("expected one of --condition or --unconditional", condition=("color",), unconditional=True)
+    ask("--nprobes: expected at least 1", nprobes=0)
+    ask("expected the model that the index is of", model="minilm")
+    ask("expected the index's model nowhere", model="nowhere/at/all")
+    ask("--output: expected a Parquet file", query=(), queries=str(home / "a" / "in.parquet"))
     build(IndexJob(embeddings=(str(home / "out"),), output=str(tmp_path / "i")))
-    ask("wanted plain vectors in", index=str(tmp_path / "i"), unconditional=True)
+    ask("expected plain vectors in", index=str(tmp_path / "i"), unconditional=True)
 
 
 def test_many_queries_go_from_a_file_to_parquet(home, index, tmp_path):

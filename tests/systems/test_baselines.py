@@ -249,7 +249,7 @@ def test_a_text_without_tokens_is_refused_by_its_pair(bert, texts, reason):
     changed = {
         f: [getattr(rated, f)[0], t] for f, t in zip(("sentences1", "sentences2", "conditions"), texts, strict=True)
     }
-    with pytest.raises(RequestError, match=f"rated-0, row 1: wanted texts that can be encoded, found: {reason}"):
+    with pytest.raises(RequestError, match=f"rated-0, row 1: expected texts that can be encoded, got: {reason}"):
         cross_encoder(bert).rated(replace(rated, **changed))
 
 
@@ -278,7 +278,7 @@ def test_a_score_is_a_linear_layer_of_the_first_state(trained, bert):
 def test_a_cross_encoder_needs_a_first_token_that_sees_all(tmp_path, monkeypatch, kind):
     tiny.save_encoder(tmp_path, kind)
     monkeypatch.setitem(ENCODERS, kind, replace(ENCODERS[kind], source=str(tmp_path)))
-    with pytest.raises(RequestError, match=rf"--model: wanted an encoder whose first token, \[CLS\].* found {kind}"):
+    with pytest.raises(RequestError, match=rf"--model: expected an encoder whose first token, \[CLS\].* got {kind}"):
         cross_encoder(kind)
 
 
@@ -386,9 +386,9 @@ def test_choices_are_part_of_the_description(bert):
 def test_a_trained_model_is_no_encoder_to_begin_with_but_its_encoder_is(trained):
     _, folder = trained("tri")
     for begin in (bi_encoder, tri_encoder, cross_encoder, csr):
-        with pytest.raises(RequestError, match=f"found the trained model {folder}; its encoder is {folder}/encoder$"):
+        with pytest.raises(RequestError, match=f"got the trained model {folder}; its encoder is {folder}/encoder$"):
             begin(str(folder))
         begin(str(folder / "encoder"))
     _, adapter = trained("lora adapter")
-    with pytest.raises(RequestError, match=f"found the trained model {adapter}$"):
+    with pytest.raises(RequestError, match=f"got the trained model {adapter}$"):
         lora(str(adapter), **CONCAT)

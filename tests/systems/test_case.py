@@ -216,21 +216,21 @@ def test_a_refused_pair_leaves_the_others_as_they_are(config, style, projected):
 
 
 def test_lists_of_different_length_are_refused(system):
-    with pytest.raises(ValueError, match="as many conditions as sentences, found 1 and 3"):
+    with pytest.raises(ValueError, match="as many conditions as sentences, got 1 and 3"):
         system.embed(SENTENCES, ["color"])
-    with pytest.raises(ValueError, match="as many conditions as sentences, found 0 and 3"):
+    with pytest.raises(ValueError, match="as many conditions as sentences, got 0 and 3"):
         system.embed(SENTENCES, [])
-    with pytest.raises(ValueError, match="sentences: wanted a list of strings, found one string"):
+    with pytest.raises(ValueError, match="sentences: expected a list of strings, got one string"):
         system.embed("one sentence", "color")
 
 
 def test_an_unknown_model_is_refused():
-    with pytest.raises(RequestError, match=r"--model: wanted one of minilm, .*found 'nothing'"):
+    with pytest.raises(RequestError, match=r"--model: expected one of minilm, .*got 'nothing'"):
         raycase.load("nothing")
 
 
 def test_a_pooling_the_encoder_has_not_got_is_refused():
-    with pytest.raises(RequestError, match="--pooling: wanted one of mean, last, cls for minilm, found latent"):
+    with pytest.raises(RequestError, match="--pooling: expected one of mean, last, cls for minilm, got latent"):
         resolve("minilm", pooling="latent")
 
 
@@ -386,7 +386,7 @@ def test_the_order_of_the_views_is_part_of_the_system(folder):
 
 def test_a_wrong_view_is_refused_before_anything_is_loaded():
     for model in ("minilm", "nothing"):
-        with pytest.raises(RequestError, match=r"--prompt: wanted .*found 'other'"):
+        with pytest.raises(RequestError, match=r"--prompt: expected .*got 'other'"):
             resolve(model, prompt="cond+other")
 
 
@@ -401,7 +401,7 @@ def test_a_saved_system_with_views_gives_the_same_vectors(config, encoder, tmp_p
     assert loaded.dim == (7 if projected else 64)
     np.testing.assert_array_equal(loaded.embed(SENTENCES, CONDITIONS), system.embed(SENTENCES, CONDITIONS))
     resolve(str(tmp_path), prompt="concat-sc:all+cond")
-    with pytest.raises(RequestError, match=r"--prompt: .* was trained with concat-sc:all\+cond, found cond; leave"):
+    with pytest.raises(RequestError, match=r"--prompt: .* was trained with concat-sc:all\+cond, got cond; leave"):
         resolve(str(tmp_path), prompt="cond")
 
 
@@ -409,7 +409,7 @@ def test_a_projector_of_one_view_does_not_fit_two(config, encoder, tmp_path):
     with_projector(viewed(config, encoder, "concat-sc")).save(tmp_path)
     file = tmp_path / "raycase.json"
     file.write_text(file.read_text().replace('"concat-sc"', '"concat-sc+cond"'))
-    with pytest.raises(RequestError, match=r"wanted a projector for the 64 .*\(concat-sc\+cond\), found one for 32"):
+    with pytest.raises(RequestError, match=r"expected a projector for the 64 .*\(concat-sc\+cond\), got one for 32"):
         resolve(str(tmp_path))
 
 
@@ -449,7 +449,7 @@ def test_a_flag_that_contradicts_the_folder_is_refused(saved):
         ("pooling", "last", "mean"),
         ("subtract", False, "True"),
     ):
-        with pytest.raises(RequestError, match=f"--{flag}: .* was trained with {fixed}, found {value}; leave the flag"):
+        with pytest.raises(RequestError, match=f"--{flag}: .* was trained with {fixed}, got {value}; leave the flag"):
             resolve(str(folder), **{flag: value})
     resolve(str(folder), prompt="concat-sc", pooling="mean", subtract=True)
 
@@ -460,7 +460,7 @@ def test_a_projector_of_another_input_is_refused(saved):
     values = json.loads(file.read_text())
     values["projector"]["input_dim"] = 33
     file.write_text(json.dumps(values))
-    with pytest.raises(RequestError, match=r"wanted a projector for the 32 dimensions of .*, found one for 33"):
+    with pytest.raises(RequestError, match=r"expected a projector for the 32 dimensions of .*, got one for 33"):
         raycase.load(str(folder))
 
 
@@ -481,7 +481,7 @@ def test_a_spoilt_folder_is_refused(saved, spoil):
     file = folder / "raycase.json"
     values = spoil(json.loads(file.read_text()))
     file.write_text(values if isinstance(values, str) else json.dumps(values))
-    with pytest.raises(RequestError, match=r"raycase\.json: wanted what training saved, found "):
+    with pytest.raises(RequestError, match=r"raycase\.json: expected what training saved, got "):
         resolve(str(folder))
 
 

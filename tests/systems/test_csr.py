@@ -408,11 +408,11 @@ def test_the_saved_encoder_is_the_librarys_with_all_its_layers(bert, tmp_path, o
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"routed": 4}, "--routed: wanted 0 to 3 layers of .*, found 4"),
-        ({"routed": -1}, "--routed: wanted 0 to 3 layers of .*, found -1"),
-        ({"routed": 0}, "--routed 0: wanted --compose, found none"),
-        ({"form": Form.BI, "router": Router.HIDDEN}, "--form bi: wanted no --router"),
-        ({"form": Form.BI, "compose": Compose.CONCAT}, "--form bi: wanted .* no --compose"),
+        ({"routed": 4}, "--routed: expected 0 to 3 layers of .*, got 4"),
+        ({"routed": -1}, "--routed: expected 0 to 3 layers of .*, got -1"),
+        ({"routed": 0}, "--routed 0: expected --compose, got none"),
+        ({"form": Form.BI, "router": Router.HIDDEN}, "--form bi: expected no --router"),
+        ({"form": Form.BI, "compose": Compose.CONCAT}, "--form bi: expected .* no --compose"),
     ],
 )
 def test_choices_that_do_not_go_together_are_refused(bert, options, message):
@@ -422,7 +422,7 @@ def test_choices_that_do_not_go_together_are_refused(bert, options, message):
 
 def test_an_encoder_that_is_no_bert_is_refused(tmp_path):
     tiny.save_encoder(tmp_path, "qwen3-embedding-0.6b")
-    with pytest.raises(RequestError, match="--model: wanted an encoder like bert, roberta, xlm-roberta, found qwen3"):
+    with pytest.raises(RequestError, match="--model: expected an encoder like bert, roberta, xlm-roberta, got qwen3"):
         csr(str(tmp_path))
 
 

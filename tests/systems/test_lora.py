@@ -211,7 +211,7 @@ def test_a_damaged_adapter_is_refused(made, tmp_path, damage):
     else:
         new = {} if damage == "missing" else {name: kept[name][:2].clone()}
         save_file({k: t for k, t in kept.items() if k != name} | new, file)
-    with pytest.raises(RequestError, match=r"^--model: wanted "):
+    with pytest.raises(RequestError, match=r"^--model: expected "):
         raycase.load(str(tmp_path / "model"), dtype=torch.float32)
 
 
@@ -221,7 +221,7 @@ def test_an_adapter_of_another_encoder_is_refused(made, tmp_path, encoders):
     values = json.loads(saved.read_text())
     values["encoder"]["source"] = encoders["qwen3"]
     saved.write_text(json.dumps(values))
-    with pytest.raises(RequestError, match=r"^--model: wanted "):
+    with pytest.raises(RequestError, match=r"^--model: expected "):
         raycase.load(str(tmp_path / "model"), dtype=torch.float32)
 
 
@@ -230,7 +230,7 @@ def test_an_adapter_of_another_encoder_is_refused(made, tmp_path, encoders):
 
 @pytest.mark.parametrize("options", [{"rank": 0}, {"alpha": 0.0}, {"alpha": float("nan")}, {"adapter_dropout": 1.0}])
 def test_numbers_out_of_range_are_refused(made, options):
-    with pytest.raises(RequestError, match="wanted --rank of at least 1, --alpha above 0 and --adapter-dropout"):
+    with pytest.raises(RequestError, match="expected --rank of at least 1, --alpha above 0 and --adapter-dropout"):
         made("bert", **options)
 
 
@@ -262,10 +262,10 @@ def test_case_takes_a_bi_encoder_too_and_no_cross_encoder(encoders, tmp_path):
     bi_encoder(encoders["bert"]).trainable().system.save(tmp_path / "bi")
     loaded = raycase.load(str(tmp_path / "bi"), dtype=torch.float32)
     close(system(job(tmp_path / "bi").config()).embed(SENTENCES, "dog"), loaded.embed(SENTENCES, "dog"))
-    with pytest.raises(RequestError, match=r"^--prompt: .* was trained with concat-cs:all, found cond"):
+    with pytest.raises(RequestError, match=r"^--prompt: .* was trained with concat-cs:all, got cond"):
         job(tmp_path / "bi", prompt="cond").config()
     cross_encoder(encoders["bert"]).trainable().system.save(tmp_path / "cross")
-    with pytest.raises(RequestError, match="wanted an encoder without projector, or a fine-tuned bi-encoder, found"):
+    with pytest.raises(RequestError, match="expected an encoder without projector, or a fine-tuned bi-encoder, got"):
         job(tmp_path / "cross").config()
 
 
@@ -309,5 +309,5 @@ def test_latent_attention_stays_where_it_is(tmp_path):
 
 
 def test_several_views_are_refused(made):
-    with pytest.raises(RequestError, match="--prompt: wanted one view"):
+    with pytest.raises(RequestError, match="--prompt: expected one view"):
         made("bert", prompt="concat-cs+question")

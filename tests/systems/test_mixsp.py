@@ -145,7 +145,7 @@ def test_the_loss_of_more_ranges():
 
 @pytest.mark.parametrize("ranges", [(), (4.0, 3.0), (3.0, 3.0), (0.0, 4.0), (5.5,)])
 def test_wrong_ranges_are_refused(tiny_model, ranges):
-    with pytest.raises(RequestError, match="--ranges: wanted rising scores above 0, at most 5, found"):
+    with pytest.raises(RequestError, match="--ranges: expected rising scores above 0, at most 5, got"):
         mixsp(str(tiny_model), ranges=ranges)
 
 
@@ -335,10 +335,10 @@ def test_pairs_that_are_in_both_are_found_and_left_out(scored):
 @pytest.mark.parametrize(
     ("change", "said"),
     [
-        (lambda f: f.drop(columns="score"), "wanted the column 'score'"),
-        (lambda f: f.assign(score="high"), "wanted a number as score, found 'high'"),
-        (lambda f: f.assign(score=3.0), "wanted at least two distinct scores"),
-        (lambda f: f.assign(sentence2=" "), "row 0: wanted words in 'sentence2'"),
+        (lambda f: f.drop(columns="score"), "expected the column 'score'"),
+        (lambda f: f.assign(score="high"), "expected a number as score, got 'high'"),
+        (lambda f: f.assign(score=3.0), "expected at least two distinct scores"),
+        (lambda f: f.assign(sentence2=" "), "row 0: expected words in 'sentence2'"),
     ],
 )
 def test_wrong_files_are_refused(scored, change, said):

@@ -105,7 +105,7 @@ def test_the_same_model_is_there_already(tmp_path, spec):
 def test_another_model_is_refused(tmp_path, spec):
     folder = write(tmp_path / "model", spec)
     before = contents(folder)
-    with pytest.raises(RequestError, match=r"--output: wanted an empty folder .*say --overwrite$"):
+    with pytest.raises(RequestError, match=r"--output: expected an empty folder .*pass --overwrite$"):
         open_model_folder(folder, "two")
     assert contents(folder) == before
     assert open_model_folder(folder, "two", overwrite=True) is None
@@ -117,7 +117,7 @@ def test_another_model_is_refused(tmp_path, spec):
 @pytest.mark.parametrize("text", ["", "{}", "[]", "[1", '{"fingerprint": "two"}'])
 def test_what_somebody_else_put_there_is_refused(tmp_path, name, text):
     (tmp_path / name).write_text(text)
-    with pytest.raises(RequestError, match="--output: wanted an empty folder or this very model"):
+    with pytest.raises(RequestError, match="--output: expected an empty folder or this very model"):
         open_model_folder(tmp_path, "one")
     assert contents(tmp_path) == {name: text.encode()}
 
@@ -125,7 +125,7 @@ def test_what_somebody_else_put_there_is_refused(tmp_path, name, text):
 def test_somebody_elses_readme_is_not_written_over(tmp_path):
     """The card comes after `metrics.json`, so a card alone is not what an interrupted run left."""
     (tmp_path / CARD).write_text("# Another project")
-    with pytest.raises(RequestError, match="--output: wanted an empty folder or this very model"):
+    with pytest.raises(RequestError, match="--output: expected an empty folder or this very model"):
         open_model_folder(tmp_path, "one")
 
 

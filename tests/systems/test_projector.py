@@ -67,7 +67,7 @@ def test_saved_and_loaded_it_is_the_same(tmp_path, layers):
 
 @pytest.mark.parametrize(
     ("options", "message"),
-    [({"layers": 3}, "wanted 0 .*found 3"), ({"dropout": 1.0}, r"wanted a share in \[0, 1\), found 1.0")],
+    [({"layers": 3}, "expected 0 .*got 3"), ({"dropout": 1.0}, r"expected a share in \[0, 1\), got 1.0")],
 )
 def test_a_wrong_shape_is_refused(options, message):
     with pytest.raises(ValueError, match=message):
@@ -76,16 +76,16 @@ def test_a_wrong_shape_is_refused(options, message):
 
 def test_weights_of_another_shape_are_refused(tmp_path):
     save_projector(made(layers=1), tmp_path)
-    with pytest.raises(RequestError, match=r"safetensors: wanted weights of .*input_dim=7.*found: .*mismatch"):
+    with pytest.raises(RequestError, match=r"safetensors: expected weights of .*input_dim=7.*got: .*mismatch"):
         load_projector(ProjectorConfig(input_dim=7, output_dim=4), tmp_path)
 
 
 def test_missing_and_broken_weights_are_refused(tmp_path):
     config = made(layers=1).config
-    with pytest.raises(RequestError, match=r"projector\.safetensors: wanted weights"):
+    with pytest.raises(RequestError, match=r"projector\.safetensors: expected weights"):
         load_projector(config, tmp_path)
     (tmp_path / WEIGHTS).write_bytes(b"no safetensors")
-    with pytest.raises(RequestError, match=r"projector\.safetensors: wanted weights"):
+    with pytest.raises(RequestError, match=r"projector\.safetensors: expected weights"):
         load_projector(config, tmp_path)
 
 
@@ -94,5 +94,5 @@ def test_weights_that_are_not_finite_are_refused(tmp_path):
     weights = g.state_dict()
     weights["1.bias"][2] = float("nan")
     save_file(weights, tmp_path / WEIGHTS)
-    with pytest.raises(RequestError, match="wanted finite weights, found NaN"):
+    with pytest.raises(RequestError, match="expected finite weights, got NaN"):
         load_projector(g.config, tmp_path)

@@ -149,12 +149,12 @@ def test_the_job_saves_a_model_whose_report_has_its_figures(folder, tiny_model, 
 @pytest.mark.parametrize(
     ("kind", "options", "said"),
     [
-        (LoraJob, {"prompt": "concat-cs", "pooling": "mean"}, "--task kgc: wanted bi-encoder, tri-encoder or csr"),
+        (LoraJob, {"prompt": "concat-cs", "pooling": "mean"}, "--task kgc: expected bi-encoder, tri-encoder or csr"),
         (TriEncoderJob, {"compose": Compose.CONCAT}, "vectors as long as the encoder's"),
         (CsrJob, {"limit": 1}, "--limit"),
         (CsrJob, {"margin": 1.0}, "--margin"),
-        (CsrJob, {"task": "rated", "limit": 5}, "--limit: wanted --task kgc"),
-        (BiEncoderJob, {"train": "nowhere/train.tsv"}, "nowhere/entities.tsv, found nothing"),
+        (CsrJob, {"task": "rated", "limit": 5}, "--limit: expected --task kgc"),
+        (BiEncoderJob, {"train": "nowhere/train.tsv"}, "nowhere/entities.tsv, got nothing"),
     ],
 )
 def test_wrong_requests_are_refused(folder, tiny_model, tmp_path, kind, options, said):
@@ -164,5 +164,5 @@ def test_wrong_requests_are_refused(folder, tiny_model, tmp_path, kind, options,
 
 def test_validation_triples_are_not_trained_on(folder, tiny_model, tmp_path):
     (folder / "validation.tsv").write_text("e0\t_next\te1\n")
-    with pytest.raises(RequestError, match="no triple that is trained on, found 2"):
+    with pytest.raises(RequestError, match="no triple that is trained on, got 2"):
         fine_tune(job_of(CsrJob, folder, tiny_model, tmp_path))

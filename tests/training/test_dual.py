@@ -162,7 +162,7 @@ def test_other_conditions_are_refused(make, tmp_path):
     known = config.CONDITIONS
     system = small.system(config)
     for conditions in (["color"], None if known else ["explicit"]):
-        with pytest.raises(RequestError, match="wanted explicit or implicit" if known else "wanted none"):
+        with pytest.raises(RequestError, match="expected explicit or implicit" if known else "expected none"):
             system.embed(["a dog"], conditions)
     if known:
         found = system.encode(config.prepare(["a dog", "a dog", ""], ["color", "explicit", "implicit"]))
@@ -183,9 +183,9 @@ def test_an_encoder_without_cls_is_refused(tmp_path, monkeypatch):
     row = replace(ENCODERS["qwen3-embedding-0.6b"], source=str(tmp_path))
     monkeypatch.setitem(ENCODERS, "qwen3-embedding-0.6b", row)
     for make, model in ((dualcse, str(tmp_path)), (mixsp, str(tmp_path)), (mixsp, "qwen3-embedding-0.6b")):
-        with pytest.raises(RequestError, match=r"wanted an encoder whose first token, \[CLS\], sees the whole text"):
+        with pytest.raises(RequestError, match=r"expected an encoder whose first token, \[CLS\], sees the whole text"):
             make(model)
-    with pytest.raises(RequestError, match=r"--pooling: wanted one of last, mean for .*, found cls"):
+    with pytest.raises(RequestError, match=r"--pooling: expected one of last, mean for .*, got cls"):
         dualcse("qwen3-embedding-0.6b")
 
 
@@ -275,9 +275,9 @@ def test_it_learns(name, inferences, tmp_path):
 @pytest.mark.parametrize(
     ("change", "said"),
     [
-        (lambda f: f.drop(columns="neutral"), "wanted the column 'neutral'"),
-        (lambda f: f.assign(premise=""), "row 0: wanted words in 'premise'"),
-        (lambda f: f[:1], "wanted at least two premises"),
+        (lambda f: f.drop(columns="neutral"), "expected the column 'neutral'"),
+        (lambda f: f.assign(premise=""), "row 0: expected words in 'premise'"),
+        (lambda f: f[:1], "expected at least two premises"),
     ],
 )
 def test_wrong_files_are_refused(inferences, change, said):

@@ -127,7 +127,7 @@ def test_a_loss_that_is_not_finite_ends_the_fit():
 
     states = fitting(loss=broken)
     epochs.append(next(states).line["epoch"])
-    with pytest.raises(WorkError, match="epoch 2: wanted a finite loss, found nan; lower the learning rate"):
+    with pytest.raises(WorkError, match="epoch 2: expected a finite loss, got nan; lower the learning rate"):
         next(states)
 
 

@@ -62,7 +62,7 @@ def same(a, b, part="weights"):
 )
 def test_a_value_out_of_range_is_refused_by_its_flag(name, values, wanted):
     for value in values:
-        with pytest.raises(RequestError, match=f"^--{name.replace('_', '-')}: wanted {wanted}, found {value}$"):
+        with pytest.raises(RequestError, match=f"^--{name.replace('_', '-')}: expected {wanted}, got {value}$"):
             Recipe(**{name: value}).check()
 
 

@@ -95,11 +95,11 @@ def test_a_grid_of_a_file_is_the_product_of_its_lists(tmp_path):
         ("[1]", "an object of lists"),
         ('{"dropout": 0.1}', "an object of lists"),
         ('{"dropout": []}', "an object of lists"),
-        ('{"colour": [1]}', "found 'colour'"),
+        ('{"colour": [1]}', "got 'colour'"),
         ('{"dropout": [1.5]}', "--dropout"),
         ('{"dropout": ["much"]}', "--grid"),
         ('{"activation": ["tanh"]}', "--grid"),
-        ("{", "wanted JSON"),
+        ("{", "expected JSON"),
     ],
 )
 def test_a_grid_that_is_none_is_refused(tmp_path, text, said):
@@ -140,7 +140,7 @@ def test_the_cell_of_a_trial_is_the_cell():
 def test_the_table_comes_back_and_is_written_for_people(table, tmp_path):
     cells = table7(Recipe(), "cond")[:3]
     trials = [trial(c, 50.0 + i + s, seed=s) for i, c in enumerate(cells) for s in range(2)]
-    trials.append(trial(cells[0], None, seed=2, stopped="epoch 1: wanted a finite loss, found nan"))
+    trials.append(trial(cells[0], None, seed=2, stopped="epoch 1: expected a finite loss, got nan"))
     for t in trials:
         table.put(t)
         table.put(t)  # a trial that is run twice is one trial

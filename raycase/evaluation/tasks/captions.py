@@ -158,7 +158,7 @@ def evaluate(job: EvaluateJob, *, vectors_of: VectorsOf) -> dict[str, Any]:
     chance = {condition: shared(None, captions, condition)[1] for condition in WORDS}
     chance = {condition: values for condition, values in chance.items() if len(values)}
     if not chance:
-        raise RequestError(f"--data: wanted captions that name {', '.join(WORDS)}, found none in {name}")
+        raise RequestError(f"--data: expected captions that name {', '.join(WORDS)}, got none in {name}")
     distinct = {text: i for i, text in enumerate(dict.fromkeys(captions.texts))}
     place_N = np.array([distinct[text] for text in captions.texts])
     plain: dict[str, np.ndarray] = {}  # of each encoder, (N, D)
@@ -211,7 +211,7 @@ def read_captions(folder: str, most: int = CAPTIONS) -> Captions:
         found += texts(columns[TEXT][:most], f"--data: {file.uri}", TEXT)
     number = {name: i for i, name in enumerate(dict.fromkeys(names))}
     if len(number) < 2:
-        raise RequestError(f"--data: wanted captions of several images in {folder}, found {len(number)}")
+        raise RequestError(f"--data: expected captions of several images in {folder}, got {len(number)}")
     return Captions(texts=found, images=np.array([number[name] for name in names]))
 
 

@@ -255,10 +255,10 @@ def read_cube(folder: str, qrels: str | None = None) -> Cube:
                 pairs = [(str(s["text"]), str(s["facet"])) for s in sentences]  # type: ignore[attr-defined]
                 texts_of, labels = zip(*pairs, strict=True)
             except (TypeError, KeyError, ValueError) as error:
-                said = f"--data: {file.uri}, row {row}: wanted a list of {{text, facet}} as sentences"
-                raise RequestError(f"{said}, found {sentences!r:.80}") from error
+                said = f"--data: {file.uri}, row {row}: expected a list of {{text, facet}} as sentences"
+                raise RequestError(f"{said}, got {sentences!r:.80}") from error
             if str(paper) in papers:
-                raise RequestError(f"--data: {file.uri}, row {row}: wanted each paper once, found {paper} twice")
+                raise RequestError(f"--data: {file.uri}, row {row}: expected each paper once, got {paper} twice")
             papers[str(paper)] = Paper(title=str(title), sentences=texts_of, labels=labels)
     pools: dict[Pair, tuple[list[str], list[int]]] = {}
     for file in find_input(qrels or f"{root}/qrels_dev.csv", "--qrels"):
@@ -267,19 +267,19 @@ def read_cube(folder: str, qrels: str | None = None) -> Cube:
         for row, (query, facet, candidate, grade) in enumerate(judged):
             for paper in (query, candidate):
                 if paper not in papers:
-                    raise RequestError(f"--qrels: {file.uri}, row {row}: wanted a paper of the corpus, found {paper!r}")
+                    raise RequestError(f"--qrels: {file.uri}, row {row}: expected a paper of the corpus, got {paper!r}")
             if facet not in FACETS or grade not in ("0", "1", "2", "3"):
                 raise RequestError(
-                    f"--qrels: {file.uri}, row {row}: wanted a facet of {', '.join(FACETS)} and a grade from 0 to 3, "
-                    f"found {facet!r} and {grade!r}"
+                    f"--qrels: {file.uri}, row {row}: expected a facet of {', '.join(FACETS)} and a grade from 0 to 3, "
+                    f"got {facet!r} and {grade!r}"
                 )
             pool, grades = pools.setdefault((query, facet), ([], []))
             pool.append(candidate)
             grades.append(int(grade))
     if not pools:
-        raise RequestError(f"--qrels: wanted judgements in {qrels or root}, found none")
+        raise RequestError(f"--qrels: expected judgements in {qrels or root}, got none")
     for (query, facet), (pool, _) in pools.items():
         twice, times = Counter(pool).most_common(1)[0]
         if times > 1:
-            raise RequestError(f"--qrels: wanted each candidate once, found {twice} {times} times for {query}, {facet}")
+            raise RequestError(f"--qrels: expected each candidate once, got {twice} {times} times for {query}, {facet}")
     return Cube(papers=papers, pools={pair: (pool, np.array(grades)) for pair, (pool, grades) in pools.items()})

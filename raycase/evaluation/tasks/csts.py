@@ -104,7 +104,7 @@ def read_cases(uri: str) -> Cases:
         for name, values in cases.items():
             values += texts(found[name], f"--cases: {file.uri}", name)
     if not cases[CONDITION]:
-        raise RequestError(f"--cases: wanted sentences with answers in {uri}, found no rows")
+        raise RequestError(f"--cases: expected sentences with answers in {uri}, got no rows")
     return cases
 
 
@@ -165,7 +165,7 @@ def _evaluate_tuned(
         try:
             scores_N = scorer.score(rated.sentences1, rated.sentences2, rated.conditions)
         except ValueError as error:
-            raise RequestError(f"--data: wanted texts that {model.name} can score, found {error}") from error
+            raise RequestError(f"--data: expected texts that {model.name} can score, got {error}") from error
         found = score_figures(scores_N, rated, **settings)
     part = {
         "name": model.name,
@@ -216,7 +216,7 @@ def case_study(model: Model, cases: Cases, compute: Compute | None) -> list[dict
         unconditional_A = cosines(*(system.embed(cases[side], None) for side in sides[:2]))
         before = {side: system.embed(cases[side], cases[CONDITION]) for side in sides}
     except ValueError as error:
-        raise RequestError(f"--cases: wanted texts that {model.name} can embed, found {error}") from error
+        raise RequestError(f"--cases: expected texts that {model.name} can embed, got {error}") from error
     after = model.projector and {side: project(model.projector, before[side]) for side in sides}
     pairs = {"sentences": (SENTENCE1, SENTENCE2), ANSWER1: (SENTENCE1, ANSWER1), ANSWER2: (SENTENCE2, ANSWER2)}
     before_A = {name: cosines(before[a], before[b]) for name, (a, b) in pairs.items()}

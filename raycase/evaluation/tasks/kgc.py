@@ -46,7 +46,7 @@ def evaluate(job: EvaluateJob, *, vectors_of: VectorsOf) -> dict[str, Any]:
             queries_QD = project(model.projector, queries_QD)
         if queries_QD.shape[1] != entities_ED.shape[1]:
             raise RequestError(
-                f"--model: wanted vectors of one dimension with and without condition, found {model.name} with "
+                f"--model: expected vectors of one dimension with and without condition, got {model.name} with "
                 f"{queries_QD.shape[1]} and {entities_ED.shape[1]}"
             )
         ranks_Q = filtered_ranks(queries_QD[rows_Q], entities_ED, tails, asked.queries, known)

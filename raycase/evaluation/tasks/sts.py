@@ -121,10 +121,10 @@ def evaluate(job: EvaluateJob, *, vectors_of: VectorsOf) -> dict[str, Any]:
 def _check(pairs: RatedPairs, task: str) -> None:
     found = set(pairs.ratings.tolist())
     if task == "pairs" and found != {0.0, 1.0}:
-        raise RequestError(f"--data: wanted the labels 0 and 1, found {', '.join(f'{v:g}' for v in sorted(found)[:5])}")
+        raise RequestError(f"--data: expected the labels 0 and 1, got {', '.join(f'{v:g}' for v in sorted(found)[:5])}")
     if task == "sts" and not min(found) < UPPER <= max(found):
         raise RequestError(
-            f"--data: wanted scores below {UPPER:g} and from there on, found {min(found):g} to {max(found):g}"
+            f"--data: expected scores below {UPPER:g} and from there on, got {min(found):g} to {max(found):g}"
         )
 
 
@@ -140,7 +140,7 @@ def _scores(model: Model, pairs: RatedPairs, job: EvaluateJob, vectors_of: Vecto
     try:
         return np.asarray(scorer.score(pairs.sentences1, pairs.sentences2), dtype=np.float64)
     except ValueError as error:
-        raise RequestError(f"--data: wanted texts that {model.name} can score, found {error}") from error
+        raise RequestError(f"--data: expected texts that {model.name} can score, got {error}") from error
 
 
 def _figure(metric: Correlation, scores_N: np.ndarray, ratings_N: np.ndarray, settings: Any) -> dict[str, float] | None:
