@@ -21,7 +21,7 @@ import pyarrow.parquet as pq
 
 from raycase.corpus.finished import UnitFile, Units, finished
 from raycase.data.inputs import InputFile
-from raycase.data.storage import Place, fingerprint, place
+from raycase.data.storage import Location, fingerprint, locate
 from raycase.errors import RequestError, WorkError
 
 STATS = b"raycase"  # key of a unit's counts in its file's metadata
@@ -32,36 +32,36 @@ ROW_OF_PAIR = "__row"  # the input row of each pair: counted, not written
 class Output:
     """Where the files of an output folder are."""
 
-    root: Place
+    root: Location
 
     @property
-    def job(self) -> Place:
+    def job(self) -> Location:
         return self.root / "job.json"
 
     @property
-    def embeddings(self) -> Place:
+    def embeddings(self) -> Location:
         return self.root / "embeddings"
 
     @property
-    def rejected(self) -> Place:
+    def rejected(self) -> Location:
         return self.root / "rejected"
 
     @property
-    def spans(self) -> Place:
+    def spans(self) -> Location:
         """How the input is cut, so that a resume need not find out again."""
         return self.root / "spans.parquet"
 
     @property
-    def lines(self) -> Place:
+    def lines(self) -> Location:
         """Lines of the manifest while a run goes on, so that a resume need not read the units for their checksums."""
         return self.root / "manifest_lines"
 
     @property
-    def manifest(self) -> Place:
+    def manifest(self) -> Location:
         return self.root / "manifest.json"
 
     @property
-    def manifest_files(self) -> Place:
+    def manifest_files(self) -> Location:
         return self.root / "manifest_files.parquet"
 
     def clear(self) -> None:
@@ -70,14 +70,14 @@ class Output:
             part.remove()
 
     @property
-    def parts(self) -> tuple[Place, ...]:
+    def parts(self) -> tuple[Location, ...]:
         """All that a job writes beside job.json."""
         return self.rejected, self.embeddings, self.spans, self.lines, self.manifest_files, self.manifest
 
 
 def output_at(uri: str) -> Output:
     """The output folder at a URI."""
-    return Output(place(uri))
+    return Output(locate(uri))
 
 
 # ------------------------------------------------------------------------------------------------------------ job

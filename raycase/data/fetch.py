@@ -10,7 +10,7 @@ from pathlib import Path
 
 from filelock import FileLock
 
-from raycase.data.storage import STORE_ERRORS, fingerprint, mark, place
+from raycase.data.storage import STORE_ERRORS, fingerprint, locate, mark
 from raycase.errors import RequestError, first_line
 
 LARGE = 64 * 2**20  # bytes; larger files are weights, which only those who encode need
@@ -56,7 +56,7 @@ def fetch(uri: str, *, large: bool, named: str = "") -> Path:
 
 def _fetch_file(uri: str, name: str, folder: Path, size: int) -> None:
     """Whole, or not at all."""
-    source = place(uri) / name
+    source = locate(uri) / name
     target = folder / name
     target.parent.mkdir(parents=True, exist_ok=True)
     temporary = target.with_name(f".{target.name}.{uuid.uuid4().hex}")
@@ -71,7 +71,7 @@ def _fetch_file(uri: str, name: str, folder: Path, size: int) -> None:
 
 def _files(uri: str) -> dict[str, tuple[int, str]]:
     """Name within the folder -> size and mark, of all that a model may consist of."""
-    root = place(uri)
+    root = locate(uri)
     root.fs.invalidate_cache()
     try:
         found = root.fs.find(root.path, detail=True)

@@ -15,7 +15,7 @@ import numpy as np
 
 from raycase.data.inputs import InputFile, readable
 from raycase.data.rated import texts_sha256
-from raycase.data.storage import place
+from raycase.data.storage import locate
 from raycase.errors import RequestError
 
 INVERSE = "inverse "  # before the text of a relation that is read from tail to head (SimKGC)
@@ -136,7 +136,7 @@ def read_graph(folder: Path | str, flag: str) -> Graph:
 
 def _lines(uri: str, flag: str, count: int | None) -> Iterator[tuple[int, list[str]]]:
     """The lines of a file, counted from 1, and their values between tabs."""
-    if not place(uri).exists():
+    if not locate(uri).exists():
         raise RequestError(f"{flag}: expected the file {uri}, got nothing")
     with readable(InputFile(uri=uri, size=0, mark="")) as source:
         text = source.read().decode().removeprefix("\ufeff")

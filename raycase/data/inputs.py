@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pyarrow as pa
 
-from raycase.data.storage import PACKAGE, STORE_ERRORS, Place, mark, place, sha256_of_file
+from raycase.data.storage import PACKAGE, STORE_ERRORS, Location, locate, mark, sha256_of_file
 from raycase.errors import RequestError
 
 ENDINGS = (".parquet", ".csv", ".jsonl")
@@ -36,7 +36,7 @@ def find_input(uri: str, flag: str = "--input") -> list[InputFile]:
 
     Raises RequestError where nothing is there, or nothing that can be read.
     """
-    root = place(uri)
+    root = locate(uri)
     if uri.startswith(PACKAGE) and root.fs.isfile(root.path):
         # Installed anew, its time changes and its content does not.
         return [InputFile(uri=uri, size=root.fs.size(root.path), mark=sha256_of_file(Path(root.path)))]
@@ -52,7 +52,7 @@ def find_input(uri: str, flag: str = "--input") -> list[InputFile]:
     except STORE_ERRORS as error:
         raise RequestError(f"{flag}: expected to list {root.uri}, got: {root.why(error)}") from error
     files = [
-        InputFile(uri=Place(root.fs, p).uri, size=info["size"] or 0, mark=mark(info))
+        InputFile(uri=Location(root.fs, p).uri, size=info["size"] or 0, mark=mark(info))
         for p, info in sorted(found.items())
         if info["type"] == "file" and p.endswith(ENDINGS)
     ]
@@ -67,9 +67,9 @@ def _hidden(relative: str) -> bool:
 
 
 @contextmanager
-def readable(file: InputFile) -> Iterator[Place]:
+def readable(file: InputFile) -> Iterator[Location]:
     """Whatever goes wrong while reading a file is said with its name, as a RequestError."""
-    source = place(file.uri)
+    source = locate(file.uri)
     try:
         yield source
     except RequestError:

@@ -21,7 +21,7 @@ import pyarrow.parquet as pq
 
 from raycase.data.inputs import InputFile, readable
 from raycase.data.schema import CONDITION, EMBEDDING, ID, Reason, Rejection
-from raycase.data.storage import STORE_ERRORS, Place, place
+from raycase.data.storage import STORE_ERRORS, Location, locate
 from raycase.data.textfiles import Line, buffered, csv_header, csv_lines, jsonl_lines
 from raycase.errors import RequestError, first_line
 
@@ -466,7 +466,7 @@ def read_conditions(values: Sequence[str]) -> list[str]:
     """
     conditions = list(values)
     if len(values) == 1 and values[0].endswith((".txt", ".parquet", ".csv")):
-        conditions = _conditions_in(place(values[0]))
+        conditions = _conditions_in(locate(values[0]))
         if not conditions:
             raise RequestError(f"--conditions: expected at least one condition in {values[0]}, got none")
     seen: dict[str, int] = {}
@@ -479,7 +479,7 @@ def read_conditions(values: Sequence[str]) -> list[str]:
     return list(seen)
 
 
-def _conditions_in(source: Place) -> list[str]:
+def _conditions_in(source: Location) -> list[str]:
     try:
         data = source.read()
         if source.path.endswith(".txt"):

@@ -42,7 +42,7 @@ S3_OPTIONS: dict[str, Any] = {
 
 
 @dataclass(frozen=True)
-class Place:
+class Location:
     """A file or folder on a file system."""
 
     fs: AbstractFileSystem
@@ -65,8 +65,8 @@ class Place:
     def name(self) -> str:
         return posixpath.basename(self.path)
 
-    def __truediv__(self, name: str) -> Place:
-        return Place(self.fs, posixpath.join(self.path, name))
+    def __truediv__(self, name: str) -> Location:
+        return Location(self.fs, posixpath.join(self.path, name))
 
     def exists(self) -> bool:
         return bool(self.fs.exists(self.path))
@@ -151,7 +151,7 @@ class Place:
         finally:
             events.unregister("before-parse.s3.ListObjectsV2", _take_entries)
 
-    def half_written(self) -> Iterator[Place]:
+    def half_written(self) -> Iterator[Location]:
         """What writers that were killed in the middle of a `put` left in a local folder; object stores keep no such."""
         if self.is_local and os.path.isdir(self.path):
             yield from (self / name for name in os.listdir(self.path) if _TEMPORARY.fullmatch(name))
@@ -182,7 +182,7 @@ def _take_entries(response_dict: dict[str, Any], customized_response_dict: dict[
 _TEMPORARY = re.compile(r"\..+\.[0-9a-f]{32}")  # as `put` names them
 
 
-def place(uri: str) -> Place:
+def locate(uri: str) -> Location:
     """Find the file system of a URI. Raises RequestError for an unknown scheme, a missing driver, credentials in it."""
     if uri.startswith(PACKAGE):
         uri = str(Path(__file__).parent.parent / uri.removeprefix(PACKAGE))
@@ -200,7 +200,7 @@ def place(uri: str) -> Place:
         raise RequestError(
             f"{without_credentials(uri)}: expected a local path or a URI that fsspec knows; {error}"
         ) from error
-    return Place(fs, path.rstrip("/"))
+    return Location(fs, path.rstrip("/"))
 
 
 def check_paths(paths: Mapping[str, str | None]) -> None:

@@ -30,7 +30,7 @@ from raycase.corpus.plan import Plan, make_plan
 from raycase.corpus.progress import Run
 from raycase.corpus.request import EmbedJob, Request, check
 from raycase.corpus.units import EncodeUnits, read_units, write_units
-from raycase.data.storage import STORE_ERRORS, Place
+from raycase.data.storage import STORE_ERRORS, Location
 from raycase.distributed.cluster import cause, start_ray
 from raycase.distributed.handover import Forget, Pace, hand_over
 from raycase.distributed.resources import READ_CPUS, WRITE_CPUS, Pool, capacity, check_nodes, make_pool
@@ -90,7 +90,7 @@ def embed(job: EmbedJob, *, model: SystemConfig | None = None, execute: Execute 
     raise WorkError(f"{output.root.uri}: {plan.missing} rows are missing after {PASSES} passes; run it again")
 
 
-def _check_put(root: Place) -> None:
+def _check_put(root: Location) -> None:
     """Whether the folder can be written to at all, said early."""
     probe = root / f".raycase-{os.getpid()}"
     try:

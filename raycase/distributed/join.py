@@ -31,7 +31,7 @@ from torch import Tensor
 from raycase.corpus.output import parquet_bytes
 from raycase.corpus.written import Written, open_written
 from raycase.data.schema import CONDITION, EMBEDDING, ID
-from raycase.data.storage import Place, check_paths, fingerprint, place
+from raycase.data.storage import Location, check_paths, fingerprint, locate
 from raycase.distributed.cluster import cause, nodes, start_ray
 from raycase.errors import RequestError, WorkError
 from raycase.search.topk import merge_top_k, top_k, unit
@@ -72,7 +72,7 @@ def join(job: JoinJob) -> dict[str, Any]:
     check_paths({"--queries": job.queries, "--vectors": job.vectors, "--output": job.output})
     queries, vectors = open_written(job.queries, "--queries"), open_written(job.vectors, "--vectors")
     _check(queries, vectors, job)
-    root = place(job.output)
+    root = locate(job.output)
     start_ray()
     alive = nodes()
     if root.is_local and len(alive) > 1:
@@ -150,7 +150,7 @@ def _enough(ranges: list[list[str]], wanted: int) -> list[list[str]]:
 
 
 def _open(
-    root: Place, job: JoinJob, queries: Written, vectors: Written, groups: list[list[str]], ranges: list[list[str]]
+    root: Location, job: JoinJob, queries: Written, vectors: Written, groups: list[list[str]], ranges: list[list[str]]
 ) -> None:
     """Claim the folder. Raises RequestError where it holds something else."""
     manifests = [w.output.manifest.read_json()["manifest_files_sha256"] for w in (queries, vectors)]
@@ -220,7 +220,7 @@ def find_part(task: pa.Table, *, queries: str, vectors: str, parts: str, k: int,
         query_H, rank_H = (places >= 0).nonzero()
         own = under[condition].numpy()[query_H]
         tables.append(_part(rows, every, own, places[query_H, rank_H], scores[query_H, rank_H]))
-    (place(parts) / _part_name(asked["group"], asked["range"])).put(parquet_bytes(pa.concat_tables(tables)))
+    (locate(parts) / _part_name(asked["group"], asked["range"])).put(parquet_bytes(pa.concat_tables(tables)))
     return pa.table({"done": [True]})
 
 
@@ -251,13 +251,13 @@ def merge_parts(task: pa.Table, *, parts: str, output: str, ranges: int, k: int)
         best, ranks = rows.take(order[rank_N < k]), rank_N[rank_N < k] + 1
     assert best is not None, "there is a range"
     best = best.drop_columns([PLACE]).add_column(2, RANK, pa.array(ranks, pa.int32()))
-    (place(output) / _group_name(group)).put(parquet_bytes(best))
+    (locate(output) / _group_name(group)).put(parquet_bytes(best))
     return pa.table({"done": [True]})
 
 
 def _files(folder: str, names: Sequence[str], columns: list[str] | None = None) -> Iterator[pa.Table]:
     for name in names:
-        yield pq.read_table(io.BytesIO((place(folder) / name).read()), columns=columns)
+        yield pq.read_table(io.BytesIO((locate(folder) / name).read()), columns=columns)
 
 
 def _unit(rows: pa.Table) -> Tensor:
@@ -289,7 +289,7 @@ def _group_name(group: int) -> str:
     return f"{group:06d}.parquet"
 
 
-def _account(root: Place, queries: Written, groups: int, began: float) -> dict[str, Any]:
+def _account(root: Location, queries: Written, groups: int, began: float) -> dict[str, Any]:
     """Counts over the whole result. Raises WorkError where a group is missing."""
     found = root / "neighbours"
     missing = groups - len(found.list())

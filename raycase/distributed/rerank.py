@@ -24,7 +24,7 @@ from ray.exceptions import RayError
 
 from raycase.corpus.output import parquet_bytes
 from raycase.data.inputs import InputFile, find_input, readable
-from raycase.data.storage import Place, check_paths, fingerprint, place
+from raycase.data.storage import Location, check_paths, fingerprint, locate
 from raycase.distributed.cluster import cause, start_ray
 from raycase.distributed.resources import Pool, capacity, check_nodes, make_pool
 from raycase.errors import RequestError, WorkError
@@ -73,10 +73,10 @@ def rerank_all(job: RerankJob) -> dict[str, Any]:
     units = [unit for file in files for unit in _units(file, job.text_column, len(sentences))]
     conditional = not any(unit["unconditional"] for unit in units)
     config = find_scorer(job.model, conditional=conditional, flag="--model")
-    root = place(job.output)
+    root = locate(job.output)
     start_ray()
     cluster = capacity()
-    for flag, at in (("--output", root), ("--answers", place(job.answers))):
+    for flag, at in (("--output", root), ("--answers", locate(job.answers))):
         check_nodes(at, cluster, flag)
     _open(root, job, files, config.describe())
     folder = root / "answers"
@@ -132,7 +132,7 @@ def _units(file: InputFile, text: str, queries: int) -> list[dict[str, Any]]:
     return units
 
 
-def _open(root: Place, job: RerankJob, files: Sequence[InputFile], model: dict[str, Any]) -> None:
+def _open(root: Location, job: RerankJob, files: Sequence[InputFile], model: dict[str, Any]) -> None:
     """Claim the folder. Raises RequestError where it holds something else."""
     marks = [[file.uri, file.size, file.mark] for file in (*files, *find_input(job.queries, "--queries"))]
     name = fingerprint([model, marks, job.k, job.text_column])
@@ -154,7 +154,7 @@ def _run(
     config: Any,
     units: Sequence[dict[str, Any]],
     sentences: Sequence[str],
-    folder: Place,
+    folder: Location,
     pool: Pool,
 ) -> None:
     """Every unit by one of the actors."""
@@ -197,17 +197,17 @@ class RerankUnits:
             torch.set_num_threads(threads)
         self.scorer = config.load()
         self.sentences = ray.get(sentences)
-        self.text, self.k, self.folder = text, k, place(folder)
+        self.text, self.k, self.folder = text, k, locate(folder)
 
     def __call__(self, task: pa.Table) -> pa.Table:
         asked = json.loads(task["task"][0].as_py())
-        answers = _read(place(asked["file"]), asked["start"], asked["stop"])
+        answers = _read(locate(asked["file"]), asked["start"], asked["stop"])
         best = rerank(answers, self.sentences, self.scorer, text=self.text, k=self.k)
         (self.folder / asked["name"]).put(parquet_bytes(best))
         return pa.table({"answers": [len(best)]})
 
 
-def _read(source: Place, start: int, stop: int) -> pa.Table:
+def _read(source: Location, start: int, stop: int) -> pa.Table:
     """Some rows, of the row groups that hold them."""
     with source.fs.open(source.path, "rb") as handle:
         file = pq.ParquetFile(handle)

@@ -13,7 +13,7 @@ import ray
 import yaml
 
 from raycase.corpus.request import actor_range
-from raycase.data.storage import Place
+from raycase.data.storage import Location
 from raycase.distributed.cluster import nodes
 from raycase.errors import RequestError
 
@@ -110,7 +110,7 @@ def make_pool(job: Asked, units: int, cluster: Capacity) -> Pool:
     return Pool(least=least, most=most, cpus=max(cpus, math.floor(100 * share) / 100), gpus=0, threads=threads)
 
 
-def check_nodes(root: Place, cluster: Capacity, flag: str = "--output") -> None:
+def check_nodes(root: Location, cluster: Capacity, flag: str = "--output") -> None:
     """What is local is one machine's; on several, each node would keep its own part."""
     if root.is_local and (len(cluster.alive) > 1 or cluster.offered != []):
         raise RequestError(

@@ -8,7 +8,7 @@ from typing import Any
 
 from ray.train import ScalingConfig
 
-from raycase.data.storage import Place
+from raycase.data.storage import Location
 from raycase.distributed.cluster import nodes, start_ray
 from raycase.distributed.train import fit_on_ray, make_scaling
 from raycase.distributed.vectors import vectors_of
@@ -38,13 +38,13 @@ class RayRunner:
         recipe: Any,
         *,
         seed: int,
-        checkpoints: Place,
+        checkpoints: Location,
     ) -> FitState:
         """Data parallel, over the workers of the scaling."""
         return fit_on_ray(fitting, train, validation, recipe, seed=seed, scaling=self.scaling, checkpoints=checkpoints)
 
 
-def open_runner(*, workers: int, gpus_per_worker: float | None, cache: Place) -> RayRunner:
+def open_runner(*, workers: int, gpus_per_worker: float | None, cache: Location) -> RayRunner:
     """Join Ray or start it. Raises RequestError where the workers do not fit, or the cache is one machine's of many."""
     start_ray()
     check_cache(cache)
@@ -58,7 +58,7 @@ def train(job: TrainJob | FineTuneJob) -> dict[str, Any]:
     return projector_job.train(job, open_runner)
 
 
-def check_cache(cache: Place) -> None:
+def check_cache(cache: Location) -> None:
     """A local cache is one machine's. Raises RequestError on a cluster of several."""
     count = len(nodes())
     if cache.is_local and count > 1:

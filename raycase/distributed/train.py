@@ -19,7 +19,7 @@ from ray.train import FailureConfig, RunConfig, ScalingConfig
 from ray.train.torch import TorchTrainer
 from ray.train.v2.api.exceptions import TrainingFailedError, WorkerGroupError
 
-from raycase.data.storage import Place
+from raycase.data.storage import Location
 from raycase.distributed.cluster import cause, nodes
 from raycase.errors import RequestError, WorkError
 from raycase.training.loop import FitState, rank
@@ -39,7 +39,7 @@ def fit_on_ray(
     *,
     seed: int,
     scaling: ScalingConfig,
-    checkpoints: Place,
+    checkpoints: Location,
 ) -> FitState:
     """`fitting` over data-parallel workers; goes on from the state in `checkpoints`. Prints a line an epoch.
 
@@ -92,18 +92,18 @@ def fit_on_ray(
 class Files:
     """What a fit keeps while it runs: where it stands, its lines, and what made it impossible."""
 
-    root: Place
+    root: Location
 
     @property
-    def state(self) -> Place:
+    def state(self) -> Location:
         return self.root / "state.safetensors"
 
     @property
-    def history(self) -> Place:
+    def history(self) -> Location:
         return self.root / "history.json"
 
     @property
-    def failure(self) -> Place:
+    def failure(self) -> Location:
         return self.root / "failure.json"
 
     def keep(self, state: FitState) -> None:

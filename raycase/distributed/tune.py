@@ -20,7 +20,7 @@ from ray.tune.schedulers import ASHAScheduler, FIFOScheduler
 
 from raycase.data.provenance import provenance
 from raycase.data.rated import RatedPairs
-from raycase.data.storage import check_paths, fingerprint, place
+from raycase.data.storage import check_paths, fingerprint, locate
 from raycase.distributed.cluster import nodes, start_ray
 from raycase.distributed.runner import check_cache
 from raycase.distributed.vectors import vectors_of
@@ -92,7 +92,7 @@ class TuneJob(Frozen, Recipe):
 
     @property
     def table(self) -> Table:
-        return Table(root=place(str(self.folder)))
+        return Table(root=locate(str(self.folder)))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -126,7 +126,7 @@ def tune(job: TuneJob) -> dict[str, Any]:
     identity["fingerprint"] = fingerprint(identity)
     _check_folder(job, identity["fingerprint"])
     start_ray()
-    check_cache(job.cache_place)
+    check_cache(job.cache_location)
     _check_resources(job)
     data = _embed(job, systems, pairs)
     embedded = time.time()
@@ -258,7 +258,7 @@ def _embed(job: TuneJob, systems: dict[str, CaseConfig], pairs: dict[str, RatedP
     vectors = {}
     for prompt, system in systems.items():
         train, validation = (
-            pair_vectors(rated, system, vectors_of, cache=job.cache_place, compute=job.compute)
+            pair_vectors(rated, system, vectors_of, cache=job.cache_location, compute=job.compute)
             for rated in pairs.values()
         )
         vectors[prompt] = train, validation

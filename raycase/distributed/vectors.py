@@ -13,7 +13,7 @@ from raycase.corpus.output import output_at, parquet_bytes
 from raycase.corpus.request import EmbedJob
 from raycase.data.rated import texts_sha256
 from raycase.data.schema import CONDITION, EMBEDDING, ID
-from raycase.data.storage import Place, fingerprint
+from raycase.data.storage import Location, fingerprint
 from raycase.distributed.embed import TooManyRejectedError, embed
 from raycase.errors import RequestError
 from raycase.systems.contracts import Compute, SystemConfig
@@ -27,7 +27,7 @@ def vectors_of(
     config: SystemConfig,
     *,
     name: str,
-    cache: Place,
+    cache: Location,
     compute: Compute | None = None,
 ) -> np.ndarray:
     """`raycase.systems.contracts.VectorsOf` by the embedding job: (P, D) float32, the views side by side.
@@ -43,7 +43,7 @@ def vectors_of(
 
 
 def _vectors(
-    pairs: Sequence[Pair], config: SystemConfig, name: str, cache: Place, compute: Compute | None, *, plain: bool
+    pairs: Sequence[Pair], config: SystemConfig, name: str, cache: Location, compute: Compute | None, *, plain: bool
 ) -> np.ndarray:
     """(P, D) float32 of one view."""
     identity = {"model": config.describe(), "pairs": texts_sha256(pairs), "compute": compute}
@@ -61,7 +61,7 @@ def _vectors(
 
 
 def _embed(
-    distinct: Sequence[Pair], config: SystemConfig, name: str, folder: Place, compute: Compute | None, plain: bool
+    distinct: Sequence[Pair], config: SystemConfig, name: str, folder: Location, compute: Compute | None, plain: bool
 ) -> None:
     """Run the main job over the distinct (sentence, condition). Raises RequestError for one that has no vector."""
     pairs = folder / "pairs.parquet"

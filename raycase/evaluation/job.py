@@ -11,7 +11,7 @@ from typing import Any, Literal
 from torch import nn
 
 from raycase.data.fetch import is_remote
-from raycase.data.storage import Place, check_paths, place
+from raycase.data.storage import Location, check_paths, locate
 from raycase.encoder.pooling import Pooling
 from raycase.encoder.table import ENCODERS
 from raycase.errors import RequestError
@@ -73,7 +73,7 @@ class Model:
     name: str
     config: Any  # of a system
     projector: nn.Module | None
-    cache: Place
+    cache: Location
 
 
 def check_request(job: EvaluateJob) -> Path:
@@ -156,7 +156,7 @@ def find_models(job: EvaluateJob) -> list[Model]:
             name=name,
             config=config,
             projector=_projector(config),
-            cache=place(job.cache or str(_cache_beside(folder or first))),
+            cache=locate(job.cache or str(_cache_beside(folder or first))),
         )
         for name, config, folder in zip(names, configs, here, strict=True)
     ]

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from raycase.data.provenance import provenance
-from raycase.data.storage import place
+from raycase.data.storage import locate
 from raycase.evaluation.job import EvaluateJob
 from raycase.evaluation.metrics import bootstrap_interval, mean_of, paired_bootstrap
 from raycase.evaluation.report import difference, interval, made, table, write_report
@@ -81,7 +81,7 @@ def report(
         "provenance": provenance(),
         "seconds": round(time.time() - began, 1),
     }
-    write_report(place(str(folder)), metrics, render, {})
+    write_report(locate(str(folder)), metrics, render, {})
     return metrics
 
 

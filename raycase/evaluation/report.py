@@ -5,14 +5,14 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from raycase.data.storage import Place
+from raycase.data.storage import Location
 
 METRICS, REPORT = "metrics.json", "report.md"
 NONE = "n/a"
 
 
 def write_report(
-    folder: Place, metrics: dict[str, Any], render: Callable[[dict[str, Any]], str], pictures: dict[str, bytes]
+    folder: Location, metrics: dict[str, Any], render: Callable[[dict[str, Any]], str], pictures: dict[str, bytes]
 ) -> None:
     """Write the metrics, then what is made from them as they were written."""
     (folder / METRICS).put_json(metrics)

@@ -19,7 +19,7 @@ import pyarrow.compute as pc
 from raycase.corpus.finished import UnitFile
 from raycase.corpus.written import Written, open_written
 from raycase.data.schema import CONDITION, EMBEDDING, ID, embedding_array, embedding_type
-from raycase.data.storage import Place, check_paths, fingerprint, place
+from raycase.data.storage import Location, check_paths, fingerprint, locate
 from raycase.errors import RequestError
 from raycase.search.lance_files import (
     META,
@@ -77,7 +77,7 @@ def build(job: IndexJob) -> dict[str, Any]:
     """Build the index, or add to it; until all is done the former one is what opens. Raises RequestError, WorkError."""
     began = time.time()
     import_lance()
-    root = place(job.output)
+    root = locate(job.output)
     _check(job, root)
     sources = [open_written(uri, "--embeddings") for uri in job.embeddings]
     with said(root):
@@ -106,7 +106,7 @@ def build(job: IndexJob) -> dict[str, Any]:
     }
 
 
-def _begin(job: IndexJob, sources: Sequence[Written], root: Place) -> tuple[LanceDataset | None, Meta]:
+def _begin(job: IndexJob, sources: Sequence[Written], root: Location) -> tuple[LanceDataset | None, Meta]:
     """The index to add to, or none and what is to be said of a new one."""
     there = open_any(root)
     if there is not None and not is_ours(there):
@@ -129,7 +129,7 @@ def _begin(job: IndexJob, sources: Sequence[Written], root: Place) -> tuple[Lanc
     return dataset, meta
 
 
-def _check(job: IndexJob, root: Place) -> None:
+def _check(job: IndexJob, root: Location) -> None:
     check_paths({"--output": job.output})
     for uri in job.embeddings:
         check_paths({"--embeddings": uri})
@@ -159,7 +159,7 @@ def _key(source: Written, unit: UnitFile) -> str:
     return fingerprint([source.job.fingerprint, file.uri, file.size, file.mark])[:16]
 
 
-def _check_source(source: Written, meta: Meta, job: IndexJob, root: Place) -> None:
+def _check_source(source: Written, meta: Meta, job: IndexJob, root: Location) -> None:
     """Raise RequestError for the output of another model, and for vectors that cannot be cut as asked."""
     wanted, found = fingerprint(meta.model)[:8], fingerprint(source.job.config["model"])[:8]
     if wanted != found:
@@ -175,7 +175,7 @@ def _check_source(source: Written, meta: Meta, job: IndexJob, root: Place) -> No
 # ------------------------------------------------------------------------------------------------------------- rows
 
 
-def _add(dataset: LanceDataset | None, source: Written, meta: Meta, root: Place) -> LanceDataset | None:
+def _add(dataset: LanceDataset | None, source: Written, meta: Meta, root: Location) -> LanceDataset | None:
     """Append the units that the index has not got, in one version, and count them in `meta`."""
     lance = import_lance()
     source = replace(source, units=tuple(u for u in source.units if not _is_covered(meta, _key(source, u), u)))

@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 
 from raycase.data.schema import CONDITION, ID
-from raycase.data.storage import Place, fingerprint, place
+from raycase.data.storage import Location, fingerprint, locate
 from raycase.errors import RequestError
 from raycase.search.lance_files import ASKED, OWN, PLAIN, QUERY, RANK, SCORE, VECTOR, Meta, literal, open_ready, said
 from raycase.search.topk import top_k, unit
@@ -50,7 +50,7 @@ class Options:
 class Index:
     """An index that is open, and the model that its vectors are of, which is loaded with the first sentence."""
 
-    def __init__(self, root: Place, dataset: LanceDataset, meta: Meta, model: str | None = None) -> None:
+    def __init__(self, root: Location, dataset: LanceDataset, meta: Meta, model: str | None = None) -> None:
         self.root = root
         self.dataset = dataset
         self.meta = meta
@@ -63,7 +63,7 @@ class Index:
 
         Raises RequestError where there is no finished index.
         """
-        root = place(uri)
+        root = locate(uri)
         ready = open_ready(root)
         if ready is None:
             raise RequestError(

@@ -13,7 +13,7 @@ from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from raycase.data.storage import Place
+from raycase.data.storage import Location
 from raycase.errors import RequestError, WorkError, first_line
 
 if TYPE_CHECKING:
@@ -77,13 +77,13 @@ def is_ours(dataset: LanceDataset) -> bool:
     return META.encode() in (dataset.schema.metadata or {})
 
 
-def options(root: Place) -> dict[str, str] | None:
+def options(root: Location) -> dict[str, str] | None:
     """Of Lance's own object store, which takes credentials from the environment as others do."""
     plain_http = os.environ.get("AWS_ENDPOINT_URL", "").startswith("http://")
     return {"allow_http": "true"} if root.is_s3 and plain_http else None
 
 
-def open_ready(root: Place) -> tuple[LanceDataset, Meta] | None:
+def open_ready(root: Location) -> tuple[LanceDataset, Meta] | None:
     """The version that counts; None where there is no index, or none was finished yet. Raises RequestError."""
     dataset = open_any(root)
     if dataset is None or READY not in dataset.tags.list():
@@ -94,7 +94,7 @@ def open_ready(root: Place) -> tuple[LanceDataset, Meta] | None:
     return dataset, Meta(**json.loads(dataset.schema.metadata[META.encode()]))
 
 
-def open_any(root: Place) -> LanceDataset | None:
+def open_any(root: Location) -> LanceDataset | None:
     """The newest version, whether a build finished it or not; None where there is none. Raises RequestError."""
     lance = import_lance()
     with said(root):
@@ -146,7 +146,7 @@ def literal(value: str | int | None, operator: str = "") -> str:
 
 
 @contextmanager
-def said(root: Place) -> Iterator[None]:
+def said(root: Location) -> Iterator[None]:
     """What Lance says, in one line and without its source files: as a RequestError of a place or a filter that does
     not fit, as a WorkError of a store that fails."""
     try:

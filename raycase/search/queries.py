@@ -16,7 +16,7 @@ from raycase.data.inputs import find_input
 from raycase.data.rated import read_columns, texts
 from raycase.data.reader import peek
 from raycase.data.schema import CONDITION
-from raycase.data.storage import check_paths, place
+from raycase.data.storage import check_paths, locate
 from raycase.errors import RequestError
 from raycase.search.index import EF, NPROBES, Index, Options
 from raycase.search.lance_files import ASKED, QUERY, RANK, SCORE
@@ -113,7 +113,7 @@ def search(job: SearchJob) -> dict[str, Any]:
     reranked = time.time()
     if job.output:
         queries = pa.array(answers[QUERY].to_numpy() // max(1, len(job.condition)))  # each query's own place
-        place(job.output).put(parquet_bytes(answers.set_column(0, QUERY, queries), rows=ROWS_OF_GROUP))
+        locate(job.output).put(parquet_bytes(answers.set_column(0, QUERY, queries), rows=ROWS_OF_GROUP))
     else:
         _show(answers, sentences, conditions, index.columns)
     return {
@@ -123,7 +123,7 @@ def search(job: SearchJob) -> dict[str, Any]:
         "kind": index.meta.how,
         "seconds": round(time.time() - began, 3),
         "rerank_seconds": round(reranked - searched, 3) if scorer else None,
-        "output": place(job.output).uri if job.output else None,
+        "output": locate(job.output).uri if job.output else None,
     }
 
 

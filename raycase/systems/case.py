@@ -16,7 +16,7 @@ import numpy as np
 import torch
 
 from raycase.data.fetch import fetch, is_remote
-from raycase.data.storage import place, sha256_of_file
+from raycase.data.storage import locate, sha256_of_file
 from raycase.encoder.engine import TextEncoder
 from raycase.encoder.loading import described, find_encoder, load_config, load_encoder, weights_identity
 from raycase.encoder.pooling import Pooling
@@ -245,4 +245,4 @@ def save(folder: Path, config: CaseConfig, projector: Projector | None) -> None:
         "subtract": config.subtract,
         "projector": save_projector(projector, folder) if projector else None,
     }
-    place(str(folder / "raycase.json")).put_json(values)
+    locate(str(folder / "raycase.json")).put_json(values)

@@ -7,7 +7,7 @@ from typing import Any, Literal, Protocol, runtime_checkable
 
 import numpy as np
 
-from raycase.data.storage import Place
+from raycase.data.storage import Location
 from raycase.encoder.tokens import Prepared
 from raycase.systems.pairs import Encoded
 
@@ -96,7 +96,7 @@ class VectorsOf(Protocol):
         config: SystemConfig,
         *,
         name: str,
-        cache: Place,
+        cache: Location,
         compute: Compute | None,
     ) -> np.ndarray:
         """Of distinct sentences f(s), of distinct (sentence, condition) the vectors before g: P -> (P, D) float32.

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from raycase.data.storage import place
+from raycase.data.storage import locate
 from raycase.errors import RequestError
 from raycase.systems.case import CaseConfig, save
 from raycase.systems.projector import WEIGHTS, Projector
@@ -46,7 +46,7 @@ def write_model_folder(folder: Path, config: CaseConfig, projector: Projector, m
 def write_folder(folder: Path, metrics: dict[str, Any], card: str, save: Callable[[Path], None]) -> None:
     """Write the figures, the model card and, by `save`, the model; its `raycase.json` comes last, for it is what makes
     the folder a model."""
-    root = place(str(folder))
+    root = locate(str(folder))
     (root / SYSTEM).remove()
     (root / METRICS).put_json(metrics)
     (root / CARD).put(card.encode())

@@ -13,7 +13,7 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file, save
 from torch import nn
 
-from raycase.data.storage import place
+from raycase.data.storage import locate
 from raycase.errors import RequestError
 
 WEIGHTS = "projector.safetensors"
@@ -73,7 +73,7 @@ class Projector(nn.Sequential):
 
 def save_projector(projector: Projector, folder: Path) -> dict[str, Any]:
     """Write `projector.safetensors`; returns what `raycase.json` keeps of it."""
-    place(str(folder / WEIGHTS)).put(save(projector.state_dict()))
+    locate(str(folder / WEIGHTS)).put(save(projector.state_dict()))
     return asdict(projector.config)
 
 

@@ -21,7 +21,7 @@ from torch import Tensor, nn
 
 from raycase.data.fetch import fetch, is_remote
 from raycase.data.rated import RatedPairs
-from raycase.data.storage import place, sha256_of_file
+from raycase.data.storage import locate, sha256_of_file
 from raycase.encoder.cosines import pair_cosines
 from raycase.encoder.engine import TextEncoder
 from raycase.encoder.loading import (
@@ -281,7 +281,7 @@ def save_folder(
     """
     folder.mkdir(parents=True, exist_ok=True)
     for former in ("encoder", "adapter"):
-        place(str(folder / former)).remove()
+        locate(str(folder / former)).remove()
     source, adapter = config.encoder.source, None
     if adapters is not None:
         adapters.save_pretrained(str(folder / "adapter"))
@@ -291,9 +291,9 @@ def save_folder(
         source = f"{HERE}encoder"
     if extra is not None:
         weights = {name: t.detach().cpu().contiguous() for name, t in extra.state_dict().items()}
-        place(str(folder / EXTRA)).put(to_safetensors(weights))
+        locate(str(folder / EXTRA)).put(to_safetensors(weights))
     row = asdict(replace(config.encoder, source=source, adapter=adapter))
-    place(str(folder / SAVED)).put_json({"system": config.SYSTEM, "encoder": row, **config.own})
+    locate(str(folder / SAVED)).put_json({"system": config.SYSTEM, "encoder": row, **config.own})
 
 
 def load_extra(module: nn.Module, folder: Path | None) -> None:

@@ -75,7 +75,7 @@ def fine_tune(job: FineTuneJob, open_runner: OpenRunner) -> dict[str, Any]:
         print(f"{job.folder}: trained before; nothing to do", file=sys.stderr)
         return done
     train, validation = task.texts()
-    runner = open_runner(workers=job.workers, gpus_per_worker=job.gpus_per_worker, cache=job.cache_place)
+    runner = open_runner(workers=job.workers, gpus_per_worker=job.gpus_per_worker, cache=job.cache_location)
     checkpoints = open_checkpoints(job, name)
     compute = _compute(job, on_gpu=runner.on_gpu)
     fitting = partial(task.fitting, compute=compute)

@@ -13,7 +13,7 @@ import tyro
 
 from raycase.data.provenance import provenance
 from raycase.data.rated import NOT_APPLICABLE, RatedPairs, read_rated, rows_in
-from raycase.data.storage import Place, check_paths, fingerprint, place
+from raycase.data.storage import Location, check_paths, fingerprint, locate
 from raycase.encoder.pooling import Pooling
 from raycase.errors import RequestError
 from raycase.systems.baselines import BiEncoderConfig
@@ -56,8 +56,8 @@ class Source:
         return Path(self.output).expanduser().absolute()
 
     @property
-    def cache_place(self) -> Place:
-        return place(self.cache or str(self.folder.parent / "cache"))
+    def cache_location(self) -> Location:
+        return locate(self.cache or str(self.folder.parent / "cache"))
 
     def check_source(self) -> None:
         """Raise RequestError for what is wrong before anything is read."""
@@ -161,9 +161,9 @@ def train(job: TrainJob, open_runner: OpenRunner) -> dict[str, Any]:
     if done := open_model_folder(job.folder, name, overwrite=job.overwrite):
         print(f"{job.folder}: trained before; nothing to do", file=sys.stderr)
         return done
-    runner = open_runner(workers=job.workers, gpus_per_worker=job.gpus_per_worker, cache=job.cache_place)
+    runner = open_runner(workers=job.workers, gpus_per_worker=job.gpus_per_worker, cache=job.cache_location)
     vectors = {
-        part: pair_vectors(rated, config, runner.vectors_of, cache=job.cache_place, compute=job.compute)
+        part: pair_vectors(rated, config, runner.vectors_of, cache=job.cache_location, compute=job.compute)
         for part, rated in pairs.items()
     }
     embedded = time.time()
@@ -180,9 +180,9 @@ def train(job: TrainJob, open_runner: OpenRunner) -> dict[str, Any]:
     return metrics
 
 
-def open_checkpoints(job: Source, name: str) -> Place:
+def open_checkpoints(job: Source, name: str) -> Location:
     """Where the fit of that fingerprint into that folder keeps where it stands; emptied by --overwrite."""
-    checkpoints = job.cache_place / "fits" / fingerprint([name, str(job.folder)])[:16]
+    checkpoints = job.cache_location / "fits" / fingerprint([name, str(job.folder)])[:16]
     if job.overwrite:
         checkpoints.remove()
     return checkpoints

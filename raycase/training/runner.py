@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from typing import Any, Protocol
 
-from raycase.data.storage import Place
+from raycase.data.storage import Location
 from raycase.systems.contracts import VectorsOf
 from raycase.training.loop import FitState
 
@@ -29,7 +29,7 @@ class Runner(Protocol):
         recipe: Any,
         *,
         seed: int,
-        checkpoints: Place,
+        checkpoints: Location,
     ) -> FitState:
         """Run `fitting(train, validation, recipe, seed=, state=, wrap=)` to its end; gives its last state.
 
@@ -40,5 +40,5 @@ class Runner(Protocol):
 class OpenRunner(Protocol):
     """Makes a runner. Jobs call it after every check that needs none, since it may start a cluster."""
 
-    def __call__(self, *, workers: int, gpus_per_worker: float | None, cache: Place) -> Runner:
+    def __call__(self, *, workers: int, gpus_per_worker: float | None, cache: Location) -> Runner:
         """Raises RequestError where the workers do not fit, or the cache cannot be shared by them."""

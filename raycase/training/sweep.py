@@ -21,7 +21,7 @@ import pyarrow as pa
 import pyarrow.csv
 
 from raycase.corpus.output import parquet_bytes
-from raycase.data.storage import Place, fingerprint, place
+from raycase.data.storage import Location, fingerprint, locate
 from raycase.encoder.prompts import parse_views
 from raycase.errors import RequestError
 from raycase.systems.projector import Activation
@@ -113,7 +113,7 @@ def grid_of(uri: str, base: Recipe, prompt: str) -> list[Cell]:
 
     Raises RequestError for what is no JSON object of lists, an unknown name, and a value out of its range.
     """
-    source = place(uri)
+    source = locate(uri)
     if not source.exists():
         raise RequestError(f"--grid: expected table7, figure4 or a JSON file, got {uri}")
     values = source.read_json()
@@ -262,7 +262,7 @@ def _figure(value: float | None) -> float | None:
 class Table:
     """The trials of a sweep's folder."""
 
-    root: Place
+    root: Location
 
     def put(self, trial: Trial) -> None:
         """Keep a finished trial; whole or not at all."""

@@ -14,7 +14,7 @@ from s3_proxy import Proxy
 import raycase
 from raycase.data import fetch as fetch_module
 from raycase.data.fetch import fetch, remote_identity
-from raycase.data.storage import place
+from raycase.data.storage import locate
 from raycase.errors import RequestError
 from raycase.systems.case import save
 from raycase.systems.projector import Projector, ProjectorConfig
@@ -99,7 +99,7 @@ def test_a_file_that_comes_in_part_is_not_kept(bucket, monkeypatch, tmp_path):
         with open(target, "wb") as file:
             file.write(b"half")
 
-    monkeypatch.setattr(place(bucket).fs, "get_file", half)
+    monkeypatch.setattr(locate(bucket).fs, "get_file", half)
     with pytest.raises(RequestError, match=r"expected a readable folder at s3://.*4 of .* bytes came"):
         fetch(bucket, large=True)
     assert [p for p in (tmp_path / "cache").rglob("*") if p.is_file() and p.suffix != ".lock"] == []

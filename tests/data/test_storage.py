@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 import raycase
-from raycase.data.storage import fingerprint, place, sha256_of_file, without_credentials
+from raycase.data.storage import fingerprint, locate, sha256_of_file, without_credentials
 from raycase.errors import RequestError
 
 
@@ -15,10 +15,10 @@ from raycase.errors import RequestError
 def folder(request, tmp_path):
     """A folder on a local disk, by path and by URI, and on an object store's stand-in."""
     if request.param == "memory":
-        yield place(f"memory://{tmp_path.name}")
-        place(f"memory://{tmp_path.name}").remove()
+        yield locate(f"memory://{tmp_path.name}")
+        locate(f"memory://{tmp_path.name}").remove()
     else:
-        yield place(str(tmp_path / "out") if request.param == "local" else f"file://{tmp_path}/out")
+        yield locate(str(tmp_path / "out") if request.param == "local" else f"file://{tmp_path}/out")
 
 
 # -------------------------------------------------------------------------------------------------------- the put
@@ -48,7 +48,7 @@ def test_json_is_read_as_it_was_put(folder):
 @pytest.mark.parametrize("broken", ["replace", "fsync"])
 @pytest.mark.parametrize("before", [None, b"before"])
 def test_a_put_that_fails_leaves_the_folder_as_it_was(tmp_path, monkeypatch, broken, before):
-    file = place(str(tmp_path / "a.bin"))
+    file = locate(str(tmp_path / "a.bin"))
     if before:
         file.put(before)
     listing = sorted(os.listdir(tmp_path))
@@ -69,15 +69,15 @@ def test_until_it_is_whole_a_file_is_not_listed(tmp_path, monkeypatch):
     replace = os.replace
 
     def listing_first(source, target):
-        seen.append((place(str(tmp_path)).list(), os.listdir(tmp_path)))
+        seen.append((locate(str(tmp_path)).list(), os.listdir(tmp_path)))
         replace(source, target)
 
     monkeypatch.setattr(os, "replace", listing_first)
-    place(str(tmp_path / "a.bin")).put(b"data")
+    locate(str(tmp_path / "a.bin")).put(b"data")
     ((listed, there),) = seen
     assert listed == {}
     assert len(there) == 1
-    assert place(str(tmp_path)).list() == {"a.bin": 4}
+    assert locate(str(tmp_path)).list() == {"a.bin": 4}
 
 
 def test_a_listing_has_files_only_and_none_that_is_hidden(folder):
@@ -111,19 +111,19 @@ def test_local_places_are_absolute(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("HOME", str(tmp_path))
     for uri in ("x/y", "x/y/", "~/x/y", f"file://{tmp_path}/x/y"):
-        found = place(uri)
+        found = locate(uri)
         assert (found.uri, found.is_local) == (str(tmp_path / "x" / "y"), True)
 
 
 def test_a_remote_place_keeps_its_scheme():
-    found = place("memory://bucket/out/")
+    found = locate("memory://bucket/out/")
     assert found.uri.startswith("memory://")
     assert not found.is_local
 
 
 def test_an_unknown_scheme_is_refused():
     with pytest.raises(RequestError, match=r"foo://host/x: expected a local path or a URI that fsspec knows"):
-        place("foo://host/x")
+        locate("foo://host/x")
 
 
 @pytest.mark.parametrize(
@@ -132,12 +132,12 @@ def test_an_unknown_scheme_is_refused():
 def test_credentials_in_a_uri_are_refused_and_not_repeated(uri):
     """They would be kept in job.json and in rejected rows."""
     with pytest.raises(RequestError, match="expected a URI without credentials") as caught:
-        place(uri)
+        locate(uri)
     assert "secret" not in str(caught.value)
 
 
 def test_the_package_is_a_place():
-    found = place("package:raycase/sample/conditions.txt")
+    found = locate("package:raycase/sample/conditions.txt")
     assert found.path == str(Path(raycase.__file__).parent / "sample" / "conditions.txt")
     assert found.read()
 
@@ -145,7 +145,7 @@ def test_the_package_is_a_place():
 @pytest.mark.parametrize("scheme", ["s3", "s3a"])
 def test_object_stores_are_asked_anew_and_again(scheme):
     """The checkpoint is a listing: no cache; and servers fail: botocore's standard retries."""
-    fs = place(f"{scheme}://bucket/x").fs
+    fs = locate(f"{scheme}://bucket/x").fs
     assert not fs.dircache.use_listings_cache
     assert fs.config_kwargs["retries"]["mode"] == "standard"
 

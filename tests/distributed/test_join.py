@@ -7,7 +7,7 @@ import pyarrow.dataset as ds
 import pytest
 from helpers import embedded, read_output, run_job, sentences, vectors
 
-from raycase.data.storage import place
+from raycase.data.storage import locate
 from raycase.distributed import join as module
 from raycase.distributed.join import JoinJob, join
 from raycase.errors import RequestError
@@ -44,7 +44,7 @@ def brute(home, k, exclude=None):
 
 
 def check(uri, wanted, k):
-    folder = place(uri) / "neighbours"
+    folder = locate(uri) / "neighbours"
     found = {}
     for row in ds.dataset(folder.path, filesystem=folder.fs, format="parquet").to_table().to_pylist():
         found.setdefault((row["id"], row["condition"]), []).append((row["rank"], row["neighbour"], row["score"]))
@@ -67,8 +67,8 @@ def test_a_join_gives_what_brute_force_gives(cluster, home, small, s3_server):
     result = join(JoinJob(queries=str(home / "queries"), vectors=str(home / "vectors"), output=uri, k=5))
     assert (result["queries"], result["neighbours"], result["queries_without_neighbours"]) == (300, 1500, 0)
     check(uri, brute(home, 5), 5)
-    assert len((place(uri) / "neighbours").list()) > 2
-    assert not (place(uri) / "parts").list()
+    assert len((locate(uri) / "neighbours").list()) > 2
+    assert not (locate(uri) / "parts").list()
 
 
 def test_neighbours_with_the_querys_own_value_are_left_out(cluster, home, tmp_path):
@@ -94,7 +94,7 @@ def test_a_join_that_was_stopped_does_what_is_missing(cluster, home, tmp_path, s
     monkeypatch.setattr(module, "_run", stopped)
     with pytest.raises(KeyboardInterrupt):
         join(job)
-    assert len((place(job.output) / "parts").list()) == 3
+    assert len((locate(job.output) / "parts").list()) == 3
     with pytest.raises(RequestError, match="expected this very join"):
         join(JoinJob(queries=job.queries, vectors=job.vectors, output=job.output, k=4))
 

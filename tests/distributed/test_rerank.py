@@ -10,7 +10,7 @@ import torch
 from helpers import embedded
 
 import raycase
-from raycase.data.storage import place
+from raycase.data.storage import locate
 from raycase.distributed import rerank as module
 from raycase.distributed.rerank import RerankJob, rerank_all
 from raycase.errors import RequestError
@@ -218,7 +218,7 @@ def test_some_rows_are_read_of_the_row_groups_that_hold_them(searched, tmp_path)
     table = pa.parquet.read_table(searched["answers"])
     pa.parquet.write_table(table, tmp_path / "groups.parquet", row_group_size=10)
     for start, stop in ((0, 10), (5, 6), (9, 31), (200, len(table))):
-        assert module._read(place(str(tmp_path / "groups.parquet")), start, stop) == table[start:stop]
+        assert module._read(locate(str(tmp_path / "groups.parquet")), start, stop) == table[start:stop]
 
 
 def test_answers_of_another_kind_are_refused(searched, tmp_path):

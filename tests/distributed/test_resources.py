@@ -8,7 +8,7 @@ import time
 import pytest
 
 from raycase.corpus.request import EmbedJob
-from raycase.data.storage import place
+from raycase.data.storage import locate
 from raycase.distributed.resources import Capacity, _left, _monitor, check_nodes, make_pool
 from raycase.errors import RequestError
 
@@ -58,9 +58,9 @@ def test_actors_fit_the_cluster_or_are_refused(nodes, offered, flags, wanted):
 @pytest.mark.parametrize("cluster", [Capacity([{}] * 3, []), Capacity([{}], [GPU_NODE]), Capacity([{}], None)])
 def test_local_output_on_several_nodes_is_refused(tmp_path, cluster):
     with pytest.raises(RequestError, match="expected object storage on a cluster of several nodes"):
-        check_nodes(place(str(tmp_path)), cluster)
-    check_nodes(place("s3://corpus/out"), cluster)
-    check_nodes(place(str(tmp_path)), Capacity([{}], []))
+        check_nodes(locate(str(tmp_path)), cluster)
+    check_nodes(locate("s3://corpus/out"), cluster)
+    check_nodes(locate(str(tmp_path)), Capacity([{}], []))
 
 
 def test_what_is_there_already_is_not_offered_again(monkeypatch):

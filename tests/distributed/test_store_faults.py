@@ -19,7 +19,7 @@ from raycase.corpus.output import output_at
 from raycase.corpus.verify import verify
 from raycase.data import storage
 from raycase.data.inputs import find_input
-from raycase.data.storage import S3_OPTIONS, place
+from raycase.data.storage import S3_OPTIONS, locate
 from raycase.distributed import embed as embed_module
 from raycase.distributed.embed import embed
 from raycase.errors import RequestError, WorkError
@@ -196,6 +196,6 @@ def test_the_bucket_is_listed_in_pages(s3_server, monkeypatch):
         client.put_object(Bucket="corpus", Key=f"pages/{name}", Body=b"xyz")
     client.put_object(Bucket="corpus", Key="pages/deeper/a.parquet", Body=b"x")
     wanted = {f"{i:05d}.parquet": 1 for i in range(30)} | dict.fromkeys(odd, 3)
-    assert place("s3://corpus/pages").list() == wanted
+    assert locate("s3://corpus/pages").list() == wanted
     assert len(find_input("s3://corpus/pages/")) == 35, "expected the file system's own listing left alone"
-    assert place("s3://corpus/nothing").list() == {}
+    assert locate("s3://corpus/nothing").list() == {}

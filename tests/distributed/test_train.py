@@ -60,7 +60,7 @@ def worst(a, b):
 def plain_fit(job):
     """The same fit without Ray: validation vectors, and g of the last and of the best epoch."""
     pairs = [read_rated(uri, "") for uri in (job.train, job.validation)]
-    data = [pair_vectors(p, job.config(), vectors_of, cache=job.cache_place, compute="float32") for p in pairs]
+    data = [pair_vectors(p, job.config(), vectors_of, cache=job.cache_location, compute="float32") for p in pairs]
     *_, state = fit_projector(*data, job.recipe, seed=job.seed)
     return pairs[1], data[1], state, best_projector(state, job.recipe.projector(data[0].dim))
 
@@ -140,7 +140,7 @@ def test_a_run_that_is_killed_goes_on_as_if_it_had_not_been(training, cluster, t
                 run.send_signal(signal.SIGKILL)
                 break
     assert not (job.folder / "raycase.json").exists()
-    [file] = (job.cache_place / "fits").fs.glob(f"{job.cache}/fits/*/state.safetensors")
+    [file] = (job.cache_location / "fits").fs.glob(f"{job.cache}/fits/*/state.safetensors")
     done = len(FitState.from_bytes(Path(file).read_bytes()).history)
     assert 5 <= done < EPOCHS, "expected a run that is killed in the middle"
     metrics = train(job)

@@ -70,7 +70,7 @@ def test_a_trial_is_the_plain_fit(sweep, cluster):
     job = sweep({"dropout": [0.3]}, seeds=1, seed=4)
     tune(job)
     pairs = [read_rated(uri, "") for uri in (job.train, job.validation)]
-    data = [pair_vectors(p, job.config(), vectors_of, cache=job.cache_place, compute="float32") for p in pairs]
+    data = [pair_vectors(p, job.config(), vectors_of, cache=job.cache_location, compute="float32") for p in pairs]
     lines = [state.line for state in fit_projector(*data, replace(job.recipe, dropout=0.3), seed=4)]
     [trial] = trials_of(job)
     assert trial["spearman"] == pytest.approx(max(line["spearman"] for line in lines), abs=1e-3)

@@ -14,7 +14,7 @@ from helpers import embedded, in_process, read_output, run_job, sentences, vecto
 
 import raycase
 from raycase.corpus.request import EmbedJob
-from raycase.data.storage import place
+from raycase.data.storage import locate
 from raycase.distributed.embed import embed
 from raycase.errors import RequestError, WorkError
 from raycase.search import build as index_module
@@ -344,7 +344,7 @@ def test_an_index_on_object_storage_is_that_on_disk(home, index, s3_server):
             QUERIES, condition, 5, **options
         )
     answer(SearchJob(index=uri, query=("a red dress",), condition=("color",), output="s3://corpus/answers.parquet"))
-    assert len(pq.read_table(pa.BufferReader(place("s3://corpus/answers.parquet").read()))) == 10
+    assert len(pq.read_table(pa.BufferReader(locate("s3://corpus/answers.parquet").read()))) == 10
     with pytest.raises(RequestError, match="specified bucket does not exist"):
         Index.open("s3://nobody/i.lance")
 

@@ -8,7 +8,7 @@ import pyarrow.csv
 import pyarrow.parquet as pq
 import pytest
 
-from raycase.data.storage import place
+from raycase.data.storage import locate
 from raycase.errors import RequestError
 from raycase.evaluation.published import TABLE7
 from raycase.systems.projector import Activation
@@ -46,7 +46,7 @@ def trial(cell, score, seed=0, phase="grid", stopped="patience"):
 
 @pytest.fixture
 def table(tmp_path):
-    return Table(root=place(str(tmp_path)))
+    return Table(root=locate(str(tmp_path)))
 
 
 def test_table_7_has_its_18_cells():

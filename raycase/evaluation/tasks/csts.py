@@ -18,7 +18,7 @@ from raycase.data.inputs import find_input
 from raycase.data.provenance import provenance
 from raycase.data.rated import NOT_APPLICABLE, SENTENCE1, SENTENCE2, RatedPairs, read_columns, read_rated, texts
 from raycase.data.schema import CONDITION
-from raycase.data.storage import place
+from raycase.data.storage import locate
 from raycase.encoder.cosines import cosines, pair_cosines
 from raycase.encoder.table import ENCODERS
 from raycase.errors import RequestError
@@ -89,7 +89,7 @@ def evaluate(job: EvaluateJob, *, vectors_of: VectorsOf) -> dict[str, Any]:
         "provenance": provenance(),
         "seconds": round(time.time() - began, 1),
     }
-    write_report(place(str(folder)), metrics, render, plots(metrics))
+    write_report(locate(str(folder)), metrics, render, plots(metrics))
     return metrics
 
 

@@ -14,7 +14,7 @@ from scipy.stats import gaussian_kde
 
 from raycase.data.provenance import provenance
 from raycase.data.rated import LABEL, SCORE, RatedPairs, read_scored
-from raycase.data.storage import place
+from raycase.data.storage import locate
 from raycase.encoder.cosines import pair_cosines
 from raycase.errors import RequestError
 from raycase.evaluation.job import EvaluateJob, Model, check_request, find_models
@@ -114,7 +114,7 @@ def evaluate(job: EvaluateJob, *, vectors_of: VectorsOf) -> dict[str, Any]:
     if drawn:
         pictures["ranges.png"] = _picture(drawn)
         metrics["pictures"] = list(pictures)
-    write_report(place(str(folder)), metrics, render, pictures)
+    write_report(locate(str(folder)), metrics, render, pictures)
     return metrics
 
 
