@@ -62,7 +62,7 @@ def read_vectors(cache):
             table = ds.dataset(folder / "embeddings", format="parquet").to_table(columns=["embedding"])
             if len(table) == len(rated.distinct) and (model["encoder"]["prompt"], model["subtract"]) == (PROMPT, True):
                 vectors = table["embedding"].combine_chunks().flatten().to_numpy().reshape(len(table), -1)
-                parts.append(PairVectors(vectors=np.array(vectors), places=rated.places, ratings=rated.ratings))
+                parts.append(PairVectors(vectors=np.array(vectors), places=rated.pair_index, ratings=rated.ratings))
     assert len(parts) == 2, "expected the cache of one pooling"
     return parts
 

@@ -40,16 +40,16 @@ class Inferences:
         return list(dict.fromkeys(text for kind in KINDS for text in self.columns[kind]))
 
     @cached_property
-    def places(self) -> np.ndarray:
-        """(N, 1 + H) int64: where the premise and its hypotheses stand in `distinct`."""
-        place = {text: i for i, text in enumerate(self.distinct)}
-        return np.array([[place[text] for text in self.columns[kind]] for kind in KINDS], dtype=np.int64).T
+    def text_index(self) -> np.ndarray:
+        """(N, 1 + H) int64: index in `distinct` of each premise and of its hypotheses."""
+        number = {text: i for i, text in enumerate(self.distinct)}
+        return np.array([[number[text] for text in self.columns[kind]] for kind in KINDS], dtype=np.int64).T
 
     @cached_property
     def data_sha256(self) -> str:
         """Of what is learned from."""
         texts_hash = texts_sha256((text,) for text in self.distinct)
-        return hashlib.sha256(texts_hash.encode() + self.places.tobytes()).hexdigest()
+        return hashlib.sha256(texts_hash.encode() + self.text_index.tobytes()).hexdigest()
 
 
 def read_inferences(uri: str, flag: str) -> Inferences:

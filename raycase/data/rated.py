@@ -35,7 +35,7 @@ class RatedPairs:
         return len(self.conditions)
 
     @cached_property
-    def _places(self) -> dict[tuple[str, str], int]:
+    def _index_of(self) -> dict[tuple[str, str], int]:
         both = [
             *zip(self.sentences1, self.conditions, strict=True),
             *zip(self.sentences2, self.conditions, strict=True),
@@ -45,13 +45,14 @@ class RatedPairs:
     @cached_property
     def distinct(self) -> list[tuple[str, str]]:
         """The P distinct (sentence, condition)."""
-        return list(self._places)
+        return list(self._index_of)
 
     @cached_property
-    def places(self) -> np.ndarray:
-        """(N, 2) int64: where the first and the second sentence of each pair stand in `distinct`."""
+    def pair_index(self) -> np.ndarray:
+        """(N, 2) int64: index in `distinct` of the first and the second sentence of each rated pair."""
         columns = [
-            [self._places[p] for p in zip(s, self.conditions, strict=True)] for s in (self.sentences1, self.sentences2)
+            [self._index_of[pair] for pair in zip(sentences, self.conditions, strict=True)]
+            for sentences in (self.sentences1, self.sentences2)
         ]
         return np.array(columns, dtype=np.int64).T
 
@@ -82,7 +83,7 @@ class RatedPairs:
     @cached_property
     def data_sha256(self) -> str:
         """Of what is learned from: sentences, places and ratings."""
-        parts = (self.sha256.encode(), self.places.tobytes(), self.ratings.tobytes())
+        parts = (self.sha256.encode(), self.pair_index.tobytes(), self.ratings.tobytes())
         return hashlib.sha256(b"".join(parts)).hexdigest()
 
 

@@ -15,6 +15,6 @@ def cosines(a_ND: np.ndarray, b_ND: np.ndarray) -> np.ndarray:
     return (a_ND * b_ND).sum(-1) / np.where(norms_N == 0, 1, norms_N)
 
 
-def pair_cosines(vectors_PD: np.ndarray, places_N2: np.ndarray) -> np.ndarray:
-    """Cosine of each pair of vectors, given by their places: (P, D), (N, 2) -> (N,) float64."""
-    return cosines(vectors_PD[places_N2[:, 0]], vectors_PD[places_N2[:, 1]])
+def pair_cosines(vectors_PD: np.ndarray, pair_index_N2: np.ndarray) -> np.ndarray:
+    """Cosine of each pair of vectors, given by their indexes: (P, D), (N, 2) -> (N,) float64."""
+    return cosines(vectors_PD[pair_index_N2[:, 0]], vectors_PD[pair_index_N2[:, 1]])

@@ -38,7 +38,7 @@ def ablation(config: CaseConfig, rated: RatedPairs, pairs_of: PairVectorsOf) -> 
     for variant in ablation_configs(config):
         pooling = variant.encoder.pooling[0]
         vectors = pairs_of(variant).vectors
-        found = points(pair_cosines(vectors, rated.places), rated.ratings)
+        found = points(pair_cosines(vectors, rated.pair_index), rated.ratings)
         rows.append(
             {
                 "pooling": str(pooling),

@@ -38,7 +38,7 @@ CORRELATIONS: dict[str, tuple[Correlation, bool]] = {  # the metric, and whether
 
 def figures(vectors_PD: np.ndarray, rated: RatedPairs, *, resamples: int, seed: int) -> dict[str, Any]:
     """Correlations with 95 % intervals, isotropy (eq. 5), cos(x, mean) (appendix C), cosine per rating."""
-    scores_N = pair_cosines(vectors_PD, rated.places)
+    scores_N = pair_cosines(vectors_PD, rated.pair_index)
     to_mean_P = cosines_to_mean(vectors_PD)
     return {
         "dim": int(vectors_PD.shape[1]),

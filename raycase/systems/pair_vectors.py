@@ -37,4 +37,4 @@ def pair_vectors(
 ) -> PairVectors:
     """The vectors before g of every sentence of the pairs, views side by side. Raises RequestError."""
     vectors = vectors_of(rated.distinct, config, name=rated.uri, cache=cache, compute=compute)
-    return PairVectors(vectors=vectors, places=rated.places, ratings=rated.ratings)
+    return PairVectors(vectors=vectors, places=rated.pair_index, ratings=rated.ratings)

@@ -145,7 +145,7 @@ class Tuned:
                     f"{rated.uri}: expected texts that can be encoded, got: {reason}: {sentences[row][:80]!r} under "
                     f"{conditions[row][:80]!r}; fix or remove the row"
                 )
-        return RatedTexts(prepared=prepared, places=rated.places)
+        return RatedTexts(prepared=prepared, places=rated.pair_index)
 
     def prepare(self, sentences: Sequence[str], conditions: Sequence[str] | None) -> Prepared:
         """Tokenise pairs ahead of the encoder. Loads no weights."""

@@ -22,7 +22,7 @@ from raycase.training.encoder_fit import TuneRecipe, autocast, fit_config
 from raycase.training.loop import BatchLoss, Evaluation, FitState, epoch_batches, fit, gather, shard, unwrapped
 from raycase.training.losses import dual_loss
 
-PREMISE, EXPLICIT, IMPLIED, _, CONTRADICTION = range(5)  # columns of `Inferences.places`
+PREMISE, EXPLICIT, IMPLIED, _, CONTRADICTION = range(5)  # columns of `Inferences.text_index`
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -49,7 +49,7 @@ class InferenceTexts:
                     f"{inferences.uri}: expected texts that can be encoded, got: {reason}: "
                     f"{texts[row % len(texts)][:80]!r}; fix or remove the row"
                 )
-        return cls(prepared=prepared, places=inferences.places, conditions=max(1, len(names)))
+        return cls(prepared=prepared, places=inferences.text_index, conditions=max(1, len(names)))
 
     def take(self, texts: np.ndarray, conditions: np.ndarray) -> Prepared:
         """Some texts, each under its condition by number."""

@@ -100,12 +100,12 @@ def test_a_folder_is_read_file_by_file(tmp_path):
 def test_each_sentence_under_a_condition_is_there_once(file):
     rated = read_rated(write(file, ROWS), "--train")
     assert len(rated.distinct) == len(set(rated.distinct)) == 6  # the last row turns the first one round
-    assert rated.places.shape == (4, 2)
-    assert rated.places.dtype == np.int64
-    for (first, second), row in zip(rated.places, ROWS, strict=True):
+    assert rated.pair_index.shape == (4, 2)
+    assert rated.pair_index.dtype == np.int64
+    for (first, second), row in zip(rated.pair_index, ROWS, strict=True):
         assert rated.distinct[first] == (row[0], row[2])
         assert rated.distinct[second] == (row[1], row[2])
-    assert sorted(set(rated.places.flatten())) == list(range(6))
+    assert sorted(set(rated.pair_index.flatten())) == list(range(6))
 
 
 # ----------------------------------------------------------------------------------------------------------- hashes

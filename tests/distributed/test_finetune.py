@@ -359,7 +359,7 @@ def test_the_figures_of_every_epoch_are_those_of_the_weights(bert, name, average
         scores = loaded.score(validation.sentences1, validation.sentences2, validation.conditions)
     else:
         vectors = loaded.embed(*map(list, zip(*validation.distinct, strict=True)))
-        scores = pair_cosines(vectors, validation.places)
+        scores = pair_cosines(vectors, validation.pair_index)
     close(scores, wanted, atol=5e-6)
 
 

@@ -293,7 +293,7 @@ def test_the_case_study_is_that_of_the_loaded_folder(ask, models, tmp_path):
 def random_vectors(rated):
     random = np.random.default_rng(0)
     return lambda config: PairVectors(
-        vectors=random.normal(size=(len(rated.distinct), 4)), places=rated.places, ratings=rated.ratings
+        vectors=random.normal(size=(len(rated.distinct), 4)), places=rated.pair_index, ratings=rated.ratings
     )
 
 

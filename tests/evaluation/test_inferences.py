@@ -64,18 +64,18 @@ def test_two_vectors_are_trained_and_judged_through_ray(tuning, inferences, clus
         figures = {name: found["accuracy"]["value"] for name, found in system["figures"].items()}
         model = raycase.load(folder, dtype=torch.float32)
         r, u = (model.embed(data.distinct, name) for name in (model.config.CONDITIONS or (None, None)))
-        wanted = 100 * entailment_right(entailment_scores(r, u, data.places)).mean(0)
+        wanted = 100 * entailment_right(entailment_scores(r, u, data.text_index)).mean(0)
         assert [figures[k] for k in ("explicit", "implied", "neutral", "contradiction")] == pytest.approx(wanted)
     metrics = evaluate(replace(asked, model=models[:1], task="eis"))
     dual, length = ({n: f["accuracy"]["value"] for n, f in s["figures"].items()} for s in metrics["systems"])
     assert dual["all"] == pytest.approx(trained["eis"], abs=1e-6)
     lengths = np.array([len(text) for text in data.distinct])
-    assert length["all"] == pytest.approx(100 * more_implicit(lengths, data.places).mean())
+    assert length["all"] == pytest.approx(100 * more_implicit(lengths, data.text_index).mean())
     with pytest.raises(RequestError, match=r"two vectors a sentence \(dualcse\) for --task eis, got .*simcse"):
         evaluate(replace(asked, model=models[1:], task="eis"))
     model = raycase.load(job.output, dtype=torch.float32)
     r, u = (model.embed(data.distinct, name) for name in ("explicit", "implicit"))
-    assert dual["all"] == pytest.approx(100 * more_implicit(implicitness(r, u), data.places).mean())
+    assert dual["all"] == pytest.approx(100 * more_implicit(implicitness(r, u), data.text_index).mean())
 
 
 @pytest.mark.parametrize(

@@ -129,7 +129,7 @@ def evaluate_model(
     if model.projector is not None:
         system = f"g({own})"
         vectors[system] = project(model.projector, vectors[own])
-    scores_N = pair_cosines(vectors[system], rated.places)
+    scores_N = pair_cosines(vectors[system], rated.pair_index)
     part = {
         "name": model.name,
         "encoder": encoder_name(config),
@@ -158,7 +158,7 @@ def _evaluate_tuned(
     config, settings = model.config, {"resamples": job.resamples, "seed": job.seed}
     if embeds(config):
         vectors_PD = pairs_of(config).vectors
-        scores_N = pair_cosines(vectors_PD, rated.places)
+        scores_N = pair_cosines(vectors_PD, rated.pair_index)
         found = figures(vectors_PD, rated, **settings)
     else:
         scorer = config.load(dtype=None if job.compute is None else getattr(torch, job.compute))

@@ -38,7 +38,7 @@ def evaluate(job: EvaluateJob, *, vectors_of: VectorsOf) -> dict[str, Any]:
     folder = check_request(job)
     inferences = read_inferences(job.data, "--data")
     models = find_models(job)
-    texts, places = inferences.distinct, inferences.places
+    texts, places = inferences.distinct, inferences.text_index
     right: dict[str, np.ndarray] = {}  # (N, H) of each system
     systems: list[dict[str, str]] = []
     for model in models:
