@@ -19,7 +19,7 @@ from raycase.distributed.vectors import vectors_of
 from raycase.evaluation.job import EvaluateJob, find_models
 from raycase.evaluation.ranked import against, figure
 from raycase.evaluation.tasks.csfcube import ALL, CONDITIONS, FACETS, MAP, MEASURES, NDCG, measure, read_cube
-from raycase.search.topk import unit
+from raycase.search.topk import l2_normalize
 from raycase.systems.projector import Projector, ProjectorConfig, project
 from raycase.training.loop import FitConfig, epoch_batches, fit
 
@@ -68,7 +68,9 @@ def main(cache):
 
     def embedded(wanted):
         number = {value: i for i, value in enumerate(dict.fromkeys(wanted))}
-        return unit(vectors_of(list(number), model.config, name=data, cache=model.cache))[[number[v] for v in wanted]]
+        return l2_normalize(vectors_of(list(number), model.config, name=data, cache=model.cache))[
+            [number[v] for v in wanted]
+        ]
 
     papers = [(cube.papers[paper], facet) for paper, facet in pairs]
     plain = embedded([paper.text for paper, _ in papers])
@@ -85,7 +87,7 @@ def main(cache):
     }
 
     def scored(vectors):
-        vectors = unit(vectors)
+        vectors = l2_normalize(vectors)
         return 100 * measure(cube, pairs, lambda query, pool: vectors[pool] @ vectors[query])
 
     base = scored(plain)
@@ -95,7 +97,7 @@ def main(cache):
             for others in (False, True):
                 runs = [fitted(given, own, number_P, layers=layers, others=others, seed=seed) for seed in range(SEEDS)]
                 alone = np.mean([scored(vectors) for vectors, _ in runs], axis=0)
-                beside = np.mean([scored(unit(vectors) + plain) for vectors, _ in runs], axis=0)
+                beside = np.mean([scored(l2_normalize(vectors) + plain) for vectors, _ in runs], axis=0)
                 line = {"input": name, "layers": layers, "other_facets_as_negatives": others}
                 line["held_out_accuracy"] = float(np.mean([accuracy for _, accuracy in runs]))
                 for label, values in (("alone", alone), ("plus_plain", beside)):

@@ -17,7 +17,7 @@ from turns import DATA, finish
 import raycase
 from raycase.evaluation.ranked import against, figure
 from raycase.evaluation.tasks.csfcube import CONDITIONS, MAP, MEASURES, NDCG, measure, read_cube
-from raycase.search.topk import unit
+from raycase.search.topk import l2_normalize
 from raycase.systems.registry import known_conditions
 
 DEPTHS = (10, 20, 50)
@@ -31,7 +31,7 @@ def first_scores(cube):
     began = time.perf_counter()
     vectors = model.embed([cube.papers[paper].text for paper in papers], None)
     seconds = time.perf_counter() - began
-    of = dict(zip(papers, unit(vectors), strict=True))
+    of = dict(zip(papers, l2_normalize(vectors), strict=True))
     return {key: np.stack([of[p] for p in pool]) @ of[key[0]] for key, (pool, _) in cube.pools.items()}, seconds
 
 

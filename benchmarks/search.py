@@ -105,7 +105,7 @@ def prepare(embeddings, folder):
 
     import raycase
     from raycase.data.rated import read_rated
-    from raycase.search.topk import unit
+    from raycase.search.topk import l2_normalize
 
     if not (embeddings / "manifest.json").exists():
         command = [
@@ -120,12 +120,12 @@ def prepare(embeddings, folder):
     (folder / "embeddings").write_text(str(embeddings))
     column = ds.dataset(embeddings / "embeddings", format="parquet").to_table(columns=["embedding"])["embedding"]
     values = column.combine_chunks()
-    vectors = unit(values.flatten().to_numpy().reshape(len(values), -1)).astype(np.float16)
+    vectors = l2_normalize(values.flatten().to_numpy().reshape(len(values), -1)).astype(np.float16)
     np.save(folder / "vectors.npy", vectors)
     rated = read_rated(str(DATA / "csts" / "validation.csv"), "--data")
     sentences = list(dict.fromkeys(rated.sentences1))[: BATCH * BATCHES]
     model = raycase.load("minilm")
-    queries = unit(model.embed(sentences, CONDITION))
+    queries = l2_normalize(model.embed(sentences, CONDITION))
     np.save(folder / "queries.npy", queries)
     seconds = []
     for sentence in sentences[:100]:

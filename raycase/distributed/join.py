@@ -34,7 +34,7 @@ from raycase.data.schema import CONDITION, EMBEDDING, ID
 from raycase.data.storage import Location, check_paths, fingerprint, locate
 from raycase.distributed.cluster import cause, nodes, start_ray
 from raycase.errors import RequestError, WorkError
-from raycase.search.topk import merge_top_k, top_k, unit
+from raycase.search.topk import l2_normalize, merge_top_k, top_k
 
 NEIGHBOUR, RANK, SCORE = "neighbour", "rank", "score"
 PLACE = "place"  # of a query in its group
@@ -263,7 +263,7 @@ def _files(folder: str, names: Sequence[str], columns: list[str] | None = None) 
 def _unit(rows: pa.Table) -> Tensor:
     """(N, D) float32."""
     vectors = rows[EMBEDDING].combine_chunks()
-    return torch.from_numpy(unit(vectors.flatten().to_numpy().reshape(-1, vectors.type.list_size)))
+    return torch.from_numpy(l2_normalize(vectors.flatten().to_numpy().reshape(-1, vectors.type.list_size)))
 
 
 def _by_condition(rows: pa.Table) -> dict[str | None, Tensor]:

@@ -36,7 +36,7 @@ from raycase.search.lance_files import (
     publish,
     said,
 )
-from raycase.search.topk import unit
+from raycase.search.topk import l2_normalize
 
 if TYPE_CHECKING:
     from lance import LanceDataset
@@ -266,7 +266,7 @@ def _batches(source: Written, schema: pa.Schema) -> Iterator[pa.RecordBatch]:
     for table in source.tables():
         vectors = table[EMBEDDING].combine_chunks()
         vectors_ND = vectors.flatten().to_numpy().reshape(-1, vectors.type.list_size)
-        rows = table.append_column(column, embedding_array(unit(vectors_ND).astype(dtype)))
+        rows = table.append_column(column, embedding_array(l2_normalize(vectors_ND).astype(dtype)))
         yield from rows.select(schema.names).cast(schema).to_batches()
 
 

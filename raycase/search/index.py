@@ -20,7 +20,7 @@ from raycase.data.schema import CONDITION, ID
 from raycase.data.storage import Location, fingerprint, locate
 from raycase.errors import RequestError
 from raycase.search.lance_files import ASKED, OWN, PLAIN, QUERY, RANK, SCORE, VECTOR, Meta, literal, open_ready, said
-from raycase.search.topk import top_k, unit
+from raycase.search.topk import l2_normalize, top_k
 from raycase.systems.contracts import Encoder
 from raycase.systems.registry import known_conditions, resolve
 
@@ -162,7 +162,7 @@ class Index:
         """Unit vectors of sentences under one condition of the index: (Q, D) float32."""
         encoder = self.encoder
         try:
-            return unit(encoder.embed(sentences, condition))
+            return l2_normalize(encoder.embed(sentences, condition))
         except ValueError as error:
             raise RequestError(f"{flag}: expected a text that {self.model} can embed, got: {error}") from error
 

@@ -1,7 +1,7 @@
-"""Exact nearest neighbours, block by block: whatever the number of vectors, one block and k places are held.
+"""Exact top k, block by block: memory holds one block of vectors and k neighbours for each query, never all vectors.
 
-Shapes: Q queries, N vectors in blocks of B, D dimensions, k neighbours. Vectors are of unit length, so a dot product is
-their cosine.
+Shapes: Q queries, N vectors in blocks of B, D dimensions, k neighbours, H hits. Vectors have unit length, so a dot
+product is a cosine.
 """
 
 from __future__ import annotations
@@ -12,12 +12,12 @@ import numpy as np
 import torch
 from torch import Tensor
 
-BLOCK = 16384  # vectors of a block, at most: its scores stay in the processor's cache
-SCORES = 2**24  # scores that are held at a time, about
+BLOCK_ROWS = 16384  # vectors in a block: its scores stay in the processor's cache
+BLOCK_SCORES = 2**24  # scores held at a time: with many queries, blocks get smaller
 
 
-def unit(vectors_ND: np.ndarray) -> np.ndarray:
-    """Vectors of length 1, as float32; 0 stays 0, whose cosine is 0 to everything."""
+def l2_normalize(vectors_ND: np.ndarray) -> np.ndarray:
+    """Scale vectors to length 1: (N, D) -> (N, D) float32; a vector of zeros stays, its cosine to any other is 0."""
     vectors_ND = np.asarray(vectors_ND, dtype=np.float32)
     norms_N1 = np.linalg.norm(vectors_ND, axis=1, keepdims=True)
     return vectors_ND / np.where(norms_N1 == 0, 1, norms_N1)
@@ -30,54 +30,56 @@ def top_k(
     *,
     query_groups: Tensor | None = None,
     groups: Tensor | None = None,
+    block_rows: int = BLOCK_ROWS,
 ) -> tuple[np.ndarray, np.ndarray]:
-    """The k vectors with the largest dot products with each query: (Q, D), blocks (B, D) -> scores (Q, k) float32,
-    places (Q, k) int64, best first.
+    """The k vectors with the largest dot products with each query, best first.
 
-    Products are made in float32, whatever the vectors' type. Of equal scores the earlier place wins. Vectors of the
-    query's own group, by (Q,) and (N,) int64, are left out. Where there are fewer than k, -inf and -1 fill the rest.
+    (Q, D), blocks (B, D) -> scores (Q, k) float32, row indices (Q, k) int64; a row index counts the vectors of all
+    blocks. Products are computed in float32, whatever the vectors' type. Of equal scores the earlier row wins. With
+    groups, (Q,) and (N,) int64, vectors of the query's own group are left out. Where fewer than k vectors remain, -inf
+    and -1 fill the rest.
     """
     count = len(queries_QD)
     queries_QD = queries_QD.float()
     scores_Qk = np.full((count, k), -np.inf, dtype=np.float32)
-    places_Qk = np.full((count, k), -1, dtype=np.int64)
+    rows_Qk = np.full((count, k), -1, dtype=np.int64)
     start = 0
     for block_ND in blocks:
-        for block_BD in block_ND.split(max(1, min(BLOCK, SCORES // max(1, count)))):
+        for block_BD in block_ND.split(max(1, min(block_rows, BLOCK_SCORES // max(1, count)))):
             scores_QB = queries_QD @ block_BD.float().T
             if query_groups is not None and groups is not None:
-                own_QB = query_groups[:, None] == groups[None, start : start + len(block_BD)]
-                scores_QB.masked_fill_(own_QB, -torch.inf)
+                same_group_QB = query_groups[:, None] == groups[None, start : start + len(block_BD)]
+                scores_QB.masked_fill_(same_group_QB, -torch.inf)
             better_QB = scores_QB > torch.from_numpy(scores_Qk[:, -1:])
-            if np.isneginf(scores_Qk[:, -1]).any() and len(block_BD) > k:  # else all would be better than nothing
+            if np.isneginf(scores_Qk[:, -1]).any() and len(block_BD) > k:  # else every score would beat -inf
                 better_QB &= scores_QB >= scores_QB.topk(k).values[:, -1:]
-            query_H, place_H = better_QB.nonzero(as_tuple=True)
+            query_H, row_H = better_QB.nonzero(as_tuple=True)
             if len(query_H):
-                found = query_H.numpy(), (place_H + start).numpy(), scores_QB[query_H, place_H].numpy()
-                scores_Qk, places_Qk = _merge(scores_Qk, places_Qk, *found)
+                hits = query_H.numpy(), (row_H + start).numpy(), scores_QB[query_H, row_H].numpy()
+                scores_Qk, rows_Qk = _merge(scores_Qk, rows_Qk, *hits)
             start += len(block_BD)
-    return scores_Qk, places_Qk
+    return scores_Qk, rows_Qk
 
 
 def merge_top_k(parts: Iterable[tuple[np.ndarray, np.ndarray]]) -> tuple[np.ndarray, np.ndarray]:
-    """The best of several results of `top_k`, whose places are of one numbering: (Q, k) each -> (Q, k)."""
-    (scores_Qk, places_Qk), *others = parts
-    for scores, places in others:
-        query_H, column_H = (places >= 0).nonzero()
-        found = query_H, places[query_H, column_H], scores[query_H, column_H]
-        scores_Qk, places_Qk = _merge(scores_Qk, places_Qk, *found)
-    return scores_Qk, places_Qk
+    """The best k of several results of `top_k` whose row indices count the same vectors: (Q, k) each -> (Q, k)."""
+    (scores_Qk, rows_Qk), *others = parts
+    for other_scores_Qk, other_rows_Qk in others:
+        query_H, column_H = (other_rows_Qk >= 0).nonzero()
+        hits = query_H, other_rows_Qk[query_H, column_H], other_scores_Qk[query_H, column_H]
+        scores_Qk, rows_Qk = _merge(scores_Qk, rows_Qk, *hits)
+    return scores_Qk, rows_Qk
 
 
 def _merge(
-    scores_Qk: np.ndarray, places_Qk: np.ndarray, query_H: np.ndarray, place_H: np.ndarray, score_H: np.ndarray
+    scores_Qk: np.ndarray, rows_Qk: np.ndarray, query_H: np.ndarray, row_H: np.ndarray, score_H: np.ndarray
 ) -> tuple[np.ndarray, np.ndarray]:
-    """The best k of what stands and of what was found: H hits, each with its query."""
+    """The best k of the current result and H new hits, each with its query."""
     count, k = scores_Qk.shape
     queries = np.concatenate([np.repeat(np.arange(count), k), query_H])
-    places = np.concatenate([places_Qk.reshape(-1), place_H])
+    rows = np.concatenate([rows_Qk.reshape(-1), row_H])
     scores = np.concatenate([scores_Qk.reshape(-1), score_H])
-    order = np.lexsort((places, -scores, queries))
+    order = np.lexsort((rows, -scores, queries))
     ends = np.cumsum(np.bincount(queries, minlength=count))
-    kept = order[(ends - np.bincount(queries, minlength=count))[:, None] + np.arange(k)]
-    return scores[kept], places[kept]
+    best_Qk = order[(ends - np.bincount(queries, minlength=count))[:, None] + np.arange(k)]
+    return scores[best_Qk], rows[best_Qk]

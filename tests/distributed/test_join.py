@@ -11,7 +11,7 @@ from raycase.data.storage import locate
 from raycase.distributed import join as module
 from raycase.distributed.join import JoinJob, join
 from raycase.errors import RequestError
-from raycase.search.topk import unit
+from raycase.search.topk import l2_normalize
 
 CONDITIONS = ("color", "number of people")
 
@@ -32,10 +32,10 @@ def home(tmp_path_factory, tiny_model):
 def brute(home, k, exclude=None):
     """(id, condition) -> ids and cosines of the k nearest under the same condition."""
     queries, found = read_output(str(home / "queries")).to_pylist(), read_output(str(home / "vectors"))
-    theirs, all_vectors = found.to_pylist(), unit(vectors(found))
+    theirs, all_vectors = found.to_pylist(), l2_normalize(vectors(found))
     answers = {}
     for row in queries:
-        scores = all_vectors @ unit(np.array([row["embedding"]]))[0]
+        scores = all_vectors @ l2_normalize(np.array([row["embedding"]]))[0]
         kept = [i for i, r in enumerate(theirs) if r["condition"] == row["condition"]]
         kept = [i for i in kept if exclude is None or theirs[i][exclude] != row[exclude]]
         order = sorted(kept, key=lambda i: (-scores[i], i))[:k]

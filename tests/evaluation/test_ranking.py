@@ -16,7 +16,7 @@ from raycase.evaluation.tasks import captions as attributes
 from raycase.evaluation.tasks import csfcube
 from raycase.evaluation.tasks.captions import Captions, attributes_of, nearest, read_captions, shared
 from raycase.evaluation.tasks.csfcube import Cube, Paper, best_match, fitting, measure, read_cube
-from raycase.search.topk import unit
+from raycase.search.topk import l2_normalize
 from raycase.systems.registry import resolve
 
 # ---------------------------------------------------------------------------------------------------------- measures
@@ -92,7 +92,7 @@ def test_each_pool_is_ranked_by_itself():
 
 
 def test_best_match_takes_the_best_candidate_sentence_of_each_query_sentence():
-    sentences = [unit(np.array(s, float)) for s in ([[1, 0], [0, 1]], [[1, 0]], [[1, 1], [0, 1]])]
+    sentences = [l2_normalize(np.array(s, float)) for s in ([[1, 0], [0, 1]], [[1, 0]], [[1, 1], [0, 1]])]
     assert best_match(sentences)(0, np.array([1, 2])) == pytest.approx([0.5, (np.sqrt(0.5) + 1) / 2])
 
 

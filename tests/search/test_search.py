@@ -24,7 +24,7 @@ from raycase.search.build import IndexJob, build
 from raycase.search.index import Index, Options
 from raycase.search.queries import SearchJob
 from raycase.search.queries import search as answer
-from raycase.search.topk import unit
+from raycase.search.topk import l2_normalize
 from raycase.systems import case
 from raycase.systems.projector import Projector, ProjectorConfig
 from raycase.systems.registry import resolve
@@ -66,7 +66,7 @@ def brute(output, model, sentence, condition, k, keep=lambda row: True):
     """ids and cosines of the k nearest, from the files that the job wrote."""
     table = read_output(str(output))
     table = table.filter(pa.array([r["condition"] == condition and keep(r) for r in table.to_pylist()]))
-    cosines = unit(vectors(table)) @ unit(model.embed([sentence], condition))[0]
+    cosines = l2_normalize(vectors(table)) @ l2_normalize(model.embed([sentence], condition))[0]
     order = np.argsort(-cosines, kind="stable")[:k]
     return table["id"].to_numpy()[order].tolist(), cosines[order]
 
@@ -116,11 +116,11 @@ def test_a_filter_is_applied_before_the_search(index, home, model):
 
 def test_without_a_condition_the_mean_over_all_counts(index, home, model):
     table = read_output(str(home / "out"))
-    unit_vectors, ids, under = unit(vectors(table)), table["id"].to_numpy(), table["condition"].to_pylist()
+    unit_vectors, ids, under = l2_normalize(vectors(table)), table["id"].to_numpy(), table["condition"].to_pylist()
     sums = np.zeros(300)
     for condition in CONDITIONS:
         own = np.array([c == condition for c in under])
-        sums[ids[own]] += unit_vectors[own] @ unit(model.embed([QUERIES[0]], condition))[0]
+        sums[ids[own]] += unit_vectors[own] @ l2_normalize(model.embed([QUERIES[0]], condition))[0]
     order = np.argsort(-sums)[:5]
     same(index.search(QUERIES[:1], None, 5), (order.tolist(), sums[order] / 2))
 

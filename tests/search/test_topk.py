@@ -5,7 +5,7 @@ import pytest
 import torch
 
 from raycase.search import topk
-from raycase.search.topk import merge_top_k, top_k, unit
+from raycase.search.topk import l2_normalize, merge_top_k, top_k
 
 
 def brute(queries, vectors, k):
@@ -17,49 +17,47 @@ def brute(queries, vectors, k):
 @pytest.fixture
 def case():
     random = np.random.default_rng(0)
-    return unit(random.standard_normal((7, 8))), unit(random.standard_normal((100, 8)))
+    return l2_normalize(random.standard_normal((7, 8))), l2_normalize(random.standard_normal((100, 8)))
 
 
 @pytest.mark.parametrize("cuts", [[], [1], [3, 50], list(range(1, 100))])
 @pytest.mark.parametrize("block", [4, 100])
-def test_any_cut_gives_what_brute_force_gives(case, cuts, block, monkeypatch):
-    monkeypatch.setattr(topk, "BLOCK", block)
+def test_any_cut_gives_what_brute_force_gives(case, cuts, block):
     queries, vectors = case
     blocks = [torch.from_numpy(v) for v in np.split(vectors, cuts)]
-    scores, places = top_k(torch.from_numpy(queries), blocks, 5)
+    scores, rows = top_k(torch.from_numpy(queries), blocks, 5, block_rows=block)
     wanted_scores, wanted = brute(queries, vectors, 5)
-    assert np.array_equal(places, wanted)
+    assert np.array_equal(rows, wanted)
     assert np.allclose(scores, wanted_scores, atol=1e-6)
 
 
-def test_of_equal_scores_the_earlier_place_wins(monkeypatch):
-    monkeypatch.setattr(topk, "BLOCK", 3)
+def test_of_equal_scores_the_earlier_row_wins():
     vectors = torch.tensor([[1.0, 0.0], [0.0, 1.0]] * 5)
-    assert top_k(vectors[:1], [vectors], 4)[1].tolist() == [[0, 2, 4, 6]]
-    assert top_k(vectors[:1], [vectors], 7)[1].tolist() == [[0, 2, 4, 6, 8, 1, 3]]
+    assert top_k(vectors[:1], [vectors], 4, block_rows=3)[1].tolist() == [[0, 2, 4, 6]]
+    assert top_k(vectors[:1], [vectors], 7, block_rows=3)[1].tolist() == [[0, 2, 4, 6, 8, 1, 3]]
 
 
-def test_what_is_lacking_is_minus_one(case):
+def test_missing_neighbours_are_minus_one(case):
     queries, vectors = map(torch.from_numpy, case)
-    scores, places = top_k(queries, [vectors[:3]], 5)
-    assert (places[:, 3:] == -1).all() and np.isneginf(scores[:, 3:]).all()
-    assert sorted(places[0, :3].tolist()) == [0, 1, 2]
+    scores, rows = top_k(queries, [vectors[:3]], 5)
+    assert (rows[:, 3:] == -1).all() and np.isneginf(scores[:, 3:]).all()
+    assert sorted(rows[0, :3].tolist()) == [0, 1, 2]
     assert (top_k(queries, [], 2)[1] == -1).all()
 
 
-def test_vectors_of_the_querys_own_group_are_left_out(case):
+def test_vectors_of_the_same_group_are_left_out(case):
     queries, vectors = case
-    groups, own = np.arange(100) % 10, np.arange(7)
+    groups, query_groups = np.arange(100) % 10, np.arange(7)
     scores = queries @ vectors.T
-    scores[own[:, None] == groups[None, :]] = -np.inf
-    _, places = top_k(
+    scores[query_groups[:, None] == groups[None, :]] = -np.inf
+    _, rows = top_k(
         torch.from_numpy(queries),
         [torch.from_numpy(vectors[:30]), torch.from_numpy(vectors[30:])],
         5,
-        query_groups=torch.from_numpy(own),
+        query_groups=torch.from_numpy(query_groups),
         groups=torch.from_numpy(groups),
     )
-    assert np.array_equal(places, np.argsort(-scores, axis=1, kind="stable")[:, :5])
+    assert np.array_equal(rows, np.argsort(-scores, axis=1, kind="stable")[:, :5])
     alone = torch.zeros(100, dtype=torch.int64)
     every = top_k(torch.from_numpy(queries), [torch.from_numpy(vectors)], 5, query_groups=alone[:7], groups=alone)
     assert (every[1] == -1).all()
@@ -70,8 +68,8 @@ def test_small_first_blocks_do_not_let_everything_through(case, monkeypatch):
     hits = []
     merge = topk._merge
     monkeypatch.setattr(topk, "_merge", lambda *arguments: hits.append(len(arguments[2])) or merge(*arguments))
-    _, places = top_k(queries, [vectors[:3], vectors[3:]], 5)
-    assert np.array_equal(places, brute(*case, 5)[1])
+    _, rows = top_k(queries, [vectors[:3], vectors[3:]], 5)
+    assert np.array_equal(rows, brute(*case, 5)[1])
     assert hits[0] == 7 * 3 and hits[1] <= 7 * 5
 
 
@@ -79,12 +77,12 @@ def test_parts_are_merged_into_what_all_give(case):
     queries, vectors = map(torch.from_numpy, case)
     parts = []
     for start, end in ((0, 40), (40, 43), (43, 100)):
-        scores, places = top_k(queries, [vectors[start:end]], 5)
-        parts.append((scores, np.where(places < 0, -1, places + start)))
+        scores, rows = top_k(queries, [vectors[start:end]], 5)
+        parts.append((scores, np.where(rows < 0, -1, rows + start)))
     whole = top_k(queries, [vectors], 5)
     assert np.array_equal(merge_top_k(parts)[1], whole[1])
     assert np.allclose(merge_top_k(parts)[0], whole[0], atol=1e-6)
 
 
 def test_a_vector_of_zeros_stays_and_is_like_nothing():
-    assert np.array_equal(unit(np.array([[0.0, 0.0], [3.0, 4.0]])), np.array([[0, 0], [0.6, 0.8]], np.float32))
+    assert np.array_equal(l2_normalize(np.array([[0.0, 0.0], [3.0, 4.0]])), np.array([[0, 0], [0.6, 0.8]], np.float32))

@@ -21,7 +21,7 @@ from raycase.errors import RequestError
 from raycase.evaluation.ablation import encoder_names
 from raycase.evaluation.job import EvaluateJob, check_request, find_models
 from raycase.evaluation.ranked import report
-from raycase.search.topk import top_k, unit
+from raycase.search.topk import l2_normalize, top_k
 from raycase.systems.contracts import VectorsOf
 from raycase.systems.projector import project
 
@@ -217,7 +217,7 @@ def read_captions(folder: str, most: int = CAPTIONS) -> Captions:
 
 def nearest(vectors_ND: np.ndarray, captions: Captions) -> np.ndarray:
     """The captions of other images nearest to each query, by cosine: (Q, 10) places; -1 where there are fewer."""
-    unit_ND, images = torch.from_numpy(unit(vectors_ND)), torch.from_numpy(captions.images)
+    unit_ND, images = torch.from_numpy(l2_normalize(vectors_ND)), torch.from_numpy(captions.images)
     queries = torch.from_numpy(captions.queries)
     return top_k(unit_ND[queries], [unit_ND], NEIGHBOURS, query_groups=images[queries], groups=images)[1]
 

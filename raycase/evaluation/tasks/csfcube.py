@@ -23,7 +23,7 @@ from raycase.evaluation.ablation import encoder_names, setting
 from raycase.evaluation.job import EvaluateJob, Model, before_g, check_request, find_models, is_case
 from raycase.evaluation.metrics import average_precision, full_recall_precision, ndcg_at, recall_at
 from raycase.evaluation.ranked import report
-from raycase.search.topk import unit
+from raycase.search.topk import l2_normalize
 from raycase.systems.contracts import VectorsOf
 from raycase.systems.projector import project
 
@@ -101,10 +101,10 @@ def evaluate(job: EvaluateJob, *, vectors_of: VectorsOf) -> dict[str, Any]:
         vectors = vectors_of(distinct, model.config, name=job.data, cache=model.cache, compute=job.compute)
         if model.projector:
             vectors = project(model.projector, vectors)
-        case_PD = unit(vectors)[rows]
+        case_PD = l2_normalize(vectors)[rows]
         what = f"{model.config.formula} of the abstract under the facet's condition"
         add(f"{model.name}: {'CASE' if is_case(model.config) else 'conditional'}", what, _cosine(case_PD))
-        both = unit(np.hstack([plain[encoder], case_PD]))
+        both = l2_normalize(np.hstack([plain[encoder], case_PD]))
         add(
             f"{model.name}: plain + {'CASE' if is_case(model.config) else 'conditional'}",
             "half of each one's cosine",
@@ -151,7 +151,9 @@ def _add_plain(
 
     def embedded(wanted: Sequence[str]) -> np.ndarray:
         distinct, rows = _distinct(wanted)
-        return unit(vectors_of(distinct, model.config, name=job.data, cache=model.cache, compute=job.compute))[rows]
+        return l2_normalize(vectors_of(distinct, model.config, name=job.data, cache=model.cache, compute=job.compute))[
+            rows
+        ]
 
     papers = [(cube.papers[paper], facet) for paper, facet in pairs]
     plain_PD = embedded([paper.text for paper, _ in papers])
@@ -160,10 +162,12 @@ def _add_plain(
     titled_PD = embedded([" ".join([paper.title, *paper.of(facet)]) for paper, facet in papers])
     in_context = before_g(model.config, subtract=False)
     distinct, rows = _distinct(fitting([(paper.beside(facet), paper.of(facet)) for paper, facet in papers], in_context))
-    context_PD = unit(vectors_of(distinct, in_context, name=job.data, cache=model.cache, compute=job.compute)[rows])
+    context_PD = l2_normalize(
+        vectors_of(distinct, in_context, name=job.data, cache=model.cache, compute=job.compute)[rows]
+    )
     names = list(FACETS)
     other_PD = _choose(facet_PD, [names[names.index(facet) - 1] for _, facet in papers])
-    every_PD = unit(np.sum(list(facet_PD.values()), axis=0))
+    every_PD = l2_normalize(np.sum(list(facet_PD.values()), axis=0))
     for name, what, vectors in (
         ("plain", "f(title and abstract)", plain_PD),
         ("facet", "f(the facet's own sentences)", own_PD),
@@ -178,7 +182,7 @@ def _add_plain(
         ("control: plain + another facet", "the sentences of a facet that is not asked for", plain_PD + other_PD),
         ("control: plain + all facets", "no condition: the mean of the three facets' vectors", plain_PD + every_PD),
     ):
-        add(f"{encoder}: {name}", what, _cosine(unit(vectors)))
+        add(f"{encoder}: {name}", what, _cosine(l2_normalize(vectors)))
     sentence_SD = embedded([sentence for paper, facet in papers for sentence in paper.of(facet)])
     best = best_match(np.split(sentence_SD, np.cumsum([len(paper.of(facet)) for paper, facet in papers])[:-1]))
     plain = _cosine(plain_PD)
