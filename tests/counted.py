@@ -34,11 +34,11 @@ class CountedEncoder:
     def __getattr__(self, name):
         return getattr(self.inner, name)
 
-    def encode(self, prepared):
+    def encode_prepared(self, prepared):
         unit = hashlib.sha256(prepared.to_bytes()).hexdigest()
         with open(Path(self.folder) / "units", "a") as file:
             file.write(f"{os.getpid()} {unit}\n")
-        return self.inner.encode(prepared)
+        return self.inner.encode_prepared(prepared)
 
 
 def counted(folder):

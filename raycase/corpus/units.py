@@ -193,7 +193,7 @@ def encode_rows(encoder: Encoder, rows: pa.Table, prepared: Prepared, settings: 
     after rounding to the output's type.
     """
     row_of_pair, conditions = pairs_of(rows, settings)
-    encoded = encoder.encode(prepared)
+    encoded = encoder.encode_prepared(prepared)
     with np.errstate(over="ignore"):
         vectors = encoded.vectors.astype(settings.dtype)
     finite = np.isfinite(vectors).all(axis=1)

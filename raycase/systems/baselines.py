@@ -107,7 +107,7 @@ class TriEncoder(Embedder):
         sentences_SD, conditions_CD = (self.encoder.pooled(kind[0]) for kind in (prepared.alone, prepared.bases))
         return compose(sentences_SD[sentence_N], conditions_CD[condition_N], self.config.compose)
 
-    def encode(self, prepared: Prepared) -> Encoded:
+    def encode_prepared(self, prepared: Prepared) -> Encoded:
         """The same without, with counts, and a reason for each pair that has no vector."""
         kept = kept_pairs(prepared)
         which, places = np.unique(prepared.sentence[kept], return_inverse=True)

@@ -188,9 +188,9 @@ class Case:
         One condition as a string serves every sentence. A sentence above the encoder's length loses its end.
         Raises ValueError for lists of different length and for a pair that cannot be embedded.
         """
-        return embed(self.config.prepare, self.encode, sentences, conditions)
+        return embed(self.config.prepare, self.encode_prepared, sentences, conditions)
 
-    def encode(self, prepared: Prepared) -> Encoded:
+    def encode_prepared(self, prepared: Prepared) -> Encoded:
         """The same of tokenised pairs, with counts, and a reason for each pair that has no vector."""
         conditions = prepared.conditions
         groups = by_pattern(self.config.templates(conditions is not None))

@@ -69,7 +69,7 @@ class Encoder(Protocol):
     def embed(self, sentences: Sequence[str], conditions: Sequence[str] | str | None) -> np.ndarray:
         """Vectors of (sentence, condition) pairs: N, N -> (N, dim) float32, not normalised."""
 
-    def encode(self, prepared: Prepared) -> Encoded:
+    def encode_prepared(self, prepared: Prepared) -> Encoded:
         """The same of what `SystemConfig.prepare` gives, with counts, and a reason for each pair without a vector."""
 
     def compile(self) -> None:

@@ -269,7 +269,7 @@ class Csr(Embedder):
         self._memory.vectors.clear()
 
     @torch.inference_mode()
-    def encode(self, prepared: Prepared) -> Encoded:
+    def encode_prepared(self, prepared: Prepared) -> Encoded:
         """The same without, with counts, and a reason for each pair that has no vector."""
         kept = kept_pairs(prepared)
         dim = self.dim if prepared.conditions is not None else self.encoder.dim

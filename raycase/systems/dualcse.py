@@ -103,7 +103,7 @@ class DualCse(Embedder):
         order_M = np.argsort(np.concatenate([rows for _, rows in parts]))
         return vectors_MD[torch.from_numpy(order_M[prepared.rows])]
 
-    def encode(self, prepared: Prepared) -> Encoded:
+    def encode_prepared(self, prepared: Prepared) -> Encoded:
         """The same without, with counts, and a reason for each pair that has no vector."""
         kept = kept_pairs(prepared)
         vectors_MD, work = np.empty((len(prepared.condition), self.dim), dtype=np.float32), Work()

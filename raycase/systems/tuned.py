@@ -352,7 +352,7 @@ class PairCosine(nn.Module):
     def scores(self, texts: RatedTexts) -> np.ndarray:
         """Of every pair, without gradient: (N,)."""
         self.system.forget()
-        return pair_cosines(self.system.encode(texts.prepared).vectors, texts.places)
+        return pair_cosines(self.system.encode_prepared(texts.prepared).vectors, texts.places)
 
 
 # ------------------------------------------------------------------------------------------------ what they embed by
@@ -369,7 +369,7 @@ class Loaded(nn.Module):
 
 
 class Embedder(Loaded):
-    """What the fine-tuned encoders that give vectors share; each has its own `forward` and `encode`."""
+    """What the fine-tuned encoders that give vectors share; each has its own `forward` and `encode_prepared`."""
 
     @property
     def dim(self) -> int:
@@ -380,7 +380,7 @@ class Embedder(Loaded):
         """Vectors with a gradient, of pairs none of which is refused: (N, dim)."""
         raise NotImplementedError
 
-    def encode(self, prepared: Prepared) -> Encoded:
+    def encode_prepared(self, prepared: Prepared) -> Encoded:
         """The same without, with counts, and a reason for each pair that has no vector."""
         raise NotImplementedError
 
@@ -390,7 +390,7 @@ class Embedder(Loaded):
         One condition as a string serves every sentence. A sentence above the encoder's length loses its end.
         Raises ValueError for lists of different length and for a pair that cannot be embedded.
         """
-        return embed(self.config.prepare, self.encode, sentences, conditions)
+        return embed(self.config.prepare, self.encode_prepared, sentences, conditions)
 
     def whole(self) -> PreTrainedModel:
         """The library's model again; this one is not to be used any more."""
@@ -419,7 +419,7 @@ class PromptEncoder(Embedder):
         """Vectors with a gradient, of pairs none of which is refused: (N, dim)."""
         return self.encoder.pooled(prepared.pairs[0])[torch.from_numpy(prepared.rows)]
 
-    def encode(self, prepared: Prepared) -> Encoded:
+    def encode_prepared(self, prepared: Prepared) -> Encoded:
         """The same without, with counts, and a reason for each pair that has no vector."""
         kept = kept_pairs(prepared)
         vectors_KD, work = self.encoder.encode(prepared.pairs[0].take(kept))

@@ -128,8 +128,8 @@ def evaluation(train: GraphTexts, validation: GraphTexts, compute: torch.dtype) 
         system: Any = unwrapped(module).system
         system.forget()
         with autocast(next(module.parameters()).device, compute):
-            entities_ED = system.encode(validation.alone).vectors
-            queries_QD = system.encode(validation.queries).vectors
+            entities_ED = system.encode_prepared(validation.alone).vectors
+            queries_QD = system.encode_prepared(validation.queries).vectors
         ranks_Q = filtered_ranks(
             queries_QD, entities_ED, validation.triples.rows[:, 2], validation.triples.queries, known
         )

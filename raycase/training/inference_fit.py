@@ -127,7 +127,7 @@ def evaluation(validation: InferenceTexts, compute: torch.dtype) -> Evaluation:
         system: Any = unwrapped(module).system
         system.forget()
         with autocast(next(module.parameters()).device, compute):
-            vectors = system.encode(validation.prepared).vectors
+            vectors = system.encode_prepared(validation.prepared).vectors
         explicit_TD, *implicit = np.split(vectors, validation.conditions)
         return measures(explicit_TD, implicit[0] if implicit else None, validation.places)
 

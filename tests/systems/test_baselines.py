@@ -166,7 +166,7 @@ def test_training_encodes_each_text_once(bert, monkeypatch):
 def test_where_every_pair_is_refused_vectors_have_their_width(bert, name):
     config = EMBED[name](bert)
     loaded = system(config)
-    found = loaded.encode(config.prepare(["\u200b", " "], ["dog", "dog"]))
+    found = loaded.encode_prepared(config.prepare(["\u200b", " "], ["dog", "dog"]))
     assert found.refused == [Reason.EMPTY_TEXT] * 2
     assert found.vectors.shape == (2, config.dim)
     assert np.isnan(found.vectors).all()
@@ -175,7 +175,9 @@ def test_where_every_pair_is_refused_vectors_have_their_width(bert, name):
 def test_a_pair_that_is_refused_leaves_the_others(bert):
     config = tri_encoder(bert, compose=Compose.CONCAT)
     loaded = system(config)
-    found = loaded.encode(config.prepare([SENTENCES[0], "\u200b", *SENTENCES[1:3]], ["dog", "red", " ", "red"]))
+    found = loaded.encode_prepared(
+        config.prepare([SENTENCES[0], "\u200b", *SENTENCES[1:3]], ["dog", "red", " ", "red"])
+    )
     assert found.refused == [None, Reason.EMPTY_TEXT, Reason.EMPTY_CONDITION, None]
     close(found.vectors[[0, 3]], system(config).embed([SENTENCES[0], SENTENCES[2]], ["dog", "red"]))
     assert np.isnan(found.vectors[[1, 2]]).all()
@@ -304,7 +306,7 @@ def test_the_vectors_of_training_are_those_that_are_given(bert, name):
     config = EMBED[name](bert)
     module = small.disturb(config.trainable(), scale=0.02)
     prepared = config.rated(small.rated()).take(np.arange(24))
-    close(module.eval().system(prepared).detach(), module.system.encode(prepared).vectors)
+    close(module.eval().system(prepared).detach(), module.system.encode_prepared(prepared).vectors)
     assert isinstance(module.system, Encoder)
 
 

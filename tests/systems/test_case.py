@@ -60,7 +60,7 @@ def with_projector(system, **options):
 
 def encode(system, sentences, conditions):
     """Vectors, refusals and counts of pairs."""
-    return system.encode(system.config.prepare(sentences, conditions))
+    return system.encode_prepared(system.config.prepare(sentences, conditions))
 
 
 def f(system, template, sentence, condition):

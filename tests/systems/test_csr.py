@@ -304,7 +304,7 @@ def test_what_was_computed_is_counted(bert):
     sentences, conditions = (sum(small.ids(bert, t).shape[1] for t in texts) for texts in (SENTENCES, CONDITIONS))
     prepared = config.prepare(*map(list, zip(*EVERY * 2, strict=True)))
     for known in (0, conditions):
-        found = loaded.encode(prepared)
+        found = loaded.encode_prepared(prepared)
         assert found.distinct == len(EVERY)
         assert found.work.processed == sentences + conditions - known
         assert found.work.tokens == len(CONDITIONS) * sentences + len(SENTENCES) * conditions, "each pair alone"
@@ -318,12 +318,12 @@ def test_what_was_computed_is_counted(bert):
 def test_a_pair_that_is_refused_leaves_the_others(bert, options):
     config = csr(bert, **options)
     pairs = [EVERY[0], ("\u200b", "dog"), EVERY[5], (SENTENCES[0], " "), EVERY[0], ("\u200b", CONDITIONS[1])]
-    found = system(config).encode(config.prepare(*map(list, zip(*pairs, strict=True))))
+    found = system(config).encode_prepared(config.prepare(*map(list, zip(*pairs, strict=True))))
     empty = Reason.EMPTY_TEXT
     assert found.refused == [None, empty, None, Reason.EMPTY_CONDITION, None, empty]
     assert np.isnan(found.vectors[[1, 3, 5]]).all()
     close(found.vectors[[0, 2, 4]], small.vectors(system(config), [EVERY[0], EVERY[5], EVERY[0]]))
-    none = system(config).encode(config.prepare(["\u200b", "\u200b"], ["dog", "red"]))
+    none = system(config).encode_prepared(config.prepare(["\u200b", "\u200b"], ["dog", "red"]))
     assert none.vectors.shape == (2, config.dim)
     assert none.refused == [empty] * 2
 
@@ -332,7 +332,7 @@ def test_a_sentence_that_is_too_long_loses_its_end(bert):
     config = csr(bert)
     config = replace(config, encoder=replace(config.encoder, max_tokens=6))
     kept = small.tokenizer(bert).decode(small.ids(bert, SENTENCES[4])[0, 1:5])
-    found = system(config).encode(config.prepare([SENTENCES[4], "dog"], ["dog", "dog"]))
+    found = system(config).encode_prepared(config.prepare([SENTENCES[4], "dog"], ["dog", "dog"]))
     assert found.truncated.tolist() == [True, False]
     close(found.vectors[:1], system(csr(bert)).embed([kept], ["dog"]))
 

@@ -75,7 +75,7 @@ def test_before_training_its_vectors_are_the_encoders_bit_by_bit(made, kind):
     with torch.no_grad():
         assert torch.equal(module.eval().system(prepared), base(prepared))
     wanted = load_encoder(config.encoder, dtype=torch.float32).encode(prepared.pairs[0])[0]
-    close(base.encode(prepared).vectors, wanted)
+    close(base.encode_prepared(prepared).vectors, wanted)
 
 
 @pytest.mark.parametrize("kind", KINDS)

@@ -165,7 +165,7 @@ def test_other_conditions_are_refused(make, tmp_path):
         with pytest.raises(RequestError, match="expected explicit or implicit" if known else "expected none"):
             system.embed(["a dog"], conditions)
     if known:
-        found = system.encode(config.prepare(["a dog", "a dog", ""], ["color", "explicit", "implicit"]))
+        found = system.encode_prepared(config.prepare(["a dog", "a dog", ""], ["color", "explicit", "implicit"]))
         assert [str(r) for r in found.refused] == ["condition unknown to the model", "None", "empty text"]
         assert config.count_tokens(["a dog", "a dog"], ["color", "explicit"]).tolist()[0] == 0
 
@@ -174,7 +174,7 @@ def test_other_conditions_are_refused(make, tmp_path):
 def test_no_text_at_all_has_no_vectors(form, tmp_path):
     system = small.system(dualcse(small.save_bert(tmp_path / "bert"), form=form))
     assert system.embed([], []).shape == (0, system.dim)
-    found = system.encode(system.config.prepare(["", ""], ["explicit", "color"]))
+    found = system.encode_prepared(system.config.prepare(["", ""], ["explicit", "color"]))
     assert found.vectors.shape == (2, system.dim) and None not in found.refused
 
 
