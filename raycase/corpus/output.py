@@ -20,6 +20,7 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from raycase.corpus.finished import UnitFile, Units, finished
+from raycase.data.claim import claim
 from raycase.data.inputs import InputFile
 from raycase.data.storage import Location, fingerprint, locate
 from raycase.errors import RequestError, WorkError
@@ -123,18 +124,16 @@ def find_job(
             f"--output: expected only units in {output.embeddings.uri}, got {foreign}; "
             "move it away, or pass --overwrite to remove the whole folder"
         )
+    claim(
+        output.root,
+        output.job.name,
+        replace(job, config=config).fingerprint,
+        job="the same job",
+        results=[output.embeddings.name],
+        difference=_difference(job.config, config),
+    )
     if begun is None:
-        if len(units) or strays:
-            raise RequestError(
-                f"--output: expected an empty folder or a job's, got {output.embeddings.uri} without job.json; "
-                "choose another folder or pass --overwrite"
-            )
         return job, units
-    if fingerprint(begun.config) != fingerprint(config):
-        raise RequestError(
-            f"--output: expected the same job as in {output.job.uri}, got another one "
-            f"({_difference(begun.config, config)}); choose another folder or pass --overwrite"
-        )
     now = {f.uri: f for f in files}
     for old in begun.files:
         if now.get(old.uri) != old:

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from raycase.data.claim import claim
 from raycase.data.storage import locate
 from raycase.errors import RequestError
 from raycase.systems.case import CaseConfig, save
@@ -16,25 +16,16 @@ SYSTEM, METRICS, CARD = "raycase.json", "metrics.json", "README.md"
 
 
 def open_model_folder(folder: Path, fingerprint: str, *, overwrite: bool = False) -> dict[str, Any] | None:
-    """The metrics of the model in a folder, if it is the one asked for; None where there is none yet.
+    """Return the metrics of the model in a folder if it has this fingerprint, None if there is none yet.
 
-    Raises RequestError where the folder holds another model and `overwrite` is not said.
+    Raises RequestError where the folder holds another model, unless `overwrite`.
     """
     if folder.exists() and not folder.is_dir():
         raise RequestError(f"--output: expected a folder, got the file {folder}")
-    if overwrite or not any((folder / name).exists() for name in (SYSTEM, METRICS, WEIGHTS, CARD)):
-        return None
-    try:
-        metrics = json.loads((folder / METRICS).read_text(encoding="utf-8"))
-        same = metrics["fingerprint"] == fingerprint
-    except (OSError, ValueError, KeyError, TypeError):
-        same = False
-    if not same:
-        raise RequestError(
-            f"--output: expected an empty folder or this very model at {folder}, got another one; "
-            "choose another folder or pass --overwrite"
-        )
-    return dict(metrics) if (folder / SYSTEM).exists() else None
+    root = locate(str(folder))
+    results = (SYSTEM, WEIGHTS, CARD)
+    metrics = claim(root, METRICS, fingerprint, job="this very model", results=results, overwrite=overwrite)
+    return metrics if (root / SYSTEM).exists() else None
 
 
 def write_model_folder(folder: Path, config: CaseConfig, projector: Projector, metrics: dict[str, Any]) -> None:

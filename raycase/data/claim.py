@@ -1,0 +1,70 @@
+"""Claiming an output folder for one job: a JSON record in it holds the job's fingerprint, so that a run resumes."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+from raycase.data.storage import Location
+from raycase.errors import RequestError
+
+
+def claim(
+    folder: Location,
+    record: str,
+    fingerprint: str,
+    *,
+    job: str,
+    results: Iterable[str],
+    overwrite: bool = False,
+    exclusive: bool = False,
+    difference: str = "",
+) -> dict[str, Any] | None:
+    """Return the record of this job if the folder holds it, None if the folder is free. Writes nothing.
+
+    A free folder is claimed by putting the record, with the key `fingerprint`, before any result; with `overwrite`,
+    call `clear` first.
+
+    Args:
+        folder: where the job writes.
+        record: name of the JSON file that holds the fingerprint, as `join.json`.
+        fingerprint: of everything that decides the results.
+        job: what the folder may hold, in words, as `this very join`.
+        results: names of the files and folders that the job writes; without a record none may exist.
+        overwrite: treat the folder as free whatever it holds.
+        exclusive: refuse other files in a folder without record, too.
+        difference: what differs from the job in the folder, if the caller knows.
+
+    Raises RequestError where the folder holds another job, or results without a record.
+    """
+    if overwrite:
+        return None
+    expected = f"--output: expected an empty folder or {job} in {folder.uri}"
+    instead = "choose another folder or pass --overwrite"
+    if (folder / record).exists():
+        try:
+            values = (folder / record).read_json()
+        except RequestError:  # no JSON: not written by this job
+            values = None
+        if isinstance(values, dict) and values.get("fingerprint") == fingerprint:
+            return values
+        raise RequestError(f"{expected}, got another{f' ({difference})' if difference else ''}; {instead}")
+    names = [name for name in results if _holds_files(folder / name)]
+    if exclusive:
+        names += folder.list()
+    if names:
+        raise RequestError(f"{expected}, got {names[0]} without {record}; {instead}")
+    return None
+
+
+def clear(folder: Location, record: str, results: Iterable[str]) -> None:
+    """Remove a job's results in this order and its record last; other files in the folder stay."""
+    for name in (*results, record):
+        (folder / name).remove()
+
+
+def _holds_files(location: Location) -> bool:
+    """Whether it is a file, or a folder with files in it."""
+    if not location.exists():
+        return False
+    return bool(location.fs.isfile(location.path)) or next(location.entries(), None) is not None
