@@ -21,7 +21,7 @@ from raycase.corpus.request import EmbedJob
 from raycase.data.rated import read_rated
 from raycase.distributed.embed import embed
 from raycase.distributed.runner import train
-from raycase.distributed.train import make_scaling
+from raycase.distributed.fit import make_scaling
 from raycase.distributed.vectors import vectors_of
 from raycase.errors import RequestError, WorkError
 from raycase.systems.pair_vectors import pair_vectors
