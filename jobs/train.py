@@ -3,7 +3,7 @@
 from typing import Any
 
 from raycase.cli import main
-from raycase.distributed.runner import train
+from raycase.distributed.train import train
 from raycase.training.catalogue import TRAIN_JOBS
 from raycase.training.encoder_job import FineTuneJob
 from raycase.training.projector_job import TrainJob

@@ -11,7 +11,7 @@ from raycase.training.loop import FitState
 
 
 class Runner(Protocol):
-    """Ready to run; `raycase.distributed.fit` has the one on Ray."""
+    """Ready to run; `raycase.distributed.train` has the one on Ray."""
 
     @property
     def vectors_of(self) -> VectorsOf:

@@ -17,7 +17,7 @@ from raycase.corpus.request import EmbedJob
 from raycase.data.rated import read_rated
 from raycase.distributed.embed import embed
 from raycase.distributed.evaluate import evaluate
-from raycase.distributed.runner import train as fine_tune
+from raycase.distributed.train import train as fine_tune
 from raycase.errors import RequestError
 from raycase.evaluation.ablation import encoder_names
 from raycase.evaluation.job import EvaluateJob, find_models

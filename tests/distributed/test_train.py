@@ -20,8 +20,8 @@ import raycase
 from raycase.corpus.request import EmbedJob
 from raycase.data.rated import read_rated
 from raycase.distributed.embed import embed
-from raycase.distributed.runner import train
 from raycase.distributed.fit import make_scaling
+from raycase.distributed.train import train
 from raycase.distributed.vectors import vectors_of
 from raycase.errors import RequestError, WorkError
 from raycase.systems.pair_vectors import pair_vectors

@@ -12,7 +12,7 @@ from scipy.stats import gaussian_kde, norm, spearmanr
 import raycase
 from raycase.data.inferences import read_inferences
 from raycase.distributed.evaluate import evaluate
-from raycase.distributed.runner import train as fine_tune
+from raycase.distributed.train import train as fine_tune
 from raycase.errors import RequestError
 from raycase.evaluation.entailment_metrics import entailment_right, entailment_scores, implicitness, more_implicit
 from raycase.evaluation.job import EvaluateJob, find_models

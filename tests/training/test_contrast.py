@@ -10,7 +10,7 @@ import torch.nn.functional as F
 
 import raycase
 from raycase.data.graph import read_graph
-from raycase.distributed.runner import train as fine_tune
+from raycase.distributed.train import train as fine_tune
 from raycase.encoder.pooling import Compose
 from raycase.errors import RequestError
 from raycase.evaluation.job import EvaluateJob
