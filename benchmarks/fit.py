@@ -81,7 +81,7 @@ def plain_fit(cache):
 
 def plain_sweep(cache):
     from raycase.training.projector_fit import Recipe, fit_projector
-    from raycase.training.sweep import table7
+    from raycase.training.sweep_cells import table7
 
     train, validation = read_vectors(cache)
     cells = table7(Recipe(), "")

@@ -33,24 +33,10 @@ from raycase.systems.pair_vectors import PairVectors, pair_vectors
 from raycase.training.loop import best_epoch_of
 from raycase.training.projector_fit import Recipe, best_projector, fit_projector
 from raycase.training.projector_job import Frozen, is_tuned, model_metrics
-from raycase.training.sweep import (
-    SPACE,
-    Cell,
-    CellScore,
-    Table,
-    best_cell,
-    cell_of,
-    cell_scores,
-    figure4,
-    finalists,
-    finished,
-    grid_of,
-    make_trial,
-    random_cells,
-    table7,
-)
+from raycase.training.sweep_cells import SPACE, Cell, cell_of, figure4, grid_of, random_cells, table7
 from raycase.training.sweep_plots import sweep_plots
 from raycase.training.sweep_report import summary
+from raycase.training.sweep_trials import CellScore, Table, best_cell, cell_scores, finalists, finished, make_trial
 
 GRIDS = {"table7": table7, "figure4": figure4}
 GRACE, REDUCTION = 8, 3  # ASHA: no trial is stopped before so many epochs; of each rung a third goes on

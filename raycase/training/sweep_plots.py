@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from raycase.evaluation.plots import png
-from raycase.training.sweep import Trial, cell_scores, varied_choices
+from raycase.training.sweep_trials import Trial, cell_scores, varied_choices
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

@@ -7,7 +7,7 @@ from typing import Any
 
 from raycase.evaluation.published import TABLE7
 from raycase.systems.projector import Activation
-from raycase.training.sweep import CellScore, Trial, cell_scores, varied_choices
+from raycase.training.sweep_trials import CellScore, Trial, cell_scores, varied_choices
 
 NAMES = {
     Activation.RELU: "ReLU",

@@ -1,36 +1,24 @@
-"""A sweep without Ray: its cells, the table of trials that is its checkpoint, and the summary.
+"""The trials of a sweep: a trial is a cell with a seed. Their table is the sweep's checkpoint.
 
-A cell is a recipe and a prompt; a trial is a cell with a seed. Each finished trial is one file in `trials/`, put as a
-whole: a sweep started again does what is missing.
+Each finished trial is one file in `trials/`, written atomically: a resumed sweep runs the trials that are missing.
 """
 
 from __future__ import annotations
 
 import io
-import itertools
-import json
 import math
 import statistics
 from collections.abc import Iterable, Sequence
-from dataclasses import asdict, dataclass, fields, replace
-from functools import cached_property
-from typing import Any
+from dataclasses import asdict, dataclass, fields
 
-import numpy as np
 import pyarrow as pa
 import pyarrow.csv
 
 from raycase.corpus.output import parquet_bytes
-from raycase.data.storage import Location, fingerprint, locate
-from raycase.encoder.prompts import parse_views
-from raycase.errors import RequestError
-from raycase.systems.projector import Activation
+from raycase.data.storage import Location
 from raycase.training.loop import best_epoch_of
-from raycase.training.losses import Loss, RatingMap
-from raycase.training.projector_fit import OUTPUT_DIM, RECIPE_FIELDS, Recipe
-
-DIMS = (50, *range(100, 1001, 100))  # Figure 4
-HIDDEN = (256, 768, 1024, 2048, 8192)  # appendix B
+from raycase.training.projector_fit import RECIPE_FIELDS, Recipe
+from raycase.training.sweep_cells import Cell, make_cell
 
 CHOICES = (
     "prompt",
@@ -46,132 +34,6 @@ CHOICES = (
     "batch_size",
     "average",
 )
-
-# What the search chooses from. Lists: one of them; pairs: a number in between, log-uniform where marked.
-SPACE: dict[str, Any] = {
-    "activation": list(Activation),
-    "dropout": (0.0, 0.5),
-    "layers": [1, 2],
-    "hidden": list(HIDDEN),
-    "dim": list(DIMS),
-    "learning_rate": ("log", 1e-4, 5e-3),
-    "weight_decay": [0.0, 0.01, 0.1, 1.0],
-    "batch_size": [128, 256, 512, 1024],
-    "rating_map": list(RatingMap),
-}
-WHOLE = {"layers", "hidden", "dim", "batch_size", "epochs", "patience"}
-ENUMS = {"activation": Activation, "loss": Loss, "rating_map": RatingMap}
-
-
-@dataclass(frozen=True, kw_only=True)
-class Cell:
-    """One choice of everything; `name` says which of a grid it is."""
-
-    recipe: Recipe
-    prompt: str
-    name: str = ""
-
-    @cached_property
-    def key(self) -> str:
-        """Names the cell: equal cells fit the same g. What has no effect is left out."""
-        values = asdict(self.recipe) | {"prompt": self.prompt}
-        if self.recipe.layers < 2:
-            del values["hidden"]
-        if self.recipe.layers == 0:
-            del values["activation"]
-        return fingerprint(values)[:10]
-
-    @property
-    def values(self) -> dict[str, Any]:
-        """The choices by name, as they stand in the table."""
-        return {k: str(v) if k in ENUMS else v for k, v in asdict(self.recipe).items()} | {"prompt": self.prompt}
-
-
-# --------------------------------------------------------------------------------------------------------------- cells
-
-
-def table7(base: Recipe, prompt: str) -> list[Cell]:
-    """The cells of the paper's Table 7: linear, two layers, one layer; each activation; with and without dropout."""
-    base = replace(base, dim=base.dim or OUTPUT_DIM)  # the paper's, even above the encoder's
-    cells = [_cell(base, prompt, "Linear", layers=0, dropout=d) for d in (0.2, 0.0)]
-    for layers, title in ((2, "Two-layer"), (1, "One-layer")):
-        cells += [
-            _cell(base, prompt, f"{title} {a}", layers=layers, hidden=1024, activation=a, dropout=d)
-            for a in Activation
-            for d in (0.15, 0.0)
-        ]
-    return cells
-
-
-def figure4(base: Recipe, prompt: str) -> list[Cell]:
-    """The cells of the paper's Figure 4: dimensions 50 to 1000."""
-    return [_cell(base, prompt, f"{dim}", dim=dim) for dim in DIMS]
-
-
-def grid_of(uri: str, base: Recipe, prompt: str) -> list[Cell]:
-    """The product of the lists in a JSON file, as {"dropout": [0.1, 0.3], "prompt": ["cond", "cond+sent"]}.
-
-    Raises RequestError for what is no JSON object of lists, an unknown name, and a value out of its range.
-    """
-    source = locate(uri)
-    if not source.exists():
-        raise RequestError(f"--grid: expected table7, figure4 or a JSON file, got {uri}")
-    values = source.read_json()
-    known = (*RECIPE_FIELDS, "prompt")
-    if not isinstance(values, dict) or not all(isinstance(v, list) and v for v in values.values()):
-        raise RequestError(f"--grid: expected an object of lists in {uri}, got {json.dumps(values)[:80]}")
-    for name in values:
-        if name not in known:
-            raise RequestError(f"--grid: expected names among {', '.join(known)} in {uri}, got {name!r}")
-    cells = []
-    for chosen in itertools.product(*values.values()):
-        choice = dict(zip(values, chosen, strict=True))
-        label = ", ".join(f"{k} {v}" for k, v in choice.items()) or "base"
-        cells.append(_cell(base, choice.pop("prompt", prompt), label, **choice))
-    return cells
-
-
-def _cell(base: Recipe, prompt: str, label: str, **choices: Any) -> Cell:
-    try:
-        typed: dict[str, Any] = {k: ENUMS[k](v) if k in ENUMS else v for k, v in choices.items()}
-        for name in typed.keys() & WHOLE:
-            if not isinstance(typed[name], int) and (name, typed[name]) != ("dim", None):
-                raise TypeError(f"expected a whole number as {name}")
-        parse_views(prompt)
-        recipe = replace(base, **typed)
-        recipe.check()
-    except (AttributeError, TypeError, ValueError) as error:
-        if isinstance(error, RequestError):
-            raise
-        raise RequestError(f"--grid: expected values of a recipe, got {choices}: {error}") from error
-    return Cell(recipe=recipe, prompt=prompt, name=label)
-
-
-def random_cells(base: Recipe, prompts: Sequence[str], count: int, seed: int) -> list[Cell]:
-    """The first `count` cells of a random search; a longer list begins with the shorter one."""
-    return [cell_of(_draw(np.random.default_rng([seed, i]), prompts), base) for i in range(count)]
-
-
-def _draw(random: np.random.Generator, prompts: Sequence[str]) -> dict[str, Any]:
-    point: dict[str, Any] = {}
-    for name, choices in (SPACE | {"prompt": list(prompts)}).items():
-        match choices:
-            case list():
-                point[name] = choices[random.integers(len(choices))]
-            case ("log", low, high):
-                point[name] = float(np.exp(random.uniform(np.log(low), np.log(high))))
-            case (low, high):
-                point[name] = float(random.uniform(low, high))
-    return point
-
-
-def cell_of(point: dict[str, Any], base: Recipe) -> Cell:
-    """The cell of a point of the search space."""
-    choices = dict(point)
-    return _cell(base, choices.pop("prompt"), "", **choices)
-
-
-# -------------------------------------------------------------------------------------------------------------- trials
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -209,7 +71,7 @@ class Trial:
     def cell(self, base: Recipe) -> Cell:
         """The trial's cell."""
         values = {n: getattr(self, n) for n in RECIPE_FIELDS} | {"epochs": self.most_epochs}
-        return _cell(base, self.prompt, self.name, **values)
+        return make_cell(base, self.prompt, self.name, **values)
 
     def describe(self) -> str:
         """The choices in a line."""

@@ -1,0 +1,74 @@
+"""The trials of a sweep: the table that is its checkpoint, and how cells are ranked."""
+
+import math
+
+import pyarrow.csv
+import pyarrow.parquet as pq
+import pytest
+from sweeps import trial
+
+from raycase.data.storage import locate
+from raycase.training.projector_fit import Recipe
+from raycase.training.sweep_cells import Cell, random_cells, table7
+from raycase.training.sweep_trials import Table, best_cell, cell_scores, finalists
+
+
+@pytest.fixture
+def table(tmp_path):
+    return Table(root=locate(str(tmp_path)))
+
+
+def test_a_trial_is_its_best_epoch():
+    cell = Cell(recipe=Recipe(dim=512), prompt="cond")
+    found = trial(cell, 50.0)
+    assert (found.spearman, found.spearman_rated, found.pearson) == (50, 51, 49)
+    assert (found.best_epoch, found.epochs, found.seconds, found.above_encoder) == (2, 3, 6.0, True)
+    assert not trial(Cell(recipe=Recipe(), prompt="cond"), 50.0).above_encoder
+
+
+def test_the_cell_of_a_trial_is_the_cell():
+    for cell in random_cells(Recipe(epochs=9), ["cond", "cond+sent"], 10, seed=0):
+        assert trial(cell, 1.0).cell(Recipe(epochs=9)) == cell
+
+
+def test_the_table_comes_back_and_is_written_for_people(table, tmp_path):
+    cells = table7(Recipe(), "cond")[:3]
+    trials = [trial(c, 50.0 + i + s, seed=s) for i, c in enumerate(cells) for s in range(2)]
+    trials.append(trial(cells[0], None, seed=2, stopped="epoch 1: expected a finite loss, got nan"))
+    for t in trials:
+        table.put(t)
+        table.put(t)  # a trial that is run twice is one trial
+    assert sorted(table.read(), key=lambda t: (t.key, t.seed)) == sorted(trials, key=lambda t: (t.key, t.seed))
+    table.write()
+    rows = pq.read_table(tmp_path / "trials.parquet").to_pylist()
+    assert [r["spearman"] for r in rows] == [53, 52, 52, 51, 51, 50, None]
+    assert pyarrow.csv.read_csv(tmp_path / "trials.csv")["key"].to_pylist() == [r["key"] for r in rows]
+
+
+def test_cells_are_ranked_by_their_mean_over_the_seeds():
+    steady, lucky = table7(Recipe(), "cond")[:2]
+    trials = [trial(steady, 50.0, 0), trial(steady, 51.0, 1), trial(lucky, 55.0, 0), trial(lucky, 40.0, 1)]
+    first, second = cell_scores(trials)
+    assert (first.first.key, first.mean) == (steady.key, 50.5)
+    assert math.isclose(first.deviation, 0.5**0.5) and math.isclose(second.deviation, 15 / 2**0.5)
+    assert best_cell(trials).first.key == steady.key
+
+
+def test_a_single_run_does_not_beat_a_mean():
+    many, once = table7(Recipe(), "cond")[:2]
+    trials = [trial(many, 50.0, 0), trial(many, 50.0, 1), trial(once, 60.0, 0)]
+    assert best_cell(trials).first.key == many.key
+
+
+def test_a_failed_trial_counts_as_the_worst():
+    good, bad = table7(Recipe(), "cond")[:2]
+    trials = [trial(good, -20.0), trial(bad, None, stopped="no")]
+    assert best_cell(trials).first.key == good.key
+
+
+def test_finalists_are_the_best_cells_with_the_seeds_they_lack():
+    a, b, c = random_cells(Recipe(), ["cond"], 3, seed=0)
+    trials = [trial(cell, s, 5, phase="search") for cell, s in ((a, 10.0), (b, 30.0), (c, 20.0))]
+    assert finalists(trials, 2, range(5, 7)) == [(b.key, 6), (c.key, 6)]
+    trials.append(trial(c, 1.0, 6, phase="finals"))
+    assert finalists(trials, 2, range(5, 7)) == [(b.key, 6)]
