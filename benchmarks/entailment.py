@@ -15,7 +15,7 @@ from turns import DATA, finish
 
 import raycase
 from raycase.data.inferences import HYPOTHESES, read_inferences
-from raycase.evaluation.entailment_metrics import told_right
+from raycase.evaluation.entailment_metrics import correct_pairs
 from raycase.evaluation.ranked import against
 from raycase.systems.registry import known_conditions
 
@@ -25,7 +25,7 @@ def right(folder, inferences):
     model = raycase.load(str(folder))
     names = known_conditions(model.config) or (None,)
     explicit_TD, *implicit = [model.embed(inferences.distinct, name) for name in names]
-    entailed, implicit = told_right(explicit_TD, implicit[0] if implicit else None, inferences.text_index)
+    entailed, implicit = correct_pairs(explicit_TD, implicit[0] if implicit else None, inferences.text_index)
     return 100.0 * entailed, None if implicit is None else 100.0 * implicit
 
 

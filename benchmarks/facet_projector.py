@@ -16,7 +16,8 @@ import torch.nn.functional as F
 from turns import DATA, finish
 
 from raycase.distributed.vectors import vectors_of
-from raycase.evaluation.job import EvaluateJob, find_models
+from raycase.evaluation.job import EvaluateJob
+from raycase.evaluation.models import find_models
 from raycase.evaluation.ranked import against, figure
 from raycase.evaluation.tasks.csfcube import ALL, CONDITIONS, FACETS, MAP, MEASURES, NDCG, measure, read_cube
 from raycase.search.topk import l2_normalize

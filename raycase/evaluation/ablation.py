@@ -2,31 +2,21 @@
 
 from __future__ import annotations
 
-import posixpath
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 from raycase.data.rated import RatedPairs
 from raycase.encoder.cosines import pair_cosines
 from raycase.encoder.pooling import Pooling
-from raycase.encoder.prompts import PromptStyle, Span, parse_views
-from raycase.encoder.table import ENCODERS
+from raycase.encoder.prompts import PromptStyle, Span
+from raycase.evaluation.models import LABELS, encoder_name, setting
 from raycase.evaluation.published import SPEARMAN
 from raycase.evaluation.scores import points
 from raycase.systems.case import CaseConfig
 from raycase.systems.pair_vectors import PairVectors
 
 PairVectorsOf = Callable[[Any], PairVectors]
-LABELS = {
-    PromptStyle.SENT: "sent",
-    PromptStyle.COND: "cond",
-    PromptStyle.CONCAT_SC: "CONC(s + c)",
-    PromptStyle.CONCAT_CS: "CONC(c + s)",
-    PromptStyle.QUESTION: "question",
-    PromptStyle.STATEMENT: "statement",
-}
 PAPERS = (PromptStyle.SENT, PromptStyle.COND, PromptStyle.CONCAT_SC, PromptStyle.CONCAT_CS)
 OVER_A_SPAN = (Pooling.MEAN, Pooling.LATENT)  # the others read one token, whatever the span
 
@@ -71,38 +61,3 @@ def ablation_configs(config: CaseConfig) -> list[CaseConfig]:
                 for subtract in (True, False)
             ]
     return configs
-
-
-def encoder_name(config: Any) -> str:
-    """The encoder's name in the table, or that of its folder; what was fine-tuned has its model folder's name."""
-    if not isinstance(config, CaseConfig):
-        return posixpath.basename(config.folder or config.model)
-    if config.encoder.adapter is not None:
-        return Path(config.encoder.adapter).parent.name
-    source = config.encoder.source
-    folder = Path(source).parent if source.endswith("/encoder") else Path(source)
-    return next((name for name, row in ENCODERS.items() if row.source == source), folder.name)
-
-
-def encoder_names(configs: Sequence[Any]) -> list[str]:
-    """The name of each one's encoder; encoders of other weights or another pooling that share a name are numbered."""
-    names: dict[tuple[str, str], str] = {}
-    found = []
-    for config in configs:
-        key = (config.describe()["weights"], str(config.encoder.pooling[0]))
-        if key not in names:
-            name = encoder_name(config)
-            same = sum(other.partition(" #")[0] == name for other in names.values())
-            names[key] = f"{name} #{same + 1}" if same else name
-        found.append(names[key])
-    return found
-
-
-def setting(config: Any) -> str:
-    """Prompt and subtraction as the paper writes them (Table 1); views side by side stand in brackets. Of a fine-tuned
-    system, its label."""
-    if not isinstance(config, CaseConfig):
-        return str(config.label)
-    views = [LABELS[style] for style, _ in parse_views(config.encoder.prompt)]
-    label = views[0] if len(views) == 1 else f"[{', '.join(views)}]"
-    return f"{label} - c" if config.subtract else label

@@ -19,7 +19,7 @@ from torch import Tensor, nn
 from raycase.data.graph import Graph, Known, Triples
 from raycase.encoder.tokens import Prepared
 from raycase.errors import RequestError
-from raycase.evaluation.graph_metrics import MEASURES, filtered_ranks, measures_of
+from raycase.evaluation.graph_metrics import MEASURES, filtered_ranks, rank_measures
 from raycase.training.encoder_fit import TuneRecipe, autocast, fit_config
 from raycase.training.loop import Batches, BatchLoss, Evaluation, FitState, epoch_batches, fit, gather, shard, unwrapped
 from raycase.training.losses import contrastive_loss
@@ -133,6 +133,6 @@ def evaluation(train: GraphTexts, validation: GraphTexts, compute: torch.dtype) 
         ranks_Q = filtered_ranks(
             queries_QD, entities_ED, validation.triples.rows[:, 2], validation.triples.queries, known
         )
-        return dict(zip(MEASURES, measures_of(ranks_Q).mean(0).tolist(), strict=True))
+        return dict(zip(MEASURES, rank_measures(ranks_Q).mean(0).tolist(), strict=True))
 
     return evaluate

@@ -17,7 +17,7 @@ from torch import Tensor, nn
 from raycase.data.inferences import Inferences
 from raycase.encoder.tokens import Prepared
 from raycase.errors import RequestError
-from raycase.evaluation.entailment_metrics import measures
+from raycase.evaluation.entailment_metrics import accuracies
 from raycase.training.encoder_fit import TuneRecipe, autocast, fit_config
 from raycase.training.loop import BatchLoss, Evaluation, FitState, epoch_batches, fit, gather, shard, unwrapped
 from raycase.training.losses import dual_loss
@@ -129,6 +129,6 @@ def evaluation(validation: InferenceTexts, compute: torch.dtype) -> Evaluation:
         with autocast(next(module.parameters()).device, compute):
             vectors = system.encode_prepared(validation.prepared).vectors
         explicit_TD, *implicit = np.split(vectors, validation.conditions)
-        return measures(explicit_TD, implicit[0] if implicit else None, validation.places)
+        return accuracies(explicit_TD, implicit[0] if implicit else None, validation.places)
 
     return evaluate

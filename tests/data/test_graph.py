@@ -8,7 +8,7 @@ import torch
 
 from raycase.data.graph import Known, read_graph
 from raycase.errors import RequestError
-from raycase.evaluation.graph_metrics import filtered_ranks, measures_of
+from raycase.evaluation.graph_metrics import filtered_ranks, rank_measures
 from raycase.training.losses import contrastive_loss
 
 ENTITIES = (
@@ -78,14 +78,13 @@ def test_what_is_known_is_known_both_ways(folder):
     assert known.has(np.array([[is_a], [1]]), np.array([0, 1, 2])).tolist() == [[False, True, True], [False] * 3]
 
 
-def test_ranks_are_those_of_brute_force(folder, monkeypatch):
-    monkeypatch.setattr("raycase.evaluation.graph_metrics.BLOCK", 2)
+def test_ranks_are_those_of_brute_force(folder):
     random = np.random.default_rng(0)
     entities = random.standard_normal((3, 4)).astype(np.float32)
     asked = triples_of(folder, [("e1", "_is", "e3"), ("e1", "_is", "e2"), ("e2", "_has", "e1")])
     known = Known.of(asked)
     queries = random.standard_normal((len(asked), 4)).astype(np.float32)
-    ranks = filtered_ranks(queries, entities, asked.rows[:, 2], asked.queries, known)
+    ranks = filtered_ranks(queries, entities, asked.rows[:, 2], asked.queries, known, block=2)
     unit = entities / np.linalg.norm(entities, axis=1, keepdims=True)
     for query, (head, relation, tail), rank in zip(queries, asked.rows.tolist(), ranks, strict=True):
         true = {t for h, r, t in asked.rows.tolist() if (h, r) == (head, relation)} - {tail}
@@ -101,7 +100,7 @@ def test_equal_scores_put_the_true_one_in_the_middle(folder):
 
 
 def test_measures_by_hand():
-    assert measures_of(np.array([1.0, 2.5, 10.0, 11.0])).tolist() == [
+    assert rank_measures(np.array([1.0, 2.5, 10.0, 11.0])).tolist() == [
         [100, 100, 100, 100],
         [40, 0, 100, 100],
         [10, 0, 0, 100],

@@ -19,8 +19,8 @@ from raycase.distributed.embed import embed
 from raycase.distributed.evaluate import evaluate
 from raycase.distributed.train import train as fine_tune
 from raycase.errors import RequestError
-from raycase.evaluation.ablation import encoder_names
-from raycase.evaluation.job import EvaluateJob, find_models
+from raycase.evaluation.job import EvaluateJob
+from raycase.evaluation.models import encoder_names, find_models
 from raycase.search.build import IndexJob, build
 from raycase.search.index import Index
 from raycase.systems.baselines import bi_encoder, cross_encoder, tri_encoder

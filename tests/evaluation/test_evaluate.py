@@ -21,7 +21,8 @@ from raycase.encoder.cosines import cosines
 from raycase.encoder.prompts import Span
 from raycase.errors import RequestError
 from raycase.evaluation.ablation import ablation, ablation_configs
-from raycase.evaluation.job import EvaluateJob, find_models
+from raycase.evaluation.job import EvaluateJob
+from raycase.evaluation.models import find_models
 from raycase.evaluation.report import render
 from raycase.evaluation.scores import by_rating, compare, correlations, worst_pairs
 from raycase.evaluation.tasks.csts import evaluate

@@ -14,9 +14,10 @@ from raycase.data.inferences import read_inferences
 from raycase.distributed.evaluate import evaluate
 from raycase.distributed.train import train as fine_tune
 from raycase.errors import RequestError
-from raycase.evaluation.entailment_metrics import entailment_right, entailment_scores, implicitness, more_implicit
-from raycase.evaluation.job import EvaluateJob, find_models
+from raycase.evaluation.entailment_metrics import entailment_correct, entailment_scores, implicitness, more_implicit
+from raycase.evaluation.job import EvaluateJob
 from raycase.evaluation.metrics import auc
+from raycase.evaluation.models import find_models
 from raycase.evaluation.tasks import sts
 from raycase.systems.baselines import cross_encoder, sentence_encoder
 from raycase.systems.dualcse import Form, dualcse
@@ -64,7 +65,7 @@ def test_two_vectors_are_trained_and_judged_through_ray(tuning, inferences, clus
         figures = {name: found["accuracy"]["value"] for name, found in system["figures"].items()}
         model = raycase.load(folder, dtype=torch.float32)
         r, u = (model.embed(data.distinct, name) for name in (model.config.CONDITIONS or (None, None)))
-        wanted = 100 * entailment_right(entailment_scores(r, u, data.text_index)).mean(0)
+        wanted = 100 * entailment_correct(entailment_scores(r, u, data.text_index)).mean(0)
         assert [figures[k] for k in ("explicit", "implied", "neutral", "contradiction")] == pytest.approx(wanted)
     metrics = evaluate(replace(asked, model=models[:1], task="eis"))
     dual, length = ({n: f["accuracy"]["value"] for n, f in s["figures"].items()} for s in metrics["systems"])

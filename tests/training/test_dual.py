@@ -17,11 +17,11 @@ from raycase.encoder.pooling import Pooling
 from raycase.encoder.table import ENCODERS
 from raycase.errors import RequestError
 from raycase.evaluation.entailment_metrics import (
+    accuracies,
     best_threshold,
-    entailment_right,
+    entailment_correct,
     entailment_scores,
     implicitness,
-    measures,
     more_implicit,
 )
 from raycase.systems.baselines import sentence_encoder
@@ -208,14 +208,14 @@ def test_a_threshold_tells_most_pairs_right():
 def test_a_premise_is_told_by_the_other_halfs_threshold():
     random = np.random.default_rng(0)
     scores = random.uniform(size=(40, 4)) + np.array([0.6, 0.4, 0, 0])
-    found = entailment_right(scores, seed=3)
+    found = entailment_correct(scores, seed=3)
     first = np.random.default_rng(3).permutation(40) % 2 == 0
     for tuned, told in ((first, ~first), (~first, first)):
         wanted = (scores[told] > best_threshold(scores[tuned])) == np.array([True, True, False, False])
         assert np.array_equal(found[told], wanted)
     changed = scores.copy()
     changed[np.flatnonzero(first)[0]] += 10  # of one half: the other half's own answers move by its threshold alone
-    again = entailment_right(changed, seed=3)
+    again = entailment_correct(changed, seed=3)
     assert np.array_equal(again[first][1:], found[first][1:])
 
 
@@ -227,7 +227,7 @@ def test_scores_and_implicitness_by_hand():
     values = implicitness(r, u)
     assert values == pytest.approx([1 - cos(70), 0, 1 - cos(30)], abs=1e-12)
     assert more_implicit(values, places).tolist() == [[1.0, 1.0, 0.5, 1.0]]
-    assert measures(r, None, places.repeat(2, 0)).keys() == {"rte", *(f"rte_{k}" for k in HYPOTHESES.values())}
+    assert accuracies(r, None, places.repeat(2, 0)).keys() == {"rte", *(f"rte_{k}" for k in HYPOTHESES.values())}
 
 
 # -------------------------------------------------------------------------------------------------------- training

@@ -18,8 +18,8 @@ import torch
 from raycase.data.inputs import find_input
 from raycase.data.rated import read_columns, texts
 from raycase.errors import RequestError
-from raycase.evaluation.ablation import encoder_names
-from raycase.evaluation.job import EvaluateJob, check_request, find_models
+from raycase.evaluation.job import EvaluateJob, check_request
+from raycase.evaluation.models import encoder_names, find_models
 from raycase.evaluation.ranked import report
 from raycase.search.topk import l2_normalize, top_k
 from raycase.systems.contracts import VectorsOf

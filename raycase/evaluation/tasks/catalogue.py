@@ -6,18 +6,16 @@ from collections.abc import Callable
 from typing import Any
 
 from raycase.evaluation.job import EvaluateJob
-from raycase.evaluation.tasks import captions as attributes
-from raycase.evaluation.tasks import csfcube, csts, kgc, sts
-from raycase.evaluation.tasks import entailment as inferences
+from raycase.evaluation.tasks import captions, csfcube, csts, entailment, kgc, sts
 from raycase.systems.contracts import VectorsOf
 
 TASKS: dict[str, Callable[..., dict[str, Any]]] = {
     "csts": csts.evaluate,
     "csfcube": csfcube.evaluate,
-    "caption-attributes": attributes.evaluate,
+    "caption-attributes": captions.evaluate,
     "kgc": kgc.evaluate,
-    "rte": inferences.evaluate,
-    "eis": inferences.evaluate,
+    "rte": entailment.evaluate,
+    "eis": entailment.evaluate,
     "sts": sts.evaluate,
     "pairs": sts.evaluate,
 }

@@ -19,9 +19,9 @@ import numpy as np
 from raycase.data.inputs import find_input
 from raycase.data.rated import read_columns, texts
 from raycase.errors import RequestError
-from raycase.evaluation.ablation import encoder_names, setting
-from raycase.evaluation.job import EvaluateJob, Model, before_g, check_request, find_models, is_case
+from raycase.evaluation.job import EvaluateJob, check_request
 from raycase.evaluation.metrics import average_precision, full_recall_precision, ndcg_at, recall_at
+from raycase.evaluation.models import Model, before_g, encoder_names, find_models, is_case, setting
 from raycase.evaluation.ranked import report
 from raycase.search.topk import l2_normalize
 from raycase.systems.contracts import VectorsOf

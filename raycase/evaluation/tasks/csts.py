@@ -22,15 +22,9 @@ from raycase.data.storage import locate
 from raycase.encoder.cosines import cosines, pair_cosines
 from raycase.encoder.table import ENCODERS
 from raycase.errors import RequestError
-from raycase.evaluation.ablation import PairVectorsOf, ablation, encoder_name, setting
-from raycase.evaluation.job import (
-    EvaluateJob,
-    Model,
-    before_g,
-    check_request,
-    find_models,
-    is_case,
-)
+from raycase.evaluation.ablation import PairVectorsOf, ablation
+from raycase.evaluation.job import EvaluateJob, check_request
+from raycase.evaluation.models import Model, before_g, encoder_name, find_models, is_case, setting
 from raycase.evaluation.plots import check_plots, plots
 from raycase.evaluation.published import ISOTROPY
 from raycase.evaluation.report import render, write_report

@@ -11,8 +11,9 @@ from typing import Any
 import numpy as np
 
 from raycase.data.inferences import HYPOTHESES, read_inferences
-from raycase.evaluation.entailment_metrics import entailment_right, entailment_scores, implicitness, more_implicit
-from raycase.evaluation.job import EvaluateJob, check_request, find_models
+from raycase.evaluation.entailment_metrics import entailment_correct, entailment_scores, implicitness, more_implicit
+from raycase.evaluation.job import EvaluateJob, check_request
+from raycase.evaluation.models import find_models
 from raycase.evaluation.ranked import report
 from raycase.systems.contracts import VectorsOf
 from raycase.systems.registry import known_conditions
@@ -51,7 +52,7 @@ def evaluate(job: EvaluateJob, *, vectors_of: VectorsOf) -> dict[str, Any]:
         else:
             explicit_TD = implicit_TD = vectors_of(texts, model.config, **options)
         if job.task == "rte":
-            right[model.name] = entailment_right(entailment_scores(explicit_TD, implicit_TD, places), job.seed)
+            right[model.name] = entailment_correct(entailment_scores(explicit_TD, implicit_TD, places), job.seed)
         else:
             right[model.name] = more_implicit(implicitness(explicit_TD, implicit_TD), places)
         formula = "f(s, explicit), f(s, implicit)" if names else "f(s)"

@@ -12,8 +12,9 @@ import numpy as np
 
 from raycase.data.graph import Known, read_graph
 from raycase.errors import RequestError
-from raycase.evaluation.graph_metrics import MEASURES, filtered_ranks, measures_of
-from raycase.evaluation.job import EvaluateJob, check_request, find_models
+from raycase.evaluation.graph_metrics import MEASURES, filtered_ranks, rank_measures
+from raycase.evaluation.job import EvaluateJob, check_request
+from raycase.evaluation.models import find_models
 from raycase.evaluation.ranked import report
 from raycase.systems.contracts import VectorsOf
 from raycase.systems.projector import project
@@ -50,7 +51,7 @@ def evaluate(job: EvaluateJob, *, vectors_of: VectorsOf) -> dict[str, Any]:
                 f"{queries_QD.shape[1]} and {entities_ED.shape[1]}"
             )
         ranks_Q = filtered_ranks(queries_QD[rows_Q], entities_ED, tails, asked.queries, known)
-        found = measures_of(ranks_Q)
+        found = rank_measures(ranks_Q)
         systems.append({"name": model.name, "what": f"{model.config.label}: {model.config.formula} against f(tail)"})
         values[model.name] = {name: found[chosen] for name, chosen in groups.items()}
     return report(

@@ -17,8 +17,9 @@ from raycase.data.rated import LABEL, SCORE, RatedPairs, read_scored
 from raycase.data.storage import locate
 from raycase.encoder.cosines import pair_cosines
 from raycase.errors import RequestError
-from raycase.evaluation.job import EvaluateJob, Model, check_request, find_models
+from raycase.evaluation.job import EvaluateJob, check_request
 from raycase.evaluation.metrics import Correlation, auc, bootstrap_interval, paired_bootstrap, spearman
+from raycase.evaluation.models import Model, find_models
 from raycase.evaluation.plots import WIDTH, check_plots, png
 from raycase.evaluation.report import difference, interval, made, table, write_report
 from raycase.systems.contracts import VectorsOf

@@ -8,8 +8,8 @@ import tiny
 
 from raycase.cli import main
 from raycase.errors import RequestError, WorkError
-from raycase.evaluation import check
-from raycase.evaluation.check import CheckJob, check_model
+from raycase.evaluation import check_model as module
+from raycase.evaluation.check_model import CheckJob, check_model
 from raycase.systems.registry import resolve
 
 
@@ -60,7 +60,7 @@ def test_an_encoder_said_to_read_the_wrong_way_is_found(tmp_path, monkeypatch):
         config = resolve(*arguments, **options)
         return replace(config, encoder=replace(config.encoder, causal=True))
 
-    monkeypatch.setattr(check, "resolve", wrong)
+    monkeypatch.setattr(module, "resolve", wrong)
     with pytest.raises(WorkError, match="the direction of its attention may be wrong"):
         check_model(job)
 

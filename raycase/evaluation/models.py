@@ -1,0 +1,163 @@
+"""The models that an evaluation compares: resolved, checked against the task, and named."""
+
+from __future__ import annotations
+
+import posixpath
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from torch import nn
+
+from raycase.data.fetch import is_remote
+from raycase.data.storage import Location, locate
+from raycase.encoder.prompts import PromptStyle, parse_views
+from raycase.encoder.table import ENCODERS
+from raycase.errors import RequestError
+from raycase.evaluation.job import EvaluateJob
+from raycase.systems.case import CaseConfig
+from raycase.systems.projector import load_projector, project
+from raycase.systems.registry import embeds, known_conditions, resolve
+
+LABELS = {  # as the paper writes them (Table 1); the last two are ours
+    PromptStyle.SENT: "sent",
+    PromptStyle.COND: "cond",
+    PromptStyle.CONCAT_SC: "CONC(s + c)",
+    PromptStyle.CONCAT_CS: "CONC(c + s)",
+    PromptStyle.QUESTION: "question",
+    PromptStyle.STATEMENT: "statement",
+}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Model:
+    """One of the models, resolved and checked; its encoder's weights are not loaded."""
+
+    name: str
+    config: Any  # of a system
+    projector: nn.Module | None
+    cache: Location
+
+    def project(self, vectors_ND: np.ndarray) -> np.ndarray:
+        """Apply the model's projector; without one, the vectors as they are."""
+        return vectors_ND if self.projector is None else project(self.projector, vectors_ND)
+
+
+def find_models(job: EvaluateJob) -> list[Model]:
+    """Resolve the job's models and load their projectors.
+
+    Raises RequestError for an unknown or broken model, one that does not fit the task, and one that is given twice.
+    """
+    configs = _resolve_models(job)
+    folders = [None if c.folder is None or is_remote(c.folder) else Path(c.folder) for c in configs]
+    first = next(filter(None, folders), Path(job.output).absolute())
+    return [
+        Model(
+            name=name,
+            config=config,
+            projector=_load_projector(config),
+            cache=locate(job.cache or str(_default_cache(folder or first))),
+        )
+        for name, config, folder in zip(_model_names(job, configs), configs, folders, strict=True)
+    ]
+
+
+def _resolve_models(job: EvaluateJob) -> list[Any]:
+    """The models' configurations, each checked against the task."""
+    if not job.model:
+        raise RequestError("--model: expected at least one, got none")
+    configs: list[Any] = []
+    for name in job.model:
+        exists = is_remote(name) or "/" not in name or Path(name).exists()
+        if not (exists or (job.prompt and job.pooling)):  # else a Hugging Face id
+            raise RequestError(f"--model: expected a model folder or one of {', '.join(ENCODERS)}, got no {name}")
+        config = resolve(name, prompt=job.prompt, subtract=job.subtract, pooling=job.pooling)
+        if (expected := _expected_instead(job.task, config)) is not None:
+            raise RequestError(f"--model: expected {expected} for --task {job.task}, got {name}: {config.label}")
+        if job.ablate and not is_case(config):
+            raise RequestError(f"--ablate: expected CASE on an encoder, got {name}: {config.label}")
+        if job.cases and not embeds(config):
+            raise RequestError(f"--cases: expected models that give vectors, got {name}, which scores pairs")
+        for earlier, earlier_config in zip(job.model, configs, strict=False):
+            if earlier_config.describe() == config.describe():
+                raise RequestError(f"--model: expected each model once, got the same as {earlier} and as {name}")
+        configs.append(config)
+    return configs
+
+
+def _expected_instead(task: str, config: Any) -> str | None:
+    """What the task expects of a model, if this one does not fit; None if it does."""
+    vectors, conditions = embeds(config), known_conditions(config)
+    if task in ("sts", "pairs"):
+        fits = conditions == () or (vectors and conditions is None)
+        return None if fits else "models that need no condition"
+    if task == "eis":
+        return None if conditions else "models with two vectors a sentence (dualcse)"
+    if not vectors and task != "csts":
+        return "models that give vectors"
+    return None if conditions is None or task == "rte" else "models that take any condition"
+
+
+def _model_names(job: EvaluateJob, configs: Sequence[Any]) -> Sequence[str]:
+    """The last part of each folder's path; the full paths if two of those are equal."""
+    short = [posixpath.basename(c.folder) if c.folder else name for c, name in zip(configs, job.model, strict=True)]
+    return short if len(set(short)) == len(short) else job.model
+
+
+def _load_projector(config: Any) -> nn.Module | None:
+    if is_case(config) and config.projector and config.local:
+        return load_projector(config.projector, config.local)
+    return None
+
+
+def _default_cache(folder: Path) -> Path:
+    """Where training keeps its vectors: beside the folder; for the best model of a sweep, beside the sweep's."""
+    sweep_cache = folder.parent.parent / "cache"
+    return sweep_cache if sweep_cache.exists() and not (folder.parent / "cache").exists() else folder.parent / "cache"
+
+
+def is_case(config: Any) -> bool:
+    """Whether the system is CASE, whose vectors can be split into f, base and g (eq. 1)."""
+    return isinstance(config, CaseConfig)
+
+
+def before_g(config: Any, **changes: Any) -> Any:
+    """CASE without its projector, with changes to its configuration; any other system unchanged."""
+    return replace(config, projector=None, folder=None, **changes) if is_case(config) else config
+
+
+def encoder_name(config: Any) -> str:
+    """The encoder's name in the table of encoders, or its folder's; of a fine-tuned system, its model folder's."""
+    if not isinstance(config, CaseConfig):
+        return posixpath.basename(config.folder or config.model)
+    if config.encoder.adapter is not None:
+        return Path(config.encoder.adapter).parent.name
+    source = config.encoder.source
+    folder = Path(source).parent if source.endswith("/encoder") else Path(source)
+    return next((name for name, row in ENCODERS.items() if row.source == source), folder.name)
+
+
+def encoder_names(configs: Sequence[Any]) -> list[str]:
+    """Each system's `encoder_name`. Encoders with the same name but other weights or another pooling are numbered."""
+    name_of: dict[tuple[str, str], str] = {}  # weights and pooling -> name
+    names = []
+    for config in configs:
+        key = (config.describe()["weights"], str(config.encoder.pooling[0]))
+        if key not in name_of:
+            name = encoder_name(config)
+            same = sum(other.partition(" #")[0] == name for other in name_of.values())
+            name_of[key] = f"{name} #{same + 1}" if same else name
+        names.append(name_of[key])
+    return names
+
+
+def setting(config: Any) -> str:
+    """Prompt and subtraction as the paper writes them (Table 1), several views in brackets; of a fine-tuned system,
+    its label."""
+    if not isinstance(config, CaseConfig):
+        return str(config.label)
+    views = [LABELS[style] for style, _ in parse_views(config.encoder.prompt)]
+    label = views[0] if len(views) == 1 else f"[{', '.join(views)}]"
+    return f"{label} - c" if config.subtract else label
