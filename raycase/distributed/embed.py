@@ -19,7 +19,7 @@ from typing import Any, TypeVar
 import numpy as np
 import pyarrow as pa
 import ray
-from ray.data import ActorPoolStrategy, DataContext, Dataset, TaskPoolStrategy
+from ray.data import ActorPoolStrategy, Dataset, TaskPoolStrategy
 from ray.exceptions import RayError
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
@@ -32,7 +32,8 @@ from raycase.corpus.request import EmbedJob, Request, check
 from raycase.corpus.units import EncodeUnits, read_units, write_units
 from raycase.data.storage import STORE_ERRORS, Location
 from raycase.distributed.cluster import cause, start_ray
-from raycase.distributed.handover import Forget, Pace, hand_over
+from raycase.distributed.handover import Pace, hand_over
+from raycase.distributed.ray_data import data_context
 from raycase.distributed.resources import READ_CPUS, WRITE_CPUS, Pool, capacity, check_nodes, make_pool
 from raycase.distributed.watch import Watch
 from raycase.errors import RequestError, WorkError
@@ -121,17 +122,11 @@ def on_ray(request: Request, opened: Job, plan: Plan, *, pool: Pool) -> Iterator
 
     One execution, however many units: they are handed over in bounded pieces while the actors work.
     """
-    context = DataContext.get_current().copy()
-    context.enable_progress_bars = False
-    context.print_on_execution_start = False
-    context.target_max_block_size = 1  # every unit is a block of its own: it goes to any actor as soon as it is read
-    context.max_consecutive_actor_init_deaths = 3  # a long job survives a node that is lost while its actor starts
-    context.custom_execution_callback_classes = [*context.custom_execution_callback_classes, Forget]
     here = ray.get_runtime_context().get_node_id()
     pace = Pace.options(  # type: ignore[attr-defined]
         scheduling_strategy=NodeAffinitySchedulingStrategy(here, soft=False)
     ).remote(max(HANDED_UNITS, HANDED_AN_ACTOR * pool.most))
-    with DataContext.current(context):
+    with data_context():
         written = _stages(request, opened, plan, pool, pace)
     watch = Watch(job=opened.print8, units=plan.units)
     quiet_since = time.monotonic()

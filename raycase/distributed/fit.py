@@ -15,9 +15,8 @@ import ray.train.torch
 import torch
 from pyarrow.fs import FSSpecHandler, PyFileSystem
 from ray.exceptions import RayError
-from ray.train import FailureConfig, RunConfig, ScalingConfig
+from ray.train import FailureConfig, RunConfig, ScalingConfig, TrainingFailedError, WorkerGroupError
 from ray.train.torch import TorchTrainer
-from ray.train.v2.api.exceptions import TrainingFailedError, WorkerGroupError
 
 from raycase.data.storage import Location
 from raycase.distributed.cluster import cause, nodes

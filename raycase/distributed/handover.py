@@ -5,11 +5,9 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Iterator
-from typing import Any
 
 import pyarrow as pa
 import ray
-from ray.data._internal.execution.execution_callback import ExecutionCallback
 
 from raycase.corpus.plan import Plan
 from raycase.corpus.units import task_row
@@ -44,11 +42,3 @@ class Pace:
         """Come back when more may be handed over after so many units."""
         async with self.changed:
             await self.changed.wait_for(lambda: before - self.written < self.ahead)
-
-
-class Forget(ExecutionCallback):
-    """Lets Ray Data forget what it noted of each finished block for its summary: 7 KB a unit, 7 GB in a million."""
-
-    def on_execution_step(self, executor: Any) -> None:
-        for operator in executor._topology:
-            getattr(operator, "_output_blocks_stats", []).clear()

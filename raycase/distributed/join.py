@@ -9,9 +9,8 @@ from __future__ import annotations
 import io
 import json
 import math
-import sys
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Annotated, Any
@@ -21,18 +20,17 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.dataset as ds
 import pyarrow.parquet as pq
-import ray
 import torch
 import tyro
-from ray.data import DataContext, TaskPoolStrategy
-from ray.exceptions import RayError
+from ray.data import TaskPoolStrategy
 from torch import Tensor
 
 from raycase.corpus.output import parquet_bytes
 from raycase.corpus.written import Written, open_written
 from raycase.data.schema import CONDITION, EMBEDDING, ID
 from raycase.data.storage import Location, check_paths, fingerprint, locate
-from raycase.distributed.cluster import cause, nodes, start_ray
+from raycase.distributed.cluster import nodes, start_ray
+from raycase.distributed.ray_data import run_tasks
 from raycase.errors import RequestError, WorkError
 from raycase.search.topk import l2_normalize, merge_top_k, top_k
 
@@ -97,8 +95,9 @@ def join(job: JoinJob) -> dict[str, Any]:
     wave = max(1, TASKS_AT_ONCE // len(ranges))
     for some in (todo[start : start + wave] for start in range(0, len(todo), wave)):
         cut = [(g, r) for g in some for r in range(len(ranges)) if _part_name(g, r) not in there]
-        _run(find, [{"group": g, "range": r, "queries": groups[g], "vectors": ranges[r]} for g, r in cut], "searched")
-        _run(merge, [{"group": g} for g in some], "merged")
+        tasks = [{"group": g, "range": r, "queries": groups[g], "vectors": ranges[r]} for g, r in cut]
+        run_tasks(tasks, find, progress="searched", num_cpus=1, compute=TaskPoolStrategy())
+        run_tasks([{"group": g} for g in some], merge, progress="merged", num_cpus=1, compute=TaskPoolStrategy())
     (root / "parts").remove()
     return _account(root, queries, len(groups), began)
 
@@ -168,25 +167,6 @@ def _open(
     if root.exists() and (root.list() or (root / "neighbours").list()):
         raise RequestError(f"--output: expected an empty folder, got other files in {root.uri}")
     mark.put_json({"fingerprint": name, "ranges": ranges})
-
-
-def _run(work: Callable[..., pa.Table], tasks: Sequence[dict[str, Any]], word: str) -> None:
-    """Every task on its own, wherever there is a CPU."""
-    if not tasks:
-        return
-    context = DataContext.get_current().copy()
-    context.enable_progress_bars = False
-    context.print_on_execution_start = False
-    items = [{"task": json.dumps(task)} for task in tasks]
-    with DataContext.current(context):
-        done = ray.data.from_items(items, override_num_blocks=len(items)).map_batches(
-            work, batch_size=1, batch_format="pyarrow", num_cpus=1, compute=TaskPoolStrategy()
-        )
-    try:
-        for count, _ in enumerate(done.iter_batches(batch_size=None, prefetch_batches=0), 1):
-            print(f"{word} {count} of {len(tasks)}", file=sys.stderr)
-    except RayError as error:
-        raise cause(error) from error
 
 
 def find_part(task: pa.Table, *, queries: str, vectors: str, parts: str, k: int, exclude: str | None) -> pa.Table:

@@ -6,7 +6,6 @@ What is in `answers/` is not scored again, so a job that was stopped goes on.
 from __future__ import annotations
 
 import json
-import sys
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -19,13 +18,13 @@ import pyarrow.dataset as ds
 import pyarrow.parquet as pq
 import ray
 import tyro
-from ray.data import ActorPoolStrategy, DataContext
-from ray.exceptions import RayError
+from ray.data import ActorPoolStrategy
 
 from raycase.corpus.output import parquet_bytes
 from raycase.data.inputs import InputFile, find_input, readable
 from raycase.data.storage import Location, check_paths, fingerprint, locate
-from raycase.distributed.cluster import cause, start_ray
+from raycase.distributed.cluster import start_ray
+from raycase.distributed.ray_data import run_tasks
 from raycase.distributed.resources import Pool, capacity, check_nodes, make_pool
 from raycase.errors import RequestError, WorkError
 from raycase.search.lance_files import ASKED, QUERY, RANK, SCORE
@@ -158,33 +157,22 @@ def _run(
     pool: Pool,
 ) -> None:
     """Every unit by one of the actors."""
-    context = DataContext.get_current().copy()
-    context.enable_progress_bars = False
-    context.print_on_execution_start = False
-    context.max_consecutive_actor_init_deaths = 3
-    items = [{"task": json.dumps(unit)} for unit in units]
-    with DataContext.current(context):
-        done = ray.data.from_items(items, override_num_blocks=len(items)).map_batches(
-            RerankUnits,
-            fn_constructor_kwargs={
-                "config": config,
-                "sentences": ray.put(list(sentences)),
-                "text": job.text_column,
-                "k": job.k,
-                "folder": folder.uri,
-                "threads": pool.threads,
-            },
-            compute=ActorPoolStrategy(min_size=pool.least, max_size=pool.most, initial_size=pool.most),
-            batch_size=1,
-            batch_format="pyarrow",
-            num_cpus=pool.cpus,
-            num_gpus=pool.gpus,
-        )
-    try:
-        for count, _ in enumerate(done.iter_batches(batch_size=None, prefetch_batches=0), 1):
-            print(f"re-ranked {count} of {len(items)} units", file=sys.stderr)
-    except RayError as error:
-        raise cause(error) from error
+    run_tasks(
+        units,
+        RerankUnits,
+        progress="re-ranked units:",
+        fn_constructor_kwargs={
+            "config": config,
+            "sentences": ray.put(list(sentences)),
+            "text": job.text_column,
+            "k": job.k,
+            "folder": folder.uri,
+            "threads": pool.threads,
+        },
+        compute=ActorPoolStrategy(min_size=pool.least, max_size=pool.most, initial_size=pool.most),
+        num_cpus=pool.cpus,
+        num_gpus=pool.gpus,
+    )
 
 
 class RerankUnits:

@@ -9,12 +9,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
 
-import ray
 import yaml
 
 from raycase.corpus.request import actor_range
 from raycase.data.storage import Location
 from raycase.distributed.cluster import nodes
+from raycase.distributed.ray_internals import autoscaler_command, is_head, node_groups, started_here
 from raycase.errors import RequestError
 
 READ_CPUS, WRITE_CPUS = 0.25, 0.2  # different, or Ray fuses stages into one process
@@ -133,15 +133,14 @@ def _offered() -> list[Node] | None:
     Ray has no call for this outside of managed services; on the head, its autoscaler ("monitor") runs beside the
     driver, and its configuration is a file.
     """
-    if ray._private.worker._global_node is not None and ray._private.worker._global_node.head:
-        return []  # this process started it
-    managed = ray._private.state.state.get_cluster_config()
-    if managed and managed.node_group_configs:
-        groups = [(dict(g.resources), g.max_count) for g in managed.node_group_configs]
+    local = started_here()
+    if local:
+        return []
+    if groups := node_groups():
         return _left([(r, MOST_OFFERED if most < 0 else most) for r, most in groups], MOST_OFFERED)
-    monitor = _monitor(ray.get_runtime_context().gcs_address.rsplit(":", 1)[-1])
-    if monitor is None:
-        return None
+    monitor = autoscaler_command()
+    if monitor is None:  # where Ray does not say who started it, one node is taken for this machine's own Ray
+        return [] if local is None and len(nodes()) == 1 else None
     path = next((a.partition("=")[2] for a in monitor if a.startswith("--autoscaling-config=")), None)
     if path is None:
         return []
@@ -156,22 +155,9 @@ def _left(types: list[tuple[Node, int]], most: int) -> list[Node]:
 
     Those with GPUs first: where not all can be had, it is for the job's actors that nodes come.
     """
-    workers = [n for n in nodes() if "node:__internal_head__" not in n]
+    workers = [n for n in nodes() if not is_head(n)]
     left: list[Node] = []
     for resources, count in sorted(types, key=lambda kind: -kind[0].get("GPU", 0)):
         there = sum(all(n.get(k, 0) == resources.get(k, 0) for k in ("CPU", "GPU")) for n in workers)
         left += [resources] * (min(count, MOST_OFFERED) - there)
     return left[: max(0, most - len(workers))]
-
-
-def _monitor(port: str) -> list[str] | None:
-    """The command line of the autoscaler of the cluster whose control store has this port, if it runs here."""
-    for file in Path("/proc").glob("[0-9]*/cmdline"):
-        try:
-            command = file.read_text(errors="replace").split("\0")
-        except OSError:  # it has ended, or is another user's
-            continue
-        script = any(a.endswith("monitor.py") and "autoscaler" in a for a in command)
-        if script and any(a.startswith("--gcs-address=") and a.endswith(f":{port}") for a in command):
-            return command
-    return None

@@ -85,24 +85,24 @@ def test_neighbours_with_the_querys_own_value_are_left_out(cluster, home, tmp_pa
 
 def test_a_join_that_was_stopped_does_what_is_missing(cluster, home, tmp_path, small, monkeypatch):
     job = JoinJob(queries=str(home / "queries"), vectors=str(home / "vectors"), output=str(tmp_path / "n"), k=5)
-    run, tasks = module._run, []
+    run, tasks = module.run_tasks, []
 
-    def stopped(work, todo, word):
-        run(work, todo[:3] if word == "searched" else [], word)
+    def stopped(todo, work, *, progress, **stage):
+        run(todo[:3] if progress == "searched" else [], work, progress=progress, **stage)
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(module, "_run", stopped)
+    monkeypatch.setattr(module, "run_tasks", stopped)
     with pytest.raises(KeyboardInterrupt):
         join(job)
     assert len((locate(job.output) / "parts").list()) == 3
     with pytest.raises(RequestError, match="expected this very join"):
         join(JoinJob(queries=job.queries, vectors=job.vectors, output=job.output, k=4))
 
-    def counted(work, todo, word):
-        tasks.append((word, len(todo)))
-        run(work, todo, word)
+    def counted(todo, work, *, progress, **stage):
+        tasks.append((progress, len(todo)))
+        run(todo, work, progress=progress, **stage)
 
-    monkeypatch.setattr(module, "_run", counted)
+    monkeypatch.setattr(module, "run_tasks", counted)
     join(job)
     check(job.output, brute(home, 5), 5)
     ranges = len(json.loads((tmp_path / "n" / "join.json").read_text())["ranges"])

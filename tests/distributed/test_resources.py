@@ -1,15 +1,10 @@
 """Actors fit what the cluster has and its autoscaler offers, or are refused in words that say both."""
 
-import os
-import subprocess
-import sys
-import time
-
 import pytest
 
 from raycase.corpus.request import EmbedJob
 from raycase.data.storage import locate
-from raycase.distributed.resources import Capacity, _left, _monitor, check_nodes, make_pool
+from raycase.distributed.resources import Capacity, _left, check_nodes, make_pool
 from raycase.errors import RequestError
 
 GPU_NODE = {"CPU": 2, "GPU": 1}
@@ -70,20 +65,3 @@ def test_what_is_there_already_is_not_offered_again(monkeypatch):
     assert _left(types, 100) == [GPU_NODE] * 3 + [{"CPU": 32}]
     assert _left(types, 5) == [GPU_NODE] * 2, "expected the cluster's own limit kept"
     assert _left(types[::-1], 5) == [GPU_NODE] * 2, "expected GPUs first"
-
-
-def test_the_autoscaler_beside_the_driver_is_found(tmp_path):
-    script = tmp_path / "autoscaler" / "monitor.py"
-    script.parent.mkdir()
-    script.write_text("input()")
-    command = [sys.executable, str(script), "--gcs-address=127.0.0.1:54321", "--autoscaling-config=~/x.yaml"]
-    process = subprocess.Popen(command, stdin=subprocess.PIPE)
-    try:
-        end = time.monotonic() + 10
-        while not (found := _monitor("54321")):
-            assert time.monotonic() < end, "expected the process got"
-        assert "--autoscaling-config=~/x.yaml" in found
-        assert _monitor("5432") is None and _monitor("4321") is None
-    finally:
-        process.communicate(b"\n")
-        assert process.returncode == 0 and os.path.exists(script)

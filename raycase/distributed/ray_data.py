@@ -1,0 +1,50 @@
+"""Ray Data as all jobs use it: its settings, and a list of independent tasks."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
+from typing import Any
+
+import pyarrow as pa
+import ray
+from ray.data import DataContext
+from ray.exceptions import RayError
+
+from raycase.distributed.cluster import cause
+from raycase.distributed.ray_internals import forget_block_statistics
+
+
+def data_context() -> AbstractContextManager[Any]:
+    """The settings under which a job's datasets are made."""
+    context = DataContext.get_current().copy()
+    context.enable_progress_bars = False
+    context.print_on_execution_start = False
+    context.target_max_block_size = 1  # every unit is a block of its own: it goes to any actor as soon as it is read
+    context.max_consecutive_actor_init_deaths = 3  # a long job survives a node that is lost while its actor starts
+    context.execution_no_progress_timeout_s = -1  # --patience decides; Ray's own error would end the job at 30 minutes
+    forget_block_statistics(context)
+    return DataContext.current(context)
+
+
+def run_tasks(
+    tasks: Sequence[dict[str, Any]], work: Callable[..., pa.Table] | type, *, progress: str, **stage: Any
+) -> None:
+    """Call `work` with each task, a table of one row with the column `task` (JSON), and print how many are done.
+
+    `stage` is what `Dataset.map_batches` takes. Raises RequestError and WorkError as `work` does.
+    """
+    if not tasks:
+        return
+    items = [{"task": json.dumps(task)} for task in tasks]
+    with data_context():
+        done = ray.data.from_items(items, override_num_blocks=len(items)).map_batches(
+            work, batch_size=1, batch_format="pyarrow", **stage
+        )
+    try:
+        for count, _ in enumerate(done.iter_batches(batch_size=None, prefetch_batches=0), 1):
+            print(f"{progress} {count} of {len(items)}", file=sys.stderr)
+    except RayError as error:
+        raise cause(error) from error

@@ -1,0 +1,108 @@
+"""All that raycase uses of Ray beyond its public interface, and what happens where a release of Ray has changed it.
+
+Each function degrades: it logs one line that says what is missing and what follows from it, and the job goes on. Every
+worker imports this module, so it imports nothing but Ray.
+"""
+
+from __future__ import annotations
+
+import logging
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import ray
+
+logger = logging.getLogger(__name__)
+
+
+@cache  # one line a process, however often it happens
+def _warn(missing: str, effect: str) -> None:
+    logger.warning("Ray %s: expected %s, got none; %s", ray.__version__, missing, effect)
+
+
+def forget_block_statistics(context: Any) -> None:
+    """Let executions under a `ray.data.DataContext` drop what Ray Data notes of each finished block.
+
+    Ray keeps it for the summary of the execution: 7 KB a unit, 7 GB for a million units (ray issue 66016).
+    """
+    effect = "a long job's driver needs about 7 KB of memory for each unit"
+    try:
+        from ray.data._internal.execution.execution_callback import ExecutionCallback
+
+        callbacks = context.custom_execution_callback_classes
+    except (ImportError, AttributeError) as error:
+        _warn(f"callbacks of an execution ({error})", effect)
+        return
+
+    class ForgetBlockStatistics(ExecutionCallback):
+        def on_execution_step(self, executor: Any) -> None:
+            try:
+                statistics = [
+                    op._output_blocks_stats for op in executor._topology if hasattr(op, "_output_blocks_stats")
+                ]
+                if not statistics:
+                    raise AttributeError("no operator has _output_blocks_stats")
+                for blocks in statistics:
+                    blocks.clear()
+            except (AttributeError, TypeError) as error:
+                _warn(f"statistics of an execution's blocks ({error})", effect)
+
+    context.custom_execution_callback_classes = [*callbacks, ForgetBlockStatistics]
+
+
+def started_here() -> bool | None:
+    """Whether this process started the Ray that it uses; None where Ray does not say."""
+    try:
+        node = ray._private.worker._global_node
+        return node is not None and bool(node.head)
+    except AttributeError as error:
+        _warn(f"whether this process started Ray ({error})", "looking for an autoscaler instead")
+        return None
+
+
+def node_groups() -> list[tuple[dict[str, Any], int]] | None:
+    """Resources and greatest count (negative: any) of the node types that a managed cluster's control store knows."""
+    try:
+        config = ray._private.state.state.get_cluster_config()
+        if not config or not config.node_group_configs:
+            return None
+        return [(dict(group.resources), group.max_count) for group in config.node_group_configs]
+    except AttributeError as error:
+        _warn(f"the cluster's configuration ({error})", "the nodes that a managed autoscaler offers are not counted")
+        return None
+
+
+def is_head(resources: dict[str, Any]) -> bool:
+    """Whether a node with these resources is the head."""
+    return "node:__internal_head__" in resources
+
+
+def autoscaler_command() -> list[str] | None:
+    """The command line of the autoscaler ("monitor") of this process's cluster; None where it does not run here.
+
+    Ray has no call for it. It runs beside the head, and so beside the driver of a submitted job.
+    """
+    processes = Path("/proc")
+    if not processes.is_dir():
+        _warn("the list of processes in /proc", "an autoscaler on this machine is not noticed")
+        return None
+    try:
+        address = ray.get_runtime_context().gcs_address
+    except AttributeError as error:
+        _warn(f"the address of the control store ({error})", "an autoscaler on this machine is not noticed")
+        return None
+    return find_monitor(processes, port=address.rsplit(":", 1)[-1])
+
+
+def find_monitor(processes: Path, *, port: str) -> list[str] | None:
+    """The command line of the autoscaler of the cluster whose control store has this port, if it is in `/proc`."""
+    for file in processes.glob("[0-9]*/cmdline"):
+        try:
+            command = file.read_text(errors="replace").split("\0")
+        except OSError:  # it has ended, or is another user's
+            continue
+        script = any(part.endswith("monitor.py") and "autoscaler" in part for part in command)
+        if script and any(part.startswith("--gcs-address=") and part.endswith(f":{port}") for part in command):
+            return command
+    return None
