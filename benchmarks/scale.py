@@ -140,7 +140,7 @@ def measure(url):
     """Seconds and counts of each step, in this process."""
     from urllib.request import urlopen
 
-    from raycase.corpus.output import find_job, write_job
+    from raycase.corpus.job_record import find_job, write_job
     from raycase.corpus.plan import make_plan
     from raycase.corpus.request import EmbedJob, check
     from raycase.corpus.units import task_row

@@ -16,10 +16,11 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from raycase.corpus.finished import Units
-from raycase.corpus.output import Output, parquet_bytes
+from raycase.corpus.listing import Units
+from raycase.corpus.output import Output
 from raycase.corpus.units import Piece
 from raycase.data.inputs import InputFile
+from raycase.data.parquet import parquet_bytes
 from raycase.data.reader import Span, cut, plan_file
 from raycase.data.storage import fingerprint
 from raycase.errors import RequestError

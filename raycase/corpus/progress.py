@@ -10,7 +10,7 @@ from typing import Any
 
 from tqdm import tqdm
 
-from raycase.corpus.output import UnitLine
+from raycase.corpus.unit_files import UnitLine
 from raycase.encoder.rates import Work
 
 LOG_FORMAT = "{percentage:.1f} %, {n_fmt} of {total_fmt}{unit}, {elapsed} gone, {remaining} left{postfix}"

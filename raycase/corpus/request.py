@@ -8,7 +8,8 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any, Literal
 
-from raycase.corpus.output import Output, output_at, read_job
+from raycase.corpus.job_record import read_job
+from raycase.corpus.output import Output, output_at
 from raycase.corpus.units import EncodeSettings
 from raycase.data.inputs import InputFile, find_input
 from raycase.data.reader import Columns, find_columns, peek, read_conditions

@@ -19,7 +19,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pyarrow as pa
 
-from raycase.corpus.output import ROW_OF_PAIR, output_at, write_unit
+from raycase.corpus.output import output_at
+from raycase.corpus.unit_files import ROW_OF_PAIR, write_unit
 from raycase.data.inputs import InputFile
 from raycase.data.reader import CONDITIONS, KEEP, ROW, TEXT, Columns, Span, read_span, rejection
 from raycase.data.schema import (

@@ -13,8 +13,10 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from raycase.corpus.finished import UnitFile
-from raycase.corpus.output import LINES_AT_ONCE, Output, output_at, read_job, totals
+from raycase.corpus.job_record import read_job
+from raycase.corpus.listing import UnitFile
+from raycase.corpus.manifest import LINES_AT_ONCE, totals
+from raycase.corpus.output import Output, output_at
 from raycase.data.schema import CONDITION, EMBEDDING, ID, REJECTED_SCHEMA
 from raycase.errors import RequestError, WorkError
 

@@ -11,8 +11,9 @@ from dataclasses import dataclass
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from raycase.corpus.finished import UnitFile
-from raycase.corpus.output import Job, Output, finished_units, output_at, read_job
+from raycase.corpus.job_record import Job, read_job
+from raycase.corpus.listing import UnitFile, finished_units
+from raycase.corpus.output import Output, output_at
 from raycase.errors import RequestError
 
 AHEAD = 4  # files that are read ahead

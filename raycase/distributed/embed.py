@@ -24,8 +24,9 @@ from ray.exceptions import RayError
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
 import raycase
-from raycase.corpus.finished import Units
-from raycase.corpus.output import Job, Lines, drop_strays, find_job, finished_units, write_job, write_manifest
+from raycase.corpus.job_record import Job, find_job, write_job
+from raycase.corpus.listing import Units, drop_strays, finished_units
+from raycase.corpus.manifest import Lines, write_manifest
 from raycase.corpus.plan import Plan, make_plan
 from raycase.corpus.progress import Run
 from raycase.corpus.request import EmbedJob, Request, check

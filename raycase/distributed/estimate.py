@@ -8,11 +8,12 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from raycase.corpus.output import find_job, parquet_bytes
+from raycase.corpus.job_record import find_job
 from raycase.corpus.plan import Plan, make_plan
 from raycase.corpus.request import EmbedJob, Request, check
 from raycase.corpus.units import ROW_OF_PAIR, EncodeUnits, encode_rows, pairs_of, prepare_rows
 from raycase.data.inputs import InputFile
+from raycase.data.parquet import parquet_bytes
 from raycase.data.reader import TEXT, read_span
 from raycase.distributed.cluster import start_ray
 from raycase.distributed.resources import capacity, make_pool

@@ -25,8 +25,8 @@ import tyro
 from ray.data import TaskPoolStrategy
 from torch import Tensor
 
-from raycase.corpus.output import parquet_bytes
 from raycase.corpus.written import Written, open_written
+from raycase.data.parquet import parquet_bytes
 from raycase.data.schema import CONDITION, EMBEDDING, ID
 from raycase.data.storage import Location, check_paths, fingerprint, locate
 from raycase.distributed.cluster import nodes, start_ray

@@ -20,8 +20,8 @@ import ray
 import tyro
 from ray.data import ActorPoolStrategy
 
-from raycase.corpus.output import parquet_bytes
 from raycase.data.inputs import InputFile, find_input, readable
+from raycase.data.parquet import parquet_bytes
 from raycase.data.storage import Location, check_paths, fingerprint, locate
 from raycase.distributed.cluster import start_ray
 from raycase.distributed.ray_data import run_tasks

@@ -9,8 +9,9 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.dataset as ds
 
-from raycase.corpus.output import output_at, parquet_bytes
+from raycase.corpus.output import output_at
 from raycase.corpus.request import EmbedJob
+from raycase.data.parquet import parquet_bytes
 from raycase.data.rated import texts_sha256
 from raycase.data.schema import CONDITION, EMBEDDING, ID
 from raycase.data.storage import Location, fingerprint

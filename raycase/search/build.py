@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, Literal
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from raycase.corpus.finished import UnitFile
+from raycase.corpus.listing import UnitFile
 from raycase.corpus.written import Written, open_written
 from raycase.data.schema import CONDITION, EMBEDDING, ID, embedding_array, embedding_type
 from raycase.data.storage import Location, check_paths, fingerprint, locate

@@ -11,8 +11,8 @@ import pyarrow as pa
 import tyro
 from transformers.utils.logging import disable_progress_bar
 
-from raycase.corpus.output import parquet_bytes
 from raycase.data.inputs import find_input
+from raycase.data.parquet import parquet_bytes
 from raycase.data.rated import read_columns, texts
 from raycase.data.reader import peek
 from raycase.data.schema import CONDITION

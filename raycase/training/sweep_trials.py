@@ -14,7 +14,7 @@ from dataclasses import asdict, dataclass, fields
 import pyarrow as pa
 import pyarrow.csv
 
-from raycase.corpus.output import parquet_bytes
+from raycase.data.parquet import parquet_bytes
 from raycase.data.storage import Location
 from raycase.training.loop import best_epoch_of
 from raycase.training.projector_fit import RECIPE_FIELDS, Recipe

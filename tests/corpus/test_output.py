@@ -12,8 +12,10 @@ import pyarrow.parquet as pq
 import pytest
 from helpers import in_process, run_job
 
-from raycase.corpus.output import output_at, parquet_bytes, write_manifest
+from raycase.corpus.manifest import write_manifest
+from raycase.corpus.output import output_at
 from raycase.corpus.verify import verify
+from raycase.data.parquet import parquet_bytes
 from raycase.data.schema import embedding_array
 from raycase.distributed.embed import embed
 from raycase.errors import RequestError, WorkError

@@ -10,8 +10,8 @@ import pytest
 from helpers import sentences
 
 from raycase.corpus import plan as plan_module
-from raycase.corpus.finished import UnitFile, finished
-from raycase.corpus.output import find_job, write_job
+from raycase.corpus.job_record import find_job, write_job
+from raycase.corpus.listing import UnitFile, finished
 from raycase.corpus.plan import TASK_UNITS, Plan, Spans, make_plan
 from raycase.corpus.request import check
 from raycase.data import reader as reading

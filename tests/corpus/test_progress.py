@@ -3,8 +3,8 @@
 import json
 from dataclasses import asdict
 
-from raycase.corpus.output import UnitLine
 from raycase.corpus.progress import Run, rates
+from raycase.corpus.unit_files import UnitLine
 from raycase.encoder.rates import Work
 
 

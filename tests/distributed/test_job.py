@@ -23,7 +23,8 @@ from helpers import cosines, in_process, read_output, read_rejected, sentences, 
 import raycase
 from raycase.cli import _command, main
 from raycase.corpus import units as units_module
-from raycase.corpus.output import find_job, output_at
+from raycase.corpus.job_record import find_job
+from raycase.corpus.output import output_at
 from raycase.corpus.plan import make_plan
 from raycase.corpus.request import EmbedJob, check
 from raycase.corpus.units import read_units, task_row

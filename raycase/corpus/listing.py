@@ -10,6 +10,8 @@ from itertools import pairwise
 
 import numpy as np
 
+from raycase.corpus.output import Output
+
 
 @dataclass(frozen=True, order=True)
 class UnitFile:
@@ -149,3 +151,19 @@ def finished(names: Iterable[str], print8: str) -> tuple[Units, list[str]]:
     if len(units) < len(listed_N4):
         strays += [name for row in listed_N4.tolist() if (name := UnitFile(*row).name(print8)) not in units]
     return units, strays
+
+
+def finished_units(output: Output, print8: str) -> tuple[Units, list[str]]:
+    """The units of a job in the listing, and the names of other files there."""
+    return finished((name for name, _ in output.embeddings.entries()), print8)
+
+
+def drop_strays(output: Output, units: Units, strays: Iterable[str]) -> list[str]:
+    """Remove files that do not count: another fingerprint's or an overlapping unit of a late writer, rejected rows
+    without their unit, and what a killed writer left. Returns their names."""
+    places = [output.embeddings / name for name in strays if UnitFile.parse(name)]
+    places += [output.rejected / name for name, _ in output.rejected.entries() if name not in units]
+    places += [half for part in (output.embeddings, output.rejected) for half in part.half_written()]
+    for stray in places:
+        stray.remove()
+    return [stray.uri for stray in places]

@@ -5,7 +5,7 @@ from itertools import pairwise
 import numpy as np
 import pytest
 
-from raycase.corpus.finished import UnitFile, finished
+from raycase.corpus.listing import UnitFile, finished
 
 
 @pytest.mark.parametrize(

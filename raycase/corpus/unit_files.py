@@ -1,0 +1,113 @@
+"""The files of a unit: the rejected rows first, then the vectors; and its line of the manifest."""
+
+from __future__ import annotations
+
+import hashlib
+import io
+import json
+from collections import Counter
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+
+from raycase.corpus.listing import UnitFile
+from raycase.corpus.output import Output
+from raycase.data.parquet import parquet_bytes
+from raycase.errors import WorkError
+
+STATS = b"raycase"  # key of a unit's counts in its file's metadata
+ROW_OF_PAIR = "__row"  # the input row of each pair: counted, not written
+
+
+@dataclass(frozen=True, kw_only=True)
+class UnitLine:
+    """One line of manifest_files.parquet: a finished unit, its counts and checksums."""
+
+    name: str
+    file: int
+    start: int
+    rows_out: int
+    rows_rejected: int
+    rows_truncated: int
+    pairs: int
+    distinct_pairs: int
+    bytes: int
+    sha256: str
+    rejected_sha256: str | None
+    reasons: str  # JSON: reason -> rows
+
+
+LINES_SCHEMA = pa.schema(
+    [
+        ("name", pa.string()),
+        *((n, pa.int64()) for n in ("file", "start", "rows_out", "rows_rejected", "rows_truncated")),
+        *((n, pa.int64()) for n in ("pairs", "distinct_pairs", "bytes")),
+        *((n, pa.string()) for n in ("sha256", "rejected_sha256", "reasons")),
+    ]
+)
+
+
+def write_unit(
+    output: Output,
+    print8: str,
+    unit: tuple[int, int],
+    table: pa.Table,
+    rejected: pa.Table,
+    *,
+    rows_in: int,
+    distinct_pairs: int,
+    rows_truncated: int,
+) -> UnitLine:
+    """Write a unit (input file, first row): the rejected rows first, the vectors last, each in one atomic put.
+
+    The table says in its column `ROW_OF_PAIR` which input row each pair is of. Raises WorkError where rows in are not
+    rows out and rejected.
+    """
+    file = UnitFile(
+        file=unit[0], start=unit[1], rows_out=len(pc.unique(table[ROW_OF_PAIR])), rows_rejected=len(rejected)
+    )
+    if file.rows != rows_in:
+        raise WorkError(f"input file {unit[0]}, from row {unit[1]}: {rows_in} rows in, {file.rows} out and rejected")
+    name = file.name(print8)
+    stats = {
+        "rows_truncated": rows_truncated,
+        "distinct_pairs": distinct_pairs,
+        "reasons": dict(sorted(Counter(rejected["reason"].to_pylist()).items())),
+    }
+    rejected_bytes: bytes | None = None
+    if len(rejected):
+        rejected_bytes = parquet_bytes(rejected)
+        (output.rejected / name).put(rejected_bytes)
+    data = parquet_bytes(table.drop_columns([ROW_OF_PAIR]).replace_schema_metadata({STATS: json.dumps(stats)}))
+    (output.embeddings / name).put(data)
+    return _line(name, file, data, rejected_bytes, pairs=len(table), stats=stats)
+
+
+def _line(
+    name: str, unit: UnitFile, data: bytes, rejected: bytes | None, *, pairs: int, stats: dict[str, Any]
+) -> UnitLine:
+    return UnitLine(
+        name=name,
+        **asdict(unit),
+        rows_truncated=stats["rows_truncated"],
+        pairs=pairs,
+        distinct_pairs=stats["distinct_pairs"],
+        bytes=len(data),
+        sha256=hashlib.sha256(data).hexdigest(),
+        rejected_sha256=None if rejected is None else hashlib.sha256(rejected).hexdigest(),
+        reasons=json.dumps(stats["reasons"], ensure_ascii=False),
+    )
+
+
+def read_line(output: Output, name: str) -> UnitLine:
+    """Make the manifest's line of a unit that an earlier run wrote, from the files themselves."""
+    parsed = UnitFile.parse(name)
+    assert parsed is not None
+    data = (output.embeddings / name).read()
+    metadata = pq.read_metadata(io.BytesIO(data))
+    rejected = (output.rejected / name).read() if parsed[1].rows_rejected else None
+    stats = json.loads(metadata.metadata[STATS])
+    return _line(name, parsed[1], data, rejected, pairs=metadata.num_rows, stats=stats)
