@@ -40,8 +40,11 @@ def system(name):
     """A loaded system, untrained."""
     import torch
 
-    from raycase.systems import baselines, case, csr
+    from raycase.systems import case, csr
+    from raycase.systems.bi_encoder import bi_encoder
+    from raycase.systems.cross_encoder import cross_encoder
     from raycase.systems.projector import Projector, ProjectorConfig
+    from raycase.systems.tri_encoder import tri_encoder
 
     if name == "case":
         config = case.resolve("minilm")
@@ -49,9 +52,9 @@ def system(name):
         return case.Case(config=config, encoder=config.load().encoder, projector=Projector(shape).eval())
     torch.manual_seed(0)
     made = {
-        "bi": baselines.bi_encoder,
-        "tri": baselines.tri_encoder,
-        "cross": baselines.cross_encoder,
+        "bi": bi_encoder,
+        "tri": tri_encoder,
+        "cross": cross_encoder,
         "csr": csr.csr,
         "csr3": partial(csr.csr, asks=csr.Asks.WORDS, weight=csr.Weight.EVEN, router=csr.Router.HIDDEN, routed=3),
         "uncached": csr.csr,

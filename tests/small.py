@@ -96,6 +96,18 @@ def vectors(loaded, pairs=EVERY):
     return loaded.embed(*map(list, zip(*pairs, strict=True)))
 
 
+def figures(loaded):
+    """Vectors of `EVERY`, or scores of all pairs of `SENTENCES` under `CONDITIONS`."""
+    if hasattr(loaded, "embed"):
+        return vectors(loaded)
+    return loaded.score(*zip(*[(s, t, c) for s in SENTENCES for t in SENTENCES for c in CONDITIONS], strict=True))
+
+
+def length(folder, texts):
+    """Tokens of some texts."""
+    return sum(ids(folder, text).shape[1] for text in texts)
+
+
 def disturb(module, seed=0, scale=0.05):
     """Change everything that is trained, as training would; gives the module."""
     random = torch.Generator().manual_seed(seed)

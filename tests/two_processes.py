@@ -14,10 +14,11 @@ from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
 from raycase.errors import WorkError
-from raycase.systems.baselines import cross_encoder, tri_encoder
+from raycase.systems.cross_encoder import cross_encoder
 from raycase.systems.csr import csr
 from raycase.systems.pair_vectors import PairVectors
 from raycase.systems.projector import Activation
+from raycase.systems.tri_encoder import tri_encoder
 from raycase.training.encoder_fit import RatedRecipe, TunePairs, fit_tuned
 from raycase.training.loop import FitConfig, FitState, epoch_batches, fit, gather, shard, unwrapped
 from raycase.training.losses import Loss

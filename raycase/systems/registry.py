@@ -13,16 +13,16 @@ from raycase.data.fetch import fetch, is_remote
 from raycase.encoder.pooling import Pooling
 from raycase.encoder.prompts import parse_views
 from raycase.errors import RequestError
-from raycase.systems import baselines, case, csr, dualcse, lora, mixsp
+from raycase.systems import bi_encoder, case, cross_encoder, csr, dualcse, lora, mixsp, sentence_encoder, tri_encoder
 from raycase.systems.contracts import SystemConfig
 from raycase.systems.tuned import read_folder
 
 Choice = TypeVar("Choice", bound=StrEnum)
 TUNED = (
-    baselines.BiEncoderConfig,
-    baselines.TriEncoderConfig,
-    baselines.CrossEncoderConfig,
-    baselines.SentenceEncoderConfig,
+    bi_encoder.BiEncoderConfig,
+    tri_encoder.TriEncoderConfig,
+    cross_encoder.CrossEncoderConfig,
+    sentence_encoder.SentenceEncoderConfig,
     csr.CsrConfig,
     dualcse.DualCseConfig,
     lora.LoraConfig,

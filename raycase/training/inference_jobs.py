@@ -12,8 +12,8 @@ import tyro
 from raycase.data.inferences import read_inferences
 from raycase.encoder.pooling import Pooling
 from raycase.errors import RequestError
-from raycase.systems.baselines import sentence_encoder
 from raycase.systems.dualcse import Form, dualcse
+from raycase.systems.sentence_encoder import sentence_encoder
 from raycase.systems.tuned import Tuned
 from raycase.training.encoder_fit import TuneRecipe, recipe_of
 from raycase.training.encoder_job import FineTuneJob, Task

@@ -16,7 +16,7 @@ from raycase.data.rated import NOT_APPLICABLE, RatedPairs, read_rated, rows_in
 from raycase.data.storage import Location, check_paths, fingerprint, locate
 from raycase.encoder.pooling import Pooling
 from raycase.errors import RequestError
-from raycase.systems.baselines import BiEncoderConfig
+from raycase.systems.bi_encoder import BiEncoderConfig
 from raycase.systems.case import CaseConfig
 from raycase.systems.case import resolve as resolve_case
 from raycase.systems.contracts import Compute

@@ -13,9 +13,11 @@ import tyro
 from raycase.data.graph import Known, read_graph
 from raycase.encoder.pooling import Compose, Pooling
 from raycase.errors import RequestError
-from raycase.systems.baselines import BiEncoderConfig, TriEncoderConfig, bi_encoder, cross_encoder, tri_encoder
+from raycase.systems.bi_encoder import BiEncoderConfig, bi_encoder
+from raycase.systems.cross_encoder import cross_encoder
 from raycase.systems.csr import Asks, CsrConfig, Form, Router, Weight, csr
 from raycase.systems.lora import lora
+from raycase.systems.tri_encoder import TriEncoderConfig, tri_encoder
 from raycase.systems.tuned import Tuned
 from raycase.training.encoder_fit import RatedRecipe, TunePairs, fit_tuned, recipe_of
 from raycase.training.encoder_job import FineTuneJob, Task

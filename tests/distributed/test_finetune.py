@@ -15,8 +15,10 @@ from torch import nn
 import raycase
 from raycase.encoder.cosines import pair_cosines
 from raycase.errors import RequestError
-from raycase.systems.baselines import bi_encoder, cross_encoder, tri_encoder
+from raycase.systems.bi_encoder import bi_encoder
+from raycase.systems.cross_encoder import cross_encoder
 from raycase.systems.csr import Form, Router, csr
+from raycase.systems.tri_encoder import tri_encoder
 from raycase.systems.tuned import begin
 from raycase.training.encoder_fit import (
     RatedRecipe,

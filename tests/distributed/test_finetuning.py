@@ -23,11 +23,13 @@ from raycase.evaluation.job import EvaluateJob
 from raycase.evaluation.models import encoder_names, find_models
 from raycase.search.build import IndexJob, build
 from raycase.search.index import Index
-from raycase.systems.baselines import bi_encoder, cross_encoder, tri_encoder
+from raycase.systems.bi_encoder import bi_encoder
+from raycase.systems.cross_encoder import cross_encoder
 from raycase.systems.csr import csr
 from raycase.systems.dualcse import dualcse
 from raycase.systems.lora import lora
 from raycase.systems.registry import resolve
+from raycase.systems.tri_encoder import tri_encoder
 from raycase.training.catalogue import TRAIN_JOBS
 from raycase.training.encoder_fit import TunePairs, fit_tuned
 from raycase.training.loop import restore

@@ -17,7 +17,8 @@ from raycase.errors import RequestError
 from raycase.search.build import IndexJob, build
 from raycase.search.queries import SearchJob, search
 from raycase.search.rescore import find_scorer, rerank
-from raycase.systems.baselines import bi_encoder, cross_encoder
+from raycase.systems.bi_encoder import bi_encoder
+from raycase.systems.cross_encoder import cross_encoder
 from raycase.systems.mixsp import mixsp
 
 

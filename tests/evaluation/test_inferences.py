@@ -19,9 +19,10 @@ from raycase.evaluation.job import EvaluateJob
 from raycase.evaluation.metrics import auc
 from raycase.evaluation.models import find_models
 from raycase.evaluation.tasks import sts
-from raycase.systems.baselines import cross_encoder, sentence_encoder
+from raycase.systems.cross_encoder import cross_encoder
 from raycase.systems.dualcse import Form, dualcse
 from raycase.systems.mixsp import Select, mixsp
+from raycase.systems.sentence_encoder import sentence_encoder
 from raycase.training.inference_jobs import DualCseJob, SimCseJob
 from raycase.training.scored_jobs import MixSpJob
 

@@ -18,8 +18,9 @@ from raycase.data.schema import Reason
 from raycase.encoder.pooling import Compose, Pooling
 from raycase.errors import RequestError
 from raycase.systems import csr as module_of_csr
-from raycase.systems.baselines import bi_encoder, tri_encoder
+from raycase.systems.bi_encoder import bi_encoder
 from raycase.systems.csr import Asks, Form, Router, Weight, cls_attention, csr, router_weights
+from raycase.systems.tri_encoder import tri_encoder
 
 
 @pytest.fixture(scope="module")

@@ -15,8 +15,9 @@ from raycase.encoder.pooling import Compose
 from raycase.errors import RequestError
 from raycase.evaluation.job import EvaluateJob
 from raycase.evaluation.tasks import kgc
-from raycase.systems.baselines import bi_encoder, tri_encoder
+from raycase.systems.bi_encoder import bi_encoder
 from raycase.systems.csr import csr
+from raycase.systems.tri_encoder import tri_encoder
 from raycase.training.encoder_fit import TuneRecipe
 from raycase.training.graph_fit import Contrast, GraphTexts, batch_loss, evaluation, fit_graph
 from raycase.training.loop import restore

@@ -24,9 +24,9 @@ from raycase.evaluation.entailment_metrics import (
     implicitness,
     more_implicit,
 )
-from raycase.systems.baselines import sentence_encoder
 from raycase.systems.dualcse import Form, dualcse
 from raycase.systems.mixsp import mixsp
+from raycase.systems.sentence_encoder import sentence_encoder
 from raycase.training.encoder_fit import TuneRecipe
 from raycase.training.inference_fit import Dual, InferenceTexts, batch_loss, fit_dual
 from raycase.training.losses import dual_loss

@@ -1,0 +1,25 @@
+"""Bi-encoder (Deshpande et al., 2023, C-STS): sentence and condition as one text, fine-tuned on rated pairs.
+
+Claim: a condition acts best where the encoder reads it beside the sentence.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import ClassVar
+
+from raycase.encoder.pooling import Pooling
+from raycase.systems.tuned import Prompted, begin
+
+
+@dataclass(frozen=True, kw_only=True)
+class BiEncoderConfig(Prompted):
+    """f("c: s"): sentence and condition as one text."""
+
+    SYSTEM: ClassVar[str] = "bi-encoder"
+
+
+def bi_encoder(model: str, *, prompt: str | None = None, pooling: Pooling | None = None) -> BiEncoderConfig:
+    """Before training. The default reads "c: s" and pools every token. Raises RequestError."""
+    spec = begin(model, prompt=prompt or "concat-cs:all", pooling=pooling)
+    return BiEncoderConfig(model=model, encoder=replace(spec, separator=": ", subtract=False))

@@ -1,0 +1,76 @@
+"""Cross-encoder (Deshpande et al., 2023, C-STS): both sentences and the condition as one text; fine-tuned on ratings.
+
+Claim: it reads everything together, and scores pairs; it produces no embeddings, so nothing can be stored or searched.
+
+Shapes: N pairs, D dimensions.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Any, ClassVar
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from raycase.encoder.engine import TextEncoder
+from raycase.encoder.loading import load_encoder, load_tokenizer
+from raycase.encoder.pooling import Pooling
+from raycase.encoder.tokens import TokenBatch
+from raycase.systems.tuned import Scorer, Scoring, begin, load_extra
+
+
+@dataclass(frozen=True, kw_only=True)
+class CrossEncoderConfig(Scoring):
+    """A score of "[CLS] s1 [SEP] s2 [SEP] c [SEP]"."""
+
+    SYSTEM: ClassVar[str] = "cross-encoder"
+
+    def tokens(
+        self, sentences1: Sequence[str], sentences2: Sequence[str], conditions: Sequence[str] | None = None
+    ) -> TokenBatch:
+        """Tokenise each distinct text, put the triples together; a long one loses the ends of its sentences.
+
+        Raises ValueError for lists of different length, and without conditions.
+        """
+        if conditions is None:
+            raise ValueError("expected a condition for each pair, got none")
+        triples = list(zip(sentences1, sentences2, conditions, strict=True))
+        return load_tokenizer(self.encoder).separated(triples, shortened=2)
+
+    def load(self, **options: Any) -> CrossEncoder:
+        """Load the weights; `options` are those of `raycase.encoder.loading.load_encoder`."""
+        scorer = CrossEncoder(self, load_encoder(self.encoder, **options))
+        load_extra(scorer.head, self.local)
+        return scorer
+
+
+class CrossEncoder(Scorer):
+    """[CLS] through dropout and one linear layer: a score. It is a `PairScorer`."""
+
+    def __init__(self, config: CrossEncoderConfig, encoder: TextEncoder) -> None:
+        super().__init__(config, encoder)
+        self.head = nn.Linear(encoder.dim, 1, device=encoder.model.device)
+        self.dropout = nn.Dropout(getattr(encoder.model.config, "hidden_dropout_prob", 0.0))
+
+    def forward(self, batch: TokenBatch) -> Tensor:
+        """Scores with a gradient: (N,)."""
+        return self._scored(self.dropout(self.encoder.pooled(batch)))
+
+    @torch.inference_mode()
+    def scores(self, batch: TokenBatch) -> np.ndarray:
+        """The same without: (N,) float32."""
+        cls_ND = torch.from_numpy(self.encoder.encode(batch)[0]).to(self.encoder.model.device)
+        return self._scored(cls_ND).cpu().numpy()
+
+    def _scored(self, cls_ND: Tensor) -> Tensor:
+        with torch.autocast(cls_ND.device.type, enabled=False):  # 16 bits would leave many scores equal
+            return self.head(cls_ND)[:, 0]
+
+
+def cross_encoder(model: str) -> CrossEncoderConfig:
+    """Before training. Raises RequestError."""
+    spec = begin(model, prompt="concat-cs", cls=True)
+    return CrossEncoderConfig(model=model, encoder=replace(spec, pooling=(Pooling.CLS,), subtract=False))

@@ -1,0 +1,106 @@
+"""Tri-encoder (Deshpande et al., 2023, C-STS): sentence and condition encoded apart, fine-tuned on rated pairs.
+
+Claim: each text is encoded once, whatever it is paired with; similarity is predicted much worse than by a bi-encoder.
+
+Shapes: N pairs, M distinct pairs, K of them not refused, S sentences, C conditions, D dimensions.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from enum import StrEnum
+from typing import Any, ClassVar
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from raycase.encoder.engine import TextEncoder
+from raycase.encoder.loading import load_encoder
+from raycase.encoder.pooling import Compose, Pooling, compose
+from raycase.encoder.tokens import Prepared
+from raycase.systems.pairs import (
+    CONDITION,
+    SENTENCE,
+    Encoded,
+    Memory,
+    count_tokens,
+    encoded,
+    kept_pairs,
+    prepare,
+    tokens_apart,
+)
+from raycase.systems.tuned import Embedder, Tuned, begin
+
+
+@dataclass(frozen=True, kw_only=True)
+class TriEncoderConfig(Tuned):
+    """f(s) and f(c) apart, then composed."""
+
+    SYSTEM: ClassVar[str] = "tri-encoder"
+    CHOICES: ClassVar[dict[str, type[StrEnum]]] = {"compose": Compose}
+
+    compose: Compose = Compose.HADAMARD
+
+    @property
+    def dim(self) -> int:
+        """Dimension of conditional vectors."""
+        return self.plain_dim * (2 if self.compose is Compose.CONCAT else 1)
+
+    def prepare(self, sentences: Sequence[str], conditions: Sequence[str] | None) -> Prepared:
+        """Tokenise each distinct sentence and condition. Loads no weights."""
+        return prepare(self.encoder, sentences, conditions, alone=[SENTENCE], bases=[CONDITION])
+
+    def count_tokens(self, sentences: Sequence[str], conditions: Sequence[str] | None) -> np.ndarray:
+        """Tokens of each pair's two texts: (N,) int64; 0 for a pair that is refused."""
+        return count_tokens(self.encoder, sentences, conditions, [SENTENCE, *([CONDITION] if conditions else [])])
+
+    def load(self, **options: Any) -> TriEncoder:
+        """Load the weights; `options` are those of `raycase.encoder.loading.load_encoder`."""
+        return TriEncoder(self, load_encoder(self.encoder, **options))
+
+
+class TriEncoder(Embedder):
+    """compose(f(s), f(c)). It is an `Encoder`."""
+
+    def __init__(self, config: TriEncoderConfig, encoder: TextEncoder) -> None:
+        super().__init__(config, encoder)
+        self._memory = Memory(encoder.dim)
+
+    def forward(self, prepared: Prepared) -> Tensor:
+        """Vectors with a gradient, of pairs none of which is refused: (N, dim)."""
+        if prepared.conditions is None:
+            return self.encoder.pooled(prepared.alone[0])[torch.from_numpy(prepared.sentence[prepared.rows])]
+        sentence_N, condition_N = (
+            torch.from_numpy(places[prepared.rows]) for places in (prepared.sentence, prepared.condition)
+        )
+        sentences_SD, conditions_CD = (self.encoder.pooled(kind[0]) for kind in (prepared.alone, prepared.bases))
+        return compose(sentences_SD[sentence_N], conditions_CD[condition_N], self.config.compose)
+
+    def encode_prepared(self, prepared: Prepared) -> Encoded:
+        """The same without, with counts, and a reason for each pair that has no vector."""
+        kept = kept_pairs(prepared)
+        which, places = np.unique(prepared.sentence[kept], return_inverse=True)
+        sentences_SD, work = self.encoder.encode(prepared.alone[0].take(which))
+        vectors_KD = sentences_SD[places]
+        if prepared.conditions is not None:
+            which, places = np.unique(prepared.condition[kept], return_inverse=True)
+            conditions_CD, some = self._memory.of(
+                prepared, which, lambda new: self.encoder.encode(prepared.bases[0].take(new))
+            )
+            work += some
+            first_KD, second_KD = (torch.from_numpy(vectors) for vectors in (vectors_KD, conditions_CD[places]))
+            vectors_KD = compose(first_KD, second_KD, self.config.compose).numpy()
+        return encoded(prepared, kept, vectors_KD, replace(work, tokens=tokens_apart(prepared, kept)))
+
+    def forget(self) -> None:
+        """Drop what is remembered of conditions; for weights that have changed."""
+        self._memory.vectors.clear()
+
+
+def tri_encoder(model: str, *, compose: Compose = Compose.HADAMARD, pooling: Pooling | None = None) -> TriEncoderConfig:
+    """Before training. Raises RequestError."""
+    return TriEncoderConfig(
+        model=model, encoder=replace(begin(model, prompt="concat-cs", pooling=pooling), subtract=False), compose=compose
+    )

@@ -1,0 +1,135 @@
+"""The cross-encoder by hand, on the library's own model: what it reads, what it leaves out, what it scores."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import small
+import tiny
+import torch
+from safetensors.torch import load_file
+from small import CONDITIONS, SENTENCES, close, system
+
+from raycase.data.schema import Reason
+from raycase.encoder.table import ENCODERS
+from raycase.errors import RequestError
+from raycase.systems.contracts import Encoder, PairScorer
+from raycase.systems.cross_encoder import cross_encoder
+from raycase.systems.tri_encoder import tri_encoder
+
+
+@pytest.fixture(scope="module")
+def bert(tmp_path_factory):
+    return small.save_bert(tmp_path_factory.mktemp("bert"))
+
+
+def triple(config, *texts):
+    batch = config.tokens(*([text] for text in texts))
+    return batch, batch.ids(np.array([0])).flat.tolist()
+
+
+def test_a_cross_encoder_reads_both_sentences_then_the_condition(bert):
+    batch, found = triple(cross_encoder(bert), *SENTENCES[:2], "dog")
+    pieces = small.tokenizer(bert)
+    parts = [pieces(text, add_special_tokens=False)["input_ids"] for text in (*SENTENCES[:2], "dog")]
+    cls, sep = pieces.convert_tokens_to_ids(["[CLS]", "[SEP]"])
+    assert found == [cls, *parts[0], sep, *parts[1], sep, *parts[2], sep]
+    assert (batch.reasons, batch.truncated.tolist()) == ([None], [False])
+
+
+@pytest.mark.parametrize(
+    ("first", "second", "room", "kept"),
+    [
+        (3, 3, 6, (3, 3)),
+        (10, 10, 6, (3, 3)),
+        (10, 10, 7, (4, 3)),
+        (10, 2, 6, (4, 2)),  # what the other leaves
+        (2, 10, 6, (2, 4)),
+        (10, 3, 7, (4, 3)),
+        (4, 10, 7, (4, 3)),
+        (9, 9, 2, (1, 1)),
+    ],
+)
+def test_a_long_triple_loses_the_ends_of_its_sentences(bert, first, second, room, kept):
+    """Besides the sentences: [CLS], three [SEP], two tokens of the condition."""
+    config = cross_encoder(bert)
+    config = replace(config, encoder=replace(config.encoder, max_tokens=room + 6))
+    words = ["red dress . " * 5, "dog at " * 8]
+    tokens = small.tokenizer(bert)
+    parts = [tokens(text, add_special_tokens=False)["input_ids"] for text in (*words, "number people")]
+    texts = [tokens.decode(ids[:n]) for ids, n in zip(parts[:2], (first, second), strict=True)]
+    batch, found = triple(config, *texts, "number people")
+    cls, sep = tokens.convert_tokens_to_ids(["[CLS]", "[SEP]"])
+    assert len(parts[2]) == 2
+    assert found == [cls, *parts[0][: kept[0]], sep, *parts[1][: kept[1]], sep, *parts[2], sep]
+    assert batch.truncated.tolist() == [kept != (first, second)]
+    assert len(found) <= config.encoder.max_tokens
+
+
+def test_a_condition_that_leaves_no_room_for_two_tokens_is_refused(bert):
+    config = cross_encoder(bert)
+    config = replace(config, encoder=replace(config.encoder, max_tokens=7))
+    batch, found = triple(config, "red", "dress", "number people")
+    assert (batch.reasons, found) == ([Reason.NO_ROOM], [])
+    loaded = system(config)
+    with pytest.raises(ValueError, match=r"pair 1: condition leaves no room .*'red', 'dress', 'number people'"):
+        loaded.score(["red", "red"], ["dress", "dress"], ["number", "number people"])
+
+
+@pytest.mark.parametrize(
+    ("texts", "reason"),
+    [(("\u200b", "red", "dog"), "empty text"), (("red", " ", "dog"), "empty text"), (("red", "red", ""), "empty cond")],
+)
+def test_a_text_without_tokens_is_refused_by_its_pair(bert, texts, reason):
+    both = [[good, bad] for good, bad in zip(("a", "dog", "color"), texts, strict=True)]
+    with pytest.raises(ValueError, match=f"pair 1: {reason}"):
+        system(cross_encoder(bert)).score(*both)
+    rated = small.rated(rows=2)
+    changed = {
+        f: [getattr(rated, f)[0], t] for f, t in zip(("sentences1", "sentences2", "conditions"), texts, strict=True)
+    }
+    with pytest.raises(RequestError, match=f"rated-0, row 1: expected texts that can be encoded, got: {reason}"):
+        cross_encoder(bert).rated(replace(rated, **changed))
+
+
+def test_lists_of_different_length_are_refused(bert):
+    with pytest.raises(ValueError):
+        system(cross_encoder(bert)).score(["a", "dog"], ["a", "dog"], ["color"])
+
+
+def test_a_score_is_a_linear_layer_of_the_first_state(bert, tmp_path):
+    module = small.disturb(cross_encoder(bert).trainable()).eval()
+    found, folder = small.figures(module.system), tmp_path / "model"
+    module.system.save(folder)
+    head = load_file(folder / "extra.safetensors")
+    model, wanted = small.stock(folder / "encoder"), []
+    for s in SENTENCES:
+        for t in SENTENCES:
+            for c in CONDITIONS:
+                _, tokens = triple(cross_encoder(bert), s, t, c)
+                with torch.no_grad():
+                    cls_D = model(input_ids=torch.tensor([tokens])).last_hidden_state[0, 0]
+                wanted.append((head["weight"][0] @ cls_D + head["bias"][0]).item())
+    close(found, wanted, atol=1e-5)
+
+
+@pytest.mark.parametrize("kind", ["qwen3-embedding-0.6b", "gte-qwen2-7b"])
+def test_a_cross_encoder_needs_a_first_token_that_sees_all(tmp_path, monkeypatch, kind):
+    tiny.save_encoder(tmp_path, kind)
+    monkeypatch.setitem(ENCODERS, kind, replace(ENCODERS[kind], source=str(tmp_path)))
+    with pytest.raises(RequestError, match=rf"--model: expected an encoder whose first token, \[CLS\].* got {kind}"):
+        cross_encoder(kind)
+
+
+def test_a_cross_encoder_ranks_and_gives_no_vectors(bert):
+    cross, tri = system(cross_encoder(bert)), system(tri_encoder(bert))
+    assert isinstance(cross, PairScorer) and not isinstance(cross, Encoder)
+    assert isinstance(tri, Encoder) and not isinstance(tri, PairScorer)
+
+
+def test_the_scores_of_training_are_those_that_are_given(bert):
+    config = cross_encoder(bert)
+    module = config.trainable(dropout=0.5)
+    batch = config.rated(small.rated())
+    close(module.eval()(batch).detach(), module.scores(batch))
+    assert not np.allclose(module.train()(batch).detach(), module.scores(batch), atol=1e-2)

@@ -1,0 +1,159 @@
+"""What holds for every fine-tuned system: training and embedding agree, and a saved folder loads as what was saved."""
+
+import json
+import shutil
+
+import numpy as np
+import pytest
+import small
+import torch
+from small import CONDITIONS, SENTENCES, close, system
+
+import raycase
+from raycase.encoder.pooling import Compose, Pooling
+from raycase.errors import RequestError
+from raycase.systems.bi_encoder import bi_encoder
+from raycase.systems.contracts import Encoder
+from raycase.systems.cross_encoder import cross_encoder
+from raycase.systems.csr import Form, Router, Weight, csr
+from raycase.systems.lora import lora
+from raycase.systems.registry import resolve
+from raycase.systems.tri_encoder import tri_encoder
+
+CONCAT = {"prompt": "concat-cs", "pooling": Pooling.MEAN}
+EMBED = {
+    "bi": bi_encoder,
+    "bi of the condition": lambda model: bi_encoder(model, prompt="concat-sc:condition"),
+    "tri": tri_encoder,
+    "tri concat": lambda model: tri_encoder(model, compose=Compose.CONCAT, pooling=Pooling.CLS),
+    "csr": csr,
+    "csr in two layers": lambda model: csr(model, routed=2, weight=Weight.ONLY),
+    "csr heavy": lambda model: csr(model, router=Router.HEAVY),
+    "csr hidden concat": lambda model: csr(model, router=Router.HIDDEN, compose=Compose.CONCAT),
+    "csr random": lambda model: csr(model, router=Router.RANDOM, routed=3),
+    "csr without routing": lambda model: csr(model, routed=0, compose=Compose.HADAMARD),
+    "csr bi": lambda model: csr(model, form=Form.BI, routed=2),
+    "lora": lambda model: lora(model, rank=4, **CONCAT),
+    "lora adapter": lambda model: lora(model, rank=4, merged=False, **CONCAT),
+}
+SYSTEMS = EMBED | {"cross": cross_encoder}
+
+
+@pytest.fixture(scope="module")
+def bert(tmp_path_factory):
+    return small.save_bert(tmp_path_factory.mktemp("bert"))
+
+
+@pytest.fixture(scope="module")
+def trained(bert, tmp_path_factory):
+    """By name: the figures of a system whose weights were changed, and the folder that it was saved in."""
+    made = {}
+
+    def save(name, seed=0):
+        if (name, seed) not in made:
+            module = small.disturb(SYSTEMS[name](bert).trainable(), seed).eval()
+            found = small.figures(module.system)
+            folder = tmp_path_factory.mktemp("trained") / "model"
+            module.system.save(folder)
+            made[name, seed] = found, folder
+        return made[name, seed]
+
+    return save
+
+
+# -------------------------------------------------------------------------------------- what all that embed must do
+
+
+@pytest.mark.parametrize("name", EMBED)
+def test_the_vectors_of_training_are_those_that_are_given(bert, name):
+    config = EMBED[name](bert)
+    module = small.disturb(config.trainable(), scale=0.02)
+    prepared = config.rated(small.rated()).take(np.arange(24))
+    close(module.eval().system(prepared).detach(), module.system.encode_prepared(prepared).vectors)
+    assert isinstance(module.system, Encoder)
+
+
+@pytest.mark.parametrize("name", EMBED)
+def test_a_score_of_training_is_the_cosine_under_the_condition(bert, name):
+    config, rated = EMBED[name](bert), small.rated()
+    module = small.disturb(config.trainable(dropout=0.0), scale=0.02).eval()
+    first, second = (module.system.embed(s, rated.conditions) for s in (rated.sentences1, rated.sentences2))
+    wanted = (first * second).sum(1) / np.linalg.norm(first, axis=1) / np.linalg.norm(second, axis=1)
+    texts = config.rated(rated)
+    close(module.scores(texts), wanted)
+    rows = np.array([5, 0, 5, 17])
+    close(module(texts.take(rows)).detach(), wanted[rows])
+
+
+@pytest.mark.parametrize("name", EMBED)
+def test_one_condition_one_pair_and_no_condition(bert, name):
+    loaded = system(EMBED[name](bert))
+    both = loaded.embed(SENTENCES, CONDITIONS[:1] * len(SENTENCES))
+    close(loaded.embed(SENTENCES, CONDITIONS[0]), both)
+    close(loaded.embed(SENTENCES[2:3], CONDITIONS[0]), both[2:3])
+    other = np.allclose(loaded.embed(SENTENCES, CONDITIONS[1]), both, atol=1e-3)
+    assert other == (name == "csr random")
+    plain = loaded.embed(SENTENCES, None)
+    pooled = (lambda s: small.states(bert, s)[0].numpy()) if name == "tri concat" else lambda s: small.mean(bert, s)
+    close(plain, [pooled(s) for s in SENTENCES])
+
+
+@pytest.mark.parametrize("name", EMBED)
+def test_tokens_are_counted_without_the_weights(bert, name):
+    config = EMBED[name](bert)
+    counts = config.count_tokens(["A woman", "\u200b", "people"], ["dog", "dog", " "])
+    apart = name.startswith("tri") or (name.startswith("csr") and name != "csr bi")
+    texts = {"bi of the condition": ["A woman: dog"], "bi": ["dog: A woman"], "csr bi": ["dog: A woman"]}
+    wanted = ["A woman", "dog"] if apart else texts.get(name, ["dog A woman"])
+    assert counts.tolist() == [small.length(bert, wanted), 0, 0]
+    assert config.count_tokens(["A woman"], None).tolist() == [small.length(bert, ["A woman"])]
+
+
+# ---------------------------------------------------------------------------------------------------------- the folder
+
+
+@pytest.mark.parametrize("name", SYSTEMS)
+def test_a_saved_system_is_what_it_was(trained, bert, name):
+    wanted, folder = trained(name)
+    loaded = raycase.load(str(folder), dtype=torch.float32)
+    close(small.figures(loaded), wanted, atol=5e-6)
+    assert not np.allclose(small.figures(system(SYSTEMS[name](bert))), wanted, atol=1e-3)
+    kept = SYSTEMS[name](bert)
+    assert (loaded.config.SYSTEM, loaded.config.own) == (kept.SYSTEM, kept.own)
+    assert json.loads((folder / "raycase.json").read_text())["system"] == kept.SYSTEM
+
+
+@pytest.mark.parametrize("name", SYSTEMS)
+def test_a_description_goes_with_the_weights_and_not_with_the_place(trained, bert, name, tmp_path):
+    _, folder = trained(name)
+    described = resolve(str(folder)).describe()
+    shutil.copytree(folder, tmp_path / "elsewhere")
+    assert resolve(str(tmp_path / "elsewhere")).describe() == described
+    assert resolve(str(trained(name, seed=1)[1])).describe() != described
+    assert SYSTEMS[name](bert).describe() != described
+    assert str(folder) not in json.dumps(described)
+    json.dumps(described)
+
+
+@pytest.mark.parametrize("name", ["cross", "csr heavy"])
+def test_weights_beside_the_encoder_are_part_of_the_description(trained, name, tmp_path):
+    shutil.copytree(trained(name)[1], tmp_path / "model")
+    described = resolve(str(tmp_path / "model")).describe()
+    shutil.copyfile(trained(name, seed=1)[1] / "extra.safetensors", tmp_path / "model" / "extra.safetensors")
+    assert resolve(str(tmp_path / "model")).describe() != described
+
+
+def test_choices_are_part_of_the_description(bert):
+    made = [make(bert).describe() for make in SYSTEMS.values()]
+    assert all(a != b for i, a in enumerate(made) for b in made[:i])
+
+
+def test_a_trained_model_is_no_encoder_to_begin_with_but_its_encoder_is(trained):
+    _, folder = trained("tri")
+    for begin in (bi_encoder, tri_encoder, cross_encoder, csr):
+        with pytest.raises(RequestError, match=f"got the trained model {folder}; its encoder is {folder}/encoder$"):
+            begin(str(folder))
+        begin(str(folder / "encoder"))
+    _, adapter = trained("lora adapter")
+    with pytest.raises(RequestError, match=f"got the trained model {adapter}$"):
+        lora(str(adapter), **CONCAT)
