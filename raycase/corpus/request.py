@@ -17,8 +17,8 @@ from raycase.data.storage import PACKAGE, STORE_ERRORS, check_paths
 from raycase.encoder.pooling import Pooling
 from raycase.errors import RequestError
 from raycase.systems.contracts import Compute, SystemConfig
+from raycase.systems.fine_tuned_config import Tuned
 from raycase.systems.registry import resolve_encoder
-from raycase.systems.tuned import Tuned
 
 SAMPLE, SAMPLE_CONDITIONS = PACKAGE + "sample/sentences.csv", PACKAGE + "sample/conditions.txt"
 PAIRS_OF_UNIT, ROWS_OF_UNIT = 32768, 4096

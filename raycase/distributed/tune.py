@@ -27,8 +27,7 @@ from raycase.distributed.vectors import vectors_of
 from raycase.encoder.prompts import INSTRUCTED, PromptStyle, parse_views
 from raycase.errors import RequestError, WorkError
 from raycase.evaluation.plots import check_plots
-from raycase.systems.case import CaseConfig
-from raycase.systems.model_folder import write_model_folder
+from raycase.systems.case import CaseConfig, write_model_folder
 from raycase.systems.pair_vectors import PairVectors, pair_vectors
 from raycase.training.loop import best_epoch_of
 from raycase.training.projector_fit import Recipe, best_projector, fit_projector

@@ -10,8 +10,8 @@ import pyarrow as pa
 
 from raycase.errors import RequestError
 from raycase.search.lance_files import ASKED, QUERY, RANK, SCORE
+from raycase.systems.fine_tuned_module import Scorer
 from raycase.systems.registry import embeds, known_conditions, resolve
-from raycase.systems.tuned import Scorer
 
 COSINE = "cosine"
 CANDIDATES = 100  # answers of a query that are scored again, unless told

@@ -25,6 +25,8 @@ from raycase.encoder.rates import Work
 from raycase.encoder.table import EncoderSpec, read_spec
 from raycase.encoder.tokens import Prepared, TokenBatch
 from raycase.errors import RequestError
+from raycase.systems.model_card import case_card
+from raycase.systems.model_folder import write_folder
 from raycase.systems.pairs import (
     Encoded,
     Memory,
@@ -246,3 +248,9 @@ def save(folder: Path, config: CaseConfig, projector: Projector | None) -> None:
         "projector": save_projector(projector, folder) if projector else None,
     }
     locate(str(folder / "raycase.json")).put_json(values)
+
+
+def write_model_folder(folder: Path, config: CaseConfig, projector: Projector, metrics: dict[str, Any]) -> None:
+    """Write a CASE system with its projector."""
+    card = case_card(folder.name, config, projector, metrics)
+    write_folder(folder, metrics, card, lambda folder: save(folder, config, projector))

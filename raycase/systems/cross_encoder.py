@@ -19,7 +19,9 @@ from raycase.encoder.engine import TextEncoder
 from raycase.encoder.loading import load_encoder, load_tokenizer
 from raycase.encoder.pooling import Pooling
 from raycase.encoder.tokens import TokenBatch
-from raycase.systems.tuned import Scorer, Scoring, begin, load_extra
+from raycase.systems.fine_tuned_config import Scoring, begin
+from raycase.systems.fine_tuned_module import Scorer
+from raycase.systems.model_folder import load_extra
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -33,6 +33,9 @@ from raycase.encoder.prompts import Span
 from raycase.encoder.rates import Work
 from raycase.encoder.tokens import Prepared, TokenBatch
 from raycase.errors import RequestError
+from raycase.systems.fine_tuned_config import Tuned, begin
+from raycase.systems.fine_tuned_module import Embedder
+from raycase.systems.model_folder import load_extra, save_folder
 from raycase.systems.pairs import (
     CONDITION,
     SENTENCE,
@@ -45,7 +48,6 @@ from raycase.systems.pairs import (
     prompt_sets,
     tokens_apart,
 )
-from raycase.systems.tuned import Embedder, Tuned, begin, load_extra, save_folder
 
 
 class Form(StrEnum):

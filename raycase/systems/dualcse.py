@@ -25,8 +25,10 @@ from raycase.encoder.loading import load_encoder, load_tokenizer, whole_model
 from raycase.encoder.pooling import Pooling
 from raycase.encoder.rates import Work
 from raycase.encoder.tokens import Prepared, TokenBatch
+from raycase.systems.fine_tuned_config import Tuned, begin
+from raycase.systems.fine_tuned_module import Embedder
+from raycase.systems.model_folder import load_extra, save_folder
 from raycase.systems.pairs import Encoded, encoded, kept_pairs, prepare
-from raycase.systems.tuned import Embedder, Tuned, begin, load_extra, save_folder
 
 EXPLICIT, IMPLICIT = "explicit", "implicit"
 

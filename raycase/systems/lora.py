@@ -17,15 +17,9 @@ from raycase.encoder.engine import TextEncoder
 from raycase.encoder.loading import import_peft, load_config, load_encoder
 from raycase.encoder.pooling import Pooling
 from raycase.errors import RequestError
-from raycase.systems.tuned import (
-    PairCosine,
-    Prompted,
-    PromptEncoder,
-    begin,
-    save_folder,
-    training_options,
-    with_dropout,
-)
+from raycase.systems.fine_tuned_config import Prompted, begin
+from raycase.systems.fine_tuned_module import PairCosine, PromptEncoder, training_options, with_dropout
+from raycase.systems.model_folder import save_folder
 
 BERT_TARGETS = r".*\.attention\.(self\.(query|key|value)|output\.dense)"  # not the feed-forward's output.dense
 DECODER_TARGETS = r".*\.(q_proj|k_proj|v_proj|o_proj)"

@@ -24,7 +24,9 @@ from raycase.encoder.loading import load_encoder, load_tokenizer
 from raycase.encoder.pooling import Pooling
 from raycase.encoder.tokens import TokenBatch
 from raycase.errors import RequestError
-from raycase.systems.tuned import Scorer, Scoring, begin, load_extra
+from raycase.systems.fine_tuned_config import Scoring, begin
+from raycase.systems.fine_tuned_module import Scorer
+from raycase.systems.model_folder import load_extra
 
 MOST, UPPER = 5.0, 4.0  # of the scale of STS, and from where on sentences mean the same
 ROWS = 4096  # pairs that go through the projectors together

@@ -1,18 +1,31 @@
-"""The folder that training leaves: the model, `metrics.json`, and a model card."""
+"""A model folder: what training writes and `raycase.load` reads. `raycase.json` comes last; with it, it is a model."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import asdict, replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+from safetensors import SafetensorError
+from safetensors.torch import load_file
+from safetensors.torch import save as to_safetensors
+from torch import nn
 
 from raycase.data.claim import claim
 from raycase.data.storage import locate
-from raycase.errors import RequestError
-from raycase.systems.case import CaseConfig, save
-from raycase.systems.projector import WEIGHTS, Projector
+from raycase.encoder.loading import save_encoder
+from raycase.encoder.table import HERE, read_spec
+from raycase.errors import RequestError, first_line
+from raycase.systems.projector import WEIGHTS
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedModel
+
+    from raycase.systems.fine_tuned_config import Tuned
 
 SYSTEM, METRICS, CARD = "raycase.json", "metrics.json", "README.md"
+EXTRA = "extra.safetensors"  # weights that are not the encoder's
 
 
 def open_model_folder(folder: Path, fingerprint: str, *, overwrite: bool = False) -> dict[str, Any] | None:
@@ -28,12 +41,6 @@ def open_model_folder(folder: Path, fingerprint: str, *, overwrite: bool = False
     return metrics if (root / SYSTEM).exists() else None
 
 
-def write_model_folder(folder: Path, config: CaseConfig, projector: Projector, metrics: dict[str, Any]) -> None:
-    """Write a CASE system with its projector."""
-    card = _case_card(folder.name, config, projector, metrics)
-    write_folder(folder, metrics, card, lambda folder: save(folder, config, projector))
-
-
 def write_folder(folder: Path, metrics: dict[str, Any], card: str, save: Callable[[Path], None]) -> None:
     """Write the figures, the model card and, by `save`, the model; its `raycase.json` comes last, for it is what makes
     the folder a model."""
@@ -44,99 +51,51 @@ def write_folder(folder: Path, metrics: dict[str, Any], card: str, save: Callabl
     save(folder)
 
 
-def tuned_card(name: str, label: str, metrics: dict[str, Any]) -> str:
-    """The model card of a fine-tuned encoder; every figure in it stands in `metrics.json`."""
-    figures = "\n".join(f"| {key} | {value:.2f} |" for key, value in metrics["validation"].items())
-    history = "\n".join(
-        f"| {int(h['epoch'])} | {h['loss']:.4f} | {h['seconds']:.0f} | {h['mib']:,} |" for h in metrics["history"]
-    )
-    settings = metrics["recipe"] | {key: metrics[key] for key in ("compute", "seed", "workers")}
-    return f"""# {name}
-
-A fine-tuned encoder: {label}; {metrics["parameters"]:,} trained parameters.
-
-```python
-import raycase
-
-model = raycase.load("{name}")  # the path of this folder
-```
-
-| on the validation data, x 100 | |
-|---|---|
-{figures}
-
-The epoch was chosen on these: epoch {metrics["best_epoch"]} of {metrics["epochs"]}.
-
-| epoch | loss | seconds | peak MiB |
-|---|---|---|---|
-{history}
-
-| data | file | rows | sha256 |
-|---|---|---|---|
-{_files(metrics, "rows")}
-
-| recipe | |
-|---|---|
-{_table(settings)}
-
-{_made(metrics)}
-"""
+# ------------------------------------------------------------------------------------- the files of a fine-tuned system
 
 
-def _files(metrics: dict[str, Any], *columns: str) -> str:
-    return "\n".join(
-        f"| {part} | {d['file']} | {' | '.join(str(d[c]) for c in columns)} | `{d['sha256'][:16]}` |"
-        for part, d in metrics["data"].items()
-    )
+def save_folder(
+    config: Tuned,
+    folder: Path,
+    model: PreTrainedModel | None = None,
+    *,
+    adapters: Any = None,
+    extra: nn.Module | None = None,
+) -> None:
+    """Write the encoder (None: it is where it was), adapters (peft's), other weights, and last of all `raycase.json`.
+
+    `raycase.load(folder)` reads them back.
+    """
+    folder.mkdir(parents=True, exist_ok=True)
+    for former in ("encoder", "adapter"):
+        locate(str(folder / former)).remove()
+    source, adapter = config.encoder.source, None
+    if adapters is not None:
+        adapters.save_pretrained(str(folder / "adapter"))
+        adapter = f"{HERE}adapter"
+    if model is not None:
+        save_encoder(model, source, folder / "encoder")
+        source = f"{HERE}encoder"
+    if extra is not None:
+        weights = {name: t.detach().cpu().contiguous() for name, t in extra.state_dict().items()}
+        locate(str(folder / EXTRA)).put(to_safetensors(weights))
+    row = asdict(replace(config.encoder, source=source, adapter=adapter))
+    locate(str(folder / SYSTEM)).put_json({"system": config.SYSTEM, "encoder": row, **config.own})
 
 
-def _table(values: dict[str, Any]) -> str:
-    return "\n".join(f"| {key} | {value} |" for key, value in values.items())
+def load_extra(module: nn.Module, folder: Path | None) -> None:
+    """The other weights of a saved model; before training they are as they were made."""
+    if folder is None:
+        return
+    try:
+        module.load_state_dict(load_file(folder / EXTRA))
+    except (OSError, RuntimeError, SafetensorError) as error:
+        raise RequestError(f"--model: expected the weights of {folder} in {EXTRA}, got: {first_line(error)}") from error
 
 
-def _made(metrics: dict[str, Any]) -> str:
-    made = metrics["provenance"]
-    said = f"Commit {made['commit'] or 'unknown'}, {made['date']}, {made['machine']}, {metrics['seconds']} s."
-    return f"    {made['command']}\n\n{said}"
-
-
-def _case_card(name: str, config: CaseConfig, projector: Projector, metrics: dict[str, Any]) -> str:
-    """The model card; every figure in it stands in `metrics.json`."""
-    best = metrics["validation"]
-    shape = projector.config
-    layers = {0: "linear", 1: f"one layer, {shape.activation}", 2: f"two layers of {shape.hidden}, {shape.activation}"}
-    return f"""# {name}
-
-Condition-aware sentence embeddings: CASE (Zhang, Zhou and Bollegala, 2025) on {config.label}, with a projector
-{shape.input_dim} -> {shape.output_dim} ({layers[shape.layers]}, dropout {shape.dropout:g}); the encoder is frozen.
-
-```python
-import raycase
-
-case = raycase.load("{name}")  # the path of this folder
-vectors = case.embed(["Two girls in red dresses play soccer."], ["color of the clothes"])  # (1, {shape.output_dim})
-```
-
-| on the validation pairs, x 100 | |
-|---|---|
-| Spearman, all pairs | {best["spearman"]:.2f} |
-| Spearman, without label -1 | {best["spearman_rated"]:.2f} |
-| Pearson, all pairs | {best["pearson"]:.2f} |
-| the same vectors without projector: Spearman, all pairs | {metrics["zero_shot"]["spearman"]:.2f} |
-
-The epoch was chosen on these pairs: epoch {metrics["best_epoch"]} of {metrics["epochs"]}.
-
-| data | file | pairs | of them label -1 | sha256 |
-|---|---|---|---|---|
-{_files(metrics, "rows", "not_applicable")}
-
-| recipe | |
-|---|---|
-{_table(metrics["recipe"])}
-| seed | {metrics["seed"]} |
-| workers | {metrics["workers"]} |
-
-Encoder weights: `{config.describe()["weights"]}`
-
-{_made(metrics)}
-"""
+def read_folder(kind: type[Any], folder: str, values: dict[str, Any]) -> Any:
+    """What `save` wrote into `folder` (or URI); `values` is its `raycase.json`."""
+    own = {name: value for name, value in values.items() if name not in ("system", "encoder")}
+    own = {name: tuple(value) if isinstance(value, list) else value for name, value in own.items()}
+    own |= {name: choice(own[name]) for name, choice in kind.CHOICES.items() if own[name] is not None}
+    return kind(model=folder, encoder=read_spec(values["encoder"]).at(folder), folder=folder, **own)

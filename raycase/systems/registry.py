@@ -15,7 +15,7 @@ from raycase.encoder.prompts import parse_views
 from raycase.errors import RequestError
 from raycase.systems import bi_encoder, case, cross_encoder, csr, dualcse, lora, mixsp, sentence_encoder, tri_encoder
 from raycase.systems.contracts import SystemConfig
-from raycase.systems.tuned import read_folder
+from raycase.systems.model_folder import read_folder
 
 Choice = TypeVar("Choice", bound=StrEnum)
 TUNED = (

@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 from typing import ClassVar
 
 from raycase.encoder.pooling import Pooling
-from raycase.systems.tuned import Prompted, begin
+from raycase.systems.fine_tuned_config import Prompted, begin
 
 
 @dataclass(frozen=True, kw_only=True)

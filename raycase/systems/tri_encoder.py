@@ -20,6 +20,8 @@ from raycase.encoder.engine import TextEncoder
 from raycase.encoder.loading import load_encoder
 from raycase.encoder.pooling import Compose, Pooling, compose
 from raycase.encoder.tokens import Prepared
+from raycase.systems.fine_tuned_config import Tuned, begin
+from raycase.systems.fine_tuned_module import Embedder
 from raycase.systems.pairs import (
     CONDITION,
     SENTENCE,
@@ -31,7 +33,6 @@ from raycase.systems.pairs import (
     prepare,
     tokens_apart,
 )
-from raycase.systems.tuned import Embedder, Tuned, begin
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -1,4 +1,4 @@
-"""Fine-tuning an encoder on rated pairs, by any system of `raycase.systems.tuned`. Knows nothing of Ray.
+"""Fine-tuning an encoder on rated pairs, by any fine-tuned system (`raycase.systems`). Knows nothing of Ray.
 
 Shapes: N rated pairs, B pairs of a batch.
 """

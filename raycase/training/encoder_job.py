@@ -14,8 +14,9 @@ import torch
 from raycase.data.provenance import provenance
 from raycase.data.storage import fingerprint
 from raycase.encoder.loading import bf16_is_native
-from raycase.systems.model_folder import open_model_folder, tuned_card, write_folder
-from raycase.systems.tuned import Tuned
+from raycase.systems.fine_tuned_config import Tuned
+from raycase.systems.model_card import tuned_card
+from raycase.systems.model_folder import open_model_folder, write_folder
 from raycase.training.encoder_fit import TuneRecipe
 from raycase.training.loop import FitState, restore
 from raycase.training.projector_job import Source, Workers, open_checkpoints, said_of

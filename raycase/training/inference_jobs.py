@@ -13,8 +13,8 @@ from raycase.data.inferences import read_inferences
 from raycase.encoder.pooling import Pooling
 from raycase.errors import RequestError
 from raycase.systems.dualcse import Form, dualcse
+from raycase.systems.fine_tuned_config import Tuned
 from raycase.systems.sentence_encoder import sentence_encoder
-from raycase.systems.tuned import Tuned
 from raycase.training.encoder_fit import TuneRecipe, recipe_of
 from raycase.training.encoder_job import FineTuneJob, Task
 from raycase.training.inference_fit import Dual, InferenceTexts, fit_dual

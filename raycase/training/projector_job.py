@@ -17,11 +17,11 @@ from raycase.data.storage import Location, check_paths, fingerprint, locate
 from raycase.encoder.pooling import Pooling
 from raycase.errors import RequestError
 from raycase.systems.bi_encoder import BiEncoderConfig
-from raycase.systems.case import CaseConfig
+from raycase.systems.case import CaseConfig, write_model_folder
 from raycase.systems.case import resolve as resolve_case
 from raycase.systems.contracts import Compute
 from raycase.systems.lora import LoraConfig
-from raycase.systems.model_folder import open_model_folder, write_model_folder
+from raycase.systems.model_folder import open_model_folder
 from raycase.systems.pair_vectors import PairVectors, pair_vectors
 from raycase.systems.registry import resolve
 from raycase.training.loop import FitState

@@ -16,9 +16,9 @@ from raycase.errors import RequestError
 from raycase.systems.bi_encoder import BiEncoderConfig, bi_encoder
 from raycase.systems.cross_encoder import cross_encoder
 from raycase.systems.csr import Asks, CsrConfig, Form, Router, Weight, csr
+from raycase.systems.fine_tuned_config import Tuned
 from raycase.systems.lora import lora
 from raycase.systems.tri_encoder import TriEncoderConfig, tri_encoder
-from raycase.systems.tuned import Tuned
 from raycase.training.encoder_fit import RatedRecipe, TunePairs, fit_tuned, recipe_of
 from raycase.training.encoder_job import FineTuneJob, Task
 from raycase.training.graph_fit import Contrast, GraphTexts, fit_graph

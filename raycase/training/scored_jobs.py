@@ -12,9 +12,9 @@ import tyro
 from raycase.data.rated import read_scored, rows_in
 from raycase.encoder.pooling import Pooling
 from raycase.errors import RequestError
+from raycase.systems.fine_tuned_config import Tuned
 from raycase.systems.mixsp import MOST, UPPER, Route, Select, Similarity, mixsp
 from raycase.systems.sentence_encoder import sentence_encoder
-from raycase.systems.tuned import Tuned
 from raycase.training.encoder_fit import PairLoss, TunePairs, TuneRecipe, fit_tuned, recipe_of
 from raycase.training.encoder_job import FineTuneJob, Task
 from raycase.training.projector_job import said_of_pairs

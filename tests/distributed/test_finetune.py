@@ -18,8 +18,8 @@ from raycase.errors import RequestError
 from raycase.systems.bi_encoder import bi_encoder
 from raycase.systems.cross_encoder import cross_encoder
 from raycase.systems.csr import Form, Router, csr
+from raycase.systems.fine_tuned_config import begin
 from raycase.systems.tri_encoder import tri_encoder
-from raycase.systems.tuned import begin
 from raycase.training.encoder_fit import (
     RatedRecipe,
     TunePairs,

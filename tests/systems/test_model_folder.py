@@ -13,7 +13,8 @@ from raycase.encoder.loading import load_encoder
 from raycase.encoder.table import ENCODERS
 from raycase.errors import RequestError
 from raycase.systems import case
-from raycase.systems.model_folder import CARD, METRICS, SYSTEM, open_model_folder, write_model_folder
+from raycase.systems.case import write_model_folder
+from raycase.systems.model_folder import CARD, METRICS, SYSTEM, open_model_folder
 from raycase.systems.projector import WEIGHTS, Projector, ProjectorConfig
 from raycase.systems.registry import resolve
 

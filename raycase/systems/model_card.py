@@ -1,0 +1,108 @@
+"""The model card of a trained model: every figure in it stands in `metrics.json`."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from raycase.systems.projector import Projector
+
+if TYPE_CHECKING:
+    from raycase.systems.contracts import SystemConfig
+
+
+def tuned_card(name: str, label: str, metrics: dict[str, Any]) -> str:
+    """The model card of a fine-tuned encoder; every figure in it stands in `metrics.json`."""
+    figures = "\n".join(f"| {key} | {value:.2f} |" for key, value in metrics["validation"].items())
+    history = "\n".join(
+        f"| {int(h['epoch'])} | {h['loss']:.4f} | {h['seconds']:.0f} | {h['mib']:,} |" for h in metrics["history"]
+    )
+    settings = metrics["recipe"] | {key: metrics[key] for key in ("compute", "seed", "workers")}
+    return f"""# {name}
+
+A fine-tuned encoder: {label}; {metrics["parameters"]:,} trained parameters.
+
+```python
+import raycase
+
+model = raycase.load("{name}")  # the path of this folder
+```
+
+| on the validation data, x 100 | |
+|---|---|
+{figures}
+
+The epoch was chosen on these: epoch {metrics["best_epoch"]} of {metrics["epochs"]}.
+
+| epoch | loss | seconds | peak MiB |
+|---|---|---|---|
+{history}
+
+| data | file | rows | sha256 |
+|---|---|---|---|
+{_files(metrics, "rows")}
+
+| recipe | |
+|---|---|
+{_table(settings)}
+
+{_made(metrics)}
+"""
+
+
+def _files(metrics: dict[str, Any], *columns: str) -> str:
+    return "\n".join(
+        f"| {part} | {d['file']} | {' | '.join(str(d[c]) for c in columns)} | `{d['sha256'][:16]}` |"
+        for part, d in metrics["data"].items()
+    )
+
+
+def _table(values: dict[str, Any]) -> str:
+    return "\n".join(f"| {key} | {value} |" for key, value in values.items())
+
+
+def _made(metrics: dict[str, Any]) -> str:
+    made = metrics["provenance"]
+    said = f"Commit {made['commit'] or 'unknown'}, {made['date']}, {made['machine']}, {metrics['seconds']} s."
+    return f"    {made['command']}\n\n{said}"
+
+
+def case_card(name: str, config: SystemConfig, projector: Projector, metrics: dict[str, Any]) -> str:
+    """The model card; every figure in it stands in `metrics.json`."""
+    best = metrics["validation"]
+    shape = projector.config
+    layers = {0: "linear", 1: f"one layer, {shape.activation}", 2: f"two layers of {shape.hidden}, {shape.activation}"}
+    return f"""# {name}
+
+Condition-aware sentence embeddings: CASE (Zhang, Zhou and Bollegala, 2025) on {config.label}, with a projector
+{shape.input_dim} -> {shape.output_dim} ({layers[shape.layers]}, dropout {shape.dropout:g}); the encoder is frozen.
+
+```python
+import raycase
+
+case = raycase.load("{name}")  # the path of this folder
+vectors = case.embed(["Two girls in red dresses play soccer."], ["color of the clothes"])  # (1, {shape.output_dim})
+```
+
+| on the validation pairs, x 100 | |
+|---|---|
+| Spearman, all pairs | {best["spearman"]:.2f} |
+| Spearman, without label -1 | {best["spearman_rated"]:.2f} |
+| Pearson, all pairs | {best["pearson"]:.2f} |
+| the same vectors without projector: Spearman, all pairs | {metrics["zero_shot"]["spearman"]:.2f} |
+
+The epoch was chosen on these pairs: epoch {metrics["best_epoch"]} of {metrics["epochs"]}.
+
+| data | file | pairs | of them label -1 | sha256 |
+|---|---|---|---|---|
+{_files(metrics, "rows", "not_applicable")}
+
+| recipe | |
+|---|---|
+{_table(metrics["recipe"])}
+| seed | {metrics["seed"]} |
+| workers | {metrics["workers"]} |
+
+Encoder weights: `{config.describe()["weights"]}`
+
+{_made(metrics)}
+"""
