@@ -27,7 +27,7 @@ from raycase.distributed.cluster import start_ray
 from raycase.distributed.ray_data import run_tasks
 from raycase.distributed.resources import Pool, capacity, check_nodes, make_pool
 from raycase.errors import RequestError, WorkError
-from raycase.search.lance_files import ASKED, QUERY, RANK, SCORE
+from raycase.search.metadata import ASKED, QUERY, RANK, SCORE
 from raycase.search.queries import TEXT, read_queries
 from raycase.search.rescore import check_answers, find_scorer, rerank
 

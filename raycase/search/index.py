@@ -19,7 +19,8 @@ from torch import Tensor
 from raycase.data.schema import CONDITION, ID
 from raycase.data.storage import Location, fingerprint, locate
 from raycase.errors import RequestError
-from raycase.search.lance_files import ASKED, OWN, PLAIN, QUERY, RANK, SCORE, VECTOR, Meta, literal, open_ready, said
+from raycase.search.lance_files import lance_errors, open_ready, sql_equals, sql_literal
+from raycase.search.metadata import ASKED, PLAIN, QUERY, RANK, RESERVED_COLUMNS, SCORE, VECTOR, IndexMetadata
 from raycase.search.topk import l2_normalize, top_k
 from raycase.systems.contracts import Encoder
 from raycase.systems.registry import known_conditions, resolve
@@ -50,11 +51,13 @@ class Options:
 class Index:
     """An index that is open, and the model that its vectors are of, which is loaded with the first sentence."""
 
-    def __init__(self, root: Location, dataset: LanceDataset, meta: Meta, model: str | None = None) -> None:
+    def __init__(
+        self, root: Location, dataset: LanceDataset, metadata: IndexMetadata, model: str | None = None
+    ) -> None:
         self.root = root
         self.dataset = dataset
-        self.meta = meta
-        self.model = model or meta.name
+        self.metadata = metadata
+        self.model = model or metadata.name
         self._kept: dict[str | None, tuple[np.ndarray, Tensor]] = {}
 
     @classmethod
@@ -75,13 +78,13 @@ class Index:
     def encoder(self) -> Encoder:
         """The model, loaded. Raises RequestError where it is not the one that the vectors are of."""
         try:
-            config = resolve(self.model, **self.meta.choices)
+            config = resolve(self.model, **self.metadata.encoder_choices)
         except RequestError as error:
             raise RequestError(f"--model: expected the index's model {self.model}, got: {error}") from error
-        wanted, found = fingerprint(self.meta.model)[:8], fingerprint(config.describe())[:8]
+        wanted, found = fingerprint(self.metadata.model)[:8], fingerprint(config.describe())[:8]
         if wanted != found:
             raise RequestError(
-                f"--model: expected the model that the index is of, {self.meta.name} ({wanted}), got {self.model} "
+                f"--model: expected the model that the index is of, {self.metadata.name} ({wanted}), got {self.model} "
                 f"({found}); say --model with the folder where it is now"
             )
         return config.load()
@@ -89,7 +92,7 @@ class Index:
     @property
     def columns(self) -> list[str]:
         """id and the kept columns."""
-        return [name for name in self.dataset.schema.names if name not in (CONDITION, *OWN)]
+        return [name for name in self.dataset.schema.names if name not in (CONDITION, *RESERVED_COLUMNS)]
 
     def search(
         self,
@@ -126,10 +129,10 @@ class Index:
             if not sentence.strip():
                 raise RequestError(f"--query: expected words, got {sentence!r} as query {row}")
         self._check(k, where)
-        with said(self.root):
-            if conditions is None and not unconditional and self.meta.conditions:
+        with lance_errors(self.root):
+            if conditions is None and not unconditional and self.metadata.conditions:
                 return self._combined(sentences, k, where, candidates, options)
-            if conditions is None and not self.meta.plain:
+            if conditions is None and not self.metadata.plain:
                 raise RequestError(
                     f"--unconditional: expected plain vectors in {self.root.uri}, got none; see jobs/index.py"
                 )
@@ -181,24 +184,24 @@ class Index:
         if k > rows:
             under = "without condition" if condition is None else f"under {condition!r}"
             raise RequestError(f"-k: expected at most the {rows} rows {under}, got {k}")
-        if options.exact or not self.meta.is_approximate(rows):
+        if options.exact or not self.metadata.is_approximate(rows):
             return self._exact(vectors_QD, condition, k, where)
         return self._approximate(vectors_QD, condition, k, where, options)
 
     def rows(self, condition: str | None) -> int:
         """How many rows there are under a condition; None: without."""
-        return self.meta.plain if condition is None else self.meta.conditions.get(condition, 0)
+        return self.metadata.plain if condition is None else self.metadata.conditions.get(condition, 0)
 
     # ------------------------------------------------------------------------------------------------------ conditions
 
     def _found(self, condition: str | None, exact: bool) -> str | None:
         """The condition of the index that answers."""
-        if condition is None or condition in self.meta.conditions:
+        if condition is None or condition in self.metadata.conditions:
             return condition
-        if not self.meta.conditions:
+        if not self.metadata.conditions:
             raise RequestError(f"--condition: expected conditions in {self.root.uri}, got plain vectors alone")
         if not condition.strip() or exact or known_conditions(getattr(self.encoder, "config", None)) is not None:
-            some = ", ".join(map(repr, list(self.meta.conditions)[:8]))
+            some = ", ".join(map(repr, list(self.metadata.conditions)[:8]))
             raise RequestError(f"--condition: expected one of the index's ({some}), got {condition!r}")
         return self.nearest_condition(condition)[0]
 
@@ -211,7 +214,7 @@ class Index:
     @cached_property
     def _conditions(self) -> tuple[list[str], np.ndarray]:
         """The index's conditions and their plain unit vectors, (C, D)."""
-        names = list(self.meta.conditions)
+        names = list(self.metadata.conditions)
         if len(names) > CONDITIONS_COMPARED:
             raise RequestError(
                 f"--condition: expected one of the index's {len(names):,}, for more than {CONDITIONS_COMPARED:,} are "
@@ -223,7 +226,7 @@ class Index:
         self, sentences: Sequence[str], k: int, where: str | None, candidates: int | None, options: Options
     ) -> pa.Table:
         """By the mean of the cosines under the conditions that a row has."""
-        names, most = list(self.meta.conditions), max(self.meta.conditions.values())
+        names, most = list(self.metadata.conditions), max(self.metadata.conditions.values())
         if len(names) > CONDITIONS_COMBINED:
             raise RequestError(
                 f"--condition: expected one, for the index has {len(names):,}, more than the {CONDITIONS_COMBINED} "
@@ -232,7 +235,7 @@ class Index:
         if k > most:
             raise RequestError(f"-k: expected at most the {most} rows there are, got {k}")
         k = max(k, min(candidates or k, most))
-        exact = options.exact or not self.meta.is_approximate(most)
+        exact = options.exact or not self.metadata.is_approximate(most)
         several = max(1, min(QUERIES, COSINES // most)) if exact else 1
         answers = [self._table([], [], None, *_nothing(k))]
         for start in range(0, len(sentences), several):
@@ -256,7 +259,7 @@ class Index:
             most = min(CANDIDATES * k, self.rows(name))
             found.update(self.nearest(vectors_QD, name, most, where, options=options)[1].reshape(-1).tolist())
         ids = self.dataset.take(sorted(found - {-1}), columns=[ID])[ID].unique().to_pylist()
-        under = f"{CONDITION} IS NOT NULL AND {ID} IN ({', '.join(map(literal, ids)) or 'NULL'})"
+        under = f"{CONDITION} IS NOT NULL AND {ID} IN ({', '.join(map(sql_literal, ids)) or 'NULL'})"
         return self.dataset.to_table(columns=[ID, CONDITION, VECTOR, OFFSET], filter=under)
 
     def _mean(
@@ -302,7 +305,7 @@ class Index:
     def _blocks(self, condition: str | None, where: str | None) -> Iterator[tuple[np.ndarray, Tensor]]:
         """Row offsets and unit vectors under a condition. What fits into memory is read once and kept."""
         column = PLAIN if condition is None else VECTOR
-        under = f"{CONDITION} {literal(condition, '=')}"
+        under = sql_equals(CONDITION, condition)
         if condition not in self._kept:
             dim = self.dataset.schema.field(column).type.list_size
             held = sum(kept.numel() for _, kept in self._kept.values())
@@ -325,9 +328,9 @@ class Index:
     ) -> tuple[np.ndarray, np.ndarray]:
         """By Lance's index, filtered first."""
         column = PLAIN if condition is None else VECTOR
-        filters = [] if self.rows(condition) == self.meta.rows else [f"{CONDITION} {literal(condition, '=')}"]
+        filters = [] if self.rows(condition) == self.metadata.rows else [sql_equals(CONDITION, condition)]
         filters += [f"({where})"] if where else []
-        refine = options.refine or REFINE[self.meta.trained]
+        refine = options.refine or REFINE[self.metadata.approximate_kind]
         nearest = {
             "column": column,
             "q": vectors_QD if len(vectors_QD) > 1 else vectors_QD[0],
@@ -335,7 +338,7 @@ class Index:
             "metric": "dot",  # where too few vectors are there to train, Lance looks at all, and would take L2
             "refine_factor": refine,
         }
-        if self.meta.trained == "hnsw":
+        if self.metadata.approximate_kind == "hnsw":
             nearest["ef"] = max(options.ef, k * refine)
         for probes in ({"nprobes": options.nprobes}, {"minimum_nprobes": options.nprobes}):
             found = self.dataset.to_table(
@@ -381,7 +384,7 @@ class Index:
             raise RequestError(f"-k: expected at least 1, got {k}")
         if where is not None:
             try:
-                with said(self.root):
+                with lance_errors(self.root):
                     self.dataset.scanner(columns=[ID], filter=f"({where})", limit=1).to_table()
             except RequestError as error:
                 columns = ", ".join(self.columns)

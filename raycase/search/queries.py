@@ -19,7 +19,7 @@ from raycase.data.schema import CONDITION
 from raycase.data.storage import check_paths, locate
 from raycase.errors import RequestError
 from raycase.search.index import EF, NPROBES, Index, Options
-from raycase.search.lance_files import ASKED, QUERY, RANK, SCORE
+from raycase.search.metadata import ASKED, QUERY, RANK, SCORE
 from raycase.search.rescore import CANDIDATES, check_answers, find_scorer, rerank
 
 WIDTH = 100  # characters of a kept column that people see
@@ -119,8 +119,8 @@ def search(job: SearchJob) -> dict[str, Any]:
     return {
         "queries": len(sentences),
         "answers": len(answers),
-        "rows": index.meta.rows,
-        "kind": index.meta.how,
+        "rows": index.metadata.rows,
+        "kind": index.metadata.search_kind,
         "seconds": round(time.time() - began, 3),
         "rerank_seconds": round(reranked - searched, 3) if scorer else None,
         "output": locate(job.output).uri if job.output else None,

@@ -9,7 +9,7 @@ import numpy as np
 import pyarrow as pa
 
 from raycase.errors import RequestError
-from raycase.search.lance_files import ASKED, QUERY, RANK, SCORE
+from raycase.search.metadata import ASKED, QUERY, RANK, SCORE
 from raycase.systems.fine_tuned_module import Scorer
 from raycase.systems.registry import embeds, known_conditions, resolve
 

@@ -22,6 +22,7 @@ from raycase.search import index as search
 from raycase.search import lance_files as lancefiles
 from raycase.search.build import IndexJob, build
 from raycase.search.index import Index, Options
+from raycase.search.metadata import METADATA_KEY, IndexMetadata
 from raycase.search.queries import SearchJob
 from raycase.search.queries import search as answer
 from raycase.search.topk import l2_normalize
@@ -199,9 +200,9 @@ def by_hand(folder, vectors):
     count = len(values)
     column = pa.FixedSizeListArray.from_arrays(pa.array(values.reshape(-1)), 2)
     table = pa.table({"id": np.repeat(np.arange(count), 2), "condition": ["a", "b"] * count, "vector": column})
-    dataset = lance.write_dataset(table.replace_schema_metadata({lancefiles.META: ""}), folder / "hand.lance")
+    dataset = lance.write_dataset(table.replace_schema_metadata({METADATA_KEY: ""}), folder / "hand.lance")
     lancefiles.publish(
-        dataset, lancefiles.Meta(model=model, name="none", dtype="float32", conditions={"a": count, "b": count})
+        dataset, IndexMetadata(model=model, name="none", dtype="float32", conditions={"a": count, "b": count})
     )
     return folder / "hand.lance"
 
@@ -214,7 +215,7 @@ def test_ids_are_strings_and_conditions_a_column(tmp_path, tiny_model, model):
     assert build(job)["rows"] == 90
     assert build(job)["rows_added"] == 0
     index = Index.open(job.output)
-    assert index.meta.conditions == {"color": 60, "it's": 30}
+    assert index.metadata.conditions == {"color": 60, "it's": 30}
     same(index.search(QUERIES[:1], "it's", 30), brute(output, model, QUERIES[0], "it's", 30))
     assert len(index.search(QUERIES[:1], None, 60)) == 60  # an id under one condition has its own cosine alone
     with pytest.raises(RequestError, match="in both"):
@@ -278,7 +279,7 @@ def test_tomorrows_units_of_the_same_output_are_added(tmp_path, tiny_model):
     whole = {"prompt": "concat-sc", "pooling": "mean", "compute": "float32", "dtype": "float32", "unit_rows": 100}
     embed(EmbedJob(input=str(tmp_path / "in.parquet"), model=str(tiny_model), **options, **whole), execute=in_process)
     assert build(job)["rows_added"] == 240
-    assert Index.open(job.output).meta.conditions == {"color": 250, "number of people": 250}
+    assert Index.open(job.output).metadata.conditions == {"color": 250, "number of people": 250}
 
 
 def test_an_approximate_index_takes_in_what_is_added(home, tmp_path):
@@ -318,7 +319,7 @@ def test_two_builds_at_once_do_not_publish_what_was_not_counted(home, tmp_path, 
     monkeypatch.setattr(index_module, "publish", later)
     with pytest.raises(WorkError, match="another build is at work"):
         build(replace(first, embeddings=(str(home / "later"),)))
-    assert Index.open(first.output).meta.rows == 600
+    assert Index.open(first.output).metadata.rows == 600
     assert build(replace(first, embeddings=(str(home / "later"),)))["rows"] == 760
 
 
@@ -389,7 +390,7 @@ def test_a_killed_build_leaves_the_former_index_or_none(home, tmp_path, where):
     assert build(IndexJob(embeddings=(str(home / "out"),), output=uri))["rows"] == 600
     killed("later")
     before = Index.open(uri)
-    assert before.meta.rows == 600 == before.dataset.count_rows()
+    assert before.metadata.rows == 600 == before.dataset.count_rows()
     assert build(IndexJob(embeddings=(str(home / "later"),), output=uri))["rows"] == 760
     assert Index.open(uri).dataset.count_rows() == 760
     assert before.search(QUERIES, "color", 3).num_rows == 6
@@ -428,7 +429,7 @@ def test_wrong_builds_are_refused(home, index, tmp_path, tiny_model):
     assert lance.dataset(tmp_path / "mine.lance").count_rows() == 1
     fewer = embedded(tmp_path / "f", tiny_model, [{"id": 9999, "text": "a"}], conditions=("color",))
     refuse(IndexJob(embeddings=(fewer,), output=there), "expected the index's columns")
-    assert Index.open(there).meta.rows == 900
+    assert Index.open(there).metadata.rows == 900
     (tmp_path / "f" / "out" / "manifest.json").unlink()
     refuse(IndexJob(embeddings=(fewer,), output=new), "expected a finished output")
 

@@ -1,0 +1,61 @@
+"""What an index records about itself, and the names of its columns and of an answer's."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+READY = "ready"  # the tag of the version that is searched
+METADATA_KEY = "raycase"  # in the metadata of the dataset's schema
+VECTOR, PLAIN = "vector", "plain"  # unit vectors with and without a condition; a row has one of the two
+QUERY, ASKED, RANK, SCORE = "query", "asked", "rank", "score"  # columns of an answer
+RESERVED_COLUMNS = (VECTOR, PLAIN, QUERY, ASKED, RANK, SCORE)  # no kept column may have one of these names
+EXACT_BELOW = 100_000
+
+
+@dataclass(kw_only=True)
+class IndexMetadata:
+    """The metadata of an index, stored as JSON in its schema; the names of the fields are part of the format."""
+
+    model: dict[str, Any]  # `SystemConfig.describe()`; equal means equal vectors
+    name: str  # the model's name when its vectors were written
+    dtype: str
+    conditions: dict[str, int] = field(default_factory=dict)  # rows under each condition
+    plain: int = 0  # rows without condition
+    covered: dict[str, list[list[int]]] = field(default_factory=dict)  # input file of a job -> row intervals indexed
+    kind: str = "auto"  # as requested: auto, exact, ivf-pq or hnsw
+    exact_below: int = EXACT_BELOW  # auto searches conditions with fewer rows exactly
+
+    @property
+    def encoder_choices(self) -> dict[str, Any]:
+        """Prompt, pooling and subtraction for `resolve`; empty for a fine-tuned system, whose folder fixes them."""
+        if self.model["system"] != "case":
+            return {}
+        encoder = self.model["encoder"]
+        return {"prompt": encoder["prompt"], "pooling": encoder["pooling"][0], "subtract": self.model["subtract"]}
+
+    @property
+    def rows(self) -> int:
+        return sum(self.conditions.values()) + self.plain
+
+    def rows_under(self, condition: str | None) -> int:
+        """Rows under a condition; None: without condition."""
+        return self.plain if condition is None else self.conditions.get(condition, 0)
+
+    def most_rows(self, column: str) -> int:
+        """Rows under the condition that has most of them; for the column of plain vectors, all its rows."""
+        return self.plain if column == PLAIN else max(self.conditions.values(), default=0)
+
+    def is_approximate(self, rows: int) -> bool:
+        """Whether a condition with so many rows is searched approximately."""
+        return self.kind in ("ivf-pq", "hnsw") or (self.kind == "auto" and rows >= self.exact_below)
+
+    @property
+    def approximate_kind(self) -> str:
+        """The kind of the approximate index, where there is one."""
+        return "ivf-pq" if self.kind == "ivf-pq" else "hnsw"
+
+    @property
+    def search_kind(self) -> str:
+        """How the condition with most rows is searched: exact, hnsw or ivf-pq."""
+        return self.approximate_kind if self.is_approximate(max(map(self.most_rows, (VECTOR, PLAIN)))) else "exact"
