@@ -18,7 +18,8 @@ from raycase.data.reader import peek
 from raycase.data.schema import CONDITION
 from raycase.data.storage import check_paths, locate
 from raycase.errors import RequestError
-from raycase.search.index import EF, NPROBES, Index, Options
+from raycase.search.approximate import EF, NPROBES
+from raycase.search.index import Index, Options
 from raycase.search.metadata import ASKED, QUERY, RANK, SCORE
 from raycase.search.rescore import CANDIDATES, check_answers, find_scorer, rerank
 

@@ -18,10 +18,10 @@ from raycase.data.storage import locate
 from raycase.distributed.embed import embed
 from raycase.errors import RequestError, WorkError
 from raycase.search import build as index_module
-from raycase.search import index as search
 from raycase.search import lance_files as lancefiles
 from raycase.search.build import IndexJob, build
-from raycase.search.index import Index, Options
+from raycase.search.combined import conditional_rows, mean_nearest
+from raycase.search.index import Index, Limits, Options
 from raycase.search.metadata import METADATA_KEY, IndexMetadata
 from raycase.search.queries import SearchJob
 from raycase.search.queries import search as answer
@@ -135,13 +135,12 @@ def test_an_unknown_condition_is_answered_by_the_nearest_and_named(index):
         index.search(["a red dress"], "the color", 3, exact_condition=True)
 
 
-def test_what_does_not_fit_into_memory_is_read_block_by_block(home, index, monkeypatch):
-    other = Index.open(str(home / "i.lance"))
-    monkeypatch.setattr(search, "MEMORY_BYTES", 1)
+def test_vectors_that_do_not_fit_into_memory_are_read_again_batch_by_batch(home, index):
+    other = Index.open(str(home / "i.lance"), limits=Limits(memory_bytes=1))
     for where in (None, "year > 2010"):
         ours, theirs = other.search(QUERIES, "color", 4, where), index.search(QUERIES, "color", 4, where)
         assert ours.drop_columns(["score"]) == theirs.drop_columns(["score"])
-    assert not other._kept
+    assert not other.vectors.cached and index.vectors.cached
 
 
 @pytest.mark.parametrize("kind", ["ivf-pq", "hnsw"])
@@ -184,10 +183,8 @@ def test_the_mean_over_conditions_is_exact_where_each_is(tmp_path):
     index = Index.open(
         str(by_hand(tmp_path, [[[1, 0], [0, 1]]] * 10 + [[[0, 1], [1, 0]]] * 10 + [[[0.9, 0.4], [0.9, 0.4]]]))
     )
-    rows = index._every(None)
-    scores, offsets = index._mean(
-        {"a": np.array([[1, 0]], np.float32), "b": np.array([[1, 0]], np.float32)}, rows, 1, None
-    )
+    queries = {name: np.array([[1, 0]], np.float32) for name in "ab"}
+    scores, offsets = mean_nearest(queries, conditional_rows(index.dataset), index.vectors.blocks, 1)
     assert index.dataset.take(offsets[0], columns=["id"])["id"].to_pylist() == [20]
     assert scores[0, 0] == pytest.approx(0.9 / np.hypot(0.9, 0.4))
 
@@ -248,13 +245,12 @@ def test_a_projectors_vectors_have_other_dimensions_than_plain_ones_and_its_fold
     assert [index.dataset.schema.field(name).type.list_size for name in ("vector", "plain")] == [8, 32]
 
 
-def test_more_queries_than_are_answered_at_a_time(index, monkeypatch):
+def test_more_queries_than_are_answered_at_a_time(home, index):
     sentences_ = [f"a red dress {i}" for i in range(7)]
+    few = Index.open(str(home / "i.lance"), limits=Limits(queries=3))
     for conditions in ("color", None):
         whole = index.search(sentences_, conditions, 3)
-        monkeypatch.setattr(search, "QUERIES", 3)
-        assert index.search(sentences_, conditions, 3).drop_columns(["score"]) == whole.drop_columns(["score"])
-        monkeypatch.undo()
+        assert few.search(sentences_, conditions, 3).drop_columns(["score"]) == whole.drop_columns(["score"])
 
 
 # ----------------------------------------------------------------------------------------------------------- growing

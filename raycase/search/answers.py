@@ -1,0 +1,67 @@
+"""The answers of a search as a table, and the filter on the columns that it returns.
+
+Shapes: Q queries, k neighbours, H rows of an answer.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pyarrow as pa
+
+from raycase.data.schema import CONDITION, ID
+from raycase.data.storage import Location
+from raycase.errors import RequestError
+from raycase.search.lance_files import lance_errors
+from raycase.search.metadata import ASKED, QUERY, RANK, RESERVED_COLUMNS, SCORE
+
+if TYPE_CHECKING:
+    from lance import LanceDataset
+
+
+def returned_columns(dataset: LanceDataset) -> list[str]:
+    """Id and the kept columns."""
+    return [name for name in dataset.schema.names if name not in (CONDITION, *RESERVED_COLUMNS)]
+
+
+def answer_table(
+    dataset: LanceDataset,
+    query_index: Sequence[int],
+    asked: Sequence[str | None],
+    condition: str | None,
+    scores_Qk: np.ndarray,
+    offsets_Qk: np.ndarray,
+) -> pa.Table:
+    """The rows at these offsets (-1: none) as answers to the queries, with id and kept columns.
+
+    `query_index`, `asked`: index and requested condition of each query; `condition`: the one that was searched.
+    """
+    query_H, rank_H = (offsets_Qk >= 0).nonzero()
+    names = returned_columns(dataset)
+    rows = dataset.take(offsets_Qk[query_H, rank_H], columns=names)
+    columns: dict[str, Any] = {
+        QUERY: pa.array(np.asarray(query_index, dtype=np.int64)[query_H]),
+        ASKED: pa.array([asked[i] for i in query_H.tolist()], pa.string()),
+        CONDITION: pa.array([condition] * len(query_H), pa.string()),
+        RANK: pa.array(rank_H + 1, pa.int32()),
+        SCORE: pa.array(scores_Qk[query_H, rank_H], pa.float32()),
+    }
+    return pa.table(columns | {name: rows[name] for name in names})
+
+
+def no_answers(dataset: LanceDataset) -> pa.Table:
+    """A table of answers without rows."""
+    return answer_table(dataset, [], [], None, np.empty((0, 1), np.float32), np.empty((0, 1), np.int64))
+
+
+def check_filter(dataset: LanceDataset, root: Location, where: str) -> None:
+    """Raise RequestError for a filter that Lance does not accept."""
+    try:
+        with lance_errors(root):
+            dataset.scanner(columns=[ID], filter=f"({where})", limit=1).to_table()
+    except RequestError as error:
+        columns = ", ".join(returned_columns(dataset))
+        reason = str(error).partition("got: ")[2].partition(". Valid fields")[0]
+        raise RequestError(f"--where: expected a filter in SQL on {columns}, got {where!r}: {reason}") from error

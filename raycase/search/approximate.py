@@ -1,0 +1,76 @@
+"""Approximate search by Lance's index of a vector column (HNSW or IVF-PQ).
+
+Shapes: Q queries, D dimensions, k neighbours.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from raycase.data.schema import CONDITION
+from raycase.search.lance_files import OFFSET, offsets_of, sql_equals
+from raycase.search.metadata import PLAIN, VECTOR, IndexMetadata
+
+if TYPE_CHECKING:
+    from lance import LanceDataset
+
+NPROBES = 10  # partitions searched
+EF = 100  # candidates that an HNSW search holds
+REFINE = {"hnsw": 3, "ivf-pq": 10}  # times k: candidates compared by their exact cosine
+
+
+@dataclass(frozen=True, kw_only=True)
+class Options:
+    """How a search uses an approximate index; the answers of an exact index do not depend on them."""
+
+    exact: bool = False  # compare every vector, whatever the index
+    nprobes: int = NPROBES
+    ef: int = EF
+    refine: int | None = None  # default: `REFINE` of the index's kind
+
+
+DEFAULT_OPTIONS = Options()
+
+
+def approximate_nearest(
+    dataset: LanceDataset,
+    metadata: IndexMetadata,
+    vectors_QD: np.ndarray,
+    condition: str | None,
+    k: int,
+    where: str | None,
+    options: Options,
+) -> tuple[np.ndarray, np.ndarray]:
+    """The k rows nearest to unit vectors under a condition (None: plain vectors), best first, among those that the
+    filter leaves: (Q, D) -> cosines (Q, k), row offsets (Q, k); -inf and -1 where there are fewer."""
+    filters = [] if metadata.rows_under(condition) == metadata.rows else [sql_equals(CONDITION, condition)]
+    filters += [f"({where})"] if where else []
+    refine = options.refine or REFINE[metadata.approximate_kind]
+    nearest = {
+        "column": PLAIN if condition is None else VECTOR,
+        "q": vectors_QD if len(vectors_QD) > 1 else vectors_QD[0],
+        "k": k,
+        "metric": "dot",  # for columns with too few vectors to train an index, where Lance would default to L2
+        "refine_factor": refine,
+    }
+    if metadata.approximate_kind == "hnsw":
+        nearest["ef"] = max(options.ef, k * refine)
+    for probes in ({"nprobes": options.nprobes}, {"minimum_nprobes": options.nprobes}):
+        rows = dataset.to_table(
+            columns=[OFFSET, "_distance"],
+            nearest=nearest | probes,
+            filter=" AND ".join(filters) or None,
+            prefilter=bool(filters),
+        )
+        if len(rows) == k * len(vectors_QD):  # else rows that pass the filter lie in partitions further off
+            break
+    scores_Qk = np.full((len(vectors_QD), k), -np.inf, dtype=np.float32)
+    offsets_Qk = np.full((len(vectors_QD), k), -1, dtype=np.int64)
+    queries = rows["query_index"].to_numpy() if "query_index" in rows.column_names else np.zeros(len(rows), int)
+    ranks = np.arange(len(rows)) - np.searchsorted(queries, queries)
+    scores_Qk[queries, ranks] = 1 - rows["_distance"].to_numpy()  # Lance's distance is 1 - dot product
+    offsets_Qk[queries, ranks] = offsets_of(rows)
+    return scores_Qk, offsets_Qk

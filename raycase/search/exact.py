@@ -1,0 +1,77 @@
+"""Exact search: the cosine of each query with every vector under a condition.
+
+Shapes: Q queries, N rows under a condition in blocks of B, D dimensions, k neighbours.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from typing import TYPE_CHECKING
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from raycase.data.schema import CONDITION
+from raycase.search.lance_files import OFFSET, offsets_of, sql_equals, vectors_of
+from raycase.search.metadata import PLAIN, VECTOR, IndexMetadata
+from raycase.search.topk import top_k
+
+if TYPE_CHECKING:
+    from lance import LanceDataset
+
+BATCH_ROWS = 16384  # rows read at a time where the vectors of a condition do not fit into memory
+
+Block = tuple[np.ndarray, Tensor]  # row offsets (B,) int64, unit vectors (B, D) float32
+
+
+class ConditionVectors:
+    """The unit vectors of an index under one condition or another, read once and cached up to `memory_bytes`."""
+
+    def __init__(self, dataset: LanceDataset, metadata: IndexMetadata, memory_bytes: int) -> None:
+        self.dataset, self.metadata, self.memory_bytes = dataset, metadata, memory_bytes
+        self.cached: dict[str | None, Block] = {}
+
+    def blocks(self, condition: str | None, where: str | None = None) -> Iterator[Block]:
+        """Offsets and vectors of the rows under a condition (None: plain vectors), in the order of the dataset.
+
+        One block where the vectors are cached; else they are read again, batch by batch.
+        """
+        column = PLAIN if condition is None else VECTOR
+        rows_filter = sql_equals(CONDITION, condition)
+        if condition not in self.cached:
+            if not self._fits(condition, column):
+                rows_filter += f" AND ({where})" if where else ""
+                columns = [OFFSET, column]
+                for batch in self.dataset.to_batches(columns=columns, filter=rows_filter, batch_size=BATCH_ROWS):
+                    yield offsets_of(batch), vectors_of(batch[column])
+                return
+            rows = self.dataset.to_table(columns=[OFFSET, column], filter=rows_filter)
+            self.cached[condition] = offsets_of(rows), vectors_of(rows[column])
+        offsets_N, vectors_ND = self.cached[condition]
+        if where:
+            selected = self.dataset.to_table(columns=[OFFSET], filter=f"{rows_filter} AND ({where})")
+            is_selected_N = np.isin(offsets_N, offsets_of(selected))
+            offsets_N, vectors_ND = offsets_N[is_selected_N], vectors_ND[torch.from_numpy(is_selected_N)]
+        yield offsets_N, vectors_ND
+
+    def _fits(self, condition: str | None, column: str) -> bool:
+        """Whether the vectors under a condition fit into memory beside the cached ones."""
+        dim = self.dataset.schema.field(column).type.list_size
+        cached = sum(vectors_ND.numel() for _, vectors_ND in self.cached.values())
+        return 4 * (cached + self.metadata.rows_under(condition) * dim) <= self.memory_bytes
+
+
+def exact_nearest(vectors_QD: np.ndarray, blocks: Iterable[Block], k: int) -> tuple[np.ndarray, np.ndarray]:
+    """The k rows nearest to unit vectors, best first: (Q, D) -> cosines (Q, k), row offsets (Q, k); -inf and -1 where
+    there are fewer."""
+    offsets: list[np.ndarray] = []
+
+    def vectors() -> Iterator[Tensor]:
+        for offsets_B, vectors_BD in blocks:
+            offsets.append(offsets_B)
+            yield vectors_BD
+
+    scores_Qk, rows_Qk = top_k(torch.from_numpy(vectors_QD), vectors(), k)
+    offsets_N = np.concatenate([*offsets, np.array([-1])])  # row index -1, of no row, takes the last
+    return scores_Qk, offsets_N[rows_Qk]

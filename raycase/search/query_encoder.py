@@ -1,0 +1,43 @@
+"""The encoder of an index's queries: the model that wrote the index's vectors.
+
+Shapes: Q queries, C conditions, D dimensions.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from raycase.data.storage import fingerprint
+from raycase.errors import RequestError
+from raycase.search.metadata import IndexMetadata
+from raycase.search.topk import l2_normalize
+from raycase.systems.contracts import Encoder
+from raycase.systems.registry import resolve
+
+
+def load_query_encoder(metadata: IndexMetadata, model: str) -> Encoder:
+    """Load the index's model from a name or folder. Raises RequestError where it is another model."""
+    try:
+        config = resolve(model, **metadata.encoder_choices)
+    except RequestError as error:
+        raise RequestError(f"--model: expected the index's model {model}, got: {error}") from error
+    expected, got = fingerprint(metadata.model)[:8], fingerprint(config.describe())[:8]
+    if expected != got:
+        raise RequestError(
+            f"--model: expected the model that the index is of, {metadata.name} ({expected}), got {model} "
+            f"({got}); pass --model with the folder where it is now"
+        )
+    return config.load()
+
+
+def embed_queries(
+    encoder: Encoder, sentences: Sequence[str], condition: str | None, *, model: str, flag: str
+) -> np.ndarray:
+    """Unit vectors of sentences under one condition (None: f(s)): (Q, D) float32. Raises RequestError, which names the
+    flag, for a text that the encoder refuses."""
+    try:
+        return l2_normalize(encoder.embed(sentences, condition))
+    except ValueError as error:
+        raise RequestError(f"{flag}: expected a text that {model} can embed, got: {error}") from error
