@@ -1,4 +1,5 @@
-"""One Ray, one S3 server and one tiny model for the whole run; everything listens on 127.0.0.1 only."""
+"""One Ray for the whole run, one S3 server and one tiny model for each of pytest's workers; everything listens on
+127.0.0.1 only."""
 
 import os
 import sys
@@ -21,6 +22,16 @@ os.environ |= {
 import numpy as np
 import pytest
 from helpers import ROOT, WORDS, rated_rows, sentences
+
+
+@pytest.hookimpl(tryfirst=True)  # before pytest-xdist reads the groups
+def pytest_collection_modifyitems(items):
+    """One of pytest's workers runs all tests that share Ray, and begins with them; a file's other tests stay together,
+    so that what the file prepares for them is prepared once."""
+    for item in items:
+        item.add_marker(pytest.mark.xdist_group("ray" if "cluster" in item.fixturenames else item.path.name))
+    items.sort(key=lambda item: "cluster" not in item.fixturenames)
+
 
 DATA = Path(os.environ.get("RAYCASE_DATA", ROOT.parent / "shared" / "data"))
 
