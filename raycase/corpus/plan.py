@@ -21,7 +21,7 @@ from raycase.corpus.output import Output
 from raycase.corpus.units import Piece
 from raycase.data.inputs import InputFile
 from raycase.data.parquet import parquet_bytes
-from raycase.data.reader import Span, cut, plan_file
+from raycase.data.spans import Span, cut, plan_file
 from raycase.data.storage import fingerprint
 from raycase.errors import RequestError
 

@@ -11,8 +11,9 @@ from typing import Any, Literal
 from raycase.corpus.job_record import read_job
 from raycase.corpus.output import Output, output_at
 from raycase.corpus.units import EncodeSettings
+from raycase.data.columns import Columns, find_columns, peek
+from raycase.data.conditions import read_conditions
 from raycase.data.inputs import InputFile, find_input
-from raycase.data.reader import Columns, find_columns, peek, read_conditions
 from raycase.data.storage import PACKAGE, STORE_ERRORS, check_paths
 from raycase.encoder.pooling import Pooling
 from raycase.errors import RequestError

@@ -21,8 +21,9 @@ import pyarrow as pa
 
 from raycase.corpus.output import output_at
 from raycase.corpus.unit_files import ROW_OF_PAIR, write_unit
+from raycase.data.columns import Columns
 from raycase.data.inputs import InputFile
-from raycase.data.reader import CONDITIONS, KEEP, ROW, TEXT, Columns, Span, read_span, rejection
+from raycase.data.reader import CONDITIONS, KEEP, ROW, TEXT, read_span, rejection
 from raycase.data.schema import (
     CONDITION,
     EMBEDDING,
@@ -33,6 +34,7 @@ from raycase.data.schema import (
     output_schema,
     rejected_table,
 )
+from raycase.data.spans import Span
 from raycase.encoder.rates import Work
 from raycase.encoder.tokens import Prepared
 from raycase.errors import RequestError, WorkError, first_line

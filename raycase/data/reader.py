@@ -1,236 +1,29 @@
-"""From input files to units of checked rows: Parquet by row groups, CSV and JSONL by byte ranges found once.
+"""The rows of a span as units: tables of checked rows, and rejections for the rows that cannot be embedded.
 
 A unit is read as an Arrow table with the columns `ROW`, `ID`, `TEXT`, `CONDITIONS` (with a condition column) and the
-kept columns under their own names with the prefix `KEEP`; rows that cannot be embedded become rejections.
+kept columns under their own names with the prefix `KEEP`.
 """
 
 from __future__ import annotations
 
-import csv
 import io
 import json
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, replace
-from itertools import islice, pairwise
-from typing import Any, BinaryIO
+from itertools import islice
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
+from raycase.data.columns import Columns, plain_type
 from raycase.data.inputs import InputFile, readable
-from raycase.data.schema import CONDITION, EMBEDDING, ID, Reason, Rejection
-from raycase.data.storage import STORE_ERRORS, Location, locate
-from raycase.data.textfiles import Line, buffered, csv_header, csv_lines, jsonl_lines
-from raycase.errors import RequestError, first_line
+from raycase.data.schema import ID, Reason, Rejection
+from raycase.data.spans import Span
+from raycase.data.textfiles import Line, text_lines
 
 ROW, TEXT, CONDITIONS, KEEP = "row", "text", "conditions", "keep:"
-FOOTER_BYTES = 2**16
-PEEK_ROWS = 1000  # JSONL has no schema: types come from this many rows
-
-
-@dataclass(frozen=True, kw_only=True)
-class Span:
-    """Consecutive rows [start, start + rows) of a file, fetched once.
-
-    `at` and `length` are row groups for Parquet and bytes for CSV and JSONL.
-    """
-
-    file: int
-    start: int
-    rows: int
-    at: int
-    length: int
-    bytes: int  # about how much there is to fetch
-    header: tuple[str, ...] = ()  # CSV
-
-
-@dataclass(frozen=True, kw_only=True)
-class Columns:
-    """Which columns are read; `types` holds the Arrow types of the id and the kept columns."""
-
-    text: str
-    id: str | None
-    condition: str | None
-    keep: tuple[str, ...]
-    types: dict[str, pa.DataType]
-
-    @property
-    def names(self) -> list[str]:
-        return list(dict.fromkeys(n for n in (self.id, self.text, self.condition, *self.keep) if n is not None))
-
-    @property
-    def id_type(self) -> pa.DataType:
-        return pa.string() if self.id is None else self.types[self.id]
-
-    @property
-    def kept_fields(self) -> list[pa.Field]:
-        return [pa.field(name, self.types[name]) for name in self.keep]
-
-
-# --------------------------------------------------------------------------------------------------------- columns
-
-
-def find_columns(
-    file: InputFile, *, text: str, id: str | None, condition: str | None, keep: Sequence[str] | None
-) -> Columns:
-    """Resolve the columns asked for against the first file; `id` None takes the column `id` if there is one.
-
-    Raises RequestError for a missing column, a text that is no string, and a kept column named like one of the output.
-    """
-    schema = peek(file)
-    if id is None and ID in schema.names:
-        id = ID
-    kept = tuple(dict.fromkeys((text,) if keep is None else keep))
-    for name in kept:
-        if (name in (CONDITION, EMBEDDING) and name != condition) or (name == ID and id != ID):
-            raise RequestError(f"--keep-columns: {name!r} is a column of the output; rename it in the input")
-    kept = tuple(name for name in kept if name not in (ID, CONDITION))
-    columns = Columns(text=text, id=id, condition=condition, keep=kept, types={})
-    check_columns(schema, columns, file)
-    types = {name: _kept_type(schema.field(name).type) for name in columns.names}
-    types[text] = pa.string()
-    if id is not None and not pa.types.is_integer(types[id]):
-        types[id] = pa.string()
-    return replace(columns, types=types)
-
-
-def check_columns(schema: pa.Schema, columns: Columns, file: InputFile) -> None:
-    """Raise RequestError where a file lacks a column, or has it in a type that cannot serve."""
-    for name in columns.names:
-        if name not in schema.names:
-            raise RequestError(f"{file.uri}: expected the column {name!r}, got {', '.join(schema.names) or 'none'}")
-    found = _plain_type(schema.field(columns.text).type)
-    if not (pa.types.is_string(found) or pa.types.is_null(found)):
-        raise RequestError(f"{file.uri}: expected strings in the column {columns.text!r}, got {found}")
-    if columns.condition is not None:
-        found = _plain_type(schema.field(columns.condition).type)
-        inner = found.value_type if pa.types.is_list(found) else found
-        if not (pa.types.is_string(inner) or pa.types.is_null(inner)):
-            raise RequestError(f"{file.uri}: expected strings or lists of them in {columns.condition!r}, got {found}")
-    if columns.id is not None:
-        found = _plain_type(schema.field(columns.id).type)
-        if pa.types.is_nested(found) or pa.types.is_binary(found):
-            raise RequestError(f"{file.uri}: expected numbers or strings in the column {columns.id!r}, got {found}")
-    for name, wanted in columns.types.items():
-        found = schema.field(name).type
-        as_text = name == columns.id and wanted == pa.string()
-        if not (as_text or pa.types.is_null(found) or _kept_type(found) == wanted):
-            raise RequestError(
-                f"{file.uri}: expected {wanted} in the column {name!r} as in the first file, got {found}"
-            )
-
-
-def _kept_type(found: pa.DataType) -> pa.DataType:
-    """The type that a column is written in: one for all integers, one for all floats, so that files agree."""
-    found = _plain_type(found)
-    if pa.types.is_integer(found) and not pa.types.is_uint64(found):
-        return pa.int64()
-    if pa.types.is_floating(found):
-        return pa.float64()
-    return pa.string() if pa.types.is_null(found) else found
-
-
-def _plain_type(found: pa.DataType) -> pa.DataType:
-    """Dictionary, large and view types as what they hold."""
-    if pa.types.is_dictionary(found):
-        return _plain_type(found.value_type)
-    if pa.types.is_large_string(found) or pa.types.is_string_view(found):
-        return pa.string()
-    if pa.types.is_list(found) or pa.types.is_large_list(found):
-        return pa.list_(_plain_type(found.value_type))
-    return found
-
-
-def peek(file: InputFile) -> pa.Schema:
-    """The columns of a file and their types: Parquet's own, strings for CSV, the first rows' for JSONL."""
-    if file.ending == ".parquet":
-        return _footer(file).schema.to_arrow_schema()
-    with readable(file) as source, source.fs.open(source.path, "rb") as handle:
-        if file.ending == ".csv":
-            return pa.schema([(name, pa.string()) for name in csv_header(buffered(handle))])
-        values: dict[str, set[type]] = {}
-        for line, _ in zip(jsonl_lines(buffered(handle)), range(PEEK_ROWS), strict=False):
-            for name, value in (line.values or {}).items():
-                values.setdefault(name, set()).add(type(value))
-        return pa.schema([(name, _json_type(kinds - {type(None)})) for name, kinds in values.items()])
-
-
-def _json_type(kinds: set[type]) -> pa.DataType:
-    """Arrow type for the Python types seen; anything mixed or nested is kept as JSON text."""
-    if kinds == {bool}:
-        return pa.bool_()
-    if kinds == {int}:
-        return pa.int64()
-    if kinds and kinds <= {int, float}:
-        return pa.float64()
-    return pa.string()
-
-
-# -------------------------------------------------------------------------------------------------------- planning
-
-
-def plan_file(index: int, file: InputFile, columns: Columns, *, unit_rows: int, span_bytes: int) -> Iterator[Span]:
-    """Cut a file into spans of at least `unit_rows` rows, the last one excepted. Reads CSV and JSONL once, and only
-    as far as it is asked for spans.
-
-    Raises RequestError for a file that cannot be read or lacks a column.
-    """
-    if file.ending == ".parquet":
-        metadata = _footer(file)
-        check_columns(metadata.schema.to_arrow_schema(), columns, file)
-        yield from _parquet_spans(index, metadata, unit_rows)
-        return
-    with readable(file) as source, source.fs.open(source.path, "rb") as handle:
-        stream = buffered(handle)
-        header: tuple[str, ...] = ()
-        at = 0
-        if file.ending == ".csv":
-            header = csv_header(stream)
-            check_columns(pa.schema([(name, pa.string()) for name in header]), columns, file)
-            at = stream.tell()
-        rows = start = length = 0
-        for line in _lines(file, stream, header):
-            length += len(line.raw)
-            rows += line.is_row
-            if line.is_row and rows % unit_rows == 0 and length >= span_bytes:
-                yield Span(file=index, start=start, rows=rows, at=at, length=length, bytes=length, header=header)
-                start, at, rows, length = start + rows, at + length, 0, 0
-        if rows:
-            yield Span(file=index, start=start, rows=rows, at=at, length=length, bytes=length, header=header)
-
-
-def _footer(file: InputFile) -> pq.FileMetaData:
-    """What stands at the end of a Parquet file: read in one request, two where it is long."""
-    with readable(file) as source:
-
-        def end(count: int) -> bytes:
-            return bytes(source.fs.cat_file(source.path, start=max(0, file.size - count), end=file.size))
-
-        tail = end(FOOTER_BYTES)
-        length = int.from_bytes(tail[-8:-4], "little") + 8
-        return pq.read_metadata(pa.BufferReader(tail if length <= len(tail) else end(length)))
-
-
-def _parquet_spans(index: int, metadata: pq.FileMetaData, unit_rows: int) -> Iterator[Span]:
-    start = rows = at = size = 0
-    for group in range(metadata.num_row_groups):
-        rows += metadata.row_group(group).num_rows
-        size += metadata.row_group(group).total_byte_size
-        if rows >= unit_rows or (rows and group == metadata.num_row_groups - 1):
-            yield Span(file=index, start=start, rows=rows, at=at, length=group + 1 - at, bytes=size)
-            start, at, rows, size = start + rows, group + 1, 0, 0
-
-
-def cut(span: Span, unit_rows: int) -> Iterator[tuple[int, int]]:
-    """Row intervals [start, end) of a span's units, of nearly equal size."""
-    units = max(1, round(span.rows / unit_rows))
-    edges = [span.start + span.rows * i // units for i in range(units + 1)]
-    return pairwise(edges)
-
-
-# --------------------------------------------------------------------------------------------------------- reading
 
 
 def read_span(
@@ -253,7 +46,7 @@ def read_span(
                 yield _checked(span.file, *rows)
             return
         data = io.BytesIO(source.fs.cat_file(source.path, start=span.at, end=span.at + span.length))
-        lines = (line for line in _lines(file, data, span.header) if line.is_row)
+        lines = (line for line in text_lines(data, file.ending, span.header) if line.is_row)
         row = span.start
         for start, end in wanted:
             found = list(islice(lines, start - row, end - row))
@@ -284,7 +77,7 @@ def _parquet_rows(table: pa.Table, start: int, columns: Columns) -> tuple[pa.Tab
         arrays[ID] = table[columns.id].cast(columns.id_type)
     if columns.condition is not None:
         conditions = table[columns.condition]
-        if not pa.types.is_list(_plain_type(conditions.type)):
+        if not pa.types.is_list(plain_type(conditions.type)):
             values = conditions.cast(pa.string()).to_pylist()
             arrays[CONDITIONS] = pa.array([[v] for v in values], pa.list_(pa.string()))
         else:
@@ -310,7 +103,7 @@ def _invalid_utf8(table: pa.Table) -> dict[int, str]:
 
 def _as_bytes(column: Any) -> Any:
     """Strings, or lists of them, as bytes; other types as they are."""
-    kind = _plain_type(column.type)
+    kind = plain_type(column.type)
     if pa.types.is_string(kind):
         return column.cast(pa.large_binary())
     if pa.types.is_list(kind) and pa.types.is_string(kind.value_type):
@@ -332,10 +125,6 @@ def _undecodable(raw: Any) -> bool:
     except UnicodeDecodeError:
         return True
     return False
-
-
-def _lines(file: InputFile, stream: BinaryIO, header: tuple[str, ...]) -> Iterator[Line]:
-    return csv_lines(stream, header) if file.ending == ".csv" else jsonl_lines(stream)
 
 
 def _text_rows(lines: Sequence[Line], start: int, columns: Columns) -> tuple[pa.Table, list[Rejection]]:
@@ -457,46 +246,3 @@ def _condition_problem(conditions: Iterable[str | None] | None) -> Reason | None
     if len({c.strip() for c in values if c is not None}) < len(values):
         return Reason.DUPLICATE_CONDITION
     return None
-
-
-def read_conditions(values: Sequence[str]) -> list[str]:
-    """The conditions of a job: strings, or one file (`.txt`, one a line; `.parquet` or `.csv`, column `condition`).
-
-    Raises RequestError for an empty or repeated condition, and a file that is missing or has none.
-    """
-    conditions = list(values)
-    if len(values) == 1 and values[0].endswith((".txt", ".parquet", ".csv")):
-        conditions = _conditions_in(locate(values[0]))
-        if not conditions:
-            raise RequestError(f"--conditions: expected at least one condition in {values[0]}, got none")
-    seen: dict[str, int] = {}
-    for i, condition in enumerate(conditions):
-        if not isinstance(condition, str) or not condition.strip():
-            raise RequestError(f"--conditions: expected words in every condition, got {condition!r} at place {i}")
-        if condition.strip() in seen:
-            raise RequestError(f"--conditions: expected each condition once, got {condition!r} twice")
-        seen[condition.strip()] = i
-    return list(seen)
-
-
-def _conditions_in(source: Location) -> list[str]:
-    try:
-        data = source.read()
-        if source.path.endswith(".txt"):
-            return [line.strip() for line in data.decode("utf-8-sig").splitlines() if line.strip()]
-        if source.path.endswith(".csv"):
-            rows = [row for row in csv.reader(io.StringIO(data.decode("utf-8-sig"), newline="")) if row]
-            columns = dict.fromkeys(rows[0] if rows else (), ())
-            if rows[1:]:
-                columns = dict(zip(rows[0], zip(*rows[1:], strict=True), strict=True))
-        else:
-            columns = pq.read_table(io.BytesIO(data)).to_pydict()
-    except (*STORE_ERRORS, ValueError, csv.Error, pa.ArrowException) as error:
-        raise RequestError(
-            f"--conditions: expected a readable file at {source.uri}, got: {first_line(error)}"
-        ) from error
-    name = CONDITION if CONDITION in columns or len(columns) != 1 else next(iter(columns))
-    if name not in columns:
-        found = ", ".join(columns) or "none"
-        raise RequestError(f"--conditions: expected a column {CONDITION!r} in {source.uri}, got {found}")
-    return list(columns[name])

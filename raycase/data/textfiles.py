@@ -92,6 +92,11 @@ def csv_lines(stream: BinaryIO, header: tuple[str, ...]) -> Iterator[Line]:
             reader = csv.reader(feed(), strict=True)
 
 
+def text_lines(stream: BinaryIO, ending: str, header: tuple[str, ...]) -> Iterator[Line]:
+    """Records of a file with this ending: of CSV under its header, or of JSONL."""
+    return csv_lines(stream, header) if ending == ".csv" else jsonl_lines(stream)
+
+
 def buffered(handle: Any) -> BinaryIO:
     """Lines of an fsspec file at the speed of the standard library's reader."""
     return io.BufferedReader(handle, 2**20) if not isinstance(handle, io.BufferedReader) else handle

@@ -11,10 +11,10 @@ import pyarrow as pa
 import tyro
 from transformers.utils.logging import disable_progress_bar
 
+from raycase.data.columns import peek
 from raycase.data.inputs import find_input
 from raycase.data.parquet import parquet_bytes
 from raycase.data.rated import read_columns, texts
-from raycase.data.reader import peek
 from raycase.data.schema import CONDITION
 from raycase.data.storage import check_paths, locate
 from raycase.errors import RequestError

@@ -14,8 +14,7 @@ from raycase.corpus.job_record import find_job, write_job
 from raycase.corpus.listing import UnitFile, finished
 from raycase.corpus.plan import TASK_UNITS, Plan, Spans, make_plan
 from raycase.corpus.request import check
-from raycase.data import reader as reading
-from raycase.data.reader import Span
+from raycase.data.spans import Span
 
 
 def planned(job):
@@ -77,26 +76,6 @@ def test_what_a_limit_cut_short_is_looked_at_again(corpus, monkeypatch):
     assert planned(corpus).rows == [300, 300, 300] and "a.parquet" in seen
     seen.clear()
     assert planned(replace(corpus, limit=320)).rows == [300, 20, 0] and seen == []
-
-
-def test_a_footer_is_read_in_one_request_and_nothing_else_of_the_file(corpus, monkeypatch):
-    request = check(corpus)
-    file = request.files[0]
-    asked = []
-    cat_file = type(request.output.root.fs).cat_file
-
-    def counted(self, path, start=None, end=None, **options):
-        asked.append((start, end))
-        return cat_file(self, path, start=start, end=end, **options)
-
-    monkeypatch.setattr(type(request.output.root.fs), "cat_file", counted)
-    spans = list(plan_module.plan_file(0, file, request.columns, unit_rows=50, span_bytes=1))
-    assert [span.rows for span in spans] == [70, 70, 70, 70, 20]
-    assert asked == [(max(0, file.size - reading.FOOTER_BYTES), file.size)]
-    asked.clear()
-    monkeypatch.setattr(reading, "FOOTER_BYTES", 100)
-    assert list(plan_module.plan_file(0, file, request.columns, unit_rows=50, span_bytes=1)) == spans
-    assert len(asked) == 2 and asked[0] == (file.size - 100, file.size)
 
 
 def test_tasks_hold_all_that_is_left_and_few_units_each(corpus, tmp_path):

@@ -8,7 +8,7 @@ import ray
 from helpers import wait_for
 
 from raycase.data.inputs import InputFile
-from raycase.data.reader import Span
+from raycase.data.spans import Span
 from raycase.distributed.handover import Pace, hand_over
 
 FILES = [InputFile(uri="/in.parquet", size=1, mark="1")]

@@ -1,0 +1,148 @@
+"""Which columns of the input are read, and in which types; checked for every file before any row is read."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from raycase.data.inputs import InputFile, readable
+from raycase.data.schema import CONDITION, EMBEDDING, ID
+from raycase.data.textfiles import buffered, csv_header, jsonl_lines
+from raycase.errors import RequestError
+
+FOOTER_BYTES = 2**16  # fetched from the end of a Parquet file; most footers are shorter
+PEEK_ROWS = 1000  # JSONL has no schema: types come from this many rows
+
+
+@dataclass(frozen=True, kw_only=True)
+class Columns:
+    """Which columns are read; `types` holds the Arrow types of the id and the kept columns."""
+
+    text: str
+    id: str | None
+    condition: str | None
+    keep: tuple[str, ...]
+    types: dict[str, pa.DataType]
+
+    @property
+    def names(self) -> list[str]:
+        return list(dict.fromkeys(n for n in (self.id, self.text, self.condition, *self.keep) if n is not None))
+
+    @property
+    def id_type(self) -> pa.DataType:
+        return pa.string() if self.id is None else self.types[self.id]
+
+    @property
+    def kept_fields(self) -> list[pa.Field]:
+        return [pa.field(name, self.types[name]) for name in self.keep]
+
+
+def find_columns(
+    file: InputFile, *, text: str, id: str | None, condition: str | None, keep: Sequence[str] | None
+) -> Columns:
+    """Resolve the columns asked for against the first file; `id` None takes the column `id` if there is one.
+
+    Raises RequestError for a missing column, a text that is no string, and a kept column named like one of the output.
+    """
+    schema = peek(file)
+    if id is None and ID in schema.names:
+        id = ID
+    kept = tuple(dict.fromkeys((text,) if keep is None else keep))
+    for name in kept:
+        if (name in (CONDITION, EMBEDDING) and name != condition) or (name == ID and id != ID):
+            raise RequestError(f"--keep-columns: {name!r} is a column of the output; rename it in the input")
+    kept = tuple(name for name in kept if name not in (ID, CONDITION))
+    columns = Columns(text=text, id=id, condition=condition, keep=kept, types={})
+    check_columns(schema, columns, file)
+    types = {name: _kept_type(schema.field(name).type) for name in columns.names}
+    types[text] = pa.string()
+    if id is not None and not pa.types.is_integer(types[id]):
+        types[id] = pa.string()
+    return replace(columns, types=types)
+
+
+def check_columns(schema: pa.Schema, columns: Columns, file: InputFile) -> None:
+    """Raise RequestError where a file lacks a column, or has it in a type that cannot serve."""
+    for name in columns.names:
+        if name not in schema.names:
+            raise RequestError(f"{file.uri}: expected the column {name!r}, got {', '.join(schema.names) or 'none'}")
+    found = plain_type(schema.field(columns.text).type)
+    if not (pa.types.is_string(found) or pa.types.is_null(found)):
+        raise RequestError(f"{file.uri}: expected strings in the column {columns.text!r}, got {found}")
+    if columns.condition is not None:
+        found = plain_type(schema.field(columns.condition).type)
+        inner = found.value_type if pa.types.is_list(found) else found
+        if not (pa.types.is_string(inner) or pa.types.is_null(inner)):
+            raise RequestError(f"{file.uri}: expected strings or lists of them in {columns.condition!r}, got {found}")
+    if columns.id is not None:
+        found = plain_type(schema.field(columns.id).type)
+        if pa.types.is_nested(found) or pa.types.is_binary(found):
+            raise RequestError(f"{file.uri}: expected numbers or strings in the column {columns.id!r}, got {found}")
+    for name, wanted in columns.types.items():
+        found = schema.field(name).type
+        as_text = name == columns.id and wanted == pa.string()
+        if not (as_text or pa.types.is_null(found) or _kept_type(found) == wanted):
+            raise RequestError(
+                f"{file.uri}: expected {wanted} in the column {name!r} as in the first file, got {found}"
+            )
+
+
+def _kept_type(found: pa.DataType) -> pa.DataType:
+    """The type that a column is written in: one for all integers, one for all floats, so that files agree."""
+    found = plain_type(found)
+    if pa.types.is_integer(found) and not pa.types.is_uint64(found):
+        return pa.int64()
+    if pa.types.is_floating(found):
+        return pa.float64()
+    return pa.string() if pa.types.is_null(found) else found
+
+
+def plain_type(found: pa.DataType) -> pa.DataType:
+    """Dictionary, large and view types as what they hold."""
+    if pa.types.is_dictionary(found):
+        return plain_type(found.value_type)
+    if pa.types.is_large_string(found) or pa.types.is_string_view(found):
+        return pa.string()
+    if pa.types.is_list(found) or pa.types.is_large_list(found):
+        return pa.list_(plain_type(found.value_type))
+    return found
+
+
+def peek(file: InputFile) -> pa.Schema:
+    """The columns of a file and their types: Parquet's own, strings for CSV, the first rows' for JSONL."""
+    if file.ending == ".parquet":
+        return parquet_footer(file).schema.to_arrow_schema()
+    with readable(file) as source, source.fs.open(source.path, "rb") as handle:
+        if file.ending == ".csv":
+            return pa.schema([(name, pa.string()) for name in csv_header(buffered(handle))])
+        values: dict[str, set[type]] = {}
+        for line, _ in zip(jsonl_lines(buffered(handle)), range(PEEK_ROWS), strict=False):
+            for name, value in (line.values or {}).items():
+                values.setdefault(name, set()).add(type(value))
+        return pa.schema([(name, _json_type(kinds - {type(None)})) for name, kinds in values.items()])
+
+
+def _json_type(kinds: set[type]) -> pa.DataType:
+    """Arrow type for the Python types seen; anything mixed or nested is kept as JSON text."""
+    if kinds == {bool}:
+        return pa.bool_()
+    if kinds == {int}:
+        return pa.int64()
+    if kinds and kinds <= {int, float}:
+        return pa.float64()
+    return pa.string()
+
+
+def parquet_footer(file: InputFile, *, first_bytes: int = FOOTER_BYTES) -> pq.FileMetaData:
+    """Row groups and columns of a Parquet file, read from its end: one request, two where they are longer."""
+    with readable(file) as source:
+
+        def end(count: int) -> bytes:
+            return bytes(source.fs.cat_file(source.path, start=max(0, file.size - count), end=file.size))
+
+        tail = end(first_bytes)
+        length = int.from_bytes(tail[-8:-4], "little") + 8
+        return pq.read_metadata(pa.BufferReader(tail if length <= len(tail) else end(length)))

@@ -1,0 +1,77 @@
+"""Spans: the pieces of a file that are fetched at once, row groups of Parquet and byte ranges of CSV and JSONL."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from itertools import pairwise
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from raycase.data.columns import Columns, check_columns, parquet_footer
+from raycase.data.inputs import InputFile, readable
+from raycase.data.textfiles import buffered, csv_header, text_lines
+
+
+@dataclass(frozen=True, kw_only=True)
+class Span:
+    """Consecutive rows [start, start + rows) of a file, fetched once.
+
+    `at` and `length` are row groups for Parquet and bytes for CSV and JSONL.
+    """
+
+    file: int
+    start: int
+    rows: int
+    at: int
+    length: int
+    bytes: int  # about how much there is to fetch
+    header: tuple[str, ...] = ()  # CSV
+
+
+def plan_file(index: int, file: InputFile, columns: Columns, *, unit_rows: int, span_bytes: int) -> Iterator[Span]:
+    """Cut a file into spans of at least `unit_rows` rows, the last one excepted. Reads CSV and JSONL once, and only
+    as far as it is asked for spans.
+
+    Raises RequestError for a file that cannot be read or lacks a column.
+    """
+    if file.ending == ".parquet":
+        metadata = parquet_footer(file)
+        check_columns(metadata.schema.to_arrow_schema(), columns, file)
+        yield from _parquet_spans(index, metadata, unit_rows)
+        return
+    with readable(file) as source, source.fs.open(source.path, "rb") as handle:
+        stream = buffered(handle)
+        header: tuple[str, ...] = ()
+        at = 0
+        if file.ending == ".csv":
+            header = csv_header(stream)
+            check_columns(pa.schema([(name, pa.string()) for name in header]), columns, file)
+            at = stream.tell()
+        rows = start = length = 0
+        for line in text_lines(stream, file.ending, header):
+            length += len(line.raw)
+            rows += line.is_row
+            if line.is_row and rows % unit_rows == 0 and length >= span_bytes:
+                yield Span(file=index, start=start, rows=rows, at=at, length=length, bytes=length, header=header)
+                start, at, rows, length = start + rows, at + length, 0, 0
+        if rows:
+            yield Span(file=index, start=start, rows=rows, at=at, length=length, bytes=length, header=header)
+
+
+def _parquet_spans(index: int, metadata: pq.FileMetaData, unit_rows: int) -> Iterator[Span]:
+    start = rows = at = size = 0
+    for group in range(metadata.num_row_groups):
+        rows += metadata.row_group(group).num_rows
+        size += metadata.row_group(group).total_byte_size
+        if rows >= unit_rows or (rows and group == metadata.num_row_groups - 1):
+            yield Span(file=index, start=start, rows=rows, at=at, length=group + 1 - at, bytes=size)
+            start, at, rows, size = start + rows, group + 1, 0, 0
+
+
+def cut(span: Span, unit_rows: int) -> Iterator[tuple[int, int]]:
+    """Row intervals [start, end) of a span's units, of nearly equal size."""
+    units = max(1, round(span.rows / unit_rows))
+    edges = [span.start + span.rows * i // units for i in range(units + 1)]
+    return pairwise(edges)

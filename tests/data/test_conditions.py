@@ -1,0 +1,77 @@
+"""The conditions of a job: strings or files, and every reason to refuse them."""
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from raycase.data.conditions import read_conditions
+from raycase.errors import RequestError
+
+
+def test_conditions_as_strings():
+    assert read_conditions(["color of the dress", "number of people"]) == ["color of the dress", "number of people"]
+    assert read_conditions(["color"]) == ["color"]
+    assert read_conditions([]) == []
+
+
+@pytest.mark.parametrize(
+    ("name", "data"),
+    [
+        ("c.txt", "color\n\n  number of people \r\n"),
+        ("c.txt", "\ufeffcolor\nnumber of people"),
+        ("c.csv", "condition\ncolor\nnumber of people\n"),
+        ("c.csv", '\ufeffid,condition\r\n1,color\r\n2,"number of people"\r\n'),
+        ("c.csv", "aspect\ncolor\n\nnumber of people\n\n"),  # the only column; blank lines
+    ],
+)
+def test_conditions_in_a_text_file(tmp_path, name, data):
+    (tmp_path / name).write_bytes(data.encode())
+    assert read_conditions([str(tmp_path / name)]) == ["color", "number of people"]
+
+
+@pytest.mark.parametrize("columns", [("condition",), ("id", "condition"), ("aspect",)])
+def test_conditions_in_parquet(tmp_path, columns):
+    pq.write_table(pa.table({name: ["color", "number"] for name in columns}), tmp_path / "c.parquet")
+    assert read_conditions([str(tmp_path / "c.parquet")]) == ["color", "number"]
+
+
+@pytest.mark.parametrize(
+    ("conditions", "message"),
+    [
+        (["color", " "], "expected words in every condition, got ' ' at place 1"),
+        ([""], "expected words in every condition, got '' at place 0"),
+        (["color", "number", "color"], "expected each condition once, got 'color' twice"),
+    ],
+)
+def test_empty_and_repeated_conditions_are_refused(conditions, message):
+    with pytest.raises(RequestError, match=f"--conditions: {message}"):
+        read_conditions(conditions)
+
+
+@pytest.mark.parametrize(
+    ("name", "data", "message"),
+    [
+        ("c.txt", b"\n \n", "expected at least one condition in .*, got none"),
+        ("c.csv", b"", "expected a column 'condition' in .*, got none"),
+        ("c.csv", b"condition\n" + b"x" * 2_000_000, "expected a readable file at .*, got: field larger"),
+        ("c.csv", b"condition\n", "expected at least one condition in .*, got none"),
+        ("c.csv", b"a,b\n1,2\n", "expected a column 'condition' in .*, got a, b"),
+        ("c.csv", b"id,condition\n1,color\n2\n", "expected a readable file at .*, got: "),
+        ("c.csv", b"condition\ncolor\ncolor\n", "expected each condition once, got 'color' twice"),
+        ("c.txt", b"color\xff\n", "expected a readable file at .*, got: "),
+        ("c.parquet", b"no parquet", "expected a readable file at .*, got: "),
+        ("c.txt", None, "expected a readable file at .*, got: "),
+    ],
+)
+def test_files_without_conditions_are_refused(tmp_path, name, data, message):
+    if data is not None:
+        (tmp_path / name).write_bytes(data)
+    with pytest.raises(RequestError, match=f"--conditions: {message}"):
+        read_conditions([str(tmp_path / name)])
+
+
+@pytest.mark.parametrize("values", [[1, 2], ["color", None], [], [["color"]]])
+def test_conditions_that_are_no_words_are_refused(tmp_path, values):
+    pq.write_table(pa.table({"condition": values}), tmp_path / "c.parquet")
+    with pytest.raises(RequestError, match=r"--conditions: expected (words in every condition|at least one condition)"):
+        read_conditions([str(tmp_path / "c.parquet")])

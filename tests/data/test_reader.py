@@ -1,0 +1,207 @@
+"""Rows of a span: every reason for a rejection, and files that cannot be read."""
+
+import json
+from dataclasses import replace
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from input_files import OPTIONS, columns_of, read, reasons, spans_of, the_file, write
+
+from raycase.data.columns import find_columns, peek
+from raycase.data.reader import CONDITIONS, KEEP, ROW, TEXT, read_span
+from raycase.data.schema import ID, Reason
+from raycase.errors import RequestError
+
+
+@pytest.mark.parametrize("ending", ["csv", "jsonl", "parquet"])
+def test_rows_without_text_or_with_the_same_id_are_rejected(tmp_path, ending):
+    texts = ["good", "", "  \n\t", "\u3000", "good too", "again"]
+    rows = [{"id": i, "text": t} for i, t in zip(["a", "b", "c", "d", "e", "a"], texts, strict=True)]
+    path = write(tmp_path / f"x.{ending}", rows)
+    empty = Reason.EMPTY_TEXT
+    assert reasons(path) == {1: empty, 2: empty, 3: empty, 5: Reason.DUPLICATE_ID}
+    rows, rejected, _ = read(path)
+    assert [(r[ID], r[TEXT], r[ROW]) for r in rows] == [("a", "good", 0), ("e", "good too", 4)]
+    assert json.loads(rejected[-1][2]) == {"id": "a", "text": "again"} | {"text": "again"}
+
+
+@pytest.mark.parametrize("ending", ["jsonl", "parquet"])
+def test_nulls_are_rejected(tmp_path, ending):
+    rows = [
+        {"id": "a", "text": "good", "condition": "color"},
+        {"id": "b", "text": None, "condition": "color"},
+        {"id": None, "text": "good", "condition": "color"},
+        {"id": "d", "text": "good", "condition": None},
+        {"id": "e", "text": "good", "condition": " "},
+    ]
+    path = write(tmp_path / f"x.{ending}", rows)
+    wanted = {1: Reason.NULL_TEXT, 2: Reason.NULL_ID, 3: Reason.NULL_CONDITION, 4: Reason.EMPTY_CONDITION}
+    assert reasons(path, condition="condition") == wanted
+    assert reasons(path) == {k: wanted[k] for k in (1, 2)}
+
+
+@pytest.mark.parametrize("ending", ["jsonl", "parquet"])
+def test_lists_of_conditions(tmp_path, ending):
+    lists = [["a", "b"], ["a"], [], None, ["a", None], ["a", ""], ["a", "b", "a"]]
+    path = write(tmp_path / f"x.{ending}", [{"id": i, "text": "t", "ask": c} for i, c in enumerate(lists)])
+    rows, _, _ = read(path, condition="ask")
+    assert [r[CONDITIONS] for r in rows] == [["a", "b"], ["a"]]
+    assert reasons(path, condition="ask") == {
+        2: Reason.EMPTY_CONDITION,
+        3: Reason.NULL_CONDITION,
+        4: Reason.NULL_CONDITION,
+        5: Reason.EMPTY_CONDITION,
+        6: Reason.DUPLICATE_CONDITION,
+    }
+
+
+def test_conditions_of_csv(tmp_path):
+    path = write(tmp_path / "x.csv", [{"text": "t", "condition": c} for c in ("color", "", "number, of all")])
+    rows, _, _ = read(path, condition="condition")
+    assert [r[CONDITIONS] for r in rows] == [["color"], ["number, of all"]]
+    assert reasons(path, condition="condition") == {1: Reason.EMPTY_CONDITION}
+
+
+@pytest.mark.parametrize("ending", ["csv", "jsonl"])
+def test_lines_that_do_not_parse_are_rejected_with_what_they_are(tmp_path, ending):
+    bad = "a,b,c,d" if ending == "csv" else '{"id": "x", '
+    good = "1,fine" if ending == "csv" else '{"id": "1", "text": "fine"}'
+    head = "id,text\n" if ending == "csv" else ""
+    (tmp_path / f"x.{ending}").write_text(f"{head}{bad}\n{good}\n")
+    rows, rejected, _ = read(tmp_path / f"x.{ending}")
+    assert [(r[ROW], r[TEXT]) for r in rows] == [(1, "fine")]
+    assert rejected == [(0, Reason.UNPARSED, bad)]
+
+
+@pytest.mark.parametrize(
+    ("ending", "line"),
+    [
+        ("csv", b"x,a\xffb"),
+        ("csv", b"\xc3,ab"),
+        ("jsonl", b'{"id": "x", "text": "a\xff"}'),
+        ("jsonl", b'{"id": "x", "text": "a\\ud800"}'),
+        ("jsonl", b'{"id": "\\udfff", "text": "a"}'),
+        ("jsonl", b'{"id": "x", "text": "a\xed\xa0\x80"}'),
+    ],
+)
+def test_invalid_utf8_is_rejected(tmp_path, ending, line):
+    head, good = (b"id,text\n", b"1,fine") if ending == "csv" else (b"", b'{"id": "1", "text": "fine"}')
+    (tmp_path / f"x.{ending}").write_bytes(head + good + b"\n" + line + b"\n" + good.replace(b"1", b"2"))
+    rows, rejected, _ = read(tmp_path / f"x.{ending}")
+    assert [r[ROW] for r in rows] == [0, 2]
+    ((row, reason, content),) = rejected
+    assert (row, reason) == (1, Reason.INVALID_UTF8)
+    content.encode()
+
+
+def test_invalid_utf8_in_a_column_that_is_not_read_is_no_matter(tmp_path):
+    (tmp_path / "x.csv").write_bytes(b"id,text,other\n1,fine,\xff\n")
+    assert read(tmp_path / "x.csv")[1] == []
+
+
+def strings(*raw):
+    """An Arrow array of strings with these bytes, valid or not."""
+    return pa.array(raw, pa.binary()).view(pa.string())
+
+
+@pytest.mark.parametrize("kind", ["string", "large_string"])
+def test_invalid_utf8_in_parquet_is_rejected(tmp_path, kind):
+    texts = strings(b"fine", b"bro\xffken", None, b"fine too")
+    if kind == "large_string":
+        texts = texts.cast(pa.binary()).cast(pa.large_binary()).view(pa.large_string())
+    path = write(tmp_path / "x.parquet", pa.table({"id": [1, 2, 3, 4], "text": texts}))
+    rows, rejected, _ = read(path)
+    assert [(r[ROW], r[TEXT]) for r in rows] == [(0, "fine"), (3, "fine too")]
+    assert [(row, reason) for row, reason, _ in rejected] == [(1, Reason.INVALID_UTF8), (2, Reason.NULL_TEXT)]
+    assert json.loads(rejected[0][2])["text"] == "bro\\xffken"
+
+
+def test_rows_of_another_type_are_rejected(tmp_path):
+    """The first thousand rows say the types."""
+    rows = [{"id": i, "text": "a", "n": 1, "ask": "color"} for i in range(1000)]
+    bad = [
+        {"id": "x", "text": "a", "n": 1, "ask": "color"},
+        {"id": True, "text": "a", "n": 1, "ask": "color"},
+        {"id": 2**63, "text": "a", "n": 1, "ask": "color"},
+        {"id": 1001, "text": ["a"], "n": 1, "ask": "color"},
+        {"id": 1002, "text": "a", "n": 1.5, "ask": "color"},
+        {"id": 1003, "text": "a", "n": 1, "ask": 7},
+        {"id": 1004, "text": "a", "n": 1, "ask": ["color", 7]},
+    ]
+    path = write(tmp_path / "x.jsonl", [*rows, *bad, {"id": 1005, "text": "a", "ask": "color"}])
+    found = reasons(path, condition="ask", keep=["n"])
+    assert found == {1000 + i: Reason.WRONG_TYPE for i in range(len(bad))}
+    assert len(read(path, condition="ask", keep=["n"])[0]) == 1001
+
+
+def test_a_wrong_type_says_what_was_wanted_and_found(tmp_path):
+    path = write(tmp_path / "x.jsonl", [*({"id": i, "text": "a"} for i in range(1000)), {"id": 1.5, "text": "a"}])
+    file = the_file(path)
+    columns = find_columns(file, **OPTIONS)
+    (span,) = spans_of(file, columns)
+    ((_, (rejection,)),) = read_span(file, span, columns, [(0, 1001)])
+    assert rejection.detail == "column id: expected int64 as in the first rows, got 1.5"
+
+
+def test_broken_files_are_refused_by_name(tmp_path):
+    good = columns_of(write(tmp_path / "good.parquet", [{"text": "a"}]))
+    data = (tmp_path / "good.parquet").read_bytes()
+    for name, content in (("a.parquet", b"no parquet"), ("b.parquet", data[: len(data) // 2]), ("c.parquet", b"")):
+        (tmp_path / name).write_bytes(content)
+        for step in (lambda file: peek(file), lambda file: spans_of(file, good)):
+            with pytest.raises(RequestError, match=f"{name}: expected a readable parquet file, got: "):
+                step(the_file(tmp_path / name))
+
+
+@pytest.mark.parametrize("content", [b"", b"\xff,text\n", b"text,text\n", b"id\rtext\r1\ra\r"])
+def test_a_csv_without_a_proper_first_line_is_refused(tmp_path, content):
+    (tmp_path / "x.csv").write_bytes(content)
+    with pytest.raises(
+        RequestError, match=r"x\.csv: expected (the column 'text', got none|a readable csv file, got: )"
+    ):
+        columns_of(tmp_path / "x.csv")
+
+
+@pytest.mark.parametrize("ending", ["csv", "jsonl", "parquet"])
+def test_a_file_that_shrank_since_planning_is_refused(tmp_path, ending):
+    path = write(tmp_path / f"x.{ending}", [{"id": i, "text": "a"} for i in range(10)])
+    file = the_file(path)
+    columns = find_columns(file, **OPTIONS)
+    (span,) = spans_of(file, columns)
+    write(path, [{"id": i, "text": "a"} for i in range(4)])
+    for wanted in ([(0, 5), (5, 10)], [(5, 10)]):
+        with pytest.raises(RequestError, match=f"x.{ending}: "):
+            list(read_span(file, span, columns, wanted))
+    if ending == "parquet":
+        pq.write_table(pq.read_table(path), path, row_group_size=1)
+        with pytest.raises(RequestError, match=r"x.parquet: "):
+            list(read_span(file, replace(span, at=3, length=3), columns, [(0, 10)]))
+    path.unlink()
+    with pytest.raises(RequestError, match=rf"x\.{ending}: expected a readable {ending} file, got: "):
+        list(read_span(file, span, columns, [(0, 10)]))
+
+
+@pytest.mark.parametrize("kind", [pa.large_string(), pa.dictionary(pa.int32(), pa.string()), pa.string_view()])
+def test_parquets_other_kinds_of_text(tmp_path, kind):
+    plain = pa.table({"id": ["x", "y"], "text": ["a", "b"], "ask": ["c", "c"]})
+    table = pa.table({name: plain[name].combine_chunks().cast(kind) for name in plain.column_names})
+    path = write(tmp_path / "x.parquet", table)
+    rows, rejected, columns = read(path, condition="ask", keep=["text", "ask"])
+    assert not rejected
+    assert [(r[ID], r[TEXT], r[CONDITIONS], r[KEEP + "ask"]) for r in rows] == [
+        ("x", "a", ["c"], "c"),
+        ("y", "b", ["c"], "c"),
+    ]
+    assert set(columns.types.values()) == {pa.string()}
+
+
+def test_large_lists_of_conditions(tmp_path):
+    ask = pa.array([["a", "b"], ["c"]], pa.large_list(pa.large_string()))
+    path = write(tmp_path / "x.parquet", pa.table({"text": ["x", "y"], "ask": ask}))
+    assert [r[CONDITIONS] for r in read(path, condition="ask")[0]] == [["a", "b"], ["c"]]
+
+
+def test_a_text_column_of_nulls_alone(tmp_path):
+    path = write(tmp_path / "x.parquet", pa.table({"text": pa.nulls(2)}))
+    assert reasons(path) == {0: Reason.NULL_TEXT, 1: Reason.NULL_TEXT}

@@ -1,0 +1,165 @@
+"""Spans cover a file, cut it into units, and read alone what the whole file gives."""
+
+from itertools import pairwise
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from input_files import OPTIONS, columns_of, flat, read, spans_of, the_file, write
+
+from raycase.data.columns import FOOTER_BYTES, find_columns, parquet_footer
+from raycase.data.reader import ROW, TEXT, read_span
+from raycase.data.schema import ID
+from raycase.data.spans import cut
+from raycase.data.storage import locate
+
+
+def texts(count, seed=0):
+    """Texts with everything that makes a text file hard to cut."""
+    random = np.random.default_rng(seed)
+    letters = ["a", "é", "😀", '"', ",", "\n", "\r\n", "  ", "x" * 40]
+    return ["t" + "".join(random.choice(letters, random.integers(0, 9))) for _ in range(count)]
+
+
+def assert_spans_serve(path, *, unit_rows, span_bytes, **options):
+    """The spans cover every row once, and each read alone gives what the whole file gives; -> spans."""
+    file = the_file(path)
+    columns = find_columns(file, **OPTIONS | options)
+    spans = spans_of(file, columns, unit_rows, span_bytes)
+    for before, after in pairwise(spans):
+        assert before.start + before.rows == after.start
+        assert before.at + before.length == after.at
+        assert before.rows >= unit_rows
+    whole = flat(
+        part
+        for span in spans_of(file, columns)
+        for part in read_span(file, span, columns, [(span.start, span.start + span.rows)])
+    )
+    assert spans[0].start == 0
+    count = spans[-1].start + spans[-1].rows
+    assert sorted([r[ROW] for r in whole[0]] + [row for row, _, _ in whole[1]]) == list(range(count))
+    alone = []
+    for span in reversed(spans):
+        intervals = list(cut(span, unit_rows))
+        assert [a for a, _ in intervals] + [intervals[-1][1]] == [span.start] + [b for _, b in intervals]
+        assert intervals[-1][1] == span.start + span.rows
+        parts = list(read_span(file, span, columns, intervals))
+        for (start, end), (table, rejections) in zip(intervals, parts, strict=True):
+            assert all(start <= row < end for row in table[ROW].to_pylist() + [r.row for r in rejections])
+            assert len(table) + len(rejections) == end - start
+        for i, interval in enumerate(intervals):  # one interval of a span alone
+            assert flat(read_span(file, span, columns, [interval])) == flat([parts[i]])
+        alone = parts + alone
+    assert flat(alone) == whole
+    return spans
+
+
+@pytest.mark.parametrize("ending", ["csv", "jsonl", "parquet"])
+@pytest.mark.parametrize(("unit_rows", "span_bytes"), [(1, 1), (3, 1), (7, 500), (50, 10**9)])
+def test_spans_of_clean_files(tmp_path, ending, unit_rows, span_bytes):
+    wanted = texts(60)
+    path = write(tmp_path / f"x.{ending}", [{"id": i, "text": t} for i, t in enumerate(wanted)])
+    if ending == "parquet":
+        pq.write_table(pq.read_table(path), path, row_group_size=5)
+    spans = assert_spans_serve(path, unit_rows=unit_rows, span_bytes=span_bytes)
+    assert [r[TEXT] for r in read(path)[0]] == wanted
+    assert len(spans) > 1 or unit_rows == 50
+    assert spans[-1].start + spans[-1].rows == 60
+
+
+@pytest.mark.parametrize(
+    ("ending", "tail"),
+    [(ending, tail) for ending in ("csv", "jsonl") for tail in ("", "\n", "\n\n\r\n", "\r\n")] + [("jsonl", "\n  ")],
+)
+def test_files_with_and_without_a_last_line_end(tmp_path, ending, tail):
+    head, lines = ("text\n", ["a", "b", "c"]) if ending == "csv" else ("", [f'{{"text": "{c}"}}' for c in "abc"])
+    (tmp_path / f"x.{ending}").write_text(head + "\n\n".join(lines) + tail, newline="")
+    spans = assert_spans_serve(tmp_path / f"x.{ending}", unit_rows=1, span_bytes=1)
+    assert [s.rows for s in spans] == [1, 1, 1]
+
+
+def test_a_csv_with_byte_order_mark_and_crlf(tmp_path):
+    (tmp_path / "x.csv").write_bytes("\ufeffid,text\r\n1,a\r\n2,b\r\n".encode())
+    assert_spans_serve(tmp_path / "x.csv", unit_rows=1, span_bytes=1)
+    assert [(r[ID], r[TEXT]) for r in read(tmp_path / "x.csv")[0]] == [("1", "a"), ("2", "b")]
+
+
+@pytest.mark.parametrize("seed", range(40))
+def test_spans_of_broken_csv(tmp_path, seed):
+    """Lines with stray quotes near the ends of spans: a span read alone must fall into the same records."""
+    random = np.random.default_rng(seed)
+    pieces = ["1,a\n", '2,"b"\n', '3,"c\n', 'd"\n', '4,"e" f\n', '"\n', "\n", "5\n", '6,"g\nh"\n', "7,\xff\n", ',"",\n']
+    data = "key,text\n" + "".join(random.choice(pieces, 40))
+    (tmp_path / "x.csv").write_bytes(data.encode("latin-1"))
+    for unit_rows in (1, 2, 5):
+        assert_spans_serve(tmp_path / "x.csv", unit_rows=unit_rows, span_bytes=1)
+
+
+@pytest.mark.parametrize("seed", range(10))
+def test_spans_of_broken_jsonl(tmp_path, seed):
+    random = np.random.default_rng(seed)
+    pieces = [
+        b'{"id": "%d", "text": "a"}\n',
+        b"{\n",
+        b"\n",
+        b'{"text": "\xff"}\n',
+        b"[]\n",
+        b'{"id": "x", "text": " "}\n',
+    ]
+    lines = [p % i if b"%d" in p else p for i, p in enumerate(random.choice(np.array(pieces, object), 40))]
+    (tmp_path / "x.jsonl").write_bytes(b'{"id": "first", "text": "a"}\n' + b"".join(lines))
+    for unit_rows in (1, 2, 5):
+        assert_spans_serve(tmp_path / "x.jsonl", unit_rows=unit_rows, span_bytes=1)
+
+
+@pytest.mark.parametrize(("row_group_size", "wanted"), [(1, [4] * 10), (3, [6] * 6 + [4]), (1000, [40]), (4, [4] * 10)])
+def test_parquet_is_cut_by_row_groups(tmp_path, row_group_size, wanted):
+    pq.write_table(pa.table({"text": texts(40)}), tmp_path / "x.parquet", row_group_size=row_group_size)
+    spans = assert_spans_serve(tmp_path / "x.parquet", unit_rows=4, span_bytes=1)
+    assert [s.rows for s in spans] == wanted
+
+
+def test_parquet_with_empty_row_groups(tmp_path):
+    schema = pa.schema([("text", pa.string())])
+    with pq.ParquetWriter(tmp_path / "x.parquet", schema) as writer:
+        for count in (0, 2, 0, 3, 0):
+            writer.write_table(pa.table({"text": texts(count)}, schema=schema))
+    spans = assert_spans_serve(tmp_path / "x.parquet", unit_rows=1, span_bytes=1)
+    assert sum(s.rows for s in spans) == 5
+
+
+@pytest.mark.parametrize("ending", ["csv", "jsonl", "parquet"])
+def test_a_file_without_rows_has_no_span(tmp_path, ending):
+    path = tmp_path / f"x.{ending}"
+    if ending == "parquet":
+        pq.write_table(pa.table({"text": pa.array([], pa.string())}), path)
+    else:
+        path.write_text("text\n\n" if ending == "csv" else "\n\n")
+    columns = columns_of(write(tmp_path / f"first.{ending}", [{"text": "a"}]))
+    assert spans_of(the_file(path), columns) == []
+
+
+@pytest.mark.parametrize(("rows", "unit_rows", "sizes"), [(10, 4, {5}), (10, 100, {10}), (1000, 300, {333, 334})])
+def test_units_of_a_span_are_of_nearly_equal_size(tmp_path, rows, unit_rows, sizes):
+    file = the_file(write(tmp_path / "x.csv", [{"text": "a"}] * rows))
+    (span,) = spans_of(file, find_columns(file, **OPTIONS))
+    assert {b - a for a, b in cut(span, unit_rows)} == sizes
+
+
+def test_a_footer_is_read_in_one_request_and_nothing_else_of_the_file(tmp_path, monkeypatch):
+    path = tmp_path / "x.parquet"
+    pq.write_table(pa.table({"text": texts(300)}), path, row_group_size=70)
+    file, fs = the_file(path), locate(str(path)).fs
+    columns, requested, cat_file = columns_of(path), [], type(fs).cat_file
+
+    def counted(self, path, start=None, end=None, **options):
+        requested.append((start, end))
+        return cat_file(self, path, start=start, end=end, **options)
+
+    monkeypatch.setattr(type(fs), "cat_file", counted)
+    assert [span.rows for span in spans_of(file, columns, unit_rows=50, span_bytes=1)] == [70, 70, 70, 70, 20]
+    assert requested == [(max(0, file.size - FOOTER_BYTES), file.size)]
+    requested.clear()
+    assert parquet_footer(file, first_bytes=100).num_rows == 300
+    assert len(requested) == 2 and requested[0] == (file.size - 100, file.size)
