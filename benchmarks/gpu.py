@@ -42,10 +42,11 @@ sys.path.insert(0, str(ROOT))
 
 from raycase.encoder.attention import NAME, register  # noqa: E402 (raycase need not be installed)
 from raycase.encoder.engine import TextEncoder  # noqa: E402
-from raycase.encoder.pooling import LatentAttention, Pooling  # noqa: E402
+from raycase.encoder.latent_attention import LatentAttention  # noqa: E402
+from raycase.encoder.pooling import Pooling  # noqa: E402
 from raycase.encoder.prompts import PromptStyle, Span, prompt_set  # noqa: E402
 from raycase.encoder.table import EncoderSpec  # noqa: E402
-from raycase.encoder.tokens import PromptTokenizer  # noqa: E402
+from raycase.encoder.tokenizer import PromptTokenizer  # noqa: E402
 
 DATA = Path(os.environ.get("RAYCASE_DATA", ROOT.parent / "shared" / "data"))
 CAPTIONS = DATA / "flickr30k" / "captions.parquet"

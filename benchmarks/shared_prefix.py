@@ -50,7 +50,7 @@ def make_encoder(folder):
     from tokenizers import Regex, Tokenizer, decoders, models, normalizers, pre_tokenizers, processors, trainers
     from transformers import Qwen3Config, Qwen3Model
 
-    from raycase.encoder.tokens import QWEN_WORDS
+    from raycase.encoder.tokenizer import QWEN_WORDS
 
     words = pre_tokenizers.Split(Regex(QWEN_WORDS), "isolated")
     tokenizer = Tokenizer(models.BPE())

@@ -16,8 +16,9 @@ import numpy as np
 import torch
 from scipy.stats import spearmanr
 
-from raycase.encoder.loading import find_encoder, load_encoder
+from raycase.encoder.loading import load_encoder
 from raycase.encoder.prompts import PromptStyle, Span, prompt_set
+from raycase.encoder.sources import find_encoder
 
 DATA = Path(os.environ.get("RAYCASE_DATA", Path(__file__).parent.parent.parent / "shared" / "data"))
 

@@ -2,12 +2,13 @@
 
 import json
 
+import numpy as np
 import torch
 import transformers
 from safetensors.torch import save_file
 from tokenizers import Regex, Tokenizer, decoders, models, normalizers, pre_tokenizers, processors, trainers
 
-from raycase.encoder.pooling import LatentAttention
+from raycase.encoder.latent_attention import LatentAttention
 
 CORPUS = [
     "Instruct: Retrieve semantically similar texts to a given Condition, given the Sentence : A woman in a red dress",
@@ -20,6 +21,20 @@ CORPUS = [
 QWEN_WORDS = (
     r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
 )
+SENTENCES = [
+    "A woman in a red dress",
+    "café naïve.",
+    "Two people play (with a dog)!",
+    "100 % 😀",
+    "北京 東京",
+    "  spaces around \n",
+    "it's",
+    "a",
+    "the word " * 60,
+    "\u200b",
+]
+CONDITIONS = ["color of the dress", "number", "'s color?", "7", "e\u0301t\u00e9", "😀", "(a)", ": colon", "\u200d"]
+PAIRS = [(s, c) for s in SENTENCES for c in CONDITIONS]  # texts of every kind, under conditions of every kind
 
 
 def _around(tokenizer, first, last):
@@ -209,3 +224,13 @@ def latent_reference(weights, hidden_TD, heads):
     value, gate = inner.chunk(2, 1)
     gated = value * (gate * 0.5 * (1 + torch.erf(gate / 2**0.5)))
     return gated @ weights[f"{block}.1.fn.net.2.weight"].T + weights[f"{block}.1.fn.net.2.bias"] + x
+
+
+def batches_equal(found, wanted):
+    """Assert that two batches hold the same prompts."""
+    rows = np.arange(len(wanted))
+    assert len(found) == len(wanted)
+    assert found.lengths.tolist() == wanted.lengths.tolist()
+    assert found.ids(rows).flat.tolist() == wanted.ids(rows).flat.tolist()
+    for name in ("start", "end", "truncated", "refused"):
+        assert getattr(found, name).tolist() == getattr(wanted, name).tolist()

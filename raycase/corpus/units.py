@@ -35,8 +35,8 @@ from raycase.data.schema import (
     rejected_table,
 )
 from raycase.data.spans import Span
+from raycase.encoder.prepared import Prepared
 from raycase.encoder.rates import Work
-from raycase.encoder.tokens import Prepared
 from raycase.errors import RequestError, WorkError, first_line
 
 if TYPE_CHECKING:

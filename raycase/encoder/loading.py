@@ -1,174 +1,29 @@
-"""Finding encoders, and loading their configuration, tokenizer and weights."""
+"""From the files of an encoder to a `TextEncoder`: weights, adapters, and saving them again."""
 
 from __future__ import annotations
 
-import hashlib
-import importlib.util
-import json
 from collections.abc import Callable
-from dataclasses import asdict, replace
-from functools import cache, lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import torch
 from safetensors import SafetensorError, safe_open
-from tokenizers import Tokenizer, models
 from torch import Tensor
-from transformers import AutoConfig, AutoTokenizer, PretrainedConfig
-from transformers.models.mistral.configuration_mistral import MistralConfig
+from transformers import PretrainedConfig
 from transformers.utils import is_accelerate_available
-from transformers.utils.hub import cached_file, extract_commit_hash
+from transformers.utils.hub import cached_file
 
-from raycase.data.fetch import fetch, is_remote, remote_identity
-from raycase.data.storage import sha256_of_file
 from raycase.encoder.attention import NAME, register
 from raycase.encoder.engine import TextEncoder
-from raycase.encoder.pooling import BertLastLayer, LatentAttention, Pooling
-from raycase.encoder.prompts import parse_views
-from raycase.encoder.table import ENCODERS, EncoderSpec
-from raycase.encoder.tokens import PromptTokenizer
+from raycase.encoder.last_layer import BERT_LAYERS, BertLastLayer
+from raycase.encoder.latent_attention import LatentAttention
+from raycase.encoder.pooling import Pooling
+from raycase.encoder.sources import load_config, load_tokenizer, pinned_commit, published_tokenizer, weights_folder
+from raycase.encoder.table import EncoderSpec
 from raycase.errors import RequestError, first_line
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
-
-
-def find_encoder(name: str, *, prompt: str | None = None, pooling: Pooling | None = None) -> EncoderSpec:
-    """The table's row for `name`, or a row made for a Hugging Face id or local folder, with the choices applied.
-
-    The chosen pooling comes first in the row. Raises RequestError for an unknown name, a pooling the encoder has not
-    got, and an encoder outside the table without explicit prompt and pooling.
-    """
-    if prompt is not None:
-        parse_views(prompt)
-    spec = ENCODERS.get(name)
-    if spec is None:
-        spec = _spec_outside_table(name, prompt, pooling)
-    if pooling is not None and pooling not in spec.pooling:
-        raise RequestError(f"--pooling: expected one of {', '.join(spec.pooling)} for {name}, got {pooling}")
-    if pooling is not None:
-        spec = replace(spec, pooling=(pooling, *(p for p in spec.pooling if p is not pooling)))
-    return replace(spec, prompt=prompt or spec.prompt)
-
-
-def _spec_outside_table(name: str, prompt: str | None, pooling: Pooling | None) -> EncoderSpec:
-    if "/" not in name and not Path(name).is_dir():
-        raise RequestError(
-            f"--model: expected one of {', '.join(ENCODERS)}, a Hugging Face id, or a model folder here or on object "
-            f"storage, got {name!r}"
-        )
-    if prompt is None or pooling is None:
-        raise RequestError(f"--model: {name} is not in the table of encoders; say its --prompt and --pooling")
-    if pooling is Pooling.LATENT:
-        raise RequestError("--pooling latent: expected NV-Embed's weights (--model nv-embed-v2), got another encoder")
-    from transformers import AutoModel  # models take seconds to import
-
-    config = load_config(name)
-    with torch.device("meta"):
-        modules = AutoModel.from_config(config).modules()
-    causal = getattr(config, "is_causal", True) and any(getattr(m, "is_causal", False) for m in modules)
-    positions = getattr(config, "max_position_embeddings", 512)
-    if config.model_type in ("roberta", "xlm-roberta", "camembert"):
-        positions -= config.pad_token_id + 1  # their positions start after the padding index
-    return EncoderSpec(
-        source=str(Path(name).absolute()) if Path(name).is_dir() else name,
-        prompt=prompt,
-        pooling=(pooling,),
-        causal=causal,
-        max_tokens=min(positions, _published_tokenizer(name).model_max_length),
-    )
-
-
-def weights_folder(source: str, *, large: bool = False) -> str:
-    """Where transformers finds the weights: a package's folder, a local folder, or the Hugging Face id itself.
-
-    A folder on object storage is fetched, its large files where they are asked for alone.
-    """
-    if is_remote(source):
-        return str(fetch(source, large=large))
-    if not source.startswith("package:"):
-        return source
-    package = source.removeprefix("package:")
-    found = importlib.util.find_spec(package)
-    if found is None or found.origin is None:
-        raise RequestError(
-            f"--model: expected the Python package {package.replace('_', '-')}, got none; "
-            "install it with: pip install 'raycase[minilm]'"
-        )
-    return str(Path(found.origin).parent / "model")
-
-
-_MISTRAL_FIELDS = frozenset(MistralConfig().to_dict()) - {"model_type", "architectures", "auto_map", "dtype"}
-# Defaults of the published configuration class; its config.json leaves them out.
-_NV_EMBED_LATENT = {"num_latents_value": 512, "num_cross_heads": 8, "hidden_dim": 4096, "cross_dim_head": 4096}
-
-
-@cache
-def hub_commit(source: str) -> str:
-    """The commit that a Hugging Face id stands for, found once a process: all its files are of that commit.
-
-    Raises RequestError where the hub (or its local cache) has none.
-    """
-    try:
-        commit = extract_commit_hash(cached_file(source, "config.json"), None)
-    except OSError as error:
-        raise RequestError(f"--model: expected a readable encoder at {source}, got: {first_line(error)}") from error
-    if commit is None:
-        raise RequestError(f"--model: expected a commit of {source} on the Hugging Face hub, got none")
-    return str(commit)
-
-
-def _pinned(source: str) -> dict[str, str]:
-    """The option that pins a Hugging Face id to its commit; none for a local folder."""
-    return {} if Path(weights_folder(source)).is_dir() else {"revision": hub_commit(source)}
-
-
-def load_config(source: str) -> PretrainedConfig:
-    """The encoder's configuration, without its weights. Raises RequestError where there is none."""
-    folder = weights_folder(source)
-    try:
-        pinned = _pinned(source)
-        values, _ = PretrainedConfig.get_config_dict(folder, **pinned)
-        if values.get("model_type") == "nvembed":  # published with remote code; its inside is a Mistral
-            config = MistralConfig(**{k: v for k, v in values["text_config"].items() if k in _MISTRAL_FIELDS})
-            config.latent_attention = _NV_EMBED_LATENT | values.get("latent_attention_config", {})
-            return config
-        return AutoConfig.from_pretrained(folder, trust_remote_code=False, **pinned)
-    except (OSError, ValueError, KeyError) as error:
-        raise RequestError(f"--model: expected a readable encoder at {source}, got: {first_line(error)}") from error
-
-
-def described(spec: EncoderSpec) -> dict[str, Any]:
-    """A row without its folders, which may move."""
-    return {k: v for k, v in asdict(spec).items() if k not in ("source", "adapter")}
-
-
-def weights_identity(source: str, adapter: str | None = None) -> str:
-    """What names an encoder for good: the hub's commit, the sha256 of its local files, or a store's words on them."""
-    if adapter is not None:
-        return f"{weights_identity(source)} + {weights_identity(adapter)}"
-    if is_remote(source):
-        return remote_identity(source)
-    folder = Path(weights_folder(source))
-    if not folder.is_dir():
-        return f"{source}@{hub_commit(source)}"
-    files = sorted(folder.glob("*.safetensors"))
-    tokenizer = ("tokenizer.json", "tokenizer_config.json", "special_tokens_map.json", "vocab.txt")
-    beside = ("config.json", "adapter_config.json", *tokenizer)
-    if not files:
-        raise RequestError(f"--model: expected *.safetensors in {folder}, got none; raycase loads no pickled weights")
-    digest = hashlib.sha256()
-    for file in files + [folder / name for name in beside if (folder / name).is_file()]:
-        found = file.stat()
-        digest.update(f"{file.name} {_sha256_once(file, found.st_size, found.st_mtime_ns)}\n".encode())
-    return f"sha256:{digest.hexdigest()}"
-
-
-@cache
-def _sha256_once(file: Path, size: int, changed: int) -> str:
-    """Large files are read once a process, and again where they change."""
-    return sha256_of_file(file)
 
 
 def bf16_is_native(device: torch.device) -> bool:
@@ -180,7 +35,6 @@ def bf16_is_native(device: torch.device) -> bool:
 
 # Model types whose layers take positions and hand `row` on to their attention (`raycase.encoder.attention`).
 ROW_MODELS = ("bert", "roberta", "xlm-roberta", "llama", "mistral", "qwen2", "qwen3")
-BERT_LAYERS = ("bert", "roberta", "xlm-roberta")  # model types whose layers `BertLastLayer` fits
 
 
 def load_encoder(
@@ -217,7 +71,7 @@ def load_encoder(
         "attn_implementation": NAME if in_rows else "sdpa",
         "use_safetensors": True,
     }
-    options |= _pinned(spec.source)
+    options |= pinned_commit(spec.source)
     if is_accelerate_available():  # straight to the device; without it, by way of the CPU's memory
         options["device_map"] = {"": place}
     try:
@@ -258,7 +112,7 @@ def load_encoder(
 def save_encoder(model: PreTrainedModel, source: str, folder: Path) -> None:
     """A model in the Hugging Face layout, with the tokenizer of the encoder that it was made from."""
     model.save_pretrained(folder)
-    _published_tokenizer(source).save_pretrained(folder)
+    published_tokenizer(source).save_pretrained(folder)
 
 
 def whole_model(encoder: TextEncoder) -> PreTrainedModel:
@@ -309,55 +163,12 @@ def _load_all(kind: Any, folder: str, spec: EncoderSpec, **options: Any) -> PreT
     return model
 
 
-@lru_cache(maxsize=8)
-def load_tokenizer(spec: EncoderSpec) -> PromptTokenizer:
-    """The fast tokenizer without the padding and truncation saved in it; `[SEP]` in a text is text.
-
-    Loaded once a process. Raises RequestError where there is none, or it lacks the end token.
-    """
-    fast: Tokenizer = _published_tokenizer(spec.source).backend_tokenizer
-    fast.no_padding()
-    fast.no_truncation()
-    fast.encode_special_tokens = True
-    _hide_special_pieces(fast)
-    if spec.end_token is not None and fast.token_to_id(spec.end_token) is None:
-        raise RequestError(f"{spec.source}: expected the end token {spec.end_token!r} in its tokenizer, got none")
-    return PromptTokenizer(tokenizer=fast, max_tokens=spec.max_tokens, end_token=spec.end_token)
-
-
-def _published_tokenizer(source: str) -> Any:
-    """The tokenizer as transformers loads it, which makes one without words where the files of one are missing."""
-    try:
-        tokenizer = AutoTokenizer.from_pretrained(weights_folder(source), trust_remote_code=False, **_pinned(source))
-    except (OSError, ValueError, KeyError) as error:
-        raise RequestError(f"--model: expected a readable tokenizer at {source}, got: {first_line(error)}") from error
-    fast: Tokenizer | None = getattr(tokenizer, "backend_tokenizer", None)
-    if fast is None:
-        raise RequestError(f"--model: expected a fast tokenizer (tokenizer.json) at {source}, got a slow one")
-    if fast.get_vocab_size(with_added_tokens=False) <= len(fast.get_added_tokens_decoder()):
-        raise RequestError(f"--model: expected a readable tokenizer at {source}, got one without vocabulary")
-    return tokenizer
-
-
-def _hide_special_pieces(tokenizer: Tokenizer) -> None:
-    """Rename the special tokens among a Unigram model's pieces (XLM-R's), which it would find in a text.
-
-    No text matches a name with a space. Ids and special tokens around the text stay as they are.
-    """
-    if not isinstance(tokenizer.model, models.Unigram):
-        return
-    model = json.loads(tokenizer.to_str())["model"]
-    special = {token.content for token in tokenizer.get_added_tokens_decoder().values() if token.special}
-    pieces = [(f" {piece}" if piece in special else piece, score) for piece, score in model["vocab"]]
-    tokenizer.model = models.Unigram(pieces, model["unk_id"], model["byte_fallback"])
-
-
 def _load_latent(folder: str, config: PretrainedConfig) -> LatentAttention:
     """The weights named `latent_attention_model.*`, from whichever shards hold them."""
 
     root = Path(folder)
     if not root.is_dir():
-        root = Path(cached_file(folder, "model.safetensors.index.json", **_pinned(folder))).parent
+        root = Path(cached_file(folder, "model.safetensors.index.json", **pinned_commit(folder))).parent
     prefix = "latent_attention_model."
     weights: dict[str, Tensor] = {}
     for shard in sorted(root.glob("*.safetensors")):

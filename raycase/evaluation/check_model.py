@@ -13,9 +13,9 @@ import tyro
 
 from raycase.data.fetch import fetch, is_remote
 from raycase.encoder.cosines import cosines
-from raycase.encoder.loading import load_tokenizer
 from raycase.encoder.pooling import Pooling, pooled_places
 from raycase.encoder.prompts import Template
+from raycase.encoder.sources import load_tokenizer
 from raycase.errors import RequestError, WorkError
 from raycase.systems.case import Case, CaseConfig
 from raycase.systems.registry import resolve

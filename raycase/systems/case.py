@@ -18,12 +18,14 @@ import torch
 from raycase.data.fetch import fetch, is_remote
 from raycase.data.storage import locate, sha256_of_file
 from raycase.encoder.engine import TextEncoder
-from raycase.encoder.loading import described, find_encoder, load_config, load_encoder, weights_identity
+from raycase.encoder.loading import load_encoder
 from raycase.encoder.pooling import Pooling
+from raycase.encoder.prepared import Prepared
 from raycase.encoder.prompts import PromptSet, Template
 from raycase.encoder.rates import Work
+from raycase.encoder.sources import described, find_encoder, load_config, weights_identity
 from raycase.encoder.table import EncoderSpec, read_spec
-from raycase.encoder.tokens import Prepared, TokenBatch
+from raycase.encoder.token_batch import TokenBatch
 from raycase.errors import RequestError
 from raycase.systems.model_card import case_card
 from raycase.systems.model_folder import write_folder

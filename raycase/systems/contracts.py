@@ -8,7 +8,7 @@ from typing import Any, Literal, Protocol, runtime_checkable
 import numpy as np
 
 from raycase.data.storage import Location
-from raycase.encoder.tokens import Prepared
+from raycase.encoder.prepared import Prepared
 from raycase.systems.pairs import Encoded
 
 Compute = Literal["bfloat16", "float32"]  # number format inside the encoder

@@ -26,12 +26,15 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from raycase.encoder.engine import TextEncoder
-from raycase.encoder.loading import BERT_LAYERS, load_config, load_encoder
+from raycase.encoder.last_layer import BERT_LAYERS
+from raycase.encoder.loading import load_encoder
 from raycase.encoder.packing import token_budget_batches
 from raycase.encoder.pooling import Compose, Pooling, compose, pool_mean
+from raycase.encoder.prepared import Prepared
 from raycase.encoder.prompts import Span
 from raycase.encoder.rates import Work
-from raycase.encoder.tokens import Prepared, TokenBatch
+from raycase.encoder.sources import load_config
+from raycase.encoder.token_batch import TokenBatch
 from raycase.errors import RequestError
 from raycase.systems.fine_tuned_config import Tuned, begin
 from raycase.systems.fine_tuned_module import Embedder

@@ -21,10 +21,12 @@ from torch import Tensor, nn
 
 from raycase.data.schema import Reason
 from raycase.encoder.engine import TextEncoder
-from raycase.encoder.loading import load_encoder, load_tokenizer, whole_model
+from raycase.encoder.loading import load_encoder, whole_model
 from raycase.encoder.pooling import Pooling
+from raycase.encoder.prepared import Prepared
 from raycase.encoder.rates import Work
-from raycase.encoder.tokens import Prepared, TokenBatch
+from raycase.encoder.sources import load_tokenizer
+from raycase.encoder.token_batch import TokenBatch
 from raycase.systems.fine_tuned_config import Tuned, begin
 from raycase.systems.fine_tuned_module import Embedder
 from raycase.systems.model_folder import load_extra, save_folder

@@ -18,11 +18,13 @@ from torch import nn
 from raycase.data.fetch import fetch, is_remote
 from raycase.data.rated import RatedPairs
 from raycase.data.storage import sha256_of_file
-from raycase.encoder.loading import described, find_encoder, load_config, load_encoder, load_tokenizer, weights_identity
+from raycase.encoder.loading import load_encoder
 from raycase.encoder.pooling import Pooling
+from raycase.encoder.prepared import Prepared
 from raycase.encoder.prompts import Template
+from raycase.encoder.sources import described, find_encoder, load_config, load_tokenizer, weights_identity
 from raycase.encoder.table import ENCODERS, EncoderSpec
-from raycase.encoder.tokens import Prepared, TokenBatch
+from raycase.encoder.token_batch import TokenBatch
 from raycase.errors import RequestError
 from raycase.systems.fine_tuned_module import PairCosine, PromptEncoder, RatedTexts, training_options, with_dropout
 from raycase.systems.model_folder import EXTRA, SYSTEM

@@ -18,7 +18,8 @@ from torch import Tensor, nn
 from raycase.encoder.cosines import pair_cosines
 from raycase.encoder.engine import TextEncoder
 from raycase.encoder.loading import whole_model
-from raycase.encoder.tokens import Prepared, TokenBatch
+from raycase.encoder.prepared import Prepared
+from raycase.encoder.token_batch import TokenBatch
 from raycase.systems.model_folder import save_folder
 from raycase.systems.pairs import Encoded, embed, encoded, kept_pairs
 

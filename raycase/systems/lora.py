@@ -14,8 +14,9 @@ import torch
 from torch import nn
 
 from raycase.encoder.engine import TextEncoder
-from raycase.encoder.loading import import_peft, load_config, load_encoder
+from raycase.encoder.loading import import_peft, load_encoder
 from raycase.encoder.pooling import Pooling
+from raycase.encoder.sources import load_config
 from raycase.errors import RequestError
 from raycase.systems.fine_tuned_config import Prompted, begin
 from raycase.systems.fine_tuned_module import PairCosine, PromptEncoder, training_options, with_dropout

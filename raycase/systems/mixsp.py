@@ -20,9 +20,10 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from raycase.encoder.engine import TextEncoder
-from raycase.encoder.loading import load_encoder, load_tokenizer
+from raycase.encoder.loading import load_encoder
 from raycase.encoder.pooling import Pooling
-from raycase.encoder.tokens import TokenBatch
+from raycase.encoder.sources import load_tokenizer
+from raycase.encoder.token_batch import TokenBatch
 from raycase.errors import RequestError
 from raycase.systems.fine_tuned_config import Scoring, begin
 from raycase.systems.fine_tuned_module import Scorer

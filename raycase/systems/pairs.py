@@ -11,11 +11,12 @@ from dataclasses import dataclass
 import numpy as np
 
 from raycase.data.schema import Reason
-from raycase.encoder.loading import load_tokenizer
+from raycase.encoder.prepared import Prepared
 from raycase.encoder.prompts import PromptSet, Span, Template, parse_views, prompt_set
 from raycase.encoder.rates import Work
+from raycase.encoder.sources import load_tokenizer
 from raycase.encoder.table import EncoderSpec
-from raycase.encoder.tokens import Prepared, TokenBatch
+from raycase.encoder.token_batch import TokenBatch
 
 MEMORY_BYTES = 256 * 2**20
 SENTENCE = Template(pattern="{sentence}", span=Span.ALL)  # a text alone, pooled over all its tokens

@@ -19,7 +19,7 @@ from torch import Tensor
 from raycase.encoder.engine import TextEncoder
 from raycase.encoder.loading import load_encoder
 from raycase.encoder.pooling import Compose, Pooling, compose
-from raycase.encoder.tokens import Prepared
+from raycase.encoder.prepared import Prepared
 from raycase.systems.fine_tuned_config import Tuned, begin
 from raycase.systems.fine_tuned_module import Embedder
 from raycase.systems.pairs import (

@@ -17,7 +17,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from raycase.data.graph import Graph, Known, Triples
-from raycase.encoder.tokens import Prepared
+from raycase.encoder.prepared import Prepared
 from raycase.errors import RequestError
 from raycase.evaluation.graph_metrics import MEASURES, filtered_ranks, rank_measures
 from raycase.training.encoder_fit import TuneRecipe, autocast, fit_config

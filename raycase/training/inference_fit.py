@@ -15,7 +15,7 @@ import torch
 from torch import Tensor, nn
 
 from raycase.data.inferences import Inferences
-from raycase.encoder.tokens import Prepared
+from raycase.encoder.prepared import Prepared
 from raycase.errors import RequestError
 from raycase.evaluation.entailment_metrics import accuracies
 from raycase.training.encoder_fit import TuneRecipe, autocast, fit_config

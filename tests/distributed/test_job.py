@@ -30,7 +30,7 @@ from raycase.corpus.request import EmbedJob, check
 from raycase.corpus.units import read_units, task_row
 from raycase.corpus.verify import verify
 from raycase.distributed.embed import TooManyRejectedError, embed
-from raycase.encoder.tokens import PromptTokenizer
+from raycase.encoder.tokenizer import PromptTokenizer
 from raycase.errors import RequestError, WorkError
 from raycase.systems.case import Case
 

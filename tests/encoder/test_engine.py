@@ -34,7 +34,7 @@ from raycase.encoder.engine import TextEncoder
 from raycase.encoder.pooling import Pooling
 from raycase.encoder.prompts import PromptStyle
 from raycase.encoder.table import EncoderSpec
-from raycase.encoder.tokens import TokenBatch, Tokens
+from raycase.encoder.token_batch import TokenBatch, Tokens
 
 WINDOW = 5
 DECODERS = {

@@ -12,9 +12,10 @@ from transformers import AutoModel, AutoTokenizer
 
 import raycase
 from raycase.data.schema import Reason
-from raycase.encoder.loading import load_encoder, load_tokenizer, weights_folder
+from raycase.encoder.loading import load_encoder
 from raycase.encoder.pooling import Pooling
 from raycase.encoder.prompts import INSTRUCT, PromptStyle, Span, prompt_set
+from raycase.encoder.sources import load_tokenizer, weights_folder
 from raycase.encoder.table import ENCODERS
 from raycase.errors import RequestError
 from raycase.systems import case

@@ -1,7 +1,4 @@
-"""Complete prompts -> token ids and the pooled span; the common parts of many prompts tokenised once.
-
-Shapes: N prompts.
-"""
+"""Complete prompts -> token ids and the pooled span; the common parts of many prompts tokenised once."""
 
 from __future__ import annotations
 
@@ -9,187 +6,20 @@ import json
 import logging
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
-from safetensors.numpy import load, save
 from tokenizers import Encoding, Tokenizer
 
 from raycase.data.schema import Reason
 from raycase.encoder.packing import Ragged
 from raycase.encoder.prompts import Rendered, Span, Template
+from raycase.encoder.token_batch import TokenBatch, Tokens
 from raycase.errors import RequestError
 
 log = logging.getLogger(__name__)
 CHECKED_PROMPTS = 16  # of every batch of pairs put together from parts
-REASONS = list(Reason)
-KINDS = ("pairs", "alone", "bases")  # of prompts in `Prepared`
-
-
-@dataclass(frozen=True, kw_only=True)
-class Tokens:
-    """One tokenised prompt: ids, the pooled tokens [start, end), and what became of a prompt that was too long."""
-
-    ids: list[int]
-    start: int
-    end: int
-    truncated: bool = False
-    refused: Reason | None = None
-
-
-@dataclass(frozen=True, kw_only=True)
-class TokenBatch:
-    """N tokenised prompts, each a left piece and a right one, so that what many share is held once.
-
-    left, right (N,): places in `pieces`; start, end (N, V): the pooled tokens, of one or several views; truncated (N,)
-    bool; refused (N,): place in `REASONS`, or -1.
-    """
-
-    pieces: Ragged
-    left: np.ndarray
-    right: np.ndarray
-    start: np.ndarray
-    end: np.ndarray
-    truncated: np.ndarray
-    refused: np.ndarray
-
-    @classmethod
-    def of(cls, *views: Sequence[Tokens]) -> TokenBatch:
-        """Each prompt in one piece; views have the same tokens and pool different ones."""
-        tokens = views[0]
-        return cls(
-            pieces=Ragged.of([[], *(t.ids for t in tokens)]),
-            left=np.arange(1, len(tokens) + 1),
-            right=np.zeros(len(tokens), dtype=np.int64),
-            start=np.array([[t.start for t in view] for view in views], dtype=np.int64).T,
-            end=np.array([[t.end for t in view] for view in views], dtype=np.int64).T,
-            truncated=np.array([t.truncated for t in tokens], dtype=bool),
-            refused=np.array([-1 if t.refused is None else REASONS.index(t.refused) for t in tokens], dtype=np.int64),
-        )
-
-    def __len__(self) -> int:
-        return len(self.left)
-
-    @property
-    def lengths(self) -> np.ndarray:
-        """Tokens of each prompt: (N,)."""
-        lengths = self.pieces.lengths
-        return lengths[self.left] + lengths[self.right]
-
-    @property
-    def reasons(self) -> list[Reason | None]:
-        """Why a prompt is refused, or None: (N,)."""
-        return [None if i < 0 else REASONS[i] for i in self.refused.tolist()]
-
-    def ids(self, rows: np.ndarray) -> Ragged:
-        """The complete prompts of `rows`."""
-        both = self.pieces.take(np.stack([self.left[rows], self.right[rows]], axis=1).reshape(-1))
-        return Ragged(flat=both.flat, offsets=both.offsets[::2])
-
-    def take(self, rows: np.ndarray) -> TokenBatch:
-        """The prompts of `rows`, over the same pieces."""
-        own = {f.name: getattr(self, f.name)[rows] for f in fields(self) if f.name != "pieces"}
-        return replace(self, **own)
-
-    def replaced(self, rows: np.ndarray, others: TokenBatch) -> TokenBatch:
-        """With `others` in the place of `rows`."""
-        pieces = Ragged(
-            flat=np.concatenate([self.pieces.flat, others.pieces.flat]),
-            offsets=np.concatenate([self.pieces.offsets, self.pieces.offsets[-1] + others.pieces.offsets[1:]]),
-        )
-        own = {f.name: getattr(self, f.name).copy() for f in fields(self) if f.name != "pieces"}
-        for name, values in own.items():
-            moved = len(self.pieces.lengths) if name in ("left", "right") else 0
-            values[rows] = getattr(others, name) + moved
-        return TokenBatch(pieces=pieces, **own)
-
-    def refuse(self, rows: np.ndarray, reason: Reason) -> TokenBatch:
-        """With some prompts, (N,) bool, refused that were not yet."""
-        return replace(self, refused=np.where(rows & (self.refused < 0), REASONS.index(reason), self.refused))
-
-    def arrays(self) -> dict[str, np.ndarray]:
-        """For transport; `from_arrays` takes them back."""
-        own = {f.name: getattr(self, f.name) for f in fields(self) if f.name != "pieces"}
-        return own | {"flat": self.pieces.flat, "offsets": self.pieces.offsets}
-
-    @classmethod
-    def from_arrays(cls, arrays: dict[str, np.ndarray]) -> TokenBatch:
-        """The opposite of `arrays`."""
-        own = {f.name: arrays[f.name] for f in fields(cls) if f.name != "pieces"}
-        return cls(pieces=Ragged(flat=arrays["flat"], offsets=arrays["offsets"]), **own)
-
-
-@dataclass(frozen=True, kw_only=True)
-class Prepared:
-    """N pairs, tokenised: what an encoder needs of their texts.
-
-    rows (N,): place of each pair among M distinct ones; conditions: the distinct conditions (None: without);
-    sentence, condition (M,): places among the distinct ones; pairs, alone, bases: the prompts that a system has of
-    the distinct pairs, of the sentences alone, and of the conditions alone.
-    """
-
-    rows: np.ndarray
-    conditions: list[str] | None
-    sentence: np.ndarray
-    condition: np.ndarray
-    pairs: list[TokenBatch]
-    alone: list[TokenBatch]
-    bases: list[TokenBatch]
-
-    @property
-    def reasons(self) -> list[Reason | None]:
-        """Why a distinct pair is refused: the first of its prompts that is; else None: (M,)."""
-        found = np.full(len(self.condition), -1)
-        for refused_M in (
-            *(batch.refused for batch in self.pairs),
-            *(batch.refused[self.sentence] for batch in self.alone),
-            *(batch.refused[self.condition] for batch in self.bases),
-        ):
-            found = np.where(found == -1, refused_M, found)
-        return [None if i < 0 else REASONS[i] for i in found.tolist()]
-
-    @property
-    def truncated(self) -> np.ndarray:
-        """Whether a distinct pair lost tokens of its sentence: (M,) bool."""
-        cut = [*(b.truncated for b in self.pairs), *(b.truncated[self.sentence] for b in self.alone)]
-        return np.any(cut, axis=0)
-
-    def take(self, rows: np.ndarray) -> Prepared:
-        """The pairs of `rows`, with the texts that they need alone."""
-        pairs, places = np.unique(self.rows[rows], return_inverse=True)
-        sentences, sentence = np.unique(self.sentence[pairs], return_inverse=True)
-        conditions, condition = np.unique(self.condition[pairs], return_inverse=True)
-        return Prepared(
-            rows=places,
-            conditions=None if self.conditions is None else [self.conditions[i] for i in conditions.tolist()],
-            sentence=sentence,
-            condition=condition,
-            pairs=[batch.take(pairs) for batch in self.pairs],
-            alone=[batch.take(sentences) for batch in self.alone],
-            bases=[batch.take(conditions) for batch in self.bases],
-        )
-
-    def to_bytes(self) -> bytes:
-        """For transport."""
-        arrays = {"rows": self.rows, "sentence": self.sentence, "condition": self.condition}
-        arrays["conditions"] = np.frombuffer(json.dumps(self.conditions).encode(), dtype=np.uint8)
-        for kind in KINDS:
-            for i, batch in enumerate(getattr(self, kind)):
-                arrays |= {f"{kind}.{i}.{name}": np.ascontiguousarray(a) for name, a in batch.arrays().items()}
-        return save(arrays)
-
-    @classmethod
-    def from_bytes(cls, data: bytes) -> Prepared:
-        """The opposite of `to_bytes`."""
-        arrays = load(data)
-        batches: dict[str, list[TokenBatch]] = {kind: [] for kind in KINDS}
-        for kind, found in batches.items():
-            while own := {k.split(".")[2]: a for k, a in arrays.items() if k.startswith(f"{kind}.{len(found)}.")}:
-                found.append(TokenBatch.from_arrays(own))
-        conditions = json.loads(arrays["conditions"].tobytes())
-        rows, sentence, condition = (arrays[name] for name in ("rows", "sentence", "condition"))
-        return cls(rows=rows, conditions=conditions, sentence=sentence, condition=condition, **batches)
 
 
 @dataclass(kw_only=True)

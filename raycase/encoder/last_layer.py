@@ -1,0 +1,43 @@
+"""The last layer of BERT-like encoders, computed for the pooled tokens only.
+
+Shapes: B sequences, T tokens, S pooled tokens, D hidden size, H heads, K head size.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+BERT_LAYERS = ("bert", "roberta", "xlm-roberta")  # model types whose layers `BertLastLayer` fits
+
+
+class BertLastLayer(nn.Module):
+    """The last layer of a BERT-like encoder at the pooled tokens only; nobody reads the states of the others.
+
+    Exact: keys and values come from every token, queries and all that follows from the pooled ones. Wraps the
+    library's layer.
+    """
+
+    def __init__(self, layer: Any) -> None:
+        super().__init__()
+        self.layer = layer
+
+    def forward(self, hidden_BTD: Tensor, keep_BT: Tensor | None, place_BS: Tensor) -> Tensor:
+        """States before the layer, what is no padding (None: everything), places to compute -> (B, S, D)."""
+        attention = self.layer.attention.self
+        here_BSD = hidden_BTD.gather(1, place_BS.unsqueeze(-1).expand(-1, -1, hidden_BTD.shape[-1]))
+        q_BHSK, k_BHTK, v_BHTK = (
+            project(states).unflatten(-1, (-1, attention.attention_head_size)).transpose(1, 2)
+            for project, states in (
+                (attention.query, here_BSD),
+                (attention.key, hidden_BTD),
+                (attention.value, hidden_BTD),
+            )
+        )
+        mask = None if keep_BT is None else keep_BT[:, None, None, :]
+        dropout = attention.dropout.p if self.training else 0.0
+        heads_BHSK = F.scaled_dot_product_attention(q_BHSK, k_BHTK, v_BHTK, attn_mask=mask, dropout_p=dropout)
+        attended_BSD = self.layer.attention.output(heads_BHSK.transpose(1, 2).flatten(2), here_BSD)
+        return self.layer.output(self.layer.intermediate(attended_BSD), attended_BSD)

@@ -1,0 +1,117 @@
+"""Weights: in shards, in the target type, and every reason to refuse them."""
+
+import json
+import shutil
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+from transformers import AutoModel
+
+from raycase.encoder import loading
+from raycase.encoder.loading import load_encoder
+from raycase.encoder.pooling import Pooling
+from raycase.encoder.prompts import PromptStyle, prompt_set
+from raycase.encoder.sources import weights_identity
+from raycase.encoder.table import ENCODERS, EncoderSpec
+from raycase.errors import RequestError
+
+SENTENCE, CONDITION = "A woman in a red dress", "color of the dress"
+
+
+def prompts_of(spec):
+    return prompt_set(spec.prompt, template=spec.template, separator=spec.separator, span=spec.span)
+
+
+def outside(folder, **options):
+    return EncoderSpec(
+        source=str(folder), prompt=PromptStyle.COND, pooling=(Pooling.MEAN,), causal=False, max_tokens=64, **options
+    )
+
+
+@pytest.mark.parametrize("accelerate", [True, False])
+def test_weights_in_several_shards_load_in_the_target_type(folder_of, tmp_path, monkeypatch, accelerate):
+    """Straight to the device where accelerate is installed, by way of the CPU else."""
+    source = folder_of("qwen3-embedding-0.6b")
+    AutoModel.from_pretrained(source).save_pretrained(tmp_path, max_shard_size="20KB")
+    assert len(list(tmp_path.glob("*.safetensors"))) > 2
+    for name in ("tokenizer.json", "tokenizer_config.json"):
+        shutil.copy(source / name, tmp_path)
+    monkeypatch.setattr(loading, "is_accelerate_available", lambda: accelerate)
+    for dtype in (torch.float32, torch.bfloat16):
+        found, wanted = (
+            load_encoder(replace(ENCODERS["qwen3-embedding-0.6b"], source=str(folder)), dtype=dtype)
+            for folder in (tmp_path, source)
+        )
+        assert {p.dtype for p in found.model.parameters()} == {dtype}
+        for a, b in zip(found.model.parameters(), wanted.model.parameters(), strict=True):
+            assert torch.equal(a, b)
+
+
+def test_latent_weights_in_several_shards(folder_of, tmp_path):
+    source = folder_of("nv-embed-v2")
+    shutil.copytree(source, tmp_path, dirs_exist_ok=True)
+    weights = sorted(load_file(source / "model.safetensors").items())
+    (tmp_path / "model.safetensors").unlink()
+    shards = {f"model-0000{i + 1}-of-00003.safetensors": dict(weights[i::3]) for i in range(3)}
+    for shard, part in shards.items():
+        save_file(part, tmp_path / shard, metadata={"format": "pt"})
+    index = {"metadata": {}, "weight_map": {name: shard for shard, part in shards.items() for name in part}}
+    (tmp_path / "model.safetensors.index.json").write_text(json.dumps(index))
+    vectors = []
+    for folder in (source, tmp_path):
+        encoder = load_encoder(replace(ENCODERS["nv-embed-v2"], source=str(folder)), dtype=torch.float32)
+        vectors.append(encoder.pool(encoder.tokenize([prompts_of(encoder.spec).pair.render(SENTENCE, CONDITION)])))
+    np.testing.assert_array_equal(*vectors)
+
+
+def test_broken_weights_are_refused(copied):
+    folder = copied("minilm")
+    (folder / "model.safetensors").write_bytes(b"no safetensors")
+    with pytest.raises(RequestError, match=f"--model: expected readable weights at {folder}, got: "):
+        load_encoder(outside(folder))
+
+
+def test_pickled_weights_are_not_read(copied):
+    folder = copied("minilm")
+    torch.save(load_file(folder / "model.safetensors"), folder / "pytorch_model.bin")
+    (folder / "model.safetensors").unlink()
+    with pytest.raises(RequestError, match="--model: expected readable weights"):
+        load_encoder(outside(folder))
+    with pytest.raises(RequestError, match=r"expected \*\.safetensors in .*, got none; raycase loads no pickled"):
+        weights_identity(str(folder))
+
+
+@pytest.mark.parametrize("name", ["minilm", "nv-embed-v2"])
+@pytest.mark.parametrize("spoiled", ["missing", "other shape"])
+def test_weights_that_do_not_fit_are_refused(copied, name, spoiled):
+    """transformers would fill them in at random."""
+    folder = copied(name)
+    weights = load_file(folder / "model.safetensors")
+    for key in [k for k in weights if "layers.1." in k or "layer.1." in k]:
+        value = weights.pop(key)
+        if spoiled == "other shape":
+            weights[key] = torch.zeros(*(n + 1 for n in value.shape))
+    save_file(weights, folder / "model.safetensors", metadata={"format": "pt"})
+    with pytest.raises(RequestError, match=f"--model: expected readable weights at {folder}, got: "):
+        load_encoder(replace(ENCODERS[name], source=str(folder)))
+
+
+def test_weights_without_the_unused_pooler_serve(copied):
+    folder = copied("minilm")
+    weights = load_file(folder / "model.safetensors")
+    kept = {k: v for k, v in weights.items() if not k.startswith("pooler")}
+    assert len(kept) < len(weights)
+    save_file(kept, folder / "model.safetensors", metadata={"format": "pt"})
+    load_encoder(outside(folder))
+
+
+def test_latent_weights_that_are_missing_are_refused(copied):
+    folder = copied("nv-embed-v2")
+    weights = load_file(folder / "model.safetensors")
+    kept = {k: v for k, v in weights.items() if not k.startswith("latent")}
+    save_file(kept, folder / "model.safetensors", metadata={"format": "pt"})
+    with pytest.raises(RequestError, match=f"--model: expected readable weights at {folder}, got: "):
+        load_encoder(replace(ENCODERS["nv-embed-v2"], source=str(folder)))

@@ -1,0 +1,255 @@
+"""Token ids and pooled tokens of complete prompts, by tokenizers of every family."""
+
+import re
+import unicodedata
+from dataclasses import replace
+from functools import cache
+
+import pytest
+import tiny
+
+from raycase.data.schema import Reason
+from raycase.encoder.prompts import PromptStyle, Span, prompt_set
+from raycase.encoder.sources import load_tokenizer
+from raycase.encoder.table import ENCODERS
+from raycase.errors import RequestError
+
+SENTENCE, CONDITION = "A woman in a red dress", "color of the dress"
+
+
+def prompts_of(spec):
+    return prompt_set(spec.prompt, template=spec.template, separator=spec.separator, span=spec.span)
+
+
+END_TOKENS = {"qwen": "<|endoftext|>", "mistral": "</s>"}
+FAMILIES = [*tiny.TOKENIZERS, "minilm"]
+STYLES = [
+    (PromptStyle.COND, Span.CONDITION),
+    (PromptStyle.SENT, Span.SENTENCE),
+    (PromptStyle.CONCAT_CS, Span.CONDITION),
+    (PromptStyle.CONCAT_CS, Span.SENTENCE),
+    (PromptStyle.CONCAT_SC, Span.CONDITION),
+    (PromptStyle.CONCAT_SC, Span.SENTENCE),
+]
+TEXTS = [
+    "color of the dress",
+    "  color of the dress \n",
+    "a",
+    "café naïve Łódź Straße",
+    "cafe\u0301 of the bar",  # the accent is a character of its own, and the last of its word
+    "the cafe\u0301",
+    "北京 東京",
+    "привет",
+    "😀",
+    "dress 😀 dress",
+    "😀 color 👩‍👩‍👧",
+    "{condition} {sentence}",
+    "[SEP] dress [CLS]",
+    "the </s> of <s> the </s>",
+    "<pad> <|endoftext|>",
+    "two\n people  play",
+    "- people -",
+]
+
+
+@pytest.fixture(scope="module")
+def tokenizer_of(tmp_path_factory):
+    """A tokenizer by family: made in `tiny`, or MiniLM's own."""
+
+    @cache
+    def folder(family):
+        if family == "minilm":
+            return ENCODERS["minilm"].source
+        made = tmp_path_factory.mktemp(family)
+        tiny.save_tokenizer(made, tiny.TOKENIZERS[family]())
+        return str(made)
+
+    def load(family, max_tokens=10_000):
+        spec = replace(ENCODERS["minilm"], source=folder(family), max_tokens=max_tokens)
+        return load_tokenizer(replace(spec, end_token=END_TOKENS.get(family)))
+
+    return load
+
+
+def template_of(family):
+    """The instruction template of the encoders with this tokenizer."""
+    return ENCODERS["qwen3-embedding-0.6b"].template if family == "qwen" else ENCODERS["sfr-mistral"].template
+
+
+def as_decoded(family, text):
+    """A text as its tokens decode."""
+    if family in ("wordpiece", "minilm"):  # lower case, without accents and joiners
+        letters = unicodedata.normalize("NFD", text.lower())
+        text = "".join(c for c in letters if unicodedata.category(c) not in ("Mn", "Cf"))
+    if family == "minilm":
+        text = re.sub("[😀👩👧]+", "[UNK]", text)
+    if family == "qwen":
+        text = unicodedata.normalize("NFC", text)
+    return text
+
+
+def decoded(tokenize, ids):
+    return tokenize.tokenizer.decode(ids, skip_special_tokens=False)
+
+
+def without_space(text):
+    return re.sub(r"\s", "", text)
+
+
+@pytest.mark.parametrize(("style", "span"), STYLES)
+@pytest.mark.parametrize("family", FAMILIES)
+def test_the_pooled_tokens_are_the_text(tokenizer_of, family, style, span):
+    tokenize = tokenizer_of(family)
+    pair = prompt_set(style, template=template_of(family), span=span).pair
+    for text in TEXTS:
+        other = {Span.CONDITION: SENTENCE, Span.SENTENCE: CONDITION}[span]
+        (found,) = tokenize([pair.render(*((other, text) if span is Span.CONDITION else (text, other)))])
+        pooled = decoded(tokenize, found.ids[found.start : found.end])
+        if family == "qwen" and style in (PromptStyle.COND, PromptStyle.SENT):
+            pooled = pooled.removeprefix(":")  # "Query:color" may share a token with its colon
+        assert without_space(pooled) == without_space(as_decoded(family, text))
+        if family in ("byte-level", "mistral", "qwen"):  # these keep white space
+            assert pooled.strip() == as_decoded(family, text).strip()
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_special_tokens_written_in_a_text_are_text(tokenizer_of, family):
+    tokenize = tokenizer_of(family)
+    pair = prompt_set(PromptStyle.COND, template=template_of(family)).pair
+    special = {i for i, token in tokenize.tokenizer.get_added_tokens_decoder().items() if token.special}
+    special -= {tokenize.tokenizer.token_to_id(unknown) for unknown in ("[UNK]", "<unk>")}
+    harmless, harmful = tokenize(
+        [pair.render(SENTENCE, "dress"), pair.render("a [SEP] b </s>c<s> <pad> <mask>", "</s> [CLS] <|endoftext|>")]
+    )
+    assert [i for i in harmful.ids if i in special] == [i for i in harmless.ids if i in special]
+
+
+def test_the_pooled_tokens_of_qwen_follow_the_colon_at_once(tokenizer_of):
+    tokenize = tokenizer_of("qwen")
+    (found,) = tokenize([prompts_of(ENCODERS["qwen3-embedding-0.6b"]).base.render("", "color")])
+    assert decoded(tokenize, found.ids) == "Instruct: Retrieve semantically similar texts\nQuery:color<|endoftext|>"
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_batch_equals_one_by_one(tokenizer_of, family):
+    tokenize = tokenizer_of(family, max_tokens=60)
+    pair = prompt_set(PromptStyle.CONCAT_SC, span=Span.CONDITION).pair
+    rendered = [pair.render(text * 5, "of the dress") for text in TEXTS]
+    assert tokenize(rendered) == [tokenize([r])[0] for r in rendered]
+
+
+# ------------------------------------------------------------------------------------------------------ end tokens
+
+
+@pytest.mark.parametrize(("family", "end"), END_TOKENS.items())
+def test_the_end_token_stands_once_at_the_end(tmp_path, family, end):
+    """Appended where the tokenizer does not, not doubled where it does, even after a text that ends with it."""
+    ids = {}
+    for ends in (False, True):
+        folder = tmp_path / str(ends)
+        folder.mkdir()
+        tiny.save_tokenizer(folder, tiny.TOKENIZERS[family](ends=ends))
+        spec = replace(ENCODERS["minilm"], source=str(folder), end_token=end)
+        tokenize = load_tokenizer(spec)
+        pair = prompt_set(PromptStyle.COND).pair
+        ids[ends] = [t.ids for t in tokenize([pair.render(SENTENCE, c) for c in (CONDITION, f"dress {end}")])]
+        end_id = tokenize.tokenizer.token_to_id(end)
+        assert all(i[-1] == end_id and i.count(end_id) == 1 for i in ids[ends])
+    assert ids[False] == ids[True]
+
+
+def test_an_end_token_that_the_tokenizer_lacks_is_refused(tmp_path):
+    tiny.save_tokenizer(tmp_path, tiny.wordpiece())
+    with pytest.raises(RequestError, match=r"expected the end token '<\|end\|>' in its tokenizer, got none"):
+        load_tokenizer(replace(ENCODERS["minilm"], source=str(tmp_path), end_token="<|end|>"))
+
+
+# ------------------------------------------------------------------------------------------------------ truncation
+
+LONG = "the woman with a dog at the bar and two people play with a red dress " * 3
+
+
+def tokens_in(tokenize, rendered, span):
+    """Positions of the tokens with a character of the span, by their offsets."""
+    offsets = tokenize.tokenizer.encode(rendered.text).offsets
+    held = [i for i, (a, b) in enumerate(offsets) if a < span[1] and b > span[0]]
+    return held[0], held[-1] + 1
+
+
+@pytest.mark.parametrize(("style", "span"), [*STYLES, (PromptStyle.CONCAT_CS, Span.ALL)])
+@pytest.mark.parametrize("family", FAMILIES)
+def test_a_long_prompt_loses_the_end_of_its_sentence_alone(tokenizer_of, family, style, span):
+    pair = prompt_set(style, template=template_of(family), span=span).pair
+    rendered = pair.render(LONG, CONDITION)
+    (full,) = tokenizer_of(family)([rendered])
+    first, last = tokens_in(tokenizer_of(family), rendered, rendered.sentence)
+    for over in (1, 5, last - first - 1):
+        tokenize = tokenizer_of(family, max_tokens=len(full.ids) - over)
+        (found,) = tokenize([rendered])
+        assert found.truncated
+        assert not full.truncated
+        assert found.ids == full.ids[: last - over] + full.ids[last:]
+        pooled = found.ids[found.start : found.end]
+        if pair.span is Span.CONDITION:
+            assert pooled == full.ids[full.start : full.end]
+            assert without_space(CONDITION) in without_space(decoded(tokenize, pooled))
+        elif pair.span is Span.SENTENCE:
+            assert pooled == full.ids[first : last - over]
+        else:
+            assert pooled == found.ids
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_a_long_sentence_alone_keeps_its_special_tokens(tokenizer_of, family):
+    plain = prompt_set(PromptStyle.COND).plain.render(LONG, "")
+    (full,) = tokenizer_of(family)([plain])
+    (found,) = tokenizer_of(family, max_tokens=9)([plain])
+    assert len(found.ids) == 9
+    assert found.truncated
+    first, last = tokens_in(tokenizer_of(family), plain, plain.sentence)
+    assert found.ids[last - len(full.ids) :] == full.ids[last:] if last < len(full.ids) else True
+    assert found.ids[:first] == full.ids[:first]
+
+
+def test_the_length_is_the_tables_not_the_tokenizers_own(tokenizer_of):
+    """MiniLM's file cuts and pads to 128."""
+    plain = prompt_set(PromptStyle.COND).plain
+    found = tokenizer_of("minilm", max_tokens=256)([plain.render("dress " * n, "") for n in (10, 150, 300)])
+    assert [len(t.ids) for t in found] == [12, 152, 256]
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_a_condition_that_leaves_no_room_is_refused(tokenizer_of, family):
+    pair = prompt_set(PromptStyle.COND, template=template_of(family)).pair
+    (full,) = tokenizer_of(family)([pair.render("dress", LONG)])
+    first, last = tokens_in(tokenizer_of(family), *(lambda r: (r, r.sentence))(pair.render("dress", LONG)))
+    without_sentence = len(full.ids) - (last - first)
+    (found,) = tokenizer_of(family, max_tokens=without_sentence)([pair.render("dress", LONG)])
+    assert (found.refused, found.ids) == (Reason.NO_ROOM, [])
+    (found,) = tokenizer_of(family, max_tokens=without_sentence + 1)([pair.render("dress", LONG)])
+    assert (found.refused, len(found.ids)) == (None, without_sentence + 1)
+
+
+def test_a_base_that_is_too_long_is_refused(tokenizer_of):
+    base = prompt_set(PromptStyle.CONCAT_SC).base.render("", LONG)
+    assert tokenizer_of("wordpiece", max_tokens=8)([base])[0].refused is Reason.NO_ROOM
+
+
+@pytest.mark.parametrize(("style", "span"), [*STYLES, (PromptStyle.CONCAT_CS, Span.ALL)])
+@pytest.mark.parametrize("family", ["wordpiece", "minilm"])
+def test_a_text_without_tokens_is_refused(tokenizer_of, family, style, span):
+    """BERT's normaliser drops zero-width characters; a vector of nothing would be written."""
+    tokenize = tokenizer_of(family)
+    prompts = prompt_set(style, span=span)
+    nothing = "\u200b\u200d"
+    found = tokenize(
+        [
+            prompts.pair.render(nothing, CONDITION),
+            prompts.pair.render(SENTENCE, nothing),
+            prompts.base.render("", nothing),
+            prompts.plain.render(nothing, ""),
+            prompts.pair.render(SENTENCE, CONDITION),
+        ]
+    )
+    condition, sentence = Reason.EMPTY_CONDITION, Reason.EMPTY_TEXT
+    assert [t.refused for t in found] == [sentence, condition, condition, sentence, None]
