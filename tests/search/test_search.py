@@ -350,23 +350,22 @@ def test_an_index_on_object_storage_is_that_on_disk(home, index, s3_server):
 
 KILLED = """
 import os, signal, sys
-from raycase.search import build as index
-from raycase.search import lance_files as lancefiles
-from raycase.distributed.embed import embed
+from raycase.search import build as build_module
+from raycase.search import index_rows
 from raycase.search.build import IndexJob, build
 where = sys.argv[3]
 def die(*_, **__):
     os.kill(os.getpid(), signal.SIGKILL)
 if where == "rows":
-    whole = index._batches
-    def some(*arguments):
-        yield from list(whole(*arguments))[:1]
+    batches = index_rows._batches
+    def first_batch(*arguments):
+        yield from list(batches(*arguments))[:1]
         die()
-    index._batches = some
+    index_rows._batches = first_batch
 elif where == "indices":
-    index._make_indices = die
+    build_module.update_indices = die
 else:
-    index.publish = die
+    build_module.publish = die
 build(IndexJob(embeddings=(sys.argv[1],), output=sys.argv[2]))
 """
 

@@ -1,0 +1,162 @@
+"""The rows of written outputs, appended to an index: unit vectors, id, condition and the kept columns.
+
+The metadata records which rows of which input file of which job are in the index, so none is appended twice.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from raycase.corpus.listing import UnitFile
+from raycase.corpus.written import Written
+from raycase.data.schema import CONDITION, EMBEDDING, ID, embedding_array, embedding_type
+from raycase.data.storage import Location, fingerprint
+from raycase.errors import RequestError
+from raycase.search.column_indices import update_scalar_indices
+from raycase.search.lance_files import import_lance, open_newest, sql_equals, sql_literal, storage_options
+from raycase.search.metadata import METADATA_KEY, PLAIN, RESERVED_COLUMNS, VECTOR, IndexMetadata
+from raycase.search.topk import l2_normalize
+
+if TYPE_CHECKING:
+    from lance import LanceDataset
+
+
+def append_rows(
+    dataset: LanceDataset | None, source: Written, metadata: IndexMetadata, root: Location
+) -> LanceDataset | None:
+    """Append the units of an output that the index lacks, in one version, and count them in the metadata.
+
+    None for the dataset of an index that does not exist yet. Raises RequestError for rows that do not fit.
+    """
+    missing = tuple(unit for unit in source.units if not _is_covered(metadata, _file_key(source, unit), unit))
+    source = replace(source, units=missing)
+    for unit in missing:
+        _cover(metadata, _file_key(source, unit), unit)
+    if not source.names:
+        return dataset
+    schema = _index_schema(source, metadata)
+    if dataset is None:
+        schema = schema.with_metadata({METADATA_KEY: ""})  # an index of ours, not finished
+        mode = "create" if open_newest(root) is None else "overwrite"
+    else:
+        _check_columns(dataset.schema, schema, source)
+        _check_new_rows(dataset, source, metadata)
+        if _vector_column(source) not in dataset.schema.names:
+            dataset.add_columns(schema.field(_vector_column(source)))
+        schema = pa.schema([f for f in dataset.schema if f.name in schema.names])  # in the index's order of columns
+        mode = "append"
+    reader = pa.RecordBatchReader.from_batches(schema, _batches(source, schema))
+    dataset = import_lance().write_dataset(reader, root.uri, mode=mode, storage_options=storage_options(root))
+    _count_rows(source, metadata)
+    return dataset
+
+
+def _batches(source: Written, schema: pa.Schema) -> Iterator[pa.RecordBatch]:
+    """The rows in the index's schema, file by file."""
+    column = _vector_column(source)
+    dtype = schema.field(column).type.value_type.to_pandas_dtype()
+    for table in source.tables():
+        vectors = table[EMBEDDING].combine_chunks()
+        vectors_ND = vectors.flatten().to_numpy().reshape(-1, vectors.type.list_size)
+        rows = table.append_column(column, embedding_array(l2_normalize(vectors_ND).astype(dtype)))
+        yield from rows.select(schema.names).cast(schema).to_batches()
+
+
+def _count_rows(source: Written, metadata: IndexMetadata) -> None:
+    """Add the rows under each condition; a job with listed conditions has every row under each."""
+    rows_out = sum(unit.rows_out for unit in source.units)
+    counts: Counter[str] = Counter(metadata.conditions)
+    if source.unconditional:
+        metadata.plain += rows_out
+    elif listed := source.job.config["conditions"]:
+        counts.update(dict.fromkeys(listed, rows_out))
+    else:
+        for table in source.tables([CONDITION]):
+            counts.update({row["values"]: row["counts"] for row in table[CONDITION].value_counts().to_pylist()})
+    metadata.conditions = dict(counts)
+
+
+# --------------------------------------------------------------------------------------------------- covered rows
+
+
+def _file_key(source: Written, unit: UnitFile) -> str:
+    """The key in `covered` of the unit's input file under its job, wherever the output is stored."""
+    file = source.job.files[unit.file]
+    return fingerprint([source.job.fingerprint, file.uri, file.size, file.mark])[:16]
+
+
+def _is_covered(metadata: IndexMetadata, key: str, unit: UnitFile) -> bool:
+    return any(start <= unit.start and unit.end <= end for start, end in metadata.covered.get(key, ()))
+
+
+def _cover(metadata: IndexMetadata, key: str, unit: UnitFile) -> None:
+    """Add a unit to the row intervals of its file; adjacent intervals are merged."""
+    intervals = sorted([*metadata.covered.get(key, []), [unit.start, unit.end]])
+    merged = intervals[:1]
+    for start, end in intervals[1:]:
+        if start <= merged[-1][1]:
+            merged[-1][1] = max(end, merged[-1][1])
+        else:
+            merged.append([start, end])
+    metadata.covered[key] = merged
+
+
+# --------------------------------------------------------------------------------------------------------- schema
+
+
+def _vector_column(source: Written) -> str:
+    return PLAIN if source.unconditional else VECTOR
+
+
+def _index_schema(source: Written, metadata: IndexMetadata) -> pa.Schema:
+    """Id, condition, the kept columns, and unit vectors in the index's number format."""
+    written = source.schema()
+    clash = next((name for name in written.names if name in RESERVED_COLUMNS), None)
+    if clash:
+        raise RequestError(
+            f"--embeddings: expected no kept column named {clash!r}, which is the index's own, got one in "
+            f"{source.output.root.uri}; leave it out of --keep-columns, or rename it"
+        )
+    dim = written.field(EMBEDDING).type.list_size
+    vectors = pa.field(_vector_column(source), embedding_type(dim, metadata.dtype))
+    return pa.schema([pa.field(f.name, f.type) for f in written if f.name != EMBEDDING] + [vectors])
+
+
+def _check_columns(index: pa.Schema, written: pa.Schema, source: Written) -> None:
+    """Raise RequestError where the output has other columns than the index."""
+    expected = {f.name: str(f.type) for f in index if f.name not in RESERVED_COLUMNS}
+    got = {f.name: str(f.type) for f in written if f.name not in RESERVED_COLUMNS}
+    if expected != got:
+        raise RequestError(
+            f"--embeddings: expected the index's columns ({', '.join(f'{n}: {t}' for n, t in expected.items())}), got "
+            f"({', '.join(f'{n}: {t}' for n, t in got.items())}) in {source.output.root.uri}; embed it with the same "
+            "--id-column and --keep-columns"
+        )
+
+
+def _check_new_rows(dataset: LanceDataset, source: Written, metadata: IndexMetadata) -> None:
+    """Raise RequestError where the index has a row's id under the same condition, from another job."""
+    common: set[str | None] = {None} if metadata.plain else set()
+    if not source.unconditional:
+        common = set[str | None](metadata.conditions).intersection(
+            source.job.config["conditions"] or metadata.conditions
+        )
+    if not common:
+        return
+    update_scalar_indices(dataset, metadata)  # else each lookup scans all rows
+    for table in source.tables([ID, CONDITION]):
+        for condition in common.intersection(table[CONDITION].unique().to_pylist()):
+            ids = table[ID].filter(pc.equal(pc.fill_null(table[CONDITION], ""), condition or "")).to_pylist()
+            same = f"{sql_equals(CONDITION, condition)} AND {ID} IN ({', '.join(map(sql_literal, ids))})"
+            rows = dataset.to_table(columns=[ID], filter=same, limit=1)
+            if len(rows):
+                raise RequestError(
+                    f"--embeddings: expected rows that the index has not got, got id {rows[ID][0].as_py()!r} under "
+                    f"{condition!r} in both, from another job than {source.output.root.uri}; pass --overwrite"
+                )
