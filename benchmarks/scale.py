@@ -142,8 +142,8 @@ def measure(url):
 
     from raycase.corpus.job_record import find_job, write_job
     from raycase.corpus.plan import make_plan
+    from raycase.corpus.records import ReadTask
     from raycase.corpus.request import EmbedJob, check
-    from raycase.corpus.units import task_row
 
     took, asked = {}, {}
     before = {"requests": 0, "bytes": 0}
@@ -171,7 +171,10 @@ def measure(url):
     opened, done = step("resume: list the units", lambda: find_job(request.output, request.config, request.files))
     plan = step("resume: plan", lambda: make_plan(request, opened.files, done))
     left = step("resume: count what is left", lambda: (plan.missing, plan.units))
-    tasks = step("resume: hand all over", lambda: sum(bool(task_row(opened.files, pieces)) for pieces in plan.tasks()))
+    tasks = step(
+        "resume: hand all over",
+        lambda: sum(len(ReadTask.of(opened.files, pieces).to_arrow()) for pieces in plan.tasks()),
+    )
     assert left == (rows // 2, units // 2), (left, rows, units)
     return {
         "rows": rows, "units": units, "units_left": left[1], "tasks": tasks, "took": took, "asked": asked,

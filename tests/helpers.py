@@ -1,6 +1,7 @@
 """What tests share: small corpora, outputs read back, jobs run in this process or in one of their own."""
 
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -82,23 +83,26 @@ def cosines(a, b):
     return (a * b).sum(1) / np.linalg.norm(a, axis=1) / np.linalg.norm(b, axis=1)
 
 
-def in_process(request, opened, plan):
-    """Run a plan's units here, one after the other: the same steps as on Ray, without Ray."""
-    import pyarrow as pa
+def in_process(request, opened, plan, **changes):
+    """Run a plan's units here, one after the other: the same steps as on Ray, without Ray, with changed settings."""
+    from raycase.corpus.encode_step import EncodeUnits
+    from raycase.corpus.read_step import read_units
+    from raycase.corpus.records import ReadTask, WrittenUnit
+    from raycase.corpus.write_step import write_units
 
-    from raycase.corpus.units import EncodeUnits, read_units, task_row, write_units
+    settings = replace(request.encode_settings, **changes)
 
     encode = EncodeUnits(
         request.model,
-        request.encode_settings,
+        settings,
         weights=opened.config["model"]["weights"],
         compute=request.job.compute,
     )
     for pieces in plan.tasks():
-        task = pa.Table.from_pylist([task_row(opened.files, pieces)])
-        for unit in read_units(task, config=request.model, settings=request.encode_settings):
+        task = ReadTask.of(opened.files, pieces).to_arrow()
+        for unit in read_units(task, config=request.model, settings=settings):
             written = write_units(encode(unit), output=request.output.root.uri, print8=opened.print8)
-            yield from written.to_pylist()
+            yield WrittenUnit.from_arrow(written)
 
 
 def embedded(folder, tiny_model, rows, **options):

@@ -8,7 +8,6 @@ import json
 import time
 import uuid
 from collections import Counter
-from collections.abc import Iterable
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from itertools import islice
@@ -20,7 +19,7 @@ import pyarrow.parquet as pq
 
 from raycase.corpus.listing import Units
 from raycase.corpus.output import Output
-from raycase.corpus.unit_files import LINES_SCHEMA, UnitLine, read_line
+from raycase.corpus.unit_files import LINES_SCHEMA, UnitLine, lines_table, read_line
 from raycase.data.parquet import parquet_bytes
 
 LINES_AT_ONCE, LINES_SECONDS = 4096, 60.0  # a file in `manifest_lines/` holds so many at most, or those of so long
@@ -38,7 +37,7 @@ class Lines:
         """Keep a line, and put those since the last time when they are many, or it is long ago."""
         self.new.append(line)
         if len(self.new) >= LINES_AT_ONCE or time.monotonic() - self.saved > LINES_SECONDS:
-            self._put(_lines_table(self.new))
+            self._put(lines_table(self.new))
             self.new, self.saved = [], time.monotonic()
 
     def _put(self, lines: pa.Table) -> None:
@@ -73,18 +72,14 @@ class Lines:
 
         A million take 300 MB.
         """
-        known = pa.concat_tables([_lines_table(self.new), self._known()])
+        known = pa.concat_tables([lines_table(self.new), self._known()])
         names = pa.array(units.names, pa.string())
         found = pc.index_in(names, known["name"])
         lacking = iter(names.filter(found.is_null()).to_pylist())
         with ThreadPoolExecutor(16) as pool:
             while some := list(islice(lacking, LINES_AT_ONCE)):
-                known = pa.concat_tables([known, _lines_table(pool.map(partial(read_line, self.output), some))])
+                known = pa.concat_tables([known, lines_table(pool.map(partial(read_line, self.output), some))])
         return known.take(pc.index_in(names, known["name"]))
-
-
-def _lines_table(lines: Iterable[UnitLine]) -> pa.Table:
-    return pa.Table.from_pylist([vars(line) for line in lines], schema=LINES_SCHEMA)
 
 
 def write_manifest(output: Output, lines: pa.Table, values: dict[str, Any]) -> dict[str, Any]:

@@ -18,7 +18,7 @@ import pyarrow.parquet as pq
 
 from raycase.corpus.listing import Units
 from raycase.corpus.output import Output
-from raycase.corpus.units import Piece
+from raycase.corpus.records import Piece
 from raycase.data.inputs import InputFile
 from raycase.data.parquet import parquet_bytes
 from raycase.data.spans import Span, cut, plan_file

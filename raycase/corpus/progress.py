@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-import json
 import math
 import sys
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field
 from typing import Any
 
 from tqdm import tqdm
 
+from raycase.corpus.records import WrittenUnit
 from raycase.corpus.unit_files import UnitLine
 from raycase.encoder.rates import Work
 
@@ -52,18 +52,18 @@ class Run:
             total=rows, initial=rows_before, unit=" rows", unit_scale=True, delay=0.1, leave=terminal, **looks
         )
 
-    def add(self, stats: dict[str, Any]) -> UnitLine:
-        """What `write_units` says of a unit; returns its line of the manifest."""
-        line = UnitLine(**json.loads(stats["line"]))
+    def add(self, unit: WrittenUnit) -> UnitLine:
+        """Count a finished unit; returns its line of the manifest."""
+        line, stats = unit.line, unit.stats
         if not self.units:
-            self.bar.start_t = stats["began"]  # the ETA knows nothing of starting up
+            self.bar.start_t = stats.began  # the ETA leaves the start-up out
         self.units += 1
-        actor = self.actors.setdefault(f"{stats['host']}:{stats['encode_pid']}", Actor(rate=stats["rate"]))
+        actor = self.actors.setdefault(f"{stats.host}:{stats.encode_pid}", Actor(rate=stats.rate))
         actor.units += 1
-        actor.seconds += stats["seconds"]
-        actor.work += Work(**{f.name: stats[f.name] for f in fields(Work)})
-        self.first = min(self.first, stats["began"])
-        self.last = max(self.last, stats["ended"])
+        actor.seconds += stats.seconds
+        actor.work += stats.work
+        self.first = min(self.first, stats.began)
+        self.last = max(self.last, unit.ended)
         rates = self.rates()
         said = f"{rates['tokens_per_second']:,.0f} tokens/s"
         if rates["sharing"] > 1.05:

@@ -10,7 +10,7 @@ from typing import Any, Literal
 
 from raycase.corpus.job_record import read_job
 from raycase.corpus.output import Output, output_at
-from raycase.corpus.units import EncodeSettings
+from raycase.corpus.unit_pairs import EncodeSettings
 from raycase.data.columns import Columns, find_columns, peek
 from raycase.data.conditions import read_conditions
 from raycase.data.inputs import InputFile, find_input

@@ -6,6 +6,7 @@ import hashlib
 import io
 import json
 from collections import Counter
+from collections.abc import Iterable, Iterator
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -37,7 +38,7 @@ class UnitLine:
     bytes: int
     sha256: str
     rejected_sha256: str | None
-    reasons: str  # JSON: reason -> rows
+    reasons: dict[str, int]  # why rows were rejected -> how many
 
 
 LINES_SCHEMA = pa.schema(
@@ -45,9 +46,22 @@ LINES_SCHEMA = pa.schema(
         ("name", pa.string()),
         *((n, pa.int64()) for n in ("file", "start", "rows_out", "rows_rejected", "rows_truncated")),
         *((n, pa.int64()) for n in ("pairs", "distinct_pairs", "bytes")),
-        *((n, pa.string()) for n in ("sha256", "rejected_sha256", "reasons")),
+        *((n, pa.string()) for n in ("sha256", "rejected_sha256", "reasons")),  # reasons: JSON
     ]
 )
+
+
+def lines_table(lines: Iterable[UnitLine]) -> pa.Table:
+    """Lines as a table of `LINES_SCHEMA`."""
+    rows = [vars(line) | {"reasons": json.dumps(line.reasons, ensure_ascii=False)} for line in lines]
+    return pa.Table.from_pylist(rows, schema=LINES_SCHEMA)
+
+
+def lines_of(table: pa.Table, *, at_once: int = 4096) -> Iterator[UnitLine]:
+    """The opposite of `lines_table`, `at_once` rows at a time: a manifest may have a million."""
+    for batch in table.to_batches(max_chunksize=at_once):
+        for row in batch.to_pylist():
+            yield UnitLine(**row | {"reasons": json.loads(row["reasons"])})
 
 
 def write_unit(
@@ -98,7 +112,7 @@ def _line(
         bytes=len(data),
         sha256=hashlib.sha256(data).hexdigest(),
         rejected_sha256=None if rejected is None else hashlib.sha256(rejected).hexdigest(),
-        reasons=json.dumps(stats["reasons"], ensure_ascii=False),
+        reasons=stats["reasons"],
     )
 
 

@@ -24,13 +24,16 @@ from ray.exceptions import RayError
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
 import raycase
+from raycase.corpus.encode_step import EncodeUnits
 from raycase.corpus.job_record import Job, find_job, write_job
 from raycase.corpus.listing import Units, drop_strays, finished_units
 from raycase.corpus.manifest import Lines, write_manifest
 from raycase.corpus.plan import Plan, make_plan
 from raycase.corpus.progress import Run
+from raycase.corpus.read_step import read_units
+from raycase.corpus.records import WrittenUnit
 from raycase.corpus.request import EmbedJob, Request, check
-from raycase.corpus.units import EncodeUnits, read_units, write_units
+from raycase.corpus.write_step import write_units
 from raycase.data.storage import STORE_ERRORS, Location
 from raycase.distributed.cluster import cause, start_ray
 from raycase.distributed.handover import Pace, hand_over
@@ -46,7 +49,7 @@ READERS_AN_ACTOR, WRITERS_AN_ACTOR = 4, 2  # else Ray starts a process for each 
 HEARTBEAT = 60.0  # seconds without a finished unit after which the job says what it waits for
 
 Item = TypeVar("Item")
-Execute = Callable[[Request, Job, Plan], Iterator[dict[str, Any]]]  # gives what `write_units` says of each unit
+Execute = Callable[[Request, Job, Plan], Iterator[WrittenUnit]]
 
 
 def embed(job: EmbedJob, *, model: SystemConfig | None = None, execute: Execute | None = None) -> dict[str, Any]:
@@ -81,8 +84,8 @@ def embed(job: EmbedJob, *, model: SystemConfig | None = None, execute: Execute 
         if plan.missing and execute:
             output.manifest.remove()  # it speaks of less than what will be there
             lines.forget_all_but(units)
-            for stats in execute(request, opened, plan):
-                lines.add(run.add(stats))
+            for unit in execute(request, opened, plan):
+                lines.add(run.add(unit))
         units, strays = finished_units(output, opened.print8)
         for stray in drop_strays(output, units, strays):
             print(f"removed {stray}: not a unit of this job", file=sys.stderr)
@@ -118,7 +121,7 @@ def _check_space(request: Request, plan: Plan) -> None:
 # -------------------------------------------------------------------------------------------------------------- ray
 
 
-def on_ray(request: Request, opened: Job, plan: Plan, *, pool: Pool) -> Iterator[dict[str, Any]]:
+def on_ray(request: Request, opened: Job, plan: Plan, *, pool: Pool) -> Iterator[WrittenUnit]:
     """Run the plan's units over Ray Data. Each stage has its own share of CPUs, so that it gets its own processes.
 
     One execution, however many units: they are handed over in bounded pieces while the actors work.
@@ -132,15 +135,16 @@ def on_ray(request: Request, opened: Job, plan: Plan, *, pool: Pool) -> Iterator
     watch = Watch(job=opened.print8, units=plan.units)
     quiet_since = time.monotonic()
     try:
-        for stats in heard(written.iter_batches(batch_size=None, batch_format="pyarrow", prefetch_batches=0)):
-            if stats is None:
+        for batch in heard(written.iter_batches(batch_size=None, batch_format="pyarrow", prefetch_batches=0)):
+            if batch is None:
                 _wait(time.monotonic() - quiet_since, request.job.patience, pool)
                 continue
             quiet_since = time.monotonic()
-            pace.wrote.remote(len(stats))
-            for row in stats.to_pylist():
-                watch.add(row)
-                yield row
+            pace.wrote.remote(len(batch))
+            for i in range(len(batch)):
+                unit = WrittenUnit.from_arrow(batch.slice(i, 1))
+                watch.add(unit)
+                yield unit
     except RayError as error:
         raise cause(error) from error
     finally:

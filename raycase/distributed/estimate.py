@@ -8,10 +8,12 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
+from raycase.corpus.encode_step import EncodeUnits, encode_rows
 from raycase.corpus.job_record import find_job
 from raycase.corpus.plan import Plan, make_plan
 from raycase.corpus.request import EmbedJob, Request, check
-from raycase.corpus.units import ROW_OF_PAIR, EncodeUnits, encode_rows, pairs_of, prepare_rows
+from raycase.corpus.unit_files import ROW_OF_PAIR
+from raycase.corpus.unit_pairs import pairs_of, prepare_rows
 from raycase.data.inputs import InputFile
 from raycase.data.parquet import parquet_bytes
 from raycase.data.reader import TEXT, read_span

@@ -10,7 +10,7 @@ import pyarrow as pa
 import ray
 
 from raycase.corpus.plan import Plan
-from raycase.corpus.units import task_row
+from raycase.corpus.records import ReadTask
 from raycase.data.inputs import InputFile
 
 
@@ -21,7 +21,7 @@ def hand_over(_: pa.Table, *, plan: ray.ObjectRef, pace: ray.actor.ActorHandle) 
     for pieces in todo[0].tasks():
         ray.get(pace.room.remote(handed))
         handed += sum(len(wanted) for _, wanted in pieces)
-        yield pa.Table.from_pylist([task_row(todo[1], pieces)])
+        yield ReadTask.of(todo[1], pieces).to_arrow()
 
 
 @ray.remote(num_cpus=0, max_concurrency=8)

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-import json
 from typing import Any
 
 from ray.util.metrics import Counter, Gauge
+
+from raycase.corpus.records import WrittenUnit
 
 
 class Watch:
@@ -29,21 +30,21 @@ class Watch:
         self.units_left, self.all_tokens, self.all_processed = units, 0, 0
         self.left.set(units)
 
-    def add(self, stats: dict[str, Any]) -> None:
-        """What `write_units` says of a unit."""
-        line = json.loads(stats["line"])
+    def add(self, unit: WrittenUnit) -> None:
+        """Count a finished unit."""
+        work = unit.stats.work
         for metric, value in (
-            (self.rows, line["rows_out"]),
-            (self.tokens, stats["tokens"]),
-            (self.processed, stats["processed"]),
+            (self.rows, unit.line.rows_out),
+            (self.tokens, work.tokens),
+            (self.processed, work.processed),
             (self.units, 1),
         ):
             if value:  # a counter takes positive numbers alone
                 metric.inc(value)
-        for reason, rows in json.loads(line["reasons"]).items():
+        for reason, rows in unit.line.reasons.items():
             self.rejected.inc(rows, tags={"reason": reason})
         self.units_left -= 1
-        self.all_tokens += stats["tokens"]
-        self.all_processed += stats["processed"]
+        self.all_tokens += work.tokens
+        self.all_processed += work.processed
         self.left.set(self.units_left)
         self.sharing.set(self.all_tokens / max(1, self.all_processed))

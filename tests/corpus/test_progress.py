@@ -1,9 +1,7 @@
 """Rates, worked by hand."""
 
-import json
-from dataclasses import asdict
-
 from raycase.corpus.progress import Run, rates
+from raycase.corpus.records import EncodeStats, WrittenUnit
 from raycase.corpus.unit_files import UnitLine
 from raycase.encoder.rates import Work
 
@@ -20,25 +18,18 @@ def test_the_rates_of_some_work():
     assert set(rates(Work(), 0.0, 1.0).values()) == {0.0}
 
 
-def stats(name, actor, began, ended, seconds):
-    line = UnitLine(**dict.fromkeys(UnitLine.__annotations__, 0) | {"name": name, "rows_out": 5, "reasons": "{}"})
+def finished(name, actor, began, ended, seconds):
+    line = UnitLine(**dict.fromkeys(UnitLine.__annotations__, 0) | {"name": name, "rows_out": 5, "reasons": {}})
     work = Work(tokens=600, processed=200, computed=250, flops=4e9)
-    return asdict(work) | {
-        "line": json.dumps(asdict(line)),
-        "host": "node",
-        "encode_pid": actor,
-        "began": began,
-        "ended": ended,
-        "seconds": seconds,
-        "rate": 8e9,
-    }
+    stats = EncodeStats(work=work, began=began, seconds=seconds, rate=8e9, host="node", read_pid=7, encode_pid=actor)
+    return WrittenUnit(line=line, stats=stats, ended=ended, write_pid=8)
 
 
 def test_a_run_adds_its_actors_up(capsys):
     run = Run(rows=20, rows_before=0, units=4)
     assert run.rates()["tokens_per_second"] == 0
-    for unit in (stats("a", 1, 10, 12, 1), stats("b", 2, 10, 14, 2), stats("c", 1, 12, 14, 1)):
-        assert run.add(unit).name == json.loads(unit["line"])["name"]
+    for unit in (finished("a", 1, 10, 12, 1), finished("b", 2, 10, 14, 2), finished("c", 1, 12, 14, 1)):
+        assert run.add(unit) == unit.line
     assert run.work == Work(tokens=1800, processed=600, computed=750, flops=12e9)
     found = run.rates()
     assert (found["tokens_per_second"], found["sharing"], found["padding"]) == (450.0, 3.0, 0.2)

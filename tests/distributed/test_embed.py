@@ -114,12 +114,13 @@ def test_stages_run_in_processes_of_their_own(job, cluster, monkeypatch):
 
     seen = []
     add = Run.add
-    monkeypatch.setattr(Run, "add", lambda self, stats: (seen.append(stats), add(self, stats))[1])
+    monkeypatch.setattr(Run, "add", lambda self, unit: (seen.append(unit), add(self, unit))[1])
     monkeypatch.setattr(embed_module, "HANDED_UNITS", 4)
     monkeypatch.setattr(embed_module, "HANDED_AN_ACTOR", 2)
     monkeypatch.setattr(plan_module, "TASK_UNITS", 1)
     embed(replace(job, actors="2:2", unit_rows=20))  # 25 units in pieces of four: the actors outlive each
-    read_pids, encode_pids, write_pids = ({s[k] for s in seen} for k in ("read_pid", "encode_pid", "write_pid"))
+    read_pids, encode_pids = {unit.stats.read_pid for unit in seen}, {unit.stats.encode_pid for unit in seen}
+    write_pids = {unit.write_pid for unit in seen}
     assert len(encode_pids) == 2, "expected the units spread over both actors"
     assert not (read_pids & encode_pids or encode_pids & write_pids or os.getpid() in read_pids | encode_pids)
 

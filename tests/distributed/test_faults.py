@@ -74,9 +74,9 @@ def test_a_killed_actor_is_replaced(long_job, monkeypatch, tmp_path):
     pids = []
     add = Run.add
 
-    def kill_once(self, stats):
-        line = add(self, stats)
-        pids.append(stats["encode_pid"])
+    def kill_once(self, unit):
+        line = add(self, unit)
+        pids.append(unit.stats.encode_pid)
         if len(pids) == 5:
             os.kill(pids[0], signal.SIGKILL)
         return line

@@ -22,12 +22,14 @@ from helpers import cosines, in_process, read_output, read_rejected, sentences, 
 
 import raycase
 from raycase.cli import _command, main
-from raycase.corpus import units as units_module
+from raycase.corpus import read_step
+from raycase.corpus.encode_step import EncodeUnits
 from raycase.corpus.job_record import find_job
 from raycase.corpus.output import output_at
 from raycase.corpus.plan import make_plan
+from raycase.corpus.read_step import read_units
+from raycase.corpus.records import EncodedUnit, ReadTask
 from raycase.corpus.request import EmbedJob, check
-from raycase.corpus.units import read_units, task_row
 from raycase.corpus.verify import verify
 from raycase.distributed.embed import TooManyRejectedError, embed
 from raycase.encoder.tokenizer import PromptTokenizer
@@ -453,18 +455,17 @@ def test_a_late_writer_of_an_overwritten_job_is_not_ours(job):
     verify(job.output)
 
 
-def test_a_unit_that_a_string_column_cannot_hold_is_written_in_chunks(job, monkeypatch):
+def test_a_unit_that_a_string_column_cannot_hold_is_written_in_chunks(job):
     embed_here(job)
-    monkeypatch.setattr("raycase.corpus.units.CHUNK_BYTES", 1000)
     chunked = replace(job, output=job.output + "-chunked")
-    embed_here(chunked)
+    embed(chunked, execute=partial(in_process, chunk_bytes=1000))
     assert read_output(chunked.output).equals(read_output(job.output))
 
 
 def test_a_step_that_loses_a_row_is_found_out(job, monkeypatch):
-    read_span = units_module.read_span
+    read_span = read_step.read_span
     lossy = lambda *a: ((rows.slice(1), rejected) for rows, rejected in read_span(*a))  # noqa: E731
-    monkeypatch.setattr(units_module, "read_span", lossy)
+    monkeypatch.setattr(read_step, "read_span", lossy)
     with pytest.raises(WorkError, match="from row 0: 100 rows in, 99 out and rejected"):
         embed_here(job)
 
@@ -511,7 +512,7 @@ def first_units(job, count):
     request = check(job)
     opened, done = find_job(request.output, request.config, request.files, overwrite=False)
     tasks = make_plan(request, opened.files, done).tasks()
-    task = pa.Table.from_pylist([task_row(opened.files, next(tasks))])
+    task = ReadTask.of(opened.files, next(tasks)).to_arrow()
     read = read_units(task, config=request.model, settings=request.encode_settings)
     settings = {"weights": opened.config["model"]["weights"], "compute": job.compute}
     return list(islice(read, count)), (request.model, request.encode_settings), settings
@@ -520,10 +521,10 @@ def first_units(job, count):
 def test_the_encoder_never_waits_for_tokens(job, monkeypatch):
     """They are made ahead, by the stage that reads."""
     [unit], arguments, options = first_units(job, 1)
-    encode = units_module.EncodeUnits(*arguments, **options)
+    encode = EncodeUnits(*arguments, **options)
     for name in ("__call__", "pairs"):
         monkeypatch.setattr(PromptTokenizer, name, lambda *_: pytest.fail("tokenised beside the encoder"))
-    assert encode(unit)["tokens"][0].as_py() > 0
+    assert EncodedUnit.from_arrow(encode(unit)).stats.work.tokens > 0
 
 
 def test_prompts_that_share_prefixes_are_encoded_once_and_right(job, tmp_path):
@@ -553,9 +554,8 @@ def test_prompts_that_share_prefixes_are_encoded_once_and_right(job, tmp_path):
 def test_a_long_job_is_compiled_after_its_first_unit(job, monkeypatch, flag, expected, wanted):
     compiled = []
     monkeypatch.setattr(Case, "compile", lambda self: compiled.append(self))
-    monkeypatch.setattr(units_module, "COMPILE_REPAID", 0.0)
     [first, second], arguments, options = first_units(job, 2)
-    encode = units_module.EncodeUnits(*arguments, compile=flag, units=expected, **options)
+    encode = EncodeUnits(*arguments, compile=flag, compile_repaid=0.0, units=expected, **options)
     counts = [len(compiled)]
     for unit in (first, second):
         encode(unit)

@@ -1,0 +1,199 @@
+"""The encode step: units of tokenised rows -> units with vectors. It knows nothing of what runs it."""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import socket
+import time
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pyarrow as pa
+
+from raycase.corpus.records import EncodedUnit, EncodeStats, ReadUnit, naming
+from raycase.corpus.unit_files import ROW_OF_PAIR
+from raycase.corpus.unit_pairs import EncodeSettings, pairs_of
+from raycase.data.reader import KEEP, ROW, rejection
+from raycase.data.schema import (
+    CONDITION,
+    EMBEDDING,
+    ID,
+    Reason,
+    Rejection,
+    embedding_array,
+    output_schema,
+    rejected_table,
+)
+from raycase.encoder.prepared import Prepared
+from raycase.encoder.rates import Work
+from raycase.errors import WorkError
+
+if TYPE_CHECKING:
+    from raycase.systems.contracts import Encoder, SystemConfig
+    from raycase.systems.pairs import Encoded
+
+COMPILE_REPAID = 90.0  # seconds of encoding left, of which compiling saves more than it costs
+
+
+class EncodeUnits:
+    """`ReadUnit` -> `EncodedUnit`, both as Arrow rows. Holds one model, which keeps the bases of conditions."""
+
+    def __init__(
+        self,
+        config: SystemConfig,
+        settings: EncodeSettings,
+        *,
+        weights: str,
+        threads: int | None = None,
+        batch_tokens: int | None = None,
+        compute: str | None = None,
+        compile: str = "off",
+        compile_repaid: float = COMPILE_REPAID,
+        units: int = 1,
+    ) -> None:
+        """Load the model.
+
+        weights: those that the driver found, by hash or revision; others are refused.
+        compile: on, off, or auto: after the first unit, if what is left of `units` takes longer than `compile_repaid`
+        seconds.
+        units: how many this process may expect.
+        """
+        import torch  # takes seconds, which the driver need not wait for
+
+        _keep_freed_memory()
+        if threads is not None:
+            torch.set_num_threads(min(threads, os.cpu_count() or 1))  # Ray may be told of more CPUs than there are
+        local_weights = config.describe()["weights"]
+        if local_weights != weights:
+            raise WorkError(f"expected the weights {weights} as on the driver, got {local_weights} on this node")
+        dtype = None if compute is None else getattr(torch, compute)
+        self.encoder: Encoder = config.load(batch_tokens=batch_tokens, dtype=dtype)
+        self.rate = 0.0
+        self.settings = settings
+        self.units = units
+        self.compile = compile
+        self.compile_repaid = compile_repaid
+        if compile == "on":
+            self.encoder.compile()
+
+    def __call__(self, row: pa.Table) -> pa.Table:
+        began = time.time()
+        unit = ReadUnit.from_arrow(row)
+        with naming(f"encoding rows from {unit.start} of {unit.uri}"):
+            encoded = encode_rows(self.encoder, unit.rows, unit.prepared, self.settings)
+        seconds = time.time() - began
+        self._after_first_unit(seconds)
+        rejected = pa.concat_tables([unit.rejected, rejected_table(unit.uri, encoded.rejections)])
+        stats = EncodeStats(
+            work=encoded.work,
+            began=began,
+            seconds=seconds,
+            rate=self.rate,
+            host=socket.gethostname(),
+            read_pid=unit.read_pid,
+            encode_pid=os.getpid(),
+        )
+        return EncodedUnit(
+            file=unit.file,
+            start=unit.start,
+            rows_in=unit.rows_in,
+            table=encoded.table,
+            rejected=rejected.sort_by("row"),
+            distinct_pairs=encoded.distinct_pairs,
+            rows_truncated=encoded.rows_truncated,
+            stats=stats,
+        ).to_arrow()
+
+    def _after_first_unit(self, seconds: float) -> None:
+        """Measure the device, and compile the encoder where that pays for the units to come."""
+        if self.rate:
+            return
+        self.rate = self.encoder.matrix_product_rate()
+        if self.compile == "auto" and seconds * (self.units - 1) > self.compile_repaid:
+            self.encoder.compile()
+
+
+def _keep_freed_memory() -> None:
+    """Let glibc keep what is freed, where it is the C library.
+
+    Each batch asks for the same large blocks again, and mapping them anew took a tenth of a job's time
+    (`results/shared_prefix.md`).
+    """
+    libc = ctypes.CDLL(None)
+    if hasattr(libc, "mallopt"):
+        for option, value in ((-8, 1), (-3, 2**30), (-1, 2**31 - 1)):  # arenas, mmap and trim thresholds
+            libc.mallopt(option, value)
+
+
+@dataclass(frozen=True, kw_only=True)
+class EncodedRows:
+    """A unit's output table (with the input row of each pair), the rows that have no vector, and counts."""
+
+    table: pa.Table
+    rejections: list[Rejection]
+    work: Work
+    distinct_pairs: int
+    rows_truncated: int
+
+
+def encode_rows(encoder: Encoder, rows: pa.Table, prepared: Prepared, settings: EncodeSettings) -> EncodedRows:
+    """Embed the rows of a unit under their conditions; pairs keep the order of the input.
+
+    A row with one bad pair is rejected with all its pairs (`rejected_rows`).
+    """
+    row_N, conditions = pairs_of(rows, settings)
+    encoded = encoder.encode_prepared(prepared)
+    with np.errstate(over="ignore"):
+        vectors_ND = encoded.vectors.astype(settings.dtype)
+    reasons = rejected_rows(encoded, vectors_ND, row_N, settings.on_long)
+    pair_K = np.flatnonzero(~np.isin(row_N, list(reasons)))
+    return EncodedRows(
+        table=output_table(rows, row_N, conditions, pair_K, vectors_ND, settings),
+        rejections=[rejection(rows.slice(row, 1).to_pylist()[0], reason) for row, reason in sorted(reasons.items())],
+        work=encoded.work,
+        distinct_pairs=encoded.distinct,
+        rows_truncated=len(np.unique(row_N[pair_K][encoded.truncated[pair_K]])),
+    )
+
+
+def rejected_rows(encoded: Encoded, vectors_ND: np.ndarray, row_N: np.ndarray, on_long: str) -> dict[int, Reason]:
+    """Row -> why it is rejected: the first of its pairs that is refused, too long (`on_long` "reject"), or not finite
+    after rounding to the output's type."""
+    finite_N = np.isfinite(vectors_ND).all(axis=1)
+    reasons: dict[int, Reason] = {}
+    for pair, row in enumerate(row_N):
+        reason = encoded.refused[pair]
+        if reason is None and encoded.truncated[pair] and on_long == "reject":
+            reason = Reason.TEXT_TOO_LONG
+        if reason is None and not finite_N[pair]:
+            reason = Reason.NOT_FINITE
+        if reason is not None:
+            reasons.setdefault(int(row), reason)
+    return reasons
+
+
+def output_table(
+    rows: pa.Table,
+    row_N: np.ndarray,
+    conditions: list[str] | None,
+    pair_K: np.ndarray,
+    vectors_ND: np.ndarray,
+    settings: EncodeSettings,
+) -> pa.Table:
+    """The K pairs `pair_K` of N in chunks of about `settings.chunk_bytes`; last column: the input row of each pair."""
+    columns = settings.columns
+    schema = output_schema(columns.id_type, columns.kept_fields, settings.dim, settings.dtype)
+    chunks = 1 + rows.nbytes * len(pair_K) // max(1, len(rows)) // settings.chunk_bytes
+    tables: list[pa.Table] = []
+    for pairs in np.array_split(pair_K, chunks):
+        chunk = rows.take(row_N[pairs])
+        arrays: dict[str, Any] = {
+            ID: chunk[ID],
+            CONDITION: pa.nulls(len(chunk), pa.string()) if conditions is None else [conditions[i] for i in pairs],
+            **{name: chunk[KEEP + name] for name in columns.keep},
+            EMBEDDING: embedding_array(vectors_ND[pairs]),
+        }
+        tables.append(pa.table(arrays, schema=schema).append_column(ROW_OF_PAIR, chunk[ROW]))
+    return pa.concat_tables(tables)

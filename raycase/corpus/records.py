@@ -1,0 +1,195 @@
+"""What the steps of a job hand to each other: frozen records, each ONE row of an Arrow table.
+
+A unit's own tables travel inside that row as Arrow bytes: Ray Data splits large blocks by rows and calls nothing for
+empty ones, so a unit of many rows could arrive in parts or not at all.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass, fields
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from raycase.corpus.unit_files import UnitLine, lines_of, lines_table
+from raycase.data.inputs import InputFile
+from raycase.data.spans import Span
+from raycase.encoder.prepared import Prepared
+from raycase.encoder.rates import Work
+from raycase.errors import RequestError, WorkError, first_line
+
+Interval = tuple[int, int]  # rows [start, end) of a file
+Piece = tuple[Span, list[Interval]]  # a span, and its units that are left to do
+
+
+@dataclass(frozen=True, kw_only=True)
+class SpanUnits:
+    """A span of an input file, and the row intervals of its units that are to be read."""
+
+    file: InputFile
+    span: Span
+    units: tuple[Interval, ...]
+
+
+@dataclass(frozen=True, kw_only=True)
+class ReadTask:
+    """The spans of one task of the read step."""
+
+    spans: tuple[SpanUnits, ...]
+
+    @classmethod
+    def of(cls, files: Sequence[InputFile], pieces: Sequence[Piece]) -> ReadTask:
+        return cls(spans=tuple(SpanUnits(file=files[s.file], span=s, units=tuple(units)) for s, units in pieces))
+
+    def to_arrow(self) -> pa.Table:
+        return pa.table({"task": [json.dumps([asdict(part) for part in self.spans])]})
+
+    @classmethod
+    def from_arrow(cls, row: pa.Table) -> ReadTask:
+        parts = json.loads(row["task"][0].as_py())
+        return cls(
+            spans=tuple(
+                SpanUnits(
+                    file=InputFile(**part["file"]),
+                    span=Span(**part["span"] | {"header": tuple(part["span"]["header"])}),
+                    units=tuple((start, end) for start, end in part["units"]),
+                )
+                for part in parts
+            )
+        )
+
+
+@dataclass(frozen=True, kw_only=True)
+class ReadUnit:
+    """A unit that was read: `rows` as `raycase.data.reader` gives them, `rejected` of `REJECTED_SCHEMA`."""
+
+    uri: str  # of the input file
+    file: int  # its number in the job
+    start: int  # first row
+    rows_in: int
+    rows: pa.Table
+    rejected: pa.Table
+    prepared: Prepared
+    read_pid: int
+
+    def to_arrow(self) -> pa.Table:
+        return _one_row(self)
+
+    @classmethod
+    def from_arrow(cls, row: pa.Table) -> ReadUnit:
+        values = _values(row, tables=("rows", "rejected"))
+        return cls(**values | {"prepared": Prepared.from_bytes(values["prepared"])})
+
+
+@dataclass(frozen=True, kw_only=True)
+class EncodeStats:
+    """What encoding a unit took, and where: times in seconds, `rate` in FLOP/s of the device's matrix product."""
+
+    work: Work
+    began: float  # since the epoch
+    seconds: float
+    rate: float
+    host: str
+    read_pid: int
+    encode_pid: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class EncodedUnit:
+    """A unit with its vectors: `table` is the output with the column `ROW_OF_PAIR`."""
+
+    file: int
+    start: int
+    rows_in: int
+    table: pa.Table
+    rejected: pa.Table
+    distinct_pairs: int
+    rows_truncated: int
+    stats: EncodeStats
+
+    def to_arrow(self) -> pa.Table:
+        return _one_row(self)
+
+    @classmethod
+    def from_arrow(cls, row: pa.Table) -> EncodedUnit:
+        values = _values(row, tables=("table", "rejected"))
+        return cls(**values | {"stats": _encode_stats(values["stats"])})
+
+
+@dataclass(frozen=True, kw_only=True)
+class WrittenUnit:
+    """A finished unit: its line of the manifest, and what this run spent on it."""
+
+    line: UnitLine
+    stats: EncodeStats
+    ended: float  # seconds since the epoch
+    write_pid: int
+
+    def to_arrow(self) -> pa.Table:
+        return _one_row(self)
+
+    @classmethod
+    def from_arrow(cls, row: pa.Table) -> WrittenUnit:
+        values = _values(row, tables=("line",))
+        [line] = lines_of(values["line"])
+        return cls(**values | {"line": line, "stats": _encode_stats(values["stats"])})
+
+
+@contextmanager
+def naming(what: str) -> Iterator[None]:
+    """Turn an error into a WorkError that names the unit; RequestError and WorkError pass, for they name theirs."""
+    try:
+        yield
+    except (RequestError, WorkError):
+        raise
+    except Exception as error:
+        message = f"{what}: {type(error).__name__}: {first_line(error)}"
+        raise WorkError(f"{message}; run the same command again to resume") from error
+
+
+def _one_row(record: Any) -> pa.Table:
+    """A column for each field."""
+    return pa.table({field.name: _array(getattr(record, field.name)) for field in fields(record)})
+
+
+def _array(value: Any) -> pa.Array:
+    match value:
+        case pa.Table():
+            return _pack(value)
+        case UnitLine():
+            return _pack(lines_table([value]))
+        case Prepared():
+            return pa.array([value.to_bytes()], pa.large_binary())
+        case EncodeStats():
+            return pa.array([asdict(value)])
+    return pa.array([value])
+
+
+def _values(row: pa.Table, *, tables: Sequence[str]) -> dict[str, Any]:
+    """The fields of a record; `tables` are unpacked."""
+    if len(row) != 1:
+        raise WorkError(f"expected one row for each unit, got {len(row)}")
+    return {name: _unpack(row[name][0]) if name in tables else row[name][0].as_py() for name in row.column_names}
+
+
+def _encode_stats(values: dict[str, Any]) -> EncodeStats:
+    return EncodeStats(**values | {"work": Work(**values["work"])})
+
+
+def _pack(table: pa.Table) -> pa.Array:
+    """A table as one value; large_binary, since a unit may be larger than 2 GiB; copied once."""
+    sink = pa.BufferOutputStream()
+    with pa.ipc.new_stream(sink, table.schema) as writer:
+        writer.write_table(table)
+    data = sink.getvalue()
+    offsets = pa.py_buffer(np.array([0, data.size], dtype=np.int64))
+    return pa.Array.from_buffers(pa.large_binary(), 1, [None, offsets, data])
+
+
+def _unpack(packed: pa.Scalar) -> pa.Table:
+    """Without a copy."""
+    return pa.ipc.open_stream(packed.as_buffer()).read_all()

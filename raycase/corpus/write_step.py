@@ -1,0 +1,32 @@
+"""The write step: an encoded unit -> its files in the output folder. It knows nothing of what runs it.
+
+It imports neither torch nor transformers: a process that only writes need not wait for them.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+
+import pyarrow as pa
+
+from raycase.corpus.output import output_at
+from raycase.corpus.records import EncodedUnit, WrittenUnit, naming
+from raycase.corpus.unit_files import write_unit
+
+
+def write_units(unit: pa.Table, *, output: str, print8: str) -> pa.Table:
+    """`EncodedUnit` -> `WrittenUnit`, both as Arrow rows; `print8`: first 8 digits of the job's fingerprint."""
+    encoded = EncodedUnit.from_arrow(unit)
+    with naming(f"writing input file {encoded.file}, from row {encoded.start}, to {output}"):
+        line = write_unit(
+            output_at(output),
+            print8,
+            (encoded.file, encoded.start),
+            encoded.table,
+            encoded.rejected,
+            rows_in=encoded.rows_in,
+            distinct_pairs=encoded.distinct_pairs,
+            rows_truncated=encoded.rows_truncated,
+        )
+    return WrittenUnit(line=line, stats=encoded.stats, ended=time.time(), write_pid=os.getpid()).to_arrow()
