@@ -1,7 +1,11 @@
-"""See whether an encoder is right: python jobs/check_model.py MODEL"""
+"""Check an encoder: python jobs/check_model.py MODEL
+
+The same as `raycase check-model`, for `ray job submit` of a checkout.
+"""
+
+import sys
 
 from raycase.cli import main
-from raycase.evaluation.check_model import CheckJob, check_model
 
 if __name__ == "__main__":
-    main(CheckJob, check_model)
+    main(["check-model", *sys.argv[1:]])

@@ -1,7 +1,11 @@
-"""Nearest neighbours of all queries, exact: python jobs/join.py --queries q/ --vectors out/ --output neighbours/"""
+"""Exact nearest neighbours of all queries: python jobs/join.py --queries q/ --vectors out/ --output neighbours/
+
+The same as `raycase join`, for `ray job submit` of a checkout.
+"""
+
+import sys
 
 from raycase.cli import main
-from raycase.distributed.join import JoinJob, join
 
 if __name__ == "__main__":
-    main(JoinJob, join)
+    main(["join", *sys.argv[1:]])

@@ -1,7 +1,11 @@
-"""Score answers again: python jobs/rerank.py --answers a.parquet --queries q.csv --model runs/mixsp --output again/"""
+"""Score answers again: python jobs/rerank.py --answers a.parquet --queries q.csv --model m --output again/
+
+The same as `raycase rerank`, for `ray job submit` of a checkout.
+"""
+
+import sys
 
 from raycase.cli import main
-from raycase.distributed.rerank import RerankJob, rerank_all
 
 if __name__ == "__main__":
-    main(RerankJob, rerank_all)
+    main(["rerank", *sys.argv[1:]])

@@ -1,7 +1,11 @@
-"""Search an index: python jobs/search.py --index captions.lance --query "Two girls play" --condition "color" -k 10"""
+"""Search an index: python jobs/search.py --index captions.lance --query "Two girls play" --condition "color"
+
+The same as `raycase search`, for `ray job submit` of a checkout.
+"""
+
+import sys
 
 from raycase.cli import main
-from raycase.search.queries import SearchJob, search
 
 if __name__ == "__main__":
-    main(SearchJob, search)
+    main(["search", *sys.argv[1:]])

@@ -1,17 +1,11 @@
-"""Search or sweep the projector's choices: python jobs/tune.py --train ... --validation ... --output runs/sweep"""
+"""Search or sweep hyperparameters: python jobs/tune.py --train ... --validation ... --output runs/sweep
 
-from typing import Any
+The same as `raycase tune`, for `ray job submit` of a checkout.
+"""
+
+import sys
 
 from raycase.cli import main
-from raycase.distributed.tune import TuneJob, tune
-
-
-def work(job: TuneJob) -> dict[str, Any]:
-    """The sweep; the best cell and where the tables are."""
-    result = tune(job)
-    print(f"the tables are in {result['output']}, the best cell's model in {result['output']}/best")
-    return result
-
 
 if __name__ == "__main__":
-    main(TuneJob, work)
+    main(["tune", *sys.argv[1:]])

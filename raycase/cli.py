@@ -1,68 +1,88 @@
-"""What every job's script does around its work: parse, call, print, exit."""
+"""The command `raycase`: read the flags, do the work, print the result, exit.
+
+Exit status: 0 done, 1 the work failed, 2 the request was wrong. The last line of standard output is the result as one
+JSON object; errors go to standard error.
+"""
 
 from __future__ import annotations
 
-import contextlib
-import io
 import json
 import os
-import re
-import shlex
 import signal
 import sys
-from collections.abc import Callable, Mapping
-from dataclasses import fields
-from typing import Any, NoReturn, TypeVar
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import Any, NoReturn
 
 import tyro
+from tyro.extras import SubcommandApp
 
-from raycase.data.storage import STORE_ERRORS
+from raycase import __version__
+from raycase.commands import COMMANDS, Result
+from raycase.data.provenance import command_line
 from raycase.errors import RequestError, WorkError
 
-Config = TypeVar("Config")
+DESCRIPTION = "Condition-aware sentence embeddings for whole corpora, on Ray. `raycase --version` prints the version."
+SETTINGS = (
+    tyro.conf.DisallowNone,  # `bool | None` is --flag, --no-flag or unset, and "None" is a string
+    tyro.conf.EnumChoicesFromValues,
+    tyro.conf.PositionalMetavarFromFieldName,
+)
 
 
-def parse(config: type[Config] | Mapping[str, type[Config]], arguments: list[str]) -> Config:
-    """Read the flags of a dataclass, or of the one of several that the first argument names.
+def main(arguments: Sequence[str] | None = None, work: Callable[[Any], Result] | None = None) -> None:
+    """Run the subcommand that the arguments name (default: those of the process); `work` replaces what it does.
 
-    `--flag` and `--no-flag` both work for a flag that is on, off or left open. Raises RequestError, in one line, for
-    what cannot be read.
+    SIGINT (Ctrl-C) and SIGTERM (`ray job stop`) drop the units in flight and say how to resume.
     """
-    if isinstance(config, Mapping):
-        names, name = ", ".join(config), arguments[0] if arguments else "nothing"
-        if name in ("-h", "--help"):
-            print(f"expected one of {names} first; each has its own --help")
-            raise SystemExit(0)
-        if name not in config:
-            raise RequestError(f"expected one of {names} first, got {name}")
-        config = config[name]
-    open_flags = {f"--{f.name.replace('_', '-')}" for f in fields(config) if f.type == "bool | None"}  # type: ignore[arg-type]
-    on = {f"--{f.name.replace('_', '-')}": f.default for f in fields(config) if f.type == "bool"}  # type: ignore[arg-type]
-    given = []
-    for argument in arguments:
-        positive = argument.replace("--no-", "--", 1)
-        if positive in on and on[positive] is (argument == positive):
-            continue  # says the default
-        given += [positive, str(argument == positive)] if positive in open_flags else [argument]
-    said = io.StringIO()
-    try:
-        with contextlib.redirect_stderr(said):
-            return tyro.cli(config, args=given, config=(tyro.conf.FlagCreatePairsOff, tyro.conf.EnumChoicesFromValues))
-    except SystemExit as stop:
-        if stop.code in (0, None):
-            raise
-        words = re.sub(r"[\u2500-\u257f]+|-{4,}|\x1b\[[0-9;]*m", " ", said.getvalue()).split()
-        raise RequestError(" ".join(words)) from None
+    words = sys.argv[1:] if arguments is None else list(arguments)
+    if words == ["--version"]:
+        print(f"raycase {__version__}")
+        return
+    name = subcommand(words)
+    with stopping_at_once(COMMANDS[name].resume if name else ""):
+        job = parse(words)
+        assert name is not None, "parse exits without a subcommand"
+        result = _run(work or COMMANDS[name].work, job)
+    print(json.dumps(result), flush=True)
 
 
-def main(config: type[Config] | Mapping[str, type[Config]], work: Callable[[Config], dict[str, Any]]) -> None:
-    """Run a job: its result as one JSON object in the last line of standard output; exit status 0, 1 or 2.
+def subcommand(arguments: Sequence[str]) -> str | None:
+    """The subcommand that the arguments begin with; None without one."""
+    name = arguments[0].replace("_", "-") if arguments else None
+    return name if name in COMMANDS else None
 
-    SIGINT (Ctrl-C) and SIGTERM (`ray job stop`) drop the units in flight and say how to go on.
+
+def parse(arguments: Sequence[str]) -> Any:
+    """The dataclass of the subcommand's flags. Prints help or an error and exits where there is nothing to run.
+
+    Only the chosen subcommand is imported: the others stand in the list of subcommands by their first line.
     """
-    before = {number: signal.signal(number, _stop) for number in (signal.SIGINT, signal.SIGTERM)}
+    chosen = subcommand(arguments)
+    completion = bool(arguments) and arguments[0].startswith("--tyro-")  # a shell's completions cover all
+    app = SubcommandApp()
+    for name, command in COMMANDS.items():
+        line = command.work.__doc__
+        flags = command.load() if completion or name == chosen else _unloaded
+        if isinstance(flags, Mapping):
+            second = SubcommandApp()
+            for system, kind in flags.items():
+                second.command(name=system)(kind)
+            app.command(second, name=name, help=line)
+        else:
+            app.command(name=name, help=line if flags is _unloaded else None)(flags)
+    return app.cli(prog="raycase", args=arguments, description=DESCRIPTION, config=SETTINGS)
+
+
+def _unloaded() -> None:
+    """Stands for a subcommand that was not chosen."""
+
+
+def _run(work: Callable[[Any], Result], job: Any) -> Result:
+    from raycase.data.storage import STORE_ERRORS  # a second, which `raycase --help` need not wait for
+
     try:
-        result = work(parse(config, sys.argv[1:]))
+        return work(job)
     except RequestError as error:
         _fail(error, 2)
     except WorkError as error:
@@ -71,25 +91,33 @@ def main(config: type[Config] | Mapping[str, type[Config]], work: Callable[[Conf
         _fail(error, 1)
     except STORE_ERRORS as error:
         _fail(f"{type(error).__name__}: {error}; run the same command again to resume", 1)
+
+
+@contextmanager
+def stopping_at_once(resume: str = "") -> Iterator[None]:
+    """SIGINT and SIGTERM print how to resume and end the process: shutting Ray and threads down takes seconds, and
+    `ray job stop` gives 3.
+
+    Ray drops the units in flight when its driver is gone; files that are written are whole.
+    """
+
+    def stop(number: int, frame: Any) -> NoReturn:
+        print(f"error: stopped; to resume: {resume_command(resume)}", file=sys.stderr, flush=True)
+        os._exit(128 + number)
+
+    before = {number: signal.signal(number, stop) for number in (signal.SIGINT, signal.SIGTERM)}
+    try:
+        yield
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)
-    print(json.dumps(result), flush=True)
 
 
-def _stop(number: int, frame: Any) -> NoReturn:
-    """Say how to go on, and end at once: letting go of Ray and of threads takes seconds, and `ray job stop` gives 3.
-
-    Ray drops what is in hand when its driver is gone; what is written is whole.
-    """
-    print(f"error: stopped; to go on where it was (a sweep: with --resume): {_command()}", file=sys.stderr, flush=True)
-    os._exit(128 + number)
-
-
-def _command() -> str:
-    """This command, as it would be given again to go on; with --overwrite it would begin anew."""
+def resume_command(flag: str = "") -> str:
+    """This process's command as it resumes: without --overwrite, which would begin again, and with `flag`."""
     submit = "ray job submit --working-dir . -- " if "RAY_JOB_CONFIG_JSON_ENV_VAR" in os.environ else ""
-    return submit + shlex.join(["python", *(word for word in sys.argv if word != "--overwrite")])
+    words = [word for word in sys.argv if word not in ("--overwrite", flag)] + [flag] * bool(flag)
+    return submit + command_line(words)
 
 
 def _fail(error: Exception | str, status: int) -> NoReturn:

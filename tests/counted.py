@@ -2,6 +2,7 @@
 
 import hashlib
 import os
+import sys
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -59,6 +60,5 @@ if __name__ == "__main__":
     import counted as importable  # whose classes the workers find by name
 
     from raycase.cli import main
-    from raycase.corpus.request import EmbedJob
 
-    main(EmbedJob, importable.work)
+    main(["embed", *sys.argv[1:]], work=importable.work)

@@ -17,7 +17,7 @@ from ray.autoscaler._private.util import prepare_config, validate_config
 from ray.scripts.scripts import start
 
 from raycase.cli import parse
-from raycase.corpus.request import EmbedJob, actor_range
+from raycase.corpus.request import actor_range
 
 LAUNCHER, KUBERAY, DOCKERFILE, CONSTRAINTS = (
     (ROOT / name).read_text(encoding="utf-8")
@@ -155,7 +155,7 @@ def test_the_ray_job_runs_the_job():
     python, script, *arguments = shlex.split(JOB["spec"]["entrypoint"])
     folder = re.search(r"^WORKDIR (\S+)$", DOCKERFILE, re.M)[1]
     assert python == "python" and (ROOT / Path(script).relative_to(folder)).exists()
-    job = parse(EmbedJob, arguments)
+    job = parse(["embed", *arguments])
     assert all(uri.startswith("s3://") for uri in (job.input, *job.conditions, job.output))
     assert actor_range(job.actors) == (1, GROUPS["gpu"]["maxReplicas"]) and job.gpus_per_actor == 1
 

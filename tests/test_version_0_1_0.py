@@ -77,5 +77,5 @@ def test_a_finished_fit_has_the_fingerprint_that_it_had(old):
         pytest.fail("the fit is done: expected nothing to run")
 
     options = {"train": "train.csv", "validation": "validation.csv", "dim": 8, "epochs": 3, "compute": "float32"}
-    metrics = train(TrainJob(system="case", output="model", **options), none)
+    metrics = train(TrainJob(output="model", **options), none)
     assert metrics == json.loads((OLD / "model" / "metrics.json").read_text())

@@ -7,6 +7,7 @@ import platform
 import shlex
 import subprocess
 import sys
+from collections.abc import Sequence
 from datetime import UTC, datetime
 from importlib.metadata import version
 from pathlib import Path
@@ -18,12 +19,24 @@ PACKAGES = ("raycase", "ray", "torch", "transformers", "numpy")
 def provenance() -> dict[str, Any]:
     """As a JSON object: `command`, `commit`, `versions`, `machine`, `date` (UTC)."""
     return {
-        "command": shlex.join(["python", *sys.argv]),
+        "command": command_line(sys.argv),
         "commit": commit(),
         "versions": {name: version(name) for name in PACKAGES},
         "machine": machine(),
         "date": datetime.now(UTC).isoformat(timespec="seconds"),
     }
+
+
+def command_line(words: Sequence[str]) -> str:
+    """A process's arguments (`sys.argv`) as a command that can be given again."""
+    program = Path(words[0])
+    if program.name == "raycase":
+        start = ["raycase"]
+    elif program.parts[-2:] == ("raycase", "__main__.py"):
+        start = ["python", "-m", "raycase"]
+    else:
+        start = ["python", words[0]]
+    return shlex.join([*start, *words[1:]])
 
 
 def commit() -> str | None:

@@ -5,9 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any, Literal
-
-import tyro
+from typing import Any
 
 from raycase.data.inferences import read_inferences
 from raycase.encoder.pooling import Pooling
@@ -77,8 +75,6 @@ class DualCseJob(InferencesJob):
     The defaults are the paper's for --form cross; for bi it takes --batch-size 32 and --learning-rate 3e-5.
     """
 
-    system: tyro.conf.Positional[Literal["dualcse"]]
-    """What is trained."""
     form: Form = Form.CROSS
     """cross: one encoder, with the word explicit or implicit behind the sentence. bi: an encoder for each."""
     contradiction: bool = True
@@ -99,9 +95,6 @@ class DualCseJob(InferencesJob):
 @dataclass(frozen=True, kw_only=True)
 class SimCseJob(InferencesJob):
     """SimCSE's supervised loss: one vector a sentence (Gao et al., 2021), with both entailments as positives."""
-
-    system: tyro.conf.Positional[Literal["simcse"]]
-    """What is trained."""
 
     def config(self) -> Tuned:
         """The system before training. Raises RequestError."""

@@ -6,10 +6,9 @@ import sys
 import time
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import torch
-import tyro
 
 from raycase.data.provenance import provenance
 from raycase.data.rated import NOT_APPLICABLE, RatedPairs, read_rated, rows_in
@@ -138,9 +137,6 @@ class TrainJob(Frozen, Recipe, Workers):
 
     A run that was stopped goes on when the same command is given again.
     """
-
-    system: tyro.conf.Positional[Literal["case"]]
-    """What is trained."""
 
 
 def train(job: TrainJob, open_runner: OpenRunner) -> dict[str, Any]:

@@ -8,8 +8,6 @@ from functools import partial
 from pathlib import Path
 from typing import Literal
 
-import tyro
-
 from raycase.data.graph import Known, read_graph
 from raycase.encoder.pooling import Compose, Pooling
 from raycase.errors import RequestError
@@ -53,8 +51,6 @@ class RatedJob(FineTuneJob, RatedRecipe):
 class BiEncoderJob(RatedJob):
     """A bi-encoder: sentence and condition as one text (Deshpande et al., 2023)."""
 
-    system: tyro.conf.Positional[Literal["bi-encoder"]]
-    """What is trained."""
     prompt: str | None = None
     """How sentence and condition become one text. Default: concat-cs:all, which is "condition: sentence"."""
     pooling: Pooling | None = None
@@ -69,8 +65,6 @@ class BiEncoderJob(RatedJob):
 class TriEncoderJob(RatedJob):
     """A tri-encoder: sentence and condition apart, then composed (Deshpande et al., 2023)."""
 
-    system: tyro.conf.Positional[Literal["tri-encoder"]]
-    """What is trained."""
     compose: Compose = Compose.HADAMARD
     """How the two vectors become one."""
     pooling: Pooling | None = None
@@ -85,9 +79,6 @@ class TriEncoderJob(RatedJob):
 class CrossEncoderJob(RatedJob):
     """A cross-encoder: both sentences and the condition as one text; it only ranks (Deshpande et al., 2023)."""
 
-    system: tyro.conf.Positional[Literal["cross-encoder"]]
-    """What is trained."""
-
     def config(self) -> Tuned:
         """The system before training. Raises RequestError."""
         return cross_encoder(self.model)
@@ -101,8 +92,6 @@ class CsrJob(RatedJob):
     hidden.
     """
 
-    system: tyro.conf.Positional[Literal["csr"]]
-    """What is trained."""
     form: Form = Form.TRI
     """tri: sentence and condition apart. bi: as one text."""
     router: Router = Router.QUERY
@@ -126,8 +115,6 @@ class CsrJob(RatedJob):
 class LoraJob(RatedJob):
     """Adapters of low rank on the attention's projections of any encoder (CASE, section 4.4)."""
 
-    system: tyro.conf.Positional[Literal["lora"]]
-    """What is trained."""
     loss: Loss = Loss.PEARSON
     """The paper's is pearson."""
     learning_rate: float = 1e-3

@@ -5,9 +5,7 @@ from __future__ import annotations
 import sys
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, Literal
-
-import tyro
+from typing import Any
 
 from raycase.data.rated import read_scored, rows_in
 from raycase.encoder.pooling import Pooling
@@ -78,8 +76,6 @@ class ScoredJob(FineTuneJob, TuneRecipe):
 class SentenceEncoderJob(ScoredJob):
     """A sentence encoder without conditions: squared error of the cosine (Reimers and Gurevych, 2019)."""
 
-    system: tyro.conf.Positional[Literal["sentence-encoder"]]
-    """What is trained."""
     pooling: Pooling | None = None
     """How tokens become one vector. Default: the encoder's."""
 
@@ -92,8 +88,6 @@ class SentenceEncoderJob(ScoredJob):
 class MixSpJob(ScoredJob):
     """MixSP: a router and two projectors over both sentences; it only scores (Ponwitayarat et al., 2024)."""
 
-    system: tyro.conf.Positional[Literal["mixsp"]]
-    """What is trained."""
     select: Select = Select.HARD
     """hard: the likeliest projector alone. soft: all, weighted; a mixture of experts, without the router's loss."""
     ranges: tuple[float, ...] = (UPPER,)

@@ -12,7 +12,6 @@ from helpers import cosines, embedded, rated_rows, read_output, run_job, vectors
 from safetensors.torch import save_file
 
 import raycase
-from raycase.cli import parse
 from raycase.corpus.request import EmbedJob
 from raycase.data.rated import read_rated
 from raycase.distributed.embed import embed
@@ -30,7 +29,6 @@ from raycase.systems.dualcse import dualcse
 from raycase.systems.lora import lora
 from raycase.systems.registry import resolve
 from raycase.systems.tri_encoder import tri_encoder
-from raycase.training.catalogue import TRAIN_JOBS
 from raycase.training.encoder_fit import TunePairs, fit_tuned
 from raycase.training.loop import restore
 from raycase.training.rated_jobs import BiEncoderJob, CrossEncoderJob, CsrJob, TriEncoderJob
@@ -49,7 +47,7 @@ def tuning(rated, tiny_model, tmp_path):
             "batch_size": 16,
             "learning_rate": 1e-3,
         }
-        return kind(system=system, **settings | options)
+        return kind(**settings | options)
 
     return job
 
@@ -176,22 +174,6 @@ def test_wrong_flags_are_refused(tuning, kind, system, change, said):
         fine_tune(tuning(kind, system, **change))
 
 
-@pytest.mark.parametrize(
-    ("arguments", "said"),
-    [
-        ([], "expected one of case, bi-encoder, .*, mixsp first, got nothing"),
-        (["tri"], "first, got tri"),
-        (["csr", "--train", "a", "--validation", "b", "--output", "c", "--routed", "two"], "routed"),
-        (["lora", "--rank"], "rank"),
-        (["tri-encoder", "--prompt", "cond"], "--prompt"),
-        (["csr", "--train", "a", "--validation", "b", "--output", "c", "--merged"], "merged"),
-    ],
-)
-def test_flags_that_cannot_be_read_are_named(arguments, said):
-    with pytest.raises(RequestError, match=said):
-        parse(TRAIN_JOBS, arguments)
-
-
 def test_the_script_says_a_wrong_request_in_one_line(tmp_path):
     flags = ["--train", "x.csv", "--validation", "y.csv", "--output", tmp_path / "out"]
     done = run_job("csr", "--routed", 9, *flags, script="train.py")
@@ -204,13 +186,6 @@ def test_plain_vectors_of_every_system_have_its_encoders_width(tiny_model):
         config = make(str(tiny_model))
         assert config.load().embed(["dog"], None).shape == (1, config.plain_dim) == (1, 32)
         assert np.isfinite(config.load().embed(["dog"], "color")).all()
-
-
-def test_a_flag_may_say_its_default():
-    flags = ["--train", "a", "--validation", "b", "--output", "c"]
-    for given, merged in (([], True), (["--merged"], True), (["--no-merged"], False)):
-        assert parse(TRAIN_JOBS, ["lora", *flags, *given]).merged is merged
-    assert not parse(TRAIN_JOBS, ["lora", *flags, "--no-overwrite"]).overwrite
 
 
 @pytest.mark.parametrize("damage", ["missing", "cut", "foreign"])

@@ -21,7 +21,7 @@ import torch
 from helpers import cosines, in_process, read_output, read_rejected, sentences, vectors
 
 import raycase
-from raycase.cli import _command, main
+from raycase.cli import main
 from raycase.corpus import read_step
 from raycase.corpus.encode_step import EncodeUnits
 from raycase.corpus.job_record import find_job
@@ -29,7 +29,7 @@ from raycase.corpus.output import output_at
 from raycase.corpus.plan import make_plan
 from raycase.corpus.read_step import read_units
 from raycase.corpus.records import EncodedUnit, ReadTask
-from raycase.corpus.request import EmbedJob, check
+from raycase.corpus.request import check
 from raycase.corpus.verify import verify
 from raycase.distributed.embed import TooManyRejectedError, embed
 from raycase.encoder.tokenizer import PromptTokenizer
@@ -265,12 +265,11 @@ def test_the_fingerprint_is_of_what_changes_the_vectors(job, tiny_model, tmp_pat
             embed_here(replace(job, **{name: value}))
 
 
-def cli(monkeypatch, capsys, *arguments):
+def cli(capsys, *arguments):
     """Exit status, standard output and standard error of a job's command line, run in this process."""
-    monkeypatch.setattr("sys.argv", ["embed.py", *map(str, arguments)])
     status = 0
     try:
-        main(EmbedJob, embed_here)
+        main(["embed", *map(str, arguments)], work=embed_here)
     except SystemExit as stop:
         status = stop.code
     said = capsys.readouterr()
@@ -299,7 +298,6 @@ def cli(monkeypatch, capsys, *arguments):
         ({"--model": "minilm9"}, "expected one of minilm, simcse-bert-base"),
         ({"--pooling": "latent"}, "expected NV-Embed's weights"),
         ({"--prompt": "loud"}, "--prompt"),
-        ({"--bogus": "1"}, "Unrecognized options: --bogus"),
         ({"--unit-rows": "0"}, "--unit-rows: expected at least 1, got 0"),
         ({"--actors": "3:1"}, "--actors: expected MIN:MAX with 1 <= MIN <= MAX, got '3:1'"),
         ({"--max-rejected": "2"}, "--max-rejected: expected a share between 0 and 1, got 2.0"),
@@ -328,7 +326,7 @@ def test_a_wrong_request_is_answered_in_one_line(job, change, words, tmp_path, m
         "--pooling": "mean",
     } | change
     given = [part for flag, value in flags.items() if value is not None for part in (flag, value)]
-    status, out, err = cli(monkeypatch, capsys, *given)
+    status, out, err = cli(capsys, *given)
     assert (status, out) == (2, "")
     assert words in err and err.count("\n") == 1
     assert not (tmp_path / "out" / "job.json").exists()
@@ -343,15 +341,15 @@ def test_corruption_inside_a_file_is_a_wrong_request_too(job, tmp_path):
         embed_here(job)
 
 
-def test_flags_as_people_write_them(job, tmp_path, monkeypatch, capsys):
+def test_flags_as_people_write_them(job, tmp_path, capsys):
     flags = ["--input", job.input, "--output", job.output, "--model", job.model, "--prompt", "concat-cs"]
     flags += ["--pooling", "cls", "--no-subtract", "--conditions", "color", "number of people", "--limit", "5"]
-    status, out, _ = cli(monkeypatch, capsys, *flags)
+    status, out, _ = cli(capsys, *flags)
     assert status == 0 and json.loads(out.splitlines()[-1])["pairs"] == 10
     config = json.loads((output_at(job.output).job).read())["config"]
     assert config["model"]["subtract"] is False
     assert (config["model"]["encoder"]["prompt"], config["model"]["encoder"]["pooling"]) == ("concat-cs", ["cls"])
-    assert cli(monkeypatch, capsys, *flags, "--subtract")[0] == 2
+    assert cli(capsys, *flags, "--subtract")[0] == 2
 
 
 def test_a_submitted_job_wants_absolute_paths(job, monkeypatch):
@@ -413,13 +411,6 @@ def test_a_unit_that_is_made_again_has_its_own_checksum(job):
     pq.write_table(table, f"{folder.path}/{name}", compression="gzip")  # the same rows, other bytes
     assert embed_here(job)["units_resumed"] == 5
     verify(job.output)
-
-
-def test_the_command_that_goes_on_does_not_begin_anew(monkeypatch):
-    monkeypatch.setattr("sys.argv", ["jobs/embed.py", "--input", "a b.csv", "--overwrite"])
-    assert _command() == "python jobs/embed.py --input 'a b.csv'"
-    monkeypatch.setenv("RAY_JOB_CONFIG_JSON_ENV_VAR", "{}")
-    assert _command() == "ray job submit --working-dir . -- python jobs/embed.py --input 'a b.csv'"
 
 
 def test_output_inside_the_input_is_no_input(job, tmp_path):

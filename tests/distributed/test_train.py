@@ -35,7 +35,6 @@ EPOCHS = 300  # enough to be killed in the middle
 @pytest.fixture
 def training(rated, tiny_model, tmp_path):
     return TrainJob(
-        system="case",
         train=str(rated / "train.csv"),
         validation=str(rated / "validation.csv"),
         model=str(tiny_model),

@@ -1,4 +1,4 @@
-"""jobs/check_model.py shows what an encoder does, and finds one that is wrong."""
+"""`raycase check-model` shows what an encoder does, and finds one that is wrong."""
 
 import json
 from dataclasses import replace
@@ -65,9 +65,8 @@ def test_an_encoder_said_to_read_the_wrong_way_is_found(tmp_path, monkeypatch):
         check_model(job)
 
 
-def test_the_flags_and_the_last_line(job, monkeypatch, capsys):
-    monkeypatch.setattr("sys.argv", ["check_model.py", job.model, "--prompt", "cond", "--pooling", "last"])
-    main(CheckJob, check_model)
+def test_the_flags_and_the_last_line(job, capsys):
+    main(["check-model", job.model, "--prompt", "cond", "--pooling", "last"])
     said = capsys.readouterr().out
     assert json.loads(said.splitlines()[-1])["dim"] == 32
     assert "Instruct" in said and ">>" in said

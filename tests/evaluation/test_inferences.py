@@ -31,7 +31,7 @@ from raycase.training.scored_jobs import MixSpJob
 def tuning(inferences, tiny_model, tmp_path):
     def job(kind, system, **options):
         settings = inferences | {"model": str(tiny_model), "compute": "float32", "output": str(tmp_path / system)}
-        return kind(system=system, **settings | {"epochs": 2, "batch_size": 8, "learning_rate": 1e-3} | options)
+        return kind(**settings | {"epochs": 2, "batch_size": 8, "learning_rate": 1e-3} | options)
 
     return job
 
@@ -140,7 +140,7 @@ def scored(tmp_path):
 def test_scored_pairs_are_trained_on_and_judged(scored, tiny_model, tmp_path, cluster):
     settings = {"train": scored["train"], "validation": scored["validation"], "model": str(tiny_model)}
     settings |= {"compute": "float32", "epochs": 2, "batch_size": 8, "learning_rate": 1e-3}
-    trained = fine_tune(MixSpJob(system="mixsp", output=str(tmp_path / "mixsp"), **settings))["validation"]
+    trained = fine_tune(MixSpJob(output=str(tmp_path / "mixsp"), **settings))["validation"]
     sentence_encoder(str(tiny_model)).trainable().system.save(tmp_path / "encoder")
     models = (str(tmp_path / "mixsp"), str(tmp_path / "encoder"))
     asked = EvaluateJob(
@@ -170,8 +170,8 @@ def test_scored_pairs_are_trained_on_and_judged(scored, tiny_model, tmp_path, cl
 def test_pairs_that_are_all_validation_pairs_are_refused(scored, tiny_model, tmp_path):
     both = {"train": scored["train"], "validation": scored["train"], "model": str(tiny_model)}
     with pytest.raises(RequestError, match="--train: expected pairs that are not in --validation, got none"):
-        fine_tune(MixSpJob(system="mixsp", output=str(tmp_path / "x"), **both))
-    heavy = MixSpJob(system="mixsp", output=str(tmp_path / "x"), range_weight=-0.1, **both)
+        fine_tune(MixSpJob(output=str(tmp_path / "x"), **both))
+    heavy = MixSpJob(output=str(tmp_path / "x"), range_weight=-0.1, **both)
     with pytest.raises(RequestError, match="--range-weight: expected a number of at least 0, got"):
         fine_tune(replace(heavy, validation=scored["validation"]))
     assert replace(heavy, range_weight=None).terms["range_weight"] == 1e-4

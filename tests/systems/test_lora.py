@@ -139,10 +139,10 @@ def test_the_encoder_is_frozen_in_the_format_it_computes_in_and_adapters_are_in_
 def test_the_paper_minimises_pearsons_correlation():
     """Rank 32, alpha 32, dropout 0.05 are its numbers, too."""
     files = {"train": "a.csv", "validation": "b.csv", "output": "out"}
-    job = TRAIN_JOBS["lora"](system="lora", **files)
+    job = TRAIN_JOBS["lora"](**files)
     assert job.recipe.loss is Loss.PEARSON
     assert (job.rank, job.alpha, job.adapter_dropout) == (32, 32.0, 0.05)
-    assert TRAIN_JOBS["csr"](system="csr", **files).recipe.loss is Loss.SQUARED
+    assert TRAIN_JOBS["csr"](**files).recipe.loss is Loss.SQUARED
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -256,7 +256,7 @@ def test_case_takes_the_vectors_of_a_fine_tuned_encoder(made, kind, merged, tmp_
 
 def job(folder, **options):
     files = {"train": "a.csv", "validation": "b.csv", "output": "out"}
-    return TrainJob(system="case", model=str(folder), **files, **options)
+    return TrainJob(model=str(folder), **files, **options)
 
 
 def test_case_takes_a_bi_encoder_too_and_no_cross_encoder(encoders, tmp_path):

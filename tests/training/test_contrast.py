@@ -118,11 +118,10 @@ def test_it_learns_and_a_limit_shortens_the_epoch(name, tiny_model, texts):
 
 
 def job_of(kind, folder, tiny_model, tmp_path, **options):
-    names = {BiEncoderJob: "bi-encoder", TriEncoderJob: "tri-encoder", CsrJob: "csr", LoraJob: "lora"}
     parts = {part: str(folder / f"{part}.tsv") for part in ("train", "validation")}
     output = str(tmp_path / "graph-model")
     settings = {"task": "kgc", "model": str(tiny_model), "output": output, "compute": "float32"} | parts | options
-    return kind(system=names[kind], **settings)
+    return kind(**settings)
 
 
 def test_the_job_saves_a_model_whose_report_has_its_figures(folder, tiny_model, tmp_path, cluster):

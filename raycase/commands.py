@@ -1,0 +1,149 @@
+"""What each subcommand of `raycase` reads and does: its dataclass of flags, the work, and the lines printed around it.
+
+torch, transformers and Ray take seconds to import, so each subcommand imports what it needs when it is chosen:
+`raycase --help` needs none of them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from pkgutil import resolve_name
+from typing import TYPE_CHECKING, Any
+
+import tyro
+
+if TYPE_CHECKING:
+    from raycase.corpus.request import EmbedJob
+    from raycase.distributed.join import JoinJob
+    from raycase.distributed.rerank import RerankJob
+    from raycase.distributed.tune import TuneJob
+    from raycase.evaluation.check_model import CheckJob
+    from raycase.evaluation.job import EvaluateJob
+    from raycase.search.build import IndexJob
+    from raycase.search.queries import SearchJob
+    from raycase.training.encoder_job import FineTuneJob
+    from raycase.training.projector_job import TrainJob
+
+Result = dict[str, Any]  # what the last line of standard output holds
+
+
+@dataclass(frozen=True)
+class Command:
+    """One subcommand. The first line of the docstring of `work` is its line in `raycase --help`."""
+
+    flags: str  # module:name of a dataclass, or of a mapping of dataclasses by the name of a second subcommand
+    work: Callable[[Any], Result]
+    resume: str = ""  # a flag that the same command needs to resume
+
+    def load(self) -> type | Mapping[str, type]:
+        """Import the dataclass or dataclasses."""
+        return resolve_name(self.flags)
+
+
+@dataclass(frozen=True, kw_only=True)
+class VerifyJob:
+    """Read an output of `raycase embed` back: counts, checksums, schema, no NaN, no row twice."""
+
+    output: tyro.conf.Positional[str]
+    """The folder that `raycase embed` wrote."""
+
+
+def embed(job: EmbedJob) -> Result:
+    """Embed a corpus under conditions; without flags, a sample."""
+    from raycase.distributed import embed, estimate
+
+    return estimate.dry_run(job) if job.dry_run else embed.embed(job)
+
+
+def verify(job: VerifyJob) -> Result:
+    """Check an output of `embed` against its manifest."""
+    from raycase.corpus.verify import verify
+
+    return verify(job.output) | {"verified": True}
+
+
+def index(job: IndexJob) -> Result:
+    """Index the vectors of an output of `embed`, or add new ones to an index."""
+    from raycase.search.build import build
+
+    result = build(job)
+    kind = {"exact": "searched exactly", "ivf-pq": "an IVF-PQ index", "hnsw": "an HNSW index"}[result["kind"]]
+    print(f"{result['rows']:,} rows under {result['conditions']} conditions, {kind}: {result['output']}")
+    return result
+
+
+def search(job: SearchJob) -> Result:
+    """Search an index by sentences under conditions."""
+    from raycase.search.queries import search
+
+    return search(job)
+
+
+def join(job: JoinJob) -> Result:
+    """Find the exact nearest neighbours of every vector of one output in another."""
+    from raycase.distributed.join import join
+
+    return join(job)
+
+
+def rerank(job: RerankJob) -> Result:
+    """Score the answers of a search again with a model that reads both sentences."""
+    from raycase.distributed.rerank import rerank_all
+
+    return rerank_all(job)
+
+
+def train(job: TrainJob | FineTuneJob) -> Result:
+    """Train a projector on a frozen encoder, or fine-tune an encoder by one of several systems."""
+    from raycase.distributed.train import train
+
+    metrics = train(job)
+    print(f"best epoch {metrics['best_epoch']}; the model is in {job.folder}")
+    names = ("validation", "zero_shot", "best_epoch", "epochs", "seconds", "embed_seconds", "fingerprint")
+    return {name: metrics[name] for name in names if name in metrics} | {"output": str(job.folder)}
+
+
+def tune(job: TuneJob) -> Result:
+    """Search the projector's hyperparameters, or sweep a grid of them."""
+    from raycase.distributed.tune import tune
+
+    result = tune(job)
+    print(f"the tables are in {result['output']}, the best cell's model in {result['output']}/best")
+    return result
+
+
+def evaluate(job: EvaluateJob) -> Result:
+    """Evaluate models on a task and write a report."""
+    from raycase.distributed.evaluate import evaluate
+    from raycase.evaluation.scores import CORRELATIONS
+
+    metrics = evaluate(job)
+    report = Path(job.output).expanduser().absolute() / "report.md"
+    print(f"the report is {report}")
+    if job.task != "csts":
+        return {"systems": {s["name"]: s["figures"] for s in metrics["systems"]}, "output": str(report.parent)}
+    models = {m["name"]: {name: m["variants"][m["system"]][name] for name in CORRELATIONS} for m in metrics["models"]}
+    return {"models": models, "comparison": metrics["comparison"], "output": str(report.parent)}
+
+
+def check_model(job: CheckJob) -> Result:
+    """Show how an encoder reads a few pairs, and check its vectors."""
+    from raycase.evaluation.check_model import check_model
+
+    return check_model(job)
+
+
+COMMANDS = {
+    "embed": Command("raycase.corpus.request:EmbedJob", embed),
+    "verify": Command("raycase.commands:VerifyJob", verify),
+    "index": Command("raycase.search.build:IndexJob", index),
+    "search": Command("raycase.search.queries:SearchJob", search),
+    "join": Command("raycase.distributed.join:JoinJob", join),
+    "rerank": Command("raycase.distributed.rerank:RerankJob", rerank),
+    "train": Command("raycase.training.catalogue:TRAIN_JOBS", train),
+    "tune": Command("raycase.distributed.tune:TuneJob", tune, resume="--resume"),
+    "evaluate": Command("raycase.evaluation.job:EvaluateJob", evaluate),
+    "check-model": Command("raycase.evaluation.check_model:CheckJob", check_model),
+}

@@ -1,0 +1,192 @@
+"""The command: subcommands, flags, help, exit statuses, what it prints, and what it does not import."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+
+import pytest
+from helpers import ROOT
+
+from raycase import __version__, cli
+from raycase.cli import main, parse, resume_command, stopping_at_once
+from raycase.commands import COMMANDS
+from raycase.errors import RequestError, WorkError
+
+FILES = ["--train", "a", "--validation", "b", "--output", "c"]
+
+
+def status_of(*arguments, **options):
+    """Exit status of the command, run in this process."""
+    try:
+        main(list(arguments), **options)
+    except SystemExit as stop:
+        return stop.code or 0
+    return 0
+
+
+# ---------------------------------------------------------------------------------------------------------------- help
+
+
+def test_help_lists_every_subcommand_and_imports_none():
+    done = subprocess.run([sys.executable, "-m", "raycase", "--help"], capture_output=True, text=True, cwd=ROOT)
+    assert done.returncode == 0 and not done.stderr
+    assert all(f" {name} " in done.stdout for name in COMMANDS)
+    code = "import sys, raycase.cli as c\ntry: c.main(['--help'])\nexcept SystemExit: print(*sys.modules)"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd=ROOT)
+    loaded = set(done.stdout.splitlines()[-1].split())
+    assert "raycase.commands" in loaded and not loaded & {"torch", "ray", "transformers", "numpy", "pyarrow"}
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_every_subcommand_has_its_own_help(name, capsys):
+    assert status_of(name, "--help") == 0
+    help_text = capsys.readouterr().out
+    assert help_text.startswith(f"usage: raycase {name} ")
+    flags = COMMANDS[name].load()
+    if isinstance(flags, dict):
+        assert all(f" {system} " in help_text for system in flags)
+        assert status_of(name, "csr", "--help") == 0
+        help_text = capsys.readouterr().out
+        assert help_text.startswith(f"usage: raycase {name} csr ") and "--routed" in help_text
+    assert "(required)" in help_text or "(default: " in help_text
+
+
+def test_the_version(capsys):
+    assert status_of("--version") == 0
+    assert capsys.readouterr().out == f"raycase {__version__}\n"
+
+
+def test_a_shell_can_complete_every_flag(capsys):
+    assert status_of("--tyro-print-completion", "bash") == 0
+    script = capsys.readouterr().out
+    assert "--text-column" in script and "--save-golden" in script
+
+
+# --------------------------------------------------------------------------------------------------------------- flags
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        ([], "Expected one of {embed, verify"),
+        (["embeds"], "Available subcommands: embed, verify"),
+        (["embed", "--bogus", "1"], "Unrecognized options: --bogus"),
+        (["embed", "--limit", "two"], "--limit"),
+        (["embed", "--limit"], "--limit"),
+        (["verify"], "OUTPUT"),
+        (["train"], "Expected one of {case, bi-encoder"),
+        (["train", "tri"], "Available subcommands: case, bi-encoder"),
+        (["train", "csr", *FILES, "--routed", "two"], "--routed"),
+        (["train", "csr", *FILES, "--merged"], "--merged"),
+        (["train", "lora", *FILES, "--rank"], "--rank"),
+        (["train", "tri-encoder"], "--train"),
+    ],
+)
+def test_flags_that_cannot_be_read_are_named(arguments, words, capsys):
+    assert status_of(*arguments) == 2
+    captured = capsys.readouterr()
+    assert words in captured.err and not captured.out
+
+
+@pytest.mark.parametrize(("given", "merged"), [([], True), (["--merged"], True), (["--no-merged"], False)])
+def test_a_flag_that_is_on_can_be_given_either_way(given, merged):
+    assert parse(["train", "lora", *FILES, *given]).merged is merged
+
+
+@pytest.mark.parametrize(("given", "subtract"), [([], None), (["--subtract"], True), (["--no-subtract"], False)])
+def test_an_unset_flag_can_be_given_either_way(given, subtract):
+    assert parse(["embed", *given]).subtract is subtract
+
+
+def test_a_flag_that_is_off_can_be_given_either_way():
+    assert parse(["embed", "--overwrite"]).overwrite
+    assert not parse(["embed", "--no-overwrite"]).overwrite
+
+
+def test_underscores_and_enum_values_are_read():
+    job = parse(["check_model", "minilm", "--save_golden", "--pooling", "mean"])
+    assert (job.model, job.save_golden, job.pooling) == ("minilm", True, "mean")
+
+
+# ------------------------------------------------------------------------------------------------ statuses and output
+
+
+def raising(error):
+    def work(job):
+        raise error
+
+    return work
+
+
+def test_the_last_line_is_the_result(capsys):
+    def work(job):
+        print("for people")
+        return {"output": job.output}
+
+    assert status_of("verify", "out", work=work) == 0
+    first, last = capsys.readouterr().out.splitlines()
+    assert (first, json.loads(last)) == ("for people", {"output": "out"})
+
+
+@pytest.mark.parametrize(
+    ("error", "status", "line"),
+    [
+        (RequestError("expected this,\n got that"), 2, "error: expected this, got that\n"),
+        (WorkError("it failed"), 1, "error: it failed\n"),
+        (PermissionError("no entry"), 1, "error: PermissionError: no entry; run the same command again to resume\n"),
+    ],
+)
+def test_an_error_is_one_line_and_a_status(error, status, line, capsys):
+    assert status_of("verify", "out", work=raising(error)) == status
+    assert capsys.readouterr() == ("", line)
+
+
+def test_the_result_of_work_that_failed_is_printed(capsys):
+    error = WorkError("too many rejected rows")
+    error.result = {"rows_rejected": 3}
+    assert status_of("verify", "out", work=raising(error)) == 1
+    assert json.loads(capsys.readouterr().out) == error.result
+
+
+# ------------------------------------------------------------------------------------------------------------ stopping
+
+
+@pytest.mark.parametrize(("number", "status"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
+def test_a_signal_ends_at_once_and_says_how_to_resume(number, status, monkeypatch, capsys):
+    monkeypatch.setattr("sys.argv", ["/bin/raycase", "tune", "--train", "a b.csv", "--overwrite"])
+
+    def exit_at_once(status):
+        raise SystemExit(status)
+
+    monkeypatch.setattr(cli.os, "_exit", exit_at_once)
+    before = signal.getsignal(number)
+    with pytest.raises(SystemExit) as stop, stopping_at_once(COMMANDS["tune"].resume):
+        signal.raise_signal(number)
+    assert stop.value.code == status and signal.getsignal(number) is before
+    assert capsys.readouterr().err == "error: stopped; to resume: raycase tune --train 'a b.csv' --resume\n"
+
+
+@pytest.mark.parametrize(
+    ("program", "command"),
+    [
+        ("jobs/embed.py", "python jobs/embed.py"),
+        ("/home/a/.venv/bin/raycase", "raycase"),
+        (os.path.join(ROOT, "raycase", "__main__.py"), "python -m raycase"),
+    ],
+)
+def test_the_command_that_resumes_does_not_begin_again(program, command, monkeypatch):
+    monkeypatch.setattr("sys.argv", [program, "--input", "a b.csv", "--overwrite"])
+    assert resume_command() == f"{command} --input 'a b.csv'"
+    monkeypatch.setenv("RAY_JOB_CONFIG_JSON_ENV_VAR", "{}")
+    assert resume_command() == f"ray job submit --working-dir . -- {command} --input 'a b.csv'"
+
+
+# --------------------------------------------------------------------------------------------------------------- shims
+
+
+def test_every_subcommand_has_a_script_in_jobs():
+    for name in COMMANDS:
+        script = ROOT / "jobs" / f"{name.replace('-', '_')}.py"
+        assert f'main(["{name}", *sys.argv[1:]])' in script.read_text(encoding="utf-8")
