@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from raycase.evaluation.check_model import CheckJob
     from raycase.evaluation.job import EvaluateJob
     from raycase.search.build import IndexJob
-    from raycase.search.queries import SearchJob
+    from raycase.search.search_job import SearchJob
     from raycase.training.encoder_job import FineTuneJob
     from raycase.training.projector_job import TrainJob
 
@@ -76,7 +76,7 @@ def index(job: IndexJob) -> Result:
 
 def search(job: SearchJob) -> Result:
     """Search an index by sentences under conditions."""
-    from raycase.search.queries import search
+    from raycase.search.search_job import search
 
     return search(job)
 
@@ -139,7 +139,7 @@ COMMANDS = {
     "embed": Command("raycase.corpus.request:EmbedJob", embed),
     "verify": Command("raycase.commands:VerifyJob", verify),
     "index": Command("raycase.search.build:IndexJob", index),
-    "search": Command("raycase.search.queries:SearchJob", search),
+    "search": Command("raycase.search.search_job:SearchJob", search),
     "join": Command("raycase.distributed.join:JoinJob", join),
     "rerank": Command("raycase.distributed.rerank:RerankJob", rerank),
     "train": Command("raycase.training.catalogue:TRAIN_JOBS", train),

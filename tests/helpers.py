@@ -61,6 +61,28 @@ def run_job(*arguments, script="embed.py", **options):
     return subprocess.run(command, capture_output=True, text=True, timeout=300, **options)
 
 
+def call_job(*arguments, script):
+    """Run a job's script in this process: seconds of imports less than `run_job`, whose result it gives."""
+    import contextlib
+    import io
+    import runpy
+    import subprocess
+    from unittest import mock
+
+    command = [str(ROOT / "jobs" / script), *map(str, arguments)]
+    stdout, stderr, status = io.StringIO(), io.StringIO(), 0
+    with (
+        contextlib.redirect_stdout(stdout),
+        contextlib.redirect_stderr(stderr),
+        mock.patch.object(sys, "argv", command),
+    ):
+        try:
+            runpy.run_path(command[0], run_name="__main__")
+        except SystemExit as stop:
+            status = stop.code or 0
+    return subprocess.CompletedProcess(command, status, stdout.getvalue(), stderr.getvalue())
+
+
 def read_output(uri):
     """The output as one table, in the order of the input."""
     folder = output_at(uri).embeddings

@@ -15,8 +15,8 @@ from raycase.distributed import rerank as module
 from raycase.distributed.rerank import RerankJob, rerank_all
 from raycase.errors import RequestError
 from raycase.search.build import IndexJob, build
-from raycase.search.queries import SearchJob, search
 from raycase.search.rescore import find_scorer, rerank
+from raycase.search.search_job import SearchJob, search
 from raycase.systems.bi_encoder import bi_encoder
 from raycase.systems.cross_encoder import cross_encoder
 from raycase.systems.mixsp import mixsp

@@ -1,0 +1,171 @@
+"""A search from the command line: queries from flags or a file, answers as a table for people or as Parquet."""
+
+from __future__ import annotations
+
+import sys
+import time
+from dataclasses import dataclass
+from typing import Annotated, Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import tyro
+from transformers.utils.logging import disable_progress_bar
+
+from raycase.data.parquet import parquet_bytes
+from raycase.data.schema import CONDITION
+from raycase.data.storage import check_paths, locate
+from raycase.errors import RequestError, check_ranges
+from raycase.search.approximate import EF, NPROBES, Options
+from raycase.search.index import Index
+from raycase.search.metadata import ASKED, QUERY, RANK, SCORE
+from raycase.search.queries import TEXT, read_queries
+from raycase.search.rescore import CANDIDATES, check_answers, find_scorer, rerank
+from raycase.systems.fine_tuned_module import Scorer
+
+SHOWN_CHARACTERS = 100  # of a kept column
+GROUP_ROWS = 2**16  # answers in a row group, which jobs/rerank.py reads at a time
+
+
+@dataclass(frozen=True, kw_only=True)
+class SearchJob:
+    """Search an index: the rows nearest to each query under a condition, by cosine."""
+
+    index: str
+    """Output of jobs/index.py, local or on object storage."""
+    query: tuple[str, ...] = ()
+    """Sentences."""
+    condition: tuple[str, ...] = ()
+    """Conditions; each query is searched under each. Default: the mean over all conditions of the index."""
+    unconditional: bool = False
+    """Search the plain vectors, if the index has them, instead of those under a condition."""
+    k: Annotated[int, tyro.conf.arg(aliases=("-k",))] = 10
+    """Number of neighbours."""
+    where: str | None = None
+    """A filter on the kept columns, in SQL: "year > 2010 AND source = 'news'"."""
+    exact_condition: bool = False
+    """Refuse a condition that the index does not have. By default the nearest of its conditions is searched, and
+    named."""
+    queries: str | None = None
+    """Instead of --query: a .parquet, .csv or .jsonl file with a column `text`, and optionally `condition`."""
+    output: str | None = None
+    """Parquet file for the answers, local or on object storage. Default: print a table."""
+    exact: bool = False
+    """Compare every vector, whatever the kind of the index."""
+    nprobes: int = NPROBES
+    """Partitions of an approximate index that are searched; all, where these have too few rows for the filter."""
+    ef: int = EF
+    """Candidates that a search in an hnsw index holds."""
+    refine: int | None = None
+    """Candidates of an approximate index, as a multiple of k, compared by their exact cosine. Default: 3, ivf-pq 10."""
+    rerank: str | None = None
+    """Re-rank the first answers by a model that scores pairs of query and answer: mixsp, which ignores the condition,
+    or cross-encoder, which reads it."""
+    candidates: int | None = None
+    """Answers of each query that are re-ranked. Default: 100, or as many as there are."""
+    text_column: str | None = None
+    """The kept column with the answers' texts, for re-ranking. Default: text."""
+    model: str | None = None
+    """Folder of the index's model, if it has moved."""
+
+
+def search(job: SearchJob) -> dict[str, Any]:
+    """Answer the queries: print a table or write Parquet, and return counts. Raises RequestError."""
+    began = time.time()
+    _check_job(job)
+    sentences, conditions = _queries(job)
+    disable_progress_bar()  # the weights load in a moment
+    index = Index.open(job.index, model=job.model)
+    scorer = _load_scorer(job, index, conditional=conditions is not None)
+    answers = index.search(
+        sentences,
+        conditions,
+        job.k,
+        job.where,
+        unconditional=job.unconditional,
+        exact_condition=job.exact_condition,
+        candidates=(job.candidates or CANDIDATES) if scorer else None,
+        options=Options(exact=job.exact, nprobes=job.nprobes, ef=job.ef, refine=job.refine),
+    )
+    _print_replaced_conditions(answers, index)
+    searched = time.time()
+    if scorer:
+        answers = rerank(answers, sentences, scorer, text=job.text_column or TEXT, k=job.k)
+        unscored = answers[SCORE].null_count
+        if unscored:
+            print(f"{unscored} of {len(answers)} answers have no words to score, and come last", file=sys.stderr)
+    reranked = time.time()
+    if job.output:
+        query_index = pa.array(answers[QUERY].to_numpy() // max(1, len(job.condition)))  # without the conditions
+        locate(job.output).put(parquet_bytes(answers.set_column(0, QUERY, query_index), rows=GROUP_ROWS))
+    else:
+        _print_answers(answers, sentences, conditions, index.columns)
+    return {
+        "queries": len(sentences),
+        "answers": len(answers),
+        "rows": index.metadata.rows,
+        "kind": index.metadata.search_kind,
+        "seconds": round(time.time() - began, 3),
+        "rerank_seconds": round(reranked - searched, 3) if scorer else None,
+        "output": locate(job.output).uri if job.output else None,
+    }
+
+
+def _check_job(job: SearchJob) -> None:
+    check_paths({"--index": job.index, "--queries": job.queries, "--output": job.output})
+    values = {name: getattr(job, name) for name in ("nprobes", "ef", "refine", "candidates")}
+    check_ranges(job, {name: (value is None or value >= 1, "at least 1") for name, value in values.items()})
+    for name, value in {"candidates": job.candidates, "text-column": job.text_column}.items():
+        if value is not None and not job.rerank:
+            raise RequestError(f"--{name}: expected --rerank, got none")
+
+
+def _queries(job: SearchJob) -> tuple[list[str], list[str] | None]:
+    """The sentences, and the condition of each. Raises RequestError."""
+    if bool(job.query) == bool(job.queries):
+        raise RequestError(f"expected one of --query or --queries, got {'both' if job.query else 'none'}")
+    if job.condition and job.unconditional:
+        raise RequestError("expected one of --condition or --unconditional, got both")
+    sentences, conditions = list(job.query), None
+    if job.queries:
+        if not job.output:
+            raise RequestError("--output: expected a Parquet file for the answers to --queries, got none")
+        sentences, conditions = read_queries(job.queries)
+    if conditions and (job.condition or job.unconditional):
+        raise RequestError(f"expected conditions once, got them in {job.queries} and in flags; leave one out")
+    if conditions or not job.condition:
+        return sentences, conditions
+    return [sentence for sentence in sentences for _ in job.condition], list(job.condition) * len(sentences)
+
+
+def _load_scorer(job: SearchJob, index: Index, *, conditional: bool) -> Scorer | None:
+    """The model that re-ranks, if one does."""
+    if not job.rerank:
+        return None
+    check_answers(index.columns, job.text_column or TEXT)
+    return find_scorer(job.rerank, conditional=conditional).load()
+
+
+def _print_replaced_conditions(answers: pa.Table, index: Index) -> None:
+    """Name the conditions that the index does not have, and the ones that were searched instead."""
+    pairs = zip(answers[ASKED].to_pylist(), answers[CONDITION].to_pylist(), strict=True)
+    for asked, condition in dict.fromkeys(pairs):
+        if asked != condition:
+            cosine = index.nearest_condition(asked)[1]
+            print(f"no {asked!r} in the index; answered under {condition!r}, cosine {cosine:.2f}", file=sys.stderr)
+
+
+def _print_answers(answers: pa.Table, sentences: list[str], conditions: list[str] | None, columns: list[str]) -> None:
+    """A table for people: score and text, or the id where no text was kept."""
+    column = TEXT if TEXT in columns else columns[0]
+    for query, sentence in enumerate(sentences):
+        under = f' under "{conditions[query]}"' if conditions else ""
+        print(f'\n"{sentence}"{under}')
+        rows = answers.filter(pc.equal(answers[QUERY], query)).select([RANK, SCORE, column]).to_pylist()
+        for row in rows:
+            text = " ".join(str(row[column]).split())
+            ellipsis = "…" if len(text) > SHOWN_CHARACTERS else ""
+            print(f"{row[RANK]:>4}  {row[SCORE]:6.3f}  {text[:SHOWN_CHARACTERS]}{ellipsis}")
+        if not rows:
+            print("      no rows pass the filter")
+    print()

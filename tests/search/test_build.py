@@ -1,0 +1,165 @@
+"""Indexes are built, grow, survive killed builds; wrong builds are refused."""
+
+import subprocess
+import sys
+from dataclasses import replace
+
+import lance
+import pyarrow as pa
+import pytest
+from helpers import embedded, in_process
+from indexed import CONDITIONS, QUERIES, refuse, rows
+
+from raycase.corpus.request import EmbedJob
+from raycase.distributed.embed import embed
+from raycase.errors import RequestError, WorkError
+from raycase.search import build as build_module
+from raycase.search import lance_files
+from raycase.search.build import IndexJob, build
+from raycase.search.index import Index, Options
+
+
+def test_a_later_output_is_added_and_nothing_twice(home, tmp_path, model):
+    job = IndexJob(embeddings=(str(home / "out"),), output=str(tmp_path / "i.lance"))
+    assert build(job)["rows_added"] == 600
+    assert build(job)["rows_added"] == 0
+    both = replace(job, embeddings=(str(home / "out"), str(home / "later")))
+    assert build(both)["rows_added"] == 160
+    found = Index.open(job.output).search(QUERIES[:1], "color", 380)
+    assert sorted(found["id"].to_pylist()) == [*range(300), *range(1000, 1080)]
+
+
+def test_tomorrows_units_of_the_same_output_are_added(tmp_path, tiny_model):
+    options = {"conditions": CONDITIONS, "output": str(tmp_path / "out")}
+    job = IndexJob(
+        embeddings=(embedded(tmp_path, tiny_model, rows(250), limit=130, **options),), output=str(tmp_path / "i")
+    )
+    assert build(job)["rows"] == 260
+    whole = {"prompt": "concat-sc", "pooling": "mean", "compute": "float32", "dtype": "float32", "unit_rows": 100}
+    embed(EmbedJob(input=str(tmp_path / "in.parquet"), model=str(tiny_model), **options, **whole), execute=in_process)
+    assert build(job)["rows_added"] == 240
+    assert Index.open(job.output).metadata.conditions == {"color": 250, "number of people": 250}
+
+
+def test_an_approximate_index_takes_in_what_is_added(home, tmp_path):
+    job = IndexJob(embeddings=(str(home / "out"),), output=str(tmp_path / "i.lance"), exact_below=100)
+    assert build(job)["kind"] == "hnsw"
+    assert build(replace(job, embeddings=(str(home / "later"),)))["kind"] == "hnsw"
+    index = Index.open(job.output)
+    found = index.search(QUERIES, "color", 10, "id >= 1000", options=Options(nprobes=50, refine=20))
+    exact = index.search(QUERIES, "color", 10, "id >= 1000", options=Options(exact=True))
+    assert len(found) == 20 and min(found["id"].to_pylist()) >= 1000
+    assert len(set(found["id"].to_pylist()) & set(exact["id"].to_pylist())) >= 9
+    assert build(IndexJob(output=job.output, reindex=True))["rows"] == 760
+
+
+def test_what_was_replaced_is_kept_for_those_who_read_it_until_the_next_time(home, tmp_path):
+    job = IndexJob(embeddings=(str(home / "out"),), output=str(tmp_path / "i.lance"))
+    build(job)
+    reader = Index.open(job.output)
+    build(replace(job, overwrite=True))
+    assert len(reader.search(QUERIES, "color", 3)) == 6
+    size = sum(f.stat().st_size for f in (tmp_path / "i.lance" / "data").iterdir())
+    build(replace(job, overwrite=True))
+    build(replace(job, overwrite=True))
+    assert sum(f.stat().st_size for f in (tmp_path / "i.lance" / "data").iterdir()) == size
+
+
+def test_two_builds_at_once_do_not_publish_what_was_not_counted(home, tmp_path, monkeypatch):
+    first = IndexJob(embeddings=(str(home / "out"),), output=str(tmp_path / "i.lance"))
+    build(first)
+    publish = lance_files.publish
+
+    def later(dataset, meta):
+        monkeypatch.setattr(build_module, "publish", publish)
+        lance.write_dataset(dataset.to_table(limit=5), dataset.uri, mode="append")
+        publish(dataset, meta)
+
+    monkeypatch.setattr(build_module, "publish", later)
+    with pytest.raises(WorkError, match="another build is at work"):
+        build(replace(first, embeddings=(str(home / "later"),)))
+    assert Index.open(first.output).metadata.rows == 600
+    assert build(replace(first, embeddings=(str(home / "later"),)))["rows"] == 760
+
+
+def test_rows_that_are_there_already_from_another_job_are_refused(home, tmp_path, tiny_model):
+    uri = str(tmp_path / "i.lance")
+    build(IndexJob(embeddings=(str(home / "out"),), output=uri))
+    kept = {"keep_columns": ("text", "year")}
+    again = embedded(tmp_path / "again", tiny_model, rows(3, 5, 299), conditions=("color",), **kept)
+    with pytest.raises(RequestError, match="got id 299 under 'color' in both"):
+        build(IndexJob(embeddings=(again,), output=uri))
+    new = embedded(tmp_path / "new", tiny_model, rows(3, 5, 299), conditions=("kind of dog",), **kept)
+    assert build(IndexJob(embeddings=(new,), output=uri))["rows_added"] == 3
+
+
+KILLED = """
+import os, signal, sys
+from raycase.search import build as build_module
+from raycase.search import index_rows
+from raycase.search.build import IndexJob, build
+where = sys.argv[3]
+def die(*_, **__):
+    os.kill(os.getpid(), signal.SIGKILL)
+if where == "rows":
+    batches = index_rows._batches
+    def first_batch(*arguments):
+        yield from list(batches(*arguments))[:1]
+        die()
+    index_rows._batches = first_batch
+elif where == "indices":
+    build_module.update_indices = die
+else:
+    build_module.publish = die
+build(IndexJob(embeddings=(sys.argv[1],), output=sys.argv[2]))
+"""
+
+
+@pytest.mark.cluster
+@pytest.mark.parametrize("where", ["rows", "indices", "publish"])
+def test_a_killed_build_leaves_the_former_index_or_none(home, tmp_path, where):
+    uri = str(tmp_path / "i.lance")
+
+    def killed(output):
+        done = subprocess.run([sys.executable, "-c", KILLED, str(home / output), uri, where], capture_output=True)
+        assert done.returncode == -9, done.stderr
+
+    killed("out")
+    with pytest.raises(RequestError, match="got none that is finished"):
+        Index.open(uri)
+    assert build(IndexJob(embeddings=(str(home / "out"),), output=uri))["rows"] == 600
+    killed("later")
+    before = Index.open(uri)
+    assert before.metadata.rows == 600 == before.dataset.count_rows()
+    assert build(IndexJob(embeddings=(str(home / "later"),), output=uri))["rows"] == 760
+    assert Index.open(uri).dataset.count_rows() == 760
+    assert before.search(QUERIES, "color", 3).num_rows == 6
+
+
+def test_wrong_builds_are_refused(home, index, tmp_path, tiny_model):
+    new, there = str(tmp_path / "new"), str(home / "i.lance")
+    refuse(IndexJob(output=new), "--embeddings: expected an output")
+    refuse(IndexJob(embeddings=(str(tmp_path),), output=new), "got no job.json")
+    refuse(IndexJob(embeddings=(str(home / "other"),), output=there), "expected vectors of the index's model")
+    refuse(
+        IndexJob(embeddings=(str(home / "out"),), output=str(home / "out")), "expected an index or a new folder, got"
+    )
+    refuse(IndexJob(embeddings=(str(home / "out"),), output=str(home / "a" / "in.parquet")), "got the file")
+    refuse(IndexJob(embeddings=(str(home / "out"),), output=new, partitions=0), "--partitions: expected at least 1")
+    refuse(IndexJob(embeddings=(str(home / "out"),), output=new, kind="ivf-pq", sub_vectors=5), "a divisor of 32")
+    refuse(IndexJob(embeddings=(str(home / "out"),), output=there, partitions=3), "--reindex: expected it beside")
+    refuse(IndexJob(embeddings=(str(home / "out"),), output="foo://x/i"), "expected a local path or a URI")
+    named = embedded(
+        tmp_path / "n", tiny_model, [{"id": 1, "text": "a", "score": 2}], conditions=("c",), keep_columns=("score",)
+    )
+    refuse(IndexJob(embeddings=(named,), output=new), "expected no kept column named 'score'")
+    lance.write_dataset(pa.table({"mine": [1]}), tmp_path / "mine.lance")
+    for overwrite in (False, True):
+        job = IndexJob(embeddings=(str(home / "out"),), output=str(tmp_path / "mine.lance"), overwrite=overwrite)
+        refuse(job, "got a Lance dataset in")
+    assert lance.dataset(tmp_path / "mine.lance").count_rows() == 1
+    fewer = embedded(tmp_path / "f", tiny_model, [{"id": 9999, "text": "a"}], conditions=("color",))
+    refuse(IndexJob(embeddings=(fewer,), output=there), "expected the index's columns")
+    assert Index.open(there).metadata.rows == 900
+    (tmp_path / "f" / "out" / "manifest.json").unlink()
+    refuse(IndexJob(embeddings=(fewer,), output=new), "expected a finished output")

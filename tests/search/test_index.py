@@ -1,0 +1,194 @@
+"""Searches of an index: against brute force over the written vectors; approximate ones, filters, conditions."""
+
+from dataclasses import replace
+
+import lance
+import numpy as np
+import pyarrow as pa
+import pytest
+from helpers import embedded, read_output, sentences, vectors
+from indexed import CONDITIONS, QUERIES, brute, rows, same
+
+import raycase
+from raycase.errors import RequestError
+from raycase.search import lance_files
+from raycase.search.build import IndexJob, build
+from raycase.search.combined import conditional_rows, mean_nearest
+from raycase.search.index import Index, Limits, Options
+from raycase.search.metadata import METADATA_KEY, IndexMetadata
+from raycase.search.topk import l2_normalize
+from raycase.systems import case
+from raycase.systems.projector import Projector, ProjectorConfig
+from raycase.systems.registry import resolve
+
+
+@pytest.mark.parametrize("condition", CONDITIONS)
+def test_a_search_gives_what_brute_force_over_the_files_gives(index, home, model, condition):
+    found = index.search(QUERIES, condition, 7)
+    assert found["rank"].to_pylist() == [*range(1, 8)] * 2
+    for i, sentence in enumerate(QUERIES):
+        same(found.filter(pa.compute.equal(found["query"], i)), brute(home / "out", model, sentence, condition, 7))
+    texts = {r["id"]: r["text"] for r in rows(300)}
+    assert [texts[i] for i in found["id"].to_pylist()] == found["text"].to_pylist()
+
+
+def test_queries_of_several_conditions_keep_their_order(index):
+    asked = ["number of people", "color", "number of people"]
+    found = index.search(["a", "a red dress", "b"], asked, 2)
+    assert found["query"].to_pylist() == [0, 0, 1, 1, 2, 2]
+    assert found["condition"].to_pylist() == [c for c in asked for _ in range(2)]
+    alone = index.search(["a red dress"], "color", 2)
+    assert found["id"].to_pylist()[2:4] == alone["id"].to_pylist()
+
+
+def test_plain_vectors_are_beside_the_conditions(index, home, model):
+    found = index.search(QUERIES[:1], None, 5, unconditional=True)
+    same(found, brute(home / "plain", model, QUERIES[0], None, 5))
+    assert found["condition"].to_pylist() == [None] * 5
+
+
+def test_a_filter_is_applied_before_the_search(index, home, model):
+    found = index.search(QUERIES[:1], "color", 5, "year >= 2018")
+    same(found, brute(home / "out", model, QUERIES[0], "color", 5, keep=lambda row: row["year"] >= 2018))
+    assert len(index.search(QUERIES, "color", 5, "year > 3000")) == 0
+    assert len(index.search(QUERIES, None, 5, "year > 3000")) == 0
+    few = index.search(QUERIES, "color", 5, "id IN (3, 4)")
+    assert sorted(few["id"].to_pylist()) == [3, 3, 4, 4]
+
+
+def test_without_a_condition_the_mean_over_all_counts(index, home, model):
+    table = read_output(str(home / "out"))
+    unit_vectors, ids, under = l2_normalize(vectors(table)), table["id"].to_numpy(), table["condition"].to_pylist()
+    sums = np.zeros(300)
+    for condition in CONDITIONS:
+        own = np.array([c == condition for c in under])
+        sums[ids[own]] += unit_vectors[own] @ l2_normalize(model.embed([QUERIES[0]], condition))[0]
+    order = np.argsort(-sums)[:5]
+    same(index.search(QUERIES[:1], None, 5), (order.tolist(), sums[order] / 2))
+
+
+def test_an_unknown_condition_is_answered_by_the_nearest_and_named(index):
+    found = index.search(["a red dress"], "the color", 3)
+    assert found["asked"].to_pylist() == ["the color"] * 3
+    assert found["condition"].to_pylist() == ["color"] * 3
+    assert found["id"].to_pylist() == index.search(["a red dress"], "color", 3)["id"].to_pylist()
+    with pytest.raises(RequestError, match="expected one of the index's"):
+        index.search(["a red dress"], "the color", 3, exact_condition=True)
+
+
+def test_vectors_that_do_not_fit_into_memory_are_read_again_batch_by_batch(home, index):
+    other = Index.open(str(home / "i.lance"), limits=Limits(memory_bytes=1))
+    for where in (None, "year > 2010"):
+        ours, theirs = other.search(QUERIES, "color", 4, where), index.search(QUERIES, "color", 4, where)
+        assert ours.drop_columns(["score"]) == theirs.drop_columns(["score"])
+    assert not other.vectors.cached and index.vectors.cached
+
+
+@pytest.mark.parametrize("kind", ["ivf-pq", "hnsw"])
+def test_an_approximate_index_finds_nearly_all(home, index, kind, tmp_path):
+    uri = str(tmp_path / "i.lance")
+    result = build(IndexJob(embeddings=(str(home / "out"), str(home / "plain")), output=uri, kind=kind))
+    assert result["kind"] == kind
+    approximate = Index.open(uri)
+    for condition, where in (("color", None), ("color", "year > 2010")):
+        exact = index.search(QUERIES, condition, 10, where)
+        assert approximate.search(QUERIES, condition, 10, where, options=Options(exact=True)).equals(exact)
+        found = approximate.search(QUERIES, condition, 10, where, options=Options(nprobes=50, refine=20))
+        assert len(set(found["id"].to_pylist()) & set(exact["id"].to_pylist())) >= 0.9 * len(
+            set(exact["id"].to_pylist())
+        )
+        assert found["condition"].unique().to_pylist() == ["color"]
+    assert len(approximate.search(QUERIES[:1], None, 5, unconditional=True)) == 5
+    assert build(IndexJob(output=uri, kind="exact", reindex=True))["kind"] == "exact"
+    assert approximate.search(QUERIES, "color", 5).num_rows == 10  # who has it open is not disturbed
+    assert Index.open(uri).search(QUERIES, "color", 5) == index.search(QUERIES, "color", 5)
+
+
+def test_where_too_few_vectors_are_there_to_train_scores_are_cosines_all_the_same(home, model, tmp_path):
+    """20 rows under each condition, and no index of their vectors."""
+    uri = str(tmp_path / "i.lance")
+    build(IndexJob(embeddings=(str(home / "other"),), output=uri, kind="hnsw"))
+    system = raycase.load(str(model.config.model), prompt="concat-sc", pooling="mean", subtract=False)
+    same(Index.open(uri).search(QUERIES[:1], "color", 5), brute(home / "other", system, QUERIES[0], "color", 5))
+
+
+def test_a_filter_finds_what_is_far_off_in_an_approximate_index(home, tmp_path):
+    uri = str(tmp_path / "i.lance")
+    build(IndexJob(embeddings=(str(home / "out"),), output=uri, kind="ivf-pq", partitions=20))
+    found = Index.open(uri).search(QUERIES, "color", 10, "id < 10", options=Options(nprobes=1))
+    assert [sorted(found["id"].to_pylist()[i : i + 10]) for i in (0, 10)] == [list(range(10))] * 2
+
+
+def test_the_mean_over_conditions_is_exact_where_each_is(tmp_path):
+    """Ten ids that are best under one of two conditions, and one that is second under both."""
+    index = Index.open(
+        str(by_hand(tmp_path, [[[1, 0], [0, 1]]] * 10 + [[[0, 1], [1, 0]]] * 10 + [[[0.9, 0.4], [0.9, 0.4]]]))
+    )
+    queries = {name: np.array([[1, 0]], np.float32) for name in "ab"}
+    scores, offsets = mean_nearest(queries, conditional_rows(index.dataset), index.vectors.blocks, 1)
+    assert index.dataset.take(offsets[0], columns=["id"])["id"].to_pylist() == [20]
+    assert scores[0, 0] == pytest.approx(0.9 / np.hypot(0.9, 0.4))
+
+
+def by_hand(folder, vectors):
+    """An index of vectors (ids, two conditions a and b) that no model made."""
+    model = {"encoder": {"prompt": "cond", "pooling": ["mean"]}, "subtract": True}
+    values = np.array(vectors, np.float32)
+    values /= np.linalg.norm(values, axis=2, keepdims=True)
+    count = len(values)
+    column = pa.FixedSizeListArray.from_arrays(pa.array(values.reshape(-1)), 2)
+    table = pa.table({"id": np.repeat(np.arange(count), 2), "condition": ["a", "b"] * count, "vector": column})
+    dataset = lance.write_dataset(table.replace_schema_metadata({METADATA_KEY: ""}), folder / "hand.lance")
+    lance_files.publish(
+        dataset, IndexMetadata(model=model, name="none", dtype="float32", conditions={"a": count, "b": count})
+    )
+    return folder / "hand.lance"
+
+
+def test_ids_are_strings_and_conditions_a_column(tmp_path, tiny_model, model):
+    texts = sentences(60, 3)
+    rows = [{"id": f"it's \\{i}", "text": t, "about": ["color", "it's"][: 1 + i % 2]} for i, t in enumerate(texts)]
+    output = embedded(tmp_path, tiny_model, rows, condition_column="about")
+    job = IndexJob(embeddings=(output,), output=str(tmp_path / "i.lance"))
+    assert build(job)["rows"] == 90
+    assert build(job)["rows_added"] == 0
+    index = Index.open(job.output)
+    assert index.metadata.conditions == {"color": 60, "it's": 30}
+    same(index.search(QUERIES[:1], "it's", 30), brute(output, model, QUERIES[0], "it's", 30))
+    assert len(index.search(QUERIES[:1], None, 60)) == 60  # an id under one condition has its own cosine alone
+    with pytest.raises(RequestError, match="in both"):
+        build(
+            IndexJob(
+                embeddings=(embedded(tmp_path / "2", tiny_model, rows[:1], conditions=("color",)),), output=job.output
+            )
+        )
+
+
+def test_a_projectors_vectors_have_other_dimensions_than_plain_ones_and_its_folder_may_move(tmp_path, tiny_model):
+    config, shape = (
+        resolve(str(tiny_model), prompt="concat-sc", pooling="mean"),
+        ProjectorConfig(input_dim=32, output_dim=8),
+    )
+    folder = tmp_path / "model"
+    case.save(folder, replace(config, projector=shape), Projector(shape).eval())
+    trained = {"prompt": None, "pooling": None}
+    out = embedded(tmp_path / "o", folder, rows(30), conditions=("color",), **trained)
+    plain = embedded(tmp_path / "p", folder, rows(30), unconditional=True, **trained)
+    uri = str(tmp_path / "i.lance")
+    assert build(IndexJob(embeddings=(plain,), output=uri))["unconditional_rows"] == 30
+    assert build(IndexJob(embeddings=(out,), output=uri))["rows"] == 60
+    folder.rename(tmp_path / "moved")
+    with pytest.raises(RequestError, match="--model: expected the index's model"):
+        Index.open(uri).search(QUERIES[:1], "color", 3)
+    index, system = Index.open(uri, model=str(tmp_path / "moved")), raycase.load(str(tmp_path / "moved"))
+    same(index.search(QUERIES[:1], "color", 5), brute(out, system, QUERIES[0], "color", 5))
+    same(index.search(QUERIES[:1], None, 5, unconditional=True), brute(plain, system, QUERIES[0], None, 5))
+    assert [index.dataset.schema.field(name).type.list_size for name in ("vector", "plain")] == [8, 32]
+
+
+def test_more_queries_than_are_answered_at_a_time(home, index):
+    sentences_ = [f"a red dress {i}" for i in range(7)]
+    few = Index.open(str(home / "i.lance"), limits=Limits(queries=3))
+    for conditions in ("color", None):
+        whole = index.search(sentences_, conditions, 3)
+        assert few.search(sentences_, conditions, 3).drop_columns(["score"]) == whole.drop_columns(["score"])
