@@ -120,7 +120,7 @@ def routed_alone(loaded, prepared):
             states = [torch.randn(size, length, loaded.encoder.dim) for _ in range(3)]
             about, real = torch.randn(size, loaded.encoder.dim), torch.ones(size, length, dtype=torch.bool)
             began = time.perf_counter()
-            loaded._pair(about, *states, real, None)
+            loaded.pair_vectors(about, *states, real, None)
             total += time.perf_counter() - began
             start += size
     return total

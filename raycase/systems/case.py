@@ -32,11 +32,11 @@ from raycase.systems.model_folder import write_folder
 from raycase.systems.pairs import (
     Encoded,
     Memory,
+    accepted_pairs,
     by_pattern,
     count_tokens,
     embed,
     encoded,
-    kept_pairs,
     prepare,
     prompt_sets,
 )
@@ -179,7 +179,7 @@ class Case:
         self.encoder = encoder
         self.projector = projector
         self.prompts = config.prompts
-        self._bases = Memory(config.views_dim)
+        self.memory = Memory(config.views_dim)
 
     @property
     def dim(self) -> int:
@@ -198,12 +198,12 @@ class Case:
         """The same of tokenised pairs, with counts, and a reason for each pair that has no vector."""
         conditions = prepared.conditions
         groups = by_pattern(self.config.templates(conditions is not None))
-        kept = kept_pairs(prepared)
+        kept = accepted_pairs(prepared)
         vectors_KD, work = self._views(groups, [batch.take(kept) for batch in prepared.pairs])
         if conditions is not None:
             if self.config.subtract and len(kept):
                 which, places = np.unique(prepared.condition[kept], return_inverse=True)
-                bases_CD, some = self._bases.of(prepared, which, lambda new: self._embed_bases(prepared, new))
+                bases_CD, some = self.memory.of(prepared, which, lambda new: self._embed_bases(prepared, new))
                 work += some
                 vectors_KD -= bases_CD[places]
             if self.projector is not None:

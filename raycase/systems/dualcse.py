@@ -30,7 +30,7 @@ from raycase.encoder.token_batch import TokenBatch
 from raycase.systems.fine_tuned_config import Tuned, begin
 from raycase.systems.fine_tuned_module import Embedder
 from raycase.systems.model_folder import load_extra, save_folder
-from raycase.systems.pairs import Encoded, encoded, kept_pairs, prepare
+from raycase.systems.pairs import Encoded, accepted_pairs, encoded, prepare
 
 EXPLICIT, IMPLICIT = "explicit", "implicit"
 
@@ -109,7 +109,7 @@ class DualCse(Embedder):
 
     def encode_prepared(self, prepared: Prepared) -> Encoded:
         """The same without, with counts, and a reason for each pair that has no vector."""
-        kept = kept_pairs(prepared)
+        kept = accepted_pairs(prepared)
         vectors_MD, work = np.empty((len(prepared.condition), self.dim), dtype=np.float32), Work()
         for encoder, rows in self._parts(prepared, kept):
             vectors_MD[rows], some = encoder.encode(prepared.pairs[0].take(rows))

@@ -21,7 +21,7 @@ from raycase.encoder.loading import whole_model
 from raycase.encoder.prepared import Prepared
 from raycase.encoder.token_batch import TokenBatch
 from raycase.systems.model_folder import save_folder
-from raycase.systems.pairs import Encoded, embed, encoded, kept_pairs
+from raycase.systems.pairs import Encoded, accepted_pairs, embed, encoded
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
@@ -92,7 +92,7 @@ class PromptEncoder(Embedder):
 
     def encode_prepared(self, prepared: Prepared) -> Encoded:
         """The same without, with counts, and a reason for each pair that has no vector."""
-        kept = kept_pairs(prepared)
+        kept = accepted_pairs(prepared)
         vectors_KD, work = self.encoder.encode(prepared.pairs[0].take(kept))
         return encoded(prepared, kept, vectors_KD, work)
 

@@ -30,7 +30,7 @@ from raycase.systems.fine_tuned_module import Scorer
 from raycase.systems.model_folder import load_extra
 
 MOST, UPPER = 5.0, 4.0  # of the scale of STS, and from where on sentences mean the same
-ROWS = 4096  # pairs that go through the projectors together
+PAIRS_AT_ONCE = 4096  # through the projectors
 WIDTH = 10  # of a projector's hidden layer over its input; the paper gives no shape, its authors' code this one
 
 
@@ -146,10 +146,10 @@ class MixSp(Scorer):
         return self._heads(self.encoder.pooled(batch))
 
     @torch.inference_mode()
-    def scores(self, batch: TokenBatch) -> np.ndarray:
+    def scores(self, batch: TokenBatch, pairs_at_once: int = PAIRS_AT_ONCE) -> np.ndarray:
         """Similarity, of G2 in [0, 1], without: (N,) float32."""
         pooled = torch.from_numpy(self.encoder.encode(batch)[0])
-        parts = [self._heads(some.to(self.encoder.model.device))[:, 0].cpu() for some in pooled.split(ROWS)]
+        parts = [self._heads(some.to(self.encoder.model.device))[:, 0].cpu() for some in pooled.split(pairs_at_once)]
         found_N = torch.cat([*parts, torch.empty(0)])
         return (found_N if self.head.g2 is None else found_N.sigmoid()).numpy()
 

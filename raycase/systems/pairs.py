@@ -86,7 +86,7 @@ def _tokenized(spec: EncoderSpec, templates: Sequence[Template], pairs: Sequence
     return [tokenizer.pairs([templates[i] for i in views], pairs) for views in by_pattern(templates)]
 
 
-def kept_pairs(prepared: Prepared) -> np.ndarray:
+def accepted_pairs(prepared: Prepared) -> np.ndarray:
     """The distinct pairs that are not refused: (K,)."""
     return np.array([i for i, reason in enumerate(prepared.reasons) if reason is None], dtype=np.int64)
 
@@ -105,7 +105,7 @@ def tokens_apart(prepared: Prepared, kept: np.ndarray) -> int:
 
 
 def encoded(prepared: Prepared, kept: np.ndarray, vectors_KD: np.ndarray, work: Work) -> Encoded:
-    """The vectors of `kept_pairs`, at the rows of their pairs."""
+    """The vectors of `accepted_pairs`, at the rows of their pairs."""
     reasons = prepared.reasons
     vectors_MD = np.full((len(reasons), vectors_KD.shape[1]), np.nan, dtype=np.float32)
     vectors_MD[kept] = vectors_KD
@@ -134,10 +134,11 @@ class Encoded:
 
 
 class Memory:
-    """One vector of each condition that was met, bounded: an encoder that meets more begins anew."""
+    """A vector for each condition encoded before. Emptied when one more batch would exceed `max_bytes`."""
 
-    def __init__(self, dim: int) -> None:
+    def __init__(self, dim: int, max_bytes: int = MEMORY_BYTES) -> None:
         self.dim = dim
+        self.max_bytes = max_bytes
         self.vectors: dict[str, np.ndarray] = {}
 
     def of(
@@ -149,7 +150,7 @@ class Memory:
         """Of some of the conditions: (C, D); `compute` is asked for those that are new."""
         assert prepared.conditions is not None
         names = [prepared.conditions[i] for i in which.tolist()]
-        if (len(self.vectors) + len(names)) * self.dim * 4 > MEMORY_BYTES:
+        if (len(self.vectors) + len(names)) * self.dim * 4 > self.max_bytes:
             self.vectors.clear()
         new = np.array([i for i, name in zip(which, names, strict=True) if name not in self.vectors], dtype=np.int64)
         work = Work()

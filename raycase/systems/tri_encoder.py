@@ -27,9 +27,9 @@ from raycase.systems.pairs import (
     SENTENCE,
     Encoded,
     Memory,
+    accepted_pairs,
     count_tokens,
     encoded,
-    kept_pairs,
     prepare,
     tokens_apart,
 )
@@ -67,7 +67,7 @@ class TriEncoder(Embedder):
 
     def __init__(self, config: TriEncoderConfig, encoder: TextEncoder) -> None:
         super().__init__(config, encoder)
-        self._memory = Memory(encoder.dim)
+        self.memory = Memory(encoder.dim)
 
     def forward(self, prepared: Prepared) -> Tensor:
         """Vectors with a gradient, of pairs none of which is refused: (N, dim)."""
@@ -81,13 +81,13 @@ class TriEncoder(Embedder):
 
     def encode_prepared(self, prepared: Prepared) -> Encoded:
         """The same without, with counts, and a reason for each pair that has no vector."""
-        kept = kept_pairs(prepared)
+        kept = accepted_pairs(prepared)
         which, places = np.unique(prepared.sentence[kept], return_inverse=True)
         sentences_SD, work = self.encoder.encode(prepared.alone[0].take(which))
         vectors_KD = sentences_SD[places]
         if prepared.conditions is not None:
             which, places = np.unique(prepared.condition[kept], return_inverse=True)
-            conditions_CD, some = self._memory.of(
+            conditions_CD, some = self.memory.of(
                 prepared, which, lambda new: self.encoder.encode(prepared.bases[0].take(new))
             )
             work += some
@@ -97,7 +97,7 @@ class TriEncoder(Embedder):
 
     def forget(self) -> None:
         """Drop what is remembered of conditions; for weights that have changed."""
-        self._memory.vectors.clear()
+        self.memory.vectors.clear()
 
 
 def tri_encoder(model: str, *, compose: Compose = Compose.HADAMARD, pooling: Pooling | None = None) -> TriEncoderConfig:

@@ -19,8 +19,8 @@ from raycase.encoder.sources import load_tokenizer, weights_folder
 from raycase.encoder.table import ENCODERS
 from raycase.errors import RequestError
 from raycase.systems import case
-from raycase.systems import pairs as memory
 from raycase.systems.contracts import Encoder
+from raycase.systems.pairs import Memory
 from raycase.systems.projector import Projector, ProjectorConfig
 from raycase.systems.registry import resolve
 
@@ -112,7 +112,7 @@ def test_without_conditions_there_is_neither_base_nor_g(system):
     wanted = np.stack([f(system, system.prompts[0].plain, s, "") for s in SENTENCES])
     np.testing.assert_allclose(projected.embed(SENTENCES, None), wanted, rtol=1e-5, atol=1e-5)
     assert projected.config.plain_dim == 32
-    assert not projected._bases.vectors
+    assert not projected.memory.vectors
 
 
 def test_one_condition_serves_every_sentence(system):
@@ -152,8 +152,8 @@ def test_equal_pairs_are_encoded_once_and_bases_remembered(system):
     assert encode(system, SENTENCES, None).distinct == 2
 
 
-def test_the_memory_of_bases_is_bounded(system, monkeypatch):
-    monkeypatch.setattr(memory, "MEMORY_BYTES", 3 * 32 * 4)
+def test_the_memory_of_bases_is_bounded(system):
+    system.memory = Memory(32, max_bytes=3 * 32 * 4)
     for number in range(4):
         sentences, conditions = ["dress"] * 2, ["color", f"number {number}"]
         wanted = np.stack(
@@ -163,7 +163,7 @@ def test_the_memory_of_bases_is_bounded(system, monkeypatch):
             ]
         )
         np.testing.assert_allclose(system.embed(sentences, conditions), wanted, rtol=1e-5, atol=1e-5)
-        assert len(system._bases.vectors) <= 3
+        assert len(system.memory.vectors) <= 3
 
 
 def test_tokens_are_counted_without_weights(config, system):
@@ -353,12 +353,12 @@ def test_the_tokens_of_the_views_add_up(config, encoder):
     assert alone.tolist() == config.count_tokens(SENTENCES, None).tolist()
 
 
-def test_the_memory_of_bases_counts_every_view(config, encoder, monkeypatch):
-    monkeypatch.setattr(memory, "MEMORY_BYTES", 3 * 64 * 4)
+def test_the_memory_of_bases_counts_every_view(config, encoder):
     system = viewed(config, encoder, "concat-sc+cond")
+    system.memory = Memory(system.memory.dim, max_bytes=3 * 64 * 4)
     for number in range(5):
         system.embed(["dress"], [f"number {number}"])
-        assert 1 <= len(system._bases.vectors) <= 3
+        assert 1 <= len(system.memory.vectors) <= 3
 
 
 def test_nothing_in_nothing_out_of_views(config, encoder):

@@ -15,11 +15,13 @@ from transformers import AutoModel
 
 import raycase
 from raycase.data.schema import Reason
+from raycase.encoder.loading import load_encoder
 from raycase.encoder.pooling import Compose, Pooling
 from raycase.errors import RequestError
-from raycase.systems import csr as module_of_csr
 from raycase.systems.bi_encoder import bi_encoder
-from raycase.systems.csr import Asks, Form, Router, Weight, cls_attention, csr, router_weights
+from raycase.systems.csr import csr
+from raycase.systems.csr_model import Csr
+from raycase.systems.csr_router import Asks, Form, Router, Weight, cls_attention, router_weights
 from raycase.systems.tri_encoder import tri_encoder
 
 
@@ -193,13 +195,21 @@ def test_composed_with_the_conditions_own_vector(bert, how, routed):
 # ------------------------------------------------------------------------------------------------- where it is nothing
 
 
+class Unweighted(Csr):
+    """w is 0 everywhere."""
+
+    def weighted(self, attended_BTD, w_BT, among_BT):
+        return super().weighted(attended_BTD, torch.zeros_like(w_BT), among_BT)
+
+
 @pytest.mark.parametrize("routed", [1, 2, 3])
-def test_where_w_is_0_the_encoder_is_the_librarys(bert, monkeypatch, routed):
-    monkeypatch.setattr(module_of_csr, "router_weights", lambda ask, key, real: torch.zeros(real.shape))
-    monkeypatch.setattr(module_of_csr, "cls_attention", lambda query, key, real, size: torch.zeros(real.shape))
-    close(small.vectors(system(csr(bert, routed=routed))), [small.mean(bert, s) for s, _ in EVERY])
+def test_where_w_is_0_the_encoder_is_the_librarys(bert, routed):
+    def unweighted(config):
+        return Unweighted(config, load_encoder(config.encoder, dtype=torch.float32, unpadded=False))
+
+    close(small.vectors(unweighted(csr(bert, routed=routed))), [small.mean(bert, s) for s, _ in EVERY])
     wanted = [small.mean(bert, f"{c}: {s}") for s, c in EVERY]
-    close(small.vectors(system(csr(bert, form=Form.BI, routed=routed))), wanted)
+    close(small.vectors(unweighted(csr(bert, form=Form.BI, routed=routed))), wanted)
 
 
 @pytest.mark.parametrize("how", Compose)
@@ -257,8 +267,8 @@ def alone(bert):
 def test_all_pairs_at_once_equal_each_alone(bert, alone, monkeypatch, name, batch_tokens):
     config, wanted = csr(bert, **ALONE[name]), alone[name]
     loaded, chunks = system(config, batch_tokens=batch_tokens), []
-    original = loaded._pair
-    monkeypatch.setattr(loaded, "_pair", lambda about, *rest: chunks.append(len(about)) or original(about, *rest))
+    original = loaded.pair_vectors
+    monkeypatch.setattr(loaded, "pair_vectors", lambda c, *rest: chunks.append(len(c)) or original(c, *rest))
     close(small.vectors(loaded), wanted, atol=5e-6)
     order = np.random.default_rng(0).permutation(np.tile(np.arange(len(EVERY)), 2))
     chunks.clear()
@@ -285,18 +295,14 @@ def test_the_first_layers_see_each_text_once_and_conditions_are_remembered(bert,
     assert sum(tokens) == sum(small.ids(bert, t).shape[1] for t in (SENTENCES[0], "people"))
 
 
-def test_the_attention_of_the_first_routed_layer_is_computed_once_a_sentence(bert, monkeypatch):
-    loaded = system(csr(bert, routed=2))
-    asked, original = [], module_of_csr.RoutedLayer.attend
-
-    def attend(layer, hidden_BTD, keep_BT):
-        asked.append((loaded.layers.index(layer), len(hidden_BTD)))
-        return original(layer, hidden_BTD, keep_BT)
-
+def test_the_attention_of_the_first_routed_layer_is_computed_once_a_sentence(bert):
+    loaded, attended = system(csr(bert, routed=2)), []
     loaded.embed(SENTENCES[:1] * len(CONDITIONS), CONDITIONS)  # the conditions are known now
-    monkeypatch.setattr(module_of_csr.RoutedLayer, "attend", attend)
+    for number, layer in enumerate(loaded.layers):
+        keys = layer.layer.attention.self.key
+        keys.register_forward_hook(lambda _, given, __, number=number: attended.append((number, len(given[0]))))
     small.vectors(loaded)
-    assert asked == [(0, len(SENTENCES)), (1, len(EVERY))]
+    assert attended == [(0, len(SENTENCES)), (1, len(EVERY))]
 
 
 def test_what_was_computed_is_counted(bert):
@@ -449,7 +455,9 @@ def test_it_embeds_in_bfloat16(bert, router):
 @pytest.mark.parametrize("conditions", [["dog"], CONDITIONS])
 def test_the_words_of_a_condition_ask_by_the_mean_of_their_queries(bert, conditions):
     loaded = system(csr(bert, asks=Asks.WORDS))
-    found = loaded._about(loaded.config.prepare(["a"] * len(conditions), conditions).bases[0]).detach().numpy()
+    found = (
+        loaded.condition_vectors(loaded.config.prepare(["a"] * len(conditions), conditions).bases[0]).detach().numpy()
+    )
     model = small.stock(bert)
     for about, condition in zip(found, conditions, strict=True):
         with torch.no_grad():

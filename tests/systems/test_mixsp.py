@@ -243,11 +243,10 @@ def disturbed(folder):
     return small.disturb(mixsp(folder).trainable().system.eval(), scale=0.1)
 
 
-def test_many_pairs_go_through_the_projectors_in_parts(folder, monkeypatch):
+def test_many_pairs_go_through_the_projectors_in_parts(folder):
     system = disturbed(folder)
     wanted = system.score(FIRST, SECOND)
-    monkeypatch.setattr("raycase.systems.mixsp.ROWS", 2)
-    small.close(system.score(FIRST, SECOND), wanted, atol=1e-6)
+    small.close(system.scores(system.config.tokens(FIRST, SECOND), pairs_at_once=2), wanted, atol=1e-6)
     assert system.score([], []).shape == (0,)
 
 

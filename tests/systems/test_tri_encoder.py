@@ -7,6 +7,7 @@ from small import CONDITIONS, EVERY, SENTENCES, close, system
 
 from raycase.data.schema import Reason
 from raycase.encoder.pooling import Compose, Pooling
+from raycase.systems.pairs import Memory
 from raycase.systems.tri_encoder import tri_encoder
 
 
@@ -56,17 +57,17 @@ def test_a_tri_encoder_encodes_each_text_once_and_remembers_conditions(bert, mon
     assert tokens == [small.length(bert, SENTENCES)]
 
 
-def test_the_memory_of_conditions_is_bounded(bert, monkeypatch):
+def test_the_memory_of_conditions_is_bounded(bert):
     """Room for four: one more begins anew, and every vector is right."""
-    monkeypatch.setattr("raycase.systems.pairs.MEMORY_BYTES", 4 * small.DIM * 4)
     fresh = small.vectors(system(tri_encoder(bert)))
     loaded = system(tri_encoder(bert))
+    loaded.memory = Memory(small.DIM, max_bytes=4 * small.DIM * 4)
     loaded.embed(SENTENCES[:3], ["people", "red", "woman"])
-    assert list(loaded._memory.vectors) == ["people", "red", "woman"]
+    assert list(loaded.memory.vectors) == ["people", "red", "woman"]
     loaded.embed(SENTENCES[:1], "people")
-    assert len(loaded._memory.vectors) == 3
+    assert len(loaded.memory.vectors) == 3
     close(small.vectors(loaded), fresh)
-    assert list(loaded._memory.vectors) == CONDITIONS
+    assert list(loaded.memory.vectors) == CONDITIONS
 
 
 def test_training_encodes_each_text_once(bert, monkeypatch):

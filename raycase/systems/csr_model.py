@@ -1,0 +1,271 @@
+"""The loaded CSR system (Lin et al., 2024): the encoder's last layers with the router between their two halves.
+
+Everything before the first routed layer, and that layer's attention, is the same under every condition (appendix B):
+it is computed once a sentence, the rest once a pair.
+
+Shapes: N pairs, M distinct ones, B texts of a batch, P pairs of a batch, C conditions, T tokens, D hidden size.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from raycase.encoder.engine import TextEncoder
+from raycase.encoder.packing import token_budget_batches
+from raycase.encoder.pooling import compose, pool_mean
+from raycase.encoder.prepared import Prepared
+from raycase.encoder.rates import Work
+from raycase.encoder.token_batch import TokenBatch
+from raycase.systems.csr_router import (
+    Asks,
+    Form,
+    RoutedLayer,
+    Router,
+    cls_attention,
+    router_weights,
+    weighted,
+    words,
+)
+from raycase.systems.fine_tuned_module import Embedder
+from raycase.systems.model_folder import save_folder
+from raycase.systems.pairs import Encoded, Memory, accepted_pairs, encoded, tokens_apart
+
+if TYPE_CHECKING:
+    from raycase.systems.csr import CsrConfig
+
+
+class Csr(Embedder):
+    """A loaded CSR system, an `Encoder`: (sentence, condition) -> vector."""
+
+    def __init__(self, config: CsrConfig, encoder: TextEncoder) -> None:
+        assert encoder.last_layer is not None, "BERT-like encoders have it"
+        layers = [*encoder.model.encoder.layer, encoder.last_layer.layer]
+        encoder.last_layer = None
+        first = len(layers) - config.routed
+        encoder.model.encoder.layer = nn.ModuleList(layers[:first])
+        super().__init__(config, encoder)
+        self.routed = nn.ModuleList(RoutedLayer(layer) for layer in layers[first:]).train(encoder.model.training)
+        self.heavy = None
+        width, device = encoder.dim, encoder.model.device
+        if config.router is Router.HEAVY:
+            self.heavy = nn.ModuleList(nn.Linear(width, width, bias=False) for _ in range(2))
+            self.heavy.to(device, encoder.model.dtype)
+        scores_T = torch.randn(config.encoder.max_tokens, generator=torch.Generator().manual_seed(0))
+        self.random_T = nn.Buffer(scores_T.to(device), persistent=False)
+        self.memory = Memory(2 * width)
+
+    @property
+    def layers(self) -> list[RoutedLayer]:
+        """The routed layers, first to last."""
+        return list(self.routed)  # type: ignore[arg-type]
+
+    def forward(self, prepared: Prepared) -> Tensor:
+        """Vectors with a gradient, of pairs none of which is refused: (N, dim)."""
+        pair_index = np.arange(len(prepared.condition))
+        if prepared.conditions is None:
+            batches = list(self._plain(prepared, pair_index))
+        elif self.config.form is Form.BI:
+            batches = list(self._bi(prepared, pair_index))
+        else:
+            queries = self.condition_vectors(prepared.bases[0])
+            batches = list(self._tri(prepared, pair_index, queries, prepared.condition))
+        order = np.argsort(np.concatenate([index for index, _ in batches]))
+        return torch.cat([vectors for _, vectors in batches])[torch.from_numpy(order[prepared.rows])]
+
+    # ----------------------------------------------------------------------------------------------------- embedding
+
+    def forget(self) -> None:
+        """Drop the remembered vectors of conditions; needed after the weights changed."""
+        self.memory.vectors.clear()
+
+    @torch.inference_mode()
+    def encode_prepared(self, prepared: Prepared) -> Encoded:
+        """Vectors of tokenised pairs, counts, and the reason of each refused pair."""
+        pair_index = accepted_pairs(prepared)
+        dim = self.dim if prepared.conditions is not None else self.encoder.dim
+        vectors_MD = np.empty((len(prepared.condition), dim), dtype=np.float32)
+        work = self._work(prepared, pair_index)
+        batches: Iterator[tuple[np.ndarray, Tensor]] = iter(())
+        if prepared.conditions is None:
+            batches = self._plain(prepared, pair_index)
+        elif self.config.form is Form.BI:
+            batches = self._bi(prepared, pair_index)
+        elif len(pair_index):
+            distinct, condition_index = np.unique(prepared.condition[pair_index], return_inverse=True)
+            remembered, new_work = self.memory.of(
+                prepared, distinct, lambda new: self._encode_conditions(prepared.bases[0].take(new))
+            )
+            work += new_work
+            condition_CD = torch.from_numpy(remembered).to(self.encoder.model.device, self.encoder.model.dtype)
+            batches = self._tri(prepared, pair_index, condition_CD, condition_index)
+        for index, vectors in batches:
+            vectors_MD[index] = vectors.float().cpu().numpy()
+        return encoded(prepared, pair_index, vectors_MD[pair_index], work)
+
+    def _encode_conditions(self, batch: TokenBatch) -> tuple[np.ndarray, Work]:
+        tokens = int(batch.lengths.sum())
+        work = Work(processed=tokens, computed=tokens, flops=2.0 * self.encoder.weights * tokens)
+        return self.condition_vectors(batch).float().cpu().numpy(), work
+
+    def _work(self, prepared: Prepared, pair_index: np.ndarray) -> Work:
+        """Tokens, and FLOPs of the matrix products: the first layers once a sentence, the others once a pair."""
+        tokens = tokens_apart(prepared, pair_index)
+        if prepared.pairs:
+            return Work(tokens=tokens, processed=tokens, computed=tokens, flops=2.0 * self.encoder.weights * tokens)
+        lengths = prepared.alone[0].lengths
+        sentence_tokens = int(lengths[np.unique(prepared.sentence[pair_index])].sum())
+        pair_tokens = int(lengths[prepared.sentence[pair_index]].sum())
+        layers = [layer.layer for layer in self.layers]
+        pair_weights = sum(p.numel() for layer in layers for p in layer.parameters() if p.ndim == 2)
+        pair_weights -= sum(p.numel() for layer in layers[:1] for p in layer.attention.parameters() if p.ndim == 2)
+        flops = 2.0 * ((self.encoder.weights - pair_weights) * sentence_tokens + pair_weights * pair_tokens)
+        return Work(tokens=tokens, processed=sentence_tokens, computed=sentence_tokens, flops=flops)
+
+    # -------------------------------------------------------------------------------------------------------- tri form
+
+    def condition_vectors(self, conditions: TokenBatch) -> Tensor:
+        """Each condition's router query, with `compose` its own vector beside it: (C, D) or (C, 2 D)."""
+        batches = []
+        for rows in token_budget_batches(conditions.lengths, self.encoder.batch_tokens):
+            hidden_BTD, real_BT, keep_BT = self.encoder.states(conditions, rows)
+            parts: list[Tensor] = []
+            for number, layer in enumerate(self.layers, start=1):
+                if number == len(self.routed):
+                    parts.append(self._router_query(layer, self._condition_state(hidden_BTD, real_BT)))
+                    if self.config.compose is None:
+                        break
+                hidden_BTD = layer.plain(hidden_BTD, keep_BT)
+            if self.config.compose is not None:
+                parts.append(pool_mean(hidden_BTD, real_BT).to(hidden_BTD.dtype))
+            batches.append((rows, torch.cat(parts, dim=1)))
+        order = np.argsort(np.concatenate([rows for rows, _ in batches]))
+        return torch.cat([vectors for _, vectors in batches])[torch.from_numpy(order)]
+
+    def _condition_state(self, hidden_BTD: Tensor, real_BT: Tensor) -> Tensor:
+        """The condition's state before the last layer: (B, T, D), (B, T) -> (B, D)."""
+        if self.config.asks is Asks.CLS:
+            return hidden_BTD[:, 0]
+        return pool_mean(hidden_BTD, words(real_BT)).to(hidden_BTD.dtype)
+
+    def _router_query(self, layer: RoutedLayer, state_BD: Tensor) -> Tensor:
+        """q_c of eq. 1: (B, D) -> (B, D). The query of a mean is the mean of the queries."""
+        match self.config.router:
+            case Router.HIDDEN:
+                return state_BD
+            case Router.HEAVY:
+                assert self.heavy is not None
+                return self.heavy[0](state_BD)
+        return layer.layer.attention.self.query(state_BD)
+
+    def _tri(
+        self, prepared: Prepared, pair_index: np.ndarray, condition_CD: Tensor, condition_index: np.ndarray
+    ) -> Iterator[tuple[np.ndarray, Tensor]]:
+        """Batches of pairs with their vectors. condition_index: each pair's row of `condition_CD`.
+
+        Each sentence passes the first layers, and the attention of the first routed layer, once.
+        """
+        alone, budget = prepared.alone[0], self.encoder.batch_tokens
+        order = np.argsort(prepared.sentence[pair_index], kind="stable")
+        distinct, starts, counts = np.unique(
+            prepared.sentence[pair_index][order], return_index=True, return_counts=True
+        )
+        for batch in token_budget_batches(alone.lengths[distinct], budget):
+            hidden_BTD, real_BT, keep_BT = self.encoder.states(alone, distinct[batch])
+            attended_BTD, keys_BTD = hidden_BTD, hidden_BTD
+            if self.routed:
+                attended_BTD, _, keys_BTD = self.layers[0].attend(hidden_BTD, keep_BT)
+            pairs_of_batch = np.concatenate([order[starts[b] : starts[b] + counts[b]] for b in batch])
+            sentence_of_pair = np.repeat(np.arange(len(batch)), counts[batch])
+            size = max(1, budget // hidden_BTD.shape[1])
+            for start in range(0, len(pairs_of_batch), size):
+                pairs = pairs_of_batch[start : start + size]
+                s = torch.from_numpy(sentence_of_pair[start : start + size]).to(hidden_BTD.device)
+                c = torch.from_numpy(condition_index[pairs]).to(hidden_BTD.device)
+                keep_PT = None if keep_BT is None else keep_BT[s]
+                states = hidden_BTD[s], attended_BTD[s], keys_BTD[s], real_BT[s], keep_PT
+                yield pair_index[pairs], self.pair_vectors(condition_CD[c], *states)
+
+    def pair_vectors(
+        self,
+        condition_PD: Tensor,
+        hidden_PTD: Tensor,
+        attended_PTD: Tensor,
+        keys_PTD: Tensor,
+        real_PT: Tensor,
+        keep_PT: Tensor | None,
+    ) -> Tensor:
+        """What is computed for each pair: (P, dim)."""
+        width = hidden_PTD.shape[-1]
+        among_PT = words(real_PT) if self.config.asks is Asks.WORDS else real_PT
+        for number, layer in enumerate(self.layers):
+            if number:
+                attended_PTD, _, keys_PTD = layer.attend(hidden_PTD, keep_PT)
+            w_PT = self._weights(condition_PD[:, :width], hidden_PTD, keys_PTD, among_PT)
+            hidden_PTD = layer.rest(hidden_PTD, self.weighted(attended_PTD, w_PT, among_PT))
+        vectors_PD = pool_mean(hidden_PTD, real_PT)
+        if self.config.compose is None:
+            return vectors_PD
+        return compose(vectors_PD, condition_PD[:, -width:].float(), self.config.compose)
+
+    def _weights(self, query_PD: Tensor, hidden_PTD: Tensor, keys_PTD: Tensor, among_PT: Tensor) -> Tensor:
+        """w of eq. 1: (P, T)."""
+        match self.config.router:
+            case Router.HIDDEN:
+                keys_PTD = hidden_PTD
+            case Router.HEAVY:
+                assert self.heavy is not None
+                keys_PTD = self.heavy[1](hidden_PTD)
+            case Router.RANDOM:
+                scores_PT = self.random_T[: among_PT.shape[1]].expand(among_PT.shape)
+                return scores_PT.masked_fill(~among_PT, float("-inf")).softmax(-1)
+        return router_weights(query_PD, keys_PTD, among_PT)
+
+    def weighted(self, attended_PTD: Tensor, w_PT: Tensor, among_PT: Tensor) -> Tensor:
+        """h of eq. 1, by the configured weight."""
+        return weighted(attended_PTD, w_PT, among_PT, self.config.weight)
+
+    # ------------------------------------------------------------------------------------------ bi form, no condition
+
+    def _bi(self, prepared: Prepared, pair_index: np.ndarray) -> Iterator[tuple[np.ndarray, Tensor]]:
+        """Sentence and condition as one text; w = 0 outside the sentence."""
+        prompts = prepared.pairs[0]
+        for batch in token_budget_batches(prompts.lengths[pair_index], self.encoder.batch_tokens):
+            rows = pair_index[batch]
+            hidden_BTD, real_BT, keep_BT = self.encoder.states(prompts, rows)
+            start_B1, end_B1 = (
+                torch.from_numpy(ends[rows, 1:2]).to(hidden_BTD.device) for ends in (prompts.start, prompts.end)
+            )
+            position_T = torch.arange(hidden_BTD.shape[1], device=hidden_BTD.device)
+            sentence_BT = (position_T >= start_B1) & (position_T < end_B1)
+            for layer in self.layers:
+                attended_BTD, query_BTD, key_BTD = layer.attend(hidden_BTD, keep_BT)
+                head_size = layer.layer.attention.self.attention_head_size
+                w_BT = cls_attention(query_BTD, key_BTD, real_BT, head_size) * sentence_BT
+                hidden_BTD = layer.rest(hidden_BTD, self.weighted(attended_BTD, w_BT, real_BT))
+            yield rows, pool_mean(hidden_BTD, real_BT)
+
+    def _plain(self, prepared: Prepared, pair_index: np.ndarray) -> Iterator[tuple[np.ndarray, Tensor]]:
+        """f(s): the unweighted layers."""
+        alone, sentence = prepared.alone[0], prepared.sentence[pair_index]
+        for batch in token_budget_batches(alone.lengths[sentence], self.encoder.batch_tokens):
+            hidden_BTD, real_BT, keep_BT = self.encoder.states(alone, sentence[batch])
+            for layer in self.layers:
+                hidden_BTD = layer.plain(hidden_BTD, keep_BT)
+            yield pair_index[batch], pool_mean(hidden_BTD, real_BT)
+
+    # ----------------------------------------------------------------------------------------------------------- saving
+
+    def whole(self) -> Any:
+        """The library's model with its layers put back. The system cannot be used afterwards."""
+        self.encoder.model.encoder.layer.extend(layer.layer for layer in self.layers)
+        return super().whole()
+
+    def save(self, folder: Path) -> None:
+        """Write the model folder; `raycase.load(folder)` reads it. The system cannot be used afterwards."""
+        save_folder(self.config, folder, self.whole(), extra=self.heavy)
