@@ -2,27 +2,39 @@
 PYTHON ?= python3
 BIN := .venv/bin
 
-.PHONY: demo test test-cluster test-long lint bench clean
+.PHONY: help demo test test-cluster test-long lint docs wheel bench clean
 
-demo: .venv/ready          ## the main job on the sample, through a real local Ray
+help:                      ## this list
+	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## */\1\t/' | expand -t 16
+
+demo: .venv/ready          ## embed the sample through a real local Ray, index it, search it
 	$(BIN)/python jobs/demo.py
 
-test: .venv/ready          ## the suite
+test: .venv/ready          ## the test suite
 	$(BIN)/python -m pytest
 
-test-long: .venv/ready     ## and its long rounds
-	$(BIN)/python -m pytest -m long
-
-test-cluster: .venv/ready  ## nodes that come, go and die, on clusters of their own
+test-cluster: .venv/ready  ## tests on clusters whose nodes join, leave and die
 	$(BIN)/python -m pytest -m "cluster and not long"
 
-lint: .venv/ready          ## what CONTRIBUTING.md asks for
+test-long: .venv/ready     ## tests that take long
+	$(BIN)/python -m pytest -m long
+
+lint: .venv/ready          ## format, style, types, import contracts, generated pages
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
 	$(BIN)/mypy
 	$(BIN)/lint-imports
+	$(BIN)/python docs/flags.py --check
+	$(BIN)/python docs/rooms.py --check
 
-bench: .venv/ready .venv-peers/ready   ## throughput against the peers, one after the other
+docs: .venv/ready          ## write the generated pages: docs/flags.md, docs/rooms.svg
+	$(BIN)/python docs/flags.py
+	$(BIN)/python docs/rooms.py
+
+wheel: .venv/ready         ## build a wheel and a source archive into dist/
+	$(BIN)/python -m build
+
+bench: .venv/ready .venv-peers/ready  ## throughput against the peers, one after the other
 	RAY_worker_niceness=0 $(BIN)/python benchmarks/embed_throughput.py
 	RAY_worker_niceness=0 $(BIN)/python benchmarks/shared_prefix.py
 	RAY_worker_niceness=0 $(BIN)/python benchmarks/fit.py
@@ -39,5 +51,5 @@ bench: .venv/ready .venv-peers/ready   ## throughput against the peers, one afte
 	.venv-peers/bin/python -m pip uninstall --quiet --yes torchvision
 	touch $@
 
-clean:
+clean:                     ## remove the virtual environments
 	rm -rf .venv .venv-peers
