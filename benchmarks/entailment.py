@@ -16,7 +16,7 @@ from turns import DATA, finish
 import raycase
 from raycase.data.inferences import HYPOTHESES, read_inferences
 from raycase.evaluation.entailment_metrics import correct_pairs
-from raycase.evaluation.ranked import against
+from raycase.evaluation.ranked import mean_difference
 from raycase.systems.registry import known_conditions
 
 
@@ -35,7 +35,7 @@ def spread(values_S, digits=1):
 
 
 def difference(values_N, others_N):
-    found = against(values_N, others_N, resamples=10_000, seed=0)
+    found = mean_difference(values_N, others_N, resamples=10_000, seed=0)
     return f"{found['difference']:+.1f} [{found['low']:+.1f}, {found['high']:+.1f}], p = {found['p']:.3f}"
 
 

@@ -18,8 +18,8 @@ from turns import DATA, finish
 from raycase.distributed.vectors import vectors_of
 from raycase.evaluation.job import EvaluateJob
 from raycase.evaluation.models import find_models
-from raycase.evaluation.ranked import against, figure
-from raycase.evaluation.tasks.csfcube import ALL, CONDITIONS, FACETS, MAP, MEASURES, NDCG, measure, read_cube
+from raycase.evaluation.ranked import mean_difference, mean_interval
+from raycase.evaluation.tasks.csfcube import ALL, CONDITIONS, FACETS, MAP, MEASURES, NDCG, rank_pools, read_cube
 from raycase.search.topk import l2_normalize
 from raycase.systems.projector import Projector, ProjectorConfig, project
 from raycase.training.loop import FitConfig, epoch_batches, fit
@@ -89,7 +89,7 @@ def main(cache):
 
     def scored(vectors):
         vectors = l2_normalize(vectors)
-        return 100 * measure(cube, pairs, lambda query, pool: vectors[pool] @ vectors[query])
+        return 100 * rank_pools(cube, pairs, lambda query, pool: vectors[pool] @ vectors[query])
 
     base = scored(plain)
     found = []
@@ -103,8 +103,8 @@ def main(cache):
                 line["held_out_accuracy"] = float(np.mean([accuracy for _, accuracy in runs]))
                 for label, values in (("alone", alone), ("plus_plain", beside)):
                     line[label] = {
-                        m: figure(values[:, i], resamples=10_000, seed=0)
-                        | {"against_plain": against(values[:, i], base[:, i], resamples=10_000, seed=0)}
+                        m: mean_interval(values[:, i], resamples=10_000, seed=0)
+                        | {"against_plain": mean_difference(values[:, i], base[:, i], resamples=10_000, seed=0)}
                         for i, m in enumerate(MEASURES)
                         if m in (MAP, NDCG)
                     }

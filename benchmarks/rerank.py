@@ -15,8 +15,8 @@ import numpy as np
 from turns import DATA, finish
 
 import raycase
-from raycase.evaluation.ranked import against, figure
-from raycase.evaluation.tasks.csfcube import CONDITIONS, MAP, MEASURES, NDCG, measure, read_cube
+from raycase.evaluation.ranked import mean_difference, mean_interval
+from raycase.evaluation.tasks.csfcube import CONDITIONS, MAP, MEASURES, NDCG, rank_pools, read_cube
 from raycase.search.topk import l2_normalize
 from raycase.systems.registry import known_conditions
 
@@ -61,7 +61,7 @@ def measured(cube, scores):
     """Each measure of each query x 100, of scores by query."""
     pairs = cube.pairs()
     key_of = {i: key for key, i in pairs.items()}
-    return 100 * measure(cube, pairs, lambda query, _: scores[key_of[query]])
+    return 100 * rank_pools(cube, pairs, lambda query, _: scores[key_of[query]])
 
 
 def main(folders):
@@ -82,11 +82,11 @@ def main(folders):
                 values = measured(cube, {key: merged(first[key], again[key], depth) for key in first})
                 line = {"model": Path(folder).name, "reads": view, "first": depth, "seconds": seconds * depth}
                 for i, name in enumerate(MEASURES):
-                    line[name] = figure(values[:, i], **BOOTSTRAP)
-                    line[name]["gain"] = against(values[:, i], base[:, i], **BOOTSTRAP)
+                    line[name] = mean_interval(values[:, i], **BOOTSTRAP)
+                    line[name]["gain"] = mean_difference(values[:, i], base[:, i], **BOOTSTRAP)
                 lines.append(line)
                 print(row(line), flush=True)
-    plain = {name: figure(base[:, i], **BOOTSTRAP) for i, name in enumerate(MEASURES)}
+    plain = {name: mean_interval(base[:, i], **BOOTSTRAP) for i, name in enumerate(MEASURES)}
     ratios = {
         f"{line['model']}, {line['reads']}, first {line['first']}: {name}": line[name]["value"] / plain[name]["value"]
         for line in lines

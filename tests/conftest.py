@@ -160,3 +160,22 @@ def inferences(tmp_path):
         return str(path)
 
     return {"train": write("train", "a"), "validation": write("validation", "two")}
+
+
+@pytest.fixture
+def scored(tmp_path):
+    """Planted: the score counts the word that the second sentence shares with the first."""
+
+    import pandas as pd
+
+    def write(name, seed, column="score"):
+        random = np.random.default_rng(seed)
+        rows = []
+        for n in range(40):
+            words = random.permutation(["dog"] * (n % 6) + ["red"] * (5 - n % 6))
+            rows.append((f"{name} {n} dog dog", " ".join(words), n % 6 if column == "score" else int(n % 6 > 2)))
+        path = tmp_path / f"{name}.csv"
+        pd.DataFrame(rows, columns=["sentence1", "sentence2", column]).to_csv(path, index=False)
+        return str(path)
+
+    return {"train": write("train", 0), "validation": write("validation", 1), "pairs": write("pairs", 2, "label")}

@@ -127,31 +127,6 @@ def in_process(request, opened, plan, **changes):
             yield WrittenUnit.from_arrow(written)
 
 
-def embed_here(job):
-    """The main job in this process, without Ray; gives its result."""
-    from raycase.distributed.embed import embed
-
-    return embed(job, execute=in_process)
-
-
-def stop_after(count):
-    """An executor that dies after so many units."""
-
-    def execute(request, opened, plan):
-        for done, unit in enumerate(in_process(request, opened, plan), 1):
-            yield unit
-            if done == count:
-                raise KeyboardInterrupt
-
-    return execute
-
-
-def unit_times(job):
-    """Name -> modification time of the finished units."""
-    folder = output_at(job.output).embeddings
-    return {name: (folder / name).fs.modified((folder / name).path) for name in folder.list()}
-
-
 def embedded(folder, tiny_model, rows, **options):
     """The output of the main job over rows (dictionaries with id and text), in this process; gives its folder."""
     import pyarrow as pa
@@ -166,3 +141,32 @@ def embedded(folder, tiny_model, rows, **options):
     settings = {"model": str(tiny_model), "input": str(folder / "in.parquet"), "output": str(folder / "out")}
     embed(EmbedJob(**settings | defaults | options), execute=in_process)
     return settings["output"] if "output" not in options else options["output"]
+
+
+def write_csv(file, columns, rows):
+    """Write a .csv file; gives its name."""
+    import csv
+
+    with file.open("w", encoding="utf-8", newline="") as handle:
+        csv.writer(handle).writerows([columns, *rows])
+    return str(file)
+
+
+VECTORS = {}
+
+
+def vectors_of(texts, config, **_):
+    """`raycase.systems.contracts.VectorsOf` in this process, in float32: what the embedding job gives; each once."""
+    import json
+
+    import torch
+
+    from raycase.data.rated import texts_sha256
+
+    pairs = [(text, None) if isinstance(text, str) else text for text in texts]
+    sentences, conditions = zip(*pairs, strict=True)
+    plain = conditions[0] is None
+    key = json.dumps([config.describe(), plain, texts_sha256([(s, c or "") for s, c in pairs])])
+    if key not in VECTORS:
+        VECTORS[key] = config.load(dtype=torch.float32).embed(sentences, None if plain else conditions)
+    return VECTORS[key]

@@ -1,10 +1,12 @@
-"""The ablation of the paper's appendix D: an encoder zero-shot under every pooling and prompt, minus base or not."""
+"""The ablation of CASE, appendix D: an encoder zero-shot under every pooling and prompt, with and without its base."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
+
+import numpy as np
 
 from raycase.data.rated import RatedPairs
 from raycase.encoder.cosines import pair_cosines
@@ -14,28 +16,26 @@ from raycase.evaluation.models import LABELS, encoder_name, setting
 from raycase.evaluation.published import SPEARMAN
 from raycase.evaluation.scores import points
 from raycase.systems.case import CaseConfig
-from raycase.systems.pair_vectors import PairVectors
 
-PairVectorsOf = Callable[[Any], PairVectors]
-PAPERS = (PromptStyle.SENT, PromptStyle.COND, PromptStyle.CONCAT_SC, PromptStyle.CONCAT_CS)
-OVER_A_SPAN = (Pooling.MEAN, Pooling.LATENT)  # the others read one token, whatever the span
+VectorsBy = Callable[[Any], np.ndarray]  # a system's configuration -> its vectors of the rated pairs, (P, D)
+PUBLISHED = (PromptStyle.SENT, PromptStyle.COND, PromptStyle.CONCAT_SC, PromptStyle.CONCAT_CS)
+OVER_A_SPAN = (Pooling.MEAN, Pooling.LATENT)  # the other poolings read one token
 
 
-def ablation(config: CaseConfig, rated: RatedPairs, pairs_of: PairVectorsOf) -> dict[str, Any]:
-    """Table 10 for one encoder, with the paper's own figures where it has them."""
+def ablation(config: CaseConfig, rated: RatedPairs, vectors_by: VectorsBy) -> dict[str, Any]:
+    """Table 10 for one encoder, beside the paper's figures where it has them."""
     published = SPEARMAN.get(encoder_name(config), {})
     rows = []
     for variant in ablation_configs(config):
         pooling = variant.encoder.pooling[0]
-        vectors = pairs_of(variant).vectors
-        found = points(pair_cosines(vectors, rated.pair_index), rated.ratings)
+        values = points(pair_cosines(vectors_by(variant), rated.pair_index), rated.ratings)
         rows.append(
             {
                 "pooling": str(pooling),
                 "span": str(variant.prompts[0].pair.span) if pooling in OVER_A_SPAN else None,
                 "setting": setting(variant),
-                "spearman": found["spearman"],
-                "spearman_rated": found["spearman_rated"],
+                "spearman": values["spearman"],
+                "spearman_rated": values["spearman_rated"],
                 "published": published.get(pooling, {}).get(setting(variant)),
             }
         )
@@ -43,15 +43,15 @@ def ablation(config: CaseConfig, rated: RatedPairs, pairs_of: PairVectorsOf) -> 
 
 
 def ablation_configs(config: CaseConfig) -> list[CaseConfig]:
-    """The zero-shot systems of the table.
+    """The zero-shot systems of Table 10.
 
-    Where an encoder's concatenations are pooled over the condition, they are pooled over everything too.
+    If the encoder pools its concatenations over the condition, they are also pooled over the whole text.
     """
     row = config.encoder
     configs = []
     for pooling in row.pooling:
         poolings = (pooling, *(p for p in row.pooling if p is not pooling))
-        prompts = [str(style) for style in LABELS if style in PAPERS or pooling in OVER_A_SPAN]
+        prompts = [str(style) for style in LABELS if style in PUBLISHED or pooling in OVER_A_SPAN]
         if row.span is Span.CONDITION and pooling in OVER_A_SPAN:
             prompts += [f"{style}:{Span.ALL}" for style in (PromptStyle.CONCAT_SC, PromptStyle.CONCAT_CS)]
         for prompt in prompts:

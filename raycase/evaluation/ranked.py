@@ -1,92 +1,88 @@
-"""Figures of systems that rank, over the same queries: means with intervals, differences, and the report of both."""
+"""Systems compared over the same queries: means with intervals, paired differences, and the report of both."""
 
 from __future__ import annotations
 
-import time
 from collections.abc import Sequence
-from pathlib import Path
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
-from raycase.data.provenance import provenance
-from raycase.data.storage import locate
 from raycase.evaluation.job import EvaluateJob
 from raycase.evaluation.metrics import bootstrap_interval, mean_of, paired_bootstrap
-from raycase.evaluation.report import difference, interval, made, table, write_report
+from raycase.evaluation.procedure import Measured
+from raycase.evaluation.report import difference, interval, provenance_lines, table
 
 
-def figure(values_Q: np.ndarray, *, resamples: int, seed: int) -> dict[str, float]:
+@dataclass(frozen=True, kw_only=True)
+class RankedSystem:
+    """A system, and each measure of each query."""
+
+    name: str
+    what: str  # the vectors or scores that it ranks by, for people
+    values: dict[str, np.ndarray]  # group of queries -> (Q, measures); every system has the same queries
+
+
+def mean_interval(values_Q: np.ndarray, *, resamples: int, seed: int) -> dict[str, float]:
     """The mean over queries with its 95 % interval: value, low, high."""
     low, high = bootstrap_interval(mean_of, values_Q, values_Q, resamples=resamples, seed=seed)
     return {"value": float(values_Q.mean()), "low": low, "high": high}
 
 
-def against(values_Q: np.ndarray, others_Q: np.ndarray, *, resamples: int, seed: int) -> dict[str, float]:
+def mean_difference(values_Q: np.ndarray, others_Q: np.ndarray, *, resamples: int, seed: int) -> dict[str, float]:
     """The mean difference over the same queries: difference, low, high (95 %), p."""
     return paired_bootstrap(mean_of, values_Q, others_Q, values_Q, resamples=resamples, seed=seed)
 
 
-def compared(
-    systems: Sequence[dict[str, str]],
-    values: dict[str, dict[str, np.ndarray]],
-    measures: Sequence[str],
-    *,
-    resamples: int,
-    seed: int,
+def compare_systems(
+    systems: Sequence[RankedSystem], measures: Sequence[str], *, resamples: int, seed: int
 ) -> list[dict[str, Any]]:
-    """Each system with its figures, by group of queries and measure, and their difference from the first system's.
-
-    `values`: system -> group -> (Q, measures), the queries in one order.
-    """
+    """Each system's figures by group of queries and measure, and their differences from the first system's."""
     settings = {"resamples": resamples, "seed": seed}
-    base = values[systems[0]["name"]]
-    found = []
+    columns = list(enumerate(measures))
+    first = systems[0]
+    compared = []
     for system in systems:
-        own = values[system["name"]]
-        columns = list(enumerate(measures))
-        figures = {g: {m: figure(v[:, i], **settings) for i, m in columns} for g, v in own.items()}
-        line: dict[str, Any] = {**system, "figures": figures}
-        if own is not base:
+        figures = {
+            group: {name: mean_interval(values[:, i], **settings) for i, name in columns}
+            for group, values in system.values.items()
+        }
+        line: dict[str, Any] = {"name": system.name, "what": system.what, "figures": figures}
+        if system is not first:
             line["against"] = {
-                g: {m: against(v[:, i], base[g][:, i], **settings) for i, m in columns} for g, v in own.items()
+                group: {name: mean_difference(v[:, i], first.values[group][:, i], **settings) for i, name in columns}
+                for group, v in system.values.items()
             }
-        found.append(line)
-    return found
+        compared.append(line)
+    return compared
 
 
-def report(
+def rank_systems(
     job: EvaluateJob,
-    folder: Path,
-    began: float,
     *,
     title: str,
     about: str,
     data: dict[str, Any],
     measures: Sequence[str],
     groups: Sequence[dict[str, Any]],
-    systems: Sequence[dict[str, str]],
-    values: dict[str, dict[str, np.ndarray]],
-) -> dict[str, Any]:
-    """Compare systems and write their report; gives what `metrics.json` holds. `values`: as `compared` takes them."""
-    metrics = {
-        "task": job.task,
-        "title": title,
-        "about": about,
-        "data": data,
-        "measures": list(measures),
-        "groups": list(groups),
-        "systems": compared(systems, values, measures, resamples=job.resamples, seed=job.seed),
-        "settings": {"resamples": job.resamples, "seed": job.seed, "compute": job.compute},
-        "provenance": provenance(),
-        "seconds": round(time.time() - began, 1),
-    }
-    write_report(locate(str(folder)), metrics, render, {})
-    return metrics
+    systems: Sequence[RankedSystem],
+) -> Measured:
+    """Compare systems; `groups` of queries have a name, a number of queries and possibly a value by chance."""
+    return Measured(
+        metrics={
+            "title": title,
+            "about": about,
+            "data": data,
+            "measures": list(measures),
+            "groups": list(groups),
+            "systems": compare_systems(systems, measures, resamples=job.resamples, seed=job.seed),
+            "settings": {"resamples": job.resamples, "seed": job.seed, "compute": job.compute},
+        }
+    )
 
 
 def render(metrics: dict[str, Any]) -> str:
-    """The report in Markdown; every figure in it stands in `metrics`."""
+    """The report in Markdown; `metrics` holds every figure in it."""
     measures, groups, systems = metrics["measures"], metrics["groups"], metrics["systems"]
     parts = [f"# {metrics['title']}", metrics["about"]]
     parts.append(table(["system", "what"], [[s["name"], s["what"]] for s in systems]))
@@ -103,5 +99,5 @@ def render(metrics: dict[str, Any]) -> str:
             least = 2 / metrics["settings"]["resamples"]
             rows = [[s["name"], *(difference(s["against"][g["name"]][measure], least) for g in groups)] for s in others]
             parts += [f"Minus {systems[0]['name']}, by the paired bootstrap over queries:", table(header, rows)]
-    parts += ["## How it was made", made(metrics)]
+    parts += ["## How it was made", provenance_lines(metrics)]
     return "\n\n".join(parts) + "\n"

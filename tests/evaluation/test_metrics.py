@@ -8,11 +8,16 @@ from scipy.stats import norm, pearsonr, spearmanr
 
 from raycase.encoder.cosines import cosines, pair_cosines
 from raycase.evaluation.metrics import (
+    auc,
+    average_precision,
     bootstrap_interval,
     cosines_to_mean,
+    full_recall_precision,
     isotropy,
+    ndcg_at,
     paired_bootstrap,
     pearson,
+    recall_at,
     spearman,
 )
 
@@ -53,6 +58,13 @@ def test_a_constant_has_no_correlation(correlation, value):
     constant, varied = np.full(3, value), np.array([1.0, 2.0, 5.0])
     assert math.isnan(correlation(constant, varied))
     assert math.isnan(correlation(varied, constant))
+
+
+def test_auc_by_hand():
+    scores, labels = np.array([0.1, 0.4, 0.35, 0.8, 0.4]), np.array([0, 0, 1, 1, 1])
+    pairs = [(p > n) + 0.5 * (p == n) for p in scores[labels == 1] for n in scores[labels == 0]]
+    assert auc(scores, labels) == pytest.approx(np.mean(pairs))
+    assert np.isnan(auc(scores, np.ones(5)))
 
 
 # ----------------------------------------------------------------------------------------------------------- cosines
@@ -242,3 +254,24 @@ def test_pairs_of_a_group_are_drawn_together():
     grouped = bootstrap_interval(spearman, *twice, groups_N=np.repeat(np.arange(60), 2))
     assert np.ptp(alone) < 0.85 * np.ptp(once)
     assert np.ptp(grouped) == pytest.approx(np.ptp(once), rel=0.1)
+
+
+# ---------------------------------------------------------------------------------------------------------- rankings
+
+
+def test_measures_of_a_ranking_by_hand():
+    relevant = np.array([True, False, True, False, False])
+    assert average_precision(relevant) == pytest.approx((1 + 2 / 3) / 2)
+    assert full_recall_precision(relevant) == pytest.approx(2 / 3)
+    assert recall_at(relevant, 1) == 0.5 and recall_at(relevant, 3) == 1
+    none = np.zeros(3, bool)
+    assert (average_precision(none), full_recall_precision(none), recall_at(none, 2)) == (0, 0, 0)
+
+
+def test_ndcg_by_hand():
+    """Discounts 1, 1, log2(3), 2: the first two ranks count alike, as in the collection's script."""
+    grades = np.array([0, 3, 1, 2])
+    assert ndcg_at(grades, 2) == pytest.approx((0 + 3) / (3 + 2))
+    assert ndcg_at(grades, 4) == pytest.approx((3 + 1 / np.log2(3) + 2 / 2) / (3 + 2 + 1 / np.log2(3)))
+    assert ndcg_at(np.array([2, 3]), 2) == 1
+    assert ndcg_at(np.zeros(3), 2) == 0 == ndcg_at(grades, 0)

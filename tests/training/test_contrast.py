@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
+from helpers import vectors_of
 
 import raycase
 from raycase.data.graph import read_graph
@@ -14,7 +15,7 @@ from raycase.distributed.train import train as fine_tune
 from raycase.encoder.pooling import Compose
 from raycase.errors import RequestError
 from raycase.evaluation.job import EvaluateJob
-from raycase.evaluation.tasks import kgc
+from raycase.evaluation.tasks.catalogue import evaluate as evaluate_task
 from raycase.systems.bi_encoder import bi_encoder
 from raycase.systems.csr import csr
 from raycase.systems.tri_encoder import tri_encoder
@@ -133,13 +134,7 @@ def test_the_job_saves_a_model_whose_report_has_its_figures(folder, tiny_model, 
         model=(job.output,), data=str(folder), output=str(tmp_path / "report"), task="kgc", compute="float32"
     )
 
-    def embedded(texts, config, **_):  # the main job does the same on Ray
-        pairs = [(t, None) if isinstance(t, str) else t for t in texts]
-        sentences, conditions = zip(*pairs, strict=True)
-        plain = conditions[0] is None
-        return config.load(dtype=torch.float32).embed(sentences, None if plain else conditions)
-
-    report = kgc.evaluate(asked, vectors_of=embedded)
+    report = evaluate_task(asked, vectors_of=vectors_of)
     [system] = report["systems"]
     for name in ("mrr", "hits@1", "hits@3", "hits@10"):
         assert system["figures"]["both ways"][name]["value"] == pytest.approx(metrics["validation"][name], abs=1e-3)

@@ -1,26 +1,30 @@
-"""What models are worth, by each task's judgements."""
+"""The table of tasks."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
+from raycase.evaluation import csts_report, ranked
 from raycase.evaluation.job import EvaluateJob
+from raycase.evaluation.procedure import Task, run_task
 from raycase.evaluation.tasks import captions, csfcube, csts, entailment, kgc, sts
 from raycase.systems.contracts import VectorsOf
 
-TASKS: dict[str, Callable[..., dict[str, Any]]] = {
-    "csts": csts.evaluate,
-    "csfcube": csfcube.evaluate,
-    "caption-attributes": captions.evaluate,
-    "kgc": kgc.evaluate,
-    "rte": entailment.evaluate,
-    "eis": entailment.evaluate,
-    "sts": sts.evaluate,
-    "pairs": sts.evaluate,
+TASKS: dict[str, Task[Any]] = {
+    "csts": Task(read=csts.read, measure=csts.measure, render=csts_report.render),
+    "csfcube": Task(read=csfcube.read, measure=csfcube.measure, render=ranked.render),
+    "caption-attributes": Task(read=captions.read, measure=captions.measure, render=ranked.render),
+    "kgc": Task(read=kgc.read, measure=kgc.measure, render=ranked.render),
+    "rte": Task(read=entailment.read, measure=entailment.measure, render=ranked.render),
+    "eis": Task(read=entailment.read, measure=entailment.measure, render=ranked.render),
+    "sts": Task(read=sts.read, measure=sts.measure, render=sts.render),
+    "pairs": Task(read=sts.read, measure=sts.measure, render=sts.render),
 }
 
 
 def evaluate(job: EvaluateJob, *, vectors_of: VectorsOf) -> dict[str, Any]:
-    """Measure and write the report; returns what `metrics.json` holds. Raises RequestError and WorkError."""
-    return TASKS[job.task](job, vectors_of=vectors_of)
+    """Run the job's task: measure, and write the report; returns what `metrics.json` holds.
+
+    Raises RequestError and WorkError.
+    """
+    return run_task(job, TASKS[job.task], vectors_of=vectors_of)

@@ -8,7 +8,6 @@ last relevant one.
 
 from __future__ import annotations
 
-import time
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -19,13 +18,12 @@ import numpy as np
 from raycase.data.inputs import find_input
 from raycase.data.rated import read_columns, texts
 from raycase.errors import RequestError
-from raycase.evaluation.job import EvaluateJob, check_request
+from raycase.evaluation.job import EvaluateJob
 from raycase.evaluation.metrics import average_precision, full_recall_precision, ndcg_at, recall_at
-from raycase.evaluation.models import Model, before_g, encoder_names, find_models, is_case, setting
-from raycase.evaluation.ranked import report
+from raycase.evaluation.models import Model, before_g, encoder_names, is_case, setting
+from raycase.evaluation.procedure import Embed, Measured
+from raycase.evaluation.ranked import RankedSystem, rank_systems
 from raycase.search.topk import l2_normalize
-from raycase.systems.contracts import VectorsOf
-from raycase.systems.projector import project
 
 # The facets that experts judged: the labels of sentences that belong to each, and the condition that stands for it.
 FACETS = {"background": ("background", "objective", "other"), "method": ("method",), "result": ("result",)}
@@ -35,12 +33,13 @@ MAP, NDCG, R_PRECISION, RECALL = "MAP", "NDCG at 20 %", "R-precision", "recall a
 MEASURES = (MAP, NDCG, R_PRECISION, RECALL)
 ALL = "all"
 Pair = tuple[str, str]  # a paper's id and a facet
-Score = Callable[[int, np.ndarray], np.ndarray]  # pair of the query, pairs of the candidates -> scores
+Score = Callable[[int, np.ndarray], np.ndarray]  # the query's pair, the candidates' pairs -> scores
+Scorer = tuple[str, str, Score]  # name, what it scores by, score
 
 
 @dataclass(frozen=True, kw_only=True)
 class Paper:
-    """Title and abstract, whose sentences have a label each."""
+    """A paper's title, and the sentences of its abstract with their labels."""
 
     title: str
     sentences: tuple[str, ...]
@@ -55,68 +54,56 @@ class Paper:
         return f"{self.title} {self.abstract}"
 
     def of(self, facet: str) -> list[str]:
-        """The facet's own sentences; all, where there is none."""
+        """The facet's sentences; all sentences if it has none."""
         pairs = zip(self.sentences, self.labels, strict=True)
         return [s for s, label in pairs if label in FACETS[facet]] or list(self.sentences)
 
     def beside(self, facet: str) -> str:
         """The title and all sentences that are not the facet's."""
-        own = set(self.of(facet))
-        return " ".join([self.title, *(s for s in self.sentences if s not in own)])
+        of_facet = set(self.of(facet))
+        return " ".join([self.title, *(s for s in self.sentences if s not in of_facet)])
 
 
 @dataclass(frozen=True, kw_only=True)
 class Cube:
-    """The papers, and what was judged: for each query its pool of candidates with their grades."""
+    """The papers, and the judgements: for each query its pool of candidates with their grades."""
 
+    uri: str
     papers: dict[str, Paper]
     pools: dict[Pair, tuple[list[str], np.ndarray]]
 
     def pairs(self) -> dict[Pair, int]:
-        """Every paper that is a query or a candidate, with the facet that it is judged in; numbered."""
-        found = [(paper, facet) for (query, facet), (pool, _) in self.pools.items() for paper in (query, *pool)]
-        return {pair: i for i, pair in enumerate(dict.fromkeys(found))}
+        """Every query and candidate with the facet that it is judged in -> its number, the P rows of vectors."""
+        judged = [(paper, facet) for (query, facet), (pool, _) in self.pools.items() for paper in (query, *pool)]
+        return {pair: i for i, pair in enumerate(dict.fromkeys(judged))}
 
 
-def evaluate(job: EvaluateJob, *, vectors_of: VectorsOf) -> dict[str, Any]:
-    """Measure, write the report, and give what `metrics.json` holds. Raises RequestError and WorkError."""
-    began = time.time()
-    folder = check_request(job)
-    cube = read_cube(job.data, job.qrels)
-    models = find_models(job)
+def read(job: EvaluateJob) -> Cube:
+    """Read the papers and the judgements. Raises RequestError."""
+    return read_cube(job.data, job.qrels)
+
+
+def measure(job: EvaluateJob, cube: Cube, models: Sequence[Model], embed: Embed) -> Measured:
+    """Rank each query's pool by each encoder's vectors of a paper's own sentences, and by each model's conditional
+    ones."""
     pairs = cube.pairs()
-    systems: list[dict[str, str]] = []
-    values: dict[str, np.ndarray] = {}
-    plain: dict[str, np.ndarray] = {}  # of each encoder, (P, D)
-
-    def add(name: str, what: str, score: Score) -> None:
-        systems.append({"name": name, "what": what})
-        values[name] = measure(cube, pairs, score)
-
+    papers = [(cube.papers[paper], facet) for paper, facet in pairs]
+    plain_vectors: dict[str, np.ndarray] = {}  # encoder -> (P, D)
+    scorers: list[Scorer] = []
     for model, encoder in zip(models, encoder_names([m.config for m in models]), strict=True):
-        if encoder not in plain:
-            plain[encoder] = _add_plain(add, cube, pairs, model, encoder, job, vectors_of)
-        asked = [(cube.papers[paper].abstract, CONDITIONS[facet]) for paper, facet in pairs]
-        distinct, rows = _distinct(asked)
-        vectors = vectors_of(distinct, model.config, name=job.data, cache=model.cache, compute=job.compute)
-        if model.projector:
-            vectors = project(model.projector, vectors)
-        case_PD = l2_normalize(vectors)[rows]
-        what = f"{model.config.formula} of the abstract under the facet's condition"
-        add(f"{model.name}: {'CASE' if is_case(model.config) else 'conditional'}", what, _cosine(case_PD))
-        both = l2_normalize(np.hstack([plain[encoder], case_PD]))
-        add(
-            f"{model.name}: plain + {'CASE' if is_case(model.config) else 'conditional'}",
-            "half of each one's cosine",
-            _cosine(both),
-        )
+        if encoder not in plain_vectors:
+            plain_vectors[encoder] = embed_papers([paper.text for paper, _ in papers], model, embed)
+            scorers += plain_scorers(papers, plain_vectors[encoder], model, encoder, embed)
+        scorers += conditional_scorers(papers, plain_vectors[encoder], model, embed)
     facet_Q = np.array([facet for _, facet in cube.pools])
-    chosen = {ALL: np.ones(len(facet_Q), bool)} | {f: facet_Q == f for f in FACETS if f in facet_Q}
-    by_group = {name: {g: 100 * found[rows_Q] for g, rows_Q in chosen.items()} for name, found in values.items()}
-    return report(
+    groups = {ALL: np.ones(len(facet_Q), bool)} | {f: facet_Q == f for f in FACETS if f in facet_Q}
+    systems = []
+    for name, what, score in scorers:
+        measures_QM = rank_pools(cube, pairs, score)
+        values = {group: 100 * measures_QM[rows_Q] for group, rows_Q in groups.items()}
+        systems.append(RankedSystem(name=name, what=what, values=values))
+    return rank_systems(
         job,
-        folder,
-        began,
         title="CSFCube: papers like another one in background, method or result, x 100",
         about=(
             f"{len(facet_Q)} queries (a paper and a facet); each ranks its own pool of candidates, which experts "
@@ -129,89 +116,96 @@ def evaluate(job: EvaluateJob, *, vectors_of: VectorsOf) -> dict[str, Any]:
             "qrels": job.qrels or "qrels_dev.csv",
         },
         measures=MEASURES,
-        groups=[{"name": name, "queries": int(rows_Q.sum())} for name, rows_Q in chosen.items()],
+        groups=[{"name": name, "queries": int(rows_Q.sum())} for name, rows_Q in groups.items()],
         systems=systems,
-        values=by_group,
     )
 
 
 # ---------------------------------------------------------------------------------------------------------- systems
 
 
-def _add_plain(
-    add: Callable[[str, str, Score], None],
-    cube: Cube,
-    pairs: dict[Pair, int],
-    model: Model,
-    encoder: str,
-    job: EvaluateJob,
-    vectors_of: VectorsOf,
+def embed_papers(
+    texts: Sequence[Any], model: Model, embed: Embed, config: Any = None, *, projected: bool = False
 ) -> np.ndarray:
-    """The systems of an encoder on a paper's own sentences; gives the plain vectors, (P, D), unit."""
+    """Unit vectors of texts or of (text, condition), which may repeat: (P, D)."""
+    row_of = {text: row for row, text in enumerate(dict.fromkeys(texts))}
+    vectors = embed(list(row_of), model, config)
+    return l2_normalize(model.project(vectors) if projected else vectors)[[row_of[text] for text in texts]]
 
-    def embedded(wanted: Sequence[str]) -> np.ndarray:
-        distinct, rows = _distinct(wanted)
-        return l2_normalize(vectors_of(distinct, model.config, name=job.data, cache=model.cache, compute=job.compute))[
-            rows
-        ]
 
-    papers = [(cube.papers[paper], facet) for paper, facet in pairs]
-    plain_PD = embedded([paper.text for paper, _ in papers])
-    facet_PD = {facet: embedded([" ".join(paper.of(facet)) for paper, _ in papers]) for facet in FACETS}
-    own_PD = _choose(facet_PD, [facet for _, facet in papers])
-    titled_PD = embedded([" ".join([paper.title, *paper.of(facet)]) for paper, facet in papers])
+def plain_scorers(
+    papers: Sequence[tuple[Paper, str]], plain_PD: np.ndarray, model: Model, encoder: str, embed: Embed
+) -> list[Scorer]:
+    """Systems of an encoder that embed a paper's own sentences; `papers` has the facet of each of the P rows."""
+    facets = [facet for _, facet in papers]
+    facet_vectors = {
+        facet: embed_papers([" ".join(paper.of(facet)) for paper, _ in papers], model, embed) for facet in FACETS
+    }
+    facet_PD = _choose(facet_vectors, facets)
+    titled_PD = embed_papers([" ".join([paper.title, *paper.of(facet)]) for paper, facet in papers], model, embed)
     in_context = before_g(model.config, subtract=False)
-    distinct, rows = _distinct(fitting([(paper.beside(facet), paper.of(facet)) for paper, facet in papers], in_context))
-    context_PD = l2_normalize(
-        vectors_of(distinct, in_context, name=job.data, cache=model.cache, compute=job.compute)[rows]
-    )
+    fitted = fitting([(paper.beside(facet), paper.of(facet)) for paper, facet in papers], in_context)
+    context_PD = embed_papers(fitted, model, embed, in_context)
     names = list(FACETS)
-    other_PD = _choose(facet_PD, [names[names.index(facet) - 1] for _, facet in papers])
-    every_PD = l2_normalize(np.sum(list(facet_PD.values()), axis=0))
-    for name, what, vectors in (
-        ("plain", "f(title and abstract)", plain_PD),
-        ("facet", "f(the facet's own sentences)", own_PD),
-        ("plain + facet", "sum of both unit vectors", plain_PD + own_PD),
-        ("title and facet", "f(title and the facet's own sentences), one text", titled_PD),
-        (
-            "facet in context",
-            f"{setting(in_context)}: s the rest of the paper, c the facet's own sentences",
-            context_PD,
-        ),
-        ("title and facet + facet in context", "sum of both unit vectors", titled_PD + context_PD),
-        ("control: plain + another facet", "the sentences of a facet that is not asked for", plain_PD + other_PD),
-        ("control: plain + all facets", "no condition: the mean of the three facets' vectors", plain_PD + every_PD),
-    ):
-        add(f"{encoder}: {name}", what, _cosine(l2_normalize(vectors)))
-    sentence_SD = embedded([sentence for paper, facet in papers for sentence in paper.of(facet)])
+    other_PD = _choose(facet_vectors, [names[names.index(facet) - 1] for facet in facets])
+    every_PD = l2_normalize(np.sum(list(facet_vectors.values()), axis=0))
+    sentence_SD = embed_papers([s for paper, facet in papers for s in paper.of(facet)], model, embed)
     best = best_match(np.split(sentence_SD, np.cumsum([len(paper.of(facet)) for paper, facet in papers])[:-1]))
     plain = _cosine(plain_PD)
+    scorers: list[Scorer] = [
+        (f"{encoder}: {name}", what, _cosine(l2_normalize(vectors_PD)))
+        for name, what, vectors_PD in (
+            ("plain", "f(title and abstract)", plain_PD),
+            ("facet", "f(the facet's own sentences)", facet_PD),
+            ("plain + facet", "sum of both unit vectors", plain_PD + facet_PD),
+            ("title and facet", "f(title and the facet's own sentences), one text", titled_PD),
+            (
+                "facet in context",
+                f"{setting(in_context)}: s the rest of the paper, c the facet's own sentences",
+                context_PD,
+            ),
+            ("title and facet + facet in context", "sum of both unit vectors", titled_PD + context_PD),
+            ("control: plain + another facet", "the sentences of a facet that is not asked for", plain_PD + other_PD),
+            ("control: plain + all facets", "no condition: the mean of the three facets' vectors", plain_PD + every_PD),
+        )
+    ]
     what = "mean over the query's facet sentences of the largest cosine to one of the candidate's"
-    add(f"{encoder}: best sentences", what, best)
-    add(f"{encoder}: plain + best sentences", "half of each", lambda q, pool: plain(q, pool) + best(q, pool))
-    return plain_PD
+    scorers += [
+        (f"{encoder}: best sentences", what, best),
+        (f"{encoder}: plain + best sentences", "half of each", lambda q, pool: plain(q, pool) + best(q, pool)),
+    ]
+    return scorers
+
+
+def conditional_scorers(
+    papers: Sequence[tuple[Paper, str]], plain_PD: np.ndarray, model: Model, embed: Embed
+) -> list[Scorer]:
+    """A model's vectors of the abstract under the facet's condition, alone and beside the plain vectors."""
+    label = "CASE" if is_case(model.config) else "conditional"
+    what = f"{model.config.formula} of the abstract under the facet's condition"
+    pairs = [(paper.abstract, CONDITIONS[facet]) for paper, facet in papers]
+    conditional_PD = embed_papers(pairs, model, embed, projected=True)
+    both_PD = l2_normalize(np.hstack([plain_PD, conditional_PD]))
+    return [
+        (f"{model.name}: {label}", what, _cosine(conditional_PD)),
+        (f"{model.name}: plain + {label}", "half of each one's cosine", _cosine(both_PD)),
+    ]
 
 
 def fitting(pairs: Sequence[tuple[str, list[str]]], config: Any) -> list[tuple[str, str]]:
-    """(the rest, the facet's own sentences as one text); the last of these are left out until they fit the encoder."""
-    joined = [(rest, " ".join(own)) for rest, own in pairs]
+    """(the rest, the facet's sentences as one text), without the last sentences that do not fit the encoder."""
+    joined = [(rest, " ".join(sentences)) for rest, sentences in pairs]
     for row in np.flatnonzero(config.count_tokens(*zip(*joined, strict=True)) == 0).tolist():
-        rest, own = pairs[row]
-        while len(own) > 1 and not config.count_tokens([rest], [" ".join(own)])[0]:
-            own = own[:-1]
-        joined[row] = rest, " ".join(own)
+        rest, sentences = pairs[row]
+        while len(sentences) > 1 and not config.count_tokens([rest], [" ".join(sentences)])[0]:
+            sentences = sentences[:-1]
+        joined[row] = rest, " ".join(sentences)
     return joined
 
 
-def _choose(of_facet_PD: dict[str, np.ndarray], facets: Sequence[str]) -> np.ndarray:
-    """Of each pair the vector of one facet: (P, D)."""
-    return np.stack([of_facet_PD[facet][row] for row, facet in enumerate(facets)])
-
-
-def _distinct(values: Sequence[Any]) -> tuple[list[Any], np.ndarray]:
-    """The distinct values, and the place of each value among them."""
-    number = {value: i for i, value in enumerate(dict.fromkeys(values))}
-    return list(number), np.array([number[value] for value in values])
+def _choose(facet_vectors: dict[str, np.ndarray], facets: Sequence[str]) -> np.ndarray:
+    """Each row from the vectors of its facet: facet -> (P, D), P -> (P, D)."""
+    return np.stack([facet_vectors[facet][row] for row, facet in enumerate(facets)])
 
 
 def _cosine(unit_PD: np.ndarray) -> Score:
@@ -219,15 +213,15 @@ def _cosine(unit_PD: np.ndarray) -> Score:
 
 
 def best_match(sentences: Sequence[np.ndarray]) -> Score:
-    """Mean over the query's sentences of the largest cosine to one of the candidate's; P times (S, D), unit."""
+    """Mean over the query's sentences of the largest cosine to one of the candidate's; P unit matrices (S, D)."""
     return lambda query, pool: np.array([(sentences[query] @ sentences[c].T).max(axis=1).mean() for c in pool])
 
 
 # --------------------------------------------------------------------------------------------------------- measures
 
 
-def measure(cube: Cube, pairs: dict[Pair, int], score: Score) -> np.ndarray:
-    """Each of `MEASURES` for each query: (Q, 4). Equal scores keep the order of the file."""
+def rank_pools(cube: Cube, pairs: dict[Pair, int], score: Score) -> np.ndarray:
+    """`MEASURES` of each query: (Q, 4). Equal scores keep the order of the file."""
     rows = []
     for (query, facet), (pool, grades) in cube.pools.items():
         scores = score(pairs[query, facet], np.array([pairs[candidate, facet] for candidate in pool]))
@@ -248,27 +242,41 @@ def measure(cube: Cube, pairs: dict[Pair, int], score: Score) -> np.ndarray:
 
 
 def read_cube(folder: str, qrels: str | None = None) -> Cube:
-    """`corpus.jsonl` and the judgements of a folder. Raises RequestError for what is missing or does not fit."""
+    """Read `corpus.jsonl` and the judgements of a folder.
+
+    Raises RequestError for a missing file, a broken row, and a judgement that does not fit the papers.
+    """
     root = folder.rstrip("/")
+    papers = _read_papers(f"{root}/corpus.jsonl")
+    return Cube(uri=folder, papers=papers, pools=_read_pools(qrels or f"{root}/qrels_dev.csv", papers))
+
+
+def _read_papers(uri: str) -> dict[str, Paper]:
+    """By id."""
     papers: dict[str, Paper] = {}
-    for file in find_input(f"{root}/corpus.jsonl", "--data"):
-        found = read_columns(file, ("id", "title", "sentences"), "--data")
-        lines = zip(found["id"], found["title"], found["sentences"], strict=True)
+    for file in find_input(uri, "--data"):
+        columns = read_columns(file, ("id", "title", "sentences"), "--data")
+        lines = zip(columns["id"], columns["title"], columns["sentences"], strict=True)
         for row, (paper, title, sentences) in enumerate(lines):
             try:
                 pairs = [(str(s["text"]), str(s["facet"])) for s in sentences]  # type: ignore[attr-defined]
                 texts_of, labels = zip(*pairs, strict=True)
             except (TypeError, KeyError, ValueError) as error:
-                said = f"--data: {file.uri}, row {row}: expected a list of {{text, facet}} as sentences"
-                raise RequestError(f"{said}, got {sentences!r:.80}") from error
+                expected = f"--data: {file.uri}, row {row}: expected a list of {{text, facet}} as sentences"
+                raise RequestError(f"{expected}, got {sentences!r:.80}") from error
             if str(paper) in papers:
                 raise RequestError(f"--data: {file.uri}, row {row}: expected each paper once, got {paper} twice")
             papers[str(paper)] = Paper(title=str(title), sentences=texts_of, labels=labels)
+    return papers
+
+
+def _read_pools(uri: str, papers: dict[str, Paper]) -> dict[Pair, tuple[list[str], np.ndarray]]:
+    """The candidates of each query and their grades."""
     pools: dict[Pair, tuple[list[str], list[int]]] = {}
-    for file in find_input(qrels or f"{root}/qrels_dev.csv", "--qrels"):
-        found = read_columns(file, ("query_id", "facet", "candidate_id", "relevance"), "--qrels")
-        judged = zip(*(texts(found[name], f"--qrels: {file.uri}", name) for name in found), strict=True)
-        for row, (query, facet, candidate, grade) in enumerate(judged):
+    for file in find_input(uri, "--qrels"):
+        columns = read_columns(file, ("query_id", "facet", "candidate_id", "relevance"), "--qrels")
+        lines = zip(*(texts(columns[name], f"--qrels: {file.uri}", name) for name in columns), strict=True)
+        for row, (query, facet, candidate, grade) in enumerate(lines):
             for paper in (query, candidate):
                 if paper not in papers:
                     raise RequestError(f"--qrels: {file.uri}, row {row}: expected a paper of the corpus, got {paper!r}")
@@ -281,9 +289,11 @@ def read_cube(folder: str, qrels: str | None = None) -> Cube:
             pool.append(candidate)
             grades.append(int(grade))
     if not pools:
-        raise RequestError(f"--qrels: expected judgements in {qrels or root}, got none")
+        raise RequestError(f"--qrels: expected judgements in {uri}, got none")
     for (query, facet), (pool, _) in pools.items():
-        twice, times = Counter(pool).most_common(1)[0]
+        candidate, times = Counter(pool).most_common(1)[0]
         if times > 1:
-            raise RequestError(f"--qrels: expected each candidate once, got {twice} {times} times for {query}, {facet}")
-    return Cube(papers=papers, pools={pair: (pool, np.array(grades)) for pair, (pool, grades) in pools.items()})
+            raise RequestError(
+                f"--qrels: expected each candidate once, got {candidate} {times} times for {query}, {facet}"
+            )
+    return {pair: (pool, np.array(grades)) for pair, (pool, grades) in pools.items()}

@@ -5,17 +5,16 @@ Shapes: N premises, H kinds of hypotheses, T distinct texts, D dimensions.
 
 from __future__ import annotations
 
-import time
-from typing import Any
+from collections.abc import Sequence
 
 import numpy as np
 
-from raycase.data.inferences import HYPOTHESES, read_inferences
+from raycase.data.inferences import HYPOTHESES, Inferences, read_inferences
 from raycase.evaluation.entailment_metrics import entailment_correct, entailment_scores, implicitness, more_implicit
-from raycase.evaluation.job import EvaluateJob, check_request
-from raycase.evaluation.models import find_models
-from raycase.evaluation.ranked import report
-from raycase.systems.contracts import VectorsOf
+from raycase.evaluation.job import EvaluateJob
+from raycase.evaluation.models import Model
+from raycase.evaluation.procedure import Embed, Measured
+from raycase.evaluation.ranked import RankedSystem, rank_systems
 from raycase.systems.registry import known_conditions
 
 TITLES = {"rte": "Entailment by a threshold", "eis": "Which sentence is more implicit"}
@@ -33,48 +32,45 @@ ABOUT = {
 }
 
 
-def evaluate(job: EvaluateJob, *, vectors_of: VectorsOf) -> dict[str, Any]:
-    """Measure, write the report, and give what `metrics.json` holds. Raises RequestError and WorkError."""
-    began = time.time()
-    folder = check_request(job)
-    inferences = read_inferences(job.data, "--data")
-    models = find_models(job)
-    texts, places = inferences.distinct, inferences.text_index
-    right: dict[str, np.ndarray] = {}  # (N, H) of each system
-    systems: list[dict[str, str]] = []
+def read(job: EvaluateJob) -> Inferences:
+    """Read the premises with their hypotheses. Raises RequestError."""
+    return read_inferences(job.data, "--data")
+
+
+def measure(job: EvaluateJob, inferences: Inferences, models: Sequence[Model], embed: Embed) -> Measured:
+    """Accuracy of each model over all pairs and by kind of hypothesis; for eis also of the sentences' length."""
+    texts, text_index = inferences.distinct, inferences.text_index
+    systems = []
     for model in models:
-        options: dict[str, Any] = {"name": inferences.uri, "cache": model.cache, "compute": job.compute}
-        names = known_conditions(model.config)
-        if names:
-            explicit_TD, implicit_TD = np.split(
-                vectors_of([(text, name) for name in names for text in texts], model.config, **options), len(names)
-            )
+        conditions = known_conditions(model.config)
+        if conditions:
+            pairs = [(text, condition) for condition in conditions for text in texts]
+            explicit_TD, implicit_TD = np.split(embed(pairs, model), len(conditions))
         else:
-            explicit_TD = implicit_TD = vectors_of(texts, model.config, **options)
+            explicit_TD = implicit_TD = embed(texts, model)
         if job.task == "rte":
-            right[model.name] = entailment_correct(entailment_scores(explicit_TD, implicit_TD, places), job.seed)
+            correct_NH = entailment_correct(entailment_scores(explicit_TD, implicit_TD, text_index), job.seed)
         else:
-            right[model.name] = more_implicit(implicitness(explicit_TD, implicit_TD), places)
-        formula = "f(s, explicit), f(s, implicit)" if names else "f(s)"
-        systems.append({"name": model.name, "what": f"{model.config.label}: {formula}"})
+            correct_NH = more_implicit(implicitness(explicit_TD, implicit_TD), text_index)
+        formula = "f(s, explicit), f(s, implicit)" if conditions else "f(s)"
+        systems.append(_system(model.name, f"{model.config.label}: {formula}", correct_NH))
     if job.task == "eis":
-        right["length"] = more_implicit(np.array([len(text) for text in texts]), places)
-        systems.append({"name": "length", "what": "the longer sentence"})
-    groups = {"all": slice(None)} | {kind: slice(i, i + 1) for i, kind in enumerate(HYPOTHESES.values())}
-    values = {  # of each premise, for its pairs share its vectors
-        name: {group: 100.0 * found_NH[:, chosen].mean(1, keepdims=True) for group, chosen in groups.items()}
-        for name, found_NH in right.items()
-    }
-    first = values[systems[0]["name"]]
-    return report(
+        length_T = np.array([len(text) for text in texts])
+        systems.append(_system("length", "the longer sentence", more_implicit(length_T, text_index)))
+    return rank_systems(
         job,
-        folder,
-        began,
         title=TITLES[job.task],
         about=ABOUT[job.task].format(pairs=f"{len(inferences) * len(HYPOTHESES):,}"),
         data={"premises": len(inferences), "sha256": inferences.data_sha256},
         measures=["accuracy"],
-        groups=[{"name": group, "queries": len(found)} for group, found in first.items()],
+        groups=[{"name": group, "queries": len(inferences)} for group in systems[0].values],
         systems=systems,
-        values=values,
     )
+
+
+def _system(name: str, what: str, correct_NH: np.ndarray) -> RankedSystem:
+    """The accuracy of each premise, over all its pairs and by kind: a premise's pairs share its vectors, so the
+    bootstrap draws premises."""
+    kinds = {"all": slice(None)} | {kind: slice(i, i + 1) for i, kind in enumerate(HYPOTHESES.values())}
+    values = {kind: 100.0 * correct_NH[:, columns].mean(1, keepdims=True) for kind, columns in kinds.items()}
+    return RankedSystem(name=name, what=what, values=values)

@@ -1,72 +1,80 @@
 """Knowledge graph completion (CSR, section 3.2): the head under its relation, against every entity as the tail.
 
-Shapes: E entities, Q queries (each triple both ways), D dimensions.
+Shapes: E entities, Q queries (each triple in both directions), D dimensions.
 """
 
 from __future__ import annotations
 
-import time
-from typing import Any
+from collections.abc import Sequence
+from dataclasses import dataclass
 
 import numpy as np
 
-from raycase.data.graph import Known, read_graph
+from raycase.data.graph import Graph, Known, Triples, read_graph
 from raycase.errors import RequestError
 from raycase.evaluation.graph_metrics import MEASURES, filtered_ranks, rank_measures
-from raycase.evaluation.job import EvaluateJob, check_request
-from raycase.evaluation.models import find_models
-from raycase.evaluation.ranked import report
-from raycase.systems.contracts import VectorsOf
-from raycase.systems.projector import project
+from raycase.evaluation.job import EvaluateJob
+from raycase.evaluation.models import Model
+from raycase.evaluation.procedure import Embed, Measured
+from raycase.evaluation.ranked import RankedSystem, rank_systems
 
 
-def evaluate(job: EvaluateJob, *, vectors_of: VectorsOf) -> dict[str, Any]:
-    """Measure, write the report, and give what `metrics.json` holds. Raises RequestError and WorkError."""
-    began = time.time()
-    folder = check_request(job)
-    data = job.data.rstrip("/")
-    graph = read_graph(data, "--data")
-    train, asked = (graph.triples(f"{data}/{part}.tsv", "--data") for part in ("train", "validation"))
-    known = Known.of(train, asked)
-    models = find_models(job)
-    heads, relations, tails = asked.rows.T
+@dataclass(frozen=True, kw_only=True)
+class KgcData:
+    """A graph, its triples for training, which are only known to be true, and those that are queried."""
+
+    uri: str
+    graph: Graph
+    train: Triples
+    validation: Triples
+
+
+def read(job: EvaluateJob) -> KgcData:
+    """Read the folder of the graph. Raises RequestError."""
+    folder = job.data.rstrip("/")
+    graph = read_graph(folder, "--data")
+    train, validation = (graph.triples(f"{folder}/{part}.tsv", "--data") for part in ("train", "validation"))
+    return KgcData(uri=folder, graph=graph, train=train, validation=validation)
+
+
+def measure(job: EvaluateJob, data: KgcData, models: Sequence[Model], embed: Embed) -> Measured:
+    """Rank all entities for each query of each model."""
+    graph, queries = data.graph, data.validation
+    known = Known.of(data.train, queries)
+    heads, relations, tails = queries.rows.T
     pairs = [(graph.entities[h], graph.relations[r]) for h, r in zip(heads.tolist(), relations.tolist(), strict=True)]
-    place_of = {pair: i for i, pair in enumerate(dict.fromkeys(pairs))}
-    rows_Q = np.array([place_of[pair] for pair in pairs])
-    texts = {text: i for i, text in enumerate(dict.fromkeys(graph.entities))}
-    entities_E = np.array([texts[text] for text in graph.entities])
-    both = np.arange(len(asked)) < len(asked) // 2
-    groups = {"both ways": np.ones(len(asked), bool), "tail": both, "head": ~both}
-    systems: list[dict[str, str]] = []
-    values: dict[str, dict[str, np.ndarray]] = {}
+    pair_rows = {pair: row for row, pair in enumerate(dict.fromkeys(pairs))}
+    text_rows = {text: row for row, text in enumerate(dict.fromkeys(graph.entities))}
+    pair_index_Q = np.array([pair_rows[pair] for pair in pairs])
+    text_index_E = np.array([text_rows[text] for text in graph.entities])
+    triples = len(queries) // 2
+    is_tail_Q = np.arange(len(queries)) < triples
+    groups = {"both ways": np.ones(len(queries), bool), "tail": is_tail_Q, "head": ~is_tail_Q}
+    systems = []
     for model in models:
-        options: dict[str, Any] = {"name": data, "cache": model.cache, "compute": job.compute}
-        entities_ED = vectors_of(list(texts), model.config, **options)[entities_E]
-        queries_QD = vectors_of(list(place_of), model.config, **options)
-        if model.projector:
-            queries_QD = project(model.projector, queries_QD)
+        entities_ED = embed(list(text_rows), model)[text_index_E]
+        queries_QD = model.project(embed(list(pair_rows), model))
         if queries_QD.shape[1] != entities_ED.shape[1]:
             raise RequestError(
                 f"--model: expected vectors of one dimension with and without condition, got {model.name} with "
                 f"{queries_QD.shape[1]} and {entities_ED.shape[1]}"
             )
-        ranks_Q = filtered_ranks(queries_QD[rows_Q], entities_ED, tails, asked.queries, known)
-        found = rank_measures(ranks_Q)
-        systems.append({"name": model.name, "what": f"{model.config.label}: {model.config.formula} against f(tail)"})
-        values[model.name] = {name: found[chosen] for name, chosen in groups.items()}
-    return report(
+        measures_QM = rank_measures(
+            filtered_ranks(queries_QD[pair_index_Q], entities_ED, tails, queries.queries, known)
+        )
+        what = f"{model.config.label}: {model.config.formula} against f(tail)"
+        values = {name: measures_QM[group_Q] for name, group_Q in groups.items()}
+        systems.append(RankedSystem(name=model.name, what=what, values=values))
+    return rank_systems(
         job,
-        folder,
-        began,
         title="Knowledge graph completion: the true entity among all, x 100",
         about=(
-            f"{len(asked) // 2:,} triples, each asked for its tail and for its head, against {len(graph.entities):,} "
+            f"{triples:,} triples, each asked for its tail and for its head, against {len(graph.entities):,} "
             "entities; other answers known from train or validation are left out. Means over queries, with 95 % "
             "intervals of the bootstrap over queries."
         ),
-        data={"entities": len(graph.entities), "train": len(train) // 2, "validation": len(asked) // 2},
+        data={"entities": len(graph.entities), "train": len(data.train) // 2, "validation": triples},
         measures=MEASURES,
-        groups=[{"name": name, "queries": int(chosen.sum())} for name, chosen in groups.items()],
+        groups=[{"name": name, "queries": int(group_Q.sum())} for name, group_Q in groups.items()],
         systems=systems,
-        values=values,
     )

@@ -5,38 +5,37 @@ Shapes: N pairs.
 
 from __future__ import annotations
 
-import time
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 import torch
 from scipy.stats import gaussian_kde
 
-from raycase.data.provenance import provenance
 from raycase.data.rated import LABEL, SCORE, RatedPairs, read_scored
-from raycase.data.storage import locate
 from raycase.encoder.cosines import pair_cosines
 from raycase.errors import RequestError
-from raycase.evaluation.job import EvaluateJob, check_request
+from raycase.evaluation.job import EvaluateJob
 from raycase.evaluation.metrics import Correlation, auc, bootstrap_interval, paired_bootstrap, spearman
-from raycase.evaluation.models import Model, find_models
-from raycase.evaluation.plots import WIDTH, check_plots, png
-from raycase.evaluation.report import difference, interval, made, table, write_report
-from raycase.systems.contracts import VectorsOf
+from raycase.evaluation.models import Model
+from raycase.evaluation.plots import WIDTH, png
+from raycase.evaluation.procedure import Embed, Measured
+from raycase.evaluation.report import difference, interval, number, picture, provenance_lines, table
 from raycase.systems.mixsp import UPPER
 from raycase.systems.registry import embeds
 
-GRID = 512  # points at which a density is looked at
-Densities = tuple[np.ndarray, np.ndarray, np.ndarray]
+GRID = 512  # points at which a density is computed
+PICTURE = "ranges.png"
+Densities = tuple[np.ndarray, np.ndarray, np.ndarray]  # grid, density of the lower range, of the upper one
 
 
 def upper_range(scores_N: np.ndarray, ratings_N: np.ndarray) -> float:
-    """Spearman over pairs that mean the same."""
+    """Spearman over the pairs scored `UPPER` or more: they mean nearly the same."""
     return spearman(scores_N[ratings_N >= UPPER], ratings_N[ratings_N >= UPPER])
 
 
 def lower_range(scores_N: np.ndarray, ratings_N: np.ndarray) -> float:
-    """Spearman over pairs that do not."""
+    """Spearman over the pairs scored below `UPPER`."""
     return spearman(scores_N[ratings_N < UPPER], ratings_N[ratings_N < UPPER])
 
 
@@ -56,8 +55,8 @@ ABOUT = {
 
 
 def densities(scores_N: np.ndarray, ratings_N: np.ndarray) -> Densities | None:
-    """Where they are looked at, and the densities of the lower and the upper range there: (GRID,) each; None where a
-    range's scores are all the same."""
+    """The grid, and the densities of both ranges' scores on it: (GRID,) each. None if a range's scores are all the
+    same."""
     margin = 0.25 * np.ptp(scores_N)
     grid = np.linspace(scores_N.min() - margin, scores_N.max() + margin, GRID)
     parts = (scores_N[ratings_N < UPPER], scores_N[ratings_N >= UPPER])
@@ -69,74 +68,65 @@ def densities(scores_N: np.ndarray, ratings_N: np.ndarray) -> Densities | None:
 
 
 def overlap(grid: np.ndarray, lower: np.ndarray, upper: np.ndarray) -> float:
-    """The area that two densities share, from 0 to 1."""
+    """The area under both of two densities, from 0 to 1 (MixSP, figure 1)."""
     return float(np.trapezoid(np.minimum(lower, upper), grid))
 
 
-def evaluate(job: EvaluateJob, *, vectors_of: VectorsOf) -> dict[str, Any]:
-    """Measure, write the report, and give what `metrics.json` holds. Raises RequestError and WorkError."""
-    began = time.time()
-    folder = check_request(job)
-    check_plots()
+def read(job: EvaluateJob) -> RatedPairs:
+    """Read the pairs. Raises RequestError for labels other than 0 and 1, and for scores of one range alone."""
     pairs = read_scored(job.data, "--data", SCORE if job.task == "sts" else LABEL)
-    _check(pairs, job.task)
-    models = find_models(job)
-    scores = {model.name: _scores(model, pairs, job, vectors_of) for model in models}
-    first = scores[models[0].name]
+    ratings = sorted(set(pairs.ratings.tolist()))
+    if job.task == "pairs" and ratings != [0.0, 1.0]:
+        raise RequestError(f"--data: expected the labels 0 and 1, got {', '.join(f'{v:g}' for v in ratings[:5])}")
+    if job.task == "sts" and not ratings[0] < UPPER <= ratings[-1]:
+        raise RequestError(
+            f"--data: expected scores below {UPPER:g} and from there on, got {ratings[0]:g} to {ratings[-1]:g}"
+        )
+    return pairs
+
+
+def measure(job: EvaluateJob, pairs: RatedPairs, models: Sequence[Model], embed: Embed) -> Measured:
+    """Figures of each model with intervals, and their differences from the first model's."""
     settings: dict[str, Any] = {"resamples": job.resamples, "seed": job.seed}
-    systems, drawn = [], {}
+    measures = MEASURES[job.task]
+    scores = {model.name: _scores(model, pairs, job, embed) for model in models}
+    first_N = scores[models[0].name]
+    systems: list[dict[str, Any]] = []
+    densities_of: dict[str, Densities] = {}
     for model in models:
-        own, line = scores[model.name], {"name": model.name, "what": model.config.label}
-        found = {name: _figure(metric, own, pairs.ratings, settings) for name, metric in MEASURES[job.task].items()}
-        line["figures"] = found
+        scores_N = scores[model.name]
+        figures = {name: _figure(metric, scores_N, pairs.ratings, settings) for name, metric in measures.items()}
+        system: dict[str, Any] = {"name": model.name, "what": model.config.label, "figures": figures}
         if job.task == "sts":
-            found_densities = densities(own, pairs.ratings)
-            line["overlap"] = None
-            if found_densities is not None:
-                line["overlap"] = 100 * overlap(*found_densities)
-                drawn[model.name] = found_densities
+            curves = densities(scores_N, pairs.ratings)
+            system["overlap"] = None if curves is None else 100 * overlap(*curves)
+            if curves is not None:
+                densities_of[model.name] = curves
         if model is not models[0]:
-            line["against"] = {
-                name: _times100(paired_bootstrap(metric, own, first, pairs.ratings, **settings))
-                for name, metric in MEASURES[job.task].items()
+            system["against"] = {
+                name: _times100(paired_bootstrap(metric, scores_N, first_N, pairs.ratings, **settings))
+                for name, metric in measures.items()
             }
-        systems.append(line)
+        systems.append(system)
     metrics = {
-        "task": job.task,
         "title": TITLES[job.task],
         "about": f"{len(pairs):,} pairs. {ABOUT[job.task]} With 95 % intervals of the bootstrap over pairs.",
         "data": {"rows": len(pairs), "sha256": pairs.data_sha256},
         "systems": systems,
         "settings": {**settings, "compute": job.compute},
-        "provenance": provenance(),
-        "seconds": round(time.time() - began, 1),
     }
-    pictures = {}
-    if drawn:
-        pictures["ranges.png"] = _picture(drawn)
-        metrics["pictures"] = list(pictures)
-    write_report(locate(str(folder)), metrics, render, pictures)
-    return metrics
+    if not densities_of:
+        return Measured(metrics=metrics)
+    return Measured(metrics=metrics, draw=lambda: {PICTURE: _draw_densities(densities_of)}, lists_plots=True)
 
 
-def _check(pairs: RatedPairs, task: str) -> None:
-    found = set(pairs.ratings.tolist())
-    if task == "pairs" and found != {0.0, 1.0}:
-        raise RequestError(f"--data: expected the labels 0 and 1, got {', '.join(f'{v:g}' for v in sorted(found)[:5])}")
-    if task == "sts" and not min(found) < UPPER <= max(found):
-        raise RequestError(
-            f"--data: expected scores below {UPPER:g} and from there on, got {min(found):g} to {max(found):g}"
-        )
-
-
-def _scores(model: Model, pairs: RatedPairs, job: EvaluateJob, vectors_of: VectorsOf) -> np.ndarray:
-    """Of a model that scores pairs its own, else the cosine of the plain vectors: (N,)."""
+def _scores(model: Model, pairs: RatedPairs, job: EvaluateJob, embed: Embed) -> np.ndarray:
+    """The scores of a model that scores pairs, the cosines of the plain vectors of any other: (N,)."""
     if embeds(model.config):
-        texts = list(dict.fromkeys([*pairs.sentences1, *pairs.sentences2]))
-        place_of = {text: i for i, text in enumerate(texts)}
-        vectors_TD = vectors_of(texts, model.config, name=pairs.uri, cache=model.cache, compute=job.compute)
-        both = zip(pairs.sentences1, pairs.sentences2, strict=True)
-        return pair_cosines(vectors_TD, np.array([[place_of[a], place_of[b]] for a, b in both]))
+        row_of = {text: row for row, text in enumerate(dict.fromkeys([*pairs.sentences1, *pairs.sentences2]))}
+        vectors_TD = embed(list(row_of), model)
+        sentence_pairs = zip(pairs.sentences1, pairs.sentences2, strict=True)
+        return pair_cosines(vectors_TD, np.array([[row_of[a], row_of[b]] for a, b in sentence_pairs]))
     scorer = model.config.load(dtype=None if job.compute is None else getattr(torch, job.compute))
     try:
         return np.asarray(scorer.score(pairs.sentences1, pairs.sentences2), dtype=np.float64)
@@ -149,15 +139,15 @@ def _figure(metric: Correlation, scores_N: np.ndarray, ratings_N: np.ndarray, se
     return _times100({"value": metric(scores_N, ratings_N), "low": low, "high": high})
 
 
-def _times100(found: dict[str, float]) -> dict[str, float] | None:
-    """None where scores or ratings are all the same, and nothing correlates; JSON has no NaN."""
-    if any(np.isnan(value) for value in found.values()):
+def _times100(figure: dict[str, float]) -> dict[str, float] | None:
+    """All but p x 100; None if the scores or ratings are all the same, for JSON has no NaN."""
+    if any(np.isnan(value) for value in figure.values()):
         return None
-    return {key: value if key == "p" else 100 * value for key, value in found.items()}
+    return {key: value if key == "p" else 100 * value for key, value in figure.items()}
 
 
 def render(metrics: dict[str, Any]) -> str:
-    """The report in Markdown; every figure in it stands in `metrics`."""
+    """The report in Markdown; `metrics` holds every figure in it."""
     systems = metrics["systems"]
     names = list(systems[0]["figures"])
     header = ["", *names, *(["overlap"] if "overlap" in systems[0] else [])]
@@ -165,7 +155,7 @@ def render(metrics: dict[str, Any]) -> str:
     for system in systems:
         cells = [system["name"], *(interval(system["figures"][name]) for name in names)]
         if "overlap" in system:
-            cells.append("n/a" if system["overlap"] is None else f"{system['overlap']:.2f}")
+            cells.append(number(system["overlap"]))
         rows.append(cells)
     parts = [f"# {metrics['title']}", metrics["about"]]
     parts += [table(["system", "what"], [[s["name"], s["what"]] for s in systems]), table(header, rows)]
@@ -173,17 +163,18 @@ def render(metrics: dict[str, Any]) -> str:
         least = 2 / metrics["settings"]["resamples"]
         rows = [[s["name"], *(difference(s["against"][name], least) for name in names)] for s in systems[1:]]
         parts += [f"Minus {systems[0]['name']}, by the paired bootstrap:", table(["", *names], rows)]
-    parts += [f"![The two ranges]({name})" for name in metrics.get("pictures", [])]
-    return "\n\n".join([*parts, "## How it was made", made(metrics)]) + "\n"
+    for name in metrics.get("pictures", []):
+        parts += picture(metrics, "The two ranges", name)
+    return "\n\n".join([*parts, "## How it was made", provenance_lines(metrics)]) + "\n"
 
 
-def _picture(drawn: dict[str, Densities]) -> bytes:
-    """Both densities of each system (figure 1)."""
+def _draw_densities(densities_of: dict[str, Densities]) -> bytes:
+    """Both densities of each system (MixSP, figure 1) as PNG."""
     from matplotlib.figure import Figure
 
-    figure = Figure(figsize=(WIDTH, 2.0 * len(drawn) + 0.4), layout="constrained")
-    column = figure.subplots(len(drawn), 1, squeeze=False)[:, 0]
-    for axes, (name, (grid, lower, upper)) in zip(column, drawn.items(), strict=True):
+    figure = Figure(figsize=(WIDTH, 2.0 * len(densities_of) + 0.4), layout="constrained")
+    column = figure.subplots(len(densities_of), 1, squeeze=False)[:, 0]
+    for axes, (name, (grid, lower, upper)) in zip(column, densities_of.items(), strict=True):
         axes.plot(grid, lower, color="#0072B2", linewidth=1.6, label=f"below {UPPER:g}")
         axes.plot(grid, upper, color="#D55E00", linestyle="-.", linewidth=1.6, label=f"{UPPER:g} and above")
         axes.fill_between(grid, np.minimum(lower, upper), color="0.8")

@@ -1,0 +1,170 @@
+"""The report on rated pairs (C-STS), made from its metrics.json alone."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from raycase.evaluation.report import NOT_AVAILABLE, difference, interval, number, picture, provenance_lines, table
+
+
+def render(metrics: dict[str, Any]) -> str:
+    """The report in Markdown; `metrics` holds every figure in it."""
+    data, models = metrics["data"], metrics["models"]
+    parts = [
+        f"# {', '.join(model['name'] for model in models)} on {data['file']}",
+        f"Conditional semantic textual similarity: the cosine of two sentences' vectors under a condition, against "
+        f"people's rating; {data['rows']:,} pairs, to {data['not_applicable']:,} of which the condition does not apply "
+        f"(label -1). Correlations are x 100, with 95 % intervals of the bootstrap over sentence pairs.",
+        _summary(models),
+        *(["## Differences", _comparison(metrics)] if metrics["comparison"] else []),
+        "## Vectors",
+        "`f` is the encoder's vector, `base` the condition's own (eq. 1), `g` the projector. Isotropy is I_iso of "
+        f"eq. 5 over {metrics['settings']['directions']:,} directions, 1 where vectors point everywhere; cos to mean "
+        "is the cosine of a vector to the mean of all (appendix C).",
+        *(_variants(model, several=len(models) > 1) for model in models),
+        *(picture(metrics, "Cosine to the mean", "cosines_to_mean.png") if any(map(has_vectors, models)) else []),
+        "## Cosine by rating",
+        *(_by_rating(model, several=len(models) > 1) for model in models),
+        *picture(metrics, "Cosine by rating", "cosine_by_rating.png"),
+        "## The worst pairs",
+        "Pairs with a rating whose place by cosine and by rating differ most. A place is in percent of those pairs: 0 "
+        "the least similar, 100 the most.",
+        *(_worst(model, several=len(models) > 1) for model in models),
+        *(["## Case study", CASES, *map(_cases, models)] if models[0]["cases"] else []),
+        *(["## Ablation", ABLATION, *map(_ablation, metrics["ablation"])] if metrics["ablation"] else []),
+        "## How it was made",
+        _made(metrics),
+    ]
+    return "\n\n".join(parts) + "\n"
+
+
+CASES = (
+    "Cosines before → after the projector (Table 5 of the paper). An answer is embedded as a sentence under the "
+    "condition; plain vectors, without condition, know no projector."
+)
+SPANS = {"sentence": "the sentence", "condition": "the condition", "all": "everything"}
+ABLATION = (
+    "Every encoder zero-shot: Spearman x 100 by pooling and prompt, with the condition's own vector taken away (- c) "
+    "or not (Table 10 of the paper, whose figures are over its own test pairs)."
+)
+
+
+def has_vectors(model: dict[str, Any]) -> bool:
+    """Whether a model of `metrics.json` gives vectors, and does not only score pairs."""
+    return model["variants"][model["system"]]["to_mean"] is not None
+
+
+def _text(value: str) -> str:
+    """Text of the data, escaped for a cell of a table."""
+    return " ".join(value.replace("\\", "\\\\").replace("|", "\\|").replace("<", "&lt;").split())
+
+
+def _heading(model: dict[str, Any], several: bool) -> str:
+    return f"### {model['name']}\n\n" if several else ""
+
+
+def _summary(models: Sequence[dict[str, Any]]) -> str:
+    rows = []
+    for model in models:
+        best = model["variants"][model["system"]]
+        correlations = [interval(best[name]) for name in ("spearman", "spearman_rated", "pearson", "pearson_rated")]
+        encoder = f"{model['encoder']}, {model['setting']}, {model['pooling']}"
+        rows.append([model["name"], encoder, f"`{model['system']}`", str(best["dim"] or NOT_AVAILABLE), *correlations])
+    header = ["model", "encoder", "vector", "dimensions", "Spearman", "Spearman without -1", "Pearson"]
+    summary = table([*header, "Pearson without -1"], rows)
+    seen = {"train": "was trained on these very pairs", "validation": "had its epoch chosen on these very pairs"}
+    notes = [f"{model['name']} {seen[model['seen']]}." for model in models if model["seen"]]
+    return "\n\n".join([summary, *notes])
+
+
+def _comparison(metrics: dict[str, Any]) -> str:
+    least = 2 / metrics["settings"]["resamples"]
+    rows = []
+    for line in metrics["comparison"]:
+        cells = [difference(line[name], least) for name in ("spearman", "spearman_rated", "pearson")]
+        rows.append([f"{line['model']} - {line['against']}", *cells])
+    note = "By the paired bootstrap, both models over the same resamples; above 0 the first is better; p is two-sided."
+    return note + "\n\n" + table(["difference", "Spearman", "Spearman without -1", "Pearson"], rows)
+
+
+def _variants(model: dict[str, Any], several: bool) -> str:
+    rows = []
+    for name, v in model["variants"].items():
+        to_mean = v["to_mean"]
+        mean = f"{to_mean['mean']:.3f} ± {to_mean['std']:.3f}" if to_mean else NOT_AVAILABLE
+        figures = [*(interval(v[m]) for m in ("spearman", "spearman_rated")), number(v["isotropy"], 4), mean]
+        rows.append([f"`{name}`", str(v["dim"] or NOT_AVAILABLE), *figures])
+        if paper := v["published"]:
+            mean = f"{paper['mean']:.3f} ± {paper['std']:.3f}"
+            rows.append([f"`{name}`, in the paper", "", "", "", f"{paper['isotropy']:.4f}", mean])
+    header = ["vectors", "dimensions", "Spearman", "Spearman without -1", "isotropy", "cos to mean"]
+    return _heading(model, several) + table(header, rows)
+
+
+def _by_rating(model: dict[str, Any], several: bool) -> str:
+    rows = [
+        ["-1, does not apply" if r["rating"] == -1 else f"{r['rating']:g}", f"{r['pairs']:,}"]
+        + [number(r[key]) for key in ("low", "q1", "median", "q3", "high")]
+        for r in model["variants"][model["system"]]["by_rating"]
+    ]
+    header = ["rating", "pairs", "5 %", "25 %", "median", "75 %", "95 %"]
+    return _heading(model, several) + table(header, rows)
+
+
+def _worst(model: dict[str, Any], several: bool) -> str:
+    rows = [
+        [
+            str(pair["row"]),
+            *(_text(pair[name]) for name in ("condition", "sentence1", "sentence2")),
+            f"{pair['rating']:g}",
+            number(pair["cosine"]),
+            f"{pair['rating_rank']:.0f}",
+            f"{pair['cosine_rank']:.0f}",
+        ]
+        for pair in model["worst"]
+    ]
+    header = ["row", "condition", "first sentence", "second sentence", "rating", "cosine"]
+    return _heading(model, several) + table([*header, "place by rating", "by cosine"], rows)
+
+
+def _cases(model: dict[str, Any]) -> str:
+    rows = [
+        [
+            *(_text(case[name]) for name in ("sentence1", "sentence2", "condition")),
+            number(case["cosines"]["unconditional"], 4),
+            _moved(case["cosines"]["sentences"]),
+            *(f"{_text(case[name])}: {_moved(case['cosines'][name])}" for name in ("answer1", "answer2")),
+        ]
+        for case in model["cases"]
+    ]
+    header = ["s1", "s2", "c", "cos(s1, s2)", "cos(s1, s2; c)", "cos(s1, answer 1; c)", "cos(s2, answer 2; c)"]
+    return _heading(model, True) + table(header, rows)
+
+
+def _moved(cosines: dict[str, float | None]) -> str:
+    before, after = (number(cosines[name], 4) for name in ("before", "after"))
+    return before if cosines["after"] is None else f"{before} → {after}"
+
+
+def _ablation(part: dict[str, Any]) -> str:
+    paper = any(row["published"] is not None for row in part["rows"])
+    best = max((row["spearman"] for row in part["rows"] if row["spearman"] is not None), default=None)
+    rows = []
+    for row in part["rows"]:
+        value = number(row["spearman"])
+        pooling = row["pooling"] + (f" over {SPANS[row['span']]}" if row["span"] else "")
+        cells = [pooling, row["setting"], f"**{value}**" if row["spearman"] == best else value]
+        rows.append([*cells, number(row["spearman_rated"]), *([number(row["published"])] if paper else [])])
+    header = ["pooling", "prompt", "Spearman", "Spearman without -1", *(["in the paper"] if paper else [])]
+    return f"### {part['encoder']}\n\n" + table(header, rows)
+
+
+def _made(metrics: dict[str, Any]) -> str:
+    data = metrics["data"]
+    lines = [
+        f"- {data['file']}: {data['rows']:,} pairs of {data['distinct']:,} distinct (sentence, condition); sha256 of "
+        f"what was read\n  `{data['sha256']}`",
+        *(f"- {model['name']}: encoder weights `{model['weights']}`" for model in metrics["models"]),
+    ]
+    return provenance_lines(metrics) + "\n" + "\n".join(lines)

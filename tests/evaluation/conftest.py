@@ -1,0 +1,73 @@
+"""Rated pairs, model folders on one tiny encoder, and an evaluation of them."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import tiny
+import torch
+from helpers import sentences, write_csv
+
+from raycase.data.rated import read_rated
+from raycase.evaluation.job import EvaluateJob
+from raycase.systems import case
+from raycase.systems.projector import Projector, ProjectorConfig
+from raycase.systems.registry import resolve
+
+CONDITIONS = ["color of the dress", "number of people", "type of dog"]
+RATINGS = [-1, 1, 2, 3, 4, 5]
+
+
+@pytest.fixture(scope="session")
+def pairs(tmp_path_factory):
+    """A file of 40 rated pairs over 10 sentences and 3 conditions."""
+    texts = sentences(10, seed=5)
+    every = [(a, b, c) for i, a in enumerate(texts) for b in texts[:i] for c in CONDITIONS]
+    random = np.random.default_rng(3)
+    rows = [[*every[k], RATINGS[i % len(RATINGS)]] for i, k in enumerate(random.permutation(len(every))[:40])]
+    columns = ["sentence1", "sentence2", "condition", "label"]
+    return write_csv(tmp_path_factory.mktemp("pairs") / "pairs.csv", columns, rows)
+
+
+@pytest.fixture(scope="session")
+def rated_pairs(pairs):
+    """The same, read."""
+    return read_rated(pairs, "--data")
+
+
+@pytest.fixture(scope="session")
+def encoder(tmp_path_factory):
+    """The folder of a tiny bidirectional encoder of 32 dimensions."""
+    return tiny.save_encoder(tmp_path_factory.mktemp("encoder"), "minilm")
+
+
+@pytest.fixture(scope="session")
+def save_model(encoder):
+    """Saves a model folder with a random projector on the tiny encoder."""
+
+    def save(folder, seed=0, **options):
+        config = resolve(str(encoder), prompt="concat-sc", pooling="mean")
+        shape = ProjectorConfig(input_dim=32, output_dim=8)
+        torch.manual_seed(seed)
+        case.save(folder, replace(config, projector=shape, **options), Projector(shape).eval())
+        return folder
+
+    return save
+
+
+@pytest.fixture(scope="session")
+def models(tmp_path_factory, save_model):
+    """Two model folders on the same encoder."""
+    home = tmp_path_factory.mktemp("models")
+    return [save_model(home / name, seed) for seed, name in enumerate(("first", "second"))]
+
+
+@pytest.fixture
+def evaluation(tmp_path, pairs):
+    """Makes a job that evaluates models on the pairs."""
+
+    def job(*models, **options):
+        defaults = {"data": pairs, "output": str(tmp_path / "report"), "compute": "float32", "resamples": 100}
+        return EvaluateJob(**defaults | {"model": tuple(map(str, models))} | options)
+
+    return job

@@ -1,0 +1,229 @@
+"""C-STS: figures against SciPy and by hand, the report from its JSON alone, the case study, refusals."""
+
+import json
+from dataclasses import replace
+
+import pytest
+import scipy.stats
+import torch
+from helpers import vectors_of, write_csv
+
+import raycase
+from raycase.encoder.cosines import cosines
+from raycase.errors import RequestError
+from raycase.evaluation.csts_report import render
+from raycase.evaluation.tasks.catalogue import evaluate
+from raycase.systems import case
+
+
+def pair_cosines(folder, rated_pairs):
+    """The cosines of a model folder's vectors, by `raycase.load`."""
+    system = raycase.load(str(folder), dtype=torch.float32)
+    return cosines(
+        system.embed(rated_pairs.sentences1, rated_pairs.conditions),
+        system.embed(rated_pairs.sentences2, rated_pairs.conditions),
+    )
+
+
+# ---------------------------------------------------------------------------------------------------------- figures
+
+
+def test_the_figures_are_those_of_scipy_and_of_the_loaded_folder(evaluation, models, rated_pairs):
+    metrics = evaluate(evaluation(models[0]), vectors_of=vectors_of)
+    [model] = metrics["models"]
+    assert list(model["variants"]) == ["f", "f - base", "g(f - base)"]
+    assert model["system"] == "g(f - base)"
+    found = model["variants"]["g(f - base)"]
+    scores, ratings = pair_cosines(models[0], rated_pairs), rated_pairs.ratings
+    kept = ratings != -1
+    assert found["spearman"]["value"] == pytest.approx(100 * scipy.stats.spearmanr(scores, ratings)[0])
+    assert found["spearman_rated"]["value"] == pytest.approx(
+        100 * scipy.stats.spearmanr(scores[kept], ratings[kept])[0]
+    )
+    assert found["pearson"]["value"] == pytest.approx(100 * scipy.stats.pearsonr(scores, ratings)[0], rel=1e-4)
+    assert found["pearson_rated"]["value"] == pytest.approx(
+        100 * scipy.stats.pearsonr(scores[kept], ratings[kept])[0], rel=1e-4
+    )
+    for name in ("spearman", "spearman_rated", "pearson", "pearson_rated"):
+        assert found[name]["low"] < found[name]["value"] < found[name]["high"]
+    assert metrics["data"]["not_applicable"] == (~kept).sum()
+
+
+def test_each_variant_has_its_isotropy_and_spread(evaluation, models, rated_pairs, encoder):
+    variants = evaluate(evaluation(models[0]), vectors_of=vectors_of)["models"][0]["variants"]
+    for name, found in variants.items():
+        assert 0 < found["isotropy"] < 1, name
+        assert sum(found["to_mean"]["histogram"]["counts"]) == len(rated_pairs.distinct)
+        assert sum(row["pairs"] for row in found["by_rating"]) == len(rated_pairs)
+        assert found["dim"] == (8 if name.startswith("g") else 32)
+    for name, subtract in (("f", False), ("f - base", True)):
+        system = raycase.load(str(encoder), dtype=torch.float32, prompt="concat-sc", pooling="mean", subtract=subtract)
+        vectors = system.embed(*zip(*rated_pairs.distinct, strict=True))
+        to_mean = cosines(vectors, vectors.mean(0))
+        assert variants[name]["to_mean"]["mean"] == pytest.approx(to_mean.mean(), rel=1e-4)
+        assert variants[name]["to_mean"]["std"] == pytest.approx(to_mean.std(), rel=1e-3)
+
+
+def test_a_projector_is_applied_to_the_vectors_it_was_fitted_on(evaluation, tmp_path, save_model, rated_pairs):
+    folder = save_model(tmp_path / "model", 4, subtract=False)
+    [model] = evaluate(evaluation(folder), vectors_of=vectors_of)["models"]
+    assert list(model["variants"]) == ["f", "f - base", "g(f)"]
+    expected = scipy.stats.spearmanr(pair_cosines(folder, rated_pairs), rated_pairs.ratings)[0]
+    assert model["variants"][model["system"]]["spearman"]["value"] == pytest.approx(100 * expected)
+
+
+# ------------------------------------------------------------------------------------------------------- comparison
+
+
+def test_several_models_are_compared_with_the_first(evaluation, models):
+    metrics = evaluate(evaluation(*models), vectors_of=vectors_of)
+    assert [model["name"] for model in metrics["models"]] == ["first", "second"]
+    values = [model["variants"][model["system"]]["spearman"]["value"] for model in metrics["models"]]
+    [line] = metrics["comparison"]
+    assert (line["model"], line["against"]) == ("second", "first")
+    assert line["spearman"]["difference"] == pytest.approx(values[1] - values[0])
+    assert line["spearman"]["low"] <= line["spearman"]["difference"] <= line["spearman"]["high"]
+
+
+# ------------------------------------------------------------------------------------------------------- the report
+
+
+def strict(text):
+    """JSON without NaN and infinity, which other readers refuse."""
+
+    def refuse(name):
+        raise AssertionError(name)
+
+    return json.loads(text, parse_constant=refuse)
+
+
+def test_the_report_is_made_from_its_json_alone(evaluation, models, tmp_path):
+    answers = [["a red dress", "a blue dress", "color of the dress", "red", "a | blue"]]
+    file = write_csv(tmp_path / "cases.csv", ["sentence1", "sentence2", "condition", "answer1", "answer2"], answers)
+    evaluate(evaluation(*models, cases=file), vectors_of=vectors_of)
+    folder = tmp_path / "report"
+    assert sorted(f.name for f in folder.iterdir()) == [
+        "cosine_by_rating.png",
+        "cosines_to_mean.png",
+        "metrics.json",
+        "report.md",
+    ]
+    metrics = strict((folder / "metrics.json").read_text(encoding="utf-8"))
+    report = (folder / "report.md").read_text(encoding="utf-8")
+    assert render(metrics) == report
+    for picture in folder.glob("*.png"):
+        assert f"({picture.name})" in report
+        assert picture.read_bytes().startswith(b"\x89PNG")
+    variant = metrics["models"][0]["variants"]["g(f - base)"]
+    assert f"{variant['isotropy']:.4f}" in report
+    variant["spearman"]["value"] = 12.3456
+    assert "12.35" in render(metrics)
+    widths = {line.replace("\\|", "").count("|") for line in report.splitlines() if "a \\| blue" in line}
+    assert widths == {8}  # a bar in the text is no column
+
+
+def test_an_earlier_report_is_replaced(evaluation, models, tmp_path):
+    evaluate(evaluation(models[0]), vectors_of=vectors_of)
+    evaluate(evaluation(models[1]), vectors_of=vectors_of)
+    assert (tmp_path / "report" / "report.md").read_text(encoding="utf-8").startswith("# second on pairs.csv")
+
+
+@pytest.mark.parametrize(("part", "words"), [("train", "was trained on"), ("validation", "had its epoch chosen on")])
+def test_the_report_says_what_training_saw(evaluation, save_model, rated_pairs, tmp_path, part, words):
+    folder = save_model(tmp_path / "model")
+    data = {"train": {"sha256": "other"}, "validation": {"sha256": "other"}} | {
+        part: {"sha256": rated_pairs.data_sha256}
+    }
+    (folder / "metrics.json").write_text(json.dumps({"data": data}))
+    evaluate(evaluation(folder), vectors_of=vectors_of)
+    assert f"model {words} these very pairs" in (tmp_path / "report" / "report.md").read_text(encoding="utf-8")
+
+
+def test_the_case_study_is_that_of_the_loaded_folder(evaluation, models, tmp_path):
+    first, second, condition, answers = "a red dress", "a blue dress", "color of the dress", ("red", "blue")
+    columns = ["sentence1", "sentence2", "condition", "answer1", "answer2"]
+    file = write_csv(tmp_path / "cases.csv", columns, [[first, second, condition, *answers]])
+    [row] = evaluate(evaluation(models[0], cases=file), vectors_of=vectors_of)["models"][0]["cases"]
+
+    def cosine(system, a, b, under):
+        a, b = system.embed([a, b], under)
+        return pytest.approx(float(cosines(a, b)), abs=1e-5)
+
+    after = raycase.load(str(models[0]), dtype=torch.float32)
+    before = case.Case(config=replace(after.config, projector=None, folder=None), encoder=after.encoder)
+    assert row["cosines"] == {
+        "unconditional": cosine(after, first, second, None),
+        "sentences": {name: cosine(s, first, second, condition) for name, s in (("before", before), ("after", after))},
+        "answer1": {name: cosine(s, first, "red", condition) for name, s in (("before", before), ("after", after))},
+        "answer2": {name: cosine(s, second, "blue", condition) for name, s in (("before", before), ("after", after))},
+    }
+
+
+# ----------------------------------------------------------------------------------------------------- the ablation
+
+
+def test_the_ablation_is_in_the_report_once_an_encoder(evaluation, models, tmp_path):
+    metrics = evaluate(evaluation(*models, ablate=True), vectors_of=vectors_of)
+    assert len(metrics["ablation"]) == 1
+    rows = metrics["ablation"][0]["rows"]
+    own = metrics["models"][0]["variants"]
+    found = {row["setting"]: row["spearman"] for row in rows}
+    assert found["CONC(s + c)"] == pytest.approx(own["f"]["spearman"]["value"])
+    assert found["CONC(s + c) - c"] == pytest.approx(own["f - base"]["spearman"]["value"])
+    assert f"**{max(found.values()):.2f}**" in (tmp_path / "report" / "report.md").read_text(encoding="utf-8")
+
+
+# ---------------------------------------------------------------------------------------------------- what is wrong
+
+
+HEADER = ["sentence1", "sentence2", "condition", "label"]
+WRONG = {
+    "label": ([HEADER, ["a dog", "a cat", "type", "high"]], "row 0: expected a number as label, got 'high'"),
+    "column": ([HEADER[:2] + HEADER[3:], ["a dog", "a cat", "1"]], "expected the column 'condition'"),
+    "empty": ([HEADER], "got no rows"),
+}
+
+
+@pytest.mark.parametrize("wrong", WRONG)
+def test_wrong_data_is_refused(evaluation, models, tmp_path, wrong):
+    rows, said = WRONG[wrong]
+    with pytest.raises(RequestError, match=said):
+        evaluate(evaluation(models[0], data=write_csv(tmp_path / "bad.csv", rows[0], rows[1:])), vectors_of=vectors_of)
+
+
+def test_wrong_models_are_refused_and_the_earlier_report_stays(evaluation, models, tmp_path, save_model):
+    evaluate(evaluation(models[0]), vectors_of=vectors_of)
+    before = {f.name: f.read_bytes() for f in (tmp_path / "report").iterdir()}
+    other = save_model(tmp_path / "other")
+    saved = json.loads((other / "raycase.json").read_text())
+    saved["projector"]["input_dim"] = 64
+    (other / "raycase.json").write_text(json.dumps(saved))
+    for names, said in {
+        (other,): "expected a projector for the 32 dimensions of .*got one for 64",
+        ("minilm-7b",): "expected one of minilm.*got 'minilm-7b'",
+        (tmp_path / "nothing",): "expected a model folder or one of minilm.*got no .*nothing",
+        (models[0], models[1], str(models[0]) + "/"): "expected each model once",
+        (): "expected at least one",
+    }.items():
+        with pytest.raises(RequestError, match=f"{said}"):
+            evaluate(evaluation(*names), vectors_of=vectors_of)
+    with pytest.raises(RequestError, match=r"--prompt: .* was trained with concat-sc"):
+        evaluate(evaluation(models[0], prompt="cond"), vectors_of=vectors_of)
+    with pytest.raises(RequestError, match="--resamples"):
+        evaluate(evaluation(models[0], resamples=1), vectors_of=vectors_of)
+    assert {f.name: f.read_bytes() for f in (tmp_path / "report").iterdir()} == before
+
+
+def test_wrong_cases_are_refused(evaluation, models, tmp_path):
+    columns = ["sentence1", "sentence2", "condition", "answer1", "answer2"]
+    wrong = {
+        "expected the column 'answer2'": (columns[:4], [["a", "b", "c", "d"]]),
+        "row 0: expected words in 'answer1'": (columns, [["a", "b", "c", " ", "e"]]),
+        "got no rows": (columns, []),
+        "expected texts that first can embed, got .*no room": (columns, [["a", "b", "red " * 600, "d", "e"]]),
+    }
+    for said, (names, rows) in wrong.items():
+        file = write_csv(tmp_path / "cases.csv", names, rows)
+        with pytest.raises(RequestError, match=f"--cases: .*{said}"):
+            evaluate(evaluation(models[0], cases=file), vectors_of=vectors_of)
+    assert not (tmp_path / "report").exists()

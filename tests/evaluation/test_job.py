@@ -1,0 +1,34 @@
+"""The request of an evaluation: what is refused whatever the task."""
+
+import pytest
+
+from raycase.errors import RequestError
+from raycase.evaluation.job import EvaluateJob, check_request, open_report_folder
+
+
+def test_a_folder_that_holds_something_else_is_refused(models, tmp_path):
+    with pytest.raises(RequestError, match=r"--output: .*got a model in .*pass --output .*report"):
+        open_report_folder(str(models[0]))
+    (tmp_path / "metrics.json").write_text("{}")
+    with pytest.raises(RequestError, match=r"--output: .*got another metrics\.json"):
+        open_report_folder(str(tmp_path))
+    (tmp_path / "metrics.json").write_text('{"task": "csts"}')
+    assert open_report_folder(str(tmp_path)) == tmp_path
+    for output, message in ((models[0] / "raycase.json", "got the file"), ("s3://bucket/report", "on this machine")):
+        with pytest.raises(RequestError, match=message):
+            open_report_folder(str(output))
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"task": "csfcube", "ablate": True}, "--ablate: expected --task csts"),
+        ({"task": "csfcube", "cases": "c.csv"}, "--cases: expected --task csts"),
+        ({"task": "csts", "qrels": "q.csv"}, "--qrels: expected --task csfcube"),
+        ({"resamples": 1}, "--resamples: expected at least 100"),
+        ({"seed": -1}, "--seed: expected 0 or more, got -1"),
+    ],
+)
+def test_wrong_options_are_refused(tmp_path, options, message):
+    with pytest.raises(RequestError, match=message):
+        check_request(EvaluateJob(model=("minilm",), data="data.csv", output=str(tmp_path), **options))

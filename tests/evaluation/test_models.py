@@ -1,0 +1,41 @@
+"""The models of an evaluation: where their vectors are cached, and which do not fit a task."""
+
+from pathlib import Path
+
+import pytest
+
+from raycase.errors import RequestError
+from raycase.evaluation.job import EvaluateJob
+from raycase.evaluation.models import find_models
+from raycase.systems.cross_encoder import cross_encoder
+from raycase.systems.dualcse import dualcse
+from raycase.systems.mixsp import mixsp
+from raycase.systems.sentence_encoder import sentence_encoder
+
+
+def test_vectors_are_sought_where_training_put_them(evaluation, models, tmp_path):
+    [folder, name] = find_models(evaluation(models[0], "minilm"))
+    assert Path(folder.cache.path) == Path(name.cache.path) == models[0].parent / "cache"
+    [alone] = find_models(evaluation("minilm"))
+    assert Path(alone.cache.path) == tmp_path / "cache"
+    [said] = find_models(evaluation(models[0], cache=str(tmp_path / "x")))
+    assert Path(said.cache.path) == tmp_path / "x"
+
+
+@pytest.mark.parametrize(
+    ("make", "task", "message"),
+    [
+        (dualcse, "csts", "expected models that take any condition for --task csts, got .*: dualcse form cross"),
+        (dualcse, "sts", "expected models that need no condition"),
+        (sentence_encoder, "csfcube", "expected models that take any condition"),
+        (sentence_encoder, "eis", r"expected models with two vectors a sentence \(dualcse\)"),
+        (mixsp, "csts", "expected models that take any condition"),
+        (mixsp, "rte", "expected models that give vectors"),
+        (cross_encoder, "pairs", "expected models that need no condition"),
+    ],
+)
+def test_models_are_refused_where_they_do_not_fit(make, task, message, tiny_model, tmp_path):
+    make(str(tiny_model)).trainable().system.save(tmp_path / "model")
+    asked = EvaluateJob(model=(str(tmp_path / "model"),), data=str(tmp_path), output=str(tmp_path / "r"), task=task)
+    with pytest.raises(RequestError, match=message):
+        find_models(asked)

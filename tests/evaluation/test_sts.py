@@ -1,0 +1,96 @@
+"""Pairs of sentences without a condition: figures against SciPy, densities and their overlap, data that is refused."""
+
+from dataclasses import replace
+
+import numpy as np
+import pandas as pd
+import pytest
+import torch
+from helpers import cosines, vectors_of
+from scipy.stats import gaussian_kde, norm, spearmanr
+
+import raycase
+from raycase.errors import RequestError
+from raycase.evaluation.job import EvaluateJob
+from raycase.evaluation.metrics import auc
+from raycase.evaluation.tasks.catalogue import evaluate
+from raycase.evaluation.tasks.sts import densities, overlap
+from raycase.systems.mixsp import mixsp
+from raycase.systems.sentence_encoder import sentence_encoder
+
+
+def test_the_figures_are_those_of_scipy(scored, tiny_model, tmp_path):
+    """Of a model that scores pairs and of one that embeds sentences."""
+    mixsp(str(tiny_model)).trainable().system.save(tmp_path / "mixsp")
+    sentence_encoder(str(tiny_model)).trainable().system.save(tmp_path / "encoder")
+    models = (str(tmp_path / "mixsp"), str(tmp_path / "encoder"))
+    job = EvaluateJob(
+        model=models,
+        data=scored["validation"],
+        output=str(tmp_path / "report"),
+        task="sts",
+        compute="float32",
+        resamples=100,
+    )
+    metrics = evaluate(job, vectors_of=vectors_of)
+    frame = pd.read_csv(scored["validation"])
+    scorer, encoder = (raycase.load(model, dtype=torch.float32) for model in models)
+    a, b = (encoder.embed(list(frame[c]), None) for c in ("sentence1", "sentence2"))
+    expected = (scorer.score(frame.sentence1, frame.sentence2), cosines(a, b))
+    for system, scores in zip(metrics["systems"], expected, strict=True):
+        figures = {name: figure["value"] for name, figure in system["figures"].items()}
+        for name, rows in (("spearman", frame.score >= 0), ("upper", frame.score >= 4), ("lower", frame.score < 4)):
+            assert figures[name] == pytest.approx(100 * spearmanr(scores[rows], frame.score[rows])[0], abs=1e-2)
+    assert metrics["pictures"] == ["ranges.png"]
+    assert (tmp_path / "report" / "ranges.png").read_bytes()[:4] == b"\x89PNG"
+    report = (tmp_path / "report" / "report.md").read_text()
+    assert "Minus mixsp" in report and "![The two ranges](ranges.png)" in report
+    job = replace(job, task="pairs", data=scored["pairs"], output=str(tmp_path / "auc"))
+    metrics = evaluate(job, vectors_of=vectors_of)
+    frame = pd.read_csv(scored["pairs"])
+    expected = 100 * auc(scorer.score(frame.sentence1, frame.sentence2), frame.label.to_numpy())
+    assert metrics["systems"][0]["figures"]["auc"]["value"] == pytest.approx(expected, abs=1e-3)
+
+
+def test_figures_that_are_none_are_none(scored, tiny_model, tmp_path):
+    sentence_encoder(str(tiny_model)).trainable().system.save(tmp_path / "ft")
+    frame = pd.read_csv(scored["validation"])
+    frame.assign(score=frame.score.clip(upper=4)).to_csv(scored["validation"], index=False)
+    asked = EvaluateJob(
+        model=(str(tmp_path / "ft"),), data=scored["validation"], output=str(tmp_path / "r"), task="sts", resamples=100
+    )
+    figures = evaluate(asked, vectors_of=vectors_of)["systems"][0]["figures"]
+    assert figures["upper"] is None and figures["lower"] is not None
+    assert "NaN" not in (tmp_path / "r" / "metrics.json").read_text()
+
+
+def test_the_overlap_is_the_area_that_both_densities_share():
+    random = np.random.default_rng(0)
+    ratings = np.repeat([1.0, 5.0], 4000)
+    for apart in (0.0, 1.0, 3.0, 9.0):
+        scores = random.normal(size=8000) + apart * (ratings == 5)
+        assert overlap(*densities(scores, ratings)) == pytest.approx(2 * norm.cdf(-apart / 2), abs=0.05)
+    grid, lower, upper = densities(scores, ratings)
+    assert lower == pytest.approx(gaussian_kde(scores[:4000])(grid))
+    assert np.trapezoid(upper, grid) == pytest.approx(1, abs=1e-3)
+    assert densities(np.zeros(8000), ratings) is None
+
+
+@pytest.mark.parametrize(
+    ("task", "file", "message"),
+    [
+        ("pairs", "train", "expected the column 'label'"),
+        ("sts", "pairs", "expected the column 'score'"),
+    ],
+)
+def test_files_are_refused_that_do_not_fit_the_task(scored, tmp_path, task, file, message):
+    asked = EvaluateJob(model=("minilm",), data=scored[file], output=str(tmp_path / "report"), task=task)
+    with pytest.raises(RequestError, match=message):
+        evaluate(asked, vectors_of=vectors_of)
+    frame = pd.read_csv(scored["pairs"]).assign(score=lambda f: f.label, other=2)
+    frame.to_csv(scored["pairs"], index=False)
+    with pytest.raises(RequestError, match="expected scores below 4 and from there on, got 0 to 1"):
+        evaluate(replace(asked, task="sts", data=scored["pairs"]), vectors_of=vectors_of)
+    frame.assign(label=frame.other + frame.label).to_csv(scored["pairs"], index=False)
+    with pytest.raises(RequestError, match="expected the labels 0 and 1, got 2, 3"):
+        evaluate(replace(asked, task="pairs", data=scored["pairs"]), vectors_of=vectors_of)
