@@ -1,4 +1,4 @@
-# Everything lives in .venv; `make demo` and `make test` are all a new machine needs (Python 3.11 or later).
+# Every target makes .venv first: Python 3.11 or later is all that a new machine needs.
 PYTHON ?= python3
 BIN := .venv/bin
 

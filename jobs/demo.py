@@ -1,5 +1,8 @@
-"""The sample through a real local Ray, then searched: start a head on free ports, `ray job submit` the job, stop the
-head again, index what was written, and ask one question under three conditions."""
+"""Embed the sample through a real local Ray, index it and search it: python jobs/demo.py
+
+Starts a Ray head on free ports, submits the job by `ray job submit`, stops the head, builds an index of the vectors and
+searches it for one sentence under three conditions.
+"""
 
 import contextlib
 import os
@@ -20,7 +23,7 @@ RAY = str(Path(sys.executable).with_name("ray"))
 
 
 def free_ports(count: int) -> list[str]:
-    """Ports that nothing listens on, held together so that they differ."""
+    """Ports that nothing listens on; all are held at once, so that they differ."""
     sockets = [socket.create_server(("127.0.0.1", 0)) for _ in range(count)]
     ports = [str(s.getsockname()[1]) for s in sockets]
     for s in sockets:
@@ -29,7 +32,7 @@ def free_ports(count: int) -> list[str]:
 
 
 def listening(port: str) -> bool:
-    """Whether something answers on the port."""
+    """Whether a server accepts connections on the port."""
     with contextlib.suppress(OSError), socket.create_connection(("127.0.0.1", int(port)), timeout=1):
         return True
     return False
@@ -39,15 +42,15 @@ def main() -> int:
     """Exit status of the first command that fails, or 0."""
     return (
         embed()
-        or run("jobs/index.py", "--embeddings", OUTPUT, "--output", INDEX)
-        or run("jobs/search.py", "--index", INDEX, "--query", SENTENCE, "--condition", *CONDITIONS, "-k", "3")
+        or run("index", "--embeddings", OUTPUT, "--output", INDEX)
+        or run("search", "--index", INDEX, "--query", SENTENCE, "--condition", *CONDITIONS, "-k", "3")
     )
 
 
-def run(*command: str) -> int:
-    """Show a command and run it; its exit status."""
-    print(f"\n$ {shlex.join(['python', *command])}", flush=True)
-    return subprocess.run([sys.executable, *command], cwd=ROOT).returncode
+def run(*arguments: str) -> int:
+    """Print a `raycase` command and run it; its exit status."""
+    print(f"\n$ {shlex.join(['raycase', *arguments])}", flush=True)
+    return subprocess.run([sys.executable, "-m", "raycase", *arguments], cwd=ROOT).returncode
 
 
 def embed() -> int:
@@ -55,7 +58,7 @@ def embed() -> int:
     port, dashboard, client, agent = free_ports(4)
     environment = {k: v for k, v in os.environ.items() if not k.startswith("RAY_")} | {
         "PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}",  # the job server starts `python`
-        "RAY_AUTH_MODE": "token",  # whoever reaches the job server runs code
+        "RAY_AUTH_MODE": "token",  # whoever reaches the job server can run code
         "RAY_AUTH_TOKEN": secrets.token_hex(32),
     }
     with tempfile.TemporaryDirectory(prefix="rc", ignore_cleanup_errors=True) as folder:
@@ -66,7 +69,7 @@ def embed() -> int:
         with log.open("wb") as handle:
             head = subprocess.Popen(start, env=environment, stdout=handle, stderr=handle)
         try:
-            while not all(map(listening, (dashboard, agent))):  # the agent starts what is submitted
+            while not all(map(listening, (dashboard, agent))):  # the agent starts submitted jobs
                 if head.poll() is not None:
                     print(log.read_text(), file=sys.stderr)
                     return 1
@@ -75,7 +78,7 @@ def embed() -> int:
             submit = [RAY, "job", "submit", "--address", address, "--working-dir", str(ROOT), "--log-style=record"]
             return subprocess.run([*submit, "--", "python", "jobs/embed.py"], env=environment).returncode
         finally:
-            head.terminate()  # with --block it takes down what it started
+            head.terminate()  # with --block it stops the processes that it started
             head.wait()
 
 

@@ -1,4 +1,4 @@
-"""The files that start clusters: valid to Ray itself, closed, and at the versions of constraints.txt."""
+"""The cluster files: valid to Ray itself, closed to the outside, at the versions of constraints.txt."""
 
 import re
 import shlex
@@ -36,15 +36,15 @@ TAG = f"{RAY}-py{PYTHON.replace('.', '')}-gpu"  # of Ray's published images
 
 
 def ray_starts(commands):
-    """Environment and flags of each `ray start`, as Ray's own command line reads them; nothing is started."""
-    found = []
+    """Environment and flags of each `ray start`, parsed by Ray's own command line; nothing is started."""
+    starts = []
     for command in commands:
         words = shlex.split(command)
-        place = words.index("ray")
-        if words[place + 1] == "start":
-            environment = dict(word.split("=", 1) for word in words[:place])
-            found.append((environment, start.make_context("start", words[place + 2 :]).params))
-    return found
+        program = words.index("ray")
+        if words[program + 1] == "start":
+            environment = dict(word.split("=", 1) for word in words[:program])
+            starts.append((environment, start.make_context("start", words[program + 2 :]).params))
+    return starts
 
 
 HEAD_STARTS, WORKER_STARTS = (ray_starts(CONFIG[f"{kind}_start_ray_commands"]) for kind in ("head", "worker"))
@@ -60,7 +60,7 @@ def test_every_image_has_the_pinned_ray_and_python():
     base = re.search(r"^FROM (\S+)$", DOCKERFILE, re.M)[1]
     assert base == CONFIG["docker"]["image"] == f"rayproject/ray:{TAG}"
     assert {container["image"].rpartition(":")[2] for pod in PODS for container in pod["containers"]} == {TAG}
-    assert set(re.findall(r"raycase:(\d\S+)", DOCKERFILE)) == {TAG}  # what its first lines say to build
+    assert set(re.findall(r"raycase:(\d\S+)", DOCKERFILE)) == {TAG}  # the tag that its first lines build
 
 
 def test_nodes_and_image_install_the_pinned_versions():
@@ -71,8 +71,8 @@ def test_nodes_and_image_install_the_pinned_versions():
     for command in (install, re.search(r"^RUN (pip install .+)$", DOCKERFILE, re.M)[1]):
         words = shlex.split(command)
         assert words[words.index("-c") + 1] == "constraints.txt"
-        asked = re.fullmatch(r"\.\[(.+)\]", words[words.index("-e") + 1])[1].split(",")
-        assert "minilm" in asked and set(asked) <= set(extras)
+        extras_installed = re.fullmatch(r"\.\[(.+)\]", words[words.index("-e") + 1])[1].split(",")
+        assert "minilm" in extras_installed and set(extras_installed) <= set(extras)
     for line in re.findall(r"^COPY (?:--\S+ )*(.+) \S+$", DOCKERFILE, re.M):
         assert all((ROOT / name).exists() for name in line.split())
 
@@ -82,11 +82,11 @@ def test_nodes_and_image_install_the_pinned_versions():
 
 def test_ray_accepts_the_launcher_file():
     validate_config(CONFIG)
-    with pytest.raises(Exception, match="machines"):  # the schema knows its fields
+    with pytest.raises(Exception, match="machines"):  # the schema refuses unknown fields
         validate_config(CONFIG | {"machines": 1})
 
 
-def test_four_places_are_marked_for_editing():
+def test_four_lines_are_marked_for_editing():
     assert re.findall(r"# EDIT (\d+) of (\d+): ", LAUNCHER) == [(str(n), "4") for n in range(1, 5)]
 
 
@@ -100,7 +100,7 @@ def test_the_head_runs_no_tasks_and_scales_the_workers():
     assert flags["num_cpus"] is None  # each type's own
 
 
-def test_workers_come_and_go():
+def test_workers_scale_from_zero():
     gpu = TYPES["gpu"]
     assert gpu["min_workers"] == 0 and gpu["resources"]["GPU"] == 1
     assert gpu["node_config"]["InstanceMarketOptions"] == {"MarketType": "spot"}
@@ -111,24 +111,24 @@ def test_workers_come_and_go():
     assert 0 < CONFIG["idle_timeout_minutes"] <= 15
 
 
-def test_every_node_wants_the_token():
+def test_every_node_requires_the_token():
     assert "--env=RAY_AUTH_MODE=token" in CONFIG["docker"]["run_options"]  # jobs, `ray exec`, `ray attach`
     for environment, _ in HEAD_STARTS + WORKER_STARTS:
         assert environment == {"RAY_AUTH_MODE": "token"}
-    path = _get_default_token_path().relative_to(Path.home())  # where Ray looks for it on any machine
+    path = _get_default_token_path().relative_to(Path.home())  # where Ray looks for it
     assert CONFIG["file_mounts"][f"/home/ray/{path}"] == f"~/{path}"
 
 
-def test_the_job_server_is_reached_by_ssh_alone():
+def test_the_job_server_is_reached_through_ssh_only():
     ((_, flags),) = HEAD_STARTS
     assert (flags["dashboard_host"], flags["dashboard_port"]) == ("127.0.0.1", 8265)  # what `ray dashboard` tunnels to
     assert "security_group" not in CONFIG["provider"] and "0.0.0.0" not in LAUNCHER + KUBERAY
 
 
-def test_ray_opens_no_port_but_ssh():
-    asked = CONFIG["provider"].get("security_group", {}).get("IpPermissions", [])
-    rules = aws._create_default_inbound_rules({"nodes"}, asked)
-    outside = [rule for rule in rules if "UserIdGroupPairs" not in rule]  # what is not from node to node
+def test_ray_opens_the_ssh_port_only():
+    permissions = CONFIG["provider"].get("security_group", {}).get("IpPermissions", [])
+    rules = aws._create_default_inbound_rules({"nodes"}, permissions)
+    outside = [rule for rule in rules if "UserIdGroupPairs" not in rule]  # all but those between nodes
     assert [(rule["IpProtocol"], rule["FromPort"], rule["ToPort"]) for rule in outside] == [("tcp", 22, 22)]
 
 
@@ -140,11 +140,11 @@ def test_machines_have_a_role_and_no_keys():
     assert not re.search(r"access_?key|secret|AKIA", LAUNCHER + KUBERAY + DOCKERFILE, re.I)
 
 
-def test_only_the_project_travels_to_the_nodes():
+def test_only_the_project_is_copied_to_the_nodes():
     assert not CONFIG["rsync_exclude"]
-    left_out = {line for name in CONFIG["rsync_filter"] for line in (ROOT / name).read_text().split()}
-    assert {".git/", ".venv/", "results/", "tests/", "benchmarks/"} <= left_out
-    assert not left_out & {"raycase/", "jobs/", "README.md", "LICENSE", "constraints.txt", "pyproject.toml"}
+    excluded = {line for name in CONFIG["rsync_filter"] for line in (ROOT / name).read_text().split()}
+    assert {".git/", ".venv/", "results/", "tests/", "benchmarks/"} <= excluded
+    assert not excluded & {"raycase/", "jobs/", "README.md", "LICENSE", "constraints.txt", "pyproject.toml"}
 
 
 # ----------------------------------------------------------------------------------------------------- kuberay.yaml
@@ -160,24 +160,24 @@ def test_the_ray_job_runs_the_job():
     assert actor_range(job.actors) == (1, GROUPS["gpu"]["maxReplicas"]) and job.gpus_per_actor == 1
 
 
-def test_the_ray_job_cleans_up_and_is_submitted_again():
+def test_the_ray_job_cleans_up_and_is_retried():
     assert JOB["spec"]["shutdownAfterJobFinishes"] is True
     assert JOB["spec"]["backoffLimit"] >= 1
 
 
-def test_pods_come_and_go():
+def test_pods_scale_from_zero():
     assert CLUSTER["enableInTreeAutoscaling"] is True and CLUSTER["autoscalerOptions"]["idleTimeoutSeconds"] > 0
     assert HEAD["rayStartParams"]["num-cpus"] == "0"
     assert set(GROUPS) == {"cpu", "gpu"}
     for name, group in GROUPS.items():
         assert group["minReplicas"] == 0 < group["maxReplicas"]
         (container,) = group["template"]["spec"]["containers"]
-        wants = container["resources"]
-        assert wants["requests"] == wants["limits"]  # Ray takes the limits for what the pod has
-        assert ("nvidia.com/gpu" in wants["limits"]) == (name == "gpu")
+        resources = container["resources"]
+        assert resources["requests"] == resources["limits"]  # Ray takes the limits as the pod's resources
+        assert ("nvidia.com/gpu" in resources["limits"]) == (name == "gpu")
 
 
-def test_pods_are_closed_and_have_a_role():
+def test_pods_require_the_token_and_have_a_role():
     assert CLUSTER["authOptions"] == {"mode": "token"}
     assert "serviceType" not in HEAD and "enableIngress" not in HEAD  # inside the cluster only
     assert ACCOUNT["kind"] == "ServiceAccount"
@@ -189,7 +189,7 @@ def test_pods_are_closed_and_have_a_role():
 # ------------------------------------------------------------------------------------------------------- submitting
 
 
-def test_what_is_submitted_is_the_code_and_no_more(tmp_path):
+def test_only_the_code_is_submitted(tmp_path):
     package = tmp_path / "package.zip"
     create_package(str(ROOT), package, include_gitignore=True)
     with zipfile.ZipFile(package) as files:

@@ -1,1 +1,1 @@
-"""The sample corpus: sentences of three domains, and conditions that ask them different things."""
+"""The sample corpus: sentences of three domains and the conditions to embed them under."""
