@@ -1,10 +1,12 @@
-"""Attention within rows of `raycase.encoder.packing`, where a token sees its ancestors, or its own sequence, alone.
+"""Attention within the rows of `raycase.encoder.packing`: to ancestors only (trees), or within a sequence only.
 
-Token i sees token j when `first[j] <= i < end[j]` and, in a layer with a window, `position[i] - position[j] < window`.
-On a GPU FlexAttention skips blocks that nobody sees. Elsewhere the row is cut into chunks of queries: the tokens that a
-chunk [a, b) can see are those with `first[j] < b` and `end[j] > a`, few beside the row.
+Token i attends to token j when `first[j] <= i < end[j]` and, in a layer with a sliding window,
+`position[i] - position[j] < window`. On a GPU, FlexAttention skips blocks without any such pair. Elsewhere the row is
+cut into chunks of queries: a chunk [a, b) attends to the keys with `first[j] < b` and `end[j] > a`, a small part of the
+row.
 
-Shapes: T tokens of a row, C tokens of a chunk, G = T / C chunks, S keys that a chunk sees, H heads, D head size.
+Shapes: T tokens of a row, C tokens of a chunk, G = T / C chunks, of which g in a part; S keys of a chunk, H heads,
+D head size; Q blocks of queries, K blocks of keys.
 """
 
 from __future__ import annotations
@@ -24,17 +26,17 @@ from transformers.masking_utils import sdpa_mask
 
 from raycase.encoder.packing import Row
 
-NAME = "raycase"  # as transformers knows it
-CHUNK = 64
-PART_KEYS = 2**16  # keys gathered at once, for every head: a long text sees itself many times
-BLOCK = 128
+NAME = "raycase"  # of this attention, for transformers
+CHUNK = 64  # queries
+PART_KEYS = 2**16  # keys copied at once for every head; bounds the memory that long texts take
+BLOCK = 128  # queries and keys of FlexAttention's blocks
 
 
 @dataclass(frozen=True, kw_only=True)
 class Part:
-    """What some chunks see: keys (g, S), and what is added to the scores, (g, 1, C, S), 0 or -inf.
+    """Consecutive chunks: the index of their keys (g, S), and the mask added to the scores (g, 1, C, S), 0 or -inf.
 
-    `windowed` is for layers with a window; None where all of the row lies within it.
+    `windowed` is the mask of layers with a sliding window; None where the window covers the whole row.
     """
 
     keys: Tensor
@@ -44,14 +46,14 @@ class Part:
 
 @dataclass(frozen=True, kw_only=True)
 class Chunks:
-    """The chunks of a row, in parts that hold a bounded number of keys."""
+    """The chunks of a row, in parts with a bounded number of keys."""
 
     parts: list[Part]
 
 
 @dataclass(frozen=True, kw_only=True)
 class Blocks:
-    """The same for FlexAttention."""
+    """The masks of a row for FlexAttention; `windowed` as in `Part`."""
 
     mask: BlockMask
     windowed: BlockMask | None
@@ -69,46 +71,50 @@ def attend(
     row: Chunks | Blocks | None = None,
     **options: Any,
 ) -> tuple[Tensor, Tensor | None]:
-    """Attention of one row, (1, H, T, D) -> (1, T, H, D); without `row`, transformers' own of a padded batch."""
-    query, key = query.to(value.dtype), key.to(value.dtype)  # under autocast, norms leave them in 32 bits
+    """Attention of one row, (1, H, T, D) -> (1, T, H, D); without `row`, transformers' attention of a padded batch."""
+    query, key = query.to(value.dtype), key.to(value.dtype)  # norms under autocast give fp32
     if row is None:
         return sdpa_attention_forward(module, query, key, value, attention_mask, scaling=scaling, **options)
     if isinstance(row, Blocks):
         return flex_attention_forward(module, query, key, value, _mask(row, sliding_window), scaling=scaling)
     groups = query.shape[1] // key.shape[1]
     chunks_GHCD = query[0].unflatten(1, (-1, CHUNK)).transpose(0, 1)
-    seen: list[Tensor] = []
+    outputs: list[Tensor] = []
     start = 0
     for part in row.parts:
-        some_gHCD = chunks_GHCD[start : start + len(part.keys)]
+        queries_gHCD = chunks_GHCD[start : start + len(part.keys)]
         start += len(part.keys)
         keys_gHSD, values_gHSD = (
             t[0][:, part.keys].transpose(0, 1).repeat_interleave(groups, dim=1) for t in (key, value)
         )
         mask = _mask(part, sliding_window)
-        seen_gHCD = F.scaled_dot_product_attention(some_gHCD, keys_gHSD, values_gHSD, attn_mask=mask, scale=scaling)
-        seen.append(seen_gHCD.transpose(1, 2).flatten(0, 1))
-    return torch.cat(seen)[None], None
+        output_gHCD = F.scaled_dot_product_attention(
+            queries_gHCD, keys_gHSD, values_gHSD, attn_mask=mask, scale=scaling
+        )
+        outputs.append(output_gHCD.transpose(1, 2).flatten(0, 1))
+    return torch.cat(outputs)[None], None
 
 
-def _mask(held: Part | Blocks, window: int | None) -> Any:
-    """That of a layer with this window."""
-    return held.mask if window is None or held.windowed is None else held.windowed
+def _mask(masks: Part | Blocks, window: int | None) -> Any:
+    """The mask of a layer with this window, None for a layer without one."""
+    return masks.mask if window is None or masks.windowed is None else masks.windowed
 
 
 def register() -> None:
-    """Let transformers find `attend` under `NAME`."""
+    """Make `attend` known to transformers as `NAME`."""
     AttentionInterface.register(NAME, attend)
     AttentionMaskInterface.register(NAME, sdpa_mask)
 
 
 def padded_length(tokens: int) -> int:
-    """In whole chunks."""
+    """The number of tokens rounded up to whole chunks."""
     return -(-tokens // CHUNK) * CHUNK
 
 
-def chunks(row: Row, device: torch.device, dtype: torch.dtype, window: int | None = None) -> Chunks:
-    """Of a row of whole chunks. Chunks that see fewer keys than others are filled up with what they do not see."""
+def chunks(
+    row: Row, device: torch.device, dtype: torch.dtype, window: int | None = None, *, part_keys: int = PART_KEYS
+) -> Chunks:
+    """Keys and masks of a row of whole chunks; the chunks of a part are padded to equally many keys, masked out."""
     tokens = len(row)
     assert tokens % CHUNK == 0
     a_G1 = np.arange(0, tokens, CHUNK)[:, None]
@@ -118,8 +124,8 @@ def chunks(row: Row, device: torch.device, dtype: torch.dtype, window: int | Non
     parts: list[Part] = []
     start = 0
     while start < len(count_G):
-        most = np.maximum.accumulate(count_G[start:])  # keys of a chunk in a part that ends here
-        stop = start + max(1, int((most * np.arange(1, len(most) + 1) <= PART_KEYS).sum()))
+        most = np.maximum.accumulate(count_G[start:])  # keys of each chunk in a part that ends here
+        stop = start + max(1, int((most * np.arange(1, len(most) + 1) <= part_keys).sum()))
         keys_gS = np.zeros((stop - start, int(most[stop - start - 1])), dtype=np.int64)
         real_gS = np.arange(keys_gS.shape[1]) < count_G[start:stop, None]
         keys_gS[real_gS] = np.nonzero(near_GT[start:stop])[1]
@@ -131,24 +137,25 @@ def chunks(row: Row, device: torch.device, dtype: torch.dtype, window: int | Non
             near_gCS = sees_gCS & (row.position[query_gC1] - row.position[keys_gS][:, None, :] < window)
         part = Part(
             keys=torch.from_numpy(keys_gS).to(device),
-            mask=_added(sees_gCS, device, dtype),
-            windowed=_added(near_gCS, device, dtype) if windowed else None,
+            mask=_additive(sees_gCS, device, dtype),
+            windowed=_additive(near_gCS, device, dtype) if windowed else None,
         )
         parts.append(part)
         start = stop
     return Chunks(parts=parts)
 
 
-def _added(sees_gCS: np.ndarray, device: torch.device, dtype: torch.dtype) -> Tensor:
+def _additive(sees_gCS: np.ndarray, device: torch.device, dtype: torch.dtype) -> Tensor:
+    """A mask to add to the scores: 0 where a query attends to a key, else -inf: (g, C, S) bool -> (g, 1, C, S)."""
     mask = torch.zeros(sees_gCS.shape, dtype=dtype)
     return mask.masked_fill_(torch.from_numpy(~sees_gCS), float("-inf")).unsqueeze(1).to(device)
 
 
 def blocks(row: Row, device: torch.device, window: int | None = None) -> Blocks:
-    """Of a row of whole blocks.
+    """FlexAttention's masks of a row of whole blocks.
 
-    The tokens that see a block of keys are one interval, from its least `first` to its largest `end`; a block of
-    queries within every key's interval needs no mask at all.
+    The queries that attend to a block of keys are one interval, from its least `first` to its largest `end`; a block of
+    queries within the interval of every key is full: it needs no mask.
     """
     first_T, end_T, position_T = (torch.from_numpy(a).to(device) for a in (row.first, row.end, row.position))
     windowed = None
@@ -162,22 +169,26 @@ def _block_mask(first_T: Tensor, end_T: Tensor, position_T: Tensor, window: int 
     assert tokens % BLOCK == 0
 
     def sees(_batch: Tensor, _head: Tensor, i: Tensor, j: Tensor) -> Tensor:
-        seen = (first_T[j] <= i) & (i < end_T[j])
-        return seen if window is None else seen & (position_T[i] - position_T[j] < window)
+        inside = (first_T[j] <= i) & (i < end_T[j])
+        return inside if window is None else inside & (position_T[i] - position_T[j] < window)
 
     first_KS, end_KS, position_KS = (t.view(-1, BLOCK) for t in (first_T, end_T, position_T))
     start_Q1 = torch.arange(0, tokens, BLOCK, device=first_T.device)[:, None]
     stop_Q1 = start_Q1 + BLOCK
-    some_QK = (first_KS.amin(1) < stop_Q1) & (end_KS.amax(1) > start_Q1)
+    any_QK = (first_KS.amin(1) < stop_Q1) & (end_KS.amax(1) > start_Q1)
     full_QK = (first_KS.amax(1) <= start_Q1) & (end_KS.amin(1) >= stop_Q1)
     if window is not None:
         full_QK &= position_KS.amax(1)[:, None] - position_KS.amin(1) < window
     return BlockMask.from_kv_blocks(
-        *_listed(some_QK & ~full_QK), *_listed(full_QK), BLOCK_SIZE=BLOCK, mask_mod=sees, seq_lengths=(tokens, tokens)
+        *_key_blocks(any_QK & ~full_QK),
+        *_key_blocks(full_QK),
+        BLOCK_SIZE=BLOCK,
+        mask_mod=sees,
+        seq_lengths=(tokens, tokens),
     )
 
 
-def _listed(blocks_QK: Tensor) -> tuple[Tensor, Tensor]:
-    """How many key blocks each block of queries has, (1, 1, Q), and which, those first, (1, 1, Q, K); int32."""
+def _key_blocks(blocks_QK: Tensor) -> tuple[Tensor, Tensor]:
+    """For each block of queries: its number of key blocks (1, 1, Q), and all key blocks, its own first (1, 1, Q, K)."""
     which_QK = blocks_QK.int().argsort(dim=1, descending=True, stable=True)
     return blocks_QK.sum(1, dtype=torch.int32)[None, None], which_QK.int()[None, None]

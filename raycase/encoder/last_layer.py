@@ -14,24 +14,24 @@ BERT_LAYERS = ("bert", "roberta", "xlm-roberta")  # model types whose layers `Be
 
 
 class BertLastLayer(nn.Module):
-    """The last layer of a BERT-like encoder at the pooled tokens only; nobody reads the states of the others.
+    """The last layer of a BERT-like encoder, for the pooled tokens only: the states of the others are not used.
 
-    Exact: keys and values come from every token, queries and all that follows from the pooled ones. Wraps the
-    library's layer.
+    The result is exact: keys and values come from every token, queries and everything after them from the pooled
+    tokens. Wraps the library's layer.
     """
 
     def __init__(self, layer: Any) -> None:
         super().__init__()
         self.layer = layer
 
-    def forward(self, hidden_BTD: Tensor, keep_BT: Tensor | None, place_BS: Tensor) -> Tensor:
-        """States before the layer, what is no padding (None: everything), places to compute -> (B, S, D)."""
+    def forward(self, hidden_BTD: Tensor, keep_BT: Tensor | None, position_BS: Tensor) -> Tensor:
+        """States before the layer, attention mask (None: no padding), positions to compute -> (B, S, D)."""
         attention = self.layer.attention.self
-        here_BSD = hidden_BTD.gather(1, place_BS.unsqueeze(-1).expand(-1, -1, hidden_BTD.shape[-1]))
+        pooled_BSD = hidden_BTD.gather(1, position_BS.unsqueeze(-1).expand(-1, -1, hidden_BTD.shape[-1]))
         q_BHSK, k_BHTK, v_BHTK = (
             project(states).unflatten(-1, (-1, attention.attention_head_size)).transpose(1, 2)
             for project, states in (
-                (attention.query, here_BSD),
+                (attention.query, pooled_BSD),
                 (attention.key, hidden_BTD),
                 (attention.value, hidden_BTD),
             )
@@ -39,5 +39,5 @@ class BertLastLayer(nn.Module):
         mask = None if keep_BT is None else keep_BT[:, None, None, :]
         dropout = attention.dropout.p if self.training else 0.0
         heads_BHSK = F.scaled_dot_product_attention(q_BHSK, k_BHTK, v_BHTK, attn_mask=mask, dropout_p=dropout)
-        attended_BSD = self.layer.attention.output(heads_BHSK.transpose(1, 2).flatten(2), here_BSD)
+        attended_BSD = self.layer.attention.output(heads_BHSK.transpose(1, 2).flatten(2), pooled_BSD)
         return self.layer.output(self.layer.intermediate(attended_BSD), attended_BSD)

@@ -11,10 +11,10 @@ from torch import Tensor, nn
 
 
 class LatentAttention(nn.Module):
-    """NV-Embed's pooling (Lee et al., 2024, section 3.1): tokens ask learned latents, then an MLP, then the mean.
+    """NV-Embed's pooling (Lee et al., 2024, section 3.1): tokens attend to learned latents, then an MLP, then the mean.
 
     Each hidden state is a query; the L latents are keys and values. Both blocks are pre-norm with a residual.
-    Parameter names follow the published weights (`latent_attention_model.*`).
+    Parameter names are those of the published weights (`latent_attention_model.*`).
     """
 
     def __init__(self, *, dim: int, latents: int = 512, heads: int = 8, head_dim: int = 4096) -> None:
@@ -25,7 +25,7 @@ class LatentAttention(nn.Module):
         )
 
     def forward(self, hidden_BTD: Tensor) -> Tensor:
-        """What is averaged over the text, token by token: (B, T, D) -> (B, T, D)."""
+        """The states that are averaged over the text: (B, T, D) -> (B, T, D)."""
         attend, feed_forward = self.cross_attend_blocks
         hidden_BTD = attend(hidden_BTD, self.latents) + hidden_BTD
         return feed_forward(hidden_BTD) + hidden_BTD

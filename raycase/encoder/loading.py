@@ -26,15 +26,10 @@ if TYPE_CHECKING:
     from transformers import PreTrainedModel
 
 
-def bf16_is_native(device: torch.device) -> bool:
-    """Whether the device multiplies bfloat16 in hardware."""
-    if device.type == "cuda":
-        return torch.cuda.is_bf16_supported(including_emulation=False)
-    return torch.cpu._is_avx512_bf16_supported() or torch.cpu._is_amx_tile_supported()
-
-
-# Model types whose layers take positions and hand `row` on to their attention (`raycase.encoder.attention`).
+# Model types whose layers take positions and pass `row` on to their attention (`raycase.encoder.attention`).
 ROW_MODELS = ("bert", "roberta", "xlm-roberta", "llama", "mistral", "qwen2", "qwen3")
+BATCH_TOKENS_GPU, BATCH_TOKENS_CPU = 32768, 4096
+LOADING_ERRORS = (OSError, ValueError, KeyError, RuntimeError, SafetensorError)
 
 
 def load_encoder(
@@ -46,77 +41,105 @@ def load_encoder(
     unpadded: bool | None = None,
     adapt: Callable[[PreTrainedModel], None] | None = None,
 ) -> TextEncoder:
-    """Load the weights of a row: on a GPU if there is one, in bf16 where the processor has it.
+    """Load the encoder of a row of the table: on a GPU if there is one, in bf16 where the hardware multiplies it.
 
-    `unpadded` (default: on a GPU) lets no batch be padded (`raycase.encoder.engine`); `adapt` changes the
-    library's model as it was loaded. Raises RequestError where weights, tokenizer or pooling do not fit the row.
+    `unpadded` (default: on a GPU) forbids padded batches (`raycase.encoder.engine`); `adapt` changes the library's
+    model once it is loaded. Raises RequestError where weights, adapter, tokenizer or pooling do not fit the row.
     """
-    from transformers import AutoModel, MistralModel  # take seconds to import, and are not needed without weights
-
-    place = torch.device(device or ("cuda" if torch.cuda.is_available() else "cpu"))
-    dtype = dtype or (torch.bfloat16 if bf16_is_native(place) else torch.float32)
-    folder = weights_folder(spec.source, large=True)
-    config = load_config(spec.source)
-    config.use_cache = False
-    if not spec.causal:  # decoders read both ways; their window would cut the text off, as in no published encoder
-        config.is_causal = False
-        config.sliding_window = None
-    latent: LatentAttention | None = None
-    unpadded = place.type == "cuda" if unpadded is None else unpadded
+    device = torch.device(device or ("cuda" if torch.cuda.is_available() else "cpu"))
+    on_gpu = device.type == "cuda"
+    dtype = dtype or (torch.bfloat16 if bf16_is_native(device) else torch.float32)
+    unpadded = on_gpu if unpadded is None else unpadded
+    config = _inference_config(spec)
     in_rows = config.model_type in ROW_MODELS and (unpadded or spec.causal)
-    register()
-    options: dict[str, Any] = {
-        "config": config,
-        "dtype": dtype,
-        "attn_implementation": NAME if in_rows else "sdpa",
-        "use_safetensors": True,
-    }
-    options |= pinned_commit(spec.source)
-    if is_accelerate_available():  # straight to the device; without it, by way of the CPU's memory
-        options["device_map"] = {"": place}
-    try:
-        if Pooling.LATENT in spec.pooling:
-            model = _load_all(MistralModel, folder, spec, key_mapping={r"^embedding_model\.": ""}, **options)
-            latent = _load_latent(folder, config).to(place, dtype).eval()
-        else:
-            model = _load_all(AutoModel, folder, spec, trust_remote_code=False, **options)
-    except (OSError, ValueError, KeyError, RuntimeError, SafetensorError) as error:
-        raise RequestError(f"--model: expected readable weights at {spec.source}, got: {first_line(error)}") from error
+    model, latent = _load_weights(spec, config, device, dtype, in_rows=in_rows)
     if spec.adapter is not None:
         model = merge_adapter(model, weights_folder(spec.adapter, large=True))
     if adapt is not None:
         adapt(model)
-    model = model.to(place).eval()
-    pooler, model.pooler = getattr(model, "pooler", None), None  # not computed for every batch
-    if spec.pooling[0] is Pooling.POOLER and not (pooler and config.model_type in BERT_LAYERS):
-        raise RequestError(f"--pooling pooler: expected one of {', '.join(BERT_LAYERS)}, got {config.model_type}")
-    last_layer: BertLastLayer | None = None
-    if config.model_type in BERT_LAYERS and not in_rows:
-        *layers, last = model.encoder.layer
-        model.encoder.layer = torch.nn.ModuleList(layers)
-        last_layer = BertLastLayer(last).to(place).eval()
+    model = model.to(device).eval()
     encoder = TextEncoder(
         spec=spec,
         model=model,
         tokenize=load_tokenizer(spec),
         latent=latent,
-        last_layer=last_layer,
-        pooler=pooler,
-        batch_tokens=batch_tokens or (32768 if place.type == "cuda" else 4096),
+        pooler=_take_pooler(model, spec),
+        last_layer=None if in_rows else _take_last_layer(model),
+        batch_tokens=batch_tokens or (BATCH_TOKENS_GPU if on_gpu else BATCH_TOKENS_CPU),
         unpadded=unpadded,
     )
     encoder.try_flex()
     return encoder
 
 
+def bf16_is_native(device: torch.device) -> bool:
+    """Whether the device multiplies bfloat16 in hardware."""
+    if device.type == "cuda":
+        return torch.cuda.is_bf16_supported(including_emulation=False)
+    return torch.cpu._is_avx512_bf16_supported() or torch.cpu._is_amx_tile_supported()
+
+
+def _inference_config(spec: EncoderSpec) -> PretrainedConfig:
+    """The library's configuration, without a cache of keys and values, and bidirectional where the row says so."""
+    config = load_config(spec.source)
+    config.use_cache = False
+    if not spec.causal:
+        config.is_causal = False
+        config.sliding_window = None  # a decoder's window would hide the far end of the text
+    return config
+
+
+def _load_weights(
+    spec: EncoderSpec, config: PretrainedConfig, device: torch.device, dtype: torch.dtype, *, in_rows: bool
+) -> tuple[PreTrainedModel, LatentAttention | None]:
+    """The library's model, and NV-Embed's latent attention where the row pools with it."""
+    from transformers import AutoModel, MistralModel  # take seconds to import, and are not needed without weights
+
+    register()
+    folder = weights_folder(spec.source, large=True)
+    options: dict[str, Any] = {
+        "config": config,
+        "dtype": dtype,
+        "attn_implementation": NAME if in_rows else "sdpa",
+        "use_safetensors": True,
+        **pinned_commit(spec.source),
+    }
+    if is_accelerate_available():  # loads straight to the device; without it, weights go through the CPU's memory
+        options["device_map"] = {"": device}
+    try:
+        if Pooling.LATENT not in spec.pooling:
+            return _load_all(AutoModel, folder, spec, trust_remote_code=False, **options), None
+        model = _load_all(MistralModel, folder, spec, key_mapping={r"^embedding_model\.": ""}, **options)
+        return model, _load_latent(folder, config).to(device, dtype).eval()
+    except LOADING_ERRORS as error:
+        raise RequestError(f"--model: expected readable weights at {spec.source}, got: {first_line(error)}") from error
+
+
+def _take_pooler(model: PreTrainedModel, spec: EncoderSpec) -> torch.nn.Module | None:
+    """Take the pooler out of the model, which would run it for every batch. Raises RequestError where it is needed."""
+    pooler, model.pooler = getattr(model, "pooler", None), None
+    if spec.pooling[0] is Pooling.POOLER and not (pooler and model.config.model_type in BERT_LAYERS):
+        raise RequestError(f"--pooling pooler: expected one of {', '.join(BERT_LAYERS)}, got {model.config.model_type}")
+    return pooler
+
+
+def _take_last_layer(model: PreTrainedModel) -> BertLastLayer | None:
+    """Take the last layer out of a BERT-like model, to compute it for the pooled tokens only; None for other models."""
+    if model.config.model_type not in BERT_LAYERS:
+        return None
+    *layers, last = model.encoder.layer
+    model.encoder.layer = torch.nn.ModuleList(layers)
+    return BertLastLayer(last).to(model.device).eval()
+
+
 def save_encoder(model: PreTrainedModel, source: str, folder: Path) -> None:
-    """A model in the Hugging Face layout, with the tokenizer of the encoder that it was made from."""
+    """Save a model in the Hugging Face layout, with the tokenizer of the encoder at `source`."""
     model.save_pretrained(folder)
     published_tokenizer(source).save_pretrained(folder)
 
 
 def whole_model(encoder: TextEncoder) -> PreTrainedModel:
-    """The library's model with what was taken out of it put back; the encoder is not to be used any more."""
+    """The library's model with its last layer and pooler put back. The encoder must not be used afterwards."""
     if encoder.last_layer is not None:
         encoder.model.encoder.layer.append(encoder.last_layer.layer)
         encoder.last_layer = None
@@ -126,21 +149,23 @@ def whole_model(encoder: TextEncoder) -> PreTrainedModel:
 
 
 def merge_adapter(model: PreTrainedModel, folder: str) -> PreTrainedModel:
-    """A LoRA adapter added to the weights. Raises RequestError where the two do not fit."""
+    """Add a LoRA adapter to the weights. Raises RequestError where it cannot be read or does not fit the model."""
     peft = import_peft()
     try:
         adapted = peft.PeftModel.from_pretrained(model, folder)
-        found = peft.load_peft_weights(folder, device="cpu")
-    except (OSError, ValueError, KeyError, RuntimeError, SafetensorError) as error:
+        weights = peft.load_peft_weights(folder, device="cpu")
+    except LOADING_ERRORS as error:
         raise RequestError(f"--model: expected a readable adapter in {folder}, got: {first_line(error)}") from error
-    held = peft.get_peft_model_state_dict(adapted)
-    if found.keys() != held.keys():
-        raise RequestError(f"--model: expected an adapter of {len(held)} weights in {folder}, got {len(found)} others")
+    expected = peft.get_peft_model_state_dict(adapted)
+    if weights.keys() != expected.keys():
+        raise RequestError(
+            f"--model: expected an adapter of {len(expected)} weights in {folder}, got {len(weights)} others"
+        )
     return adapted.merge_and_unload()
 
 
 def import_peft() -> Any:
-    """The library of adapters. Raises RequestError where it is not installed."""
+    """The package peft, which reads adapters. Raises RequestError where it is not installed."""
     try:
         import peft
     except ImportError as error:
@@ -149,23 +174,22 @@ def import_peft() -> Any:
 
 
 def _load_all(kind: Any, folder: str, spec: EncoderSpec, **options: Any) -> PreTrainedModel:
-    """Load every weight; transformers itself would fill in what is missing at random.
+    """Load a model. Raises ValueError for missing weights, which transformers would initialise at random.
 
-    Few encoders have a pooler, and it is needed where it is chosen alone.
+    A missing pooler is an error only where the row pools with it: few encoders have one.
     """
     model, info = kind.from_pretrained(folder, output_loading_info=True, **options)
-    unused = () if spec.pooling[0] is Pooling.POOLER else ("pooler.",)
-    missing = sorted(name for name in info["missing_keys"] if not name.startswith(unused))
+    optional = () if spec.pooling[0] is Pooling.POOLER else ("pooler.",)
+    missing = sorted(name for name in info["missing_keys"] if not name.startswith(optional))
     if missing:
         raise ValueError(f"no {missing[0]} ({len(missing)} weights missing)")
     if info["missing_keys"]:
-        model.pooler = None  # which was made up
+        model.pooler = None  # its weights are random
     return model
 
 
 def _load_latent(folder: str, config: PretrainedConfig) -> LatentAttention:
-    """The weights named `latent_attention_model.*`, from whichever shards hold them."""
-
+    """NV-Embed's latent attention: the weights named `latent_attention_model.*`, from whichever shards hold them."""
     root = Path(folder)
     if not root.is_dir():
         root = Path(cached_file(folder, "model.safetensors.index.json", **pinned_commit(folder))).parent

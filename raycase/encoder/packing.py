@@ -1,4 +1,4 @@
-"""Which sequences go through the encoder together: length-sorted batches, prefix trees, and rows without padding.
+"""Which sequences go through the encoder together: batches sorted by length, prefix trees, rows without padding.
 
 Shapes: N sequences, T tokens of a row. Sequences are ragged: flat ids and N + 1 offsets.
 """
@@ -33,18 +33,18 @@ class Ragged:
         return np.diff(self.offsets)
 
     def take(self, index: np.ndarray, start: np.ndarray | int = 0) -> Ragged:
-        """The sequences of `index`, in its order, without their first `start` tokens."""
+        """The sequences of `index`, in that order, without their first `start` tokens."""
         first = self.offsets[index] + start
         offsets = np.zeros(len(index) + 1, dtype=np.int64)
         np.cumsum(self.offsets[index + 1] - first, out=offsets[1:])
-        places = np.arange(offsets[-1]) + np.repeat(first - offsets[:-1], np.diff(offsets))
-        return Ragged(flat=self.flat[places], offsets=offsets)
+        flat_index = np.arange(offsets[-1]) + np.repeat(first - offsets[:-1], np.diff(offsets))
+        return Ragged(flat=self.flat[flat_index], offsets=offsets)
 
 
 def token_budget_batches(lengths: Sequence[int] | np.ndarray, budget: int) -> Iterator[np.ndarray]:
-    """Cut sequences, longest first, into batches of at most `budget` tokens, padding counted.
+    """Cut sequences, longest first, into batches of at most `budget` tokens, padding included.
 
-    Yields index arrays that hold every position of `lengths` once. A sequence above the budget is a batch of its own.
+    Yields arrays of indexes; each sequence is in one of them. A sequence above the budget is a batch of its own.
     Raises ValueError for a budget below 1.
     """
     _check(budget)
@@ -58,6 +58,7 @@ def token_budget_batches(lengths: Sequence[int] | np.ndarray, budget: int) -> It
 
 
 def _check(budget: int) -> None:
+    """Raise ValueError for a budget below 1."""
     if budget < 1:
         raise ValueError(f"batch tokens: expected at least 1, got {budget}")
 
@@ -69,9 +70,10 @@ def _check(budget: int) -> None:
 class Row:
     """Tokens that go through the encoder as one row: sequences in a prefix tree, or one after the other.
 
-    ids (T,) and position (T,); token i sees the tokens j with `first[j] <= i < end[j]`. In a tree, laid out
-    depth-first, `first[j]` is j itself and `end[j]` the end of its subtree; without sharing, both are those of the
-    sequence. sequences (n,): which ones end in this row; paths: the place of each one's tokens in the row.
+    ids (T,) and position (T,); token i attends to the tokens j with `first[j] <= i < end[j]`. In a tree, laid out
+    depth-first, `first[j]` is j itself and `end[j]` the end of its subtree; without sharing, they are the first token
+    and the end of the sequence. sequences (n,): index of those in this row; paths: for each, the index of its tokens in
+    the row.
     """
 
     ids: np.ndarray
@@ -85,20 +87,20 @@ class Row:
         return len(self.ids)
 
     def padded(self, length: int, pad: int) -> Row:
-        """With tokens that see themselves alone, up to a length."""
-        places = np.arange(len(self), length)
+        """The row filled up to a length with tokens that attend to themselves only."""
+        added = np.arange(len(self), length)
         return replace(
             self,
-            ids=np.concatenate([self.ids, np.full(len(places), pad)]),
-            position=np.concatenate([self.position, np.zeros_like(places)]),
-            first=np.concatenate([self.first, places]),
-            end=np.concatenate([self.end, places + 1]),
+            ids=np.concatenate([self.ids, np.full(len(added), pad)]),
+            position=np.concatenate([self.position, np.zeros_like(added)]),
+            first=np.concatenate([self.first, added]),
+            end=np.concatenate([self.end, added + 1]),
         )
 
 
 @dataclass(frozen=True, kw_only=True)
 class Cut:
-    """A row of a tree before it is laid out: sequences [start, stop) of the sorted ones, its tokens and its depth."""
+    """A row of a tree before it is laid out: sequences [start, stop) in sorted order, its tokens, its depth."""
 
     start: int
     stop: int
@@ -108,9 +110,9 @@ class Cut:
 
 @dataclass(frozen=True, kw_only=True)
 class Forest:
-    """Sequences in lexicographic order, so that each shares with the one before it all that it can.
+    """Sequences in lexicographic order, so that each shares its longest prefix with a neighbour.
 
-    order (N,): place of each before sorting; shared (N,): leading tokens in common with the one before.
+    order (N,): index of each before sorting; shared (N,): leading tokens in common with the one before.
     """
 
     sequences: Ragged
@@ -119,7 +121,7 @@ class Forest:
 
     @classmethod
     def of(cls, sequences: Ragged) -> Forest:
-        """Sort and compare."""
+        """Sort the sequences and compare neighbours."""
         big_endian = sequences.flat.astype(">u4").tobytes()
         ends = (4 * sequences.offsets).tolist()
         keys = [big_endian[a:b] for a, b in pairwise(ends)]
@@ -128,10 +130,10 @@ class Forest:
         return cls(sequences=ordered, order=order, shared=_shared_with_previous(ordered))
 
     def cuts(self, budget: int) -> list[Cut]:
-        """Cut into rows of about `budget` tokens, where the fewest tokens have to be repeated in the next row.
+        """Cut into rows of about `budget` tokens, where the next row has to repeat the fewest tokens.
 
-        A row is at least half full, so that the sequences of one sentence stay together; those that share a prefix
-        above the budget go beyond it by half a budget. Raises ValueError for a budget below 1.
+        A row is at least half full. Sequences that share a prefix above the budget may exceed the budget by half of it,
+        so that they stay together. Raises ValueError for a budget below 1.
         """
         _check(budget)
         lengths, shared = self.sequences.lengths.tolist(), self.shared.tolist()
@@ -155,24 +157,27 @@ class Forest:
         return cuts
 
     def lay(self, cut: Cut) -> Row:
-        """The tree of a cut, depth-first: a token's position is its depth, and it sees its ancestors and itself."""
+        """The tree of a cut, depth-first: a token's position is its depth; it attends to its ancestors and itself."""
         members = np.arange(cut.start, cut.stop)
         lengths, shared = self.sequences.lengths[members], self.shared[members].copy()
         shared[0] = 0  # the row begins with a whole sequence
-        own = self.sequences.take(members, shared)
-        assert len(own.flat) == cut.tokens
-        places = np.arange(cut.tokens)
-        position = places + np.repeat(shared - own.offsets[:-1], own.lengths)
+        suffixes = self.sequences.take(members, shared)
+        assert len(suffixes.flat) == cut.tokens
+        index = np.arange(cut.tokens)
+        position = index + np.repeat(shared - suffixes.offsets[:-1], suffixes.lengths)
         end = np.full(cut.tokens, cut.tokens)
-        path = np.zeros(int(lengths.max()), dtype=np.int64)  # the current sequence's tokens in the row
+        path = np.zeros(int(lengths.max()), dtype=np.int64)  # index in the row of the current sequence's tokens
         paths: list[np.ndarray] = []
         depth = 0
-        for length, kept, new in zip(lengths.tolist(), shared.tolist(), own.offsets[:-1].tolist(), strict=True):
-            end[path[kept:depth]] = new  # these subtrees end here
-            path[kept:length] = places[new : new + length - kept]
+        starts = suffixes.offsets[:-1].tolist()
+        for length, prefix, start in zip(lengths.tolist(), shared.tolist(), starts, strict=True):
+            end[path[prefix:depth]] = start  # these subtrees end here
+            path[prefix:length] = index[start : start + length - prefix]
             paths.append(path[:length].copy())
             depth = length
-        return Row(ids=own.flat, position=position, first=places, end=end, sequences=self.order[members], paths=paths)
+        return Row(
+            ids=suffixes.flat, position=position, first=index, end=end, sequences=self.order[members], paths=paths
+        )
 
 
 def _shared_with_previous(sequences: Ragged) -> np.ndarray:
@@ -198,23 +203,23 @@ def _shared_with_previous(sequences: Ragged) -> np.ndarray:
 
 
 def rows_without_padding(sequences: Ragged, budget: int) -> Iterator[Row]:
-    """Sequences one after the other in rows of at most `budget` tokens, each seen by itself alone."""
+    """Sequences one after the other in rows of at most `budget` tokens, each attending to itself only."""
     for members in _consecutive(sequences.lengths, budget):
-        some = sequences.take(members)
-        first, end = (np.repeat(offsets, some.lengths) for offsets in (some.offsets[:-1], some.offsets[1:]))
-        places = np.arange(len(some.flat))
+        taken = sequences.take(members)
+        first, end = (np.repeat(offsets, taken.lengths) for offsets in (taken.offsets[:-1], taken.offsets[1:]))
+        index = np.arange(len(taken.flat))
         yield Row(
-            ids=some.flat,
-            position=places - first,
+            ids=taken.flat,
+            position=index - first,
             first=first,
             end=end,
             sequences=members,
-            paths=np.split(places, some.offsets[1:-1]),
+            paths=np.split(index, taken.offsets[1:-1]),
         )
 
 
 def _consecutive(lengths: np.ndarray, budget: int) -> Iterator[np.ndarray]:
-    """Neighbours together, up to `budget` tokens; one above it goes alone. Raises ValueError for a budget below 1."""
+    """Runs of neighbours of at most `budget` tokens, or of one above it. Raises ValueError for a budget below 1."""
     _check(budget)
     ends = np.cumsum(lengths)
     start = 0

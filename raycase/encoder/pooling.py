@@ -39,23 +39,23 @@ def pool_mean(hidden_BTD: Tensor, span_BT: Tensor) -> Tensor:
 
 
 class Compose(StrEnum):
-    """How a sentence's vector and a condition's become one."""
+    """How the vector of a sentence and that of a condition become one."""
 
-    HADAMARD = "hadamard"  # their product, element by element
+    HADAMARD = "hadamard"  # elementwise product
     CONCAT = "concat"  # side by side
 
 
 def compose(sentence_ND: Tensor, condition_ND: Tensor, how: Compose) -> Tensor:
-    """Of a tri-encoder (Deshpande et al., 2023): (N, D), (N, D) -> (N, D), or (N, 2 D) side by side."""
+    """The vector of a tri-encoder (Deshpande et al., 2023): (N, D), (N, D) -> (N, D), or (N, 2 D) side by side."""
     if how is Compose.HADAMARD:
         return sentence_ND * condition_ND
     return torch.cat([sentence_ND, condition_ND], dim=1)
 
 
-def pooled_places(pooling: Pooling, start_B: Tensor, end_B: Tensor, lengths_B: Tensor) -> tuple[Tensor, Tensor]:
-    """The tokens that a pooling reads, as [first, stop) of each sequence; [start, end) is the text's span.
+def pooled_spans(pooling: Pooling, start_B: Tensor, end_B: Tensor, lengths_B: Tensor) -> tuple[Tensor, Tensor]:
+    """The tokens that a pooling averages, [first, stop) of each sequence; [start, end) are the tokens of the text.
 
-    The last token (its end token, if there is one) and [CLS] are spans of one token; their mean is their state.
+    Pooling the last token (the end token, if there is one) or [CLS] is the mean over a span of one token.
     """
     match pooling:
         case Pooling.LAST:

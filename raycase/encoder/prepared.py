@@ -1,6 +1,6 @@
-"""Pairs that are tokenised ahead of the encoder, and travel to it as bytes.
+"""Pairs tokenised ahead of the encoder, and sent to it as bytes.
 
-Shapes: N pairs, M distinct ones.
+Shapes: N pairs, M distinct pairs.
 """
 
 from __future__ import annotations
@@ -14,16 +14,16 @@ from safetensors.numpy import load, save
 from raycase.data.schema import Reason
 from raycase.encoder.token_batch import REASONS, TokenBatch
 
-KINDS = ("pairs", "alone", "bases")  # of prompts in `Prepared`
+KINDS = ("pairs", "alone", "bases")  # the fields of `Prepared` that hold prompts
 
 
 @dataclass(frozen=True, kw_only=True)
 class Prepared:
-    """N pairs, tokenised: what an encoder needs of their texts.
+    """N tokenised pairs; each distinct text and pair is held once.
 
-    rows (N,): place of each pair among M distinct ones; conditions: the distinct conditions (None: without);
-    sentence, condition (M,): places among the distinct ones; pairs, alone, bases: the prompts that a system has of
-    the distinct pairs, of the sentences alone, and of the conditions alone.
+    rows (N,): index of each pair among the M distinct pairs; conditions: the distinct conditions, None without
+    conditions; sentence, condition (M,): index among the distinct sentences and conditions. A system has any number of
+    prompts of the distinct pairs (`pairs`), of the sentences alone (`alone`), and of the conditions alone (`bases`).
     """
 
     rows: np.ndarray
@@ -36,29 +36,29 @@ class Prepared:
 
     @property
     def reasons(self) -> list[Reason | None]:
-        """Why a distinct pair is refused: the first of its prompts that is; else None: (M,)."""
-        found = np.full(len(self.condition), -1)
+        """The reason why each distinct pair is refused, of its first refused prompt, or None: (M,)."""
+        reason_M = np.full(len(self.condition), -1)
         for refused_M in (
             *(batch.refused for batch in self.pairs),
             *(batch.refused[self.sentence] for batch in self.alone),
             *(batch.refused[self.condition] for batch in self.bases),
         ):
-            found = np.where(found == -1, refused_M, found)
-        return [None if i < 0 else REASONS[i] for i in found.tolist()]
+            reason_M = np.where(reason_M == -1, refused_M, reason_M)
+        return [None if i < 0 else REASONS[i] for i in reason_M.tolist()]
 
     @property
     def truncated(self) -> np.ndarray:
-        """Whether a distinct pair lost tokens of its sentence: (M,) bool."""
-        cut = [*(b.truncated for b in self.pairs), *(b.truncated[self.sentence] for b in self.alone)]
-        return np.any(cut, axis=0)
+        """Whether each distinct pair lost tokens of its sentence: (M,) bool."""
+        truncated = [*(b.truncated for b in self.pairs), *(b.truncated[self.sentence] for b in self.alone)]
+        return np.any(truncated, axis=0)
 
     def take(self, rows: np.ndarray) -> Prepared:
-        """The pairs of `rows`, with the texts that they need alone."""
-        pairs, places = np.unique(self.rows[rows], return_inverse=True)
+        """The pairs of `rows`, with only the texts that they need."""
+        pairs, index = np.unique(self.rows[rows], return_inverse=True)
         sentences, sentence = np.unique(self.sentence[pairs], return_inverse=True)
         conditions, condition = np.unique(self.condition[pairs], return_inverse=True)
         return Prepared(
-            rows=places,
+            rows=index,
             conditions=None if self.conditions is None else [self.conditions[i] for i in conditions.tolist()],
             sentence=sentence,
             condition=condition,
@@ -68,7 +68,7 @@ class Prepared:
         )
 
     def to_bytes(self) -> bytes:
-        """For transport."""
+        """The pairs as bytes (safetensors), for transport; the opposite of `from_bytes`."""
         arrays = {"rows": self.rows, "sentence": self.sentence, "condition": self.condition}
         arrays["conditions"] = np.frombuffer(json.dumps(self.conditions).encode(), dtype=np.uint8)
         for kind in KINDS:
@@ -81,9 +81,9 @@ class Prepared:
         """The opposite of `to_bytes`."""
         arrays = load(data)
         batches: dict[str, list[TokenBatch]] = {kind: [] for kind in KINDS}
-        for kind, found in batches.items():
-            while own := {k.split(".")[2]: a for k, a in arrays.items() if k.startswith(f"{kind}.{len(found)}.")}:
-                found.append(TokenBatch.from_arrays(own))
+        for kind, of_kind in batches.items():
+            while columns := {k.split(".")[2]: a for k, a in arrays.items() if k.startswith(f"{kind}.{len(of_kind)}.")}:
+                of_kind.append(TokenBatch.from_arrays(columns))
         conditions = json.loads(arrays["conditions"].tobytes())
         rows, sentence, condition = (arrays[name] for name in ("rows", "sentence", "condition"))
         return cls(rows=rows, conditions=conditions, sentence=sentence, condition=condition, **batches)

@@ -22,12 +22,12 @@ class PromptStyle(StrEnum):
     SENT = "sent"  # f(s; I(c))
     CONCAT_CS = "concat-cs"  # CONC(c + s)
     CONCAT_SC = "concat-sc"  # CONC(s + c)
-    QUESTION = "question"  # ours: CONC(s + c) with c asked for in words
-    STATEMENT = "statement"  # ours: the same, with a sentence begun
+    QUESTION = "question"  # not in the paper: CONC(s + c) with c as a question
+    STATEMENT = "statement"  # not in the paper: CONC(s + c) with c as the beginning of a statement
 
 
 INSTRUCTED = (PromptStyle.COND, PromptStyle.SENT)
-PATTERNS = {  # of the pair, and of the condition alone
+PATTERNS = {  # style -> pattern of the pair, pattern of the condition alone
     PromptStyle.CONCAT_CS: ("{condition}{separator}{sentence}", "{condition}"),
     PromptStyle.CONCAT_SC: ("{sentence}{separator}{condition}", "{condition}"),
     PromptStyle.QUESTION: ("{sentence} What is the {condition}?", "What is the {condition}?"),
@@ -40,13 +40,13 @@ class Span(StrEnum):
 
     SENTENCE = "sentence"
     CONDITION = "condition"
-    ALL = "all"  # special tokens too, as the authors of mean-pooled encoders do
+    ALL = "all"  # special tokens too, as in the published code of mean-pooled encoders
 
 
 def parse_views(prompt: str) -> list[tuple[PromptStyle, Span | None]]:
-    """The views of `a+b`: a style each, and for a concatenation what is pooled (`concat-sc:sentence`), or None.
+    """The views of `a+b`: the style of each, and the span that a concatenation pools (`concat-sc:sentence`), or None.
 
-    Raises RequestError for what is no style or no span, and for a view that stands twice.
+    Raises RequestError for an unknown style or span, and for a repeated view.
     """
     views: list[tuple[PromptStyle, Span | None]] = []
     for view in prompt.split("+"):
@@ -64,7 +64,7 @@ def parse_views(prompt: str) -> list[tuple[PromptStyle, Span | None]]:
 
 @dataclass(frozen=True, kw_only=True)
 class Rendered:
-    """A complete prompt with character spans: `pooled` (None: every token), and both texts (None: it is not in it)."""
+    """A complete prompt with spans of characters: `pooled` (None: every token), and both texts (None: absent)."""
 
     text: str
     pooled: tuple[int, int] | None
@@ -73,19 +73,19 @@ class Rendered:
 
     @property
     def texts(self) -> list[tuple[int, int]]:
-        """Those of the two that it has."""
+        """The spans of the texts in the prompt, one or two."""
         return [span for span in (self.sentence, self.condition) if span is not None]
 
 
 @dataclass(frozen=True, kw_only=True)
 class Template:
-    """A pattern with {sentence} and {condition}, and which of the two is pooled."""
+    """A pattern with {sentence}, {condition} or both, and what is pooled."""
 
     pattern: str
     span: Span
 
     def render(self, sentence: str, condition: str) -> Rendered:
-        """Fill in the stripped texts; braces in them are ordinary characters."""
+        """Fill in the stripped texts. Braces in them are ordinary characters."""
         spans: dict[str, tuple[int, int]] = {}
         values = {"{sentence}": sentence.strip(), "{condition}": condition.strip()}
         text = ""
@@ -103,7 +103,7 @@ _PLACEHOLDER = re.compile(r"(\{sentence\}|\{condition\})")
 
 @dataclass(frozen=True, kw_only=True)
 class PromptSet:
-    """The prompts of a system: of a pair, of the condition alone (eq. 1's base), of the sentence alone."""
+    """The prompts of a system: of a pair, of the condition alone (the base, eq. 1), of the sentence alone."""
 
     pair: Template
     base: Template
@@ -113,7 +113,7 @@ class PromptSet:
 def prompt_set(
     style: PromptStyle, *, template: str = INSTRUCT, separator: str = " ", span: Span = Span.ALL
 ) -> PromptSet:
-    """Templates of a prompt style; `template` serves cond and sent, `separator` and `span` the others."""
+    """Templates of a prompt style; `template` applies to cond and sent, `separator` and `span` to the others."""
 
     def instruct(instruction: str, text: str) -> str:
         return template.replace("{instruction}", instruction).replace("{text}", text)

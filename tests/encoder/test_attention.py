@@ -5,7 +5,6 @@ import pytest
 import torch
 from torch.nn.attention.flex_attention import flex_attention
 
-from raycase.encoder import attention
 from raycase.encoder.attention import BLOCK, CHUNK, attend, blocks, chunks, padded_length
 from raycase.encoder.packing import Forest, Ragged, rows_without_padding
 
@@ -63,7 +62,7 @@ def test_blocks_hold_what_is_seen_and_full_ones_hold_nothing_else(seed, kind, wi
 
 @pytest.mark.parametrize("window", [None, 20])
 @pytest.mark.parametrize("kind", KINDS)
-def test_attention_in_chunks_and_in_blocks_is_that_of_a_dense_mask(monkeypatch, kind, window):
+def test_attention_in_chunks_and_in_blocks_is_that_of_a_dense_mask(kind, window):
     row = random_rows(7, kind, 700)
     torch.manual_seed(0)
     query, key, value = torch.randn(1, 4, len(row), 16), *torch.randn(2, 1, 2, len(row), 16).unbind()
@@ -73,8 +72,7 @@ def test_attention_in_chunks_and_in_blocks_is_that_of_a_dense_mask(monkeypatch, 
 
     options = {"scaling": 0.3, "sliding_window": window}
     for most in (2**16, 1000, 1):
-        monkeypatch.setattr(attention, "PART_KEYS", most)
-        sees = chunks(row, torch.device("cpu"), torch.float32, window)
+        sees = chunks(row, torch.device("cpu"), torch.float32, window, part_keys=most)
         found, _ = attend(None, query, key, value, None, row=sees, **options)
         torch.testing.assert_close(found, wanted, rtol=1e-5, atol=1e-5)
         assert (len(sees.parts) == 1) == (most > 1000)

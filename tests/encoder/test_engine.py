@@ -186,9 +186,8 @@ def test_where_little_is_shared_batches_are_padded():
     assert rows.encode(batch_of(sequences, spans))[1].processed < sum(map(len, sequences)) / 3
 
 
-def test_prompts_are_compared_in_parts(monkeypatch):
-    monkeypatch.setattr(engine, "TREE_TOKENS", 100)
-    rows, plain = encoder(DECODERS["llama"])
+def test_prompts_are_compared_in_parts():
+    rows, plain = encoder(DECODERS["llama"], tree_tokens=100)
     sequences, spans = shared(sentences=20)
     assert relative(rows.encode(batch_of(sequences, spans))[0], alone(plain, sequences, spans)) < 1e-5
 

@@ -5,7 +5,7 @@ import tiny
 import torch
 
 from raycase.encoder.latent_attention import LatentAttention
-from raycase.encoder.pooling import Pooling, pool_mean, pooled_places
+from raycase.encoder.pooling import Pooling, pool_mean, pooled_spans
 
 HIDDEN = torch.tensor([[[1.0, 2.0], [3.0, 6.0], [5.0, -4.0]], [[7.0, 0.0], [1.0, 1.0], [100.0, 100.0]]])
 
@@ -31,7 +31,7 @@ def test_mean_of_nothing_names_the_row():
 )
 def test_which_tokens_a_pooling_reads(pooling, wanted):
     start, end, lengths = torch.tensor([[1, 0], [3, 2], [3, 2]])
-    first, stop = pooled_places(pooling, start, end, lengths)
+    first, stop = pooled_spans(pooling, start, end, lengths)
     place = torch.arange(3)
     assert pool_mean(HIDDEN, (place >= first[:, None]) & (place < stop[:, None])).tolist() == wanted
 

@@ -42,7 +42,7 @@ def test_an_unknown_encoder_is_refused_with_the_known_ones():
 def test_an_encoder_outside_the_table_needs_prompt_and_pooling(folder_of):
     folder = str(folder_of("minilm"))
     for choice in ({}, {"prompt": PromptStyle.COND}, {"pooling": Pooling.MEAN}):
-        with pytest.raises(RequestError, match="not in the table of encoders; say its --prompt and --pooling"):
+        with pytest.raises(RequestError, match="not in the table of encoders; pass --prompt and --pooling"):
             find_encoder(folder, **choice)
     with pytest.raises(RequestError, match="--pooling latent: expected NV-Embed's weights"):
         find_encoder(folder, prompt=PromptStyle.COND, pooling=Pooling.LATENT)

@@ -236,7 +236,7 @@ def test_a_pooling_the_encoder_has_not_got_is_refused():
 
 
 def test_an_encoder_outside_the_table_needs_prompt_and_pooling(folder):
-    with pytest.raises(RequestError, match="say its --prompt and --pooling"):
+    with pytest.raises(RequestError, match="pass --prompt and --pooling"):
         resolve(str(folder))
     config = resolve(str(folder), prompt="cond", pooling="mean", subtract=False)
     assert (config.encoder.prompt, config.encoder.pooling, config.subtract) == ("cond", (Pooling.MEAN,), False)
