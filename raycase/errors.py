@@ -1,4 +1,4 @@
-"""What can go wrong, and how it is said: every room's exceptions."""
+"""The exceptions of every room, and how they are reported."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections.abc import Mapping
 
 
 class RequestError(ValueError):
-    """The request was wrong (exit status 2): the message says what was wanted, what was found, what to do."""
+    """The request was wrong (exit status 2). The message says what was expected, what was given, and what to do."""
 
 
 class WorkError(RuntimeError):
@@ -14,12 +14,12 @@ class WorkError(RuntimeError):
 
 
 def first_line(error: BaseException) -> str:
-    """What an error says, in one line."""
+    """The first line of an error's message, or its type where it has none."""
     return (str(error).strip() or type(error).__name__).splitlines()[0]
 
 
 def check_ranges(flags: object, ranges: Mapping[str, tuple[bool, str]]) -> None:
-    """Raise RequestError for the first flag whose value does not fit; `ranges`: whether it does, and what is wanted."""
-    for name, (fits, wanted) in ranges.items():
+    """Raise RequestError for the first flag out of range; `ranges`: flag -> (in range?, what is expected)."""
+    for name, (fits, expected) in ranges.items():
         if not fits:
-            raise RequestError(f"--{name.replace('_', '-')}: expected {wanted}, got {getattr(flags, name)}")
+            raise RequestError(f"--{name.replace('_', '-')}: expected {expected}, got {getattr(flags, name)}")

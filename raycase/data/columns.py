@@ -19,7 +19,7 @@ PEEK_ROWS = 1000  # JSONL has no schema: types come from this many rows
 
 @dataclass(frozen=True, kw_only=True)
 class Columns:
-    """Which columns are read; `types` holds the Arrow types of the id and the kept columns."""
+    """The columns that are read; `types`: Arrow types of the columns, as the output has them."""
 
     text: str
     id: str | None
@@ -43,9 +43,9 @@ class Columns:
 def find_columns(
     file: InputFile, *, text: str, id: str | None, condition: str | None, keep: Sequence[str] | None
 ) -> Columns:
-    """Resolve the columns asked for against the first file; `id` None takes the column `id` if there is one.
+    """Resolve the requested columns against the first file; `id` None takes the column `id` if there is one.
 
-    Raises RequestError for a missing column, a text that is no string, and a kept column named like one of the output.
+    Raises RequestError for a missing column, one of a wrong type, and a kept column with the name of an output column.
     """
     schema = peek(file)
     if id is None and ID in schema.names:
@@ -57,7 +57,7 @@ def find_columns(
     kept = tuple(name for name in kept if name not in (ID, CONDITION))
     columns = Columns(text=text, id=id, condition=condition, keep=kept, types={})
     check_columns(schema, columns, file)
-    types = {name: _kept_type(schema.field(name).type) for name in columns.names}
+    types = {name: _written_type(schema.field(name).type) for name in columns.names}
     types[text] = pa.string()
     if id is not None and not pa.types.is_integer(types[id]):
         types[id] = pa.string()
@@ -65,54 +65,56 @@ def find_columns(
 
 
 def check_columns(schema: pa.Schema, columns: Columns, file: InputFile) -> None:
-    """Raise RequestError where a file lacks a column, or has it in a type that cannot serve."""
+    """Raise RequestError where a file lacks a column or has it in a wrong type."""
     for name in columns.names:
         if name not in schema.names:
             raise RequestError(f"{file.uri}: expected the column {name!r}, got {', '.join(schema.names) or 'none'}")
-    found = plain_type(schema.field(columns.text).type)
-    if not (pa.types.is_string(found) or pa.types.is_null(found)):
-        raise RequestError(f"{file.uri}: expected strings in the column {columns.text!r}, got {found}")
+    text = plain_type(schema.field(columns.text).type)
+    if not (pa.types.is_string(text) or pa.types.is_null(text)):
+        raise RequestError(f"{file.uri}: expected strings in the column {columns.text!r}, got {text}")
     if columns.condition is not None:
-        found = plain_type(schema.field(columns.condition).type)
-        inner = found.value_type if pa.types.is_list(found) else found
+        condition = plain_type(schema.field(columns.condition).type)
+        inner = condition.value_type if pa.types.is_list(condition) else condition
         if not (pa.types.is_string(inner) or pa.types.is_null(inner)):
-            raise RequestError(f"{file.uri}: expected strings or lists of them in {columns.condition!r}, got {found}")
-    if columns.id is not None:
-        found = plain_type(schema.field(columns.id).type)
-        if pa.types.is_nested(found) or pa.types.is_binary(found):
-            raise RequestError(f"{file.uri}: expected numbers or strings in the column {columns.id!r}, got {found}")
-    for name, wanted in columns.types.items():
-        found = schema.field(name).type
-        as_text = name == columns.id and wanted == pa.string()
-        if not (as_text or pa.types.is_null(found) or _kept_type(found) == wanted):
             raise RequestError(
-                f"{file.uri}: expected {wanted} in the column {name!r} as in the first file, got {found}"
+                f"{file.uri}: expected strings or lists of them in {columns.condition!r}, got {condition}"
+            )
+    if columns.id is not None:
+        id_type = plain_type(schema.field(columns.id).type)
+        if pa.types.is_nested(id_type) or pa.types.is_binary(id_type):
+            raise RequestError(f"{file.uri}: expected numbers or strings in the column {columns.id!r}, got {id_type}")
+    for name, expected in columns.types.items():
+        actual = schema.field(name).type
+        as_text = name == columns.id and expected == pa.string()
+        if not (as_text or pa.types.is_null(actual) or _written_type(actual) == expected):
+            raise RequestError(
+                f"{file.uri}: expected {expected} in the column {name!r} as in the first file, got {actual}"
             )
 
 
-def _kept_type(found: pa.DataType) -> pa.DataType:
-    """The type that a column is written in: one for all integers, one for all floats, so that files agree."""
-    found = plain_type(found)
-    if pa.types.is_integer(found) and not pa.types.is_uint64(found):
+def _written_type(kind: pa.DataType) -> pa.DataType:
+    """The type in which a column is written: one for all integers and one for all floats, so that files agree."""
+    kind = plain_type(kind)
+    if pa.types.is_integer(kind) and not pa.types.is_uint64(kind):
         return pa.int64()
-    if pa.types.is_floating(found):
+    if pa.types.is_floating(kind):
         return pa.float64()
-    return pa.string() if pa.types.is_null(found) else found
+    return pa.string() if pa.types.is_null(kind) else kind
 
 
-def plain_type(found: pa.DataType) -> pa.DataType:
-    """Dictionary, large and view types as what they hold."""
-    if pa.types.is_dictionary(found):
-        return plain_type(found.value_type)
-    if pa.types.is_large_string(found) or pa.types.is_string_view(found):
+def plain_type(kind: pa.DataType) -> pa.DataType:
+    """The type behind dictionary, large and view types."""
+    if pa.types.is_dictionary(kind):
+        return plain_type(kind.value_type)
+    if pa.types.is_large_string(kind) or pa.types.is_string_view(kind):
         return pa.string()
-    if pa.types.is_list(found) or pa.types.is_large_list(found):
-        return pa.list_(plain_type(found.value_type))
-    return found
+    if pa.types.is_list(kind) or pa.types.is_large_list(kind):
+        return pa.list_(plain_type(kind.value_type))
+    return kind
 
 
 def peek(file: InputFile) -> pa.Schema:
-    """The columns of a file and their types: Parquet's own, strings for CSV, the first rows' for JSONL."""
+    """The columns of a file and their types: Parquet's schema, strings for CSV, types of the first rows for JSONL."""
     if file.ending == ".parquet":
         return parquet_footer(file).schema.to_arrow_schema()
     with readable(file) as source, source.fs.open(source.path, "rb") as handle:
@@ -126,7 +128,7 @@ def peek(file: InputFile) -> pa.Schema:
 
 
 def _json_type(kinds: set[type]) -> pa.DataType:
-    """Arrow type for the Python types seen; anything mixed or nested is kept as JSON text."""
+    """Arrow type of values of these Python types; mixed and nested values become JSON text."""
     if kinds == {bool}:
         return pa.bool_()
     if kinds == {int}:

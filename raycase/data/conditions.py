@@ -15,7 +15,7 @@ from raycase.errors import RequestError, first_line
 
 
 def read_conditions(values: Sequence[str]) -> list[str]:
-    """The conditions of a job: strings, or one file (`.txt`, one a line; `.parquet` or `.csv`, column `condition`).
+    """The conditions of a job: strings, or one file (`.txt`, one per line; `.parquet` or `.csv`, column `condition`).
 
     Raises RequestError for an empty or repeated condition, and a file that is missing or has none.
     """
@@ -35,6 +35,7 @@ def read_conditions(values: Sequence[str]) -> list[str]:
 
 
 def _conditions_in(source: Location) -> list[str]:
+    """The conditions in a file, unchecked. Raises RequestError where it cannot be read or lacks the column."""
     try:
         data = source.read()
         if source.path.endswith(".txt"):
@@ -52,6 +53,6 @@ def _conditions_in(source: Location) -> list[str]:
         ) from error
     name = CONDITION if CONDITION in columns or len(columns) != 1 else next(iter(columns))
     if name not in columns:
-        found = ", ".join(columns) or "none"
-        raise RequestError(f"--conditions: expected a column {CONDITION!r} in {source.uri}, got {found}")
+        names = ", ".join(columns) or "none"
+        raise RequestError(f"--conditions: expected a column {CONDITION!r} in {source.uri}, got {names}")
     return list(columns[name])

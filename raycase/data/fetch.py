@@ -1,4 +1,4 @@
-"""Model folders on object storage: fetched once a machine, into a cache that all its processes share."""
+"""Model folders on object storage: fetched once per machine, into a cache that its processes share."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from filelock import FileLock
 from raycase.data.storage import STORE_ERRORS, fingerprint, locate, mark
 from raycase.errors import RequestError, first_line
 
-LARGE = 64 * 2**20  # bytes; larger files are weights, which only those who encode need
-NEVER = re.compile(r"\.(bin|pt|pth|ckpt|h5|msgpack|onnx|pkl|pickle|py)$|(^|/)\.")  # pickles, code, other formats
+LARGE_BYTES = 64 * 2**20  # larger files are weights, which only encoding needs
+EXCLUDED = re.compile(r"\.(bin|pt|pth|ckpt|h5|msgpack|onnx|pkl|pickle|py)$|(^|/)\.")  # pickles, code, other formats
 
 
 def is_remote(model: str) -> bool:
@@ -23,29 +23,28 @@ def is_remote(model: str) -> bool:
 
 
 def remote_identity(uri: str) -> str:
-    """What names the files at a URI for good, wherever they are copied to with their marks: names, sizes, ETags.
+    """Identifies the files at a URI for good, by their names, sizes and marks (ETags).
 
     Raises RequestError where there are none.
     """
     return f"listing:{fingerprint(sorted(_files(uri).items()))}"
 
 
-def fetch(uri: str, *, large: bool, named: str = "") -> Path:
-    """A local copy of the folder at a URI, with its large files or without; the processes of a machine share it.
+def fetch(uri: str, *, large: bool, named: str = "", large_bytes: int = LARGE_BYTES) -> Path:
+    """A local copy of the folder at a URI, which the processes of a machine share.
 
-    Of the large files the one that is `named` comes in any case.
-
-    It is kept in RAYCASE_CACHE (~/.cache/raycase) under a name that the listing decides, so that another model at the
-    same URI is another copy. Raises RequestError where there is none, or it cannot be read.
+    Files above `large_bytes` are fetched only where `large`, except the one called `named`. The copy is in
+    RAYCASE_CACHE (~/.cache/raycase) under a hash of the URI and its listing, so that another model at the same URI is
+    another copy. Raises RequestError where there is no model, or it cannot be read.
     """
     files = _files(uri)
     folder = _cache() / fingerprint([uri, sorted(files.items())])[:16]
-    wanted = [name for name, (size, _) in files.items() if large or size <= LARGE or name == named]
-    if all((folder / name).exists() for name in wanted):
+    needed = [name for name, (size, _) in files.items() if large or size <= large_bytes or name == named]
+    if all((folder / name).exists() for name in needed):
         return folder
     folder.mkdir(parents=True, exist_ok=True)
     with FileLock(folder.with_suffix(".lock")):  # the first process fetches, the others wait for it
-        missing = [name for name in wanted if not (folder / name).exists()]
+        missing = [name for name in needed if not (folder / name).exists()]
         try:
             with ThreadPoolExecutor(4) as pool:
                 list(pool.map(lambda name: _fetch_file(uri, name, folder, files[name][0]), missing))
@@ -55,7 +54,7 @@ def fetch(uri: str, *, large: bool, named: str = "") -> Path:
 
 
 def _fetch_file(uri: str, name: str, folder: Path, size: int) -> None:
-    """Whole, or not at all."""
+    """Fetch one file. Raises OSError, and leaves nothing, where it does not arrive completely."""
     source = locate(uri) / name
     target = folder / name
     target.parent.mkdir(parents=True, exist_ok=True)
@@ -70,16 +69,16 @@ def _fetch_file(uri: str, name: str, folder: Path, size: int) -> None:
 
 
 def _files(uri: str) -> dict[str, tuple[int, str]]:
-    """Name within the folder -> size and mark, of all that a model may consist of."""
+    """Name within the folder -> size and mark, of every file that may belong to a model."""
     root = locate(uri)
     root.fs.invalidate_cache()
     try:
-        found = root.fs.find(root.path, detail=True)
+        infos = root.fs.find(root.path, detail=True)
     except STORE_ERRORS as error:
         raise RequestError(f"--model: expected to list {root.uri}, got: {first_line(error)}") from error
-    inside = len(root.path) + 1
-    files = {path[inside:]: (info["size"], mark(info)) for path, info in found.items() if info["type"] == "file"}
-    files = {name: listed for name, listed in files.items() if name and not NEVER.search(name)}
+    prefix = len(root.path) + 1
+    files = {path[prefix:]: (info["size"], mark(info)) for path, info in infos.items() if info["type"] == "file"}
+    files = {name: listed for name, listed in files.items() if name and not EXCLUDED.search(name)}
     if not {"config.json", "raycase.json", "adapter_config.json"} & files.keys():
         raise RequestError(
             f"--model: expected a folder with config.json or raycase.json at {root.uri}, got "

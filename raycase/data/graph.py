@@ -1,4 +1,4 @@
-"""Knowledge graphs: triples of texts, and what is known of them.
+"""Knowledge graphs: entities and relations as texts, triples, and which triples are known.
 
 Shapes: E entities, R relations (each also inverted), N triples.
 """
@@ -18,12 +18,12 @@ from raycase.data.rated import texts_sha256
 from raycase.data.storage import locate
 from raycase.errors import RequestError
 
-INVERSE = "inverse "  # before the text of a relation that is read from tail to head (SimKGC)
+INVERSE = "inverse "  # prefix of a relation's text from tail to head (SimKGC)
 
 
 @dataclass(frozen=True, kw_only=True)
 class Graph:
-    """Texts of the entities ("name: definition") and of the relations, R of them and then their inverses."""
+    """Texts of the entities ("name: definition"), and of the R relations followed by their R inverses."""
 
     entities: list[str]
     relations: list[str]
@@ -31,31 +31,34 @@ class Graph:
     relation_ids: list[str]
 
     def triples(self, uri: str, flag: str) -> Triples:
-        """Read `head, relation, tail` lines, both ways. Raises RequestError, with the line, for what is not one."""
+        """Read lines of head, relation and tail, and add the inverse of each.
+
+        Raises RequestError, with the line, for an unknown entity or relation, and for a file without triples.
+        """
         entity = {name: i for i, name in enumerate(self.entity_ids)}
         relation = {name: i for i, name in enumerate(self.relation_ids)}
         rows = []
-        for line, found in _lines(uri, flag, 3):
-            head, between, tail = found
+        for line, values in _lines(uri, flag, 3):
+            head, between, tail = values
             for name, known in ((head, entity), (between, relation), (tail, entity)):
                 if name not in known:
                     raise RequestError(f"{flag}: {uri}, line {line}: expected what the graph has, got {name!r}")
             rows.append((entity[head], relation[between], entity[tail]))
         if not rows:
             raise RequestError(f"{flag}: expected triples in {uri}, got none")
-        one = np.array(rows, dtype=np.int64)
-        inverse = np.stack([one[:, 2], one[:, 1] + len(relation), one[:, 0]], axis=1)
-        return Triples(uri=uri, rows=np.concatenate([one, inverse]), entities=len(entity), texts_sha256=self.sha256)
+        forward = np.array(rows, dtype=np.int64)
+        inverse = np.stack([forward[:, 2], forward[:, 1] + len(relation), forward[:, 0]], axis=1)
+        return Triples(uri=uri, rows=np.concatenate([forward, inverse]), entities=len(entity), texts_sha256=self.sha256)
 
     @cached_property
     def sha256(self) -> str:
-        """Of the texts."""
+        """Hash of the texts."""
         return texts_sha256([self.entities, self.relations])
 
 
 @dataclass(frozen=True, kw_only=True)
 class Triples:
-    """Each triple both ways: rows (2 N, 3) of head, relation, tail; the second N are the inverses of the first."""
+    """Triples and their inverses: rows (2 N, 3) of head, relation, tail; the last N are the inverses of the first N."""
 
     uri: str
     rows: np.ndarray
@@ -67,39 +70,39 @@ class Triples:
 
     @cached_property
     def queries(self) -> np.ndarray:
-        """A number for each (head, relation): (2 N,)."""
+        """The number of each row's query (head, relation): (2 N,)."""
         return query_number(self.rows[:, 0], self.rows[:, 1], self.entities)
 
     @cached_property
     def data_sha256(self) -> str:
-        """Of what is learned from: triples and texts."""
+        """Hash of the training data: triples and texts."""
         return hashlib.sha256(self.rows.tobytes() + self.texts_sha256.encode()).hexdigest()
 
 
 def query_number(head: np.ndarray, relation: np.ndarray, entities: int) -> np.ndarray:
-    """(head, relation) as one number."""
+    """A query (head, relation) as one number."""
     return relation * entities + head
 
 
 @dataclass(frozen=True, kw_only=True)
 class Known:
-    """Which tails are known of which (head, relation), over some triples."""
+    """The known tails of each query (head, relation)."""
 
     entities: int
     pairs: np.ndarray  # sorted numbers of (head, relation, tail)
 
     @classmethod
     def of(cls, *triples: Triples) -> Known:
-        """Of all of them."""
+        """The tails known from all these triples."""
         entities = triples[0].entities
         numbers = np.concatenate([t.queries * entities + t.rows[:, 2] for t in triples])
         return cls(entities=entities, pairs=np.unique(numbers))
 
     def has(self, queries: np.ndarray, tails: np.ndarray) -> np.ndarray:
-        """Whether a tail is known of a query, element by element (broadcast): bool."""
+        """Whether a tail is known for a query, elementwise with broadcasting: bool."""
         numbers = queries * self.entities + tails
-        places = np.searchsorted(self.pairs, numbers).clip(max=len(self.pairs) - 1)
-        return np.asarray(self.pairs[places] == numbers)
+        index = np.searchsorted(self.pairs, numbers).clip(max=len(self.pairs) - 1)
+        return np.asarray(self.pairs[index] == numbers)
 
     def tails(self, query: int) -> np.ndarray:
         """All known tails of a query."""
@@ -108,17 +111,17 @@ class Known:
 
 
 def read_graph(folder: Path | str, flag: str) -> Graph:
-    """`entities.tsv` (header; id, name, ..., definition) and `relations.tsv` (id, text) of a folder.
+    """Read `entities.tsv` (header; id, name, ..., definition) and `relations.tsv` (id, text) of a folder.
 
-    Raises RequestError.
+    Raises RequestError for a missing file or column, a repeated id, and a graph without entities or relations.
     """
     names = [f"{folder}/{name}" for name in ("entities.tsv", "relations.tsv")]
     _, header = next(_lines(names[0], flag, None), (0, []))
     for name in ("id", "name", "definition"):
         if name not in header:
             raise RequestError(f"{flag}: {names[0]}: expected the column {name!r}, got {', '.join(header) or 'none'}")
-    rows = [dict(zip(header, found, strict=True)) for line, found in _lines(names[0], flag, len(header)) if line > 1]
-    relations = [found for _, found in _lines(names[1], flag, 2) if found != ["id", "text"]]
+    rows = [dict(zip(header, values, strict=True)) for line, values in _lines(names[0], flag, len(header)) if line > 1]
+    relations = [values for _, values in _lines(names[1], flag, 2) if values != ["id", "text"]]
     if not rows or not relations:
         raise RequestError(f"{flag}: expected entities and relations in {folder}, got {len(rows)} and {len(relations)}")
     for what, ids in (("entity", [r["id"] for r in rows]), ("relation", [i for i, _ in relations])):
@@ -135,14 +138,14 @@ def read_graph(folder: Path | str, flag: str) -> Graph:
 
 
 def _lines(uri: str, flag: str, count: int | None) -> Iterator[tuple[int, list[str]]]:
-    """The lines of a file, counted from 1, and their values between tabs."""
+    """Number, from 1, and tab-separated values of each line. Raises RequestError for a wrong number of values."""
     if not locate(uri).exists():
         raise RequestError(f"{flag}: expected the file {uri}, got nothing")
     with readable(InputFile(uri=uri, size=0, mark="")) as source:
         text = source.read().decode().removeprefix("\ufeff")
     lines = text.removesuffix("\n").split("\n") if text else []
     for number, line in enumerate(lines, start=1):
-        found = [value.strip() for value in line.split("\t")]
-        if count is not None and len(found) != count:
-            raise RequestError(f"{flag}: {uri}, line {number}: expected {count} values between tabs, got {len(found)}")
-        yield number, found
+        values = [value.strip() for value in line.split("\t")]
+        if count is not None and len(values) != count:
+            raise RequestError(f"{flag}: {uri}, line {number}: expected {count} values between tabs, got {len(values)}")
+        yield number, values

@@ -1,4 +1,4 @@
-"""Premises with what they say and what they imply (INLI, Havaldar et al., 2025).
+"""Premises with hypotheses that they state, imply, leave open or contradict (INLI, Havaldar et al., 2025).
 
 Shapes: N premises, H kinds of hypotheses.
 """
@@ -15,7 +15,7 @@ from raycase.data.inputs import find_input
 from raycase.data.rated import read_columns, texts, texts_sha256
 from raycase.errors import RequestError
 
-HYPOTHESES = {  # column -> how it is called
+HYPOTHESES = {  # column -> name of the kind
     "explicit_entailment": "explicit",
     "implied_entailment": "implied",
     "neutral": "neutral",
@@ -47,7 +47,7 @@ class Inferences:
 
     @cached_property
     def data_sha256(self) -> str:
-        """Of what is learned from."""
+        """Hash of the training data: texts and their grouping."""
         texts_hash = texts_sha256((text,) for text in self.distinct)
         return hashlib.sha256(texts_hash.encode() + self.text_index.tobytes()).hexdigest()
 
@@ -55,13 +55,13 @@ class Inferences:
 def read_inferences(uri: str, flag: str) -> Inferences:
     """Read every row of a .csv, .jsonl or .parquet file (or a folder of them).
 
-    Raises RequestError, with the file and the row, for a missing column, an empty text, and fewer than two premises.
+    Raises RequestError, with file and row, for a missing column or an empty text, and for fewer than two premises.
     """
     columns: dict[str, list[str]] = {kind: [] for kind in KINDS}
     for file in find_input(uri, flag):
-        found = read_columns(file, KINDS, flag)
+        values = read_columns(file, KINDS, flag)
         for kind in KINDS:
-            columns[kind] += texts(found[kind], f"{flag}: {file.uri}", kind)
+            columns[kind] += texts(values[kind], f"{flag}: {file.uri}", kind)
     if len(columns["premise"]) < 2:
         raise RequestError(f"{flag}: expected at least two premises in {uri}, got {len(columns['premise'])}")
     return Inferences(uri=uri, columns=columns)

@@ -1,4 +1,4 @@
-"""The files of an input: which there are, and whether they are what they were."""
+"""The files of an input, and marks that tell whether they have changed."""
 
 from __future__ import annotations
 
@@ -32,43 +32,43 @@ class InputFile:
 
 
 def find_input(uri: str, flag: str = "--input") -> list[InputFile]:
-    """The files of a path, folder or glob, sorted by name; hidden ones (`.x`, `_x`) and other endings are left out.
+    """The files of a path, folder or glob, sorted by name, without hidden ones (`.x`, `_x`) and other endings.
 
-    Raises RequestError where nothing is there, or nothing that can be read.
+    Raises RequestError where there is no such file, or the listing fails.
     """
     root = locate(uri)
     if uri.startswith(PACKAGE) and root.fs.isfile(root.path):
-        # Installed anew, its time changes and its content does not.
+        # Installing the package again changes the modification time, but not the content.
         return [InputFile(uri=uri, size=root.fs.size(root.path), mark=sha256_of_file(Path(root.path)))]
     root.fs.invalidate_cache()
     try:
         if root.fs.isfile(root.path):
-            found = {root.path: root.fs.info(root.path)}
+            infos = {root.path: root.fs.info(root.path)}
         else:
             is_folder = root.fs.isdir(root.path)
-            found = root.fs.find(root.path, detail=True) if is_folder else root.fs.glob(root.path, detail=True)
-            inside = len(root.path if is_folder else posixpath.dirname(re.split(r"[*?[]", root.path)[0]))
-            found = {p: i for p, i in found.items() if not _hidden(p[inside:])}
+            infos = root.fs.find(root.path, detail=True) if is_folder else root.fs.glob(root.path, detail=True)
+            prefix = len(root.path if is_folder else posixpath.dirname(re.split(r"[*?[]", root.path)[0]))
+            infos = {path: info for path, info in infos.items() if not _is_hidden(path[prefix:])}
     except STORE_ERRORS as error:
         raise RequestError(f"{flag}: expected to list {root.uri}, got: {root.why(error)}") from error
     files = [
-        InputFile(uri=Location(root.fs, p).uri, size=info["size"] or 0, mark=mark(info))
-        for p, info in sorted(found.items())
-        if info["type"] == "file" and p.endswith(ENDINGS)
+        InputFile(uri=Location(root.fs, path).uri, size=info["size"] or 0, mark=mark(info))
+        for path, info in sorted(infos.items())
+        if info["type"] == "file" and path.endswith(ENDINGS)
     ]
     if not files:
-        others = f"{len(found)} files with other endings" if found else "nothing"
+        others = f"{len(infos)} files with other endings" if infos else "nothing"
         raise RequestError(f"{flag}: expected {', '.join(ENDINGS)} files at {root.uri}, got {others}")
     return files
 
 
-def _hidden(relative: str) -> bool:
+def _is_hidden(relative: str) -> bool:
     return any(part.startswith((".", "_")) for part in relative.split("/"))
 
 
 @contextmanager
 def readable(file: InputFile) -> Iterator[Location]:
-    """Whatever goes wrong while reading a file is said with its name, as a RequestError."""
+    """Give the location of a file; errors while it is read become a RequestError that names the file."""
     source = locate(file.uri)
     try:
         yield source

@@ -1,4 +1,4 @@
-"""Where a result comes from: command, commit, versions, machine, date."""
+"""The origin of a result: command, commit, versions, machine, date."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ PACKAGES = ("raycase", "ray", "torch", "transformers", "numpy")
 
 
 def provenance() -> dict[str, Any]:
-    """As a JSON object: `command`, `commit`, `versions`, `machine`, `date` (UTC)."""
+    """The origin of a result as JSON: `command`, `commit`, `versions`, `machine`, `date` (UTC)."""
     return {
         "command": command_line(sys.argv),
         "commit": commit(),
@@ -40,9 +40,9 @@ def command_line(words: Sequence[str]) -> str:
 
 
 def commit() -> str | None:
-    """The commit of the working tree that raycase runs from, with + where it has changes; None outside of one."""
+    """The commit of the working tree that raycase runs from, with + if it has changes; None outside of a tree."""
     here = Path(__file__)
-    if _git(here, "ls-files", "--error-unmatch", here.name) is None:  # installed in somebody else's tree
+    if _git(here, "ls-files", "--error-unmatch", here.name) is None:  # installed in the tree of another project
         return None
     head, changes = _git(here, "rev-parse", "--short=7", "HEAD"), _git(here, "status", "--porcelain")
     return head and head + ("+" if changes else "")
@@ -57,7 +57,7 @@ def _git(here: Path, *arguments: str) -> str | None:
 
 
 def machine() -> str:
-    """Processor, cores, memory."""
+    """Processor, cores and memory of this machine, in one line."""
     memory = round(os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 2**30)
     return f"{_processor()}, {os.cpu_count()} cores, {memory} GiB"
 

@@ -14,21 +14,21 @@ import pyarrow.parquet as pq
 
 from raycase.data.inputs import InputFile, find_input, readable
 from raycase.data.schema import CONDITION
-from raycase.data.textfiles import buffered, csv_header, csv_lines, jsonl_lines
+from raycase.data.textfiles import buffered, csv_header, text_lines
 from raycase.errors import RequestError
 
 SENTENCE1, SENTENCE2, LABEL, SCORE = "sentence1", "sentence2", "label", "score"
-NOT_APPLICABLE = -1.0  # the annotators found that the condition does not apply to the pair
+NOT_APPLICABLE = -1.0  # rating of a pair to which the condition does not apply
 
 
 @dataclass(frozen=True, kw_only=True)
 class RatedPairs:
-    """N rated pairs, and the distinct (sentence, condition) that they are made of."""
+    """N rated pairs of sentences under a condition, and their P distinct pairs (sentence, condition)."""
 
     uri: str
     sentences1: list[str]
     sentences2: list[str]
-    conditions: list[str]  # all "": rated without
+    conditions: list[str]  # all "" where pairs are rated without a condition
     ratings: np.ndarray  # (N,) float32; -1 where the condition does not apply
 
     def __len__(self) -> int:
@@ -44,7 +44,7 @@ class RatedPairs:
 
     @cached_property
     def distinct(self) -> list[tuple[str, str]]:
-        """The P distinct (sentence, condition)."""
+        """The P distinct pairs (sentence, condition)."""
         return list(self._index_of)
 
     @cached_property
@@ -58,61 +58,61 @@ class RatedPairs:
 
     @property
     def triples(self) -> list[tuple[str, str, str]]:
-        """(sentence, sentence, condition) of each pair, the sentences in one order: what makes a pair the same pair."""
+        """(sentence, sentence, condition) of each row, the sentences sorted: rows with equal triples are the same."""
         both = zip(self.sentences1, self.sentences2, self.conditions, strict=True)
         return [(*sorted((first, second)), condition) for first, second, condition in both]  # type: ignore[misc]
 
     def without(self, rows: np.ndarray) -> RatedPairs:
-        """The other rows."""
-        kept = np.setdiff1d(np.arange(len(self)), rows)
-        columns = {n: [getattr(self, n)[i] for i in kept] for n in ("sentences1", "sentences2", "conditions")}
-        return RatedPairs(uri=self.uri, ratings=self.ratings[kept], **columns)
+        """All rows but these."""
+        others = np.setdiff1d(np.arange(len(self)), rows)
+        columns = {n: [getattr(self, n)[i] for i in others] for n in ("sentences1", "sentences2", "conditions")}
+        return RatedPairs(uri=self.uri, ratings=self.ratings[others], **columns)
 
     @cached_property
     def groups(self) -> np.ndarray:
-        """(N,) int64: equal for pairs of the same two sentences, which C-STS rates under two conditions."""
+        """(N,) int64: equal for rows of the same two sentences, which C-STS rates under two conditions."""
         names: dict[tuple[str, ...], int] = {}
         both = zip(self.sentences1, self.sentences2, strict=True)
         return np.array([names.setdefault(tuple(sorted(pair)), len(names)) for pair in both], dtype=np.int64)
 
     @cached_property
     def sha256(self) -> str:
-        """Of what is embedded: the ratings have no part in it."""
+        """Hash of the distinct pairs, without the ratings: identifies their vectors."""
         return texts_sha256(self.distinct)
 
     @cached_property
     def data_sha256(self) -> str:
-        """Of what is learned from: sentences, places and ratings."""
+        """Hash of the training data: distinct pairs, their index and ratings."""
         parts = (self.sha256.encode(), self.pair_index.tobytes(), self.ratings.tobytes())
         return hashlib.sha256(b"".join(parts)).hexdigest()
 
 
 def rows_in(pairs: RatedPairs, others: RatedPairs) -> np.ndarray:
-    """Which rows of some pairs are in others, whatever their rating and the order of the two sentences."""
+    """The rows of `pairs` that are in `others`, whatever their rating and the order of the two sentences."""
     seen = set(others.triples)
     return np.array([row for row, triple in enumerate(pairs.triples) if triple in seen], dtype=np.int64)
 
 
 def texts_sha256(distinct: Iterable[Sequence[str]]) -> str:
-    """Of tuples of texts, in their order."""
+    """Hash of tuples of texts, in their order."""
     digest = hashlib.sha256()
-    for some in distinct:
-        for text in some:
+    for row in distinct:
+        for text in row:
             digest.update(f"{len(text.encode())} {text}".encode())
     return digest.hexdigest()
 
 
 def read_rated(uri: str, flag: str) -> RatedPairs:
-    """Read every row of a .csv, .jsonl or .parquet file (or a folder of them).
+    """Read every row of a .csv, .jsonl or .parquet file, or of a folder of them.
 
-    Raises RequestError, with the file and the row, for a missing column, a label that is no number, an empty text, a
-    file without rows, and fewer than two distinct labels.
+    Raises RequestError, with file and row, for a missing column, a label that is no number, an empty text, no rows, and
+    fewer than two distinct labels.
     """
     return _read(uri, flag, CONDITION, LABEL)
 
 
 def read_scored(uri: str, flag: str, number: str = SCORE) -> RatedPairs:
-    """The same of pairs rated without a condition, which is "": sentence1, sentence2 and a column of numbers."""
+    """Read pairs rated without a condition: sentence1, sentence2 and a column of numbers. Errors as in `read_rated`."""
     return _read(uri, flag, None, number)
 
 
@@ -120,10 +120,10 @@ def _read(uri: str, flag: str, condition: str | None, number: str) -> RatedPairs
     columns: dict[str, list[str]] = {name: [] for name in (SENTENCE1, SENTENCE2, condition) if name}
     ratings: list[float] = []
     for file in find_input(uri, flag):
-        found = read_columns(file, (*columns, number), flag)
+        values = read_columns(file, (*columns, number), flag)
         for name in columns:
-            columns[name] += texts(found[name], f"{flag}: {file.uri}", name)
-        for row, value in enumerate(found[number]):
+            columns[name] += texts(values[name], f"{flag}: {file.uri}", name)
+        for row, value in enumerate(values[number]):
             rating = _number(value)
             if rating is None:
                 raise RequestError(
@@ -144,7 +144,7 @@ def _read(uri: str, flag: str, condition: str | None, number: str) -> RatedPairs
 
 
 def read_columns(file: InputFile, names: Sequence[str], flag: str) -> dict[str, list[object]]:
-    """Whole columns of a small file, as they are. Raises RequestError for a missing column or a broken row."""
+    """Whole columns of a small file. Raises RequestError for a missing column or a row that does not parse."""
     with readable(file) as source, source.fs.open(source.path, "rb") as handle:
         if file.ending == ".parquet":
             schema = pq.read_schema(handle)
@@ -154,7 +154,7 @@ def read_columns(file: InputFile, names: Sequence[str], flag: str) -> dict[str, 
         header: tuple[str, ...] | None = csv_header(stream) if file.ending == ".csv" else None
         if header is not None:
             _check_names(header, names, file, flag)
-        lines = (line for line in (jsonl_lines(stream) if header is None else csv_lines(stream, header)) if line.is_row)
+        lines = (line for line in text_lines(stream, file.ending, header or ()) if line.is_row)
         columns: dict[str, list[object]] = {name: [] for name in names}
         for row, line in enumerate(lines):
             if line.values is None:
@@ -166,16 +166,17 @@ def read_columns(file: InputFile, names: Sequence[str], flag: str) -> dict[str, 
         return columns
 
 
-def _check_names(found: Sequence[str], wanted: Sequence[str], file: InputFile, flag: str, row: str = "") -> None:
-    for name in wanted:
-        if name not in found:
+def _check_names(columns: Sequence[str], needed: Sequence[str], file: InputFile, flag: str, row: str = "") -> None:
+    """Raise RequestError for a needed column that a file, or one of its rows, lacks."""
+    for name in needed:
+        if name not in columns:
             raise RequestError(
-                f"{flag}: {file.uri}{row}: expected the column {name!r}, got {', '.join(found) or 'none'}"
+                f"{flag}: {file.uri}{row}: expected the column {name!r}, got {', '.join(columns) or 'none'}"
             )
 
 
 def texts(values: Sequence[object], where: str, name: str) -> list[str]:
-    """The values as stripped texts. Raises RequestError, with the row, where one has no words."""
+    """The values, stripped. Raises RequestError, with the row, for what is no string, empty or invalid UTF-8."""
     for row, value in enumerate(values):
         if not isinstance(value, str) or not value.strip():
             raise RequestError(f"{where}, row {row}: expected words in {name!r}, got {value!r}; fix or remove the row")
@@ -187,6 +188,7 @@ def texts(values: Sequence[object], where: str, name: str) -> list[str]:
 
 
 def _number(value: object) -> float | None:
+    """A value as a finite number, or None."""
     if isinstance(value, bool) or not isinstance(value, (str, int, float)):
         return None
     try:

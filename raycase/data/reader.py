@@ -27,11 +27,11 @@ ROW, TEXT, CONDITIONS, KEEP = "row", "text", "conditions", "keep:"
 
 
 def read_span(
-    file: InputFile, span: Span, columns: Columns, wanted: Sequence[tuple[int, int]]
+    file: InputFile, span: Span, columns: Columns, intervals: Sequence[tuple[int, int]]
 ) -> Iterator[tuple[pa.Table, list[Rejection]]]:
-    """Rows and rejections of each wanted interval [start, end) of a span, in order; the span is fetched once.
+    """Rows and rejections of each row interval [start, end) of a span, in order; the span is fetched once.
 
-    Raises RequestError for a file that has become unreadable.
+    Raises RequestError for a file that cannot be read, or has fewer rows than when it was planned.
     """
     with readable(file) as source:
         if file.ending == ".parquet":
@@ -41,24 +41,24 @@ def read_span(
                 table = parquet.read_row_groups(groups, columns=columns.names)
             if len(table) < span.rows:
                 raise ValueError(f"{len(table)} rows where {span.rows} were planned; it has changed since")
-            for start, end in wanted:
+            for start, end in intervals:
                 rows = _parquet_rows(table.slice(start - span.start, end - start), start, columns)
                 yield _checked(span.file, *rows)
             return
         data = io.BytesIO(source.fs.cat_file(source.path, start=span.at, end=span.at + span.length))
         lines = (line for line in text_lines(data, file.ending, span.header) if line.is_row)
         row = span.start
-        for start, end in wanted:
-            found = list(islice(lines, start - row, end - row))
-            if len(found) < end - start:
+        for start, end in intervals:
+            unit = list(islice(lines, start - row, end - row))
+            if len(unit) < end - start:
                 raise ValueError(f"fewer rows than the {end} that were planned; it has changed since")
-            yield _checked(span.file, *_text_rows(found, start, columns))
+            yield _checked(span.file, *_text_rows(unit, start, columns))
             row = end
 
 
 def _parquet_rows(table: pa.Table, start: int, columns: Columns) -> tuple[pa.Table, list[Rejection]]:
-    """One unit's rows under the names of this module; rows with invalid UTF-8 become rejections."""
-    place_ = pa.array(np.arange(start, start + len(table)), pa.int64())
+    """The rows of a unit under the names of this module; rows with invalid UTF-8 become rejections."""
+    row_index = pa.array(np.arange(start, start + len(table)), pa.int64())
     broken = _invalid_utf8(table)
     rejections = []
     if broken:
@@ -66,13 +66,12 @@ def _parquet_rows(table: pa.Table, start: int, columns: Columns) -> tuple[pa.Tab
             values = {n: _decoded(_as_bytes(table[n].slice(i, 1)).to_pylist()[0]) for n in table.column_names}
             id_ = None if columns.id is None or values[columns.id] is None else str(values[columns.id])
             content = json.dumps(values, ensure_ascii=False, default=str)
-            rejection_ = Rejection(
-                row=start + i, reason=Reason.INVALID_UTF8, detail=f"column {name}", id=id_, content=content
+            rejections.append(
+                Rejection(row=start + i, reason=Reason.INVALID_UTF8, detail=f"column {name}", id=id_, content=content)
             )
-            rejections.append(rejection_)
         good = pa.array([i for i in range(len(table)) if i not in broken], pa.int64())
-        table, place_ = table.take(good), place_.take(good)
-    arrays = {ROW: place_, TEXT: table[columns.text].cast(pa.string())}
+        table, row_index = table.take(good), row_index.take(good)
+    arrays = {ROW: row_index, TEXT: table[columns.text].cast(pa.string())}
     if columns.id is not None:
         arrays[ID] = table[columns.id].cast(columns.id_type)
     if columns.condition is not None:
@@ -88,7 +87,7 @@ def _parquet_rows(table: pa.Table, start: int, columns: Columns) -> tuple[pa.Tab
 
 
 def _invalid_utf8(table: pa.Table) -> dict[int, str]:
-    """Rows that hold invalid UTF-8, with the column. Parquet promises UTF-8 and does not check it."""
+    """Row -> column with invalid UTF-8. Parquet does not check the UTF-8 of its strings."""
     broken: dict[int, str] = {}
     for name in table.column_names:
         column = table[name].combine_chunks()
@@ -112,6 +111,7 @@ def _as_bytes(column: Any) -> Any:
 
 
 def _decoded(value: Any) -> Any:
+    """Bytes, or lists of them, as text with invalid bytes escaped."""
     if isinstance(value, list):
         return [_decoded(v) for v in value]
     return value.decode("utf-8", "backslashreplace") if isinstance(value, bytes) else value
@@ -128,7 +128,7 @@ def _undecodable(raw: Any) -> bool:
 
 
 def _text_rows(lines: Sequence[Line], start: int, columns: Columns) -> tuple[pa.Table, list[Rejection]]:
-    """One unit's lines as a table of this module's names, and rejections for those that have no place in it."""
+    """The lines of a unit as a table under the names of this module; lines that are no proper row become rejections."""
     rejections: list[Rejection] = []
     kinds = {ROW: pa.int64(), TEXT: pa.string()}
     if columns.id is not None:
@@ -157,20 +157,22 @@ def _text_rows(lines: Sequence[Line], start: int, columns: Columns) -> tuple[pa.
 
 
 def _typed_row(values: dict[str, Any], columns: Columns) -> dict[str, Any]:
-    """A row as its columns want it. Raises TypeError, and UnicodeEncodeError for what UTF-8 cannot hold."""
+    """A row in the types of its columns. Raises TypeError, and UnicodeEncodeError for what UTF-8 cannot encode."""
     row: dict[str, Any] = {TEXT: _text(values.get(columns.text), columns.text)}
     if columns.id is not None:
         row[ID] = _scalar(values.get(columns.id), columns.id, columns.id_type)
     if columns.condition is not None:
-        found = values.get(columns.condition)
-        row[CONDITIONS] = [_text(c, columns.condition) for c in (found if isinstance(found, list) else [found])]
+        condition = values.get(columns.condition)
+        conditions = condition if isinstance(condition, list) else [condition]
+        row[CONDITIONS] = [_text(c, columns.condition) for c in conditions]
     return row | {KEEP + name: _scalar(values.get(name), name, columns.types[name]) for name in columns.keep}
 
 
-def _scalar(value: Any, name: str, wanted: pa.DataType) -> Any:
+def _scalar(value: Any, name: str, kind: pa.DataType) -> Any:
+    """A value in the type of its column. Raises TypeError, UnicodeEncodeError."""
     if value is None:
         return None
-    if pa.types.is_string(wanted):
+    if pa.types.is_string(kind):
         return _text(value if isinstance(value, str) else json.dumps(value, ensure_ascii=False), name)
     number = isinstance(value, int) and not isinstance(value, bool)
     fits = {
@@ -178,12 +180,13 @@ def _scalar(value: Any, name: str, wanted: pa.DataType) -> Any:
         pa.int64(): number and -(2**63) <= value < 2**63,
         pa.float64(): number or isinstance(value, float),
     }
-    if not fits.get(wanted):  # CSV and JSONL hold no other types
-        raise TypeError(f"column {name}: expected {wanted} as in the first rows, got {value!r}")
+    if not fits.get(kind):  # CSV and JSONL hold no other types
+        raise TypeError(f"column {name}: expected {kind} as in the first rows, got {value!r}")
     return value
 
 
 def _text(value: Any, name: str) -> str | None:
+    """A string or None. Raises TypeError for another type, UnicodeEncodeError for what UTF-8 cannot encode."""
     if value is not None and not isinstance(value, str):
         raise TypeError(f"column {name}: expected a string, got {value!r}")
     if value is not None:
@@ -192,22 +195,22 @@ def _text(value: Any, name: str) -> str | None:
 
 
 def _checked(file: int, rows: pa.Table, rejections: list[Rejection]) -> tuple[pa.Table, list[Rejection]]:
-    """Take out the rows without text, id or condition, and all but the first of those with the same id.
+    """Reject the rows without text, id or condition, and all but the first row with the same id.
 
-    Without an id column a row's id is its place, `file:row`.
+    Without an id column, the id of a row is `file:row`, the numbers of the file and of the row in it.
     """
     if ID not in rows.column_names:
         rows = rows.append_column(ID, pa.array([f"{file}:{row}" for row in rows[ROW].to_pylist()], pa.string()))
     bad: dict[int, tuple[Reason, str]] = {}
 
-    def mark(mask: Any, reason: Reason) -> None:
+    def reject(mask: Any, reason: Reason) -> None:
         for i in np.flatnonzero(pc.fill_null(mask, False).to_numpy(zero_copy_only=False)):
             bad.setdefault(int(i), (reason, ""))
 
     text = rows[TEXT].combine_chunks()
-    mark(text.is_null(), Reason.NULL_TEXT)
-    mark(pc.equal(pc.utf8_trim_whitespace(text), ""), Reason.EMPTY_TEXT)
-    mark(rows[ID].combine_chunks().is_null(), Reason.NULL_ID)
+    reject(text.is_null(), Reason.NULL_TEXT)
+    reject(pc.equal(pc.utf8_trim_whitespace(text), ""), Reason.EMPTY_TEXT)
+    reject(rows[ID].combine_chunks().is_null(), Reason.NULL_ID)
     if CONDITIONS in rows.column_names:
         for i, conditions in enumerate(rows[CONDITIONS].to_pylist()):
             if problem := _condition_problem(conditions):
@@ -225,7 +228,7 @@ def _checked(file: int, rows: pa.Table, rejections: list[Rejection]) -> tuple[pa
 
 
 def rejection(values: dict[str, Any], reason: Reason, detail: str = "") -> Rejection:
-    """Reject a row of a unit's table, given as a dictionary."""
+    """The rejection of a row of a unit's table, given as a dictionary."""
     content = {name.removeprefix(KEEP): value for name, value in values.items() if name != ROW}
     id_ = values.get(ID)
     return Rejection(
@@ -238,6 +241,7 @@ def rejection(values: dict[str, Any], reason: Reason, detail: str = "") -> Rejec
 
 
 def _condition_problem(conditions: Iterable[str | None] | None) -> Reason | None:
+    """The reason to reject a row with these conditions, or None."""
     values = list(conditions) if conditions is not None else [None]
     if any(c is None for c in values):
         return Reason.NULL_CONDITION

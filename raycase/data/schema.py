@@ -1,4 +1,4 @@
-"""Names and records that every room shares."""
+"""Names of columns, reasons for rejections, and Arrow types that every room shares."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ class Reason(StrEnum):
 
 @dataclass(frozen=True, kw_only=True)
 class Rejection:
-    """One input row that is not embedded; `row` counts from 0 within its file."""
+    """An input row that is not embedded; `row` counts from 0 within its file."""
 
     row: int
     reason: Reason
@@ -82,7 +82,7 @@ def embedding_array(vectors_ND: np.ndarray) -> pa.FixedSizeListArray:
 
 
 def output_schema(id_type: pa.DataType, kept: Sequence[pa.Field], dim: int, dtype: str) -> pa.Schema:
-    """Schema of a file in `embeddings/`: id, condition, the kept columns, embedding."""
+    """Schema of a file in `embeddings/`: id, condition, the columns kept from the input, embedding."""
     return pa.schema(
         [
             pa.field(ID, id_type),

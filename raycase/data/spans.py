@@ -1,4 +1,7 @@
-"""Spans: the pieces of a file that are fetched at once, row groups of Parquet and byte ranges of CSV and JSONL."""
+"""Spans: consecutive rows of a file that are fetched at once and cut into units.
+
+A span is some row groups of a Parquet file, or a byte range of a CSV or JSONL file.
+"""
 
 from __future__ import annotations
 
@@ -26,15 +29,15 @@ class Span:
     rows: int
     at: int
     length: int
-    bytes: int  # about how much there is to fetch
+    bytes: int  # to fetch, about
     header: tuple[str, ...] = ()  # CSV
 
 
 def plan_file(index: int, file: InputFile, columns: Columns, *, unit_rows: int, span_bytes: int) -> Iterator[Span]:
-    """Cut a file into spans of at least `unit_rows` rows, the last one excepted. Reads CSV and JSONL once, and only
-    as far as it is asked for spans.
+    """Cut a file into spans of at least `unit_rows` rows, except the last one.
 
-    Raises RequestError for a file that cannot be read or lacks a column.
+    CSV and JSONL files are read once, lazily: only as far as spans are taken. Raises RequestError for a file that
+    cannot be read or lacks a column.
     """
     if file.ending == ".parquet":
         metadata = parquet_footer(file)
@@ -71,7 +74,7 @@ def _parquet_spans(index: int, metadata: pq.FileMetaData, unit_rows: int) -> Ite
 
 
 def cut(span: Span, unit_rows: int) -> Iterator[tuple[int, int]]:
-    """Row intervals [start, end) of a span's units, of nearly equal size."""
+    """Row intervals [start, end) of the units of a span, of nearly equal size."""
     units = max(1, round(span.rows / unit_rows))
     edges = [span.start + span.rows * i // units for i in range(units + 1)]
     return pairwise(edges)

@@ -1,4 +1,4 @@
-"""Records of CSV and JSONL files with the bytes they take, so that a file can be cut into byte ranges."""
+"""Records of CSV and JSONL files with their bytes, so that a file can be cut into byte ranges."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from typing import Any, BinaryIO
 
 from raycase.data.schema import Reason
 
-CSV_FIELD_LIMIT = 2**20  # characters; an unclosed quote is given up after this many
+CSV_FIELD_LIMIT = 2**20  # characters, after which an unclosed quote is an error
 
 
 @dataclass(frozen=True, kw_only=True)
 class Line:
-    """A record of a text file: its bytes, and its values or what is wrong with it (a blank line has neither)."""
+    """A record of a text file: its bytes, and its values or the problem with it (a blank line has neither)."""
 
     raw: bytes
     values: dict[str, Any] | None = None
@@ -26,12 +26,12 @@ class Line:
 
     @property
     def is_row(self) -> bool:
-        """Whether it counts as a row of the input."""
+        """Whether it counts as a row of the input: blank lines do not."""
         return self.values is not None or self.problem is not None
 
 
 def jsonl_lines(stream: BinaryIO) -> Iterator[Line]:
-    """Objects, one a line."""
+    """Records of a JSONL file: an object on each line."""
     for raw in stream:
         if raw.isspace():
             yield Line(raw=raw)
@@ -51,7 +51,7 @@ def jsonl_lines(stream: BinaryIO) -> Iterator[Line]:
 
 
 def csv_header(stream: BinaryIO) -> tuple[str, ...]:
-    """Names in the first line. Raises ValueError where one stands twice."""
+    """Column names in the first line. Raises ValueError for a repeated name."""
     line = stream.readline().removeprefix(b"\xef\xbb\xbf")
     names = next(csv.reader([line.decode()]), [])
     if len(set(names)) < len(names):
@@ -59,11 +59,15 @@ def csv_header(stream: BinaryIO) -> tuple[str, ...]:
     return tuple(names)
 
 
-def csv_lines(stream: BinaryIO, header: tuple[str, ...]) -> Iterator[Line]:
-    """Records of RFC 4180. Where one does not parse, its first line is given up and the next line begins a new one."""
-    csv.field_size_limit(CSV_FIELD_LIMIT)
-    ahead: deque[bytes] = deque()
-    used: list[bytes] = []
+def csv_lines(stream: BinaryIO, header: tuple[str, ...], *, field_limit: int = CSV_FIELD_LIMIT) -> Iterator[Line]:
+    """Records of a CSV file (RFC 4180).
+
+    Where a record does not parse, its first line becomes a record with a problem, and reading continues at the next
+    line. `field_limit`: characters in a field, set for the whole process.
+    """
+    csv.field_size_limit(field_limit)
+    ahead: deque[bytes] = deque()  # lines to read again
+    used: list[bytes] = []  # lines of the current record
 
     def feed() -> Iterator[str]:
         while raw := ahead.popleft() if ahead else stream.readline():
@@ -93,10 +97,10 @@ def csv_lines(stream: BinaryIO, header: tuple[str, ...]) -> Iterator[Line]:
 
 
 def text_lines(stream: BinaryIO, ending: str, header: tuple[str, ...]) -> Iterator[Line]:
-    """Records of a file with this ending: of CSV under its header, or of JSONL."""
+    """Records of a file by its ending: CSV with this header, else JSONL."""
     return csv_lines(stream, header) if ending == ".csv" else jsonl_lines(stream)
 
 
 def buffered(handle: Any) -> BinaryIO:
-    """Lines of an fsspec file at the speed of the standard library's reader."""
+    """An fsspec file behind the standard library's buffered reader, whose lines are much faster."""
     return io.BufferedReader(handle, 2**20) if not isinstance(handle, io.BufferedReader) else handle

@@ -12,7 +12,6 @@ import torch
 from s3_proxy import Proxy
 
 import raycase
-from raycase.data import fetch as fetch_module
 from raycase.data.fetch import fetch, remote_identity
 from raycase.data.storage import locate
 from raycase.errors import RequestError
@@ -76,11 +75,10 @@ def test_a_trained_model_on_object_storage_is_the_one_here(bucket, tiny_model, t
         resolve(uri, prompt="cond")
 
 
-def test_large_files_come_when_they_are_asked_for(bucket, monkeypatch):
-    monkeypatch.setattr(fetch_module, "LARGE", 10_000)
-    folder = fetch(bucket, large=False)
+def test_large_files_come_when_they_are_asked_for(bucket):
+    folder = fetch(bucket, large=False, large_bytes=10_000)
     assert (folder / "config.json").exists() and not (folder / "model.safetensors").exists()
-    assert fetch(bucket, large=True) == folder and (folder / "model.safetensors").exists()
+    assert fetch(bucket, large=True, large_bytes=10_000) == folder and (folder / "model.safetensors").exists()
 
 
 def test_another_model_at_the_same_place_is_another_copy(bucket):

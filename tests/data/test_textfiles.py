@@ -14,9 +14,9 @@ from raycase.data.textfiles import buffered, csv_header, csv_lines, jsonl_lines
 HEADER = ("id", "text")
 
 
-def of_csv(data, header=HEADER):
+def of_csv(data, header=HEADER, **options):
     data = data.encode() if isinstance(data, str) else data
-    lines = list(csv_lines(io.BytesIO(data), header))
+    lines = list(csv_lines(io.BytesIO(data), header, **options))
     assert b"".join(line.raw for line in lines) == data
     return lines
 
@@ -97,12 +97,11 @@ def test_an_unclosed_quote_before_quoted_rows():
     assert values(lines) == [None, ("2", "closed, and\n3,more"), ("4", "d")]
 
 
-def test_an_unclosed_quote_is_given_up_after_the_limit(monkeypatch, request):
+def test_an_unclosed_quote_is_given_up_after_the_limit(request):
     before = csv.field_size_limit()  # it is the process's
     request.addfinalizer(lambda: csv.field_size_limit(before))
-    monkeypatch.setattr(textfiles, "CSV_FIELD_LIMIT", 1000)
     rows = [f"{i},{'x' * 30}" for i in range(200)]
-    lines = of_csv("\n".join(['a,"open', *rows, 'b,"closed"', ""]))
+    lines = of_csv("\n".join(['a,"open', *rows, 'b,"closed"', ""]), field_limit=1000)
     assert problems(lines) == [Reason.UNPARSED] + [None] * 201
     assert "limit" in lines[0].detail
 

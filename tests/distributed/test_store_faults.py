@@ -17,7 +17,6 @@ from s3fs import S3FileSystem
 
 from raycase.corpus.output import output_at
 from raycase.corpus.verify import verify
-from raycase.data import storage
 from raycase.data.inputs import find_input
 from raycase.data.storage import S3_OPTIONS, locate
 from raycase.distributed import embed as embed_module
@@ -186,8 +185,7 @@ def test_a_full_disk_ends_the_job_in_one_line(job, tmp_path):
         subprocess.run(["umount", str(disk)], check=True)
 
 
-def test_the_bucket_is_listed_in_pages(s3_server, monkeypatch):
-    monkeypatch.setattr(storage, "PAGE", 7)
+def test_the_bucket_is_listed_in_pages(s3_server):
     client = boto3.client("s3")
     for i in range(30):
         client.put_object(Bucket="corpus", Key=f"pages/{i:05d}.parquet", Body=b"x")
@@ -196,6 +194,6 @@ def test_the_bucket_is_listed_in_pages(s3_server, monkeypatch):
         client.put_object(Bucket="corpus", Key=f"pages/{name}", Body=b"xyz")
     client.put_object(Bucket="corpus", Key="pages/deeper/a.parquet", Body=b"x")
     wanted = {f"{i:05d}.parquet": 1 for i in range(30)} | dict.fromkeys(odd, 3)
-    assert locate("s3://corpus/pages").list() == wanted
+    assert dict(locate("s3://corpus/pages").entries(page=7)) == locate("s3://corpus/pages").list() == wanted
     assert len(find_input("s3://corpus/pages/")) == 35, "expected the file system's own listing left alone"
     assert locate("s3://corpus/nothing").list() == {}
