@@ -74,7 +74,7 @@ def matrix_product_rate(hidden, intermediate, rows=2048):
     """FLOP/s of a plain bf16 matrix product in an encoder's shapes."""
     import torch
 
-    from raycase.encoder.rates import matrix_product_rate as measured
+    from raycase.encoder.throughput import matrix_product_rate as measured
 
     return measured(torch.device("cpu"), torch.bfloat16, rows=rows, inner=hidden, outer=intermediate)
 

@@ -27,7 +27,7 @@ from raycase.data.schema import (
     rejected_table,
 )
 from raycase.encoder.prepared import Prepared
-from raycase.encoder.rates import Work
+from raycase.encoder.throughput import Work
 from raycase.errors import WorkError
 
 if TYPE_CHECKING:

@@ -11,7 +11,7 @@ from tqdm import tqdm
 
 from raycase.corpus.records import WrittenUnit
 from raycase.corpus.unit_files import UnitLine
-from raycase.encoder.rates import Work
+from raycase.encoder.throughput import Work
 
 LOG_FORMAT = "{percentage:.1f} %, {n_fmt} of {total_fmt}{unit}, {elapsed} gone, {remaining} left{postfix}"
 

@@ -19,7 +19,7 @@ from raycase.corpus.unit_files import UnitLine, lines_of, lines_table
 from raycase.data.inputs import InputFile
 from raycase.data.spans import Span
 from raycase.encoder.prepared import Prepared
-from raycase.encoder.rates import Work
+from raycase.encoder.throughput import Work
 from raycase.errors import RequestError, WorkError, first_line
 
 Interval = tuple[int, int]  # rows [start, end) of a file

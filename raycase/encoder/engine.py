@@ -27,8 +27,8 @@ from raycase.encoder.last_layer import BertLastLayer
 from raycase.encoder.latent_attention import LatentAttention
 from raycase.encoder.packing import Cut, Forest, Row, rows_without_padding, token_budget_batches
 from raycase.encoder.pooling import Pooling, pool_mean, pooled_spans
-from raycase.encoder.rates import Work, matrix_product_rate
 from raycase.encoder.table import EncoderSpec
+from raycase.encoder.throughput import Work, matrix_product_rate
 from raycase.encoder.token_batch import TokenBatch, Tokens
 from raycase.encoder.tokenizer import PromptTokenizer
 from raycase.errors import first_line

@@ -22,9 +22,9 @@ from raycase.encoder.loading import load_encoder
 from raycase.encoder.pooling import Pooling
 from raycase.encoder.prepared import Prepared
 from raycase.encoder.prompts import PromptSet, Template
-from raycase.encoder.rates import Work
 from raycase.encoder.sources import described, find_encoder, load_config, weights_identity
 from raycase.encoder.table import EncoderSpec, read_spec
+from raycase.encoder.throughput import Work
 from raycase.encoder.token_batch import TokenBatch
 from raycase.errors import RequestError
 from raycase.systems.model_card import case_card

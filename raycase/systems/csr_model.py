@@ -20,7 +20,7 @@ from raycase.encoder.engine import TextEncoder
 from raycase.encoder.packing import token_budget_batches
 from raycase.encoder.pooling import compose, pool_mean
 from raycase.encoder.prepared import Prepared
-from raycase.encoder.rates import Work
+from raycase.encoder.throughput import Work
 from raycase.encoder.token_batch import TokenBatch
 from raycase.systems.csr_router import (
     Asks,

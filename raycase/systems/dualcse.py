@@ -24,8 +24,8 @@ from raycase.encoder.engine import TextEncoder
 from raycase.encoder.loading import load_encoder, whole_model
 from raycase.encoder.pooling import Pooling
 from raycase.encoder.prepared import Prepared
-from raycase.encoder.rates import Work
 from raycase.encoder.sources import load_tokenizer
+from raycase.encoder.throughput import Work
 from raycase.encoder.token_batch import TokenBatch
 from raycase.systems.fine_tuned_config import Tuned, begin
 from raycase.systems.fine_tuned_module import Embedder

@@ -13,9 +13,9 @@ import numpy as np
 from raycase.data.schema import Reason
 from raycase.encoder.prepared import Prepared
 from raycase.encoder.prompts import PromptSet, Span, Template, parse_views, prompt_set
-from raycase.encoder.rates import Work
 from raycase.encoder.sources import load_tokenizer
 from raycase.encoder.table import EncoderSpec
+from raycase.encoder.throughput import Work
 from raycase.encoder.token_batch import TokenBatch
 
 MEMORY_BYTES = 256 * 2**20

@@ -3,7 +3,7 @@
 from raycase.corpus.progress import Run, rates
 from raycase.corpus.records import EncodeStats, WrittenUnit
 from raycase.corpus.unit_files import UnitLine
-from raycase.encoder.rates import Work
+from raycase.encoder.throughput import Work
 
 
 def test_the_rates_of_some_work():

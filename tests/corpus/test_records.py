@@ -12,7 +12,7 @@ from raycase.data.inputs import InputFile
 from raycase.data.schema import Reason, Rejection, rejected_table
 from raycase.data.spans import Span
 from raycase.encoder.prepared import Prepared
-from raycase.encoder.rates import Work
+from raycase.encoder.throughput import Work
 from raycase.errors import RequestError, WorkError
 
 FILES = [InputFile(uri=f"/in/{name}.csv", size=9, mark="1") for name in "ab"]
