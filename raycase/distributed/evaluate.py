@@ -1,4 +1,4 @@
-"""An evaluation whose vectors the embedding job makes."""
+"""Evaluation with vectors from the embedding job."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Whether an encoder is right, at a glance: its tokens and pooled span, norms, similarities, golden vectors."""
+"""The command check-model: shows an encoder's tokens, pooled span, norms and similarities, and compares its vectors."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ NEAR = 0.999  # cosine
 
 @dataclass(frozen=True, kw_only=True)
 class CheckJob:
-    """Embed a few pairs and show what there is to see; fails where the vectors are not what they should be."""
+    """Embed a few pairs, show tokens, norms and similarities, and fail if the vectors are wrong."""
 
     model: tyro.conf.Positional[str]
     """Name in the table of encoders, Hugging Face id, or folder."""
@@ -41,75 +41,92 @@ class CheckJob:
     pooling: Pooling | None = None
     """How tokens become one vector. Default: the encoder's."""
     subtract: bool | None = None
-    """Whether the condition's own vector is taken away. Default: the encoder's."""
+    """Whether the base, the condition's own vector, is subtracted. Default: the encoder's."""
     compute: Literal["bfloat16", "float32"] | None = None
     """Number format inside the encoder. Default: bfloat16 where the processor has it."""
     save_golden: bool = False
-    """Keep these vectors in the model's folder, for later checks to compare with."""
+    """Write these vectors into the model's folder, for later checks to compare with."""
 
 
 def check_model(job: CheckJob) -> dict[str, Any]:
     """Print what an encoder does with a few pairs; returns the figures.
 
-    Compares with `golden.json` in the model's folder: `label` (the prompt, pooling and subtraction it is of) and
-    `vectors`, a list of {sentence, condition (or null), vector}, from the authors' own code or an earlier check.
-    Raises RequestError; WorkError where a vector is not finite, depends on what it is encoded with, or is not the
-    golden one.
+    Compares with `golden.json` in the model's folder: `label` (prompt, pooling and subtraction) and `vectors`, a list
+    of {sentence, condition (or null), vector}, from the authors' code or an earlier check. Raises RequestError;
+    WorkError if a vector is not finite, depends on the rest of its batch, or differs from the golden one.
     """
     config = resolve(job.model, prompt=job.prompt, pooling=job.pooling, subtract=job.subtract)
     if not isinstance(config, CaseConfig):
         raise RequestError(
             f"{job.model}: expected an encoder or a projector on one, got a fine-tuned system; its encoder can be "
-            f"looked at: {job.model}/encoder with --prompt and --pooling"
+            f"checked: {job.model}/encoder with --prompt and --pooling"
         )
+    return check_config(job, config)
+
+
+def check_config(job: CheckJob, config: CaseConfig) -> dict[str, Any]:
+    """`check_model` of a resolved encoder."""
     system = config.load(dtype=None if job.compute is None else getattr(torch, job.compute))
-    row, model = config.encoder, system.encoder.model
-    reads = "causal" if row.causal else "both ways"
-    print(f"{row.source}: {config.dim} dimensions, {row.pooling[0]}, reads {reads}, at most {row.max_tokens} tokens")
+    spec, model = config.encoder, system.encoder.model
+    attention = "causal" if spec.causal else "bidirectional"
+    print(f"{spec.source}: {config.dim} dimensions, {spec.pooling[0]}, {attention}, at most {spec.max_tokens} tokens")
     print(f"{type(model).__name__} in {model.dtype} on {model.device}\n")
-    for view, prompts in zip(config.encoder.prompt.split("+"), config.prompts, strict=True):
+    for view, prompts in zip(spec.prompt.split("+"), config.prompts, strict=True):
         print(f"{view}, its base, and the sentence alone (pooled tokens between >> and <<):")
         for template in (prompts.pair, prompts.base, prompts.plain):
             print("  " + marked(config, template, SENTENCES[0], str(CONDITIONS[0])))
     vectors = [system.embed(SENTENCES, [c] * len(SENTENCES) if c else None) for c in CONDITIONS]
     alone = [np.concatenate([system.embed([s], c) for s in SENTENCES]) for c in CONDITIONS]
-    figures: dict[str, Any] = {"model": job.model, "dim": config.dim}
-    figures["finite"] = all(np.isfinite(v).all() for v in vectors)
-    figures["least_cosine_to_alone"] = round(min(cosines(a, b).min() for a, b in zip(vectors, alone, strict=True)), 5)
-    for condition, found in zip(CONDITIONS, vectors, strict=True):
-        norms = np.linalg.norm(found, axis=1)
-        print(f"\n{condition or 'sentences alone'}: norms {', '.join(f'{n:.3g}' for n in norms)}")
-        for i, sentence in enumerate(SENTENCES):
-            near = cosines(np.repeat(found[i : i + 1], len(found), axis=0), found)
-            print("  " + "  ".join(f"{c:6.3f}" for c in near) + f"  {sentence}")
-    figures["golden"] = _compare(job, config, system)
+    for condition, vectors_SD in zip(CONDITIONS, vectors, strict=True):
+        _print_similarities(condition or "sentences alone", vectors_SD)
+    figures = {
+        "model": job.model,
+        "dim": config.dim,
+        "finite": all(np.isfinite(v).all() for v in vectors),
+        "least_cosine_to_alone": round(min(cosines(a, b).min() for a, b in zip(vectors, alone, strict=True)), 5),
+        "golden": _compare(job, config, system),
+    }
     print()
-    if not figures["finite"]:
-        raise WorkError(f"{job.model}: expected finite vectors, got NaN or infinity; try --compute float32")
-    if figures["least_cosine_to_alone"] < NEAR:
-        raise WorkError(
-            f"{job.model}: expected a pair's vector whatever it is encoded with, got cosine "
-            f"{figures['least_cosine_to_alone']} to the pair alone; the direction of its attention may be wrong"
-        )
-    if figures["golden"] is not None and figures["golden"] < NEAR:
-        raise WorkError(f"{job.model}: expected the vectors of {GOLDEN}, got cosine {figures['golden']}")
+    _check_figures(figures)
     return figures
 
 
+def _print_similarities(title: str, vectors_SD: np.ndarray) -> None:
+    """Norms, and the cosine of every two vectors."""
+    norms = np.linalg.norm(vectors_SD, axis=1)
+    print(f"\n{title}: norms {', '.join(f'{n:.3g}' for n in norms)}")
+    for sentence, vector_D in zip(SENTENCES, vectors_SD, strict=True):
+        print("  " + "  ".join(f"{cosine:6.3f}" for cosine in cosines(vectors_SD, vector_D)) + f"  {sentence}")
+
+
+def _check_figures(figures: dict[str, Any]) -> None:
+    """Raises WorkError for figures of a wrong encoder."""
+    model, alone, golden = figures["model"], figures["least_cosine_to_alone"], figures["golden"]
+    if not figures["finite"]:
+        raise WorkError(f"{model}: expected finite vectors, got NaN or infinity; try --compute float32")
+    if alone < NEAR:
+        raise WorkError(
+            f"{model}: expected the same vector in a batch and alone, got cosine {alone}; the direction of its "
+            "attention may be wrong"
+        )
+    if golden is not None and golden < NEAR:
+        raise WorkError(f"{model}: expected the vectors of {GOLDEN}, got cosine {golden}")
+
+
 def marked(config: CaseConfig, template: Template, sentence: str, condition: str) -> str:
-    """The tokens of a prompt, those pooled between >> and <<."""
+    """The tokens of a prompt, the pooled ones between >> and <<."""
     tokenizer = load_tokenizer(config.encoder)
-    (found,) = tokenizer([template.render(sentence, condition)])
-    if found.refused:
-        return f"refused: {found.refused}"
-    places = torch.tensor([[found.start], [found.end], [len(found.ids)]])
-    first, stop = (int(t) for t in pooled_spans(config.encoder.pooling[0], *places))
-    words = [tokenizer.tokenizer.id_to_token(i) or f"#{i}" for i in found.ids]
+    (prompt,) = tokenizer([template.render(sentence, condition)])
+    if prompt.refused:
+        return f"refused: {prompt.refused}"
+    bounds = torch.tensor([[prompt.start], [prompt.end], [len(prompt.ids)]])
+    first, stop = (int(t) for t in pooled_spans(config.encoder.pooling[0], *bounds))
+    words = [tokenizer.tokenizer.id_to_token(i) or f"#{i}" for i in prompt.ids]
     return " ".join([*words[:first], ">>", *words[first:stop], "<<", *words[stop:]])
 
 
 def _compare(job: CheckJob, config: CaseConfig, system: Case) -> float | None:
-    """The least cosine to the golden vectors; None where there are none."""
+    """The least cosine to the golden vectors; None if there are none. Writes them first for --save-golden."""
     source = config.encoder.source
     folder = config.local or (fetch(source, large=False) if is_remote(source) else Path(source))
     file = folder / GOLDEN
@@ -134,14 +151,14 @@ def _compare(job: CheckJob, config: CaseConfig, system: Case) -> float | None:
     if label != _label(config) or not golden:
         print(f"\nnot compared: {file.name} has {len(golden)} vectors of {label!r}, these are of {_label(config)!r}")
         return None
-    found: list[float] = []
-    for sentence, condition, vector in golden:
-        own = system.embed([sentence], condition)
-        if own[0].shape != vector.shape:
-            raise RequestError(f"{file}: expected vectors of {own.shape[1]} dimensions, got {vector.shape}")
-        found.append(float(cosines(own, vector[None])[0]))
-    print(f"\ncosine to {len(golden)} golden vectors: at least {min(found):.5f}")
-    return round(min(found), 5)
+    to_golden: list[float] = []
+    for sentence, condition, golden_D in golden:
+        vectors_1D = system.embed([sentence], condition)
+        if vectors_1D[0].shape != golden_D.shape:
+            raise RequestError(f"{file}: expected vectors of {vectors_1D.shape[1]} dimensions, got {golden_D.shape}")
+        to_golden.append(float(cosines(vectors_1D, golden_D[None])[0]))
+    print(f"\ncosine to {len(golden)} golden vectors: at least {min(to_golden):.5f}")
+    return round(min(to_golden), 5)
 
 
 def _label(config: CaseConfig) -> str:

@@ -1,4 +1,4 @@
-"""How good vectors are: NumPy in, floats out.
+"""Correlations, bootstrap intervals, measures of a ranking, isotropy: NumPy in, floats out.
 
 Shapes: N vectors or pairs of D dimensions, K directions, R resamples.
 """
@@ -16,8 +16,8 @@ Correlation = Callable[[np.ndarray, np.ndarray], float]
 
 
 def pearson(scores_N: np.ndarray, ratings_N: np.ndarray) -> float:
-    """Pearson's correlation; NaN where one of the two is constant."""
-    if np.ptp(scores_N) == 0 or np.ptp(ratings_N) == 0:  # rounding would leave a little
+    """Pearson's correlation; NaN if one of the two is constant."""
+    if np.ptp(scores_N) == 0 or np.ptp(ratings_N) == 0:  # rounding would leave a small variance
         return float("nan")
     a_N, b_N = (np.asarray(x, dtype=np.float64) - np.mean(x, dtype=np.float64) for x in (scores_N, ratings_N))
     norms = np.sqrt((a_N @ a_N) * (b_N @ b_N))
@@ -25,12 +25,15 @@ def pearson(scores_N: np.ndarray, ratings_N: np.ndarray) -> float:
 
 
 def spearman(scores_N: np.ndarray, ratings_N: np.ndarray) -> float:
-    """Spearman's correlation, ties at their mean rank; NaN where one of the two is constant."""
+    """Spearman's correlation, ties at their mean rank; NaN if one of the two is constant."""
     return pearson(rankdata(scores_N), rankdata(ratings_N))
 
 
 def auc(scores_N: np.ndarray, labels_N: np.ndarray) -> float:
-    """Area under the ROC curve: how often a pair labelled 1 is above one labelled 0, ties half; NaN without both."""
+    """Area under the ROC curve: how often a pair labelled 1 scores above one labelled 0, ties count half.
+
+    NaN if one of the labels is missing.
+    """
     positive = labels_N == 1
     ones, zeros = int(positive.sum()), int((~positive).sum())
     if not ones or not zeros:
@@ -66,8 +69,11 @@ def paired_bootstrap(
     resamples: int = 1000,
     seed: int = 0,
 ) -> dict[str, float]:
-    """The difference of two systems' metric over the same pairs: `difference`, `low`, `high` (95 %), and `p`, the
-    two-sided share of resamples in which the sign is not the difference's."""
+    """The difference of two systems' metric over the same pairs: `difference`, `low`, `high` (95 %) and `p`.
+
+    p is two-sided: twice the share of resamples in which the difference has the other sign or is 0. NaN if the metric
+    of one system is.
+    """
     a_R, b_R = _resampled(metric, [scores_N, others_N], ratings_N, groups_N, resamples, seed)
     differences_R = a_R - b_R
     difference = metric(scores_N, ratings_N) - metric(others_N, ratings_N)
@@ -104,31 +110,31 @@ def _resampled(
 
 
 def average_precision(relevant_N: np.ndarray) -> float:
-    """Mean, over the relevant of a ranking, of the precision down to each: (N,) bool, best first; 0 without any."""
+    """Mean over the relevant items of the precision down to each: (N,) bool, best first; 0 without relevant items."""
     ranks = np.flatnonzero(relevant_N) + 1
     return float(np.mean(np.arange(1, len(ranks) + 1) / ranks)) if len(ranks) else 0.0
 
 
 def full_recall_precision(relevant_N: np.ndarray) -> float:
-    """Precision of a ranking down to its last relevant one: (N,) bool; 0 without any.
+    """Precision of a ranking down to its last relevant item: (N,) bool, best first; 0 without relevant items.
 
-    CSFCube's script calls it R-precision, which elsewhere stops at as many as are relevant.
+    CSFCube's script calls it R-precision, which elsewhere is the precision of the first R of R relevant items.
     """
     ranks = np.flatnonzero(relevant_N) + 1
     return float(len(ranks) / ranks[-1]) if len(ranks) else 0.0
 
 
 def recall_at(relevant_N: np.ndarray, k: int) -> float:
-    """Share of all relevant ones that is among the first k of a ranking: (N,) bool; 0 without any."""
+    """Share of the relevant items that are among the first k: (N,) bool, best first; 0 without relevant items."""
     count = int(relevant_N.sum())
     return float(relevant_N[:k].sum() / count) if count else 0.0
 
 
 def ndcg_at(grades_N: np.ndarray, k: int) -> float:
-    """Discounted gain of the first k of a ranking over that of the best ranking: (N,) grades, best first.
+    """Discounted gain of the first k of a ranking over that of the ideal ranking: (N,) grades in ranked order.
 
     Gains are the grades themselves; the discount of rank i is log2(i), 1 for the first (Jarvelin and Kekalainen,
-    2002). 0 where no grade is above 0.
+    2002). 0 if no grade is above 0.
     """
     discounts = np.concatenate([[1.0], np.log2(np.arange(2, max(2, len(grades_N)) + 1))])[: len(grades_N)]
     best = (np.sort(grades_N)[::-1] / discounts)[:k].sum()
@@ -143,12 +149,12 @@ def mean_of(values_N: np.ndarray, _: np.ndarray) -> float:
 def isotropy(vectors_ND: np.ndarray, *, directions: int = 1000, seed: int = 0) -> float:
     """I_iso = min F(u) / max F(u), F(u) = sum over unit vectors e of exp(e . u), u random directions (CASE, eq. 5).
 
-    Close to 1 where the vectors point everywhere, towards 0 where they crowd in one direction.
+    Close to 1 if the vectors point in all directions, close to 0 if they crowd in one.
     """
     unit_ND = _unit(vectors_ND)
     random_KD = _unit(np.random.default_rng(seed).standard_normal((directions, vectors_ND.shape[1])))
     sums_K = np.zeros(directions)
-    for start in range(0, len(unit_ND), 4096):  # bounded memory
+    for start in range(0, len(unit_ND), 4096):  # in blocks, to bound the memory
         sums_K += np.exp(unit_ND[start : start + 4096] @ random_KD.T).sum(0)
     return float(sums_K.min() / sums_K.max())
 

@@ -1,4 +1,4 @@
-"""Figures of one system on rated pairs, ready for JSON; figures that do not exist are None.
+"""Figures of one system on rated pairs, ready for JSON; a figure that is not defined is None.
 
 Shapes: P distinct (sentence, condition), N rated pairs, D dimensions. Correlations are x 100.
 """
@@ -26,9 +26,9 @@ from raycase.evaluation.metrics import (
 DIRECTIONS = 1000  # k of eq. 5
 BIN = 0.02  # of cosine, in histograms
 BOX = {"low": 5, "q1": 25, "median": 50, "q3": 75, "high": 95}  # percentiles of a box and its whiskers
-MOST_RATINGS = 10  # more distinct ratings than so many are brought to the nearest whole one
+MOST_RATINGS = 10  # if there are more distinct ratings, they are rounded
 WORST = 10
-CORRELATIONS: dict[str, tuple[Correlation, bool]] = {  # the metric, and whether pairs without a rating are left out
+CORRELATIONS: dict[str, tuple[Correlation, bool]] = {  # the metric, and whether pairs rated -1 are left out
     "spearman": (spearman, False),
     "spearman_rated": (spearman, True),
     "pearson": (pearson, False),
@@ -54,38 +54,42 @@ def figures(vectors_PD: np.ndarray, rated: RatedPairs, *, resamples: int, seed: 
 
 
 def score_figures(scores_N: np.ndarray, rated: RatedPairs, *, resamples: int, seed: int) -> dict[str, Any]:
-    """The same of a system that scores pairs and has no vectors."""
-    found = correlations(scores_N, rated, resamples=resamples, seed=seed)
-    by = by_rating(scores_N, rated.ratings)
-    return {"dim": None, **found, "isotropy": None, "to_mean": None, "by_rating": by}
+    """`figures` of a system that scores pairs and has no vectors."""
+    return {
+        "dim": None,
+        **correlations(scores_N, rated, resamples=resamples, seed=seed),
+        "isotropy": None,
+        "to_mean": None,
+        "by_rating": by_rating(scores_N, rated.ratings),
+    }
 
 
 def points(scores_N: np.ndarray, ratings_N: np.ndarray) -> dict[str, float | None]:
-    """Each of `CORRELATIONS`; None where scores or ratings do not vary."""
-    values = {name: metric(scores_N[kept], ratings_N[kept]) for name, metric, kept in _over(ratings_N)}
+    """Each of `CORRELATIONS`; None if scores or ratings do not vary."""
+    values = {name: metric(scores_N[rows_N], ratings_N[rows_N]) for name, metric, rows_N in _over(ratings_N)}
     return {name: None if math.isnan(value) else 100 * value for name, value in values.items()}
 
 
 def correlations(
     scores_N: np.ndarray, rated: RatedPairs, *, resamples: int, seed: int
 ) -> dict[str, dict[str, float] | None]:
-    """Each of `CORRELATIONS` with its 95 % interval: value, low, high. Resampled by sentence pair."""
+    """Each of `CORRELATIONS` with its 95 % interval: value, low, high. The bootstrap draws groups of pairs."""
     ratings_N = rated.ratings
     values = points(scores_N, ratings_N)
-    found: dict[str, dict[str, float] | None] = {}
-    for name, metric, kept in _over(ratings_N):
-        value, found[name] = values[name], None
+    intervals: dict[str, dict[str, float] | None] = {}
+    for name, metric, rows_N in _over(ratings_N):
+        value, intervals[name] = values[name], None
         if value is not None:
             low, high = bootstrap_interval(
                 metric,
-                scores_N[kept],
-                ratings_N[kept],
-                groups_N=rated.groups[kept],
+                scores_N[rows_N],
+                ratings_N[rows_N],
+                groups_N=rated.groups[rows_N],
                 resamples=resamples,
                 seed=seed,
             )
-            found[name] = {"value": value, "low": 100 * low, "high": 100 * high}
-    return found
+            intervals[name] = {"value": value, "low": 100 * low, "high": 100 * high}
+    return intervals
 
 
 def compare(
@@ -93,25 +97,25 @@ def compare(
 ) -> dict[str, dict[str, float] | None]:
     """Each of `CORRELATIONS` minus that of the others, over the same resamples: difference, low, high (95 %), p."""
     ratings_N = rated.ratings
-    both = points(scores_N, ratings_N), points(others_N, ratings_N)
-    found: dict[str, dict[str, float] | None] = {}
-    for name, metric, kept in _over(ratings_N):
-        found[name] = None
-        if both[0][name] is not None and both[1][name] is not None:
-            pairs = (scores_N[kept], others_N[kept], ratings_N[kept])
-            paired = paired_bootstrap(metric, *pairs, groups_N=rated.groups[kept], resamples=resamples, seed=seed)
-            found[name] = {key: value if key == "p" else 100 * value for key, value in paired.items()}
-    return found
+    values, other_values = points(scores_N, ratings_N), points(others_N, ratings_N)
+    differences: dict[str, dict[str, float] | None] = {}
+    for name, metric, rows_N in _over(ratings_N):
+        differences[name] = None
+        if values[name] is not None and other_values[name] is not None:
+            pairs = (scores_N[rows_N], others_N[rows_N], ratings_N[rows_N])
+            paired = paired_bootstrap(metric, *pairs, groups_N=rated.groups[rows_N], resamples=resamples, seed=seed)
+            differences[name] = {key: value if key == "p" else 100 * value for key, value in paired.items()}
+    return differences
 
 
 def _over(ratings_N: np.ndarray) -> list[tuple[str, Correlation, np.ndarray]]:
-    """Each of `CORRELATIONS` by name, and the pairs that it is measured over."""
+    """Each of `CORRELATIONS` by name, and which pairs it is measured over: (N,) bool."""
     applicable_N = ratings_N != NOT_APPLICABLE
     return [(n, m, applicable_N if only else np.ones_like(applicable_N)) for n, (m, only) in CORRELATIONS.items()]
 
 
 def by_rating(scores_N: np.ndarray, ratings_N: np.ndarray) -> list[dict[str, float]]:
-    """The distribution of the cosine under each rating: `BOX` and how many pairs."""
+    """The distribution of the cosines of each rating: the percentiles of `BOX`, and the number of pairs."""
     if len(np.unique(ratings_N)) > MOST_RATINGS:
         ratings_N = np.floor(ratings_N + 0.5)
     rows = []
@@ -123,29 +127,29 @@ def by_rating(scores_N: np.ndarray, ratings_N: np.ndarray) -> list[dict[str, flo
 
 
 def _histogram(cosines_P: np.ndarray) -> dict[str, Any]:
-    """Counts of bins of width `BIN`, the first of which begins at `low`."""
-    places = np.floor(cosines_P / BIN).astype(int)
-    return {"low": round(int(places.min()) * BIN, 6), "bin": BIN, "counts": np.bincount(places - places.min()).tolist()}
+    """Counts in bins of width `BIN`, the first of which starts at `low`."""
+    bins_P = np.floor(cosines_P / BIN).astype(int)
+    return {"low": round(int(bins_P.min()) * BIN, 6), "bin": BIN, "counts": np.bincount(bins_P - bins_P.min()).tolist()}
 
 
 def worst_pairs(scores_N: np.ndarray, rated: RatedPairs) -> list[dict[str, Any]]:
-    """The pairs whose cosine and rating are furthest apart in rank, among those with a rating.
+    """The `WORST` pairs with a rating whose ranks by cosine and by rating differ most.
 
-    Ranks are in percent of those pairs: 0 the lowest, 100 the highest, ties at their mean.
+    Ranks are in percent of the pairs with a rating: 0 the lowest, 100 the highest, ties at their mean.
     """
-    kept = np.flatnonzero(rated.ratings != NOT_APPLICABLE)
-    ranks = [100 * (rankdata(x[kept]) - 1) / max(1, len(kept) - 1) for x in (scores_N, rated.ratings)]
+    rows = np.flatnonzero(rated.ratings != NOT_APPLICABLE)
+    ranks = [100 * (rankdata(x[rows]) - 1) / max(1, len(rows) - 1) for x in (scores_N, rated.ratings)]
     order = np.argsort(-np.abs(ranks[0] - ranks[1]), kind="stable")[:WORST]
     return [
         {
-            "row": int(kept[i]),
-            "sentence1": rated.sentences1[kept[i]],
-            "sentence2": rated.sentences2[kept[i]],
-            "condition": rated.conditions[kept[i]],
-            "rating": float(rated.ratings[kept[i]]),
-            "cosine": float(scores_N[kept[i]]),
+            "row": int(row),
+            "sentence1": rated.sentences1[row],
+            "sentence2": rated.sentences2[row],
+            "condition": rated.conditions[row],
+            "rating": float(rated.ratings[row]),
+            "cosine": float(scores_N[row]),
             "rating_rank": float(ranks[1][i]),
             "cosine_rank": float(ranks[0][i]),
         }
-        for i in order
+        for i, row in zip(order, rows[order], strict=True)
     ]

@@ -8,8 +8,7 @@ import tiny
 
 from raycase.cli import main
 from raycase.errors import RequestError, WorkError
-from raycase.evaluation import check_model as module
-from raycase.evaluation.check_model import CheckJob, check_model
+from raycase.evaluation.check_model import CheckJob, check_config, check_model
 from raycase.systems.registry import resolve
 
 
@@ -21,12 +20,12 @@ def job(tmp_path):
 
 def test_the_tokens_are_shown_with_the_pooled_ones_marked(job, capsys):
     figures = check_model(job)
-    said = capsys.readouterr().out
+    printed = capsys.readouterr().out
     assert figures["finite"] and figures["least_cosine_to_alone"] > 0.9999 and figures["golden"] is None
-    pair, base, plain = (line.strip() for line in said.splitlines()[4:7])
+    pair, base, plain = (line.strip() for line in printed.splitlines()[4:7])
     assert pair.startswith(">> ") and plain.startswith(">> ")  # a concatenation of an unknown encoder pools all
     assert len(base) < len(pair)
-    assert "color of the clothes: norms" in said and "sentences alone: norms" in said
+    assert "color of the clothes: norms" in printed and "sentences alone: norms" in printed
 
 
 def test_golden_vectors_are_kept_and_compared(job, tmp_path):
@@ -50,23 +49,19 @@ def test_golden_vectors_are_kept_and_compared(job, tmp_path):
         check_model(job)
 
 
-def test_an_encoder_said_to_read_the_wrong_way_is_found(tmp_path, monkeypatch):
-    """Without a mask, padding would be read by one that reads both ways."""
+def test_an_encoder_with_the_wrong_direction_of_attention_is_found(tmp_path):
+    """Without a mask, a bidirectional encoder attends to padding."""
     folder = tiny.save_encoder(tmp_path, "minilm")
     job = CheckJob(model=str(folder), prompt="concat-sc", pooling="mean", compute="float32")
-    assert check_model(job)["least_cosine_to_alone"] > 0.9999
-
-    def wrong(*arguments, **options):
-        config = resolve(*arguments, **options)
-        return replace(config, encoder=replace(config.encoder, causal=True))
-
-    monkeypatch.setattr(module, "resolve", wrong)
+    config = resolve(job.model, prompt=job.prompt, pooling=job.pooling)
+    assert check_config(job, config)["least_cosine_to_alone"] > 0.9999
+    wrong = replace(config, encoder=replace(config.encoder, causal=True))
     with pytest.raises(WorkError, match="the direction of its attention may be wrong"):
-        check_model(job)
+        check_config(job, wrong)
 
 
 def test_the_flags_and_the_last_line(job, capsys):
     main(["check-model", job.model, "--prompt", "cond", "--pooling", "last"])
-    said = capsys.readouterr().out
-    assert json.loads(said.splitlines()[-1])["dim"] == 32
-    assert "Instruct" in said and ">>" in said
+    printed = capsys.readouterr().out
+    assert json.loads(printed.splitlines()[-1])["dim"] == 32
+    assert "Instruct" in printed and ">>" in printed
