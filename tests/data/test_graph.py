@@ -1,4 +1,4 @@
-"""Knowledge graphs: what is read, what is known, the contrastive loss by hand, filtered ranks by brute force."""
+"""Knowledge graphs: what is read, what is known, the contrastive loss by hand."""
 
 import math
 
@@ -8,7 +8,6 @@ import torch
 
 from raycase.data.graph import Known, read_graph
 from raycase.errors import RequestError
-from raycase.evaluation.graph_metrics import filtered_ranks, rank_measures
 from raycase.training.losses import contrastive_loss
 
 ENTITIES = (
@@ -78,36 +77,6 @@ def test_what_is_known_is_known_both_ways(folder):
     assert known.has(np.array([[is_a], [1]]), np.array([0, 1, 2])).tolist() == [[False, True, True], [False] * 3]
 
 
-def test_ranks_are_those_of_brute_force(folder):
-    random = np.random.default_rng(0)
-    entities = random.standard_normal((3, 4)).astype(np.float32)
-    asked = triples_of(folder, [("e1", "_is", "e3"), ("e1", "_is", "e2"), ("e2", "_has", "e1")])
-    known = Known.of(asked)
-    queries = random.standard_normal((len(asked), 4)).astype(np.float32)
-    ranks = filtered_ranks(queries, entities, asked.rows[:, 2], asked.queries, known, block=2)
-    unit = entities / np.linalg.norm(entities, axis=1, keepdims=True)
-    for query, (head, relation, tail), rank in zip(queries, asked.rows.tolist(), ranks, strict=True):
-        true = {t for h, r, t in asked.rows.tolist() if (h, r) == (head, relation)} - {tail}
-        scores = {e: float(query @ unit[e]) for e in range(3) if e not in true}
-        assert rank == 1 + sum(score > scores[tail] for e, score in scores.items() if e != tail)
-    assert len(set(ranks)) > 1
-
-
-def test_equal_scores_put_the_true_one_in_the_middle(folder):
-    asked = triples_of(folder, [("e1", "_has", "e2")])
-    same = np.ones((3, 4), dtype=np.float32)
-    assert filtered_ranks(same[:2], same, asked.rows[:, 2], asked.queries, Known.of(asked)).tolist() == [2, 2]
-
-
-def test_measures_by_hand():
-    assert rank_measures(np.array([1.0, 2.5, 10.0, 11.0])).tolist() == [
-        [100, 100, 100, 100],
-        [40, 0, 100, 100],
-        [10, 0, 0, 100],
-        [pytest.approx(100 / 11), 0, 0, 0],
-    ]
-
-
 def test_the_contrastive_loss_by_hand():
     """Two queries whose temperature is 1/2 and 1/4, margin 0.1; the second's head is known to be true."""
     queries = torch.tensor([[2.0, 0.0], [0.0, 4.0]], dtype=torch.float64)
@@ -131,14 +100,6 @@ def test_the_real_graph_is_read(data):
     assert (len(graph.entities), len(graph.relations)) == (40943, 22)
     validation = graph.triples(str(folder / "validation.tsv"), "--validation")
     assert len(validation) == 2 * 3034
-
-
-def test_vectors_that_are_no_numbers_come_last(folder):
-    asked = triples_of(folder, [("e1", "_has", "e2")])
-    entities = np.eye(3, 4, dtype=np.float32)
-    queries = np.stack([np.full(4, np.nan), entities[0]]).astype(np.float32)
-    ranks = filtered_ranks(queries, entities, asked.rows[:, 2], asked.queries, Known.of(asked))
-    assert ranks[0] >= 3 and ranks[1] == 1
 
 
 def test_the_texts_are_part_of_what_is_learned_from(folder):
