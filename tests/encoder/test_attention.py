@@ -31,7 +31,7 @@ def dense(row, window=None):
     return seen if window is None else seen & (row.position[:, None] - row.position < window)
 
 
-KINDS = ["tree", "both ways"]
+KINDS = ["tree", "sequences"]
 
 
 @pytest.mark.parametrize("window", [None, 20])

@@ -46,7 +46,7 @@ DECODERS = {
 MIXED = Qwen2Config(
     vocab_size=50, use_sliding_window=True, sliding_window=WINDOW, max_window_layers=1, **tiny.NO_TOKENS, **tiny.DECODER
 )
-BOTH_WAYS = {
+BIDIRECTIONAL = {
     "bert": (BertModel, BertConfig(vocab_size=50, max_position_embeddings=64, **tiny.SIZES)),
     "roberta": (RobertaModel, RobertaConfig(vocab_size=50, max_position_embeddings=66, **tiny.SIZES)),
     "qwen2": (Qwen2Model, Qwen2Config(vocab_size=50, is_causal=False, **tiny.NO_TOKENS, **tiny.DECODER)),
@@ -72,11 +72,11 @@ def batch_of(sequences, spans):
 
 
 @torch.inference_mode()
-def alone(plain, sequences, spans, *, pooling=Pooling.MEAN, both_ways=False):
+def alone(plain, sequences, spans, *, pooling=Pooling.MEAN, bidirectional=False):
     """Each sequence by itself through plain transformers, pooled: (N, D) float32."""
     vectors = []
     for ids, (start, end) in zip(sequences, spans, strict=True):
-        mask = torch.ones(1, 1, len(ids), len(ids), dtype=torch.bool) if both_ways else None
+        mask = torch.ones(1, 1, len(ids), len(ids), dtype=torch.bool) if bidirectional else None
         hidden = plain(torch.tensor([ids]), attention_mask=mask).last_hidden_state[0].float()
         vectors.append(hidden[-1] if pooling is Pooling.LAST else hidden[start:end].mean(0))
     return torch.stack(vectors).numpy()
@@ -150,24 +150,24 @@ def test_the_window_counts_positions():
     assert relative(rows.encode(batch_of(sequences, spans))[0], alone(plain, sequences, spans)) < 1e-5
 
 
-@pytest.mark.parametrize("name", BOTH_WAYS)
+@pytest.mark.parametrize("name", BIDIRECTIONAL)
 def test_rows_without_padding_give_what_each_gives_alone(name):
-    rows, plain = encoder(BOTH_WAYS[name], causal=False, unpadded=True, batch_tokens=100)
+    rows, plain = encoder(BIDIRECTIONAL[name], causal=False, unpadded=True, batch_tokens=100)
     sequences, spans = shared()
     vectors, work = rows.encode(batch_of(sequences, spans))
-    both_ways = name == "qwen2"
-    assert relative(vectors, alone(plain, sequences, spans, both_ways=both_ways)) < 1e-5
+    bidirectional = name == "qwen2"
+    assert relative(vectors, alone(plain, sequences, spans, bidirectional=bidirectional)) < 1e-5
     assert work.processed == work.tokens == sum(map(len, sequences))
 
 
-@pytest.mark.parametrize("name", BOTH_WAYS)
-def test_a_tree_would_be_wrong_where_attention_goes_both_ways(name):
-    """So it is never laid: the table says which way an encoder reads."""
+@pytest.mark.parametrize("name", BIDIRECTIONAL)
+def test_a_tree_would_be_wrong_where_attention_goes_bidirectional(name):
+    """So trees are for causal encoders only, by the row of the table."""
     sequences, spans = shared()
     wanted, vectors = None, {}
     for causal in (False, True):
-        rows, plain = encoder(BOTH_WAYS[name], causal=causal, unpadded=True)
-        wanted = alone(plain, sequences, spans, both_ways=name == "qwen2")
+        rows, plain = encoder(BIDIRECTIONAL[name], causal=causal, unpadded=True)
+        wanted = alone(plain, sequences, spans, bidirectional=name == "qwen2")
         vectors[causal], work = rows.encode(batch_of(sequences, spans))
         assert (work.processed < work.tokens) == causal
     assert relative(vectors[False], wanted) < 1e-5
@@ -194,7 +194,7 @@ def test_prompts_are_compared_in_parts():
 
 @pytest.mark.parametrize("unpadded", [True, False])
 def test_views_are_read_off_the_same_tokens(unpadded):
-    rows, _ = encoder(DECODERS["qwen3"] if unpadded else BOTH_WAYS["bert"], causal=unpadded)
+    rows, _ = encoder(DECODERS["qwen3"] if unpadded else BIDIRECTIONAL["bert"], causal=unpadded)
     sequences, spans = shared()
     views = [spans, [(0, 3)] * len(spans)]
     both = TokenBatch.of(
@@ -243,7 +243,7 @@ def test_rows_through_flex_attention(monkeypatch, name):
     """As on a GPU, but for compiling."""
     monkeypatch.setattr(flex_integration.WrappedFlexAttention, "__call__", lambda _: flex_attention)
     causal = name in DECODERS
-    rows, plain = encoder((DECODERS | BOTH_WAYS)[name], causal=causal, unpadded=True, batch_tokens=256)
+    rows, plain = encoder((DECODERS | BIDIRECTIONAL)[name], causal=causal, unpadded=True, batch_tokens=256)
     rows.flex = True
     rows.try_flex()
     assert rows.flex
@@ -270,7 +270,7 @@ def limited(rows, most):
 
 @pytest.mark.parametrize("causal", [True, False])
 def test_out_of_memory_halves_the_budget_and_goes_on(causal, caplog):
-    made = DECODERS["qwen3"] if causal else BOTH_WAYS["bert"]
+    made = DECODERS["qwen3"] if causal else BIDIRECTIONAL["bert"]
     rows, plain = encoder(made, causal=causal, batch_tokens=1000, unpadded=causal)
     rows.in_rows = causal
     sequences, spans = shared(sentences=40)
@@ -290,7 +290,7 @@ def test_out_of_memory_halves_the_budget_and_goes_on(causal, caplog):
 
 
 def test_what_was_encoded_before_memory_ran_out_is_not_encoded_again():
-    rows, _ = encoder(BOTH_WAYS["bert"], causal=False, batch_tokens=64)
+    rows, _ = encoder(BIDIRECTIONAL["bert"], causal=False, batch_tokens=64)
     rows.in_rows = False
     sequences = [[n % 40 + 3] * 16 for n in range(16)]
     asked, forward = [], rows.model.forward
@@ -329,7 +329,7 @@ def test_a_prompt_that_does_not_fit_alone_is_an_error():
 @pytest.mark.parametrize("name", ["qwen3", "bert"])
 def test_compiled_layers_give_the_same_vectors(name, caplog):
     causal = name in DECODERS
-    rows, plain = encoder((DECODERS | BOTH_WAYS)[name], causal=causal)
+    rows, plain = encoder((DECODERS | BIDIRECTIONAL)[name], causal=causal)
     rows.in_rows = causal
     rows.compile()
     assert "not compiled" not in caplog.text

@@ -100,10 +100,10 @@ def reference(folder, name, text, over):
     if row.end and ids[-1] != tokenizer.token_to_id(row.end):
         ids = [*ids, tokenizer.token_to_id(row.end)]
     model, latent = plain_model(folder, name)
-    both_ways = torch.ones(1, 1, len(ids), len(ids), dtype=torch.bool)
+    bidirectional = torch.ones(1, 1, len(ids), len(ids), dtype=torch.bool)
     with torch.inference_mode():
         decoder = hasattr(model, "embed_tokens")
-        mask = both_ways if decoder and not row.causal else None
+        mask = bidirectional if decoder and not row.causal else None
         hidden = model(torch.tensor([ids]), attention_mask=mask).last_hidden_state[0]
     if row.pooling == "last":
         return ids, hidden[-1]
@@ -213,7 +213,7 @@ def test_simcses_authors_send_cls_through_the_pooler(folder_of, copied, name):
 
 @pytest.mark.parametrize("padded", [False, True])
 @pytest.mark.parametrize("name", KINDS)
-def test_the_last_token_reaches_the_first_where_attention_goes_both_ways(tiny_encoder, name, padded):
+def test_the_last_token_reaches_the_first_where_attention_goes_bidirectional(tiny_encoder, name, padded):
     encoder = tiny_encoder(name)
     encoder.spec = replace(encoder.spec, pooling=(Pooling.MEAN,))  # of the first token alone
     ids = list(range(20, 32))
