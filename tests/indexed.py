@@ -2,11 +2,13 @@
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
-from helpers import read_output, sentences, vectors
+from helpers import embedded, read_output, sentences, vectors
 
 from raycase.errors import RequestError
-from raycase.search.build import build
+from raycase.search.build import IndexJob, build
+from raycase.search.search_job import SearchJob, search
 from raycase.search.topk import l2_normalize
 
 CONDITIONS = ("color", "number of people")
@@ -36,3 +38,28 @@ def refuse(job, words, work=build):
     with pytest.raises(RequestError, match=words) as error:
         work(job)
     assert "\n" not in str(error.value) and ".rs:" not in str(error.value)
+
+
+def index_of_thirty(folder, tiny_model):
+    """An index of 30 texts under "color", by a fine-tuned system; gives its URI and the text of each id."""
+    import torch
+
+    from raycase.systems.bi_encoder import bi_encoder
+
+    torch.manual_seed(0)
+    bi_encoder(str(tiny_model)).trainable().system.save(folder / "bi")
+    words = ["red", "blue", "dog", "cat", "people", "play"]
+    texts = {i: f"{words[i % 6]} {words[i // 6]} {i}" for i in range(30)}
+    settings = {"conditions": ("color",), "unconditional": False, "prompt": None, "pooling": None}
+    output = embedded(folder, folder / "bi", [{"id": i, "text": text} for i, text in texts.items()], **settings)
+    build(IndexJob(embeddings=(output,), output=str(folder / "index.lance")))
+    return str(folder / "index.lance"), texts
+
+
+def searched(folder, uri):
+    """Answers to a file of 27 queries, 8 each, and the queries."""
+    queries = [{"text": f"{word} dog {n}", "condition": "color"} for n, word in enumerate(["red", "blue", "cat"] * 9)]
+    pq.write_table(pa.Table.from_pylist(queries), folder / "queries.parquet")
+    files = {"answers": str(folder / "searched.parquet"), "queries": str(folder / "queries.parquet")}
+    search(SearchJob(index=uri, queries=files["queries"], k=8, output=files["answers"]))
+    return files

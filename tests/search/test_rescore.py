@@ -1,0 +1,144 @@
+"""Answers are re-ranked: by a scorer that knows lengths, and through the search of an index."""
+
+from types import SimpleNamespace
+
+import numpy as np
+import pyarrow as pa
+import pytest
+import torch
+from indexed import index_of_thirty
+
+import raycase
+from raycase.errors import RequestError
+from raycase.search.rescore import find_scorer, rerank
+from raycase.search.search_job import SearchJob, search
+from raycase.systems.bi_encoder import bi_encoder
+from raycase.systems.cross_encoder import cross_encoder
+from raycase.systems.mixsp import mixsp
+
+
+class Longest:
+    """A scorer by the length of the answer; records the pairs that it scores."""
+
+    def __init__(self, conditions=None):
+        self.pairs = []
+        self.config = SimpleNamespace(CONDITIONS=conditions)
+
+    def scores_of(self, sentences1, sentences2, conditions=None):
+        self.pairs += list(zip(sentences1, sentences2, conditions or [None] * len(sentences1), strict=True))
+        return np.array([len(text) if text.strip() else np.nan for text in sentences2], dtype=np.float32)
+
+
+@pytest.fixture
+def answers():
+    rows = [  # query, rank, score, id, text; of the second query, two equal ones
+        (0, 1, 0.9, 7, "dog"),
+        (0, 2, 0.8, 3, "two dogs"),
+        (0, 3, 0.7, 5, "a dog"),
+        (1, 1, 0.6, 5, "a dog"),
+        (1, 2, 0.5, 8, "a cat"),
+        (1, 3, 0.4, 7, "dog"),
+    ]
+    names = ("query", "rank", "score", "id", "text")
+    columns = dict(zip(names, map(list, zip(*rows, strict=True)), strict=True))
+    types = {"rank": pa.int32(), "score": pa.float32()}
+    columns = {name: pa.array(values, types.get(name)) for name, values in columns.items()}
+    return pa.table(columns | {"asked": ["color"] * 6, "condition": ["color"] * 6})
+
+
+def test_answers_are_ordered_by_the_scorer_and_ties_keep_their_order(answers):
+    scorer = Longest()
+    found = rerank(answers, ["a", "b"], scorer, text="text", k=2)
+    assert found.select(["query", "rank", "id", "score"]).to_pylist() == [
+        {"query": 0, "rank": 1, "id": 3, "score": 8.0},
+        {"query": 0, "rank": 2, "id": 5, "score": 5.0},
+        {"query": 1, "rank": 1, "id": 5, "score": 5.0},
+        {"query": 1, "rank": 2, "id": 8, "score": 5.0},
+    ]
+    assert found["cosine"].to_pylist() == pytest.approx([0.8, 0.7, 0.6, 0.5])
+    assert found.schema.remove(len(found.schema) - 1) == answers.schema, "one column more, at the end"
+    assert len(scorer.pairs) == 6 and scorer.pairs[0] == ("a", "dog", "color")
+
+
+def test_each_distinct_pair_is_scored_once(answers):
+    scorer = Longest()
+    found = rerank(answers, ["a", "a"], scorer, text="text", k=3)
+    assert len(scorer.pairs) == 4
+    assert found["rank"].to_pylist() == [1, 2, 3, 1, 2, 3]
+    assert len(rerank(answers[:0], ["a"], Longest(), text="text", k=3)) == 0
+
+
+def test_a_scorer_without_conditions_scores_a_pair_once_for_all(answers):
+    both = answers.set_column(answers.column_names.index("asked"), "asked", pa.array(["color", "size"] * 3))
+    for known, asked in ((None, 6), ((), 4)):
+        scorer = Longest(known)
+        found = rerank(both, ["a", "a"], scorer, text="text", k=3)
+        assert (len(found), len(scorer.pairs)) == (6, asked)
+
+
+@pytest.mark.parametrize("value", [None, "  "])
+def test_an_answer_without_words_has_no_score_and_comes_last(answers, value):
+    texts = answers["text"].to_pylist()
+    broken = answers.set_column(answers.column_names.index("text"), "text", pa.array([texts[0], value, *texts[2:]]))
+    found = rerank(broken, ["a", "b"], Longest(), text="text", k=3)
+    assert found["id"].to_pylist()[:3] == [5, 7, 3]
+    assert found["score"].to_pylist()[:3] == [5.0, 3.0, None]
+    assert found["cosine"].to_pylist()[:3] == pytest.approx([0.7, 0.9, 0.8])
+
+
+def test_answers_that_cannot_be_reranked_are_refused(answers):
+    with pytest.raises(RequestError, match=r"--text-column: expected a column that the index keeps .*, got 'words'"):
+        rerank(answers, ["a", "b"], Longest(), text="words", k=3)
+    again = rerank(answers, ["a", "b"], Longest(), text="text", k=3)
+    with pytest.raises(RequestError, match="expected answers without a column 'cosine'"):
+        rerank(again, ["a", "b"], Longest(), text="text", k=3)
+
+
+@pytest.fixture(scope="module")
+def thirty(tmp_path_factory, tiny_model):
+    return index_of_thirty(tmp_path_factory.mktemp("thirty"), tiny_model)
+
+
+@pytest.mark.parametrize("make", [mixsp, cross_encoder])
+def test_a_search_is_reranked(make, thirty, tiny_model, tmp_path, capsys):
+    uri, texts = thirty
+    torch.manual_seed(0)
+    make(str(tiny_model)).trainable().system.save(tmp_path / "scorer")
+    asked = {"index": uri, "query": ("red dog", "a cat"), "condition": ("color",), "k": 4}
+    output = str(tmp_path / "answers.parquet")
+    done = search(SearchJob(**asked, rerank=str(tmp_path / "scorer"), candidates=9, output=output))
+    assert done["answers"] == 8 and done["rerank_seconds"] > 0
+    found = pa.parquet.read_table(output)
+    plain = str(tmp_path / "plain.parquet")
+    assert search(SearchJob(**asked | {"k": 9}, output=plain))["rerank_seconds"] is None
+    candidates = pa.parquet.read_table(plain).to_pylist()
+    scorer = raycase.load(str(tmp_path / "scorer"))
+    for query, sentence in enumerate(asked["query"]):
+        ids = [row["id"] for row in candidates if row["query"] == query]
+        scores = scorer.score([sentence] * 9, [texts[i] for i in ids], ["color"] * 9)
+        best = np.argsort(-scores, kind="stable")[:4]
+        own = found.filter(pa.compute.equal(found["query"], query))
+        assert own["id"].to_pylist() == [ids[i] for i in best]
+        assert own["score"].to_pylist() == pytest.approx(scores[best].tolist(), abs=1e-4)
+    for more in ({}, {"condition": ()}):  # fewer rows than candidates are all of them
+        done = search(SearchJob(**asked | more, rerank=str(tmp_path / "scorer"))) if make is mixsp or not more else done
+        assert done["answers"] == 8
+    assert '"red dog" under "color"' in capsys.readouterr().out
+    with pytest.raises(RequestError, match="-k: expected at most the 30 rows under 'color', got 31"):
+        search(SearchJob(**asked | {"k": 31}, rerank=str(tmp_path / "scorer")))
+
+
+def test_what_cannot_rerank_is_refused(thirty, tiny_model, tmp_path):
+    bi_encoder(str(tiny_model)).trainable().system.save(tmp_path / "vectors")
+    cross_encoder(str(tiny_model)).trainable().system.save(tmp_path / "cross")
+    with pytest.raises(
+        RequestError, match=r"expected a model that scores pairs \(mixsp, cross-encoder\), got .*vectors"
+    ):
+        find_scorer(str(tmp_path / "vectors"), conditional=True)
+    with pytest.raises(RequestError, match="expected queries under conditions for"):
+        find_scorer(str(tmp_path / "cross"), conditional=False)
+    for flag, value in (("candidates", 5), ("text_column", "text")):
+        with pytest.raises(RequestError, match=f"--{flag.replace('_', '-')}: expected --rerank, got none"):
+            search(SearchJob(index=thirty[0], query=("a",), **{flag: value}))
+    with pytest.raises(RequestError, match="--candidates: expected at least 1, got 0"):
+        search(SearchJob(index=thirty[0], query=("a",), rerank=str(tmp_path / "cross"), candidates=0))
