@@ -47,9 +47,9 @@ class JoinJob:
     """
 
     queries: str
-    """Output of jobs/embed.py with the queries' vectors."""
+    """Output of `raycase embed` with the queries' vectors."""
     vectors: str
-    """Output of jobs/embed.py, of the same model, with the vectors to search; may be the same output."""
+    """Output of `raycase embed`, of the same model, with the vectors to search; may be the same output."""
     output: str
     """Folder of the result: neighbours/*.parquet with id, condition, rank, neighbour, score."""
     k: Annotated[int, tyro.conf.arg(aliases=("-k",))] = 10

@@ -1,6 +1,6 @@
 """Re-ranking the answers to a file of queries, as a Ray Data job: actors with one scorer each, one file a unit.
 
-The files in `answers/` are the checkpoint: a unit whose file is there is not scored again.
+The files in `answers/` are the checkpoint: a unit whose file exists is not scored again.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ class RerankJob:
     """
 
     answers: str
-    """Output of jobs/search.py --queries: a .parquet file, or a folder of them."""
+    """Output of `raycase search --queries`: a .parquet file, or a folder of them."""
     queries: str
     """The file of queries that they are answers to."""
     model: str

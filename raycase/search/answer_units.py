@@ -32,7 +32,7 @@ def cut_answers(file: InputFile, *, text: str, queries: int, unit_rows: int = UN
     """The units of a file with answers to so many queries, whose texts are in the column `text`. Raises RequestError
     for a file of another kind, or with answers to other queries."""
     if file.ending != ".parquet":
-        raise RequestError(f"--answers: expected a .parquet file, got {file.uri}; see jobs/search.py --output")
+        raise RequestError(f"--answers: expected a .parquet file, got {file.uri}; see `raycase search --output`")
     with readable(file) as source, source.fs.open(source.path, "rb") as handle:
         names = pq.read_schema(handle).names
         for name in (QUERY, ASKED, RANK, SCORE):

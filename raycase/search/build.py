@@ -28,13 +28,13 @@ Kind = Literal["auto", "exact", "ivf-pq", "hnsw"]
 
 @dataclass(frozen=True, kw_only=True)
 class IndexJob:
-    """Index the vectors that jobs/embed.py wrote, for jobs/search.py.
+    """Index the vectors that `raycase embed` wrote, for `raycase search`.
 
     Run again, or with another output of the same model, it adds the rows that the index lacks.
     """
 
     embeddings: tuple[str, ...] = ()
-    """Outputs of jobs/embed.py, all of one model: under conditions, and unconditional ones beside them."""
+    """Outputs of `raycase embed`, all of one model: under conditions, and unconditional ones beside them."""
     output: str
     """The index: a Lance dataset, local or on object storage."""
     kind: Kind | None = None
@@ -98,12 +98,12 @@ def _open_or_begin(
     newest = open_newest(root)
     if newest is not None and not is_index(newest):
         raise RequestError(
-            f"--output: expected an index of jobs/index.py or a new folder, got a Lance dataset in {root.uri}"
+            f"--output: expected an index of `raycase index` or a new folder, got a Lance dataset in {root.uri}"
         )
     ready = None if job.overwrite else open_ready(root)
     if ready is None:
         if not sources:
-            raise RequestError("--embeddings: expected an output of jobs/embed.py for a new index, got none")
+            raise RequestError("--embeddings: expected an output of `raycase embed` for a new index, got none")
         config = sources[0].job.config
         name = sources[0].output.manifest.read_json()["model"]["name"]
         return None, IndexMetadata(model=config["model"], name=name, dtype=config["dtype"])

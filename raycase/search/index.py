@@ -68,7 +68,7 @@ class Index:
         ready = open_ready(root)
         if ready is None:
             raise RequestError(
-                f"--index: expected an index at {root.uri}, got none that is finished; see jobs/index.py"
+                f"--index: expected an index at {root.uri}, got none that is finished; see `raycase index`"
             )
         return cls(root, *ready, model=model, limits=limits)
 
@@ -139,7 +139,7 @@ class Index:
                 return self._search_combined(sentences, k, where, candidates, options)
             if conditions is None and not self.metadata.plain:
                 raise RequestError(
-                    f"--unconditional: expected plain vectors in {self.root.uri}, got none; see jobs/index.py"
+                    f"--unconditional: expected plain vectors in {self.root.uri}, got none; see `raycase index`"
                 )
             asked = [None] * len(sentences) if conditions is None else list(conditions)
             condition_of = {name: self._condition_for(name, exact_condition) for name in dict.fromkeys(asked)}

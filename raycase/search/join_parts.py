@@ -2,7 +2,7 @@
 
 The queries are cut into groups of files, the vectors into ranges of files. A part holds the neighbours of one group in
 one range; the parts of a group are merged into its neighbours. `parts/` and `neighbours/` in the output are the
-checkpoint: a file that is there is not computed again.
+checkpoint: a file that exists is not computed again.
 
 Shapes: N rows of a file or group, D dimensions, k neighbours, H neighbours of all rows.
 """
@@ -174,7 +174,7 @@ def merge_parts(join: Join, group: int, ranges: int) -> None:
         order = np.lexsort((-rows[SCORE].to_numpy(), query_row_N))  # stable: parts are in the order of the vectors
         rank_N = np.arange(len(order)) - np.searchsorted(query_row_N[order], query_row_N[order])
         best, ranks = rows.take(order[rank_N < join.k]), rank_N[rank_N < join.k] + 1
-    assert best is not None, "there is a range"
+    assert best is not None, "every output with vectors has a range"
     best = best.drop_columns([QUERY_ROW]).add_column(2, RANK, pa.array(ranks, pa.int32()))
     (locate(join.output) / NEIGHBOURS / group_name(group)).put(parquet_bytes(best))
 

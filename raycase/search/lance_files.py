@@ -44,7 +44,7 @@ def open_ready(root: Location) -> tuple[LanceDataset, IndexMetadata] | None:
         return None
     dataset = dataset.checkout_version(READY)
     if not is_index(dataset):
-        raise RequestError(f"--index: expected an index of jobs/index.py at {root.uri}, got another Lance dataset")
+        raise RequestError(f"--index: expected an index of `raycase index` at {root.uri}, got another Lance dataset")
     return dataset, IndexMetadata(**json.loads(dataset.schema.metadata[METADATA_KEY.encode()]))
 
 

@@ -24,7 +24,7 @@ from raycase.search.rescore import CANDIDATES, check_answers, find_scorer, reran
 from raycase.systems.fine_tuned_module import Scorer
 
 SHOWN_CHARACTERS = 100  # of a kept column
-GROUP_ROWS = 2**16  # answers in a row group, which jobs/rerank.py reads at a time
+GROUP_ROWS = 2**16  # answers in a row group, which `raycase rerank` reads at a time
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -32,7 +32,7 @@ class SearchJob:
     """Search an index: the rows nearest to each query under a condition, by cosine."""
 
     index: str
-    """Output of jobs/index.py, local or on object storage."""
+    """Output of `raycase index`, local or on object storage."""
     query: tuple[str, ...] = ()
     """Sentences."""
     condition: tuple[str, ...] = ()
