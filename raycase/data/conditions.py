@@ -27,7 +27,7 @@ def read_conditions(values: Sequence[str]) -> list[str]:
     seen: dict[str, int] = {}
     for i, condition in enumerate(conditions):
         if not isinstance(condition, str) or not condition.strip():
-            raise RequestError(f"--conditions: expected words in every condition, got {condition!r} at place {i}")
+            raise RequestError(f"--conditions: expected words in every condition, got {condition!r} at index {i}")
         if condition.strip() in seen:
             raise RequestError(f"--conditions: expected each condition once, got {condition!r} twice")
         seen[condition.strip()] = i

@@ -100,7 +100,7 @@ class TextEncoder:
         except torch.OutOfMemoryError:
             raise
         except Exception as error:  # its compiler raises errors of any kind
-            log.warning("attention in chunks, since FlexAttention does not run: %s", first_line(error))
+            log.warning("FlexAttention does not run here, attention is computed in chunks: %s", first_line(error))
             self.flex = False
 
     def compile(self) -> None:
@@ -164,7 +164,7 @@ class TextEncoder:
                 _store(vectors_ND, rows, pooled_BD)
             if out_of_memory:  # outside of `except`, where the failed batch's memory is free again
                 self.batch_tokens //= 2
-                log.warning("out of memory: going on with %d tokens a batch", self.batch_tokens)
+                log.warning("out of memory: continuing with %d tokens per batch", self.batch_tokens)
                 torch.cuda.empty_cache()
             remaining = remaining[~done[remaining]]
         return vectors_ND, work

@@ -136,7 +136,7 @@ class PromptTokenizer:
         if _same(batch.take(sample), self._in_full(templates, [pairs[i] for i in sample.tolist()])):
             return batch
         self.in_parts = False
-        log.warning("sentences and conditions are tokenised together: apart, they give other tokens")
+        log.warning("sentences and conditions are tokenised together from now on: apart, their tokens differ")
         return self._in_full(templates, pairs)
 
     def _in_full(self, templates: Sequence[Template], pairs: Sequence[tuple[str, str]]) -> TokenBatch:

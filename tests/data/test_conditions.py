@@ -38,8 +38,8 @@ def test_conditions_in_parquet(tmp_path, columns):
 @pytest.mark.parametrize(
     ("conditions", "message"),
     [
-        (["color", " "], "expected words in every condition, got ' ' at place 1"),
-        ([""], "expected words in every condition, got '' at place 0"),
+        (["color", " "], "expected words in every condition, got ' ' at index 1"),
+        ([""], "expected words in every condition, got '' at index 0"),
         (["color", "number", "color"], "expected each condition once, got 'color' twice"),
     ],
 )

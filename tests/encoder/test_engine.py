@@ -225,7 +225,7 @@ def test_where_flex_attention_does_not_run_attention_is_in_chunks(monkeypatch, c
     rows.flex = True
     rows.try_flex()
     assert [r.message for r in caplog.records] == [
-        "attention in chunks, since FlexAttention does not run: no Triton here"
+        "FlexAttention does not run here, attention is computed in chunks: no Triton here"
     ]
     sequences, spans = shared()
     assert relative(rows.encode(batch_of(sequences, spans))[0], alone(plain, sequences, spans)) < 1e-5
@@ -280,8 +280,8 @@ def test_out_of_memory_halves_the_budget_and_goes_on(causal, caplog):
     assert relative(vectors, alone(plain, sequences, spans)) < 1e-5
     assert rows.batch_tokens == 250
     assert [r.message for r in caplog.records] == [
-        "out of memory: going on with 500 tokens a batch",
-        "out of memory: going on with 250 tokens a batch",
+        "out of memory: continuing with 500 tokens per batch",
+        "out of memory: continuing with 250 tokens per batch",
     ]
     before = len(asked)
     rows.encode(batch_of(sequences, spans))
