@@ -103,9 +103,7 @@ def test_ray_job_stop_drops_what_is_in_hand_and_says_how_to_go_on(long_job, clus
     assert time.monotonic() - began < 2, "expected the driver gone, before it is killed 3 s after the signal"
     wait_for(lambda: client.get_job_status(job) == JobStatus.STOPPED)
     said = client.get_job_logs(job).splitlines()
-    assert said[-1] == (
-        f"error: stopped; to go on where it was (a sweep: with --resume): ray job submit --working-dir . -- {command}"
-    )
+    assert said[-1] == f"error: stopped; to resume: ray job submit --working-dir . -- {command}"
     assert not any("Traceback" in line for line in said)
     before = set(folder.list())
     assert 5 <= len(before) < 60 and not output_at(long_job.output).manifest.exists()
