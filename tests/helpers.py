@@ -170,3 +170,13 @@ def vectors_of(texts, config, **_):
     if key not in VECTORS:
         VECTORS[key] = config.load(dtype=torch.float32).embed(sentences, None if plain else conditions)
     return VECTORS[key]
+
+
+class LocalRunner:
+    """`raycase.training.runner.Runner` in this process, without checkpoints."""
+
+    vectors_of = staticmethod(vectors_of)
+    on_gpu = False
+
+    def fit(self, fitting, train, validation, recipe, *, seed, checkpoints):
+        return list(fitting(train, validation, recipe, seed=seed, state=None, wrap=lambda module: module))[-1]

@@ -1,6 +1,5 @@
 """Evaluation through the embedding job: vectors embedded once, the same figures as in one process, the script."""
 
-import json
 import runpy
 import sys
 from dataclasses import replace
@@ -10,15 +9,11 @@ import torch
 from helpers import ROOT, vectors_of, write_csv
 
 from raycase.distributed.evaluate import evaluate
-from raycase.distributed.train import train
-from raycase.errors import RequestError
 from raycase.evaluation.job import EvaluateJob
 from raycase.evaluation.tasks import catalogue
 from raycase.systems import case
-from raycase.systems.dualcse import Form
 from raycase.systems.projector import Projector, ProjectorConfig
 from raycase.systems.registry import resolve
-from raycase.training.inference_jobs import DualCseJob
 
 
 @pytest.fixture
@@ -52,27 +47,6 @@ def test_the_job_embeds_once_and_gives_what_this_process_gives(cluster, job, tmp
     for name, variant in first["models"][0]["variants"].items():
         assert variant["spearman"]["value"] == pytest.approx(expected[name]["spearman"]["value"], abs=0.1)
         assert variant["to_mean"]["mean"] == pytest.approx(expected[name]["to_mean"]["mean"], abs=1e-4)
-
-
-def test_the_report_on_two_vectors_a_sentence_has_the_figures_of_training(inferences, tiny_model, cluster, tmp_path):
-    settings = {"model": str(tiny_model), "compute": "float32", "epochs": 2, "batch_size": 8, "learning_rate": 1e-3}
-    fit = DualCseJob(form=Form.BI, output=str(tmp_path / "dualcse"), **settings, **inferences)
-    metrics = train(fit)
-    assert train(fit) == json.loads(json.dumps(metrics)), "the same command does nothing"
-    with pytest.raises(RequestError, match="got another"):
-        train(replace(fit, intra=False))
-    trained = metrics["validation"]
-    for task in ("rte", "eis"):
-        job = EvaluateJob(
-            model=(fit.output,),
-            data=inferences["validation"],
-            output=str(tmp_path / "report"),
-            task=task,
-            compute="float32",
-            resamples=100,
-        )
-        figures = evaluate(job)["systems"][0]["figures"]
-        assert figures["all"]["accuracy"]["value"] == pytest.approx(trained[task], abs=1e-6)
 
 
 def test_the_script_reports_a_wrong_request_in_one_line_with_status_2(job, tmp_path, monkeypatch, capsys):

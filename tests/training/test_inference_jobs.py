@@ -1,11 +1,21 @@
-"""Requests to train on premises with hypotheses: what is refused."""
+"""Training on premises with hypotheses: what is refused, and a model whose report has the figures of training."""
+
+import json
+from dataclasses import replace
+from functools import partial
 
 import pandas as pd
 import pytest
+from helpers import LocalRunner, vectors_of
 
-from raycase.distributed.train import train as fine_tune
 from raycase.errors import RequestError
+from raycase.evaluation.job import EvaluateJob
+from raycase.evaluation.tasks.catalogue import evaluate
+from raycase.systems.dualcse import Form
+from raycase.training import encoder_job
 from raycase.training.inference_jobs import DualCseJob, SimCseJob
+
+fine_tune = partial(encoder_job.fine_tune, open_runner=lambda **_: LocalRunner())
 
 
 @pytest.fixture
@@ -35,3 +45,24 @@ def test_a_premise_that_is_trained_on_is_no_validation(tuning, inferences):
     both.to_csv(inferences["validation"], index=False)
     with pytest.raises(RequestError, match="no premise that is trained on, got 24"):
         fine_tune(tuning(DualCseJob, "dualcse"))
+
+
+def test_the_report_on_two_vectors_a_sentence_has_the_figures_of_training(inferences, tiny_model, tmp_path):
+    settings = {"model": str(tiny_model), "compute": "float32", "epochs": 2, "batch_size": 8, "learning_rate": 1e-3}
+    fit = DualCseJob(form=Form.BI, output=str(tmp_path / "dualcse"), **settings, **inferences)
+    metrics = fine_tune(fit)
+    assert fine_tune(fit) == json.loads(json.dumps(metrics)), "the same command does nothing"
+    with pytest.raises(RequestError, match="got another"):
+        fine_tune(replace(fit, intra=False))
+    trained = metrics["validation"]
+    for task in ("rte", "eis"):
+        job = EvaluateJob(
+            model=(fit.output,),
+            data=inferences["validation"],
+            output=str(tmp_path / "report"),
+            task=task,
+            compute="float32",
+            resamples=100,
+        )
+        figures = evaluate(job, vectors_of=vectors_of)["systems"][0]["figures"]
+        assert figures["all"]["accuracy"]["value"] == pytest.approx(trained[task], abs=1e-6)

@@ -1,19 +1,22 @@
 """Requests to train on scored pairs without a condition: what is refused, and a fit that its report agrees with."""
 
 from dataclasses import replace
+from functools import partial
 
 import pytest
-from helpers import vectors_of
+from helpers import LocalRunner, vectors_of
 
-from raycase.distributed.train import train as fine_tune
 from raycase.errors import RequestError
 from raycase.evaluation.job import EvaluateJob
 from raycase.evaluation.tasks.catalogue import evaluate
 from raycase.systems.mixsp import Select
+from raycase.training import encoder_job
 from raycase.training.scored_jobs import MixSpJob
 
+fine_tune = partial(encoder_job.fine_tune, open_runner=lambda **_: LocalRunner())
 
-def test_the_report_has_the_figures_of_training(scored, tiny_model, tmp_path, cluster):
+
+def test_the_report_has_the_figures_of_training(scored, tiny_model, tmp_path):
     settings = {"train": scored["train"], "validation": scored["validation"], "model": str(tiny_model)}
     settings |= {"compute": "float32", "epochs": 2, "batch_size": 8, "learning_rate": 1e-3}
     trained = fine_tune(MixSpJob(output=str(tmp_path / "mixsp"), **settings))["validation"]
