@@ -127,6 +127,31 @@ def in_process(request, opened, plan, **changes):
             yield WrittenUnit.from_arrow(written)
 
 
+def embed_here(job):
+    """The main job in this process, without Ray; gives its result."""
+    from raycase.distributed.embed import embed
+
+    return embed(job, execute=in_process)
+
+
+def stop_after(count):
+    """An executor that dies after so many units."""
+
+    def execute(request, opened, plan):
+        for done, unit in enumerate(in_process(request, opened, plan), 1):
+            yield unit
+            if done == count:
+                raise KeyboardInterrupt
+
+    return execute
+
+
+def unit_times(job):
+    """Name -> modification time of the finished units."""
+    folder = output_at(job.output).embeddings
+    return {name: (folder / name).fs.modified((folder / name).path) for name in folder.list()}
+
+
 def embedded(folder, tiny_model, rows, **options):
     """The output of the main job over rows (dictionaries with id and text), in this process; gives its folder."""
     import pyarrow as pa

@@ -32,7 +32,7 @@ from raycase.errors import WorkError
 
 if TYPE_CHECKING:
     from raycase.systems.contracts import Encoder, SystemConfig
-    from raycase.systems.pairs import Encoded
+    from raycase.systems.pairs import Encoded, Indexed
 
 COMPILE_REPAID = 90.0  # seconds of encoding left, of which compiling saves more than it costs
 
@@ -177,7 +177,7 @@ def rejected_rows(encoded: Encoded, vectors_ND: np.ndarray, row_N: np.ndarray, o
 def output_table(
     rows: pa.Table,
     row_N: np.ndarray,
-    conditions: list[str] | None,
+    conditions: Indexed | None,
     pair_K: np.ndarray,
     vectors_ND: np.ndarray,
     settings: EncodeSettings,
@@ -191,7 +191,7 @@ def output_table(
         chunk = rows.take(row_N[pairs])
         arrays: dict[str, Any] = {
             ID: chunk[ID],
-            CONDITION: pa.nulls(len(chunk), pa.string()) if conditions is None else [conditions[i] for i in pairs],
+            CONDITION: pa.nulls(len(chunk), pa.string()) if conditions is None else list(conditions.take(pairs)),
             **{name: chunk[KEEP + name] for name in columns.keep},
             EMBEDDING: embedding_array(vectors_ND[pairs]),
         }

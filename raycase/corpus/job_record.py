@@ -19,30 +19,29 @@ from raycase.errors import RequestError
 
 @dataclass(frozen=True, kw_only=True)
 class Job:
-    """What job.json holds: the configuration that decides the vectors, and the input files in their order."""
+    """The content of job.json: the configuration that decides the vectors, and the input files in order."""
 
     config: dict[str, Any]
     files: list[InputFile]
-    salt: str = ""  # of a job that overwrote another: a late writer of the same configuration is not ours
+    salt: str = ""  # random if the job overwrote another: units of that one's late writers must not count
 
     @cached_property
     def fingerprint(self) -> str:
-        """Of the configuration; the input files are listed beside it, since new ones may come."""
+        """Of the configuration and the salt. Input files are not part of it, for new ones may be added."""
         return fingerprint([self.config, self.salt] if self.salt else self.config)
 
     @property
     def print8(self) -> str:
-        """What the names of its units begin with."""
+        """The first 8 digits of the fingerprint; the names of the job's units begin with them."""
         return self.fingerprint[:8]
 
 
 def find_job(
     output: Output, config: dict[str, Any], files: Sequence[InputFile], *, overwrite: bool = False
 ) -> tuple[Job, Units]:
-    """The job that the folder is for, and what of it is done: a new one, or the same as before with new input files
-    after those known.
+    """The job to run in the folder, and its finished units: a new job, or the one to resume with new input files last.
 
-    Raises RequestError where the folder holds another job's output, or where a known input file changed or vanished.
+    Raises RequestError if the folder holds another job's output, or if a known input file has changed or is missing.
     """
     config = json.loads(json.dumps(config, default=str))
     if overwrite:
@@ -67,12 +66,12 @@ def find_job(
     )
     if begun is None:
         return job, units
-    now = {f.uri: f for f in files}
+    files_now = {f.uri: f for f in files}
     for old in begun.files:
-        if now.get(old.uri) != old:
-            what = "is changed" if old.uri in now else "is not there any more"
+        if files_now.get(old.uri) != old:
+            what = "has changed" if old.uri in files_now else "is missing"
             raise RequestError(
-                f"--input: expected {old.uri} as it was when {output.root.uri} was begun, but it {what}; "
+                f"--input: expected {old.uri} as it was when {output.root.uri} was started, but it {what}; "
                 "put it back, choose another output folder or pass --overwrite"
             )
     known = set(begun.files)
@@ -89,15 +88,15 @@ def read_job(output: Output) -> Job:
 
 
 def write_job(output: Output, job: Job) -> None:
-    """Put job.json."""
+    """Write job.json."""
     values = {"config": job.config, "salt": job.salt, "files": [asdict(f) for f in job.files]}
     output.job.put_json({"fingerprint": job.fingerprint} | values)
 
 
-def _difference(found: Any, wanted: Any, path: str = "") -> str:
-    """The first place where two configurations differ, in words."""
-    if isinstance(found, dict) and isinstance(wanted, dict):
-        for key in sorted(found.keys() | wanted.keys()):
-            if found.get(key) != wanted.get(key):
-                return _difference(found.get(key), wanted.get(key), f"{path}.{key}".lstrip("."))
-    return f"{path}: {str(found)[:80]} there, {str(wanted)[:80]} asked"
+def _difference(recorded: Any, requested: Any, path: str = "") -> str:
+    """Where two configurations first differ, in words."""
+    if isinstance(recorded, dict) and isinstance(requested, dict):
+        for key in sorted(recorded.keys() | requested.keys()):
+            if recorded.get(key) != requested.get(key):
+                return _difference(recorded.get(key), requested.get(key), f"{path}.{key}".lstrip("."))
+    return f"{path}: {str(recorded)[:80]} there, {str(requested)[:80]} requested"

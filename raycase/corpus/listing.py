@@ -1,4 +1,4 @@
-"""Finished units: their names, and what a listing of them covers. The listing is the checkpoint."""
+"""Finished units: their file names, and the rows that a listing of them covers. The listing is the checkpoint."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from raycase.corpus.output import Output
 
 @dataclass(frozen=True, order=True)
 class UnitFile:
-    """A finished unit: rows [start, start + rows) of an input file, all accounted for. Its name says so."""
+    """A finished unit: rows [start, start + rows) of an input file, as its file name says."""
 
     file: int
     start: int
@@ -36,8 +36,8 @@ class UnitFile:
     @staticmethod
     def parse(name: str) -> tuple[str, UnitFile] | None:
         """Fingerprint (8 hex digits) and unit of a file name; None for any other name."""
-        found = _UNIT_NAME.fullmatch(name)
-        return found and (found[1], UnitFile(*(int(g) for g in found.groups()[1:])))
+        match = _UNIT_NAME.fullmatch(name)
+        return match and (match[1], UnitFile(*(int(g) for g in match.groups()[1:])))
 
 
 _UNIT_NAME = re.compile(r"([0-9a-f]{8})-(\d{5,})-(\d{12,})-(\d+)-(\d+)\.parquet")
@@ -49,8 +49,8 @@ class Units:
     def __init__(self, values_N4: np.ndarray, print8: str) -> None:
         """(N, 4) int64: file, start, rows out, rows rejected, in any order.
 
-        Units overlap where a late writer of a stopped run finished a unit that was cut otherwise since (another
-        limit): the longest of those that begin together is kept, and what does not overlap it.
+        Units overlap if a late writer of a stopped run finished a unit that has been cut otherwise since (another
+        limit). Of those that start at the same row the longest counts; units that overlap an earlier one do not count.
         """
         self.print8 = print8
         file, start, rows = values_N4[:, 0], values_N4[:, 1], values_N4[:, 2] + values_N4[:, 3]
@@ -68,7 +68,7 @@ class Units:
         return (UnitFile(*row) for row in map(np.ndarray.tolist, self.values_N4))
 
     def __contains__(self, name: object) -> bool:
-        """Whether the name is that of one of the units."""
+        """Whether it is the file name of one of the units."""
         parsed = UnitFile.parse(name) if isinstance(name, str) else None
         if parsed is None or parsed[0] != self.print8:
             return False
@@ -76,7 +76,7 @@ class Units:
 
     @property
     def names(self) -> Iterator[str]:
-        """Of their files, in the order of the input."""
+        """Their file names, in the order of the input."""
         return (unit.name(self.print8) for unit in self)
 
     @property
@@ -85,7 +85,7 @@ class Units:
         return list(self._slices)
 
     def within(self, file: int, start: int, end: int) -> Iterator[UnitFile]:
-        """The units of a file that touch rows [start, end)."""
+        """The units of a file that share rows with [start, end)."""
         first, last = self._slices.get(file, (0, 0))
         i = first + int(np.searchsorted(self.end[first:last], start, side="right"))
         while i < last and self.start[i] < end:
@@ -102,7 +102,7 @@ class Units:
             yield start, end
 
     def covered(self, file: int, edges: np.ndarray) -> np.ndarray:
-        """How many rows of a file before each edge the units cover."""
+        """How many rows of a file before each edge are in a unit."""
         first, last = self._slices.get(file, (0, 0))
         start, end = self.start[first:last], self.end[first:last]
         before = np.searchsorted(start, edges, side="left")  # units that begin before the edge
@@ -111,12 +111,12 @@ class Units:
         return rows - np.maximum(0, ends - edges)
 
     def last_row(self, file: int) -> int:
-        """Where the last unit of a file ends; 0 where it has none."""
+        """The end of the last unit of a file; 0 if it has none."""
         first, last = self._slices.get(file, (0, 0))
         return int(self.end[last - 1]) if last > first else 0
 
     def missing(self, rows: Sequence[int]) -> int:
-        """How many of the first `rows` rows of each file no unit covers."""
+        """How many of the first `rows` rows of each file are in no unit."""
         limits = np.asarray(rows, dtype=np.int64)
         known = self.file < len(limits)
         limit = limits[self.file[known]]
@@ -130,20 +130,20 @@ def _without_overlap(values_N4: np.ndarray) -> np.ndarray:
     end = start + values_N4[:, 2] + values_N4[:, 3]
     if not ((file[1:] == file[:-1]) & (start[1:] < end[:-1])).any() and (end > start).all():
         return values_N4
-    kept: list[int] = []
+    units: list[int] = []
     for i in range(len(values_N4)):
-        if not kept or file[i] != file[kept[-1]] or start[i] >= end[kept[-1]]:
-            kept.append(i)
-    return values_N4[kept]
+        if not units or file[i] != file[units[-1]] or start[i] >= end[units[-1]]:
+            units.append(i)
+    return values_N4[units]
 
 
 def finished(names: Iterable[str], print8: str) -> tuple[Units, list[str]]:
-    """The units of the job with this fingerprint among the names, and the other names: strays."""
+    """The units of the job with this fingerprint (8 digits) among file names, and the other names: strays."""
     values, strays = array("q"), []
     for name in names:
-        found = _UNIT_NAME.fullmatch(name)
-        if found and found[1] == print8:
-            values.extend(map(int, found.groups()[1:]))
+        match = _UNIT_NAME.fullmatch(name)
+        if match and match[1] == print8:
+            values.extend(map(int, match.groups()[1:]))
         else:
             strays.append(name)
     listed_N4 = np.frombuffer(values, dtype=np.int64).reshape(-1, 4)
@@ -154,16 +154,16 @@ def finished(names: Iterable[str], print8: str) -> tuple[Units, list[str]]:
 
 
 def finished_units(output: Output, print8: str) -> tuple[Units, list[str]]:
-    """The units of a job in the listing, and the names of other files there."""
+    """The finished units of a job in its output folder, and the names of the other files there."""
     return finished((name for name, _ in output.embeddings.entries()), print8)
 
 
 def drop_strays(output: Output, units: Units, strays: Iterable[str]) -> list[str]:
-    """Remove files that do not count: another fingerprint's or an overlapping unit of a late writer, rejected rows
-    without their unit, and what a killed writer left. Returns their names."""
-    places = [output.embeddings / name for name in strays if UnitFile.parse(name)]
-    places += [output.rejected / name for name, _ in output.rejected.entries() if name not in units]
-    places += [half for part in (output.embeddings, output.rejected) for half in part.half_written()]
-    for stray in places:
+    """Remove files that do not count: units of another fingerprint or overlapping ones by a late writer, rejected rows
+    without their unit, and temporary files of a killed writer. Returns their URIs."""
+    stray_files = [output.embeddings / name for name in strays if UnitFile.parse(name)]
+    stray_files += [output.rejected / name for name, _ in output.rejected.entries() if name not in units]
+    stray_files += [half for part in (output.embeddings, output.rejected) for half in part.half_written()]
+    for stray in stray_files:
         stray.remove()
-    return [stray.uri for stray in places]
+    return [stray.uri for stray in stray_files]

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from raycase.data.claim import clear
 from raycase.data.storage import Location, locate
 
 
 @dataclass(frozen=True)
 class Output:
-    """Where the files of an output folder are."""
+    """Locations of the files in an output folder."""
 
     root: Location
 
@@ -27,12 +28,12 @@ class Output:
 
     @property
     def spans(self) -> Location:
-        """How the input is cut, so that a resume need not find out again."""
+        """The spans of the input, so that a resumed job need not read the input to plan."""
         return self.root / "spans.parquet"
 
     @property
     def lines(self) -> Location:
-        """Lines of the manifest while a run goes on, so that a resume need not read the units for their checksums."""
+        """Lines of the manifest while a job runs, so that a resumed one need not read the units for their checksums."""
         return self.root / "manifest_lines"
 
     @property
@@ -44,13 +45,12 @@ class Output:
         return self.root / "manifest_files.parquet"
 
     def clear(self) -> None:
-        """Remove what a job wrote, the manifest first and job.json last; other files in the folder stay."""
-        for part in (*self.parts[::-1], self.job):
-            part.remove()
+        """Remove what a job wrote: the manifest first, job.json last. Other files in the folder stay."""
+        clear(self.root, self.job.name, [part.name for part in self.parts[::-1]])
 
     @property
     def parts(self) -> tuple[Location, ...]:
-        """All that a job writes beside job.json."""
+        """Everything that a job writes besides job.json."""
         return self.rejected, self.embeddings, self.spans, self.lines, self.manifest_files, self.manifest
 
 

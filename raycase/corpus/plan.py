@@ -1,4 +1,4 @@
-"""What is left to do: the input cut into spans, spans into units, and of these what no finished unit covers."""
+"""The plan of a job: the input is cut into spans, spans into units; units that are finished are left out."""
 
 from __future__ import annotations
 
@@ -25,12 +25,12 @@ from raycase.data.spans import Span, cut, plan_file
 from raycase.data.storage import fingerprint
 from raycase.errors import RequestError
 
-if TYPE_CHECKING:  # its imports take seconds, and the worker that hands a plan over needs none of them
+if TYPE_CHECKING:  # its imports take seconds, and workers need none of them
     from raycase.corpus.request import Request
 
-SPANS, TASK_BYTES = 2000, 16 * 2**20  # a text is cut into about so many spans at most, of at least so many bytes
-TASK_UNITS = 16  # of small spans
-READERS, FILES_AT_ONCE = 32, 256  # threads that find out how files are cut, and how far they look ahead
+SPANS, TASK_BYTES = 2000, 16 * 2**20  # of a text file: about the most spans, the fewest bytes of a span
+TASK_UNITS = 16  # of a task, if its spans are small
+READERS, FILES_AT_ONCE = 32, 256  # threads that cut files into spans, and how many files they are ahead
 KEY = b"raycase"
 SIDES: tuple[Literal["left"], Literal["right"]] = ("left", "right")
 NUMBERS = ("file", "start", "rows", "at", "length", "bytes")
@@ -40,9 +40,9 @@ NUMBERS = ("file", "start", "rows", "at", "length", "bytes")
 class Spans:
     """Spans in the order of the input, as columns: a million take 50 MB."""
 
-    numbers: array[int] = field(default_factory=lambda: array("q"))  # NUMBERS of one after those of another
+    numbers: array[int] = field(default_factory=lambda: array("q"))  # NUMBERS of each span, one span after the other
     headers: dict[int, tuple[str, ...]] = field(default_factory=dict)  # of CSV files
-    whole: dict[int, str] = field(default_factory=dict)  # files that are here to their ends, and what they were then
+    whole: dict[int, str] = field(default_factory=dict)  # file -> its identity, if all of its spans are here
 
     def add(self, span: Span) -> None:
         self.numbers.extend((span.file, span.start, span.rows, span.at, span.length, span.bytes))
@@ -50,7 +50,7 @@ class Spans:
             self.headers[span.file] = span.header
 
     def extend(self, spans: Spans) -> None:
-        """Add those of a later file."""
+        """Add the spans of a later file."""
         self.numbers.extend(spans.numbers)
         self.headers.update(spans.headers)
 
@@ -72,7 +72,7 @@ class Spans:
 
     @property
     def rows(self) -> int:
-        """Of all spans."""
+        """Rows of all spans."""
         return int(self.table[:, NUMBERS.index("rows")].sum())
 
     @property
@@ -81,45 +81,49 @@ class Spans:
         return np.frombuffer(self.numbers, dtype=np.int64).reshape(-1, len(NUMBERS))
 
     def save(self, output: Output, unit_rows: int) -> None:
-        """Put them beside the units that are cut from them."""
+        """Save the spans in the output folder."""
         columns = {name: np.ascontiguousarray(column) for name, column in zip(NUMBERS, self.table.T, strict=True)}
-        told = {"unit_rows": unit_rows, "headers": list(self.headers.items()), "whole": list(self.whole.items())}
-        output.spans.put(parquet_bytes(pa.table(columns).replace_schema_metadata({KEY: json.dumps(told)})))
+        metadata = {"unit_rows": unit_rows, "headers": list(self.headers.items()), "whole": list(self.whole.items())}
+        output.spans.put(parquet_bytes(pa.table(columns).replace_schema_metadata({KEY: json.dumps(metadata)})))
 
     @staticmethod
     def load(output: Output, unit_rows: int) -> Spans:
-        """What `save` put for units of this size; else none."""
+        """The spans that `save` put for units of this size; else none."""
         if not output.spans.exists():
             return Spans()
         try:
             table = pq.read_table(io.BytesIO(output.spans.read()))
-            told = json.loads(table.schema.metadata[KEY])
-        except (pa.ArrowException, TypeError, KeyError):  # another file of this name: it is put anew
+            metadata = json.loads(table.schema.metadata[KEY])
+        except (pa.ArrowException, TypeError, KeyError):  # not written by `save`: it will be replaced
             return Spans()
-        if told["unit_rows"] != unit_rows:
+        if metadata["unit_rows"] != unit_rows:
             return Spans()
         numbers = np.stack([table[name].to_numpy() for name in NUMBERS], axis=1)
-        headers = {file: tuple(names) for file, names in told["headers"]}
-        return Spans(numbers=array("q", numbers.tobytes()), headers=headers, whole=dict(told["whole"]))
+        headers = {file: tuple(names) for file, names in metadata["headers"]}
+        return Spans(numbers=array("q", numbers.tobytes()), headers=headers, whole=dict(metadata["whole"]))
 
 
 @dataclass(frozen=True, kw_only=True)
 class Plan:
-    """The spans of the input, and the finished units; what is left follows from them, and is never held as a whole."""
+    """The spans of the input, and the finished units. What is left follows from both, and is never held as a whole.
+
+    task_units: most units of a task, a span's units excepted.
+    """
 
     spans: Spans
     done: Units
     unit_rows: int
     rows: list[int]  # of each file, within the limit
-    learned: bool  # whether the spans of a whole file were not known from an earlier run
+    learned: bool  # whether a file was cut that no earlier run had cut
+    task_units: int = TASK_UNITS
 
     def pieces(self) -> Iterator[Piece]:
-        """What the listing lacks, in the order of the input."""
+        """The spans that have units left to do, in the order of the input."""
         for i in np.flatnonzero(self.left):
             span = self.spans[int(i)]
-            yield span, self.wanted(span)
+            yield span, self.units_left(span)
 
-    def wanted(self, span: Span) -> list[tuple[int, int]]:
+    def units_left(self, span: Span) -> list[tuple[int, int]]:
         """The row intervals of a span that are left to do, each a unit."""
         last = self.rows[span.file]
         units = ((a, min(b, last)) for a, b in cut(span, self.unit_rows) if a < last)
@@ -127,52 +131,52 @@ class Plan:
 
     @cached_property
     def left(self) -> np.ndarray:
-        """Of each span, (N,): how many rows within the limit no finished unit covers."""
+        """How many rows of each span within the limit are in no finished unit: (N,)."""
         file, start, rows = np.ascontiguousarray(self.spans.table[:, :3].T)
         end = np.minimum(start + rows, np.asarray(self.rows, dtype=np.int64)[file])
         left = np.maximum(0, end - start)
         begun = self.done.files
         for index, *edges in zip(begun, *(np.searchsorted(file, begun, side).tolist() for side in SIDES), strict=True):
-            some = slice(*edges)
-            left[some] -= self.done.covered(index, np.maximum(start, end)[some])
-            left[some] += self.done.covered(index, start[some])
+            spans = slice(*edges)
+            left[spans] -= self.done.covered(index, np.maximum(start, end)[spans])
+            left[spans] += self.done.covered(index, start[spans])
         return np.maximum(0, left)
 
     @property
     def missing(self) -> int:
-        """Rows that no finished unit covers."""
+        """Rows within the limit that are in no finished unit."""
         return self.done.missing(self.rows)
 
     @cached_property
     def units(self) -> int:
-        """Units that are left to do; spans of which nothing is done need no closer look."""
+        """Number of units left to do; for spans of which nothing is done it is known from their rows."""
         rows = self.spans.table[:, NUMBERS.index("rows")]
         whole = self.left == rows
         units = int(np.maximum(1, np.round(rows[whole] / self.unit_rows)).sum())
         begun = np.flatnonzero(~whole & (self.left > 0)).tolist()
-        return units + sum(len(self.wanted(self.spans[i])) for i in begun)
+        return units + sum(len(self.units_left(self.spans[i])) for i in begun)
 
     def after(self, done: Units) -> Plan:
-        """What is left when these are finished."""
+        """The same plan with these units finished."""
         return replace(self, done=done)
 
     def tasks(self) -> Iterator[list[Piece]]:
-        """Pieces together, so that small ones do not cost a task each; few enough to be read again with a lost node."""
+        """Pieces grouped into tasks: small ones do not cost a task each, and few are read again when a node is lost."""
         task: list[Piece] = []
-        held = units = 0
+        size = units = 0
         for piece in self.pieces():
             task.append(piece)
-            held += piece[0].bytes
+            size += piece[0].bytes
             units += len(piece[1])
-            if held >= TASK_BYTES or units >= TASK_UNITS:
+            if size >= TASK_BYTES or units >= self.task_units:
                 yield task
-                task, held, units = [], 0, 0
+                task, size, units = [], 0, 0
         if task:
             yield task
 
 
 def make_plan(request: Request, files: Sequence[InputFile], done: Units) -> Plan:
-    """Cut the input into spans, as far as the output does not remember them from an earlier run (`Spans.save`).
+    """Cut the input into spans, files that an earlier run cut excepted (`Spans.save`).
 
     Raises RequestError for an unreadable file, and an input without rows.
     """
@@ -182,25 +186,25 @@ def make_plan(request: Request, files: Sequence[InputFile], done: Units) -> Plan
     spans = Spans()
     rows: list[int] = []
 
-    def look(entry: tuple[int, InputFile]) -> tuple[Spans, bool]:
-        """The spans of a file, and whether these are all."""
+    def spans_of(entry: tuple[int, InputFile]) -> tuple[Spans, bool]:
+        """The spans of a file, and whether they reach its end."""
         if known.whole.get(entry[0]) == _identity(entry[1]):
             return known.of(entry[0]), True
-        found = Spans()
+        file_spans = Spans()
         for span in plan_file(*entry, request.columns, unit_rows=request.unit_rows, span_bytes=span_bytes):
-            found.add(span)
+            file_spans.add(span)
             if span.start + span.rows >= left:  # the limit ends here
-                return found, False
-        return found, True
+                return file_spans, False
+        return file_spans, True
 
     with ThreadPoolExecutor(READERS) as pool:
         entries = iter(enumerate(files))
-        ahead = 8  # little is read in vain where the limit is small
-        while left > 0 and (some := list(islice(entries, ahead))):
-            for (index, file), (found, whole) in zip(some, pool.map(look, some), strict=True):
-                rows.append(int(min(left, found.rows)))
+        ahead = 8  # few files are read for nothing if the limit is small
+        while left > 0 and (batch := list(islice(entries, ahead))):
+            for (index, file), (file_spans, whole) in zip(batch, pool.map(spans_of, batch), strict=True):
+                rows.append(int(min(left, file_spans.rows)))
                 left -= rows[-1]
-                spans.extend(found)
+                spans.extend(file_spans)
                 if whole:
                     spans.whole[index] = _identity(file)
             ahead = min(FILES_AT_ONCE, 2 * ahead)

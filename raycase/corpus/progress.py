@@ -1,4 +1,4 @@
-"""What a run has done so far, from one small row per unit: counts, rates, and the progress line with its ETA."""
+"""The progress of a run, counted unit by unit: rates, and a progress line with its ETA."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ LOG_FORMAT = "{percentage:.1f} %, {n_fmt} of {total_fmt}{unit}, {elapsed} gone, 
 
 @dataclass(kw_only=True)
 class Actor:
-    """One encoder's share: its work, the seconds it took, and the FLOP/s of its device's matrix product."""
+    """What one encoder has done: its work, the seconds it took, and `rate`, FLOP/s of its device's matrix product."""
 
     rate: float
     units: int = 0
@@ -27,7 +27,7 @@ class Actor:
 
 
 class _Log:
-    """Standard error for tqdm, each of its states on a line of its own."""
+    """Standard error for tqdm, with each update on a line of its own."""
 
     def write(self, text: str) -> None:
         if text := text.strip():
@@ -38,10 +38,10 @@ class _Log:
 
 
 class Run:
-    """The units of this run, and their rates. On a terminal a bar shows them, in a log a line now and then."""
+    """The finished units of this run, and their rates: a progress bar on a terminal, a line now and then in a log."""
 
     def __init__(self, *, rows: int, rows_before: int, units: int) -> None:
-        """Rows of the whole job, and those that earlier runs did; units of this run."""
+        """`rows` of the whole job, of which earlier runs embedded `rows_before`; `units` of this run."""
         self.units, self.units_planned = 0, units
         self.actors: dict[str, Actor] = {}
         self.first = math.inf
@@ -65,25 +65,25 @@ class Run:
         self.first = min(self.first, stats.began)
         self.last = max(self.last, unit.ended)
         rates = self.rates()
-        said = f"{rates['tokens_per_second']:,.0f} tokens/s"
+        text = f"{rates['tokens_per_second']:,.0f} tokens/s"
         if rates["sharing"] > 1.05:
-            said += f" ({rates['sharing']:.1f} times shared)"
-        said += f", MFU {rates['mfu']:.0%}, unit {self.units:,} of {self.units_planned:,}"
-        self.bar.set_postfix_str(said, refresh=False)
+            text += f" ({rates['sharing']:.1f} times shared)"
+        text += f", MFU {rates['mfu']:.0%}, unit {self.units:,} of {self.units_planned:,}"
+        self.bar.set_postfix_str(text, refresh=False)
         self.bar.update(line.rows_out + line.rows_rejected)
         return line
 
     @property
     def work(self) -> Work:
-        """Of all actors."""
+        """The work of all actors."""
         return sum((actor.work for actor in self.actors.values()), Work())
 
     def rates(self) -> dict[str, float]:
-        """Of the run, from the beginning of the first unit to the end of the last; starting up is not counted."""
+        """The rates of the run, from the start of the first unit to the end of the last; the start-up is left out."""
         return rates(self.work, self.last - self.first, sum(actor.rate for actor in self.actors.values()))
 
     def actor_rates(self) -> list[dict[str, Any]]:
-        """Of each actor, over the seconds that it encoded."""
+        """The rates of each actor, over the seconds that it encoded."""
         return [
             {"actor": name, "units": a.units, "gflops": round(a.rate / 1e9, 1)} | rates(a.work, a.seconds, a.rate)
             for name, a in sorted(self.actors.items())
@@ -91,11 +91,11 @@ class Run:
 
 
 def rates(work: Work, seconds: float, matrix_product_rate: float) -> dict[str, float]:
-    """Rates of some work; 0 where nothing was done.
+    """The rates of some work; 0 if nothing was done.
 
-    tokens_per_second: as if each prompt were encoded alone; processed_per_second: what went through the encoder;
-    sharing: the one over the other; padding: share of computed tokens; mfu: model FLOPs over those that plain matrix
-    products of the same device and type would have done in that time.
+    tokens_per_second: counted as if each prompt were encoded alone; processed_per_second: tokens that went through the
+    encoder; sharing: the former over the latter; padding: share of the computed tokens; mfu: model FLOPs over those
+    that plain matrix products of the same device and type would have done in that time.
     """
     if not (work.processed and seconds > 0):
         names = ("tokens_per_second", "processed_per_second", "sharing", "padding", "mfu")

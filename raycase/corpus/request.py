@@ -1,9 +1,9 @@
-"""What a job asks for, checked. Knows nothing of Ray."""
+"""The request of an embedding job: its flags, and what they resolve to once checked."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any, Literal
@@ -22,14 +22,15 @@ from raycase.systems.fine_tuned_config import Tuned
 from raycase.systems.registry import resolve_encoder
 
 SAMPLE, SAMPLE_CONDITIONS = PACKAGE + "sample/sentences.csv", PACKAGE + "sample/conditions.txt"
-PAIRS_OF_UNIT, ROWS_OF_UNIT = 32768, 4096
+SAMPLE_OUTPUT = "~/raycase/out"
+PAIRS_OF_UNIT, ROWS_OF_UNIT = 32768, 4096  # at most, by default
 
 
 @dataclass(frozen=True, kw_only=True)
 class EmbedJob:
     """Embed a corpus under conditions: Parquet, CSV or JSONL in, Parquet out. Without arguments: the sample.
 
-    A job that was stopped goes on when the same command is given again.
+    A stopped job resumes when the same command is run again.
     """
 
     input: str | None = None
@@ -39,54 +40,54 @@ class EmbedJob:
     text_column: str = "text"
     """Column of the sentences."""
     id_column: str | None = None
-    """Column of the ids. Default: `id` if there is one, else the row's place, `file:row`."""
+    """Column of the ids. Default: `id` if it exists, else the number of file and row, `file:row`."""
     keep_columns: tuple[str, ...] | None = None
-    """Columns carried to the output. Default: the text."""
+    """Columns copied to the output. Default: the text."""
     conditions: tuple[str, ...] = ()
-    """Conditions, every sentence under each; or one .txt (one a line), .parquet or .csv file with them."""
+    """Conditions; every sentence is embedded under each. Or one .txt (one a line), .parquet or .csv file with them."""
     condition_column: str | None = None
-    """Instead: a column with each row's condition, or list of conditions."""
+    """Instead of --conditions: a column with the condition of each row, or its list of conditions."""
     unconditional: bool = False
-    """Instead: no condition; writes f(s) with a null condition."""
+    """Instead of --conditions: embed without a condition; writes f(s) with a null condition."""
     model: str = "minilm"
-    """Name in the table of encoders, Hugging Face id, or a model folder, here or on object storage (fetched once)."""
+    """Name in the table of encoders, Hugging Face id, or a model folder, local or on object storage (fetched once)."""
     prompt: str | None = None
-    """How sentence and condition become one text, or several ways side by side, a+b. Default: the encoder's."""
+    """Prompt of sentence and condition, or several as views, a+b. Default: the encoder's."""
     subtract: bool | None = None
-    """Whether the condition's own vector is taken away (eq. 1). Default: the encoder's."""
+    """Whether the base, the condition's own vector, is subtracted (eq. 1). Default: the encoder's."""
     pooling: Pooling | None = None
-    """How tokens become one vector. Default: the encoder's."""
+    """How the states of the tokens become one vector. Default: the encoder's."""
     compute: Compute | None = None
     """Number format inside the encoder. Default: bfloat16 where the processor has it."""
     compile: Literal["auto", "on", "off"] = "auto"
-    """Compile the encoder for this machine. Default: once a long job's first unit shows that it pays."""
+    """Compile the encoder for this machine. auto: after the first unit, if the rest takes long enough to repay it."""
     dtype: Literal["float16", "float32"] = "float16"
     """Number format of the written vectors."""
     on_long: Literal["truncate", "reject"] = "truncate"
-    """What happens to a text above the encoder's length."""
+    """What to do with a text longer than the encoder's maximum."""
     batch_tokens: int | None = None
-    """Tokens of one batch, padding included. Default: 4096 on a CPU, 32768 on a GPU."""
+    """Tokens in a batch, padding included. Default: 4096 on a CPU, 32768 on a GPU."""
     unit_rows: int | None = None
-    """Rows of a unit, the smallest piece that is done or not. Default: 4096, fewer with many conditions."""
+    """Rows of a unit, the smallest piece of work that is finished or not. Default: 4096, fewer with many conditions."""
     actors: str | None = None
-    """Encoders at work, MIN:MAX. Default: one a GPU, else one for four CPUs, of all that the autoscaler offers too."""
+    """Number of encoders, MIN:MAX. Default: one a GPU, else one for four CPUs; what the autoscaler can add counts."""
     gpus_per_actor: float | None = None
-    """Default: 1 if the cluster has GPUs, else 0."""
+    """GPUs of each encoder. Default: 1 if the cluster has GPUs, else 0."""
     patience: float = 60.0
-    """Minutes without a finished unit after which the job gives up: no machine comes, or all are lost."""
+    """Minutes without a finished unit after which the job gives up, as when no machine is available."""
     limit: int | None = None
-    """Embed the first so many rows only."""
+    """Embed only this many rows, the first ones."""
     max_rejected: float = 0.01
-    """Share of rejected rows above which the exit status is 1."""
+    """Largest share of rejected rows; above it the exit status is 1."""
     overwrite: bool = False
     """Remove an earlier output in the folder first."""
     dry_run: bool = False
-    """Read a sample and say how much work it is; write nothing."""
+    """Estimate the work from a sample; write nothing."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Request:
-    """A checked job: nothing is written and no weights are loaded yet."""
+    """A checked job. Nothing is written and no weights are loaded yet."""
 
     job: EmbedJob
     files: list[InputFile]
@@ -102,7 +103,7 @@ class Request:
 
     @cached_property
     def config(self) -> dict[str, Any]:
-        """What decides the output besides the input files."""
+        """What decides the output besides the input files; the fingerprint is of this."""
         job = self.job
         return {
             "model": self.model.describe(),
@@ -131,74 +132,61 @@ class Request:
 
 
 def check(job: EmbedJob, model: SystemConfig | None = None) -> Request:
-    """Check everything that can be checked without weights; `model` stands for the one that the flags name.
+    """Check everything that can be checked without weights; `model` replaces the one that the flags name.
 
     Raises RequestError.
     """
-    if job.input is None:
-        asked, output, conditions = SAMPLE, job.output or "~/raycase/out", job.conditions
-        if not any(_ways(job, conditions).values()):
-            conditions = (SAMPLE_CONDITIONS,)
-    elif job.output is None:
-        raise RequestError("--output: expected a folder for the vectors, got none; pass --output FOLDER")
-    else:
-        asked, output, conditions = job.input, job.output, job.conditions
-    ways = [name for name, given in _ways(job, conditions).items() if given]
-    if len(ways) != 1:
-        wanted = "--conditions, --condition-column or --unconditional"
-        raise RequestError(f"expected one of {wanted}, got {' and '.join(ways) or 'none'}")
+    job = _with_sample(job)
+    assert job.input is not None and job.output is not None
+    _check_condition_flags(job)
     _check_numbers(job)
-    check_paths({"--input": asked, "--output": output, "--model": job.model if Path(job.model).is_dir() else None})
-    listed = tuple(read_conditions(conditions)) if conditions else None
-    folder = output_at(output)
-    own = tuple(part.uri for part in folder.parts)
-    files = [f for f in find_input(asked) if f.uri not in own and not f.uri.startswith(tuple(f"{o}/" for o in own))]
-    if not files:
-        raise RequestError(f"--input: expected rows to embed at {asked}, got the output of a job alone")
+    folder = job.model if Path(job.model).is_dir() else None
+    check_paths({"--input": job.input, "--output": job.output, "--model": folder})
+    conditions = tuple(read_conditions(job.conditions)) if job.conditions else None
+    output = output_at(job.output)
+    files = _input_files(job.input, output)
     columns = find_columns(
-        _first_file(files, None if job.overwrite else folder),
+        _first_file(files, None if job.overwrite else output),
         text=job.text_column,
         id=job.id_column,
         condition=job.condition_column,
         keep=job.keep_columns,
     )
     model = model or resolve_encoder(job.model, prompt=job.prompt, pooling=job.pooling, subtract=job.subtract)
-    if isinstance(model, Tuned):
-        if job.condition_column is None:
-            model.check_conditions(listed)
-        elif model.CONDITIONS == ():
-            raise RequestError(
-                f"--condition-column: expected --unconditional for {job.model}, which knows no conditions"
-            )
-    if listed is not None:
-        for condition, count in zip(listed, model.count_tokens(["a"] * len(listed), listed), strict=True):
-            if not count:
-                raise RequestError(
-                    f"--conditions: expected room for a sentence in {job.model}, got none beside {condition[:80]!r}"
-                )
-    rows = job.unit_rows or min(ROWS_OF_UNIT, max(64, PAIRS_OF_UNIT // len(listed or "a")))
-    return Request(job=job, files=files, columns=columns, conditions=listed, model=model, output=folder, unit_rows=rows)
+    _check_known_conditions(job, model, conditions)
+    _check_room(job, model, conditions)
+    rows = job.unit_rows or min(ROWS_OF_UNIT, max(64, PAIRS_OF_UNIT // len(conditions or "a")))
+    return Request(
+        job=job, files=files, columns=columns, conditions=conditions, model=model, output=output, unit_rows=rows
+    )
 
 
-def _first_file(files: Sequence[InputFile], output: Output | None) -> InputFile:
-    """The file that says the columns' types: the first of the job that is there, else the first that has columns."""
-    try:
-        first = read_job(output).files[0] if output and output.job.exists() else None
-    except STORE_ERRORS as error:
-        assert output is not None
-        said = output.root.why(error)
-        raise RequestError(f"--output: expected a readable folder at {output.root.uri}, got: {said}") from error
-    if first is not None and first in files:
-        return first
-    return next((f for f in files if peek(f).names), files[0])
+def _with_sample(job: EmbedJob) -> EmbedJob:
+    """The job with input and output; without input: the sample. Raises RequestError for an input without output."""
+    if job.input is not None:
+        if job.output is None:
+            raise RequestError("--output: expected a folder for the vectors, got none; pass --output FOLDER")
+        return job
+    sample = replace(job, input=SAMPLE, output=job.output or SAMPLE_OUTPUT)
+    return sample if _condition_flags(job) else replace(sample, conditions=(SAMPLE_CONDITIONS,))
 
 
-def _ways(job: EmbedJob, conditions: tuple[str, ...]) -> dict[str, Any]:
-    return {
-        "--conditions": conditions,
+def _condition_flags(job: EmbedJob) -> list[str]:
+    """Those of the three ways to give conditions that the job uses."""
+    ways = {
+        "--conditions": job.conditions,
         "--condition-column": job.condition_column,
         "--unconditional": job.unconditional,
     }
+    return [flag for flag, value in ways.items() if value]
+
+
+def _check_condition_flags(job: EmbedJob) -> None:
+    flags = _condition_flags(job)
+    if len(flags) != 1:
+        raise RequestError(
+            f"expected one of --conditions, --condition-column or --unconditional, got {' and '.join(flags) or 'none'}"
+        )
 
 
 def _check_numbers(job: EmbedJob) -> None:
@@ -222,3 +210,47 @@ def actor_range(text: str | None) -> tuple[int, int] | None:
     if not (least.isdigit() and (most or least).isdigit() and 1 <= int(least) <= int(most or least)):
         raise RequestError(f"--actors: expected MIN:MAX with 1 <= MIN <= MAX, got {text!r}")
     return int(least), int(most or least)
+
+
+def _input_files(uri: str, output: Output) -> list[InputFile]:
+    """The files of the input, without those of an output folder inside it."""
+    written = tuple(part.uri for part in output.parts)
+    inside = tuple(f"{uri}/" for uri in written)
+    files = [f for f in find_input(uri) if f.uri not in written and not f.uri.startswith(inside)]
+    if not files:
+        raise RequestError(f"--input: expected rows to embed at {uri}, got the output of a job alone")
+    return files
+
+
+def _first_file(files: Sequence[InputFile], output: Output | None) -> InputFile:
+    """The file that decides the columns' types: the first of the job to resume, else the first that has columns."""
+    try:
+        first = read_job(output).files[0] if output and output.job.exists() else None
+    except STORE_ERRORS as error:
+        assert output is not None
+        reason = output.root.why(error)
+        raise RequestError(f"--output: expected a readable folder at {output.root.uri}, got: {reason}") from error
+    if first is not None and first in files:
+        return first
+    return next((f for f in files if peek(f).names), files[0])
+
+
+def _check_known_conditions(job: EmbedJob, model: SystemConfig, conditions: tuple[str, ...] | None) -> None:
+    """A fine-tuned system may know certain conditions only, or none."""
+    if not isinstance(model, Tuned):
+        return
+    if job.condition_column is None:
+        model.check_conditions(conditions)
+    elif model.CONDITIONS == ():
+        raise RequestError(f"--condition-column: expected --unconditional for {job.model}, which knows no conditions")
+
+
+def _check_room(job: EmbedJob, model: SystemConfig, conditions: tuple[str, ...] | None) -> None:
+    """Each condition must leave tokens for a sentence."""
+    if conditions is None:
+        return
+    for condition, count in zip(conditions, model.count_tokens(["a"] * len(conditions), conditions), strict=True):
+        if not count:
+            raise RequestError(
+                f"--conditions: expected room for a sentence in {job.model}, got none beside {condition[:80]!r}"
+            )

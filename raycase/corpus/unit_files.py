@@ -19,8 +19,8 @@ from raycase.corpus.output import Output
 from raycase.data.parquet import parquet_bytes
 from raycase.errors import WorkError
 
-STATS = b"raycase"  # key of a unit's counts in its file's metadata
-ROW_OF_PAIR = "__row"  # the input row of each pair: counted, not written
+STATS = b"raycase"  # key of a unit's counts in the metadata of its file
+ROW_OF_PAIR = "__row"  # column with the input row of each pair; counted, not written
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -77,8 +77,8 @@ def write_unit(
 ) -> UnitLine:
     """Write a unit (input file, first row): the rejected rows first, the vectors last, each in one atomic put.
 
-    The table says in its column `ROW_OF_PAIR` which input row each pair is of. Raises WorkError where rows in are not
-    rows out and rejected.
+    The column `ROW_OF_PAIR` of the table holds the input row of each pair. Raises WorkError unless rows in = rows out +
+    rows rejected.
     """
     file = UnitFile(
         file=unit[0], start=unit[1], rows_out=len(pc.unique(table[ROW_OF_PAIR])), rows_rejected=len(rejected)
@@ -117,7 +117,7 @@ def _line(
 
 
 def read_line(output: Output, name: str) -> UnitLine:
-    """Make the manifest's line of a unit that an earlier run wrote, from the files themselves."""
+    """The manifest's line of a unit that an earlier run wrote, made from its files."""
     parsed = UnitFile.parse(name)
     assert parsed is not None
     data = (output.embeddings / name).read()

@@ -11,6 +11,7 @@ import pyarrow as pa
 from raycase.data.columns import Columns
 from raycase.data.reader import CONDITIONS, TEXT
 from raycase.encoder.prepared import Prepared
+from raycase.systems.pairs import Indexed
 
 if TYPE_CHECKING:
     from raycase.systems.contracts import SystemConfig
@@ -35,19 +36,26 @@ class EncodeSettings:
     chunk_bytes: int = CHUNK_BYTES
 
 
-def pairs_of(rows: pa.Table, settings: EncodeSettings) -> tuple[np.ndarray, list[str] | None]:
-    """The row of each pair in the unit's table, (N,), and its condition (None: unconditional)."""
+def pairs_of(rows: pa.Table, settings: EncodeSettings) -> tuple[np.ndarray, Indexed | None]:
+    """The row of each pair in the unit's table, (N,), and the pairs' conditions (None: unconditional)."""
     row_R = np.arange(len(rows))
     if settings.unconditional:
         return row_R, None
     if settings.conditions is not None:
-        return np.repeat(row_R, len(settings.conditions)), list(settings.conditions) * len(rows)
+        count = len(settings.conditions)
+        return np.repeat(row_R, count), Indexed(values=settings.conditions, codes=np.tile(np.arange(count), len(rows)))
     lists = rows[CONDITIONS].combine_chunks()
-    return np.repeat(row_R, lists.value_lengths().to_numpy(zero_copy_only=False)), lists.flatten().to_pylist()
+    row_N = np.repeat(row_R, lists.value_lengths().to_numpy(zero_copy_only=False))
+    return row_N, _indexed(pa.chunked_array([lists.flatten()]))
 
 
 def prepare_rows(config: SystemConfig, rows: pa.Table, settings: EncodeSettings) -> Prepared:
     """Tokenise the pairs of a unit. Loads no weights."""
     row_N, conditions = pairs_of(rows, settings)
-    texts = rows[TEXT].to_pylist()
-    return config.prepare([texts[row] for row in row_N], conditions)
+    return config.prepare(_indexed(rows[TEXT]).take(row_N), conditions)
+
+
+def _indexed(strings: pa.ChunkedArray) -> Indexed:
+    """A column without nulls by its distinct strings."""
+    encoded = strings.dictionary_encode().combine_chunks()
+    return Indexed(values=encoded.dictionary.to_pylist(), codes=encoded.indices.to_numpy().astype(np.int64))

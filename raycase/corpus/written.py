@@ -1,4 +1,4 @@
-"""A finished output of the main job, as those who read vectors need it."""
+"""A finished output, opened to read its vectors."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ from raycase.corpus.listing import UnitFile, finished_units
 from raycase.corpus.output import Output, output_at
 from raycase.errors import RequestError
 
-AHEAD = 4  # files that are read ahead
+AHEAD = 4  # files read before they are needed
 
 
 @dataclass(frozen=True, kw_only=True)
 class Written:
-    """A finished output, or some of its units."""
+    """A finished output and its units."""
 
     output: Output
     job: Job
@@ -33,12 +33,12 @@ class Written:
 
     @property
     def names(self) -> list[str]:
-        """Of the files that hold vectors."""
+        """Names of the files that hold vectors."""
         return [u.name(self.job.print8) for u in self.units if u.rows_out]
 
     def tables(self, columns: list[str] | None = None) -> Iterator[pa.Table]:
-        """The rows of each file, in order. A few files are read ahead, and no more are held; Arrow's own scanner reads
-        on as fast as it can, whoever waits."""
+        """The rows of each file, in order; `AHEAD` files are read ahead. Arrow's own scanner reads ahead without bound
+        when its consumer is slow."""
         waiting: deque[Future[pa.Table]] = deque()
         with ThreadPoolExecutor(AHEAD) as pool:
             for name in self.names:
@@ -52,12 +52,12 @@ class Written:
         return pq.read_table(io.BytesIO((self.output.embeddings / name).read()), columns=columns)
 
     def schema(self) -> pa.Schema:
-        """Of the files; there is one."""
+        """The schema of the files; it is the same for all."""
         return pq.read_schema(io.BytesIO((self.output.embeddings / self.names[0]).read()))
 
 
 def open_written(uri: str, flag: str) -> Written:
-    """The finished output at a URI. Raises RequestError."""
+    """The finished output at a URI. Raises RequestError if there is none."""
     output = output_at(uri)
     if not output.job.exists():
         raise RequestError(f"{flag}: expected an output of jobs/embed.py at {output.root.uri}, got no job.json")

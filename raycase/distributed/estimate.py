@@ -73,7 +73,7 @@ def _sample(request: Request, plan: Plan, files: list[InputFile]) -> tuple[pa.Ta
     tables: list[pa.Table] = []
     sampled = 0
     for span in (plan.spans[left[i]] for i in places):
-        wanted = plan.wanted(span)
+        wanted = plan.units_left(span)
         start, end = wanted[0][0], min(wanted[0][1], wanted[0][0] + SAMPLED_ROWS)
         sampled += end - start
         tables += [table for table, _ in read_span(files[span.file], span, request.columns, [(start, end)])]

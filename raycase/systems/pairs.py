@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
@@ -52,23 +53,68 @@ def prepare(
     """Tokenise each distinct pair, sentence and condition once, by the templates given, pairs also by `tokens`. Loads
     the tokenizer alone.
 
-    Without conditions there are no bases. Raises ValueError for lists of different length.
+    Without conditions there are no bases. `Indexed` strings are not compared again. Raises ValueError for lists of
+    different length.
     """
     if conditions is not None and len(conditions) != len(sentences):
         raise ValueError(f"expected as many conditions as sentences, got {len(conditions)} and {len(sentences)}")
-    texts = list(zip(sentences, conditions or [""] * len(sentences), strict=True))
-    place = {pair: i for i, pair in enumerate(dict.fromkeys(texts))}
-    one = {s: i for i, s in enumerate(dict.fromkeys(s for s, _ in place))}
-    other = {c: i for i, c in enumerate(dict.fromkeys(c for _, c in place))}
+    by_sentence = Indexed.of(sentences)
+    by_condition = Indexed(values=[""], codes=np.zeros(len(sentences), np.int64))
+    if conditions is not None:
+        by_condition = Indexed.of(conditions)
+    count = max(1, len(by_condition.values))
+    pair_M, row_N = _distinct(by_sentence.codes * count + by_condition.codes)
+    sentence_S, sentence_M = _distinct(pair_M // count)
+    condition_C, condition_M = _distinct(pair_M % count)
+    one = [by_sentence.values[i] for i in sentence_S.tolist()]
+    other = [by_condition.values[i] for i in condition_C.tolist()]
+    texts = [(one[i], other[j]) for i, j in zip(sentence_M.tolist(), condition_M.tolist(), strict=True)]
     return Prepared(
-        rows=np.fromiter((place[p] for p in texts), dtype=np.int64, count=len(texts)),
-        conditions=None if conditions is None else list(other),
-        sentence=np.fromiter((one[s] for s, _ in place), dtype=np.int64, count=len(place)),
-        condition=np.fromiter((other[c] for _, c in place), dtype=np.int64, count=len(place)),
-        pairs=[*_tokenized(spec, pairs, list(place)), *([tokens(list(place))] if tokens else [])],
+        rows=row_N,
+        conditions=None if conditions is None else other,
+        sentence=sentence_M,
+        condition=condition_M,
+        pairs=[*_tokenized(spec, pairs, texts), *([tokens(texts)] if tokens else [])],
         alone=_tokenized(spec, alone, [(s, "") for s in one]),
         bases=_tokenized(spec, bases, [("", c) for c in other]) if conditions is not None else [],
     )
+
+
+@dataclass(frozen=True, eq=False, kw_only=True)
+class Indexed(Sequence[str]):
+    """N strings, each given by its place among distinct `values`: codes (N,) int64."""
+
+    values: Sequence[str]
+    codes: np.ndarray
+
+    @classmethod
+    def of(cls, strings: Sequence[str]) -> Indexed:
+        """The same strings; those that are indexed already are not compared again."""
+        if isinstance(strings, Indexed):
+            return strings
+        number = {string: i for i, string in enumerate(dict.fromkeys(strings))}
+        codes = np.fromiter((number[string] for string in strings), dtype=np.int64, count=len(strings))
+        return cls(values=list(number), codes=codes)
+
+    def __len__(self) -> int:
+        return len(self.codes)
+
+    def __getitem__(self, i: Any) -> Any:
+        chosen = self.codes[i]
+        return [self.values[j] for j in chosen.tolist()] if isinstance(i, slice) else self.values[int(chosen)]
+
+    def take(self, rows: np.ndarray) -> Indexed:
+        """The strings of these rows."""
+        return Indexed(values=self.values, codes=self.codes[rows])
+
+
+def _distinct(values_N: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """The distinct values in the order of their first occurrence, and the index of each value among them: (N,)."""
+    distinct, first, inverse_N = np.unique(values_N, return_index=True, return_inverse=True)
+    order = np.argsort(first)
+    rank = np.empty_like(order)
+    rank[order] = np.arange(len(order))
+    return distinct[order], rank[inverse_N]
 
 
 def count_tokens(

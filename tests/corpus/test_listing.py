@@ -1,11 +1,17 @@
 """Names of finished units, and what a listing of them covers."""
 
+from dataclasses import replace
 from itertools import pairwise
 
 import numpy as np
 import pytest
+from helpers import embed_here, stop_after
 
 from raycase.corpus.listing import UnitFile, finished
+from raycase.corpus.output import output_at
+from raycase.corpus.verify import verify
+from raycase.distributed.embed import embed
+from raycase.errors import RequestError
 
 
 @pytest.mark.parametrize(
@@ -114,3 +120,35 @@ def test_gaps_and_overlaps_against_sets(seed):
         assert all(a < b for a, b in gaps)
         assert all(b < c for (_, b), (c, _) in pairwise(gaps))
         assert found.last_row(file) == max(covered, default=-1) + 1
+
+
+def test_late_writers_are_not_mistaken_for_ours(job):
+    """A unit of a job that was overwritten, one that a shorter limit had cut, and rejected rows without their unit."""
+    embed_here(job)
+    folder = output_at(job.output).embeddings
+    name = sorted(folder.list())[1]
+    strays = [folder / f"{'0' * 8}{name[8:]}", folder / f"{name[:27]}-50-0.parquet"]
+    strays.append(output_at(job.output).rejected / f"{name[:27]}-49-1.parquet")
+    assert name[9:27] == "00000-000000000100"
+    for stray in strays:
+        stray.put((folder / name).read())
+    assert embed_here(job)["rows_in"] == 500
+    assert not any(stray.exists() for stray in strays)
+    verify(job.output)
+    (folder / "notes.txt").put(b"")
+    with pytest.raises(RequestError, match=r"notes\.txt; move it away"):
+        embed_here(job)
+
+
+def test_a_late_writer_of_an_overwritten_job_is_not_ours(job):
+    """The same configuration over other content: the name of the old unit must not count."""
+    embed_here(job)
+    folder = output_at(job.output).embeddings
+    name = sorted(folder.list())[1]
+    old = (folder / name).read()
+    with pytest.raises(KeyboardInterrupt):
+        embed(replace(job, overwrite=True), execute=stop_after(1))
+    (folder / name).put(old)
+    assert embed_here(job)["units_done"] == 4
+    assert name not in folder.list()
+    verify(job.output)

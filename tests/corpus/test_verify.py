@@ -4,23 +4,19 @@ import hashlib
 import io
 import json
 from dataclasses import replace
-from functools import partial
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from helpers import in_process, run_job
+from helpers import embed_here, run_job
 
 from raycase.corpus.manifest import write_manifest
 from raycase.corpus.output import output_at
 from raycase.corpus.verify import verify
 from raycase.data.parquet import parquet_bytes
 from raycase.data.schema import embedding_array
-from raycase.distributed.embed import embed
 from raycase.errors import RequestError, WorkError
-
-embed_here = partial(embed, execute=in_process)
 
 
 def test_verify_finds_what_is_wrong(job):

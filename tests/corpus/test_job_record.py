@@ -1,0 +1,127 @@
+"""A job resumes by job.json: the same configuration, the input files that it knew, and new ones."""
+
+import os
+from dataclasses import replace
+
+import pandas as pd
+import pytest
+from helpers import embed_here, read_output, read_rejected, sentences, stop_after, unit_times
+
+from raycase.corpus.output import output_at
+from raycase.corpus.verify import verify
+from raycase.distributed.embed import embed
+from raycase.errors import RequestError
+
+
+def test_a_stopped_job_goes_on_where_it_was(job):
+    with pytest.raises(KeyboardInterrupt):
+        embed(job, execute=stop_after(3))
+    assert not output_at(job.output).manifest.exists()
+    before = unit_times(job)
+    assert len(before) == 3
+    result = embed_here(job)
+    assert (result["units_done"], result["units_resumed"], result["rows_in"], result["pairs"]) == (2, 3, 500, 1000)
+    assert before.items() <= unit_times(job).items(), "finished units were computed again"
+    undisturbed = replace(job, output=job.output + "-undisturbed")
+    embed_here(undisturbed)
+    assert read_output(job.output).equals(read_output(undisturbed.output))
+    verify(job.output)
+
+
+def test_a_limit_that_grows_computes_no_row_again(job):
+    assert embed_here(replace(job, limit=250))["rows_in"] == 250
+    before = unit_times(job)
+    result = embed_here(replace(job, unit_rows=70))
+    assert before.items() <= unit_times(job).items()
+    assert result["rows_in"] == 500 and verify(job.output)["rows_out"] == 500
+    assert read_output(job.output)["id"].to_pylist() == [i for i in range(500) for _ in range(2)]
+    assert embed_here(replace(job, limit=10))["units_done"] == 0
+
+
+def test_overwrite_begins_anew_and_leaves_other_files_alone(job):
+    embed_here(job)
+    other = output_at(job.output).root / "notes.txt"
+    other.put(b"mine")
+    changed = replace(job, conditions=("color",))
+    with pytest.raises(RequestError, match=r"conditions.*--overwrite"):
+        embed_here(changed)
+    assert verify(job.output)["pairs"] == 1000
+    assert embed_here(replace(changed, overwrite=True))["pairs"] == 500
+    assert verify(job.output)["pairs"] == 500 and other.read() == b"mine"
+
+
+def test_a_wrong_request_with_overwrite_destroys_nothing(job):
+    embed_here(job)
+    with pytest.raises(RequestError):
+        embed_here(replace(job, overwrite=True, text_column="body"))
+    verify(job.output)
+
+
+def test_tomorrows_files_are_added_and_changed_or_vanished_ones_refused(job, tmp_path):
+    folder = tmp_path / "corpus"
+    folder.mkdir()
+    for name, seed in (("b.csv", 1), ("c.csv", 2)):
+        pd.DataFrame({"text": sentences(30, seed)}).to_csv(folder / name, index=False)
+    job = replace(job, input=str(folder))
+    embed_here(job)
+    before = unit_times(job)
+    pd.DataFrame({"text": sentences(30, 3)}).to_csv(folder / "a.csv", index=False)
+    result = embed_here(job)
+    assert (result["rows_in"], result["units_done"], result["units_resumed"]) == (90, 1, 2)
+    assert before.items() <= unit_times(job).items()
+    verify(job.output)
+    text = (folder / "b.csv").read_text()
+    os.utime(folder / "b.csv", (1, 1))
+    with pytest.raises(RequestError, match=r"b\.csv.* has changed"):
+        embed_here(job)
+    (folder / "b.csv").unlink()
+    with pytest.raises(RequestError, match=r"b\.csv.* is missing"):
+        embed_here(job)
+    (folder / "b.csv").write_text(text)
+    assert embed_here(replace(job, overwrite=True))["rows_in"] == 90
+
+
+def test_the_fingerprint_is_of_what_changes_the_vectors(job, tiny_model, tmp_path):
+    embed_here(job)
+    assert embed_here(replace(job, batch_tokens=64, unit_rows=50, max_rejected=0.5))["units_done"] == 0
+    changes = {"dtype": "float16", "subtract": False, "pooling": "cls", "keep_columns": (), "on_long": "reject"}
+    for name, value in changes.items():
+        with pytest.raises(RequestError, match="expected an empty folder or the same job"):
+            embed_here(replace(job, **{name: value}))
+
+
+@pytest.mark.parametrize("change", ["nothing", "added", "changed", "vanished", "overwrite"])
+def test_a_job_stopped_in_the_middle_meets_its_input_again(job, tmp_path, change):
+    folder = tmp_path / "corpus"
+    folder.mkdir()
+    for name in ("a.csv", "b.csv"):
+        pd.DataFrame({"text": sentences(60, seed=ord(name[0]))}).to_csv(folder / name, index=False)
+    job = replace(job, input=str(folder), unit_rows=20)
+    with pytest.raises(KeyboardInterrupt):
+        embed(job, execute=stop_after(4))
+    before = unit_times(job)
+    if change in ("changed", "vanished"):
+        (folder / "b.csv").unlink() if change == "vanished" else (folder / "b.csv").write_text("text\na dog\n")
+        with pytest.raises(RequestError, match=r"b\.csv"):
+            embed_here(job)
+        assert unit_times(job) == before
+        return
+    if change == "added":
+        pd.DataFrame({"text": sentences(20, seed=9)}).to_csv(folder / "c.csv", index=False)
+    result = embed_here(replace(job, overwrite=change == "overwrite"))
+    assert result["units_done"] == {"nothing": 2, "added": 3, "overwrite": 6}[change]
+    assert result["rows_out"] == (140 if change == "added" else 120)
+    assert (before.items() <= unit_times(job).items()) == (change != "overwrite")
+    verify(job.output)
+
+
+def test_the_columns_types_are_those_the_job_began_with(job, tmp_path):
+    folder = tmp_path / "corpus"
+    folder.mkdir()
+    (folder / "b.jsonl").write_text('{"id": 1, "text": "a dog"}\n')
+    job = replace(job, input=str(folder), max_rejected=1)
+    embed_here(job)
+    (folder / "a.jsonl").write_text('{"id": "one", "text": "a cat"}\n{"id": 2, "text": "a man"}\n')
+    assert embed_here(job)["rows_out"] == 2
+    assert [r["reason"] for r in read_rejected(job.output)] == ["wrong type"]
+    verify(job.output)

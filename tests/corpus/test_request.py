@@ -1,0 +1,141 @@
+"""A request is checked before anything is written: clear answers to wrong ones."""
+
+import json
+from dataclasses import replace
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from helpers import (
+    embed_here,
+)
+
+from raycase.cli import main
+from raycase.corpus.output import output_at
+from raycase.errors import RequestError
+
+
+def cli(capsys, *arguments):
+    """Exit status, standard output and standard error of a job's command line, run in this process."""
+    status = 0
+    try:
+        main(["embed", *map(str, arguments)], work=embed_here)
+    except SystemExit as stop:
+        status = stop.code
+    said = capsys.readouterr()
+    return status, said.out, said.err
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        ({"--input": "nothing.parquet"}, "expected .parquet, .csv, .jsonl files at"),
+        ({"--input": "empty"}, "got 1 files with other endings"),
+        ({"--input": "none.jsonl"}, "expected the column 'text', got none"),
+        ({"--input": "header.csv"}, "expected rows, got none in 1 files"),
+        ({"--input": "corrupt.parquet"}, "expected a readable parquet file, got"),
+        ({"--input": "numbers.parquet"}, "expected strings in the column 'text', got int64"),
+        ({"--input": "foo://x"}, "expected a local path or a URI that fsspec knows"),
+        ({"--text-column": "body"}, "expected the column 'body', got id, text"),
+        ({"--id-column": "key"}, "expected the column 'key', got id, text"),
+        ({"--keep-columns": "year"}, "expected the column 'year', got id, text"),
+        ({"--conditions": ""}, "expected words in every condition, got ''"),
+        ({"--conditions": "missing.txt"}, "expected a readable file at"),
+        ({"--conditions": "empty.txt"}, "expected at least one condition in"),
+        ({"--conditions": "red " * 99}, "expected room for a sentence"),
+        ({"--conditions": None}, "expected one of --conditions, --condition-column or --unconditional, got none"),
+        ({"--condition-column": "text"}, "got --conditions and --condition-column"),
+        ({"--model": "minilm9"}, "expected one of minilm, simcse-bert-base"),
+        ({"--pooling": "latent"}, "expected NV-Embed's weights"),
+        ({"--prompt": "loud"}, "--prompt"),
+        ({"--unit-rows": "0"}, "--unit-rows: expected at least 1, got 0"),
+        ({"--actors": "3:1"}, "--actors: expected MIN:MAX with 1 <= MIN <= MAX, got '3:1'"),
+        ({"--max-rejected": "2"}, "--max-rejected: expected a share between 0 and 1, got 2.0"),
+        ({"--output": None}, "--output: expected a folder for the vectors, got none"),
+        ({"--output": "foreign"}, "expected only units in"),
+        ({"--output": "in.parquet/out"}, "expected a place to write at"),
+    ],
+)
+def test_a_wrong_request_is_answered_in_one_line(job, change, words, tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "empty").mkdir()
+    (tmp_path / "empty" / "readme.md").write_text("no data")
+    (tmp_path / "none.jsonl").write_text("")
+    (tmp_path / "header.csv").write_text("text\n")
+    (tmp_path / "corrupt.parquet").write_bytes(b"PAR1 not really PAR1")
+    (tmp_path / "empty.txt").write_text("\n\n")
+    pq.write_table(pa.table({"text": [1, 2]}), tmp_path / "numbers.parquet")
+    (tmp_path / "foreign" / "embeddings").mkdir(parents=True)
+    (tmp_path / "foreign" / "embeddings" / "x.parquet").write_text("")
+    flags = {
+        "--input": "in.parquet",
+        "--output": "out",
+        "--conditions": "color",
+        "--model": job.model,
+        "--prompt": "concat-sc",
+        "--pooling": "mean",
+    } | change
+    given = [part for flag, value in flags.items() if value is not None for part in (flag, value)]
+    status, out, err = cli(capsys, *given)
+    assert (status, out) == (2, "")
+    assert words in err and err.count("\n") == 1
+    assert not (tmp_path / "out" / "job.json").exists()
+
+
+def test_corruption_inside_a_file_is_a_wrong_request_too(job, tmp_path):
+    path = tmp_path / "in.parquet"
+    data = bytearray(path.read_bytes())
+    data[100:3000] = bytes(2900)
+    path.write_bytes(data)
+    with pytest.raises(RequestError, match=r"in\.parquet: expected a readable parquet file, got"):
+        embed_here(job)
+
+
+def test_flags_as_people_write_them(job, tmp_path, capsys):
+    flags = ["--input", job.input, "--output", job.output, "--model", job.model, "--prompt", "concat-cs"]
+    flags += ["--pooling", "cls", "--no-subtract", "--conditions", "color", "number of people", "--limit", "5"]
+    status, out, _ = cli(capsys, *flags)
+    assert status == 0 and json.loads(out.splitlines()[-1])["pairs"] == 10
+    config = json.loads((output_at(job.output).job).read())["config"]
+    assert config["model"]["subtract"] is False
+    assert (config["model"]["encoder"]["prompt"], config["model"]["encoder"]["pooling"]) == ("concat-cs", ["cls"])
+    assert cli(capsys, *flags, "--subtract")[0] == 2
+
+
+def test_a_submitted_job_wants_absolute_paths(job, monkeypatch):
+    monkeypatch.setenv("RAY_JOB_CONFIG_JSON_ENV_VAR", "{}")
+    with pytest.raises(RequestError, match="--output: expected an absolute path or a URI, got 'out'"):
+        embed_here(replace(job, output="out"))
+    with pytest.raises(RequestError, match="--input: expected an absolute path or a URI"):
+        embed_here(replace(job, input="in.parquet"))
+    assert embed_here(job)["rows_in"] == 500
+
+
+def test_a_store_that_cannot_be_used_is_said_early(job, s3_server):
+    with pytest.raises(RequestError, match="--output: expected a place to write at s3://no-such-bucket/out, got"):
+        embed_here(replace(job, output="s3://no-such-bucket/out"))
+    with pytest.raises(RequestError, match="s3://no-such-bucket/in"):
+        embed_here(replace(job, input="s3://no-such-bucket/in/*.csv"))
+
+
+def test_a_name_like_one_of_the_outputs_is_input_all_the_same(job, tmp_path):
+    folder = tmp_path / "corpus"
+    folder.mkdir()
+    (tmp_path / "in.parquet").rename(folder / "manifest_lines-2024.parquet")
+    (folder / "manifest.jsonl").write_text('{"id": 1000, "text": "a dog"}\n')
+    job = replace(job, input=str(folder), output=str(folder))
+    assert embed_here(job)["rows_out"] == 501
+    assert embed_here(job)["rows_in"] == 501
+    (folder / "manifest_lines-2024.parquet").unlink()
+    (folder / "manifest.jsonl").unlink()
+    with pytest.raises(RequestError, match="got the output of a job alone"):
+        embed_here(job)
+
+
+def test_output_inside_the_input_is_no_input(job, tmp_path):
+    folder = tmp_path / "corpus"
+    folder.mkdir()
+    (tmp_path / "in.parquet").rename(folder / "in.parquet")
+    job = replace(job, input=str(folder), output=str(folder / "out"))
+    embed_here(job)
+    assert embed_here(job)["rows_in"] == 500
