@@ -21,7 +21,7 @@ os.environ |= {
 
 import numpy as np
 import pytest
-from helpers import ROOT, WORDS, rated_rows, sentences
+from helpers import ROOT, WORDS, rated_rows, small_job
 
 
 @pytest.hookimpl(tryfirst=True)  # before pytest-xdist reads the groups
@@ -120,24 +120,7 @@ def rated(tmp_path_factory):
 @pytest.fixture
 def job(tiny_model, tmp_path):
     """A job over 500 rows in 5 units, with the tiny model in fp32."""
-    import pyarrow as pa
-    import pyarrow.parquet as pq
-
-    from raycase.corpus.request import EmbedJob
-
-    pq.write_table(pa.table({"id": range(500), "text": sentences(500)}), tmp_path / "in.parquet", row_group_size=200)
-    return EmbedJob(
-        input=str(tmp_path / "in.parquet"),
-        output=str(tmp_path / "out"),
-        conditions=("color", "number of people"),
-        model=str(tiny_model),
-        prompt="concat-sc",
-        pooling="mean",
-        compute="float32",
-        dtype="float32",
-        unit_rows=100,
-        actors="1:1",
-    )
+    return small_job(tmp_path, tiny_model)
 
 
 @pytest.fixture

@@ -53,6 +53,28 @@ def wait_for(what, seconds=90):
     return found
 
 
+def small_job(folder, model):
+    """A job over 500 rows in 5 units, with a tiny model in fp32; its input is in the folder, its output will be."""
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    from raycase.corpus.request import EmbedJob
+
+    pq.write_table(pa.table({"id": range(500), "text": sentences(500)}), folder / "in.parquet", row_group_size=200)
+    return EmbedJob(
+        input=str(folder / "in.parquet"),
+        output=str(folder / "out"),
+        conditions=("color", "number of people"),
+        model=str(model),
+        prompt="concat-sc",
+        pooling="mean",
+        compute="float32",
+        dtype="float32",
+        unit_rows=100,
+        actors="1:1",
+    )
+
+
 def run_job(*arguments, script="embed.py", **options):
     """Run a job's script as a process of its own; gives the finished process."""
     import subprocess

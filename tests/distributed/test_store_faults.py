@@ -11,7 +11,7 @@ import fsspec
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from helpers import cosines, in_process, read_output, sentences, vectors
+from helpers import cosines, in_process, read_output, sentences, small_job, vectors
 from s3_proxy import Proxy
 from s3fs import S3FileSystem
 
@@ -19,7 +19,6 @@ from raycase.corpus.output import output_at
 from raycase.corpus.verify import verify
 from raycase.data.inputs import find_input
 from raycase.data.storage import S3_OPTIONS, locate
-from raycase.distributed import embed as embed_module
 from raycase.distributed.embed import embed
 from raycase.errors import RequestError, WorkError
 
@@ -39,17 +38,27 @@ def through(monkeypatch, s3_server):
     S3FileSystem.clear_instance_cache()
 
 
-@pytest.fixture
-def remote(job, tmp_path, s3_server, request):
-    """A job of 100 units over three files, in and out on S3."""
+ROWS, UNITS = 300, 30  # of the job below
+
+
+@pytest.fixture(scope="module")
+def whole(tiny_model, s3_server, tmp_path_factory):
+    """A finished job over three files here, which are on S3, too."""
+    folder = tmp_path_factory.mktemp("whole")
     for part in range(3):
-        table = pa.table({"text": sentences(500, seed=part)})
-        pq.write_table(table, tmp_path / f"part-{part}.parquet", row_group_size=100)
-    folder = f"corpus/{request.node.name}"
-    fsspec.filesystem("s3").put(str(tmp_path / "part-*.parquet"), f"{folder}/in/")
-    whole = replace(job, input=str(tmp_path / "part-*.parquet"), output=str(tmp_path / "whole"), unit_rows=15)
-    embed(whole, execute=in_process)
-    return replace(whole, input=f"s3://{folder}/in/", output=f"s3://{folder}/out"), read_output(whole.output)
+        table = pa.table({"text": sentences(ROWS // 3, seed=part)})
+        pq.write_table(table, folder / f"part-{part}.parquet", row_group_size=20)
+    fsspec.filesystem("s3").put(str(folder / "part-*.parquet"), "corpus/store-faults/in/")
+    job = replace(small_job(folder, tiny_model), input=str(folder / "part-*.parquet"), unit_rows=10)
+    assert embed(job, execute=in_process)["units_done"] == UNITS
+    return job
+
+
+@pytest.fixture
+def remote(whole, request):
+    """The same job, in and out on S3, and what its output must be."""
+    output = f"s3://corpus/store-faults/{request.node.name}"
+    return replace(whole, input="s3://corpus/store-faults/in/", output=output), read_output(whole.output)
 
 
 def equal(found, wanted):
@@ -62,7 +71,7 @@ def test_one_request_in_twenty_fails_and_the_output_is_the_same(remote, through,
     job, wanted = remote
     with Proxy(s3_server, failing=0.05, faults=FAULTS, seed=3) as proxy:
         through(proxy.url)
-        assert embed(job, execute=in_process)["rows_out"] == 1500
+        assert embed(job, execute=in_process)["rows_out"] == ROWS
     assert set(proxy.failed) == set(FAULTS), "expected every fault met"
     through(s3_server)
     equal(read_output(job.output), wanted)
@@ -89,12 +98,12 @@ def test_the_server_is_restarted_in_the_middle(remote, through, s3_server):
 
     def steps(request, opened, plan):
         for count, stats in enumerate(in_process(request, opened, plan)):
-            if count == 30:
+            if count == 8:
                 threading.Thread(target=restart).start()
             yield stats
 
     try:
-        assert embed(job, execute=steps)["rows_out"] == 1500
+        assert embed(job, execute=steps)["rows_out"] == ROWS
     finally:
         again.stop()
     assert downs, "expected the server stopped while the job ran"
@@ -120,9 +129,8 @@ def test_the_server_is_restarted_in_the_middle(remote, through, s3_server):
         ),
     ],
 )
-def test_what_no_retry_helps_is_said_early_in_one_line(remote, through, s3_server, tmp_path, fault, flags, wanted):
-    job, _ = remote
-    job = replace(job, **{name: str(tmp_path / "part-0.parquet") for name in flags})
+def test_what_no_retry_helps_is_said_early_in_one_line(whole, remote, through, s3_server, fault, flags, wanted):
+    job = replace(remote[0], **dict.fromkeys(flags, whole.input))
     with Proxy(s3_server, failing=1.0, faults=(fault,)) as proxy:
         through(proxy.url)
         began = time.monotonic()
@@ -138,7 +146,7 @@ def test_credentials_that_expire_on_the_way_end_the_job_in_one_line_and_it_goes_
 
         def steps(request, opened, plan):
             for count, stats in enumerate(in_process(request, opened, plan)):
-                proxy.failing = float(count >= 20)
+                proxy.failing = float(count >= 8)
                 yield stats
 
         with pytest.raises((WorkError, RequestError), match=r"on purpose|expired") as error:
@@ -147,16 +155,16 @@ def test_credentials_that_expire_on_the_way_end_the_job_in_one_line_and_it_goes_
     through(s3_server)
     assert not output_at(job.output).manifest.exists()
     result = embed(job, execute=in_process)
-    assert (result["units_resumed"], result["rows_out"]) == (21, 1500)
+    assert (result["units_resumed"], result["rows_out"]) == (9, ROWS)
     equal(read_output(job.output), wanted)
     verify(job.output)
 
 
 def test_a_disk_that_cannot_hold_the_vectors_is_said_early(job, monkeypatch):
-    monkeypatch.setattr(embed_module.shutil, "disk_usage", lambda _: SimpleNamespace(free=127_999))
+    monkeypatch.setattr("shutil.disk_usage", lambda _: SimpleNamespace(free=127_999))
     with pytest.raises(RequestError, match=r"expected 0\.0 GB for 1,000 vectors at .*, got 0\.0 GB free"):
         embed(job, execute=in_process)
-    monkeypatch.setattr(embed_module.shutil, "disk_usage", lambda _: SimpleNamespace(free=128_000))
+    monkeypatch.setattr("shutil.disk_usage", lambda _: SimpleNamespace(free=128_000))
     embed(job, execute=in_process)
 
 
