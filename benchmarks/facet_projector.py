@@ -15,7 +15,7 @@ import torch
 import torch.nn.functional as F
 from turns import DATA, finish
 
-from raycase.distributed.vectors import vectors_of
+from raycase.distributed.vector_cache import vectors_of
 from raycase.evaluation.job import EvaluateJob
 from raycase.evaluation.models import find_models
 from raycase.evaluation.ranked import mean_difference, mean_interval

@@ -52,9 +52,9 @@ class VerifyJob:
 
 def embed(job: EmbedJob) -> Result:
     """Embed a corpus under conditions; without flags, a sample."""
-    from raycase.distributed import embed, estimate
+    from raycase.distributed import dry_run, embed
 
-    return estimate.dry_run(job) if job.dry_run else embed.embed(job)
+    return dry_run.dry_run(job) if job.dry_run else embed.embed(job)
 
 
 def verify(job: VerifyJob) -> Result:

@@ -34,7 +34,7 @@ def imports(tree):
 
 def test_ray_is_imported_in_one_room():
     found = {module for module, tree in TREES.items() if any(n.split(".")[0] == "ray" for n in imports(tree))}
-    assert "distributed.embed" in found
+    assert "distributed.pipeline" in found
     assert all(module.startswith("distributed.") for module in found)
 
 
@@ -46,7 +46,7 @@ def test_importing_raycase_takes_neither_torch_nor_ray():
 
 
 @pytest.mark.parametrize(
-    "module", ["corpus.write_step", "distributed.handover", "distributed.ray_internals", "distributed.watch"]
+    "module", ["corpus.write_step", "distributed.backpressure", "distributed.ray_internals", "distributed.prometheus"]
 )
 def test_workers_import_what_they_need_alone(module):
     """A process that writes need not wait for torch; whatever a task or its context names, its worker imports."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from raycase.distributed.vectors import vectors_of
+from raycase.distributed.vector_cache import vectors_of
 from raycase.evaluation.job import EvaluateJob
 from raycase.evaluation.tasks import catalogue
 

@@ -11,7 +11,7 @@ from ray.train import ScalingConfig
 from raycase.data.storage import Location
 from raycase.distributed.cluster import nodes, start_ray
 from raycase.distributed.fit import fit_on_ray, make_scaling
-from raycase.distributed.vectors import vectors_of
+from raycase.distributed.vector_cache import vectors_of
 from raycase.errors import RequestError
 from raycase.training import encoder_job, projector_job
 from raycase.training.encoder_job import FineTuneJob

@@ -23,7 +23,7 @@ from raycase.data.rated import RatedPairs
 from raycase.data.storage import check_paths, fingerprint, locate
 from raycase.distributed.cluster import nodes, start_ray
 from raycase.distributed.train import check_cache
-from raycase.distributed.vectors import vectors_of
+from raycase.distributed.vector_cache import vectors_of
 from raycase.encoder.prompts import INSTRUCTED, PromptStyle, parse_views
 from raycase.errors import RequestError, WorkError
 from raycase.evaluation.plots import check_plots

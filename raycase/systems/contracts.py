@@ -88,7 +88,7 @@ class PairScorer(Protocol):
 
 
 class VectorsOf(Protocol):
-    """Gives the vectors of many texts; `raycase.distributed.vectors` has the one that runs the embedding job."""
+    """Gives the vectors of many texts; `raycase.distributed.vector_cache` has the one that runs the embedding job."""
 
     def __call__(
         self,

@@ -1,99 +1,120 @@
-"""The main job on Ray: the same vectors as without it, on local disk and on S3, submitted or not."""
+"""The embedding job on Ray: the same vectors as without it, on local disk and on S3, submitted or not."""
 
 import json
 import os
 import subprocess
 import sys
-import time
 from dataclasses import replace
+from types import SimpleNamespace
 from urllib.request import urlopen
 
 import fsspec
-import pandas as pd
+import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 import pytest
 import ray
 import torch
-from helpers import ROOT, cosines, in_process, read_output, run_job, sentences, vectors, wait_for
+from helpers import ROOT, cosines, in_process, read_output, sentences, small_job, vectors, wait_for
 
 import raycase
-from raycase.corpus import plan as plan_module
+from raycase.corpus.job_record import read_job
 from raycase.corpus.output import output_at
 from raycase.corpus.request import EmbedJob
+from raycase.corpus.run import run
 from raycase.corpus.verify import verify
-from raycase.distributed import embed as embed_module
-from raycase.distributed.embed import embed
-from raycase.distributed.estimate import dry_run
+from raycase.distributed.dry_run import dry_run
+from raycase.distributed.embed import embed, prepare_ray
 from raycase.errors import RequestError
 
-CONDITIONS = ("color", "number of people")
+METRICS = ("rows", "units", "units_left", "sharing", "tokens")
 
 
-WATCHED = ("rows", "units", "units_left", "sharing", "tokens")
+@pytest.fixture(scope="module")
+def finished(cluster, s3_server, tiny_model, tmp_path_factory):
+    """A job of two actors from S3 to S3, 500 good rows and 100 rejected ones: the job, what it returned and the units
+    as they came; `local` is the job over the good rows alone, executed in this process."""
+    folder = tmp_path_factory.mktemp("finished")
+    local = small_job(folder, tiny_model)
+    embed(local, execute=in_process)
+    pq.write_table(pa.table({"id": range(500, 600), "text": pa.nulls(100, pa.string())}), folder / "rejected.parquet")
+    s3 = fsspec.filesystem("s3")
+    s3.put(local.input, "corpus/in/part-0.parquet")
+    s3.put(str(folder / "rejected.parquet"), "corpus/in/part-1.parquet")
+    job = replace(local, input="s3://corpus/in/", output="s3://corpus/out", actors="2:2", unit_rows=20, max_rejected=1)
+    units = []
+
+    def prepare(request, plan):
+        execute = prepare_ray(request, plan, ahead=4)  # of 30 units: both actors work through many pieces of the plan
+
+        def recorded(*arguments):
+            for unit in execute(*arguments):
+                units.append(unit)
+                yield unit
+
+        return recorded
+
+    return SimpleNamespace(job=job, result=run(job, prepare=prepare), units=units, local=local)
 
 
-def test_distributed_equals_plain(job, cluster, tiny_model, tmp_path):
-    result = embed(replace(job, actors="2:2"))
-    table = read_output(job.output)
+def test_distributed_equals_plain(finished, tiny_model):
+    table = read_output(finished.job.output)
     plain = raycase.load(str(tiny_model), prompt="concat-sc", pooling="mean", dtype=torch.float32)
     expected = plain.embed(table["text"].to_pylist(), table["condition"].to_pylist())
     assert cosines(vectors(table), expected).min() > 0.9999
-    assert table["id"].to_pylist() == [i for i in range(500) for _ in CONDITIONS]
-    assert table["condition"].to_pylist() == list(CONDITIONS) * 500
-    counts = {"rows_in": 500, "rows_out": 500, "rows_rejected": 0, "pairs": 1000, "units_done": 5, "units_resumed": 0}
-    assert counts.items() <= result.items()
-    verify(job.output)
-    wanted = {"rows": 500, "units": 5, "units_left": 0, "sharing": 1, "tokens": result["tokens"]}
-    end = time.monotonic() + 30
-    while (found := metrics(json.loads((tmp_path / "out" / "job.json").read_text())["fingerprint"][:8])) != wanted:
-        assert time.monotonic() < end, f"expected Ray's metrics to say {wanted}, got {found}"
-        time.sleep(0.2)
+    assert table["id"].to_pylist() == [i for i in range(500) for _ in finished.job.conditions]
+    assert table["condition"].to_pylist() == list(finished.job.conditions) * 500
+    counts = {"rows_in": 600, "rows_out": 500, "rows_rejected": 100, "pairs": 1000, "distinct_pairs": 1000}
+    assert counts.items() <= finished.result.items()
+    assert verify(finished.job.output)["rows_out"] == 500
 
 
-def metrics(job):
-    """Ours of a job, as Prometheus reads them from the node."""
+def test_s3_equals_local(finished):
+    remote, local = read_output(finished.job.output), read_output(finished.local.output)
+    assert remote.drop_columns(["embedding"]).equals(local.drop_columns(["embedding"]))
+    assert cosines(vectors(remote), vectors(local)).min() > 0.9999
+
+
+def test_units_of_rejected_rows_leave_empty_files_and_all_units_are_resumed(finished):
+    empty = [name for name in output_at(finished.job.output).embeddings.list() if name.endswith("-0-20.parquet")]
+    assert len(empty) == 5
+    result = finished.result
+    assert (result["units_done"], result["units_resumed"]) == (30, 0)
+    again = embed(finished.job)
+    assert (again["units_done"], again["units_resumed"], again["tokens"]) == (0, 30, 0)
+
+
+def test_stages_run_in_processes_of_their_own(finished):
+    read_pids, encode_pids = ({getattr(u.stats, name) for u in finished.units} for name in ("read_pid", "encode_pid"))
+    write_pids = {unit.write_pid for unit in finished.units}
+    assert len(encode_pids) == 2, "expected the units spread over both actors"
+    assert not (read_pids & encode_pids or encode_pids & write_pids or os.getpid() in read_pids | encode_pids)
+
+
+def test_ray_exports_the_metrics_of_a_run(finished):
+    wanted = {"rows": 500, "units": 30, "units_left": 0, "sharing": 1, "tokens": finished.result["tokens"]}
+    job = read_job(output_at(finished.job.output)).print8
     port = ray.nodes()[0]["MetricsExportPort"]
-    with urlopen(f"http://127.0.0.1:{port}/metrics") as page:
-        lines = [line for line in page.read().decode().splitlines() if line.startswith("ray_raycase_") and job in line]
-    values = {line.split("{")[0].removeprefix("ray_raycase_"): float(line.rsplit(" ", 1)[1]) for line in lines}
-    return {n.removesuffix("_total"): v for n, v in values.items() if n.removesuffix("_total") in WATCHED}
+
+    def exported():
+        """The job's metrics, as Prometheus reads them from the node."""
+        with urlopen(f"http://127.0.0.1:{port}/metrics") as page:
+            lines = [x for x in page.read().decode().splitlines() if x.startswith("ray_raycase_") and job in x]
+        values = {x.split("{")[0].removeprefix("ray_raycase_"): float(x.rsplit(" ", 1)[1]) for x in lines}
+        return {n.removesuffix("_total"): v for n, v in values.items() if n.removesuffix("_total") in METRICS}
+
+    wait_for(lambda: exported() == wanted, 30)
 
 
-def test_distributed_equals_plain_with_the_default_model(cluster, tmp_path):
-    texts = ["Two girls in red dresses play soccer.", "A man walks his dog.", "The battery of this phone dies fast."]
-    pd.DataFrame({"text": texts}).to_csv(tmp_path / "in.csv", index=False)
-    job = EmbedJob(input=str(tmp_path / "in.csv"), output=str(tmp_path / "out"), conditions=CONDITIONS)
-    embed(job)
-    table = read_output(job.output)
-    expected = raycase.load("minilm").embed(table["text"].to_pylist(), table["condition"].to_pylist())
-    assert cosines(vectors(table), expected).min() > 0.999
-    assert table["id"].to_pylist() == [f"0:{row}" for row in range(3) for _ in CONDITIONS]
-    assert table.schema.field("embedding").type == pa.list_(pa.field("item", pa.float16(), nullable=False), 384)
-
-
-def test_s3_equals_local(job, cluster, s3_server):
-    embed(job, execute=in_process)
-    s3 = fsspec.filesystem("s3")
-    s3.put(job.input, "corpus/in/part-0.parquet")
-    remote = replace(job, input="s3://corpus/in/", output="s3://corpus/out")
-    assert embed(remote)["units_done"] == 5
-    found, wanted = read_output(remote.output), read_output(job.output)
-    assert found.drop_columns(["embedding"]).equals(wanted.drop_columns(["embedding"]))
-    assert cosines(vectors(found), vectors(wanted)).min() > 0.9999
-    assert verify(remote.output)["rows_out"] == 500
-    again = embed(remote)
-    assert (again["units_done"], again["units_resumed"], again["tokens"]) == (0, 5, 0)
-
-
-def test_a_unit_of_rejected_rows_leaves_an_empty_file(job, cluster, tmp_path):
-    pq.write_table(pa.table({"text": pa.array(["a dog"] * 100 + [None] * 100)}), tmp_path / "half.parquet")
-    job = replace(job, input=str(tmp_path / "half.parquet"), max_rejected=1)
-    result = embed(job)
-    assert (result["rows_out"], result["rows_rejected"], result["units_done"]) == (100, 100, 2)
-    assert embed(job)["units_resumed"] == 2
-    verify(job.output)
+def test_dry_run_estimates_the_work_and_writes_nothing(finished, tmp_path):
+    estimate = dry_run(replace(finished.local, output=str(tmp_path / "out")))
+    assert {"units": 5, "rows": 500, "pairs": 1000, "distinct_pairs": 1000}.items() <= estimate.items()
+    assert not (tmp_path / "out").exists()
+    size = sum(output_at(finished.local.output).embeddings.list().values())
+    assert abs(estimate["tokens"] / finished.result["tokens"] - 1) < 0.1
+    assert 0.5 < estimate["output_bytes"] / size < 1.5
+    assert dry_run(finished.local)["units"] == 0
 
 
 @pytest.mark.long
@@ -109,68 +130,34 @@ def test_a_unit_of_300_megabytes_stays_one_unit(job, cluster, tmp_path):
     assert len(table) == 1000 and pc.sum(pc.utf8_length(table["payload"])).as_py() > 300_000_000
 
 
-def test_stages_run_in_processes_of_their_own(job, cluster, monkeypatch):
-    from raycase.corpus.progress import Run
-
-    seen = []
-    add = Run.add
-    monkeypatch.setattr(Run, "add", lambda self, unit: (seen.append(unit), add(self, unit))[1])
-    monkeypatch.setattr(embed_module, "HANDED_UNITS", 4)
-    monkeypatch.setattr(embed_module, "HANDED_AN_ACTOR", 2)
-    monkeypatch.setattr(plan_module, "TASK_UNITS", 1)
-    embed(replace(job, actors="2:2", unit_rows=20))  # 25 units in pieces of four: the actors outlive each
-    read_pids, encode_pids = {unit.stats.read_pid for unit in seen}, {unit.stats.encode_pid for unit in seen}
-    write_pids = {unit.write_pid for unit in seen}
-    assert len(encode_pids) == 2, "expected the units spread over both actors"
-    assert not (read_pids & encode_pids or encode_pids & write_pids or os.getpid() in read_pids | encode_pids)
-
-
-def test_dry_run_says_how_much_work_it_is_and_writes_nothing(job, cluster, tmp_path):
-    estimate = dry_run(job)
-    assert {"units": 5, "rows": 500, "pairs": 1000, "distinct_pairs": 1000}.items() <= estimate.items()
-    assert not (tmp_path / "out").exists()
-    result = embed(job)
-    size = sum(output_at(job.output).embeddings.list().values())
-    assert abs(estimate["tokens"] / result["tokens"] - 1) < 0.1
-    assert 0.5 < estimate["output_bytes"] / size < 1.5
-    assert dry_run(job)["units"] == 0
-
-
-def test_the_sample_is_done_when_run_again(cluster, tmp_path):
-    environment = os.environ | {"RAY_ADDRESS": cluster.address_info["gcs_address"], "HOME": str(tmp_path)}
-    environment["RAY_AUTH_TOKEN_PATH"] = os.path.expanduser("~/.ray/auth_token")
-    first = run_job(env=environment, cwd=tmp_path)
-    assert first.returncode == 0, first.stderr
-    result = json.loads(first.stdout.splitlines()[-1])
-    assert result["rows_in"] == 300 and result["pairs"] == 2400
-    assert result["output"] == str(tmp_path / "raycase" / "out")
-    second = json.loads(run_job(env=environment, cwd=tmp_path).stdout.splitlines()[-1])
-    assert (second["units_done"], second["tokens"]) == (0, 0)
-
-
-def test_submitted_as_a_ray_job(job, cluster, tmp_path, tiny_model):
-    """`ray job submit` of the working directory, through the job server's real HTTP."""
-    submit = [
-        os.path.join(os.path.dirname(sys.executable), "ray"),
-        "job",
-        "submit",
-        "--address",
-        f"http://{cluster.dashboard_url}",
-        "--working-dir",
-        str(ROOT),
-        "--",
-    ]
-    flags = ["--input", job.input, "--conditions", *CONDITIONS, "--model", str(tiny_model), "--prompt", "concat-sc"]
-    flags += ["--pooling", "mean", "--unit-rows", "100"]
-    command = [*submit, "python", "jobs/embed.py", *flags, "--output"]
+def test_the_sample_submitted_as_a_ray_job_is_that_of_the_plain_path(cluster, tmp_path, monkeypatch):
+    """`ray job submit` of the working directory, through the job server's real HTTP; no flags: the sample, MiniLM."""
+    home = {"HOME": str(tmp_path), "RAY_AUTH_TOKEN_PATH": os.path.expanduser("~/.ray/auth_token")}
+    command = [os.path.join(os.path.dirname(sys.executable), "ray"), "job", "submit", "--working-dir", str(ROOT)]
+    command += ["--address", f"http://{cluster.dashboard_url}", "--runtime-env-json", json.dumps({"env_vars": home})]
+    command += ["--", "python", "jobs/embed.py"]
 
     def submitted():  # a cluster that has just started has no agent yet that takes jobs
-        found = subprocess.run([*command, job.output], capture_output=True, text=True, timeout=120)
-        return None if "No available agent" in found.stderr else found
+        done = subprocess.run(command, capture_output=True, text=True, timeout=180)
+        return None if "No available agent" in done.stderr else done
 
     done = wait_for(submitted)
     assert done.returncode == 0, done.stdout + done.stderr
-    assert verify(job.output)["rows_out"] == 500
+    [line] = [line for line in done.stdout.splitlines() if line.startswith("{")]
+    result = json.loads(line)
+    assert (result["rows_in"], result["pairs"]) == (300, 2400)
+    assert result["output"] == str(tmp_path / "raycase" / "out")
+    assert verify(result["output"])["rows_out"] == 300
+
+    table = read_output(result["output"])
+    assert table.schema.field("embedding").type == pa.list_(pa.field("item", pa.float16(), nullable=False), 384)
+    some = table.take(np.arange(0, 2400, 61))
+    expected = raycase.load("minilm").embed(some["text"].to_pylist(), some["condition"].to_pylist())
+    assert cosines(vectors(some), expected).min() > 0.999
+
+    monkeypatch.setenv("HOME", str(tmp_path))
+    again = embed(EmbedJob())
+    assert (again["units_done"], again["tokens"]) == (0, 0)
 
 
 def test_what_fails_on_a_worker_is_said_in_one_line(job, cluster, tmp_path, capfd):

@@ -17,9 +17,9 @@ from helpers import ROOT, read_output, sentences, wait_for
 from ray.job_submission import JobStatus, JobSubmissionClient
 
 from raycase.corpus.output import output_at
+from raycase.corpus.run import run
 from raycase.corpus.verify import verify
-from raycase.distributed import embed as embed_module
-from raycase.distributed.embed import embed
+from raycase.distributed.embed import embed, prepare_ray
 
 pytestmark = pytest.mark.cluster
 
@@ -60,29 +60,28 @@ def test_a_killed_driver_is_started_again(long_job, cluster):
     verify(long_job.output)
 
 
-def test_a_killed_actor_is_replaced(long_job, monkeypatch, tmp_path):
-    """The job finishes by itself: its actor is killed after a few units, when it was not yet handed the others."""
-    from raycase.corpus.progress import Run
-
-    monkeypatch.setattr(embed_module, "HANDED_UNITS", 8)
-    monkeypatch.setattr(embed_module, "HANDED_AN_ACTOR", 8)
-    (tmp_path / "files").mkdir()  # of ten units each: two are handed over, and no more before eight units are written
+def test_a_killed_actor_is_replaced(long_job, tmp_path):
+    """The job finishes by itself: its actor is killed after a few units, before it was given the others."""
+    (tmp_path / "files").mkdir()  # of ten units each: two are given, and no more before eight units are written
     for number in range(6):
         rows = pa.table({"text": sentences(500, seed=number)})
         pq.write_table(rows, tmp_path / "files" / f"{number}.parquet")
     long_job = replace(long_job, input=str(tmp_path / "files"))
     pids = []
-    add = Run.add
 
-    def kill_once(self, unit):
-        line = add(self, unit)
-        pids.append(unit.stats.encode_pid)
-        if len(pids) == 5:
-            os.kill(pids[0], signal.SIGKILL)
-        return line
+    def prepare(request, plan):
+        execute = prepare_ray(request, plan, ahead=8)
 
-    monkeypatch.setattr(Run, "add", kill_once)
-    result = embed(long_job)
+        def killing(*arguments):
+            for unit in execute(*arguments):
+                pids.append(unit.stats.encode_pid)
+                if len(pids) == 5:
+                    os.kill(pids[0], signal.SIGKILL)
+                yield unit
+
+        return killing
+
+    result = run(long_job, prepare=prepare)
     assert len(set(pids)) == 2, "expected a second actor after the kill"
     assert (result["rows_out"], result["units_done"]) == (3000, 60)
     verify(long_job.output)

@@ -22,7 +22,7 @@ from raycase.data.rated import read_rated
 from raycase.distributed.embed import embed
 from raycase.distributed.fit import make_scaling
 from raycase.distributed.train import train
-from raycase.distributed.vectors import vectors_of
+from raycase.distributed.vector_cache import vectors_of
 from raycase.errors import RequestError, WorkError
 from raycase.systems.pair_vectors import pair_vectors
 from raycase.training.loop import FitState

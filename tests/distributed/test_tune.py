@@ -12,7 +12,7 @@ from safetensors.torch import load_file
 import raycase
 from raycase.data.rated import read_rated
 from raycase.distributed.tune import TuneJob, tune
-from raycase.distributed.vectors import vectors_of
+from raycase.distributed.vector_cache import vectors_of
 from raycase.errors import RequestError, WorkError
 from raycase.systems.pair_vectors import pair_vectors
 from raycase.training.projector_fit import fit_projector

@@ -11,11 +11,12 @@ import pyarrow.dataset as ds
 
 from raycase.corpus.output import output_at
 from raycase.corpus.request import EmbedJob
+from raycase.corpus.run import TooManyRejectedError
 from raycase.data.parquet import parquet_bytes
 from raycase.data.rated import texts_sha256
 from raycase.data.schema import CONDITION, EMBEDDING, ID
 from raycase.data.storage import Location, fingerprint
-from raycase.distributed.embed import TooManyRejectedError, embed
+from raycase.distributed.embed import embed
 from raycase.errors import RequestError
 from raycase.systems.contracts import Compute, SystemConfig
 

@@ -1,0 +1,160 @@
+"""One embedding job from the request to the manifest: what the listing lacks is executed, then every row accounted for.
+
+Knows no Ray: what executes the units of a plan is an argument.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import sys
+import time
+from collections.abc import Callable, Iterator
+from datetime import UTC, datetime
+from importlib.metadata import version
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+import raycase
+from raycase.corpus.job_record import Job, find_job, write_job
+from raycase.corpus.listing import Units, drop_strays, finished_units
+from raycase.corpus.manifest import Lines, write_manifest
+from raycase.corpus.plan import Plan, make_plan
+from raycase.corpus.progress import Run
+from raycase.corpus.records import WrittenUnit
+from raycase.corpus.request import EmbedJob, Request, check
+from raycase.data.storage import STORE_ERRORS, Location
+from raycase.errors import RequestError, WorkError
+from raycase.systems.contracts import SystemConfig
+
+PASSES = 3  # over what the listing still lacks after all tasks are done
+COUNTS = ("rows_in", "rows_out", "rows_rejected", "rows_truncated", "pairs", "distinct_pairs")
+
+Execute = Callable[[Request, Job, Plan], Iterator[WrittenUnit]]  # reads, encodes and writes the units of a plan
+Prepare = Callable[[Request, Plan], Execute]  # raises RequestError where the plan cannot be executed
+
+
+def run(job: EmbedJob, *, model: SystemConfig | None = None, prepare: Prepare) -> dict[str, Any]:
+    """Run the job or resume it; returns the counts of the whole output and the rates of this run.
+
+    `model` replaces the one that the flags name. `prepare` is called once the plan is known and before anything is
+    written or removed, unless nothing is left to do. Raises RequestError for a wrong request (an earlier output is
+    unchanged then), WorkError where rows are missing at the end or too many are rejected.
+    """
+    began = time.time()
+    request = check(job, model)
+    output = request.output
+    _check_writable(output.root)
+    opened, units = find_job(output, request.config, request.files, overwrite=job.overwrite)
+    plan = make_plan(request, opened.files, units)
+    _check_space(request, plan)
+    execute = prepare(request, plan) if plan.missing else None
+    if job.overwrite:
+        output.clear()
+    write_job(output, opened)
+    if plan.learned:
+        plan.spans.save(output, plan.unit_rows)
+    lines = Lines(output)
+    progress = Run(rows=sum(plan.rows), rows_before=sum(plan.rows) - plan.missing, units=plan.units)
+    for _ in range(PASSES):
+        if plan.missing and execute:
+            output.manifest.remove()  # it counts fewer rows than the output will have
+            lines.forget_all_but(units)
+            for unit in execute(request, opened, plan):
+                lines.add(progress.add(unit))
+        units, strays = finished_units(output, opened.print8)
+        for stray in drop_strays(output, units, strays):
+            print(f"removed {stray}: not a unit of this job", file=sys.stderr)
+        plan = plan.after(units)
+        if not plan.missing:
+            return _account(request, opened, progress, units, lines, began)
+    raise WorkError(f"{output.root.uri}: {plan.missing} rows are missing after {PASSES} passes; run it again")
+
+
+def _check_writable(root: Location) -> None:
+    """Raise RequestError where the folder cannot be written to."""
+    probe = root / f".raycase-{os.getpid()}"
+    try:
+        probe.put(b"raycase\n")
+        probe.remove()
+    except STORE_ERRORS as error:
+        raise RequestError(f"--output: expected a place to write at {root.uri}, got: {root.why(error)}") from error
+
+
+def _check_space(request: Request, plan: Plan) -> None:
+    """Raise RequestError where a local disk has no room for the vectors; their number is known but for a condition
+    column, where each row is counted once."""
+    pairs = plan.missing * len(request.conditions or "a")
+    needed = pairs * request.dim * np.dtype(request.job.dtype).itemsize
+    if request.output.root.is_local and not request.job.overwrite:
+        free = shutil.disk_usage(request.output.root.path).free
+        if needed > free:
+            raise RequestError(
+                f"--output: expected {needed / 1e9:,.1f} GB for {pairs:,} vectors at {request.output.root.uri}, "
+                f"got {free / 1e9:,.1f} GB free; choose another disk, or --dtype float16"
+            )
+
+
+# ---------------------------------------------------------------------------------------------------------- account
+
+
+def _account(request: Request, opened: Job, progress: Run, units: Units, lines: Lines, began: float) -> dict[str, Any]:
+    """Account for the whole output, put the manifest, and return what the job's last line says."""
+    output, job = request.output, request.job
+    progress.bar.close()
+    for file in units.files:
+        if gap := next(units.gaps(file, 0, units.last_row(file)), None):
+            raise WorkError(f"rows {gap[0]} to {gap[1]} of {opened.files[file].uri} are missing; raise --limit")
+    this_run = {
+        "tokens": progress.work.tokens,
+        "tokens_processed": progress.work.processed,
+        "seconds": round(time.time() - began, 3),
+        "startup_seconds": round(progress.first - began, 3) if progress.units else 0.0,
+        **progress.rates(),
+        "units_done": progress.units,
+        "units_resumed": len(units) - progress.units,
+    }
+    if progress.units or not output.manifest.exists():
+        _write_manifest(request, opened, lines.of(units), this_run | {"actors": progress.actor_rates()})
+    manifest = output.manifest.read_json()  # where nothing was left to do, that of the run that did the work
+    result = {name: manifest[name] for name in COUNTS} | this_run
+    result |= {"output": output.root.uri, "manifest": output.manifest.uri}
+    if manifest["rows_rejected"] > job.max_rejected * manifest["rows_in"]:
+        raise TooManyRejectedError(
+            f"expected at most {job.max_rejected:.2%} of the rows rejected, got {manifest['rows_rejected']} of "
+            f"{manifest['rows_in']} ({', '.join(f'{n} {r}' for r, n in manifest['reasons'].items())}); "
+            f"see {output.rejected.uri}, or pass --max-rejected",
+            result,
+        )
+    return result
+
+
+def _write_manifest(request: Request, opened: Job, lines: pa.Table, this_run: dict[str, Any]) -> None:
+    model = request.config["model"]
+    values = {
+        "fingerprint": opened.fingerprint,
+        "config": opened.config,
+        "model": {
+            "name": request.job.model,
+            "weights": model["weights"],
+            "dim": request.dim,
+            "pooling": model["encoder"]["pooling"][0],
+            "prompt": model["encoder"]["prompt"],
+        },
+        "input_files": len(opened.files),
+        "versions": {name: version(name) for name in ("ray", "torch", "transformers", "pyarrow")}
+        | {"raycase": raycase.__version__},
+        "finished": datetime.now(UTC).isoformat(timespec="seconds"),
+        "run": this_run,
+    }
+    write_manifest(request.output, lines, values)
+
+
+class TooManyRejectedError(WorkError):
+    """The output is complete, but more rows are rejected than the job allows; `result` is what `run` returns."""
+
+    def __init__(self, message: str, result: dict[str, Any]) -> None:
+        super().__init__(message)
+        self.result = result

@@ -1,0 +1,158 @@
+"""The steps of a corpus job as one Ray Data execution: plan -> read (tasks) -> encode (actors) -> write (tasks)."""
+
+from __future__ import annotations
+
+import math
+import sys
+import time
+from collections.abc import Iterable, Iterator
+from contextlib import suppress
+from queue import Empty, SimpleQueue
+from threading import Event, Thread
+from typing import Any, TypeVar
+
+import ray
+from ray.data import ActorPoolStrategy, Dataset, TaskPoolStrategy
+from ray.exceptions import RayError
+from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
+
+from raycase.corpus.encode_step import EncodeUnits
+from raycase.corpus.job_record import Job
+from raycase.corpus.plan import Plan
+from raycase.corpus.read_step import read_units
+from raycase.corpus.records import WrittenUnit
+from raycase.corpus.request import Request
+from raycase.corpus.write_step import write_units
+from raycase.distributed.backpressure import Backpressure, feed_tasks
+from raycase.distributed.cluster import cause
+from raycase.distributed.prometheus import RunMetrics
+from raycase.distributed.ray_data import data_context
+from raycase.distributed.resources import READ_CPUS, WRITE_CPUS, Pool, capacity
+from raycase.errors import WorkError
+
+AHEAD_UNITS, AHEAD_UNITS_AN_ACTOR = 64, 16  # units given to Ray and not yet written, at most: in all, or an actor
+READERS_AN_ACTOR, WRITERS_AN_ACTOR = 4, 2  # else Ray starts a process for each that fits a node's CPUs, all at once
+HEARTBEAT = 60.0  # seconds without a finished unit after which the job says what it waits for
+
+Item = TypeVar("Item")
+
+
+def execute_on_ray(
+    request: Request, opened: Job, plan: Plan, *, pool: Pool, ahead: int | None = None
+) -> Iterator[WrittenUnit]:
+    """Read, encode and write the plan's units; each comes when its file is written.
+
+    One execution, however many units: they are given to Ray in bounded pieces while the actors work.
+    """
+    backpressure = Backpressure.options(  # type: ignore[attr-defined]
+        scheduling_strategy=NodeAffinitySchedulingStrategy(ray.get_runtime_context().get_node_id(), soft=False)
+    ).remote(ahead or max(AHEAD_UNITS, AHEAD_UNITS_AN_ACTOR * pool.most))
+    with data_context():
+        written = _stages(request, opened, plan, pool, backpressure)
+    metrics = RunMetrics(job=opened.print8, units=plan.units)
+    last_unit = time.monotonic()
+    try:
+        for batch in with_heartbeat(written.iter_batches(batch_size=None, batch_format="pyarrow", prefetch_batches=0)):
+            if batch is None:
+                _report_waiting(time.monotonic() - last_unit, request.job.patience, pool)
+                continue
+            last_unit = time.monotonic()
+            backpressure.add_written.remote(len(batch))
+            for i in range(len(batch)):
+                unit = WrittenUnit.from_arrow(batch.slice(i, 1))
+                metrics.add(unit)
+                yield unit
+    except RayError as error:
+        raise cause(error) from error
+    finally:
+        with suppress(Exception):  # the cluster may be gone
+            ray.kill(backpressure)
+
+
+def _stages(request: Request, opened: Job, plan: Plan, pool: Pool, backpressure: Any) -> Dataset:
+    """The dataset of `WrittenUnit` rows. Each stage has its own share of CPUs, so that Ray Data does not fuse two."""
+    tasks = ray.data.from_items([0], override_num_blocks=1).map_batches(
+        feed_tasks,
+        fn_kwargs={"plan": ray.put((plan, opened.files)), "backpressure": backpressure},
+        batch_size=1,
+        batch_format="pyarrow",
+        num_cpus=0,
+        label_selector={"ray.io/node-id": ray.get_runtime_context().get_node_id()},  # lost with the driver alone
+    )
+    units = tasks.map_batches(
+        read_units,
+        fn_kwargs={"config": request.model, "settings": request.encode_settings},
+        compute=TaskPoolStrategy(size=READERS_AN_ACTOR * pool.most),
+        batch_size=1,
+        batch_format="pyarrow",
+        num_cpus=READ_CPUS,
+    )
+    encoded = units.map_batches(
+        EncodeUnits,
+        fn_constructor_kwargs={
+            "config": request.model,
+            "settings": request.encode_settings,
+            "weights": opened.config["model"]["weights"],
+            "threads": pool.threads,
+            "batch_tokens": request.job.batch_tokens,
+            "compute": request.job.compute,
+            "compile": request.job.compile,
+            "units": math.ceil(plan.units / pool.least),
+        },
+        compute=ActorPoolStrategy(min_size=pool.least, max_size=pool.most, initial_size=pool.most),
+        batch_size=1,
+        batch_format="pyarrow",
+        num_cpus=pool.cpus,
+        num_gpus=pool.gpus,
+    )
+    return encoded.map_batches(
+        write_units,
+        fn_kwargs={"output": request.output.root.uri, "print8": opened.print8},
+        compute=TaskPoolStrategy(size=WRITERS_AN_ACTOR * pool.most),
+        batch_size=1,
+        batch_format="pyarrow",
+        num_cpus=WRITE_CPUS,
+    )
+
+
+def with_heartbeat(stream: Iterable[Item], seconds: float = HEARTBEAT) -> Iterator[Item | None]:
+    """The items of a stream, and None after every `seconds` without one.
+
+    A thread runs the stream; it ends with the next item once the caller has stopped.
+    """
+    items: SimpleQueue[Any] = SimpleQueue()
+    end, stopped = object(), Event()
+
+    def produce() -> None:
+        try:
+            for item in stream:
+                if stopped.is_set():
+                    return
+                items.put(item)
+            items.put(end)
+        except BaseException as error:
+            items.put(error)
+
+    Thread(target=produce, daemon=True).start()
+    try:
+        while True:
+            try:
+                item = items.get(timeout=seconds)
+            except Empty:
+                yield None
+                continue
+            if item is end:
+                return
+            if isinstance(item, BaseException):
+                raise item
+            yield item
+    finally:
+        stopped.set()
+
+
+def _report_waiting(seconds: float, patience: float, pool: Pool) -> None:
+    """Print what the job waits for. Raises WorkError after `patience` minutes."""
+    waited = f"no unit was finished for {seconds / 60:.0f} minutes: the job needs {pool}; {capacity()}"
+    if seconds > 60 * patience:
+        raise WorkError(f"{waited}; run the same command again to resume (--patience: wait longer)")
+    print(waited, file=sys.stderr)
