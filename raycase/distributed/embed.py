@@ -9,6 +9,7 @@ from typing import Any
 from raycase.corpus.plan import Plan
 from raycase.corpus.request import EmbedJob, Request
 from raycase.corpus.run import Execute, run
+from raycase.corpus.run import TooManyRejectedError as TooManyRejectedError  # of `embed`
 from raycase.distributed.cluster import start_ray
 from raycase.distributed.pipeline import execute_on_ray
 from raycase.distributed.resources import capacity, check_nodes, make_pool
