@@ -14,10 +14,10 @@ test: .venv/ready          ## the test suite
 	$(BIN)/python -m pytest
 
 test-cluster: .venv/ready  ## tests on clusters whose nodes join, leave and die
-	$(BIN)/python -m pytest -m "cluster and not long"
+	$(BIN)/python -m pytest -n 0 -m "cluster and not long"
 
 test-long: .venv/ready     ## tests that take long
-	$(BIN)/python -m pytest -m long
+	$(BIN)/python -m pytest -n 0 -m long
 
 lint: .venv/ready          ## format, style, types, import contracts, generated pages
 	$(BIN)/ruff format --check .

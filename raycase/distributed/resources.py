@@ -1,4 +1,4 @@
-"""What a job needs, and what the cluster has or can grow to."""
+"""The actors of a job, fitted into the nodes that the cluster has and those that its autoscaler offers."""
 
 from __future__ import annotations
 
@@ -41,8 +41,7 @@ class Pool:
 
 @dataclass(frozen=True)
 class Capacity:
-    """The nodes that are there, and those that the autoscaler can still start: None where there is one that does not
-    say."""
+    """The nodes that are alive, and those that the autoscaler can still start; None where that is unknown."""
 
     alive: list[Node]
     offered: list[Node] | None
@@ -55,38 +54,38 @@ class Capacity:
         return f"{has}, and {more}"
 
 
-def _counted(found: Iterable[Node]) -> str:
-    counts = Counter((n.get("CPU", 0), n.get("GPU", 0)) for n in found)
+def _counted(nodes: Iterable[Node]) -> str:
+    counts = Counter((n.get("CPU", 0), n.get("GPU", 0)) for n in nodes)
     shapes = sorted(counts.items(), key=lambda item: item[0])
     return ", ".join(f"{n} node{'s' * (n > 1)} with {c:g} CPUs and {g:g} GPUs" for (c, g), n in shapes) or "no node"
 
 
-class Asked(Protocol):
-    """What a job's flags say of its actors."""
+class ActorFlags(Protocol):
+    """The flags of a job that are about its actors."""
 
     @property
     def actors(self) -> str | None:
-        """MIN:MAX."""
+        """How many, MIN:MAX."""
 
     @property
     def gpus_per_actor(self) -> float | None:
-        """Of each."""
+        """GPUs of each."""
 
 
-def make_pool(job: Asked, units: int, cluster: Capacity) -> Pool:
+def make_pool(job: ActorFlags, units: int, cluster: Capacity) -> Pool:
     """Fit the actors into what the cluster has and what its autoscaler offers, with room left to read and write.
 
-    Raises RequestError where they do not fit. Where there is an autoscaler that does not say what it offers, what was
-    asked for is taken to fit.
+    Raises RequestError where they do not fit. Where it is unknown what the autoscaler offers, the requested actors are
+    assumed to fit.
     """
     coming = cluster.offered
     every = cluster.alive + (coming or [])
-    asked = actor_range(job.actors)
+    requested = actor_range(job.actors)
     has_gpus = any(n.get("GPU") for n in every)
     gpus = job.gpus_per_actor if job.gpus_per_actor is not None else float(has_gpus)
     cpus = LEAST_GPU_CPUS if gpus else LEAST_ENCODE_CPUS
-    if coming is None and asked:
-        coming = [{"CPU": 1 + READ_CPUS + WRITE_CPUS, "GPU": gpus}] * asked[1]
+    if coming is None and requested:
+        coming = [{"CPU": 1 + READ_CPUS + WRITE_CPUS, "GPU": gpus}] * requested[1]
         every = cluster.alive + coming
     room = [n.get("CPU", 0) - READ_CPUS - WRITE_CPUS for n in every]
     fits = [max(0, int(r / cpus)) for r in room]  # most actors on each node
@@ -94,7 +93,7 @@ def make_pool(job: Asked, units: int, cluster: Capacity) -> Pool:
         fits = [min(f, int(n.get("GPU", 0) / gpus)) for f, n in zip(fits, every, strict=True)]
     usual = fits if gpus else [min(f, max(1, round(n.get("CPU", 0) / 4))) for f, n in zip(fits, every, strict=True)]
     # an autoscaler brings one node after the other, and may never bring all
-    least, most = asked or (1 if coming else max(1, sum(usual)), max(1, sum(usual)))
+    least, most = requested or (1 if coming else max(1, sum(usual)), max(1, sum(usual)))
     if least > sum(fits):
         needs = f"{gpus:g} GPU and {cpus} CPUs" if gpus else f"at least {cpus} CPUs"
         raise RequestError(
@@ -111,7 +110,7 @@ def make_pool(job: Asked, units: int, cluster: Capacity) -> Pool:
 
 
 def check_nodes(root: Location, cluster: Capacity, flag: str = "--output") -> None:
-    """What is local is one machine's; on several, each node would keep its own part."""
+    """Raise RequestError for a local folder on a cluster of several nodes, where each would hold its own part."""
     if root.is_local and (len(cluster.alive) > 1 or cluster.offered != []):
         raise RequestError(
             f"{flag}: expected object storage on a cluster of several nodes ({cluster}), got the local {root.uri}; "
@@ -123,14 +122,14 @@ def check_nodes(root: Location, cluster: Capacity, flag: str = "--output") -> No
 
 
 def capacity() -> Capacity:
-    """Of the cluster that this process has joined."""
+    """The capacity of the cluster that this process has joined."""
     return Capacity(nodes(), _offered())
 
 
 def _offered() -> list[Node] | None:
-    """The nodes that the autoscaler can still start; None where there is one elsewhere, which does not say.
+    """The nodes that the autoscaler can still start; None where it runs on another machine, and so is unknown.
 
-    Ray has no call for this outside of managed services; on the head, its autoscaler ("monitor") runs beside the
+    Ray has no call for this outside of managed services. On the head, its autoscaler ("monitor") runs beside the
     driver, and its configuration is a file.
     """
     local = started_here()
@@ -151,9 +150,9 @@ def _offered() -> list[Node] | None:
 
 
 def _left(types: list[tuple[Node, int]], most: int) -> list[Node]:
-    """Of node types (resources, how many at most), at most so many together, those that are not there yet.
+    """The nodes of these types (resources, greatest count) that are not alive yet, at most `most` of all together.
 
-    Those with GPUs first: where not all can be had, it is for the job's actors that nodes come.
+    Those with GPUs come first: where not all can be started, the job's actors decide which ones are.
     """
     workers = [n for n in nodes() if not is_head(n)]
     left: list[Node] = []
