@@ -17,13 +17,12 @@ import raycase
 from raycase.data.inferences import HYPOTHESES, read_inferences
 from raycase.evaluation.entailment_metrics import correct_pairs
 from raycase.evaluation.ranked import mean_difference
-from raycase.systems.registry import known_conditions
 
 
 def right(folder, inferences):
     """What is told right x 100: entailment, and which is more implicit (None without two vectors); (N, H) each."""
     model = raycase.load(str(folder))
-    names = known_conditions(model.config) or (None,)
+    names = model.config.known_conditions or (None,)
     explicit_TD, *implicit = [model.embed(inferences.distinct, name) for name in names]
     entailed, implicit = correct_pairs(explicit_TD, implicit[0] if implicit else None, inferences.text_index)
     return 100.0 * entailed, None if implicit is None else 100.0 * implicit

@@ -17,7 +17,7 @@ import pyarrow.parquet as pq
 from turns import DATA, ROOT, finish
 
 from raycase.data.inferences import read_inferences
-from raycase.systems.registry import known_conditions, resolve
+from raycase.systems.registry import resolve
 
 DEPTH = 10
 KINDS = {"explicit": "explicit_entailment", "implied": "implied_entailment"}
@@ -31,7 +31,7 @@ def job(name, *arguments):
 
 def answers(model, columns, folder):
     """The first answers to every premise under every condition, as {premise, condition: ids, nearest first}."""
-    conditions = known_conditions(resolve(model))
+    conditions = resolve(model).known_conditions
     ids = [f"{kind} {i}" for kind in KINDS for i in range(len(columns["premise"]))]
     texts = [text for column in KINDS.values() for text in columns[column]]
     pq.write_table(pa.table({"id": ids, "text": texts}), folder / "corpus.parquet")

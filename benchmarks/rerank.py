@@ -18,7 +18,6 @@ import raycase
 from raycase.evaluation.ranked import mean_difference, mean_interval
 from raycase.evaluation.tasks.csfcube import CONDITIONS, MAP, MEASURES, NDCG, rank_pools, read_cube
 from raycase.search.topk import l2_normalize
-from raycase.systems.registry import known_conditions
 
 DEPTHS = (10, 20, 50)
 BOOTSTRAP = {"resamples": 10_000, "seed": 0}
@@ -37,7 +36,7 @@ def first_scores(cube):
 
 def scored_again(model, cube, first, text):
     """Each query's new scores of the first answers, best first as they were, and the seconds of a pair."""
-    reads = known_conditions(model.config) is None
+    reads = model.config.known_conditions is None
     found, pairs, began = {}, 0, time.perf_counter()
     for (query, facet), (pool, _) in cube.pools.items():
         top = np.argsort(-first[query, facet], kind="stable")[: max(DEPTHS)]

@@ -47,7 +47,7 @@ def index_of_thirty(folder, tiny_model):
     from raycase.systems.bi_encoder import bi_encoder
 
     torch.manual_seed(0)
-    bi_encoder(str(tiny_model)).trainable().system.save(folder / "bi")
+    bi_encoder(str(tiny_model)).trainable().save(folder / "bi")
     words = ["red", "blue", "dog", "cat", "people", "play"]
     texts = {i: f"{words[i % 6]} {words[i // 6]} {i}" for i in range(30)}
     settings = {"conditions": ("color",), "unconditional": False, "prompt": None, "pooling": None}

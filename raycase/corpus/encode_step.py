@@ -31,7 +31,7 @@ from raycase.encoder.throughput import Work
 from raycase.errors import WorkError
 
 if TYPE_CHECKING:
-    from raycase.systems.contracts import Encoder, SystemConfig
+    from raycase.systems.contracts import EmbedderConfig, Encoder
     from raycase.systems.pairs import Encoded, Indexed
 
 COMPILE_REPAID = 90.0  # seconds of encoding left, of which compiling saves more than it costs
@@ -42,7 +42,7 @@ class EncodeUnits:
 
     def __init__(
         self,
-        config: SystemConfig,
+        config: EmbedderConfig,
         settings: EncodeSettings,
         *,
         weights: str,

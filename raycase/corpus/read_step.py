@@ -14,10 +14,10 @@ from raycase.data.reader import read_span
 from raycase.data.schema import rejected_table
 
 if TYPE_CHECKING:
-    from raycase.systems.contracts import SystemConfig
+    from raycase.systems.contracts import EmbedderConfig
 
 
-def read_units(task: pa.Table, *, config: SystemConfig, settings: EncodeSettings) -> Iterator[pa.Table]:
+def read_units(task: pa.Table, *, config: EmbedderConfig, settings: EncodeSettings) -> Iterator[pa.Table]:
     """`ReadTask` -> a `ReadUnit` for each of its units, both as Arrow rows.
 
     Tokenises here, on CPUs and ahead of the encoder, which then never waits for it.

@@ -17,9 +17,8 @@ from raycase.data.inputs import InputFile, find_input
 from raycase.data.storage import PACKAGE, STORE_ERRORS, check_paths
 from raycase.encoder.pooling import Pooling
 from raycase.errors import RequestError
-from raycase.systems.contracts import Compute, SystemConfig
-from raycase.systems.fine_tuned_config import Tuned
-from raycase.systems.registry import resolve_encoder
+from raycase.systems.contracts import Compute, EmbedderConfig, check_conditions
+from raycase.systems.registry import resolve_embedder
 
 SAMPLE, SAMPLE_CONDITIONS = PACKAGE + "sample/sentences.csv", PACKAGE + "sample/conditions.txt"
 SAMPLE_OUTPUT = "~/raycase/out"
@@ -93,7 +92,7 @@ class Request:
     files: list[InputFile]
     columns: Columns
     conditions: tuple[str, ...] | None
-    model: SystemConfig
+    model: EmbedderConfig
     output: Output
     unit_rows: int
 
@@ -131,7 +130,7 @@ class Request:
         )
 
 
-def check(job: EmbedJob, model: SystemConfig | None = None) -> Request:
+def check(job: EmbedJob, model: EmbedderConfig | None = None) -> Request:
     """Check everything that can be checked without weights; `model` replaces the one that the flags name.
 
     Raises RequestError.
@@ -152,7 +151,7 @@ def check(job: EmbedJob, model: SystemConfig | None = None) -> Request:
         condition=job.condition_column,
         keep=job.keep_columns,
     )
-    model = model or resolve_encoder(job.model, prompt=job.prompt, pooling=job.pooling, subtract=job.subtract)
+    model = model or resolve_embedder(job.model, prompt=job.prompt, pooling=job.pooling, subtract=job.subtract)
     _check_known_conditions(job, model, conditions)
     _check_room(job, model, conditions)
     rows = job.unit_rows or min(ROWS_OF_UNIT, max(64, PAIRS_OF_UNIT // len(conditions or "a")))
@@ -235,17 +234,15 @@ def _first_file(files: Sequence[InputFile], output: Output | None) -> InputFile:
     return next((f for f in files if peek(f).names), files[0])
 
 
-def _check_known_conditions(job: EmbedJob, model: SystemConfig, conditions: tuple[str, ...] | None) -> None:
+def _check_known_conditions(job: EmbedJob, model: EmbedderConfig, conditions: tuple[str, ...] | None) -> None:
     """A fine-tuned system may know certain conditions only, or none."""
-    if not isinstance(model, Tuned):
-        return
     if job.condition_column is None:
-        model.check_conditions(conditions)
-    elif model.CONDITIONS == ():
+        check_conditions(model, conditions)
+    elif model.known_conditions == ():
         raise RequestError(f"--condition-column: expected --unconditional for {job.model}, which knows no conditions")
 
 
-def _check_room(job: EmbedJob, model: SystemConfig, conditions: tuple[str, ...] | None) -> None:
+def _check_room(job: EmbedJob, model: EmbedderConfig, conditions: tuple[str, ...] | None) -> None:
     """Each condition must leave tokens for a sentence."""
     if conditions is None:
         return

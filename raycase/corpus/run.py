@@ -27,7 +27,7 @@ from raycase.corpus.records import WrittenUnit
 from raycase.corpus.request import EmbedJob, Request, check
 from raycase.data.storage import STORE_ERRORS, Location
 from raycase.errors import RequestError, WorkError
-from raycase.systems.contracts import SystemConfig
+from raycase.systems.contracts import EmbedderConfig
 
 PASSES = 3  # over what the listing still lacks after all tasks are done
 COUNTS = ("rows_in", "rows_out", "rows_rejected", "rows_truncated", "pairs", "distinct_pairs")
@@ -36,7 +36,7 @@ Execute = Callable[[Request, Job, Plan], Iterator[WrittenUnit]]  # reads, encode
 Prepare = Callable[[Request, Plan], Execute]  # raises RequestError where the plan cannot be executed
 
 
-def run(job: EmbedJob, *, model: SystemConfig | None = None, prepare: Prepare) -> dict[str, Any]:
+def run(job: EmbedJob, *, model: EmbedderConfig | None = None, prepare: Prepare) -> dict[str, Any]:
     """Run the job or resume it; returns the counts of the whole output and the rates of this run.
 
     `model` replaces the one that the flags name. `prepare` is called once the plan is known and before anything is

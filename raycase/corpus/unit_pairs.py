@@ -14,7 +14,7 @@ from raycase.encoder.prepared import Prepared
 from raycase.systems.pairs import Indexed
 
 if TYPE_CHECKING:
-    from raycase.systems.contracts import SystemConfig
+    from raycase.systems.contracts import EmbedderConfig
 
 CHUNK_BYTES = 2**29  # an Arrow string column holds less than 2 GiB
 
@@ -49,7 +49,7 @@ def pairs_of(rows: pa.Table, settings: EncodeSettings) -> tuple[np.ndarray, Inde
     return row_N, _indexed(pa.chunked_array([lists.flatten()]))
 
 
-def prepare_rows(config: SystemConfig, rows: pa.Table, settings: EncodeSettings) -> Prepared:
+def prepare_rows(config: EmbedderConfig, rows: pa.Table, settings: EncodeSettings) -> Prepared:
     """Tokenise the pairs of a unit. Loads no weights."""
     row_N, conditions = pairs_of(rows, settings)
     return config.prepare(_indexed(rows[TEXT]).take(row_N), conditions)

@@ -13,6 +13,7 @@ from filelock import FileLock
 from raycase.data.storage import STORE_ERRORS, fingerprint, locate, mark
 from raycase.errors import RequestError, first_line
 
+MODEL_FILE = "raycase.json"  # written last into a model folder; says what system it holds
 LARGE_BYTES = 64 * 2**20  # larger files are weights, which only encoding needs
 EXCLUDED = re.compile(r"\.(bin|pt|pth|ckpt|h5|msgpack|onnx|pkl|pickle|py)$|(^|/)\.")  # pickles, code, other formats
 
@@ -79,9 +80,9 @@ def _files(uri: str) -> dict[str, tuple[int, str]]:
     prefix = len(root.path) + 1
     files = {path[prefix:]: (info["size"], mark(info)) for path, info in infos.items() if info["type"] == "file"}
     files = {name: listed for name, listed in files.items() if name and not EXCLUDED.search(name)}
-    if not {"config.json", "raycase.json", "adapter_config.json"} & files.keys():
+    if not {"config.json", MODEL_FILE, "adapter_config.json"} & files.keys():
         raise RequestError(
-            f"--model: expected a folder with config.json or raycase.json at {root.uri}, got "
+            f"--model: expected a folder with config.json or {MODEL_FILE} at {root.uri}, got "
             f"{', '.join(sorted(files)[:3]) or 'nothing'}"
         )
     return files

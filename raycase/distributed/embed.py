@@ -13,10 +13,10 @@ from raycase.corpus.run import TooManyRejectedError as TooManyRejectedError  # o
 from raycase.distributed.cluster import start_ray
 from raycase.distributed.pipeline import execute_on_ray
 from raycase.distributed.resources import capacity, check_nodes, make_pool
-from raycase.systems.contracts import SystemConfig
+from raycase.systems.contracts import EmbedderConfig
 
 
-def embed(job: EmbedJob, *, model: SystemConfig | None = None, execute: Execute | None = None) -> dict[str, Any]:
+def embed(job: EmbedJob, *, model: EmbedderConfig | None = None, execute: Execute | None = None) -> dict[str, Any]:
     """`raycase.corpus.run.run` on Ray, or by `execute`. Returns counts and rates; raises RequestError and WorkError."""
     return run(job, model=model, prepare=prepare_ray if execute is None else lambda *_: execute)
 

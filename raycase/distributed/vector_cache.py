@@ -18,7 +18,7 @@ from raycase.data.schema import CONDITION, EMBEDDING, ID
 from raycase.data.storage import Location, fingerprint
 from raycase.distributed.embed import embed
 from raycase.errors import RequestError
-from raycase.systems.contracts import Compute, SystemConfig
+from raycase.systems.contracts import Compute, EmbedderConfig
 
 SENTENCE = "sentence"
 Pair = tuple[str, str]  # a sentence and its condition
@@ -26,7 +26,7 @@ Pair = tuple[str, str]  # a sentence and its condition
 
 def vectors_of(
     texts: Sequence[str] | Sequence[Pair],
-    config: SystemConfig,
+    config: EmbedderConfig,
     *,
     name: str,
     cache: Location,
@@ -45,7 +45,7 @@ def vectors_of(
 
 
 def _vectors(
-    pairs: Sequence[Pair], config: SystemConfig, name: str, cache: Location, compute: Compute | None, *, plain: bool
+    pairs: Sequence[Pair], config: EmbedderConfig, name: str, cache: Location, compute: Compute | None, *, plain: bool
 ) -> np.ndarray:
     """(P, D) float32 of one view."""
     identity = {"model": config.describe(), "pairs": texts_sha256(pairs), "compute": compute}
@@ -63,7 +63,7 @@ def _vectors(
 
 
 def _embed(
-    distinct: Sequence[Pair], config: SystemConfig, name: str, folder: Location, compute: Compute | None, plain: bool
+    distinct: Sequence[Pair], config: EmbedderConfig, name: str, folder: Location, compute: Compute | None, plain: bool
 ) -> None:
     """Run the main job over the distinct (sentence, condition). Raises RequestError for one that has no vector."""
     pairs = folder / "pairs.parquet"

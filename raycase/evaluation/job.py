@@ -7,11 +7,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
+from raycase.data.fetch import MODEL_FILE
 from raycase.data.storage import check_paths
 from raycase.encoder.pooling import Pooling
 from raycase.errors import RequestError
 from raycase.systems.contracts import Compute
-from raycase.systems.model_folder import METRICS, SYSTEM
+from raycase.systems.model_folder import METRICS
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -80,7 +81,7 @@ def open_report_folder(output: str) -> Path:
     folder = Path(output).expanduser().absolute()
     if folder.exists() and not folder.is_dir():
         raise RequestError(f"--output: expected a folder, got the file {folder}")
-    content = "a model" if (folder / SYSTEM).exists() else None
+    content = "a model" if (folder / MODEL_FILE).exists() else None
     if content is None and (folder / METRICS).exists():
         try:
             earlier = json.loads((folder / METRICS).read_text(encoding="utf-8"))

@@ -19,7 +19,7 @@ from raycase.errors import RequestError
 from raycase.evaluation.job import EvaluateJob
 from raycase.systems.case import CaseConfig
 from raycase.systems.projector import load_projector, project
-from raycase.systems.registry import embeds, known_conditions, resolve
+from raycase.systems.registry import embeds, resolve
 
 LABELS = {  # as the paper writes them (Table 1); the last two are ours
     PromptStyle.SENT: "sent",
@@ -89,7 +89,7 @@ def _resolve_models(job: EvaluateJob) -> list[Any]:
 
 def _expected_instead(task: str, config: Any) -> str | None:
     """What the task expects of a model, if this one does not fit; None if it does."""
-    vectors, conditions = embeds(config), known_conditions(config)
+    vectors, conditions = embeds(config), config.known_conditions
     if task in ("sts", "pairs"):
         fits = conditions == () or (vectors and conditions is None)
         return None if fits else "models that need no condition"

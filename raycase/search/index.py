@@ -23,7 +23,6 @@ from raycase.search.lance_files import lance_errors, open_ready
 from raycase.search.metadata import QUERY, RANK, IndexMetadata
 from raycase.search.query_encoder import embed_queries, load_query_encoder
 from raycase.systems.contracts import Encoder
-from raycase.systems.registry import known_conditions
 
 if TYPE_CHECKING:
     from lance import LanceDataset
@@ -243,7 +242,7 @@ class Index:
             return asked
         if not self.metadata.conditions:
             raise RequestError(f"--condition: expected conditions in {self.root.uri}, got plain vectors alone")
-        if not asked.strip() or exact or known_conditions(getattr(self.encoder, "config", None)) is not None:
+        if not asked.strip() or exact or self.encoder.config.known_conditions is not None:
             names = ", ".join(map(repr, list(self.metadata.conditions)[:8]))
             raise RequestError(f"--condition: expected one of the index's ({names}), got {asked!r}")
         return self.nearest_condition(asked)[0]

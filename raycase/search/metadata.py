@@ -17,7 +17,7 @@ EXACT_BELOW = 100_000
 class IndexMetadata:
     """The metadata of an index, stored as JSON in its schema; the names of the fields are part of the format."""
 
-    model: dict[str, Any]  # `SystemConfig.describe()`; equal means equal vectors
+    model: dict[str, Any]  # `EmbedderConfig.describe()`; equal means equal vectors
     name: str  # the model's name when its vectors were written
     dtype: str
     conditions: dict[str, int] = field(default_factory=dict)  # rows under each condition

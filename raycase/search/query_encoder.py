@@ -14,13 +14,13 @@ from raycase.errors import RequestError
 from raycase.search.metadata import IndexMetadata
 from raycase.search.topk import l2_normalize
 from raycase.systems.contracts import Encoder
-from raycase.systems.registry import resolve
+from raycase.systems.registry import resolve_embedder
 
 
 def load_query_encoder(metadata: IndexMetadata, model: str) -> Encoder:
     """Load the index's model from a name or folder. Raises RequestError where it is another model."""
     try:
-        config = resolve(model, **metadata.encoder_choices)
+        config = resolve_embedder(model, **metadata.encoder_choices)
     except RequestError as error:
         raise RequestError(f"--model: expected the index's model {model}, got: {error}") from error
     expected, got = fingerprint(metadata.model)[:8], fingerprint(config.describe())[:8]

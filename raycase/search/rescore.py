@@ -14,7 +14,7 @@ import pyarrow as pa
 from raycase.errors import RequestError
 from raycase.search.metadata import ASKED, QUERY, RANK, SCORE
 from raycase.systems.fine_tuned_module import Scorer
-from raycase.systems.registry import embeds, known_conditions, resolve
+from raycase.systems.registry import embeds, resolve
 
 COSINE = "cosine"
 CANDIDATES = 100  # answers of a query that are re-ranked by default
@@ -26,7 +26,7 @@ def find_scorer(model: str, *, conditional: bool, flag: str = "--rerank") -> Any
     config: Any = resolve(model)
     if embeds(config):
         raise RequestError(f"{flag}: expected a model that scores pairs (mixsp, cross-encoder), got {model}")
-    if known_conditions(config) is None and not conditional:
+    if config.known_conditions is None and not conditional:
         raise RequestError(f"{flag}: expected queries under conditions for {model}, got none; see --condition")
     return config
 
@@ -48,7 +48,7 @@ def rerank(answers: pa.Table, sentences: Sequence[str], scorer: Scorer, *, text:
     """
     check_answers(answers.column_names, text)
     queries_N, asked = answers[QUERY].to_numpy(), answers[ASKED].to_pylist()
-    reads_conditions = known_conditions(scorer.config) is None  # else a score is the same under all of them
+    reads_conditions = scorer.config.known_conditions is None  # else a score is the same under all of them
     pairs = [
         (sentences[query], answer or "", condition if reads_conditions else None)
         for query, answer, condition in zip(queries_N.tolist(), answers[text].to_pylist(), asked, strict=True)

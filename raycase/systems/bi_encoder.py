@@ -9,11 +9,11 @@ from dataclasses import dataclass, replace
 from typing import ClassVar
 
 from raycase.encoder.pooling import Pooling
-from raycase.systems.fine_tuned_config import Prompted, begin
+from raycase.systems.fine_tuned_config import PromptEncoderConfig, starting_encoder
 
 
 @dataclass(frozen=True, kw_only=True)
-class BiEncoderConfig(Prompted):
+class BiEncoderConfig(PromptEncoderConfig):
     """f("c: s"): sentence and condition as one text."""
 
     SYSTEM: ClassVar[str] = "bi-encoder"
@@ -21,5 +21,5 @@ class BiEncoderConfig(Prompted):
 
 def bi_encoder(model: str, *, prompt: str | None = None, pooling: Pooling | None = None) -> BiEncoderConfig:
     """Before training. The default reads "c: s" and pools every token. Raises RequestError."""
-    spec = begin(model, prompt=prompt or "concat-cs:all", pooling=pooling)
+    spec = starting_encoder(model, prompt=prompt or "concat-cs:all", pooling=pooling)
     return BiEncoderConfig(model=model, encoder=replace(spec, separator=": ", subtract=False))

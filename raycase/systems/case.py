@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 import torch
@@ -28,7 +28,7 @@ from raycase.encoder.throughput import Work
 from raycase.encoder.token_batch import TokenBatch
 from raycase.errors import RequestError
 from raycase.systems.model_card import case_card
-from raycase.systems.model_folder import write_folder
+from raycase.systems.model_folder import MODEL_FILE, write_folder
 from raycase.systems.pairs import (
     Encoded,
     Memory,
@@ -54,6 +54,7 @@ class CaseConfig:
     subtract: bool
     projector: ProjectorConfig | None = None
     folder: str | None = None  # or URI
+    known_conditions: ClassVar[None] = None  # any
 
     @cached_property
     def plain_dim(self) -> int:
@@ -249,7 +250,7 @@ def save(folder: Path, config: CaseConfig, projector: Projector | None) -> None:
         "subtract": config.subtract,
         "projector": save_projector(projector, folder) if projector else None,
     }
-    locate(str(folder / "raycase.json")).put_json(values)
+    locate(str(folder / MODEL_FILE)).put_json(values)
 
 
 def write_model_folder(folder: Path, config: CaseConfig, projector: Projector, metrics: dict[str, Any]) -> None:

@@ -1,4 +1,7 @@
-"""The two contracts of the house: what can be written to disk and searched, and what can only rank."""
+"""What a system is: its configuration, which loads no weights, and loaded, an `Encoder` or a `PairScorer`.
+
+Shapes: N pairs.
+"""
 
 from __future__ import annotations
 
@@ -9,17 +12,45 @@ import numpy as np
 
 from raycase.data.storage import Location
 from raycase.encoder.prepared import Prepared
+from raycase.encoder.token_batch import TokenBatch
+from raycase.errors import RequestError
 from raycase.systems.pairs import Encoded
 
 Compute = Literal["bfloat16", "float32"]  # number format inside the encoder
 
 
 class SystemConfig(Protocol):
-    """What a system is, without its weights."""
+    """A system without its weights."""
 
     @property
     def model(self) -> str:
-        """What it was asked for by: a name, an id, a folder."""
+        """The name, id or folder it was requested by."""
+
+    @property
+    def label(self) -> str:
+        """Short description for people."""
+
+    @property
+    def formula(self) -> str:
+        """What it computes, in the paper's notation."""
+
+    @property
+    def known_conditions(self) -> tuple[str, ...] | None:
+        """The only conditions it accepts, `()` where it accepts none; None: any condition."""
+
+    @property
+    def fixed(self) -> dict[str, Any]:
+        """Prompt, pooling and subtraction of a trained system; a flag that contradicts them is refused."""
+
+    def describe(self) -> dict[str, Any]:
+        """Everything that determines the output; `weights` names them by hash or revision."""
+
+    def load(self, **options: Any) -> Any:
+        """Load the weights (device, dtype, batch_tokens)."""
+
+
+class EmbedderConfig(SystemConfig, Protocol):
+    """A system that embeds, without its weights."""
 
     @property
     def dim(self) -> int:
@@ -30,23 +61,8 @@ class SystemConfig(Protocol):
         """Dimension of unconditional vectors."""
 
     @property
-    def label(self) -> str:
-        """What it is, for people."""
-
-    @property
-    def formula(self) -> str:
-        """What its vectors are."""
-
-    @property
-    def fixed(self) -> dict[str, Any]:
-        """Prompt, pooling and subtraction of a saved one, which no flag may contradict."""
-
-    @property
-    def views_apart(self) -> Sequence[SystemConfig]:
-        """Systems whose vectors side by side are what this one has before its projector."""
-
-    def describe(self) -> dict[str, Any]:
-        """Everything that decides the vectors; `weights` names them by hash or revision."""
+    def views_apart(self) -> Sequence[EmbedderConfig]:
+        """A system for each view; their vectors side by side are what this system computes before its projector."""
 
     def prepare(self, sentences: Sequence[str], conditions: Sequence[str] | None) -> Prepared:
         """Tokenise pairs ahead of the encoder. Loads no weights."""
@@ -59,8 +75,25 @@ class SystemConfig(Protocol):
 
 
 @runtime_checkable
+class ScorerConfig(SystemConfig, Protocol):
+    """A system that scores pairs of sentences and produces no embeddings, without its weights."""
+
+    def tokens(
+        self, sentences1: Sequence[str], sentences2: Sequence[str], conditions: Sequence[str] | None = None
+    ) -> TokenBatch:
+        """Tokenise pairs of sentences. Loads no weights."""
+
+    def load(self, **options: Any) -> PairScorer:
+        """Load the weights (device, dtype, batch_tokens)."""
+
+
+@runtime_checkable
 class Encoder(Protocol):
-    """Conditional sentence embeddings: what can be written to disk and searched."""
+    """A loaded system that embeds: its vectors can be written to disk and searched."""
+
+    @property
+    def config(self) -> EmbedderConfig:
+        """The system without its weights."""
 
     @property
     def dim(self) -> int:
@@ -70,36 +103,48 @@ class Encoder(Protocol):
         """Vectors of (sentence, condition) pairs: N, N -> (N, dim) float32, not normalised."""
 
     def encode_prepared(self, prepared: Prepared) -> Encoded:
-        """The same of what `SystemConfig.prepare` gives, with counts, and a reason for each pair without a vector."""
+        """Vectors of what `EmbedderConfig.prepare` returned, counts, and the reason of each refused pair."""
 
     def compile(self) -> None:
-        """Compile for this machine: takes half a minute, and repays itself in long jobs."""
+        """Compile for this machine. Takes half a minute, which pays off in long jobs."""
 
     def matrix_product_rate(self) -> float:
-        """FLOP/s of a plain matrix product on this device, in the encoder's type; measured when asked for."""
+        """FLOP/s of a plain matrix product on this device, in the encoder's number format; measured on each call."""
 
 
 @runtime_checkable
 class PairScorer(Protocol):
-    """Cross-encoders: what can only rank."""
+    """A loaded system that scores pairs of sentences and produces no embeddings."""
 
     def score(self, sentences1: Sequence[str], sentences2: Sequence[str], conditions: Sequence[str]) -> np.ndarray:
         """Similarity of each pair under its condition: N, N, N -> (N,)."""
 
 
 class VectorsOf(Protocol):
-    """Gives the vectors of many texts; `raycase.distributed.vector_cache` has the one that runs the embedding job."""
+    """Computes the vectors of many texts; `raycase.distributed.vector_cache` implements it by the embedding job."""
 
     def __call__(
         self,
         texts: Sequence[str] | Sequence[tuple[str, str]],
-        config: SystemConfig,
+        config: EmbedderConfig,
         *,
         name: str,
         cache: Location,
         compute: Compute | None,
     ) -> np.ndarray:
-        """Of distinct sentences f(s), of distinct (sentence, condition) the vectors before g: P -> (P, D) float32.
+        """f(s) of distinct sentences, or the vectors before g of distinct (sentence, condition): P -> (P, D) float32.
 
-        `name` is the data's, for people; `cache` keeps the vectors. Raises RequestError where one has no vector.
+        name: of the data, for messages; cache: folder that keeps the vectors. Raises RequestError for a text that
+        cannot be embedded.
         """
+
+
+def check_conditions(config: SystemConfig, conditions: Sequence[str] | None) -> None:
+    """Raise RequestError for a condition that the system does not know, and for None where it requires one."""
+    known = config.known_conditions
+    if known is None:
+        return
+    unknown = [c for c in conditions or () if c not in known]
+    if unknown or (conditions is None) == bool(known):
+        got = "none" if conditions is None else repr(unknown[0][:80]) if unknown else "some"
+        raise RequestError(f"--conditions: expected {' or '.join(known) or 'none'} for {config.model}, got {got}")

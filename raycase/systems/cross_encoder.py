@@ -20,13 +20,13 @@ from raycase.encoder.loading import load_encoder
 from raycase.encoder.pooling import Pooling
 from raycase.encoder.sources import load_tokenizer
 from raycase.encoder.token_batch import TokenBatch
-from raycase.systems.fine_tuned_config import Scoring, begin
+from raycase.systems.fine_tuned_config import FineTunedScorerConfig, starting_encoder
 from raycase.systems.fine_tuned_module import Scorer
 from raycase.systems.model_folder import load_extra
 
 
 @dataclass(frozen=True, kw_only=True)
-class CrossEncoderConfig(Scoring):
+class CrossEncoderConfig(FineTunedScorerConfig):
     """A score of "[CLS] s1 [SEP] s2 [SEP] c [SEP]"."""
 
     SYSTEM: ClassVar[str] = "cross-encoder"
@@ -75,5 +75,5 @@ class CrossEncoder(Scorer):
 
 def cross_encoder(model: str) -> CrossEncoderConfig:
     """Before training. Raises RequestError."""
-    spec = begin(model, prompt="concat-cs", cls=True)
+    spec = starting_encoder(model, prompt="concat-cs", cls=True)
     return CrossEncoderConfig(model=model, encoder=replace(spec, pooling=(Pooling.CLS,), subtract=False))

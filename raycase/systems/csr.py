@@ -25,13 +25,13 @@ from raycase.encoder.sources import load_config
 from raycase.errors import RequestError
 from raycase.systems.csr_model import Csr
 from raycase.systems.csr_router import Asks, Form, Router, Weight
-from raycase.systems.fine_tuned_config import Tuned, begin
+from raycase.systems.fine_tuned_config import FineTunedEmbedderConfig, starting_encoder
 from raycase.systems.model_folder import load_extra
 from raycase.systems.pairs import CONDITION, SENTENCE, count_tokens, prepare, prompt_sets
 
 
 @dataclass(frozen=True, kw_only=True)
-class CsrConfig(Tuned):
+class CsrConfig(FineTunedEmbedderConfig):
     """CSR without its weights."""
 
     SYSTEM: ClassVar[str] = "csr"
@@ -95,7 +95,7 @@ def csr(
     compose: Compose | None = None,
 ) -> CsrConfig:
     """Before training. Raises RequestError for choices that do not go together."""
-    spec = begin(model, prompt="concat-cs:all", pooling=Pooling.MEAN)
+    spec = starting_encoder(model, prompt="concat-cs:all", pooling=Pooling.MEAN)
     config = load_config(spec.source)
     if config.model_type not in BERT_LAYERS:
         raise RequestError(f"--model: expected an encoder like {', '.join(BERT_LAYERS)}, got {config.model_type}")

@@ -27,7 +27,8 @@ from raycase.encoder.prepared import Prepared
 from raycase.encoder.sources import load_tokenizer
 from raycase.encoder.throughput import Work
 from raycase.encoder.token_batch import TokenBatch
-from raycase.systems.fine_tuned_config import Tuned, begin
+from raycase.systems.contracts import check_conditions
+from raycase.systems.fine_tuned_config import FineTunedEmbedderConfig, starting_encoder
 from raycase.systems.fine_tuned_module import Embedder
 from raycase.systems.model_folder import load_extra, save_folder
 from raycase.systems.pairs import Encoded, accepted_pairs, encoded, prepare
@@ -43,12 +44,12 @@ class Form(StrEnum):
 
 
 @dataclass(frozen=True, kw_only=True)
-class DualCseConfig(Tuned):
+class DualCseConfig(FineTunedEmbedderConfig):
     """r = f(s, explicit) and u = f(s, implicit); the paper takes the last layer's [CLS]."""
 
     SYSTEM: ClassVar[str] = "dualcse"
     CHOICES: ClassVar[dict[str, type[StrEnum]]] = {"form": Form}
-    CONDITIONS: ClassVar[tuple[str, ...] | None] = (EXPLICIT, IMPLICIT)
+    known_conditions: ClassVar[tuple[str, ...] | None] = (EXPLICIT, IMPLICIT)
 
     form: Form = Form.CROSS
 
@@ -74,12 +75,12 @@ class DualCseConfig(Tuned):
 
     def prepare(self, sentences: Sequence[str], conditions: Sequence[str] | None) -> Prepared:
         """Tokenise each distinct pair; one under another condition is refused. Loads no weights."""
-        self.check_conditions(None if conditions is None else ())
+        check_conditions(self, None if conditions is None else ())
         return prepare(self.encoder, sentences, conditions, tokens=self._tokens)
 
     def count_tokens(self, sentences: Sequence[str], conditions: Sequence[str] | None) -> np.ndarray:
         """Tokens of each pair: (N,) int64; 0 for a pair that is refused."""
-        self.check_conditions(None if conditions is None else ())
+        check_conditions(self, None if conditions is None else ())
         batch = self._tokens(list(zip(sentences, conditions or (), strict=True)))
         return np.where(batch.refused < 0, batch.lengths, 0)
 
@@ -129,7 +130,7 @@ class DualCse(Embedder):
 
         Raises ValueError for another condition or none, lists of different length, a pair that cannot be embedded.
         """
-        self.config.check_conditions([conditions] if isinstance(conditions, str) else conditions)
+        check_conditions(self.config, [conditions] if isinstance(conditions, str) else conditions)
         return super().embed(sentences, conditions)
 
     def save(self, folder: Path) -> None:
@@ -144,5 +145,5 @@ class DualCse(Embedder):
 
 def dualcse(model: str, *, form: Form = Form.CROSS, pooling: Pooling = Pooling.CLS) -> DualCseConfig:
     """Before training. Raises RequestError."""
-    spec = begin(model, prompt="concat-sc", pooling=pooling, cls=pooling is Pooling.CLS)
+    spec = starting_encoder(model, prompt="concat-sc", pooling=pooling, cls=pooling is Pooling.CLS)
     return DualCseConfig(model=model, encoder=replace(spec, subtract=False), form=form)

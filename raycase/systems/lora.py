@@ -11,15 +11,14 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 import torch
-from torch import nn
 
 from raycase.encoder.engine import TextEncoder
 from raycase.encoder.loading import import_peft, load_encoder
 from raycase.encoder.pooling import Pooling
 from raycase.encoder.sources import load_config
 from raycase.errors import RequestError
-from raycase.systems.fine_tuned_config import Prompted, begin
-from raycase.systems.fine_tuned_module import PairCosine, PromptEncoder, training_options, with_dropout
+from raycase.systems.fine_tuned_config import PromptEncoderConfig, starting_encoder
+from raycase.systems.fine_tuned_module import PromptEncoder, training_options, with_dropout
 from raycase.systems.model_folder import save_folder
 
 BERT_TARGETS = r".*\.attention\.(self\.(query|key|value)|output\.dense)"  # not the feed-forward's output.dense
@@ -29,7 +28,7 @@ TARGETS |= dict.fromkeys(("llama", "mistral", "qwen2", "qwen3"), DECODER_TARGETS
 
 
 @dataclass(frozen=True, kw_only=True)
-class LoraConfig(Prompted):
+class LoraConfig(PromptEncoderConfig):
     """An encoder whose prompts' vectors are fine-tuned by adapters."""
 
     SYSTEM: ClassVar[str] = "lora"
@@ -39,12 +38,12 @@ class LoraConfig(Prompted):
     adapter_dropout: float = 0.05
     merged: bool = True  # how it is saved: added to the encoder's weights, or beside them
 
-    def trainable(self, dropout: float | None = None, compute: torch.dtype = torch.float32) -> nn.Module:
-        """What training takes: the encoder frozen, in the number format it computes in, and adapters beside it.
+    def trainable(self, dropout: float | None = None, compute: torch.dtype = torch.float32) -> AdaptedEncoder:
+        """The system with its encoder frozen, in the format `compute`, and adapters to train beside it.
 
-        `dropout` is the encoder's; the adapters have their own.
+        dropout: the encoder's; the adapters have `adapter_dropout`.
         """
-        return PairCosine(_adapted(self, dropout, compute))
+        return _adapted(self, dropout, compute)
 
 
 def lora(
@@ -59,7 +58,7 @@ def lora(
 ) -> LoraConfig:
     """Before training. Raises RequestError."""
     import_peft()
-    spec = begin(model, prompt=prompt, pooling=pooling, latent=not merged)
+    spec = starting_encoder(model, prompt=prompt, pooling=pooling, latent=not merged)
     kind = load_config(spec.source).model_type
     if kind not in TARGETS:
         raise RequestError(f"--model: expected an encoder like {', '.join(TARGETS)}, got {kind}")

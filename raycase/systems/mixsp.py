@@ -25,7 +25,7 @@ from raycase.encoder.pooling import Pooling
 from raycase.encoder.sources import load_tokenizer
 from raycase.encoder.token_batch import TokenBatch
 from raycase.errors import RequestError
-from raycase.systems.fine_tuned_config import Scoring, begin
+from raycase.systems.fine_tuned_config import FineTunedScorerConfig, starting_encoder
 from raycase.systems.fine_tuned_module import Scorer
 from raycase.systems.model_folder import load_extra
 
@@ -58,12 +58,12 @@ class Route(StrEnum):
 
 
 @dataclass(frozen=True, kw_only=True)
-class MixSpConfig(Scoring):
+class MixSpConfig(FineTunedScorerConfig):
     """G2(z1, z2) of "[CLS] s1 [SEP] s2 [SEP]". It knows no conditions."""
 
     SYSTEM: ClassVar[str] = "mixsp"
     CHOICES: ClassVar[dict[str, type[StrEnum]]] = {"select": Select, "route": Route, "similarity": Similarity}
-    CONDITIONS: ClassVar[tuple[str, ...] | None] = ()
+    known_conditions: ClassVar[tuple[str, ...] | None] = ()
 
     select: Select = Select.HARD
     ranges: Sequence[float] = (UPPER,)  # scores at which the next range begins; a projector for each
@@ -169,7 +169,7 @@ def mixsp(
     """Before training. Raises RequestError."""
     if not ranges or list(ranges) != sorted(set(ranges)) or not 0 < ranges[0] <= ranges[-1] <= MOST:
         raise RequestError(f"--ranges: expected rising scores above 0, at most {MOST:g}, got {list(ranges)}")
-    spec = replace(begin(model, prompt="concat-cs", cls=True), pooling=(Pooling.MEAN,), subtract=False)
+    spec = replace(starting_encoder(model, prompt="concat-cs", cls=True), pooling=(Pooling.MEAN,), subtract=False)
     return MixSpConfig(
         model=model, encoder=spec, select=select, ranges=tuple(ranges), route=route, similarity=similarity
     )

@@ -13,6 +13,7 @@ from safetensors.torch import save as to_safetensors
 from torch import nn
 
 from raycase.data.claim import claim
+from raycase.data.fetch import MODEL_FILE
 from raycase.data.storage import locate
 from raycase.encoder.loading import save_encoder
 from raycase.encoder.table import HERE, read_spec
@@ -22,9 +23,9 @@ from raycase.systems.projector import WEIGHTS
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
 
-    from raycase.systems.fine_tuned_config import Tuned
+    from raycase.systems.fine_tuned_config import FineTunedConfig
 
-SYSTEM, METRICS, CARD = "raycase.json", "metrics.json", "README.md"
+METRICS, CARD = "metrics.json", "README.md"
 EXTRA = "extra.safetensors"  # weights that are not the encoder's
 
 
@@ -36,16 +37,16 @@ def open_model_folder(folder: Path, fingerprint: str, *, overwrite: bool = False
     if folder.exists() and not folder.is_dir():
         raise RequestError(f"--output: expected a folder, got the file {folder}")
     root = locate(str(folder))
-    results = (SYSTEM, WEIGHTS, CARD)
+    results = (MODEL_FILE, WEIGHTS, CARD)
     metrics = claim(root, METRICS, fingerprint, job="this very model", results=results, overwrite=overwrite)
-    return metrics if (root / SYSTEM).exists() else None
+    return metrics if (root / MODEL_FILE).exists() else None
 
 
 def write_folder(folder: Path, metrics: dict[str, Any], card: str, save: Callable[[Path], None]) -> None:
     """Write the figures, the model card and, by `save`, the model; its `raycase.json` comes last, for it is what makes
     the folder a model."""
     root = locate(str(folder))
-    (root / SYSTEM).remove()
+    (root / MODEL_FILE).remove()
     (root / METRICS).put_json(metrics)
     (root / CARD).put(card.encode())
     save(folder)
@@ -55,7 +56,7 @@ def write_folder(folder: Path, metrics: dict[str, Any], card: str, save: Callabl
 
 
 def save_folder(
-    config: Tuned,
+    config: FineTunedConfig,
     folder: Path,
     model: PreTrainedModel | None = None,
     *,
@@ -80,7 +81,7 @@ def save_folder(
         weights = {name: t.detach().cpu().contiguous() for name, t in extra.state_dict().items()}
         locate(str(folder / EXTRA)).put(to_safetensors(weights))
     row = asdict(replace(config.encoder, source=source, adapter=adapter))
-    locate(str(folder / SYSTEM)).put_json({"system": config.SYSTEM, "encoder": row, **config.own})
+    locate(str(folder / MODEL_FILE)).put_json({"system": config.SYSTEM, "encoder": row, **config.choices})
 
 
 def load_extra(module: nn.Module, folder: Path | None) -> None:

@@ -11,7 +11,7 @@ import numpy as np
 
 from raycase.data.rated import NOT_APPLICABLE, RatedPairs
 from raycase.data.storage import Location
-from raycase.systems.contracts import Compute, SystemConfig, VectorsOf
+from raycase.systems.contracts import Compute, EmbedderConfig, VectorsOf
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -33,7 +33,7 @@ class PairVectors:
 
 
 def pair_vectors(
-    rated: RatedPairs, config: SystemConfig, vectors_of: VectorsOf, *, cache: Location, compute: Compute | None = None
+    rated: RatedPairs, config: EmbedderConfig, vectors_of: VectorsOf, *, cache: Location, compute: Compute | None = None
 ) -> PairVectors:
     """The vectors before g of every sentence of the pairs, views side by side. Raises RequestError."""
     vectors = vectors_of(rated.distinct, config, name=rated.uri, cache=cache, compute=compute)

@@ -6,15 +6,15 @@ from dataclasses import dataclass, replace
 from typing import ClassVar
 
 from raycase.encoder.pooling import Pooling
-from raycase.systems.fine_tuned_config import Prompted, begin
+from raycase.systems.fine_tuned_config import PromptEncoderConfig, starting_encoder
 
 
 @dataclass(frozen=True, kw_only=True)
-class SentenceEncoderConfig(Prompted):
+class SentenceEncoderConfig(PromptEncoderConfig):
     """f(s): the sentence alone."""
 
     SYSTEM: ClassVar[str] = "sentence-encoder"
-    CONDITIONS: ClassVar[tuple[str, ...] | None] = ()
+    known_conditions: ClassVar[tuple[str, ...] | None] = ()
 
     @property
     def formula(self) -> str:
@@ -24,5 +24,5 @@ class SentenceEncoderConfig(Prompted):
 
 def sentence_encoder(model: str, *, pooling: Pooling | None = None) -> SentenceEncoderConfig:
     """Before training. Raises RequestError."""
-    spec = begin(model, prompt="concat-cs:all", pooling=pooling)
+    spec = starting_encoder(model, prompt="concat-cs:all", pooling=pooling)
     return SentenceEncoderConfig(model=model, encoder=replace(spec, subtract=False))

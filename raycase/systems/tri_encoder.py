@@ -20,7 +20,7 @@ from raycase.encoder.engine import TextEncoder
 from raycase.encoder.loading import load_encoder
 from raycase.encoder.pooling import Compose, Pooling, compose
 from raycase.encoder.prepared import Prepared
-from raycase.systems.fine_tuned_config import Tuned, begin
+from raycase.systems.fine_tuned_config import FineTunedEmbedderConfig, starting_encoder
 from raycase.systems.fine_tuned_module import Embedder
 from raycase.systems.pairs import (
     CONDITION,
@@ -36,7 +36,7 @@ from raycase.systems.pairs import (
 
 
 @dataclass(frozen=True, kw_only=True)
-class TriEncoderConfig(Tuned):
+class TriEncoderConfig(FineTunedEmbedderConfig):
     """f(s) and f(c) apart, then composed."""
 
     SYSTEM: ClassVar[str] = "tri-encoder"
@@ -102,6 +102,5 @@ class TriEncoder(Embedder):
 
 def tri_encoder(model: str, *, compose: Compose = Compose.HADAMARD, pooling: Pooling | None = None) -> TriEncoderConfig:
     """Before training. Raises RequestError."""
-    return TriEncoderConfig(
-        model=model, encoder=replace(begin(model, prompt="concat-cs", pooling=pooling), subtract=False), compose=compose
-    )
+    spec = starting_encoder(model, prompt="concat-cs", pooling=pooling)
+    return TriEncoderConfig(model=model, encoder=replace(spec, subtract=False), compose=compose)

@@ -15,6 +15,7 @@ from torch import Tensor, nn
 
 from raycase.data.rated import NOT_APPLICABLE, RatedPairs
 from raycase.errors import check_ranges
+from raycase.systems.fine_tuned_module import pair_scores
 from raycase.training.loop import Batches, BatchLoss, Evaluation, FitConfig, FitState, fit, gather, shard, unwrapped
 from raycase.training.losses import LOSSES, Loss, RatingMap, map_ratings
 from raycase.training.projector_fit import correlations
@@ -137,7 +138,7 @@ def fit_tuned(
     on. `wrap` moves the module to its device and wraps it for several processes.
     """
     torch.manual_seed(seed)
-    module = wrap(config.trainable(recipe.dropout, compute))
+    module = wrap(pair_scores(config.trainable(recipe.dropout, compute)))
     kept = np.flatnonzero(train.ratings != NOT_APPLICABLE)
     batches = length_batches(train.texts.lengths, train.groups, kept, recipe.batch_size, seed)
     assert loss is not None or isinstance(recipe, RatedRecipe)

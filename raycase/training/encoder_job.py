@@ -14,7 +14,7 @@ import torch
 from raycase.data.provenance import provenance
 from raycase.data.storage import fingerprint
 from raycase.encoder.loading import bf16_is_native
-from raycase.systems.fine_tuned_config import Tuned
+from raycase.systems.fine_tuned_config import FineTunedConfig
 from raycase.systems.model_card import tuned_card
 from raycase.systems.model_folder import open_model_folder, write_folder
 from raycase.training.encoder_fit import TuneRecipe
@@ -35,11 +35,11 @@ class FineTuneJob(Source, Workers):
         """What decides the weights besides the data, the system and the seed."""
         raise NotImplementedError
 
-    def config(self) -> Tuned:
+    def config(self) -> FineTunedConfig:
         """The system before training. Raises RequestError."""
         raise NotImplementedError
 
-    def read_task(self, config: Tuned) -> Task:
+    def read_task(self, config: FineTunedConfig) -> Task:
         """What is learned from. Raises RequestError."""
         raise NotImplementedError
 
@@ -52,7 +52,7 @@ class Task:
     data: dict[str, dict[str, Any]]  # what `metrics.json` says of each part
     texts: Callable[[], Sequence[Any]]  # training and validation, tokenised
     fitting: Callable[..., Iterator[FitState]]
-    module: Callable[[], Any]  # before training, in 32 bits: what is saved is added up in them
+    module: Callable[[Any], Any]  # what `fitting` fits, around the system that `FineTunedConfig.trainable` returns
 
 
 def fine_tune(job: FineTuneJob, open_runner: OpenRunner) -> dict[str, Any]:
@@ -95,9 +95,9 @@ def fine_tune(job: FineTuneJob, open_runner: OpenRunner) -> dict[str, Any]:
         "seconds": round(time.time() - began, 1),
         "provenance": provenance(),
     }
-    module = task.module()
-    restore(module, state.best)
-    write_folder(job.folder, metrics, tuned_card(job.folder.name, config.label, metrics), module.system.save)
+    system = config.trainable(job.recipe.dropout)  # in 32 bits, as adapters are merged
+    restore(task.module(system), state.best)
+    write_folder(job.folder, metrics, tuned_card(job.folder.name, config.label, metrics), system.save)
     checkpoints.remove()
     return metrics
 

@@ -89,7 +89,7 @@ def fit_graph(
     `limit`: an epoch is the first so many triples (of both ways) of a seeded order.
     """
     torch.manual_seed(seed)
-    module = wrap(Contrast(config.trainable(recipe.dropout, compute).system))
+    module = wrap(Contrast(config.trainable(recipe.dropout, compute)))
     rows = np.random.default_rng(seed).permutation(len(train.triples))[:limit]
     batches = _of(epoch_batches(len(rows), recipe.batch_size, seed), rows)
     loss, evaluate = batch_loss(train, margin, compute), evaluation(train, validation, compute)

@@ -37,7 +37,7 @@ class InferenceTexts:
     @classmethod
     def of(cls, config: Any, inferences: Inferences) -> InferenceTexts:
         """Raises RequestError for a text that cannot be encoded."""
-        texts, names = inferences.distinct, config.CONDITIONS
+        texts, names = inferences.distinct, config.known_conditions
         if names:
             prepared = config.prepare(texts * len(names), [name for name in names for _ in texts])
         else:
@@ -85,7 +85,7 @@ def fit_dual(
     """Fine-tune the system that `config` describes; yields the state after each epoch. `wrap` moves the module to its
     device and wraps it for several processes."""
     torch.manual_seed(seed)
-    module = wrap(Dual(config.trainable(recipe.dropout, compute).system))
+    module = wrap(Dual(config.trainable(recipe.dropout, compute)))
     batches = epoch_batches(len(train.places), recipe.batch_size, seed)
     loss = batch_loss(train, compute, temperature=temperature, contradiction=contradiction, intra=intra)
     evaluate = evaluation(validation, compute)

@@ -11,7 +11,7 @@ from raycase.data.inferences import read_inferences
 from raycase.encoder.pooling import Pooling
 from raycase.errors import RequestError
 from raycase.systems.dualcse import Form, dualcse
-from raycase.systems.fine_tuned_config import Tuned
+from raycase.systems.fine_tuned_config import FineTunedConfig
 from raycase.systems.sentence_encoder import sentence_encoder
 from raycase.training.encoder_fit import TuneRecipe, recipe_of
 from raycase.training.encoder_job import FineTuneJob, Task
@@ -48,7 +48,7 @@ class InferencesJob(FineTuneJob, TuneRecipe):
             raise RequestError(f"--temperature: expected a number above 0, got {self.temperature:g}")
         return {"temperature": self.temperature}
 
-    def read_task(self, config: Tuned) -> Task:
+    def read_task(self, config: FineTunedConfig) -> Task:
         """What is learned from. Raises RequestError."""
         parts = {name: read_inferences(getattr(self, name), f"--{name}") for name in ("train", "validation")}
         seen = set(parts["train"].columns["premise"]) & set(parts["validation"].columns["premise"])
@@ -64,7 +64,7 @@ class InferencesJob(FineTuneJob, TuneRecipe):
             },
             texts=lambda: [InferenceTexts.of(config, some) for some in parts.values()],
             fitting=partial(fit_dual, config=config, **self.terms),
-            module=lambda: Dual(config.trainable(self.recipe.dropout).system),
+            module=Dual,
         )
 
 
@@ -87,7 +87,7 @@ class DualCseJob(InferencesJob):
         """What the loss is."""
         return super().terms | {"contradiction": self.contradiction, "intra": self.intra}
 
-    def config(self) -> Tuned:
+    def config(self) -> FineTunedConfig:
         """The system before training. Raises RequestError."""
         return dualcse(self.model, form=self.form, pooling=self.pooling)
 
@@ -96,6 +96,6 @@ class DualCseJob(InferencesJob):
 class SimCseJob(InferencesJob):
     """SimCSE's supervised loss: one vector a sentence (Gao et al., 2021), with both entailments as positives."""
 
-    def config(self) -> Tuned:
+    def config(self) -> FineTunedConfig:
         """The system before training. Raises RequestError."""
         return sentence_encoder(self.model, pooling=self.pooling)

@@ -10,6 +10,7 @@ from typing import Any
 
 import torch
 
+from raycase.data.fetch import MODEL_FILE
 from raycase.data.provenance import provenance
 from raycase.data.rated import NOT_APPLICABLE, RatedPairs, read_rated, rows_in
 from raycase.data.storage import Location, check_paths, fingerprint, locate
@@ -113,7 +114,7 @@ class Frozen(Source):
 
 def is_tuned(model: str) -> bool:
     """Whether it is a folder that training left."""
-    return (Path(model) / "raycase.json").is_file()
+    return (Path(model) / MODEL_FILE).is_file()
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -14,7 +14,8 @@ from raycase.errors import RequestError
 from raycase.systems.bi_encoder import BiEncoderConfig, bi_encoder
 from raycase.systems.cross_encoder import cross_encoder
 from raycase.systems.csr import Asks, CsrConfig, Form, Router, Weight, csr
-from raycase.systems.fine_tuned_config import Tuned
+from raycase.systems.fine_tuned_config import FineTunedConfig
+from raycase.systems.fine_tuned_module import pair_scores
 from raycase.systems.lora import lora
 from raycase.systems.tri_encoder import TriEncoderConfig, tri_encoder
 from raycase.training.encoder_fit import RatedRecipe, TunePairs, fit_tuned, recipe_of
@@ -42,7 +43,7 @@ class RatedJob(FineTuneJob, RatedRecipe):
         """What decides the weights besides the data, the system and the seed."""
         return recipe_of(RatedRecipe, self)
 
-    def read_task(self, config: Tuned) -> Task:
+    def read_task(self, config: FineTunedConfig) -> Task:
         """What is learned from. Raises RequestError."""
         return (_rated if self.task == "rated" else _graph)(self, config)
 
@@ -56,7 +57,7 @@ class BiEncoderJob(RatedJob):
     pooling: Pooling | None = None
     """How tokens become one vector. Default: the encoder's."""
 
-    def config(self) -> Tuned:
+    def config(self) -> FineTunedConfig:
         """The system before training. Raises RequestError."""
         return bi_encoder(self.model, prompt=self.prompt, pooling=self.pooling)
 
@@ -70,7 +71,7 @@ class TriEncoderJob(RatedJob):
     pooling: Pooling | None = None
     """How tokens become one vector. Default: the encoder's."""
 
-    def config(self) -> Tuned:
+    def config(self) -> FineTunedConfig:
         """The system before training. Raises RequestError."""
         return tri_encoder(self.model, compose=self.compose, pooling=self.pooling)
 
@@ -79,7 +80,7 @@ class TriEncoderJob(RatedJob):
 class CrossEncoderJob(RatedJob):
     """A cross-encoder: both sentences and the condition as one text; it only ranks (Deshpande et al., 2023)."""
 
-    def config(self) -> Tuned:
+    def config(self) -> FineTunedConfig:
         """The system before training. Raises RequestError."""
         return cross_encoder(self.model)
 
@@ -105,7 +106,7 @@ class CsrJob(RatedJob):
     compose: Compose | None = None
     """Compose with the condition's own vector, too. The paper does not."""
 
-    def config(self) -> Tuned:
+    def config(self) -> FineTunedConfig:
         """The system before training. Raises RequestError."""
         choices = {name: getattr(self, name) for name in ("form", "router", "asks", "routed", "weight", "compose")}
         return csr(self.model, **choices)
@@ -132,13 +133,13 @@ class LoraJob(RatedJob):
     merged: bool = True
     """Save the encoder with the adapters added to it. Else the adapters alone, a small file beside its encoder."""
 
-    def config(self) -> Tuned:
+    def config(self) -> FineTunedConfig:
         """The system before training. Raises RequestError."""
         names = ("prompt", "pooling", "rank", "alpha", "adapter_dropout", "merged")
         return lora(self.model, **{name: getattr(self, name) for name in names})
 
 
-def _rated(job: RatedJob, config: Tuned) -> Task:
+def _rated(job: RatedJob, config: FineTunedConfig) -> Task:
     """Pairs of sentences, rated under a condition. Raises RequestError."""
     if job.limit is not None:
         raise RequestError("--limit: expected --task kgc, got rated")
@@ -148,11 +149,11 @@ def _rated(job: RatedJob, config: Tuned) -> Task:
         data=said_of_pairs({"train": train, "validation": validation}),
         texts=lambda: [TunePairs.of(config, rated) for rated in (train, validation)],
         fitting=partial(fit_tuned, config=config),
-        module=lambda: config.trainable(job.dropout),
+        module=pair_scores,
     )
 
 
-def _graph(job: RatedJob, config: Tuned) -> Task:
+def _graph(job: RatedJob, config: FineTunedConfig) -> Task:
     """Triples of a knowledge graph. Raises RequestError."""
     if not isinstance(config, (BiEncoderConfig, TriEncoderConfig, CsrConfig)) or config.dim != config.plain_dim:
         raise RequestError(
@@ -176,5 +177,5 @@ def _graph(job: RatedJob, config: Tuned) -> Task:
         },
         texts=lambda: GraphTexts.of(config, graph, list(parts.values())),
         fitting=partial(fit_graph, config=config, margin=job.margin, limit=job.limit),
-        module=lambda: Contrast(config.trainable(job.dropout).system),
+        module=Contrast,
     )

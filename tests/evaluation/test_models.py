@@ -35,7 +35,7 @@ def test_vectors_are_sought_where_training_put_them(evaluation, models, tmp_path
     ],
 )
 def test_models_are_refused_where_they_do_not_fit(make, task, message, tiny_model, tmp_path):
-    make(str(tiny_model)).trainable().system.save(tmp_path / "model")
+    make(str(tiny_model)).trainable().save(tmp_path / "model")
     asked = EvaluateJob(model=(str(tmp_path / "model"),), data=str(tmp_path), output=str(tmp_path / "r"), task=task)
     with pytest.raises(RequestError, match=message):
         find_models(asked)

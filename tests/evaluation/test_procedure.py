@@ -25,7 +25,7 @@ def test_without_matplotlib_the_report_leaves_the_plots_out_and_says_so(
 ):
     job = evaluation(models[0])
     if task == "sts":
-        sentence_encoder(str(tiny_model)).trainable().system.save(tmp_path / "model")
+        sentence_encoder(str(tiny_model)).trainable().save(tmp_path / "model")
         job = evaluation(tmp_path / "model", data=scored["validation"], task="sts")
     monkeypatch.setitem(sys.modules, "matplotlib", None)
     assert not has_matplotlib()

@@ -21,8 +21,8 @@ from raycase.systems.sentence_encoder import sentence_encoder
 
 def test_the_figures_are_those_of_scipy(scored, tiny_model, tmp_path):
     """Of a model that scores pairs and of one that embeds sentences."""
-    mixsp(str(tiny_model)).trainable().system.save(tmp_path / "mixsp")
-    sentence_encoder(str(tiny_model)).trainable().system.save(tmp_path / "encoder")
+    mixsp(str(tiny_model)).trainable().save(tmp_path / "mixsp")
+    sentence_encoder(str(tiny_model)).trainable().save(tmp_path / "encoder")
     models = (str(tmp_path / "mixsp"), str(tmp_path / "encoder"))
     job = EvaluateJob(
         model=models,
@@ -53,7 +53,7 @@ def test_the_figures_are_those_of_scipy(scored, tiny_model, tmp_path):
 
 
 def test_figures_that_are_none_are_none(scored, tiny_model, tmp_path):
-    sentence_encoder(str(tiny_model)).trainable().system.save(tmp_path / "ft")
+    sentence_encoder(str(tiny_model)).trainable().save(tmp_path / "ft")
     frame = pd.read_csv(scored["validation"])
     frame.assign(score=frame.score.clip(upper=4)).to_csv(scored["validation"], index=False)
     asked = EvaluateJob(

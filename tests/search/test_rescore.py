@@ -22,7 +22,7 @@ class Longest:
 
     def __init__(self, conditions=None):
         self.pairs = []
-        self.config = SimpleNamespace(CONDITIONS=conditions)
+        self.config = SimpleNamespace(known_conditions=conditions)
 
     def scores_of(self, sentences1, sentences2, conditions=None):
         self.pairs += list(zip(sentences1, sentences2, conditions or [None] * len(sentences1), strict=True))
@@ -103,7 +103,7 @@ def thirty(tmp_path_factory, tiny_model):
 def test_a_search_is_reranked(make, thirty, tiny_model, tmp_path, capsys):
     uri, texts = thirty
     torch.manual_seed(0)
-    make(str(tiny_model)).trainable().system.save(tmp_path / "scorer")
+    make(str(tiny_model)).trainable().save(tmp_path / "scorer")
     asked = {"index": uri, "query": ("red dog", "a cat"), "condition": ("color",), "k": 4}
     output = str(tmp_path / "answers.parquet")
     done = search(SearchJob(**asked, rerank=str(tmp_path / "scorer"), candidates=9, output=output))
@@ -129,8 +129,8 @@ def test_a_search_is_reranked(make, thirty, tiny_model, tmp_path, capsys):
 
 
 def test_what_cannot_rerank_is_refused(thirty, tiny_model, tmp_path):
-    bi_encoder(str(tiny_model)).trainable().system.save(tmp_path / "vectors")
-    cross_encoder(str(tiny_model)).trainable().system.save(tmp_path / "cross")
+    bi_encoder(str(tiny_model)).trainable().save(tmp_path / "vectors")
+    cross_encoder(str(tiny_model)).trainable().save(tmp_path / "cross")
     with pytest.raises(
         RequestError, match=r"expected a model that scores pairs \(mixsp, cross-encoder\), got .*vectors"
     ):

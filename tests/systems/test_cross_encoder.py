@@ -98,9 +98,9 @@ def test_lists_of_different_length_are_refused(bert):
 
 
 def test_a_score_is_a_linear_layer_of_the_first_state(bert, tmp_path):
-    module = small.disturb(cross_encoder(bert).trainable()).eval()
-    found, folder = small.figures(module.system), tmp_path / "model"
-    module.system.save(folder)
+    trained = small.disturb(cross_encoder(bert).trainable()).eval()
+    found, folder = small.figures(trained), tmp_path / "model"
+    trained.save(folder)
     head = load_file(folder / "extra.safetensors")
     model, wanted = small.stock(folder / "encoder"), []
     for s in SENTENCES:

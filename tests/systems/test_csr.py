@@ -352,7 +352,7 @@ def test_a_sentence_that_is_too_long_loses_its_end(bert):
 def test_gradients_are_those_of_eq_1(bert, form, routed):
     """Of every parameter, those of the condition's side among them."""
     config = csr(bert, form=form, routed=routed)
-    module = config.trainable(dropout=0.0).system
+    module = config.trainable(dropout=0.0)
     weights_ND = torch.randn(len(EVERY), DIM, generator=torch.Generator().manual_seed(1))
     (module(config.prepare(*map(list, zip(*EVERY, strict=True)))) * weights_ND).sum().backward()
     reference = Reference(bert, routed=routed)
@@ -367,7 +367,7 @@ def test_gradients_are_those_of_eq_1(bert, form, routed):
 
 def test_a_gradient_reaches_both_texts_and_the_last_query_and_key(bert):
     config = csr(bert)
-    module = config.trainable(dropout=0.0).system
+    module = config.trainable(dropout=0.0)
     module(config.prepare(["A woman"], ["dog"]))[0, :3].sum().backward()
     words = module.encoder.model.embeddings.word_embeddings.weight.grad.abs().sum(1)
     special = small.ids(bert, "A woman dog")[0].tolist()
@@ -379,7 +379,7 @@ def test_a_gradient_reaches_both_texts_and_the_last_query_and_key(bert):
 def test_dropout_acts_in_routed_layers_too(bert):
     config = csr(bert, routed=3)
     assert [p.p for p in config.trainable(0.3).modules() if isinstance(p, nn.Dropout)] == [0.3] * 10
-    module = config.trainable(dropout=0.3).train().system
+    module = config.trainable(dropout=0.3).train()
     module.encoder.model.embeddings.dropout.p = 0.0  # all layers are routed: what is left is theirs
     prepared = config.prepare(["A woman"], ["dog"])
     assert not torch.allclose(module(prepared), module(prepared), atol=1e-3)
@@ -392,7 +392,7 @@ def test_dropout_acts_in_routed_layers_too(bert):
 
 @pytest.mark.parametrize("options", [{"routed": 2}, {"form": Form.BI, "routed": 3}, {"router": Router.HEAVY}])
 def test_the_saved_encoder_is_the_librarys_with_all_its_layers(bert, tmp_path, options):
-    module = csr(bert, **options).trainable().system
+    module = csr(bert, **options).trainable()
     wanted = module.embed(SENTENCES, None)
     module.save(tmp_path / "model")
     encoder = tmp_path / "model" / "encoder"

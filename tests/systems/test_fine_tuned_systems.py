@@ -16,6 +16,7 @@ from raycase.systems.bi_encoder import bi_encoder
 from raycase.systems.contracts import Encoder
 from raycase.systems.cross_encoder import cross_encoder
 from raycase.systems.csr import Form, Router, Weight, csr
+from raycase.systems.fine_tuned_module import pair_scores
 from raycase.systems.lora import lora
 from raycase.systems.registry import resolve
 from raycase.systems.tri_encoder import tri_encoder
@@ -51,10 +52,10 @@ def trained(bert, tmp_path_factory):
 
     def save(name, seed=0):
         if (name, seed) not in made:
-            module = small.disturb(SYSTEMS[name](bert).trainable(), seed).eval()
-            found = small.figures(module.system)
+            system = small.disturb(SYSTEMS[name](bert).trainable(), seed).eval()
+            found = small.figures(system)
             folder = tmp_path_factory.mktemp("trained") / "model"
-            module.system.save(folder)
+            system.save(folder)
             made[name, seed] = found, folder
         return made[name, seed]
 
@@ -67,16 +68,16 @@ def trained(bert, tmp_path_factory):
 @pytest.mark.parametrize("name", EMBED)
 def test_the_vectors_of_training_are_those_that_are_given(bert, name):
     config = EMBED[name](bert)
-    module = small.disturb(config.trainable(), scale=0.02)
+    system = small.disturb(config.trainable(), scale=0.02)
     prepared = config.rated(small.rated()).take(np.arange(24))
-    close(module.eval().system(prepared).detach(), module.system.encode_prepared(prepared).vectors)
-    assert isinstance(module.system, Encoder)
+    close(system.eval()(prepared).detach(), system.encode_prepared(prepared).vectors)
+    assert isinstance(system, Encoder)
 
 
 @pytest.mark.parametrize("name", EMBED)
 def test_a_score_of_training_is_the_cosine_under_the_condition(bert, name):
     config, rated = EMBED[name](bert), small.rated()
-    module = small.disturb(config.trainable(dropout=0.0), scale=0.02).eval()
+    module = pair_scores(small.disturb(config.trainable(dropout=0.0), scale=0.02).eval())
     first, second = (module.system.embed(s, rated.conditions) for s in (rated.sentences1, rated.sentences2))
     wanted = (first * second).sum(1) / np.linalg.norm(first, axis=1) / np.linalg.norm(second, axis=1)
     texts = config.rated(rated)
@@ -119,7 +120,7 @@ def test_a_saved_system_is_what_it_was(trained, bert, name):
     close(small.figures(loaded), wanted, atol=5e-6)
     assert not np.allclose(small.figures(system(SYSTEMS[name](bert))), wanted, atol=1e-3)
     kept = SYSTEMS[name](bert)
-    assert (loaded.config.SYSTEM, loaded.config.own) == (kept.SYSTEM, kept.own)
+    assert (loaded.config.SYSTEM, loaded.config.choices) == (kept.SYSTEM, kept.choices)
     assert json.loads((folder / "raycase.json").read_text())["system"] == kept.SYSTEM
 
 

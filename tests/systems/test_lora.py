@@ -20,6 +20,7 @@ from raycase.errors import RequestError
 from raycase.systems.bi_encoder import bi_encoder
 from raycase.systems.case import CaseConfig
 from raycase.systems.cross_encoder import cross_encoder
+from raycase.systems.fine_tuned_module import pair_scores
 from raycase.systems.lora import lora
 from raycase.systems.registry import resolve
 from raycase.training.catalogue import TRAIN_JOBS
@@ -74,7 +75,7 @@ def test_before_training_its_vectors_are_the_encoders_bit_by_bit(made, kind):
     module = config.trainable()
     base = system(config, unpadded=False)
     with torch.no_grad():
-        assert torch.equal(module.eval().system(prepared), base(prepared))
+        assert torch.equal(module.eval()(prepared), base(prepared))
     wanted = load_encoder(config.encoder, dtype=torch.float32).encode(prepared.pairs[0])[0]
     close(base.encode_prepared(prepared).vectors, wanted)
 
@@ -115,16 +116,16 @@ def test_the_adapters_inputs_are_dropped_in_training_alone(made):
         if isinstance(part, torch.nn.Dropout) and part.p != 0.4:
             part.p = 0.0
     prepared = config.prepare(["A woman"], ["dog"])
-    assert not torch.allclose(module.system(prepared), module.system(prepared), atol=1e-3)
+    assert not torch.allclose(module(prepared), module(prepared), atol=1e-3)
     module.eval()
-    assert torch.equal(module.system(prepared), module.system(prepared))
+    assert torch.equal(module(prepared), module(prepared))
 
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_gradient_reaches_every_adapter_and_nothing_else(made, kind):
     config = made(kind)
     module = trained(config)
-    module(config.rated(small.rated()).take(np.arange(8))).square().sum().backward()
+    pair_scores(module)(config.rated(small.rated()).take(np.arange(8))).square().sum().backward()
     for parameter in module.parameters():
         assert (parameter.grad is not None) == parameter.requires_grad
     assert all(p.grad.abs().max() > 0 for p in weights(module).values())
@@ -151,11 +152,11 @@ def test_a_fit_changes_the_adapters_and_keeps_them_alone(made, kind):
     train, validation = (TunePairs.of(config, small.rated(seed=seed)) for seed in (0, 1))
     recipe = RatedRecipe(loss=Loss.PEARSON, epochs=2, batch_size=8, learning_rate=1e-2)
     *_, state = fit_tuned(train, validation, recipe, config)
-    assert state.weights.keys() == state.best.keys() == weights(config.trainable()).keys()
+    assert state.weights.keys() == state.best.keys() == weights(pair_scores(config.trainable())).keys()
     assert sum(t.numel() for t in state.weights.values()) == LAYERS * 4 * WIDTHS[kind]
     assert len(state.to_bytes()) < 4 * 5 * LAYERS * 4 * WIDTHS[kind] + 20_000
     assert all(t.abs().max() > 0 for name, t in state.weights.items() if "lora_B" in name)
-    module = config.trainable()
+    module = pair_scores(config.trainable())
     restore(module, FitState.from_bytes(state.to_bytes()).best)
     wanted = 100 * spearmanr(module.eval().scores(validation.texts), validation.ratings).statistic
     assert state.history[state.best_epoch - 1]["spearman"] == pytest.approx(wanted, abs=1e-3)
@@ -168,18 +169,18 @@ def test_a_fit_changes_the_adapters_and_keeps_them_alone(made, kind):
 def test_added_to_the_weights_or_beside_them_it_is_the_same(made, kind, tmp_path):
     arguments = SENTENCES, [*CONDITIONS, "dog"]
     modules = [trained(made(kind, merged=merged)) for merged in (True, False)]
-    wanted = modules[0].system.embed(*arguments)
-    close(modules[1].system.embed(*arguments), wanted)
+    wanted = modules[0].embed(*arguments)
+    close(modules[1].embed(*arguments), wanted)
     assert not np.allclose(system(made(kind)).embed(*arguments), wanted, atol=0.05)
     for module, name in zip(modules, ("merged", "adapter"), strict=True):
-        module.system.save(tmp_path / name)
+        module.save(tmp_path / name)
         close(raycase.load(str(tmp_path / name), dtype=torch.float32).embed(*arguments), wanted, atol=1e-5)
     folders = [resolve(str(tmp_path / name)) for name in ("merged", "adapter")]
     assert [config.merged for config in folders] == [True, False]
 
 
 def test_an_adapters_folder_has_no_encoder_and_nothing_pickled(made, encoders, tmp_path):
-    trained(made("bert", merged=False)).system.save(tmp_path / "model")
+    trained(made("bert", merged=False)).save(tmp_path / "model")
     names = {str(f.relative_to(tmp_path / "model")) for f in (tmp_path / "model").rglob("*") if f.is_file()}
     wanted = {"raycase.json", "adapter/adapter_model.safetensors", "adapter/adapter_config.json"}
     assert wanted <= names <= wanted | {"adapter/README.md"}
@@ -190,7 +191,7 @@ def test_an_adapters_folder_has_no_encoder_and_nothing_pickled(made, encoders, t
 
 
 def test_a_merged_folder_has_the_librarys_model_alone(made, encoders, tmp_path):
-    trained(made("bert")).system.save(tmp_path / "model")
+    trained(made("bert")).save(tmp_path / "model")
     assert not (tmp_path / "model" / "adapter").exists()
     found, source = (small.stock(f).state_dict() for f in (tmp_path / "model" / "encoder", encoders["bert"]))
     assert found.keys() == source.keys()
@@ -201,7 +202,7 @@ def test_a_merged_folder_has_the_librarys_model_alone(made, encoders, tmp_path):
 
 @pytest.mark.parametrize("damage", ["missing", "shape", "cut", "gone"])
 def test_a_damaged_adapter_is_refused(made, tmp_path, damage):
-    trained(made("bert", merged=False)).system.save(tmp_path / "model")
+    trained(made("bert", merged=False)).save(tmp_path / "model")
     file = tmp_path / "model" / "adapter" / "adapter_model.safetensors"
     kept = load_file(file)
     name = sorted(kept)[3]
@@ -217,7 +218,7 @@ def test_a_damaged_adapter_is_refused(made, tmp_path, damage):
 
 
 def test_an_adapter_of_another_encoder_is_refused(made, tmp_path, encoders):
-    trained(made("bert", merged=False)).system.save(tmp_path / "model")
+    trained(made("bert", merged=False)).save(tmp_path / "model")
     saved = tmp_path / "model" / "raycase.json"
     values = json.loads(saved.read_text())
     values["encoder"]["source"] = encoders["qwen3"]
@@ -241,7 +242,7 @@ def test_numbers_out_of_range_are_refused(made, options):
 @pytest.mark.parametrize("merged", [True, False])
 @pytest.mark.parametrize("kind", KINDS)
 def test_case_takes_the_vectors_of_a_fine_tuned_encoder(made, kind, merged, tmp_path):
-    trained(made(kind, merged=merged)).system.save(tmp_path / "model")
+    trained(made(kind, merged=merged)).save(tmp_path / "model")
     loaded = raycase.load(str(tmp_path / "model"), dtype=torch.float32)
     config = job(tmp_path / "model").config()
     assert isinstance(config, CaseConfig)
@@ -260,18 +261,18 @@ def job(folder, **options):
 
 
 def test_case_takes_a_bi_encoder_too_and_no_cross_encoder(encoders, tmp_path):
-    bi_encoder(encoders["bert"]).trainable().system.save(tmp_path / "bi")
+    bi_encoder(encoders["bert"]).trainable().save(tmp_path / "bi")
     loaded = raycase.load(str(tmp_path / "bi"), dtype=torch.float32)
     close(system(job(tmp_path / "bi").config()).embed(SENTENCES, "dog"), loaded.embed(SENTENCES, "dog"))
     with pytest.raises(RequestError, match=r"^--prompt: .* was trained with concat-cs:all, got cond"):
         job(tmp_path / "bi", prompt="cond").config()
-    cross_encoder(encoders["bert"]).trainable().system.save(tmp_path / "cross")
+    cross_encoder(encoders["bert"]).trainable().save(tmp_path / "cross")
     with pytest.raises(RequestError, match="expected an encoder without projector, or a fine-tuned bi-encoder, got"):
         job(tmp_path / "cross").config()
 
 
 def test_the_spec_of_a_saved_adapter_moves_with_its_folder(made, tmp_path):
-    trained(made("bert", merged=False)).system.save(tmp_path / "model")
+    trained(made("bert", merged=False)).save(tmp_path / "model")
     config = resolve(str(tmp_path / "model"))
     (tmp_path / "model").rename(tmp_path / "moved")
     moved = resolve(str(tmp_path / "moved"))
@@ -288,8 +289,8 @@ def test_the_encoders_dropout_leaves_the_adapters_alone(made):
 
 def test_an_adapter_is_loaded_from_object_storage(made, tmp_path):
     module = small.disturb(made("bert", merged=False).trainable())
-    wanted = module.eval().system.embed(SENTENCES, "dog")
-    module.system.save(tmp_path / "model")
+    wanted = module.eval().embed(SENTENCES, "dog")
+    module.save(tmp_path / "model")
     small.close(raycase.load(f"file://{tmp_path}/model", dtype=torch.float32).embed(SENTENCES, "dog"), wanted)
 
 
@@ -304,8 +305,8 @@ def test_latent_attention_stays_where_it_is(tmp_path):
         config = lora("nv", merged=False)
     module = small.disturb(config.trainable())
     assert {name.split(".")[-3][:4] for name, p in module.named_parameters() if p.requires_grad} == {"lora"}
-    wanted = module.eval().system.embed(SENTENCES, "dog")
-    module.system.save(tmp_path / "model")
+    wanted = module.eval().embed(SENTENCES, "dog")
+    module.save(tmp_path / "model")
     small.close(raycase.load(str(tmp_path / "model"), dtype=torch.float32).embed(SENTENCES, "dog"), wanted, atol=1e-5)
 
 

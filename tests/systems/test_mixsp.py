@@ -12,6 +12,7 @@ import torch
 import raycase
 from raycase.data.rated import read_scored, rows_in
 from raycase.errors import RequestError
+from raycase.systems.fine_tuned_module import pair_scores
 from raycase.systems.mixsp import Heads, Route, Select, Similarity, mixsp
 from raycase.systems.registry import embeds, resolve
 from raycase.systems.sentence_encoder import sentence_encoder
@@ -208,7 +209,7 @@ def test_what_is_pooled(folder):
 def test_saved_and_loaded_gives_the_same(folder, choices, tmp_path):
     torch.manual_seed(0)
     cosine = "similarity" in choices
-    system = small.disturb(mixsp(folder, **choices).trainable().system.eval(), scale=0.4 if cosine else 0.1)
+    system = small.disturb(mixsp(folder, **choices).trainable().eval(), scale=0.4 if cosine else 0.1)
     wanted = system.score(FIRST, SECOND)
     assert ((wanted > -cosine) & (wanted < 1)).all()
     system.save(tmp_path / "model")
@@ -240,7 +241,7 @@ def test_long_pairs_keep_half_of_the_room_each(folder):
 def disturbed(folder):
     """One whose scores differ."""
     torch.manual_seed(0)
-    return small.disturb(mixsp(folder).trainable().system.eval(), scale=0.1)
+    return small.disturb(mixsp(folder).trainable().eval(), scale=0.1)
 
 
 def test_many_pairs_go_through_the_projectors_in_parts(folder):
@@ -310,7 +311,7 @@ def test_it_learns(name, folder, scored):
 def test_a_batch_loss_is_that_of_its_scores(folder, scored):
     config = sentence_encoder(folder)
     train, pairs = texts_of(config, scored["train"]), read_scored(scored["train"], "")
-    module = config.trainable(0.0)
+    module = pair_scores(config.trainable(0.0))
     batch = np.array([1, 5, 9])
     a, b = (module.system.embed([s[i] for i in batch], None) for s in (pairs.sentences1, pairs.sentences2))
     cosines = (a * b).sum(1) / np.linalg.norm(a, axis=1) / np.linalg.norm(b, axis=1)

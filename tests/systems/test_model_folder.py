@@ -9,12 +9,13 @@ import tiny
 import torch
 
 import raycase
+from raycase.data.fetch import MODEL_FILE
 from raycase.encoder.loading import load_encoder
 from raycase.encoder.table import ENCODERS
 from raycase.errors import RequestError
 from raycase.systems import case
 from raycase.systems.case import write_model_folder
-from raycase.systems.model_folder import CARD, METRICS, SYSTEM, open_model_folder
+from raycase.systems.model_folder import CARD, METRICS, open_model_folder
 from raycase.systems.projector import WEIGHTS, Projector, ProjectorConfig
 from raycase.systems.registry import resolve
 
@@ -72,7 +73,7 @@ def contents(folder):
 def test_what_is_written_is_what_is_loaded(tmp_path, spec, layers):
     folder = write(tmp_path / "new" / "model", spec, layers=layers, hidden=6, dropout=0.2)
     config, projector = model(spec, layers=layers, hidden=6, dropout=0.2)
-    assert sorted(contents(folder)) == sorted([SYSTEM, METRICS, CARD, WEIGHTS])
+    assert sorted(contents(folder)) == sorted([MODEL_FILE, METRICS, CARD, WEIGHTS])
     found = resolve(str(folder))
     assert (found.encoder, found.subtract, found.projector) == (config.encoder, True, projector.config)
     assert found.dim == 5
@@ -114,7 +115,7 @@ def test_another_model_is_refused(tmp_path, spec):
     assert open_model_folder(folder, "two")["fingerprint"] == "two"
 
 
-@pytest.mark.parametrize("name", [SYSTEM, METRICS, WEIGHTS])
+@pytest.mark.parametrize("name", [MODEL_FILE, METRICS, WEIGHTS])
 @pytest.mark.parametrize("text", ["", "{}", "[]", "[1", '{"fingerprint": "two"}'])
 def test_what_somebody_else_put_there_is_refused(tmp_path, name, text):
     (tmp_path / name).write_text(text)

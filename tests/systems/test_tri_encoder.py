@@ -7,6 +7,7 @@ from small import CONDITIONS, EVERY, SENTENCES, close, system
 
 from raycase.data.schema import Reason
 from raycase.encoder.pooling import Compose, Pooling
+from raycase.systems.fine_tuned_module import pair_scores
 from raycase.systems.pairs import Memory
 from raycase.systems.tri_encoder import tri_encoder
 
@@ -72,7 +73,7 @@ def test_the_memory_of_conditions_is_bounded(bert):
 
 def test_training_encodes_each_text_once(bert, monkeypatch):
     config = tri_encoder(bert)
-    module = config.trainable(dropout=0.0)
+    module = pair_scores(config.trainable(dropout=0.0))
     tokens = small.seen(module.system.encoder, monkeypatch)
     rated = small.rated(rows=12)
     rows = np.array([0, 1, 4, 7])

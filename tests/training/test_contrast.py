@@ -61,7 +61,7 @@ def texts(folder):
 def test_the_loss_of_a_batch_is_that_of_each_vector_alone(name, tiny_model, folder, texts):
     config = SYSTEMS[name](str(tiny_model))
     train, _ = texts(config)
-    module = Contrast(config.trainable(0.0).system).eval()
+    module = Contrast(config.trainable(0.0)).eval()
     batch = np.array([0, 11, 3, 20, 35])
     found = batch_loss(train, 0.02, torch.float32)(module, batch)
     graph, rows = read_graph(folder, ""), train.triples.rows[batch]
@@ -80,7 +80,7 @@ def test_the_loss_of_a_batch_is_that_of_each_vector_alone(name, tiny_model, fold
 
 def test_the_temperature_is_learnt_and_two_halves_give_its_gradient_once(tiny_model, texts):
     train, _ = texts(config := tri_encoder(str(tiny_model)))
-    module = Contrast(config.trainable(0.0).system)
+    module = Contrast(config.trainable(0.0))
     batch_loss(train, 0.02, torch.float32)(module, np.arange(6)).backward()
     gradient = module.log_inverse_temperature.grad.clone()
     assert gradient.abs() > 1e-4
@@ -99,7 +99,7 @@ def test_it_learns_and_a_limit_shortens_the_epoch(name, tiny_model, texts):
     recipe = TuneRecipe(epochs=25, patience=25, batch_size=12, learning_rate=3e-3, dropout=0.0)
     *_, state = fit_graph(*data, recipe, config, margin=0.02, seed=1)
     assert state.history[-1]["loss"] < 0.9 * state.history[0]["loss"]
-    module = Contrast(config.trainable().system)
+    module = Contrast(config.trainable())
     restore(module, state.best)
     best = state.history[state.best_epoch - 1]
     assert evaluation(*data, torch.float32)(module.eval())["mrr"] == pytest.approx(best["mrr"], abs=1e-4)

@@ -131,7 +131,7 @@ def pooled(folder, sentence, word, pooling):
 @pytest.mark.parametrize("form", Form)
 def test_saved_and_loaded_gives_the_same(form, tmp_path):
     config = dualcse(small.save_bert(tmp_path / "bert"), form=form)
-    system = small.disturb(config.trainable().system)
+    system = small.disturb(config.trainable())
     pairs = [(s, c) for s in small.SENTENCES for c in ("implicit", "explicit")]
     wanted = small.vectors(system, pairs)
     parameters = sum(p.numel() for p in system.parameters())
@@ -159,7 +159,7 @@ def test_two_encoders_are_two(tmp_path):
 @pytest.mark.parametrize("make", [dualcse, lambda model: dualcse(model, form=Form.BI), sentence_encoder])
 def test_other_conditions_are_refused(make, tmp_path):
     config = make(small.save_bert(tmp_path / "bert"))
-    known = config.CONDITIONS
+    known = config.known_conditions
     system = small.system(config)
     for conditions in (["color"], None if known else ["explicit"]):
         with pytest.raises(RequestError, match="expected explicit or implicit" if known else "expected none"):
@@ -247,11 +247,11 @@ def test_a_batch_loss_is_that_of_its_vectors(name, left_out, inferences, tmp_pat
     train = read_inferences(inferences["train"], "")
     texts = InferenceTexts.of(config, train)
     terms = {term: term not in left_out for term in ("contradiction", "intra")}
-    module = small.disturb(Dual(config.trainable(0.0).system)).eval()
+    module = small.disturb(Dual(config.trainable(0.0))).eval()
     batch = np.array([3, 0, 11])
     found = batch_loss(texts, torch.float32, temperature=0.1, **terms)(module, batch)
     kinds = [[train.columns[KINDS[k]][row] for row in batch] for k in (0, 1, 2, 4)]
-    names = config.CONDITIONS or (None, None)
+    names = config.known_conditions or (None, None)
     r, u = ([torch.from_numpy(module.system.embed(k, name)) for k in kinds] for name in names)
     one = name == "simcse"
     terms["intra"] = terms["intra"] and not one

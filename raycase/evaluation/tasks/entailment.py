@@ -15,7 +15,6 @@ from raycase.evaluation.job import EvaluateJob
 from raycase.evaluation.models import Model
 from raycase.evaluation.procedure import Embed, Measured
 from raycase.evaluation.ranked import RankedSystem, rank_systems
-from raycase.systems.registry import known_conditions
 
 TITLES = {"rte": "Entailment by a threshold", "eis": "Which sentence is more implicit"}
 ABOUT = {
@@ -42,7 +41,7 @@ def measure(job: EvaluateJob, inferences: Inferences, models: Sequence[Model], e
     texts, text_index = inferences.distinct, inferences.text_index
     systems = []
     for model in models:
-        conditions = known_conditions(model.config)
+        conditions = model.config.known_conditions
         if conditions:
             pairs = [(text, condition) for condition in conditions for text in texts]
             explicit_TD, implicit_TD = np.split(embed(pairs, model), len(conditions))
