@@ -162,3 +162,34 @@ def scored(tmp_path):
         return str(path)
 
     return {"train": write("train", 0), "validation": write("validation", 1), "pairs": write("pairs", 2, "label")}
+
+
+@pytest.fixture
+def make_sweep(rated, tiny_model, tmp_path):
+    """Makes a sweep of five epochs over the shared pairs, with a grid in a file where one is given."""
+    import json
+
+    from raycase.training.sweep_job import TuneJob
+
+    def made(grid=None, **options):
+        if grid is not None:
+            (tmp_path / "grid.json").write_text(json.dumps(grid))
+            options["grid"] = str(tmp_path / "grid.json")
+        return TuneJob(
+            **{
+                "train": str(rated / "train.csv"),
+                "validation": str(rated / "validation.csv"),
+                "model": str(tiny_model),
+                "prompt": "concat-sc",
+                "pooling": "mean",
+                "compute": "float32",
+                "output": str(tmp_path / "sweep"),
+                "cache": str(rated / "cache"),
+                "epochs": 5,
+                "batch_size": 20,
+                "seeds": 2,
+            }
+            | options
+        )
+
+    return made

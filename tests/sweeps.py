@@ -1,4 +1,6 @@
-"""Trials of a sweep that were never run."""
+"""Sweeps: trials that were never run, and the table of those that were."""
+
+import pyarrow.parquet as pq
 
 from raycase.training.sweep_trials import make_trial
 
@@ -13,3 +15,8 @@ def history(*scores):
 def trial(cell, score, seed=0, phase="grid", stopped="patience"):
     lines = history(score - 1, score, score - 2) if score is not None else []
     return make_trial(cell, seed=seed, phase=phase, input_dim=384, history=lines, stopped=stopped)
+
+
+def trials_of(job):
+    """The rows of the table, the best first."""
+    return pq.read_table(job.folder / "trials.parquet").to_pylist()

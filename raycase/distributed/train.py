@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -13,7 +12,8 @@ from raycase.distributed.cluster import nodes, start_ray
 from raycase.distributed.fit import fit_on_ray, make_scaling
 from raycase.distributed.vector_cache import vectors_of
 from raycase.errors import RequestError
-from raycase.training import encoder_job, projector_job
+from raycase.training import catalogue
+from raycase.training.checkpoint import Fitting
 from raycase.training.encoder_job import FineTuneJob
 from raycase.training.loop import FitState
 from raycase.training.projector_job import TrainJob
@@ -31,21 +31,14 @@ class RayRunner:
         return bool(self.scaling.use_gpu)
 
     def fit(
-        self,
-        fitting: Callable[..., Iterator[FitState]],
-        train: Any,
-        validation: Any,
-        recipe: Any,
-        *,
-        seed: int,
-        checkpoints: Location,
+        self, fitting: Fitting, train: Any, validation: Any, recipe: Any, *, seed: int, checkpoints: Location
     ) -> FitState:
-        """Data parallel, over the workers of the scaling."""
+        """Data parallel, on the workers of the scaling."""
         return fit_on_ray(fitting, train, validation, recipe, seed=seed, scaling=self.scaling, checkpoints=checkpoints)
 
 
 def open_runner(*, workers: int, gpus_per_worker: float | None, cache: Location) -> RayRunner:
-    """Join Ray or start it. Raises RequestError where the workers do not fit, or the cache is one machine's of many."""
+    """Join Ray or start it. Raises RequestError where the workers do not fit, or a local cache on several machines."""
     start_ray()
     check_cache(cache)
     return RayRunner(make_scaling(workers, gpus_per_worker))
@@ -53,13 +46,11 @@ def open_runner(*, workers: int, gpus_per_worker: float | None, cache: Location)
 
 def train(job: TrainJob | FineTuneJob) -> dict[str, Any]:
     """Train on Ray; returns what `metrics.json` holds. Raises RequestError and WorkError."""
-    if isinstance(job, FineTuneJob):
-        return encoder_job.fine_tune(job, open_runner)
-    return projector_job.train(job, open_runner)
+    return catalogue.train(job, open_runner)
 
 
 def check_cache(cache: Location) -> None:
-    """A local cache is one machine's. Raises RequestError on a cluster of several."""
+    """Raise RequestError for a local cache on a cluster of several machines."""
     count = len(nodes())
     if cache.is_local and count > 1:
         raise RequestError(f"--cache: expected object storage on a cluster of {count} nodes, got {cache.uri}")

@@ -1,11 +1,14 @@
-"""What can be trained."""
+"""What can be trained: the jobs by name, and one function that runs any of them."""
 
 from __future__ import annotations
 
-from raycase.training.encoder_job import FineTuneJob
+from typing import Any
+
+from raycase.training.encoder_job import FineTuneJob, fine_tune
 from raycase.training.inference_jobs import DualCseJob, SimCseJob
-from raycase.training.projector_job import TrainJob
+from raycase.training.projector_job import TrainJob, train_projector
 from raycase.training.rated_jobs import BiEncoderJob, CrossEncoderJob, CsrJob, LoraJob, TriEncoderJob
+from raycase.training.runner import OpenRunner
 from raycase.training.scored_jobs import MixSpJob, SentenceEncoderJob
 
 TRAIN_JOBS: dict[str, type[TrainJob | FineTuneJob]] = {
@@ -20,3 +23,8 @@ TRAIN_JOBS: dict[str, type[TrainJob | FineTuneJob]] = {
     "sentence-encoder": SentenceEncoderJob,
     "mixsp": MixSpJob,
 }
+
+
+def train(job: TrainJob | FineTuneJob, open_runner: OpenRunner) -> dict[str, Any]:
+    """Train and save a model folder; returns what `metrics.json` holds. Raises RequestError and WorkError."""
+    return fine_tune(job, open_runner) if isinstance(job, FineTuneJob) else train_projector(job, open_runner)

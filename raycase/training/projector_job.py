@@ -140,7 +140,7 @@ class TrainJob(Frozen, Recipe, Workers):
     """
 
 
-def train(job: TrainJob, open_runner: OpenRunner) -> dict[str, Any]:
+def train_projector(job: TrainJob, open_runner: OpenRunner) -> dict[str, Any]:
     """Embed, fit, save; returns what `metrics.json` holds. Raises RequestError and WorkError."""
     began = time.time()
     job.recipe.check()

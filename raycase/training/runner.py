@@ -1,44 +1,90 @@
-"""What a training job runs on, as the job sees it: something that gives vectors and runs fits."""
+"""What training and sweeps run on: something that gives vectors and runs fits or trials.
+
+On Ray: `raycase.distributed.train` and `tune`; in this process: `raycase.training.local_runner`.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any, Protocol
 
 from raycase.data.storage import Location
 from raycase.systems.contracts import VectorsOf
+from raycase.systems.pair_vectors import PairVectors
+from raycase.training.checkpoint import Fitting
 from raycase.training.loop import FitState
+from raycase.training.projector_fit import Recipe
+from raycase.training.sweep_cells import Cell
+
+Vectors = Mapping[str, tuple[PairVectors, PairVectors]]  # of each prompt: training and validation pairs
 
 
 class Runner(Protocol):
-    """Ready to run; `raycase.distributed.train` has the one on Ray."""
+    """Gives vectors and runs fits."""
 
     @property
     def vectors_of(self) -> VectorsOf:
-        """What gives the vectors of many texts."""
+        """Embeds the texts of a data set."""
 
     @property
     def on_gpu(self) -> bool:
         """Whether fits run on GPUs."""
 
     def fit(
-        self,
-        fitting: Callable[..., Iterator[FitState]],
-        train: Any,
-        validation: Any,
-        recipe: Any,
-        *,
-        seed: int,
-        checkpoints: Location,
+        self, fitting: Fitting, train: Any, validation: Any, recipe: Any, *, seed: int, checkpoints: Location
     ) -> FitState:
-        """Run `fitting(train, validation, recipe, seed=, state=, wrap=)` to its end; gives its last state.
-
-        Resumes from the state in `checkpoints`. Raises WorkError.
-        """
+        """Run a fit to its end and return its last state. Resumes from the state in `checkpoints`. Raises WorkError."""
 
 
 class OpenRunner(Protocol):
-    """Makes a runner. Jobs call it after every check that needs none, since it may start a cluster."""
+    """Opens a runner. Jobs call it after every check that needs none, since it may start a cluster."""
 
     def __call__(self, *, workers: int, gpus_per_worker: float | None, cache: Location) -> Runner:
-        """Raises RequestError where the workers do not fit, or the cache cannot be shared by them."""
+        """Raises RequestError where the workers do not fit, or where the workers cannot share the cache."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Search:
+    """How many cells a searcher is to choose from `SPACE` and `prompts`, and what it may learn from."""
+
+    count: int
+    base: Recipe
+    prompts: Sequence[str]
+    seed: int  # of the fits
+    sampler_seed: int
+    points: Sequence[tuple[dict[str, Any], float]]  # cells tried so far, with their Spearman
+
+
+@dataclass(frozen=True, kw_only=True)
+class Round:
+    """Trials that are run together: cells with their seeds, or those that a search chooses."""
+
+    trials: Sequence[tuple[Cell, int]] = ()
+    search: Search | None = None
+    epochs: int  # of the longest trial
+    asha: bool
+
+
+class Record(Protocol):
+    """Takes a trial that has ended: the figures of its epochs, or the error that ended it."""
+
+    def __call__(self, cell: Cell, seed: int, *, history: Sequence[dict[str, float]], error: str | None) -> None: ...
+
+
+class TrialRunner(Protocol):
+    """Gives vectors and runs trials."""
+
+    @property
+    def vectors_of(self) -> VectorsOf:
+        """Embeds the texts of a data set."""
+
+    def run(self, trials: Round, vectors: Vectors, record: Record) -> list[float]:
+        """Run a round and record each trial as it ends. Returns the seconds that trials took beyond their fits."""
+
+
+class OpenTrialRunner(Protocol):
+    """Opens a runner of trials. Sweeps call it after every check that needs none, since it may start a cluster."""
+
+    def __call__(self, *, cpus_per_trial: float, gpus_per_trial: float, cache: Location) -> TrialRunner:
+        """Raises RequestError where a trial does not fit, or where the trials cannot share the cache."""

@@ -1,4 +1,4 @@
-"""What a sweep found, for people: `summary.md` in the layout of the paper's tables, beside the paper's figures."""
+"""The summary of a sweep, `summary.md`: tables in the paper's layout, beside the paper's figures."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ NAMES = {
 TOP = 20  # cells in the general table
 
 
-def summary(trials: Sequence[Trial], made: dict[str, Any], *, grid: str | None) -> str:
-    """The report of a sweep as markdown; `made` is its `provenance`."""
+def summary(trials: Sequence[Trial], made: dict[str, Any], *, grid: str | None, plotted: bool = True) -> str:
+    """The report of a sweep as markdown; `made` is its `provenance`, `plotted` whether plots are beside it."""
     scores = cell_scores(trials)
     failed = [t for t in trials if t.spearman is None]
     parts = ["# Sweep\n", _head(trials, scores, made)]
@@ -28,6 +28,8 @@ def summary(trials: Sequence[Trial], made: dict[str, Any], *, grid: str | None) 
     elif varied_choices(trials) == ["dim"]:
         parts.append(_dimensions(scores))
     parts.append(_cells(scores))
+    if not plotted:
+        parts.append("The plots were left out: matplotlib is not installed (pip install 'raycase[report]').\n")
     if failed:
         lines = "\n".join(f"- {t.key}, seed {t.seed}: {t.stopped} ({t.describe()})" for t in failed)
         parts.append(f"## Failed\n\n{lines}\n")

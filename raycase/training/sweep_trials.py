@@ -115,6 +115,13 @@ def make_trial(
     )
 
 
+def stopped_by(history: Sequence[dict[str, float]], recipe: Recipe) -> str:
+    """Why a trial that did not fail ended: epochs, patience or asha."""
+    if len(history) >= recipe.epochs:
+        return "epochs"
+    return "patience" if len(history) - best_epoch_of(history) >= recipe.patience else "asha"
+
+
 def _figure(value: float | None) -> float | None:
     """None for one that does not exist (NaN): no file holds NaN."""
     return None if value is None or math.isnan(value) else value

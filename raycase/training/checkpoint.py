@@ -1,0 +1,85 @@
+"""Where a fit keeps its state while it runs, so that a stopped run resumes from its last epoch."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+from raycase.data.storage import Location
+from raycase.training.loop import FitState, rank
+
+KEEP_S = 1.0  # between two states; a run that is killed loses at most so much
+SHOWN = {"spearman": "Spearman", "pearson": "Pearson", "mrr": "MRR", "hits@1": "hits@1", "hits@10": "hits@10"}
+SHOWN |= {"rte": "RTE", "eis": "EIS"}
+
+Fitting = Callable[..., Iterator[FitState]]  # (train, validation, recipe, *, seed, state, wrap), as `fit_projector`
+
+
+@dataclass(frozen=True)
+class Checkpoint:
+    """The folder of a running fit: its state, the history as JSON, and the error that no retry would fix."""
+
+    root: Location
+
+    @property
+    def state(self) -> Location:
+        return self.root / "state.safetensors"
+
+    @property
+    def history(self) -> Location:
+        return self.root / "history.json"
+
+    @property
+    def failure(self) -> Location:
+        return self.root / "failure.json"
+
+    def put(self, state: FitState) -> None:
+        """Write the state, then its history, each atomically."""
+        self.state.put(state.to_bytes())
+        self.history.put_json(state.history)
+
+    def read(self) -> FitState | None:
+        """The last state, if there is one."""
+        return FitState.from_bytes(self.state.read()) if self.state.exists() else None
+
+    def read_history(self) -> list[dict[str, float]]:
+        """The figures of each epoch so far."""
+        return list(self.history.read_json()) if self.history.exists() else []
+
+
+def resumed(
+    fitting: Fitting,
+    train: Any,
+    validation: Any,
+    recipe: Any,
+    *,
+    seed: int,
+    checkpoint: Checkpoint,
+    wrap: Callable[[Any], Any],
+) -> Iterator[FitState]:
+    """Run a fit from the state in `checkpoint`, if any; yields each new state.
+
+    The first process writes the state there, at most once in `KEEP_S` and after the last epoch.
+    """
+    begin = partial(fitting, train, validation, recipe, seed=seed, wrap=wrap)
+    written = time.monotonic()
+    last: FitState | None = None
+    for last in begin(state=checkpoint.read()):
+        if rank() == 0 and time.monotonic() - written >= KEEP_S:
+            checkpoint.put(last)
+            written = time.monotonic()
+        yield last
+    if rank() == 0 and last is not None:
+        checkpoint.put(last)
+
+
+def show(line: dict[str, float]) -> None:
+    """Print an epoch's figures."""
+    scores = "".join(f"{title} {line[name]:6.2f}  " for name, title in SHOWN.items() if name in line)
+    print(
+        f"epoch {line['epoch']:>3}  loss {line['loss']:.4f}  {scores}{line['seconds']:.2f} s  {line['mib']:,} MiB",
+        flush=True,
+    )

@@ -1,0 +1,125 @@
+"""Training and sweeps in this process, without Ray: for notebooks and small data. The fits equal those on Ray."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from torch import nn
+
+from raycase.data.schema import Reason
+from raycase.data.storage import Location
+from raycase.errors import RequestError, WorkError
+from raycase.systems.contracts import Compute, SystemConfig, VectorsOf
+from raycase.training.checkpoint import Checkpoint, Fitting, resumed, show
+from raycase.training.loop import FitState
+from raycase.training.projector_fit import fit_projector
+from raycase.training.runner import Record, Round, Vectors
+
+
+@dataclass(frozen=True)
+class LocalRunner:
+    """`raycase.training.runner.Runner` in this process."""
+
+    device: str
+
+    @property
+    def on_gpu(self) -> bool:
+        return self.device == "cuda"
+
+    def vectors_of(
+        self,
+        texts: Sequence[str] | Sequence[tuple[str, str]],
+        config: SystemConfig,
+        *,
+        name: str,
+        cache: Location,
+        compute: Compute | None = None,
+    ) -> np.ndarray:
+        """`raycase.systems.contracts.VectorsOf`, by the loaded system; nothing is written to the cache."""
+        pairs = [(text, None) if isinstance(text, str) else text for text in texts]
+        sentences = [sentence for sentence, _ in pairs]
+        plain = isinstance(texts[0], str)
+        conditions = None if plain else [str(condition) for _, condition in pairs]
+        dtype = None if compute is None else getattr(torch, compute)
+        views = []
+        for view in config.views_apart[:1] if plain else config.views_apart:
+            system = view.load(dtype=dtype, device=self.device)
+            encoded = system.encode_prepared(view.prepare(sentences, conditions))
+            for (sentence, condition), reason, vector in zip(pairs, encoded.refused, encoded.vectors, strict=True):
+                if reason is None and not np.isfinite(vector).all():
+                    reason = Reason.NOT_FINITE
+                if reason is not None:
+                    raise RequestError(
+                        f"{name}: expected a vector for each sentence, got {reason}: {sentence[:80]!r} under "
+                        f"{condition!r}; fix or remove the row"
+                    )
+            views.append(encoded.vectors)
+        return np.concatenate(views, axis=1)
+
+    def wrap(self, module: nn.Module) -> nn.Module:
+        """Move a module to the device."""
+        return module.to(self.device)
+
+    def fit(
+        self, fitting: Fitting, train: Any, validation: Any, recipe: Any, *, seed: int, checkpoints: Location
+    ) -> FitState:
+        """As `Runner.fit`; prints a line for each epoch."""
+        checkpoint = Checkpoint(checkpoints)
+        states = resumed(
+            fitting,
+            train,
+            validation,
+            recipe,
+            seed=seed,
+            checkpoint=checkpoint,
+            wrap=self.wrap,
+        )
+        for state in states:
+            show(state.line)
+        last = checkpoint.read()
+        assert last is not None
+        return last
+
+
+def open_local_runner(*, workers: int, gpus_per_worker: float | None, cache: Location) -> LocalRunner:
+    """A runner of one process. Raises RequestError for several workers."""
+    if workers != 1:
+        raise RequestError(f"--workers: expected 1 in a single process, got {workers}; train on Ray instead")
+    gpus = float(torch.cuda.is_available()) if gpus_per_worker is None else gpus_per_worker
+    return LocalRunner("cuda" if gpus else "cpu")
+
+
+@dataclass(frozen=True)
+class LocalTrials:
+    """`raycase.training.runner.TrialRunner` in this process: one trial after the other, none stopped early."""
+
+    runner: LocalRunner
+
+    @property
+    def vectors_of(self) -> VectorsOf:
+        return self.runner.vectors_of
+
+    def run(self, trials: Round, vectors: Vectors, record: Record) -> list[float]:
+        """Run a round. Raises RequestError for a search that a searcher directs."""
+        if trials.search is not None:
+            raise RequestError("--search: expected random or a grid in a single process, got tpe; run on Ray instead")
+        for cell, seed in trials.trials:
+            history: list[dict[str, float]] = []
+            error = None
+            try:
+                wrap = self.runner.wrap
+                for state in fit_projector(*vectors[cell.prompt], cell.recipe, seed=seed, wrap=wrap):
+                    history = state.history
+            except WorkError as failure:
+                error = str(failure)
+            record(cell, seed, history=history, error=error)
+        return []
+
+
+def open_local_trials(*, cpus_per_trial: float, gpus_per_trial: float, cache: Location) -> LocalTrials:
+    """A runner of trials in this process, which takes every CPU that it has."""
+    return LocalTrials(LocalRunner("cuda" if gpus_per_trial else "cpu"))

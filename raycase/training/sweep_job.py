@@ -1,0 +1,140 @@
+"""The request of a sweep: its flags and their checks, the cells and prompts that they mean, and its folder."""
+
+from __future__ import annotations
+
+import importlib.util
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from typing import Any, Literal
+
+from raycase.data.claim import claim, clear
+from raycase.data.provenance import provenance
+from raycase.data.rated import RatedPairs
+from raycase.data.storage import check_paths, fingerprint, locate
+from raycase.encoder.prompts import INSTRUCTED, PromptStyle, parse_views
+from raycase.errors import RequestError
+from raycase.systems.case import CaseConfig
+from raycase.training.projector_fit import Recipe
+from raycase.training.projector_job import Frozen, is_tuned
+from raycase.training.sweep_cells import SPACE, Cell, figure4, grid_of, table7
+from raycase.training.sweep_trials import Table
+
+GRIDS = {"table7": table7, "figure4": figure4}
+SWEEP = "sweep.json"
+RESULTS = ("trials", "trials.parquet", "trials.csv", "summary.md", "dimensions.png", "choices.png", "best")
+
+
+@dataclass(frozen=True, kw_only=True)
+class TuneJob(Frozen, Recipe):
+    """Search the choices of the projector on a frozen encoder, or run a grid; what is not swept is as the flags say.
+
+    A sweep that was stopped resumes with the same command and --resume.
+    """
+
+    samples: int = 60
+    """Cells of a search."""
+    search: Literal["tpe", "random"] = "tpe"
+    """How a search chooses: Optuna's tree-structured Parzen estimator, or at random."""
+    grid: str | None = None
+    """Instead of a search: table7, figure4, or a JSON file with lists, as {"dropout": [0.1, 0.3]}."""
+    prompts: tuple[str, ...] | None = None
+    """Prompts that a search chooses from. Default: --prompt; else the encoder's, and two views side by side."""
+    seeds: int = 3
+    """Runs of each cell of a grid, and of the finalists of a search."""
+    finalists: int = 5
+    """Cells of a search that are run with every seed in the end."""
+    asha: bool | None = None
+    """Whether ASHA stops trials that fall behind. Default: in a search, not in a grid."""
+    cpus_per_trial: float = 1
+    """CPUs, and threads, of a trial."""
+    gpus_per_trial: float = 0
+    """GPUs of a trial."""
+    resume: bool = False
+    """Resume the sweep in the folder: run the trials that its table lacks."""
+
+    @property
+    def table(self) -> Table:
+        return Table(root=locate(str(self.folder)))
+
+    @property
+    def trial_seeds(self) -> range:
+        """The seeds that a cell is run with."""
+        return range(self.seed, self.seed + self.seeds)
+
+
+def check_job(job: TuneJob) -> None:
+    """Raise RequestError for flags that do not fit together."""
+    check_paths({"--grid": None if job.grid in GRIDS else job.grid})
+    if job.grid is None and job.search == "tpe" and importlib.util.find_spec("optuna") is None:
+        raise RequestError(
+            "--search tpe: expected the package optuna, got none; install it with: pip install 'raycase[tune]', "
+            "or pass --search random"
+        )
+    if job.prompts is not None and (job.grid is not None or job.prompt is not None):
+        raise RequestError("--prompts: expected it for a search, without --prompt, got --grid or --prompt beside it")
+    job.recipe.check()
+    for flag, value in (("samples", job.samples), ("seeds", job.seeds), ("finalists", job.finalists)):
+        if value < 1:
+            raise RequestError(f"--{flag}: expected at least 1, got {value}")
+    if job.cpus_per_trial <= 0 or job.gpus_per_trial < 0:
+        raise RequestError(
+            "--cpus-per-trial, --gpus-per-trial: expected some CPUs and 0 or more GPUs, "
+            f"got {job.cpus_per_trial:g} and {job.gpus_per_trial:g}"
+        )
+
+
+def grid_cells(job: TuneJob, config: CaseConfig) -> list[Cell] | None:
+    """The distinct cells of the grid; None for a search."""
+    if job.grid is None:
+        return None
+    prompt = config.encoder.prompt
+    cells = GRIDS[job.grid](job.recipe, prompt) if job.grid in GRIDS else grid_of(job.grid, job.recipe, prompt)
+    return list({c.key: c for c in cells}.values())
+
+
+def search_prompts(job: TuneJob, config: CaseConfig) -> list[str]:
+    """The prompts that a search chooses from."""
+    default = config.encoder.prompt
+    if job.prompts is None:
+        if job.prompt is not None or is_tuned(job.model):
+            return [default]
+        if default in INSTRUCTED:
+            return [default, "+".join(INSTRUCTED)]
+        return [default, f"{PromptStyle.QUESTION}+{PromptStyle.STATEMENT}"]  # results/csts_minilm.md
+    for prompt in job.prompts:
+        parse_views(prompt)
+    return list(dict.fromkeys(job.prompts))
+
+
+def identity_of(
+    job: TuneJob, grid: Sequence[Cell] | None, systems: Mapping[str, CaseConfig], pairs: Mapping[str, RatedPairs]
+) -> dict[str, Any]:
+    """What decides the trials, and its fingerprint."""
+    space: list[Any] = [{k: str(v) for k, v in SPACE.items()}, asdict(job.recipe), job.search, list(systems)]
+    identity: dict[str, Any] = {
+        "model": {prompt: system.describe() for prompt, system in systems.items()},
+        "compute": job.compute,
+        "data": [rated.data_sha256 for rated in pairs.values()],
+        "swept": [c.key for c in grid] if grid else space,
+        "asha": job.asha,
+        "seed": job.seed,
+    }
+    return identity | {"fingerprint": fingerprint(identity)}
+
+
+def check_folder(job: TuneJob, name: str) -> None:
+    """Raise RequestError where another sweep, or this one without --resume, is in the folder."""
+    root = job.table.root
+    begun = claim(root, SWEEP, name, job="this very sweep", results=RESULTS, overwrite=job.overwrite)
+    if begun is not None and not job.resume:
+        raise RequestError(
+            f"--output: expected a new sweep, got this one begun in {root.uri}; pass --resume or --overwrite"
+        )
+
+
+def claim_folder(job: TuneJob, identity: dict[str, Any]) -> None:
+    """Claim the folder for this sweep, after everything that could be wrong with the request was checked."""
+    root = job.table.root
+    if job.overwrite:
+        clear(root, SWEEP, RESULTS)
+    (root / SWEEP).put_json(identity | {"provenance": provenance()})
