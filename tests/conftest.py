@@ -193,3 +193,22 @@ def make_sweep(rated, tiny_model, tmp_path):
         )
 
     return made
+
+
+@pytest.fixture
+def training(rated, tiny_model, tmp_path):
+    """A projector's fit of four epochs over the shared pairs."""
+    from raycase.training.projector_job import TrainJob
+
+    return TrainJob(
+        train=str(rated / "train.csv"),
+        validation=str(rated / "validation.csv"),
+        model=str(tiny_model),
+        prompt="concat-sc",
+        pooling="mean",
+        compute="float32",
+        output=str(tmp_path / "case"),
+        cache=str(rated / "cache"),
+        epochs=4,
+        batch_size=20,
+    )

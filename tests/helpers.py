@@ -42,6 +42,18 @@ def rated_rows(count, seed):
     return pd.DataFrame(rows, columns=["sentence1", "sentence2", "condition", "label"])
 
 
+def to_csv(frame, path):
+    """Write a file; gives its name."""
+    frame.to_csv(path, index=False)
+    return str(path)
+
+
+def worst(a, b):
+    """The largest difference of two sets of weights."""
+    assert a.keys() == b.keys()
+    return max(float((a[name] - b[name]).abs().max()) for name in a)
+
+
 def wait_for(what, seconds=90):
     """Poll until `what()` is true, and give it."""
     import time
@@ -217,13 +229,3 @@ def vectors_of(texts, config, **_):
     if key not in VECTORS:
         VECTORS[key] = config.load(dtype=torch.float32).embed(sentences, None if plain else conditions)
     return VECTORS[key]
-
-
-class LocalRunner:
-    """`raycase.training.runner.Runner` in this process, without checkpoints."""
-
-    vectors_of = staticmethod(vectors_of)
-    on_gpu = False
-
-    def fit(self, fitting, train, validation, recipe, *, seed, checkpoints):
-        return list(fitting(train, validation, recipe, seed=seed, state=None, wrap=lambda module: module))[-1]

@@ -1,4 +1,4 @@
-"""What each of two processes runs in `test_fit.py`; spawned processes import it by name."""
+"""What each of two processes runs in `test_loop.py`; spawned processes import it by name."""
 
 import os
 from contextlib import suppress

@@ -6,7 +6,7 @@ from functools import partial
 
 import pandas as pd
 import pytest
-from helpers import LocalRunner, vectors_of
+from helpers import vectors_of
 
 from raycase.errors import RequestError
 from raycase.evaluation.job import EvaluateJob
@@ -14,8 +14,9 @@ from raycase.evaluation.tasks.catalogue import evaluate
 from raycase.systems.dualcse import Form
 from raycase.training import encoder_job
 from raycase.training.inference_jobs import DualCseJob, SimCseJob
+from raycase.training.local_runner import open_local_runner
 
-fine_tune = partial(encoder_job.fine_tune, open_runner=lambda **_: LocalRunner())
+fine_tune = partial(encoder_job.fine_tune, open_runner=open_local_runner)
 
 
 @pytest.fixture

@@ -4,16 +4,17 @@ from dataclasses import replace
 from functools import partial
 
 import pytest
-from helpers import LocalRunner, vectors_of
+from helpers import vectors_of
 
 from raycase.errors import RequestError
 from raycase.evaluation.job import EvaluateJob
 from raycase.evaluation.tasks.catalogue import evaluate
 from raycase.systems.mixsp import Select
 from raycase.training import encoder_job
+from raycase.training.local_runner import open_local_runner
 from raycase.training.scored_jobs import MixSpJob
 
-fine_tune = partial(encoder_job.fine_tune, open_runner=lambda **_: LocalRunner())
+fine_tune = partial(encoder_job.fine_tune, open_runner=open_local_runner)
 
 
 def test_the_report_has_the_figures_of_training(scored, tiny_model, tmp_path):

@@ -2,6 +2,7 @@
 
 import json
 from dataclasses import replace
+from functools import partial
 
 import numpy as np
 import pytest
@@ -11,7 +12,6 @@ from helpers import vectors_of
 
 import raycase
 from raycase.data.graph import read_graph
-from raycase.distributed.train import train as fine_tune
 from raycase.encoder.pooling import Compose
 from raycase.errors import RequestError
 from raycase.evaluation.job import EvaluateJob
@@ -19,14 +19,18 @@ from raycase.evaluation.tasks.catalogue import evaluate as evaluate_task
 from raycase.systems.bi_encoder import bi_encoder
 from raycase.systems.csr import csr
 from raycase.systems.tri_encoder import tri_encoder
+from raycase.training.catalogue import train
 from raycase.training.encoder_fit import TuneRecipe
 from raycase.training.graph_fit import Contrast, GraphTexts, batch_loss, evaluation, fit_graph
+from raycase.training.local_runner import open_local_runner
 from raycase.training.loop import restore
 from raycase.training.losses import contrastive_loss
 from raycase.training.rated_jobs import BiEncoderJob, CsrJob, LoraJob, TriEncoderJob
 
 NAMES = ["dog", "woman", "dress", "bar", "people", "color", "number", "red", "blue", "green"]
 SYSTEMS = {"bi-encoder": bi_encoder, "tri-encoder": tri_encoder, "csr": csr}
+
+fine_tune = partial(train, open_runner=open_local_runner)
 
 
 @pytest.fixture
@@ -125,7 +129,7 @@ def job_of(kind, folder, tiny_model, tmp_path, **options):
     return kind(**settings)
 
 
-def test_the_job_saves_a_model_whose_report_has_its_figures(folder, tiny_model, tmp_path, cluster):
+def test_the_job_saves_a_model_whose_report_has_its_figures(folder, tiny_model, tmp_path):
     job = job_of(CsrJob, folder, tiny_model, tmp_path, epochs=2, batch_size=12)
     metrics = fine_tune(job)
     assert metrics == json.loads(json.dumps(fine_tune(job))), "the same command does nothing"
@@ -133,7 +137,6 @@ def test_the_job_saves_a_model_whose_report_has_its_figures(folder, tiny_model, 
     asked = EvaluateJob(
         model=(job.output,), data=str(folder), output=str(tmp_path / "report"), task="kgc", compute="float32"
     )
-
     report = evaluate_task(asked, vectors_of=vectors_of)
     [system] = report["systems"]
     for name in ("mrr", "hits@1", "hits@3", "hits@10"):

@@ -1,25 +1,23 @@
-"""Fine-tuned systems through the same commands: trained on Ray, embedded, indexed, searched, evaluated, refused."""
+"""Fine-tuned systems through the same jobs: trained, embedded, indexed, searched, evaluated, refused."""
 
 import json
 from dataclasses import replace
+from functools import partial
 
 import numpy as np
-import pandas as pd
 import pytest
 import small
 import torch
-from helpers import cosines, embedded, rated_rows, read_output, run_job, vectors
+from helpers import cosines, embedded, rated_rows, read_output, vectors, vectors_of
 from safetensors.torch import save_file
 
 import raycase
-from raycase.corpus.request import EmbedJob
 from raycase.data.rated import read_rated
 from raycase.distributed.embed import embed
-from raycase.distributed.evaluate import evaluate
-from raycase.distributed.train import train as fine_tune
 from raycase.errors import RequestError
 from raycase.evaluation.job import EvaluateJob
 from raycase.evaluation.models import encoder_names, find_models
+from raycase.evaluation.tasks.catalogue import evaluate
 from raycase.search.build import IndexJob, build
 from raycase.search.index import Index
 from raycase.systems.bi_encoder import bi_encoder
@@ -30,9 +28,13 @@ from raycase.systems.fine_tuned_module import pair_scores
 from raycase.systems.lora import lora
 from raycase.systems.registry import resolve
 from raycase.systems.tri_encoder import tri_encoder
+from raycase.training.catalogue import train
 from raycase.training.encoder_fit import TunePairs, fit_tuned
+from raycase.training.local_runner import open_local_runner
 from raycase.training.loop import restore
 from raycase.training.rated_jobs import BiEncoderJob, CrossEncoderJob, CsrJob, TriEncoderJob
+
+fine_tune = partial(train, open_runner=open_local_runner)
 
 
 @pytest.fixture
@@ -63,7 +65,7 @@ def plain_fit(job):
     return state, system.eval()
 
 
-def test_a_router_is_trained_embeds_a_corpus_and_is_searched(tuning, cluster, tmp_path, capsys):
+def test_a_router_is_trained_embeds_a_corpus_and_is_searched(tuning, tmp_path, capsys):
     job = tuning(CsrJob, "csr")
     metrics = fine_tune(job)
     assert capsys.readouterr().out.count("Spearman") == 2
@@ -73,17 +75,16 @@ def test_a_router_is_trained_embeds_a_corpus_and_is_searched(tuning, cluster, tm
         assert found["spearman"] == pytest.approx(wanted["spearman"], abs=1e-2)
     assert metrics["parameters"] == sum(p.numel() for p in system.parameters())
     assert metrics == json.loads(json.dumps(fine_tune(job))), "the same command does nothing"
-    with pytest.raises(RequestError, match="got another one"):
+    with pytest.raises(RequestError, match="got another"):
         fine_tune(replace(job, seed=5))
     card = (job.folder / "README.md").read_text()
     assert f"{metrics['validation']['spearman']:.2f}" in card and "raycase.load" in card
 
     frame = rated_rows(30, 3)
     sentences, conditions = list(frame.sentence1), ["color", "number of people"]
-    pd.DataFrame({"id": range(30), "text": sentences}).to_parquet(tmp_path / "in.parquet")
-    output = str(tmp_path / "out")
-    settings = {"model": job.output, "compute": "float32", "dtype": "float32", "unit_rows": 10}
-    embed(EmbedJob(input=str(tmp_path / "in.parquet"), output=output, conditions=tuple(conditions), **settings))
+    rows = [{"id": i, "text": sentence} for i, sentence in enumerate(sentences)]
+    settings = {"prompt": None, "pooling": None, "unit_rows": 10, "conditions": tuple(conditions)}
+    output = embedded(tmp_path / "corpus", job.output, rows, **settings)
     found = read_output(output).sort_by([("id", "ascending")])
     wanted = raycase.load(job.output, dtype=torch.float32).embed(
         found["text"].to_pylist(), found["condition"].to_pylist()
@@ -122,13 +123,14 @@ def test_an_output_is_searched_by_the_system_it_came_from(make, condition, tiny_
             index.search(["dog"], "color")
 
 
-def test_a_report_compares_what_embeds_and_what_only_ranks(tuning, rated, cluster, tmp_path):
+def test_a_report_compares_an_encoder_and_a_scorer(tuning, rated, tmp_path):
     for make, name in ((bi_encoder, "bi"), (cross_encoder, "cross")):
         torch.manual_seed(0)
         make(tuning(BiEncoderJob, "x").model).trainable().save(tmp_path / name)
     models = (str(tmp_path / "bi"), str(tmp_path / "cross"))
     data = str(rated / "validation.csv")
-    metrics = evaluate(EvaluateJob(model=models, data=data, output=str(tmp_path / "report"), compute="float32"))
+    asked = EvaluateJob(model=models, data=data, output=str(tmp_path / "report"), compute="float32", resamples=100)
+    metrics = evaluate(asked, vectors_of=vectors_of)
     pairs = read_rated(data, "")
     bi, cross = (raycase.load(model, dtype=torch.float32) for model in models)
     first, second = (bi.embed(s, pairs.conditions) for s in (pairs.sentences1, pairs.sentences2))
@@ -164,6 +166,7 @@ def test_a_cross_encoder_gives_no_vectors(tiny_model, tmp_path, job):
         (BiEncoderJob, "bi-encoder", {"learning_rate": 0.0}, "--learning-rate: expected a number above 0"),
         (BiEncoderJob, "bi-encoder", {"prompt": "loud"}, "--prompt"),
         (CsrJob, "csr", {"routed": 3}, "--routed: expected 0 to 2 layers"),
+        (CsrJob, "csr", {"routed": 9, "model": "minilm"}, "--routed: expected 0 to 6 layers of minilm, got 9"),
         (CsrJob, "csr", {"routed": 0}, "--routed 0: expected --compose"),
         (TriEncoderJob, "tri-encoder", {"workers": 0}, "--workers"),
         (CrossEncoderJob, "cross-encoder", {"train": "nowhere.csv"}, "--train"),
@@ -173,13 +176,6 @@ def test_a_cross_encoder_gives_no_vectors(tiny_model, tmp_path, job):
 def test_wrong_flags_are_refused(tuning, kind, system, change, said):
     with pytest.raises(RequestError, match=said):
         fine_tune(tuning(kind, system, **change))
-
-
-def test_the_script_says_a_wrong_request_in_one_line(tmp_path):
-    flags = ["--train", "x.csv", "--validation", "y.csv", "--output", tmp_path / "out"]
-    done = run_job("csr", "--routed", 9, *flags, script="train.py")
-    assert (done.returncode, done.stdout, done.stderr.count("\n")) == (2, "", 1)
-    assert "--routed: expected 0 to 6 layers of minilm, got 9" in done.stderr
 
 
 def test_plain_vectors_of_every_system_have_its_encoders_width(tiny_model):

@@ -1,0 +1,153 @@
+"""Fitting a projector as a job, in one process: its model folder, what it does once only, what it refuses."""
+
+import json
+from dataclasses import replace
+from functools import partial
+
+import pandas as pd
+import pytest
+from helpers import rated_rows, to_csv, worst
+from safetensors.torch import load_file
+
+from raycase.data.rated import read_rated
+from raycase.errors import RequestError, WorkError
+from raycase.systems.pair_vectors import pair_vectors
+from raycase.training import catalogue
+from raycase.training.local_runner import LocalRunner, open_local_runner
+from raycase.training.projector_fit import best_projector, fit_projector
+
+train = partial(catalogue.train, open_runner=open_local_runner)
+
+
+def weights(job):
+    return load_file(job.folder / "projector.safetensors")
+
+
+def plain_fit(job):
+    """g of the best epoch of the same fit, without a job."""
+    pairs = [read_rated(uri, "") for uri in (job.train, job.validation)]
+    vectors_of = LocalRunner("cpu").vectors_of
+    data = [pair_vectors(p, job.config(), vectors_of, cache=job.cache_location, compute="float32") for p in pairs]
+    *_, state = fit_projector(*data, job.recipe, seed=job.seed)
+    return best_projector(state, job.recipe.projector(data[0].dim))
+
+
+def test_a_job_runs_once_and_another_is_refused(training, capsys):
+    metrics = train(training)
+    assert capsys.readouterr().out.count("epoch ") == 4
+    g = plain_fit(training)
+    assert worst(weights(training), g.state_dict()) == 0
+    assert train(training) == json.loads(json.dumps(metrics))
+    with pytest.raises(RequestError, match="got another"):
+        train(replace(training, seed=5))
+    assert worst(weights(training), g.state_dict()) == 0
+    with pytest.raises(RequestError, match="without projector"):
+        train(replace(training, model=training.output, output=f"{training.output}-2"))
+
+
+def test_overwriting_replaces_the_model(training):
+    training.folder.mkdir()
+    (training.folder / "raycase.json").write_text("somebody's")
+    job = replace(training, seed=3)
+    with pytest.raises(RequestError, match=r"got raycase\.json without metrics\.json"):
+        train(job)
+    train(replace(job, overwrite=True))
+    assert worst(weights(job), plain_fit(job).state_dict()) == 0
+
+
+def test_several_workers_need_ray(training):
+    with pytest.raises(RequestError, match="--workers: expected 1 in a single process, got 2"):
+        train(replace(training, workers=2))
+
+
+def test_a_stopped_job_resumes(training):
+    """Stopped after an epoch by an error, it ends as if never stopped, and no state is left."""
+
+    class StoppedRunner(LocalRunner):
+        def fit(self, fitting, *arguments, **options):
+            def stopped(*arguments, **options):
+                for state in fitting(*arguments, **options):
+                    yield state
+                    if len(state.history) == 2:
+                        return
+
+            super().fit(stopped, *arguments, **options)
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        catalogue.train(training, lambda **_: StoppedRunner("cpu"))
+    assert not (training.folder / "raycase.json").exists()
+    fits = (training.cache_location / "fits").path
+    assert list((training.cache_location / "fits").fs.glob(f"{fits}/*/state.safetensors"))
+    metrics = train(training)
+    assert [line["epoch"] for line in metrics["history"]] == [1, 2, 3, 4]
+    assert worst(weights(training), plain_fit(training).state_dict()) == 0
+    assert not list((training.cache_location / "fits").fs.glob(f"{fits}/*"))
+
+
+BAD = {
+    "a label that is no number": (
+        lambda f: f.assign(label=["high", *f.label[1:]]),
+        "row 0: expected a number as label",
+    ),
+    "a missing column": (lambda f: f.drop(columns="condition"), "expected the column 'condition'"),
+    "a file without rows": (lambda f: f.head(0), "got no rows"),
+    "one label alone": (lambda f: f.assign(label=3), "at least two distinct labels"),
+    "-1 and one label": (lambda f: f.assign(label=[-1, *[3] * (len(f) - 1)]), "besides -1"),
+    "a label above the scale": (lambda f: f.assign(label=[7, *f.label[1:]]), "labels from 1 to 5"),
+    "an empty sentence": (
+        lambda f: f.assign(sentence2=[" ", *f.sentence2[1:]]),
+        "row 0: expected words in 'sentence2'",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", BAD)
+def test_bad_pairs_are_refused_before_anything_is_done(training, tmp_path, name):
+    spoil, said = BAD[name]
+    bad = replace(training, train=to_csv(spoil(rated_rows(10, 0)), tmp_path / "bad.csv"), cache=str(tmp_path / "cache"))
+    with pytest.raises(RequestError, match=said):
+        train(bad)
+    assert not bad.folder.exists() and not (tmp_path / "cache").exists()
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        ({"workers": 0}, "--workers"),
+        ({"dropout": 1.0}, "--dropout"),
+        ({"batch_size": 0}, "--batch-size"),
+        ({"output": "s3://corpus/case"}, "--output"),
+        ({"train": "nowhere.csv"}, "--train"),
+        ({"prompt": "loud"}, "--prompt"),
+    ],
+)
+def test_wrong_flags_are_refused(training, change, said):
+    with pytest.raises(RequestError, match=said):
+        train(replace(training, **change))
+
+
+def test_a_loss_that_is_not_finite_is_an_error(training):
+    with pytest.raises(WorkError, match=r"epoch \d: expected a finite loss"):
+        train(replace(training, learning_rate=1e37))
+
+
+def test_a_pair_without_a_vector_is_named(training, tmp_path):
+    frame = rated_rows(10, 5)
+    frame.loc[3, "sentence1"] = "poison dog"
+    with pytest.raises(RequestError, match="expected a vector for each sentence, got vector not finite: 'poison dog' "):
+        train(replace(training, train=to_csv(frame, tmp_path / "bad.csv")))
+
+
+def test_validation_pairs_are_not_trained_on(training, tmp_path):
+    both = to_csv(pd.concat([rated_rows(20, 0), rated_rows(40, 1).iloc[[7]]]), tmp_path / "both.csv")
+    with pytest.raises(
+        RequestError, match=r"no pair that is trained on, got 1 of 40 in .*both\.csv, the first in row 7"
+    ):
+        train(replace(training, train=both))
+
+
+def test_relative_paths_are_refused_in_a_submitted_job(training, monkeypatch):
+    monkeypatch.setenv("RAY_JOB_CONFIG_JSON_ENV_VAR", "{}")
+    with pytest.raises(RequestError, match="--output: expected an absolute path"):
+        train(replace(training, output="runs/case"))
