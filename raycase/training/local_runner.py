@@ -13,7 +13,7 @@ from torch import nn
 from raycase.data.schema import Reason
 from raycase.data.storage import Location
 from raycase.errors import RequestError, WorkError
-from raycase.systems.contracts import Compute, SystemConfig, VectorsOf
+from raycase.systems.contracts import Compute, EmbedderConfig, VectorsOf
 from raycase.training.checkpoint import Checkpoint, Fitting, resumed, show
 from raycase.training.loop import FitState
 from raycase.training.projector_fit import fit_projector
@@ -33,7 +33,7 @@ class LocalRunner:
     def vectors_of(
         self,
         texts: Sequence[str] | Sequence[tuple[str, str]],
-        config: SystemConfig,
+        config: EmbedderConfig,
         *,
         name: str,
         cache: Location,
