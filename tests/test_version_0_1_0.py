@@ -15,7 +15,7 @@ from raycase.corpus.verify import verify
 from raycase.distributed.embed import embed
 from raycase.search.build import IndexJob, build
 from raycase.search.index import Index
-from raycase.training.projector_job import TrainJob, train
+from raycase.training.projector_job import TrainJob, train_projector
 
 OLD = Path(__file__).parent / "version_0_1_0"
 
@@ -77,5 +77,5 @@ def test_a_finished_fit_has_the_fingerprint_that_it_had(old):
         pytest.fail("the fit is done: expected nothing to run")
 
     options = {"train": "train.csv", "validation": "validation.csv", "dim": 8, "epochs": 3, "compute": "float32"}
-    metrics = train(TrainJob(output="model", **options), none)
+    metrics = train_projector(TrainJob(output="model", **options), none)
     assert metrics == json.loads((OLD / "model" / "metrics.json").read_text())
