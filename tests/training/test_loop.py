@@ -432,9 +432,6 @@ def test_one_process_has_the_whole_batch():
     assert gather(rows, 5) is rows
 
 
-TOGETHER = pytest.mark.xdist_group("two processes")  # the fixture `two` is set up once for the whole run
-
-
 def read_state(file):
     return FitState.from_bytes(file.read_bytes())
 
@@ -448,7 +445,6 @@ def two(tmp_path_factory):
     return folder
 
 
-@TOGETHER
 @pytest.mark.parametrize(("loss", "rows", "average"), two_processes.CASES)
 def test_two_processes_equal_one(two, loss, rows, average):
     one, gradients = two_processes.fitted(loss, rows, average)
@@ -468,7 +464,6 @@ def test_two_processes_equal_one(two, loss, rows, average):
         assert line == pytest.approx(wanted, abs=1e-3)
 
 
-@TOGETHER
 @pytest.mark.parametrize(("name", "rows", "accumulate"), two_processes.TUNED)
 def test_two_processes_fine_tune_as_one(two, name, rows, accumulate):
     one, gradients = two_processes.fine_tuned(two, name, rows, accumulate)
@@ -487,13 +482,11 @@ def test_two_processes_fine_tune_as_one(two, name, rows, accumulate):
     assert first.line["spearman"] == pytest.approx(one.line["spearman"], abs=1e-3)
 
 
-@TOGETHER
 def test_two_processes_go_on_as_if_never_stopped(two):
     for rank in (0, 1):
         assert_equal(*(read_state(two / f"{name}-{rank}") for name in ("resumed", "undisturbed")))
 
 
-@TOGETHER
 @pytest.mark.parametrize("rows", two_processes.SHARES)
 def test_gathered_shards_are_the_batch_and_its_gradient(two, rows):
     whole = two_processes.whole(rows).requires_grad_()
@@ -505,11 +498,9 @@ def test_gathered_shards_are_the_batch_and_its_gradient(two, rows):
     torch.testing.assert_close(torch.cat([part["gradient"] for part in parts]), whole.grad)
 
 
-@TOGETHER
 def test_both_processes_stop_by_the_figures_of_the_first(two):
     assert [load_file(two / f"stop-{rank}")["epochs"].tolist() for rank in (0, 1)] == [[2, 4], [2, 4]]
 
 
-@TOGETHER
 def test_dropout_differs_in_every_process_and_epoch(two):
     assert len({x for rank in (0, 1) for x in load_file(two / f"stop-{rank}")["drawn"].tolist()}) == 8
