@@ -1,4 +1,4 @@
-"""Fine-tuning an encoder on rated pairs, by any fine-tuned system (`raycase.systems`). Knows nothing of Ray.
+"""Fine-tuning an encoder on rated pairs, by any fine-tuned system (`raycase.systems`).
 
 Shapes: N rated pairs, B pairs of a batch.
 """
@@ -66,9 +66,9 @@ class TuneRecipe:
     dropout: float | None = None
     """Of every dropout layer. Default: the encoder's own."""
     epochs: int = 3
-    """At most so many; the learning rate falls over all of them."""
+    """The most epochs; the learning rate falls over all of them."""
     patience: int = 3
-    """Stop when the best epoch is so many epochs ago."""
+    """Stop after this many epochs without a better one."""
     average: float = 0.0
     """Decay of a moving average of the weights, per step; 0: none."""
 
@@ -139,8 +139,8 @@ def fit_tuned(
     """
     torch.manual_seed(seed)
     module = wrap(pair_scores(config.trainable(recipe.dropout, compute)))
-    kept = np.flatnonzero(train.ratings != NOT_APPLICABLE)
-    batches = length_batches(train.texts.lengths, train.groups, kept, recipe.batch_size, seed)
+    rated_rows = np.flatnonzero(train.ratings != NOT_APPLICABLE)
+    batches = length_batches(train.texts.lengths, train.groups, rated_rows, recipe.batch_size, seed)
     assert loss is not None or isinstance(recipe, RatedRecipe)
     of_batch = batch_loss(train, loss or rated_loss(recipe), compute)  # type: ignore[arg-type]
     return fit(
@@ -149,19 +149,19 @@ def fit_tuned(
 
 
 def length_batches(
-    lengths_N: np.ndarray, groups_N: np.ndarray, kept: np.ndarray, batch_size: int, seed: int
+    lengths_N: np.ndarray, groups_N: np.ndarray, rows: np.ndarray, batch_size: int, seed: int
 ) -> Batches:
-    """Every row of `kept` once an epoch, in batches of like length (little padding) that keep groups together (texts
-    that they share are encoded once). Only seed and epoch decide; one batch may be short.
+    """Every one of `rows` once an epoch, in batches of similar length (little padding) that keep groups together
+    (texts that they share are encoded once). Only seed and epoch decide the order; one batch may be short.
 
     Groups are shuffled, cut into pools of `POOL` batches, sorted within a pool; the batches are shuffled.
     """
-    _, of_row = np.unique(groups_N[kept], return_inverse=True)
+    _, of_row = np.unique(groups_N[rows], return_inverse=True)
 
     def batches(epoch: int) -> Iterator[np.ndarray]:
         random = np.random.default_rng([seed, epoch])
-        shuffled = random.permutation(of_row.max() + 1)[of_row]  # a random place of each row's group
-        order = kept[np.argsort(shuffled, kind="stable")]
+        shuffled = random.permutation(of_row.max() + 1)[of_row]  # a random rank of each row's group
+        order = rows[np.argsort(shuffled, kind="stable")]
         pool = POOL * batch_size
         parts = [order[start : start + pool] for start in range(0, len(order), pool)]
         ordered = np.concatenate([_by_length(part, lengths_N, groups_N) for part in parts])
@@ -188,10 +188,10 @@ def batch_loss(train: TunePairs, loss: PairLoss, compute: torch.dtype) -> BatchL
 
     def of_batch(module: nn.Module, batch: np.ndarray) -> Tensor:
         device = next(module.parameters()).device
-        own = shard(batch)
+        rows = shard(batch)
         with autocast(device, compute):
             # DistributedDataParallel waits for every process: one without rows computes a pair, and drops it
-            scores_b = module(train.texts.take(own if len(own) else batch[:1]))[: len(own)]
+            scores_b = module(train.texts.take(rows if len(rows) else batch[:1]))[: len(rows)]
         scores_B = gather(scores_b, len(batch))
         return loss(scores_B, ratings_N[batch].to(device))
 

@@ -19,7 +19,7 @@ from raycase.systems.model_card import tuned_card
 from raycase.systems.model_folder import open_model_folder, write_folder
 from raycase.training.encoder_fit import TuneRecipe
 from raycase.training.loop import FitState, restore
-from raycase.training.projector_job import Source, Workers, open_checkpoints, said_of
+from raycase.training.projector_job import Source, Workers, fit_metrics, open_checkpoints
 from raycase.training.runner import OpenRunner
 
 
@@ -27,7 +27,7 @@ from raycase.training.runner import OpenRunner
 class FineTuneJob(Source, Workers):
     """Fine-tune an encoder and save a model folder; each system adds its choices.
 
-    A run that was stopped goes on from its last epoch when the same command is given again.
+    A stopped run resumes from its last epoch when the same command is run again.
     """
 
     @property
@@ -40,13 +40,13 @@ class FineTuneJob(Source, Workers):
         raise NotImplementedError
 
     def read_task(self, config: FineTunedConfig) -> Task:
-        """What is learned from. Raises RequestError."""
+        """The data and the fit. Raises RequestError."""
         raise NotImplementedError
 
 
 @dataclass(frozen=True, kw_only=True)
 class Task:
-    """What is learned from, as the loop takes it."""
+    """The data and the fit of a job."""
 
     identity: list[Any]  # its name, and what decides the weights besides the recipe
     data: dict[str, dict[str, Any]]  # what `metrics.json` says of each part
@@ -67,7 +67,7 @@ def fine_tune(job: FineTuneJob, open_runner: OpenRunner) -> dict[str, Any]:
         "model": config.describe(),
         "compute": job.compute,
         "task": task.identity,
-        "data": {part: said["sha256"] for part, said in task.data.items()},
+        "data": {part: values["sha256"] for part, values in task.data.items()},
         "recipe": asdict(job.recipe),
         "seed": job.seed,
     }
@@ -85,7 +85,7 @@ def fine_tune(job: FineTuneJob, open_runner: OpenRunner) -> dict[str, Any]:
         "fingerprint": name,
         "system": config.SYSTEM,
         "task": task.identity[0],
-        **said_of(state),
+        **fit_metrics(state),
         "data": task.data,
         "parameters": sum(t.numel() for t in state.weights.values()),
         "compute": str(compute).removeprefix("torch."),

@@ -1,7 +1,7 @@
 """Fine-tuning an encoder to complete a knowledge graph (CSR, section 3.2): the head under its relation as a condition
-is to be near the tail. Knows nothing of Ray.
+is to be near the tail.
 
-Shapes: E entities, N triples (both ways), B of a batch, Q queries, D dimensions.
+Shapes: E entities, N triples (in both directions), B of a batch, Q queries, D dimensions.
 """
 
 from __future__ import annotations
@@ -39,12 +39,12 @@ class GraphTexts:
     def of(cls, config: Any, graph: Graph, triples: Sequence[Triples]) -> list[GraphTexts]:
         """One for each, over the same entities. Raises RequestError for a text that cannot be encoded."""
         alone = config.prepare(graph.entities, None)
-        found = []
-        for some in triples:
-            heads, relations, _ = some.rows.T.tolist()
+        parts = []
+        for part in triples:
+            heads, relations, _ = part.rows.T.tolist()
             sentences, conditions = [graph.entities[h] for h in heads], [graph.relations[r] for r in relations]
-            found.append(cls(triples=some, alone=alone, queries=config.prepare(sentences, conditions)))
-        for prepared, rows in ((alone, None), *((texts.queries, texts.triples.rows) for texts in found)):
+            parts.append(cls(triples=part, alone=alone, queries=config.prepare(sentences, conditions)))
+        for prepared, rows in ((alone, None), *((texts.queries, texts.triples.rows) for texts in parts)):
             reasons = prepared.reasons
             for row, pair in enumerate(prepared.rows.tolist()):
                 if reasons[pair] is not None:
@@ -53,7 +53,7 @@ class GraphTexts:
                     raise RequestError(
                         f"--train: expected texts that can be encoded, got: {reasons[pair]}: {text[:80]!r}{under}"
                     )
-        return found
+        return parts
 
 
 class Contrast(nn.Module):
@@ -84,9 +84,9 @@ def fit_graph(
     state: FitState | None = None,
     wrap: Any = lambda module: module,
 ) -> Iterator[FitState]:
-    """Fine-tune the system that `config` describes on triples, both ways; yields the state after each epoch.
+    """Fine-tune the system that `config` describes on triples, in both directions; yields the state after each epoch.
 
-    `limit`: an epoch is the first so many triples (of both ways) of a seeded order.
+    `limit`: an epoch is the first `limit` triples (of both directions) of a seeded order.
     """
     torch.manual_seed(seed)
     module = wrap(Contrast(config.trainable(recipe.dropout, compute)))
@@ -106,12 +106,12 @@ def batch_loss(train: GraphTexts, margin: float, compute: torch.dtype) -> BatchL
 
     def of_batch(module: nn.Module, batch: np.ndarray) -> Tensor:
         device = next(module.parameters()).device
-        own = shard(batch)
-        some = own if len(own) else batch[:1]
-        heads, _, tails = triples.rows[some].T
+        rows = shard(batch)
+        encoded = rows if len(rows) else batch[:1]  # every process takes part in the forward pass
+        heads, _, tails = triples.rows[encoded].T
         with autocast(device, compute):
-            found = module(train.queries.take(some), train.alone.take(np.concatenate([tails, heads])))
-        queries_BD, tails_BD, heads_BD = gather(found[: len(own)], len(batch)).unbind(1)
+            vectors = module(train.queries.take(encoded), train.alone.take(np.concatenate([tails, heads])))
+        queries_BD, tails_BD, heads_BD = gather(vectors[: len(rows)], len(batch)).unbind(1)
         numbers, (heads, _, tails) = triples.queries[batch], triples.rows[batch].T
         known_BB = torch.from_numpy(known.has(numbers[:, None], tails[None, :])).to(device)
         self_known_B = torch.from_numpy(known.has(numbers, heads)).to(device)
@@ -121,7 +121,7 @@ def batch_loss(train: GraphTexts, margin: float, compute: torch.dtype) -> BatchL
 
 
 def evaluation(train: GraphTexts, validation: GraphTexts, compute: torch.dtype) -> Evaluation:
-    """MRR and hits x 100 over all entities, both ways, filtered by train and validation."""
+    """MRR and hits x 100 over all entities, in both directions, filtered by train and validation."""
     known = Known.of(train.triples, validation.triples)
 
     def evaluate(module: nn.Module) -> dict[str, float]:

@@ -1,5 +1,5 @@
 """Fine-tuning on premises with their inferences: DualCSE's two vectors (Oda et al., 2025), and SimCSE's one (Gao et
-al., 2021) by the same loop. Knows nothing of Ray.
+al., 2021) by the same loop.
 
 Shapes: N premises, T distinct texts, B premises of a batch, K kinds of vectors, D dimensions.
 """
@@ -31,7 +31,7 @@ class InferenceTexts:
     where each premise and its hypotheses stand among them, (N, 5)."""
 
     prepared: Prepared
-    places: np.ndarray
+    text_index: np.ndarray
     conditions: int  # 2, or 1 for a system without
 
     @classmethod
@@ -49,7 +49,7 @@ class InferenceTexts:
                     f"{inferences.uri}: expected texts that can be encoded, got: {reason}: "
                     f"{texts[row % len(texts)][:80]!r}; fix or remove the row"
                 )
-        return cls(prepared=prepared, places=inferences.text_index, conditions=max(1, len(names)))
+        return cls(prepared=prepared, text_index=inferences.text_index, conditions=max(1, len(names)))
 
     def take(self, texts: np.ndarray, conditions: np.ndarray) -> Prepared:
         """Some texts, each under its condition by number."""
@@ -86,7 +86,7 @@ def fit_dual(
     device and wraps it for several processes."""
     torch.manual_seed(seed)
     module = wrap(Dual(config.trainable(recipe.dropout, compute)))
-    batches = epoch_batches(len(train.places), recipe.batch_size, seed)
+    batches = epoch_batches(len(train.text_index), recipe.batch_size, seed)
     loss = batch_loss(train, compute, temperature=temperature, contradiction=contradiction, intra=intra)
     evaluate = evaluation(validation, compute)
     return fit(module, batches, loss, evaluate, fit_config(recipe, seed, "rte"), state=state)
@@ -101,17 +101,17 @@ def batch_loss(
     implicit = [] if one else explicit if intra else [PREMISE]
 
     def of_batch(module: nn.Module, batch: np.ndarray) -> Tensor:
-        own = shard(batch)
-        some = own if len(own) else batch[:1]
+        rows = shard(batch)
+        encoded = rows if len(rows) else batch[:1]  # every process takes part in the forward pass
         kinds = [*explicit, *implicit]
-        conditions = np.repeat([0] * len(explicit) + [1] * len(implicit), len(some))
+        conditions = np.repeat([0] * len(explicit) + [1] * len(implicit), len(encoded))
         with autocast(next(module.parameters()).device, compute):
-            found = module(train.take(train.places[some][:, kinds].T.reshape(-1), conditions), len(kinds))
-        found_KBD = gather(found[: len(own)], len(batch)).transpose(0, 1)
-        explicit_KBD = found_KBD[: len(explicit)]
+            vectors = module(train.take(train.text_index[encoded][:, kinds].T.reshape(-1), conditions), len(kinds))
+        vectors_KBD = gather(vectors[: len(rows)], len(batch)).transpose(0, 1)
+        explicit_KBD = vectors_KBD[: len(explicit)]
         return dual_loss(
             explicit_KBD,
-            explicit_KBD[:1] if one else found_KBD[len(explicit) :],
+            explicit_KBD[:1] if one else vectors_KBD[len(explicit) :],
             contradiction=contradiction,
             intra=intra and not one,
             temperature=temperature,
@@ -129,6 +129,6 @@ def evaluation(validation: InferenceTexts, compute: torch.dtype) -> Evaluation:
         with autocast(next(module.parameters()).device, compute):
             vectors = system.encode_prepared(validation.prepared).vectors
         explicit_TD, *implicit = np.split(vectors, validation.conditions)
-        return accuracies(explicit_TD, implicit[0] if implicit else None, validation.places)
+        return accuracies(explicit_TD, implicit[0] if implicit else None, validation.text_index)
 
     return evaluate

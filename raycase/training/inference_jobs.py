@@ -1,4 +1,4 @@
-"""Fine-tuning jobs on premises and what they say and imply."""
+"""Fine-tuning jobs on premises with explicit and implied entailments."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from raycase.training.inference_fit import Dual, InferenceTexts, fit_dual
 
 @dataclass(frozen=True, kw_only=True)
 class InferencesJob(FineTuneJob, TuneRecipe):
-    """Fine-tune an encoder on premises and what they say and imply (INLI)."""
+    """Fine-tune an encoder on premises with explicit and implied entailments (INLI)."""
 
     train: str
     """Premises to learn from: .csv, .jsonl or .parquet with premise, explicit_entailment, implied_entailment, neutral,
@@ -49,7 +49,7 @@ class InferencesJob(FineTuneJob, TuneRecipe):
         return {"temperature": self.temperature}
 
     def read_task(self, config: FineTunedConfig) -> Task:
-        """What is learned from. Raises RequestError."""
+        """The data and the fit. Raises RequestError."""
         parts = {name: read_inferences(getattr(self, name), f"--{name}") for name in ("train", "validation")}
         seen = set(parts["train"].columns["premise"]) & set(parts["validation"].columns["premise"])
         if seen:
@@ -59,10 +59,10 @@ class InferencesJob(FineTuneJob, TuneRecipe):
         return Task(
             identity=["inferences", *self.terms.values()],
             data={
-                part: {"file": Path(some.uri).name, "rows": len(some), "sha256": some.data_sha256}
-                for part, some in parts.items()
+                part: {"file": Path(inferences.uri).name, "rows": len(inferences), "sha256": inferences.data_sha256}
+                for part, inferences in parts.items()
             },
-            texts=lambda: [InferenceTexts.of(config, some) for some in parts.values()],
+            texts=lambda: [InferenceTexts.of(config, inferences) for inferences in parts.values()],
             fitting=partial(fit_dual, config=config, **self.terms),
             module=Dual,
         )

@@ -49,9 +49,9 @@ class FitConfig:
 
 @dataclass(kw_only=True)
 class FitState:
-    """Where a fit stands after an epoch; given back to `fit`, it goes on as if never stopped.
+    """The state of a fit after an epoch; `fit` resumes from it as if never stopped.
 
-    Weights are those that are trained; what is frozen is not kept.
+    Weights are those that are trained; frozen ones are left out.
     """
 
     weights: Weights
@@ -102,7 +102,7 @@ def fit(
 ) -> Iterator[FitState]:
     """Train with Adam and yield the state after each epoch, until the best epoch is `patience` epochs ago.
 
-    `module` may be wrapped in DistributedDataParallel. Dropout is seeded by (seed, epoch, rank), so a fit that goes on
+    `module` may be wrapped in DistributedDataParallel. Dropout is seeded by (seed, epoch, rank), so a fit that resumes
     from a saved state equals one that was never stopped. Only rank 0 evaluates.
     """
     inner = unwrapped(module)
@@ -125,15 +125,15 @@ def fit(
         module.train()
         total = rows = 0.0
         steps = _steps(batches(epoch), config.accumulate)
-        for step, some in enumerate(steps):
+        for step, step_batches in enumerate(steps):
             if config.warmup is not None:
                 _set_rate(optimizer, config, (epoch - 1 + (step + 0.5) / len(steps)) / config.epochs)
             optimizer.zero_grad()
-            for batch in some:
-                with _no_sync(module) if batch is not some[-1] else nullcontext():
+            for batch in step_batches:
+                with _no_sync(module) if batch is not step_batches[-1] else nullcontext():
                     value = loss(module, batch)
                     # DistributedDataParallel takes the mean of the gradients
-                    (value * (world_size() / len(some))).backward()
+                    (value * (world_size() / len(step_batches))).backward()
                 total += float(value.detach()) * len(batch)
                 rows += len(batch)
             for weight in trained:
@@ -224,16 +224,16 @@ def _copy(module: nn.Module) -> Weights:
 
 def restore(module: nn.Module, weights: Weights) -> None:
     """The weights of a state, into the module that it was trained in."""
-    found = module.load_state_dict(weights, strict=False)
+    keys = module.load_state_dict(weights, strict=False)
     frozen = {name for name, p in module.named_parameters() if not p.requires_grad}
-    assert not found.unexpected_keys and set(found.missing_keys) <= frozen
+    assert not keys.unexpected_keys and set(keys.missing_keys) <= frozen
 
 
 # --------------------------------------------------------------------------------------------- several processes
 
 
 def rank() -> int:
-    """This process's place among those that train together."""
+    """This process's number among those that train together."""
     return dist.get_rank() if dist.is_initialized() else 0
 
 

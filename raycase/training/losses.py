@@ -83,7 +83,7 @@ LOSSES = {
 def contrastive_loss(
     queries_BD: Tensor, tails_BD: Tensor, heads_BD: Tensor, known_BB: Tensor, self_known_B: Tensor, margin: float
 ) -> Tensor:
-    """InfoNCE with an additive margin, both ways (SimKGC, Wang et al., 2022, eq. 4):
+    """InfoNCE with an additive margin, in both directions (SimKGC, Wang et al., 2022, eq. 4):
 
     -log exp((q_i . t_i - margin) / tau) / (exp((q_i . t_i - margin) / tau) + sum over j of exp(q_i . n_j / tau))
 
@@ -129,6 +129,6 @@ def dual_loss(
 
 
 def info_nce(anchors_BD: Tensor, others: list[Tensor], temperature: float) -> Tensor:
-    """Each anchor's own among the first of `others`, against all of all of them."""
+    """InfoNCE: anchor i belongs to row i of the first of `others`, among the rows of all of them."""
     scores = anchors_BD @ torch.cat(others).T / temperature
     return F.cross_entropy(scores, torch.arange(len(anchors_BD), device=scores.device))

@@ -1,4 +1,4 @@
-"""Supervised projection learning (CASE, section 3.2): from the vectors of rated pairs to g. Knows nothing of Ray.
+"""Supervised projection learning (CASE, section 3.2): from the vectors of rated pairs to g.
 
 Shapes: P distinct (sentence, condition), N rated pairs, B pairs of a batch, D dimensions of all views together.
 """
@@ -51,9 +51,9 @@ class Recipe:
     batch_size: int = 512
     """Rated pairs of a step, over all workers together."""
     epochs: int = 60
-    """At most so many."""
+    """The most epochs."""
     patience: int = 10
-    """Stop when the best epoch is so many epochs ago."""
+    """Stop after this many epochs without a better one."""
     average: float = 0.0
     """Decay of a moving average of the weights, per step; 0: none."""
 
@@ -129,9 +129,9 @@ def pair_loss(train: PairVectors, recipe: Recipe) -> BatchLoss:
 
     def of_batch(module: nn.Module, batch: np.ndarray) -> Tensor:
         device = next(module.parameters()).device
-        places = train.places[shard(batch)]
-        x_2BD = torch.from_numpy(train.vectors[places.T.reshape(-1)]).to(device)  # indexing copies
-        first_BK, second_BK = module(x_2BD).chunk(2) if len(places) else (module(x_2BD),) * 2
+        pair_index = train.places[shard(batch)]
+        x_2BD = torch.from_numpy(train.vectors[pair_index.T.reshape(-1)]).to(device)  # indexing copies
+        first_BK, second_BK = module(x_2BD).chunk(2) if len(pair_index) else (module(x_2BD),) * 2
         cosines_B = gather(F.cosine_similarity(first_BK, second_BK), len(batch))
         return loss(cosines_B, wanted_N[batch].to(device))
 

@@ -44,7 +44,7 @@ class Source:
     output: str
     """Folder of the result, on this machine."""
     cache: str | None = None
-    """Folder or URI for what is kept between runs: embedded pairs, and where a stopped run stands. Default: `cache`
+    """Folder or URI for embedded pairs and the states of stopped runs. Default: `cache`
     beside the output."""
     overwrite: bool = False
     """Replace another result in the folder."""
@@ -89,12 +89,12 @@ class Source:
 
 @dataclass(frozen=True, kw_only=True)
 class Frozen(Source):
-    """How the encoder is asked, where it stays frozen."""
+    """Prompt, subtraction and pooling of a frozen encoder."""
 
     prompt: str | None = None
     """How sentence and condition become one text, or several ways side by side, a+b. Default: the encoder's."""
     subtract: bool | None = None
-    """Whether the condition's own vector is taken away (eq. 1). Default: the encoder's."""
+    """Whether the base, the condition's own vector, is subtracted (eq. 1). Default: the encoder's."""
     pooling: Pooling | None = None
     """How tokens become one vector. Default: the encoder's."""
 
@@ -103,13 +103,13 @@ class Frozen(Source):
         self.check_source()
         if not is_tuned(self.model):
             return resolve_case(self.model, prompt=self.prompt, pooling=self.pooling, subtract=self.subtract)
-        found = resolve(self.model, prompt=self.prompt, pooling=self.pooling)
-        if not isinstance(found, (BiEncoderConfig, LoraConfig)):
+        config = resolve(self.model, prompt=self.prompt, pooling=self.pooling)
+        if not isinstance(config, (BiEncoderConfig, LoraConfig)):
             raise RequestError(
                 f"--model: expected an encoder without projector, or a fine-tuned bi-encoder, got the trained model "
                 f"{self.model}"
             )
-        return CaseConfig(model=self.model, encoder=found.encoder, subtract=bool(self.subtract))
+        return CaseConfig(model=self.model, encoder=config.encoder, subtract=bool(self.subtract))
 
 
 def is_tuned(model: str) -> bool:
@@ -136,7 +136,7 @@ class Workers:
 class TrainJob(Frozen, Recipe, Workers):
     """Fit a projector on a frozen encoder (CASE, section 3.2), by eq. 2, and save a model folder.
 
-    A run that was stopped goes on when the same command is given again.
+    A stopped run resumes when the same command is run again.
     """
 
 
@@ -188,10 +188,10 @@ def open_checkpoints(job: Source, name: str) -> Location:
 def model_metrics(state: FitState, validation: PairVectors, pairs: dict[str, RatedPairs]) -> dict[str, Any]:
     """The figures of a fit, with and without g, and what it was made from."""
     zero_shot = evaluation(validation)(torch.nn.Identity())
-    return said_of(state) | {"zero_shot": zero_shot, "data": said_of_pairs(pairs), "provenance": provenance()}
+    return fit_metrics(state) | {"zero_shot": zero_shot, "data": data_metrics(pairs), "provenance": provenance()}
 
 
-def said_of(state: FitState) -> dict[str, Any]:
+def fit_metrics(state: FitState) -> dict[str, Any]:
     """The figures of the best epoch, and those of each."""
     best = state.history[state.best_epoch - 1]
     return {
@@ -202,8 +202,8 @@ def said_of(state: FitState) -> dict[str, Any]:
     }
 
 
-def said_of_pairs(pairs: dict[str, RatedPairs]) -> dict[str, Any]:
-    """What was learned from."""
+def data_metrics(pairs: dict[str, RatedPairs]) -> dict[str, Any]:
+    """File, rows and hash of each part of the data."""
     return {
         part: {
             "file": Path(rated.uri).name,

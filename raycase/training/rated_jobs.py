@@ -22,7 +22,7 @@ from raycase.training.encoder_fit import RatedRecipe, TunePairs, fit_tuned, reci
 from raycase.training.encoder_job import FineTuneJob, Task
 from raycase.training.graph_fit import Contrast, GraphTexts, fit_graph
 from raycase.training.losses import Loss
-from raycase.training.projector_job import said_of_pairs
+from raycase.training.projector_job import data_metrics
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -36,7 +36,7 @@ class RatedJob(FineTuneJob, RatedRecipe):
     margin: float = 0.02
     """kgc: taken from the score of the true tail in training."""
     limit: int | None = None
-    """kgc: an epoch is so many triples only, of both ways."""
+    """kgc: triples of an epoch, of both directions. Default: all."""
 
     @property
     def recipe(self) -> RatedRecipe:
@@ -44,7 +44,7 @@ class RatedJob(FineTuneJob, RatedRecipe):
         return recipe_of(RatedRecipe, self)
 
     def read_task(self, config: FineTunedConfig) -> Task:
-        """What is learned from. Raises RequestError."""
+        """The data and the fit. Raises RequestError."""
         return (_rated if self.task == "rated" else _graph)(self, config)
 
 
@@ -78,7 +78,10 @@ class TriEncoderJob(RatedJob):
 
 @dataclass(frozen=True, kw_only=True)
 class CrossEncoderJob(RatedJob):
-    """A cross-encoder: both sentences and the condition as one text; it only ranks (Deshpande et al., 2023)."""
+    """A cross-encoder: both sentences and the condition as one text (Deshpande et al., 2023).
+
+    It scores pairs and produces no embeddings.
+    """
 
     def config(self) -> FineTunedConfig:
         """The system before training. Raises RequestError."""
@@ -146,7 +149,7 @@ def _rated(job: RatedJob, config: FineTunedConfig) -> Task:
     train, validation = job.read()
     return Task(
         identity=["rated"],
-        data=said_of_pairs({"train": train, "validation": validation}),
+        data=data_metrics({"train": train, "validation": validation}),
         texts=lambda: [TunePairs.of(config, rated) for rated in (train, validation)],
         fitting=partial(fit_tuned, config=config),
         module=pair_scores,

@@ -16,7 +16,7 @@ from raycase.systems.mixsp import MOST, UPPER, Route, Select, Similarity, mixsp
 from raycase.systems.sentence_encoder import sentence_encoder
 from raycase.training.encoder_fit import PairLoss, TunePairs, TuneRecipe, fit_tuned, recipe_of
 from raycase.training.encoder_job import FineTuneJob, Task
-from raycase.training.projector_job import said_of_pairs
+from raycase.training.projector_job import data_metrics
 from raycase.training.scored_losses import mixsp_loss, scored_loss
 
 
@@ -33,9 +33,9 @@ class ScoredJob(FineTuneJob, TuneRecipe):
     batch_size: int = 16
     """Scored pairs of a batch, over all workers together."""
     epochs: int = 10
-    """At most so many; the learning rate falls over all of them."""
+    """The most epochs; the learning rate falls over all of them."""
     patience: int = 10
-    """Stop when the best epoch is so many epochs ago."""
+    """Stop after this many epochs without a better one."""
 
     @property
     def recipe(self) -> TuneRecipe:
@@ -52,13 +52,13 @@ class ScoredJob(FineTuneJob, TuneRecipe):
         return scored_loss
 
     def read_task(self, config: FineTunedConfig) -> Task:
-        """What is learned from. Raises RequestError."""
+        """The data and the fit. Raises RequestError."""
         train, validation = (read_scored(getattr(self, name), f"--{name}") for name in ("train", "validation"))
         for flag, scored in (("--train", train), ("--validation", validation)):
             odd = scored.ratings[(scored.ratings < 0) | (scored.ratings > MOST)]
             if len(odd):
                 raise RequestError(f"{flag}: expected scores from 0 to {MOST:g}, got {odd[0]:g}")
-        both = rows_in(train, validation)  # STS-B has some
+        both = rows_in(train, validation)  # STS-B has such pairs
         if len(both):
             print(f"{len(both)} training pairs are validation pairs, too, and are left out", file=sys.stderr)
             train = train.without(both)
@@ -66,7 +66,7 @@ class ScoredJob(FineTuneJob, TuneRecipe):
                 raise RequestError("--train: expected pairs that are not in --validation, got none")
         return Task(
             identity=["scored", *self.terms.values()],
-            data=said_of_pairs({"train": train, "validation": validation}),
+            data=data_metrics({"train": train, "validation": validation}),
             texts=lambda: [TunePairs.of(config, scored) for scored in (train, validation)],
             fitting=partial(fit_tuned, config=config, loss=self.loss()),
             module=pair_scores,
@@ -87,7 +87,10 @@ class SentenceEncoderJob(ScoredJob):
 
 @dataclass(frozen=True, kw_only=True)
 class MixSpJob(ScoredJob):
-    """MixSP: a router and two projectors over both sentences; it only scores (Ponwitayarat et al., 2024)."""
+    """MixSP: a router and two projectors over both sentences (Ponwitayarat et al., 2024).
+
+    It scores pairs and produces no embeddings.
+    """
 
     select: Select = Select.HARD
     """hard: the likeliest projector alone. soft: all, weighted; a mixture of experts, without the router's loss."""

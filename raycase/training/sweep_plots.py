@@ -19,11 +19,11 @@ LONGEST = 14  # characters of a label
 
 def sweep_plots(trials: Sequence[Trial]) -> dict[str, bytes]:
     """PNGs by file name: `dimensions.png` where only the dimension varies, else `choices.png`."""
-    kept = [t for t in trials if t.spearman is not None]
-    varied = varied_choices(kept)
+    finished = [t for t in trials if t.spearman is not None]
+    varied = varied_choices(finished)
     if varied == ["dim"]:
-        return {"dimensions.png": _dimensions(kept)}
-    return {"choices.png": _choices(kept, varied)} if varied else {}
+        return {"dimensions.png": _dimensions(finished)}
+    return {"choices.png": _choices(finished, varied)} if varied else {}
 
 
 def score(trial: Trial) -> float:
@@ -64,11 +64,11 @@ def _choices(trials: Sequence[Trial], varied: Sequence[str]) -> bytes:
         axes.set_visible(False)
     best = sorted(score(t) for t in trials)
     floor = best[len(best) // 10]  # the worst tenth would flatten the rest
-    for place, (axes, name) in enumerate(zip(panels, varied, strict=False)):
+    for panel, (axes, name) in enumerate(zip(panels, varied, strict=False)):
         _panel(axes, trials, name)
         axes.set_ylim(bottom=floor - 1)
         axes.set_title(name.replace("_", " "), fontsize=10, loc="left")
-        if place % COLUMNS == 0:
+        if panel % COLUMNS == 0:
             axes.set_ylabel("Spearman x 100")
         _tidy(axes)
     return png(figure)
@@ -78,17 +78,19 @@ def _panel(axes: Axes, trials: Sequence[Trial], name: str) -> None:
     values = [getattr(t, name) for t in trials]
     distinct = sorted(set(values), key=lambda v: (str(type(v)), v))
     if isinstance(values[0], str) or len(distinct) <= 11:
-        places = [distinct.index(v) for v in values]
+        positions = [distinct.index(v) for v in values]
         axes.set_xticks(range(len(distinct)), [_label(v) for v in distinct], fontsize=7, rotation=30, ha="right")
-        groups = {float(i): [score(t) for t, p in zip(trials, places, strict=True) if p == i] for i in set(places)}
+        groups = {
+            float(i): [score(t) for t, p in zip(trials, positions, strict=True) if p == i] for i in set(positions)
+        }
     else:
-        places = values
+        positions = values
         if name == "learning_rate":
             axes.set_xscale("log")
         ordered = sorted(trials, key=lambda t: getattr(t, name))
         quarters = [ordered[len(ordered) * q // 4 : len(ordered) * (q + 1) // 4] for q in range(4)]
         groups = {statistics.median(getattr(t, name) for t in q): [score(t) for t in q] for q in quarters if q}
-    axes.plot(places, [score(t) for t in trials], ".", color=BLUE, alpha=0.5, markersize=5)
+    axes.plot(positions, [score(t) for t in trials], ".", color=BLUE, alpha=0.5, markersize=5)
     middle = sorted((x, statistics.median(scores)) for x, scores in groups.items())
     axes.plot([x for x, _ in middle], [y for _, y in middle], "-", color=ORANGE, linewidth=1.8)
 

@@ -49,7 +49,7 @@ def _head(trials: Sequence[Trial], scores: Sequence[CellScore], made: dict[str, 
 
 
 def _table7(scores: Sequence[CellScore]) -> str:
-    by_place = {
+    by_choice = {
         (s.first.layers, s.first.activation if s.first.layers else None, s.first.dropout > 0): s for s in scores
     }
     shape = scores[0].first
@@ -64,8 +64,8 @@ def _table7(scores: Sequence[CellScore]) -> str:
         title = titles[layers].format(d=shape.input_dim, k=shape.dim) + (
             f", {NAMES[Activation(activation)]}" if activation else ""
         )
-        found = [by_place.get((layers, activation, dropout)) for dropout in (True, False)]
-        cells = [s.text() if s else "" for s in found]
+        pair = [by_choice.get((layers, activation, dropout)) for dropout in (True, False)]
+        cells = [s.text() if s else "" for s in pair]
         lines.append(f"| {title} | {' | '.join(cells)} | {paper[0]:.2f} | {paper[1]:.2f} |")
     return "\n".join(lines) + "\n"
 

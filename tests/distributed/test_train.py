@@ -12,7 +12,7 @@ import numpy as np
 import pandas as pd
 import pytest
 import torch
-from helpers import ROOT, cosines, rated_rows, read_output, run_job, to_csv, vectors, worst
+from helpers import ROOT, cosines, rated_rows, read_output, to_csv, vectors, worst
 from safetensors.torch import load_file
 
 import raycase
@@ -163,10 +163,3 @@ def test_workers_share_the_cluster_or_are_refused(monkeypatch, nodes, workers, g
 def test_more_workers_than_fit_are_refused(training, cluster):
     with pytest.raises(RequestError, match="--workers: expected 9 with 1 CPU"):
         train(replace(training, workers=9))
-
-
-def test_the_script_says_a_wrong_request_in_one_line(training, tmp_path):
-    file = to_csv(rated_rows(10, 0).assign(label="high"), tmp_path / "bad.csv")
-    done = run_job("case", "--train", file, "--validation", file, "--output", tmp_path / "out", script="train.py")
-    assert (done.returncode, done.stdout, done.stderr.count("\n")) == (2, "", 1)
-    assert "row 0: expected a number as label, got 'high'" in done.stderr

@@ -1,12 +1,14 @@
 """Fitting a projector as a job, in one process: its model folder, what it does once only, what it refuses."""
 
 import json
+import runpy
+import sys
 from dataclasses import replace
 from functools import partial
 
 import pandas as pd
 import pytest
-from helpers import rated_rows, to_csv, worst
+from helpers import ROOT, rated_rows, to_csv, worst
 from safetensors.torch import load_file
 
 from raycase.data.rated import read_rated
@@ -151,3 +153,15 @@ def test_relative_paths_are_refused_in_a_submitted_job(training, monkeypatch):
     monkeypatch.setenv("RAY_JOB_CONFIG_JSON_ENV_VAR", "{}")
     with pytest.raises(RequestError, match="--output: expected an absolute path"):
         train(replace(training, output="runs/case"))
+
+
+def test_the_script_reports_a_wrong_request_in_one_line_with_status_2(tmp_path, monkeypatch, capsys):
+    file = to_csv(rated_rows(10, 0).assign(label="high"), tmp_path / "bad.csv")
+    flags = ["--train", file, "--validation", file, "--output", str(tmp_path / "out")]
+    monkeypatch.setattr(sys, "argv", ["train.py", "case", *flags])
+    with pytest.raises(SystemExit) as stop:
+        runpy.run_path(str(ROOT / "jobs" / "train.py"), run_name="__main__")
+    assert stop.value.code == 2
+    output = capsys.readouterr()
+    [line] = output.err.strip().splitlines()
+    assert "row 0: expected a number as label, got 'high'" in line and output.out == ""
