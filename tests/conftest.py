@@ -2,7 +2,9 @@
 127.0.0.1 only."""
 
 import os
+import re
 import sys
+from functools import cache
 from pathlib import Path
 
 # Before Ray: its processes inherit these. The keys are for the test's own server.
@@ -22,15 +24,33 @@ os.environ |= {
 import numpy as np
 import pytest
 from helpers import ROOT, WORDS, rated_rows, small_job
+from xdist.scheduler.loadscope import LoadScopeScheduling
 
 
-@pytest.hookimpl(tryfirst=True)  # before pytest-xdist reads the groups
+class OneRay(LoadScopeScheduling):
+    """One of pytest's workers runs every file that needs Ray; the tests of any other file stay together."""
+
+    def _split_scope(self, nodeid):
+        file = nodeid.split("::")[0]
+        return "ray" if needs_ray(file) else file
+
+
+@cache
+def needs_ray(file):
+    """Whether a test or a fixture of the file takes the fixture `cluster`."""
+    return re.search(r"^def \w+\([^)]*\bcluster\b", (ROOT / file).read_text(), re.MULTILINE) is not None
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config, log):
+    return OneRay(config, log)
+
+
 def pytest_collection_modifyitems(items):
-    """One of pytest's workers runs all tests that share Ray, and begins with them; a file's other tests stay together,
-    so that what the file prepares for them is prepared once."""
+    """Ray's tests begin: they take longest."""
     for item in items:
-        item.add_marker(pytest.mark.xdist_group("ray" if "cluster" in item.fixturenames else item.path.name))
-    items.sort(key=lambda item: "cluster" not in item.fixturenames)
+        assert "cluster" not in item.fixturenames or needs_ray(item.location[0]), f"{item.nodeid}: a Ray of its own"
+    items.sort(key=lambda item: not needs_ray(item.location[0]))
 
 
 DATA = Path(os.environ.get("RAYCASE_DATA", ROOT.parent / "shared" / "data"))
