@@ -1,4 +1,4 @@
-"""An output read back and checked against its manifest."""
+"""Reads a finished output and checks it against its manifest."""
 
 from __future__ import annotations
 
@@ -22,13 +22,13 @@ from raycase.errors import RequestError, WorkError
 
 
 def verify(uri: str) -> dict[str, Any]:
-    """Read an output back and check it against its manifest: counts, checksums, schema, no NaN, no row twice.
+    """Check counts, checksums, schemas, vectors (finite) and pairs (no duplicates) of an output against its manifest.
 
-    Returns the totals. Raises RequestError where there is no output, WorkError that names the first defects.
+    Returns the totals. Raises RequestError where there is no output, and WorkError that names the first three defects.
     """
     output = output_at(uri)
     if not output.job.exists():
-        raise RequestError(f"expected the output of jobs/embed.py at {output.root.uri}, got no job.json")
+        raise RequestError(f"expected the output of `raycase embed` at {output.root.uri}, got no job.json")
     if not output.manifest.exists():
         raise WorkError(f"{output.root.uri}: expected manifest.json, got none: the job is not finished; run it again")
     defects = list(_defects(output))
@@ -40,6 +40,7 @@ def verify(uri: str) -> dict[str, Any]:
 
 
 def _defects(output: Output) -> Iterator[str]:
+    """Each defect in words. Stops after the first where the manifest's own table of files cannot be trusted."""
     manifest = output.manifest.read_json()
     if not output.manifest_files.exists():
         yield "manifest_files.parquet: missing"
@@ -49,48 +50,70 @@ def _defects(output: Output) -> Iterator[str]:
         yield "manifest_files.parquet: checksum differs from manifest.json"
         return
     lines = pq.read_table(io.BytesIO(data))
+    yield from _total_defects(output, manifest, lines)
+    yield from _coverage_defects(lines)
+    yield from _file_defects(output, manifest, lines)
+
+
+def _total_defects(output: Output, manifest: dict[str, Any], lines: pa.Table) -> Iterator[str]:
+    """`manifest.json` against the table of files and `job.json`."""
     for name, value in totals(lines).items():
         if manifest[name] != value:
             yield f"manifest.json: {name} is {manifest[name]}, its files add up to {value}"
     if read_job(output).fingerprint != manifest["fingerprint"]:
         yield "job.json: another fingerprint than manifest.json"
+
+
+def _coverage_defects(lines: pa.Table) -> Iterator[str]:
+    """Rows of the input that no unit covers, or two units do."""
     units = (UnitFile(*(line[n] for n in ("file", "start", "rows_out", "rows_rejected"))) for line in _rows(lines))
     for file, group in groupby(units, key=lambda u: u.file):  # the manifest is in the order of the input
-        at = 0
+        next_row = 0
         for unit in group:
-            if unit.start != at:
-                yield f"input file {file}: rows {at} to {unit.start} are missing or twice"
-            at = unit.end
+            if unit.start != next_row:
+                yield f"input file {file}: rows {next_row} to {unit.start} are missing or twice"
+            next_row = unit.end
+
+
+def _file_defects(output: Output, manifest: dict[str, Any], lines: pa.Table) -> Iterator[str]:
+    """The files in `embeddings/` and `rejected/` against their lines of the manifest; pairs in more than one file."""
     listed = set(output.embeddings.list())
     for name in sorted(listed - set(lines["name"].to_pylist())):
         yield f"embeddings/{name}: not in the manifest"
-    keys = _Keys()
+    pair_hashes = _PairHashes()
     schema: pa.Schema | None = None
     for line in _rows(lines):
+        name = f"embeddings/{line['name']}"
         if line["name"] not in listed:
-            yield f"embeddings/{line['name']}: missing"
+            yield f"{name}: missing"
             continue
         raw = (output.embeddings / line["name"]).read()
         if hashlib.sha256(raw).hexdigest() != line["sha256"]:
-            yield f"embeddings/{line['name']}: checksum differs"
+            yield f"{name}: checksum differs"
             continue
         table = pq.read_table(io.BytesIO(raw))
         schema = schema or table.schema
         if table.schema != schema or table.schema.field(EMBEDDING).type.list_size != manifest["model"]["dim"]:
-            yield f"embeddings/{line['name']}: schema differs from the first file's or the model's"
+            yield f"{name}: schema differs from the first file's or the model's"
             continue
-        if len(table) != line["pairs"]:
-            yield f"embeddings/{line['name']}: {len(table)} pairs, the manifest says {line['pairs']}"
-        values = table[EMBEDDING].combine_chunks().flatten().to_numpy(zero_copy_only=False)
-        if table[EMBEDDING].null_count or not np.isfinite(values).all():
-            yield f"embeddings/{line['name']}: a vector is null or not finite"
-        keys.add(table)
+        yield from _table_defects(name, table, line)
+        pair_hashes.add(table)
         if line["rows_rejected"]:
             yield from _rejected_defects(output, line)
-    yield from keys.twice(output, lines)
+    yield from pair_hashes.duplicates(output, lines)
+
+
+def _table_defects(name: str, table: pa.Table, line: dict[str, Any]) -> Iterator[str]:
+    """Count and vectors of one file of pairs."""
+    if len(table) != line["pairs"]:
+        yield f"{name}: {len(table)} pairs, the manifest says {line['pairs']}"
+    values = table[EMBEDDING].combine_chunks().flatten().to_numpy(zero_copy_only=False)
+    if table[EMBEDDING].null_count or not np.isfinite(values).all():
+        yield f"{name}: a vector is null or not finite"
 
 
 def _rejected_defects(output: Output, line: dict[str, Any]) -> Iterator[str]:
+    """The file of a unit's rejected rows against its line of the manifest."""
     name = f"rejected/{line['name']}"
     try:
         raw = (output.rejected / line["name"]).read()
@@ -105,8 +128,8 @@ def _rejected_defects(output: Output, line: dict[str, Any]) -> Iterator[str]:
         yield f"{name}: {len(table)} rows of {table.schema.names}, the manifest says {line['rows_rejected']}"
 
 
-class _Keys:
-    """(id, condition) of every pair seen, as 64-bit hashes: 8 bytes a pair; equal hashes are looked at again."""
+class _PairHashes:
+    """64-bit hashes of the (id, condition) of every pair: 8 bytes per pair. Equal hashes are compared in full."""
 
     def __init__(self) -> None:
         self.hashes: list[np.ndarray] = []
@@ -119,8 +142,8 @@ class _Keys:
         pairs = zip(table[ID].to_pylist(), table[CONDITION].to_pylist(), strict=True)
         return np.fromiter((hash(p) for p in pairs), dtype=np.int64, count=len(table))
 
-    def twice(self, output: Output, lines: pa.Table) -> Iterator[str]:
-        """A line for each pair that is in the output more than once."""
+    def duplicates(self, output: Output, lines: pa.Table) -> Iterator[str]:
+        """One defect for each pair that occurs more than once in the output."""
         if not self.hashes:
             return
         values, counts = np.unique(np.concatenate(self.hashes), return_counts=True)
@@ -138,6 +161,6 @@ class _Keys:
 
 
 def _rows(table: pa.Table) -> Iterator[dict[str, Any]]:
-    """A large table's rows as dictionaries, some at a time."""
+    """The rows of a large table as dictionaries, converted in batches."""
     for batch in table.to_batches(max_chunksize=LINES_AT_ONCE):
         yield from batch.to_pylist()
