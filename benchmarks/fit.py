@@ -62,7 +62,7 @@ def read_vectors(cache):
             table = ds.dataset(folder / "embeddings", format="parquet").to_table(columns=["embedding"])
             if len(table) == len(rated.distinct) and (model["encoder"]["prompt"], model["subtract"]) == (PROMPT, True):
                 vectors = table["embedding"].combine_chunks().flatten().to_numpy().reshape(len(table), -1)
-                parts.append(PairVectors(vectors=np.array(vectors), places=rated.pair_index, ratings=rated.ratings))
+                parts.append(PairVectors(vectors=np.array(vectors), pair_index=rated.pair_index, ratings=rated.ratings))
     assert len(parts) == 2, "expected the cache of one pooling"
     return parts
 
@@ -101,9 +101,9 @@ def large_fit(_):
 
     random = np.random.default_rng(0)
     vectors = random.standard_normal((2 * PAIRS, 4096), dtype=np.float32)
-    places = np.arange(2 * PAIRS).reshape(-1, 2)
-    train = PairVectors(vectors=vectors, places=places, ratings=random.integers(1, 6, PAIRS).astype(np.float32))
-    validation = PairVectors(vectors=vectors[:256], places=places[:128], ratings=train.ratings[:128])
+    pair_index = np.arange(2 * PAIRS).reshape(-1, 2)
+    train = PairVectors(vectors=vectors, pair_index=pair_index, ratings=random.integers(1, 6, PAIRS).astype(np.float32))
+    validation = PairVectors(vectors=vectors[:256], pair_index=pair_index[:128], ratings=train.ratings[:128])
     *_, state = fit_projector(train, validation, Recipe(epochs=EPOCHS))
     a, b = torch.randn(2048, 4096), torch.randn(4096, 2048)
     rates = []

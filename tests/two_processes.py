@@ -41,7 +41,7 @@ def pairs(rows, seed=0):
     random = np.random.default_rng(seed)
     return PairVectors(
         vectors=random.standard_normal((60, 12)).astype(np.float32),
-        places=random.integers(0, 60, (rows, 2)),
+        pair_index=random.integers(0, 60, (rows, 2)),
         ratings=random.integers(1, 6, rows).astype(np.float32),
     )
 

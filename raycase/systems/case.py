@@ -1,6 +1,6 @@
 """CASE (Zhang, Zhou and Bollegala, 2025): condition-aware sentence embeddings.
 
-Claim: encode the condition given the sentence, take away the condition's own vector, project with a small learned
+Claim: encode the condition given the sentence, subtract the condition's base vector, project with a small learned
 network; CASE(s, c) = g(f(c; I(s)) - f(c; I())) (eq. 1).
 """
 
@@ -47,7 +47,7 @@ SYSTEM = "case"
 
 @dataclass(frozen=True, kw_only=True)
 class CaseConfig:
-    """A CASE system without its weights: the encoder's row with all choices applied, and g if there is one."""
+    """A CASE system without its weights: the encoder's entry with all choices applied, and g, if any."""
 
     model: str
     encoder: EncoderSpec
@@ -63,46 +63,46 @@ class CaseConfig:
 
     @property
     def local(self) -> Path | None:
-        """The folder that training saved, fetched if it is on object storage."""
+        """The model folder on this machine; fetched if it is on object storage."""
         if self.folder is None:
             return None
         return fetch(self.folder, large=False, named=WEIGHTS) if is_remote(self.folder) else Path(self.folder)
 
     @property
     def views_dim(self) -> int:
-        """Dimension of the views side by side, which is what g takes."""
+        """Dimension of all views side by side: the input of g."""
         return self.plain_dim * len(self.prompts)
 
     @property
     def dim(self) -> int:
-        """Dimension of CASE(s, c): g's if there is one, else that of the views."""
+        """Dimension of CASE(s, c): the output of g, if any, else `views_dim`."""
         return self.projector.output_dim if self.projector else self.views_dim
 
     @property
     def views_apart(self) -> list[CaseConfig]:
-        """Each view as a system of its own, without g."""
+        """Each view as a separate system, without g."""
         views = self.encoder.prompt.split("+")
         return [replace(self, encoder=replace(self.encoder, prompt=v), projector=None, folder=None) for v in views]
 
     @property
     def formula(self) -> str:
-        """What its vectors are, as eq. 1 has it."""
-        own = "f - base" if self.subtract else "f"
-        return f"g({own})" if self.projector else own
+        """The vectors, as a formula in the notation of eq. 1."""
+        argument = "f - base" if self.subtract else "f"
+        return f"g({argument})" if self.projector else argument
 
     @property
     def fixed(self) -> dict[str, Any]:
-        """What no flag may contradict, once it is trained."""
+        """Choices that no flag may contradict after training."""
         return {"prompt": self.encoder.prompt, "pooling": self.encoder.pooling[0], "subtract": self.subtract}
 
     @property
     def label(self) -> str:
-        """For people: the encoder, the views, the pooling, and what is taken away."""
+        """For display: the encoder, the views, the pooling, and whether the base is subtracted."""
         return f"{self.model} {self.encoder.prompt} {self.encoder.pooling[0]}{' - c' if self.subtract else ''}"
 
     def describe(self) -> dict[str, Any]:
-        """Everything that decides the vectors, weights by hash or revision; equal means the same vectors."""
-        found: dict[str, Any] = {
+        """Everything that determines the vectors, weights by hash or revision. Equal descriptions, equal vectors."""
+        description: dict[str, Any] = {
             "system": SYSTEM,
             "encoder": described(self.encoder),
             "weights": weights_identity(self.encoder.source, self.encoder.adapter),
@@ -111,8 +111,8 @@ class CaseConfig:
         }
         if self.projector and self.local:
             weights = f"sha256:{sha256_of_file(self.local / WEIGHTS)}"
-            found["projector"] = asdict(self.projector) | {"weights": weights}
-        return found
+            description["projector"] = asdict(self.projector) | {"weights": weights}
+        return description
 
     @cached_property
     def prompts(self) -> list[PromptSet]:
@@ -120,11 +120,11 @@ class CaseConfig:
         return prompt_sets(self.encoder)
 
     def templates(self, conditional: bool) -> list[Template]:
-        """Of each view; without conditions there is but one, the sentence alone."""
+        """The template of each view; without conditions one template, the sentence alone."""
         return [prompts.pair for prompts in self.prompts] if conditional else [self.prompts[0].plain]
 
     def prepare(self, sentences: Sequence[str], conditions: Sequence[str] | None) -> Prepared:
-        """Tokenise the distinct pairs and conditions, all views. Loads the tokenizer alone.
+        """Tokenise the distinct pairs and conditions for all views. Loads only the tokenizer.
 
         Raises ValueError for lists of different length.
         """
@@ -137,7 +137,7 @@ class CaseConfig:
         )
 
     def count_tokens(self, sentences: Sequence[str], conditions: Sequence[str] | None) -> np.ndarray:
-        """Tokens of each pair's prompts, cut to the encoder's length: (N,) int64; 0 for a pair that is refused."""
+        """Tokens of each pair's prompts, truncated to the encoder's length: (N,) int64; 0 for a refused pair."""
         return count_tokens(self.encoder, sentences, conditions, self.templates(conditions is not None))
 
     def load(self, **options: Any) -> Case:
@@ -190,42 +190,42 @@ class Case:
     def embed(self, sentences: Sequence[str], conditions: Sequence[str] | str | None) -> np.ndarray:
         """CASE(s, c) of each pair, or f(s) where `conditions` is None: N, N -> (N, dim) float32, not normalised.
 
-        One condition as a string serves every sentence. A sentence above the encoder's length loses its end.
+        A single string is the condition of every sentence. Sentences above the encoder's length are truncated.
         Raises ValueError for lists of different length and for a pair that cannot be embedded.
         """
         return embed(self.config.prepare, self.encode_prepared, sentences, conditions)
 
     def encode_prepared(self, prepared: Prepared) -> Encoded:
-        """The same of tokenised pairs, with counts, and a reason for each pair that has no vector."""
+        """Vectors of tokenised pairs, counts, and the reason of each refused pair."""
         conditions = prepared.conditions
         groups = by_pattern(self.config.templates(conditions is not None))
-        kept = accepted_pairs(prepared)
-        vectors_KD, work = self._views(groups, [batch.take(kept) for batch in prepared.pairs])
+        pair_index = accepted_pairs(prepared)
+        vectors_KD, work = self._views(groups, [batch.take(pair_index) for batch in prepared.pairs])
         if conditions is not None:
-            if self.config.subtract and len(kept):
-                which, places = np.unique(prepared.condition[kept], return_inverse=True)
-                bases_CD, some = self.memory.of(prepared, which, lambda new: self._embed_bases(prepared, new))
-                work += some
-                vectors_KD -= bases_CD[places]
+            if self.config.subtract and len(pair_index):
+                distinct, condition_index = np.unique(prepared.condition[pair_index], return_inverse=True)
+                bases_CD, new_work = self.memory.of(prepared, distinct, lambda new: self._embed_bases(prepared, new))
+                work += new_work
+                vectors_KD -= bases_CD[condition_index]
             if self.projector is not None:
                 with torch.inference_mode():
                     vectors_KD = self.projector(torch.from_numpy(vectors_KD)).numpy()
-        return encoded(prepared, kept, vectors_KD, work)
+        return encoded(prepared, pair_index, vectors_KD, work)
 
-    def _embed_bases(self, prepared: Prepared, which: np.ndarray) -> tuple[np.ndarray, Work]:
-        """f(c; I()) of some of the conditions, all views."""
+    def _embed_bases(self, prepared: Prepared, conditions: np.ndarray) -> tuple[np.ndarray, Work]:
+        """f(c; I()) of the conditions with these indices, all views side by side."""
         groups = by_pattern([prompts.base for prompts in self.prompts])
-        return self._views(groups, [batch.take(which) for batch in prepared.bases])
+        return self._views(groups, [batch.take(conditions) for batch in prepared.bases])
 
     def _views(self, groups: list[list[int]], batches: Sequence[TokenBatch]) -> tuple[np.ndarray, Work]:
-        """The vectors of all views side by side, in their order."""
+        """The vectors of all views side by side, in the order of the views."""
         dim = self.encoder.dim
         vectors = np.empty((len(batches[0]), dim * sum(map(len, groups))), dtype=np.float32)
         work = Work()
         for views, batch in zip(groups, batches, strict=True):
             columns = np.concatenate([np.arange(v * dim, (v + 1) * dim) for v in views])
-            vectors[:, columns], some = self.encoder.encode(batch)
-            work += some
+            vectors[:, columns], new_work = self.encoder.encode(batch)
+            work += new_work
         return vectors, work
 
     def compile(self) -> None:
@@ -233,7 +233,7 @@ class Case:
         self.encoder.compile()
 
     def matrix_product_rate(self) -> float:
-        """FLOP/s of a plain matrix product on this device, in the encoder's type; measured when asked for."""
+        """FLOP/s of a plain matrix product on this device, in the encoder's type; measured at each call."""
         return self.encoder.matrix_product_rate()
 
     def save(self, folder: Path) -> None:
@@ -242,7 +242,7 @@ class Case:
 
 
 def save(folder: Path, config: CaseConfig, projector: Projector | None) -> None:
-    """What `Case.save` does, without the encoder's weights at hand; `raycase.json` is written last."""
+    """Write `raycase.json` (last) and g's weights; needs no loaded encoder."""
     folder.mkdir(parents=True, exist_ok=True)
     values: dict[str, Any] = {
         "system": SYSTEM,
@@ -254,6 +254,6 @@ def save(folder: Path, config: CaseConfig, projector: Projector | None) -> None:
 
 
 def write_model_folder(folder: Path, config: CaseConfig, projector: Projector, metrics: dict[str, Any]) -> None:
-    """Write a CASE system with its projector."""
+    """Write the model folder of a trained CASE system."""
     card = case_card(folder.name, config, projector, metrics)
     write_folder(folder, metrics, card, lambda folder: save(folder, config, projector))

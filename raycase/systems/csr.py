@@ -1,7 +1,7 @@
 """CSR, the condition-specified router (Lin et al., 2024, section 2): a condition weights the tokens of a sentence.
 
 Claim: in the last layers, the condition's [CLS] query attends to the sentence's keys, and the attention's output is
-weighted by the result. A tri-encoder, which encodes each text once, thus comes close to a bi-encoder without additional
+weighted by the result. A tri-encoder, which encodes each text once, thus comes close to a bi-encoder with no added
 parameters.
 
     score = q_c K_s^T / sqrt(d_k),  w = softmax(score),  h = (1 + w) * h'        (eq. 1)
@@ -32,7 +32,7 @@ from raycase.systems.pairs import CONDITION, SENTENCE, count_tokens, prepare, pr
 
 @dataclass(frozen=True, kw_only=True)
 class CsrConfig(FineTunedEmbedderConfig):
-    """CSR without its weights."""
+    """A CSR system without its weights."""
 
     SYSTEM: ClassVar[str] = "csr"
     CHOICES: ClassVar[dict[str, type[StrEnum]]] = {
@@ -46,9 +46,9 @@ class CsrConfig(FineTunedEmbedderConfig):
     form: Form = Form.TRI
     router: Router = Router.QUERY
     asks: Asks = Asks.CLS
-    routed: int = 1  # T - t: how many of the last layers
+    routed: int = 1  # T - t: number of last layers with a router
     weight: Weight = Weight.ADDED
-    compose: Compose | None = None  # with the condition's own vector, as a tri-encoder; the paper has none
+    compose: Compose | None = None  # with the condition's vector, as in a tri-encoder; not in the paper
 
     @property
     def has_extra(self) -> bool:
@@ -65,11 +65,11 @@ class CsrConfig(FineTunedEmbedderConfig):
         if self.form is Form.TRI or conditions is None:
             return prepare(self.encoder, sentences, conditions, alone=[SENTENCE], bases=[CONDITION])
         [prompts] = prompt_sets(self.encoder)
-        both = [prompts.pair, replace(prompts.pair, span=Span.SENTENCE)]
-        return prepare(self.encoder, sentences, conditions, pairs=both)
+        templates = [prompts.pair, replace(prompts.pair, span=Span.SENTENCE)]
+        return prepare(self.encoder, sentences, conditions, pairs=templates)
 
     def count_tokens(self, sentences: Sequence[str], conditions: Sequence[str] | None) -> np.ndarray:
-        """Tokens of each pair's texts: (N,) int64; 0 for a pair that is refused."""
+        """Tokens of each pair's texts: (N,) int64; 0 for a refused pair."""
         if conditions is None:
             return count_tokens(self.encoder, sentences, conditions, [SENTENCE])
         [prompts] = prompt_sets(self.encoder)
@@ -94,7 +94,7 @@ def csr(
     weight: Weight = Weight.ADDED,
     compose: Compose | None = None,
 ) -> CsrConfig:
-    """Before training. Raises RequestError for choices that do not go together."""
+    """The system before training. Raises RequestError for choices that contradict each other."""
     spec = starting_encoder(model, prompt="concat-cs:all", pooling=Pooling.MEAN)
     config = load_config(spec.source)
     if config.model_type not in BERT_LAYERS:

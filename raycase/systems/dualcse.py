@@ -1,7 +1,7 @@
-"""DualCSE (Oda et al., 2025): two vectors of a sentence in one space, of what it says and of what it implies.
+"""DualCSE (Oda et al., 2025): two vectors of a sentence in one space, for its explicit and its implicit meaning.
 
-Claim: one vector a sentence lets what is implied get lost. Two, learnt from premises with explicit and implied
-entailments, tell entailment better (80.2 and 80.4 % against SimCSE's 79.4), and how far they are apart says how
+Claim: one vector per sentence loses the implicit meaning. Two vectors, learned from premises with explicit and implied
+entailments, recognise entailment better (80.2 and 80.4 % against SimCSE's 79.4), and their distance measures how
 implicit a sentence is.
 
 Shapes: N pairs, D dimensions.
@@ -37,7 +37,7 @@ EXPLICIT, IMPLICIT = "explicit", "implicit"
 
 
 class Form(StrEnum):
-    """Section 3.2."""
+    """Number of encoders (section 3.2)."""
 
     CROSS = "cross"  # one encoder: "[CLS] s [SEP] explicit" and "... implicit"
     BI = "bi"  # two encoders
@@ -55,12 +55,12 @@ class DualCseConfig(FineTunedEmbedderConfig):
 
     @property
     def has_extra(self) -> bool:
-        """The encoder of what is implied."""
+        """Whether there is a second encoder, for the implicit meaning."""
         return self.form is Form.BI
 
     @property
     def formula(self) -> str:
-        """What its vectors are."""
+        """The vectors, as a formula."""
         return "f(s, explicit) or f(s, implicit)"
 
     def _tokens(self, pairs: Sequence[tuple[str, str]]) -> TokenBatch:
@@ -74,7 +74,7 @@ class DualCseConfig(FineTunedEmbedderConfig):
         return batch.refuse(unknown, Reason.UNKNOWN_CONDITION)
 
     def prepare(self, sentences: Sequence[str], conditions: Sequence[str] | None) -> Prepared:
-        """Tokenise each distinct pair; one under another condition is refused. Loads no weights."""
+        """Tokenise each distinct pair; refuses pairs under any other condition. Loads no weights."""
         check_conditions(self, None if conditions is None else ())
         return prepare(self.encoder, sentences, conditions, tokens=self._tokens)
 
@@ -93,7 +93,7 @@ class DualCseConfig(FineTunedEmbedderConfig):
 
 
 class DualCse(Embedder):
-    """f(s, explicit) and f(s, implicit), by one encoder or by two. It is an `Encoder`."""
+    """f(s, explicit) and f(s, implicit), from one encoder or from two. It is an `Encoder`."""
 
     def __init__(self, config: DualCseConfig, encoder: TextEncoder, implicit: TextEncoder | None) -> None:
         super().__init__(config, encoder)
@@ -102,48 +102,49 @@ class DualCse(Embedder):
         self.implicit_parts = implicit.parts() if implicit else nn.ModuleList()
 
     def forward(self, prepared: Prepared) -> Tensor:
-        """Vectors with a gradient, of pairs none of which is refused: (N, dim)."""
+        """Vectors with a gradient: (N, dim). No pair may be refused."""
         parts = self._parts(prepared, np.arange(len(prepared.condition)))
         vectors_MD = torch.cat([encoder.pooled(prepared.pairs[0].take(rows)) for encoder, rows in parts])
         order_M = np.argsort(np.concatenate([rows for _, rows in parts]))
         return vectors_MD[torch.from_numpy(order_M[prepared.rows])]
 
     def encode_prepared(self, prepared: Prepared) -> Encoded:
-        """The same without, with counts, and a reason for each pair that has no vector."""
-        kept = accepted_pairs(prepared)
+        """Vectors of tokenised pairs without a gradient, counts, and the reason of each refused pair."""
+        pair_index = accepted_pairs(prepared)
         vectors_MD, work = np.empty((len(prepared.condition), self.dim), dtype=np.float32), Work()
-        for encoder, rows in self._parts(prepared, kept):
-            vectors_MD[rows], some = encoder.encode(prepared.pairs[0].take(rows))
-            work += some
-        return encoded(prepared, kept, vectors_MD[kept], work)
+        for encoder, rows in self._parts(prepared, pair_index):
+            vectors_MD[rows], new_work = encoder.encode(prepared.pairs[0].take(rows))
+            work += new_work
+        return encoded(prepared, pair_index, vectors_MD[pair_index], work)
 
-    def _parts(self, prepared: Prepared, pairs: np.ndarray) -> list[tuple[TextEncoder, np.ndarray]]:
-        """Each encoder, and which of the pairs are its own."""
+    def _parts(self, prepared: Prepared, pair_index: np.ndarray) -> list[tuple[TextEncoder, np.ndarray]]:
+        """Each encoder with the pairs that it encodes."""
         assert prepared.conditions is not None
         if self.config.form is Form.CROSS:
-            return [(self.encoder, pairs)]
-        names = np.array(prepared.conditions)[prepared.condition[pairs]]
-        return [(encoder, pairs[names == name]) for name, encoder in self.encoders.items() if (names == name).any()]
+            return [(self.encoder, pair_index)]
+        names = np.array(prepared.conditions)[prepared.condition[pair_index]]
+        parts = [(encoder, pair_index[names == name]) for name, encoder in self.encoders.items()]
+        return [(encoder, rows) for encoder, rows in parts if len(rows)]
 
     def embed(self, sentences: Sequence[str], conditions: Sequence[str] | str | None) -> np.ndarray:
         """Vectors of sentences, each under explicit or implicit: N, N -> (N, dim) float32.
 
-        Raises ValueError for another condition or none, lists of different length, a pair that cannot be embedded.
+        Raises ValueError for any other condition or none, lists of different length, and pairs that cannot be embedded.
         """
         check_conditions(self.config, [conditions] if isinstance(conditions, str) else conditions)
         return super().embed(sentences, conditions)
 
     def save(self, folder: Path) -> None:
-        """Write everything that `raycase.load(folder)` needs; this one is not to be used any more."""
+        """Write the model folder; `raycase.load(folder)` reads it. The system cannot be used afterwards."""
         save_folder(self.config, folder, self.whole(), extra=whole_model(self.implicit) if self.implicit else None)
 
     def compile(self) -> None:
-        """Compile the layers of both."""
+        """Compile the layers of both encoders."""
         for encoder in {id(e): e for e in self.encoders.values()}.values():
             encoder.compile()
 
 
 def dualcse(model: str, *, form: Form = Form.CROSS, pooling: Pooling = Pooling.CLS) -> DualCseConfig:
-    """Before training. Raises RequestError."""
+    """The system before training. Raises RequestError."""
     spec = starting_encoder(model, prompt="concat-sc", pooling=pooling, cls=pooling is Pooling.CLS)
     return DualCseConfig(model=model, encoder=replace(spec, subtract=False), form=form)

@@ -1,7 +1,7 @@
-"""Low-rank adaptation of the encoder (CASE, section 4.4; Hu et al., 2022), which CASE is compared with.
+"""Low-rank adaptation of the encoder (Hu et al., 2022), the baseline of CASE, section 4.4.
 
-Claim: adapters of rank 32 on the attention's projections, fitted by Pearson's correlation over a batch's cosines, make
-a stronger encoder than a frozen one; it takes hours where CASE's projector takes seconds.
+Claim: adapters of rank 32 on the attention's projections, trained with Pearson's correlation over the cosines of a
+batch, beat a frozen encoder, but take hours to train where CASE's projector takes seconds.
 """
 
 from __future__ import annotations
@@ -29,19 +29,19 @@ TARGETS |= dict.fromkeys(("llama", "mistral", "qwen2", "qwen3"), DECODER_TARGETS
 
 @dataclass(frozen=True, kw_only=True)
 class LoraConfig(PromptEncoderConfig):
-    """An encoder whose prompts' vectors are fine-tuned by adapters."""
+    """A prompted encoder, fine-tuned with adapters."""
 
     SYSTEM: ClassVar[str] = "lora"
 
     rank: int = 32
     alpha: float = 32.0
     adapter_dropout: float = 0.05
-    merged: bool = True  # how it is saved: added to the encoder's weights, or beside them
+    merged: bool = True  # save the adapters merged into the encoder's weights, or as separate files
 
     def trainable(self, dropout: float | None = None, compute: torch.dtype = torch.float32) -> AdaptedEncoder:
-        """The system with its encoder frozen, in the format `compute`, and adapters to train beside it.
+        """The system with trainable adapters beside the frozen encoder, whose weights are in the format `compute`.
 
-        dropout: the encoder's; the adapters have `adapter_dropout`.
+        dropout: of the encoder; the adapters use `adapter_dropout`.
         """
         return _adapted(self, dropout, compute)
 
@@ -56,7 +56,7 @@ def lora(
     adapter_dropout: float = 0.05,
     merged: bool = True,
 ) -> LoraConfig:
-    """Before training. Raises RequestError."""
+    """The system before training. Raises RequestError."""
     import_peft()
     spec = starting_encoder(model, prompt=prompt, pooling=pooling, latent=not merged)
     kind = load_config(spec.source).model_type
@@ -82,10 +82,10 @@ class AdaptedEncoder(PromptEncoder):
 
     def __init__(self, config: LoraConfig, encoder: TextEncoder, adapters: Any) -> None:
         super().__init__(config, encoder)
-        self._adapters = (adapters,)  # in a tuple: its weights are the encoder's, and stand there already
+        self._adapters = (adapters,)  # in a tuple, or the module would list the encoder's weights twice
 
     def save(self, folder: Path) -> None:
-        """The adapters alone, or added to the encoder's weights, and `raycase.json`."""
+        """Write the adapters, alone or merged into the encoder, and `raycase.json`."""
         model = self.whole()
         [adapters] = self._adapters
         if self.config.merged:
@@ -97,7 +97,7 @@ class AdaptedEncoder(PromptEncoder):
 
 def _adapted(config: LoraConfig, dropout: float | None, compute: torch.dtype) -> AdaptedEncoder:
     peft = import_peft()
-    held: list[Any] = []
+    adapted: list[Any] = []
 
     def adapt(model: Any) -> None:
         with_dropout(model, dropout)
@@ -108,9 +108,9 @@ def _adapted(config: LoraConfig, dropout: float | None, compute: torch.dtype) ->
             target_modules=TARGETS[model.config.model_type],
             bias="none",
         )
-        held.append(peft.get_peft_model(model, settings))  # changes the model in its place
+        adapted.append(peft.get_peft_model(model, settings))  # changes the model in place
 
     encoder = load_encoder(config.encoder, adapt=adapt, **training_options() | {"dtype": compute})
     if encoder.latent is not None:
         encoder.latent.requires_grad_(False)
-    return AdaptedEncoder(config, encoder, held[0])
+    return AdaptedEncoder(config, encoder, adapted[0])

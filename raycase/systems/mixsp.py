@@ -1,8 +1,8 @@
 """MixSP (Ponwitayarat et al., 2024): a mixture of specialised projectors that scores pairs of sentences.
 
-Claim: pairs that mean the same (scores of 4 to 5) and pairs that do not are two classes and no one spectrum. A router
-that tells them apart and a projector for each, of which only one is used, rank better than a weighted mean of both
-(on CDSC-R validation 88.3 against 82.9 Spearman, from SimCSE-BERT).
+Claim: pairs with the same meaning (scores from 4 to 5) and all others are two classes, not one spectrum. A router that
+selects one of two projectors, one per class, ranks better than a weighted mean of both (88.3 against 82.9 Spearman on
+CDSC-R validation, from SimCSE-BERT).
 
 Shapes: N pairs, D dimensions.
 """
@@ -29,28 +29,28 @@ from raycase.systems.fine_tuned_config import FineTunedScorerConfig, starting_en
 from raycase.systems.fine_tuned_module import Scorer
 from raycase.systems.model_folder import load_extra
 
-MOST, UPPER = 5.0, 4.0  # of the scale of STS, and from where on sentences mean the same
-PAIRS_AT_ONCE = 4096  # through the projectors
-WIDTH = 10  # of a projector's hidden layer over its input; the paper gives no shape, its authors' code this one
+MOST, UPPER = 5.0, 4.0  # highest score of STS; lowest score of two sentences with the same meaning
+PAIRS_AT_ONCE = 4096  # batch size of the projectors
+WIDTH = 10  # a projector's hidden size / its input size; from the authors' code, the paper gives no shape
 
 
 class Similarity(StrEnum):
-    """How MixSP's two projections become a score, and what the score learns by (Table 4)."""
+    """How two projections become a score, and the loss of that score (Table 4)."""
 
-    LINEAR = "linear"  # G2, by binary cross-entropy (eq. 4)
-    COSINE = "cosine"  # by the squared error
-    CONTRASTIVE = "contrastive"  # the cosine, by the batch's other pairs
+    LINEAR = "linear"  # G2; binary cross-entropy (eq. 4)
+    COSINE = "cosine"  # the cosine; squared error
+    CONTRASTIVE = "contrastive"  # the cosine; InfoNCE against the batch's other pairs
 
 
 class Select(StrEnum):
-    """How the projectors' outputs become one (section 4.1)."""
+    """How the projectors' outputs are combined (section 4.1)."""
 
-    HARD = "hard"  # the likeliest one's, times its probability (eq. 3)
+    HARD = "hard"  # the output of the most probable one, times its probability (eq. 3)
     SOFT = "soft"  # all, weighted by their probabilities: a mixture of experts
 
 
 class Route(StrEnum):
-    """What the router reads (Table 4)."""
+    """Input of the router (Table 4)."""
 
     CLS = "cls"  # h_cls + h_xj (eq. 1)
     OWN = "own"  # h_xj alone
@@ -59,23 +59,23 @@ class Route(StrEnum):
 
 @dataclass(frozen=True, kw_only=True)
 class MixSpConfig(FineTunedScorerConfig):
-    """G2(z1, z2) of "[CLS] s1 [SEP] s2 [SEP]". It knows no conditions."""
+    """G2(z1, z2) of "[CLS] s1 [SEP] s2 [SEP]". Takes no conditions."""
 
     SYSTEM: ClassVar[str] = "mixsp"
     CHOICES: ClassVar[dict[str, type[StrEnum]]] = {"select": Select, "route": Route, "similarity": Similarity}
     known_conditions: ClassVar[tuple[str, ...] | None] = ()
 
     select: Select = Select.HARD
-    ranges: Sequence[float] = (UPPER,)  # scores at which the next range begins; a projector for each
+    ranges: Sequence[float] = (UPPER,)  # lowest score of each range after the first; one projector per range
     route: Route = Route.CLS
     similarity: Similarity = Similarity.LINEAR
 
     def tokens(
         self, sentences1: Sequence[str], sentences2: Sequence[str], conditions: Sequence[str] | None = None
     ) -> TokenBatch:
-        """Tokenise each distinct sentence and put the pairs together; [CLS] and each sentence are pooled apart.
+        """Tokenise each distinct sentence and join the pairs; [CLS] and the two sentences are pooled separately.
 
-        A long pair loses the ends of its sentences; conditions are not read. Raises ValueError for lists of different
+        The sentences of a long pair are truncated; conditions are ignored. Raises ValueError for lists of different
         length.
         """
         pairs = list(zip(sentences1, sentences2, strict=True))
@@ -89,7 +89,7 @@ class MixSpConfig(FineTunedScorerConfig):
 
 
 class Heads(nn.Module):
-    """Everything above the encoder: G1, a projector for each range from the lowest on (Lower, Upper), and G2."""
+    """Everything above the encoder: the router G1, one projector per range (lowest first), and G2."""
 
     def __init__(self, dim: int, config: MixSpConfig) -> None:
         super().__init__()
@@ -102,16 +102,18 @@ class Heads(nn.Module):
         self.g2 = nn.Linear(2 * dim, 1) if config.similarity is Similarity.LINEAR else None
 
     def forward(self, cls_ND: Tensor, first_ND: Tensor, second_ND: Tensor) -> Tensor:
-        """(N, 1 + 2 R): the similarity (eq. 4; of G2 its logit), then logits of R ranges by each sentence (eq. 1); to
-        learn by contrast, both projections behind them (N, 1 + 2 R + 2 D)."""
+        """(N, 1 + 2 R): the similarity (eq. 4; G2 as a logit), then each sentence's logits of the R ranges (eq. 1).
+
+        With the contrastive loss both projections follow: (N, 1 + 2 R + 2 D).
+        """
         means = (first_ND, second_ND)
-        read = {
+        states = {
             Route.CLS: [cls_ND + mean_ND for mean_ND in means],
             Route.OWN: means,
             Route.BOTH: [first_ND + second_ND] * 2,
         }[self.config.route]
-        logits = [self.router(state_ND) for state_ND in read]
-        z1_ND, z2_ND = (self._projected(h_ND, self._shares(some)) for h_ND, some in zip(means, logits, strict=True))
+        logits = [self.router(state_ND) for state_ND in states]
+        z1_ND, z2_ND = (self._projected(h_ND, self._shares(r_NR)) for h_ND, r_NR in zip(means, logits, strict=True))
         if self.g2 is None:
             score_N1 = F.cosine_similarity(z1_ND, z2_ND)[:, None]
         else:
@@ -126,35 +128,36 @@ class Heads(nn.Module):
         return shares_NR * F.one_hot(shares_NR.argmax(-1), shares_NR.shape[1]).to(shares_NR)
 
     def _projected(self, mean_ND: Tensor, shares_NR: Tensor) -> Tensor:
-        """Eq. 3: only projectors with a share are asked."""
-        found = torch.zeros_like(mean_ND)
+        """Eq. 3; each projector runs only on the rows in which its share is above 0."""
+        projected_ND = torch.zeros_like(mean_ND)
         for projector, share_N in zip(self.projectors, shares_NR.unbind(1), strict=True):
             rows = share_N.nonzero()[:, 0]
-            found = found.index_add(0, rows, (projector(mean_ND[rows]) * share_N[rows, None]).to(found))
-        return found
+            part_ND = projector(mean_ND[rows]) * share_N[rows, None]
+            projected_ND = projected_ND.index_add(0, rows, part_ND.to(projected_ND))
+        return projected_ND
 
 
 class MixSp(Scorer):
-    """A router and projectors over one encoder of both sentences. It is a `PairScorer`."""
+    """A router and projectors over one encoder, which reads both sentences. It is a `PairScorer`."""
 
     def __init__(self, config: MixSpConfig, encoder: TextEncoder) -> None:
         super().__init__(config, encoder)
         self.head: Heads = Heads(encoder.dim, config).to(encoder.model.device)
 
     def forward(self, batch: TokenBatch) -> Tensor:
-        """What `Heads` gives, with a gradient, in fp32."""
+        """The output of `Heads`, with a gradient, in fp32."""
         return self._heads(self.encoder.pooled(batch))
 
     @torch.inference_mode()
     def scores(self, batch: TokenBatch, pairs_at_once: int = PAIRS_AT_ONCE) -> np.ndarray:
-        """Similarity, of G2 in [0, 1], without: (N,) float32."""
+        """Similarities without a gradient, those of G2 in [0, 1]: (N,) float32."""
         pooled = torch.from_numpy(self.encoder.encode(batch)[0])
-        parts = [self._heads(some.to(self.encoder.model.device))[:, 0].cpu() for some in pooled.split(pairs_at_once)]
-        found_N = torch.cat([*parts, torch.empty(0)])
-        return (found_N if self.head.g2 is None else found_N.sigmoid()).numpy()
+        parts = [self._heads(part.to(self.encoder.model.device))[:, 0].cpu() for part in pooled.split(pairs_at_once)]
+        scores_N = torch.cat([*parts, torch.empty(0)])
+        return (scores_N if self.head.g2 is None else scores_N.sigmoid()).numpy()
 
     def _heads(self, pooled_NV: Tensor) -> Tensor:
-        with torch.autocast(pooled_NV.device.type, enabled=False):  # 16 bits would leave many scores equal
+        with torch.autocast(pooled_NV.device.type, enabled=False):  # with 16 bits many scores would be equal
             return self.head(*pooled_NV.chunk(3, dim=1))
 
 
@@ -166,7 +169,7 @@ def mixsp(
     route: Route = Route.CLS,
     similarity: Similarity = Similarity.LINEAR,
 ) -> MixSpConfig:
-    """Before training. Raises RequestError."""
+    """The system before training. Raises RequestError."""
     if not ranges or list(ranges) != sorted(set(ranges)) or not 0 < ranges[0] <= ranges[-1] <= MOST:
         raise RequestError(f"--ranges: expected rising scores above 0, at most {MOST:g}, got {list(ranges)}")
     spec = replace(starting_encoder(model, prompt="concat-cs", cls=True), pooling=(Pooling.MEAN,), subtract=False)

@@ -1,4 +1,4 @@
-"""The model card of a trained model: every figure in it stands in `metrics.json`."""
+"""The model card of a trained model. Every figure in it comes from `metrics.json`."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ if TYPE_CHECKING:
 
 
 def tuned_card(name: str, label: str, metrics: dict[str, Any]) -> str:
-    """The model card of a fine-tuned encoder; every figure in it stands in `metrics.json`."""
+    """The model card of a fine-tuned encoder; `label` describes the system."""
     figures = "\n".join(f"| {key} | {value:.2f} |" for key, value in metrics["validation"].items())
     history = "\n".join(
         f"| {int(h['epoch'])} | {h['loss']:.4f} | {h['seconds']:.0f} | {h['mib']:,} |" for h in metrics["history"]
@@ -62,12 +62,12 @@ def _table(values: dict[str, Any]) -> str:
 
 def _made(metrics: dict[str, Any]) -> str:
     made = metrics["provenance"]
-    said = f"Commit {made['commit'] or 'unknown'}, {made['date']}, {made['machine']}, {metrics['seconds']} s."
-    return f"    {made['command']}\n\n{said}"
+    run = f"Commit {made['commit'] or 'unknown'}, {made['date']}, {made['machine']}, {metrics['seconds']} s."
+    return f"    {made['command']}\n\n{run}"
 
 
 def case_card(name: str, config: SystemConfig, projector: Projector, metrics: dict[str, Any]) -> str:
-    """The model card; every figure in it stands in `metrics.json`."""
+    """The model card of a CASE system with a projector."""
     best = metrics["validation"]
     shape = projector.config
     layers = {0: "linear", 1: f"one layer, {shape.activation}", 2: f"two layers of {shape.hidden}, {shape.activation}"}

@@ -1,4 +1,4 @@
-"""A model folder: what training writes and `raycase.load` reads. `raycase.json` comes last; with it, it is a model."""
+"""Model folders: written by training, read by `raycase.load`. `raycase.json` is written last: it marks a whole one."""
 
 from __future__ import annotations
 
@@ -30,9 +30,9 @@ EXTRA = "extra.safetensors"  # weights that are not the encoder's
 
 
 def open_model_folder(folder: Path, fingerprint: str, *, overwrite: bool = False) -> dict[str, Any] | None:
-    """Return the metrics of the model in a folder if it has this fingerprint, None if there is none yet.
+    """The metrics of the finished model with this fingerprint in a folder; None if there is none yet.
 
-    Raises RequestError where the folder holds another model, unless `overwrite`.
+    Raises RequestError for a folder that holds another model, unless `overwrite`.
     """
     if folder.exists() and not folder.is_dir():
         raise RequestError(f"--output: expected a folder, got the file {folder}")
@@ -43,8 +43,7 @@ def open_model_folder(folder: Path, fingerprint: str, *, overwrite: bool = False
 
 
 def write_folder(folder: Path, metrics: dict[str, Any], card: str, save: Callable[[Path], None]) -> None:
-    """Write the figures, the model card and, by `save`, the model; its `raycase.json` comes last, for it is what makes
-    the folder a model."""
+    """Write the metrics and the model card, then the model with `save`, whose last file is `raycase.json`."""
     root = locate(str(folder))
     (root / MODEL_FILE).remove()
     (root / METRICS).put_json(metrics)
@@ -63,13 +62,13 @@ def save_folder(
     adapters: Any = None,
     extra: nn.Module | None = None,
 ) -> None:
-    """Write the encoder (None: it is where it was), adapters (peft's), other weights, and last of all `raycase.json`.
+    """Write the encoder (None: its source is unchanged), adapters (of peft), extra weights and, last, `raycase.json`.
 
     `raycase.load(folder)` reads them back.
     """
     folder.mkdir(parents=True, exist_ok=True)
-    for former in ("encoder", "adapter"):
-        locate(str(folder / former)).remove()
+    for subfolder in ("encoder", "adapter"):
+        locate(str(folder / subfolder)).remove()
     source, adapter = config.encoder.source, None
     if adapters is not None:
         adapters.save_pretrained(str(folder / "adapter"))
@@ -85,7 +84,7 @@ def save_folder(
 
 
 def load_extra(module: nn.Module, folder: Path | None) -> None:
-    """The other weights of a saved model; before training they are as they were made."""
+    """Load the extra weights of a saved model; does nothing before training. Raises RequestError."""
     if folder is None:
         return
     try:
@@ -95,8 +94,8 @@ def load_extra(module: nn.Module, folder: Path | None) -> None:
 
 
 def read_folder(kind: type[Any], folder: str, values: dict[str, Any]) -> Any:
-    """What `save` wrote into `folder` (or URI); `values` is its `raycase.json`."""
-    own = {name: value for name, value in values.items() if name not in ("system", "encoder")}
-    own = {name: tuple(value) if isinstance(value, list) else value for name, value in own.items()}
-    own |= {name: choice(own[name]) for name, choice in kind.CHOICES.items() if own[name] is not None}
-    return kind(model=folder, encoder=read_spec(values["encoder"]).at(folder), folder=folder, **own)
+    """The config that `save_folder` wrote into `folder` (or URI); `values` is its `raycase.json`."""
+    choices = {name: value for name, value in values.items() if name not in ("system", "encoder")}
+    choices = {name: tuple(value) if isinstance(value, list) else value for name, value in choices.items()}
+    choices |= {name: enum(choices[name]) for name, enum in kind.CHOICES.items() if choices[name] is not None}
+    return kind(model=folder, encoder=read_spec(values["encoder"]).at(folder), folder=folder, **choices)

@@ -1,6 +1,6 @@
-"""What systems that embed have in common: (sentence, condition) pairs become `Prepared`, and vectors find their rows.
+"""Shared by all systems that embed: (sentence, condition) pairs to `Prepared`, and vectors back to their rows.
 
-Shapes: N pairs, M distinct ones, K of them that are not refused, D dimensions.
+Shapes: N pairs, M distinct pairs, K distinct pairs that are not refused, C conditions, D dimensions.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ CONDITION = Template(pattern="{condition}", span=Span.ALL)
 
 
 def prompt_sets(spec: EncoderSpec) -> list[PromptSet]:
-    """The templates of each view of a row's prompt."""
+    """The templates of each view of an encoder's prompt."""
     return [
         prompt_set(style, template=spec.template, separator=spec.separator, span=span or spec.span)
         for style, span in parse_views(spec.prompt)
@@ -33,7 +33,7 @@ def prompt_sets(spec: EncoderSpec) -> list[PromptSet]:
 
 
 def by_pattern(templates: Sequence[Template]) -> list[list[int]]:
-    """Views whose templates differ in what they pool alone, together."""
+    """Indices of the views, grouped by pattern: views of a group have the same tokens and differ only in pooling."""
     groups: dict[str, list[int]] = {}
     for view, template in enumerate(templates):
         groups.setdefault(template.pattern, []).append(view)
@@ -50,11 +50,10 @@ def prepare(
     bases: Sequence[Template] = (),
     tokens: Callable[[list[tuple[str, str]]], TokenBatch] | None = None,
 ) -> Prepared:
-    """Tokenise each distinct pair, sentence and condition once, by the templates given, pairs also by `tokens`. Loads
-    the tokenizer alone.
+    """Tokenise each distinct pair, sentence and condition once, with the given templates; pairs also with `tokens`.
 
-    Without conditions there are no bases. `Indexed` strings are not compared again. Raises ValueError for lists of
-    different length.
+    Loads only the tokenizer. Without conditions there are no bases. `Indexed` strings are not compared again. Raises
+    ValueError for lists of different length.
     """
     if conditions is not None and len(conditions) != len(sentences):
         raise ValueError(f"expected as many conditions as sentences, got {len(conditions)} and {len(sentences)}")
@@ -66,45 +65,49 @@ def prepare(
     pair_M, row_N = _distinct(by_sentence.codes * count + by_condition.codes)
     sentence_S, sentence_M = _distinct(pair_M // count)
     condition_C, condition_M = _distinct(pair_M % count)
-    one = [by_sentence.values[i] for i in sentence_S.tolist()]
-    other = [by_condition.values[i] for i in condition_C.tolist()]
-    texts = [(one[i], other[j]) for i, j in zip(sentence_M.tolist(), condition_M.tolist(), strict=True)]
+    distinct_sentences = [by_sentence.values[i] for i in sentence_S.tolist()]
+    distinct_conditions = [by_condition.values[i] for i in condition_C.tolist()]
+    texts = [
+        (distinct_sentences[i], distinct_conditions[j])
+        for i, j in zip(sentence_M.tolist(), condition_M.tolist(), strict=True)
+    ]
+    base_texts = [] if conditions is None else [("", c) for c in distinct_conditions]
     return Prepared(
         rows=row_N,
-        conditions=None if conditions is None else other,
+        conditions=None if conditions is None else distinct_conditions,
         sentence=sentence_M,
         condition=condition_M,
         pairs=[*_tokenized(spec, pairs, texts), *([tokens(texts)] if tokens else [])],
-        alone=_tokenized(spec, alone, [(s, "") for s in one]),
-        bases=_tokenized(spec, bases, [("", c) for c in other]) if conditions is not None else [],
+        alone=_tokenized(spec, alone, [(s, "") for s in distinct_sentences]),
+        bases=_tokenized(spec, bases, base_texts) if conditions is not None else [],
     )
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class Indexed(Sequence[str]):
-    """N strings, each given by its place among distinct `values`: codes (N,) int64."""
+    """N strings as indices into distinct `values`: codes (N,) int64."""
 
     values: Sequence[str]
     codes: np.ndarray
 
     @classmethod
     def of(cls, strings: Sequence[str]) -> Indexed:
-        """The same strings; those that are indexed already are not compared again."""
+        """Index strings; returns those that are `Indexed` already unchanged."""
         if isinstance(strings, Indexed):
             return strings
-        number = {string: i for i, string in enumerate(dict.fromkeys(strings))}
-        codes = np.fromiter((number[string] for string in strings), dtype=np.int64, count=len(strings))
-        return cls(values=list(number), codes=codes)
+        code_of = {string: i for i, string in enumerate(dict.fromkeys(strings))}
+        codes = np.fromiter((code_of[string] for string in strings), dtype=np.int64, count=len(strings))
+        return cls(values=list(code_of), codes=codes)
 
     def __len__(self) -> int:
         return len(self.codes)
 
     def __getitem__(self, i: Any) -> Any:
-        chosen = self.codes[i]
-        return [self.values[j] for j in chosen.tolist()] if isinstance(i, slice) else self.values[int(chosen)]
+        codes = self.codes[i]
+        return [self.values[j] for j in codes.tolist()] if isinstance(i, slice) else self.values[int(codes)]
 
     def take(self, rows: np.ndarray) -> Indexed:
-        """The strings of these rows."""
+        """The strings at these rows."""
         return Indexed(values=self.values, codes=self.codes[rows])
 
 
@@ -120,14 +123,14 @@ def _distinct(values_N: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
 def count_tokens(
     spec: EncoderSpec, sentences: Sequence[str], conditions: Sequence[str] | None, templates: Sequence[Template]
 ) -> np.ndarray:
-    """Tokens of each pair's prompts, cut to the encoder's length: (N,) int64; 0 for a pair that is refused."""
+    """Tokens of each pair's prompts, truncated to the encoder's length: (N,) int64; 0 for a refused pair."""
     pairs = list(zip(sentences, conditions or [""] * len(sentences), strict=True))
     lengths = [batch.lengths for batch in _tokenized(spec, templates, pairs)]
     return np.where(np.all(lengths, axis=0), np.sum(lengths, axis=0), 0)
 
 
 def _tokenized(spec: EncoderSpec, templates: Sequence[Template], pairs: Sequence[tuple[str, str]]) -> list[TokenBatch]:
-    """Of each pattern; views of one pattern share their tokens."""
+    """One batch per pattern; views of one pattern share their tokens."""
     tokenizer = load_tokenizer(spec)
     return [tokenizer.pairs([templates[i] for i in views], pairs) for views in by_pattern(templates)]
 
@@ -137,24 +140,24 @@ def accepted_pairs(prepared: Prepared) -> np.ndarray:
     return np.array([i for i, reason in enumerate(prepared.reasons) if reason is None], dtype=np.int64)
 
 
-def tokens_apart(prepared: Prepared, kept: np.ndarray) -> int:
-    """Tokens of the kept pairs' prompts, as if each pair were encoded alone."""
+def tokens_apart(prepared: Prepared, pair_index: np.ndarray) -> int:
+    """Tokens of these pairs' prompts, as if each pair were encoded separately."""
     return sum(
-        int(batch.lengths[places].sum())
-        for batches, places in (
-            (prepared.pairs, kept),
-            (prepared.alone, prepared.sentence[kept]),
-            (prepared.bases, prepared.condition[kept]),
+        int(batch.lengths[text_index].sum())
+        for batches, text_index in (
+            (prepared.pairs, pair_index),
+            (prepared.alone, prepared.sentence[pair_index]),
+            (prepared.bases, prepared.condition[pair_index]),
         )
         for batch in batches
     )
 
 
-def encoded(prepared: Prepared, kept: np.ndarray, vectors_KD: np.ndarray, work: Work) -> Encoded:
-    """The vectors of `accepted_pairs`, at the rows of their pairs."""
+def encoded(prepared: Prepared, pair_index: np.ndarray, vectors_KD: np.ndarray, work: Work) -> Encoded:
+    """Copy the vectors of `accepted_pairs` to the rows of their pairs."""
     reasons = prepared.reasons
     vectors_MD = np.full((len(reasons), vectors_KD.shape[1]), np.nan, dtype=np.float32)
-    vectors_MD[kept] = vectors_KD
+    vectors_MD[pair_index] = vectors_KD
     return Encoded(
         vectors=vectors_MD[prepared.rows],
         refused=[reasons[i] for i in prepared.rows],
@@ -166,10 +169,10 @@ def encoded(prepared: Prepared, kept: np.ndarray, vectors_KD: np.ndarray, work: 
 
 @dataclass(frozen=True, kw_only=True)
 class Encoded:
-    """What an encoder gives for N pairs.
+    """The result of encoding N pairs.
 
-    vectors (N, dim) float32, NaN where `refused`; refused (N,) the reason or None; truncated (N,) bool;
-    work: what was computed; distinct: distinct pairs encoded.
+    vectors: (N, dim) float32, NaN where refused; refused: (N,) the reason or None; truncated: (N,) bool;
+    work: tokens and FLOPs; distinct: the number of distinct pairs.
     """
 
     vectors: np.ndarray
@@ -180,7 +183,7 @@ class Encoded:
 
 
 class Memory:
-    """A vector for each condition encoded before. Emptied when one more batch would exceed `max_bytes`."""
+    """Cache of the vectors of conditions. Emptied when one more batch would exceed `max_bytes`."""
 
     def __init__(self, dim: int, max_bytes: int = MEMORY_BYTES) -> None:
         self.dim = dim
@@ -190,21 +193,22 @@ class Memory:
     def of(
         self,
         prepared: Prepared,
-        which: np.ndarray,
+        condition_index: np.ndarray,
         compute: Callable[[np.ndarray], tuple[np.ndarray, Work]],
     ) -> tuple[np.ndarray, Work]:
-        """Of some of the conditions: (C, D); `compute` is asked for those that are new."""
+        """Vectors of the conditions with these indices: (C, D). Calls `compute` with those that are not cached."""
         assert prepared.conditions is not None
-        names = [prepared.conditions[i] for i in which.tolist()]
+        names = [prepared.conditions[i] for i in condition_index.tolist()]
         if (len(self.vectors) + len(names)) * self.dim * 4 > self.max_bytes:
             self.vectors.clear()
-        new = np.array([i for i, name in zip(which, names, strict=True) if name not in self.vectors], dtype=np.int64)
+        missing = [i for i, name in zip(condition_index, names, strict=True) if name not in self.vectors]
+        new = np.array(missing, dtype=np.int64)
         work = Work()
         if len(new):
-            found_CD, work = compute(new)
-            self.vectors.update(zip((prepared.conditions[i] for i in new.tolist()), found_CD, strict=True))
-        none = np.empty((0, self.dim), dtype=np.float32)
-        return np.stack([self.vectors[name] for name in names]) if names else none, work
+            new_CD, work = compute(new)
+            self.vectors.update(zip((prepared.conditions[i] for i in new.tolist()), new_CD, strict=True))
+        empty_0D = np.empty((0, self.dim), dtype=np.float32)
+        return np.stack([self.vectors[name] for name in names]) if names else empty_0D, work
 
 
 def embed(
@@ -213,16 +217,16 @@ def embed(
     sentences: Sequence[str],
     conditions: Sequence[str] | str | None,
 ) -> np.ndarray:
-    """What every system's `embed` does: (N, D) float32; one condition serves all sentences.
+    """`embed` of every system: N, N -> (N, D) float32. A single string is the condition of every sentence.
 
-    Raises ValueError for lists of different length and for a pair that cannot be embedded.
+    Raises ValueError for lists of different length and for pairs that cannot be embedded.
     """
     if isinstance(sentences, str):
         raise ValueError("sentences: expected a list of strings, got one string")
     if isinstance(conditions, str):
         conditions = [conditions] * len(sentences)
-    found = encode(prepare(sentences, conditions))
-    for row, reason in enumerate(found.refused):
+    result = encode(prepare(sentences, conditions))
+    for row, reason in enumerate(result.refused):
         if reason is not None:
             raise ValueError(f"pair {row}: {reason}: {sentences[row]!r} under {conditions and conditions[row]!r}")
-    return found.vectors
+    return result.vectors

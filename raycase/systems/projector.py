@@ -1,4 +1,4 @@
-"""g of eq. 1 (CASE, section 3.2): a small feed-forward network from the encoder's vectors to the output's."""
+"""The projector g of eq. 1 (CASE, section 3.2): a small feed-forward network over the encoder's vectors."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ ACTIVATIONS: dict[Activation, type[nn.Module]] = {
 
 @dataclass(frozen=True, kw_only=True)
 class ProjectorConfig:
-    """Shape of g. layers: 0 linear, 1 linear and activation, 2 with a hidden layer of width `hidden` (appendix B)."""
+    """Shape of g. layers: 0 linear; 1 linear and activation; 2 a hidden layer of width `hidden` first (appendix B)."""
 
     input_dim: int
     output_dim: int = 512
@@ -72,13 +72,13 @@ class Projector(nn.Sequential):
 
 
 def save_projector(projector: Projector, folder: Path) -> dict[str, Any]:
-    """Write `projector.safetensors`; returns what `raycase.json` keeps of it."""
+    """Write `projector.safetensors`; returns the entry of g in `raycase.json`."""
     locate(str(folder / WEIGHTS)).put(save(projector.state_dict()))
     return asdict(projector.config)
 
 
 def load_projector(config: ProjectorConfig, folder: Path) -> Projector:
-    """Read what `save_projector` wrote, in evaluation mode. Raises RequestError where the weights do not fit."""
+    """Read the projector of a model folder, in evaluation mode. Raises RequestError for weights that do not fit."""
     projector = Projector(config)
     try:
         projector.load_state_dict(load_file(folder / WEIGHTS))
@@ -93,7 +93,7 @@ def load_projector(config: ProjectorConfig, folder: Path) -> Projector:
 
 @torch.inference_mode()
 def project(module: nn.Module, vectors_PD: np.ndarray, rows: int = 8192) -> np.ndarray:
-    """g of every vector, some rows at a time: (P, D) -> (P, K) float32."""
+    """g of every vector, `rows` at a time: (P, D) -> (P, K) float32."""
     device = next((p.device for p in module.parameters()), torch.device("cpu"))
-    parts = [np.array(vectors_PD[i : i + rows]) for i in range(0, len(vectors_PD), rows)]  # g takes no read-only array
+    parts = [np.array(vectors_PD[i : i + rows]) for i in range(0, len(vectors_PD), rows)]  # copies, which are writable
     return np.concatenate([module(torch.from_numpy(part).to(device)).cpu().numpy() for part in parts])

@@ -1,6 +1,6 @@
-"""Tri-encoder (Deshpande et al., 2023, C-STS): sentence and condition encoded apart, fine-tuned on rated pairs.
+"""Tri-encoder (Deshpande et al., 2023, C-STS): sentence and condition encoded separately, fine-tuned on rated pairs.
 
-Claim: each text is encoded once, whatever it is paired with; similarity is predicted much worse than by a bi-encoder.
+Claim: each text is encoded only once, whatever it is paired with; predicts similarity much worse than a bi-encoder.
 
 Shapes: N pairs, M distinct pairs, K of them not refused, S sentences, C conditions, D dimensions.
 """
@@ -37,7 +37,7 @@ from raycase.systems.pairs import (
 
 @dataclass(frozen=True, kw_only=True)
 class TriEncoderConfig(FineTunedEmbedderConfig):
-    """f(s) and f(c) apart, then composed."""
+    """compose(f(s), f(c)), without weights."""
 
     SYSTEM: ClassVar[str] = "tri-encoder"
     CHOICES: ClassVar[dict[str, type[StrEnum]]] = {"compose": Compose}
@@ -54,7 +54,7 @@ class TriEncoderConfig(FineTunedEmbedderConfig):
         return prepare(self.encoder, sentences, conditions, alone=[SENTENCE], bases=[CONDITION])
 
     def count_tokens(self, sentences: Sequence[str], conditions: Sequence[str] | None) -> np.ndarray:
-        """Tokens of each pair's two texts: (N,) int64; 0 for a pair that is refused."""
+        """Tokens of each pair's two texts: (N,) int64; 0 for a refused pair."""
         return count_tokens(self.encoder, sentences, conditions, [SENTENCE, *([CONDITION] if conditions else [])])
 
     def load(self, **options: Any) -> TriEncoder:
@@ -70,37 +70,37 @@ class TriEncoder(Embedder):
         self.memory = Memory(encoder.dim)
 
     def forward(self, prepared: Prepared) -> Tensor:
-        """Vectors with a gradient, of pairs none of which is refused: (N, dim)."""
+        """Vectors with a gradient: (N, dim). No pair may be refused."""
         if prepared.conditions is None:
             return self.encoder.pooled(prepared.alone[0])[torch.from_numpy(prepared.sentence[prepared.rows])]
         sentence_N, condition_N = (
-            torch.from_numpy(places[prepared.rows]) for places in (prepared.sentence, prepared.condition)
+            torch.from_numpy(index[prepared.rows]) for index in (prepared.sentence, prepared.condition)
         )
         sentences_SD, conditions_CD = (self.encoder.pooled(kind[0]) for kind in (prepared.alone, prepared.bases))
         return compose(sentences_SD[sentence_N], conditions_CD[condition_N], self.config.compose)
 
     def encode_prepared(self, prepared: Prepared) -> Encoded:
-        """The same without, with counts, and a reason for each pair that has no vector."""
-        kept = accepted_pairs(prepared)
-        which, places = np.unique(prepared.sentence[kept], return_inverse=True)
-        sentences_SD, work = self.encoder.encode(prepared.alone[0].take(which))
-        vectors_KD = sentences_SD[places]
+        """Vectors of tokenised pairs without a gradient, counts, and the reason of each refused pair."""
+        pair_index = accepted_pairs(prepared)
+        sentences, sentence_index = np.unique(prepared.sentence[pair_index], return_inverse=True)
+        sentences_SD, work = self.encoder.encode(prepared.alone[0].take(sentences))
+        vectors_KD = sentences_SD[sentence_index]
         if prepared.conditions is not None:
-            which, places = np.unique(prepared.condition[kept], return_inverse=True)
-            conditions_CD, some = self.memory.of(
-                prepared, which, lambda new: self.encoder.encode(prepared.bases[0].take(new))
+            conditions, condition_index = np.unique(prepared.condition[pair_index], return_inverse=True)
+            conditions_CD, new_work = self.memory.of(
+                prepared, conditions, lambda new: self.encoder.encode(prepared.bases[0].take(new))
             )
-            work += some
-            first_KD, second_KD = (torch.from_numpy(vectors) for vectors in (vectors_KD, conditions_CD[places]))
+            work += new_work
+            first_KD, second_KD = (torch.from_numpy(v) for v in (vectors_KD, conditions_CD[condition_index]))
             vectors_KD = compose(first_KD, second_KD, self.config.compose).numpy()
-        return encoded(prepared, kept, vectors_KD, replace(work, tokens=tokens_apart(prepared, kept)))
+        return encoded(prepared, pair_index, vectors_KD, replace(work, tokens=tokens_apart(prepared, pair_index)))
 
     def forget(self) -> None:
-        """Drop what is remembered of conditions; for weights that have changed."""
+        """Drop the cached vectors of conditions; needed after the weights changed."""
         self.memory.vectors.clear()
 
 
 def tri_encoder(model: str, *, compose: Compose = Compose.HADAMARD, pooling: Pooling | None = None) -> TriEncoderConfig:
-    """Before training. Raises RequestError."""
+    """The system before training. Raises RequestError."""
     spec = starting_encoder(model, prompt="concat-cs", pooling=pooling)
     return TriEncoderConfig(model=model, encoder=replace(spec, subtract=False), compose=compose)

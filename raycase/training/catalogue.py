@@ -1,4 +1,4 @@
-"""What can be trained: the jobs by name, and one function that runs any of them."""
+"""The training jobs by name, and one function that runs any of them."""
 
 from __future__ import annotations
 
@@ -26,5 +26,5 @@ TRAIN_JOBS: dict[str, type[TrainJob | FineTuneJob]] = {
 
 
 def train(job: TrainJob | FineTuneJob, open_runner: OpenRunner) -> dict[str, Any]:
-    """Train and save a model folder; returns what `metrics.json` holds. Raises RequestError and WorkError."""
+    """Train and save a model folder; returns the contents of `metrics.json`. Raises RequestError and WorkError."""
     return fine_tune(job, open_runner) if isinstance(job, FineTuneJob) else train_projector(job, open_runner)

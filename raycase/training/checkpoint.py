@@ -1,4 +1,4 @@
-"""Where a fit keeps its state while it runs, so that a stopped run resumes from its last epoch."""
+"""The checkpoint of a running fit, from which a stopped run resumes at its last epoch."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from typing import Any
 from raycase.data.storage import Location
 from raycase.training.loop import FitState, rank
 
-KEEP_S = 1.0  # between two states; a run that is killed loses at most so much
+KEEP_S = 1.0  # seconds between two writes of the state; a killed run loses at most this and the epoch it was in
 SHOWN = {"spearman": "Spearman", "pearson": "Pearson", "mrr": "MRR", "hits@1": "hits@1", "hits@10": "hits@10"}
 SHOWN |= {"rte": "RTE", "eis": "EIS"}
 
@@ -20,7 +20,7 @@ Fitting = Callable[..., Iterator[FitState]]  # (train, validation, recipe, *, se
 
 @dataclass(frozen=True)
 class Checkpoint:
-    """The folder of a running fit: its state, the history as JSON, and the error that no retry would fix."""
+    """The folder of a running fit: its state, its history as JSON, and an error that no retry can fix."""
 
     root: Location
 
@@ -42,11 +42,11 @@ class Checkpoint:
         self.history.put_json(state.history)
 
     def read(self) -> FitState | None:
-        """The last state, if there is one."""
+        """The last state; None before the first."""
         return FitState.from_bytes(self.state.read()) if self.state.exists() else None
 
     def read_history(self) -> list[dict[str, float]]:
-        """The figures of each epoch so far."""
+        """The metrics of each epoch so far."""
         return list(self.history.read_json()) if self.history.exists() else []
 
 
@@ -62,7 +62,7 @@ def resumed(
 ) -> Iterator[FitState]:
     """Run a fit from the state in `checkpoint`, if any; yields each new state.
 
-    The first process writes the state there, at most once in `KEEP_S` and after the last epoch.
+    Rank 0 writes the state there, at most once per `KEEP_S` and after the last epoch.
     """
     begin = partial(fitting, train, validation, recipe, seed=seed, wrap=wrap)
     written = time.monotonic()
@@ -77,7 +77,7 @@ def resumed(
 
 
 def show(line: dict[str, float]) -> None:
-    """Print an epoch's figures."""
+    """Print the metrics of an epoch."""
     scores = "".join(f"{title} {line[name]:6.2f}  " for name, title in SHOWN.items() if name in line)
     print(
         f"epoch {line['epoch']:>3}  loss {line['loss']:.4f}  {scores}{line['seconds']:.2f} s  {line['mib']:,} MiB",

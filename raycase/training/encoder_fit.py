@@ -1,6 +1,6 @@
-"""Fine-tuning an encoder on rated pairs, by any fine-tuned system (`raycase.systems`).
+"""Fine-tuning an encoder on rated pairs, for any fine-tuned system (`raycase.systems`).
 
-Shapes: N rated pairs, B pairs of a batch.
+Shapes: N rated pairs, B pairs of a batch, b of one process.
 """
 
 from __future__ import annotations
@@ -25,19 +25,19 @@ POOL = 16  # batches whose pairs are sorted by length together
 
 
 class Texts(Protocol):
-    """Rated pairs as a system takes them."""
+    """The texts of rated pairs in the form that a system takes."""
 
     @property
     def lengths(self) -> np.ndarray:
         """Tokens of each pair: (N,)."""
 
     def take(self, rows: np.ndarray) -> Any:
-        """Some pairs, as the system's module takes them."""
+        """The pairs in these rows."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class TunePairs:
-    """Rated pairs, tokenised. groups (N,): equal for pairs of the same two sentences, which share a batch."""
+    """Rated pairs, tokenised. groups: (N,), equal for pairs of the same two sentences, which share a batch."""
 
     texts: Texts
     ratings: np.ndarray  # (N,) float32; -1 where the condition does not apply
@@ -45,32 +45,32 @@ class TunePairs:
 
     @classmethod
     def of(cls, config: Any, rated: RatedPairs) -> TunePairs:
-        """Raises RequestError for a text that cannot be encoded."""
+        """Tokenise rated pairs. Raises RequestError for a text that cannot be encoded."""
         return cls(texts=config.rated(rated), ratings=rated.ratings, groups=rated.groups)
 
 
 @dataclass(frozen=True, kw_only=True)
 class TuneRecipe:
-    """What decides the weights besides the data, the system, the loss and the seed."""
+    """Everything that determines the weights besides the data, the system, the loss and the seed."""
 
     learning_rate: float = 1e-4
-    """The largest, of AdamW."""
+    """Peak learning rate of AdamW."""
     weight_decay: float = 0.1
-    """Decoupled from the gradient."""
+    """Decoupled weight decay (AdamW)."""
     warmup: float = 0.1
-    """Share of the steps in which the learning rate rises to its largest; it then falls to 0 with the last."""
+    """Share of the steps in which the learning rate rises to its peak; it then falls linearly to 0."""
     batch_size: int = 32
-    """Rated pairs of a batch, over all workers together."""
+    """Rated pairs per batch, over all workers."""
     accumulate: int = 1
-    """Batches of a step."""
+    """Batches per optimizer step."""
     dropout: float | None = None
-    """Of every dropout layer. Default: the encoder's own."""
+    """Dropout of every layer of the encoder. Default: as in its configuration."""
     epochs: int = 3
-    """The most epochs; the learning rate falls over all of them."""
+    """Maximum number of epochs, over which the learning rate falls to 0."""
     patience: int = 3
     """Stop after this many epochs without a better one."""
     average: float = 0.0
-    """Decay of a moving average of the weights, per step; 0: none."""
+    """Decay per step of a moving average of the weights; 0: no average."""
 
     def check(self) -> None:
         """Raise RequestError for a value out of its range."""
@@ -91,24 +91,24 @@ class TuneRecipe:
 
 @dataclass(frozen=True, kw_only=True)
 class RatedRecipe(TuneRecipe):
-    """The same with a loss over ratings."""
+    """A `TuneRecipe` with a loss over ratings."""
 
     loss: Loss = Loss.SQUARED
     """squared is the papers' mean squared error; fitted, pearson, cosent as for the projector."""
     rating_map: RatingMap = RatingMap.UNIT
-    """The number that the score is to meet: unit (r - 1)/4, signed (r - 3)/2, fifth r/5."""
+    """Target of the score for a rating r: unit (r - 1)/4, signed (r - 3)/2, fifth r/5."""
 
 
 Recipe = TypeVar("Recipe", bound=TuneRecipe)
 
 
 def recipe_of(kind: type[Recipe], flags: Any) -> Recipe:
-    """The recipe alone, of a job that holds it among its other flags."""
+    """The recipe among the flags of a job."""
     return kind(**{f.name: getattr(flags, f.name) for f in fields(kind)})
 
 
 def fit_config(recipe: TuneRecipe, seed: int, select: str) -> FitConfig:
-    """How the loop runs by a recipe."""
+    """The settings of the loop for a recipe; `select` names the metric of early stopping."""
     return FitConfig(
         epochs=recipe.epochs,
         patience=recipe.patience,
@@ -134,13 +134,14 @@ def fit_tuned(
     state: FitState | None = None,
     wrap: Any = lambda module: module,
 ) -> Iterator[FitState]:
-    """Fine-tune the system that `config` describes; yields the state after each epoch. Pairs rated -1 are not trained
-    on. `wrap` moves the module to its device and wraps it for several processes.
+    """Fine-tune the system that `config` describes; yields the state after each epoch.
+
+    Pairs labelled -1 are not trained on. `wrap` moves the module to its device and wraps it for several processes.
     """
     torch.manual_seed(seed)
     module = wrap(pair_scores(config.trainable(recipe.dropout, compute)))
-    rated_rows = np.flatnonzero(train.ratings != NOT_APPLICABLE)
-    batches = length_batches(train.texts.lengths, train.groups, rated_rows, recipe.batch_size, seed)
+    rated = np.flatnonzero(train.ratings != NOT_APPLICABLE)
+    batches = length_batches(train.texts.lengths, train.groups, rated, recipe.batch_size, seed)
     assert loss is not None or isinstance(recipe, RatedRecipe)
     of_batch = batch_loss(train, loss or rated_loss(recipe), compute)  # type: ignore[arg-type]
     return fit(
@@ -151,47 +152,48 @@ def fit_tuned(
 def length_batches(
     lengths_N: np.ndarray, groups_N: np.ndarray, rows: np.ndarray, batch_size: int, seed: int
 ) -> Batches:
-    """Every one of `rows` once an epoch, in batches of similar length (little padding) that keep groups together
-    (texts that they share are encoded once). Only seed and epoch decide the order; one batch may be short.
+    """Every row of `rows` once per epoch, in batches of similar length; determined by seed and epoch.
 
-    Groups are shuffled, cut into pools of `POOL` batches, sorted within a pool; the batches are shuffled.
+    Similar lengths need little padding. Groups stay together, so that the texts they share are encoded once. Groups are
+    shuffled, cut into pools of `POOL` batches and sorted within a pool; then the batches are shuffled. One batch may be
+    short.
     """
     _, of_row = np.unique(groups_N[rows], return_inverse=True)
 
     def batches(epoch: int) -> Iterator[np.ndarray]:
         random = np.random.default_rng([seed, epoch])
-        shuffled = random.permutation(of_row.max() + 1)[of_row]  # a random rank of each row's group
+        shuffled = random.permutation(of_row.max() + 1)[of_row]  # the random position of each row's group
         order = rows[np.argsort(shuffled, kind="stable")]
         pool = POOL * batch_size
         parts = [order[start : start + pool] for start in range(0, len(order), pool)]
         ordered = np.concatenate([_by_length(part, lengths_N, groups_N) for part in parts])
-        cut = [ordered[start : start + batch_size] for start in range(0, len(ordered), batch_size)]
-        yield from (cut[i] for i in random.permutation(len(cut)))
+        cut_batches = [ordered[start : start + batch_size] for start in range(0, len(ordered), batch_size)]
+        yield from (cut_batches[i] for i in random.permutation(len(cut_batches)))
 
     return batches
 
 
 def _by_length(rows: np.ndarray, lengths_N: np.ndarray, groups_N: np.ndarray) -> np.ndarray:
-    """Groups by the length of their first row."""
+    """Rows sorted by the length of the first row of their group."""
     _, first, of_row = np.unique(groups_N[rows], return_index=True, return_inverse=True)
     return rows[np.lexsort((of_row, lengths_N[rows[first]][of_row]))]
 
 
 def rated_loss(recipe: RatedRecipe) -> PairLoss:
-    """The recipe's."""
+    """The recipe's loss, over scores and ratings (B,)."""
     return lambda scores_B, ratings_B: LOSSES[recipe.loss](scores_B, map_ratings(ratings_B, recipe.rating_map))
 
 
 def batch_loss(train: TunePairs, loss: PairLoss, compute: torch.dtype) -> BatchLoss:
-    """The loss of a batch of pairs."""
+    """`loss` over the scores of a whole batch of pairs."""
     ratings_N = torch.tensor(train.ratings)
 
     def of_batch(module: nn.Module, batch: np.ndarray) -> Tensor:
         device = next(module.parameters()).device
-        rows = shard(batch)
+        rows_b = shard(batch)
         with autocast(device, compute):
-            # DistributedDataParallel waits for every process: one without rows computes a pair, and drops it
-            scores_b = module(train.texts.take(rows if len(rows) else batch[:1]))[: len(rows)]
+            # DistributedDataParallel waits for every process: one without rows computes a pair and drops its score
+            scores_b = module(train.texts.take(rows_b if len(rows_b) else batch[:1]))[: len(rows_b)]
         scores_B = gather(scores_b, len(batch))
         return loss(scores_B, ratings_N[batch].to(device))
 
@@ -199,7 +201,7 @@ def batch_loss(train: TunePairs, loss: PairLoss, compute: torch.dtype) -> BatchL
 
 
 def evaluation(validation: TunePairs, compute: torch.dtype) -> Evaluation:
-    """Spearman and Pearson x 100 over all pairs, and Spearman over those with a rating."""
+    """The `correlations` of the system's scores."""
 
     def evaluate(module: nn.Module) -> dict[str, float]:
         module = unwrapped(module)
@@ -210,5 +212,5 @@ def evaluation(validation: TunePairs, compute: torch.dtype) -> Evaluation:
 
 
 def autocast(device: torch.device, compute: torch.dtype) -> torch.autocast:
-    """Matrix products in `compute`; weights stay in 32 bits."""
+    """Autocast of matrix products to `compute`; weights stay in 32 bits."""
     return torch.autocast(device.type, dtype=torch.bfloat16, enabled=compute is torch.bfloat16)

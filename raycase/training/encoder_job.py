@@ -1,4 +1,4 @@
-"""Fine-tuning: a job reads its data, fine-tunes an encoder by a system, saves a model folder."""
+"""Fine-tuning jobs: read the data, fine-tune a system, save a model folder."""
 
 from __future__ import annotations
 
@@ -25,14 +25,14 @@ from raycase.training.runner import OpenRunner
 
 @dataclass(frozen=True, kw_only=True)
 class FineTuneJob(Source, Workers):
-    """Fine-tune an encoder and save a model folder; each system adds its choices.
+    """Fine-tune an encoder and save a model folder.
 
-    A stopped run resumes from its last epoch when the same command is run again.
+    A run that was stopped resumes from its last epoch when the same command is run again.
     """
 
     @property
     def recipe(self) -> TuneRecipe:
-        """What decides the weights besides the data, the system and the seed."""
+        """Everything that determines the weights besides the data, the system and the seed."""
         raise NotImplementedError
 
     def config(self) -> FineTunedConfig:
@@ -40,23 +40,23 @@ class FineTuneJob(Source, Workers):
         raise NotImplementedError
 
     def read_task(self, config: FineTunedConfig) -> Task:
-        """The data and the fit. Raises RequestError."""
+        """Read the training and validation data. Raises RequestError."""
         raise NotImplementedError
 
 
 @dataclass(frozen=True, kw_only=True)
 class Task:
-    """The data and the fit of a job."""
+    """Training and validation data, and the fit over them."""
 
-    identity: list[Any]  # its name, and what decides the weights besides the recipe
-    data: dict[str, dict[str, Any]]  # what `metrics.json` says of each part
+    identity: list[Any]  # the task's name, then everything besides the recipe that determines the weights
+    data: dict[str, dict[str, Any]]  # of each part, for `metrics.json`
     texts: Callable[[], Sequence[Any]]  # training and validation, tokenised
     fitting: Callable[..., Iterator[FitState]]
-    module: Callable[[Any], Any]  # what `fitting` fits, around the system that `FineTunedConfig.trainable` returns
+    module: Callable[[Any], Any]  # wraps the system that `FineTunedConfig.trainable` returns, as `fitting` does
 
 
 def fine_tune(job: FineTuneJob, open_runner: OpenRunner) -> dict[str, Any]:
-    """Fine-tune and save; returns what `metrics.json` holds. Raises RequestError and WorkError."""
+    """Fine-tune and save; returns the contents of `metrics.json`. Raises RequestError and WorkError."""
     began = time.time()
     job.check_source()
     job.recipe.check()
@@ -95,7 +95,7 @@ def fine_tune(job: FineTuneJob, open_runner: OpenRunner) -> dict[str, Any]:
         "seconds": round(time.time() - began, 1),
         "provenance": provenance(),
     }
-    system = config.trainable(job.recipe.dropout)  # in 32 bits, as adapters are merged
+    system = config.trainable(job.recipe.dropout)  # in 32 bits, in which adapters are merged
     restore(task.module(system), state.best)
     write_folder(job.folder, metrics, tuned_card(job.folder.name, config.label, metrics), system.save)
     checkpoints.remove()
@@ -103,7 +103,7 @@ def fine_tune(job: FineTuneJob, open_runner: OpenRunner) -> dict[str, Any]:
 
 
 def _compute(job: FineTuneJob, *, on_gpu: bool) -> torch.dtype:
-    """The workers' number format: bfloat16 on GPUs, and where this machine's processor has it."""
+    """The workers' number format. Default: bfloat16 on GPUs and on processors that support it, else float32."""
     if job.compute is not None:
         return getattr(torch, job.compute)
     return torch.bfloat16 if on_gpu or bf16_is_native(torch.device("cpu")) else torch.float32

@@ -1,7 +1,7 @@
-"""Fine-tuning an encoder to complete a knowledge graph (CSR, section 3.2): the head under its relation as a condition
-is to be near the tail.
+"""Fine-tuning an encoder for knowledge graph completion (CSR, section 3.2): the vector of a head under its relation, as
+the condition, is trained to be near that of the tail.
 
-Shapes: E entities, N triples (in both directions), B of a batch, Q queries, D dimensions.
+Shapes: E entities, N triples (in both directions), B triples of a batch, Q queries, D dimensions.
 """
 
 from __future__ import annotations
@@ -24,12 +24,12 @@ from raycase.training.encoder_fit import TuneRecipe, autocast, fit_config
 from raycase.training.loop import Batches, BatchLoss, Evaluation, FitState, epoch_batches, fit, gather, shard, unwrapped
 from raycase.training.losses import contrastive_loss
 
-TEMPERATURE = 0.05  # at first; learnt
+TEMPERATURE = 0.05  # initial value; learned
 
 
 @dataclass(frozen=True, kw_only=True)
 class GraphTexts:
-    """A graph, tokenised by a system: entities alone, and each (head, relation) of some triples."""
+    """A graph, tokenised by a system: the entities alone, and the (head, relation) of each triple."""
 
     triples: Triples
     alone: Prepared  # (E,)
@@ -37,7 +37,7 @@ class GraphTexts:
 
     @classmethod
     def of(cls, config: Any, graph: Graph, triples: Sequence[Triples]) -> list[GraphTexts]:
-        """One for each, over the same entities. Raises RequestError for a text that cannot be encoded."""
+        """Tokenise sets of triples over the same entities. Raises RequestError for a text that cannot be encoded."""
         alone = config.prepare(graph.entities, None)
         parts = []
         for part in triples:
@@ -57,7 +57,7 @@ class GraphTexts:
 
 
 class Contrast(nn.Module):
-    """Vectors of queries, tails and heads, by a system that embeds."""
+    """The vectors of queries, tails and heads, from a system that embeds."""
 
     def __init__(self, system: Any, temperature: float = TEMPERATURE) -> None:
         super().__init__()
@@ -65,7 +65,7 @@ class Contrast(nn.Module):
         self.log_inverse_temperature = nn.Parameter(torch.tensor(-math.log(temperature)))
 
     def forward(self, queries: Prepared, entities: Prepared) -> Tensor:
-        """B queries, and their tails and then their heads alone -> (B, 3, D): a query's length is 1 / temperature."""
+        """B queries, and 2 B entities (tails, then heads) -> (B, 3, D). The length of a query is 1 / temperature."""
         queries_BD = F.normalize(self.system(queries).float(), dim=1) * self.log_inverse_temperature.exp()
         tails_BD, heads_BD = F.normalize(self.system(entities).float(), dim=1).chunk(2)
         return torch.stack([queries_BD, tails_BD, heads_BD], dim=1)
@@ -84,19 +84,19 @@ def fit_graph(
     state: FitState | None = None,
     wrap: Any = lambda module: module,
 ) -> Iterator[FitState]:
-    """Fine-tune the system that `config` describes on triples, in both directions; yields the state after each epoch.
+    """Fine-tune the system that `config` describes on triples in both directions; yields the state after each epoch.
 
-    `limit`: an epoch is the first `limit` triples (of both directions) of a seeded order.
+    `limit`: train on this many triples of a seeded order, counted in both directions.
     """
     torch.manual_seed(seed)
     module = wrap(Contrast(config.trainable(recipe.dropout, compute)))
     rows = np.random.default_rng(seed).permutation(len(train.triples))[:limit]
-    batches = _of(epoch_batches(len(rows), recipe.batch_size, seed), rows)
+    batches = _at(epoch_batches(len(rows), recipe.batch_size, seed), rows)
     loss, evaluate = batch_loss(train, margin, compute), evaluation(train, validation, compute)
     return fit(module, batches, loss, evaluate, fit_config(recipe, seed, "mrr"), state=state)
 
 
-def _of(batches: Batches, rows: np.ndarray) -> Batches:
+def _at(batches: Batches, rows: np.ndarray) -> Batches:
     return lambda epoch: (rows[batch] for batch in batches(epoch))
 
 
@@ -106,12 +106,12 @@ def batch_loss(train: GraphTexts, margin: float, compute: torch.dtype) -> BatchL
 
     def of_batch(module: nn.Module, batch: np.ndarray) -> Tensor:
         device = next(module.parameters()).device
-        rows = shard(batch)
-        encoded = rows if len(rows) else batch[:1]  # every process takes part in the forward pass
-        heads, _, tails = triples.rows[encoded].T
+        rows_b = shard(batch)
+        encoded_rows = rows_b if len(rows_b) else batch[:1]  # DistributedDataParallel waits for every process
+        heads, _, tails = triples.rows[encoded_rows].T
         with autocast(device, compute):
-            vectors = module(train.queries.take(encoded), train.alone.take(np.concatenate([tails, heads])))
-        queries_BD, tails_BD, heads_BD = gather(vectors[: len(rows)], len(batch)).unbind(1)
+            vectors_b3D = module(train.queries.take(encoded_rows), train.alone.take(np.concatenate([tails, heads])))
+        queries_BD, tails_BD, heads_BD = gather(vectors_b3D[: len(rows_b)], len(batch)).unbind(1)
         numbers, (heads, _, tails) = triples.queries[batch], triples.rows[batch].T
         known_BB = torch.from_numpy(known.has(numbers[:, None], tails[None, :])).to(device)
         self_known_B = torch.from_numpy(known.has(numbers, heads)).to(device)
@@ -121,7 +121,7 @@ def batch_loss(train: GraphTexts, margin: float, compute: torch.dtype) -> BatchL
 
 
 def evaluation(train: GraphTexts, validation: GraphTexts, compute: torch.dtype) -> Evaluation:
-    """MRR and hits x 100 over all entities, in both directions, filtered by train and validation."""
+    """MRR and hits x 100 over all entities, in both directions, filtered by training and validation triples."""
     known = Known.of(train.triples, validation.triples)
 
     def evaluate(module: nn.Module) -> dict[str, float]:

@@ -1,5 +1,5 @@
-"""Fine-tuning on premises with their inferences: DualCSE's two vectors (Oda et al., 2025), and SimCSE's one (Gao et
-al., 2021) by the same loop.
+"""Fine-tuning on premises and their inferences: DualCSE with two vectors per sentence (Oda et al., 2025), SimCSE with
+one (Gao et al., 2021).
 
 Shapes: N premises, T distinct texts, B premises of a batch, K kinds of vectors, D dimensions.
 """
@@ -27,16 +27,15 @@ PREMISE, EXPLICIT, IMPLIED, _, CONTRADICTION = range(5)  # columns of `Inference
 
 @dataclass(frozen=True, kw_only=True)
 class InferenceTexts:
-    """Inferences, tokenised: the T distinct texts under each condition (one after the other, or without: once), and
-    where each premise and its hypotheses stand among them, (N, 5)."""
+    """Inferences, tokenised. text_index: (N, 5), each premise and its hypotheses among the T distinct texts."""
 
-    prepared: Prepared
+    prepared: Prepared  # the distinct texts under the first condition, then under the second; or once without condition
     text_index: np.ndarray
-    conditions: int  # 2, or 1 for a system without
+    conditions: int  # 2; 1 for a system without conditions
 
     @classmethod
     def of(cls, config: Any, inferences: Inferences) -> InferenceTexts:
-        """Raises RequestError for a text that cannot be encoded."""
+        """Tokenise inferences. Raises RequestError for a text that cannot be encoded."""
         texts, names = inferences.distinct, config.known_conditions
         if names:
             prepared = config.prepare(texts * len(names), [name for name in names for _ in texts])
@@ -52,19 +51,19 @@ class InferenceTexts:
         return cls(prepared=prepared, text_index=inferences.text_index, conditions=max(1, len(names)))
 
     def take(self, texts: np.ndarray, conditions: np.ndarray) -> Prepared:
-        """Some texts, each under its condition by number."""
+        """The texts with these indices, each under the condition with its index."""
         return self.prepared.take(conditions * (len(self.prepared.rows) // self.conditions) + texts)
 
 
 class Dual(nn.Module):
-    """The vectors that the loss is of, by a system that embeds."""
+    """The vectors of premises and hypotheses, from a system that embeds."""
 
     def __init__(self, system: Any) -> None:
         super().__init__()
         self.system = system
 
     def forward(self, prepared: Prepared, kinds: int) -> Tensor:
-        """Kinds one after the other, B premises each -> (B, K, D)."""
+        """K kinds in sequence, B texts each -> (B, K, D)."""
         return self.system(prepared).float().unflatten(0, (kinds, -1)).transpose(0, 1)
 
 
@@ -82,8 +81,10 @@ def fit_dual(
     state: FitState | None = None,
     wrap: Any = lambda module: module,
 ) -> Iterator[FitState]:
-    """Fine-tune the system that `config` describes; yields the state after each epoch. `wrap` moves the module to its
-    device and wraps it for several processes."""
+    """Fine-tune the system that `config` describes; yields the state after each epoch.
+
+    `wrap` moves the module to its device and wraps it for several processes.
+    """
     torch.manual_seed(seed)
     module = wrap(Dual(config.trainable(recipe.dropout, compute)))
     batches = epoch_batches(len(train.text_index), recipe.batch_size, seed)
@@ -95,19 +96,20 @@ def fit_dual(
 def batch_loss(
     train: InferenceTexts, compute: torch.dtype, *, temperature: float, contradiction: bool, intra: bool
 ) -> BatchLoss:
-    """Eq. 2 of a batch of premises, or what is left of it; of a system with one vector, SimCSE's supervised loss."""
+    """Eq. 2 of a batch of premises, or its ablations; for a system with one vector, SimCSE's supervised loss."""
     explicit = [PREMISE, EXPLICIT, IMPLIED, *([CONTRADICTION] if contradiction else [])]
     one = train.conditions == 1
     implicit = [] if one else explicit if intra else [PREMISE]
 
     def of_batch(module: nn.Module, batch: np.ndarray) -> Tensor:
-        rows = shard(batch)
-        encoded = rows if len(rows) else batch[:1]  # every process takes part in the forward pass
+        rows_b = shard(batch)
+        encoded_rows = rows_b if len(rows_b) else batch[:1]  # DistributedDataParallel waits for every process
         kinds = [*explicit, *implicit]
-        conditions = np.repeat([0] * len(explicit) + [1] * len(implicit), len(encoded))
+        conditions = np.repeat([0] * len(explicit) + [1] * len(implicit), len(encoded_rows))
         with autocast(next(module.parameters()).device, compute):
-            vectors = module(train.take(train.text_index[encoded][:, kinds].T.reshape(-1), conditions), len(kinds))
-        vectors_KBD = gather(vectors[: len(rows)], len(batch)).transpose(0, 1)
+            texts = train.text_index[encoded_rows][:, kinds].T.reshape(-1)
+            vectors_bKD = module(train.take(texts, conditions), len(kinds))
+        vectors_KBD = gather(vectors_bKD[: len(rows_b)], len(batch)).transpose(0, 1)
         explicit_KBD = vectors_KBD[: len(explicit)]
         return dual_loss(
             explicit_KBD,
@@ -121,7 +123,7 @@ def batch_loss(
 
 
 def evaluation(validation: InferenceTexts, compute: torch.dtype) -> Evaluation:
-    """RTE's accuracy over all pairs and of each kind, and EIS's, x 100."""
+    """Accuracy x 100 of RTE, over all pairs and for each kind of hypothesis, and of EIS."""
 
     def evaluate(module: nn.Module) -> dict[str, float]:
         system: Any = unwrapped(module).system

@@ -23,38 +23,39 @@ class InferencesJob(FineTuneJob, TuneRecipe):
     """Fine-tune an encoder on premises with explicit and implied entailments (INLI)."""
 
     train: str
-    """Premises to learn from: .csv, .jsonl or .parquet with premise, explicit_entailment, implied_entailment, neutral,
+    """Training premises: .csv, .jsonl or .parquet with premise, explicit_entailment, implied_entailment, neutral,
     contradiction."""
     validation: str
-    """Premises to choose the epoch by; never trained on."""
+    """Validation premises, which select the best epoch; never trained on."""
     learning_rate: float = 5e-5
-    """The largest, of AdamW."""
+    """Peak learning rate of AdamW."""
     batch_size: int = 64
-    """Premises of a batch, over all workers together."""
+    """Premises per batch, over all workers."""
     temperature: float = 0.05
-    """Cosines are divided by it."""
+    """Divisor of the cosines in the loss."""
     pooling: Pooling = Pooling.CLS
-    """How tokens become one vector: cls (the paper's), or mean, for an encoder that is averaged (MiniLM)."""
+    """How tokens become one vector: cls (the paper's), or mean, for mean-pooled encoders (MiniLM)."""
 
     @property
     def recipe(self) -> TuneRecipe:
-        """What decides the weights besides the data, the system and the seed."""
+        """Everything that determines the weights besides the data, the system and the seed."""
         return recipe_of(TuneRecipe, self)
 
     @property
     def terms(self) -> dict[str, Any]:
-        """What the loss is."""
+        """The settings of the loss. Raises RequestError."""
         if not 0 < self.temperature < float("inf"):
             raise RequestError(f"--temperature: expected a number above 0, got {self.temperature:g}")
         return {"temperature": self.temperature}
 
     def read_task(self, config: FineTunedConfig) -> Task:
-        """The data and the fit. Raises RequestError."""
+        """Read the training and validation premises. Raises RequestError."""
         parts = {name: read_inferences(getattr(self, name), f"--{name}") for name in ("train", "validation")}
-        seen = set(parts["train"].columns["premise"]) & set(parts["validation"].columns["premise"])
-        if seen:
+        shared = set(parts["train"].columns["premise"]) & set(parts["validation"].columns["premise"])
+        if shared:
             raise RequestError(
-                f"--validation: expected no premise that is trained on, got {len(seen)}, one of them {min(seen)[:80]!r}"
+                f"--validation: expected no premise that is trained on, got {len(shared)}, one of them "
+                f"{min(shared)[:80]!r}"
             )
         return Task(
             identity=["inferences", *self.terms.values()],
@@ -70,21 +71,21 @@ class InferencesJob(FineTuneJob, TuneRecipe):
 
 @dataclass(frozen=True, kw_only=True)
 class DualCseJob(InferencesJob):
-    """DualCSE: a vector of what a sentence says, and one of what it implies (Oda et al., 2025).
+    """DualCSE: one vector for the explicit and one for the implicit meaning of a sentence (Oda et al., 2025).
 
-    The defaults are the paper's for --form cross; for bi it takes --batch-size 32 and --learning-rate 3e-5.
+    The defaults are the paper's for --form cross; for bi the paper uses --batch-size 32 and --learning-rate 3e-5.
     """
 
     form: Form = Form.CROSS
-    """cross: one encoder, with the word explicit or implicit behind the sentence. bi: an encoder for each."""
+    """cross: one encoder, with the word explicit or implicit after the sentence. bi: two encoders."""
     contradiction: bool = True
-    """Whether contradictions are pushed away; without: eq. 6."""
+    """Use contradictions as negatives; without: eq. 6."""
     intra: bool = True
-    """Whether a premise's two vectors are pushed apart and a hypothesis's drawn together; without: eq. 7."""
+    """Push the two vectors of a premise apart and pull those of a hypothesis together; without: eq. 7."""
 
     @property
     def terms(self) -> dict[str, Any]:
-        """What the loss is."""
+        """The settings of the loss. Raises RequestError."""
         return super().terms | {"contradiction": self.contradiction, "intra": self.intra}
 
     def config(self) -> FineTunedConfig:
@@ -94,7 +95,7 @@ class DualCseJob(InferencesJob):
 
 @dataclass(frozen=True, kw_only=True)
 class SimCseJob(InferencesJob):
-    """SimCSE's supervised loss: one vector a sentence (Gao et al., 2021), with both entailments as positives."""
+    """SimCSE's supervised loss: one vector per sentence (Gao et al., 2021), with both entailments as positives."""
 
     def config(self) -> FineTunedConfig:
         """The system before training. Raises RequestError."""

@@ -1,4 +1,4 @@
-"""Training and sweeps in this process, without Ray: for notebooks and small data. The fits equal those on Ray."""
+"""Training and sweeps in one process, without Ray, for notebooks and small data. The fits equal those on Ray."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ class LocalRunner:
         cache: Location,
         compute: Compute | None = None,
     ) -> np.ndarray:
-        """`raycase.systems.contracts.VectorsOf`, by the loaded system; nothing is written to the cache."""
+        """`raycase.systems.contracts.VectorsOf`: embed with the loaded system. Writes nothing to the cache."""
         pairs = [(text, None) if isinstance(text, str) else text for text in texts]
         sentences = [sentence for sentence, _ in pairs]
         plain = isinstance(texts[0], str)
@@ -67,7 +67,7 @@ class LocalRunner:
     def fit(
         self, fitting: Fitting, train: Any, validation: Any, recipe: Any, *, seed: int, checkpoints: Location
     ) -> FitState:
-        """As `Runner.fit`; prints a line for each epoch."""
+        """`Runner.fit`; prints a line for each epoch."""
         checkpoint = Checkpoint(checkpoints)
         states = resumed(
             fitting,
@@ -104,7 +104,7 @@ class LocalTrials:
         return self.runner.vectors_of
 
     def run(self, trials: Round, vectors: Vectors, record: Record) -> list[float]:
-        """Run a round. Raises RequestError for a search that a searcher directs."""
+        """Run a round. Raises RequestError for a search with tpe."""
         if trials.search is not None:
             raise RequestError("--search: expected random or a grid in a single process, got tpe; run on Ray instead")
         for cell, seed in trials.trials:
@@ -121,5 +121,5 @@ class LocalTrials:
 
 
 def open_local_trials(*, cpus_per_trial: float, gpus_per_trial: float, cache: Location) -> LocalTrials:
-    """A runner of trials in this process, which takes every CPU that it has."""
+    """A runner of trials in this process, which uses all CPUs."""
     return LocalTrials(LocalRunner("cuda" if gpus_per_trial else "cpu"))

@@ -1,6 +1,6 @@
-"""The training loop, without Ray: over a module, batches, a loss and an evaluation, in one process or several.
+"""The training loop, without Ray, over a module, batches, a loss and an evaluation, in one or several processes.
 
-Each process sees the same batches and computes its shard of each; the loss is always of the whole batch.
+Each process gets the same batches and computes its shard of each; the loss is always that of the whole batch.
 """
 
 from __future__ import annotations
@@ -32,16 +32,16 @@ Evaluation = Callable[[nn.Module], dict[str, float]]
 
 @dataclass(frozen=True, kw_only=True)
 class FitConfig:
-    """How the loop runs. `select` names the figure of the evaluation that early stopping follows (larger is better)."""
+    """Settings of the loop. `select` names the metric of early stopping and of the best epoch (larger is better)."""
 
     epochs: int
     patience: int
     learning_rate: float
     weight_decay: float = 0.0
-    average: float = 0.0  # decay of the moving average of the weights, per step; 0: none
-    accumulate: int = 1  # batches of a step; its gradient is that of the mean of their losses
+    average: float = 0.0  # decay per step of the moving average of the weights; 0: no average
+    accumulate: int = 1  # batches per step, whose gradient is that of their mean loss
     warmup: float | None = (
-        None  # share of the steps up to the full learning rate, which then falls to 0; None: constant
+        None  # share of the steps until the peak learning rate, which then falls to 0; None: constant
     )
     seed: int = 0
     select: str = "spearman"
@@ -49,9 +49,9 @@ class FitConfig:
 
 @dataclass(kw_only=True)
 class FitState:
-    """The state of a fit after an epoch; `fit` resumes from it as if never stopped.
+    """The state of a fit after an epoch, from which `fit` resumes as if it had never stopped.
 
-    Weights are those that are trained; frozen ones are left out.
+    Holds only trained weights, no frozen ones.
     """
 
     weights: Weights
@@ -63,11 +63,11 @@ class FitState:
 
     @property
     def line(self) -> dict[str, float]:
-        """The last epoch's figures."""
+        """The metrics of the last epoch."""
         return self.history[-1]
 
     def to_bytes(self) -> bytes:
-        """As one safetensors file; figures and options as JSON in its header."""
+        """One safetensors file, with the history and the optimizer's options as JSON in its header."""
         moments = {f"{i}.{name}": v for i, values in self.optimizer["state"].items() for name, v in values.items()}
         parts = {"weights": self.weights, "best": self.best, "average": self.average, "optimizer": moments}
         tensors = {f"{part}/{name}": t.contiguous() for part, named in parts.items() for name, t in named.items()}
@@ -76,7 +76,7 @@ class FitState:
 
     @classmethod
     def from_bytes(cls, data: bytes) -> FitState:
-        """What `to_bytes` wrote."""
+        """Read what `to_bytes` wrote."""
         header = json.loads(data[8 : 8 + int.from_bytes(data[:8], "little")])
         values = json.loads(header["__metadata__"]["fit"])
         parts: dict[str, Weights] = {"weights": {}, "best": {}, "average": {}, "optimizer": {}}
@@ -100,10 +100,11 @@ def fit(
     *,
     state: FitState | None = None,
 ) -> Iterator[FitState]:
-    """Train with Adam and yield the state after each epoch, until the best epoch is `patience` epochs ago.
+    """Train with AdamW and yield the state after each epoch, until the best epoch is `patience` epochs ago.
 
     `module` may be wrapped in DistributedDataParallel. Dropout is seeded by (seed, epoch, rank), so a fit that resumes
-    from a saved state equals one that was never stopped. Only rank 0 evaluates.
+    from a saved state equals one that was never stopped. Only rank 0 evaluates. Raises WorkError for a loss that is not
+    finite.
     """
     inner = unwrapped(module)
     if module is inner:
@@ -138,18 +139,18 @@ def fit(
                 rows += len(batch)
             for weight in trained:
                 if weight.grad is not None and weight.grad.is_sparse:
-                    weight.grad = weight.grad.to_dense()  # AdamW takes no others
+                    weight.grad = weight.grad.to_dense()  # AdamW takes no sparse ones
             optimizer.step()
             if averaged is not None:
                 averaged.update_parameters(inner)
-        chosen = (inner if averaged is None else averaged.module).eval()
+        evaluated = (inner if averaged is None else averaged.module).eval()
         if not math.isfinite(total):
             raise WorkError(f"epoch {epoch}: expected a finite loss, got {total}; lower the learning rate")
-        scores = _evaluate(chosen, evaluate)
+        scores = _evaluate(evaluated, evaluate)
         measured = {"seconds": time.perf_counter() - began, "mib": peak_mib(next(inner.parameters()).device)}
         history.append({"epoch": epoch, "loss": total / rows, **scores, **measured})
         if best_epoch_of(history, config.select) == epoch:
-            best_epoch, best = epoch, _copy(chosen)
+            best_epoch, best = epoch, _copy(evaluated)
         yield FitState(
             weights=_copy(inner),
             best=best,
@@ -161,8 +162,8 @@ def fit(
 
 
 def _make_sparse(module: nn.Module) -> None:
-    """Let the gradients of tables on a CPU be sparse until the step: batches within a batch are many there, and each
-    would fill and add up a whole vocabulary. Not under DistributedDataParallel, which left half of the words' gradient.
+    """Use sparse gradients of embedding tables on CPUs until the step: otherwise each forward pass of a batch fills and
+    adds a gradient of the whole vocabulary. Not under DistributedDataParallel, which lost half of that gradient.
     """
     for part in module.modules():
         if isinstance(part, nn.Embedding):
@@ -171,25 +172,25 @@ def _make_sparse(module: nn.Module) -> None:
 
 def _steps(batches: Iterable[np.ndarray], accumulate: int) -> list[list[np.ndarray]]:
     """The batches of each step."""
-    every = list(batches)
-    return [every[start : start + accumulate] for start in range(0, len(every), accumulate)]
+    listed = list(batches)
+    return [listed[start : start + accumulate] for start in range(0, len(listed), accumulate)]
 
 
 def _no_sync(module: nn.Module) -> AbstractContextManager[None]:
-    """Processes meet at the last batch of a step only."""
+    """Processes exchange gradients only at the last batch of a step."""
     return module.no_sync() if isinstance(module, nn.parallel.DistributedDataParallel) else nullcontext()
 
 
 def _set_rate(optimizer: torch.optim.Optimizer, config: FitConfig, done: float) -> None:
-    """Linear from 0 and back to 0; `done` is the share of all steps, up to the middle of this one."""
+    """Linear schedule from 0 to the peak and back to 0; `done`: share of all steps, to the middle of this one."""
     assert config.warmup is not None
-    up = done / config.warmup if done < config.warmup else (1 - done) / (1 - config.warmup)
+    share = done / config.warmup if done < config.warmup else (1 - done) / (1 - config.warmup)
     for group in optimizer.param_groups:
-        group["lr"] = config.learning_rate * up
+        group["lr"] = config.learning_rate * share
 
 
 def epoch_batches(rows: int, batch_size: int, seed: int) -> Batches:
-    """Every row once an epoch, in an order that only seed and epoch decide; the last batch may be short."""
+    """Every row once per epoch, in an order determined by seed and epoch; the last batch may be short."""
 
     def batches(epoch: int) -> Iterator[np.ndarray]:
         order = np.random.default_rng([seed, epoch]).permutation(rows)
@@ -200,13 +201,13 @@ def epoch_batches(rows: int, batch_size: int, seed: int) -> Batches:
 
 
 def best_epoch_of(history: Sequence[dict[str, float]], select: str = "spearman") -> int:
-    """The first epoch with the best figure, counted from 1; one that does not exist (NaN) is below all others."""
+    """The first epoch with the highest value of `select`, counted from 1; NaN ranks below all numbers."""
     scores = [-math.inf if math.isnan(line[select]) else line[select] for line in history]
     return 1 + scores.index(max(scores))
 
 
 def peak_mib(device: torch.device) -> int:
-    """The most memory that this process has taken so far: of the GPU, or of the machine."""
+    """Peak memory of this process so far in MiB: on the GPU, else in RAM."""
     if device.type == "cuda":
         return int(torch.cuda.max_memory_allocated(device) >> 20)
     return int(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss >> 10)  # KiB on Linux
@@ -217,28 +218,28 @@ def _seed(*parts: int) -> int:
 
 
 def _copy(module: nn.Module) -> Weights:
-    """What is trained, and the count of a moving average."""
+    """The trained weights, and the step count of a moving average."""
     frozen = {name for name, p in module.named_parameters() if not p.requires_grad}
     return {name: t.detach().cpu().clone() for name, t in module.state_dict().items() if name not in frozen}
 
 
 def restore(module: nn.Module, weights: Weights) -> None:
-    """The weights of a state, into the module that it was trained in."""
-    keys = module.load_state_dict(weights, strict=False)
+    """Load the weights of a state into a module of the same shape."""
+    result = module.load_state_dict(weights, strict=False)
     frozen = {name for name, p in module.named_parameters() if not p.requires_grad}
-    assert not keys.unexpected_keys and set(keys.missing_keys) <= frozen
+    assert not result.unexpected_keys and set(result.missing_keys) <= frozen
 
 
 # --------------------------------------------------------------------------------------------- several processes
 
 
 def rank() -> int:
-    """This process's number among those that train together."""
+    """Index of this process among those that train together."""
     return dist.get_rank() if dist.is_initialized() else 0
 
 
 def world_size() -> int:
-    """How many processes train together."""
+    """Number of processes that train together."""
     return dist.get_world_size() if dist.is_initialized() else 1
 
 
@@ -248,14 +249,14 @@ def unwrapped(module: nn.Module) -> nn.Module:
 
 
 def shard(batch: np.ndarray) -> np.ndarray:
-    """This process's rows of a batch: contiguous, sizes differ by one at most, possibly none."""
+    """This process's rows of a batch: contiguous, of sizes that differ by at most one, possibly none."""
     return np.array_split(batch, world_size())[rank()]
 
 
 def gather(shard_ND: Tensor, rows: int) -> Tensor:
-    """The shards of all processes as one batch of `rows`, in order; the gradient flows into this process's own shard.
+    """The shards of all processes as one batch of `rows`, in order; the gradient flows only into this process's shard.
 
-    Every process computes the same loss of the whole batch, so the sum of their gradients is its gradient.
+    Every process computes the same loss of the whole batch, whose gradient is the sum of the processes' gradients.
     """
     world = world_size()
     if world == 1:
@@ -271,7 +272,7 @@ def gather(shard_ND: Tensor, rows: int) -> Tensor:
 
 
 def _evaluate(module: nn.Module, evaluate: Evaluation) -> dict[str, float]:
-    """Rank 0's figures, for everybody: all must agree on when to stop."""
+    """Rank 0's metrics, broadcast to all processes, which must agree on when to stop."""
     scores = evaluate(module) if rank() == 0 else {}
     if world_size() == 1:
         return scores

@@ -1,4 +1,4 @@
-"""Losses over a whole batch: pure functions of (cosines, ratings) of pairs, or of vectors of triples.
+"""Losses over a whole batch: pure functions of the (cosines, ratings) of pairs, or of the vectors of triples.
 
 Shapes: B pairs or triples, D dimensions.
 """
@@ -15,7 +15,7 @@ RATINGS = (1.0, 5.0)  # the scale of C-STS
 
 
 class RatingMap(StrEnum):
-    """How a rating becomes the number that the cosine is to meet; eq. 2 leaves it open."""
+    """Target of the cosine for a rating r; eq. 2 does not specify it."""
 
     UNIT = "unit"  # (r - 1) / 4
     SIGNED = "signed"  # (r - 3) / 2
@@ -23,7 +23,7 @@ class RatingMap(StrEnum):
 
 
 class Loss(StrEnum):
-    """What is minimised."""
+    """Losses over ratings."""
 
     SQUARED = "squared"
     FITTED = "fitted"
@@ -32,7 +32,7 @@ class Loss(StrEnum):
 
 
 def map_ratings(ratings: Tensor, rating_map: RatingMap) -> Tensor:
-    """Ratings of 1 to 5 in the range of the cosine."""
+    """Map ratings from 1 to 5 to targets of the cosine."""
     match rating_map:
         case RatingMap.UNIT:
             return (ratings - 1) / 4
@@ -41,33 +41,33 @@ def map_ratings(ratings: Tensor, rating_map: RatingMap) -> Tensor:
     return ratings / 5
 
 
-def squared_error(cosines_B: Tensor, wanted_B: Tensor) -> Tensor:
+def squared_error(cosines_B: Tensor, targets_B: Tensor) -> Tensor:
     """Mean of (cos - r)^2 (CASE, eq. 2; the mean, so that the learning rate does not depend on the batch size)."""
-    return (cosines_B - wanted_B).square().mean()
+    return (cosines_B - targets_B).square().mean()
 
 
-def fitted_squared_error(cosines_B: Tensor, wanted_B: Tensor) -> Tensor:
+def fitted_squared_error(cosines_B: Tensor, targets_B: Tensor) -> Tensor:
     """Eq. 2 with a learned scale: min over a, b of the mean of (a cos + b - r)^2, with a >= 0, solved for each batch.
 
-    The scale has a closed form, so it is never behind the vectors and has no learning rate of its own.
+    The scale has a closed form, so it needs no learning rate and always fits the current vectors.
     """
-    cosines, wanted = cosines_B - cosines_B.mean(), wanted_B - wanted_B.mean()
-    scale = ((cosines * wanted).mean() / cosines.square().mean().clamp(min=1e-12)).clamp(min=0)
-    return (scale * cosines - wanted).square().mean()
+    cosines, targets = cosines_B - cosines_B.mean(), targets_B - targets_B.mean()
+    scale = ((cosines * targets).mean() / cosines.square().mean().clamp(min=1e-12)).clamp(min=0)
+    return (scale * cosines - targets).square().mean()
 
 
-def pearson_loss(cosines_B: Tensor, wanted_B: Tensor) -> Tensor:
+def pearson_loss(cosines_B: Tensor, targets_B: Tensor) -> Tensor:
     """1 - Pearson's correlation over the batch (CASE, section 4.4)."""
-    cosines, wanted = cosines_B - cosines_B.mean(), wanted_B - wanted_B.mean()
-    # clamped before the root, whose gradient at 0 is infinite
-    norms = (cosines.square().sum() * wanted.square().sum()).clamp(min=1e-24).sqrt()
-    return 1 - (cosines * wanted).sum() / norms
+    cosines, targets = cosines_B - cosines_B.mean(), targets_B - targets_B.mean()
+    # clamp before the square root, whose gradient at 0 is infinite
+    norms = (cosines.square().sum() * targets.square().sum()).clamp(min=1e-24).sqrt()
+    return 1 - (cosines * targets).sum() / norms
 
 
-def cosent_loss(cosines_B: Tensor, wanted_B: Tensor, scale: float = 20.0) -> Tensor:
+def cosent_loss(cosines_B: Tensor, targets_B: Tensor, scale: float = 20.0) -> Tensor:
     """log(1 + sum over r_i < r_j of exp(scale (cos_i - cos_j))): a ranking loss (CoSENT, Su 2022)."""
     differences_BB = scale * (cosines_B[:, None] - cosines_B[None, :])
-    ordered_BB = wanted_B[:, None] < wanted_B[None, :]
+    ordered_BB = targets_B[:, None] < targets_B[None, :]
     wrong = differences_BB[ordered_BB]
     return torch.logsumexp(torch.cat([wrong.new_zeros(1), wrong]), dim=0)
 
@@ -87,16 +87,16 @@ def contrastive_loss(
 
     -log exp((q_i . t_i - margin) / tau) / (exp((q_i . t_i - margin) / tau) + sum over j of exp(q_i . n_j / tau))
 
-    and the same from tails to queries. Negatives of a query are the batch's other tails and its own head; what is known
-    to be true (`known_BB`, `self_known_B`) is left out. Tails and heads are of length 1, queries of length 1 / tau: so
-    the temperature's gradient comes with the queries', whichever process has them.
+    and the same from tails to queries. Negatives of a query are the batch's other tails and the query's head, without
+    those that form known triples (`known_BB`, `self_known_B`). Tails and heads have length 1, queries 1 / tau: the
+    gradient of the temperature thus flows through the queries, in the process that holds them.
     """
-    own_BB = torch.eye(len(queries_BD), dtype=torch.bool, device=queries_BD.device)
-    scores_BB = queries_BD @ tails_BD.T - own_BB.to(queries_BD) * margin * queries_BD.norm(dim=1, keepdim=True)
-    scores_BB = scores_BB.masked_fill(known_BB & ~own_BB, float("-inf"))
+    true_BB = torch.eye(len(queries_BD), dtype=torch.bool, device=queries_BD.device)
+    scores_BB = queries_BD @ tails_BD.T - true_BB.to(queries_BD) * margin * queries_BD.norm(dim=1, keepdim=True)
+    scores_BB = scores_BB.masked_fill(known_BB & ~true_BB, float("-inf"))
     self_B1 = (queries_BD * heads_BD).sum(1).masked_fill(self_known_B, float("-inf")).unsqueeze(1)
-    true_B = torch.arange(len(queries_BD), device=queries_BD.device)
-    return F.cross_entropy(torch.cat([scores_BB, self_B1], dim=1), true_B) + F.cross_entropy(scores_BB.T, true_B)
+    target_B = torch.arange(len(queries_BD), device=queries_BD.device)
+    return F.cross_entropy(torch.cat([scores_BB, self_B1], dim=1), target_B) + F.cross_entropy(scores_BB.T, target_B)
 
 
 def dual_loss(
@@ -107,16 +107,16 @@ def dual_loss(
     intra: bool = True,
     temperature: float = 0.05,
 ) -> Tensor:
-    """DualCSE's (Oda et al., 2025, eq. 2), the mean over the batch; without `contradiction`, `intra` or both: eqs. 6,
-    7 and 8. r and u of K kinds of sentences: premise, explicit entailment, implied entailment, contradiction.
+    """DualCSE's loss (Oda et al., 2025, eq. 2), the mean over the batch; without `contradiction`, `intra` or both: eqs.
+    6, 7 and 8. r and u: the vectors of K kinds of sentences (premise, explicit and implied entailment, contradiction).
 
     -log v(r_i, r+_i1) / sum over j of (v(r_i, r+_j1) + v(r_i, r-_j) + v(r_i, u_j)), v = exp(cos / temperature),
-    -log v(u_i, r+_i2) / sum over j of (v(u_i, r+_j2) + v(u_i, r-_j) + v(u_i, r_j)), and, of both entailments and the
+    -log v(u_i, r+_i2) / sum over j of (v(u_i, r+_j2) + v(u_i, r-_j) + v(u_i, r_j)), and, for both entailments and the
     contradiction, -log v(r_i, u_i) / sum over j of v(r_i, u_j).
 
-    The last denominators are appendix F's: as eq. 2 prints them, v(r_j, u_j), nothing draws r_i and u_i together.
-    Without `contradiction` the fourth kind is not looked at, without `intra` of the implicit ones the premise alone.
-    With u = r and without `intra` it is SimCSE's supervised loss (Gao et al., 2021), with two positives.
+    The last denominators are those of appendix F: as printed in eq. 2, v(r_j, u_j), nothing pulls r_i and u_i together.
+    Without `contradiction` the fourth kind is ignored, without `intra` all implicit vectors except the premise's. With
+    u = r and without `intra` this is SimCSE's supervised loss (Gao et al., 2021), with two positives.
     """
     r, u = F.normalize(explicit_KBD, dim=-1), F.normalize(implicit_KBD, dim=-1)
     against = [r[3]] if contradiction else []
@@ -128,7 +128,7 @@ def dual_loss(
     return loss
 
 
-def info_nce(anchors_BD: Tensor, others: list[Tensor], temperature: float) -> Tensor:
-    """InfoNCE: anchor i belongs to row i of the first of `others`, among the rows of all of them."""
-    scores = anchors_BD @ torch.cat(others).T / temperature
+def info_nce(anchors_BD: Tensor, candidates: list[Tensor], temperature: float) -> Tensor:
+    """InfoNCE: the positive of anchor i is row i of the first candidates, its negatives are all other candidates."""
+    scores = anchors_BD @ torch.cat(candidates).T / temperature
     return F.cross_entropy(scores, torch.arange(len(anchors_BD), device=scores.device))

@@ -1,6 +1,6 @@
 """Supervised projection learning (CASE, section 3.2): from the vectors of rated pairs to g.
 
-Shapes: P distinct (sentence, condition), N rated pairs, B pairs of a batch, D dimensions of all views together.
+Shapes: P distinct (sentence, condition), N rated pairs, B pairs of a batch, D dimensions of all views, K of g.
 """
 
 from __future__ import annotations
@@ -28,38 +28,38 @@ OUTPUT_DIM = 512
 
 @dataclass(frozen=True, kw_only=True)
 class Recipe:
-    """Everything that decides g besides the data and the seed. The defaults are the paper's."""
+    """Everything that determines g besides the data and the seed. The defaults are the paper's."""
 
     dim: int | None = None
-    """Dimension of g's vectors. Default: 512, and never above its input's."""
+    """Output dimension of the projector. Default: 512, or its input dimension if that is smaller."""
     layers: int = 1
-    """0: linear; 1: linear and activation; 2: a hidden layer before it."""
+    """0: linear; 1: linear and activation; 2: a hidden layer before them."""
     hidden: int = 1024
-    """Width of the hidden layer of two."""
+    """Width of the hidden layer of --layers 2."""
     activation: Activation = Activation.LEAKY_RELU
     """The non-linearity."""
     dropout: float = 0.15
-    """Share of the inputs of each linear layer that is dropped in training."""
+    """Dropout on the input of each linear layer."""
     loss: Loss = Loss.SQUARED
     """squared is eq. 2; fitted is eq. 2 with a learned scale; pearson, cosent (a ranking loss)."""
     rating_map: RatingMap = RatingMap.UNIT
-    """The number that the cosine is to meet: unit (r - 1)/4, signed (r - 3)/2, fifth r/5."""
+    """Target of the cosine for a rating r: unit (r - 1)/4, signed (r - 3)/2, fifth r/5."""
     learning_rate: float = 1e-3
-    """Of Adam."""
+    """Learning rate of Adam."""
     weight_decay: float = 0.0
-    """Decoupled from the gradient (AdamW)."""
+    """Decoupled weight decay (AdamW)."""
     batch_size: int = 512
-    """Rated pairs of a step, over all workers together."""
+    """Rated pairs per step, over all workers."""
     epochs: int = 60
-    """The most epochs."""
+    """Maximum number of epochs."""
     patience: int = 10
     """Stop after this many epochs without a better one."""
     average: float = 0.0
-    """Decay of a moving average of the weights, per step; 0: none."""
+    """Decay per step of a moving average of the weights; 0: no average."""
 
     @property
     def recipe(self) -> Recipe:
-        """The recipe alone, where a job holds it among its other flags."""
+        """The recipe among the flags of a job."""
         return Recipe(**{name: getattr(self, name) for name in RECIPE_FIELDS})
 
     def check(self) -> None:
@@ -103,7 +103,7 @@ def fit_projector(
     state: FitState | None = None,
     wrap: Any = lambda module: module,
 ) -> Iterator[FitState]:
-    """Fit g by eq. 2, the encoder frozen; yields the state after each epoch. Pairs rated -1 are not trained on.
+    """Fit g by eq. 2 with a frozen encoder; yields the state after each epoch. Pairs labelled -1 are not trained on.
 
     `wrap` moves the module to its device and wraps it for several processes.
     """
@@ -123,17 +123,17 @@ def fit_projector(
 
 
 def pair_loss(train: PairVectors, recipe: Recipe) -> BatchLoss:
-    """The recipe's loss of a batch of pairs, both sentences through the same g (a Siamese bi-encoder)."""
-    wanted_N = map_ratings(torch.tensor(train.ratings), recipe.rating_map)
+    """The recipe's loss over a whole batch; both sentences go through the same g (a Siamese bi-encoder)."""
+    targets_N = map_ratings(torch.tensor(train.ratings), recipe.rating_map)
     loss = LOSSES[recipe.loss]
 
     def of_batch(module: nn.Module, batch: np.ndarray) -> Tensor:
         device = next(module.parameters()).device
-        pair_index = train.places[shard(batch)]
-        x_2BD = torch.from_numpy(train.vectors[pair_index.T.reshape(-1)]).to(device)  # indexing copies
-        first_BK, second_BK = module(x_2BD).chunk(2) if len(pair_index) else (module(x_2BD),) * 2
+        index_B2 = train.pair_index[shard(batch)]
+        x_2BD = torch.from_numpy(train.vectors[index_B2.T.reshape(-1)]).to(device)  # indexing copies
+        first_BK, second_BK = module(x_2BD).chunk(2) if len(index_B2) else (module(x_2BD),) * 2
         cosines_B = gather(F.cosine_similarity(first_BK, second_BK), len(batch))
-        return loss(cosines_B, wanted_N[batch].to(device))
+        return loss(cosines_B, targets_N[batch].to(device))
 
     return of_batch
 
@@ -142,14 +142,14 @@ def evaluation(validation: PairVectors) -> Evaluation:
     """The `correlations` of g's cosines."""
 
     def evaluate(module: nn.Module) -> dict[str, float]:
-        scores_N = pair_cosines(project(module, validation.vectors), validation.places)
+        scores_N = pair_cosines(project(module, validation.vectors), validation.pair_index)
         return correlations(scores_N, validation.ratings)
 
     return evaluate
 
 
 def correlations(scores_N: np.ndarray, ratings_N: np.ndarray) -> dict[str, float]:
-    """Spearman and Pearson x 100 over all pairs, and Spearman over those with a rating."""
+    """Spearman and Pearson x 100 over all pairs, and Spearman x 100 without label -1."""
     rated = ratings_N != NOT_APPLICABLE
     return {
         "spearman": 100 * spearman(scores_N, ratings_N),

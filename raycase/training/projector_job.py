@@ -1,4 +1,4 @@
-"""A training job: embed the rated pairs once, fit g, save a model folder."""
+"""The training job of CASE: embed the rated pairs once, fit g, save a model folder."""
 
 from __future__ import annotations
 
@@ -31,25 +31,25 @@ from raycase.training.runner import OpenRunner
 
 @dataclass(frozen=True, kw_only=True)
 class Source:
-    """The rated pairs, the encoder and the result: what training and tuning have in common."""
+    """Flags of all training jobs and sweeps: data, encoder and result."""
 
     train: str
-    """Rated pairs to learn from: .csv, .jsonl or .parquet with sentence1, sentence2, condition, label (1 to 5)."""
+    """Training pairs: .csv, .jsonl or .parquet with sentence1, sentence2, condition, label (1 to 5)."""
     validation: str
-    """Rated pairs to choose the epoch by; never trained on. Label -1: the condition does not apply."""
+    """Validation pairs, which select the best epoch; never trained on. Label -1: the condition does not apply."""
     model: str = "minilm"
     """Name in the table of encoders, Hugging Face id or local folder."""
     compute: Compute | None = None
-    """Number format inside the encoder. Default: bfloat16 where the processor has it."""
+    """Number format inside the encoder. Default: bfloat16 where the processor supports it, else float32."""
     output: str
-    """Folder of the result, on this machine."""
+    """Output folder, on this machine."""
     cache: str | None = None
-    """Folder or URI for embedded pairs and the states of stopped runs. Default: `cache`
-    beside the output."""
+    """Folder or URI of the vectors of embedded pairs and of the checkpoints of stopped runs. Default: `cache` beside
+    the output."""
     overwrite: bool = False
-    """Replace another result in the folder."""
+    """Replace an earlier result in the folder."""
     seed: int = 0
-    """Of initial weights, order and dropout; a sweep counts its seeds from here."""
+    """Seed of initial weights, order and dropout; the first seed of a sweep."""
 
     @property
     def folder(self) -> Path:
@@ -60,7 +60,7 @@ class Source:
         return locate(self.cache or str(self.folder.parent / "cache"))
 
     def check_source(self) -> None:
-        """Raise RequestError for what is wrong before anything is read."""
+        """Check the flags before anything is read. Raises RequestError."""
         check_paths({f"--{n}": getattr(self, n) for n in ("train", "validation", "output", "cache")})
         if self.seed < 0:
             raise RequestError(f"--seed: expected 0 or more, got {self.seed}")
@@ -68,80 +68,80 @@ class Source:
             raise RequestError(f"--output: expected a folder on this machine, got {self.output}; copy the result there")
 
     def read(self) -> tuple[RatedPairs, RatedPairs]:
-        """Training and validation pairs. Raises RequestError."""
+        """Read and check training and validation pairs. Raises RequestError."""
         train, validation = read_rated(self.train, "--train"), read_rated(self.validation, "--validation")
-        odd = sorted({float(r) for r in train.ratings if r != NOT_APPLICABLE and not 1 <= r <= 5})
-        if odd:
-            raise RequestError(f"--train: expected labels from 1 to 5 (or -1: does not apply), got {odd[0]:g}")
+        invalid = sorted({float(r) for r in train.ratings if r != NOT_APPLICABLE and not 1 <= r <= 5})
+        if invalid:
+            raise RequestError(f"--train: expected labels from 1 to 5 (or -1: does not apply), got {invalid[0]:g}")
         for flag, rated in (("--train", train), ("--validation", validation)):
             if len({float(r) for r in rated.ratings if r != NOT_APPLICABLE}) < 2:
                 raise RequestError(
                     f"{flag}: expected at least two distinct labels besides -1 in {rated.uri}, got fewer"
                 )
-        both = rows_in(validation, train)
-        if len(both):
+        shared = rows_in(validation, train)
+        if len(shared):
             raise RequestError(
-                f"--validation: expected no pair that is trained on, got {len(both)} of {len(validation)} in "
-                f"{self.train}, the first in row {both[0]}"
+                f"--validation: expected no pair that is trained on, got {len(shared)} of {len(validation)} in "
+                f"{self.train}, the first in row {shared[0]}"
             )
         return train, validation
 
 
 @dataclass(frozen=True, kw_only=True)
 class Frozen(Source):
-    """Prompt, subtraction and pooling of a frozen encoder."""
+    """How a frozen encoder embeds a sentence under a condition."""
 
     prompt: str | None = None
-    """How sentence and condition become one text, or several ways side by side, a+b. Default: the encoder's."""
+    """Prompt of sentence and condition, or several as views side by side, a+b. Default: the encoder's."""
     subtract: bool | None = None
-    """Whether the base, the condition's own vector, is subtracted (eq. 1). Default: the encoder's."""
+    """Subtract the base, the condition's own vector (eq. 1). Default: the encoder's."""
     pooling: Pooling | None = None
-    """How tokens become one vector. Default: the encoder's."""
+    """Pooling of token vectors. Default: the encoder's."""
 
     def config(self) -> CaseConfig:
-        """The zero-shot system that g is fitted on; of a fine-tuned bi-encoder, its encoder. Raises RequestError."""
+        """The system without g: zero-shot CASE, or the encoder of a fine-tuned bi-encoder. Raises RequestError."""
         self.check_source()
         if not is_tuned(self.model):
             return resolve_case(self.model, prompt=self.prompt, pooling=self.pooling, subtract=self.subtract)
-        config = resolve(self.model, prompt=self.prompt, pooling=self.pooling)
-        if not isinstance(config, (BiEncoderConfig, LoraConfig)):
+        system = resolve(self.model, prompt=self.prompt, pooling=self.pooling)
+        if not isinstance(system, (BiEncoderConfig, LoraConfig)):
             raise RequestError(
                 f"--model: expected an encoder without projector, or a fine-tuned bi-encoder, got the trained model "
                 f"{self.model}"
             )
-        return CaseConfig(model=self.model, encoder=config.encoder, subtract=bool(self.subtract))
+        return CaseConfig(model=self.model, encoder=system.encoder, subtract=bool(self.subtract))
 
 
 def is_tuned(model: str) -> bool:
-    """Whether it is a folder that training left."""
+    """Whether the model is a model folder."""
     return (Path(model) / MODEL_FILE).is_file()
 
 
 @dataclass(frozen=True, kw_only=True)
 class Workers:
-    """Where training runs."""
+    """Flags of the processes that train."""
 
     workers: int = 1
-    """Data-parallel processes; the batch is shared out among them."""
+    """Number of data-parallel processes, among which each batch is divided."""
     gpus_per_worker: float | None = None
-    """Default: 1 if the cluster has GPUs, else 0."""
+    """GPUs per process. Default: 1 if the cluster has GPUs, else 0."""
 
     def check_workers(self) -> None:
-        """Raise RequestError for none."""
+        """Raise RequestError for less than one worker."""
         if self.workers < 1:
             raise RequestError(f"--workers: expected at least 1, got {self.workers}")
 
 
 @dataclass(frozen=True, kw_only=True)
 class TrainJob(Frozen, Recipe, Workers):
-    """Fit a projector on a frozen encoder (CASE, section 3.2), by eq. 2, and save a model folder.
+    """Fit a projector on a frozen encoder by eq. 2 (CASE, section 3.2) and save a model folder.
 
-    A stopped run resumes when the same command is run again.
+    A run that was stopped resumes automatically when the same command is run again.
     """
 
 
 def train_projector(job: TrainJob, open_runner: OpenRunner) -> dict[str, Any]:
-    """Embed, fit, save; returns what `metrics.json` holds. Raises RequestError and WorkError."""
+    """Embed, fit, save; returns the contents of `metrics.json`. Raises RequestError and WorkError."""
     began = time.time()
     job.recipe.check()
     job.check_workers()
@@ -178,7 +178,7 @@ def train_projector(job: TrainJob, open_runner: OpenRunner) -> dict[str, Any]:
 
 
 def open_checkpoints(job: Source, name: str) -> Location:
-    """Where the fit of that fingerprint into that folder keeps where it stands; emptied by --overwrite."""
+    """The checkpoint folder of the job with this fingerprint and output; emptied by --overwrite."""
     checkpoints = job.cache_location / "fits" / fingerprint([name, str(job.folder)])[:16]
     if job.overwrite:
         checkpoints.remove()
@@ -186,13 +186,13 @@ def open_checkpoints(job: Source, name: str) -> Location:
 
 
 def model_metrics(state: FitState, validation: PairVectors, pairs: dict[str, RatedPairs]) -> dict[str, Any]:
-    """The figures of a fit, with and without g, and what it was made from."""
+    """Metrics of a fit, with and without g, its data and its provenance."""
     zero_shot = evaluation(validation)(torch.nn.Identity())
     return fit_metrics(state) | {"zero_shot": zero_shot, "data": data_metrics(pairs), "provenance": provenance()}
 
 
 def fit_metrics(state: FitState) -> dict[str, Any]:
-    """The figures of the best epoch, and those of each."""
+    """Metrics of the best epoch, and of every epoch."""
     best = state.history[state.best_epoch - 1]
     return {
         "validation": {name: value for name, value in best.items() if name not in ("epoch", "loss", "seconds", "mib")},
@@ -203,7 +203,7 @@ def fit_metrics(state: FitState) -> dict[str, Any]:
 
 
 def data_metrics(pairs: dict[str, RatedPairs]) -> dict[str, Any]:
-    """File, rows and hash of each part of the data."""
+    """File, rows and hash of each part of the data, for `metrics.json`."""
     return {
         part: {
             "file": Path(rated.uri).name,

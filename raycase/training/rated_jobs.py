@@ -32,19 +32,19 @@ class RatedJob(FineTuneJob, RatedRecipe):
     task: Literal["rated", "kgc"] = "rated"
     """rated: pairs of sentences rated under a condition. kgc: knowledge graph completion (bi-encoder, tri-encoder,
     csr); --train and --validation are then .tsv files of head, relation, tail, with entities.tsv and relations.tsv
-    beside the first, and the loss is SimKGC's."""
+    in the folder of --train, and the loss is SimKGC's."""
     margin: float = 0.02
-    """kgc: taken from the score of the true tail in training."""
+    """kgc: subtracted from the score of the true tail in training."""
     limit: int | None = None
-    """kgc: triples of an epoch, of both directions. Default: all."""
+    """kgc: train on this many triples only, counted in both directions."""
 
     @property
     def recipe(self) -> RatedRecipe:
-        """What decides the weights besides the data, the system and the seed."""
+        """Everything that determines the weights besides the data, the system and the seed."""
         return recipe_of(RatedRecipe, self)
 
     def read_task(self, config: FineTunedConfig) -> Task:
-        """The data and the fit. Raises RequestError."""
+        """Read the training and validation data. Raises RequestError."""
         return (_rated if self.task == "rated" else _graph)(self, config)
 
 
@@ -53,9 +53,9 @@ class BiEncoderJob(RatedJob):
     """A bi-encoder: sentence and condition as one text (Deshpande et al., 2023)."""
 
     prompt: str | None = None
-    """How sentence and condition become one text. Default: concat-cs:all, which is "condition: sentence"."""
+    """Prompt of sentence and condition. Default: concat-cs:all, which is "condition: sentence"."""
     pooling: Pooling | None = None
-    """How tokens become one vector. Default: the encoder's."""
+    """Pooling of token vectors. Default: the encoder's."""
 
     def config(self) -> FineTunedConfig:
         """The system before training. Raises RequestError."""
@@ -64,12 +64,12 @@ class BiEncoderJob(RatedJob):
 
 @dataclass(frozen=True, kw_only=True)
 class TriEncoderJob(RatedJob):
-    """A tri-encoder: sentence and condition apart, then composed (Deshpande et al., 2023)."""
+    """A tri-encoder: sentence and condition encoded separately, then composed (Deshpande et al., 2023)."""
 
     compose: Compose = Compose.HADAMARD
-    """How the two vectors become one."""
+    """How the two vectors are composed."""
     pooling: Pooling | None = None
-    """How tokens become one vector. Default: the encoder's."""
+    """Pooling of token vectors. Default: the encoder's."""
 
     def config(self) -> FineTunedConfig:
         """The system before training. Raises RequestError."""
@@ -92,22 +92,24 @@ class CrossEncoderJob(RatedJob):
 class CsrJob(RatedJob):
     """CSR: the condition weights the sentence's tokens in the last layers (Lin et al., 2024).
 
-    The defaults are the paper's. For an encoder that is averaged (MiniLM): --asks words --weight Tw --routed 3 --router
+    The defaults are the paper's. For mean-pooled encoders (MiniLM): --asks words --weight Tw --routed 3 --router
     hidden.
     """
 
     form: Form = Form.TRI
-    """tri: sentence and condition apart. bi: as one text."""
+    """tri: sentence and condition encoded separately. bi: as one text."""
     router: Router = Router.QUERY
-    """What asks what: query (the paper's), hidden, heavy, random."""
+    """Query and keys of the router: query, the attention's (the paper's); hidden, hidden states; heavy, hidden states
+    with learned projections; random, fixed random weights."""
     asks: Asks = Asks.CLS
-    """Whose state asks for the condition: cls (the paper's), or its words; only words are weighted then."""
+    """Query of the condition: cls, the state of its [CLS] (the paper's); words, the mean of its words, and only the
+    words of the sentence are weighted."""
     routed: int = 1
-    """How many of the last layers are routed, T - t. 0: none, a plain tri-encoder."""
+    """Number of last layers with a router, T - t. 0: a plain tri-encoder."""
     weight: Weight = Weight.ADDED
-    """What the attention's output is multiplied by: 1+w (the paper's), w, or Tw, w times the tokens that share it."""
+    """Factor of the attention's output: 1+w (the paper's); w; Tw, w times the number of weighted tokens."""
     compose: Compose | None = None
-    """Compose with the condition's own vector, too. The paper does not."""
+    """Compose the result with the condition's vector; not in the paper."""
 
     def config(self) -> FineTunedConfig:
         """The system before training. Raises RequestError."""
@@ -117,24 +119,24 @@ class CsrJob(RatedJob):
 
 @dataclass(frozen=True, kw_only=True)
 class LoraJob(RatedJob):
-    """Adapters of low rank on the attention's projections of any encoder (CASE, section 4.4)."""
+    """Low-rank adapters on the attention's projections of any encoder (CASE, section 4.4)."""
 
     loss: Loss = Loss.PEARSON
-    """The paper's is pearson."""
+    """squared, fitted, pearson (the paper's), cosent."""
     learning_rate: float = 1e-3
-    """The largest, of AdamW; adapters need a larger one than whole weights (measured: `results/fine_tuning.md`)."""
+    """Peak learning rate of AdamW; adapters need a higher one than full fine-tuning (`results/fine_tuning.md`)."""
     prompt: str | None = None
-    """How sentence and condition become one text. Default: the encoder's."""
+    """Prompt of sentence and condition. Default: the encoder's."""
     pooling: Pooling | None = None
-    """How tokens become one vector. Default: the encoder's."""
+    """Pooling of token vectors. Default: the encoder's."""
     rank: int = 32
-    """Of the adapters."""
+    """Rank of the adapters."""
     alpha: float = 32.0
-    """Their product is multiplied by alpha / rank."""
+    """The adapters' product is multiplied by alpha / rank."""
     adapter_dropout: float = 0.05
-    """Share of an adapter's inputs that is dropped in training."""
+    """Dropout on the input of each adapter."""
     merged: bool = True
-    """Save the encoder with the adapters added to it. Else the adapters alone, a small file beside its encoder."""
+    """Save the encoder with the adapters merged into it; else only the adapters, a small file."""
 
     def config(self) -> FineTunedConfig:
         """The system before training. Raises RequestError."""
@@ -143,7 +145,7 @@ class LoraJob(RatedJob):
 
 
 def _rated(job: RatedJob, config: FineTunedConfig) -> Task:
-    """Pairs of sentences, rated under a condition. Raises RequestError."""
+    """The task of rated pairs under conditions. Raises RequestError."""
     if job.limit is not None:
         raise RequestError("--limit: expected --task kgc, got rated")
     train, validation = job.read()
@@ -157,7 +159,7 @@ def _rated(job: RatedJob, config: FineTunedConfig) -> Task:
 
 
 def _graph(job: RatedJob, config: FineTunedConfig) -> Task:
-    """Triples of a knowledge graph. Raises RequestError."""
+    """The task of knowledge graph completion. Raises RequestError."""
     if not isinstance(config, (BiEncoderConfig, TriEncoderConfig, CsrConfig)) or config.dim != config.plain_dim:
         raise RequestError(
             "--task kgc: expected bi-encoder, tri-encoder or csr, with vectors as long as the encoder's, got "
@@ -169,9 +171,9 @@ def _graph(job: RatedJob, config: FineTunedConfig) -> Task:
         raise RequestError(f"--margin: expected a number in [0, 1), got {job.margin:g}")
     graph = read_graph(posixpath.dirname(job.train) or ".", "--train")
     parts = {name: graph.triples(getattr(job, name), f"--{name}") for name in ("train", "validation")}
-    seen = Known.of(parts["train"]).has(parts["validation"].queries, parts["validation"].rows[:, 2])
-    if seen.any():
-        raise RequestError(f"--validation: expected no triple that is trained on, got {int(seen.sum())}")
+    shared = Known.of(parts["train"]).has(parts["validation"].queries, parts["validation"].rows[:, 2])
+    if shared.any():
+        raise RequestError(f"--validation: expected no triple that is trained on, got {int(shared.sum())}")
     return Task(
         identity=["kgc", job.margin, job.limit],
         data={

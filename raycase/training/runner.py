@@ -1,6 +1,6 @@
-"""What training and sweeps run on: something that gives vectors and runs fits or trials.
+"""Protocols of what training and sweeps run on: a runner embeds texts and runs fits or trials.
 
-On Ray: `raycase.distributed.train` and `tune`; in this process: `raycase.training.local_runner`.
+Implemented on Ray by `raycase.distributed.train` and `tune`, in one process by `raycase.training.local_runner`.
 """
 
 from __future__ import annotations
@@ -21,11 +21,11 @@ Vectors = Mapping[str, tuple[PairVectors, PairVectors]]  # of each prompt: train
 
 
 class Runner(Protocol):
-    """Gives vectors and runs fits."""
+    """Embeds texts and runs fits."""
 
     @property
     def vectors_of(self) -> VectorsOf:
-        """Embeds the texts of a data set."""
+        """A function that embeds the texts of a data set."""
 
     @property
     def on_gpu(self) -> bool:
@@ -34,11 +34,11 @@ class Runner(Protocol):
     def fit(
         self, fitting: Fitting, train: Any, validation: Any, recipe: Any, *, seed: int, checkpoints: Location
     ) -> FitState:
-        """Run a fit to its end and return its last state. Resumes from the state in `checkpoints`. Raises WorkError."""
+        """Run a fit, from the state in `checkpoints` if any, and return its last state. Raises WorkError."""
 
 
 class OpenRunner(Protocol):
-    """Opens a runner. Jobs call it after every check that needs none, since it may start a cluster."""
+    """Opens a runner. Jobs call it after all other checks, since it may start a cluster."""
 
     def __call__(self, *, workers: int, gpus_per_worker: float | None, cache: Location) -> Runner:
         """Raises RequestError where the workers do not fit, or where the workers cannot share the cache."""
@@ -46,19 +46,19 @@ class OpenRunner(Protocol):
 
 @dataclass(frozen=True, kw_only=True)
 class Search:
-    """How many cells a searcher is to choose from `SPACE` and `prompts`, and what it may learn from."""
+    """A search: the number of cells to choose from `SPACE` and `prompts`, and the trials so far."""
 
     count: int
     base: Recipe
     prompts: Sequence[str]
     seed: int  # of the fits
     sampler_seed: int
-    points: Sequence[tuple[dict[str, Any], float]]  # cells tried so far, with their Spearman
+    points: Sequence[tuple[dict[str, Any], float]]  # cells of earlier trials with their Spearman
 
 
 @dataclass(frozen=True, kw_only=True)
 class Round:
-    """Trials that are run together: cells with their seeds, or those that a search chooses."""
+    """Trials that run together: cells with their seeds, or a search that chooses cells."""
 
     trials: Sequence[tuple[Cell, int]] = ()
     search: Search | None = None
@@ -67,24 +67,24 @@ class Round:
 
 
 class Record(Protocol):
-    """Takes a trial that has ended: the figures of its epochs, or the error that ended it."""
+    """Receives a trial that has ended: the metrics of its epochs, or its error."""
 
     def __call__(self, cell: Cell, seed: int, *, history: Sequence[dict[str, float]], error: str | None) -> None: ...
 
 
 class TrialRunner(Protocol):
-    """Gives vectors and runs trials."""
+    """Embeds texts and runs trials."""
 
     @property
     def vectors_of(self) -> VectorsOf:
-        """Embeds the texts of a data set."""
+        """A function that embeds the texts of a data set."""
 
     def run(self, trials: Round, vectors: Vectors, record: Record) -> list[float]:
-        """Run a round and record each trial as it ends. Returns the seconds that trials took beyond their fits."""
+        """Run a round and record each trial at its end. Returns the seconds that trials took beyond their fits."""
 
 
 class OpenTrialRunner(Protocol):
-    """Opens a runner of trials. Sweeps call it after every check that needs none, since it may start a cluster."""
+    """Opens a runner of trials. Sweeps call it after all other checks, since it may start a cluster."""
 
     def __call__(self, *, cpus_per_trial: float, gpus_per_trial: float, cache: Location) -> TrialRunner:
         """Raises RequestError where a trial does not fit, or where the trials cannot share the cache."""

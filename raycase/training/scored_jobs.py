@@ -1,4 +1,4 @@
-"""Fine-tuning jobs on pairs of sentences that are scored without a condition."""
+"""Fine-tuning jobs on pairs of sentences scored without a condition."""
 
 from __future__ import annotations
 
@@ -25,43 +25,43 @@ class ScoredJob(FineTuneJob, TuneRecipe):
     """Fine-tune an encoder on pairs of sentences scored without a condition (STS)."""
 
     train: str
-    """Scored pairs to learn from: .csv, .jsonl or .parquet with sentence1, sentence2, score (0 to 5)."""
+    """Training pairs: .csv, .jsonl or .parquet with sentence1, sentence2, score (0 to 5)."""
     validation: str
-    """Scored pairs to choose the epoch by; never trained on."""
+    """Validation pairs, which select the best epoch; never trained on."""
     learning_rate: float = 5e-5
-    """The largest, of AdamW."""
+    """Peak learning rate of AdamW."""
     batch_size: int = 16
-    """Scored pairs of a batch, over all workers together."""
+    """Scored pairs per batch, over all workers."""
     epochs: int = 10
-    """The most epochs; the learning rate falls over all of them."""
+    """Maximum number of epochs, over which the learning rate falls to 0."""
     patience: int = 10
     """Stop after this many epochs without a better one."""
 
     @property
     def recipe(self) -> TuneRecipe:
-        """What decides the weights besides the data, the system and the seed."""
+        """Everything that determines the weights besides the data, the system and the seed."""
         return recipe_of(TuneRecipe, self)
 
     @property
     def terms(self) -> dict[str, Any]:
-        """What else the loss depends on."""
+        """The settings of the loss."""
         return {}
 
     def loss(self) -> PairLoss:
-        """Of the module's outputs and the scores."""
+        """The loss over the module's outputs and the scores."""
         return scored_loss
 
     def read_task(self, config: FineTunedConfig) -> Task:
-        """The data and the fit. Raises RequestError."""
+        """Read the training and validation pairs. Raises RequestError."""
         train, validation = (read_scored(getattr(self, name), f"--{name}") for name in ("train", "validation"))
         for flag, scored in (("--train", train), ("--validation", validation)):
-            odd = scored.ratings[(scored.ratings < 0) | (scored.ratings > MOST)]
-            if len(odd):
-                raise RequestError(f"{flag}: expected scores from 0 to {MOST:g}, got {odd[0]:g}")
-        both = rows_in(train, validation)  # STS-B has such pairs
-        if len(both):
-            print(f"{len(both)} training pairs are validation pairs, too, and are left out", file=sys.stderr)
-            train = train.without(both)
+            invalid = scored.ratings[(scored.ratings < 0) | (scored.ratings > MOST)]
+            if len(invalid):
+                raise RequestError(f"{flag}: expected scores from 0 to {MOST:g}, got {invalid[0]:g}")
+        shared = rows_in(train, validation)  # STS-B has some
+        if len(shared):
+            print(f"{len(shared)} training pairs are validation pairs, too, and are left out", file=sys.stderr)
+            train = train.without(shared)
             if not len(train):
                 raise RequestError("--train: expected pairs that are not in --validation, got none")
         return Task(
@@ -78,7 +78,7 @@ class SentenceEncoderJob(ScoredJob):
     """A sentence encoder without conditions: squared error of the cosine (Reimers and Gurevych, 2019)."""
 
     pooling: Pooling | None = None
-    """How tokens become one vector. Default: the encoder's."""
+    """Pooling of token vectors. Default: the encoder's."""
 
     def config(self) -> FineTunedConfig:
         """The system before training. Raises RequestError."""
@@ -93,22 +93,23 @@ class MixSpJob(ScoredJob):
     """
 
     select: Select = Select.HARD
-    """hard: the likeliest projector alone. soft: all, weighted; a mixture of experts, without the router's loss."""
+    """hard: only the most probable projector. soft: the weighted sum of all, a mixture of experts, without the router's
+    loss."""
     ranges: tuple[float, ...] = (UPPER,)
-    """Scores at which the next range begins; a projector for each range."""
+    """Lowest score of each range after the first; one projector per range."""
     route: Route = Route.CLS
-    """What the router reads: cls, [CLS] and the sentence; own, the sentence alone; both, the two sentences."""
+    """Input of the router: cls, [CLS] and the sentence; own, the sentence alone; both, the two sentences."""
     similarity: Similarity = Similarity.LINEAR
-    """How two projections become a score: linear, by a layer over both; cosine, learnt by its squared error;
-    contrastive, a cosine learnt by the batch's other pairs."""
+    """How two projections become a score: linear, a layer over both; cosine, with its squared error as the loss;
+    contrastive, a cosine with InfoNCE against the batch's other pairs as the loss."""
     similarity_weight: float = 7e-4
-    """alpha_1, of the similarity's loss (eq. 5)."""
+    """alpha_1, the weight of the similarity's loss (eq. 5)."""
     range_weight: float | None = None
-    """alpha_2, of the router's loss (eq. 5). Default: 1e-4, with --select soft 0."""
+    """alpha_2, the weight of the router's loss (eq. 5). Default: 1e-4; 0 with --select soft."""
 
     @property
     def terms(self) -> dict[str, Any]:
-        """What else the loss depends on."""
+        """The settings of the loss. Raises RequestError."""
         default = 1e-4 if self.select is Select.HARD else 0.0
         weights = {
             "similarity_weight": self.similarity_weight,
@@ -120,7 +121,7 @@ class MixSpJob(ScoredJob):
         return weights
 
     def loss(self) -> PairLoss:
-        """Of the module's outputs and the scores."""
+        """The loss over the module's outputs and the scores."""
         return partial(mixsp_loss, ranges=self.ranges, similarity=self.similarity, **self.terms)
 
     def config(self) -> FineTunedConfig:

@@ -30,14 +30,14 @@ def mixsp_loss(
     range_weight: float = 1e-4,
     temperature: float = 0.05,
 ) -> Tensor:
-    """MixSP's (Ponwitayarat et al., 2024, eq. 5): alpha_1 BCE(score / 5, G2) + alpha_2 (cross-entropy of the pair's
-    range by the first sentence + by the second) / 2 (eqs. 4 and 2; of two ranges it is the binary one).
+    """MixSP's loss (Ponwitayarat et al., 2024, eq. 5): alpha_1 BCE(score / 5, G2) + alpha_2 (cross-entropy of the
+    pair's range from the first sentence + from the second) / 2 (eqs. 4 and 2; with two ranges it is binary).
 
-    outputs_BK: the logit of the similarity, or a cosine; logits of R ranges by each sentence; to learn by
-    contrast, both projections z. ratings_B: 0 to 5. ranges: where the next one begins, its first score in it.
+    outputs_BK: the logit of the similarity, or a cosine; each sentence's logits of the R ranges; with contrastive
+    similarity, both projections z. ratings_B: 0 to 5. ranges: the lowest score of each range after the first.
 
-    By a cosine the first term is its squared error. By contrast it is the mean of -log v(z_i1, z_i2) / sum over j of
-    v(z_i1, z_j2) over the pairs i of the uppermost range, v = exp(cos / temperature); the paper does not write its out.
+    With cosine the first term is its squared error. With contrastive it is the mean of -log v(z_i1, z_i2) / sum over j
+    of v(z_i1, z_j2) over the pairs i of the uppermost range, v = exp(cos / temperature); the paper gives no formula.
     """
     count = len(ranges) + 1
     similarity_B, scores_B = outputs_BK[:, 0], (ratings_B / MOST).to(outputs_BK)
@@ -45,17 +45,17 @@ def mixsp_loss(
     range_B = torch.bucketize(ratings_B, torch.tensor(ranges).to(ratings_B), right=True)
     match similarity:
         case Similarity.LINEAR:
-            of_score = F.binary_cross_entropy_with_logits(similarity_B, scores_B)
+            score_loss = F.binary_cross_entropy_with_logits(similarity_B, scores_B)
         case Similarity.COSINE:
-            of_score = squared_error(similarity_B, scores_B)
+            score_loss = squared_error(similarity_B, scores_B)
         case Similarity.CONTRASTIVE:
-            of_score = _contrast(outputs_BK[:, 1 + 2 * count :], range_B == count - 1, temperature)
-    by_range = (F.cross_entropy(first_BR, range_B) + F.cross_entropy(second_BR, range_B)) / 2
-    return similarity_weight * of_score + range_weight * by_range
+            score_loss = _contrast(outputs_BK[:, 1 + 2 * count :], range_B == count - 1, temperature)
+    range_loss = (F.cross_entropy(first_BR, range_B) + F.cross_entropy(second_BR, range_B)) / 2
+    return similarity_weight * score_loss + range_weight * range_loss
 
 
 def _contrast(z_BZ: Tensor, same_B: Tensor, temperature: float) -> Tensor:
-    """InfoNCE of the pairs that mean the same, against every second sentence; 0 where there are none."""
+    """InfoNCE of the pairs with the same meaning, against all second sentences; 0 if there are no such pairs."""
     if not same_B.any():
         return z_BZ.sum() * 0
     first_BD, second_BD = (F.normalize(part, dim=1) for part in z_BZ.chunk(2, dim=1))

@@ -1,6 +1,6 @@
-"""A sweep: the projector's choices, searched or run as a grid; writes a table of trials, a summary and the best model.
+"""A sweep over the projector's settings, by search or grid; writes a table of trials, a summary and the best model.
 
-Knows no Ray: what runs the trials is an argument.
+Independent of Ray: the runner of the trials is an argument.
 """
 
 from __future__ import annotations
@@ -46,11 +46,11 @@ from raycase.training.sweep_trials import (
     stopped_by,
 )
 
-SHOWN, EVERY_S = 8, 10.0  # cells in the table of progress; seconds between two of them
+SHOWN, EVERY_S = 8, 10.0  # cells in a progress report; seconds between two reports
 
 
 def tune(job: TuneJob, open_trials: OpenTrialRunner) -> dict[str, Any]:
-    """Run the sweep, write its tables, fit and save the best cell again. Raises RequestError and WorkError."""
+    """Run the sweep, write its tables, fit the best cell again and save it. Raises RequestError and WorkError."""
     began = time.time()
     check_job(job)
     config = (replace(job, prompt=job.prompts[0]) if job.prompts else job).config()
@@ -97,7 +97,7 @@ def tune(job: TuneJob, open_trials: OpenTrialRunner) -> dict[str, Any]:
 
 
 def _report(job: TuneJob, trials: Sequence[Trial]) -> None:
-    """Write `summary.md` and the plots; without matplotlib the summary says that there are none."""
+    """Write `summary.md` and, if matplotlib is installed, the plots."""
     root = job.table.root
     plotted = importlib.util.find_spec("matplotlib") is not None
     (root / "summary.md").put(summary(trials, provenance(), grid=job.grid, plotted=plotted).encode())
@@ -108,7 +108,7 @@ def _report(job: TuneJob, trials: Sequence[Trial]) -> None:
 def _embed(
     job: TuneJob, systems: Mapping[str, CaseConfig], pairs: Mapping[str, RatedPairs], vectors_of: VectorsOf
 ) -> Vectors:
-    """The vectors of training and validation pairs under every prompt."""
+    """Embed training and validation pairs under every prompt."""
     vectors = {}
     for prompt, system in systems.items():
         train, validation = (
@@ -123,23 +123,23 @@ def _embed(
 
 
 def _search(job: TuneJob, runner: TrialRunner, vectors: Vectors, prompts: Sequence[str]) -> list[float]:
-    """A search with one seed, then the other seeds of its best cells; returns what `_run` does."""
+    """Search with one seed, then run the best cells with the other seeds. Returns the overheads of `_run`."""
     gaps: list[float] = []
-    tried = [t for t in job.table.read() if t.phase == "search"]
+    earlier = [t for t in job.table.read() if t.phase == "search"]
     if job.search == "random":
-        done = finished(tried)
+        done = finished(earlier)
         cells = random_cells(job.recipe, prompts, job.samples, job.seed)
         missing = [(c, job.seed) for c in cells if (c.key, job.seed) not in done]
         gaps += _run(job, runner, vectors, missing, phase="search")
-    elif len(tried) < job.samples:
+    elif len(earlier) < job.samples:
         search = Search(
-            count=job.samples - len(tried),
+            count=job.samples - len(earlier),
             base=job.recipe,
             prompts=prompts,
             seed=job.seed,
-            sampler_seed=job.seed + len(tried),  # with the seed alone it would draw the first points again
+            sampler_seed=job.seed + len(earlier),  # else a resumed search would draw the first points again
             points=[
-                ({n: getattr(t, n) for n in (*SPACE, "prompt")}, t.spearman) for t in tried if t.spearman is not None
+                ({n: getattr(t, n) for n in (*SPACE, "prompt")}, t.spearman) for t in earlier if t.spearman is not None
             ],
         )
         gaps += _run(job, runner, vectors, [], phase="search", search=search)
@@ -160,7 +160,7 @@ def _run(
 ) -> list[float]:
     """Run a round, write each finished trial to the table and print the best cells from time to time.
 
-    Returns the seconds that trials took beyond their fits.
+    Returns the overhead of trials beyond their fits, in seconds.
     """
     if not trials and search is None:
         return []
@@ -185,7 +185,7 @@ class _Progress:
     shown: float = field(default_factory=time.time)
 
     def record(self, cell: Cell, seed: int, *, history: Sequence[dict[str, float]], error: str | None) -> None:
-        """A `Record`."""
+        """Write a trial to the table: a `Record`."""
         dim = self.vectors[cell.prompt][0].dim
         if error:
             history, stopped = [], error
@@ -215,7 +215,7 @@ def _save_best(
     system: CaseConfig,
     pairs: dict[str, RatedPairs],
 ) -> None:
-    """Fit the best cell once more, with its first seed, and save it as a model folder."""
+    """Fit the best cell again with its first seed, and save it as a model folder."""
     trial = best.first
     recipe = trial.cell(job.recipe).recipe
     train, validation = vectors

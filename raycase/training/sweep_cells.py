@@ -1,4 +1,4 @@
-"""The cells of a sweep: a cell is a recipe and a prompt. The paper's grids, grids of a file, and the search space."""
+"""The cells of a sweep, each a recipe and a prompt: the paper's grids, grids from a file, and the search space."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from raycase.training.projector_fit import OUTPUT_DIM, RECIPE_FIELDS, Recipe
 DIMS = (50, *range(100, 1001, 100))  # Figure 4
 HIDDEN = (256, 768, 1024, 2048, 8192)  # appendix B
 
-# What the search chooses from. Lists: one of them; pairs: a number in between, log-uniform where marked.
+# The search space. Lists: one of the values; pairs: a number between the two, log-uniform where marked.
 SPACE: dict[str, Any] = {
     "activation": list(Activation),
     "dropout": (0.0, 0.5),
@@ -39,7 +39,7 @@ ENUMS = {"activation": Activation, "loss": Loss, "rating_map": RatingMap}
 
 @dataclass(frozen=True, kw_only=True)
 class Cell:
-    """One choice of everything; `name` says which of a grid it is."""
+    """A recipe and a prompt; `name` is its label in a grid."""
 
     recipe: Recipe
     prompt: str
@@ -47,7 +47,7 @@ class Cell:
 
     @cached_property
     def key(self) -> str:
-        """Names the cell: equal cells fit the same g. What has no effect is left out."""
+        """Identifies the cell: equal keys fit the same g. Excludes settings without effect."""
         values = asdict(self.recipe) | {"prompt": self.prompt}
         if self.recipe.layers < 2:
             del values["hidden"]
@@ -57,7 +57,7 @@ class Cell:
 
     @property
     def values(self) -> dict[str, Any]:
-        """The choices by name, as they stand in the table."""
+        """The settings by name, as in the table of trials."""
         return {k: str(v) if k in ENUMS else v for k, v in asdict(self.recipe).items()} | {"prompt": self.prompt}
 
 
@@ -82,7 +82,7 @@ def figure4(base: Recipe, prompt: str) -> list[Cell]:
 def grid_of(uri: str, base: Recipe, prompt: str) -> list[Cell]:
     """The product of the lists in a JSON file, as {"dropout": [0.1, 0.3], "prompt": ["cond", "cond+sent"]}.
 
-    Raises RequestError for what is no JSON object of lists, an unknown name, and a value out of its range.
+    Raises RequestError for anything but a JSON object of lists, unknown names, and values out of their range.
     """
     source = locate(uri)
     if not source.exists():
@@ -95,15 +95,15 @@ def grid_of(uri: str, base: Recipe, prompt: str) -> list[Cell]:
         if name not in known:
             raise RequestError(f"--grid: expected names among {', '.join(known)} in {uri}, got {name!r}")
     cells = []
-    for chosen in itertools.product(*values.values()):
-        choice = dict(zip(values, chosen, strict=True))
+    for combination in itertools.product(*values.values()):
+        choice = dict(zip(values, combination, strict=True))
         label = ", ".join(f"{k} {v}" for k, v in choice.items()) or "base"
         cells.append(make_cell(base, choice.pop("prompt", prompt), label, **choice))
     return cells
 
 
 def make_cell(base: Recipe, prompt: str, label: str, **choices: Any) -> Cell:
-    """The cell of some choices, the others as in `base`. Raises RequestError for a value out of its range."""
+    """`base` with some settings changed. Raises RequestError for a value out of its range."""
     try:
         typed: dict[str, Any] = {k: ENUMS[k](v) if k in ENUMS else v for k, v in choices.items()}
         for name in typed.keys() & WHOLE:
@@ -120,7 +120,7 @@ def make_cell(base: Recipe, prompt: str, label: str, **choices: Any) -> Cell:
 
 
 def random_cells(base: Recipe, prompts: Sequence[str], count: int, seed: int) -> list[Cell]:
-    """The first `count` cells of a random search; a longer list begins with the shorter one."""
+    """The first `count` cells of a random search; does not depend on `count` otherwise."""
     return [cell_of(_draw(np.random.default_rng([seed, i]), prompts), base) for i in range(count)]
 
 
@@ -138,6 +138,6 @@ def _draw(random: np.random.Generator, prompts: Sequence[str]) -> dict[str, Any]
 
 
 def cell_of(point: dict[str, Any], base: Recipe) -> Cell:
-    """The cell of a point of the search space."""
+    """The cell at a point of the search space."""
     choices = dict(point)
     return make_cell(base, choices.pop("prompt"), "", **choices)

@@ -1,4 +1,4 @@
-"""The request of a sweep: its flags and their checks, the cells and prompts that they mean, and its folder."""
+"""The request of a sweep: flags, checks, the cells and prompts to run, and the output folder."""
 
 from __future__ import annotations
 
@@ -26,31 +26,31 @@ RESULTS = ("trials", "trials.parquet", "trials.csv", "summary.md", "dimensions.p
 
 @dataclass(frozen=True, kw_only=True)
 class TuneJob(Frozen, Recipe):
-    """Search the choices of the projector on a frozen encoder, or run a grid; what is not swept is as the flags say.
+    """Search the settings of the projector on a frozen encoder, or run a grid of them; flags set those not swept.
 
     A sweep that was stopped resumes with the same command and --resume.
     """
 
     samples: int = 60
-    """Cells of a search."""
+    """Number of cells in a search."""
     search: Literal["tpe", "random"] = "tpe"
-    """How a search chooses: Optuna's tree-structured Parzen estimator, or at random."""
+    """tpe: Optuna's tree-structured Parzen estimator. random: cells at random."""
     grid: str | None = None
-    """Instead of a search: table7, figure4, or a JSON file with lists, as {"dropout": [0.1, 0.3]}."""
+    """Run a grid instead of a search: table7, figure4, or a JSON file with lists, as {"dropout": [0.1, 0.3]}."""
     prompts: tuple[str, ...] | None = None
-    """Prompts that a search chooses from. Default: --prompt; else the encoder's, and two views side by side."""
+    """Prompts of a search. Default: --prompt; else the encoder's and a combination of two views."""
     seeds: int = 3
-    """Runs of each cell of a grid, and of the finalists of a search."""
+    """Seeds per cell of a grid, and per finalist of a search."""
     finalists: int = 5
-    """Cells of a search that are run with every seed in the end."""
+    """Best cells of a search, which are run with every seed at the end."""
     asha: bool | None = None
-    """Whether ASHA stops trials that fall behind. Default: in a search, not in a grid."""
+    """Let ASHA stop trials that fall behind. Default: in a search, not in a grid."""
     cpus_per_trial: float = 1
-    """CPUs, and threads, of a trial."""
+    """CPUs and threads per trial."""
     gpus_per_trial: float = 0
-    """GPUs of a trial."""
+    """GPUs per trial."""
     resume: bool = False
-    """Resume the sweep in the folder: run the trials that its table lacks."""
+    """Resume the sweep in the folder: run its missing trials."""
 
     @property
     def table(self) -> Table:
@@ -58,12 +58,12 @@ class TuneJob(Frozen, Recipe):
 
     @property
     def trial_seeds(self) -> range:
-        """The seeds that a cell is run with."""
+        """The seeds of a cell."""
         return range(self.seed, self.seed + self.seeds)
 
 
 def check_job(job: TuneJob) -> None:
-    """Raise RequestError for flags that do not fit together."""
+    """Raise RequestError for flags that contradict each other or are out of range."""
     check_paths({"--grid": None if job.grid in GRIDS else job.grid})
     if job.grid is None and job.search == "tpe" and importlib.util.find_spec("optuna") is None:
         raise RequestError(
@@ -93,7 +93,7 @@ def grid_cells(job: TuneJob, config: CaseConfig) -> list[Cell] | None:
 
 
 def search_prompts(job: TuneJob, config: CaseConfig) -> list[str]:
-    """The prompts that a search chooses from."""
+    """The prompts of a search."""
     default = config.encoder.prompt
     if job.prompts is None:
         if job.prompt is not None or is_tuned(job.model):
@@ -109,7 +109,7 @@ def search_prompts(job: TuneJob, config: CaseConfig) -> list[str]:
 def identity_of(
     job: TuneJob, grid: Sequence[Cell] | None, systems: Mapping[str, CaseConfig], pairs: Mapping[str, RatedPairs]
 ) -> dict[str, Any]:
-    """What decides the trials, and its fingerprint."""
+    """Everything that determines the trials, and its fingerprint."""
     space: list[Any] = [{k: str(v) for k, v in SPACE.items()}, asdict(job.recipe), job.search, list(systems)]
     identity: dict[str, Any] = {
         "model": {prompt: system.describe() for prompt, system in systems.items()},
@@ -123,7 +123,7 @@ def identity_of(
 
 
 def check_folder(job: TuneJob, name: str) -> None:
-    """Raise RequestError where another sweep, or this one without --resume, is in the folder."""
+    """Raise RequestError for a folder that holds another sweep, or this one without --resume."""
     root = job.table.root
     begun = claim(root, SWEEP, name, job="this very sweep", results=RESULTS, overwrite=job.overwrite)
     if begun is not None and not job.resume:
@@ -133,7 +133,7 @@ def check_folder(job: TuneJob, name: str) -> None:
 
 
 def claim_folder(job: TuneJob, identity: dict[str, Any]) -> None:
-    """Claim the folder for this sweep, after everything that could be wrong with the request was checked."""
+    """Claim the folder for this sweep. Called after all checks of the request."""
     root = job.table.root
     if job.overwrite:
         clear(root, SWEEP, RESULTS)

@@ -1,4 +1,4 @@
-"""The plots of a sweep: Spearman against dimension, and what each choice is worth."""
+"""The plots of a sweep: Spearman against the dimension of g, and against each setting that varies."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ LONGEST = 14  # characters of a label
 
 
 def sweep_plots(trials: Sequence[Trial]) -> dict[str, bytes]:
-    """PNGs by file name: `dimensions.png` where only the dimension varies, else `choices.png`."""
-    finished = [t for t in trials if t.spearman is not None]
-    varied = varied_choices(finished)
+    """PNGs by file name: `dimensions.png` if only the dimension varies, else `choices.png`."""
+    scored = [t for t in trials if t.spearman is not None]
+    varied = varied_choices(scored)
     if varied == ["dim"]:
-        return {"dimensions.png": _dimensions(finished)}
-    return {"choices.png": _choices(finished, varied)} if varied else {}
+        return {"dimensions.png": _dimensions(scored)}
+    return {"choices.png": _choices(scored, varied)} if varied else {}
 
 
 def score(trial: Trial) -> float:
@@ -33,7 +33,7 @@ def score(trial: Trial) -> float:
 
 
 def _dimensions(trials: Sequence[Trial]) -> bytes:
-    """Figure 4: the mean over the seeds, their spread, and each run."""
+    """Figure 4: mean and standard deviation over the seeds, and each run."""
     from matplotlib.figure import Figure
 
     figure = Figure(figsize=(6.4, 3.6), layout="constrained")
@@ -54,7 +54,7 @@ def _dimensions(trials: Sequence[Trial]) -> bytes:
 
 
 def _choices(trials: Sequence[Trial], varied: Sequence[str]) -> bytes:
-    """Every trial against each choice that varies; the line joins the medians of a choice's values (or quarters)."""
+    """Every trial against each setting that varies; the line joins medians by value, or by quarter of many values."""
     from matplotlib.figure import Figure
 
     rows = -(-len(varied) // COLUMNS)
@@ -63,12 +63,12 @@ def _choices(trials: Sequence[Trial], varied: Sequence[str]) -> bytes:
     for axes in panels[len(varied) :]:
         axes.set_visible(False)
     best = sorted(score(t) for t in trials)
-    floor = best[len(best) // 10]  # the worst tenth would flatten the rest
-    for panel, (axes, name) in enumerate(zip(panels, varied, strict=False)):
+    floor = best[len(best) // 10]  # leaves out the worst tenth, which would flatten the rest
+    for index, (axes, name) in enumerate(zip(panels, varied, strict=False)):
         _panel(axes, trials, name)
         axes.set_ylim(bottom=floor - 1)
         axes.set_title(name.replace("_", " "), fontsize=10, loc="left")
-        if panel % COLUMNS == 0:
+        if index % COLUMNS == 0:
             axes.set_ylabel("Spearman x 100")
         _tidy(axes)
     return png(figure)
@@ -78,19 +78,17 @@ def _panel(axes: Axes, trials: Sequence[Trial], name: str) -> None:
     values = [getattr(t, name) for t in trials]
     distinct = sorted(set(values), key=lambda v: (str(type(v)), v))
     if isinstance(values[0], str) or len(distinct) <= 11:
-        positions = [distinct.index(v) for v in values]
+        x_values = [distinct.index(v) for v in values]
         axes.set_xticks(range(len(distinct)), [_label(v) for v in distinct], fontsize=7, rotation=30, ha="right")
-        groups = {
-            float(i): [score(t) for t, p in zip(trials, positions, strict=True) if p == i] for i in set(positions)
-        }
+        groups = {float(i): [score(t) for t, p in zip(trials, x_values, strict=True) if p == i] for i in set(x_values)}
     else:
-        positions = values
+        x_values = values
         if name == "learning_rate":
             axes.set_xscale("log")
         ordered = sorted(trials, key=lambda t: getattr(t, name))
         quarters = [ordered[len(ordered) * q // 4 : len(ordered) * (q + 1) // 4] for q in range(4)]
         groups = {statistics.median(getattr(t, name) for t in q): [score(t) for t in q] for q in quarters if q}
-    axes.plot(positions, [score(t) for t in trials], ".", color=BLUE, alpha=0.5, markersize=5)
+    axes.plot(x_values, [score(t) for t in trials], ".", color=BLUE, alpha=0.5, markersize=5)
     middle = sorted((x, statistics.median(scores)) for x, scores in groups.items())
     axes.plot([x for x, _ in middle], [y for _, y in middle], "-", color=ORANGE, linewidth=1.8)
 

@@ -19,7 +19,7 @@ TOP = 20  # cells in the general table
 
 
 def summary(trials: Sequence[Trial], made: dict[str, Any], *, grid: str | None, plotted: bool = True) -> str:
-    """The report of a sweep as markdown; `made` is its `provenance`, `plotted` whether plots are beside it."""
+    """The report of a sweep as markdown; `made`: its `provenance`; `plotted`: whether plots were written."""
     scores = cell_scores(trials)
     failed = [t for t in trials if t.spearman is None]
     parts = ["# Sweep\n", _head(trials, scores, made)]
@@ -49,7 +49,7 @@ def _head(trials: Sequence[Trial], scores: Sequence[CellScore], made: dict[str, 
 
 
 def _table7(scores: Sequence[CellScore]) -> str:
-    by_choice = {
+    by_shape = {
         (s.first.layers, s.first.activation if s.first.layers else None, s.first.dropout > 0): s for s in scores
     }
     shape = scores[0].first
@@ -64,8 +64,8 @@ def _table7(scores: Sequence[CellScore]) -> str:
         title = titles[layers].format(d=shape.input_dim, k=shape.dim) + (
             f", {NAMES[Activation(activation)]}" if activation else ""
         )
-        pair = [by_choice.get((layers, activation, dropout)) for dropout in (True, False)]
-        cells = [s.text() if s else "" for s in pair]
+        row = [by_shape.get((layers, activation, dropout)) for dropout in (True, False)]
+        cells = [s.text() if s else "" for s in row]
         lines.append(f"| {title} | {' | '.join(cells)} | {paper[0]:.2f} | {paper[1]:.2f} |")
     return "\n".join(lines) + "\n"
 

@@ -1,4 +1,4 @@
-"""The trials of a sweep: a trial is a cell with a seed. Their table is the sweep's checkpoint.
+"""The trials of a sweep, each a cell with a seed. Their table is the sweep's checkpoint.
 
 Each finished trial is one file in `trials/`, written atomically: a resumed sweep runs the trials that are missing.
 """
@@ -38,11 +38,11 @@ CHOICES = (
 
 @dataclass(frozen=True, kw_only=True)
 class Trial:
-    """A finished trial: figures of its best epoch (None where it failed), x 100, on the validation pairs."""
+    """A finished trial: metrics of its best epoch x 100 on the validation pairs, None if it failed."""
 
     key: str
     name: str
-    phase: str  # grid, search, or finals: more seeds of the best cells of a search
+    phase: str  # grid, search, or finals (more seeds of the best cells of a search)
     seed: int
     activation: str
     dropout: float
@@ -62,7 +62,7 @@ class Trial:
     spearman_rated: float | None
     pearson: float | None
     best_epoch: int
-    epochs: int  # that were run
+    epochs: int  # epochs run
     most_epochs: int
     patience: int
     stopped: str  # patience, epochs, asha, or the error
@@ -74,7 +74,7 @@ class Trial:
         return make_cell(base, self.prompt, self.name, **values)
 
     def describe(self) -> str:
-        """The choices in a line."""
+        """The settings in one line."""
         kind = {0: "linear", 1: self.activation, 2: f"{self.activation} {self.hidden}-{self.activation}"}[self.layers]
         return (
             f"{self.prompt}, {kind} {self.dim}, dropout {self.dropout:.2g}, lr {self.learning_rate:.2g}, "
@@ -95,7 +95,7 @@ TRIALS_SCHEMA = pa.schema([(f.name, _ARROW[str(f.type)]) for f in fields(Trial)]
 def make_trial(
     cell: Cell, *, seed: int, phase: str, input_dim: int, history: Sequence[dict[str, float]], stopped: str
 ) -> Trial:
-    """The line of a trial from the figures of its epochs."""
+    """A trial from the metrics of its epochs."""
     best = history[best_epoch_of(history) - 1] if history else {}
     shape = cell.recipe.projector(input_dim)
     return Trial(
@@ -116,14 +116,14 @@ def make_trial(
 
 
 def stopped_by(history: Sequence[dict[str, float]], recipe: Recipe) -> str:
-    """Why a trial that did not fail ended: epochs, patience or asha."""
+    """Why a successful trial ended: epochs, patience or asha."""
     if len(history) >= recipe.epochs:
         return "epochs"
     return "patience" if len(history) - best_epoch_of(history) >= recipe.patience else "asha"
 
 
 def _figure(value: float | None) -> float | None:
-    """None for one that does not exist (NaN): no file holds NaN."""
+    """The value, or None for NaN, which is written to no file."""
     return None if value is None or math.isnan(value) else value
 
 
@@ -134,7 +134,7 @@ class Table:
     root: Location
 
     def put(self, trial: Trial) -> None:
-        """Keep a finished trial; whole or not at all."""
+        """Write a finished trial atomically."""
         (self.root / "trials" / f"{trial.key}-{trial.seed}.json").put_json(asdict(trial))
 
     def read(self) -> list[Trial]:
@@ -143,7 +143,7 @@ class Table:
         return [Trial(**(folder / name).read_json()) for name in sorted(folder.list())]
 
     def write(self) -> list[Trial]:
-        """Put `trials.parquet` and `trials.csv`, the best first; returns the trials."""
+        """Write `trials.parquet` and `trials.csv`, best first; returns the trials."""
         trials = sorted(self.read(), key=lambda t: (t.spearman is None, -(t.spearman or 0)))
         table = pa.Table.from_pylist([asdict(t) for t in trials], schema=TRIALS_SCHEMA)
         (self.root / "trials.parquet").put(parquet_bytes(table))
@@ -155,7 +155,7 @@ class Table:
 
 @dataclass(frozen=True, kw_only=True)
 class CellScore:
-    """A cell over its seeds."""
+    """The trials of a cell over its seeds."""
 
     trials: tuple[Trial, ...]
 
@@ -165,21 +165,21 @@ class CellScore:
 
     @property
     def scores(self) -> list[float]:
-        """Spearman of the seeds that did not fail."""
+        """Spearman x 100 of the trials that did not fail."""
         return [t.spearman for t in self.trials if t.spearman is not None]
 
     @property
     def mean(self) -> float:
-        """Over the seeds that did not fail; below everything where all did."""
+        """Mean over the trials that did not fail; minus infinity if all failed."""
         return statistics.fmean(self.scores) if self.scores else -math.inf
 
     @property
     def deviation(self) -> float | None:
-        """Sample standard deviation over the seeds, where there are two."""
+        """Sample standard deviation over the seeds; None below two."""
         return statistics.stdev(self.scores) if len(self.scores) > 1 else None
 
     def text(self) -> str:
-        """As it stands in tables."""
+        """The score as printed in tables."""
         spread = f" ± {self.deviation:.2f}" if self.deviation is not None else ""
         failed = len(self.trials) - len(self.scores)
         lost = f" ({failed} of {len(self.trials)} failed)" if failed else ""
@@ -188,7 +188,7 @@ class CellScore:
 
 
 def cell_scores(trials: Iterable[Trial]) -> list[CellScore]:
-    """Cells by their mean over the seeds, the best first."""
+    """Cells by their mean over the seeds, best first."""
     by_key: dict[str, list[Trial]] = {}
     for trial in trials:
         by_key.setdefault(trial.key, []).append(trial)
@@ -197,25 +197,25 @@ def cell_scores(trials: Iterable[Trial]) -> list[CellScore]:
 
 
 def finished(trials: Iterable[Trial]) -> set[tuple[str, int]]:
-    """(key, seed) of the trials that a resumed sweep need not run; those that failed are tried again."""
+    """(key, seed) of the successful trials; a resumed sweep runs all others."""
     return {(t.key, t.seed) for t in trials if t.spearman is not None}
 
 
 def finalists(trials: Sequence[Trial], count: int, seeds: Iterable[int]) -> list[tuple[str, int]]:
-    """The (key, seed) that the best `count` cells of a search lack, for a mean over all `seeds`."""
+    """The (key, seed) that the best `count` cells of a search still need for a mean over all `seeds`."""
     best = cell_scores(t for t in trials if t.phase == "search")[:count]
     done = finished(trials)
-    wanted = [(score.first.key, seed) for seed in seeds for score in best]
-    return [pair for pair in wanted if pair not in done]
+    needed = [(score.first.key, seed) for seed in seeds for score in best]
+    return [pair for pair in needed if pair not in done]
 
 
 def varied_choices(trials: Sequence[Trial]) -> list[str]:
-    """The choices in which trials differ."""
+    """The settings in which trials differ."""
     return [name for name in CHOICES if len({getattr(t, name) for t in trials}) > 1]
 
 
 def best_cell(trials: Sequence[Trial]) -> CellScore:
-    """The cell with the best mean, among those with the most seeds: a single run differs by more than most cells do."""
+    """The cell with the best mean among those with the most seeds: runs of a cell differ more than most cells do."""
     scores = cell_scores(trials)
     most = max(len(s.scores) for s in scores)
     return next(s for s in scores if len(s.scores) == most)

@@ -23,10 +23,10 @@ def pairs(rows=80, seed=0, *, vectors=60, dim=8, ratings=(-1, 1, 2, 3, 4, 5)):
     random = np.random.default_rng(seed)
     made = PairVectors(
         vectors=random.standard_normal((vectors, dim)).astype(np.float32),
-        places=random.integers(0, vectors, (rows, 2)),
+        pair_index=random.integers(0, vectors, (rows, 2)),
         ratings=random.choice(ratings, rows).astype(np.float32),
     )
-    for array in (made.vectors, made.places, made.ratings):
+    for array in (made.vectors, made.pair_index, made.ratings):
         array.flags.writeable = False
     return made
 
@@ -100,7 +100,7 @@ def test_the_loss_of_a_batch_is_eq_2(rating_map):
     batch = np.array([3, 70, 8])
     total = 0.0
     for row in batch:
-        x1, x2 = (torch.tensor(data.vectors[place]) for place in data.places[row])
+        x1, x2 = (torch.tensor(data.vectors[place]) for place in data.pair_index[row])
         cosine = (g(x1) @ g(x2)) / (g(x1).norm() * g(x2).norm())
         wanted = map_ratings(torch.tensor(float(data.ratings[row])), rating_map)
         total += (cosine - wanted).item() ** 2
@@ -153,7 +153,7 @@ def test_pairs_without_a_rating_are_not_trained_on():
     without = data.applicable()
     assert 0 < (data.ratings == -1).sum() == len(data.ratings) - len(without.ratings)
     kept = [i for i, rating in enumerate(data.ratings) if rating != -1]
-    np.testing.assert_array_equal(without.places, data.places[kept])
+    np.testing.assert_array_equal(without.pair_index, data.pair_index[kept])
     np.testing.assert_array_equal(without.ratings, data.ratings[kept])
     fitted, wanted, rated = (
         last(fit_projector(train, pairs(30, 1), recipe))
@@ -168,7 +168,10 @@ def test_figures_over_all_pairs_and_over_those_with_a_rating():
     data = pairs()
     rated = data.ratings != -1
     scores = np.array(
-        [np.dot(a, b) / np.linalg.norm(a) / np.linalg.norm(b) for a, b in data.vectors[data.places].astype(np.float64)]
+        [
+            np.dot(a, b) / np.linalg.norm(a) / np.linalg.norm(b)
+            for a, b in data.vectors[data.pair_index].astype(np.float64)
+        ]
     )
     found = evaluation(data)(nn.Identity())
     assert found == {
@@ -186,8 +189,10 @@ def test_cosines_of_pairs_do_not_depend_on_the_chunk(rows):
     g = Projector(Recipe(dim=4).projector(8)).eval()
     with torch.no_grad():
         x_PK = g(torch.tensor(data.vectors))
-        wanted = torch.cosine_similarity(*x_PK[torch.tensor(data.places)].unbind(1))
-    np.testing.assert_allclose(pair_cosines(project(g, data.vectors, rows), data.places), wanted, rtol=1e-4, atol=1e-6)
+        wanted = torch.cosine_similarity(*x_PK[torch.tensor(data.pair_index)].unbind(1))
+    np.testing.assert_allclose(
+        pair_cosines(project(g, data.vectors, rows), data.pair_index), wanted, rtol=1e-4, atol=1e-6
+    )
 
 
 # ------------------------------------------------------------------------------------------------------------ learning
@@ -203,7 +208,7 @@ def planted(rows, seed):
     vectors = np.concatenate([signal, noise], axis=-1).reshape(-1, 12) @ turn
     return PairVectors(
         vectors=vectors.astype(np.float32),
-        places=np.arange(2 * rows).reshape(-1, 2),
+        pair_index=np.arange(2 * rows).reshape(-1, 2),
         ratings=(3 + 2 * cosines).astype(np.float32),
     )
 
