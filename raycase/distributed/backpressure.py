@@ -1,4 +1,4 @@
-"""Gives Ray the plan in bounded pieces while the actors work. Every worker imports this module, so it stays small."""
+"""Feeds the plan to Ray in bounded pieces while the actors work. Small, since every worker imports this module."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from raycase.data.inputs import InputFile
 
 
 def feed_tasks(_: pa.Table, *, plan: ray.ObjectRef, backpressure: ray.actor.ActorHandle) -> Iterator[pa.Table]:
-    """The plan's tasks for `read_units`, each as soon as `backpressure` allows it."""
+    """Yield the plan's tasks for `read_units`, each as soon as `backpressure` has room for it."""
     planned: tuple[Plan, list[InputFile]] = ray.get(plan)
     fed = 0
     for pieces in planned[0].tasks():
@@ -25,7 +25,7 @@ def feed_tasks(_: pa.Table, *, plan: ray.ObjectRef, backpressure: ray.actor.Acto
 
 @ray.remote(num_cpus=0, max_concurrency=8)
 class Backpressure:
-    """Bounds how many units were given to Ray and are not yet written."""
+    """Bounds the number of units that Ray has received and not yet written."""
 
     def __init__(self, ahead: int) -> None:
         self.ahead = ahead
@@ -38,6 +38,6 @@ class Backpressure:
             self.changed.notify_all()
 
     async def wait_for_room(self, fed: int) -> None:
-        """Return when another task may follow the `fed` units that were given so far."""
+        """Return when Ray, which has received `fed` units so far, may receive another task."""
         async with self.changed:
             await self.changed.wait_for(lambda: fed - self.written < self.ahead)

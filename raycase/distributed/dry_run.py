@@ -1,4 +1,4 @@
-"""The dry run: how much work a job is, from a sample of its input and a few real batches."""
+"""The dry run: estimates the work of a job from a sample of its input and a few encoded batches."""
 
 from __future__ import annotations
 
@@ -25,10 +25,10 @@ MEASURED_ROWS, MEASURED_SECONDS = 50, 5.0
 
 
 def dry_run(job: EmbedJob) -> dict[str, Any]:
-    """Units, rows, pairs, distinct pairs and tokens that are left to do, the output's size, and the time it takes.
+    """Remaining units, rows, pairs, distinct pairs and tokens; the size of the output (bytes) and the time (seconds).
 
-    Counts of units and rows are exact; the others are scaled up from the sampled rows. The rate is that of this
-    machine's processor. Writes nothing. Raises RequestError.
+    Units and rows are exact; the others are extrapolated from the sampled rows. The rate is measured on this machine.
+    Writes nothing. Raises RequestError.
     """
     request = check(job)
     known, done = find_job(request.output, request.config, request.files, overwrite=job.overwrite)
@@ -67,21 +67,21 @@ def _scaled(request: Request, plan: Plan, files: list[InputFile]) -> dict[str, A
 
 
 def _sample(request: Request, plan: Plan, files: list[InputFile]) -> tuple[pa.Table, int]:
-    """The good rows at the beginning of spans from all over the input, and how many rows were read for them."""
+    """The accepted rows at the start of spans from across the input, and the number of rows read."""
     left = np.flatnonzero(plan.left).tolist()
-    places = np.unique(np.linspace(0, len(left) - 1, SAMPLED_SPANS).astype(int))
+    span_index = np.unique(np.linspace(0, len(left) - 1, SAMPLED_SPANS).astype(int))
     tables: list[pa.Table] = []
     sampled = 0
-    for span in (plan.spans[left[i]] for i in places):
-        wanted = plan.units_left(span)
-        start, end = wanted[0][0], min(wanted[0][1], wanted[0][0] + SAMPLED_ROWS)
+    for span in (plan.spans[left[i]] for i in span_index):
+        start, unit_end = plan.units_left(span)[0]
+        end = min(unit_end, start + SAMPLED_ROWS)
         sampled += end - start
         tables += [table for table, _ in read_span(files[span.file], span, request.columns, [(start, end)])]
     return pa.concat_tables(tables), sampled
 
 
 def _measure(request: Request, rows: pa.Table, threads: int | None) -> tuple[float, float]:
-    """Tokens a second of one actor, and bytes of output a pair."""
+    """Tokens per second of one actor, and bytes of output per pair."""
     actor = EncodeUnits(
         request.model,
         request.encode_settings,
@@ -91,12 +91,12 @@ def _measure(request: Request, rows: pa.Table, threads: int | None) -> tuple[flo
         compute=request.job.compute,
     )
     encoder = actor.encoder
-    some = [rows.slice(start, MEASURED_ROWS) for start in range(0, len(rows), MEASURED_ROWS)]
-    prepared = [prepare_rows(request.model, part, request.encode_settings) for part in some]
-    encode_rows(encoder, some[0], prepared[0], request.encode_settings)  # the first batch is slower
+    batches = [rows.slice(start, MEASURED_ROWS) for start in range(0, len(rows), MEASURED_ROWS)]
+    prepared = [prepare_rows(request.model, part, request.encode_settings) for part in batches]
+    encode_rows(encoder, batches[0], prepared[0], request.encode_settings)  # the first batch is slower
     tokens, began = 0, time.perf_counter()
     written: list[pa.Table] = []
-    for part, ready in zip(some, prepared, strict=True):
+    for part, ready in zip(batches, prepared, strict=True):
         encoded = encode_rows(encoder, part, ready, request.encode_settings)
         tokens += encoded.work.tokens
         written.append(encoded.table.drop_columns([ROW_OF_PAIR]))

@@ -1,4 +1,4 @@
-"""The embedding job on Ray. The job itself is `raycase.corpus.run`; here it gets a cluster and its actors."""
+"""The embedding job on Ray: runs `raycase.corpus.run` with a cluster and its actors."""
 
 from __future__ import annotations
 
@@ -22,9 +22,9 @@ def embed(job: EmbedJob, *, model: EmbedderConfig | None = None, execute: Execut
 
 
 def prepare_ray(request: Request, plan: Plan, *, ahead: int | None = None) -> Execute:
-    """Join or start Ray and fit the actors into it. Raises RequestError where they do not fit.
+    """Join or start Ray and fit the actors into the cluster. Raises RequestError for actors that do not fit.
 
-    `ahead`: units that Ray is given before they are written, at most; default by the number of actors.
+    `ahead`: maximum number of units that Ray has received and not yet written. Default: by the number of actors.
     """
     start_ray()
     cluster = capacity()

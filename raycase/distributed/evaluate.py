@@ -10,5 +10,5 @@ from raycase.evaluation.tasks import catalogue
 
 
 def evaluate(job: EvaluateJob) -> dict[str, Any]:
-    """Measure and write the report; returns what `metrics.json` holds. Raises RequestError and WorkError."""
+    """Evaluate and write the report; returns the contents of `metrics.json`. Raises RequestError and WorkError."""
     return catalogue.evaluate(job, vectors_of=vectors_of)

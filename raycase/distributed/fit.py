@@ -1,4 +1,4 @@
-"""Ray Train around the training loop. Its controller and its workers import this module: it stays small."""
+"""The training loop on Ray Train. Small, since Ray Train's controller and workers import this module."""
 
 from __future__ import annotations
 
@@ -23,8 +23,8 @@ from raycase.errors import RequestError, WorkError
 from raycase.training.checkpoint import Checkpoint, Fitting, resumed, show
 from raycase.training.loop import FitState, rank
 
-POLL_S, FAR_POLL_S = 0.2, 5.0  # between two reads of the history, on a local disk and on object storage
-FAILURES = 3  # of workers, before the run fails; after each the workers resume from the last epoch
+POLL_S, FAR_POLL_S = 0.2, 5.0  # seconds between two reads of the history, on a local disk and on object storage
+FAILURES = 3  # tolerated failures of workers; after each, the workers resume from the last state
 
 
 def fit_on_ray(
@@ -39,11 +39,11 @@ def fit_on_ray(
 ) -> FitState:
     """Run `fitting` on data-parallel workers, from the state in `checkpoints` if any; prints a line for each epoch.
 
-    The state is one safetensors file, written atomically by the first worker: a run that is killed while it writes
-    has the previous one. (Ray Train's own snapshot is not written atomically, and each of its reports waits for the
-    controller's next poll.) Raises WorkError.
+    The state is one safetensors file, which rank 0 writes atomically: a run killed while writing keeps the previous
+    state. (Ray Train's snapshots are not atomic, and each of its reports waits for the next poll of the controller.)
+    Raises WorkError.
     """
-    os.environ.setdefault("RAY_TRAIN_HEALTH_CHECK_INTERVAL_S", "0.5")  # else the end is noticed 2 s late
+    os.environ.setdefault("RAY_TRAIN_HEALTH_CHECK_INTERVAL_S", "0.5")  # the default notices the end 2 s late
     checkpoint = Checkpoint(checkpoints)
     checkpoint.failure.remove()
     storage: dict[str, Any] = {"storage_path": checkpoints.path}
@@ -64,15 +64,15 @@ def fit_on_ray(
         run_config=RunConfig(name="ray", failure_config=FailureConfig(max_failures=FAILURES), **storage),
     )
     ended: list[Exception | None] = []
-    # Outside of the main thread, Ray Train leaves SIGINT alone; its handler would end the process with status 0.
+    # In the main thread, Ray Train would handle SIGINT and end the process with status 0.
     threading.Thread(target=lambda: ended.append(_error_of(trainer)), daemon=True).start()
     shown = len(checkpoint.read_history())
     while True:
-        over = bool(ended)
+        is_over = bool(ended)
         for line in checkpoint.read_history()[shown:]:
             show(line)
             shown += 1
-        if over:
+        if is_over:
             break
         time.sleep(POLL_S if checkpoints.is_local else FAR_POLL_S)
     if checkpoint.failure.exists():
@@ -83,7 +83,7 @@ def fit_on_ray(
 
 
 def _error_of(trainer: TorchTrainer) -> Exception | None:
-    """Run the training; its error if it failed, of failed workers the first one's."""
+    """Run the training; returns its error, or that of the first failed worker, or None."""
     try:
         trainer.fit()
     except WorkerGroupError as error:
@@ -94,7 +94,7 @@ def _error_of(trainer: TorchTrainer) -> Exception | None:
 
 
 def _fit_worker(config: dict[str, Any]) -> None:
-    """What each worker runs: the fit, writing its states to the checkpoint."""
+    """Run the fit in a worker and write its states to the checkpoint."""
     torch.set_num_threads(max(1, config["threads"]))
     checkpoint: Checkpoint = config["checkpoint"]
     train, validation = ray.get([config["train"], config["validation"]])
@@ -109,20 +109,20 @@ def _fit_worker(config: dict[str, Any]) -> None:
     )
     try:
         deque(states, maxlen=0)
-    except WorkError as error:  # every worker sees the same loss; starting them again would not help
+    except WorkError as error:  # every worker gets the same loss, so a restart would not help
         if rank() == 0:
             checkpoint.failure.put_json({"error": str(error)})
 
 
 def make_scaling(workers: int, gpus_per_worker: float | None) -> ScalingConfig:
-    """Divide the cluster's CPUs among the workers. Raises RequestError where they do not fit."""
+    """Divide the cluster's CPUs among the workers. Raises RequestError for workers that do not fit."""
     alive = nodes()
     gpus = gpus_per_worker if gpus_per_worker is not None else float(any(n.get("GPU") for n in alive))
     if gpus < 0:
         raise RequestError(f"--gpus-per-worker: expected 0 or more, got {gpus}")
 
     def fitting_workers(cpus: int) -> int:
-        """How many workers with `cpus` CPUs each fit."""
+        """Number of workers with `cpus` CPUs each that fit."""
         return sum(int(min(n.get("CPU", 0) / cpus, n.get("GPU", 0) / gpus if gpus else math.inf)) for n in alive)
 
     if fitting_workers(1) < workers:

@@ -1,4 +1,4 @@
-"""Exact nearest neighbours of every query among all vectors, as a Ray Data job: one task a part, then one a group."""
+"""Exact nearest neighbours of every query, as a Ray Data job: one task per part, then one task per group."""
 
 from __future__ import annotations
 
@@ -34,14 +34,14 @@ from raycase.search.join_parts import (
     part_name,
 )
 
-GROUP_ROWS, RANGE_ROWS = 16384, 2**20  # queries in a group, vectors in a range, at most about so many
-TASKS_A_CPU = 4  # at least, where there are enough files
-TASKS_AT_ONCE = 2048  # handed to Ray
+GROUP_ROWS, RANGE_ROWS = 16384, 2**20  # approximate maximum of queries per group and of vectors per range
+TASKS_A_CPU = 4  # minimum, if there are enough files
+TASKS_AT_ONCE = 2048  # maximum number of tasks given to Ray at a time
 
 
 @dataclass(frozen=True, kw_only=True)
 class JoinJob:
-    """The k nearest neighbours, by cosine, of each query among all vectors under the same condition; exact.
+    """The exact k nearest neighbours, by cosine, of each query among all vectors under the same condition.
 
     A job that was stopped resumes automatically when the same command is run again.
     """
@@ -55,13 +55,13 @@ class JoinJob:
     k: Annotated[int, tyro.conf.arg(aliases=("-k",))] = 10
     """Number of neighbours."""
     exclude_same: str | None = None
-    """A column (id, or a kept one): vectors with the query's value in it are not its neighbours."""
+    """Column (id, or a kept column): excludes vectors whose value in it equals the query's."""
     overwrite: bool = False
     """Remove an earlier result in the folder first."""
 
 
 def join(job: JoinJob, *, group_rows: int = GROUP_ROWS, range_rows: int = RANGE_ROWS) -> dict[str, Any]:
-    """Find all neighbours; returns counts. Raises RequestError and WorkError."""
+    """Search all neighbours; returns counts. Raises RequestError and WorkError."""
     began = time.time()
     if job.k < 1:
         raise RequestError(f"-k: expected at least 1, got {job.k}")
@@ -91,8 +91,8 @@ def join(job: JoinJob, *, group_rows: int = GROUP_ROWS, range_rows: int = RANGE_
 
 
 def _run(join: Join, groups: list[list[str]], ranges: list[list[str]]) -> None:
-    """Find and merge the parts that the output lacks, so many groups at a time that Ray holds a bounded list."""
-    merged, found = (locate(join.output) / NEIGHBOURS).list(), (locate(join.output) / PARTS).list()
+    """Find and merge the missing parts, in waves of groups, so that Ray holds a bounded number of tasks."""
+    merged, finished_parts = (locate(join.output) / NEIGHBOURS).list(), (locate(join.output) / PARTS).list()
     missing = [group for group in range(len(groups)) if group_name(group) not in merged]
     step = max(1, TASKS_AT_ONCE // len(ranges))
     stage: dict[str, Any] = {"num_cpus": 1, "compute": TaskPoolStrategy()}
@@ -101,7 +101,7 @@ def _run(join: Join, groups: list[list[str]], ranges: list[list[str]]) -> None:
             {"group": group, "range_": i, "query_files": groups[group], "vector_files": files}
             for group in wave
             for i, files in enumerate(ranges)
-            if part_name(group, i) not in found
+            if part_name(group, i) not in finished_parts
         ]
         run_tasks(tasks, partial(_find, join=join), progress="searched", **stage)
         merges = [{"group": group, "ranges": len(ranges)} for group in wave]

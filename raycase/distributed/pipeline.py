@@ -1,4 +1,4 @@
-"""The steps of a corpus job as one Ray Data execution: plan -> read (tasks) -> encode (actors) -> write (tasks)."""
+"""A corpus job as one Ray Data execution: plan -> read (tasks) -> encode (actors) -> write (tasks)."""
 
 from __future__ import annotations
 
@@ -30,9 +30,9 @@ from raycase.distributed.ray_data import data_context
 from raycase.distributed.resources import READ_CPUS, WRITE_CPUS, Pool, capacity
 from raycase.errors import WorkError
 
-AHEAD_UNITS, AHEAD_UNITS_AN_ACTOR = 64, 16  # units given to Ray and not yet written, at most: in all, or an actor
-READERS_AN_ACTOR, WRITERS_AN_ACTOR = 4, 2  # else Ray starts a process for each that fits a node's CPUs, all at once
-HEARTBEAT = 60.0  # seconds without a finished unit after which the job says what it waits for
+AHEAD_UNITS, AHEAD_UNITS_AN_ACTOR = 64, 16  # units in Ray and not yet written: the larger of 64 and 16 per actor
+READERS_AN_ACTOR, WRITERS_AN_ACTOR = 4, 2  # unbounded, Ray would start as many processes at once as fit the CPUs
+HEARTBEAT = 60.0  # seconds without a finished unit after which the job prints what it waits for
 
 Item = TypeVar("Item")
 
@@ -40,9 +40,9 @@ Item = TypeVar("Item")
 def execute_on_ray(
     request: Request, opened: Job, plan: Plan, *, pool: Pool, ahead: int | None = None
 ) -> Iterator[WrittenUnit]:
-    """Read, encode and write the plan's units; each comes when its file is written.
+    """Read, encode and write the plan's units; yields each when its file is written.
 
-    One execution, however many units: they are given to Ray in bounded pieces while the actors work.
+    Any number of units is one execution, to which they are fed in bounded pieces. Raises RequestError and WorkError.
     """
     backpressure = Backpressure.options(  # type: ignore[attr-defined]
         scheduling_strategy=NodeAffinitySchedulingStrategy(ray.get_runtime_context().get_node_id(), soft=False)
@@ -70,14 +70,16 @@ def execute_on_ray(
 
 
 def _stages(request: Request, opened: Job, plan: Plan, pool: Pool, backpressure: Any) -> Dataset:
-    """The dataset of `WrittenUnit` rows. Each stage has its own share of CPUs, so that Ray Data does not fuse two."""
+    """The dataset of `WrittenUnit` rows. CPUs differ by stage; otherwise Ray Data would fuse stages."""
     tasks = ray.data.from_items([0], override_num_blocks=1).map_batches(
         feed_tasks,
         fn_kwargs={"plan": ray.put((plan, opened.files)), "backpressure": backpressure},
         batch_size=1,
         batch_format="pyarrow",
         num_cpus=0,
-        label_selector={"ray.io/node-id": ray.get_runtime_context().get_node_id()},  # lost with the driver alone
+        label_selector={
+            "ray.io/node-id": ray.get_runtime_context().get_node_id()
+        },  # on the driver's node, so it is lost only with the driver
     )
     units = tasks.map_batches(
         read_units,
@@ -116,9 +118,9 @@ def _stages(request: Request, opened: Job, plan: Plan, pool: Pool, backpressure:
 
 
 def with_heartbeat(stream: Iterable[Item], seconds: float = HEARTBEAT) -> Iterator[Item | None]:
-    """The items of a stream, and None after every `seconds` without one.
+    """The items of a stream, and None after every `seconds` without an item.
 
-    A thread runs the stream; it ends with the next item once the caller has stopped.
+    A thread reads the stream; it ends at the next item after the caller has stopped.
     """
     items: SimpleQueue[Any] = SimpleQueue()
     end, stopped = object(), Event()
@@ -151,7 +153,7 @@ def with_heartbeat(stream: Iterable[Item], seconds: float = HEARTBEAT) -> Iterat
 
 
 def _report_waiting(seconds: float, patience: float, pool: Pool) -> None:
-    """Print what the job waits for. Raises WorkError after `patience` minutes."""
+    """Print what the job waits for. Raises WorkError after `patience` minutes without a finished unit."""
     waited = f"no unit was finished for {seconds / 60:.0f} minutes: the job needs {pool}; {capacity()}"
     if seconds > 60 * patience:
         raise WorkError(f"{waited}; run the same command again to resume (--patience: wait longer)")

@@ -1,4 +1,4 @@
-"""The progress of a run as Ray's metrics: on every node's Prometheus endpoint, and so in Ray's Grafana."""
+"""The progress of a run as metrics of Ray, on every node's Prometheus endpoint and so in Ray's Grafana."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from raycase.corpus.records import WrittenUnit
 
 
 class RunMetrics:
-    """Counters and gauges of a run, with the job's fingerprint (8 digits) as the tag `job`."""
+    """Counters and gauges of a run, tagged `job` with the first 8 digits of the job's fingerprint."""
 
     def __init__(self, *, job: str, units: int) -> None:
         tags = {"job": job}
@@ -39,7 +39,7 @@ class RunMetrics:
             (self.processed, work.processed),
             (self.units, 1),
         ):
-            if value:  # a counter refuses 0
+            if value:  # Ray's counters raise for 0
                 counter.inc(value)
         for reason, rows in unit.line.reasons.items():
             self.rejected.inc(rows, tags={"reason": reason})

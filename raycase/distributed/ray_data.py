@@ -1,4 +1,4 @@
-"""Ray Data as all jobs use it: its settings, and a list of independent tasks."""
+"""Shared use of Ray Data: its settings, and lists of independent tasks."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ from raycase.distributed.ray_internals import forget_block_statistics
 
 
 def data_context() -> AbstractContextManager[Any]:
-    """The settings under which a job's datasets are made."""
+    """Context with the settings of Ray Data under which a job creates its datasets."""
     context = DataContext.get_current().copy()
     context.enable_progress_bars = False
     context.print_on_execution_start = False
-    context.target_max_block_size = 1  # every unit is a block of its own: it goes to any actor as soon as it is read
-    context.max_consecutive_actor_init_deaths = 3  # a long job survives a node that is lost while its actor starts
-    context.execution_no_progress_timeout_s = -1  # --patience decides; Ray's own error would end the job at 30 minutes
+    context.target_max_block_size = 1  # one block per unit, which any actor can take as soon as it is read
+    context.max_consecutive_actor_init_deaths = 3  # tolerates nodes lost while their actor starts
+    context.execution_no_progress_timeout_s = -1  # --patience replaces it; Ray would raise after 30 minutes
     forget_block_statistics(context)
     return DataContext.current(context)
 
@@ -32,9 +32,9 @@ def data_context() -> AbstractContextManager[Any]:
 def run_tasks(
     tasks: Sequence[dict[str, Any]], work: Callable[..., pa.Table] | type, *, progress: str, **stage: Any
 ) -> None:
-    """Call `work` with each task, a table of one row with the column `task` (JSON), and print how many are done.
+    """Call `work` with each task, as a table of one row with the column `task` (JSON), and print the progress.
 
-    `stage` is what `Dataset.map_batches` takes. Raises RequestError and WorkError as `work` does.
+    `stage`: further arguments of `Dataset.map_batches`. Raises the RequestError or WorkError of `work`.
     """
     if not tasks:
         return

@@ -1,7 +1,7 @@
-"""All that raycase uses of Ray beyond its public interface, and what happens where a release of Ray has changed it.
+"""The only uses of Ray beyond its public interface, with a fallback for releases of Ray that changed it.
 
-Each function degrades: it logs one line that says what is missing and what follows from it, and the job goes on. Every
-worker imports this module, so it imports nothing but Ray.
+The fallback logs one line with what is missing and its effect, and the job continues. Imports only Ray, since every
+worker imports this module.
 """
 
 from __future__ import annotations
@@ -16,15 +16,15 @@ import ray
 logger = logging.getLogger(__name__)
 
 
-@cache  # one line a process, however often it happens
+@cache  # logs each line once per process
 def _warn(missing: str, effect: str) -> None:
     logger.warning("Ray %s: expected %s, got none; %s", ray.__version__, missing, effect)
 
 
 def forget_block_statistics(context: Any) -> None:
-    """Let executions under a `ray.data.DataContext` drop what Ray Data notes of each finished block.
+    """Make executions under a `ray.data.DataContext` drop the statistics of finished blocks.
 
-    Ray keeps it for the summary of the execution: 7 KB a unit, 7 GB for a million units (ray issue 66016).
+    Ray Data keeps them for its summary of the execution: 7 KB per unit, 7 GB for a million units (ray issue 66016).
     """
     effect = "a long job's driver needs about 7 KB of memory for each unit"
     try:
@@ -52,7 +52,7 @@ def forget_block_statistics(context: Any) -> None:
 
 
 def started_here() -> bool | None:
-    """Whether this process started the Ray that it uses; None where Ray does not say."""
+    """Whether this process started its Ray cluster; None if Ray does not tell."""
     try:
         node = ray._private.worker._global_node
         return node is not None and bool(node.head)
@@ -62,7 +62,7 @@ def started_here() -> bool | None:
 
 
 def node_groups() -> list[tuple[dict[str, Any], int]] | None:
-    """Resources and greatest count (negative: any) of the node types that a managed cluster's control store knows."""
+    """Resources and maximum count (negative: no maximum) of the node types of a managed cluster; None if unknown."""
     try:
         config = ray._private.state.state.get_cluster_config()
         if not config or not config.node_group_configs:
@@ -79,9 +79,9 @@ def is_head(resources: dict[str, Any]) -> bool:
 
 
 def autoscaler_command() -> list[str] | None:
-    """The command line of the autoscaler ("monitor") of this process's cluster; None where it does not run here.
+    """The command line of the autoscaler ("monitor") of this cluster; None if it does not run on this machine.
 
-    Ray has no call for it. It runs beside the head, and so beside the driver of a submitted job.
+    Ray has no API for it. It runs on the head node, as does the driver of a submitted job.
     """
     processes = Path("/proc")
     if not processes.is_dir():
@@ -96,11 +96,11 @@ def autoscaler_command() -> list[str] | None:
 
 
 def find_monitor(processes: Path, *, port: str) -> list[str] | None:
-    """The command line of the autoscaler of the cluster whose control store has this port, if it is in `/proc`."""
+    """The command line in `/proc` of the autoscaler of the cluster whose control store has this port, if any."""
     for file in processes.glob("[0-9]*/cmdline"):
         try:
             command = file.read_text(errors="replace").split("\0")
-        except OSError:  # it has ended, or is another user's
+        except OSError:  # ended, or another user's process
             continue
         script = any(part.endswith("monitor.py") and "autoscaler" in part for part in command)
         if script and any(part.startswith("--gcs-address=") and part.endswith(f":{port}") for part in command):

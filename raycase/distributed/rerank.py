@@ -1,6 +1,6 @@
-"""Re-ranking the answers to a file of queries, as a Ray Data job: actors with one scorer each, one file a unit.
+"""Re-ranking the answers to a file of queries, as a Ray Data job: one scorer per actor, one file per unit.
 
-The files in `answers/` are the checkpoint: a unit whose file exists is not scored again.
+The files in `answers/` are the checkpoint: units with a file are not scored again.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ RECORD, ANSWERS = "rerank.json", "answers"  # file and folder in the output
 
 @dataclass(frozen=True, kw_only=True)
 class RerankJob:
-    """Re-rank the answers of a search by a model that scores pairs of query and answer, and keep the best.
+    """Re-rank the answers of a search with a model that scores pairs of query and answer, and keep the best.
 
     A job that was stopped resumes automatically when the same command is run again.
     """
@@ -43,19 +43,19 @@ class RerankJob:
     answers: str
     """Output of `raycase search --queries`: a .parquet file, or a folder of them."""
     queries: str
-    """The file of queries that they are answers to."""
+    """The file of queries of that search."""
     model: str
     """Folder of mixsp or cross-encoder, local or on object storage."""
     output: str
     """Folder of the result: answers/*.parquet with the columns of the answers, and `cosine`, the search's score."""
     k: Annotated[int, tyro.conf.arg(aliases=("-k",))] = 10
-    """Number of answers of each query that are kept."""
+    """Number of answers to keep per query."""
     text_column: str = TEXT
     """The column with the answers' texts."""
     actors: str | None = None
-    """Number of scorers, MIN:MAX. Default: one per GPU, else one per four CPUs."""
+    """Number of actors, MIN:MAX, with one scorer each. Default: one per GPU, else one per four CPUs."""
     gpus_per_actor: float | None = None
-    """Default: 1 if the cluster has GPUs, else 0."""
+    """GPUs per actor. Default: 1 if the cluster has GPUs, else 0."""
     overwrite: bool = False
     """Remove an earlier result in the folder first."""
 
@@ -86,9 +86,11 @@ def rerank_all(job: RerankJob, *, unit_rows: int = UNIT_ROWS) -> dict[str, Any]:
         pool = make_pool(job, len(missing), cluster)
         tasks = [asdict(units[i]) | {"name": _file_name(i)} for i in missing]
         _run(job, config, tasks, sentences, folder, pool)
-    lost = len(units) - len(folder.list())
-    if lost:
-        raise WorkError(f"{root.uri}: {lost} of {len(units)} units are missing; run the same command again to resume")
+    missing_units = len(units) - len(folder.list())
+    if missing_units:
+        raise WorkError(
+            f"{root.uri}: {missing_units} of {len(units)} units are missing; run the same command again to resume"
+        )
     rows_out, rows_scored = 0, 0
     if units:
         answers = ds.dataset(folder.path, filesystem=folder.fs, format="parquet")
@@ -106,7 +108,7 @@ def rerank_all(job: RerankJob, *, unit_rows: int = UNIT_ROWS) -> dict[str, Any]:
 
 
 def _claim_output(root: Location, job: RerankJob, files: Sequence[InputFile], model: dict[str, Any]) -> None:
-    """Raise RequestError where the folder holds the result of another job."""
+    """Claim the output folder. Raises RequestError for a folder that holds the result of another job."""
     marks = [[file.uri, file.size, file.mark] for file in (*files, *find_input(job.queries, "--queries"))]
     name = fingerprint([model, marks, job.k, job.text_column])
     results = (ANSWERS,)
@@ -128,7 +130,7 @@ def _run(
     folder: Location,
     pool: Pool,
 ) -> None:
-    """Every unit by one of the actors."""
+    """Re-rank the units of these tasks on the actors."""
     run_tasks(
         tasks,
         RerankUnits,
@@ -148,7 +150,7 @@ def _run(
 
 
 class RerankUnits:
-    """An actor with one scorer: reads a unit of answers, puts the best of each query into a file."""
+    """An actor with one scorer: reads a unit of answers and writes the best of each query to a file."""
 
     def __init__(self, *, config: Any, sentences: Any, text: str, k: int, folder: str, threads: int | None) -> None:
         import torch

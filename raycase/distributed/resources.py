@@ -1,4 +1,4 @@
-"""The actors of a job, fitted into the nodes that the cluster has and those that its autoscaler offers."""
+"""Fits the actors of a job into the live nodes and those that the autoscaler offers."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ from raycase.distributed.ray_internals import autoscaler_command, is_head, node_
 from raycase.errors import RequestError
 
 READ_CPUS, WRITE_CPUS = 0.25, 0.2  # different, or Ray fuses stages into one process
-LEAST_ENCODE_CPUS, LEAST_GPU_CPUS = 0.5, 0.1  # of an actor that encodes on CPUs, or beside its GPU
-MOST_OFFERED = 10_000  # nodes of one type that are counted; an autoscaler may offer any number
-Node = dict[str, Any]  # resources of a node, by Ray's names
+LEAST_ENCODE_CPUS, LEAST_GPU_CPUS = 0.5, 0.1  # per actor: on CPUs, and in addition to a GPU
+MOST_OFFERED = 10_000  # nodes counted per type; an autoscaler may offer any number
+Node = dict[str, Any]  # resources of a node, under Ray's names
 
 
 @dataclass(frozen=True, kw_only=True)
 class Pool:
-    """The actors that encode: how many, and what each takes."""
+    """The actors that encode: their number, and the resources of each."""
 
     least: int
     most: int
@@ -41,7 +41,7 @@ class Pool:
 
 @dataclass(frozen=True)
 class Capacity:
-    """The nodes that are alive, and those that the autoscaler can still start; None where that is unknown."""
+    """The live nodes, and those that the autoscaler can still start (None: unknown)."""
 
     alive: list[Node]
     offered: list[Node] | None
@@ -61,21 +61,21 @@ def _counted(nodes: Iterable[Node]) -> str:
 
 
 class ActorFlags(Protocol):
-    """The flags of a job that are about its actors."""
+    """The flags of a job that concern its actors."""
 
     @property
     def actors(self) -> str | None:
-        """How many, MIN:MAX."""
+        """Number of actors, MIN:MAX."""
 
     @property
     def gpus_per_actor(self) -> float | None:
-        """GPUs of each."""
+        """GPUs per actor."""
 
 
 def make_pool(job: ActorFlags, units: int, cluster: Capacity) -> Pool:
-    """Fit the actors into what the cluster has and what its autoscaler offers, with room left to read and write.
+    """Fit the actors into the live and offered nodes, with CPUs left to read and write.
 
-    Raises RequestError where they do not fit. Where it is unknown what the autoscaler offers, the requested actors are
+    Raises RequestError for actors that do not fit. If the autoscaler's offer is unknown, the requested actors are
     assumed to fit.
     """
     coming = cluster.offered
@@ -88,11 +88,11 @@ def make_pool(job: ActorFlags, units: int, cluster: Capacity) -> Pool:
         coming = [{"CPU": 1 + READ_CPUS + WRITE_CPUS, "GPU": gpus}] * requested[1]
         every = cluster.alive + coming
     room = [n.get("CPU", 0) - READ_CPUS - WRITE_CPUS for n in every]
-    fits = [max(0, int(r / cpus)) for r in room]  # most actors on each node
+    fits = [max(0, int(r / cpus)) for r in room]  # maximum number of actors per node
     if gpus:
         fits = [min(f, int(n.get("GPU", 0) / gpus)) for f, n in zip(fits, every, strict=True)]
     usual = fits if gpus else [min(f, max(1, round(n.get("CPU", 0) / 4))) for f, n in zip(fits, every, strict=True)]
-    # an autoscaler brings one node after the other, and may never bring all
+    # an autoscaler starts nodes one by one, and perhaps never all
     least, most = requested or (1 if coming else max(1, sum(usual)), max(1, sum(usual)))
     if least > sum(fits):
         needs = f"{gpus:g} GPU and {cpus} CPUs" if gpus else f"at least {cpus} CPUs"
@@ -102,7 +102,7 @@ def make_pool(job: ActorFlags, units: int, cluster: Capacity) -> Pool:
         )
     most = min(most, sum(fits), max(least, units))
     used = [r for r, f in zip(room, fits, strict=True) if f]
-    share = min(used) / math.ceil(most / len(used))  # of the smallest node
+    share = min(used) / math.ceil(most / len(used))  # on the smallest node
     if gpus:
         return Pool(least=least, most=most, cpus=min(1.0, math.floor(100 * share) / 100), gpus=gpus, threads=None)
     threads = max(1, round(share))
@@ -110,7 +110,7 @@ def make_pool(job: ActorFlags, units: int, cluster: Capacity) -> Pool:
 
 
 def check_nodes(root: Location, cluster: Capacity, flag: str = "--output") -> None:
-    """Raise RequestError for a local folder on a cluster of several nodes, where each would hold its own part."""
+    """Raise RequestError for a local folder on a cluster of several nodes, each of which would hold only a part."""
     if root.is_local and (len(cluster.alive) > 1 or cluster.offered != []):
         raise RequestError(
             f"{flag}: expected object storage on a cluster of several nodes ({cluster}), got the local {root.uri}; "
@@ -127,10 +127,10 @@ def capacity() -> Capacity:
 
 
 def _offered() -> list[Node] | None:
-    """The nodes that the autoscaler can still start; None where it runs on another machine, and so is unknown.
+    """The nodes that the autoscaler can still start; None if it runs on another machine and is thus unknown.
 
-    Ray has no call for this outside of managed services. On the head, its autoscaler ("monitor") runs beside the
-    driver, and its configuration is a file.
+    Ray has no API for this outside managed services. On the head node, the autoscaler ("monitor") runs on the driver's
+    machine and its configuration is a file.
     """
     local = started_here()
     if local:
@@ -138,7 +138,7 @@ def _offered() -> list[Node] | None:
     if groups := node_groups():
         return _left([(r, MOST_OFFERED if most < 0 else most) for r, most in groups], MOST_OFFERED)
     monitor = autoscaler_command()
-    if monitor is None:  # where Ray does not say who started it, one node is taken for this machine's own Ray
+    if monitor is None:  # if Ray does not tell who started it, assume that one node is a local Ray
         return [] if local is None and len(nodes()) == 1 else None
     path = next((a.partition("=")[2] for a in monitor if a.startswith("--autoscaling-config=")), None)
     if path is None:
@@ -150,13 +150,13 @@ def _offered() -> list[Node] | None:
 
 
 def _left(types: list[tuple[Node, int]], most: int) -> list[Node]:
-    """The nodes of these types (resources, greatest count) that are not alive yet, at most `most` of all together.
+    """The nodes of these types (resources, maximum count) that are not alive yet, at most `most` in total.
 
-    Those with GPUs come first: where not all can be started, the job's actors decide which ones are.
+    Those with GPUs come first: if not all can start, the job's actors determine which ones do.
     """
     workers = [n for n in nodes() if not is_head(n)]
     left: list[Node] = []
     for resources, count in sorted(types, key=lambda kind: -kind[0].get("GPU", 0)):
-        there = sum(all(n.get(k, 0) == resources.get(k, 0) for k in ("CPU", "GPU")) for n in workers)
-        left += [resources] * (min(count, MOST_OFFERED) - there)
+        alive = sum(all(n.get(k, 0) == resources.get(k, 0) for k in ("CPU", "GPU")) for n in workers)
+        left += [resources] * (min(count, MOST_OFFERED) - alive)
     return left[: max(0, most - len(workers))]

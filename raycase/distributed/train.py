@@ -1,4 +1,4 @@
-"""Training jobs on Ray: vectors by the embedding job, fits by Ray Train."""
+"""Training jobs on Ray: vectors from the embedding job, fits on Ray Train."""
 
 from __future__ import annotations
 
@@ -33,19 +33,19 @@ class RayRunner:
     def fit(
         self, fitting: Fitting, train: Any, validation: Any, recipe: Any, *, seed: int, checkpoints: Location
     ) -> FitState:
-        """Data parallel, on the workers of the scaling."""
+        """Run a fit on data-parallel workers."""
         return fit_on_ray(fitting, train, validation, recipe, seed=seed, scaling=self.scaling, checkpoints=checkpoints)
 
 
 def open_runner(*, workers: int, gpus_per_worker: float | None, cache: Location) -> RayRunner:
-    """Join Ray or start it. Raises RequestError where the workers do not fit, or a local cache on several machines."""
+    """Join or start Ray. Raises RequestError for workers that do not fit, or a local cache on several machines."""
     start_ray()
     check_cache(cache)
     return RayRunner(make_scaling(workers, gpus_per_worker))
 
 
 def train(job: TrainJob | FineTuneJob) -> dict[str, Any]:
-    """Train on Ray; returns what `metrics.json` holds. Raises RequestError and WorkError."""
+    """Train on Ray; returns the contents of `metrics.json`. Raises RequestError and WorkError."""
     return catalogue.train(job, open_runner)
 
 

@@ -1,4 +1,4 @@
-"""Trials of a sweep on Ray Tune: over shared vectors, in reused processes; Tune's own checkpoints are not used."""
+"""Trials of a sweep on Ray Tune, with shared vectors and reused processes. Does not use Tune's checkpoints."""
 
 from __future__ import annotations
 
@@ -28,8 +28,8 @@ from raycase.training.sweep_job import TuneJob
 
 GRACE, REDUCTION = 8, 3  # ASHA: no trial is stopped before epoch 8; a third of the trials passes each rung
 FIGURES = ("epoch", "loss", "spearman", "spearman_rated", "pearson", "seconds")
-LOWEST = -200.0  # of a trial without a figure, for search and ASHA
-FAILURES = 2  # of a trial's process, before the trial fails
+LOWEST = -200.0  # reported to search and ASHA for a trial without Spearman
+FAILURES = 2  # tolerated failures of a trial's process
 
 
 def tune(job: TuneJob) -> dict[str, Any]:
@@ -38,7 +38,7 @@ def tune(job: TuneJob) -> dict[str, Any]:
 
 
 def open_trials(*, cpus_per_trial: float, gpus_per_trial: float, cache: Location) -> RayTrials:
-    """Join Ray or start it. Raises RequestError where no node can run a trial, or a local cache on several machines."""
+    """Join or start Ray. Raises RequestError if no node can run a trial, or for a local cache on several machines."""
     start_ray()
     check_cache(cache)
     alive = nodes()
@@ -55,23 +55,23 @@ def open_trials(*, cpus_per_trial: float, gpus_per_trial: float, cache: Location
 class RayTrials:
     """`raycase.training.runner.TrialRunner` on the cluster that this process has joined."""
 
-    cpus: float  # of a trial
-    gpus: float
+    cpus: float  # per trial
+    gpus: float  # per trial
     vectors_of = staticmethod(vectors_of)
 
     def run(self, trials: Round, vectors: Vectors, record: Record) -> list[float]:
-        """Run a round and record each trial as it ends.
+        """Run a round and record each trial at its end.
 
-        Returns the seconds that each trial took beyond its fit, without the first trial of each process.
+        Returns the seconds that each trial took beyond its fit, except for the first trial of each process.
         """
-        # The table of trials is ours; and Tune's own handler would take a stop for an end.
+        # raycase writes its own table, and Tune's handler would treat an interrupt as the end of the sweep
         os.environ |= {
             "TUNE_DISABLE_AUTO_CALLBACK_LOGGERS": "1",
             "TUNE_DISABLE_SIGINT_HANDLER": "1",
             "RAY_AIR_NEW_OUTPUT": "0",
         }
-        keeper = _Keeper(trials, record)
-        # in the object store once: trials on a node read the vectors without a copy
+        recorder = _Recorder(trials, record)
+        # once in the object store, from which the trials of a node read the vectors without a copy
         refs = {prompt: (ray.put(train), ray.put(validation)) for prompt, (train, validation) in vectors.items()}
         trainable = ray.tune.with_parameters(_trial, refs=refs, trials=trials, threads=int(self.cpus))
         grid = {"trial": ray.tune.grid_search(list(range(len(trials.trials))))}
@@ -90,12 +90,12 @@ class RayTrials:
                 run_config=ray.tune.RunConfig(
                     storage_path=scratch,
                     verbose=0,
-                    callbacks=[keeper],
+                    callbacks=[recorder],
                     failure_config=ray.tune.FailureConfig(max_failures=FAILURES),
                 ),
             )
             tuner.fit()
-        return keeper.gaps
+        return recorder.gaps
 
 
 def _scheduler(trials: Round) -> TrialScheduler:
@@ -107,7 +107,7 @@ def _scheduler(trials: Round) -> TrialScheduler:
 
 
 def _optuna(search: Search) -> Any:
-    """Optuna's tree-structured Parzen estimator over `SPACE`, given the points that were tried."""
+    """Optuna's tree-structured Parzen estimator over `SPACE`, given the results of earlier trials."""
     import optuna
     from optuna.distributions import BaseDistribution, CategoricalDistribution, FloatDistribution
     from ray.tune.search.optuna import OptunaSearch
@@ -133,14 +133,14 @@ def _optuna(search: Search) -> Any:
 
 
 def _cell(config: dict[str, Any], trials: Round) -> tuple[Cell, int]:
-    """The cell and the seed of Tune's configuration of a trial."""
+    """The cell and the seed of a trial's configuration in Tune."""
     if trials.search is None:
         return trials.trials[config["trial"]]
     return cell_of(config, trials.search.base), trials.search.seed
 
 
 def _trial(config: dict[str, Any], *, refs: dict[str, tuple[Any, Any]], trials: Round, threads: int) -> None:
-    """What a trial's process runs."""
+    """Run a trial and report each epoch to Tune."""
     torch.set_num_threads(max(1, threads))
     cell, seed = _cell(config, trials)
     train, validation = ray.get(list(refs[cell.prompt]))
@@ -149,23 +149,23 @@ def _trial(config: dict[str, Any], *, refs: dict[str, tuple[Any, Any]], trials: 
         for state in fit_projector(train, validation, cell.recipe, seed=seed, wrap=lambda module: module.to(device)):
             best = state.history[state.best_epoch - 1]["spearman"]
             ray.tune.report(state.line | {"best": LOWEST if math.isnan(best) else best})
-    except WorkError as error:  # trying again would not help
+    except WorkError as error:  # a retry would not help
         ray.tune.report(dict.fromkeys(FIGURES, math.nan) | {"epoch": 0, "best": LOWEST, "error": str(error)})
 
 
-class _Keeper(ray.tune.Callback):
-    """Collects the figures of each trial's epochs, and records the trial when it ends."""
+class _Recorder(ray.tune.Callback):
+    """Collects the metrics of each trial's epochs and records the trial at its end."""
 
     def __init__(self, trials: Round, record: Record) -> None:
         self.trials, self.record = trials, record
         self.histories: dict[str, list[dict[str, float]]] = {}
         self.errors: dict[str, str] = {}
-        self.ended: dict[int, float] = {}  # when each process ended its last trial
+        self.ended: dict[int, float] = {}  # by process: the time at which its last trial ended
         self.gaps: list[float] = []
 
     def on_trial_result(self, iteration: int, trials: list[Any], trial: Any, result: dict[str, Any], **_: Any) -> None:
-        """An epoch of a trial."""
-        if result["epoch"] <= 1:  # begun again after a failure
+        """Collect an epoch of a trial."""
+        if result["epoch"] <= 1:  # the first, or restarted after a failure
             self.histories[trial.trial_id] = []
         if "error" in result:
             self.errors[trial.trial_id] = result["error"]
@@ -173,11 +173,11 @@ class _Keeper(ray.tune.Callback):
             self.histories[trial.trial_id].append({name: result[name] for name in FIGURES})
 
     def on_trial_complete(self, iteration: int, trials: list[Any], trial: Any, **_: Any) -> None:
-        """A trial that ended, or that ASHA stopped."""
+        """Record a trial that ended or that ASHA stopped."""
         self._record(trial)
 
     def on_trial_error(self, iteration: int, trials: list[Any], trial: Any, **_: Any) -> None:
-        """A trial that failed for good: it is recorded with its reason."""
+        """Record a trial that failed finally, with the reason."""
         text = (trial.error_file and Path(trial.error_file).read_text(encoding="utf-8").strip()) or "the process died"
         self.errors[trial.trial_id] = text.splitlines()[-1]
         self._record(trial)

@@ -1,4 +1,4 @@
-"""The vectors of texts and of rated pairs: embedded by the main job, kept in a cache, read back as arrays."""
+"""Vectors of texts and of pairs: embedded by the embedding job, cached in a folder, read as arrays."""
 
 from __future__ import annotations
 
@@ -32,10 +32,10 @@ def vectors_of(
     cache: Location,
     compute: Compute | None = None,
 ) -> np.ndarray:
-    """`raycase.systems.contracts.VectorsOf` by the embedding job: (P, D) float32, the views side by side.
+    """`raycase.systems.contracts.VectorsOf` with the embedding job: (P, D) float32, the views side by side.
 
-    Each view of (encoder, data) is embedded once, into a folder of the cache that its fingerprint names; what is there
-    is read. Raises RequestError where a sentence cannot be embedded.
+    Each view of (encoder, data) is embedded once, into a folder of the cache named by its fingerprint, and read from
+    there later. Raises RequestError for a text that cannot be embedded.
     """
     pairs = [(text, "") if isinstance(text, str) else text for text in texts]
     if isinstance(texts[0], str):
@@ -51,13 +51,13 @@ def _vectors(
     identity = {"model": config.describe(), "pairs": texts_sha256(pairs), "compute": compute}
     folder = cache / fingerprint(identity | ({"plain": True} if plain else {}))[:16]
     vectors = output_at((folder / "vectors").uri)
-    if not vectors.manifest.exists():  # a finished one may have been moved here with its cache
-        how = "without condition" if plain else f"under {config.label}"
-        print(f"embedding {len(pairs):,} texts of {name} {how} into {folder.uri}", file=sys.stderr)
+    if not vectors.manifest.exists():  # a finished output may have moved here with its cache
+        manner = "without condition" if plain else f"under {config.label}"
+        print(f"embedding {len(pairs):,} texts of {name} {manner} into {folder.uri}", file=sys.stderr)
         _embed(pairs, config, name, folder, compute, plain)
     files = vectors.embeddings
     table = ds.dataset(files.path, filesystem=files.fs, format="parquet").to_table(columns=[ID, EMBEDDING])
-    assert table[ID].to_pylist() == list(range(len(pairs))), "the cache is in the order of the pairs"
+    assert table[ID].to_pylist() == list(range(len(pairs))), "expected the cache in the order of the pairs"
     values = table[EMBEDDING].combine_chunks().flatten().to_numpy()
     return values.reshape(len(table), -1)
 
@@ -65,7 +65,7 @@ def _vectors(
 def _embed(
     distinct: Sequence[Pair], config: EmbedderConfig, name: str, folder: Location, compute: Compute | None, plain: bool
 ) -> None:
-    """Run the main job over the distinct (sentence, condition). Raises RequestError for one that has no vector."""
+    """Run the embedding job over the distinct pairs. Raises RequestError if one has no vector."""
     pairs = folder / "pairs.parquet"
     if not pairs.exists():
         sentences, conditions = zip(*distinct, strict=True)
