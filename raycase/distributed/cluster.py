@@ -25,9 +25,7 @@ def start_ray() -> None:
         if threading.current_thread() is threading.main_thread():
             signal.signal(signal.SIGTERM, handler)  # Ray's own handler exits without a message
     logging.getLogger("ray.data").setLevel(logging.CRITICAL)  # errors are raised, and printed in one line
-    warnings.filterwarnings(
-        "ignore", message="The maximum number of concurrent tasks"
-    )  # stages with few tasks cause it
+    warnings.filterwarnings("ignore", message="The maximum number of concurrent tasks")  # of stages with few tasks
 
 
 def nodes() -> list[dict[str, Any]]:

@@ -77,9 +77,7 @@ def _stages(request: Request, opened: Job, plan: Plan, pool: Pool, backpressure:
         batch_size=1,
         batch_format="pyarrow",
         num_cpus=0,
-        label_selector={
-            "ray.io/node-id": ray.get_runtime_context().get_node_id()
-        },  # on the driver's node, so it is lost only with the driver
+        label_selector={"ray.io/node-id": ray.get_runtime_context().get_node_id()},  # lost only with the driver
     )
     units = tasks.map_batches(
         read_units,

@@ -40,9 +40,7 @@ class FitConfig:
     weight_decay: float = 0.0
     average: float = 0.0  # decay per step of the moving average of the weights; 0: no average
     accumulate: int = 1  # batches per step, whose gradient is that of their mean loss
-    warmup: float | None = (
-        None  # share of the steps until the peak learning rate, which then falls to 0; None: constant
-    )
+    warmup: float | None = None  # share of the steps up to the peak learning rate, then down to 0; None: constant
     seed: int = 0
     select: str = "spearman"
 
