@@ -116,8 +116,8 @@ def stopping_at_once(resume: str = "") -> Iterator[None]:
 def resume_command(flag: str = "") -> str:
     """This process's command as it resumes: without --overwrite, which would begin again, and with `flag`."""
     submit = "ray job submit --working-dir . -- " if "RAY_JOB_CONFIG_JSON_ENV_VAR" in os.environ else ""
-    words = [word for word in sys.argv if word not in ("--overwrite", flag)] + [flag] * bool(flag)
-    return submit + command_line(words)
+    words = [word for word in sys.argv if word != "--overwrite" and not (flag and word == flag)]
+    return submit + command_line([*words, flag] if flag else words)
 
 
 def _fail(error: Exception | str, status: int) -> NoReturn:

@@ -84,7 +84,7 @@ def read_job(output: Output) -> Job:
     try:
         return Job(config=values["config"], files=[InputFile(**f) for f in values["files"]], salt=values["salt"])
     except (KeyError, TypeError) as error:
-        raise RequestError(f"{output.job.uri}: expected the job.json of jobs/embed.py, got another file") from error
+        raise RequestError(f"{output.job.uri}: expected the job.json of `raycase embed`, got another file") from error
 
 
 def write_job(output: Output, job: Job) -> None:

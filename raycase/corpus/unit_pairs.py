@@ -57,5 +57,5 @@ def prepare_rows(config: EmbedderConfig, rows: pa.Table, settings: EncodeSetting
 
 def _indexed(strings: pa.ChunkedArray) -> Indexed:
     """A column without nulls by its distinct strings."""
-    encoded = strings.dictionary_encode().combine_chunks()
+    encoded = strings.cast(pa.large_string()).dictionary_encode().combine_chunks()  # may be more than 2 GiB
     return Indexed(values=encoded.dictionary.to_pylist(), codes=encoded.indices.to_numpy().astype(np.int64))

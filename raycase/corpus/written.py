@@ -60,7 +60,7 @@ def open_written(uri: str, flag: str) -> Written:
     """The finished output at a URI. Raises RequestError if there is none."""
     output = output_at(uri)
     if not output.job.exists():
-        raise RequestError(f"{flag}: expected an output of jobs/embed.py at {output.root.uri}, got no job.json")
+        raise RequestError(f"{flag}: expected an output of `raycase embed` at {output.root.uri}, got no job.json")
     if not output.manifest.exists():
         raise RequestError(
             f"{flag}: expected a finished output, got no manifest.json in {output.root.uri}; run its job again"

@@ -31,13 +31,13 @@ def claim(
         fingerprint: of everything that decides the results.
         job: what the folder may hold, in words, as `this very join`.
         results: names of the files and folders that the job writes; without a record none may exist.
-        overwrite: treat the folder as free whatever it holds.
-        exclusive: refuse other files in a folder without record, too.
+        overwrite: treat the folder as free whatever it holds; an `exclusive` one only if it holds the record.
+        exclusive: refuse other files in a folder without record, too, and clear no folder that was never claimed.
         difference: what differs from the job in the folder, if the caller knows.
 
     Raises RequestError where the folder holds another job, or results without a record.
     """
-    if overwrite:
+    if overwrite and (not exclusive or (folder / record).exists()):
         return None
     expected = f"--output: expected an empty folder or {job} in {folder.uri}"
     instead = "choose another folder or pass --overwrite"

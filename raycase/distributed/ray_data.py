@@ -17,14 +17,18 @@ from raycase.distributed.cluster import cause
 from raycase.distributed.ray_internals import forget_block_statistics
 
 
-def data_context() -> AbstractContextManager[Any]:
-    """Context with the settings of Ray Data under which a job creates its datasets."""
+def data_context(no_progress_timeout_s: float | None = None) -> AbstractContextManager[Any]:
+    """Context with the settings of Ray Data under which a job creates its datasets.
+
+    Ray ends an execution after 30 minutes without progress; `no_progress_timeout_s` replaces that (-1: never).
+    """
     context = DataContext.get_current().copy()
     context.enable_progress_bars = False
     context.print_on_execution_start = False
     context.target_max_block_size = 1  # one block per unit, which any actor can take as soon as it is read
     context.max_consecutive_actor_init_deaths = 3  # tolerates nodes lost while their actor starts
-    context.execution_no_progress_timeout_s = -1  # --patience replaces it; Ray would raise after 30 minutes
+    if no_progress_timeout_s is not None:
+        context.execution_no_progress_timeout_s = no_progress_timeout_s
     forget_block_statistics(context)
     return DataContext.current(context)
 

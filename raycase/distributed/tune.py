@@ -71,7 +71,7 @@ class RayTrials:
             "RAY_AIR_NEW_OUTPUT": "0",
         }
         recorder = _Recorder(trials, record)
-        # once in the object store, from which the trials of a node read the vectors without a copy
+        # once a round in the object store, from which the trials of a node read the vectors without a copy
         refs = {prompt: (ray.put(train), ray.put(validation)) for prompt, (train, validation) in vectors.items()}
         trainable = ray.tune.with_parameters(_trial, refs=refs, trials=trials, threads=int(self.cpus))
         grid = {"trial": ray.tune.grid_search(list(range(len(trials.trials))))}

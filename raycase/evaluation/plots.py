@@ -5,8 +5,6 @@ from __future__ import annotations
 import io
 from typing import TYPE_CHECKING, Any
 
-from raycase.errors import RequestError
-
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
@@ -27,12 +25,6 @@ def has_matplotlib() -> bool:
     except ImportError:
         return False
     return True
-
-
-def check_plots() -> None:
-    """Raise RequestError where matplotlib is missing."""
-    if not has_matplotlib():
-        raise RequestError(f"plots: expected the Python package matplotlib, got none; install it with: {INSTALL}")
 
 
 def png(figure: Figure) -> bytes:

@@ -7,8 +7,9 @@ from typing import Any
 
 from raycase.data.storage import Location
 from raycase.evaluation.plots import INSTALL
+from raycase.systems.model_folder import METRICS
 
-METRICS, REPORT = "metrics.json", "report.md"
+REPORT = "report.md"
 NOT_AVAILABLE = "n/a"
 NO_PLOTS = "plots_left_out"  # key of metrics.json: why there are no plots
 

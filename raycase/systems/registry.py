@@ -96,7 +96,7 @@ def resolve_embedder(model: str = "minilm", **choices: Any) -> EmbedderConfig:
     config = resolve(model, **choices)
     if not embeds(config):
         raise RequestError(
-            f"--model: expected a model that gives vectors, got {model}, which scores pairs; see jobs/evaluate.py"
+            f"--model: expected a model that gives vectors, got {model}, which scores pairs; see `raycase evaluate`"
         )
     return config
 

@@ -11,8 +11,6 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-RATINGS = (1.0, 5.0)  # the scale of C-STS
-
 
 class RatingMap(StrEnum):
     """Target of the cosine for a rating r; eq. 2 does not specify it."""

@@ -5,7 +5,6 @@ Independent of Ray: the runner of the trials is an argument.
 
 from __future__ import annotations
 
-import importlib.util
 import statistics
 import sys
 import time
@@ -17,6 +16,7 @@ from raycase.data.provenance import provenance
 from raycase.data.rated import RatedPairs
 from raycase.data.storage import fingerprint
 from raycase.errors import WorkError
+from raycase.evaluation.plots import has_matplotlib
 from raycase.systems.case import CaseConfig, write_model_folder
 from raycase.systems.contracts import VectorsOf
 from raycase.systems.pair_vectors import PairVectors, pair_vectors
@@ -99,7 +99,7 @@ def tune(job: TuneJob, open_trials: OpenTrialRunner) -> dict[str, Any]:
 def _report(job: TuneJob, trials: Sequence[Trial]) -> None:
     """Write `summary.md` and, if matplotlib is installed, the plots."""
     root = job.table.root
-    plotted = importlib.util.find_spec("matplotlib") is not None
+    plotted = has_matplotlib()
     (root / "summary.md").put(summary(trials, provenance(), grid=job.grid, plotted=plotted).encode())
     for name, image in (sweep_plots(trials) if plotted else {}).items():
         (root / name).put(image)

@@ -55,6 +55,14 @@ def test_results_without_a_record_are_refused(folder, name):
     refused(folder, f"got {name.split('/')[0]} without join.json; choose another folder or pass --overwrite", "one")
 
 
+def test_a_folder_that_was_never_claimed_is_not_overwritten_by_an_exclusive_job(folder):
+    (folder / "neighbours" / "0.parquet").put(b"another's")
+    words = "got neighbours without join.json"
+    refused(folder, words, "one", overwrite=True, exclusive=True)
+    (folder / "join.json").put(b"{}")
+    assert claim(folder, "join.json", "one", overwrite=True, exclusive=True, **JOB) is None
+
+
 def test_clear_removes_what_the_job_wrote_alone(folder):
     for name in ("neighbours/0.parquet", "table.parquet", "join.json", "notes.txt"):
         (folder / name).put(b"")

@@ -8,6 +8,8 @@ import pytest
 import torch
 from helpers import ROOT, vectors_of, write_csv
 
+from raycase.data.storage import locate
+from raycase.distributed import vector_cache
 from raycase.distributed.evaluate import evaluate
 from raycase.evaluation.job import EvaluateJob
 from raycase.evaluation.tasks import catalogue
@@ -60,3 +62,12 @@ def test_the_script_reports_a_wrong_request_in_one_line_with_status_2(job, tmp_p
     [line] = capsys.readouterr().err.strip().splitlines()
     assert "row 0: expected a number as label, got 'high'" in line
     assert not (tmp_path / "report").exists()
+
+
+def test_plain_vectors_are_embedded_once_too(cluster, tiny_model, tmp_path):
+    config = resolve(str(tiny_model), prompt="concat-sc", pooling="mean")
+    where = {"name": "texts", "cache": locate(str(tmp_path)), "compute": "float32"}
+    sentences = ["a red dog", "two people play"]
+    plain = vector_cache.vectors_of(sentences, config, **where)
+    assert plain == pytest.approx(vectors_of(sentences, config), abs=1e-5)
+    assert len(list(tmp_path.glob("*/vectors"))) == 1

@@ -21,9 +21,10 @@ def home(tmp_path_factory, tiny_model):
 
 def test_a_join_gives_what_brute_force_gives(cluster, home, s3_server):
     uri = "s3://corpus/neighbours"
-    result = join(JoinJob(queries=str(home / "queries"), vectors=str(home / "vectors"), output=uri, k=5), **SMALL)
+    job = JoinJob(queries=str(home / "queries"), vectors=str(home / "vectors"), output=uri, k=5, exclude_same="image")
+    result = join(job, **SMALL)
     assert (result["queries"], result["neighbours"], result["queries_without_neighbours"]) == (300, 1500, 0)
-    check(uri, brute(home, 5), 5)
+    check(uri, brute(home, 5, "image"), 5)
     assert len((locate(uri) / "neighbours").list()) > 2
     assert not (locate(uri) / "parts").list()
 

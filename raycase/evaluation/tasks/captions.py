@@ -79,22 +79,21 @@ def measure(job: EvaluateJob, captions: Captions, models: Sequence[Model], embed
     rows = {text: row for row, text in enumerate(dict.fromkeys(captions.texts))}
     text_index_N = np.array([rows[text] for text in captions.texts])
 
-    def share(vectors_TD: np.ndarray, condition: str) -> np.ndarray:
-        neighbours_QK = nearest(vectors_TD[text_index_N], captions)
+    def share(neighbours_QK: np.ndarray, condition: str) -> np.ndarray:
         return 100 * neighbour_share(neighbours_QK, attributes[condition])[:, None]
 
     systems: dict[str, RankedSystem] = {}
     for model, encoder in zip(models, encoder_names([m.config for m in models]), strict=True):
         if encoder not in systems:
-            vectors_TD = embed(list(rows), model)
-            values = {condition: share(vectors_TD, condition) for condition in attributes}
+            neighbours_QK = nearest(embed(list(rows), model)[text_index_N], captions)
+            values = {condition: share(neighbours_QK, condition) for condition in attributes}
             systems[encoder] = RankedSystem(name=f"{encoder}, plain", what="f(s): no condition", values=values)
     conditional = []
     for model in models:
         values = {}
         for condition in attributes:
             vectors_TD = model.project(embed([(text, condition) for text in rows], model))
-            values[condition] = share(vectors_TD, condition)
+            values[condition] = share(nearest(vectors_TD[text_index_N], captions), condition)
         what = f"{model.config.label}: {model.config.formula}"
         conditional.append(RankedSystem(name=model.name, what=what, values=values))
     return rank_systems(
