@@ -62,7 +62,7 @@ def test_a_join_that_was_stopped_resumes(cluster, home, tmp_path, monkeypatch):
     ("options", "words"),
     [
         ({"k": 0}, "-k: expected at least 1"),
-        ({"queries": "nowhere"}, "--queries: expected an output of jobs/embed.py"),
+        ({"queries": "nowhere"}, "--queries: expected an output of `raycase embed`"),
         ({"vectors": "other"}, "--vectors: expected vectors of the queries' model"),
         ({"vectors": "plain"}, "expected both under conditions or both without"),
         ({"exclude_same": "embedding"}, "--exclude-same: expected one of id, text, image"),
