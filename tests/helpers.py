@@ -161,11 +161,11 @@ def in_process(request, opened, plan, **changes):
             yield WrittenUnit.from_arrow(written)
 
 
-def embed_here(job):
+def embed_here(job, **options):
     """The main job in this process, without Ray; gives its result."""
     from raycase.distributed.embed import embed
 
-    return embed(job, execute=in_process)
+    return embed(job, execute=in_process, **options)
 
 
 def stop_after(count):

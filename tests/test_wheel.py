@@ -50,6 +50,7 @@ def test_every_dependency_has_a_tested_version():
     assert names <= pins
 
 
+@pytest.mark.cluster
 def test_the_installed_command_embeds_the_sample_and_verifies_it(wheel, cluster, tmp_path):
     """In a fresh environment, which finds the dependencies by a .pth file.
 

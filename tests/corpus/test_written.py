@@ -24,7 +24,7 @@ def test_files_come_in_order_and_few_are_read_ahead(tmp_path, tiny_model, monkey
 
 
 def test_what_is_not_finished_is_refused(tmp_path, tiny_model):
-    with pytest.raises(RequestError, match="--vectors: expected an output of jobs"):
+    with pytest.raises(RequestError, match="--vectors: expected an output of `raycase embed`"):
         open_written(str(tmp_path), "--vectors")
     folder = embedded(tmp_path, tiny_model, [{"id": 1, "text": "a dog"}], conditions=("color",))
     (tmp_path / "out" / "manifest.json").unlink()

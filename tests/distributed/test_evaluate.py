@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 import torch
-from helpers import ROOT, vectors_of, write_csv
+from helpers import ROOT, embed_here, vectors_of, write_csv
 
 from raycase.data.storage import locate
 from raycase.distributed import vector_cache
@@ -64,10 +64,12 @@ def test_the_script_reports_a_wrong_request_in_one_line_with_status_2(job, tmp_p
     assert not (tmp_path / "report").exists()
 
 
-def test_plain_vectors_are_embedded_once_too(cluster, tiny_model, tmp_path):
+def test_plain_vectors_are_embedded_once_too(tiny_model, tmp_path, monkeypatch):
+    monkeypatch.setattr(vector_cache, "embed", embed_here)
     config = resolve(str(tiny_model), prompt="concat-sc", pooling="mean")
     where = {"name": "texts", "cache": locate(str(tmp_path)), "compute": "float32"}
     sentences = ["a red dog", "two people play"]
     plain = vector_cache.vectors_of(sentences, config, **where)
     assert plain == pytest.approx(vectors_of(sentences, config), abs=1e-5)
-    assert len(list(tmp_path.glob("*/vectors"))) == 1
+    monkeypatch.setattr(vector_cache, "embed", lambda *_, **__: pytest.fail("expected the cache"))
+    assert vector_cache.vectors_of(sentences, config, **where) == pytest.approx(plain)

@@ -7,18 +7,19 @@ import subprocess
 import sys
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pandas as pd
 import pytest
 import torch
-from helpers import ROOT, cosines, rated_rows, read_output, to_csv, vectors, worst
+from helpers import ROOT, cosines, embed_here, rated_rows, read_output, to_csv, vectors, worst
 from safetensors.torch import load_file
 
 import raycase
 from raycase.corpus.request import EmbedJob
 from raycase.data.rated import read_rated
-from raycase.distributed.embed import embed
+from raycase.distributed import vector_cache
 from raycase.distributed.fit import make_scaling
 from raycase.distributed.train import train
 from raycase.distributed.vector_cache import vectors_of
@@ -65,7 +66,7 @@ def test_training_is_the_plain_fit_and_its_model_gives_the_same_vectors_everywhe
         dtype="float32",
         compute="float32",
     )
-    embed(job)
+    embed_here(job)
     assert cosines(vectors(read_output(job.output)), wanted).min() > 0.9999
 
 
@@ -134,11 +135,15 @@ def test_a_loss_that_is_not_finite_is_said(training, cluster):
         train(replace(training, learning_rate=1e37))
 
 
-def test_a_pair_without_a_vector_is_named(training, cluster, tmp_path):
+def test_a_pair_without_a_vector_is_named(training, tmp_path, monkeypatch):
+    monkeypatch.setattr(vector_cache, "embed", embed_here)
     frame = rated_rows(10, 5)
     frame.loc[3, "sentence1"] = "poison dog"
     with pytest.raises(RequestError, match="1 without; the first: vector not finite: 'poison dog' under 'color"):
-        train(replace(training, train=to_csv(frame, tmp_path / "bad.csv"), cache=str(tmp_path / "cache")))
+        catalogue.train(
+            replace(training, train=to_csv(frame, tmp_path / "bad.csv"), cache=str(tmp_path / "cache")),
+            lambda **_: SimpleNamespace(vectors_of=vector_cache.vectors_of),
+        )
 
 
 @pytest.mark.parametrize(

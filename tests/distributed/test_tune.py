@@ -27,7 +27,7 @@ def tune_trials(job):
 def test_trials_on_ray_are_those_of_one_process(make_sweep, cluster, tmp_path):
     job = make_sweep({"learning_rate": [1e-9, 1e-2, 1e37]}, seeds=1, seed=4, dropout=0.3, epochs=3)
     result = tune(job)
-    assert result["overhead_per_trial"] < 1
+    assert (result["overhead_per_trial"] or 0) < 1  # None: each trial had a process of its own
     here = replace(job, output=str(tmp_path / "here"))
     wanted = sweep.tune(here, open_local_trials)
     assert [(r["trials"], r["failed"], r["best"]["key"]) for r in (result, wanted)] == [
@@ -41,6 +41,7 @@ def test_trials_on_ray_are_those_of_one_process(make_sweep, cluster, tmp_path):
     assert not list(tmp_path.rglob("*.pkl"))
 
 
+@pytest.mark.cluster
 @pytest.mark.parametrize("resumed", [False, LONG(True)])
 def test_a_search_runs_its_samples_then_the_seeds_of_its_best(make_sweep, cluster, resumed):
     job = make_sweep(samples=3, finalists=1, epochs=2, prompt=None, prompts=("concat-sc", "concat-sc+concat-cs"))
