@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import io
 import json
 import time
 import uuid
@@ -64,7 +63,7 @@ class Lines:
         """All saved lines; the first one of a unit is the newest."""
         files = [self.output.manifest_files] if self.output.manifest_files.exists() else []
         files += [self.output.lines / name for name in sorted(self.output.lines.list())]
-        tables = [pq.read_table(io.BytesIO(file.read()), schema=LINES_SCHEMA) for file in files]
+        tables = [pq.read_table(pa.BufferReader(file.read()), schema=LINES_SCHEMA) for file in files]
         return pa.concat_tables([LINES_SCHEMA.empty_table(), *tables[::-1]])
 
     def of(self, units: Units) -> pa.Table:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import io
 import json
 from array import array
 from collections.abc import Iterator, Sequence
@@ -92,7 +91,7 @@ class Spans:
         if not output.spans.exists():
             return Spans()
         try:
-            table = pq.read_table(io.BytesIO(output.spans.read()))
+            table = pq.read_table(pa.BufferReader(output.spans.read()))
             metadata = json.loads(table.schema.metadata[KEY])
         except (pa.ArrowException, TypeError, KeyError):  # not written by `save`: it will be replaced
             return Spans()

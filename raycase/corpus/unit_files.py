@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import io
 import json
 from collections import Counter
 from collections.abc import Iterable, Iterator
@@ -121,7 +120,7 @@ def read_line(output: Output, name: str) -> UnitLine:
     parsed = UnitFile.parse(name)
     assert parsed is not None
     data = (output.embeddings / name).read()
-    metadata = pq.read_metadata(io.BytesIO(data))
+    metadata = pq.read_metadata(pa.BufferReader(data))
     rejected = (output.rejected / name).read() if parsed[1].rows_rejected else None
     stats = json.loads(metadata.metadata[STATS])
     return _line(name, parsed[1], data, rejected, pairs=metadata.num_rows, stats=stats)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import io
 from collections import Counter
 from collections.abc import Iterator
 from itertools import groupby
@@ -49,7 +48,7 @@ def _defects(output: Output) -> Iterator[str]:
     if hashlib.sha256(data).hexdigest() != manifest["manifest_files_sha256"]:
         yield "manifest_files.parquet: checksum differs from manifest.json"
         return
-    lines = pq.read_table(io.BytesIO(data))
+    lines = pq.read_table(pa.BufferReader(data))
     yield from _total_defects(output, manifest, lines)
     yield from _coverage_defects(lines)
     yield from _file_defects(output, manifest, lines)
@@ -91,7 +90,7 @@ def _file_defects(output: Output, manifest: dict[str, Any], lines: pa.Table) -> 
         if hashlib.sha256(raw).hexdigest() != line["sha256"]:
             yield f"{name}: checksum differs"
             continue
-        table = pq.read_table(io.BytesIO(raw))
+        table = pq.read_table(pa.BufferReader(raw))
         schema = schema or table.schema
         if table.schema != schema or table.schema.field(EMBEDDING).type.list_size != manifest["model"]["dim"]:
             yield f"{name}: schema differs from the first file's or the model's"
@@ -123,7 +122,7 @@ def _rejected_defects(output: Output, line: dict[str, Any]) -> Iterator[str]:
     if hashlib.sha256(raw).hexdigest() != line["rejected_sha256"]:
         yield f"{name}: checksum differs"
         return
-    table = pq.read_table(io.BytesIO(raw))
+    table = pq.read_table(pa.BufferReader(raw))
     if not table.schema.equals(REJECTED_SCHEMA) or len(table) != line["rows_rejected"]:
         yield f"{name}: {len(table)} rows of {table.schema.names}, the manifest says {line['rows_rejected']}"
 
@@ -152,7 +151,7 @@ class _PairHashes:
             return
         seen: Counter[tuple[Any, str]] = Counter()
         for name in lines["name"].to_pylist():
-            table = pq.read_table(io.BytesIO((output.embeddings / name).read()), columns=[ID, CONDITION])
+            table = pq.read_table(pa.BufferReader((output.embeddings / name).read()), columns=[ID, CONDITION])
             table = table.filter(pa.array(np.isin(self._hash(table), suspects)))
             seen.update(zip(table[ID].to_pylist(), table[CONDITION].to_pylist(), strict=True))
         for (id_, condition), times in seen.items():

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import io
 from collections import deque
 from collections.abc import Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -49,11 +48,11 @@ class Written:
                 yield waiting.popleft().result()
 
     def _read(self, name: str, columns: list[str] | None) -> pa.Table:
-        return pq.read_table(io.BytesIO((self.output.embeddings / name).read()), columns=columns)
+        return pq.read_table(pa.BufferReader((self.output.embeddings / name).read()), columns=columns)
 
     def schema(self) -> pa.Schema:
         """The schema of the files; it is the same for all."""
-        return pq.read_schema(io.BytesIO((self.output.embeddings / self.names[0]).read()))
+        return pq.read_schema(pa.BufferReader((self.output.embeddings / self.names[0]).read()))
 
 
 def open_written(uri: str, flag: str) -> Written:

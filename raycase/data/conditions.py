@@ -46,7 +46,7 @@ def _conditions_in(source: Location) -> list[str]:
             if rows[1:]:
                 columns = dict(zip(rows[0], zip(*rows[1:], strict=True), strict=True))
         else:
-            columns = pq.read_table(io.BytesIO(data)).to_pydict()
+            columns = pq.read_table(pa.BufferReader(data)).to_pydict()
     except (*STORE_ERRORS, ValueError, csv.Error, pa.ArrowException) as error:
         raise RequestError(
             f"--conditions: expected a readable file at {source.uri}, got: {first_line(error)}"

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import hashlib
-import io
 import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
 import numpy as np
+import pyarrow as pa
 import pyarrow.parquet as pq
 
 from raycase.data.inputs import InputFile, find_input, readable
@@ -149,7 +149,7 @@ def read_columns(file: InputFile, names: Sequence[str], flag: str) -> dict[str, 
         if file.ending == ".parquet":
             schema = pq.read_schema(handle)
             _check_names(schema.names, names, file, flag)
-            return dict(pq.read_table(io.BytesIO(source.read()), columns=list(names)).to_pydict())
+            return dict(pq.read_table(pa.BufferReader(source.read()), columns=list(names)).to_pydict())
         stream = buffered(handle)
         header: tuple[str, ...] | None = csv_header(stream) if file.ending == ".csv" else None
         if header is not None:

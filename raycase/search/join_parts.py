@@ -9,7 +9,6 @@ Shapes: N rows of a file or group, D dimensions, k neighbours, H neighbours of a
 
 from __future__ import annotations
 
-import io
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
@@ -214,7 +213,7 @@ def _part(
 
 def _read_files(folder: Location, names: Sequence[str], columns: list[str] | None = None) -> Iterator[pa.Table]:
     for name in names:
-        yield pq.read_table(io.BytesIO((folder / name).read()), columns=columns)
+        yield pq.read_table(pa.BufferReader((folder / name).read()), columns=columns)
 
 
 def _unit_vectors(rows: pa.Table) -> Tensor:
