@@ -13,7 +13,18 @@ from raycase.data.fetch import MODEL_FILE, fetch, is_remote
 from raycase.encoder.pooling import Pooling
 from raycase.encoder.prompts import parse_views
 from raycase.errors import RequestError
-from raycase.systems import bi_encoder, case, cross_encoder, csr, dualcse, lora, mixsp, sentence_encoder, tri_encoder
+from raycase.systems import (
+    bi_encoder,
+    case,
+    condition_pooling,
+    cross_encoder,
+    csr,
+    dualcse,
+    lora,
+    mixsp,
+    sentence_encoder,
+    tri_encoder,
+)
 from raycase.systems.contracts import EmbedderConfig, ScorerConfig
 from raycase.systems.model_folder import read_folder
 
@@ -31,6 +42,7 @@ FINE_TUNED = (
 # `system` in `raycase.json` -> the function that reads the folder
 SYSTEMS: dict[str, Callable[[str, dict[str, Any]], Any]] = {
     case.SYSTEM: case.resolve_folder,
+    condition_pooling.SYSTEM: condition_pooling.resolve_folder,
     **{kind.SYSTEM: partial(read_folder, kind) for kind in FINE_TUNED},
 }
 
