@@ -27,10 +27,16 @@ def render(metrics: dict[str, Any]) -> str:
         "## Cosine by rating",
         *(_by_rating(model, several=len(models) > 1) for model in models),
         *picture(metrics, "Cosine by rating", "cosine_by_rating.png"),
+        "## Conditions by how often training has them",
+        *_by_times(metrics),
+        "## Two conditions of the same sentences",
+        _order(metrics),
         "## The worst pairs",
         "Pairs with a rating whose place by cosine and by rating differ most. A place is in percent of those pairs: 0 "
         "the least similar, 100 the most.",
         *(_worst(model, several=len(models) > 1) for model in models),
+        "## The worst conditions",
+        *_worst_conditions(metrics),
         *(["## Case study", CASES, *map(_cases, models)] if models[0]["cases"] else []),
         *(["## Ablation", ABLATION, *map(_ablation, metrics["ablation"])] if metrics["ablation"] else []),
         "## How it was made",
@@ -128,6 +134,64 @@ def _worst(model: dict[str, Any], several: bool) -> str:
     return _heading(model, several) + table([*header, "place by rating", "by cosine"], rows)
 
 
+def _by_times(metrics: dict[str, Any]) -> list[str]:
+    training, models = metrics["conditions"]["training"], metrics["models"]
+    if training is None:
+        return ["Left out: no training data was given (`--train`)."]
+    about = (
+        f"Correlations of the pairs whose condition is that of so many rows of {training['file']}. Counted are all "
+        f"its {training['rows']:,} rows, label -1 too, with {training['conditions']:,} conditions, which are compared "
+        "as written, stripped and case-folded."
+    )
+    header = ["rows in training", "conditions", "pairs", "of them rated", "Spearman", "Spearman without -1"]
+    parts = []
+    for model in models:
+        rows = [
+            [_span(group["least"], group["most"]), *(f"{group[n]:,}" for n in ("conditions", "pairs", "rated"))]
+            + [interval(figures[name]) for name in ("spearman", "spearman_rated")]
+            for group, figures in zip(training["groups"], model["by_times"], strict=True)
+        ]
+        parts.append(_heading(model, several=len(models) > 1) + table(header, rows))
+    return [about, *parts]
+
+
+def _span(least: int, most: int | None) -> str:
+    if most is None:
+        return f"more than {least - 1}"
+    return f"{least}" if least == most else f"{least} to {most}"
+
+
+def _order(metrics: dict[str, Any]) -> str:
+    count = metrics["conditions"]["order_pairs"]
+    about = (
+        f"How often, in percent, a model puts the same two sentences under two conditions in the order of their "
+        f"ratings: {count['all']:,} times the ratings differ, {count['rated']:,} times without label -1, which is the "
+        "lowest. A tie of the model counts half; 50 is chance."
+    )
+    rows = [[m["name"], *(interval(m["order"][name]) for name in ("all", "rated"))] for m in metrics["models"]]
+    return about + "\n\n" + table(["model", "right order", "right order without -1"], rows)
+
+
+def _worst_conditions(metrics: dict[str, Any]) -> list[str]:
+    conditions, models = metrics["conditions"], metrics["models"]
+    about = (
+        f"Of the {conditions['enough_pairs']:,} conditions with {conditions['least_pairs']} rated pairs or more, those "
+        "whose pairs' places by cosine and by rating are farthest apart, by the mean of the distances; over all pairs "
+        "it is about 33 by chance. Spearman is over the condition's own pairs."
+    )
+    header = ["condition", "rated pairs", "places apart", "mean place by rating", "by cosine", "Spearman"]
+    parts = []
+    for model in models if conditions["enough_pairs"] else []:
+        rows = [
+            [_text(line["condition"]), f"{line['pairs']:,}"]
+            + [number(line[name], 1) for name in ("distance", "rating_rank", "cosine_rank")]
+            + [number(line["spearman"])]
+            for line in model["worst_conditions"]
+        ]
+        parts.append(_heading(model, several=len(models) > 1) + table(header, rows))
+    return [about, *parts]
+
+
 def _cases(model: dict[str, Any]) -> str:
     rows = [
         [
@@ -161,10 +225,11 @@ def _ablation(part: dict[str, Any]) -> str:
 
 
 def _made(metrics: dict[str, Any]) -> str:
-    data = metrics["data"]
+    data, training = metrics["data"], metrics["conditions"]["training"]
     lines = [
         f"- {data['file']}: {data['rows']:,} pairs of {data['distinct']:,} distinct (sentence, condition); sha256 of "
         f"what was read\n  `{data['sha256']}`",
+        *([f"- {training['file']}: {training['rows']:,} rows; sha256 `{training['sha256']}`"] if training else []),
         *(f"- {model['name']}: encoder weights `{model['weights']}`" for model in metrics["models"]),
     ]
     return provenance_lines(metrics) + "\n" + "\n".join(lines)

@@ -39,6 +39,9 @@ class EvaluateJob:
     without a condition, against people's scores; pairs: against a label."""
     qrels: str | None = None
     """csfcube: judgements (query_id, facet, candidate_id, relevance). Default: qrels_dev.csv in the data folder."""
+    train: str | None = None
+    """csts: the training data, rated pairs like --data: reports the correlations by how often it has a condition.
+    Default: that table is left out."""
     prompt: str | None = None
     """How sentence and condition become one text; several views are joined by +: a+b. Default: the model's."""
     subtract: bool | None = None
@@ -62,13 +65,13 @@ class EvaluateJob:
 
 def check_request(job: EvaluateJob) -> Path:
     """Check what does not depend on the task's data; returns the report's folder. Raises RequestError."""
-    check_paths({f"--{n}": getattr(job, n) for n in ("data", "output", "cases", "qrels", "cache")})
+    check_paths({f"--{n}": getattr(job, n) for n in ("data", "output", "train", "cases", "qrels", "cache")})
     folder = open_report_folder(job.output)
     if job.seed < 0:
         raise RequestError(f"--seed: expected 0 or more, got {job.seed}")
     if job.resamples < 100:
         raise RequestError(f"--resamples: expected at least 100 for an interval of 95 %, got {job.resamples}")
-    for name, task in (("cases", "csts"), ("ablate", "csts"), ("qrels", "csfcube")):
+    for name, task in (("train", "csts"), ("cases", "csts"), ("ablate", "csts"), ("qrels", "csfcube")):
         if getattr(job, name) and job.task != task:
             raise RequestError(f"--{name}: expected --task {task}, got {job.task}")
     return folder

@@ -16,8 +16,8 @@ Correlation = Callable[[np.ndarray, np.ndarray], float]
 
 
 def pearson(scores_N: np.ndarray, ratings_N: np.ndarray) -> float:
-    """Pearson's correlation; NaN if one of the two is constant."""
-    if np.ptp(scores_N) == 0 or np.ptp(ratings_N) == 0:  # rounding would leave a small variance
+    """Pearson's correlation; NaN if one of the two is constant, and without pairs."""
+    if not len(scores_N) or np.ptp(scores_N) == 0 or np.ptp(ratings_N) == 0:  # rounding would leave a small variance
         return float("nan")
     a_N, b_N = (np.asarray(x, dtype=np.float64) - np.mean(x, dtype=np.float64) for x in (scores_N, ratings_N))
     norms = np.sqrt((a_N @ a_N) * (b_N @ b_N))
@@ -25,7 +25,7 @@ def pearson(scores_N: np.ndarray, ratings_N: np.ndarray) -> float:
 
 
 def spearman(scores_N: np.ndarray, ratings_N: np.ndarray) -> float:
-    """Spearman's correlation, ties at their mean rank; NaN if one of the two is constant."""
+    """Spearman's correlation, ties at their mean rank; NaN where Pearson's is."""
     return pearson(rankdata(scores_N), rankdata(ratings_N))
 
 

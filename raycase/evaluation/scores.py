@@ -132,14 +132,22 @@ def _histogram(cosines_P: np.ndarray) -> dict[str, Any]:
     return {"low": round(int(bins_P.min()) * BIN, 6), "bin": BIN, "counts": np.bincount(bins_P - bins_P.min()).tolist()}
 
 
-def worst_pairs(scores_N: np.ndarray, rated: RatedPairs) -> list[dict[str, Any]]:
-    """The `WORST` pairs with a rating whose ranks by cosine and by rating differ most.
+def places(scores_N: np.ndarray, ratings_N: np.ndarray) -> np.ndarray:
+    """Ranks by score and by rating, in percent of the pairs with a rating: (2, N), NaN for pairs without one.
 
-    Ranks are in percent of the pairs with a rating: 0 the lowest, 100 the highest, ties at their mean.
+    0 is the lowest, 100 the highest, ties are at their mean.
     """
-    rows = np.flatnonzero(rated.ratings != NOT_APPLICABLE)
-    ranks = [100 * (rankdata(x[rows]) - 1) / max(1, len(rows) - 1) for x in (scores_N, rated.ratings)]
-    order = np.argsort(-np.abs(ranks[0] - ranks[1]), kind="stable")[:WORST]
+    rows = np.flatnonzero(ratings_N != NOT_APPLICABLE)
+    places_2N = np.full((2, len(ratings_N)), np.nan)
+    places_2N[:, rows] = [100 * (rankdata(x[rows]) - 1) / max(1, len(rows) - 1) for x in (scores_N, ratings_N)]
+    return places_2N
+
+
+def worst_pairs(scores_N: np.ndarray, rated: RatedPairs) -> list[dict[str, Any]]:
+    """The `WORST` pairs with a rating whose `places` by cosine and by rating differ most."""
+    score_places_N, rating_places_N = places(scores_N, rated.ratings)
+    order = np.argsort(-np.abs(score_places_N - rating_places_N), kind="stable")  # NaN comes last
+    rated_rows = int((rated.ratings != NOT_APPLICABLE).sum())
     return [
         {
             "row": int(row),
@@ -148,8 +156,8 @@ def worst_pairs(scores_N: np.ndarray, rated: RatedPairs) -> list[dict[str, Any]]
             "condition": rated.conditions[row],
             "rating": float(rated.ratings[row]),
             "cosine": float(scores_N[row]),
-            "rating_rank": float(ranks[1][i]),
-            "cosine_rank": float(ranks[0][i]),
+            "rating_rank": float(rating_places_N[row]),
+            "cosine_rank": float(score_places_N[row]),
         }
-        for i, row in zip(order, rows[order], strict=True)
+        for row in order[: min(WORST, rated_rows)]
     ]

@@ -60,7 +60,6 @@ def test_a_killed_driver_is_started_again(long_job, cluster):
     verify(long_job.output)
 
 
-@pytest.mark.long  # failed once beside a leftover Ray of another run; not yet understood
 def test_a_killed_actor_is_replaced(long_job, tmp_path):
     """The job finishes by itself: its actor is killed after a few units, before it was given the others."""
     (tmp_path / "files").mkdir()  # of ten units each: two are given, and no more before eight units are written
@@ -88,7 +87,6 @@ def test_a_killed_actor_is_replaced(long_job, tmp_path):
     verify(long_job.output)
 
 
-@pytest.mark.long  # failed once beside a leftover Ray of another run; not yet understood
 def test_ray_job_stop_drops_what_is_in_hand_and_says_how_to_go_on(long_job, cluster):
     folder = output_at(long_job.output).embeddings
     client = JobSubmissionClient(f"http://{cluster.dashboard_url}")

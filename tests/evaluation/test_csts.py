@@ -122,6 +122,31 @@ def test_the_report_is_made_from_its_json_alone(evaluation, models, tmp_path):
     assert widths == {8}  # a bar in the text is no column
 
 
+def test_training_data_adds_the_table_of_rare_conditions(evaluation, models, pairs, tmp_path):
+    evaluate(evaluation(*models), vectors_of=vectors_of)
+    report = tmp_path / "report" / "report.md"
+    assert "Left out: no training data was given (`--train`)." in report.read_text(encoding="utf-8")
+    header = ["sentence1", "sentence2", "condition", "label"]
+    rows = [["a dog", "a cat", "Type of dog ", label] for label in (1, 2)] + [
+        ["a dog", "a cat", "number of people", 1]
+    ] * 4
+    file = write_csv(tmp_path / "train.csv", header, rows)
+    metrics = evaluate(evaluation(*models, train=file), vectors_of=vectors_of)
+    groups = metrics["conditions"]["training"]["groups"]
+    assert [group["conditions"] for group in groups] == [1, 1, 1, 0, 0]
+    assert sum(group["pairs"] for group in groups) == metrics["data"]["rows"]
+    text = report.read_text(encoding="utf-8")
+    assert render(strict((tmp_path / "report" / "metrics.json").read_text(encoding="utf-8"))) == text
+    for model in metrics["models"]:
+        value = model["by_times"][0]["spearman"]
+        assert f"| 0 | 1 | {groups[0]['pairs']} | {groups[0]['rated']} | {value['value']:.2f} [" in text
+    assert "| more than 100 | 0 | 0 | 0 | n/a | n/a |" in text
+    order = metrics["models"][1]["order"]["rated"]
+    assert f"{order['value']:.2f} [{order['low']:.2f}, {order['high']:.2f}] |" in text
+    worst = metrics["models"][0]["worst_conditions"][0]
+    assert f"| {worst['condition']} | {worst['pairs']} | {worst['distance']:.1f} |" in text
+
+
 def test_an_earlier_report_is_replaced(evaluation, models, tmp_path):
     evaluate(evaluation(models[0]), vectors_of=vectors_of)
     evaluate(evaluation(models[1]), vectors_of=vectors_of)

@@ -58,6 +58,7 @@ def test_a_constant_has_no_correlation(correlation, value):
     constant, varied = np.full(3, value), np.array([1.0, 2.0, 5.0])
     assert math.isnan(correlation(constant, varied))
     assert math.isnan(correlation(varied, constant))
+    assert math.isnan(correlation(varied[:0], varied[:0]))
 
 
 def test_auc_by_hand():

@@ -129,7 +129,9 @@ def test_a_report_compares_an_encoder_and_a_scorer(tuning, rated, tmp_path):
         make(tuning(BiEncoderJob, "x").model).trainable().save(tmp_path / name)
     models = (str(tmp_path / "bi"), str(tmp_path / "cross"))
     data = str(rated / "validation.csv")
-    asked = EvaluateJob(model=models, data=data, output=str(tmp_path / "report"), compute="float32", resamples=100)
+    asked = EvaluateJob(
+        model=models, data=data, train=data, output=str(tmp_path / "report"), compute="float32", resamples=100
+    )
     metrics = evaluate(asked, vectors_of=vectors_of)
     pairs = read_rated(data, "")
     bi, cross = (raycase.load(model, dtype=torch.float32) for model in models)
@@ -140,6 +142,12 @@ def test_a_report_compares_an_encoder_and_a_scorer(tuning, rated, tmp_path):
 
         found = part["variants"][part["system"]]["spearman"]["value"]
         assert found == pytest.approx(100 * spearmanr(wanted, pairs.ratings)[0], abs=1e-3)
+        for low, high, group in zip((0, 1, 4, 21, 101), (0, 3, 20, 100, np.inf), part["by_times"], strict=True):
+            inside = [low <= pairs.conditions.count(condition) <= high for condition in pairs.conditions]
+            assert (group["spearman"] is not None) == any(inside)
+            if any(inside):
+                expected = 100 * spearmanr(wanted[inside], pairs.ratings[inside])[0]
+                assert group["spearman"]["value"] == pytest.approx(expected, abs=1e-3)
     report = (tmp_path / "report" / "report.md").read_text()
     assert "cross-encoder" in report and "bi - cross" not in report and "cross - bi" in report
 

@@ -21,6 +21,7 @@ from raycase.encoder.cosines import cosines, pair_cosines
 from raycase.encoder.table import ENCODERS
 from raycase.errors import RequestError
 from raycase.evaluation.ablation import VectorsBy, ablation
+from raycase.evaluation.conditions import condition_data, condition_figures
 from raycase.evaluation.csts_plots import draw
 from raycase.evaluation.job import EvaluateJob
 from raycase.evaluation.models import Model, before_g, encoder_name, is_case, setting
@@ -38,9 +39,10 @@ Cases = dict[str, list[str]]  # a column each: two sentences, a condition, what 
 
 @dataclass(frozen=True, kw_only=True)
 class CstsData:
-    """Rated pairs, and the sentences of the case study."""
+    """Rated pairs, the training data whose conditions are counted, and the sentences of the case study."""
 
     rated: RatedPairs
+    train: RatedPairs | None
     cases: Cases | None
 
     @property
@@ -49,8 +51,12 @@ class CstsData:
 
 
 def read(job: EvaluateJob) -> CstsData:
-    """Read `--data` and `--cases`. Raises RequestError."""
-    return CstsData(rated=read_rated(job.data, "--data"), cases=read_cases(job.cases) if job.cases else None)
+    """Read `--data`, `--train` and `--cases`. Raises RequestError."""
+    return CstsData(
+        rated=read_rated(job.data, "--data"),
+        train=read_rated(job.train, "--train") if job.train else None,
+        cases=read_cases(job.cases) if job.cases else None,
+    )
 
 
 def read_cases(uri: str) -> Cases:
@@ -75,6 +81,10 @@ def measure(job: EvaluateJob, data: CstsData, models: Sequence[Model], embed: Em
     studies = [case_study(model, data.cases, job.compute) if data.cases else [] for model in models]
     measured = [measure_model(model, rated, vectors_by(model), job) for model in models]
     first_scores_N = measured[0][1]
+    by_condition = [
+        condition_figures(scores_N, rated, data.train, resamples=job.resamples, seed=job.seed)
+        for _, scores_N in measured
+    ]
     encoders = {model.config.describe()["weights"]: model for model in models}
     metrics: dict[str, Any] = {
         "data": {
@@ -84,13 +94,17 @@ def measure(job: EvaluateJob, data: CstsData, models: Sequence[Model], embed: Em
             "distinct": len(rated.distinct),
             "sha256": rated.data_sha256,
         },
+        "conditions": condition_data(rated, data.train),
         "settings": {
             "resamples": job.resamples,
             "directions": DIRECTIONS,
             "seed": job.seed,
             "compute": job.compute,
         },
-        "models": [part | {"cases": study} for (part, _), study in zip(measured, studies, strict=True)],
+        "models": [
+            part | more | {"cases": study}
+            for (part, _), more, study in zip(measured, by_condition, studies, strict=True)
+        ],
         "comparison": [
             {"model": model.name, "against": models[0].name}
             | compare(scores_N, first_scores_N, rated, resamples=job.resamples, seed=job.seed)

@@ -1,0 +1,110 @@
+"""Figures by condition, each against a case worked by hand."""
+
+import numpy as np
+import pytest
+
+from raycase.data.rated import RatedPairs
+from raycase.evaluation.conditions import comparisons, condition_data, condition_figures, right_order, worst_conditions
+
+BOOTSTRAP = {"resamples": 100, "seed": 0}
+
+
+def rated(*rows):
+    """Rated pairs from (first sentence, second sentence, condition, rating)."""
+    first, second, conditions, ratings = zip(*rows, strict=True)
+    return RatedPairs(
+        uri="folder/train.csv",
+        sentences1=list(first),
+        sentences2=list(second),
+        conditions=list(conditions),
+        ratings=np.array(ratings, dtype=np.float32),
+    )
+
+
+# ---------------------------------------------------------------------------------------------------- rare conditions
+
+
+def under(conditions, ratings):
+    """Pairs of sentences that are all different, under these conditions."""
+    return rated(*((f"a{i}", f"b{i}", c, r) for i, (c, r) in enumerate(zip(conditions, ratings, strict=True))))
+
+
+def test_pairs_are_grouped_by_the_rows_that_training_has_of_their_condition():
+    train = under(["Color "] * 2 + ["color"] + ["size"] * 4 + ["age"] * 101, [1] * 107 + [-1])
+    pairs = under([" COLOR", "color", "color", "size", "size", "colour", "age", "age"], [1, 2, 3, 5, -1, 4, -1, -1])
+    training = condition_data(pairs, train)["training"]
+    assert (training["file"], training["rows"], training["conditions"]) == ("train.csv", 108, 3)
+    counts = [tuple(g[name] for name in ("least", "most", "conditions", "pairs", "rated")) for g in training["groups"]]
+    assert counts == [(0, 0, 1, 1, 1), (1, 3, 1, 3, 3), (4, 20, 1, 2, 1), (21, 100, 0, 0, 0), (101, None, 1, 2, 0)]
+    # "color" falls from 1 to 3: the ranks 3, 1, 2 against 1, 2, 3 give 1 - 6 (4 + 1 + 1) / (3 * 8) = -0.5
+    scores = np.array([0.9, 0.1, 0.2, 0.3, 0.7, 0, 0.5, 0.6])
+    groups = condition_figures(scores, pairs, train, **BOOTSTRAP)["by_times"]
+    values = [tuple(g[name] and g[name]["value"] for name in ("spearman", "spearman_rated")) for g in groups]
+    none = (None, None)
+    assert values == [none, pytest.approx((-50, -50)), (pytest.approx(-100), None), none, none]
+
+
+def test_without_training_data_nothing_is_grouped():
+    pairs = under(["color"] * 3, [1, 2, 3])
+    assert condition_data(pairs, None)["training"] is None
+    assert condition_figures(np.arange(3.0), pairs, None, **BOOTSTRAP)["by_times"] == []
+
+
+# ------------------------------------------------------------------------------ two conditions of the same sentences
+
+
+def test_the_order_of_two_conditions():
+    pairs = rated(
+        ("a", "b", "color", 1),
+        ("b", "a", "size", 4),  # the same sentences: right
+        ("c", "d", "color", 5),
+        ("c", "d", "size", 2),  # a tie of the scores
+        ("e", "f", "color", 3),
+        ("e", "f", "size", 3),  # a tie of the ratings is left out
+        ("g", "h", "color", -1),
+        ("g", "h", "size", 1),  # wrong, and only with label -1
+        ("i", "j", "color", 1),
+        ("i", "j", "Color ", 5),  # one condition is not in two orders
+        ("k", "l", "color", 1),
+    )
+    scores = np.array([0.2, 0.3, 0.5, 0.5, 0, 1, 0.9, 0.8, 1, 0, 0])
+    found = comparisons(pairs)
+    assert found["all"].tolist() == [[1, 0], [2, 3], [7, 6]]
+    assert found["rated"].tolist() == [[1, 0], [2, 3]]
+    assert right_order(scores, found["all"]).tolist() == [1, 0.5, 0]
+    order = condition_figures(scores, pairs, None, **BOOTSTRAP)["order"]
+    assert [order[name]["value"] for name in ("all", "rated")] == [50, 75]
+    assert 0 <= order["all"]["low"] < 50 < order["all"]["high"] <= 100
+    assert condition_data(pairs, None)["order_pairs"] == {"all": 3, "rated": 2}
+
+
+def test_sentences_under_one_condition_each_have_no_order():
+    pairs = under(["color", "size"], [1, 5])
+    order = condition_figures(np.array([0.0, 1.0]), pairs, None, **BOOTSTRAP)["order"]
+    assert order == {"all": None, "rated": None}
+
+
+# ------------------------------------------------------------------------------------------------------ bad conditions
+
+
+def test_the_worst_conditions_are_those_out_of_place():
+    """Ten pairs of "upside" at the top that belong at the bottom; ten of "fine" in between; nine are too few."""
+    conditions = ["fine"] * 10 + ["Upside"] + ["upside"] * 9 + ["rare"] * 9 + ["upside"]
+    ratings = np.array([2] * 5 + [3] * 5 + [1] * 10 + [4] * 9 + [-1])
+    scores = np.array([0.2] * 5 + [0.3] * 5 + [0.9] * 10 + [0.1] * 9 + [5.0])
+    pairs = under(conditions, ratings)
+    assert condition_data(pairs, None)["enough_pairs"] == 2
+    upside, fine = worst_conditions(scores, pairs)
+    # 29 rated pairs, ranks 0 to 28: by rating 1 is at 4.5, 2 at 12, 3 at 17, 4 at 23; by score "rare" at 4, then 11
+    # and 16 (fine), then 23.5 (upside)
+    assert (upside["condition"], upside["pairs"]) == ("Upside", 10)
+    assert upside["distance"] == pytest.approx(100 * 19 / 28)
+    assert (upside["rating_rank"], upside["cosine_rank"]) == pytest.approx((100 * 4.5 / 28, 100 * 23.5 / 28))
+    assert upside["spearman"] is None  # one rating: no correlation, but a distance
+    assert (fine["condition"], fine["pairs"]) == ("fine", 10)
+    assert fine["distance"] == pytest.approx(100 / 28)
+    assert fine["spearman"] == pytest.approx(100)
+
+
+def test_few_pairs_have_no_worst_conditions():
+    assert worst_conditions(np.arange(3.0), under(["color"] * 3, [1, 2, 3])) == []
