@@ -95,7 +95,9 @@ class ConditionPoolingConfig:
         """The model folder on this machine; fetched if it is on object storage."""
         if self.folder is None:
             return None
-        return fetch(self.folder, large=False, named=WEIGHTS) if is_remote(self.folder) else Path(self.folder)
+        if is_remote(self.folder):
+            return fetch(self.folder, large=False, named=WEIGHTS)
+        return Path(locate(self.folder).path)  # of a shipped model: in the package of this very machine
 
     @property
     def views_apart(self) -> list[ConditionPoolingConfig]:
@@ -150,7 +152,7 @@ class ConditionPoolingConfig:
     def _refuse_wordless(self, batch: TokenBatch, reason: Reason) -> TokenBatch:
         """Refuse texts that are special tokens alone."""
         _, real_BS = text_tokens(batch, np.arange(len(batch)), load_tokenizer(self.encoder).special_ids)
-        return batch.refuse(~real_BS.any(axis=1), reason)
+        return batch.refuse(np.logical_not(real_BS.any(axis=1)), reason)
 
     def count_tokens(self, sentences: Sequence[str], conditions: Sequence[str] | None) -> np.ndarray:
         """Tokens of each pair's texts: (N,) int64; 0 for a refused pair."""

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
+from dataclasses import replace
 from enum import StrEnum
 from functools import partial
 from pathlib import Path
 from typing import Any, TypeGuard, TypeVar
 
 from raycase.data.fetch import MODEL_FILE, fetch, is_remote
+from raycase.data.storage import PACKAGE, locate
 from raycase.encoder.pooling import Pooling
 from raycase.encoder.prompts import parse_views
 from raycase.errors import RequestError
@@ -39,6 +41,7 @@ FINE_TUNED = (
     lora.LoraConfig,
     mixsp.MixSpConfig,
 )
+SHIPPED = {"minilm-conditional": PACKAGE + "models/minilm-conditional"}  # model folders inside the package, by name
 # `system` in `raycase.json` -> the function that reads the folder
 SYSTEMS: dict[str, Callable[[str, dict[str, Any]], Any]] = {
     case.SYSTEM: case.resolve_folder,
@@ -56,18 +59,28 @@ def resolve(
 ) -> EmbedderConfig | ScorerConfig:
     """Find a system without loading its weights.
 
-    model: a name of the table of encoders or a Hugging Face id, for zero-shot CASE; or a model folder, local or on
-    object storage, which fixes prompt, pooling and subtraction. Raises RequestError for an unknown model, an unreadable
+    model: a name of the table of encoders or a Hugging Face id, for zero-shot CASE, after "condition-pooling:" for
+    condition pooling without training; a shipped model ("minilm-conditional"); or a model folder, local or on object
+    storage, which fixes prompt, pooling and subtraction. Raises RequestError for an unknown model, an unreadable
     folder, and a choice that contradicts the folder.
     """
     if prompt is not None:
         parse_views(prompt)
     pooling = None if pooling is None else _choice(Pooling, pooling, "pooling")
+    choices = {"prompt": prompt, "pooling": pooling, "subtract": subtract}
+    if model.startswith(condition_pooling.PREFIX):
+        untrained = condition_pooling.condition_pooling(model.removeprefix(condition_pooling.PREFIX), pooling=pooling)
+        _check_choices(model, untrained.fixed, choices)
+        return replace(untrained, model=model)
+    if model in SHIPPED:
+        config = _read(Path(locate(SHIPPED[model]).path) / MODEL_FILE, SHIPPED[model])
+        _check_choices(model, config.fixed, choices)
+        return replace(config, model=model)  # type: ignore[type-var]
     folder = fetch(model, large=False) if is_remote(model) else Path(model).absolute()
     if not (folder / MODEL_FILE).is_file():
         return case.resolve(model, prompt=prompt, pooling=pooling, subtract=subtract)
     config = _read(folder / MODEL_FILE, model if is_remote(model) else str(folder))
-    _check_choices(model, config.fixed, {"prompt": prompt, "pooling": pooling, "subtract": subtract})
+    _check_choices(model, config.fixed, choices)
     return config
 
 

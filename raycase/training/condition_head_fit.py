@@ -222,7 +222,7 @@ def _loss(train: PairStates, recipe: HeadRecipe) -> BatchLoss:
 def evaluation(validation: PairStates) -> Evaluation:
     """The correlations of the cosines with the ratings, and Spearman x 100 at each nested dimension."""
 
-    def evaluate(module: nn.Module) -> dict[str, float]:
+    def evaluate(module: Any) -> dict[str, float]:
         vectors = np.concatenate(head_vectors(module.head, validation))
         index = np.arange(len(vectors)).reshape(2, -1).T
         figures = correlations(pair_cosines(vectors, index), validation.ratings)

@@ -6,6 +6,7 @@ import sys
 import time
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -107,10 +108,10 @@ def pair_states(rated: RatedPairs, config: ConditionPoolingConfig, runner: Runne
     """States of the sentences and conditions of rated pairs. Raises RequestError for a text without any."""
     sentences, sentence_2N = _distinct([*rated.sentences1, *rated.sentences2])
     conditions, condition_N = _distinct(rated.conditions)
-    options = {"cache": job.cache_location, "compute": job.compute}
+    states_of = partial(runner.states_of, cache=job.cache_location, compute=job.compute)
     whole = Span.ALL if config.whole_condition else Span.SENTENCE
-    kept = runner.states_of(sentences, replace(config, keep=Span.SENTENCE), name=rated.uri, **options)
-    asked = runner.states_of(conditions, replace(config, keep=whole), name=f"conditions of {rated.uri}", **options)
+    kept = states_of(sentences, replace(config, keep=Span.SENTENCE), name=rated.uri)
+    asked = states_of(conditions, replace(config, keep=whole), name=f"conditions of {rated.uri}")
     states_CSW, real_CS = asked.padded(np.arange(len(asked)))
     return PairStates(
         sentences=kept,
