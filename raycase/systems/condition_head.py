@@ -51,7 +51,7 @@ class HeadConfig:
 
 @dataclass(frozen=True, kw_only=True)
 class Words:
-    """What a head keeps of sentences: keys (B, H, S, K), their lengths (B, H, S), values (B, S, D), real (B, S) bool."""
+    """What a head keeps of sentences: keys (B, H, S, K), their lengths (B, H, S), values (B, S, D), real (B, S)."""
 
     keys: Tensor
     lengths: Tensor
