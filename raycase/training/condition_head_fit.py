@@ -56,8 +56,6 @@ class HeadRecipe:
     """squared is the mean squared error; fitted, pearson, cosent as for the projector."""
     rating_map: RatingMap = RatingMap.UNIT
     """Target of the cosine for a rating r: unit (r - 1)/4, signed (r - 3)/2, fifth r/5."""
-    not_applicable: float | None = None
-    """Target of the cosine for label -1. Default: such pairs are not trained on."""
     learning_rate: float = 1e-3
     """Peak learning rate of AdamW."""
     weight_decay: float = 0.01
@@ -88,7 +86,6 @@ class HeadRecipe:
             "dropout": (0 <= self.dropout < 1, share),
             "temperature": (0 < self.temperature < float("inf"), above),
             "nested": (all(0 < n < self.dim for n in self.nested), f"dimensions below {self.dim}"),
-            "not_applicable": (self.not_applicable is None or -1 <= self.not_applicable <= 1, "a cosine"),
             "learning_rate": (0 < self.learning_rate < float("inf"), above),
             "weight_decay": (0 <= self.weight_decay < float("inf"), "a number of at least 0"),
             "warmup": (0 < self.warmup < 1, "a share in (0, 1)"),
@@ -174,7 +171,7 @@ def fit_condition_head(
     state: FitState | None = None,
     wrap: Any = lambda module: module,
 ) -> Iterator[FitState]:
-    """Fit the head; yields the state after each epoch.
+    """Fit the head; yields the state after each epoch. Pairs labelled -1 are not trained on.
 
     `wrap` moves the module to its device and wraps it for several processes.
     """
@@ -189,20 +186,20 @@ def fit_condition_head(
         warmup=recipe.warmup,
         seed=seed,
     )
-    fitted = np.flatnonzero((train.ratings != NOT_APPLICABLE) | (recipe.not_applicable is not None))
-    batches = group_batches(train.groups, fitted, recipe.batch_size, seed)
+    rated = np.flatnonzero(train.ratings != NOT_APPLICABLE)
+    batches = group_batches(train.groups, rated, recipe.batch_size, seed)
     return fit(module, batches, _loss(train, recipe), evaluation(validation), config, state=state)
 
 
-def group_batches(groups_N: np.ndarray, fitted: np.ndarray, batch_size: int, seed: int) -> Batches:
-    """The rows `fitted` once an epoch, in an order that seed and epoch determine.
+def group_batches(groups_N: np.ndarray, rated: np.ndarray, batch_size: int, seed: int) -> Batches:
+    """The rows `rated` once an epoch, in an order that seed and epoch determine.
 
     Pairs of the same two sentences stand together, so that their words go through the head once.
     """
 
     def batches(epoch: int) -> Iterator[np.ndarray]:
         key = np.random.default_rng([seed, epoch]).permutation(int(groups_N.max()) + 1)
-        rows = fitted[np.argsort(key[groups_N[fitted]], kind="stable")]
+        rows = rated[np.argsort(key[groups_N[rated]], kind="stable")]
         for start in range(0, len(rows), batch_size):
             yield rows[start : start + batch_size]
 
@@ -211,10 +208,7 @@ def group_batches(groups_N: np.ndarray, fitted: np.ndarray, batch_size: int, see
 
 def _loss(train: PairStates, recipe: HeadRecipe) -> BatchLoss:
     """The recipe's loss over a whole batch: the mean over the nested dimensions."""
-    ratings_N = torch.tensor(train.ratings)
-    targets_N = map_ratings(ratings_N, recipe.rating_map)
-    if recipe.not_applicable is not None:
-        targets_N[ratings_N == NOT_APPLICABLE] = recipe.not_applicable
+    targets_N = map_ratings(torch.tensor(train.ratings), recipe.rating_map)
     loss = LOSSES[recipe.loss]
 
     def of_batch(module: nn.Module, batch: np.ndarray) -> Tensor:
