@@ -51,15 +51,22 @@ class HeadConfig:
 
 @dataclass(frozen=True, kw_only=True)
 class Words:
-    """What a head keeps of sentences: keys (B, H, S, K) of length 1, values (B, S, D), real (B, S) bool."""
+    """What a head keeps of sentences: keys (B, H, S, K), their lengths (B, H, S), values (B, S, D), real (B, S)."""
 
     keys: Tensor
+    lengths: Tensor
     values: Tensor
     real: Tensor
 
+    @classmethod
+    def of(cls, keys_BHSK: Tensor, values_BSD: Tensor, real_BS: Tensor) -> Words:
+        """With the lengths of the keys: dividing the products by them is cheaper than dividing the keys."""
+        lengths_BHS = torch.linalg.vector_norm(keys_BHSK, dim=-1).clamp(min=1e-12)
+        return cls(keys=keys_BHSK, lengths=lengths_BHS, values=values_BSD, real=real_BS)
+
     def take(self, index_B: Tensor) -> Words:
         """The sentences of this index."""
-        return Words(keys=self.keys[index_B], values=self.values[index_B], real=self.real[index_B])
+        return Words(**{name: tensor[index_B] for name, tensor in vars(self).items()})
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -97,7 +104,7 @@ class Head(nn.Module):
     def weights(self, words: Words, questions: Questions) -> Tensor:
         """The weight of each token under each condition, which sum to 1 over the tokens: (B, C, S)."""
         logits_BHCS = questions.queries.transpose(1, 2) @ words.keys.transpose(2, 3)
-        logits_BHCS = logits_BHCS * self.temperatures[:, None, None]
+        logits_BHCS = logits_BHCS * (self.temperatures[:, None] / words.lengths).unsqueeze(2)
         logits_BHCS = logits_BHCS.masked_fill(~words.real[:, None, None], float("-inf"))
         return (logits_BHCS.softmax(-1) * questions.mix.transpose(1, 2).unsqueeze(-1)).sum(1)
 
@@ -129,7 +136,7 @@ class ZeroShotHead(Head):
     def read(self, states_BSW: Tensor, real_BS: Tensor) -> Words:
         """The last layer's states, as keys and as values."""
         last_BSD = states_BSW[..., -self.output_dim :]
-        return Words(keys=F.normalize(last_BSD, dim=-1)[:, None], values=last_BSD, real=real_BS)
+        return Words.of(last_BSD[:, None], last_BSD, real_BS)
 
     def ask(self, states_CW: Tensor) -> Questions:
         """The last layer's mean states."""
@@ -163,19 +170,20 @@ class ConditionHead(Head):
         return self.tau.clamp(min=LEAST_TEMPERATURE)
 
     def _heads(self, projected: Tensor) -> Tensor:
-        """(..., H * K) -> (..., H, K), of length 1."""
-        return F.normalize(projected.unflatten(-1, (self.config.heads, self.config.head_dim)), dim=-1)
+        """(..., H * K) -> (..., H, K)."""
+        return projected.unflatten(-1, (self.config.heads, self.config.head_dim))
 
     def read(self, states_BSW: Tensor, real_BS: Tensor) -> Words:
         """Keys and values of the sentences' tokens."""
         states_BSW = self.dropout(states_BSW)
-        keys_BHSK = self._heads(self.keys(states_BSW)).transpose(1, 2)
-        return Words(keys=keys_BHSK, values=self.values(states_BSW), real=real_BS)
+        return Words.of(self._heads(self.keys(states_BSW)).transpose(1, 2), self.values(states_BSW), real_BS)
 
     def ask(self, states_CW: Tensor) -> Questions:
         """Queries, mixture of heads and gate of conditions."""
         states_CW = self.dropout(states_CW)
         gate_CD = None if self.gate is None else self.gate(states_CW).sigmoid()
         return Questions(
-            queries=self._heads(self.queries(states_CW)), mix=self.mix(states_CW).softmax(-1), gate=gate_CD
+            queries=F.normalize(self._heads(self.queries(states_CW)), dim=-1),
+            mix=self.mix(states_CW).softmax(-1),
+            gate=gate_CD,
         )

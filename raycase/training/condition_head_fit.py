@@ -186,20 +186,20 @@ def fit_condition_head(
         warmup=recipe.warmup,
         seed=seed,
     )
-    batches = group_batches(train, recipe.batch_size, seed)
+    rated = np.flatnonzero(train.ratings != NOT_APPLICABLE)
+    batches = group_batches(train.groups, rated, recipe.batch_size, seed)
     return fit(module, batches, _loss(train, recipe), evaluation(validation), config, state=state)
 
 
-def group_batches(train: PairStates, batch_size: int, seed: int) -> Batches:
-    """Every pair with a rating once an epoch, in an order that seed and epoch determine.
+def group_batches(groups_N: np.ndarray, rated: np.ndarray, batch_size: int, seed: int) -> Batches:
+    """The rows `rated` once an epoch, in an order that seed and epoch determine.
 
     Pairs of the same two sentences stand together, so that their words go through the head once.
     """
-    rated = np.flatnonzero(train.ratings != NOT_APPLICABLE)
 
     def batches(epoch: int) -> Iterator[np.ndarray]:
-        key = np.random.default_rng([seed, epoch]).permutation(int(train.groups.max()) + 1)
-        rows = rated[np.argsort(key[train.groups[rated]], kind="stable")]
+        key = np.random.default_rng([seed, epoch]).permutation(int(groups_N.max()) + 1)
+        rows = rated[np.argsort(key[groups_N[rated]], kind="stable")]
         for start in range(0, len(rows), batch_size):
             yield rows[start : start + batch_size]
 
