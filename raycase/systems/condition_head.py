@@ -15,14 +15,20 @@ Shapes: B sentences, S tokens of the longest, C conditions of each, W of the sta
 from __future__ import annotations
 
 from dataclasses import dataclass
+from pathlib import Path
 
 import torch
 import torch.nn.functional as F
+from safetensors import SafetensorError
+from safetensors.torch import load_file, save
 from torch import Tensor, nn
 
+from raycase.data.storage import locate
+from raycase.errors import RequestError
 from raycase.systems.projector import ACTIVATIONS, Activation
 
 LEAST_TEMPERATURE = 1e-3
+WEIGHTS = "head.safetensors"  # in a model folder
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -187,3 +193,23 @@ class ConditionHead(Head):
             mix=self.mix(states_CW).softmax(-1),
             gate=gate_CD,
         )
+
+
+def load_head(config: HeadConfig, folder: Path) -> ConditionHead:
+    """Read the head of a model folder, in float32. Raises RequestError for weights that do not fit."""
+    head = ConditionHead(config)
+    try:
+        head.load_state_dict({name: tensor.float() for name, tensor in load_file(folder / WEIGHTS).items()})
+    except (OSError, RuntimeError, SafetensorError) as error:
+        reason = str(error).strip().splitlines()[-1]
+        raise RequestError(f"{folder / WEIGHTS}: expected weights of {config}, got: {reason}") from error
+    for parameter in head.parameters():
+        if not torch.isfinite(parameter).all():
+            raise RequestError(f"{folder / WEIGHTS}: expected finite weights, got NaN or infinity")
+    return head
+
+
+def save_head(head: ConditionHead, folder: Path) -> None:
+    """Write the head into a model folder, in float16."""
+    weights = {name: tensor.detach().cpu().half().contiguous() for name, tensor in head.state_dict().items()}
+    locate(str(folder / WEIGHTS)).put(save(weights))

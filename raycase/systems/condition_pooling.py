@@ -8,7 +8,7 @@ Shapes: S sentences, C conditions, K pairs, W of the states, D vectors.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, replace
 from functools import cached_property
 from pathlib import Path
@@ -16,10 +16,6 @@ from typing import Any, ClassVar
 
 import numpy as np
 import torch
-from safetensors import SafetensorError
-from safetensors.torch import load_file
-from safetensors.torch import save as to_safetensors
-from torch import Tensor
 
 from raycase.data.fetch import MODEL_FILE, fetch, is_remote
 from raycase.data.storage import locate, sha256_of_file
@@ -34,7 +30,17 @@ from raycase.encoder.table import EncoderSpec, read_spec
 from raycase.encoder.throughput import Work
 from raycase.encoder.token_states import StateReader, TokenStates, layer_numbers
 from raycase.errors import RequestError
-from raycase.systems.condition_head import ConditionHead, Head, HeadConfig, ZeroShotHead
+from raycase.systems.condition_head import (
+    WEIGHTS,
+    ConditionHead,
+    Head,
+    HeadConfig,
+    Questions,
+    Words,
+    ZeroShotHead,
+    load_head,
+    save_head,
+)
 from raycase.systems.fine_tuned_config import starting_encoder
 from raycase.systems.model_folder import write_folder
 from raycase.systems.pairs import (
@@ -48,10 +54,10 @@ from raycase.systems.pairs import (
     encoded,
     prepare,
 )
+from raycase.systems.word_weights import WeighsWords
 
 SYSTEM = "condition-pooling"
 PREFIX = f"{SYSTEM}:"  # before the name of an encoder: condition pooling without training
-WEIGHTS = "head.safetensors"
 CONDITIONS_AT_ONCE = 64  # of each sentence of a batch; bounds the memory
 ZERO_SHOT_DEPTHS = (1.0,)
 
@@ -159,8 +165,10 @@ class ConditionPoolingConfig:
         return ConditionPooling(config=self, encoder=encoder, head=head.to(encoder.model.device).eval())
 
 
-class ConditionPooling:
+class ConditionPooling(WeighsWords):
     """Loaded condition pooling, an `Encoder`: (sentence, condition) -> vector."""
+
+    config: ConditionPoolingConfig
 
     def __init__(self, *, config: ConditionPoolingConfig, encoder: TextEncoder, head: Head) -> None:
         self.config = config
@@ -195,15 +203,30 @@ class ConditionPooling:
         return encoded(prepared, pair_index, vectors_KD, work)
 
     def _pool(self, prepared: Prepared, pair_index: np.ndarray) -> tuple[np.ndarray, Work]:
-        """Vectors of these pairs, (K, D): each sentence and each new condition goes through the encoder once."""
+        """Vectors of these pairs, (K, D)."""
         vectors_KD = np.empty((len(pair_index), self.dim), dtype=np.float32)
+
+        def pool(pairs_BC: np.ndarray, there_BC: np.ndarray, words: Words, questions: Questions) -> None:
+            pooled_BCD = self.head.pool(words, questions).cpu().numpy()
+            vectors_KD[pairs_BC[there_BC]] = pooled_BCD[there_BC]
+
+        return vectors_KD, self._meet(prepared, pair_index, pool)
+
+    def _meet(
+        self,
+        prepared: Prepared,
+        pair_index: np.ndarray,
+        use: Callable[[np.ndarray, np.ndarray, Words, Questions], None],
+    ) -> Work:
+        """Call `use` with pairs of these, (B, C), which of them there are, and what the head keeps of both texts: each
+        sentence and each new condition goes through the encoder once."""
         distinct, condition_K = np.unique(prepared.condition[pair_index], return_inverse=True)
         states_CW, work = self.memory.of(prepared, distinct, lambda new: self._mean_states(prepared, new))
         sentences, sentence_K = np.unique(prepared.sentence[pair_index], return_inverse=True)
         order = np.argsort(sentence_K, kind="stable")  # pairs by sentence
         first_S = np.searchsorted(sentence_K[order], np.arange(len(sentences) + 1))
 
-        def pool(rows: np.ndarray, states: TokenStates) -> None:
+        def meet(rows: np.ndarray, states: TokenStates) -> None:
             words = self.head.read(states.states, states.real)
             most = int(np.diff(first_S)[rows].max(initial=0))
             for start in range(0, most, CONDITIONS_AT_ONCE):
@@ -214,10 +237,9 @@ class ConditionPooling:
                 device = states.states.device
                 questions = self.head.ask(torch.from_numpy(states_CW[asked]).to(device))
                 index_BC = torch.from_numpy(condition_BC.reshape(pairs_BC.shape)).to(device)
-                pooled_BCD = self.head.pool(words, questions.take(index_BC)).cpu().numpy()
-                vectors_KD[pairs_BC[there_BC]] = pooled_BCD[there_BC]
+                use(pairs_BC, there_BC, words, questions.take(index_BC))
 
-        return vectors_KD, work + self.reader.read(prepared.alone[0].take(sentences), pool)
+        return work + self.reader.read(prepared.alone[0].take(sentences), meet)
 
     def _mean_states(self, prepared: Prepared, conditions: np.ndarray) -> tuple[np.ndarray, Work]:
         """e of the conditions with these indices: (C, W)."""
@@ -246,27 +268,19 @@ class ConditionPooling:
         result = encoded(prepared, pair_index, vectors_KD, work)
         return replace(result, states=StoredStates.of(kept, width).take(prepared.rows))
 
-    @torch.inference_mode()
-    def weights(self, sentence: str, conditions: Sequence[str]) -> np.ndarray:
-        """How much of each condition's vector comes from each token of a sentence, special tokens left out.
+    def token_weights(self, prepared: Prepared) -> list[np.ndarray]:
+        """The weight of each text token of each distinct pair: M of (T,); see `WeighsWords`."""
+        pair_index = accepted_pairs(prepared)
+        found = [np.empty(0, np.float32)] * len(prepared.condition)
 
-        C conditions -> (C, T), each row sums to 1. Raises ValueError for texts that cannot be embedded.
-        """
-        prepared = self.config.prepare([sentence] * len(conditions), conditions)
-        for condition, reason in zip(conditions, [prepared.reasons[i] for i in prepared.rows], strict=True):
-            if reason is not None:
-                raise ValueError(f"{reason}: {sentence!r} under {condition!r}")
-        means_CW, _ = self._mean_states(prepared, np.arange(len(prepared.bases[0])))
-        found: list[Tensor] = []
+        def weigh(pairs_BC: np.ndarray, there_BC: np.ndarray, words: Words, questions: Questions) -> None:
+            weights_BCS = self.head.weights(words, questions).float().cpu().numpy()
+            real_BS = words.real.cpu().numpy()
+            for row, column in np.argwhere(there_BC).tolist():
+                found[pair_index[pairs_BC[row, column]]] = weights_BCS[row, column, real_BS[row]]
 
-        def weigh(rows: np.ndarray, states: TokenStates) -> None:
-            questions = self.head.ask(torch.from_numpy(means_CW).to(states.states.device))
-            index_1C = torch.arange(len(means_CW), device=states.states.device)[None]
-            words = self.head.read(states.states, states.real)
-            found.append(self.head.weights(words, questions.take(index_1C))[0][:, states.real[0]])
-
-        self.reader.read(prepared.alone[0], weigh)
-        return found[0].float().cpu().numpy()[prepared.condition[prepared.rows]]
+        self._meet(prepared, pair_index, weigh)
+        return found
 
     def compile(self) -> None:
         """Compile the encoder's layers."""
@@ -309,28 +323,13 @@ def resolve_folder(folder: str, values: dict[str, Any]) -> ConditionPoolingConfi
     return config
 
 
-def load_head(config: HeadConfig, folder: Path) -> ConditionHead:
-    """Read the head of a model folder, in float32. Raises RequestError for weights that do not fit."""
-    head = ConditionHead(config)
-    try:
-        head.load_state_dict({name: tensor.float() for name, tensor in load_file(folder / WEIGHTS).items()})
-    except (OSError, RuntimeError, SafetensorError) as error:
-        reason = str(error).strip().splitlines()[-1]
-        raise RequestError(f"{folder / WEIGHTS}: expected weights of {config}, got: {reason}") from error
-    for parameter in head.parameters():
-        if not torch.isfinite(parameter).all():
-            raise RequestError(f"{folder / WEIGHTS}: expected finite weights, got NaN or infinity")
-    return head
-
-
 def write_model_folder(
     folder: Path, config: ConditionPoolingConfig, head: ConditionHead, metrics: dict[str, Any], card: str
 ) -> None:
     """Write the model folder of a trained head, its weights in float16."""
 
     def save(folder: Path) -> None:
-        weights = {name: tensor.detach().cpu().half().contiguous() for name, tensor in head.state_dict().items()}
-        locate(str(folder / WEIGHTS)).put(to_safetensors(weights))
+        save_head(head, folder)
         values = {
             "system": SYSTEM,
             "encoder": asdict(config.encoder),

@@ -116,6 +116,11 @@ def embeds(config: EmbedderConfig | ScorerConfig) -> TypeGuard[EmbedderConfig]:
     return not isinstance(config, ScorerConfig)
 
 
+def weighs_words(config: EmbedderConfig | ScorerConfig) -> TypeGuard[condition_pooling.ConditionPoolingConfig]:
+    """Whether a system, once loaded, can say which words a condition looked at (`word_weights`)."""
+    return isinstance(config, condition_pooling.ConditionPoolingConfig)
+
+
 def resolve_embedder(model: str = "minilm", **choices: Any) -> EmbedderConfig:
     """`resolve` for a system that embeds. Raises RequestError for one that scores pairs."""
     config = resolve(model, **choices)

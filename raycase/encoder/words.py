@@ -1,0 +1,93 @@
+"""The words of a text: which characters and which of its tokens belong to each.
+
+Shapes: T tokens that cover the text, W words.
+"""
+
+from __future__ import annotations
+
+import unicodedata
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import numpy as np
+from tokenizers import Encoding
+
+from raycase.encoder.tokenizer import PromptTokenizer, token_span
+
+
+class Word(NamedTuple):
+    """The word `text[start:end]` of a text as it was given, and the sum of the weights of its tokens."""
+
+    start: int
+    end: int
+    weight: float
+
+
+@dataclass(frozen=True, kw_only=True)
+class TextWords:
+    """The words of one text: spans (W, 2) of its characters, and the word of each token, word (T,); -1: none."""
+
+    spans: np.ndarray
+    word: np.ndarray
+
+    def weigh(self, weights_T: np.ndarray) -> list[Word]:
+        """The words with their weights; of a truncated text the words whose tokens are among the first T.
+
+        Tokens of white space belong to no word, so the sum can be below that of the tokens.
+        """
+        word_T = self.word[: len(weights_T)]
+        of_words = word_T >= 0
+        weight_W = np.bincount(word_T[of_words], weights_T[: len(word_T)][of_words], minlength=len(self.spans))
+        weighed = np.unique(word_T[of_words]).tolist()
+        return [Word(int(self.spans[w, 0]), int(self.spans[w, 1]), float(weight_W[w])) for w in weighed]
+
+
+def words_of(tokenize: PromptTokenizer, texts: Sequence[str]) -> list[TextWords]:
+    """The words of each text, as the tokenizer's pieces and the white space between them cut it."""
+    encodings = tokenize.tokenizer.encode_batch([text.strip() for text in texts])
+    return [_words(text, encoding) for text, encoding in zip(texts, encodings, strict=True)]
+
+
+def _words(text: str, encoding: Encoding) -> TextWords:
+    stripped, offset = text.strip(), len(text) - len(text.lstrip())
+    spans: list[list[int]] = []
+    word: list[int] = []
+    piece = None
+    for i in range(*token_span(encoding, 0, len(stripped))):
+        first, last = encoding.offsets[i]
+        end = spans[-1][1] if spans else -1
+        new_piece = encoding.word_ids[i] != piece and first >= end and not _continues(stripped, first)
+        if not spans or new_piece or _is_space(stripped, end, first + 1):
+            spans.append([first, last])
+        spans[-1][1] = max(spans[-1][1], last)
+        piece = encoding.word_ids[i]
+        word.append(len(spans) - 1)
+    trimmed = np.array([_trimmed(stripped, *span) for span in spans], np.int64).reshape(-1, 2)
+    there = trimmed[:, 0] < trimmed[:, 1]  # not white space alone
+    number = np.where(there, np.cumsum(there) - 1, -1)
+    return TextWords(spans=trimmed[there] + offset, word=number[np.array(word, np.int64)])
+
+
+def _continues(text: str, i: int) -> bool:
+    """Whether the character belongs to the one before: an accent of its own, or a digit of a number."""
+    return _is_mark(text, i) or (text[i - 1 : i].isdecimal() and text[i : i + 1].isdecimal())
+
+
+def _is_mark(text: str, i: int) -> bool:
+    return i < len(text) and unicodedata.category(text[i]).startswith("M")
+
+
+def _is_space(text: str, first: int, last: int) -> bool:
+    """Whether white space is among the characters, where some tokenizers have no pieces."""
+    return any(character.isspace() for character in text[first:last])
+
+
+def _trimmed(text: str, first: int, last: int) -> tuple[int, int]:
+    """The span without white space around it, with the accents of its last character, which a normaliser may drop."""
+    part = text[first:last]
+    last -= len(part) - len(part.rstrip())
+    first = min(last, first + len(part) - len(part.lstrip()))
+    while first < last and _is_mark(text, last):
+        last += 1
+    return first, last

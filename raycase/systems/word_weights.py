@@ -1,0 +1,51 @@
+"""How much of a vector comes from each word of its sentence, of systems whose vectors are weighted sums over tokens.
+
+Shapes: N pairs, M distinct pairs, C conditions, T tokens of a text.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from raycase.encoder.engine import TextEncoder
+from raycase.encoder.prepared import Prepared
+from raycase.encoder.words import Word, words_of
+from raycase.systems.contracts import EmbedderConfig
+
+
+class WeighsWords:
+    """Base of the loaded systems that can say which words a condition looked at."""
+
+    config: EmbedderConfig
+    encoder: TextEncoder
+
+    def token_weights(self, prepared: Prepared) -> list[np.ndarray]:
+        """The weight of each text token of each distinct pair, those that cover the text: M of (T,), whose sum is 1, or
+        (0,) for a refused pair."""
+        raise NotImplementedError
+
+    def weights(self, sentence: str, conditions: Sequence[str]) -> np.ndarray:
+        """How much of each condition's vector comes from each token of a sentence, those that cover the text.
+
+        C conditions -> (C, T), each row sums to 1. Raises ValueError for texts that cannot be embedded.
+        """
+        prepared = self.config.prepare([sentence] * len(conditions), conditions)
+        for condition, reason in zip(conditions, [prepared.reasons[i] for i in prepared.rows], strict=True):
+            if reason is not None:
+                raise ValueError(f"{reason}: {sentence!r} under {condition!r}")
+        weights = self.token_weights(prepared)
+        return np.stack([weights[i] for i in prepared.rows])
+
+    def word_weights(self, sentences: Sequence[str], conditions: Sequence[str] | str) -> list[list[Word]]:
+        """How much of each pair's vector comes from each word of its sentence: N, N -> N lists of words.
+
+        A single string is the condition of every sentence. The list is empty for a pair that cannot be embedded; words
+        that were truncated are left out. Raises ValueError for lists of different length.
+        """
+        conditions = [conditions] * len(sentences) if isinstance(conditions, str) else conditions
+        prepared = self.config.prepare(sentences, conditions)
+        weights, distinct = self.token_weights(prepared), list(dict.fromkeys(sentences))
+        words = dict(zip(distinct, words_of(self.encoder.tokenize, distinct), strict=True))
+        return [words[text].weigh(weights[i]) for text, i in zip(sentences, prepared.rows.tolist(), strict=True)]
