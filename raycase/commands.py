@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from raycase.distributed.rerank import RerankJob
     from raycase.distributed.tune import TuneJob
     from raycase.evaluation.check_model import CheckJob
+    from raycase.evaluation.explain import ExplainJob
     from raycase.evaluation.job import EvaluateJob
     from raycase.search.build import IndexJob
     from raycase.search.search_job import SearchJob
@@ -135,6 +136,13 @@ def check_model(job: CheckJob) -> Result:
     return check_model(job)
 
 
+def explain(job: ExplainJob) -> Result:
+    """Show which words of a text a condition looks at."""
+    from raycase.evaluation.explain import explain
+
+    return explain(job)
+
+
 COMMANDS = {
     "embed": Command("raycase.corpus.request:EmbedJob", embed),
     "verify": Command("raycase.commands:VerifyJob", verify),
@@ -145,5 +153,6 @@ COMMANDS = {
     "train": Command("raycase.training.catalogue:TRAIN_JOBS", train),
     "tune": Command("raycase.distributed.tune:TuneJob", tune, resume="--resume"),
     "evaluate": Command("raycase.evaluation.job:EvaluateJob", evaluate),
+    "explain": Command("raycase.evaluation.explain:ExplainJob", explain),
     "check-model": Command("raycase.evaluation.check_model:CheckJob", check_model),
 }

@@ -8,22 +8,23 @@ from dataclasses import dataclass
 from typing import Annotated, Any
 
 import pyarrow as pa
-import pyarrow.compute as pc
 import tyro
 from transformers.utils.logging import disable_progress_bar
 
 from raycase.data.parquet import parquet_bytes
-from raycase.data.schema import CONDITION
+from raycase.data.schema import CONDITION, ID
 from raycase.data.storage import check_paths, locate
 from raycase.errors import RequestError, check_ranges
 from raycase.search.approximate import EF, NPROBES, Options
 from raycase.search.index import Index
-from raycase.search.metadata import ASKED, QUERY, RANK, SCORE
+from raycase.search.marks import has_styles
+from raycase.search.metadata import ASKED, QUERY, SCORE
 from raycase.search.queries import TEXT, read_queries
 from raycase.search.rescore import CANDIDATES, check_answers, find_scorer, rerank
+from raycase.search.shown import by_query, html_page, print_answers
+from raycase.search.weighed import WEIGHTS, check_weighable, is_weighable, weigh_answers
 from raycase.systems.fine_tuned_module import Scorer
 
-SHOWN_CHARACTERS = 100  # of a kept column
 GROUP_ROWS = 2**16  # answers in a row group, which `raycase rerank` reads at a time
 
 
@@ -64,7 +65,13 @@ class SearchJob:
     candidates: int | None = None
     """Answers of each query that are re-ranked. Default: 100, or as many as there are."""
     text_column: str | None = None
-    """The kept column with the answers' texts, for re-ranking. Default: text."""
+    """The kept column with the answers' texts, for re-ranking and --explain. Default: text."""
+    explain: bool | None = None
+    """Weigh the words of the answers' texts, where the model can (condition-pooling): the fewest that hold half of the
+    weight are bold in a terminal, and listed without one; --output gets a column `weights`. Default: on for a terminal
+    and for --html, off for --output."""
+    html: str | None = None
+    """HTML file for the answers, beside the table or Parquet, local or on object storage; the same words are marked."""
     model: str | None = None
     """Folder of the index's model, if it has moved."""
 
@@ -77,6 +84,7 @@ def search(job: SearchJob) -> dict[str, Any]:
     disable_progress_bar()  # the weights load in a moment
     index = Index.open(job.index, model=job.model)
     scorer = _load_scorer(job, index, conditional=conditions is not None)
+    explains = _explains(job, index)
     answers = index.search(
         sentences,
         conditions,
@@ -95,11 +103,13 @@ def search(job: SearchJob) -> dict[str, Any]:
         if unscored:
             print(f"{unscored} of {len(answers)} answers have no words to score, and come last", file=sys.stderr)
     reranked = time.time()
+    weights = weigh_answers(answers, index, job.text_column or TEXT) if explains else None
     if job.output:
         query_index = pa.array(answers[QUERY].to_numpy() // max(1, len(job.condition)))  # without the conditions
-        locate(job.output).put(parquet_bytes(answers.set_column(0, QUERY, query_index), rows=GROUP_ROWS))
-    else:
-        _print_answers(answers, sentences, conditions, index.columns)
+        table = answers.set_column(0, QUERY, query_index)
+        table = table if weights is None else table.append_column(WEIGHTS, weights)
+        locate(job.output).put(parquet_bytes(table, rows=GROUP_ROWS))
+    _show(job, answers, weights, sentences, conditions)
     return {
         "queries": len(sentences),
         "answers": len(answers),
@@ -108,16 +118,18 @@ def search(job: SearchJob) -> dict[str, Any]:
         "seconds": round(time.time() - began, 3),
         "rerank_seconds": round(reranked - searched, 3) if scorer else None,
         "output": locate(job.output).uri if job.output else None,
+        "html": locate(job.html).uri if job.html else None,
     }
 
 
 def _check_job(job: SearchJob) -> None:
-    check_paths({"--index": job.index, "--queries": job.queries, "--output": job.output})
+    check_paths({"--index": job.index, "--queries": job.queries, "--output": job.output, "--html": job.html})
     values = {name: getattr(job, name) for name in ("nprobes", "ef", "refine", "candidates")}
     check_ranges(job, {name: (value is None or value >= 1, "at least 1") for name, value in values.items()})
-    for name, value in {"candidates": job.candidates, "text-column": job.text_column}.items():
-        if value is not None and not job.rerank:
-            raise RequestError(f"--{name}: expected --rerank, got none")
+    if job.candidates is not None and not job.rerank:
+        raise RequestError("--candidates: expected --rerank, got none")
+    if job.text_column is not None and not (job.rerank or job.explain):
+        raise RequestError("--text-column: expected --rerank or --explain, got none")
 
 
 def _queries(job: SearchJob) -> tuple[list[str], list[str] | None]:
@@ -155,17 +167,30 @@ def _print_replaced_conditions(answers: pa.Table, index: Index) -> None:
             print(f"no {asked!r} in the index; answered under {condition!r}, cosine {cosine:.2f}", file=sys.stderr)
 
 
-def _print_answers(answers: pa.Table, sentences: list[str], conditions: list[str] | None, columns: list[str]) -> None:
-    """A table for people: score and text, or the id where no text was kept."""
-    column = TEXT if TEXT in columns else columns[0]
-    for query, sentence in enumerate(sentences):
-        under = f' under "{conditions[query]}"' if conditions else ""
-        print(f'\n"{sentence}"{under}')
-        rows = answers.filter(pc.equal(answers[QUERY], query)).select([RANK, SCORE, column]).to_pylist()
-        for row in rows:
-            text = " ".join(str(row[column]).split())
-            ellipsis = "…" if len(text) > SHOWN_CHARACTERS else ""
-            print(f"{row[RANK]:>4}  {row[SCORE]:6.3f}  {text[:SHOWN_CHARACTERS]}{ellipsis}")
-        if not rows:
-            print("      no rows pass the filter")
-    print()
+def _explains(job: SearchJob, index: Index) -> bool:
+    """Whether the answers' words are weighed. Raises RequestError where --explain asks for what cannot be done."""
+    if job.explain:
+        check_weighable(index, job.text_column or TEXT)
+        if job.output and WEIGHTS in index.columns:
+            raise RequestError(f"--explain: expected an index without a column {WEIGHTS!r}, which it adds, got one")
+        return True
+    wanted = job.html or (not job.output and has_styles(sys.stdout))
+    return bool(wanted and job.explain is None and is_weighable(index, job.text_column or TEXT))
+
+
+def _show(
+    job: SearchJob,
+    answers: pa.Table,
+    weights: pa.ChunkedArray | None,
+    sentences: list[str],
+    conditions: list[str] | None,
+) -> None:
+    """Print the answers, unless they go to a file, and write the page: text, or the id where no text was kept."""
+    if job.output and not job.html:
+        return
+    column = job.text_column or (TEXT if TEXT in answers.column_names else ID)
+    shown = by_query(answers, column, weights)
+    if not job.output:
+        print_answers(shown, sentences, conditions)
+    if job.html:
+        locate(job.html).put(html_page(shown, sentences, conditions, f"raycase search {job.index}").encode())

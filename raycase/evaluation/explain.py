@@ -1,0 +1,116 @@
+"""The command explain: which words of a text a condition looked at, shaded in a terminal, as figures, as a picture."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from transformers.utils.logging import disable_progress_bar
+
+from raycase.data.storage import check_paths, locate
+from raycase.encoder.words import Word
+from raycase.errors import RequestError
+from raycase.evaluation.explain_picture import draw
+from raycase.search.marks import BOLD, PLAIN, has_styles, in_words, looked_at, runs
+from raycase.systems.condition_pooling import PREFIX
+from raycase.systems.registry import resolve, weighs_words
+
+PICTURE = ".svg"
+SHADES = (None, 230, 228, 221, 214)  # backgrounds of the 256 colours of a terminal, from no weight to the largest
+
+
+@dataclass(frozen=True, kw_only=True)
+class ExplainJob:
+    """Show which words of a text a condition looks at: how much of the text's vector comes from each word."""
+
+    text: tuple[str, ...]
+    """Sentences."""
+    condition: tuple[str, ...]
+    """Conditions; each sentence is shown under each."""
+    model: str = f"{PREFIX}minilm"
+    """A model that weighs words: a trained folder, or "condition-pooling:" and the name of an encoder."""
+    output: str | None = None
+    """SVG file for a picture of the same, local or on object storage."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Explained:
+    """A text under a condition, and the weights of its words."""
+
+    text: str
+    condition: str
+    words: list[Word]
+
+
+def explain(job: ExplainJob) -> dict[str, Any]:
+    """Print every text under every condition, draw the picture, and return the weights. Raises RequestError."""
+    _check_job(job)
+    texts, conditions = [[*dict.fromkeys(values)] for values in (job.text, job.condition)]
+    explained = explain_pairs(job.model, [(text, condition) for text in texts for condition in conditions])
+    styles = has_styles(sys.stdout)
+    for text in texts:
+        print(f'\n"{" ".join(text.split())}"')
+        for each in (e for e in explained if e.text == text):
+            print(f"  {each.condition}: {shaded(text, each.words) if styles else in_words(text, each.words)}")
+    print()
+    if job.output:
+        locate(job.output).put(draw([(e.text, e.condition, e.words) for e in explained]).encode())
+    return {
+        "model": job.model,
+        "weights": [
+            {"text": e.text, "condition": e.condition, "words": [_rounded(word) for word in e.words]} for e in explained
+        ],
+        "output": locate(job.output).uri if job.output else None,
+    }
+
+
+def _rounded(word: Word) -> dict[str, Any]:
+    return word._replace(weight=round(word.weight, 4))._asdict()
+
+
+def _check_job(job: ExplainJob) -> None:
+    check_paths({"--output": job.output})
+    for flag, values in {"--text": job.text, "--condition": job.condition}.items():
+        if not values:
+            raise RequestError(f"{flag}: expected at least one, got none")
+    if job.output and not job.output.endswith(PICTURE):
+        raise RequestError(f"--output: expected a file that ends with {PICTURE}, got {job.output}")
+
+
+def explain_pairs(model: str, pairs: Sequence[tuple[str, str]]) -> list[Explained]:
+    """The weights of the words of each (text, condition). Raises RequestError for a model that has no such weights,
+    and for texts that cannot be embedded."""
+    expected = f"--model: expected a model that weighs words (condition-pooling, as {PREFIX}minilm), got {model}"
+    try:
+        config = resolve(model)
+    except RequestError as error:
+        raise RequestError(f"{expected}: {error}") from error
+    if not weighs_words(config):
+        raise RequestError(expected)
+    texts, conditions = ([*values] for values in zip(*pairs, strict=True))
+    prepared = config.prepare(texts, conditions)
+    reasons = prepared.reasons
+    for text, condition, row in zip(texts, conditions, prepared.rows.tolist(), strict=True):
+        if reasons[row] is not None:
+            raise RequestError(f"--text: expected words, got {text!r} under {condition!r}: {reasons[row]}")
+    disable_progress_bar()  # the weights load in a moment
+    weights = config.load().word_weights(texts, conditions)
+    return [
+        Explained(text=text, condition=condition, words=words)
+        for text, condition, words in zip(texts, conditions, weights, strict=True)
+    ]
+
+
+def shaded(text: str, words: Sequence[Word]) -> str:
+    """The text in one line for a terminal: the more weight, the stronger the background; `looked_at` in bold."""
+    chosen, largest = set(looked_at(words)), max((word.weight for word in words), default=0.0)
+
+    def style(piece: str, word: Word | None) -> str:
+        shade = SHADES[round((len(SHADES) - 1) * word.weight / largest)] if word and largest else None
+        bold = BOLD if word in chosen else ""
+        background = "" if shade is None else f"\033[38;5;16;48;5;{shade}m"  # black on it, in light and dark terminals
+        return f"{bold}{background}{piece}{PLAIN}" if bold or background else piece
+
+    return " ".join("".join(style(*piece) for piece in run) for run in runs(text, words))

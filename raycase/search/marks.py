@@ -1,0 +1,84 @@
+"""Which words of a text a condition looked at, and the text with these words marked: for a terminal and as HTML."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Collection, Sequence
+from html import escape
+from itertools import groupby
+from typing import TextIO
+
+from raycase.encoder.words import Word
+
+HALF = 0.5 - 1e-6  # of the weight; sums of float32 miss it by a little
+BOLD, PLAIN = "\033[1m", "\033[0m"
+Piece = tuple[str, Word | None]  # characters, and the word that they are of
+
+
+def looked_at(words: Sequence[Word]) -> list[Word]:
+    """The fewest words that hold at least half of the weight, in the order of the text; of equal ones the first."""
+    total, held = sum(word.weight for word in words), 0.0
+    chosen: list[Word] = []
+    for word in sorted(words, key=lambda word: -word.weight):
+        if held >= HALF * total:
+            break
+        chosen.append(word)
+        held += word.weight
+    return sorted(chosen)
+
+
+def runs(text: str, words: Sequence[Word], most: int | None = None) -> list[list[Piece]]:
+    """The text without white space, run by run, each in pieces; `most`: so many characters at most, one for a space."""
+    word_of = _words_of_characters(text, words)
+    found: list[list[Piece]] = []
+    for match in re.finditer(r"\S+", text):
+        end = match.end() if most is None else min(match.end(), match.start() + most)
+        if end <= match.start():
+            break
+        found.append(_pieces(text, word_of, match.start(), end))
+        if most is not None:
+            most -= end - match.start() + 1
+    return found
+
+
+def in_bold(text: str, words: Collection[Word], most: int) -> str:
+    """The text in one line for a terminal, cut off after `most` characters, with these words in bold."""
+    line = " ".join(
+        "".join(f"{BOLD}{piece}{PLAIN}" if word else piece for piece, word in run)
+        for run in runs(text, list(words), most)
+    )
+    return line + ("…" if len(" ".join(text.split())) > most else "")
+
+
+def in_html(text: str, words: Collection[Word]) -> str:
+    """The text as HTML with these words marked, their weights as titles."""
+    pieces = _pieces(text, _words_of_characters(text, list(words)), 0, len(text))
+    return "".join(
+        f'<mark title="{word.weight:.2f}">{escape(piece)}</mark>' if word else escape(piece) for piece, word in pieces
+    )
+
+
+def in_words(text: str, words: Collection[Word]) -> str:
+    """The words with their weights: red 0.31, dress 0.41."""
+    return ", ".join(f"{text[word.start : word.end]} {word.weight:.2f}" for word in words)
+
+
+def has_styles(stream: TextIO) -> bool:
+    """Whether what is written there can be bold: a terminal, unless the environment says otherwise (no-color.org)."""
+    return stream.isatty() and not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb"
+
+
+def _words_of_characters(text: str, words: Sequence[Word]) -> list[Word | None]:
+    word_of: list[Word | None] = [None] * len(text)
+    for word in words:
+        word_of[word.start : word.end] = [word] * (word.end - word.start)
+    return word_of
+
+
+def _pieces(text: str, word_of: list[Word | None], start: int, end: int) -> list[Piece]:
+    """The characters [start, end), cut where a word begins or ends."""
+    return [
+        ("".join(text[i] for i in characters), word)
+        for word, characters in groupby(range(start, end), key=word_of.__getitem__)
+    ]

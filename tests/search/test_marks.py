@@ -1,0 +1,92 @@
+"""Which words are marked, and texts of every kind with marks."""
+
+import io
+
+import pytest
+
+from raycase.encoder.words import Word
+from raycase.search.marks import BOLD, PLAIN, has_styles, in_bold, in_html, in_words, looked_at, runs
+
+
+def words(text, *weighed):
+    """Words of a text by (string, weight)."""
+    return [Word(text.index(part), text.index(part) + len(part), weight) for part, weight in weighed]
+
+
+@pytest.mark.parametrize(
+    ("weights", "chosen"),
+    [
+        ([0.1, 0.6, 0.3], [1]),
+        ([0.1, 0.4, 0.2, 0.3], [1, 3]),
+        ([0.25, 0.25, 0.25, 0.25], [0, 1]),  # of equal ones the first
+        ([0.5, 0.5], [0]),
+        ([0.1, 0.1, 0.3], [2]),  # half of their sum, which white space can keep below 1
+        ([0.2] * 3 + [0.4], [0, 3]),
+        ([0.0, 0.0], []),
+        ([], []),
+    ],
+)
+def test_the_fewest_words_that_hold_half_of_the_weight(weights, chosen):
+    given = [Word(2 * n, 2 * n + 1, weight) for n, weight in enumerate(weights)]
+    assert looked_at(given) == [given[n] for n in chosen]
+
+
+def test_half_is_half_whatever_the_rounding():
+    tenths = [Word(n, n + 1, 0.1) for n in range(10)]
+    assert len(looked_at(tenths)) == 5
+
+
+def test_a_text_is_cut_at_white_space_and_at_words():
+    text = " {a} red,\n dress"
+    red, dress = words(text, ("red", 0.5), ("dress", 0.5))
+    assert runs(text, [red, dress]) == [[("{a}", None)], [("red", red), (",", None)], [("dress", dress)]]
+    assert runs(text, [red, dress], most=6) == [[("{a}", None)], [("re", red)]]
+    assert runs("", []) == runs(" \n", []) == []
+
+
+def test_bold_words_in_one_line():
+    text = "A \t red\ndress, \x00 😀"
+    marks = words(text, ("red", 0.4), ("dress", 0.4), ("😀", 0.2))
+    assert in_bold(text, marks, 100) == f"A {BOLD}red{PLAIN} {BOLD}dress{PLAIN}, \x00 {BOLD}😀{PLAIN}"
+    assert in_bold(text, [], 100) == " ".join(text.split())
+    assert in_bold(text, marks, 8) == f"A {BOLD}red{PLAIN} {BOLD}dr{PLAIN}…"
+    for most in range(1, 20):
+        plain = in_bold(text, [], most)
+        line = " ".join(text.split())
+        assert plain.rstrip("…").strip() == line[:most].strip() and plain.endswith("…") == (len(line) > most)
+
+
+def test_html_is_escaped_inside_and_outside_of_marks():
+    text = '<b>"red" & é</b> {x}\n😀'
+    marks = words(text, ("<b>", 0.31), ('"red"', 0.25), ("é", 0.2), ("😀", 0.1))
+    assert in_html(text, marks) == (
+        '<mark title="0.31">&lt;b&gt;</mark><mark title="0.25">&quot;red&quot;</mark> &amp; <mark title="0.20">é</mark>'
+        '&lt;/b&gt; {x}\n<mark title="0.10">😀</mark>'
+    )
+    assert in_html("<a>", []) == "&lt;a&gt;" and in_html("", []) == ""
+
+
+def test_figures():
+    text = "A red dress"
+    assert in_words(text, words(text, ("red", 0.314), ("dress", 0.4))) == "red 0.31, dress 0.40"
+    assert in_words(text, []) == ""
+
+
+@pytest.mark.parametrize(
+    ("terminal", "variables", "styles"),
+    [
+        (True, {}, True),
+        (False, {}, False),
+        (True, {"NO_COLOR": "1"}, False),
+        (True, {"NO_COLOR": ""}, True),
+        (True, {"TERM": "dumb"}, False),
+    ],
+)
+def test_styles_are_for_terminals(terminal, variables, styles, monkeypatch):
+    monkeypatch.setenv("TERM", "xterm")
+    monkeypatch.delenv("NO_COLOR", raising=False)
+    for name, value in variables.items():
+        monkeypatch.setenv(name, value)
+    stream = io.StringIO()
+    stream.isatty = lambda: terminal
+    assert has_styles(stream) is styles
