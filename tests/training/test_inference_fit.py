@@ -27,8 +27,8 @@ from raycase.evaluation.entailment_metrics import (
 from raycase.systems.dualcse import Form, dualcse
 from raycase.systems.mixsp import mixsp
 from raycase.systems.sentence_encoder import sentence_encoder
-from raycase.training.encoder_fit import TuneRecipe
-from raycase.training.inference_fit import Dual, InferenceTexts, batch_loss, fit_dual
+from raycase.training.encoder_fit import TuneRecipe, fit_tuned
+from raycase.training.inference_fit import Dual, DualObjective, InferenceTexts
 from raycase.training.losses import dual_loss
 
 # ---------------------------------------------------------------------------------------------------------- the loss
@@ -249,7 +249,8 @@ def test_a_batch_loss_is_that_of_its_vectors(name, left_out, inferences, tmp_pat
     terms = {term: term not in left_out for term in ("contradiction", "intra")}
     module = small.disturb(Dual(config.trainable(0.0))).eval()
     batch = np.array([3, 0, 11])
-    found = batch_loss(texts, torch.float32, temperature=0.1, **terms)(module, batch)
+    objective = DualObjective(config=config, temperature=0.1, **terms)
+    found = objective.batch_loss(texts, TuneRecipe())(module, batch)
     kinds = [[train.columns[KINDS[k]][row] for row in batch] for k in (0, 1, 2, 4)]
     names = config.known_conditions or (None, None)
     r, u = ([torch.from_numpy(module.system.embed(k, name)) for k in kinds] for name in names)
@@ -264,7 +265,7 @@ def test_it_learns(name, inferences, tmp_path):
     config = SYSTEMS[name](small.save_bert(tmp_path / "bert"))
     data = [InferenceTexts.of(config, read_inferences(uri, "")) for uri in inferences.values()]
     recipe = TuneRecipe(epochs=12, patience=12, batch_size=12, learning_rate=2e-3, dropout=0.0)
-    *_, state = fit_dual(*data, recipe, config)
+    *_, state = fit_tuned(*data, recipe, DualObjective(config=config))
     assert state.history[-1]["loss"] < 0.8 * state.history[0]["loss"]
     best = state.history[state.best_epoch - 1]
     assert best["rte"] == max(line["rte"] for line in state.history)
