@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 import time
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, replace
 from functools import partial
@@ -24,24 +25,24 @@ from raycase.training.runner import OpenRunner
 
 
 @dataclass(frozen=True, kw_only=True)
-class FineTuneJob(Source, Workers):
+class FineTuneJob(Source, Workers, ABC):
     """Fine-tune an encoder and save a model folder.
 
     A run that was stopped resumes from its last epoch when the same command is run again.
     """
 
     @property
+    @abstractmethod
     def recipe(self) -> TuneRecipe:
         """Everything that determines the weights besides the data, the system and the seed."""
-        raise NotImplementedError
 
+    @abstractmethod
     def config(self) -> FineTunedConfig:
         """The system before training. Raises RequestError."""
-        raise NotImplementedError
 
+    @abstractmethod
     def read_task(self, config: FineTunedConfig) -> Task:
         """Read the training and validation data. Raises RequestError."""
-        raise NotImplementedError
 
 
 @dataclass(frozen=True, kw_only=True)
