@@ -287,11 +287,13 @@ def test_the_encoders_dropout_leaves_the_adapters_alone(made):
     assert (found, others) == ({0.4}, {0.3})
 
 
-def test_an_adapter_is_loaded_from_object_storage(made, tmp_path):
+def test_an_adapter_is_loaded_from_object_storage(made, tmp_path, monkeypatch):
+    monkeypatch.setenv("RAYCASE_CACHE", str(tmp_path / "cache"))
     module = small.disturb(made("bert", merged=False).trainable())
     wanted = module.eval().embed(SENTENCES, "dog")
     module.save(tmp_path / "model")
     small.close(raycase.load(f"file://{tmp_path}/model", dtype=torch.float32).embed(SENTENCES, "dog"), wanted)
+    assert list((tmp_path / "cache").rglob("adapter_model.safetensors")), "expected the adapter fetched"
 
 
 def test_latent_attention_stays_where_it_is(tmp_path):
