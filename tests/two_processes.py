@@ -19,7 +19,7 @@ from raycase.systems.csr import csr
 from raycase.systems.pair_vectors import PairVectors
 from raycase.systems.projector import Activation
 from raycase.systems.tri_encoder import tri_encoder
-from raycase.training.encoder_fit import RatedRecipe, TunePairs, fit_tuned
+from raycase.training.encoder_fit import PairObjective, RatedRecipe, TunePairs, fit_tuned
 from raycase.training.loop import FitConfig, FitState, epoch_batches, fit, gather, shard, unwrapped
 from raycase.training.losses import Loss
 from raycase.training.projector_fit import Recipe, fit_projector
@@ -86,7 +86,8 @@ def fine_tuned(folder, name, rows, accumulate, wrap=lambda module: module):
 
     config = MAKE[name](str(Path(folder) / "bert"))
     recipe = RatedRecipe(batch_size=4, accumulate=accumulate, epochs=2, dropout=0.0)
-    *_, state = fit_tuned(*(_texts(config, n, seed) for seed, n in ((0, rows), (1, 12))), recipe, config, wrap=keep)
+    data = [_texts(config, n, seed) for seed, n in ((0, rows), (1, 12))]
+    *_, state = fit_tuned(*data, recipe, PairObjective(config=config), wrap=keep)
     named = unwrapped(wrapped[0]).named_parameters()
     return state, {key: parameter.grad for key, parameter in named}
 

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any, Literal
 
-from raycase.data.claim import claim, clear
+from raycase.data.claim import begin, claim
 from raycase.data.provenance import provenance
 from raycase.data.rated import RatedPairs
 from raycase.data.storage import check_paths, fingerprint, locate
@@ -134,7 +134,5 @@ def check_folder(job: TuneJob, name: str) -> None:
 
 def claim_folder(job: TuneJob, identity: dict[str, Any]) -> None:
     """Claim the folder for this sweep. Called after all checks of the request."""
-    root = job.table.root
-    if job.overwrite:
-        clear(root, SWEEP, RESULTS)
-    (root / SWEEP).put_json(identity | {"provenance": provenance()})
+    record = identity | {"provenance": provenance()}
+    begin(job.table.root, SWEEP, record, RESULTS, overwrite=job.overwrite)

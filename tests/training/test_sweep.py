@@ -80,7 +80,6 @@ def test_a_search_by_optuna_needs_ray(make_sweep):
 
 @pytest.mark.parametrize(("search", "refused"), [("tpe", True), ("random", False)])
 def test_optuna_and_matplotlib_are_optional(make_sweep, monkeypatch, search, refused):
-    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
     for name in ("matplotlib", "matplotlib.figure", "optuna"):
         monkeypatch.setitem(sys.modules, name, None)
     job = make_sweep(search=search, samples=2, finalists=1, epochs=1)
