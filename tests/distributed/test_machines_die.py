@@ -20,7 +20,7 @@ from raycase.corpus.verify import verify
 from raycase.distributed.embed import embed
 
 pytestmark = pytest.mark.cluster
-UNITS, ROWS, NODES = 100, 100, 3
+UNITS, ROWS, NODES = 60, 100, 2
 KINDS = ("machine", "actor", "driver")
 
 
