@@ -58,8 +58,8 @@ def fitted(loss, rows, average, wrap=lambda module: module):
     return state, [parameter.grad for parameter in wrapped[0].parameters()]
 
 
-def stopped_and_gone_on():
-    """Two last states with dropout: never stopped, and gone on after the first epoch from what was saved."""
+def stopped_and_resumed():
+    """Two last states with dropout: never stopped, and resumed after the first epoch from what was saved."""
     first, *_, undisturbed = _fitting(DistributedDataParallel, 37, dropout=0.3)
     *_, resumed = _fitting(DistributedDataParallel, 37, dropout=0.3, state=FitState.from_bytes(first.to_bytes()))
     return undisturbed, resumed
@@ -143,7 +143,7 @@ def run(rank, folder):
     for rows in SHARES:
         save_file(gathered(rows), Path(folder) / f"gather-{rows}-{rank}")
     save_file(stopped_by_the_first(), Path(folder) / f"stop-{rank}")
-    for name, state in zip(("undisturbed", "resumed"), stopped_and_gone_on(), strict=True):
+    for name, state in zip(("undisturbed", "resumed"), stopped_and_resumed(), strict=True):
         (Path(folder) / f"{name}-{rank}").write_bytes(state.to_bytes())
     for loss, rows, average in CASES:
         with suppress(WorkError):

@@ -22,7 +22,7 @@ from raycase.data.inputs import InputFile, find_input
 from raycase.data.parquet import parquet_bytes
 from raycase.data.storage import Location, check_paths, fingerprint, locate
 from raycase.distributed.cluster import start_ray
-from raycase.distributed.ray_data import run_tasks
+from raycase.distributed.ray_data import Sealed, run_tasks
 from raycase.distributed.resources import Pool, capacity, check_nodes, make_pool
 from raycase.errors import RequestError, WorkError
 from raycase.search.answer_units import UNIT_ROWS, AnswerUnit, cut_answers, read_unit
@@ -134,7 +134,7 @@ def _run(
         RerankUnits,
         progress="re-ranked units:",
         fn_constructor_kwargs={
-            "config": config,
+            "config": Sealed(config),
             "sentences": ray.put(list(sentences)),
             "text": job.text_column,
             "k": job.k,

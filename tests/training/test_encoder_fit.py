@@ -1,4 +1,4 @@
-"""Fine-tuning on rated pairs: batches of like length, the loss, going on after a stop, what is scored and saved."""
+"""Fine-tuning on rated pairs: batches of like length, the loss, resuming after a stop, what is scored and saved."""
 
 import math
 from dataclasses import dataclass, replace
@@ -302,7 +302,7 @@ def data(config, rows=24):
 
 
 @pytest.mark.parametrize("name", ["tri", "cross", "csr", "csr heavy"])
-def test_a_fit_that_goes_on_equals_one_that_never_stopped(bert, name):
+def test_a_resumed_fit_equals_one_that_never_stopped(bert, name):
     config = MAKE[name](bert)
     recipe = replace(RECIPE, average=0.9 if name == "tri" else 0.0, accumulate=2)
     first, *_, undisturbed = fit_tuned(*data(config), recipe, PairObjective(config=config), seed=4)

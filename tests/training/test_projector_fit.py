@@ -137,12 +137,12 @@ def test_the_seed_decides_everything():
     assert not same(first, other)
 
 
-def test_g_goes_on_from_a_state():
+def test_a_fit_of_g_resumes_from_a_state():
     recipe = Recipe(dim=4, epochs=4, batch_size=16)
     states = list(fit_projector(pairs(), pairs(30, 1), recipe, seed=1))
-    gone_on = list(fit_projector(pairs(), pairs(30, 1), recipe, seed=1, state=states[1]))
-    assert [state.line["epoch"] for state in gone_on] == [3, 4]
-    assert same(gone_on[-1], states[-1])
+    resumed = list(fit_projector(pairs(), pairs(30, 1), recipe, seed=1, state=states[1]))
+    assert [state.line["epoch"] for state in resumed] == [3, 4]
+    assert same(resumed[-1], states[-1])
 
 
 # -------------------------------------------------------------------------------------------- where -1 says no rating
