@@ -46,6 +46,11 @@ class StoredStates:
         bad = np.concatenate([[0], np.cumsum(bad_T)])
         return (np.diff(bad[self.offsets]) == 0) & (self.counts > 0)
 
+    @property
+    def means(self) -> np.ndarray:
+        """The mean state of each of the texts, which all have tokens: (N, W) float32."""
+        return np.stack([text_TW.mean(0, dtype=np.float32) for text_TW in np.split(self.flat, self.offsets[1:-1])])
+
     def take(self, rows: np.ndarray) -> StoredStates:
         """The texts of these rows, in that order."""
         counts = self.counts[rows]

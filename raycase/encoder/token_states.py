@@ -47,9 +47,9 @@ def layer_numbers(spec: EncoderSpec, depths: Sequence[float]) -> list[int]:
     Raises RequestError for a fraction outside [0, 1] and for two that name the same layer.
     """
     count = int(load_config(spec.source).num_hidden_layers)
-    layers = [round(depth * count) for depth in depths]
     if not depths or not all(0 <= depth <= 1 for depth in depths):
         raise RequestError(f"--layers: expected fractions of the depth from 0 to 1, got {_listed(depths)}")
+    layers = [round(depth * count) for depth in depths]
     if len(set(layers)) < len(layers):
         raise RequestError(f"--layers: expected different ones of {count} layers, got {_listed(depths)}")
     return layers
@@ -69,13 +69,13 @@ class StateReader:
         self.encoder = encoder
         self.layers = layers
         self._taken: dict[int, Tensor] = {}
-        inner = encoder.layers
-        self._last = len(inner) + (encoder.last_layer is not None)
+        modules = [*encoder.layers, *filter(None, [encoder.last_layer])]
+        self._last = len(modules)
         for number in layers:
             if number == 0:
-                inner[0].register_forward_pre_hook(self._before_first, with_kwargs=True)
+                modules[0].register_forward_pre_hook(self._before_first, with_kwargs=True)
             elif number < self._last:
-                inner[number - 1].register_forward_hook(self._after(number))
+                modules[number - 1].register_forward_hook(self._after(number))
 
     def _after(self, number: int) -> Callable[..., None]:
         @torch._dynamo.disable  # a compiled layer calls it as it is
@@ -89,23 +89,23 @@ class StateReader:
         self._taken[0] = args[0] if args else kwargs["hidden_states"]
 
     @torch.inference_mode()
-    def read(self, batch: TokenBatch, use: Callable[[np.ndarray, TokenStates], None], *, whole: bool = False) -> Work:
+    def read(self, batch: TokenBatch, use: Callable[[np.ndarray, TokenStates], None]) -> Work:
         """Encode each prompt once and call `use` with the prompts and their states, batch after batch.
 
-        whole: special tokens among those of the text count too. After a failure for lack of memory, `use` is called
-        again with prompts of the failed batch.
+        After a failure for lack of memory, `use` is called again with prompts of the failed batch.
         """
 
         def compute(rows: np.ndarray, row: Row | None) -> Work:
+            self._taken.clear()  # of a batch that failed, or was pooled alone
             if row is None:
-                states, work = self.padded(batch, rows, whole=whole)
+                states, work = self.padded(batch, rows)
                 use(rows, states)
                 return work
-            return self._in_row(batch, rows, row, use, whole)
+            return self._in_row(batch, rows, row, use)
 
         return self.encoder.in_batches(batch, compute)
 
-    def padded(self, batch: TokenBatch, rows: np.ndarray, *, whole: bool = False) -> tuple[TokenStates, Work]:
+    def padded(self, batch: TokenBatch, rows: np.ndarray) -> tuple[TokenStates, Work]:
         """The states of one padded batch, with a gradient where the weights have one."""
         encoder, lengths = self.encoder, batch.lengths[rows]
         hidden_BTD, _, keep_BT = encoder.states(batch, rows)
@@ -116,7 +116,7 @@ class StateReader:
             hidden_BTD = encoder.last_layer(hidden_BTD, keep_BT, position_BT)
         first_B1, stop_B1 = (t[0].to(hidden_BTD.device)[:, None] for t in encoder.spans(batch, rows, lengths))
         plain_BD = pool_mean(hidden_BTD, (position_BT >= first_B1) & (position_BT < stop_B1))
-        index_BS, real_BS = self._text_tokens(batch, rows, whole)
+        index_BS, real_BS = self._text_tokens(batch, rows)
         states_BSW = torch.cat(
             [s.gather(1, index_BS[:, :, None].expand(-1, -1, s.shape[-1])).float() for s in self._chosen(hidden_BTD)],
             dim=-1,
@@ -130,7 +130,6 @@ class StateReader:
         rows: np.ndarray,
         row: Row,
         use: Callable[[np.ndarray, TokenStates], None],
-        whole: bool,
     ) -> Work:
         """Read the prompts of a row, those of similar length together, so that little is padded."""
         encoder = self.encoder
@@ -143,7 +142,7 @@ class StateReader:
             position_BT = torch.arange(paths.shape[1], device=hidden_TD.device).expand(len(part), -1)
             first_B1, stop_B1 = (torch.from_numpy(a[part]).to(hidden_TD.device)[:, None] for a in (first_B, stop_B))
             plain_BD = pool_mean(hidden_TD[paths], (position_BT >= first_B1) & (position_BT < stop_B1))
-            index_BS, real_BS = self._text_tokens(batch, rows[part], whole)
+            index_BS, real_BS = self._text_tokens(batch, rows[part])
             token_BS = paths.gather(1, index_BS)
             states_BSW = torch.cat([layer_TD[token_BS].float() for layer_TD in layers], dim=-1)
             plain_BD = encoder.side_by_side([plain_BD]).float()
@@ -155,26 +154,13 @@ class StateReader:
         taken, self._taken = self._taken, {}
         return [hidden if number == self._last else taken[number] for number in self.layers]
 
-    def _text_tokens(self, batch: TokenBatch, rows: np.ndarray, whole: bool) -> tuple[Tensor, Tensor]:
-        """Place of each text token in its prompt, and which are real: (B, S) each."""
-        special_ids = np.empty(0, np.int64) if whole else self.encoder.tokenize.special_ids
-        index_BS, real_BS = text_tokens(batch, rows, special_ids)
+    def _text_tokens(self, batch: TokenBatch, rows: np.ndarray) -> tuple[Tensor, Tensor]:
+        """Place of each token of the last view in its prompt, and which are real: (B, S) each."""
+        start_B, end_B = batch.start[rows, -1], batch.end[rows, -1]
+        index_BS = start_B[:, None] + np.arange(int((end_B - start_B).max()))
+        real_BS = index_BS < end_B[:, None]
         device = self.encoder.model.device
-        return torch.from_numpy(index_BS).to(device), torch.from_numpy(real_BS).to(device)
-
-
-def text_tokens(batch: TokenBatch, rows: np.ndarray, special_ids: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Places of the tokens that the last view pools, (B, S), and which of them are of the text: no special token, no
-    padding."""
-    sequences = batch.ids(rows)
-    start_B, end_B = batch.start[rows, -1], batch.end[rows, -1]
-    index_BS = start_B[:, None] + np.arange(max(1, int((end_B - start_B).max(initial=0))))
-    real_BS = index_BS < end_B[:, None]
-    index_BS = np.where(real_BS, index_BS, 0)
-    if len(sequences.flat):
-        flat = np.minimum(sequences.offsets[:-1, None] + index_BS, len(sequences.flat) - 1)
-        real_BS &= ~np.isin(sequences.flat[flat], special_ids)
-    return index_BS, real_BS
+        return torch.from_numpy(np.where(real_BS, index_BS, 0)).to(device), torch.from_numpy(real_BS).to(device)
 
 
 def _padded(paths: Sequence[np.ndarray], device: torch.device) -> Tensor:

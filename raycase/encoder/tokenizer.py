@@ -7,7 +7,6 @@ import logging
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -47,13 +46,6 @@ class PromptTokenizer:
         if self._end_id is not None and tail[-1:] != [self._end_id]:
             tail = [*tail, self._end_id]
         return head, tail
-
-    @cached_property
-    def special_ids(self) -> np.ndarray:
-        """Ids of the special tokens, without that of unknown words, which stands for text."""
-        unknown = getattr(self.tokenizer.model, "unk_token", None)
-        added = self.tokenizer.get_added_tokens_decoder().items()
-        return np.array(sorted(i for i, token in added if token.special and token.content != unknown), dtype=np.int64)
 
     def parts(self, texts: Sequence[str]) -> list[list[int]]:
         """Ids of the stripped texts, without special tokens."""

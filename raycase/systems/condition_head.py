@@ -106,10 +106,7 @@ class Head(nn.Module):
         logits_BHCS = questions.queries.transpose(1, 2) @ words.keys.transpose(2, 3)
         logits_BHCS = logits_BHCS * (self.temperatures[:, None] / words.lengths).unsqueeze(2)
         logits_BHCS = logits_BHCS.masked_fill(~words.real[:, None, None], float("-inf"))
-        weights_BHCS = logits_BHCS.softmax(-1)
-        if weights_BHCS.shape[1] == 1:
-            return weights_BHCS[:, 0]
-        return (weights_BHCS * questions.mix.transpose(1, 2).unsqueeze(-1)).sum(1)
+        return (logits_BHCS.softmax(-1) * questions.mix.transpose(1, 2).unsqueeze(-1)).sum(1)
 
     def pool(self, words: Words, questions: Questions) -> Tensor:
         """Vectors of the sentences, each under its conditions: (B, C, D)."""

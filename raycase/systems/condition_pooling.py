@@ -22,21 +22,20 @@ from safetensors.torch import save as to_safetensors
 from torch import Tensor
 
 from raycase.data.fetch import MODEL_FILE, fetch, is_remote
-from raycase.data.schema import Reason
 from raycase.data.storage import locate, sha256_of_file
 from raycase.data.stored_states import StoredStates
 from raycase.encoder.engine import TextEncoder
 from raycase.encoder.loading import load_encoder
 from raycase.encoder.pooling import Pooling
 from raycase.encoder.prepared import Prepared
-from raycase.encoder.prompts import Span
-from raycase.encoder.sources import described, find_encoder, load_config, load_tokenizer, weights_identity
+from raycase.encoder.prompts import PromptStyle, Span
+from raycase.encoder.sources import described, load_config, weights_identity
 from raycase.encoder.table import EncoderSpec, read_spec
 from raycase.encoder.throughput import Work
-from raycase.encoder.token_batch import TokenBatch
-from raycase.encoder.token_states import StateReader, TokenStates, layer_numbers, text_tokens
-from raycase.errors import RequestError, first_line
+from raycase.encoder.token_states import StateReader, TokenStates, layer_numbers
+from raycase.errors import RequestError
 from raycase.systems.condition_head import ConditionHead, Head, HeadConfig, ZeroShotHead
+from raycase.systems.fine_tuned_config import starting_encoder
 from raycase.systems.model_folder import write_folder
 from raycase.systems.pairs import (
     CONDITION,
@@ -131,6 +130,8 @@ class ConditionPoolingConfig:
             "dim": self.dim,
         }
         if self.head and self.local:
+            if not (self.local / WEIGHTS).is_file():
+                raise RequestError(f"--model: expected {WEIGHTS} in {self.folder}, got none; train it again")
             weights = f"sha256:{sha256_of_file(self.local / WEIGHTS)}"
             description["head"] = asdict(self.head) | {"weights": weights}
         return description | ({"keep": str(self.keep)} if self.keep else {})
@@ -142,17 +143,7 @@ class ConditionPoolingConfig:
         """
         text = replace(SENTENCE, span=self.keep or Span.SENTENCE)
         condition = replace(CONDITION, span=Span.ALL if self.whole_condition else Span.CONDITION)
-        prepared = prepare(self.encoder, sentences, conditions, alone=[SENTENCE, text], bases=[condition])
-        return replace(
-            prepared,
-            alone=[self._refuse_wordless(batch, Reason.EMPTY_TEXT) for batch in prepared.alone],
-            bases=[self._refuse_wordless(batch, Reason.EMPTY_CONDITION) for batch in prepared.bases],
-        )
-
-    def _refuse_wordless(self, batch: TokenBatch, reason: Reason) -> TokenBatch:
-        """Refuse texts that are special tokens alone."""
-        _, real_BS = text_tokens(batch, np.arange(len(batch)), load_tokenizer(self.encoder).special_ids)
-        return batch.refuse(np.logical_not(real_BS.any(axis=1)), reason)
+        return prepare(self.encoder, sentences, conditions, alone=[SENTENCE, text], bases=[condition])
 
     def count_tokens(self, sentences: Sequence[str], conditions: Sequence[str] | None) -> np.ndarray:
         """Tokens of each pair's texts: (N,) int64; 0 for a refused pair."""
@@ -236,7 +227,7 @@ class ConditionPooling:
             states_CW[rows] = states.mean.cpu().numpy()
 
         batch = prepared.bases[0].take(conditions)
-        return states_CW, self.reader.read(batch, mean, whole=self.config.whole_condition)
+        return states_CW, self.reader.read(batch, mean)
 
     def _keep_states(self, prepared: Prepared, pair_index: np.ndarray) -> Encoded:
         """f(s) and the states of each text."""
@@ -251,7 +242,7 @@ class ConditionPooling:
                 kept[pair_index[row]] = StoredStates.of([states_SW[real_S]], width).flat
 
         batch = prepared.alone[0].take(prepared.sentence[pair_index])
-        work = self.reader.read(batch, keep, whole=self.config.keep is Span.ALL)
+        work = self.reader.read(batch, keep)
         result = encoded(prepared, pair_index, vectors_KD, work)
         return replace(result, states=StoredStates.of(kept, width).take(prepared.rows))
 
@@ -294,7 +285,7 @@ def condition_pooling(
     whole_condition: bool = False,
 ) -> ConditionPoolingConfig:
     """Condition pooling without training on an encoder of the table or a local folder. Raises RequestError."""
-    spec = find_encoder(model, pooling=pooling)
+    spec = starting_encoder(model, prompt=PromptStyle.CONCAT_SC, pooling=pooling, latent=True)  # its prompt is not used
     layer_numbers(spec, layers)
     return ConditionPoolingConfig(model=model, encoder=spec, layers=tuple(layers), whole_condition=whole_condition)
 
@@ -324,7 +315,7 @@ def load_head(config: HeadConfig, folder: Path) -> ConditionHead:
     try:
         head.load_state_dict({name: tensor.float() for name, tensor in load_file(folder / WEIGHTS).items()})
     except (OSError, RuntimeError, SafetensorError) as error:
-        reason = first_line(error)
+        reason = str(error).strip().splitlines()[-1]
         raise RequestError(f"{folder / WEIGHTS}: expected weights of {config}, got: {reason}") from error
     for parameter in head.parameters():
         if not torch.isfinite(parameter).all():

@@ -88,7 +88,7 @@ class HeadRecipe:
             "nested": (all(0 < n < self.dim for n in self.nested), f"dimensions below {self.dim}"),
             "learning_rate": (0 < self.learning_rate < float("inf"), above),
             "weight_decay": (0 <= self.weight_decay < float("inf"), "a number of at least 0"),
-            "warmup": (0 < self.warmup < 1, "a share in (0, 1)"),
+            "warmup": (0 <= self.warmup < 1, share),
             "batch_size": (self.batch_size >= 1, above),
             "epochs": (self.epochs >= 1, above),
             "patience": (self.patience >= 1, above),
@@ -134,7 +134,7 @@ class HeadCosine(nn.Module):
     def forward(self, pairs: PairStates, rows: np.ndarray) -> Tensor:
         """Cosines of these rated pairs: (B, dims)."""
         if not len(rows):  # of a batch that is smaller than the number of processes
-            return sum(p.sum() for p in self.parameters()) * torch.zeros(0, len(self.dims))
+            return self.head.tau.new_zeros(0, len(self.dims)) * sum(p.sum() for p in self.parameters())
         first_BD, second_BD = pair_vectors(self.head, pairs, rows).chunk(2)
         return torch.stack([F.cosine_similarity(first_BD[:, :d], second_BD[:, :d]) for d in self.dims], dim=1)
 

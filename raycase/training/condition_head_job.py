@@ -17,7 +17,6 @@ from raycase.data.storage import fingerprint
 from raycase.encoder.cosines import pair_cosines
 from raycase.encoder.pooling import Pooling
 from raycase.encoder.prompts import Span
-from raycase.errors import RequestError
 from raycase.systems.condition_head import ConditionHead, ZeroShotHead
 from raycase.systems.condition_pooling import ConditionPoolingConfig, condition_pooling, write_model_folder
 from raycase.systems.model_card import head_card
@@ -32,7 +31,7 @@ from raycase.training.condition_head_fit import (
 )
 from raycase.training.loop import FitState
 from raycase.training.projector_fit import correlations
-from raycase.training.projector_job import Source, Workers, data_metrics, fit_metrics, is_tuned, open_checkpoints
+from raycase.training.projector_job import Source, Workers, data_metrics, fit_metrics, open_checkpoints
 from raycase.training.runner import OpenRunner, Runner
 
 
@@ -51,8 +50,6 @@ class ConditionPoolingJob(Source, HeadRecipe, Workers):
     def config(self) -> ConditionPoolingConfig:
         """The system without the head. Raises RequestError."""
         self.check_source()
-        if is_tuned(self.model):
-            raise RequestError(f"--model: expected an encoder, got the trained model {self.model}")
         return condition_pooling(
             self.model, layers=self.layers, pooling=self.pooling, whole_condition=self.whole_condition
         )
@@ -112,10 +109,9 @@ def pair_states(rated: RatedPairs, config: ConditionPoolingConfig, runner: Runne
     whole = Span.ALL if config.whole_condition else Span.SENTENCE
     kept = states_of(sentences, replace(config, keep=Span.SENTENCE), name=rated.uri)
     asked = states_of(conditions, replace(config, keep=whole), name=f"conditions of {rated.uri}")
-    states_CSW, real_CS = asked.padded(np.arange(len(asked)))
     return PairStates(
         sentences=kept,
-        conditions=states_CSW.sum(1) / real_CS.sum(1, keepdims=True, dtype=np.float32),
+        conditions=asked.means,
         sentence_index=sentence_2N.reshape(2, -1).T,
         condition_index=condition_N,
         groups=rated.groups,
