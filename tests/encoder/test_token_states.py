@@ -16,7 +16,14 @@ from raycase.encoder.table import ENCODERS
 from raycase.encoder.token_states import StateReader, layer_numbers
 from raycase.errors import RequestError
 
-TEXTS = ["A woman in a red dress", "dog", "two people play" + " with a dog at the bar" * 3, "two people play", "a", "(a) 7"]
+TEXTS = [
+    "A woman in a red dress",
+    "dog",
+    "two people play" + " with a dog at the bar" * 3,
+    "two people play",
+    "a",
+    "(a) 7",
+]
 NAMES = ["minilm", "e5-large-instruct", "simcse-roberta-large", "qwen3-embedding-0.6b"]
 LAYERS = [0, 1, 2]
 

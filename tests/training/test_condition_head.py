@@ -27,7 +27,7 @@ from raycase.training.condition_head_fit import HeadRecipe, fit_condition_head
 from raycase.training.condition_head_job import ConditionPoolingJob, pair_states
 from raycase.training.local_runner import LocalRunner, open_local_runner
 from raycase.training.loop import FitState
-from raycase.training.projector_fit import correlations
+from raycase.training.nested import correlations
 
 train = partial(catalogue.train, open_runner=open_local_runner)
 RECIPE = {"layers": (0.0, 1.0), "heads": 4, "head_dim": 16, "dim": 32, "epochs": 8, "batch_size": 32}
