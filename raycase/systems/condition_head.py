@@ -14,7 +14,7 @@ Shapes: B sentences, S tokens of the longest, C conditions of each, W of the sta
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import torch
@@ -53,6 +53,8 @@ class HeadConfig:
             raise ValueError(f"dropout: expected a share in [0, 1), got {self.dropout}")
         if not 0 < self.temperature < float("inf"):
             raise ValueError(f"temperature: expected a number above 0, got {self.temperature}")
+        if not all(0 < dim < self.output_dim for dim in self.nested):
+            raise ValueError(f"nested: expected dimensions below {self.output_dim}, got {self.nested}")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -193,6 +195,13 @@ class ConditionHead(Head):
             mix=self.mix(states_CW).softmax(-1),
             gate=gate_CD,
         )
+
+    def cut(self, dim: int) -> ConditionHead:
+        """The head of the first `dim` dimensions: V and G have fewer rows."""
+        head = ConditionHead(replace(self.config, output_dim=dim, nested=()))
+        rows = {name: slice(dim) for name in self.state_dict() if name.startswith(("values.", "gate."))}
+        head.load_state_dict({name: t[rows.get(name, slice(None))] for name, t in self.state_dict().items()})
+        return head
 
 
 def load_head(config: HeadConfig, folder: Path) -> ConditionHead:

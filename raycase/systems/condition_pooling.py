@@ -60,21 +60,23 @@ SYSTEM = "condition-pooling"
 PREFIX = f"{SYSTEM}:"  # before the name of an encoder: condition pooling without training
 CONDITIONS_AT_ONCE = 64  # of each sentence of a batch; bounds the memory
 ZERO_SHOT_DEPTHS = (1.0,)
+Use = Callable[[np.ndarray, np.ndarray, Words, Questions], None]  # see `_meet`
 
 
 @dataclass(frozen=True, kw_only=True)
 class ConditionPoolingConfig:
     """Condition pooling without its weights.
 
-    layers: fractions of the encoder's depth; head: None for the one without training; whole_condition: e is the mean
-    over all tokens of the condition's prompt, special ones included; keep: instead of vectors under conditions, keep
-    the states of these tokens of each text, for training.
+    layers: fractions of the encoder's depth; head: None without training; cut: only the first so many dimensions, one
+    of the head's nested ones; whole_condition: e is the mean over all tokens of the condition's prompt, special ones
+    included; keep: instead of vectors under conditions, keep the states of these tokens of each text, for training.
     """
 
     model: str
     encoder: EncoderSpec
     layers: tuple[float, ...] = ZERO_SHOT_DEPTHS
     head: HeadConfig | None = None
+    cut: int | None = None
     whole_condition: bool = False
     folder: str | None = None  # or URI
     keep: Span | None = None
@@ -91,9 +93,19 @@ class ConditionPoolingConfig:
         return self.plain_dim * len(self.layers)
 
     @property
-    def dim(self) -> int:
-        """Dimension of the vectors."""
+    def whole_dim(self) -> int:
+        """Dimension of conditional vectors before the cut."""
         return self.head.output_dim if self.head else self.plain_dim
+
+    @property
+    def dim(self) -> int:
+        """Dimension of conditional vectors."""
+        return self.cut or self.whole_dim
+
+    @property
+    def nested(self) -> tuple[int, ...]:
+        """Dimensions to which the vectors may be cut."""
+        return self.head.nested if self.head else ()
 
     @property
     def local(self) -> Path | None:
@@ -133,14 +145,15 @@ class ConditionPoolingConfig:
             "weights": weights_identity(self.encoder.source, self.encoder.adapter),
             "layers": layer_numbers(self.encoder, self.layers),
             "whole_condition": self.whole_condition,
-            "dim": self.dim,
+            "dim": self.whole_dim,
         }
         if self.head and self.local:
             if not (self.local / WEIGHTS).is_file():
                 raise RequestError(f"--model: expected {WEIGHTS} in {self.folder}, got none; train it again")
             weights = f"sha256:{sha256_of_file(self.local / WEIGHTS)}"
             description["head"] = asdict(self.head) | {"weights": weights}
-        return description | ({"keep": str(self.keep)} if self.keep else {})
+        given = {"cut": self.cut, "keep": self.keep and str(self.keep)}
+        return description | {name: value for name, value in given.items() if value}
 
     def prepare(self, sentences: Sequence[str], conditions: Sequence[str] | None) -> Prepared:
         """Tokenise each distinct sentence and each distinct condition. Loads only the tokenizer.
@@ -161,14 +174,13 @@ class ConditionPoolingConfig:
         head: Head = ZeroShotHead(self.plain_dim)
         if self.head is not None:
             assert self.local is not None
-            head = load_head(self.head, self.local)
+            trained = load_head(self.head, self.local)
+            head = trained.cut(self.cut) if self.cut else trained
         return ConditionPooling(config=self, encoder=encoder, head=head.to(encoder.model.device).eval())
 
 
 class ConditionPooling(WeighsWords):
     """Loaded condition pooling, an `Encoder`: (sentence, condition) -> vector."""
-
-    config: ConditionPoolingConfig
 
     def __init__(self, *, config: ConditionPoolingConfig, encoder: TextEncoder, head: Head) -> None:
         self.config = config
@@ -212,12 +224,7 @@ class ConditionPooling(WeighsWords):
 
         return vectors_KD, self._meet(prepared, pair_index, pool)
 
-    def _meet(
-        self,
-        prepared: Prepared,
-        pair_index: np.ndarray,
-        use: Callable[[np.ndarray, np.ndarray, Words, Questions], None],
-    ) -> Work:
+    def _meet(self, prepared: Prepared, pair_index: np.ndarray, use: Use) -> Work:
         """Call `use` with pairs of these, (B, C), which of them there are, and what the head keeps of both texts: each
         sentence and each new condition goes through the encoder once."""
         distinct, condition_K = np.unique(prepared.condition[pair_index], return_inverse=True)
@@ -234,9 +241,8 @@ class ConditionPooling(WeighsWords):
                 there_BC = place_BC < first_S[rows + 1][:, None]
                 pairs_BC = order[np.where(there_BC, place_BC, 0)]
                 asked, condition_BC = np.unique(condition_K[pairs_BC], return_inverse=True)
-                device = states.states.device
-                questions = self.head.ask(torch.from_numpy(states_CW[asked]).to(device))
-                index_BC = torch.from_numpy(condition_BC.reshape(pairs_BC.shape)).to(device)
+                questions = self.head.ask(torch.from_numpy(states_CW[asked]).to(states.states.device))
+                index_BC = torch.from_numpy(condition_BC.reshape(pairs_BC.shape)).to(states.states.device)
                 use(pairs_BC, there_BC, words, questions.take(index_BC))
 
         return work + self.reader.read(prepared.alone[0].take(sentences), meet)

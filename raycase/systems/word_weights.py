@@ -6,19 +6,19 @@ Shapes: N pairs, M distinct pairs, C conditions, T tokens of a text.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 
 from raycase.encoder.engine import TextEncoder
 from raycase.encoder.prepared import Prepared
 from raycase.encoder.words import Word, words_of
-from raycase.systems.contracts import EmbedderConfig
 
 
 class WeighsWords:
     """Base of the loaded systems that can say which words a condition looked at."""
 
-    config: EmbedderConfig
+    config: Any  # an `EmbedderConfig`
     encoder: TextEncoder
 
     def token_weights(self, prepared: Prepared) -> list[np.ndarray]:

@@ -31,7 +31,7 @@ from raycase.training.loop import FitState
 from raycase.training.projector_fit import best_projector, fit_projector
 from raycase.training.rated_jobs import CsrJob
 
-EPOCHS = 300  # enough to be killed in the middle
+EPOCHS = 200  # enough to be killed in the middle
 
 
 def weights(job):
@@ -46,7 +46,18 @@ def plain_fit(job):
     return pairs[1], data[1], state, best_projector(state, job.recipe.projector(data[0].dim))
 
 
-def test_training_is_the_plain_fit_and_its_model_gives_the_same_vectors_everywhere(training, cluster, tmp_path, capsys):
+def fill_cache(job, uri, monkeypatch):
+    """Embed a data set's pairs into the job's cache, in this process."""
+    with monkeypatch.context() as here:
+        here.setattr(vector_cache, "embed", embed_here)
+        pair_vectors(read_rated(uri, ""), job.config(), vectors_of, cache=job.cache_location, compute="float32")
+
+
+def test_training_is_the_plain_fit_and_its_model_gives_the_same_vectors_everywhere(
+    training, cluster, tmp_path, capsys, monkeypatch
+):
+    fill_cache(training, training.validation, monkeypatch)  # on Ray, the other vectors
+    capsys.readouterr()
     metrics = train(training)
     assert capsys.readouterr().out.count("epoch ") == 4
     validation, data, state, g = plain_fit(training)
@@ -102,9 +113,10 @@ def test_a_moved_cache_serves(training, cluster, rated, tmp_path):
 
 
 @pytest.mark.cluster
-def test_a_run_that_is_killed_resumes_and_ends_as_if_it_had_not_been(training, cluster, tmp_path):
+def test_a_run_that_is_killed_resumes_and_ends_as_if_it_had_not_been(training, cluster, tmp_path, monkeypatch):
     job = replace(training, epochs=EPOCHS, patience=EPOCHS, average=0.9)
-    plain_fit(job)  # fills the cache
+    fill_cache(job, job.train, monkeypatch)
+    fill_cache(job, job.validation, monkeypatch)
     flags = ["--train", job.train, "--validation", job.validation, "--model", job.model, "--prompt", "concat-sc"]
     flags += ["--pooling", "mean", "--compute", "float32", "--output", job.output, "--cache", job.cache]
     flags += ["--epochs", str(EPOCHS), "--patience", str(EPOCHS), "--batch-size", "20", "--average", "0.9"]

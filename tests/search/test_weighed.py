@@ -16,6 +16,7 @@ from raycase.search.build import IndexJob, build
 from raycase.search.index import Index
 from raycase.search.marks import BOLD, PLAIN, in_words, looked_at
 from raycase.search.search_job import SearchJob, search
+from raycase.search.shown import by_query, print_answers
 from raycase.search.weighed import AT_ONCE, weigh_answers, words_of_row
 
 TEXTS = [
@@ -183,3 +184,9 @@ def test_what_cannot_be_weighed_is_refused_or_left_alone(weighing, tmp_path, tin
     refuse(asked(other, explain=True), words, search)
     printed = in_terminal(asked(other, html=str(tmp_path / "page.html")))
     assert BOLD not in printed and "<mark" not in (tmp_path / "page.html").read_text()
+
+
+def test_an_answer_that_could_not_be_scored_again_is_shown_without_a_score(capsys):
+    answers = pa.table({"query": [0], "rank": [1], "score": pa.array([None], pa.float32()), "id": [7]})
+    print_answers(by_query(answers, "id", None), ["dog", "cat"], None)
+    assert capsys.readouterr().out == '\n"dog"\n   1       -  7\n\n"cat"\n      no rows pass the filter\n\n'
