@@ -38,7 +38,7 @@ class Sealed:
     """An argument of a stage that reaches the workers as its value and that Ray Data's own actors do not look into.
 
     They keep a description of each execution, with its arguments. An enumeration in there would make them import its
-    module, and torch with it: 2 s and 340 MB on the head node.
+    module, and torch with it: seconds, and 320 MB on the head node.
     """
 
     def __init__(self, value: Any) -> None:
