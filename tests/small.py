@@ -78,6 +78,16 @@ def mean(folder, text):
     return states(folder, text).mean(0).numpy()
 
 
+@torch.no_grad()
+def token_states(folder, text, layers, *, whole=False):
+    """States of one text alone after these layers, side by side, without special tokens unless `whole`: (T, W)."""
+    made = tokenizer(folder)(text, return_special_tokens_mask=True, truncation=True, max_length=512)
+    out = _shared(folder)(input_ids=torch.tensor([made["input_ids"]]), output_hidden_states=True)
+    words = [whole or not special for special in made["special_tokens_mask"]]
+    every = (*out.hidden_states[:-1], out.last_hidden_state)
+    return np.concatenate([every[layer][0].numpy() for layer in layers], axis=1)[words]
+
+
 def close(found, wanted, atol=2e-6):
     """Whether two arrays are equal but for rounding, and no constant."""
     found, wanted = np.asarray(found), np.asarray(wanted)

@@ -26,6 +26,7 @@ from raycase.data.schema import (
     output_schema,
     rejected_table,
 )
+from raycase.data.stored_states import STATES, StoredStates
 from raycase.encoder.prepared import Prepared
 from raycase.encoder.throughput import Work
 from raycase.errors import WorkError
@@ -150,7 +151,7 @@ def encode_rows(encoder: Encoder, rows: pa.Table, prepared: Prepared, settings: 
     reasons = rejected_rows(encoded, vectors_ND, row_N, settings.on_long)
     pair_K = np.flatnonzero(~np.isin(row_N, list(reasons)))
     return EncodedRows(
-        table=output_table(rows, row_N, conditions, pair_K, vectors_ND, settings),
+        table=output_table(rows, row_N, conditions, pair_K, vectors_ND, settings, states=encoded.states),
         rejections=[rejection(rows.slice(row, 1).to_pylist()[0], reason) for row, reason in sorted(reasons.items())],
         work=encoded.work,
         distinct_pairs=encoded.distinct,
@@ -162,6 +163,8 @@ def rejected_rows(encoded: Encoded, vectors_ND: np.ndarray, row_N: np.ndarray, o
     """Row -> why it is rejected: the first of its pairs that is refused, too long (`on_long` "reject"), or not finite
     after rounding to the output's type."""
     finite_N = np.isfinite(vectors_ND).all(axis=1)
+    if encoded.states is not None:
+        finite_N &= encoded.states.finite
     reasons: dict[int, Reason] = {}
     for pair, row in enumerate(row_N):
         reason = encoded.refused[pair]
@@ -181,6 +184,8 @@ def output_table(
     pair_K: np.ndarray,
     vectors_ND: np.ndarray,
     settings: EncodeSettings,
+    *,
+    states: StoredStates | None = None,
 ) -> pa.Table:
     """The K pairs `pair_K` of N in chunks of about `settings.chunk_bytes`; last column: the input row of each pair."""
     columns = settings.columns
@@ -195,5 +200,8 @@ def output_table(
             **{name: chunk[KEEP + name] for name in columns.keep},
             EMBEDDING: embedding_array(vectors_ND[pairs]),
         }
-        tables.append(pa.table(arrays, schema=schema).append_column(ROW_OF_PAIR, chunk[ROW]))
+        table = pa.table(arrays, schema=schema)
+        if states is not None:
+            table = table.append_column(pa.field(STATES, pa.large_binary()), states.take(pairs).to_arrow())
+        tables.append(table.append_column(ROW_OF_PAIR, chunk[ROW]))
     return pa.concat_tables(tables)

@@ -10,13 +10,11 @@ from ray.train import ScalingConfig
 from raycase.data.storage import Location
 from raycase.distributed.cluster import nodes, start_ray
 from raycase.distributed.fit import fit_on_ray, make_scaling
-from raycase.distributed.vector_cache import vectors_of
+from raycase.distributed.vector_cache import states_of, vectors_of
 from raycase.errors import RequestError
 from raycase.training import catalogue
 from raycase.training.checkpoint import Fitting
-from raycase.training.encoder_job import FineTuneJob
 from raycase.training.loop import FitState
-from raycase.training.projector_job import TrainJob
 
 
 @dataclass(frozen=True)
@@ -25,6 +23,7 @@ class RayRunner:
 
     scaling: ScalingConfig
     vectors_of = staticmethod(vectors_of)
+    states_of = staticmethod(states_of)
 
     @property
     def on_gpu(self) -> bool:
@@ -44,7 +43,7 @@ def open_runner(*, workers: int, gpus_per_worker: float | None, cache: Location)
     return RayRunner(make_scaling(workers, gpus_per_worker))
 
 
-def train(job: TrainJob | FineTuneJob) -> dict[str, Any]:
+def train(job: catalogue.TrainingJob) -> dict[str, Any]:
     """Train on Ray; returns the contents of `metrics.json`. Raises RequestError and WorkError."""
     return catalogue.train(job, open_runner)
 

@@ -16,8 +16,10 @@ from raycase.data.parquet import parquet_bytes
 from raycase.data.rated import texts_sha256
 from raycase.data.schema import CONDITION, EMBEDDING, ID
 from raycase.data.storage import Location, fingerprint
+from raycase.data.stored_states import STATES, StoredStates
 from raycase.distributed.embed import embed
 from raycase.errors import RequestError
+from raycase.systems.condition_pooling import ConditionPoolingConfig
 from raycase.systems.contracts import Compute, EmbedderConfig
 
 SENTENCE = "sentence"
@@ -44,10 +46,33 @@ def vectors_of(
     return np.concatenate(views, axis=1)
 
 
+def states_of(
+    texts: Sequence[str], config: ConditionPoolingConfig, *, name: str, cache: Location, compute: Compute | None = None
+) -> StoredStates:
+    """`raycase.systems.contracts.StatesOf` with the embedding job."""
+    table = _embedded([(text, "") for text in texts], config, name, cache, compute, plain=True, column=STATES)
+    return StoredStates.from_arrow(table[STATES], config.states_dim)
+
+
 def _vectors(
     pairs: Sequence[Pair], config: EmbedderConfig, name: str, cache: Location, compute: Compute | None, *, plain: bool
 ) -> np.ndarray:
     """(P, D) float32 of one view."""
+    table = _embedded(pairs, config, name, cache, compute, plain=plain, column=EMBEDDING)
+    return table[EMBEDDING].combine_chunks().flatten().to_numpy().reshape(len(table), -1)
+
+
+def _embedded(
+    pairs: Sequence[Pair],
+    config: EmbedderConfig,
+    name: str,
+    cache: Location,
+    compute: Compute | None,
+    *,
+    plain: bool,
+    column: str,
+) -> pa.Table:
+    """One column of the output of the job that embeds these pairs, which runs once."""
     identity = {"model": config.describe(), "pairs": texts_sha256(pairs), "compute": compute}
     folder = cache / fingerprint(identity | ({"plain": True} if plain else {}))[:16]
     vectors = output_at((folder / "vectors").uri)
@@ -56,10 +81,9 @@ def _vectors(
         print(f"embedding {len(pairs):,} texts of {name} {manner} into {folder.uri}", file=sys.stderr)
         _embed(pairs, config, name, folder, compute, plain)
     files = vectors.embeddings
-    table = ds.dataset(files.path, filesystem=files.fs, format="parquet").to_table(columns=[ID, EMBEDDING])
+    table = ds.dataset(files.path, filesystem=files.fs, format="parquet").to_table(columns=[ID, column])
     assert table[ID].to_pylist() == list(range(len(pairs))), "expected the cache in the order of the pairs"
-    values = table[EMBEDDING].combine_chunks().flatten().to_numpy()
-    return values.reshape(len(table), -1)
+    return table
 
 
 def _embed(

@@ -14,7 +14,6 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
-from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -41,7 +40,7 @@ TREE_TOKENS = 2**20  # prompts with this many tokens are sorted and searched for
 CHUNKED = 2.0  # assumed cost of attention in chunks, relative to that of a padded batch; not measured
 MEASURED_ROWS = 8192  # rows of the matrix product that rates are compared with
 PENDING = 4  # batches whose vectors may stay on the GPU before they are copied
-Batch = tuple[np.ndarray, Callable[[], tuple[Tensor, Work]]]  # prompts by index, and the function that pools them
+Batch = tuple[np.ndarray, Row | None]  # prompts by index, and the row that holds them; None: to be padded
 
 
 @dataclass(kw_only=True)
@@ -79,6 +78,12 @@ class TextEncoder:
         """Dimension of the pooled vectors."""
         return int(self.model.config.hidden_size)
 
+    @property
+    def layers(self) -> Sequence[torch.nn.Module]:
+        """The layers inside `model`, first to last."""
+        lists = [m for m in self.model.modules() if isinstance(m, torch.nn.ModuleList)]
+        return list(max(lists, key=len, default=()))
+
     def parts(self) -> torch.nn.ModuleList:
         """All modules that the vectors depend on, for training."""
         pooler = self.pooler if self.spec.pooling[0] is Pooling.POOLER else None
@@ -108,8 +113,7 @@ class TextEncoder:
 
         Where compiling fails, for example without a C++ compiler, it logs a warning and leaves the layers as they are.
         """
-        lists = [m for m in self.model.modules() if isinstance(m, torch.nn.ModuleList)]
-        layers = [*max(lists, key=len, default=()), *filter(None, (self.last_layer, getattr(self.model, "norm", None)))]
+        layers = [*self.layers, *filter(None, (self.last_layer, getattr(self.model, "norm", None)))]
         for layer in layers:
             layer.compile(dynamic=True)
         try:
@@ -136,38 +140,49 @@ class TextEncoder:
     def encode(self, batch: TokenBatch) -> tuple[np.ndarray, Work]:
         """Pooled vectors of N prompts and the work done: (N, D) float32; V views stand side by side, (N, V * D).
 
-        Where the GPU runs out of memory, the token budget is halved for good and the remaining prompts are encoded.
         Raises torch.OutOfMemoryError where a single prompt does not fit.
         """
         vectors_ND = np.empty((len(batch), self.dim * batch.start.shape[1]), dtype=np.float32)
+        pending: list[tuple[np.ndarray, Tensor]] = []  # copied late, so that the GPU need not wait for the copy
+
+        def pool(rows: np.ndarray, row: Row | None) -> Work:
+            pooled_BD, work = self._pool_padded(batch, rows) if row is None else self._pool_row(batch, rows, row)
+            pending.append((rows, pooled_BD))
+            if len(pending) > PENDING:
+                _store(vectors_ND, *pending.pop(0))
+            return work
+
+        work = self.in_batches(batch, pool)
+        for rows, pooled_BD in pending:
+            _store(vectors_ND, rows, pooled_BD)
+        return vectors_ND, work
+
+    def in_batches(self, batch: TokenBatch, compute: Callable[[np.ndarray, Row | None], Work]) -> Work:
+        """Call `compute` with the prompts of each padded batch, or with those of a row and the row; returns the work.
+
+        Where the GPU runs out of memory, the token budget is halved for good and the prompts that remain are computed,
+        those of the failed batch again. Raises torch.OutOfMemoryError where a single prompt does not fit.
+        """
         work = Work(tokens=int(batch.lengths.sum()))
         remaining = np.arange(len(batch))
         while len(remaining):
             done = np.zeros(len(batch), dtype=bool)
-            pending: list[tuple[np.ndarray, Tensor]] = []  # copied late, so that the GPU need not wait for the copy
             out_of_memory = False
             rows = remaining[:0]
             try:
-                for rows, pool in self._batches(batch, remaining):
-                    pooled_BD, batch_work = pool()
-                    pending.append((rows, pooled_BD))
+                for rows, row in self._batches(batch, remaining):
+                    work += compute(rows, row)
                     done[rows] = True
-                    work += batch_work
-                    if len(pending) > PENDING:
-                        _store(vectors_ND, *pending[0])
-                        del pending[0]
             except torch.OutOfMemoryError:
                 if len(rows) < 2 or self.batch_tokens == 1:
                     raise
                 out_of_memory = True
-            for rows, pooled_BD in pending:
-                _store(vectors_ND, rows, pooled_BD)
             if out_of_memory:  # outside of `except`, where the failed batch's memory is free again
                 self.batch_tokens //= 2
                 log.warning("out of memory: continuing with %d tokens per batch", self.batch_tokens)
                 torch.cuda.empty_cache()
             remaining = remaining[~done[remaining]]
-        return vectors_ND, work
+        return work
 
     # --------------------------------------------------------------------------------- which prompts go together
 
@@ -181,24 +196,19 @@ class TextEncoder:
             sequences = batch.ids(part)
             if not self.spec.causal:
                 for row in rows_without_padding(sequences, self.batch_tokens):
-                    yield self._row_batch(batch, part, row)
+                    yield part[row.sequences], row
                 continue
             forest = Forest.of(sequences)
             cuts = forest.cuts(self.batch_tokens)
             if self.unpadded or self._trees_cost_less(sequences.lengths, cuts):
-                for cut in cuts:
-                    yield self._row_batch(batch, part, forest.lay(cut))
+                for row in map(forest.lay, cuts):
+                    yield part[row.sequences], row
             else:
                 yield from self._padded_batches(batch, part)
 
     def _padded_batches(self, batch: TokenBatch, prompts: np.ndarray) -> Iterator[Batch]:
         for index in token_budget_batches(batch.lengths[prompts], self.batch_tokens):
-            rows = prompts[index]
-            yield rows, partial(self._pool_padded, batch, rows)
-
-    def _row_batch(self, batch: TokenBatch, part: np.ndarray, row: Row) -> Batch:
-        members = part[row.sequences]
-        return members, partial(self._pool_row, batch, members, row)
+            yield prompts[index], None
 
     def _trees_cost_less(self, lengths: np.ndarray, cuts: list[Cut]) -> bool:
         """Whether prefix trees are estimated to take fewer FLOPs than padded batches, attention included."""
@@ -233,14 +243,13 @@ class TextEncoder:
     def _pool_padded(self, batch: TokenBatch, rows: np.ndarray) -> tuple[Tensor, Work]:
         """Pooled vectors of a padded batch: (B, V * D)."""
         lengths = batch.lengths[rows]
-        hidden_BTD, real_BT, keep_BT = self.states(batch, rows)
+        hidden_BTD, _, keep_BT = self.states(batch, rows)
         device, longest = hidden_BTD.device, hidden_BTD.shape[1]
         position_T = torch.arange(longest, device=device)
-        attended = (lengths * (lengths + 1) // 2 if self.spec.causal else lengths**2).sum()
-        work = self._work(int(lengths.sum()), real_BT.numel(), int(attended))
+        work = self.padded_work(lengths)
         if self.latent is not None:
             hidden_BTD = self.latent(hidden_BTD)
-        first_VB, stop_VB = (t.to(device) for t in self._spans(batch, rows, lengths))
+        first_VB, stop_VB = (t.to(device) for t in self.spans(batch, rows, lengths))
         position_BS = position_T.expand(len(rows), -1)
         if self.last_layer is not None:  # computed from the first pooled token of any view to the last
             first_B, stop_B = first_VB.amin(0), stop_VB.amax(0)
@@ -250,15 +259,20 @@ class TextEncoder:
             (position_BS >= first_B[:, None]) & (position_BS < stop_B[:, None])
             for first_B, stop_B in zip(first_VB, stop_VB, strict=True)
         )
-        return self._side_by_side([pool_mean(hidden_BTD, span_BS) for span_BS in spans]), work
+        return self.side_by_side([pool_mean(hidden_BTD, span_BS) for span_BS in spans]), work
 
-    def _spans(self, batch: TokenBatch, rows: np.ndarray, lengths: np.ndarray) -> tuple[Tensor, Tensor]:
+    def padded_work(self, lengths: np.ndarray) -> Work:
+        """The work of one padded batch of sequences of these lengths."""
+        attended = (lengths * (lengths + 1) // 2 if self.spec.causal else lengths**2).sum()
+        return self._work(int(lengths.sum()), len(lengths) * int(lengths.max()), int(attended))
+
+    def spans(self, batch: TokenBatch, rows: np.ndarray, lengths: np.ndarray) -> tuple[Tensor, Tensor]:
         """The tokens [first, stop) that each view pools: (V, B) each."""
         start_VB, end_VB = (torch.from_numpy(a[rows].T) for a in (batch.start, batch.end))
         lengths_VB = torch.from_numpy(lengths).expand_as(start_VB)
         return pooled_spans(self.spec.pooling[0], start_VB, end_VB, lengths_VB)
 
-    def _side_by_side(self, views: list[Tensor]) -> Tensor:
+    def side_by_side(self, views: list[Tensor]) -> Tensor:
         """V views of (B, D), through the pooler where the row of the table says so -> (B, V * D)."""
         if self.spec.pooling[0] is Pooling.POOLER:
             assert self.pooler is not None
@@ -269,21 +283,23 @@ class TextEncoder:
 
     def _pool_row(self, batch: TokenBatch, members: np.ndarray, row: Row) -> tuple[Tensor, Work]:
         """Pooled vectors of the sequences in a row, in the order of `members`: (B, V * D)."""
-        length = self._blocks_length(len(row)) if self.flex else padded_length(len(row))
-        states_TD = self._row_states(row.padded(length, self.model.config.pad_token_id or 0))
+        states_TD, work = self.row_states(row)
         views: list[Tensor] = []
-        spans_VB = self._spans(batch, members, np.array([len(path) for path in row.paths]))
+        spans_VB = self.spans(batch, members, np.array([len(path) for path in row.paths]))
         for first, stop in zip(*(t.tolist() for t in spans_VB), strict=True):
             pooled = [path[a:b] for path, a, b in zip(row.paths, first, stop, strict=True)]
             offsets = np.cumsum([0, *(len(p) for p in pooled[:-1])])
             index, starts = (torch.from_numpy(a).to(states_TD.device) for a in (np.concatenate(pooled), offsets))
             views.append(F.embedding_bag(index, states_TD, starts, mode="mean"))
-        keys = np.minimum(row.position + 1, self.window or len(row)) if self.spec.causal else row.end - row.first
-        return self._side_by_side(views), self._work(len(row), length, int(keys.sum()))
+        return self.side_by_side(views), work
 
-    def _row_states(self, row: Row) -> Tensor:
-        """Hidden states of a row of whole chunks or blocks, and of latent attention if any: (T, D) fp32."""
+    def row_states(self, row: Row) -> tuple[Tensor, Work]:
+        """Hidden states of a row, padded to whole chunks or blocks, after latent attention if any: (T, D) fp32."""
         config, device = self.model.config, self.model.device
+        keys = np.minimum(row.position + 1, self.window or len(row)) if self.spec.causal else row.end - row.first
+        length = self._blocks_length(len(row)) if self.flex else padded_length(len(row))
+        work = self._work(len(row), length, int(keys.sum()))
+        row = row.padded(length, config.pad_token_id or 0)
         if self.flex:
             sees: Blocks | Chunks = blocks(row, device, self.window)
         else:
@@ -296,7 +312,7 @@ class TextEncoder:
         ).last_hidden_state
         if self.latent is not None:
             hidden_1TD = self.latent(hidden_1TD)
-        return hidden_1TD[0].float()
+        return hidden_1TD[0].float(), work
 
     def _blocks_length(self, tokens: int) -> int:
         """Round up to sixteenths of the budget, in whole blocks: few distinct lengths, and little padding."""

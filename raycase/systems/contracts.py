@@ -6,15 +6,19 @@ Shapes: N pairs.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, Literal, Protocol, runtime_checkable
+from typing import TYPE_CHECKING, Any, Literal, Protocol, runtime_checkable
 
 import numpy as np
 
 from raycase.data.storage import Location
+from raycase.data.stored_states import StoredStates
 from raycase.encoder.prepared import Prepared
 from raycase.encoder.token_batch import TokenBatch
 from raycase.errors import RequestError
 from raycase.systems.pairs import Encoded
+
+if TYPE_CHECKING:
+    from raycase.systems.condition_pooling import ConditionPoolingConfig
 
 Compute = Literal["bfloat16", "float32"]  # number format inside the encoder
 
@@ -59,6 +63,10 @@ class EmbedderConfig(SystemConfig, Protocol):
     @property
     def plain_dim(self) -> int:
         """Dimension of unconditional vectors."""
+
+    @property
+    def nested(self) -> tuple[int, ...]:
+        """Dimensions to which conditional vectors may be cut; such a configuration has a field `cut`."""
 
     @property
     def views_apart(self) -> Sequence[EmbedderConfig]:
@@ -136,6 +144,23 @@ class VectorsOf(Protocol):
 
         name: of the data, for messages; cache: folder that keeps the vectors. Raises RequestError for a text that
         cannot be embedded.
+        """
+
+
+class StatesOf(Protocol):
+    """Computes the states of many texts; `raycase.distributed.vector_cache` implements it by the embedding job."""
+
+    def __call__(
+        self,
+        texts: Sequence[str],
+        config: ConditionPoolingConfig,
+        *,
+        name: str,
+        cache: Location,
+        compute: Compute | None,
+    ) -> StoredStates:
+        """States of the tokens of distinct texts, by a system that keeps them. The other arguments are those of
+        `VectorsOf`; raises RequestError for a text without states.
         """
 
 

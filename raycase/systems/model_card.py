@@ -88,7 +88,7 @@ vectors = case.embed(["Two girls in red dresses play soccer."], ["color of the c
 | Spearman, all pairs | {best["spearman"]:.2f} |
 | Spearman, without label -1 | {best["spearman_rated"]:.2f} |
 | Pearson, all pairs | {best["pearson"]:.2f} |
-| the same vectors without projector: Spearman, all pairs | {metrics["zero_shot"]["spearman"]:.2f} |
+{_nested_rows(best)}| the same vectors without projector: Spearman, all pairs | {metrics["zero_shot"]["spearman"]:.2f} |
 
 The epoch was chosen on these pairs: epoch {metrics["best_epoch"]} of {metrics["epochs"]}.
 
@@ -106,3 +106,53 @@ Encoder weights: `{config.describe()["weights"]}`
 
 {_made(metrics)}
 """
+
+
+def head_card(name: str, config: SystemConfig, metrics: dict[str, Any]) -> str:
+    """The model card of condition pooling with a trained head."""
+    best = metrics["validation"]
+    return f"""# {name}
+
+Condition pooling on {config.model}: {config.label}; {metrics["parameters"]:,} trained parameters in the head, the
+encoder is frozen. Each sentence is encoded once, whatever the number of conditions.
+
+```python
+import raycase
+
+model = raycase.load("{name}")  # the path of this folder
+vectors = model.embed(["Two girls in red dresses play soccer."], ["color of the clothes"])
+```
+
+| on the validation pairs, x 100 | |
+|---|---|
+| Spearman, all pairs (label -1 lowest) | {best["spearman"]:.2f} |
+| Spearman, without label -1 | {best["spearman_rated"]:.2f} |
+| Pearson, all pairs | {best["pearson"]:.2f} |
+{_nested_rows(best)}| without training: Spearman, all pairs | {metrics["zero_shot"]["spearman"]:.2f} |
+
+The epoch was chosen on these pairs: epoch {metrics["best_epoch"]} of {metrics["epochs"]}.
+
+| data | file | pairs | of them label -1 | sha256 |
+|---|---|---|---|---|
+{_files(metrics, "rows", "not_applicable")}
+
+| recipe | |
+|---|---|
+{_table(metrics["recipe"])}
+| seed | {metrics["seed"]} |
+| workers | {metrics["workers"]} |
+
+Encoder weights: `{config.describe()["weights"]}`
+
+{_made(metrics)}
+"""
+
+
+def _nested_rows(figures: dict[str, float]) -> str:
+    """Rows of the dimensions to which the vectors can be cut."""
+    dims = {name.removeprefix("spearman_"): value for name, value in figures.items()}
+    return "".join(
+        f"| Spearman, all pairs, cut to {dim} dimensions (`dim={dim}`) | {value:.2f} |\n"
+        for dim, value in dims.items()
+        if dim.isdigit()
+    )

@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 
 from raycase.data.schema import Reason
+from raycase.data.stored_states import StoredStates
 from raycase.encoder.prepared import Prepared
 from raycase.encoder.prompts import PromptSet, Span, Template, parse_views, prompt_set
 from raycase.encoder.sources import load_tokenizer
@@ -172,7 +173,8 @@ class Encoded:
     """The result of encoding N pairs.
 
     vectors: (N, dim) float32, NaN where refused; refused: (N,) the reason or None; truncated: (N,) bool;
-    work: tokens and FLOPs; distinct: the number of distinct pairs.
+    work: tokens and FLOPs; distinct: the number of distinct pairs; states: of each pair's text, from systems that
+    keep them.
     """
 
     vectors: np.ndarray
@@ -180,6 +182,7 @@ class Encoded:
     truncated: np.ndarray
     work: Work
     distinct: int
+    states: StoredStates | None = None
 
 
 class Memory:

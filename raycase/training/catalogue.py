@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from raycase.training.condition_head_job import ConditionPoolingJob, train_condition_head
 from raycase.training.encoder_job import FineTuneJob, fine_tune
 from raycase.training.inference_jobs import DualCseJob, SimCseJob
 from raycase.training.projector_job import TrainJob, train_projector
@@ -11,8 +12,10 @@ from raycase.training.rated_jobs import BiEncoderJob, CrossEncoderJob, CsrJob, L
 from raycase.training.runner import OpenRunner
 from raycase.training.scored_jobs import MixSpJob, SentenceEncoderJob
 
-TRAIN_JOBS: dict[str, type[TrainJob | FineTuneJob]] = {
+TrainingJob = TrainJob | ConditionPoolingJob | FineTuneJob
+TRAIN_JOBS: dict[str, type[TrainingJob]] = {
     "case": TrainJob,
+    "condition-pooling": ConditionPoolingJob,
     "bi-encoder": BiEncoderJob,
     "tri-encoder": TriEncoderJob,
     "cross-encoder": CrossEncoderJob,
@@ -25,6 +28,8 @@ TRAIN_JOBS: dict[str, type[TrainJob | FineTuneJob]] = {
 }
 
 
-def train(job: TrainJob | FineTuneJob, open_runner: OpenRunner) -> dict[str, Any]:
+def train(job: TrainingJob, open_runner: OpenRunner) -> dict[str, Any]:
     """Train and save a model folder; returns the contents of `metrics.json`. Raises RequestError and WorkError."""
+    if isinstance(job, ConditionPoolingJob):
+        return train_condition_head(job, open_runner)
     return fine_tune(job, open_runner) if isinstance(job, FineTuneJob) else train_projector(job, open_runner)

@@ -19,7 +19,7 @@ from raycase.errors import check_ranges
 from raycase.systems.fine_tuned_module import pair_scores
 from raycase.training.loop import Batches, BatchLoss, Evaluation, FitConfig, FitState, fit, gather, shard, unwrapped
 from raycase.training.losses import LOSSES, Loss, RatingMap, map_ratings
-from raycase.training.projector_fit import correlations
+from raycase.training.nested import correlations
 
 PairLoss = Callable[[Tensor, Tensor], Tensor]
 POOL = 16  # batches whose pairs are sorted by length together

@@ -12,8 +12,12 @@ from torch import nn
 
 from raycase.data.schema import Reason
 from raycase.data.storage import Location
+from raycase.data.stored_states import StoredStates
+from raycase.encoder.prepared import Prepared
 from raycase.errors import RequestError, WorkError
-from raycase.systems.contracts import Compute, EmbedderConfig, VectorsOf
+from raycase.systems.condition_pooling import ConditionPoolingConfig
+from raycase.systems.contracts import Compute, EmbedderConfig, Encoder, VectorsOf
+from raycase.systems.pairs import Encoded
 from raycase.training.checkpoint import Checkpoint, Fitting, resumed, show
 from raycase.training.loop import FitState
 from raycase.training.projector_fit import fit_projector
@@ -48,17 +52,23 @@ class LocalRunner:
         views = []
         for view in config.views_apart[:1] if plain else config.views_apart:
             system = view.load(dtype=dtype, device=self.device)
-            encoded = system.encode_prepared(view.prepare(sentences, conditions))
-            for (sentence, condition), reason, vector in zip(pairs, encoded.refused, encoded.vectors, strict=True):
-                if reason is None and not np.isfinite(vector).all():
-                    reason = Reason.NOT_FINITE
-                if reason is not None:
-                    raise RequestError(
-                        f"{name}: expected a vector for each sentence, got {reason}: {sentence[:80]!r} under "
-                        f"{condition!r}; fix or remove the row"
-                    )
-            views.append(encoded.vectors)
+            views.append(_encoded(system, view.prepare(sentences, conditions), pairs, name).vectors)
         return np.concatenate(views, axis=1)
+
+    def states_of(
+        self,
+        texts: Sequence[str],
+        config: ConditionPoolingConfig,
+        *,
+        name: str,
+        cache: Location,
+        compute: Compute | None = None,
+    ) -> StoredStates:
+        """`raycase.systems.contracts.StatesOf`. Writes nothing to the cache."""
+        system = config.load(dtype=None if compute is None else getattr(torch, compute), device=self.device)
+        encoded = _encoded(system, config.prepare(texts, None), [(text, None) for text in texts], name)
+        assert encoded.states is not None, "expected a system that keeps states"
+        return encoded.states
 
     def wrap(self, module: nn.Module) -> nn.Module:
         """Move a module to the device."""
@@ -83,6 +93,23 @@ class LocalRunner:
         last = checkpoint.read()
         assert last is not None
         return last
+
+
+def _encoded(system: Encoder, prepared: Prepared, pairs: Sequence[tuple[str, str | None]], name: str) -> Encoded:
+    """Encode texts all of which must have a vector. Raises RequestError."""
+    encoded = system.encode_prepared(prepared)
+    finite_N = np.isfinite(encoded.vectors).all(axis=1)
+    if encoded.states is not None:
+        finite_N &= encoded.states.finite
+    for (sentence, condition), reason, finite in zip(pairs, encoded.refused, finite_N, strict=True):
+        if reason is None and not finite:
+            reason = Reason.NOT_FINITE
+        if reason is not None:
+            raise RequestError(
+                f"{name}: expected a vector for each sentence, got {reason}: {sentence[:80]!r} under {condition!r}; "
+                "fix or remove the row"
+            )
+    return encoded
 
 
 def open_local_runner(*, workers: int, gpus_per_worker: float | None, cache: Location) -> LocalRunner:

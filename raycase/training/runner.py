@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Any, Protocol
 
 from raycase.data.storage import Location
-from raycase.systems.contracts import VectorsOf
+from raycase.systems.contracts import StatesOf, VectorsOf
 from raycase.systems.pair_vectors import PairVectors
 from raycase.training.checkpoint import Fitting
 from raycase.training.loop import FitState
@@ -26,6 +26,10 @@ class Runner(Protocol):
     @property
     def vectors_of(self) -> VectorsOf:
         """A function that embeds the texts of a data set."""
+
+    @property
+    def states_of(self) -> StatesOf:
+        """A function that gives the states of texts' tokens."""
 
     @property
     def on_gpu(self) -> bool:

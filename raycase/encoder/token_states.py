@@ -1,0 +1,171 @@
+"""Hidden states of a text's own tokens, after chosen layers of an encoder, from the pass that pools them.
+
+Shapes: B prompts of a batch, T tokens, S tokens of the longest text, L layers, D hidden size, W = L * D.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from raycase.encoder.engine import TextEncoder
+from raycase.encoder.packing import Row, token_budget_batches
+from raycase.encoder.pooling import pool_mean
+from raycase.encoder.sources import load_config
+from raycase.encoder.table import EncoderSpec
+from raycase.encoder.throughput import Work
+from raycase.encoder.token_batch import TokenBatch
+from raycase.errors import RequestError
+
+
+@dataclass(frozen=True, kw_only=True)
+class TokenStates:
+    """States of the text tokens of B prompts, padded on the right.
+
+    states (B, S, W) fp32, the layers side by side; real (B, S) bool, which are tokens of the text; plain (B, D) fp32:
+    f of the prompt, by the encoder's own pooling.
+    """
+
+    states: Tensor
+    real: Tensor
+    plain: Tensor
+
+    @property
+    def mean(self) -> Tensor:
+        """The mean state of each text: (B, W)."""
+        return pool_mean(self.states, self.real)
+
+
+def layer_numbers(spec: EncoderSpec, depths: Sequence[float]) -> list[int]:
+    """Layers at these fractions of the encoder's depth: 0 is the input of the first layer, 1 the encoder's output.
+
+    Raises RequestError for a fraction outside [0, 1] and for two that name the same layer.
+    """
+    count = int(load_config(spec.source).num_hidden_layers)
+    if not depths or not all(0 <= depth <= 1 for depth in depths):
+        raise RequestError(f"--layers: expected fractions of the depth from 0 to 1, got {_listed(depths)}")
+    layers = [round(depth * count) for depth in depths]
+    if len(set(layers)) < len(layers):
+        raise RequestError(f"--layers: expected different ones of {count} layers, got {_listed(depths)}")
+    return layers
+
+
+def _listed(depths: Sequence[float]) -> str:
+    return " ".join(f"{depth:g}" for depth in depths) or "none"
+
+
+class StateReader:
+    """Reads the states after chosen layers. It adds hooks to the encoder, so make one before the layers are compiled.
+
+    A prompt has two views: what the encoder pools, and the text whose tokens are read.
+    """
+
+    def __init__(self, encoder: TextEncoder, layers: Sequence[int]) -> None:
+        self.encoder = encoder
+        self.layers = layers
+        self._taken: dict[int, Tensor] = {}
+        modules = [*encoder.layers, *filter(None, [encoder.last_layer])]
+        self._last = len(modules)
+        for number in layers:
+            if number == 0:
+                modules[0].register_forward_pre_hook(self._before_first, with_kwargs=True)
+            elif number < self._last:
+                modules[number - 1].register_forward_hook(self._after(number))
+
+    def _after(self, number: int) -> Callable[..., None]:
+        @torch._dynamo.disable  # a compiled layer calls it as it is
+        def take(module: nn.Module, args: Any, output: Any) -> None:
+            self._taken[number] = output[0] if isinstance(output, tuple) else output
+
+        return take
+
+    @torch._dynamo.disable
+    def _before_first(self, module: nn.Module, args: Any, kwargs: Any) -> None:
+        self._taken[0] = args[0] if args else kwargs["hidden_states"]
+
+    @torch.inference_mode()
+    def read(self, batch: TokenBatch, use: Callable[[np.ndarray, TokenStates], None]) -> Work:
+        """Encode each prompt once and call `use` with the prompts and their states, batch after batch.
+
+        After a failure for lack of memory, `use` is called again with prompts of the failed batch.
+        """
+
+        def compute(rows: np.ndarray, row: Row | None) -> Work:
+            self._taken.clear()  # of a batch that failed, or was pooled alone
+            if row is None:
+                states, work = self.padded(batch, rows)
+                use(rows, states)
+                return work
+            return self._in_row(batch, rows, row, use)
+
+        return self.encoder.in_batches(batch, compute)
+
+    def padded(self, batch: TokenBatch, rows: np.ndarray) -> tuple[TokenStates, Work]:
+        """The states of one padded batch, with a gradient where the weights have one."""
+        encoder, lengths = self.encoder, batch.lengths[rows]
+        hidden_BTD, _, keep_BT = encoder.states(batch, rows)
+        if encoder.latent is not None:
+            hidden_BTD = encoder.latent(hidden_BTD)
+        position_BT = torch.arange(hidden_BTD.shape[1], device=hidden_BTD.device).expand(len(rows), -1)
+        if encoder.last_layer is not None:
+            hidden_BTD = encoder.last_layer(hidden_BTD, keep_BT, position_BT)
+        first_B1, stop_B1 = (t[0].to(hidden_BTD.device)[:, None] for t in encoder.spans(batch, rows, lengths))
+        plain_BD = pool_mean(hidden_BTD, (position_BT >= first_B1) & (position_BT < stop_B1))
+        index_BS, real_BS = self._text_tokens(batch, rows)
+        states_BSW = torch.cat(
+            [s.gather(1, index_BS[:, :, None].expand(-1, -1, s.shape[-1])).float() for s in self._chosen(hidden_BTD)],
+            dim=-1,
+        )
+        states = TokenStates(states=states_BSW, real=real_BS, plain=encoder.side_by_side([plain_BD]).float())
+        return states, encoder.padded_work(lengths)
+
+    def _in_row(
+        self,
+        batch: TokenBatch,
+        rows: np.ndarray,
+        row: Row,
+        use: Callable[[np.ndarray, TokenStates], None],
+    ) -> Work:
+        """Read the prompts of a row, those of similar length together, so that little is padded."""
+        encoder = self.encoder
+        hidden_TD, work = encoder.row_states(row)
+        layers = [s.reshape(-1, s.shape[-1]) for s in self._chosen(hidden_TD)]
+        lengths = np.array([len(path) for path in row.paths])
+        first_B, stop_B = (t[0].numpy() for t in encoder.spans(batch, rows, lengths))
+        for part in token_budget_batches(lengths, encoder.batch_tokens):
+            paths = _padded([row.paths[i] for i in part.tolist()], hidden_TD.device)
+            position_BT = torch.arange(paths.shape[1], device=hidden_TD.device).expand(len(part), -1)
+            first_B1, stop_B1 = (torch.from_numpy(a[part]).to(hidden_TD.device)[:, None] for a in (first_B, stop_B))
+            plain_BD = pool_mean(hidden_TD[paths], (position_BT >= first_B1) & (position_BT < stop_B1))
+            index_BS, real_BS = self._text_tokens(batch, rows[part])
+            token_BS = paths.gather(1, index_BS)
+            states_BSW = torch.cat([layer_TD[token_BS].float() for layer_TD in layers], dim=-1)
+            plain_BD = encoder.side_by_side([plain_BD]).float()
+            use(rows[part], TokenStates(states=states_BSW, real=real_BS, plain=plain_BD))
+        return work
+
+    def _chosen(self, hidden: Tensor) -> list[Tensor]:
+        """The states after each chosen layer; `hidden`: those that the encoder pools."""
+        taken, self._taken = self._taken, {}
+        return [hidden if number == self._last else taken[number] for number in self.layers]
+
+    def _text_tokens(self, batch: TokenBatch, rows: np.ndarray) -> tuple[Tensor, Tensor]:
+        """Place of each token of the last view in its prompt, and which are real: (B, S) each."""
+        start_B, end_B = batch.start[rows, -1], batch.end[rows, -1]
+        index_BS = start_B[:, None] + np.arange(int((end_B - start_B).max()))
+        real_BS = index_BS < end_B[:, None]
+        device = self.encoder.model.device
+        return torch.from_numpy(np.where(real_BS, index_BS, 0)).to(device), torch.from_numpy(real_BS).to(device)
+
+
+def _padded(paths: Sequence[np.ndarray], device: torch.device) -> Tensor:
+    """Paths of tokens in a row as one matrix, (B, T) int64, zero where there is none."""
+    padded = np.zeros((len(paths), max(map(len, paths))), dtype=np.int64)
+    for line, path in zip(padded, paths, strict=True):
+        line[: len(path)] = path
+    return torch.from_numpy(padded).to(device)

@@ -1,0 +1,217 @@
+"""The head of condition pooling: a condition weighs the words of a sentence that was encoded alone.
+
+    w_k = softmax_t( tau_k cos(Q_k e, K_k H_t) ),  w = sum_k softmax(M e)_k w_k,
+    vector = sigmoid(G e) * sum_t w_t act(V H_t)
+
+H_t: states of the sentence's tokens; e: mean state of the condition's. Without training: one head, K and Q the identity
+on the last layer, V the identity, no gate.
+
+Kin to pooling by multi-head attention (Lee et al., 2019, Set Transformer, section 3.2) with the condition as its seed,
+and to CSR's router (Lin et al., 2024, eq. 1) behind a frozen encoder.
+
+Shapes: B sentences, S tokens of the longest, C conditions of each, W of the states, H heads, K of a head, D vectors.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import torch
+import torch.nn.functional as F
+from safetensors import SafetensorError
+from safetensors.torch import load_file
+from torch import Tensor, nn
+
+from raycase.errors import RequestError
+from raycase.systems.projector import ACTIVATIONS, Activation
+
+WEIGHTS = "head.safetensors"
+LEAST_TEMPERATURE = 1e-3
+
+
+@dataclass(frozen=True, kw_only=True)
+class HeadConfig:
+    """Shape of a trained head."""
+
+    states_dim: int
+    heads: int = 8
+    head_dim: int = 64
+    output_dim: int = 512
+    activation: Activation = Activation.GELU
+    dropout: float = 0.3
+    gate: bool = True
+    temperature: float = 20.0  # tau_k at the start
+    nested: tuple[int, ...] = ()  # smaller dimensions that were trained too
+
+    def __post_init__(self) -> None:
+        for name in ("states_dim", "heads", "head_dim", "output_dim"):
+            if getattr(self, name) < 1:
+                raise ValueError(f"{name}: expected at least 1, got {getattr(self, name)}")
+        if not 0 <= self.dropout < 1:
+            raise ValueError(f"dropout: expected a share in [0, 1), got {self.dropout}")
+        if not 0 < self.temperature < float("inf"):
+            raise ValueError(f"temperature: expected a number above 0, got {self.temperature}")
+        if not all(0 < dim < self.output_dim for dim in self.nested):
+            raise ValueError(f"nested: expected dimensions below {self.output_dim}, got {self.nested}")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Words:
+    """What a head keeps of sentences: keys (B, H, S, K), their lengths (B, H, S), values (B, S, D), real (B, S)."""
+
+    keys: Tensor
+    lengths: Tensor
+    values: Tensor
+    real: Tensor
+
+    @classmethod
+    def of(cls, keys_BHSK: Tensor, values_BSD: Tensor, real_BS: Tensor) -> Words:
+        """With the lengths of the keys: dividing the products by them is cheaper than dividing the keys."""
+        lengths_BHS = torch.linalg.vector_norm(keys_BHSK, dim=-1).clamp(min=1e-12)
+        return cls(keys=keys_BHSK, lengths=lengths_BHS, values=values_BSD, real=real_BS)
+
+    def take(self, index_B: Tensor) -> Words:
+        """The sentences of this index."""
+        return Words(**{name: tensor[index_B] for name, tensor in vars(self).items()})
+
+
+@dataclass(frozen=True, kw_only=True)
+class Questions:
+    """What a head keeps of conditions: queries (C, H, K) of length 1; mix (C, H); gate (C, D) or None."""
+
+    queries: Tensor
+    mix: Tensor
+    gate: Tensor | None
+
+    def take(self, index: Tensor) -> Questions:
+        """The conditions of this index, of any shape."""
+        gate = None if self.gate is None else self.gate[index]
+        return Questions(queries=self.queries[index], mix=self.mix[index], gate=gate)
+
+
+class Head(nn.Module):
+    """Base of both heads; `read` sees the sentences alone, `ask` the conditions alone, `pool` brings them together."""
+
+    output_dim: int
+
+    def read(self, states_BSW: Tensor, real_BS: Tensor) -> Words:
+        """Keys and values of the sentences' tokens."""
+        raise NotImplementedError
+
+    def ask(self, states_CW: Tensor) -> Questions:
+        """Queries of conditions by their mean states."""
+        raise NotImplementedError
+
+    @property
+    def temperatures(self) -> Tensor:
+        """tau of each head: (H,)."""
+        raise NotImplementedError
+
+    def weights(self, words: Words, questions: Questions) -> Tensor:
+        """The weight of each token under each condition, which sum to 1 over the tokens: (B, C, S)."""
+        logits_BHCS = questions.queries.transpose(1, 2) @ words.keys.transpose(2, 3)
+        logits_BHCS = logits_BHCS * (self.temperatures[:, None] / words.lengths).unsqueeze(2)
+        logits_BHCS = logits_BHCS.masked_fill(~words.real[:, None, None], float("-inf"))
+        return (logits_BHCS.softmax(-1) * questions.mix.transpose(1, 2).unsqueeze(-1)).sum(1)
+
+    def pool(self, words: Words, questions: Questions) -> Tensor:
+        """Vectors of the sentences, each under its conditions: (B, C, D)."""
+        pooled_BCD = self.weights(words, questions) @ words.values
+        return pooled_BCD if questions.gate is None else pooled_BCD * questions.gate
+
+    def forward(self, states_BSW: Tensor, real_BS: Tensor, conditions_BW: Tensor) -> Tensor:
+        """One condition for each sentence: (B, D)."""
+        questions = self.ask(conditions_BW)
+        each = torch.arange(len(conditions_BW), device=conditions_BW.device)[:, None]
+        return self.pool(self.read(states_BSW, real_BS), questions.take(each))[:, 0]
+
+
+class ZeroShotHead(Head):
+    """w = softmax_t( tau cos(H_t, e) ), vector = sum_t w_t H_t, on the last layer, which stands last in the states."""
+
+    def __init__(self, dim: int, temperature: float = 20.0) -> None:
+        super().__init__()
+        self.output_dim = dim
+        self.tau_H = nn.Buffer(torch.tensor([temperature]), persistent=False)
+
+    @property
+    def temperatures(self) -> Tensor:
+        """tau: (1,)."""
+        return self.tau_H
+
+    def read(self, states_BSW: Tensor, real_BS: Tensor) -> Words:
+        """The last layer's states, as keys and as values."""
+        last_BSD = states_BSW[..., -self.output_dim :]
+        return Words.of(last_BSD[:, None], last_BSD, real_BS)
+
+    def ask(self, states_CW: Tensor) -> Questions:
+        """The last layer's mean states."""
+        last_CD = states_CW[..., -self.output_dim :]
+        return Questions(
+            queries=F.normalize(last_CD, dim=-1)[:, None], mix=last_CD.new_ones(len(last_CD), 1), gate=None
+        )
+
+
+class ConditionHead(Head):
+    """The trained head. Queries and keys start as one orthogonal map, so that cosines begin as those of the states."""
+
+    def __init__(self, config: HeadConfig) -> None:
+        super().__init__()
+        self.config = config
+        self.output_dim = config.output_dim
+        width, inner = config.states_dim, config.heads * config.head_dim
+        self.keys = nn.Linear(width, inner, bias=False)
+        self.queries = nn.Linear(width, inner, bias=False)
+        nn.init.orthogonal_(self.keys.weight)
+        self.queries.weight.data.copy_(self.keys.weight.data)
+        self.values = nn.Sequential(nn.Linear(width, config.output_dim), ACTIVATIONS[Activation(config.activation)]())
+        self.mix = nn.Linear(width, config.heads)
+        self.gate = nn.Linear(width, config.output_dim) if config.gate else None
+        self.tau = nn.Parameter(torch.full((config.heads,), config.temperature))
+        self.dropout = nn.Dropout(config.dropout)
+
+    @property
+    def temperatures(self) -> Tensor:
+        """tau of each head, kept positive: (H,)."""
+        return self.tau.clamp(min=LEAST_TEMPERATURE)
+
+    def _heads(self, projected: Tensor) -> Tensor:
+        """(..., H * K) -> (..., H, K)."""
+        return projected.unflatten(-1, (self.config.heads, self.config.head_dim))
+
+    def read(self, states_BSW: Tensor, real_BS: Tensor) -> Words:
+        """Keys and values of the sentences' tokens."""
+        states_BSW = self.dropout(states_BSW)
+        return Words.of(self._heads(self.keys(states_BSW)).transpose(1, 2), self.values(states_BSW), real_BS)
+
+    def ask(self, states_CW: Tensor) -> Questions:
+        """Queries, mixture of heads and gate of conditions."""
+        states_CW = self.dropout(states_CW)
+        gate_CD = None if self.gate is None else self.gate(states_CW).sigmoid()
+        return Questions(
+            queries=F.normalize(self._heads(self.queries(states_CW)), dim=-1),
+            mix=self.mix(states_CW).softmax(-1),
+            gate=gate_CD,
+        )
+
+    def cut(self, dim: int) -> ConditionHead:
+        """The head of the first `dim` dimensions: V and G have fewer rows."""
+        head = ConditionHead(replace(self.config, output_dim=dim, nested=()))
+        rows = {name: slice(dim) for name in self.state_dict() if name.startswith(("values.", "gate."))}
+        head.load_state_dict({name: t[rows.get(name, slice(None))] for name, t in self.state_dict().items()})
+        return head
+
+
+def load_head(config: HeadConfig, folder: Path) -> ConditionHead:
+    """Read the head of a model folder, in float32. Raises RequestError for weights that do not fit."""
+    head = ConditionHead(config)
+    try:
+        head.load_state_dict({name: tensor.float() for name, tensor in load_file(folder / WEIGHTS).items()})
+    except (OSError, RuntimeError, SafetensorError) as error:
+        reason = str(error).strip().splitlines()[-1]
+        raise RequestError(f"{folder / WEIGHTS}: expected weights of {config}, got: {reason}") from error
+    for parameter in head.parameters():
+        if not torch.isfinite(parameter).all():
+            raise RequestError(f"{folder / WEIGHTS}: expected finite weights, got NaN or infinity")
+    return head

@@ -1,0 +1,138 @@
+"""The training job of condition pooling: embed each sentence and condition once, fit the head, save a model folder."""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, replace
+from functools import partial
+from typing import Any
+
+import numpy as np
+
+from raycase.data.provenance import provenance
+from raycase.data.rated import RatedPairs
+from raycase.data.storage import fingerprint
+from raycase.encoder.cosines import pair_cosines
+from raycase.encoder.pooling import Pooling
+from raycase.encoder.prompts import Span
+from raycase.systems.condition_head import ConditionHead, ZeroShotHead
+from raycase.systems.condition_pooling import ConditionPoolingConfig, condition_pooling, write_model_folder
+from raycase.systems.model_card import head_card
+from raycase.systems.model_folder import open_model_folder
+from raycase.training.condition_head_fit import (
+    HeadCosine,
+    HeadRecipe,
+    PairStates,
+    evaluation,
+    fit_condition_head,
+    head_vectors,
+)
+from raycase.training.loop import FitState
+from raycase.training.nested import correlations
+from raycase.training.projector_job import Source, Workers, data_metrics, fit_metrics, open_checkpoints
+from raycase.training.runner import OpenRunner, Runner
+
+
+@dataclass(frozen=True, kw_only=True)
+class ConditionPoolingJob(Source, HeadRecipe, Workers):
+    """Condition pooling: fit the head that lets a condition weigh a sentence's words; the encoder is frozen.
+
+    A run that was stopped resumes automatically when the same command is run again.
+    """
+
+    pooling: Pooling | None = None
+    """Pooling of the vectors without a condition. Default: the encoder's."""
+    whole_condition: bool = False
+    """Represent a condition by the mean of all its tokens, special ones included; else of its words."""
+
+    def config(self) -> ConditionPoolingConfig:
+        """The system without the head. Raises RequestError."""
+        self.check_source()
+        return condition_pooling(
+            self.model, layers=self.layers, pooling=self.pooling, whole_condition=self.whole_condition
+        )
+
+
+def train_condition_head(job: ConditionPoolingJob, open_runner: OpenRunner) -> dict[str, Any]:
+    """Embed, fit, save; returns the contents of `metrics.json`. Raises RequestError and WorkError."""
+    began = time.time()
+    job.recipe.check()
+    job.check_workers()
+    config = job.config()
+    pairs = dict(zip(("train", "validation"), job.read(), strict=True))
+    identity = {
+        "model": config.describe(),
+        "compute": job.compute,
+        "data": {part: rated.data_sha256 for part, rated in pairs.items()},
+        "recipe": asdict(job.recipe),
+        "seed": job.seed,
+    }
+    name = fingerprint(identity)
+    if done := open_model_folder(job.folder, name, overwrite=job.overwrite):
+        print(f"{job.folder}: trained before; nothing to do", file=sys.stderr)
+        return done
+    runner = open_runner(workers=job.workers, gpus_per_worker=job.gpus_per_worker, cache=job.cache_location)
+    states = {part: pair_states(rated, config, runner, job) for part, rated in pairs.items()}
+    embedded = time.time()
+    checkpoints = open_checkpoints(job, name)
+    state = runner.fit(
+        fit_condition_head, states["train"], states["validation"], job.recipe, seed=job.seed, checkpoints=checkpoints
+    )
+    head = best_head(state, job.recipe, config.states_dim)
+    metrics = {
+        "fingerprint": name,
+        **fit_metrics(state),
+        "validation": evaluation(states["validation"])(HeadCosine(head)),  # after rounding
+        "zero_shot": zero_shot(states["validation"], config.plain_dim),
+        "data": data_metrics(pairs),
+        "parameters": sum(p.numel() for p in head.parameters()),
+        "recipe": asdict(job.recipe),
+        "seed": job.seed,
+        "workers": job.workers,
+        "seconds": round(time.time() - began, 1),
+        "embed_seconds": round(embedded - began, 1),
+        "provenance": provenance(),
+    }
+    trained = replace(config, head=head.config)
+    write_model_folder(job.folder, trained, head, metrics, head_card(job.folder.name, trained, metrics))
+    checkpoints.remove()
+    return metrics
+
+
+def pair_states(rated: RatedPairs, config: ConditionPoolingConfig, runner: Runner, job: Source) -> PairStates:
+    """States of the sentences and conditions of rated pairs. Raises RequestError for a text without any."""
+    sentences, sentence_2N = _distinct([*rated.sentences1, *rated.sentences2])
+    conditions, condition_N = _distinct(rated.conditions)
+    states_of = partial(runner.states_of, cache=job.cache_location, compute=job.compute)
+    whole = Span.ALL if config.whole_condition else Span.SENTENCE
+    kept = states_of(sentences, replace(config, keep=Span.SENTENCE), name=rated.uri)
+    asked = states_of(conditions, replace(config, keep=whole), name=f"conditions of {rated.uri}")
+    return PairStates(
+        sentences=kept,
+        conditions=asked.means,
+        sentence_index=sentence_2N.reshape(2, -1).T,
+        condition_index=condition_N,
+        groups=rated.groups,
+        ratings=rated.ratings,
+    )
+
+
+def _distinct(texts: Sequence[str]) -> tuple[list[str], np.ndarray]:
+    """The distinct texts in the order of their first occurrence, and the index of each text among them."""
+    place = {text: i for i, text in enumerate(dict.fromkeys(texts))}
+    return list(place), np.array([place[text] for text in texts], dtype=np.int64)
+
+
+def best_head(state: FitState, recipe: HeadRecipe, states_dim: int) -> ConditionHead:
+    """The head with the weights of its best epoch, rounded to float16 as they are saved, in evaluation mode."""
+    head = ConditionHead(recipe.head(states_dim))
+    head.load_state_dict({name.removeprefix("head."): t.half().float() for name, t in state.best.items()})
+    return head.eval()
+
+
+def zero_shot(validation: PairStates, dim: int) -> dict[str, float]:
+    """The correlations of condition pooling without training."""
+    vectors = np.concatenate(head_vectors(ZeroShotHead(dim), validation))
+    return correlations(pair_cosines(vectors, np.arange(len(vectors)).reshape(2, -1).T), validation.ratings)

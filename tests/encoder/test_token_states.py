@@ -1,0 +1,186 @@
+"""States of a text's tokens: those of the library's model, whatever stands beside the text in a batch or a row."""
+
+from dataclasses import replace
+from functools import cache
+
+import numpy as np
+import pytest
+import small
+import torch
+from transformers import AutoModel, AutoTokenizer
+
+from raycase.encoder.loading import load_encoder
+from raycase.encoder.pooling import Pooling
+from raycase.encoder.prompts import Span, Template
+from raycase.encoder.table import ENCODERS
+from raycase.encoder.token_states import StateReader, layer_numbers
+from raycase.errors import RequestError
+
+TEXTS = [
+    "A woman in a red dress",
+    "dog",
+    "two people play" + " with a dog at the bar" * 3,
+    "two people play",
+    "a",
+    "(a) 7",
+]
+NAMES = ["minilm", "e5-large-instruct", "simcse-roberta-large", "qwen3-embedding-0.6b"]
+LAYERS = [0, 1, 2]
+
+
+def spec_of(folder_of, name, pooling=None):
+    row = ENCODERS[name]
+    return replace(row, source=str(folder_of(name)), max_tokens=120, pooling=(pooling or row.pooling[0],))
+
+
+def opened(spec, **options):
+    return load_encoder(spec, dtype=torch.float32, device="cpu", **options)
+
+
+def tokens(encoder, texts, span=Span.SENTENCE):
+    """Two views of each text: all tokens, which are pooled, and those of `span`, which are read."""
+    views = [Template(pattern="{sentence}", span=part) for part in (Span.ALL, span)]
+    return encoder.tokenize.pairs(views, [(text, "") for text in texts])
+
+
+def read(encoder, layers, batch, reader=None):
+    """The states of each prompt and their plain vectors, by a reader of the encoder."""
+    found, plain = {}, np.empty((len(batch), encoder.dim), np.float32)
+
+    def use(rows, states):
+        plain[rows] = states.plain.numpy()
+        means = states.mean.numpy()
+        for row, states_SW, real_S, mean in zip(rows.tolist(), states.states, states.real, means, strict=True):
+            found[row] = states_SW[real_S].numpy()
+            np.testing.assert_allclose(mean, found[row].mean(0), atol=1e-5)
+
+    work = (reader or StateReader(encoder, layers)).read(batch, use)
+    return [found[row] for row in range(len(batch))], plain, work
+
+
+@cache
+def library(folder):
+    return AutoModel.from_pretrained(folder).eval(), AutoTokenizer.from_pretrained(folder)
+
+
+@torch.no_grad()
+def wanted(folder, text, layers, *, whole=False):
+    """The library's states of one text alone, the layers side by side, without special tokens unless `whole`."""
+    model, tokenizer = library(folder)
+    made = tokenizer(text, return_special_tokens_mask=True)
+    out = model(input_ids=torch.tensor([made["input_ids"]]), output_hidden_states=True)
+    words = [whole or not special for special in made["special_tokens_mask"]]
+    every = (*out.hidden_states[:-1], out.last_hidden_state)
+    return np.concatenate([every[layer][0].numpy() for layer in layers], axis=1)[words]
+
+
+@pytest.mark.parametrize("unpadded", [False, True])
+@pytest.mark.parametrize("name", NAMES)
+def test_states_are_those_of_the_librarys_model(folder_of, name, unpadded):
+    """Every layer, of texts in several batches, the same one twice; and the plain vectors beside them."""
+    spec = spec_of(folder_of, name)
+    encoder = opened(spec, unpadded=unpadded, batch_tokens=30)
+    batch = tokens(encoder, [*TEXTS, TEXTS[0]])
+    assert len(list(encoder._batches(batch, np.arange(len(batch))))) > 1
+    found, plain, work = read(encoder, LAYERS, batch)
+    for text, states_TW in zip([*TEXTS, TEXTS[0]], found, strict=True):
+        small.close(states_TW, wanted(spec.source, text, LAYERS), atol=1e-5)
+    small.close(plain, opened(spec).encode(tokens(encoder, [*TEXTS, TEXTS[0]], Span.ALL))[0][:, :32], atol=1e-5)
+    assert work.tokens == batch.lengths.sum()
+    assert work.processed <= work.tokens
+
+
+@pytest.mark.parametrize("layers", [[0], [1], [2], [2, 0]])
+def test_the_layers_stand_in_the_order_that_was_asked_for(folder_of, layers):
+    encoder = opened(spec_of(folder_of, "minilm"))
+    found, _, _ = read(encoder, layers, tokens(encoder, TEXTS))
+    for text, states_TW in zip(TEXTS, found, strict=True):
+        small.close(states_TW, wanted(str(folder_of("minilm")), text, layers), atol=1e-5)
+
+
+@pytest.mark.parametrize("unpadded", [False, True])
+def test_special_tokens_are_read_where_every_token_is(folder_of, unpadded):
+    encoder = opened(spec_of(folder_of, "minilm"), unpadded=unpadded)
+    found, plain, _ = read(encoder, [2], tokens(encoder, TEXTS, Span.ALL))
+    for text, states_TW in zip(TEXTS, found, strict=True):
+        small.close(states_TW, wanted(str(folder_of("minilm")), text, [2], whole=True), atol=1e-5)
+    small.close(plain, np.stack([states_TW.mean(0) for states_TW in found]), atol=1e-5)
+
+
+@pytest.mark.parametrize("pooling", [Pooling.MEAN, Pooling.CLS, Pooling.LAST, Pooling.POOLER])
+def test_the_plain_vector_is_pooled_as_ever(folder_of, pooling):
+    encoder = opened(spec_of(folder_of, "simcse-roberta-large", pooling))
+    batch = tokens(encoder, TEXTS)
+    small.close(read(encoder, [1], batch)[1], encoder.encode(batch)[0][:, :32], atol=1e-5)
+
+
+@pytest.mark.parametrize("unpadded", [False, True])
+def test_the_last_states_of_latent_attention_are_those_that_are_pooled(folder_of, unpadded):
+    encoder = opened(spec_of(folder_of, "nv-embed-v2"), unpadded=unpadded)
+    found, plain, _ = read(encoder, [2], tokens(encoder, TEXTS, Span.ALL))
+    small.close(plain, np.stack([states_TW.mean(0) for states_TW in found]), atol=1e-5)
+
+
+def test_unknown_words_are_words(folder_of):
+    encoder = opened(spec_of(folder_of, "e5-large-instruct"))
+    [states_TW], _, _ = read(encoder, [2], tokens(encoder, ["☃"]))
+    small.close(states_TW, wanted(str(folder_of("e5-large-instruct")), "☃", [2]), atol=1e-5)
+
+
+def test_an_encoder_of_one_layer(tmp_path):
+    folder = small.save_bert(tmp_path, layers=1)
+    encoder = opened(replace(ENCODERS["minilm"], source=folder))
+    found, _, _ = read(encoder, [0, 1], tokens(encoder, TEXTS[:2]))
+    for text, states_TW in zip(TEXTS, found, strict=False):
+        small.close(states_TW, wanted(folder, text, [0, 1]), atol=1e-5)
+
+
+def test_prompts_that_do_not_fit_in_memory_are_read_again(folder_of, monkeypatch):
+    encoder = opened(spec_of(folder_of, "minilm"))
+    original = encoder.states
+
+    def states(batch, rows):
+        found = original(batch, rows)  # the hooks have been called
+        if found[1].numel() > 80:
+            raise torch.OutOfMemoryError
+        return found
+
+    monkeypatch.setattr(encoder, "states", states)
+    found, _, _ = read(encoder, LAYERS, tokens(encoder, TEXTS))
+    assert encoder.batch_tokens < 4096
+    for text, states_TW in zip(TEXTS, found, strict=True):
+        small.close(states_TW, wanted(str(folder_of("minilm")), text, LAYERS), atol=1e-5)
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("name", ["minilm", "qwen3-embedding-0.6b"])
+def test_compiled_layers_are_read_too(folder_of, name, caplog):
+    encoder = opened(spec_of(folder_of, name))
+    reader = StateReader(encoder, LAYERS)
+    encoder.compile()
+    assert "not compiled" not in caplog.text
+    found, _, _ = read(encoder, LAYERS, tokens(encoder, TEXTS), reader)
+    for text, states_TW in zip(TEXTS, found, strict=True):
+        small.close(states_TW, wanted(str(folder_of(name)), text, LAYERS), atol=1e-5)
+
+
+def test_depths_are_the_nearest_layers(tmp_path):
+    spec = replace(ENCODERS["minilm"], source=small.save_bert(tmp_path, layers=3))
+    assert layer_numbers(spec, [0.0, 1 / 3, 0.6, 1.0]) == [0, 1, 2, 3]
+    assert layer_numbers(spec, [1, 0]) == [3, 0]
+
+
+@pytest.mark.parametrize(
+    ("depths", "said"),
+    [
+        ([], "fractions of the depth from 0 to 1, got none"),
+        ([1.0, 1.1], "got 1 1.1"),
+        ([-0.1], "got -0.1"),
+        ([float("nan")], "got nan"),
+        ([float("inf")], "got inf"),
+        ([0.9, 1.0], "different ones of 2 layers, got 0.9 1"),
+    ],
+)
+def test_depths_outside_the_encoder_are_refused(folder_of, depths, said):
+    with pytest.raises(RequestError, match=f"^--layers: expected .*{said}$"):
+        layer_numbers(spec_of(folder_of, "minilm"), depths)

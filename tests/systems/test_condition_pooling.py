@@ -1,0 +1,263 @@
+"""Condition pooling: both formulas in plain numpy over the library's states; what is computed once; bad input."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import small
+import tiny
+import torch
+from safetensors.torch import load_file, save_file
+from scipy.special import erf, expit, softmax
+from small import CONDITIONS, DIM, EVERY, SENTENCES, close, system
+
+import raycase
+from raycase.errors import RequestError
+from raycase.systems.condition_head import ConditionHead, HeadConfig
+from raycase.systems.condition_pooling import CONDITIONS_AT_ONCE, WEIGHTS, condition_pooling, write_model_folder
+from raycase.systems.registry import resolve
+
+KINDS = {"bert": (0.0, 2 / 3, 1.0), "qwen": (0.5, 1.0)}  # depths
+LAYERS = {"bert": [0, 2, 3], "qwen": [1, 2]}
+HEAD = {"heads": 3, "head_dim": 5, "output_dim": 7}
+
+
+@pytest.fixture(scope="module")
+def encoders(tmp_path_factory):
+    qwen = tiny.save_encoder(tmp_path_factory.mktemp("qwen"), "qwen3-embedding-0.6b")
+    return {"bert": small.save_bert(tmp_path_factory.mktemp("bert")), "qwen": str(qwen)}
+
+
+def save_head(folder, config, **options):
+    """A model folder with a random head, whose numbers are far from those of its start."""
+    shape = HeadConfig(states_dim=config.states_dim, **HEAD | options)
+    torch.manual_seed(0)
+    head = small.disturb(ConditionHead(shape), scale=0.2).half().float()
+    write_model_folder(folder, replace(config, head=shape), head, {}, "a card")
+    return str(folder)
+
+
+@pytest.fixture(scope="module")
+def trained(encoders, tmp_path_factory):
+    """The folders of trained systems by encoder."""
+    return {
+        kind: save_head(tmp_path_factory.mktemp(f"head-{kind}"), condition_pooling(encoders[kind], layers=depths))
+        for kind, depths in KINDS.items()
+    }
+
+
+def opened(folder, **options):
+    return raycase.load(folder, dtype=torch.float32, device="cpu", **options)
+
+
+# ------------------------------------------------------------------------------------------------------- the formulas
+
+
+def texts(encoder, layers, *, whole=False):
+    """H of each pair's sentence and e of its condition, in float64."""
+    for sentence, condition in EVERY:
+        yield (
+            small.token_states(encoder, sentence, layers).astype(np.float64),
+            small.token_states(encoder, condition, layers, whole=whole).astype(np.float64).mean(0),
+        )
+
+
+def cosines(rows, vector):
+    return rows @ vector / np.linalg.norm(rows, axis=1) / np.linalg.norm(vector)
+
+
+def zero_shot(encoder, last, **options):
+    return [softmax(cosines(H, e) / 0.05) @ H for H, e in texts(encoder, [last], **options)]
+
+
+def with_head(folder, encoder, layers):
+    """sigmoid(G e) * sum_t w_t GELU(V H_t), w = sum_k softmax(M e)_k softmax_t(tau_k cos(Q_k e, K_k H_t))."""
+    t = {name: value.numpy().astype(np.float64) for name, value in load_file(f"{folder}/{WEIGHTS}").items()}
+    for H, e in texts(encoder, layers):
+        w = np.zeros(len(H))
+        for k, share in enumerate(softmax(t["mix.weight"] @ e + t["mix.bias"])):
+            rows = slice(5 * k, 5 * k + 5)
+            w += share * softmax(t["tau"][k] * cosines(H @ t["keys.weight"][rows].T, t["queries.weight"][rows] @ e))
+        np.testing.assert_allclose(w.sum(), 1)
+        value = H @ t["values.0.weight"].T + t["values.0.bias"]
+        value *= (1 + erf(value / np.sqrt(2))) / 2
+        yield expit(t["gate.weight"] @ e + t["gate.bias"]) * (w @ value)
+
+
+@pytest.mark.parametrize("unpadded", [False, True])
+@pytest.mark.parametrize("kind", KINDS)
+def test_without_training_words_weigh_by_their_cosine(encoders, kind, unpadded):
+    wanted = zero_shot(encoders[kind], LAYERS[kind][-1])
+    loaded = system(condition_pooling(encoders[kind], layers=KINDS[kind]), unpadded=unpadded, batch_tokens=60)
+    close(small.vectors(loaded), wanted, atol=1e-5)
+    close(small.vectors(opened(f"condition-pooling:{encoders[kind]}")), wanted, atol=1e-5)
+
+
+@pytest.mark.parametrize("unpadded", [False, True])
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_trained_head_in_plain_numpy(trained, encoders, kind, unpadded):
+    wanted = list(with_head(trained[kind], encoders[kind], LAYERS[kind]))
+    loaded = system(resolve(trained[kind]), unpadded=unpadded, batch_tokens=60)
+    close(small.vectors(loaded), wanted, atol=1e-5)
+    assert loaded.dim == 7 and np.std(wanted, axis=0).min() > 1e-3
+
+
+def test_a_whole_condition_counts_its_special_tokens(encoders):
+    wanted = zero_shot(encoders["bert"], 3, whole=True)
+    close(small.vectors(system(condition_pooling(encoders["bert"], whole_condition=True))), wanted, atol=1e-5)
+    assert np.abs(np.subtract(wanted, zero_shot(encoders["bert"], 3))).max() > 1e-3
+
+
+def test_without_a_condition_it_is_the_encoder(encoders, trained):
+    wanted = [small.mean(encoders["bert"], text) for text in SENTENCES]
+    close(opened(trained["bert"]).embed(SENTENCES, None), wanted)
+
+
+def test_a_head_without_gate_and_with_another_activation(encoders, tmp_path):
+    config = condition_pooling(encoders["bert"])
+    small.vectors(opened(save_head(tmp_path / "relu", config, gate=False, activation="relu")))
+    assert "gate.weight" not in load_file(tmp_path / "relu" / WEIGHTS)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_weights_sum_to_1_over_the_words(encoders, trained, kind):
+    for loaded in (opened(trained[kind]), opened(f"condition-pooling:{encoders[kind]}")):
+        for sentence in SENTENCES:
+            weights = loaded.weights(sentence, [*CONDITIONS, CONDITIONS[0]])
+            assert weights.shape == (len(CONDITIONS) + 1, len(small.token_states(encoders[kind], sentence, [1])))
+            np.testing.assert_allclose(weights.sum(1), 1, atol=1e-5)
+            np.testing.assert_array_equal(weights[0], weights[-1])
+    sentence, condition = EVERY[0]
+    wanted = softmax(cosines(*next(texts(encoders[kind], [LAYERS[kind][-1]]))) / 0.05)
+    close(loaded.weights(sentence, [condition])[0], wanted, atol=1e-4)
+
+
+# ---------------------------------------------------------------------------------------------- what stands beside it
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("unpadded", [False, True])
+@pytest.mark.parametrize("batch_tokens", [1, 45, 4096])
+def test_what_else_is_embedded_does_not_matter(trained, kind, unpadded, batch_tokens):
+    config = resolve(trained[kind])
+    wanted = np.concatenate([small.vectors(system(config, unpadded=False), [pair]) for pair in EVERY[::3]])
+    order = np.random.default_rng(0).permutation(np.tile(np.arange(len(wanted)), 2))  # not every sentence by each
+    loaded = system(config, unpadded=unpadded, batch_tokens=batch_tokens)
+    close(small.vectors(loaded, [EVERY[::3][i] for i in order]), wanted[order], atol=1e-5)
+
+
+def test_more_conditions_of_a_sentence_than_are_pooled_at_once(trained):
+    loaded, count = opened(trained["bert"]), 2 * CONDITIONS_AT_ONCE + 3
+    pairs = [(SENTENCES[0], f"dog {i}") for i in range(count)] + [(SENTENCES[1], "dog 1"), (SENTENCES[2], "people")]
+    found = small.vectors(loaded, pairs)
+    some = [0, CONDITIONS_AT_ONCE - 1, CONDITIONS_AT_ONCE, count - 1, count, count + 1]
+    close(found[some], np.concatenate([small.vectors(loaded, [pairs[i]]) for i in some]), atol=1e-5)
+
+
+def test_each_sentence_and_each_new_condition_is_one_pass(trained):
+    loaded, passes = opened(trained["bert"]), []
+    loaded.encoder.layers[0].register_forward_pre_hook(lambda _, given: passes.append(len(given[0])))
+    first = small.vectors(loaded, EVERY * 2)
+    assert sum(passes) == len(SENTENCES) + len(CONDITIONS)
+    passes.clear()
+    np.testing.assert_allclose(small.vectors(loaded), first[: len(EVERY)], atol=1e-5)
+    assert sum(passes) == len(SENTENCES)
+    passes.clear()
+    loaded.embed(SENTENCES[:1] * 2, [CONDITIONS[0], "a dog"])
+    assert sum(passes) == 2
+
+
+# -------------------------------------------------------------------------------------------------------------- folders
+
+
+def test_a_folder_that_is_described_as_what_it_holds(encoders, tmp_path):
+    config = condition_pooling(encoders["bert"], layers=(0.5, 1.0))
+    folders = [save_head(tmp_path / name, config, **options) for name, options in (("a", {}), ("b", {"gate": False}))]
+    one, other = (resolve(folder) for folder in folders)
+    assert one.describe() == resolve(folders[0]).describe() != other.describe()
+    assert (one.dim, one.plain_dim, one.states_dim, one.layers) == (7, DIM, 2 * DIM, (0.5, 1.0))
+
+
+def spoiled(folder, to, **changes):
+    """A copy of a model folder with other weights of its head."""
+    import shutil
+
+    shutil.copytree(folder, to)
+    save_file(load_file(to / WEIGHTS) | changes, to / WEIGHTS)
+    return str(to)
+
+
+def test_a_folder_without_its_head_is_refused(trained, tmp_path):
+    folder = spoiled(trained["bert"], tmp_path / "copy")
+    (tmp_path / "copy" / WEIGHTS).unlink()
+    with pytest.raises(RequestError, match=WEIGHTS):
+        opened(folder)
+    with pytest.raises(RequestError, match=f"--model: expected {WEIGHTS} in .*, got none"):
+        resolve(folder).describe()
+
+
+@pytest.mark.parametrize(
+    ("changes", "said"),
+    [
+        ({"tau": torch.ones(2)}, "expected weights of .*tau"),
+        ({"other": torch.ones(2)}, "expected weights of .*other"),
+        ({"tau": torch.tensor([1, float("nan"), 1])}, "expected finite weights"),
+        ({"tau": torch.tensor([1, float("inf"), 1])}, "expected finite weights"),
+    ],
+)
+def test_weights_that_do_not_fit_are_refused(trained, tmp_path, changes, said):
+    with pytest.raises(RequestError, match=said):
+        opened(spoiled(trained["bert"], tmp_path / "copy", **changes))
+
+
+def test_a_file_that_holds_no_weights_is_refused(trained, tmp_path):
+    folder = spoiled(trained["bert"], tmp_path / "copy")
+    (tmp_path / "copy" / WEIGHTS).write_bytes(b"nothing")
+    with pytest.raises(RequestError, match="expected weights of"):
+        opened(folder)
+
+
+def test_a_head_for_other_layers_is_refused(trained, tmp_path):
+    folder = spoiled(trained["bert"], tmp_path / "copy")
+    file = tmp_path / "copy" / "raycase.json"
+    file.write_text(file.read_text().replace(f'"states_dim": {3 * DIM}', f'"states_dim": {DIM}'))
+    with pytest.raises(RequestError, match=f"expected a head for the {3 * DIM} numbers of .*, got one for {DIM}"):
+        opened(folder)
+
+
+# ------------------------------------------------------------------------------------------------------------ bad input
+
+
+@pytest.mark.parametrize("text", ["", "  ", "\n\t"])
+def test_a_text_without_words_is_refused(trained, text):
+    loaded = opened(trained["bert"])
+    for pair, said in (((text, "dog"), "empty text"), (("a dog", text), "empty condition")):
+        with pytest.raises(ValueError, match=f"pair 1: {said}"):
+            small.vectors(loaded, [("a dog", "dog"), pair])
+        with pytest.raises(ValueError, match=said):
+            loaded.weights(pair[0], [pair[1]])
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize(
+    "pair", [("[SEP]", "dog"), ("a dog", "[SEP]"), ("<|endoftext|>", "☃"), ("a", " ".join(["dog"] * 90))]
+)
+def test_odd_texts_have_finite_vectors(encoders, trained, kind, pair):
+    for loaded in (opened(trained[kind]), opened(f"condition-pooling:{encoders[kind]}")):
+        assert np.isfinite(small.vectors(loaded, [pair, EVERY[0]])).all()
+
+
+def test_one_word_has_all_the_weight(encoders):
+    loaded = opened(f"condition-pooling:{encoders['bert']}")
+    assert loaded.weights("dog", CONDITIONS).tolist() == [[1.0]] * len(CONDITIONS)
+    wanted = np.repeat(small.token_states(encoders["bert"], "dog", [3]), len(CONDITIONS), axis=0)
+    close(loaded.embed(["dog"] * len(CONDITIONS), CONDITIONS), wanted)
+
+
+def test_a_long_sentence_is_cut_and_a_long_condition_is_refused(encoders):
+    loaded, long = opened(f"condition-pooling:{encoders['bert']}"), "two people play " * 200
+    H, e = (small.token_states(encoders["bert"], text, [3]).astype(np.float64) for text in (long, "dog"))
+    close(loaded.embed([long], "dog")[0], softmax(cosines(H, e.mean(0)) / 0.05) @ H, atol=1e-5)
+    assert len(H) == 510
+    with pytest.raises(ValueError, match="pair 0: "):
+        loaded.embed(["dog"], long)
