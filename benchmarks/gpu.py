@@ -157,7 +157,7 @@ def timed(work, device, turns=3):
 
 
 @torch.inference_mode()
-def by_transformers(model, batch, budget, both_ways):
+def by_transformers(model, batch, budget, bidirectional):
     """The last states of batches sorted by length and padded, averaged over all tokens."""
     lengths = batch.lengths
     order = lengths.argsort()[::-1]
@@ -170,7 +170,7 @@ def by_transformers(model, batch, budget, both_ways):
             [torch.from_numpy(s) for s in np.split(sequences.flat, sequences.offsets[1:-1])], True
         ).to(model.device, torch.long)
         keep = torch.arange(ids.shape[1], device=ids.device) < torch.from_numpy(lengths[rows]).to(ids.device)[:, None]
-        if both_ways and hasattr(model, "layers"):
+        if bidirectional and hasattr(model, "layers"):
             keep_4d = keep[:, None, None, :].expand(-1, 1, ids.shape[1], -1)
             hidden = model(ids, attention_mask=keep_4d).last_hidden_state
         else:
@@ -179,14 +179,16 @@ def by_transformers(model, batch, budget, both_ways):
 
 
 @torch.inference_mode()
-def least_cosine(engine, model, batch, both_ways):
+def least_cosine(engine, model, batch, bidirectional):
     """Of the engine's vectors of a few prompts to the plain model's of each prompt alone."""
     rows = np.linspace(0, len(batch) - 1, 5).astype(int)
     found = torch.from_numpy(engine.encode(batch.take(rows))[0])
     wanted = []
     for row in rows:
         ids = torch.from_numpy(batch.ids(np.array([row])).flat).to(model.device, torch.long)[None]
-        mask = torch.ones(1, 1, ids.shape[1], ids.shape[1], dtype=torch.bool, device=ids.device) if both_ways else None
+        mask = (
+            torch.ones(1, 1, ids.shape[1], ids.shape[1], dtype=torch.bool, device=ids.device) if bidirectional else None
+        )
         hidden = model(ids, attention_mask=mask).last_hidden_state
         hidden = hidden if engine.latent is None else engine.latent(hidden)
         span = (
@@ -230,7 +232,7 @@ class Contenders:
     budget: int  # tokens in a batch of transformers; the engine's own is halved when memory runs out
 
     @property
-    def both_ways(self):
+    def bidirectional(self):
         return not self.engine.spec.causal
 
 
@@ -264,7 +266,7 @@ def load(name, shape, tokenizer, device, tiny):
 
 def compare(contenders, corpus, found, conditions, device, tiny):
     """Tokens a second of each, over texts under so many conditions."""
-    engine, rate, both_ways = contenders.engine, contenders.rate, contenders.both_ways
+    engine, rate, bidirectional = contenders.engine, contenders.rate, contenders.bidirectional
     # so many prompts as take the peers about a second at half the rate of the matrix product
     words = 40 if corpus == "captions" else 1000
     most = max(2 * conditions, int((2e8 if tiny else 0.5 * rate) / (2 * engine.weights) / words))
@@ -272,7 +274,7 @@ def compare(contenders, corpus, found, conditions, device, tiny):
     pairs = [(text, c) for text in chosen for c in CONDITIONS[:conditions]]
     batch = engine.tokenize.pairs([contenders.prompts], pairs)
     work = engine.encode(batch)[1]
-    cosine = least_cosine(engine, contenders.plain, batch, both_ways and hasattr(contenders.plain, "layers"))
+    cosine = least_cosine(engine, contenders.plain, batch, bidirectional and hasattr(contenders.plain, "layers"))
     if cosine < 0.999:
         raise SystemExit(f"{contenders.name}: expected the plain model's vectors, got cosine {cosine:.5f}")
     seconds = timed(partial(engine.encode, batch), device)
@@ -288,7 +290,7 @@ def compare(contenders, corpus, found, conditions, device, tiny):
         "padding": round(1 - work.processed / work.computed, 4),
         "raycase": round(work.tokens / seconds),
     }
-    seconds = timed(partial(by_transformers, contenders.plain, batch, contenders.budget, both_ways), device)
+    seconds = timed(partial(by_transformers, contenders.plain, batch, contenders.budget, bidirectional), device)
     line["transformers"] = round(work.tokens / seconds)
     if contenders.library is not None:
         whole = [contenders.prompts.render(*pair).text for pair in pairs]

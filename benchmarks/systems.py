@@ -2,7 +2,7 @@
 
     RAY_worker_niceness=0 .venv/bin/python benchmarks/systems.py --output runs/systems --seeds 3 csr tri-encoder
 
-Systems that are there are not trained again, and a run that was stopped goes on from its last epoch, so the table can
+Systems that are there are not trained again, and a run that was stopped resumes from its last epoch, so the table can
 be made in several sittings. Figures are of the epoch that did best on the validation rows. --pairs trains on part of
 C-STS: so many pairs of sentences, drawn once for all seeds, each under both of its conditions.
 """

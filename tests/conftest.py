@@ -53,6 +53,12 @@ def pytest_collection_modifyitems(items):
     items.sort(key=lambda item: not needs_ray(item.location[0]))
 
 
+def pytest_runtest_protocol(item):
+    """Beside the worker that has Ray, the other one takes what Ray's processes leave of the cores."""
+    if "PYTEST_XDIST_WORKER" in os.environ and not needs_ray(item.location[0]) and os.nice(0) == 0:
+        os.nice(10)
+
+
 DATA = Path(os.environ.get("RAYCASE_DATA", ROOT.parent / "shared" / "data"))
 
 
@@ -80,15 +86,42 @@ def s3_server():
 
 
 @pytest.fixture(scope="session")
+def wheel(tmp_path_factory):
+    """Built from a copy, without the network, by the setuptools that is installed."""
+    import shutil
+    import subprocess
+
+    source = tmp_path_factory.mktemp("source")
+    for name in ("pyproject.toml", "README.md", "LICENSE"):
+        shutil.copy(ROOT / name, source)
+    shutil.copytree(ROOT / "raycase", source / "raycase", ignore=shutil.ignore_patterns("__pycache__"))
+    command = [sys.executable, "-m", "build", "--wheel", "--no-isolation", str(source)]
+    done = subprocess.run(command, capture_output=True, text=True)
+    assert done.returncode == 0, done.stdout + done.stderr
+    (file,) = source.glob("dist/*.whl")
+    return file
+
+
+@pytest.fixture(scope="session")
 def cluster(s3_server):
-    """The run's Ray: four logical CPUs, a job server; gives the context of `ray.init`."""
+    """The run's Ray: four logical CPUs, a job server; gives the context of `ray.init`. Its folder names its address:
+    otherwise a submitted job would join any other Ray of this machine."""
+    import tempfile
+
     import ray
 
-    context = ray.init(
-        num_cpus=4, include_dashboard=True, dashboard_host="127.0.0.1", log_to_driver=False, logging_level="ERROR"
-    )
-    yield context
-    ray.shutdown()
+    with tempfile.TemporaryDirectory(prefix="rc", dir="/tmp", ignore_cleanup_errors=True) as folder:  # short: sockets
+        context = ray.init(
+            num_cpus=4,
+            include_dashboard=True,
+            dashboard_host="127.0.0.1",
+            log_to_driver=False,
+            logging_level="ERROR",
+            _temp_dir=folder,
+        )
+        Path(folder, "ray_current_cluster").write_text(context.address_info["gcs_address"])
+        yield context
+        ray.shutdown()
 
 
 @pytest.fixture(scope="session")

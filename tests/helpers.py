@@ -215,17 +215,14 @@ VECTORS = {}
 
 
 def vectors_of(texts, config, **_):
-    """`raycase.systems.contracts.VectorsOf` in this process, in float32: what the embedding job gives; each once."""
+    """`LocalRunner.vectors_of` on the CPU in float32, whatever the job asks for; the same texts are embedded once."""
     import json
 
-    import torch
-
     from raycase.data.rated import texts_sha256
+    from raycase.training.local_runner import LocalRunner
 
-    pairs = [(text, None) if isinstance(text, str) else text for text in texts]
-    sentences, conditions = zip(*pairs, strict=True)
-    plain = conditions[0] is None
-    key = json.dumps([config.describe(), plain, texts_sha256([(s, c or "") for s, c in pairs])])
+    plain = isinstance(texts[0], str)
+    key = json.dumps([config.describe(), plain, texts_sha256([(t,) for t in texts] if plain else texts)])
     if key not in VECTORS:
-        VECTORS[key] = config.load(dtype=torch.float32).embed(sentences, None if plain else conditions)
+        VECTORS[key] = LocalRunner("cpu").vectors_of(texts, config, name="texts", cache=None, compute="float32")
     return VECTORS[key]

@@ -143,7 +143,7 @@ def test_machines_have_a_role_and_no_keys():
 def test_only_the_project_is_copied_to_the_nodes():
     assert not CONFIG["rsync_exclude"]
     excluded = {line for name in CONFIG["rsync_filter"] for line in (ROOT / name).read_text().split()}
-    assert {".git/", ".venv/", "results/", "tests/", "benchmarks/"} <= excluded
+    assert {".git", ".venv/", "results/", "tests/", "benchmarks/"} <= excluded
     assert not excluded & {"raycase/", "jobs/", "README.md", "LICENSE", "constraints.txt", "pyproject.toml"}
 
 

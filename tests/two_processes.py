@@ -21,7 +21,7 @@ from raycase.systems.pair_vectors import PairVectors
 from raycase.systems.projector import Activation
 from raycase.systems.tri_encoder import tri_encoder
 from raycase.training.condition_head_fit import HeadRecipe, PairStates, fit_condition_head
-from raycase.training.encoder_fit import RatedRecipe, TunePairs, fit_tuned
+from raycase.training.encoder_fit import PairObjective, RatedRecipe, TunePairs, fit_tuned
 from raycase.training.loop import FitConfig, FitState, epoch_batches, fit, gather, shard, unwrapped
 from raycase.training.losses import Loss
 from raycase.training.projector_fit import Recipe, fit_projector
@@ -61,8 +61,8 @@ def fitted(loss, rows, average, wrap=lambda module: module):
     return state, [parameter.grad for parameter in wrapped[0].parameters()]
 
 
-def stopped_and_gone_on():
-    """Two last states with dropout: never stopped, and gone on after the first epoch from what was saved."""
+def stopped_and_resumed():
+    """Two last states with dropout: never stopped, and resumed after the first epoch from what was saved."""
     first, *_, undisturbed = _fitting(DistributedDataParallel, 37, dropout=0.3)
     *_, resumed = _fitting(DistributedDataParallel, 37, dropout=0.3, state=FitState.from_bytes(first.to_bytes()))
     return undisturbed, resumed
@@ -89,7 +89,8 @@ def fine_tuned(folder, name, rows, accumulate, wrap=lambda module: module):
 
     config = MAKE[name](str(Path(folder) / "bert"))
     recipe = RatedRecipe(batch_size=4, accumulate=accumulate, epochs=2, dropout=0.0)
-    *_, state = fit_tuned(*(_texts(config, n, seed) for seed, n in ((0, rows), (1, 12))), recipe, config, wrap=keep)
+    data = [_texts(config, n, seed) for seed, n in ((0, rows), (1, 12))]
+    *_, state = fit_tuned(*data, recipe, PairObjective(config=config), wrap=keep)
     named = unwrapped(wrapped[0]).named_parameters()
     return state, {key: parameter.grad for key, parameter in named}
 
@@ -171,7 +172,7 @@ def run(rank, folder):
     for rows in SHARES:
         save_file(gathered(rows), Path(folder) / f"gather-{rows}-{rank}")
     save_file(stopped_by_the_first(), Path(folder) / f"stop-{rank}")
-    for name, state in zip(("undisturbed", "resumed"), stopped_and_gone_on(), strict=True):
+    for name, state in zip(("undisturbed", "resumed"), stopped_and_resumed(), strict=True):
         (Path(folder) / f"{name}-{rank}").write_bytes(state.to_bytes())
     for loss, rows, average in CASES:
         with suppress(WorkError):

@@ -56,6 +56,8 @@ class EmbedJob:
     """Whether the base, the condition's own vector, is subtracted (eq. 1). Default: the encoder's."""
     pooling: Pooling | None = None
     """How the states of the tokens become one vector. Default: the encoder's."""
+    dim: int | None = None
+    """Cut the vectors to their first dimensions: as many as one of --nested of the model's training. Default: all."""
     compute: Compute | None = None
     """Number format inside the encoder. Default: bfloat16 where the processor has it."""
     compile: Literal["auto", "on", "off"] = "auto"
@@ -151,7 +153,8 @@ def check(job: EmbedJob, model: EmbedderConfig | None = None) -> Request:
         condition=job.condition_column,
         keep=job.keep_columns,
     )
-    model = model or resolve_embedder(job.model, prompt=job.prompt, pooling=job.pooling, subtract=job.subtract)
+    choices = {name: getattr(job, name) for name in ("prompt", "pooling", "subtract", "dim")}
+    model = model or resolve_embedder(job.model, **choices)
     _check_known_conditions(job, model, conditions)
     _check_room(job, model, conditions)
     rows = job.unit_rows or min(ROWS_OF_UNIT, max(64, PAIRS_OF_UNIT // len(conditions or "a")))
@@ -185,6 +188,11 @@ def _check_condition_flags(job: EmbedJob) -> None:
     if len(flags) != 1:
         raise RequestError(
             f"expected one of --conditions, --condition-column or --unconditional, got {' and '.join(flags) or 'none'}"
+        )
+    if job.dim is not None and job.unconditional:
+        raise RequestError(
+            "--dim: expected vectors under conditions to cut, got --unconditional, which writes those of the encoder; "
+            "leave --dim out"
         )
 
 

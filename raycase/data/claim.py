@@ -22,8 +22,7 @@ def claim(
 ) -> dict[str, Any] | None:
     """Return the record of this job if the folder holds it, None if the folder is free. Writes nothing.
 
-    A free folder is claimed by putting the record, with the key `fingerprint`, before any result; with `overwrite`,
-    call `clear` first.
+    A free folder is the job's once `begin` has put the record.
 
     Args:
         folder: where the job writes.
@@ -55,6 +54,13 @@ def claim(
     if names:
         raise RequestError(f"{expected}, got {names[0]} without {record}; {instead}")
     return None
+
+
+def begin(folder: Location, record: str, values: dict[str, Any], results: Iterable[str], *, overwrite: bool) -> None:
+    """Put the record, with the key `fingerprint`, before any result; with `overwrite`, clear the folder first."""
+    if overwrite:
+        clear(folder, record, results)
+    (folder / record).put_json(values)
 
 
 def clear(folder: Location, record: str, results: Iterable[str]) -> None:

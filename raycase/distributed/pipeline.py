@@ -26,7 +26,7 @@ from raycase.corpus.write_step import write_units
 from raycase.distributed.backpressure import Backpressure, feed_tasks
 from raycase.distributed.cluster import cause
 from raycase.distributed.prometheus import RunMetrics
-from raycase.distributed.ray_data import data_context
+from raycase.distributed.ray_data import Sealed, data_context
 from raycase.distributed.resources import READ_CPUS, WRITE_CPUS, Pool, capacity
 from raycase.errors import WorkError
 
@@ -81,7 +81,7 @@ def _stages(request: Request, opened: Job, plan: Plan, pool: Pool, backpressure:
     )
     units = tasks.map_batches(
         read_units,
-        fn_kwargs={"config": request.model, "settings": request.encode_settings},
+        fn_kwargs={"config": Sealed(request.model), "settings": request.encode_settings},
         compute=TaskPoolStrategy(size=READERS_AN_ACTOR * pool.most),
         batch_size=1,
         batch_format="pyarrow",
@@ -90,7 +90,7 @@ def _stages(request: Request, opened: Job, plan: Plan, pool: Pool, backpressure:
     encoded = units.map_batches(
         EncodeUnits,
         fn_constructor_kwargs={
-            "config": request.model,
+            "config": Sealed(request.model),
             "settings": request.encode_settings,
             "weights": opened.config["model"]["weights"],
             "threads": pool.threads,

@@ -17,12 +17,12 @@ import ray
 import tyro
 from ray.data import ActorPoolStrategy
 
-from raycase.data.claim import claim, clear
+from raycase.data.claim import begin, claim
 from raycase.data.inputs import InputFile, find_input
 from raycase.data.parquet import parquet_bytes
 from raycase.data.storage import Location, check_paths, fingerprint, locate
 from raycase.distributed.cluster import start_ray
-from raycase.distributed.ray_data import run_tasks
+from raycase.distributed.ray_data import Sealed, run_tasks
 from raycase.distributed.resources import Pool, capacity, check_nodes, make_pool
 from raycase.errors import RequestError, WorkError
 from raycase.search.answer_units import UNIT_ROWS, AnswerUnit, cut_answers, read_unit
@@ -113,9 +113,7 @@ def _claim_output(root: Location, job: RerankJob, files: Sequence[InputFile], mo
     name = fingerprint([model, marks, job.k, job.text_column])
     results = (ANSWERS,)
     if not claim(root, RECORD, name, job="this very job", results=results, overwrite=job.overwrite, exclusive=True):
-        if job.overwrite:
-            clear(root, RECORD, results)
-        (root / RECORD).put_json({"fingerprint": name})
+        begin(root, RECORD, {"fingerprint": name}, results, overwrite=job.overwrite)
 
 
 def _file_name(unit: int) -> str:
@@ -136,7 +134,7 @@ def _run(
         RerankUnits,
         progress="re-ranked units:",
         fn_constructor_kwargs={
-            "config": config,
+            "config": Sealed(config),
             "sentences": ray.put(list(sentences)),
             "text": job.text_column,
             "k": job.k,

@@ -18,7 +18,7 @@ from raycase.errors import RequestError, check_ranges
 from raycase.search.column_indices import update_indices
 from raycase.search.index_rows import append_rows
 from raycase.search.lance_files import import_lance, is_index, lance_errors, open_newest, open_ready, publish
-from raycase.search.metadata import IndexMetadata
+from raycase.search.metadata import CUT, IndexMetadata
 
 if TYPE_CHECKING:
     from lance import LanceDataset
@@ -68,6 +68,7 @@ def build(job: IndexJob) -> dict[str, Any]:
         dataset, metadata = _open_or_begin(job, sources, root)
         rows, trained, settings = metadata.rows, metadata.approximate_kind, (metadata.kind, metadata.exact_below)
         metadata.kind, metadata.exact_below = job.kind or metadata.kind, job.exact_below or metadata.exact_below
+        _take_cut(sources, metadata)
         for source in sources:
             _check_source(source, metadata, job, root)
         for source in sources:
@@ -130,9 +131,19 @@ def _check_job(job: IndexJob, root: Location) -> None:
             raise RequestError(f"--output: expected an index or a new folder, got {others[0]} in {root.uri}")
 
 
+def _take_cut(sources: Sequence[Written], metadata: IndexMetadata) -> None:
+    """An index without conditional vectors takes the cut of the first that come: plain vectors are never cut."""
+    conditional = [source.job.config["model"] for source in sources if not source.unconditional]
+    if conditional and CUT in conditional[0] and not metadata.conditions:
+        metadata.model = metadata.model | {CUT: conditional[0][CUT]}
+
+
 def _check_source(source: Written, metadata: IndexMetadata, job: IndexJob, root: Location) -> None:
     """Raise RequestError for an output of another model, or vectors that --sub-vectors does not divide."""
-    expected, got = fingerprint(metadata.model)[:8], fingerprint(source.job.config["model"])[:8]
+    model = source.job.config["model"]
+    if source.unconditional and CUT in metadata.model:
+        model = model | {CUT: metadata.model[CUT]}
+    expected, got = fingerprint(metadata.model)[:8], fingerprint(model)[:8]
     if expected != got:
         raise RequestError(
             f"--embeddings: expected vectors of the index's model, {metadata.name} ({expected}), got another's ({got}) "

@@ -21,7 +21,7 @@ import torch
 from torch import Tensor
 
 from raycase.corpus.written import Written
-from raycase.data.claim import claim, clear
+from raycase.data.claim import begin, claim
 from raycase.data.parquet import parquet_bytes
 from raycase.data.schema import CONDITION, EMBEDDING, ID
 from raycase.data.storage import Location, fingerprint, locate
@@ -108,9 +108,7 @@ def claim_output(
     record = claim(root, RECORD, name, job="this very join", results=results, overwrite=overwrite, exclusive=True)
     if record:
         return record["ranges"]
-    if overwrite:
-        clear(root, RECORD, results)
-    (root / RECORD).put_json({"fingerprint": name, "ranges": ranges})
+    begin(root, RECORD, {"fingerprint": name, "ranges": ranges}, results, overwrite=overwrite)
     return ranges
 
 

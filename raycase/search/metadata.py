@@ -7,6 +7,7 @@ from typing import Any
 
 READY = "ready"  # the tag of the version that is searched
 METADATA_KEY = "raycase"  # in the metadata of the dataset's schema
+CUT = "cut"  # in `EmbedderConfig.describe()`: the dimension to which conditional vectors were cut
 VECTOR, PLAIN = "vector", "plain"  # unit vectors with and without a condition; a row has one of the two
 QUERY, ASKED, RANK, SCORE = "query", "asked", "rank", "score"  # columns of an answer
 RESERVED_COLUMNS = (VECTOR, PLAIN, QUERY, ASKED, RANK, SCORE)  # no kept column may have one of these names
@@ -28,11 +29,12 @@ class IndexMetadata:
 
     @property
     def encoder_choices(self) -> dict[str, Any]:
-        """Prompt, pooling and subtraction for `resolve`; empty for a fine-tuned system, whose folder fixes them."""
+        """The cut for `resolve`; prompt, pooling and subtraction too, but for systems whose folder fixes them."""
+        cut = {"dim": self.model.get(CUT)}
         if self.model["system"] != "case":
-            return {}
+            return cut
         encoder = self.model["encoder"]
-        return {"prompt": encoder["prompt"], "pooling": encoder["pooling"][0], "subtract": self.model["subtract"]}
+        return cut | {"prompt": encoder["prompt"], "pooling": encoder["pooling"][0], "subtract": self.model["subtract"]}
 
     @property
     def rows(self) -> int:

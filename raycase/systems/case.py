@@ -40,19 +40,23 @@ from raycase.systems.pairs import (
     prepare,
     prompt_sets,
 )
-from raycase.systems.projector import WEIGHTS, Projector, ProjectorConfig, load_projector, save_projector
+from raycase.systems.projector import WEIGHTS, Projector, ProjectorConfig, load_projector, save_projector, settings_of
 
 SYSTEM = "case"
 
 
 @dataclass(frozen=True, kw_only=True)
 class CaseConfig:
-    """A CASE system without its weights: the encoder's entry with all choices applied, and g, if any."""
+    """A CASE system without its weights: the encoder's entry with all choices applied, and g, if any.
+
+    cut: only the first so many dimensions of g, one of its nested ones.
+    """
 
     model: str
     encoder: EncoderSpec
     subtract: bool
     projector: ProjectorConfig | None = None
+    cut: int | None = None
     folder: str | None = None  # or URI
     known_conditions: ClassVar[None] = None  # any
 
@@ -74,15 +78,26 @@ class CaseConfig:
         return self.plain_dim * len(self.prompts)
 
     @property
-    def dim(self) -> int:
-        """Dimension of CASE(s, c): the output of g, if any, else `views_dim`."""
+    def whole_dim(self) -> int:
+        """Dimension of CASE(s, c) before the cut: the output of g, if any, else `views_dim`."""
         return self.projector.output_dim if self.projector else self.views_dim
+
+    @property
+    def dim(self) -> int:
+        """Dimension of CASE(s, c)."""
+        return self.cut or self.whole_dim
+
+    @property
+    def nested(self) -> tuple[int, ...]:
+        """Dimensions to which the vectors may be cut."""
+        return self.projector.nested if self.projector else ()
 
     @property
     def views_apart(self) -> list[CaseConfig]:
         """Each view as a separate system, without g."""
         views = self.encoder.prompt.split("+")
-        return [replace(self, encoder=replace(self.encoder, prompt=v), projector=None, folder=None) for v in views]
+        whole = replace(self, projector=None, cut=None, folder=None)
+        return [replace(whole, encoder=replace(self.encoder, prompt=v)) for v in views]
 
     @property
     def formula(self) -> str:
@@ -107,12 +122,12 @@ class CaseConfig:
             "encoder": described(self.encoder),
             "weights": weights_identity(self.encoder.source, self.encoder.adapter),
             "subtract": self.subtract,
-            "dim": self.dim,
+            "dim": self.whole_dim,
         }
         if self.projector and self.local:
             weights = f"sha256:{sha256_of_file(self.local / WEIGHTS)}"
-            description["projector"] = asdict(self.projector) | {"weights": weights}
-        return description
+            description["projector"] = settings_of(self.projector) | {"weights": weights}
+        return description | ({"cut": self.cut} if self.cut else {})
 
     @cached_property
     def prompts(self) -> list[PromptSet]:
@@ -157,11 +172,12 @@ def resolve(
 
 def resolve_folder(folder: str, values: dict[str, Any]) -> CaseConfig:
     """The system that `Case.save` wrote into `folder` (or URI); `values` is its `raycase.json`."""
+    shape = values.get("projector")
     config = CaseConfig(
         model=folder,
         encoder=read_spec(values["encoder"]),
         subtract=values["subtract"],
-        projector=ProjectorConfig(**values["projector"]) if values.get("projector") else None,
+        projector=ProjectorConfig(**shape | {"nested": tuple(shape.get("nested", ()))}) if shape else None,
         folder=folder,
     )
     if config.projector and config.projector.input_dim != config.views_dim:
@@ -209,7 +225,7 @@ class Case:
                 vectors_KD -= bases_CD[condition_index]
             if self.projector is not None:
                 with torch.inference_mode():
-                    vectors_KD = self.projector(torch.from_numpy(vectors_KD)).numpy()
+                    vectors_KD = self.projector(torch.from_numpy(vectors_KD)).numpy()[:, : self.dim]
         return encoded(prepared, pair_index, vectors_KD, work)
 
     def _embed_bases(self, prepared: Prepared, conditions: np.ndarray) -> tuple[np.ndarray, Work]:

@@ -14,14 +14,19 @@ Shapes: B sentences, S tokens of the longest, C conditions of each, W of the sta
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from pathlib import Path
 
 import torch
 import torch.nn.functional as F
+from safetensors import SafetensorError
+from safetensors.torch import load_file
 from torch import Tensor, nn
 
+from raycase.errors import RequestError
 from raycase.systems.projector import ACTIVATIONS, Activation
 
+WEIGHTS = "head.safetensors"
 LEAST_TEMPERATURE = 1e-3
 
 
@@ -47,6 +52,8 @@ class HeadConfig:
             raise ValueError(f"dropout: expected a share in [0, 1), got {self.dropout}")
         if not 0 < self.temperature < float("inf"):
             raise ValueError(f"temperature: expected a number above 0, got {self.temperature}")
+        if not all(0 < dim < self.output_dim for dim in self.nested):
+            raise ValueError(f"nested: expected dimensions below {self.output_dim}, got {self.nested}")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -187,3 +194,24 @@ class ConditionHead(Head):
             mix=self.mix(states_CW).softmax(-1),
             gate=gate_CD,
         )
+
+    def cut(self, dim: int) -> ConditionHead:
+        """The head of the first `dim` dimensions: V and G have fewer rows."""
+        head = ConditionHead(replace(self.config, output_dim=dim, nested=()))
+        rows = {name: slice(dim) for name in self.state_dict() if name.startswith(("values.", "gate."))}
+        head.load_state_dict({name: t[rows.get(name, slice(None))] for name, t in self.state_dict().items()})
+        return head
+
+
+def load_head(config: HeadConfig, folder: Path) -> ConditionHead:
+    """Read the head of a model folder, in float32. Raises RequestError for weights that do not fit."""
+    head = ConditionHead(config)
+    try:
+        head.load_state_dict({name: tensor.float() for name, tensor in load_file(folder / WEIGHTS).items()})
+    except (OSError, RuntimeError, SafetensorError) as error:
+        reason = str(error).strip().splitlines()[-1].strip()
+        raise RequestError(f"{folder / WEIGHTS}: expected weights of {config}, got: {reason}") from error
+    for parameter in head.parameters():
+        if not torch.isfinite(parameter).all():
+            raise RequestError(f"{folder / WEIGHTS}: expected finite weights, got NaN or infinity")
+    return head

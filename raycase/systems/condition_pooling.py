@@ -16,8 +16,6 @@ from typing import Any, ClassVar
 
 import numpy as np
 import torch
-from safetensors import SafetensorError
-from safetensors.torch import load_file
 from safetensors.torch import save as to_safetensors
 from torch import Tensor
 
@@ -34,7 +32,7 @@ from raycase.encoder.table import EncoderSpec, read_spec
 from raycase.encoder.throughput import Work
 from raycase.encoder.token_states import StateReader, TokenStates, layer_numbers
 from raycase.errors import RequestError
-from raycase.systems.condition_head import ConditionHead, Head, HeadConfig, ZeroShotHead
+from raycase.systems.condition_head import WEIGHTS, ConditionHead, Head, HeadConfig, ZeroShotHead, load_head
 from raycase.systems.fine_tuned_config import starting_encoder
 from raycase.systems.model_folder import write_folder
 from raycase.systems.pairs import (
@@ -51,7 +49,6 @@ from raycase.systems.pairs import (
 
 SYSTEM = "condition-pooling"
 PREFIX = f"{SYSTEM}:"  # before the name of an encoder: condition pooling without training
-WEIGHTS = "head.safetensors"
 CONDITIONS_AT_ONCE = 64  # of each sentence of a batch; bounds the memory
 ZERO_SHOT_DEPTHS = (1.0,)
 
@@ -60,15 +57,16 @@ ZERO_SHOT_DEPTHS = (1.0,)
 class ConditionPoolingConfig:
     """Condition pooling without its weights.
 
-    layers: fractions of the encoder's depth; head: None for the one without training; whole_condition: e is the mean
-    over all tokens of the condition's prompt, special ones included; keep: instead of vectors under conditions, keep
-    the states of these tokens of each text, for training.
+    layers: fractions of the encoder's depth; head: None without training; cut: only the first so many dimensions, one
+    of the head's nested ones; whole_condition: e is the mean over all tokens of the condition's prompt, special ones
+    included; keep: instead of vectors under conditions, keep the states of these tokens of each text, for training.
     """
 
     model: str
     encoder: EncoderSpec
     layers: tuple[float, ...] = ZERO_SHOT_DEPTHS
     head: HeadConfig | None = None
+    cut: int | None = None
     whole_condition: bool = False
     folder: str | None = None  # or URI
     keep: Span | None = None
@@ -85,9 +83,19 @@ class ConditionPoolingConfig:
         return self.plain_dim * len(self.layers)
 
     @property
-    def dim(self) -> int:
-        """Dimension of the vectors."""
+    def whole_dim(self) -> int:
+        """Dimension of conditional vectors before the cut."""
         return self.head.output_dim if self.head else self.plain_dim
+
+    @property
+    def dim(self) -> int:
+        """Dimension of conditional vectors."""
+        return self.cut or self.whole_dim
+
+    @property
+    def nested(self) -> tuple[int, ...]:
+        """Dimensions to which the vectors may be cut."""
+        return self.head.nested if self.head else ()
 
     @property
     def local(self) -> Path | None:
@@ -127,14 +135,15 @@ class ConditionPoolingConfig:
             "weights": weights_identity(self.encoder.source, self.encoder.adapter),
             "layers": layer_numbers(self.encoder, self.layers),
             "whole_condition": self.whole_condition,
-            "dim": self.dim,
+            "dim": self.whole_dim,
         }
         if self.head and self.local:
             if not (self.local / WEIGHTS).is_file():
                 raise RequestError(f"--model: expected {WEIGHTS} in {self.folder}, got none; train it again")
             weights = f"sha256:{sha256_of_file(self.local / WEIGHTS)}"
             description["head"] = asdict(self.head) | {"weights": weights}
-        return description | ({"keep": str(self.keep)} if self.keep else {})
+        given = {"cut": self.cut, "keep": self.keep and str(self.keep)}
+        return description | {name: value for name, value in given.items() if value}
 
     def prepare(self, sentences: Sequence[str], conditions: Sequence[str] | None) -> Prepared:
         """Tokenise each distinct sentence and each distinct condition. Loads only the tokenizer.
@@ -155,7 +164,8 @@ class ConditionPoolingConfig:
         head: Head = ZeroShotHead(self.plain_dim)
         if self.head is not None:
             assert self.local is not None
-            head = load_head(self.head, self.local)
+            trained = load_head(self.head, self.local)
+            head = trained.cut(self.cut) if self.cut else trained
         return ConditionPooling(config=self, encoder=encoder, head=head.to(encoder.model.device).eval())
 
 
@@ -307,20 +317,6 @@ def resolve_folder(folder: str, values: dict[str, Any]) -> ConditionPoolingConfi
             f"{config.head.states_dim}"
         )
     return config
-
-
-def load_head(config: HeadConfig, folder: Path) -> ConditionHead:
-    """Read the head of a model folder, in float32. Raises RequestError for weights that do not fit."""
-    head = ConditionHead(config)
-    try:
-        head.load_state_dict({name: tensor.float() for name, tensor in load_file(folder / WEIGHTS).items()})
-    except (OSError, RuntimeError, SafetensorError) as error:
-        reason = str(error).strip().splitlines()[-1].strip()
-        raise RequestError(f"{folder / WEIGHTS}: expected weights of {config}, got: {reason}") from error
-    for parameter in head.parameters():
-        if not torch.isfinite(parameter).all():
-            raise RequestError(f"{folder / WEIGHTS}: expected finite weights, got NaN or infinity")
-    return head
 
 
 def write_model_folder(

@@ -65,6 +65,10 @@ class EmbedderConfig(SystemConfig, Protocol):
         """Dimension of unconditional vectors."""
 
     @property
+    def nested(self) -> tuple[int, ...]:
+        """Dimensions to which conditional vectors may be cut; such a configuration has a field `cut`."""
+
+    @property
     def views_apart(self) -> Sequence[EmbedderConfig]:
         """A system for each view; their vectors side by side are what this system computes before its projector."""
 

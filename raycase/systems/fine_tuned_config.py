@@ -120,6 +120,8 @@ class FineTunedConfig:
 class FineTunedEmbedderConfig(FineTunedConfig):
     """A fine-tuned system that embeds (`raycase.systems.fine_tuned_module.Embedder`)."""
 
+    nested: ClassVar[tuple[int, ...]] = ()  # its vectors cannot be cut
+
     @property
     def views_apart(self) -> list[Self]:
         """Itself: it has one view."""

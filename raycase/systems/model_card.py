@@ -88,7 +88,7 @@ vectors = case.embed(["Two girls in red dresses play soccer."], ["color of the c
 | Spearman, all pairs | {best["spearman"]:.2f} |
 | Spearman, without label -1 | {best["spearman_rated"]:.2f} |
 | Pearson, all pairs | {best["pearson"]:.2f} |
-| the same vectors without projector: Spearman, all pairs | {metrics["zero_shot"]["spearman"]:.2f} |
+{_nested_rows(best)}| the same vectors without projector: Spearman, all pairs | {metrics["zero_shot"]["spearman"]:.2f} |
 
 The epoch was chosen on these pairs: epoch {metrics["best_epoch"]} of {metrics["epochs"]}.
 
@@ -111,9 +111,6 @@ Encoder weights: `{config.describe()["weights"]}`
 def head_card(name: str, config: SystemConfig, metrics: dict[str, Any]) -> str:
     """The model card of condition pooling with a trained head."""
     best = metrics["validation"]
-    nested = "".join(
-        f"| Spearman, first {k.split('_')[1]} dimensions | {v:.2f} |\n" for k, v in best.items() if _nested(k)
-    )
     return f"""# {name}
 
 Condition pooling on {config.model}: {config.label}; {metrics["parameters"]:,} trained parameters in the head, the
@@ -131,7 +128,7 @@ vectors = model.embed(["Two girls in red dresses play soccer."], ["color of the 
 | Spearman, all pairs (label -1 lowest) | {best["spearman"]:.2f} |
 | Spearman, without label -1 | {best["spearman_rated"]:.2f} |
 | Pearson, all pairs | {best["pearson"]:.2f} |
-{nested}| without training: Spearman, all pairs | {metrics["zero_shot"]["spearman"]:.2f} |
+{_nested_rows(best)}| without training: Spearman, all pairs | {metrics["zero_shot"]["spearman"]:.2f} |
 
 The epoch was chosen on these pairs: epoch {metrics["best_epoch"]} of {metrics["epochs"]}.
 
@@ -151,5 +148,11 @@ Encoder weights: `{config.describe()["weights"]}`
 """
 
 
-def _nested(key: str) -> bool:
-    return key.removeprefix("spearman_").isdigit()
+def _nested_rows(figures: dict[str, float]) -> str:
+    """Rows of the dimensions to which the vectors can be cut."""
+    dims = {name.removeprefix("spearman_"): value for name, value in figures.items()}
+    return "".join(
+        f"| Spearman, all pairs, cut to {dim} dimensions (`dim={dim}`) | {value:.2f} |\n"
+        for dim, value in dims.items()
+        if dim.isdigit()
+    )

@@ -46,12 +46,22 @@ class ProjectorConfig:
     hidden: int = 1024
     activation: Activation = Activation.LEAKY_RELU
     dropout: float = 0.15
+    nested: tuple[int, ...] = ()  # smaller dimensions that were trained too
 
     def __post_init__(self) -> None:
         if self.layers not in (0, 1, 2):
             raise ValueError(f"layers: expected 0 (linear), 1 or 2, got {self.layers}")
         if not 0 <= self.dropout < 1:
             raise ValueError(f"dropout: expected a share in [0, 1), got {self.dropout}")
+        if not all(0 < dim < self.output_dim for dim in self.nested):
+            raise ValueError(f"nested: expected dimensions below {self.output_dim}, got {self.nested}")
+
+
+def settings_of(settings: Any) -> dict[str, Any]:
+    """The fields of a projector's configuration or recipe by name. An unset `nested` is left out, since the
+    fingerprints of version 0.1.0 are without it."""
+    values = asdict(settings)
+    return values if values["nested"] else {name: value for name, value in values.items() if name != "nested"}
 
 
 class Projector(nn.Sequential):
@@ -74,7 +84,7 @@ class Projector(nn.Sequential):
 def save_projector(projector: Projector, folder: Path) -> dict[str, Any]:
     """Write `projector.safetensors`; returns the entry of g in `raycase.json`."""
     locate(str(folder / WEIGHTS)).put(save(projector.state_dict()))
-    return asdict(projector.config)
+    return settings_of(projector.config)
 
 
 def load_projector(config: ProjectorConfig, folder: Path) -> Projector:

@@ -56,20 +56,28 @@ def resolve(
     prompt: str | None = None,
     pooling: Pooling | str | None = None,
     subtract: bool | None = None,
+    dim: int | None = None,
 ) -> EmbedderConfig | ScorerConfig:
     """Find a system without loading its weights.
 
     model: a name of the table of encoders or a Hugging Face id, for zero-shot CASE, after "condition-pooling:" for
     condition pooling without training; a shipped model ("minilm-conditional"); or a model folder, local or on object
-    storage, which fixes prompt, pooling and subtraction. Raises RequestError for an unknown model, an unreadable
-    folder, and a choice that contradicts the folder.
+    storage, which fixes prompt, pooling and subtraction. dim: cut conditional vectors to their first so many
+    dimensions. Raises RequestError for an unknown model, an unreadable folder, a choice that contradicts the folder,
+    and a dimension that the model was not trained with.
     """
     if prompt is not None:
         parse_views(prompt)
     pooling = None if pooling is None else _choice(Pooling, pooling, "pooling")
-    choices = {"prompt": prompt, "pooling": pooling, "subtract": subtract}
+    config = _find(model, {"prompt": prompt, "pooling": pooling, "subtract": subtract})
+    return config if dim is None else _cut(config, dim)
+
+
+def _find(model: str, choices: dict[str, Any]) -> EmbedderConfig | ScorerConfig:
+    """The whole system of this name, id or folder, with its choices checked."""
     if model.startswith(condition_pooling.PREFIX):
-        untrained = condition_pooling.condition_pooling(model.removeprefix(condition_pooling.PREFIX), pooling=pooling)
+        encoder = model.removeprefix(condition_pooling.PREFIX)
+        untrained = condition_pooling.condition_pooling(encoder, pooling=choices["pooling"])
         _check_choices(model, untrained.fixed, choices)
         return replace(untrained, model=model)
     if model in SHIPPED:
@@ -78,7 +86,7 @@ def resolve(
         return replace(config, model=model)  # type: ignore[type-var]
     folder = fetch(model, large=False) if is_remote(model) else Path(model).absolute()
     if not (folder / MODEL_FILE).is_file():
-        return case.resolve(model, prompt=prompt, pooling=pooling, subtract=subtract)
+        return case.resolve(model, **choices)
     config = _read(folder / MODEL_FILE, model if is_remote(model) else str(folder))
     _check_choices(model, config.fixed, choices)
     return config
@@ -102,6 +110,22 @@ def _check_choices(model: str, fixed: dict[str, Any], choices: dict[str, Any]) -
             if fixed[flag] is None:
                 raise RequestError(f"--{flag}: {model} has none to choose, got {value}; leave the flag out")
             raise RequestError(f"--{flag}: {model} was trained with {fixed[flag]}, got {value}; leave the flag out")
+
+
+def _cut(config: EmbedderConfig | ScorerConfig, dim: int) -> EmbedderConfig:
+    """The system with its conditional vectors cut. Raises RequestError for any but a nested dimension."""
+    if not embeds(config) or not config.nested:
+        raise RequestError(
+            f"--dim: expected a model that was trained with nested dimensions (--nested), got {config.model}, which "
+            "has none; leave the flag out"
+        )
+    if dim not in config.nested:
+        expected = ", ".join(map(str, config.nested))
+        raise RequestError(
+            f"--dim: expected one of {expected}, the nested dimensions of {config.model}, got {dim}; without the flag "
+            f"it is {config.dim}"
+        )
+    return replace(config, cut=dim)  # type: ignore[type-var]
 
 
 def _choice(choices: type[Choice], value: str, flag: str) -> Choice:

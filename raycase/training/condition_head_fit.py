@@ -1,6 +1,7 @@
 """Fitting the head of condition pooling on rated pairs, with the encoder frozen: only the stored states are needed.
 
-Shapes: N rated pairs, B pairs of a batch, S sentences and C conditions (distinct), W of the states, D vectors.
+Shapes: N rated pairs, B pairs of a batch, S sentences and C conditions (distinct), W of the states, D vectors,
+M dimensions: the nested ones and all.
 """
 
 from __future__ import annotations
@@ -11,19 +12,17 @@ from typing import Any
 
 import numpy as np
 import torch
-import torch.nn.functional as F
 from torch import Tensor, nn
 
 from raycase.data.rated import NOT_APPLICABLE
 from raycase.data.stored_states import StoredStates
-from raycase.encoder.cosines import pair_cosines
 from raycase.encoder.packing import token_budget_batches
 from raycase.errors import check_ranges
 from raycase.systems.condition_head import ConditionHead, Head, HeadConfig
 from raycase.systems.projector import Activation
 from raycase.training.loop import Batches, BatchLoss, Evaluation, FitConfig, FitState, fit, gather, shard
-from raycase.training.losses import LOSSES, Loss, RatingMap, map_ratings
-from raycase.training.projector_fit import correlations
+from raycase.training.losses import Loss, RatingMap, map_ratings
+from raycase.training.nested import nested_correlations, nested_cosines, nested_loss, nested_range
 
 TOKENS_AT_ONCE = 4096  # tokens, padding included, that go through the head together
 EVALUATED_AT_ONCE = 1024  # pairs
@@ -85,7 +84,7 @@ class HeadRecipe:
             "dim": (self.dim >= 1, above),
             "dropout": (0 <= self.dropout < 1, share),
             "temperature": (0 < self.temperature < float("inf"), above),
-            "nested": (all(0 < n < self.dim for n in self.nested), f"dimensions below {self.dim}"),
+            "nested": nested_range(self.nested, self.dim),
             "learning_rate": (0 < self.learning_rate < float("inf"), above),
             "weight_decay": (0 <= self.weight_decay < float("inf"), "a number of at least 0"),
             "warmup": (0 <= self.warmup < 1, share),
@@ -107,7 +106,7 @@ class HeadRecipe:
             dropout=self.dropout,
             gate=self.gate,
             temperature=self.temperature,
-            nested=tuple(sorted(self.nested)),
+            nested=tuple(sorted(set(self.nested))),
         )
 
 
@@ -132,11 +131,11 @@ class HeadCosine(nn.Module):
         self.dims = (*head.config.nested, head.output_dim)
 
     def forward(self, pairs: PairStates, rows: np.ndarray) -> Tensor:
-        """Cosines of these rated pairs: (B, dims)."""
+        """Cosines of these rated pairs: (B, M)."""
         if not len(rows):  # of a batch that is smaller than the number of processes
             return self.head.tau.new_zeros(0, len(self.dims)) * sum(p.sum() for p in self.parameters())
         first_BD, second_BD = pair_vectors(self.head, pairs, rows).chunk(2)
-        return torch.stack([F.cosine_similarity(first_BD[:, :d], second_BD[:, :d]) for d in self.dims], dim=1)
+        return nested_cosines(first_BD, second_BD, self.dims)
 
 
 def pair_vectors(head: Head, pairs: PairStates, rows: np.ndarray) -> Tensor:
@@ -207,29 +206,23 @@ def group_batches(groups_N: np.ndarray, rated: np.ndarray, batch_size: int, seed
 
 
 def _loss(train: PairStates, recipe: HeadRecipe) -> BatchLoss:
-    """The recipe's loss over a whole batch: the mean over the nested dimensions."""
+    """The recipe's loss over a whole batch: the mean over the nested dimensions and all."""
     targets_N = map_ratings(torch.tensor(train.ratings), recipe.rating_map)
-    loss = LOSSES[recipe.loss]
 
     def of_batch(module: nn.Module, batch: np.ndarray) -> Tensor:
-        cosines_BN = gather(module(train, shard(batch)), len(batch))
-        targets_B = targets_N[batch].to(cosines_BN.device)
-        return torch.stack([loss(cosines_B, targets_B) for cosines_B in cosines_BN.unbind(1)]).mean()
+        cosines_BM = gather(module(train, shard(batch)), len(batch))
+        return nested_loss(cosines_BM, targets_N[batch].to(cosines_BM.device), recipe.loss)
 
     return of_batch
 
 
 def evaluation(validation: PairStates) -> Evaluation:
-    """The correlations of the cosines with the ratings, and Spearman x 100 at each nested dimension."""
+    """The `nested_correlations` of the head's vectors."""
 
     def evaluate(module: Any) -> dict[str, float]:
         vectors = np.concatenate(head_vectors(module.head, validation))
         index = np.arange(len(vectors)).reshape(2, -1).T
-        figures = correlations(pair_cosines(vectors, index), validation.ratings)
-        for dim in module.dims[:-1]:
-            nested = correlations(pair_cosines(vectors[:, :dim], index), validation.ratings)
-            figures[f"spearman_{dim}"] = nested["spearman"]
-        return figures
+        return nested_correlations(vectors, index, validation.ratings, module.dims[:-1])
 
     return evaluate
 

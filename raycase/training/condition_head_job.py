@@ -30,7 +30,7 @@ from raycase.training.condition_head_fit import (
     head_vectors,
 )
 from raycase.training.loop import FitState
-from raycase.training.projector_fit import correlations
+from raycase.training.nested import correlations
 from raycase.training.projector_job import Source, Workers, data_metrics, fit_metrics, open_checkpoints
 from raycase.training.runner import OpenRunner, Runner
 

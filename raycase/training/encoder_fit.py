@@ -1,13 +1,14 @@
-"""Fine-tuning an encoder on rated pairs, for any fine-tuned system (`raycase.systems`).
+"""Fine-tuning a system (`raycase.systems`) for an objective; the objective of rated pairs.
 
 Shapes: N rated pairs, B pairs of a batch, b of one process.
 """
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, fields
-from typing import Any, Protocol, TypeVar
+from typing import Any, ClassVar, Protocol, TypeVar
 
 import numpy as np
 import torch
@@ -18,7 +19,7 @@ from raycase.errors import check_ranges
 from raycase.systems.fine_tuned_module import pair_scores
 from raycase.training.loop import Batches, BatchLoss, Evaluation, FitConfig, FitState, fit, gather, shard, unwrapped
 from raycase.training.losses import LOSSES, Loss, RatingMap, map_ratings
-from raycase.training.projector_fit import correlations
+from raycase.training.nested import correlations
 
 PairLoss = Callable[[Tensor, Tensor], Tensor]
 POOL = 16  # batches whose pairs are sorted by length together
@@ -122,31 +123,104 @@ def fit_config(recipe: TuneRecipe, seed: int, select: str) -> FitConfig:
     )
 
 
+@dataclass(frozen=True, kw_only=True)
+class Objective(ABC):
+    """What a system is fine-tuned for: the module, batches, loss and evaluation of one kind of data."""
+
+    SELECT: ClassVar[str]  # the metric of early stopping
+
+    config: Any  # of the system
+    compute: torch.dtype = torch.float32  # of matrix products
+
+    @abstractmethod
+    def module(self, system: Any) -> Any:
+        """The module to train, around what `config.trainable` returns."""
+
+    @abstractmethod
+    def batches(self, train: Any, recipe: TuneRecipe, seed: int) -> Batches:
+        """The batches of each epoch, determined by the seed."""
+
+    @abstractmethod
+    def batch_loss(self, train: Any, recipe: TuneRecipe) -> BatchLoss:
+        """The loss of a whole batch."""
+
+    @abstractmethod
+    def evaluation(self, train: Any, validation: Any) -> Evaluation:
+        """The metrics on the validation data."""
+
+    def autocast(self, module: nn.Module) -> torch.autocast:
+        """Autocast of matrix products to `compute`; weights stay in 32 bits."""
+        device = next(module.parameters()).device
+        return torch.autocast(device.type, dtype=torch.bfloat16, enabled=self.compute is torch.bfloat16)
+
+
 def fit_tuned(
-    train: TunePairs,
-    validation: TunePairs,
+    train: Any,
+    validation: Any,
     recipe: TuneRecipe,
-    config: Any,
+    objective: Objective,
     *,
-    loss: PairLoss | None = None,
-    compute: torch.dtype = torch.float32,
     seed: int = 0,
     state: FitState | None = None,
     wrap: Any = lambda module: module,
 ) -> Iterator[FitState]:
-    """Fine-tune the system that `config` describes; yields the state after each epoch.
+    """Fine-tune a system for an objective; yields the state after each epoch.
 
-    Pairs labelled -1 are not trained on. `wrap` moves the module to its device and wraps it for several processes.
+    `wrap` moves the module to its device and wraps it for several processes.
     """
     torch.manual_seed(seed)
-    module = wrap(pair_scores(config.trainable(recipe.dropout, compute)))
-    rated = np.flatnonzero(train.ratings != NOT_APPLICABLE)
-    batches = length_batches(train.texts.lengths, train.groups, rated, recipe.batch_size, seed)
-    assert loss is not None or isinstance(recipe, RatedRecipe)
-    of_batch = batch_loss(train, loss or rated_loss(recipe), compute)  # type: ignore[arg-type]
+    module = wrap(objective.module(objective.config.trainable(recipe.dropout, objective.compute)))
     return fit(
-        module, batches, of_batch, evaluation(validation, compute), fit_config(recipe, seed, "spearman"), state=state
+        module,
+        objective.batches(train, recipe, seed),
+        objective.batch_loss(train, recipe),
+        objective.evaluation(train, validation),
+        fit_config(recipe, seed, objective.SELECT),
+        state=state,
     )
+
+
+@dataclass(frozen=True, kw_only=True)
+class PairObjective(Objective):
+    """Pairs get the scores that people gave them. Pairs labelled -1 are not trained on."""
+
+    SELECT = "spearman"
+
+    loss: PairLoss | None = None  # over scores and ratings (B,). None: that of a `RatedRecipe`
+
+    def module(self, system: Any) -> Any:
+        """The system with a score for each pair."""
+        return pair_scores(system)
+
+    def batches(self, train: TunePairs, recipe: TuneRecipe, seed: int) -> Batches:
+        """Batches of pairs of similar length."""
+        rated = np.flatnonzero(train.ratings != NOT_APPLICABLE)
+        return length_batches(train.texts.lengths, train.groups, rated, recipe.batch_size, seed)
+
+    def batch_loss(self, train: TunePairs, recipe: TuneRecipe) -> BatchLoss:
+        """The loss over the scores of a whole batch of pairs."""
+        ratings_N = torch.tensor(train.ratings)
+        loss = self.loss or _rated_loss(recipe)
+
+        def of_batch(module: nn.Module, batch: np.ndarray) -> Tensor:
+            rows_b = shard(batch)
+            with self.autocast(module):
+                # DistributedDataParallel waits for every process: one without rows computes a pair and drops its score
+                scores_b = module(train.texts.take(rows_b if len(rows_b) else batch[:1]))[: len(rows_b)]
+            scores_B = gather(scores_b, len(batch))
+            return loss(scores_B, ratings_N[batch].to(scores_B.device))
+
+        return of_batch
+
+    def evaluation(self, train: TunePairs, validation: TunePairs) -> Evaluation:
+        """The `correlations` of the system's scores."""
+
+        def evaluate(module: nn.Module) -> dict[str, float]:
+            module = unwrapped(module)
+            with self.autocast(module):
+                return correlations(module.scores(validation.texts), validation.ratings)  # type: ignore[operator]
+
+        return evaluate
 
 
 def length_batches(
@@ -179,38 +253,7 @@ def _by_length(rows: np.ndarray, lengths_N: np.ndarray, groups_N: np.ndarray) ->
     return rows[np.lexsort((of_row, lengths_N[rows[first]][of_row]))]
 
 
-def rated_loss(recipe: RatedRecipe) -> PairLoss:
-    """The recipe's loss, over scores and ratings (B,)."""
+def _rated_loss(recipe: TuneRecipe) -> PairLoss:
+    """The loss of a recipe with ratings, over scores and ratings (B,)."""
+    assert isinstance(recipe, RatedRecipe)
     return lambda scores_B, ratings_B: LOSSES[recipe.loss](scores_B, map_ratings(ratings_B, recipe.rating_map))
-
-
-def batch_loss(train: TunePairs, loss: PairLoss, compute: torch.dtype) -> BatchLoss:
-    """`loss` over the scores of a whole batch of pairs."""
-    ratings_N = torch.tensor(train.ratings)
-
-    def of_batch(module: nn.Module, batch: np.ndarray) -> Tensor:
-        device = next(module.parameters()).device
-        rows_b = shard(batch)
-        with autocast(device, compute):
-            # DistributedDataParallel waits for every process: one without rows computes a pair and drops its score
-            scores_b = module(train.texts.take(rows_b if len(rows_b) else batch[:1]))[: len(rows_b)]
-        scores_B = gather(scores_b, len(batch))
-        return loss(scores_B, ratings_N[batch].to(device))
-
-    return of_batch
-
-
-def evaluation(validation: TunePairs, compute: torch.dtype) -> Evaluation:
-    """The `correlations` of the system's scores."""
-
-    def evaluate(module: nn.Module) -> dict[str, float]:
-        module = unwrapped(module)
-        with autocast(next(module.parameters()).device, compute):
-            return correlations(module.scores(validation.texts), validation.ratings)  # type: ignore[operator]
-
-    return evaluate
-
-
-def autocast(device: torch.device, compute: torch.dtype) -> torch.autocast:
-    """Autocast of matrix products to `compute`; weights stay in 32 bits."""
-    return torch.autocast(device.type, dtype=torch.bfloat16, enabled=compute is torch.bfloat16)

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import sys
 import time
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import asdict, dataclass
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass, replace
 from functools import partial
 from typing import Any
 
@@ -17,42 +18,41 @@ from raycase.encoder.loading import bf16_is_native
 from raycase.systems.fine_tuned_config import FineTunedConfig
 from raycase.systems.model_card import tuned_card
 from raycase.systems.model_folder import open_model_folder, write_folder
-from raycase.training.encoder_fit import TuneRecipe
-from raycase.training.loop import FitState, restore
+from raycase.training.encoder_fit import Objective, TuneRecipe, fit_tuned
+from raycase.training.loop import restore
 from raycase.training.projector_job import Source, Workers, fit_metrics, open_checkpoints
 from raycase.training.runner import OpenRunner
 
 
 @dataclass(frozen=True, kw_only=True)
-class FineTuneJob(Source, Workers):
+class FineTuneJob(Source, Workers, ABC):
     """Fine-tune an encoder and save a model folder.
 
     A run that was stopped resumes from its last epoch when the same command is run again.
     """
 
     @property
+    @abstractmethod
     def recipe(self) -> TuneRecipe:
         """Everything that determines the weights besides the data, the system and the seed."""
-        raise NotImplementedError
 
+    @abstractmethod
     def config(self) -> FineTunedConfig:
         """The system before training. Raises RequestError."""
-        raise NotImplementedError
 
+    @abstractmethod
     def read_task(self, config: FineTunedConfig) -> Task:
         """Read the training and validation data. Raises RequestError."""
-        raise NotImplementedError
 
 
 @dataclass(frozen=True, kw_only=True)
 class Task:
-    """Training and validation data, and the fit over them."""
+    """Training and validation data, and what to fine-tune for on them."""
 
     identity: list[Any]  # the task's name, then everything besides the recipe that determines the weights
     data: dict[str, dict[str, Any]]  # of each part, for `metrics.json`
     texts: Callable[[], Sequence[Any]]  # training and validation, tokenised
-    fitting: Callable[..., Iterator[FitState]]
-    module: Callable[[Any], Any]  # wraps the system that `FineTunedConfig.trainable` returns, as `fitting` does
+    objective: Objective
 
 
 def fine_tune(job: FineTuneJob, open_runner: OpenRunner) -> dict[str, Any]:
@@ -78,8 +78,8 @@ def fine_tune(job: FineTuneJob, open_runner: OpenRunner) -> dict[str, Any]:
     train, validation = task.texts()
     runner = open_runner(workers=job.workers, gpus_per_worker=job.gpus_per_worker, cache=job.cache_location)
     checkpoints = open_checkpoints(job, name)
-    compute = _compute(job, on_gpu=runner.on_gpu)
-    fitting = partial(task.fitting, compute=compute)
+    objective = replace(task.objective, compute=_compute(job, on_gpu=runner.on_gpu))
+    fitting = partial(fit_tuned, objective=objective)
     state = runner.fit(fitting, train, validation, job.recipe, seed=job.seed, checkpoints=checkpoints)
     metrics = {
         "fingerprint": name,
@@ -88,7 +88,7 @@ def fine_tune(job: FineTuneJob, open_runner: OpenRunner) -> dict[str, Any]:
         **fit_metrics(state),
         "data": task.data,
         "parameters": sum(t.numel() for t in state.weights.values()),
-        "compute": str(compute).removeprefix("torch."),
+        "compute": str(objective.compute).removeprefix("torch."),
         "recipe": asdict(job.recipe),
         "seed": job.seed,
         "workers": job.workers,
@@ -96,7 +96,7 @@ def fine_tune(job: FineTuneJob, open_runner: OpenRunner) -> dict[str, Any]:
         "provenance": provenance(),
     }
     system = config.trainable(job.recipe.dropout)  # in 32 bits, in which adapters are merged
-    restore(task.module(system), state.best)
+    restore(objective.module(system), state.best)
     write_folder(job.folder, metrics, tuned_card(job.folder.name, config.label, metrics), system.save)
     checkpoints.remove()
     return metrics

@@ -7,7 +7,7 @@ Shapes: E entities, N triples (in both directions), B triples of a batch, Q quer
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -20,8 +20,8 @@ from raycase.data.graph import Graph, Known, Triples
 from raycase.encoder.prepared import Prepared
 from raycase.errors import RequestError
 from raycase.evaluation.graph_metrics import MEASURES, filtered_ranks, rank_measures
-from raycase.training.encoder_fit import TuneRecipe, autocast, fit_config
-from raycase.training.loop import Batches, BatchLoss, Evaluation, FitState, epoch_batches, fit, gather, shard, unwrapped
+from raycase.training.encoder_fit import Objective, TuneRecipe
+from raycase.training.loop import Batches, BatchLoss, Evaluation, epoch_batches, gather, shard, unwrapped
 from raycase.training.losses import contrastive_loss
 
 TEMPERATURE = 0.05  # initial value; learned
@@ -71,68 +71,56 @@ class Contrast(nn.Module):
         return torch.stack([queries_BD, tails_BD, heads_BD], dim=1)
 
 
-def fit_graph(
-    train: GraphTexts,
-    validation: GraphTexts,
-    recipe: TuneRecipe,
-    config: Any,
-    *,
-    margin: float,
-    limit: int | None = None,
-    compute: torch.dtype = torch.float32,
-    seed: int = 0,
-    state: FitState | None = None,
-    wrap: Any = lambda module: module,
-) -> Iterator[FitState]:
-    """Fine-tune the system that `config` describes on triples in both directions; yields the state after each epoch.
+@dataclass(frozen=True, kw_only=True)
+class GraphObjective(Objective):
+    """SimKGC's contrastive loss on triples in both directions."""
 
-    `limit`: train on this many triples of a seeded order, counted in both directions.
-    """
-    torch.manual_seed(seed)
-    module = wrap(Contrast(config.trainable(recipe.dropout, compute)))
-    rows = np.random.default_rng(seed).permutation(len(train.triples))[:limit]
-    batches = _at(epoch_batches(len(rows), recipe.batch_size, seed), rows)
-    loss, evaluate = batch_loss(train, margin, compute), evaluation(train, validation, compute)
-    return fit(module, batches, loss, evaluate, fit_config(recipe, seed, "mrr"), state=state)
+    SELECT = "mrr"
 
+    margin: float  # subtracted from the score of the true tail
+    limit: int | None = None  # train on this many triples of a seeded order, counted in both directions
 
-def _at(batches: Batches, rows: np.ndarray) -> Batches:
-    return lambda epoch: (rows[batch] for batch in batches(epoch))
+    def module(self, system: Any) -> Contrast:
+        """The system with a learned temperature."""
+        return Contrast(system)
 
+    def batches(self, train: GraphTexts, recipe: TuneRecipe, seed: int) -> Batches:
+        """Batches of the triples that `limit` leaves; each epoch has the same triples."""
+        rows = np.random.default_rng(seed).permutation(len(train.triples))[: self.limit]
+        order = epoch_batches(len(rows), recipe.batch_size, seed)
+        return lambda epoch: (rows[batch] for batch in order(epoch))
 
-def batch_loss(train: GraphTexts, margin: float, compute: torch.dtype) -> BatchLoss:
-    """The contrastive loss of a batch of triples."""
-    triples, known = train.triples, Known.of(train.triples)
+    def batch_loss(self, train: GraphTexts, recipe: TuneRecipe) -> BatchLoss:
+        """The contrastive loss of a batch of triples."""
+        triples, known = train.triples, Known.of(train.triples)
 
-    def of_batch(module: nn.Module, batch: np.ndarray) -> Tensor:
-        device = next(module.parameters()).device
-        rows_b = shard(batch)
-        encoded_rows = rows_b if len(rows_b) else batch[:1]  # DistributedDataParallel waits for every process
-        heads, _, tails = triples.rows[encoded_rows].T
-        with autocast(device, compute):
-            vectors_b3D = module(train.queries.take(encoded_rows), train.alone.take(np.concatenate([tails, heads])))
-        queries_BD, tails_BD, heads_BD = gather(vectors_b3D[: len(rows_b)], len(batch)).unbind(1)
-        numbers, (heads, _, tails) = triples.queries[batch], triples.rows[batch].T
-        known_BB = torch.from_numpy(known.has(numbers[:, None], tails[None, :])).to(device)
-        self_known_B = torch.from_numpy(known.has(numbers, heads)).to(device)
-        return contrastive_loss(queries_BD, tails_BD, heads_BD, known_BB, self_known_B, margin)
+        def of_batch(module: nn.Module, batch: np.ndarray) -> Tensor:
+            rows_b = shard(batch)
+            encoded_rows = rows_b if len(rows_b) else batch[:1]  # DistributedDataParallel waits for every process
+            heads, _, tails = triples.rows[encoded_rows].T
+            with self.autocast(module):
+                vectors_b3D = module(train.queries.take(encoded_rows), train.alone.take(np.concatenate([tails, heads])))
+            queries_BD, tails_BD, heads_BD = gather(vectors_b3D[: len(rows_b)], len(batch)).unbind(1)
+            numbers, (heads, _, tails) = triples.queries[batch], triples.rows[batch].T
+            known_BB = torch.from_numpy(known.has(numbers[:, None], tails[None, :])).to(queries_BD.device)
+            self_known_B = torch.from_numpy(known.has(numbers, heads)).to(queries_BD.device)
+            return contrastive_loss(queries_BD, tails_BD, heads_BD, known_BB, self_known_B, self.margin)
 
-    return of_batch
+        return of_batch
 
+    def evaluation(self, train: GraphTexts, validation: GraphTexts) -> Evaluation:
+        """MRR and hits x 100 over all entities, in both directions, filtered by training and validation triples."""
+        known = Known.of(train.triples, validation.triples)
 
-def evaluation(train: GraphTexts, validation: GraphTexts, compute: torch.dtype) -> Evaluation:
-    """MRR and hits x 100 over all entities, in both directions, filtered by training and validation triples."""
-    known = Known.of(train.triples, validation.triples)
+        def evaluate(module: nn.Module) -> dict[str, float]:
+            system: Any = unwrapped(module).system
+            system.forget()
+            with self.autocast(module):
+                entities_ED = system.encode_prepared(validation.alone).vectors
+                queries_QD = system.encode_prepared(validation.queries).vectors
+            ranks_Q = filtered_ranks(
+                queries_QD, entities_ED, validation.triples.rows[:, 2], validation.triples.queries, known
+            )
+            return dict(zip(MEASURES, rank_measures(ranks_Q).mean(0).tolist(), strict=True))
 
-    def evaluate(module: nn.Module) -> dict[str, float]:
-        system: Any = unwrapped(module).system
-        system.forget()
-        with autocast(next(module.parameters()).device, compute):
-            entities_ED = system.encode_prepared(validation.alone).vectors
-            queries_QD = system.encode_prepared(validation.queries).vectors
-        ranks_Q = filtered_ranks(
-            queries_QD, entities_ED, validation.triples.rows[:, 2], validation.triples.queries, known
-        )
-        return dict(zip(MEASURES, rank_measures(ranks_Q).mean(0).tolist(), strict=True))
-
-    return evaluate
+        return evaluate

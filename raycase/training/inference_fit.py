@@ -6,20 +6,18 @@ Shapes: N premises, T distinct texts, B premises of a batch, K kinds of vectors,
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-import torch
 from torch import Tensor, nn
 
 from raycase.data.inferences import Inferences
 from raycase.encoder.prepared import Prepared
 from raycase.errors import RequestError
 from raycase.evaluation.entailment_metrics import accuracies
-from raycase.training.encoder_fit import TuneRecipe, autocast, fit_config
-from raycase.training.loop import BatchLoss, Evaluation, FitState, epoch_batches, fit, gather, shard, unwrapped
+from raycase.training.encoder_fit import Objective, TuneRecipe
+from raycase.training.loop import Batches, BatchLoss, Evaluation, epoch_batches, gather, shard, unwrapped
 from raycase.training.losses import dual_loss
 
 PREMISE, EXPLICIT, IMPLIED, _, CONTRADICTION = range(5)  # columns of `Inferences.text_index`
@@ -67,70 +65,59 @@ class Dual(nn.Module):
         return self.system(prepared).float().unflatten(0, (kinds, -1)).transpose(0, 1)
 
 
-def fit_dual(
-    train: InferenceTexts,
-    validation: InferenceTexts,
-    recipe: TuneRecipe,
-    config: Any,
-    *,
-    temperature: float = 0.05,
-    contradiction: bool = True,
-    intra: bool = True,
-    compute: torch.dtype = torch.float32,
-    seed: int = 0,
-    state: FitState | None = None,
-    wrap: Any = lambda module: module,
-) -> Iterator[FitState]:
-    """Fine-tune the system that `config` describes; yields the state after each epoch.
+@dataclass(frozen=True, kw_only=True)
+class DualObjective(Objective):
+    """Eq. 2 of DualCSE, or its ablations; for a system with one vector, SimCSE's supervised loss."""
 
-    `wrap` moves the module to its device and wraps it for several processes.
-    """
-    torch.manual_seed(seed)
-    module = wrap(Dual(config.trainable(recipe.dropout, compute)))
-    batches = epoch_batches(len(train.text_index), recipe.batch_size, seed)
-    loss = batch_loss(train, compute, temperature=temperature, contradiction=contradiction, intra=intra)
-    evaluate = evaluation(validation, compute)
-    return fit(module, batches, loss, evaluate, fit_config(recipe, seed, "rte"), state=state)
+    SELECT = "rte"
 
+    temperature: float = 0.05
+    contradiction: bool = True
+    intra: bool = True
 
-def batch_loss(
-    train: InferenceTexts, compute: torch.dtype, *, temperature: float, contradiction: bool, intra: bool
-) -> BatchLoss:
-    """Eq. 2 of a batch of premises, or its ablations; for a system with one vector, SimCSE's supervised loss."""
-    explicit = [PREMISE, EXPLICIT, IMPLIED, *([CONTRADICTION] if contradiction else [])]
-    one = train.conditions == 1
-    implicit = [] if one else explicit if intra else [PREMISE]
+    def module(self, system: Any) -> Dual:
+        """The system with several kinds of vectors per sentence."""
+        return Dual(system)
 
-    def of_batch(module: nn.Module, batch: np.ndarray) -> Tensor:
-        rows_b = shard(batch)
-        encoded_rows = rows_b if len(rows_b) else batch[:1]  # DistributedDataParallel waits for every process
-        kinds = [*explicit, *implicit]
-        conditions = np.repeat([0] * len(explicit) + [1] * len(implicit), len(encoded_rows))
-        with autocast(next(module.parameters()).device, compute):
-            texts = train.text_index[encoded_rows][:, kinds].T.reshape(-1)
-            vectors_bKD = module(train.take(texts, conditions), len(kinds))
-        vectors_KBD = gather(vectors_bKD[: len(rows_b)], len(batch)).transpose(0, 1)
-        explicit_KBD = vectors_KBD[: len(explicit)]
-        return dual_loss(
-            explicit_KBD,
-            explicit_KBD[:1] if one else vectors_KBD[len(explicit) :],
-            contradiction=contradiction,
-            intra=intra and not one,
-            temperature=temperature,
-        )
+    def batches(self, train: InferenceTexts, recipe: TuneRecipe, seed: int) -> Batches:
+        """Batches of premises."""
+        return epoch_batches(len(train.text_index), recipe.batch_size, seed)
 
-    return of_batch
+    def batch_loss(self, train: InferenceTexts, recipe: TuneRecipe) -> BatchLoss:
+        """The loss of a whole batch of premises."""
+        explicit = [PREMISE, EXPLICIT, IMPLIED, *([CONTRADICTION] if self.contradiction else [])]
+        one = train.conditions == 1
+        implicit = [] if one else explicit if self.intra else [PREMISE]
 
+        def of_batch(module: nn.Module, batch: np.ndarray) -> Tensor:
+            rows_b = shard(batch)
+            encoded_rows = rows_b if len(rows_b) else batch[:1]  # DistributedDataParallel waits for every process
+            kinds = [*explicit, *implicit]
+            conditions = np.repeat([0] * len(explicit) + [1] * len(implicit), len(encoded_rows))
+            with self.autocast(module):
+                texts = train.text_index[encoded_rows][:, kinds].T.reshape(-1)
+                vectors_bKD = module(train.take(texts, conditions), len(kinds))
+            vectors_KBD = gather(vectors_bKD[: len(rows_b)], len(batch)).transpose(0, 1)
+            explicit_KBD = vectors_KBD[: len(explicit)]
+            return dual_loss(
+                explicit_KBD,
+                explicit_KBD[:1] if one else vectors_KBD[len(explicit) :],
+                contradiction=self.contradiction,
+                intra=self.intra and not one,
+                temperature=self.temperature,
+            )
 
-def evaluation(validation: InferenceTexts, compute: torch.dtype) -> Evaluation:
-    """Accuracy x 100 of RTE, over all pairs and for each kind of hypothesis, and of EIS."""
+        return of_batch
 
-    def evaluate(module: nn.Module) -> dict[str, float]:
-        system: Any = unwrapped(module).system
-        system.forget()
-        with autocast(next(module.parameters()).device, compute):
-            vectors = system.encode_prepared(validation.prepared).vectors
-        explicit_TD, *implicit = np.split(vectors, validation.conditions)
-        return accuracies(explicit_TD, implicit[0] if implicit else None, validation.text_index)
+    def evaluation(self, train: InferenceTexts, validation: InferenceTexts) -> Evaluation:
+        """Accuracy x 100 of RTE, over all pairs and for each kind of hypothesis, and of EIS."""
 
-    return evaluate
+        def evaluate(module: nn.Module) -> dict[str, float]:
+            system: Any = unwrapped(module).system
+            system.forget()
+            with self.autocast(module):
+                vectors = system.encode_prepared(validation.prepared).vectors
+            explicit_TD, *implicit = np.split(vectors, validation.conditions)
+            return accuracies(explicit_TD, implicit[0] if implicit else None, validation.text_index)
+
+        return evaluate

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +14,7 @@ from raycase.systems.fine_tuned_config import FineTunedConfig
 from raycase.systems.sentence_encoder import sentence_encoder
 from raycase.training.encoder_fit import TuneRecipe, recipe_of
 from raycase.training.encoder_job import FineTuneJob, Task
-from raycase.training.inference_fit import Dual, InferenceTexts, fit_dual
+from raycase.training.inference_fit import DualObjective, InferenceTexts
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -64,8 +63,7 @@ class InferencesJob(FineTuneJob, TuneRecipe):
                 for part, inferences in parts.items()
             },
             texts=lambda: [InferenceTexts.of(config, inferences) for inferences in parts.values()],
-            fitting=partial(fit_dual, config=config, **self.terms),
-            module=Dual,
+            objective=DualObjective(config=config, **self.terms),
         )
 
 

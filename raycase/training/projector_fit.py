@@ -5,23 +5,20 @@ Shapes: P distinct (sentence, condition), N rated pairs, B pairs of a batch, D d
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, fields
 from typing import Any
 
 import numpy as np
 import torch
-import torch.nn.functional as F
 from torch import Tensor, nn
 
-from raycase.data.rated import NOT_APPLICABLE
-from raycase.encoder.cosines import pair_cosines
 from raycase.errors import check_ranges
-from raycase.evaluation.metrics import pearson, spearman
 from raycase.systems.pair_vectors import PairVectors
 from raycase.systems.projector import Activation, Projector, ProjectorConfig, project
 from raycase.training.loop import BatchLoss, Evaluation, FitConfig, FitState, epoch_batches, fit, gather, shard
-from raycase.training.losses import LOSSES, Loss, RatingMap, map_ratings
+from raycase.training.losses import Loss, RatingMap, map_ratings
+from raycase.training.nested import nested_correlations, nested_cosines, nested_loss, nested_range
 
 OUTPUT_DIM = 512
 
@@ -40,6 +37,8 @@ class Recipe:
     """The non-linearity."""
     dropout: float = 0.15
     """Dropout on the input of each linear layer."""
+    nested: tuple[int, ...] = ()
+    """Train the first so many dimensions too, so that vectors can be cut to them (Kusupati et al., 2022)."""
     loss: Loss = Loss.SQUARED
     """squared is eq. 2; fitted is eq. 2 with a learned scale; pearson, cosent (a ranking loss)."""
     rating_map: RatingMap = RatingMap.UNIT
@@ -70,6 +69,7 @@ class Recipe:
             "layers": (self.layers in (0, 1, 2), "0, 1 or 2"),
             "hidden": (self.hidden >= 1, above),
             "dropout": (0 <= self.dropout < 1, "a share in [0, 1)"),
+            "nested": nested_range(self.nested, self.dim or OUTPUT_DIM),
             "learning_rate": (0 < self.learning_rate < float("inf"), above),
             "weight_decay": (0 <= self.weight_decay < float("inf"), "a number of at least 0"),
             "batch_size": (self.batch_size >= 1, above),
@@ -80,14 +80,17 @@ class Recipe:
         check_ranges(self, ranges)
 
     def projector(self, input_dim: int) -> ProjectorConfig:
-        """The shape of g for vectors of `input_dim`."""
+        """The shape of g for vectors of `input_dim`. Raises RequestError for too large nested dimensions."""
+        dim = self.dim or min(OUTPUT_DIM, input_dim)
+        check_ranges(self, {"nested": nested_range(self.nested, dim)})
         return ProjectorConfig(
             input_dim=input_dim,
-            output_dim=self.dim or min(OUTPUT_DIM, input_dim),
+            output_dim=dim,
             layers=self.layers,
             hidden=self.hidden,
             activation=self.activation,
             dropout=self.dropout,
+            nested=tuple(sorted(set(self.nested))),
         )
 
 
@@ -109,7 +112,8 @@ def fit_projector(
     """
     train = train.applicable()
     torch.manual_seed(seed)
-    module = wrap(Projector(recipe.projector(train.dim)))
+    shape = recipe.projector(train.dim)
+    module = wrap(Projector(shape))
     config = FitConfig(
         epochs=recipe.epochs,
         patience=recipe.patience,
@@ -119,43 +123,35 @@ def fit_projector(
         seed=seed,
     )
     batches = epoch_batches(len(train.ratings), recipe.batch_size, seed)
-    return fit(module, batches, pair_loss(train, recipe), evaluation(validation), config, state=state)
+    return fit(module, batches, pair_loss(train, recipe), evaluation(validation, shape.nested), config, state=state)
 
 
 def pair_loss(train: PairVectors, recipe: Recipe) -> BatchLoss:
-    """The recipe's loss over a whole batch; both sentences go through the same g (a Siamese bi-encoder)."""
+    """The recipe's loss over a whole batch, the mean over the nested dimensions and all; both sentences go through the
+    same g (a Siamese bi-encoder)."""
     targets_N = map_ratings(torch.tensor(train.ratings), recipe.rating_map)
-    loss = LOSSES[recipe.loss]
+    shape = recipe.projector(train.dim)
+    dims = (*shape.nested, shape.output_dim)
 
     def of_batch(module: nn.Module, batch: np.ndarray) -> Tensor:
         device = next(module.parameters()).device
         index_B2 = train.pair_index[shard(batch)]
         x_2BD = torch.from_numpy(train.vectors[index_B2.T.reshape(-1)]).to(device)  # indexing copies
         first_BK, second_BK = module(x_2BD).chunk(2) if len(index_B2) else (module(x_2BD),) * 2
-        cosines_B = gather(F.cosine_similarity(first_BK, second_BK), len(batch))
-        return loss(cosines_B, targets_N[batch].to(device))
+        cosines_BM = gather(nested_cosines(first_BK, second_BK, dims), len(batch))
+        return nested_loss(cosines_BM, targets_N[batch].to(device), recipe.loss)
 
     return of_batch
 
 
-def evaluation(validation: PairVectors) -> Evaluation:
-    """The `correlations` of g's cosines."""
+def evaluation(validation: PairVectors, nested: Sequence[int] = ()) -> Evaluation:
+    """The `nested_correlations` of g's vectors."""
 
     def evaluate(module: nn.Module) -> dict[str, float]:
-        scores_N = pair_cosines(project(module, validation.vectors), validation.pair_index)
-        return correlations(scores_N, validation.ratings)
+        vectors_PK = project(module, validation.vectors)
+        return nested_correlations(vectors_PK, validation.pair_index, validation.ratings, nested)
 
     return evaluate
-
-
-def correlations(scores_N: np.ndarray, ratings_N: np.ndarray) -> dict[str, float]:
-    """Spearman and Pearson x 100 over all pairs, and Spearman x 100 without label -1."""
-    rated = ratings_N != NOT_APPLICABLE
-    return {
-        "spearman": 100 * spearman(scores_N, ratings_N),
-        "pearson": 100 * pearson(scores_N, ratings_N),
-        "spearman_rated": 100 * spearman(scores_N[rated], ratings_N[rated]),
-    }
 
 
 def best_projector(state: FitState, config: ProjectorConfig) -> Projector:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 import time
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +23,7 @@ from raycase.systems.contracts import Compute
 from raycase.systems.lora import LoraConfig
 from raycase.systems.model_folder import open_model_folder
 from raycase.systems.pair_vectors import PairVectors, pair_vectors
+from raycase.systems.projector import settings_of
 from raycase.systems.registry import resolve
 from raycase.training.loop import FitState
 from raycase.training.projector_fit import Recipe, best_projector, evaluation, fit_projector
@@ -146,12 +147,13 @@ def train_projector(job: TrainJob, open_runner: OpenRunner) -> dict[str, Any]:
     job.recipe.check()
     job.check_workers()
     config = job.config()
+    shape = job.recipe.projector(config.views_dim)
     pairs = dict(zip(("train", "validation"), job.read(), strict=True))
     identity = {
         "model": config.describe(),
         "compute": job.compute,
         "data": {part: rated.data_sha256 for part, rated in pairs.items()},
-        "recipe": asdict(job.recipe),
+        "recipe": settings_of(job.recipe),
         "seed": job.seed,
     }
     name = fingerprint(identity)
@@ -168,10 +170,9 @@ def train_projector(job: TrainJob, open_runner: OpenRunner) -> dict[str, Any]:
     state = runner.fit(
         fit_projector, vectors["train"], vectors["validation"], job.recipe, seed=job.seed, checkpoints=checkpoints
     )
-    shape = job.recipe.projector(vectors["train"].dim)
     seconds = {"seconds": round(time.time() - began, 1), "embed_seconds": round(embedded - began, 1)}
     metrics = {"fingerprint": name} | model_metrics(state, vectors["validation"], pairs) | seconds
-    metrics |= {"recipe": asdict(job.recipe) | {"dim": shape.output_dim}, "seed": job.seed, "workers": job.workers}
+    metrics |= {"recipe": settings_of(job.recipe) | {"dim": shape.output_dim}, "seed": job.seed, "workers": job.workers}
     write_model_folder(job.folder, replace(config, projector=shape), best_projector(state, shape), metrics)
     checkpoints.remove()
     return metrics

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import posixpath
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 from typing import Literal
 
@@ -15,12 +14,11 @@ from raycase.systems.bi_encoder import BiEncoderConfig, bi_encoder
 from raycase.systems.cross_encoder import cross_encoder
 from raycase.systems.csr import Asks, CsrConfig, Form, Router, Weight, csr
 from raycase.systems.fine_tuned_config import FineTunedConfig
-from raycase.systems.fine_tuned_module import pair_scores
 from raycase.systems.lora import lora
 from raycase.systems.tri_encoder import TriEncoderConfig, tri_encoder
-from raycase.training.encoder_fit import RatedRecipe, TunePairs, fit_tuned, recipe_of
+from raycase.training.encoder_fit import PairObjective, RatedRecipe, TunePairs, recipe_of
 from raycase.training.encoder_job import FineTuneJob, Task
-from raycase.training.graph_fit import Contrast, GraphTexts, fit_graph
+from raycase.training.graph_fit import GraphObjective, GraphTexts
 from raycase.training.losses import Loss
 from raycase.training.projector_job import data_metrics
 
@@ -153,8 +151,7 @@ def _rated(job: RatedJob, config: FineTunedConfig) -> Task:
         identity=["rated"],
         data=data_metrics({"train": train, "validation": validation}),
         texts=lambda: [TunePairs.of(config, rated) for rated in (train, validation)],
-        fitting=partial(fit_tuned, config=config),
-        module=pair_scores,
+        objective=PairObjective(config=config),
     )
 
 
@@ -181,6 +178,5 @@ def _graph(job: RatedJob, config: FineTunedConfig) -> Task:
             for part, triples in parts.items()
         },
         texts=lambda: GraphTexts.of(config, graph, list(parts.values())),
-        fitting=partial(fit_graph, config=config, margin=job.margin, limit=job.limit),
-        module=Contrast,
+        objective=GraphObjective(config=config, margin=job.margin, limit=job.limit),
     )

@@ -11,10 +11,9 @@ from raycase.data.rated import read_scored, rows_in
 from raycase.encoder.pooling import Pooling
 from raycase.errors import RequestError
 from raycase.systems.fine_tuned_config import FineTunedConfig
-from raycase.systems.fine_tuned_module import pair_scores
 from raycase.systems.mixsp import MOST, UPPER, Route, Select, Similarity, mixsp
 from raycase.systems.sentence_encoder import sentence_encoder
-from raycase.training.encoder_fit import PairLoss, TunePairs, TuneRecipe, fit_tuned, recipe_of
+from raycase.training.encoder_fit import PairLoss, PairObjective, TunePairs, TuneRecipe, recipe_of
 from raycase.training.encoder_job import FineTuneJob, Task
 from raycase.training.projector_job import data_metrics
 from raycase.training.scored_losses import mixsp_loss, scored_loss
@@ -68,8 +67,7 @@ class ScoredJob(FineTuneJob, TuneRecipe):
             identity=["scored", *self.terms.values()],
             data=data_metrics({"train": train, "validation": validation}),
             texts=lambda: [TunePairs.of(config, scored) for scored in (train, validation)],
-            fitting=partial(fit_tuned, config=config, loss=self.loss()),
-            module=pair_scores,
+            objective=PairObjective(config=config, loss=self.loss()),
         )
 
 

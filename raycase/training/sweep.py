@@ -9,7 +9,7 @@ import statistics
 import sys
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from raycase.data.provenance import provenance
@@ -20,6 +20,7 @@ from raycase.evaluation.plots import has_matplotlib
 from raycase.systems.case import CaseConfig, write_model_folder
 from raycase.systems.contracts import VectorsOf
 from raycase.systems.pair_vectors import PairVectors, pair_vectors
+from raycase.systems.projector import settings_of
 from raycase.training.projector_fit import best_projector, fit_projector
 from raycase.training.projector_job import model_metrics
 from raycase.training.runner import OpenTrialRunner, Round, Search, TrialRunner, Vectors
@@ -57,6 +58,8 @@ def tune(job: TuneJob, open_trials: OpenTrialRunner) -> dict[str, Any]:
     grid = grid_cells(job, config)
     prompts = list(dict.fromkeys(c.prompt for c in grid)) if grid else search_prompts(job, config)
     systems = {p: replace(config, encoder=replace(config.encoder, prompt=p)) for p in prompts}
+    for cell in grid or ():
+        cell.recipe.projector(systems[cell.prompt].views_dim)  # refuses nested dimensions above its own
     pairs = dict(zip(("train", "validation"), job.read(), strict=True))
     identity = identity_of(job, grid, systems, pairs)
     check_folder(job, identity["fingerprint"])
@@ -224,7 +227,7 @@ def _save_best(
     shape = recipe.projector(train.dim)
     metrics = {"fingerprint": fingerprint([trial.key, trial.seed])} | model_metrics(state, validation, pairs)
     metrics |= {
-        "recipe": asdict(recipe) | {"dim": shape.output_dim},
+        "recipe": settings_of(recipe) | {"dim": shape.output_dim},
         "seed": trial.seed,
         "workers": 1,
         "seconds": round(time.time() - began, 1),

@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 import json
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
 
@@ -14,7 +14,7 @@ import numpy as np
 from raycase.data.storage import fingerprint, locate
 from raycase.encoder.prompts import parse_views
 from raycase.errors import RequestError
-from raycase.systems.projector import Activation
+from raycase.systems.projector import Activation, settings_of
 from raycase.training.losses import Loss, RatingMap
 from raycase.training.projector_fit import OUTPUT_DIM, RECIPE_FIELDS, Recipe
 
@@ -33,6 +33,7 @@ SPACE: dict[str, Any] = {
     "batch_size": [128, 256, 512, 1024],
     "rating_map": list(RatingMap),
 }
+SWEPT = tuple(name for name in RECIPE_FIELDS if name != "nested")  # what cells may differ in
 WHOLE = {"layers", "hidden", "dim", "batch_size", "epochs", "patience"}
 ENUMS = {"activation": Activation, "loss": Loss, "rating_map": RatingMap}
 
@@ -48,7 +49,7 @@ class Cell:
     @cached_property
     def key(self) -> str:
         """Identifies the cell: equal keys fit the same g. Excludes settings without effect."""
-        values = asdict(self.recipe) | {"prompt": self.prompt}
+        values = settings_of(self.recipe) | {"prompt": self.prompt}
         if self.recipe.layers < 2:
             del values["hidden"]
         if self.recipe.layers == 0:
@@ -58,7 +59,8 @@ class Cell:
     @property
     def values(self) -> dict[str, Any]:
         """The settings by name, as in the table of trials."""
-        return {k: str(v) if k in ENUMS else v for k, v in asdict(self.recipe).items()} | {"prompt": self.prompt}
+        values = {name: getattr(self.recipe, name) for name in SWEPT}
+        return {k: str(v) if k in ENUMS else v for k, v in values.items()} | {"prompt": self.prompt}
 
 
 def table7(base: Recipe, prompt: str) -> list[Cell]:
@@ -88,7 +90,7 @@ def grid_of(uri: str, base: Recipe, prompt: str) -> list[Cell]:
     if not source.exists():
         raise RequestError(f"--grid: expected table7, figure4 or a JSON file, got {uri}")
     values = source.read_json()
-    known = (*RECIPE_FIELDS, "prompt")
+    known = (*SWEPT, "prompt")
     if not isinstance(values, dict) or not all(isinstance(v, list) and v for v in values.values()):
         raise RequestError(f"--grid: expected an object of lists in {uri}, got {json.dumps(values)[:80]}")
     for name in values:

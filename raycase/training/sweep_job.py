@@ -4,19 +4,20 @@ from __future__ import annotations
 
 import importlib.util
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Literal
 
-from raycase.data.claim import claim, clear
+from raycase.data.claim import begin, claim
 from raycase.data.provenance import provenance
 from raycase.data.rated import RatedPairs
 from raycase.data.storage import check_paths, fingerprint, locate
 from raycase.encoder.prompts import INSTRUCTED, PromptStyle, parse_views
 from raycase.errors import RequestError
 from raycase.systems.case import CaseConfig
+from raycase.systems.projector import settings_of
 from raycase.training.projector_fit import Recipe
 from raycase.training.projector_job import Frozen, is_tuned
-from raycase.training.sweep_cells import SPACE, Cell, figure4, grid_of, table7
+from raycase.training.sweep_cells import DIMS, SPACE, Cell, figure4, grid_of, table7
 from raycase.training.sweep_trials import Table
 
 GRIDS = {"table7": table7, "figure4": figure4}
@@ -73,6 +74,8 @@ def check_job(job: TuneJob) -> None:
     if job.prompts is not None and (job.grid is not None or job.prompt is not None):
         raise RequestError("--prompts: expected it for a search, without --prompt, got --grid or --prompt beside it")
     job.recipe.check()
+    if job.grid is None:
+        replace(job.recipe, dim=min(DIMS)).check()  # a search tries it: nested dimensions must be below
     for flag, value in (("samples", job.samples), ("seeds", job.seeds), ("finalists", job.finalists)):
         if value < 1:
             raise RequestError(f"--{flag}: expected at least 1, got {value}")
@@ -110,7 +113,7 @@ def identity_of(
     job: TuneJob, grid: Sequence[Cell] | None, systems: Mapping[str, CaseConfig], pairs: Mapping[str, RatedPairs]
 ) -> dict[str, Any]:
     """Everything that determines the trials, and its fingerprint."""
-    space: list[Any] = [{k: str(v) for k, v in SPACE.items()}, asdict(job.recipe), job.search, list(systems)]
+    space: list[Any] = [{k: str(v) for k, v in SPACE.items()}, settings_of(job.recipe), job.search, list(systems)]
     identity: dict[str, Any] = {
         "model": {prompt: system.describe() for prompt, system in systems.items()},
         "compute": job.compute,
@@ -134,7 +137,5 @@ def check_folder(job: TuneJob, name: str) -> None:
 
 def claim_folder(job: TuneJob, identity: dict[str, Any]) -> None:
     """Claim the folder for this sweep. Called after all checks of the request."""
-    root = job.table.root
-    if job.overwrite:
-        clear(root, SWEEP, RESULTS)
-    (root / SWEEP).put_json(identity | {"provenance": provenance()})
+    record = identity | {"provenance": provenance()}
+    begin(job.table.root, SWEEP, record, RESULTS, overwrite=job.overwrite)

@@ -17,8 +17,8 @@ import pyarrow.csv
 from raycase.data.parquet import parquet_bytes
 from raycase.data.storage import Location
 from raycase.training.loop import best_epoch_of
-from raycase.training.projector_fit import RECIPE_FIELDS, Recipe
-from raycase.training.sweep_cells import Cell, make_cell
+from raycase.training.projector_fit import Recipe
+from raycase.training.sweep_cells import SWEPT, Cell, make_cell
 
 CHOICES = (
     "prompt",
@@ -70,7 +70,7 @@ class Trial:
 
     def cell(self, base: Recipe) -> Cell:
         """The trial's cell."""
-        values = {n: getattr(self, n) for n in RECIPE_FIELDS} | {"epochs": self.most_epochs}
+        values = {n: getattr(self, n) for n in SWEPT} | {"epochs": self.most_epochs}
         return make_cell(base, self.prompt, self.name, **values)
 
     def describe(self) -> str:

@@ -13,7 +13,7 @@ from raycase.distributed.embed import embed
 from raycase.errors import RequestError
 
 
-def test_a_stopped_job_goes_on_where_it_was(job):
+def test_a_stopped_job_resumes_where_it_was(job):
     with pytest.raises(KeyboardInterrupt):
         embed(job, execute=stop_after(3))
     assert not output_at(job.output).manifest.exists()

@@ -48,6 +48,7 @@ def cli(capsys, *arguments):
         ({"--model": "minilm9"}, "expected one of minilm, simcse-bert-base"),
         ({"--pooling": "latent"}, "expected NV-Embed's weights"),
         ({"--prompt": "loud"}, "--prompt"),
+        ({"--dim": "4"}, "--dim: expected a model that was trained with nested dimensions (--nested), got"),
         ({"--unit-rows": "0"}, "--unit-rows: expected at least 1, got 0"),
         ({"--actors": "3:1"}, "--actors: expected MIN:MAX with 1 <= MIN <= MAX, got '3:1'"),
         ({"--max-rejected": "2"}, "--max-rejected: expected a share between 0 and 1, got 2.0"),
@@ -100,6 +101,11 @@ def test_flags_as_people_write_them(job, tmp_path, capsys):
     assert config["model"]["subtract"] is False
     assert (config["model"]["encoder"]["prompt"], config["model"]["encoder"]["pooling"]) == ("concat-cs", ["cls"])
     assert cli(capsys, *flags, "--subtract")[0] == 2
+
+
+def test_vectors_without_a_condition_are_not_cut(job):
+    with pytest.raises(RequestError, match=r"^--dim: expected vectors under conditions to cut, got --unconditional"):
+        embed_here(replace(job, conditions=(), unconditional=True, dim=4))
 
 
 def test_a_submitted_job_wants_absolute_paths(job, monkeypatch):

@@ -4,7 +4,7 @@ import re
 
 import pytest
 
-from raycase.data.claim import claim, clear
+from raycase.data.claim import begin, claim, clear
 from raycase.data.storage import locate
 from raycase.errors import RequestError
 
@@ -69,3 +69,12 @@ def test_clear_removes_what_the_job_wrote_alone(folder):
     clear(folder, "join.json", JOB["results"])
     assert folder.list() == {"notes.txt": 0}
     assert claim(folder, "join.json", "one", **JOB) is None
+
+
+@pytest.mark.parametrize("overwrite", [False, True])
+def test_a_job_that_begins_puts_its_record_and_clears_results_only_to_overwrite(folder, overwrite):
+    (folder / "join.json").put(b"{}")
+    (folder / "neighbours" / "0.parquet").put(b"")
+    begin(folder, "join.json", {"fingerprint": "one"}, JOB["results"], overwrite=overwrite)
+    assert claim(folder, "join.json", "one", **JOB) == {"fingerprint": "one"}
+    assert (folder / "neighbours" / "0.parquet").exists() is not overwrite

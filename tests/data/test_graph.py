@@ -27,7 +27,7 @@ def folder(tmp_path):
     return tmp_path
 
 
-def test_a_graph_is_texts_and_triples_both_ways(folder):
+def test_a_graph_is_texts_and_triples_in_both_directions(folder):
     graph = read_graph(folder, "--train")
     assert graph.entities == ["dog: an animal", "cat: another", "animal"]
     assert graph.relations == ["is a", "has part", "inverse is a", "inverse has part"]
@@ -69,7 +69,7 @@ def triples_of(folder, lines):
     return read_graph(folder, "").triples(str(folder / "some.tsv"), "")
 
 
-def test_what_is_known_is_known_both_ways(folder):
+def test_what_is_known_is_known_in_both_directions(folder):
     known = Known.of(triples_of(folder, [("e1", "_is", "e3")]), triples_of(folder, [("e1", "_is", "e2")]))
     is_a = 0 * 3 + 0  # relation and head as one number
     assert known.tails(is_a).tolist() == [1, 2]

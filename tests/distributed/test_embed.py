@@ -1,5 +1,6 @@
 """The embedding job on Ray: the same vectors as without it, on local disk and on S3, submitted or not."""
 
+import contextlib
 import json
 import os
 import subprocess
@@ -10,6 +11,7 @@ from urllib.request import urlopen
 
 import fsspec
 import numpy as np
+import psutil
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
@@ -111,6 +113,16 @@ def test_stages_run_in_processes_of_their_own(finished):
     write_pids = {unit.write_pid for unit in finished.units}
     assert len(encode_pids) == 2, "expected the units spread over both actors"
     assert not (read_pids & encode_pids or encode_pids & write_pids or os.getpid() in read_pids | encode_pids)
+
+
+def test_rays_own_actors_import_no_torch(finished):
+    own = {}
+    for process in psutil.Process().children(recursive=True):
+        with contextlib.suppress(psutil.NoSuchProcess):
+            name = process.cmdline()[:1]
+            if name and name[0].startswith("ray::_"):
+                own[name[0]] = any("libtorch" in library.path for library in process.memory_maps())
+    assert "ray::_StatsActor" in own and not any(own.values()), own
 
 
 def test_ray_exports_the_metrics_of_a_run(finished):

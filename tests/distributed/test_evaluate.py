@@ -35,7 +35,8 @@ def job(tiny_model, rated, tmp_path):
     )
 
 
-def test_the_job_embeds_once_and_gives_what_this_process_gives(cluster, job, tmp_path):
+def test_the_job_embeds_once_and_gives_what_this_process_gives(job, tmp_path, monkeypatch):
+    monkeypatch.setattr(vector_cache, "embed", embed_here)  # on Ray: see test_train.py
     first = evaluate(job)
     units = list((tmp_path / "cache").glob("*/vectors/embeddings/*"))
     assert len(units) == 2  # one of f, one of f - base

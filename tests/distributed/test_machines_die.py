@@ -20,7 +20,7 @@ from raycase.corpus.verify import verify
 from raycase.distributed.embed import embed
 
 pytestmark = pytest.mark.cluster
-UNITS, ROWS, NODES = 100, 100, 3
+UNITS, ROWS, NODES = 60, 100, 2
 KINDS = ("machine", "actor", "driver")
 
 
@@ -94,7 +94,7 @@ def test_the_output_is_that_of_an_undisturbed_run(seed, rounds, job, s3_server, 
         try:
             for kind, moment in zip(kinds, moments, strict=True):
                 wait_for(lambda moment=moment: run.began() >= moment, 240)
-                wait_for(lambda kind=kind: kind == "actor" or run.written() >= 5, 240)  # something to go on from
+                wait_for(lambda kind=kind: kind == "actor" or run.written() >= 5, 240)  # something to resume from
                 in_flight.append(run.kill(kind, chance))
             wait_for(lambda: run.driver.poll() is not None, 240)
         finally:

@@ -1,4 +1,4 @@
-"""What Ray may rename: where it is missing, one line says so and the job goes on."""
+"""What Ray may rename: where it is missing, one line says so and the job continues."""
 
 import builtins
 import os

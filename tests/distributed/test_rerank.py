@@ -29,9 +29,18 @@ def test_a_file_of_queries_is_reranked_on_ray_and_resumes(files, tiny_model, tmp
     torch.manual_seed(0)
     mixsp(str(tiny_model)).trainable().save(tmp_path / "scorer")
     job = RerankJob(**files, model=str(tmp_path / "scorer"), output=str(tmp_path / "again"), k=3)
-    done = rerank_all(job, unit_rows=50)
-    assert (done["answers_in"], done["answers_out"], done["units_done"]) == (216, 81, 4)
+    none = tmp_path / "none.parquet"
+    pa.parquet.write_table(pa.parquet.read_table(files["answers"])[:0], none)
+    done = rerank_all(replace(job, answers=str(none)))
+    assert (done["answers_in"], done["answers_out"], done["units_done"]) == (0, 0, 0)
+
+    with pytest.raises(RequestError, match=r"or this very job in .*, got another; .* --overwrite"):
+        rerank_all(job, unit_rows=50)
     folder = tmp_path / "again" / "answers"
+    folder.mkdir(exist_ok=True)
+    (folder / "000001.parquet").write_bytes(b"of the other job")
+    done = rerank_all(replace(job, overwrite=True), unit_rows=50)
+    assert (done["answers_in"], done["answers_out"], done["units_done"]) == (216, 81, 4)
     found = pa.concat_tables([pa.parquet.read_table(file) for file in sorted(folder.iterdir())])
     sentences = pa.parquet.read_table(files["queries"])["text"].to_pylist()
     scorer = raycase.load(str(tmp_path / "scorer"))
@@ -47,7 +56,7 @@ def test_a_file_of_queries_is_reranked_on_ray_and_resumes(files, tiny_model, tmp
     assert all((folder / name).stat().st_mtime_ns == mark for name, mark in kept.items() if name != lost)
     with pytest.raises(RequestError, match=r"or this very job in .*, got another; .* --overwrite"):
         rerank_all(replace(job, k=2), unit_rows=50)
-    assert rerank_all(replace(job, k=2, overwrite=True), unit_rows=50)["answers_out"] == 54
+    assert (folder / lost).exists()
 
 
 @pytest.mark.parametrize(
@@ -63,10 +72,3 @@ def test_wrong_requests_are_refused(files, tmp_path, change, said):
     settings = files | {"model": "minilm", "output": str(tmp_path / "again")}
     with pytest.raises(RequestError, match=said):
         rerank_all(RerankJob(**settings | change))
-
-
-def test_no_answers_are_no_answers(files, tiny_model, tmp_path, cluster):
-    mixsp(str(tiny_model)).trainable().save(tmp_path / "scorer")
-    pa.parquet.write_table(pa.parquet.read_table(files["answers"])[:0], files["answers"])
-    done = rerank_all(RerankJob(**files, model=str(tmp_path / "scorer"), output=str(tmp_path / "again")))
-    assert (done["answers_in"], done["answers_out"], done["units_done"]) == (0, 0, 0)

@@ -1,4 +1,4 @@
-"""Object storage that fails: now and then, for a while, or for good. The job goes on, or says early what is wrong."""
+"""Object storage that fails: now and then, for a while, or for good. The job continues, or says early what is wrong."""
 
 import subprocess
 import threading
@@ -139,7 +139,7 @@ def test_what_no_retry_helps_is_said_early_in_one_line(whole, remote, through, s
         assert time.monotonic() - began < 5 and "\n" not in str(error.value)
 
 
-def test_credentials_that_expire_on_the_way_end_the_job_in_one_line_and_it_goes_on(remote, through, s3_server):
+def test_credentials_that_expire_on_the_way_end_the_job_in_one_line_and_it_resumes(remote, through, s3_server):
     job, wanted = remote
     with Proxy(s3_server, faults=((400, "ExpiredToken"),)) as proxy:
         through(proxy.url)

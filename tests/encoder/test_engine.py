@@ -269,7 +269,7 @@ def limited(rows, most):
 
 
 @pytest.mark.parametrize("causal", [True, False])
-def test_out_of_memory_halves_the_budget_and_goes_on(causal, caplog):
+def test_out_of_memory_halves_the_budget_and_encoding_continues(causal, caplog):
     made = DECODERS["qwen3"] if causal else BIDIRECTIONAL["bert"]
     rows, plain = encoder(made, causal=causal, batch_tokens=1000, unpadded=causal)
     rows.in_rows = causal
@@ -338,7 +338,7 @@ def test_compiled_layers_give_the_same_vectors(name, caplog):
         assert relative(rows.encode(batch_of(sequences, spans))[0], alone(plain, sequences, spans)) < 1e-5
 
 
-def test_where_nothing_can_be_compiled_it_goes_on_without(monkeypatch, caplog):
+def test_where_nothing_can_be_compiled_layers_run_as_they_are(monkeypatch, caplog):
     def compile(self, **_):
         def broken(*_, **__):
             raise RuntimeError("no C++ compiler\nand more")

@@ -24,7 +24,7 @@ from raycase.systems.fine_tuned_module import pair_scores
 from raycase.systems.lora import lora
 from raycase.systems.registry import resolve
 from raycase.training.catalogue import TRAIN_JOBS
-from raycase.training.encoder_fit import RatedRecipe, TunePairs, fit_tuned
+from raycase.training.encoder_fit import PairObjective, RatedRecipe, TunePairs, fit_tuned
 from raycase.training.loop import FitState, restore
 from raycase.training.losses import Loss
 from raycase.training.projector_job import TrainJob
@@ -151,7 +151,7 @@ def test_a_fit_changes_the_adapters_and_keeps_them_alone(made, kind):
     config = made(kind)
     train, validation = (TunePairs.of(config, small.rated(seed=seed)) for seed in (0, 1))
     recipe = RatedRecipe(loss=Loss.PEARSON, epochs=2, batch_size=8, learning_rate=1e-2)
-    *_, state = fit_tuned(train, validation, recipe, config)
+    *_, state = fit_tuned(train, validation, recipe, PairObjective(config=config))
     assert state.weights.keys() == state.best.keys() == weights(pair_scores(config.trainable())).keys()
     assert sum(t.numel() for t in state.weights.values()) == LAYERS * 4 * WIDTHS[kind]
     assert len(state.to_bytes()) < 4 * 5 * LAYERS * 4 * WIDTHS[kind] + 20_000
@@ -287,11 +287,13 @@ def test_the_encoders_dropout_leaves_the_adapters_alone(made):
     assert (found, others) == ({0.4}, {0.3})
 
 
-def test_an_adapter_is_loaded_from_object_storage(made, tmp_path):
+def test_an_adapter_is_loaded_from_object_storage(made, tmp_path, monkeypatch):
+    monkeypatch.setenv("RAYCASE_CACHE", str(tmp_path / "cache"))
     module = small.disturb(made("bert", merged=False).trainable())
     wanted = module.eval().embed(SENTENCES, "dog")
     module.save(tmp_path / "model")
     small.close(raycase.load(f"file://{tmp_path}/model", dtype=torch.float32).embed(SENTENCES, "dog"), wanted)
+    assert list((tmp_path / "cache").rglob("adapter_model.safetensors")), "expected the adapter fetched"
 
 
 def test_latent_attention_stays_where_it_is(tmp_path):

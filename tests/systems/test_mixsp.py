@@ -16,7 +16,7 @@ from raycase.systems.fine_tuned_module import pair_scores
 from raycase.systems.mixsp import Heads, Route, Select, Similarity, mixsp
 from raycase.systems.registry import embeds, resolve
 from raycase.systems.sentence_encoder import sentence_encoder
-from raycase.training.encoder_fit import TunePairs, TuneRecipe, batch_loss, fit_tuned
+from raycase.training.encoder_fit import PairObjective, TunePairs, TuneRecipe, fit_tuned
 from raycase.training.scored_losses import mixsp_loss, scored_loss
 
 # ---------------------------------------------------------------------------------------------------------- by hand
@@ -303,7 +303,8 @@ def test_it_learns(name, folder, scored):
         "sentence-encoder": (sentence_encoder(folder), scored_loss),
     }[name]
     recipe = TuneRecipe(epochs=12, patience=12, batch_size=8, learning_rate=2e-3, dropout=0.0)
-    *_, state = fit_tuned(*(texts_of(config, uri) for uri in scored.values()), recipe, config, loss=loss)
+    data = [texts_of(config, uri) for uri in scored.values()]
+    *_, state = fit_tuned(*data, recipe, PairObjective(config=config, loss=loss))
     assert state.history[-1]["loss"] < 0.9 * state.history[0]["loss"]
     assert max(line["spearman"] for line in state.history) > 40
 
@@ -315,7 +316,7 @@ def test_a_batch_loss_is_that_of_its_scores(folder, scored):
     batch = np.array([1, 5, 9])
     a, b = (module.system.embed([s[i] for i in batch], None) for s in (pairs.sentences1, pairs.sentences2))
     cosines = (a * b).sum(1) / np.linalg.norm(a, axis=1) / np.linalg.norm(b, axis=1)
-    found = batch_loss(train, scored_loss, torch.float32)(module, batch)
+    found = PairObjective(config=config, loss=scored_loss).batch_loss(train, TuneRecipe())(module, batch)
     assert found.item() == pytest.approx(np.mean((cosines - pairs.ratings[batch] / 5) ** 2), rel=1e-4)
 
 

@@ -151,7 +151,7 @@ def test_without_its_last_file_it_is_no_model(tmp_path, spec, monkeypatch, befor
     assert sorted(contents(folder)) == sorted([METRICS, CARD, WEIGHTS])
     with pytest.raises(RequestError):
         resolve(str(folder))
-    assert open_model_folder(folder, "new") is None  # the same command goes on
+    assert open_model_folder(folder, "new") is None  # the same command trains again
     with pytest.raises(RequestError, match="--output"):
         open_model_folder(folder, "old")
     monkeypatch.undo()

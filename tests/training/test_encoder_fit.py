@@ -1,4 +1,4 @@
-"""Fine-tuning on rated pairs: batches of like length, the loss, going on after a stop, what is scored and saved."""
+"""Fine-tuning on rated pairs: batches of like length, the loss, resuming after a stop, what is scored and saved."""
 
 import math
 from dataclasses import dataclass, replace
@@ -23,13 +23,12 @@ from raycase.systems.fine_tuned_module import pair_scores
 from raycase.systems.registry import embeds
 from raycase.systems.tri_encoder import tri_encoder
 from raycase.training.encoder_fit import (
+    PairObjective,
     RatedRecipe,
     TunePairs,
-    batch_loss,
     fit_config,
     fit_tuned,
     length_batches,
-    rated_loss,
 )
 from raycase.training.loop import FitState, restore
 from raycase.training.losses import LOSSES, Loss, RatingMap
@@ -232,7 +231,7 @@ def numbers(ratings):
 def test_the_loss_of_a_batch_is_the_squared_error_by_hand():
     """Ratings 1, 3 and 5 are to be met by 0, 0.5 and 1."""
     module = Scores([0.5, 9.0, 0.25, 0.9])
-    loss = batch_loss(numbers([1, 2, 3, 5]), rated_loss(RatedRecipe()), torch.float32)
+    loss = PairObjective(config=None).batch_loss(numbers([1, 2, 3, 5]), RatedRecipe())
     value = loss(module, np.array([3, 0, 2]))
     assert value.item() == pytest.approx((0.1**2 + 0.5**2 + 0.25**2) / 3)
     value.backward()
@@ -250,7 +249,7 @@ def test_loss_and_rating_map_are_the_recipes(loss, rating_map):
     }
     wanted = LOSSES[loss](torch.tensor(scores), torch.tensor([mapped[rating_map](r) for r in ratings]))
     recipe = RatedRecipe(loss=loss, rating_map=rating_map)
-    found = batch_loss(numbers(ratings), rated_loss(recipe), torch.float32)(Scores(scores), np.arange(4))
+    found = PairObjective(config=None).batch_loss(numbers(ratings), recipe)(Scores(scores), np.arange(4))
     assert found.item() == pytest.approx(wanted.item())
 
 
@@ -258,7 +257,7 @@ def test_loss_and_rating_map_are_the_recipes(loss, rating_map):
 def test_the_loss_is_of_cosines_under_the_condition(bert, make):
     config, rated = make(bert), small.rated()
     module = pair_scores(config.trainable(dropout=0.0))
-    loss = batch_loss(TunePairs.of(config, rated), rated_loss(RatedRecipe()), torch.float32)
+    loss = PairObjective(config=config).batch_loss(TunePairs.of(config, rated), RatedRecipe())
     batch, total = np.array([5, 2, 20]), 0.0
     for row in batch:
         texts = [rated.sentences1[row]], [rated.sentences2[row]]
@@ -271,7 +270,7 @@ def test_pairs_to_which_the_condition_does_not_apply_are_scored_and_not_trained_
     train, validation = numbers([-1, 1, 5, -1, 3, 2, 4]), numbers([5, -1, 1, 3])
     module = Scores([0.5, -0.2, 0.8, 0.1, 0.4, 0.3, 0.9])
     recipe = RatedRecipe(batch_size=2, epochs=3, learning_rate=1e-2, weight_decay=0.0)
-    state = last(fit_tuned(train, validation, recipe, module))
+    state = last(fit_tuned(train, validation, recipe, PairObjective(config=module)))
     asked = module.asked
     assert sorted(row for rows in asked for row in rows) == sorted([1, 2, 4, 5, 6] * 3)
     changed = state.weights["of_row"] != torch.tensor([0.5, -0.2, 0.8, 0.1, 0.4, 0.3, 0.9])
@@ -303,12 +302,16 @@ def data(config, rows=24):
 
 
 @pytest.mark.parametrize("name", ["tri", "cross", "csr", "csr heavy"])
-def test_a_fit_that_goes_on_equals_one_that_never_stopped(bert, name):
+def test_a_resumed_fit_equals_one_that_never_stopped(bert, name):
     config = MAKE[name](bert)
     recipe = replace(RECIPE, average=0.9 if name == "tri" else 0.0, accumulate=2)
-    first, *_, undisturbed = fit_tuned(*data(config), recipe, config, seed=4)
+    first, *_, undisturbed = fit_tuned(*data(config), recipe, PairObjective(config=config), seed=4)
     torch.manual_seed(99)
-    resumed = list(fit_tuned(*data(config), recipe, config, seed=4, state=FitState.from_bytes(first.to_bytes())))
+    resumed = list(
+        fit_tuned(
+            *data(config), recipe, PairObjective(config=config), seed=4, state=FitState.from_bytes(first.to_bytes())
+        )
+    )
     assert [len(state.history) for state in resumed] == [2, 3]
     for part in ("weights", "best", "average"):
         assert same(getattr(resumed[-1], part), getattr(undisturbed, part)), part
@@ -319,7 +322,8 @@ def test_a_fit_that_goes_on_equals_one_that_never_stopped(bert, name):
 def test_the_seed_decides_everything_that_is_drawn(bert):
     config = csr(bert, router=Router.HEAVY)
     recipe = replace(RECIPE, epochs=1)
-    first, again, other = (last(fit_tuned(*data(config), recipe, config, seed=s)).weights for s in (1, 1, 2))
+    objective = PairObjective(config=config)
+    first, again, other = (last(fit_tuned(*data(config), recipe, objective, seed=s)).weights for s in (1, 1, 2))
     assert same(first, again)
     assert not torch.allclose(first["system.heavy.0.weight"], other["system.heavy.0.weight"], atol=1e-2)
 
@@ -327,9 +331,8 @@ def test_the_seed_decides_everything_that_is_drawn(bert):
 @pytest.mark.parametrize("name", MAKE)
 def test_it_learns(bert, name):
     config = MAKE[name](bert)
-    state = last(
-        fit_tuned(*data(config), replace(RECIPE, epochs=6, patience=9, dropout=0.0, learning_rate=1e-3), config)
-    )
+    recipe = replace(RECIPE, epochs=6, patience=9, dropout=0.0, learning_rate=1e-3)
+    state = last(fit_tuned(*data(config), recipe, PairObjective(config=config)))
     assert state.history[-1]["loss"] < 0.7 * state.history[0]["loss"]
 
 
@@ -344,7 +347,8 @@ def test_dropout_is_the_recipes_or_the_encoders(bert):
 def test_the_figures_of_every_epoch_are_those_of_the_weights(bert, name, average, tmp_path):
     """Of the averaged ones, where there is an average; and the best are what is saved."""
     config, validation = MAKE[name](bert), small.rated(24, seed=1)
-    texts, states = config.rated(validation), list(fit_tuned(*data(config), replace(RECIPE, average=average), config))
+    texts, objective = config.rated(validation), PairObjective(config=config)
+    states = list(fit_tuned(*data(config), replace(RECIPE, average=average), objective))
     for state in states:
         weights = {key.removeprefix("module."): t for key, t in state.average.items() if key != "n_averaged"}
         module = pair_scores(config.trainable(RECIPE.dropout))
@@ -397,7 +401,7 @@ def test_matrix_products_are_in_bfloat16_and_weights_in_32_bits(bert, name):
 
     recipe = replace(RECIPE, epochs=1, dropout=0.0)
     states = {
-        compute: last(fit_tuned(*data(config), recipe, config, compute=compute, wrap=noted))
+        compute: last(fit_tuned(*data(config), recipe, PairObjective(config=config, compute=compute), wrap=noted))
         for compute in (torch.float32, torch.bfloat16)
     }
     for training in (True, False):

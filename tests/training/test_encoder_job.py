@@ -29,7 +29,7 @@ from raycase.systems.lora import lora
 from raycase.systems.registry import resolve
 from raycase.systems.tri_encoder import tri_encoder
 from raycase.training.catalogue import train
-from raycase.training.encoder_fit import TunePairs, fit_tuned
+from raycase.training.encoder_fit import PairObjective, TunePairs, fit_tuned
 from raycase.training.local_runner import open_local_runner
 from raycase.training.loop import restore
 from raycase.training.rated_jobs import BiEncoderJob, CrossEncoderJob, CsrJob, TriEncoderJob
@@ -59,7 +59,7 @@ def plain_fit(job):
     """The same without Ray: the state, and the trained module."""
     config = job.config()
     data = [TunePairs.of(config, read_rated(uri, "")) for uri in (job.train, job.validation)]
-    *_, state = fit_tuned(*data, job.recipe, config, seed=job.seed)
+    *_, state = fit_tuned(*data, job.recipe, PairObjective(config=config), seed=job.seed)
     system = config.trainable()
     restore(pair_scores(system), state.best)
     return state, system.eval()

@@ -20,8 +20,8 @@ from raycase.systems.bi_encoder import bi_encoder
 from raycase.systems.csr import csr
 from raycase.systems.tri_encoder import tri_encoder
 from raycase.training.catalogue import train
-from raycase.training.encoder_fit import TuneRecipe
-from raycase.training.graph_fit import Contrast, GraphTexts, batch_loss, evaluation, fit_graph
+from raycase.training.encoder_fit import TuneRecipe, fit_tuned
+from raycase.training.graph_fit import Contrast, GraphObjective, GraphTexts
 from raycase.training.local_runner import open_local_runner
 from raycase.training.loop import restore
 from raycase.training.losses import contrastive_loss
@@ -61,13 +61,17 @@ def texts(folder):
     return of
 
 
+def objective_of(config):
+    return GraphObjective(config=config, margin=0.02)
+
+
 @pytest.mark.parametrize("name", SYSTEMS)
 def test_the_loss_of_a_batch_is_that_of_each_vector_alone(name, tiny_model, folder, texts):
     config = SYSTEMS[name](str(tiny_model))
     train, _ = texts(config)
     module = Contrast(config.trainable(0.0)).eval()
     batch = np.array([0, 11, 3, 20, 35])
-    found = batch_loss(train, 0.02, torch.float32)(module, batch)
+    found = objective_of(config).batch_loss(train, TuneRecipe())(module, batch)
     graph, rows = read_graph(folder, ""), train.triples.rows[batch]
 
     def unit(*texts_of):
@@ -85,14 +89,15 @@ def test_the_loss_of_a_batch_is_that_of_each_vector_alone(name, tiny_model, fold
 def test_the_temperature_is_learnt_and_two_halves_give_its_gradient_once(tiny_model, texts):
     train, _ = texts(config := tri_encoder(str(tiny_model)))
     module = Contrast(config.trainable(0.0))
-    batch_loss(train, 0.02, torch.float32)(module, np.arange(6)).backward()
+    loss = objective_of(config).batch_loss(train, TuneRecipe())
+    loss(module, np.arange(6)).backward()
     gradient = module.log_inverse_temperature.grad.clone()
     assert gradient.abs() > 1e-4
     before = module.log_inverse_temperature.detach().clone()
     values = []
     for step in (1e-3, -1e-3):
         module.log_inverse_temperature.data = before + step
-        values.append(batch_loss(train, 0.02, torch.float32)(module, np.arange(6)).item())
+        values.append(loss(module, np.arange(6)).item())
     assert gradient.item() == pytest.approx((values[0] - values[1]) / 2e-3, rel=0.02)
 
 
@@ -101,12 +106,12 @@ def test_it_learns_and_a_limit_shortens_the_epoch(name, tiny_model, texts):
     config = SYSTEMS[name](str(tiny_model))
     data = texts(config)
     recipe = TuneRecipe(epochs=25, patience=25, batch_size=12, learning_rate=3e-3, dropout=0.0)
-    *_, state = fit_graph(*data, recipe, config, margin=0.02, seed=1)
+    *_, state = fit_tuned(*data, recipe, objective := objective_of(config), seed=1)
     assert state.history[-1]["loss"] < 0.9 * state.history[0]["loss"]
     module = Contrast(config.trainable())
     restore(module, state.best)
     best = state.history[state.best_epoch - 1]
-    assert evaluation(*data, torch.float32)(module.eval())["mrr"] == pytest.approx(best["mrr"], abs=1e-4)
+    assert objective.evaluation(*data)(module.eval())["mrr"] == pytest.approx(best["mrr"], abs=1e-4)
     steps = []
     optimizer = torch.optim.AdamW.step
 
@@ -116,7 +121,7 @@ def test_it_learns_and_a_limit_shortens_the_epoch(name, tiny_model, texts):
 
     torch.optim.AdamW.step = counted
     try:
-        next(fit_graph(*data, replace(recipe, batch_size=4), config, margin=0.02, limit=8))
+        next(fit_tuned(*data, replace(recipe, batch_size=4), replace(objective, limit=8)))
     finally:
         torch.optim.AdamW.step = optimizer
     assert len(steps) == 2

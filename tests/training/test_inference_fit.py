@@ -1,7 +1,6 @@
 """DualCSE: equation 2 and its parts by hand, two vectors by one encoder or two, training, and both measures."""
 
 import math
-from dataclasses import replace
 
 import numpy as np
 import pandas as pd
@@ -14,7 +13,6 @@ import torch.nn.functional as F
 import raycase
 from raycase.data.inferences import HYPOTHESES, KINDS, read_inferences
 from raycase.encoder.pooling import Pooling
-from raycase.encoder.table import ENCODERS
 from raycase.errors import RequestError
 from raycase.evaluation.entailment_metrics import (
     accuracies,
@@ -27,8 +25,8 @@ from raycase.evaluation.entailment_metrics import (
 from raycase.systems.dualcse import Form, dualcse
 from raycase.systems.mixsp import mixsp
 from raycase.systems.sentence_encoder import sentence_encoder
-from raycase.training.encoder_fit import TuneRecipe
-from raycase.training.inference_fit import Dual, InferenceTexts, batch_loss, fit_dual
+from raycase.training.encoder_fit import TuneRecipe, fit_tuned
+from raycase.training.inference_fit import Dual, DualObjective, InferenceTexts
 from raycase.training.losses import dual_loss
 
 # ---------------------------------------------------------------------------------------------------------- the loss
@@ -178,10 +176,8 @@ def test_no_text_at_all_has_no_vectors(form, tmp_path):
     assert found.vectors.shape == (2, system.dim) and None not in found.refused
 
 
-def test_an_encoder_without_cls_is_refused(tmp_path, monkeypatch):
+def test_an_encoder_without_cls_is_refused(tmp_path):
     tiny.save_encoder(tmp_path, "qwen3-embedding-0.6b")
-    row = replace(ENCODERS["qwen3-embedding-0.6b"], source=str(tmp_path))
-    monkeypatch.setitem(ENCODERS, "qwen3-embedding-0.6b", row)
     for make, model in ((dualcse, str(tmp_path)), (mixsp, str(tmp_path)), (mixsp, "qwen3-embedding-0.6b")):
         with pytest.raises(RequestError, match=r"expected an encoder whose first token, \[CLS\], sees the whole text"):
             make(model)
@@ -249,7 +245,8 @@ def test_a_batch_loss_is_that_of_its_vectors(name, left_out, inferences, tmp_pat
     terms = {term: term not in left_out for term in ("contradiction", "intra")}
     module = small.disturb(Dual(config.trainable(0.0))).eval()
     batch = np.array([3, 0, 11])
-    found = batch_loss(texts, torch.float32, temperature=0.1, **terms)(module, batch)
+    objective = DualObjective(config=config, temperature=0.1, **terms)
+    found = objective.batch_loss(texts, TuneRecipe())(module, batch)
     kinds = [[train.columns[KINDS[k]][row] for row in batch] for k in (0, 1, 2, 4)]
     names = config.known_conditions or (None, None)
     r, u = ([torch.from_numpy(module.system.embed(k, name)) for k in kinds] for name in names)
@@ -264,7 +261,7 @@ def test_it_learns(name, inferences, tmp_path):
     config = SYSTEMS[name](small.save_bert(tmp_path / "bert"))
     data = [InferenceTexts.of(config, read_inferences(uri, "")) for uri in inferences.values()]
     recipe = TuneRecipe(epochs=12, patience=12, batch_size=12, learning_rate=2e-3, dropout=0.0)
-    *_, state = fit_dual(*data, recipe, config)
+    *_, state = fit_tuned(*data, recipe, DualObjective(config=config))
     assert state.history[-1]["loss"] < 0.8 * state.history[0]["loss"]
     best = state.history[state.best_epoch - 1]
     assert best["rte"] == max(line["rte"] for line in state.history)

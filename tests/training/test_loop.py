@@ -1,4 +1,4 @@
-"""The training loop over a toy module: when it stops, what it keeps, going on as if never stopped; two processes."""
+"""The training loop over a toy module: when it stops, what it keeps, resuming as if never stopped; two processes."""
 
 from copy import deepcopy
 from itertools import pairwise
@@ -235,7 +235,7 @@ def test_a_step_goes_by_its_learning_rate():
 
 
 @pytest.mark.parametrize("stopped", [1, 2, 4])
-def test_a_fit_that_goes_on_keeps_to_the_schedule(rates, stopped):
+def test_a_resumed_fit_keeps_to_the_schedule(rates, stopped):
     options = {"epochs": 5, "warmup": 0.33, "average": 0.9, "accumulate": 2}
     undisturbed = list(fitting(**options))
     planned = rates.copy()
@@ -371,12 +371,12 @@ def test_the_moving_average_is_what_is_evaluated_and_kept():
         assert all(torch.equal(weight, state.average[f"module.{name}"]) for name, weight in state.best.items())
 
 
-# ------------------------------------------------------------------------------------------------------------ going on
+# ------------------------------------------------------------------------------------------------------------ resuming
 
 
 @pytest.mark.parametrize("average", [0.0, 0.9])
 @pytest.mark.parametrize("stopped", [1, 3])
-def test_a_fit_that_goes_on_equals_one_that_never_stopped(average, stopped):
+def test_a_resumed_fit_equals_one_that_never_stopped(average, stopped):
     undisturbed = list(fitting(average=average, weight_decay=0.1))
     saved = undisturbed[stopped - 1].to_bytes()
     torch.manual_seed(99)
@@ -393,7 +393,7 @@ def test_patience_counts_over_the_stop():
     assert list(fitting(patience=5, epochs=20, state=states[-1])) == []
 
 
-def test_one_state_can_be_gone_on_from_twice():
+def test_two_fits_can_resume_from_one_state():
     state = next(fitting(average=0.9))
     first, second = (list(fitting(average=0.9, state=state))[-1] for _ in range(2))
     assert_equal(first, second)

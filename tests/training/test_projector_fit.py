@@ -1,6 +1,7 @@
 """Fitting g (CASE, section 3.2): what a recipe refuses, what is learned from and scored, and a task that is learned."""
 
 import math
+import re
 import warnings
 from dataclasses import replace
 
@@ -58,11 +59,13 @@ def same(a, b, part="weights"):
         ("epochs", [0], "a number above 0"),
         ("patience", [0], "a number above 0"),
         ("average", [1.0, -0.1, math.nan], r"a decay in \[0, 1\)"),
+        ("nested", [(0,), (64, 512)], "dimensions below 512"),
     ],
 )
 def test_a_value_out_of_range_is_refused_by_its_flag(name, values, wanted):
     for value in values:
-        with pytest.raises(RequestError, match=f"^--{name.replace('_', '-')}: expected {wanted}, got {value}$"):
+        said = f"^--{name.replace('_', '-')}: expected {wanted}, got {re.escape(str(value))}$"
+        with pytest.raises(RequestError, match=said):
             Recipe(**{name: value}).check()
 
 
@@ -86,6 +89,12 @@ def test_the_shape_of_g_is_the_recipes():
     shape = recipe.projector(9)
     assert (shape.input_dim, shape.output_dim, shape.layers, shape.hidden) == (9, 5, 2, 7)
     assert (shape.activation, shape.dropout) == (Activation.GELU, 0.4)
+    assert Recipe(nested=(64, 8, 64)).projector(384).nested == (8, 64)
+
+
+def test_a_nested_dimension_is_below_that_of_g():
+    with pytest.raises(RequestError, match=r"^--nested: expected dimensions below 384, got \(64, 400\)$"):
+        Recipe(nested=(64, 400)).projector(384)
 
 
 # ------------------------------------------------------------------------------------------------------------- eq. 2
@@ -107,6 +116,40 @@ def test_the_loss_of_a_batch_is_eq_2(rating_map):
     assert pair_loss(data, recipe)(g, batch).item() == pytest.approx(total / 3, rel=1e-5)
 
 
+def test_the_loss_is_the_mean_over_the_nested_dimensions_and_all():
+    recipe = Recipe(dim=2, layers=0, nested=(1,))
+    g = Projector(recipe.projector(2)).eval()
+    weight, bias = g.parameters()
+    weight.data.copy_(torch.eye(2))
+    bias.data.zero_()
+    data = PairVectors(
+        vectors=np.array([[3, 4], [3, 0], [2, 2], [2, -2]], dtype=np.float32),
+        pair_index=np.array([[0, 1], [2, 3]]),
+        ratings=np.array([5, 1], dtype=np.float32),  # targets 1 and 0
+    )
+    # cosines of the first dimension: 1 and 1; of both: 9 / (5 * 3) = 0.6 and 0
+    first, both = (0 + 1) / 2, (0.4**2 + 0) / 2
+    assert pair_loss(data, recipe)(g, np.arange(2)).item() == pytest.approx((first + both) / 2)
+    alone = replace(recipe, nested=())
+    assert pair_loss(data, alone)(g, np.arange(2)).item() == pytest.approx(both)
+
+
+def test_training_the_first_dimensions_too_makes_them_better():
+    train, validation = planted(1500, 1), planted(300, 2)
+    recipe = Recipe(dim=12, layers=0, dropout=0.0, rating_map=RatingMap.SIGNED, learning_rate=0.02, epochs=30)
+    recipe = replace(recipe, batch_size=100, patience=30)  # after 6 epochs, nested ones are still behind
+    alone, nested = (
+        best_projector(last(fit_projector(train, validation, r)), r.projector(12))
+        for r in (recipe, replace(recipe, nested=(2, 4)))
+    )
+    before, after = (evaluation(validation, (2, 4))(g) for g in (alone, nested))
+    assert after.keys() == {"spearman", "pearson", "spearman_rated", "spearman_2", "spearman_4"}
+    assert after["spearman_2"] > before["spearman_2"] + 5
+    vectors = project(nested, validation.vectors)[:, :2]
+    wanted = spearmanr(pair_cosines(vectors, validation.pair_index), validation.ratings).statistic
+    assert after["spearman_2"] == pytest.approx(100 * wanted)
+
+
 @pytest.mark.parametrize("name", RECIPE_FIELDS)
 def test_every_part_of_the_recipe_changes_g(name):
     changes = {
@@ -123,6 +166,7 @@ def test_every_part_of_the_recipe_changes_g(name):
         "epochs": 3,
         "patience": 1,
         "average": 0.5,
+        "nested": (2,),
     }
     recipe = Recipe(dim=6, layers=2 if name == "hidden" else 1, hidden=4, batch_size=16, epochs=4, patience=3)
     changed = replace(recipe, **{name: changes[name]})
@@ -137,12 +181,12 @@ def test_the_seed_decides_everything():
     assert not same(first, other)
 
 
-def test_g_goes_on_from_a_state():
+def test_a_fit_of_g_resumes_from_a_state():
     recipe = Recipe(dim=4, epochs=4, batch_size=16)
     states = list(fit_projector(pairs(), pairs(30, 1), recipe, seed=1))
-    gone_on = list(fit_projector(pairs(), pairs(30, 1), recipe, seed=1, state=states[1]))
-    assert [state.line["epoch"] for state in gone_on] == [3, 4]
-    assert same(gone_on[-1], states[-1])
+    resumed = list(fit_projector(pairs(), pairs(30, 1), recipe, seed=1, state=states[1]))
+    assert [state.line["epoch"] for state in resumed] == [3, 4]
+    assert same(resumed[-1], states[-1])
 
 
 # -------------------------------------------------------------------------------------------- where -1 says no rating

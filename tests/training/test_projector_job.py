@@ -8,11 +8,15 @@ from functools import partial
 
 import pandas as pd
 import pytest
+import torch
 from helpers import ROOT, rated_rows, to_csv, worst
 from safetensors.torch import load_file
 
+import raycase
 from raycase.data.rated import read_rated
+from raycase.encoder.cosines import pair_cosines
 from raycase.errors import RequestError, WorkError
+from raycase.evaluation.metrics import spearman
 from raycase.systems.pair_vectors import pair_vectors
 from raycase.training import catalogue
 from raycase.training.local_runner import LocalRunner, open_local_runner
@@ -45,6 +49,32 @@ def test_a_job_runs_once_and_another_is_refused(training, capsys):
     assert worst(weights(training), g.state_dict()) == 0
     with pytest.raises(RequestError, match="without projector"):
         train(replace(training, model=training.output, output=f"{training.output}-2"))
+
+
+def test_a_nested_fit_reports_the_figures_that_its_cut_vectors_have(training):
+    metrics = train(replace(training, dim=8, nested=(4, 2)))
+    validation = read_rated(training.validation, "")
+    for dim in (2, 4):
+        system = raycase.load(training.output, dtype=torch.float32, dim=dim)
+        scores = pair_cosines(system.embed(*zip(*validation.distinct, strict=True)), validation.pair_index)
+        assert 100 * spearman(scores, validation.ratings) == pytest.approx(metrics["validation"][f"spearman_{dim}"])
+        assert f"cut to {dim} dimensions (`dim={dim}`)" in (training.folder / "README.md").read_text()
+    assert metrics["recipe"]["nested"] == (4, 2)
+    with pytest.raises(RequestError, match="got another"):
+        train(replace(training, dim=8))
+
+
+def test_a_fit_of_all_dimensions_alone_is_saved_as_before(training):
+    train(training)
+    metrics, saved = (json.loads((training.folder / file).read_text()) for file in ("metrics.json", "raycase.json"))
+    assert "nested" not in metrics["recipe"].keys() | saved["projector"].keys()
+    assert metrics["validation"].keys() == {"spearman", "pearson", "spearman_rated"}
+    assert "cut to" not in (training.folder / "README.md").read_text()
+
+
+def test_a_nested_dimension_above_the_encoders_is_refused_before_anything_is_embedded(training):
+    with pytest.raises(RequestError, match=r"--nested: expected dimensions below 32, got \(40,\)"):
+        catalogue.train(replace(training, nested=(40,)), lambda **_: pytest.fail("expected no runner"))
 
 
 def test_overwriting_replaces_the_model(training):

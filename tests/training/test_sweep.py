@@ -73,6 +73,17 @@ def test_a_random_search_runs_its_samples_then_the_seeds_of_its_best(make_sweep)
     assert [t["phase"] for t in trials_of(more)].count("search") == 4
 
 
+def test_a_sweep_trains_nested_dimensions_and_refuses_those_that_a_cell_cannot_have(make_sweep):
+    job = make_sweep({"dim": [8, 16]}, seeds=1, epochs=2, nested=(4,))
+    tune(job)
+    assert raycase.load(str(job.folder / "best"), dim=4).dim == 4
+    for grid, nested in (({"dim": [8, 16]}, (8,)), ({"dropout": [0.1]}, (32,))):
+        with pytest.raises(RequestError, match="--nested: expected dimensions below"):
+            tune(make_sweep(grid, nested=nested, output=f"{job.output}-2"))
+    with pytest.raises(RequestError, match="--nested: expected dimensions below 50"):
+        tune(make_sweep(search="random", samples=1, nested=(64,)))
+
+
 def test_a_search_by_optuna_needs_ray(make_sweep):
     with pytest.raises(RequestError, match="--search: expected random or a grid in a single process, got tpe"):
         tune(make_sweep(samples=1))
@@ -80,7 +91,6 @@ def test_a_search_by_optuna_needs_ray(make_sweep):
 
 @pytest.mark.parametrize(("search", "refused"), [("tpe", True), ("random", False)])
 def test_optuna_and_matplotlib_are_optional(make_sweep, monkeypatch, search, refused):
-    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
     for name in ("matplotlib", "matplotlib.figure", "optuna"):
         monkeypatch.setitem(sys.modules, name, None)
     job = make_sweep(search=search, samples=2, finalists=1, epochs=1)

@@ -36,6 +36,12 @@ def test_cells_that_fit_the_same_g_have_the_same_key():
     assert Cell(recipe=Recipe(), prompt="cond").key != Cell(recipe=Recipe(), prompt="sent").key
 
 
+def test_keys_are_those_of_version_0_1_0():
+    assert Cell(recipe=Recipe(), prompt="cond").key == "4c721f2679"
+    assert Cell(recipe=Recipe(layers=2, dim=64), prompt="cond+sent").key == "1714e6231e"
+    assert Cell(recipe=Recipe(nested=(8,)), prompt="cond").key != "4c721f2679"
+
+
 def test_a_grid_of_a_file_is_the_product_of_its_lists(tmp_path):
     file = tmp_path / "grid.json"
     file.write_text(
@@ -58,6 +64,7 @@ def test_a_grid_of_a_file_is_the_product_of_its_lists(tmp_path):
         ('{"dropout": 0.1}', "an object of lists"),
         ('{"dropout": []}', "an object of lists"),
         ('{"colour": [1]}', "got 'colour'"),
+        ('{"nested": [[8]]}', "got 'nested'"),
         ('{"dropout": [1.5]}', "--dropout"),
         ('{"dropout": ["much"]}', "--grid"),
         ('{"activation": ["tanh"]}', "--grid"),

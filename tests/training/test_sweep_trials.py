@@ -29,6 +29,8 @@ def test_a_trial_is_its_best_epoch():
 def test_the_cell_of_a_trial_is_the_cell():
     for cell in random_cells(Recipe(epochs=9), ["cond", "cond+sent"], 10, seed=0):
         assert trial(cell, 1.0).cell(Recipe(epochs=9)) == cell
+    [nested] = random_cells(Recipe(nested=(8,)), ["cond"], 1, seed=0)
+    assert trial(nested, 1.0).cell(Recipe(nested=(8,))) == nested
 
 
 def test_the_table_comes_back_and_is_written_for_people(table, tmp_path):

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -31,6 +31,7 @@ from raycase.evaluation.scores import DIRECTIONS, compare, figures, score_figure
 from raycase.systems.case import CaseConfig
 from raycase.systems.contracts import Compute
 from raycase.systems.model_folder import METRICS
+from raycase.systems.projector import settings_of
 from raycase.systems.registry import embeds
 
 ANSWER1, ANSWER2 = "answer1", "answer2"
@@ -191,7 +192,7 @@ def _model_part(
         "prompt": config.encoder.prompt,
         "pooling": str(config.encoder.pooling[0]),
         "weights": config.describe()["weights"],
-        "projector": asdict(config.projector) if is_case(config) and config.projector else None,
+        "projector": settings_of(config.projector) if is_case(config) and config.projector else None,
         "seen": _seen(config, rated),
         "system": system,
         "own": before,

@@ -1,0 +1,35 @@
+"""Random models whose vectors of 8 dimensions can be cut to 2 or 4, one of each system that has such vectors."""
+
+from dataclasses import replace
+
+import torch
+
+from raycase.encoder.sources import find_encoder
+from raycase.systems import case, condition_pooling
+from raycase.systems.condition_head import ConditionHead, HeadConfig
+from raycase.systems.projector import Projector, ProjectorConfig
+
+NESTED = (2, 4)
+
+
+def save_case(folder, encoder, nested=NESTED):
+    """CASE with a projector on the encoder's folder; gives the model folder's name."""
+    shape = ProjectorConfig(input_dim=32, output_dim=8, nested=nested)
+    config = replace(case.resolve(str(encoder), prompt="concat-sc", pooling="mean"), projector=shape)
+    torch.manual_seed(0)
+    case.save(folder, config, Projector(shape).eval())
+    return str(folder)
+
+
+def save_condition_pooling(folder, encoder, nested=NESTED):
+    """Condition pooling with a head on the encoder's folder; gives the model folder's name."""
+    spec = find_encoder(str(encoder), prompt="concat-sc", pooling="mean")
+    untrained = condition_pooling.ConditionPoolingConfig(model=str(encoder), encoder=spec, layers=(0.5, 1.0))
+    shape = HeadConfig(states_dim=untrained.states_dim, heads=2, head_dim=4, output_dim=8, nested=nested)
+    torch.manual_seed(0)
+    head = ConditionHead(shape).eval()
+    condition_pooling.write_model_folder(folder, replace(untrained, head=shape), head, {}, "")
+    return str(folder)
+
+
+SAVE = {"case": save_case, "condition-pooling": save_condition_pooling}
