@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from raycase.data.rated import NOT_APPLICABLE, RatedPairs
+from raycase.data.rated import NOT_APPLICABLE, RatedPairs, folded
 from raycase.evaluation.metrics import bootstrap_interval, mean_of
 from raycase.evaluation.scores import WORST, correlations, places, points
 
@@ -61,7 +61,7 @@ def condition_figures(
 
 
 def _keys(rated: RatedPairs) -> list[str]:
-    return [condition.strip().casefold() for condition in rated.conditions]
+    return folded(rated.conditions)
 
 
 # ----------------------------------------------------------------------------------------------- rare conditions

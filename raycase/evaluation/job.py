@@ -14,6 +14,14 @@ from raycase.errors import RequestError
 from raycase.systems.contracts import Compute
 from raycase.systems.model_folder import METRICS
 
+TASKS_OF = {  # flags that some tasks alone have
+    "train": ("csts", "caption-attributes"),
+    "cases": ("csts",),
+    "ablate": ("csts",),
+    "qrels": ("csfcube",),
+    "attributes": ("caption-attributes",),
+}
+
 
 @dataclass(frozen=True, kw_only=True)
 class EvaluateJob:
@@ -40,8 +48,12 @@ class EvaluateJob:
     qrels: str | None = None
     """csfcube: judgements (query_id, facet, candidate_id, relevance). Default: qrels_dev.csv in the data folder."""
     train: str | None = None
-    """csts: the training data, rated pairs like --data: reports the correlations by how often it has a condition.
-    Default: that table is left out."""
+    """The training data, rated pairs with sentence1, sentence2, condition, label. csts: reports the correlations by how
+    often it has a condition. caption-attributes: leaves out the images of its sentences, and marks the conditions that
+    it has. Default: neither."""
+    attributes: tuple[str, ...] | None = None
+    """caption-attributes: the conditions to measure, or `all`; docs/training.md lists them. Default: number of people,
+    color of the clothes, type of sport, animal."""
     prompt: str | None = None
     """How sentence and condition become one text; several views are joined by +: a+b. Default: the model's."""
     subtract: bool | None = None
@@ -71,9 +83,9 @@ def check_request(job: EvaluateJob) -> Path:
         raise RequestError(f"--seed: expected 0 or more, got {job.seed}")
     if job.resamples < 100:
         raise RequestError(f"--resamples: expected at least 100 for an interval of 95 %, got {job.resamples}")
-    for name, task in (("train", "csts"), ("cases", "csts"), ("ablate", "csts"), ("qrels", "csfcube")):
-        if getattr(job, name) and job.task != task:
-            raise RequestError(f"--{name}: expected --task {task}, got {job.task}")
+    for name, tasks in TASKS_OF.items():
+        if getattr(job, name) and job.task not in tasks:
+            raise RequestError(f"--{name}: expected --task {' or '.join(tasks)}, got {job.task}")
     return folder
 
 

@@ -67,7 +67,8 @@ def rank_systems(
     groups: Sequence[dict[str, Any]],
     systems: Sequence[RankedSystem],
 ) -> Measured:
-    """Compare systems; `groups` of queries have a name, a number of queries and possibly a value by chance."""
+    """Compare systems; `groups` of queries have a name and a number of queries, possibly a value by chance, and whether
+    the training data has their condition."""
     return Measured(
         metrics={
             "title": title,
@@ -93,6 +94,8 @@ def render(metrics: dict[str, Any]) -> str:
         rows = [[s["name"], *(interval(s["figures"][g["name"]][measure]) for g in groups)] for s in systems]
         if any("chance" in g for g in groups):
             rows.append(["chance", *(f"{g['chance']:.2f}" for g in groups)])
+        if any("seen" in g for g in groups):
+            rows.append(["condition seen in training", *("yes" if g["seen"] else "no" for g in groups)])
         parts.append(table(header, rows))
         others = [s for s in systems if "against" in s]
         if others:

@@ -4,17 +4,20 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from helpers import sentences
+from helpers import sentences, write_csv
 
 from raycase.errors import RequestError
 from raycase.evaluation.job import EvaluateJob
 from raycase.evaluation.tasks.captions import (
+    DEFAULT,
     Captions,
     attribute_under,
     chance_share,
+    choose_conditions,
     find_attributes,
     nearest,
     neighbour_share,
+    read,
     read_captions,
 )
 from raycase.evaluation.tasks.catalogue import evaluate
@@ -33,13 +36,92 @@ def test_neighbours_are_of_other_images_and_shares_are_counted_by_hand():
     assert neighbour_share(found, animals).tolist() == [1 / 3, 2 / 4, 0, 0]
     assert chance_share(captions, animals).tolist() == [1 / 3, 2 / 4, 0, 0]
     assert attribute_under(captions, "type of sport").query_index.size == 0
-    assert list(find_attributes(captions)) == ["animal"]
+    assert list(find_attributes(captions, DEFAULT)) == ["animal"]
 
 
 def test_captions_without_attributes_are_refused():
     captions = Captions(uri="captions.parquet", texts=["a house", "a tree"], images=np.array([0, 1]))
     with pytest.raises(RequestError, match=r"expected captions that name number of people, .*got none in captions"):
-        find_attributes(captions)
+        find_attributes(captions, DEFAULT)
+
+
+def test_conditions_are_chosen_in_the_order_of_the_lists():
+    assert choose_conditions(None) == list(DEFAULT)
+    assert choose_conditions(("food or drink", "animal", "animal")) == ["animal", "food or drink"]
+    every = choose_conditions(("all",))
+    assert every[:4] == list(DEFAULT) and len(every) == 15
+    for names, got in ((("animal", "all"), "'all'"), (("shoe",), "'shoe'"), ((), "none")):
+        with pytest.raises(RequestError, match=rf"--attributes: expected all, or some of 'number .*, got {got}"):
+            choose_conditions(names)
+
+
+def caption_job(folder, images, texts, **options):
+    """A job on captions of these images."""
+    pq.write_table(pa.table({"image": images, "text": texts}), folder / "captions.parquet")
+    defaults = {"model": ("minilm",), "data": str(folder), "output": str(folder / "report"), "resamples": 100}
+    return EvaluateJob(task="caption-attributes", **defaults | options)
+
+
+def training_file(folder, *rows):
+    columns = ["sentence1", "sentence2", "condition", "label"]
+    return write_csv(folder / "train.csv", columns, rows)
+
+
+def test_images_of_the_training_data_are_left_out(tmp_path):
+    train = training_file(
+        tmp_path, [" A DOG runs ", "nothing", " Animal", 1], ["nothing", "a Bird", "size", 2], ["a cat", "x", "y", 3]
+    )
+    texts = ["a dog", "a dog runs", "a cow", "two cats", "a horse", "a bird", "a fish", "a cat sits"]
+    job = caption_job(tmp_path, ["b", "b", "c", "c", "a", "d", "e", "e"], texts, train=train)
+    data = read(job)
+    assert data.captions.texts == ["a cow", "two cats", "a horse", "a fish", "a cat sits"]
+    assert data.captions.images.tolist() == [1, 1, 2, 4, 4] and data.captions.queries.tolist() == [0, 2, 3]
+    assert (data.captions_left_out, data.images_left_out) == (3, 2)
+    animals = attribute_under(data.captions, "animal")
+    found = nearest(np.eye(5, dtype=np.float32), data.captions)
+    assert sorted(found[1][found[1] >= 0].tolist()) == [0, 1, 3, 4]  # "a horse" against the other images that stay
+    assert animals.query_index.tolist() == [0, 1, 2]
+
+
+def test_a_corpus_of_training_images_alone_is_refused(tmp_path):
+    train = training_file(tmp_path, ["a dog", "a cat", "animal", 1], ["a cow", "a cat", "animal", 2])
+    job = caption_job(tmp_path, ["a", "b", "c"], ["a dog", "a cow", "a fish"], train=train)
+    with pytest.raises(RequestError, match=r"--train: expected captions of several images without .*, got 1"):
+        read(job)
+
+
+def test_the_report_says_what_training_had(tmp_path):
+    train = training_file(tmp_path, ["a dog 0", "x", " Animal", 1], ["y", "z", "type of animal", 2])
+    texts = [f"a {animal} {i}" for i in range(10) for animal in ("dog", "cat", "beer", "cake")]
+    asked = []
+
+    def vectors_of(texts, config, **_):
+        """Under each condition the vectors know its two values, and of other captions nothing."""
+        asked.append(texts)
+        if isinstance(texts[0], str):
+            return np.random.default_rng(0).standard_normal((len(texts), 2)).astype(np.float32)
+        values = {"animal": ("dog", "cat"), "food or drink": ("beer", "cake")}
+        return np.array([[*(value in t for value in values[c]), 0.1] for t, c in texts], dtype=np.float32)
+
+    job = caption_job(tmp_path, list(map(str, range(40))), texts, train=train, attributes=("food or drink", "animal"))
+    metrics = evaluate(job, vectors_of=vectors_of)
+    assert [len(part) for part in asked] == [39, 78], "plain vectors, then all conditions in one call"
+    assert asked[1][:2] == [("a cat 0", "animal"), ("a cat 0", "food or drink")]
+    assert metrics["data"]["captions"] == 39 and metrics["data"]["images"] == 39
+    training = metrics["data"]["training"]
+    assert (training["rows"], training["captions_left_out"], training["images_left_out"]) == (2, 1, 1)
+    groups = {group["name"]: group for group in metrics["groups"]}
+    assert {name: (group["queries"], group["seen"]) for name, group in groups.items()} == {
+        "animal": (19, True),
+        "food or drink": (20, False),
+    }
+    figures = metrics["systems"][1]["figures"]
+    # each of 9 dogs has 8 others among 10 neighbours, each of 10 cats (beers, cakes) 9
+    assert figures["animal"]["share@10"]["value"] == pytest.approx(100 * (9 * 8 + 10 * 9) / (19 * 10))
+    assert figures["food or drink"]["share@10"]["value"] == pytest.approx(90)
+    report = (tmp_path / "report" / "report.md").read_text()
+    assert "| condition seen in training | yes | no |" in report
+    assert "1 captions of 1 images are left out everywhere: train.csv has" in report
 
 
 def test_the_report_of_captions(tmp_path):
@@ -63,8 +145,9 @@ def test_the_report_of_captions(tmp_path):
     group = next(g for g in metrics["groups"] if g["name"] == "animal")
     assert group == {"name": "animal", "queries": 40, "chance": pytest.approx(100 * 19 / 39)}
     assert conditional["against"]["animal"]["share@10"]["low"] > 0
+    assert metrics["data"] == {"captions": 40, "images": 40}
     report = (tmp_path / "r" / "report.md").read_text()
-    assert "| chance |" in report and "A measure of ours" in report
+    assert "| chance |" in report and "A measure of ours" in report and "training" not in report
 
 
 def test_captions_of_one_image_are_no_corpus(tmp_path):

@@ -67,7 +67,7 @@ def test_a_planted_rule_is_learned(job, metrics):
     assert {"spearman_8", "spearman_16"} <= set(metrics["validation"])
     assert "spearman_32" not in metrics["validation"]
     assert train(job) == json.loads(json.dumps(metrics)), "it runs once"
-    assert "first 8 dimensions" in (job.folder / "README.md").read_text()
+    assert "cut to 8 dimensions" in (job.folder / "README.md").read_text()
 
 
 def test_the_saved_head_gives_the_reported_figures(job, metrics):

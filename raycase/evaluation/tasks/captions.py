@@ -3,19 +3,21 @@
 A measure of ours, not of any publication: attributes are found by word lists (attribute_words.json). It says whether
 vectors move with the condition, not whether people would be content with the answers.
 
-Shapes: N captions, Q queries, q queries that name one value, V values, K neighbours.
+Shapes: N captions, T distinct ones, C conditions, Q queries, q queries that name one value, V values, K neighbours.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
 
 from raycase.data.inputs import find_input
-from raycase.data.rated import read_columns, texts
+from raycase.data.rated import RatedPairs, folded, read_columns, read_rated, texts
 from raycase.errors import RequestError
 from raycase.evaluation.job import EvaluateJob
 from raycase.evaluation.models import Model, encoder_names
@@ -27,6 +29,8 @@ from raycase.search.topk import l2_normalize, top_k
 CAPTIONS, NEIGHBOURS = 20_000, 10
 IMAGE, TEXT = "image", "text"
 MEASURE = f"share@{NEIGHBOURS}"
+DEFAULT = ("number of people", "color of the clothes", "type of sport", "animal")
+ALL = "all"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -35,7 +39,7 @@ class Captions:
 
     uri: str
     texts: list[str]
-    images: np.ndarray  # (N,) int64
+    images: np.ndarray  # (N,) int64, not necessarily without gaps
 
     @property
     def queries(self) -> np.ndarray:
@@ -52,9 +56,52 @@ class Attribute:
     value_index: np.ndarray  # (q,) into the values
 
 
-def read(job: EvaluateJob) -> Captions:
-    """Read the first captions. Raises RequestError."""
-    return read_captions(job.data)
+@dataclass(frozen=True, kw_only=True)
+class CaptionData:
+    """The corpus without the images of the training data, and the conditions to measure."""
+
+    captions: Captions
+    conditions: list[str]
+    train: RatedPairs | None
+    captions_left_out: int
+    images_left_out: int
+
+    @property
+    def uri(self) -> str:
+        return self.captions.uri
+
+
+def read(job: EvaluateJob) -> CaptionData:
+    """Read the first captions and `--train`. Raises RequestError."""
+    conditions = choose_conditions(job.attributes)
+    captions = every = read_captions(job.data)
+    train = None
+    if job.train:
+        train = read_rated(job.train, "--train")
+        captions = without_images_of(every, train)
+        if len(captions.queries) < 2:
+            raise RequestError(
+                f"--train: expected captions of several images without a sentence of {job.train} in {job.data}, "
+                f"got {len(captions.queries)}"
+            )
+    return CaptionData(
+        captions=captions,
+        conditions=conditions,
+        train=train,
+        captions_left_out=len(every.texts) - len(captions.texts),
+        images_left_out=len(every.queries) - len(captions.queries),
+    )
+
+
+def choose_conditions(names: Sequence[str] | None) -> list[str]:
+    """The conditions of `--attributes` in the order of the word lists. Raises RequestError for an unknown one."""
+    every = list(attribute_patterns())
+    chosen = DEFAULT if names is None else every if tuple(names) == (ALL,) else names
+    unknown = [name for name in chosen if name not in every]
+    if unknown or not chosen:
+        got = repr(unknown[0]) if unknown else "none"
+        raise RequestError(f"--attributes: expected {ALL}, or some of {', '.join(map(repr, every))}, got {got}")
+    return [condition for condition in every if condition in chosen]
 
 
 def read_captions(folder: str, limit: int = CAPTIONS) -> Captions:
@@ -72,54 +119,103 @@ def read_captions(folder: str, limit: int = CAPTIONS) -> Captions:
     return Captions(uri=uri, texts=captions, images=np.array([number[name] for name in names]))
 
 
-def measure(job: EvaluateJob, captions: Captions, models: Sequence[Model], embed: Embed) -> Measured:
-    """For each encoder's plain vectors and each model's conditional ones, the share of neighbours with the value."""
-    attributes = find_attributes(captions)
-    chance = {condition: chance_share(captions, attribute) for condition, attribute in attributes.items()}
+def without_images_of(captions: Captions, train: RatedPairs) -> Captions:
+    """The captions of images of which no caption is a sentence of the training data; what case it has is no matter."""
+    sentences = set(folded([*train.sentences1, *train.sentences2]))
+    seen_N = np.array([text in sentences for text in folded(captions.texts)])
+    kept = np.flatnonzero(~np.isin(captions.images, captions.images[seen_N]))
+    return Captions(uri=captions.uri, texts=[captions.texts[row] for row in kept], images=captions.images[kept])
+
+
+def measure(job: EvaluateJob, data: CaptionData, models: Sequence[Model], embed: Embed) -> Measured:
+    """For each encoder's plain vectors and each model's conditional ones, the share of neighbours with the value.
+
+    A model's vectors under all conditions are embedded in one call, sentence by sentence: (T * C, D) float32 in memory.
+    """
+    captions = data.captions
+    attributes = find_attributes(captions, data.conditions)
     rows = {text: row for row, text in enumerate(dict.fromkeys(captions.texts))}
     text_index_N = np.array([rows[text] for text in captions.texts])
 
-    def share(neighbours_QK: np.ndarray, condition: str) -> np.ndarray:
-        return 100 * neighbour_share(neighbours_QK, attributes[condition])[:, None]
+    def share(vectors_TD: np.ndarray, *conditions: str) -> dict[str, np.ndarray]:
+        neighbours_QK = nearest(vectors_TD[text_index_N], captions)
+        return {c: 100 * neighbour_share(neighbours_QK, attributes[c])[:, None] for c in conditions}
 
     systems: dict[str, RankedSystem] = {}
     for model, encoder in zip(models, encoder_names([m.config for m in models]), strict=True):
         if encoder not in systems:
-            neighbours_QK = nearest(embed(list(rows), model)[text_index_N], captions)
-            values = {condition: share(neighbours_QK, condition) for condition in attributes}
+            values = share(embed(list(rows), model), *attributes)
             systems[encoder] = RankedSystem(name=f"{encoder}, plain", what="f(s): no condition", values=values)
     conditional = []
     for model in models:
+        vectors = embed([(text, condition) for text in rows for condition in attributes], model)
+        vectors_TCD = vectors.reshape(len(rows), len(attributes), -1)
         values = {}
-        for condition in attributes:
-            vectors_TD = model.project(embed([(text, condition) for text in rows], model))
-            values[condition] = share(nearest(vectors_TD[text_index_N], captions), condition)
+        for column, condition in enumerate(attributes):
+            values |= share(model.project(vectors_TCD[:, column]), condition)
         what = f"{model.config.label}: {model.config.formula}"
         conditional.append(RankedSystem(name=model.name, what=what, values=values))
     return rank_systems(
         job,
         title=f"Captions: how often the first {NEIGHBOURS} neighbours share what the condition asks for, %",
-        about=(
-            "A measure of ours: attributes are read off captions by lists of words "
-            "(`raycase/evaluation/tasks/attribute_words.json`). Queries "
-            "are the first caption of each image that names exactly one value; captions of the same image are left "
-            "out. Chance is the share among all captions."
-        ),
-        data={"captions": len(captions.texts), "images": len(captions.queries)},
+        about=about(data),
+        data=described(data),
         measures=[MEASURE],
-        groups=[{"name": c, "queries": len(v), "chance": 100 * float(v.mean())} for c, v in chance.items()],
+        groups=groups(data, attributes),
         systems=[*systems.values(), *conditional],
     )
 
 
-def find_attributes(captions: Captions) -> dict[str, Attribute]:
+def about(data: CaptionData) -> str:
+    """The report's first paragraph."""
+    text = (
+        "A measure of ours: attributes are read off captions by lists of words "
+        "(`raycase/evaluation/tasks/attribute_words.json`). Queries "
+        "are the first caption of each image that names exactly one value; captions of the same image are left "
+        "out. Chance is the share among all captions."
+    )
+    if data.train is not None:
+        text += (
+            f" {data.captions_left_out:,} captions of {data.images_left_out:,} images are left out everywhere: "
+            f"{Path(data.train.uri).name} has a caption of each of these images. A condition is seen in training if a "
+            "row of the file has it, stripped and case-folded; a paraphrase of it does not count."
+        )
+    return text
+
+
+def described(data: CaptionData) -> dict[str, Any]:
+    """What `metrics.json` holds of the data."""
+    counts = {"captions": len(data.captions.texts), "images": len(data.captions.queries)}
+    if data.train is None:
+        return counts
+    training = {
+        "file": Path(data.train.uri).name,
+        "sha256": data.train.data_sha256,
+        "rows": len(data.train),
+        "captions_left_out": data.captions_left_out,
+        "images_left_out": data.images_left_out,
+    }
+    return counts | {"training": training}
+
+
+def groups(data: CaptionData, attributes: dict[str, Attribute]) -> list[dict[str, Any]]:
+    """Each condition's queries, share by chance and, with training data, whether that has the condition."""
+    lines: list[dict[str, Any]] = []
+    for condition, attribute in attributes.items():
+        chance = 100 * float(chance_share(data.captions, attribute).mean())
+        lines.append({"name": condition, "queries": len(attribute.query_index), "chance": chance})
+    if data.train is not None:
+        seen = set(folded(data.train.conditions))
+        lines = [line | {"seen": key in seen} for line, key in zip(lines, folded(attributes), strict=True)]
+    return lines
+
+
+def find_attributes(captions: Captions, conditions: Sequence[str]) -> dict[str, Attribute]:
     """The conditions under which a query names exactly one value. Raises RequestError where there are none."""
-    attributes = {condition: attribute_under(captions, condition) for condition in attribute_patterns()}
+    attributes = {condition: attribute_under(captions, condition) for condition in conditions}
     attributes = {condition: attribute for condition, attribute in attributes.items() if len(attribute.query_index)}
     if not attributes:
-        raise RequestError(
-            f"--data: expected captions that name {', '.join(attribute_patterns())}, got none in {captions.uri}"
-        )
+        raise RequestError(f"--data: expected captions that name {', '.join(conditions)}, got none in {captions.uri}")
     return attributes
 
 
