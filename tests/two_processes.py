@@ -13,12 +13,14 @@ from safetensors.torch import save_file
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
+from raycase.data.stored_states import StoredStates
 from raycase.errors import WorkError
 from raycase.systems.cross_encoder import cross_encoder
 from raycase.systems.csr import csr
 from raycase.systems.pair_vectors import PairVectors
 from raycase.systems.projector import Activation
 from raycase.systems.tri_encoder import tri_encoder
+from raycase.training.condition_head_fit import HeadRecipe, PairStates, fit_condition_head
 from raycase.training.encoder_fit import PairObjective, RatedRecipe, TunePairs, fit_tuned
 from raycase.training.loop import FitConfig, FitState, epoch_batches, fit, gather, shard, unwrapped
 from raycase.training.losses import Loss
@@ -33,6 +35,7 @@ MAKE = {
 CASES = [(loss, rows, 0.0) for loss in Loss for rows in (37, 33)] + [(Loss.SQUARED, 37, 0.9)]
 # Fine-tuned: 17 pairs in batches of four, one of which has a single pair; one or two batches a step.
 TUNED = [(name, 17, accumulate) for name in ("tri", "csr", "cross") for accumulate in (1, 2)]
+HEADS = (1, 3)  # of condition pooling: 17 pairs in batches of four
 SHARES = (5, 2, 1)  # rows of the batches that are gathered
 
 
@@ -97,6 +100,32 @@ def _texts(config, rows, seed):
     return TunePairs.of(config, rated)
 
 
+def head_fitted(heads, wrap=lambda module: module):
+    """The state of condition pooling's head after two epochs, and the gradient of the last step."""
+    wrapped = []
+
+    def keep(module):
+        wrapped.append(wrap(module))
+        return wrapped[0]
+
+    recipe = HeadRecipe(heads=heads, head_dim=4, dim=6, nested=(3,), dropout=0.0, batch_size=4, epochs=2, average=0.9)
+    *_, state = fit_condition_head(_states(17), _states(12, seed=1), recipe, wrap=keep)
+    return state, {name: parameter.grad for name, parameter in unwrapped(wrapped[0]).named_parameters()}
+
+
+def _states(rows, seed=0):
+    """Random states of 20 sentences and five conditions, and ratings."""
+    random = np.random.default_rng(seed)
+    return PairStates(
+        sentences=StoredStates.of([random.standard_normal((random.integers(1, 6), 5)) for _ in range(20)], 5),
+        conditions=random.standard_normal((5, 5)).astype(np.float32),
+        sentence_index=random.integers(0, 20, (rows, 2)),
+        condition_index=random.integers(0, 5, rows),
+        groups=np.arange(rows) // 2,
+        ratings=random.integers(1, 6, rows).astype(np.float32),
+    )
+
+
 def gathered(rows):
     """What `gather` gives for a batch of so many rows, and the gradient of this process's shard."""
     part = torch.from_numpy(shard(whole(rows).numpy())).requires_grad_()
@@ -157,4 +186,8 @@ def run(rank, folder):
         case = f"{name}-{rows}-{accumulate}"
         (Path(folder) / f"{case}-{rank}").write_bytes(state.to_bytes())
         save_file(gradients, Path(folder) / f"{case}-gradients-{rank}")
+    for heads in HEADS:
+        state, gradients = head_fitted(heads, wrap=DistributedDataParallel)
+        (Path(folder) / f"heads-{heads}-{rank}").write_bytes(state.to_bytes())
+        save_file(gradients, Path(folder) / f"heads-{heads}-gradients-{rank}")
     dist.destroy_process_group()

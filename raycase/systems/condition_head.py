@@ -210,7 +210,7 @@ def load_head(config: HeadConfig, folder: Path) -> ConditionHead:
     try:
         head.load_state_dict({name: tensor.float() for name, tensor in load_file(folder / WEIGHTS).items()})
     except (OSError, RuntimeError, SafetensorError) as error:
-        reason = str(error).strip().splitlines()[-1]
+        reason = str(error).strip().splitlines()[-1].strip()
         raise RequestError(f"{folder / WEIGHTS}: expected weights of {config}, got: {reason}") from error
     for parameter in head.parameters():
         if not torch.isfinite(parameter).all():

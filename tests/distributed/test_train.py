@@ -22,11 +22,14 @@ from raycase.data.rated import read_rated
 from raycase.distributed import vector_cache
 from raycase.distributed.fit import make_scaling
 from raycase.distributed.train import train
-from raycase.distributed.vector_cache import vectors_of
+from raycase.distributed.vector_cache import states_of, vectors_of
 from raycase.errors import RequestError, WorkError
+from raycase.systems.condition_pooling import WEIGHTS as HEAD_WEIGHTS
 from raycase.systems.pair_vectors import pair_vectors
 from raycase.training import catalogue
-from raycase.training.local_runner import open_local_runner
+from raycase.training.condition_head_fit import fit_condition_head
+from raycase.training.condition_head_job import ConditionPoolingJob, best_head, pair_states
+from raycase.training.local_runner import LocalRunner, open_local_runner
 from raycase.training.loop import FitState
 from raycase.training.projector_fit import best_projector, fit_projector
 from raycase.training.rated_jobs import CsrJob
@@ -99,6 +102,44 @@ def test_two_workers_fine_tune_as_one_process(rated, tiny_model, cluster, tmp_pa
     for found, line in zip(metrics["history"], wanted["history"], strict=True):
         assert found["loss"] == pytest.approx(line["loss"], abs=1e-5)
         assert found["spearman"] == pytest.approx(line["spearman"], abs=1e-2)
+
+
+@pytest.mark.cluster
+def test_two_workers_train_condition_pooling_as_one_process(rated, tiny_model, cluster, tmp_path):
+    # 100 pairs: the last batch has one, and one worker none
+    job = ConditionPoolingJob(
+        train=str(rated / "train.csv"),
+        validation=str(rated / "validation.csv"),
+        model=str(tiny_model),
+        compute="float32",
+        output=str(tmp_path / "head"),
+        cache=str(tmp_path / "cache"),
+        workers=2,
+        layers=(0.0, 1.0),
+        heads=2,
+        head_dim=8,
+        dim=16,
+        nested=(8,),
+        epochs=2,
+        batch_size=33,
+        dropout=0.0,
+    )
+    metrics = train(job)
+    config = job.config()
+    on_ray, here = (SimpleNamespace(states_of=made) for made in (states_of, LocalRunner("cpu").states_of))
+    pairs = [pair_states(read, config, on_ray, job) for read in job.read()]  # of the cache
+    for found, read in zip(pairs, job.read(), strict=True):
+        wanted = pair_states(read, config, here, job)
+        assert np.array_equal(found.sentences.offsets, wanted.sentences.offsets)
+        np.testing.assert_allclose(found.sentences.flat, wanted.sentences.flat, atol=2e-3)
+        np.testing.assert_allclose(found.conditions, wanted.conditions, atol=1e-3)
+    *_, state = fit_condition_head(*pairs, job.recipe, seed=job.seed)
+    head = best_head(state, job.recipe, config.states_dim).state_dict()
+    for name, weight in load_file(job.folder / HEAD_WEIGHTS).items():
+        torch.testing.assert_close(weight.float(), head[name], rtol=1e-3, atol=2e-5)  # 16 bits
+    for line, wanted in zip(metrics["history"], state.history, strict=True):
+        assert line["loss"] == pytest.approx(wanted["loss"], abs=1e-5)
+        assert line["spearman_8"] == pytest.approx(wanted["spearman_8"], abs=1e-2)
 
 
 @pytest.mark.long

@@ -1,13 +1,12 @@
 """States of a text's tokens: those of the library's model, whatever stands beside the text in a batch or a row."""
 
 from dataclasses import replace
-from functools import cache
 
 import numpy as np
 import pytest
 import small
 import torch
-from transformers import AutoModel, AutoTokenizer
+from small import token_states as wanted
 
 from raycase.encoder.loading import load_encoder
 from raycase.encoder.pooling import Pooling
@@ -56,22 +55,6 @@ def read(encoder, layers, batch, reader=None):
 
     work = (reader or StateReader(encoder, layers)).read(batch, use)
     return [found[row] for row in range(len(batch))], plain, work
-
-
-@cache
-def library(folder):
-    return AutoModel.from_pretrained(folder).eval(), AutoTokenizer.from_pretrained(folder)
-
-
-@torch.no_grad()
-def wanted(folder, text, layers, *, whole=False):
-    """The library's states of one text alone, the layers side by side, without special tokens unless `whole`."""
-    model, tokenizer = library(folder)
-    made = tokenizer(text, return_special_tokens_mask=True)
-    out = model(input_ids=torch.tensor([made["input_ids"]]), output_hidden_states=True)
-    words = [whole or not special for special in made["special_tokens_mask"]]
-    every = (*out.hidden_states[:-1], out.last_hidden_state)
-    return np.concatenate([every[layer][0].numpy() for layer in layers], axis=1)[words]
 
 
 @pytest.mark.parametrize("unpadded", [False, True])

@@ -147,7 +147,7 @@ def test_the_report_of_captions(tmp_path):
     assert conditional["against"]["animal"]["share@10"]["low"] > 0
     assert metrics["data"] == {"captions": 40, "images": 40}
     report = (tmp_path / "r" / "report.md").read_text()
-    assert "| chance |" in report and "A measure of ours" in report and "training" not in report
+    assert "| chance |" in report and "A measure of ours" in report and "seen in training" not in report
 
 
 def test_captions_of_one_image_are_no_corpus(tmp_path):

@@ -1,5 +1,6 @@
 """Condition pooling: both formulas in plain numpy over the library's states; what is computed once; bad input."""
 
+import json
 from dataclasses import replace
 
 import numpy as np
@@ -12,6 +13,9 @@ from scipy.special import erf, expit, softmax
 from small import CONDITIONS, DIM, EVERY, SENTENCES, close, system
 
 import raycase
+from raycase.data.schema import Reason
+from raycase.encoder.pooling import Pooling
+from raycase.encoder.prompts import Span
 from raycase.errors import RequestError
 from raycase.systems.condition_head import ConditionHead, HeadConfig
 from raycase.systems.condition_pooling import CONDITIONS_AT_ONCE, WEIGHTS, condition_pooling, write_model_folder
@@ -199,8 +203,8 @@ def test_a_folder_without_its_head_is_refused(trained, tmp_path):
 @pytest.mark.parametrize(
     ("changes", "said"),
     [
-        ({"tau": torch.ones(2)}, "expected weights of .*tau"),
-        ({"other": torch.ones(2)}, "expected weights of .*other"),
+        ({"tau": torch.ones(2)}, "got: size mismatch for tau: "),
+        ({"other": torch.ones(2)}, 'got: Unexpected key.*"other"'),
         ({"tau": torch.tensor([1, float("nan"), 1])}, "expected finite weights"),
         ({"tau": torch.tensor([1, float("inf"), 1])}, "expected finite weights"),
     ],
@@ -261,3 +265,68 @@ def test_a_long_sentence_is_cut_and_a_long_condition_is_refused(encoders):
     assert len(H) == 510
     with pytest.raises(ValueError, match="pair 0: "):
         loaded.embed(["dog"], long)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_pair_that_is_refused_leaves_the_others(trained, kind):
+    loaded = opened(trained[kind])
+    pairs = [EVERY[0], ("", "dog"), EVERY[5], (SENTENCES[0], " "), EVERY[0], ("", CONDITIONS[1])]
+    found = loaded.encode_prepared(loaded.config.prepare(*map(list, zip(*pairs, strict=True))))
+    empty = Reason.EMPTY_TEXT
+    assert found.refused == [None, empty, None, Reason.EMPTY_CONDITION, None, empty]
+    assert np.isnan(found.vectors[[1, 3, 5]]).all()
+    close(found.vectors[[0, 2, 4]], small.vectors(loaded, [EVERY[0], EVERY[5], EVERY[0]]), atol=1e-5)
+    none = loaded.encode_prepared(loaded.config.prepare(["", " "], ["dog", "red"]))
+    assert none.refused == [empty] * 2 and none.vectors.shape == (2, 7)
+    assert loaded.embed([], []).shape == (0, 7)
+
+
+# ------------------------------------------------------------------------------------------------ what a job asks of it
+
+
+@pytest.mark.parametrize("unpadded", [False, True])
+def test_what_was_computed_is_counted(trained, encoders, unpadded):
+    loaded, folder = system(resolve(trained["bert"]), unpadded=unpadded), encoders["bert"]
+    prepared = loaded.config.prepare(*map(list, zip(*EVERY * 2, strict=True)))
+    for new in (small.length(folder, CONDITIONS), 0):  # conditions are remembered
+        found = loaded.encode_prepared(prepared)
+        assert found.distinct == len(EVERY)
+        assert found.work.processed == small.length(folder, SENTENCES) + new
+    counted = loaded.config.count_tokens(*map(list, zip(*EVERY, strict=True)))
+    assert counted.tolist() == [small.length(folder, pair) for pair in EVERY]
+
+
+def test_every_choice_is_another_system(encoders):
+    config = condition_pooling(encoders["bert"])
+    made = [
+        config,
+        condition_pooling(encoders["bert"], layers=(0.0, 1.0)),
+        condition_pooling(encoders["bert"], pooling=Pooling.CLS),
+        condition_pooling(encoders["bert"], whole_condition=True),
+        *(replace(config, keep=keep) for keep in (Span.ALL, Span.SENTENCE)),
+    ]
+    assert len({json.dumps(some.describe()) for some in made}) == len(made)
+    assert condition_pooling(encoders["bert"], layers=(0.99,)).describe() == config.describe(), "the same layer"
+
+
+def test_the_pooling_is_that_of_the_vector_without_condition(encoders):
+    mean, cls = (
+        system(condition_pooling(encoders["bert"], layers=(1.0, 0.0), pooling=p)) for p in (Pooling.MEAN, Pooling.CLS)
+    )
+    close(cls.embed(SENTENCES, None), [small.states(encoders["bert"], text)[0] for text in SENTENCES], atol=1e-5)
+    close(small.vectors(cls), small.vectors(mean), atol=1e-5)
+
+
+def test_what_it_does_not_have_is_refused(encoders, trained):
+    name = f"condition-pooling:{encoders['bert']}"
+    assert resolve(name).model == name
+    assert resolve(name, pooling="cls").encoder.pooling == (Pooling.CLS,)
+    for choices, said in (({"prompt": "cond"}, r"--prompt: .* has none"), ({"subtract": True}, "--subtract: ")):
+        with pytest.raises(RequestError, match=said):
+            resolve(name, **choices)
+    with pytest.raises(RequestError, match=r"--pooling: .* was trained with mean, got cls"):
+        resolve(trained["bert"], pooling="cls")
+    with pytest.raises(RequestError, match="--model: expected an encoder to fine-tune, got the trained model"):
+        resolve(f"condition-pooling:{trained['bert']}")
+    with pytest.raises(RequestError, match="--model: expected one of "):
+        resolve("condition-pooling:nothing")

@@ -10,11 +10,12 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 import torch
-from helpers import embed_here, rated_rows, read_output, sentences, to_csv, vectors
+from helpers import embed_here, rated_rows, read_output, read_rejected, sentences, to_csv, vectors
 
 import raycase
 from raycase.commands import COMMANDS
 from raycase.corpus.request import EmbedJob
+from raycase.corpus.verify import verify
 from raycase.data.rated import read_rated
 from raycase.data.storage import locate
 from raycase.data.stored_states import STATES, StoredStates
@@ -161,7 +162,7 @@ def test_it_is_in_the_catalogue():
 
 @pytest.mark.parametrize("keep", [Span.SENTENCE, Span.ALL])
 def test_the_embedding_job_writes_the_states_that_are_kept(tiny_model, tmp_path, keep):
-    texts = [*sentences(30), "dog", ""]
+    texts = [*sentences(30), "dog", "poison dog", ""]
     config = condition_pooling(str(tiny_model), layers=(0.5, 1.0))
     pq.write_table(pa.table({"id": range(len(texts)), "text": texts}), tmp_path / "in.parquet")
     job = EmbedJob(
@@ -176,11 +177,14 @@ def test_the_embedding_job_writes_the_states_that_are_kept(tiny_model, tmp_path,
     )
     embed_here(job, model=replace(config, keep=keep))
     table = read_output(job.output)
-    assert table["id"].to_pylist() == list(range(len(texts) - 1)), "the empty text is rejected"
+    texts = texts[:-2]
+    assert table["id"].to_pylist() == list(range(len(texts)))
+    assert [row["reason"] for row in read_rejected(job.output)] == ["vector not finite", "empty text"]
+    assert verify(job.output)["rows_out"] == len(texts)
     found = StoredStates.from_arrow(table[STATES], config.states_dim)
     runner = LocalRunner("cpu")
     cache = locate(str(tmp_path / "cache"))
-    wanted = runner.states_of(texts[:-1], replace(config, keep=keep), name="", cache=cache, compute="float32")
+    wanted = runner.states_of(texts, replace(config, keep=keep), name="", cache=cache, compute="float32")
     np.testing.assert_array_equal(found.offsets, wanted.offsets)
     np.testing.assert_allclose(found.flat.astype(np.float32), wanted.flat.astype(np.float32), atol=2e-3)
     if keep is Span.ALL:  # mean pooling: f is the mean of the last layer's states

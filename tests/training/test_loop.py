@@ -482,6 +482,21 @@ def test_two_processes_fine_tune_as_one(two, name, rows, accumulate):
     assert first.line["spearman"] == pytest.approx(one.line["spearman"], abs=1e-3)
 
 
+@pytest.mark.parametrize("heads", two_processes.HEADS)
+def test_two_processes_fit_a_condition_head_as_one(two, heads):
+    one, gradients = two_processes.head_fitted(heads)
+    first, second = (read_state(two / f"heads-{heads}-{rank}") for rank in (0, 1))
+    assert_equal(first, second)
+    for part in ("weights", "average"):
+        found, wanted = getattr(first, part), getattr(one, part)
+        assert found.keys() == wanted.keys()
+        for key in wanted:
+            torch.testing.assert_close(found[key], wanted[key], rtol=0, atol=1e-5)
+    for key, gradient in load_file(two / f"heads-{heads}-gradients-0").items():
+        torch.testing.assert_close(gradient, gradients[key], rtol=1e-3, atol=1e-6)
+    assert first.line["loss"] == pytest.approx(one.line["loss"], abs=1e-6)
+
+
 def test_two_processes_go_on_as_if_never_stopped(two):
     for rank in (0, 1):
         assert_equal(*(read_state(two / f"{name}-{rank}") for name in ("resumed", "undisturbed")))

@@ -1,0 +1,182 @@
+"""The heads of condition pooling on random states, against their formulas in 64 bits; what padding and shape change."""
+
+import math
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import small
+import torch
+from scipy.special import erf, expit, softmax
+
+from raycase.systems.condition_head import ConditionHead, HeadConfig, ZeroShotHead
+from raycase.systems.projector import Activation
+
+CONFIG = HeadConfig(states_dim=6, heads=3, head_dim=4, output_dim=5, temperature=3.0)
+COUNTS = [4, 1, 7]  # tokens of each sentence
+
+
+def states(count, width=6, seed=0):
+    return torch.randn(count, width, generator=torch.Generator().manual_seed(seed))
+
+
+def padded(counts=COUNTS, width=6, seed=0, filling=0.0):
+    """States of sentences: a list, padded, and which are real."""
+    each = [states(count, width, seed + i) for i, count in enumerate(counts)]
+    real = torch.arange(max(counts)) < torch.tensor(counts)[:, None]
+    whole = torch.full((*real.shape, width), filling)
+    whole[real] = torch.cat(each)
+    return each, whole, real
+
+
+def head_of(config, seed=0):
+    """Every weight is random, so that none is where it began."""
+    torch.manual_seed(seed)
+    return small.disturb(ConditionHead(config).eval(), seed, scale=0.4)
+
+
+def unit(a):
+    return a / np.linalg.norm(a, axis=-1, keepdims=True)
+
+
+def gelu(a):
+    return a * (1 + erf(a / np.sqrt(2))) / 2
+
+
+def formula(weights, config, h_TW, e_W):
+    """The weight of each token and the vector of one sentence under one condition, from the names of the weights."""
+    w = {name: np.asarray(t, dtype=np.float64) for name, t in weights.items()}
+    h_TW, e_W = np.asarray(h_TW, dtype=np.float64), np.asarray(e_W, dtype=np.float64)
+    each = [slice(k * config.head_dim, (k + 1) * config.head_dim) for k in range(config.heads)]
+    logits = [
+        w["tau"][k] * unit(h_TW @ w["keys.weight"][at].T) @ unit(w["queries.weight"][at] @ e_W)
+        for k, at in enumerate(each)
+    ]
+    w_T = softmax(w["mix.weight"] @ e_W + w["mix.bias"]) @ softmax(np.array(logits), axis=1)
+    vector_D = w_T @ gelu(h_TW @ w["values.0.weight"].T + w["values.0.bias"])
+    if config.gate:
+        vector_D = vector_D * expit(w["gate.weight"] @ e_W + w["gate.bias"])
+    return w_T, vector_D
+
+
+def formula_without_training(h_TD, e_D):
+    h_TD, e_D = np.asarray(h_TD, dtype=np.float64), np.asarray(e_D, dtype=np.float64)
+    w_T = softmax(unit(h_TD) @ unit(e_D) / 0.05)
+    return w_T, w_T @ h_TD
+
+
+def check(head, each_formula):
+    """Weights and vectors of every sentence under every condition."""
+    each, whole, real = padded()
+    asked = states(4, seed=9)
+    words, questions = head.read(whole, real), head.ask(asked)
+    index_BC = torch.arange(4).expand(len(each), -1)
+    weights = head.weights(words, questions.take(index_BC))
+    vectors = head.pool(words, questions.take(index_BC))
+    assert vectors.shape == (3, 4, head.output_dim)
+    for b, h_TW in enumerate(each):
+        for c, e_W in enumerate(asked):
+            w_T, vector_D = each_formula(h_TW, e_W)
+            small.close(vectors[b, c].detach(), vector_D, atol=1e-5)
+            np.testing.assert_allclose(weights[b, c, : len(h_TW)].detach(), w_T, atol=1e-5)
+            assert not weights[b, c, len(h_TW) :].any()
+    torch.testing.assert_close(weights.sum(-1), torch.ones(3, 4))
+    assert weights[:, :, 0].std() > 0.01, "expected weights that depend on sentence and condition"
+
+
+@pytest.mark.parametrize("changes", [{}, {"gate": False}, {"heads": 1}, {"heads": 1, "head_dim": 9}])
+def test_the_formula(changes):
+    config = replace(CONFIG, **changes)
+    head = head_of(config)
+    check(head, lambda h_TW, e_W: formula(head.state_dict(), config, h_TW, e_W))
+
+
+@pytest.mark.parametrize("dim", [6, 2])
+def test_the_formula_without_training(dim):
+    """On the last layer, which stands last."""
+    check(ZeroShotHead(dim), lambda h_TW, e_W: formula_without_training(h_TW[:, -dim:], e_W[-dim:]))
+
+
+@pytest.mark.parametrize("head", [head_of(CONFIG), ZeroShotHead(6)], ids=["trained", "without training"])
+def test_what_padding_holds_changes_nothing(head):
+    _, whole, real = padded()
+    _, other, _ = padded(filling=1e4)
+    asked = states(3, seed=9)
+    torch.testing.assert_close(head(other, real, asked), head(whole, real, asked), rtol=0, atol=0)
+    alone = torch.cat(
+        [head(h[None], torch.ones(1, len(h)).bool(), asked[i : i + 1]) for i, h in enumerate(padded()[0])]
+    )
+    torch.testing.assert_close(head(whole, real, asked), alone)
+
+
+@pytest.mark.parametrize("head", [head_of(CONFIG), ZeroShotHead(6)], ids=["trained", "without training"])
+def test_one_condition_for_each_sentence_is_the_diagonal_of_all(head):
+    _, whole, real = padded()
+    asked = states(3, seed=9)
+    words, questions = head.read(whole, real), head.ask(asked)
+    every_BCD = head.pool(words, questions.take(torch.arange(3).expand(3, -1)))
+    torch.testing.assert_close(head(whole, real, asked), every_BCD[torch.arange(3), torch.arange(3)])
+    swapped = head.pool(words.take(torch.tensor([2, 0])), questions.take(torch.tensor([[1], [1]])))[:, 0]
+    torch.testing.assert_close(swapped, every_BCD[[2, 0], [1, 1]])
+
+
+def test_it_begins_with_the_cosines_of_the_states():
+    """One orthogonal map of keys and queries, and a map to as many numbers keeps every cosine."""
+    head = ConditionHead(HeadConfig(states_dim=6, heads=1, head_dim=6, output_dim=2, temperature=20.0)).eval()
+    _, whole, real = padded()
+    asked = states(4, seed=9)
+    index_BC = torch.arange(4).expand(3, -1)
+    found, wanted = (
+        h.weights(h.read(whole, real), h.ask(asked).take(index_BC)) for h in (head, ZeroShotHead(6, temperature=20.0))
+    )
+    torch.testing.assert_close(found, wanted, rtol=0, atol=1e-5)
+
+
+@pytest.mark.parametrize("heads", [1, 3])
+def test_every_weight_has_a_gradient(heads):
+    """Of one head too: several processes wait for each of them."""
+    head = head_of(replace(CONFIG, heads=heads))
+    _, whole, real = padded()
+    head(whole, real, states(3, seed=9)).square().sum().backward()
+    assert all(p.grad is not None for p in head.parameters())
+    none = ("mix.weight", "mix.bias") if heads == 1 else ()
+    assert all(bool(p.grad.any()) == (name not in none) for name, p in head.named_parameters())
+
+
+def test_a_temperature_stays_above_zero():
+    head = head_of(CONFIG)
+    with torch.no_grad():
+        head.tau.fill_(-5.0)
+    assert (head.temperatures > 0).all()
+
+
+def test_dropout_is_of_states_and_ends_with_training():
+    head = head_of(replace(CONFIG, dropout=0.5))
+    _, whole, real = padded()
+    asked = states(3, seed=9)
+    assert torch.equal(head(whole, real, asked), head(whole, real, asked))
+    head.train()
+    assert not torch.allclose(head(whole, real, asked), head(whole, real, asked))
+
+
+def test_the_activation_is_the_configured_one():
+    _, whole, real = padded()
+    made = [head_of(replace(CONFIG, activation=a))(whole, real, states(3, seed=9)) for a in Activation]
+    assert all(not torch.allclose(a, b) for i, a in enumerate(made) for b in made[:i])
+
+
+@pytest.mark.parametrize(
+    ("name", "values"),
+    [
+        ("states_dim", [0]),
+        ("heads", [0, -1]),
+        ("head_dim", [0]),
+        ("output_dim", [0]),
+        ("dropout", [1.0, -0.1, math.nan]),
+        ("temperature", [0.0, -1.0, math.inf, math.nan]),
+    ],
+)
+def test_a_shape_that_cannot_be_is_refused(name, values):
+    for value in values:
+        with pytest.raises(ValueError, match=f"^{name}: expected .*, got {value}$"):
+            replace(CONFIG, **{name: value})

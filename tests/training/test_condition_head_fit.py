@@ -1,0 +1,210 @@
+"""Fitting the head of condition pooling on random states: batches, the loss by hand, nested dimensions, figures."""
+
+from dataclasses import fields, replace
+
+import numpy as np
+import pytest
+import torch
+from helpers import worst
+from scipy.stats import spearmanr
+
+from raycase.data.stored_states import StoredStates
+from raycase.systems.condition_head import ConditionHead, ZeroShotHead
+from raycase.systems.projector import Activation
+from raycase.training.condition_head_fit import (
+    TOKENS_AT_ONCE,
+    HeadCosine,
+    HeadRecipe,
+    PairStates,
+    evaluation,
+    fit_condition_head,
+    group_batches,
+    head_vectors,
+    pair_vectors,
+)
+from raycase.training.condition_head_job import best_head
+from raycase.training.losses import Loss, RatingMap
+
+RECIPE = HeadRecipe(heads=2, head_dim=4, dim=6, batch_size=8, epochs=2, dropout=0.0)
+WIDTH = 5
+
+
+def pairs(rows=40, seed=0, *, sentences=30, tokens=9, ratings=(-1, 1, 2, 3, 4, 5)):
+    """Random states and ratings, as Ray's object store gives them: read-only; two pairs each of the same sentences."""
+    random = np.random.default_rng(seed)
+    parts = [random.standard_normal((random.integers(1, tokens), WIDTH)).astype(np.float16) for _ in range(sentences)]
+    made = PairStates(
+        sentences=StoredStates.of(parts, WIDTH),
+        conditions=random.standard_normal((7, WIDTH)).astype(np.float32),
+        sentence_index=random.integers(0, sentences, (rows // 2, 2)).repeat(2, axis=0),
+        condition_index=random.integers(0, 7, rows),
+        groups=np.arange(rows) // 2,
+        ratings=random.choice(ratings, rows).astype(np.float32),
+    )
+    arrays = vars(made) | vars(made.sentences)
+    for array in arrays.values():
+        if isinstance(array, np.ndarray):
+            array.flags.writeable = False
+    return made
+
+
+def head_of(recipe=RECIPE, seed=0):
+    torch.manual_seed(seed)
+    return ConditionHead(recipe.head(WIDTH)).eval()
+
+
+def by_row(head, data, rows):
+    """Vectors of both sentences of each pair, one at a time: (2, B, D)."""
+    found = []
+    for place in (0, 1):
+        for row in rows:
+            states, real = data.sentences.padded(data.sentence_index[[row], place])
+            condition = torch.tensor(data.conditions[data.condition_index[[row]]])
+            found.append(head(torch.from_numpy(states), torch.from_numpy(real), condition)[0])
+    return torch.stack(found).unflatten(0, (2, -1))
+
+
+def last(states):
+    *_, state = states
+    return state
+
+
+# ------------------------------------------------------------------------------------------------------------- vectors
+
+
+@pytest.mark.parametrize("head", [head_of(), ZeroShotHead(WIDTH)], ids=["trained", "without training"])
+def test_the_vectors_of_a_batch_are_those_of_each_pair(head):
+    """Though each sentence and each condition goes through the head once, in parts of similar length."""
+    data = pairs(600, sentences=500, tokens=40)
+    rows = np.random.default_rng(1).permutation(600)[:500]
+    assert data.sentences.counts.sum() > TOKENS_AT_ONCE
+    found = pair_vectors(head, data, rows).unflatten(0, (2, -1))
+    torch.testing.assert_close(found[:, ::25], by_row(head, data, rows[::25]))
+    first, second = head_vectors(head, data)
+    assert first.shape == (600, head.output_dim)
+    np.testing.assert_allclose(np.stack([first[rows], second[rows]]), found.detach(), atol=1e-5)
+
+
+def test_gradients_are_those_of_each_pair():
+    data, rows = pairs(), np.arange(12)
+    found, wanted = head_of(), head_of()
+    (pair_vectors(found, data, rows).unflatten(0, (2, -1)) ** 3).sum().backward()
+    (by_row(wanted, data, rows) ** 3).sum().backward()
+    for (name, parameter), other in zip(found.named_parameters(), wanted.parameters(), strict=True):
+        torch.testing.assert_close(parameter.grad, other.grad, rtol=1e-3, atol=1e-4, msg=name)
+
+
+def test_a_process_without_pairs_has_every_gradient():
+    module = HeadCosine(head_of(replace(RECIPE, nested=(2, 3))))
+    cosines = module(pairs(), np.empty(0, np.int64))
+    assert cosines.shape == (0, 3)
+    cosines.sum().backward()
+    assert all(p.grad is not None and not p.grad.any() for p in module.parameters())
+
+
+# --------------------------------------------------------------------------------------------------- batches and loss
+
+
+def test_every_rated_pair_once_an_epoch_and_pairs_of_the_same_sentences_together():
+    groups, rated = np.arange(40) // 4, np.delete(np.arange(40), [0, 5, 6])
+    orders = set()
+    for seed, epoch in ((0, 1), (0, 2), (1, 1)):
+        found = list(group_batches(groups, rated, 9, seed)(epoch))
+        assert [len(batch) for batch in found] == [9, 9, 9, 9, 1]
+        order = np.concatenate(found)
+        assert sorted(order) == rated.tolist()
+        assert (np.diff(groups[order]) != 0).sum() == 9
+        assert order.tolist() == np.concatenate(list(group_batches(groups, rated, 9, seed)(epoch))).tolist()
+        orders.add(tuple(order))
+    assert len(orders) == 3
+
+
+@pytest.mark.parametrize("nested", [(), (4, 2)])
+def test_the_loss_is_that_of_the_cosines_at_every_dimension(nested):
+    """Of one epoch of one batch, before anything is learned."""
+    recipe = replace(RECIPE, nested=nested, batch_size=100, epochs=1)
+    data = pairs(ratings=(1, 2, 3, 4, 5))
+    torch.manual_seed(3)
+    first, second = by_row(ConditionHead(recipe.head(WIDTH)).eval(), data, np.arange(40)).detach()
+    wanted = [
+        (torch.cosine_similarity(first[:, :d], second[:, :d]) - (torch.tensor(data.ratings) - 1) / 4).square().mean()
+        for d in (6, *nested)
+    ]
+    state = next(iter(fit_condition_head(data, pairs(seed=1), recipe, seed=3)))
+    assert state.line["loss"] == pytest.approx(float(sum(wanted)) / len(wanted), rel=1e-5)
+
+
+def test_nested_dimensions_are_reported_each_by_itself():
+    module, data = HeadCosine(head_of(replace(RECIPE, nested=(4, 2)))), pairs(ratings=(1, 2, 3, 4, 5))
+    figures = evaluation(data)(module)
+    assert figures.keys() == {"spearman", "pearson", "spearman_rated", "spearman_2", "spearman_4"}
+    first, second = by_row(module.head, data, np.arange(40)).detach()
+    for dim, name in ((2, "spearman_2"), (4, "spearman_4"), (6, "spearman")):
+        cosines = torch.cosine_similarity(first[:, :dim], second[:, :dim])
+        assert figures[name] == pytest.approx(100 * spearmanr(cosines, data.ratings).statistic, abs=1e-4)
+
+
+def test_pairs_labelled_minus_1_are_not_trained_on_but_scored():
+    """A sentence without numbers, in pairs labelled -1 alone, spoils nothing."""
+    data = pairs()
+    labelled = data.ratings == -1
+    assert 0 < labelled.sum() < 40
+    states = data.sentences
+    spoiled = StoredStates(
+        flat=np.concatenate([states.flat, np.full((1, WIDTH), np.nan, np.float16)]),
+        offsets=np.append(states.offsets, states.offsets[-1] + 1),
+    )
+    index = np.where(labelled[:, None], len(states), data.sentence_index)
+    other = replace(data, sentences=spoiled, sentence_index=index)
+    found, wanted = (last(fit_condition_head(d, pairs(seed=1), RECIPE)) for d in (other, data))
+    assert worst(found.weights, wanted.weights) == 0
+    rated = replace(data, ratings=np.where(labelled, 1, data.ratings).astype(np.float32))
+    module = HeadCosine(head_of())
+    assert evaluation(data)(module)["spearman"] != evaluation(rated)(module)["spearman"]
+
+
+# ---------------------------------------------------------------------------------------------------------- a recipe
+
+
+CHANGES = {
+    "heads": 3,
+    "head_dim": 5,
+    "dim": 5,
+    "activation": Activation.RELU,
+    "dropout": 0.5,
+    "gate": False,
+    "temperature": 5.0,
+    "nested": (2,),
+    "loss": Loss.PEARSON,
+    "rating_map": RatingMap.SIGNED,
+    "learning_rate": 0.02,
+    "weight_decay": 0.5,
+    "warmup": 0.5,
+    "batch_size": 12,
+    "epochs": 3,
+    "average": 0.5,
+}
+
+
+@pytest.mark.parametrize("name", CHANGES)
+def test_every_part_of_the_recipe_changes_the_head(name):
+    assert {f.name for f in fields(HeadRecipe)} - {"layers", "patience"} == set(CHANGES)
+    data = pairs(), pairs(seed=1)
+    one, other = (last(fit_condition_head(*data, r)) for r in (RECIPE, replace(RECIPE, **{name: CHANGES[name]})))
+    shapes = [{key: t.shape for key, t in state.weights.items()} for state in (one, other)]
+    if shapes[0] == shapes[1]:
+        part = "average" if name == "average" else "weights"
+        assert name == "average" or worst(one.weights, other.weights) > 1e-5
+        assert bool(getattr(other, part))
+    else:
+        assert name in ("heads", "head_dim", "dim", "gate")
+
+
+def test_the_best_head_is_rounded_as_it_is_saved():
+    state = last(fit_condition_head(pairs(), pairs(seed=1), replace(RECIPE, epochs=4, learning_rate=0.05)))
+    head = best_head(state, RECIPE, WIDTH)
+    assert not head.training
+    for name, tensor in head.state_dict().items():
+        assert torch.equal(tensor, state.best[f"head.{name}"].half().float())
+    figures = evaluation(pairs(seed=1))(HeadCosine(head))
+    assert figures["spearman"] == pytest.approx(state.history[state.best_epoch - 1]["spearman"], abs=0.5)
