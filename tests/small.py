@@ -93,7 +93,7 @@ def close(found, wanted, atol=2e-6):
     found, wanted = np.asarray(found), np.asarray(wanted)
     assert found.shape == wanted.shape
     assert wanted.std() > 0.01
-    np.testing.assert_allclose(found, wanted, rtol=0, atol=atol)
+    np.testing.assert_allclose(found, wanted, rtol=2e-6, atol=atol)
 
 
 def system(config, **options):
