@@ -11,7 +11,6 @@ from pathlib import Path
 from typing import Any, TypeGuard, TypeVar
 
 from raycase.data.fetch import MODEL_FILE, fetch, is_remote
-from raycase.data.storage import PACKAGE, locate
 from raycase.encoder.pooling import Pooling
 from raycase.encoder.prompts import parse_views
 from raycase.errors import RequestError
@@ -41,7 +40,6 @@ FINE_TUNED = (
     lora.LoraConfig,
     mixsp.MixSpConfig,
 )
-SHIPPED = {"minilm-conditional": PACKAGE + "models/minilm-conditional"}  # model folders inside the package, by name
 # `system` in `raycase.json` -> the function that reads the folder
 SYSTEMS: dict[str, Callable[[str, dict[str, Any]], Any]] = {
     case.SYSTEM: case.resolve_folder,
@@ -61,8 +59,7 @@ def resolve(
     """Find a system without loading its weights.
 
     model: a name of the table of encoders or a Hugging Face id, for zero-shot CASE, after "condition-pooling:" for
-    condition pooling without training; a shipped model ("minilm-conditional"); or a model folder, local or on object
-    storage, which fixes prompt, pooling and subtraction. dim: cut conditional vectors to their first so many
+    condition pooling without training; or a model folder, local or on object storage, which fixes prompt, pooling and subtraction. dim: cut conditional vectors to their first so many
     dimensions. Raises RequestError for an unknown model, an unreadable folder, a choice that contradicts the folder,
     and a dimension that the model was not trained with.
     """
@@ -80,10 +77,6 @@ def _find(model: str, choices: dict[str, Any]) -> EmbedderConfig | ScorerConfig:
         untrained = condition_pooling.condition_pooling(encoder, pooling=choices["pooling"])
         _check_choices(model, untrained.fixed, choices)
         return replace(untrained, model=model)
-    if model in SHIPPED:
-        config = _read(Path(locate(SHIPPED[model]).path) / MODEL_FILE, SHIPPED[model])
-        _check_choices(model, config.fixed, choices)
-        return replace(config, model=model)  # type: ignore[type-var]
     folder = fetch(model, large=False) if is_remote(model) else Path(model).absolute()
     if not (folder / MODEL_FILE).is_file():
         return case.resolve(model, **choices)
