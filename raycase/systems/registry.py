@@ -59,9 +59,9 @@ def resolve(
     """Find a system without loading its weights.
 
     model: a name of the table of encoders or a Hugging Face id, for zero-shot CASE, after "condition-pooling:" for
-    condition pooling without training; or a model folder, local or on object storage, which fixes prompt, pooling and subtraction. dim: cut conditional vectors to their first so many
-    dimensions. Raises RequestError for an unknown model, an unreadable folder, a choice that contradicts the folder,
-    and a dimension that the model was not trained with.
+    condition pooling without training; or a model folder, local or on object storage, which fixes prompt, pooling and
+    subtraction. dim: cut conditional vectors to their first so many dimensions. Raises RequestError for an unknown
+    model, an unreadable folder, a choice that contradicts the folder, and a dimension that it was not trained with.
     """
     if prompt is not None:
         parse_views(prompt)
