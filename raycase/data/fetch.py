@@ -54,6 +54,13 @@ def fetch(uri: str, *, large: bool, named: str = "", large_bytes: int = LARGE_BY
     return folder
 
 
+def local_folder(folder: str | None, named: str) -> Path | None:
+    """A model folder on this machine, without its large files except `named`; fetched if it is on object storage."""
+    if folder is None:
+        return None
+    return fetch(folder, large=False, named=named) if is_remote(folder) else Path(folder)
+
+
 def _fetch_file(uri: str, name: str, folder: Path, size: int) -> None:
     """Fetch one file. Raises OSError, and leaves nothing, where it does not arrive completely."""
     source = locate(uri) / name

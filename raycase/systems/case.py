@@ -15,7 +15,7 @@ from typing import Any, ClassVar
 import numpy as np
 import torch
 
-from raycase.data.fetch import fetch, is_remote
+from raycase.data.fetch import local_folder
 from raycase.data.storage import locate, sha256_of_file
 from raycase.encoder.engine import TextEncoder
 from raycase.encoder.loading import load_encoder
@@ -68,9 +68,7 @@ class CaseConfig:
     @property
     def local(self) -> Path | None:
         """The model folder on this machine; fetched if it is on object storage."""
-        if self.folder is None:
-            return None
-        return fetch(self.folder, large=False, named=WEIGHTS) if is_remote(self.folder) else Path(self.folder)
+        return local_folder(self.folder, WEIGHTS)
 
     @property
     def views_dim(self) -> int:

@@ -17,7 +17,7 @@ from typing import Any, ClassVar
 import numpy as np
 import torch
 
-from raycase.data.fetch import MODEL_FILE, fetch, is_remote
+from raycase.data.fetch import MODEL_FILE, local_folder
 from raycase.data.storage import locate, sha256_of_file
 from raycase.data.stored_states import StoredStates
 from raycase.encoder.engine import TextEncoder
@@ -110,11 +110,7 @@ class ConditionPoolingConfig:
     @property
     def local(self) -> Path | None:
         """The model folder on this machine; fetched if it is on object storage."""
-        if self.folder is None:
-            return None
-        if is_remote(self.folder):
-            return fetch(self.folder, large=False, named=WEIGHTS)
-        return Path(locate(self.folder).path)  # of a shipped model: in the package of this very machine
+        return local_folder(self.folder, WEIGHTS)
 
     @property
     def views_apart(self) -> list[ConditionPoolingConfig]:

@@ -14,7 +14,7 @@ from typing import Any, ClassVar, Self
 import numpy as np
 import torch
 
-from raycase.data.fetch import fetch, is_remote
+from raycase.data.fetch import local_folder
 from raycase.data.rated import RatedPairs
 from raycase.data.storage import sha256_of_file
 from raycase.encoder.loading import load_encoder
@@ -82,9 +82,7 @@ class FineTunedConfig:
     @property
     def local(self) -> Path | None:
         """The model folder, without the encoder's large files; fetched if it is on object storage."""
-        if self.folder is None:
-            return None
-        return fetch(self.folder, large=False, named=EXTRA) if is_remote(self.folder) else Path(self.folder)
+        return local_folder(self.folder, EXTRA)
 
     def describe(self) -> dict[str, Any]:
         """Everything that determines the output, weights by hash or revision.

@@ -90,7 +90,13 @@ vectors = case.embed(["Two girls in red dresses play soccer."], ["color of the c
 | Pearson, all pairs | {best["pearson"]:.2f} |
 {_nested_rows(best)}| the same vectors without projector: Spearman, all pairs | {metrics["zero_shot"]["spearman"]:.2f} |
 
-The epoch was chosen on these pairs: epoch {metrics["best_epoch"]} of {metrics["epochs"]}.
+{_rated_run(config, metrics)}
+"""
+
+
+def _rated_run(config: SystemConfig, metrics: dict[str, Any]) -> str:
+    """Epoch, data, recipe and provenance of a fit on a frozen encoder."""
+    return f"""The epoch was chosen on these pairs: epoch {metrics["best_epoch"]} of {metrics["epochs"]}.
 
 | data | file | pairs | of them label -1 | sha256 |
 |---|---|---|---|---|
@@ -104,8 +110,7 @@ The epoch was chosen on these pairs: epoch {metrics["best_epoch"]} of {metrics["
 
 Encoder weights: `{config.describe()["weights"]}`
 
-{_made(metrics)}
-"""
+{_made(metrics)}"""
 
 
 def head_card(name: str, config: SystemConfig, metrics: dict[str, Any]) -> str:
@@ -130,21 +135,7 @@ vectors = model.embed(["Two girls in red dresses play soccer."], ["color of the 
 | Pearson, all pairs | {best["pearson"]:.2f} |
 {_nested_rows(best)}| without training: Spearman, all pairs | {metrics["zero_shot"]["spearman"]:.2f} |
 
-The epoch was chosen on these pairs: epoch {metrics["best_epoch"]} of {metrics["epochs"]}.
-
-| data | file | pairs | of them label -1 | sha256 |
-|---|---|---|---|---|
-{_files(metrics, "rows", "not_applicable")}
-
-| recipe | |
-|---|---|
-{_table(metrics["recipe"])}
-| seed | {metrics["seed"]} |
-| workers | {metrics["workers"]} |
-
-Encoder weights: `{config.describe()["weights"]}`
-
-{_made(metrics)}
+{_rated_run(config, metrics)}
 """
 
 

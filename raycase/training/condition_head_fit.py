@@ -6,7 +6,7 @@ M dimensions: the nested ones and all.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, fields
 from typing import Any
 
@@ -217,14 +217,19 @@ def _loss(train: PairStates, recipe: HeadRecipe) -> BatchLoss:
 
 
 def evaluation(validation: PairStates) -> Evaluation:
-    """The `nested_correlations` of the head's vectors."""
+    """The `head_correlations` of the module's head."""
 
     def evaluate(module: Any) -> dict[str, float]:
-        vectors = np.concatenate(head_vectors(module.head, validation))
-        index = np.arange(len(vectors)).reshape(2, -1).T
-        return nested_correlations(vectors, index, validation.ratings, module.dims[:-1])
+        return head_correlations(module.head, validation, module.dims[:-1])
 
     return evaluate
+
+
+def head_correlations(head: Head, validation: PairStates, nested: Sequence[int] = ()) -> dict[str, float]:
+    """The `nested_correlations` of the head's vectors."""
+    vectors = np.concatenate(head_vectors(head, validation))
+    index = np.arange(len(vectors)).reshape(2, -1).T
+    return nested_correlations(vectors, index, validation.ratings, nested)
 
 
 @torch.inference_mode()

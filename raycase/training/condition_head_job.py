@@ -4,33 +4,29 @@ from __future__ import annotations
 
 import sys
 import time
-from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
 from functools import partial
 from typing import Any
 
-import numpy as np
-
 from raycase.data.provenance import provenance
 from raycase.data.rated import RatedPairs
 from raycase.data.storage import fingerprint
-from raycase.encoder.cosines import pair_cosines
 from raycase.encoder.pooling import Pooling
 from raycase.encoder.prompts import Span
 from raycase.systems.condition_head import ConditionHead, ZeroShotHead
 from raycase.systems.condition_pooling import ConditionPoolingConfig, condition_pooling, write_model_folder
 from raycase.systems.model_card import head_card
 from raycase.systems.model_folder import open_model_folder
+from raycase.systems.pairs import Indexed
 from raycase.training.condition_head_fit import (
     HeadCosine,
     HeadRecipe,
     PairStates,
     evaluation,
     fit_condition_head,
-    head_vectors,
+    head_correlations,
 )
 from raycase.training.loop import FitState
-from raycase.training.nested import correlations
 from raycase.training.projector_job import Source, Workers, data_metrics, fit_metrics, open_checkpoints
 from raycase.training.runner import OpenRunner, Runner
 
@@ -85,7 +81,7 @@ def train_condition_head(job: ConditionPoolingJob, open_runner: OpenRunner) -> d
         "fingerprint": name,
         **fit_metrics(state),
         "validation": evaluation(states["validation"])(HeadCosine(head)),  # after rounding
-        "zero_shot": zero_shot(states["validation"], config.plain_dim),
+        "zero_shot": head_correlations(ZeroShotHead(config.plain_dim), states["validation"]),
         "data": data_metrics(pairs),
         "parameters": sum(p.numel() for p in head.parameters()),
         "recipe": asdict(job.recipe),
@@ -103,26 +99,20 @@ def train_condition_head(job: ConditionPoolingJob, open_runner: OpenRunner) -> d
 
 def pair_states(rated: RatedPairs, config: ConditionPoolingConfig, runner: Runner, job: Source) -> PairStates:
     """States of the sentences and conditions of rated pairs. Raises RequestError for a text without any."""
-    sentences, sentence_2N = _distinct([*rated.sentences1, *rated.sentences2])
-    conditions, condition_N = _distinct(rated.conditions)
+    sentences = Indexed.of([*rated.sentences1, *rated.sentences2])
+    conditions = Indexed.of(rated.conditions)
     states_of = partial(runner.states_of, cache=job.cache_location, compute=job.compute)
     whole = Span.ALL if config.whole_condition else Span.SENTENCE
-    kept = states_of(sentences, replace(config, keep=Span.SENTENCE), name=rated.uri)
-    asked = states_of(conditions, replace(config, keep=whole), name=f"conditions of {rated.uri}")
+    kept = states_of(sentences.values, replace(config, keep=Span.SENTENCE), name=rated.uri)
+    asked = states_of(conditions.values, replace(config, keep=whole), name=f"conditions of {rated.uri}")
     return PairStates(
         sentences=kept,
         conditions=asked.means,
-        sentence_index=sentence_2N.reshape(2, -1).T,
-        condition_index=condition_N,
+        sentence_index=sentences.codes.reshape(2, -1).T,
+        condition_index=conditions.codes,
         groups=rated.groups,
         ratings=rated.ratings,
     )
-
-
-def _distinct(texts: Sequence[str]) -> tuple[list[str], np.ndarray]:
-    """The distinct texts in the order of their first occurrence, and the index of each text among them."""
-    place = {text: i for i, text in enumerate(dict.fromkeys(texts))}
-    return list(place), np.array([place[text] for text in texts], dtype=np.int64)
 
 
 def best_head(state: FitState, recipe: HeadRecipe, states_dim: int) -> ConditionHead:
@@ -130,9 +120,3 @@ def best_head(state: FitState, recipe: HeadRecipe, states_dim: int) -> Condition
     head = ConditionHead(recipe.head(states_dim))
     head.load_state_dict({name.removeprefix("head."): t.half().float() for name, t in state.best.items()})
     return head.eval()
-
-
-def zero_shot(validation: PairStates, dim: int) -> dict[str, float]:
-    """The correlations of condition pooling without training."""
-    vectors = np.concatenate(head_vectors(ZeroShotHead(dim), validation))
-    return correlations(pair_cosines(vectors, np.arange(len(vectors)).reshape(2, -1).T), validation.ratings)
