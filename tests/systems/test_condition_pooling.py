@@ -18,7 +18,8 @@ from raycase.encoder.pooling import Pooling
 from raycase.encoder.prompts import Span
 from raycase.errors import RequestError
 from raycase.systems.condition_head import ConditionHead, HeadConfig
-from raycase.systems.condition_pooling import CONDITIONS_AT_ONCE, WEIGHTS, condition_pooling, write_model_folder
+from raycase.systems.condition_pooling import WEIGHTS, condition_pooling, write_model_folder
+from raycase.systems.condition_pooling_model import CONDITIONS_AT_ONCE
 from raycase.systems.registry import resolve
 
 KINDS = {"bert": (0.0, 2 / 3, 1.0), "qwen": (0.5, 1.0)}  # depths
