@@ -1,5 +1,6 @@
 """What each of two processes runs in `test_loop.py`; spawned processes import it by name."""
 
+import json
 import os
 from contextlib import suppress
 from datetime import timedelta
@@ -15,12 +16,15 @@ from torch.nn.parallel import DistributedDataParallel
 
 from raycase.data.stored_states import StoredStates
 from raycase.errors import WorkError
+from raycase.systems.condition_head import ConditionHead
+from raycase.systems.condition_pooling import condition_pooling
 from raycase.systems.cross_encoder import cross_encoder
 from raycase.systems.csr import csr
 from raycase.systems.pair_vectors import PairVectors
 from raycase.systems.projector import Activation
 from raycase.systems.tri_encoder import tri_encoder
-from raycase.training.condition_head_fit import HeadRecipe, PairStates, fit_condition_head
+from raycase.training.condition_head_fit import Along, HeadRecipe, fit_condition_head
+from raycase.training.condition_pairs import PairStates, PairTokens
 from raycase.training.encoder_fit import PairObjective, RatedRecipe, TunePairs, fit_tuned
 from raycase.training.loop import FitConfig, FitState, epoch_batches, fit, gather, shard, unwrapped
 from raycase.training.losses import Loss
@@ -77,6 +81,9 @@ def _fitting(wrap, rows, state=None, **options):
 def save_encoder(folder):
     """What both processes fine-tune."""
     small.save_bert(folder / "bert", layers=2)
+    config = folder / "bert" / "config.json"
+    values = json.loads(config.read_text()) | {"hidden_dropout_prob": 0.0, "attention_probs_dropout_prob": 0.0}
+    config.write_text(json.dumps(values))
 
 
 def fine_tuned(folder, name, rows, accumulate, wrap=lambda module: module):
@@ -111,6 +118,18 @@ def head_fitted(heads, wrap=lambda module: module):
     recipe = HeadRecipe(heads=heads, head_dim=4, dim=6, nested=(3,), dropout=0.0, batch_size=4, epochs=2, average=0.9)
     *_, state = fit_condition_head(_states(17), _states(12, seed=1), recipe, wrap=keep)
     return state, {name: parameter.grad for name, parameter in unwrapped(wrapped[0]).named_parameters()}
+
+
+def head_fitted_along(folder, wrap=lambda module: module):
+    """The state of condition pooling's head and encoder after two epochs."""
+    config = condition_pooling(str(Path(folder) / "bert"), layers=(0.5, 1.0))
+    recipe = HeadRecipe(heads=2, head_dim=4, dim=6, dropout=0.0, batch_size=4, epochs=2)
+    torch.manual_seed(0)
+    head = ConditionHead(recipe.head(config.states_dim)).state_dict()
+    along = Along(config=config, head=head, compute=torch.float32)
+    data = [PairTokens.of(config, small.rated(rows, seed)) for seed, rows in ((0, 18), (1, 13))]  # one is rated -1
+    *_, state = fit_condition_head(*data, recipe, along=along, wrap=wrap)
+    return state
 
 
 def _states(rows, seed=0):
@@ -190,4 +209,6 @@ def run(rank, folder):
         state, gradients = head_fitted(heads, wrap=DistributedDataParallel)
         (Path(folder) / f"heads-{heads}-{rank}").write_bytes(state.to_bytes())
         save_file(gradients, Path(folder) / f"heads-{heads}-gradients-{rank}")
+    along = head_fitted_along(folder, wrap=DistributedDataParallel)
+    (Path(folder) / f"along-{rank}").write_bytes(along.to_bytes())
     dist.destroy_process_group()

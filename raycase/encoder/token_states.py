@@ -69,7 +69,7 @@ class StateReader:
         self.encoder = encoder
         self.layers = layers
         self._taken: dict[int, Tensor] = {}
-        modules = [*encoder.layers, *filter(None, [encoder.last_layer])]
+        self.modules = modules = [*encoder.layers, *filter(None, [encoder.last_layer])]
         self._last = len(modules)
         for number in layers:
             if number == 0:

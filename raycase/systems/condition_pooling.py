@@ -12,18 +12,18 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
 from functools import cached_property
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 
 from raycase.data.fetch import MODEL_FILE, local_folder
 from raycase.data.storage import locate, sha256_of_file
-from raycase.encoder.loading import load_encoder
+from raycase.encoder.loading import load_encoder, save_encoder
 from raycase.encoder.pooling import Pooling
 from raycase.encoder.prepared import Prepared
 from raycase.encoder.prompts import PromptStyle, Span
 from raycase.encoder.sources import described, load_config, weights_identity
-from raycase.encoder.table import EncoderSpec, read_spec
+from raycase.encoder.table import HERE, EncoderSpec, read_spec
 from raycase.encoder.token_states import layer_numbers
 from raycase.errors import RequestError
 from raycase.systems.condition_head import WEIGHTS, ConditionHead, Head, HeadConfig, ZeroShotHead, load_head, save_head
@@ -31,6 +31,9 @@ from raycase.systems.condition_pooling_model import ConditionPooling
 from raycase.systems.fine_tuned_config import starting_encoder
 from raycase.systems.model_folder import write_folder
 from raycase.systems.pairs import CONDITION, SENTENCE, count_tokens, prepare
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedModel
 
 SYSTEM = "condition-pooling"
 PREFIX = f"{SYSTEM}:"  # before the name of an encoder: condition pooling without training
@@ -155,9 +158,14 @@ def condition_pooling(
     layers: Sequence[float] = ZERO_SHOT_DEPTHS,
     pooling: Pooling | None = None,
     whole_condition: bool = False,
+    latent: bool = True,
 ) -> ConditionPoolingConfig:
-    """Condition pooling without training on an encoder of the table or a local folder. Raises RequestError."""
-    spec = starting_encoder(model, prompt=PromptStyle.CONCAT_SC, pooling=pooling, latent=True)  # its prompt is not used
+    """Condition pooling without training on an encoder of the table or a local folder.
+
+    latent: latent attention is allowed; it cannot be saved with the encoder. Raises RequestError.
+    """
+    prompt = PromptStyle.CONCAT_SC  # not used
+    spec = starting_encoder(model, prompt=prompt, pooling=pooling, latent=latent)
     layer_numbers(spec, layers)
     return ConditionPoolingConfig(model=model, encoder=spec, layers=tuple(layers), whole_condition=whole_condition)
 
@@ -182,15 +190,26 @@ def resolve_folder(folder: str, values: dict[str, Any]) -> ConditionPoolingConfi
 
 
 def write_model_folder(
-    folder: Path, config: ConditionPoolingConfig, head: ConditionHead, metrics: dict[str, Any], card: str
+    folder: Path,
+    config: ConditionPoolingConfig,
+    head: ConditionHead,
+    metrics: dict[str, Any],
+    card: str,
+    *,
+    encoder: PreTrainedModel | None = None,
 ) -> None:
-    """Write the model folder of a trained head, its weights in float16."""
+    """Write the model folder of a trained head, its weights in float16; encoder: if it was trained along."""
 
     def save(folder: Path) -> None:
         save_head(head, folder)
+        spec = config.encoder
+        locate(str(folder / "encoder")).remove()
+        if encoder is not None:
+            save_encoder(encoder, spec.source, folder / "encoder")
+            spec = replace(spec, source=f"{HERE}encoder", adapter=None)
         values = {
             "system": SYSTEM,
-            "encoder": asdict(config.encoder),
+            "encoder": asdict(spec),
             "layers": list(config.layers),
             "whole_condition": config.whole_condition,
             "head": asdict(head.config),

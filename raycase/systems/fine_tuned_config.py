@@ -28,7 +28,7 @@ from raycase.errors import RequestError
 from raycase.systems.contracts import check_conditions
 from raycase.systems.fine_tuned_module import PromptEncoder, RatedTexts, training_options, with_dropout
 from raycase.systems.model_folder import EXTRA, MODEL_FILE
-from raycase.systems.pairs import count_tokens, prepare, prompt_sets
+from raycase.systems.pairs import count_tokens, prepare, prepare_rated, prompt_sets
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -131,15 +131,7 @@ class FineTunedEmbedderConfig(FineTunedConfig):
 
     def rated(self, rated: RatedPairs) -> RatedTexts:
         """Rated pairs, tokenised for training. Raises RequestError for a text that cannot be encoded."""
-        sentences, conditions = zip(*rated.distinct, strict=True)
-        prepared = self.prepare(sentences, conditions if any(conditions) else None)
-        for row, reason in enumerate(prepared.reasons):
-            if reason is not None:
-                raise RequestError(
-                    f"{rated.uri}: expected texts that can be encoded, got: {reason}: {sentences[row][:80]!r} under "
-                    f"{conditions[row][:80]!r}; fix or remove the row"
-                )
-        return RatedTexts(prepared=prepared, pair_index=rated.pair_index)
+        return RatedTexts(prepared=prepare_rated(self.prepare, rated), pair_index=rated.pair_index)
 
 
 @dataclass(frozen=True, kw_only=True)

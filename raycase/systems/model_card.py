@@ -116,10 +116,11 @@ Encoder weights: `{config.describe()["weights"]}`
 def head_card(name: str, config: SystemConfig, metrics: dict[str, Any]) -> str:
     """The model card of condition pooling with a trained head."""
     best = metrics["validation"]
+    trained = "those of the encoder among them" if metrics["recipe"]["unfreeze"] else "all in the head"
     return f"""# {name}
 
-Condition pooling on {config.model}: {config.label}; {metrics["parameters"]:,} trained parameters in the head, the
-encoder is frozen. Each sentence is encoded once, whatever the number of conditions.
+Condition pooling on {config.model}: {config.label}; {metrics["parameters"]:,} trained parameters, {trained}.
+Each sentence is encoded once, whatever the number of conditions.
 
 ```python
 import raycase

@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 
+from raycase.data.rated import RatedPairs
 from raycase.data.schema import Reason
 from raycase.data.stored_states import StoredStates
 from raycase.encoder.prepared import Prepared
@@ -19,6 +20,7 @@ from raycase.encoder.sources import load_tokenizer
 from raycase.encoder.table import EncoderSpec
 from raycase.encoder.throughput import Work
 from raycase.encoder.token_batch import TokenBatch
+from raycase.errors import RequestError
 
 MEMORY_BYTES = 256 * 2**20
 SENTENCE = Template(pattern="{sentence}", span=Span.ALL)  # a text alone, pooled over all its tokens
@@ -212,6 +214,20 @@ class Memory:
             self.vectors.update(zip((prepared.conditions[i] for i in new.tolist()), new_CD, strict=True))
         empty_0D = np.empty((0, self.dim), dtype=np.float32)
         return np.stack([self.vectors[name] for name in names]) if names else empty_0D, work
+
+
+def prepare_rated(prepare: Callable[[Sequence[str], Sequence[str] | None], Prepared], rated: RatedPairs) -> Prepared:
+    """Tokenise the distinct (sentence, condition) of rated pairs. Raises RequestError for one that is refused."""
+    sentences, conditions = zip(*rated.distinct, strict=True)
+    prepared = prepare(sentences, conditions if any(conditions) else None)
+    reasons = prepared.reasons
+    for row, pair in enumerate(prepared.rows.tolist()):
+        if reasons[pair] is not None:
+            raise RequestError(
+                f"{rated.uri}: expected texts that can be encoded, got: {reasons[pair]}: {sentences[row][:80]!r} under "
+                f"{conditions[row][:80]!r}; fix or remove the row"
+            )
+    return prepared
 
 
 def embed(

@@ -1,4 +1,4 @@
-"""Fitting the head of condition pooling on rated pairs, with the encoder frozen: only the stored states are needed.
+"""Fitting the head of condition pooling on rated pairs: with the encoder frozen, or trained along.
 
 Shapes: N rated pairs, B pairs of a batch, S sentences and C conditions (distinct), W of the states, D vectors,
 M dimensions: the nested ones and all.
@@ -7,24 +7,40 @@ M dimensions: the nested ones and all.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, fields
-from typing import Any
+from dataclasses import dataclass, fields, replace
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
 from torch import Tensor, nn
 
 from raycase.data.rated import NOT_APPLICABLE
-from raycase.data.stored_states import StoredStates
-from raycase.encoder.packing import token_budget_batches
+from raycase.encoder.loading import load_encoder, whole_model
+from raycase.encoder.token_states import StateReader, layer_numbers
 from raycase.errors import check_ranges
 from raycase.systems.condition_head import ConditionHead, Head, HeadConfig
+from raycase.systems.condition_pooling import ConditionPoolingConfig
+from raycase.systems.fine_tuned_module import training_options
 from raycase.systems.projector import Activation
-from raycase.training.loop import Batches, BatchLoss, Evaluation, FitConfig, FitState, fit, gather, shard
+from raycase.training.condition_pairs import EncodedPairs, PairIndex, PairStates, PairTokens, ReadPairs
+from raycase.training.loop import (
+    Batches,
+    BatchLoss,
+    Evaluation,
+    FitConfig,
+    FitState,
+    Weights,
+    fit,
+    gather,
+    restore,
+    shard,
+)
 from raycase.training.losses import Loss, RatingMap, map_ratings
 from raycase.training.nested import nested_correlations, nested_cosines, nested_loss, nested_range
 
-TOKENS_AT_ONCE = 4096  # tokens, padding included, that go through the head together
+if TYPE_CHECKING:
+    from transformers import PreTrainedModel
+
 EVALUATED_AT_ONCE = 1024  # pairs
 
 
@@ -68,7 +84,17 @@ class HeadRecipe:
     patience: int = 5
     """Stop after this many epochs without a better one."""
     average: float = 0.0
-    """Decay per step of a moving average of the weights; 0: no average."""
+    """Decay per step of a moving average of the weights, while the encoder is frozen; 0: no average."""
+    unfreeze: bool = False
+    """Then train the encoder along with the head, by the following flags."""
+    unfrozen_epochs: int = 3
+    """Number of epochs with the encoder."""
+    unfrozen_batch_size: int = 64
+    """Rated pairs per step with the encoder."""
+    unfrozen_learning_rate: float = 2e-4
+    """Peak learning rate of the head with the encoder."""
+    encoder_learning_rate: float = 1e-4
+    """Peak learning rate of the encoder."""
 
     @property
     def recipe(self) -> HeadRecipe:
@@ -92,8 +118,24 @@ class HeadRecipe:
             "epochs": (self.epochs >= 1, above),
             "patience": (self.patience >= 1, above),
             "average": (0 <= self.average < 1, "a decay in [0, 1)"),
+            "unfrozen_epochs": (self.unfrozen_epochs >= 1, above),
+            "unfrozen_batch_size": (self.unfrozen_batch_size >= 1, above),
+            "unfrozen_learning_rate": (0 < self.unfrozen_learning_rate < float("inf"), above),
+            "encoder_learning_rate": (0 < self.encoder_learning_rate < float("inf"), above),
         }
         check_ranges(self, ranges)
+
+    @property
+    def unfrozen(self) -> HeadRecipe:
+        """The recipe of the fit with the encoder."""
+        return replace(
+            self,
+            epochs=self.unfrozen_epochs,
+            patience=self.unfrozen_epochs,
+            batch_size=self.unfrozen_batch_size,
+            learning_rate=self.unfrozen_learning_rate,
+            average=0.0,
+        )
 
     def head(self, states_dim: int) -> HeadConfig:
         """The shape of the head for states of this dimension."""
@@ -110,35 +152,39 @@ class HeadRecipe:
         )
 
 
-@dataclass(frozen=True, kw_only=True)
-class PairStates:
-    """Rated pairs with the states of their sentences and conditions. The arrays may be read-only."""
-
-    sentences: StoredStates  # S distinct ones
-    conditions: np.ndarray  # (C, W) float32, mean states
-    sentence_index: np.ndarray  # (N, 2)
-    condition_index: np.ndarray  # (N,)
-    groups: np.ndarray  # (N,) equal for pairs of the same two sentences, which share a batch
-    ratings: np.ndarray  # (N,) float32; -1 where the condition does not apply
-
-
 class HeadCosine(nn.Module):
-    """The cosine of two sentences' vectors under a condition, at each of the nested dimensions and at the last."""
+    """The cosine of two sentences' vectors under a condition, at each of the nested dimensions and at the last.
 
-    def __init__(self, head: ConditionHead) -> None:
+    reader: of the encoder that is trained along, if any.
+    """
+
+    def __init__(
+        self, head: ConditionHead, reader: StateReader | None = None, compute: torch.dtype = torch.float32
+    ) -> None:
         super().__init__()
         self.head = head
         self.dims = (*head.config.nested, head.output_dim)
+        self.reader = reader
+        self.compute = compute
+        self.encoder = None if reader is None else reader.encoder.parts()
 
-    def forward(self, pairs: PairStates, rows: np.ndarray) -> Tensor:
+    def read(self, pairs: PairStates | PairTokens) -> ReadPairs:
+        """The pairs with states."""
+        if isinstance(pairs, PairStates):
+            return pairs
+        assert self.reader is not None
+        return EncodedPairs(**vars(pairs), reader=self.reader, compute=self.compute)
+
+    def forward(self, pairs: PairStates | PairTokens, rows: np.ndarray) -> Tensor:
         """Cosines of these rated pairs: (B, M)."""
         if not len(rows):  # of a batch that is smaller than the number of processes
-            return self.head.tau.new_zeros(0, len(self.dims)) * sum(p.sum() for p in self.parameters())
-        first_BD, second_BD = pair_vectors(self.head, pairs, rows).chunk(2)
+            weights = [p for p in self.parameters() if p.requires_grad]
+            return self.head.tau.new_zeros(0, len(self.dims)) * sum(p.sum() for p in weights)
+        first_BD, second_BD = pair_vectors(self.head, self.read(pairs), rows).chunk(2)
         return nested_cosines(first_BD, second_BD, self.dims)
 
 
-def pair_vectors(head: Head, pairs: PairStates, rows: np.ndarray) -> Tensor:
+def pair_vectors(head: Head, pairs: ReadPairs, rows: np.ndarray) -> Tensor:
     """Vectors of the first sentences of these pairs, then of the second ones: (2 B, D).
 
     Each distinct sentence and each distinct condition goes through its half of the head once.
@@ -146,12 +192,11 @@ def pair_vectors(head: Head, pairs: PairStates, rows: np.ndarray) -> Tensor:
     device = head.temperatures.device
     sentences, sentence_2B = np.unique(pairs.sentence_index[rows].T.reshape(-1), return_inverse=True)
     conditions, condition_B = np.unique(pairs.condition_index[rows], return_inverse=True)
-    questions = head.ask(torch.from_numpy(pairs.conditions[conditions]).to(device))
+    questions = head.ask(pairs.means(conditions).to(device))
     condition_2B = np.tile(condition_B, 2)
     parts, order = [], []
-    for members in token_budget_batches(pairs.sentences.counts[sentences], TOKENS_AT_ONCE):
-        states_BSW, real_BS = pairs.sentences.padded(sentences[members])
-        words = head.read(torch.from_numpy(states_BSW).to(device), torch.from_numpy(real_BS).to(device))
+    for members, states_BTW, real_BT in pairs.states(sentences):
+        words = head.read(states_BTW.to(device), real_BT.to(device))
         place = np.full(len(sentences), -1)
         place[members] = np.arange(len(members))
         there = np.flatnonzero(place[sentence_2B] >= 0)
@@ -161,21 +206,56 @@ def pair_vectors(head: Head, pairs: PairStates, rows: np.ndarray) -> Tensor:
     return torch.cat(parts)[torch.from_numpy(np.argsort(np.concatenate(order))).to(device)]
 
 
+@dataclass(frozen=True, kw_only=True)
+class Along:
+    """The encoder that is trained along with a head, and the head's weights at the start."""
+
+    config: ConditionPoolingConfig
+    head: Weights
+    compute: torch.dtype  # of the encoder's matrix products
+
+    def open(self) -> StateReader:
+        """Load the encoder in 32 bits. Embeddings of tokens, and layers that the head does not read, stay frozen."""
+        numbers = layer_numbers(self.config.encoder, self.config.layers)
+        reader = StateReader(load_encoder(self.config.encoder, **training_options()), numbers)
+        reader.encoder.model.get_input_embeddings().requires_grad_(False)
+        for layer in reader.modules[max(reader.layers) :]:
+            layer.requires_grad_(False)
+        return reader
+
+    def trained(self, state: FitState) -> PreTrainedModel:
+        """The library's model with the weights of the best epoch."""
+        reader = self.open()
+        parts = reader.encoder.parts()
+        own = {name: weights for name, weights in state.best.items() if name.startswith("encoder.")}
+        restore(parts, {name.removeprefix("encoder."): weights for name, weights in own.items()})
+        return whole_model(reader.encoder)
+
+
 def fit_condition_head(
-    train: PairStates,
-    validation: PairStates,
+    train: PairStates | PairTokens,
+    validation: PairStates | PairTokens,
     recipe: HeadRecipe,
     *,
+    along: Along | None = None,
     seed: int = 0,
     state: FitState | None = None,
     wrap: Any = lambda module: module,
 ) -> Iterator[FitState]:
     """Fit the head; yields the state after each epoch. Pairs labelled -1 are not trained on.
 
-    `wrap` moves the module to its device and wraps it for several processes.
+    Without `along` the pairs have stored states, with it they are tokenised. `wrap` moves the module to its device and
+    wraps it for several processes.
     """
     torch.manual_seed(seed)
-    module = wrap(HeadCosine(ConditionHead(recipe.head(train.conditions.shape[1]))))
+    if along is None:
+        assert isinstance(train, PairStates)
+        module = HeadCosine(ConditionHead(recipe.head(train.conditions.shape[1])))
+    else:
+        head = ConditionHead(recipe.head(along.config.states_dim))
+        head.load_state_dict(along.head)
+        module = HeadCosine(head, along.open(), along.compute)
+    module = wrap(module)
     config = FitConfig(
         epochs=recipe.epochs,
         patience=recipe.patience,
@@ -184,6 +264,7 @@ def fit_condition_head(
         average=recipe.average,
         warmup=recipe.warmup,
         seed=seed,
+        rates={"encoder.": recipe.encoder_learning_rate},
     )
     rated = np.flatnonzero(train.ratings != NOT_APPLICABLE)
     batches = group_batches(train.groups, rated, recipe.batch_size, seed)
@@ -205,7 +286,7 @@ def group_batches(groups_N: np.ndarray, rated: np.ndarray, batch_size: int, seed
     return batches
 
 
-def _loss(train: PairStates, recipe: HeadRecipe) -> BatchLoss:
+def _loss(train: PairIndex, recipe: HeadRecipe) -> BatchLoss:
     """The recipe's loss over a whole batch: the mean over the nested dimensions and all."""
     targets_N = map_ratings(torch.tensor(train.ratings), recipe.rating_map)
 
@@ -216,24 +297,24 @@ def _loss(train: PairStates, recipe: HeadRecipe) -> BatchLoss:
     return of_batch
 
 
-def evaluation(validation: PairStates) -> Evaluation:
+def evaluation(validation: PairStates | PairTokens) -> Evaluation:
     """The `head_correlations` of the module's head."""
 
     def evaluate(module: Any) -> dict[str, float]:
-        return head_correlations(module.head, validation, module.dims[:-1])
+        return head_correlations(module.head, module.read(validation), module.dims[:-1])
 
     return evaluate
 
 
-def head_correlations(head: Head, validation: PairStates, nested: Sequence[int] = ()) -> dict[str, float]:
-    """The `nested_correlations` of the head's vectors."""
-    vectors = np.concatenate(head_vectors(head, validation))
+def head_correlations(head: Head, pairs: ReadPairs, nested: Sequence[int] = ()) -> dict[str, float]:
+    """The `nested_correlations` of the head's vectors of rated pairs."""
+    vectors = np.concatenate(head_vectors(head, pairs))
     index = np.arange(len(vectors)).reshape(2, -1).T
-    return nested_correlations(vectors, index, validation.ratings, nested)
+    return nested_correlations(vectors, index, pairs.ratings, nested)
 
 
 @torch.inference_mode()
-def head_vectors(head: Head, pairs: PairStates) -> tuple[np.ndarray, np.ndarray]:
+def head_vectors(head: Head, pairs: ReadPairs) -> tuple[np.ndarray, np.ndarray]:
     """Vectors of the first and of the second sentence of every pair: (N, D) each."""
     count = len(pairs.ratings)
     vectors = np.empty((2, count, head.output_dim), dtype=np.float32)

@@ -19,13 +19,15 @@ from raycase.systems.model_card import head_card
 from raycase.systems.model_folder import open_model_folder
 from raycase.systems.pairs import Indexed
 from raycase.training.condition_head_fit import (
+    Along,
     HeadCosine,
     HeadRecipe,
-    PairStates,
     evaluation,
     fit_condition_head,
     head_correlations,
 )
+from raycase.training.condition_pairs import PairStates, PairTokens
+from raycase.training.encoder_job import compute_of
 from raycase.training.loop import FitState
 from raycase.training.projector_job import Source, Workers, data_metrics, fit_metrics, open_checkpoints
 from raycase.training.runner import OpenRunner, Runner
@@ -33,7 +35,7 @@ from raycase.training.runner import OpenRunner, Runner
 
 @dataclass(frozen=True, kw_only=True)
 class ConditionPoolingJob(Source, HeadRecipe, Workers):
-    """Condition pooling: fit the head that lets a condition weigh a sentence's words; the encoder is frozen.
+    """Condition pooling: fit the head that lets a condition weigh a sentence's words, on a frozen encoder or with it.
 
     A run that was stopped resumes automatically when the same command is run again.
     """
@@ -47,7 +49,11 @@ class ConditionPoolingJob(Source, HeadRecipe, Workers):
         """The system without the head. Raises RequestError."""
         self.check_source()
         return condition_pooling(
-            self.model, layers=self.layers, pooling=self.pooling, whole_condition=self.whole_condition
+            self.model,
+            layers=self.layers,
+            pooling=self.pooling,
+            whole_condition=self.whole_condition,
+            latent=not self.unfreeze,
         )
 
 
@@ -73,17 +79,36 @@ def train_condition_head(job: ConditionPoolingJob, open_runner: OpenRunner) -> d
     states = {part: pair_states(rated, config, runner, job) for part, rated in pairs.items()}
     embedded = time.time()
     checkpoints = open_checkpoints(job, name)
+    train, validation = states.values()
     state = runner.fit(
-        fit_condition_head, states["train"], states["validation"], job.recipe, seed=job.seed, checkpoints=checkpoints
+        fit_condition_head, train, validation, job.recipe, seed=job.seed, checkpoints=checkpoints / "frozen"
     )
     head = best_head(state, job.recipe, config.states_dim)
+    figures = {"validation": evaluation(validation)(HeadCosine(head))}  # after rounding
+    encoder = None
+    if job.unfreeze:
+        frozen = figures["validation"]
+        along = Along(config=config, head=head.state_dict(), compute=compute_of(job, on_gpu=runner.on_gpu))
+        fitting = partial(fit_condition_head, along=along)
+        tokens = {part: PairTokens.of(config, rated) for part, rated in pairs.items()}
+        state = runner.fit(
+            fitting,
+            tokens["train"],
+            tokens["validation"],
+            job.recipe.unfrozen,
+            seed=job.seed,
+            checkpoints=checkpoints / "unfrozen",
+        )
+        head = best_head(state, job.recipe, config.states_dim)
+        encoder = along.trained(state)
+        figures = {"frozen": frozen}
     metrics = {
         "fingerprint": name,
         **fit_metrics(state),
-        "validation": evaluation(states["validation"])(HeadCosine(head)),  # after rounding
-        "zero_shot": head_correlations(ZeroShotHead(config.plain_dim), states["validation"]),
+        **figures,
+        "zero_shot": head_correlations(ZeroShotHead(config.plain_dim), validation),
         "data": data_metrics(pairs),
-        "parameters": sum(p.numel() for p in head.parameters()),
+        "parameters": sum(weights.numel() for weights in state.weights.values()),
         "recipe": asdict(job.recipe),
         "seed": job.seed,
         "workers": job.workers,
@@ -92,7 +117,8 @@ def train_condition_head(job: ConditionPoolingJob, open_runner: OpenRunner) -> d
         "provenance": provenance(),
     }
     trained = replace(config, head=head.config)
-    write_model_folder(job.folder, trained, head, metrics, head_card(job.folder.name, trained, metrics))
+    card = head_card(job.folder.name, trained, metrics)
+    write_model_folder(job.folder, trained, head, metrics, card, encoder=encoder)
     checkpoints.remove()
     return metrics
 
@@ -118,5 +144,6 @@ def pair_states(rated: RatedPairs, config: ConditionPoolingConfig, runner: Runne
 def best_head(state: FitState, recipe: HeadRecipe, states_dim: int) -> ConditionHead:
     """The head with the weights of its best epoch, rounded to float16 as they are saved, in evaluation mode."""
     head = ConditionHead(recipe.head(states_dim))
-    head.load_state_dict({name.removeprefix("head."): t.half().float() for name, t in state.best.items()})
+    own = {name: weights for name, weights in state.best.items() if name.startswith("head.")}
+    head.load_state_dict({name.removeprefix("head."): weights.half().float() for name, weights in own.items()})
     return head.eval()

@@ -78,7 +78,7 @@ def fine_tune(job: FineTuneJob, open_runner: OpenRunner) -> dict[str, Any]:
     train, validation = task.texts()
     runner = open_runner(workers=job.workers, gpus_per_worker=job.gpus_per_worker, cache=job.cache_location)
     checkpoints = open_checkpoints(job, name)
-    objective = replace(task.objective, compute=_compute(job, on_gpu=runner.on_gpu))
+    objective = replace(task.objective, compute=compute_of(job, on_gpu=runner.on_gpu))
     fitting = partial(fit_tuned, objective=objective)
     state = runner.fit(fitting, train, validation, job.recipe, seed=job.seed, checkpoints=checkpoints)
     metrics = {
@@ -102,7 +102,7 @@ def fine_tune(job: FineTuneJob, open_runner: OpenRunner) -> dict[str, Any]:
     return metrics
 
 
-def _compute(job: FineTuneJob, *, on_gpu: bool) -> torch.dtype:
+def compute_of(job: Source, *, on_gpu: bool) -> torch.dtype:
     """The workers' number format. Default: bfloat16 on GPUs and on processors that support it, else float32."""
     if job.compute is not None:
         return getattr(torch, job.compute)

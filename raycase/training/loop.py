@@ -9,7 +9,7 @@ import json
 import math
 import resource
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from copy import deepcopy
 from dataclasses import dataclass, field
@@ -43,6 +43,9 @@ class FitConfig:
     warmup: float | None = None  # share of the steps up to the peak learning rate, then down to 0; None: constant
     seed: int = 0
     select: str = "spearman"
+    rates: Mapping[str, float] = field(
+        default_factory=dict
+    )  # peak rate of the weights whose names begin so, if another
 
 
 @dataclass(kw_only=True)
@@ -107,8 +110,10 @@ def fit(
     inner = unwrapped(module)
     if module is inner:
         _make_sparse(inner)
-    trained = [p for p in inner.parameters() if p.requires_grad]
-    optimizer = torch.optim.AdamW(trained, lr=config.learning_rate, weight_decay=config.weight_decay, fused=True)
+    groups = _groups(inner, config)
+    peaks = [group["lr"] for group in groups]
+    trained = [weight for group in groups for weight in group["params"]]
+    optimizer = torch.optim.AdamW(groups, weight_decay=config.weight_decay, fused=True)
     averaged = AveragedModel(inner, multi_avg_fn=get_ema_multi_avg_fn(config.average)) if config.average else None
     if state is not None:
         restore(inner, state.weights)
@@ -126,7 +131,7 @@ def fit(
         steps = _steps(batches(epoch), config.accumulate)
         for step, step_batches in enumerate(steps):
             if config.warmup is not None:
-                _set_rate(optimizer, config, (epoch - 1 + (step + 0.5) / len(steps)) / config.epochs)
+                _set_rates(optimizer, peaks, config, (epoch - 1 + (step + 0.5) / len(steps)) / config.epochs)
             optimizer.zero_grad()
             for batch in step_batches:
                 with _no_sync(module) if batch is not step_batches[-1] else nullcontext():
@@ -179,12 +184,22 @@ def _no_sync(module: nn.Module) -> AbstractContextManager[None]:
     return module.no_sync() if isinstance(module, nn.parallel.DistributedDataParallel) else nullcontext()
 
 
-def _set_rate(optimizer: torch.optim.Optimizer, config: FitConfig, done: float) -> None:
-    """Linear schedule from 0 to the peak and back to 0; `done`: share of all steps, to the middle of this one."""
+def _groups(module: nn.Module, config: FitConfig) -> list[dict[str, Any]]:
+    """The trained weights by their peak learning rate, for the optimizer."""
+    by_rate: dict[float, list[nn.Parameter]] = {}
+    for name, weight in module.named_parameters():
+        if weight.requires_grad:
+            rates = [rate for prefix, rate in config.rates.items() if name.startswith(prefix)]
+            by_rate.setdefault((rates or [config.learning_rate])[0], []).append(weight)
+    return [{"params": weights, "lr": rate} for rate, weights in by_rate.items()]
+
+
+def _set_rates(optimizer: torch.optim.Optimizer, peaks: Sequence[float], config: FitConfig, done: float) -> None:
+    """Linear schedule from 0 to the peaks and back to 0; `done`: share of all steps, to the middle of this one."""
     assert config.warmup is not None
     share = done / config.warmup if done < config.warmup else (1 - done) / (1 - config.warmup)
-    for group in optimizer.param_groups:
-        group["lr"] = config.learning_rate * share
+    for group, peak in zip(optimizer.param_groups, peaks, strict=True):
+        group["lr"] = peak * share
 
 
 def epoch_batches(rows: int, batch_size: int, seed: int) -> Batches:

@@ -123,6 +123,10 @@ BAD = {
     "epochs": [0],
     "patience": [0],
     "average": [1.0, -0.1],
+    "unfrozen_epochs": [0],
+    "unfrozen_batch_size": [0],
+    "unfrozen_learning_rate": [0.0, math.inf],
+    "encoder_learning_rate": [0.0, math.inf],
     "layers": [(), (1.5,), (1.0, 0.99)],
     "seed": [-1],
     "workers": [0, 2],
@@ -131,7 +135,7 @@ BAD = {
 
 @pytest.mark.parametrize("name", BAD)
 def test_values_out_of_range_are_refused(job, tmp_path, name):
-    checked = {f.name for f in fields(HeadRecipe)} - {"activation", "gate", "loss", "rating_map"}
+    checked = {f.name for f in fields(HeadRecipe)} - {"activation", "gate", "loss", "rating_map", "unfreeze"}
     assert checked <= set(BAD)
     for value in BAD[name]:
         with pytest.raises(RequestError, match=f"--{name.replace('_', '-')}: expected"):

@@ -1,0 +1,108 @@
+"""Rated pairs for condition pooling: their states were stored, or come from an encoder that is trained along.
+
+Shapes: N rated pairs, S sentences and C conditions (distinct), B of a batch, T tokens of its longest, W of the states.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from raycase.data.rated import RatedPairs
+from raycase.data.stored_states import StoredStates
+from raycase.encoder.packing import token_budget_batches
+from raycase.encoder.token_batch import TokenBatch
+from raycase.encoder.token_states import StateReader, TokenStates
+from raycase.systems.condition_pooling import ConditionPoolingConfig
+from raycase.systems.pairs import prepare_rated
+
+TOKENS_AT_ONCE = 4096  # tokens, padding included, that go through the head together
+Part = tuple[np.ndarray, Tensor, Tensor]  # which sentences (B,), their states (B, T, W), which tokens are real (B, T)
+
+
+@dataclass(frozen=True, kw_only=True)
+class PairIndex:
+    """Rated pairs as indices of distinct sentences and distinct conditions. The arrays may be read-only."""
+
+    sentence_index: np.ndarray  # (N, 2)
+    condition_index: np.ndarray  # (N,)
+    groups: np.ndarray  # (N,) equal for pairs of the same two sentences, which share a batch
+    ratings: np.ndarray  # (N,) float32; -1 where the condition does not apply
+
+
+class ReadPairs(PairIndex):
+    """Rated pairs with their states."""
+
+    def means(self, conditions: np.ndarray) -> Tensor:
+        """Mean states of these conditions: (C, W)."""
+        raise NotImplementedError
+
+    def states(self, sentences: np.ndarray) -> Iterator[Part]:
+        """States of these sentences, those of similar length together."""
+        raise NotImplementedError
+
+
+@dataclass(frozen=True, kw_only=True)
+class PairStates(ReadPairs):
+    """Rated pairs with stored states."""
+
+    sentences: StoredStates  # S
+    conditions: np.ndarray  # (C, W) float32, mean states
+
+    def means(self, conditions: np.ndarray) -> Tensor:
+        return torch.from_numpy(self.conditions[conditions])
+
+    def states(self, sentences: np.ndarray) -> Iterator[Part]:
+        for members in token_budget_batches(self.sentences.counts[sentences], TOKENS_AT_ONCE):
+            states_BTW, real_BT = self.sentences.padded(sentences[members])
+            yield members, torch.from_numpy(states_BTW), torch.from_numpy(real_BT)
+
+
+@dataclass(frozen=True, kw_only=True)
+class PairTokens(PairIndex):
+    """Rated pairs, tokenised."""
+
+    sentences: TokenBatch  # S
+    conditions: TokenBatch  # C
+
+    @classmethod
+    def of(cls, config: ConditionPoolingConfig, rated: RatedPairs) -> PairTokens:
+        """Tokenise rated pairs. Raises RequestError for a text that cannot be encoded."""
+        prepared = prepare_rated(config.prepare, rated)
+        index_N2 = prepared.rows[rated.pair_index]
+        return cls(
+            sentences=prepared.alone[0],
+            conditions=prepared.bases[0],
+            sentence_index=prepared.sentence[index_N2],
+            condition_index=prepared.condition[index_N2[:, 0]],
+            groups=rated.groups,
+            ratings=rated.ratings,
+        )
+
+
+@dataclass(frozen=True, kw_only=True)
+class EncodedPairs(PairTokens, ReadPairs):
+    """Tokenised pairs whose states come from an encoder, with a gradient where its weights have one."""
+
+    reader: StateReader
+    compute: torch.dtype  # of the encoder's matrix products
+
+    def means(self, conditions: np.ndarray) -> Tensor:
+        parts = list(self._read(self.conditions.take(conditions)))
+        order = np.argsort(np.concatenate([members for members, _ in parts]))
+        return torch.cat([states.mean for _, states in parts])[torch.from_numpy(order)]
+
+    def states(self, sentences: np.ndarray) -> Iterator[Part]:
+        for members, states in self._read(self.sentences.take(sentences)):
+            yield members, states.states, states.real
+
+    def _read(self, batch: TokenBatch) -> Iterator[tuple[np.ndarray, TokenStates]]:
+        encoder = self.reader.encoder
+        for members in token_budget_batches(batch.lengths, encoder.batch_tokens):
+            with torch.autocast(encoder.model.device.type, torch.bfloat16, enabled=self.compute is torch.bfloat16):
+                states, _ = self.reader.padded(batch, members)
+            yield members, states

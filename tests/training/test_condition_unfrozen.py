@@ -1,0 +1,112 @@
+"""Condition pooling with its encoder trained along: what is trained and saved, what passes through the encoder."""
+
+import json
+from dataclasses import replace
+from functools import partial
+
+import numpy as np
+import pytest
+import torch
+from helpers import rated_rows, to_csv
+from safetensors.torch import load_file
+
+import raycase
+from raycase.data.rated import read_rated
+from raycase.encoder.cosines import pair_cosines
+from raycase.systems.condition_head import ConditionHead
+from raycase.training import catalogue
+from raycase.training.condition_head_fit import Along, HeadCosine, fit_condition_head, pair_vectors
+from raycase.training.condition_head_job import ConditionPoolingJob, pair_states
+from raycase.training.condition_pairs import PairTokens
+from raycase.training.local_runner import LocalRunner, open_local_runner
+from raycase.training.loop import FitState
+from raycase.training.nested import correlations
+
+train = partial(catalogue.train, open_runner=open_local_runner)
+RECIPE = {"layers": (0.0, 1.0), "heads": 4, "head_dim": 16, "dim": 32, "epochs": 2, "batch_size": 32, "dropout": 0.1}
+RECIPE |= {"unfreeze": True, "unfrozen_epochs": 2, "unfrozen_batch_size": 16, "encoder_learning_rate": 1e-3}
+
+
+@pytest.fixture(scope="module")
+def job(tiny_model, tmp_path_factory):
+    folder = tmp_path_factory.mktemp("unfrozen")
+    data = {
+        "train": to_csv(rated_rows(200, 0), folder / "train.csv"),
+        "validation": to_csv(rated_rows(60, 1), folder / "validation.csv"),
+    }
+    return ConditionPoolingJob(**data, **RECIPE, model=str(tiny_model), compute="float32", output=str(folder / "a"))
+
+
+@pytest.fixture(scope="module")
+def metrics(job):
+    return train(job)
+
+
+@pytest.fixture(scope="module")
+def along(job):
+    """The tiny encoder with a random head."""
+    config = job.config()
+    torch.manual_seed(0)
+    head = ConditionHead(job.recipe.head(config.states_dim)).state_dict()
+    return Along(config=config, head=head, compute=torch.float32)
+
+
+@pytest.fixture(scope="module")
+def tokens(job):
+    return [PairTokens.of(job.config(), rated) for rated in job.read()]
+
+
+def test_the_saved_model_gives_the_reported_figures(job, metrics):
+    loaded = raycase.load(job.output, dtype=torch.float32, device="cpu")
+    rated = read_rated(job.validation, "")
+    found = loaded.embed([*rated.sentences1, *rated.sentences2], [*rated.conditions] * 2)
+    cosines = pair_cosines(found, np.arange(len(found)).reshape(2, -1).T)
+    assert correlations(cosines, rated.ratings)["spearman"] == pytest.approx(metrics["validation"]["spearman"], abs=0.3)
+    assert metrics["epochs"] == 2 and metrics["frozen"]["spearman"] != metrics["validation"]["spearman"]
+    assert train(job) == json.loads(json.dumps(metrics)), "it runs once"
+
+
+def test_all_of_the_encoder_is_trained_but_its_embeddings_of_tokens(job, metrics, tiny_model):
+    before, after = (load_file(f"{folder}/model.safetensors") for folder in (tiny_model, f"{job.output}/encoder"))
+    same = {name for name in after if torch.allclose(before[name], after[name], 0, 0, equal_nan=True)}
+    assert {name for name in same if "pooler" not in name} == {"embeddings.word_embeddings.weight"}
+    plain = raycase.load(job.output).embed(["dog people"], None)
+    assert np.abs(plain - raycase.load(f"condition-pooling:{tiny_model}").embed(["dog people"], None)).max() > 1e-3
+
+
+def test_layers_above_the_last_that_is_read_are_not_trained(along):
+    reader = replace(along, config=replace(along.config, layers=(0.0, 0.5))).open()
+    trained = [any(p.requires_grad for p in layer.parameters()) for layer in reader.modules]
+    assert trained == [number <= max(reader.layers) for number in range(1, len(trained) + 1)]
+    assert not all(trained) and any(trained)
+
+
+def test_vectors_are_those_of_stored_states(job, along, tokens):
+    module = HeadCosine(ConditionHead(job.recipe.head(along.config.states_dim)), along.open()).eval()
+    rated = job.read()[1]
+    stored = pair_states(rated, along.config, LocalRunner("cpu"), job)
+    rows = np.random.default_rng(0).permutation(len(rated))
+    found, wanted = (pair_vectors(module.head, module.read(pairs), rows) for pairs in (tokens[1], stored))
+    torch.testing.assert_close(found, wanted, rtol=0, atol=5e-3)  # stored in float16
+
+
+def test_a_batch_encodes_each_sentence_and_each_condition_once(job, along, tokens):
+    module = HeadCosine(ConditionHead(job.recipe.head(along.config.states_dim)), along.open())
+    encoded = []
+    module.reader.encoder.model.register_forward_hook(
+        lambda model, args, kwargs, output: encoded.append(len(kwargs["input_ids"])), with_kwargs=True
+    )
+    rows = np.flatnonzero(np.isin(tokens[0].groups, tokens[0].groups[:6]))
+    module(tokens[0], rows)
+    texts = [np.unique(index[rows]) for index in (tokens[0].sentence_index, tokens[0].condition_index)]
+    assert sum(encoded) == sum(map(len, texts)) < 3 * len(rows)
+
+
+def test_a_resumed_fit_equals_an_undisturbed_one(job, along, tokens):
+    fitting = partial(fit_condition_head, *tokens, replace(job.recipe.unfrozen, epochs=3), along=along, seed=3)
+    every = [FitState.from_bytes(state.to_bytes()) for state in fitting()]
+    *_, resumed = fitting(state=every[0])
+    assert len(every) == len(resumed.history) == 3
+    found, wanted = resumed.weights, every[-1].weights
+    assert found.keys() == wanted.keys() and all(torch.equal(found[name], wanted[name]) for name in found)
+    assert any(name.startswith("encoder.") for name in found)
