@@ -23,8 +23,9 @@ from raycase.systems.csr import csr
 from raycase.systems.pair_vectors import PairVectors
 from raycase.systems.projector import Activation
 from raycase.systems.tri_encoder import tri_encoder
-from raycase.training.condition_head_fit import Along, HeadRecipe, fit_condition_head
+from raycase.training.condition_head_fit import Along, fit_condition_head
 from raycase.training.condition_pairs import PairStates, PairTokens
+from raycase.training.condition_recipe import HeadRecipe
 from raycase.training.encoder_fit import PairObjective, RatedRecipe, TunePairs, fit_tuned
 from raycase.training.loop import FitConfig, FitState, epoch_batches, fit, gather, shard, unwrapped
 from raycase.training.losses import Loss

@@ -7,7 +7,7 @@ M dimensions: the nested ones and all.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -17,12 +17,11 @@ from torch import Tensor, nn
 from raycase.data.rated import NOT_APPLICABLE
 from raycase.encoder.loading import load_encoder, whole_model
 from raycase.encoder.token_states import StateReader, layer_numbers
-from raycase.errors import check_ranges
-from raycase.systems.condition_head import ConditionHead, Head, HeadConfig
+from raycase.systems.condition_head import ConditionHead, Head
 from raycase.systems.condition_pooling import ConditionPoolingConfig
 from raycase.systems.fine_tuned_module import training_options
-from raycase.systems.projector import Activation
 from raycase.training.condition_pairs import EncodedPairs, PairIndex, PairStates, PairTokens, ReadPairs
+from raycase.training.condition_recipe import HeadRecipe
 from raycase.training.loop import (
     Batches,
     BatchLoss,
@@ -35,121 +34,14 @@ from raycase.training.loop import (
     restore,
     shard,
 )
-from raycase.training.losses import Loss, RatingMap, map_ratings
-from raycase.training.nested import nested_correlations, nested_cosines, nested_loss, nested_range
+from raycase.training.losses import Loss, map_ratings
+from raycase.training.nested import nested_correlations, nested_cosines, nested_loss
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
 
 EVALUATED_AT_ONCE = 1024  # pairs
-
-
-@dataclass(frozen=True, kw_only=True)
-class HeadRecipe:
-    """Everything that determines the head besides the data and the seed."""
-
-    layers: tuple[float, ...] = (2 / 3, 1.0)
-    """Layers whose states the head reads, as fractions of the encoder's depth: 0 the input of the first, 1 the output
-    of the last."""
-    heads: int = 8
-    """Number of attention distributions that are mixed."""
-    head_dim: int = 64
-    """Dimension of the queries and keys of each."""
-    dim: int = 512
-    """Dimension of the vectors."""
-    activation: Activation = Activation.GELU
-    """Non-linearity of the words' values."""
-    dropout: float = 0.3
-    """Dropout on the states of words and conditions."""
-    gate: bool = True
-    """Whether the condition gates the dimensions of the vector."""
-    temperature: float = 20.0
-    """Factor of the cosines in the softmax, at the start; it is learned."""
-    nested: tuple[int, ...] = ()
-    """Train the first so many dimensions too, so that vectors can be cut to them (Kusupati et al., 2022)."""
-    loss: Loss = Loss.SQUARED
-    """squared is the mean squared error; fitted, pearson, cosent as for the projector."""
-    rating_map: RatingMap = RatingMap.UNIT
-    """Target of the cosine for a rating r: unit (r - 1)/4, signed (r - 3)/2, fifth r/5."""
-    learning_rate: float = 1e-3
-    """Peak learning rate of AdamW."""
-    weight_decay: float = 0.01
-    """Decoupled weight decay (AdamW)."""
-    warmup: float = 0.1
-    """Share of the steps in which the learning rate rises to its peak; it then falls linearly to 0."""
-    batch_size: int = 256
-    """Rated pairs per step, over all workers."""
-    epochs: int = 5
-    """Number of epochs, over which the learning rate falls to 0."""
-    patience: int = 5
-    """Stop after this many epochs without a better one."""
-    average: float = 0.0
-    """Decay per step of a moving average of the weights, while the encoder is frozen; 0: no average."""
-    unfreeze: bool = False
-    """Then train the encoder along with the head, by the following flags."""
-    unfrozen_epochs: int = 3
-    """Number of epochs with the encoder."""
-    unfrozen_batch_size: int = 64
-    """Rated pairs per step with the encoder."""
-    unfrozen_learning_rate: float = 2e-4
-    """Peak learning rate of the head with the encoder."""
-    encoder_learning_rate: float = 1e-4
-    """Peak learning rate of the encoder."""
-
-    @property
-    def recipe(self) -> HeadRecipe:
-        """The recipe among the flags of a job."""
-        return HeadRecipe(**{f.name: getattr(self, f.name) for f in fields(HeadRecipe)})
-
-    def check(self) -> None:
-        """Raise RequestError for a value out of its range."""
-        above, share = "a number above 0", "a share in [0, 1)"
-        ranges = {
-            "heads": (self.heads >= 1, above),
-            "head_dim": (self.head_dim >= 1, above),
-            "dim": (self.dim >= 1, above),
-            "dropout": (0 <= self.dropout < 1, share),
-            "temperature": (0 < self.temperature < float("inf"), above),
-            "nested": nested_range(self.nested, self.dim),
-            "learning_rate": (0 < self.learning_rate < float("inf"), above),
-            "weight_decay": (0 <= self.weight_decay < float("inf"), "a number of at least 0"),
-            "warmup": (0 <= self.warmup < 1, share),
-            "batch_size": (self.batch_size >= 1, above),
-            "epochs": (self.epochs >= 1, above),
-            "patience": (self.patience >= 1, above),
-            "average": (0 <= self.average < 1, "a decay in [0, 1)"),
-            "unfrozen_epochs": (self.unfrozen_epochs >= 1, above),
-            "unfrozen_batch_size": (self.unfrozen_batch_size >= 1, above),
-            "unfrozen_learning_rate": (0 < self.unfrozen_learning_rate < float("inf"), above),
-            "encoder_learning_rate": (0 < self.encoder_learning_rate < float("inf"), above),
-        }
-        check_ranges(self, ranges)
-
-    @property
-    def unfrozen(self) -> HeadRecipe:
-        """The recipe of the fit with the encoder."""
-        return replace(
-            self,
-            epochs=self.unfrozen_epochs,
-            patience=self.unfrozen_epochs,
-            batch_size=self.unfrozen_batch_size,
-            learning_rate=self.unfrozen_learning_rate,
-            average=0.0,
-        )
-
-    def head(self, states_dim: int) -> HeadConfig:
-        """The shape of the head for states of this dimension."""
-        return HeadConfig(
-            states_dim=states_dim,
-            heads=self.heads,
-            head_dim=self.head_dim,
-            output_dim=self.dim,
-            activation=self.activation,
-            dropout=self.dropout,
-            gate=self.gate,
-            temperature=self.temperature,
-            nested=tuple(sorted(set(self.nested))),
-        )
+TAUGHT = 4  # further conditions of each pair of sentences of a batch
 
 
 class HeadCosine(nn.Module):
@@ -237,6 +129,7 @@ def fit_condition_head(
     validation: PairStates | PairTokens,
     recipe: HeadRecipe,
     *,
+    taught: PairIndex | None = None,
     along: Along | None = None,
     seed: int = 0,
     state: FitState | None = None,
@@ -244,6 +137,7 @@ def fit_condition_head(
 ) -> Iterator[FitState]:
     """Fit the head; yields the state after each epoch. Pairs labelled -1 are not trained on.
 
+    taught: further pairs of the training sentences, as `raycase.training.condition_teachers.taught_pairs` gives them.
     Without `along` the pairs have stored states, with it they are tokenised. `wrap` moves the module to its device and
     wraps it for several processes.
     """
@@ -268,7 +162,12 @@ def fit_condition_head(
     )
     rated = np.flatnonzero(train.ratings != NOT_APPLICABLE)
     batches = group_batches(train.groups, rated, recipe.batch_size, seed)
-    return fit(module, batches, _loss(train, recipe), evaluation(validation), config, state=state)
+    loss = _loss(train, recipe)
+    if taught is not None:
+        assert isinstance(train, PairStates)
+        batches = taught_batches(batches, train.groups, len(taught.ratings), seed)
+        loss = _taught_loss(train, taught, recipe)
+    return fit(module, batches, loss, evaluation(validation), config, state=state)
 
 
 def group_batches(groups_N: np.ndarray, rated: np.ndarray, batch_size: int, seed: int) -> Batches:
@@ -284,6 +183,40 @@ def group_batches(groups_N: np.ndarray, rated: np.ndarray, batch_size: int, seed
             yield rows[start : start + batch_size]
 
     return batches
+
+
+def taught_batches(batches: Batches, groups_N: np.ndarray, taught: int, seed: int) -> Batches:
+    """The batches, each with `TAUGHT` taught rows of each of its pairs of sentences, whose words it reads anyway.
+
+    taught: number of these rows, which follow the N rated ones in the order of the groups.
+    """
+    names, group_N = np.unique(groups_N, return_inverse=True)
+    each = taught // len(names)
+
+    def both(epoch: int) -> Iterator[np.ndarray]:
+        for step, rows in enumerate(batches(epoch)):
+            random = np.random.default_rng([seed, epoch, step])
+            groups = np.unique(group_N[rows])
+            orders = random.permuted(np.tile(np.arange(each), (len(groups), 1)), axis=1)
+            yield np.concatenate([rows, len(groups_N) + (each * groups[:, None] + orders[:, :TAUGHT]).reshape(-1)])
+
+    return both
+
+
+def _taught_loss(train: PairStates, taught: PairIndex, recipe: HeadRecipe) -> BatchLoss:
+    """The loss of the rated rows of a batch, and the squared error to the teachers' cosines of the others."""
+    both = train.then(taught)
+    ratings_N, taught_T = torch.tensor(train.ratings), torch.tensor(taught.ratings)
+    targets = torch.cat([map_ratings(ratings_N, recipe.rating_map), taught_T])
+
+    def of_batch(module: nn.Module, batch: np.ndarray) -> Tensor:
+        cosines_BM = gather(module(both, shard(batch)), len(batch))
+        targets_B = targets[batch].to(cosines_BM.device)
+        rated = int((batch < len(ratings_N)).sum())  # they stand first
+        of_taught = nested_loss(cosines_BM[rated:], targets_B[rated:], Loss.SQUARED)
+        return nested_loss(cosines_BM[:rated], targets_B[:rated], recipe.loss) + recipe.distilled_weight * of_taught
+
+    return of_batch
 
 
 def _loss(train: PairIndex, recipe: HeadRecipe) -> BatchLoss:

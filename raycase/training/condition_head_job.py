@@ -21,12 +21,13 @@ from raycase.systems.pairs import Indexed
 from raycase.training.condition_head_fit import (
     Along,
     HeadCosine,
-    HeadRecipe,
     evaluation,
     fit_condition_head,
     head_correlations,
 )
 from raycase.training.condition_pairs import PairStates, PairTokens
+from raycase.training.condition_recipe import HeadRecipe
+from raycase.training.condition_teachers import taught_pairs
 from raycase.training.encoder_job import compute_of
 from raycase.training.loop import FitState
 from raycase.training.projector_job import Source, Workers, data_metrics, fit_metrics, open_checkpoints
@@ -76,13 +77,18 @@ def train_condition_head(job: ConditionPoolingJob, open_runner: OpenRunner) -> d
         print(f"{job.folder}: trained before; nothing to do", file=sys.stderr)
         return done
     runner = open_runner(workers=job.workers, gpus_per_worker=job.gpus_per_worker, cache=job.cache_location)
-    states = {part: pair_states(rated, config, runner, job) for part, rated in pairs.items()}
+    train, validation = (pair_states(rated, config, runner, job) for rated in pairs.values())
     embedded = time.time()
     checkpoints = open_checkpoints(job, name)
-    train, validation = states.values()
-    state = runner.fit(
-        fit_condition_head, train, validation, job.recipe, seed=job.seed, checkpoints=checkpoints / "frozen"
-    )
+    fit_frozen = partial(runner.fit, train=train, validation=validation)
+    fitting, recipe = fit_condition_head, job.recipe
+    seeds = range(job.seed + 1, job.seed + 1 + job.teachers)
+    teachers = [fit_frozen(fitting, recipe=recipe, seed=seed, checkpoints=checkpoints / f"{seed}") for seed in seeds]
+    if teachers:
+        heads = [best_head(state, recipe, config.states_dim) for state in teachers]
+        fitting = partial(fitting, taught=taught_pairs(train, heads, job.seed))
+        recipe = recipe.distilled
+    state = fit_frozen(fitting, recipe=recipe, seed=job.seed, checkpoints=checkpoints / "frozen")
     head = best_head(state, job.recipe, config.states_dim)
     figures = {"validation": evaluation(validation)(HeadCosine(head))}  # after rounding
     encoder = None
@@ -107,6 +113,7 @@ def train_condition_head(job: ConditionPoolingJob, open_runner: OpenRunner) -> d
         **fit_metrics(state),
         **figures,
         "zero_shot": head_correlations(ZeroShotHead(config.plain_dim), validation),
+        "teachers": [fit_metrics(teacher)["validation"] for teacher in teachers],
         "data": data_metrics(pairs),
         "parameters": sum(weights.numel() for weights in state.weights.values()),
         "recipe": asdict(job.recipe),

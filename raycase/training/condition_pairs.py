@@ -6,7 +6,8 @@ Shapes: N rated pairs, S sentences and C conditions (distinct), B of a batch, T 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, fields, replace
+from typing import Self
 
 import numpy as np
 import torch
@@ -32,6 +33,11 @@ class PairIndex:
     condition_index: np.ndarray  # (N,)
     groups: np.ndarray  # (N,) equal for pairs of the same two sentences, which share a batch
     ratings: np.ndarray  # (N,) float32; -1 where the condition does not apply
+
+    def then(self, others: PairIndex) -> Self:
+        """These pairs, then others of the same sentences and conditions."""
+        columns = {f.name: np.concatenate([getattr(self, f.name), getattr(others, f.name)]) for f in fields(PairIndex)}
+        return replace(self, **columns)
 
 
 class ReadPairs(PairIndex):

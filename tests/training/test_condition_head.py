@@ -24,8 +24,9 @@ from raycase.encoder.prompts import Span
 from raycase.errors import RequestError
 from raycase.systems.condition_pooling import WEIGHTS, condition_pooling
 from raycase.training import catalogue
-from raycase.training.condition_head_fit import HeadRecipe, fit_condition_head
+from raycase.training.condition_head_fit import fit_condition_head
 from raycase.training.condition_head_job import ConditionPoolingJob, pair_states
+from raycase.training.condition_recipe import HeadRecipe
 from raycase.training.local_runner import LocalRunner, open_local_runner
 from raycase.training.loop import FitState
 from raycase.training.nested import correlations
@@ -123,6 +124,9 @@ BAD = {
     "epochs": [0],
     "patience": [0],
     "average": [1.0, -0.1],
+    "teachers": [-1],
+    "distilled_epochs": [0],
+    "distilled_weight": [0.0, math.inf],
     "unfrozen_epochs": [0],
     "unfrozen_batch_size": [0],
     "unfrozen_learning_rate": [0.0, math.inf],

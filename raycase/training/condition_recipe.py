@@ -1,0 +1,134 @@
+"""The recipe of condition pooling's head."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, fields, replace
+
+from raycase.errors import check_ranges
+from raycase.systems.condition_head import HeadConfig
+from raycase.systems.projector import Activation
+from raycase.training.losses import Loss, RatingMap
+from raycase.training.nested import nested_range
+
+
+@dataclass(frozen=True, kw_only=True)
+class HeadRecipe:
+    """Everything that determines the head besides the data and the seed."""
+
+    layers: tuple[float, ...] = (2 / 3, 1.0)
+    """Layers whose states the head reads, as fractions of the encoder's depth: 0 the input of the first, 1 the output
+    of the last."""
+    heads: int = 8
+    """Number of attention distributions that are mixed."""
+    head_dim: int = 64
+    """Dimension of the queries and keys of each."""
+    dim: int = 512
+    """Dimension of the vectors."""
+    activation: Activation = Activation.GELU
+    """Non-linearity of the words' values."""
+    dropout: float = 0.3
+    """Dropout on the states of words and conditions."""
+    gate: bool = True
+    """Whether the condition gates the dimensions of the vector."""
+    temperature: float = 20.0
+    """Factor of the cosines in the softmax, at the start; it is learned."""
+    nested: tuple[int, ...] = ()
+    """Train the first so many dimensions too, so that vectors can be cut to them (Kusupati et al., 2022)."""
+    loss: Loss = Loss.SQUARED
+    """squared is the mean squared error; fitted, pearson, cosent as for the projector."""
+    rating_map: RatingMap = RatingMap.UNIT
+    """Target of the cosine for a rating r: unit (r - 1)/4, signed (r - 3)/2, fifth r/5."""
+    learning_rate: float = 1e-3
+    """Peak learning rate of AdamW."""
+    weight_decay: float = 0.01
+    """Decoupled weight decay (AdamW)."""
+    warmup: float = 0.1
+    """Share of the steps in which the learning rate rises to its peak; it then falls linearly to 0."""
+    batch_size: int = 256
+    """Rated pairs per step, over all workers."""
+    epochs: int = 5
+    """Number of epochs, over which the learning rate falls to 0."""
+    patience: int = 5
+    """Stop after this many epochs without a better one."""
+    average: float = 0.0
+    """Decay per step of a moving average of the weights, while the encoder is frozen; 0: no average."""
+    teachers: int = 0
+    """Number of heads, with the following seeds, whose mean cosines the head learns besides the ratings, by the flags
+    --distilled-; they also say what the rated sentences have in common under other conditions."""
+    distilled_epochs: int = 12
+    """Number of epochs with teachers; theirs is --epochs."""
+    distilled_weight: float = 4.0
+    """Factor of the teachers' loss."""
+    unfreeze: bool = False
+    """Then train the encoder along with the head, by the following flags."""
+    unfrozen_epochs: int = 3
+    """Number of epochs with the encoder."""
+    unfrozen_batch_size: int = 64
+    """Rated pairs per step with the encoder."""
+    unfrozen_learning_rate: float = 2e-4
+    """Peak learning rate of the head with the encoder."""
+    encoder_learning_rate: float = 1e-4
+    """Peak learning rate of the encoder."""
+
+    @property
+    def recipe(self) -> HeadRecipe:
+        """The recipe among the flags of a job."""
+        return HeadRecipe(**{f.name: getattr(self, f.name) for f in fields(HeadRecipe)})
+
+    def check(self) -> None:
+        """Raise RequestError for a value out of its range."""
+        above, share = "a number above 0", "a share in [0, 1)"
+        ranges = {
+            "heads": (self.heads >= 1, above),
+            "head_dim": (self.head_dim >= 1, above),
+            "dim": (self.dim >= 1, above),
+            "dropout": (0 <= self.dropout < 1, share),
+            "temperature": (0 < self.temperature < float("inf"), above),
+            "nested": nested_range(self.nested, self.dim),
+            "learning_rate": (0 < self.learning_rate < float("inf"), above),
+            "weight_decay": (0 <= self.weight_decay < float("inf"), "a number of at least 0"),
+            "warmup": (0 <= self.warmup < 1, share),
+            "batch_size": (self.batch_size >= 1, above),
+            "epochs": (self.epochs >= 1, above),
+            "patience": (self.patience >= 1, above),
+            "average": (0 <= self.average < 1, "a decay in [0, 1)"),
+            "teachers": (self.teachers >= 0, "0 or more"),
+            "distilled_epochs": (self.distilled_epochs >= 1, above),
+            "distilled_weight": (0 < self.distilled_weight < float("inf"), above),
+            "unfrozen_epochs": (self.unfrozen_epochs >= 1, above),
+            "unfrozen_batch_size": (self.unfrozen_batch_size >= 1, above),
+            "unfrozen_learning_rate": (0 < self.unfrozen_learning_rate < float("inf"), above),
+            "encoder_learning_rate": (0 < self.encoder_learning_rate < float("inf"), above),
+        }
+        check_ranges(self, ranges)
+
+    @property
+    def distilled(self) -> HeadRecipe:
+        """The recipe of the fit with teachers."""
+        return replace(self, epochs=self.distilled_epochs, patience=self.distilled_epochs)
+
+    @property
+    def unfrozen(self) -> HeadRecipe:
+        """The recipe of the fit with the encoder."""
+        return replace(
+            self,
+            epochs=self.unfrozen_epochs,
+            patience=self.unfrozen_epochs,
+            batch_size=self.unfrozen_batch_size,
+            learning_rate=self.unfrozen_learning_rate,
+            average=0.0,
+        )
+
+    def head(self, states_dim: int) -> HeadConfig:
+        """The shape of the head for states of this dimension."""
+        return HeadConfig(
+            states_dim=states_dim,
+            heads=self.heads,
+            head_dim=self.head_dim,
+            output_dim=self.dim,
+            activation=self.activation,
+            dropout=self.dropout,
+            gate=self.gate,
+            temperature=self.temperature,
+            nested=tuple(sorted(set(self.nested))),
+        )

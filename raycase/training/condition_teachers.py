@@ -1,0 +1,67 @@
+"""Several heads of condition pooling averaged in one: it learns their mean cosines (distillation, Hinton et al., 2015).
+
+The teachers also say what they think of each pair of sentences under conditions for which nobody rated it.
+
+Shapes: N rated pairs, G pairs of sentences, K further conditions of each, C conditions, W of the states.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+
+from raycase.encoder.cosines import cosines
+from raycase.systems.condition_head import Head
+from raycase.training.condition_head_fit import head_vectors
+from raycase.training.condition_pairs import PairIndex, PairStates
+
+FURTHER = 8  # conditions of each pair of sentences
+SIMILAR = 30  # conditions among which a similar one is chosen
+SHARE = 0.6  # of further conditions that are similar to one that was rated
+
+
+def taught_pairs(train: PairStates, heads: Sequence[Head], seed: int) -> PairIndex:
+    """Pairs of sentences under further conditions of the training data, "rated" with the mean cosine of the heads.
+
+    In the order of the groups, `FURTHER` rows each.
+    """
+    groups, first, group_N = np.unique(train.groups, return_index=True, return_inverse=True)
+    further_GK = further_conditions(train, group_N, len(groups), seed)
+    taught = PairIndex(
+        sentence_index=train.sentence_index[first].repeat(FURTHER, axis=0),
+        condition_index=further_GK.reshape(-1),
+        groups=groups.repeat(FURTHER),
+        ratings=np.zeros(further_GK.size, np.float32),
+    )
+    pairs = replace(train, **vars(taught))
+    found = np.stack([cosines(*head_vectors(head, pairs)) for head in heads])
+    return replace(taught, ratings=found.mean(0).astype(np.float32))
+
+
+def further_conditions(train: PairStates, group_N: np.ndarray, groups: int, seed: int) -> np.ndarray:
+    """Conditions of each pair of sentences: some similar to a rated one, the others as often as they are rated.
+
+    group_N: the pair of sentences of each row. Gives (G, K).
+    """
+    random = np.random.default_rng(seed)
+    similar_CS = _similar(train.conditions)
+    order = np.argsort(group_N, kind="stable")
+    starts = np.searchsorted(group_N[order], np.arange(groups + 1))
+    counts_G1 = np.diff(starts)[:, None]
+    own_GK = order[starts[:-1, None] + random.integers(0, counts_G1, (groups, FURTHER))]
+    near_GK = similar_CS[train.condition_index[own_GK], random.integers(0, similar_CS.shape[1], own_GK.shape)]
+    any_GK = train.condition_index[random.integers(0, len(group_N), own_GK.shape)]
+    return np.where(random.random(own_GK.shape) < SHARE, near_GK, any_GK)
+
+
+def _similar(conditions_CW: np.ndarray) -> np.ndarray:
+    """The most similar other conditions of each one: (C, S)."""
+    unit_CW = F.normalize(torch.tensor(conditions_CW), dim=-1)
+    count = min(SIMILAR, len(unit_CW) - 1) + 1
+    parts = [(part @ unit_CW.T).topk(count, dim=1).indices for part in unit_CW.split(1024)]
+    ranked_CS = torch.cat(parts).numpy()
+    return ranked_CS[:, 1:] if count > 1 else ranked_CS

@@ -1,0 +1,126 @@
+"""Heads averaged in one: what the teachers say, in which batches it is learned, and that it is."""
+
+from dataclasses import fields, replace
+from functools import partial
+
+import numpy as np
+import pytest
+import torch
+from helpers import rated_rows, to_csv
+from random_pairs import RECIPE, WIDTH, head_of, pairs
+
+from raycase.training import catalogue
+from raycase.training.condition_head_fit import TAUGHT, fit_condition_head, group_batches, taught_batches
+from raycase.training.condition_head_job import ConditionPoolingJob
+from raycase.training.condition_pairs import PairIndex
+from raycase.training.condition_teachers import FURTHER, further_conditions, taught_pairs
+from raycase.training.local_runner import open_local_runner
+from raycase.training.loop import FitState
+
+TRAINED = {"train.csv": 200, "validation.csv": 60}
+HEADS = [head_of(seed=seed) for seed in (1, 2, 3)]
+
+
+@pytest.fixture(scope="module")
+def train():
+    return pairs()
+
+
+@pytest.fixture(scope="module")
+def taught(train):
+    return taught_pairs(train, HEADS, 0)
+
+
+def test_the_teachers_say_their_mean_cosine(train, taught):
+    count = len(np.unique(train.groups))
+    assert len(taught.ratings) == count * FURTHER
+    for row in np.random.default_rng(0).permutation(len(taught.ratings))[:20]:
+        said = []
+        for head in HEADS:
+            vectors = []
+            for place in (0, 1):
+                states, real = train.sentences.padded(taught.sentence_index[[row], place])
+                condition = torch.tensor(train.conditions[taught.condition_index[[row]]])
+                vectors.append(head(torch.from_numpy(states), torch.from_numpy(real), condition))
+            said.append(torch.cosine_similarity(*vectors).item())
+        assert taught.ratings[row] == pytest.approx(np.mean(said), abs=1e-5)
+    first = np.searchsorted(train.groups, np.unique(train.groups))
+    assert (taught.sentence_index == train.sentence_index[first].repeat(FURTHER, axis=0)).all()
+
+
+def test_some_further_conditions_are_similar_to_a_rated_one():
+    """Conditions in pairs that are almost equal: the most similar one of 2 i is 2 i + 1."""
+    random = np.random.default_rng(0)
+    base = random.standard_normal((40, WIDTH)).repeat(2, axis=0)
+    conditions = (base + 1e-3 * random.standard_normal(base.shape)).astype(np.float32)
+    groups = np.arange(2000) // 2
+    data = replace(pairs(2000), conditions=conditions, condition_index=random.integers(0, 80, 2000), groups=groups)
+    found = further_conditions(data, groups, 1000, 0)
+    assert found.shape == (1000, FURTHER) and set(found.reshape(-1)) == set(range(80))
+    own = data.condition_index.reshape(-1, 2)[:, :, None]
+    twin = (found[:, None] == own + 1 - 2 * (own % 2)).any(1).mean()
+    assert 0.02 < twin < 0.15  # 0.6 / 30 and what chance gives
+    again = further_conditions(data, groups, 1000, 1)
+    assert (again != found).any() and (further_conditions(data, groups, 1000, 0) == found).all()
+
+
+def test_a_batch_has_taught_rows_of_its_own_pairs_of_sentences(train, taught):
+    rated = np.flatnonzero(train.ratings != -1)
+    plain = group_batches(train.groups, rated, 8, 0)
+    both = taught_batches(plain, train.groups, len(taught.ratings), 0)
+    everything = train.then(taught)
+    seen = set()
+    for epoch in (1, 2):
+        for rows, more in zip(plain(epoch), both(epoch), strict=True):
+            assert (more[: len(rows)] == rows).all()
+            others = more[len(rows) :]
+            assert (others >= len(train.ratings)).all() and len(set(others)) == len(others)
+            groups, counts = np.unique(everything.groups[others], return_counts=True)
+            assert set(groups) == set(train.groups[rows]) and set(counts) == {TAUGHT}
+            seen |= set(others)
+    assert len(seen) > 1.2 * TAUGHT * len(np.unique(train.groups[rated])), "another choice in each epoch"
+    assert [b.tolist() for b in both(1)] == [b.tolist() for b in both(1)]
+
+
+def test_a_head_learns_what_the_teachers_say(train, taught):
+    """Wrong ratings, which count little: the head ends closer to its teachers than to the ratings."""
+    recipe = replace(RECIPE, epochs=60, patience=60, learning_rate=0.01, distilled_weight=100.0)
+    losses = [state.line["loss"] for state in fit_condition_head(train, pairs(seed=1), recipe, taught=taught)]
+    assert losses[-1] < 0.3 * losses[0]
+
+
+def test_without_weight_nothing_changes_but_the_batches(train, taught):
+    """The loss of the rated rows does not depend on what the teachers say."""
+    recipe = replace(RECIPE, epochs=1, distilled_weight=1e-30)
+    other = PairIndex(**{f.name: getattr(taught, f.name) for f in fields(PairIndex)} | {"ratings": -taught.ratings})
+    states = [next(iter(fit_condition_head(train, pairs(seed=1), recipe, taught=said))) for said in (taught, other)]
+    assert all(torch.equal(states[0].weights[name], states[1].weights[name]) for name in states[0].weights)
+
+
+def test_a_resumed_fit_equals_an_undisturbed_one(train, taught):
+    fitting = partial(fit_condition_head, train, pairs(seed=1), replace(RECIPE, dropout=0.2), taught=taught)
+    every = [FitState.from_bytes(state.to_bytes()) for state in fitting()]
+    *_, resumed = fitting(state=every[0])
+    assert all(torch.equal(resumed.weights[name], every[-1].weights[name]) for name in resumed.weights)
+
+
+def test_a_job_with_teachers(tiny_model, tmp_path):
+    data = {n: to_csv(rated_rows(rows, i), tmp_path / n) for i, (n, rows) in enumerate(TRAINED.items())}
+    job = ConditionPoolingJob(
+        train=data["train.csv"],
+        validation=data["validation.csv"],
+        model=str(tiny_model),
+        output=str(tmp_path / "out"),
+        heads=2,
+        head_dim=8,
+        dim=16,
+        epochs=1,
+        teachers=2,
+        distilled_epochs=2,
+        batch_size=32,
+    )
+    metrics = catalogue.train(job, open_local_runner)
+    first, second = metrics["teachers"]
+    assert metrics["epochs"] == 2 and first != second
+    alone = catalogue.train(replace(job, teachers=0, output=str(tmp_path / "alone")), open_local_runner)
+    assert alone["teachers"] == [] and alone["epochs"] == 1
