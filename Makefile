@@ -36,7 +36,7 @@ model: .venv/ready         ## train the model that ships, raycase/models/minilm-
 	rm -rf out/minilm-conditional
 	$(BIN)/raycase train condition-pooling --train $(DATA)/csts/train.csv --validation $(DATA)/csts/validation.csv \
 		--nested 64 128 256 --seed 0 --output out/minilm-conditional
-	cat docs/minilm-conditional.md >> out/minilm-conditional/README.md
+	(echo; cat docs/minilm-conditional.md) >> out/minilm-conditional/README.md
 	cp out/minilm-conditional/* raycase/models/minilm-conditional/
 
 wheel: .venv/ready         ## build a wheel and a source archive into dist/
