@@ -1,13 +1,14 @@
 # Every target makes .venv first: Python 3.11 or later is all that a new machine needs.
 PYTHON ?= python3
+DATA ?= ../shared/data
 BIN := .venv/bin
 
-.PHONY: help demo test test-cluster test-long lint docs wheel bench clean
+.PHONY: help demo test test-cluster test-long lint docs model wheel bench clean
 
 help:                      ## this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## */\1\t/' | expand -t 16
 
-demo: .venv/ready          ## embed the sample through a real local Ray, index it, search it
+demo: .venv/ready          ## embed the sample through a real local Ray, index it, search it with and without conditions
 	$(BIN)/python jobs/demo.py
 
 test: .venv/ready          ## the test suite
@@ -30,6 +31,13 @@ lint: .venv/ready          ## format, style, types, import contracts, generated 
 docs: .venv/ready          ## write the generated pages: docs/flags.md, docs/rooms.svg
 	$(BIN)/python docs/flags.py
 	$(BIN)/python docs/rooms.py
+
+model: .venv/ready         ## train the model that ships, raycase/models/minilm-conditional, from the C-STS in DATA
+	rm -rf out/minilm-conditional
+	$(BIN)/raycase train condition-pooling --train $(DATA)/csts/train.csv --validation $(DATA)/csts/validation.csv \
+		--nested 64 128 256 --seed 0 --output out/minilm-conditional
+	(echo; cat docs/minilm-conditional.md) >> out/minilm-conditional/README.md
+	cp out/minilm-conditional/* raycase/models/minilm-conditional/
 
 wheel: .venv/ready         ## build a wheel and a source archive into dist/
 	$(BIN)/python -m build

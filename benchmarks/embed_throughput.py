@@ -64,13 +64,14 @@ def main(rounds, jobs):
             tokens = max(tokens, result.get("tokens", 0))
         rates.append(matrix_product_rate(384, 1536))
         if turn < jobs:
-            result, _ = whole_job("--limit", 20_000, "--conditions", *CONDITIONS)
+            result, _ = whole_job("--model", "minilm", "--limit", 20_000, "--conditions", *CONDITIONS)
             job_rates.append(result["tokens_per_second"])
             startups.append(result["startup_seconds"])
         print(f"round {turn + 1}:", {n: round(s[-1], 2) for n, s in seconds.items()}, job_rates[-1:], file=sys.stderr)
     for contestant in running.values():
         contestant.stop()
-    memory = {n: whole_job("--limit", n, "--conditions", CONDITIONS[0])[1] for n in (2_000, 40_000)}
+    flags = ("--model", "minilm", "--conditions", CONDITIONS[0])
+    memory = {n: whole_job(*flags, "--limit", n)[1] for n in (2_000, 40_000)}
 
     speed = {name: tokens / median(s) for name, s in seconds.items()}
     speed["a"] = median(job_rates)

@@ -159,7 +159,8 @@ def measure(url):
         print(f"{name:>28}  {took[name]:7.1f} s  {asked[name]}  {memory():,} MiB at most", file=sys.stderr)
         return result
 
-    job = EmbedJob(input="s3://corpus/in/", output="s3://corpus/out", conditions=("color",), unit_rows=GROUP_ROWS)
+    places = {"input": "s3://corpus/in/", "output": "s3://corpus/out"}
+    job = EmbedJob(**places, conditions=("color",), model="minilm", unit_rows=GROUP_ROWS)
     request = step("list the input", lambda: check(job))
     opened, done = find_job(request.output, request.config, request.files)
     plan = step("read the footers", lambda: make_plan(request, opened.files, done))

@@ -116,7 +116,8 @@ def prepare(embeddings, folder):
             "--output",
             str(embeddings),
         ]
-        subprocess.run([*command, "--conditions", CONDITION], check=True, stdout=sys.stderr)
+        command += ["--model", "minilm", "--conditions", CONDITION]
+        subprocess.run(command, check=True, stdout=sys.stderr)
     (folder / "embeddings").write_text(str(embeddings))
     column = ds.dataset(embeddings / "embeddings", format="parquet").to_table(columns=["embedding"])["embedding"]
     values = column.combine_chunks()

@@ -29,6 +29,8 @@ STEPS = {
         "40",
         "--compute",
         "float32",
+        "--model",
+        "minilm",
         "--output",
         "out",
         "--conditions",
@@ -85,7 +87,7 @@ def without_times(value):
 def outputs(folder):
     """What is compared: name -> JSON value, table without vectors, or array."""
     table = ds.dataset(folder / "out" / "embeddings").to_table()
-    manifest = json.loads((folder / "out" / "manifest.json").read_text())
+    job, manifest = (json.loads((folder / "out" / f"{name}.json").read_text()) for name in ("job", "manifest"))
     counts = (
         "fingerprint",
         "rows_in",
@@ -102,7 +104,7 @@ def outputs(folder):
         "embed: vectors": np.stack(table["embedding"].to_numpy()),
         "embed: names of the units": sorted(f.name for f in (folder / "out" / "embeddings").iterdir()),
         "embed: counts": {name: manifest[name] for name in counts},
-        "embed: job.json": json.loads((folder / "out" / "job.json").read_text()),
+        "embed: job.json": {k: v for k, v in job.items() if k != "model"},  # 0.1 and 0.2 did not name it
         "search: answers": pq.read_table(folder / "answers.parquet").to_pylist(),
         "evaluate: metrics.json": without_times(json.loads((folder / "report" / "metrics.json").read_text())),
     }

@@ -1,7 +1,7 @@
 """Embed the sample through a real local Ray, index it and search it: python jobs/demo.py
 
-Starts a Ray head on free ports, submits the job by `ray job submit`, stops the head, builds an index of the vectors and
-searches it for one sentence under three conditions.
+Starts a Ray head on free ports, submits two jobs by `ray job submit`, under conditions and without, stops the head,
+builds an index of all vectors and searches it for one sentence: by the plain vectors, then under three conditions.
 """
 
 import contextlib
@@ -16,8 +16,8 @@ import time
 from pathlib import Path
 
 ROOT = Path(__file__).parent.parent
-OUTPUT, INDEX = (str(Path.home() / "raycase" / name) for name in ("out", "sample.lance"))
-SENTENCE = "Two girls in red dresses play soccer."
+VECTORS, PLAIN, INDEX = (str(Path.home() / "raycase" / "demo" / name) for name in ("vectors", "plain", "index.lance"))
+SENTENCE = "Three women in green jackets ride bicycles along the beach."
 CONDITIONS = ("number of people", "color of the clothes", "type of activity")
 RAY = str(Path(sys.executable).with_name("ray"))
 
@@ -40,10 +40,12 @@ def listening(port: str) -> bool:
 
 def main() -> int:
     """Exit status of the first command that fails, or 0."""
+    search = ("search", "--index", INDEX, "-k", "3", "--query", SENTENCE)
     return (
         embed()
-        or run("index", "--embeddings", OUTPUT, "--output", INDEX)
-        or run("search", "--index", INDEX, "--query", SENTENCE, "--condition", *CONDITIONS, "-k", "3")
+        or run("index", "--embeddings", VECTORS, PLAIN, "--output", INDEX, "--overwrite")
+        or run(*search, "--unconditional")
+        or run(*search, "--condition", *CONDITIONS)
     )
 
 
@@ -54,7 +56,7 @@ def run(*arguments: str) -> int:
 
 
 def embed() -> int:
-    """Exit status of the submitted job."""
+    """Exit status of the first submitted job that fails, or 0."""
     port, dashboard, client, agent = free_ports(4)
     environment = {k: v for k, v in os.environ.items() if not k.startswith("RAY_")} | {
         "PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}",  # the job server starts `python`
@@ -76,7 +78,11 @@ def embed() -> int:
                 time.sleep(0.1)
             address = f"http://127.0.0.1:{dashboard}"
             submit = [RAY, "job", "submit", "--address", address, "--working-dir", str(ROOT), "--log-style=record"]
-            return subprocess.run([*submit, "--", "python", "jobs/embed.py"], env=environment).returncode
+            for flags in (["--output", VECTORS], ["--output", PLAIN, "--unconditional"]):
+                job = ["python", "jobs/embed.py", *flags, "--overwrite"]
+                if status := subprocess.run([*submit, "--", *job], env=environment).returncode:
+                    return status
+            return 0
         finally:
             head.terminate()  # with --block it stops the processes that it started
             head.wait()

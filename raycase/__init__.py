@@ -11,8 +11,9 @@ __version__ = "0.2.0"
 __all__ = ["__version__", "load"]
 
 
-def load(model: str = "minilm", **options: Any) -> Encoder:
-    """Load an encoder of the table, a Hugging Face id or a saved model folder; see `raycase.systems.registry.load`."""
+def load(model: str = "minilm-conditional", **options: Any) -> Encoder:
+    """Load the default model, an encoder of the table, a Hugging Face id or a saved model folder; see
+    `raycase.systems.registry.load`."""
     from raycase.systems.registry import load as load_system  # keeps `import raycase` fast: torch takes seconds
 
     return load_system(model, **options)

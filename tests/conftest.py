@@ -92,7 +92,7 @@ def wheel(tmp_path_factory):
     import subprocess
 
     source = tmp_path_factory.mktemp("source")
-    for name in ("pyproject.toml", "README.md", "LICENSE"):
+    for name in ("pyproject.toml", "README.md", "LICENSE", "NOTICE"):
         shutil.copy(ROOT / name, source)
     shutil.copytree(ROOT / "raycase", source / "raycase", ignore=shutil.ignore_patterns("__pycache__"))
     command = [sys.executable, "-m", "build", "--wheel", "--no-isolation", str(source)]

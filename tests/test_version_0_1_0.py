@@ -28,16 +28,18 @@ def old(tmp_path, monkeypatch):
     return tmp_path / "old"
 
 
-def job(output, limit):
-    """The command that wrote `output`, with another limit."""
-    return EmbedJob(limit=limit, unit_rows=20, conditions=("number of people",), compute="float32", output=str(output))
+def job(output, limit, **options):
+    """The command that wrote `output`, with another limit: without a model, when the default was minilm."""
+    conditions = ("number of people",)
+    return EmbedJob(limit=limit, unit_rows=20, conditions=conditions, compute="float32", output=str(output), **options)
 
 
-def test_an_output_is_verified_and_resumed_under_its_fingerprint(old):
+def test_an_output_is_verified_and_resumed_under_its_fingerprint_with_its_own_model(old, capsys):
     before = {f.name: f.read_bytes() for f in (old / "output" / "embeddings").iterdir()}
     fingerprint = json.loads((old / "output" / "job.json").read_text())["fingerprint"]
     assert verify("output")["rows_out"] == 40
     embed(job("output", 60), execute=in_process)
+    assert "output: begun with --model minilm; resuming with it\n" in capsys.readouterr().err
     after = {f.name: f.read_bytes() for f in (old / "output" / "embeddings").iterdir()}
     assert len(after) == 3 and before.items() <= after.items()
     assert {name[:8] for name in after} == {fingerprint[:8]}
@@ -45,7 +47,7 @@ def test_an_output_is_verified_and_resumed_under_its_fingerprint(old):
 
 
 def test_the_same_job_gives_the_same_vectors(old):
-    embed(job("again", 40), execute=in_process)
+    embed(job("again", 40, model="minilm"), execute=in_process)
     written, expected = read_output("again"), read_output("output")
     assert written.drop_columns("embedding").equals(expected.drop_columns("embedding"))
     assert written.schema.equals(expected.schema)

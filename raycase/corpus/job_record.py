@@ -19,10 +19,11 @@ from raycase.errors import RequestError
 
 @dataclass(frozen=True, kw_only=True)
 class Job:
-    """The content of job.json: the configuration that decides the vectors, and the input files in order."""
+    """The content of job.json: the configuration that decides the vectors, the input files in order, and the model."""
 
     config: dict[str, Any]
     files: list[InputFile]
+    model: str | None = None  # its name or folder; 0.1 and 0.2 wrote none
     salt: str = ""  # random if the job overwrote another: units of that one's late writers must not count
 
     @cached_property
@@ -82,14 +83,15 @@ def read_job(output: Output) -> Job:
     """Read job.json. Raises RequestError where it is not one of raycase."""
     values = output.job.read_json()
     try:
-        return Job(config=values["config"], files=[InputFile(**f) for f in values["files"]], salt=values["salt"])
+        files = [InputFile(**f) for f in values["files"]]
+        return Job(config=values["config"], files=files, model=values.get("model"), salt=values["salt"])
     except (KeyError, TypeError) as error:
         raise RequestError(f"{output.job.uri}: expected the job.json of `raycase embed`, got another file") from error
 
 
 def write_job(output: Output, job: Job) -> None:
     """Write job.json."""
-    values = {"config": job.config, "salt": job.salt, "files": [asdict(f) for f in job.files]}
+    values = {"model": job.model, "config": job.config, "salt": job.salt, "files": [asdict(f) for f in job.files]}
     output.job.put_json({"fingerprint": job.fingerprint} | values)
 
 

@@ -2,19 +2,21 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any, Literal
 
-from raycase.corpus.job_record import read_job
+from raycase.corpus.job_record import Job, read_job
 from raycase.corpus.output import Output, output_at
 from raycase.corpus.unit_pairs import EncodeSettings
 from raycase.data.columns import Columns, find_columns, peek
 from raycase.data.conditions import read_conditions
+from raycase.data.fetch import DEFAULT_MODEL
 from raycase.data.inputs import InputFile, find_input
-from raycase.data.storage import PACKAGE, STORE_ERRORS, check_paths
+from raycase.data.storage import PACKAGE, STORE_ERRORS, check_paths, fingerprint
 from raycase.encoder.pooling import Pooling
 from raycase.errors import RequestError
 from raycase.systems.contracts import Compute, EmbedderConfig, check_conditions
@@ -22,6 +24,7 @@ from raycase.systems.registry import resolve_embedder
 
 SAMPLE, SAMPLE_CONDITIONS = PACKAGE + "sample/sentences.csv", PACKAGE + "sample/conditions.txt"
 SAMPLE_OUTPUT = "~/raycase/out"
+EARLIER_DEFAULT = "minilm"  # of 0.1 and 0.2, whose job.json does not name the model
 PAIRS_OF_UNIT, ROWS_OF_UNIT = 32768, 4096  # at most, by default
 
 
@@ -48,8 +51,9 @@ class EmbedJob:
     """Instead of --conditions: a column with the condition of each row, or its list of conditions."""
     unconditional: bool = False
     """Instead of --conditions: embed without a condition; writes f(s) with a null condition."""
-    model: str = "minilm"
-    """Name in the table of encoders, Hugging Face id, or a model folder, local or on object storage (fetched once)."""
+    model: str | None = None
+    """Name in the table of encoders, Hugging Face id, or a model folder, local or on object storage (fetched once).
+    Default: the model of the job that the output was begun by, else minilm-conditional."""
     prompt: str | None = None
     """Prompt of sentence and condition, or several as views, a+b. Default: the encoder's."""
     subtract: bool | None = None
@@ -141,20 +145,21 @@ def check(job: EmbedJob, model: EmbedderConfig | None = None) -> Request:
     assert job.input is not None and job.output is not None
     _check_condition_flags(job)
     _check_numbers(job)
-    folder = job.model if Path(job.model).is_dir() else None
+    folder = job.model if job.model and Path(job.model).is_dir() else None
     check_paths({"--input": job.input, "--output": job.output, "--model": folder})
     conditions = tuple(read_conditions(job.conditions)) if job.conditions else None
     output = output_at(job.output)
     files = _input_files(job.input, output)
+    begun = None if job.overwrite else _begun(output)
     columns = find_columns(
-        _first_file(files, None if job.overwrite else output),
+        _first_file(files, begun),
         text=job.text_column,
         id=job.id_column,
         condition=job.condition_column,
         keep=job.keep_columns,
     )
-    choices = {name: getattr(job, name) for name in ("prompt", "pooling", "subtract", "dim")}
-    model = model or resolve_embedder(job.model, **choices)
+    model = model or _find_model(job, begun, output)
+    job = replace(job, model=job.model or model.model)
     _check_known_conditions(job, model, conditions)
     _check_room(job, model, conditions)
     rows = job.unit_rows or min(ROWS_OF_UNIT, max(64, PAIRS_OF_UNIT // len(conditions or "a")))
@@ -229,17 +234,39 @@ def _input_files(uri: str, output: Output) -> list[InputFile]:
     return files
 
 
-def _first_file(files: Sequence[InputFile], output: Output | None) -> InputFile:
-    """The file that decides the columns' types: the first of the job to resume, else the first that has columns."""
+def _begun(output: Output) -> Job | None:
+    """The job that the output was begun by. Raises RequestError for a folder that cannot be read."""
     try:
-        first = read_job(output).files[0] if output and output.job.exists() else None
+        return read_job(output) if output.job.exists() else None
     except STORE_ERRORS as error:
-        assert output is not None
         reason = output.root.why(error)
         raise RequestError(f"--output: expected a readable folder at {output.root.uri}, got: {reason}") from error
-    if first is not None and first in files:
-        return first
+
+
+def _first_file(files: Sequence[InputFile], begun: Job | None) -> InputFile:
+    """The file that decides the columns' types: the first of the job to resume, else the first that has columns."""
+    if begun and begun.files[0] in files:
+        return begun.files[0]
     return next((f for f in files if peek(f).names), files[0])
+
+
+def _find_model(job: EmbedJob, begun: Job | None, output: Output) -> EmbedderConfig:
+    """The model that the flags name; without --model that of the job to resume, else the default. Says so where these
+    two differ. Raises RequestError."""
+    choices = {name: getattr(job, name) for name in ("prompt", "pooling", "subtract", "dim")}
+    if job.model or not begun:
+        return resolve_embedder(job.model or DEFAULT_MODEL, **choices)
+    name = begun.model or EARLIER_DEFAULT
+    expected = f"--model: expected the model that {output.root.uri} was begun with"
+    try:
+        model = resolve_embedder(name, **choices)
+    except RequestError as error:
+        raise RequestError(f"{expected}, {name}, got: {error}; pass --model with where it is now") from error
+    if not begun.model and fingerprint(model.describe()) != fingerprint(begun.config["model"]):
+        raise RequestError(f"{expected}, which its job.json does not name, got none; pass --model")
+    if name != DEFAULT_MODEL:
+        print(f"{output.root.uri}: begun with --model {name}; resuming with it", file=sys.stderr)
+    return model
 
 
 def _check_known_conditions(job: EmbedJob, model: EmbedderConfig, conditions: tuple[str, ...] | None) -> None:

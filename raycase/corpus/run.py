@@ -10,6 +10,7 @@ import shutil
 import sys
 import time
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from datetime import UTC, datetime
 from importlib.metadata import version
 from typing import Any
@@ -53,7 +54,7 @@ def run(job: EmbedJob, *, model: EmbedderConfig | None = None, prepare: Prepare)
     execute = prepare(request, plan) if plan.missing else None
     if job.overwrite:
         output.clear()
-    write_job(output, opened)
+    write_job(output, replace(opened, model=request.model.model))
     if plan.learned:
         plan.spans.save(output, plan.unit_rows)
     lines = Lines(output)

@@ -1,4 +1,5 @@
-"""Model folders on object storage: fetched once per machine, into a cache that its processes share."""
+"""Where model folders are: on this machine, inside the package, or on object storage, from which a machine fetches them
+once, into a cache that its processes share."""
 
 from __future__ import annotations
 
@@ -10,10 +11,12 @@ from pathlib import Path
 
 from filelock import FileLock
 
-from raycase.data.storage import STORE_ERRORS, fingerprint, locate, mark
+from raycase.data.storage import PACKAGE, STORE_ERRORS, fingerprint, locate, mark
 from raycase.errors import RequestError, first_line
 
 MODEL_FILE = "raycase.json"  # written last into a model folder; says what system it holds
+DEFAULT_MODEL = "minilm-conditional"  # its encoder is in the package of the extra `minilm`
+SHIPPED = {DEFAULT_MODEL: f"{PACKAGE}models/{DEFAULT_MODEL}"}  # name -> folder, wherever raycase is installed
 LARGE_BYTES = 64 * 2**20  # larger files are weights, which only encoding needs
 EXCLUDED = re.compile(r"\.(bin|pt|pth|ckpt|h5|msgpack|onnx|pkl|pickle|py)$|(^|/)\.")  # pickles, code, other formats
 
@@ -21,6 +24,11 @@ EXCLUDED = re.compile(r"\.(bin|pt|pth|ckpt|h5|msgpack|onnx|pkl|pickle|py)$|(^|/)
 def is_remote(model: str) -> bool:
     """Whether a model is on object storage."""
     return "://" in model
+
+
+def is_trained(model: str) -> bool:
+    """Whether a model is one that ships, or a model folder on this machine."""
+    return model in SHIPPED or (Path(model) / MODEL_FILE).is_file()
 
 
 def remote_identity(uri: str) -> str:
@@ -55,10 +63,13 @@ def fetch(uri: str, *, large: bool, named: str = "", large_bytes: int = LARGE_BY
 
 
 def local_folder(folder: str | None, named: str) -> Path | None:
+    """`folder_here`, or None for None."""
+    return None if folder is None else folder_here(folder, named)
+
+
+def folder_here(folder: str, named: str) -> Path:
     """A model folder on this machine, without its large files except `named`; fetched if it is on object storage."""
-    if folder is None:
-        return None
-    return fetch(folder, large=False, named=named) if is_remote(folder) else Path(folder)
+    return fetch(folder, large=False, named=named) if is_remote(folder) else Path(locate(folder).path)
 
 
 def _fetch_file(uri: str, name: str, folder: Path, size: int) -> None:

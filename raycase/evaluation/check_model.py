@@ -11,7 +11,7 @@ import numpy as np
 import torch
 import tyro
 
-from raycase.data.fetch import fetch, is_remote
+from raycase.data.fetch import SHIPPED, fetch, is_remote
 from raycase.encoder.cosines import cosines
 from raycase.encoder.pooling import Pooling, pooled_spans
 from raycase.encoder.prompts import Template
@@ -57,9 +57,10 @@ def check_model(job: CheckJob) -> dict[str, Any]:
     """
     config = resolve(job.model, prompt=job.prompt, pooling=job.pooling, subtract=job.subtract)
     if not isinstance(config, CaseConfig):
+        encoder = "minilm" if job.model in SHIPPED else f"{job.model}/encoder with --prompt and --pooling"
         raise RequestError(
             f"{job.model}: expected an encoder or a projector on one, got a fine-tuned system; its encoder can be "
-            f"checked: {job.model}/encoder with --prompt and --pooling"
+            f"checked: {encoder}"
         )
     return check_config(job, config)
 

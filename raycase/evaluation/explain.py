@@ -9,6 +9,7 @@ from typing import Any
 
 from transformers.utils.logging import disable_progress_bar
 
+from raycase.data.fetch import DEFAULT_MODEL
 from raycase.data.storage import check_paths, locate
 from raycase.encoder.words import Word
 from raycase.errors import RequestError
@@ -29,7 +30,7 @@ class ExplainJob:
     """Sentences."""
     condition: tuple[str, ...]
     """Conditions; each sentence is shown under each."""
-    model: str = f"{PREFIX}minilm"
+    model: str = DEFAULT_MODEL
     """A model that weighs words: a trained folder, or "condition-pooling:" and the name of an encoder."""
     output: str | None = None
     """SVG file for a picture of the same, local or on object storage."""

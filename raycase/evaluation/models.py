@@ -12,7 +12,7 @@ import numpy as np
 from torch import nn
 
 from raycase.data.fetch import is_remote
-from raycase.data.storage import Location, locate
+from raycase.data.storage import PACKAGE, Location, locate
 from raycase.encoder.prompts import PromptStyle, parse_views
 from raycase.encoder.table import ENCODERS
 from raycase.errors import RequestError
@@ -51,7 +51,7 @@ def find_models(job: EvaluateJob) -> list[Model]:
     Raises RequestError for an unknown or broken model, one that does not fit the task, and one that is given twice.
     """
     configs = _resolve_models(job)
-    folders = [None if c.folder is None or is_remote(c.folder) else Path(c.folder) for c in configs]
+    folders = [_local_folder(config) for config in configs]
     first = next(filter(None, folders), Path(job.output).absolute())
     return [
         Model(
@@ -110,6 +110,12 @@ def _load_projector(config: Any) -> nn.Module | None:
     if is_case(config) and config.projector and config.local:
         return load_projector(config.projector, config.local)
     return None
+
+
+def _local_folder(config: Any) -> Path | None:
+    """The model folder, where it is one of this machine's that a cache may stand beside."""
+    folder = config.folder
+    return None if folder is None or is_remote(folder) or folder.startswith(PACKAGE) else Path(folder)
 
 
 def _default_cache(folder: Path) -> Path:

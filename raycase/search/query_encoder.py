@@ -27,7 +27,7 @@ def load_query_encoder(metadata: IndexMetadata, model: str) -> Encoder:
     if expected != got:
         raise RequestError(
             f"--model: expected the model that the index is of, {metadata.name} ({expected}), got {model} "
-            f"({got}); pass --model with the folder where it is now"
+            f"({got}); pass --model with the folder where it is now, or embed and index again"
         )
     return config.load()
 

@@ -14,7 +14,7 @@ from typing import Any, ClassVar, Self
 import numpy as np
 import torch
 
-from raycase.data.fetch import local_folder
+from raycase.data.fetch import SHIPPED, is_trained, local_folder
 from raycase.data.rated import RatedPairs
 from raycase.data.storage import sha256_of_file
 from raycase.encoder.loading import load_encoder
@@ -27,7 +27,7 @@ from raycase.encoder.token_batch import TokenBatch
 from raycase.errors import RequestError
 from raycase.systems.contracts import check_conditions
 from raycase.systems.fine_tuned_module import PromptEncoder, RatedTexts, training_options, with_dropout
-from raycase.systems.model_folder import EXTRA, MODEL_FILE
+from raycase.systems.model_folder import EXTRA
 from raycase.systems.pairs import count_tokens, prepare, prepare_rated, prompt_sets
 
 
@@ -197,11 +197,11 @@ def starting_encoder(
     cls: the first token, [CLS], must see the whole text. latent: latent attention is allowed; it cannot be saved with
     the encoder. Raises RequestError for an encoder that cannot be trained or saved.
     """
-    if (Path(model) / MODEL_FILE).is_file():
-        inside = Path(model) / "encoder"
+    if is_trained(model):
+        inside = "minilm" if model in SHIPPED else str(Path(model) / "encoder")
         raise RequestError(
             f"--model: expected an encoder to fine-tune, got the trained model {model}"
-            + (f"; its encoder is {inside}" if inside.is_dir() else "")
+            + (f"; its encoder is {inside}" if model in SHIPPED or Path(inside).is_dir() else "")
         )
     if prompt is not None and model not in ENCODERS:
         pooling = pooling or Pooling.MEAN

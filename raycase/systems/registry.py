@@ -10,7 +10,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any, TypeGuard, TypeVar
 
-from raycase.data.fetch import MODEL_FILE, fetch, is_remote
+from raycase.data.fetch import DEFAULT_MODEL, MODEL_FILE, SHIPPED, folder_here, is_remote
 from raycase.encoder.pooling import Pooling
 from raycase.encoder.prompts import parse_views
 from raycase.errors import RequestError
@@ -49,7 +49,7 @@ SYSTEMS: dict[str, Callable[[str, dict[str, Any]], Any]] = {
 
 
 def resolve(
-    model: str = "minilm",
+    model: str = DEFAULT_MODEL,
     *,
     prompt: str | None = None,
     pooling: Pooling | str | None = None,
@@ -58,10 +58,11 @@ def resolve(
 ) -> EmbedderConfig | ScorerConfig:
     """Find a system without loading its weights.
 
-    model: a name of the table of encoders or a Hugging Face id, for zero-shot CASE, after "condition-pooling:" for
-    condition pooling without training; or a model folder, local or on object storage, which fixes prompt, pooling and
-    subtraction. dim: cut conditional vectors to their first so many dimensions. Raises RequestError for an unknown
-    model, an unreadable folder, a choice that contradicts the folder, and a dimension that it was not trained with.
+    model: the name of the default model; a name of the table of encoders or a Hugging Face id, for zero-shot CASE,
+    after "condition-pooling:" for condition pooling without training; or a model folder, local or on object storage.
+    A trained model fixes prompt, pooling and subtraction. dim: cut conditional vectors to their first so many
+    dimensions. Raises RequestError for an unknown model, an unreadable folder, a choice that contradicts the model, and
+    a dimension that it was not trained with.
     """
     if prompt is not None:
         parse_views(prompt)
@@ -77,10 +78,13 @@ def _find(model: str, choices: dict[str, Any]) -> EmbedderConfig | ScorerConfig:
         untrained = condition_pooling.condition_pooling(encoder, pooling=choices["pooling"])
         _check_choices(model, untrained.fixed, choices)
         return replace(untrained, model=model)
-    folder = fetch(model, large=False) if is_remote(model) else Path(model).absolute()
-    if not (folder / MODEL_FILE).is_file():
+    folder = SHIPPED.get(model) or (model if is_remote(model) else str(Path(model).absolute()))
+    file = folder_here(folder, MODEL_FILE) / MODEL_FILE
+    if not file.is_file():
         return case.resolve(model, **choices)
-    config = _read(folder / MODEL_FILE, model if is_remote(model) else str(folder))
+    config = _read(file, folder)
+    if model in SHIPPED:
+        config = replace(config, model=model)  # type: ignore[type-var]
     _check_choices(model, config.fixed, choices)
     return config
 
@@ -100,9 +104,9 @@ def _check_choices(model: str, fixed: dict[str, Any], choices: dict[str, Any]) -
     """Raise RequestError for a choice that contradicts the folder."""
     for flag, value in choices.items():
         if value is not None and value != fixed[flag]:
-            if fixed[flag] is None:
-                raise RequestError(f"--{flag}: {model} has none to choose, got {value}; leave the flag out")
-            raise RequestError(f"--{flag}: {model} was trained with {fixed[flag]}, got {value}; leave the flag out")
+            expected = "has none to choose" if fixed[flag] is None else f"was trained with {fixed[flag]}"
+            instead = "leave the flag out" + (", or pass --model minilm" if model in SHIPPED else "")
+            raise RequestError(f"--{flag}: {model} {expected}, got {value}; {instead}")
 
 
 def _cut(config: EmbedderConfig | ScorerConfig, dim: int) -> EmbedderConfig:
@@ -138,7 +142,7 @@ def weighs_words(config: EmbedderConfig | ScorerConfig) -> TypeGuard[condition_p
     return isinstance(config, condition_pooling.ConditionPoolingConfig)
 
 
-def resolve_embedder(model: str = "minilm", **choices: Any) -> EmbedderConfig:
+def resolve_embedder(model: str = DEFAULT_MODEL, **choices: Any) -> EmbedderConfig:
     """`resolve` for a system that embeds. Raises RequestError for one that scores pairs."""
     config = resolve(model, **choices)
     if not embeds(config):
@@ -149,7 +153,12 @@ def resolve_embedder(model: str = "minilm", **choices: Any) -> EmbedderConfig:
 
 
 def load(
-    model: str = "minilm", *, device: Any = None, dtype: Any = None, batch_tokens: int | None = None, **choices: Any
+    model: str = DEFAULT_MODEL,
+    *,
+    device: Any = None,
+    dtype: Any = None,
+    batch_tokens: int | None = None,
+    **choices: Any,
 ) -> Any:
     """Load the system that `resolve` finds: an `Encoder`, whose `embed(sentences, conditions)` returns (N, dim)
     float32, or a `PairScorer`.

@@ -10,7 +10,7 @@ from typing import Any
 
 import torch
 
-from raycase.data.fetch import MODEL_FILE
+from raycase.data.fetch import is_trained
 from raycase.data.provenance import provenance
 from raycase.data.rated import NOT_APPLICABLE, RatedPairs, read_rated, rows_in
 from raycase.data.storage import Location, check_paths, fingerprint, locate
@@ -102,7 +102,7 @@ class Frozen(Source):
     def config(self) -> CaseConfig:
         """The system without g: zero-shot CASE, or the encoder of a fine-tuned bi-encoder. Raises RequestError."""
         self.check_source()
-        if not is_tuned(self.model):
+        if not is_trained(self.model):
             return resolve_case(self.model, prompt=self.prompt, pooling=self.pooling, subtract=self.subtract)
         system = resolve(self.model, prompt=self.prompt, pooling=self.pooling)
         if not isinstance(system, (BiEncoderConfig, LoraConfig)):
@@ -111,11 +111,6 @@ class Frozen(Source):
                 f"{self.model}"
             )
         return CaseConfig(model=self.model, encoder=system.encoder, subtract=bool(self.subtract))
-
-
-def is_tuned(model: str) -> bool:
-    """Whether the model is a model folder."""
-    return (Path(model) / MODEL_FILE).is_file()
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 from raycase.data.claim import begin, claim
+from raycase.data.fetch import is_trained
 from raycase.data.provenance import provenance
 from raycase.data.rated import RatedPairs
 from raycase.data.storage import check_paths, fingerprint, locate
@@ -16,7 +17,7 @@ from raycase.errors import RequestError
 from raycase.systems.case import CaseConfig
 from raycase.systems.projector import settings_of
 from raycase.training.projector_fit import Recipe
-from raycase.training.projector_job import Frozen, is_tuned
+from raycase.training.projector_job import Frozen
 from raycase.training.sweep_cells import DIMS, SPACE, Cell, figure4, grid_of, table7
 from raycase.training.sweep_trials import Table
 
@@ -99,7 +100,7 @@ def search_prompts(job: TuneJob, config: CaseConfig) -> list[str]:
     """The prompts of a search."""
     default = config.encoder.prompt
     if job.prompts is None:
-        if job.prompt is not None or is_tuned(job.model):
+        if job.prompt is not None or is_trained(job.model):
             return [default]
         if default in INSTRUCTED:
             return [default, "+".join(INSTRUCTED)]

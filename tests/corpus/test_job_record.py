@@ -1,6 +1,7 @@
 """A job resumes by job.json: the same configuration, the input files that it knew, and new ones."""
 
 import os
+import shutil
 from dataclasses import replace
 
 import pandas as pd
@@ -9,6 +10,7 @@ from helpers import embed_here, read_output, read_rejected, sentences, stop_afte
 
 from raycase.corpus.output import output_at
 from raycase.corpus.verify import verify
+from raycase.data.fetch import DEFAULT_MODEL
 from raycase.distributed.embed import embed
 from raycase.errors import RequestError
 
@@ -125,3 +127,50 @@ def test_the_columns_types_are_those_the_job_began_with(job, tmp_path):
     assert embed_here(job)["rows_out"] == 2
     assert [r["reason"] for r in read_rejected(job.output)] == ["wrong type"]
     verify(job.output)
+
+
+def test_without_a_model_a_job_resumes_with_its_own_and_says_so(job, tiny_model, capsys):
+    with pytest.raises(KeyboardInterrupt):
+        embed(job, execute=stop_after(3))
+    assert output_at(job.output).job.read_json()["model"] == str(tiny_model)
+    capsys.readouterr()
+    unnamed = replace(job, model=None)
+    assert embed_here(unnamed)["units_resumed"] == 3
+    assert capsys.readouterr().err.startswith(f"{job.output}: begun with --model {tiny_model}; resuming with it\n")
+    with pytest.raises(RequestError, match=r"leave the flag out, or pass --model minilm$"):  # begun anew by the default
+        embed_here(replace(unnamed, overwrite=True))
+    assert verify(job.output)["rows_out"] == 500
+
+
+def test_a_new_job_takes_the_default_model_and_keeps_it(job, capsys):
+    unnamed = replace(job, model=None, prompt=None, pooling=None, limit=100)
+    assert embed_here(unnamed)["rows_out"] == 100
+    assert output_at(job.output).job.read_json()["model"] == DEFAULT_MODEL
+    assert output_at(job.output).manifest.read_json()["model"]["name"] == DEFAULT_MODEL
+    capsys.readouterr()
+    assert embed_here(replace(unnamed, limit=200))["rows_out"] == 200
+    assert embed_here(replace(unnamed, limit=300, model=DEFAULT_MODEL))["rows_out"] == 300
+    assert "begun with" not in capsys.readouterr().err
+    with pytest.raises(RequestError, match=r"expected an empty folder or the same job.*model"):
+        embed_here(replace(unnamed, model="minilm"))
+
+
+def test_a_model_that_has_moved_is_asked_for(job, tiny_model, tmp_path):
+    moved = shutil.copytree(tiny_model, tmp_path / "model")
+    embed_here(replace(job, model=str(moved), limit=100))
+    moved = moved.rename(tmp_path / "moved")
+    with pytest.raises(RequestError, match=r"was begun with, .*/model, got: .*; pass --model with where it is now$"):
+        embed_here(replace(job, model=None))
+    assert embed_here(replace(job, model=str(moved), limit=200))["units_resumed"] == 1
+    assert embed_here(replace(job, model=None))["rows_out"] == 500
+
+
+def test_a_model_that_an_earlier_version_did_not_name_is_asked_for(job):
+    embed_here(replace(job, limit=100))
+    record = output_at(job.output).job
+    record.put_json({name: value for name, value in record.read_json().items() if name != "model"})
+    with pytest.raises(
+        RequestError, match=r"was begun with, which its job\.json does not name, got none; pass --model$"
+    ):
+        embed_here(replace(job, model=None))
+    assert embed_here(job)["rows_out"] == 500

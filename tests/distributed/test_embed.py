@@ -173,9 +173,9 @@ def test_the_sample_submitted_as_a_ray_job_is_that_of_the_plain_path(cluster, tm
     assert verify(result["output"])["rows_out"] == 300
 
     table = read_output(result["output"])
-    assert table.schema.field("embedding").type == pa.list_(pa.field("item", pa.float16(), nullable=False), 384)
+    assert table.schema.field("embedding").type == pa.list_(pa.field("item", pa.float16(), nullable=False), 512)
     some = table.take(np.arange(0, 2400, 61))
-    expected = raycase.load("minilm").embed(some["text"].to_pylist(), some["condition"].to_pylist())
+    expected = raycase.load().embed(some["text"].to_pylist(), some["condition"].to_pylist())
     assert cosines(vectors(some), expected).min() > 0.999
 
     monkeypatch.setenv("HOME", str(tmp_path))

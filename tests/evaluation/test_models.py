@@ -4,6 +4,7 @@ from pathlib import Path
 
 import pytest
 
+from raycase.data.fetch import DEFAULT_MODEL
 from raycase.errors import RequestError
 from raycase.evaluation.job import EvaluateJob
 from raycase.evaluation.models import find_models
@@ -18,6 +19,8 @@ def test_vectors_are_sought_where_training_put_them(evaluation, models, tmp_path
     assert Path(folder.cache.path) == Path(name.cache.path) == models[0].parent / "cache"
     [alone] = find_models(evaluation("minilm"))
     assert Path(alone.cache.path) == tmp_path / "cache"
+    [shipped] = find_models(evaluation(DEFAULT_MODEL))  # not beside its folder, which is in the package
+    assert Path(shipped.cache.path) == tmp_path / "cache"
     [said] = find_models(evaluation(models[0], cache=str(tmp_path / "x")))
     assert Path(said.cache.path) == tmp_path / "x"
 

