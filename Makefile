@@ -35,7 +35,7 @@ docs: .venv/ready          ## write the generated pages: docs/flags.md, docs/roo
 model: .venv/ready         ## train the model that ships, raycase/models/minilm-conditional, from the C-STS in DATA
 	rm -rf out/minilm-conditional
 	$(BIN)/raycase train condition-pooling --train $(DATA)/csts/train.csv --validation $(DATA)/csts/validation.csv \
-		--nested 64 128 256 --seed 0 --output out/minilm-conditional
+		--nested 64 128 256 --teachers 4 --seed 0 --output out/minilm-conditional
 	(echo; cat docs/minilm-conditional.md) >> out/minilm-conditional/README.md
 	cp out/minilm-conditional/* raycase/models/minilm-conditional/
 
