@@ -24,7 +24,7 @@ from raycase.evaluation.job import EvaluateJob
 from raycase.evaluation.metrics import spearman
 from raycase.evaluation.models import find_models
 from raycase.evaluation.plots import STYLES, has_matplotlib, png
-from raycase.evaluation.tasks.captions import CAPTIONS, find_attributes, nearest, neighbour_share, read_captions
+from raycase.evaluation.tasks.captions import CAPTIONS, DEFAULT, find_attributes, nearest, neighbour_share, read_captions
 from raycase.training.local_runner import LocalRunner
 
 SPEARMAN, MEAN = "C-STS Spearman x 100", "mean share of neighbours, %"
@@ -40,7 +40,7 @@ def by_dimension(model, rated, captions, embed):
     ]
     distinct = {text: i for i, text in enumerate(dict.fromkeys(captions.texts))}
     text_index_N = np.array([distinct[text] for text in captions.texts])
-    attributes = find_attributes(captions)
+    attributes = find_attributes(captions, DEFAULT)
     for condition, attribute in attributes.items():
         asked = [(text, condition) for text in distinct]
         texts_TD = model.project(embed(asked, model.config, name=captions.uri, cache=model.cache))
