@@ -24,7 +24,14 @@ from raycase.evaluation.job import EvaluateJob
 from raycase.evaluation.metrics import spearman
 from raycase.evaluation.models import find_models
 from raycase.evaluation.plots import STYLES, has_matplotlib, png
-from raycase.evaluation.tasks.captions import CAPTIONS, DEFAULT, find_attributes, nearest, neighbour_share, read_captions
+from raycase.evaluation.tasks.captions import (
+    CAPTIONS,
+    DEFAULT,
+    find_attributes,
+    nearest,
+    neighbour_share,
+    read_captions,
+)
 from raycase.training.local_runner import LocalRunner
 
 SPEARMAN, MEAN = "C-STS Spearman x 100", "mean share of neighbours, %"
