@@ -57,6 +57,7 @@ class ConditionPoolingConfig:
     whole_condition: bool = False
     folder: str | None = None  # or URI
     keep: Span | None = None
+    SYSTEM: ClassVar[str] = SYSTEM
     known_conditions: ClassVar[None] = None  # any
 
     @cached_property

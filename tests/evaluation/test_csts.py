@@ -7,6 +7,7 @@ import pytest
 import scipy.stats
 import torch
 from helpers import vectors_of, write_csv
+from nested_models import save_condition_pooling
 
 import raycase
 from raycase.encoder.cosines import cosines
@@ -47,6 +48,17 @@ def test_the_figures_are_those_of_scipy_and_of_the_loaded_folder(evaluation, mod
     for name in ("spearman", "spearman_rated", "pearson", "pearson_rated"):
         assert found[name]["low"] < found[name]["value"] < found[name]["high"]
     assert metrics["data"]["not_applicable"] == (~kept).sum()
+
+
+@pytest.mark.parametrize("trained", [False, True])
+def test_condition_pooling_has_figures_as_every_system(evaluation, encoder, rated_pairs, tmp_path, trained):
+    model = save_condition_pooling(tmp_path / "pooling", encoder) if trained else f"condition-pooling:{encoder}"
+    metrics = evaluate(evaluation(model), vectors_of=vectors_of)
+    [part] = metrics["models"]
+    found = part["variants"][part["system"]]
+    scores, ratings = pair_cosines(model, rated_pairs), rated_pairs.ratings
+    assert found["spearman"]["value"] == pytest.approx(100 * scipy.stats.spearmanr(scores, ratings)[0], abs=0.1)
+    assert "condition-pooling" in (tmp_path / "report" / "report.md").read_text()
 
 
 def test_each_variant_has_its_isotropy_and_spread(evaluation, models, rated_pairs, encoder):
