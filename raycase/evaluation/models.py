@@ -70,7 +70,8 @@ def _resolve_models(job: EvaluateJob) -> list[Any]:
         raise RequestError("--model: expected at least one, got none")
     configs: list[Any] = []
     for name in job.model:
-        exists = is_remote(name) or "/" not in name or Path(name).exists()
+        encoder = name.removeprefix(PREFIX)
+        exists = is_remote(name) or "/" not in encoder or Path(encoder).exists()
         if not (exists or (job.prompt and job.pooling)):  # else a Hugging Face id
             raise RequestError(f"--model: expected a model folder or one of {', '.join(ENCODERS)}, got no {name}")
         config = resolve(name, prompt=job.prompt, subtract=job.subtract, pooling=job.pooling)
