@@ -18,6 +18,7 @@ from raycase.encoder.table import ENCODERS
 from raycase.errors import RequestError
 from raycase.evaluation.job import EvaluateJob
 from raycase.systems.case import CaseConfig
+from raycase.systems.condition_pooling import PREFIX
 from raycase.systems.projector import load_projector, project
 from raycase.systems.registry import embeds, resolve
 
