@@ -58,7 +58,7 @@ from raycase.systems.word_weights import WeighsWords
 
 SYSTEM = "condition-pooling"
 PREFIX = f"{SYSTEM}:"  # before the name of an encoder: condition pooling without training
-CONDITIONS_AT_ONCE = 64  # of each sentence of a batch; bounds the memory
+TOKENS_AT_ONCE, CONDITIONS_AT_ONCE = 2**16, 64  # of a batch, and of each of its sentences; both bound the memory
 ZERO_SHOT_DEPTHS = (1.0,)
 Use = Callable[[np.ndarray, np.ndarray, Words, Questions], None]  # see `_meet`
 
@@ -179,6 +179,7 @@ class ConditionPooling(WeighsWords):
     """Loaded condition pooling, an `Encoder`: (sentence, condition) -> vector."""
 
     def __init__(self, *, config: ConditionPoolingConfig, encoder: TextEncoder, head: Head) -> None:
+        encoder.batch_tokens = min(encoder.batch_tokens, TOKENS_AT_ONCE)
         self.config = config
         self.encoder = encoder
         self.head = head
