@@ -24,7 +24,7 @@ from raycase.systems.word_weights import WeighsWords
 if TYPE_CHECKING:
     from raycase.systems.condition_pooling import ConditionPoolingConfig
 
-CONDITIONS_AT_ONCE = 64  # of each sentence of a batch; bounds the memory
+TOKENS_AT_ONCE, CONDITIONS_AT_ONCE = 2**16, 64  # of a batch, and of each of its sentences; both bound the memory
 Use = Callable[[np.ndarray, np.ndarray, Words, Questions], None]  # see `_meet`
 
 
@@ -32,6 +32,7 @@ class ConditionPooling(WeighsWords):
     """Loaded condition pooling, an `Encoder`: (sentence, condition) -> vector."""
 
     def __init__(self, *, config: ConditionPoolingConfig, encoder: TextEncoder, head: Head) -> None:
+        encoder.batch_tokens = min(encoder.batch_tokens, TOKENS_AT_ONCE)
         self.config = config
         self.encoder = encoder
         self.head = head

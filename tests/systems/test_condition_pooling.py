@@ -16,10 +16,11 @@ import raycase
 from raycase.data.schema import Reason
 from raycase.encoder.pooling import Pooling
 from raycase.encoder.prompts import Span
+from raycase.encoder.sources import load_tokenizer
 from raycase.errors import RequestError
-from raycase.systems.condition_head import ConditionHead, HeadConfig
-from raycase.systems.condition_pooling import WEIGHTS, condition_pooling, write_model_folder
-from raycase.systems.condition_pooling_model import CONDITIONS_AT_ONCE
+from raycase.systems.condition_head import WEIGHTS, ConditionHead, HeadConfig
+from raycase.systems.condition_pooling import condition_pooling, write_model_folder
+from raycase.systems.condition_pooling_model import CONDITIONS_AT_ONCE, TOKENS_AT_ONCE
 from raycase.systems.registry import resolve
 
 KINDS = {"bert": (0.0, 2 / 3, 1.0), "qwen": (0.5, 1.0)}  # depths
@@ -159,6 +160,11 @@ def test_more_conditions_of_a_sentence_than_are_pooled_at_once(trained):
     close(found[some], np.concatenate([small.vectors(loaded, [pairs[i]]) for i in some]), atol=1e-5)
 
 
+def test_a_batch_has_at_most_so_many_tokens(encoders):
+    config = condition_pooling(encoders["bert"])
+    assert [system(config, batch_tokens=n).encoder.batch_tokens for n in (60, 10**6)] == [60, TOKENS_AT_ONCE]
+
+
 def test_each_sentence_and_each_new_condition_is_one_pass(trained):
     loaded, passes = opened(trained["bert"]), []
     loaded.encoder.layers[0].register_forward_pre_hook(lambda _, given: passes.append(len(given[0])))
@@ -233,7 +239,7 @@ def test_a_head_for_other_layers_is_refused(trained, tmp_path):
 # ------------------------------------------------------------------------------------------------------------ bad input
 
 
-@pytest.mark.parametrize("text", ["", "  ", "\n\t"])
+@pytest.mark.parametrize("text", ["", "  ", "\n\t", "\ufffd"])  # BERT drops the last
 def test_a_text_without_words_is_refused(trained, text):
     loaded = opened(trained["bert"])
     for pair, said in (((text, "dog"), "empty text"), (("a dog", text), "empty condition")):
@@ -250,6 +256,17 @@ def test_a_text_without_words_is_refused(trained, text):
 def test_odd_texts_have_finite_vectors(encoders, trained, kind, pair):
     for loaded in (opened(trained[kind]), opened(f"condition-pooling:{encoders[kind]}")):
         assert np.isfinite(small.vectors(loaded, [pair, EVERY[0]])).all()
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_special_tokens_are_never_words(encoders, kind):
+    """Those around a text are masked out, and those written in it are text."""
+    config = condition_pooling(encoders[kind])
+    added = load_tokenizer(config.encoder).tokenizer.get_added_tokens_decoder()
+    special = {i: token.content for i, token in added.items() if token.special and token.content != "[UNK]"}
+    batch = config.prepare([" ".join(special.values())], ["dog"]).alone[0]
+    read = batch.ids(np.arange(1)).flat[batch.start[0, -1] : batch.end[0, -1]]
+    assert len(special) and len(read) and special.keys().isdisjoint(read.tolist())
 
 
 def test_one_word_has_all_the_weight(encoders):
