@@ -81,10 +81,10 @@ def plain_fit(cache):
 
 def plain_sweep(cache):
     from raycase.training.projector_fit import Recipe, fit_projector
-    from raycase.training.sweep_cells import table7
+    from raycase.training.sweep_projector import ProjectorCell, table7
 
     train, validation = read_vectors(cache)
-    cells = table7(Recipe(), "")
+    cells = table7(ProjectorCell(recipe=Recipe(), prompt="cond"))
     for cell in cells:
         for _ in fit_projector(train, validation, cell.recipe):
             pass

@@ -53,12 +53,19 @@ def subcommand(arguments: Sequence[str]) -> str | None:
     return name if name in COMMANDS else None
 
 
+def named(rest: Sequence[str]) -> bool:
+    """Whether a second subcommand is named, or help asked for them all."""
+    return bool(rest) and (not rest[0].startswith("-") or rest[0] in ("-h", "--help"))
+
+
 def parse(arguments: Sequence[str]) -> Any:
     """The dataclass of the subcommand's flags. Prints help or an error and exits where there is nothing to run.
 
     Only the chosen subcommand is imported: the others stand in the list of subcommands by their first line.
     """
     chosen = subcommand(arguments)
+    if chosen and COMMANDS[chosen].default and not named(arguments[1:]):
+        arguments = [chosen, COMMANDS[chosen].default, *arguments[1:]]
     completion = bool(arguments) and arguments[0].startswith("--tyro-")  # a shell's completions cover all
     app = SubcommandApp()
     for name, command in COMMANDS.items():

@@ -18,7 +18,6 @@ if TYPE_CHECKING:
     from raycase.corpus.request import EmbedJob
     from raycase.distributed.join import JoinJob
     from raycase.distributed.rerank import RerankJob
-    from raycase.distributed.tune import TuneJob
     from raycase.evaluation.check_model import CheckJob
     from raycase.evaluation.explain import ExplainJob
     from raycase.evaluation.job import EvaluateJob
@@ -26,6 +25,7 @@ if TYPE_CHECKING:
     from raycase.search.search_job import SearchJob
     from raycase.training.encoder_job import FineTuneJob
     from raycase.training.projector_job import TrainJob
+    from raycase.training.sweep_job import SweepJob
 
 Result = dict[str, Any]  # what the last line of standard output holds
 
@@ -37,6 +37,7 @@ class Command:
     flags: str  # module:name of a dataclass, or of a mapping of dataclasses by the name of a second subcommand
     work: Callable[[Any], Result]
     resume: str = ""  # a flag that the same command needs to resume
+    default: str = ""  # the second subcommand where none is named
 
     def load(self) -> type | Mapping[str, type]:
         """Import the dataclass or dataclasses."""
@@ -106,8 +107,8 @@ def train(job: TrainJob | FineTuneJob) -> Result:
     return {name: metrics[name] for name in names if name in metrics} | {"output": str(job.folder)}
 
 
-def tune(job: TuneJob) -> Result:
-    """Search the projector's hyperparameters, or sweep a grid of them."""
+def tune(job: SweepJob) -> Result:
+    """Search hyperparameters, or sweep a grid of them: of a projector (without a name), or of condition pooling."""
     from raycase.distributed.tune import tune
 
     result = tune(job)
@@ -151,7 +152,7 @@ COMMANDS = {
     "join": Command("raycase.distributed.join:JoinJob", join),
     "rerank": Command("raycase.distributed.rerank:RerankJob", rerank),
     "train": Command("raycase.training.catalogue:TRAIN_JOBS", train),
-    "tune": Command("raycase.distributed.tune:TuneJob", tune, resume="--resume"),
+    "tune": Command("raycase.training.catalogue:TUNE_JOBS", tune, resume="--resume", default="case"),
     "evaluate": Command("raycase.evaluation.job:EvaluateJob", evaluate),
     "explain": Command("raycase.evaluation.explain:ExplainJob", explain),
     "check-model": Command("raycase.evaluation.check_model:CheckJob", check_model),

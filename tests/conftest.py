@@ -222,7 +222,7 @@ def make_sweep(rated, tiny_model, tmp_path):
     """Makes a sweep of five epochs over the shared pairs, with a grid in a file where one is given."""
     import json
 
-    from raycase.training.sweep_job import TuneJob
+    from raycase.training.sweep_projector import TuneJob
 
     def made(grid=None, **options):
         if grid is not None:

@@ -47,9 +47,9 @@ def test_every_subcommand_has_its_own_help(name, capsys):
     flags = COMMANDS[name].load()
     if isinstance(flags, dict):
         assert all(f" {system} " in help_text for system in flags)
-        assert status_of(name, "csr", "--help") == 0
+        assert status_of(name, "condition-pooling", "--help") == 0
         help_text = capsys.readouterr().out
-        assert help_text.startswith(f"usage: raycase {name} csr ") and "--routed" in help_text
+        assert help_text.startswith(f"usage: raycase {name} condition-pooling ") and "--head-dim" in help_text
     assert "(required)" in help_text or "(default: " in help_text
 
 
@@ -78,6 +78,8 @@ def test_a_shell_can_complete_every_flag(capsys):
         (["verify"], "OUTPUT"),
         (["train"], "Expected one of {case, condition-pooling"),
         (["train", "tri"], "Available subcommands: case, condition-pooling"),
+        (["tune", "tri"], "Available subcommands: case, condition-pooling"),
+        (["tune", *FILES, "--heads", "2"], "--heads"),
         (["train", "csr", *FILES, "--routed", "two"], "--routed"),
         (["train", "csr", *FILES, "--merged"], "--merged"),
         (["train", "lora", *FILES, "--rank"], "--rank"),

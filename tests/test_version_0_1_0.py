@@ -1,4 +1,4 @@
-"""What version 0.1.0 wrote (in `version_0_1_0/`) still opens: an output, an index, a model folder, a finished fit."""
+"""What version 0.1.0 wrote (`version_0_1_0/`) still opens: outputs, indexes, model folders, finished fits, sweeps."""
 
 import json
 import shutil
@@ -15,7 +15,10 @@ from raycase.corpus.verify import verify
 from raycase.distributed.embed import embed
 from raycase.search.build import IndexJob, build
 from raycase.search.index import Index
+from raycase.training import sweep
+from raycase.training.local_runner import open_local_trials
 from raycase.training.projector_job import TrainJob, train_projector
+from raycase.training.sweep_projector import TuneJob
 
 OLD = Path(__file__).parent / "version_0_1_0"
 
@@ -72,6 +75,19 @@ def test_a_model_folder_gives_the_vectors_that_it_gave(old):
     under = model.embed(expected["sentences"], expected["conditions"])
     assert cosines(under, np.array(expected["vectors"])).min() > 0.9999
     assert model.embed(expected["sentences"], None)[:, :8] == pytest.approx(np.array(expected["plain"]), abs=1e-5)
+
+
+def test_a_sweep_resumes_with_the_trial_that_is_missing(old):
+    kept, lost = sorted((old / "sweep" / "trials").iterdir())
+    before, wanted = kept.read_bytes(), json.loads(lost.read_text())
+    lost.unlink()
+    Path("grid.json").write_text('{"dropout": [0.1, 0.3]}')
+    options = {"train": "train.csv", "validation": "validation.csv", "dim": 8, "epochs": 3, "compute": "float32"}
+    job = TuneJob(output="sweep", grid="grid.json", seeds=1, resume=True, **options)
+    assert sweep.tune(job, open_local_trials)["trials"] == 2
+    assert kept.read_bytes() == before
+    found = json.loads(lost.read_text())
+    assert found | {"seconds": 0} == pytest.approx(wanted | {"seconds": 0}, abs=0.5)
 
 
 def test_a_finished_fit_has_the_fingerprint_that_it_had(old):

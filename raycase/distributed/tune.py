@@ -1,4 +1,4 @@
-"""Trials of a sweep on Ray Tune, with shared vectors and reused processes. Does not use Tune's checkpoints."""
+"""Trials of a sweep on Ray Tune, with shared data and reused processes. Does not use Tune's checkpoints."""
 
 from __future__ import annotations
 
@@ -18,13 +18,12 @@ from ray.tune.schedulers import ASHAScheduler, FIFOScheduler, TrialScheduler
 from raycase.data.storage import Location
 from raycase.distributed.cluster import nodes, start_ray
 from raycase.distributed.train import check_cache
-from raycase.distributed.vector_cache import vectors_of
+from raycase.distributed.vector_cache import states_of, vectors_of
 from raycase.errors import RequestError, WorkError
 from raycase.training import sweep
-from raycase.training.projector_fit import fit_projector
-from raycase.training.runner import Record, Round, Search, Vectors
-from raycase.training.sweep_cells import SPACE, Cell, cell_of
-from raycase.training.sweep_job import TuneJob
+from raycase.training.runner import Data, Record, Round, Search
+from raycase.training.sweep_cells import Cell
+from raycase.training.sweep_job import SweepJob
 
 GRACE, REDUCTION = 8, 3  # ASHA: no trial is stopped before epoch 8; a third of the trials passes each rung
 FIGURES = ("epoch", "loss", "spearman", "spearman_rated", "pearson", "seconds")
@@ -32,7 +31,7 @@ LOWEST = -200.0  # reported to search and ASHA for a trial without Spearman
 FAILURES = 2  # tolerated failures of a trial's process
 
 
-def tune(job: TuneJob) -> dict[str, Any]:
+def tune(job: SweepJob) -> dict[str, Any]:
     """Run a sweep on Ray Tune. Raises RequestError and WorkError."""
     return sweep.tune(job, open_trials)
 
@@ -58,8 +57,9 @@ class RayTrials:
     cpus: float  # per trial
     gpus: float  # per trial
     vectors_of = staticmethod(vectors_of)
+    states_of = staticmethod(states_of)
 
-    def run(self, trials: Round, vectors: Vectors, record: Record) -> list[float]:
+    def run(self, trials: Round, data: Data, record: Record) -> list[float]:
         """Run a round and record each trial at its end.
 
         Returns the seconds that each trial took beyond its fit, except for the first trial of each process.
@@ -71,8 +71,8 @@ class RayTrials:
             "RAY_AIR_NEW_OUTPUT": "0",
         }
         recorder = _Recorder(trials, record)
-        # once a round in the object store, from which the trials of a node read the vectors without a copy
-        refs = {prompt: (ray.put(train), ray.put(validation)) for prompt, (train, validation) in vectors.items()}
+        # once a round in the object store, from which the trials of a node read the arrays without a copy
+        refs = {read: (ray.put(train), ray.put(validation)) for read, (train, validation) in data.items()}
         trainable = ray.tune.with_parameters(_trial, refs=refs, trials=trials, threads=int(self.cpus))
         grid = {"trial": ray.tune.grid_search(list(range(len(trials.trials))))}
         with tempfile.TemporaryDirectory() as scratch:
@@ -107,14 +107,14 @@ def _scheduler(trials: Round) -> TrialScheduler:
 
 
 def _optuna(search: Search) -> Any:
-    """Optuna's tree-structured Parzen estimator over `SPACE`, given the results of earlier trials."""
+    """Optuna's tree-structured Parzen estimator over the space, given the results of earlier trials."""
     import optuna
     from optuna.distributions import BaseDistribution, CategoricalDistribution, FloatDistribution
     from ray.tune.search.optuna import OptunaSearch
 
     optuna.logging.set_verbosity(optuna.logging.WARNING)
     space: dict[str, BaseDistribution] = {}
-    for name, choices in (SPACE | {"prompt": list(search.prompts)}).items():
+    for name, choices in search.space.items():
         match choices:
             case list():
                 space[name] = CategoricalDistribution([str(c) if isinstance(c, str) else c for c in choices])
@@ -136,17 +136,17 @@ def _cell(config: dict[str, Any], trials: Round) -> tuple[Cell, int]:
     """The cell and the seed of a trial's configuration in Tune."""
     if trials.search is None:
         return trials.trials[config["trial"]]
-    return cell_of(config, trials.search.base), trials.search.seed
+    return trials.search.base.changed(**config), trials.search.seed
 
 
 def _trial(config: dict[str, Any], *, refs: dict[str, tuple[Any, Any]], trials: Round, threads: int) -> None:
     """Run a trial and report each epoch to Tune."""
     torch.set_num_threads(max(1, threads))
     cell, seed = _cell(config, trials)
-    train, validation = ray.get(list(refs[cell.prompt]))
+    train, validation = ray.get(list(refs[cell.read]))
     device = "cuda" if ray.get_gpu_ids() else "cpu"
     try:
-        for state in fit_projector(train, validation, cell.recipe, seed=seed, wrap=lambda module: module.to(device)):
+        for state in cell.fit(train, validation, seed=seed, wrap=lambda module: module.to(device)):
             best = state.history[state.best_epoch - 1]["spearman"]
             ray.tune.report(state.line | {"best": LOWEST if math.isnan(best) else best})
     except WorkError as error:  # a retry would not help

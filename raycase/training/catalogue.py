@@ -1,4 +1,4 @@
-"""The training jobs by name, and one function that runs any of them."""
+"""The training jobs and the sweeps by name, and one function that runs any training job."""
 
 from __future__ import annotations
 
@@ -11,6 +11,9 @@ from raycase.training.projector_job import TrainJob, train_projector
 from raycase.training.rated_jobs import BiEncoderJob, CrossEncoderJob, CsrJob, LoraJob, TriEncoderJob
 from raycase.training.runner import OpenRunner
 from raycase.training.scored_jobs import MixSpJob, SentenceEncoderJob
+from raycase.training.sweep_condition_head import TuneHeadJob
+from raycase.training.sweep_job import SweepJob
+from raycase.training.sweep_projector import TuneJob
 
 TrainingJob = TrainJob | ConditionPoolingJob | FineTuneJob
 TRAIN_JOBS: dict[str, type[TrainingJob]] = {
@@ -26,6 +29,7 @@ TRAIN_JOBS: dict[str, type[TrainingJob]] = {
     "sentence-encoder": SentenceEncoderJob,
     "mixsp": MixSpJob,
 }
+TUNE_JOBS: dict[str, type[SweepJob]] = {"case": TuneJob, "condition-pooling": TuneHeadJob}
 
 
 def train(job: TrainingJob, open_runner: OpenRunner) -> dict[str, Any]:

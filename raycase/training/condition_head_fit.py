@@ -144,7 +144,7 @@ def fit_condition_head(
     torch.manual_seed(seed)
     if along is None:
         assert isinstance(train, PairStates)
-        module = HeadCosine(ConditionHead(recipe.head(train.conditions.shape[1])))
+        module = HeadCosine(ConditionHead(recipe.head(train.dim)))
     else:
         head = ConditionHead(recipe.head(along.config.states_dim))
         head.load_state_dict(along.head)

@@ -6,7 +6,8 @@ import sys
 import time
 from dataclasses import asdict, dataclass, replace
 from functools import partial
-from typing import Any
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 from raycase.data.provenance import provenance
 from raycase.data.rated import RatedPairs
@@ -26,20 +27,20 @@ from raycase.training.condition_head_fit import (
     head_correlations,
 )
 from raycase.training.condition_pairs import PairStates, PairTokens
-from raycase.training.condition_recipe import HeadRecipe
+from raycase.training.condition_recipe import FrozenHeadRecipe, HeadRecipe
 from raycase.training.condition_teachers import taught_pairs
 from raycase.training.encoder_job import compute_of
 from raycase.training.loop import FitState
 from raycase.training.projector_job import Source, Workers, data_metrics, fit_metrics, open_checkpoints
-from raycase.training.runner import OpenRunner, Runner
+from raycase.training.runner import Embedder, OpenRunner
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedModel
 
 
 @dataclass(frozen=True, kw_only=True)
-class ConditionPoolingJob(Source, HeadRecipe, Workers):
-    """Condition pooling: fit the head that lets a condition weigh a sentence's words, on a frozen encoder or with it.
-
-    A run that was stopped resumes automatically when the same command is run again.
-    """
+class HeadSource(FrozenHeadRecipe, Source):
+    """How an encoder gives states to a head."""
 
     pooling: Pooling | None = None
     """Pooling of the vectors without a condition. Default: the encoder's."""
@@ -54,8 +55,16 @@ class ConditionPoolingJob(Source, HeadRecipe, Workers):
             layers=self.layers,
             pooling=self.pooling,
             whole_condition=self.whole_condition,
-            latent=not self.unfreeze,
+            latent=not self.recipe.unfreeze,
         )
+
+
+@dataclass(frozen=True, kw_only=True)
+class ConditionPoolingJob(HeadSource, HeadRecipe, Workers):
+    """Condition pooling: fit the head that lets a condition weigh a sentence's words, on a frozen encoder or with it.
+
+    A run that was stopped resumes automatically when the same command is run again.
+    """
 
 
 def train_condition_head(job: ConditionPoolingJob, open_runner: OpenRunner) -> dict[str, Any]:
@@ -108,29 +117,21 @@ def train_condition_head(job: ConditionPoolingJob, open_runner: OpenRunner) -> d
         head = best_head(state, job.recipe, config.states_dim)
         encoder = along.trained(state)
         figures = {"frozen": frozen}
-    metrics = {
+    facts = {
         "fingerprint": name,
-        **fit_metrics(state),
-        **figures,
-        "zero_shot": head_correlations(ZeroShotHead(config.plain_dim), validation),
         "teachers": [fit_metrics(teacher)["validation"] for teacher in teachers],
-        "data": data_metrics(pairs),
-        "parameters": sum(weights.numel() for weights in state.weights.values()),
         "recipe": asdict(job.recipe),
         "seed": job.seed,
         "workers": job.workers,
         "seconds": round(time.time() - began, 1),
         "embed_seconds": round(embedded - began, 1),
-        "provenance": provenance(),
     }
-    trained = replace(config, head=head.config)
-    card = head_card(job.folder.name, trained, metrics)
-    write_model_folder(job.folder, trained, head, metrics, card, encoder=encoder)
+    metrics = save_fit(job.folder, config, head, state, validation, pairs, facts, figures, encoder=encoder)
     checkpoints.remove()
     return metrics
 
 
-def pair_states(rated: RatedPairs, config: ConditionPoolingConfig, runner: Runner, job: Source) -> PairStates:
+def pair_states(rated: RatedPairs, config: ConditionPoolingConfig, runner: Embedder, job: Source) -> PairStates:
     """States of the sentences and conditions of rated pairs. Raises RequestError for a text without any."""
     sentences = Indexed.of([*rated.sentences1, *rated.sentences2])
     conditions = Indexed.of(rated.conditions)
@@ -146,6 +147,34 @@ def pair_states(rated: RatedPairs, config: ConditionPoolingConfig, runner: Runne
         groups=rated.groups,
         ratings=rated.ratings,
     )
+
+
+def save_fit(
+    folder: Path,
+    config: ConditionPoolingConfig,
+    head: ConditionHead,
+    state: FitState,
+    validation: PairStates,
+    pairs: dict[str, RatedPairs],
+    facts: dict[str, Any],
+    figures: dict[str, Any],
+    *,
+    encoder: PreTrainedModel | None = None,
+) -> dict[str, Any]:
+    """Write the model folder of a fit; returns the contents of `metrics.json`, `facts` and `figures` among them."""
+    metrics = {
+        **facts,
+        **fit_metrics(state),
+        **figures,
+        "zero_shot": head_correlations(ZeroShotHead(config.plain_dim), validation),
+        "data": data_metrics(pairs),
+        "parameters": sum(weights.numel() for weights in state.weights.values()),
+        "provenance": provenance(),
+    }
+    trained = replace(config, head=head.config)
+    card = head_card(folder.name, trained, metrics)
+    write_model_folder(folder, trained, head, metrics, card, encoder=encoder)
+    return metrics
 
 
 def best_head(state: FitState, recipe: HeadRecipe, states_dim: int) -> ConditionHead:

@@ -59,6 +59,11 @@ class PairStates(ReadPairs):
     sentences: StoredStates  # S
     conditions: np.ndarray  # (C, W) float32, mean states
 
+    @property
+    def dim(self) -> int:
+        """Numbers of a state, W."""
+        return self.conditions.shape[1]
+
     def means(self, conditions: np.ndarray) -> Tensor:
         return torch.from_numpy(self.conditions[conditions])
 

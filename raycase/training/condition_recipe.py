@@ -12,8 +12,8 @@ from raycase.training.nested import nested_range
 
 
 @dataclass(frozen=True, kw_only=True)
-class HeadRecipe:
-    """Everything that determines the head besides the data and the seed."""
+class FrozenHeadRecipe:
+    """Everything that determines one fit of the head, on a frozen encoder, besides the data and the seed."""
 
     layers: tuple[float, ...] = (2 / 3, 1.0)
     """Layers whose states the head reads, as fractions of the encoder's depth: 0 the input of the first, 1 the output
@@ -52,6 +52,17 @@ class HeadRecipe:
     """Stop after this many epochs without a better one."""
     average: float = 0.0
     """Decay per step of a moving average of the weights, while the encoder is frozen; 0: no average."""
+
+    @property
+    def recipe(self) -> HeadRecipe:
+        """The recipe among the flags of a job; of a sweep, which has only these, without teachers and encoder."""
+        return HeadRecipe(**{f.name: getattr(self, f.name) for f in fields(HeadRecipe) if hasattr(self, f.name)})
+
+
+@dataclass(frozen=True, kw_only=True)
+class HeadRecipe(FrozenHeadRecipe):
+    """Everything that determines the head, from several fits where it has teachers or trains the encoder along."""
+
     teachers: int = 0
     """Number of heads, with the following seeds, whose mean cosines the head learns besides the ratings, by the flags
     --distilled-; they also say what the rated sentences have in common under other conditions."""
@@ -69,11 +80,6 @@ class HeadRecipe:
     """Peak learning rate of the head with the encoder."""
     encoder_learning_rate: float = 1e-4
     """Peak learning rate of the encoder."""
-
-    @property
-    def recipe(self) -> HeadRecipe:
-        """The recipe among the flags of a job."""
-        return HeadRecipe(**{f.name: getattr(self, f.name) for f in fields(HeadRecipe)})
 
     def check(self) -> None:
         """Raise RequestError for a value out of its range."""

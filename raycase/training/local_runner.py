@@ -16,12 +16,11 @@ from raycase.data.stored_states import StoredStates
 from raycase.encoder.prepared import Prepared
 from raycase.errors import RequestError, WorkError
 from raycase.systems.condition_pooling import ConditionPoolingConfig
-from raycase.systems.contracts import Compute, EmbedderConfig, Encoder, VectorsOf
+from raycase.systems.contracts import Compute, EmbedderConfig, Encoder
 from raycase.systems.pairs import Encoded
 from raycase.training.checkpoint import Checkpoint, Fitting, resumed, show
 from raycase.training.loop import FitState
-from raycase.training.projector_fit import fit_projector
-from raycase.training.runner import Record, Round, Vectors
+from raycase.training.runner import Data, Record, Round
 
 
 @dataclass(frozen=True)
@@ -121,16 +120,10 @@ def open_local_runner(*, workers: int, gpus_per_worker: float | None, cache: Loc
 
 
 @dataclass(frozen=True)
-class LocalTrials:
+class LocalTrials(LocalRunner):
     """`raycase.training.runner.TrialRunner` in this process: one trial after the other, none stopped early."""
 
-    runner: LocalRunner
-
-    @property
-    def vectors_of(self) -> VectorsOf:
-        return self.runner.vectors_of
-
-    def run(self, trials: Round, vectors: Vectors, record: Record) -> list[float]:
+    def run(self, trials: Round, data: Data, record: Record) -> list[float]:
         """Run a round. Raises RequestError for a search with tpe."""
         if trials.search is not None:
             raise RequestError("--search: expected random or a grid in a single process, got tpe; run on Ray instead")
@@ -138,8 +131,7 @@ class LocalTrials:
             history: list[dict[str, float]] = []
             error = None
             try:
-                wrap = self.runner.wrap
-                for state in fit_projector(*vectors[cell.prompt], cell.recipe, seed=seed, wrap=wrap):
+                for state in cell.fit(*data[cell.read], seed=seed, wrap=self.wrap):
                     history = state.history
             except WorkError as failure:
                 error = str(failure)
@@ -149,4 +141,4 @@ class LocalTrials:
 
 def open_local_trials(*, cpus_per_trial: float, gpus_per_trial: float, cache: Location) -> LocalTrials:
     """A runner of trials in this process, which uses all CPUs."""
-    return LocalTrials(LocalRunner("cuda" if gpus_per_trial else "cpu"))
+    return LocalTrials("cuda" if gpus_per_trial else "cpu")

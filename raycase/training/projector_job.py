@@ -142,7 +142,7 @@ def train_projector(job: TrainJob, open_runner: OpenRunner) -> dict[str, Any]:
     job.recipe.check()
     job.check_workers()
     config = job.config()
-    shape = job.recipe.projector(config.views_dim)
+    job.recipe.projector(config.views_dim)  # refuses nested dimensions above its own
     pairs = dict(zip(("train", "validation"), job.read(), strict=True))
     identity = {
         "model": config.describe(),
@@ -165,10 +165,14 @@ def train_projector(job: TrainJob, open_runner: OpenRunner) -> dict[str, Any]:
     state = runner.fit(
         fit_projector, vectors["train"], vectors["validation"], job.recipe, seed=job.seed, checkpoints=checkpoints
     )
-    seconds = {"seconds": round(time.time() - began, 1), "embed_seconds": round(embedded - began, 1)}
-    metrics = {"fingerprint": name} | model_metrics(state, vectors["validation"], pairs) | seconds
-    metrics |= {"recipe": settings_of(job.recipe) | {"dim": shape.output_dim}, "seed": job.seed, "workers": job.workers}
-    write_model_folder(job.folder, replace(config, projector=shape), best_projector(state, shape), metrics)
+    facts = {
+        "fingerprint": name,
+        "seconds": round(time.time() - began, 1),
+        "embed_seconds": round(embedded - began, 1),
+        "seed": job.seed,
+        "workers": job.workers,
+    }
+    metrics = save_fit(job.folder, config, job.recipe, state, vectors["validation"], pairs, facts)
     checkpoints.remove()
     return metrics
 
@@ -181,10 +185,27 @@ def open_checkpoints(job: Source, name: str) -> Location:
     return checkpoints
 
 
-def model_metrics(state: FitState, validation: PairVectors, pairs: dict[str, RatedPairs]) -> dict[str, Any]:
-    """Metrics of a fit, with and without g, its data and its provenance."""
-    zero_shot = evaluation(validation)(torch.nn.Identity())
-    return fit_metrics(state) | {"zero_shot": zero_shot, "data": data_metrics(pairs), "provenance": provenance()}
+def save_fit(
+    folder: Path,
+    config: CaseConfig,
+    recipe: Recipe,
+    state: FitState,
+    validation: PairVectors,
+    pairs: dict[str, RatedPairs],
+    facts: dict[str, Any],
+) -> dict[str, Any]:
+    """Write the model folder of a fit; returns the contents of `metrics.json`, `facts` among them."""
+    shape = recipe.projector(validation.dim)
+    metrics = {
+        **facts,
+        **fit_metrics(state),
+        "zero_shot": evaluation(validation)(torch.nn.Identity()),
+        "data": data_metrics(pairs),
+        "recipe": settings_of(recipe) | {"dim": shape.output_dim},
+        "provenance": provenance(),
+    }
+    write_model_folder(folder, replace(config, projector=shape), best_projector(state, shape), metrics)
+    return metrics
 
 
 def fit_metrics(state: FitState) -> dict[str, Any]:

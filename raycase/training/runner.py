@@ -11,17 +11,15 @@ from typing import Any, Protocol
 
 from raycase.data.storage import Location
 from raycase.systems.contracts import StatesOf, VectorsOf
-from raycase.systems.pair_vectors import PairVectors
 from raycase.training.checkpoint import Fitting
 from raycase.training.loop import FitState
-from raycase.training.projector_fit import Recipe
-from raycase.training.sweep_cells import Cell
+from raycase.training.sweep_cells import Cell, Space
 
-Vectors = Mapping[str, tuple[PairVectors, PairVectors]]  # of each prompt: training and validation pairs
+Data = Mapping[str, tuple[Any, Any]]  # by `Cell.read`: training and validation pairs as fits read them
 
 
-class Runner(Protocol):
-    """Embeds texts and runs fits."""
+class Embedder(Protocol):
+    """Embeds texts."""
 
     @property
     def vectors_of(self) -> VectorsOf:
@@ -30,6 +28,10 @@ class Runner(Protocol):
     @property
     def states_of(self) -> StatesOf:
         """A function that gives the states of texts' tokens."""
+
+
+class Runner(Embedder, Protocol):
+    """Embeds texts and runs fits."""
 
     @property
     def on_gpu(self) -> bool:
@@ -50,14 +52,14 @@ class OpenRunner(Protocol):
 
 @dataclass(frozen=True, kw_only=True)
 class Search:
-    """A search: the number of cells to choose from `SPACE` and `prompts`, and the trials so far."""
+    """A search: the number of cells to choose from the space, and the trials so far."""
 
     count: int
-    base: Recipe
-    prompts: Sequence[str]
+    base: Cell
+    space: Space
     seed: int  # of the fits
     sampler_seed: int
-    points: Sequence[tuple[dict[str, Any], float]]  # cells of earlier trials with their Spearman
+    points: Sequence[tuple[dict[str, Any], float]]  # of the space, of earlier trials, with their Spearman
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -76,14 +78,10 @@ class Record(Protocol):
     def __call__(self, cell: Cell, seed: int, *, history: Sequence[dict[str, float]], error: str | None) -> None: ...
 
 
-class TrialRunner(Protocol):
+class TrialRunner(Embedder, Protocol):
     """Embeds texts and runs trials."""
 
-    @property
-    def vectors_of(self) -> VectorsOf:
-        """A function that embeds the texts of a data set."""
-
-    def run(self, trials: Round, vectors: Vectors, record: Record) -> list[float]:
+    def run(self, trials: Round, data: Data, record: Record) -> list[float]:
         """Run a round and record each trial at its end. Returns the seconds that trials took beyond their fits."""
 
 

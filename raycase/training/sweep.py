@@ -1,6 +1,6 @@
-"""A sweep over the projector's settings, by search or grid; writes a table of trials, a summary and the best model.
+"""A sweep over the settings of a fit, by search or grid; writes a table of trials, a summary and the best model.
 
-Independent of Ray: the runner of the trials is an argument.
+Independent of Ray: the runner of the trials is an argument. What is fitted, the job says (`SweepJob`).
 """
 
 from __future__ import annotations
@@ -8,8 +8,8 @@ from __future__ import annotations
 import statistics
 import sys
 import time
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
 from raycase.data.provenance import provenance
@@ -17,23 +17,9 @@ from raycase.data.rated import RatedPairs
 from raycase.data.storage import fingerprint
 from raycase.errors import WorkError
 from raycase.evaluation.plots import has_matplotlib
-from raycase.systems.case import CaseConfig, write_model_folder
-from raycase.systems.contracts import VectorsOf
-from raycase.systems.pair_vectors import PairVectors, pair_vectors
-from raycase.systems.projector import settings_of
-from raycase.training.projector_fit import best_projector, fit_projector
-from raycase.training.projector_job import model_metrics
-from raycase.training.runner import OpenTrialRunner, Round, Search, TrialRunner, Vectors
-from raycase.training.sweep_cells import SPACE, Cell, random_cells
-from raycase.training.sweep_job import (
-    TuneJob,
-    check_folder,
-    check_job,
-    claim_folder,
-    grid_cells,
-    identity_of,
-    search_prompts,
-)
+from raycase.training.runner import Data, OpenTrialRunner, Round, Search, TrialRunner
+from raycase.training.sweep_cells import Cell, Space, random_cells
+from raycase.training.sweep_job import SweepJob, check_folder, claim_folder, grid_cells, identity_of
 from raycase.training.sweep_plots import sweep_plots
 from raycase.training.sweep_report import summary
 from raycase.training.sweep_trials import (
@@ -50,29 +36,33 @@ from raycase.training.sweep_trials import (
 SHOWN, EVERY_S = 8, 10.0  # cells in a progress report; seconds between two reports
 
 
-def tune(job: TuneJob, open_trials: OpenTrialRunner) -> dict[str, Any]:
+def tune(job: SweepJob, open_trials: OpenTrialRunner) -> dict[str, Any]:
     """Run the sweep, write its tables, fit the best cell again and save it. Raises RequestError and WorkError."""
     began = time.time()
-    check_job(job)
-    config = (replace(job, prompt=job.prompts[0]) if job.prompts else job).config()
-    grid = grid_cells(job, config)
-    prompts = list(dict.fromkeys(c.prompt for c in grid)) if grid else search_prompts(job, config)
-    systems = {p: replace(config, encoder=replace(config.encoder, prompt=p)) for p in prompts}
+    job.check_sweep()
+    config = job.config()
+    base = job.base(config)
+    grid = grid_cells(job, base)
+    space = job.search_space(config)
+    systems = {read: job.system(config, read) for read in ([c.read for c in grid] if grid else space[base.source])}
     for cell in grid or ():
-        cell.recipe.projector(systems[cell.prompt].views_dim)  # refuses nested dimensions above its own
+        cell.check(systems[cell.read])
     pairs = dict(zip(("train", "validation"), job.read(), strict=True))
-    identity = identity_of(job, grid, systems, pairs)
+    models = {read: system.describe() for read, system in systems.items()}
+    identity = identity_of(job, grid, models, [rated.data_sha256 for rated in pairs.values()])
     check_folder(job, identity["fingerprint"])
     runner = open_trials(cpus_per_trial=job.cpus_per_trial, gpus_per_trial=job.gpus_per_trial, cache=job.cache_location)
-    vectors = _embed(job, systems, pairs, runner.vectors_of)
+    data: dict[str, Any] = {
+        read: tuple(job.embed(rated, system, runner) for rated in pairs.values()) for read, system in systems.items()
+    }
     embedded = time.time()
     claim_folder(job, identity)
     if grid:
         done = finished(job.table.read())
         missing = [(c, s) for s in job.trial_seeds for c in grid if (c.key, s) not in done]
-        gaps = _run(job, runner, vectors, missing, phase="grid")
+        gaps = _run(job, runner, data, missing, phase="grid")
     else:
-        gaps = _search(job, runner, vectors, prompts)
+        gaps = _search(job, runner, data, base, space)
     trials = job.table.write()
     failed = [t for t in trials if t.spearman is None]
     if len(failed) == len(trials):
@@ -84,7 +74,7 @@ def tune(job: TuneJob, open_trials: OpenTrialRunner) -> dict[str, Any]:
         "cells": len(cell_scores(trials)),
         "best": {
             "key": best.first.key,
-            "prompt": best.first.prompt,
+            base.source: best.first.settings[base.source],
             "spearman_mean": best.mean,
             "spearman_deviation": best.deviation,
             "seeds": len(best.scores),
@@ -94,68 +84,53 @@ def tune(job: TuneJob, open_trials: OpenTrialRunner) -> dict[str, Any]:
         "fit_seconds": round(sum(t.seconds for t in trials), 1),
         "overhead_per_trial": round(statistics.median(gaps), 3) if gaps else None,
     }
-    _save_best(job, best, vectors[best.first.prompt], systems[best.first.prompt], pairs)
+    cell = best.first.cell(base)
+    _save_best(job, best, cell, systems[cell.read], data[cell.read], pairs)
     _report(job, trials)
     return values | {"output": str(job.folder)}
 
 
-def _report(job: TuneJob, trials: Sequence[Trial]) -> None:
+def _report(job: SweepJob, trials: Sequence[Trial]) -> None:
     """Write `summary.md` and, if matplotlib is installed, the plots."""
     root = job.table.root
     plotted = has_matplotlib()
-    (root / "summary.md").put(summary(trials, provenance(), grid=job.grid, plotted=plotted).encode())
+    (root / "summary.md").put(summary(trials, provenance(), cells=job.cells, grid=job.grid, plotted=plotted).encode())
     for name, image in (sweep_plots(trials) if plotted else {}).items():
         (root / name).put(image)
-
-
-def _embed(
-    job: TuneJob, systems: Mapping[str, CaseConfig], pairs: Mapping[str, RatedPairs], vectors_of: VectorsOf
-) -> Vectors:
-    """Embed training and validation pairs under every prompt."""
-    vectors = {}
-    for prompt, system in systems.items():
-        train, validation = (
-            pair_vectors(rated, system, vectors_of, cache=job.cache_location, compute=job.compute)
-            for rated in pairs.values()
-        )
-        vectors[prompt] = train, validation
-    return vectors
 
 
 # --------------------------------------------------------------------------------------------------------- the trials
 
 
-def _search(job: TuneJob, runner: TrialRunner, vectors: Vectors, prompts: Sequence[str]) -> list[float]:
+def _search(job: SweepJob, runner: TrialRunner, data: Data, base: Cell, space: Space) -> list[float]:
     """Search with one seed, then run the best cells with the other seeds. Returns the overheads of `_run`."""
     gaps: list[float] = []
     earlier = [t for t in job.table.read() if t.phase == "search"]
     if job.search == "random":
         done = finished(earlier)
-        cells = random_cells(job.recipe, prompts, job.samples, job.seed)
+        cells = random_cells(base, space, job.samples, job.seed)
         missing = [(c, job.seed) for c in cells if (c.key, job.seed) not in done]
-        gaps += _run(job, runner, vectors, missing, phase="search")
+        gaps += _run(job, runner, data, missing, phase="search")
     elif len(earlier) < job.samples:
         search = Search(
             count=job.samples - len(earlier),
-            base=job.recipe,
-            prompts=prompts,
+            base=base,
+            space=space,
             seed=job.seed,
             sampler_seed=job.seed + len(earlier),  # else a resumed search would draw the first points again
-            points=[
-                ({n: getattr(t, n) for n in (*SPACE, "prompt")}, t.spearman) for t in earlier if t.spearman is not None
-            ],
+            points=[({n: t.settings[n] for n in space}, t.spearman) for t in earlier if t.spearman is not None],
         )
-        gaps += _run(job, runner, vectors, [], phase="search", search=search)
+        gaps += _run(job, runner, data, [], phase="search", search=search)
     trials = job.table.read()
-    by_key = {t.key: t.cell(job.recipe) for t in trials}
+    by_key = {t.key: t.cell(base) for t in trials}
     missing = [(by_key[key], seed) for key, seed in finalists(trials, job.finalists, job.trial_seeds)]
-    return gaps + _run(job, runner, vectors, missing, phase="finals")
+    return gaps + _run(job, runner, data, missing, phase="finals")
 
 
 def _run(
-    job: TuneJob,
+    job: SweepJob,
     runner: TrialRunner,
-    vectors: Vectors,
+    data: Data,
     trials: Sequence[tuple[Cell, int]],
     *,
     phase: str,
@@ -168,10 +143,10 @@ def _run(
     if not trials and search is None:
         return []
     default = phase == "search" if job.asha is None else job.asha
-    progress = _Progress(job, vectors, phase, total=search.count if search else len(trials))
-    epochs = max([cell.recipe.epochs for cell, _ in trials], default=job.epochs)
+    progress = _Progress(job, data, phase, total=search.count if search else len(trials))
+    epochs = max([cell.recipe.epochs for cell, _ in trials], default=job.recipe.epochs)
     asha = default and phase != "finals"
-    gaps = runner.run(Round(trials=trials, search=search, epochs=epochs, asha=asha), vectors, progress.record)
+    gaps = runner.run(Round(trials=trials, search=search, epochs=epochs, asha=asha), data, progress.record)
     progress.show()
     return gaps
 
@@ -180,8 +155,8 @@ def _run(
 class _Progress:
     """Writes the finished trials of a round to the table, and prints the best cells so far."""
 
-    job: TuneJob
-    vectors: Vectors
+    job: SweepJob
+    data: Data
     phase: str
     total: int
     finished: int = 0
@@ -189,7 +164,7 @@ class _Progress:
 
     def record(self, cell: Cell, seed: int, *, history: Sequence[dict[str, float]], error: str | None) -> None:
         """Write a trial to the table: a `Record`."""
-        dim = self.vectors[cell.prompt][0].dim
+        dim = self.data[cell.read][0].dim
         if error:
             history, stopped = [], error
         else:
@@ -205,32 +180,24 @@ class _Progress:
         self.shown = time.time()
         print(f"{self.phase}: {self.finished} of {self.total} trials; best so far", file=sys.stderr)
         for score in cell_scores(self.job.table.read())[:SHOWN]:
-            print(f"  {score.text():<16} {score.first.describe()}", file=sys.stderr, flush=True)
+            print(f"  {score.text():<16} {self.job.cells.describe(score.first.settings)}", file=sys.stderr, flush=True)
 
 
 # ------------------------------------------------------------------------------------------------------ the best model
 
 
 def _save_best(
-    job: TuneJob,
-    best: CellScore,
-    vectors: tuple[PairVectors, PairVectors],
-    system: CaseConfig,
-    pairs: dict[str, RatedPairs],
+    job: SweepJob, best: CellScore, cell: Cell, system: Any, data: tuple[Any, Any], pairs: dict[str, RatedPairs]
 ) -> None:
     """Fit the best cell again with its first seed, and save it as a model folder."""
-    trial = best.first
-    recipe = trial.cell(job.recipe).recipe
-    train, validation = vectors
     began = time.time()
-    *_, state = fit_projector(train, validation, recipe, seed=trial.seed)
-    shape = recipe.projector(train.dim)
-    metrics = {"fingerprint": fingerprint([trial.key, trial.seed])} | model_metrics(state, validation, pairs)
-    metrics |= {
-        "recipe": settings_of(recipe) | {"dim": shape.output_dim},
+    trial = best.first
+    *_, state = cell.fit(*data, seed=trial.seed)
+    facts = {
+        "fingerprint": fingerprint([trial.key, trial.seed]),
         "seed": trial.seed,
         "workers": 1,
         "seconds": round(time.time() - began, 1),
         "sweep": {"spearman_mean": best.mean, "spearman": [t.spearman for t in best.trials]},
     }
-    write_model_folder(job.folder / "best", replace(system, projector=shape), best_projector(state, shape), metrics)
+    job.save(cell, state, system, data[1], pairs, facts)

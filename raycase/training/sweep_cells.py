@@ -1,134 +1,156 @@
-"""The cells of a sweep, each a recipe and a prompt: the paper's grids, grids from a file, and the search space."""
+"""The cells of a sweep, whatever is fitted: cells of a base, grids of a file, and searches at random."""
 
 from __future__ import annotations
 
 import itertools
 import json
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property
-from typing import Any
+from enum import Enum
+from fractions import Fraction
+from typing import TYPE_CHECKING, Any, ClassVar, Self, get_args, get_type_hints
 
 import numpy as np
 
-from raycase.data.storage import fingerprint, locate
-from raycase.encoder.prompts import parse_views
+from raycase.data.storage import locate
 from raycase.errors import RequestError
-from raycase.systems.projector import Activation, settings_of
-from raycase.training.losses import Loss, RatingMap
-from raycase.training.projector_fit import OUTPUT_DIM, RECIPE_FIELDS, Recipe
+from raycase.training.loop import FitState
 
-DIMS = (50, *range(100, 1001, 100))  # Figure 4
-HIDDEN = (256, 768, 1024, 2048, 8192)  # appendix B
+if TYPE_CHECKING:
+    from raycase.training.sweep_trials import CellScore
 
-# The search space. Lists: one of the values; pairs: a number between the two, log-uniform where marked.
-SPACE: dict[str, Any] = {
-    "activation": list(Activation),
-    "dropout": (0.0, 0.5),
-    "layers": [1, 2],
-    "hidden": list(HIDDEN),
-    "dim": list(DIMS),
-    "learning_rate": ("log", 1e-4, 5e-3),
-    "weight_decay": [0.0, 0.01, 0.1, 1.0],
-    "batch_size": [128, 256, 512, 1024],
-    "rating_map": list(RatingMap),
-}
-SWEPT = tuple(name for name in RECIPE_FIELDS if name != "nested")  # what cells may differ in
-WHOLE = {"layers", "hidden", "dim", "batch_size", "epochs", "patience"}
-ENUMS = {"activation": Activation, "loss": Loss, "rating_map": RatingMap}
+Space = Mapping[str, Any]  # by setting. Lists: one of the values; pairs: a number between, log-uniform where marked
+Grids = Mapping[str, Callable[[Any], list[Any]]]  # by name: the base's cells
+Columns = Mapping[str, type]
+EXPECTED = {int: "a whole number", bool: "true or false"}
 
 
 @dataclass(frozen=True, kw_only=True)
 class Cell:
-    """A recipe and a prompt; `name` is its label in a grid."""
+    """A choice of every setting; `name` is its label in a grid. A subclass is a kind of fit, and says what it needs."""
 
-    recipe: Recipe
-    prompt: str
+    recipe: Any
     name: str = ""
 
-    @cached_property
+    names: ClassVar[Sequence[str]]
+    """The settings in which cells may differ."""
+    source: ClassVar[str]
+    """The setting that decides which embedded pairs a cell is fitted on."""
+    space: ClassVar[Space]
+    """What a search chooses from."""
+    grids: ClassVar[Grids]
+    """The grids that have a name."""
+    columns: ClassVar[Columns]
+    """The columns of the table of trials that only this kind has."""
+
+    @property
     def key(self) -> str:
-        """Identifies the cell: equal keys fit the same g. Excludes settings without effect."""
-        values = settings_of(self.recipe) | {"prompt": self.prompt}
-        if self.recipe.layers < 2:
-            del values["hidden"]
-        if self.recipe.layers == 0:
-            del values["activation"]
-        return fingerprint(values)[:10]
+        """Identifies the cell: equal keys fit the same weights. Excludes settings without effect."""
+        raise NotImplementedError
+
+    def fit(self, train: Any, validation: Any, *, seed: int, **options: Any) -> Iterator[FitState]:
+        """Fit the recipe on embedded pairs: a `raycase.training.checkpoint.Fitting`."""
+        raise NotImplementedError
+
+    def check(self, system: Any = None) -> None:
+        """Raise RequestError for values out of their range, or, given the cell's system, that do not fit it."""
+        self.recipe.check()
 
     @property
     def values(self) -> dict[str, Any]:
         """The settings by name, as in the table of trials."""
-        values = {name: getattr(self.recipe, name) for name in SWEPT}
-        return {k: str(v) if k in ENUMS else v for k, v in values.items()} | {"prompt": self.prompt}
+        every = vars(self) | vars(self.recipe)
+        return {name: _plain(every[name]) for name in self.names}
+
+    @property
+    def read(self) -> str:
+        """Which embedded pairs the cell is fitted on."""
+        return str(self.values[self.source])
+
+    def row(self, input_dim: int) -> dict[str, Any]:
+        """The values of `columns`, for a fit on states or vectors of this dimension."""
+        return self.values | {"input_dim": input_dim}
+
+    @staticmethod
+    def describe(row: Mapping[str, Any]) -> str:
+        """A row in one line."""
+        raise NotImplementedError
+
+    @staticmethod
+    def tables(scores: Sequence[CellScore], grid: str | None) -> list[str]:
+        """Tables of the summary that only this kind has, as markdown."""
+        raise NotImplementedError
+
+    def changed(self, name: str = "", /, **choices: Any) -> Self:
+        """This cell with some settings changed. Raises RequestError for a value out of its range."""
+        hints = get_type_hints(type(self.recipe))
+        try:
+            typed = {k: _typed(k, v, hints[k]) if k in hints else v for k, v in choices.items()}
+            recipe = replace(self.recipe, **{k: v for k, v in typed.items() if k in hints})
+            cell = replace(self, recipe=recipe, name=name, **{k: v for k, v in typed.items() if k not in hints})
+            cell.check()
+        except (ArithmeticError, AttributeError, TypeError, ValueError) as error:
+            if isinstance(error, RequestError):
+                raise
+            raise RequestError(f"--grid: expected values of a recipe, got {choices}: {error}") from error
+        return cell
 
 
-def table7(base: Recipe, prompt: str) -> list[Cell]:
-    """The cells of the paper's Table 7: linear, two layers, one layer; each activation; with and without dropout."""
-    base = replace(base, dim=base.dim or OUTPUT_DIM)  # the paper's, even above the encoder's
-    cells = [make_cell(base, prompt, "Linear", layers=0, dropout=d) for d in (0.2, 0.0)]
-    for layers, title in ((2, "Two-layer"), (1, "One-layer")):
-        cells += [
-            make_cell(base, prompt, f"{title} {a}", layers=layers, hidden=1024, activation=a, dropout=d)
-            for a in Activation
-            for d in (0.15, 0.0)
-        ]
-    return cells
+def _typed(name: str, value: Any, hint: Any) -> Any:
+    """A value of a table or a JSON file as the recipe's. Raises what `changed` catches."""
+    if isinstance(hint, type) and issubclass(hint, Enum):
+        return hint(value)
+    kinds = get_args(hint) or (hint,)
+    if Ellipsis in kinds:
+        return depths_of(value)
+    if float not in kinds and type(value) not in kinds:
+        raise TypeError(f"expected {EXPECTED[kinds[0]]} as {name}")
+    return value
 
 
-def figure4(base: Recipe, prompt: str) -> list[Cell]:
-    """The cells of the paper's Figure 4: dimensions 50 to 1000."""
-    return [make_cell(base, prompt, f"{dim}", dim=dim) for dim in DIMS]
+def _plain(value: Any) -> Any:
+    """A setting as in the table of trials."""
+    if isinstance(value, tuple):
+        fractions = {depth: Fraction(depth).limit_denominator(100) for depth in value}
+        return " ".join(str(short) if float(short) == depth else repr(depth) for depth, short in fractions.items())
+    return str(value) if isinstance(value, Enum) else value
 
 
-def grid_of(uri: str, base: Recipe, prompt: str) -> list[Cell]:
+def depths_of(value: str | Sequence[float]) -> tuple[float, ...]:
+    """Fractions of a depth: "2/3 1", as the table of trials has them, or numbers."""
+    return tuple(float(Fraction(part)) for part in (value.split() if isinstance(value, str) else value))
+
+
+def grid_of(uri: str, base: Cell) -> list[Cell]:
     """The product of the lists in a JSON file, as {"dropout": [0.1, 0.3], "prompt": ["cond", "cond+sent"]}.
 
     Raises RequestError for anything but a JSON object of lists, unknown names, and values out of their range.
     """
     source = locate(uri)
     if not source.exists():
-        raise RequestError(f"--grid: expected table7, figure4 or a JSON file, got {uri}")
+        raise RequestError(f"--grid: expected {', '.join(base.grids)} or a JSON file, got {uri}")
     values = source.read_json()
-    known = (*SWEPT, "prompt")
     if not isinstance(values, dict) or not all(isinstance(v, list) and v for v in values.values()):
         raise RequestError(f"--grid: expected an object of lists in {uri}, got {json.dumps(values)[:80]}")
     for name in values:
-        if name not in known:
-            raise RequestError(f"--grid: expected names among {', '.join(known)} in {uri}, got {name!r}")
+        if name not in base.names:
+            raise RequestError(f"--grid: expected names among {', '.join(base.names)} in {uri}, got {name!r}")
     cells = []
     for combination in itertools.product(*values.values()):
         choice = dict(zip(values, combination, strict=True))
         label = ", ".join(f"{k} {v}" for k, v in choice.items()) or "base"
-        cells.append(make_cell(base, choice.pop("prompt", prompt), label, **choice))
+        cells.append(base.changed(label, **choice))
     return cells
 
 
-def make_cell(base: Recipe, prompt: str, label: str, **choices: Any) -> Cell:
-    """`base` with some settings changed. Raises RequestError for a value out of its range."""
-    try:
-        typed: dict[str, Any] = {k: ENUMS[k](v) if k in ENUMS else v for k, v in choices.items()}
-        for name in typed.keys() & WHOLE:
-            if not isinstance(typed[name], int) and (name, typed[name]) != ("dim", None):
-                raise TypeError(f"expected a whole number as {name}")
-        parse_views(prompt)
-        recipe = replace(base, **typed)
-        recipe.check()
-    except (AttributeError, TypeError, ValueError) as error:
-        if isinstance(error, RequestError):
-            raise
-        raise RequestError(f"--grid: expected values of a recipe, got {choices}: {error}") from error
-    return Cell(recipe=recipe, prompt=prompt, name=label)
-
-
-def random_cells(base: Recipe, prompts: Sequence[str], count: int, seed: int) -> list[Cell]:
+def random_cells(base: Cell, space: Space, count: int, seed: int) -> list[Cell]:
     """The first `count` cells of a random search; does not depend on `count` otherwise."""
-    return [cell_of(_draw(np.random.default_rng([seed, i]), prompts), base) for i in range(count)]
+    return [base.changed(**_draw(np.random.default_rng([seed, i]), space)) for i in range(count)]
 
 
-def _draw(random: np.random.Generator, prompts: Sequence[str]) -> dict[str, Any]:
+def _draw(random: np.random.Generator, space: Space) -> dict[str, Any]:
     point: dict[str, Any] = {}
-    for name, choices in (SPACE | {"prompt": list(prompts)}).items():
+    for name, choices in space.items():
         match choices:
             case list():
                 point[name] = choices[random.integers(len(choices))]
@@ -137,9 +159,3 @@ def _draw(random: np.random.Generator, prompts: Sequence[str]) -> dict[str, Any]
             case (low, high):
                 point[name] = float(random.uniform(low, high))
     return point
-
-
-def cell_of(point: dict[str, Any], base: Recipe) -> Cell:
-    """The cell at a point of the search space."""
-    choices = dict(point)
-    return make_cell(base, choices.pop("prompt"), "", **choices)

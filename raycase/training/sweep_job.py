@@ -1,46 +1,39 @@
-"""The request of a sweep: flags, checks, the cells and prompts to run, and the output folder."""
+"""The request of a sweep: flags, checks, what a kind of sweep adds to them, and the output folder."""
 
 from __future__ import annotations
 
 import importlib.util
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal
 
 from raycase.data.claim import begin, claim
-from raycase.data.fetch import is_trained
 from raycase.data.provenance import provenance
 from raycase.data.rated import RatedPairs
 from raycase.data.storage import check_paths, fingerprint, locate
-from raycase.encoder.prompts import INSTRUCTED, PromptStyle, parse_views
 from raycase.errors import RequestError
-from raycase.systems.case import CaseConfig
 from raycase.systems.projector import settings_of
-from raycase.training.projector_fit import Recipe
-from raycase.training.projector_job import Frozen
-from raycase.training.sweep_cells import DIMS, SPACE, Cell, figure4, grid_of, table7
+from raycase.training.loop import FitState
+from raycase.training.projector_job import Source
+from raycase.training.runner import Embedder
+from raycase.training.sweep_cells import Cell, Space, grid_of
 from raycase.training.sweep_trials import Table
 
-GRIDS = {"table7": table7, "figure4": figure4}
 SWEEP = "sweep.json"
 RESULTS = ("trials", "trials.parquet", "trials.csv", "summary.md", "dimensions.png", "choices.png", "best")
 
 
 @dataclass(frozen=True, kw_only=True)
-class TuneJob(Frozen, Recipe):
-    """Search the settings of the projector on a frozen encoder, or run a grid of them; flags set those not swept.
-
-    A sweep that was stopped resumes with the same command and --resume.
-    """
+class SweepJob(Source):
+    """Flags of every sweep. A subclass is the job of one kind of cells."""
 
     samples: int = 60
     """Number of cells in a search."""
     search: Literal["tpe", "random"] = "tpe"
     """tpe: Optuna's tree-structured Parzen estimator. random: cells at random."""
     grid: str | None = None
-    """Run a grid instead of a search: table7, figure4, or a JSON file with lists, as {"dropout": [0.1, 0.3]}."""
-    prompts: tuple[str, ...] | None = None
-    """Prompts of a search. Default: --prompt; else the encoder's and a combination of two views."""
+    """Run a grid instead of a search: a name (case: table7, figure4; condition-pooling: ablation), or a JSON file with
+    lists, as {"dropout": [0.1, 0.3]}."""
     seeds: int = 3
     """Seeds per cell of a grid, and per finalist of a search."""
     finalists: int = 5
@@ -53,80 +46,103 @@ class TuneJob(Frozen, Recipe):
     """GPUs per trial."""
     resume: bool = False
     """Resume the sweep in the folder: run its missing trials."""
+    cells: ClassVar[type[Cell]]
+
+    @property
+    def recipe(self) -> Any:
+        """The recipe among the flags."""
+        raise NotImplementedError
+
+    def config(self) -> Any:
+        """The system before it is trained. Raises RequestError."""
+        raise NotImplementedError
+
+    def base(self, config: Any) -> Cell:
+        """The cell of the flags."""
+        raise NotImplementedError
+
+    def search_space(self, config: Any) -> Space:
+        """What a search chooses from."""
+        return self.cells.space
+
+    def system(self, config: Any, read: str) -> Any:
+        """The system that embeds the pairs of the cells that read `read` (`Cell.read`)."""
+        raise NotImplementedError
+
+    def embed(self, rated: RatedPairs, system: Any, runner: Embedder) -> Any:
+        """Pairs as a fit reads them, with their dimension as `dim`."""
+        raise NotImplementedError
+
+    def save(
+        self,
+        cell: Cell,
+        state: FitState,
+        system: Any,
+        validation: Any,
+        pairs: dict[str, RatedPairs],
+        facts: dict[str, Any],
+    ) -> None:
+        """Write the model folder of a fit into `best`; `facts` are further metrics."""
+        raise NotImplementedError
 
     @property
     def table(self) -> Table:
-        return Table(root=locate(str(self.folder)))
+        return Table(root=locate(str(self.folder)), columns=self.cells.columns)
 
     @property
     def trial_seeds(self) -> range:
         """The seeds of a cell."""
         return range(self.seed, self.seed + self.seeds)
 
-
-def check_job(job: TuneJob) -> None:
-    """Raise RequestError for flags that contradict each other or are out of range."""
-    check_paths({"--grid": None if job.grid in GRIDS else job.grid})
-    if job.grid is None and job.search == "tpe" and importlib.util.find_spec("optuna") is None:
-        raise RequestError(
-            "--search tpe: expected the package optuna, got none; install it with: pip install 'raycase[tune]', "
-            "or pass --search random"
-        )
-    if job.prompts is not None and (job.grid is not None or job.prompt is not None):
-        raise RequestError("--prompts: expected it for a search, without --prompt, got --grid or --prompt beside it")
-    job.recipe.check()
-    if job.grid is None:
-        replace(job.recipe, dim=min(DIMS)).check()  # a search tries it: nested dimensions must be below
-    for flag, value in (("samples", job.samples), ("seeds", job.seeds), ("finalists", job.finalists)):
-        if value < 1:
-            raise RequestError(f"--{flag}: expected at least 1, got {value}")
-    if job.cpus_per_trial <= 0 or job.gpus_per_trial < 0:
-        raise RequestError(
-            "--cpus-per-trial, --gpus-per-trial: expected some CPUs and 0 or more GPUs, "
-            f"got {job.cpus_per_trial:g} and {job.gpus_per_trial:g}"
-        )
+    def check_sweep(self) -> None:
+        """Raise RequestError for flags that contradict each other or are out of range."""
+        check_paths({"--grid": None if self.grid in self.cells.grids else self.grid})
+        if self.grid is None and self.search == "tpe" and importlib.util.find_spec("optuna") is None:
+            raise RequestError(
+                "--search tpe: expected the package optuna, got none; install it with: pip install 'raycase[tune]', "
+                "or pass --search random"
+            )
+        self.recipe.check()
+        if self.grid is None:  # a search tries the smallest: nested dimensions must be below
+            replace(self.recipe, dim=min(self.cells.space["dim"])).check()
+        for flag, value in (("samples", self.samples), ("seeds", self.seeds), ("finalists", self.finalists)):
+            if value < 1:
+                raise RequestError(f"--{flag}: expected at least 1, got {value}")
+        if self.cpus_per_trial <= 0 or self.gpus_per_trial < 0:
+            raise RequestError(
+                "--cpus-per-trial, --gpus-per-trial: expected some CPUs and 0 or more GPUs, "
+                f"got {self.cpus_per_trial:g} and {self.gpus_per_trial:g}"
+            )
 
 
-def grid_cells(job: TuneJob, config: CaseConfig) -> list[Cell] | None:
+def grid_cells(job: SweepJob, base: Cell) -> list[Cell] | None:
     """The distinct cells of the grid; None for a search."""
     if job.grid is None:
         return None
-    prompt = config.encoder.prompt
-    cells = GRIDS[job.grid](job.recipe, prompt) if job.grid in GRIDS else grid_of(job.grid, job.recipe, prompt)
+    cells = base.grids[job.grid](base) if job.grid in base.grids else grid_of(job.grid, base)
     return list({c.key: c for c in cells}.values())
 
 
-def search_prompts(job: TuneJob, config: CaseConfig) -> list[str]:
-    """The prompts of a search."""
-    default = config.encoder.prompt
-    if job.prompts is None:
-        if job.prompt is not None or is_trained(job.model):
-            return [default]
-        if default in INSTRUCTED:
-            return [default, "+".join(INSTRUCTED)]
-        return [default, f"{PromptStyle.QUESTION}+{PromptStyle.STATEMENT}"]  # results/csts_minilm.md
-    for prompt in job.prompts:
-        parse_views(prompt)
-    return list(dict.fromkeys(job.prompts))
-
-
 def identity_of(
-    job: TuneJob, grid: Sequence[Cell] | None, systems: Mapping[str, CaseConfig], pairs: Mapping[str, RatedPairs]
+    job: SweepJob, grid: Sequence[Cell] | None, models: Mapping[str, dict[str, Any]], data: Sequence[str]
 ) -> dict[str, Any]:
-    """Everything that determines the trials, and its fingerprint."""
-    space: list[Any] = [{k: str(v) for k, v in SPACE.items()}, settings_of(job.recipe), job.search, list(systems)]
+    """Everything that determines the trials, and its fingerprint.
+
+    models: `describe()` of each system by what it embeds; data: the hashes of training and validation pairs.
+    """
+    ranges = {k: str(v) for k, v in job.cells.space.items()}
     identity: dict[str, Any] = {
-        "model": {prompt: system.describe() for prompt, system in systems.items()},
+        "model": models,
         "compute": job.compute,
-        "data": [rated.data_sha256 for rated in pairs.values()],
-        "swept": [c.key for c in grid] if grid else space,
+        "data": data,
+        "swept": [c.key for c in grid] if grid else [ranges, settings_of(job.recipe), job.search, list(models)],
         "asha": job.asha,
         "seed": job.seed,
     }
     return identity | {"fingerprint": fingerprint(identity)}
 
 
-def check_folder(job: TuneJob, name: str) -> None:
+def check_folder(job: SweepJob, name: str) -> None:
     """Raise RequestError for a folder that holds another sweep, or this one without --resume."""
     root = job.table.root
     begun = claim(root, SWEEP, name, job="this very sweep", results=RESULTS, overwrite=job.overwrite)
@@ -136,7 +152,7 @@ def check_folder(job: TuneJob, name: str) -> None:
         )
 
 
-def claim_folder(job: TuneJob, identity: dict[str, Any]) -> None:
+def claim_folder(job: SweepJob, identity: dict[str, Any]) -> None:
     """Claim the folder for this sweep. Called after all checks of the request."""
     record = identity | {"provenance": provenance()}
     begin(job.table.root, SWEEP, record, RESULTS, overwrite=job.overwrite)

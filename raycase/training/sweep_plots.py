@@ -1,4 +1,4 @@
-"""The plots of a sweep: Spearman against the dimension of g, and against each setting that varies."""
+"""The plots of a sweep: Spearman against the dimension of the vectors, and against each setting that varies."""
 
 from __future__ import annotations
 
@@ -38,15 +38,22 @@ def _dimensions(trials: Sequence[Trial]) -> bytes:
 
     figure = Figure(figsize=(6.4, 3.6), layout="constrained")
     axes = figure.subplots()
-    scores = sorted(cell_scores(trials), key=lambda s: s.first.dim)
-    dims, means = [s.first.dim for s in scores], [s.mean for s in scores]
+    scores = sorted(cell_scores(trials), key=lambda s: s.first.settings["dim"])
+    dims, means = [s.first.settings["dim"] for s in scores], [s.mean for s in scores]
     spreads = [s.deviation or 0.0 for s in scores]
     low, high = ([m + sign * d for m, d in zip(means, spreads, strict=True)] for sign in (-1, 1))
     axes.fill_between(dims, low, high, color=BLUE, alpha=0.2, label="± standard deviation over the seeds")
     axes.plot(dims, means, "o-", color=BLUE, label="mean over the seeds")
-    axes.plot([t.dim for t in trials], [score(t) for t in trials], ".", color="0.5", markersize=4, label="single runs")
-    axes.axvline(scores[0].first.input_dim, color=ORANGE, linestyle="--", label="dimension of g's input")
-    axes.set_xlabel("dimension of g's vectors")
+    axes.plot(
+        [t.settings["dim"] for t in trials],
+        [score(t) for t in trials],
+        ".",
+        color="0.5",
+        markersize=4,
+        label="single runs",
+    )
+    axes.axvline(scores[0].first.settings["input_dim"], color=ORANGE, linestyle="--", label="dimension of the input")
+    axes.set_xlabel("dimension of the vectors")
     axes.set_ylabel("Spearman x 100, validation")
     _tidy(axes)
     axes.legend(frameon=False, fontsize=8)
@@ -75,7 +82,7 @@ def _choices(trials: Sequence[Trial], varied: Sequence[str]) -> bytes:
 
 
 def _panel(axes: Axes, trials: Sequence[Trial], name: str) -> None:
-    values = [getattr(t, name) for t in trials]
+    values = [t.settings[name] for t in trials]
     distinct = sorted(set(values), key=lambda v: (str(type(v)), v))
     if isinstance(values[0], str) or len(distinct) <= 11:
         x_values = [distinct.index(v) for v in values]
@@ -85,9 +92,9 @@ def _panel(axes: Axes, trials: Sequence[Trial], name: str) -> None:
         x_values = values
         if name == "learning_rate":
             axes.set_xscale("log")
-        ordered = sorted(trials, key=lambda t: getattr(t, name))
+        ordered = sorted(trials, key=lambda t: t.settings[name])
         quarters = [ordered[len(ordered) * q // 4 : len(ordered) * (q + 1) // 4] for q in range(4)]
-        groups = {statistics.median(getattr(t, name) for t in q): [score(t) for t in q] for q in quarters if q}
+        groups = {statistics.median(t.settings[name] for t in q): [score(t) for t in q] for q in quarters if q}
     axes.plot(x_values, [score(t) for t in trials], ".", color=BLUE, alpha=0.5, markersize=5)
     middle = sorted((x, statistics.median(scores)) for x, scores in groups.items())
     axes.plot([x for x, _ in middle], [y for _, y in middle], "-", color=ORANGE, linewidth=1.8)

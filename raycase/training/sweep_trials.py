@@ -8,8 +8,9 @@ from __future__ import annotations
 import io
 import math
 import statistics
-from collections.abc import Iterable, Sequence
-from dataclasses import asdict, dataclass, fields
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, fields
+from typing import Any
 
 import pyarrow as pa
 import pyarrow.csv
@@ -17,23 +18,9 @@ import pyarrow.csv
 from raycase.data.parquet import parquet_bytes
 from raycase.data.storage import Location
 from raycase.training.loop import best_epoch_of
-from raycase.training.projector_fit import Recipe
-from raycase.training.sweep_cells import SWEPT, Cell, make_cell
+from raycase.training.sweep_cells import Cell, Columns
 
-CHOICES = (
-    "prompt",
-    "loss",
-    "rating_map",
-    "layers",
-    "hidden",
-    "activation",
-    "dim",
-    "dropout",
-    "learning_rate",
-    "weight_decay",
-    "batch_size",
-    "average",
-)
+DERIVED = ("input_dim", "above_encoder")  # columns that no cell chooses
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -44,20 +31,7 @@ class Trial:
     name: str
     phase: str  # grid, search, or finals (more seeds of the best cells of a search)
     seed: int
-    activation: str
-    dropout: float
-    layers: int
-    hidden: int
-    dim: int
-    input_dim: int
-    above_encoder: bool  # g's dimension is above its input's
-    learning_rate: float
-    weight_decay: float
-    batch_size: int
-    rating_map: str
-    loss: str
-    average: float
-    prompt: str
+    settings: Mapping[str, Any]  # `Cell.columns`
     spearman: float | None
     spearman_rated: float | None
     pearson: float | None
@@ -68,18 +42,21 @@ class Trial:
     stopped: str  # patience, epochs, asha, or the error
     seconds: float  # of the fit alone
 
-    def cell(self, base: Recipe) -> Cell:
-        """The trial's cell."""
-        values = {n: getattr(self, n) for n in SWEPT} | {"epochs": self.most_epochs}
-        return make_cell(base, self.prompt, self.name, **values)
+    @classmethod
+    def of(cls, row: Mapping[str, Any]) -> Trial:
+        """From a row of the table."""
+        own = {f.name: row[f.name] for f in fields(cls) if f.name in row}
+        return cls(settings={name: value for name, value in row.items() if name not in own}, **own)
 
-    def describe(self) -> str:
-        """The settings in one line."""
-        kind = {0: "linear", 1: self.activation, 2: f"{self.activation} {self.hidden}-{self.activation}"}[self.layers]
-        return (
-            f"{self.prompt}, {kind} {self.dim}, dropout {self.dropout:.2g}, lr {self.learning_rate:.2g}, "
-            f"decay {self.weight_decay:g}, batch {self.batch_size}, {self.loss}, {self.rating_map}"
-        )
+    @property
+    def row(self) -> dict[str, Any]:
+        """A row of the table."""
+        return {name: value for name, value in vars(self).items() if name != "settings"} | dict(self.settings)
+
+    def cell(self, base: Cell) -> Cell:
+        """The trial's cell, by the base of its sweep."""
+        values = self.row | {"epochs": self.most_epochs}
+        return base.changed(self.name, **{name: values[name] for name in base.names})
 
 
 _ARROW = {
@@ -89,7 +66,13 @@ _ARROW = {
     "float | None": pa.float64(),
     "bool": pa.bool_(),
 }
-TRIALS_SCHEMA = pa.schema([(f.name, _ARROW[str(f.type)]) for f in fields(Trial)])
+
+
+def schema_of(columns: Columns) -> pa.Schema:
+    """The schema of the table, with the columns of one kind of cells among the others."""
+    types = {f.name: {f.name: str(f.type)} for f in fields(Trial)}
+    types["settings"] = {name: kind.__name__ for name, kind in columns.items()}
+    return pa.schema([(name, _ARROW[kind]) for part in types.values() for name, kind in part.items()])
 
 
 def make_trial(
@@ -97,25 +80,26 @@ def make_trial(
 ) -> Trial:
     """A trial from the metrics of its epochs."""
     best = history[best_epoch_of(history) - 1] if history else {}
-    shape = cell.recipe.projector(input_dim)
+    row = cell.row(input_dim)
     return Trial(
-        **cell.values | {"dim": shape.output_dim, "epochs": len(history), "most_epochs": cell.recipe.epochs},
         key=cell.key,
         name=cell.name,
         phase=phase,
         seed=seed,
-        input_dim=input_dim,
-        above_encoder=shape.output_dim > input_dim,
+        settings={name: row[name] for name in cell.columns},
         spearman=_figure(best.get("spearman")),
         spearman_rated=_figure(best.get("spearman_rated")),
         pearson=_figure(best.get("pearson")),
         best_epoch=int(best.get("epoch", 0)),
+        epochs=len(history),
+        most_epochs=cell.recipe.epochs,
+        patience=cell.recipe.patience,
         stopped=stopped,
         seconds=sum(line["seconds"] for line in history),
     )
 
 
-def stopped_by(history: Sequence[dict[str, float]], recipe: Recipe) -> str:
+def stopped_by(history: Sequence[dict[str, float]], recipe: Any) -> str:
     """Why a successful trial ended: epochs, patience or asha."""
     if len(history) >= recipe.epochs:
         return "epochs"
@@ -132,20 +116,21 @@ class Table:
     """The trials of a sweep's folder."""
 
     root: Location
+    columns: Columns  # `Cell.columns`
 
     def put(self, trial: Trial) -> None:
         """Write a finished trial atomically."""
-        (self.root / "trials" / f"{trial.key}-{trial.seed}.json").put_json(asdict(trial))
+        (self.root / "trials" / f"{trial.key}-{trial.seed}.json").put_json(trial.row)
 
     def read(self) -> list[Trial]:
         """Every finished trial, by cell and seed."""
         folder = self.root / "trials"
-        return [Trial(**(folder / name).read_json()) for name in sorted(folder.list())]
+        return [Trial.of((folder / name).read_json()) for name in sorted(folder.list())]
 
     def write(self) -> list[Trial]:
         """Write `trials.parquet` and `trials.csv`, best first; returns the trials."""
         trials = sorted(self.read(), key=lambda t: (t.spearman is None, -(t.spearman or 0)))
-        table = pa.Table.from_pylist([asdict(t) for t in trials], schema=TRIALS_SCHEMA)
+        table = pa.Table.from_pylist([t.row for t in trials], schema=schema_of(self.columns))
         (self.root / "trials.parquet").put(parquet_bytes(table))
         sink = io.BytesIO()
         pyarrow.csv.write_csv(table, sink)
@@ -178,12 +163,18 @@ class CellScore:
         """Sample standard deviation over the seeds; None below two."""
         return statistics.stdev(self.scores) if len(self.scores) > 1 else None
 
+    @property
+    def rated(self) -> float:
+        """Mean Spearman x 100 without label -1; 0 if all failed."""
+        scores = [t.spearman_rated for t in self.trials if t.spearman_rated is not None]
+        return sum(scores) / max(1, len(scores))
+
     def text(self) -> str:
         """The score as printed in tables."""
         spread = f" ± {self.deviation:.2f}" if self.deviation is not None else ""
         failed = len(self.trials) - len(self.scores)
         lost = f" ({failed} of {len(self.trials)} failed)" if failed else ""
-        mark = "*" if self.first.above_encoder else ""
+        mark = "*" if self.first.settings.get("above_encoder") else ""
         return (f"{self.mean:.2f}{spread}{mark}" if self.scores else "n/a") + lost
 
 
@@ -211,7 +202,8 @@ def finalists(trials: Sequence[Trial], count: int, seeds: Iterable[int]) -> list
 
 def varied_choices(trials: Sequence[Trial]) -> list[str]:
     """The settings in which trials differ."""
-    return [name for name in CHOICES if len({getattr(t, name) for t in trials}) > 1]
+    names = [name for name in trials[0].settings if name not in DERIVED] if trials else []
+    return [name for name in names if len({t.settings[name] for t in trials}) > 1]
 
 
 def best_cell(trials: Sequence[Trial]) -> CellScore:

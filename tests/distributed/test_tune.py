@@ -5,7 +5,7 @@ from functools import partial
 from types import SimpleNamespace
 
 import pytest
-from sweeps import trials_of
+from sweeps import head_sweep, trials_of
 
 from raycase.distributed.tune import open_trials, tune
 from raycase.errors import RequestError
@@ -19,7 +19,8 @@ def tune_trials(job):
     """Trials on Ray, over vectors of this process."""
 
     def opened(**options):
-        return SimpleNamespace(run=open_trials(**options).run, vectors_of=LocalRunner("cpu").vectors_of)
+        here = LocalRunner("cpu")
+        return SimpleNamespace(run=open_trials(**options).run, vectors_of=here.vectors_of, states_of=here.states_of)
 
     return sweep.tune(job, opened)
 
@@ -40,6 +41,23 @@ def test_trials_on_ray_are_those_of_one_process(make_sweep, cluster, tmp_path):
             del on_ray[name], plain[name]
         assert on_ray | {"seconds": 0} == plain | {"seconds": 0}
     assert not list(tmp_path.rglob("*.pkl"))
+
+
+def test_heads_on_ray_are_those_of_one_process(rated, cluster, tmp_path):
+    job = head_sweep(tmp_path, rated, {"layers": ["1", "0 2/3"], "gate": [False]}, seeds=1, epochs=2)
+    here = replace(job, output=str(tmp_path / "here"))
+    assert tune_trials(job)["best"]["key"] == sweep.tune(here, open_local_trials)["best"]["key"]
+    for on_ray, plain in zip(trials_of(job), trials_of(here), strict=True):
+        assert on_ray["spearman"] == pytest.approx(plain["spearman"], abs=0.05)
+        assert [on_ray[name] for name in ("key", "layers", "epochs")] == [plain[n] for n in ("key", "layers", "epochs")]
+
+
+@pytest.mark.cluster
+def test_a_search_of_heads_by_optuna(rated, cluster, tmp_path):
+    job = head_sweep(tmp_path, rated, samples=3, finalists=1, epochs=1, search="tpe")
+    assert tune_trials(job)["failed"] == 0
+    assert sorted(t["phase"] for t in trials_of(job)) == ["finals", "search", "search", "search"]
+    assert len({t["dropout"] for t in trials_of(job)}) == 3
 
 
 @pytest.mark.cluster
