@@ -164,7 +164,7 @@ def plain_scorers(
                 f"{setting(in_context)}: s the rest of the paper, c the facet's own sentences",
                 context_PD,
             ),
-            ("title and facet + facet in context", "sum of both unit vectors", titled_PD + context_PD),
+            ("title and facet + facet in context", *_together(titled_PD, context_PD)),
             ("control: plain + another facet", "the sentences of a facet that is not asked for", plain_PD + other_PD),
             ("control: plain + all facets", "no condition: the mean of the three facets' vectors", plain_PD + every_PD),
         )
@@ -175,6 +175,13 @@ def plain_scorers(
         (f"{encoder}: plain + best sentences", "half of each", lambda q, pool: plain(q, pool) + best(q, pool)),
     ]
     return scorers
+
+
+def _together(first_PD: np.ndarray, second_PE: np.ndarray) -> tuple[str, np.ndarray]:
+    """Two unit vectors of each paper in one, and what it is: their sum, or both side by side where dimensions differ."""
+    if first_PD.shape == second_PE.shape:
+        return "sum of both unit vectors", first_PD + second_PE
+    return "half of each one's cosine", np.hstack([first_PD, second_PE])
 
 
 def conditional_scorers(

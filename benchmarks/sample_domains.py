@@ -1,0 +1,86 @@
+"""Beyond captions: whether neighbours in the sample's news and reviews share what a condition asks for.
+
+    .venv/bin/python benchmarks/sample_domains.py
+
+200 sentences of our own, and what each says, labelled by hand below: a small check of English that is not captions. For
+each model, the share of the first three neighbours of the same domain that have the query's label, in percent; the mean
+over queries whose label another sentence has.
+"""
+
+import csv
+import re
+from pathlib import Path
+
+import numpy as np
+from turns import finish
+
+import raycase
+from raycase.search.topk import l2_normalize
+
+MODELS = ("minilm-conditional", "condition-pooling:minilm", "minilm")
+NEIGHBOURS = 3
+PRODUCTS = (
+    "headphones phone laptop toothbrush drill vacuum coffee blender toaster skillet|pan shoes jacket sweater jeans"
+)
+PRODUCTS += " backpack suitcase tent mattress chair lamp bookshelf watch|smartwatch e-reader novel cookbook game train"
+PRODUCTS += " dog.bed"
+OPINIONS = "+-o-+-+o-+ o-++o+-o-+ ++-o-+-o++ -o--++-oo- ++-o-++-o+"
+OPINIONS += " -o+-+-o+-o ++-o+-+-o+ +-o++-o+-- ++-o-+-+o- +-+-o-+-o+"
+EVENTS = {"flood": (1, 6), "earthquake": (7, 10), "fire": (11, 14), "drought": (15, 17), "merger": (25, 30)}
+EVENTS |= {"strike": (46, 50), "politics": (51, 59), "protest": (63, 65), "court": (66, 68), "football": (69, 72)}
+
+
+def product(number, text):
+    """The product of a review; None for one of its kind."""
+    return next((p for p in PRODUCTS.split() if re.search(rf"\b({p.replace('.', ' ')})\b", text, re.IGNORECASE)), None)
+
+
+def opinion(number, text):
+    """Whether the writer is content (+), is not (-), or both (o)."""
+    return OPINIONS.replace(" ", "")[number - 1]
+
+
+def event(number, text):
+    """The kind of event; None where no range has it."""
+    return next((name for name, (first, last) in EVENTS.items() if first <= number <= last), None)
+
+
+MEASURES = (
+    ("review", "kind of product", product),
+    ("review", "opinion of the writer", opinion),
+    ("news", "kind of event", event),
+)
+
+
+def share(vectors_ND, labels):
+    """The mean share of neighbours that have the query's label, %."""
+    unit_ND = l2_normalize(vectors_ND)
+    scores_NN = unit_ND @ unit_ND.T
+    np.fill_diagonal(scores_NN, -np.inf)
+    near_NK = np.argsort(-scores_NN, axis=1)[:, :NEIGHBOURS]
+    queries = [i for i, label in enumerate(labels) if label is not None and labels.count(label) > 1]
+    return 100 * float(np.mean([[labels[j] == labels[i] for j in near_NK[i]] for i in queries]))
+
+
+def main():
+    sample = Path(raycase.__file__).parent / "sample" / "sentences.csv"
+    with sample.open(newline="", encoding="utf-8") as file:
+        rows = list(csv.DictReader(file))
+    shares = {}
+    for model in MODELS:
+        loaded = raycase.load(model)
+        for domain, condition, label in MEASURES:
+            of_domain = [row for row in rows if row["domain"] == domain]
+            texts = [row["text"] for row in of_domain]
+            labels = [label(int(row["id"].split("-")[1]), row["text"]) for row in of_domain]
+            if model == MODELS[0]:
+                shares.setdefault("plain", {})[condition] = share(loaded.embed(texts, None), labels)
+            shares.setdefault(model, {})[condition] = share(loaded.embed(texts, condition), labels)
+    print("| % | " + " | ".join(condition for _, condition, _ in MEASURES) + " |")
+    for name, found in shares.items():
+        print(f"| {name} | " + " | ".join(f"{value:.1f}" for value in found.values()) + " |")
+    finish({"share_of_neighbours": shares})
+
+
+if __name__ == "__main__":
+    main()
