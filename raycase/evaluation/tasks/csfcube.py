@@ -178,7 +178,7 @@ def plain_scorers(
 
 
 def _together(first_PD: np.ndarray, second_PE: np.ndarray) -> tuple[str, np.ndarray]:
-    """Two unit vectors of each paper in one, and what it is: their sum, or both side by side where dimensions differ."""
+    """Two unit vectors of each paper in one: what it is, and their sum, or both side by side if dimensions differ."""
     if first_PD.shape == second_PE.shape:
         return "sum of both unit vectors", first_PD + second_PE
     return "half of each one's cosine", np.hstack([first_PD, second_PE])
