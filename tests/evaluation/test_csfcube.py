@@ -143,7 +143,8 @@ def test_conditional_vectors_of_another_dimension_stand_beside_the_plain_ones(tm
 
     def figures(vectors_of):
         model = ("condition-pooling:minilm",)
-        job = EvaluateJob(task="csfcube", model=model, data=papers(tmp_path / "d"), output=str(tmp_path / "r"))
+        data, report = papers(tmp_path / "d"), str(tmp_path / "r")
+        job = EvaluateJob(task="csfcube", model=model, data=data, output=report, resamples=100)
         systems = evaluate(job, vectors_of=vectors_of)["systems"]
         return {s["name"]: s["figures"]["all"]["MAP"]["value"] for s in systems}
 

@@ -21,7 +21,7 @@ from raycase.systems.fine_tuned_config import starting_encoder
 from raycase.systems.registry import load, resolve
 from raycase.training.condition_head_job import ConditionPoolingJob
 from raycase.training.projector_job import TrainJob
-from raycase.training.sweep_job import TuneJob
+from raycase.training.sweep_projector import TuneJob
 
 FOLDER = ROOT / "raycase" / "models" / DEFAULT_MODEL
 CONDITIONS = ["number of people", "color of the clothes", "type of activity"]
