@@ -143,13 +143,13 @@ def test_without_a_model_a_job_resumes_with_its_own_and_says_so(job, tiny_model,
 
 
 def test_a_new_job_takes_the_default_model_and_keeps_it(job, capsys):
-    unnamed = replace(job, model=None, prompt=None, pooling=None, limit=100)
-    assert embed_here(unnamed)["rows_out"] == 100
+    unnamed = replace(job, model=None, prompt=None, pooling=None, unit_rows=10, limit=10)
+    assert embed_here(unnamed)["rows_out"] == 10
     assert output_at(job.output).job.read_json()["model"] == DEFAULT_MODEL
     assert output_at(job.output).manifest.read_json()["model"]["name"] == DEFAULT_MODEL
     capsys.readouterr()
-    assert embed_here(replace(unnamed, limit=200))["rows_out"] == 200
-    assert embed_here(replace(unnamed, limit=300, model=DEFAULT_MODEL))["rows_out"] == 300
+    assert embed_here(replace(unnamed, limit=20))["rows_out"] == 20
+    assert embed_here(replace(unnamed, limit=30, model=DEFAULT_MODEL))["rows_out"] == 30
     assert "begun with" not in capsys.readouterr().err
     with pytest.raises(RequestError, match=r"expected an empty folder or the same job.*model"):
         embed_here(replace(unnamed, model="minilm"))
