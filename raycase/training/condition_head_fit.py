@@ -119,9 +119,13 @@ class Along:
         """The library's model with the weights of the best epoch."""
         reader = self.open()
         parts = reader.encoder.parts()
-        own = {name: weights for name, weights in state.best.items() if name.startswith("encoder.")}
-        restore(parts, {name.removeprefix("encoder."): weights for name, weights in own.items()})
+        restore(parts, weights_of(state.best, "encoder."))
         return whole_model(reader.encoder)
+
+
+def weights_of(weights: Weights, part: str) -> Weights:
+    """The weights of the part with this prefix, by their names inside it."""
+    return {name.removeprefix(part): tensor for name, tensor in weights.items() if name.startswith(part)}
 
 
 def fit_condition_head(
@@ -162,12 +166,9 @@ def fit_condition_head(
     )
     rated = np.flatnonzero(train.ratings != NOT_APPLICABLE)
     batches = group_batches(train.groups, rated, recipe.batch_size, seed)
-    loss = _loss(train, recipe)
     if taught is not None:
-        assert isinstance(train, PairStates)
         batches = taught_batches(batches, train.groups, len(taught.ratings), seed)
-        loss = _taught_loss(train, taught, recipe)
-    return fit(module, batches, loss, evaluation(validation), config, state=state)
+    return fit(module, batches, _loss(train, recipe, taught), evaluation(validation), config, state=state)
 
 
 def group_batches(groups_N: np.ndarray, rated: np.ndarray, batch_size: int, seed: int) -> Batches:
@@ -203,29 +204,22 @@ def taught_batches(batches: Batches, groups_N: np.ndarray, taught: int, seed: in
     return both
 
 
-def _taught_loss(train: PairStates, taught: PairIndex, recipe: HeadRecipe) -> BatchLoss:
-    """The loss of the rated rows of a batch, and the squared error to the teachers' cosines of the others."""
-    both = train.then(taught)
-    ratings_N, taught_T = torch.tensor(train.ratings), torch.tensor(taught.ratings)
-    targets = torch.cat([map_ratings(ratings_N, recipe.rating_map), taught_T])
+def _loss(train: PairStates | PairTokens, recipe: HeadRecipe, taught: PairIndex | None) -> BatchLoss:
+    """The recipe's loss of the rated rows of a batch, the mean over the nested dimensions and all; where pairs are
+    taught, with the squared error to the teachers' cosines."""
+    pairs = train if taught is None else train.then(taught)
+    count, targets = len(train.ratings), map_ratings(torch.tensor(train.ratings), recipe.rating_map)
+    if taught is not None:
+        targets = torch.cat([targets, torch.tensor(taught.ratings)])
 
     def of_batch(module: nn.Module, batch: np.ndarray) -> Tensor:
-        cosines_BM = gather(module(both, shard(batch)), len(batch))
+        cosines_BM = gather(module(pairs, shard(batch)), len(batch))
         targets_B = targets[batch].to(cosines_BM.device)
-        rated = int((batch < len(ratings_N)).sum())  # they stand first
-        of_taught = nested_loss(cosines_BM[rated:], targets_B[rated:], Loss.SQUARED)
-        return nested_loss(cosines_BM[:rated], targets_B[:rated], recipe.loss) + recipe.distilled_weight * of_taught
-
-    return of_batch
-
-
-def _loss(train: PairIndex, recipe: HeadRecipe) -> BatchLoss:
-    """The recipe's loss over a whole batch: the mean over the nested dimensions and all."""
-    targets_N = map_ratings(torch.tensor(train.ratings), recipe.rating_map)
-
-    def of_batch(module: nn.Module, batch: np.ndarray) -> Tensor:
-        cosines_BM = gather(module(train, shard(batch)), len(batch))
-        return nested_loss(cosines_BM, targets_N[batch].to(cosines_BM.device), recipe.loss)
+        rated = int((batch < count).sum())  # they stand first
+        loss = nested_loss(cosines_BM[:rated], targets_B[:rated], recipe.loss)
+        if taught is None:
+            return loss
+        return loss + recipe.distilled_weight * nested_loss(cosines_BM[rated:], targets_B[rated:], Loss.SQUARED)
 
     return of_batch
 

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from raycase.data.provenance import provenance
 from raycase.data.rated import RatedPairs
-from raycase.data.storage import fingerprint
+from raycase.data.storage import Location, fingerprint
 from raycase.encoder.pooling import Pooling
 from raycase.encoder.prompts import Span
 from raycase.systems.condition_head import ConditionHead, ZeroShotHead
@@ -25,6 +25,7 @@ from raycase.training.condition_head_fit import (
     evaluation,
     fit_condition_head,
     head_correlations,
+    weights_of,
 )
 from raycase.training.condition_pairs import PairStates, PairTokens
 from raycase.training.condition_recipe import FrozenHeadRecipe, HeadRecipe
@@ -32,7 +33,7 @@ from raycase.training.condition_teachers import taught_pairs
 from raycase.training.encoder_job import compute_of
 from raycase.training.loop import FitState
 from raycase.training.projector_job import Source, Workers, data_metrics, fit_metrics, open_checkpoints
-from raycase.training.runner import Embedder, OpenRunner
+from raycase.training.runner import Embedder, OpenRunner, Runner
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
@@ -89,34 +90,15 @@ def train_condition_head(job: ConditionPoolingJob, open_runner: OpenRunner) -> d
     train, validation = (pair_states(rated, config, runner, job) for rated in pairs.values())
     embedded = time.time()
     checkpoints = open_checkpoints(job, name)
-    fit_frozen = partial(runner.fit, train=train, validation=validation)
-    fitting, recipe = fit_condition_head, job.recipe
-    seeds = range(job.seed + 1, job.seed + 1 + job.teachers)
-    teachers = [fit_frozen(fitting, recipe=recipe, seed=seed, checkpoints=checkpoints / f"{seed}") for seed in seeds]
-    if teachers:
-        heads = [best_head(state, recipe, config.states_dim) for state in teachers]
-        fitting = partial(fitting, taught=taught_pairs(train, heads, job.seed))
-        recipe = recipe.distilled
-    state = fit_frozen(fitting, recipe=recipe, seed=job.seed, checkpoints=checkpoints / "frozen")
+    state, teachers = _fit_frozen(job, runner, train, validation, checkpoints)
     head = best_head(state, job.recipe, config.states_dim)
     figures = {"validation": evaluation(validation)(HeadCosine(head))}  # after rounding
     encoder = None
     if job.unfreeze:
-        frozen = figures["validation"]
+        figures = {"frozen": figures["validation"]}
         along = Along(config=config, head=head.state_dict(), compute=compute_of(job, on_gpu=runner.on_gpu))
-        fitting = partial(fit_condition_head, along=along)
-        tokens = {part: PairTokens.of(config, rated) for part, rated in pairs.items()}
-        state = runner.fit(
-            fitting,
-            tokens["train"],
-            tokens["validation"],
-            job.recipe.unfrozen,
-            seed=job.seed,
-            checkpoints=checkpoints / "unfrozen",
-        )
-        head = best_head(state, job.recipe, config.states_dim)
-        encoder = along.trained(state)
-        figures = {"frozen": frozen}
+        state = _fit_along(job, runner, along, pairs, checkpoints)
+        head, encoder = best_head(state, job.recipe, config.states_dim), along.trained(state)
     facts = {
         "fingerprint": name,
         "teachers": [fit_metrics(teacher)["validation"] for teacher in teachers],
@@ -129,6 +111,31 @@ def train_condition_head(job: ConditionPoolingJob, open_runner: OpenRunner) -> d
     metrics = save_fit(job.folder, config, head, state, validation, pairs, facts, figures, encoder=encoder)
     checkpoints.remove()
     return metrics
+
+
+def _fit_frozen(
+    job: ConditionPoolingJob, runner: Runner, train: PairStates, validation: PairStates, checkpoints: Location
+) -> tuple[FitState, list[FitState]]:
+    """The fit on stored states, and those of its teachers before it."""
+    fit = partial(runner.fit, train=train, validation=validation)
+    fitting, recipe = fit_condition_head, job.recipe
+    seeds = range(job.seed + 1, job.seed + 1 + job.teachers)
+    teachers = [fit(fitting, recipe=recipe, seed=seed, checkpoints=checkpoints / f"{seed}") for seed in seeds]
+    if teachers:
+        heads = [best_head(state, recipe, train.conditions.shape[1]) for state in teachers]
+        fitting = partial(fitting, taught=taught_pairs(train, heads, job.seed))
+        recipe = recipe.distilled
+    return fit(fitting, recipe=recipe, seed=job.seed, checkpoints=checkpoints / "frozen"), teachers
+
+
+def _fit_along(
+    job: ConditionPoolingJob, runner: Runner, along: Along, pairs: dict[str, RatedPairs], checkpoints: Location
+) -> FitState:
+    """The fit of the head with its encoder."""
+    train, validation = (PairTokens.of(along.config, rated) for rated in pairs.values())
+    fitting = partial(fit_condition_head, along=along)
+    recipe = job.recipe.unfrozen
+    return runner.fit(fitting, train, validation, recipe, seed=job.seed, checkpoints=checkpoints / "unfrozen")
 
 
 def pair_states(rated: RatedPairs, config: ConditionPoolingConfig, runner: Embedder, job: Source) -> PairStates:
@@ -180,6 +187,5 @@ def save_fit(
 def best_head(state: FitState, recipe: HeadRecipe, states_dim: int) -> ConditionHead:
     """The head with the weights of its best epoch, rounded to float16 as they are saved, in evaluation mode."""
     head = ConditionHead(recipe.head(states_dim))
-    own = {name: weights for name, weights in state.best.items() if name.startswith("head.")}
-    head.load_state_dict({name.removeprefix("head."): weights.half().float() for name, weights in own.items()})
+    head.load_state_dict({name: tensor.half().float() for name, tensor in weights_of(state.best, "head.").items()})
     return head.eval()
