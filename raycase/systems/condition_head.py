@@ -4,7 +4,8 @@
     vector = sigmoid(G e) * sum_t w_t act(V H_t)
 
 H_t: states of the sentence's tokens; e: mean state of the condition's. Without training: one head, K and Q the identity
-on the last layer, V the identity, no gate.
+on the last layer, V the identity, no gate. A sentence unlike those of training also has a share of its plain vector
+(`raycase.systems.plain_part`).
 
 Kin to pooling by multi-head attention (Lee et al., 2019, Set Transformer, section 3.2) with the condition as its seed,
 and to CSR's router (Lin et al., 2024, eq. 1) behind a frozen encoder.
@@ -14,7 +15,7 @@ Shapes: B sentences, S tokens of the longest, C conditions of each, W of the sta
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 
 import torch
@@ -25,6 +26,7 @@ from torch import Tensor, nn
 
 from raycase.data.storage import locate
 from raycase.errors import RequestError
+from raycase.systems.plain_part import Plain, PlainPart
 from raycase.systems.projector import ACTIVATIONS, Activation
 
 LEAST_TEMPERATURE = 1e-3
@@ -44,6 +46,8 @@ class HeadConfig:
     gate: bool = True
     temperature: float = 20.0  # tau_k at the start
     nested: tuple[int, ...] = ()  # smaller dimensions that were trained too
+    plain_dim: int | None = None  # of a layer's states, where the vectors have a share of the plain one
+    plain_share: float = 0.5
 
     def __post_init__(self) -> None:
         for name in ("states_dim", "heads", "head_dim", "output_dim"):
@@ -55,26 +59,38 @@ class HeadConfig:
             raise ValueError(f"temperature: expected a number above 0, got {self.temperature}")
         if not all(0 < dim < self.output_dim for dim in self.nested):
             raise ValueError(f"nested: expected dimensions below {self.output_dim}, got {self.nested}")
+        if not 0 <= self.plain_share < 1:
+            raise ValueError(f"plain_share: expected a share in [0, 1), got {self.plain_share}")
+        if self.plain_dim is not None and (self.plain_dim < 1 or self.states_dim % self.plain_dim):
+            raise ValueError(f"plain_dim: expected a part of {self.states_dim}, got {self.plain_dim}")
 
 
 @dataclass(frozen=True, kw_only=True)
 class Words:
-    """What a head keeps of sentences: keys (B, H, S, K), their lengths (B, H, S), values (B, S, D), real (B, S)."""
+    """What a head keeps of sentences: keys (B, H, S, K), their lengths (B, H, S), values (B, S, D), real (B, S), and
+    their plain part or None."""
 
     keys: Tensor
     lengths: Tensor
     values: Tensor
     real: Tensor
+    plain: Plain | None
 
     @classmethod
-    def of(cls, keys_BHSK: Tensor, values_BSD: Tensor, real_BS: Tensor) -> Words:
+    def of(cls, keys_BHSK: Tensor, values_BSD: Tensor, real_BS: Tensor, plain: Plain | None = None) -> Words:
         """With the lengths of the keys: dividing the products by them is cheaper than dividing the keys."""
         lengths_BHS = torch.linalg.vector_norm(keys_BHSK, dim=-1).clamp(min=1e-12)
-        return cls(keys=keys_BHSK, lengths=lengths_BHS, values=values_BSD, real=real_BS)
+        return cls(keys=keys_BHSK, lengths=lengths_BHS, values=values_BSD, real=real_BS, plain=plain)
 
     def take(self, index_B: Tensor) -> Words:
         """The sentences of this index."""
-        return Words(**{name: tensor[index_B] for name, tensor in vars(self).items()})
+        return Words(
+            keys=self.keys[index_B],
+            lengths=self.lengths[index_B],
+            values=self.values[index_B],
+            real=self.real[index_B],
+            plain=None if self.plain is None else self.plain.take(index_B),
+        )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -119,7 +135,9 @@ class Head(nn.Module):
     def pool(self, words: Words, questions: Questions) -> Tensor:
         """Vectors of the sentences, each under its conditions: (B, C, D)."""
         pooled_BCD = self.weights(words, questions) @ words.values
-        return pooled_BCD if questions.gate is None else pooled_BCD * questions.gate
+        if questions.gate is not None:
+            pooled_BCD = pooled_BCD * questions.gate
+        return pooled_BCD if words.plain is None else words.plain.join(pooled_BCD)
 
     def forward(self, states_BSW: Tensor, real_BS: Tensor, conditions_BW: Tensor) -> Tensor:
         """One condition for each sentence: (B, D)."""
@@ -171,6 +189,9 @@ class ConditionHead(Head):
         self.gate = nn.Linear(width, config.output_dim) if config.gate else None
         self.tau = nn.Parameter(torch.full((config.heads,), config.temperature))
         self.dropout = nn.Dropout(config.dropout)
+        self.plain: PlainPart | None = None
+        if config.plain_dim is not None:
+            self.plain = PlainPart(width, config.plain_dim, config.output_dim, config.plain_share)
 
     @property
     def temperatures(self) -> Tensor:
@@ -183,8 +204,9 @@ class ConditionHead(Head):
 
     def read(self, states_BSW: Tensor, real_BS: Tensor) -> Words:
         """Keys and values of the sentences' tokens."""
+        plain = None if self.plain is None else self.plain(states_BSW, real_BS)
         states_BSW = self.dropout(states_BSW)
-        return Words.of(self._heads(self.keys(states_BSW)).transpose(1, 2), self.values(states_BSW), real_BS)
+        return Words.of(self._heads(self.keys(states_BSW)).transpose(1, 2), self.values(states_BSW), real_BS, plain)
 
     def ask(self, states_CW: Tensor) -> Questions:
         """Queries, mixture of heads and gate of conditions."""
@@ -195,13 +217,6 @@ class ConditionHead(Head):
             mix=self.mix(states_CW).softmax(-1),
             gate=gate_CD,
         )
-
-    def cut(self, dim: int) -> ConditionHead:
-        """The head of the first `dim` dimensions: V and G have fewer rows."""
-        head = ConditionHead(replace(self.config, output_dim=dim, nested=()))
-        rows = {name: slice(dim) for name in self.state_dict() if name.startswith(("values.", "gate."))}
-        head.load_state_dict({name: t[rows.get(name, slice(None))] for name, t in self.state_dict().items()})
-        return head
 
 
 def load_head(config: HeadConfig, folder: Path) -> ConditionHead:

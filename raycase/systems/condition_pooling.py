@@ -148,8 +148,7 @@ class ConditionPoolingConfig:
         head: Head = ZeroShotHead(self.plain_dim)
         if self.head is not None:
             assert self.local is not None
-            trained = load_head(self.head, self.local)
-            head = trained.cut(self.cut) if self.cut else trained
+            head = load_head(self.head, self.local)
         return ConditionPooling(config=self, encoder=encoder, head=head.to(encoder.model.device).eval())
 
 

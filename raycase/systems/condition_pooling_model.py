@@ -70,7 +70,7 @@ class ConditionPooling(WeighsWords):
 
         def pool(pairs_BC: np.ndarray, there_BC: np.ndarray, words: Words, questions: Questions) -> None:
             pooled_BCD = self.head.pool(words, questions).cpu().numpy()
-            vectors_KD[pairs_BC[there_BC]] = pooled_BCD[there_BC]
+            vectors_KD[pairs_BC[there_BC]] = pooled_BCD[there_BC][:, : self.dim]
 
         return vectors_KD, self._meet(prepared, pair_index, pool)
 

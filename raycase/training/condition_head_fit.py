@@ -8,19 +8,19 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor, nn
 
 from raycase.data.rated import NOT_APPLICABLE
-from raycase.encoder.loading import load_encoder, whole_model
+from raycase.encoder.loading import load_encoder
 from raycase.encoder.token_states import StateReader, layer_numbers
 from raycase.systems.condition_head import ConditionHead, Head
 from raycase.systems.condition_pooling import ConditionPoolingConfig
 from raycase.systems.fine_tuned_module import training_options
-from raycase.training.condition_pairs import EncodedPairs, PairIndex, PairStates, PairTokens, ReadPairs
+from raycase.training.condition_pairs import PairIndex, PairStates, PairTokens, ReadPairs
 from raycase.training.condition_recipe import HeadRecipe
 from raycase.training.loop import (
     Batches,
@@ -36,9 +36,6 @@ from raycase.training.loop import (
 )
 from raycase.training.losses import Loss, map_ratings
 from raycase.training.nested import nested_correlations, nested_cosines, nested_loss
-
-if TYPE_CHECKING:
-    from transformers import PreTrainedModel
 
 EVALUATED_AT_ONCE = 1024  # pairs
 TAUGHT = 4  # further conditions of each pair of sentences of a batch
@@ -65,7 +62,7 @@ class HeadCosine(nn.Module):
         if isinstance(pairs, PairStates):
             return pairs
         assert self.reader is not None
-        return EncodedPairs(**vars(pairs), reader=self.reader, compute=self.compute)
+        return pairs.read_by(self.reader, self.compute)
 
     def forward(self, pairs: PairStates | PairTokens, rows: np.ndarray) -> Tensor:
         """Cosines of these rated pairs: (B, M)."""
@@ -115,12 +112,11 @@ class Along:
             layer.requires_grad_(False)
         return reader
 
-    def trained(self, state: FitState) -> PreTrainedModel:
-        """The library's model with the weights of the best epoch."""
+    def trained(self, state: FitState) -> StateReader:
+        """The encoder with the weights of the best epoch."""
         reader = self.open()
-        parts = reader.encoder.parts()
-        restore(parts, weights_of(state.best, "encoder."))
-        return whole_model(reader.encoder)
+        restore(reader.encoder.parts(), weights_of(state.best, "encoder."))
+        return reader
 
 
 def weights_of(weights: Weights, part: str) -> Weights:

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 from raycase.data.provenance import provenance
 from raycase.data.rated import RatedPairs
 from raycase.data.storage import Location, fingerprint
+from raycase.encoder.loading import whole_model
 from raycase.encoder.pooling import Pooling
 from raycase.encoder.prompts import Span
 from raycase.systems.condition_head import ConditionHead, ZeroShotHead
@@ -21,17 +22,16 @@ from raycase.systems.model_folder import open_model_folder
 from raycase.systems.pairs import Indexed
 from raycase.training.condition_head_fit import (
     Along,
-    HeadCosine,
-    evaluation,
     fit_condition_head,
     head_correlations,
     weights_of,
 )
-from raycase.training.condition_pairs import PairStates, PairTokens
+from raycase.training.condition_pairs import PairStates, PairTokens, ReadPairs
 from raycase.training.condition_recipe import FrozenHeadRecipe, HeadRecipe
 from raycase.training.condition_teachers import taught_pairs
 from raycase.training.encoder_job import compute_of
 from raycase.training.loop import FitState
+from raycase.training.plain_share import with_plain_part
 from raycase.training.projector_job import Source, Workers, data_metrics, fit_metrics, open_checkpoints
 from raycase.training.runner import Embedder, OpenRunner, Runner
 
@@ -91,14 +91,21 @@ def train_condition_head(job: ConditionPoolingJob, open_runner: OpenRunner) -> d
     embedded = time.time()
     checkpoints = open_checkpoints(job, name)
     state, teachers = _fit_frozen(job, runner, train, validation, checkpoints)
-    head = best_head(state, job.recipe, config.states_dim)
-    figures = {"validation": evaluation(validation)(HeadCosine(head))}  # after rounding
+    head = best_head(state, job.recipe, config.states_dim)  # rounded: figures are those of what is saved
+    figures = {"without_plain_part": head_correlations(head, validation, head.config.nested)}
+    read: list[ReadPairs] = [train, validation]
     encoder = None
     if job.unfreeze:
-        figures = {"frozen": figures["validation"]}
+        figures = {"frozen": figures["without_plain_part"]}
         along = Along(config=config, head=head.state_dict(), compute=compute_of(job, on_gpu=runner.on_gpu))
-        state = _fit_along(job, runner, along, pairs, checkpoints)
-        head, encoder = best_head(state, job.recipe, config.states_dim), along.trained(state)
+        tokens = [PairTokens.of(config, rated) for rated in pairs.values()]
+        state = _fit_along(job, runner, along, tokens, checkpoints)
+        head, reader = best_head(state, job.recipe, config.states_dim), along.trained(state)
+        read = [part.read_by(reader, along.compute) for part in tokens]
+        figures["without_plain_part"] = head_correlations(head, read[1], head.config.nested)
+        encoder = whole_model(reader.encoder)
+    head = with_plain_part(head, *read, plain_dim=config.plain_dim, share=job.plain_share)
+    figures["validation"] = head_correlations(head, read[1], head.config.nested)
     facts = {
         "fingerprint": name,
         "teachers": [fit_metrics(teacher)["validation"] for teacher in teachers],
@@ -129,13 +136,13 @@ def _fit_frozen(
 
 
 def _fit_along(
-    job: ConditionPoolingJob, runner: Runner, along: Along, pairs: dict[str, RatedPairs], checkpoints: Location
+    job: ConditionPoolingJob, runner: Runner, along: Along, pairs: list[PairTokens], checkpoints: Location
 ) -> FitState:
     """The fit of the head with its encoder."""
-    train, validation = (PairTokens.of(along.config, rated) for rated in pairs.values())
     fitting = partial(fit_condition_head, along=along)
     recipe = job.recipe.unfrozen
-    return runner.fit(fitting, train, validation, recipe, seed=job.seed, checkpoints=checkpoints / "unfrozen")
+    train, validation = pairs
+    return runner.fit(fitting, train, validation, recipe=recipe, seed=job.seed, checkpoints=checkpoints / "unfrozen")
 
 
 def pair_states(rated: RatedPairs, config: ConditionPoolingConfig, runner: Embedder, job: Source) -> PairStates:

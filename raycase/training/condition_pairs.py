@@ -94,6 +94,10 @@ class PairTokens(PairIndex):
             ratings=rated.ratings,
         )
 
+    def read_by(self, reader: StateReader, compute: torch.dtype) -> EncodedPairs:
+        """The pairs with states of this reader; compute: of the encoder's matrix products."""
+        return EncodedPairs(**vars(self), reader=reader, compute=compute)
+
 
 @dataclass(frozen=True, kw_only=True)
 class EncodedPairs(PairTokens, ReadPairs):

@@ -55,7 +55,7 @@ class FrozenHeadRecipe:
 
     @property
     def recipe(self) -> HeadRecipe:
-        """The recipe among the flags of a job; of a sweep, which has only these, without teachers and encoder."""
+        """The recipe among the flags of a job; of a sweep, which has only these, without the others."""
         return HeadRecipe(**{f.name: getattr(self, f.name) for f in fields(HeadRecipe) if hasattr(self, f.name)})
 
 
@@ -80,6 +80,8 @@ class HeadRecipe(FrozenHeadRecipe):
     """Peak learning rate of the head with the encoder."""
     encoder_learning_rate: float = 1e-4
     """Peak learning rate of the encoder."""
+    plain_share: float = 0.5
+    """Share of the plain vector in the vectors of sentences unlike all of the training data; 0: none."""
 
     def check(self) -> None:
         """Raise RequestError for a value out of its range."""
@@ -105,6 +107,7 @@ class HeadRecipe(FrozenHeadRecipe):
             "unfrozen_batch_size": (self.unfrozen_batch_size >= 1, above),
             "unfrozen_learning_rate": (0 < self.unfrozen_learning_rate < float("inf"), above),
             "encoder_learning_rate": (0 < self.encoder_learning_rate < float("inf"), above),
+            "plain_share": (0 <= self.plain_share < 1, share),
         }
         check_ranges(self, ranges)
 

@@ -180,3 +180,83 @@ def test_a_shape_that_cannot_be_is_refused(name, values):
     for value in values:
         with pytest.raises(ValueError, match=f"^{name}: expected .*, got {value}$"):
             replace(CONFIG, **{name: value})
+
+
+# ---------------------------------------------------------------------------------------------------- the plain part
+
+PART = replace(CONFIG, plain_dim=3, plain_share=0.4)
+
+
+def with_part(scale):
+    """The same head without the part and with one of random directions."""
+    alone = head_of(CONFIG)
+    head = ConditionHead(PART).eval()
+    head.load_state_dict(alone.state_dict(), strict=False)
+    random = torch.Generator().manual_seed(5)
+    head.plain.center.copy_(0.1 * torch.randn(6, generator=random))
+    head.plain.rare.copy_(torch.linalg.qr(torch.randn(6, 2, generator=random)).Q.T)
+    head.plain.turn.copy_(torch.linalg.qr(torch.randn(5, 3, generator=random)).Q)
+    head.plain.scale.fill_(scale)
+    return alone, head
+
+
+def formula_with_part(part, h_TW, vector_D):
+    """The share, and the vector with the part."""
+    w = {name: np.asarray(t, dtype=np.float64) for name, t in part.state_dict().items()}
+    mean_W = np.asarray(h_TW, dtype=np.float64).mean(0)
+    m_W = np.concatenate([unit(mean_W[:3]), unit(mean_W[3:])])
+    r = np.linalg.norm(w["rare"] @ (m_W - w["center"])) / w["scale"]
+    a = 0.4 * np.clip((r - 1.4) / 0.6, 0, 1)
+    return a, np.sqrt(1 - a) * vector_D + np.sqrt(a) * np.linalg.norm(vector_D) * w["turn"] @ m_W[3:]
+
+
+def test_the_formula_with_part():
+    alone, head = with_part(scale=0.5)
+    each, whole, real = padded()
+    asked = states(3, seed=9)
+    wanted = [
+        formula_with_part(head.plain, h, v)
+        for h, v in zip(each, alone(whole, real, asked).detach().numpy(), strict=True)
+    ]
+    assert len({round(a, 3) for a, _ in wanted}) > 1, "expected sentences with different shares"
+    small.close(head(whole, real, asked).detach(), np.stack([v for _, v in wanted]), atol=1e-5)
+    _, other, _ = padded(filling=1e4)
+    torch.testing.assert_close(head(other, real, asked), head(whole, real, asked), rtol=0, atol=0)
+    torch.testing.assert_close(
+        head.weights(head.read(whole, real), head.ask(asked[:1]).take(torch.zeros(3, 1).int())),
+        alone.weights(alone.read(whole, real), alone.ask(asked[:1]).take(torch.zeros(3, 1).int())),
+    )
+
+
+def test_a_familiar_sentence_keeps_its_vector():
+    alone, head = with_part(scale=100.0)
+    _, whole, real = padded()
+    asked = states(3, seed=9)
+    assert torch.equal(head(whole, real, asked), alone(whole, real, asked))
+
+
+def test_what_is_fitted():
+    """Training rows lie near a plane: a row off it is unfamiliar, and the part stands apart from the head's vectors."""
+    part = ConditionHead(PART).plain
+    random = torch.Generator().manual_seed(0)
+    plane = torch.linalg.qr(torch.randn(6, 4, generator=random)).Q  # two directions are left
+    train, validation, vectors = (
+        torch.randn(200, 4, generator=random) @ plane.T + 0.01 * torch.randn(200, 6, generator=random),
+        torch.randn(80, 4, generator=random) @ plane.T + 0.02 * torch.randn(80, 6, generator=random),
+        torch.randn(200, 2, generator=random) @ torch.eye(5)[:2],
+    )
+    part.fit(train, validation, vectors)
+    assert (part.rare @ plane).abs().max() < 0.01
+    assert part.unfamiliar(validation).square().mean().item() == pytest.approx(1.0, rel=1e-4)
+    assert part.unfamiliar(train).mean() < 0.7
+    assert (part.unfamiliar(torch.randn(20, 6, generator=random)) > 5).all()
+    assert (vectors @ part.turn).abs().max() < 1e-5
+    torch.testing.assert_close(part.turn.T @ part.turn, torch.eye(3))
+
+
+@pytest.mark.parametrize(
+    ("name", "value"), [("plain_share", 1.0), ("plain_share", -0.1), ("plain_dim", 0), ("plain_dim", 4)]
+)
+def test_a_part_that_cannot_be_is_refused(name, value):
+    with pytest.raises(ValueError, match=f"^{name}: expected .*, got {value}$"):
+        HeadConfig(states_dim=6, **{name: value})

@@ -82,6 +82,19 @@ def test_the_saved_head_gives_the_reported_figures(job, metrics):
     assert found.shape == (len(both), 32)
 
 
+def test_unfamiliar_sentences_have_a_share_of_the_plain_vector(job, metrics, tmp_path):
+    """No training sentence has one letter alone."""
+    other = replace(job, output=str(tmp_path / "out"), plain_share=0.0)
+    without = train(other)
+    assert without["validation"] == without["without_plain_part"] == metrics["without_plain_part"]
+    loaded, alone = (raycase.load(j.output, dtype=torch.float32, device="cpu") for j in (job, other))
+    known, new = job.read()[0].sentences1[0], "a"
+    for text, same in ((known, True), (new, False)):
+        found, wanted = (model.embed([text], "number")[0] for model in (loaded, alone))
+        assert np.allclose(found, wanted, atol=1e-6) == same
+        assert np.linalg.norm(found) == pytest.approx(np.linalg.norm(wanted), rel=0.2)
+
+
 def test_a_resumed_fit_equals_an_undisturbed_one(job, pairs):
     recipe = replace(job.recipe, epochs=4, average=0.5)
     every = [FitState.from_bytes(state.to_bytes()) for state in fit_condition_head(*pairs, recipe, seed=3)]
@@ -131,6 +144,7 @@ BAD = {
     "unfrozen_batch_size": [0],
     "unfrozen_learning_rate": [0.0, math.inf],
     "encoder_learning_rate": [0.0, math.inf],
+    "plain_share": [1.0, -0.1, math.nan],
     "layers": [(), (1.5,), (1.0, 0.99)],
     "seed": [-1],
     "workers": [0, 2],
