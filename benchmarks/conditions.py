@@ -65,7 +65,7 @@ def system(name, folder):
         return {"pooling": condition_pooling, "tri": tri_encoder, "bi": bi_encoder, "csr": csr}[name]("minilm")
     torch.manual_seed(0)
     config = condition_pooling("minilm", layers=(2 / 3, 1.0))
-    shape = HeadConfig(states_dim=config.states_dim)
+    shape = HeadConfig(states_dim=config.states_dim, plain_dim=config.plain_dim)
     write_model_folder(Path(folder), replace(config, head=shape), ConditionHead(shape), {}, "random weights")
     return resolve(folder)
 

@@ -1,6 +1,6 @@
 """Beyond captions: whether neighbours in the sample's news and reviews share what a condition asks for.
 
-    .venv/bin/python benchmarks/sample_domains.py
+    .venv/bin/python benchmarks/sample_domains.py [MODEL ...]
 
 200 sentences of our own, and what each says, labelled by hand below: a small check of English that is not captions. For
 each model, the share of the first three neighbours of the same domain that have the query's label, in percent; the mean
@@ -9,6 +9,7 @@ over queries whose label another sentence has.
 
 import csv
 import re
+import sys
 from pathlib import Path
 
 import numpy as np
@@ -62,25 +63,31 @@ def share(vectors_ND, labels):
     return 100 * float(np.mean([[labels[j] == labels[i] for j in near_NK[i]] for i in queries]))
 
 
-def main():
+def main(models):
     sample = Path(raycase.__file__).parent / "sample" / "sentences.csv"
     with sample.open(newline="", encoding="utf-8") as file:
         rows = list(csv.DictReader(file))
     shares = {}
-    for model in MODELS:
+    for model in models:
         loaded = raycase.load(model)
         for domain, condition, label in MEASURES:
             of_domain = [row for row in rows if row["domain"] == domain]
             texts = [row["text"] for row in of_domain]
             labels = [label(int(row["id"].split("-")[1]), row["text"]) for row in of_domain]
-            if model == MODELS[0]:
+            if model == models[0]:
                 shares.setdefault("plain", {})[condition] = share(loaded.embed(texts, None), labels)
             shares.setdefault(model, {})[condition] = share(loaded.embed(texts, condition), labels)
     print("| % | " + " | ".join(condition for _, condition, _ in MEASURES) + " |")
     for name, found in shares.items():
         print(f"| {name} | " + " | ".join(f"{value:.1f}" for value in found.values()) + " |")
-    finish({"share_of_neighbours": shares})
+    ratios = {
+        f"{name}, {condition}: / plain": value / shares["plain"][condition]
+        for name, found in shares.items()
+        for condition, value in found.items()
+        if name != "plain"
+    }
+    finish({"ratios": ratios, "share_of_neighbours": shares})
 
 
 if __name__ == "__main__":
-    main()
+    main(sys.argv[1:] or MODELS)
