@@ -1,15 +1,15 @@
 """Beyond captions: whether neighbours in the sample's news and reviews share what a condition asks for.
 
-    .venv/bin/python benchmarks/sample_domains.py [MODEL ...]
+    .venv/bin/python benchmarks/sample_domains.py [--models MODEL ...] [--dim D]
 
 200 sentences of our own, and what each says, labelled by hand below: a small check of English that is not captions. For
 each model, the share of the first three neighbours of the same domain that have the query's label, in percent; the mean
 over queries whose label another sentence has.
 """
 
+import argparse
 import csv
 import re
-import sys
 from pathlib import Path
 
 import numpy as np
@@ -63,13 +63,13 @@ def share(vectors_ND, labels):
     return 100 * float(np.mean([[labels[j] == labels[i] for j in near_NK[i]] for i in queries]))
 
 
-def main(models):
+def main(models, dim=None):
     sample = Path(raycase.__file__).parent / "sample" / "sentences.csv"
     with sample.open(newline="", encoding="utf-8") as file:
         rows = list(csv.DictReader(file))
     shares = {}
     for model in models:
-        loaded = raycase.load(model)
+        loaded = raycase.load(model, dim=dim)
         for domain, condition, label in MEASURES:
             of_domain = [row for row in rows if row["domain"] == domain]
             texts = [row["text"] for row in of_domain]
@@ -90,4 +90,8 @@ def main(models):
 
 
 if __name__ == "__main__":
-    main(sys.argv[1:] or MODELS)
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--models", nargs="+", default=MODELS, help="what `--model` of the commands takes")
+    parser.add_argument("--dim", type=int, help="cut vectors to one of the nested dimensions")
+    args = parser.parse_args()
+    main(args.models, args.dim)

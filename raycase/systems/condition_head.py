@@ -48,6 +48,8 @@ class HeadConfig:
     nested: tuple[int, ...] = ()  # smaller dimensions that were trained too
     plain_dim: int | None = None  # of a layer's states, where the vectors have a share of the plain one
     plain_share: float = 0.5
+    plain_from: float = 1.4  # how unlike a sentence is where the share begins, 1 for a usual one
+    plain_to: float = 2.0  # and where it is whole
 
     def __post_init__(self) -> None:
         for name in ("states_dim", "heads", "head_dim", "output_dim"):
@@ -61,6 +63,8 @@ class HeadConfig:
             raise ValueError(f"nested: expected dimensions below {self.output_dim}, got {self.nested}")
         if not 0 <= self.plain_share < 1:
             raise ValueError(f"plain_share: expected a share in [0, 1), got {self.plain_share}")
+        if not 0 <= self.plain_from < self.plain_to:
+            raise ValueError(f"plain_from: expected a number below {self.plain_to}, got {self.plain_from}")
         if self.plain_dim is not None and (self.plain_dim < 1 or self.states_dim % self.plain_dim):
             raise ValueError(f"plain_dim: expected a part of {self.states_dim}, got {self.plain_dim}")
 
@@ -191,7 +195,8 @@ class ConditionHead(Head):
         self.dropout = nn.Dropout(config.dropout)
         self.plain: PlainPart | None = None
         if config.plain_dim is not None:
-            self.plain = PlainPart(width, config.plain_dim, config.output_dim, config.plain_share)
+            bounds = config.plain_from, config.plain_to
+            self.plain = PlainPart(width, config.plain_dim, config.output_dim, config.plain_share, bounds)
 
     @property
     def temperatures(self) -> Tensor:
@@ -227,8 +232,8 @@ def load_head(config: HeadConfig, folder: Path) -> ConditionHead:
     except (OSError, RuntimeError, SafetensorError) as error:
         reason = str(error).strip().splitlines()[-1].strip()
         raise RequestError(f"{folder / WEIGHTS}: expected weights of {config}, got: {reason}") from error
-    for parameter in head.parameters():
-        if not torch.isfinite(parameter).all():
+    for tensor in head.state_dict().values():
+        if not torch.isfinite(tensor).all():
             raise RequestError(f"{folder / WEIGHTS}: expected finite weights, got NaN or infinity")
     return head
 

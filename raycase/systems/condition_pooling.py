@@ -98,7 +98,10 @@ class ConditionPoolingConfig:
     @property
     def formula(self) -> str:
         """The vectors, as a formula."""
-        return "gate(c) * sum_t w_t(c) V h_t" if self.head else "sum_t w_t(c) h_t"
+        if self.head is None:
+            return "sum_t w_t(c) h_t"
+        share = ", with a share of the mean of h_t where s is unfamiliar" if self.head.plain_dim else ""
+        return f"gate(c) * sum_t w_t(c) V h_t{share}"
 
     @property
     def fixed(self) -> dict[str, Any]:
@@ -125,7 +128,10 @@ class ConditionPoolingConfig:
             if not (self.local / WEIGHTS).is_file():
                 raise RequestError(f"--model: expected {WEIGHTS} in {self.folder}, got none; train it again")
             weights = f"sha256:{sha256_of_file(self.local / WEIGHTS)}"
-            description["head"] = asdict(self.head) | {"weights": weights}
+            head = asdict(self.head)
+            if self.head.plain_dim is None:  # as heads of that kind were always described
+                head = {name: value for name, value in head.items() if not name.startswith("plain_")}
+            description["head"] = head | {"weights": weights}
         given = {"cut": self.cut, "keep": self.keep and str(self.keep)}
         return description | {name: value for name, value in given.items() if value}
 

@@ -69,8 +69,8 @@ class ConditionPooling(WeighsWords):
         vectors_KD = np.empty((len(pair_index), self.dim), dtype=np.float32)
 
         def pool(pairs_BC: np.ndarray, there_BC: np.ndarray, words: Words, questions: Questions) -> None:
-            pooled_BCD = self.head.pool(words, questions).cpu().numpy()
-            vectors_KD[pairs_BC[there_BC]] = pooled_BCD[there_BC][:, : self.dim]
+            pooled_BCD = self.head.pool(words, questions)[..., : self.dim].cpu().numpy()
+            vectors_KD[pairs_BC[there_BC]] = pooled_BCD[there_BC]
 
         return vectors_KD, self._meet(prepared, pair_index, pool)
 

@@ -1,12 +1,14 @@
 """What a vector keeps of the plain one, where a sentence is unlike those that trained the head.
 
     m = the mean state of the sentence's tokens, each layer's of length 1;  p = that of the last layer
-    r = |N (m - mu)| / sigma,  a = share * clamp((r - 1.4) / 0.6, 0, 1),  vector = sqrt(1 - a) u + sqrt(a) |u| T p
+    r = |N (m - mu)| / sigma,  a = share * clamp((r - from) / (to - from), 0, 1)
+    vector = sqrt(1 - a) u + sqrt(a) |u| T p
 
 u: the head's vector. N: the third of the directions in which m of the training sentences varies least, around their
 mean mu; a sentence that goes far along them is unlike all of them (the residual of the principal subspace, as in ViM,
-Wang et al., 2022). sigma: the root mean square over validation sentences. T: the directions in which u varies least, so
-that the two parts hardly disturb each other and cosines add up: about (1 - a) cos(u, u') + a cos(p, p').
+Wang et al., 2022). sigma: the root mean square over validation sentences. T: the directions in which u is shortest, so
+that the two parts hardly disturb each other and cosines add up, for equal a to about (1 - a) cos(u, u') + a cos(p, p').
+Where three quarters of D are fewer than p's numbers, p is the first so many of them.
 
 Shapes: B sentences, S tokens of the longest, C conditions, W of the states, L layers, P of a layer, D vectors, N the
 directions.
@@ -20,7 +22,6 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-FAMILIAR, UNFAMILIAR = 1.4, 2.0  # r below which the plain vector has no part, and above which it has its whole share
 LEAST_SCALE = 1e-3  # rounding to float16 stays below a tenth of it
 
 
@@ -36,7 +37,11 @@ class Plain:
         return Plain(share=self.share[index_B], vector=self.vector[index_B])
 
     def join(self, vectors_BCD: Tensor) -> Tensor:
-        """Vectors with this part, (B, C, D); in place, since these are the largest tensors of a batch."""
+        """Vectors with this part, (B, C, D); in place, since these are the largest tensors of a batch.
+
+        Not for training: a head gets its part when it is trained.
+        """
+        assert not vectors_BCD.requires_grad
         lengths_BC = torch.linalg.vector_norm(vectors_BCD, dim=-1)
         part_BD = self.share.sqrt()[:, None] * self.vector
         return vectors_BCD.mul_((1 - self.share).sqrt()[:, None, None]).addcmul_(
@@ -45,12 +50,18 @@ class Plain:
 
 
 class PlainPart(nn.Module):
-    """The part, by buffers that `fit` finds."""
+    """The part, by buffers that `fit` finds.
 
-    def __init__(self, states_dim: int, plain_dim: int, output_dim: int, share: float) -> None:
+    plain_dim: of a layer's states; bounds: r below which the plain vector has no share, and above which its whole one.
+    """
+
+    def __init__(
+        self, states_dim: int, plain_dim: int, output_dim: int, share: float, bounds: tuple[float, float]
+    ) -> None:
         super().__init__()
         self.plain_dim = plain_dim
         self.share = share
+        self.bounds = bounds
         self.center = nn.Buffer(torch.zeros(states_dim))
         self.rare = nn.Buffer(torch.zeros(states_dim // 3, states_dim))
         self.scale = nn.Buffer(torch.ones(()))
@@ -69,8 +80,9 @@ class PlainPart(nn.Module):
     def forward(self, states_BSW: Tensor, real_BS: Tensor) -> Plain:
         """The part of each sentence."""
         means_BW = self.means(states_BSW, real_BS)
-        span = (self.unfamiliar(means_BW) - FAMILIAR) / (UNFAMILIAR - FAMILIAR)
-        plain_BP = means_BW[:, -self.plain_dim :][:, : self.turn.shape[1]]
+        low, high = self.bounds
+        span = (self.unfamiliar(means_BW) - low) / (high - low)
+        plain_BP = F.normalize(means_BW[:, -self.plain_dim :][:, : self.turn.shape[1]], dim=-1)
         return Plain(share=self.share * span.clamp(0, 1), vector=plain_BP @ self.turn.T)
 
     def fit(self, train_NW: Tensor, validation_NW: Tensor, vectors_ND: Tensor) -> None:

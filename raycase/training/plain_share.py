@@ -17,7 +17,7 @@ from raycase.training.condition_head_fit import head_vectors
 from raycase.training.condition_pairs import ReadPairs
 
 
-@torch.inference_mode()
+@torch.no_grad()
 def with_plain_part(
     head: ConditionHead, train: ReadPairs, validation: ReadPairs, *, plain_dim: int, share: float
 ) -> ConditionHead:

@@ -154,5 +154,5 @@ class TuneHeadJob(HeadSource, SweepJob):
         """Write the model folder of a fit into `best`."""
         head = best_head(state, cell.recipe, system.states_dim)
         figures = {"validation": evaluation(validation)(HeadCosine(head))}  # after rounding
-        facts = facts | {"recipe": asdict(cell.recipe)}
+        facts = facts | {"recipe": asdict(replace(cell.recipe, plain_share=0.0))}  # the head alone
         save_fit(self.folder / "best", system, head, state, validation, pairs, facts, figures)

@@ -210,6 +210,7 @@ def formula_with_part(part, h_TW, vector_D):
     return a, np.sqrt(1 - a) * vector_D + np.sqrt(a) * np.linalg.norm(vector_D) * w["turn"] @ m_W[3:]
 
 
+@torch.no_grad()
 def test_the_formula_with_part():
     alone, head = with_part(scale=0.5)
     each, whole, real = padded()
@@ -228,6 +229,7 @@ def test_the_formula_with_part():
     )
 
 
+@torch.no_grad()
 def test_a_familiar_sentence_keeps_its_vector():
     alone, head = with_part(scale=100.0)
     _, whole, real = padded()
