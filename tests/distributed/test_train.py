@@ -123,6 +123,7 @@ def test_two_workers_train_condition_pooling_as_one_process(rated, tiny_model, c
         epochs=2,
         batch_size=33,
         dropout=0.0,
+        plain_share=0.0,  # its directions turn with the last bits of the head
     )
     metrics = train(job)
     config = job.config()
