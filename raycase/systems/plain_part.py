@@ -10,8 +10,8 @@ Wang et al., 2022). sigma: the root mean square over validation sentences. T: th
 that the two parts hardly disturb each other and cosines add up, for equal a to about (1 - a) cos(u, u') + a cos(p, p').
 Where three quarters of D are fewer than p's numbers, p is the first so many of them.
 
-Shapes: B sentences, S tokens of the longest, C conditions, W of the states, L layers, P of a layer, D vectors, N the
-directions.
+Shapes: B sentences of a batch, S tokens of the longest, C conditions, N sentences or vectors of a fit, W of the states,
+P of those of p, D vectors.
 """
 
 from __future__ import annotations

@@ -129,7 +129,7 @@ def _fit_frozen(
     seeds = range(job.seed + 1, job.seed + 1 + job.teachers)
     teachers = [fit(fitting, recipe=recipe, seed=seed, checkpoints=checkpoints / f"{seed}") for seed in seeds]
     if teachers:
-        heads = [best_head(state, recipe, train.conditions.shape[1]) for state in teachers]
+        heads = [best_head(state, recipe, train.dim) for state in teachers]
         fitting = partial(fitting, taught=taught_pairs(train, heads, job.seed))
         recipe = recipe.distilled
     return fit(fitting, recipe=recipe, seed=job.seed, checkpoints=checkpoints / "frozen"), teachers

@@ -11,11 +11,7 @@ from raycase.data.rated import RatedPairs
 from raycase.data.storage import fingerprint
 from raycase.systems.condition_pooling import ConditionPoolingConfig
 from raycase.systems.projector import Activation
-from raycase.training.condition_head_fit import (
-    HeadCosine,
-    evaluation,
-    fit_condition_head,
-)
+from raycase.training.condition_head_fit import fit_condition_head, head_correlations
 from raycase.training.condition_head_job import HeadSource, best_head, pair_states, save_fit
 from raycase.training.condition_pairs import PairStates
 from raycase.training.condition_recipe import FrozenHeadRecipe, HeadRecipe
@@ -153,6 +149,6 @@ class TuneHeadJob(HeadSource, SweepJob):
     ) -> None:
         """Write the model folder of a fit into `best`."""
         head = best_head(state, cell.recipe, system.states_dim)
-        figures = {"validation": evaluation(validation)(HeadCosine(head))}  # after rounding
+        figures = {"validation": head_correlations(head, validation, head.config.nested)}  # after rounding
         facts = facts | {"recipe": asdict(replace(cell.recipe, plain_share=0.0))}  # the head alone
         save_fit(self.folder / "best", system, head, state, validation, pairs, facts, figures)
