@@ -26,14 +26,13 @@ from raycase.data.schema import (
     output_schema,
     rejected_table,
 )
-from raycase.data.stored_states import STATES, StoredStates
 from raycase.encoder.prepared import Prepared
 from raycase.encoder.throughput import Work
 from raycase.errors import WorkError
 
 if TYPE_CHECKING:
     from raycase.systems.contracts import EmbedderConfig, Encoder
-    from raycase.systems.pairs import Encoded, Indexed
+    from raycase.systems.pairs import Encoded, Indexed, Kept
 
 COMPILE_REPAID = 90.0  # seconds of encoding left, of which compiling saves more than it costs
 
@@ -151,7 +150,7 @@ def encode_rows(encoder: Encoder, rows: pa.Table, prepared: Prepared, settings: 
     reasons = rejected_rows(encoded, vectors_ND, row_N, settings.on_long)
     pair_K = np.flatnonzero(~np.isin(row_N, list(reasons)))
     return EncodedRows(
-        table=output_table(rows, row_N, conditions, pair_K, vectors_ND, settings, states=encoded.states),
+        table=output_table(rows, row_N, conditions, pair_K, vectors_ND, settings, kept=encoded.kept),
         rejections=[rejection(rows.slice(row, 1).to_pylist()[0], reason) for row, reason in sorted(reasons.items())],
         work=encoded.work,
         distinct_pairs=encoded.distinct,
@@ -163,8 +162,8 @@ def rejected_rows(encoded: Encoded, vectors_ND: np.ndarray, row_N: np.ndarray, o
     """Row -> why it is rejected: the first of its pairs that is refused, too long (`on_long` "reject"), or not finite
     after rounding to the output's type."""
     finite_N = np.isfinite(vectors_ND).all(axis=1)
-    if encoded.states is not None:
-        finite_N &= encoded.states.finite
+    if encoded.kept is not None:
+        finite_N &= encoded.kept.finite
     reasons: dict[int, Reason] = {}
     for pair, row in enumerate(row_N):
         reason = encoded.refused[pair]
@@ -185,7 +184,7 @@ def output_table(
     vectors_ND: np.ndarray,
     settings: EncodeSettings,
     *,
-    states: StoredStates | None = None,
+    kept: Kept | None = None,
 ) -> pa.Table:
     """The K pairs `pair_K` of N in chunks of about `settings.chunk_bytes`; last column: the input row of each pair."""
     columns = settings.columns
@@ -201,7 +200,7 @@ def output_table(
             EMBEDDING: embedding_array(vectors_ND[pairs]),
         }
         table = pa.table(arrays, schema=schema)
-        if states is not None:
-            table = table.append_column(pa.field(STATES, pa.large_binary()), states.take(pairs).to_arrow())
+        for field, column in kept.take(pairs).columns() if kept else ():
+            table = table.append_column(field, column)
         tables.append(table.append_column(ROW_OF_PAIR, chunk[ROW]))
     return pa.concat_tables(tables)

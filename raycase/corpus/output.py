@@ -32,6 +32,11 @@ class Output:
         return self.root / "spans.parquet"
 
     @property
+    def basis(self) -> Location:
+        """The basis of stored words (`raycase.systems.word_codes`), chosen before the first unit."""
+        return self.root / "word_basis.safetensors"
+
+    @property
     def lines(self) -> Location:
         """Lines of the manifest while a job runs, so that a resumed one need not read the units for their checksums."""
         return self.root / "manifest_lines"
@@ -51,7 +56,7 @@ class Output:
     @property
     def parts(self) -> tuple[Location, ...]:
         """Everything that a job writes besides job.json."""
-        return self.rejected, self.embeddings, self.spans, self.lines, self.manifest_files, self.manifest
+        return self.rejected, self.embeddings, self.basis, self.spans, self.lines, self.manifest_files, self.manifest
 
 
 def output_at(uri: str) -> Output:

@@ -17,14 +17,17 @@ from raycase.data.conditions import read_conditions
 from raycase.data.fetch import DEFAULT_MODEL
 from raycase.data.inputs import InputFile, find_input
 from raycase.data.storage import PACKAGE, STORE_ERRORS, check_paths, fingerprint
+from raycase.data.stored_words import WORD_COLUMNS
 from raycase.encoder.pooling import Pooling
 from raycase.errors import RequestError
 from raycase.systems.contracts import Compute, EmbedderConfig, check_conditions
-from raycase.systems.registry import resolve_embedder
+from raycase.systems.registry import resolve_embedder, weighs_words
 
 SAMPLE, SAMPLE_CONDITIONS = PACKAGE + "sample/sentences.csv", PACKAGE + "sample/conditions.txt"
 SAMPLE_OUTPUT = "~/raycase/out"
 EARLIER_DEFAULT = "minilm"  # of 0.1 and 0.2, whose job.json does not name the model
+MOST_WORD_BYTES = 4096
+WORD_BYTES = 288  # of a token; 4 KB a caption
 PAIRS_OF_UNIT, ROWS_OF_UNIT = 32768, 4096  # at most, by default
 
 
@@ -51,6 +54,12 @@ class EmbedJob:
     """Instead of --conditions: a column with the condition of each row, or its list of conditions."""
     unconditional: bool = False
     """Instead of --conditions: embed without a condition; writes f(s) with a null condition."""
+    any_condition: bool = False
+    """Instead of --conditions: store each row's words, small, beside the vector without a condition, so that a search
+    can ask any condition later. For condition pooling, as the default model is."""
+    word_bytes: int | None = None
+    """Bytes of a stored word, with --any-condition: more keep vectors closer to those embedded under a condition.
+    Default: 288."""
     model: str | None = None
     """Name in the table of encoders, Hugging Face id, or a model folder, local or on object storage (fetched once).
     Default: the model of the job that the output was begun by, else minilm-conditional."""
@@ -122,7 +131,7 @@ class Request:
             "condition_column": job.condition_column,
             "conditions": self.conditions,
             "unconditional": job.unconditional,
-        }
+        } | ({"word_bytes": job.word_bytes} if job.any_condition else {})
 
     @property
     def encode_settings(self) -> EncodeSettings:
@@ -160,6 +169,9 @@ def check(job: EmbedJob, model: EmbedderConfig | None = None) -> Request:
     )
     model = model or _find_model(job, begun, output)
     job = replace(job, model=job.model or model.model)
+    if job.any_condition:
+        model = _storing_words(job, model, columns, output)
+        job = replace(job, unconditional=True, word_bytes=job.word_bytes or WORD_BYTES)
     _check_known_conditions(job, model, conditions)
     _check_room(job, model, conditions)
     rows = job.unit_rows or min(ROWS_OF_UNIT, max(64, PAIRS_OF_UNIT // len(conditions or "a")))
@@ -184,6 +196,7 @@ def _condition_flags(job: EmbedJob) -> list[str]:
         "--conditions": job.conditions,
         "--condition-column": job.condition_column,
         "--unconditional": job.unconditional,
+        "--any-condition": job.any_condition,
     }
     return [flag for flag, value in ways.items() if value]
 
@@ -192,7 +205,8 @@ def _check_condition_flags(job: EmbedJob) -> None:
     flags = _condition_flags(job)
     if len(flags) != 1:
         raise RequestError(
-            f"expected one of --conditions, --condition-column or --unconditional, got {' and '.join(flags) or 'none'}"
+            "expected one of --conditions, --condition-column, --unconditional or --any-condition, got "
+            f"{' and '.join(flags) or 'none'}"
         )
     if job.dim is not None and job.unconditional:
         raise RequestError(
@@ -201,10 +215,28 @@ def _check_condition_flags(job: EmbedJob) -> None:
         )
 
 
+def _storing_words(job: EmbedJob, model: EmbedderConfig, columns: Columns, output: Output) -> EmbedderConfig:
+    """The model as it stores words. Raises RequestError for another system, and kept columns with the words' names."""
+    if not weighs_words(model):
+        raise RequestError(
+            f"--any-condition: expected a model of condition pooling, got {job.model}, which reads the condition "
+            "beside the sentence; leave --model out for the default, or pass --conditions"
+        )
+    clash = next((name for name in columns.keep if name in WORD_COLUMNS), None)
+    if clash:
+        raise RequestError(f"--keep-columns: {clash!r} is a column of stored words; rename it in the input")
+    return replace(model, basis=output.basis.uri)
+
+
 def _check_numbers(job: EmbedJob) -> None:
     for flag, value in (("batch-tokens", job.batch_tokens), ("unit-rows", job.unit_rows), ("limit", job.limit)):
         if value is not None and value < 1:
             raise RequestError(f"--{flag}: expected at least 1, got {value}")
+    if job.word_bytes is not None and not (job.any_condition and MOST_WORD_BYTES >= job.word_bytes >= 1):
+        raise RequestError(
+            f"--word-bytes: expected 1 to {MOST_WORD_BYTES} beside --any-condition, got {job.word_bytes}"
+            f"{'' if job.any_condition else ' without it'}"
+        )
     actor_range(job.actors)
     if not 0 <= job.max_rejected <= 1:
         raise RequestError(f"--max-rejected: expected a share between 0 and 1, got {job.max_rejected}")

@@ -26,6 +26,7 @@ from raycase.corpus.plan import Plan, make_plan
 from raycase.corpus.progress import Run
 from raycase.corpus.records import WrittenUnit
 from raycase.corpus.request import EmbedJob, Request, check
+from raycase.corpus.word_basis import choose_basis
 from raycase.data.storage import STORE_ERRORS, Location
 from raycase.errors import RequestError, WorkError
 from raycase.systems.contracts import EmbedderConfig
@@ -55,6 +56,8 @@ def run(job: EmbedJob, *, model: EmbedderConfig | None = None, prepare: Prepare)
     if job.overwrite:
         output.clear()
     write_job(output, replace(opened, model=request.model.model))
+    if job.any_condition:
+        choose_basis(request, plan, opened.files)
     if plan.learned:
         plan.spans.save(output, plan.unit_rows)
     lines = Lines(output)

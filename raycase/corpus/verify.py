@@ -17,6 +17,7 @@ from raycase.corpus.listing import UnitFile
 from raycase.corpus.manifest import LINES_AT_ONCE, totals
 from raycase.corpus.output import Output, output_at
 from raycase.data.schema import CONDITION, EMBEDDING, ID, REJECTED_SCHEMA
+from raycase.data.stored_words import StoredWords, WordFormat
 from raycase.errors import RequestError, WorkError
 
 
@@ -81,6 +82,7 @@ def _file_defects(output: Output, manifest: dict[str, Any], lines: pa.Table) -> 
         yield f"embeddings/{name}: not in the manifest"
     pair_hashes = _PairHashes()
     schema: pa.Schema | None = None
+    basis = hashlib.sha256(output.basis.read()).hexdigest() if output.basis.exists() else None
     for line in _rows(lines):
         name = f"embeddings/{line['name']}"
         if line["name"] not in listed:
@@ -95,6 +97,9 @@ def _file_defects(output: Output, manifest: dict[str, Any], lines: pa.Table) -> 
         if table.schema != schema or table.schema.field(EMBEDDING).type.list_size != manifest["model"]["dim"]:
             yield f"{name}: schema differs from the first file's or the model's"
             continue
+        form = WordFormat.of(table.schema)
+        if form is not None and form.basis != basis:
+            yield f"{output.basis.name}: {'another' if basis else 'missing'}, not the one that coded {name}"
         yield from _table_defects(name, table, line)
         pair_hashes.add(table)
         if line["rows_rejected"]:
@@ -109,6 +114,12 @@ def _table_defects(name: str, table: pa.Table, line: dict[str, Any]) -> Iterator
     values = table[EMBEDDING].combine_chunks().flatten().to_numpy(zero_copy_only=False)
     if table[EMBEDDING].null_count or not np.isfinite(values).all():
         yield f"{name}: a vector is null or not finite"
+    form = WordFormat.of(table.schema)
+    if form is not None:
+        try:
+            StoredWords.from_arrow(table, form)
+        except ValueError as error:
+            yield f"{name}: stored words: {error}"
 
 
 def _rejected_defects(output: Output, line: dict[str, Any]) -> Iterator[str]:

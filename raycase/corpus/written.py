@@ -31,6 +31,11 @@ class Written:
         return bool(self.job.config["unconditional"])
 
     @property
+    def has_words(self) -> bool:
+        """Whether the rows have stored words."""
+        return "word_bytes" in self.job.config
+
+    @property
     def names(self) -> list[str]:
         """Names of the files that hold vectors."""
         return [u.name(self.job.print8) for u in self.units if u.rows_out]

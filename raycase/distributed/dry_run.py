@@ -3,24 +3,24 @@
 from __future__ import annotations
 
 import time
+from dataclasses import replace
 from typing import Any
 
-import numpy as np
 import pyarrow as pa
 
 from raycase.corpus.encode_step import EncodeUnits, encode_rows
 from raycase.corpus.job_record import find_job
 from raycase.corpus.plan import Plan, make_plan
 from raycase.corpus.request import EmbedJob, Request, check
+from raycase.corpus.sample import sample_rows
 from raycase.corpus.unit_files import ROW_OF_PAIR
 from raycase.corpus.unit_pairs import pairs_of, prepare_rows
 from raycase.data.inputs import InputFile
 from raycase.data.parquet import parquet_bytes
-from raycase.data.reader import TEXT, read_span
+from raycase.data.reader import TEXT
 from raycase.distributed.cluster import start_ray
 from raycase.distributed.resources import capacity, make_pool
 
-SAMPLED_SPANS, SAMPLED_ROWS = 5, 400  # rows of each sampled span
 MEASURED_ROWS, MEASURED_SECONDS = 50, 5.0
 
 
@@ -31,18 +31,20 @@ def dry_run(job: EmbedJob) -> dict[str, Any]:
     Writes nothing. Raises RequestError.
     """
     request = check(job)
+    if job.any_condition:  # the basis is not chosen yet: the words' size is known, and their time is the encoder's
+        request = replace(request, model=replace(request.model, basis=None))  # type: ignore[type-var]
     known, done = find_job(request.output, request.config, request.files, overwrite=job.overwrite)
     plan = make_plan(request, known.files, done)
     result: dict[str, Any] = {"dry_run": True, "units": plan.units, "rows": plan.missing}
     if plan.missing:
-        result |= _scaled(request, plan, known.files)
+        result |= _scaled(request, plan, known.files, request.job.word_bytes or 0)
     for name, value in list(result.items())[1:]:
         print(f"{name.replace('_', ' '):>18}  {value:,}")
     return result
 
 
-def _scaled(request: Request, plan: Plan, files: list[InputFile]) -> dict[str, Any]:
-    rows, sampled = _sample(request, plan, files)
+def _scaled(request: Request, plan: Plan, files: list[InputFile], word_bytes: int) -> dict[str, Any]:
+    rows, sampled = sample_rows(request.columns, plan, files)
     if not len(rows):
         return {"sampled_rows": sampled, "pairs": 0, "distinct_pairs": 0, "tokens": 0, "output_bytes": 0}
     row_of_pair, conditions = pairs_of(rows, request.encode_settings)
@@ -59,25 +61,11 @@ def _scaled(request: Request, plan: Plan, files: list[InputFile]) -> dict[str, A
         "pairs": round(len(texts) * scale),
         "distinct_pairs": round(len(distinct) * scale),
         "tokens": round(tokens * scale),
-        "output_bytes": round(len(texts) * scale * bytes_per_pair),
+        "output_bytes": round(len(texts) * scale * bytes_per_pair + tokens * scale * word_bytes),
         "actors": pool.most,
         "tokens_per_second": round(tokens_per_second * pool.most),
         "seconds": round(tokens * scale / max(1.0, tokens_per_second * pool.most)),
     }
-
-
-def _sample(request: Request, plan: Plan, files: list[InputFile]) -> tuple[pa.Table, int]:
-    """The accepted rows at the start of spans from across the input, and the number of rows read."""
-    left = np.flatnonzero(plan.left).tolist()
-    span_index = np.unique(np.linspace(0, len(left) - 1, SAMPLED_SPANS).astype(int))
-    tables: list[pa.Table] = []
-    sampled = 0
-    for span in (plan.spans[left[i]] for i in span_index):
-        start, unit_end = plan.units_left(span)[0]
-        end = min(unit_end, start + SAMPLED_ROWS)
-        sampled += end - start
-        tables += [table for table, _ in read_span(files[span.file], span, request.columns, [(start, end)])]
-    return pa.concat_tables(tables), sampled
 
 
 def _measure(request: Request, rows: pa.Table, threads: int | None) -> tuple[float, float]:

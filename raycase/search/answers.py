@@ -15,7 +15,7 @@ from raycase.data.schema import CONDITION, ID
 from raycase.data.storage import Location
 from raycase.errors import RequestError
 from raycase.search.lance_files import lance_errors
-from raycase.search.metadata import ASKED, QUERY, RANK, RESERVED_COLUMNS, SCORE
+from raycase.search.metadata import ASKED, POOLED, QUERY, RANK, RESERVED_COLUMNS, SCORE
 
 if TYPE_CHECKING:
     from lance import LanceDataset
@@ -33,10 +33,13 @@ def answer_table(
     condition: str | None,
     scores_Qk: np.ndarray,
     offsets_Qk: np.ndarray,
+    *,
+    pooled: bool = False,
 ) -> pa.Table:
     """The rows at these offsets (-1: none) as answers to the queries, with id and kept columns.
 
-    `query_index`, `asked`: index and requested condition of each query; `condition`: the one that was searched.
+    `query_index`, `asked`: index and requested condition of each query; `condition`: the one that was searched;
+    `pooled`: from stored words.
     """
     query_H, rank_H = (offsets_Qk >= 0).nonzero()
     names = returned_columns(dataset)
@@ -45,6 +48,7 @@ def answer_table(
         QUERY: pa.array(np.asarray(query_index, dtype=np.int64)[query_H]),
         ASKED: pa.array([asked[i] for i in query_H.tolist()], pa.string()),
         CONDITION: pa.array([condition] * len(query_H), pa.string()),
+        POOLED: pa.array([pooled] * len(query_H), pa.bool_()),
         RANK: pa.array(rank_H + 1, pa.int32()),
         SCORE: pa.array(scores_Qk[query_H, rank_H], pa.float32()),
     }

@@ -86,6 +86,7 @@ def build(job: IndexJob) -> dict[str, Any]:
         "rows_added": metadata.rows - rows,
         "conditions": len(metadata.conditions),
         "unconditional_rows": metadata.plain,
+        "rows_with_words": metadata.words,
         "kind": metadata.search_kind,
         "seconds": round(time.time() - began, 3),
         "output": root.uri,
@@ -132,16 +133,16 @@ def _check_job(job: IndexJob, root: Location) -> None:
 
 
 def _take_cut(sources: Sequence[Written], metadata: IndexMetadata) -> None:
-    """An index without conditional vectors takes the cut of the first that come: plain vectors are never cut."""
-    conditional = [source.job.config["model"] for source in sources if not source.unconditional]
-    if conditional and CUT in conditional[0] and not metadata.conditions:
-        metadata.model = metadata.model | {CUT: conditional[0][CUT]}
+    """An index without conditional vectors and words takes the cut of the first that come; plain vectors have none."""
+    cut = [source.job.config["model"] for source in sources if not source.unconditional or source.has_words]
+    if cut and CUT in cut[0] and not metadata.conditions and not metadata.words:
+        metadata.model = metadata.model | {CUT: cut[0][CUT]}
 
 
 def _check_source(source: Written, metadata: IndexMetadata, job: IndexJob, root: Location) -> None:
     """Raise RequestError for an output of another model, or vectors that --sub-vectors does not divide."""
     model = source.job.config["model"]
-    if source.unconditional and CUT in metadata.model:
+    if source.unconditional and not source.has_words and CUT in metadata.model:
         model = model | {CUT: metadata.model[CUT]}
     expected, got = fingerprint(metadata.model)[:8], fingerprint(model)[:8]
     if expected != got:

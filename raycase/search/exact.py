@@ -5,7 +5,7 @@ Shapes: Q queries, N rows under a condition in blocks of B, D dimensions, k neig
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 
 from raycase.data.schema import CONDITION
+from raycase.data.stored_words import WORDS
 from raycase.search.lance_files import OFFSET, offsets_of, sql_equals, vectors_of
 from raycase.search.metadata import PLAIN, VECTOR, IndexMetadata
 from raycase.search.topk import top_k
@@ -26,10 +27,19 @@ Block = tuple[np.ndarray, Tensor]  # row offsets (B,) int64, unit vectors (B, D)
 
 
 class ConditionVectors:
-    """The unit vectors of an index under one condition or another, read once and cached up to `memory_bytes`."""
+    """The unit vectors of an index under one condition or another, read once and cached up to `memory_bytes`.
 
-    def __init__(self, dataset: LanceDataset, metadata: IndexMetadata, memory_bytes: int) -> None:
-        self.dataset, self.metadata, self.memory_bytes = dataset, metadata, memory_bytes
+    pool: gives them for a condition that the index does not have; of those the oldest leave the cache first.
+    """
+
+    def __init__(
+        self,
+        dataset: LanceDataset,
+        metadata: IndexMetadata,
+        memory_bytes: int,
+        pool: Callable[[str], Iterator[Block]] | None = None,
+    ) -> None:
+        self.dataset, self.metadata, self.memory_bytes, self.pool = dataset, metadata, memory_bytes, pool
         self.cached: dict[str | None, Block] = {}
 
     def blocks(self, condition: str | None, where: str | None = None) -> Iterator[Block]:
@@ -37,8 +47,12 @@ class ConditionVectors:
 
         One block where the vectors are cached; else they are read again, batch by batch.
         """
+        pooled = condition is not None and condition not in self.metadata.conditions
         column = PLAIN if condition is None else VECTOR
-        rows_filter = sql_equals(CONDITION, condition)
+        rows_filter = f"{WORDS} IS NOT NULL" if pooled else sql_equals(CONDITION, condition)
+        if condition is not None and pooled and condition not in self.cached:
+            yield from self._pooled(condition, rows_filter, where)
+            return
         if condition not in self.cached:
             if not self._fits(condition, column):
                 rows_filter += f" AND ({where})" if where else ""
@@ -48,18 +62,42 @@ class ConditionVectors:
                 return
             rows = self.dataset.to_table(columns=[OFFSET, column], filter=rows_filter)
             self.cached[condition] = offsets_of(rows), vectors_of(rows[column])
-        offsets_N, vectors_ND = self.cached[condition]
-        if where:
-            selected = self.dataset.to_table(columns=[OFFSET], filter=f"{rows_filter} AND ({where})")
-            is_selected_N = np.isin(offsets_N, offsets_of(selected))
-            offsets_N, vectors_ND = offsets_N[is_selected_N], vectors_ND[torch.from_numpy(is_selected_N)]
-        yield offsets_N, vectors_ND
+        yield self._selected(self.cached[condition], rows_filter, where)
+
+    def _selected(self, block: Block, rows_filter: str, where: str | None) -> Block:
+        """The rows of a block that pass the filter."""
+        if not where:
+            return block
+        offsets_N, vectors_ND = block
+        selected = self.dataset.to_table(columns=[OFFSET], filter=f"{rows_filter} AND ({where})")
+        is_selected_N = np.isin(offsets_N, offsets_of(selected))
+        return offsets_N[is_selected_N], vectors_ND[torch.from_numpy(is_selected_N)]
+
+    def _pooled(self, condition: str, rows_filter: str, where: str | None) -> Iterator[Block]:
+        """The blocks of a condition that the index does not have; cached where they fit."""
+        assert self.pool is not None
+        blocks: list[Block] = []
+        size = 0
+        for block in self.pool(condition):
+            size += block[1].nbytes
+            if size <= self.memory_bytes:
+                blocks.append(block)
+            yield self._selected(block, rows_filter, where)
+        others = [name for name in self.cached if name is not None and name not in self.metadata.conditions]
+        while others and self._cached_bytes + size > self.memory_bytes:
+            del self.cached[others.pop(0)]
+        if blocks and self._cached_bytes + size <= self.memory_bytes:
+            offsets, vectors = zip(*blocks, strict=True)
+            self.cached[condition] = np.concatenate(offsets), torch.cat(vectors)
+
+    @property
+    def _cached_bytes(self) -> int:
+        return sum(vectors_ND.nbytes for _, vectors_ND in self.cached.values())
 
     def _fits(self, condition: str | None, column: str) -> bool:
         """Whether the vectors under a condition fit into memory beside the cached ones."""
         dim = self.dataset.schema.field(column).type.list_size
-        cached = sum(vectors_ND.numel() for _, vectors_ND in self.cached.values())
-        return 4 * (cached + self.metadata.rows_under(condition) * dim) <= self.memory_bytes
+        return self._cached_bytes + 4 * self.metadata.rows_under(condition) * dim <= self.memory_bytes
 
 
 def exact_nearest(vectors_QD: np.ndarray, blocks: Iterable[Block], k: int) -> tuple[np.ndarray, np.ndarray]:

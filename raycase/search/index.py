@@ -5,10 +5,10 @@ Shapes: Q queries, C conditions, D dimensions, k neighbours.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property, partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pyarrow as pa
@@ -18,9 +18,10 @@ from raycase.errors import RequestError
 from raycase.search.answers import answer_table, check_filter, no_answers, returned_columns
 from raycase.search.approximate import DEFAULT_OPTIONS, Options, approximate_nearest
 from raycase.search.combined import blocks_of_rows, conditional_rows, mean_nearest, rows_of_same_ids
-from raycase.search.exact import ConditionVectors, exact_nearest
+from raycase.search.exact import Block, ConditionVectors, exact_nearest
 from raycase.search.lance_files import lance_errors, open_ready
 from raycase.search.metadata import QUERY, RANK, IndexMetadata
+from raycase.search.pooled import PooledVectors
 from raycase.search.query_encoder import embed_queries, load_query_encoder
 from raycase.systems.contracts import Encoder
 
@@ -35,6 +36,7 @@ class Limits:
     """How much a search holds in memory, and how many conditions it compares."""
 
     memory_bytes: int = 2 * 2**30  # vectors cached for exact searches; larger sets are read again by each search
+    words_bytes: int = 4 * 2**30  # stored words cached; more are read again under each new condition
     queries: int = 1024  # queries under one condition that are answered at a time
     cosines: int = 2**25  # cosines of queries and ids held at a time where conditions are combined
     conditions_combined: int = 64  # conditions whose cosines are averaged
@@ -55,7 +57,8 @@ class Index:
     ) -> None:
         self.root, self.dataset, self.metadata, self.limits = root, dataset, metadata, limits
         self.model = model or metadata.name
-        self.vectors = ConditionVectors(dataset, metadata, limits.memory_bytes)
+        self.words = PooledVectors(dataset, root, limits.words_bytes)
+        self.vectors = ConditionVectors(dataset, metadata, limits.memory_bytes, self._pool)
 
     @classmethod
     def open(cls, uri: str, *, model: str | None = None, limits: Limits = Limits()) -> Index:
@@ -77,8 +80,21 @@ class Index:
         return returned_columns(self.dataset)
 
     def rows(self, condition: str | None) -> int:
-        """How many rows there are under a condition; None: without."""
-        return self.metadata.rows_under(condition)
+        """How many rows there are under a condition, those with stored words for one to be pooled; None: without."""
+        return self.metadata.words if self.is_pooled(condition) else self.metadata.rows_under(condition)
+
+    def is_pooled(self, condition: str | None) -> bool:
+        """Whether vectors under a condition are pooled from stored words, for the index does not have them."""
+        return bool(condition is not None and condition not in self.metadata.conditions and self.metadata.words)
+
+    def _pool(self, condition: str) -> Iterator[Block]:
+        """The vectors of all rows with stored words under a condition."""
+        model: Any = self.encoder  # condition pooling, which stored the words
+        try:
+            questions = model.questions([condition])
+        except ValueError as error:
+            raise RequestError(f"--condition: expected one that {self.model} can embed, got: {error}") from error
+        yield from self.words.blocks(questions, model.head.temperatures.detach())
 
     @cached_property
     def encoder(self) -> Encoder:
@@ -108,15 +124,16 @@ class Index:
     ) -> pa.Table:
         """The k rows nearest to each sentence under its condition, by cosine, best first.
 
-        One condition serves all sentences. For a condition that the index does not have, the nearest of its conditions
-        is searched (column `condition` beside `asked`), or with `exact_condition` RequestError is raised. Without
+        One condition serves all sentences. One that the index does not have is pooled from stored words (column
+        `pooled`); an index without stored words is searched under the nearest of its conditions (column `condition`
+        beside `asked`); with `exact_condition` RequestError is raised instead of either. Without
         conditions, the score of an id is the mean of its cosines under the conditions that it has; an approximate index
         averages only ids that are among the best under one condition. `unconditional` searches the plain vectors f(s).
         `where` is a filter on the kept columns, in SQL. `candidates` returns more than k rows, for a model that
         re-ranks them.
 
-        Returns query (index in `sentences`), asked, condition, rank from 1, score, id and the kept columns; fewer than
-        k rows where the filter leaves fewer. Raises RequestError.
+        Returns query (index in `sentences`), asked, condition, pooled, rank from 1, score, id and the kept columns;
+        fewer than k rows where the filter leaves fewer. Raises RequestError.
         """
         if isinstance(sentences, str):
             raise ValueError("sentences: expected a list of strings, got one string")
@@ -164,7 +181,14 @@ class Index:
                 vectors_QD = self.embed([sentences[query] for query in batch], condition)
                 nearest = self.nearest(vectors_QD, condition, most, where, options=options)
                 answers.append(
-                    answer_table(self.dataset, batch, [asked[query] for query in batch], condition, *nearest)
+                    answer_table(
+                        self.dataset,
+                        batch,
+                        [asked[query] for query in batch],
+                        condition,
+                        *nearest,
+                        pooled=self.is_pooled(condition),
+                    )
                 )
         return pa.concat_tables(answers).sort_by([(QUERY, "ascending"), (RANK, "ascending")])
 
@@ -224,7 +248,7 @@ class Index:
         if k > rows:
             under = "without condition" if condition is None else f"under {condition!r}"
             raise RequestError(f"-k: expected at most the {rows} rows {under}, got {k}")
-        if options.exact or not self.metadata.is_approximate(rows):
+        if options.exact or self.is_pooled(condition) or not self.metadata.is_approximate(rows):
             return exact_nearest(vectors_QD, self.vectors.blocks(condition, where), k)
         return approximate_nearest(self.dataset, self.metadata, vectors_QD, condition, k, where, options)
 
@@ -240,8 +264,15 @@ class Index:
         """The condition of the index that is searched for the one that was asked."""
         if asked is None or asked in self.metadata.conditions:
             return asked
+        if self.metadata.words and asked.strip() and not exact:
+            if not self.encoder.config.count_tokens(["a"], [asked])[0]:
+                raise RequestError(f"--condition: expected one that leaves room for a sentence, got {asked[:80]!r}...")
+            return asked
         if not self.metadata.conditions:
-            raise RequestError(f"--condition: expected conditions in {self.root.uri}, got plain vectors alone")
+            raise RequestError(
+                f"--condition: expected conditions in {self.root.uri}, got plain vectors alone; `raycase embed "
+                "--any-condition` stores what any condition needs"
+            )
         if not asked.strip() or exact or self.encoder.config.known_conditions is not None:
             names = ", ".join(map(repr, list(self.metadata.conditions)[:8]))
             raise RequestError(f"--condition: expected one of the index's ({names}), got {asked!r}")

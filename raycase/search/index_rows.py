@@ -5,6 +5,7 @@ The metadata records which rows of which input file of which job are in the inde
 
 from __future__ import annotations
 
+import hashlib
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import replace
@@ -17,9 +18,10 @@ from raycase.corpus.listing import UnitFile
 from raycase.corpus.written import Written
 from raycase.data.schema import CONDITION, EMBEDDING, ID, embedding_array, embedding_type
 from raycase.data.storage import Location, fingerprint
+from raycase.data.stored_words import BASIS, WORD_COLUMNS, WordFormat
 from raycase.errors import RequestError
 from raycase.search.column_indices import update_scalar_indices
-from raycase.search.lance_files import import_lance, open_newest, sql_equals, sql_literal, storage_options
+from raycase.search.lance_files import basis_at, import_lance, open_newest, sql_equals, sql_literal, storage_options
 from raycase.search.metadata import METADATA_KEY, PLAIN, RESERVED_COLUMNS, VECTOR, IndexMetadata
 from raycase.search.topk import l2_normalize
 
@@ -41,20 +43,35 @@ def append_rows(
     if not source.names:
         return dataset
     schema = _index_schema(source, metadata)
+    if source.has_words:
+        keep_basis(source, root)
     if dataset is None:
         schema = schema.with_metadata({METADATA_KEY: ""})  # an index of ours, not finished
         mode = "create" if open_newest(root) is None else "overwrite"
     else:
         _check_columns(dataset.schema, schema, source)
         _check_new_rows(dataset, source, metadata)
-        if _vector_column(source) not in dataset.schema.names:
-            dataset.add_columns(schema.field(_vector_column(source)))
+        for field in schema:
+            if field.name not in dataset.schema.names:
+                dataset.add_columns(field)
         schema = pa.schema([f for f in dataset.schema if f.name in schema.names])  # in the index's order of columns
         mode = "append"
     reader = pa.RecordBatchReader.from_batches(schema, _batches(source, schema))
     dataset = import_lance().write_dataset(reader, root.uri, mode=mode, storage_options=storage_options(root))
     _count_rows(source, metadata)
     return dataset
+
+
+def keep_basis(source: Written, root: Location) -> None:
+    """Copy the basis of an output's stored words into the index, under the name of its hash."""
+    form = WordFormat.of(source.schema())
+    data = source.output.basis.read() if source.output.basis.exists() else b""
+    if form is None or form.basis != hashlib.sha256(data).hexdigest():
+        raise RequestError(
+            f"--embeddings: expected {source.output.basis.uri} as the words there were coded by it, got "
+            f"{'another' if data else 'none'}; embed again"
+        )
+    basis_at(root, form.basis).put(data)
 
 
 def _batches(source: Written, schema: pa.Schema) -> Iterator[pa.RecordBatch]:
@@ -65,6 +82,10 @@ def _batches(source: Written, schema: pa.Schema) -> Iterator[pa.RecordBatch]:
         vectors = table[EMBEDDING].combine_chunks()
         vectors_ND = vectors.flatten().to_numpy().reshape(-1, vectors.type.list_size)
         rows = table.append_column(column, embedding_array(l2_normalize(vectors_ND).astype(dtype)))
+        if BASIS in schema.names:
+            form = WordFormat.of(table.schema)
+            assert form is not None
+            rows = rows.append_column(BASIS, pa.array([form.basis] * len(rows), pa.string()))
         yield from rows.select(schema.names).cast(schema).to_batches()
 
 
@@ -74,6 +95,7 @@ def _count_rows(source: Written, metadata: IndexMetadata) -> None:
     counts: Counter[str] = Counter(metadata.conditions)
     if source.unconditional:
         metadata.plain += rows_out
+        metadata.words += rows_out if source.has_words else 0
     elif listed := source.job.config["conditions"]:
         counts.update(dict.fromkeys(listed, rows_out))
     else:
@@ -117,7 +139,8 @@ def _vector_column(source: Written) -> str:
 def _index_schema(source: Written, metadata: IndexMetadata) -> pa.Schema:
     """Id, condition, the kept columns, and unit vectors in the index's number format."""
     written = source.schema()
-    clash = next((name for name in written.names if name in RESERVED_COLUMNS), None)
+    own = [name for name in written.names if name not in WORD_COLUMNS or not source.has_words]
+    clash = next((name for name in own if name in RESERVED_COLUMNS), None)
     if clash:
         raise RequestError(
             f"--embeddings: expected no kept column named {clash!r}, which is the index's own, got one in "
@@ -125,7 +148,8 @@ def _index_schema(source: Written, metadata: IndexMetadata) -> pa.Schema:
         )
     dim = written.field(EMBEDDING).type.list_size
     vectors = pa.field(_vector_column(source), embedding_type(dim, metadata.dtype))
-    return pa.schema([pa.field(f.name, f.type) for f in written if f.name != EMBEDDING] + [vectors])
+    basis = [pa.field(BASIS, pa.string())] if source.has_words else []
+    return pa.schema([pa.field(f.name, f.type) for f in written if f.name != EMBEDDING] + [vectors, *basis])
 
 
 def _check_columns(index: pa.Schema, written: pa.Schema, source: Written) -> None:

@@ -37,6 +37,11 @@ def storage_options(root: Location) -> dict[str, str] | None:
     return {"allow_http": "true"} if root.is_s3 and plain_http else None
 
 
+def basis_at(root: Location, basis: str) -> Location:
+    """Where an index keeps a basis of stored words; Lance leaves folders alone whose names begin like this."""
+    return root / "_word_bases" / f"{basis[:16]}.safetensors"
+
+
 def open_ready(root: Location) -> tuple[LanceDataset, IndexMetadata] | None:
     """The finished version and its metadata; None where no build has finished. Raises RequestError."""
     dataset = open_newest(root)

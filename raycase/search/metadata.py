@@ -5,12 +5,16 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any
 
+from raycase.data.stored_words import WORD_COLUMNS
+
 READY = "ready"  # the tag of the version that is searched
 METADATA_KEY = "raycase"  # in the metadata of the dataset's schema
 CUT = "cut"  # in `EmbedderConfig.describe()`: the dimension to which conditional vectors were cut
 VECTOR, PLAIN = "vector", "plain"  # unit vectors with and without a condition; a row has one of the two
 QUERY, ASKED, RANK, SCORE = "query", "asked", "rank", "score"  # columns of an answer
-RESERVED_COLUMNS = (VECTOR, PLAIN, QUERY, ASKED, RANK, SCORE)  # no kept column may have one of these names
+POOLED = "pooled"  # of an answer: whether the condition was pooled from stored words, not embedded in advance
+OF_ANSWERS = (QUERY, ASKED, POOLED, RANK, SCORE)
+RESERVED_COLUMNS = (VECTOR, PLAIN, *WORD_COLUMNS, *OF_ANSWERS)  # no kept column may have one of these names
 EXACT_BELOW = 100_000
 
 
@@ -23,6 +27,7 @@ class IndexMetadata:
     dtype: str
     conditions: dict[str, int] = field(default_factory=dict)  # rows under each condition
     plain: int = 0  # rows without condition
+    words: int = 0  # those of them that have stored words
     covered: dict[str, list[list[int]]] = field(default_factory=dict)  # input file of a job -> row intervals indexed
     kind: str = "auto"  # as requested: auto, exact, ivf-pq or hnsw
     exact_below: int = EXACT_BELOW  # auto searches conditions with fewer rows exactly

@@ -16,7 +16,7 @@ from raycase.data.schema import CONDITION, ID
 from raycase.data.storage import check_paths, locate
 from raycase.errors import RequestError, check_ranges
 from raycase.search.approximate import EF, NPROBES, Options
-from raycase.search.index import Index
+from raycase.search.index import Index, Limits
 from raycase.search.marks import has_styles
 from raycase.search.metadata import ASKED, QUERY, SCORE
 from raycase.search.queries import TEXT, read_queries
@@ -45,12 +45,14 @@ class SearchJob:
     where: str | None = None
     """A filter on the kept columns, in SQL: "year > 2010 AND source = 'news'"."""
     exact_condition: bool = False
-    """Refuse a condition that the index does not have. By default the nearest of its conditions is searched, and
-    named."""
+    """Refuse a condition that the index does not have. By default its vectors are pooled from stored words; an index
+    without them is searched under the nearest of its conditions, which is named."""
     queries: str | None = None
     """Instead of --query: a .parquet, .csv or .jsonl file with a column `text`, and optionally `condition`."""
     output: str | None = None
     """Parquet file for the answers, local or on object storage. Default: print a table."""
+    memory: float = 4.0
+    """GiB for stored words; a condition reads more than fit again."""
     exact: bool = False
     """Compare every vector, whatever the kind of the index."""
     nprobes: int = NPROBES
@@ -82,7 +84,7 @@ def search(job: SearchJob) -> dict[str, Any]:
     _check_job(job)
     sentences, conditions = _queries(job)
     disable_progress_bar()  # the weights load in a moment
-    index = Index.open(job.index, model=job.model)
+    index = Index.open(job.index, model=job.model, limits=Limits(words_bytes=int(job.memory * 2**30)))
     scorer = _load_scorer(job, index, conditional=conditions is not None)
     explains = _explains(job, index)
     answers = index.search(
@@ -126,6 +128,7 @@ def _check_job(job: SearchJob) -> None:
     check_paths({"--index": job.index, "--queries": job.queries, "--output": job.output, "--html": job.html})
     values = {name: getattr(job, name) for name in ("nprobes", "ef", "refine", "candidates")}
     check_ranges(job, {name: (value is None or value >= 1, "at least 1") for name, value in values.items()})
+    check_ranges(job, {"memory": (job.memory > 0, "GiB above 0")})
     if job.candidates is not None and not job.rerank:
         raise RequestError("--candidates: expected --rerank, got none")
     if job.text_column is not None and not (job.rerank or job.explain):
@@ -162,7 +165,9 @@ def _print_replaced_conditions(answers: pa.Table, index: Index) -> None:
     """Name the conditions that the index does not have, and the ones that were searched instead."""
     pairs = zip(answers[ASKED].to_pylist(), answers[CONDITION].to_pylist(), strict=True)
     for asked, condition in dict.fromkeys(pairs):
-        if asked != condition:
+        if index.is_pooled(condition):
+            print(f"no {asked!r} in the index; pooled from its stored words", file=sys.stderr)
+        elif asked != condition:
             cosine = index.nearest_condition(asked)[1]
             print(f"no {asked!r} in the index; answered under {condition!r}, cosine {cosine:.2f}", file=sys.stderr)
 

@@ -46,7 +46,8 @@ class ConditionPoolingConfig:
 
     layers: fractions of the encoder's depth; head: None without training; cut: only the first so many dimensions, one
     of the head's nested ones; whole_condition: e is the mean over all tokens of the condition's prompt, special ones
-    included; keep: instead of vectors under conditions, keep the states of these tokens of each text, for training.
+    included; keep: instead of vectors under conditions, keep the states of these tokens of each text, for training;
+    basis: instead of them, keep stored words by the basis in this file (URI; `raycase.systems.word_codes`).
     """
 
     model: str
@@ -57,6 +58,7 @@ class ConditionPoolingConfig:
     whole_condition: bool = False
     folder: str | None = None  # or URI
     keep: Span | None = None
+    basis: str | None = None
     SYSTEM: ClassVar[str] = SYSTEM
     known_conditions: ClassVar[None] = None  # any
 

@@ -7,18 +7,22 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from functools import cached_property
 from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
 
+from raycase.data.storage import locate
 from raycase.data.stored_states import StoredStates
+from raycase.data.stored_words import StoredWords
 from raycase.encoder.engine import TextEncoder
 from raycase.encoder.prepared import Prepared
 from raycase.encoder.throughput import Work
 from raycase.encoder.token_states import StateReader, TokenStates, layer_numbers
 from raycase.systems.condition_head import Head, Questions, Words
 from raycase.systems.pairs import Encoded, Memory, accepted_pairs, embed, encoded
+from raycase.systems.word_codes import WordCodes
 from raycase.systems.word_weights import WeighsWords
 
 if TYPE_CHECKING:
@@ -57,6 +61,8 @@ class ConditionPooling(WeighsWords):
         pair_index = accepted_pairs(prepared)
         if self.config.keep is not None:
             return self._keep_states(prepared, pair_index)
+        if self.config.basis is not None:
+            return self._keep_words(prepared, pair_index)
         if prepared.conditions is None:
             plain = prepared.alone[0].take(prepared.sentence[pair_index])
             vectors_KD, work = self.encoder.encode(replace(plain, start=plain.start[:, :1], end=plain.end[:, :1]))
@@ -122,7 +128,54 @@ class ConditionPooling(WeighsWords):
         batch = prepared.alone[0].take(prepared.sentence[pair_index])
         work = self.reader.read(batch, keep)
         result = encoded(prepared, pair_index, vectors_KD, work)
-        return replace(result, states=StoredStates.of(kept, width).take(prepared.rows))
+        return replace(result, kept=StoredStates.of(kept, width).take(prepared.rows))
+
+    def _keep_words(self, prepared: Prepared, pair_index: np.ndarray) -> Encoded:
+        """f(s) and the stored words of each text."""
+        vectors_KD = np.empty((len(pair_index), self.encoder.dim), dtype=np.float32)
+        coded: list[StoredWords] = []
+        texts: list[np.ndarray] = []
+
+        def keep(rows: np.ndarray, states: TokenStates) -> None:
+            vectors_KD[rows] = states.plain.cpu().numpy()
+            coded.append(self.codes.code(self.head.read(states.states, states.real)))
+            texts.append(pair_index[rows])
+
+        work = self.reader.read(prepared.alone[0].take(prepared.sentence[pair_index]), keep)
+        result = encoded(prepared, pair_index, vectors_KD, work)
+        nothing = np.setdiff1d(np.arange(len(prepared.sentence)), pair_index)  # refused texts have no words
+        kept = StoredWords.concat([*coded, StoredWords.empty(self.codes.form, len(nothing))])
+        kept = kept.take(np.argsort(np.concatenate([*texts, nothing]), kind="stable"))
+        return replace(result, kept=kept.take(prepared.rows))
+
+    @cached_property
+    def codes(self) -> WordCodes:
+        """The basis of stored words."""
+        assert self.config.basis is not None
+        return WordCodes.from_bytes(locate(self.config.basis).read(), self.config.basis)
+
+    @torch.inference_mode()
+    def words(self, sentences: Sequence[str]) -> list[Words]:
+        """What the head keeps of sentences, batch after batch; those that cannot be encoded are left out."""
+        prepared, found = self.config.prepare(sentences, None), []
+
+        def keep(rows: np.ndarray, states: TokenStates) -> None:
+            found.append(self.head.read(states.states, states.real))
+
+        self.reader.read(prepared.alone[0].take(prepared.sentence[accepted_pairs(prepared)]), keep)
+        return found
+
+    @torch.inference_mode()
+    def questions(self, conditions: Sequence[str]) -> Questions:
+        """What the head keeps of conditions. Raises ValueError for one that cannot be encoded."""
+        prepared = self.config.prepare(["a"] * len(conditions), conditions)
+        for row, pair in enumerate(prepared.rows.tolist()):
+            if prepared.reasons[pair] is not None:
+                raise ValueError(f"{prepared.reasons[pair]}: {conditions[row][:80]!r}")
+        states_CW, _ = self.memory.of(
+            prepared, prepared.condition[prepared.rows], lambda new: self._mean_states(prepared, new)
+        )
+        return self.head.ask(torch.from_numpy(states_CW).to(self.encoder.model.device))
 
     def token_weights(self, prepared: Prepared) -> list[np.ndarray]:
         """The weight of each text token of each distinct pair: M of (T,); see `WeighsWords`."""

@@ -7,13 +7,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Protocol, Self
 
 import numpy as np
+import pyarrow as pa
 
 from raycase.data.rated import RatedPairs
 from raycase.data.schema import Reason
-from raycase.data.stored_states import StoredStates
 from raycase.encoder.prepared import Prepared
 from raycase.encoder.prompts import PromptSet, Span, Template, parse_views, prompt_set
 from raycase.encoder.sources import load_tokenizer
@@ -170,13 +170,27 @@ def encoded(prepared: Prepared, pair_index: np.ndarray, vectors_KD: np.ndarray, 
     )
 
 
+class Kept(Protocol):
+    """What an output keeps of N texts beside their vectors: states, or stored words."""
+
+    @property
+    def finite(self) -> np.ndarray:
+        """Whether it stands for finite numbers: (N,) bool."""
+
+    def take(self, rows: np.ndarray) -> Self:
+        """That of these rows, in that order."""
+
+    def columns(self) -> list[tuple[pa.Field, pa.Array]]:
+        """The columns of an output."""
+
+
 @dataclass(frozen=True, kw_only=True)
 class Encoded:
     """The result of encoding N pairs.
 
     vectors: (N, dim) float32, NaN where refused; refused: (N,) the reason or None; truncated: (N,) bool;
-    work: tokens and FLOPs; distinct: the number of distinct pairs; states: of each pair's text, from systems that
-    keep them.
+    work: tokens and FLOPs; distinct: the number of distinct pairs; kept: of each pair's text, from systems that keep
+    something beside vectors.
     """
 
     vectors: np.ndarray
@@ -184,7 +198,7 @@ class Encoded:
     truncated: np.ndarray
     work: Work
     distinct: int
-    states: StoredStates | None = None
+    kept: Kept | None = None
 
 
 class Memory:

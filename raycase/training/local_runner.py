@@ -66,8 +66,8 @@ class LocalRunner:
         """`raycase.systems.contracts.StatesOf`. Writes nothing to the cache."""
         system = config.load(dtype=None if compute is None else getattr(torch, compute), device=self.device)
         encoded = _encoded(system, config.prepare(texts, None), [(text, None) for text in texts], name)
-        assert encoded.states is not None, "expected a system that keeps states"
-        return encoded.states
+        assert isinstance(encoded.kept, StoredStates), "expected a system that keeps states"
+        return encoded.kept
 
     def wrap(self, module: nn.Module) -> nn.Module:
         """Move a module to the device."""
@@ -98,8 +98,8 @@ def _encoded(system: Encoder, prepared: Prepared, pairs: Sequence[tuple[str, str
     """Encode texts all of which must have a vector. Raises RequestError."""
     encoded = system.encode_prepared(prepared)
     finite_N = np.isfinite(encoded.vectors).all(axis=1)
-    if encoded.states is not None:
-        finite_N &= encoded.states.finite
+    if encoded.kept is not None:
+        finite_N &= encoded.kept.finite
     for (sentence, condition), reason, finite in zip(pairs, encoded.refused, finite_N, strict=True):
         if reason is None and not finite:
             reason = Reason.NOT_FINITE

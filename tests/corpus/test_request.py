@@ -43,7 +43,10 @@ def cli(capsys, *arguments):
         ({"--conditions": "missing.txt"}, "expected a readable file at"),
         ({"--conditions": "empty.txt"}, "expected at least one condition in"),
         ({"--conditions": "red " * 99}, "expected room for a sentence"),
-        ({"--conditions": None}, "expected one of --conditions, --condition-column or --unconditional, got none"),
+        (
+            {"--conditions": None},
+            "--condition-column, --unconditional or --any-condition, got none",
+        ),
         ({"--condition-column": "text"}, "got --conditions and --condition-column"),
         ({"--model": "minilm9"}, "expected one of minilm, simcse-bert-base"),
         ({"--pooling": "latent"}, "expected NV-Embed's weights"),

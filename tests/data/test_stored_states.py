@@ -87,5 +87,5 @@ def test_a_column_without_rows_is_read():
 
 
 def test_states_of_another_width_are_refused():
-    with pytest.raises(ValueError, match="expected states of 5 numbers a token"):
+    with pytest.raises(ValueError, match="expected 5 numbers a token"):
         StoredStates.from_arrow(StoredStates.of(parts(), WIDTH).to_arrow(), 5)

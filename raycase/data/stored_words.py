@@ -1,0 +1,116 @@
+"""Stored words of texts, as two binary columns keep them: what a head needs to pool any condition later.
+
+Shapes: N texts, T tokens of all of them, D numbers of a vector.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+
+import numpy as np
+import pyarrow as pa
+
+from raycase.data.ragged import Ragged
+
+WORDS, PLAIN_PART = "word_codes", "word_plain"  # the columns: codes of the tokens; share and code of the plain part
+BASIS = "word_basis"  # of an index: the basis of each row's codes
+WORD_COLUMNS = (WORDS, PLAIN_PART, BASIS)
+WORDS_KEY = b"raycase_words"  # in the metadata of the column WORDS
+SHARE_BYTES = 4  # of a plain part before its vector: share and scale, float16
+
+
+@dataclass(frozen=True, kw_only=True)
+class WordFormat:
+    """What the codes of a column are: basis: hash of the `WordCodes` that wrote them; dim: of pooled vectors."""
+
+    basis: str
+    token_bytes: int
+    dim: int
+
+    @property
+    def part_bytes(self) -> int:
+        """Bytes of the plain part of a text that has one."""
+        return SHARE_BYTES + self.dim
+
+    @property
+    def fields(self) -> list[pa.Field]:
+        """The columns, with this format in their metadata."""
+        metadata = {WORDS_KEY: json.dumps(asdict(self))}
+        return [pa.field(WORDS, pa.large_binary(), metadata=metadata), pa.field(PLAIN_PART, pa.large_binary())]
+
+    @classmethod
+    def of(cls, schema: pa.Schema) -> WordFormat | None:
+        """The format of a file with stored words; None for another file."""
+        if WORDS not in schema.names:
+            return None
+        return cls(**json.loads((schema.field(WORDS).metadata or {})[WORDS_KEY]))
+
+
+@dataclass(frozen=True, kw_only=True)
+class StoredWords:
+    """Stored words of N texts.
+
+    codes: (T, token_bytes) uint8; part: (P, part_bytes) uint8, one or none a text; finite: (N,) bool, whether the text
+    has tokens and their codes stand for finite numbers.
+    """
+
+    form: WordFormat
+    codes: Ragged
+    part: Ragged
+    finite: np.ndarray
+
+    @classmethod
+    def empty(cls, form: WordFormat, count: int) -> StoredWords:
+        """Texts without tokens."""
+        none = np.zeros(count, dtype=np.int64)
+        codes, part = (Ragged.by_counts(np.empty((0, n), np.uint8), none) for n in (form.token_bytes, form.part_bytes))
+        return cls(form=form, codes=codes, part=part, finite=none > 0)
+
+    @classmethod
+    def concat(cls, parts: Sequence[StoredWords]) -> StoredWords:
+        """The texts of several, one after the other."""
+        return cls(
+            form=parts[0].form,
+            codes=Ragged.concat([p.codes for p in parts]),
+            part=Ragged.concat([p.part for p in parts]),
+            finite=np.concatenate([p.finite for p in parts]),
+        )
+
+    def take(self, rows: np.ndarray) -> StoredWords:
+        """The texts of these rows, in that order."""
+        return StoredWords(
+            form=self.form, codes=self.codes.take(rows), part=self.part.take(rows), finite=self.finite[rows]
+        )
+
+    def columns(self) -> list[tuple[pa.Field, pa.Array]]:
+        """The columns of an output."""
+        return list(zip(self.form.fields, (self.codes.to_arrow(), self.part.to_arrow()), strict=True))
+
+    @classmethod
+    def from_arrow(cls, table: pa.Table | pa.RecordBatch, form: WordFormat) -> StoredWords:
+        """Read the columns of an output or an index. Raises ValueError for values of other lengths."""
+        byte = np.dtype(np.uint8)
+        codes = Ragged.read(table[WORDS], form.token_bytes, byte)
+        part = Ragged.read(table[PLAIN_PART], form.part_bytes, byte)
+        if not (codes.counts > 0).all() or (part.counts > 1).any():
+            raise ValueError("expected tokens in each text and at most one plain part")
+        return cls(form=form, codes=codes, part=part, finite=np.ones(len(codes), dtype=bool))
+
+    def shares(self) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        """The texts that have a plain part, (P,), its shares (P,) and vectors (P, D), float32."""
+        head = self.part.flat[:, :SHARE_BYTES].copy().view("<f2").astype(np.float32)
+        vectors = self.part.flat[:, SHARE_BYTES:].copy().view(np.int8) * head[:, 1:]
+        return np.flatnonzero(self.part.counts), head[:, 0], vectors.astype(np.float32)
+
+
+def plain_parts(shares_N: np.ndarray, vectors_ND: np.ndarray) -> Ragged:
+    """The plain parts of texts with these shares, each vector rounded to 8 bits by a scale of its own."""
+    with_part = shares_N > 0
+    vectors = vectors_ND[with_part]
+    scales = np.maximum(np.abs(vectors).max(axis=1, keepdims=True, initial=0) / 127, 1e-6).astype("<f2")
+    numbers = np.rint(vectors / scales.astype(np.float32)).clip(-127, 127).astype(np.int8)
+    head = np.concatenate([shares_N[with_part, None].astype("<f2"), scales], axis=1)
+    flat = np.concatenate([np.ascontiguousarray(head).view(np.uint8), numbers.view(np.uint8)], axis=1)
+    return Ragged.by_counts(flat, with_part.astype(np.int64))

@@ -1,0 +1,106 @@
+"""Pooling stored words under conditions: the vectors of `raycase.systems.condition_head`, without the encoder.
+
+Shapes: N texts, S tokens of each in a group of equal length, T tokens of all, C conditions, H heads, M components,
+D dimensions.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from raycase.data.stored_words import StoredWords
+from raycase.systems.condition_head import Questions
+from raycase.systems.word_codes import WordCodes
+
+TOKENS_AT_ONCE = 2**14  # of a group that are pooled at a time: their components stay near the processor
+
+
+@dataclass(frozen=True, kw_only=True)
+class UnpackedWords:
+    """Words of N texts, shortest text first: codes (T, M) int8, counts (N,); order (N,): which text each one is.
+
+    with_part (P,): the places, among the texts as they were, of those with a plain part; its shares and vectors.
+    """
+
+    codes: Tensor
+    counts: np.ndarray
+    order: np.ndarray
+    with_part: Tensor
+    shares: Tensor
+    vectors: Tensor
+
+    @property
+    def nbytes(self) -> int:
+        return self.codes.nbytes + self.vectors.nbytes + self.counts.nbytes + self.order.nbytes
+
+    def groups(self) -> Iterator[tuple[np.ndarray, Tensor]]:
+        """Texts of equal length: which they are, (N,), and their codes, (N, S, M)."""
+        start = token = 0
+        while start < len(self.counts):
+            length = int(self.counts[start])
+            stop = int(np.searchsorted(self.counts, length, "right"))
+            stop = min(stop, start + max(1, TOKENS_AT_ONCE // length))
+            end = token + (stop - start) * length
+            yield self.order[start:stop], self.codes[token:end].view(stop - start, length, -1)
+            start, token = stop, end
+
+
+def unpack(words: StoredWords, codes: WordCodes) -> UnpackedWords:
+    """Stored words, ready to be pooled."""
+    counts = words.codes.counts
+    order = np.argsort(counts, kind="stable")
+    flat = words.codes.take(order).flat
+    pieces = [codes.unpack(flat[i : i + TOKENS_AT_ONCE]) for i in range(0, len(flat), TOKENS_AT_ONCE)]
+    with_part, shares, vectors = words.shares()
+    return UnpackedWords(
+        codes=torch.from_numpy(np.concatenate([np.empty((0, len(codes.bits)), np.int8), *pieces])),
+        counts=counts[order],
+        order=order,
+        with_part=torch.from_numpy(with_part),
+        shares=torch.from_numpy(shares),
+        vectors=torch.from_numpy(vectors),
+    )
+
+
+class WordPooler:
+    """Pools words under some conditions. What it holds is a few small matrices, which any process can be given."""
+
+    def __init__(self, codes: WordCodes, questions: Questions, temperatures: Tensor) -> None:
+        queries_CHK = questions.queries * temperatures[:, None]
+        asked_CHM = torch.einsum("chk,mhk->chm", queries_CHK, codes.keys) * codes.steps
+        self.asked = asked_CHM.flatten(0, 1).T.contiguous()
+        self.mix = questions.mix
+        self.values = codes.values * codes.steps[:, None]
+        self.mean = codes.mean + 0.5 * self.values.sum(0)  # a code stands for the middle of its step
+        self.gate = None if questions.gate is None else questions.gate[:, : len(codes.mean)]
+
+    @torch.inference_mode()
+    def pool(self, words: UnpackedWords) -> Tensor:
+        """Vectors of the texts under each condition: (N, C, D), not normalised."""
+        count, (conditions, heads) = len(words.counts), self.mix.shape
+        pooled_NCM = torch.empty(count, conditions, len(self.values))
+        for rows, codes_NSM in words.groups():
+            tokens_NSM = codes_NSM.float()
+            logits_NSCH = (tokens_NSM @ self.asked).unflatten(-1, (conditions, heads))
+            weights_NSC = (logits_NSCH.softmax(1) * self.mix).sum(-1)
+            pooled_NCM[torch.from_numpy(rows)] = weights_NSC.transpose(1, 2) @ tokens_NSM
+        pooled_NCD = pooled_NCM @ self.values + self.mean
+        if self.gate is not None:
+            pooled_NCD *= self.gate
+        return self._with_plain_part(pooled_NCD, words)
+
+    @staticmethod
+    def _with_plain_part(pooled_NCD: Tensor, words: UnpackedWords) -> Tensor:
+        """See `raycase.systems.plain_part`; only the texts that have one change."""
+        if len(words.with_part):
+            own_PCD = pooled_NCD[words.with_part]
+            lengths_PC1 = torch.linalg.vector_norm(own_PCD, dim=-1, keepdim=True)
+            shares_P11 = words.shares[:, None, None]
+            part_PCD = lengths_PC1 * (shares_P11.sqrt() * words.vectors[:, None])
+            pooled_NCD[words.with_part] = (1 - shares_P11).sqrt() * own_PCD + part_PCD
+        return pooled_NCD

@@ -1,0 +1,210 @@
+"""Searching an index under conditions that nobody named before: from stored words, in whatever pieces they are read."""
+
+import json
+
+import numpy as np
+import pyarrow.parquet as pq
+import pytest
+import storing
+import torch
+from helpers import embed_here, read_output, stop_after
+from indexed import brute, refuse
+
+import raycase
+from raycase.corpus.request import EmbedJob
+from raycase.corpus.verify import verify
+from raycase.data.stored_words import PLAIN_PART, WORDS, StoredWords, WordFormat
+from raycase.errors import RequestError, WorkError
+from raycase.search import pooled
+from raycase.search.build import IndexJob, build
+from raycase.search.index import Index, Limits
+from raycase.search.metadata import POOLED
+from raycase.search.search_job import SearchJob, search
+
+ASKED = "what they wear on their heads"
+QUERIES = ["a woman in a red dress", "two people play with a dog"]
+
+
+@pytest.fixture(scope="module")
+def home(tmp_path_factory):
+    """A model; `words`: its output with stored words; `out`: the same rows embedded under two conditions."""
+    home = tmp_path_factory.mktemp("pooled")
+    model = storing.model_folder(home)
+    rows = storing.texts(250)
+    storing.stored(home / "a", model, rows, output=str(home / "words"))
+    conditions = {"conditions": (ASKED, "number of people"), "any_condition": False, "word_bytes": None}
+    storing.stored(home / "b", model, rows, output=str(home / "out"), **conditions)
+    storing.indexed(home / "i.lance", str(home / "words"))
+    return home
+
+
+@pytest.fixture(scope="module")
+def index(home):
+    return Index.open(str(home / "i.lance"))
+
+
+@pytest.fixture(scope="module")
+def model(home):
+    return raycase.load(str(home / "model"), dtype=torch.float32, device="cpu")
+
+
+def test_pooled_answers_are_those_of_the_vectors(index, home, model):
+    """Within the rounding, stated here: cosines to 0.01, and nine of ten neighbours."""
+    answers = index.search(QUERIES, ASKED, k=10)
+    assert answers[POOLED].to_pylist() == [True] * 20
+    assert set(answers["condition"].to_pylist()) == set(answers["asked"].to_pylist()) == {ASKED}
+    for query, sentence in enumerate(QUERIES):
+        found = answers.slice(query * 10, 10)
+        ids, scores = brute(home / "out", model, sentence, ASKED, 10)
+        assert len(set(found["id"].to_pylist()) & set(ids)) >= 9
+        np.testing.assert_allclose(found["score"].to_numpy(), scores, atol=0.01)
+
+
+def test_cached_equals_fresh_and_read_again(home, index):
+    """In memory, by batches that end within the rows, and where neither words nor vectors fit."""
+    fresh = index.search(QUERIES, ASKED, k=20)
+    assert index.search(QUERIES, ASKED, k=20) == fresh
+    small = Index.open(str(home / "i.lance"), limits=Limits(memory_bytes=1, words_bytes=10**6))
+    assert small.search(QUERIES, ASKED, k=20) == fresh
+    assert not small.vectors.cached
+    assert small.search(QUERIES, ASKED, k=20) == fresh
+
+
+def test_small_batches(home, index, monkeypatch):
+    monkeypatch.setattr(pooled, "BATCH_ROWS", 33)
+    small = Index.open(str(home / "i.lance"))
+    found, wanted = (i.search(QUERIES, ASKED, k=20) for i in (small, index))
+    assert found["id"] == wanted["id"]
+    np.testing.assert_allclose(found["score"].to_numpy(), wanted["score"].to_numpy(), atol=1e-6)
+
+
+def test_the_oldest_condition_leaves_the_cache(home):
+    """One condition's vectors of 250 rows fit, and not two."""
+    index = Index.open(str(home / "i.lance"), limits=Limits(memory_bytes=250 * 11 * 4))
+    for condition in (ASKED, "dog"):
+        index.search(QUERIES, condition)
+        assert list(index.vectors.cached) == [condition]
+
+
+def test_a_filter(index, home, model):
+    found = index.search(QUERIES[:1], ASKED, k=5, where="year < 2003")
+    assert all(year < 2003 for year in found["year"].to_pylist())
+    ids, _ = brute(home / "out", model, QUERIES[0], ASKED, 5, keep=lambda row: row["year"] < 2003)
+    assert len(set(found["id"].to_pylist()) & set(ids)) >= 4
+
+
+def test_beside_conditions_that_were_embedded(home, model, tmp_path):
+    """Those are used as they are; others are pooled; --exact-condition refuses."""
+    both = storing.indexed(tmp_path / "i.lance", str(home / "words"), str(home / "out"))
+    index = Index.open(both)
+    answers = index.search(QUERIES[:1] * 2, [ASKED, "dog"], k=5)
+    assert answers[POOLED].to_pylist() == [False] * 5 + [True] * 5
+    scores = brute(home / "out", model, QUERIES[0], ASKED, 5)[1]
+    np.testing.assert_allclose(answers["score"].to_numpy()[:5], scores, atol=2e-3)  # the query in bf16
+    with pytest.raises(RequestError, match="--condition: expected one of the index's"):
+        index.search(QUERIES, "dog", exact_condition=True)
+    assert index.metadata.words == 250 and index.metadata.plain == 250
+
+
+def test_outputs_with_bases_of_their_own(home, tmp_path, index):
+    """A corpus that grows: its new rows were coded by another basis, and are found by theirs."""
+    later = storing.stored(tmp_path, str(home / "model"), storing.texts(120, first=1000))
+    grown = storing.indexed(tmp_path / "i.lance", str(home / "words"), later)
+    answers = Index.open(grown).search(QUERIES[:1], ASKED, k=370)
+    assert sorted(answers["id"].to_pylist()) == [*range(250), *range(1000, 1120)]
+    first = index.search(QUERIES[:1], ASKED, k=250)
+    old = {i: s for i, s in zip(answers["id"].to_pylist(), answers["score"].to_pylist(), strict=True) if i < 250}
+    assert old == pytest.approx(dict(zip(first["id"].to_pylist(), first["score"].to_pylist(), strict=True)), abs=1e-5)
+
+
+def test_from_the_command_line(home, tmp_path, capsys):
+    search(SearchJob(index=str(home / "i.lance"), query=(QUERIES[0],), condition=(ASKED,), k=3))
+    printed = capsys.readouterr()
+    assert "pooled from its stored words" in printed.err
+    assert f'under "{ASKED}"' in printed.out
+
+
+def test_killed_and_resumed(home, tmp_path):
+    """The same basis and the same bytes as undisturbed; then verified."""
+    job = EmbedJob(
+        input=str(home / "a" / "in.parquet"),
+        output=str(tmp_path / "out"),
+        any_condition=True,
+        word_bytes=storing.ENOUGH,
+        keep_columns=("text", "year"),
+        model=str(home / "model"),
+        compute="float32",
+        dtype="float32",
+        unit_rows=100,
+    )
+    from raycase.distributed.embed import embed
+
+    with pytest.raises(KeyboardInterrupt):
+        embed(job, execute=stop_after(1))
+    assert embed_here(job)["units_resumed"] == 1
+    whole, again = read_output(str(home / "words")), read_output(job.output)
+    for column in ("id", WORDS, PLAIN_PART, "embedding"):
+        assert again[column].to_pylist() == whole[column].to_pylist()
+    assert verify(job.output)["rows_out"] == 250
+
+
+def test_rejected_rows_have_no_words(home, tmp_path):
+    rows = [*storing.texts(30), {"id": 99, "text": "", "year": 0}]
+    output = storing.stored(tmp_path, str(home / "model"), rows, max_rejected=0.5)
+    table = read_output(output)
+    assert table["id"].to_pylist() == list(range(30))
+    manifest = json.loads((tmp_path / "out" / "manifest.json").read_text())
+    assert manifest["rows_rejected"] == 1
+    form = WordFormat.of(pq.read_schema(next((tmp_path / "out" / "embeddings").iterdir())))
+    counts = StoredWords.from_arrow(table, form).codes.counts
+    assert counts.min() > 0 and counts.max() > counts.min()
+
+
+def test_what_cannot_be_searched(home, index, tmp_path):
+    uri = str(home / "i.lance")
+    refuse(SearchJob(index=uri, query=(QUERIES[0],), condition=(" ",)), "--condition: expected", search)
+    long = ("dog " * 600,)
+    refuse(SearchJob(index=uri, query=(QUERIES[0],), condition=long), "--condition: expected one that leaves", search)
+    for memory, words in ((1e-6, "--memory: expected room"), (0, "--memory: expected GiB above 0")):
+        refuse(SearchJob(index=uri, query=(QUERIES[0],), condition=("dog",), memory=memory), words, search)
+    plain = {"any_condition": False, "word_bytes": None, "unconditional": True}
+    output = storing.stored(tmp_path, str(home / "model"), storing.texts(30), **plain)
+    without = storing.indexed(tmp_path / "i.lance", output)
+    refuse(SearchJob(index=without, query=(QUERIES[0],), condition=("dog",)), "--any-condition", search)
+
+
+def test_a_basis_that_is_gone_or_another(home, tmp_path):
+    output = storing.stored(tmp_path, str(home / "model"), storing.texts(30))
+    uri = storing.indexed(tmp_path / "i.lance", output)
+    [file] = (tmp_path / "i.lance" / "_word_bases").iterdir()
+    data = file.read_bytes()
+    file.write_bytes((home / "words" / "word_basis.safetensors").read_bytes())
+    job = SearchJob(index=uri, query=(QUERIES[0],), condition=("dog",))
+    refuse(job, "got another", search)
+    file.unlink()
+    refuse(job, "got none", search)
+    basis = tmp_path / "out" / "word_basis.safetensors"
+    basis.unlink()
+    with pytest.raises(WorkError, match=r"word_basis\.safetensors: missing"):
+        verify(output)
+    refuse(
+        IndexJob(embeddings=(output,), output=str(tmp_path / "j.lance")), "as the words there were coded by it", build
+    )
+    basis.write_bytes(data)
+    assert verify(output)["rows_out"] == 30
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({"conditions": ("dog",)}, "expected one of --conditions"),
+        ({"word_bytes": 0}, "--word-bytes: expected 1 to"),
+        ({"any_condition": False, "unconditional": True}, "--word-bytes: expected .* without it"),
+        ({"model": "minilm"}, "--any-condition: expected a model of condition pooling"),
+        ({"dim": 7}, "--dim: expected one of 6"),
+    ],
+)
+def test_what_cannot_be_stored(home, tmp_path, changes, words):
+    with pytest.raises(RequestError, match=words):
+        storing.stored(tmp_path, **{"model": str(home / "model"), "rows": storing.texts(3)} | changes)
+    assert not (tmp_path / "out").exists()

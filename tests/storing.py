@@ -1,0 +1,63 @@
+"""Outputs and indexes with stored words, by a tiny model whose head is random."""
+
+from dataclasses import replace
+
+import small
+import torch
+from helpers import embedded
+
+import raycase
+from raycase.search.build import IndexJob, build
+from raycase.systems.condition_head import ConditionHead, HeadConfig
+from raycase.systems.condition_pooling import condition_pooling, write_model_folder
+
+ENOUGH = 96  # bytes a word that make rounding small for the 31 numbers of a token
+WORDS = ["red", "dress", "woman", "dog", "two", "people", "play", "bar", "color", "number", "a", "with"]
+
+
+def model_folder(folder, **options):
+    """A model folder whose head has a plain part that half of the texts have a share of."""
+    config = condition_pooling(small.save_bert(folder / "bert"), layers=(2 / 3, 1.0))
+    shape = {"heads": 4, "head_dim": 5, "output_dim": 11, "nested": (6,), "plain_dim": small.DIM}
+    head_config = HeadConfig(states_dim=config.states_dim, **shape | options)
+    torch.manual_seed(0)
+    head = small.disturb(ConditionHead(head_config), scale=0.2)
+    if head.plain is not None:
+        head.plain.fit(*torch.randn(2, 400, config.states_dim), torch.randn(400, 11))
+    write_model_folder(folder / "model", replace(config, head=head_config), head.half().float(), {}, "a card")
+    if head.plain is not None:  # half of the texts are so unlike the others that they have a share
+        far = torch.cat([head.plain.unfamiliar(m) for m in means(folder / "model", head.plain)])
+        head.plain.scale.mul_(far.median() / head_config.plain_from)
+        write_model_folder(folder / "model", replace(config, head=head_config), head.half().float(), {}, "a card")
+    return str(folder / "model")
+
+
+def means(folder, part):
+    """m of `raycase.systems.plain_part` of texts, batch after batch."""
+    found = []
+    model = raycase.load(str(folder), dtype=torch.float32, device="cpu")
+    batch = model.config.prepare([row["text"] for row in texts(60)], None).alone[0]
+    with torch.inference_mode():
+        model.reader.read(batch, lambda rows, states: found.append(part.means(states.states, states.real)))
+    return found
+
+
+def texts(count, first=0):
+    """Rows whose texts have 1 to 12 words."""
+    rows = []
+    for i in range(first, first + count):
+        picked = [WORDS[(i * 7 + j * j * (1 + i % 5)) % len(WORDS)] for j in range(1 + i % 12)]
+        rows.append({"id": i, "text": " ".join([*picked, str(i)]), "year": 2000 + i % 20})
+    return rows
+
+
+def stored(folder, model, rows, **options):
+    """The output of --any-condition over rows; gives its folder."""
+    options = {"any_condition": True, "word_bytes": ENOUGH, "keep_columns": ("text", "year")} | options
+    return embedded(folder, model, rows, prompt=None, pooling=None, **options)
+
+
+def indexed(folder, *outputs):
+    """The index of outputs; gives its folder."""
+    build(IndexJob(embeddings=outputs, output=str(folder)))
+    return str(folder)

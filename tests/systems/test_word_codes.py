@@ -1,0 +1,145 @@
+"""Stored words: what is pooled from them equals what is embedded, within the rounding; packing; any split."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import storing
+import torch
+from helpers import cosines
+
+import raycase
+from raycase.data.stored_words import StoredWords
+from raycase.errors import RequestError
+from raycase.systems import word_pooling
+from raycase.systems.word_codes import WordCodes, fit_codes, typical_conditions
+from raycase.systems.word_pooling import WordPooler, unpack
+
+CONDITIONS = ["what they wear on their heads", "dog", "number of people"]
+SENTENCES = [row["text"] for row in storing.texts(60)]
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    return storing.model_folder(tmp_path_factory.mktemp("stored"))
+
+
+@pytest.fixture(scope="module")
+def model(folder):
+    return raycase.load(folder, dtype=torch.float32, device="cpu")
+
+
+def basis(model, token_bytes=storing.ENOUGH, dim=None):
+    typical = model.questions(typical_conditions())
+    return fit_codes(model.head, model.words(SENTENCES), typical, dim=dim or model.dim, token_bytes=token_bytes)
+
+
+def coded(model, codes, sentences=SENTENCES):
+    """Stored words, in the order of the sentences: one batch each."""
+    return StoredWords.concat([codes.code(model.words([sentence])[0]) for sentence in sentences])
+
+
+def pooled(model, codes, stored):
+    pooler = WordPooler(codes, model.questions(CONDITIONS), model.head.temperatures.detach())
+    return pooler.pool(unpack(stored, codes)).numpy()
+
+
+def embedded(model, condition):
+    return model.embed(SENTENCES, condition)
+
+
+def test_pooled_equals_embedded_within_the_rounding(model):
+    codes = basis(model)
+    stored = coded(model, codes)
+    assert 0 < len(stored.part.flat) < len(SENTENCES), "expected some texts with a plain part"
+    found = pooled(model, codes, stored)
+    for i, condition in enumerate(CONDITIONS):
+        wanted = embedded(model, condition)
+        assert cosines(found[:, i], wanted).min() > 0.999
+        np.testing.assert_allclose(np.linalg.norm(found[:, i], axis=1), np.linalg.norm(wanted, axis=1), rtol=0.05)
+
+
+def test_more_bytes_are_closer(model):
+    """And never more than were asked for."""
+    errors = []
+    for token_bytes in (3, 8, 20):
+        codes = basis(model, token_bytes)
+        stored = coded(model, codes)
+        assert codes.form.token_bytes <= token_bytes
+        assert stored.codes.flat.shape[1] == codes.form.token_bytes
+        errors.append(1 - cosines(pooled(model, codes, stored)[:, 0], embedded(model, CONDITIONS[0])).mean())
+    assert errors[0] > 2 * errors[1] > 4 * errors[2] > 0
+
+
+def test_a_cut_model_stores_the_cut(folder):
+    model = raycase.load(folder, dtype=torch.float32, device="cpu", dim=6)
+    codes = basis(model)
+    stored = coded(model, codes)
+    assert stored.form.dim == 6
+    found = cosines(pooled(model, codes, stored)[:, 0], embedded(model, CONDITIONS[0]))
+    assert found[stored.part.counts == 0].min() > 0.999
+    assert found.mean() > 0.98, "a plain part is scaled by the mean length of what was cut off"
+
+
+def test_without_training(folder):
+    """Keys and values are the last layer's states; no gate, no plain part."""
+    model = raycase.load(f"condition-pooling:{folder.replace('model', 'bert')}", dtype=torch.float32, device="cpu")
+    codes = basis(model, 4 * storing.ENOUGH)
+    assert cosines(pooled(model, codes, coded(model, codes))[:, 1], embedded(model, CONDITIONS[1])).min() > 0.999
+
+
+def test_codes_are_packed_and_unpacked(model):
+    codes = basis(model, 9)
+    z_TM = np.random.default_rng(0).normal(0, 3, (50, len(codes.bits))) * codes.steps.numpy()
+    unpacked = codes.unpack(codes._pack(z_TM))
+    half = 2.0 ** (codes.bits.numpy() - 1)
+    np.testing.assert_array_equal(unpacked, np.floor(z_TM / codes.steps.numpy()).clip(-half, half - 1))
+    assert (np.diff(codes.bits.numpy().astype(int)) <= 0).all() and codes.bits.min() > 0
+
+
+def test_any_split_gives_the_same(model, monkeypatch):
+    """Groups of few tokens, texts in another order, several conditions at once or one."""
+    codes = basis(model)
+    stored = coded(model, codes)
+    whole = pooled(model, codes, stored)
+    monkeypatch.setattr(word_pooling, "TOKENS_AT_ONCE", 5)
+    order = np.random.default_rng(0).permutation(len(SENTENCES))
+    np.testing.assert_allclose(pooled(model, codes, stored.take(order)), whole[order], atol=1e-5)
+    one = WordPooler(codes, model.questions(CONDITIONS[1:2]), model.head.temperatures.detach())
+    np.testing.assert_allclose(one.pool(unpack(stored, codes))[:, 0].numpy(), whole[:, 1], atol=1e-5)
+
+
+def test_a_basis_on_disk(model):
+    codes = basis(model)
+    again = WordCodes.from_bytes(codes.to_bytes(), "b")
+    assert again.form == codes.form
+    with pytest.raises(RequestError, match="b: expected the basis of stored words"):
+        WordCodes.from_bytes(b"no safetensors", "b")
+
+
+def test_a_text_that_is_not_finite(model):
+    """Is told, and does not touch the others."""
+    codes = basis(model)
+    words = model.words([SENTENCES[5]])[0]
+    values = words.values.clone()
+    values[0, 1, 2] = float("nan")
+    words = replace(words, values=values)
+    stored = StoredWords.concat([coded(model, codes, SENTENCES[:2]), codes.code(words)])
+    assert stored.finite.tolist() == [True, True, False]
+
+
+def test_columns_of_a_slice(model):
+    """What Arrow hands out need not begin at the first byte."""
+    import pyarrow as pa
+
+    codes = basis(model)
+    stored = coded(model, codes)
+    fields, arrays = zip(*stored.columns(), strict=True)
+    table = pa.table(list(arrays), schema=pa.schema(fields))
+    again = StoredWords.from_arrow(table.slice(7, 20), codes.form)
+    wanted = stored.take(np.arange(7, 27))
+    np.testing.assert_array_equal(again.codes.flat, wanted.codes.flat)
+    np.testing.assert_array_equal(again.part.offsets, wanted.part.offsets)
+    short = table.set_column(0, fields[0], pa.array([b"abc"] * len(table), pa.large_binary()))
+    with pytest.raises(ValueError, match="bytes, got"):
+        StoredWords.from_arrow(short, codes.form)
