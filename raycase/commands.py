@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from raycase.evaluation.explain import ExplainJob
     from raycase.evaluation.job import EvaluateJob
     from raycase.search.build import IndexJob
+    from raycase.search.facets_job import FacetsJob
     from raycase.search.search_job import SearchJob
     from raycase.training.encoder_job import FineTuneJob
     from raycase.training.projector_job import TrainJob
@@ -81,6 +82,13 @@ def search(job: SearchJob) -> Result:
     from raycase.search.search_job import search
 
     return search(job)
+
+
+def facets(job: FacetsJob) -> Result:
+    """Group the rows of an index by a condition: what is in a corpus along it."""
+    from raycase.search.facets_job import facets
+
+    return facets(job)
 
 
 def join(job: JoinJob) -> Result:
@@ -149,6 +157,7 @@ COMMANDS = {
     "verify": Command("raycase.commands:VerifyJob", verify),
     "index": Command("raycase.search.build:IndexJob", index),
     "search": Command("raycase.search.search_job:SearchJob", search),
+    "facets": Command("raycase.search.facets_job:FacetsJob", facets),
     "join": Command("raycase.distributed.join:JoinJob", join),
     "rerank": Command("raycase.distributed.rerank:RerankJob", rerank),
     "train": Command("raycase.training.catalogue:TRAIN_JOBS", train),

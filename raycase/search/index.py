@@ -5,7 +5,7 @@ Shapes: Q queries, C conditions, D dimensions, k neighbours.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property, partial
 from typing import TYPE_CHECKING, Any
@@ -251,6 +251,22 @@ class Index:
         if options.exact or self.is_pooled(condition) or not self.metadata.is_approximate(rows):
             return exact_nearest(vectors_QD, self.vectors.blocks(condition, where), k)
         return approximate_nearest(self.dataset, self.metadata, vectors_QD, condition, k, where, options)
+
+    def blocks(
+        self, asked: str | None, where: str | None = None, *, exact_condition: bool = False
+    ) -> tuple[str | None, Callable[[], Iterator[Block]]]:
+        """All rows under a condition (None: plain vectors) that pass a filter: the condition of the index that is taken
+        for the one that was asked, as in a search, and a function that reads the rows' offsets and unit vectors, in
+        blocks in the order of the dataset. Raises RequestError."""
+        if where is not None:
+            check_filter(self.dataset, self.root, where)
+        condition = self._condition_for(asked, exact_condition)
+
+        def read() -> Iterator[Block]:
+            with lance_errors(self.root):
+                yield from self.vectors.blocks(condition, where)
+
+        return condition, read
 
     # --------------------------------------------------------------------------------------------------- conditions
 

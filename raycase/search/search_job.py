@@ -21,7 +21,7 @@ from raycase.search.marks import has_styles
 from raycase.search.metadata import ASKED, QUERY, SCORE
 from raycase.search.queries import TEXT, read_queries
 from raycase.search.rescore import CANDIDATES, check_answers, find_scorer, rerank
-from raycase.search.shown import by_query, html_page, print_answers
+from raycase.search.shown import by_query, html_page, print_answers, print_replaced_condition
 from raycase.search.weighed import WEIGHTS, check_weighable, is_weighable, weigh_answers
 from raycase.systems.fine_tuned_module import Scorer
 
@@ -165,11 +165,7 @@ def _print_replaced_conditions(answers: pa.Table, index: Index) -> None:
     """Name the conditions that the index does not have, and the ones that were searched instead."""
     pairs = zip(answers[ASKED].to_pylist(), answers[CONDITION].to_pylist(), strict=True)
     for asked, condition in dict.fromkeys(pairs):
-        if index.is_pooled(condition):
-            print(f"no {asked!r} in the index; pooled from its stored words", file=sys.stderr)
-        elif asked != condition:
-            cosine = index.nearest_condition(asked)[1]
-            print(f"no {asked!r} in the index; answered under {condition!r}, cosine {cosine:.2f}", file=sys.stderr)
+        print_replaced_condition(index, asked, condition)
 
 
 def _explains(job: SearchJob, index: Index) -> bool:

@@ -11,6 +11,7 @@ from itertools import groupby
 import pyarrow as pa
 
 from raycase.encoder.words import Word
+from raycase.search.index import Index
 from raycase.search.marks import has_styles, in_bold, in_html, in_words, looked_at
 from raycase.search.metadata import QUERY, RANK, SCORE
 from raycase.search.weighed import words_of_row
@@ -58,6 +59,15 @@ def html_page(
         ]
         parts.append("</ol>")
     return "\n".join(parts) + "\n"
+
+
+def print_replaced_condition(index: Index, asked: str, condition: str | None) -> None:
+    """Name a condition that the index does not have, and the one that was searched instead."""
+    if index.is_pooled(condition):
+        print(f"no {asked!r} in the index; pooled from its stored words", file=sys.stderr)
+    elif asked != condition:
+        cosine = index.nearest_condition(asked)[1]
+        print(f"no {asked!r} in the index; answered under {condition!r}, cosine {cosine:.2f}", file=sys.stderr)
 
 
 def by_query(answers: pa.Table, column: str, weights: pa.ChunkedArray | None) -> dict[int, list[Shown]]:

@@ -19,26 +19,31 @@ WEIGHTS_TYPE = pa.list_(
 AT_ONCE = 4096  # texts under conditions whose words are weighed at a time
 
 
-def check_weighable(index: Index, text: str) -> None:
-    """Raise RequestError where the words of an index's answers cannot be weighed: another model, no texts."""
+def unweighable(index: Index, text: str) -> str | None:
+    """Why the words of an index's texts cannot be weighed: no such texts, another model; None where they can. Raises
+    RequestError where the index's model cannot be loaded."""
     if text not in index.columns:
-        kept = ", ".join(index.columns)
-        raise RequestError(f"--explain: expected the texts in a column that the index keeps ({kept}), got {text!r}")
+        return f"expected the texts in a column that the index keeps ({', '.join(index.columns)}), got {text!r}"
     if not pa.types.is_string(index.dataset.schema.field(text).type):
-        raise RequestError(f"--explain: expected texts in {text!r}, got {index.dataset.schema.field(text).type}")
+        return f"expected texts in {text!r}, got {index.dataset.schema.field(text).type}"
     if not weighs_words(index.encoder.config):
-        raise RequestError(
-            f"--explain: expected an index of a model that weighs words (condition-pooling), got one of {index.model}"
-        )
+        return f"expected an index of a model that weighs words (condition-pooling), got one of {index.model}"
+    return None
+
+
+def check_weighable(index: Index, text: str) -> None:
+    """Raise RequestError where the words of an index's answers cannot be weighed."""
+    reason = unweighable(index, text)
+    if reason is not None:
+        raise RequestError(f"--explain: {reason}")
 
 
 def is_weighable(index: Index, text: str) -> bool:
     """Whether the words of an index's answers can be weighed."""
     try:
-        check_weighable(index, text)
+        return unweighable(index, text) is None
     except RequestError:
         return False
-    return True
 
 
 def weigh_answers(answers: pa.Table, index: Index, text: str) -> pa.ChunkedArray:

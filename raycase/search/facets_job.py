@@ -1,0 +1,183 @@
+"""The command facets: what an index holds along a condition, as a table for people and as Parquet."""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import pyarrow as pa
+from transformers.utils.logging import disable_progress_bar
+
+from raycase.data.parquet import parquet_bytes
+from raycase.data.schema import ID
+from raycase.data.storage import check_paths, locate
+from raycase.errors import RequestError, check_ranges
+from raycase.search.facet_words import CarriedWord, Example, carrying_words, nearest_examples, weighed_texts
+from raycase.search.facets import Clusters, find_clusters, import_sklearn
+from raycase.search.index import Index
+from raycase.search.lance_files import lance_errors
+from raycase.search.marks import has_styles, in_bold, looked_at
+from raycase.search.queries import TEXT
+from raycase.search.shown import SHOWN_CHARACTERS, print_replaced_condition
+from raycase.search.weighed import unweighable
+
+WORDS, EXAMPLES = 5, 3  # of a cluster
+MOST_CLUSTERS = 24
+
+
+@dataclass(frozen=True, kw_only=True)
+class FacetsJob:
+    """What is in a corpus along a condition: the rows of an index in clusters of similar vectors under it (k-means),
+    each with its size, the words that carry it and its most typical rows."""
+
+    index: str
+    """Output of `raycase index`, local or on object storage."""
+    condition: str
+    """The condition by which the rows are grouped."""
+    where: str | None = None
+    """A filter on the kept columns, in SQL: "year > 2010 AND source = 'news'"."""
+    exact_condition: bool = False
+    """Refuse a condition that the index does not have. By default its vectors are pooled from stored words; of an index
+    without them the nearest of its conditions is taken, and named."""
+    clusters: int | None = None
+    """Number of clusters. Default: the one with the largest mean silhouette on a sample, from 2 to --most-clusters."""
+    most_clusters: int = MOST_CLUSTERS
+    """Most clusters where their number is chosen."""
+    seed: int = 0
+    """Seed of the samples and of k-means."""
+    text_column: str | None = None
+    """The kept column with the texts: for the examples, and for the words, which only condition-pooling weighs.
+    Default: text, if the index has it."""
+    output: str | None = None
+    """Parquet file for the clusters, local or on object storage, beside the table."""
+    assignments: str | None = None
+    """Parquet file with the cluster of every row, local or on object storage."""
+    model: str | None = None
+    """Folder of the index's model, if it has moved."""
+
+
+def facets(job: FacetsJob) -> dict[str, Any]:
+    """Group the rows of an index by a condition, print the table, write the files, and return counts. Raises
+    RequestError."""
+    began = time.time()
+    _check_job(job)
+    disable_progress_bar()  # the weights load in a moment
+    index = Index.open(job.index, model=job.model)
+    text = _text_column(job, index)
+    condition, blocks = index.blocks(job.condition, job.where, exact_condition=job.exact_condition)
+    print_replaced_condition(index, job.condition, condition)
+    weighs = _weighs(job, index)
+    clusters = find_clusters(blocks, job.clusters, most=job.most_clusters, seed=job.seed)
+    with lance_errors(index.root):
+        examples = nearest_examples(clusters, index, text, EXAMPLES)
+        words = carrying_words(clusters, index, condition, text, WORDS, job.seed) if weighs and text else None
+        id_type = index.dataset.schema.field(ID).type
+        tables = {job.output: facet_table(clusters, words, examples, id_type)} if job.output else {}
+        if job.assignments:
+            tables[job.assignments] = assignment_table(clusters, index)
+    for uri, table in tables.items():
+        locate(uri).put(parquet_bytes(table))
+    _print_table(clusters, words, examples, index, condition)
+    return {
+        "asked": job.condition,
+        "condition": condition,
+        "rows": len(clusters.offsets),
+        "clusters": len(clusters.sizes),
+        "silhouette": None if clusters.silhouette is None else round(clusters.silhouette, 4),
+        "seconds": round(time.time() - began, 3),
+        "output": locate(job.output).uri if job.output else None,
+        "assignments": locate(job.assignments).uri if job.assignments else None,
+    }
+
+
+def _check_job(job: FacetsJob) -> None:
+    check_paths({"--index": job.index, "--output": job.output, "--assignments": job.assignments})
+    at_least_2 = {name: getattr(job, name) for name in ("clusters", "most_clusters")}
+    ranges = {name: (value is None or value >= 2, "at least 2") for name, value in at_least_2.items()}
+    check_ranges(job, ranges | {"seed": (0 <= job.seed < 2**32, "0 to 4294967295")})
+    if job.output and job.output == job.assignments:
+        raise RequestError(f"--assignments: expected another file than --output, got {job.assignments} twice")
+    import_sklearn()
+
+
+def _text_column(job: FacetsJob, index: Index) -> str | None:
+    """The column with the texts; None where the index has none. Raises RequestError for one that was asked for."""
+    text = job.text_column or TEXT
+    if text in index.columns and pa.types.is_string(index.dataset.schema.field(text).type):
+        return text
+    if job.text_column:
+        kept = ", ".join(index.columns)
+        raise RequestError(f"--text-column: expected a column of texts among those kept ({kept}), got {text!r}")
+    return None
+
+
+def _weighs(job: FacetsJob, index: Index) -> bool:
+    """Whether the words of the texts can be weighed; if not, say why. Raises RequestError for a wrong --model."""
+    try:
+        reason = unweighable(index, job.text_column or TEXT)
+    except RequestError as error:  # the model has moved; clusters need none
+        if job.model:
+            raise
+        reason = str(error)
+    if reason is not None:
+        print(f"without words: {reason}", file=sys.stderr)
+    return reason is None
+
+
+def facet_table(
+    clusters: Clusters,
+    words: Sequence[list[CarriedWord]] | None,
+    examples: Sequence[list[Example]],
+    id_type: pa.DataType,
+) -> pa.Table:
+    """One row for each cluster; words are null where none were weighed."""
+    sizes = clusters.sizes
+    word_type = pa.struct([("word", pa.string()), ("score", pa.float32())])
+    example_type = pa.struct([(ID, id_type), ("text", pa.string()), ("cosine", pa.float32())])
+    of_words = [None] * len(sizes) if words is None else [[word._asdict() for word in each] for each in words]
+    return pa.table(
+        {
+            "cluster": pa.array(range(1, len(sizes) + 1), pa.int32()),
+            "rows": pa.array(sizes, pa.int64()),
+            "share": pa.array(sizes / sizes.sum(), pa.float32()),
+            "words": pa.array(of_words, pa.list_(word_type)),
+            "examples": pa.array([[row._asdict() for row in each] for each in examples], pa.list_(example_type)),
+        }
+    )
+
+
+def assignment_table(clusters: Clusters, index: Index) -> pa.Table:
+    """Every row's id, its cluster, and its cosine with the cluster's centre, in the order of the index."""
+    return pa.table(
+        {
+            ID: index.dataset.take(clusters.offsets, columns=[ID])[ID],
+            "cluster": pa.array(clusters.cluster + 1, pa.int32()),
+            "cosine": pa.array(clusters.cosine, pa.float32()),
+        }
+    )
+
+
+def _print_table(
+    clusters: Clusters,
+    words: Sequence[list[CarriedWord]] | None,
+    examples: Sequence[list[Example]],
+    index: Index,
+    condition: str | None,
+) -> None:
+    """Size, share and words of each cluster, and its examples: their texts, in a terminal with the words in bold that
+    the condition looked at, or the ids where the index has no texts."""
+    marks: dict[str, list[Any]] = {}
+    if words is not None and has_styles(sys.stdout):
+        marks = dict(weighed_texts([example.text for each in examples for example in each], index, condition))
+    sizes = clusters.sizes.tolist()
+    print(f'\n{sum(sizes):,} rows under "{condition}" in {len(sizes)} clusters')
+    for number, size in enumerate(sizes):
+        carried = ", ".join(word.word for word in words[number]) if words else ""
+        print(f"\n{size:>10,}  {size / sum(sizes):>6.1%}  {carried}".rstrip())
+        for example in examples[number]:
+            text = str(example.id if example.text is None else example.text)
+            print(" " * 20 + in_bold(text, looked_at(marks.get(text, [])), SHOWN_CHARACTERS))
+    print()

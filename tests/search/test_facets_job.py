@@ -1,0 +1,167 @@
+"""The command facets: its table, its files and that they reconcile; filters; indexes without texts or words."""
+
+import json
+import re
+
+import pyarrow.parquet as pq
+import pytest
+from helpers import call_job, embedded
+from indexed import refuse
+
+from raycase.search.build import IndexJob, build
+from raycase.search.facets_job import FacetsJob, facets
+from raycase.search.index import Index, Limits
+from raycase.search.marks import BOLD
+
+KINDS = {"dog": "dog " * 9, "dress": "red dress " * 5, "ball": "people play ball " * 3}
+KIND = {i: list(KINDS)[(i >= 30) + (i >= 50)] for i in range(60)}  # 30, 20 and 10 rows
+
+
+@pytest.fixture(scope="module")
+def grouped(tmp_path_factory, tiny_model):
+    """URI of an index of 60 texts of three kinds by condition pooling."""
+    home = tmp_path_factory.mktemp("grouped")
+    words = ["man", "woman", "cat", "shirt", "run", "sit"]
+    rows = [
+        {"id": i, "text": f"A {KINDS[kind]}and {words[i % 6]}", "kind": kind, "label": f"row {i}"}
+        for i, kind in KIND.items()
+    ]
+    settings = {"prompt": None, "pooling": None, "keep_columns": ("text", "kind", "label")}
+    name = f"condition-pooling:{tiny_model}"
+    output = embedded(home, name, rows, conditions=("color", "number of people"), **settings)
+    build(IndexJob(embeddings=(output,), output=str(home / "i.lance")))
+    return str(home / "i.lance")
+
+
+def asked(uri, **options):
+    return FacetsJob(**{"index": uri, "condition": "color"} | options)
+
+
+def test_the_files_reconcile_with_the_rows_and_with_each_other(grouped, tmp_path):
+    files = {"output": str(tmp_path / "facets"), "assignments": str(tmp_path / "rows")}
+    result = facets(asked(grouped, clusters=3, **files))
+    found, rows = pq.read_table(files["output"]).to_pylist(), pq.read_table(files["assignments"]).to_pylist()
+    assert (result["rows"], result["clusters"], result["asked"], result["condition"]) == (60, 3, "color", "color")
+    assert result["silhouette"] > 0.2 and {name: result[name] for name in files} == files
+    assert [facet["cluster"] for facet in found] == [1, 2, 3]
+    assert [facet["rows"] for facet in found] == [30, 20, 10]
+    assert [facet["share"] for facet in found] == pytest.approx([30 / 60, 20 / 60, 10 / 60])
+    assert sorted(row["id"] for row in rows) == list(range(60))
+    assert {(row["cluster"], KIND[row["id"]]) for row in rows} == {(1, "dog"), (2, "dress"), (3, "ball")}
+    for facet, kind in zip(found, KINDS, strict=True):
+        assert kind in [word["word"] for word in facet["words"]] and len(facet["words"]) <= 5
+        scores = [word["score"] for word in facet["words"]]
+        assert all(score > 0 for score in scores)
+        of_cluster = {row["id"]: row["cosine"] for row in rows if row["cluster"] == facet["cluster"]}
+        cosines = [example["cosine"] for example in facet["examples"]]
+        assert len({example["text"] for example in facet["examples"]}) == len(cosines) == 3
+        assert cosines == sorted(cosines, reverse=True) and cosines[0] == max(of_cluster.values())
+        assert all(of_cluster[example["id"]] == example["cosine"] for example in facet["examples"])
+
+
+def test_the_table_shows_size_share_words_and_texts(grouped, capsys):
+    facets(asked(grouped, clusters=3))
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[1] == '60 rows under "color" in 3 clusters'
+    sizes = [re.match(r" +(\d+) +(\d+\.\d%)  (\w.*)", line) for line in lines]
+    assert [m.group(1, 2) for m in sizes if m] == [("30", "50.0%"), ("20", "33.3%"), ("10", "16.7%")]
+    assert "dog" in sizes[3].group(3).split(", ")
+    assert sum(line.startswith(" " * 20 + "A ") for line in lines) == 9
+
+
+def test_in_a_terminal_the_words_that_the_condition_looked_at_are_bold(grouped, capsys, monkeypatch):
+    monkeypatch.setenv("TERM", "xterm")
+    monkeypatch.delenv("NO_COLOR", raising=False)
+    monkeypatch.setattr("sys.stdout.isatty", lambda: True)
+    facets(asked(grouped, clusters=3))
+    examples = [line for line in capsys.readouterr().out.splitlines() if line.startswith(" " * 20)]
+    assert len(examples) == 9 and all(BOLD in line for line in examples)
+
+
+def test_the_number_of_clusters_is_chosen_below_the_bound(grouped):
+    assert 2 <= facets(asked(grouped))["clusters"] <= 24
+    assert 2 <= facets(asked(grouped, most_clusters=4))["clusters"] <= 4
+
+
+def test_a_filter_leaves_rows_out(grouped, tmp_path):
+    job = asked(grouped, where="kind != 'dog'", clusters=2, assignments=str(tmp_path / "rows"))
+    assert facets(job)["rows"] == 30
+    rows = pq.read_table(tmp_path / "rows").to_pylist()
+    assert {(row["cluster"], KIND[row["id"]]) for row in rows} == {(1, "dress"), (2, "ball")} and len(rows) == 30
+
+
+def test_vectors_that_do_not_fit_into_memory_give_the_same_rows(grouped):
+    def read(limits):
+        condition, blocks = Index.open(grouped, limits=limits).blocks("color", "kind != 'ball'")
+        assert condition == "color"
+        twice = [[(offsets.tolist(), vectors.tolist()) for offsets, vectors in blocks()] for _ in range(2)]
+        assert twice[0] == twice[1]
+        return [offset for offsets, _ in twice[0] for offset in offsets]
+
+    rows = read(Limits())
+    assert len(rows) == 50 and read(Limits(memory_bytes=0)) == rows
+
+
+def test_a_condition_that_the_index_does_not_have(grouped, capsys):
+    result = facets(asked(grouped, condition="colors", clusters=2))
+    assert result["asked"] == "colors" and result["condition"] in ("color", "number of people")
+    assert "no 'colors' in the index; answered under" in capsys.readouterr().err
+    words = "--condition: expected one of the index's .*got 'colors'"
+    refuse(asked(grouped, condition="colors", exact_condition=True), words, facets)
+
+
+def test_an_index_without_texts_shows_ids(grouped, tmp_path, tiny_model, capsys):
+    rows = [{"id": i, "text": text, "year": 2000} for i, text in enumerate(KINDS.values())]
+    rows += [{"id": 3 + i, "text": f"cat {i}", "year": 2001} for i in range(9)]
+    output = embedded(tmp_path, tiny_model, rows, conditions=("color",), keep_columns=("year",))
+    build(IndexJob(embeddings=(output,), output=str(tmp_path / "i.lance")))
+    uri = str(tmp_path / "i.lance")
+    facets(asked(uri, clusters=2, output=str(tmp_path / "facets")))
+    printed = capsys.readouterr()
+    words = "expected the texts in a column that the index keeps (id, year), got 'text'"
+    assert printed.err == f"without words: {words}\n"
+    found = pq.read_table(tmp_path / "facets").to_pylist()
+    assert [facet["words"] for facet in found] == [None, None]
+    assert all(example["text"] is None for facet in found for example in facet["examples"])
+    ids = [example["id"] for facet in found for example in facet["examples"]]
+    assert len(set(ids)) == len(ids) >= 4 and all(re.search(rf"^ {{20}}{i}$", printed.out, re.MULTILINE) for i in ids)
+
+    refuse(asked(uri, text_column="title"), "--text-column: expected a column of texts .*id.*, got 'title'", facets)
+    facets(asked(grouped, clusters=2, text_column="label"))
+    assert re.search(r"^ {20}row \d+$", capsys.readouterr().out, re.MULTILINE)
+
+
+def test_a_model_that_weighs_no_words_gives_examples_alone(home, tmp_path, capsys):
+    build(IndexJob(embeddings=(str(home / "out"),), output=str(tmp_path / "i")))
+    facets(asked(str(tmp_path / "i"), clusters=2, output=str(tmp_path / "facets")))
+    assert "a model that weighs words (condition-pooling), got one of" in capsys.readouterr().err
+    (first, _) = pq.read_table(tmp_path / "facets").to_pylist()
+    assert first["words"] is None and first["examples"][0]["text"]
+
+
+def test_wrong_requests_are_refused(grouped, home, tmp_path):
+    def ask(words, **options):
+        refuse(asked(**{"uri": grouped} | options), words, facets)
+
+    ask("got none that is finished", uri=str(tmp_path / "none"))
+    ask("--condition: expected one of the index's .*got ' '", condition=" ")
+    ask("--condition: expected one of the index's .*got ''", condition="")
+    ask("--clusters: expected at least 2, got 1", clusters=1)
+    ask("--most-clusters: expected at least 2, got 1", most_clusters=1)
+    ask("--seed: expected 0 to 4294967295, got -1", seed=-1)
+    ask("--clusters: expected at most the 60 rows there are to group, got 61", clusters=61)
+    ask("--clusters: expected at most the 10 rows", clusters=11, where="kind = 'ball'")
+    ask("--clusters: expected a number to group 0 rows", where="kind = 'cat'")
+    ask("a filter in SQL on id, text, kind, label, got 'age > 3'", where="age > 3")
+    ask("expected the model that the index is of", model="minilm")
+    ask("--assignments: expected another file than --output", output="a.parquet", assignments="a.parquet")
+    build(IndexJob(embeddings=(str(home / "plain"),), output=str(tmp_path / "plain")))
+    ask("--condition: expected conditions in .*, got plain vectors alone", uri=str(tmp_path / "plain"))
+
+
+def test_the_script_prints_the_result_last(grouped):
+    done = call_job("--index", grouped, "--condition", "color", "--clusters", 3, script="facets.py")
+    assert done.returncode == 0, done.stderr
+    assert json.loads(done.stdout.splitlines()[-1])["clusters"] == 3
+    wrong = call_job("--index", grouped, "--condition", "color", "--clusters", 1, script="facets.py")
+    assert wrong.returncode == 2 and wrong.stderr == "error: --clusters: expected at least 2, got 1\n"
