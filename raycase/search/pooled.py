@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
-import torch.nn.functional as F
+import torch
 from torch import Tensor
 
 from raycase.data.storage import Location
@@ -40,10 +40,12 @@ class PooledVectors:
         self.codes = cache(self._codes)
 
     def blocks(self, questions: Questions, temperatures: Tensor) -> Iterator[Block]:
-        """Row offsets and unit vectors under one condition, in the order of the dataset. Raises RequestError."""
+        """Row offsets and unit vectors under one condition. Raises RequestError."""
         pooler = cache(lambda basis: WordPooler(self.codes(basis), questions, temperatures))
         for offsets_B, basis, words in self._words():
-            yield offsets_B, F.normalize(pooler(basis).pool(words)[:, 0], dim=-1)
+            vectors_BD = pooler(basis).pool(words)[:, 0]
+            lengths_B1 = torch.linalg.vector_norm(vectors_BD, dim=-1, keepdim=True).clamp(min=1e-12)
+            yield offsets_B[words.order], vectors_BD.div_(lengths_B1)
 
     def _words(self) -> Iterator[tuple[np.ndarray, str, UnpackedWords]]:
         """Offsets, basis and words of all rows, batch by batch."""

@@ -17,14 +17,14 @@ from raycase.data.stored_words import StoredWords
 from raycase.systems.condition_head import Questions
 from raycase.systems.word_codes import WordCodes
 
-TOKENS_AT_ONCE = 2**14  # of a group that are pooled at a time: their components stay near the processor
+TOKENS_AT_ONCE = 2**10  # of a group that are pooled at a time: their components stay near the processor
 
 
 @dataclass(frozen=True, kw_only=True)
 class UnpackedWords:
     """Words of N texts, shortest text first: codes (T, M) int8, counts (N,); order (N,): which text each one is.
 
-    with_part (P,): the places, among the texts as they were, of those with a plain part; its shares and vectors.
+    with_part (P,): those with a plain part, by their place in this order; its shares (P,) and vectors (P, D).
     """
 
     codes: Tensor
@@ -38,15 +38,15 @@ class UnpackedWords:
     def nbytes(self) -> int:
         return self.codes.nbytes + self.vectors.nbytes + self.counts.nbytes + self.order.nbytes
 
-    def groups(self) -> Iterator[tuple[np.ndarray, Tensor]]:
-        """Texts of equal length: which they are, (N,), and their codes, (N, S, M)."""
+    def groups(self) -> Iterator[tuple[slice, Tensor]]:
+        """Texts of equal length: where they stand, and their codes, (N, S, M)."""
         start = token = 0
         while start < len(self.counts):
             length = int(self.counts[start])
             stop = int(np.searchsorted(self.counts, length, "right"))
             stop = min(stop, start + max(1, TOKENS_AT_ONCE // length))
             end = token + (stop - start) * length
-            yield self.order[start:stop], self.codes[token:end].view(stop - start, length, -1)
+            yield slice(start, stop), self.codes[token:end].view(stop - start, length, -1)
             start, token = stop, end
 
 
@@ -57,11 +57,13 @@ def unpack(words: StoredWords, codes: WordCodes) -> UnpackedWords:
     flat = words.codes.take(order).flat
     pieces = [codes.unpack(flat[i : i + TOKENS_AT_ONCE]) for i in range(0, len(flat), TOKENS_AT_ONCE)]
     with_part, shares, vectors = words.shares()
+    place = np.empty_like(order)
+    place[order] = np.arange(len(order))
     return UnpackedWords(
         codes=torch.from_numpy(np.concatenate([np.empty((0, len(codes.bits)), np.int8), *pieces])),
         counts=counts[order],
         order=order,
-        with_part=torch.from_numpy(with_part),
+        with_part=torch.from_numpy(place[with_part]),
         shares=torch.from_numpy(shares),
         vectors=torch.from_numpy(vectors),
     )
@@ -75,23 +77,25 @@ class WordPooler:
         asked_CHM = torch.einsum("chk,mhk->chm", queries_CHK, codes.keys) * codes.steps
         self.asked = asked_CHM.flatten(0, 1).T.contiguous()
         self.mix = questions.mix
-        self.values = codes.values * codes.steps[:, None]
-        self.mean = codes.mean + 0.5 * self.values.sum(0)  # a code stands for the middle of its step
-        self.gate = None if questions.gate is None else questions.gate[:, : len(codes.mean)]
+        values_MD = codes.values * codes.steps[:, None]
+        mean_D = codes.mean + 0.5 * values_MD.sum(0)  # a code stands for the middle of its step
+        dim = len(mean_D)
+        gates_CD = torch.ones(len(self.mix), dim) if questions.gate is None else questions.gate[:, :dim]
+        self.back = [(gate_D * mean_D, gate_D * values_MD) for gate_D in gates_CD]
 
-    @torch.inference_mode()
+    @torch.no_grad()
     def pool(self, words: UnpackedWords) -> Tensor:
-        """Vectors of the texts under each condition: (N, C, D), not normalised."""
+        """Vectors of the texts, in the order of `words`, under each condition: (N, C, D), not normalised."""
         count, (conditions, heads) = len(words.counts), self.mix.shape
-        pooled_NCM = torch.empty(count, conditions, len(self.values))
-        for rows, codes_NSM in words.groups():
-            tokens_NSM = codes_NSM.float()
+        components = len(self.asked)
+        pooled_NCM = torch.empty(count, conditions, components)
+        room = torch.empty(max(TOKENS_AT_ONCE, int(words.counts.max(initial=0))), components)
+        for where, codes_NSM in words.groups():
+            tokens_NSM = room[: codes_NSM.shape[0] * codes_NSM.shape[1]].view(codes_NSM.shape).copy_(codes_NSM)
             logits_NSCH = (tokens_NSM @ self.asked).unflatten(-1, (conditions, heads))
             weights_NSC = (logits_NSCH.softmax(1) * self.mix).sum(-1)
-            pooled_NCM[torch.from_numpy(rows)] = weights_NSC.transpose(1, 2) @ tokens_NSM
-        pooled_NCD = pooled_NCM @ self.values + self.mean
-        if self.gate is not None:
-            pooled_NCD *= self.gate
+            torch.bmm(weights_NSC.transpose(1, 2), tokens_NSM, out=pooled_NCM[where])
+        pooled_NCD = torch.stack([torch.addmm(b, pooled_NCM[:, c], v) for c, (b, v) in enumerate(self.back)], dim=1)
         return self._with_plain_part(pooled_NCD, words)
 
     @staticmethod

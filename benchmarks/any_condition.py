@@ -1,0 +1,234 @@
+"""Any condition at query time: what stored words cost, how near they are to vectors embedded in advance, and how fast.
+
+    RAY_worker_niceness=0 .venv/bin/python benchmarks/any_condition.py --index captions.lance [another.lance ...]
+
+(settings) dimensions and bytes a word: bytes a caption; the share of the first ten neighbours of --queries captions
+           that are those of the same head unquantised, under conditions that the basis was not chosen by; caption
+           attributes of both; Spearman of both on C-STS validation. The basis comes from the first 2,000 captions.
+(search)   for each index of 155,070 captions made by `raycase embed --any-condition` and `raycase index`: opening it
+           and unpacking its words, the first answer under a new condition, the next answers under it (embedding the
+           query apart); medians over conditions that no one asked before.
+(again)    the alternative: embedding captions under one condition in this process, scaled to the corpus.
+"""
+
+import argparse
+import time
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+from turns import DATA, captions, finish, median
+
+from raycase.data.rated import read_rated
+from raycase.data.stored_words import StoredWords
+from raycase.encoder.cosines import pair_cosines
+from raycase.evaluation.metrics import spearman
+from raycase.evaluation.tasks.captions import DEFAULT, find_attributes, nearest, neighbour_share, read_captions
+from raycase.systems.registry import load
+from raycase.systems.word_codes import fit_codes, typical_conditions
+from raycase.systems.word_pooling import WordPooler, unpack
+
+SETTINGS = ((512, 288), (512, 128), (256, 288), (128, 288), (128, 128))  # dimensions, bytes a word
+ASKED = ("number of people", "color of the clothes", "what they wear on their heads", "where it takes place")
+ASKED += (
+    "musical instrument",
+    "mood of the people",
+    "kind of vehicle",
+    "weather",
+)  # none is a typical one, word for word
+NEW = ("is anyone wearing a helmet", "what is thrown", "the season", "who is watching", "what is being eaten")
+NEW += ("the material of the floor", "how crowded it is")
+SAMPLED, K = 2000, 10
+
+
+class Corpus:
+    """Texts whose words are read once, and pooled by the head itself or from their codes."""
+
+    def __init__(self, model, texts):
+        self.model = model
+        self.batches = []
+        prepared = model.config.prepare(texts, None)
+
+        def keep(rows, states):
+            self.batches.append((rows, model.head.read(states.states, states.real)))
+
+        began = time.perf_counter()
+        with torch.inference_mode():
+            model.reader.read(prepared.alone[0], keep)
+        self.seconds = time.perf_counter() - began
+        self.order = np.argsort(np.concatenate([rows for rows, _ in self.batches]), kind="stable")
+        self.text_index = prepared.sentence[prepared.rows]
+
+    @torch.inference_mode()
+    def whole(self, condition, dim):
+        """Vectors of the head itself, of length 1: (N, D)."""
+        questions = self.model.questions([condition])
+        parts = [
+            self.model.head.pool(words, questions.take(torch.zeros(len(words.real), 1, dtype=torch.long)))[:, 0, :dim]
+            for _, words in self.batches
+        ]
+        return F.normalize(torch.cat(parts), dim=-1)[self.order][self.text_index]
+
+    def coded(self, codes):
+        with torch.inference_mode():
+            stored = StoredWords.concat([codes.code(words) for _, words in self.batches])
+        return unpack(stored.take(self.order), codes), len(
+            stored.codes.flat
+        ) * codes.form.token_bytes + stored.part.flat.size
+
+    def pooled(self, words, codes, condition):
+        """Vectors from codes, of length 1: (N, D)."""
+        pooler = WordPooler(codes, self.model.questions([condition]), self.model.head.temperatures.detach())
+        vectors = torch.empty(len(words.order), len(codes.mean))
+        vectors[torch.from_numpy(words.order)] = F.normalize(pooler.pool(words)[:, 0], dim=-1)
+        return vectors[self.text_index]
+
+
+def overlap(found_ND, exact_ND, queries):
+    """Share of the first ten neighbours of some rows, by exact query vectors, that exact vectors find too."""
+    best = []
+    for vectors_ND in (exact_ND, found_ND):
+        cosines_QN = exact_ND[queries] @ vectors_ND.T
+        cosines_QN[torch.arange(len(queries)), queries] = -2
+        best.append(cosines_QN.topk(K).indices)
+    return float((best[1][:, :, None] == best[0][:, None, :]).any(-1).float().mean())
+
+
+def attribute_shares(vectors_of, found):
+    """Mean share of neighbours with the query's attribute, %, over the conditions of the task."""
+    captions_, attributes = found
+    shares = {
+        name: 100 * float(neighbour_share(nearest(vectors_of(name).numpy(), captions_), attribute).mean())
+        for name, attribute in attributes.items()
+    }
+    return shares
+
+
+def rated_spearman(vectors_of, corpus_rows, rated):
+    """C-STS: cosines of each pair under its condition; `vectors_of` gives the rows under one."""
+    vectors = {}
+    sentences = corpus_rows
+    by_condition = {}
+    for i, (sentence, condition) in enumerate(rated.distinct):
+        by_condition.setdefault(condition, []).append((i, sentences[sentence]))
+    for condition, places in by_condition.items():
+        index, rows = zip(*places, strict=True)
+        vectors.update(zip(index, vectors_of(condition)[list(rows)].numpy(), strict=True))
+    stacked = np.stack([vectors[i] for i in range(len(vectors))])
+    return 100 * spearman(pair_cosines(stacked, rated.pair_index), rated.ratings)
+
+
+def settings_table(args):
+    """A row of figures for each setting."""
+    model = load(device="cpu")
+    task = read_captions(str(DATA / "flickr30k"), args.captions)
+    found = task, find_attributes(task, DEFAULT)
+    corpus = Corpus(model, task.texts)
+    sample = Corpus(model, list(dict.fromkeys(task.texts))[:SAMPLED])
+    typical = model.questions(typical_conditions())
+    rated = read_rated(str(DATA / "csts" / "validation.csv"), "--pairs")
+    queries = torch.from_numpy(np.random.default_rng(0).permutation(len(task.texts))[: args.queries])
+    rows, exact = [], {}
+    for dim, token_bytes in SETTINGS:
+        began = time.perf_counter()
+        codes = fit_codes(model.head, [w for _, w in sample.batches], typical, dim=dim, token_bytes=token_bytes)
+        fitted = time.perf_counter() - began
+        words, size = corpus.coded(codes)
+        if dim not in exact:
+            exact[dim] = attribute_shares(lambda c, dim=dim: corpus.whole(c, dim), found)
+        coded = attribute_shares(lambda c, words=words, codes=codes: corpus.pooled(words, codes, c), found)
+        overlaps = [overlap(corpus.pooled(words, codes, c), corpus.whole(c, dim), queries) for c in ASKED]
+        rows.append(
+            {
+                "dimensions": dim,
+                "bytes a word": codes.form.token_bytes,
+                "bytes a caption": round(size / len(corpus.order)),
+                "components": len(codes.bits),
+                "overlap": round(float(np.mean(overlaps)), 4),
+                "least overlap": round(min(overlaps), 4),
+                "attributes": {name: (round(exact[dim][name], 1), round(coded[name], 1)) for name in coded},
+                "seconds to choose the basis": round(fitted, 1),
+            }
+        )
+        if args.spearman:
+            texts = list(dict.fromkeys(sentence for sentence, _ in rated.distinct))
+            place = {text: i for i, text in enumerate(texts)}
+            pairs = Corpus(model, texts)
+            pair_words, _ = pairs.coded(codes)
+            rows[-1]["Spearman"] = [
+                round(rated_spearman(of, place, rated), 2)
+                for of in (
+                    lambda c, pairs=pairs, dim=dim: pairs.whole(c, dim),
+                    lambda c, pairs=pairs, w=pair_words, codes=codes: pairs.pooled(w, codes, c),
+                )
+            ]
+        print(rows[-1], flush=True)
+    return rows
+
+
+def search_times(uri):
+    """Seconds of an index: opened and unpacked, first and next answers."""
+    from raycase.search.index import Index
+
+    queries = captions(64)
+    began = time.perf_counter()
+    index = Index.open(uri)
+    index.search(queries[:1], NEW[0])
+    opened = time.perf_counter() - began
+    first, following, embedding = [], [], []
+    for condition in NEW[1:]:
+        began = time.perf_counter()
+        index.search(queries[:1], condition)
+        first.append(time.perf_counter() - began)
+        for query in queries[1:9]:
+            began = time.perf_counter()
+            vector = index.embed([query], condition)
+            embedding.append(time.perf_counter() - began)
+            began = time.perf_counter()
+            index.nearest(vector, condition, K)
+            following.append(time.perf_counter() - began)
+    dim = index.embed(queries[:1], NEW[0]).shape[1]
+    cached = sum(words.nbytes for *_, words in index.words.cached or ())
+    return {
+        "rows": index.metadata.words,
+        "dimensions": dim,
+        "opened, s": round(opened, 2),
+        "first answer, s": round(median(first), 3),
+        "next answer, ms": round(1e3 * median(following), 1),
+        "embedding a query, ms": round(1e3 * median(embedding), 1),
+        "words in memory, MiB": cached // 2**20,
+    }
+
+
+def again(rows):
+    """Seconds to embed so many captions under one condition, from a part of them."""
+    model = load(device="cpu")
+    texts = captions(4096)
+    model.embed(texts[:512], NEW[0])
+    began = time.perf_counter()
+    model.embed(texts, NEW[1])
+    return (time.perf_counter() - began) * rows / len(texts)
+
+
+def main(args):
+    result = {"settings": [], "search": [], "ratios": {}}
+    for uri in args.index:
+        result["search"].append(search_times(uri))
+        print(result["search"][-1], flush=True)
+    if args.index:
+        result["again, s"] = round(again(result["search"][0]["rows"]), 1)
+        for row in result["search"]:
+            ratio = result["again, s"] / row["first answer, s"]
+            result["ratios"][f"embedding again / first answer, {row['dimensions']} dimensions"] = ratio
+    if args.captions:
+        result["settings"] = settings_table(args)
+    finish(result)
+
+
+if __name__ == "__main__":
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--index", nargs="*", default=[], help="indexes of outputs with stored words")
+    parser.add_argument("--captions", type=int, default=20_000, help="captions of (settings); 0: leave it out")
+    parser.add_argument("--queries", type=int, default=400, help="of the overlap")
+    parser.add_argument("--spearman", action="store_true", help="C-STS too, which takes minutes")
+    main(parser.parse_args())
