@@ -72,6 +72,8 @@ def index(job: IndexJob) -> Result:
     from raycase.search.build import build
 
     result = build(job)
+    if result["rows_deleted"]:
+        print(f"{result['rows_deleted']:,} rows deleted, {result['rows_added']:,} added")
     kind = {"exact": "searched exactly", "ivf-pq": "an IVF-PQ index", "hnsw": "an HNSW index"}[result["kind"]]
     print(f"{result['rows']:,} rows under {result['conditions']} conditions, {kind}: {result['output']}")
     return result

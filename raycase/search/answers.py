@@ -60,12 +60,12 @@ def no_answers(dataset: LanceDataset) -> pa.Table:
     return answer_table(dataset, [], [], None, np.empty((0, 1), np.float32), np.empty((0, 1), np.int64))
 
 
-def check_filter(dataset: LanceDataset, root: Location, where: str) -> None:
-    """Raise RequestError for a filter that Lance does not accept."""
+def check_filter(dataset: LanceDataset, root: Location, where: str, flag: str = "--where") -> None:
+    """Raise RequestError, which names the flag, for a filter that Lance does not accept."""
     try:
         with lance_errors(root):
             dataset.scanner(columns=[ID], filter=f"({where})", limit=1).to_table()
     except RequestError as error:
         columns = ", ".join(returned_columns(dataset))
         reason = str(error).partition("got: ")[2].partition(". Valid fields")[0]
-        raise RequestError(f"--where: expected a filter in SQL on {columns}, got {where!r}: {reason}") from error
+        raise RequestError(f"{flag}: expected a filter in SQL on {columns}, got {where!r}: {reason}") from error

@@ -14,11 +14,13 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from raycase.corpus.written import Written, open_written
 from raycase.data.storage import Location, check_paths, fingerprint, locate
+from raycase.data.stored_words import WORDS
 from raycase.errors import RequestError, check_ranges
 from raycase.search.column_indices import update_indices
 from raycase.search.index_rows import append_rows
 from raycase.search.lance_files import import_lance, is_index, lance_errors, open_newest, open_ready, publish
-from raycase.search.metadata import CUT, IndexMetadata
+from raycase.search.metadata import CUT, VECTOR, IndexMetadata
+from raycase.search.row_changes import compact, delete_matching, delete_same_ids
 
 if TYPE_CHECKING:
     from lance import LanceDataset
@@ -50,6 +52,12 @@ class IndexJob:
     reindex: bool = False
     """Train the approximate index again, on all vectors; without it, new vectors are encoded by the index as it was
     trained."""
+    delete: str | None = None
+    """A filter in SQL on id and the kept columns, such as "year < 2010": the rows that it matches are deleted, under
+    all conditions and without one. Indexing their output again does not bring them back."""
+    replace: bool = False
+    """Delete all rows of the ids that new --embeddings have, under all conditions and without one, then add the new
+    rows. Give all outputs of the changed texts at once."""
     overwrite: bool = False
     """Build from scratch; the former index is searched until the new one is finished."""
 
@@ -68,14 +76,17 @@ def build(job: IndexJob) -> dict[str, Any]:
         dataset, metadata = _open_or_begin(job, sources, root)
         rows, trained, settings = metadata.rows, metadata.approximate_kind, (metadata.kind, metadata.exact_below)
         metadata.kind, metadata.exact_below = job.kind or metadata.kind, job.exact_below or metadata.exact_below
-        _take_cut(sources, metadata)
+        _take_cut(sources, dataset, metadata)
         for source in sources:
             _check_source(source, metadata, job, root)
+        deleted = _delete_rows(job, dataset, metadata, sources, root)
         for source in sources:
             dataset = append_rows(dataset, source, metadata, root)
         if dataset is None:
             raise RequestError(f"--embeddings: expected vectors in {', '.join(job.embeddings)}, got none")
-        if metadata.rows > rows or job.reindex or settings != (metadata.kind, metadata.exact_below):
+        added = metadata.rows - rows + deleted
+        if added or deleted or job.reindex or settings != (metadata.kind, metadata.exact_below):
+            compact(dataset)
             retrain = job.reindex or trained != metadata.approximate_kind
             update_indices(dataset, metadata, retrain=retrain, partitions=job.partitions, sub_vectors=job.sub_vectors)
             publish(dataset, metadata)
@@ -83,7 +94,8 @@ def build(job: IndexJob) -> dict[str, Any]:
             print(f"{root.uri}: has all rows; nothing to do", file=sys.stderr)
     return {
         "rows": metadata.rows,
-        "rows_added": metadata.rows - rows,
+        "rows_added": added,
+        "rows_deleted": deleted,
         "conditions": len(metadata.conditions),
         "unconditional_rows": metadata.plain,
         "rows_with_words": metadata.words,
@@ -104,6 +116,10 @@ def _open_or_begin(
         )
     ready = None if job.overwrite else open_ready(root)
     if ready is None:
+        for flag in _deleting_flags(job):
+            raise RequestError(
+                f"{flag}: expected a finished index at {root.uri}, got none; build it with --embeddings alone"
+            )
         if not sources:
             raise RequestError("--embeddings: expected an output of `raycase embed` for a new index, got none")
         config = sources[0].job.config
@@ -118,10 +134,30 @@ def _open_or_begin(
     return dataset, metadata
 
 
+def _deleting_flags(job: IndexJob) -> list[str]:
+    """The flags given that delete rows."""
+    return ["--delete"] * (job.delete is not None) + ["--replace"] * job.replace
+
+
+def _delete_rows(
+    job: IndexJob, dataset: LanceDataset | None, metadata: IndexMetadata, sources: Sequence[Written], root: Location
+) -> int:
+    """Delete what --delete matches and what --replace replaces, before anything is appended; returns how many rows."""
+    if dataset is None:
+        return 0
+    deleted = 0 if job.delete is None else delete_matching(dataset, metadata, job.delete, root)
+    return deleted + (delete_same_ids(dataset, metadata, sources) if job.replace else 0)
+
+
 def _check_job(job: IndexJob, root: Location) -> None:
     check_paths({"--output": job.output})
     for uri in job.embeddings:
         check_paths({"--embeddings": uri})
+    if job.replace and not job.embeddings:
+        raise RequestError("--replace: expected --embeddings beside it, got none; name the outputs of the new rows")
+    for flag in _deleting_flags(job):
+        if job.overwrite:
+            raise RequestError(f"{flag}: expected no --overwrite beside it, got both; choose one")
     values = {name: getattr(job, name) for name in ("partitions", "sub_vectors", "exact_below")}
     check_ranges(job, {name: (value is None or value >= 1, "at least 1") for name, value in values.items()})
     if root.is_local and root.exists():
@@ -132,10 +168,11 @@ def _check_job(job: IndexJob, root: Location) -> None:
             raise RequestError(f"--output: expected an index or a new folder, got {others[0]} in {root.uri}")
 
 
-def _take_cut(sources: Sequence[Written], metadata: IndexMetadata) -> None:
-    """An index without conditional vectors and words takes the cut of the first that come; plain vectors have none."""
+def _take_cut(sources: Sequence[Written], dataset: LanceDataset | None, metadata: IndexMetadata) -> None:
+    """An index that never had conditional vectors or words takes the cut of the first that come."""
     cut = [source.job.config["model"] for source in sources if not source.unconditional or source.has_words]
-    if cut and CUT in cut[0] and not metadata.conditions and not metadata.words:
+    had = () if dataset is None else dataset.schema.names
+    if cut and CUT in cut[0] and VECTOR not in had and WORDS not in had:
         metadata.model = metadata.model | {CUT: cut[0][CUT]}
 
 

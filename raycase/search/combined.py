@@ -15,7 +15,7 @@ import torch
 
 from raycase.data.schema import CONDITION, ID
 from raycase.search.exact import Block
-from raycase.search.lance_files import OFFSET, offsets_of, sql_literal, vectors_of
+from raycase.search.lance_files import OFFSET, offsets_of, sql_in, vectors_of
 from raycase.search.metadata import VECTOR
 
 if TYPE_CHECKING:
@@ -31,7 +31,7 @@ def conditional_rows(dataset: LanceDataset, where: str | None = None) -> pa.Tabl
 def rows_of_same_ids(dataset: LanceDataset, offsets: set[int]) -> pa.Table:
     """All rows with a condition, with their vectors, of the ids that the rows at these offsets have."""
     ids = dataset.take(sorted(offsets), columns=[ID])[ID].unique().to_pylist()
-    rows_filter = f"{CONDITION} IS NOT NULL AND {ID} IN ({', '.join(map(sql_literal, ids)) or 'NULL'})"
+    rows_filter = f"{CONDITION} IS NOT NULL AND {sql_in(ID, ids)}"
     return dataset.to_table(columns=[ID, CONDITION, VECTOR, OFFSET], filter=rows_filter)
 
 

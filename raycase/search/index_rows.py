@@ -21,7 +21,7 @@ from raycase.data.storage import Location, fingerprint
 from raycase.data.stored_words import BASIS, WORD_COLUMNS, WordFormat
 from raycase.errors import RequestError
 from raycase.search.column_indices import update_scalar_indices
-from raycase.search.lance_files import basis_at, import_lance, open_newest, sql_equals, sql_literal, storage_options
+from raycase.search.lance_files import basis_at, import_lance, open_newest, sql_equals, sql_in, storage_options
 from raycase.search.metadata import METADATA_KEY, PLAIN, RESERVED_COLUMNS, VECTOR, IndexMetadata
 from raycase.search.topk import l2_normalize
 
@@ -36,20 +36,19 @@ def append_rows(
 
     None for the dataset of an index that does not exist yet. Raises RequestError for rows that do not fit.
     """
-    missing = tuple(unit for unit in source.units if not _is_covered(metadata, _file_key(source, unit), unit))
-    source = replace(source, units=missing)
-    for unit in missing:
+    source = without_covered(source, metadata)
+    for unit in source.units:
         _cover(metadata, _file_key(source, unit), unit)
     if not source.names:
         return dataset
-    schema = _index_schema(source, metadata)
+    schema = index_schema(source, metadata)
     if source.has_words:
         keep_basis(source, root)
     if dataset is None:
         schema = schema.with_metadata({METADATA_KEY: ""})  # an index of ours, not finished
         mode = "create" if open_newest(root) is None else "overwrite"
     else:
-        _check_columns(dataset.schema, schema, source)
+        check_columns(dataset.schema, schema, source)
         _check_new_rows(dataset, source, metadata)
         for field in schema:
             if field.name not in dataset.schema.names:
@@ -107,6 +106,12 @@ def _count_rows(source: Written, metadata: IndexMetadata) -> None:
 # --------------------------------------------------------------------------------------------------- covered rows
 
 
+def without_covered(source: Written, metadata: IndexMetadata) -> Written:
+    """An output with only those units that the index lacks."""
+    missing = (unit for unit in source.units if not _is_covered(metadata, _file_key(source, unit), unit))
+    return replace(source, units=tuple(missing))
+
+
 def _file_key(source: Written, unit: UnitFile) -> str:
     """The key in `covered` of the unit's input file under its job, wherever the output is stored."""
     file = source.job.files[unit.file]
@@ -136,7 +141,7 @@ def _vector_column(source: Written) -> str:
     return PLAIN if source.unconditional else VECTOR
 
 
-def _index_schema(source: Written, metadata: IndexMetadata) -> pa.Schema:
+def index_schema(source: Written, metadata: IndexMetadata) -> pa.Schema:
     """Id, condition, the kept columns, and unit vectors in the index's number format."""
     written = source.schema()
     own = [name for name in written.names if name not in WORD_COLUMNS or not source.has_words]
@@ -152,7 +157,7 @@ def _index_schema(source: Written, metadata: IndexMetadata) -> pa.Schema:
     return pa.schema([pa.field(f.name, f.type) for f in written if f.name != EMBEDDING] + [vectors, *basis])
 
 
-def _check_columns(index: pa.Schema, written: pa.Schema, source: Written) -> None:
+def check_columns(index: pa.Schema, written: pa.Schema, source: Written) -> None:
     """Raise RequestError where the output has other columns than the index."""
     expected = {f.name: str(f.type) for f in index if f.name not in RESERVED_COLUMNS}
     got = {f.name: str(f.type) for f in written if f.name not in RESERVED_COLUMNS}
@@ -177,10 +182,11 @@ def _check_new_rows(dataset: LanceDataset, source: Written, metadata: IndexMetad
     for table in source.tables([ID, CONDITION]):
         for condition in common.intersection(table[CONDITION].unique().to_pylist()):
             ids = table[ID].filter(pc.equal(pc.fill_null(table[CONDITION], ""), condition or "")).to_pylist()
-            same = f"{sql_equals(CONDITION, condition)} AND {ID} IN ({', '.join(map(sql_literal, ids))})"
+            same = f"{sql_equals(CONDITION, condition)} AND {sql_in(ID, ids)}"
             rows = dataset.to_table(columns=[ID], filter=same, limit=1)
             if len(rows):
                 raise RequestError(
                     f"--embeddings: expected rows that the index has not got, got id {rows[ID][0].as_py()!r} under "
-                    f"{condition!r} in both, from another job than {source.output.root.uri}; pass --overwrite"
+                    f"{condition!r} in both, from another job than {source.output.root.uri}; if the index "
+                    "had it before, pass --replace, or --overwrite to build from scratch; else give one of the outputs"
                 )

@@ -8,7 +8,7 @@ from __future__ import annotations
 import json
 import os
 import re
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
@@ -108,6 +108,11 @@ def sql_equals(column: str, value: str | int | None) -> str:
     return f"{column} IS NULL" if value is None else f"{column} = {sql_literal(value)}"
 
 
+def sql_in(column: str, values: Iterable[str | int]) -> str:
+    """The filter for rows with one of these values."""
+    return f"{column} IN ({', '.join(map(sql_literal, values)) or 'NULL'})"
+
+
 @contextmanager
 def lance_errors(root: Location) -> Iterator[None]:
     """Raise errors of Lance in one line, without its source files: RequestError for a wrong path or filter, WorkError
@@ -125,7 +130,9 @@ def lance_errors(root: Location) -> Iterator[None]:
         raise kind(f"{root.uri}: expected an index that Lance can read and write, got: {reason}") from error
 
 
-_REFUSED = re.compile(r"denied|forbidden|not permitted|read-only|No ?Such ?Bucket|not found", re.IGNORECASE)
+_REFUSED = re.compile(
+    r"denied|forbidden|not permitted|read-only|No ?Such ?Bucket|not found|applying filter", re.IGNORECASE
+)
 
 
 # ---------------------------------------------------------------------------------------------------- rows as arrays

@@ -117,6 +117,20 @@ def test_outputs_with_bases_of_their_own(home, tmp_path, index):
     assert old == pytest.approx(dict(zip(first["id"].to_pylist(), first["score"].to_pylist(), strict=True)), abs=1e-5)
 
 
+def test_rows_that_go_and_change(home, tmp_path):
+    """Deleted rows are in no answer; replaced ones answer by their new words; the counts agree."""
+    uri = storing.indexed(tmp_path / "i.lance", str(home / "words"))
+    assert build(IndexJob(output=uri, delete="year < 2010"))["rows_with_words"] == 120
+    changed = [row | {"id": 10 + i} for i, row in enumerate(storing.texts(10, first=500))]  # of ten rows with year 2010
+    later = storing.stored(tmp_path, str(home / "model"), changed)
+    result = build(IndexJob(embeddings=(later,), output=uri, replace=True))
+    assert (result["rows_with_words"], result["rows_deleted"]) == (120, 10)
+    answers = Index.open(uri).search(QUERIES[:1], ASKED, k=120)
+    texts = {row["id"]: row["text"] for row in [*storing.texts(250), *changed]}
+    assert sorted(answers["id"].to_pylist()) == [i for i in range(250) if i % 20 >= 10]
+    assert all(texts[row["id"]] == row["text"] for row in answers.to_pylist())
+
+
 def test_from_the_command_line(home, tmp_path, capsys):
     search(SearchJob(index=str(home / "i.lance"), query=(QUERIES[0],), condition=(ASKED,), k=3))
     printed = capsys.readouterr()

@@ -1,0 +1,95 @@
+"""Rows of an index that go: those that a filter matches, and those whose ids come again with new outputs.
+
+Lance marks them as deleted in a new version, so a reader of the former one keeps them; offsets count the rows left.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from itertools import islice
+from typing import TYPE_CHECKING
+
+import pyarrow as pa
+
+from raycase.corpus.written import Written
+from raycase.data.schema import CONDITION, ID
+from raycase.data.storage import Location
+from raycase.data.stored_words import WORDS
+from raycase.errors import RequestError
+from raycase.search.answers import check_filter, returned_columns
+from raycase.search.index_rows import check_columns, index_schema, without_covered
+from raycase.search.lance_files import import_lance, sql_in
+from raycase.search.metadata import IndexMetadata
+
+if TYPE_CHECKING:
+    from lance import LanceDataset
+
+IDS = 10_000  # ids in one filter
+
+
+def delete_matching(dataset: LanceDataset, metadata: IndexMetadata, where: str, root: Location) -> int:
+    """Delete the rows that a filter matches, and return how many. Raises RequestError for a wrong filter, and for one
+    that leaves no row."""
+    check_filter(_without_conditions(dataset), root, where, "--delete")
+    rows = dataset.count_rows(f"({where})")
+    if rows == metadata.rows:
+        raise RequestError(
+            f"--delete: expected a filter that leaves rows, got {where!r}, which matches all {rows:,} of {root.uri}; "
+            "build from another output with --overwrite, or remove the folder"
+        )
+    if not rows:
+        print(f"{root.uri}: no row matches --delete {where!r}; 0 rows deleted", file=sys.stderr)
+    return _delete(dataset, metadata, f"({where})")
+
+
+def delete_same_ids(
+    dataset: LanceDataset, metadata: IndexMetadata, sources: Sequence[Written], ids_at_once: int = IDS
+) -> int:
+    """Delete the rows, with and without conditions, of all ids in units that the index lacks, and return how many.
+
+    Raises RequestError for an output with other columns.
+    """
+    new = [source for source in (without_covered(source, metadata) for source in sources) if source.names]
+    for source in new:
+        check_columns(dataset.schema, index_schema(source, metadata), source)
+    ids = _ids(new)
+    deleted = 0
+    while batch := list(islice(ids, ids_at_once)):
+        deleted += _delete(dataset, metadata, sql_in(ID, batch))
+    return deleted
+
+
+def compact(dataset: LanceDataset) -> None:
+    """Write the files without deleted rows, once these are the most: an index that changes daily must not grow."""
+    if dataset.stats.dataset_stats()["num_deleted_rows"] > dataset.count_rows():
+        dataset.optimize.compact_files()
+
+
+def _delete(dataset: LanceDataset, metadata: IndexMetadata, where: str) -> int:
+    """Delete the rows that a filter matches, and take them off the metadata's counts."""
+    gone: Counter[str | None] = Counter()
+    for batch in dataset.to_batches(columns=[CONDITION], filter=where):
+        gone.update({row["values"]: row["counts"] for row in batch[CONDITION].value_counts().to_pylist()})
+    if gone:  # else Lance writes a version all the same
+        if metadata.words:
+            metadata.words -= dataset.count_rows(f"({where}) AND {WORDS} IS NOT NULL")
+        dataset.delete(where)
+    metadata.plain -= gone[None]
+    metadata.conditions = {name: rows - gone[name] for name, rows in metadata.conditions.items() if rows > gone[name]}
+    return gone.total()
+
+
+def _ids(sources: Sequence[Written]) -> Iterator[str | int]:
+    """The ids of outputs; one that is in several files comes several times."""
+    for source in sources:
+        for table in source.tables([ID]):
+            yield from table[ID].unique().to_pylist()
+
+
+def _without_conditions(dataset: LanceDataset) -> LanceDataset:
+    """A dataset in memory that has no rows, and no columns but those that a filter may name: a text goes under all
+    conditions or none."""
+    schema = pa.schema([dataset.schema.field(name) for name in returned_columns(dataset)])
+    return import_lance().write_dataset(schema.empty_table(), "memory://filter")

@@ -1,0 +1,230 @@
+"""Rows of an index are deleted and replaced: under all conditions, in every kind of index, or not at all."""
+
+from dataclasses import replace
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from helpers import embedded
+from indexed import CONDITIONS, QUERIES, brute, refuse, rows, same
+
+from raycase import commands
+from raycase.corpus.written import open_written
+from raycase.data.storage import locate
+from raycase.search import build as build_module
+from raycase.search.build import IndexJob, build
+from raycase.search.index import Index, Options
+from raycase.search.lance_files import open_ready
+from raycase.search.row_changes import delete_same_ids
+
+KEPT = {"keep_columns": ("text", "year")}
+ALL = Options(nprobes=50, ef=600, refine=20)
+
+
+@pytest.fixture(scope="module")
+def changed(tmp_path_factory, tiny_model):
+    """Outputs of 100 changed texts, of which 40 are of ids in the index: under one condition, and plain."""
+    home, new = tmp_path_factory.mktemp("changed"), rows(100, 5, 260)
+    color = embedded(home / "color", tiny_model, new, conditions=("color",), **KEPT)
+    return color, embedded(home / "plain", tiny_model, new, unconditional=True, **KEPT)
+
+
+def whole(home, uri, **settings):
+    """An index of 300 texts under two conditions and plain; gives its job without outputs."""
+    build(IndexJob(embeddings=(str(home / "out"), str(home / "plain")), output=uri, **settings))
+    return IndexJob(output=uri)
+
+
+def counts(uri):
+    metadata = Index.open(uri).metadata
+    return metadata.conditions, metadata.plain
+
+
+def check_rows(uri, texts):
+    """The index has exactly these texts by id, and every way to search finds all and no other."""
+    index = Index.open(uri)
+    assert index.dataset.count_rows() == index.metadata.rows
+    for condition in (*index.metadata.conditions, None):
+        for options in (Options(exact=True), ALL):
+            found = index.search(
+                QUERIES[:1], condition, index.rows(condition), unconditional=condition is None, options=options
+            )
+            got = dict(zip(found["id"].to_pylist(), found["text"].to_pylist(), strict=True))
+            assert len(found) == index.rows(condition) == len(got) and got.items() <= texts.items()
+    found = index.search(QUERIES[:1], None, max(index.metadata.conditions.values()))
+    assert dict(zip(found["id"].to_pylist(), found["text"].to_pylist(), strict=True)).items() <= texts.items()
+
+
+@pytest.mark.parametrize("kind", ["exact", "hnsw", "ivf-pq"])
+def test_deleted_rows_are_gone_under_every_condition_and_stay_gone(home, model, tmp_path, kind):
+    uri = str(tmp_path / "i.lance")
+    job = replace(whole(home, uri, kind=kind), delete="id < 20 OR (year = 2005 AND text LIKE '%red%')")
+    gone = {r["id"] for r in rows(300) if r["id"] < 20 or (r["year"] == 2005 and "red" in r["text"])}
+    assert 20 < len(gone) < 35
+    result = build(job)
+    left = 300 - len(gone)
+    assert (result["rows_deleted"], result["rows_added"], result["rows"]) == (3 * len(gone), 0, 3 * left)
+    assert counts(uri) == (dict.fromkeys(CONDITIONS, left), left)
+    check_rows(uri, {r["id"]: r["text"] for r in rows(300) if r["id"] not in gone})
+    exact = Index.open(uri).search(QUERIES[:1], "color", 9, options=Options(exact=True))
+    same(exact, brute(home / "out", model, QUERIES[0], "color", 9, keep=lambda row: row["id"] not in gone))
+    again = build(IndexJob(embeddings=(str(home / "out"), str(home / "plain")), output=uri))
+    assert (again["rows_added"], again["rows_deleted"], again["rows"]) == (0, 0, 3 * left)
+
+
+@pytest.mark.parametrize("kind", ["exact", "hnsw", "ivf-pq"])
+def test_changed_texts_take_the_place_of_all_rows_of_their_ids(home, changed, tmp_path, kind):
+    uri = str(tmp_path / "i.lance")
+    whole(home, uri, kind=kind)
+    job = IndexJob(embeddings=changed, output=uri)
+    refuse(job, "got id [0-9]+ under 'color' in both, from another job .* pass --replace, or --overwrite")
+    assert Index.open(uri).metadata.rows == 900
+    result = build(replace(job, replace=True))
+    assert (result["rows_deleted"], result["rows_added"], result["rows"]) == (3 * 40, 2 * 100, 980)
+    assert counts(uri) == ({"color": 360, "number of people": 260}, 360)
+    check_rows(uri, {r["id"]: r["text"] for r in rows(300)} | {r["id"]: r["text"] for r in rows(100, 5, 260)})
+    again = build(replace(job, replace=True))
+    assert (again["rows_deleted"], again["rows_added"], again["rows"]) == (0, 0, 980)
+
+
+def test_all_texts_are_replaced_and_ids_may_be_strings(tmp_path, tiny_model):
+    uri, texts = str(tmp_path / "i.lance"), {f"it's {i}": f"a dog {i}" for i in range(30)}
+    for name, word in (("old", "dog"), ("new", "cat")):
+        new = [{"id": i, "text": text.replace("dog", word)} for i, text in texts.items()]
+        output = embedded(tmp_path / name, tiny_model, new, conditions=("color",), keep_columns=("text",))
+        result = build(IndexJob(embeddings=(output,), output=uri, replace=name == "new"))
+    assert (result["rows_deleted"], result["rows_added"], result["rows"]) == (30, 30, 30)
+    found = Index.open(uri).search(["a cat"], "color", 30)
+    assert dict(zip(found["id"].to_pylist(), found["text"].to_pylist(), strict=True)) == {
+        i: text.replace("dog", "cat") for i, text in texts.items()
+    }
+
+
+def test_ids_are_deleted_in_batches(home, changed, tmp_path):
+    uri = str(tmp_path / "i.lance")
+    whole(home, uri)
+    dataset, metadata = open_ready(locate(uri))
+    sources = [open_written(output, "--embeddings") for output in changed]
+    assert delete_same_ids(dataset, metadata, sources, ids_at_once=7) == 120
+    assert dataset.count_rows() == metadata.rows == 780
+    assert Index.open(uri).dataset.count_rows() == 900  # nothing is published
+
+
+def test_rows_are_deleted_before_others_are_added(home, changed, tmp_path):
+    uri = str(tmp_path / "i.lance")
+    build(IndexJob(embeddings=(str(home / "out"),), output=uri))
+    job = IndexJob(embeddings=(changed[0], str(home / "plain")), output=uri, delete="id >= 260")  # a column is new
+    result = build(job)
+    assert (result["rows_deleted"], result["rows_added"]) == (80, 400)
+    assert counts(uri) == ({"color": 360, "number of people": 260}, 300)
+    assert len(Index.open(uri).search(QUERIES, None, 300, unconditional=True)) == 600
+
+
+def test_a_condition_without_rows_is_no_condition_any_more(home, tmp_path, tiny_model):
+    uri = str(tmp_path / "i.lance")
+    whole(home, uri)
+    dogs = embedded(tmp_path / "dogs", tiny_model, rows(4, 7, 900), conditions=("kind of dog",), **KEPT)
+    build(IndexJob(embeddings=(dogs,), output=uri))
+    assert counts(uri) == ({"color": 300, "number of people": 300, "kind of dog": 4}, 300)
+    assert build(IndexJob(output=uri, delete="id IN (900, 901, 902, 903)"))["conditions"] == 2
+    assert counts(uri) == (dict.fromkeys(CONDITIONS, 300), 300)
+    found = Index.open(uri).search(QUERIES, "kind of dog", 2)
+    assert set(found["condition"].to_pylist()) <= set(CONDITIONS)
+
+
+def test_an_index_may_lose_all_its_conditions(home, tmp_path, tiny_model):
+    uri = str(tmp_path / "i.lance")
+    build(IndexJob(embeddings=(str(home / "later"), str(home / "plain")), output=uri, exact_below=100))
+    assert build(IndexJob(output=uri, delete="id >= 1000"))["rows_deleted"] == 160
+    assert counts(uri) == ({}, 300)
+    assert len(Index.open(uri).search(QUERIES[:1], None, 5)) == 5
+    assert build(IndexJob(embeddings=(str(home / "out"),), output=uri))["kind"] == "hnsw"
+    check_rows(uri, {r["id"]: r["text"] for r in rows(300)})
+
+
+def test_files_without_most_of_the_deleted_rows_are_written_anew(home, tmp_path):
+    uri = str(tmp_path / "i.lance")
+    job = whole(home, uri, kind="hnsw")
+    left = {r["id"]: r["text"] for r in rows(300) if r["id"] % 2}
+    deleted = []
+    for where in ("id % 4 = 0", "id % 2 = 0", "id % 3 = 0"):
+        build(replace(job, delete=where))
+        deleted.append(Index.open(uri).dataset.stats.dataset_stats()["num_deleted_rows"])
+        check_rows(uri, left | {r["id"]: r["text"] for r in rows(300) if r["id"] % 4})
+    assert deleted == [225, 450, 0]
+    check_rows(uri, {i: text for i, text in left.items() if i % 3})
+
+
+def test_a_replacement_that_fails_leaves_the_former_index(home, changed, tmp_path, monkeypatch):
+    uri = str(tmp_path / "i.lance")
+    whole(home, uri)
+    job = IndexJob(embeddings=changed, output=uri, replace=True)
+    with monkeypatch.context() as patch:
+        patch.setattr(build_module, "publish", lambda *_: 1 / 0)
+        with pytest.raises(ZeroDivisionError):
+            build(job)
+    before = {r["id"]: r["text"] for r in rows(300)}
+    assert counts(uri) == (dict.fromkeys(CONDITIONS, 300), 300)
+    check_rows(uri, before)
+    reader = Index.open(uri)
+    assert build(job)["rows_deleted"] == 120
+    check_rows(uri, before | {r["id"]: r["text"] for r in rows(100, 5, 260)})
+    found = reader.search(QUERIES, "color", 300)  # who had it open reads on
+    assert {i: before[i] for i in found["id"].to_pylist()} == before
+
+
+def test_a_corpus_that_lost_a_file_is_indexed_without_it(tmp_path, tiny_model):
+    corpus, out, uri = tmp_path / "corpus", str(tmp_path / "out"), str(tmp_path / "i.lance")
+    corpus.mkdir()
+    for part in range(3):
+        pq.write_table(pa.Table.from_pylist(rows(50, part, 50 * part)), corpus / f"{part}.parquet")
+    options = {"input": str(corpus), "output": out, "conditions": CONDITIONS, **KEPT}
+    embedded(tmp_path, tiny_model, rows(1), **options)
+    assert build(IndexJob(embeddings=(out,), output=uri))["rows"] == 300
+    (corpus / "1.parquet").unlink()
+    embedded(tmp_path, tiny_model, rows(1), overwrite=True, **options)
+    result = build(IndexJob(embeddings=(out,), output=uri, overwrite=True))
+    assert (result["rows"], result["rows_deleted"]) == (200, 0)
+    assert counts(uri) == (dict.fromkeys(CONDITIONS, 100), 0)
+    found = Index.open(uri).search(QUERIES[:1], "color", 100)
+    assert sorted(found["id"].to_pylist()) == [*range(50), *range(100, 150)]
+
+
+def test_rows_change_on_object_storage(home, changed, s3_server):
+    uri = "s3://corpus/changes/i.lance"
+    job = whole(home, uri)
+    assert build(replace(job, delete="year = 2000"))["rows_deleted"] == 45
+    result = build(replace(job, embeddings=changed, replace=True))
+    assert (result["rows_deleted"], result["rows_added"], result["rows"]) == (3 * 38, 200, 941)
+    left = {r["id"]: r["text"] for r in rows(300) if r["year"] != 2000}
+    check_rows(uri, left | {r["id"]: r["text"] for r in rows(100, 5, 260)})
+
+
+def test_wrong_changes_are_refused_and_change_nothing(home, changed, tmp_path, tiny_model, capsys):
+    uri, new = str(tmp_path / "i.lance"), str(tmp_path / "new")
+    job = whole(home, uri)
+    before = Index.open(uri).dataset.version
+    refuse(IndexJob(output=new, delete="id = 1"), "^--delete: expected a finished index at .*, got none; build it")
+    refuse(IndexJob(embeddings=changed, output=new, replace=True), "^--replace: expected a finished index")
+    refuse(replace(job, replace=True), "^--replace: expected --embeddings beside it, got none; name")
+    refuse(replace(job, delete="", overwrite=True), "^--delete: expected no --overwrite beside it")
+    refuse(replace(job, embeddings=changed, replace=True, overwrite=True), "^--replace: expected no --overwrite")
+    for where in ("", "year >", "colour = 'red'", "condition = 'color'", "vector IS NULL", "year = 'x'"):
+        refuse(replace(job, delete=where), "^--delete: expected a filter in SQL on id, text, year, got ['\"]")
+    refuse(replace(job, delete="CAST(text AS INT) = 1"), "Cast error: Cannot cast string")
+    refuse(
+        replace(job, delete="id >= 0"), "^--delete: expected a filter that leaves rows, got 'id >= 0', which matches"
+    )
+    refuse(replace(job, delete="id >= 0", embeddings=changed), "matches all 900 of .*; build .* with --overwrite")
+    words = embedded(tmp_path / "w", tiny_model, [{"id": "1", "text": "a", "year": 1}], conditions=("color",), **KEPT)
+    refuse(replace(job, embeddings=(words,), replace=True), "expected the index's columns")
+    twice = embedded(tmp_path / "t", tiny_model, rows(3, 6, 299), conditions=("color",), **KEPT)
+    refuse(replace(job, embeddings=(changed[0], twice), replace=True), "else give one of the outputs")
+    assert Index.open(uri).dataset.version == before
+    capsys.readouterr()
+    result = commands.index(replace(job, delete="text = 'this condition'"))
+    assert (result["rows_deleted"], result["rows"]) == (0, 900)
+    assert "no row matches --delete \"text = 'this condition'\"; 0 rows deleted" in capsys.readouterr().err
+    assert Index.open(uri).dataset.version == before
+    commands.index(replace(job, delete="id = 7"))
+    assert "3 rows deleted, 0 added\n" in capsys.readouterr().out
