@@ -18,6 +18,7 @@ from raycase.data.stored_words import WORDS
 from raycase.errors import RequestError, check_ranges
 from raycase.search.column_indices import update_indices
 from raycase.search.index_rows import append_rows
+from raycase.search.kept import keep_conditions
 from raycase.search.lance_files import import_lance, is_index, lance_errors, open_newest, open_ready, publish
 from raycase.search.metadata import CUT, VECTOR, IndexMetadata
 from raycase.search.row_changes import compact, delete_matching, delete_same_ids
@@ -58,6 +59,11 @@ class IndexJob:
     replace: bool = False
     """Delete all rows of the ids that new --embeddings have, under all conditions and without one, then add the new
     rows. Give all outputs of the changed texts at once."""
+    keep_condition: tuple[str, ...] = ()
+    """Conditions to pool from stored words and keep: they are searched like those embedded in advance, and pooled again
+    when rows with words are added."""
+    model: str | None = None
+    """Folder of the index's model, if it has moved; for --keep-condition."""
     overwrite: bool = False
     """Build from scratch; the former index is searched until the new one is finished."""
 
@@ -84,6 +90,7 @@ def build(job: IndexJob) -> dict[str, Any]:
             dataset = append_rows(dataset, source, metadata, root)
         if dataset is None:
             raise RequestError(f"--embeddings: expected vectors in {', '.join(job.embeddings)}, got none")
+        dataset = keep_conditions(dataset, metadata, job.keep_condition, root, job.model)
         added = metadata.rows - rows + deleted
         if added or deleted or job.reindex or settings != (metadata.kind, metadata.exact_below):
             compact(dataset)

@@ -34,8 +34,9 @@ class PooledVectors:
     """Pools all rows that have stored words. Their unpacked words are cached, if they fit into `memory_bytes`; else
     each condition reads them again, batch by batch."""
 
-    def __init__(self, dataset: LanceDataset, root: Location, memory_bytes: int) -> None:
-        self.dataset, self.root, self.memory_bytes = dataset, root, memory_bytes
+    def __init__(self, dataset: LanceDataset, root: Location, memory_bytes: int, *, keeps: bool = True) -> None:
+        """keeps: whether words are cached."""
+        self.dataset, self.root, self.memory_bytes, self.keeps = dataset, root, memory_bytes, keeps
         self.cached: list[tuple[np.ndarray, str, UnpackedWords]] | None = None
         self.codes = cache(self._codes)
 
@@ -61,10 +62,10 @@ class PooledVectors:
                     f"--memory: expected room for the words of {BATCH_ROWS:,} rows, {part[2].nbytes / 2**30:.2f} GiB, "
                     f"got {self.memory_bytes / 2**30:.2f}"
                 )
-            if size <= self.memory_bytes:
+            if self.keeps and size <= self.memory_bytes:
                 kept.append(part)
             yield part
-        if size <= self.memory_bytes:
+        if self.keeps and size <= self.memory_bytes:
             self.cached = kept
 
     def _read(self) -> Iterator[tuple[np.ndarray, str, UnpackedWords]]:

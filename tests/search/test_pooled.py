@@ -131,6 +131,27 @@ def test_rows_that_go_and_change(home, tmp_path):
     assert all(texts[row["id"]] == row["text"] for row in answers.to_pylist())
 
 
+def test_a_condition_that_is_kept(home, tmp_path, index):
+    """It is searched as if it were embedded in advance, and grows with the index; without words it is refused."""
+    uri = storing.indexed(tmp_path / "i.lance", str(home / "words"))
+    result = build(IndexJob(output=uri, keep_condition=(ASKED,)))
+    assert (result["rows"], result["rows_added"], result["conditions"]) == (500, 250, 1)
+    kept = Index.open(uri)
+    found, wanted = (i.search(QUERIES, ASKED, k=10, where="year > 2003") for i in (kept, index))
+    assert not any(found[POOLED].to_pylist())
+    np.testing.assert_allclose(found["score"].to_numpy(), wanted["score"].to_numpy(), atol=1e-5)
+    assert kept.search(QUERIES, "dog", exact_condition=False)[POOLED].to_pylist() == [True] * 20
+    assert build(IndexJob(output=uri, keep_condition=(ASKED,)))["rows_added"] == 0
+    later = storing.stored(tmp_path, str(home / "model"), storing.texts(50, first=1000))
+    assert build(IndexJob(embeddings=(later,), output=uri))["rows"] == 600
+    answers = Index.open(uri).search(QUERIES[:1], ASKED, k=300)
+    assert sorted(answers["id"].to_pylist()) == [*range(250), *range(1000, 1050)]
+    assert build(IndexJob(output=uri, delete="id >= 1000"))["rows"] == 500
+    both = storing.indexed(tmp_path / "j.lance", str(home / "out"))
+    refuse(IndexJob(output=both, keep_condition=("dog",)), "--keep-condition: expected stored words")
+    refuse(IndexJob(output=both, keep_condition=(ASKED,)), "--keep-condition: expected one that the index has not")
+
+
 def test_from_the_command_line(home, tmp_path, capsys):
     search(SearchJob(index=str(home / "i.lance"), query=(QUERIES[0],), condition=(ASKED,), k=3))
     printed = capsys.readouterr()

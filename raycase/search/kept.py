@@ -1,0 +1,75 @@
+"""Conditions that an index keeps: pooled from its stored words once, then searched like those embedded in advance."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pyarrow as pa
+
+from raycase.data.schema import CONDITION, embedding_array, embedding_type
+from raycase.data.storage import Location
+from raycase.errors import RequestError
+from raycase.search.answers import returned_columns
+from raycase.search.lance_files import import_lance, sql_equals, storage_options
+from raycase.search.metadata import VECTOR, IndexMetadata
+from raycase.search.pooled import PooledVectors
+from raycase.search.query_encoder import load_query_encoder
+
+if TYPE_CHECKING:
+    from lance import LanceDataset
+
+MEMORY_BYTES = 2**31  # for the words of a batch; none are cached
+
+
+def keep_conditions(
+    dataset: LanceDataset, metadata: IndexMetadata, conditions: Sequence[str], root: Location, model: str | None
+) -> LanceDataset:
+    """Pool new conditions, and again those that were kept before rows with words came; add them in new versions.
+
+    Raises RequestError for an index without stored words, and for conditions that it has otherwise.
+    """
+    for condition in conditions:
+        if condition in metadata.conditions and condition not in metadata.kept:
+            raise RequestError(f"--keep-condition: expected one that the index has not got, got {condition!r}")
+    if conditions and not metadata.words:
+        raise RequestError(
+            f"--keep-condition: expected stored words in {root.uri}, got none; see `raycase embed --any-condition`"
+        )
+    metadata.kept = list(dict.fromkeys([*metadata.kept, *conditions])) if metadata.words else []
+    stale = [name for name in metadata.kept if metadata.conditions.get(name) != metadata.words]
+    if not stale:
+        return dataset
+    encoder: Any = load_query_encoder(metadata, model or metadata.name)
+    for condition in stale:
+        try:
+            questions = encoder.questions([condition])
+        except ValueError as error:
+            raise RequestError(f"--keep-condition: expected one that can be embedded, got: {error}") from error
+        if metadata.conditions.pop(condition, 0):
+            dataset.delete(sql_equals(CONDITION, condition))
+        if VECTOR not in dataset.schema.names:
+            dataset.add_columns(pa.field(VECTOR, embedding_type(encoder.dim, metadata.dtype)))
+        words = PooledVectors(dataset, root, MEMORY_BYTES, keeps=False)
+        blocks = words.blocks(questions, encoder.head.temperatures.detach())
+        names = [*returned_columns(dataset), CONDITION, VECTOR]
+        schema = pa.schema([field for field in dataset.schema if field.name in names])
+        rows = (_batch(dataset, schema, condition, *block) for block in blocks)
+        reader = pa.RecordBatchReader.from_batches(schema, _flat(rows))
+        dataset = import_lance().write_dataset(reader, root.uri, mode="append", storage_options=storage_options(root))
+        metadata.conditions[condition] = metadata.words
+    return dataset
+
+
+def _batch(dataset: LanceDataset, schema: pa.Schema, condition: str, offsets_B: np.ndarray, vectors: Any) -> pa.Table:
+    """The rows at these offsets under a condition."""
+    kept = dataset.take(offsets_B, columns=[n for n in schema.names if n not in (CONDITION, VECTOR)])
+    dtype = schema.field(VECTOR).type.value_type.to_pandas_dtype()
+    rows = kept.append_column(CONDITION, pa.array([condition] * len(kept), pa.string()))
+    return rows.append_column(VECTOR, embedding_array(vectors.numpy().astype(dtype))).select(schema.names).cast(schema)
+
+
+def _flat(tables: Iterator[pa.Table]) -> Iterator[pa.RecordBatch]:
+    for table in tables:
+        yield from table.to_batches()
