@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 import tyro
 
 if TYPE_CHECKING:
+    from raycase.corpus.materialize import MaterializeJob
     from raycase.corpus.request import EmbedJob
     from raycase.distributed.join import JoinJob
     from raycase.distributed.rerank import RerankJob
@@ -65,6 +66,13 @@ def verify(job: VerifyJob) -> Result:
     from raycase.corpus.verify import verify
 
     return verify(job.output) | {"verified": True}
+
+
+def materialize(job: MaterializeJob) -> Result:
+    """Pool a corpus under new conditions from its stored words, without the encoder."""
+    from raycase.distributed.materialize import materialize
+
+    return materialize(job)
 
 
 def index(job: IndexJob) -> Result:
@@ -157,6 +165,7 @@ def explain(job: ExplainJob) -> Result:
 COMMANDS = {
     "embed": Command("raycase.corpus.request:EmbedJob", embed),
     "verify": Command("raycase.commands:VerifyJob", verify),
+    "materialize": Command("raycase.corpus.materialize:MaterializeJob", materialize),
     "index": Command("raycase.search.build:IndexJob", index),
     "search": Command("raycase.search.search_job:SearchJob", search),
     "facets": Command("raycase.search.facets_job:FacetsJob", facets),

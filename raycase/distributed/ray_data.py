@@ -26,6 +26,7 @@ def data_context(no_progress_timeout_s: float | None = None) -> AbstractContextM
     context = DataContext.get_current().copy()
     context.enable_progress_bars = False
     context.print_on_execution_start = False
+    context.raise_original_map_exception = True  # else a step's own error is lost with its cause
     context.target_max_block_size = 1  # one block per unit, which any actor can take as soon as it is read
     context.max_consecutive_actor_init_deaths = 3  # tolerates nodes lost while their actor starts
     if no_progress_timeout_s is not None:

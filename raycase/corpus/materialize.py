@@ -1,0 +1,174 @@
+"""A corpus under new conditions, pooled from its stored words: an output like that of `raycase embed`, unit by unit.
+
+Knows no Ray: each unit of the words' output becomes a unit of the new one, by whatever calls `pool_unit`.
+
+Shapes: N rows of a unit, C conditions, D dimensions.
+"""
+
+from __future__ import annotations
+
+import json
+import time
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime
+from importlib.metadata import version
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+import raycase
+from raycase.corpus.job_record import Job, find_job, write_job
+from raycase.corpus.listing import UnitFile, drop_strays, finished_units
+from raycase.corpus.manifest import Lines, write_manifest
+from raycase.corpus.output import Output, output_at
+from raycase.corpus.unit_files import ROW_OF_PAIR, STATS, write_unit
+from raycase.corpus.written import Written, open_written
+from raycase.data.conditions import read_conditions
+from raycase.data.schema import CONDITION, EMBEDDING, embedding_array, rejected_table
+from raycase.data.storage import check_paths
+from raycase.data.stored_words import WORD_COLUMNS, StoredWords, WordFormat
+from raycase.errors import RequestError, WorkError
+
+COUNTS = ("rows_in", "rows_out", "rows_rejected", "pairs", "units")
+
+
+@dataclass(frozen=True, kw_only=True)
+class MaterializeJob:
+    """Pool a whole corpus under new conditions from its stored words, without the encoder: an output like that of
+    `raycase embed --conditions`. A job that was stopped resumes automatically when the same command is run again."""
+
+    words: str
+    """Output of `raycase embed --any-condition`."""
+    conditions: tuple[str, ...]
+    """Conditions, or one .txt (one a line), .parquet or .csv file with them."""
+    output: str
+    """Folder of the output, local or on object storage."""
+    model: str | None = None
+    """Folder of the words' model, if it has moved. Only its encoding of the conditions is needed."""
+    overwrite: bool = False
+    """Remove an earlier output in the folder first."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Materialize:
+    """A checked job: the output of words, the new one, its record, and the names of the units that are left to do."""
+
+    words: Written
+    output: Output
+    job: Job
+    conditions: tuple[str, ...]
+    missing: tuple[str, ...]
+
+
+def begin(job: MaterializeJob) -> Materialize:
+    """Check the request, claim the output and say what is left. Raises RequestError."""
+    check_paths({"--words": job.words, "--output": job.output})
+    if not job.conditions:
+        raise RequestError("--conditions: expected at least one condition, got none")
+    conditions = tuple(read_conditions(job.conditions))
+    words = open_written(job.words, "--words")
+    if not words.has_words:
+        raise RequestError(
+            f"--words: expected an output of `raycase embed --any-condition`, got vectors alone in "
+            f"{words.output.root.uri}"
+        )
+    output = output_at(job.output)
+    config = {name: value for name, value in words.job.config.items() if name != "word_bytes"}
+    config |= {"unconditional": False, "conditions": conditions, "words": words.job.fingerprint}
+    opened, done = find_job(output, config, words.job.files, overwrite=job.overwrite)
+    if job.overwrite:
+        output.clear()
+    write_job(output, replace(opened, model=words.job.model))
+    finished = {(unit.file, unit.start) for unit in done}
+    missing = [u.name(words.job.print8) for u in words.units if (u.file, u.start) not in finished]
+    return Materialize(words=words, output=output, job=opened, conditions=conditions, missing=tuple(missing))
+
+
+def finish(todo: Materialize, began: float) -> dict[str, Any]:
+    """Count the output against the words' and put its manifest. Raises WorkError where units are missing."""
+    output, job = todo.output, todo.job
+    units, strays = finished_units(output, job.print8)
+    drop_strays(output, units, strays)
+    if len(units) != len(todo.words.units):
+        raise WorkError(
+            f"{output.root.uri}: {len(todo.words.units) - len(units)} units are missing; run the same command again"
+        )
+    if todo.missing or not output.manifest.exists():
+        lines = Lines(output)
+        lines.forget_all_but(units)
+        table = lines.of(units)
+        source = todo.words.output.manifest.read_json()
+        names = ("ray", "torch", "transformers", "pyarrow")
+        values = {
+            "fingerprint": job.fingerprint,
+            "config": job.config,
+            "model": source["model"] | {"dim": _dim(todo.words)},
+            "input_files": len(job.files),
+            "versions": {name: version(name) for name in names} | {"raycase": raycase.__version__},
+            "finished": datetime.now(UTC).isoformat(timespec="seconds"),
+            "run": {"seconds": round(time.time() - began, 3), "units_done": len(todo.missing)},
+        }
+        write_manifest(output, table, values)
+    manifest = output.manifest.read_json()
+    return {name: manifest[name] for name in COUNTS} | {
+        "seconds": round(time.time() - began, 3),
+        "units_done": len(todo.missing),
+        "output": output.root.uri,
+        "manifest": output.manifest.uri,
+    }
+
+
+def _dim(words: Written) -> int:
+    """Dimensions of pooled vectors."""
+    form = WordFormat.of(words.schema()) if words.names else None
+    return form.dim if form else 0
+
+
+def pool_unit(words: Output, output: Output, print8: str, name: str, conditions: tuple[str, ...], pooler: Any) -> None:
+    """Pool a unit of stored words under the conditions, by a function of `StoredWords` that gives (N, C, D), and write
+    it; its rejected rows stay rejected. Raises WorkError for a unit that cannot be read."""
+    parsed = UnitFile.parse(name)
+    assert parsed is not None
+    unit = parsed[1]
+    table = pq.read_table(pa.BufferReader((words.embeddings / name).read()))
+    rejected = rejected_table("", [])
+    if unit.rows_rejected:
+        rejected = pq.read_table(pa.BufferReader((words.rejected / name).read()))
+    stats = json.loads(table.schema.metadata[STATS])
+    write_unit(
+        output,
+        print8,
+        (unit.file, unit.start),
+        _pooled(table, conditions, pooler, f"{words.embeddings.uri}/{name}"),
+        rejected,
+        rows_in=unit.rows,
+        distinct_pairs=stats["distinct_pairs"] * len(conditions),
+        rows_truncated=stats["rows_truncated"],
+    )
+
+
+def _pooled(table: pa.Table, conditions: tuple[str, ...], pooler: Any, source: str) -> pa.Table:
+    """The rows of a unit under each condition, with the column that counts its rows."""
+    form = WordFormat.of(table.schema)
+    assert form is not None
+    dtype = table.schema.field(EMBEDDING).type.value_type.to_pandas_dtype()
+    count, each = len(table), len(conditions)
+    vectors_ND = np.empty((0, form.dim), dtype)
+    if count:
+        try:
+            vectors_ND = pooler(StoredWords.from_arrow(table, form)).reshape(count * each, form.dim).astype(dtype)
+        except ValueError as error:
+            raise WorkError(f"{source}: stored words: {error}; verify the output, and embed again") from error
+        if not np.isfinite(vectors_ND).all():
+            raise WorkError(f"{source}: expected words that give finite vectors, got others; verify the output")
+    row = np.repeat(np.arange(count), each)
+    rows = table.drop_columns([*WORD_COLUMNS[:2], EMBEDDING]).take(row)
+    place = rows.schema.get_field_index(CONDITION)
+    under = pa.array(list(conditions) * count, pa.string())
+    return (
+        rows.set_column(place, CONDITION, under)
+        .append_column(EMBEDDING, embedding_array(vectors_ND))
+        .append_column(ROW_OF_PAIR, pa.array(row))
+    )

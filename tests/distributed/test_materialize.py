@@ -1,0 +1,127 @@
+"""Materialize on Ray: its vectors are those of the embedding job within the rounding; a stop; what is refused."""
+
+import json
+
+import numpy as np
+import pytest
+import storing
+from helpers import call_job, cosines, read_output, read_rejected, vectors
+
+from raycase.corpus.materialize import MaterializeJob
+from raycase.corpus.verify import verify
+from raycase.data.storage import locate
+from raycase.distributed import materialize as module
+from raycase.distributed.materialize import materialize
+from raycase.errors import RequestError, WorkError
+from raycase.search.index import Index
+from raycase.search.metadata import POOLED
+
+CONDITIONS = ("what they wear on their heads", "number of people")
+
+
+@pytest.fixture(scope="module")
+def home(tmp_path_factory):
+    """`words`: 200 rows with stored words and two that are rejected; `out`: the same rows under both conditions."""
+    home = tmp_path_factory.mktemp("materialized")
+    model = storing.model_folder(home)
+    rows = storing.texts(200)
+    rows[5]["text"] = rows[150]["text"] = ""
+    options = {"max_rejected": 0.1, "unit_rows": 20}
+    storing.stored(home / "a", model, rows, output=str(home / "words"), **options)
+    embedded = {"conditions": CONDITIONS, "any_condition": False, "word_bytes": None}
+    storing.stored(home / "b", model, rows, output=str(home / "out"), **options | embedded)
+    return home
+
+
+def job(home, output, **changes):
+    return MaterializeJob(**{"words": str(home / "words"), "conditions": CONDITIONS, "output": str(output)} | changes)
+
+
+def check(home, uri):
+    """The output against the one that was embedded."""
+    found, wanted = read_output(uri), read_output(str(home / "out"))
+    for column in ("id", "condition", "text", "year"):
+        assert found[column].to_pylist() == wanted[column].to_pylist()
+    near = cosines(vectors(found), vectors(wanted))
+    assert near.mean() > 0.9995 and near.min() > 0.99
+    assert read_rejected(uri).to_pylist() == read_rejected(str(home / "out")).to_pylist()
+    assert len(read_rejected(uri)) == 2
+    assert verify(uri)["rows_out"] == 198
+
+
+def test_it_gives_what_embedding_gives(cluster, home, s3_server):
+    """On object storage."""
+    result = materialize(job(home, "s3://corpus/materialized"))
+    assert (result["rows_in"], result["pairs"], result["units_done"]) == (200, 396, 10)
+    check(home, "s3://corpus/materialized")
+
+
+def test_one_that_was_stopped_resumes(cluster, home, tmp_path, monkeypatch):
+    run = module.run_tasks
+
+    def stopped(tasks, *arguments, **options):
+        run(tasks[:1], *arguments, **options)
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(module, "run_tasks", stopped)
+    with pytest.raises(KeyboardInterrupt):
+        materialize(job(home, tmp_path / "m"))
+    done = len(locate(str(tmp_path / "m" / "embeddings")).list())
+    assert 0 < done < 10
+    with pytest.raises(RequestError, match="expected an empty folder or the same job"):
+        materialize(job(home, tmp_path / "m", conditions=("dog",)))
+    monkeypatch.setattr(module, "run_tasks", run)
+    assert materialize(job(home, tmp_path / "m"))["units_done"] == 10 - done
+    check(home, str(tmp_path / "m"))
+    assert materialize(job(home, tmp_path / "m"))["units_done"] == 0
+
+
+def test_an_index_takes_it_beside_the_words(cluster, home, tmp_path):
+    materialize(job(home, tmp_path / "m"))
+    index = Index.open(storing.indexed(tmp_path / "i.lance", str(home / "words"), str(tmp_path / "m")))
+    answers = index.search(["a red dress"] * 2, [CONDITIONS[0], "dog"], k=3)
+    assert answers[POOLED].to_pylist() == [False] * 3 + [True] * 3
+
+
+def test_a_damaged_unit_is_named(cluster, home, tmp_path):
+    import shutil
+
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    shutil.copytree(home / "words", tmp_path / "words")
+    name = sorted(path.name for path in (tmp_path / "words" / "embeddings").iterdir())[3]
+    table = pq.read_table(tmp_path / "words" / "embeddings" / name)
+    place = table.schema.get_field_index("word_codes")
+    cut = table.set_column(place, table.schema.field(place), pa.array([b"x"] * len(table), pa.large_binary()))
+    pq.write_table(cut, tmp_path / "words" / "embeddings" / name)
+    with pytest.raises(WorkError, match=f"{name}: stored words: expected"):
+        materialize(job(home, tmp_path / "m", words=str(tmp_path / "words")))
+    with pytest.raises(WorkError, match="checksum differs"):
+        verify(str(tmp_path / "words"))
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({"conditions": ()}, "--conditions: expected at least one"),
+        ({"conditions": ("",)}, "--conditions: expected words"),
+        ({"conditions": ("dog " * 600,)}, "--conditions: expected conditions that can be embedded"),
+        ({"words": "out"}, "--words: expected an output of `raycase embed --any-condition`"),
+        ({"words": "nothing"}, "--words: expected an output of `raycase embed`"),
+        ({"model": "minilm"}, "--model: expected the model that stored the words"),
+    ],
+)
+def test_what_is_refused(home, tmp_path, changes, words):
+    if "words" in changes:
+        changes = {"words": str(home / changes["words"])}
+    with pytest.raises(RequestError, match=words):
+        materialize(job(home, tmp_path / "m", **changes))
+
+
+def test_the_script(cluster, home, tmp_path):
+    arguments = ["--words", str(home / "words"), "--conditions", *CONDITIONS, "--output", str(tmp_path / "m")]
+    done = call_job(*arguments, script="materialize.py")
+    assert done.returncode == 0
+    assert json.loads(done.stdout.splitlines()[-1])["pairs"] == 396
+    assert np.isfinite(vectors(read_output(str(tmp_path / "m")))).all()
