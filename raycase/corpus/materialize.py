@@ -31,6 +31,7 @@ from raycase.data.storage import check_paths
 from raycase.data.stored_words import WORD_COLUMNS, StoredWords, WordFormat
 from raycase.errors import RequestError, WorkError
 
+MOST_CONDITIONS = 64  # at a time
 COUNTS = ("rows_in", "rows_out", "rows_rejected", "pairs", "units")
 
 
@@ -62,18 +63,30 @@ class Materialize:
     missing: tuple[str, ...]
 
 
-def begin(job: MaterializeJob) -> Materialize:
-    """Check the request, claim the output and say what is left. Raises RequestError."""
+def check(job: MaterializeJob) -> tuple[Written, tuple[str, ...]]:
+    """The output of words and the conditions. Writes nothing. Raises RequestError."""
     check_paths({"--words": job.words, "--output": job.output})
     if not job.conditions:
         raise RequestError("--conditions: expected at least one condition, got none")
     conditions = tuple(read_conditions(job.conditions))
+    if len(conditions) > MOST_CONDITIONS:
+        raise RequestError(
+            f"--conditions: expected at most {MOST_CONDITIONS}, which bounds the memory, got {len(conditions)}; run it "
+            "several times, with an output each"
+        )
     words = open_written(job.words, "--words")
     if not words.has_words:
         raise RequestError(
             f"--words: expected an output of `raycase embed --any-condition`, got vectors alone in "
             f"{words.output.root.uri}"
         )
+    if words.output.root.uri == output_at(job.output).root.uri:
+        raise RequestError(f"--output: expected another folder than --words, got {words.output.root.uri} twice")
+    return words, conditions
+
+
+def begin(job: MaterializeJob, words: Written, conditions: tuple[str, ...]) -> Materialize:
+    """Claim the output and say what is left. Raises RequestError."""
     output = output_at(job.output)
     config = {name: value for name, value in words.job.config.items() if name != "word_bytes"}
     config |= {"unconditional": False, "conditions": conditions, "words": words.job.fingerprint}
@@ -83,6 +96,8 @@ def begin(job: MaterializeJob) -> Materialize:
     write_job(output, replace(opened, model=words.job.model))
     finished = {(unit.file, unit.start) for unit in done}
     missing = [u.name(words.job.print8) for u in words.units if (u.file, u.start) not in finished]
+    if missing:
+        output.manifest.remove()  # it counts fewer rows than the output will have
     return Materialize(words=words, output=output, job=opened, conditions=conditions, missing=tuple(missing))
 
 

@@ -1,4 +1,4 @@
-"""A sample of a job's input: rows at the start of spans from across it."""
+"""A sample of a job's input: rows at the start of units from across it."""
 
 from __future__ import annotations
 
@@ -12,18 +12,19 @@ from raycase.data.columns import Columns
 from raycase.data.inputs import InputFile
 from raycase.data.reader import read_span
 
-SAMPLED_SPANS, SAMPLED_ROWS = 5, 400  # rows of each sampled span
+SAMPLES, SAMPLED_ROWS = 5, 400  # how many places, and rows of each
 
 
 def sample_rows(columns: Columns, plan: Plan, files: Sequence[InputFile]) -> tuple[pa.Table, int]:
     """The accepted rows of the sample among those that are left to do, and the number of rows read."""
     left = np.flatnonzero(plan.left).tolist()
-    span_index = np.unique(np.linspace(0, len(left) - 1, SAMPLED_SPANS).astype(int))
+    span_index = np.unique(np.linspace(0, len(left) - 1, SAMPLES).astype(int))
     tables: list[pa.Table] = []
     sampled = 0
     for span in (plan.spans[left[i]] for i in span_index):
-        start, unit_end = plan.units_left(span)[0]
-        end = min(unit_end, start + SAMPLED_ROWS)
-        sampled += end - start
-        tables += [table for table, _ in read_span(files[span.file], span, columns, [(start, end)])]
+        units = plan.units_left(span)
+        places = np.unique(np.linspace(0, len(units) - 1, -(-SAMPLES // len(span_index))).astype(int))
+        rows = [(start, min(end, start + SAMPLED_ROWS)) for start, end in (units[i] for i in places)]
+        sampled += sum(end - start for start, end in rows)
+        tables += [table for table, _ in read_span(files[span.file], span, columns, rows)]
     return pa.concat_tables(tables), sampled

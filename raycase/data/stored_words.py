@@ -42,10 +42,9 @@ class WordFormat:
 
     @classmethod
     def of(cls, schema: pa.Schema) -> WordFormat | None:
-        """The format of a file with stored words; None for another file."""
-        if WORDS not in schema.names:
-            return None
-        return cls(**json.loads((schema.field(WORDS).metadata or {})[WORDS_KEY]))
+        """The format of a file with stored words; None for another file, as one with a kept column of that name."""
+        metadata = (schema.field(WORDS).metadata or {}) if WORDS in schema.names else {}
+        return cls(**json.loads(metadata[WORDS_KEY])) if WORDS_KEY in metadata else None
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -13,12 +13,13 @@ import torch
 from ray.data import TaskPoolStrategy
 from safetensors.torch import load, save
 
-from raycase.corpus.materialize import MaterializeJob, begin, finish, pool_unit
+from raycase.corpus.materialize import MaterializeJob, begin, check, finish, pool_unit
 from raycase.corpus.output import output_at
-from raycase.data.storage import fingerprint
+from raycase.data.storage import fingerprint, locate
 from raycase.data.stored_words import StoredWords
-from raycase.distributed.cluster import nodes, start_ray
+from raycase.distributed.cluster import start_ray
 from raycase.distributed.ray_data import run_tasks
+from raycase.distributed.resources import capacity, check_nodes
 from raycase.errors import RequestError
 from raycase.systems.condition_head import Questions
 from raycase.systems.registry import resolve_embedder
@@ -31,14 +32,14 @@ UNITS_A_TASK, TASKS_A_WAVE = 4, 2048  # a task reads the basis once; a wave boun
 def materialize(job: MaterializeJob) -> dict[str, Any]:
     """Pool what is missing on the cluster; returns counts. Raises RequestError and WorkError."""
     began = time.time()
-    todo = begin(job)
+    words, conditions = check(job)
+    questions = _questions(words.job.config["model"], job.model or words.job.model, conditions)
+    start_ray()
+    cluster = capacity()
+    check_nodes(words.output.root, cluster, "--words")
+    check_nodes(locate(job.output), cluster)
+    todo = begin(job, words, conditions)
     if todo.missing:
-        questions = _questions(todo.words.job.config["model"], job.model or todo.words.job.model, todo.conditions)
-        start_ray()
-        if todo.output.root.is_local and len(nodes()) > 1:
-            raise RequestError(
-                f"--output: expected object storage on a cluster of {len(nodes())} nodes, got {todo.output.root.uri}"
-            )
         work = partial(
             _pool,
             words=todo.words.output.root.uri,

@@ -86,8 +86,15 @@ def build(job: IndexJob) -> dict[str, Any]:
         for source in sources:
             _check_source(source, metadata, job, root)
         deleted = _delete_rows(job, dataset, metadata, sources, root)
+        kept = {name: metadata.conditions.get(name) for name in metadata.kept}
         for source in sources:
             dataset = append_rows(dataset, source, metadata, root)
+        clash = next((name for name, count in kept.items() if metadata.conditions.get(name) != count), None)
+        if clash is not None:
+            raise RequestError(
+                f"--embeddings: expected no vectors under {clash!r}, which {root.uri} keeps from its stored words, got "
+                "some; choose another index, or pass --overwrite"
+            )
         if dataset is None:
             raise RequestError(f"--embeddings: expected vectors in {', '.join(job.embeddings)}, got none")
         dataset = keep_conditions(dataset, metadata, job.keep_condition, root, job.model)

@@ -61,27 +61,26 @@ class ConditionVectors:
                 return
             rows = self.dataset.to_table(columns=[OFFSET, column], filter=rows_filter)
             self.cached[condition] = offsets_of(rows), vectors_of(rows[column])
-        yield self._selected(self.cached[condition], rows_filter, where)
+        yield _among(self.cached[condition], self._selected(rows_filter, where))
 
-    def _selected(self, block: Block, rows_filter: str, where: str | None) -> Block:
-        """The rows of a block that pass the filter."""
+    def _selected(self, rows_filter: str, where: str | None) -> np.ndarray | None:
+        """Offsets of the rows that pass the filter; None without a filter."""
         if not where:
-            return block
-        offsets_N, vectors_ND = block
-        selected = self.dataset.to_table(columns=[OFFSET], filter=f"{rows_filter} AND ({where})")
-        is_selected_N = np.isin(offsets_N, offsets_of(selected))
-        return offsets_N[is_selected_N], vectors_ND[torch.from_numpy(is_selected_N)]
+            return None
+        return offsets_of(self.dataset.to_table(columns=[OFFSET], filter=f"{rows_filter} AND ({where})"))
 
     def _pooled(self, condition: str, rows_filter: str, where: str | None) -> Iterator[Block]:
         """The blocks of a condition that the index does not have; cached where they fit."""
         assert self.pool is not None
+        selected = self._selected(rows_filter, where)
         blocks: list[Block] = []
         size = 0
         for block in self.pool(condition):
             size += block[1].nbytes
-            if size <= self.memory_bytes:
-                blocks.append(block)
-            yield self._selected(block, rows_filter, where)
+            blocks.append(block)
+            if size > self.memory_bytes:
+                blocks.clear()
+            yield _among(block, selected)
         others = [name for name in self.cached if name is not None and name not in self.metadata.conditions]
         while others and self._cached_bytes + size > self.memory_bytes:
             del self.cached[others.pop(0)]
@@ -97,6 +96,15 @@ class ConditionVectors:
         """Whether the vectors under a condition fit into memory beside the cached ones."""
         dim = self.dataset.schema.field(column).type.list_size
         return self._cached_bytes + 4 * self.metadata.rows_under(condition) * dim <= self.memory_bytes
+
+
+def _among(block: Block, selected: np.ndarray | None) -> Block:
+    """The rows of a block with these offsets; all for None."""
+    if selected is None:
+        return block
+    offsets_N, vectors_ND = block
+    is_selected_N = np.isin(offsets_N, selected)
+    return offsets_N[is_selected_N], vectors_ND[torch.from_numpy(is_selected_N)]
 
 
 def exact_nearest(vectors_QD: np.ndarray, blocks: Iterable[Block], k: int) -> tuple[np.ndarray, np.ndarray]:

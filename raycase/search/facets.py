@@ -35,7 +35,7 @@ class Sizes:
 class Clusters:
     """Rows and their clusters, numbered from 0, the largest first; none is empty."""
 
-    offsets: np.ndarray  # (N,) int64, in the order of the dataset
+    offsets: np.ndarray  # (N,) int64
     cluster: np.ndarray  # (N,) of each row
     cosine: np.ndarray  # (N,) with the centre of its cluster
     centres: np.ndarray  # (K, D), of unit length
@@ -47,7 +47,7 @@ class Clusters:
         return np.bincount(self.cluster, minlength=len(self.centres))
 
     def members(self) -> list[np.ndarray]:
-        """Row indices of each cluster, the nearest to its centre first; of equal ones in the order of the dataset."""
+        """Row indices of each cluster, the nearest to its centre first; of equal ones the earlier."""
         order_N = np.lexsort((-self.cosine, self.cluster))
         return np.split(order_N, np.cumsum(self.sizes)[:-1])
 

@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 from transformers.utils.logging import disable_progress_bar
 
@@ -151,11 +152,12 @@ def facet_table(
 
 def assignment_table(clusters: Clusters, index: Index) -> pa.Table:
     """Every row's id, its cluster, and its cosine with the cluster's centre, in the order of the index."""
+    order = np.argsort(clusters.offsets)
     return pa.table(
         {
-            ID: index.dataset.take(clusters.offsets, columns=[ID])[ID],
-            "cluster": pa.array(clusters.cluster + 1, pa.int32()),
-            "cosine": pa.array(clusters.cosine, pa.float32()),
+            ID: index.dataset.take(clusters.offsets[order], columns=[ID])[ID],
+            "cluster": pa.array(clusters.cluster[order] + 1, pa.int32()),
+            "cosine": pa.array(clusters.cosine[order], pa.float32()),
         }
     )
 

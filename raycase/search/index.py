@@ -257,7 +257,7 @@ class Index:
     ) -> tuple[str | None, Callable[[], Iterator[Block]]]:
         """All rows under a condition (None: plain vectors) that pass a filter: the condition of the index that is taken
         for the one that was asked, as in a search, and a function that reads the rows' offsets and unit vectors, in
-        blocks in the order of the dataset. Raises RequestError."""
+        blocks. Raises RequestError."""
         if where is not None:
             check_filter(self.dataset, self.root, where)
         condition = self._condition_for(asked, exact_condition)

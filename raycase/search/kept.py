@@ -20,7 +20,7 @@ from raycase.search.query_encoder import load_query_encoder
 if TYPE_CHECKING:
     from lance import LanceDataset
 
-MEMORY_BYTES = 2**31  # for the words of a batch; none are cached
+MEMORY_BYTES = 2**35  # at most for the words of a batch; none are cached
 
 
 def keep_conditions(

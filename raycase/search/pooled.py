@@ -59,11 +59,12 @@ class PooledVectors:
             size += part[2].nbytes
             if part[2].nbytes > self.memory_bytes:
                 raise RequestError(
-                    f"--memory: expected room for the words of {BATCH_ROWS:,} rows, {part[2].nbytes / 2**30:.2f} GiB, "
-                    f"got {self.memory_bytes / 2**30:.2f}"
+                    f"--memory (search), Limits.words_bytes: expected room for the words of {BATCH_ROWS:,} rows, "
+                    f"{part[2].nbytes / 2**30:.2f} GiB, got {self.memory_bytes / 2**30:.2f}"
                 )
-            if self.keeps and size <= self.memory_bytes:
-                kept.append(part)
+            kept.append(part)
+            if not self.keeps or size > self.memory_bytes:
+                kept.clear()
             yield part
         if self.keeps and size <= self.memory_bytes:
             self.cached = kept

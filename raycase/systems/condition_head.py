@@ -105,6 +105,11 @@ class Questions:
     mix: Tensor
     gate: Tensor | None
 
+    def cpu(self) -> Questions:
+        """The same in the processor's memory."""
+        gate = None if self.gate is None else self.gate.cpu()
+        return Questions(queries=self.queries.cpu(), mix=self.mix.cpu(), gate=gate)
+
     def take(self, index: Tensor) -> Questions:
         """The conditions of this index, of any shape."""
         gate = None if self.gate is None else self.gate[index]

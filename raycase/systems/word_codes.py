@@ -38,6 +38,7 @@ FLOOR = 0.03  # added to the queries' second moment, in its mean eigenvalue: for
 # step of a uniform quantiser of b bits that suits a normal distribution, in its deviation (Max, 1960); tried larger too
 STEPS = {1: 1.596, 2: 0.9957, 3: 0.586, 4: 0.335, 5: 0.188, 6: 0.1041, 7: 0.0569, 8: 0.0308}
 LARGER = (0.8, 1.0, 1.2, 1.45, 1.75, 2.1, 2.6)
+MOST_TOKENS = 2**16  # of the sample, evenly from all
 FITTED_TOKENS = 8192  # on which the steps are chosen
 TOKENS_AT_ONCE = 2**15
 
@@ -139,9 +140,10 @@ def fit_codes(head: Head, sample: Sequence[Words], typical: Questions, *, dim: i
 
     Raises RequestError for a sample without tokens.
     """
-    inner_TY = torch.cat([_inner(words, dim)[0][words.real] for words in sample]).cpu().double()
+    inner_TY = torch.cat([_inner(words, dim)[0][words.real].cpu() for words in sample])
     if not len(inner_TY):
         raise RequestError("expected tokens in a sample of the corpus, got none")
+    inner_TY = inner_TY[:: -(-len(inner_TY) // MOST_TOKENS)].double()
     heads, key_dim = typical.queries.shape[1:]
     split = heads * key_dim
     mean_D = inner_TY[:, split:].mean(0)
@@ -150,7 +152,7 @@ def fit_codes(head: Head, sample: Sequence[Words], typical: Questions, *, dim: i
     inner_TY @= into_YY
     keys, values = inner_TY[:, :split].square().sum(), inner_TY[:, split:].square().sum()
     scale_Y = torch.ones(len(into_YY), dtype=torch.float64)
-    scale_Y[:split] = (KEY_WEIGHT * values / keys.clamp(min=1e-12)).sqrt()
+    scale_Y[:split] = (KEY_WEIGHT * values.clamp(min=1e-12) / keys.clamp(min=1e-12)).sqrt()
     inner_TY *= scale_Y
     axes_YY = torch.linalg.eigh(inner_TY.T @ inner_TY).eigenvectors.flip(1)
     steps, bits = _allocate((inner_TY @ axes_YY)[:: max(1, len(inner_TY) // FITTED_TOKENS)], 8 * token_bytes)
@@ -184,7 +186,7 @@ def _metric(head: Head, typical: Questions, dim: int) -> tuple[Tensor, Tensor]:
 def _allocate(z_TY: Tensor, budget: int) -> tuple[Tensor, Tensor]:
     """Steps and bits of each component, within the budget of bits: (Y,) each."""
     errors, steps = [z_TY.square().mean(0)], [torch.ones(z_TY.shape[1], dtype=z_TY.dtype)]
-    deviation_Y = z_TY.std(0).clamp(min=1e-9)
+    deviation_Y = z_TY.std(0, correction=0).clamp(min=1e-9)
     for bits, base in STEPS.items():
         half = 2 ** (bits - 1)
         tried = torch.stack([deviation_Y * base * factor for factor in LARGER])
@@ -199,6 +201,7 @@ def _allocate(z_TY: Tensor, budget: int) -> tuple[Tensor, Tensor]:
         within = int((cost_bY + middle * number_b).argmin(0).sum()) <= budget
         low, high = (low, middle) if within else (middle, high)
     bits_Y = (cost_bY + high * number_b).argmin(0)
+    bits_Y[0] = bits_Y[0].clamp(min=1)  # equal words have no component with variance
     return torch.stack(steps).gather(0, bits_Y[None])[0], bits_Y
 
 

@@ -73,6 +73,7 @@ class WordPooler:
     """Pools words under some conditions. What it holds is a few small matrices, which any process can be given."""
 
     def __init__(self, codes: WordCodes, questions: Questions, temperatures: Tensor) -> None:
+        questions, temperatures = questions.cpu(), temperatures.cpu()  # the encoder may be on a GPU, the words are not
         queries_CHK = questions.queries * temperatures[:, None]
         asked_CHM = torch.einsum("chk,mhk->chm", queries_CHK, codes.keys) * codes.steps
         self.asked = asked_CHM.flatten(0, 1).T.contiguous()

@@ -44,7 +44,7 @@ def check(home, uri):
         assert found[column].to_pylist() == wanted[column].to_pylist()
     near = cosines(vectors(found), vectors(wanted))
     assert near.mean() > 0.9995 and near.min() > 0.99
-    assert read_rejected(uri).to_pylist() == read_rejected(str(home / "out")).to_pylist()
+    assert read_rejected(uri) == read_rejected(str(home / "words"))
     assert len(read_rejected(uri)) == 2
     assert verify(uri)["rows_out"] == 198
 
@@ -101,11 +101,38 @@ def test_a_damaged_unit_is_named(cluster, home, tmp_path):
         verify(str(tmp_path / "words"))
 
 
+def test_a_wrong_request_leaves_an_earlier_output(cluster, home, tmp_path):
+    """--overwrite removes it only for a job that can begin; and never the words themselves."""
+    materialize(job(home, tmp_path / "m"))
+    for changes in ({"model": "minilm"}, {"conditions": ("dog " * 600,)}):
+        with pytest.raises(RequestError):
+            materialize(job(home, tmp_path / "m", overwrite=True, **changes))
+    check(home, str(tmp_path / "m"))
+    with pytest.raises(RequestError, match="--output: expected another folder than --words"):
+        materialize(job(home, home / "words", overwrite=True))
+    assert verify(str(home / "words"))["rows_out"] == 198
+
+
+def test_a_manifest_is_of_the_whole_output(cluster, home, tmp_path, monkeypatch):
+    """One that counts fewer units does not stay while others are made."""
+    materialize(job(home, tmp_path / "m"))
+    unit = next((tmp_path / "m" / "embeddings").iterdir())
+    unit.unlink()
+    monkeypatch.setattr(module, "run_tasks", lambda *_, **__: None)
+    with pytest.raises(WorkError, match="1 units are missing"):
+        materialize(job(home, tmp_path / "m"))
+    assert not (tmp_path / "m" / "manifest.json").exists()
+    monkeypatch.undo()
+    assert materialize(job(home, tmp_path / "m"))["units_done"] == 1
+    check(home, str(tmp_path / "m"))
+
+
 @pytest.mark.parametrize(
     ("changes", "words"),
     [
         ({"conditions": ()}, "--conditions: expected at least one"),
         ({"conditions": ("",)}, "--conditions: expected words"),
+        ({"conditions": tuple(map(str, range(65)))}, "--conditions: expected at most 64"),
         ({"conditions": ("dog " * 600,)}, "--conditions: expected conditions that can be embedded"),
         ({"words": "out"}, "--words: expected an output of `raycase embed --any-condition`"),
         ({"words": "nothing"}, "--words: expected an output of `raycase embed`"),

@@ -147,6 +147,10 @@ def test_a_condition_that_is_kept(home, tmp_path, index):
     answers = Index.open(uri).search(QUERIES[:1], ASKED, k=300)
     assert sorted(answers["id"].to_pylist()) == [*range(250), *range(1000, 1050)]
     assert build(IndexJob(output=uri, delete="id >= 1000"))["rows"] == 500
+    embedded = {"conditions": (ASKED,), "any_condition": False, "word_bytes": None}
+    same = storing.stored(tmp_path / "e", str(home / "model"), storing.texts(9, first=2000), **embedded)
+    refuse(IndexJob(embeddings=(same,), output=uri), "expected no vectors under")
+    assert Index.open(uri).metadata.rows == 500
     both = storing.indexed(tmp_path / "j.lance", str(home / "out"))
     refuse(IndexJob(output=both, keep_condition=("dog",)), "--keep-condition: expected stored words")
     refuse(IndexJob(output=both, keep_condition=(ASKED,)), "--keep-condition: expected one that the index has not")
@@ -200,7 +204,7 @@ def test_what_cannot_be_searched(home, index, tmp_path):
     refuse(SearchJob(index=uri, query=(QUERIES[0],), condition=(" ",)), "--condition: expected", search)
     long = ("dog " * 600,)
     refuse(SearchJob(index=uri, query=(QUERIES[0],), condition=long), "--condition: expected one that leaves", search)
-    for memory, words in ((1e-6, "--memory: expected room"), (0, "--memory: expected GiB above 0")):
+    for memory, words in ((1e-6, "expected room for the words"), (0, "--memory: expected GiB above 0")):
         refuse(SearchJob(index=uri, query=(QUERIES[0],), condition=("dog",), memory=memory), words, search)
     plain = {"any_condition": False, "word_bytes": None, "unconditional": True}
     output = storing.stored(tmp_path, str(home / "model"), storing.texts(30), **plain)

@@ -111,6 +111,14 @@ def test_any_split_gives_the_same(model, monkeypatch):
     np.testing.assert_allclose(one.pool(words)[:, 0].numpy(), whole[words.order, 1], atol=1e-5)
 
 
+def test_a_corpus_of_one_word(model):
+    """Has no component with variance, and is coded all the same."""
+    typical = model.questions(typical_conditions())
+    codes = fit_codes(model.head, model.words(["dog"] * 3), typical, dim=model.dim, token_bytes=8)
+    found = pooled(model, codes, coded(model, codes, ["dog"]))[:, 0]
+    assert cosines(found, model.embed(["dog"], CONDITIONS[0])).min() > 0.99
+
+
 def test_a_basis_on_disk(model):
     codes = basis(model)
     again = WordCodes.from_bytes(codes.to_bytes(), "b")
