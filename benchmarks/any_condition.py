@@ -3,8 +3,9 @@
     RAY_worker_niceness=0 .venv/bin/python benchmarks/any_condition.py --index captions.lance [another.lance ...]
 
 (settings) dimensions and bytes a word: bytes a caption; the share of the first ten neighbours of --queries captions
-           that are those of the same head unquantised, under conditions that the basis was not chosen by; caption
-           attributes of both; Spearman of both on C-STS validation. The basis comes from the first 2,000 captions.
+           that are those of the same head unquantised, under conditions of which three are typical ones, by which the
+           basis was weighed; caption attributes of both; Spearman of both on C-STS validation. The basis comes from
+           the first 2,000 captions.
 (search)   for each index of 155,070 captions made by `raycase embed --any-condition` and `raycase index`: opening it
            and unpacking its words, the first answer under a new condition, the next answers under it (embedding the
            query apart); medians over conditions that no one asked before.
@@ -30,12 +31,7 @@ from raycase.systems.word_pooling import WordPooler, unpack
 
 SETTINGS = ((512, 288), (512, 128), (256, 288), (128, 288), (128, 128))  # dimensions, bytes a word
 ASKED = ("number of people", "color of the clothes", "what they wear on their heads", "where it takes place")
-ASKED += (
-    "musical instrument",
-    "mood of the people",
-    "kind of vehicle",
-    "weather",
-)  # none is a typical one, word for word
+ASKED += ("musical instrument", "mood of the people", "kind of vehicle", "weather")
 NEW = ("is anyone wearing a helmet", "what is thrown", "the season", "who is watching", "what is being eaten")
 NEW += ("the material of the floor", "how crowded it is")
 SAMPLED, K = 2000, 10
@@ -52,10 +48,8 @@ class Corpus:
         def keep(rows, states):
             self.batches.append((rows, model.head.read(states.states, states.real)))
 
-        began = time.perf_counter()
         with torch.inference_mode():
             model.reader.read(prepared.alone[0], keep)
-        self.seconds = time.perf_counter() - began
         self.order = np.argsort(np.concatenate([rows for rows, _ in self.batches]), kind="stable")
         self.text_index = prepared.sentence[prepared.rows]
 
@@ -70,11 +64,10 @@ class Corpus:
         return F.normalize(torch.cat(parts), dim=-1)[self.order][self.text_index]
 
     def coded(self, codes):
+        """The words ready to be pooled, and their bytes in storage."""
         with torch.inference_mode():
             stored = StoredWords.concat([codes.code(words) for _, words in self.batches])
-        return unpack(stored.take(self.order), codes), len(
-            stored.codes.flat
-        ) * codes.form.token_bytes + stored.part.flat.size
+        return unpack(stored.take(self.order), codes), stored.codes.flat.size + stored.part.flat.size
 
     def pooled(self, words, codes, condition):
         """Vectors from codes, of length 1: (N, D)."""
@@ -95,22 +88,19 @@ def overlap(found_ND, exact_ND, queries):
 
 
 def attribute_shares(vectors_of, found):
-    """Mean share of neighbours with the query's attribute, %, over the conditions of the task."""
+    """Mean share of neighbours with the query's attribute, %, under each condition of the task."""
     captions_, attributes = found
-    shares = {
+    return {
         name: 100 * float(neighbour_share(nearest(vectors_of(name).numpy(), captions_), attribute).mean())
         for name, attribute in attributes.items()
     }
-    return shares
 
 
-def rated_spearman(vectors_of, corpus_rows, rated):
-    """C-STS: cosines of each pair under its condition; `vectors_of` gives the rows under one."""
-    vectors = {}
-    sentences = corpus_rows
-    by_condition = {}
+def rated_spearman(vectors_of, row_of, rated):
+    """C-STS: Spearman x 100; `vectors_of` gives all rows under a condition, `row_of` the row of each sentence."""
+    vectors, by_condition = {}, {}
     for i, (sentence, condition) in enumerate(rated.distinct):
-        by_condition.setdefault(condition, []).append((i, sentences[sentence]))
+        by_condition.setdefault(condition, []).append((i, row_of[sentence]))
     for condition, places in by_condition.items():
         index, rows = zip(*places, strict=True)
         vectors.update(zip(index, vectors_of(condition)[list(rows)].numpy(), strict=True))

@@ -8,7 +8,9 @@ import time
 import uuid
 from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
+from datetime import UTC, datetime
 from functools import partial
+from importlib.metadata import version
 from itertools import islice
 from typing import Any
 
@@ -16,11 +18,13 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
+import raycase
 from raycase.corpus.listing import Units
 from raycase.corpus.output import Output
 from raycase.corpus.unit_files import LINES_SCHEMA, UnitLine, lines_table, read_line
 from raycase.data.parquet import parquet_bytes
 
+VERSIONS = ("ray", "torch", "transformers", "pyarrow")  # packages that a manifest names
 LINES_AT_ONCE, LINES_SECONDS = 4096, 60.0  # of a file in `manifest_lines/`: most lines, most seconds
 
 
@@ -84,7 +88,11 @@ class Lines:
 def write_manifest(output: Output, lines: pa.Table, values: dict[str, Any]) -> dict[str, Any]:
     """Write manifest_files.parquet and, last of all, manifest.json with the totals. Returns the latter."""
     data = parquet_bytes(lines)
-    manifest = totals(lines) | values | {"manifest_files_sha256": hashlib.sha256(data).hexdigest()}
+    made = {
+        "versions": {name: version(name) for name in VERSIONS} | {"raycase": raycase.__version__},
+        "finished": datetime.now(UTC).isoformat(timespec="seconds"),
+    }
+    manifest = totals(lines) | values | made | {"manifest_files_sha256": hashlib.sha256(data).hexdigest()}
     output.manifest_files.put(data)
     output.manifest.put_json(manifest)
     output.lines.remove()

@@ -10,15 +10,12 @@ from __future__ import annotations
 import json
 import time
 from dataclasses import dataclass, replace
-from datetime import UTC, datetime
-from importlib.metadata import version
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-import raycase
 from raycase.corpus.job_record import Job, find_job, write_job
 from raycase.corpus.listing import UnitFile, drop_strays, finished_units
 from raycase.corpus.manifest import Lines, write_manifest
@@ -115,14 +112,11 @@ def finish(todo: Materialize, began: float) -> dict[str, Any]:
         lines.forget_all_but(units)
         table = lines.of(units)
         source = todo.words.output.manifest.read_json()
-        names = ("ray", "torch", "transformers", "pyarrow")
         values = {
             "fingerprint": job.fingerprint,
             "config": job.config,
             "model": source["model"] | {"dim": _dim(todo.words)},
             "input_files": len(job.files),
-            "versions": {name: version(name) for name in names} | {"raycase": raycase.__version__},
-            "finished": datetime.now(UTC).isoformat(timespec="seconds"),
             "run": {"seconds": round(time.time() - began, 3), "units_done": len(todo.missing)},
         }
         write_manifest(output, table, values)

@@ -11,14 +11,11 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import replace
-from datetime import UTC, datetime
-from importlib.metadata import version
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
 
-import raycase
 from raycase.corpus.job_record import Job, find_job, write_job
 from raycase.corpus.listing import Units, drop_strays, finished_units
 from raycase.corpus.manifest import Lines, write_manifest
@@ -148,9 +145,6 @@ def _write_manifest(request: Request, opened: Job, lines: pa.Table, this_run: di
             "prompt": model["encoder"]["prompt"],
         },
         "input_files": len(opened.files),
-        "versions": {name: version(name) for name in ("ray", "torch", "transformers", "pyarrow")}
-        | {"raycase": raycase.__version__},
-        "finished": datetime.now(UTC).isoformat(timespec="seconds"),
         "run": this_run,
     }
     write_manifest(request.output, lines, values)

@@ -43,9 +43,8 @@ class ConditionVectors:
         self.cached: dict[str | None, Block] = {}
 
     def blocks(self, condition: str | None, where: str | None = None) -> Iterator[Block]:
-        """Offsets and vectors of the rows under a condition (None: plain vectors), those of the index in the order of
-        the dataset. One block where the vectors are cached; else they are read again, batch by batch.
-        """
+        """Offsets and vectors of the rows under a condition (None: plain vectors): in the order of the dataset, but for
+        pooled ones. One block where the vectors are cached; else they are read or pooled again, batch by batch."""
         pooled = condition is not None and condition not in self.metadata.conditions
         column = PLAIN if condition is None else VECTOR
         rows_filter = f"{WORDS} IS NOT NULL" if pooled else sql_equals(CONDITION, condition)

@@ -136,13 +136,9 @@ def _inner(words: Words, dim: int) -> tuple[Tensor, Tensor]:
 
 @torch.inference_mode()
 def fit_codes(head: Head, sample: Sequence[Words], typical: Questions, *, dim: int, token_bytes: int) -> WordCodes:
-    """The basis for a head from the words of a sample of sentences and typical conditions.
-
-    Raises RequestError for a sample without tokens.
-    """
+    """The basis for a head from the words of a sample of sentences, which is not empty, and typical conditions."""
     inner_TY = torch.cat([_inner(words, dim)[0][words.real].cpu() for words in sample])
-    if not len(inner_TY):
-        raise RequestError("expected tokens in a sample of the corpus, got none")
+    assert len(inner_TY)
     inner_TY = inner_TY[:: -(-len(inner_TY) // MOST_TOKENS)].double()
     heads, key_dim = typical.queries.shape[1:]
     split = heads * key_dim
