@@ -17,8 +17,11 @@ from raycase.distributed.cluster import nodes
 from raycase.distributed.ray_internals import autoscaler_command, is_head, node_groups, started_here
 from raycase.errors import RequestError
 
-READ_CPUS, WRITE_CPUS = 0.25, 0.2  # different, or Ray fuses stages into one process
-LEAST_ENCODE_CPUS, LEAST_GPU_CPUS = 0.5, 0.1  # per actor: on CPUs, and in addition to a GPU
+# CPUs are multiples of 1/16, so that their sums are exact: Ray Data reserves a node's CPUs stage by stage, in floats, and
+# where the last does not fit by 1e-16, its tasks never start while an earlier stage waits for it
+CPU_STEP = 1 / 16
+READ_CPUS, WRITE_CPUS = 0.25, 0.125  # different, or Ray fuses stages into one process
+LEAST_ENCODE_CPUS, LEAST_GPU_CPUS = 0.5, 0.125  # per actor: on CPUs, and in addition to a GPU
 MOST_OFFERED = 10_000  # nodes counted per type; an autoscaler may offer any number
 Node = dict[str, Any]  # resources of a node, under Ray's names
 
@@ -103,10 +106,10 @@ def make_pool(job: ActorFlags, units: int, cluster: Capacity) -> Pool:
     most = min(most, sum(fits), max(least, units))
     used = [r for r, f in zip(room, fits, strict=True) if f]
     share = min(used) / math.ceil(most / len(used))  # on the smallest node
+    whole_steps = math.floor(share / CPU_STEP) * CPU_STEP
     if gpus:
-        return Pool(least=least, most=most, cpus=min(1.0, math.floor(100 * share) / 100), gpus=gpus, threads=None)
-    threads = max(1, round(share))
-    return Pool(least=least, most=most, cpus=max(cpus, math.floor(100 * share) / 100), gpus=0, threads=threads)
+        return Pool(least=least, most=most, cpus=min(1.0, whole_steps), gpus=gpus, threads=None)
+    return Pool(least=least, most=most, cpus=max(cpus, whole_steps), gpus=0, threads=max(1, round(share)))
 
 
 def check_nodes(root: Location, cluster: Capacity, flag: str = "--output") -> None:
