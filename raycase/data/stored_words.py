@@ -15,8 +15,8 @@ import pyarrow as pa
 from raycase.data.ragged import Ragged
 
 WORDS, PLAIN_PART = "word_codes", "word_plain"  # the columns: codes of the tokens; share and code of the plain part
-BASIS = "word_basis"  # of an index: the basis of each row's codes
-WORD_COLUMNS = (WORDS, PLAIN_PART, BASIS)
+BASIS, SKETCH = "word_basis", "word_sketch"  # of an index: the basis of each row's codes, and their sketches
+WORD_COLUMNS = (WORDS, PLAIN_PART, BASIS, SKETCH)
 WORDS_KEY = b"raycase_words"  # in the metadata of the column WORDS
 SHARE_BYTES = 4  # of a plain part before its vector: share and scale, float16
 
@@ -88,10 +88,10 @@ class StoredWords:
         return list(zip(self.form.fields, (self.codes.to_arrow(), self.part.to_arrow()), strict=True))
 
     @classmethod
-    def from_arrow(cls, table: pa.Table | pa.RecordBatch, form: WordFormat) -> StoredWords:
+    def from_arrow(cls, table: pa.Table | pa.RecordBatch, form: WordFormat, column: str = WORDS) -> StoredWords:
         """Read the columns of an output or an index. Raises ValueError for values of other lengths."""
         byte = np.dtype(np.uint8)
-        codes = Ragged.read(table[WORDS], form.token_bytes, byte)
+        codes = Ragged.read(table[column], form.token_bytes, byte)
         part = Ragged.read(table[PLAIN_PART], form.part_bytes, byte)
         if not (codes.counts > 0).all() or (part.counts > 1).any():
             raise ValueError("expected tokens in each text and at most one plain part")

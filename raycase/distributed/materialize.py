@@ -21,6 +21,7 @@ from raycase.distributed.cluster import start_ray
 from raycase.distributed.ray_data import run_tasks
 from raycase.distributed.resources import capacity, check_nodes
 from raycase.errors import RequestError
+from raycase.search.query_encoder import ask
 from raycase.systems.condition_head import Questions
 from raycase.systems.registry import resolve_embedder
 from raycase.systems.word_codes import WordCodes
@@ -61,12 +62,8 @@ def _questions(model: dict[str, Any], name: str | None, conditions: tuple[str, .
     config = resolve_embedder(name, dim=model.get("cut"))
     if fingerprint(config.describe()) != fingerprint(model):
         raise RequestError(f"--model: expected the model that stored the words, got another in {name}")
-    loaded: Any = config.load()
-    try:
-        asked = loaded.questions(list(conditions))
-    except ValueError as error:
-        raise RequestError(f"--conditions: expected conditions that can be embedded, got: {error}") from error
-    tensors = {"queries": asked.queries, "mix": asked.mix, "temperatures": loaded.head.temperatures.detach()}
+    asked, temperatures = ask(config.load(), conditions, model=name, flag="--conditions")
+    tensors = {"queries": asked.queries, "mix": asked.mix, "temperatures": temperatures}
     tensors |= {} if asked.gate is None else {"gate": asked.gate}
     return save({key: value.cpu().contiguous() for key, value in tensors.items()})
 

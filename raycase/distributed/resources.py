@@ -17,8 +17,8 @@ from raycase.distributed.cluster import nodes
 from raycase.distributed.ray_internals import autoscaler_command, is_head, node_groups, started_here
 from raycase.errors import RequestError
 
-# CPUs are multiples of 1/16, so that their sums are exact: Ray Data reserves a node's CPUs stage by stage, in floats, and
-# where the last does not fit by 1e-16, its tasks never start while an earlier stage waits for it
+# CPUs are multiples of 1/16, so that their sums are exact: Ray Data reserves a node's CPUs stage by stage, in floats,
+# and where the last does not fit by 1e-16, its tasks never start while an earlier stage waits for it
 CPU_STEP = 1 / 16
 READ_CPUS, WRITE_CPUS = 0.25, 0.125  # different, or Ray fuses stages into one process
 LEAST_ENCODE_CPUS, LEAST_GPU_CPUS = 0.5, 0.125  # per actor: on CPUs, and in addition to a GPU

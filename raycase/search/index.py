@@ -8,12 +8,14 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property, partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 import pyarrow as pa
+from torch import Tensor
 
 from raycase.data.storage import Location, locate
+from raycase.data.stored_words import SKETCH, WORDS
 from raycase.errors import RequestError
 from raycase.search.answers import answer_table, check_filter, no_answers, returned_columns
 from raycase.search.approximate import DEFAULT_OPTIONS, Options, approximate_nearest
@@ -21,13 +23,16 @@ from raycase.search.combined import blocks_of_rows, conditional_rows, mean_neare
 from raycase.search.exact import Block, ConditionVectors, exact_nearest
 from raycase.search.lance_files import lance_errors, open_ready
 from raycase.search.metadata import QUERY, RANK, IndexMetadata
-from raycase.search.pooled import PooledVectors
-from raycase.search.query_encoder import embed_queries, load_query_encoder
+from raycase.search.pooled import PooledVectors, SketchedVectors
+from raycase.search.query_encoder import ask, embed_queries, load_query_encoder
+from raycase.search.stored_rows import StoredRows
+from raycase.systems.condition_head import Questions
 from raycase.systems.contracts import Encoder
 
 if TYPE_CHECKING:
     from lance import LanceDataset
 
+SKETCHED, LEAST_REFINE = 5000, 50  # rows that are pooled after a search by sketches: as many, or times k
 CANDIDATES = 10  # times k: rows of each condition whose ids are combined, where a condition is searched approximately
 
 
@@ -57,8 +62,10 @@ class Index:
     ) -> None:
         self.root, self.dataset, self.metadata, self.limits = root, dataset, metadata, limits
         self.model = model or metadata.name
-        self.words = PooledVectors(dataset, root, limits.words_bytes)
-        self.vectors = ConditionVectors(dataset, metadata, limits.memory_bytes, self._pool)
+        words, sketches = (StoredRows(dataset, root, c, limits.words_bytes) for c in (WORDS, SKETCH))
+        self.pooled, self.sketched = PooledVectors(words, self._ask), SketchedVectors(sketches, self._ask)
+        self.vectors = ConditionVectors(dataset, metadata, limits.memory_bytes, self.pooled.blocks)
+        self.sketch_vectors = ConditionVectors(dataset, metadata, limits.memory_bytes, self.sketched.blocks)
 
     @classmethod
     def open(cls, uri: str, *, model: str | None = None, limits: Limits = Limits()) -> Index:
@@ -87,14 +94,8 @@ class Index:
         """Whether vectors under a condition are pooled from stored words, for the index does not have them."""
         return bool(condition is not None and condition not in self.metadata.conditions and self.metadata.words)
 
-    def _pool(self, condition: str) -> Iterator[Block]:
-        """The vectors of all rows with stored words under a condition."""
-        model: Any = self.encoder  # condition pooling, which stored the words
-        try:
-            questions = model.questions([condition])
-        except ValueError as error:
-            raise RequestError(f"--condition: expected one that {self.model} can embed, got: {error}") from error
-        yield from self.words.blocks(questions, model.head.temperatures.detach())
+    def _ask(self, condition: str) -> tuple[Questions, Tensor]:
+        return ask(self.encoder, [condition], model=self.model, flag="--condition")
 
     @cached_property
     def encoder(self) -> Encoder:
@@ -248,9 +249,25 @@ class Index:
         if k > rows:
             under = "without condition" if condition is None else f"under {condition!r}"
             raise RequestError(f"-k: expected at most the {rows} rows {under}, got {k}")
-        if options.exact or self.is_pooled(condition) or not self.metadata.is_approximate(rows):
+        if options.exact or not self.metadata.is_approximate(rows):
             return exact_nearest(vectors_QD, self.vectors.blocks(condition, where), k)
+        if condition is not None and self.is_pooled(condition):
+            return self._pooled_nearest(vectors_QD, condition, k, where, options)
         return approximate_nearest(self.dataset, self.metadata, vectors_QD, condition, k, where, options)
+
+    def _pooled_nearest(
+        self, vectors_QD: np.ndarray, condition: str, k: int, where: str | None, options: Options
+    ) -> tuple[np.ndarray, np.ndarray]:
+        """Candidates by the sketches of all rows, which are then pooled; all rows are, where these are few more."""
+        rows, candidates = (
+            self.rows(condition),
+            options.refine * k if options.refine else max(SKETCHED, LEAST_REFINE * k),
+        )
+        if condition in self.vectors.cached or len(vectors_QD) * candidates >= rows / 4:
+            return exact_nearest(vectors_QD, self.vectors.blocks(condition, where), k)
+        projected_QA = vectors_QD @ self.sketched.axes(condition).numpy()
+        _, offsets = exact_nearest(projected_QA, self.sketch_vectors.blocks(condition, where), candidates)
+        return exact_nearest(vectors_QD, self.pooled.at(condition, np.unique(offsets[offsets >= 0])), k)
 
     def blocks(
         self, asked: str | None, where: str | None = None, *, exact_condition: bool = False

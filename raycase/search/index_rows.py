@@ -5,7 +5,6 @@ The metadata records which rows of which input file of which job are in the inde
 
 from __future__ import annotations
 
-import hashlib
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import replace
@@ -18,11 +17,12 @@ from raycase.corpus.listing import UnitFile
 from raycase.corpus.written import Written
 from raycase.data.schema import CONDITION, EMBEDDING, ID, embedding_array, embedding_type
 from raycase.data.storage import Location, fingerprint
-from raycase.data.stored_words import BASIS, WORD_COLUMNS, WordFormat
+from raycase.data.stored_words import BASIS, SKETCH, WORD_COLUMNS
 from raycase.errors import RequestError
 from raycase.search.column_indices import update_scalar_indices
-from raycase.search.lance_files import basis_at, import_lance, open_newest, sql_equals, sql_in, storage_options
+from raycase.search.lance_files import import_lance, open_newest, sql_equals, sql_in, storage_options
 from raycase.search.metadata import METADATA_KEY, PLAIN, RESERVED_COLUMNS, VECTOR, IndexMetadata
+from raycase.search.sketcher import Sketcher
 from raycase.search.topk import l2_normalize
 
 if TYPE_CHECKING:
@@ -42,8 +42,7 @@ def append_rows(
     if not source.names:
         return dataset
     schema = index_schema(source, metadata)
-    if source.has_words:
-        keep_basis(source, root)
+    sketcher = Sketcher.of(source, root) if source.has_words else None
     if dataset is None:
         schema = schema.with_metadata({METADATA_KEY: ""})  # an index of ours, not finished
         mode = "create" if open_newest(root) is None else "overwrite"
@@ -55,25 +54,13 @@ def append_rows(
                 dataset.add_columns(field)
         schema = pa.schema([f for f in dataset.schema if f.name in schema.names])  # in the index's order of columns
         mode = "append"
-    reader = pa.RecordBatchReader.from_batches(schema, _batches(source, schema))
+    reader = pa.RecordBatchReader.from_batches(schema, _batches(source, schema, sketcher))
     dataset = import_lance().write_dataset(reader, root.uri, mode=mode, storage_options=storage_options(root))
     _count_rows(source, metadata)
     return dataset
 
 
-def keep_basis(source: Written, root: Location) -> None:
-    """Copy the basis of an output's stored words into the index, under the name of its hash."""
-    form = WordFormat.of(source.schema())
-    data = source.output.basis.read() if source.output.basis.exists() else b""
-    if form is None or form.basis != hashlib.sha256(data).hexdigest():
-        raise RequestError(
-            f"--embeddings: expected {source.output.basis.uri} as the words there were coded by it, got "
-            f"{'another' if data else 'none'}; embed again"
-        )
-    basis_at(root, form.basis).put(data)
-
-
-def _batches(source: Written, schema: pa.Schema) -> Iterator[pa.RecordBatch]:
+def _batches(source: Written, schema: pa.Schema, sketcher: Sketcher | None) -> Iterator[pa.RecordBatch]:
     """The rows in the index's schema, file by file."""
     column = _vector_column(source)
     dtype = schema.field(column).type.value_type.to_pandas_dtype()
@@ -81,10 +68,8 @@ def _batches(source: Written, schema: pa.Schema) -> Iterator[pa.RecordBatch]:
         vectors = table[EMBEDDING].combine_chunks()
         vectors_ND = vectors.flatten().to_numpy().reshape(-1, vectors.type.list_size)
         rows = table.append_column(column, embedding_array(l2_normalize(vectors_ND).astype(dtype)))
-        if BASIS in schema.names:
-            form = WordFormat.of(table.schema)
-            assert form is not None
-            rows = rows.append_column(BASIS, pa.array([form.basis] * len(rows), pa.string()))
+        if sketcher is not None:
+            rows = sketcher.add(rows)
         yield from rows.select(schema.names).cast(schema).to_batches()
 
 
@@ -153,8 +138,8 @@ def index_schema(source: Written, metadata: IndexMetadata) -> pa.Schema:
         )
     dim = written.field(EMBEDDING).type.list_size
     vectors = pa.field(_vector_column(source), embedding_type(dim, metadata.dtype))
-    basis = [pa.field(BASIS, pa.string())] if source.has_words else []
-    return pa.schema([pa.field(f.name, f.type) for f in written if f.name != EMBEDDING] + [vectors, *basis])
+    own_columns = [pa.field(BASIS, pa.string()), pa.field(SKETCH, pa.large_binary())] if source.has_words else []
+    return pa.schema([pa.field(f.name, f.type) for f in written if f.name != EMBEDDING] + [vectors, *own_columns])
 
 
 def check_columns(index: pa.Schema, written: pa.Schema, source: Written) -> None:

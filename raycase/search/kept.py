@@ -10,12 +10,14 @@ import pyarrow as pa
 
 from raycase.data.schema import CONDITION, embedding_array, embedding_type
 from raycase.data.storage import Location
+from raycase.data.stored_words import WORDS
 from raycase.errors import RequestError
 from raycase.search.answers import returned_columns
 from raycase.search.lance_files import import_lance, sql_equals, storage_options
 from raycase.search.metadata import VECTOR, IndexMetadata
 from raycase.search.pooled import PooledVectors
-from raycase.search.query_encoder import load_query_encoder
+from raycase.search.query_encoder import ask, load_query_encoder
+from raycase.search.stored_rows import StoredRows
 
 if TYPE_CHECKING:
     from lance import LanceDataset
@@ -43,16 +45,13 @@ def keep_conditions(
         return dataset
     encoder: Any = load_query_encoder(metadata, model or metadata.name)
     for condition in stale:
-        try:
-            questions = encoder.questions([condition])
-        except ValueError as error:
-            raise RequestError(f"--keep-condition: expected one that can be embedded, got: {error}") from error
+        asked = ask(encoder, [condition], model=metadata.name, flag="--keep-condition")
         if metadata.conditions.pop(condition, 0):
             dataset.delete(sql_equals(CONDITION, condition))
         if VECTOR not in dataset.schema.names:
             dataset.add_columns(pa.field(VECTOR, embedding_type(encoder.dim, metadata.dtype)))
-        words = PooledVectors(dataset, root, MEMORY_BYTES, keeps=False)
-        blocks = words.blocks(questions, encoder.head.temperatures.detach())
+        rows_with_words = StoredRows(dataset, root, WORDS, MEMORY_BYTES, keeps=False)
+        blocks = PooledVectors(rows_with_words, lambda _, asked=asked: asked).blocks(condition)  # type: ignore[misc]
         names = [*returned_columns(dataset), CONDITION, VECTOR]
         schema = pa.schema([field for field in dataset.schema if field.name in names])
         rows = (_batch(dataset, schema, condition, *block) for block in blocks)

@@ -42,6 +42,11 @@ def basis_at(root: Location, basis: str) -> Location:
     return root / "_word_bases" / f"{basis[:16]}.safetensors"
 
 
+def sketch_at(root: Location, basis: str) -> Location:
+    """Where an index keeps the centroids by which it sketches words of this basis."""
+    return root / "_word_bases" / f"{basis[:16]}.sketch.safetensors"
+
+
 def open_ready(root: Location) -> tuple[LanceDataset, IndexMetadata] | None:
     """The finished version and its metadata; None where no build has finished. Raises RequestError."""
     dataset = open_newest(root)

@@ -1,93 +1,71 @@
 """Vectors under a condition that an index does not have: pooled from its stored words, without the encoder.
 
-Shapes: B rows of a batch, D dimensions.
+Shapes: B rows of a batch, D dimensions, A axes.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from functools import cache
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Iterable, Iterator
+from functools import cache, lru_cache
 
 import numpy as np
-import pyarrow as pa
-import pyarrow.compute as pc
 import torch
 from torch import Tensor
 
-from raycase.data.storage import Location
-from raycase.data.stored_words import BASIS, PLAIN_PART, WORDS, StoredWords
-from raycase.errors import RequestError
 from raycase.search.exact import Block
-from raycase.search.lance_files import OFFSET, basis_at, offsets_of
+from raycase.search.stored_rows import Part, StoredRows
 from raycase.systems.condition_head import Questions
-from raycase.systems.word_codes import WordCodes
-from raycase.systems.word_pooling import UnpackedWords, WordPooler, unpack
+from raycase.systems.word_pooling import WordPooler
+from raycase.systems.word_sketch import SAMPLED_ROWS, SketchPooler
 
-if TYPE_CHECKING:
-    from lance import LanceDataset
+CONDITIONS = 64  # whose axes are remembered
 
-BATCH_ROWS = 8192  # rows whose words are read at a time
+Ask = Callable[[str], tuple[Questions, Tensor]]  # a condition -> what the head keeps of it, and its temperatures
 
 
 class PooledVectors:
-    """Pools all rows that have stored words. Their unpacked words are cached, if they fit into `memory_bytes`; else
-    each condition reads them again, batch by batch."""
+    """The vectors of all rows that have stored words."""
 
-    def __init__(self, dataset: LanceDataset, root: Location, memory_bytes: int, *, keeps: bool = True) -> None:
-        """keeps: whether words are cached."""
-        self.dataset, self.root, self.memory_bytes, self.keeps = dataset, root, memory_bytes, keeps
-        self.cached: list[tuple[np.ndarray, str, UnpackedWords]] | None = None
-        self.codes = cache(self._codes)
+    def __init__(self, rows: StoredRows, ask: Ask) -> None:
+        self.rows, self.ask = rows, ask
 
-    def blocks(self, questions: Questions, temperatures: Tensor) -> Iterator[Block]:
-        """Row offsets and unit vectors under one condition. Raises RequestError."""
-        pooler = cache(lambda basis: WordPooler(self.codes(basis), questions, temperatures))
-        for offsets_B, basis, words in self._words():
-            vectors_BD = pooler(basis).pool(words)[:, 0]
-            lengths_B1 = torch.linalg.vector_norm(vectors_BD, dim=-1, keepdim=True).clamp(min=1e-12)
-            yield offsets_B[words.order], vectors_BD.div_(lengths_B1)
+    def blocks(self, condition: str) -> Iterator[Block]:
+        """Row offsets and unit vectors (B, D) under a condition. Raises RequestError."""
+        yield from self._blocks(condition, self.rows.parts())
 
-    def _words(self) -> Iterator[tuple[np.ndarray, str, UnpackedWords]]:
-        """Offsets, basis and words of all rows, batch by batch."""
-        if self.cached is not None:
-            yield from self.cached
-            return
-        kept: list[tuple[np.ndarray, str, UnpackedWords]] = []
-        size = 0
-        for part in self._read():
-            size += part[2].nbytes
-            if part[2].nbytes > self.memory_bytes:
-                raise RequestError(
-                    f"--memory (search), Limits.words_bytes: expected room for the words of {BATCH_ROWS:,} rows, "
-                    f"{part[2].nbytes / 2**30:.2f} GiB, got {self.memory_bytes / 2**30:.2f}"
-                )
-            kept.append(part)
-            if not self.keeps or size > self.memory_bytes:
-                kept.clear()
-            yield part
-        if self.keeps and size <= self.memory_bytes:
-            self.cached = kept
+    def at(self, condition: str, offsets_B: np.ndarray) -> Iterator[Block]:
+        """The same of the rows at these offsets."""
+        yield from self._blocks(condition, self.rows.at(offsets_B))
 
-    def _read(self) -> Iterator[tuple[np.ndarray, str, UnpackedWords]]:
-        columns = [OFFSET, WORDS, PLAIN_PART, BASIS]
-        for batch in self.dataset.to_batches(columns=columns, filter=f"{WORDS} IS NOT NULL", batch_size=BATCH_ROWS):
-            for basis in batch[BASIS].unique().to_pylist():  # one, but where outputs meet
-                rows = pa.table(batch).filter(pc.equal(batch[BASIS], basis))
-                codes = self.codes(basis)
-                try:
-                    words = StoredWords.from_arrow(rows, codes.form)
-                except ValueError as error:
-                    raise RequestError(f"{self.root.uri}: stored words: {error}; build the index again") from error
-                yield offsets_of(rows), basis, unpack(words, codes)
+    def _blocks(self, condition: str, parts: Iterable[Part]) -> Iterator[Block]:
+        questions, temperatures = self.ask(condition)
+        pooler = cache(lambda basis: WordPooler(self.rows.codes(basis), questions, temperatures))
+        for offsets_B, basis, words in parts:
+            yield offsets_B[words.order], _unit(pooler(basis).pool(words)[:, 0])
 
-    def _codes(self, basis: str) -> WordCodes:
-        """The basis of this hash. Raises RequestError where it is gone or another."""
-        file = basis_at(self.root, basis)
-        expected = f"--index: expected the basis of stored words {basis[:8]} at {file.uri}"
-        if not file.exists():
-            raise RequestError(f"{expected}, got none; build the index again with --overwrite")
-        codes = WordCodes.from_bytes(file.read(), file.uri)
-        if codes.form.basis != basis:
-            raise RequestError(f"{expected}, got another; build the index again with --overwrite")
-        return codes
+
+class SketchedVectors:
+    """Approximate vectors of the same rows, from their sketches, along the axes of each condition: of queries that are
+    projected on these, the nearest rows are candidates to be pooled."""
+
+    def __init__(self, rows: StoredRows, ask: Ask) -> None:
+        self.rows, self.ask = rows, ask
+        self.axes = lru_cache(CONDITIONS)(self._axes)
+
+    def blocks(self, condition: str) -> Iterator[Block]:
+        """Row offsets and unit vectors (B, A) under a condition. Raises RequestError."""
+        pooler = cache(lambda basis: self._pooler(basis, condition).along(self.axes(condition)))
+        for offsets_B, basis, words in self.rows.parts():
+            yield offsets_B[words.order], _unit(pooler(basis).pool(words))
+
+    def _axes(self, condition: str) -> Tensor:
+        """The axes of a condition, (D, A), by some rows of the first batch."""
+        _, basis, words = next(self.rows.parts())
+        return self._pooler(basis, condition).principal_axes(words.sample(SAMPLED_ROWS))
+
+    def _pooler(self, basis: str, condition: str) -> SketchPooler:
+        return SketchPooler(self.rows.sketch(basis), self.rows.codes(basis), *self.ask(condition))
+
+
+def _unit(vectors_BD: Tensor) -> Tensor:
+    return vectors_BD.div_(torch.linalg.vector_norm(vectors_BD, dim=-1, keepdim=True).clamp(min=1e-12))

@@ -6,13 +6,16 @@ Shapes: Q queries, C conditions, D dimensions.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
+from torch import Tensor
 
 from raycase.data.storage import fingerprint
 from raycase.errors import RequestError
 from raycase.search.metadata import IndexMetadata
 from raycase.search.topk import l2_normalize
+from raycase.systems.condition_head import Questions
 from raycase.systems.contracts import Encoder
 from raycase.systems.registry import resolve_embedder
 
@@ -41,3 +44,12 @@ def embed_queries(
         return l2_normalize(encoder.embed(sentences, condition))
     except ValueError as error:
         raise RequestError(f"{flag}: expected a text that {model} can embed, got: {error}") from error
+
+
+def ask(encoder: Any, conditions: Sequence[str], *, model: str, flag: str) -> tuple[Questions, Tensor]:
+    """What a head of condition pooling keeps of conditions, and its temperatures. Raises RequestError, which names the
+    flag, for a condition that the encoder refuses."""
+    try:
+        return encoder.questions(conditions), encoder.head.temperatures.detach()
+    except ValueError as error:
+        raise RequestError(f"{flag}: expected conditions that {model} can embed, got: {error}") from error

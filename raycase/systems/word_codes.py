@@ -110,15 +110,18 @@ class WordCodes:
         planes = [(codes_TM[:, :count] >> bit) & 1 for bit, count in enumerate(self._planes)]
         return np.packbits(np.concatenate(planes, axis=1), axis=1)
 
-    def unpack(self, packed: np.ndarray) -> np.ndarray:
-        """Signed codes of packed ones: (T, token_bytes) uint8 -> (T, M) int8."""
-        bits = np.unpackbits(packed, axis=1)
-        codes_TM = bits[:, : len(self.bits)].copy()
-        start = len(self.bits)
-        for bit, count in list(enumerate(self._planes))[1:]:
-            codes_TM[:, :count] |= bits[:, start : start + count] << bit
+    def unpack(self, packed: np.ndarray, components: int | None = None) -> np.ndarray:
+        """Signed codes of packed ones, of the first components or all: (T, token_bytes) uint8 -> (T, M) int8."""
+        bits = self.bits[:components].numpy().astype(np.int16)
+        codes_TM = np.zeros((len(packed), len(bits)), np.uint8)
+        start = 0
+        for bit, count in enumerate(self._planes):
+            used = min(count, len(bits))
+            first_byte = start // 8
+            plane = np.unpackbits(packed[:, first_byte : -(-(start + used) // 8)], axis=1)
+            codes_TM[:, :used] |= plane[:, start - 8 * first_byte :][:, :used] << bit
             start += count
-        return (codes_TM - (1 << (self.bits.numpy().astype(np.int16) - 1)).astype(np.uint8)).view(np.int8)
+        return (codes_TM - (1 << (bits - 1)).astype(np.uint8)).view(np.int8)
 
 
 def _inner(words: Words, dim: int) -> tuple[Tensor, Tensor]:

@@ -13,6 +13,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from raycase.data.ragged import Ragged
 from raycase.data.stored_words import StoredWords
 from raycase.systems.condition_head import Questions
 from raycase.systems.word_codes import WordCodes
@@ -22,7 +23,8 @@ TOKENS_AT_ONCE = 2**10  # of a group that are pooled at a time: their components
 
 @dataclass(frozen=True, kw_only=True)
 class UnpackedWords:
-    """Words of N texts, shortest text first: codes (T, M) int8, counts (N,); order (N,): which text each one is.
+    """Words of N texts, shortest text first: codes (T, M) int8, or sketches (T, L) uint8; counts (N,) of tokens;
+    order (N,): which text each one is.
 
     with_part (P,): those with a plain part, by their place in this order; its shares (P,) and vectors (P, D).
     """
@@ -38,29 +40,45 @@ class UnpackedWords:
     def nbytes(self) -> int:
         return self.codes.nbytes + self.vectors.nbytes + self.counts.nbytes + self.order.nbytes
 
-    def groups(self) -> Iterator[tuple[slice, Tensor]]:
-        """Texts of equal length: where they stand, and their codes, (N, S, M)."""
+    def groups(self, tokens: int) -> Iterator[tuple[slice, Tensor]]:
+        """Texts of equal length, about so many tokens: where they stand, and their codes, (N, S, M)."""
         start = token = 0
         while start < len(self.counts):
             length = int(self.counts[start])
             stop = int(np.searchsorted(self.counts, length, "right"))
-            stop = min(stop, start + max(1, TOKENS_AT_ONCE // length))
+            stop = min(stop, start + max(1, tokens // length))
             end = token + (stop - start) * length
             yield slice(start, stop), self.codes[token:end].view(stop - start, length, -1)
             start, token = stop, end
 
+    def sample(self, most: int) -> UnpackedWords:
+        """Some of the texts, evenly from all."""
+        step = -(-len(self.counts) // most)
+        of_sample = self.with_part % step == 0
+        codes = Ragged.by_counts(self.codes.numpy(), self.counts).take(np.arange(0, len(self.counts), step))
+        return UnpackedWords(
+            codes=torch.from_numpy(codes.flat),
+            counts=codes.counts,
+            order=self.order[::step],
+            with_part=self.with_part[of_sample] // step,
+            shares=self.shares[of_sample],
+            vectors=self.vectors[of_sample],
+        )
 
-def unpack(words: StoredWords, codes: WordCodes) -> UnpackedWords:
-    """Stored words, ready to be pooled."""
+
+def unpack(words: StoredWords, codes: WordCodes | None) -> UnpackedWords:
+    """Stored words, or sketches of them (None), ready to be pooled."""
     counts = words.codes.counts
     order = np.argsort(counts, kind="stable")
     flat = words.codes.take(order).flat
-    pieces = [codes.unpack(flat[i : i + TOKENS_AT_ONCE]) for i in range(0, len(flat), TOKENS_AT_ONCE)]
+    if codes is not None:
+        pieces = [codes.unpack(flat[i : i + TOKENS_AT_ONCE]) for i in range(0, len(flat), TOKENS_AT_ONCE)]
+        flat = np.concatenate([np.empty((0, len(codes.bits)), np.int8), *pieces])
     with_part, shares, vectors = words.shares()
     place = np.empty_like(order)
     place[order] = np.arange(len(order))
     return UnpackedWords(
-        codes=torch.from_numpy(np.concatenate([np.empty((0, len(codes.bits)), np.int8), *pieces])),
+        codes=torch.from_numpy(flat),
         counts=counts[order],
         order=order,
         with_part=torch.from_numpy(place[with_part]),
@@ -91,21 +109,21 @@ class WordPooler:
         components = len(self.asked)
         pooled_NCM = torch.empty(count, conditions, components)
         room = torch.empty(max(TOKENS_AT_ONCE, int(words.counts.max(initial=0))), components)
-        for where, codes_NSM in words.groups():
+        for where, codes_NSM in words.groups(TOKENS_AT_ONCE):
             tokens_NSM = room[: codes_NSM.shape[0] * codes_NSM.shape[1]].view(codes_NSM.shape).copy_(codes_NSM)
             logits_NSCH = (tokens_NSM @ self.asked).unflatten(-1, (conditions, heads))
             weights_NSC = (logits_NSCH.softmax(1) * self.mix).sum(-1)
             torch.bmm(weights_NSC.transpose(1, 2), tokens_NSM, out=pooled_NCM[where])
         pooled_NCD = torch.stack([torch.addmm(b, pooled_NCM[:, c], v) for c, (b, v) in enumerate(self.back)], dim=1)
-        return self._with_plain_part(pooled_NCD, words)
+        return join_plain_part(pooled_NCD, words, words.vectors)
 
-    @staticmethod
-    def _with_plain_part(pooled_NCD: Tensor, words: UnpackedWords) -> Tensor:
-        """See `raycase.systems.plain_part`; only the texts that have one change."""
-        if len(words.with_part):
-            own_PCD = pooled_NCD[words.with_part]
-            lengths_PC1 = torch.linalg.vector_norm(own_PCD, dim=-1, keepdim=True)
-            shares_P11 = words.shares[:, None, None]
-            part_PCD = lengths_PC1 * (shares_P11.sqrt() * words.vectors[:, None])
-            pooled_NCD[words.with_part] = (1 - shares_P11).sqrt() * own_PCD + part_PCD
-        return pooled_NCD
+
+def join_plain_part(pooled_NCD: Tensor, words: UnpackedWords, vectors_PD: Tensor) -> Tensor:
+    """See `raycase.systems.plain_part`; only the texts that have one change, to vectors (P, D)."""
+    if len(words.with_part):
+        own_PCD = pooled_NCD[words.with_part]
+        lengths_PC1 = torch.linalg.vector_norm(own_PCD, dim=-1, keepdim=True)
+        shares_P11 = words.shares[:, None, None]
+        part_PCD = lengths_PC1 * (shares_P11.sqrt() * vectors_PD[:, None])
+        pooled_NCD[words.with_part] = (1 - shares_P11).sqrt() * own_PCD + part_PCD
+    return pooled_NCD

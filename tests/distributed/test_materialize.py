@@ -133,7 +133,7 @@ def test_a_manifest_is_of_the_whole_output(cluster, home, tmp_path, monkeypatch)
         ({"conditions": ()}, "--conditions: expected at least one"),
         ({"conditions": ("",)}, "--conditions: expected words"),
         ({"conditions": tuple(map(str, range(65)))}, "--conditions: expected at most 64"),
-        ({"conditions": ("dog " * 600,)}, "--conditions: expected conditions that can be embedded"),
+        ({"conditions": ("dog " * 600,)}, "--conditions: expected conditions that .* can embed"),
         ({"words": "out"}, "--words: expected an output of `raycase embed --any-condition`"),
         ({"words": "nothing"}, "--words: expected an output of `raycase embed`"),
         ({"model": "minilm"}, "--model: expected the model that stored the words"),

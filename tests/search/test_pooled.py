@@ -15,7 +15,8 @@ from raycase.corpus.request import EmbedJob
 from raycase.corpus.verify import verify
 from raycase.data.stored_words import PLAIN_PART, WORDS, StoredWords, WordFormat
 from raycase.errors import RequestError, WorkError
-from raycase.search import pooled
+from raycase.search import stored_rows
+from raycase.search.approximate import Options
 from raycase.search.build import IndexJob, build
 from raycase.search.index import Index, Limits
 from raycase.search.metadata import POOLED
@@ -71,7 +72,7 @@ def test_cached_equals_fresh_and_read_again(home, index):
 
 
 def test_small_batches(home, index, monkeypatch):
-    monkeypatch.setattr(pooled, "BATCH_ROWS", 33)
+    monkeypatch.setattr(stored_rows, "BATCH_ROWS", 33)
     small = Index.open(str(home / "i.lance"))
     found, wanted = (i.search(QUERIES, ASKED, k=20) for i in (small, index))
     assert found["id"] == wanted["id"]
@@ -104,6 +105,55 @@ def test_beside_conditions_that_were_embedded(home, model, tmp_path):
     with pytest.raises(RequestError, match="--condition: expected one of the index's"):
         index.search(QUERIES, "dog", exact_condition=True)
     assert index.metadata.words == 250 and index.metadata.plain == 250
+
+
+def test_candidates_by_sketches(home, index, monkeypatch):
+    """Exact scores of most of the best rows; a filter holds; the words of all rows are not read."""
+    two_stages = large_index(home)
+    options = Options(refine=3)
+    for where in (None, "year < 2012"):
+        wanted = index.search(QUERIES, ASKED, 10, where)
+        found = two_stages.search(QUERIES, ASKED, 10, where, options=options)
+        assert two_stages.pooled.rows.cached is None and not two_stages.vectors.cached
+        score_of = {(row["query"], row["id"]): row["score"] for row in index.search(QUERIES, ASKED, 250).to_pylist()}
+        for row in found.to_pylist():
+            assert row["score"] == pytest.approx(score_of[row["query"], row["id"]], abs=1e-5)
+        common = {(r["query"], r["id"]) for r in found.to_pylist()} & {
+            (r["query"], r["id"]) for r in wanted.to_pylist()
+        }
+        assert len(found) == 20 and len(common) >= 16
+    again = two_stages.search(QUERIES, ASKED, 10, "year < 2012", options=options)
+    assert again.equals(found), "expected the same from the cache"
+    monkeypatch.setattr(stored_rows, "SKETCHED_ROWS", 33)
+    assert large_index(home).search(QUERIES, ASKED, 10, "year < 2012", options=options)["id"].equals(found["id"])
+
+
+def large_index(home):
+    """The same index, as if its rows were many."""
+    index = Index.open(str(home / "i.lance"))
+    index.metadata.exact_below = 100
+    return index
+
+
+def test_few_candidates_less_than_the_rows_are_all_pooled(home, index):
+    """As are those of a search that asks for it."""
+    wanted = index.search(QUERIES, ASKED, 10)
+    for options in (Options(refine=4, exact=True), Options()):
+        two_stages = large_index(home)
+        assert two_stages.search(QUERIES, ASKED, 10, options=options).equals(wanted)
+        assert list(two_stages.vectors.cached) == [ASKED]
+
+
+def test_sketches_of_outputs_with_bases_of_their_own(home, tmp_path):
+    later = storing.stored(tmp_path, str(home / "model"), storing.texts(250, first=1000))
+    grown = storing.indexed(tmp_path / "i.lance", str(home / "words"), later)
+    exact = Index.open(grown).search(QUERIES, ASKED, 10)
+    index = Index.open(grown)
+    index.metadata.exact_below = 100
+    found = index.search(QUERIES, ASKED, 10, options=Options(refine=6))
+    assert not index.vectors.cached
+    common = {(r["query"], r["id"]) for r in found.to_pylist()} & {(r["query"], r["id"]) for r in exact.to_pylist()}
+    assert len(common) >= 16 and min(found["id"].to_pylist()) < 250 <= 1000 <= max(found["id"].to_pylist())
 
 
 def test_outputs_with_bases_of_their_own(home, tmp_path, index):
@@ -215,8 +265,17 @@ def test_what_cannot_be_searched(home, index, tmp_path):
 def test_a_basis_that_is_gone_or_another(home, tmp_path):
     output = storing.stored(tmp_path, str(home / "model"), storing.texts(30))
     uri = storing.indexed(tmp_path / "i.lance", output)
-    [file] = (tmp_path / "i.lance" / "_word_bases").iterdir()
-    data = file.read_bytes()
+    sketch, file = sorted((tmp_path / "i.lance" / "_word_bases").iterdir(), key=lambda path: -len(path.name))
+    data, centroids = file.read_bytes(), sketch.read_bytes()
+    large = Index.open(uri)
+    large.metadata.exact_below = 1
+    for wrong, words in ((b"nonsense", "expected the centroids"), (None, "expected the centroids .* got none")):
+        sketch.unlink()
+        if wrong:
+            sketch.write_bytes(wrong)
+        with pytest.raises(RequestError, match=words):
+            large.search(QUERIES[:1], "dog", 1, options=Options(refine=2))
+    sketch.write_bytes(centroids)
     file.write_bytes((home / "words" / "word_basis.safetensors").read_bytes())
     job = SearchJob(index=uri, query=(QUERIES[0],), condition=("dog",))
     refuse(job, "got another", search)

@@ -1,0 +1,62 @@
+"""The columns that an index adds to rows with stored words: which basis coded them, and their sketches."""
+
+from __future__ import annotations
+
+import hashlib
+from dataclasses import dataclass, replace
+
+import numpy as np
+import pyarrow as pa
+
+from raycase.corpus.written import Written
+from raycase.data.ragged import Ragged
+from raycase.data.storage import Location
+from raycase.data.stored_words import BASIS, SKETCH, WORDS, WordFormat
+from raycase.errors import RequestError
+from raycase.search.lance_files import basis_at, sketch_at
+from raycase.systems.word_codes import WordCodes
+from raycase.systems.word_sketch import WordSketch
+
+SAMPLED_UNITS, SAMPLED_ROWS = 5, 500  # of an output, by which the centroids of its sketches are chosen
+
+
+@dataclass(frozen=True, kw_only=True)
+class Sketcher:
+    """Adds the index's own columns to rows with stored words."""
+
+    codes: WordCodes
+    sketch: WordSketch
+
+    @classmethod
+    def of(cls, source: Written, root: Location) -> Sketcher:
+        """Copy the basis of an output's words into the index, under the name of its hash, and choose centroids for
+        sketches beside it, unless they are there."""
+        form = WordFormat.of(source.schema())
+        data = source.output.basis.read() if source.output.basis.exists() else b""
+        if form is None or form.basis != hashlib.sha256(data).hexdigest():
+            raise RequestError(
+                f"--embeddings: expected {source.output.basis.uri} as the words there were coded by it, got "
+                f"{'another' if data else 'none'}; embed again"
+            )
+        codes = WordCodes.from_bytes(data, source.output.basis.uri)
+        basis_at(root, form.basis).put(data)
+        file = sketch_at(root, form.basis)
+        if not file.exists():
+            units = [unit for unit in source.units if unit.rows_out]
+            places = np.unique(np.linspace(0, len(units) - 1, SAMPLED_UNITS).astype(int))
+            some = replace(source, units=tuple(units[i] for i in places))
+            tokens = [_tokens(rows.slice(0, SAMPLED_ROWS), form).flat for rows in some.tables([WORDS])]
+            file.put(WordSketch.fit(codes, np.concatenate(tokens)).to_bytes())
+        return cls(codes=codes, sketch=WordSketch.from_bytes(file.read(), file.uri))
+
+    def add(self, rows: pa.Table) -> pa.Table:
+        """With the columns BASIS and SKETCH."""
+        words = _tokens(rows, self.codes.form)
+        sketch = Ragged(flat=self.sketch.code(self.codes, words.flat), offsets=words.offsets)
+        basis = pa.array([self.codes.form.basis] * len(rows), pa.string())
+        return rows.append_column(BASIS, basis).append_column(SKETCH, sketch.to_arrow())
+
+
+def _tokens(rows: pa.Table, form: WordFormat) -> Ragged:
+    """The codes of the tokens of some rows."""
+    return Ragged.read(rows[WORDS], form.token_bytes, np.dtype(np.uint8))

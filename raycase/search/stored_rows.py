@@ -1,0 +1,112 @@
+"""The stored words of an index, and their sketches: read batch by batch, and cached where they fit.
+
+Shapes: B rows of a batch.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+from functools import cache
+from typing import TYPE_CHECKING
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from raycase.data.storage import Location
+from raycase.data.stored_words import BASIS, PLAIN_PART, WORDS, StoredWords
+from raycase.errors import RequestError
+from raycase.search.lance_files import OFFSET, basis_at, offsets_of, sketch_at
+from raycase.systems.word_codes import WordCodes
+from raycase.systems.word_pooling import UnpackedWords, unpack
+from raycase.systems.word_sketch import LEVELS, WordSketch
+
+if TYPE_CHECKING:
+    from lance import LanceDataset
+
+BATCH_ROWS, SKETCHED_ROWS = 8192, 2**16  # rows whose words or sketches are read at a time
+
+Part = tuple[np.ndarray, str, UnpackedWords]  # row offsets (B,), basis, words
+
+
+class StoredRows:
+    """The words of all rows that have them, or their sketches, ready to be pooled; cached if they fit into
+    `memory_bytes`, else read again each time."""
+
+    def __init__(
+        self, dataset: LanceDataset, root: Location, column: str, memory_bytes: int, *, keeps: bool = True
+    ) -> None:
+        """column: WORDS or SKETCH; keeps: whether they are cached."""
+        self.dataset, self.root, self.column = dataset, root, column
+        self.memory_bytes, self.keeps = memory_bytes, keeps
+        self.cached: list[Part] | None = None
+        self.codes, self.sketch = cache(self._codes), cache(self._sketch)
+
+    def parts(self) -> Iterator[Part]:
+        """Offsets, basis and words of all rows, batch by batch. Raises RequestError."""
+        if self.cached is not None:
+            yield from self.cached
+            return
+        kept: list[Part] = []
+        size = 0
+        for part in self._read():
+            size += part[2].nbytes
+            if part[2].nbytes > self.memory_bytes:
+                raise RequestError(
+                    f"--memory (search), Limits.words_bytes: expected room for the words of {len(part[0]):,} rows, "
+                    f"{part[2].nbytes / 2**30:.2f} GiB, got {self.memory_bytes / 2**30:.2f}"
+                )
+            kept.append(part)
+            if not self.keeps or size > self.memory_bytes:
+                kept.clear()
+            yield part
+        if self.keeps and size <= self.memory_bytes:
+            self.cached = kept
+
+    def at(self, offsets_B: np.ndarray) -> Iterator[Part]:
+        """The rows at these offsets."""
+        rows = self.dataset.take(offsets_B, columns=self._columns)
+        yield from self._parts(rows.append_column(OFFSET, pa.array(offsets_B)))
+
+    @property
+    def _columns(self) -> list[str]:
+        return [self.column, PLAIN_PART, BASIS]
+
+    def _read(self) -> Iterator[Part]:
+        columns, has_words = [OFFSET, *self._columns], f"{WORDS} IS NOT NULL"
+        size = BATCH_ROWS if self.column == WORDS else SKETCHED_ROWS
+        for batch in self.dataset.to_batches(columns=columns, filter=has_words, batch_size=size):
+            yield from self._parts(pa.table(batch))
+
+    def _parts(self, table: pa.Table) -> Iterator[Part]:
+        for basis in pc.unique(table[BASIS]).to_pylist():  # one, but where outputs meet
+            rows = table.filter(pc.equal(table[BASIS], basis))
+            codes = self.codes(basis)
+            form = codes.form if self.column == WORDS else replace(codes.form, token_bytes=LEVELS)
+            try:
+                stored = StoredWords.from_arrow(rows, form, self.column)
+            except ValueError as error:
+                raise RequestError(f"{self.root.uri}: stored words: {error}; build the index again") from error
+            yield offsets_of(rows), basis, unpack(stored, codes if self.column == WORDS else None)
+
+    def _codes(self, basis: str) -> WordCodes:
+        """The basis of this hash. Raises RequestError where it is gone or another."""
+        file = basis_at(self.root, basis)
+        expected = f"--index: expected the basis of stored words {basis[:8]} at {file.uri}"
+        if not file.exists():
+            raise RequestError(f"{expected}, got none; build the index again with --overwrite")
+        codes = WordCodes.from_bytes(file.read(), file.uri)
+        if codes.form.basis != basis:
+            raise RequestError(f"{expected}, got another; build the index again with --overwrite")
+        return codes
+
+    def _sketch(self, basis: str) -> WordSketch:
+        """The centroids of sketches beside this basis. Raises RequestError where they are gone."""
+        file = sketch_at(self.root, basis)
+        if not file.exists():
+            raise RequestError(
+                f"--index: expected the centroids of stored words {basis[:8]} at {file.uri}, got none; build the index "
+                "again with --overwrite"
+            )
+        return WordSketch.from_bytes(file.read(), file.uri)
