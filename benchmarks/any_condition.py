@@ -1,6 +1,6 @@
 """Any condition at query time: what stored words cost, how near they are to vectors embedded in advance, and how fast.
 
-    RAY_worker_niceness=0 .venv/bin/python benchmarks/any_condition.py --index captions.lance [another.lance ...]
+    .venv/bin/python benchmarks/any_condition.py --index captions.lance [another.lance ...]
 
 (settings) dimensions and bytes a word: bytes a caption; the share of the first ten neighbours of --queries captions
            that are those of the same head unquantised, under conditions of which three are typical ones, by which the
@@ -8,7 +8,12 @@
            the first 2,000 captions.
 (search)   for each index of 155,070 captions made by `raycase embed --any-condition` and `raycase index`: opening it
            and unpacking its words, the first answer under a new condition, the next answers under it (embedding the
-           query apart); medians over conditions that no one asked before.
+           query apart); medians over conditions that no one asked before. All rows are pooled (`--exact`).
+(stages)   the same in two stages, without the words of all rows in memory; and for all indexes, such as one of
+           benchmarks/exchanged_copies.py, the recall at 10 against pooling all rows, where equal scores count as found.
+           All rows are pooled for 24 queries at once, as the words of a large index do not fit into memory.
+(phrases)  the share of the ten captions nearest to a phrase, such as "guitar", that name it (as in caption
+           attributes): embedded under the condition as a sentence is (--query), and as its answer (--text).
 (again)    the alternative: embedding captions under one condition in this process, scaled to the corpus.
 """
 
@@ -24,7 +29,10 @@ from raycase.data.rated import read_rated
 from raycase.data.stored_words import StoredWords
 from raycase.encoder.cosines import pair_cosines
 from raycase.evaluation.metrics import spearman
+from raycase.evaluation.tasks.attributes import attribute_patterns
 from raycase.evaluation.tasks.captions import DEFAULT, find_attributes, nearest, neighbour_share, read_captions
+from raycase.search.approximate import Options
+from raycase.search.index import Index
 from raycase.systems.registry import load
 from raycase.systems.word_codes import fit_codes, typical_conditions
 from raycase.systems.word_pooling import WordPooler, unpack
@@ -158,27 +166,25 @@ def settings_table(args):
 
 def search_times(uri):
     """Seconds of an index: opened and unpacked, first and next answers."""
-    from raycase.search.index import Index
-
     queries = captions(64)
     began = time.perf_counter()
-    index = Index.open(uri)
-    index.search(queries[:1], NEW[0])
+    index, every = Index.open(uri), Options(exact=True)
+    index.search(queries[:1], NEW[0], options=every)
     opened = time.perf_counter() - began
     first, following, embedding = [], [], []
     for condition in NEW[1:]:
         began = time.perf_counter()
-        index.search(queries[:1], condition)
+        index.search(queries[:1], condition, options=every)
         first.append(time.perf_counter() - began)
         for query in queries[1:9]:
             began = time.perf_counter()
             vector = index.embed([query], condition)
             embedding.append(time.perf_counter() - began)
             began = time.perf_counter()
-            index.nearest(vector, condition, K)
+            index.nearest(vector, condition, K, options=every)
             following.append(time.perf_counter() - began)
     dim = index.embed(queries[:1], NEW[0]).shape[1]
-    cached = sum(words.nbytes for *_, words in index.words.cached or ())
+    cached = sum(words.nbytes for *_, words in index.pooled.rows.cached or ())
     return {
         "rows": index.metadata.words,
         "dimensions": dim,
@@ -187,6 +193,67 @@ def search_times(uri):
         "next answer, ms": round(1e3 * median(following), 1),
         "embedding a query, ms": round(1e3 * median(embedding), 1),
         "words in memory, MiB": cached // 2**20,
+    }
+
+
+def stage_times(uri, candidates, conditions):
+    """Seconds of an index in two stages, and their recall at 10 by numbers of candidates."""
+    queries = captions(64)
+    began = time.perf_counter()
+    index = Index.open(uri)
+    index.search(queries[:1], NEW[0])
+    opened = time.perf_counter() - began
+    first, following, every, recall = [], [], [], {refine: [] for refine in candidates}
+    for condition in NEW[1 : 1 + conditions]:
+        began = time.perf_counter()
+        index.search(queries[:1], condition)
+        first.append(time.perf_counter() - began)
+        vectors = index.embed(queries[:24], condition)
+        for vector in vectors[1:9]:
+            began = time.perf_counter()
+            index.nearest(vector[None], condition, K)
+            following.append(time.perf_counter() - began)
+        began = time.perf_counter()
+        wanted, _ = index.nearest(vectors, condition, K, options=Options(exact=True))
+        every.append(time.perf_counter() - began)
+        index.vectors.cached.clear()
+        for refine, shares in recall.items():
+            for vector, best in zip(vectors, wanted, strict=True):
+                found, _ = index.nearest(vector[None], condition, K, options=Options(refine=refine))
+                shares.append(float((found[0] >= best[-1] - 1e-5).mean()))
+    sketches = sum(words.nbytes for *_, words in index.sketched.rows.cached or ())
+    return {
+        "rows": index.metadata.words,
+        "dimensions": vectors.shape[1],
+        "opened, s": round(opened, 2),
+        "first answer, s": round(median(first), 2),
+        "next answer, s": round(median(following), 2),
+        "all rows, s": round(median(every), 1),
+        "recall at 10, mean and least query": {
+            refine * K: (round(float(np.mean(shares)), 3), round(min(shares), 2)) for refine, shares in recall.items()
+        },
+        "sketches in memory, MiB": sketches // 2**20,
+    }
+
+
+def phrase_shares(count):
+    """For each condition the phrases that enough captions name, and the mean share of both ways, %."""
+    model = load(device="cpu")
+    task = read_captions(str(DATA / "flickr30k"), count)
+    corpus, shares = Corpus(model, task.texts), {}
+    for condition, patterns in attribute_patterns().items():
+        vectors = corpus.whole(condition, model.dim)
+        named = {v: np.array([bool(p.search(t.lower())) for t in task.texts]) for v, p in patterns.items()}
+        values = [value for value, there in named.items() if there.sum() >= 2 * K and value.replace(" ", "").isalpha()]
+        ways = {"--query": model.embed(values, condition), "--text": model.embed_phrases(values, condition)}
+        shares[condition] = {"phrases": len(values)}
+        for way, phrases in ways.items():
+            best = (vectors @ F.normalize(torch.from_numpy(phrases), dim=-1).T).topk(K, dim=0).indices.numpy()
+            found = [named[value][best[:, i]].mean() for i, value in enumerate(values)]
+            shares[condition][way] = round(100 * float(np.mean(found)), 1)
+        print(condition, shares[condition], flush=True)
+    return shares | {
+        "mean": {way: round(float(np.mean([s[way] for s in shares.values()])), 1) for way in ("--query", "--text")}
     }
 
 
@@ -201,7 +268,10 @@ def again(rows):
 
 
 def main(args):
-    result = {"settings": [], "search": [], "ratios": {}}
+    result = {"settings": [], "search": [], "stages": [], "ratios": {}}
+    for uri in args.stages:
+        result["stages"].append(stage_times(uri, args.refine, args.conditions))
+        print(result["stages"][-1], flush=True)
     for uri in args.index:
         result["search"].append(search_times(uri))
         print(result["search"][-1], flush=True)
@@ -210,6 +280,8 @@ def main(args):
         for row in result["search"]:
             ratio = result["again, s"] / row["first answer, s"]
             result["ratios"][f"embedding again / first answer, {row['dimensions']} dimensions"] = ratio
+    if args.phrases:
+        result["phrases"] = phrase_shares(args.phrases)
     if args.captions:
         result["settings"] = settings_table(args)
     finish(result)
@@ -218,6 +290,10 @@ def main(args):
 if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--index", nargs="*", default=[], help="indexes of outputs with stored words")
+    parser.add_argument("--stages", nargs="*", default=[], help="indexes that are searched in two stages")
+    parser.add_argument("--refine", type=int, nargs="*", default=[500], help="candidates of (stages), in tens")
+    parser.add_argument("--conditions", type=int, default=6, help="of (stages)")
+    parser.add_argument("--phrases", type=int, default=0, help="captions of (phrases)")
     parser.add_argument("--captions", type=int, default=20_000, help="captions of (settings); 0: leave it out")
     parser.add_argument("--queries", type=int, default=400, help="of the overlap")
     parser.add_argument("--spearman", action="store_true", help="C-STS too, which takes minutes")

@@ -60,9 +60,9 @@ class Materialize:
     missing: tuple[str, ...]
 
 
-def check(job: MaterializeJob) -> tuple[Written, tuple[str, ...]]:
-    """The output of words and the conditions. Writes nothing. Raises RequestError."""
-    check_paths({"--words": job.words, "--output": job.output})
+def check(job: MaterializeJob, flag: str = "--words") -> tuple[Written, tuple[str, ...]]:
+    """The output of words, which the flag names, and the conditions. Writes nothing. Raises RequestError."""
+    check_paths({flag: job.words, "--output": job.output})
     if not job.conditions:
         raise RequestError("--conditions: expected at least one condition, got none")
     conditions = tuple(read_conditions(job.conditions))
@@ -71,14 +71,14 @@ def check(job: MaterializeJob) -> tuple[Written, tuple[str, ...]]:
             f"--conditions: expected at most {MOST_CONDITIONS}, which bounds the memory, got {len(conditions)}; run it "
             "several times, with an output each"
         )
-    words = open_written(job.words, "--words")
+    words = open_written(job.words, flag)
     if not words.has_words:
         raise RequestError(
-            f"--words: expected an output of `raycase embed --any-condition`, got vectors alone in "
+            f"{flag}: expected an output of `raycase embed --any-condition`, got vectors alone in "
             f"{words.output.root.uri}"
         )
     if words.output.root.uri == output_at(job.output).root.uri:
-        raise RequestError(f"--output: expected another folder than --words, got {words.output.root.uri} twice")
+        raise RequestError(f"--output: expected another folder than {flag}, got {words.output.root.uri} twice")
     return words, conditions
 
 

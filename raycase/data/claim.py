@@ -18,6 +18,7 @@ def claim(
     results: Iterable[str],
     overwrite: bool = False,
     exclusive: bool = False,
+    besides: Iterable[str] = (),
     difference: str = "",
 ) -> dict[str, Any] | None:
     """Return the record of this job if the folder holds it, None if the folder is free. Writes nothing.
@@ -32,6 +33,7 @@ def claim(
         results: names of the files and folders that the job writes; without a record none may exist.
         overwrite: treat the folder as free whatever it holds; an `exclusive` one only if it holds the record.
         exclusive: refuse other files in a folder without record, too, and clear no folder that was never claimed.
+        besides: names in an `exclusive` folder that are no hindrance.
         difference: what differs from the job in the folder, if the caller knows.
 
     Raises RequestError where the folder holds another job, or results without a record.
@@ -50,7 +52,7 @@ def claim(
         raise RequestError(f"{expected}, got another{f' ({difference})' if difference else ''}; {instead}")
     names = [name for name in results if _holds_files(folder / name)]
     if exclusive:
-        names += folder.list()
+        names += sorted(set(folder.list()).difference(besides))
     if names:
         raise RequestError(f"{expected}, got {names[0]} without {record}; {instead}")
     return None

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import math
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Annotated, Any
 
@@ -14,15 +14,19 @@ import torch
 import tyro
 from ray.data import TaskPoolStrategy
 
+from raycase.corpus.materialize import MaterializeJob
 from raycase.corpus.written import open_written
-from raycase.data.storage import check_paths, locate
+from raycase.data.storage import check_paths, fingerprint, locate
 from raycase.distributed.cluster import nodes, start_ray
+from raycase.distributed.materialize import materialize
 from raycase.distributed.ray_data import run_tasks
 from raycase.errors import RequestError
 from raycase.search.join_parts import (
     NEIGHBOURS,
     PARTS,
+    POOLED,
     Join,
+    check_folder,
     check_join,
     claim_output,
     count_neighbours,
@@ -43,7 +47,7 @@ TASKS_AT_ONCE = 2048  # maximum number of tasks given to Ray at a time
 class JoinJob:
     """The exact k nearest neighbours, by cosine, of each query among all vectors under the same condition.
 
-    A job that was stopped resumes automatically when the same command is run again.
+    Outputs of `raycase embed --any-condition` are joined under any --conditions. A job that was stopped resumes automatically when the same command is run again.
     """
 
     queries: str
@@ -52,6 +56,11 @@ class JoinJob:
     """Output of `raycase embed`, of the same model, with the vectors to search; may be the same output."""
     output: str
     """Folder of the result: neighbours/*.parquet with id, condition, rank, neighbour, score."""
+    conditions: tuple[str, ...] = ()
+    """Conditions to pool both outputs under, from their stored words; or one .txt, .parquet or .csv file with them. The
+    vectors are in OUTPUT/pooled until the join is done."""
+    model: str | None = None
+    """Folder of the model of these words, if it has moved."""
     k: Annotated[int, tyro.conf.arg(aliases=("-k",))] = 10
     """Number of neighbours."""
     exclude_same: str | None = None
@@ -66,6 +75,8 @@ def join(job: JoinJob, *, group_rows: int = GROUP_ROWS, range_rows: int = RANGE_
     if job.k < 1:
         raise RequestError(f"-k: expected at least 1, got {job.k}")
     check_paths({"--queries": job.queries, "--vectors": job.vectors, "--output": job.output})
+    if job.conditions:
+        return _join_pooled(job, group_rows, range_rows)
     queries, vectors = open_written(job.queries, "--queries"), open_written(job.vectors, "--vectors")
     check_join(queries, vectors, job.exclude_same)
     root = locate(job.output)
@@ -88,6 +99,23 @@ def join(job: JoinJob, *, group_rows: int = GROUP_ROWS, range_rows: int = RANGE_
     (root / PARTS).remove()
     counts = count_neighbours(task, queries, len(groups))
     return counts | {"seconds": round(time.time() - began, 3), "output": root.uri}
+
+
+def _join_pooled(job: JoinJob, group_rows: int, range_rows: int) -> dict[str, Any]:
+    """Pool both outputs, join them, and remove what was pooled."""
+    began = time.time()
+    root = locate(job.output)
+    check_folder(root)
+    pooled = {}
+    for flag, uri in (("--queries", job.queries), ("--vectors", job.vectors)):
+        if uri not in pooled:
+            pooled[uri] = (root / POOLED / fingerprint(uri)[:8]).uri
+            task = MaterializeJob(words=uri, conditions=job.conditions, output=pooled[uri], model=job.model)
+            materialize(replace(task, overwrite=job.overwrite), flag)
+    plain = replace(job, queries=pooled[job.queries], vectors=pooled[job.vectors], conditions=(), model=None)
+    counts = join(plain, group_rows=group_rows, range_rows=range_rows)
+    (root / POOLED).remove()
+    return counts | {"seconds": round(time.time() - began, 3)}
 
 
 def _run(join: Join, groups: list[list[str]], ranges: list[list[str]]) -> None:

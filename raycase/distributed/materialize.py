@@ -30,14 +30,14 @@ from raycase.systems.word_pooling import WordPooler, unpack
 UNITS_A_TASK, TASKS_A_WAVE = 4, 2048  # a task reads the basis once; a wave bounds what Ray holds
 
 
-def materialize(job: MaterializeJob) -> dict[str, Any]:
-    """Pool what is missing on the cluster; returns counts. Raises RequestError and WorkError."""
+def materialize(job: MaterializeJob, flag: str = "--words") -> dict[str, Any]:
+    """Pool what is missing on the cluster; returns counts. Raises RequestError, which names the flag, and WorkError."""
     began = time.time()
-    words, conditions = check(job)
+    words, conditions = check(job, flag)
     questions = _questions(words.job.config["model"], job.model or words.job.model, conditions)
     start_ray()
     cluster = capacity()
-    check_nodes(words.output.root, cluster, "--words")
+    check_nodes(words.output.root, cluster, flag)
     check_nodes(locate(job.output), cluster)
     todo = begin(job, words, conditions)
     if todo.missing:

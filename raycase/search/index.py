@@ -28,6 +28,7 @@ from raycase.search.query_encoder import ask, embed_queries, load_query_encoder
 from raycase.search.stored_rows import StoredRows
 from raycase.systems.condition_head import Questions
 from raycase.systems.contracts import Encoder
+from raycase.systems.registry import weighs_words
 
 if TYPE_CHECKING:
     from lance import LanceDataset
@@ -102,12 +103,14 @@ class Index:
         """The index's model, loaded. Raises RequestError where another model is at its name or folder."""
         return load_query_encoder(self.metadata, self.model)
 
-    def embed(self, sentences: Sequence[str], condition: str | None, flag: str = "--query") -> np.ndarray:
-        """Unit vectors of sentences under one condition of the index (None: f(s)): (Q, D) float32.
+    def embed(
+        self, sentences: Sequence[str], condition: str | None, flag: str = "--query", *, phrases: bool = False
+    ) -> np.ndarray:
+        """Unit vectors of sentences, or of phrases that answer it, under one condition (None: f(s)): (Q, D) float32.
 
         Raises RequestError, which names the flag, for a text that cannot be embedded.
         """
-        return embed_queries(self.encoder, sentences, condition, model=self.model, flag=flag)
+        return embed_queries(self.encoder, sentences, condition, model=self.model, flag=flag, phrases=phrases)
 
     # ---------------------------------------------------------------------------------------------------- sentences
 
@@ -120,6 +123,7 @@ class Index:
         *,
         unconditional: bool = False,
         exact_condition: bool = False,
+        phrases: bool = False,
         candidates: int | None = None,
         options: Options = DEFAULT_OPTIONS,
     ) -> pa.Table:
@@ -130,6 +134,7 @@ class Index:
         beside `asked`); with `exact_condition` RequestError is raised instead of either. Without
         conditions, the score of an id is the mean of its cosines under the conditions that it has; an approximate index
         averages only ids that are among the best under one condition. `unconditional` searches the plain vectors f(s).
+        `phrases`: the sentences are answers to their conditions, such as "heavy rain" to "weather" (condition pooling).
         `where` is a filter on the kept columns, in SQL. `candidates` returns more than k rows, for a model that
         re-ranks them.
 
@@ -144,6 +149,11 @@ class Index:
             raise ValueError(f"expected as many conditions as sentences, got {len(conditions)} and {len(sentences)}")
         if conditions is not None and unconditional:
             raise ValueError("expected conditions or unconditional, got both")
+        if phrases and (conditions is None or not weighs_words(self.encoder.config)):
+            raise RequestError(
+                "--text: expected a --condition that the phrases answer, and an index of condition pooling, got "
+                f"{'no condition' if conditions is None else self.model}; use --query"
+            )
         for query, sentence in enumerate(sentences):
             if not sentence.strip():
                 raise RequestError(f"--query: expected words, got {sentence!r} as query {query}")
@@ -160,7 +170,9 @@ class Index:
                 )
             asked = [None] * len(sentences) if conditions is None else list(conditions)
             condition_of = {name: self._condition_for(name, exact_condition) for name in dict.fromkeys(asked)}
-            return self._search_conditions(sentences, asked, condition_of, k, where, candidates, options)
+            return self._search_conditions(
+                sentences, asked, condition_of, k, where, phrases=phrases, candidates=candidates, options=options
+            )
 
     def _search_conditions(
         self,
@@ -169,6 +181,8 @@ class Index:
         condition_of: dict[str | None, str | None],
         k: int,
         where: str | None,
+        *,
+        phrases: bool,
         candidates: int | None,
         options: Options,
     ) -> pa.Table:
@@ -179,7 +193,7 @@ class Index:
             most = max(k, min(candidates or k, self.rows(condition)))
             for start in range(0, len(queries), self.limits.queries):
                 batch = queries[start : start + self.limits.queries]
-                vectors_QD = self.embed([sentences[query] for query in batch], condition)
+                vectors_QD = self.embed([sentences[query] for query in batch], condition, phrases=phrases)
                 nearest = self.nearest(vectors_QD, condition, most, where, options=options)
                 answers.append(
                     answer_table(

@@ -31,6 +31,7 @@ from raycase.search.topk import l2_normalize, merge_top_k, top_k
 NEIGHBOUR, RANK, SCORE = "neighbour", "rank", "score"
 QUERY_ROW = "place"  # column of a part: the query's row in its group
 PARTS, NEIGHBOURS = "parts", "neighbours"  # folders in the output
+POOLED = "pooled"  # where both outputs are under --conditions until they are joined
 RECORD = "join.json"
 
 Files = list[str]  # names in the folder of embeddings
@@ -105,11 +106,29 @@ def claim_output(
     name = fingerprint([manifests, groups, join.k, join.exclude_same])
     root = locate(join.output)
     results = (NEIGHBOURS, PARTS)
-    record = claim(root, RECORD, name, job="this very join", results=results, overwrite=overwrite, exclusive=True)
+    record = claim(
+        root,
+        RECORD,
+        name,
+        job="this very join",
+        results=results,
+        overwrite=overwrite,
+        exclusive=True,
+        besides=[POOLED],
+    )
     if record:
         return record["ranges"]
     begin(root, RECORD, {"fingerprint": name, "ranges": ranges}, results, overwrite=overwrite)
     return ranges
+
+
+def check_folder(root: Location) -> None:
+    """Raise RequestError, before anything is written, for a folder that holds something else than a join."""
+    names = set(root.list()) - {POOLED}
+    if names and RECORD not in names:
+        raise RequestError(
+            f"--output: expected an empty folder or this very join in {root.uri}, got {min(names)}; choose another"
+        )
 
 
 def part_name(group: int, range_: int) -> str:

@@ -36,12 +36,15 @@ def load_query_encoder(metadata: IndexMetadata, model: str) -> Encoder:
 
 
 def embed_queries(
-    encoder: Encoder, sentences: Sequence[str], condition: str | None, *, model: str, flag: str
+    encoder: Any, sentences: Sequence[str], condition: str | None, *, model: str, flag: str, phrases: bool = False
 ) -> np.ndarray:
     """Unit vectors of sentences under one condition (None: f(s)): (Q, D) float32. Raises RequestError, which names the
-    flag, for a text that the encoder refuses."""
+    flag, for a text that the encoder refuses.
+
+    phrases: the sentences are answers to the condition, which condition pooling embeds in a way of their own.
+    """
     try:
-        return l2_normalize(encoder.embed(sentences, condition))
+        return l2_normalize((encoder.embed_phrases if phrases else encoder.embed)(sentences, condition))
     except ValueError as error:
         raise RequestError(f"{flag}: expected a text that {model} can embed, got: {error}") from error
 

@@ -36,6 +36,8 @@ class SearchJob:
     """Output of `raycase index`, local or on object storage."""
     query: tuple[str, ...] = ()
     """Sentences."""
+    text: tuple[str, ...] = ()
+    """Instead of --query: phrases that answer the --condition, as "heavy rain" does "weather" (condition-pooling)."""
     condition: tuple[str, ...] = ()
     """Conditions; each query is searched under each. Default: the mean over all conditions of the index."""
     unconditional: bool = False
@@ -94,6 +96,7 @@ def search(job: SearchJob) -> dict[str, Any]:
         job.where,
         unconditional=job.unconditional,
         exact_condition=job.exact_condition,
+        phrases=bool(job.text),
         candidates=(job.candidates or CANDIDATES) if scorer else None,
         options=Options(exact=job.exact, nprobes=job.nprobes, ef=job.ef, refine=job.refine),
     )
@@ -137,11 +140,16 @@ def _check_job(job: SearchJob) -> None:
 
 def _queries(job: SearchJob) -> tuple[list[str], list[str] | None]:
     """The sentences, and the condition of each. Raises RequestError."""
-    if bool(job.query) == bool(job.queries):
-        raise RequestError(f"expected one of --query or --queries, got {'both' if job.query else 'none'}")
+    given = [flag for flag in ("query", "text", "queries") if getattr(job, flag)]
+    if len(given) != 1:
+        raise RequestError(f"expected one of --query, --text or --queries, got {' and '.join(given) or 'none'}")
+    if job.text and not job.condition:
+        raise RequestError("--text: expected the --condition that it answers, got none")
+    if job.text and job.rerank:
+        raise RequestError("--rerank: expected --query, whose sentences it reads, got --text")
     if job.condition and job.unconditional:
         raise RequestError("expected one of --condition or --unconditional, got both")
-    sentences, conditions = list(job.query), None
+    sentences, conditions = list(job.query or job.text), None
     if job.queries:
         if not job.output:
             raise RequestError("--output: expected a Parquet file for the answers to --queries, got none")

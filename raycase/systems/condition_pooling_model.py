@@ -177,6 +177,31 @@ class ConditionPooling(WeighsWords):
         )
         return self.head.ask(torch.from_numpy(states_CW).to(self.encoder.model.device))
 
+    @torch.inference_mode()
+    def embed_phrases(self, phrases: Sequence[str], condition: str) -> np.ndarray:
+        """Vectors of phrases that are answers to a condition, such as "heavy rain" to "weather": (N, D) float32.
+
+        All of a phrase's words weigh the same; the condition only gates its values. Raises ValueError for a text that
+        cannot be encoded.
+        """
+        gate = self.questions([condition]).gate
+        prepared = self.config.prepare(phrases, None)
+        for row, pair in enumerate(prepared.rows.tolist()):
+            if prepared.reasons[pair] is not None:
+                raise ValueError(f"{prepared.reasons[pair]}: {phrases[row][:80]!r}")
+        vectors_PD = np.empty((len(prepared.sentence), self.dim), dtype=np.float32)
+        pair_index = accepted_pairs(prepared)
+
+        def average(rows: np.ndarray, states: TokenStates) -> None:
+            words = self.head.read(states.states, states.real)
+            real_BS1 = words.real.unsqueeze(-1)
+            mean_BD = words.values.masked_fill(~real_BS1, 0).sum(1) / real_BS1.sum(1)
+            gated_BD = mean_BD if gate is None else mean_BD * gate
+            vectors_PD[pair_index[rows]] = gated_BD[:, : self.dim].cpu().numpy()
+
+        self.reader.read(prepared.alone[0].take(prepared.sentence[pair_index]), average)
+        return vectors_PD[prepared.rows]
+
     def token_weights(self, prepared: Prepared) -> list[np.ndarray]:
         """The weight of each text token of each distinct pair: M of (T,); see `WeighsWords`."""
         pair_index = accepted_pairs(prepared)

@@ -1,8 +1,10 @@
 """Materialize on Ray: its vectors are those of the embedding job within the rounding; a stop; what is refused."""
 
 import json
+from dataclasses import replace
 
 import numpy as np
+import pyarrow.dataset as ds
 import pytest
 import storing
 from helpers import call_job, cosines, read_output, read_rejected, vectors
@@ -11,6 +13,7 @@ from raycase.corpus.materialize import MaterializeJob
 from raycase.corpus.verify import verify
 from raycase.data.storage import locate
 from raycase.distributed import materialize as module
+from raycase.distributed.join import JoinJob, join
 from raycase.distributed.materialize import materialize
 from raycase.errors import RequestError, WorkError
 from raycase.search.index import Index
@@ -125,6 +128,25 @@ def test_a_manifest_is_of_the_whole_output(cluster, home, tmp_path, monkeypatch)
     monkeypatch.undo()
     assert materialize(job(home, tmp_path / "m"))["units_done"] == 1
     check(home, str(tmp_path / "m"))
+
+
+def test_a_join_under_a_condition_that_was_not_embedded(cluster, home, tmp_path):
+    """It finds what a join of the materialized output finds, and again when it is run again."""
+    words, uri = str(home / "words"), str(tmp_path / "near")
+    under = JoinJob(queries=words, vectors=words, conditions=CONDITIONS[:1], output=uri, k=3, exclude_same="id")
+    materialize(job(home, tmp_path / "m", conditions=CONDITIONS[:1]))
+    m = str(tmp_path / "m")
+    result = join(under)
+    assert (result["queries"], result["neighbours"]) == (198, 594)
+    join(JoinJob(queries=m, vectors=m, output=str(tmp_path / "wanted"), k=3, exclude_same="id"))
+    neighbours = [ds.dataset(folder / "neighbours").to_table() for folder in (tmp_path / "near", tmp_path / "wanted")]
+    assert neighbours[0].equals(neighbours[1])
+    assert not (tmp_path / "near" / "pooled").exists()
+    assert join(under)["neighbours"] == 594
+    with pytest.raises(RequestError, match="--output: expected an empty folder or this very join"):
+        join(replace(under, output=words))
+    with pytest.raises(RequestError, match="--queries: expected an output of `raycase embed --any-condition`"):
+        join(replace(under, queries=m, output=str(tmp_path / "other")))
 
 
 @pytest.mark.parametrize(

@@ -7,7 +7,7 @@ import pyarrow.parquet as pq
 import pytest
 import storing
 import torch
-from helpers import embed_here, read_output, stop_after
+from helpers import cosines, embed_here, read_output, stop_after, vectors
 from indexed import brute, refuse
 
 import raycase
@@ -92,6 +92,25 @@ def test_a_filter(index, home, model):
     assert all(year < 2003 for year in found["year"].to_pylist())
     ids, _ = brute(home / "out", model, QUERIES[0], ASKED, 5, keep=lambda row: row["year"] < 2003)
     assert len(set(found["id"].to_pylist()) & set(ids)) >= 4
+
+
+def test_phrases_that_answer_the_condition(home, index, model):
+    """All of their words weigh the same; the condition gates their values."""
+    with torch.inference_mode():
+        gate = model.questions([ASKED]).gate
+        [words] = model.words(["red dress"])
+        wanted = (words.values[0].mean(0) * gate[0]).numpy()
+    found = model.embed_phrases(["red dress", "a", "red dress"], ASKED)
+    np.testing.assert_allclose(found[0], wanted, rtol=1e-4, atol=1e-6)
+    assert np.array_equal(found[0], found[2]) and not np.allclose(found[0], found[1])
+    answers = index.search(["red dress"], ASKED, 250, phrases=True)
+    rows = {row["id"]: row["score"] for row in answers.to_pylist()}
+    output = read_output(str(home / "out"))
+    near = cosines(vectors(output), np.tile(wanted, (len(output), 1)))
+    same = [r == ASKED for r in output["condition"].to_pylist()]
+    assert [rows[i] for i in np.array(output["id"])[same]] == pytest.approx(near[same].tolist(), abs=0.02)
+    with pytest.raises(ValueError, match="empty text"):
+        model.embed_phrases(["dog", " "], ASKED)
 
 
 def test_beside_conditions_that_were_embedded(home, model, tmp_path):

@@ -68,7 +68,12 @@ def test_wrong_searches_are_refused(home, index, tmp_path, tiny_model):
     ask("a filter in SQL .*got 'year > 1 --'", where="year > 1 --")
     ask("--condition: expected one of the index's", condition=("nothing",), exact_condition=True)
     ask("--condition: expected one of the index's", condition=(" ",))
-    ask("expected one of --query or --queries, got none", query=())
+    ask("expected one of --query, --text or --queries, got none", query=())
+    ask("expected one of --query, --text or --queries, got query and text", text=("heavy rain",))
+    phrase = {"query": (), "text": ("heavy rain",)}
+    ask("--text: expected the --condition that it answers, got none", **phrase)
+    ask("--rerank: expected --query", **phrase, condition=("color",), rerank="mixsp")
+    ask("--text: expected a --condition that the phrases answer, and an index of", **phrase, condition=("color",))
     ask("expected one of --condition or --unconditional", condition=("color",), unconditional=True)
     ask("--nprobes: expected at least 1", nprobes=0)
     ask("expected the model that the index is of", model="minilm")
