@@ -47,7 +47,8 @@ TASKS_AT_ONCE = 2048  # maximum number of tasks given to Ray at a time
 class JoinJob:
     """The exact k nearest neighbours, by cosine, of each query among all vectors under the same condition.
 
-    Outputs of `raycase embed --any-condition` are joined under any --conditions. A job that was stopped resumes automatically when the same command is run again.
+    Outputs of `raycase embed --any-condition` are joined under any --conditions. A job that was stopped resumes
+    automatically when the same command is run again.
     """
 
     queries: str

@@ -56,13 +56,14 @@ class SearchJob:
     memory: float = 4.0
     """GiB for stored words; a condition reads more than fit again."""
     exact: bool = False
-    """Compare every vector, whatever the kind of the index."""
+    """Compare every vector, whatever the kind of the index; under a condition that it does not have, pool every row."""
     nprobes: int = NPROBES
     """Partitions of an approximate index that are searched; all, where these have too few rows for the filter."""
     ef: int = EF
     """Candidates that a search in an hnsw index holds."""
     refine: int | None = None
-    """Candidates of an approximate index, as a multiple of k, compared by their exact cosine. Default: 3, ivf-pq 10."""
+    """Candidates of an approximate search, as a multiple of k, compared by their exact cosine. Default: 3, ivf-pq 10;
+    for rows that are pooled from stored words 50, and at least 5,000 rows."""
     rerank: str | None = None
     """Re-rank the first answers by a model that scores pairs of query and answer: mixsp, which ignores the condition,
     or cross-encoder, which reads it."""
