@@ -19,6 +19,7 @@ DEFAULT_MODEL = "minilm-conditional"  # its encoder is in the package of the ext
 SHIPPED = {DEFAULT_MODEL: f"{PACKAGE}models/{DEFAULT_MODEL}"}  # name -> folder, wherever raycase is installed
 LARGE_BYTES = 64 * 2**20  # larger files are weights, which only encoding needs
 EXCLUDED = re.compile(r"\.(bin|pt|pth|ckpt|h5|msgpack|onnx|pkl|pickle|py)$|(^|/)\.")  # pickles, code, other formats
+FETCHED = re.compile(r"\.(json|safetensors|txt|model|jinja|md|tsv|tiktoken|codes)$")  # weights, settings, vocabularies
 
 
 def is_remote(model: str) -> bool:
@@ -48,7 +49,8 @@ def fetch(uri: str, *, large: bool, named: str = "", large_bytes: int = LARGE_BY
     """
     files = _files(uri)
     folder = _cache() / fingerprint([uri, sorted(files.items())])[:16]
-    needed = [name for name, (size, _) in files.items() if large or size <= large_bytes or name == named]
+    kinds = [name for name in files if FETCHED.search(name)]
+    needed = [name for name in kinds if large or files[name][0] <= large_bytes or name == named]
     if all((folder / name).exists() for name in needed):
         return folder
     folder.mkdir(parents=True, exist_ok=True)
@@ -98,12 +100,21 @@ def _files(uri: str) -> dict[str, tuple[int, str]]:
     prefix = len(root.path) + 1
     files = {path[prefix:]: (info["size"], mark(info)) for path, info in infos.items() if info["type"] == "file"}
     files = {name: listed for name, listed in files.items() if name and not EXCLUDED.search(name)}
+    outside = next((name for name in files if not _stays_inside(name)), None)
+    if outside is not None:
+        raise RequestError(f"--model: expected names of files within {root.uri}, got {outside!r}; remove it")
     if not {"config.json", MODEL_FILE, "adapter_config.json"} & files.keys():
         raise RequestError(
             f"--model: expected a folder with config.json or {MODEL_FILE} at {root.uri}, got "
             f"{', '.join(sorted(files)[:3]) or 'nothing'}"
         )
     return files
+
+
+def _stays_inside(name: str) -> bool:
+    """Whether a name, put behind a folder, is a file in it, on any system."""
+    parts = name.split("/")
+    return not {"", ".", ".."} & set(parts) and not set(name) & set("\\:\0")
 
 
 def _cache() -> Path:

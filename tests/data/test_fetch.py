@@ -5,6 +5,7 @@ import os
 import subprocess
 import sys
 
+import boto3
 import fsspec
 import numpy as np
 import pytest
@@ -60,6 +61,24 @@ def test_an_encoder_on_object_storage_is_the_one_here(bucket, tiny_model):
         raycase.load(bucket, **choices).embed(*WORDS), raycase.load(str(tiny_model), **choices).embed(*WORDS)
     )
     assert resolve(bucket, prompt="concat-sc", pooling="mean").describe()["weights"] == remote_identity(bucket)
+
+
+@pytest.mark.parametrize("name", ["/{outside}/x.json", "a//x.json", "C:/x.json", "a\\x.json"])
+def test_a_name_that_leads_out_of_the_folder_is_refused(bucket, tmp_path, name):
+    """In Python, `folder / "/etc/x"` is `/etc/x`: such a file would be written wherever its key says."""
+    outside = tmp_path / "outside"
+    outside.mkdir()
+    key = f"{bucket.removeprefix('s3://corpus/')}/{name.format(outside=str(outside).strip('/'))}"
+    boto3.client("s3").put_object(Bucket="corpus", Key=key, Body=b"{}")
+    with pytest.raises(RequestError, match="--model: expected names of files within"):
+        fetch(bucket, large=True)
+    assert not list(outside.iterdir())
+
+
+def test_files_of_other_kinds_stay_where_they_are(bucket):
+    fsspec.filesystem("s3").pipe_file(f"{bucket}/run.sh", b"echo")
+    folder = fetch(bucket, large=True)
+    assert (folder / "config.json").exists() and not (folder / "run.sh").exists()
 
 
 def test_a_trained_model_on_object_storage_is_the_one_here(bucket, tiny_model, tmp_path):
