@@ -242,7 +242,7 @@ def _check_numbers(job: EmbedJob) -> None:
         raise RequestError(f"--max-rejected: expected a share between 0 and 1, got {job.max_rejected}")
     if job.gpus_per_actor is not None and job.gpus_per_actor < 0:
         raise RequestError(f"--gpus-per-actor: expected 0 or more, got {job.gpus_per_actor}")
-    if job.patience <= 0:
+    if not job.patience > 0:
         raise RequestError(f"--patience: expected minutes above 0, got {job.patience:g}")
 
 

@@ -12,11 +12,13 @@ from typing import Any
 import ray
 from ray.exceptions import RayError
 
+from raycase.distributed.ray_internals import never_start_unasked
 from raycase.errors import RequestError, WorkError
 
 
 def start_ray() -> None:
     """Join the cluster at RAY_ADDRESS or one running on this machine; otherwise start one."""
+    never_start_unasked()
     if not ray.is_initialized():
         os.environ.setdefault("RAY_BACKEND_LOG_LEVEL", "fatal")  # the driver would print the log of its C++ part
         os.environ.setdefault("RAY_IGNORE_UNHANDLED_ERRORS", "1")  # errors of Ray Data's own actors on lost nodes

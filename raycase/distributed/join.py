@@ -20,7 +20,7 @@ from raycase.data.storage import check_paths, fingerprint, locate
 from raycase.distributed.cluster import nodes, start_ray
 from raycase.distributed.materialize import materialize
 from raycase.distributed.ray_data import run_tasks
-from raycase.errors import RequestError
+from raycase.errors import RequestError, check_ranges
 from raycase.search.join_parts import (
     NEIGHBOURS,
     PARTS,
@@ -66,6 +66,8 @@ class JoinJob:
     """Number of neighbours."""
     exclude_same: str | None = None
     """Column (id, or a kept column): excludes vectors whose value in it equals the query's."""
+    patience: float = 60.0
+    """Minutes without progress after which the job gives up, as when no machine is available."""
     overwrite: bool = False
     """Remove an earlier result in the folder first."""
 
@@ -75,6 +77,7 @@ def join(job: JoinJob, *, group_rows: int = GROUP_ROWS, range_rows: int = RANGE_
     began = time.time()
     if job.k < 1:
         raise RequestError(f"-k: expected at least 1, got {job.k}")
+    check_ranges(job, {"patience": (job.patience > 0, "minutes above 0")})
     check_paths({"--queries": job.queries, "--vectors": job.vectors, "--output": job.output})
     if job.conditions:
         return _join_pooled(job, group_rows, range_rows)
@@ -96,7 +99,7 @@ def join(job: JoinJob, *, group_rows: int = GROUP_ROWS, range_rows: int = RANGE_
     cpus = int(sum(node.get("CPU", 0) for node in alive))
     ranges = cut_finer(cut_files(vectors, range_rows), math.ceil(TASKS_A_CPU * cpus / max(1, len(groups))))
     ranges = claim_output(task, queries, vectors, groups, ranges, overwrite=job.overwrite)
-    _run(task, groups, ranges)
+    _run(task, groups, ranges, job.patience)
     (root / PARTS).remove()
     counts = count_neighbours(task, queries, len(groups))
     return counts | {"seconds": round(time.time() - began, 3), "output": root.uri}
@@ -112,19 +115,19 @@ def _join_pooled(job: JoinJob, group_rows: int, range_rows: int) -> dict[str, An
         if uri not in pooled:
             pooled[uri] = (root / POOLED / fingerprint(uri)[:8]).uri
             task = MaterializeJob(words=uri, conditions=job.conditions, output=pooled[uri], model=job.model)
-            materialize(replace(task, overwrite=job.overwrite), flag)
+            materialize(replace(task, overwrite=job.overwrite, patience=job.patience), flag)
     plain = replace(job, queries=pooled[job.queries], vectors=pooled[job.vectors], conditions=(), model=None)
     counts = join(plain, group_rows=group_rows, range_rows=range_rows)
     (root / POOLED).remove()
     return counts | {"seconds": round(time.time() - began, 3)}
 
 
-def _run(join: Join, groups: list[list[str]], ranges: list[list[str]]) -> None:
+def _run(join: Join, groups: list[list[str]], ranges: list[list[str]], patience: float) -> None:
     """Find and merge the missing parts, in waves of groups, so that Ray holds a bounded number of tasks."""
     merged, finished_parts = (locate(join.output) / NEIGHBOURS).list(), (locate(join.output) / PARTS).list()
     missing = [group for group in range(len(groups)) if group_name(group) not in merged]
     step = max(1, TASKS_AT_ONCE // len(ranges))
-    stage: dict[str, Any] = {"num_cpus": 1, "compute": TaskPoolStrategy()}
+    stage: dict[str, Any] = {"num_cpus": 1, "compute": TaskPoolStrategy(), "patience": patience}
     for wave in (missing[start : start + step] for start in range(0, len(missing), step)):
         tasks = [
             {"group": group, "range_": i, "query_files": groups[group], "vector_files": files}

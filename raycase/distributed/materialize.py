@@ -52,7 +52,7 @@ def materialize(job: MaterializeJob, flag: str = "--words") -> dict[str, Any]:
         parts = [todo.missing[i : i + UNITS_A_TASK] for i in range(0, len(todo.missing), UNITS_A_TASK)]
         for start in range(0, len(parts), TASKS_A_WAVE):
             tasks = [{"units": list(units)} for units in parts[start : start + TASKS_A_WAVE]]
-            run_tasks(tasks, work, progress="pooled", num_cpus=1, compute=TaskPoolStrategy())
+            run_tasks(tasks, work, progress="pooled", patience=job.patience, num_cpus=1, compute=TaskPoolStrategy())
     return finish(todo, began)
 
 

@@ -47,7 +47,7 @@ def execute_on_ray(
     backpressure = Backpressure.options(  # type: ignore[attr-defined]
         scheduling_strategy=NodeAffinitySchedulingStrategy(ray.get_runtime_context().get_node_id(), soft=False)
     ).remote(ahead or max(AHEAD_UNITS, AHEAD_UNITS_AN_ACTOR * pool.most))
-    with data_context(no_progress_timeout_s=-1):  # --patience decides
+    with data_context(patience=None):  # `_report_waiting` decides
         written = _stages(request, opened, plan, pool, backpressure)
     metrics = RunMetrics(job=opened.print8, units=plan.units)
     last_unit = time.monotonic()

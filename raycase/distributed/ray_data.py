@@ -12,16 +12,21 @@ from typing import Any
 import pyarrow as pa
 import ray
 from ray.data import DataContext
+from ray.data.exceptions import ExecutionTimeoutError
 from ray.exceptions import RayError
 
 from raycase.distributed.cluster import cause
 from raycase.distributed.ray_internals import forget_block_statistics
+from raycase.distributed.resources import capacity
+from raycase.errors import WorkError
+
+PATIENCE = 60.0  # minutes
 
 
-def data_context(no_progress_timeout_s: float | None = None) -> AbstractContextManager[Any]:
+def data_context(patience: float | None) -> AbstractContextManager[Any]:
     """Context with the settings of Ray Data under which a job creates its datasets.
 
-    Ray ends an execution after 30 minutes without progress; `no_progress_timeout_s` replaces that (-1: never).
+    patience: minutes without progress after which Ray ends an execution, where its own default is 30; None: never.
     """
     context = DataContext.get_current().copy()
     context.enable_progress_bars = False
@@ -29,8 +34,7 @@ def data_context(no_progress_timeout_s: float | None = None) -> AbstractContextM
     context.raise_original_map_exception = True  # else a step's own error is lost with its cause
     context.target_max_block_size = 1  # one block per unit, which any actor can take as soon as it is read
     context.max_consecutive_actor_init_deaths = 3  # tolerates nodes lost while their actor starts
-    if no_progress_timeout_s is not None:
-        context.execution_no_progress_timeout_s = no_progress_timeout_s
+    context.execution_no_progress_timeout_s = -1 if patience is None else 60 * patience
     forget_block_statistics(context)
     return DataContext.current(context)
 
@@ -50,21 +54,32 @@ class Sealed:
 
 
 def run_tasks(
-    tasks: Sequence[dict[str, Any]], work: Callable[..., pa.Table] | type, *, progress: str, **stage: Any
+    tasks: Sequence[dict[str, Any]],
+    work: Callable[..., pa.Table] | type,
+    *,
+    progress: str,
+    patience: float = PATIENCE,
+    **stage: Any,
 ) -> None:
     """Call `work` with each task, as a table of one row with the column `task` (JSON), and print the progress.
 
-    `stage`: further arguments of `Dataset.map_batches`. Raises the RequestError or WorkError of `work`.
+    `stage`: further arguments of `Dataset.map_batches`. Raises the RequestError or WorkError of `work`, and WorkError
+    after so many minutes without progress.
     """
     if not tasks:
         return
     items = [{"task": json.dumps(task)} for task in tasks]
-    with data_context():
+    with data_context(patience):
         done = ray.data.from_items(items, override_num_blocks=len(items)).map_batches(
             work, batch_size=1, batch_format="pyarrow", **stage
         )
     try:
         for count, _ in enumerate(done.iter_batches(batch_size=None, prefetch_batches=0), 1):
             print(f"{progress} {count} of {len(items)}", file=sys.stderr)
+    except ExecutionTimeoutError as error:
+        raise WorkError(
+            f"no task was finished for {patience:g} minutes: {capacity()}; run the same command again to resume "
+            "(--patience: wait longer)"
+        ) from error
     except RayError as error:
         raise cause(error) from error

@@ -51,6 +51,18 @@ def forget_block_statistics(context: Any) -> None:
     context.custom_execution_callback_classes = [*callbacks, ForgetBlockStatistics]
 
 
+def never_start_unasked() -> None:
+    """Keep Ray from starting a cluster of its own accord, as a thread does that outlives the one it read from."""
+    try:
+        from ray._private import auto_init_hook
+
+        if not auto_init_hook.enable_auto_connect:
+            return
+        auto_init_hook.enable_auto_connect = False
+    except (ImportError, AttributeError) as error:
+        _warn(f"a switch for starting by itself ({error})", "a job that fails may start a second Ray while it ends")
+
+
 def started_here() -> bool | None:
     """Whether this process started its Ray cluster; None if Ray does not tell."""
     try:

@@ -1,0 +1,39 @@
+"""Lists of tasks on Ray: one that cannot start ends its job in words, after the patience that was asked for."""
+
+import subprocess
+import sys
+import textwrap
+
+import pytest
+
+from raycase.distributed.ray_data import data_context, run_tasks
+from raycase.errors import WorkError
+
+
+def test_tasks_that_never_start_end_the_job_in_one_line(cluster):
+    nowhere = {"ray_remote_args": {"resources": {"nowhere": 1}}}
+    with pytest.raises(WorkError, match=r"no task was finished for 0\.05 minutes: the cluster has 1 node.*--patience"):
+        run_tasks([{"number": 1}], lambda task: task, progress="done", patience=0.05, **nowhere["ray_remote_args"])
+
+
+def test_patience_is_what_ray_waits(cluster):
+    from ray.data import DataContext
+
+    for minutes, seconds in ((90, 5400), (None, -1)):
+        with data_context(minutes):
+            assert DataContext.get_current().execution_no_progress_timeout_s == seconds
+
+
+def test_ray_does_not_start_unasked():
+    """As it would for a thread that outlives the cluster from which it read."""
+    program = """
+        import ray
+        from raycase.distributed.ray_internals import never_start_unasked
+        never_start_unasked()
+        try:
+            ray.put(1)
+        except Exception:
+            print(ray.is_initialized())
+    """
+    command = [sys.executable, "-c", textwrap.dedent(program)]
+    assert subprocess.run(command, capture_output=True, text=True, timeout=120, check=True).stdout == "False\n"
