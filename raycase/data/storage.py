@@ -179,6 +179,7 @@ def _take_entries(response_dict: dict[str, Any], customized_response_dict: dict[
         response_dict["body"] = _ENTRY.sub(b"", body)
 
 
+AZURE = ("abfs", "abfss", "az", "adl")
 _TEMPORARY = re.compile(r"\..+\.[0-9a-f]{32}")  # the temporary names of `put`
 
 
@@ -187,19 +188,18 @@ def locate(uri: str) -> Location:
     if uri.startswith(PACKAGE):
         uri = str(Path(__file__).parent.parent / uri.removeprefix(PACKAGE))
     options = S3_OPTIONS if uri.startswith(("s3://", "s3a://")) else {}
-    if re.search(r"://[^/@]*:[^/@]*@", uri) or re.search(r"^https?://.*\?", uri):
+    scheme, is_uri, rest = uri.partition("://")
+    if is_uri and _has_credentials(scheme, rest):
         raise RequestError(
-            f"{without_credentials(uri)}: expected a URI without credentials, got some in it; they would be kept in "
-            "job.json: give them by environment, profile or role"
+            f"{scheme}://...: expected a URI without credentials, got some in it; they would be kept in job.json: give "
+            "them by environment, profile or role"
         )
     if "://" not in uri:
         uri = os.path.abspath(Path(uri).expanduser())  # without "..", so that a folder has one name
     try:
         fs, path = fsspec.core.url_to_fs(uri, **options)
     except (ValueError, ImportError) as error:
-        raise RequestError(
-            f"{without_credentials(uri)}: expected a local path or a URI that fsspec knows; {error}"
-        ) from error
+        raise RequestError(f"{uri}: expected a local path or a URI that fsspec knows; {error}") from error
     return Location(fs, path.rstrip("/"))
 
 
@@ -214,9 +214,15 @@ def check_paths(paths: Mapping[str, str | None]) -> None:
             )
 
 
-def without_credentials(uri: str) -> str:
-    """`scheme://user:password@host/path?token` -> `scheme://host/path`."""
-    return re.sub(r"(?<=://)[^/@]*@", "", uri).split("?")[0] if "://" in uri else uri
+def _has_credentials(scheme: str, rest: str) -> bool:
+    """Whether there is anything in a URI that may be a user, a key or a token: `user@`, `key:secret@` with any sign in
+    the secret, a port that is no number, the query of a web address."""
+    host = rest.partition("/")[0]
+    user, _, host = host.rpartition("@")
+    if user and (scheme not in AZURE or ":" in user):  # there it is the container: abfs://container@account/
+        return True
+    _, has_port, port = host.rpartition(":")
+    return bool(has_port and not port.isdigit()) or (scheme in ("http", "https") and "?" in rest)
 
 
 def mark(info: Mapping[str, Any]) -> str:
