@@ -99,10 +99,10 @@ def _files(uri: str) -> dict[str, tuple[int, str]]:
         raise RequestError(f"--model: expected to list {root.uri}, got: {first_line(error)}") from error
     prefix = len(root.path) + 1
     files = {path[prefix:]: (info["size"], mark(info)) for path, info in infos.items() if info["type"] == "file"}
-    files = {name: listed for name, listed in files.items() if name and not EXCLUDED.search(name)}
-    outside = next((name for name in files if not _stays_inside(name)), None)
+    outside = next((name for name in files if name and not _stays_inside(name)), None)
     if outside is not None:
         raise RequestError(f"--model: expected names of files within {root.uri}, got {outside!r}; remove it")
+    files = {name: listed for name, listed in files.items() if name and not EXCLUDED.search(name)}
     if not {"config.json", MODEL_FILE, "adapter_config.json"} & files.keys():
         raise RequestError(
             f"--model: expected a folder with config.json or {MODEL_FILE} at {root.uri}, got "

@@ -188,11 +188,10 @@ def locate(uri: str) -> Location:
     if uri.startswith(PACKAGE):
         uri = str(Path(__file__).parent.parent / uri.removeprefix(PACKAGE))
     options = S3_OPTIONS if uri.startswith(("s3://", "s3a://")) else {}
-    scheme, is_uri, rest = uri.partition("://")
-    if is_uri and _has_credentials(scheme, rest):
+    if any(_has_credentials(*link.split("://", 1)) for link in uri.split("::") if "://" in link):
         raise RequestError(
-            f"{scheme}://...: expected a URI without credentials, got some in it; they would be kept in job.json: give "
-            "them by environment, profile or role"
+            f"{uri.partition('://')[0]}://...: expected a URI without credentials, got some in it; they would be "
+            "kept in job.json: give them by environment, profile or role"
         )
     if "://" not in uri:
         uri = os.path.abspath(Path(uri).expanduser())  # without "..", so that a folder has one name
@@ -215,14 +214,13 @@ def check_paths(paths: Mapping[str, str | None]) -> None:
 
 
 def _has_credentials(scheme: str, rest: str) -> bool:
-    """Whether there is anything in a URI that may be a user, a key or a token: `user@`, `key:secret@` with any sign in
-    the secret, a port that is no number, the query of a web address."""
-    host = rest.partition("/")[0]
+    """Whether a URI has what may be a user, a key or a token: `user@`, `key:secret@` whatever signs the secret has, the
+    query of a web address."""
+    host, _, path = rest.partition("/")
     user, _, host = host.rpartition("@")
     if user and (scheme not in AZURE or ":" in user):  # there it is the container: abfs://container@account/
         return True
-    _, has_port, port = host.rpartition(":")
-    return bool(has_port and not port.isdigit()) or (scheme in ("http", "https") and "?" in rest)
+    return (":" in host and "@" in path) or (scheme in ("http", "https") and "?" in rest)
 
 
 def mark(info: Mapping[str, Any]) -> str:

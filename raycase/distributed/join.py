@@ -14,7 +14,7 @@ import torch
 import tyro
 from ray.data import TaskPoolStrategy
 
-from raycase.corpus.materialize import MaterializeJob
+from raycase.corpus.materialize import MaterializeJob, check
 from raycase.corpus.written import open_written
 from raycase.data.storage import check_paths, fingerprint, locate
 from raycase.distributed.cluster import nodes, start_ray
@@ -25,10 +25,11 @@ from raycase.search.join_parts import (
     NEIGHBOURS,
     PARTS,
     POOLED,
+    POOLED_RECORD,
     Join,
-    check_folder,
     check_join,
     claim_output,
+    claim_pooled,
     count_neighbours,
     cut_files,
     cut_finer,
@@ -81,6 +82,8 @@ def join(job: JoinJob, *, group_rows: int = GROUP_ROWS, range_rows: int = RANGE_
     check_paths({"--queries": job.queries, "--vectors": job.vectors, "--output": job.output})
     if job.conditions:
         return _join_pooled(job, group_rows, range_rows)
+    if job.model:
+        raise RequestError("--model: expected it beside --conditions, got none of them")
     queries, vectors = open_written(job.queries, "--queries"), open_written(job.vectors, "--vectors")
     check_join(queries, vectors, job.exclude_same)
     root = locate(job.output)
@@ -109,17 +112,30 @@ def _join_pooled(job: JoinJob, group_rows: int, range_rows: int) -> dict[str, An
     """Pool both outputs, join them, and remove what was pooled."""
     began = time.time()
     root = locate(job.output)
-    check_folder(root)
-    pooled = {}
-    for flag, uri in (("--queries", job.queries), ("--vectors", job.vectors)):
-        if uri not in pooled:
-            pooled[uri] = (root / POOLED / fingerprint(uri)[:8]).uri
-            task = MaterializeJob(words=uri, conditions=job.conditions, output=pooled[uri], model=job.model)
-            materialize(replace(task, overwrite=job.overwrite, patience=job.patience), flag)
-    plain = replace(job, queries=pooled[job.queries], vectors=pooled[job.vectors], conditions=(), model=None)
-    counts = join(plain, group_rows=group_rows, range_rows=range_rows)
+    tasks = {
+        flag: MaterializeJob(
+            words=uri,
+            conditions=job.conditions,
+            output=(root / POOLED / fingerprint(locate(uri).uri)[:8]).uri,
+            model=job.model,
+            patience=job.patience,
+        )
+        for flag, uri in (("--queries", job.queries), ("--vectors", job.vectors))
+    }
+    (queries, conditions), (vectors, _) = (check(task, flag) for flag, task in tasks.items())
+    check_join(queries, vectors, job.exclude_same)
+    values = {"conditions": conditions, "k": job.k, "exclude_same": job.exclude_same}
+    record = claim_pooled(root, queries, vectors, values, overwrite=job.overwrite)
+    if "counts" not in record:
+        for flag, task in {task.words: (flag, task) for flag, task in tasks.items()}.values():
+            materialize(task, flag)
+        plain = replace(job, queries=tasks["--queries"].output, vectors=tasks["--vectors"].output)
+        plain = replace(plain, conditions=(), model=None, overwrite=False)
+        counts = join(plain, group_rows=group_rows, range_rows=range_rows)
+        record["counts"] = {name: counts[name] for name in counts if name not in ("seconds", "output")}
+        (root / POOLED_RECORD).put_json(record)
     (root / POOLED).remove()
-    return counts | {"seconds": round(time.time() - began, 3)}
+    return record["counts"] | {"seconds": round(time.time() - began, 3), "output": root.uri}
 
 
 def _run(join: Join, groups: list[list[str]], ranges: list[list[str]], patience: float) -> None:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from functools import cached_property, partial
+from functools import cached_property, lru_cache, partial
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -33,7 +33,7 @@ from raycase.systems.registry import weighs_words
 if TYPE_CHECKING:
     from lance import LanceDataset
 
-SKETCHED, LEAST_REFINE = 5000, 50  # rows that are pooled after a search by sketches: as many, or times k
+LEAST_POOLED, POOLED_REFINE = 5000, 50  # candidates by sketches that are pooled: as many, or times k
 CANDIDATES = 10  # times k: rows of each condition whose ids are combined, where a condition is searched approximately
 
 
@@ -41,8 +41,8 @@ CANDIDATES = 10  # times k: rows of each condition whose ids are combined, where
 class Limits:
     """How much a search holds in memory, and how many conditions it compares."""
 
-    memory_bytes: int = 2 * 2**30  # vectors cached for exact searches; larger sets are read again by each search
-    words_bytes: int = 4 * 2**30  # stored words cached; more are read again under each new condition
+    memory_bytes: int = 2 * 2**30  # vectors cached for exact searches, and as many from sketches; more are read again
+    words_bytes: int = 4 * 2**30  # stored words cached, and as many sketches; more are read again by each new condition
     queries: int = 1024  # queries under one condition that are answered at a time
     cosines: int = 2**25  # cosines of queries and ids held at a time where conditions are combined
     conditions_combined: int = 64  # conditions whose cosines are averaged
@@ -64,7 +64,8 @@ class Index:
         self.root, self.dataset, self.metadata, self.limits = root, dataset, metadata, limits
         self.model = model or metadata.name
         words, sketches = (StoredRows(dataset, root, c, limits.words_bytes) for c in (WORDS, SKETCH))
-        self.pooled, self.sketched = PooledVectors(words, self._ask), SketchedVectors(sketches, self._ask)
+        asked = lru_cache(self.limits.conditions_combined)(self._ask)
+        self.pooled, self.sketched = PooledVectors(words, asked), SketchedVectors(sketches, asked, metadata.words)
         self.vectors = ConditionVectors(dataset, metadata, limits.memory_bytes, self.pooled.blocks)
         self.sketch_vectors = ConditionVectors(dataset, metadata, limits.memory_bytes, self.sketched.blocks)
 
@@ -154,9 +155,10 @@ class Index:
                 "--text: expected a --condition that the phrases answer, and an index of condition pooling, got "
                 f"{'no condition' if conditions is None else self.model}; use --query"
             )
+        flag = "--text" if phrases else "--query"
         for query, sentence in enumerate(sentences):
             if not sentence.strip():
-                raise RequestError(f"--query: expected words, got {sentence!r} as query {query}")
+                raise RequestError(f"{flag}: expected words, got {sentence!r} as query {query}")
         if k < 1:
             raise RequestError(f"-k: expected at least 1, got {k}")
         if where is not None:
@@ -193,7 +195,8 @@ class Index:
             most = max(k, min(candidates or k, self.rows(condition)))
             for start in range(0, len(queries), self.limits.queries):
                 batch = queries[start : start + self.limits.queries]
-                vectors_QD = self.embed([sentences[query] for query in batch], condition, phrases=phrases)
+                flag = "--text" if phrases else "--query"
+                vectors_QD = self.embed([sentences[query] for query in batch], condition, flag, phrases=phrases)
                 nearest = self.nearest(vectors_QD, condition, most, where, options=options)
                 answers.append(
                     answer_table(
@@ -272,12 +275,10 @@ class Index:
     def _pooled_nearest(
         self, vectors_QD: np.ndarray, condition: str, k: int, where: str | None, options: Options
     ) -> tuple[np.ndarray, np.ndarray]:
-        """Candidates by the sketches of all rows, which are then pooled; all rows are, where these are few more."""
-        rows, candidates = (
-            self.rows(condition),
-            options.refine * k if options.refine else max(SKETCHED, LEAST_REFINE * k),
-        )
-        if condition in self.vectors.cached or len(vectors_QD) * candidates >= rows / 4:
+        """Candidates by the sketches of all rows, which are then pooled; all rows are, where that is little more."""
+        candidates = options.refine * k if options.refine else max(LEAST_POOLED, POOLED_REFINE * k)
+        few_more = len(vectors_QD) * candidates >= self.rows(condition) / 4
+        if few_more or condition in self.vectors.cached or SKETCH not in self.dataset.schema.names:
             return exact_nearest(vectors_QD, self.vectors.blocks(condition, where), k)
         projected_QA = vectors_QD @ self.sketched.axes(condition).numpy()
         _, offsets = exact_nearest(projected_QA, self.sketch_vectors.blocks(condition, where), candidates)

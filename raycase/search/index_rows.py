@@ -42,7 +42,7 @@ def append_rows(
     if not source.names:
         return dataset
     schema = index_schema(source, metadata)
-    sketcher = Sketcher.of(source, root) if source.has_words else None
+    sketcher = Sketcher.of(source, root, dataset) if source.has_words else None
     if dataset is None:
         schema = schema.with_metadata({METADATA_KEY: ""})  # an index of ours, not finished
         mode = "create" if open_newest(root) is None else "overwrite"

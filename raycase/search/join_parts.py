@@ -9,8 +9,9 @@ Shapes: N rows of a file or group, D dimensions, k neighbours, H neighbours of a
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -31,7 +32,7 @@ from raycase.search.topk import l2_normalize, merge_top_k, top_k
 NEIGHBOUR, RANK, SCORE = "neighbour", "rank", "score"
 QUERY_ROW = "place"  # column of a part: the query's row in its group
 PARTS, NEIGHBOURS = "parts", "neighbours"  # folders in the output
-POOLED = "pooled"  # where both outputs are under --conditions until they are joined
+POOLED, POOLED_RECORD = "pooled", "join_pooled.json"  # of a join under --conditions: its outputs while it runs
 RECORD = "join.json"
 
 Files = list[str]  # names in the folder of embeddings
@@ -114,21 +115,30 @@ def claim_output(
         results=results,
         overwrite=overwrite,
         exclusive=True,
-        besides=[POOLED],
+        besides=[POOLED, POOLED_RECORD],
     )
     if record:
         return record["ranges"]
-    begin(root, RECORD, {"fingerprint": name, "ranges": ranges}, results, overwrite=overwrite)
+    values = {"fingerprint": name, "ranges": ranges}
+    begin(root, RECORD, values, (*results, POOLED, POOLED_RECORD), overwrite=overwrite)
     return ranges
 
 
-def check_folder(root: Location) -> None:
-    """Raise RequestError, before anything is written, for a folder that holds something else than a join."""
-    names = set(root.list()) - {POOLED}
-    if names and RECORD not in names:
-        raise RequestError(
-            f"--output: expected an empty folder or this very join in {root.uri}, got {min(names)}; choose another"
-        )
+def claim_pooled(
+    root: Location, queries: Written, vectors: Written, values: Mapping[str, Any], *, overwrite: bool
+) -> dict[str, Any]:
+    """Claim the output folder for a join under conditions that its outputs of stored words are yet to be pooled under;
+    returns its record, which holds `counts` once the join is done. Raises RequestError."""
+    manifests = [written.output.manifest.read_json()["manifest_files_sha256"] for written in (queries, vectors)]
+    name = fingerprint([manifests, dict(values)])
+    results = (NEIGHBOURS, PARTS, POOLED, RECORD)
+    record = claim(
+        root, POOLED_RECORD, name, job="this very join", results=results, overwrite=overwrite, exclusive=True
+    )
+    if record is None:
+        record = {"fingerprint": name}
+        begin(root, POOLED_RECORD, record, results, overwrite=overwrite)
+    return record
 
 
 def part_name(group: int, range_: int) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from functools import cache
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -43,15 +44,17 @@ def keep_conditions(
     stale = [name for name in metadata.kept if metadata.conditions.get(name) != metadata.words]
     if not stale:
         return dataset
-    encoder: Any = load_query_encoder(metadata, model or metadata.name)
+    model = model or metadata.name
+    encoder = load_query_encoder(metadata, model)
+    asked = cache(lambda name: ask(encoder, [name], model=model, flag="--keep-condition"))
     for condition in stale:
-        asked = ask(encoder, [condition], model=metadata.name, flag="--keep-condition")
+        asked(condition)  # refused before anything is deleted
         if metadata.conditions.pop(condition, 0):
             dataset.delete(sql_equals(CONDITION, condition))
         if VECTOR not in dataset.schema.names:
             dataset.add_columns(pa.field(VECTOR, embedding_type(encoder.dim, metadata.dtype)))
         rows_with_words = StoredRows(dataset, root, WORDS, MEMORY_BYTES, keeps=False)
-        blocks = PooledVectors(rows_with_words, lambda _, asked=asked: asked).blocks(condition)  # type: ignore[misc]
+        blocks = PooledVectors(rows_with_words, asked).blocks(condition)
         names = [*returned_columns(dataset), CONDITION, VECTOR]
         schema = pa.schema([field for field in dataset.schema if field.name in names])
         rows = (_batch(dataset, schema, condition, *block) for block in blocks)

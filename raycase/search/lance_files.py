@@ -21,6 +21,7 @@ from torch import Tensor
 from raycase.data.storage import Location
 from raycase.errors import RequestError, WorkError, first_line
 from raycase.search.metadata import METADATA_KEY, READY, IndexMetadata
+from raycase.systems.word_sketch import WordSketch
 
 if TYPE_CHECKING:
     from lance import LanceDataset
@@ -45,6 +46,17 @@ def basis_at(root: Location, basis: str) -> Location:
 def sketch_at(root: Location, basis: str) -> Location:
     """Where an index keeps the centroids by which it sketches words of this basis."""
     return root / "_word_bases" / f"{basis[:16]}.sketch.safetensors"
+
+
+def read_sketch(root: Location, basis: str) -> WordSketch:
+    """These centroids. Raises RequestError where they are gone or damaged."""
+    file = sketch_at(root, basis)
+    if not file.exists():
+        raise RequestError(
+            f"--index: expected the centroids of stored words {basis[:8]} at {file.uri}, got none; build the index "
+            "again with --overwrite"
+        )
+    return WordSketch.from_bytes(file.read(), file.uri)
 
 
 def open_ready(root: Location) -> tuple[LanceDataset, IndexMetadata] | None:

@@ -13,12 +13,12 @@ import torch
 from torch import Tensor
 
 from raycase.search.exact import Block
-from raycase.search.stored_rows import Part, StoredRows
+from raycase.search.stored_rows import Batch, StoredRows
 from raycase.systems.condition_head import Questions
 from raycase.systems.word_pooling import WordPooler
-from raycase.systems.word_sketch import SAMPLED_ROWS, SketchPooler
+from raycase.systems.word_sketch import AXES_ROWS, SketchPooler, principal_axes
 
-CONDITIONS = 64  # whose axes are remembered
+CONDITIONS = 1024  # whose axes are remembered: more than there is room for vectors along them
 
 Ask = Callable[[str], tuple[Questions, Tensor]]  # a condition -> what the head keeps of it, and its temperatures
 
@@ -31,16 +31,16 @@ class PooledVectors:
 
     def blocks(self, condition: str) -> Iterator[Block]:
         """Row offsets and unit vectors (B, D) under a condition. Raises RequestError."""
-        yield from self._blocks(condition, self.rows.parts())
+        yield from self._blocks(condition, self.rows.batches())
 
     def at(self, condition: str, offsets_B: np.ndarray) -> Iterator[Block]:
         """The same of the rows at these offsets."""
         yield from self._blocks(condition, self.rows.at(offsets_B))
 
-    def _blocks(self, condition: str, parts: Iterable[Part]) -> Iterator[Block]:
+    def _blocks(self, condition: str, batches: Iterable[Batch]) -> Iterator[Block]:
         questions, temperatures = self.ask(condition)
         pooler = cache(lambda basis: WordPooler(self.rows.codes(basis), questions, temperatures))
-        for offsets_B, basis, words in parts:
+        for offsets_B, basis, words in batches:
             yield offsets_B[words.order], _unit(pooler(basis).pool(words)[:, 0])
 
 
@@ -48,20 +48,22 @@ class SketchedVectors:
     """Approximate vectors of the same rows, from their sketches, along the axes of each condition: of queries that are
     projected on these, the nearest rows are candidates to be pooled."""
 
-    def __init__(self, rows: StoredRows, ask: Ask) -> None:
-        self.rows, self.ask = rows, ask
+    def __init__(self, rows: StoredRows, ask: Ask, count: int) -> None:
+        """count: how many rows have sketches."""
+        self.rows, self.ask, self.count = rows, ask, count
         self.axes = lru_cache(CONDITIONS)(self._axes)
 
     def blocks(self, condition: str) -> Iterator[Block]:
         """Row offsets and unit vectors (B, A) under a condition. Raises RequestError."""
         pooler = cache(lambda basis: self._pooler(basis, condition).along(self.axes(condition)))
-        for offsets_B, basis, words in self.rows.parts():
+        for offsets_B, basis, words in self.rows.batches():
             yield offsets_B[words.order], _unit(pooler(basis).pool(words))
 
     def _axes(self, condition: str) -> Tensor:
-        """The axes of a condition, (D, A), by some rows of the first batch."""
-        _, basis, words = next(self.rows.parts())
-        return self._pooler(basis, condition).principal_axes(words.sample(SAMPLED_ROWS))
+        """The axes of a condition, (D, A), by a sample of all rows."""
+        pooler, step = cache(lambda basis: self._pooler(basis, condition)), -(-self.count // AXES_ROWS)
+        pooled = [pooler(basis).pool(words.sample(step)) for _, basis, words in self.rows.batches()]
+        return principal_axes(torch.cat(pooled))
 
     def _pooler(self, basis: str, condition: str) -> SketchPooler:
         return SketchPooler(self.rows.sketch(basis), self.rows.codes(basis), *self.ask(condition))

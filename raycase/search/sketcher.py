@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
 
 import numpy as np
 import pyarrow as pa
@@ -13,9 +14,12 @@ from raycase.data.ragged import Ragged
 from raycase.data.storage import Location
 from raycase.data.stored_words import BASIS, SKETCH, WORDS, WordFormat
 from raycase.errors import RequestError
-from raycase.search.lance_files import basis_at, sketch_at
+from raycase.search.lance_files import basis_at, read_sketch, sketch_at, sql_equals
 from raycase.systems.word_codes import WordCodes
 from raycase.systems.word_sketch import WordSketch
+
+if TYPE_CHECKING:
+    from lance import LanceDataset
 
 SAMPLED_UNITS, SAMPLED_ROWS = 5, 500  # of an output, by which the centroids of its sketches are chosen
 
@@ -28,9 +32,9 @@ class Sketcher:
     sketch: WordSketch
 
     @classmethod
-    def of(cls, source: Written, root: Location) -> Sketcher:
-        """Copy the basis of an output's words into the index, under the name of its hash, and choose centroids for
-        sketches beside it, unless they are there."""
+    def of(cls, source: Written, root: Location, dataset: LanceDataset | None) -> Sketcher:
+        """Copy the basis of an output's words into the index (None: a new one), under the name of its hash, and choose
+        centroids for sketches beside it, unless rows there were sketched by some. Raises RequestError."""
         form = WordFormat.of(source.schema())
         data = source.output.basis.read() if source.output.basis.exists() else b""
         if form is None or form.basis != hashlib.sha256(data).hexdigest():
@@ -41,13 +45,17 @@ class Sketcher:
         codes = WordCodes.from_bytes(data, source.output.basis.uri)
         basis_at(root, form.basis).put(data)
         file = sketch_at(root, form.basis)
-        if not file.exists():
+        if (
+            dataset is None
+            or SKETCH not in dataset.schema.names
+            or not dataset.count_rows(sql_equals(BASIS, form.basis))
+        ):
             units = [unit for unit in source.units if unit.rows_out]
             places = np.unique(np.linspace(0, len(units) - 1, SAMPLED_UNITS).astype(int))
             some = replace(source, units=tuple(units[i] for i in places))
             tokens = [_tokens(rows.slice(0, SAMPLED_ROWS), form).flat for rows in some.tables([WORDS])]
             file.put(WordSketch.fit(codes, np.concatenate(tokens)).to_bytes())
-        return cls(codes=codes, sketch=WordSketch.from_bytes(file.read(), file.uri))
+        return cls(codes=codes, sketch=read_sketch(root, form.basis))
 
     def add(self, rows: pa.Table) -> pa.Table:
         """With the columns BASIS and SKETCH."""

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import replace
-from functools import cache
+from functools import cache, partial
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -17,17 +17,17 @@ import pyarrow.compute as pc
 from raycase.data.storage import Location
 from raycase.data.stored_words import BASIS, PLAIN_PART, WORDS, StoredWords
 from raycase.errors import RequestError
-from raycase.search.lance_files import OFFSET, basis_at, offsets_of, sketch_at
+from raycase.search.lance_files import OFFSET, basis_at, offsets_of, read_sketch
 from raycase.systems.word_codes import WordCodes
 from raycase.systems.word_pooling import UnpackedWords, unpack
-from raycase.systems.word_sketch import LEVELS, WordSketch
+from raycase.systems.word_sketch import LEVELS
 
 if TYPE_CHECKING:
     from lance import LanceDataset
 
 BATCH_ROWS, SKETCHED_ROWS = 8192, 2**16  # rows whose words or sketches are read at a time
 
-Part = tuple[np.ndarray, str, UnpackedWords]  # row offsets (B,), basis, words
+Batch = tuple[np.ndarray, str, UnpackedWords]  # row offsets (B,), basis, words
 
 
 class StoredRows:
@@ -40,22 +40,22 @@ class StoredRows:
         """column: WORDS or SKETCH; keeps: whether they are cached."""
         self.dataset, self.root, self.column = dataset, root, column
         self.memory_bytes, self.keeps = memory_bytes, keeps
-        self.cached: list[Part] | None = None
-        self.codes, self.sketch = cache(self._codes), cache(self._sketch)
+        self.cached: list[Batch] | None = None
+        self.codes, self.sketch = cache(self._codes), cache(partial(read_sketch, root))
 
-    def parts(self) -> Iterator[Part]:
+    def batches(self) -> Iterator[Batch]:
         """Offsets, basis and words of all rows, batch by batch. Raises RequestError."""
         if self.cached is not None:
             yield from self.cached
             return
-        kept: list[Part] = []
+        kept: list[Batch] = []
         size = 0
         for part in self._read():
             size += part[2].nbytes
             if part[2].nbytes > self.memory_bytes:
                 raise RequestError(
-                    f"--memory (search), Limits.words_bytes: expected room for the words of {len(part[0]):,} rows, "
-                    f"{part[2].nbytes / 2**30:.2f} GiB, got {self.memory_bytes / 2**30:.2f}"
+                    f"--memory (search), Limits.words_bytes: expected room for {len(part[0]):,} rows of "
+                    f"{self.column}, {part[2].nbytes / 2**30:.2f} GiB, got {self.memory_bytes / 2**30:.2f}"
                 )
             kept.append(part)
             if not self.keeps or size > self.memory_bytes:
@@ -64,22 +64,24 @@ class StoredRows:
         if self.keeps and size <= self.memory_bytes:
             self.cached = kept
 
-    def at(self, offsets_B: np.ndarray) -> Iterator[Part]:
+    def at(self, offsets_B: np.ndarray) -> Iterator[Batch]:
         """The rows at these offsets."""
-        rows = self.dataset.take(offsets_B, columns=self._columns)
-        yield from self._parts(rows.append_column(OFFSET, pa.array(offsets_B)))
+        for start in range(0, len(offsets_B), BATCH_ROWS):
+            offsets = offsets_B[start : start + BATCH_ROWS]
+            rows = self.dataset.take(offsets, columns=self._columns)
+            yield from self._parts(rows.append_column(OFFSET, pa.array(offsets)))
 
     @property
     def _columns(self) -> list[str]:
         return [self.column, PLAIN_PART, BASIS]
 
-    def _read(self) -> Iterator[Part]:
+    def _read(self) -> Iterator[Batch]:
         columns, has_words = [OFFSET, *self._columns], f"{WORDS} IS NOT NULL"
         size = BATCH_ROWS if self.column == WORDS else SKETCHED_ROWS
         for batch in self.dataset.to_batches(columns=columns, filter=has_words, batch_size=size):
             yield from self._parts(pa.table(batch))
 
-    def _parts(self, table: pa.Table) -> Iterator[Part]:
+    def _parts(self, table: pa.Table) -> Iterator[Batch]:
         for basis in pc.unique(table[BASIS]).to_pylist():  # one, but where outputs meet
             rows = table.filter(pc.equal(table[BASIS], basis))
             codes = self.codes(basis)
@@ -100,13 +102,3 @@ class StoredRows:
         if codes.form.basis != basis:
             raise RequestError(f"{expected}, got another; build the index again with --overwrite")
         return codes
-
-    def _sketch(self, basis: str) -> WordSketch:
-        """The centroids of sketches beside this basis. Raises RequestError where they are gone."""
-        file = sketch_at(self.root, basis)
-        if not file.exists():
-            raise RequestError(
-                f"--index: expected the centroids of stored words {basis[:8]} at {file.uri}, got none; build the index "
-                "again with --overwrite"
-            )
-        return WordSketch.from_bytes(file.read(), file.uri)

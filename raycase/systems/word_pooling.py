@@ -51,9 +51,8 @@ class UnpackedWords:
             yield slice(start, stop), self.codes[token:end].view(stop - start, length, -1)
             start, token = stop, end
 
-    def sample(self, most: int) -> UnpackedWords:
-        """Some of the texts, evenly from all."""
-        step = -(-len(self.counts) // most)
+    def sample(self, step: int) -> UnpackedWords:
+        """Every so many of the texts."""
         of_sample = self.with_part % step == 0
         codes = Ragged.by_counts(self.codes.numpy(), self.counts).take(np.arange(0, len(self.counts), step))
         return UnpackedWords(

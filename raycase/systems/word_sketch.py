@@ -31,7 +31,7 @@ from raycase.systems.word_pooling import UnpackedWords, WordPooler, join_plain_p
 LEVELS, CENTROIDS, COMPONENTS = 4, 256, 128
 ROUNDS = 10  # of k-means
 AXES = 64  # of the vectors that are compared; 32 need half as many candidates more
-SAMPLED_ROWS = 4096  # by which the axes are chosen
+AXES_ROWS = 4096  # by which they are chosen
 TOKENS_AT_ONCE = 2**14
 
 
@@ -103,6 +103,13 @@ def _k_means(x_TM: Tensor) -> Tensor:
 # ------------------------------------------------------------------------------------------------------------- pooling
 
 
+def principal_axes(vectors_ND: Tensor) -> Tensor:
+    """The axes with most of the second moment of a sample of vectors: (D, A). Cosines along them, with a query that is
+    projected on them, are nearly those of the vectors."""
+    unit_ND = F.normalize(vectors_ND, dim=-1)
+    return torch.linalg.eigh(unit_ND.T @ unit_ND).eigenvectors.flip(1)[:, :AXES].contiguous()
+
+
 class SketchPooler:
     """Pools sketches under one condition, to vectors along some axes (D, A); at first along all of their dimensions."""
 
@@ -116,12 +123,6 @@ class SketchPooler:
         self.values = (codes_LEM @ values_MD[:components]).flatten(0, 1)
         self.first_row = torch.arange(len(sketch.centroids), dtype=torch.int32) * sketch.centroids.shape[1]
         self.axes = torch.eye(len(self.base))
-
-    def principal_axes(self, sample: UnpackedWords) -> Tensor:
-        """The axes that hold most of what vectors of a sample of rows vary by: (D, A). Cosines along them, with a query
-        that is projected on them, are nearly those of the vectors."""
-        pooled_ND = F.normalize(self.pool(sample), dim=-1)
-        return torch.linalg.eigh(pooled_ND.T @ pooled_ND).eigenvectors.flip(1)[:, :AXES].contiguous()
 
     def along(self, axes: Tensor) -> SketchPooler:
         """The same along these axes."""

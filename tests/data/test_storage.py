@@ -138,6 +138,8 @@ def test_an_unknown_scheme_is_refused():
         "https://host/x.csv?token=secret",
         "abfs://key:secret@account/x",
         "s3://key:/secret@bucket/x",
+        "s3://key:12/secret@bucket/x",
+        "simplecache::s3://secret@bucket/x",
     ],
 )
 def test_credentials_in_a_uri_are_refused_and_not_repeated(uri):
@@ -166,7 +168,9 @@ def test_names_with_signs_of_credentials_are_names(uri):
     assert locate(uri).path.endswith(uri.partition("://")[2] or uri)
 
 
-@pytest.mark.parametrize("uri", ["abfs://container@account.example.org/x", "http://127.0.0.1:9000/x"])
+@pytest.mark.parametrize(
+    "uri", ["abfs://container@account.example.org/x", "http://127.0.0.1:9000/x", "http://[::1]:80/x"]
+)
 def test_a_container_and_a_port_are_no_credentials(uri):
     assert not _has_credentials(*uri.split("://"))
 

@@ -12,6 +12,7 @@ from helpers import call_job, cosines, read_output, read_rejected, vectors
 from raycase.corpus.materialize import MaterializeJob
 from raycase.corpus.verify import verify
 from raycase.data.storage import locate
+from raycase.distributed import join as join_module
 from raycase.distributed import materialize as module
 from raycase.distributed.join import JoinJob, join
 from raycase.distributed.materialize import materialize
@@ -130,7 +131,7 @@ def test_a_manifest_is_of_the_whole_output(cluster, home, tmp_path, monkeypatch)
     check(home, str(tmp_path / "m"))
 
 
-def test_a_join_under_a_condition_that_was_not_embedded(cluster, home, tmp_path):
+def test_a_join_under_a_condition_that_was_not_embedded(cluster, home, tmp_path, monkeypatch):
     """It finds what a join of the materialized output finds, and again when it is run again."""
     words, uri = str(home / "words"), str(tmp_path / "near")
     under = JoinJob(queries=words, vectors=words, conditions=CONDITIONS[:1], output=uri, k=3, exclude_same="id")
@@ -142,11 +143,17 @@ def test_a_join_under_a_condition_that_was_not_embedded(cluster, home, tmp_path)
     neighbours = [ds.dataset(folder / "neighbours").to_table() for folder in (tmp_path / "near", tmp_path / "wanted")]
     assert neighbours[0].equals(neighbours[1])
     assert not (tmp_path / "near" / "pooled").exists()
+    monkeypatch.setattr(join_module, "materialize", None)  # a finished join pools nothing again
     assert join(under)["neighbours"] == 594
-    with pytest.raises(RequestError, match="--output: expected an empty folder or this very join"):
-        join(replace(under, output=words))
-    with pytest.raises(RequestError, match="--queries: expected an output of `raycase embed --any-condition`"):
-        join(replace(under, queries=m, output=str(tmp_path / "other")))
+    for changes, message in (
+        ({"k": 4}, "--output: expected an empty folder or this very join"),
+        ({"output": words}, "--output: expected an empty folder or this very join"),
+        ({"queries": m}, "--queries: expected an output of `raycase embed --any-condition`"),
+        ({"exclude_same": "age"}, "--exclude-same: expected one of id, text, year"),
+        ({"conditions": ()}, "--model: expected it beside --conditions"),
+    ):
+        with pytest.raises(RequestError, match=message):
+            join(replace(under, **{"model": str(home / "model")} | changes))
 
 
 @pytest.mark.parametrize(

@@ -273,7 +273,7 @@ def test_what_cannot_be_searched(home, index, tmp_path):
     refuse(SearchJob(index=uri, query=(QUERIES[0],), condition=(" ",)), "--condition: expected", search)
     long = ("dog " * 600,)
     refuse(SearchJob(index=uri, query=(QUERIES[0],), condition=long), "--condition: expected one that leaves", search)
-    for memory, words in ((1e-6, "expected room for the words"), (0, "--memory: expected GiB above 0")):
+    for memory, words in ((1e-6, "expected room for 250 rows of word_codes"), (0, "--memory: expected GiB above 0")):
         refuse(SearchJob(index=uri, query=(QUERIES[0],), condition=("dog",), memory=memory), words, search)
     plain = {"any_condition": False, "word_bytes": None, "unconditional": True}
     output = storing.stored(tmp_path, str(home / "model"), storing.texts(30), **plain)
