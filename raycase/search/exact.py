@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from raycase.data.schema import CONDITION
-from raycase.data.stored_words import WORDS
+from raycase.data.stored_words import BASIS
 from raycase.search.lance_files import OFFSET, offsets_of, sql_equals, vectors_of
 from raycase.search.metadata import PLAIN, VECTOR, IndexMetadata
 from raycase.search.topk import top_k
@@ -47,7 +47,7 @@ class ConditionVectors:
         pooled ones. One block where the vectors are cached; else they are read or pooled again, batch by batch."""
         pooled = condition is not None and condition not in self.metadata.conditions
         column = PLAIN if condition is None else VECTOR
-        rows_filter = f"{WORDS} IS NOT NULL" if pooled else sql_equals(CONDITION, condition)
+        rows_filter = f"{BASIS} IS NOT NULL" if pooled else sql_equals(CONDITION, condition)
         if condition is not None and pooled and condition not in self.cached:
             yield from self._pooled(condition, rows_filter, where)
             return

@@ -16,7 +16,7 @@ import pyarrow as pa
 from raycase.corpus.written import Written
 from raycase.data.schema import CONDITION, ID
 from raycase.data.storage import Location
-from raycase.data.stored_words import WORDS
+from raycase.data.stored_words import BASIS
 from raycase.errors import RequestError
 from raycase.search.answers import check_filter, returned_columns
 from raycase.search.index_rows import check_columns, index_schema, without_covered
@@ -74,7 +74,7 @@ def _delete(dataset: LanceDataset, metadata: IndexMetadata, where: str) -> int:
         gone.update({row["values"]: row["counts"] for row in batch[CONDITION].value_counts().to_pylist()})
     if gone:  # else Lance writes a version all the same
         if metadata.words:
-            metadata.words -= dataset.count_rows(f"({where}) AND {WORDS} IS NOT NULL")
+            metadata.words -= dataset.count_rows(f"({where}) AND {BASIS} IS NOT NULL")
         dataset.delete(where)
     metadata.plain -= gone[None]
     metadata.conditions = {name: rows - gone[name] for name, rows in metadata.conditions.items() if rows > gone[name]}

@@ -76,7 +76,7 @@ class StoredRows:
         return [self.column, PLAIN_PART, BASIS]
 
     def _read(self) -> Iterator[Batch]:
-        columns, has_words = [OFFSET, *self._columns], f"{WORDS} IS NOT NULL"
+        columns, has_words = [OFFSET, *self._columns], f"{BASIS} IS NOT NULL"
         size = BATCH_ROWS if self.column == WORDS else SKETCHED_ROWS
         for batch in self.dataset.to_batches(columns=columns, filter=has_words, batch_size=size):
             yield from self._parts(pa.table(batch))
