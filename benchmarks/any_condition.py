@@ -37,7 +37,7 @@ from raycase.systems.registry import load
 from raycase.systems.word_codes import fit_codes, typical_conditions
 from raycase.systems.word_pooling import WordPooler, unpack
 
-SETTINGS = ((512, 288), (512, 128), (256, 288), (128, 288), (128, 128))  # dimensions, bytes a word
+SETTINGS = ("512:288", "512:128", "256:288", "128:296", "128:288", "128:128")  # dimensions, bytes a word
 ASKED = ("number of people", "color of the clothes", "what they wear on their heads", "where it takes place")
 ASKED += ("musical instrument", "mood of the people", "kind of vehicle", "weather")
 NEW = ("is anyone wearing a helmet", "what is thrown", "the season", "who is watching", "what is being eaten")
@@ -127,7 +127,7 @@ def settings_table(args):
     rated = read_rated(str(DATA / "csts" / "validation.csv"), "--pairs")
     queries = torch.from_numpy(np.random.default_rng(0).permutation(len(task.texts))[: args.queries])
     rows, exact = [], {}
-    for dim, token_bytes in SETTINGS:
+    for dim, token_bytes in (map(int, setting.split(":")) for setting in args.settings):
         began = time.perf_counter()
         codes = fit_codes(model.head, [w for _, w in sample.batches], typical, dim=dim, token_bytes=token_bytes)
         fitted = time.perf_counter() - began
@@ -295,6 +295,7 @@ if __name__ == "__main__":
     parser.add_argument("--conditions", type=int, default=6, help="of (stages)")
     parser.add_argument("--phrases", type=int, default=0, help="captions of (phrases)")
     parser.add_argument("--captions", type=int, default=20_000, help="captions of (settings); 0: leave it out")
+    parser.add_argument("--settings", nargs="*", default=SETTINGS, metavar="DIMENSIONS:BYTES")
     parser.add_argument("--queries", type=int, default=400, help="of the overlap")
     parser.add_argument("--spearman", action="store_true", help="C-STS too, which takes minutes")
     main(parser.parse_args())

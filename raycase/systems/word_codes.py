@@ -34,7 +34,7 @@ from raycase.systems.condition_head import Head, Questions, Words
 
 MOST_BITS = 8  # of a component
 KEY_WEIGHT = 1.5  # variance of the keys' part of y, in that of the values' part
-FLOOR = 0.03  # added to the queries' second moment, in its mean eigenvalue: for conditions unlike the typical ones
+FLOOR = 0.3  # added to the queries' second moment, in its mean eigenvalue: for conditions unlike the typical ones
 # step of a uniform quantiser of b bits that suits a normal distribution, in its deviation (Max, 1960); tried larger too
 STEPS = {1: 1.596, 2: 0.9957, 3: 0.586, 4: 0.335, 5: 0.188, 6: 0.1041, 7: 0.0569, 8: 0.0308}
 LARGER = (0.8, 1.0, 1.2, 1.45, 1.75, 2.1, 2.6)
