@@ -18,6 +18,15 @@ def first_line(error: BaseException) -> str:
     return (str(error).strip() or type(error).__name__).splitlines()[0]
 
 
+PATIENCE = 60.0  # minutes without progress after which a job on Ray gives up
+
+
+def check_patience(minutes: float) -> None:
+    """Raise RequestError for a --patience that is not above 0."""
+    if not minutes > 0:
+        raise RequestError(f"--patience: expected minutes above 0, got {minutes:g}")
+
+
 def check_ranges(flags: object, ranges: Mapping[str, tuple[bool, str]]) -> None:
     """Raise RequestError for the first flag out of range; `ranges`: flag -> (in range?, what is expected)."""
     for name, (fits, expected) in ranges.items():

@@ -26,7 +26,7 @@ from raycase.data.conditions import read_conditions
 from raycase.data.schema import CONDITION, EMBEDDING, embedding_array, rejected_table
 from raycase.data.storage import check_paths
 from raycase.data.stored_words import WORD_COLUMNS, StoredWords, WordFormat
-from raycase.errors import RequestError, WorkError, check_ranges
+from raycase.errors import PATIENCE, RequestError, WorkError, check_patience
 
 MOST_CONDITIONS = 64  # at a time
 COUNTS = ("rows_in", "rows_out", "rows_rejected", "pairs", "units")
@@ -45,7 +45,7 @@ class MaterializeJob:
     """Folder of the output, local or on object storage."""
     model: str | None = None
     """Folder of the words' model, if it has moved. Only its encoding of the conditions is needed."""
-    patience: float = 60.0
+    patience: float = PATIENCE
     """Minutes without progress after which the job gives up, as when no machine is available."""
     overwrite: bool = False
     """Remove an earlier output in the folder first."""
@@ -65,7 +65,7 @@ class Materialize:
 def check(job: MaterializeJob, flag: str = "--words") -> tuple[Written, tuple[str, ...]]:
     """The output of words, which the flag names, and the conditions. Writes nothing. Raises RequestError."""
     check_paths({flag: job.words, "--output": job.output})
-    check_ranges(job, {"patience": (job.patience > 0, "minutes above 0")})
+    check_patience(job.patience)
     if not job.conditions:
         raise RequestError("--conditions: expected at least one condition, got none")
     conditions = tuple(read_conditions(job.conditions))

@@ -19,7 +19,7 @@ from raycase.data.inputs import InputFile, find_input
 from raycase.data.storage import PACKAGE, STORE_ERRORS, check_paths, fingerprint
 from raycase.data.stored_words import WORD_COLUMNS
 from raycase.encoder.pooling import Pooling
-from raycase.errors import RequestError
+from raycase.errors import PATIENCE, RequestError, check_patience
 from raycase.systems.contracts import Compute, EmbedderConfig, check_conditions
 from raycase.systems.registry import resolve_embedder, weighs_words
 
@@ -87,7 +87,7 @@ class EmbedJob:
     """Number of encoders, MIN:MAX. Default: one a GPU, else one for four CPUs; what the autoscaler can add counts."""
     gpus_per_actor: float | None = None
     """GPUs of each encoder. Default: 1 if the cluster has GPUs, else 0."""
-    patience: float = 60.0
+    patience: float = PATIENCE
     """Minutes without a finished unit after which the job gives up, as when no machine is available."""
     limit: int | None = None
     """Embed only this many rows, the first ones."""
@@ -242,8 +242,7 @@ def _check_numbers(job: EmbedJob) -> None:
         raise RequestError(f"--max-rejected: expected a share between 0 and 1, got {job.max_rejected}")
     if job.gpus_per_actor is not None and job.gpus_per_actor < 0:
         raise RequestError(f"--gpus-per-actor: expected 0 or more, got {job.gpus_per_actor}")
-    if not job.patience > 0:
-        raise RequestError(f"--patience: expected minutes above 0, got {job.patience:g}")
+    check_patience(job.patience)
 
 
 def actor_range(text: str | None) -> tuple[int, int] | None:

@@ -19,7 +19,9 @@ DEFAULT_MODEL = "minilm-conditional"  # its encoder is in the package of the ext
 SHIPPED = {DEFAULT_MODEL: f"{PACKAGE}models/{DEFAULT_MODEL}"}  # name -> folder, wherever raycase is installed
 LARGE_BYTES = 64 * 2**20  # larger files are weights, which only encoding needs
 EXCLUDED = re.compile(r"\.(bin|pt|pth|ckpt|h5|msgpack|onnx|pkl|pickle|py)$|(^|/)\.")  # pickles, code, other formats
-FETCHED = re.compile(r"\.(json|safetensors|txt|model|jinja|md|tsv|tiktoken|codes)$")  # weights, settings, vocabularies
+FETCHED = re.compile(
+    r"\.(json|safetensors|txt|model|jinja|md|tsv|tiktoken|codes)$"
+)  # of those: settings, weights, vocabularies
 
 
 def is_remote(model: str) -> bool:

@@ -20,7 +20,7 @@ from raycase.data.storage import check_paths, fingerprint, locate
 from raycase.distributed.cluster import nodes, start_ray
 from raycase.distributed.materialize import materialize
 from raycase.distributed.ray_data import run_tasks
-from raycase.errors import RequestError, check_ranges
+from raycase.errors import PATIENCE, RequestError, check_patience
 from raycase.search.join_parts import (
     NEIGHBOURS,
     PARTS,
@@ -67,7 +67,7 @@ class JoinJob:
     """Number of neighbours."""
     exclude_same: str | None = None
     """Column (id, or a kept column): excludes vectors whose value in it equals the query's."""
-    patience: float = 60.0
+    patience: float = PATIENCE
     """Minutes without progress after which the job gives up, as when no machine is available."""
     overwrite: bool = False
     """Remove an earlier result in the folder first."""
@@ -78,7 +78,7 @@ def join(job: JoinJob, *, group_rows: int = GROUP_ROWS, range_rows: int = RANGE_
     began = time.time()
     if job.k < 1:
         raise RequestError(f"-k: expected at least 1, got {job.k}")
-    check_ranges(job, {"patience": (job.patience > 0, "minutes above 0")})
+    check_patience(job.patience)
     check_paths({"--queries": job.queries, "--vectors": job.vectors, "--output": job.output})
     if job.conditions:
         return _join_pooled(job, group_rows, range_rows)
@@ -127,7 +127,7 @@ def _join_pooled(job: JoinJob, group_rows: int, range_rows: int) -> dict[str, An
     values = {"conditions": conditions, "k": job.k, "exclude_same": job.exclude_same}
     record = claim_pooled(root, queries, vectors, values, overwrite=job.overwrite)
     if "counts" not in record:
-        for flag, task in {task.words: (flag, task) for flag, task in tasks.items()}.values():
+        for flag, task in tasks.items():  # the same output twice is pooled once: the second has nothing to do
             materialize(task, flag)
         plain = replace(job, queries=tasks["--queries"].output, vectors=tasks["--vectors"].output)
         plain = replace(plain, conditions=(), model=None, overwrite=False)

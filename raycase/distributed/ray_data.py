@@ -18,9 +18,7 @@ from ray.exceptions import RayError
 from raycase.distributed.cluster import cause
 from raycase.distributed.ray_internals import forget_block_statistics
 from raycase.distributed.resources import capacity
-from raycase.errors import WorkError
-
-PATIENCE = 60.0  # minutes
+from raycase.errors import PATIENCE, WorkError
 
 
 def data_context(patience: float | None) -> AbstractContextManager[Any]:

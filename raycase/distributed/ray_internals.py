@@ -56,9 +56,8 @@ def never_start_unasked() -> None:
     try:
         from ray._private import auto_init_hook
 
-        if not auto_init_hook.enable_auto_connect:
-            return
-        auto_init_hook.enable_auto_connect = False
+        if auto_init_hook.enable_auto_connect:
+            auto_init_hook.enable_auto_connect = False
     except (ImportError, AttributeError) as error:
         _warn(f"a switch for starting by itself ({error})", "a job that fails may start a second Ray while it ends")
 

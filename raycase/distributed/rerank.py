@@ -24,7 +24,7 @@ from raycase.data.storage import Location, check_paths, fingerprint, locate
 from raycase.distributed.cluster import start_ray
 from raycase.distributed.ray_data import Sealed, run_tasks
 from raycase.distributed.resources import Pool, capacity, check_nodes, make_pool
-from raycase.errors import RequestError, WorkError, check_ranges
+from raycase.errors import PATIENCE, RequestError, WorkError, check_patience
 from raycase.search.answer_units import UNIT_ROWS, AnswerUnit, cut_answers, read_unit
 from raycase.search.metadata import SCORE
 from raycase.search.queries import TEXT, read_queries
@@ -56,7 +56,7 @@ class RerankJob:
     """Number of actors, MIN:MAX, with one scorer each. Default: one per GPU, else one per four CPUs."""
     gpus_per_actor: float | None = None
     """GPUs per actor. Default: 1 if the cluster has GPUs, else 0."""
-    patience: float = 60.0
+    patience: float = PATIENCE
     """Minutes without progress after which the job gives up, as when no machine is available."""
     overwrite: bool = False
     """Remove an earlier result in the folder first."""
@@ -67,7 +67,7 @@ def rerank_all(job: RerankJob, *, unit_rows: int = UNIT_ROWS) -> dict[str, Any]:
     began = time.time()
     if job.k < 1:
         raise RequestError(f"-k: expected at least 1, got {job.k}")
-    check_ranges(job, {"patience": (job.patience > 0, "minutes above 0")})
+    check_patience(job.patience)
     check_paths({"--answers": job.answers, "--queries": job.queries, "--output": job.output})
     sentences, _ = read_queries(job.queries)
     files = find_input(job.answers, "--answers")

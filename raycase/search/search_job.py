@@ -54,7 +54,7 @@ class SearchJob:
     output: str | None = None
     """Parquet file for the answers, local or on object storage. Default: print a table."""
     memory: float = 4.0
-    """GiB for stored words; a condition reads more than fit again."""
+    """GiB for stored words, and as many for their sketches; what does not fit is read again by each condition."""
     exact: bool = False
     """Compare every vector, whatever the kind of the index; under a condition that it does not have, pool every row."""
     nprobes: int = NPROBES

@@ -50,17 +50,17 @@ class StoredRows:
             return
         kept: list[Batch] = []
         size = 0
-        for part in self._read():
-            size += part[2].nbytes
-            if part[2].nbytes > self.memory_bytes:
+        for batch in self._read():
+            size += batch[2].nbytes
+            if batch[2].nbytes > self.memory_bytes:
                 raise RequestError(
-                    f"--memory (search), Limits.words_bytes: expected room for {len(part[0]):,} rows of "
-                    f"{self.column}, {part[2].nbytes / 2**30:.2f} GiB, got {self.memory_bytes / 2**30:.2f}"
+                    f"--memory (search), Limits.words_bytes: expected room for {len(batch[0]):,} rows of "
+                    f"{self.column}, {batch[2].nbytes / 2**30:.2f} GiB, got {self.memory_bytes / 2**30:.2f}"
                 )
-            kept.append(part)
+            kept.append(batch)
             if not self.keeps or size > self.memory_bytes:
                 kept.clear()
-            yield part
+            yield batch
         if self.keeps and size <= self.memory_bytes:
             self.cached = kept
 
@@ -69,7 +69,7 @@ class StoredRows:
         for start in range(0, len(offsets_B), BATCH_ROWS):
             offsets = offsets_B[start : start + BATCH_ROWS]
             rows = self.dataset.take(offsets, columns=self._columns)
-            yield from self._parts(rows.append_column(OFFSET, pa.array(offsets)))
+            yield from self._by_basis(rows.append_column(OFFSET, pa.array(offsets)))
 
     @property
     def _columns(self) -> list[str]:
@@ -78,10 +78,10 @@ class StoredRows:
     def _read(self) -> Iterator[Batch]:
         columns, has_words = [OFFSET, *self._columns], f"{BASIS} IS NOT NULL"
         size = BATCH_ROWS if self.column == WORDS else SKETCHED_ROWS
-        for batch in self.dataset.to_batches(columns=columns, filter=has_words, batch_size=size):
-            yield from self._parts(pa.table(batch))
+        for read in self.dataset.to_batches(columns=columns, filter=has_words, batch_size=size):
+            yield from self._by_basis(pa.table(read))
 
-    def _parts(self, table: pa.Table) -> Iterator[Batch]:
+    def _by_basis(self, table: pa.Table) -> Iterator[Batch]:
         for basis in pc.unique(table[BASIS]).to_pylist():  # one, but where outputs meet
             rows = table.filter(pc.equal(table[BASIS], basis))
             codes = self.codes(basis)

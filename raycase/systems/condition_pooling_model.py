@@ -169,9 +169,7 @@ class ConditionPooling(WeighsWords):
     def questions(self, conditions: Sequence[str]) -> Questions:
         """What the head keeps of conditions. Raises ValueError for one that cannot be encoded."""
         prepared = self.config.prepare(["a"] * len(conditions), conditions)
-        for row, pair in enumerate(prepared.rows.tolist()):
-            if prepared.reasons[pair] is not None:
-                raise ValueError(f"{prepared.reasons[pair]}: {conditions[row][:80]!r}")
+        _check_accepted(prepared, conditions)
         states_CW, _ = self.memory.of(
             prepared, prepared.condition[prepared.rows], lambda new: self._mean_states(prepared, new)
         )
@@ -186,9 +184,7 @@ class ConditionPooling(WeighsWords):
         """
         gate = self.questions([condition]).gate
         prepared = self.config.prepare(phrases, None)
-        for row, pair in enumerate(prepared.rows.tolist()):
-            if prepared.reasons[pair] is not None:
-                raise ValueError(f"{prepared.reasons[pair]}: {phrases[row][:80]!r}")
+        _check_accepted(prepared, phrases)
         vectors_PD = np.empty((len(prepared.sentence), self.dim), dtype=np.float32)
         pair_index = accepted_pairs(prepared)
 
@@ -223,3 +219,10 @@ class ConditionPooling(WeighsWords):
     def matrix_product_rate(self) -> float:
         """FLOP/s of a plain matrix product on this device, in the encoder's type; measured at each call."""
         return self.encoder.matrix_product_rate()
+
+
+def _check_accepted(prepared: Prepared, texts: Sequence[str]) -> None:
+    """Raise ValueError for the first of the texts that cannot be encoded."""
+    for row, pair in enumerate(prepared.rows.tolist()):
+        if prepared.reasons[pair] is not None:
+            raise ValueError(f"{prepared.reasons[pair]}: {texts[row][:80]!r}")

@@ -89,7 +89,7 @@ def _nearest(x_TM: Tensor, centroids_EM: Tensor) -> Tensor:
 
 
 def _k_means(x_TM: Tensor) -> Tensor:
-    """Lloyd's algorithm from random rows, (E, M): in SciPy's `kmeans2` the same takes minutes."""
+    """Lloyd's algorithm from random rows, (E, M): far faster here than SciPy's `kmeans2`."""
     chosen = torch.randperm(len(x_TM), generator=torch.Generator().manual_seed(0))[:CENTROIDS]
     centroids_EM = x_TM[chosen].clone()
     for _ in range(ROUNDS):
