@@ -29,6 +29,7 @@ class Reason(StrEnum):
     UNKNOWN_CONDITION = "condition unknown to the model"
     NO_ROOM = "condition leaves no room for the sentence"
     NOT_FINITE = "vector not finite"
+    KILLED = "killed the encoder"
 
 
 @dataclass(frozen=True, kw_only=True)

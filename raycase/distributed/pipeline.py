@@ -7,24 +7,29 @@ import sys
 import time
 from collections.abc import Iterable, Iterator
 from contextlib import suppress
+from functools import partial
 from queue import Empty, SimpleQueue
 from threading import Event, Thread
 from typing import Any, TypeVar
 
+import pyarrow as pa
 import ray
 from ray.data import ActorPoolStrategy, Dataset, TaskPoolStrategy
 from ray.exceptions import RayError
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
-from raycase.corpus.encode_step import EncodeUnits
+from raycase.corpus.isolation import isolate
 from raycase.corpus.job_record import Job
 from raycase.corpus.plan import Plan
 from raycase.corpus.read_step import read_units
-from raycase.corpus.records import WrittenUnit
+from raycase.corpus.records import EncodedUnit, ReadUnit, WrittenUnit
 from raycase.corpus.request import Request
+from raycase.corpus.unit_pairs import prepare_rows
 from raycase.corpus.write_step import write_units
-from raycase.distributed.backpressure import Backpressure, feed_tasks
+from raycase.data.schema import Reason
 from raycase.distributed.cluster import cause
+from raycase.distributed.encoders import EncodeInPool, LoneEncoder
+from raycase.distributed.in_flight import DEATHS, InFlight, feed_tasks, no_unit_encoded
 from raycase.distributed.prometheus import RunMetrics
 from raycase.distributed.ray_data import Sealed, data_context
 from raycase.distributed.resources import READ_CPUS, WRITE_CPUS, Pool, capacity
@@ -32,6 +37,7 @@ from raycase.errors import WorkError
 
 AHEAD_UNITS, AHEAD_UNITS_AN_ACTOR = 64, 16  # units in Ray and not yet written: the larger of 64 and 16 per actor
 READERS_AN_ACTOR, WRITERS_AN_ACTOR = 4, 2  # unbounded, Ray would start as many processes at once as fit the CPUs
+LONE_DEATHS = 14  # of an encoder for halves, quarters and eighths, before any was encoded, after which the job ends
 HEARTBEAT = 60.0  # seconds without a finished unit after which the job prints what it waits for
 
 Item = TypeVar("Item")
@@ -44,11 +50,19 @@ def execute_on_ray(
 
     Any number of units is one execution, to which they are fed in bounded pieces. Raises RequestError and WorkError.
     """
-    backpressure = Backpressure.options(  # type: ignore[attr-defined]
+    in_flight = InFlight.options(  # type: ignore[attr-defined]
         scheduling_strategy=NodeAffinitySchedulingStrategy(ray.get_runtime_context().get_node_id(), soft=False)
     ).remote(ahead or max(AHEAD_UNITS, AHEAD_UNITS_AN_ACTOR * pool.most))
+    step = {
+        "config": Sealed(request.model),
+        "settings": request.encode_settings,
+        "weights": opened.config["model"]["weights"],
+        "threads": pool.threads,
+        "batch_tokens": request.job.batch_tokens,
+        "compute": request.job.compute,
+    }
     with data_context(patience=None):  # `_report_waiting` decides
-        written = _stages(request, opened, plan, pool, backpressure)
+        written = _stages(request, opened, plan, pool, step, in_flight)
     metrics = RunMetrics(job=opened.print8, units=plan.units)
     last_unit = time.monotonic()
     try:
@@ -57,23 +71,26 @@ def execute_on_ray(
                 _report_waiting(time.monotonic() - last_unit, request.job.patience, pool)
                 continue
             last_unit = time.monotonic()
-            backpressure.add_written.remote(len(batch))
+            in_flight.add_written.remote(len(batch))
             for i in range(len(batch)):
                 unit = WrittenUnit.from_arrow(batch.slice(i, 1))
                 metrics.add(unit)
                 yield unit
+        for unit in _isolated(request, opened, pool, step, *ray.get(in_flight.take_aside.remote())):
+            metrics.add(unit)
+            yield unit
     except RayError as error:
         raise cause(error) from error
     finally:
         with suppress(Exception):  # the cluster may be gone
-            ray.kill(backpressure)
+            ray.kill(in_flight)
 
 
-def _stages(request: Request, opened: Job, plan: Plan, pool: Pool, backpressure: Any) -> Dataset:
+def _stages(request: Request, opened: Job, plan: Plan, pool: Pool, step: dict[str, Any], in_flight: Any) -> Dataset:
     """The dataset of `WrittenUnit` rows. CPUs differ by stage; otherwise Ray Data would fuse stages."""
     tasks = ray.data.from_items([0], override_num_blocks=1).map_batches(
         feed_tasks,
-        fn_kwargs={"plan": ray.put((plan, opened.files)), "backpressure": backpressure},
+        fn_kwargs={"plan": ray.put((plan, opened.files)), "in_flight": in_flight},
         batch_size=1,
         batch_format="pyarrow",
         num_cpus=0,
@@ -88,14 +105,10 @@ def _stages(request: Request, opened: Job, plan: Plan, pool: Pool, backpressure:
         num_cpus=READ_CPUS,
     )
     encoded = units.map_batches(
-        EncodeUnits,
-        fn_constructor_kwargs={
-            "config": Sealed(request.model),
-            "settings": request.encode_settings,
-            "weights": opened.config["model"]["weights"],
-            "threads": pool.threads,
-            "batch_tokens": request.job.batch_tokens,
-            "compute": request.job.compute,
+        EncodeInPool,
+        fn_constructor_kwargs=step
+        | {
+            "in_flight": in_flight,
             "compile": request.job.compile,
             "units": math.ceil(plan.units / pool.least),
         },
@@ -113,6 +126,47 @@ def _stages(request: Request, opened: Job, plan: Plan, pool: Pool, backpressure:
         batch_format="pyarrow",
         num_cpus=WRITE_CPUS,
     )
+
+
+def _isolated(
+    request: Request, opened: Job, pool: Pool, step: dict[str, Any], aside: list[pa.Table], encoded: bool
+) -> Iterator[WrittenUnit]:
+    """The units that were set aside, without the rows that kill the encoder; `encoded`: whether any other unit was.
+
+    Raises WorkError where nothing can be encoded.
+    """
+    if not aside:
+        return
+    lone = LoneEncoder(step, partial(_wait, request, pool), num_cpus=pool.cpus, num_gpus=pool.gpus)
+
+    def attempt(part: ReadUnit) -> EncodedUnit | None:
+        nonlocal encoded
+        done = lone.encode(part)
+        encoded = encoded or done is not None
+        if not encoded and lone.deaths >= LONE_DEATHS:
+            raise WorkError(no_unit_encoded(DEATHS * len(aside) + lone.deaths))
+        return done
+
+    try:
+        for row in aside:
+            unit = ReadUnit.from_arrow(row)
+            rows = f"rows {unit.start} to {unit.start + unit.rows_in} of {unit.uri}"
+            print(f"{rows} killed the encoder {DEATHS} times: tried again in halves", file=sys.stderr)
+            whole = isolate(unit, partial(prepare_rows, request.model, settings=request.encode_settings), attempt)
+            written = write_units(whole.to_arrow(), output=request.output.root.uri, print8=opened.print8)
+            killers = [r["row"] for r in whole.rejected.to_pylist() if r["reason"] == Reason.KILLED]
+            print(f"{unit.uri}: rejected for killing the encoder: rows {killers}", file=sys.stderr)
+            yield WrittenUnit.from_arrow(written)
+    finally:
+        lone.stop()
+
+
+def _wait(request: Request, pool: Pool, result: ray.ObjectRef) -> Any:
+    """`ray.get`, which says what it waits for. Raises WorkError after the job's patience."""
+    began = time.monotonic()
+    while not ray.wait([result], timeout=HEARTBEAT)[0]:
+        _report_waiting(time.monotonic() - began, request.job.patience, pool)
+    return ray.get(result)
 
 
 def with_heartbeat(stream: Iterable[Item], seconds: float = HEARTBEAT) -> Iterator[Item | None]:

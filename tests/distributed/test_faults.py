@@ -7,19 +7,23 @@ import signal
 import subprocess
 import sys
 import time
-from dataclasses import replace
+from dataclasses import fields, replace
 from pathlib import Path
 
+import killers
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from helpers import ROOT, read_output, sentences, wait_for
+from helpers import ROOT, read_output, read_rejected, sentences, wait_for
+from ray import cloudpickle
 from ray.job_submission import JobStatus, JobSubmissionClient
 
 from raycase.corpus.output import output_at
+from raycase.corpus.request import check
 from raycase.corpus.run import run
 from raycase.corpus.verify import verify
 from raycase.distributed.embed import embed, prepare_ray
+from raycase.errors import WorkError
 
 pytestmark = pytest.mark.cluster
 
@@ -85,6 +89,35 @@ def test_a_killed_actor_is_replaced(long_job, tmp_path):
     assert len(set(pids)) == 2, "expected a second actor after the kill"
     assert (result["rows_out"], result["units_done"]) == (3000, 60)
     verify(long_job.output)
+
+
+def test_rows_that_kill_their_encoder_are_rejected_and_the_job_goes_on(job, tiny_model, tmp_path, cluster, capsys):
+    texts = sentences(12)
+    texts[6] = "a poison dog"
+    pq.write_table(pa.table({"text": texts}), tmp_path / "in.parquet")
+    job = replace(job, unit_rows=4, max_rejected=1, patience=5)
+    result = embed(job, model=killed(job))
+    assert (result["rows_out"], result["rows_rejected"]) == (11, 1)
+    [rejected] = read_rejected(job.output)
+    assert (rejected["row"], rejected["reason"], rejected["id"]) == (6, "killed the encoder", "0:6")
+    verify(job.output)
+    said = capsys.readouterr().err
+    assert f"rows 4 to 8 of {job.input} killed the encoder 3 times: tried again in halves" in said
+    assert "rejected for killing the encoder: rows [6]" in said
+
+
+@pytest.mark.long
+def test_an_encoder_that_every_unit_kills_ends_the_job_soon(job, tmp_path, cluster):
+    pq.write_table(pa.table({"text": [f"poison {i}" for i in range(40)]}), tmp_path / "in.parquet")
+    with pytest.raises(WorkError, match="killed 9 times and encoded no unit: expected enough memory"):
+        embed(replace(job, unit_rows=4), model=killed(job))
+
+
+def killed(job):
+    """The job's model, which dies of "poison"."""
+    cloudpickle.register_pickle_by_value(killers)  # the workers do not find the module
+    model = check(job).model
+    return killers.KilledCaseConfig(**{field.name: getattr(model, field.name) for field in fields(model)})
 
 
 def test_ray_job_stop_drops_what_is_in_hand_and_says_how_to_go_on(long_job, cluster):

@@ -9,7 +9,7 @@ from helpers import wait_for
 
 from raycase.data.inputs import InputFile
 from raycase.data.spans import Span
-from raycase.distributed.backpressure import Backpressure, feed_tasks
+from raycase.distributed.in_flight import InFlight, feed_tasks
 
 FILES = [InputFile(uri="/in.parquet", size=1, mark="1")]
 
@@ -21,16 +21,16 @@ def tasks(count, units):
 
 
 def test_no_more_is_fed_than_may_be_ahead_of_what_is_written(cluster):
-    backpressure = Backpressure.remote(10)
+    in_flight = InFlight.remote(10)
     fed = []
-    stream = feed_tasks(pa.table({}), plan=ray.put((tasks(9, 4), FILES)), backpressure=backpressure)
+    stream = feed_tasks(pa.table({}), plan=ray.put((tasks(9, 4), FILES)), in_flight=in_flight)
     thread = threading.Thread(target=lambda: [fed.append(task) for task in stream])
     thread.start()
     wait_for(lambda: len(fed) == 3)  # 12 units: the third task began when 8 were given
-    assert not ray.wait([backpressure.wait_for_room.remote(12)], timeout=0.5)[0], "expected the fourth to wait"
-    ray.get(backpressure.add_written.remote(3))
+    assert not ray.wait([in_flight.wait_for_room.remote(12)], timeout=0.5)[0], "expected the fourth to wait"
+    ray.get(in_flight.add_written.remote(3))
     wait_for(lambda: len(fed) == 4)
-    ray.get(backpressure.add_written.remote(33))
+    ray.get(in_flight.add_written.remote(33))
     thread.join(30)
     assert len(fed) == 9 and not thread.is_alive()
-    ray.kill(backpressure)
+    ray.kill(in_flight)

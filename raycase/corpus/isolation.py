@@ -1,0 +1,87 @@
+"""Finds the rows of a unit that kill the encoder's process: the unit is tried in halves until they stand alone."""
+
+from __future__ import annotations
+
+from collections import Counter, deque
+from collections.abc import Callable
+from dataclasses import replace
+
+import pyarrow as pa
+
+from raycase.corpus.records import EncodedUnit, Interval, ReadUnit
+from raycase.data.reader import rejection
+from raycase.data.schema import REJECTED_SCHEMA, Reason, rejected_table
+from raycase.encoder.prepared import Prepared
+from raycase.encoder.throughput import Work
+from raycase.errors import WorkError
+
+TRIES = 2  # of a row alone, for a process may die of something else too
+MOST_DEATHS = 64  # at one unit; what is not found by then is rejected in groups
+
+
+def isolate(
+    unit: ReadUnit, prepare: Callable[[pa.Table], Prepared], attempt: Callable[[ReadUnit], EncodedUnit | None]
+) -> EncodedUnit:
+    """The unit encoded without the rows that kill the encoder; these are rejected.
+
+    prepare: tokenises some of the unit's rows. attempt: encodes a unit on an encoder of its own; None where that was
+    killed. Raises WorkError where not even a unit without rows can be encoded.
+    """
+
+    def part(first: int, end: int) -> EncodedUnit | None:
+        rows = unit.rows.slice(first, end - first)
+        none = REJECTED_SCHEMA.empty_table()
+        return attempt(replace(unit, rows=rows, rows_in=len(rows), rejected=none, prepared=prepare(rows)))
+
+    encoded: dict[int, EncodedUnit] = {}  # by the first row in the unit's table
+    killers: list[Interval] = []
+    deaths: Counter[Interval] = Counter()
+    waiting = deque(_halves(0, len(unit.rows)))
+    while waiting:
+        first, end = waiting.popleft()
+        if (done := part(first, end)) is not None:
+            encoded[first] = done
+            continue
+        deaths[first, end] += 1
+        if end - first > 1 and deaths.total() < MOST_DEATHS:
+            waiting += _halves(first, end)
+        elif end - first == 1 and deaths[first, end] < TRIES:
+            waiting.append((first, end))
+        else:
+            killers.append((first, end))
+    if not encoded:  # it has the columns of the output
+        if (done := part(0, 0)) is None:
+            raise WorkError(f"the encoder is killed even without rows, at rows from {unit.start} of {unit.uri}")
+        encoded[0] = done
+    return _combined(unit, [encoded[first] for first in sorted(encoded)], killers)
+
+
+def _halves(first: int, end: int) -> list[Interval]:
+    """The halves of an interval, without an empty one."""
+    middle = (first + end) // 2
+    return [(a, b) for a, b in ((first, middle), (middle, end)) if a < b]
+
+
+def _combined(unit: ReadUnit, parts: list[EncodedUnit], killers: list[Interval]) -> EncodedUnit:
+    """The parts as one unit, with the killers among its rejected rows."""
+    rejections = [
+        rejection(row, Reason.KILLED, "" if end - first == 1 else f"one or more of {end - first} rows did")
+        for first, end in killers
+        for row in unit.rows.slice(first, end - first).to_pylist()
+    ]
+    rejected = [unit.rejected, *(part.rejected for part in parts), rejected_table(unit.uri, rejections)]
+    return EncodedUnit(
+        file=unit.file,
+        start=unit.start,
+        rows_in=unit.rows_in,
+        table=pa.concat_tables([part.table for part in parts]),
+        rejected=pa.concat_tables(rejected).sort_by("row"),
+        distinct_pairs=sum(part.distinct_pairs for part in parts),
+        rows_truncated=sum(part.rows_truncated for part in parts),
+        stats=replace(
+            parts[-1].stats,
+            work=sum((part.stats.work for part in parts), Work()),
+            began=min(part.stats.began for part in parts),
+            seconds=sum(part.stats.seconds for part in parts),
+        ),
+    )

@@ -1,0 +1,61 @@
+"""Encoders as Ray actors: those of the pool, and one of its own for units that kill theirs."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from functools import partial
+from typing import Any
+
+import pyarrow as pa
+import ray
+from ray.exceptions import RayActorError
+
+from raycase.corpus.encode_step import EncodeUnits
+from raycase.corpus.records import EncodedUnit, ReadUnit
+from raycase.distributed.in_flight import Key
+
+
+class EncodeInPool(EncodeUnits):
+    """The encode step in Ray Data's pool of actors: sets units aside at which encoders keep dying."""
+
+    def __init__(self, *, in_flight: ray.actor.ActorHandle, **step: Any) -> None:
+        super().__init__(**step)
+        self.in_flight = in_flight
+
+    def __call__(self, row: pa.Table) -> Iterator[pa.Table]:
+        unit: Key = row["file"][0].as_py(), row["start"][0].as_py()
+        if not ray.get(self.in_flight.begin.remote(unit)):
+            ray.get(self.in_flight.set_aside.remote(unit, row))
+            return
+        encoded = super().__call__(row)
+        self.in_flight.end.remote(unit)
+        yield encoded
+
+
+class LoneEncoder:
+    """One encoder beside the pool, started when it is needed and again when it was killed."""
+
+    def __init__(self, step: dict[str, Any], wait: Callable[[ray.ObjectRef], Any], **resources: Any) -> None:
+        """step: arguments of `EncodeUnits`. wait: `ray.get` that gives up at some time. resources: options of actors"""
+        start = ray.remote(EncodeUnits).options(max_restarts=0, max_task_retries=0, **resources)
+        self.start = partial(start.remote, **step)
+        self.wait = wait
+        self.actor: Any = None
+        self.deaths = 0
+
+    def encode(self, unit: ReadUnit) -> EncodedUnit | None:
+        """Encode a unit; None where that killed the encoder. Raises what the encoder raises."""
+        self.actor = self.actor or self.start()
+        try:
+            return EncodedUnit.from_arrow(self.wait(self.actor.__call__.remote(unit.to_arrow())))
+        except RayActorError as error:
+            if error.actor_init_failed:
+                raise
+            self.actor = None
+            self.deaths += 1
+            return None
+
+    def stop(self) -> None:
+        """Give its resources back."""
+        if self.actor is not None:
+            ray.kill(self.actor)
