@@ -6,6 +6,7 @@ torch, transformers and Ray take seconds to import, so each subcommand imports w
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -48,7 +49,10 @@ class Command:
 
 @dataclass(frozen=True, kw_only=True)
 class VerifyJob:
-    """Read an output of `raycase embed` back: counts, checksums, schema, no NaN, no row twice."""
+    """Read an output of `raycase embed` back: counts, checksums, schema, no NaN, no row twice.
+
+    On the cluster that RAY_ADDRESS names, as in a submitted job; else in one process.
+    """
 
     output: tyro.conf.Positional[str]
     """The folder that `raycase embed` wrote."""
@@ -63,7 +67,10 @@ def embed(job: EmbedJob) -> Result:
 
 def verify(job: VerifyJob) -> Result:
     """Check an output of `embed` against its manifest."""
-    from raycase.corpus.verify import verify
+    if "RAY_ADDRESS" in os.environ:  # on the cluster; else in this process, which need not wait for Ray
+        from raycase.distributed.verify import verify
+    else:
+        from raycase.corpus.verify import verify
 
     return verify(job.output) | {"verified": True}
 

@@ -129,6 +129,21 @@ def read_rejected(uri):
     return ds.dataset(folder.path, filesystem=folder.fs, format="parquet").to_table().to_pylist()
 
 
+def swap_rows(uri):
+    """Turn the rows of an output's first file round: a whole Parquet file, but not the one that was written."""
+    import io
+
+    import pyarrow.parquet as pq
+
+    from raycase.data.parquet import parquet_bytes
+
+    folder = output_at(str(uri)).embeddings
+    file = folder / min(folder.list())
+    table = pq.read_table(io.BytesIO(file.read()))
+    file.put(parquet_bytes(table.take(list(range(len(table)))[::-1])))
+    return file.name
+
+
 def vectors(table):
     """(N, D) float32."""
     return np.stack(table["embedding"].to_numpy()).astype(np.float32)

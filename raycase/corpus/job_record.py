@@ -13,8 +13,8 @@ from raycase.corpus.listing import UnitFile, Units, finished, finished_units
 from raycase.corpus.output import Output
 from raycase.data.claim import claim
 from raycase.data.inputs import InputFile
-from raycase.data.storage import fingerprint
-from raycase.errors import RequestError
+from raycase.data.storage import fingerprint, json_bytes
+from raycase.errors import RequestError, WorkError
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -89,10 +89,22 @@ def read_job(output: Output) -> Job:
         raise RequestError(f"{output.job.uri}: expected the job.json of `raycase embed`, got another file") from error
 
 
-def write_job(output: Output, job: Job) -> None:
-    """Write job.json."""
+def write_job(output: Output, job: Job, *, overwrite: bool = False) -> None:
+    """Write job.json; with `overwrite`, remove an earlier output first."""
     values = {"model": job.model, "config": job.config, "salt": job.salt, "files": [asdict(f) for f in job.files]}
-    output.job.put_json({"fingerprint": job.fingerprint} | values)
+    data = json_bytes({"fingerprint": job.fingerprint} | values)
+    if overwrite:
+        output.clear()
+    output.job.put(data)
+
+
+def check_held(output: Output, job: Job) -> None:
+    """Raise WorkError where job.json is no longer this job's, before anything in the folder is removed or replaced."""
+    expected = f"{output.root.uri}: expected the job.json that this job wrote"
+    if not output.job.exists():
+        raise WorkError(f"{expected}, got none: the folder was removed while the job ran; begin again with --overwrite")
+    if read_job(output).fingerprint != job.fingerprint:
+        raise WorkError(f"{expected}, got another: a job with --overwrite took the folder over, and this one ends")
 
 
 def _difference(recorded: Any, requested: Any, path: str = "") -> str:

@@ -8,6 +8,7 @@ import time
 import uuid
 from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from datetime import UTC, datetime
 from functools import partial
 from importlib.metadata import version
@@ -21,7 +22,7 @@ import pyarrow.parquet as pq
 import raycase
 from raycase.corpus.listing import Units
 from raycase.corpus.output import Output
-from raycase.corpus.unit_files import LINES_SCHEMA, UnitLine, lines_table, read_line
+from raycase.corpus.unit_files import LINES_SCHEMA, UnitLine, lines_table, read_checked, read_line
 from raycase.data.parquet import parquet_bytes
 
 VERSIONS = ("ray", "torch", "transformers", "pyarrow")  # packages that a manifest names
@@ -52,7 +53,7 @@ class Lines:
 
         The manifest's lines move to `manifest_lines/`, for the manifest is no longer complete.
         """
-        saved = self._saved_lines()
+        saved = self.known()
         names = pa.array(units.names, pa.string())
         lines = saved.filter(pc.is_in(saved["name"], names)) if len(saved) else saved
         if len(lines):
@@ -63,11 +64,14 @@ class Lines:
                 (self.output.lines / name).remove()
         self.output.manifest_files.remove()
 
-    def _saved_lines(self) -> pa.Table:
+    def known(self) -> pa.Table:
         """All saved lines; the first one of a unit is the newest."""
         files = [self.output.manifest_files] if self.output.manifest_files.exists() else []
         files += [self.output.lines / name for name in sorted(self.output.lines.list())]
-        tables = [pq.read_table(pa.BufferReader(file.read()), schema=LINES_SCHEMA) for file in files]
+        tables: list[pa.Table] = []
+        for file in files:
+            with suppress(pa.ArrowException, OSError):  # damaged: its lines are made from the units' files
+                tables.append(pq.read_table(pa.BufferReader(file.read()), schema=LINES_SCHEMA))
         return pa.concat_tables([LINES_SCHEMA.empty_table(), *tables[::-1]])
 
     def of(self, units: Units) -> pa.Table:
@@ -75,7 +79,7 @@ class Lines:
 
         A million lines take 300 MB.
         """
-        known = pa.concat_tables([lines_table(self.new), self._saved_lines()])
+        known = pa.concat_tables([lines_table(self.new), self.known()])
         names = pa.array(units.names, pa.string())
         line_index = pc.index_in(names, known["name"])
         unsaved = iter(names.filter(line_index.is_null()).to_pylist())
@@ -97,6 +101,12 @@ def write_manifest(output: Output, lines: pa.Table, values: dict[str, Any]) -> d
     output.manifest.put_json(manifest)
     output.lines.remove()
     return manifest
+
+
+def manifest_lines(output: Output) -> pa.Table:
+    """The table of files of a finished output. Raises DamagedError where it is not the manifest's."""
+    sha256 = output.manifest.read_json()["manifest_files_sha256"]
+    return pq.read_table(pa.BufferReader(read_checked(output.manifest_files, sha256)))
 
 
 def totals(lines: pa.Table) -> dict[str, Any]:

@@ -16,12 +16,12 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from raycase.corpus.job_record import Job, find_job, write_job
+from raycase.corpus.job_record import Job, check_held, find_job, write_job
 from raycase.corpus.listing import UnitFile, drop_strays, finished_units
 from raycase.corpus.manifest import Lines, write_manifest
 from raycase.corpus.output import Output, output_at
 from raycase.corpus.unit_files import ROW_OF_PAIR, STATS, write_unit
-from raycase.corpus.written import Written, open_written
+from raycase.corpus.written import Written, open_written, read_rows
 from raycase.data.conditions import read_conditions
 from raycase.data.schema import CONDITION, EMBEDDING, embedding_array, rejected_table
 from raycase.data.storage import check_paths
@@ -91,9 +91,7 @@ def begin(job: MaterializeJob, words: Written, conditions: tuple[str, ...]) -> M
     config = {name: value for name, value in words.job.config.items() if name != "word_bytes"}
     config |= {"unconditional": False, "conditions": conditions, "words": words.job.fingerprint}
     opened, done = find_job(output, config, words.job.files, overwrite=job.overwrite)
-    if job.overwrite:
-        output.clear()
-    write_job(output, replace(opened, model=words.job.model))
+    write_job(output, replace(opened, model=words.job.model), overwrite=job.overwrite)
     finished = {(unit.file, unit.start) for unit in done}
     missing = [u.name(words.job.print8) for u in words.units if (u.file, u.start) not in finished]
     if missing:
@@ -105,6 +103,7 @@ def finish(todo: Materialize, began: float) -> dict[str, Any]:
     """Count the output against the words' and put its manifest. Raises WorkError where units are missing."""
     output, job = todo.output, todo.job
     units, strays = finished_units(output, job.print8)
+    check_held(output, job)  # after the listing: what another job wrote by then is seen with its job.json
     drop_strays(output, units, strays)
     if len(units) != len(todo.words.units):
         raise WorkError(
@@ -138,13 +137,15 @@ def _dim(words: Written) -> int:
     return form.dim if form else 0
 
 
-def pool_unit(words: Output, output: Output, print8: str, name: str, conditions: tuple[str, ...], pooler: Any) -> None:
+def pool_unit(
+    words: Output, output: Output, print8: str, name: str, sha256: str, conditions: tuple[str, ...], pooler: Any
+) -> None:
     """Pool a unit of stored words under the conditions, by a function of `StoredWords` that gives (N, C, D), and write
-    it; its rejected rows stay rejected. Raises WorkError for a unit that cannot be read."""
+    it; its rejected rows stay rejected. Raises WorkError for a unit without this checksum."""
     parsed = UnitFile.parse(name)
     assert parsed is not None
     unit = parsed[1]
-    table = pq.read_table(pa.BufferReader((words.embeddings / name).read()))
+    table = read_rows(words.embeddings / name, sha256)
     rejected = rejected_table("", [])
     if unit.rows_rejected:
         rejected = pq.read_table(pa.BufferReader((words.rejected / name).read()))

@@ -37,6 +37,13 @@ class _Log:
         sys.stderr.flush()
 
 
+def progress_bar(*, total: int, unit: str, initial: int = 0) -> tqdm:
+    """A bar on a terminal, a line now and then in a log."""
+    terminal = sys.stderr.isatty()
+    looks = {"mininterval": 0.5} if terminal else {"mininterval": 15.0, "file": _Log(), "bar_format": LOG_FORMAT}
+    return tqdm(total=total, initial=initial, unit=unit, unit_scale=True, delay=0.1, leave=terminal, **looks)
+
+
 class Run:
     """The finished units of this run, and their rates: a progress bar on a terminal, a line now and then in a log."""
 
@@ -46,11 +53,7 @@ class Run:
         self.actors: dict[str, Actor] = {}
         self.first = math.inf
         self.last = 0.0
-        terminal = sys.stderr.isatty()
-        looks = {"mininterval": 0.5} if terminal else {"mininterval": 15.0, "file": _Log(), "bar_format": LOG_FORMAT}
-        self.bar = tqdm(
-            total=rows, initial=rows_before, unit=" rows", unit_scale=True, delay=0.1, leave=terminal, **looks
-        )
+        self.bar = progress_bar(total=rows, initial=rows_before, unit=" rows")
 
     def add(self, unit: WrittenUnit) -> UnitLine:
         """Count a finished unit; returns its line of the manifest."""

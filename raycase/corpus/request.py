@@ -262,6 +262,11 @@ def _input_files(uri: str, output: Output) -> list[InputFile]:
     files = [f for f in find_input(uri) if f.uri not in written and not f.uri.startswith(inside)]
     if not files:
         raise RequestError(f"--input: expected rows to embed at {uri}, got the output of a job alone")
+    for file in files:
+        try:
+            file.uri.encode()
+        except UnicodeEncodeError as error:
+            raise RequestError(f"--input: expected names in UTF-8, got {file.uri!r}; rename it") from error
     return files
 
 

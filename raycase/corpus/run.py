@@ -16,13 +16,16 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from raycase.corpus.job_record import Job, find_job, write_job
+from raycase.corpus.job_record import Job, check_held, find_job, write_job
 from raycase.corpus.listing import Units, drop_strays, finished_units
 from raycase.corpus.manifest import Lines, write_manifest
+from raycase.corpus.output import Output
 from raycase.corpus.plan import Plan, make_plan
 from raycase.corpus.progress import Run
 from raycase.corpus.records import WrittenUnit
 from raycase.corpus.request import EmbedJob, Request, check
+from raycase.corpus.unit_check import UnitCheck
+from raycase.corpus.verify import listed_defects
 from raycase.corpus.word_basis import choose_basis
 from raycase.data.storage import STORE_ERRORS, Location
 from raycase.errors import RequestError, WorkError
@@ -50,28 +53,45 @@ def run(job: EmbedJob, *, model: EmbedderConfig | None = None, prepare: Prepare)
     plan = make_plan(request, opened.files, units)
     _check_space(request, plan)
     execute = prepare(request, plan) if plan.missing else None
-    if job.overwrite:
-        output.clear()
-    write_job(output, replace(opened, model=request.model.model))
-    if job.any_condition:
-        choose_basis(request, plan, opened.files)
+    basis = choose_basis(request, plan, opened.files) if job.any_condition else None
+    write_job(output, replace(opened, model=request.model.model), overwrite=job.overwrite)
+    if basis:
+        output.basis.put(basis)
     if plan.learned:
         plan.spans.save(output, plan.unit_rows)
     lines = Lines(output)
+    earlier = None if output.manifest.exists() else UnitCheck(output, units, lines.known())
     progress = Run(rows=sum(plan.rows), rows_before=sum(plan.rows) - plan.missing, units=plan.units)
-    for _ in range(PASSES):
-        if plan.missing and execute:
-            output.manifest.remove()  # it counts fewer rows than the output will have
-            lines.forget_all_but(units)
-            for unit in execute(request, opened, plan):
-                lines.add(progress.add(unit))
-        units, strays = finished_units(output, opened.print8)
-        for stray in drop_strays(output, units, strays):
-            print(f"removed {stray}: not a unit of this job", file=sys.stderr)
-        plan = plan.after(units)
-        if not plan.missing:
-            return _account(request, opened, progress, units, lines, began)
+    try:
+        for _ in range(PASSES):
+            check_held(output, opened)
+            if plan.missing and execute:
+                output.manifest.remove()  # it counts fewer rows than the output will have
+                lines.forget_all_but(units)
+                for unit in execute(request, opened, plan):
+                    lines.add(progress.add(unit))
+            if earlier:
+                _remove_damaged(output, earlier.damaged())
+                earlier = None
+            units, strays = finished_units(output, opened.print8)
+            check_held(output, opened)  # after the listing: what another job wrote by then is seen with its job.json
+            for stray in drop_strays(output, units, strays):
+                print(f"removed {stray}: not a unit of this job", file=sys.stderr)
+            plan = plan.after(units)
+            if not plan.missing:
+                return _account(request, opened, progress, units, lines, began)
+            execute = execute or prepare(request, plan)
+    finally:
+        if earlier:
+            earlier.stop()
     raise WorkError(f"{output.root.uri}: {plan.missing} rows are missing after {PASSES} passes; run it again")
+
+
+def _remove_damaged(output: Output, damaged: dict[str, str]) -> None:
+    """Remove units, by name, which are then done again; say what is wrong with each."""
+    for name, defect in damaged.items():
+        print(f"{output.root.uri}: {defect}: done again", file=sys.stderr)
+        (output.embeddings / name).remove()
 
 
 def _check_writable(root: Location) -> None:
@@ -119,6 +139,8 @@ def _account(request: Request, opened: Job, progress: Run, units: Units, lines: 
     }
     if progress.units or not output.manifest.exists():
         _write_manifest(request, opened, lines.of(units), this_run | {"actors": progress.actor_rates()})
+    if defects := list(listed_defects(output)):
+        raise WorkError(f"{output.root.uri}: {defects[0]}; run the same command again")
     manifest = output.manifest.read_json()  # where nothing was left to do, that of the run that did the work
     result = {name: manifest[name] for name in COUNTS} | this_run
     result |= {"output": output.root.uri, "manifest": output.manifest.uri}

@@ -16,7 +16,8 @@ import pyarrow.parquet as pq
 from raycase.corpus.listing import UnitFile
 from raycase.corpus.output import Output
 from raycase.data.parquet import parquet_bytes
-from raycase.errors import WorkError
+from raycase.data.storage import Location
+from raycase.errors import WorkError, first_line
 
 STATS = b"raycase"  # key of a unit's counts in the metadata of its file
 ROW_OF_PAIR = "__row"  # column with the input row of each pair; counted, not written
@@ -115,12 +116,34 @@ def _line(
     )
 
 
+class DamagedError(WorkError):
+    """A file of an output is missing, or other than when it was written."""
+
+
+def read_checked(file: Location, sha256: str) -> bytes:
+    """The bytes of a file. Raises DamagedError where they are not those of this checksum."""
+    name = "/".join(file.path.split("/")[-2:])
+    try:
+        data = file.read()
+    except FileNotFoundError as error:
+        raise DamagedError(f"{name}: missing") from error
+    if hashlib.sha256(data).hexdigest() != sha256:
+        raise DamagedError(f"{name}: checksum differs")
+    return data
+
+
 def read_line(output: Output, name: str) -> UnitLine:
-    """The manifest's line of a unit that an earlier run wrote, made from its files."""
+    """The manifest's line of a unit that an earlier run wrote, made from its files. Raises DamagedError."""
     parsed = UnitFile.parse(name)
     assert parsed is not None
-    data = (output.embeddings / name).read()
-    metadata = pq.read_metadata(pa.BufferReader(data))
-    rejected = (output.rejected / name).read() if parsed[1].rows_rejected else None
-    stats = json.loads(metadata.metadata[STATS])
-    return _line(name, parsed[1], data, rejected, pairs=metadata.num_rows, stats=stats)
+    try:
+        data = (output.embeddings / name).read()
+        rejected = (output.rejected / name).read() if parsed[1].rows_rejected else None
+        file = pq.ParquetFile(pa.BufferReader(data), page_checksum_verification=True)
+        stats = json.loads(file.metadata.metadata[STATS])
+        pairs = len(file.read())
+    except FileNotFoundError as error:
+        raise DamagedError(f"{name}: missing, or its rejected rows are") from error
+    except (pa.ArrowException, OSError, KeyError, TypeError, ValueError) as error:
+        raise DamagedError(f"embeddings/{name}: cannot be read: {first_line(error)}") from error
+    return _line(name, parsed[1], data, rejected, pairs=pairs, stats=stats)

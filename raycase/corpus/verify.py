@@ -3,25 +3,101 @@
 from __future__ import annotations
 
 import hashlib
+import os
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
 from itertools import groupby
 from typing import Any
 
 import numpy as np
+import pandas as pd
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from raycase.corpus.job_record import read_job
 from raycase.corpus.listing import UnitFile
-from raycase.corpus.manifest import LINES_AT_ONCE, totals
+from raycase.corpus.manifest import LINES_AT_ONCE, manifest_lines, totals
 from raycase.corpus.output import Output, output_at
+from raycase.corpus.progress import progress_bar
+from raycase.corpus.unit_files import DamagedError, read_checked
 from raycase.data.schema import CONDITION, EMBEDDING, ID, REJECTED_SCHEMA
 from raycase.data.stored_words import StoredWords, WordFormat
 from raycase.errors import RequestError, WorkError
 
+FILES_AT_ONCE = 16  # of a task
+PAIR = [ID, CONDITION]
 
-def verify(uri: str) -> dict[str, Any]:
+
+@dataclass(frozen=True, kw_only=True)
+class FileCheck:
+    """What the files of an output are checked against, beside their lines of the manifest."""
+
+    uri: str
+    schema: pa.Schema | None  # of a file in `embeddings/`
+    dim: int
+    basis: str | None  # sha256 of the basis of stored words
+
+    def __call__(self, lines: pa.Table) -> tuple[list[str], np.ndarray]:
+        """The defects of some files, in words, and the 64-bit hashes of the (id, condition) of their pairs."""
+        output = output_at(self.uri)
+        defects: list[str] = []
+        hashes = [np.empty(0, np.uint64)]
+        for line in rows_of(lines):
+            try:
+                data = read_checked(output.embeddings / line["name"], line["sha256"])
+                table = pq.read_table(pa.BufferReader(data))
+                defects += self._defects(line, table)
+                hashes.append(pair_hashes(table))
+                if line["rows_rejected"]:
+                    defects += _rejected_defects(output, line)
+            except DamagedError as error:
+                defects.append(str(error))
+        return defects, np.concatenate(hashes)
+
+    def _defects(self, line: dict[str, Any], table: pa.Table) -> Iterator[str]:
+        """Schema, count and vectors of one file of pairs."""
+        name = f"embeddings/{line['name']}"
+        if table.schema != self.schema or table.schema.field(EMBEDDING).type.list_size != self.dim:
+            yield f"{name}: schema differs from the first file's or the model's"
+            return
+        if len(table) != line["pairs"]:
+            yield f"{name}: {len(table)} pairs, the manifest says {line['pairs']}"
+        values = table[EMBEDDING].combine_chunks().flatten().to_numpy(zero_copy_only=False)
+        if table[EMBEDDING].null_count or not np.isfinite(values).all():
+            yield f"{name}: a vector is null or not finite"
+        form = WordFormat.of(table.schema)
+        if form is not None:
+            if form.basis != self.basis:
+                yield f"word_basis.safetensors: {'another' if self.basis else 'missing'}, not the one that coded {name}"
+            try:
+                StoredWords.from_arrow(table, form)
+            except ValueError as error:
+                yield f"{name}: stored words: {error}"
+
+
+# Checks groups of files and returns their defects, and the hashes that more than one pair has
+Execute = Callable[[FileCheck, Sequence[pa.Table]], tuple[list[str], np.ndarray]]
+
+
+def in_threads(check: FileCheck, groups: Sequence[pa.Table]) -> tuple[list[str], np.ndarray]:
+    """An `Execute` in this process, on all its processors. Holds 8 bytes a pair."""
+    defects: list[str] = []
+    hashes = [np.empty(0, np.uint64)]
+    with (
+        ThreadPoolExecutor(os.cpu_count()) as pool,
+        progress_bar(total=sum(map(len, groups)), unit=" files") as bar,
+    ):
+        for group, (found, of_pairs) in zip(groups, pool.map(check, groups), strict=True):
+            defects += found
+            hashes.append(of_pairs)
+            bar.update(len(group))
+    return defects, repeated(hashes)
+
+
+def verify(uri: str, *, execute: Execute = in_threads) -> dict[str, Any]:
     """Check counts, checksums, schemas, vectors (finite) and pairs (no duplicates) of an output against its manifest.
 
     Returns the totals. Raises RequestError where there is no output, and WorkError that names the first three defects.
@@ -31,7 +107,7 @@ def verify(uri: str) -> dict[str, Any]:
         raise RequestError(f"expected the output of `raycase embed` at {output.root.uri}, got no job.json")
     if not output.manifest.exists():
         raise WorkError(f"{output.root.uri}: expected manifest.json, got none: the job is not finished; run it again")
-    defects = list(_defects(output))
+    defects = list(_defects(output, execute))
     if defects:
         more = f" (and {len(defects) - 3} more)" if len(defects) > 3 else ""
         raise WorkError(f"{output.root.uri}: " + "; ".join(defects[:3]) + more)
@@ -39,20 +115,53 @@ def verify(uri: str) -> dict[str, Any]:
     return {name: manifest[name] for name in ("rows_in", "rows_out", "rows_rejected", "pairs", "units")}
 
 
-def _defects(output: Output) -> Iterator[str]:
+def listed_defects(output: Output) -> Iterator[str]:
+    """Each defect that a listing shows, in words: of totals, rows of the input, names and sizes. Reads no vectors."""
+    try:
+        lines = manifest_lines(output)
+    except DamagedError as error:
+        yield str(error)
+        return
+    yield from _total_defects(output, output.manifest.read_json(), lines)
+    yield from _coverage_defects(lines)
+    yield from _listing_defects(output, lines).values()
+
+
+def _defects(output: Output, execute: Execute) -> Iterator[str]:
     """Each defect in words. Stops after the first where the manifest's own table of files cannot be trusted."""
+    try:
+        lines = manifest_lines(output)
+    except DamagedError as error:
+        yield str(error)
+        return
     manifest = output.manifest.read_json()
-    if not output.manifest_files.exists():
-        yield "manifest_files.parquet: missing"
-        return
-    data = output.manifest_files.read()
-    if hashlib.sha256(data).hexdigest() != manifest["manifest_files_sha256"]:
-        yield "manifest_files.parquet: checksum differs from manifest.json"
-        return
-    lines = pq.read_table(pa.BufferReader(data))
     yield from _total_defects(output, manifest, lines)
     yield from _coverage_defects(lines)
-    yield from _file_defects(output, manifest, lines)
+    listed = _listing_defects(output, lines)
+    yield from listed.values()
+    readable = lines.filter(pc.invert(pc.is_in(lines["name"], pa.array(listed, pa.string()))))
+    if not len(readable):
+        return
+    check = FileCheck(
+        uri=output.root.uri,
+        schema=_schema(output, readable),
+        dim=manifest["model"]["dim"],
+        basis=hashlib.sha256(output.basis.read()).hexdigest() if output.basis.exists() else None,
+    )
+    groups = [readable.slice(start, FILES_AT_ONCE) for start in range(0, len(readable), FILES_AT_ONCE)]
+    defects, hashes = execute(check, groups)
+    yield from defects
+    yield from _duplicates(output, readable, hashes)
+
+
+def _schema(output: Output, lines: pa.Table) -> pa.Schema | None:
+    """The schema of the first file that is whole."""
+    for line in rows_of(lines):
+        try:
+            return pq.read_schema(pa.BufferReader(read_checked(output.embeddings / line["name"], line["sha256"])))
+        except DamagedError:
+            continue
+    return None
 
 
 def _total_defects(output: Output, manifest: dict[str, Any], lines: pa.Table) -> Iterator[str]:
@@ -66,7 +175,7 @@ def _total_defects(output: Output, manifest: dict[str, Any], lines: pa.Table) ->
 
 def _coverage_defects(lines: pa.Table) -> Iterator[str]:
     """Rows of the input that no unit covers, or two units do."""
-    units = (UnitFile(*(line[n] for n in ("file", "start", "rows_out", "rows_rejected"))) for line in _rows(lines))
+    units = (UnitFile(*(line[n] for n in ("file", "start", "rows_out", "rows_rejected"))) for line in rows_of(lines))
     for file, group in groupby(units, key=lambda u: u.file):  # the manifest is in the order of the input
         next_row = 0
         for unit in group:
@@ -75,102 +184,63 @@ def _coverage_defects(lines: pa.Table) -> Iterator[str]:
             next_row = unit.end
 
 
-def _file_defects(output: Output, manifest: dict[str, Any], lines: pa.Table) -> Iterator[str]:
-    """The files in `embeddings/` and `rejected/` against their lines of the manifest; pairs in more than one file."""
-    listed = set(output.embeddings.list())
-    for name in sorted(listed - set(lines["name"].to_pylist())):
-        yield f"embeddings/{name}: not in the manifest"
-    pair_hashes = _PairHashes()
-    schema: pa.Schema | None = None
-    basis = hashlib.sha256(output.basis.read()).hexdigest() if output.basis.exists() else None
-    for line in _rows(lines):
-        name = f"embeddings/{line['name']}"
-        if line["name"] not in listed:
-            yield f"{name}: missing"
-            continue
-        raw = (output.embeddings / line["name"]).read()
-        if hashlib.sha256(raw).hexdigest() != line["sha256"]:
-            yield f"{name}: checksum differs"
-            continue
-        table = pq.read_table(pa.BufferReader(raw))
-        schema = schema or table.schema
-        if table.schema != schema or table.schema.field(EMBEDDING).type.list_size != manifest["model"]["dim"]:
-            yield f"{name}: schema differs from the first file's or the model's"
-            continue
-        form = WordFormat.of(table.schema)
-        if form is not None and form.basis != basis:
-            yield f"{output.basis.name}: {'another' if basis else 'missing'}, not the one that coded {name}"
-        yield from _table_defects(name, table, line)
-        pair_hashes.add(table)
-        if line["rows_rejected"]:
-            yield from _rejected_defects(output, line)
-    yield from pair_hashes.duplicates(output, lines)
-
-
-def _table_defects(name: str, table: pa.Table, line: dict[str, Any]) -> Iterator[str]:
-    """Count and vectors of one file of pairs."""
-    if len(table) != line["pairs"]:
-        yield f"{name}: {len(table)} pairs, the manifest says {line['pairs']}"
-    values = table[EMBEDDING].combine_chunks().flatten().to_numpy(zero_copy_only=False)
-    if table[EMBEDDING].null_count or not np.isfinite(values).all():
-        yield f"{name}: a vector is null or not finite"
-    form = WordFormat.of(table.schema)
-    if form is not None:
-        try:
-            StoredWords.from_arrow(table, form)
-        except ValueError as error:
-            yield f"{name}: stored words: {error}"
+def _listing_defects(output: Output, lines: pa.Table) -> dict[str, str]:
+    """Name -> what is wrong with it, of the files in `embeddings/` and `rejected/` against the table of files."""
+    defects: dict[str, str] = {}
+    sizes, rejected = output.embeddings.list(), output.rejected.list()
+    for line in rows_of(lines):
+        name = line["name"]
+        size = sizes.pop(name, None)
+        if size is None:
+            defects[name] = f"embeddings/{name}: missing"
+        elif size != line["bytes"]:
+            defects[name] = f"embeddings/{name}: {size} bytes, the manifest says {line['bytes']}"
+        elif line["rows_rejected"] and name not in rejected:
+            defects[name] = f"rejected/{name}: missing"
+    return defects | {name: f"embeddings/{name}: not in the manifest" for name in sorted(sizes)}
 
 
 def _rejected_defects(output: Output, line: dict[str, Any]) -> Iterator[str]:
-    """The file of a unit's rejected rows against its line of the manifest."""
-    name = f"rejected/{line['name']}"
-    try:
-        raw = (output.rejected / line["name"]).read()
-    except FileNotFoundError:
-        yield f"{name}: missing"
-        return
-    if hashlib.sha256(raw).hexdigest() != line["rejected_sha256"]:
-        yield f"{name}: checksum differs"
-        return
+    """The file of a unit's rejected rows against its line of the manifest. Raises DamagedError."""
+    raw = read_checked(output.rejected / line["name"], line["rejected_sha256"])
     table = pq.read_table(pa.BufferReader(raw))
     if not table.schema.equals(REJECTED_SCHEMA) or len(table) != line["rows_rejected"]:
-        yield f"{name}: {len(table)} rows of {table.schema.names}, the manifest says {line['rows_rejected']}"
+        yield (
+            f"rejected/{line['name']}: {len(table)} rows of {table.schema.names}, the manifest says "
+            f"{line['rows_rejected']}"
+        )
 
 
-class _PairHashes:
-    """64-bit hashes of the (id, condition) of every pair: 8 bytes per pair. Equal hashes are compared in full."""
-
-    def __init__(self) -> None:
-        self.hashes: list[np.ndarray] = []
-
-    def add(self, table: pa.Table) -> None:
-        self.hashes.append(self._hash(table))
-
-    @staticmethod
-    def _hash(table: pa.Table) -> np.ndarray:
-        pairs = zip(table[ID].to_pylist(), table[CONDITION].to_pylist(), strict=True)
-        return np.fromiter((hash(p) for p in pairs), dtype=np.int64, count=len(table))
-
-    def duplicates(self, output: Output, lines: pa.Table) -> Iterator[str]:
-        """One defect for each pair that occurs more than once in the output."""
-        if not self.hashes:
-            return
-        values, counts = np.unique(np.concatenate(self.hashes), return_counts=True)
-        suspects = values[counts > 1]
-        if not len(suspects):
-            return
-        seen: Counter[tuple[Any, str]] = Counter()
-        for name in lines["name"].to_pylist():
-            table = pq.read_table(pa.BufferReader((output.embeddings / name).read()), columns=[ID, CONDITION])
-            table = table.filter(pa.array(np.isin(self._hash(table), suspects)))
-            seen.update(zip(table[ID].to_pylist(), table[CONDITION].to_pylist(), strict=True))
-        for (id_, condition), times in seen.items():
-            if times > 1:
-                yield f"id {id_!r} under {condition!r}: {times} times"
+# ------------------------------------------------------------------------------------------------------ pairs twice
 
 
-def _rows(table: pa.Table) -> Iterator[dict[str, Any]]:
+def pair_hashes(table: pa.Table) -> np.ndarray:
+    """A 64-bit hash of the (id, condition) of each pair, the same in every process: (N,) uint64."""
+    pairs = table.select(PAIR).to_pandas()
+    return pd.util.hash_pandas_object(pairs, index=False, categorize=True).to_numpy()
+
+
+def repeated(hashes: Sequence[np.ndarray]) -> np.ndarray:
+    """The values that occur more than once, each once."""
+    values, counts = np.unique(np.concatenate(hashes), return_counts=True)
+    return values[counts > 1]
+
+
+def _duplicates(output: Output, lines: pa.Table, hashes: np.ndarray) -> Iterator[str]:
+    """One defect for each pair that occurs more than once in the output, among those with these hashes."""
+    if not len(hashes):
+        return
+    seen: Counter[tuple[Any, str]] = Counter()
+    for name in lines["name"].to_pylist():
+        table = pq.read_table(pa.BufferReader((output.embeddings / name).read()), columns=PAIR)
+        table = table.filter(pa.array(np.isin(pair_hashes(table), hashes)))
+        seen.update(zip(table[ID].to_pylist(), table[CONDITION].to_pylist(), strict=True))
+    for (id_, condition), times in seen.items():
+        if times > 1:
+            yield f"id {id_!r} under {condition!r}: {times} times"
+
+
+def rows_of(table: pa.Table) -> Iterator[dict[str, Any]]:
     """The rows of a large table as dictionaries, converted in batches."""
     for batch in table.to_batches(max_chunksize=LINES_AT_ONCE):
         yield from batch.to_pylist()

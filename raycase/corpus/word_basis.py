@@ -16,12 +16,12 @@ from raycase.errors import RequestError
 SAMPLED_TEXTS = 2000
 
 
-def choose_basis(request: Request, plan: Plan, files: Sequence[InputFile]) -> None:
-    """Put the basis into the output, unless it is there. Raises RequestError where units were coded by one that is
+def choose_basis(request: Request, plan: Plan, files: Sequence[InputFile]) -> bytes | None:
+    """The basis to put into the output; None if it is there. Raises RequestError where units were coded by one that is
     gone, and where the sample holds no text that can be embedded."""
     output = request.output
-    if output.basis.exists():
-        return
+    if output.basis.exists() and not request.job.overwrite:
+        return None
     if len(plan.done):
         raise RequestError(
             f"--output: expected {output.basis.uri}, by which the units there are coded, got none; pass --overwrite"
@@ -38,7 +38,7 @@ def choose_basis(request: Request, plan: Plan, files: Sequence[InputFile]) -> No
         raise RequestError("--input: expected texts to choose the basis of stored words by, got none in the sample")
     typical = model.questions(typical_conditions())
     codes = fit_codes(model.head, words, typical, dim=model.dim, token_bytes=request.job.word_bytes or 1)
-    output.basis.put(codes.to_bytes())
+    return codes.to_bytes()
 
 
 def _compute(request: Request) -> Any:

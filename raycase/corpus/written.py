@@ -3,17 +3,22 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
 from raycase.corpus.job_record import Job, read_job
 from raycase.corpus.listing import UnitFile, finished_units
+from raycase.corpus.manifest import manifest_lines
 from raycase.corpus.output import Output, output_at
-from raycase.errors import RequestError
+from raycase.corpus.unit_files import DamagedError, read_checked
+from raycase.data.schema import EMBEDDING
+from raycase.data.storage import Location
+from raycase.errors import RequestError, WorkError
 
 AHEAD = 4  # files read before they are needed
 
@@ -25,6 +30,7 @@ class Written:
     output: Output
     job: Job
     units: tuple[UnitFile, ...]
+    sums: Mapping[str, str]  # name of a file in `embeddings/` -> its sha256 in the manifest
 
     @property
     def unconditional(self) -> bool:
@@ -40,6 +46,10 @@ class Written:
         """Names of the files that hold vectors."""
         return [u.name(self.job.print8) for u in self.units if u.rows_out]
 
+    def summed(self, names: Iterable[str]) -> dict[str, str]:
+        """Files by name with their sha256."""
+        return {name: self.sums[name] for name in names}
+
     def tables(self, columns: list[str] | None = None) -> Iterator[pa.Table]:
         """The rows of each file, in order; `AHEAD` files are read ahead. Arrow's own scanner reads ahead without bound
         when its consumer is slow."""
@@ -53,15 +63,30 @@ class Written:
                 yield waiting.popleft().result()
 
     def _read(self, name: str, columns: list[str] | None) -> pa.Table:
-        return pq.read_table(pa.BufferReader((self.output.embeddings / name).read()), columns=columns)
+        return read_rows(self.output.embeddings / name, self.sums[name], columns)
 
     def schema(self) -> pa.Schema:
         """The schema of the files; it is the same for all."""
         return pq.read_schema(pa.BufferReader((self.output.embeddings / self.names[0]).read()))
 
 
+def read_rows(file: Location, sha256: str, columns: list[str] | None = None) -> pa.Table:
+    """The rows of a file in `embeddings/`. Raises WorkError where it has another checksum or a vector is not finite."""
+    instead = f"expected {file.uri} as its manifest says, got"
+    mend = "remove the file and run its job again"
+    try:
+        table = pq.read_table(pa.BufferReader(read_checked(file, sha256)), columns=columns)
+    except DamagedError as error:
+        raise WorkError(f"{instead}: {error}; {mend}") from error
+    if EMBEDDING in table.column_names:
+        values = table[EMBEDDING].combine_chunks().flatten().to_numpy(zero_copy_only=False)
+        if not np.isfinite(values).all():
+            raise WorkError(f"{instead} a vector that is not finite; {mend}")
+    return table
+
+
 def open_written(uri: str, flag: str) -> Written:
-    """The finished output at a URI. Raises RequestError if there is none."""
+    """The finished output at a URI. Raises RequestError if there is none, and WorkError for one that is damaged."""
     output = output_at(uri)
     if not output.job.exists():
         raise RequestError(f"{flag}: expected an output of `raycase embed` at {output.root.uri}, got no job.json")
@@ -70,5 +95,15 @@ def open_written(uri: str, flag: str) -> Written:
             f"{flag}: expected a finished output, got no manifest.json in {output.root.uri}; run its job again"
         )
     job = read_job(output)
-    units = [UnitFile.parse(name) for name in finished_units(output, job.print8)[0].names]
-    return Written(output=output, job=job, units=tuple(unit[1] for unit in units if unit))
+    try:
+        lines = manifest_lines(output)
+    except DamagedError as error:
+        raise WorkError(f"{flag}: {output.root.uri}: {error}; run its job again") from error
+    sums = dict(zip(*(lines[name].to_pylist() for name in ("name", "sha256")), strict=True))
+    units = tuple(finished_units(output, job.print8)[0])
+    if missing := sums.keys() ^ {unit.name(job.print8) for unit in units}:
+        raise WorkError(
+            f"{flag}: expected the {len(sums)} files of the manifest in {output.embeddings.uri}, got {len(units)}; the "
+            f"first that differs is {min(missing)}; run its job again"
+        )
+    return Written(output=output, job=job, units=units, sums=sums)

@@ -101,7 +101,7 @@ class Location:
             temporary.unlink(missing_ok=True)
 
     def put_json(self, value: Any) -> None:
-        self.put((json.dumps(value, indent=2, ensure_ascii=False) + "\n").encode())
+        self.put(json_bytes(value))
 
     def read_json(self) -> Any:
         """Raises RequestError where the file is not JSON."""
@@ -221,6 +221,11 @@ def _has_credentials(scheme: str, rest: str) -> bool:
     if user and (scheme not in AZURE or ":" in user):  # there it is the container: abfs://container@account/
         return True
     return (":" in host and "@" in path) or (scheme in ("http", "https") and "?" in rest)
+
+
+def json_bytes(value: Any) -> bytes:
+    """A JSON file. Raises UnicodeEncodeError for a string that UTF-8 cannot encode."""
+    return (json.dumps(value, indent=2, ensure_ascii=False) + "\n").encode()
 
 
 def mark(info: Mapping[str, Any]) -> str:

@@ -15,7 +15,7 @@ import tyro
 from ray.data import TaskPoolStrategy
 
 from raycase.corpus.materialize import MaterializeJob, check
-from raycase.corpus.written import open_written
+from raycase.corpus.written import Written, open_written
 from raycase.data.storage import check_paths, fingerprint, locate
 from raycase.distributed.cluster import nodes, start_ray
 from raycase.distributed.materialize import materialize
@@ -26,6 +26,7 @@ from raycase.search.join_parts import (
     PARTS,
     POOLED,
     POOLED_RECORD,
+    Files,
     Join,
     check_join,
     claim_output,
@@ -102,7 +103,7 @@ def join(job: JoinJob, *, group_rows: int = GROUP_ROWS, range_rows: int = RANGE_
     cpus = int(sum(node.get("CPU", 0) for node in alive))
     ranges = cut_finer(cut_files(vectors, range_rows), math.ceil(TASKS_A_CPU * cpus / max(1, len(groups))))
     ranges = claim_output(task, queries, vectors, groups, ranges, overwrite=job.overwrite)
-    _run(task, groups, ranges, job.patience)
+    _run(task, queries, vectors, groups, ranges, job.patience)
     (root / PARTS).remove()
     counts = count_neighbours(task, queries, len(groups))
     return counts | {"seconds": round(time.time() - began, 3), "output": root.uri}
@@ -138,7 +139,9 @@ def _join_pooled(job: JoinJob, group_rows: int, range_rows: int) -> dict[str, An
     return record["counts"] | {"seconds": round(time.time() - began, 3), "output": root.uri}
 
 
-def _run(join: Join, groups: list[list[str]], ranges: list[list[str]], patience: float) -> None:
+def _run(
+    join: Join, queries: Written, vectors: Written, groups: list[Files], ranges: list[Files], patience: float
+) -> None:
     """Find and merge the missing parts, in waves of groups, so that Ray holds a bounded number of tasks."""
     merged, finished_parts = (locate(join.output) / NEIGHBOURS).list(), (locate(join.output) / PARTS).list()
     missing = [group for group in range(len(groups)) if group_name(group) not in merged]
@@ -146,7 +149,12 @@ def _run(join: Join, groups: list[list[str]], ranges: list[list[str]], patience:
     stage: dict[str, Any] = {"num_cpus": 1, "compute": TaskPoolStrategy(), "patience": patience}
     for wave in (missing[start : start + step] for start in range(0, len(missing), step)):
         tasks = [
-            {"group": group, "range_": i, "query_files": groups[group], "vector_files": files}
+            {
+                "group": group,
+                "range_": i,
+                "query_files": queries.summed(groups[group]),
+                "vector_files": vectors.summed(files),
+            }
             for group in wave
             for i, files in enumerate(ranges)
             if part_name(group, i) not in finished_parts

@@ -51,7 +51,7 @@ def materialize(job: MaterializeJob, flag: str = "--words") -> dict[str, Any]:
         )
         parts = [todo.missing[i : i + UNITS_A_TASK] for i in range(0, len(todo.missing), UNITS_A_TASK)]
         for start in range(0, len(parts), TASKS_A_WAVE):
-            tasks = [{"units": list(units)} for units in parts[start : start + TASKS_A_WAVE]]
+            tasks = [{"units": words.summed(units)} for units in parts[start : start + TASKS_A_WAVE]]
             run_tasks(tasks, work, progress="pooled", patience=job.patience, num_cpus=1, compute=TaskPoolStrategy())
     return finish(todo, began)
 
@@ -91,6 +91,6 @@ def _pool(
     task: pa.Table, *, words: str, output: str, print8: str, conditions: tuple[str, ...], questions: bytes
 ) -> pa.Table:
     torch.set_num_threads(1)
-    for name in json.loads(task["task"][0].as_py())["units"]:
-        pool_unit(output_at(words), output_at(output), print8, name, conditions, _pooler(words, questions))
+    for name, sha256 in json.loads(task["task"][0].as_py())["units"].items():
+        pool_unit(output_at(words), output_at(output), print8, name, sha256, conditions, _pooler(words, questions))
     return pa.table({"done": [True]})

@@ -62,6 +62,20 @@ def never_start_unasked() -> None:
         _warn(f"a switch for starting by itself ({error})", "a job that fails may start a second Ray while it ends")
 
 
+def listen_on_localhost() -> None:
+    """Make the Ray that this process starts next listen on 127.0.0.1 alone, as it does on macOS and Windows.
+
+    By its defaults on Linux all of its processes listen on every interface.
+    """
+    try:
+        from ray._private import ray_constants
+
+        if ray_constants.ENABLE_RAY_CLUSTER:
+            ray_constants.ENABLE_RAY_CLUSTER = False
+    except (ImportError, AttributeError) as error:
+        _warn(f"a switch for clusters of one machine ({error})", "the Ray started here listens on every interface")
+
+
 def started_here() -> bool | None:
     """Whether this process started its Ray cluster; None if Ray does not tell."""
     try:

@@ -9,7 +9,7 @@ Shapes: N rows of a file or group, D dimensions, k neighbours, H neighbours of a
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -21,7 +21,7 @@ import pyarrow.parquet as pq
 import torch
 from torch import Tensor
 
-from raycase.corpus.written import Written
+from raycase.corpus.written import Written, read_rows
 from raycase.data.claim import begin, claim
 from raycase.data.parquet import parquet_bytes
 from raycase.data.schema import CONDITION, EMBEDDING, ID
@@ -154,10 +154,14 @@ def group_name(group: int) -> str:
 # ----------------------------------------------------------------------------------------------------------- parts
 
 
-def find_part(join: Join, group: int, range_: int, query_files: Sequence[str], vector_files: Sequence[str]) -> None:
-    """Find the neighbours of one group of queries in one range of vectors, and put them into a file of `parts/`."""
+def find_part(
+    join: Join, group: int, range_: int, query_files: Mapping[str, str], vector_files: Mapping[str, str]
+) -> None:
+    """Find the neighbours of one group of queries in one range of vectors, and put them into a file of `parts/`.
+
+    Files are given by name with their sha256. Raises WorkError for one that is damaged."""
     columns = list(dict.fromkeys(filter(None, (ID, CONDITION, EMBEDDING, join.exclude_same))))
-    queries = pa.concat_tables(_read_files(locate(join.queries), query_files, columns))
+    queries = pa.concat_tables(_rows(join.queries, query_files, columns))
     query_ND = _unit_vectors(queries)
     rows_under = _rows_by_condition(queries)
     values = queries[join.exclude_same].combine_chunks().unique() if join.exclude_same else None
@@ -165,7 +169,7 @@ def find_part(join: Join, group: int, range_: int, query_files: Sequence[str], v
     best: dict[str | None, tuple[np.ndarray, np.ndarray]] = {}
     ids: list[pa.Array] = []
     start = 0
-    for vectors in _read_files(locate(join.vectors), vector_files, columns):
+    for vectors in _rows(join.vectors, vector_files, columns):
         vector_ND, value_N = _unit_vectors(vectors), _value_index(vectors, join.exclude_same, values, missing=-2)
         for condition, vector_rows in _rows_by_condition(vectors).items():
             if condition in rows_under:
@@ -194,7 +198,9 @@ def find_part(join: Join, group: int, range_: int, query_files: Sequence[str], v
 def merge_parts(join: Join, group: int, ranges: int) -> None:
     """Put the best k of each query of a group into `neighbours/`; of equal scores the earlier vector wins."""
     best: pa.Table | None = None
-    for part in _read_files(locate(join.output) / PARTS, [part_name(group, r) for r in range(ranges)]):
+    for range_ in range(ranges):
+        data = (locate(join.output) / PARTS / part_name(group, range_)).read()
+        part = pq.read_table(pa.BufferReader(data))
         rows = part if best is None else pa.concat_tables([best, part])
         query_row_N = rows[QUERY_ROW].to_numpy()
         order = np.lexsort((-rows[SCORE].to_numpy(), query_row_N))  # stable: parts are in the order of the vectors
@@ -238,9 +244,9 @@ def _part(
     )
 
 
-def _read_files(folder: Location, names: Sequence[str], columns: list[str] | None = None) -> Iterator[pa.Table]:
-    for name in names:
-        yield pq.read_table(pa.BufferReader((folder / name).read()), columns=columns)
+def _rows(folder: str, files: Mapping[str, str], columns: list[str]) -> Iterator[pa.Table]:
+    """The rows of each file of an output."""
+    return (read_rows(locate(folder) / name, sha256, columns) for name, sha256 in files.items())
 
 
 def _unit_vectors(rows: pa.Table) -> Tensor:

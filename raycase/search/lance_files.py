@@ -163,7 +163,10 @@ def offsets_of(table: pa.Table | pa.RecordBatch) -> np.ndarray:
 
 
 def vectors_of(column: pa.ChunkedArray | pa.Array) -> Tensor:
-    """A column of vectors: (N, D) float32."""
+    """A column of vectors: (N, D) float32. Raises WorkError where one is not finite: it would win every comparison."""
     array = column.combine_chunks() if isinstance(column, pa.ChunkedArray) else column
     values = array.flatten().to_numpy(zero_copy_only=False).copy()  # torch takes no read-only array
-    return torch.from_numpy(values).float().reshape(-1, array.type.list_size)  # ten times as fast as NumPy's cast
+    vectors_ND = torch.from_numpy(values).float().reshape(-1, array.type.list_size)  # ten times as fast as NumPy's cast
+    if not vectors_ND.isfinite().all():
+        raise WorkError("the index holds a vector that is not finite; build it again with `raycase index --overwrite`")
+    return vectors_ND

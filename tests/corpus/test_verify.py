@@ -55,6 +55,7 @@ def test_verify_reports_an_id_that_is_in_two_units(job, tmp_path):
             "pairs is 9, its files add up to 6",
         ),
         (lambda out: (out.rejected / next(iter(out.rejected.list()))).put(b"PAR1"), "rejected/.*: checksum differs"),
+        (lambda out: first(out.embeddings).put(first(out.embeddings).read()[:-1]), "bytes, the manifest says"),
         (lambda out: (out.rejected / next(iter(out.rejected.list()))).remove(), "rejected/.*: missing"),
         (lambda out: out.manifest_files.put(b""), "manifest_files.parquet: checksum differs"),
         (lambda out: out.manifest_files.remove(), "manifest_files.parquet: missing"),
@@ -76,6 +77,11 @@ def test_verify_names_each_defect(job, tmp_path, damage, words):
         verify(job.output)
 
 
+def first(folder):
+    """A folder's first file."""
+    return folder / min(folder.list())
+
+
 def nan_like(table):
     """The table's vectors, all NaN."""
     values = np.full((len(table), 32), np.nan, dtype=np.float32)
@@ -89,6 +95,6 @@ def rewrite(output, change):
     path = output.embeddings / lines[0]["name"]
     data = parquet_bytes(change(pq.read_table(io.BytesIO(path.read()))))
     path.put(data)
-    lines[0]["sha256"] = hashlib.sha256(data).hexdigest()
-    values = output.manifest.read_json()
+    lines[0] |= {"sha256": hashlib.sha256(data).hexdigest(), "bytes": len(data)}
+    values = {name: value for name, value in output.manifest.read_json().items() if name != "bytes"}
     write_manifest(output, pa.Table.from_pylist(lines, schema=table.schema), values)

@@ -1,11 +1,16 @@
 """A finished output read back: all files in order, few of them ahead; what is not finished is refused."""
 
+import hashlib
+
+import numpy as np
 import pytest
-from helpers import embedded, read_output, sentences
+from helpers import embedded, read_output, sentences, swap_rows
 
 from raycase.corpus import written
-from raycase.corpus.written import Written, open_written
-from raycase.errors import RequestError
+from raycase.corpus.written import Written, open_written, read_rows
+from raycase.data.parquet import parquet_bytes
+from raycase.data.schema import embedding_array
+from raycase.errors import RequestError, WorkError
 
 
 def test_files_come_in_order_and_few_are_read_ahead(tmp_path, tiny_model, monkeypatch):
@@ -30,3 +35,33 @@ def test_what_is_not_finished_is_refused(tmp_path, tiny_model):
     (tmp_path / "out" / "manifest.json").unlink()
     with pytest.raises(RequestError, match="expected a finished output"):
         open_written(folder, "--embeddings")
+
+
+def test_a_file_that_is_not_the_manifests_is_refused(tmp_path, tiny_model):
+    rows = [{"id": i, "text": t} for i, t in enumerate(sentences(30))]
+    folder = embedded(tmp_path, tiny_model, rows, conditions=("color",), unit_rows=10)
+    name = swap_rows(folder)
+    output = open_written(folder, "--embeddings")
+    with pytest.raises(WorkError, match=f"{name} as its manifest says, got: .*checksum differs; remove the file"):
+        list(output.tables())
+    (output.output.embeddings / name).remove()
+    with pytest.raises(WorkError, match=f"the 3 files of the manifest in .*, got 2; the first that differs is {name}"):
+        open_written(folder, "--embeddings")
+    output.output.manifest_files.put(b"PAR1")
+    with pytest.raises(WorkError, match=r"manifest_files\.parquet: checksum differs; run its job again"):
+        open_written(folder, "--embeddings")
+
+
+def test_a_vector_that_is_not_finite_is_refused(tmp_path, tiny_model):
+    folder = embedded(tmp_path, tiny_model, [{"id": 1, "text": "a dog"}], conditions=("color",))
+    output = open_written(folder, "--embeddings")
+    file = output.output.embeddings / output.names[0]
+    [table] = output.tables()
+    place = table.schema.get_field_index("embedding")
+    vector = table["embedding"].combine_chunks()
+    broken = embedding_array(np.full((1, vector.type.list_size), np.nan, np.float32))
+    file.put(parquet_bytes(table.set_column(place, table.schema.field(place), broken)))
+    sha256 = hashlib.sha256(file.read()).hexdigest()
+    with pytest.raises(WorkError, match="a vector that is not finite"):
+        read_rows(file, sha256)
+    assert read_rows(file, sha256, ["id"])["id"].to_pylist() == [1]

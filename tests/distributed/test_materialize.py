@@ -99,9 +99,9 @@ def test_a_damaged_unit_is_named(cluster, home, tmp_path):
     place = table.schema.get_field_index("word_codes")
     cut = table.set_column(place, table.schema.field(place), pa.array([b"x"] * len(table), pa.large_binary()))
     pq.write_table(cut, tmp_path / "words" / "embeddings" / name)
-    with pytest.raises(WorkError, match=f"{name}: stored words: expected"):
+    with pytest.raises(WorkError, match=f"{name} as its manifest says, got: embeddings/{name}: checksum differs"):
         materialize(job(home, tmp_path / "m", words=str(tmp_path / "words")))
-    with pytest.raises(WorkError, match="checksum differs"):
+    with pytest.raises(WorkError, match="bytes, the manifest says"):
         verify(str(tmp_path / "words"))
 
 

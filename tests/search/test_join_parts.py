@@ -2,7 +2,7 @@
 
 import pyarrow.dataset as ds
 import pytest
-from helpers import embedded, sentences
+from helpers import embedded, sentences, swap_rows
 from joined import brute, check, written_to_join
 
 from raycase.corpus.written import open_written
@@ -34,7 +34,7 @@ def run(queries, vectors, output, *, k, exclude_same=None, group_rows=100, range
     ranges = claim_output(join, queries, vectors, groups, ranges, overwrite=False)
     for group, query_files in enumerate(groups[:groups_done]):
         for i, vector_files in enumerate(ranges):
-            find_part(join, group, i, query_files, vector_files)
+            find_part(join, group, i, queries.summed(query_files), vectors.summed(vector_files))
         merge_parts(join, group, len(ranges))
     return count_neighbours(join, queries, len(groups))
 
@@ -76,3 +76,10 @@ def test_ids_may_be_of_two_types_and_conditions_a_column(tmp_path, tiny_model):
     assert all(int(row["neighbour"][1:]) >= 60 for row in found)
     with pytest.raises(RequestError, match="expected 'id' of one type in both, got int64 and string"):
         check_join(open_written(q, "--queries"), open_written(v, "--vectors"), "id")
+
+
+def test_a_damaged_file_ends_a_join(home, tmp_path, tiny_model):
+    written_to_join(tmp_path, tiny_model)
+    swap_rows(tmp_path / "vectors")
+    with pytest.raises(WorkError, match=r"as its manifest says, got: embeddings/.*: checksum differs"):
+        run(tmp_path / "queries", tmp_path / "vectors", tmp_path / "n", k=5)

@@ -1,0 +1,79 @@
+"""`verify` on a cluster finds what it finds in one process; a worker that dies changes nothing."""
+
+import os
+import signal
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from helpers import embed_here
+
+from raycase.corpus.output import output_at
+from raycase.corpus.verify import FileCheck, verify
+from raycase.distributed.verify import on_ray
+from raycase.distributed.verify import verify as verify_on_cluster
+from raycase.errors import WorkError
+
+
+@pytest.fixture
+def twice(job, tmp_path):
+    """An output of 200 units, in which an id stands in two units and another in three."""
+    ids = [f"id {i}" for i in range(600)]
+    ids[7] = ids[300] = "two"
+    ids[8] = ids[301] = ids[599] = "three"
+    pq.write_table(pa.table({"id": ids, "text": [f"a dog {i}" for i in range(600)]}), tmp_path / "in.parquet")
+    job = replace(job, input=str(tmp_path / "in.parquet"), unit_rows=3)
+    embed_here(job)
+    return job.output
+
+
+def test_the_shuffle_finds_the_pairs_of_one_process(twice, cluster):
+    with pytest.raises(WorkError) as alone:
+        verify(twice)
+    with pytest.raises(WorkError) as shuffled:
+        verify(twice, execute=partial(on_ray, partition_pairs=100))
+    assert str(shuffled.value) == str(alone.value)
+    assert "id 'two' under 'color': 2 times" in str(alone.value)
+    assert "(and 1 more)" in str(alone.value), "expected two ids under two conditions"
+
+
+def test_a_damaged_file_is_named_and_a_whole_output_passes(job, cluster):
+    embed_here(job)
+    assert verify_on_cluster(job.output)["units"] == 5
+    folder = output_at(job.output).embeddings
+    name = sorted(folder.list())[3]
+    data = bytearray((folder / name).read())
+    data[100] ^= 1
+    (folder / name).put(bytes(data))
+    with pytest.raises(WorkError, match=f"embeddings/{name}: checksum differs$"):
+        verify_on_cluster(job.output)
+
+
+class DyingOnce(FileCheck):
+    """A check whose process is killed the first time."""
+
+    def __call__(self, lines):
+        mark = Path(self.uri) / "died"
+        if not mark.exists():
+            mark.touch()
+            os.kill(os.getpid(), signal.SIGKILL)
+        return super().__call__(lines)
+
+
+def test_a_worker_that_dies_is_replaced(twice, cluster):
+    from ray import cloudpickle
+
+    cloudpickle.register_pickle_by_value(__import__("sys").modules[__name__])
+
+    def dying(check, groups):
+        defects, hashes = on_ray(DyingOnce(**vars(check)), groups)
+        assert not defects and len(hashes) == 4 and isinstance(hashes, np.ndarray)
+        return defects, hashes
+
+    with pytest.raises(WorkError, match="id 'two' under 'color': 2 times"):
+        verify(twice, execute=dying)
+    assert (Path(twice) / "died").exists()
