@@ -1,9 +1,11 @@
 # Every target makes .venv first: Python 3.11 or later is all that a new machine needs.
 PYTHON ?= python3
 DATA ?= ../shared/data
+MINUTES ?= 10
+SEED ?= 0
 BIN := .venv/bin
 
-.PHONY: help demo test test-cluster test-long lint docs model wheel bench clean
+.PHONY: help demo test test-cluster test-long chaos lint docs model wheel bench clean
 
 help:                      ## this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## */\1\t/' | expand -t 16
@@ -19,6 +21,9 @@ test-cluster: .venv/ready  ## tests on clusters whose nodes join, leave and die
 
 test-long: .venv/ready     ## tests that take long
 	$(BIN)/python -m pytest -n 0 -m long
+
+chaos: .venv/ready         ## jobs under random kills and failures, for MINUTES (default 10)
+	$(BIN)/python tests/chaos.py --minutes $(MINUTES) --seed $(SEED)
 
 lint: .venv/ready          ## format, style, types, import contracts, generated pages
 	$(BIN)/ruff format --check .

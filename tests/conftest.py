@@ -23,7 +23,7 @@ os.environ |= {
 
 import numpy as np
 import pytest
-from helpers import ROOT, WORDS, rated_rows, small_job
+from helpers import ROOT, rated_rows, save_tiny_model, small_job
 from xdist.scheduler.loadscope import LoadScopeScheduling
 
 
@@ -127,38 +127,7 @@ def cluster(s3_server):
 @pytest.fixture(scope="session")
 def tiny_model(tmp_path_factory):
     """A random two-layer BERT of 32 dimensions with its word-piece tokenizer, in the Hugging Face layout."""
-    import torch
-    from transformers import BertConfig, BertModel, BertTokenizerFast
-
-    folder = tmp_path_factory.mktemp("tiny")
-    letters = "abcdefghijklmnopqrstuvwxyz0123456789.,"
-    vocabulary = [
-        "[PAD]",
-        "[UNK]",
-        "[CLS]",
-        "[SEP]",
-        "[MASK]",
-        "poison",
-        *WORDS,
-        *letters,
-        *(f"##{c}" for c in letters),
-    ]
-    (folder / "vocab.txt").write_text("\n".join(vocabulary))
-    BertTokenizerFast(vocab=str(folder / "vocab.txt"), model_max_length=64).save_pretrained(folder)
-    torch.manual_seed(0)
-    config = BertConfig(
-        vocab_size=len(vocabulary),
-        hidden_size=32,
-        num_hidden_layers=2,
-        num_attention_heads=4,
-        intermediate_size=64,
-        max_position_embeddings=64,
-    )
-    model = BertModel(config)
-    with torch.no_grad():
-        model.embeddings.word_embeddings.weight[vocabulary.index("poison")] = float("nan")
-    model.save_pretrained(folder)
-    return folder
+    return save_tiny_model(tmp_path_factory.mktemp("tiny"))
 
 
 @pytest.fixture(scope="session")

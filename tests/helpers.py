@@ -65,6 +65,42 @@ def wait_for(what, seconds=90):
     return found
 
 
+def save_tiny_model(folder):
+    """Save a random two-layer BERT of 32 dimensions whose vectors of "poison" are not finite; gives the folder."""
+    import torch
+    from transformers import BertConfig, BertModel, BertTokenizerFast
+
+    folder.mkdir(exist_ok=True)
+    letters = "abcdefghijklmnopqrstuvwxyz0123456789.,"
+    vocabulary = [
+        "[PAD]",
+        "[UNK]",
+        "[CLS]",
+        "[SEP]",
+        "[MASK]",
+        "poison",
+        *WORDS,
+        *letters,
+        *(f"##{c}" for c in letters),
+    ]
+    (folder / "vocab.txt").write_text("\n".join(vocabulary))
+    BertTokenizerFast(vocab=str(folder / "vocab.txt"), model_max_length=64).save_pretrained(folder)
+    torch.manual_seed(0)
+    config = BertConfig(
+        vocab_size=len(vocabulary),
+        hidden_size=32,
+        num_hidden_layers=2,
+        num_attention_heads=4,
+        intermediate_size=64,
+        max_position_embeddings=64,
+    )
+    model = BertModel(config)
+    with torch.no_grad():
+        model.embeddings.word_embeddings.weight[vocabulary.index("poison")] = float("nan")
+    model.save_pretrained(folder)
+    return folder
+
+
 def small_job(folder, model):
     """A job over 500 rows in 5 units, with a tiny model in fp32; its input is in the folder, its output will be."""
     import pyarrow as pa

@@ -1,19 +1,16 @@
 """Machines, actors and drivers are killed at random moments; the output is that of an undisturbed run."""
 
-import contextlib
 import random
-import subprocess
-import sys
 from dataclasses import replace
 
 import fsspec
-import psutil
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from clusters import Head
 from counted import counted
-from helpers import ROOT, cosines, in_process, read_output, sentences, vectors, wait_for
+from disturbed import Disturbed
+from helpers import cosines, in_process, read_output, sentences, vectors, wait_for
 
 from raycase.corpus.output import output_at
 from raycase.corpus.verify import verify
@@ -22,57 +19,6 @@ from raycase.distributed.embed import embed
 pytestmark = pytest.mark.cluster
 UNITS, ROWS, NODES = 60, 100, 2
 KINDS = ("machine", "actor", "driver")
-
-
-class Run:
-    """A job on a cluster of its own, whose driver is started again when it is killed."""
-
-    def __init__(self, head, flags, output, folder):
-        self.head, self.flags, self.output, self.folder = head, flags, output, folder
-        self.environment = head.environment | {"COUNTED": str(folder)}
-        self.machines = [head.add_node(cpus=2) for _ in range(NODES)]
-        wait_for(lambda: len(head.nodes()) == NODES)
-        self.start()
-
-    def start(self):
-        command = [sys.executable, str(ROOT / "tests" / "counted.py"), *map(str, self.flags)]
-        with open(self.folder / "driver.log", "a") as log:
-            self.driver = subprocess.Popen(
-                command, env=self.environment, stdout=log, stderr=log, start_new_session=True
-            )
-
-    def written(self):
-        return len(self.output.embeddings.list())
-
-    def began(self):
-        return len(set(counted(self.folder)))
-
-    def actors(self):
-        """The processes that hold a model."""
-        found = []
-        for process in set().union(*(m.processes() for m in self.machines)):
-            with contextlib.suppress(psutil.NoSuchProcess):
-                if process.cmdline() and process.cmdline()[0].startswith("ray::MapWorker(MapBatches(EncodeUnits"):
-                    found.append(process)
-        return sorted(found, key=lambda p: p.pid)
-
-    def kill(self, kind, chance):
-        """Kill one, and give how many units were in flight then: begun by an encoder and not written, at most."""
-        written = self.written()
-        if kind == "machine":
-            machine = self.machines.pop(chance.randrange(len(self.machines)))
-            machine.kill()
-            began = self.began()
-            self.machines.append(self.head.add_node(cpus=2))
-        elif kind == "actor":
-            chance.choice(wait_for(self.actors)).kill()
-            began = self.began()
-        else:
-            self.driver.kill()
-            self.driver.wait()
-            began = self.began()
-            self.start()
-        return began - written
 
 
 @pytest.mark.parametrize(
@@ -90,7 +36,7 @@ def test_the_output_is_that_of_an_undisturbed_run(seed, rounds, job, s3_server, 
     moments = sorted(chance.sample(range(5, UNITS - 20), len(kinds)))  # units begun by then
     in_flight = []
     with Head() as head:
-        run = Run(head, flags, output_at(output), tmp_path)
+        run = Disturbed(head, flags, output_at(output), tmp_path, machines=NODES)
         try:
             for kind, moment in zip(kinds, moments, strict=True):
                 wait_for(lambda moment=moment: run.began() >= moment, 240)
@@ -99,7 +45,7 @@ def test_the_output_is_that_of_an_undisturbed_run(seed, rounds, job, s3_server, 
             wait_for(lambda: run.driver.poll() is not None, 240)
         finally:
             run.driver.kill()
-        assert run.driver.wait() == 0, (tmp_path / "driver.log").read_text()[-3000:]
+        assert run.driver.wait() == 0, run.said()
 
     plain = replace(job, input=input, unit_rows=ROWS)
     embed(plain, execute=in_process)

@@ -1,0 +1,180 @@
+"""Jobs under random failures, round after round, each compared with an undisturbed run: `make chaos`.
+
+    python tests/chaos.py --minutes 10 --seed 0
+
+A round is a small job from S3 to S3 on a cluster of two machines. Some requests fail, and at seeded moments (counted in
+units that encoders have begun) something is killed: an encoder's process, the process of a task, a machine, the driver,
+or the store, which is gone for two seconds. A driver that is killed, or that gives up because the store failed, is
+started again with the same command. At the end the output must be that of an undisturbed run, and pass `verify`.
+
+Prints a line a round, a table, and one JSON object. Exit status 1 where a round lost a row or had one twice.
+"""
+
+import argparse
+import json
+import os
+import random
+import sys
+import tempfile
+import time
+import traceback
+from collections import Counter
+from dataclasses import replace
+from pathlib import Path
+
+import conftest  # noqa: F401 (sets the environment for the store and for Ray)
+from helpers import cosines, in_process, read_output, save_tiny_model, sentences, small_job, vectors, wait_for
+
+KINDS = ("actor", "task", "machine", "driver", "store")
+FAULTS = ((500, "InternalError"), (503, "SlowDown"), "reset", "cut", "stall")
+DOWN, ROUND_SECONDS = 2.0, 300  # seconds
+
+
+class Store:
+    """An S3 server that can be restarted, behind a proxy that fails some requests."""
+
+    def __init__(self, failing, seed):
+        import boto3
+        from moto.server import ThreadedMotoServer
+        from s3_proxy import Proxy
+
+        self.kind = ThreadedMotoServer
+        self.server = self.kind(ip_address="127.0.0.1", port=0)
+        self.server.start()
+        self.host, self.port = self.server.get_host_and_port()
+        self.url = f"http://{self.host}:{self.port}"
+        os.environ["AWS_ENDPOINT_URL"] = self.url
+        boto3.client("s3").create_bucket(Bucket="corpus")
+        self.proxy = Proxy(self.url, failing=failing, faults=FAULTS, seed=seed)
+        self.proxy.__enter__()
+
+    def restart(self):
+        """Gone for a while, then back with the same buckets."""
+        self.server.stop()
+        time.sleep(DOWN)  # is the fault itself
+        self.server = self.kind(ip_address=self.host, port=self.port)
+        self.server.start()
+
+    def stop(self):
+        self.proxy.__exit__()
+        self.server.stop()
+
+
+def play(number, seed, head, store, model, folder):
+    """One round; gives what was killed, how often the driver was started, and how many units were encoded again."""
+    import fsspec
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+    from counted import counted
+    from disturbed import Disturbed
+
+    from raycase.corpus.output import output_at
+    from raycase.corpus.verify import verify
+    from raycase.distributed.embed import embed
+
+    chance = random.Random(f"{seed}-{number}")
+    units, rows = chance.randint(20, 40), chance.choice([20, 50, 100])
+    files = chance.randint(1, 4)
+    source = folder / "in"
+    source.mkdir(parents=True)
+    texts = sentences(units * rows, f"{seed}-{number}")
+    for i in range(files):
+        part = texts[i * len(texts) // files : (i + 1) * len(texts) // files]
+        pq.write_table(pa.table({"text": part}), source / f"{i}.parquet", row_group_size=5 * rows)
+    place = f"corpus/chaos-{seed}-{number}"
+    fsspec.filesystem("s3").put(str(source), f"{place}/in", recursive=True)
+    plain = replace(small_job(folder, model), input=str(source), unit_rows=rows)
+    flags = ["--input", f"s3://{place}/in", "--output", f"s3://{place}/out", "--conditions", *plain.conditions]
+    flags += ["--model", plain.model, "--prompt", "concat-sc", "--pooling", "mean", "--compute", "float32"]
+    flags += ["--dtype", "float32", "--unit-rows", rows, "--actors", "1:2"]
+    kinds = chance.choices(KINDS, k=chance.randint(1, 4))
+    moments = sorted(chance.randint(1, units - 2) for _ in kinds)
+    environment = {"AWS_ENDPOINT_URL": store.proxy.url, "RAYCASE_S3_TIMEOUT": "2"}
+    run = Disturbed(head, flags, output_at(f"s3://{place}/out"), folder, environment)
+    end = time.monotonic() + ROUND_SECONDS
+
+    def finished():
+        """Whether the driver is done; one that gave up is started again."""
+        assert time.monotonic() < end, f"not done after {ROUND_SECONDS} s: {run.said()}"
+        if run.driver.poll() in (None, 0):
+            return run.driver.poll() == 0
+        assert run.driver.poll() == 1, run.said()
+        run.start()
+        return False
+
+    killed = []
+    try:
+        for kind, moment in zip(kinds, moments, strict=True):
+            wait_for(lambda moment=moment: finished() or run.began() >= moment, ROUND_SECONDS)
+            if finished():
+                break
+            killed.append(kind)
+            if kind == "store":
+                store.restart()
+            else:
+                run.kill(kind, chance)
+        wait_for(finished, ROUND_SECONDS)
+    finally:
+        run.driver.kill()
+    embed(plain, execute=in_process)
+    found, wanted = read_output(f"s3://{place}/out"), read_output(plain.output)
+    assert found.drop_columns(["embedding"]).equals(wanted.drop_columns(["embedding"])), "rows missing or twice"
+    assert cosines(vectors(found), vectors(wanted)).min() > 0.9999
+    assert verify(f"s3://{place}/out")["rows_out"] == units * rows
+    again = len(counted(folder)) - len(set(counted(folder)))
+    return {"units": units, "killed": killed, "starts": run.starts, "again": again}
+
+
+def main():
+    arguments = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    arguments.add_argument("--minutes", type=float, default=10, help="begin no further round after so long")
+    arguments.add_argument("--rounds", type=int, default=10**9, help="at most so many rounds")
+    arguments.add_argument("--first", type=int, default=0, help="number of the first round")
+    arguments.add_argument("--seed", type=int, default=0)
+    arguments.add_argument("--failing", type=float, default=0.05, help="share of the requests to the store that fail")
+    asked = arguments.parse_args()
+    from clusters import Head
+
+    began, rounds, failed = time.monotonic(), [], []
+    with tempfile.TemporaryDirectory(prefix="chaos") as home:
+        model = save_tiny_model(Path(home) / "model")
+        store = Store(asked.failing, asked.seed)
+        os.environ["AWS_ENDPOINT_URL"] = store.url  # of this process; the cluster's machines have the proxy's
+        try:
+            with Head(environment={"AWS_ENDPOINT_URL": store.proxy.url, "RAYCASE_S3_TIMEOUT": "2"}) as head:
+                number = asked.first
+                while not rounds or (len(rounds) < asked.rounds and time.monotonic() - began < 60 * asked.minutes):
+                    start = time.monotonic()
+                    try:
+                        done = play(number, asked.seed, head, store, model, Path(home) / str(number))
+                    except Exception:
+                        traceback.print_exc()
+                        failed.append(number)
+                        done = {"units": 0, "killed": [], "starts": 0, "again": 0}
+                    rounds.append(done)
+                    print(
+                        f"round {number}: {time.monotonic() - start:.0f} s, {done['units']} units, killed "
+                        f"{', '.join(done['killed']) or 'nothing'}; {done['starts']} starts, {done['again']} units again"
+                        f"{'; FAILED' if number in failed else ''}",
+                        file=sys.stderr,
+                        flush=True,
+                    )
+                    number += 1
+        finally:
+            store.stop()
+    killed = Counter(kind for done in rounds for kind in done["killed"])
+    met = {str(fault): count for fault, count in sorted(store.proxy.failed.items(), key=str)}
+    print(f"| seed {asked.seed}, rounds {asked.first} to {asked.first + len(rounds) - 1} | killed | faults met |")
+    print("|---|---|---|")
+    print(
+        f"| {len(rounds)} rounds, {sum(d['units'] for d in rounds)} units, {sum(d['again'] for d in rounds)} encoded "
+        f"again, {sum(d['starts'] for d in rounds)} starts of drivers | {dict(killed)} | {met} of "
+        f"{store.proxy.asked.total()} requests |"
+    )
+    result = {"rounds": len(rounds), "failed": failed, "seed": asked.seed, "seconds": time.monotonic() - began}
+    print(json.dumps(result))
+    sys.exit(bool(failed))
+
+
+if __name__ == "__main__":
+    main()
