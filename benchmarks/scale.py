@@ -164,7 +164,9 @@ def measure(url):
     request = step("list the input", lambda: check(job))
     opened, done = find_job(request.output, request.config, request.files)
     plan = step("read the footers", lambda: make_plan(request, opened.files, done))
-    step("save job and spans", lambda: (write_job(request.output, opened), plan.spans.save(request.output, GROUP_ROWS)))
+    step(
+        "save job and spans", lambda: (write_job(request.output, opened), plan.learned.save(request.output, GROUP_ROWS))
+    )
     first = memory()
     rows, units = sum(plan.rows), plan.units
 

@@ -154,7 +154,7 @@ def main():
                     rounds.append(done)
                     print(
                         f"round {number}: {time.monotonic() - start:.0f} s, {done['units']} units, killed "
-                        f"{', '.join(done['killed']) or 'nothing'}; {done['starts']} starts, {done['again']} units again"
+                        f"{', '.join(done['killed']) or 'nothing'}, {done['starts']} starts, {done['again']} again"
                         f"{'; FAILED' if number in failed else ''}",
                         file=sys.stderr,
                         flush=True,

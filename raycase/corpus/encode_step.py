@@ -15,7 +15,7 @@ import pyarrow as pa
 from raycase.corpus.records import EncodedUnit, EncodeStats, ReadUnit, naming
 from raycase.corpus.unit_files import ROW_OF_PAIR
 from raycase.corpus.unit_pairs import EncodeSettings, pairs_of
-from raycase.data.reader import KEEP, ROW, rejection
+from raycase.data.reader import KEEP, rejection
 from raycase.data.schema import (
     CONDITION,
     EMBEDDING,
@@ -23,6 +23,7 @@ from raycase.data.schema import (
     Reason,
     Rejection,
     embedding_array,
+    in_input_order,
     output_schema,
     rejected_table,
 )
@@ -100,7 +101,7 @@ class EncodeUnits:
             start=unit.start,
             rows_in=unit.rows_in,
             table=encoded.table,
-            rejected=rejected.sort_by("row"),
+            rejected=in_input_order(rejected),
             distinct_pairs=encoded.distinct_pairs,
             rows_truncated=encoded.rows_truncated,
             stats=stats,
@@ -186,7 +187,7 @@ def output_table(
     *,
     kept: Kept | None = None,
 ) -> pa.Table:
-    """The K pairs `pair_K` of N in chunks of about `settings.chunk_bytes`; last column: the input row of each pair."""
+    """The K pairs `pair_K` of N in chunks of about `settings.chunk_bytes`; last column: the unit's row of each pair."""
     columns = settings.columns
     schema = output_schema(columns.id_type, columns.kept_fields, settings.dim, settings.dtype)
     chunks = 1 + rows.nbytes * len(pair_K) // max(1, len(rows)) // settings.chunk_bytes
@@ -202,5 +203,5 @@ def output_table(
         table = pa.table(arrays, schema=schema)
         for field, column in kept.take(pairs).columns() if kept else ():
             table = table.append_column(field, column)
-        tables.append(table.append_column(ROW_OF_PAIR, chunk[ROW]))
+        tables.append(table.append_column(ROW_OF_PAIR, pa.array(row_N[pairs])))
     return pa.concat_tables(tables)

@@ -10,7 +10,7 @@ import pyarrow as pa
 
 from raycase.corpus.records import EncodedUnit, Interval, ReadUnit
 from raycase.data.reader import rejection
-from raycase.data.schema import REJECTED_SCHEMA, Reason, rejected_table
+from raycase.data.schema import REJECTED_SCHEMA, Reason, in_input_order, rejected_table
 from raycase.encoder.prepared import Prepared
 from raycase.encoder.throughput import Work
 from raycase.errors import WorkError
@@ -75,7 +75,7 @@ def _combined(unit: ReadUnit, parts: list[EncodedUnit], killers: list[Interval])
         start=unit.start,
         rows_in=unit.rows_in,
         table=pa.concat_tables([part.table for part in parts]),
-        rejected=pa.concat_tables(rejected).sort_by("row"),
+        rejected=in_input_order(pa.concat_tables(rejected)),
         distinct_pairs=sum(part.distinct_pairs for part in parts),
         rows_truncated=sum(part.rows_truncated for part in parts),
         stats=replace(

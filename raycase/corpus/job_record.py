@@ -18,12 +18,24 @@ from raycase.errors import RequestError, WorkError
 
 
 @dataclass(frozen=True, kw_only=True)
+class Sharing:
+    """Which neighbouring files share a unit: those of fewer rows, up to so many rows and files together.
+
+    It decides what the names of units mean, so a job keeps that with which it was begun.
+    """
+
+    rows: int
+    files: int = 256
+
+
+@dataclass(frozen=True, kw_only=True)
 class Job:
     """The content of job.json: the configuration that decides the vectors, the input files in order, and the model."""
 
     config: dict[str, Any]
     files: list[InputFile]
     model: str | None = None  # its name or folder; 0.1 and 0.2 wrote none
+    sharing: Sharing | None = None  # None in earlier versions: each file had units of its own
     salt: str = ""  # random if the job overwrote another: units of that one's late writers must not count
 
     @cached_property
@@ -38,18 +50,24 @@ class Job:
 
 
 def find_job(
-    output: Output, config: dict[str, Any], files: Sequence[InputFile], *, overwrite: bool = False
+    output: Output,
+    config: dict[str, Any],
+    files: Sequence[InputFile],
+    *,
+    overwrite: bool = False,
+    sharing: Sharing | None = None,
 ) -> tuple[Job, Units]:
     """The job to run in the folder, and its finished units: a new job, or the one to resume with new input files last.
+    `sharing`: of a new job.
 
     Raises RequestError if the folder holds another job's output, or if a known input file has changed or is missing.
     """
     config = json.loads(json.dumps(config, default=str))
     if overwrite:
-        job = Job(config=config, files=list(files), salt=uuid.uuid4().hex)
+        job = Job(config=config, files=list(files), sharing=sharing, salt=uuid.uuid4().hex)
         return job, finished((), job.print8)[0]
     begun = read_job(output) if output.job.exists() else None
-    job = begun or Job(config=config, files=list(files))
+    job = begun or Job(config=config, files=list(files), sharing=sharing)
     units, strays = finished_units(output, job.print8)
     foreign = next((name for name in strays if UnitFile.parse(name) is None), None)
     if foreign:
@@ -84,14 +102,18 @@ def read_job(output: Output) -> Job:
     values = output.job.read_json()
     try:
         files = [InputFile(**f) for f in values["files"]]
-        return Job(config=values["config"], files=files, model=values.get("model"), salt=values["salt"])
+        sharing = Sharing(**values["sharing"]) if values.get("sharing") else None
+        return Job(
+            config=values["config"], files=files, model=values.get("model"), sharing=sharing, salt=values["salt"]
+        )
     except (KeyError, TypeError) as error:
         raise RequestError(f"{output.job.uri}: expected the job.json of `raycase embed`, got another file") from error
 
 
 def write_job(output: Output, job: Job, *, overwrite: bool = False) -> None:
     """Write job.json; with `overwrite`, remove an earlier output first."""
-    values = {"model": job.model, "config": job.config, "salt": job.salt, "files": [asdict(f) for f in job.files]}
+    values: dict[str, Any] = {"model": job.model, "config": job.config, "salt": job.salt}
+    values |= {"sharing": asdict(job.sharing) if job.sharing else None, "files": [asdict(f) for f in job.files]}
     data = json_bytes({"fingerprint": job.fingerprint} | values)
     if overwrite:
         output.clear()

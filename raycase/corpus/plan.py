@@ -24,7 +24,8 @@ from raycase.data.spans import Span, cut, plan_file
 from raycase.data.storage import fingerprint
 from raycase.errors import RequestError
 
-if TYPE_CHECKING:  # its imports take seconds, and workers need none of them
+if TYPE_CHECKING:  # their imports take seconds, and workers need none of them
+    from raycase.corpus.job_record import Sharing
     from raycase.corpus.request import Request
 
 SPANS, TASK_BYTES = 2000, 16 * 2**20  # of a text file: about the most spans, the fewest bytes of a span
@@ -42,6 +43,7 @@ class Spans:
     numbers: array[int] = field(default_factory=lambda: array("q"))  # NUMBERS of each span, one span after the other
     headers: dict[int, tuple[str, ...]] = field(default_factory=dict)  # of CSV files
     whole: dict[int, str] = field(default_factory=dict)  # file -> its identity, if all of its spans are here
+    parts: dict[int, tuple[Span, ...]] = field(default_factory=dict)  # of spans of several files, by the first file
 
     def add(self, span: Span) -> None:
         self.numbers.extend((span.file, span.start, span.rows, span.at, span.length, span.bytes))
@@ -58,7 +60,8 @@ class Spans:
 
     def __getitem__(self, i: int) -> Span:
         values = self.numbers[i * len(NUMBERS) : (i + 1) * len(NUMBERS)]
-        return Span(**dict(zip(NUMBERS, values, strict=True)), header=self.headers.get(values[0], ()))
+        numbers = dict(zip(NUMBERS, values, strict=True))
+        return Span(**numbers, header=self.headers.get(values[0], ()), parts=self.parts.get(values[0], ()))
 
     def __iter__(self) -> Iterator[Span]:
         return (self[i] for i in range(len(self)))
@@ -73,6 +76,32 @@ class Spans:
     def rows(self) -> int:
         """Rows of all spans."""
         return int(self.table[:, NUMBERS.index("rows")].sum())
+
+    def shared(self, sharing: Sharing) -> Spans:
+        """The same rows, where neighbouring small files are one span. What is small does not depend on the units."""
+        files, first, count = np.unique(self.table[:, 0], return_index=True, return_counts=True)
+        rows = np.add.reduceat(self.table[:, 2], first) if len(files) else files
+        small = [i in self.whole and n < sharing.rows for i, n in zip(files.tolist(), rows.tolist(), strict=True)]
+        if sum(small) < 2:
+            return self
+        shared = Spans(headers=self.headers)
+        at = 0
+        while at < len(files):
+            end, total = at + 1, int(rows[at])
+            while small[at] and end < len(files) and small[end] and end - at < sharing.files:
+                if total + rows[end] > sharing.rows:
+                    break
+                total += int(rows[end])
+                end += 1
+            spans = [self[i] for i in range(first[at], first[end - 1] + count[end - 1])]
+            if end - at > 1:
+                shared.parts[spans[0].file] = tuple(spans)
+                size = sum(span.bytes for span in spans)
+                spans = [Span(file=spans[0].file, start=0, rows=total, at=0, length=0, bytes=size)]
+            for span in spans:
+                shared.add(span)
+            at = end
+        return shared
 
     @property
     def table(self) -> np.ndarray:
@@ -112,8 +141,8 @@ class Plan:
     spans: Spans
     done: Units
     unit_rows: int
-    rows: list[int]  # of each file, within the limit
-    learned: bool  # whether a file was cut that no earlier run had cut
+    rows: list[int]  # of each file, within the limit; small files that share units count as the first of them
+    learned: Spans | None = None  # of each file, where some were cut that no earlier run had cut
     task_units: int = TASK_UNITS
 
     def pieces(self) -> Iterator[Piece]:
@@ -174,10 +203,11 @@ class Plan:
             yield task
 
 
-def make_plan(request: Request, files: Sequence[InputFile], done: Units) -> Plan:
+def make_plan(request: Request, files: Sequence[InputFile], done: Units, sharing: Sharing | None = None) -> Plan:
     """Cut the input into spans, files that an earlier run cut excepted (`Spans.save`).
 
-    Raises RequestError for an unreadable file, and an input without rows.
+    `sharing`: the job's; without it no files share units. Raises RequestError for an unreadable file, and an input
+    without rows.
     """
     left = request.job.limit if request.job.limit is not None else float("inf")
     span_bytes = max(TASK_BYTES, sum(f.size for f in files) // SPANS)
@@ -192,7 +222,7 @@ def make_plan(request: Request, files: Sequence[InputFile], done: Units) -> Plan
         file_spans = Spans()
         for span in plan_file(*entry, request.columns, unit_rows=request.unit_rows, span_bytes=span_bytes):
             file_spans.add(span)
-            if span.start + span.rows >= left:  # the limit ends here
+            if span.start + span.rows >= max(left, sharing.rows if sharing else 0):  # the limit ends here
                 return file_spans, False
         return file_spans, True
 
@@ -209,7 +239,13 @@ def make_plan(request: Request, files: Sequence[InputFile], done: Units) -> Plan
             ahead = min(FILES_AT_ONCE, 2 * ahead)
     if not sum(rows):
         raise RequestError(f"--input: expected rows, got none in {len(files)} files, the first {files[0].uri}")
-    learned = not spans.whole.items() <= known.whole.items()
+    learned = None if spans.whole.items() <= known.whole.items() else spans
+    if sharing:
+        spans = spans.shared(sharing)
+        for first, parts in spans.parts.items():
+            members = range(first, parts[-1].file + 1)
+            rows[first] = sum(rows[i] for i in members)
+            rows[first + 1 : members.stop] = [0] * (len(members) - 1)
     return Plan(spans=spans, done=done, unit_rows=request.unit_rows, rows=rows, learned=learned)
 
 

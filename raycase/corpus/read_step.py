@@ -4,17 +4,23 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING
 
 import pyarrow as pa
 
-from raycase.corpus.records import ReadTask, ReadUnit, naming
+from raycase.corpus.records import ReadTask, ReadUnit, SpanUnits, naming
 from raycase.corpus.unit_pairs import EncodeSettings, prepare_rows
-from raycase.data.reader import read_span
+from raycase.data.columns import Columns
+from raycase.data.inputs import InputFile
+from raycase.data.reader import FILE, read_span
 from raycase.data.schema import rejected_table
+from raycase.data.spans import Span
 
 if TYPE_CHECKING:
     from raycase.systems.contracts import EmbedderConfig
+
+READERS = 16  # small files fetched at once
 
 
 def read_units(task: pa.Table, *, config: EmbedderConfig, settings: EncodeSettings) -> Iterator[pa.Table]:
@@ -23,18 +29,48 @@ def read_units(task: pa.Table, *, config: EmbedderConfig, settings: EncodeSettin
     Tokenises here, on CPUs and ahead of the encoder, which then never waits for it.
     """
     for part in ReadTask.from_arrow(task).spans:
-        units = read_span(part.file, part.span, settings.columns, part.units)
+        units = read_intervals(part, settings.columns)
         for start, end in part.units:
-            with naming(f"reading rows {start} to {end} of {part.file.uri}"):
-                rows, rejections = next(units)
+            with naming(f"reading rows {start} to {end} of {part.files[0].uri}"):
+                rows, rejected = next(units)
             unit = ReadUnit(
-                uri=part.file.uri,
+                uri=part.files[0].uri,
                 file=part.span.file,
                 start=start,
                 rows_in=end - start,
                 rows=rows,
-                rejected=rejected_table(part.file.uri, rejections),
+                rejected=rejected,
                 prepared=prepare_rows(config, rows, settings),
                 read_pid=os.getpid(),
             )
             yield unit.to_arrow()
+
+
+def read_intervals(part: SpanUnits, columns: Columns) -> Iterator[tuple[pa.Table, pa.Table]]:
+    """The rows of each unit of a span, and those rejected, in order. Raises RequestError for a file that cannot be
+    read."""
+    if not part.span.parts:
+        for rows, rejections in read_span(part.files[0], part.span, columns, part.units):
+            yield rows, rejected_table(part.files[0].uri, rejections)
+        return
+    for start, end in part.units:
+        with ThreadPoolExecutor(READERS) as pool:
+            read = list(pool.map(_read_part, *zip(*_among(part, start, end, columns), strict=True)))
+        yield pa.concat_tables(rows for rows, _ in read), pa.concat_tables(rejected for _, rejected in read)
+
+
+def _among(
+    part: SpanUnits, start: int, end: int, columns: Columns
+) -> Iterator[tuple[InputFile, Span, Columns, int, int]]:
+    """The files that have rows in an interval of a span of several files, and which rows of the file."""
+    first = part.span.start
+    for file, span in zip(part.files, part.span.parts, strict=True):
+        a, b = max(start, first), min(end, first + span.rows)
+        if a < b:
+            yield file, span, columns, span.start + a - first, span.start + b - first
+        first += span.rows
+
+
+def _read_part(file: InputFile, span: Span, columns: Columns, start: int, end: int) -> tuple[pa.Table, pa.Table]:
+    [(rows, rejections)] = read_span(file, span, columns, [(start, end)])
+    return rows.append_column(FILE, pa.array([file.uri] * len(rows), pa.string())), rejected_table(file.uri, rejections)

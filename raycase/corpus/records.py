@@ -28,9 +28,9 @@ Piece = tuple[Span, list[Interval]]  # a span, and its units that are left to do
 
 @dataclass(frozen=True, kw_only=True)
 class SpanUnits:
-    """A span of an input file, and the row intervals of its units that are to be read."""
+    """A span, the files of which it is, and the row intervals of its units that are to be read."""
 
-    file: InputFile
+    files: tuple[InputFile, ...]  # one, or that of each part of the span
     span: Span
     units: tuple[Interval, ...]
 
@@ -43,7 +43,12 @@ class ReadTask:
 
     @classmethod
     def of(cls, files: Sequence[InputFile], pieces: Sequence[Piece]) -> ReadTask:
-        return cls(spans=tuple(SpanUnits(file=files[s.file], span=s, units=tuple(units)) for s, units in pieces))
+        return cls(
+            spans=tuple(
+                SpanUnits(files=tuple(files[part.file] for part in s.parts or (s,)), span=s, units=tuple(units))
+                for s, units in pieces
+            )
+        )
 
     def to_arrow(self) -> pa.Table:
         return pa.table({"task": [json.dumps([asdict(part) for part in self.spans])]})
@@ -54,8 +59,8 @@ class ReadTask:
         return cls(
             spans=tuple(
                 SpanUnits(
-                    file=InputFile(**part["file"]),
-                    span=Span(**part["span"] | {"header": tuple(part["span"]["header"])}),
+                    files=tuple(InputFile(**file) for file in part["files"]),
+                    span=_span(part["span"]),
                     units=tuple((start, end) for start, end in part["units"]),
                 )
                 for part in parts
@@ -67,7 +72,7 @@ class ReadTask:
 class ReadUnit:
     """A unit that was read: `rows` as `raycase.data.reader` gives them, `rejected` of `REJECTED_SCHEMA`."""
 
-    uri: str  # of the input file
+    uri: str  # of the input file, the first of several
     file: int  # its number in the job
     start: int  # first row
     rows_in: int
@@ -149,6 +154,12 @@ def naming(what: str) -> Iterator[None]:
     except Exception as error:
         message = f"{what}: {type(error).__name__}: {first_line(error)}"
         raise WorkError(f"{message}; run the same command again to resume") from error
+
+
+def _span(values: dict[str, Any]) -> Span:
+    """The opposite of `asdict`."""
+    parts = tuple(_span(part) for part in values["parts"])
+    return Span(**values | {"header": tuple(values["header"]), "parts": parts})
 
 
 def _one_row(record: Any) -> pa.Table:

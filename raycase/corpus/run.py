@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from raycase.corpus.job_record import Job, check_held, find_job, write_job
+from raycase.corpus.job_record import Job, Sharing, check_held, find_job, write_job
 from raycase.corpus.listing import Units, drop_strays, finished_units
 from raycase.corpus.manifest import Lines, write_manifest
 from raycase.corpus.output import Output
@@ -49,8 +49,10 @@ def run(job: EmbedJob, *, model: EmbedderConfig | None = None, prepare: Prepare)
     request = check(job, model)
     output = request.output
     _check_writable(output.root)
-    opened, units = find_job(output, request.config, request.files, overwrite=job.overwrite)
-    plan = make_plan(request, opened.files, units)
+    opened, units = find_job(
+        output, request.config, request.files, overwrite=job.overwrite, sharing=Sharing(rows=request.unit_rows)
+    )
+    plan = make_plan(request, opened.files, units, opened.sharing)
     _check_space(request, plan)
     execute = prepare(request, plan) if plan.missing else None
     basis = choose_basis(request, plan, opened.files) if job.any_condition else None
@@ -58,7 +60,7 @@ def run(job: EmbedJob, *, model: EmbedderConfig | None = None, prepare: Prepare)
     if basis:
         output.basis.put(basis)
     if plan.learned:
-        plan.spans.save(output, plan.unit_rows)
+        plan.learned.save(output, plan.unit_rows)
     lines = Lines(output)
     earlier = None if output.manifest.exists() else UnitCheck(output, units, lines.known())
     progress = Run(rows=sum(plan.rows), rows_before=sum(plan.rows) - plan.missing, units=plan.units)

@@ -8,9 +8,10 @@ import numpy as np
 import pyarrow as pa
 
 from raycase.corpus.plan import Plan
+from raycase.corpus.read_step import read_intervals
+from raycase.corpus.records import ReadTask
 from raycase.data.columns import Columns
 from raycase.data.inputs import InputFile
-from raycase.data.reader import read_span
 
 SAMPLES, SAMPLED_ROWS = 5, 400  # how many places, and rows of each
 
@@ -26,5 +27,6 @@ def sample_rows(columns: Columns, plan: Plan, files: Sequence[InputFile]) -> tup
         places = np.unique(np.linspace(0, len(units) - 1, -(-SAMPLES // len(span_index))).astype(int))
         rows = [(start, min(end, start + SAMPLED_ROWS)) for start, end in (units[i] for i in places)]
         sampled += sum(end - start for start, end in rows)
-        tables += [table for table, _ in read_span(files[span.file], span, columns, rows)]
-    return pa.concat_tables(tables), sampled
+        part = ReadTask.of(files, [(span, rows)]).spans[0]
+        tables += [table for table, _ in read_intervals(part, columns)]
+    return pa.concat_tables(tables, promote_options="default"), sampled

@@ -1,7 +1,7 @@
 """The rows of a span as units: tables of checked rows, and rejections for the rows that cannot be embedded.
 
 A unit is read as an Arrow table with the columns `ROW`, `ID`, `TEXT`, `CONDITIONS` (with a condition column) and the
-kept columns under their own names with the prefix `KEEP`.
+kept columns under their own names with the prefix `KEEP`; a unit of several files has `FILE`, too, their URIs.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from raycase.data.schema import ID, Reason, Rejection
 from raycase.data.spans import Span
 from raycase.data.textfiles import Line, text_lines
 
-ROW, TEXT, CONDITIONS, KEEP = "row", "text", "conditions", "keep:"
+ROW, FILE, TEXT, CONDITIONS, KEEP = "row", "file", "text", "conditions", "keep:"
 
 
 def read_span(
@@ -229,10 +229,11 @@ def _checked(file: int, rows: pa.Table, rejections: list[Rejection]) -> tuple[pa
 
 def rejection(values: dict[str, Any], reason: Reason, detail: str = "") -> Rejection:
     """The rejection of a row of a unit's table, given as a dictionary."""
-    content = {name.removeprefix(KEEP): value for name, value in values.items() if name != ROW}
+    content = {name.removeprefix(KEEP): value for name, value in values.items() if name not in (ROW, FILE)}
     id_ = values.get(ID)
     return Rejection(
         row=values[ROW],
+        file=values.get(FILE, ""),
         reason=reason,
         detail=detail,
         id=None if id_ is None else str(id_),

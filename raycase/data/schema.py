@@ -34,13 +34,14 @@ class Reason(StrEnum):
 
 @dataclass(frozen=True, kw_only=True)
 class Rejection:
-    """An input row that is not embedded; `row` counts from 0 within its file."""
+    """An input row that is not embedded; `row` counts from 0 within its file, `file` is named in a unit of several."""
 
     row: int
     reason: Reason
     content: str
     id: str | None = None
     detail: str = ""
+    file: str = ""
 
 
 REJECTED_SCHEMA = pa.schema(
@@ -56,10 +57,10 @@ REJECTED_SCHEMA = pa.schema(
 
 
 def rejected_table(file: str, rejections: Sequence[Rejection]) -> pa.Table:
-    """The rejections of one unit as a table of `REJECTED_SCHEMA`, in the order of the input."""
-    rows = sorted(rejections, key=lambda r: r.row)
+    """Rejections as a table of `REJECTED_SCHEMA`, in the order of the input; `file`: of those that name none."""
+    rows = sorted(rejections, key=lambda r: (r.file, r.row))
     columns = [
-        [file] * len(rows),
+        [r.file or file for r in rows],
         [r.row for r in rows],
         [r.id for r in rows],
         [str(r.reason) for r in rows],
@@ -68,6 +69,11 @@ def rejected_table(file: str, rejections: Sequence[Rejection]) -> pa.Table:
     ]
     arrays = [pa.array(c, f.type) for c, f in zip(columns, REJECTED_SCHEMA, strict=True)]
     return pa.table(arrays, schema=REJECTED_SCHEMA)
+
+
+def in_input_order(rejected: pa.Table) -> pa.Table:
+    """Rejected rows in the order of the input, whose files are in the order of their names."""
+    return rejected.sort_by([("file", "ascending"), ("row", "ascending")])
 
 
 def embedding_type(dim: int, dtype: str) -> pa.DataType:

@@ -31,6 +31,7 @@ class Span:
     length: int
     bytes: int  # to fetch, about
     header: tuple[str, ...] = ()  # CSV
+    parts: tuple[Span, ...] = ()  # of several small files; its rows are theirs, one after the other
 
 
 def plan_file(index: int, file: InputFile, columns: Columns, *, unit_rows: int, span_bytes: int) -> Iterator[Span]:

@@ -9,7 +9,7 @@ from typing import Any
 import pyarrow as pa
 
 from raycase.corpus.encode_step import EncodeUnits, encode_rows
-from raycase.corpus.job_record import find_job
+from raycase.corpus.job_record import Sharing, find_job
 from raycase.corpus.plan import Plan, make_plan
 from raycase.corpus.request import EmbedJob, Request, check
 from raycase.corpus.sample import sample_rows
@@ -33,8 +33,9 @@ def dry_run(job: EmbedJob) -> dict[str, Any]:
     request = check(job)
     if job.any_condition:  # the basis is not chosen yet: the words' size is known, and their time is the encoder's
         request = replace(request, model=replace(request.model, basis=None))  # type: ignore[type-var]
-    known, done = find_job(request.output, request.config, request.files, overwrite=job.overwrite)
-    plan = make_plan(request, known.files, done)
+    sharing = Sharing(rows=request.unit_rows)
+    known, done = find_job(request.output, request.config, request.files, overwrite=job.overwrite, sharing=sharing)
+    plan = make_plan(request, known.files, done, known.sharing)
     result: dict[str, Any] = {"dry_run": True, "units": plan.units, "rows": plan.missing}
     if plan.missing:
         result |= _scaled(request, plan, known.files, request.job.word_bytes or 0)

@@ -154,8 +154,8 @@ def _isolated(
             print(f"{rows} killed the encoder {DEATHS} times: tried again in halves", file=sys.stderr)
             whole = isolate(unit, partial(prepare_rows, request.model, settings=request.encode_settings), attempt)
             written = write_units(whole.to_arrow(), output=request.output.root.uri, print8=opened.print8)
-            killers = [r["row"] for r in whole.rejected.to_pylist() if r["reason"] == Reason.KILLED]
-            print(f"{unit.uri}: rejected for killing the encoder: rows {killers}", file=sys.stderr)
+            killers = [(r["file"], r["row"]) for r in whole.rejected.to_pylist() if r["reason"] == Reason.KILLED]
+            print(f"rejected for killing the encoder (file, row): {killers}", file=sys.stderr)
             yield WrittenUnit.from_arrow(written)
     finally:
         lone.stop()

@@ -24,7 +24,7 @@ def planned(job):
     plan = make_plan(request, opened.files, done)
     write_job(request.output, opened)
     if plan.learned:
-        plan.spans.save(request.output, plan.unit_rows)
+        plan.learned.save(request.output, plan.unit_rows)
     return plan
 
 

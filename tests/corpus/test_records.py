@@ -48,7 +48,7 @@ LINE = UnitLine(
 def test_a_task_names_its_files_spans_and_units():
     spans = [Span(file=f, start=0, rows=9, at=1, length=2, bytes=3, header=("id", "text")) for f in (1, 0)]
     task = ReadTask.of(FILES, [(spans[0], [(0, 4), (4, 9)]), (spans[1], [(2, 3)])])
-    assert [part.file.uri for part in task.spans] == ["/in/b.csv", "/in/a.csv"]
+    assert [part.files[0].uri for part in task.spans] == ["/in/b.csv", "/in/a.csv"]
     row = task.to_arrow()
     assert len(row) == 1 and ReadTask.from_arrow(row) == task
 

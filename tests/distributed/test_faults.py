@@ -103,7 +103,7 @@ def test_rows_that_kill_their_encoder_are_rejected_and_the_job_goes_on(job, tiny
     verify(job.output)
     said = capsys.readouterr().err
     assert f"rows 4 to 8 of {job.input} killed the encoder 3 times: tried again in halves" in said
-    assert "rejected for killing the encoder: rows [6]" in said
+    assert f"rejected for killing the encoder (file, row): [('{job.input}', 6)]" in said
 
 
 @pytest.mark.long

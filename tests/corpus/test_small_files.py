@@ -1,0 +1,118 @@
+"""Small files share units: the same rows under the same ids, whatever the limit, the unit's size and later files."""
+
+import json
+from dataclasses import replace
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from helpers import cosines, embed_here, read_output, read_rejected, sentences, stop_after, vectors
+
+from raycase.corpus.job_record import Sharing, find_job, read_job, write_job
+from raycase.corpus.output import output_at
+from raycase.corpus.plan import Spans
+from raycase.corpus.request import check
+from raycase.corpus.verify import verify
+from raycase.data.spans import Span
+from raycase.distributed.embed import embed
+
+
+def write(file, texts):
+    if file.suffix == ".parquet":
+        pq.write_table(pa.table({"text": pa.array(texts, pa.string())}), file, row_group_size=3)
+    elif file.suffix == ".csv":
+        file.write_text("text\n" + "".join(f'"{text or ""}"\n' for text in texts))
+    else:
+        file.write_text("".join(json.dumps({"text": text}) + "\n" for text in texts))
+
+
+@pytest.fixture
+def small(job, tmp_path):
+    """Forty files of 0 to 9 rows, of all kinds, and a larger one between them; ids are `file:row`."""
+    folder = tmp_path / "small"
+    folder.mkdir()
+    sizes = np.random.default_rng(0).integers(0, 10, 40)
+    sizes[[3, 17]] = 0, 70
+    texts = iter(sentences(int(sizes.sum())))
+    for number, size in enumerate(sizes):
+        write(
+            folder / f"{number:02d}.{('parquet', 'csv', 'jsonl')[number % 3]}", [next(texts) for _ in range(int(size))]
+        )
+    return replace(job, input=str(folder), unit_rows=50, max_rejected=1)
+
+
+def apart(job):
+    """The same job with units for each file, as one that an earlier version began; gives its output."""
+    job = replace(job, output=job.output + "-apart")
+    request = check(job)
+    write_job(request.output, find_job(request.output, request.config, request.files)[0])
+    embed_here(job)
+    return read_output(job.output)
+
+
+def equal(job, wanted):
+    found, wanted = (
+        table.sort_by([("id", "ascending"), ("condition", "ascending")]) for table in (read_output(job.output), wanted)
+    )
+    assert found.drop_columns(["embedding"]).equals(wanted.drop_columns(["embedding"]))
+    assert cosines(vectors(found), vectors(wanted)).min() > 0.9999
+    verify(job.output)
+
+
+def test_they_are_few_units_and_the_same_rows(small):
+    result = embed_here(small)
+    assert result["units_done"] < 12, "expected fewer units than files"
+    equal(small, apart(small))
+
+
+@pytest.mark.parametrize(("limit", "unit_rows"), [(1, 50), (33, 50), (120, 7), (200, 90)])
+def test_a_limit_that_grows_and_other_units_lose_and_repeat_nothing(small, limit, unit_rows):
+    assert embed_here(replace(small, limit=limit))["rows_in"] == limit
+    with pytest.raises(KeyboardInterrupt):
+        embed(replace(small, unit_rows=unit_rows, limit=limit + 30), execute=stop_after(1))
+    output_at(small.output).spans.remove()  # the plan is made anew
+    embed_here(replace(small, unit_rows=unit_rows))
+    assert read_job(output_at(small.output)).sharing == Sharing(rows=50)
+    equal(small, apart(small))
+
+
+def test_later_files_join_the_last_unit(small, tmp_path):
+    embed_here(small)
+    before = set(output_at(small.output).embeddings.list())
+    for name in ("x.csv", "y.jsonl"):
+        write(tmp_path / "small" / name, [f"a dog {name}", f"a cat {name}"])
+    result = embed_here(small)
+    assert result["units_done"] == 1 and before < set(output_at(small.output).embeddings.list())
+    equal(small, apart(small))
+
+
+def test_rejected_rows_name_their_own_file_and_row(small, tmp_path):
+    write(tmp_path / "small" / "01.csv", ["a dog", "", "a cat"])
+    write(tmp_path / "small" / "02.jsonl", ["a dog", "dog " * 99, "a poison"])
+    embed_here(replace(small, on_long="reject"))
+    found = [(r["file"].rsplit("/")[-1], r["row"], r["reason"]) for r in read_rejected(small.output)]
+    assert found == [
+        ("01.csv", 1, "empty text"),
+        ("02.jsonl", 1, "text too long"),
+        ("02.jsonl", 2, "vector not finite"),
+    ]
+    assert "file" not in json.loads(read_rejected(small.output)[1]["content"])
+
+
+def test_two_thousand_files_of_a_row_are_a_few_units():
+    spans = Spans()
+    for file in range(2000):
+        spans.add(Span(file=file, start=0, rows=1, at=0, length=9, bytes=9))
+        spans.whole[file] = "known"
+    shared = spans.shared(Sharing(rows=4096))
+    assert [span.rows for span in shared] == [256] * 7 + [208]
+    assert [part.file for part in shared[7].parts] == list(range(1792, 2000))
+
+
+def test_a_file_that_a_limit_cut_short_is_not_small():
+    spans = Spans()
+    for file in range(3):
+        spans.add(Span(file=file, start=0, rows=5, at=0, length=9, bytes=9))
+    spans.whole = {0: "known", 1: "known"}
+    assert [(span.file, span.rows) for span in spans.shared(Sharing(rows=50))] == [(0, 10), (2, 5)]
