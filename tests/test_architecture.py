@@ -46,7 +46,14 @@ def test_importing_raycase_takes_neither_torch_nor_ray():
 
 
 @pytest.mark.parametrize(
-    "module", ["corpus.write_step", "distributed.in_flight", "distributed.ray_internals", "distributed.prometheus"]
+    "module",
+    [
+        "corpus.write_step",
+        "distributed.in_flight",
+        "distributed.packs",
+        "distributed.ray_internals",
+        "distributed.prometheus",
+    ],
 )
 def test_workers_import_what_they_need_alone(module):
     """A process that writes need not wait for torch; whatever a task or its context names, its worker imports."""

@@ -156,6 +156,17 @@ def naming(what: str) -> Iterator[None]:
         raise WorkError(f"{message}; run the same command again to resume") from error
 
 
+def pack(rows: Sequence[pa.Table]) -> pa.Table:
+    """Records of one kind, each a row, as one row."""
+    return pa.table({"pack": _pack(pa.concat_tables(rows))})
+
+
+def unpack(row: pa.Table) -> list[pa.Table]:
+    """The opposite of `pack`."""
+    rows = _unpack(row["pack"][0])
+    return [rows.slice(i, 1) for i in range(len(rows))]
+
+
 def _span(values: dict[str, Any]) -> Span:
     """The opposite of `asdict`."""
     parts = tuple(_span(part) for part in values["parts"])

@@ -21,14 +21,15 @@ def embed(job: EmbedJob, *, model: EmbedderConfig | None = None, execute: Execut
     return run(job, model=model, prepare=prepare_ray if execute is None else lambda *_: execute)
 
 
-def prepare_ray(request: Request, plan: Plan, *, ahead: int | None = None) -> Execute:
+def prepare_ray(request: Request, plan: Plan, *, ahead: int | None = None, size: int | None = None) -> Execute:
     """Join or start Ray and fit the actors into the cluster. Raises RequestError for actors that do not fit.
 
     `ahead`: maximum number of units that Ray has received and not yet written. Default: by the number of actors.
+    `size`: units of an item of Ray Data. Default: one, more for many actors.
     """
     start_ray()
     cluster = capacity()
     check_nodes(request.output.root, cluster)
     pool = make_pool(request.job, plan.units, cluster)
     print(f"needs {pool}; {cluster}", file=sys.stderr)
-    return partial(execute_on_ray, pool=pool, ahead=ahead)
+    return partial(execute_on_ray, pool=pool, ahead=ahead, size=size)

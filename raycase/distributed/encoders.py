@@ -11,25 +11,31 @@ import ray
 from ray.exceptions import RayActorError
 
 from raycase.corpus.encode_step import EncodeUnits
-from raycase.corpus.records import EncodedUnit, ReadUnit
+from raycase.corpus.records import EncodedUnit, ReadUnit, pack, unpack
 from raycase.distributed.in_flight import Key
 
 
 class EncodeInPool(EncodeUnits):
-    """The encode step in Ray Data's pool of actors: sets units aside at which encoders keep dying."""
+    """The encode step, on packs, in Ray Data's pool of actors: sets units aside at which encoders keep dying."""
 
     def __init__(self, *, in_flight: ray.actor.ActorHandle, **step: Any) -> None:
         super().__init__(**step)
         self.in_flight = in_flight
 
     def __call__(self, row: pa.Table) -> Iterator[pa.Table]:
+        encoded = [unit for unit in map(self._encode, unpack(row)) if unit is not None]
+        if encoded:
+            yield pack(encoded)
+
+    def _encode(self, row: pa.Table) -> pa.Table | None:
+        """Encode a unit, unless it is set aside."""
         unit: Key = row["file"][0].as_py(), row["start"][0].as_py()
         if not ray.get(self.in_flight.begin.remote(unit)):
             ray.get(self.in_flight.set_aside.remote(unit, row))
-            return
+            return None
         encoded = super().__call__(row)
         self.in_flight.end.remote(unit)
-        yield encoded
+        return encoded
 
 
 class LoneEncoder:

@@ -21,8 +21,7 @@ from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 from raycase.corpus.isolation import isolate
 from raycase.corpus.job_record import Job
 from raycase.corpus.plan import Plan
-from raycase.corpus.read_step import read_units
-from raycase.corpus.records import EncodedUnit, ReadUnit, WrittenUnit
+from raycase.corpus.records import EncodedUnit, ReadUnit, WrittenUnit, unpack
 from raycase.corpus.request import Request
 from raycase.corpus.unit_pairs import prepare_rows
 from raycase.corpus.write_step import write_units
@@ -30,6 +29,7 @@ from raycase.data.schema import Reason
 from raycase.distributed.cluster import cause
 from raycase.distributed.encoders import EncodeInPool, LoneEncoder
 from raycase.distributed.in_flight import DEATHS, InFlight, feed_tasks, no_unit_encoded
+from raycase.distributed.packs import pack_units, read_packs, write_packs
 from raycase.distributed.prometheus import RunMetrics
 from raycase.distributed.ray_data import Sealed, data_context
 from raycase.distributed.resources import READ_CPUS, WRITE_CPUS, Pool, capacity
@@ -44,11 +44,12 @@ Item = TypeVar("Item")
 
 
 def execute_on_ray(
-    request: Request, opened: Job, plan: Plan, *, pool: Pool, ahead: int | None = None
+    request: Request, opened: Job, plan: Plan, *, pool: Pool, ahead: int | None = None, size: int | None = None
 ) -> Iterator[WrittenUnit]:
     """Read, encode and write the plan's units; yields each when its file is written.
 
-    Any number of units is one execution, to which they are fed in bounded pieces. Raises RequestError and WorkError.
+    Any number of units is one execution, to which they are fed in bounded pieces, `size` units an item. Raises
+    RequestError and WorkError.
     """
     in_flight = InFlight.options(  # type: ignore[attr-defined]
         scheduling_strategy=NodeAffinitySchedulingStrategy(ray.get_runtime_context().get_node_id(), soft=False)
@@ -62,7 +63,7 @@ def execute_on_ray(
         "compute": request.job.compute,
     }
     with data_context(patience=None):  # `_report_waiting` decides
-        written = _stages(request, opened, plan, pool, step, in_flight)
+        written = _stages(request, opened, plan, pool, step, in_flight, size or pack_units(pool.most))
     metrics = RunMetrics(job=opened.print8, units=plan.units)
     last_unit = time.monotonic()
     try:
@@ -71,11 +72,12 @@ def execute_on_ray(
                 _report_waiting(time.monotonic() - last_unit, request.job.patience, pool)
                 continue
             last_unit = time.monotonic()
-            in_flight.add_written.remote(len(batch))
             for i in range(len(batch)):
-                unit = WrittenUnit.from_arrow(batch.slice(i, 1))
-                metrics.add(unit)
-                yield unit
+                units = unpack(batch.slice(i, 1))
+                in_flight.add_written.remote(len(units))
+                for unit in map(WrittenUnit.from_arrow, units):
+                    metrics.add(unit)
+                    yield unit
         for unit in _isolated(request, opened, pool, step, *ray.get(in_flight.take_aside.remote())):
             metrics.add(unit)
             yield unit
@@ -86,8 +88,10 @@ def execute_on_ray(
             ray.kill(in_flight)
 
 
-def _stages(request: Request, opened: Job, plan: Plan, pool: Pool, step: dict[str, Any], in_flight: Any) -> Dataset:
-    """The dataset of `WrittenUnit` rows. CPUs differ by stage; otherwise Ray Data would fuse stages."""
+def _stages(
+    request: Request, opened: Job, plan: Plan, pool: Pool, step: dict[str, Any], in_flight: Any, size: int
+) -> Dataset:
+    """The dataset of packs of `WrittenUnit`. CPUs differ by stage; otherwise Ray Data would fuse stages."""
     tasks = ray.data.from_items([0], override_num_blocks=1).map_batches(
         feed_tasks,
         fn_kwargs={"plan": ray.put((plan, opened.files)), "in_flight": in_flight},
@@ -97,8 +101,8 @@ def _stages(request: Request, opened: Job, plan: Plan, pool: Pool, step: dict[st
         label_selector={"ray.io/node-id": ray.get_runtime_context().get_node_id()},  # lost only with the driver
     )
     units = tasks.map_batches(
-        read_units,
-        fn_kwargs={"config": Sealed(request.model), "settings": request.encode_settings},
+        read_packs,
+        fn_kwargs={"size": size, "config": Sealed(request.model), "settings": request.encode_settings},
         compute=TaskPoolStrategy(size=READERS_AN_ACTOR * pool.most),
         batch_size=1,
         batch_format="pyarrow",
@@ -119,7 +123,7 @@ def _stages(request: Request, opened: Job, plan: Plan, pool: Pool, step: dict[st
         num_gpus=pool.gpus,
     )
     return encoded.map_batches(
-        write_units,
+        write_packs,
         fn_kwargs={"output": request.output.root.uri, "print8": opened.print8},
         compute=TaskPoolStrategy(size=WRITERS_AN_ACTOR * pool.most),
         batch_size=1,

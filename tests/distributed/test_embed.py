@@ -48,7 +48,8 @@ def finished(cluster, s3_server, tiny_model, tmp_path_factory):
     units = []
 
     def prepare(request, plan):
-        execute = prepare_ray(request, plan, ahead=4)  # of 30 units: both actors work through many pieces of the plan
+        # of 30 units: both actors work through many pieces of the plan, and through packs
+        execute = prepare_ray(request, plan, ahead=4, size=3)
 
         def recorded(*arguments):
             for unit in execute(*arguments):

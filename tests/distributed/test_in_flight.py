@@ -4,12 +4,14 @@ import threading
 from types import SimpleNamespace
 
 import pyarrow as pa
+import pytest
 import ray
 from helpers import wait_for
 
 from raycase.data.inputs import InputFile
 from raycase.data.spans import Span
 from raycase.distributed.in_flight import InFlight, feed_tasks
+from raycase.errors import WorkError
 
 FILES = [InputFile(uri="/in.parquet", size=1, mark="1")]
 
@@ -33,4 +35,28 @@ def test_no_more_is_fed_than_may_be_ahead_of_what_is_written(cluster):
     ray.get(in_flight.add_written.remote(33))
     thread.join(30)
     assert len(fed) == 9 and not thread.is_alive()
+    ray.kill(in_flight)
+
+
+def test_a_unit_is_set_aside_after_three_deaths_and_the_others_count_on(cluster):
+    in_flight = InFlight.remote(10)
+    row = pa.table({"file": [0], "start": [8]})
+    assert [ray.get(in_flight.begin.remote((0, 8))) for _ in range(4)] == [True] * 3 + [False]
+    ray.get(in_flight.set_aside.remote((0, 8), row))
+    ray.get([in_flight.begin.remote((0, 4)), in_flight.end.remote((0, 4))])
+    assert ray.get(in_flight.begin.remote((0, 4))), "expected the count to begin anew for a unit that was encoded"
+    [aside], encoded = ray.get(in_flight.take_aside.remote())
+    assert aside.equals(row) and encoded
+    assert ray.get(in_flight.wait_for_room.remote(10)) is None, "expected its room to be free"
+    ray.kill(in_flight)
+
+
+def test_where_no_unit_is_encoded_the_third_ends_the_job(cluster):
+    in_flight = InFlight.remote(10)
+    for start in (1, 2, 3):
+        assert [ray.get(in_flight.begin.remote((0, start))) for _ in range(4)][-1] is False
+        if start < 3:
+            ray.get(in_flight.set_aside.remote((0, start), pa.table({})))
+    with pytest.raises(WorkError, match="killed 9 times and encoded no unit: expected enough memory"):
+        ray.get(in_flight.set_aside.remote((0, 3), pa.table({})))
     ray.kill(in_flight)
