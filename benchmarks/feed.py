@@ -3,7 +3,7 @@ one unit and of several, in turns.
 
     RAY_worker_niceness=0 python benchmarks/feed.py [--encoders 4] [--sleep 0.04] [--units 2000] [--rounds 3]
 
-Four encoders that take 0.04 s for a unit ask for as many units a second, 100, as 1,000 encoders that take 10 s. The rate
+Four encoders that take 0.04 s for a unit ask for as many units a second, 100, as 1,000 of 10 s. The rate
 is from the first finished unit to the last; reading, tokenising and writing are real and share the machine.
 """
 
