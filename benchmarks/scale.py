@@ -107,10 +107,11 @@ class Handler(BaseHTTPRequestHandler):
         body = bucket.get(self.key)
         if body is None:
             return self.answer(404, b"<Error><Code>NoSuchKey</Code></Error>")
-        if wanted := self.headers.get("Range"):
-            first, last = wanted.removeprefix("bytes=").split("-")
-            body = body[int(first) : int(last) + 1]
-        return self.answer(206 if wanted else 200, body, **MARKS)
+        if not (wanted := self.headers.get("Range")):
+            return self.answer(200, body, **MARKS)
+        first, last = (int(n) for n in wanted.removeprefix("bytes=").split("-"))
+        part = body[first : last + 1]
+        return self.answer(206, part, Content_Range=f"bytes {first}-{first + len(part) - 1}/{len(body)}", **MARKS)
 
     def do_HEAD(self):
         body = self.server.bucket.get(self.key)

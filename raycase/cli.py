@@ -86,8 +86,6 @@ def _unloaded() -> None:
 
 
 def _run(work: Callable[[Any], Result], job: Any) -> Result:
-    from raycase.data.storage import STORE_ERRORS  # a second, which `raycase --help` need not wait for
-
     try:
         return work(job)
     except RequestError as error:
@@ -96,7 +94,7 @@ def _run(work: Callable[[Any], Result], job: Any) -> Result:
         if hasattr(error, "result"):  # the output is there, and its counts are worth knowing
             print(json.dumps(error.result), flush=True)
         _fail(error, 1)
-    except STORE_ERRORS as error:
+    except OSError as error:
         _fail(f"{type(error).__name__}: {error}; run the same command again to resume", 1)
 
 

@@ -68,7 +68,7 @@ def find_job(
         return job, finished((), job.print8)[0]
     begun = read_job(output) if output.job.exists() else None
     job = begun or Job(config=config, files=list(files), sharing=sharing)
-    units, strays = finished_units(output, job.print8)
+    units, strays = finished_units(output, job.print8, len(job.files))
     foreign = next((name for name in strays if UnitFile.parse(name) is None), None)
     if foreign:
         raise RequestError(

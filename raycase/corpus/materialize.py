@@ -102,7 +102,7 @@ def begin(job: MaterializeJob, words: Written, conditions: tuple[str, ...]) -> M
 def finish(todo: Materialize, began: float) -> dict[str, Any]:
     """Count the output against the words' and put its manifest. Raises WorkError where units are missing."""
     output, job = todo.output, todo.job
-    units, strays = finished_units(output, job.print8)
+    units, strays = finished_units(output, job.print8, len(job.files))
     check_held(output, job)  # after the listing: what another job wrote by then is seen with its job.json
     drop_strays(output, units, strays)
     if len(units) != len(todo.words.units):

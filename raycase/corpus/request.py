@@ -16,7 +16,7 @@ from raycase.data.columns import Columns, find_columns, peek
 from raycase.data.conditions import read_conditions
 from raycase.data.fetch import DEFAULT_MODEL
 from raycase.data.inputs import InputFile, find_input
-from raycase.data.storage import PACKAGE, STORE_ERRORS, check_paths, fingerprint
+from raycase.data.storage import PACKAGE, check_paths, fingerprint
 from raycase.data.stored_words import WORD_COLUMNS
 from raycase.encoder.pooling import Pooling
 from raycase.errors import PATIENCE, RequestError, check_patience
@@ -274,7 +274,7 @@ def _begun(output: Output) -> Job | None:
     """The job that the output was begun by. Raises RequestError for a folder that cannot be read."""
     try:
         return read_job(output) if output.job.exists() else None
-    except STORE_ERRORS as error:
+    except OSError as error:
         reason = output.root.why(error)
         raise RequestError(f"--output: expected a readable folder at {output.root.uri}, got: {reason}") from error
 

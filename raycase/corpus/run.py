@@ -27,7 +27,7 @@ from raycase.corpus.request import EmbedJob, Request, check
 from raycase.corpus.unit_check import UnitCheck
 from raycase.corpus.verify import listed_defects
 from raycase.corpus.word_basis import choose_basis
-from raycase.data.storage import STORE_ERRORS, Location
+from raycase.data.storage import Location
 from raycase.errors import RequestError, WorkError
 from raycase.systems.contracts import EmbedderConfig
 
@@ -75,7 +75,7 @@ def run(job: EmbedJob, *, model: EmbedderConfig | None = None, prepare: Prepare)
             if earlier:
                 _remove_damaged(output, earlier.damaged())
                 earlier = None
-            units, strays = finished_units(output, opened.print8)
+            units, strays = finished_units(output, opened.print8, len(opened.files))
             check_held(output, opened)  # after the listing: what another job wrote by then is seen with its job.json
             for stray in drop_strays(output, units, strays):
                 print(f"removed {stray}: not a unit of this job", file=sys.stderr)
@@ -102,7 +102,7 @@ def _check_writable(root: Location) -> None:
     try:
         probe.put(b"raycase\n")
         probe.remove()
-    except STORE_ERRORS as error:
+    except OSError as error:
         raise RequestError(f"--output: expected a place to write at {root.uri}, got: {root.why(error)}") from error
 
 

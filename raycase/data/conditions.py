@@ -10,7 +10,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from raycase.data.schema import CONDITION
-from raycase.data.storage import STORE_ERRORS, Location, locate
+from raycase.data.storage import Location, locate
 from raycase.errors import RequestError, first_line
 
 
@@ -47,7 +47,7 @@ def _conditions_in(source: Location) -> list[str]:
                 columns = dict(zip(rows[0], zip(*rows[1:], strict=True), strict=True))
         else:
             columns = pq.read_table(pa.BufferReader(data)).to_pydict()
-    except (*STORE_ERRORS, ValueError, csv.Error, pa.ArrowException) as error:
+    except (OSError, ValueError, csv.Error, pa.ArrowException) as error:
         raise RequestError(
             f"--conditions: expected a readable file at {source.uri}, got: {first_line(error)}"
         ) from error

@@ -11,7 +11,7 @@ from pathlib import Path
 
 from filelock import FileLock
 
-from raycase.data.storage import PACKAGE, STORE_ERRORS, fingerprint, locate, mark
+from raycase.data.storage import PACKAGE, fingerprint, locate, mark
 from raycase.errors import RequestError, first_line
 
 MODEL_FILE = "raycase.json"  # written last into a model folder; says what system it holds
@@ -61,7 +61,7 @@ def fetch(uri: str, *, large: bool, named: str = "", large_bytes: int = LARGE_BY
         try:
             with ThreadPoolExecutor(4) as pool:
                 list(pool.map(lambda name: _fetch_file(uri, name, folder, files[name][0]), missing))
-        except STORE_ERRORS as error:
+        except OSError as error:
             raise RequestError(f"--model: expected a readable folder at {uri}, got: {first_line(error)}") from error
     return folder
 
@@ -97,7 +97,7 @@ def _files(uri: str) -> dict[str, tuple[int, str]]:
     root.fs.invalidate_cache()
     try:
         infos = root.fs.find(root.path, detail=True)
-    except STORE_ERRORS as error:
+    except OSError as error:
         raise RequestError(f"--model: expected to list {root.uri}, got: {first_line(error)}") from error
     prefix = len(root.path) + 1
     files = {path[prefix:]: (info["size"], mark(info)) for path, info in infos.items() if info["type"] == "file"}

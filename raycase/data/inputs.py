@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pyarrow as pa
 
-from raycase.data.storage import PACKAGE, STORE_ERRORS, Location, locate, mark, sha256_of_file
+from raycase.data.storage import PACKAGE, Location, locate, mark, sha256_of_file
 from raycase.errors import RequestError
 
 ENDINGS = (".parquet", ".csv", ".jsonl")
@@ -49,7 +49,7 @@ def find_input(uri: str, flag: str = "--input") -> list[InputFile]:
             infos = root.fs.find(root.path, detail=True) if is_folder else root.fs.glob(root.path, detail=True)
             prefix = len(root.path if is_folder else posixpath.dirname(re.split(r"[*?[]", root.path)[0]))
             infos = {path: info for path, info in infos.items() if not _is_hidden(path[prefix:])}
-    except STORE_ERRORS as error:
+    except OSError as error:
         raise RequestError(f"{flag}: expected to list {root.uri}, got: {root.why(error)}") from error
     files = [
         InputFile(uri=Location(root.fs, path).uri, size=info["size"] or 0, mark=mark(info))
@@ -74,6 +74,6 @@ def readable(file: InputFile) -> Iterator[Location]:
         yield source
     except RequestError:
         raise
-    except (*STORE_ERRORS, ValueError, csv.Error, pa.ArrowException) as error:
+    except (OSError, ValueError, csv.Error, pa.ArrowException) as error:
         kind = file.ending[1:]
         raise RequestError(f"{file.uri}: expected a readable {kind} file, got: {source.why(error)}") from error

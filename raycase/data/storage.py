@@ -1,44 +1,31 @@
 """Files and folders of any store: atomic writes, listings in pages, fingerprints.
 
-Everything works on any fsspec file system; paths are URIs (`s3://bucket/out`, `file:///data/out`, `/data/out`).
+Object stores are those of `object_stores`; everything works on any other fsspec file system, too. Paths are URIs
+(`s3://bucket/out`, `file:///data/out`, `/data/out`).
 """
 
 from __future__ import annotations
 
 import hashlib
-import html
 import json
 import os
 import posixpath
 import re
 import uuid
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
-from urllib.parse import unquote_plus
 
 import fsspec
-from botocore.exceptions import BotoCoreError, ClientError
 from fsspec import AbstractFileSystem
 from fsspec.implementations.local import LocalFileSystem
 
+from raycase.data.object_stores import AZURE, SCHEMES, ObjectStores, file_system
 from raycase.errors import RequestError, first_line
 
-STORE_ERRORS = (OSError, BotoCoreError, ClientError)  # s3fs turns most of botocore's errors into OSError, not all
 PACKAGE = "package:raycase/"  # files that ship with raycase, wherever it is installed
-PAGE = 1000  # names in a page of a listing, the most that S3 allows
-S3_TIMEOUT = float(os.environ.get("RAYCASE_S3_TIMEOUT", "30"))  # seconds without an answer
-# A cached listing would hide what other processes wrote. s3fs itself retries SlowDown only; botocore's standard mode
-# retries 5xx, throttling, timeouts and broken connections with backoff, for about a minute.
-S3_OPTIONS: dict[str, Any] = {
-    "use_listings_cache": False,
-    "config_kwargs": {
-        "retries": {"mode": "standard", "max_attempts": 10},
-        "connect_timeout": min(10.0, S3_TIMEOUT),
-        "read_timeout": S3_TIMEOUT,
-    },
-}
+_TEMPORARY = re.compile(r"\..+\.[0-9a-f]{32}")  # the temporary names of `put`
 
 
 @dataclass(frozen=True)
@@ -59,7 +46,7 @@ class Location:
 
     @property
     def is_s3(self) -> bool:
-        return "s3" in self.fs.protocol  # isinstance would import s3fs, which takes a second
+        return isinstance(self.fs, ObjectStores) and self.fs.scheme == "s3"
 
     @property
     def name(self) -> str:
@@ -72,11 +59,11 @@ class Location:
         return bool(self.fs.exists(self.path))
 
     def why(self, error: BaseException) -> str:
-        """An error of this store in one line. S3 explains a refused LIST but no refused HEAD, so list it."""
-        if self.is_s3 and first_line(error).endswith(("Forbidden", "Bad Request")):
+        """An error of this store in one line. Stores explain a refused LIST but no refused HEAD, so list it."""
+        if first_line(error).endswith(("Forbidden", "Bad Request")):
             try:
-                next(self._entries(), None)
-            except STORE_ERRORS as explained:
+                next(self.entries(), None)
+            except OSError as explained:
                 error = explained
         return first_line(error)
 
@@ -114,42 +101,28 @@ class Location:
         """Name -> size of the files directly in a folder; empty where it does not exist. Never from a cache."""
         return dict(self.entries())
 
-    def entries(self, *, page: int = PAGE) -> Iterator[tuple[str, int]]:
-        """The entries of `list` one by one; on S3 and on disk, only a page of them is in memory."""
+    def entries(self, cuts: Sequence[str] = ()) -> Iterator[tuple[str, int]]:
+        """The entries of `list` one by one; on S3, Google Cloud and disk, only a page of them is in memory.
+
+        Between `cuts`, names in order that need not exist, a long listing of these stores is made in parallel.
+        """
         try:
-            for name, size in self._entries(page):
+            for name, size in self._entries(cuts):
                 if name and not name.startswith("."):
                     yield name, size
         except FileNotFoundError:
             return
 
-    def _entries(self, page: int = PAGE) -> Iterator[tuple[str, int]]:
+    def _entries(self, cuts: Sequence[str]) -> Iterator[tuple[str, int]]:
         if self.is_local:
             with os.scandir(self.path) as entries:
                 yield from ((e.name, e.stat().st_size) for e in entries if e.is_file())
-        elif self.is_s3:
-            bucket, key, _ = self.fs.split_path(self.path)
-            query: dict[str, Any] = {"Bucket": bucket, "Prefix": f"{key}/" if key else "", "Delimiter": "/"}
-            query["MaxKeys"] = page
-            while True:
-                answer = self._s3_page(query)
-                yield from ((posixpath.basename(key), size) for key, size in answer[_ENTRIES])
-                if not answer.get("IsTruncated"):
-                    return
-                query["ContinuationToken"] = answer["NextContinuationToken"]
+        elif isinstance(self.fs, ObjectStores):
+            yield from self.fs.entries(self.path, cuts)
         else:
             self.fs.invalidate_cache(self.path)
             infos = self.fs.ls(self.path, detail=True)
             yield from ((posixpath.basename(info["name"]), info["size"]) for info in infos if info["type"] == "file")
-
-    def _s3_page(self, query: dict[str, Any]) -> dict[str, Any]:
-        """One page of a listing on S3, its entries parsed by `_take_entries`."""
-        events = self.fs.s3.meta.events
-        events.register("before-parse.s3.ListObjectsV2", _take_entries)
-        try:
-            return dict(self.fs.call_s3("list_objects_v2", **query))
-        finally:
-            events.unregister("before-parse.s3.ListObjectsV2", _take_entries)
 
     def half_written(self) -> Iterator[Location]:
         """Temporary files of writers killed during a `put` into this local folder; object stores have none."""
@@ -159,35 +132,14 @@ class Location:
     def remove(self) -> None:
         """Remove the file, or the folder with everything in it, if it exists."""
         self.fs.invalidate_cache(self.path)
-        if self.fs.exists(self.path):
+        if isinstance(self.fs, ObjectStores) or self.fs.exists(self.path):
             self.fs.rm(self.path, recursive=True)
-
-
-_ENTRIES = "raycase.entries"
-_ENTRY = re.compile(rb"<Contents>(.*?)</Contents>", re.DOTALL)
-_KEY, _SIZE = re.compile(rb"<Key>(.*?)</Key>", re.DOTALL), re.compile(rb"<Size>(\d+)</Size>")
-
-
-def _take_entries(response_dict: dict[str, Any], customized_response_dict: dict[str, Any], **_: Any) -> None:
-    """Parse keys and sizes of a page, and remove them before botocore parses the page, which would take 170 ms."""
-    body: bytes = response_dict["body"]
-    if response_dict["status_code"] == 200:
-        matches = [(_KEY.search(entry), _SIZE.search(entry)) for entry in _ENTRY.findall(body)]
-        decode = unquote_plus if b"<EncodingType>url<" in body else str
-        entries = [(decode(html.unescape(key[1].decode())), int(size[1])) for key, size in matches if key and size]
-        customized_response_dict.setdefault(_ENTRIES, entries)  # runs twice where two threads list at once
-        response_dict["body"] = _ENTRY.sub(b"", body)
-
-
-AZURE = ("abfs", "abfss", "az", "adl")
-_TEMPORARY = re.compile(r"\..+\.[0-9a-f]{32}")  # the temporary names of `put`
 
 
 def locate(uri: str) -> Location:
     """The location of a URI or path. Raises RequestError for an unknown scheme, a missing driver, and credentials."""
     if uri.startswith(PACKAGE):
         uri = str(Path(__file__).parent.parent / uri.removeprefix(PACKAGE))
-    options = S3_OPTIONS if uri.startswith(("s3://", "s3a://")) else {}
     if any(_has_credentials(*link.split("://", 1)) for link in uri.split("::") if "://" in link):
         raise RequestError(
             f"{uri.partition('://')[0]}://...: expected a URI without credentials, got some in it; they would be "
@@ -195,8 +147,11 @@ def locate(uri: str) -> Location:
         )
     if "://" not in uri:
         uri = os.path.abspath(Path(uri).expanduser())  # without "..", so that a folder has one name
+    scheme, _, rest = uri.partition("://")
+    if scheme in SCHEMES:
+        return Location(file_system(scheme), rest.rstrip("/"))
     try:
-        fs, path = fsspec.core.url_to_fs(uri, **options)
+        fs, path = fsspec.core.url_to_fs(uri)
     except (ValueError, ImportError) as error:
         raise RequestError(f"{uri}: expected a local path or a URI that fsspec knows; {error}") from error
     return Location(fs, path.rstrip("/"))

@@ -13,12 +13,13 @@ import pyarrow.parquet as pq
 import pytest
 from helpers import cosines, in_process, read_output, sentences, small_job, vectors
 from s3_proxy import Proxy
-from s3fs import S3FileSystem
 
 from raycase.corpus.output import output_at
 from raycase.corpus.verify import verify
+from raycase.data import store_clients
 from raycase.data.inputs import find_input
-from raycase.data.storage import S3_OPTIONS, locate
+from raycase.data.storage import locate
+from raycase.data.store_clients import open_store
 from raycase.distributed.embed import embed
 from raycase.errors import RequestError, WorkError
 
@@ -30,12 +31,12 @@ def through(monkeypatch, s3_server):
     """Sends what this process asks of S3 to another URL."""
 
     def send(url):
-        S3FileSystem.clear_instance_cache()
+        open_store.cache_clear()
         monkeypatch.setenv("AWS_ENDPOINT_URL", url)
 
-    monkeypatch.setitem(S3_OPTIONS["config_kwargs"], "read_timeout", 1.0)
+    monkeypatch.setattr(store_clients, "TIMEOUT", 1.0)
     yield send
-    S3FileSystem.clear_instance_cache()
+    open_store.cache_clear()
 
 
 ROWS, UNITS = 300, 30  # of the job below
@@ -193,15 +194,17 @@ def test_a_full_disk_ends_the_job_in_one_line(job, tmp_path):
         subprocess.run(["umount", str(disk)], check=True)
 
 
-def test_the_bucket_is_listed_in_pages(s3_server):
+def test_the_bucket_is_listed_in_pages(s3_server, monkeypatch):
+    monkeypatch.setenv("MOTO_S3_DEFAULT_MAX_KEYS", "7")
     client = boto3.client("s3")
     for i in range(30):
         client.put_object(Bucket="corpus", Key=f"pages/{i:05d}.parquet", Body=b"x")
     odd = ["a+b.parquet", "a b.parquet", "ä&<x>.parquet", "50%25.parquet"]
     for name in odd:
         client.put_object(Bucket="corpus", Key=f"pages/{name}", Body=b"xyz")
-    client.put_object(Bucket="corpus", Key="pages/deeper/a.parquet", Body=b"x")
+    for name in ("00003/a.parquet", "deeper/a.parquet", "deeper/b/c.parquet"):
+        client.put_object(Bucket="corpus", Key=f"pages/{name}", Body=b"x")
     wanted = {f"{i:05d}.parquet": 1 for i in range(30)} | dict.fromkeys(odd, 3)
-    assert dict(locate("s3://corpus/pages").entries(page=7)) == locate("s3://corpus/pages").list() == wanted
-    assert len(find_input("s3://corpus/pages/")) == 35, "expected the file system's own listing left alone"
+    assert dict(locate("s3://corpus/pages").entries()) == locate("s3://corpus/pages").list() == wanted
+    assert len(find_input("s3://corpus/pages/")) == 37
     assert locate("s3://corpus/nothing").list() == {}
