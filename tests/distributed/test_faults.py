@@ -3,6 +3,7 @@
 import contextlib
 import os
 import shlex
+import shutil
 import signal
 import subprocess
 import sys
@@ -154,3 +155,25 @@ def drivers_of(job):
             if job.output in words and words[1].endswith("embed.py"):
                 found.append(process.name)
     return found
+
+
+def test_a_store_that_is_gone_for_good_is_named_with_its_cause(job, cluster):
+    """Here a folder that has become a file; a step's own error must come through Ray Data."""
+    folder = output_at(job.output).embeddings
+
+    def prepare(request, plan):
+        execute = prepare_ray(request, plan, ahead=1)
+
+        def losing(*arguments):
+            for unit in execute(*arguments):
+                shutil.rmtree(folder.path, ignore_errors=True)
+                Path(folder.path).write_text("no folder")
+                yield unit
+
+        return losing
+
+    with pytest.raises(WorkError) as error:
+        run(replace(job, unit_rows=20), prepare=prepare)
+    said = str(error.value)
+    assert said.startswith("writing input file 0, from row ") and f", to {job.output}: " in said
+    assert "FileExistsError" in said and said.endswith("; run the same command again to resume")

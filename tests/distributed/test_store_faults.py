@@ -113,6 +113,39 @@ def test_the_server_is_restarted_in_the_middle(remote, through, s3_server):
     verify(job.output)
 
 
+@pytest.mark.cluster
+def test_a_server_that_is_gone_for_good_is_said_with_its_place_and_the_job_resumes(
+    remote, through, s3_server, monkeypatch
+):
+    from moto.server import ThreadedMotoServer
+
+    monkeypatch.setattr(store_clients, "TRYING_S", 2)
+    job, wanted = remote
+    server = ThreadedMotoServer(ip_address="127.0.0.1", port=0)
+    server.start()
+    through("http://{}:{}".format(*server.get_host_and_port()))
+
+    def steps(request, opened, plan):
+        for count, stats in enumerate(in_process(request, opened, plan)):
+            if count == 8:
+                server.stop()
+            yield stats
+
+    with pytest.raises((RequestError, WorkError)) as error:
+        embed(job, execute=steps)
+    said = str(error.value)
+    assert (
+        "s3://corpus/store-faults/" in said
+        and "http://127.0.0.1:" in said
+        and "error sending" in said
+        and "\n" not in said
+    )
+    monkeypatch.undo()
+    through(s3_server)
+    assert embed(job, execute=in_process)["units_resumed"] >= 8
+    equal(read_output(job.output), wanted)
+
+
 @pytest.mark.parametrize(
     ("fault", "flags", "wanted"),
     [
