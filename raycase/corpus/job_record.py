@@ -7,12 +7,13 @@ import uuid
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
 from functools import cached_property
-from typing import Any
+from typing import Any, TypedDict
 
 from raycase.corpus.listing import UnitFile, Units, finished, finished_units
 from raycase.corpus.output import Output
 from raycase.data.claim import claim
 from raycase.data.inputs import InputFile
+from raycase.data.json_values import from_json
 from raycase.data.storage import fingerprint, json_bytes
 from raycase.errors import RequestError, WorkError
 
@@ -26,6 +27,44 @@ class Sharing:
 
     rows: int
     files: int = 256
+
+
+class EncoderFile(TypedDict):
+    """What the description of a model says of its encoder, as far as it is read back."""
+
+    prompt: str
+    pooling: list[str]
+
+
+class ModelFile(TypedDict):
+    """The description of a model (`EmbedderConfig.describe()`), as far as every system has it and it is read back."""
+
+    system: str
+    weights: str
+    dim: int
+    encoder: EncoderFile
+
+
+class ConfigFile(TypedDict):
+    """The configuration in job.json, as far as it is read back."""
+
+    model: ModelFile
+    unconditional: bool
+    conditions: list[str] | None
+    keep_columns: list[str]
+
+
+class _JobFile(TypedDict):
+    config: ConfigFile
+    files: list[InputFile]
+    salt: str
+
+
+class JobFile(_JobFile, total=False):
+    """job.json."""
+
+    model: str | None
+    sharing: Sharing | None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -70,6 +109,7 @@ def find_job(
     job = begun or Job(config=config, files=list(files), sharing=sharing)
     units, strays = finished_units(output, job.print8, len(job.files))
     foreign = next((name for name in strays if UnitFile.parse(name) is None), None)
+    foreign = foreign or next((unit.name(job.print8) for unit in units.of_others(len(job.files))), None)
     if foreign:
         raise RequestError(
             f"--output: expected only units in {output.embeddings.uri}, got {foreign}; "
@@ -99,15 +139,17 @@ def find_job(
 
 def read_job(output: Output) -> Job:
     """Read job.json. Raises RequestError where it is not one of raycase."""
-    values = output.job.read_json()
     try:
-        files = [InputFile(**f) for f in values["files"]]
-        sharing = Sharing(**values["sharing"]) if values.get("sharing") else None
-        return Job(
-            config=values["config"], files=files, model=values.get("model"), sharing=sharing, salt=values["salt"]
-        )
-    except (KeyError, TypeError) as error:
-        raise RequestError(f"{output.job.uri}: expected the job.json of `raycase embed`, got another file") from error
+        values = from_json(JobFile, output.job.read_json())
+    except ValueError as error:
+        raise RequestError(f"{output.job.uri}: expected the job.json of `raycase embed`, got: {error}") from error
+    return Job(
+        config=dict(values["config"]),
+        files=values["files"],
+        model=values.get("model"),
+        sharing=values.get("sharing"),
+        salt=values["salt"],
+    )
 
 
 def write_job(output: Output, job: Job, *, overwrite: bool = False) -> None:

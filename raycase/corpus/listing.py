@@ -41,7 +41,11 @@ class UnitFile:
 
 
 CUTS = 256  # of a listing in parallel, at most; it takes fewer where it is short
-_UNIT_NAME = re.compile(r"([0-9a-f]{8})-(\d{5,})-(\d{12,})-(\d+)-(\d+)\.parquet")
+# As `UnitFile.name` writes them, with numbers that 64 bits hold: a unit is found again under the name that it has.
+_UNIT_NAME = re.compile(
+    r"([0-9a-f]{8})-([0-9]{5}|[1-9][0-9]{5,8})-([0-9]{12}|[1-9][0-9]{12,17})"
+    r"-(0|[1-9][0-9]{0,17})-(0|[1-9][0-9]{0,17})\.parquet"
+)
 
 
 class Units:
@@ -84,6 +88,10 @@ class Units:
     def files(self) -> list[int]:
         """The input files that have finished units."""
         return list(self._slices)
+
+    def of_others(self, files: int) -> Iterator[UnitFile]:
+        """The units of input files that a job of so many files does not have."""
+        return (UnitFile(*row) for row in self.values_N4[self.file >= files].tolist())
 
     def within(self, file: int, start: int, end: int) -> Iterator[UnitFile]:
         """The units of a file that share rows with [start, end)."""

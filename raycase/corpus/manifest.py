@@ -13,7 +13,7 @@ from datetime import UTC, datetime
 from functools import partial
 from importlib.metadata import version
 from itertools import islice
-from typing import Any
+from typing import Any, TypedDict
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -23,7 +23,10 @@ import raycase
 from raycase.corpus.listing import Units
 from raycase.corpus.output import Output
 from raycase.corpus.unit_files import LINES_SCHEMA, UnitLine, lines_table, read_checked, read_line
+from raycase.data.json_values import from_json
 from raycase.data.parquet import parquet_bytes
+from raycase.data.storage import Location
+from raycase.errors import RequestError, first_line
 
 VERSIONS = ("ray", "torch", "transformers", "pyarrow")  # packages that a manifest names
 LINES_AT_ONCE, LINES_SECONDS = 4096, 60.0  # of a file in `manifest_lines/`: most lines, most seconds
@@ -70,8 +73,8 @@ class Lines:
         files += [self.output.lines / name for name in sorted(self.output.lines.list())]
         tables: list[pa.Table] = []
         for file in files:
-            with suppress(pa.ArrowException, OSError):  # damaged: its lines are made from the units' files
-                tables.append(pq.read_table(pa.BufferReader(file.read()), schema=LINES_SCHEMA))
+            with suppress(RequestError):  # damaged: its lines are made from the units' files
+                tables.append(read_lines(file))
         return pa.concat_tables([LINES_SCHEMA.empty_table(), *tables[::-1]])
 
     def of(self, units: Units) -> pa.Table:
@@ -89,6 +92,59 @@ class Lines:
         return known.take(pc.index_in(names, known["name"]))
 
 
+class ManifestModel(TypedDict):
+    """What manifest.json says of the model, as far as it is read back."""
+
+    name: str
+    dim: int
+
+
+class Manifest(TypedDict):
+    """manifest.json, as far as it is read back; the counts are those of `totals`."""
+
+    rows_in: int
+    rows_out: int
+    rows_rejected: int
+    rows_truncated: int
+    pairs: int
+    distinct_pairs: int
+    bytes: int
+    units: int
+    reasons: dict[str, int]
+    fingerprint: str
+    model: ManifestModel
+    manifest_files_sha256: str
+
+
+def read_manifest(output: Output) -> dict[str, Any]:
+    """Read manifest.json. Raises RequestError where it is not one of raycase."""
+    try:
+        return dict(from_json(Manifest, output.manifest.read_json()))
+    except ValueError as error:
+        raise RequestError(f"{output.manifest.uri}: expected the manifest of an output, got: {error}") from error
+
+
+def manifest_lines(output: Output) -> pa.Table:
+    """The table of files of a finished output. Raises DamagedError where it is not the manifest's."""
+    read_checked(output.manifest_files, read_manifest(output)["manifest_files_sha256"])
+    return read_lines(output.manifest_files)
+
+
+def read_lines(file: Location) -> pa.Table:
+    """A table of `LINES_SCHEMA` from its file. Raises RequestError for another file."""
+    try:
+        lines = pq.read_table(pa.BufferReader(file.read()), schema=LINES_SCHEMA)
+        nulls = [name for name in lines.column_names if name != "rejected_sha256" and lines[name].null_count]
+        if nulls:
+            raise ValueError(f"a line without {nulls[0]}")
+        for reasons in lines["reasons"].unique().to_pylist():
+            from_json(dict[str, int], json.loads(reasons))
+    except (TypeError, ValueError, pa.ArrowException) as error:
+        reason = first_line(error)
+        raise RequestError(f"{file.uri}: expected lines of a manifest, got: {reason}; remove it") from error
+    return lines
+
+
 def write_manifest(output: Output, lines: pa.Table, values: dict[str, Any]) -> dict[str, Any]:
     """Write manifest_files.parquet and, last of all, manifest.json with the totals. Returns the latter."""
     data = parquet_bytes(lines)
@@ -101,12 +157,6 @@ def write_manifest(output: Output, lines: pa.Table, values: dict[str, Any]) -> d
     output.manifest.put_json(manifest)
     output.lines.remove()
     return manifest
-
-
-def manifest_lines(output: Output) -> pa.Table:
-    """The table of files of a finished output. Raises DamagedError where it is not the manifest's."""
-    sha256 = output.manifest.read_json()["manifest_files_sha256"]
-    return pq.read_table(pa.BufferReader(read_checked(output.manifest_files, sha256)))
 
 
 def totals(lines: pa.Table) -> dict[str, Any]:

@@ -18,15 +18,16 @@ import pyarrow.parquet as pq
 
 from raycase.corpus.job_record import Job, check_held, find_job, write_job
 from raycase.corpus.listing import UnitFile, drop_strays, finished_units
-from raycase.corpus.manifest import Lines, write_manifest
+from raycase.corpus.manifest import Lines, read_manifest, write_manifest
 from raycase.corpus.output import Output, output_at
-from raycase.corpus.unit_files import ROW_OF_PAIR, STATS, write_unit
+from raycase.corpus.unit_files import ROW_OF_PAIR, STATS, UnitStats, unit_errors, write_unit
 from raycase.corpus.written import Written, open_written, read_rows
 from raycase.data.conditions import read_conditions
+from raycase.data.json_values import from_json
 from raycase.data.schema import CONDITION, EMBEDDING, embedding_array, rejected_table
 from raycase.data.storage import check_paths
 from raycase.data.stored_words import WORD_COLUMNS, StoredWords, WordFormat
-from raycase.errors import PATIENCE, RequestError, WorkError, check_patience
+from raycase.errors import PATIENCE, RequestError, WorkError, check_ranges, minutes_range
 
 MOST_CONDITIONS = 64  # at a time
 COUNTS = ("rows_in", "rows_out", "rows_rejected", "pairs", "units")
@@ -65,7 +66,7 @@ class Materialize:
 def check(job: MaterializeJob, flag: str = "--words") -> tuple[Written, tuple[str, ...]]:
     """The output of words, which the flag names, and the conditions. Writes nothing. Raises RequestError."""
     check_paths({flag: job.words, "--output": job.output})
-    check_patience(job.patience)
+    check_ranges(job, {"patience": minutes_range(job.patience)})
     if not job.conditions:
         raise RequestError("--conditions: expected at least one condition, got none")
     conditions = tuple(read_conditions(job.conditions))
@@ -113,16 +114,16 @@ def finish(todo: Materialize, began: float) -> dict[str, Any]:
         lines = Lines(output)
         lines.forget_all_but(units)
         table = lines.of(units)
-        source = todo.words.output.manifest.read_json()
+        source = read_manifest(todo.words.output)
         values = {
             "fingerprint": job.fingerprint,
             "config": job.config,
-            "model": source["model"] | {"dim": _dim(todo.words)},
+            "model": {**source["model"], "dim": _dim(todo.words)},
             "input_files": len(job.files),
             "run": {"seconds": round(time.time() - began, 3), "units_done": len(todo.missing)},
         }
         write_manifest(output, table, values)
-    manifest = output.manifest.read_json()
+    manifest = read_manifest(output)
     return {name: manifest[name] for name in COUNTS} | {
         "seconds": round(time.time() - began, 3),
         "units_done": len(todo.missing),
@@ -147,9 +148,10 @@ def pool_unit(
     unit = parsed[1]
     table = read_rows(words.embeddings / name, sha256)
     rejected = rejected_table("", [])
-    if unit.rows_rejected:
-        rejected = pq.read_table(pa.BufferReader((words.rejected / name).read()))
-    stats = json.loads(table.schema.metadata[STATS])
+    with unit_errors(words, name):
+        if unit.rows_rejected:
+            rejected = pq.read_table(pa.BufferReader((words.rejected / name).read()))
+        stats = from_json(UnitStats, json.loads((table.schema.metadata or {})[STATS]))
     write_unit(
         output,
         print8,

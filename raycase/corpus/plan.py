@@ -122,13 +122,13 @@ class Spans:
         try:
             table = pq.read_table(pa.BufferReader(output.spans.read()))
             metadata = json.loads(table.schema.metadata[KEY])
-        except (pa.ArrowException, TypeError, KeyError):  # not written by `save`: it will be replaced
+            if metadata["unit_rows"] != unit_rows:
+                return Spans()
+            numbers = np.stack([table[name].to_numpy() for name in NUMBERS], axis=1, dtype=np.int64, casting="no")
+            headers = {file: tuple(names) for file, names in metadata["headers"]}
+            return Spans(numbers=array("q", numbers.tobytes()), headers=headers, whole=dict(metadata["whole"]))
+        except (pa.ArrowException, TypeError, KeyError, ValueError):  # not written by `save`: it will be replaced
             return Spans()
-        if metadata["unit_rows"] != unit_rows:
-            return Spans()
-        numbers = np.stack([table[name].to_numpy() for name in NUMBERS], axis=1)
-        headers = {file: tuple(names) for file, names in metadata["headers"]}
-        return Spans(numbers=array("q", numbers.tobytes()), headers=headers, whole=dict(metadata["whole"]))
 
 
 @dataclass(frozen=True, kw_only=True)

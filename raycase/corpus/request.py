@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -19,7 +20,7 @@ from raycase.data.inputs import InputFile, find_input
 from raycase.data.storage import PACKAGE, check_paths, fingerprint
 from raycase.data.stored_words import WORD_COLUMNS
 from raycase.encoder.pooling import Pooling
-from raycase.errors import PATIENCE, RequestError, check_patience
+from raycase.errors import PATIENCE, RequestError, at_least, check_ranges, minutes_range
 from raycase.systems.contracts import Compute, EmbedderConfig, check_conditions
 from raycase.systems.registry import resolve_embedder, weighs_words
 
@@ -229,30 +230,31 @@ def _storing_words(job: EmbedJob, model: EmbedderConfig, columns: Columns, outpu
 
 
 def _check_numbers(job: EmbedJob) -> None:
-    for flag, value in (("batch-tokens", job.batch_tokens), ("unit-rows", job.unit_rows), ("limit", job.limit)):
-        if value is not None and value < 1:
-            raise RequestError(f"--{flag}: expected at least 1, got {value}")
+    gpus, rejected = job.gpus_per_actor, job.max_rejected
+    ranges = {
+        **at_least(1, job, "batch_tokens", "unit_rows", "limit"),
+        "max_rejected": (0 <= rejected <= 1, "a share between 0 and 1"),
+        "gpus_per_actor": (gpus is None or gpus >= 0, "0 or more"),
+        "patience": minutes_range(job.patience),
+    }
+    check_ranges(job, ranges)
     if job.word_bytes is not None and not (job.any_condition and MOST_WORD_BYTES >= job.word_bytes >= 1):
         raise RequestError(
             f"--word-bytes: expected 1 to {MOST_WORD_BYTES} beside --any-condition, got {job.word_bytes}"
             f"{'' if job.any_condition else ' without it'}"
         )
     actor_range(job.actors)
-    if not 0 <= job.max_rejected <= 1:
-        raise RequestError(f"--max-rejected: expected a share between 0 and 1, got {job.max_rejected}")
-    if job.gpus_per_actor is not None and job.gpus_per_actor < 0:
-        raise RequestError(f"--gpus-per-actor: expected 0 or more, got {job.gpus_per_actor}")
-    check_patience(job.patience)
 
 
 def actor_range(text: str | None) -> tuple[int, int] | None:
     """MIN:MAX as numbers; one number is both. Raises RequestError."""
     if text is None:
         return None
-    least, _, most = text.partition(":")
-    if not (least.isdigit() and (most or least).isdigit() and 1 <= int(least) <= int(most or least)):
+    numbers = re.fullmatch(r"([0-9]{1,9})(?::([0-9]{1,9}))?", text)
+    least, most = (int(numbers[1]), int(numbers[2] or numbers[1])) if numbers else (0, 0)
+    if not 1 <= least <= most:
         raise RequestError(f"--actors: expected MIN:MAX with 1 <= MIN <= MAX, got {text!r}")
-    return int(least), int(most or least)
+    return least, most
 
 
 def _input_files(uri: str, output: Output) -> list[InputFile]:

@@ -18,7 +18,7 @@ import pyarrow as pa
 
 from raycase.corpus.job_record import Job, Sharing, check_held, find_job, write_job
 from raycase.corpus.listing import Units, drop_strays, finished_units
-from raycase.corpus.manifest import Lines, write_manifest
+from raycase.corpus.manifest import Lines, read_manifest, write_manifest
 from raycase.corpus.output import Output
 from raycase.corpus.plan import Plan, make_plan
 from raycase.corpus.progress import Run
@@ -143,7 +143,7 @@ def _account(request: Request, opened: Job, progress: Run, units: Units, lines: 
         _write_manifest(request, opened, lines.of(units), this_run | {"actors": progress.actor_rates()})
     if defects := list(listed_defects(output)):
         raise WorkError(f"{output.root.uri}: {defects[0]}; run the same command again")
-    manifest = output.manifest.read_json()  # where nothing was left to do, that of the run that did the work
+    manifest = read_manifest(output)  # where nothing was left to do, that of the run that did the work
     result = {name: manifest[name] for name in COUNTS} | this_run
     result |= {"output": output.root.uri, "manifest": output.manifest.uri}
     if manifest["rows_rejected"] > job.max_rejected * manifest["rows_in"]:

@@ -6,8 +6,9 @@ import hashlib
 import json
 from collections import Counter
 from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass
-from typing import Any
+from typing import TypedDict
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -15,6 +16,7 @@ import pyarrow.parquet as pq
 
 from raycase.corpus.listing import UnitFile
 from raycase.corpus.output import Output
+from raycase.data.json_values import from_json
 from raycase.data.parquet import parquet_bytes
 from raycase.data.storage import Location
 from raycase.errors import WorkError, first_line
@@ -86,7 +88,7 @@ def write_unit(
     if file.rows != rows_in:
         raise WorkError(f"input file {unit[0]}, from row {unit[1]}: {rows_in} rows in, {file.rows} out and rejected")
     name = file.name(print8)
-    stats = {
+    stats: UnitStats = {
         "rows_truncated": rows_truncated,
         "distinct_pairs": distinct_pairs,
         "reasons": dict(sorted(Counter(rejected["reason"].to_pylist()).items())),
@@ -100,9 +102,32 @@ def write_unit(
     return _line(name, file, data, rejected_bytes, pairs=len(table), stats=stats)
 
 
-def _line(
-    name: str, unit: UnitFile, data: bytes, rejected: bytes | None, *, pairs: int, stats: dict[str, Any]
-) -> UnitLine:
+class DamagedError(WorkError):
+    """A file of an output is missing, or other than when it was written."""
+
+
+@contextmanager
+def unit_errors(output: Output, name: str, *more: type[Exception]) -> Iterator[None]:
+    """Turn the errors of reading a unit's files back, and `more`, into a DamagedError that says what to do."""
+    try:
+        yield
+    except (*more, FileNotFoundError, TypeError, KeyError, ValueError, pa.ArrowException) as error:
+        uri = (output.embeddings / name).uri
+        reason = f"{type(error).__name__}: {first_line(error)}"
+        raise DamagedError(
+            f"{uri}: expected a unit of this job, got {reason}; remove it and run the job again"
+        ) from error
+
+
+class UnitStats(TypedDict):
+    """The counts in the metadata of a unit's file."""
+
+    rows_truncated: int
+    distinct_pairs: int
+    reasons: dict[str, int]
+
+
+def _line(name: str, unit: UnitFile, data: bytes, rejected: bytes | None, *, pairs: int, stats: UnitStats) -> UnitLine:
     return UnitLine(
         name=name,
         **asdict(unit),
@@ -114,10 +139,6 @@ def _line(
         rejected_sha256=None if rejected is None else hashlib.sha256(rejected).hexdigest(),
         reasons=stats["reasons"],
     )
-
-
-class DamagedError(WorkError):
-    """A file of an output is missing, or other than when it was written."""
 
 
 def read_checked(file: Location, sha256: str) -> bytes:
@@ -136,14 +157,11 @@ def read_line(output: Output, name: str) -> UnitLine:
     """The manifest's line of a unit that an earlier run wrote, made from its files. Raises DamagedError."""
     parsed = UnitFile.parse(name)
     assert parsed is not None
-    try:
+    with unit_errors(output, name):
         data = (output.embeddings / name).read()
         rejected = (output.rejected / name).read() if parsed[1].rows_rejected else None
+    with unit_errors(output, name, OSError):  # of Arrow, for a page with another checksum; no store is asked here
         file = pq.ParquetFile(pa.BufferReader(data), page_checksum_verification=True)
-        stats = json.loads(file.metadata.metadata[STATS])
+        stats = from_json(UnitStats, json.loads((file.metadata.metadata or {})[STATS]))
         pairs = len(file.read())
-    except FileNotFoundError as error:
-        raise DamagedError(f"{name}: missing, or its rejected rows are") from error
-    except (pa.ArrowException, OSError, KeyError, TypeError, ValueError) as error:
-        raise DamagedError(f"embeddings/{name}: cannot be read: {first_line(error)}") from error
     return _line(name, parsed[1], data, rejected, pairs=pairs, stats=stats)

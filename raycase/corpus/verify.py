@@ -19,7 +19,7 @@ import pyarrow.parquet as pq
 
 from raycase.corpus.job_record import read_job
 from raycase.corpus.listing import UnitFile
-from raycase.corpus.manifest import LINES_AT_ONCE, manifest_lines, totals
+from raycase.corpus.manifest import LINES_AT_ONCE, manifest_lines, read_manifest, totals
 from raycase.corpus.output import Output, output_at
 from raycase.corpus.progress import progress_bar
 from raycase.corpus.unit_files import DamagedError, read_checked
@@ -111,7 +111,7 @@ def verify(uri: str, *, execute: Execute = in_threads) -> dict[str, Any]:
     if defects:
         more = f" (and {len(defects) - 3} more)" if len(defects) > 3 else ""
         raise WorkError(f"{output.root.uri}: " + "; ".join(defects[:3]) + more)
-    manifest: dict[str, Any] = output.manifest.read_json()
+    manifest = read_manifest(output)
     return {name: manifest[name] for name in ("rows_in", "rows_out", "rows_rejected", "pairs", "units")}
 
 
@@ -122,7 +122,7 @@ def listed_defects(output: Output) -> Iterator[str]:
     except DamagedError as error:
         yield str(error)
         return
-    yield from _total_defects(output, output.manifest.read_json(), lines)
+    yield from _total_defects(output, read_manifest(output), lines)
     yield from _coverage_defects(lines)
     yield from _listing_defects(output, lines).values()
 
@@ -134,7 +134,7 @@ def _defects(output: Output, execute: Execute) -> Iterator[str]:
     except DamagedError as error:
         yield str(error)
         return
-    manifest = output.manifest.read_json()
+    manifest = read_manifest(output)
     yield from _total_defects(output, manifest, lines)
     yield from _coverage_defects(lines)
     listed = _listing_defects(output, lines)

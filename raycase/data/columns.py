@@ -65,10 +65,9 @@ def find_columns(
 
 
 def check_columns(schema: pa.Schema, columns: Columns, file: InputFile) -> None:
-    """Raise RequestError where a file lacks a column or has it in a wrong type."""
+    """Raise RequestError where a file lacks a column, or has it twice or in a wrong type."""
     for name in columns.names:
-        if name not in schema.names:
-            raise RequestError(f"{file.uri}: expected the column {name!r}, got {', '.join(schema.names) or 'none'}")
+        check_once(name, schema.names, file.uri)
     text = plain_type(schema.field(columns.text).type)
     if not (pa.types.is_string(text) or pa.types.is_null(text)):
         raise RequestError(f"{file.uri}: expected strings in the column {columns.text!r}, got {text}")
@@ -90,6 +89,13 @@ def check_columns(schema: pa.Schema, columns: Columns, file: InputFile) -> None:
             raise RequestError(
                 f"{file.uri}: expected {expected} in the column {name!r} as in the first file, got {actual}"
             )
+
+
+def check_once(name: str, names: Sequence[str], where: str) -> None:
+    """Raise RequestError unless the column is one of these names, and one only."""
+    if names.count(name) != 1:
+        once = " once" if name in names else ""
+        raise RequestError(f"{where}: expected the column {name!r}{once}, got {', '.join(names) or 'none'}")
 
 
 def _written_type(kind: pa.DataType) -> pa.DataType:

@@ -11,22 +11,28 @@ import pyarrow.parquet as pq
 
 from raycase.data.schema import CONDITION
 from raycase.data.storage import Location, locate
-from raycase.errors import RequestError, first_line
+from raycase.errors import RequestError, first_line, is_utf8
 
 
 def read_conditions(values: Sequence[str]) -> list[str]:
     """The conditions of a job: strings, or one file (`.txt`, one per line; `.parquet` or `.csv`, column `condition`).
 
-    Raises RequestError for an empty or repeated condition, and a file that is missing or has none.
+    Raises RequestError for an empty or repeated condition, several files, and a file that is missing or has none.
     """
     conditions = list(values)
-    if len(values) == 1 and values[0].endswith((".txt", ".parquet", ".csv")):
+    file = next((value for value in values if value.endswith((".txt", ".parquet", ".csv"))), None)
+    if file is not None:
+        if len(values) > 1:
+            raise RequestError(
+                f"--conditions: expected conditions or one file of them, got {len(values)} values with {file} among "
+                "them; put them into one file"
+            )
         conditions = _conditions_in(locate(values[0]))
         if not conditions:
             raise RequestError(f"--conditions: expected at least one condition in {values[0]}, got none")
     seen: dict[str, int] = {}
     for i, condition in enumerate(conditions):
-        if not isinstance(condition, str) or not condition.strip():
+        if not isinstance(condition, str) or not condition.strip() or not is_utf8(condition):
             raise RequestError(f"--conditions: expected words in every condition, got {condition!r} at index {i}")
         if condition.strip() in seen:
             raise RequestError(f"--conditions: expected each condition once, got {condition!r} twice")
@@ -42,17 +48,19 @@ def _conditions_in(source: Location) -> list[str]:
             return [line.strip() for line in data.decode("utf-8-sig").splitlines() if line.strip()]
         if source.path.endswith(".csv"):
             rows = [row for row in csv.reader(io.StringIO(data.decode("utf-8-sig"), newline="")) if row]
-            columns = dict.fromkeys(rows[0] if rows else (), ())
-            if rows[1:]:
-                columns = dict(zip(rows[0], zip(*rows[1:], strict=True), strict=True))
+            names: Sequence[str] = rows[0] if rows else ()
+            columns: Sequence[Sequence[str]] = [*zip(*rows[1:], strict=True)] if rows[1:] else [()] * len(names)
+            if len(columns) != len(names):
+                raise ValueError(f"{len(columns)} values in a line of {len(names)} columns")
         else:
-            columns = pq.read_table(pa.BufferReader(data)).to_pydict()
+            table = pq.ParquetFile(pa.BufferReader(data)).read()
+            names, columns = table.column_names, [column.to_pylist() for column in table.columns]
     except (OSError, ValueError, csv.Error, pa.ArrowException) as error:
         raise RequestError(
             f"--conditions: expected a readable file at {source.uri}, got: {first_line(error)}"
         ) from error
-    name = CONDITION if CONDITION in columns or len(columns) != 1 else next(iter(columns))
-    if name not in columns:
-        names = ", ".join(columns) or "none"
-        raise RequestError(f"--conditions: expected a column {CONDITION!r} in {source.uri}, got {names}")
-    return list(columns[name])
+    places = [i for i, name in enumerate(names) if name == CONDITION or len(names) == 1]
+    if len(places) != 1:
+        got = ", ".join(names) or "none"
+        raise RequestError(f"--conditions: expected one column {CONDITION!r} in {source.uri}, got {got}")
+    return list(columns[places[0]])

@@ -12,6 +12,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from raycase.data.columns import check_once
 from raycase.data.inputs import InputFile, find_input, readable
 from raycase.data.schema import CONDITION
 from raycase.data.textfiles import buffered, csv_header, text_lines
@@ -150,34 +151,30 @@ def _read(uri: str, flag: str, condition: str | None, number: str) -> RatedPairs
 
 def read_columns(file: InputFile, names: Sequence[str], flag: str) -> dict[str, list[object]]:
     """Whole columns of a small file. Raises RequestError for a missing column or a row that does not parse."""
+
+    def check_names(columns: Sequence[str], row: str = "") -> None:
+        for name in names:
+            check_once(name, columns, f"{flag}: {file.uri}{row}")
+
     with readable(file) as source, source.fs.open(source.path, "rb") as handle:
         if file.ending == ".parquet":
             schema = pq.read_schema(handle)
-            _check_names(schema.names, names, file, flag)
+            check_names(schema.names)
             return dict(pq.read_table(pa.BufferReader(source.read()), columns=list(names)).to_pydict())
         stream = buffered(handle)
         header: tuple[str, ...] | None = csv_header(stream) if file.ending == ".csv" else None
         if header is not None:
-            _check_names(header, names, file, flag)
+            check_names(header)
         lines = (line for line in text_lines(stream, file.ending, header or ()) if line.is_row)
         columns: dict[str, list[object]] = {name: [] for name in names}
         for row, line in enumerate(lines):
             if line.values is None:
                 raise RequestError(f"{flag}: {file.uri}, row {row}: {line.problem}: {line.detail}; fix the row")
             if header is None:
-                _check_names(list(line.values), names, file, flag, f", row {row}")
+                check_names(list(line.values), f", row {row}")
             for name in names:
                 columns[name].append(line.values[name])
         return columns
-
-
-def _check_names(columns: Sequence[str], needed: Sequence[str], file: InputFile, flag: str, row: str = "") -> None:
-    """Raise RequestError for a needed column that a file, or one of its rows, lacks."""
-    for name in needed:
-        if name not in columns:
-            raise RequestError(
-                f"{flag}: {file.uri}{row}: expected the column {name!r}, got {', '.join(columns) or 'none'}"
-            )
 
 
 def texts(values: Sequence[object], where: str, name: str) -> list[str]:

@@ -91,10 +91,14 @@ class Location:
         self.put(json_bytes(value))
 
     def read_json(self) -> Any:
-        """Raises RequestError where the file is not JSON."""
+        """Raises RequestError where the file is not JSON, or has text that UTF-8 cannot encode."""
         try:
-            return json.loads(self.read())
-        except ValueError as error:
+            data = self.read()
+            value = json.loads(data)
+            if b"\\u" in data:  # perhaps half of a surrogate pair, which no file could be written with again
+                json.dumps(value, ensure_ascii=False).encode()
+            return value
+        except (ValueError, RecursionError) as error:
             raise RequestError(f"{self.uri}: expected JSON, got: {error}") from error
 
     def list(self) -> dict[str, int]:
@@ -158,8 +162,11 @@ def locate(uri: str) -> Location:
 
 
 def check_paths(paths: Mapping[str, str | None]) -> None:
-    """Raise RequestError for a relative path (by its flag) in a job submitted to Ray, whose folder is temporary."""
+    """Raise RequestError for an empty path (by its flag), which would be the current folder, and for a relative one in
+    a job submitted to Ray, whose folder is temporary."""
     for flag, uri in paths.items():
+        if uri is not None and not uri.strip():
+            raise RequestError(f"{flag}: expected a path or a URI, got {uri!r}")
         relative = uri is not None and "://" not in uri and not uri.startswith((PACKAGE, "/", "~"))
         if relative and "RAY_JOB_CONFIG_JSON_ENV_VAR" in os.environ:
             raise RequestError(

@@ -12,7 +12,9 @@ from dataclasses import asdict, dataclass
 import numpy as np
 import pyarrow as pa
 
+from raycase.data.json_values import from_json
 from raycase.data.ragged import Ragged
+from raycase.errors import RequestError
 
 WORDS, PLAIN_PART = "word_codes", "word_plain"  # the columns: codes of the tokens; share and code of the plain part
 BASIS, SKETCH = "word_basis", "word_sketch"  # of an index: the basis of each row's codes, and their sketches
@@ -42,9 +44,15 @@ class WordFormat:
 
     @classmethod
     def of(cls, schema: pa.Schema) -> WordFormat | None:
-        """The format of a file with stored words; None for another file, as one with a kept column of that name."""
+        """The format of a file with stored words; None for another file, as one with a kept column of that name.
+
+        Raises RequestError for a format that is none.
+        """
         metadata = (schema.field(WORDS).metadata or {}) if WORDS in schema.names else {}
-        return cls(**json.loads(metadata[WORDS_KEY])) if WORDS_KEY in metadata else None
+        try:
+            return from_json(cls, json.loads(metadata[WORDS_KEY])) if WORDS_KEY in metadata else None
+        except ValueError as error:
+            raise RequestError(f"stored words: expected their format in the file's schema, got: {error}") from error
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -38,7 +38,9 @@ def jsonl_lines(stream: BinaryIO) -> Iterator[Line]:
             continue
         try:
             values = json.loads(raw)
-        except UnicodeDecodeError as error:
+            if isinstance(values, dict):
+                "".join(values).encode()  # half of a surrogate pair in a name: no name of a column
+        except UnicodeError as error:
             yield Line(raw=raw, problem=Reason.INVALID_UTF8, detail=str(error))
         except (ValueError, RecursionError) as error:
             yield Line(raw=raw, problem=Reason.UNPARSED, detail=str(error))

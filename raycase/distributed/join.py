@@ -20,7 +20,7 @@ from raycase.data.storage import check_paths, fingerprint, locate
 from raycase.distributed.cluster import nodes, start_ray
 from raycase.distributed.materialize import materialize
 from raycase.distributed.ray_data import run_tasks
-from raycase.errors import PATIENCE, RequestError, check_patience
+from raycase.errors import PATIENCE, RequestError, at_least, check_ranges, minutes_range
 from raycase.search.join_parts import (
     NEIGHBOURS,
     PARTS,
@@ -77,9 +77,7 @@ class JoinJob:
 def join(job: JoinJob, *, group_rows: int = GROUP_ROWS, range_rows: int = RANGE_ROWS) -> dict[str, Any]:
     """Search all neighbours; returns counts. Raises RequestError and WorkError."""
     began = time.time()
-    if job.k < 1:
-        raise RequestError(f"-k: expected at least 1, got {job.k}")
-    check_patience(job.patience)
+    check_ranges(job, at_least(1, job, "k") | {"patience": minutes_range(job.patience)})
     check_paths({"--queries": job.queries, "--vectors": job.vectors, "--output": job.output})
     if job.conditions:
         return _join_pooled(job, group_rows, range_rows)

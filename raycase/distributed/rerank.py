@@ -24,7 +24,7 @@ from raycase.data.storage import Location, check_paths, fingerprint, locate
 from raycase.distributed.cluster import start_ray
 from raycase.distributed.ray_data import Sealed, run_tasks
 from raycase.distributed.resources import Pool, capacity, check_nodes, make_pool
-from raycase.errors import PATIENCE, RequestError, WorkError, check_patience
+from raycase.errors import PATIENCE, WorkError, at_least, check_ranges, minutes_range
 from raycase.search.answer_units import UNIT_ROWS, AnswerUnit, cut_answers, read_unit
 from raycase.search.metadata import SCORE
 from raycase.search.queries import TEXT, read_queries
@@ -65,9 +65,7 @@ class RerankJob:
 def rerank_all(job: RerankJob, *, unit_rows: int = UNIT_ROWS) -> dict[str, Any]:
     """Re-rank all answers; returns counts. Raises RequestError and WorkError."""
     began = time.time()
-    if job.k < 1:
-        raise RequestError(f"-k: expected at least 1, got {job.k}")
-    check_patience(job.patience)
+    check_ranges(job, at_least(1, job, "k") | {"patience": minutes_range(job.patience)})
     check_paths({"--answers": job.answers, "--queries": job.queries, "--output": job.output})
     sentences, _ = read_queries(job.queries)
     files = find_input(job.answers, "--answers")

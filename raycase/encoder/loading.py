@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import torch
-from safetensors import SafetensorError, safe_open
+from safetensors import safe_open
 from torch import Tensor
 from transformers import PretrainedConfig
 from transformers.utils import is_accelerate_available
@@ -18,9 +18,16 @@ from raycase.encoder.engine import TextEncoder
 from raycase.encoder.last_layer import BERT_LAYERS, BertLastLayer
 from raycase.encoder.latent_attention import LatentAttention
 from raycase.encoder.pooling import Pooling
-from raycase.encoder.sources import load_config, load_tokenizer, pinned_commit, published_tokenizer, weights_folder
+from raycase.encoder.sources import (
+    encoder_errors,
+    load_config,
+    load_tokenizer,
+    pinned_commit,
+    published_tokenizer,
+    weights_folder,
+)
 from raycase.encoder.table import EncoderSpec
-from raycase.errors import RequestError, first_line
+from raycase.errors import RequestError
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
@@ -29,7 +36,6 @@ if TYPE_CHECKING:
 # Model types whose layers take positions and pass `row` on to their attention (`raycase.encoder.attention`).
 ROW_MODELS = ("bert", "roberta", "xlm-roberta", "llama", "mistral", "qwen2", "qwen3")
 BATCH_TOKENS_GPU, BATCH_TOKENS_CPU = 32768, 4096
-LOADING_ERRORS = (OSError, ValueError, KeyError, RuntimeError, SafetensorError)
 
 
 def load_encoder(
@@ -106,13 +112,11 @@ def _load_weights(
     }
     if is_accelerate_available():  # loads straight to the device; without it, weights go through the CPU's memory
         options["device_map"] = {"": device}
-    try:
+    with encoder_errors(f"readable weights at {spec.source}"):
         if Pooling.LATENT not in spec.pooling:
             return _load_all(AutoModel, folder, spec, trust_remote_code=False, **options), None
         model = _load_all(MistralModel, folder, spec, key_mapping={r"^embedding_model\.": ""}, **options)
         return model, _load_latent(folder, config).to(device, dtype).eval()
-    except LOADING_ERRORS as error:
-        raise RequestError(f"--model: expected readable weights at {spec.source}, got: {first_line(error)}") from error
 
 
 def _take_pooler(model: PreTrainedModel, spec: EncoderSpec) -> torch.nn.Module | None:
@@ -151,11 +155,9 @@ def whole_model(encoder: TextEncoder) -> PreTrainedModel:
 def merge_adapter(model: PreTrainedModel, folder: str) -> PreTrainedModel:
     """Add a LoRA adapter to the weights. Raises RequestError where it cannot be read or does not fit the model."""
     peft = import_peft()
-    try:
+    with encoder_errors(f"a readable adapter in {folder}"):
         adapted = peft.PeftModel.from_pretrained(model, folder)
         weights = peft.load_peft_weights(folder, device="cpu")
-    except LOADING_ERRORS as error:
-        raise RequestError(f"--model: expected a readable adapter in {folder}, got: {first_line(error)}") from error
     expected = peft.get_peft_model_state_dict(adapted)
     if weights.keys() != expected.keys():
         raise RequestError(

@@ -5,6 +5,8 @@ from __future__ import annotations
 import hashlib
 import importlib.util
 import json
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import asdict, replace
 from functools import cache, lru_cache
 from pathlib import Path
@@ -56,19 +58,37 @@ def _spec_outside_table(name: str, prompt: str | None, pooling: Pooling | None) 
     from transformers import AutoModel  # takes seconds to import
 
     config = load_config(name)
-    with torch.device("meta"):
-        modules = AutoModel.from_config(config).modules()
-    causal = getattr(config, "is_causal", True) and any(getattr(m, "is_causal", False) for m in modules)
-    positions = getattr(config, "max_position_embeddings", 512)
-    if config.model_type in ("roberta", "xlm-roberta", "camembert"):
-        positions -= config.pad_token_id + 1  # their positions start after the padding index
+    longest = published_tokenizer(name).model_max_length
+    with encoder_errors(f"a readable encoder at {name}"):
+        with torch.device("meta"):
+            modules = AutoModel.from_config(config).modules()
+        causal = bool(getattr(config, "is_causal", True) and any(getattr(m, "is_causal", False) for m in modules))
+        positions = getattr(config, "max_position_embeddings", 512)
+        if config.model_type in ("roberta", "xlm-roberta", "camembert"):
+            positions -= config.pad_token_id + 1  # their positions start after the padding index
+        max_tokens = int(min(positions, longest))
+        if max_tokens < 1:
+            raise ValueError(f"room for {max_tokens} tokens")
     return EncoderSpec(
         source=str(Path(name).absolute()) if Path(name).is_dir() else name,
         prompt=prompt,
         pooling=(pooling,),
         causal=causal,
-        max_tokens=min(positions, published_tokenizer(name).model_max_length),
+        max_tokens=max_tokens,
     )
+
+
+@contextmanager
+def encoder_errors(expected: str) -> Iterator[None]:
+    """Turn what libraries raise for a folder that is no encoder into a RequestError: any exception, for they check
+    little of what its files hold before they use it."""
+    try:
+        yield
+    except RequestError:
+        raise
+    except Exception as error:
+        reason = first_line(error) if isinstance(error, (OSError, ValueError)) else repr(error)
+        raise RequestError(f"--model: expected {expected}, got: {reason}") from error
 
 
 def weights_folder(source: str, *, large: bool = False) -> str:
@@ -81,7 +101,7 @@ def weights_folder(source: str, *, large: bool = False) -> str:
     if not source.startswith("package:"):
         return source
     package = source.removeprefix("package:")
-    spec = importlib.util.find_spec(package)
+    spec = importlib.util.find_spec(package) if package.isidentifier() else None
     if spec is None or spec.origin is None:
         raise RequestError(
             f"--model: expected the Python package {package.replace('_', '-')}, got none; "
@@ -90,6 +110,7 @@ def weights_folder(source: str, *, large: bool = False) -> str:
     return str(Path(spec.origin).parent / "model")
 
 
+MOST_SIZES = {"hidden_size": 2**16, "num_hidden_layers": 1000}  # of an encoder
 _MISTRAL_FIELDS = frozenset(MistralConfig().to_dict()) - {"model_type", "architectures", "auto_map", "dtype"}
 # Defaults of NV-Embed's configuration class, which its config.json omits.
 _NV_EMBED_LATENT = {"num_latents_value": 512, "num_cross_heads": 8, "hidden_dim": 4096, "cross_dim_head": 4096}
@@ -118,16 +139,19 @@ def pinned_commit(source: str) -> dict[str, str]:
 def load_config(source: str) -> PretrainedConfig:
     """The encoder's configuration, without its weights. Raises RequestError where there is none."""
     folder = weights_folder(source)
-    try:
+    with encoder_errors(f"a readable encoder at {source}"):
         pinned = pinned_commit(source)
         values, _ = PretrainedConfig.get_config_dict(folder, **pinned)
         if values.get("model_type") == "nvembed":  # published with remote code around a Mistral
             config = MistralConfig(**{k: v for k, v in values["text_config"].items() if k in _MISTRAL_FIELDS})
             config.latent_attention = _NV_EMBED_LATENT | values.get("latent_attention_config", {})
-            return config
-        return AutoConfig.from_pretrained(folder, trust_remote_code=False, **pinned)
-    except (OSError, ValueError, KeyError) as error:
-        raise RequestError(f"--model: expected a readable encoder at {source}, got: {first_line(error)}") from error
+        else:
+            config = AutoConfig.from_pretrained(folder, trust_remote_code=False, **pinned)
+        for name, most in MOST_SIZES.items():
+            size = getattr(config, name, None)
+            if type(size) is not int or not 1 <= size <= most:
+                raise ValueError(f"{name} {size!r} in config.json, expected 1 to {most:,}")
+    return config
 
 
 def described(spec: EncoderSpec) -> dict[str, Any]:
@@ -186,12 +210,9 @@ def published_tokenizer(source: str) -> Any:
 
     Raises RequestError where it is slow, or has no vocabulary, as transformers makes one where files are missing.
     """
-    try:
-        tokenizer = AutoTokenizer.from_pretrained(
-            weights_folder(source), trust_remote_code=False, **pinned_commit(source)
-        )
-    except (OSError, ValueError, KeyError) as error:
-        raise RequestError(f"--model: expected a readable tokenizer at {source}, got: {first_line(error)}") from error
+    folder = weights_folder(source)
+    with encoder_errors(f"a readable tokenizer at {source}"):
+        tokenizer = AutoTokenizer.from_pretrained(folder, trust_remote_code=False, **pinned_commit(source))
     fast: Tokenizer | None = getattr(tokenizer, "backend_tokenizer", None)
     if fast is None:
         raise RequestError(f"--model: expected a fast tokenizer (tokenizer.json) at {source}, got a slow one")

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import Any
 
+from raycase.data.json_values import from_json
 from raycase.encoder.pooling import Pooling
 from raycase.encoder.prompts import INSTRUCT, PromptStyle, Span, parse_views
 from raycase.errors import RequestError
@@ -38,13 +39,21 @@ class EncoderSpec:
 HERE = "./"  # prefix of a path inside a model folder
 
 
-def read_spec(row: dict[str, Any]) -> EncoderSpec:
-    """The opposite of `dataclasses.asdict` and JSON. Raises ValueError for an unknown prompt, span or pooling."""
+def read_spec(row: Any) -> EncoderSpec:
+    """The opposite of `dataclasses.asdict` and JSON. Raises ValueError for anything else, as an unknown prompt, and for
+    no pooling, no tokens, and a template without its two places."""
+    spec = from_json(EncoderSpec, row)
     try:
-        parse_views(row["prompt"])
+        parse_views(spec.prompt)
     except RequestError as error:
         raise ValueError(str(error)) from error
-    return EncoderSpec(**row | {"span": Span(row["span"]), "pooling": tuple(Pooling(p) for p in row["pooling"])})
+    if not spec.pooling:
+        raise ValueError("pooling: expected at least one, got none")
+    if spec.max_tokens < 1:
+        raise ValueError(f"max_tokens: expected at least 1, got {spec.max_tokens}")
+    if not all(spec.template.count(part) == 1 for part in ("{instruction}", "{text}")):
+        raise ValueError(f"template: expected {{instruction}} and {{text}} once each, got {spec.template!r}")
+    return spec
 
 
 BERT_LIKE: dict[str, Any] = {"prompt": PromptStyle.CONCAT_CS, "causal": False, "max_tokens": 512}

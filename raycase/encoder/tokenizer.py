@@ -7,6 +7,7 @@ import logging
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -19,6 +20,7 @@ from raycase.encoder.token_batch import TokenBatch, Tokens
 from raycase.errors import RequestError
 
 log = logging.getLogger(__name__)
+LONG_TEXT = 32  # characters a token that a prompt may have: twice as long a text is tokenised in parts
 CHECKED_PROMPTS = 16  # of every batch that is joined from halves, compared with tokenising in full
 
 
@@ -48,7 +50,8 @@ class PromptTokenizer:
         return head, tail
 
     def parts(self, texts: Sequence[str]) -> list[list[int]]:
-        """Ids of the stripped texts, without special tokens."""
+        """Ids of the stripped texts, without special tokens; of a very long one, its middle is left out (`cut`)."""
+        texts = [self.cut(text) for text in texts]
         return [e.ids for e in self.tokenizer.encode_batch([t.strip() for t in texts], add_special_tokens=False)]
 
     def separated(self, rows: Sequence[tuple[str, ...]], *, shortened: int, apart: int = 0) -> TokenBatch:
@@ -91,6 +94,33 @@ class PromptTokenizer:
             spans = [(0, 1), *((int(end) - len(part), int(end)) for part, end in zip(parts, ends, strict=True))]
         return [Tokens(ids=ids, start=start, end=end, truncated=truncated) for start, end in spans]
 
+    def cut(self, text: str) -> str:
+        """A very long text without its middle, which is not tokenised in vain: as a sentence it is truncated to the
+        same tokens, and as a condition it is refused as before.
+
+        What is left out begins and ends where pieces end (`boundary`), so the tokens of the three parts are those of
+        the text; and what stays before it has `max_tokens` tokens or more, of which a prompt keeps fewer.
+        """
+        size = LONG_TEXT * self.max_tokens
+        if len(text) <= 2 * size or self._cuts is None:
+            return text
+        text = text.strip()  # as in a prompt
+        last = self._cuts.search(text, max(0, len(text) - size))
+        while last and (first := self._cuts.search(text, size)) and first.start() < last.start():
+            head = text[: first.start() + 1]
+            if len(self.tokenizer.encode(head, add_special_tokens=False)) >= self.max_tokens:
+                return head + text[last.start() + 1 :]
+            size *= 4
+        return text
+
+    @cached_property
+    def _cuts(self) -> re.Pattern[str] | None:
+        """Where a text may be cut; None where that is not certain, or an added token may lie across."""
+        colon = _ends_pieces(self.tokenizer)
+        cuts = _AT_MARKS if colon else _AT_SPACES
+        added = [t.content for t in self.tokenizer.get_added_tokens_decoder().values() if not t.special]
+        return None if colon is None or any(map(cuts.search, added)) else cuts
+
     def __call__(self, prompts: Sequence[Rendered]) -> list[Tokens]:
         """Tokenise complete prompts and find the pooled tokens.
 
@@ -127,6 +157,8 @@ class PromptTokenizer:
         two texts (`boundary`), each distinct text is tokenised once and the halves are joined. A sample of the result
         is compared with tokenising in full; the first difference logs a warning and turns joining off for good.
         """
+        cut = {text: self.cut(text) for text in dict.fromkeys(text for pair in pairs for text in pair)}
+        pairs = [(cut[sentence], cut[condition]) for sentence, condition in pairs]
         texts = len({s for s, _ in pairs}) + len({c for _, c in pairs})
         halves = boundary(templates[0], self.tokenizer) if self.in_parts and texts < len(pairs) else None
         if halves is None:
@@ -191,6 +223,9 @@ def token_span(encoding: Encoding, start: int, end: int) -> tuple[int, int]:
     return first, last + 1
 
 
+# Where a very long text is cut, after a character: pieces end there whatever stands before and after.
+_AT_SPACES = re.compile(r"[A-Za-z0-9](?= [A-Za-z0-9])")
+_AT_MARKS = re.compile(_AT_SPACES.pattern + r"|[A-Za-z\u4e00-\u9fff](?=[:/+,;\uff0c\u3002\u3001])")
 _TWO_TEXTS = re.compile(r"(.*?\{(?:sentence|condition)\})(.*)(\{(?:sentence|condition)\}.*)", re.DOTALL)
 # Normalisers that treat each character alike wherever it is in a text.
 NORMALIZERS = {"BertNormalizer", "NFC", "NFKC", "NFD", "NFKD", "Lowercase", "Precompiled", "StripAccents"}

@@ -16,7 +16,7 @@ from raycase.encoder.cosines import cosines
 from raycase.encoder.pooling import Pooling, pooled_spans
 from raycase.encoder.prompts import Template
 from raycase.encoder.sources import load_tokenizer
-from raycase.errors import RequestError, WorkError
+from raycase.errors import RequestError, WorkError, check_ranges
 from raycase.systems.case import Case, CaseConfig
 from raycase.systems.registry import resolve
 
@@ -55,6 +55,7 @@ def check_model(job: CheckJob) -> dict[str, Any]:
     of {sentence, condition (or null), vector}, from the authors' code or an earlier check. Raises RequestError;
     WorkError if a vector is not finite, depends on the rest of its batch, or differs from the golden one.
     """
+    check_ranges(job)
     config = resolve(job.model, prompt=job.prompt, pooling=job.pooling, subtract=job.subtract)
     if not isinstance(config, CaseConfig):
         encoder = "minilm" if job.model in SHIPPED else f"{job.model}/encoder with --prompt and --pooling"

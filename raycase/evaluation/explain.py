@@ -12,7 +12,7 @@ from transformers.utils.logging import disable_progress_bar
 from raycase.data.fetch import DEFAULT_MODEL
 from raycase.data.storage import check_paths, locate
 from raycase.encoder.words import Word
-from raycase.errors import RequestError
+from raycase.errors import RequestError, check_ranges
 from raycase.evaluation.explain_picture import draw
 from raycase.search.marks import BOLD, PLAIN, has_styles, in_words, looked_at, runs
 from raycase.systems.condition_pooling import PREFIX
@@ -73,6 +73,7 @@ def _rounded(word: Word) -> dict[str, Any]:
 
 def _check_job(job: ExplainJob) -> None:
     check_paths({"--output": job.output})
+    check_ranges(job)
     for flag, values in {"--text": job.text, "--condition": job.condition}.items():
         if not values:
             raise RequestError(f"{flag}: expected at least one, got none")

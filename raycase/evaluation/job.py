@@ -10,10 +10,11 @@ from typing import Literal
 from raycase.data.fetch import MODEL_FILE
 from raycase.data.storage import check_paths
 from raycase.encoder.pooling import Pooling
-from raycase.errors import RequestError
+from raycase.errors import MOST_SEED, RequestError, at_least, check_ranges
 from raycase.systems.contracts import Compute
 from raycase.systems.model_folder import METRICS
 
+MOST_RESAMPLES = 1_000_000
 TASKS_OF = {  # flags that some tasks alone have
     "train": ("csts", "caption-attributes"),
     "cases": ("csts",),
@@ -79,10 +80,8 @@ def check_request(job: EvaluateJob) -> Path:
     """Check what does not depend on the task's data; returns the report's folder. Raises RequestError."""
     check_paths({f"--{n}": getattr(job, n) for n in ("data", "output", "train", "cases", "qrels", "cache")})
     folder = open_report_folder(job.output)
-    if job.seed < 0:
-        raise RequestError(f"--seed: expected 0 or more, got {job.seed}")
-    if job.resamples < 100:
-        raise RequestError(f"--resamples: expected at least 100 for an interval of 95 %, got {job.resamples}")
+    resamples = (100 <= job.resamples <= MOST_RESAMPLES, f"100 to {MOST_RESAMPLES:,}, for an interval of 95 %")
+    check_ranges(job, at_least(0, job, "seed", most=MOST_SEED) | {"resamples": resamples})
     for name, tasks in TASKS_OF.items():
         if getattr(job, name) and job.task not in tasks:
             raise RequestError(f"--{name}: expected --task {' or '.join(tasks)}, got {job.task}")

@@ -12,6 +12,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal
 
+from raycase.corpus.manifest import read_manifest
 from raycase.corpus.written import Written, open_written
 from raycase.data.storage import Location, check_paths, fingerprint, locate
 from raycase.data.stored_words import WORDS
@@ -137,7 +138,7 @@ def _open_or_begin(
         if not sources:
             raise RequestError("--embeddings: expected an output of `raycase embed` for a new index, got none")
         config = sources[0].job.config
-        name = sources[0].output.manifest.read_json()["model"]["name"]
+        name = read_manifest(sources[0].output)["model"]["name"]
         return None, IndexMetadata(model=config["model"], name=name, dtype=config["dtype"])
     if not job.reindex and (job.partitions or job.sub_vectors):
         raise RequestError(f"--reindex: expected it beside --partitions and --sub-vectors, for {root.uri} is trained")
@@ -201,6 +202,6 @@ def _check_source(source: Written, metadata: IndexMetadata, job: IndexJob, root:
             f"--embeddings: expected vectors of the index's model, {metadata.name} ({expected}), got another's ({got}) "
             f"in {source.output.root.uri}; choose another index than {root.uri}, or pass --overwrite"
         )
-    dim = source.output.manifest.read_json()["model"]["dim"]
+    dim = read_manifest(source.output)["model"]["dim"]
     if job.sub_vectors and dim % job.sub_vectors:
         raise RequestError(f"--sub-vectors: expected a divisor of {dim} dimensions, got {job.sub_vectors}")

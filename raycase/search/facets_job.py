@@ -15,7 +15,7 @@ from transformers.utils.logging import disable_progress_bar
 from raycase.data.parquet import parquet_bytes
 from raycase.data.schema import ID
 from raycase.data.storage import check_paths, locate
-from raycase.errors import RequestError, check_ranges
+from raycase.errors import MOST_SEED, RequestError, at_least, check_ranges
 from raycase.search.facet_words import CarriedWord, Example, carrying_words, nearest_examples, weighed_texts
 from raycase.search.facets import Clusters, find_clusters, import_sklearn
 from raycase.search.index import Index
@@ -96,9 +96,7 @@ def facets(job: FacetsJob) -> dict[str, Any]:
 
 def _check_job(job: FacetsJob) -> None:
     check_paths({"--index": job.index, "--output": job.output, "--assignments": job.assignments})
-    at_least_2 = {name: getattr(job, name) for name in ("clusters", "most_clusters")}
-    ranges = {name: (value is None or value >= 2, "at least 2") for name, value in at_least_2.items()}
-    check_ranges(job, ranges | {"seed": (0 <= job.seed < 2**32, "0 to 4294967295")})
+    check_ranges(job, at_least(2, job, "clusters", "most_clusters") | at_least(0, job, "seed", most=MOST_SEED))
     if job.output and job.output == job.assignments:
         raise RequestError(f"--assignments: expected another file than --output, got {job.assignments} twice")
     import_sklearn()

@@ -16,7 +16,7 @@ from torch import Tensor
 
 from raycase.data.storage import Location, locate
 from raycase.data.stored_words import SKETCH, WORDS
-from raycase.errors import RequestError
+from raycase.errors import RequestError, is_utf8
 from raycase.search.answers import answer_table, check_filter, no_answers, returned_columns
 from raycase.search.approximate import DEFAULT_OPTIONS, Options, approximate_nearest
 from raycase.search.combined import blocks_of_rows, conditional_rows, mean_nearest, rows_of_same_ids
@@ -157,7 +157,7 @@ class Index:
             )
         flag = "--text" if phrases else "--query"
         for query, sentence in enumerate(sentences):
-            if not sentence.strip():
+            if not sentence.strip() or not is_utf8(sentence):
                 raise RequestError(f"{flag}: expected words, got {sentence!r} as query {query}")
         if k < 1:
             raise RequestError(f"-k: expected at least 1, got {k}")
@@ -312,6 +312,8 @@ class Index:
         """The condition of the index that is searched for the one that was asked."""
         if asked is None or asked in self.metadata.conditions:
             return asked
+        if not is_utf8(asked):
+            raise RequestError(f"--condition: expected text in UTF-8, got {asked[:80]!r}")
         if self.metadata.words and asked.strip() and not exact:
             if not self.encoder.config.count_tokens(["a"], [asked])[0]:
                 raise RequestError(f"--condition: expected one that leaves room for a sentence, got {asked[:80]!r}...")

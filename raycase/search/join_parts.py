@@ -21,8 +21,10 @@ import pyarrow.parquet as pq
 import torch
 from torch import Tensor
 
+from raycase.corpus.manifest import read_manifest
 from raycase.corpus.written import Written, read_rows
 from raycase.data.claim import begin, claim
+from raycase.data.json_values import from_json
 from raycase.data.parquet import parquet_bytes
 from raycase.data.schema import CONDITION, EMBEDDING, ID
 from raycase.data.storage import Location, fingerprint, locate
@@ -103,7 +105,7 @@ def claim_output(
 ) -> list[Files]:
     """Claim the output folder, and return the ranges: the recorded ones where an earlier run is resumed, for the
     cluster may have had another size. Raises RequestError where the folder holds another join."""
-    manifests = [written.output.manifest.read_json()["manifest_files_sha256"] for written in (queries, vectors)]
+    manifests = [read_manifest(written.output)["manifest_files_sha256"] for written in (queries, vectors)]
     name = fingerprint([manifests, groups, join.k, join.exclude_same])
     root = locate(join.output)
     results = (NEIGHBOURS, PARTS)
@@ -118,7 +120,10 @@ def claim_output(
         besides=[POOLED, POOLED_RECORD],
     )
     if record:
-        return record["ranges"]
+        try:
+            return from_json(list[list[str]], record.get("ranges"))
+        except ValueError as error:
+            raise RequestError(f"{(root / RECORD).uri}: expected ranges of files, got: {error}") from error
     values = {"fingerprint": name, "ranges": ranges}
     begin(root, RECORD, values, (*results, POOLED, POOLED_RECORD), overwrite=overwrite)
     return ranges
@@ -129,7 +134,7 @@ def claim_pooled(
 ) -> dict[str, Any]:
     """Claim the output folder for a join under conditions that its outputs of stored words are yet to be pooled under;
     returns its record, which holds `counts` once the join is done. Raises RequestError."""
-    manifests = [written.output.manifest.read_json()["manifest_files_sha256"] for written in (queries, vectors)]
+    manifests = [read_manifest(written.output)["manifest_files_sha256"] for written in (queries, vectors)]
     name = fingerprint([manifests, dict(values)])
     results = (NEIGHBOURS, PARTS, POOLED, RECORD)
     record = claim(
@@ -138,6 +143,8 @@ def claim_pooled(
     if record is None:
         record = {"fingerprint": name}
         begin(root, POOLED_RECORD, record, results, overwrite=overwrite)
+    if not isinstance(record.get("counts", {}), dict):
+        raise RequestError(f"{(root / POOLED_RECORD).uri}: expected counts by name, got {record['counts']!r:.80}")
     return record
 
 
@@ -221,7 +228,7 @@ def count_neighbours(join: Join, queries: Written, groups: int) -> dict[str, int
             "again to resume"
         )
     rows = ds.dataset(folder.path, filesystem=folder.fs, format="parquet")
-    pairs = queries.output.manifest.read_json()["pairs"]
+    pairs = read_manifest(queries.output)["pairs"]
     return {
         "queries": pairs,
         "queries_without_neighbours": pairs - rows.count_rows(filter=ds.field(RANK) == 1),

@@ -18,6 +18,8 @@ import pyarrow as pa
 import torch
 from torch import Tensor
 
+from raycase.corpus.job_record import ModelFile
+from raycase.data.json_values import from_json
 from raycase.data.storage import Location
 from raycase.errors import RequestError, WorkError, first_line
 from raycase.search.metadata import METADATA_KEY, READY, IndexMetadata
@@ -67,7 +69,12 @@ def open_ready(root: Location) -> tuple[LanceDataset, IndexMetadata] | None:
     dataset = dataset.checkout_version(READY)
     if not is_index(dataset):
         raise RequestError(f"--index: expected an index of `raycase index` at {root.uri}, got another Lance dataset")
-    return dataset, IndexMetadata(**json.loads(dataset.schema.metadata[METADATA_KEY.encode()]))
+    try:
+        metadata = from_json(IndexMetadata, json.loads(dataset.schema.metadata[METADATA_KEY.encode()]))
+        from_json(ModelFile, metadata.model)
+        return dataset, metadata
+    except ValueError as error:
+        raise RequestError(f"--index: expected an index of `raycase index` at {root.uri}, got: {error}") from error
 
 
 def open_newest(root: Location) -> LanceDataset | None:

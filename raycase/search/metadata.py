@@ -40,7 +40,11 @@ class IndexMetadata:
         if self.model["system"] != "case":
             return cut
         encoder = self.model["encoder"]
-        return cut | {"prompt": encoder["prompt"], "pooling": encoder["pooling"][0], "subtract": self.model["subtract"]}
+        return cut | {
+            "prompt": encoder["prompt"],
+            "pooling": encoder["pooling"][0],
+            "subtract": self.model.get("subtract"),
+        }
 
     @property
     def rows(self) -> int:

@@ -14,7 +14,7 @@ from transformers.utils.logging import disable_progress_bar
 from raycase.data.parquet import parquet_bytes
 from raycase.data.schema import CONDITION, ID
 from raycase.data.storage import check_paths, locate
-from raycase.errors import RequestError, check_ranges
+from raycase.errors import RequestError, at_least, check_ranges
 from raycase.search.approximate import EF, NPROBES, Options
 from raycase.search.index import Index, Limits
 from raycase.search.marks import has_styles
@@ -25,6 +25,7 @@ from raycase.search.shown import by_query, html_page, print_answers, print_repla
 from raycase.search.weighed import WEIGHTS, check_weighable, is_weighable, weigh_answers
 from raycase.systems.fine_tuned_module import Scorer
 
+MOST_MEMORY = 2**20  # GiB
 GROUP_ROWS = 2**16  # answers in a row group, which `raycase rerank` reads at a time
 
 
@@ -130,9 +131,8 @@ def search(job: SearchJob) -> dict[str, Any]:
 
 def _check_job(job: SearchJob) -> None:
     check_paths({"--index": job.index, "--queries": job.queries, "--output": job.output, "--html": job.html})
-    values = {name: getattr(job, name) for name in ("nprobes", "ef", "refine", "candidates")}
-    check_ranges(job, {name: (value is None or value >= 1, "at least 1") for name, value in values.items()})
-    check_ranges(job, {"memory": (job.memory > 0, "GiB above 0")})
+    ranges = at_least(1, job, "k", "nprobes", "ef", "refine", "candidates")
+    check_ranges(job, ranges | {"memory": (0 < job.memory <= MOST_MEMORY, f"GiB above 0, at most {MOST_MEMORY:,}")})
     if job.candidates is not None and not job.rerank:
         raise RequestError("--candidates: expected --rerank, got none")
     if job.text_column is not None and not (job.rerank or job.explain):

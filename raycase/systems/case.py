@@ -16,6 +16,7 @@ import numpy as np
 import torch
 
 from raycase.data.fetch import local_folder
+from raycase.data.json_values import from_json
 from raycase.data.storage import locate, sha256_of_file
 from raycase.encoder.engine import TextEncoder
 from raycase.encoder.loading import load_encoder
@@ -170,14 +171,9 @@ def resolve(
 
 def resolve_folder(folder: str, values: dict[str, Any]) -> CaseConfig:
     """The system that `Case.save` wrote into `folder` (or URI); `values` is its `raycase.json`."""
-    shape = values.get("projector")
-    config = CaseConfig(
-        model=folder,
-        encoder=read_spec(values["encoder"]),
-        subtract=values["subtract"],
-        projector=ProjectorConfig(**shape | {"nested": tuple(shape.get("nested", ()))}) if shape else None,
-        folder=folder,
-    )
+    encoder = read_spec(values["encoder"])
+    saved = {"subtract": values["subtract"], "projector": values.get("projector")}
+    config = from_json(CaseConfig, saved, model=folder, encoder=encoder, folder=folder)
     if config.projector and config.projector.input_dim != config.views_dim:
         raise RequestError(
             f"{folder}: expected a projector for the {config.views_dim} dimensions of {config.encoder.source} "

@@ -27,7 +27,7 @@ from torch import Tensor, nn
 from raycase.data.storage import locate
 from raycase.errors import RequestError
 from raycase.systems.plain_part import Plain, PlainPart
-from raycase.systems.projector import ACTIVATIONS, Activation
+from raycase.systems.projector import ACTIVATIONS, MOST_WIDTH, Activation
 
 LEAST_TEMPERATURE = 1e-3
 WEIGHTS = "head.safetensors"  # in a model folder
@@ -53,8 +53,12 @@ class HeadConfig:
 
     def __post_init__(self) -> None:
         for name in ("states_dim", "heads", "head_dim", "output_dim"):
-            if getattr(self, name) < 1:
-                raise ValueError(f"{name}: expected at least 1, got {getattr(self, name)}")
+            if not 1 <= getattr(self, name) <= MOST_WIDTH:
+                raise ValueError(f"{name}: expected 1 to {MOST_WIDTH:,}, got {getattr(self, name)}")
+        if self.heads * self.head_dim > MOST_WIDTH:
+            raise ValueError(
+                f"head_dim: expected at most {MOST_WIDTH:,} of all heads, got {self.heads * self.head_dim}"
+            )
         if not 0 <= self.dropout < 1:
             raise ValueError(f"dropout: expected a share in [0, 1), got {self.dropout}")
         if not 0 < self.temperature < float("inf"):

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 import numpy as np
 
 from raycase.data.fetch import MODEL_FILE, local_folder
+from raycase.data.json_values import from_json
 from raycase.data.storage import locate, sha256_of_file
 from raycase.encoder.loading import load_encoder, save_encoder
 from raycase.encoder.pooling import Pooling
@@ -180,15 +181,12 @@ def condition_pooling(
 
 def resolve_folder(folder: str, values: dict[str, Any]) -> ConditionPoolingConfig:
     """The system that `write_model_folder` wrote into `folder` (or URI); `values` is its `raycase.json`."""
-    config = ConditionPoolingConfig(
-        model=folder,
-        encoder=read_spec(values["encoder"]).at(folder),
-        layers=tuple(values["layers"]),
-        whole_condition=values["whole_condition"],
-        head=HeadConfig(**values["head"] | {"nested": tuple(values["head"]["nested"])}),
-        folder=folder,
-    )
-    assert config.head is not None
+    encoder = read_spec(values["encoder"]).at(folder)
+    saved = {name: values[name] for name in ("layers", "whole_condition", "head")}
+    config = from_json(ConditionPoolingConfig, saved, model=folder, encoder=encoder, folder=folder)
+    if config.head is None:
+        raise ValueError("head: expected its shape, got null")
+    layer_numbers(encoder, config.layers)
     if config.head.states_dim != config.states_dim:
         raise RequestError(
             f"{folder}: expected a head for the {config.states_dim} numbers of {config.encoder.source}, got one for "

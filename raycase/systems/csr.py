@@ -11,7 +11,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from enum import StrEnum
 from typing import Any, ClassVar
 
 import numpy as np
@@ -35,13 +34,6 @@ class CsrConfig(FineTunedEmbedderConfig):
     """A CSR system without its weights."""
 
     SYSTEM: ClassVar[str] = "csr"
-    CHOICES: ClassVar[dict[str, type[StrEnum]]] = {
-        "form": Form,
-        "router": Router,
-        "asks": Asks,
-        "weight": Weight,
-        "compose": Compose,
-    }
 
     form: Form = Form.TRI
     router: Router = Router.QUERY
@@ -49,6 +41,10 @@ class CsrConfig(FineTunedEmbedderConfig):
     routed: int = 1  # T - t: number of last layers with a router
     weight: Weight = Weight.ADDED
     compose: Compose | None = None  # with the condition's vector, as in a tri-encoder; not in the paper
+
+    def __post_init__(self) -> None:
+        if self.routed < 0:
+            raise RequestError(f"--routed: expected 0 or more layers, got {self.routed}")
 
     @property
     def has_extra(self) -> bool:

@@ -48,7 +48,6 @@ class DualCseConfig(FineTunedEmbedderConfig):
     """r = f(s, explicit) and u = f(s, implicit); the paper takes the last layer's [CLS]."""
 
     SYSTEM: ClassVar[str] = "dualcse"
-    CHOICES: ClassVar[dict[str, type[StrEnum]]] = {"form": Form}
     known_conditions: ClassVar[tuple[str, ...] | None] = (EXPLICIT, IMPLICIT)
 
     form: Form = Form.CROSS

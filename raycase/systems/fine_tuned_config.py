@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, fields
-from enum import StrEnum
 from pathlib import Path
 from typing import Any, ClassVar, Self
 
@@ -36,7 +35,6 @@ class FineTunedConfig:
     """A fine-tuned system without its weights; before training, with the encoder it starts from."""
 
     SYSTEM: ClassVar[str]  # its name in `raycase.json`
-    CHOICES: ClassVar[dict[str, type[StrEnum]]] = {}  # fields that are enums, which JSON stores as strings
     known_conditions: ClassVar[tuple[str, ...] | None] = None  # None: any
 
     model: str

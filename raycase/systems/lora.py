@@ -23,6 +23,7 @@ from raycase.systems.model_folder import save_folder
 
 BERT_TARGETS = r".*\.attention\.(self\.(query|key|value)|output\.dense)"  # not the feed-forward's output.dense
 DECODER_TARGETS = r".*\.(q_proj|k_proj|v_proj|o_proj)"
+MOST_RANK = 2**16
 TARGETS = dict.fromkeys(("bert", "roberta", "xlm-roberta"), BERT_TARGETS)
 TARGETS |= dict.fromkeys(("llama", "mistral", "qwen2", "qwen3"), DECODER_TARGETS)
 
@@ -62,10 +63,10 @@ def lora(
     kind = load_config(spec.source).model_type
     if kind not in TARGETS:
         raise RequestError(f"--model: expected an encoder like {', '.join(TARGETS)}, got {kind}")
-    if rank < 1 or not alpha > 0 or not 0 <= adapter_dropout < 1:
+    if not 1 <= rank <= MOST_RANK or not alpha > 0 or not 0 <= adapter_dropout < 1:
         raise RequestError(
-            f"expected --rank of at least 1, --alpha above 0 and --adapter-dropout in [0, 1), got {rank}, {alpha:g} "
-            f"and {adapter_dropout:g}"
+            f"expected --rank from 1 to {MOST_RANK:,}, --alpha above 0 and --adapter-dropout in [0, 1), got {rank}, "
+            f"{alpha:g} and {adapter_dropout:g}"
         )
     return LoraConfig(
         model=model,

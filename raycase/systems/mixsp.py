@@ -62,13 +62,17 @@ class MixSpConfig(FineTunedScorerConfig):
     """G2(z1, z2) of "[CLS] s1 [SEP] s2 [SEP]". Takes no conditions."""
 
     SYSTEM: ClassVar[str] = "mixsp"
-    CHOICES: ClassVar[dict[str, type[StrEnum]]] = {"select": Select, "route": Route, "similarity": Similarity}
     known_conditions: ClassVar[tuple[str, ...] | None] = ()
 
     select: Select = Select.HARD
     ranges: Sequence[float] = (UPPER,)  # lowest score of each range after the first; one projector per range
     route: Route = Route.CLS
     similarity: Similarity = Similarity.LINEAR
+
+    def __post_init__(self) -> None:
+        ranges = self.ranges
+        if not ranges or list(ranges) != sorted(set(ranges)) or not 0 < ranges[0] <= ranges[-1] <= MOST:
+            raise RequestError(f"--ranges: expected rising scores above 0, at most {MOST:g}, got {list(ranges)}")
 
     def tokens(
         self, sentences1: Sequence[str], sentences2: Sequence[str], conditions: Sequence[str] | None = None
@@ -170,8 +174,6 @@ def mixsp(
     similarity: Similarity = Similarity.LINEAR,
 ) -> MixSpConfig:
     """The system before training. Raises RequestError."""
-    if not ranges or list(ranges) != sorted(set(ranges)) or not 0 < ranges[0] <= ranges[-1] <= MOST:
-        raise RequestError(f"--ranges: expected rising scores above 0, at most {MOST:g}, got {list(ranges)}")
     spec = replace(starting_encoder(model, prompt="concat-cs", cls=True), pooling=(Pooling.MEAN,), subtract=False)
     return MixSpConfig(
         model=model, encoder=spec, select=select, ranges=tuple(ranges), route=route, similarity=similarity

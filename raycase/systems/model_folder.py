@@ -14,6 +14,7 @@ from torch import nn
 
 from raycase.data.claim import claim
 from raycase.data.fetch import MODEL_FILE
+from raycase.data.json_values import from_json
 from raycase.data.storage import locate
 from raycase.encoder.loading import save_encoder
 from raycase.encoder.table import HERE, read_spec
@@ -96,6 +97,4 @@ def load_extra(module: nn.Module, folder: Path | None) -> None:
 def read_folder(kind: type[Any], folder: str, values: dict[str, Any]) -> Any:
     """The config that `save_folder` wrote into `folder` (or URI); `values` is its `raycase.json`."""
     choices = {name: value for name, value in values.items() if name not in ("system", "encoder")}
-    choices = {name: tuple(value) if isinstance(value, list) else value for name, value in choices.items()}
-    choices |= {name: enum(choices[name]) for name, enum in kind.CHOICES.items() if choices[name] is not None}
-    return kind(model=folder, encoder=read_spec(values["encoder"]).at(folder), folder=folder, **choices)
+    return from_json(kind, choices, model=folder, encoder=read_spec(values["encoder"]).at(folder), folder=folder)

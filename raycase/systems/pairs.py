@@ -20,7 +20,7 @@ from raycase.encoder.sources import load_tokenizer
 from raycase.encoder.table import EncoderSpec
 from raycase.encoder.throughput import Work
 from raycase.encoder.token_batch import TokenBatch
-from raycase.errors import RequestError
+from raycase.errors import RequestError, is_utf8
 
 MEMORY_BYTES = 256 * 2**20
 SENTENCE = Template(pattern="{sentence}", span=Span.ALL)  # a text alone, pooled over all its tokens
@@ -258,6 +258,9 @@ def embed(
         raise ValueError("sentences: expected a list of strings, got one string")
     if isinstance(conditions, str):
         conditions = [conditions] * len(sentences)
+    for text in {*sentences, *(conditions or ())}:
+        if not is_utf8(text):
+            raise ValueError(f"expected text in UTF-8, got {text[:80]!r}")
     result = encode(prepare(sentences, conditions))
     for row, reason in enumerate(result.refused):
         if reason is not None:

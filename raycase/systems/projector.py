@@ -17,6 +17,7 @@ from raycase.data.storage import locate
 from raycase.errors import RequestError
 
 WEIGHTS = "projector.safetensors"
+MOST_WIDTH = 2**16  # of a layer
 
 
 class Activation(StrEnum):
@@ -49,6 +50,9 @@ class ProjectorConfig:
     nested: tuple[int, ...] = ()  # smaller dimensions that were trained too
 
     def __post_init__(self) -> None:
+        for name in ("input_dim", "output_dim", "hidden"):
+            if not 1 <= getattr(self, name) <= MOST_WIDTH:
+                raise ValueError(f"{name}: expected 1 to {MOST_WIDTH:,}, got {getattr(self, name)}")
         if self.layers not in (0, 1, 2):
             raise ValueError(f"layers: expected 0 (linear), 1 or 2, got {self.layers}")
         if not 0 <= self.dropout < 1:

@@ -94,9 +94,9 @@ def _read(file: Path, folder: str) -> EmbedderConfig | ScorerConfig:
     try:
         values = json.loads(file.read_text(encoding="utf-8"))
         return SYSTEMS[values["system"]](folder, values)
-    except (KeyError, TypeError, ValueError) as error:
-        if isinstance(error, RequestError):
-            raise
+    except RequestError:
+        raise
+    except (OSError, KeyError, TypeError, ValueError, RecursionError) as error:
         raise RequestError(f"{file}: expected what training saved, got {type(error).__name__}: {error}") from error
 
 

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from enum import StrEnum
 from typing import Any, ClassVar
 
 import numpy as np
@@ -40,7 +39,6 @@ class TriEncoderConfig(FineTunedEmbedderConfig):
     """compose(f(s), f(c)), without weights."""
 
     SYSTEM: ClassVar[str] = "tri-encoder"
-    CHOICES: ClassVar[dict[str, type[StrEnum]]] = {"compose": Compose}
 
     compose: Compose = Compose.HADAMARD
 

@@ -8,7 +8,11 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
+from safetensors import SafetensorError
+
+from raycase.data.json_values import from_json
 from raycase.data.storage import Location
+from raycase.errors import WorkError, first_line
 from raycase.training.loop import FitState, rank
 
 KEEP_S = 1.0  # seconds between two writes of the state; a killed run loses at most this and the epoch it was in
@@ -42,12 +46,18 @@ class Checkpoint:
         self.history.put_json(state.history)
 
     def read(self) -> FitState | None:
-        """The last state; None before the first."""
-        return FitState.from_bytes(self.state.read()) if self.state.exists() else None
+        """The last state; None before the first. Raises WorkError for a file that is no state."""
+        if not self.state.exists():
+            return None
+        try:
+            return FitState.from_bytes(self.state.read())
+        except (AttributeError, KeyError, TypeError, ValueError, SafetensorError) as error:
+            reason = f"{type(error).__name__}: {first_line(error)}"
+            raise WorkError(f"{self.state.uri}: expected the state of a fit, got {reason}; remove it") from error
 
     def read_history(self) -> list[dict[str, float]]:
         """The metrics of each epoch so far."""
-        return list(self.history.read_json()) if self.history.exists() else []
+        return from_json(list[dict[str, Any]], self.history.read_json()) if self.history.exists() else []
 
 
 def resumed(

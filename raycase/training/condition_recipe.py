@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass, fields, replace
 
-from raycase.errors import check_ranges
+from raycase.errors import at_least, check_ranges
 from raycase.systems.condition_head import HeadConfig
-from raycase.systems.projector import Activation
+from raycase.systems.projector import MOST_WIDTH, Activation
 from raycase.training.losses import Loss, RatingMap
 from raycase.training.nested import nested_range
 
@@ -87,9 +87,8 @@ class HeadRecipe(FrozenHeadRecipe):
         """Raise RequestError for a value out of its range."""
         above, share = "a number above 0", "a share in [0, 1)"
         ranges = {
-            "heads": (self.heads >= 1, above),
-            "head_dim": (self.head_dim >= 1, above),
-            "dim": (self.dim >= 1, above),
+            **at_least(1, self, "heads", "dim", most=MOST_WIDTH),
+            **at_least(1, self, "head_dim", most=MOST_WIDTH // max(1, self.heads)),
             "dropout": (0 <= self.dropout < 1, share),
             "temperature": (0 < self.temperature < float("inf"), above),
             "nested": nested_range(self.nested, self.dim),

@@ -13,9 +13,9 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from raycase.errors import check_ranges
+from raycase.errors import at_least, check_ranges
 from raycase.systems.pair_vectors import PairVectors
-from raycase.systems.projector import Activation, Projector, ProjectorConfig, project
+from raycase.systems.projector import MOST_WIDTH, Activation, Projector, ProjectorConfig, project
 from raycase.training.loop import BatchLoss, Evaluation, FitConfig, FitState, epoch_batches, fit, gather, shard
 from raycase.training.losses import Loss, RatingMap, map_ratings
 from raycase.training.nested import nested_correlations, nested_cosines, nested_loss, nested_range
@@ -65,9 +65,8 @@ class Recipe:
         """Raise RequestError for a value out of its range."""
         above = "a number above 0"
         ranges = {
-            "dim": (self.dim is None or self.dim >= 1, above),
+            **at_least(1, self, "dim", "hidden", most=MOST_WIDTH),
             "layers": (self.layers in (0, 1, 2), "0, 1 or 2"),
-            "hidden": (self.hidden >= 1, above),
             "dropout": (0 <= self.dropout < 1, "a share in [0, 1)"),
             "nested": nested_range(self.nested, self.dim or OUTPUT_DIM),
             "learning_rate": (0 < self.learning_rate < float("inf"), above),

@@ -15,7 +15,7 @@ from raycase.data.provenance import provenance
 from raycase.data.rated import NOT_APPLICABLE, RatedPairs, read_rated, rows_in
 from raycase.data.storage import Location, check_paths, fingerprint, locate
 from raycase.encoder.pooling import Pooling
-from raycase.errors import RequestError
+from raycase.errors import MOST_SEED, RequestError, at_least, check_ranges
 from raycase.systems.bi_encoder import BiEncoderConfig
 from raycase.systems.case import CaseConfig, write_model_folder
 from raycase.systems.case import resolve as resolve_case
@@ -63,8 +63,7 @@ class Source:
     def check_source(self) -> None:
         """Check the flags before anything is read. Raises RequestError."""
         check_paths({f"--{n}": getattr(self, n) for n in ("train", "validation", "output", "cache")})
-        if self.seed < 0:
-            raise RequestError(f"--seed: expected 0 or more, got {self.seed}")
+        check_ranges(self, at_least(0, self, "seed", most=MOST_SEED))
         if "://" in self.output:
             raise RequestError(f"--output: expected a folder on this machine, got {self.output}; copy the result there")
 
@@ -123,9 +122,9 @@ class Workers:
     """GPUs per process. Default: 1 if the cluster has GPUs, else 0."""
 
     def check_workers(self) -> None:
-        """Raise RequestError for less than one worker."""
-        if self.workers < 1:
-            raise RequestError(f"--workers: expected at least 1, got {self.workers}")
+        """Raise RequestError for less than one worker, or less than no GPUs for each."""
+        gpus = self.gpus_per_worker
+        check_ranges(self, at_least(1, self, "workers") | {"gpus_per_worker": (gpus is None or gpus >= 0, "0 or more")})
 
 
 @dataclass(frozen=True, kw_only=True)

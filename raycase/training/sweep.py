@@ -15,7 +15,7 @@ from typing import Any
 from raycase.data.provenance import provenance
 from raycase.data.rated import RatedPairs
 from raycase.data.storage import fingerprint
-from raycase.errors import WorkError
+from raycase.errors import MOST_SEED, WorkError
 from raycase.evaluation.plots import has_matplotlib
 from raycase.training.runner import Data, OpenTrialRunner, Round, Search, TrialRunner
 from raycase.training.sweep_cells import Cell, Space, random_cells
@@ -117,7 +117,8 @@ def _search(job: SweepJob, runner: TrialRunner, data: Data, base: Cell, space: S
             base=base,
             space=space,
             seed=job.seed,
-            sampler_seed=job.seed + len(earlier),  # else a resumed search would draw the first points again
+            # by the earlier trials, else a resumed search would draw the first points again
+            sampler_seed=(job.seed + len(earlier)) % (MOST_SEED + 1),
             points=[({n: t.settings[n] for n in space}, t.spearman) for t in earlier if t.spearman is not None],
         )
         gaps += _run(job, runner, data, [], phase="search", search=search)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import json
+import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from enum import Enum
@@ -22,6 +23,7 @@ if TYPE_CHECKING:
 Space = Mapping[str, Any]  # by setting. Lists: one of the values; pairs: a number between, log-uniform where marked
 Grids = Mapping[str, Callable[[Any], list[Any]]]  # by name: the base's cells
 Columns = Mapping[str, type]
+MOST_CELLS = 10_000  # of a grid; a sweep of more would not end, and takes minutes to lay out
 EXPECTED = {int: "a whole number", bool: "true or false"}
 
 
@@ -124,7 +126,8 @@ def depths_of(value: str | Sequence[float]) -> tuple[float, ...]:
 def grid_of(uri: str, base: Cell) -> list[Cell]:
     """The product of the lists in a JSON file, as {"dropout": [0.1, 0.3], "prompt": ["cond", "cond+sent"]}.
 
-    Raises RequestError for anything but a JSON object of lists, unknown names, and values out of their range.
+    Raises RequestError for anything but a JSON object of lists, unknown names, values out of their range, and more than
+    `MOST_CELLS` cells.
     """
     source = locate(uri)
     if not source.exists():
@@ -135,6 +138,9 @@ def grid_of(uri: str, base: Cell) -> list[Cell]:
     for name in values:
         if name not in base.names:
             raise RequestError(f"--grid: expected names among {', '.join(base.names)} in {uri}, got {name!r}")
+    count = math.prod(map(len, values.values()))
+    if count > MOST_CELLS:
+        raise RequestError(f"--grid: expected at most {MOST_CELLS:,} cells in {uri}, got {count:,}; leave values out")
     cells = []
     for combination in itertools.product(*values.values()):
         choice = dict(zip(values, combination, strict=True))

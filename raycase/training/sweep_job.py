@@ -11,12 +11,12 @@ from raycase.data.claim import begin, claim
 from raycase.data.provenance import provenance
 from raycase.data.rated import RatedPairs
 from raycase.data.storage import check_paths, fingerprint, locate
-from raycase.errors import RequestError
+from raycase.errors import RequestError, at_least, check_ranges
 from raycase.systems.projector import settings_of
 from raycase.training.loop import FitState
 from raycase.training.projector_job import Source
 from raycase.training.runner import Embedder
-from raycase.training.sweep_cells import Cell, Space, grid_of
+from raycase.training.sweep_cells import MOST_CELLS, Cell, Space, grid_of
 from raycase.training.sweep_trials import Table
 
 SWEEP = "sweep.json"
@@ -33,7 +33,7 @@ class SweepJob(Source):
     """tpe: Optuna's tree-structured Parzen estimator. random: cells at random."""
     grid: str | None = None
     """Run a grid instead of a search: a name (case: table7, figure4; condition-pooling: ablation), or a JSON file with
-    lists, as {"dropout": [0.1, 0.3]}."""
+    lists, as {"dropout": [0.1, 0.3]}: at most 10,000 cells."""
     seeds: int = 3
     """Seeds per cell of a grid, and per finalist of a search."""
     finalists: int = 5
@@ -105,14 +105,12 @@ class SweepJob(Source):
         self.recipe.check()
         if self.grid is None:  # a search tries the smallest: nested dimensions must be below
             replace(self.recipe, dim=min(self.cells.space["dim"])).check()
-        for flag, value in (("samples", self.samples), ("seeds", self.seeds), ("finalists", self.finalists)):
-            if value < 1:
-                raise RequestError(f"--{flag}: expected at least 1, got {value}")
-        if self.cpus_per_trial <= 0 or self.gpus_per_trial < 0:
-            raise RequestError(
-                "--cpus-per-trial, --gpus-per-trial: expected some CPUs and 0 or more GPUs, "
-                f"got {self.cpus_per_trial:g} and {self.gpus_per_trial:g}"
-            )
+        ranges = {
+            **at_least(1, self, "samples", "seeds", "finalists", most=MOST_CELLS),
+            "cpus_per_trial": (self.cpus_per_trial > 0, "CPUs above 0"),
+            "gpus_per_trial": (self.gpus_per_trial >= 0, "0 or more"),
+        }
+        check_ranges(self, ranges)
 
 
 def grid_cells(job: SweepJob, base: Cell) -> list[Cell] | None:

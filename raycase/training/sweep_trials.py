@@ -15,8 +15,10 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.csv
 
+from raycase.data.json_values import from_json
 from raycase.data.parquet import parquet_bytes
 from raycase.data.storage import Location
+from raycase.errors import RequestError
 from raycase.training.loop import best_epoch_of
 from raycase.training.sweep_cells import Cell, Columns
 
@@ -44,9 +46,9 @@ class Trial:
 
     @classmethod
     def of(cls, row: Mapping[str, Any]) -> Trial:
-        """From a row of the table."""
+        """From a row of the table. Raises ValueError for another one."""
         own = {f.name: row[f.name] for f in fields(cls) if f.name in row}
-        return cls(settings={name: value for name, value in row.items() if name not in own}, **own)
+        return from_json(cls, own | {"settings": {name: value for name, value in row.items() if name not in own}})
 
     @property
     def row(self) -> dict[str, Any]:
@@ -56,6 +58,9 @@ class Trial:
     def cell(self, base: Cell) -> Cell:
         """The trial's cell, by the base of its sweep."""
         values = self.row | {"epochs": self.most_epochs}
+        lacking = next((name for name in base.names if name not in values), None)
+        if lacking:
+            raise RequestError(f"expected a trial with {lacking}, got {self.key} without; remove it from trials/")
         return base.changed(self.name, **{name: values[name] for name in base.names})
 
 
@@ -111,6 +116,13 @@ def _figure(value: float | None) -> float | None:
     return None if value is None or math.isnan(value) else value
 
 
+def _read_trial(file: Location) -> Trial:
+    try:
+        return Trial.of(from_json(dict[str, Any], file.read_json()))
+    except ValueError as error:
+        raise RequestError(f"{file.uri}: expected a trial of this sweep, got: {error}; remove it") from error
+
+
 @dataclass(frozen=True, kw_only=True)
 class Table:
     """The trials of a sweep's folder."""
@@ -125,7 +137,7 @@ class Table:
     def read(self) -> list[Trial]:
         """Every finished trial, by cell and seed."""
         folder = self.root / "trials"
-        return [Trial.of((folder / name).read_json()) for name in sorted(folder.list())]
+        return [_read_trial(folder / name) for name in sorted(folder.list())]
 
     def write(self) -> list[Trial]:
         """Write `trials.parquet` and `trials.csv`, best first; returns the trials."""

@@ -174,3 +174,19 @@ def test_a_model_that_an_earlier_version_did_not_name_is_asked_for(job):
     ):
         embed_here(replace(job, model=None))
     assert embed_here(job)["rows_out"] == 500
+
+
+def test_a_unit_of_an_input_file_that_the_job_does_not_have_is_refused(job):
+    embed_here(job)
+    unit = min(output_at(job.output).embeddings.list())
+    foreign = unit.replace("-00000-", "-00099-")
+    (output_at(job.output).embeddings / foreign).put(b"")
+    with pytest.raises(RequestError, match=f"--output: expected only units in .*, got {foreign}"):
+        embed_here(job)
+
+
+@pytest.mark.parametrize("content", ["[]", "{}", '{"config": [], "files": [], "salt": ""}', "[" * 100_000])
+def test_a_record_of_another_kind_is_refused(job, content):
+    output_at(job.output).job.put(content.encode())
+    with pytest.raises(RequestError, match=r"job\.json: expected (JSON|the job\.json of `raycase embed`), got: "):
+        embed_here(job)

@@ -42,6 +42,12 @@ def test_names_sort_as_the_input():
         "0123abcd-00000-000000000000-1--1.parquet",
         "0123abcd-00000-000000000000-1-0.csv",
         "0123abcd-00000-000000000000-1-0.parquet\n",
+        "0123abcd-00000-9999999999999999999-1-0.parquet",  # beyond 64 bits
+        "0123abcd-00000-000000000000-99999999999999999999-0.parquet",
+        "0123abcd-00000-0000000000000000-1-0.parquet",  # not as a unit is named
+        "0123abcd-000001-000000000000-1-0.parquet",
+        "0123abcd-00000-000000000000-01-0.parquet",
+        "0123abcd-00000-00000000000\u0663-1-0.parquet",  # a digit, but not of ASCII
         "",
     ],
 )

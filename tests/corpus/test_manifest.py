@@ -5,14 +5,16 @@ from dataclasses import replace
 import duckdb
 import numpy as np
 import pandas as pd
+import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from helpers import embed_here, in_process
 
 from raycase.corpus.output import output_at
 from raycase.corpus.verify import verify
+from raycase.data.parquet import parquet_bytes
 from raycase.distributed.embed import TooManyRejectedError, embed
-from raycase.errors import WorkError
+from raycase.errors import RequestError, WorkError
 
 
 def test_read_back_as_plain_columns(job):
@@ -65,3 +67,35 @@ def test_a_limit_below_what_is_there_with_a_gap_is_refused(job):
         embed_here(replace(job, limit=100))
     assert embed_here(job)["units_done"] == 1
     verify(job.output)
+
+
+def test_a_file_that_is_no_unit_under_the_name_of_one_is_named(job):
+    embed_here(job)
+    output = output_at(job.output)
+    unit = min(output.embeddings.list())
+    (output.embeddings / unit).put(b"PAR1")
+    output.manifest.remove()
+    output.manifest_files.remove()
+    with pytest.raises(WorkError, match=f"{unit}: expected a unit of this job, got ArrowInvalid: .*; remove it"):
+        embed_here(job)
+
+
+@pytest.mark.parametrize("content", [b"", b"PAR1", parquet_bytes(pa.table({"name": ["x"]}))])
+def test_lines_of_another_kind_are_refused(job, content):
+    embed_here(job)
+    output = output_at(job.output)
+    output.manifest_files.put(content)
+    output.manifest.remove()
+    with pytest.raises(
+        RequestError, match=r"manifest_files\.parquet: expected lines of a manifest, got: .*; remove it"
+    ):
+        embed_here(job)
+
+
+@pytest.mark.parametrize("change", [{"pairs": "x"}, {"model": None}, {"reasons": [1]}])
+def test_a_manifest_of_another_kind_is_refused(job, change):
+    embed_here(job)
+    manifest = output_at(job.output).manifest
+    manifest.put_json(manifest.read_json() | change)
+    with pytest.raises(RequestError, match=r"manifest\.json: expected the manifest of an output, got: "):
+        verify(job.output)

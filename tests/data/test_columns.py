@@ -50,6 +50,14 @@ def test_columns_that_cannot_serve_are_refused(captions, options, message):
         columns_of(captions, **options)
 
 
+def test_a_column_that_is_there_twice_is_refused_where_it_is_read(tmp_path):
+    table = pa.table([["a"], ["b"], ["c"]], names=["text", "about", "about"])
+    path = write(tmp_path / "x.parquet", table)
+    assert columns_of(path).names == ["text"]
+    with pytest.raises(RequestError, match=r"expected the column 'about' once, got text, about, about"):
+        columns_of(path, condition="about")
+
+
 @pytest.mark.parametrize(
     ("values", "wanted"),
     [

@@ -40,6 +40,7 @@ def test_conditions_in_parquet(tmp_path, columns):
     [
         (["color", " "], "expected words in every condition, got ' ' at index 1"),
         ([""], "expected words in every condition, got '' at index 0"),
+        (["\udcff"], r"expected words in every condition, got '\\udcff' at index 0"),
         (["color", "number", "color"], "expected each condition once, got 'color' twice"),
     ],
 )
@@ -52,11 +53,12 @@ def test_empty_and_repeated_conditions_are_refused(conditions, message):
     ("name", "data", "message"),
     [
         ("c.txt", b"\n \n", "expected at least one condition in .*, got none"),
-        ("c.csv", b"", "expected a column 'condition' in .*, got none"),
+        ("c.csv", b"", "expected one column 'condition' in .*, got none"),
         ("c.csv", b"condition\n" + b"x" * 2_000_000, "expected a readable file at .*, got: field larger"),
         ("c.csv", b"condition\n", "expected at least one condition in .*, got none"),
-        ("c.csv", b"a,b\n1,2\n", "expected a column 'condition' in .*, got a, b"),
+        ("c.csv", b"a,b\n1,2\n", "expected one column 'condition' in .*, got a, b"),
         ("c.csv", b"id,condition\n1,color\n2\n", "expected a readable file at .*, got: "),
+        ("c.csv", b"condition,condition\n1,color\n", "expected one column 'condition' in .*, got condition, condition"),
         ("c.csv", b"condition\ncolor\ncolor\n", "expected each condition once, got 'color' twice"),
         ("c.txt", b"color\xff\n", "expected a readable file at .*, got: "),
         ("c.parquet", b"no parquet", "expected a readable file at .*, got: "),
@@ -68,6 +70,17 @@ def test_files_without_conditions_are_refused(tmp_path, name, data, message):
         (tmp_path / name).write_bytes(data)
     with pytest.raises(RequestError, match=f"--conditions: {message}"):
         read_conditions([str(tmp_path / name)])
+
+
+def test_a_column_twice_in_parquet_is_refused(tmp_path):
+    pq.write_table(pa.table([["color"], ["number"]], names=["condition", "condition"]), tmp_path / "c.parquet")
+    with pytest.raises(RequestError, match=r"expected one column 'condition' in .*, got condition, condition"):
+        read_conditions([str(tmp_path / "c.parquet")])
+
+
+def test_two_files_are_refused():
+    with pytest.raises(RequestError, match=r"--conditions: expected conditions or one file of them, got 2 values with"):
+        read_conditions(["a.txt", "b.txt"])
 
 
 @pytest.mark.parametrize("values", [[1, 2], ["color", None], [], [["color"]]])

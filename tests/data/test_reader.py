@@ -83,6 +83,7 @@ def test_lines_that_do_not_parse_are_rejected_with_what_they_are(tmp_path, endin
         ("jsonl", b'{"id": "x", "text": "a\\ud800"}'),
         ("jsonl", b'{"id": "\\udfff", "text": "a"}'),
         ("jsonl", b'{"id": "x", "text": "a\xed\xa0\x80"}'),
+        ("jsonl", b'{"id": "x", "text": "a", "\\ud800": 1}'),
     ],
 )
 def test_invalid_utf8_is_rejected(tmp_path, ending, line):

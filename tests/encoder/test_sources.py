@@ -76,6 +76,17 @@ def test_a_folder_without_configuration_is_refused(tmp_path):
         load_config(str(tmp_path / "none"))
 
 
+@pytest.mark.parametrize(
+    "change", [{"hidden_size": "x"}, {"num_hidden_layers": 10**9}, {"vocab_size": []}, {"id2label": 7}]
+)
+def test_a_configuration_with_nonsense_is_refused(folder_of, tmp_path, change):
+    shutil.copytree(folder_of("minilm"), tmp_path, dirs_exist_ok=True)
+    values = json.loads((tmp_path / "config.json").read_text())
+    (tmp_path / "config.json").write_text(json.dumps(values | change))
+    with pytest.raises(RequestError, match=f"--model: expected a readable encoder at {tmp_path}, got: "):
+        find_encoder(str(tmp_path), prompt=PromptStyle.COND, pooling=Pooling.MEAN)
+
+
 def test_a_folder_without_tokenizer_is_refused(folder_of, tmp_path):
     for name in ("config.json", "model.safetensors"):
         shutil.copy(folder_of("minilm") / name, tmp_path)
@@ -90,6 +101,9 @@ def test_weights_in_a_package_that_is_missing():
     assert weights_folder("org/name") == "org/name"
     with pytest.raises(RequestError, match="expected the Python package no-such, got none; install it with: pip"):
         weights_folder("package:no_such")
+    for name in ("", "no.such", "../x"):
+        with pytest.raises(RequestError, match="expected the Python package"):
+            weights_folder(f"package:{name}")
 
 
 def test_the_identity_of_weights_follows_their_bytes(copied):

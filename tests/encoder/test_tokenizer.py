@@ -253,3 +253,46 @@ def test_a_text_without_tokens_is_refused(tokenizer_of, family, style, span):
     )
     condition, sentence = Reason.EMPTY_CONDITION, Reason.EMPTY_TEXT
     assert [t.refused for t in found] == [sentence, condition, condition, sentence, None]
+
+
+VERY_LONG = {
+    "words": "the color of a red dress " * 100,
+    "few spaces between letters": "a b " + "dress, - (people) 😀 " * 100 + "c d",
+    "none": "dress" * 500,
+    "marks": "red/dress+color,the:9 bar;" * 100,
+    "Chinese": "北京\uff0c東京\u3002" * 500,
+    "other scripts": "北京 東京 привет cafe\u0301 naïve 👩‍👩‍👧 " * 80,
+    "white space first": " \n" * 1000 + "the color of a red dress " * 100,
+    "white space inside": "a b" + " \n" * 1000 + "color of the dress 7 8",
+    "one long word between": "the bar " * 60 + "x" * 2000 + " the bar" * 60,
+    "characters without tokens": "a b" + "\u200b" * 2000 + " dress of the bar",
+}
+
+
+@pytest.mark.parametrize("text", VERY_LONG.values(), ids=VERY_LONG)
+@pytest.mark.parametrize("family", FAMILIES)
+def test_a_very_long_text_gives_the_tokens_that_it_gives_uncut(tokenizer_of, family, text):
+    cutting = replace(tokenizer_of(family), max_tokens=24)
+    whole = replace(cutting, max_tokens=24)
+    whole.cut = lambda text: text
+    pairs = [(text, CONDITION), (SENTENCE, text), (text, "color"), (SENTENCE, CONDITION)]
+    for style, span in STYLES[1:6:3]:
+        templates = [prompt_set(style, span=span).pair]
+        tiny.batches_equal(cutting.pairs(templates, pairs), whole.pairs(templates, pairs))
+    if cutting.special_tokens[1]:
+        rows = [
+            (text, SENTENCE, CONDITION),
+            (SENTENCE, text, CONDITION),
+            (text, text, CONDITION),
+            (SENTENCE, SENTENCE, text),
+        ]
+        found, wanted = (t.separated(rows, shortened=2, apart=2) for t in (cutting, whole))
+        tiny.batches_equal(found, wanted)
+
+
+@pytest.mark.parametrize("family", ["wordpiece", "byte-level", "qwen", "unigram", "minilm"])
+def test_the_middle_of_a_very_long_text_is_not_tokenised(tokenizer_of, family):
+    tokenizer = replace(tokenizer_of(family), max_tokens=40)
+    text = "the color of a red dress " * 100_000
+    short = tokenizer.cut(text)
+    assert len(short) < 4000 and text.startswith(short[:1000]) and text.strip().endswith(short[-1000:])

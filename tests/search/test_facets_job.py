@@ -148,7 +148,7 @@ def test_wrong_requests_are_refused(grouped, home, tmp_path):
     ask("--condition: expected one of the index's .*got ''", condition="")
     ask("--clusters: expected at least 2, got 1", clusters=1)
     ask("--most-clusters: expected at least 2, got 1", most_clusters=1)
-    ask("--seed: expected 0 to 4294967295, got -1", seed=-1)
+    ask("--seed: expected 0 to 4,294,967,295, got -1", seed=-1)
     ask("--clusters: expected at most the 60 rows there are to group, got 61", clusters=61)
     ask("--clusters: expected at most the 10 rows", clusters=11, where="kind = 'ball'")
     ask("--clusters: expected a number to group 0 rows", where="kind = 'cat'")

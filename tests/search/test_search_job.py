@@ -60,6 +60,9 @@ def test_wrong_searches_are_refused(home, index, tmp_path, tiny_model):
 
     ask("got none that is finished", index=str(tmp_path / "none"))
     ask("--query: expected words, got ' '", query=(" ",))
+    ask(r"--query: expected text in UTF-8, got '\\udcff'", query=("\udcff",))
+    ask(r"--condition: expected text in UTF-8, got '\\udcff'", condition=("\udcff",))
+    ask("--memory: expected GiB above 0, at most 1,048,576, got 1e\\+308", memory=1e308)
     ask("-k: expected at most the 300 rows under 'color', got 301", condition=("color",), k=301)
     ask("-k: expected at most the 300 rows", k=301)
     ask("-k: expected at least 1", k=0)

@@ -230,9 +230,11 @@ def test_an_adapter_of_another_encoder_is_refused(made, tmp_path, encoders):
 # ------------------------------------------------------------------------------------------------------------ refusals
 
 
-@pytest.mark.parametrize("options", [{"rank": 0}, {"alpha": 0.0}, {"alpha": float("nan")}, {"adapter_dropout": 1.0}])
+@pytest.mark.parametrize(
+    "options", [{"rank": 0}, {"rank": 2**40}, {"alpha": 0.0}, {"alpha": float("nan")}, {"adapter_dropout": 1.0}]
+)
 def test_numbers_out_of_range_are_refused(made, options):
-    with pytest.raises(RequestError, match="expected --rank of at least 1, --alpha above 0 and --adapter-dropout"):
+    with pytest.raises(RequestError, match="expected --rank from 1 to 65,536, --alpha above 0 and --adapter-dropout"):
         made("bert", **options)
 
 

@@ -49,9 +49,9 @@ def same(a, b, part="weights"):
 @pytest.mark.parametrize(
     ("name", "values", "wanted"),
     [
-        ("dim", [0, -1], "a number above 0"),
+        ("dim", [0, -1, 2**40], "1 to 65,536"),
         ("layers", [3, -1], "0, 1 or 2"),
-        ("hidden", [0], "a number above 0"),
+        ("hidden", [0, 2**40], "1 to 65,536"),
         ("dropout", [1.0, -0.1, math.nan], r"a share in \[0, 1\)"),
         ("learning_rate", [0.0, -1e-3, math.inf, math.nan], "a number above 0"),
         ("weight_decay", [-0.1, math.inf, math.nan], "a number of at least 0"),

@@ -95,6 +95,14 @@ def test_a_grid_that_is_none_is_refused(tmp_path, text, said):
         grid_of(str(file), base())
 
 
+def test_a_grid_too_large_to_lay_out_is_refused_with_its_size(tmp_path):
+    file = tmp_path / "grid.json"
+    names = ("dropout", "weight_decay", "average", "hidden")
+    file.write_text(json.dumps({name: [0.5] * 100 for name in names}))
+    with pytest.raises(RequestError, match=r"--grid: expected at most 10,000 cells in .*, got 100,000,000"):
+        grid_of(str(file), base())
+
+
 def test_a_grid_that_is_not_there_is_refused():
     with pytest.raises(RequestError, match="table7, figure4 or a JSON file"):
         grid_of("table8", base())

@@ -1,0 +1,97 @@
+"""JSON of a file in the types that it is expected to have."""
+
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Any, Literal, TypedDict
+
+import pytest
+
+from raycase.data.json_values import from_json
+
+
+class Color(StrEnum):
+    RED = "red"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Shape:
+    width: int
+    share: float = 0.5
+
+
+class Needed(TypedDict):
+    count: int
+
+
+class Entry(Needed, total=False):
+    note: str | None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Record:
+    name: str
+    shape: Shape | None
+    color: Color
+    sizes: tuple[int, ...]
+    kind: Literal["a", "b"] = "a"
+    rows: dict[str, int]
+    ranges: Sequence[float] = ()
+    entry: Entry
+    other: Any = None
+    switched: bool = False
+
+
+VALID = {
+    "name": "x",
+    "shape": {"width": 3},
+    "color": "red",
+    "sizes": [1, 2],
+    "rows": {"a": 1},
+    "ranges": [1, 2.5],
+    "entry": {"count": 1, "more": [None]},
+}
+
+
+def test_values_become_the_types_of_their_fields():
+    found = from_json(Record, VALID)
+    assert found.shape == Shape(width=3) and found.color is Color.RED
+    assert (found.sizes, found.ranges, found.kind) == ((1, 2), (1, 2.5), "a")
+    assert found.entry == VALID["entry"]
+    assert from_json(Record, VALID | {"shape": None}).shape is None
+    without = {name: value for name, value in VALID.items() if name != "shape"}
+    assert from_json(Record, without, shape=Shape(width=1)).shape == Shape(width=1)
+    assert from_json(dict[str, int], {"a": 1}) == {"a": 1}
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"name": 7}, "name: expected text, got 7"),
+        ({"name": "\ud800"}, r"name: expected text, got '\\ud800'"),
+        ({"shape": []}, r"shape: expected an object, got \[\]"),
+        ({"shape": {"width": "3"}}, "shape.width: expected a whole number, got '3'"),
+        ({"shape": {"width": True}}, "shape.width: expected a whole number, got True"),
+        ({"shape": {"width": 2**63}}, "shape.width: expected a whole number, got 9223372036854775808"),
+        ({"shape": {"width": 3, "share": float("nan")}}, "shape.share: expected a finite number, got nan"),
+        ({"shape": {}}, "shape.width: expected it, got none"),
+        ({"shape": {"width": 3, "x": 1}}, "shape.x: expected no such name, got one"),
+        ({"color": "blue"}, "color: expected one of red, got 'blue'"),
+        ({"sizes": 1}, "sizes: expected a list, got 1"),
+        ({"sizes": [1, None]}, r"sizes\[1\]: expected a whole number, got None"),
+        ({"kind": "c"}, "kind: expected one of a, b, got 'c'"),
+        ({"rows": {"a": "1"}}, "rows.a: expected a whole number, got '1'"),
+        ({"entry": {}}, "entry.count: expected it, got none"),
+        ({"entry": {"count": 1, "note": 2}}, "entry.note: expected text, got 2"),
+        ({"switched": 1}, "switched: expected true or false, got 1"),
+    ],
+)
+def test_other_values_are_refused_by_their_place(change, message):
+    with pytest.raises(ValueError, match=f"^{message}$"):
+        from_json(Record, json.loads(json.dumps(VALID | change)))
+
+
+def test_what_is_no_object_is_refused():
+    with pytest.raises(ValueError, match="the file: expected an object, got None"):
+        from_json(Record, None)
