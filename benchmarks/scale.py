@@ -1,7 +1,7 @@
 """Plan and resume a billion rows: 50,000 Parquet files, 1,000,000 units, half of them done; against an S3 server on
 this machine that makes its answers up (listings of any length, the same footer for every file).
 
-    python benchmarks/scale.py [--files 50000] [--units 1000000]
+    python benchmarks/scale.py [--files 50000] [--units 1000000] [--latency 0.05]
 """
 
 import argparse
@@ -12,6 +12,7 @@ import resource
 import subprocess
 import sys
 import time
+from bisect import bisect_right
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from urllib.parse import parse_qs, unquote, urlsplit
 
@@ -39,24 +40,29 @@ class Bucket:
     def __init__(self, files, groups):
         self.files, self.groups = files, groups
         self.file = parquet(groups)
-        self.kept = {}
+        self.kept, self.print8 = {}, None
         self.counts = {"requests": 0, "bytes": 0}
 
     def get(self, key):
         """The bytes of an object, or None."""
         return self.kept.get(key) or (self.file if key.startswith("in/part-") else None)
 
+    def put(self, key, body):
+        """Keep an object."""
+        self.kept[key] = body
+        if key == "out/job.json":
+            self.print8 = json.loads(body)["fingerprint"][:8]
+
     def names(self, prefix):
         """How many keys there are under a prefix, and the i-th of them with its size; the units' names are those of
         `print8` in job.json."""
         if prefix == "in/":
             return self.files, lambda i: (f"in/part-{i:05d}.parquet", len(self.file))
-        if prefix == "out/embeddings/" and "out/job.json" in self.kept:
-            print8 = json.loads(self.kept["out/job.json"])["fingerprint"][:8]
+        if prefix == "out/embeddings/" and self.print8:
 
             def unit(i):  # every second one is done
                 file, group = divmod(2 * i, self.groups)
-                return f"{prefix}{print8}-{file:05d}-{group * GROUP_ROWS:012d}-{GROUP_ROWS}-0.parquet", 1
+                return f"{prefix}{self.print8}-{file:05d}-{group * GROUP_ROWS:012d}-{GROUP_ROWS}-0.parquet", 1
 
             return self.files * self.groups // 2, unit
         found = sorted(k for k in self.kept if k.startswith(prefix))
@@ -65,7 +71,10 @@ class Bucket:
     def listing(self, query):
         """A page of ListObjectsV2, as XML."""
         count, entry = self.names(query.get("prefix", [""])[0])
-        start = int(query.get("continuation-token", ["0"])[0])
+        after = query.get("start-after", [""])[0]
+        start = int(query.get("continuation-token", ["0"])[0]) or bisect_right(
+            range(count), after, key=lambda i: entry(i)[0]
+        )
         end = min(count, start + int(query.get("max-keys", ["1000"])[0]))
         item = "<Contents><Key>{}</Key><LastModified>2026-11-21T00:00:00.000Z</LastModified>"
         item += "<ETag>&quot;1&quot;</ETag><Size>{}</Size></Contents>"
@@ -82,6 +91,8 @@ class Handler(BaseHTTPRequestHandler):
     """S3 over the server's `bucket`, as far as a job asks for it."""
 
     protocol_version = "HTTP/1.1"
+    disable_nagle_algorithm = True
+    wbufsize = -1  # an answer in one piece
 
     @property
     def key(self):
@@ -97,8 +108,10 @@ class Handler(BaseHTTPRequestHandler):
         self.end_headers()
         if self.command != "HEAD":
             self.wfile.write(body)
+        self.wfile.flush()
 
     def do_GET(self):
+        time.sleep(self.server.latency)
         bucket, query = self.server.bucket, parse_qs(urlsplit(self.path).query)
         if self.key == "counts":
             return self.answer(200, json.dumps(bucket.counts).encode())
@@ -118,7 +131,7 @@ class Handler(BaseHTTPRequestHandler):
         return self.answer(404) if body is None else self.answer(200, body, **MARKS)
 
     def do_PUT(self):
-        self.server.bucket.kept[self.key] = self.rfile.read(int(self.headers["Content-Length"]))
+        self.server.bucket.put(self.key, self.rfile.read(int(self.headers["Content-Length"])))
         self.answer(200, ETag=MARKS["ETag"])
 
     def do_DELETE(self):
@@ -129,16 +142,17 @@ class Handler(BaseHTTPRequestHandler):
         pass
 
 
-def serve(files, groups):
+def serve(files, groups, latency):
     """Prints the server's port, then answers for ever."""
     server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+    server.latency = latency
     server.bucket = Bucket(files, groups)
     print(server.server_port, flush=True)
     server.serve_forever()
 
 
 def measure(url):
-    """Seconds and counts of each step, in this process."""
+    """Seconds, processor time of the client and counts of each step, in this process."""
     from urllib.request import urlopen
 
     from raycase.corpus.job_record import find_job, write_job
@@ -146,18 +160,20 @@ def measure(url):
     from raycase.corpus.records import ReadTask
     from raycase.corpus.request import EmbedJob, check
 
-    took, asked = {}, {}
+    took, busy, asked = {}, {}, {}
     before = {"requests": 0, "bytes": 0}
 
     def step(name, work):
         nonlocal before
-        began = time.perf_counter()
+        began, worked = time.perf_counter(), time.process_time()
         result = work()
         took[name] = round(time.perf_counter() - began, 1)
+        busy[name] = round(time.process_time() - worked, 1)
         now = json.load(urlopen(f"{url}/counts"))
         asked[name] = {k: now[k] - before[k] for k in now}
         before = now
-        print(f"{name:>28}  {took[name]:7.1f} s  {asked[name]}  {memory():,} MiB at most", file=sys.stderr)
+        spent = f"{took[name]:7.1f} s  {busy[name]:7.1f} s of processors"
+        print(f"{name:>28}  {spent}  {asked[name]}  {memory():,} MiB at most", file=sys.stderr)
         return result
 
     places = {"input": "s3://corpus/in/", "output": "s3://corpus/out"}
@@ -181,7 +197,8 @@ def measure(url):
     )
     assert left == (rows // 2, units // 2), (left, rows, units)
     return {
-        "rows": rows, "units": units, "units_left": left[1], "tasks": tasks, "took": took, "asked": asked,
+        "rows": rows, "units": units, "units_left": left[1], "tasks": tasks,
+        "took": took, "processor": busy, "asked": asked,
         "memory_first_mib": first, "memory_mib": memory(),
         "resume_seconds": round(sum(s for name, s in took.items() if name.startswith("resume")), 1),
     }  # fmt: skip
@@ -195,11 +212,13 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--files", type=int, default=50_000)
     parser.add_argument("--units", type=int, default=1_000_000)
+    parser.add_argument("--latency", type=float, default=0.0, help="seconds before each answer to a GET")
     parser.add_argument("--serve", action="store_true", help=argparse.SUPPRESS)
     options = parser.parse_args()
     if options.serve:
-        return serve(options.files, options.units // options.files)
+        return serve(options.files, options.units // options.files, options.latency)
     command = [sys.executable, __file__, "--serve", "--files", str(options.files), "--units", str(options.units)]
+    command += ["--latency", str(options.latency)]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as server:
         url = f"http://127.0.0.1:{server.stdout.readline().strip()}"
         os.environ |= {

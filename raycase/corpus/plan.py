@@ -162,11 +162,11 @@ class Plan:
         """How many rows of each span within the limit are in no finished unit: (N,)."""
         file, start, rows = np.ascontiguousarray(self.spans.table[:, :3].T)
         end = np.minimum(start + rows, np.asarray(self.rows, dtype=np.int64)[file])
-        left = np.maximum(0, end - start)
+        left, end = np.maximum(0, end - start), np.maximum(start, end)
         begun = self.done.files
         for index, *edges in zip(begun, *(np.searchsorted(file, begun, side).tolist() for side in SIDES), strict=True):
             spans = slice(*edges)
-            left[spans] -= self.done.covered(index, np.maximum(start, end)[spans])
+            left[spans] -= self.done.covered(index, end[spans])
             left[spans] += self.done.covered(index, start[spans])
         return np.maximum(0, left)
 

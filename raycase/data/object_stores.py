@@ -175,9 +175,10 @@ class ObjectStores(AbstractFileSystem):
             for metas in _listed(store, folder, prefix + after if after else None, size):
                 page: list[tuple[str, int]] = []
                 for meta in metas:
-                    if meta["path"] == folder:  # its own marker
+                    below = meta["path"].removeprefix(prefix)
+                    if meta["path"] == folder or below <= after:  # its marker; what a store that knows no start gives
                         continue
-                    name, _, deeper = meta["path"].removeprefix(prefix).partition("/")
+                    name, _, deeper = below.partition("/")
                     if until and name > until:
                         yield page
                         return

@@ -60,7 +60,7 @@ class Location:
 
     def why(self, error: BaseException) -> str:
         """An error of this store in one line. Stores explain a refused LIST but no refused HEAD, so list it."""
-        if first_line(error).endswith(("Forbidden", "Bad Request")):
+        if first_line(error).endswith(("Forbidden", "Bad Request", "Unauthorized")):
             try:
                 next(self.entries(), None)
             except OSError as explained:

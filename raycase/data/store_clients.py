@@ -14,7 +14,7 @@ from obstore.store import AzureStore, GCSStore, S3Store
 from raycase.errors import first_line
 
 if TYPE_CHECKING:
-    from obstore.store import AzureConfig, ClientConfig, GCSConfig, RetryConfig, S3Credential
+    from obstore.store import AzureConfig, ClientConfig, GCSCredential, RetryConfig, S3Credential
 
 Store = S3Store | AzureStore | GCSStore
 TIMEOUT = float(os.environ.get("RAYCASE_S3_TIMEOUT", "30"))  # seconds without an answer
@@ -111,8 +111,20 @@ def bucket_region(client: Any, bucket: str) -> str | None:
 def _google(bucket: str, client: ClientConfig, retry: RetryConfig) -> GCSStore:
     """By the environment: GOOGLE_APPLICATION_CREDENTIALS, what gcloud left, the machine's account; or an emulator."""
     emulator = os.environ.get("STORAGE_EMULATOR_HOST")
-    config: GCSConfig = {"base_url": emulator.rstrip("/"), "skip_signature": True} if emulator else {}
-    return GCSStore(bucket, config=config, client_options=client, retry_config=retry)
+    if not emulator:
+        return GCSStore(bucket, client_options=client, retry_config=retry)
+    base_url = emulator if "://" in emulator else f"http://{emulator}"
+    return GCSStore(
+        bucket,
+        config={"base_url": base_url.rstrip("/")},
+        client_options=client,
+        retry_config=retry,
+        credential_provider=_any_token,
+    )
+
+
+def _any_token() -> GCSCredential:
+    return {"token": "any", "expires_at": None}
 
 
 def _azure(uri: str, client: ClientConfig, retry: RetryConfig) -> AzureStore:
