@@ -89,9 +89,14 @@ def materialize(job: MaterializeJob) -> Result:
 
 def index(job: IndexJob) -> Result:
     """Index the vectors of an output of `embed`, or add new ones to an index."""
-    from raycase.search.build import build
+    if job.workers:
+        from raycase.distributed.index import index
 
-    result = build(job)
+        result = index(job)
+    else:
+        from raycase.search.build import build
+
+        result = build(job)
     if result["rows_deleted"]:
         print(f"{result['rows_deleted']:,} rows deleted, {result['rows_added']:,} added")
     kind = {"exact": "searched exactly", "ivf-pq": "an IVF-PQ index", "hnsw": "an HNSW index"}[result["kind"]]

@@ -9,16 +9,17 @@ import os
 import sys
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any, Literal
 
 from raycase.corpus.manifest import read_manifest
 from raycase.corpus.written import Written, open_written
 from raycase.data.storage import Location, check_paths, fingerprint, locate
 from raycase.data.stored_words import WORDS
-from raycase.errors import RequestError, check_ranges
-from raycase.search.column_indices import update_indices
-from raycase.search.index_rows import append_rows
+from raycase.errors import PATIENCE, RequestError, at_least, check_ranges, minutes_range
+from raycase.search.build_parts import BUILD, Parts, Run, Sizes
+from raycase.search.column_indices import create_index, update_indices
+from raycase.search.index_rows import append_rows, write_rows
 from raycase.search.kept import keep_conditions
 from raycase.search.lance_files import import_lance, is_index, lance_errors, open_newest, open_ready, publish
 from raycase.search.metadata import CUT, VECTOR, IndexMetadata
@@ -67,12 +68,18 @@ class IndexJob:
     """Folder of the index's model, if it has moved; for --keep-condition."""
     overwrite: bool = False
     """Build from scratch; the former index is searched until the new one is finished."""
+    workers: int = 0
+    """Tasks on Ray, of one CPU each, that write the rows and train the indices; 0: this process does. For outputs of
+    millions of vectors. A build by tasks that was stopped resumes when the same command is run again."""
+    patience: float = PATIENCE
+    """Minutes without progress after which a build by tasks gives up, as when no machine is available."""
 
 
-def build(job: IndexJob) -> dict[str, Any]:
+def build(job: IndexJob, run: Run | None = None, sizes: Sizes = Sizes()) -> dict[str, Any]:  # noqa: B008
     """Build the index or add to it, and return its counts; until all is done the former index is the one that opens.
 
-    Raises RequestError, WorkError.
+    run: calls a function with each of some tasks, on `job.workers` processes; without, this process does all. Raises
+    RequestError, WorkError.
     """
     began = time.time()
     import_lance()
@@ -80,37 +87,26 @@ def build(job: IndexJob) -> dict[str, Any]:
     _check_job(job, root)
     sources = [open_written(uri, "--embeddings") for uri in job.embeddings]
     with lance_errors(root):
-        dataset, metadata = _open_or_begin(job, sources, root)
-        rows, trained, settings = metadata.rows, metadata.approximate_kind, (metadata.kind, metadata.exact_below)
-        metadata.kind, metadata.exact_below = job.kind or metadata.kind, job.exact_below or metadata.exact_below
-        _take_cut(sources, dataset, metadata)
-        for source in sources:
-            _check_source(source, metadata, job, root)
-        deleted = _delete_rows(job, dataset, metadata, sources, root)
-        kept = {name: metadata.conditions.get(name) for name in metadata.kept}
-        for source in sources:
-            dataset = append_rows(dataset, source, metadata, root)
-        clash = next((name for name, count in kept.items() if metadata.conditions.get(name) != count), None)
-        if clash is not None:
-            raise RequestError(
-                f"--embeddings: expected no vectors under {clash!r}, which {root.uri} keeps from its stored words, got "
-                "some; choose another index, or pass --overwrite"
+        parts = Parts(root, _fingerprint(job, sources, root), job.workers, run, sizes) if run else None
+        changed = _open_changed(root, parts) or _change(job, sources, root, parts)
+        metadata = changed.metadata
+        if changed.is_new:
+            update_indices(
+                changed.dataset,
+                metadata,
+                retrain=changed.retrain,
+                partitions=job.partitions,
+                sub_vectors=job.sub_vectors,
+                create=parts.create_index if parts else create_index,
             )
-        if dataset is None:
-            raise RequestError(f"--embeddings: expected vectors in {', '.join(job.embeddings)}, got none")
-        dataset = keep_conditions(dataset, metadata, job.keep_condition, root, job.model)
-        added = metadata.rows - rows + deleted
-        if added or deleted or job.reindex or settings != (metadata.kind, metadata.exact_below):
-            compact(dataset)
-            retrain = job.reindex or trained != metadata.approximate_kind
-            update_indices(dataset, metadata, retrain=retrain, partitions=job.partitions, sub_vectors=job.sub_vectors)
-            publish(dataset, metadata)
+            publish(changed.dataset, metadata)
+            (root / BUILD).remove()
         else:
             print(f"{root.uri}: has all rows; nothing to do", file=sys.stderr)
     return {
         "rows": metadata.rows,
-        "rows_added": added,
-        "rows_deleted": deleted,
+        "rows_added": changed.added,
+        "rows_deleted": changed.deleted,
         "conditions": len(metadata.conditions),
         "unconditional_rows": metadata.plain,
         "rows_with_words": metadata.words,
@@ -118,6 +114,72 @@ def build(job: IndexJob) -> dict[str, Any]:
         "seconds": round(time.time() - began, 3),
         "output": root.uri,
     }
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Changed:
+    """The dataset with all its rows, whose indices are yet to be brought up to date."""
+
+    dataset: LanceDataset
+    metadata: IndexMetadata
+    added: int
+    deleted: int
+    retrain: bool
+    is_new: bool = True  # False: nothing changed
+
+
+def _change(job: IndexJob, sources: Sequence[Written], root: Location, parts: Parts | None) -> _Changed:
+    """Delete and append rows, and record it where the build is one of parts."""
+    dataset, metadata = _open_or_begin(job, sources, root)
+    rows, trained, settings = metadata.rows, metadata.approximate_kind, (metadata.kind, metadata.exact_below)
+    metadata.kind, metadata.exact_below = job.kind or metadata.kind, job.exact_below or metadata.exact_below
+    _take_cut(sources, dataset, metadata)
+    for source in sources:
+        _check_source(source, metadata, job, root)
+    deleted = _delete_rows(job, dataset, metadata, sources, root)
+    kept = {name: metadata.conditions.get(name) for name in metadata.kept}
+    for source in sources:
+        dataset = append_rows(dataset, source, metadata, root, parts.write if parts else write_rows)
+    clash = next((name for name, count in kept.items() if metadata.conditions.get(name) != count), None)
+    if clash is not None:
+        raise RequestError(
+            f"--embeddings: expected no vectors under {clash!r}, which {root.uri} keeps from its stored words, got "
+            "some; choose another index, or pass --overwrite"
+        )
+    if dataset is None:
+        raise RequestError(f"--embeddings: expected vectors in {', '.join(job.embeddings)}, got none")
+    dataset = keep_conditions(dataset, metadata, job.keep_condition, root, job.model)
+    added = metadata.rows - rows + deleted
+    is_new = bool(added or deleted or job.reindex or settings != (metadata.kind, metadata.exact_below))
+    retrain = job.reindex or trained != metadata.approximate_kind
+    if is_new:
+        compact(dataset)
+    if is_new and parts:
+        values = {"added": added, "deleted": deleted, "retrain": retrain, "metadata": asdict(metadata)}
+        parts.finish_rows(values | {"version": dataset.version})
+    return _Changed(dataset=dataset, metadata=metadata, added=added, deleted=deleted, retrain=retrain, is_new=is_new)
+
+
+def _open_changed(root: Location, parts: Parts | None) -> _Changed | None:
+    """What an earlier run of the same build left; None where rows are missing."""
+    done = parts.finished_rows() if parts else None
+    newest = open_newest(root) if done else None
+    if done is None or newest is None:
+        return None
+    dataset = newest.checkout_version(done["version"])
+    if dataset.version != newest.version:  # indices that were committed are built again from their parts
+        dataset.restore()
+    values = {name: done[name] for name in ("added", "deleted", "retrain")}
+    return _Changed(dataset=open_newest(root), metadata=IndexMetadata(**done["metadata"]), **values)
+
+
+def _fingerprint(job: IndexJob, sources: Sequence[Written], root: Location) -> str:
+    """Of all that decides what a build makes: the published index, the outputs, the flags."""
+    newest = open_newest(root)
+    ready = open_ready(root) if newest is not None and is_index(newest) else None
+    flags = {k: v for k, v in asdict(job).items() if k not in ("workers", "patience", "model", "output")}
+    manifests = [source.output.manifest.read_json()["manifest_files_sha256"] for source in sources]
+    return fingerprint([ready[0].version if ready else None, manifests, flags])
 
 
 def _open_or_begin(
@@ -173,8 +235,8 @@ def _check_job(job: IndexJob, root: Location) -> None:
     for flag in _deleting_flags(job):
         if job.overwrite:
             raise RequestError(f"{flag}: expected no --overwrite beside it, got both; choose one")
-    values = {name: getattr(job, name) for name in ("partitions", "sub_vectors", "exact_below")}
-    check_ranges(job, {name: (value is None or value >= 1, "at least 1") for name, value in values.items()})
+    ranges = {"workers": (job.workers >= 0, "at least 0"), "patience": minutes_range(job.patience)}
+    check_ranges(job, ranges | at_least(1, job, "partitions", "sub_vectors", "exact_below"))
     if root.is_local and root.exists():
         if not root.fs.isdir(root.path):
             raise RequestError(f"--output: expected a folder for the index, got the file {root.uri}")

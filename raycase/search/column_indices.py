@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
 
 from raycase.data.schema import CONDITION, ID
 from raycase.search.metadata import PLAIN, VECTOR, IndexMetadata
@@ -12,17 +14,53 @@ if TYPE_CHECKING:
 
 LEAST_TO_TRAIN = 256  # vectors from which a product quantizer learns its codes
 BITMAP_CONDITIONS = 1000  # up to so many conditions are indexed by a bitmap, more by a tree
+HNSW = "IVF_HNSW_SQ"
 ROWS_A_PARTITION = {"ivf-pq": 4096, "hnsw": 2**20}
 
 
-def update_scalar_indices(dataset: LanceDataset, metadata: IndexMetadata) -> None:
+@dataclass(frozen=True, kw_only=True)
+class IndexSpec:
+    """An index of one column."""
+
+    column: str
+    type: str  # Lance's name
+    rows: int  # that have a value
+    partitions: int = 0  # of an approximate index; 0: it is a scalar one
+    sub_vectors: int | None = None  # of IVF_PQ
+
+    @property
+    def name(self) -> str:
+        """Lance's own name for it."""
+        return f"{self.column}_idx"
+
+
+Create = Callable[["LanceDataset", IndexSpec], None]
+
+
+def create_index(dataset: LanceDataset, spec: IndexSpec, model: Mapping[str, Any] | None = None) -> None:
+    """Build or replace the index, in this process; `model`: what is trained of it already, in Lance's names."""
+    if not spec.partitions:
+        dataset.create_scalar_index(spec.column, spec.type)
+        return
+    dataset.create_index(
+        spec.column,
+        spec.type,
+        metric="dot",
+        replace=True,
+        num_partitions=spec.partitions,
+        num_sub_vectors=spec.sub_vectors,
+        **model or {},
+    )
+
+
+def update_scalar_indices(dataset: LanceDataset, metadata: IndexMetadata, create: Create = create_index) -> None:
     """Bring the indices of id and condition, and existing approximate ones, up to date with all rows."""
     indexed = _indexed_columns(dataset)
     if indexed:
         dataset.optimize.optimize_indices()
-    for column in {ID, CONDITION} - indexed:
+    for column in sorted({ID, CONDITION} - indexed):
         bitmap = column == CONDITION and len(metadata.conditions) <= BITMAP_CONDITIONS
-        dataset.create_scalar_index(column, "BITMAP" if bitmap else "BTREE")
+        create(dataset, IndexSpec(column=column, type="BITMAP" if bitmap else "BTREE", rows=metadata.rows))
 
 
 def update_indices(
@@ -32,16 +70,17 @@ def update_indices(
     retrain: bool,
     partitions: int | None = None,
     sub_vectors: int | None = None,
+    create: Create = create_index,
 ) -> None:
     """Bring all indices up to date with the rows and the index's kind; approximate ones are trained where they are
-    missing, or again with `retrain`."""
-    update_scalar_indices(dataset, metadata)
+    missing, or again with `retrain`. `create` is `create_index`, or has many do the same."""
+    update_scalar_indices(dataset, metadata, create)
     indexed = _indexed_columns(dataset)
     for column, rows in ((VECTOR, sum(metadata.conditions.values())), (PLAIN, metadata.plain)):
         # a column without index is searched exactly by Lance
         approximate = rows >= LEAST_TO_TRAIN and metadata.is_approximate(metadata.most_rows(column))
         if approximate and (retrain or column not in indexed):
-            _train(dataset, column, rows, metadata.approximate_kind, partitions, sub_vectors)
+            create(dataset, _approximate(dataset, column, rows, metadata.approximate_kind, partitions, sub_vectors))
         elif column in indexed and not approximate:
             dataset.drop_index(f"{column}_idx")
 
@@ -50,18 +89,17 @@ def _indexed_columns(dataset: LanceDataset) -> set[str]:
     return {index.field_names[0] for index in dataset.describe_indices()}
 
 
-def _train(
+def _approximate(
     dataset: LanceDataset, column: str, rows: int, kind: str, partitions: int | None, sub_vectors: int | None
-) -> None:
-    """Train the approximate index of a column of vectors."""
+) -> IndexSpec:
+    """The approximate index of a column of vectors."""
     if kind == "ivf-pq" and sub_vectors is None:
         dim = dataset.schema.field(column).type.list_size
         sub_vectors = next(n for n in range(max(1, dim // 4), 0, -1) if dim % n == 0)
-    dataset.create_index(
-        column,
-        "IVF_PQ" if kind == "ivf-pq" else "IVF_HNSW_SQ",
-        metric="dot",
-        replace=True,
-        num_partitions=min(rows, partitions or max(1, rows // ROWS_A_PARTITION[kind])),
-        num_sub_vectors=sub_vectors if kind == "ivf-pq" else None,
+    return IndexSpec(
+        column=column,
+        type="IVF_PQ" if kind == "ivf-pq" else HNSW,
+        rows=rows,
+        partitions=min(rows, partitions or max(1, rows // ROWS_A_PARTITION[kind])),
+        sub_vectors=sub_vectors if kind == "ivf-pq" else None,
     )

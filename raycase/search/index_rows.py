@@ -6,8 +6,8 @@ The metadata records which rows of which input file of which job are in the inde
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator
-from dataclasses import replace
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 import pyarrow as pa
@@ -16,25 +16,50 @@ import pyarrow.compute as pc
 from raycase.corpus.listing import UnitFile
 from raycase.corpus.written import Written
 from raycase.data.schema import CONDITION, EMBEDDING, ID, embedding_array, embedding_type
-from raycase.data.storage import Location, fingerprint
+from raycase.data.storage import Location, fingerprint, locate
 from raycase.data.stored_words import BASIS, SKETCH, WORD_COLUMNS
 from raycase.errors import RequestError
 from raycase.search.column_indices import update_scalar_indices
 from raycase.search.lance_files import import_lance, open_newest, sql_equals, sql_in, storage_options
 from raycase.search.metadata import METADATA_KEY, PLAIN, RESERVED_COLUMNS, VECTOR, IndexMetadata
-from raycase.search.sketcher import Sketcher
+from raycase.search.sketcher import Sketcher, prepare_sketches
 from raycase.search.topk import l2_normalize
 
 if TYPE_CHECKING:
-    from lance import LanceDataset
+    from lance import FragmentMetadata, LanceDataset
+
+
+@dataclass(frozen=True, kw_only=True)
+class RowFormat:
+    """What a process that writes rows of an index needs to know."""
+
+    index: str  # URI
+    schema: pa.Schema
+    mode: str  # of Lance: create, overwrite or append
+    max_field_id: int = -1  # of the dataset to which they are appended: fragments refer to columns by such ids
+
+
+def write_rows(source: Written, form: RowFormat) -> list[FragmentMetadata]:
+    """Write an output's rows as fragments, which are no part of the dataset until they are committed."""
+    root = locate(form.index)
+    sketcher = Sketcher.read(source, root) if source.has_words else None
+    reader = pa.RecordBatchReader.from_batches(form.schema, _batches(source, form.schema, sketcher))
+    return import_lance().fragment.write_fragments(
+        reader, root.uri, schema=form.schema, mode=form.mode, storage_options=storage_options(root)
+    )
 
 
 def append_rows(
-    dataset: LanceDataset | None, source: Written, metadata: IndexMetadata, root: Location
+    dataset: LanceDataset | None,
+    source: Written,
+    metadata: IndexMetadata,
+    root: Location,
+    write: Callable[[Written, RowFormat], list[FragmentMetadata]] = write_rows,
 ) -> LanceDataset | None:
     """Append the units of an output that the index lacks, in one version, and count them in the metadata.
 
-    None for the dataset of an index that does not exist yet. Raises RequestError for rows that do not fit.
+    None for the dataset of an index that does not exist yet. `write` is `write_rows`, or has many do the same. Raises
+    RequestError for rows that do not fit.
     """
     source = without_covered(source, metadata)
     for unit in source.units:
@@ -42,10 +67,13 @@ def append_rows(
     if not source.names:
         return dataset
     schema = index_schema(source, metadata)
-    sketcher = Sketcher.of(source, root, dataset) if source.has_words else None
+    if source.has_words:
+        prepare_sketches(source, root, dataset)
+    lance = import_lance()
     if dataset is None:
         schema = schema.with_metadata({METADATA_KEY: ""})  # an index of ours, not finished
-        mode = "create" if open_newest(root) is None else "overwrite"
+        form = RowFormat(index=root.uri, schema=schema, mode="create" if open_newest(root) is None else "overwrite")
+        operation, version = lance.LanceOperation.Overwrite(schema, write(source, form)), None
     else:
         check_columns(dataset.schema, schema, source)
         _check_new_rows(dataset, source, metadata)
@@ -53,9 +81,11 @@ def append_rows(
             if field.name not in dataset.schema.names:
                 dataset.add_columns(field)
         schema = pa.schema([f for f in dataset.schema if f.name in schema.names])  # in the index's order of columns
-        mode = "append"
-    reader = pa.RecordBatchReader.from_batches(schema, _batches(source, schema, sketcher))
-    dataset = import_lance().write_dataset(reader, root.uri, mode=mode, storage_options=storage_options(root))
+        form = RowFormat(index=root.uri, schema=schema, mode="append", max_field_id=dataset.max_field_id)
+        operation, version = lance.LanceOperation.Append(write(source, form)), dataset.version
+    dataset = lance.LanceDataset.commit(
+        root.uri, operation, read_version=version, storage_options=storage_options(root)
+    )
     _count_rows(source, metadata)
     return dataset
 

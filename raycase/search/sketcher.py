@@ -32,30 +32,12 @@ class Sketcher:
     sketch: WordSketch
 
     @classmethod
-    def of(cls, source: Written, root: Location, dataset: LanceDataset | None) -> Sketcher:
-        """Copy the basis of an output's words into the index (None: a new one), under the name of its hash, and choose
-        centroids for sketches beside it, unless rows there were sketched by some. Raises RequestError."""
+    def read(cls, source: Written, root: Location) -> Sketcher:
+        """By what `prepare_sketches` put into the index for an output."""
         form = WordFormat.of(source.schema())
-        data = source.output.basis.read() if source.output.basis.exists() else b""
-        if form is None or form.basis != hashlib.sha256(data).hexdigest():
-            raise RequestError(
-                f"--embeddings: expected {source.output.basis.uri} as the words there were coded by it, got "
-                f"{'another' if data else 'none'}; embed again"
-            )
-        codes = WordCodes.from_bytes(data, source.output.basis.uri)
-        basis_at(root, form.basis).put(data)
-        file = sketch_at(root, form.basis)
-        if (
-            dataset is None
-            or SKETCH not in dataset.schema.names
-            or not dataset.count_rows(sql_equals(BASIS, form.basis))
-        ):
-            units = [unit for unit in source.units if unit.rows_out]
-            places = np.unique(np.linspace(0, len(units) - 1, SAMPLED_UNITS).astype(int))
-            some = replace(source, units=tuple(units[i] for i in places))
-            tokens = [_tokens(rows.slice(0, SAMPLED_ROWS), form).flat for rows in some.tables([WORDS])]
-            file.put(WordSketch.fit(codes, np.concatenate(tokens)).to_bytes())
-        return cls(codes=codes, sketch=read_sketch(root, form.basis))
+        assert form is not None
+        basis = basis_at(root, form.basis)
+        return cls(codes=WordCodes.from_bytes(basis.read(), basis.uri), sketch=read_sketch(root, form.basis))
 
     def add(self, rows: pa.Table) -> pa.Table:
         """With the columns BASIS and SKETCH."""
@@ -63,6 +45,26 @@ class Sketcher:
         sketch = Ragged(flat=self.sketch.code(self.codes, words.flat), offsets=words.offsets)
         basis = pa.array([self.codes.form.basis] * len(rows), pa.string())
         return rows.append_column(BASIS, basis).append_column(SKETCH, sketch.to_arrow())
+
+
+def prepare_sketches(source: Written, root: Location, dataset: LanceDataset | None) -> None:
+    """Copy the basis of an output's words into the index (None: a new one), under the name of its hash, and choose
+    centroids for sketches beside it, unless rows there were sketched by some. Raises RequestError."""
+    form = WordFormat.of(source.schema())
+    data = source.output.basis.read() if source.output.basis.exists() else b""
+    if form is None or form.basis != hashlib.sha256(data).hexdigest():
+        raise RequestError(
+            f"--embeddings: expected {source.output.basis.uri} as the words there were coded by it, got "
+            f"{'another' if data else 'none'}; embed again"
+        )
+    codes = WordCodes.from_bytes(data, source.output.basis.uri)
+    basis_at(root, form.basis).put(data)
+    if dataset is None or SKETCH not in dataset.schema.names or not dataset.count_rows(sql_equals(BASIS, form.basis)):
+        units = [unit for unit in source.units if unit.rows_out]
+        places = np.unique(np.linspace(0, len(units) - 1, SAMPLED_UNITS).astype(int))
+        some = replace(source, units=tuple(units[i] for i in places))
+        tokens = [_tokens(rows.slice(0, SAMPLED_ROWS), form).flat for rows in some.tables([WORDS])]
+        sketch_at(root, form.basis).put(WordSketch.fit(codes, np.concatenate(tokens)).to_bytes())
 
 
 def _tokens(rows: pa.Table, form: WordFormat) -> Ragged:
