@@ -75,7 +75,9 @@ def play(case):
     if SECRET in said.getvalue() + printed.getvalue():
         return Ended(status, "the secret was printed", False)
     if status == 0:
-        result = json.loads(printed.getvalue().splitlines()[-1])
+        result = {}
+        with contextlib.suppress(ValueError, IndexError):  # help, a version
+            result = json.loads(printed.getvalue().splitlines()[-1])
         line = f"{result['rows_out']} rows out, {result['rows_rejected']} rejected" if "rows_out" in result else "done"
         if "rows_out" in result and result["rows_in"] != result["rows_out"] + result["rows_rejected"]:
             well, line = False, f"{line} of {result['rows_in']}"

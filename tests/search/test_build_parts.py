@@ -1,6 +1,5 @@
 """An index built in parts has the rows and answers of one built at once; a build that was stopped makes the rest."""
 
-import io
 import json
 from collections import Counter
 from dataclasses import replace
@@ -9,6 +8,7 @@ import numpy as np
 import pytest
 import storing
 from indexed import QUERIES
+from safetensors.numpy import load_file, save
 
 from raycase.data.storage import locate
 from raycase.errors import WorkError
@@ -148,11 +148,10 @@ def test_codes_stand_for_the_vectors_themselves(tmp_path):
     """Not for what is left of them after a centroid: an index of dot products codes whole vectors."""
     rng = np.random.default_rng(0)
     vectors_ND = (5 + rng.standard_normal((600, 8))).astype(np.float32)
-    data = io.BytesIO()
-    np.save(data, vectors_ND)
-    (locate(str(tmp_path)) / BUILD / "p" / "sample.npy").put(data.getvalue())
+    (locate(str(tmp_path)) / BUILD / "p" / "sample.safetensors").put(save({"values": vectors_ND}))
     for part, first in enumerate((0, 2)):
         code_part(index=str(tmp_path), sub_vectors=4, place="p", part=part, first=first, count=2)
-    codes = np.concatenate([np.load(tmp_path / BUILD / "p-codes" / f"00000{part}.npy") for part in (0, 1)])
+    made = [tmp_path / BUILD / "p-codes" / f"00000{part}.safetensors" for part in (0, 1)]
+    codes = np.concatenate([load_file(file)["values"] for file in made])
     far = [abs(vectors_ND[:, None, 2 * i : 2 * i + 2] - codes.reshape(4, 256, 2)[i]).max(2).min(1) for i in range(4)]
     assert np.mean(far) < 0.1
