@@ -30,6 +30,7 @@ from helpers import embed_here, read_output, save_tiny_model
 from raycase.cli import main as command_line
 from raycase.corpus.materialize import check as check_materialize
 from raycase.corpus.run import run
+from raycase.data import store_clients
 from raycase.errors import WorkError
 
 SECRET = "hunter2secret"
@@ -599,6 +600,8 @@ def main():
     parser.add_argument("--markdown", help="write a table with a row for each case")
     parser.add_argument("--only", help="one group")
     options = parser.parse_args()
+    os.environ["AWS_ENDPOINT_URL"] = "http://127.0.0.1:1"  # no store is there
+    store_clients.TRYING_S = 2
     rows, tried, well = [], Counter(), Counter()
     with tempfile.TemporaryDirectory(prefix="hostile") as home, contextlib.chdir(home):
         for case in cases(Path(home), options.only):

@@ -145,7 +145,9 @@ def lance_errors(root: Location) -> Iterator[None]:
         yield
     except (RequestError, WorkError):
         raise
-    except (ValueError, OSError) as error:
+    except (ValueError, OSError, RuntimeError) as error:
+        if isinstance(error, RuntimeError) and "LanceError" not in str(error):
+            raise
         answer = re.search(r"<Message>(.*?)</Message>", str(error), re.DOTALL)  # of an object store
         reason = answer[1] if answer else re.sub(r", [^ ,]*\.rs:\d+:\d+", "", first_line(error))
         reason = reason.removeprefix("LanceError(IO): ").removeprefix("Invalid user input: ")

@@ -190,3 +190,10 @@ def test_the_fingerprint_is_that_of_the_value_not_of_its_order():
 def test_the_checksum_of_a_file(tmp_path):
     (tmp_path / "abc").write_bytes(b"abc")
     assert sha256_of_file(tmp_path / "abc") == "ba7816bf8f01cfea414140de5dae2223b00361a396177a9cb410ff61f20015ad"
+
+
+@pytest.mark.parametrize("uri", ["s3://", "s3:///x", "gs://", "file://", "az:///"])
+def test_a_uri_without_a_place_is_refused(uri):
+    """file:// would be the current folder, and s3:///x no bucket."""
+    with pytest.raises(RequestError, match="expected a bucket or a path in it, got none"):
+        locate(uri)

@@ -11,6 +11,7 @@ from indexed import CONDITIONS, QUERIES, brute, rows, same
 
 import raycase
 from raycase.data.schema import embedding_array
+from raycase.data.storage import locate
 from raycase.errors import RequestError, WorkError
 from raycase.search import lance_files
 from raycase.search.build import IndexJob, build
@@ -202,3 +203,13 @@ def test_a_vector_that_is_not_finite_ends_a_search():
     vectors_ND[1, 2] = np.nan
     with pytest.raises(WorkError, match="the index holds a vector that is not finite; build it again"):
         lance_files.vectors_of(embedding_array(vectors_ND))
+
+
+def test_what_lance_says_of_a_damaged_file_is_one_line(tmp_path):
+    with pytest.raises(
+        WorkError, match=r"expected an index that Lance can read and write, got: LanceError\(Arrow\): EOF$"
+    ):
+        with lance_files.lance_errors(locate(str(tmp_path))):
+            raise RuntimeError("LanceError(Arrow): EOF, /home/x/lance/src/refs.rs:964:8")
+    with pytest.raises(RuntimeError, match="of another library"), lance_files.lance_errors(locate(str(tmp_path))):
+        raise RuntimeError("of another library")
