@@ -151,8 +151,8 @@ def locate(uri: str) -> Location:
         )
     if "://" not in uri:
         uri = os.path.abspath(Path(uri).expanduser())  # without "..", so that a folder has one name
-    scheme, _, rest = uri.partition("://")
-    if not (rest or scheme).strip("/") or (scheme in SCHEMES and rest.startswith("/")):
+    scheme, separator, rest = uri.partition("://")
+    if separator and (not rest.strip("/") or (scheme in SCHEMES and rest.startswith("/"))):
         raise RequestError(f"{uri}: expected a bucket or a path in it, got none")
     if scheme in SCHEMES:
         return Location(file_system(scheme), rest.rstrip("/"))

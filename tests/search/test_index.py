@@ -134,7 +134,13 @@ def test_the_mean_over_conditions_is_exact_where_each_is(tmp_path):
 
 def by_hand(folder, vectors):
     """An index of vectors (ids, two conditions a and b) that no model made."""
-    model = {"encoder": {"prompt": "cond", "pooling": ["mean"]}, "subtract": True}
+    model = {
+        "system": "case",
+        "dim": 2,
+        "weights": "none",
+        "encoder": {"prompt": "cond", "pooling": ["mean"]},
+        "subtract": True,
+    }
     values = np.array(vectors, np.float32)
     values /= np.linalg.norm(values, axis=2, keepdims=True)
     count = len(values)
@@ -206,10 +212,12 @@ def test_a_vector_that_is_not_finite_ends_a_search():
 
 
 def test_what_lance_says_of_a_damaged_file_is_one_line(tmp_path):
-    with pytest.raises(
-        WorkError, match=r"expected an index that Lance can read and write, got: LanceError\(Arrow\): EOF$"
+    with (
+        pytest.raises(
+            WorkError, match=r"expected an index that Lance can read and write, got: LanceError\(Arrow\): EOF$"
+        ),
+        lance_files.lance_errors(locate(str(tmp_path))),
     ):
-        with lance_files.lance_errors(locate(str(tmp_path))):
-            raise RuntimeError("LanceError(Arrow): EOF, /home/x/lance/src/refs.rs:964:8")
+        raise RuntimeError("LanceError(Arrow): EOF, /home/x/lance/src/refs.rs:964:8")
     with pytest.raises(RuntimeError, match="of another library"), lance_files.lance_errors(locate(str(tmp_path))):
         raise RuntimeError("of another library")
