@@ -108,15 +108,13 @@ class DamagedError(WorkError):
 
 @contextmanager
 def unit_errors(output: Output, name: str, *more: type[Exception]) -> Iterator[None]:
-    """Turn the errors of reading a unit's files back, and `more`, into a DamagedError that says what to do."""
+    """Turn the errors of reading a unit's files back, and `more`, into a DamagedError that names the unit."""
     try:
         yield
     except (*more, FileNotFoundError, TypeError, KeyError, ValueError, pa.ArrowException) as error:
         uri = (output.embeddings / name).uri
         reason = f"{type(error).__name__}: {first_line(error)}"
-        raise DamagedError(
-            f"{uri}: expected a unit of this job, got {reason}; remove it and run the job again"
-        ) from error
+        raise DamagedError(f"{uri}: expected a unit of this job, got {reason}") from error
 
 
 class UnitStats(TypedDict):

@@ -69,27 +69,18 @@ def test_a_limit_below_what_is_there_with_a_gap_is_refused(job):
     verify(job.output)
 
 
-def test_a_file_that_is_no_unit_under_the_name_of_one_is_named(job):
+@pytest.mark.parametrize("content", [b"", b"PAR1", parquet_bytes(pa.table({"name": ["x"]}))])
+def test_what_is_no_unit_and_no_lines_is_made_again(job, content, capsys):
     embed_here(job)
     output = output_at(job.output)
     unit = min(output.embeddings.list())
-    (output.embeddings / unit).put(b"PAR1")
-    output.manifest.remove()
-    output.manifest_files.remove()
-    with pytest.raises(WorkError, match=f"{unit}: expected a unit of this job, got ArrowInvalid: .*; remove it"):
-        embed_here(job)
-
-
-@pytest.mark.parametrize("content", [b"", b"PAR1", parquet_bytes(pa.table({"name": ["x"]}))])
-def test_lines_of_another_kind_are_refused(job, content):
-    embed_here(job)
-    output = output_at(job.output)
+    (output.embeddings / unit).put(content)
     output.manifest_files.put(content)
     output.manifest.remove()
-    with pytest.raises(
-        RequestError, match=r"manifest_files\.parquet: expected lines of a manifest, got: .*; remove it"
-    ):
-        embed_here(job)
+    assert embed_here(job)["units_done"] == 1
+    said = capsys.readouterr().err
+    assert f"{unit}: expected a unit of this job, got " in said and said.count("done again") == 1
+    verify(job.output)
 
 
 @pytest.mark.parametrize("change", [{"pairs": "x"}, {"model": None}, {"reasons": [1]}])
