@@ -7,8 +7,10 @@ from collections.abc import Callable
 from dataclasses import replace
 
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from raycase.corpus.records import EncodedUnit, Interval, ReadUnit
+from raycase.corpus.unit_files import ROW_OF_PAIR
 from raycase.data.reader import rejection
 from raycase.data.schema import REJECTED_SCHEMA, Reason, in_input_order, rejected_table
 from raycase.encoder.prepared import Prepared
@@ -40,7 +42,7 @@ def isolate(
     while waiting:
         first, end = waiting.popleft()
         if (done := part(first, end)) is not None:
-            encoded[first] = done
+            encoded[first] = replace(done, table=_later(done.table, first))
             continue
         deaths[first, end] += 1
         if end - first > 1 and deaths.total() < MOST_DEATHS:
@@ -60,6 +62,12 @@ def _halves(first: int, end: int) -> list[Interval]:
     """The halves of an interval, without an empty one."""
     middle = (first + end) // 2
     return [(a, b) for a, b in ((first, middle), (middle, end)) if a < b]
+
+
+def _later(table: pa.Table, rows: int) -> pa.Table:
+    """The pairs of a part, as those of a unit with so many rows before it."""
+    place = table.schema.get_field_index(ROW_OF_PAIR)
+    return table.set_column(place, ROW_OF_PAIR, pc.add(table[ROW_OF_PAIR], rows))
 
 
 def _combined(unit: ReadUnit, parts: list[EncodedUnit], killers: list[Interval]) -> EncodedUnit:

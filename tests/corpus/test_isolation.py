@@ -69,6 +69,7 @@ def test_killers_are_rejected_and_the_others_embedded(isolated, job, tmp_path):
     assert '"text": "poison dog"' in rejected[0]["content"]
     good = [i for i in range(21) if i not in (4, 13, 17)]
     assert unit.table["id"].to_pylist() == [str(i) for i in good for _ in job.conditions]
+    assert len(unit.table["__row"].unique()) == len(good), "expected each row counted once"
     assert unit.rows_in == 21 and unit.distinct_pairs == 2 * len(good)
     pd.DataFrame({"id": good, "text": [texts[i] for i in good]}).to_csv(tmp_path / "rows.csv", index=False)
     embed_here(replace(job, input=str(tmp_path / "rows.csv")))
