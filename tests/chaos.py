@@ -12,6 +12,7 @@ Prints a line a round, a table, and one JSON object. Exit status 1 where a round
 
 import argparse
 import json
+import logging
 import os
 import random
 import sys
@@ -38,6 +39,7 @@ class Store:
         from moto.server import ThreadedMotoServer
         from s3_proxy import Proxy
 
+        logging.getLogger("werkzeug").setLevel(logging.ERROR)  # else a line for each request
         self.kind = ThreadedMotoServer
         self.server = self.kind(ip_address="127.0.0.1", port=0)
         self.server.start()

@@ -62,11 +62,14 @@ def read_sketch(root: Location, basis: str) -> WordSketch:
 
 
 def open_ready(root: Location) -> tuple[LanceDataset, IndexMetadata] | None:
-    """The finished version and its metadata; None where no build has finished. Raises RequestError."""
+    """The finished version and its metadata; None where no build has finished. Raises RequestError and WorkError."""
     dataset = open_newest(root)
-    if dataset is None or READY not in dataset.tags.list():
+    if dataset is None:
         return None
-    dataset = dataset.checkout_version(READY)
+    with lance_errors(root):
+        if READY not in dataset.tags.list():
+            return None
+        dataset = dataset.checkout_version(READY)
     if not is_index(dataset):
         raise RequestError(f"--index: expected an index of `raycase index` at {root.uri}, got another Lance dataset")
     try:
