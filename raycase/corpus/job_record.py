@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import uuid
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, field, replace
 from functools import cached_property
 from typing import Any, TypedDict
 
@@ -27,6 +27,7 @@ class Sharing:
 
     rows: int
     files: int = 256
+    id: str = field(default_factory=lambda: uuid.uuid4().hex)  # of this output: other files may share its units
 
 
 class EncoderFile(TypedDict):
@@ -167,8 +168,14 @@ def check_held(output: Output, job: Job) -> None:
     expected = f"{output.root.uri}: expected the job.json that this job wrote"
     if not output.job.exists():
         raise WorkError(f"{expected}, got none: the folder was removed while the job ran; begin again with --overwrite")
-    if read_job(output).fingerprint != job.fingerprint:
+    held = read_job(output)
+    if held.fingerprint != job.fingerprint or _cuts(held) != _cuts(job):
         raise WorkError(f"{expected}, got another: a job with --overwrite took the folder over, and this one ends")
+
+
+def _cuts(job: Job) -> tuple[int, int] | None:
+    """By what small files share units, which says what the names of units mean."""
+    return (job.sharing.rows, job.sharing.files) if job.sharing else None
 
 
 def _difference(recorded: Any, requested: Any, path: str = "") -> str:

@@ -91,7 +91,7 @@ def begin(job: MaterializeJob, words: Written, conditions: tuple[str, ...]) -> M
     output = output_at(job.output)
     config = {name: value for name, value in words.job.config.items() if name != "word_bytes"}
     config |= {"unconditional": False, "conditions": conditions, "words": words.job.fingerprint}
-    opened, done = find_job(output, config, words.job.files, overwrite=job.overwrite)
+    opened, done = find_job(output, config, words.job.files, overwrite=job.overwrite, sharing=words.job.sharing)
     write_job(output, replace(opened, model=words.job.model), overwrite=job.overwrite)
     finished = {(unit.file, unit.start) for unit in done}
     missing = [u.name(words.job.print8) for u in words.units if (u.file, u.start) not in finished]

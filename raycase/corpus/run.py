@@ -142,6 +142,7 @@ def _account(request: Request, opened: Job, progress: Run, units: Units, lines: 
     if progress.units or not output.manifest.exists():
         _write_manifest(request, opened, lines.of(units), this_run | {"actors": progress.actor_rates()})
     if defects := list(listed_defects(output)):
+        output.manifest.remove()  # so that the next run reads the units
         raise WorkError(f"{output.root.uri}: {defects[0]}; run the same command again")
     manifest = read_manifest(output)  # where nothing was left to do, that of the run that did the work
     result = {name: manifest[name] for name in COUNTS} | this_run

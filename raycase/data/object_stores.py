@@ -172,22 +172,15 @@ class ObjectStores(AbstractFileSystem):
         folder in pages, or what is directly in it as a whole: so all below, beginning anew behind a deeper folder."""
         with self._at(path) as (store, folder):
             prefix = f"{folder}/" if folder else ""
-            for metas in _listed(store, folder, prefix + after if after else None, size):
-                page: list[tuple[str, int]] = []
-                for meta in metas:
-                    below = meta["path"].removeprefix(prefix)
-                    if meta["path"] == folder or below <= after:  # its marker; what a store that knows no start gives
-                        continue
-                    name, _, deeper = below.partition("/")
-                    if until and name > until:
-                        yield page
-                        return
-                    if deeper:
-                        yield [entry for entry in page if entry != (name, 0)]  # without the deeper folder's marker
-                        yield from self._pages(path, size, f"{name}/{LAST}", until)
-                        return
-                    page.append((name, meta["size"]))
-                yield page
+            begin: str | None = after
+            while begin is not None:
+                start, begin = begin, None
+                for metas in _listed(store, folder, prefix + start if start else None, size):
+                    page, deeper = _page(metas, folder, start, until)
+                    yield page
+                    if deeper is not None:
+                        begin = deeper or None
+                        break
 
     # ------------------------------------------------------------------------------------------------------- bytes
 
@@ -226,10 +219,17 @@ class ObjectStores(AbstractFileSystem):
     def rm(self, path: str | list[str], recursive: bool = False, maxdepth: int | None = None) -> None:
         """Delete a file, and with `recursive` all files below it; nothing where there is none."""
         for one in [path] if isinstance(path, str) else path:
-            below = (info["name"].partition("/")[2] for info in self._below(one)) if recursive else iter(())
+            below: Iterator[str] = (
+                (info["name"].partition("/")[2] for info in self._below(one)) if recursive else iter(())
+            )
             while keys := list(islice(below, PAGE)):
-                with self._at(one) as (store, _):
-                    _again(partial(obstore.delete, store, keys))
+                try:
+                    with self._at(one) as (store, _):
+                        _again(partial(obstore.delete, store, keys), _not_sent)
+                except FileNotFoundError:  # gone already, which Azure and Google Cloud refuse
+                    bucket = self._strip_protocol(one).partition("/")[0]
+                    for key in keys:
+                        self.rm_file(f"{bucket}/{key}")
             self.rm_file(one)
 
     def _open(self, path: str, mode: str = "rb", **options: Any) -> Any:
@@ -259,6 +259,24 @@ class _Upload(io.BytesIO):
         super().close()
 
 
+def _page(metas: Sequence[ObjectMeta], folder: str, after: str, until: str) -> tuple[list[tuple[str, int]], str | None]:
+    """The entries of a page that are directly in the folder, and where to list again: behind a deeper folder, at which
+    the page ends; "" where `until` was passed, None where the page was read to its end."""
+    prefix = f"{folder}/" if folder else ""
+    page: list[tuple[str, int]] = []
+    for meta in metas:
+        below = meta["path"].removeprefix(prefix)
+        if meta["path"] == folder or below <= after:  # its marker; what a store that knows no start gives
+            continue
+        name, _, deeper = below.partition("/")
+        if until and name > until:
+            return page, ""
+        if deeper:
+            return [entry for entry in page if entry != (name, 0)], f"{name}/{LAST}"  # without that folder's marker
+        page.append((name, meta["size"]))
+    return page, None
+
+
 def _listed(store: Store, folder: str, offset: str | None = None, size: int = PAGE) -> Iterator[Sequence[ObjectMeta]]:
     """All files below a folder whose paths come after `offset`, in pages."""
     waits = list(WAITS)
@@ -274,13 +292,13 @@ def _listed(store: Store, folder: str, offset: str | None = None, size: int = PA
             time.sleep(waits.pop(0))
 
 
-def _again(ask: Callable[[], T]) -> T:
-    """What a request gives, asked again where its answer breaks off."""
+def _again(ask: Callable[[], T], *failed: Callable[[BaseError], bool]) -> T:
+    """What a request gives, asked again where its answer breaks off, or it failed in another way."""
     for wait in WAITS:
         try:
             return ask()
         except BaseError as error:
-            if not _broke_off(error):
+            if not any(of(error) for of in (_broke_off, *failed)):
                 raise
             time.sleep(wait)
     return ask()
@@ -289,6 +307,11 @@ def _again(ask: Callable[[], T]) -> T:
 def _broke_off(error: BaseError) -> bool:
     """Whether an answer began and did not end. obstore asks again for what follows of a file, but for no listing."""
     return "response body: " in first_line(error)
+
+
+def _not_sent(error: BaseError) -> bool:
+    """Whether the connection failed. obstore does not ask again for a POST, as that of many deletions is."""
+    return "error sending request" in str(error)
 
 
 def _info(name: str, meta: Any) -> dict[str, Any]:

@@ -105,4 +105,4 @@ def text_lines(stream: BinaryIO, ending: str, header: tuple[str, ...]) -> Iterat
 
 def buffered(handle: Any) -> BinaryIO:
     """An fsspec file behind the standard library's buffered reader, whose lines are much faster."""
-    return io.BufferedReader(handle, 2**20) if not isinstance(handle, io.BufferedReader) else handle
+    return io.BufferedReader(handle, 2**22) if not isinstance(handle, io.BufferedReader) else handle

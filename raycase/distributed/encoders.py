@@ -8,7 +8,7 @@ from typing import Any
 
 import pyarrow as pa
 import ray
-from ray.exceptions import RayActorError
+from ray.exceptions import OutOfMemoryError, RayActorError
 
 from raycase.corpus.encode_step import EncodeUnits
 from raycase.corpus.records import EncodedUnit, ReadUnit, pack, unpack
@@ -54,8 +54,8 @@ class LoneEncoder:
         self.actor = self.actor or self.start()
         try:
             return EncodedUnit.from_arrow(self.wait(self.actor.__call__.remote(unit.to_arrow())))
-        except RayActorError as error:
-            if error.actor_init_failed:
+        except (RayActorError, OutOfMemoryError) as error:  # the latter by Ray's own monitor
+            if getattr(error, "actor_init_failed", False):
                 raise
             self.actor = None
             self.deaths += 1

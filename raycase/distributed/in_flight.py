@@ -46,7 +46,7 @@ class InFlight:
         self.changed = asyncio.Condition()
         self.begun: Counter[Key] = Counter()  # of units that are not encoded: how often each was begun
         self.encoded = False  # whether any unit was
-        self.aside: list[pa.Table] = []
+        self.aside: dict[Key, pa.Table] = {}
 
     async def add_written(self, units: int) -> None:
         async with self.changed:
@@ -60,6 +60,8 @@ class InFlight:
 
     async def begin(self, unit: Key) -> bool:
         """Whether to encode the unit; False: `DEATHS` encoders died at it, so set it aside."""
+        if unit in self.aside:  # tried again with others of its pack, or after its node was lost
+            return False
         self.begun[unit] += 1
         return self.begun[unit] <= DEATHS
 
@@ -73,15 +75,17 @@ class InFlight:
 
         Raises WorkError where no unit can be encoded.
         """
+        if unit in self.aside:
+            return
         del self.begun[unit]
-        self.aside.append(row)
+        self.aside[unit] = row
         if len(self.aside) >= HOPELESS and not self.encoded:
             raise WorkError(no_unit_encoded(DEATHS * len(self.aside)))
         await self.add_written(1)
 
     async def take_aside(self) -> tuple[list[pa.Table], bool]:
         """The units that were set aside, and whether any other was encoded."""
-        return self.aside, self.encoded
+        return list(self.aside.values()), self.encoded
 
 
 def no_unit_encoded(deaths: int) -> str:

@@ -22,7 +22,7 @@ from raycase.search.column_indices import create_index, update_indices
 from raycase.search.index_rows import append_rows, write_rows
 from raycase.search.kept import keep_conditions
 from raycase.search.lance_files import import_lance, is_index, lance_errors, open_newest, open_ready, publish
-from raycase.search.metadata import CUT, VECTOR, IndexMetadata
+from raycase.search.metadata import CUT, READY, VECTOR, IndexMetadata
 from raycase.search.row_changes import compact, delete_matching, delete_same_ids
 
 if TYPE_CHECKING:
@@ -169,17 +169,22 @@ def _open_changed(root: Location, parts: Parts | None) -> _Changed | None:
     dataset = newest.checkout_version(done["version"])
     if dataset.version != newest.version:  # indices that were committed are built again from their parts
         dataset.restore()
-    values = {name: done[name] for name in ("added", "deleted", "retrain")}
-    return _Changed(dataset=open_newest(root), metadata=IndexMetadata(**done["metadata"]), **values)
+    return _Changed(
+        dataset=open_newest(root),
+        metadata=done["metadata"],
+        added=done["added"],
+        deleted=done["deleted"],
+        retrain=done["retrain"],
+    )
 
 
 def _fingerprint(job: IndexJob, sources: Sequence[Written], root: Location) -> str:
     """Of all that decides what a build makes: the published index, the outputs, the flags."""
     newest = open_newest(root)
-    ready = open_ready(root) if newest is not None and is_index(newest) else None
+    ready = newest.tags.list().get(READY) if newest is not None else None
     flags = {k: v for k, v in asdict(job).items() if k not in ("workers", "patience", "model", "output")}
     manifests = [source.output.manifest.read_json()["manifest_files_sha256"] for source in sources]
-    return fingerprint([ready[0].version if ready else None, manifests, flags])
+    return fingerprint([ready and ready["version"], manifests, flags])
 
 
 def _open_or_begin(

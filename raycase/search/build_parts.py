@@ -12,7 +12,7 @@ import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from functools import cache, partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypedDict, TypeVar
 
 import numpy as np
 import pyarrow as pa
@@ -22,6 +22,7 @@ from raycase.corpus.job_record import read_job
 from raycase.corpus.listing import UnitFile
 from raycase.corpus.output import output_at
 from raycase.corpus.written import Written
+from raycase.data.json_values import from_json
 from raycase.data.schema import CONDITION
 from raycase.data.storage import Location, fingerprint, locate
 from raycase.data.stored_words import WordFormat
@@ -29,12 +30,13 @@ from raycase.search.column_indices import HNSW, IndexSpec, create_index
 from raycase.search.index_rows import RowFormat, write_rows
 from raycase.search.join_parts import cut_files, cut_finer
 from raycase.search.lance_files import import_lance, sketch_at, storage_options
-from raycase.search.metadata import PLAIN, VECTOR
+from raycase.search.metadata import PLAIN, VECTOR, IndexMetadata
 
 if TYPE_CHECKING:
     from lance import FragmentMetadata, LanceDataset
     from lance.dataset import Index as Segment
 
+T = TypeVar("T")
 BUILD = "_build"  # folder in the index while it is built; Lance leaves it alone
 RECORD, ROWS = "record.json", "rows.json"
 SAMPLE, VALUES = "sample.safetensors", "values"
@@ -55,26 +57,51 @@ class Sizes:
     values_apart: int = 2**22  # from so many rows on, a scalar index is
 
 
+class RecordFile(TypedDict):
+    """What decides the parts of a build."""
+
+    fingerprint: str
+    workers: int
+
+
+class RowsFile(TypedDict):
+    """What the rows of a build are, once all are in the dataset of this version."""
+
+    added: int
+    deleted: int
+    retrain: bool
+    version: int
+    metadata: IndexMetadata
+
+
+def _read(kind: type[T], file: Location) -> T | None:
+    """A record of a build; None where it is missing or nonsense, as if nothing were made."""
+    try:
+        return from_json(kind, file.read_json()) if file.exists() else None
+    except ValueError:
+        return None
+
+
 class Parts:
     """The parts of one build. The folder `_build` of the index keeps them until it is published."""
 
     def __init__(self, root: Location, print_: str, workers: int, run: Run, sizes: Sizes = Sizes()) -> None:
         """print_: fingerprint of what decides the parts; another build's are removed when the first is made."""
         self.root, self.folder, self.run, self.sizes = root, root / BUILD, run, sizes
-        self.record = (self.folder / RECORD).read_json() if (self.folder / RECORD).exists() else {}
-        self.is_begun = self.record.get("fingerprint") == print_
-        if not self.is_begun:
-            self.record = {"fingerprint": print_, "workers": workers}
+        self.record: RecordFile = {"fingerprint": print_, "workers": workers}
+        earlier = _read(RecordFile, self.folder / RECORD)
+        self.is_begun = earlier is not None and earlier["fingerprint"] == print_
+        if earlier and self.is_begun:
+            self.record = earlier
 
     @property
     def workers(self) -> int:
         """Tasks at a time when the build began: they decide how it is cut."""
         return int(self.record["workers"])
 
-    def finished_rows(self) -> dict[str, Any] | None:
+    def finished_rows(self) -> RowsFile | None:
         """What an earlier run recorded once all rows were in the dataset."""
-        done = self.folder / ROWS
-        return done.read_json() if self.is_begun and done.exists() else None
+        return _read(RowsFile, self.folder / ROWS) if self.is_begun else None
 
     def finish_rows(self, values: dict[str, Any]) -> None:
         """Record that all rows are in the dataset."""

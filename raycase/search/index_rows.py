@@ -128,9 +128,13 @@ def without_covered(source: Written, metadata: IndexMetadata) -> Written:
 
 
 def _file_key(source: Written, unit: UnitFile) -> str:
-    """The key in `covered` of the unit's input file under its job, wherever the output is stored."""
-    file = source.job.files[unit.file]
-    return fingerprint([source.job.fingerprint, file.uri, file.size, file.mark])[:16]
+    """The key in `covered` of the unit's input file under its job, wherever the output is stored.
+
+    Where small files share units, a unit has rows of the files behind it too, so that the key is of one output alone.
+    """
+    file, sharing = source.job.files[unit.file], source.job.sharing
+    key = [source.job.fingerprint, file.uri, file.size, file.mark]
+    return fingerprint([*key, sharing.id] if sharing else key)[:16]
 
 
 def _is_covered(metadata: IndexMetadata, key: str, unit: UnitFile) -> bool:

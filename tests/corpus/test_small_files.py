@@ -16,6 +16,8 @@ from raycase.corpus.request import check
 from raycase.corpus.verify import verify
 from raycase.data.spans import Span
 from raycase.distributed.embed import embed
+from raycase.search.build import IndexJob, build
+from raycase.search.index import Index
 
 
 def write(file, texts):
@@ -73,7 +75,7 @@ def test_a_limit_that_grows_and_other_units_lose_and_repeat_nothing(small, limit
         embed(replace(small, unit_rows=unit_rows, limit=limit + 30), execute=stop_after(1))
     output_at(small.output).spans.remove()  # the plan is made anew
     embed_here(replace(small, unit_rows=unit_rows))
-    assert read_job(output_at(small.output)).sharing == Sharing(rows=50)
+    assert read_job(output_at(small.output)).sharing.rows == 50, "expected the units of the first run"
     equal(small, apart(small))
 
 
@@ -116,3 +118,21 @@ def test_a_file_that_a_limit_cut_short_is_not_small():
         spans.add(Span(file=file, start=0, rows=5, at=0, length=9, bytes=9))
     spans.whole = {0: "known", 1: "known"}
     assert [(span.file, span.rows) for span in spans.shared(Sharing(rows=50))] == [(0, 10), (2, 5)]
+
+
+def test_an_index_takes_the_files_of_another_output_that_share_a_unit(small, tmp_path):
+    """Under the same first file stand other rows: what is covered is of one output alone."""
+    folder = tmp_path / "two"
+    folder.mkdir()
+    write(folder / "a.csv", ["a dog"])
+    write(folder / "b.csv", ["a cat"])
+    first = replace(small, input=str(folder), output=str(tmp_path / "first"))
+    embed_here(first)
+    write(folder / "b.csv", ["two people"])
+    second = replace(first, output=str(tmp_path / "second"))
+    embed_here(second)
+    build(IndexJob(embeddings=(first.output,), output=str(tmp_path / "index.lance")))
+    again = IndexJob(embeddings=(second.output,), output=str(tmp_path / "index.lance"), replace=True)
+    assert build(again)["rows"] == 4
+    found = Index.open(str(tmp_path / "index.lance")).search(["two people"], "color", 1, candidates=1)
+    assert found["text"].to_pylist() == ["two people"]

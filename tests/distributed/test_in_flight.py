@@ -43,6 +43,8 @@ def test_a_unit_is_set_aside_after_three_deaths_and_the_others_count_on(cluster)
     row = pa.table({"file": [0], "start": [8]})
     assert [ray.get(in_flight.begin.remote((0, 8))) for _ in range(4)] == [True] * 3 + [False]
     ray.get(in_flight.set_aside.remote((0, 8), row))
+    assert not ray.get(in_flight.begin.remote((0, 8))), "expected it to stay aside"
+    ray.get(in_flight.set_aside.remote((0, 8), row))
     ray.get([in_flight.begin.remote((0, 4)), in_flight.end.remote((0, 4))])
     assert ray.get(in_flight.begin.remote((0, 4))), "expected the count to begin anew for a unit that was encoded"
     [aside], encoded = ray.get(in_flight.take_aside.remote())
