@@ -99,8 +99,8 @@ class ManifestModel(TypedDict):
     dim: int
 
 
-class Manifest(TypedDict):
-    """manifest.json, as far as it is read back; the counts are those of `totals`."""
+class Totals(TypedDict):
+    """The sums over the lines of a manifest. Columns of a line are summed under their own names."""
 
     rows_in: int
     rows_out: int
@@ -111,6 +111,11 @@ class Manifest(TypedDict):
     bytes: int
     units: int
     reasons: dict[str, int]
+
+
+class Manifest(Totals):
+    """manifest.json, as far as it is read back."""
+
     fingerprint: str
     model: ManifestModel
     manifest_files_sha256: str
@@ -126,14 +131,15 @@ def read_manifest(output: Output) -> dict[str, Any]:
 
 def manifest_lines(output: Output) -> pa.Table:
     """The table of files of a finished output. Raises DamagedError where it is not the manifest's."""
-    read_checked(output.manifest_files, read_manifest(output)["manifest_files_sha256"])
-    return read_lines(output.manifest_files)
+    return read_lines(output.manifest_files, read_manifest(output)["manifest_files_sha256"])
 
 
-def read_lines(file: Location) -> pa.Table:
-    """A table of `LINES_SCHEMA` from its file. Raises RequestError for another file."""
+def read_lines(file: Location, sha256: str | None = None) -> pa.Table:
+    """A table of `LINES_SCHEMA` from its file. Raises RequestError for another kind of file, and DamagedError for one
+    without this checksum, if one is given."""
+    data = file.read() if sha256 is None else read_checked(file, sha256)
     try:
-        lines = pq.read_table(pa.BufferReader(file.read()), schema=LINES_SCHEMA)
+        lines = pq.read_table(pa.BufferReader(data), schema=LINES_SCHEMA)
         nulls = [name for name in lines.column_names if name != "rejected_sha256" and lines[name].null_count]
         if nulls:
             raise ValueError(f"a line without {nulls[0]}")
@@ -161,7 +167,7 @@ def write_manifest(output: Output, lines: pa.Table, values: dict[str, Any]) -> d
 
 def totals(lines: pa.Table) -> dict[str, Any]:
     """The sums over the lines of a manifest."""
-    summed = ("rows_out", "rows_rejected", "rows_truncated", "pairs", "distinct_pairs", "bytes")
+    summed = [f.name for f in LINES_SCHEMA if f.name in Totals.__annotations__ and pa.types.is_integer(f.type)]
     sums: dict[str, Any] = {name: int(pc.sum(lines[name]).as_py() or 0) for name in summed}
     reasons: Counter[str] = Counter()
     for equal in lines["reasons"].value_counts().to_pylist():

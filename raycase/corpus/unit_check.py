@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from concurrent.futures import ThreadPoolExecutor
-from threading import Event, Thread
+from threading import Event
 from typing import Any
 
 import pyarrow as pa
@@ -22,38 +22,32 @@ class UnitCheck:
     def __init__(self, output: Output, units: Units, lines: pa.Table) -> None:
         """`lines`: those of the manifest that are known; a unit without one must be readable."""
         self.output, self.units, self.lines = output, units, lines
-        self.found: dict[str, str] = {}
-        self.error: BaseException | None = None
         self.stopped = Event()
-        self.thread = Thread(target=self._run, daemon=True)
-        self.thread.start()
+        pool = ThreadPoolExecutor(1)
+        self.found = pool.submit(self._run)
+        pool.shutdown(wait=False)
 
     def damaged(self) -> dict[str, str]:
         """Name -> what is wrong, of the damaged units, once all are read. Raises what reading the store raised."""
-        self.thread.join()
-        if self.error:
-            raise self.error
-        return self.found
+        return self.found.result()
 
     def stop(self) -> None:
-        """Read no further unit."""
+        """Read no further units."""
         self.stopped.set()
 
-    def _run(self) -> None:
+    def _run(self) -> dict[str, str]:
         names = pa.array(self.units.names, pa.string())
         known = pc.index_in(names, self.lines["name"])
-        try:
-            with ThreadPoolExecutor(READERS) as pool:
-                for start in range(0, len(names), UNITS_AT_ONCE):
-                    if self.stopped.is_set():
-                        return
-                    some = names[start : start + UNITS_AT_ONCE].to_pylist()
-                    rows = self.lines.take(known[start : start + UNITS_AT_ONCE]).to_pylist()
-                    for name, defect in zip(some, pool.map(self._defect, some, rows), strict=True):
-                        if defect:
-                            self.found[name] = defect
-        except BaseException as error:
-            self.error = error
+        found: dict[str, str] = {}
+        with ThreadPoolExecutor(READERS) as pool:
+            for start in range(0, len(names), UNITS_AT_ONCE):
+                if self.stopped.is_set():
+                    break
+                some = names[start : start + UNITS_AT_ONCE].to_pylist()
+                rows = self.lines.take(known[start : start + UNITS_AT_ONCE]).to_pylist()
+                defects = pool.map(self._defect, some, rows)
+                found |= {name: defect for name, defect in zip(some, defects, strict=True) if defect}
+        return found
 
     def _defect(self, name: str, line: dict[str, Any]) -> str | None:
         try:

@@ -23,7 +23,7 @@ from raycase.corpus.manifest import LINES_AT_ONCE, manifest_lines, read_manifest
 from raycase.corpus.output import Output, output_at
 from raycase.corpus.progress import progress_bar
 from raycase.corpus.unit_files import DamagedError, read_checked
-from raycase.data.schema import CONDITION, EMBEDDING, ID, REJECTED_SCHEMA
+from raycase.data.schema import CONDITION, EMBEDDING, ID, REJECTED_SCHEMA, finite_vectors
 from raycase.data.stored_words import StoredWords, WordFormat
 from raycase.errors import RequestError, WorkError
 
@@ -65,8 +65,7 @@ class FileCheck:
             return
         if len(table) != line["pairs"]:
             yield f"{name}: {len(table)} pairs, the manifest says {line['pairs']}"
-        values = table[EMBEDDING].combine_chunks().flatten().to_numpy(zero_copy_only=False)
-        if table[EMBEDDING].null_count or not np.isfinite(values).all():
+        if not finite_vectors(table):
             yield f"{name}: a vector is null or not finite"
         form = WordFormat.of(table.schema)
         if form is not None:

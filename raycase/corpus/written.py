@@ -7,7 +7,6 @@ from collections.abc import Iterable, Iterator, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 
-import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
@@ -16,7 +15,7 @@ from raycase.corpus.listing import UnitFile, finished_units
 from raycase.corpus.manifest import manifest_lines
 from raycase.corpus.output import Output, output_at
 from raycase.corpus.unit_files import DamagedError, read_checked
-from raycase.data.schema import EMBEDDING
+from raycase.data.schema import EMBEDDING, finite_vectors
 from raycase.data.storage import Location
 from raycase.errors import RequestError, WorkError
 
@@ -78,10 +77,8 @@ def read_rows(file: Location, sha256: str, columns: list[str] | None = None) -> 
         table = pq.read_table(pa.BufferReader(read_checked(file, sha256)), columns=columns)
     except DamagedError as error:
         raise WorkError(f"{instead}: {error}; {mend}") from error
-    if EMBEDDING in table.column_names:
-        values = table[EMBEDDING].combine_chunks().flatten().to_numpy(zero_copy_only=False)
-        if not np.isfinite(values).all():
-            raise WorkError(f"{instead} a vector that is not finite; {mend}")
+    if EMBEDDING in table.column_names and not finite_vectors(table):
+        raise WorkError(f"{instead} a vector that is not finite; {mend}")
     return table
 
 

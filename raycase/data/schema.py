@@ -88,6 +88,12 @@ def embedding_array(vectors_ND: np.ndarray) -> pa.FixedSizeListArray:
     return pa.FixedSizeListArray.from_arrays(values, type=embedding_type(dim, vectors_ND.dtype.name))
 
 
+def finite_vectors(table: pa.Table) -> bool:
+    """Whether no vector of the table is null and all numbers are finite."""
+    values = table[EMBEDDING].combine_chunks().flatten().to_numpy(zero_copy_only=False)
+    return not table[EMBEDDING].null_count and bool(np.isfinite(values).all())
+
+
 def output_schema(id_type: pa.DataType, kept: Sequence[pa.Field], dim: int, dtype: str) -> pa.Schema:
     """Schema of a file in `embeddings/`: id, condition, the columns kept from the input, embedding."""
     return pa.schema(

@@ -134,5 +134,5 @@ def test_an_index_takes_the_files_of_another_output_that_share_a_unit(small, tmp
     build(IndexJob(embeddings=(first.output,), output=str(tmp_path / "index.lance")))
     again = IndexJob(embeddings=(second.output,), output=str(tmp_path / "index.lance"), replace=True)
     assert build(again)["rows"] == 4
-    found = Index.open(str(tmp_path / "index.lance")).search(["two people"], "color", 1, candidates=1)
+    found = Index.open(str(tmp_path / "index.lance")).search(["two people"], "color", 1)
     assert found["text"].to_pylist() == ["two people"]

@@ -1,0 +1,56 @@
+"""Flags with words that are no number."""
+
+from hostile_cases.case import Case
+
+from raycase.corpus.run import run
+from raycase.errors import WorkError
+
+WORDS = ["nan", "inf", "-1", "0", "1e400", "9" * 30, "²", "", "x", "\udcff", "None", "[1]"]
+
+
+def stopped(*_, **__):
+    """In place of what runs the work: everything before it was checked."""
+    raise WorkError("the work begins")
+
+
+def flag_cases(home, model):
+    """Each number of `embed` and of other commands with words that are none."""
+    (home / "flags.csv").write_text("text\na dog\n")
+    embed = [
+        "embed",
+        "--input",
+        home / "flags.csv",
+        "--output",
+        home / "flags",
+        "--conditions",
+        "color",
+        "--model",
+        model,
+    ]
+    work = lambda job: run(job, prepare=stopped)  # noqa: E731
+    for flag in ("batch-tokens", "unit-rows", "actors", "gpus-per-actor", "patience", "limit", "max-rejected", "dim"):
+        for word in WORDS:
+            yield Case("flags", f"embed --{flag} {word!r}", [*embed, f"--{flag}={word}"], work)
+    others = {
+        "search --index x --query a": ("k", "refine", "memory"),
+        "facets --index x --condition c": ("clusters", "memory"),
+        "join --queries a --vectors b --output c": ("k", "patience"),
+        "rerank --answers a --queries b --model c --output d": ("k", "patience"),
+    }
+    for command, flags in others.items():
+        for flag in flags:
+            dashes = "-" if len(flag) == 1 else "--"
+            for word in ("nan", "-1", "²", "9" * 30, ""):
+                yield Case(
+                    "flags", f"{command.split()[0]} {dashes}{flag} {word!r}", [*command.split(), dashes + flag, word]
+                )
+    for arguments in (
+        [],
+        ["embeds"],
+        ["embed", "--nope"],
+        ["--version"],
+        ["train"],
+        ["embed", "--input"],
+        ["tune", "nope"],
+    ):
+        yield Case("flags", f"raycase {' '.join(arguments)}", arguments)

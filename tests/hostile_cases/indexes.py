@@ -1,0 +1,45 @@
+"""Questions to an index, and indexes with one thing wrong."""
+
+import os
+import shutil
+from pathlib import Path
+
+import storing
+from hostile_cases.case import Case
+
+
+def index_cases(home, pooled):
+    """Questions to an index, and an index with one thing wrong."""
+    whole = storing.stored(home / "indexed", pooled, storing.texts(40), unit_rows=10)
+    index = storing.indexed(home / "index", whole)
+    for query in (
+        "",
+        " ",
+        "\udcff",
+        "a\0b",
+        "dog " * 10**5,
+        chr(0x202E),
+        "-",
+        "'; drop table",
+        "[MASK] [SEP]",
+        "\U0001f600",
+    ):
+        given = ["search", "--index", index, f"--query={query}", "--condition", "color"]
+        yield Case("indexes", f"--query {query[:20]!r}", given)
+        given = ["search", "--index", index, "--query", "a dog", f"--condition={query}"]
+        yield Case("indexes", f"--condition {query[:20]!r}", given)
+    for where in ("", "nope", "year >", "1=1; drop", "year = 'x'", "year > 2000) OR (1=1", "\udcff", "("):
+        given = ["search", "--index", index, "--query", "a dog", "--condition", "color", f"--where={where}"]
+        yield Case("indexes", f"--where {where!r}", given)
+    names = sorted(str(p.relative_to(index)) for p in Path(index).rglob("*") if p.is_file())
+    for i, name in enumerate(names[:24]):
+        for change in ("gone", "cut off"):
+            folder = home / f"index-{i}-{change[:3]}"
+            shutil.copytree(index, folder)
+            if change == "gone":
+                (folder / name).unlink()
+            else:
+                os.truncate(folder / name, (folder / name).stat().st_size // 2)
+            kind = Path(name).parts[0] + "/" + Path(name).suffix
+            given = ["search", "--index", folder, "--query", "a dog", "--condition", "color"]
+            yield Case("indexes", f"a file of the index is {change}: {kind} {i}", given)
