@@ -225,7 +225,7 @@ class ObjectStores(AbstractFileSystem):
             while keys := list(islice(below, PAGE)):
                 try:
                     with self._at(one) as (store, _):
-                        _again(partial(obstore.delete, store, keys), _not_sent)
+                        _again(partial(obstore.delete, store, keys), _not_connected)
                 except FileNotFoundError:  # gone already, which Azure and Google Cloud refuse
                     bucket = self._strip_protocol(one).partition("/")[0]
                     for key in keys:
@@ -309,9 +309,9 @@ def _broke_off(error: BaseError) -> bool:
     return "response body: " in first_line(error)
 
 
-def _not_sent(error: BaseError) -> bool:
+def _not_connected(error: BaseError) -> bool:
     """Whether the connection failed. obstore does not ask again for a POST, as that of many deletions is."""
-    return "error sending request" in str(error)
+    return "HTTP error: " in str(error)
 
 
 def _info(name: str, meta: Any) -> dict[str, Any]:

@@ -81,6 +81,23 @@ def test_a_folder_is_removed_and_what_only_begins_like_it_stays(folder):
     assert sorted(folder.at.fs.find(folder.at.path)) == [f"{folder.at.path}/{name}" for name in ("a.txt", "ab/3")]
 
 
+@pytest.mark.parametrize("fault", [(500, "InternalError"), "reset", "cut", "stall"])
+def test_a_folder_is_removed_though_the_first_request_fails(folder, s3_server, monkeypatch, fault):
+    class OnceFailing(Proxy):
+        def draw(self, method, path):
+            self.failing = float(method == "POST" and not self.failed)
+            return super().draw(method, path)
+
+    folder.put("a/1", "a/2")
+    monkeypatch.setattr("raycase.data.store_clients.TIMEOUT", 1.0)
+    with OnceFailing(s3_server, faults=(fault,)) as proxy:
+        monkeypatch.setenv("AWS_ENDPOINT_URL", proxy.url)
+        open_store.cache_clear()
+        (folder.at / "a").remove()
+        assert (proxy.failed[fault], (folder.at / "a").list()) == (1, {})
+    open_store.cache_clear()
+
+
 def test_a_name_that_cannot_be_asked_for_is_an_error_of_the_store():
     with pytest.raises(OSError, match="empty path segment"):
         locate("s3://corpus/a//b").read()
