@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor, wait
 from threading import Event
 from typing import Any
 
@@ -11,6 +11,7 @@ import pyarrow.compute as pc
 
 from raycase.corpus.listing import Units
 from raycase.corpus.output import Output
+from raycase.corpus.progress import progress_bar
 from raycase.corpus.unit_files import DamagedError, read_checked, read_line
 
 READERS, UNITS_AT_ONCE = 8, 256
@@ -22,13 +23,20 @@ class UnitCheck:
     def __init__(self, output: Output, units: Units, lines: pa.Table) -> None:
         """`lines`: those of the manifest that are known; a unit without one must be readable."""
         self.output, self.units, self.lines = output, units, lines
+        self.read = 0
         self.stopped = Event()
         pool = ThreadPoolExecutor(1)
         self.found = pool.submit(self._run)
         pool.shutdown(wait=False)
 
     def damaged(self) -> dict[str, str]:
-        """Name -> what is wrong, of the damaged units, once all are read. Raises what reading the store raised."""
+        """Name -> what is wrong, of the damaged units, once all are read, with the progress of that.
+
+        Raises what reading the store raised.
+        """
+        with progress_bar(total=len(self.units), initial=self.read, unit=" earlier files checked") as bar:
+            while wait([self.found], timeout=1).not_done:
+                bar.update(self.read - bar.n)
         return self.found.result()
 
     def stop(self) -> None:
@@ -47,6 +55,7 @@ class UnitCheck:
                 rows = self.lines.take(known[start : start + UNITS_AT_ONCE]).to_pylist()
                 defects = pool.map(self._defect, some, rows)
                 found |= {name: defect for name, defect in zip(some, defects, strict=True) if defect}
+                self.read += len(some)
         return found
 
     def _defect(self, name: str, line: dict[str, Any]) -> str | None:

@@ -161,13 +161,18 @@ def test_a_store_that_is_gone_for_good_is_named_with_its_cause(job, cluster):
     """Here a folder that has become a file; a step's own error must come through Ray Data."""
     folder = output_at(job.output).embeddings
 
+    def lose():
+        """Whether the folder is a file now; a unit that is written just then makes it a folder again."""
+        shutil.rmtree(folder.path, ignore_errors=True)
+        with contextlib.suppress(IsADirectoryError):
+            return Path(folder.path).write_text("no folder")
+
     def prepare(request, plan):
         execute = prepare_ray(request, plan, ahead=1)
 
         def losing(*arguments):
             for unit in execute(*arguments):
-                shutil.rmtree(folder.path, ignore_errors=True)
-                Path(folder.path).write_text("no folder")
+                wait_for(lose)
                 yield unit
 
         return losing
