@@ -1,4 +1,4 @@
-"""How many encoders can one driver feed? Units of nothing through the pipeline of `raycase embed`, whose encoders sleep.
+"""How many encoders can one driver feed? Empty units through the pipeline of `raycase embed`; its encoders sleep.
 
     python benchmarks/feed.py [--encoders 4] [--sleep 0.01] [--units 4000] [--packs 1 8] [--rounds 3]
 
@@ -116,19 +116,29 @@ def measure(folder, options, size):
     """Units a second, and the driver's processor milliseconds a unit, over the later half."""
     import torch  # noqa: F401 (of the request's check, before the clock runs)
 
-    job = EmbedJob(input=str(folder / "in.parquet"), output=str(folder / "out"), conditions=("color",), model="minilm", unit_rows=ROWS)
+    job = EmbedJob(
+        input=str(folder / "in.parquet"),
+        output=str(folder / "out"),
+        conditions=("color",),
+        model="minilm",
+        unit_rows=ROWS,
+    )
     request = check(job)
     opened = Job(config=request.config, files=request.files, sharing=Sharing(rows=ROWS))
     plan = make_plan(request, opened.files, finished((), opened.print8)[0], opened.sharing)
     pool = Pool(least=options.encoders, most=options.encoders, cpus=0.5, gpus=0, threads=1)
     ends, cpu = [], []
-    for unit in pipeline.execute_on_ray(request, opened, plan, pool=pool, size=size, ahead=16 * options.encoders * size):
+    for unit in pipeline.execute_on_ray(
+        request, opened, plan, pool=pool, size=size, ahead=16 * options.encoders * size
+    ):
         assert unit.line.rows_out == ROWS
         ends.append(time.perf_counter())
         cpu.append(time.process_time())
     assert len(ends) == options.units
     half = options.units // 2
-    return (options.units - half) / (ends[-1] - ends[half - 1]), 1e3 * (cpu[-1] - cpu[half - 1]) / (options.units - half)
+    return (options.units - half) / (ends[-1] - ends[half - 1]), 1e3 * (cpu[-1] - cpu[half - 1]) / (
+        options.units - half
+    )
 
 
 def main():

@@ -74,7 +74,8 @@ def case_card(name: str, config: SystemConfig, projector: Projector, metrics: di
     return f"""# {name}
 
 Condition-aware sentence embeddings: CASE (Zhang, Zhou and Bollegala, 2025) on {config.label}, with a projector
-{shape.input_dim} -> {shape.output_dim} ({layers[shape.layers]}, dropout {shape.dropout:g}); the encoder is frozen.
+{shape.input_dim} -> {shape.output_dim} ({layers[shape.layers]}, dropout {shape.dropout:g} at {shape.dropout_at}); the
+encoder is frozen.
 
 ```python
 import raycase

@@ -37,9 +37,18 @@ ACTIVATIONS: dict[Activation, type[nn.Module]] = {
 }
 
 
+class DropoutAt(StrEnum):
+    """Which ends of g have dropout; between two layers there always is."""
+
+    OUTPUT = "output"  # eq. 4: Dropout(LeakyReLU(W e))
+    INPUT = "input"
+    BOTH = "both"
+
+
 @dataclass(frozen=True, kw_only=True)
 class ProjectorConfig:
-    """Shape of g. layers: 0 linear; 1 linear and activation; 2 a hidden layer of width `hidden` first (appendix B)."""
+    """Shape of g. layers: 0 linear (eq. 3); 1 linear and activation (eq. 4); 2 a hidden layer of width `hidden` first
+    (appendix B)."""
 
     input_dim: int
     output_dim: int = 512
@@ -47,6 +56,8 @@ class ProjectorConfig:
     hidden: int = 1024
     activation: Activation = Activation.LEAKY_RELU
     dropout: float = 0.15
+    dropout_at: DropoutAt = DropoutAt.INPUT  # as this and `bias` were before they could be chosen
+    bias: bool = True
     nested: tuple[int, ...] = ()  # smaller dimensions that were trained too
 
     def __post_init__(self) -> None:
@@ -62,10 +73,10 @@ class ProjectorConfig:
 
 
 def settings_of(settings: Any) -> dict[str, Any]:
-    """The fields of a projector's configuration or recipe by name. An unset `nested` is left out, since the
-    fingerprints of version 0.1.0 are without it."""
-    values = asdict(settings)
-    return values if values["nested"] else {name: value for name, value in values.items() if name != "nested"}
+    """The fields of a projector's configuration or recipe by name, without those that earlier versions had not, where
+    they are as they were then: fingerprints stay."""
+    before = {"nested": (), "dropout_at": DropoutAt.INPUT, "bias": True}
+    return {name: value for name, value in asdict(settings).items() if name not in before or value != before[name]}
 
 
 class Projector(nn.Sequential):
@@ -73,14 +84,15 @@ class Projector(nn.Sequential):
 
     def __init__(self, config: ProjectorConfig) -> None:
         activation = ACTIVATIONS[Activation(config.activation)]
-        width = config.input_dim
-        modules: list[nn.Module] = []
+        width, at = config.input_dim, DropoutAt(config.dropout_at)
+        modules: list[nn.Module] = [nn.Dropout(config.dropout * (at is not DropoutAt.OUTPUT))]
         if config.layers == 2:
-            modules += [nn.Dropout(config.dropout), nn.Linear(width, config.hidden), activation()]
+            modules += [nn.Linear(width, config.hidden, config.bias), activation(), nn.Dropout(config.dropout)]
             width = config.hidden
-        modules += [nn.Dropout(config.dropout), nn.Linear(width, config.output_dim)]
+        modules.append(nn.Linear(width, config.output_dim, config.bias))
         if config.layers > 0:
             modules.append(activation())
+        modules.append(nn.Dropout(config.dropout * (at is not DropoutAt.INPUT)))
         super().__init__(*modules)
         self.config = config
 

@@ -15,12 +15,12 @@ from torch import Tensor, nn
 
 from raycase.errors import at_least, check_ranges
 from raycase.systems.pair_vectors import PairVectors
-from raycase.systems.projector import MOST_WIDTH, Activation, Projector, ProjectorConfig, project
+from raycase.systems.projector import MOST_WIDTH, Activation, DropoutAt, Projector, ProjectorConfig, project
 from raycase.training.loop import BatchLoss, Evaluation, FitConfig, FitState, epoch_batches, fit, gather, shard
 from raycase.training.losses import Loss, RatingMap, map_ratings
 from raycase.training.nested import nested_correlations, nested_cosines, nested_loss, nested_range
 
-OUTPUT_DIM = 512
+OUTPUT_DIM, DROPOUT = 512, 0.15
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -35,8 +35,12 @@ class Recipe:
     """Width of the hidden layer of --layers 2."""
     activation: Activation = Activation.LEAKY_RELU
     """The non-linearity."""
-    dropout: float = 0.15
-    """Dropout on the input of each linear layer."""
+    dropout: float | None = None
+    """Share of dropout. Default: 0.15, and none for --layers 0."""
+    dropout_at: DropoutAt = DropoutAt.OUTPUT
+    """Dropout on the output of the projector (eq. 4), its input or both; between two layers in any case."""
+    bias: bool = False
+    """Linear layers with a bias; eq. 3 and 4 have none."""
     nested: tuple[int, ...] = ()
     """Train the first so many dimensions too, so that vectors can be cut to them (Kusupati et al., 2022)."""
     loss: Loss = Loss.SQUARED
@@ -61,13 +65,18 @@ class Recipe:
         """The recipe among the flags of a job."""
         return Recipe(**{name: getattr(self, name) for name in RECIPE_FIELDS})
 
+    @property
+    def dropout_share(self) -> float:
+        """`dropout`, or its default."""
+        return DROPOUT * (self.layers > 0) if self.dropout is None else self.dropout
+
     def check(self) -> None:
         """Raise RequestError for a value out of its range."""
         above = "a number above 0"
         ranges = {
             **at_least(1, self, "dim", "hidden", most=MOST_WIDTH),
             "layers": (self.layers in (0, 1, 2), "0, 1 or 2"),
-            "dropout": (0 <= self.dropout < 1, "a share in [0, 1)"),
+            "dropout": (self.dropout is None or 0 <= self.dropout < 1, "a share in [0, 1)"),
             "nested": nested_range(self.nested, self.dim or OUTPUT_DIM),
             "learning_rate": (0 < self.learning_rate < float("inf"), above),
             "weight_decay": (0 <= self.weight_decay < float("inf"), "a number of at least 0"),
@@ -88,7 +97,9 @@ class Recipe:
             layers=self.layers,
             hidden=self.hidden,
             activation=self.activation,
-            dropout=self.dropout,
+            dropout=self.dropout_share,
+            dropout_at=self.dropout_at,
+            bias=self.bias,
             nested=tuple(sorted(set(self.nested))),
         )
 

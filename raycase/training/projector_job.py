@@ -147,7 +147,7 @@ def train_projector(job: TrainJob, open_runner: OpenRunner) -> dict[str, Any]:
         "model": config.describe(),
         "compute": job.compute,
         "data": {part: rated.data_sha256 for part, rated in pairs.items()},
-        "recipe": settings_of(job.recipe),
+        "recipe": settings_of(job.recipe) | {"dropout": job.recipe.dropout_share},
         "seed": job.seed,
     }
     name = fingerprint(identity)
@@ -200,7 +200,7 @@ def save_fit(
         **fit_metrics(state),
         "zero_shot": evaluation(validation)(torch.nn.Identity()),
         "data": data_metrics(pairs),
-        "recipe": settings_of(recipe) | {"dim": shape.output_dim},
+        "recipe": settings_of(recipe) | {"dim": shape.output_dim, "dropout": shape.dropout},
         "provenance": provenance(),
     }
     write_model_folder(folder, replace(config, projector=shape), best_projector(state, shape), metrics)

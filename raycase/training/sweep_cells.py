@@ -44,6 +44,8 @@ class Cell:
     """The grids that have a name."""
     columns: ClassVar[Columns]
     """The columns of the table of trials that only this kind has."""
+    earlier: ClassVar[Mapping[str, Any]] = {}
+    """The values of columns that the trials of earlier versions lack."""
 
     @property
     def key(self) -> str:

@@ -87,7 +87,7 @@ class SweepJob(Source):
 
     @property
     def table(self) -> Table:
-        return Table(root=locate(str(self.folder)), columns=self.cells.columns)
+        return Table(root=locate(str(self.folder)), columns=self.cells.columns, earlier=self.cells.earlier)
 
     @property
     def trial_seeds(self) -> range:

@@ -15,7 +15,7 @@ from raycase.errors import RequestError
 from raycase.evaluation.published import TABLE7
 from raycase.systems.case import CaseConfig
 from raycase.systems.pair_vectors import PairVectors, pair_vectors
-from raycase.systems.projector import Activation, settings_of
+from raycase.systems.projector import Activation, DropoutAt, settings_of
 from raycase.training.loop import FitState
 from raycase.training.losses import RatingMap
 from raycase.training.projector_fit import OUTPUT_DIM, RECIPE_FIELDS, Recipe, fit_projector
@@ -77,6 +77,8 @@ class ProjectorCell(Cell):
     columns: ClassVar[Columns] = {
         "activation": str,
         "dropout": float,
+        "dropout_at": str,
+        "bias": bool,
         "layers": int,
         "hidden": int,
         "dim": int,
@@ -90,11 +92,14 @@ class ProjectorCell(Cell):
         "average": float,
         "prompt": str,
     }
+    earlier: ClassVar[Mapping[str, Any]] = {"dropout_at": DropoutAt.INPUT, "bias": True}
 
     @cached_property
     def key(self) -> str:
-        """Without the width of a hidden layer that is not there, and the activation of a linear g."""
-        values = settings_of(self.recipe) | {"prompt": self.prompt}
+        """Without what has no effect: the width of no hidden layer, a linear g's activation, where no dropout is."""
+        values = settings_of(self.recipe) | {"prompt": self.prompt, "dropout": self.recipe.dropout_share}
+        if not values["dropout"]:
+            values.pop("dropout_at", None)
         if self.recipe.layers < 2:
             del values["hidden"]
         if self.recipe.layers == 0:
@@ -113,15 +118,17 @@ class ProjectorCell(Cell):
 
     def row(self, input_dim: int) -> dict[str, Any]:
         dim = self.recipe.projector(input_dim).output_dim
-        return super().row(input_dim) | {"dim": dim, "above_encoder": dim > input_dim}
+        dropout = self.recipe.dropout_share
+        return super().row(input_dim) | {"dim": dim, "above_encoder": dim > input_dim, "dropout": dropout}
 
     @staticmethod
     def describe(row: Mapping[str, Any]) -> str:
         activation = row["activation"]
         kind = {0: "linear", 1: activation, 2: f"{activation} {row['hidden']}-{activation}"}[row["layers"]]
         return (
-            f"{row['prompt']}, {kind} {row['dim']}, dropout {row['dropout']:.2g}, lr {row['learning_rate']:.2g}, "
-            f"decay {row['weight_decay']:g}, batch {row['batch_size']}, {row['loss']}, {row['rating_map']}"
+            f"{row['prompt']}, {kind} {row['dim']}, dropout {row['dropout']:.2g} at {row['dropout_at']}, "
+            f"lr {row['learning_rate']:.2g}, decay {row['weight_decay']:g}, batch {row['batch_size']}, "
+            f"{row['loss']}, {row['rating_map']}"
         )
 
     @staticmethod

@@ -9,7 +9,7 @@ import io
 import math
 import statistics
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, field, fields
 from typing import Any
 
 import pyarrow as pa
@@ -116,9 +116,9 @@ def _figure(value: float | None) -> float | None:
     return None if value is None or math.isnan(value) else value
 
 
-def _read_trial(file: Location) -> Trial:
+def _read_trial(file: Location, earlier: Mapping[str, Any]) -> Trial:
     try:
-        return Trial.of(from_json(dict[str, Any], file.read_json()))
+        return Trial.of({**earlier, **from_json(dict[str, Any], file.read_json())})
     except ValueError as error:
         raise RequestError(f"{file.uri}: expected a trial of this sweep, got: {error}; remove it") from error
 
@@ -129,6 +129,7 @@ class Table:
 
     root: Location
     columns: Columns  # `Cell.columns`
+    earlier: Mapping[str, Any] = field(default_factory=dict)  # `Cell.earlier`
 
     def put(self, trial: Trial) -> None:
         """Write a finished trial atomically."""
@@ -137,7 +138,7 @@ class Table:
     def read(self) -> list[Trial]:
         """Every finished trial, by cell and seed."""
         folder = self.root / "trials"
-        return [_read_trial(folder / name) for name in sorted(folder.list())]
+        return [_read_trial(folder / name, self.earlier) for name in sorted(folder.list())]
 
     def write(self) -> list[Trial]:
         """Write `trials.parquet` and `trials.csv`, best first; returns the trials."""

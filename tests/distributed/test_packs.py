@@ -3,7 +3,7 @@
 import pyarrow as pa
 
 from raycase.corpus.records import unpack
-from raycase.distributed.packs import packed, pack_units
+from raycase.distributed.packs import pack_units, packed
 
 
 def test_few_encoders_take_single_units_and_many_take_packs():

@@ -7,7 +7,16 @@ import torch
 from safetensors.torch import save_file
 
 from raycase.errors import RequestError
-from raycase.systems.projector import WEIGHTS, Activation, Projector, ProjectorConfig, load_projector, save_projector
+from raycase.systems.projector import (
+    WEIGHTS,
+    Activation,
+    DropoutAt,
+    Projector,
+    ProjectorConfig,
+    load_projector,
+    save_projector,
+    settings_of,
+)
 
 
 def made(**options):
@@ -48,6 +57,32 @@ def test_dropout_acts_in_training_only():
     assert torch.equal(g(x), g(x))
     g.train()
     assert len({tuple(g(x)[0].tolist()) for _ in range(10)}) > 1
+
+
+@pytest.mark.parametrize("layers", [0, 1, 2])
+@pytest.mark.parametrize("at", DropoutAt)
+def test_dropout_stands_where_it_is_asked_for(at, layers):
+    """With all of it dropped, what follows sees zeros: behind the output they come out; before it, the bias."""
+    g = made(layers=layers, dropout=0.9999999, dropout_at=at)
+    *_, bias = g.parameters()
+    ends = g.train()(torch.ones(1, 6))[0], g.eval()(torch.zeros(1, 6))[0]
+    if at is DropoutAt.INPUT:
+        wanted = bias if layers == 0 else torch.where(bias > 0, bias, 0.01 * bias)
+        torch.testing.assert_close(ends[0], wanted)
+    else:
+        assert not ends[0].any() and ends[1].any()
+
+
+def test_g_without_a_bias_is_eq_3_and_4():
+    for layers in (0, 1, 2):
+        assert [p.dim() for p in made(layers=layers, bias=False).parameters()] == [2] * (1 + (layers == 2))
+        assert not made(layers=layers, bias=False)(torch.zeros(2, 6)).any()
+
+
+def test_a_folder_of_before_has_its_dropout_at_the_input_and_a_bias():
+    config = ProjectorConfig(input_dim=6)
+    assert (config.dropout_at, config.bias) == ("input", True)
+    assert not {"dropout_at", "bias", "nested"} & settings_of(config).keys()
 
 
 def test_the_default_is_the_papers_best():

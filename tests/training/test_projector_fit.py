@@ -14,7 +14,7 @@ from torch import nn
 from raycase.encoder.cosines import pair_cosines
 from raycase.errors import RequestError
 from raycase.systems.pair_vectors import PairVectors
-from raycase.systems.projector import Activation, Projector, project
+from raycase.systems.projector import Activation, DropoutAt, Projector, project
 from raycase.training.losses import Loss, RatingMap, map_ratings
 from raycase.training.projector_fit import RECIPE_FIELDS, Recipe, best_projector, evaluation, fit_projector, pair_loss
 
@@ -92,6 +92,12 @@ def test_the_shape_of_g_is_the_recipes():
     assert Recipe(nested=(64, 8, 64)).projector(384).nested == (8, 64)
 
 
+def test_the_default_shapes_are_those_of_eq_3_and_4():
+    linear, nonlinear = (Recipe(layers=layers).projector(9) for layers in (0, 1))
+    assert (linear.dropout, linear.bias) == (0, False)
+    assert (nonlinear.dropout, nonlinear.dropout_at, nonlinear.bias) == (0.15, "output", False)
+
+
 def test_a_nested_dimension_is_below_that_of_g():
     with pytest.raises(RequestError, match=r"^--nested: expected dimensions below 384, got \(64, 400\)$"):
         Recipe(nested=(64, 400)).projector(384)
@@ -119,9 +125,8 @@ def test_the_loss_of_a_batch_is_eq_2(rating_map):
 def test_the_loss_is_the_mean_over_the_nested_dimensions_and_all():
     recipe = Recipe(dim=2, layers=0, nested=(1,))
     g = Projector(recipe.projector(2)).eval()
-    weight, bias = g.parameters()
+    [weight] = g.parameters()
     weight.data.copy_(torch.eye(2))
-    bias.data.zero_()
     data = PairVectors(
         vectors=np.array([[3, 4], [3, 0], [2, 2], [2, -2]], dtype=np.float32),
         pair_index=np.array([[0, 1], [2, 3]]),
@@ -158,6 +163,8 @@ def test_every_part_of_the_recipe_changes_g(name):
         "hidden": 3,
         "activation": Activation.RELU,
         "dropout": 0.5,
+        "dropout_at": DropoutAt.BOTH,
+        "bias": True,
         "loss": Loss.COSENT,
         "rating_map": RatingMap.SIGNED,
         "learning_rate": 0.02,

@@ -7,7 +7,7 @@ import pytest
 
 from raycase.errors import RequestError
 from raycase.evaluation.published import TABLE7
-from raycase.systems.projector import Activation
+from raycase.systems.projector import Activation, DropoutAt
 from raycase.training.projector_fit import Recipe
 from raycase.training.sweep_cells import grid_of, random_cells
 from raycase.training.sweep_job import identity_of
@@ -42,17 +42,22 @@ def test_cells_that_fit_the_same_g_have_the_same_key():
     assert key(layers=2, hidden=256) != key(layers=2, hidden=2048)
     assert key(layers=0, activation=Activation.RELU) == key(layers=0, activation=Activation.GELU)
     assert key(dropout=0.1) != key(dropout=0.2)
+    assert key() == key(dropout=0.15) != key(dropout_at=DropoutAt.BOTH)
+    assert key(dropout=0.0) == key(dropout=0.0, dropout_at=DropoutAt.BOTH)
     assert base().key != base("sent").key
 
 
+THEN = {"dropout": 0.15, "dropout_at": DropoutAt.INPUT, "bias": True}  # what has other defaults since
+
+
 def test_keys_are_those_of_version_0_1_0():
-    assert base().key == "4c721f2679"
-    assert base("cond+sent", layers=2, dim=64).key == "1714e6231e"
-    assert base(nested=(8,)).key != "4c721f2679"
+    assert base(**THEN).key == "4c721f2679"
+    assert base("cond+sent", layers=2, dim=64, **THEN).key == "1714e6231e"
+    assert base(nested=(8,), **THEN).key != "4c721f2679" != base().key
 
 
 def test_the_fingerprint_of_a_search_is_that_of_version_0_1_0():
-    job = TuneJob(train="a", validation="b", output="c")
+    job = TuneJob(train="a", validation="b", output="c", **THEN)
     models = {prompt: {"dim": len(prompt)} for prompt in ("cond", "cond+sent")}
     found = [identity_of(j, None, models, ["x", "y"])["fingerprint"][:16] for j in (job, replace(job, nested=(8,)))]
     assert found[0] == "4c215c12fb2a3c84" != found[1]
