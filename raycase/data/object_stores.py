@@ -203,9 +203,11 @@ class ObjectStores(AbstractFileSystem):
     def pipe_file(self, path: str, value: bytes, mode: str = "overwrite", **_: Any) -> None:
         """Put a whole file: one request, or a multipart upload for a large one."""
         with self._at(path, PATIENCE if len(value) > SMALL_BYTES else 1) as (store, key):
-            obstore.put(
-                store, key, value, use_multipart=len(value) > WHOLE_BYTES, chunk_size=PART_BYTES, max_concurrency=4
+            in_parts = len(value) > WHOLE_BYTES
+            put = partial(
+                obstore.put, store, key, value, use_multipart=in_parts, chunk_size=PART_BYTES, max_concurrency=4
             )
+            _again(put, _given_up)
 
     def put_file(self, lpath: str, rpath: str, mode: str = "overwrite", **_: Any) -> None:
         """Put a file of the local disk."""
@@ -214,7 +216,7 @@ class ObjectStores(AbstractFileSystem):
     def rm_file(self, path: str) -> None:
         """Delete one file."""
         with suppress(FileNotFoundError), self._at(path) as (store, key):
-            obstore.delete(store, key)
+            _again(partial(obstore.delete, store, key), _not_connected)
 
     def rm(self, path: str | list[str], recursive: bool = False, maxdepth: int | None = None) -> None:
         """Delete a file, and with `recursive` all files below it; nothing where there is none."""
@@ -292,26 +294,31 @@ def _listed(store: Store, folder: str, offset: str | None = None, size: int = PA
             time.sleep(waits.pop(0))
 
 
-def _again(ask: Callable[[], T], *failed: Callable[[BaseError], bool]) -> T:
+def _again(ask: Callable[[], T], *failed: Callable[[Exception], bool]) -> T:
     """What a request gives, asked again where its answer breaks off, or it failed in another way."""
     for wait in WAITS:
         try:
             return ask()
-        except BaseError as error:
+        except (BaseError, FileNotFoundError) as error:
             if not any(of(error) for of in (_broke_off, *failed)):
                 raise
             time.sleep(wait)
     return ask()
 
 
-def _broke_off(error: BaseError) -> bool:
+def _broke_off(error: Exception) -> bool:
     """Whether an answer began and did not end. obstore asks again for what follows of a file, but for no listing."""
     return "response body: " in first_line(error)
 
 
-def _not_connected(error: BaseError) -> bool:
-    """Whether the connection failed. obstore does not ask again for a POST, as that of many deletions is."""
+def _not_connected(error: Exception) -> bool:
+    """Whether the connection failed. obstore does not ask again for a POST, which deletes on S3."""
     return "HTTP error: " in str(error)
+
+
+def _given_up(error: Exception) -> bool:
+    """Whether the answer that completes a multipart upload broke off: obstore then deletes an upload that is no more."""
+    return "NoSuchUpload" in str(error)
 
 
 def _info(name: str, meta: Any) -> dict[str, Any]:

@@ -81,21 +81,43 @@ def test_a_folder_is_removed_and_what_only_begins_like_it_stays(folder):
     assert sorted(folder.at.fs.find(folder.at.path)) == [f"{folder.at.path}/{name}" for name in ("a.txt", "ab/3")]
 
 
-@pytest.mark.parametrize("fault", [(500, "InternalError"), "reset", "cut", "stall"])
-def test_a_folder_is_removed_though_the_first_request_fails(folder, s3_server, monkeypatch, fault):
+@pytest.fixture(params=[(500, "InternalError"), "reset", "cut", "stall"], ids=["500", "reset", "cut", "stall"])
+def failing(request, s3_server, monkeypatch):
+    """One POST meets a fault: the first, or the second."""
+
     class OnceFailing(Proxy):
+        nth = 1
+
         def draw(self, method, path):
-            self.failing = float(method == "POST" and not self.failed)
+            if method == "POST":
+                self.nth -= 1
+            self.failing = float(method == "POST" and self.nth == 0)
             return super().draw(method, path)
 
-    folder.put("a/1", "a/2")
     monkeypatch.setattr("raycase.data.store_clients.TIMEOUT", 1.0)
-    with OnceFailing(s3_server, faults=(fault,)) as proxy:
+    with OnceFailing(s3_server, faults=(request.param,)) as proxy:
         monkeypatch.setenv("AWS_ENDPOINT_URL", proxy.url)
         open_store.cache_clear()
-        (folder.at / "a").remove()
-        assert (proxy.failed[fault], (folder.at / "a").list()) == (1, {})
+        yield proxy
+        assert proxy.failed == {request.param: 1}
     open_store.cache_clear()
+
+
+@pytest.mark.parametrize("nth", [1, 2], ids=["many", "one"])
+def test_a_folder_is_removed_though_a_request_fails(folder, failing, nth):
+    folder.put("a/1", "a/2")
+    failing.nth = nth  # the folder's files are deleted by one request, then what has its own name
+    (folder.at / "a").remove()
+    assert (folder.at / "a").list() == {}
+
+
+@pytest.mark.parametrize("nth", [1, 2], ids=["begin", "complete"])
+def test_a_large_file_is_put_though_a_request_fails(folder, failing, nth, monkeypatch):
+    monkeypatch.setattr("raycase.data.object_stores.WHOLE_BYTES", 2**20)
+    content = bytes(range(256)) * 2**13
+    failing.nth = nth
+    (folder.at / "large").put(content)
+    assert (folder.at / "large").read() == content
 
 
 def test_a_name_that_cannot_be_asked_for_is_an_error_of_the_store():
