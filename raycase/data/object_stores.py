@@ -317,7 +317,7 @@ def _not_connected(error: Exception) -> bool:
 
 
 def _given_up(error: Exception) -> bool:
-    """Whether the answer that completes a multipart upload broke off: obstore then deletes an upload that is no more."""
+    """Whether the answer that completes a multipart upload broke off: obstore then deletes what is no more."""
     return "NoSuchUpload" in str(error)
 
 
