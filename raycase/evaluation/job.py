@@ -20,6 +20,7 @@ TASKS_OF = {  # flags that some tasks alone have
     "cases": ("csts",),
     "ablate": ("csts",),
     "qrels": ("csfcube",),
+    "split": ("kgc",),
     "attributes": ("caption-attributes",),
 }
 
@@ -33,10 +34,10 @@ class EvaluateJob:
     with."""
     data: str
     """csts: rated pairs, .csv, .jsonl or .parquet with sentence1, sentence2, condition, label. csfcube: the folder of
-    corpus.jsonl, queries.csv and qrels_dev.csv. caption-attributes: the folder of captions.parquet. kgc: the folder of
-    train.tsv, validation.tsv, entities.tsv and relations.tsv. rte, eis: premises with hypotheses, .csv, .jsonl or
-    .parquet with premise, explicit_entailment, implied_entailment, neutral, contradiction. sts, pairs: the same formats
-    with sentence1, sentence2, and score (0 to 5) or label (0, 1)."""
+    corpus.jsonl, queries.csv and qrels_dev.csv. caption-attributes: the folder of captions.parquet. kgc: the folder
+    of train.tsv, validation.tsv, entities.tsv and relations.tsv, and test.tsv for --split test. rte, eis: premises
+    with hypotheses, .csv, .jsonl or .parquet with premise, explicit_entailment, implied_entailment, neutral,
+    contradiction. sts, pairs: the same formats with sentence1, sentence2, and score (0 to 5) or label (0, 1)."""
     output: str
     """Folder of the report, on this machine. An earlier report in it is replaced."""
     task: Literal["csts", "csfcube", "caption-attributes", "kgc", "rte", "eis", "sts", "pairs"] = "csts"
@@ -48,6 +49,9 @@ class EvaluateJob:
     without a condition, against people's scores; pairs: against a label."""
     qrels: str | None = None
     """csfcube: judgements (query_id, facet, candidate_id, relevance). Default: qrels_dev.csv in the data folder."""
+    split: Literal["validation", "test"] | None = None
+    """kgc: the triples that are asked for. Other answers known from train and validation are left out, for test also
+    those of test. Default: validation."""
     train: str | None = None
     """The training data, rated pairs with sentence1, sentence2, condition, label. csts: reports the correlations by how
     often it has a condition. caption-attributes: leaves out the images of its sentences, and marks the conditions that

@@ -27,6 +27,7 @@ def test_a_folder_that_holds_something_else_is_refused(models, tmp_path):
         ({"task": "csts", "attributes": ("animal",)}, "--attributes: expected --task caption-attributes, got csts"),
         ({"task": "csfcube", "cases": "c.csv"}, "--cases: expected --task csts"),
         ({"task": "csts", "qrels": "q.csv"}, "--qrels: expected --task csfcube"),
+        ({"task": "csts", "split": "test"}, "--split: expected --task kgc, got csts"),
         ({"resamples": 1}, "--resamples: expected 100 to 1,000,000, for"),
         ({"seed": -1}, "--seed: expected 0 to 4,294,967,295, got -1"),
         ({"seed": 2**64}, "--seed: expected 0 to 4,294,967,295, got 18446744073709551616"),

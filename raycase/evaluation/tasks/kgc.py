@@ -21,26 +21,31 @@ from raycase.evaluation.ranked import RankedSystem, rank_systems
 
 @dataclass(frozen=True, kw_only=True)
 class KgcData:
-    """A graph, its triples for training, which are only known to be true, and those that are queried."""
+    """A graph and its triples: those of the last part are queried, the others only known to be true."""
 
     uri: str
     graph: Graph
-    train: Triples
-    validation: Triples
+    parts: dict[str, Triples]  # train, validation and, where it is asked for, test
+
+    @property
+    def queried(self) -> Triples:
+        """The triples that are queried."""
+        return self.parts[list(self.parts)[-1]]
 
 
 def read(job: EvaluateJob) -> KgcData:
     """Read the folder of the graph. Raises RequestError."""
     folder = job.data.rstrip("/")
     graph = read_graph(folder, "--data")
-    train, validation = (graph.triples(f"{folder}/{part}.tsv", "--data") for part in ("train", "validation"))
-    return KgcData(uri=folder, graph=graph, train=train, validation=validation)
+    names = ["train", "validation", *(["test"] if job.split == "test" else [])]
+    parts = {name: graph.triples(f"{folder}/{name}.tsv", "--data") for name in names}
+    return KgcData(uri=folder, graph=graph, parts=parts)
 
 
 def measure(job: EvaluateJob, data: KgcData, models: Sequence[Model], embed: Embed) -> Measured:
     """Rank all entities for each query of each model."""
-    graph, queries = data.graph, data.validation
-    known = Known.of(data.train, queries)
+    graph, queries = data.graph, data.queried
+    known = Known.of(*data.parts.values())
     heads, relations, tails = queries.rows.T
     pairs = [(graph.entities[h], graph.relations[r]) for h, r in zip(heads.tolist(), relations.tolist(), strict=True)]
     pair_rows = {pair: row for row, pair in enumerate(dict.fromkeys(pairs))}
@@ -69,11 +74,11 @@ def measure(job: EvaluateJob, data: KgcData, models: Sequence[Model], embed: Emb
         job,
         title="Knowledge graph completion: the true entity among all, x 100",
         about=(
-            f"{triples:,} triples, each asked for its tail and for its head, against {len(graph.entities):,} "
-            "entities; other answers known from train or validation are left out. Means over queries, with 95 % "
-            "intervals of the bootstrap over queries."
+            f"{triples:,} triples of {list(data.parts)[-1]}, each asked for its tail and for its head, against "
+            f"{len(graph.entities):,} entities; other answers known from {' or '.join(data.parts)} are left out. Means "
+            "over queries, with 95 % intervals of the bootstrap over queries."
         ),
-        data={"entities": len(graph.entities), "train": len(data.train) // 2, "validation": triples},
+        data={"entities": len(graph.entities)} | {name: len(part) // 2 for name, part in data.parts.items()},
         measures=MEASURES,
         groups=[{"name": name, "queries": int(group_Q.sum())} for name, group_Q in groups.items()],
         systems=systems,
