@@ -21,7 +21,8 @@ from turns import DATA, ROOT, finish
 
 from raycase.data.rated import read_rated
 
-WORDS = ["csr", "--asks", "words", "--weight", "Tw"]  # what works for an encoder that is averaged
+CSR = ["csr", "--router", "query", "--asks", "cls", "--routed", "1", "--weight", "1+w"]  # the paper's; later flags win
+WORDS = [*CSR, "--asks", "words", "--weight", "Tw"]  # what works for an encoder that is averaged
 SETS = {  # data -> row -> flags of jobs/train.py
     "csts": {
         "bi-encoder": ["bi-encoder"],
@@ -29,7 +30,7 @@ SETS = {  # data -> row -> flags of jobs/train.py
         "tri-encoder concat": ["tri-encoder", "--compose", "concat"],
         "cross-encoder": ["cross-encoder"],
         "lora": ["lora", "--prompt", "concat-cs:all"],
-        "csr": ["csr"],
+        "csr": CSR,
         "csr words": [*WORDS, "--routed", "3"],
         "csr words 1 layer": WORDS,
         "csr words 5 layers": [*WORDS, "--routed", "5"],
@@ -38,10 +39,10 @@ SETS = {  # data -> row -> flags of jobs/train.py
         "csr words hidden router 5 layers": [*WORDS, "--routed", "5", "--router", "hidden"],
         "csr words heavy router": [*WORDS, "--routed", "3", "--router", "heavy"],
         "csr words random weight": [*WORDS, "--routed", "3", "--router", "random"],
-        "csr words added": ["csr", "--asks", "words", "--routed", "3"],
-        "csr words only weight": ["csr", "--asks", "words", "--routed", "3", "--weight", "w"],
+        "csr words added": [*CSR, "--asks", "words", "--routed", "3"],
+        "csr words only weight": [*CSR, "--asks", "words", "--routed", "3", "--weight", "w"],
         "csr words hadamard": [*WORDS, "--routed", "3", "--compose", "hadamard"],
-        "csr bi": ["csr", "--form", "bi"],
+        "csr bi": [*CSR, "--form", "bi"],
         "bi-encoder pearson": ["bi-encoder", "--loss", "pearson"],
         "tri-encoder pearson": ["tri-encoder", "--loss", "pearson"],
     },

@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import posixpath
-from dataclasses import dataclass
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 from raycase.data.graph import Known, read_graph
 from raycase.encoder.pooling import Compose, Pooling
+from raycase.encoder.table import ENCODERS
 from raycase.errors import RequestError
 from raycase.systems.bi_encoder import BiEncoderConfig, bi_encoder
 from raycase.systems.cross_encoder import cross_encoder
-from raycase.systems.csr import Asks, CsrConfig, Form, Router, Weight, csr
+from raycase.systems.csr import LEAST_COSINE, Asks, CsrConfig, Form, Router, Weight, csr, least_cosine
 from raycase.systems.fine_tuned_config import FineTunedConfig
 from raycase.systems.lora import lora
 from raycase.systems.tri_encoder import TriEncoderConfig, tri_encoder
@@ -86,33 +89,57 @@ class CrossEncoderJob(RatedJob):
         return cross_encoder(self.model)
 
 
+PAPERS_ROUTER = {"router": Router.QUERY, "asks": Asks.CLS, "routed": 1, "weight": Weight.ADDED}
+FOR_AVERAGED = {"router": Router.HIDDEN, "asks": Asks.WORDS, "routed": 3, "weight": Weight.EVEN}
+
+
 @dataclass(frozen=True, kw_only=True)
 class CsrJob(RatedJob):
     """CSR: the condition weights the sentence's tokens in the last layers (Lin et al., 2024).
 
-    The defaults are the paper's. For mean-pooled encoders (MiniLM): --asks words --weight Tw --routed 3 --router
-    hidden.
+    The paper's router is --router query --asks cls --routed 1 --weight 1+w. It does not see the condition in an encoder
+    that is averaged, like MiniLM: there the defaults are --router hidden --asks words --routed 3 --weight Tw.
     """
 
     form: Form = Form.TRI
     """tri: sentence and condition encoded separately. bi: as one text."""
-    router: Router = Router.QUERY
+    router: Router | None = None
     """Query and keys of the router: query, the attention's (the paper's); hidden, hidden states; heavy, hidden states
-    with learned projections; random, fixed random weights."""
-    asks: Asks = Asks.CLS
+    with learned projections; random, fixed random weights. Default: see above."""
+    asks: Asks | None = None
     """Query of the condition: cls, the state of its [CLS] (the paper's); words, the mean of its words, and only the
-    words of the sentence are weighted."""
-    routed: int = 1
-    """Number of last layers with a router, T - t. 0: a plain tri-encoder."""
-    weight: Weight = Weight.ADDED
-    """Factor of the attention's output: 1+w (the paper's); w; Tw, w times the number of weighted tokens."""
+    words of the sentence are weighted. Default: see above."""
+    routed: int | None = None
+    """Number of last layers with a router, T - t. 0: a plain tri-encoder. Default: see above."""
+    weight: Weight | None = None
+    """Factor of the attention's output: 1+w (the paper's); w; Tw, w times the number of weighted tokens. Default: see
+    above."""
     compose: Compose | None = None
     """Compose the result with the condition's vector; not in the paper."""
 
     def config(self) -> FineTunedConfig:
         """The system before training. Raises RequestError."""
-        choices = {name: getattr(self, name) for name in ("form", "router", "asks", "routed", "weight", "compose")}
-        return csr(self.model, **choices)
+        averaged = self.model in ENCODERS and ENCODERS[self.model].pooling[0] is Pooling.MEAN
+        choices: dict[str, Any] = dict(FOR_AVERAGED if averaged and self.form is Form.TRI else PAPERS_ROUTER)
+        choices |= {name: value for name in choices if (value := getattr(self, name)) is not None}
+        return csr(self.model, form=self.form, compose=self.compose, **choices)
+
+    def read_task(self, config: FineTunedConfig) -> Task:
+        """Read the data. Before training, says where the system does not see the condition. Raises RequestError."""
+        assert isinstance(config, CsrConfig)
+        task = super().read_task(config)
+
+        def texts() -> Sequence[Any]:
+            if (cosine := least_cosine(config)) > LEAST_COSINE:
+                print(
+                    "csr: this system hardly sees the condition before training: one sentence under 20 conditions has "
+                    f"vectors of cosine {cosine:.5f} and more; below {LEAST_COSINE} it learns them. For an averaged "
+                    "encoder, --router hidden --asks words --routed 3 --weight Tw works",
+                    file=sys.stderr,
+                )
+            return task.texts()
+
+        return replace(task, texts=texts)
 
 
 @dataclass(frozen=True, kw_only=True)

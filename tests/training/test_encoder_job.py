@@ -22,7 +22,7 @@ from raycase.search.build import IndexJob, build
 from raycase.search.index import Index
 from raycase.systems.bi_encoder import bi_encoder
 from raycase.systems.cross_encoder import cross_encoder
-from raycase.systems.csr import csr
+from raycase.systems.csr import LEAST_COSINE, Asks, Form, Router, Weight, csr, least_cosine
 from raycase.systems.dualcse import dualcse
 from raycase.systems.fine_tuned_module import pair_scores
 from raycase.systems.lora import lora
@@ -68,7 +68,8 @@ def plain_fit(job):
 def test_a_router_is_trained_embeds_a_corpus_and_is_searched(tuning, tmp_path, capsys):
     job = tuning(CsrJob, "csr")
     metrics = fine_tune(job)
-    assert capsys.readouterr().out.count("Spearman") == 2
+    said = capsys.readouterr()
+    assert said.out.count("Spearman") == 2 and "csr: this system hardly sees the condition before" in said.err
     state, system = plain_fit(job)
     for found, wanted in zip(metrics["history"], state.history, strict=True):
         assert found["loss"] == pytest.approx(wanted["loss"], abs=1e-5)
@@ -95,6 +96,22 @@ def test_a_router_is_trained_embeds_a_corpus_and_is_searched(tuning, tmp_path, c
     build(IndexJob(embeddings=(output,), output=str(tmp_path / "index.lance")))
     answers = Index.open(str(tmp_path / "index.lance")).search([sentences[4]], "color", k=3)
     assert answers["id"][0].as_py() == 4 and answers["score"][0].as_py() > 0.9999
+
+
+def test_a_router_that_sees_the_condition_is_trained_without_a_word(tuning, capsys):
+    job = tuning(CsrJob, "csr", form=Form.BI)
+    job.read_task(job.config()).texts()
+    assert capsys.readouterr().err == ""
+
+
+def test_the_defaults_for_an_averaged_encoder_see_the_condition(tuning):
+    job = tuning(CsrJob, "csr", model="minilm")
+    assert least_cosine(job.config()) < LEAST_COSINE
+    assert least_cosine(csr("minilm")) > 0.9999, "the paper's router does not"
+    assert (replace(job, asks=Asks.CLS).config(), replace(job, form=Form.BI).config()) == (
+        csr("minilm", router=Router.HIDDEN, routed=3, weight=Weight.EVEN),
+        csr("minilm", form=Form.BI),
+    )
 
 
 @pytest.mark.parametrize(
