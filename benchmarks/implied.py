@@ -3,7 +3,8 @@
     RAY_worker_niceness=0 .venv/bin/python benchmarks/implied.py runs/inli/dualcse-0 runs/inli/simcse-0
 
 The corpus is the explicit and the implied entailments of all validation premises, each embedded under every condition
-that the model knows; the queries are the premises, each under every condition too.
+that the model knows; the queries are the premises: implicit vectors against explicit ones, as DualCSE's loss has them,
+and each condition against itself.
 """
 
 import argparse
@@ -20,6 +21,7 @@ from raycase.data.inferences import read_inferences
 from raycase.systems.registry import resolve
 
 DEPTH = 10
+FIRST = "explicit -> explicit"
 KINDS = {"explicit": "explicit_entailment", "implied": "implied_entailment"}
 
 
@@ -30,7 +32,7 @@ def job(name, *arguments):
 
 
 def answers(model, columns, folder):
-    """The first answers to every premise under every condition, as {premise, condition: ids, nearest first}."""
+    """The first answers to every premise, as {premise, conditions of query and corpus: ids, nearest first}."""
     conditions = resolve(model).known_conditions
     ids = [f"{kind} {i}" for kind in KINDS for i in range(len(columns["premise"]))]
     texts = [text for column in KINDS.values() for text in columns[column]]
@@ -39,22 +41,24 @@ def answers(model, columns, folder):
     under = ["--conditions", *conditions] if conditions else ["--unconditional"]
     job("embed", "--model", model, "--input", folder / "corpus.parquet", "--output", folder / "vectors", *under)
     job("index", "--embeddings", folder / "vectors", "--output", folder / "index.lance")
-    under = ["--condition", *conditions] if conditions else ["--unconditional"]
-    where = ["--queries", folder / "queries.parquet", "--output", folder / "answers.parquet"]
-    job("search", "--index", folder / "index.lance", *where, "-k", DEPTH, *under)
     found = {}
-    table = pq.read_table(folder / "answers.parquet")
-    for row in table.sort_by([("query", "ascending"), ("rank", "ascending")]).to_pylist():
-        found.setdefault((row["query"], row["condition"]), []).append(row["id"])
+    asked = [("implicit", "explicit"), *((c, c) for c in conditions)] if conditions else [("plain", "plain")]
+    for own, searched in asked:
+        under = ["--query-condition", own, "--condition", searched] if conditions else ["--unconditional"]
+        where = ["--queries", folder / "queries.parquet", "--output", folder / "answers.parquet"]
+        job("search", "--index", folder / "index.lance", *where, "-k", DEPTH, *under)
+        table = pq.read_table(folder / "answers.parquet")
+        for row in table.sort_by([("query", "ascending"), ("rank", "ascending")]).to_pylist():
+            found.setdefault((row["query"], f"{own} -> {searched}"), []).append(row["id"])
     return found
 
 
 def measured(found):
-    """By condition: % of premises whose own entailment of each kind is the first answer, and among the first ten."""
+    """By conditions: % of premises whose own entailment of each kind is the first answer, and among the first ten."""
     by_condition = {}
     for condition in dict.fromkeys(condition for _, condition in found):
         own = [(premise, ids) for (premise, c), ids in found.items() if c == condition]
-        by_condition[condition or "plain"] = {
+        by_condition[condition] = {
             f"{kind} within {depth}": 100 * sum(f"{kind} {premise}" in ids[:depth] for premise, ids in own) / len(own)
             for kind in KINDS
             for depth in (1, DEPTH)
@@ -71,9 +75,8 @@ def main(models):
         for condition, figures in lines[model].items():
             print(model, condition, " | ".join(f"{name} {value:.1f}" for name, value in figures.items()), flush=True)
     for line in lines.values():
-        if len(line) == 2:
-            explicit, implicit = line.values()
-            ratios |= {f"implicit / explicit: {n}": implicit[n] / explicit[n] for n in explicit}
+        for asked in line.keys() - {FIRST} if FIRST in line else ():
+            ratios |= {f"{asked} / {FIRST}: {name}": line[asked][name] / line[FIRST][name] for name in line[FIRST]}
     finish({"ratios": ratios, "lines": lines})
 
 

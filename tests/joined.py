@@ -21,14 +21,17 @@ def written_to_join(home, tiny_model):
     return home
 
 
-def brute(home, k, exclude=None):
-    """(id, condition) -> ids and cosines of the k nearest under the same condition."""
+def brute(home, k, exclude=None, under=None):
+    """(id, condition) -> ids and cosines of the k nearest under the same condition, or under these two."""
     queries, found = read_output(str(home / "queries")).to_pylist(), read_output(str(home / "vectors"))
     theirs, all_vectors = found.to_pylist(), l2_normalize(vectors(found))
     answers = {}
     for row in queries:
+        own, searched = under or [row["condition"]] * 2
+        if row["condition"] != own:
+            continue
         scores = all_vectors @ l2_normalize(np.array([row["embedding"]]))[0]
-        kept = [i for i, r in enumerate(theirs) if r["condition"] == row["condition"]]
+        kept = [i for i, r in enumerate(theirs) if r["condition"] == searched]
         kept = [i for i in kept if exclude is None or theirs[i][exclude] != row[exclude]]
         order = sorted(kept, key=lambda i: (-scores[i], i))[:k]
         answers[row["id"], row["condition"]] = [theirs[i]["id"] for i in order], scores[order]

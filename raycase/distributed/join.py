@@ -58,7 +58,12 @@ class JoinJob:
     vectors: str
     """Output of `raycase embed`, of the same model, with the vectors to search; may be the same output."""
     output: str
-    """Folder of the result: neighbours/*.parquet with id, condition, rank, neighbour, score."""
+    """Folder of the result: neighbours/*.parquet with id, condition (the query's), rank, neighbour, score."""
+    query_condition: str | None = None
+    """With --condition: join the queries' vectors under this condition with the vectors under that one, as DualCSE's
+    implicit with its explicit. Default: each condition with itself."""
+    condition: str | None = None
+    """With --query-condition: the condition of the vectors that are searched."""
     conditions: tuple[str, ...] = ()
     """Conditions to pool both outputs under, from their stored words; or one .txt, .parquet or .csv file with them. The
     vectors are in OUTPUT/pooled until the join is done."""
@@ -79,12 +84,17 @@ def join(job: JoinJob, *, group_rows: int = GROUP_ROWS, range_rows: int = RANGE_
     began = time.time()
     check_ranges(job, at_least(1, job, "k") | {"patience": minutes_range(job.patience)})
     check_paths({"--queries": job.queries, "--vectors": job.vectors, "--output": job.output})
+    if (job.query_condition is None) != (job.condition is None):
+        raise RequestError("--query-condition: expected --condition beside it, got one of the two")
+    under = None if job.query_condition is None or job.condition is None else (job.query_condition, job.condition)
     if job.conditions:
+        if under:
+            raise RequestError("--query-condition: expected vectors under conditions, got --conditions to pool under")
         return _join_pooled(job, group_rows, range_rows)
     if job.model:
         raise RequestError("--model: expected it beside --conditions, got none of them")
     queries, vectors = open_written(job.queries, "--queries"), open_written(job.vectors, "--vectors")
-    check_join(queries, vectors, job.exclude_same)
+    check_join(queries, vectors, job.exclude_same, under)
     root = locate(job.output)
     start_ray()
     alive = nodes()
@@ -96,6 +106,7 @@ def join(job: JoinJob, *, group_rows: int = GROUP_ROWS, range_rows: int = RANGE_
         output=root.uri,
         k=job.k,
         exclude_same=job.exclude_same,
+        under=under,
     )
     groups = cut_files(queries, group_rows)
     cpus = int(sum(node.get("CPU", 0) for node in alive))

@@ -122,6 +122,7 @@ class Index:
         k: int = 10,
         where: str | None = None,
         *,
+        query_condition: str | None = None,
         unconditional: bool = False,
         exact_condition: bool = False,
         phrases: bool = False,
@@ -135,6 +136,7 @@ class Index:
         beside `asked`); with `exact_condition` RequestError is raised instead of either. Without
         conditions, the score of an id is the mean of its cosines under the conditions that it has; an approximate index
         averages only ids that are among the best under one condition. `unconditional` searches the plain vectors f(s).
+        `query_condition` is that of the sentences' own vectors, where it is another one than that of the rows.
         `phrases`: the sentences are answers to their conditions, such as "heavy rain" to "weather" (condition pooling).
         `where` is a filter on the kept columns, in SQL. `candidates` returns more than k rows, for a model that
         re-ranks them.
@@ -150,6 +152,8 @@ class Index:
             raise ValueError(f"expected as many conditions as sentences, got {len(conditions)} and {len(sentences)}")
         if conditions is not None and unconditional:
             raise ValueError("expected conditions or unconditional, got both")
+        if query_condition is not None:
+            self._check_query_condition(query_condition, conditions is not None and not phrases)
         if phrases and (conditions is None or not weighs_words(self.encoder.config)):
             raise RequestError(
                 "--text: expected a --condition that the phrases answer, and an index of condition pooling, got "
@@ -173,7 +177,15 @@ class Index:
             asked = [None] * len(sentences) if conditions is None else list(conditions)
             condition_of = {name: self._condition_for(name, exact_condition) for name in dict.fromkeys(asked)}
             return self._search_conditions(
-                sentences, asked, condition_of, k, where, phrases=phrases, candidates=candidates, options=options
+                sentences,
+                asked,
+                condition_of,
+                k,
+                where,
+                query_condition=query_condition,
+                phrases=phrases,
+                candidates=candidates,
+                options=options,
             )
 
     def _search_conditions(
@@ -184,6 +196,7 @@ class Index:
         k: int,
         where: str | None,
         *,
+        query_condition: str | None,
         phrases: bool,
         candidates: int | None,
         options: Options,
@@ -196,7 +209,8 @@ class Index:
             for start in range(0, len(queries), self.limits.queries):
                 batch = queries[start : start + self.limits.queries]
                 flag = "--text" if phrases else "--query"
-                vectors_QD = self.embed([sentences[query] for query in batch], condition, flag, phrases=phrases)
+                own = condition if query_condition is None else query_condition
+                vectors_QD = self.embed([sentences[query] for query in batch], own, flag, phrases=phrases)
                 nearest = self.nearest(vectors_QD, condition, most, where, options=options)
                 answers.append(
                     answer_table(
@@ -307,6 +321,14 @@ class Index:
         names, conditions_CD = self._conditions
         cosines_C = conditions_CD @ self.embed([condition], None, "--condition")[0]
         return names[int(cosines_C.argmax())], float(cosines_C.max())
+
+    def _check_query_condition(self, condition: str, has_use: bool) -> None:
+        if not has_use:
+            raise RequestError("--query-condition: expected a --condition of the rows and no --text, got otherwise")
+        known = self.encoder.config.known_conditions
+        if not condition.strip() or not is_utf8(condition) or (known is not None and condition not in known):
+            wanted = f"one of {', '.join(known)}" if known is not None else "words"
+            raise RequestError(f"--query-condition: expected {wanted}, got {condition[:80]!r}")
 
     def _condition_for(self, asked: str | None, exact: bool) -> str | None:
         """The condition of the index that is searched for the one that was asked."""

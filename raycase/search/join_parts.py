@@ -49,12 +49,15 @@ class Join:
     output: str
     k: int
     exclude_same: str | None = None  # column: vectors with the query's value are not its neighbours
+    under: tuple[str, str] | None = None  # a condition of the queries, and one of the vectors; None: each its own
 
 
 # -------------------------------------------------------------------------------------------------------- planning
 
 
-def check_join(queries: Written, vectors: Written, exclude_same: str | None) -> None:
+def check_join(
+    queries: Written, vectors: Written, exclude_same: str | None, under: tuple[str, str] | None = None
+) -> None:
     """Raise RequestError for two outputs that cannot be joined."""
     query_config, vector_config = queries.job.config, vectors.job.config
     if fingerprint(query_config["model"]) != fingerprint(vector_config["model"]):
@@ -63,7 +66,14 @@ def check_join(queries: Written, vectors: Written, exclude_same: str | None) -> 
         )
     if queries.unconditional != vectors.unconditional:
         raise RequestError("--vectors: expected both under conditions or both without, got one of each")
-    conditions = set(query_config["conditions"] or ())
+    if under:
+        flags = (("--query-condition", query_config), ("--condition", vector_config))
+        for condition, (flag, config) in zip(under, flags, strict=True):
+            has = config["conditions"]
+            if queries.unconditional or (has is not None and condition not in has):
+                wanted = "vectors under conditions" if queries.unconditional else f"one of {', '.join(has)}"
+                raise RequestError(f"{flag}: expected {wanted}, got {condition!r}")
+    conditions = set() if under else set(query_config["conditions"] or ())
     missing = conditions - set(vector_config["conditions"] or conditions)
     if missing:
         raise RequestError(f"--vectors: expected every condition of the queries, got no {sorted(missing)[0]!r}")
@@ -106,7 +116,7 @@ def claim_output(
     """Claim the output folder, and return the ranges: the recorded ones where an earlier run is resumed, for the
     cluster may have had another size. Raises RequestError where the folder holds another join."""
     manifests = [read_manifest(written.output)["manifest_files_sha256"] for written in (queries, vectors)]
-    name = fingerprint([manifests, groups, join.k, join.exclude_same])
+    name = fingerprint([manifests, groups, join.k, join.exclude_same, *(join.under or ())])
     root = locate(join.output)
     results = (NEIGHBOURS, PARTS)
     record = claim(
@@ -171,6 +181,9 @@ def find_part(
     queries = pa.concat_tables(_rows(join.queries, query_files, columns))
     query_ND = _unit_vectors(queries)
     rows_under = _rows_by_condition(queries)
+    if join.under:
+        own, searched = join.under
+        rows_under = {searched: rows_under[own]} if own in rows_under else {}
     values = queries[join.exclude_same].combine_chunks().unique() if join.exclude_same else None
     query_value_N = _value_index(queries, join.exclude_same, values, missing=-1)
     best: dict[str | None, tuple[np.ndarray, np.ndarray]] = {}
@@ -228,7 +241,12 @@ def count_neighbours(join: Join, queries: Written, groups: int) -> dict[str, int
             "again to resume"
         )
     rows = ds.dataset(folder.path, filesystem=folder.fs, format="parquet")
-    pairs = read_manifest(queries.output)["pairs"]
+    if join.under:
+        asked = queries.output.embeddings
+        vectors = ds.dataset(asked.path, filesystem=asked.fs, format="parquet")
+        pairs = vectors.count_rows(filter=ds.field(CONDITION) == join.under[0])
+    else:
+        pairs = read_manifest(queries.output)["pairs"]
     return {
         "queries": pairs,
         "queries_without_neighbours": pairs - rows.count_rows(filter=ds.field(RANK) == 1),

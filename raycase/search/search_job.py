@@ -41,6 +41,9 @@ class SearchJob:
     """Instead of --query: phrases that answer the --condition, as "heavy rain" does "weather" (condition-pooling)."""
     condition: tuple[str, ...] = ()
     """Conditions; each query is searched under each. Default: the mean over all conditions of the index."""
+    query_condition: str | None = None
+    """The condition of the queries' own vectors. Default: --condition, that of the rows. For DualCSE, whose premises
+    imply what other sentences say: --query-condition implicit --condition explicit."""
     unconditional: bool = False
     """Search the plain vectors, if the index has them, instead of those under a condition."""
     k: Annotated[int, tyro.conf.arg(aliases=("-k",))] = 10
@@ -96,6 +99,7 @@ def search(job: SearchJob) -> dict[str, Any]:
         conditions,
         job.k,
         job.where,
+        query_condition=job.query_condition,
         unconditional=job.unconditional,
         exact_condition=job.exact_condition,
         phrases=bool(job.text),

@@ -29,6 +29,23 @@ def test_a_join_gives_what_brute_force_gives(cluster, home, s3_server):
     assert not (locate(uri) / "parts").list()
 
 
+def test_queries_under_one_condition_are_joined_with_vectors_under_another(cluster, home, tmp_path):
+    under = ("number of people", "color")
+    job = JoinJob(
+        queries=str(home / "queries"),
+        vectors=str(home / "vectors"),
+        output=str(tmp_path / "n"),
+        k=5,
+        query_condition=under[0],
+        condition=under[1],
+    )
+    result = join(job, **SMALL)
+    assert (result["queries"], result["neighbours"], result["queries_without_neighbours"]) == (150, 750, 0)
+    check(job.output, brute(home, 5, under=under), 5)
+    with pytest.raises(RequestError, match="or this very join"):
+        join(JoinJob(queries=job.queries, vectors=job.vectors, output=job.output, k=5), **SMALL)
+
+
 def test_a_join_that_was_stopped_resumes(cluster, home, tmp_path, monkeypatch):
     job = JoinJob(queries=str(home / "queries"), vectors=str(home / "vectors"), output=str(tmp_path / "n"), k=5)
     run, tasks = module.run_tasks, []
@@ -65,6 +82,10 @@ def test_a_join_that_was_stopped_resumes(cluster, home, tmp_path, monkeypatch):
         ({"queries": "nowhere"}, "--queries: expected an output of `raycase embed`"),
         ({"vectors": "other"}, "--vectors: expected vectors of the queries' model"),
         ({"vectors": "plain"}, "expected both under conditions or both without"),
+        ({"query_condition": "color"}, "--query-condition: expected --condition beside it"),
+        ({"query_condition": "weather", "condition": "color"}, "--query-condition: expected one of .*, got 'weather'"),
+        ({"query_condition": "color", "condition": ""}, "--condition: expected one of .*, got ''"),
+        ({"query_condition": "a", "condition": "a", "conditions": ("a",)}, "got --conditions to pool under"),
         ({"exclude_same": "embedding"}, "--exclude-same: expected one of id, text, image"),
     ],
 )

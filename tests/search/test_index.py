@@ -43,6 +43,29 @@ def test_queries_of_several_conditions_keep_their_order(index):
     assert found["id"].to_pylist()[2:4] == alone["id"].to_pylist()
 
 
+def test_queries_have_a_condition_of_their_own(index, home, model):
+    found = index.search(QUERIES[:1], "color", 5, query_condition="number of people")
+    rows_under = read_output(str(home / "out")).filter(pa.compute.field("condition") == "color")
+    cosines = l2_normalize(vectors(rows_under)) @ l2_normalize(model.embed(QUERIES[:1], "number of people"))[0]
+    best = np.argsort(-cosines)[:5]
+    same(found, (rows_under["id"].to_numpy()[best].tolist(), cosines[best]))
+    assert found["condition"].to_pylist() == ["color"] * 5
+    assert found["score"].to_pylist() != index.search(QUERIES[:1], "color", 5)["score"].to_pylist()
+
+
+@pytest.mark.parametrize(
+    ("conditions", "own", "said"),
+    [
+        (None, "color", "--query-condition: expected a --condition of the rows"),
+        ("color", " ", "--query-condition: expected words, got ' '"),
+        ("color", "\ud800", "--query-condition: expected words, got"),
+    ],
+)
+def test_a_querys_condition_without_use_is_refused(index, conditions, own, said):
+    with pytest.raises(RequestError, match=said):
+        index.search(QUERIES[:1], conditions, 5, query_condition=own)
+
+
 def test_plain_vectors_are_beside_the_conditions(index, home, model):
     found = index.search(QUERIES[:1], None, 5, unconditional=True)
     same(found, brute(home / "plain", model, QUERIES[0], None, 5))
