@@ -126,7 +126,8 @@ class ProjectorCell(Cell):
         activation = row["activation"]
         kind = {0: "linear", 1: activation, 2: f"{activation} {row['hidden']}-{activation}"}[row["layers"]]
         return (
-            f"{row['prompt']}, {kind} {row['dim']}{' with bias' if row['bias'] else ''}, dropout {row['dropout']:.2g} at {row['dropout_at']}, "
+            f"{row['prompt']}, {kind} {row['dim']}{' with bias' if row['bias'] else ''}, "
+            f"dropout {row['dropout']:.2g} at {row['dropout_at']}, "
             f"lr {row['learning_rate']:.2g}, decay {row['weight_decay']:g}, batch {row['batch_size']}, "
             f"{row['loss']}, {row['rating_map']}"
         )
