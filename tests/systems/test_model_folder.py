@@ -191,7 +191,7 @@ def test_the_card_says_what_the_model_is(tmp_path, spec):
     card = (folder / CARD).read_text(encoding="utf-8")
     assert card.startswith("# my-model\n")
     assert "tiny concat-sc+cond mean - c" in card
-    assert "64 -> 5 (two layers of 6, leaky_relu, dropout 0.25)" in card
+    assert "64 -> 5 (two layers of 6, leaky_relu, dropout 0.25 at input)" in card
     assert model(spec)[0].describe()["weights"] in card
 
 
