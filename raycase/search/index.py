@@ -153,7 +153,10 @@ class Index:
         if conditions is not None and unconditional:
             raise ValueError("expected conditions or unconditional, got both")
         if query_condition is not None:
-            self._check_query_condition(query_condition, conditions is not None and not phrases)
+            if conditions is None or phrases:
+                got = "no condition" if conditions is None else "--text"
+                raise RequestError(f"--query-condition: expected --query under a --condition of the rows, got {got}")
+            self._check_query_condition(query_condition)
         if phrases and (conditions is None or not weighs_words(self.encoder.config)):
             raise RequestError(
                 "--text: expected a --condition that the phrases answer, and an index of condition pooling, got "
@@ -322,9 +325,7 @@ class Index:
         cosines_C = conditions_CD @ self.embed([condition], None, "--condition")[0]
         return names[int(cosines_C.argmax())], float(cosines_C.max())
 
-    def _check_query_condition(self, condition: str, has_use: bool) -> None:
-        if not has_use:
-            raise RequestError("--query-condition: expected a --condition of the rows and no --text, got otherwise")
+    def _check_query_condition(self, condition: str) -> None:
         known = self.encoder.config.known_conditions
         if not condition.strip() or not is_utf8(condition) or (known is not None and condition not in known):
             wanted = f"one of {', '.join(known)}" if known is not None else "words"

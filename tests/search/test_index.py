@@ -56,7 +56,7 @@ def test_queries_have_a_condition_of_their_own(index, home, model):
 @pytest.mark.parametrize(
     ("conditions", "own", "said"),
     [
-        (None, "color", "--query-condition: expected a --condition of the rows"),
+        (None, "color", "--query-condition: expected --query under a --condition of the rows, got no condition"),
         ("color", " ", "--query-condition: expected words, got ' '"),
         ("color", "\ud800", "--query-condition: expected words, got"),
     ],

@@ -71,7 +71,9 @@ def test_wrong_searches_are_refused(home, index, tmp_path, tiny_model):
     ask("a filter in SQL .*got 'year > 1 --'", where="year > 1 --")
     ask("--condition: expected one of the index's", condition=("nothing",), exact_condition=True)
     ask("--condition: expected one of the index's", condition=(" ",))
-    ask("--query-condition: expected a --condition of the rows", query_condition="color")
+    ask(
+        "--query-condition: expected --query under a --condition of the rows, got no condition", query_condition="color"
+    )
     ask("expected one of --query, --text or --queries, got none", query=())
     ask("expected one of --query, --text or --queries, got query and text", text=("heavy rain",))
     phrase = {"query": (), "text": ("heavy rain",)}
