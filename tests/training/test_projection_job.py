@@ -10,6 +10,7 @@ import torch
 from helpers import rated_rows, sentences, to_csv
 
 import raycase
+from raycase import commands
 from raycase.data.rated import read_rated, read_unrated
 from raycase.encoder.cosines import pair_cosines
 from raycase.errors import RequestError
@@ -107,6 +108,15 @@ def test_it_runs_once_and_another_is_refused(projecting, capsys):
             train(replace(projecting, **change))
     assert train(replace(projecting, dim=7, overwrite=True))["projection"]["dim"] == 7
     assert resolve(projecting.output).dim == 7
+
+
+def test_the_command_says_where_the_model_is_and_what_share_of_the_variance_it_has(projecting, monkeypatch, capsys):
+    monkeypatch.setattr("raycase.distributed.train.train", train)
+    result = commands.train(projecting)
+    assert capsys.readouterr().out == f"the model is in {projecting.folder}\n"
+    assert result.keys() == {"variance", "seconds", "embed_seconds", "fingerprint", "output"}
+    shares = [result["variance"][dim] for dim in ("2", "4", "8")]
+    assert 0 < shares[0] < shares[1] < shares[2] < 100
 
 
 def test_sentences_are_embedded_under_every_condition(projecting, tmp_path):
