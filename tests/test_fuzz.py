@@ -252,6 +252,7 @@ def commands(models, output, rated, tmp_path_factory):
         "evaluate": ["--model", models["case"], "--data", f"{rated}/validation.csv", "--output", "new"],
         "explain": ["--text", "a dog", "--condition", "color", "--model", models["condition-pooling"]],
         "train case": frozen,
+        "train projection": frozen,
         "tune case": frozen,
         "train condition-pooling": fine_tuned,
         "tune condition-pooling": fine_tuned,

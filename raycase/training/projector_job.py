@@ -31,13 +31,9 @@ from raycase.training.runner import OpenRunner
 
 
 @dataclass(frozen=True, kw_only=True)
-class Source:
-    """Flags of all training jobs and sweeps: data, encoder and result."""
+class Saved:
+    """Flags of everything that leaves a model folder: encoder and result."""
 
-    train: str
-    """Training pairs: .csv, .jsonl or .parquet with sentence1, sentence2, condition, label (1 to 5)."""
-    validation: str
-    """Validation pairs, which select the best epoch; never trained on. Label -1: the condition does not apply."""
     model: str = "minilm"
     """Name in the table of encoders, Hugging Face id or local folder."""
     compute: Compute | None = None
@@ -50,7 +46,7 @@ class Source:
     overwrite: bool = False
     """Replace an earlier result in the folder."""
     seed: int = 0
-    """Seed of initial weights, order and dropout; the first seed of a sweep."""
+    """Seed of random weights, order and dropout; the first seed of a sweep."""
 
     @property
     def folder(self) -> Path:
@@ -62,10 +58,25 @@ class Source:
 
     def check_source(self) -> None:
         """Check the flags before anything is read. Raises RequestError."""
-        check_paths({f"--{n}": getattr(self, n) for n in ("train", "validation", "output", "cache")})
+        check_paths({"--output": self.output, "--cache": self.cache})
         check_ranges(self, at_least(0, self, "seed", most=MOST_SEED))
         if "://" in self.output:
             raise RequestError(f"--output: expected a folder on this machine, got {self.output}; copy the result there")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Source(Saved):
+    """Flags of all training jobs and sweeps on rated pairs: data, encoder and result."""
+
+    train: str
+    """Training pairs: .csv, .jsonl or .parquet with sentence1, sentence2, condition, label (1 to 5)."""
+    validation: str
+    """Validation pairs, which select the best epoch; never trained on. Label -1: the condition does not apply."""
+
+    def check_source(self) -> None:
+        """Check the flags before anything is read. Raises RequestError."""
+        check_paths({"--train": self.train, "--validation": self.validation})
+        super().check_source()
 
     def read(self) -> tuple[RatedPairs, RatedPairs]:
         """Read and check training and validation pairs. Raises RequestError."""
@@ -88,7 +99,7 @@ class Source:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Frozen(Source):
+class Frozen(Saved):
     """How a frozen encoder embeds a sentence under a condition."""
 
     prompt: str | None = None
@@ -128,7 +139,7 @@ class Workers:
 
 
 @dataclass(frozen=True, kw_only=True)
-class TrainJob(Frozen, Recipe, Workers):
+class TrainJob(Frozen, Source, Recipe, Workers):
     """Fit a projector on a frozen encoder by eq. 2 (CASE, section 3.2) and save a model folder.
 
     A run that was stopped resumes automatically when the same command is run again.
