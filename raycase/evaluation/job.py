@@ -41,16 +41,17 @@ class EvaluateJob:
     of train.tsv, validation.tsv, entities.tsv and relations.tsv, and test.tsv for --split test. rte, eis: premises
     with hypotheses, .csv, .jsonl or .parquet with premise, explicit_entailment, implied_entailment, neutral,
     contradiction; eis also pairs, with implicit, explicit. sts, pairs: the same formats with sentence1, sentence2, and
-    score (0 to 5) or label (0, 1)."""
+    score (0 to 5) or label (0, 1). rerank: .jsonl or .parquet with query, and the lists positive and negative."""
     output: str
     """Folder of the report, on this machine. An earlier report in it is replaced."""
-    task: Literal["csts", "csfcube", "caption-attributes", "kgc", "rte", "eis", "sts", "pairs"] = "csts"
+    task: Literal["csts", "csfcube", "caption-attributes", "kgc", "rte", "eis", "sts", "pairs", "rerank"] = "csts"
     """csts: the cosine of two sentences under a condition, against people's rating of their similarity. csfcube: papers
     like another one in background, method or result, against experts' grades. caption-attributes: whether the nearest
     captions share the attribute that the condition names, by word lists; our own measure. kgc: knowledge graph
     completion, the true tail of a head and a relation among all entities. rte: entailment by a threshold; eis: which
     of two sentences is more implicit, for models with a vector for each (dualcse). sts: the similarity of two sentences
-    without a condition, against people's scores; pairs: against a label."""
+    without a condition, against people's scores; pairs: against a label; rerank: each query's own candidates, those
+    that fit it first."""
     qrels: str | None = None
     """csfcube: judgements (query_id, facet, candidate_id, relevance). Default: qrels_dev.csv in the data folder."""
     split: Literal["validation", "test"] | None = None

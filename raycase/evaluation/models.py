@@ -94,7 +94,7 @@ def _resolve_models(job: EvaluateJob) -> list[Any]:
 def _expected_instead(task: str, config: Any) -> str | None:
     """What the task expects of a model, if this one does not fit; None if it does."""
     vectors, conditions = embeds(config), config.known_conditions
-    if task in ("sts", "pairs"):
+    if task in ("sts", "pairs", "rerank"):
         fits = conditions == () or (vectors and conditions is None)
         return None if fits else "models that need no condition"
     if task == "eis":

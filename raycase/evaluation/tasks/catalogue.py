@@ -7,7 +7,7 @@ from typing import Any
 from raycase.evaluation import csts_report, ranked
 from raycase.evaluation.job import EvaluateJob
 from raycase.evaluation.procedure import Task, run_task
-from raycase.evaluation.tasks import captions, csfcube, csts, entailment, kgc, sts
+from raycase.evaluation.tasks import captions, csfcube, csts, entailment, kgc, rerank, sts
 from raycase.systems.contracts import VectorsOf
 
 TASKS: dict[str, Task[Any]] = {
@@ -19,6 +19,7 @@ TASKS: dict[str, Task[Any]] = {
     "eis": Task(read=entailment.read, measure=entailment.measure, render=ranked.render),
     "sts": Task(read=sts.read, measure=sts.measure, render=sts.render),
     "pairs": Task(read=sts.read, measure=sts.measure, render=sts.render),
+    "rerank": Task(read=rerank.read, measure=rerank.measure, render=ranked.render),
 }
 
 

@@ -9,20 +9,18 @@ from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
-import torch
 from scipy.stats import gaussian_kde
 
 from raycase.data.rated import LABEL, SCORE, RatedPairs, read_scored
-from raycase.encoder.cosines import pair_cosines
 from raycase.errors import RequestError
 from raycase.evaluation.job import EvaluateJob
 from raycase.evaluation.metrics import Correlation, auc, bootstrap_interval, paired_bootstrap, spearman
 from raycase.evaluation.models import Model
+from raycase.evaluation.plain_scores import plain_scores
 from raycase.evaluation.plots import WIDTH, png
 from raycase.evaluation.procedure import Embed, Measured
 from raycase.evaluation.report import difference, interval, number, picture, provenance_lines, table
 from raycase.systems.mixsp import UPPER
-from raycase.systems.registry import embeds
 
 GRID = 512  # points at which a density is computed
 PICTURE = "ranges.png"
@@ -89,7 +87,7 @@ def measure(job: EvaluateJob, pairs: RatedPairs, models: Sequence[Model], embed:
     """Figures of each model with intervals, and their differences from the first model's."""
     settings: dict[str, Any] = {"resamples": job.resamples, "seed": job.seed}
     measures = MEASURES[job.task]
-    scores = {model.name: _scores(model, pairs, job, embed) for model in models}
+    scores = {model.name: plain_scores(model, pairs.sentences1, pairs.sentences2, job, embed) for model in models}
     first_N = scores[models[0].name]
     systems: list[dict[str, Any]] = []
     densities_of: dict[str, Densities] = {}
@@ -118,20 +116,6 @@ def measure(job: EvaluateJob, pairs: RatedPairs, models: Sequence[Model], embed:
     if not densities_of:
         return Measured(metrics=metrics)
     return Measured(metrics=metrics, draw=lambda: {PICTURE: _draw_densities(densities_of)}, lists_plots=True)
-
-
-def _scores(model: Model, pairs: RatedPairs, job: EvaluateJob, embed: Embed) -> np.ndarray:
-    """The scores of a model that scores pairs, the cosines of the plain vectors of any other: (N,)."""
-    if embeds(model.config):
-        row_of = {text: row for row, text in enumerate(dict.fromkeys([*pairs.sentences1, *pairs.sentences2]))}
-        vectors_TD = embed(list(row_of), model)
-        sentence_pairs = zip(pairs.sentences1, pairs.sentences2, strict=True)
-        return pair_cosines(vectors_TD, np.array([[row_of[a], row_of[b]] for a, b in sentence_pairs]))
-    scorer = model.config.load(dtype=None if job.compute is None else getattr(torch, job.compute))
-    try:
-        return np.asarray(scorer.score(pairs.sentences1, pairs.sentences2), dtype=np.float64)
-    except ValueError as error:
-        raise RequestError(f"--data: expected texts that {model.name} can score, got {error}") from error
 
 
 def _figure(metric: Correlation, scores_N: np.ndarray, ratings_N: np.ndarray, settings: Any) -> dict[str, float] | None:
