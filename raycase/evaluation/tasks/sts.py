@@ -16,11 +16,12 @@ from raycase.errors import RequestError
 from raycase.evaluation.job import EvaluateJob
 from raycase.evaluation.metrics import Correlation, auc, bootstrap_interval, paired_bootstrap, spearman
 from raycase.evaluation.models import Model
-from raycase.evaluation.plain_scores import plain_scores
+from raycase.evaluation.plain_scores import load_scorer, plain_scores
 from raycase.evaluation.plots import WIDTH, png
 from raycase.evaluation.procedure import Embed, Measured
+from raycase.evaluation.ranked import mean_interval
 from raycase.evaluation.report import difference, interval, number, picture, provenance_lines, table
-from raycase.systems.mixsp import UPPER
+from raycase.systems.mixsp import UPPER, MixSpConfig
 
 GRID = 512  # points at which a density is computed
 PICTURE = "ranges.png"
@@ -46,7 +47,8 @@ ABOUT = {
     "sts": (
         f"Spearman x 100 over all pairs, over the upper range (scores of {UPPER:g} and above) and over the lower one; "
         "the overlap of the two ranges' distributions of scores, by Gaussian kernel density (figure 1): 0 apart, 100 "
-        "the same."
+        "the same. `router`: how often MixSP's router takes a pair for one of the range of its score (table 5), by the "
+        "mean of its probabilities for both sentences; beside it the share of the most frequent range."
     ),
     "pairs": "Area under the ROC curve x 100 of the model's score against the label 0 or 1.",
 }
@@ -100,6 +102,7 @@ def measure(job: EvaluateJob, pairs: RatedPairs, models: Sequence[Model], embed:
             system["overlap"] = None if curves is None else 100 * overlap(*curves)
             if curves is not None:
                 densities_of[model.name] = curves
+            system["router"] = router_figure(model, pairs, job) if isinstance(model.config, MixSpConfig) else None
         if model is not models[0]:
             system["against"] = {
                 name: _times100(paired_bootstrap(metric, scores_N, first_N, pairs.ratings, **settings))
@@ -118,6 +121,15 @@ def measure(job: EvaluateJob, pairs: RatedPairs, models: Sequence[Model], embed:
     return Measured(metrics=metrics, draw=lambda: {PICTURE: _draw_densities(densities_of)}, lists_plots=True)
 
 
+def router_figure(model: Model, pairs: RatedPairs, job: EvaluateJob) -> dict[str, float]:
+    """Accuracy x 100 of a MixSP's router on its own ranges, with its interval; the share of the most frequent range."""
+    ranges_N = load_scorer(model, job).ranges(pairs.sentences1, pairs.sentences2)
+    wanted_N = np.digitize(pairs.ratings, np.array(model.config.ranges, dtype=pairs.ratings.dtype))
+    right_N = 100.0 * (ranges_N == wanted_N)
+    most_frequent = 100 * np.bincount(wanted_N).max() / len(wanted_N)
+    return mean_interval(right_N, resamples=job.resamples, seed=job.seed) | {"most_frequent": float(most_frequent)}
+
+
 def _figure(metric: Correlation, scores_N: np.ndarray, ratings_N: np.ndarray, settings: Any) -> dict[str, float] | None:
     low, high = bootstrap_interval(metric, scores_N, ratings_N, **settings)
     return _times100({"value": metric(scores_N, ratings_N), "low": low, "high": high})
@@ -134,12 +146,17 @@ def render(metrics: dict[str, Any]) -> str:
     """The report in Markdown; `metrics` holds every figure in it."""
     systems = metrics["systems"]
     names = list(systems[0]["figures"])
+    routed = any(system.get("router") for system in systems)
     header = ["", *names, *(["overlap"] if "overlap" in systems[0] else [])]
+    header += ["router", "most frequent range"] if routed else []
     rows = []
     for system in systems:
         cells = [system["name"], *(interval(system["figures"][name]) for name in names)]
         if "overlap" in system:
             cells.append(number(system["overlap"]))
+        if routed:
+            router = system["router"] or {}
+            cells += [interval(router or None), number(router.get("most_frequent"))]
         rows.append(cells)
     parts = [f"# {metrics['title']}", metrics["about"]]
     parts += [table(["system", "what"], [[s["name"], s["what"]] for s in systems]), table(header, rows)]
