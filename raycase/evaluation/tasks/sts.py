@@ -21,6 +21,7 @@ from raycase.evaluation.plots import WIDTH, png
 from raycase.evaluation.procedure import Embed, Measured
 from raycase.evaluation.ranked import mean_interval
 from raycase.evaluation.report import difference, interval, number, picture, provenance_lines, table
+from raycase.evaluation.seeds import Figures, seeds_section
 from raycase.systems.mixsp import UPPER, MixSpConfig
 
 GRID = 512  # points at which a density is computed
@@ -142,6 +143,17 @@ def _times100(figure: dict[str, float]) -> dict[str, float] | None:
     return {key: value if key == "p" else 100 * value for key, value in figure.items()}
 
 
+def figures(metrics: dict[str, Any]) -> Figures:
+    """The figures of each system, for the comparison of seeds."""
+    found: Figures = {}
+    for system in metrics["systems"]:
+        known = system["figures"] | ({"router": system["router"]} if system.get("router") else {})
+        found[system["name"]] = {name: figure and figure["value"] for name, figure in known.items()}
+        if "overlap" in system:
+            found[system["name"]]["overlap"] = system["overlap"]
+    return found
+
+
 def render(metrics: dict[str, Any]) -> str:
     """The report in Markdown; `metrics` holds every figure in it."""
     systems = metrics["systems"]
@@ -166,7 +178,7 @@ def render(metrics: dict[str, Any]) -> str:
         parts += [f"Minus {systems[0]['name']}, by the paired bootstrap:", table(["", *names], rows)]
     for name in metrics.get("pictures", []):
         parts += picture(metrics, "The two ranges", name)
-    return "\n\n".join([*parts, "## How it was made", provenance_lines(metrics)]) + "\n"
+    return "\n\n".join([*parts, *seeds_section(metrics), "## How it was made", provenance_lines(metrics)]) + "\n"
 
 
 def _draw_densities(densities_of: dict[str, Densities]) -> bytes:
