@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import posixpath
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -19,6 +20,7 @@ from raycase.errors import RequestError
 from raycase.evaluation.job import EvaluateJob
 from raycase.systems.case import CaseConfig
 from raycase.systems.condition_pooling import PREFIX
+from raycase.systems.model_folder import METRICS
 from raycase.systems.projector import load_projector, project
 from raycase.systems.registry import embeds, resolve
 
@@ -92,7 +94,7 @@ def _resolve_models(job: EvaluateJob) -> list[Any]:
 def _expected_instead(task: str, config: Any) -> str | None:
     """What the task expects of a model, if this one does not fit; None if it does."""
     vectors, conditions = embeds(config), config.known_conditions
-    if task in ("sts", "pairs"):
+    if task in ("sts", "pairs", "rerank"):
         fits = conditions == () or (vectors and conditions is None)
         return None if fits else "models that need no condition"
     if task == "eis":
@@ -124,6 +126,16 @@ def _default_cache(folder: Path) -> Path:
     """Where training keeps its vectors: beside the folder; for the best model of a sweep, beside the sweep's."""
     sweep_cache = folder.parent.parent / "cache"
     return sweep_cache if sweep_cache.exists() and not (folder.parent / "cache").exists() else folder.parent / "cache"
+
+
+def training_metrics(config: Any) -> Any:
+    """What training wrote as `metrics.json` into the model's folder; None where there is none, or no JSON."""
+    if config.local is None:
+        return None
+    try:
+        return json.loads((config.local / METRICS).read_text(encoding="utf-8"))
+    except (OSError, ValueError, RecursionError):  # a folder that was saved without training
+        return None
 
 
 def is_case(config: Any) -> bool:

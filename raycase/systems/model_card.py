@@ -12,7 +12,10 @@ if TYPE_CHECKING:
 
 def tuned_card(name: str, label: str, metrics: dict[str, Any]) -> str:
     """The model card of a fine-tuned encoder; `label` describes the system."""
-    figures = "\n".join(f"| {key} | {value:.2f} |" for key, value in metrics["validation"].items())
+    validation = dict(metrics["validation"])
+    threshold = validation.pop("threshold", None)  # a cosine, not x 100
+    figures = "\n".join(f"| {key} | {value:.2f} |" for key, value in validation.items())
+    entailed = "" if threshold is None else f" On them an entailment is best told by a cosine above {threshold:.4f}."
     history = "\n".join(
         f"| {int(h['epoch'])} | {h['loss']:.4f} | {h['seconds']:.0f} | {h['mib']:,} |" for h in metrics["history"]
     )
@@ -31,7 +34,7 @@ model = raycase.load("{name}")  # the path of this folder
 |---|---|
 {figures}
 
-The epoch was chosen on these: epoch {metrics["best_epoch"]} of {metrics["epochs"]}.
+The epoch was chosen on these: epoch {metrics["best_epoch"]} of {metrics["epochs"]}.{entailed}
 
 | epoch | loss | seconds | peak MiB |
 |---|---|---|---|
