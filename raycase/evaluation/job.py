@@ -9,7 +9,7 @@ from typing import Literal
 
 from raycase.data.fetch import MODEL_FILE
 from raycase.data.storage import check_paths
-from raycase.encoder.pooling import Pooling
+from raycase.encoder.prompt_flags import PromptFlags
 from raycase.errors import MOST_SEED, RequestError, at_least, check_ranges
 from raycase.systems.contracts import Compute
 from raycase.systems.model_folder import METRICS
@@ -26,8 +26,8 @@ TASKS_OF = {  # flags that some tasks alone have
 
 
 @dataclass(frozen=True, kw_only=True)
-class EvaluateJob:
-    """Evaluate one or several models on a task's judgements; writes metrics.json, report.md and plots."""
+class TaskFlags:
+    """Models, the task that compares them, its judgements, and the folder of the report."""
 
     model: tuple[str, ...]
     """Model folders, or names in the table of encoders (zero-shot). The first is the one that the others are compared
@@ -59,12 +59,12 @@ class EvaluateJob:
     attributes: tuple[str, ...] | None = None
     """caption-attributes: the conditions to measure, or `all`; docs/training.md lists them. Default: number of people,
     color of the clothes, type of sport, animal."""
-    prompt: str | None = None
-    """How sentence and condition become one text; several views are joined by +: a+b. Default: the model's."""
-    subtract: bool | None = None
-    """Whether the base, the condition's own vector, is subtracted (eq. 1). Default: the model's."""
-    pooling: Pooling | None = None
-    """How tokens become one vector. Default: the model's."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class EvaluateJob(PromptFlags, TaskFlags):
+    """Evaluate one or several models on a task's judgements; writes metrics.json, report.md and plots."""
+
     cases: str | None = None
     """File with sentence1, sentence2, condition, answer1, answer2: the case study of Table 5."""
     ablate: bool = False
