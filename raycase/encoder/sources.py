@@ -88,7 +88,9 @@ def _spec_outside_table(name: str, prompt: str | None, pooling: Pooling | None) 
             f"storage, got {name!r}"
         )
     if prompt is None or pooling is None:
-        raise RequestError(f"--model: {name} is not in the table of encoders; pass --prompt and --pooling")
+        raise RequestError(
+            f"--model: {name} is not in the table of encoders; pass --prompt and --pooling, or --template and --pool"
+        )
     if pooling is Pooling.LATENT:
         raise RequestError("--pooling latent: expected NV-Embed's weights (--model nv-embed-v2), got another encoder")
     from transformers import AutoModel  # takes seconds to import
