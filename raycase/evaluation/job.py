@@ -9,7 +9,7 @@ from typing import Literal
 
 from raycase.data.fetch import MODEL_FILE
 from raycase.data.storage import check_paths
-from raycase.encoder.pooling import Pooling
+from raycase.encoder.prompt_flags import PromptFlags
 from raycase.errors import MOST_SEED, RequestError, at_least, check_ranges
 from raycase.systems.contracts import Compute
 from raycase.systems.model_folder import METRICS
@@ -29,8 +29,8 @@ SAVED = "model"  # of --threshold-from: each model's own
 
 
 @dataclass(frozen=True, kw_only=True)
-class EvaluateJob:
-    """Evaluate one or several models on a task's judgements; writes metrics.json, report.md and plots."""
+class TaskFlags:
+    """Models, the task that compares them, its judgements, and the folder of the report."""
 
     model: tuple[str, ...]
     """Model folders, or names in the table of encoders (zero-shot). The first is the one that the others are compared
@@ -68,12 +68,12 @@ class EvaluateJob:
     """rte: where the threshold comes from that tells an entailment. A file like --data that shares no premise with it,
     on which the threshold is tuned; or `model`: the one that training tuned on its validation premises and saved with
     the model. Default: tuned on each half of --data for the other half."""
-    prompt: str | None = None
-    """How sentence and condition become one text; several views are joined by +: a+b. Default: the model's."""
-    subtract: bool | None = None
-    """Whether the base, the condition's own vector, is subtracted (eq. 1). Default: the model's."""
-    pooling: Pooling | None = None
-    """How tokens become one vector. Default: the model's."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class EvaluateJob(PromptFlags, TaskFlags):
+    """Evaluate one or several models on a task's judgements; writes metrics.json, report.md and plots."""
+
     cases: str | None = None
     """File with sentence1, sentence2, condition, answer1, answer2: the case study of Table 5."""
     ablate: bool = False

@@ -24,7 +24,7 @@ from raycase.systems.model_folder import METRICS
 from raycase.systems.projector import load_projector, project
 from raycase.systems.registry import embeds, resolve
 
-LABELS = {  # as the paper writes them (Table 1); the last two are ours
+LABELS = {  # of the built-in ones, as the paper writes them (Table 1); the last two are ours
     PromptStyle.SENT: "sent",
     PromptStyle.COND: "cond",
     PromptStyle.CONCAT_SC: "CONC(s + c)",
@@ -75,9 +75,10 @@ def _resolve_models(job: EvaluateJob) -> list[Any]:
     for name in job.model:
         encoder = name.removeprefix(PREFIX)
         exists = is_remote(name) or "/" not in encoder or Path(encoder).exists()
-        if not (exists or (job.prompt and job.pooling)):  # else a Hugging Face id
+        chosen = (job.prompt or job.template) and (job.pooling or job.pool)
+        if not (exists or chosen):  # else a Hugging Face id
             raise RequestError(f"--model: expected a model folder or one of {', '.join(ENCODERS)}, got no {name}")
-        config = resolve(name, prompt=job.prompt, subtract=job.subtract, pooling=job.pooling)
+        config = resolve(name, **job.prompt_choices)
         if (expected := _expected_instead(job.task, config)) is not None:
             raise RequestError(f"--model: expected {expected} for --task {job.task}, got {name}: {config.label}")
         if job.ablate and not is_case(config):
@@ -178,6 +179,6 @@ def setting(config: Any) -> str:
     its label."""
     if not isinstance(config, CaseConfig):
         return str(config.label)
-    views = [LABELS[style] for style, _ in parse_views(config.encoder.prompt)]
+    views = [LABELS.get(style, str(style)) for style, _ in parse_views(config.encoder.prompt)]
     label = views[0] if len(views) == 1 else f"[{', '.join(views)}]"
     return f"{label} - c" if config.subtract else label

@@ -14,7 +14,7 @@ from raycase.data.fetch import is_trained
 from raycase.data.provenance import provenance
 from raycase.data.rated import NOT_APPLICABLE, RatedPairs, read_rated, rows_in
 from raycase.data.storage import Location, check_paths, fingerprint, locate
-from raycase.encoder.pooling import Pooling
+from raycase.encoder.prompt_flags import PromptFlags
 from raycase.errors import MOST_SEED, RequestError, at_least, check_ranges
 from raycase.systems.bi_encoder import BiEncoderConfig
 from raycase.systems.case import CaseConfig, write_model_folder
@@ -99,22 +99,17 @@ class Source(Saved):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Frozen(Saved):
+class Frozen(PromptFlags, Saved):
     """How a frozen encoder embeds a sentence under a condition."""
-
-    prompt: str | None = None
-    """Prompt of sentence and condition, or several as views side by side, a+b. Default: the encoder's."""
-    subtract: bool | None = None
-    """Subtract the base, the condition's own vector (eq. 1). Default: the encoder's."""
-    pooling: Pooling | None = None
-    """Pooling of token vectors. Default: the encoder's."""
 
     def config(self) -> CaseConfig:
         """The system without g: zero-shot CASE, or the encoder of a fine-tuned bi-encoder. Raises RequestError."""
         self.check_source()
         if not is_trained(self.model):
-            return resolve_case(self.model, prompt=self.prompt, pooling=self.pooling, subtract=self.subtract)
-        system = resolve(self.model, prompt=self.prompt, pooling=self.pooling)
+            return resolve_case(
+                self.model, prompt=self.prompt, pooling=self.pooling, own=self.own, subtract=self.subtract
+            )
+        system = resolve(self.model, **self.prompt_choices | {"subtract": None})
         if not isinstance(system, (BiEncoderConfig, LoraConfig)):
             raise RequestError(
                 f"--model: expected an encoder without projector, or a fine-tuned bi-encoder, got the trained model "
