@@ -32,7 +32,7 @@ def dry_run(job: EmbedJob) -> dict[str, Any]:
     """
     request = check(job)
     if job.any_condition:  # the basis is not chosen yet: the words' size is known, and their time is the encoder's
-        request = replace(request, model=replace(request.model, basis=None))  # type: ignore[type-var]
+        request = replace(request, model=replace(request.model, basis=None))
     sharing = Sharing(rows=request.unit_rows)
     known, done = find_job(request.output, request.config, request.files, overwrite=job.overwrite, sharing=sharing)
     plan = make_plan(request, known.files, done, known.sharing)
