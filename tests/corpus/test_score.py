@@ -2,6 +2,7 @@
 
 import json
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -15,8 +16,14 @@ from helpers import cosines, embed_here, read_rejected, read_scores, score_here,
 from scipy.stats import spearmanr
 
 import raycase
+from raycase.corpus.encode_step import EncodeUnits
+from raycase.corpus.isolation import isolate
+from raycase.corpus.read_step import read_units
+from raycase.corpus.records import EncodedUnit, ReadTask, ReadUnit, WrittenUnit
 from raycase.corpus.score_request import ScoreJob
+from raycase.corpus.unit_pairs import prepare_rows
 from raycase.corpus.verify import verify
+from raycase.corpus.write_step import write_units
 from raycase.corpus.written import open_written
 from raycase.distributed.score import score
 from raycase.errors import RequestError, WorkError
@@ -250,6 +257,33 @@ def test_bad_rows_are_kept_with_their_reason_and_place(ending, name, job, models
     assert scores["sentence1"].to_pylist() == ["a red dress", " a red dress"]  # as they were
     assert scores["score"][0].as_py() == pytest.approx(scores["score"][1].as_py(), abs=1e-6)
     assert result["distinct_pairs"] == 3  # the first pair is there twice, but for blanks
+    verify(job.output)
+
+
+def test_a_pair_that_kills_its_scorer_is_found(job, models, tmp_path):
+    rows = [{"sentence1": "a dog", "sentence2": "a killer" if n == 2 else "a cat", "n": n} for n in range(5)]
+    pq.write_table(pa.Table.from_pylist(rows), tmp_path / "rows.parquet")
+    job = replace(job, input=str(tmp_path / "rows.parquet"), model=models["mixsp"], max_rejected=1)
+
+    def execute(request, opened, plan):
+        settings, weights = request.encode_settings, opened.config["model"]["weights"]
+        encode = EncodeUnits(request.model, settings, weights=weights)
+        [pieces] = plan.tasks()
+        [row] = read_units(ReadTask.of(opened.files, pieces).to_arrow(), config=request.model, settings=settings)
+
+        def attempt(part):
+            killed = "a killer" in part.rows["second"].to_pylist()
+            return None if killed else EncodedUnit.from_arrow(encode(part.to_arrow()))
+
+        prepare = partial(prepare_rows, request.model, settings=settings)
+        whole = isolate(ReadUnit.from_arrow(row), prepare, attempt).to_arrow()
+        place = {"output": request.output.root.uri, "results": request.output.results}
+        yield WrittenUnit.from_arrow(write_units(whole, **place, print8=opened.print8))
+
+    assert score(job, execute=execute)["rows_out"] == 4
+    assert read_scores(job.output)["n"].to_pylist() == [0, 1, 3, 4]
+    [rejected] = read_rejected(job.output)
+    assert (rejected["row"], rejected["reason"]) == (2, "killed the encoder")
     verify(job.output)
 
 

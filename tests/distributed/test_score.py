@@ -4,7 +4,6 @@ import json
 from dataclasses import replace
 
 import numpy as np
-import pytest
 import torch
 from helpers import call_job, read_scores, score_here
 
@@ -14,11 +13,10 @@ from raycase.distributed.score import score
 from raycase.systems.mixsp import mixsp
 
 
-@pytest.mark.parametrize("store", ["disk", "s3"])
-def test_scores_on_ray_are_those_of_this_process(store, tiny_model, scored, tmp_path, cluster):
+def test_scores_on_ray_are_those_of_this_process(tiny_model, scored, tmp_path, cluster):
     torch.manual_seed(0)
     mixsp(str(tiny_model)).trainable().save(tmp_path / "model")
-    place = "s3://corpus/scored" if store == "s3" else str(tmp_path / "scored")
+    place = "s3://corpus/scored"
     flags = {"compute": "float32", "unit_rows": 10, "actors": "1:1"}
     job = ScoreJob(
         input=scored["pairs"], output=str(tmp_path / "here"), model=str(tmp_path / "model"), score_column="s", **flags
