@@ -14,13 +14,13 @@ import numpy as np
 import pyarrow as pa
 
 from raycase.corpus.records import EncodedUnit, EncodeStats, ReadUnit, naming
-from raycase.corpus.unit_files import ROW_OF_PAIR
 from raycase.corpus.unit_pairs import EncodeSettings, pairs_of
 from raycase.data.reader import KEEP, rejection
 from raycase.data.schema import (
     CONDITION,
     EMBEDDING,
     ID,
+    ROW_OF_PAIR,
     Reason,
     Rejection,
     embedding_array,

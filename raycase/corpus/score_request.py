@@ -13,7 +13,7 @@ from raycase.corpus.request import ROWS_OF_UNIT, EmbedJob, Request, check_condit
 from raycase.data.columns import Columns, find_columns, peek
 from raycase.data.inputs import InputFile
 from raycase.data.rated import SENTENCE1, SENTENCE2
-from raycase.data.schema import CONDITION, ID
+from raycase.data.schema import CONDITION, ID, ROW_OF_PAIR
 from raycase.data.storage import check_paths
 from raycase.encoder.pooling import Pooling
 from raycase.errors import PATIENCE, RequestError, check_ranges
@@ -95,12 +95,13 @@ def check_score(job: ScoreJob) -> Request:
     model = find_model(job.model, choices_of(job), begun, output, resolve)
     first = first_file(files, begun)
     condition = _condition_column(job, model, first)
+    columns = _columns(job, model, first, condition)
     embed_job = _embed_job(job, condition=condition, model=job.model or model.model)
     check_condition_flags(embed_job)
     return Request(
         job=embed_job,
         files=files,
-        columns=_columns(job, model, first, condition),
+        columns=columns,
         conditions=None,
         model=model,
         output=output,
@@ -139,7 +140,7 @@ def _condition_column(job: ScoreJob, model: Any, first: InputFile) -> str | None
             f"{first.uri}: expected the column {CONDITION!r}, got {', '.join(names) or 'none'}; pass "
             "--condition-column, or --unconditional"
         )
-    return job.condition_column or CONDITION
+    return CONDITION if job.condition_column is None else job.condition_column
 
 
 def _columns(job: ScoreJob, model: Any, first: InputFile, condition: str | None) -> Columns:
@@ -150,7 +151,7 @@ def _columns(job: ScoreJob, model: Any, first: InputFile, condition: str | None)
         )
     own = (ID,) if condition is None else (ID, CONDITION)
     figures = figure_columns(model, job.score_column)
-    if not job.score_column.strip() or job.score_column in own:
+    if not job.score_column.strip() or job.score_column in (*own, ROW_OF_PAIR):
         raise RequestError(f"--score-column: expected a name of its own, got {job.score_column!r}")
     kept: Sequence[str] = peek(first).names if job.keep_columns is None else job.keep_columns
     clash = next((name for name in kept if name in figures), None)
@@ -166,5 +167,5 @@ def _columns(job: ScoreJob, model: Any, first: InputFile, condition: str | None)
         id=job.id_column,
         condition=condition,
         keep=job.keep_columns,
-        written=(*own, *figures),
+        written=(*own, *figures, ROW_OF_PAIR),
     )

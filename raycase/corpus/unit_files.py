@@ -18,11 +18,11 @@ from raycase.corpus.listing import UnitFile
 from raycase.corpus.output import Output
 from raycase.data.json_values import from_json
 from raycase.data.parquet import parquet_bytes
+from raycase.data.schema import ROW_OF_PAIR
 from raycase.data.storage import Location
 from raycase.errors import WorkError, first_line
 
 STATS = b"raycase"  # key of a unit's counts in the metadata of its file
-ROW_OF_PAIR = "__row"  # column with the input row of each pair; counted, not written
 
 
 @dataclass(frozen=True, kw_only=True)

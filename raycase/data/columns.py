@@ -9,7 +9,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from raycase.data.inputs import InputFile, readable
-from raycase.data.schema import CONDITION, EMBEDDING, ID
+from raycase.data.schema import CONDITION, EMBEDDING, ID, ROW_OF_PAIR
 from raycase.data.textfiles import buffered, csv_header, jsonl_lines
 from raycase.errors import RequestError
 
@@ -58,11 +58,11 @@ def find_columns(
     condition: str | None,
     keep: Sequence[str] | None,
     second: str | None = None,
-    written: Sequence[str] = (ID, CONDITION, EMBEDDING),
+    written: Sequence[str] = (ID, CONDITION, EMBEDDING, ROW_OF_PAIR),
 ) -> Columns:
     """Resolve the requested columns against the first file; `id` None takes the column `id` if there is one.
 
-    `keep` None: the text, or with a `second` all columns. `written`: columns that the output has of its own. Raises
+    `keep` None: the text, or with a `second` all columns. `written`: columns that a unit has of its own. Raises
     RequestError for a missing column, one of a wrong type, and a kept column with the name of an output column.
     """
     schema = peek(file)

@@ -10,6 +10,7 @@ import numpy as np
 import pyarrow as pa
 
 ID, CONDITION, EMBEDDING = "id", "condition", "embedding"
+ROW_OF_PAIR = "__row"  # column of a unit with the input row of each pair; counted, not written
 
 
 class Reason(StrEnum):

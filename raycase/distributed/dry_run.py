@@ -13,11 +13,11 @@ from raycase.corpus.job_record import Sharing, find_job
 from raycase.corpus.plan import Plan, make_plan
 from raycase.corpus.request import EmbedJob, Request, check
 from raycase.corpus.sample import sample_rows
-from raycase.corpus.unit_files import ROW_OF_PAIR
 from raycase.corpus.unit_pairs import pairs_of, prepare_rows
 from raycase.data.inputs import InputFile
 from raycase.data.parquet import parquet_bytes
 from raycase.data.reader import TEXT
+from raycase.data.schema import ROW_OF_PAIR
 from raycase.distributed.cluster import start_ray
 from raycase.distributed.resources import capacity, make_pool
 

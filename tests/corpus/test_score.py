@@ -52,7 +52,8 @@ def models(tmp_path_factory, tiny_model):
     folder = tmp_path_factory.mktemp("models")
     for name, make in SYSTEMS.items():
         small.disturb(make(str(tiny_model)).trainable(dropout=0.0), scale=0.1).save(folder / name)
-    return {name: str(folder / name) for name in SYSTEMS} | {"case": str(tiny_model)}
+    more = {"case": str(tiny_model), "pooling": f"condition-pooling:{tiny_model}"}
+    return {name: str(folder / name) for name in SYSTEMS} | more
 
 
 @pytest.fixture
@@ -72,7 +73,7 @@ def loaded(name, models):
     return raycase.load(models[name], dtype=torch.float32, **(CHOICES if name == "case" else {}))
 
 
-@pytest.mark.parametrize("name", ["bi", "case", "cross"])
+@pytest.mark.parametrize("name", ["bi", "case", "pooling", "cross"])
 def test_scores_under_conditions_are_the_models_own_and_have_evaluates_spearman(name, job, models):
     choices = CHOICES if name == "case" else {}
     job = replace(job, model=models[name], **choices)
@@ -328,6 +329,7 @@ def test_all_columns_come_back_in_their_types(job, tmp_path):
     [
         ({"sentence2_column": "nope"}, "expected the column 'nope', got sentence1, sentence2, condition, label"),
         ({"sentence2_column": "sentence1"}, "--sentence2-column: expected another column than that of the first"),
+        ({"condition_column": ""}, "expected the column ''"),
         ({"condition_column": "nope"}, "expected the column 'nope'"),
         ({"condition_column": "label", "unconditional": True}, "expected --condition-column or --unconditional, got"),
         ({"score_column": "label"}, "--score-column: expected a name that no kept column has, got 'label'"),
