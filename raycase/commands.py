@@ -18,6 +18,7 @@ import tyro
 if TYPE_CHECKING:
     from raycase.corpus.materialize import MaterializeJob
     from raycase.corpus.request import EmbedJob
+    from raycase.corpus.score_request import ScoreJob
     from raycase.distributed.join import JoinJob
     from raycase.distributed.rerank import RerankJob
     from raycase.evaluation.check_model import CheckJob
@@ -48,13 +49,13 @@ class Command:
 
 @dataclass(frozen=True, kw_only=True)
 class VerifyJob:
-    """Read an output of `raycase embed` back: counts, checksums, schema, no NaN, no row twice.
+    """Read an output of `raycase embed` or `raycase score` back: counts, checksums, schema, no NaN, no row twice.
 
     On the cluster that RAY_ADDRESS names, as in a submitted job; else in one process.
     """
 
     output: tyro.conf.Positional[str]
-    """The folder that `raycase embed` wrote."""
+    """The folder that the job wrote."""
 
 
 def embed(job: EmbedJob) -> Result:
@@ -131,6 +132,13 @@ def rerank(job: RerankJob) -> Result:
     return rerank_all(job)
 
 
+def score(job: ScoreJob) -> Result:
+    """Score pairs of sentences under conditions, by any model."""
+    from raycase.distributed.score import score
+
+    return score(job)
+
+
 def train(job: TrainingJob) -> Result:
     """Train a projector on a frozen encoder, or fine-tune an encoder by one of several systems."""
     from raycase.distributed.train import train
@@ -188,6 +196,7 @@ COMMANDS = {
     "facets": Command("raycase.search.facets_job:FacetsJob", facets),
     "join": Command("raycase.distributed.join:JoinJob", join),
     "rerank": Command("raycase.distributed.rerank:RerankJob", rerank),
+    "score": Command("raycase.corpus.score_request:ScoreJob", score),
     "train": Command("raycase.training.catalogue:TRAIN_JOBS", train),
     "tune": Command("raycase.training.catalogue:TUNE_JOBS", tune, resume="--resume", default="case"),
     "evaluate": Command("raycase.evaluation.job:EvaluateJob", evaluate),

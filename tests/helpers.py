@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 import pyarrow.dataset as ds
 
-from raycase.corpus.output import output_at
+from raycase.corpus.output import SCORES, output_at
 
 ROOT = Path(__file__).parent.parent
 WORDS = ["red", "blue", "green", "dress", "shirt", "dog", "cat", "man", "woman", "people", "play", "run", "sit", "ball"]
@@ -208,7 +208,8 @@ def in_process(request, opened, plan, **changes):
     for pieces in plan.tasks():
         task = ReadTask.of(opened.files, pieces).to_arrow()
         for unit in read_units(task, config=request.model, settings=settings):
-            written = write_units(encode(unit), output=request.output.root.uri, print8=opened.print8)
+            place = {"output": request.output.root.uri, "results": request.output.results}
+            written = write_units(encode(unit), **place, print8=opened.print8)
             yield WrittenUnit.from_arrow(written)
 
 
@@ -217,6 +218,19 @@ def embed_here(job, **options):
     from raycase.distributed.embed import embed
 
     return embed(job, execute=in_process, **options)
+
+
+def score_here(job):
+    """The job that scores pairs of sentences in this process, without Ray; gives its result."""
+    from raycase.distributed.score import score
+
+    return score(job, execute=in_process)
+
+
+def read_scores(uri):
+    """Its output as one table, in the order of the input."""
+    folder = output_at(str(uri), SCORES).units
+    return ds.dataset(folder.path, filesystem=folder.fs, format="parquet").to_table()
 
 
 def stop_after(count):

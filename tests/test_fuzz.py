@@ -24,7 +24,8 @@ from hypothesis import strategies as st
 
 from raycase.cli import main, parse
 from raycase.corpus.materialize import check as check_materialize
-from raycase.corpus.run import run
+from raycase.corpus.run import run, run_checked
+from raycase.corpus.score_request import check_score
 from raycase.data.inferences import KINDS
 from raycase.data.parquet import parquet_bytes
 from raycase.errors import WorkError
@@ -269,6 +270,7 @@ def stopped(*_, **__):
 
 WORK = {
     "embed": lambda job: run(job, prepare=stopped),
+    "score": lambda job: run_checked(check_score(job), 0.0, prepare=stopped),
     "train": lambda job: training.train(job, stopped),
     "tune": lambda job: tune(job, stopped),
     "evaluate": lambda job: tasks.evaluate(job, vectors_of=stopped),
@@ -292,6 +294,7 @@ def commands(models, output, rated, tmp_path_factory):
     }
     return {
         "embed": [*source, "--output", "new", "--unconditional", "--model", models["condition-pooling"]],
+        "score": ["--input", f"{rated}/validation.csv", "--output", "new", "--model", models["case"]],
         "materialize": ["--words", "none", "--conditions", "color", "--output", "new"],
         "index": ["--embeddings", output, "--output", "new"],
         "search": ["--index", index, "--query", "a red dress", "--condition", "color"],

@@ -6,6 +6,7 @@ import ctypes
 import os
 import socket
 import time
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -13,37 +14,42 @@ import numpy as np
 import pyarrow as pa
 
 from raycase.corpus.records import EncodedUnit, EncodeStats, ReadUnit, naming
-from raycase.corpus.unit_files import ROW_OF_PAIR
 from raycase.corpus.unit_pairs import EncodeSettings, pairs_of
 from raycase.data.reader import KEEP, rejection
 from raycase.data.schema import (
     CONDITION,
     EMBEDDING,
     ID,
+    ROW_OF_PAIR,
     Reason,
     Rejection,
     embedding_array,
+    embedding_type,
     in_input_order,
-    output_schema,
     rejected_table,
 )
 from raycase.encoder.prepared import Prepared
 from raycase.encoder.throughput import Work
 from raycase.errors import WorkError
+from raycase.systems.pair_scores import Scored, figure_columns, score_pairs
 
 if TYPE_CHECKING:
-    from raycase.systems.contracts import EmbedderConfig, Encoder
-    from raycase.systems.pairs import Encoded, Indexed, Kept
+    from raycase.systems.contracts import Encoder
+    from raycase.systems.pairs import Encoded, Indexed
 
+Results = list[tuple[pa.Field, pa.Array]]  # columns that were computed
 COMPILE_REPAID = 90.0  # seconds of encoding left, of which compiling saves more than it costs
 
 
 class EncodeUnits:
-    """`ReadUnit` -> `EncodedUnit`, both as Arrow rows. Holds one model, which keeps the bases of conditions."""
+    """`ReadUnit` -> `EncodedUnit`, both as Arrow rows. Holds one model, which keeps the bases of conditions.
+
+    With `settings.score` the units are pairs of sentences, whose scores take the place of vectors.
+    """
 
     def __init__(
         self,
-        config: EmbedderConfig,
+        config: Any,
         settings: EncodeSettings,
         *,
         weights: str,
@@ -70,7 +76,7 @@ class EncodeUnits:
         if local_weights != weights:
             raise WorkError(f"expected the weights {weights} as on the driver, got {local_weights} on this node")
         dtype = None if compute is None else getattr(torch, compute)
-        self.encoder: Encoder = config.load(batch_tokens=batch_tokens, dtype=dtype)
+        self.encoder: Any = config.load(batch_tokens=batch_tokens, dtype=dtype)
         self.rate = 0.0
         self.settings = settings
         self.units = units
@@ -83,7 +89,8 @@ class EncodeUnits:
         began = time.time()
         unit = ReadUnit.from_arrow(row)
         with naming(f"encoding rows from {unit.start} of {unit.uri}"):
-            encoded = encode_rows(self.encoder, unit.rows, unit.prepared, self.settings)
+            encode = encode_rows if self.settings.score is None else score_rows
+            encoded = encode(self.encoder, unit.rows, unit.prepared, self.settings)
         seconds = time.time() - began
         self._after_first_unit(seconds)
         rejected = pa.concat_tables([unit.rejected, rejected_table(unit.uri, encoded.rejections)])
@@ -144,34 +151,67 @@ def encode_rows(encoder: Encoder, rows: pa.Table, prepared: Prepared, settings: 
 
     A row with one bad pair is rejected with all its pairs (`rejected_rows`).
     """
-    row_N, conditions = pairs_of(rows, settings)
     encoded = encoder.encode_prepared(prepared)
     with np.errstate(over="ignore"):
         vectors_ND = encoded.vectors.astype(settings.dtype)
-    reasons = rejected_rows(encoded, vectors_ND, row_N, settings.on_long)
-    pair_K = np.flatnonzero(~np.isin(row_N, list(reasons)))
-    return EncodedRows(
-        table=output_table(rows, row_N, conditions, pair_K, vectors_ND, settings, kept=encoded.kept),
-        rejections=[rejection(rows.slice(row, 1).to_pylist()[0], reason) for row, reason in sorted(reasons.items())],
-        work=encoded.work,
-        distinct_pairs=encoded.distinct,
-        rows_truncated=len(np.unique(row_N[pair_K][encoded.truncated[pair_K]])),
-    )
-
-
-def rejected_rows(encoded: Encoded, vectors_ND: np.ndarray, row_N: np.ndarray, on_long: str) -> dict[int, Reason]:
-    """Row -> why it is rejected: the first of its pairs that is refused, too long (`on_long` "reject"), or not finite
-    after rounding to the output's type."""
     finite_N = np.isfinite(vectors_ND).all(axis=1)
     if encoded.kept is not None:
         finite_N &= encoded.kept.finite
+    field = pa.field(EMBEDDING, embedding_type(settings.dim, settings.dtype))
+
+    def results(pairs: np.ndarray) -> Results:
+        kept = [] if encoded.kept is None else encoded.kept.take(pairs).columns()
+        return [(field, embedding_array(vectors_ND[pairs])), *kept]
+
+    return _settled(rows, encoded, finite_N, results, settings)
+
+
+def score_rows(system: Any, rows: pa.Table, prepared: Prepared, settings: EncodeSettings) -> EncodedRows:
+    """Score the pairs of sentences of a unit, by any system; else as `encode_rows`."""
+    assert settings.score is not None
+    scored = score_pairs(system, prepared)
+    fields = [pa.field(name, pa.float64()) for name in figure_columns(system.config, settings.score)]
+
+    def results(pairs: np.ndarray) -> Results:
+        return [(field, pa.array(scored.figures[pairs, k])) for k, field in enumerate(fields)]
+
+    return _settled(rows, scored, np.isfinite(scored.figures).all(axis=1), results, settings)
+
+
+def _settled(
+    rows: pa.Table,
+    done: Encoded | Scored,
+    finite_N: np.ndarray,
+    results: Callable[[np.ndarray], Results],
+    settings: EncodeSettings,
+) -> EncodedRows:
+    """A unit's pairs as its output table, and its rejected rows. `results`: the columns that were computed, of some
+    pairs."""
+    row_N, conditions = pairs_of(rows, settings)
+    reasons = rejected_rows(done, finite_N, row_N, settings)
+    pair_K = np.flatnonzero(~np.isin(row_N, list(reasons)))
+    return EncodedRows(
+        table=output_table(rows, row_N, conditions, pair_K, results, settings),
+        rejections=[rejection(rows.slice(row, 1).to_pylist()[0], reason) for row, reason in sorted(reasons.items())],
+        work=done.work,
+        distinct_pairs=done.distinct,
+        rows_truncated=len(np.unique(row_N[pair_K][done.truncated[pair_K]])),
+    )
+
+
+def rejected_rows(
+    done: Encoded | Scored, finite_N: np.ndarray, row_N: np.ndarray, settings: EncodeSettings
+) -> dict[int, Reason]:
+    """Row -> why it is rejected: the first of its pairs that is refused, too long (`on_long` "reject"), or not finite
+    after rounding to the output's type."""
+    not_finite = Reason.NOT_FINITE if settings.score is None else Reason.SCORE_NOT_FINITE
     reasons: dict[int, Reason] = {}
     for pair, row in enumerate(row_N):
-        reason = encoded.refused[pair]
-        if reason is None and encoded.truncated[pair] and on_long == "reject":
+        reason = done.refused[pair]
+        if reason is None and done.truncated[pair] and settings.on_long == "reject":
             reason = Reason.TEXT_TOO_LONG
         if reason is None and not finite_N[pair]:
-            reason = Reason.NOT_FINITE
+            reason = not_finite
         if reason is not None:
             reasons.setdefault(int(row), reason)
     return reasons
@@ -182,26 +222,26 @@ def output_table(
     row_N: np.ndarray,
     conditions: Indexed | None,
     pair_K: np.ndarray,
-    vectors_ND: np.ndarray,
+    results: Callable[[np.ndarray], Results],
     settings: EncodeSettings,
-    *,
-    kept: Kept | None = None,
 ) -> pa.Table:
-    """The K pairs `pair_K` of N in chunks of about `settings.chunk_bytes`; last column: the unit's row of each pair."""
+    """The K pairs `pair_K` of N in chunks of about `settings.chunk_bytes`: id, condition, the columns kept from the
+    input, those of `results`, and last the unit's row of each pair.
+
+    Scores without a condition have no column of it: one in the input is kept as it is.
+    """
     columns = settings.columns
-    schema = output_schema(columns.id_type, columns.kept_fields, settings.dim, settings.dtype)
     chunks = 1 + rows.nbytes * len(pair_K) // max(1, len(rows)) // settings.chunk_bytes
     tables: list[pa.Table] = []
     for pairs in np.array_split(pair_K, chunks):
         chunk = rows.take(row_N[pairs])
-        arrays: dict[str, Any] = {
-            ID: chunk[ID],
-            CONDITION: pa.nulls(len(chunk), pa.string()) if conditions is None else list(conditions.take(pairs)),
-            **{name: chunk[KEEP + name] for name in columns.keep},
-            EMBEDDING: embedding_array(vectors_ND[pairs]),
-        }
-        table = pa.table(arrays, schema=schema)
-        for field, column in kept.take(pairs).columns() if kept else ():
+        table = pa.table({ID: chunk[ID].cast(columns.id_type)})
+        if conditions is not None or settings.score is None:
+            under = pa.nulls(len(chunk), pa.string()) if conditions is None else list(conditions.take(pairs))
+            table = table.append_column(pa.field(CONDITION, pa.string()), pa.array(under, pa.string()))
+        for kept in columns.kept_fields:
+            table = table.append_column(kept, chunk[KEEP + kept.name].cast(kept.type))
+        for field, column in results(pairs):
             table = table.append_column(field, column)
         tables.append(table.append_column(ROW_OF_PAIR, pa.array(row_N[pairs])))
     return pa.concat_tables(tables)

@@ -10,9 +10,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from raycase.corpus.records import EncodedUnit, Interval, ReadUnit
-from raycase.corpus.unit_files import ROW_OF_PAIR
 from raycase.data.reader import rejection
-from raycase.data.schema import REJECTED_SCHEMA, Reason, in_input_order, rejected_table
+from raycase.data.schema import REJECTED_SCHEMA, ROW_OF_PAIR, Reason, in_input_order, rejected_table
 from raycase.encoder.prepared import Prepared
 from raycase.encoder.throughput import Work
 from raycase.errors import WorkError

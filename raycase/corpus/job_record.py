@@ -5,17 +5,20 @@ from __future__ import annotations
 import json
 import uuid
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import asdict, dataclass, field, replace
 from functools import cached_property
 from typing import Any, TypedDict
 
 from raycase.corpus.listing import UnitFile, Units, finished, finished_units
-from raycase.corpus.output import Output
+from raycase.corpus.output import EMBEDDINGS, SCORES, Output
 from raycase.data import claim
 from raycase.data.inputs import InputFile
 from raycase.data.json_values import from_json
 from raycase.data.storage import fingerprint, json_bytes
 from raycase.errors import RequestError, one_line
+
+SCORE_COLUMN = "score_column"  # key of the configuration of `raycase score` alone
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -46,13 +49,17 @@ class ModelFile(TypedDict):
     encoder: EncoderFile
 
 
-class ConfigFile(TypedDict):
-    """The configuration in job.json, as far as it is read back."""
-
+class _ConfigFile(TypedDict):
     model: ModelFile
     unconditional: bool
     conditions: list[str] | None
     keep_columns: list[str]
+
+
+class ConfigFile(_ConfigFile, total=False):
+    """The configuration in job.json, as far as it is read back."""
+
+    score_column: str  # of `raycase score`
 
 
 class _JobFile(TypedDict):
@@ -113,7 +120,7 @@ def find_job(
     foreign = foreign or next((unit.name(job.print8) for unit in units.of_others(len(job.files))), None)
     if foreign:
         raise RequestError(
-            f"--output: expected only units in {output.embeddings.uri}, got {foreign}; "
+            f"--output: expected only units in {output.units.uri}, got {foreign}; "
             "move it away, or pass --overwrite to remove the whole folder"
         )
     claim.claim(
@@ -121,7 +128,7 @@ def find_job(
         output.job.name,
         replace(job, config=config).fingerprint,
         job="the same job",
-        results=[output.embeddings.name],
+        results=[output.units.name],
         difference=_difference(job.config, config),
     )
     if begun is None:
@@ -153,12 +160,25 @@ def read_job(output: Output) -> Job:
     )
 
 
+def as_begun(output: Output) -> Output:
+    """The output folder with the units that its job.json, if there is one, says: vectors, or scores. Raises
+    RequestError."""
+    if not output.job.exists():
+        return output
+    return replace(output, results=SCORES if SCORE_COLUMN in read_job(output).config else EMBEDDINGS)
+
+
 def write_job(output: Output, job: Job, *, overwrite: bool = False) -> None:
     """Write job.json; with `overwrite`, remove an earlier output first."""
     values: dict[str, Any] = {"model": job.model, "config": job.config, "salt": job.salt}
     values |= {"sharing": asdict(job.sharing) if job.sharing else None, "files": [asdict(f) for f in job.files]}
     data = json_bytes({"fingerprint": job.fingerprint} | values)
     if overwrite:
+        begun = output
+        with suppress(RequestError):  # no job.json of raycase: nothing is known of units of another kind
+            begun = as_begun(output)
+        if begun.results != output.results:
+            begun.clear()
         output.clear()
     output.job.put(data)
 

@@ -165,7 +165,7 @@ def finished(names: Iterable[str], print8: str) -> tuple[Units, list[str]]:
 def finished_units(output: Output, print8: str, files: int) -> tuple[Units, list[str]]:
     """The finished units of a job over so many input files in its output folder, and the names of the other files
     there."""
-    return finished((name for name, _ in output.embeddings.entries(_cuts(print8, files))), print8)
+    return finished((name for name, _ in output.units.entries(_cuts(print8, files))), print8)
 
 
 def _cuts(print8: str, files: int) -> list[str]:
@@ -177,10 +177,10 @@ def _cuts(print8: str, files: int) -> list[str]:
 def drop_strays(output: Output, units: Units, strays: Iterable[str]) -> list[str]:
     """Remove files that do not count: units of another fingerprint or overlapping ones by a late writer, rejected rows
     without their unit, and temporary files of a killed writer. Returns their URIs."""
-    stray_files = [output.embeddings / name for name in strays if UnitFile.parse(name)]
+    stray_files = [output.units / name for name in strays if UnitFile.parse(name)]
     cuts = _cuts(units.print8, max(units.files, default=0))
     stray_files += [output.rejected / name for name, _ in output.rejected.entries(cuts) if name not in units]
-    stray_files += [half for part in (output.embeddings, output.rejected) for half in part.half_written()]
+    stray_files += [half for part in (output.units, output.rejected) for half in part.half_written()]
     for stray in stray_files:
         stray.remove()
     return [stray.uri for stray in stray_files]

@@ -20,11 +20,11 @@ from raycase.corpus.job_record import Job, check_held, find_job, write_job
 from raycase.corpus.listing import UnitFile, drop_strays, finished_units
 from raycase.corpus.manifest import Lines, read_manifest, write_manifest
 from raycase.corpus.output import Output, output_at
-from raycase.corpus.unit_files import ROW_OF_PAIR, STATS, UnitStats, unit_errors, write_unit
+from raycase.corpus.unit_files import STATS, UnitStats, unit_errors, write_unit
 from raycase.corpus.written import Written, open_written, read_rows
 from raycase.data.conditions import read_conditions
 from raycase.data.json_values import from_json
-from raycase.data.schema import CONDITION, EMBEDDING, embedding_array, rejected_table
+from raycase.data.schema import CONDITION, EMBEDDING, ROW_OF_PAIR, embedding_array, rejected_table
 from raycase.data.storage import check_paths
 from raycase.data.stored_words import WORD_COLUMNS, StoredWords, WordFormat
 from raycase.errors import PATIENCE, RequestError, WorkError, check_ranges, minutes_range

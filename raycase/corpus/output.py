@@ -7,20 +7,29 @@ from dataclasses import dataclass
 from raycase.data.claim import clear
 from raycase.data.storage import Location, locate
 
+EMBEDDINGS, SCORES = "embeddings", "scores"  # folders of units: of `raycase embed`, of `raycase score`
+
 
 @dataclass(frozen=True)
 class Output:
-    """Locations of the files in an output folder."""
+    """Locations of the files in an output folder; `results`: the folder of its units."""
 
     root: Location
+    results: str = EMBEDDINGS
 
     @property
     def job(self) -> Location:
         return self.root / "job.json"
 
     @property
+    def units(self) -> Location:
+        return self.root / self.results
+
+    @property
     def embeddings(self) -> Location:
-        return self.root / "embeddings"
+        """The units, of an output that has vectors."""
+        assert self.results == EMBEDDINGS
+        return self.units
 
     @property
     def rejected(self) -> Location:
@@ -56,9 +65,9 @@ class Output:
     @property
     def parts(self) -> tuple[Location, ...]:
         """Everything that a job writes besides job.json."""
-        return self.rejected, self.embeddings, self.basis, self.spans, self.lines, self.manifest_files, self.manifest
+        return self.rejected, self.units, self.basis, self.spans, self.lines, self.manifest_files, self.manifest
 
 
-def output_at(uri: str) -> Output:
+def output_at(uri: str, results: str = EMBEDDINGS) -> Output:
     """The output folder at a URI."""
-    return Output(locate(uri))
+    return Output(locate(uri), results)

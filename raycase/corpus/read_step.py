@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from typing import TYPE_CHECKING
+from typing import Any
 
 import pyarrow as pa
 
@@ -17,13 +17,10 @@ from raycase.data.reader import FILE, read_span
 from raycase.data.schema import rejected_table
 from raycase.data.spans import Span
 
-if TYPE_CHECKING:
-    from raycase.systems.contracts import EmbedderConfig
-
 READERS = 16  # small files fetched at once
 
 
-def read_units(task: pa.Table, *, config: EmbedderConfig, settings: EncodeSettings) -> Iterator[pa.Table]:
+def read_units(task: pa.Table, *, config: Any, settings: EncodeSettings) -> Iterator[pa.Table]:
     """`ReadTask` -> a `ReadUnit` for each of its units, both as Arrow rows.
 
     Tokenises here, on CPUs and ahead of the encoder, which then never waits for it.

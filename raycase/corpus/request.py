@@ -3,21 +3,21 @@
 from __future__ import annotations
 
 import re
-import sys
-from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any, Literal
 
-from raycase.corpus.job_record import Job, read_job
+import numpy as np
+
+from raycase.corpus.found import find_model, first_file, input_files, job_begun
+from raycase.corpus.job_record import SCORE_COLUMN
 from raycase.corpus.output import Output, output_at
 from raycase.corpus.unit_pairs import EncodeSettings
-from raycase.data.columns import Columns, find_columns, peek
+from raycase.data.columns import Columns, find_columns
 from raycase.data.conditions import read_conditions
-from raycase.data.fetch import DEFAULT_MODEL
-from raycase.data.inputs import InputFile, find_input
-from raycase.data.storage import PACKAGE, check_paths, fingerprint
+from raycase.data.inputs import InputFile
+from raycase.data.storage import PACKAGE, check_paths
 from raycase.data.stored_words import WORD_COLUMNS
 from raycase.encoder.prompt_flags import PromptFlags
 from raycase.errors import PATIENCE, RequestError, at_least, check_ranges, minutes_range
@@ -26,7 +26,6 @@ from raycase.systems.registry import resolve_embedder, weighs_words
 
 SAMPLE, SAMPLE_CONDITIONS = PACKAGE + "sample/sentences.csv", PACKAGE + "sample/conditions.txt"
 SAMPLE_OUTPUT = "~/raycase/out"
-EARLIER_DEFAULT = "minilm"  # of 0.1 and 0.2, whose job.json does not name the model
 MOST_WORD_BYTES = 4096
 WORD_BYTES = 288  # of a token; 4 KB a caption
 PAIRS_OF_UNIT, ROWS_OF_UNIT = 32768, 4096  # at most, by default
@@ -64,11 +63,8 @@ class CorpusFlags:
 
 
 @dataclass(frozen=True, kw_only=True)
-class EmbedJob(PromptFlags, CorpusFlags):
-    """Embed a corpus under conditions: Parquet, CSV or JSONL in, Parquet out. Without arguments: the sample.
-
-    A stopped job resumes when the same command is run again.
-    """
+class RunFlags:
+    """How the rows of a corpus go through a model."""
 
     dim: int | None = None
     """Cut the vectors to their first dimensions: as many as one of --nested of the model's training. Default: all."""
@@ -76,10 +72,8 @@ class EmbedJob(PromptFlags, CorpusFlags):
     """Number format inside the encoder. Default: bfloat16 where the processor has it."""
     compile: Literal["auto", "on", "off"] = "auto"
     """Compile the encoder for this machine. auto: after the first unit, if the rest takes long enough to repay it."""
-    dtype: Literal["float16", "float32"] = "float16"
-    """Number format of the written vectors."""
     on_long: Literal["truncate", "reject"] = "truncate"
-    """What to do with a text longer than the encoder's maximum."""
+    """What to do with texts longer than the encoder's maximum."""
     batch_tokens: int | None = None
     """Tokens in a batch, padding included. Default: 4096 on a CPU, 32768 on a GPU."""
     unit_rows: int | None = None
@@ -91,35 +85,60 @@ class EmbedJob(PromptFlags, CorpusFlags):
     patience: float = PATIENCE
     """Minutes without a finished unit after which the job gives up, as when no machine is available."""
     limit: int | None = None
-    """Embed only this many rows, the first ones."""
+    """Only this many rows, the first ones."""
     max_rejected: float = 0.01
     """Largest share of rejected rows; above it the exit status is 1."""
     overwrite: bool = False
     """Remove an earlier output in the folder first."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class EmbedJob(RunFlags, PromptFlags, CorpusFlags):
+    """Embed a corpus under conditions: Parquet, CSV or JSONL in, Parquet out. Without arguments: the sample.
+
+    A stopped job resumes when the same command is run again.
+    """
+
+    dtype: Literal["float16", "float32"] = "float16"
+    """Number format of the written vectors."""
     dry_run: bool = False
     """Estimate the work from a sample; write nothing."""
+
+    @property
+    def choices(self) -> dict[str, Any]:
+        """The flags that choose how the model reads a pair."""
+        return self.prompt_choices | {"dim": self.dim}
 
 
 @dataclass(frozen=True, kw_only=True)
 class Request:
-    """A checked job. Nothing is written and no weights are loaded yet."""
+    """A checked job. Nothing is written and no weights are loaded yet.
+
+    `score`: the name of the column of scores, where pairs of sentences are scored; their job has the same flags.
+    """
 
     job: EmbedJob
     files: list[InputFile]
     columns: Columns
     conditions: tuple[str, ...] | None
-    model: EmbedderConfig
+    model: Any  # the configuration of a system; without `score`, of one that embeds
     output: Output
     unit_rows: int
+    score: str | None = None
 
     @property
     def dim(self) -> int:
-        return self.model.plain_dim if self.job.unconditional else self.model.dim
+        return int(self.model.plain_dim if self.job.unconditional else self.model.dim)
+
+    @property
+    def pair_bytes(self) -> int:
+        """Bytes of a vector, or of a score."""
+        return 8 if self.score else self.dim * np.dtype(self.job.dtype).itemsize
 
     @cached_property
     def config(self) -> dict[str, Any]:
         """What decides the output besides the input files; the fingerprint is of this."""
-        job = self.job
+        job, scored = self.job, {SCORE_COLUMN: self.score, "sentence2_column": self.columns.second}
         return {
             "model": self.model.describe(),
             "compute": job.compute,
@@ -132,7 +151,7 @@ class Request:
             "condition_column": job.condition_column,
             "conditions": self.conditions,
             "unconditional": job.unconditional,
-        } | ({"word_bytes": job.word_bytes} if job.any_condition else {})
+        } | ({"word_bytes": job.word_bytes} if job.any_condition else {} if self.score is None else scored)
 
     @property
     def encode_settings(self) -> EncodeSettings:
@@ -143,6 +162,7 @@ class Request:
             dtype=self.job.dtype,
             on_long=self.job.on_long,
             dim=self.dim,
+            score=self.score,
         )
 
 
@@ -153,22 +173,22 @@ def check(job: EmbedJob, model: EmbedderConfig | None = None) -> Request:
     """
     job = _with_sample(job)
     assert job.input is not None and job.output is not None
-    _check_condition_flags(job)
-    _check_numbers(job)
+    check_condition_flags(job)
+    check_numbers(job)
     folder = job.model if job.model and Path(job.model).is_dir() else None
     check_paths({"--input": job.input, "--output": job.output, "--model": folder})
     conditions = tuple(read_conditions(job.conditions)) if job.conditions else None
     output = output_at(job.output)
-    files = _input_files(job.input, output)
-    begun = None if job.overwrite else _begun(output)
+    files = input_files(job.input, output)
+    begun = None if job.overwrite else job_begun(output)
     columns = find_columns(
-        _first_file(files, begun),
+        first_file(files, begun),
         text=job.text_column,
         id=job.id_column,
         condition=job.condition_column,
         keep=job.keep_columns,
     )
-    model = model or _find_model(job, begun, output)
+    model = model or find_model(job.model, job.choices, begun, output, resolve_embedder)
     job = replace(job, model=job.model or model.model)
     if job.any_condition:
         model = _storing_words(job, model, columns, output)
@@ -202,7 +222,8 @@ def _condition_flags(job: EmbedJob) -> list[str]:
     return [flag for flag, value in ways.items() if value]
 
 
-def _check_condition_flags(job: EmbedJob) -> None:
+def check_condition_flags(job: EmbedJob) -> None:
+    """Raise RequestError unless the job has one kind of conditions, and for vectors to cut that have none."""
     flags = _condition_flags(job)
     if len(flags) != 1:
         raise RequestError(
@@ -229,7 +250,8 @@ def _storing_words(job: EmbedJob, model: EmbedderConfig, columns: Columns, outpu
     return replace(model, basis=output.basis.uri)
 
 
-def _check_numbers(job: EmbedJob) -> None:
+def check_numbers(job: EmbedJob) -> None:
+    """Raise RequestError for a flag that is out of its range."""
     gpus, rejected = job.gpus_per_actor, job.max_rejected
     ranges = {
         **at_least(1, job, "batch_tokens", "unit_rows", "limit"),
@@ -255,56 +277,6 @@ def actor_range(text: str | None) -> tuple[int, int] | None:
     if not 1 <= least <= most:
         raise RequestError(f"--actors: expected MIN:MAX with 1 <= MIN <= MAX, got {text!r}")
     return least, most
-
-
-def _input_files(uri: str, output: Output) -> list[InputFile]:
-    """The files of the input, without those of an output folder inside it."""
-    written = tuple(part.uri for part in output.parts)
-    inside = tuple(f"{uri}/" for uri in written)
-    files = [f for f in find_input(uri) if f.uri not in written and not f.uri.startswith(inside)]
-    if not files:
-        raise RequestError(f"--input: expected rows to embed at {uri}, got the output of a job alone")
-    for file in files:
-        try:
-            file.uri.encode()
-        except UnicodeEncodeError as error:
-            raise RequestError(f"--input: expected names in UTF-8, got {file.uri!r}; rename it") from error
-    return files
-
-
-def _begun(output: Output) -> Job | None:
-    """The job that the output was begun by. Raises RequestError for a folder that cannot be read."""
-    try:
-        return read_job(output) if output.job.exists() else None
-    except OSError as error:
-        reason = output.root.why(error)
-        raise RequestError(f"--output: expected a readable folder at {output.root.uri}, got: {reason}") from error
-
-
-def _first_file(files: Sequence[InputFile], begun: Job | None) -> InputFile:
-    """The file that decides the columns' types: the first of the job to resume, else the first that has columns."""
-    if begun and begun.files[0] in files:
-        return begun.files[0]
-    return next((f for f in files if peek(f).names), files[0])
-
-
-def _find_model(job: EmbedJob, begun: Job | None, output: Output) -> EmbedderConfig:
-    """The model that the flags name; without --model that of the job to resume, else the default. Says so where these
-    two differ. Raises RequestError."""
-    choices = job.prompt_choices | {"dim": job.dim}
-    if job.model or not begun:
-        return resolve_embedder(job.model or DEFAULT_MODEL, **choices)
-    name = begun.model or EARLIER_DEFAULT
-    expected = f"--model: expected the model that {output.root.uri} was begun with"
-    try:
-        model = resolve_embedder(name, **choices)
-    except RequestError as error:
-        raise RequestError(f"{expected}, {name}, got: {error}; pass --model with where it is now") from error
-    if not begun.model and fingerprint(model.describe()) != fingerprint(begun.config["model"]):
-        raise RequestError(f"{expected}, which its job.json does not name, got none; pass --model")
-    if name != DEFAULT_MODEL:
-        print(f"{output.root.uri}: begun with --model {name}; resuming with it", file=sys.stderr)
-    return model
 
 
 def _check_known_conditions(job: EmbedJob, model: EmbedderConfig, conditions: tuple[str, ...] | None) -> None:

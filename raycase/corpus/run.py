@@ -13,7 +13,6 @@ from collections.abc import Callable, Iterator
 from dataclasses import replace
 from typing import Any
 
-import numpy as np
 import pyarrow as pa
 
 from raycase.corpus.job_record import Job, Sharing, check_held, find_job, write_job
@@ -46,8 +45,12 @@ def run(job: EmbedJob, *, model: EmbedderConfig | None = None, prepare: Prepare)
     unchanged then), WorkError where rows are missing at the end or too many are rejected.
     """
     began = time.time()
-    request = check(job, model)
-    output = request.output
+    return run_checked(check(job, model), began, prepare=prepare)
+
+
+def run_checked(request: Request, began: float, *, prepare: Prepare) -> dict[str, Any]:
+    """`run` for a request that was checked, from that second on: of vectors or of scores."""
+    job, output = request.job, request.output
     _check_writable(output.root)
     opened, units = find_job(
         output, request.config, request.files, overwrite=job.overwrite, sharing=Sharing(rows=request.unit_rows)
@@ -93,7 +96,7 @@ def _remove_damaged(output: Output, damaged: dict[str, str]) -> None:
     """Remove units, by name, which are then done again; say what is wrong with each."""
     for name, defect in damaged.items():
         print(f"{output.root.uri}: {defect}: done again", file=sys.stderr)
-        (output.embeddings / name).remove()
+        (output.units / name).remove()
 
 
 def _check_writable(root: Location) -> None:
@@ -110,13 +113,14 @@ def _check_space(request: Request, plan: Plan) -> None:
     """Raise RequestError where a local disk has no room for the vectors; their number is known but for a condition
     column, where each row is counted once."""
     pairs = plan.missing * len(request.conditions or "a")
-    needed = pairs * request.dim * np.dtype(request.job.dtype).itemsize
+    needed = pairs * request.pair_bytes
     if request.output.root.is_local and not request.job.overwrite:
         free = shutil.disk_usage(request.output.root.path).free
         if needed > free:
+            what, instead = ("scores", "") if request.score else ("vectors", ", or --dtype float16")
             raise RequestError(
-                f"--output: expected {needed / 1e9:,.1f} GB for {pairs:,} vectors at {request.output.root.uri}, "
-                f"got {free / 1e9:,.1f} GB free; choose another disk, or --dtype float16"
+                f"--output: expected {needed / 1e9:,.1f} GB for {pairs:,} {what} at {request.output.root.uri}, "
+                f"got {free / 1e9:,.1f} GB free; choose another disk{instead}"
             )
 
 

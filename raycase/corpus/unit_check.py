@@ -63,7 +63,7 @@ class UnitCheck:
             if line["sha256"] is None:
                 read_line(self.output, name)
             else:
-                read_checked(self.output.embeddings / name, line["sha256"])
+                read_checked(self.output.units / name, line["sha256"])
                 if line["rejected_sha256"] is not None:
                     read_checked(self.output.rejected / name, line["rejected_sha256"])
         except DamagedError as error:

@@ -18,11 +18,11 @@ from raycase.corpus.listing import UnitFile
 from raycase.corpus.output import Output
 from raycase.data.json_values import from_json
 from raycase.data.parquet import parquet_bytes
+from raycase.data.schema import ROW_OF_PAIR
 from raycase.data.storage import Location
 from raycase.errors import WorkError, first_line
 
 STATS = b"raycase"  # key of a unit's counts in the metadata of its file
-ROW_OF_PAIR = "__row"  # column with the input row of each pair; counted, not written
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -98,7 +98,7 @@ def write_unit(
         rejected_bytes = parquet_bytes(rejected)
         (output.rejected / name).put(rejected_bytes)
     data = parquet_bytes(table.drop_columns([ROW_OF_PAIR]).replace_schema_metadata({STATS: json.dumps(stats)}))
-    (output.embeddings / name).put(data)
+    (output.units / name).put(data)
     return _line(name, file, data, rejected_bytes, pairs=len(table), stats=stats)
 
 
@@ -112,7 +112,7 @@ def unit_errors(output: Output, name: str, *more: type[Exception]) -> Iterator[N
     try:
         yield
     except (*more, FileNotFoundError, TypeError, KeyError, ValueError, pa.ArrowException) as error:
-        uri = (output.embeddings / name).uri
+        uri = (output.units / name).uri
         reason = f"{type(error).__name__}: {first_line(error)}"
         raise DamagedError(f"{uri}: expected a unit of this job, got {reason}") from error
 
@@ -156,7 +156,7 @@ def read_line(output: Output, name: str) -> UnitLine:
     parsed = UnitFile.parse(name)
     assert parsed is not None
     with unit_errors(output, name):
-        data = (output.embeddings / name).read()
+        data = (output.units / name).read()
         rejected = (output.rejected / name).read() if parsed[1].rows_rejected else None
     with unit_errors(output, name, OSError):  # of Arrow, for a page with another checksum; no store is asked here
         file = pq.ParquetFile(pa.BufferReader(data), page_checksum_verification=True)

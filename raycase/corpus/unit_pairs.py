@@ -3,18 +3,16 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
 
 from raycase.data.columns import Columns
-from raycase.data.reader import CONDITIONS, TEXT
+from raycase.data.reader import CONDITIONS, SECOND, TEXT
 from raycase.encoder.prepared import Prepared
+from raycase.systems.pair_scores import prepare_pairs
 from raycase.systems.pairs import Indexed
-
-if TYPE_CHECKING:
-    from raycase.systems.contracts import EmbedderConfig
 
 CHUNK_BYTES = 2**29  # an Arrow string column holds less than 2 GiB
 
@@ -24,6 +22,7 @@ class EncodeSettings:
     """What the read and the encode step need of a request.
 
     conditions: those of every row; None where each row has its own (a condition column) or none (unconditional).
+    score: the name of the column of scores, where the rows are pairs of sentences that are scored; None: embedded.
     chunk_bytes: about how large a chunk of the output table may be.
     """
 
@@ -33,6 +32,7 @@ class EncodeSettings:
     dtype: str
     on_long: str
     dim: int
+    score: str | None = None
     chunk_bytes: int = CHUNK_BYTES
 
 
@@ -49,10 +49,17 @@ def pairs_of(rows: pa.Table, settings: EncodeSettings) -> tuple[np.ndarray, Inde
     return row_N, _indexed(pa.chunked_array([lists.flatten()]))
 
 
-def prepare_rows(config: EmbedderConfig, rows: pa.Table, settings: EncodeSettings) -> Prepared:
-    """Tokenise the pairs of a unit. Loads no weights."""
+def prepare_rows(config: Any, rows: pa.Table, settings: EncodeSettings) -> Prepared:
+    """Tokenise the pairs of a unit, for a system that embeds, or scores pairs of sentences. Loads no weights.
+
+    Sentences that are scored are stripped first, as `raycase evaluate` reads them.
+    """
     row_N, conditions = pairs_of(rows, settings)
-    return config.prepare(_indexed(rows[TEXT]).take(row_N), conditions)
+    sentences = [_indexed(rows[name]).take(row_N) for name in (TEXT, SECOND)[: len(settings.columns.texts)]]
+    if settings.score is None:
+        return config.prepare(sentences[0], conditions)
+    firsts, seconds = ([text.strip() for text in side] for side in sentences)
+    return prepare_pairs(config, firsts, seconds, conditions and [text.strip() for text in conditions])
 
 
 def _indexed(strings: pa.ChunkedArray) -> Indexed:

@@ -17,10 +17,10 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from raycase.corpus.job_record import read_job
+from raycase.corpus.job_record import SCORE_COLUMN, as_begun, read_job
 from raycase.corpus.listing import UnitFile
 from raycase.corpus.manifest import LINES_AT_ONCE, manifest_lines, read_manifest, totals
-from raycase.corpus.output import Output, output_at
+from raycase.corpus.output import EMBEDDINGS, SCORES, Output, output_at
 from raycase.corpus.progress import progress_bar
 from raycase.corpus.unit_files import DamagedError, read_checked
 from raycase.data.schema import CONDITION, EMBEDDING, ID, REJECTED_SCHEMA, finite_vectors
@@ -36,21 +36,23 @@ class FileCheck:
     """What the files of an output are checked against, beside their lines of the manifest."""
 
     uri: str
-    schema: pa.Schema | None  # of a file in `embeddings/`
+    schema: pa.Schema | None  # of a file of units
     dim: int
     basis: str | None  # sha256 of the basis of stored words
+    score: str | None = None  # the column of scores, of an output that has them instead of vectors
 
     def __call__(self, lines: pa.Table) -> tuple[list[str], np.ndarray]:
         """The defects of some files, in words, and the 64-bit hashes of the (id, condition) of their pairs."""
-        output = output_at(self.uri)
+        output = output_at(self.uri) if self.score is None else output_at(self.uri, SCORES)
         defects: list[str] = []
         hashes = [np.empty(0, np.uint64)]
         for line in rows_of(lines):
             try:
-                data = read_checked(output.embeddings / line["name"], line["sha256"])
+                data = read_checked(output.units / line["name"], line["sha256"])
                 table = pq.read_table(pa.BufferReader(data))
                 defects += self._defects(line, table)
-                hashes.append(pair_hashes(table))
+                if self.score is None:  # pairs of sentences may be there twice
+                    hashes.append(pair_hashes(table))
                 if line["rows_rejected"]:
                     defects += _rejected_defects(output, line)
             except DamagedError as error:
@@ -59,12 +61,18 @@ class FileCheck:
 
     def _defects(self, line: dict[str, Any], table: pa.Table) -> Iterator[str]:
         """Schema, count and vectors of one file of pairs."""
-        name = f"embeddings/{line['name']}"
-        if table.schema != self.schema or table.schema.field(EMBEDDING).type.list_size != self.dim:
+        name = f"{SCORES if self.score else EMBEDDINGS}/{line['name']}"
+        result = EMBEDDING if self.score is None else self.score
+        field = table.schema.field(result) if result in table.column_names else None
+        if table.schema != self.schema or field is None or (self.score is None and field.type.list_size != self.dim):
             yield f"{name}: schema differs from the first file's or the model's"
             return
         if len(table) != line["pairs"]:
             yield f"{name}: {len(table)} pairs, the manifest says {line['pairs']}"
+        if self.score is not None:
+            if table[result].null_count or not pc.all(pc.is_finite(table[result]), min_count=0).as_py():
+                yield f"{name}: a score is null or not finite"
+            return
         if not finite_vectors(table):
             yield f"{name}: a vector is null or not finite"
         form = WordFormat.of(table.schema)
@@ -104,6 +112,7 @@ def verify(uri: str, *, execute: Execute = in_threads) -> dict[str, Any]:
     output = output_at(uri)
     if not output.job.exists():
         raise RequestError(f"expected the output of `raycase embed` at {output.root.uri}, got no job.json")
+    output = as_begun(output)
     if not output.manifest.exists():
         raise WorkError(f"{output.root.uri}: expected manifest.json, got none: the job is not finished; run it again")
     defects = list(_defects(output, execute))
@@ -146,6 +155,7 @@ def _defects(output: Output, execute: Execute) -> Iterator[str]:
         schema=_schema(output, readable),
         dim=manifest["model"]["dim"],
         basis=hashlib.sha256(output.basis.read()).hexdigest() if output.basis.exists() else None,
+        score=read_job(output).config.get(SCORE_COLUMN),
     )
     groups = [readable.slice(start, FILES_AT_ONCE) for start in range(0, len(readable), FILES_AT_ONCE)]
     defects, hashes = execute(check, groups)
@@ -157,7 +167,7 @@ def _schema(output: Output, lines: pa.Table) -> pa.Schema | None:
     """The schema of the first file that is whole."""
     for line in rows_of(lines):
         try:
-            return pq.read_schema(pa.BufferReader(read_checked(output.embeddings / line["name"], line["sha256"])))
+            return pq.read_schema(pa.BufferReader(read_checked(output.units / line["name"], line["sha256"])))
         except DamagedError:
             continue
     return None
@@ -184,19 +194,19 @@ def _coverage_defects(lines: pa.Table) -> Iterator[str]:
 
 
 def _listing_defects(output: Output, lines: pa.Table) -> dict[str, str]:
-    """Name -> what is wrong with it, of the files in `embeddings/` and `rejected/` against the table of files."""
+    """Name -> what is wrong with it, of the files of units and in `rejected/` against the table of files."""
     defects: dict[str, str] = {}
-    sizes, rejected = output.embeddings.list(), output.rejected.list()
+    sizes, rejected = output.units.list(), output.rejected.list()
     for line in rows_of(lines):
         name = line["name"]
         size = sizes.pop(name, None)
         if size is None:
-            defects[name] = f"embeddings/{name}: missing"
+            defects[name] = f"{output.results}/{name}: missing"
         elif size != line["bytes"]:
-            defects[name] = f"embeddings/{name}: {size} bytes, the manifest says {line['bytes']}"
+            defects[name] = f"{output.results}/{name}: {size} bytes, the manifest says {line['bytes']}"
         elif line["rows_rejected"] and name not in rejected:
             defects[name] = f"rejected/{name}: missing"
-    return defects | {name: f"embeddings/{name}: not in the manifest" for name in sorted(sizes)}
+    return defects | {name: f"{output.results}/{name}: not in the manifest" for name in sorted(sizes)}
 
 
 def _rejected_defects(output: Output, line: dict[str, Any]) -> Iterator[str]:
@@ -231,7 +241,7 @@ def _duplicates(output: Output, lines: pa.Table, hashes: np.ndarray) -> Iterator
         return
     seen: Counter[tuple[Any, str]] = Counter()
     for name in lines["name"].to_pylist():
-        table = pq.read_table(pa.BufferReader((output.embeddings / name).read()), columns=PAIR)
+        table = pq.read_table(pa.BufferReader((output.units / name).read()), columns=PAIR)
         table = table.filter(pa.array(np.isin(pair_hashes(table), hashes)))
         seen.update(zip(table[ID].to_pylist(), table[CONDITION].to_pylist(), strict=True))
     for (id_, condition), times in seen.items():

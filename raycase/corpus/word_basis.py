@@ -32,7 +32,7 @@ def choose_basis(request: Request, plan: Plan, files: Sequence[InputFile]) -> by
     )
 
     rows, _ = sample_rows(request.columns, plan, files)
-    model: Any = replace(request.model, basis=None).load(dtype=_compute(request))  # type: ignore[type-var]
+    model: Any = replace(request.model, basis=None).load(dtype=_compute(request))
     words = model.words(rows[TEXT].to_pylist()[:SAMPLED_TEXTS])
     if not words:
         raise RequestError("--input: expected texts to choose the basis of stored words by, got none in the sample")

@@ -10,17 +10,18 @@ import time
 
 import pyarrow as pa
 
-from raycase.corpus.output import output_at
+from raycase.corpus.output import EMBEDDINGS, output_at
 from raycase.corpus.records import EncodedUnit, WrittenUnit, naming
 from raycase.corpus.unit_files import write_unit
 
 
-def write_units(unit: pa.Table, *, output: str, print8: str) -> pa.Table:
-    """`EncodedUnit` -> `WrittenUnit`, both as Arrow rows; `print8`: first 8 digits of the job's fingerprint."""
+def write_units(unit: pa.Table, *, output: str, print8: str, results: str = EMBEDDINGS) -> pa.Table:
+    """`EncodedUnit` -> `WrittenUnit`, both as Arrow rows; `print8`: first 8 digits of the job's fingerprint; `results`:
+    the folder of units in the output."""
     encoded = EncodedUnit.from_arrow(unit)
     with naming(f"writing input file {encoded.file}, from row {encoded.start}, to {output}"):
         line = write_unit(
-            output_at(output),
+            output_at(output, results),
             print8,
             (encoded.file, encoded.start),
             encoded.table,

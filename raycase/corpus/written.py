@@ -10,7 +10,7 @@ from dataclasses import dataclass
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from raycase.corpus.job_record import Job, read_job
+from raycase.corpus.job_record import SCORE_COLUMN, Job, read_job
 from raycase.corpus.listing import UnitFile, finished_units
 from raycase.corpus.manifest import manifest_lines
 from raycase.corpus.output import Output, output_at
@@ -92,6 +92,8 @@ def open_written(uri: str, flag: str) -> Written:
             f"{flag}: expected a finished output, got no manifest.json in {output.root.uri}; run its job again"
         )
     job = read_job(output)
+    if SCORE_COLUMN in job.config:
+        raise RequestError(f"{flag}: expected an output with vectors, got the scores of pairs in {output.root.uri}")
     try:
         lines = manifest_lines(output)
     except DamagedError as error:

@@ -9,7 +9,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from raycase.data.inputs import InputFile, readable
-from raycase.data.schema import CONDITION, EMBEDDING, ID
+from raycase.data.schema import CONDITION, EMBEDDING, ID, ROW_OF_PAIR
 from raycase.data.textfiles import buffered, csv_header, jsonl_lines
 from raycase.errors import RequestError
 
@@ -19,17 +19,27 @@ PEEK_ROWS = 1000  # JSONL has no schema: types come from this many rows
 
 @dataclass(frozen=True, kw_only=True)
 class Columns:
-    """The columns that are read; `types`: Arrow types of the columns, as the output has them."""
+    """The columns that are read; `types`: Arrow types of the columns, as the output has them.
+
+    `second`: the second sentence, where the rows are pairs of sentences; `text` is the first one then.
+    """
 
     text: str
     id: str | None
     condition: str | None
     keep: tuple[str, ...]
     types: dict[str, pa.DataType]
+    second: str | None = None
 
     @property
     def names(self) -> list[str]:
-        return list(dict.fromkeys(n for n in (self.id, self.text, self.condition, *self.keep) if n is not None))
+        read = (self.id, self.text, self.second, self.condition, *self.keep)
+        return list(dict.fromkeys(n for n in read if n is not None))
+
+    @property
+    def texts(self) -> list[str]:
+        """The column of the sentences, or the two of pairs of them."""
+        return [self.text] if self.second is None else [self.text, self.second]
 
     @property
     def id_type(self) -> pa.DataType:
@@ -41,24 +51,36 @@ class Columns:
 
 
 def find_columns(
-    file: InputFile, *, text: str, id: str | None, condition: str | None, keep: Sequence[str] | None
+    file: InputFile,
+    *,
+    text: str,
+    id: str | None,
+    condition: str | None,
+    keep: Sequence[str] | None,
+    second: str | None = None,
+    written: Sequence[str] = (ID, CONDITION, EMBEDDING, ROW_OF_PAIR),
 ) -> Columns:
     """Resolve the requested columns against the first file; `id` None takes the column `id` if there is one.
 
-    Raises RequestError for a missing column, one of a wrong type, and a kept column with the name of an output column.
+    `keep` None: the text, or with a `second` all columns. `written`: columns that a unit has of its own. Raises
+    RequestError for a missing column, one of a wrong type, and a kept column with the name of an output column.
     """
     schema = peek(file)
     if id is None and ID in schema.names:
         id = ID
-    kept = tuple(dict.fromkeys((text,) if keep is None else keep))
-    for name in kept:
-        if (name in (CONDITION, EMBEDDING) and name != condition) or (name == ID and id != ID):
-            raise RequestError(f"--keep-columns: {name!r} is a column of the output; rename it in the input")
-    kept = tuple(name for name in kept if name not in (ID, CONDITION))
-    columns = Columns(text=text, id=id, condition=condition, keep=kept, types={})
+    every = (text,) if second is None else schema.names
+    kept = tuple(dict.fromkeys(every if keep is None else keep))
+    others = tuple(name for name in kept if name not in written)
+    columns = Columns(text=text, second=second, id=id, condition=condition, keep=others, types={})
     check_columns(schema, columns, file)
+    own = {ID: id, CONDITION: condition}  # columns of the output that may have their names in the input, too
+    for name in kept:
+        if name in written and own.get(name) != name:
+            raise RequestError(
+                f"--keep-columns: {name!r} is a column of the output; rename it in the input, or leave it out"
+            )
     types = {name: _written_type(schema.field(name).type) for name in columns.names}
-    types[text] = pa.string()
+    types |= dict.fromkeys(columns.texts, pa.string())
     if id is not None and not pa.types.is_integer(types[id]):
         types[id] = pa.string()
     return replace(columns, types=types)
@@ -68,9 +90,10 @@ def check_columns(schema: pa.Schema, columns: Columns, file: InputFile) -> None:
     """Raise RequestError where a file lacks a column, or has it twice or in a wrong type."""
     for name in columns.names:
         check_once(name, schema.names, file.uri)
-    text = plain_type(schema.field(columns.text).type)
-    if not (pa.types.is_string(text) or pa.types.is_null(text)):
-        raise RequestError(f"{file.uri}: expected strings in the column {columns.text!r}, got {text}")
+    for name in columns.texts:
+        text = plain_type(schema.field(name).type)
+        if not (pa.types.is_string(text) or pa.types.is_null(text)):
+            raise RequestError(f"{file.uri}: expected strings in the column {name!r}, got {text}")
     if columns.condition is not None:
         condition = plain_type(schema.field(columns.condition).type)
         inner = condition.value_type if pa.types.is_list(condition) else condition

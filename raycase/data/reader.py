@@ -1,7 +1,8 @@
 """The rows of a span as units: tables of checked rows, and rejections for the rows that cannot be embedded.
 
-A unit is read as an Arrow table with the columns `ROW`, `ID`, `TEXT`, `CONDITIONS` (with a condition column) and the
-kept columns under their own names with the prefix `KEEP`; a unit of several files has `FILE`, too, their URIs.
+A unit is read as an Arrow table with the columns `ROW`, `ID`, `TEXT`, `SECOND` (of pairs of sentences), `CONDITIONS`
+(with a condition column) and the kept columns under their own names with the prefix `KEEP`; a unit of several files has
+`FILE`, too, their URIs.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ from raycase.data.schema import ID, Reason, Rejection
 from raycase.data.spans import Span
 from raycase.data.textfiles import Line, text_lines
 
-ROW, FILE, TEXT, CONDITIONS, KEEP = "row", "file", "text", "conditions", "keep:"
+ROW, FILE, TEXT, SECOND, CONDITIONS, KEEP = "row", "file", "text", "second", "conditions", "keep:"
 
 
 def read_span(
@@ -43,7 +44,7 @@ def read_span(
                 raise ValueError(f"{len(table)} rows where {span.rows} were planned; it has changed since")
             for start, end in intervals:
                 rows = _parquet_rows(table.slice(start - span.start, end - start), start, columns)
-                yield _checked(span.file, *rows)
+                yield _checked(span.file, columns, *rows)
             return
         data = io.BytesIO(source.fs.cat_file(source.path, start=span.at, end=span.at + span.length))
         lines = (line for line in text_lines(data, file.ending, span.header) if line.is_row)
@@ -52,7 +53,7 @@ def read_span(
             unit = list(islice(lines, start - row, end - row))
             if len(unit) < end - start:
                 raise ValueError(f"fewer rows than the {end} that were planned; it has changed since")
-            yield _checked(span.file, *_text_rows(unit, start, columns))
+            yield _checked(span.file, columns, *_text_rows(unit, start, columns))
             row = end
 
 
@@ -72,6 +73,8 @@ def _parquet_rows(table: pa.Table, start: int, columns: Columns) -> tuple[pa.Tab
         good = pa.array([i for i in range(len(table)) if i not in broken], pa.int64())
         table, row_index = table.take(good), row_index.take(good)
     arrays = {ROW: row_index, TEXT: table[columns.text].cast(pa.string())}
+    if columns.second is not None:
+        arrays[SECOND] = table[columns.second].cast(pa.string())
     if columns.id is not None:
         arrays[ID] = table[columns.id].cast(columns.id_type)
     if columns.condition is not None:
@@ -131,6 +134,8 @@ def _text_rows(lines: Sequence[Line], start: int, columns: Columns) -> tuple[pa.
     """The lines of a unit as a table under the names of this module; lines that are no proper row become rejections."""
     rejections: list[Rejection] = []
     kinds = {ROW: pa.int64(), TEXT: pa.string()}
+    if columns.second is not None:
+        kinds[SECOND] = pa.string()
     if columns.id is not None:
         kinds[ID] = columns.id_type
     if columns.condition is not None:
@@ -159,6 +164,8 @@ def _text_rows(lines: Sequence[Line], start: int, columns: Columns) -> tuple[pa.
 def _typed_row(values: dict[str, Any], columns: Columns) -> dict[str, Any]:
     """A row in the types of its columns. Raises TypeError, and UnicodeEncodeError for what UTF-8 cannot encode."""
     row: dict[str, Any] = {TEXT: _text(values.get(columns.text), columns.text)}
+    if columns.second is not None:
+        row[SECOND] = _text(values.get(columns.second), columns.second)
     if columns.id is not None:
         row[ID] = _scalar(values.get(columns.id), columns.id, columns.id_type)
     if columns.condition is not None:
@@ -194,29 +201,34 @@ def _text(value: Any, name: str) -> str | None:
     return value
 
 
-def _checked(file: int, rows: pa.Table, rejections: list[Rejection]) -> tuple[pa.Table, list[Rejection]]:
+def _checked(
+    file: int, columns: Columns, rows: pa.Table, rejections: list[Rejection]
+) -> tuple[pa.Table, list[Rejection]]:
     """Reject the rows without text, id or condition, and all but the first row with the same id.
 
-    Without an id column, the id of a row is `file:row`, the numbers of the file and of the row in it.
+    Without an id column, the id of a row is `file:row`, the numbers of the file and of the row in it. Pairs of
+    sentences may share an id: nothing searches them by it.
     """
     if ID not in rows.column_names:
         rows = rows.append_column(ID, pa.array([f"{file}:{row}" for row in rows[ROW].to_pylist()], pa.string()))
     bad: dict[int, tuple[Reason, str]] = {}
 
-    def reject(mask: Any, reason: Reason) -> None:
+    def reject(mask: Any, reason: Reason, detail: str = "") -> None:
         for i in np.flatnonzero(pc.fill_null(mask, False).to_numpy(zero_copy_only=False)):
-            bad.setdefault(int(i), (reason, ""))
+            bad.setdefault(int(i), (reason, detail))
 
-    text = rows[TEXT].combine_chunks()
-    reject(text.is_null(), Reason.NULL_TEXT)
-    reject(pc.equal(pc.utf8_trim_whitespace(text), ""), Reason.EMPTY_TEXT)
+    for name, column in zip((TEXT, SECOND), columns.texts, strict=False):
+        text = rows[name].combine_chunks()
+        detail = "" if columns.second is None else f"column {column}"
+        reject(text.is_null(), Reason.NULL_TEXT, detail)
+        reject(pc.equal(pc.utf8_trim_whitespace(text), ""), Reason.EMPTY_TEXT, detail)
     reject(rows[ID].combine_chunks().is_null(), Reason.NULL_ID)
     if CONDITIONS in rows.column_names:
         for i, conditions in enumerate(rows[CONDITIONS].to_pylist()):
             if problem := _condition_problem(conditions):
                 bad.setdefault(i, (problem, ""))
     seen: dict[Any, int] = {}
-    for i, id_ in enumerate(rows[ID].to_pylist()):
+    for i, id_ in enumerate(rows[ID].to_pylist() if columns.second is None else ()):
         if i not in bad and (first := seen.setdefault(id_, i)) != i:
             bad[i] = (Reason.DUPLICATE_ID, f"first at row {rows[ROW][first].as_py()}")
     if not bad:

@@ -10,10 +10,11 @@ import numpy as np
 import pyarrow as pa
 
 ID, CONDITION, EMBEDDING = "id", "condition", "embedding"
+ROW_OF_PAIR = "__row"  # column of a unit with the input row of each pair; counted, not written
 
 
 class Reason(StrEnum):
-    """Why a row is in `rejected/` and not in `embeddings/`."""
+    """Why a row is in `rejected/` and not in `embeddings/` or `scores/`."""
 
     UNPARSED = "line does not parse"
     INVALID_UTF8 = "invalid UTF-8"
@@ -29,6 +30,7 @@ class Reason(StrEnum):
     UNKNOWN_CONDITION = "condition unknown to the model"
     NO_ROOM = "condition leaves no room for the sentence"
     NOT_FINITE = "vector not finite"
+    SCORE_NOT_FINITE = "score not finite"
     KILLED = "killed the encoder"
 
 
@@ -92,15 +94,3 @@ def finite_vectors(table: pa.Table) -> bool:
     """Whether no vector of the table is null and all numbers are finite."""
     values = table[EMBEDDING].combine_chunks().flatten().to_numpy(zero_copy_only=False)
     return not table[EMBEDDING].null_count and bool(np.isfinite(values).all())
-
-
-def output_schema(id_type: pa.DataType, kept: Sequence[pa.Field], dim: int, dtype: str) -> pa.Schema:
-    """Schema of a file in `embeddings/`: id, condition, the columns kept from the input, embedding."""
-    return pa.schema(
-        [
-            pa.field(ID, id_type),
-            pa.field(CONDITION, pa.string()),
-            *kept,
-            pa.field(EMBEDDING, embedding_type(dim, dtype)),
-        ]
-    )

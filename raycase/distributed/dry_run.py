@@ -13,11 +13,11 @@ from raycase.corpus.job_record import Sharing, find_job
 from raycase.corpus.plan import Plan, make_plan
 from raycase.corpus.request import EmbedJob, Request, check
 from raycase.corpus.sample import sample_rows
-from raycase.corpus.unit_files import ROW_OF_PAIR
 from raycase.corpus.unit_pairs import pairs_of, prepare_rows
 from raycase.data.inputs import InputFile
 from raycase.data.parquet import parquet_bytes
 from raycase.data.reader import TEXT
+from raycase.data.schema import ROW_OF_PAIR
 from raycase.distributed.cluster import start_ray
 from raycase.distributed.resources import capacity, make_pool
 
@@ -32,7 +32,7 @@ def dry_run(job: EmbedJob) -> dict[str, Any]:
     """
     request = check(job)
     if job.any_condition:  # the basis is not chosen yet: the words' size is known, and their time is the encoder's
-        request = replace(request, model=replace(request.model, basis=None))  # type: ignore[type-var]
+        request = replace(request, model=replace(request.model, basis=None))
     sharing = Sharing(rows=request.unit_rows)
     known, done = find_job(request.output, request.config, request.files, overwrite=job.overwrite, sharing=sharing)
     plan = make_plan(request, known.files, done, known.sharing)

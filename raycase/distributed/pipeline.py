@@ -124,12 +124,17 @@ def _stages(
     )
     return encoded.map_batches(
         write_packs,
-        fn_kwargs={"output": request.output.root.uri, "print8": opened.print8},
+        fn_kwargs=_output(request, opened),
         compute=TaskPoolStrategy(size=WRITERS_AN_ACTOR * pool.most),
         batch_size=1,
         batch_format="pyarrow",
         num_cpus=WRITE_CPUS,
     )
+
+
+def _output(request: Request, opened: Job) -> dict[str, str]:
+    """Where `write_units` writes."""
+    return {"output": request.output.root.uri, "results": request.output.results, "print8": opened.print8}
 
 
 def _isolated(
@@ -157,7 +162,7 @@ def _isolated(
             rows = f"rows {unit.start} to {unit.start + unit.rows_in} of {unit.uri}"
             print(f"{rows} killed the encoder {DEATHS} times: tried again in halves", file=sys.stderr)
             whole = isolate(unit, partial(prepare_rows, request.model, settings=request.encode_settings), attempt)
-            written = write_units(whole.to_arrow(), output=request.output.root.uri, print8=opened.print8)
+            written = write_units(whole.to_arrow(), **_output(request, opened))
             killers = [(r["file"], r["row"]) for r in whole.rejected.to_pylist() if r["reason"] == Reason.KILLED]
             print(f"rejected for killing the encoder (file, row): {killers}", file=sys.stderr)
             yield WrittenUnit.from_arrow(written)

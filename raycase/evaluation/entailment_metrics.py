@@ -9,7 +9,8 @@ from __future__ import annotations
 import numpy as np
 
 from raycase.data.inferences import HYPOTHESES
-from raycase.encoder.cosines import cosines
+from raycase.systems.dualcse import entailment
+from raycase.systems.dualcse import implicitness as implicitness  # eq. 4
 
 ENTAILED_H = np.array([True, True, False, False])
 
@@ -20,10 +21,10 @@ def entailment_scores(explicit_TD: np.ndarray, implicit_TD: np.ndarray | None, t
     A model with one vector a sentence (`implicit_TD` is None) has that vector in eq. 3's place of both. `text_index`,
     (N, 1 + H), gives the rows of the premise and its hypotheses.
     """
-    vectors = [explicit_TD] if implicit_TD is None else [explicit_TD, implicit_TD]
-    premises = [vectors_TD[text_index[:, 0]] for vectors_TD in vectors]
+    implicit_TD = explicit_TD if implicit_TD is None else implicit_TD
+    explicit_ND, implicit_ND = (vectors_TD[text_index[:, 0]] for vectors_TD in (explicit_TD, implicit_TD))
     hypotheses = [explicit_TD[index_N] for index_N in text_index[:, 1:].T]
-    return np.stack([np.max([cosines(p, h) for p in premises], axis=0) for h in hypotheses], axis=1)
+    return np.stack([entailment(explicit_ND, implicit_ND, hypothesis_ND) for hypothesis_ND in hypotheses], axis=1)
 
 
 def told_right(scores_NH: np.ndarray, threshold: float | np.ndarray) -> np.ndarray:
@@ -54,11 +55,6 @@ def best_threshold(scores_NH: np.ndarray) -> float:
     best = int(np.argmax(np.where(between, correct, -1)))
     padded = np.concatenate([[scores[0] - 1], scores, [scores[-1] + 1]])
     return float((padded[best] + padded[best + 1]) / 2)
-
-
-def implicitness(explicit_TD: np.ndarray, implicit_TD: np.ndarray) -> np.ndarray:
-    """1 - cos(r, u) (eq. 4): (T,)."""
-    return 1 - cosines(explicit_TD, implicit_TD)
 
 
 def more_implicit(values_T: np.ndarray, text_index: np.ndarray) -> np.ndarray:

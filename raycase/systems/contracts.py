@@ -13,6 +13,7 @@ import numpy as np
 from raycase.data.storage import Location
 from raycase.data.stored_states import StoredStates
 from raycase.encoder.prepared import Prepared
+from raycase.encoder.throughput import Work
 from raycase.encoder.token_batch import TokenBatch
 from raycase.errors import RequestError
 from raycase.systems.pairs import Encoded
@@ -86,6 +87,10 @@ class EmbedderConfig(SystemConfig, Protocol):
 class ScorerConfig(SystemConfig, Protocol):
     """A system that scores pairs of sentences and produces no embeddings, without its weights."""
 
+    @property
+    def figure_names(self) -> tuple[str, ...]:
+        """What it says of a pair: its score, and figures beside it."""
+
     def tokens(
         self, sentences1: Sequence[str], sentences2: Sequence[str], conditions: Sequence[str] | None = None
     ) -> TokenBatch:
@@ -126,6 +131,10 @@ class PairScorer(Protocol):
 
     def score(self, sentences1: Sequence[str], sentences2: Sequence[str], conditions: Sequence[str]) -> np.ndarray:
         """Similarity of each pair under its condition: N, N, N -> (N,)."""
+
+    def figures(self, batch: TokenBatch) -> tuple[np.ndarray, Work]:
+        """Each of `ScorerConfig.figure_names` of what `ScorerConfig.tokens` returned, none of it refused: (N, K); and
+        the work."""
 
 
 class VectorsOf(Protocol):

@@ -19,6 +19,7 @@ from raycase.encoder.engine import TextEncoder
 from raycase.encoder.loading import load_encoder
 from raycase.encoder.pooling import Pooling
 from raycase.encoder.sources import load_tokenizer
+from raycase.encoder.throughput import Work
 from raycase.encoder.token_batch import TokenBatch
 from raycase.systems.fine_tuned_config import FineTunedScorerConfig, starting_encoder
 from raycase.systems.fine_tuned_module import Scorer
@@ -63,10 +64,11 @@ class CrossEncoder(Scorer):
         return self._scored(self.dropout(self.encoder.pooled(batch)))
 
     @torch.inference_mode()
-    def scores(self, batch: TokenBatch) -> np.ndarray:
-        """The same without: (N,) float32."""
-        cls_ND = torch.from_numpy(self.encoder.encode(batch)[0]).to(self.encoder.model.device)
-        return self._scored(cls_ND).cpu().numpy()
+    def figures(self, batch: TokenBatch) -> tuple[np.ndarray, Work]:
+        """The same without, (N, 1) float32, and the encoder's work."""
+        encoded_ND, work = self.encoder.encode(batch)
+        cls_ND = torch.from_numpy(encoded_ND).to(self.encoder.model.device)
+        return self._scored(cls_ND)[:, None].cpu().numpy(), work
 
     def _scored(self, cls_ND: Tensor) -> Tensor:
         with torch.autocast(cls_ND.device.type, enabled=False):  # 16 bits would leave many scores equal

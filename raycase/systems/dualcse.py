@@ -20,6 +20,7 @@ import torch
 from torch import Tensor, nn
 
 from raycase.data.schema import Reason
+from raycase.encoder.cosines import cosines
 from raycase.encoder.engine import TextEncoder
 from raycase.encoder.loading import load_encoder, whole_model
 from raycase.encoder.pooling import Pooling
@@ -141,6 +142,16 @@ class DualCse(Embedder):
         """Compile the layers of both encoders."""
         for encoder in {id(e): e for e in self.encoders.values()}.values():
             encoder.compile()
+
+
+def entailment(explicit1_ND: np.ndarray, implicit1_ND: np.ndarray, explicit2_ND: np.ndarray) -> np.ndarray:
+    """max(cos(r1, r2), cos(u1, r2)) of premises 1 and hypotheses 2 (eq. 3): (N,); above a threshold, it is entailed."""
+    return np.maximum(cosines(explicit1_ND, explicit2_ND), cosines(implicit1_ND, explicit2_ND))
+
+
+def implicitness(explicit_ND: np.ndarray, implicit_ND: np.ndarray) -> np.ndarray:
+    """1 - cos(r, u) of sentences (eq. 4): (N,)."""
+    return 1 - cosines(explicit_ND, implicit_ND)
 
 
 def dualcse(model: str, *, form: Form = Form.CROSS, pooling: Pooling = Pooling.CLS) -> DualCseConfig:

@@ -164,6 +164,8 @@ class PromptEncoderConfig(FineTunedEmbedderConfig):
 class FineTunedScorerConfig(FineTunedConfig):
     """A fine-tuned system that scores pairs of sentences (`Scorer`) and produces no embeddings."""
 
+    figure_names: ClassVar[tuple[str, ...]] = ("score",)  # what it says of a pair, the score first
+
     @property
     def has_extra(self) -> bool:
         """True: the weights above the encoder."""

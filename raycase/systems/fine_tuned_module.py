@@ -19,6 +19,7 @@ from raycase.encoder.cosines import pair_cosines
 from raycase.encoder.engine import TextEncoder
 from raycase.encoder.loading import whole_model
 from raycase.encoder.prepared import Prepared
+from raycase.encoder.throughput import Work
 from raycase.encoder.token_batch import TokenBatch
 from raycase.systems.model_folder import save_folder
 from raycase.systems.pairs import Encoded, accepted_pairs, embed, encoded
@@ -37,6 +38,14 @@ class FineTuned(nn.Module):
         self.config = config
         self.encoder = encoder
         self.parts = encoder.parts()
+
+    def compile(self) -> None:
+        """Compile the encoder's layers."""
+        self.encoder.compile()
+
+    def matrix_product_rate(self) -> float:
+        """FLOP/s of a plain matrix product on this device, in the encoder's number format; measured on each call."""
+        return self.encoder.matrix_product_rate()
 
 
 class Embedder(FineTuned):
@@ -74,14 +83,6 @@ class Embedder(FineTuned):
     def forget(self) -> None:
         """Drop remembered vectors; needed after the weights changed."""
 
-    def compile(self) -> None:
-        """Compile the encoder's layers."""
-        self.encoder.compile()
-
-    def matrix_product_rate(self) -> float:
-        """FLOP/s of a plain matrix product on this device, in the encoder's number format; measured on each call."""
-        return self.encoder.matrix_product_rate()
-
 
 class PromptEncoder(Embedder):
     """An encoder over one prompt for each pair: (sentence, condition) -> pooled vector."""
@@ -98,7 +99,7 @@ class PromptEncoder(Embedder):
 
 
 class Scorer(FineTuned):
-    """Base of the systems that score pairs; each defines `head`, `forward` and `scores`. It is a `PairScorer`."""
+    """Base of the systems that score pairs; each defines `head`, `forward` and `figures`. It is a `PairScorer`."""
 
     head: nn.Module  # above the encoder
 
@@ -106,9 +107,14 @@ class Scorer(FineTuned):
         """Write the model folder; `raycase.load(folder)` reads it. The system cannot be used afterwards."""
         save_folder(self.config, folder, whole_model(self.encoder), extra=self.head)
 
+    def figures(self, batch: TokenBatch) -> tuple[np.ndarray, Work]:
+        """The score of each pair and what the system says beside it, in the order of `config.figure_names`, without a
+        gradient, of pairs none of which is refused: (N, K) float32; and the encoder's work."""
+        raise NotImplementedError
+
     def scores(self, batch: TokenBatch) -> np.ndarray:
         """Scores without a gradient, of pairs none of which is refused: (N,) float32."""
-        raise NotImplementedError
+        return self.figures(batch)[0][:, 0]
 
     def score(
         self, sentences1: Sequence[str], sentences2: Sequence[str], conditions: Sequence[str] | None = None

@@ -23,6 +23,7 @@ from raycase.encoder.engine import TextEncoder
 from raycase.encoder.loading import load_encoder
 from raycase.encoder.pooling import Pooling
 from raycase.encoder.sources import load_tokenizer
+from raycase.encoder.throughput import Work
 from raycase.encoder.token_batch import TokenBatch
 from raycase.errors import RequestError
 from raycase.systems.fine_tuned_config import FineTunedScorerConfig, starting_encoder
@@ -64,6 +65,7 @@ class MixSpConfig(FineTunedScorerConfig):
 
     SYSTEM: ClassVar[str] = "mixsp"
     known_conditions: ClassVar[tuple[str, ...] | None] = ()
+    figure_names: ClassVar[tuple[str, ...]] = ("score", "range", "probability")
 
     select: Select = Select.HARD
     ranges: Sequence[float] = (UPPER,)  # lowest score of each range after the first; one projector per range
@@ -170,12 +172,20 @@ class MixSp(Scorer):
         return self._heads(self.encoder.pooled(batch))
 
     @torch.inference_mode()
-    def scores(self, batch: TokenBatch, pairs_at_once: int = PAIRS_AT_ONCE) -> np.ndarray:
-        """Similarities without a gradient, those of G2 in [0, 1]: (N,) float32."""
-        pooled = torch.from_numpy(self.encoder.encode(batch)[0])
-        parts = [self._heads(part.to(self.encoder.model.device))[:, 0].cpu() for part in pooled.split(pairs_at_once)]
-        scores_N = torch.cat([*parts, torch.empty(0)])
-        return (scores_N if self.head.g2 is None else scores_N.sigmoid()).numpy()
+    def figures(self, batch: TokenBatch, pairs_at_once: int = PAIRS_AT_ONCE) -> tuple[np.ndarray, Work]:
+        """Of each pair, without a gradient: its similarity, that of G2 in [0, 1]; the lowest score of its range; the
+        router's probability of that range, the mean of both sentences': (N, 3) float32; and the encoder's work."""
+        pooled_NV, work = self.encoder.encode(batch)
+        parts = torch.from_numpy(pooled_NV).split(pairs_at_once)
+        lowest_R = torch.tensor([0.0, *self.config.ranges])
+        figures = [torch.empty(0, 3)]
+        for part in parts:
+            outputs_NK = self._heads(part.to(self.encoder.model.device)).cpu()
+            scores_N = outputs_NK[:, 0] if self.head.g2 is None else outputs_NK[:, 0].sigmoid()
+            logits_NSR = outputs_NK[:, 1 : 1 + 2 * len(lowest_R)].unflatten(1, (2, len(lowest_R)))
+            probability_N, range_N = logits_NSR.softmax(-1).mean(1).max(-1)
+            figures.append(torch.stack([scores_N, lowest_R[range_N], probability_N], dim=1))
+        return torch.cat(figures).numpy(), work
 
     @torch.inference_mode()
     def ranges(self, sentences1: Sequence[str], sentences2: Sequence[str]) -> np.ndarray:

@@ -41,6 +41,7 @@ def test_the_text_is_kept_unless_said_otherwise(captions):
         ({"text": "score"}, "expected strings in the column 'score', got double"),
         ({"condition": "score"}, "expected strings or lists of them in 'score', got double"),
         ({"keep": ["embedding"]}, "--keep-columns: 'embedding' is a column of the output; rename it in the input"),
+        ({"keep": ["__row"]}, "--keep-columns: '__row' is a column of the output"),
         ({"keep": ["condition"]}, "--keep-columns: 'condition' is a column of the output"),
         ({"keep": ["id"], "id": "about"}, "--keep-columns: 'id' is a column of the output"),
     ],

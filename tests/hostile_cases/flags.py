@@ -2,7 +2,8 @@
 
 from hostile_cases.case import Case
 
-from raycase.corpus.run import run
+from raycase.corpus.run import run, run_checked
+from raycase.corpus.score_request import check_score
 from raycase.errors import WorkError
 
 WORDS = ["nan", "inf", "-1", "0", "1e400", "9" * 30, "²", "", "x", "\udcff", "None", "[1]"]
@@ -31,6 +32,13 @@ def flag_cases(home, model):
     for flag in ("batch-tokens", "unit-rows", "actors", "gpus-per-actor", "patience", "limit", "max-rejected", "dim"):
         for word in WORDS:
             yield Case("flags", f"embed --{flag} {word!r}", [*embed, f"--{flag}={word}"], work)
+    (home / "pairs.csv").write_text("sentence1,sentence2,condition\na dog,a cat,color\n")
+    score = ["score", "--input", home / "pairs.csv", "--output", home / "flags-score", "--model", model]
+    score += ["--prompt", "concat-sc", "--pooling", "mean"]
+    begin = lambda job: run_checked(check_score(job), 0.0, prepare=stopped)  # noqa: E731
+    for flag in ("sentence1-column", "sentence2-column", "condition-column", "score-column", "id-column", "unit-rows"):
+        for word in WORDS:
+            yield Case("flags", f"score --{flag} {word!r}", [*score, f"--{flag}={word}"], begin)
     others = {
         "search --index x --query a": ("k", "refine", "memory"),
         "facets --index x --condition c": ("clusters", "memory"),

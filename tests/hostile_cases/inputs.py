@@ -5,7 +5,7 @@ import json
 
 import pyarrow as pa
 import pyarrow.parquet as pq
-from helpers import embed_here
+from helpers import embed_here, score_here
 from hostile_cases.case import Case
 
 CSV = {
@@ -100,6 +100,28 @@ def tables():
     yield "a thousand columns", pa.table({"text": texts} | {f"c{i}": [1, 2] for i in range(1000)})
 
 
+def pairs():
+    """Files of pairs of sentences by what is odd about them."""
+    good = {"sentence1": ["a dog", "a cat"], "sentence2": ["a man", "a man"], "condition": ["color", "color"]}
+    yield "no rows", pa.table({name: pa.array([], pa.string()) for name in good})
+    yield "a second sentence that is null", pa.table(good | {"sentence2": [None, "a man"]})
+    yield "second sentences of type null", pa.table(good | {"sentence2": pa.nulls(2)})
+    yield "second sentences of numbers", pa.table(good | {"sentence2": [1, 2]})
+    yield "invalid UTF-8", pa.table(good | {"sentence2": pa.array([b"caf\xe9", b"a"]).view(pa.string())})
+    yield "conditions in lists", pa.table(good | {"condition": [["color", "number"], []]})
+    yield "structs and bytes beside them", pa.table(good | {"x": [{"a": 1}, None], "y": [b"\xff", None]})
+    yield "a map beside them", pa.table(good | {"x": pa.array([[("a", 1)], []], pa.map_(pa.string(), pa.int64()))})
+    yield "halves of floats", pa.table(good | {"x": pa.array([1, None], pa.float32()).cast(pa.float16())})
+    yield "lists of views", pa.table(good | {"x": pa.array([["a"], None], pa.list_(pa.string()))})
+    yield "a column named score", pa.table(good | {"score": [1, 2]})
+    yield "a column named __row", pa.table(good | {"__row": [1, 2]})
+    yield "a column named row", pa.table(good | {"row": [1, 2], "file": ["a", "b"], "keep:text": [1, 2]})
+    yield "ids that are null", pa.table(good | {"id": pa.array([None, 1])})
+    yield "another column twice", pa.Table.from_arrays([*map(pa.array, good.values())] * 2, names=[*good, *"xxx"])
+    yield "a name that is not ASCII", pa.table(good | {"ünï\n\0": [1, 2]})
+    yield "a thousand columns", pa.table(good | {f"c{i}": [1, 2] for i in range(1000)})
+
+
 def input_cases(home, model):
     """A file of each kind, embedded."""
     folder = home / "inputs"
@@ -143,3 +165,8 @@ def input_cases(home, model):
         flags = ["--input", file, "--output", out, "--unconditional", "--model", model, "--max-rejected", "1"]
         flags += ["--prompt", "concat-sc", "--pooling", "mean"]
         yield Case("inputs", name, ["embed", *flags], embed_here, texts, str(out))
+    for i, (name, table) in enumerate(pairs()):
+        pq.write_table(table, folder / f"pairs-{i}.parquet")
+        flags = ["--input", folder / f"pairs-{i}.parquet", "--output", folder / f"scored-{i}", "--max-rejected", "1"]
+        flags += ["--model", model, "--prompt", "concat-sc", "--pooling", "mean"]
+        yield Case("inputs", f"pairs: {name}", ["score", *flags], score_here)

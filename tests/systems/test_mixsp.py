@@ -286,7 +286,9 @@ def test_the_range_of_a_pair_is_that_of_both_sentences(folder):
 def test_many_pairs_go_through_the_projectors_in_parts(folder):
     system = disturbed(folder)
     wanted = system.score(FIRST, SECOND)
-    small.close(system.scores(system.config.tokens(FIRST, SECOND), pairs_at_once=2), wanted, atol=1e-6)
+    figures, work = system.figures(system.config.tokens(FIRST, SECOND), pairs_at_once=2)
+    small.close(figures[:, 0], wanted, atol=1e-6)
+    assert work.tokens == system.config.tokens(FIRST, SECOND).lengths.sum()
     assert system.score([], []).shape == (0,)
 
 

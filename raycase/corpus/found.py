@@ -1,0 +1,68 @@
+"""What the request of a job finds: its input files, the job that its output was begun by, and its model."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from raycase.corpus.job_record import Job, read_job
+from raycase.corpus.output import Output
+from raycase.data.columns import peek
+from raycase.data.fetch import DEFAULT_MODEL
+from raycase.data.inputs import InputFile, find_input
+from raycase.data.storage import fingerprint
+from raycase.errors import RequestError
+
+EARLIER_DEFAULT = "minilm"  # of 0.1 and 0.2, whose job.json does not name the model
+
+
+def input_files(uri: str, output: Output) -> list[InputFile]:
+    """The files of the input, without those of an output folder inside it."""
+    written = tuple(part.uri for part in output.parts)
+    inside = tuple(f"{uri}/" for uri in written)
+    files = [f for f in find_input(uri) if f.uri not in written and not f.uri.startswith(inside)]
+    if not files:
+        raise RequestError(f"--input: expected rows to embed at {uri}, got the output of a job alone")
+    for file in files:
+        try:
+            file.uri.encode()
+        except UnicodeEncodeError as error:
+            raise RequestError(f"--input: expected names in UTF-8, got {file.uri!r}; rename it") from error
+    return files
+
+
+def job_begun(output: Output) -> Job | None:
+    """The job that the output was begun by. Raises RequestError for a folder that cannot be read."""
+    try:
+        return read_job(output) if output.job.exists() else None
+    except OSError as error:
+        reason = output.root.why(error)
+        raise RequestError(f"--output: expected a readable folder at {output.root.uri}, got: {reason}") from error
+
+
+def first_file(files: Sequence[InputFile], begun: Job | None) -> InputFile:
+    """The file that decides the columns' types: the first of the job to resume, else the first that has columns."""
+    if begun and begun.files[0] in files:
+        return begun.files[0]
+    return next((f for f in files if peek(f).names), files[0])
+
+
+def find_model(
+    model: str | None, choices: dict[str, Any], begun: Job | None, output: Output, find: Callable[..., Any]
+) -> Any:
+    """The model of this name, with these choices, by `find`; without a name that of the job to resume, else the
+    default. Says so where these two differ. Raises RequestError."""
+    if model or not begun:
+        return find(model or DEFAULT_MODEL, **choices)
+    name = begun.model or EARLIER_DEFAULT
+    expected = f"--model: expected the model that {output.root.uri} was begun with"
+    try:
+        config = find(name, **choices)
+    except RequestError as error:
+        raise RequestError(f"{expected}, {name}, got: {error}; pass --model with where it is now") from error
+    if not begun.model and fingerprint(config.describe()) != fingerprint(begun.config["model"]):
+        raise RequestError(f"{expected}, which its job.json does not name, got none; pass --model")
+    if name != DEFAULT_MODEL:
+        print(f"{output.root.uri}: begun with --model {name}; resuming with it", file=sys.stderr)
+    return config

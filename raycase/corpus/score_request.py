@@ -1,0 +1,148 @@
+"""The request of a job that scores pairs of sentences: its flags, checked. What runs it is the embedding job."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, fields, replace
+from pathlib import Path
+from typing import Any
+
+from raycase.corpus.found import find_model, first_file, input_files, job_begun
+from raycase.corpus.output import SCORES, output_at
+from raycase.corpus.request import ROWS_OF_UNIT, EmbedJob, Request, RunFlags, check_condition_flags, check_numbers
+from raycase.data.columns import Columns, find_columns, peek
+from raycase.data.inputs import InputFile
+from raycase.data.rated import SENTENCE1, SENTENCE2
+from raycase.data.schema import CONDITION, ID, ROW_OF_PAIR
+from raycase.data.storage import check_paths
+from raycase.encoder.prompt_flags import PromptFlags
+from raycase.errors import RequestError, check_ranges
+from raycase.systems.pair_scores import SCORE, figure_columns, reads_conditions
+from raycase.systems.registry import embeds, resolve
+
+
+@dataclass(frozen=True, kw_only=True)
+class PairFlags:
+    """Which pairs are scored, where to, under which conditions, by which model."""
+
+    input: str
+    """File, folder or glob; .parquet, .csv or .jsonl; local, s3:// or any fsspec scheme."""
+    output: str
+    """Folder of the output: scores/*.parquet with the columns of the input and the scores."""
+    sentence1_column: str = SENTENCE1
+    """Column of the first sentences; DualCSE's premises."""
+    sentence2_column: str = SENTENCE2
+    """Column of the second sentences; DualCSE's hypotheses."""
+    condition_column: str | None = None
+    """Column with the condition of each pair, or its list of conditions, each of which gives a line. Default:
+    `condition` for a model that reads conditions."""
+    unconditional: bool = False
+    """Score by the vectors without a condition. Models that know no conditions do so without the flag."""
+    score_column: str = SCORE
+    """Column of the score in the output; what a model says beside it has this name before its own, as score_range."""
+    id_column: str | None = None
+    """Column of the ids, which may repeat. Default: `id` if it exists, else the number of file and row, `file:row`."""
+    keep_columns: tuple[str, ...] | None = None
+    """Columns copied to the output. Default: all that the first file has."""
+    model: str | None = None
+    """Name in the table of encoders, Hugging Face id, or a model folder, local or on object storage (fetched once).
+    Default: the model of the job that the output was begun by, else minilm-conditional."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class ScoreJob(RunFlags, PromptFlags, PairFlags):
+    """Score pairs of sentences, each under its condition, by any model: Parquet, CSV or JSONL in, Parquet out.
+
+    A stopped job resumes when the same command is run again.
+    """
+
+
+def check_score(job: ScoreJob) -> Request:
+    """Check everything that can be checked without weights. Raises RequestError."""
+    folder = job.model if job.model and Path(job.model).is_dir() else None
+    check_paths({"--input": job.input, "--output": job.output, "--model": folder})
+    check_ranges(job)
+    embed_job = _embed_job(job)
+    check_numbers(embed_job)
+    output = output_at(job.output, SCORES)
+    files = input_files(job.input, output)
+    begun = None if job.overwrite else job_begun(output)
+    model = find_model(job.model, embed_job.choices, begun, output, resolve)
+    first = first_file(files, begun)
+    condition = _condition_column(job, model, first)
+    columns = _columns(job, model, first, condition)
+    embed_job = replace(
+        embed_job, model=job.model or model.model, condition_column=condition, unconditional=condition is None
+    )
+    check_condition_flags(embed_job)
+    return Request(
+        job=embed_job,
+        files=files,
+        columns=columns,
+        conditions=None,
+        model=model,
+        output=output,
+        unit_rows=job.unit_rows or ROWS_OF_UNIT,
+        score=job.score_column,
+    )
+
+
+def _embed_job(job: ScoreJob) -> EmbedJob:
+    """The embedding job with these flags: of the first sentences, which the second ones are read beside."""
+    shared = {f.name for f in fields(EmbedJob)} & {f.name for f in fields(ScoreJob)}
+    flags = {name: getattr(job, name) for name in shared}
+    return EmbedJob(**flags | {"text_column": job.sentence1_column, "dtype": "float32"})
+
+
+def _condition_column(job: ScoreJob, model: Any, first: InputFile) -> str | None:
+    """The column of the conditions; None for scores without them. Raises RequestError where flags and model differ."""
+    if not reads_conditions(model):
+        if job.condition_column is not None:
+            raise RequestError(
+                f"--condition-column: expected a model that reads conditions, got {model.model}: {model.label}; leave "
+                "the flag out"
+            )
+        return None
+    if job.unconditional:
+        if job.condition_column is not None:
+            raise RequestError("expected --condition-column or --unconditional, got both")
+        if not embeds(model):
+            raise RequestError(
+                f"--unconditional: expected a model that gives vectors, got {model.model}, which scores pairs under "
+                "conditions"
+            )
+        return None
+    if job.condition_column is None and CONDITION not in (names := peek(first).names):
+        raise RequestError(
+            f"{first.uri}: expected the column {CONDITION!r}, got {', '.join(names) or 'none'}; pass "
+            "--condition-column, or --unconditional"
+        )
+    return CONDITION if job.condition_column is None else job.condition_column
+
+
+def _columns(job: ScoreJob, model: Any, first: InputFile, condition: str | None) -> Columns:
+    """The columns to read. Raises RequestError for one that is missing, and for names that clash."""
+    if job.sentence1_column == job.sentence2_column:
+        raise RequestError(
+            f"--sentence2-column: expected another column than that of the first, got {job.sentence2_column!r}"
+        )
+    own = (ID,) if condition is None else (ID, CONDITION)
+    figures = figure_columns(model, job.score_column)
+    if not job.score_column.strip() or job.score_column in (*own, ROW_OF_PAIR):
+        raise RequestError(f"--score-column: expected a name of its own, got {job.score_column!r}")
+    kept: Sequence[str] = peek(first).names if job.keep_columns is None else job.keep_columns
+    clash = next((name for name in kept if name in figures), None)
+    if clash is not None:
+        raise RequestError(
+            f"--score-column: expected a name that no kept column has, got {clash!r} in {first.uri}; pass another "
+            "name, or --keep-columns without it"
+        )
+    return find_columns(
+        first,
+        text=job.sentence1_column,
+        second=job.sentence2_column,
+        id=job.id_column,
+        condition=condition,
+        keep=job.keep_columns,
+        written=(*own, *figures, ROW_OF_PAIR),
+    )

@@ -1,0 +1,361 @@
+"""Pairs of sentences are scored: as the loaded model does, as `evaluate` measures; bad rows, stops, wrong requests."""
+
+import json
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+import small
+import torch
+from helpers import cosines, embed_here, read_rejected, read_scores, score_here, stop_after, vectors_of
+from scipy.stats import spearmanr
+
+import raycase
+from raycase.corpus.encode_step import EncodeUnits
+from raycase.corpus.isolation import isolate
+from raycase.corpus.read_step import read_units
+from raycase.corpus.records import EncodedUnit, ReadTask, ReadUnit, WrittenUnit
+from raycase.corpus.score_request import ScoreJob
+from raycase.corpus.unit_pairs import prepare_rows
+from raycase.corpus.verify import verify
+from raycase.corpus.write_step import write_units
+from raycase.corpus.written import open_written
+from raycase.distributed.score import score
+from raycase.errors import RequestError, WorkError
+from raycase.evaluation.entailment_metrics import entailment_correct
+from raycase.evaluation.job import EvaluateJob
+from raycase.evaluation.tasks.catalogue import evaluate
+from raycase.systems.bi_encoder import bi_encoder
+from raycase.systems.cross_encoder import cross_encoder
+from raycase.systems.dualcse import dualcse, implicitness
+from raycase.systems.mixsp import mixsp
+from raycase.systems.sentence_encoder import sentence_encoder
+
+SYSTEMS = {
+    "bi": bi_encoder,
+    "cross": cross_encoder,
+    "mixsp": lambda model: mixsp(model, ranges=(2.0, 4.0)),
+    "dualcse": dualcse,
+    "sentence": sentence_encoder,
+}
+CHOICES = {"prompt": "concat-sc", "pooling": "mean"}
+
+
+@pytest.fixture(scope="module")
+def models(tmp_path_factory, tiny_model):
+    """Folders of tiny systems, and the encoder that zero-shot CASE takes."""
+    folder = tmp_path_factory.mktemp("models")
+    for name, make in SYSTEMS.items():
+        small.disturb(make(str(tiny_model)).trainable(dropout=0.0), scale=0.1).save(folder / name)
+    more = {"case": str(tiny_model), "pooling": f"condition-pooling:{tiny_model}"}
+    return {name: str(folder / name) for name in SYSTEMS} | more
+
+
+@pytest.fixture
+def job(models, rated, tmp_path):
+    """Forty rated pairs in four units, scored by a bi-encoder."""
+    return ScoreJob(
+        input=str(rated / "validation.csv"),
+        output=str(tmp_path / "scored"),
+        model=models["bi"],
+        compute="float32",
+        unit_rows=10,
+    )
+
+
+def loaded(name, models):
+    """In 32 bits."""
+    return raycase.load(models[name], dtype=torch.float32, **(CHOICES if name == "case" else {}))
+
+
+@pytest.mark.parametrize("name", ["bi", "case", "pooling", "cross"])
+def test_scores_under_conditions_are_the_models_own_and_have_evaluates_spearman(name, job, models):
+    choices = CHOICES if name == "case" else {}
+    job = replace(job, model=models[name], **choices)
+    result = score_here(job)
+    frame = pd.read_csv(job.input)
+    table = read_scores(job.output)
+    assert table.column_names == ["id", "condition", "sentence1", "sentence2", "label", "score"]
+    assert (result["rows_out"], result["units_done"], len(table)) == (40, 4, 40)
+    for column in ("sentence1", "sentence2", "condition"):
+        assert table[column].to_pylist() == frame[column].to_list()
+    assert table["id"].to_pylist() == [f"0:{row}" for row in range(40)]
+    model, sides = loaded(name, models), (list(frame.sentence1), list(frame.sentence2))
+    if name == "cross":
+        wanted = model.score(*sides, list(frame.condition))
+    else:
+        wanted = cosines(*(model.embed(side, list(frame.condition)) for side in sides))
+    np.testing.assert_allclose(table["score"], wanted, atol=1e-5)
+    report = EvaluateJob(model=(models[name],), data=job.input, output=f"{job.output}-report", compute="float32")
+    part = evaluate(replace(report, resamples=100, **choices), vectors_of=vectors_of)["models"][0]
+    spearman = 100 * spearmanr(table["score"].to_numpy(), frame.label)[0]
+    assert spearman == pytest.approx(part["variants"][part["system"]]["spearman"]["value"], abs=0.02)
+    assert verify(job.output)["pairs"] == 40
+
+
+@pytest.mark.parametrize(("name", "flags"), [("mixsp", {}), ("sentence", {}), ("bi", {"unconditional": True})])
+def test_scores_without_conditions_have_evaluates_spearman(name, flags, job, models, scored):
+    job = replace(job, model=models[name], input=scored["validation"], score_column="similarity", **flags)
+    score_here(job)
+    table, frame = read_scores(job.output), pd.read_csv(job.input)
+    report = EvaluateJob(model=(models[name],), data=job.input, output=f"{job.output}-report", task="sts")
+    metrics = evaluate(replace(report, resamples=100, compute="float32"), vectors_of=vectors_of)
+    spearman = 100 * spearmanr(table["similarity"].to_numpy(), frame.score)[0]
+    assert spearman == pytest.approx(metrics["systems"][0]["figures"]["spearman"]["value"], abs=0.02)
+    assert table["score"].to_pylist() == [str(value) for value in frame.score]  # the users' own column
+    columns = ["similarity", "similarity_range", "similarity_probability"]
+    assert table.column_names[4:] == (columns if name == "mixsp" else columns[:1])
+
+
+@torch.no_grad()
+def test_mixsps_range_is_the_likeliest_of_both_sentences(job, models, scored):
+    score_here(replace(job, model=models["mixsp"], input=scored["pairs"], sentence1_column="sentence2", **SWAPPED))
+    table = read_scores(job.output)
+    model = loaded("mixsp", models).eval()
+    outputs = model(model.config.tokens(table["sentence2"].to_pylist(), table["sentence1"].to_pylist()))
+    first, second = outputs[:, 1:7].chunk(2, dim=1)
+    probability, place = ((first.softmax(1) + second.softmax(1)) / 2).max(1)
+    np.testing.assert_allclose(table["score"], outputs[:, 0].sigmoid(), atol=1e-5)
+    np.testing.assert_allclose(table["score_probability"], probability, atol=1e-5)
+    assert table["score_range"].to_pylist() == [(0.0, 2.0, 4.0)[i] for i in place]
+
+
+SWAPPED = {"sentence2_column": "sentence1"}
+
+
+def test_dualcse_says_entailment_and_implicitness(job, models, inferences):
+    """A file of premises and hypotheses, whose accuracy is that of `evaluate --task rte`."""
+    frame = pd.read_csv(inferences["validation"])
+    pairs = frame.melt(id_vars="premise", var_name="kind", value_name="hypothesis")
+    pairs.to_json(path := f"{job.output}.jsonl", orient="records", lines=True)
+    names = {"sentence1_column": "premise", "sentence2_column": "hypothesis"}
+    score_here(replace(job, model=models["dualcse"], input=path, **names))
+    table = read_scores(job.output)
+    model = loaded("dualcse", models)
+    r1, u1, r2, u2 = (
+        model.embed(list(pairs[s]), c) for s in ("premise", "hypothesis") for c in ("explicit", "implicit")
+    )
+    np.testing.assert_allclose(table["score"], np.maximum(cosines(r1, r2), cosines(u1, r2)), atol=1e-5)
+    np.testing.assert_allclose(table["score_implicitness1"], implicitness(r1, u1), atol=1e-5)
+    np.testing.assert_allclose(table["score_implicitness2"], implicitness(r2, u2), atol=1e-5)
+    report = EvaluateJob(model=(models["dualcse"],), data=inferences["validation"], output=f"{job.output}-report")
+    for task in ("rte", "eis"):
+        metrics = evaluate(replace(report, task=task, compute="float32", resamples=100), vectors_of=vectors_of)
+        value = metrics["systems"][0]["figures"]["all"]["accuracy"]["value"]
+        scores, implicit1, implicit2 = (
+            table[name].to_numpy().reshape(4, -1).T for name in ("score", "score_implicitness1", "score_implicitness2")
+        )
+        correct = entailment_correct(scores) if task == "rte" else implicit1 > implicit2
+        assert value == pytest.approx(100 * correct.mean(), abs=1.1)  # a pair on the other side of a threshold
+
+
+def test_a_stopped_job_resumes_to_what_an_undisturbed_one_writes(job, tmp_path):
+    with pytest.raises(KeyboardInterrupt):
+        score(job, execute=stop_after(2))
+    result = score_here(job)
+    assert (result["units_done"], result["units_resumed"], result["rows_out"]) == (2, 2, 40)
+    score_here(other := replace(job, output=str(tmp_path / "other")))
+    assert read_scores(job.output).equals(read_scores(other.output))
+    assert score_here(job)["units_done"] == 0
+    lost = min((tmp_path / "scored" / "scores").iterdir())
+    lost.unlink()
+    with pytest.raises(WorkError, match=r"scores/.*: missing"):
+        verify(job.output)
+    (tmp_path / "scored" / "manifest.json").unlink()
+    assert score_here(job)["units_done"] == 1
+    assert read_scores(job.output).equals(read_scores(other.output))
+
+
+def test_a_limit_and_more_files_later(job, rated, tmp_path):
+    (folder := tmp_path / "in").mkdir()
+    (folder / "a.csv").write_bytes((rated / "validation.csv").read_bytes())
+    job = replace(job, input=str(folder))
+    assert score_here(replace(job, limit=15))["rows_out"] == 15
+    assert score_here(job)["rows_out"] == 40
+    (folder / "b.csv").write_bytes((rated / "validation.csv").read_bytes())
+    result = score_here(job)
+    assert (result["rows_out"], result["units_resumed"]) == (80, 5)
+    scores = read_scores(job.output)["score"].to_numpy()
+    np.testing.assert_allclose(scores[:40], scores[40:], atol=1e-6)
+
+
+def test_the_folder_of_another_job_is_refused(job, models, rated, tiny_model, tmp_path):
+    score_here(job)
+    for change in ({"score_column": "cosine"}, {"model": models["cross"]}, {"unconditional": True}):
+        with pytest.raises(RequestError, match=r"--output: .*, got another .* pass --overwrite"):
+            score_here(replace(job, **change))
+    with pytest.raises(RequestError, match="--embeddings: expected an output with vectors, got the scores of pairs"):
+        open_written(job.output, "--embeddings")
+    assert score_here(replace(job, score_column="cosine", overwrite=True))["rows_out"] == 40
+    assert "cosine" in read_scores(job.output).column_names
+
+
+def test_either_kind_of_job_overwrites_the_other(job, tiny_model, tmp_path):
+    from raycase.corpus.request import EmbedJob
+
+    flags = {"text_column": "sentence1", "unconditional": True, "model": str(tiny_model), **CHOICES}
+    embedding = EmbedJob(input=job.input, output=job.output, compute="float32", **flags)
+    embed_here(embedding)
+    with pytest.raises(RequestError, match=r"--output: .*, got another"):
+        score_here(job)
+    score_here(replace(job, overwrite=True))
+    assert not list((tmp_path / "scored" / "embeddings").glob("*"))
+    verify(job.output)
+    embed_here(replace(embedding, overwrite=True))
+    assert not list((tmp_path / "scored" / "scores").glob("*"))
+    verify(job.output)
+
+
+ROWS = [
+    {"sentence1": "a red dress", "sentence2": "a blue dress", "condition": "color", "n": 1},
+    {"sentence1": None, "sentence2": "a cat", "condition": "color", "n": 2},
+    {"sentence1": "a dog", "sentence2": "  ", "condition": "color", "n": 3},
+    {"sentence1": "a dog", "sentence2": "a cat", "condition": None, "n": 4},
+    {"sentence1": "a dog", "sentence2": "a poison cat", "condition": "number", "n": 5},
+    {"sentence1": "a dog", "sentence2": "a cat " * 40, "condition": "number", "n": 6},
+    {"sentence1": " a red dress", "sentence2": "a blue dress ", "condition": " color ", "n": 7},
+]
+
+
+@pytest.mark.parametrize("ending", ["parquet", "csv", "jsonl"])
+@pytest.mark.parametrize("name", ["case", "cross"])
+def test_bad_rows_are_kept_with_their_reason_and_place(ending, name, job, models, tiny_model, tmp_path):
+    path = tmp_path / f"rows.{ending}"
+    table = pa.Table.from_pylist([row | {"id": row["n"] // 4} for row in ROWS])  # ids that repeat
+    if ending == "parquet":
+        pq.write_table(table, path)
+    elif ending == "csv":
+        table.to_pandas().to_csv(path, index=False)
+    else:
+        path.write_text("".join(json.dumps(row) + "\n" for row in table.to_pylist()) + "{cut off\n")
+    if name == "cross":
+        cross_encoder(str(tiny_model)).trainable().save(tmp_path / "cross")
+        models = models | {"cross": str(tmp_path / "cross")}
+    choices = CHOICES if name == "case" else {}
+    job = replace(job, input=str(path), model=models[name], on_long="reject", max_rejected=1, **choices)
+    result = score_here(job)
+    rows = 7 + (ending == "jsonl")
+    assert (result["rows_in"], result["rows_out"], result["rows_rejected"]) == (rows, 2, rows - 2)
+    null = ("empty text", "empty condition") if ending == "csv" else ("null text", "null condition")
+    wanted = [
+        (1, null[0], "column sentence1"),
+        (2, "empty text", "column sentence2"),
+        (3, null[1], ""),
+        (4, "score not finite", ""),
+        (5, "text too long", ""),
+    ]
+    rejected = read_rejected(job.output)
+    assert [(r["row"], r["reason"], r["detail"]) for r in rejected][:5] == wanted
+    assert json.loads(rejected[1]["content"])["sentence1"] == "a dog" and rejected[1]["file"] == str(path)
+    assert [r["reason"] for r in rejected[5:]] == ["line does not parse"] * (rows - 7)
+    scores = read_scores(job.output)
+    assert [str(n) for n in scores["n"].to_pylist()] == ["1", "7"]
+    assert scores["sentence1"].to_pylist() == ["a red dress", " a red dress"]  # as they were
+    assert scores["score"][0].as_py() == pytest.approx(scores["score"][1].as_py(), abs=1e-6)
+    assert result["distinct_pairs"] == 3  # the first pair is there twice, but for blanks
+    verify(job.output)
+
+
+def test_a_pair_that_kills_its_scorer_is_found(job, models, tmp_path):
+    rows = [{"sentence1": "a dog", "sentence2": "a killer" if n == 2 else "a cat", "n": n} for n in range(5)]
+    pq.write_table(pa.Table.from_pylist(rows), tmp_path / "rows.parquet")
+    job = replace(job, input=str(tmp_path / "rows.parquet"), model=models["mixsp"], max_rejected=1)
+
+    def execute(request, opened, plan):
+        settings, weights = request.encode_settings, opened.config["model"]["weights"]
+        encode = EncodeUnits(request.model, settings, weights=weights)
+        [pieces] = plan.tasks()
+        [row] = read_units(ReadTask.of(opened.files, pieces).to_arrow(), config=request.model, settings=settings)
+
+        def attempt(part):
+            killed = "a killer" in part.rows["second"].to_pylist()
+            return None if killed else EncodedUnit.from_arrow(encode(part.to_arrow()))
+
+        prepare = partial(prepare_rows, request.model, settings=settings)
+        whole = isolate(ReadUnit.from_arrow(row), prepare, attempt).to_arrow()
+        place = {"output": request.output.root.uri, "results": request.output.results}
+        yield WrittenUnit.from_arrow(write_units(whole, **place, print8=opened.print8))
+
+    assert score(job, execute=execute)["rows_out"] == 4
+    assert read_scores(job.output)["n"].to_pylist() == [0, 1, 3, 4]
+    [rejected] = read_rejected(job.output)
+    assert (rejected["row"], rejected["reason"]) == (2, "killed the encoder")
+    verify(job.output)
+
+
+def test_a_pair_under_several_conditions_gives_several_lines(job, tmp_path):
+    rows = [{"id": n, **ROWS[0], "aspects": aspects} for n, aspects in enumerate((["color", "number"], ["color"]))]
+    pq.write_table(pa.Table.from_pylist(rows).drop_columns("condition"), tmp_path / "rows.parquet")
+    job = replace(job, input=str(tmp_path / "rows.parquet"), condition_column="aspects", keep_columns=("n", "aspects"))
+    result = score_here(job)
+    assert (result["rows_out"], result["pairs"], result["distinct_pairs"]) == (2, 3, 2)
+    table = read_scores(job.output)
+    assert table.column_names == ["id", "condition", "n", "aspects", "score"]
+    assert list(zip(table["id"].to_pylist(), table["condition"].to_pylist(), strict=True)) == [
+        (0, "color"),
+        (0, "number"),
+        (1, "color"),
+    ]
+
+
+def test_all_columns_come_back_in_their_types(job, tmp_path):
+    columns = {
+        "sentence1": ["a dog", "a cat"],
+        "sentence2": ["a man", "a woman"],
+        "condition": pa.array(["color", "color"]).dictionary_encode(),
+        "when": pa.array([1, None], pa.timestamp("us")),
+        "bytes": [b"\xff", b""],
+        "tree": [{"a": [1]}, None],
+        "vector": pa.array([[0.5, 1.0], [1.0, 2.0]], pa.list_(pa.float32())),
+        "second": [7, 8],
+        "label": pa.array([1, 2], pa.int32()),
+    }
+    pq.write_table(pa.table(columns), tmp_path / "rows.parquet")
+    score_here(replace(job, input=str(tmp_path / "rows.parquet")))
+    table = read_scores(job.output)
+    assert table.column_names == ["id", "condition", *(name for name in columns if name != "condition"), "score"]
+    for name in ("when", "bytes", "tree", "vector", "second", "label"):
+        assert table[name].to_pylist() == pa.array(columns[name]).to_pylist()
+    assert table.schema.field("when").type == pa.timestamp("us")
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        ({"sentence2_column": "nope"}, "expected the column 'nope', got sentence1, sentence2, condition, label"),
+        ({"sentence2_column": "sentence1"}, "--sentence2-column: expected another column than that of the first"),
+        ({"condition_column": ""}, "expected the column ''"),
+        ({"condition_column": "nope"}, "expected the column 'nope'"),
+        ({"condition_column": "label", "unconditional": True}, "expected --condition-column or --unconditional, got"),
+        ({"score_column": "label"}, "--score-column: expected a name that no kept column has, got 'label'"),
+        ({"score_column": "condition"}, "--score-column: expected a name of its own, got 'condition'"),
+        ({"score_column": " "}, "--score-column: expected a name of its own"),
+        ({"score_column": "\ud800"}, "--score-column: expected text in UTF-8"),
+        ({"keep_columns": ("nope",)}, "expected the column 'nope'"),
+        ({"model": "cross", "unconditional": True}, "--unconditional: expected a model that gives vectors"),
+        ({"model": "mixsp", "condition_column": "condition"}, "--condition-column: expected a model that reads cond"),
+        ({"model": "dualcse", "condition_column": "condition"}, "--condition-column: expected a model that reads"),
+        ({"model": "nowhere"}, "--model"),
+        ({"dim": 8}, "--dim: expected a model that was trained with nested dimensions"),
+        ({"actors": "2:1"}, "--actors: expected MIN:MAX"),
+        ({"limit": 0}, "--limit: expected at least 1"),
+        ({"input": "nowhere.csv"}, "--input: expected .* files at"),
+    ],
+)
+def test_wrong_requests_are_refused(change, said, job, models):
+    change = change | ({"model": models.get(change["model"], change["model"])} if "model" in change else {})
+    with pytest.raises(RequestError, match=said):
+        score_here(replace(job, **change))
+    assert not Path(job.output).exists()
+
+
+def test_a_file_without_conditions_says_which_flags_help(job, scored):
+    with pytest.raises(
+        RequestError, match=r"expected the column 'condition', got .*; pass --condition-column, or --un"
+    ):
+        score_here(replace(job, input=scored["validation"]))
