@@ -15,13 +15,11 @@ from raycase.systems.dualcse import implicitness as implicitness  # eq. 4
 ENTAILED_H = np.array([True, True, False, False])
 
 
-def entailment_scores(explicit_TD: np.ndarray, implicit_TD: np.ndarray | None, text_index: np.ndarray) -> np.ndarray:
+def entailment_scores(explicit_TD: np.ndarray, implicit_TD: np.ndarray, text_index: np.ndarray) -> np.ndarray:
     """max(cos(r1, r2), cos(u1, r2)) of each premise and hypothesis (eq. 3): (N, H).
 
-    A model with one vector a sentence (`implicit_TD` is None) has that vector in eq. 3's place of both. `text_index`,
-    (N, 1 + H), gives the rows of the premise and its hypotheses.
+    `text_index`, (N, 1 + H), gives the rows of the premise and its hypotheses.
     """
-    implicit_TD = explicit_TD if implicit_TD is None else implicit_TD
     explicit_ND, implicit_ND = (vectors_TD[text_index[:, 0]] for vectors_TD in (explicit_TD, implicit_TD))
     hypotheses = [explicit_TD[index_N] for index_N in text_index[:, 1:].T]
     return np.stack([entailment(explicit_ND, implicit_ND, hypothesis_ND) for hypothesis_ND in hypotheses], axis=1)
@@ -68,11 +66,12 @@ def correct_pairs(
 ) -> tuple[np.ndarray, np.ndarray | None]:
     """`entailment_correct` of eq. 3's scores and `more_implicit`: (N, H) each.
 
-    A model with one vector a sentence (`implicit_TD` is None) has no implicitness.
+    A model with one vector a sentence (`implicit_TD` is None) has that vector in eq. 3's place of both, and no
+    implicitness.
     """
-    entailed_NH = entailment_correct(entailment_scores(explicit_TD, implicit_TD, text_index))
     if implicit_TD is None:
-        return entailed_NH, None
+        return entailment_correct(entailment_scores(explicit_TD, explicit_TD, text_index)), None
+    entailed_NH = entailment_correct(entailment_scores(explicit_TD, implicit_TD, text_index))
     return entailed_NH, more_implicit(implicitness(explicit_TD, implicit_TD), text_index)
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import posixpath
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -20,7 +19,6 @@ from raycase.errors import RequestError
 from raycase.evaluation.job import EvaluateJob
 from raycase.systems.case import CaseConfig
 from raycase.systems.condition_pooling import PREFIX
-from raycase.systems.model_folder import METRICS
 from raycase.systems.projector import load_projector, project
 from raycase.systems.registry import embeds, resolve
 
@@ -127,16 +125,6 @@ def _default_cache(folder: Path) -> Path:
     """Where training keeps its vectors: beside the folder; for the best model of a sweep, beside the sweep's."""
     sweep_cache = folder.parent.parent / "cache"
     return sweep_cache if sweep_cache.exists() and not (folder.parent / "cache").exists() else folder.parent / "cache"
-
-
-def training_metrics(config: Any) -> Any:
-    """What training wrote as `metrics.json` into the model's folder; None where there is none, or no JSON."""
-    if config.local is None:
-        return None
-    try:
-        return json.loads((config.local / METRICS).read_text(encoding="utf-8"))
-    except (OSError, ValueError, RecursionError):  # a folder that was saved without training
-        return None
 
 
 def is_case(config: Any) -> bool:

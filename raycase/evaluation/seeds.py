@@ -10,8 +10,9 @@ import numpy as np
 from scipy.stats import ttest_ind
 
 from raycase.data.json_values import from_json
-from raycase.evaluation.models import Model, training_metrics
+from raycase.evaluation.models import Model
 from raycase.evaluation.report import NOT_AVAILABLE, difference, table
+from raycase.evaluation.training_record import training_metrics
 
 Figures = dict[str, dict[str, float | None]]  # system -> name of a figure -> its value, None where it is not defined
 

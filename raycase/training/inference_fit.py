@@ -119,7 +119,9 @@ class DualObjective(Objective):
             with self.autocast(module):
                 vectors = system.encode_prepared(validation.prepared).vectors
             explicit_TD, *implicit = np.split(vectors, validation.conditions)
-            told = (explicit_TD, implicit[0] if implicit else None, validation.text_index)
-            return accuracies(*told) | {"threshold": best_threshold(entailment_scores(*told))}
+            figures = accuracies(explicit_TD, implicit[0] if implicit else None, validation.text_index)
+            implicit_TD = implicit[0] if implicit else explicit_TD
+            scores_NH = entailment_scores(explicit_TD, implicit_TD, validation.text_index)
+            return figures | {"threshold": best_threshold(scores_NH)}
 
         return evaluate

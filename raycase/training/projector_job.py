@@ -156,8 +156,7 @@ def train_projector(job: TrainJob, open_runner: OpenRunner) -> dict[str, Any]:
         "recipe": settings_of(job.recipe) | {"dropout": job.recipe.dropout_share},
         "seed": job.seed,
     }
-    prints = fingerprints(identity)
-    name = prints["fingerprint"]
+    name = fingerprint(identity)
     if done := open_model_folder(job.folder, name, overwrite=job.overwrite):
         print(f"{job.folder}: trained before; nothing to do", file=sys.stderr)
         return done
@@ -172,7 +171,8 @@ def train_projector(job: TrainJob, open_runner: OpenRunner) -> dict[str, Any]:
         fit_projector, vectors["train"], vectors["validation"], job.recipe, seed=job.seed, checkpoints=checkpoints
     )
     facts = {
-        **prints,
+        "fingerprint": name,
+        "unseeded": fingerprint(identity | {"seed": None}),  # equal for the seeds of one system
         "seconds": round(time.time() - began, 1),
         "embed_seconds": round(embedded - began, 1),
         "seed": job.seed,
@@ -212,12 +212,6 @@ def save_fit(
     }
     write_model_folder(folder, replace(config, projector=shape), best_projector(state, shape), metrics)
     return metrics
-
-
-def fingerprints(identity: dict[str, Any]) -> dict[str, str]:
-    """For `metrics.json`: the fingerprint of a fit, and that of all but its seed, equal for all seeds of a system."""
-    unseeded = {name: value for name, value in identity.items() if name != "seed"}
-    return {"fingerprint": fingerprint(identity), "unseeded": fingerprint(unseeded)}
 
 
 def fit_metrics(state: FitState) -> dict[str, Any]:

@@ -5,6 +5,7 @@ Shapes: P distinct (sentence, condition), N rated pairs, A pairs with answers, D
 
 from __future__ import annotations
 
+import json
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -23,12 +24,13 @@ from raycase.evaluation.ablation import VectorsBy, ablation
 from raycase.evaluation.conditions import condition_data, condition_figures
 from raycase.evaluation.csts_plots import draw
 from raycase.evaluation.job import EvaluateJob
-from raycase.evaluation.models import Model, before_g, encoder_name, is_case, setting, training_metrics
+from raycase.evaluation.models import Model, before_g, encoder_name, is_case, setting
 from raycase.evaluation.procedure import Embed, Measured
 from raycase.evaluation.published import ISOTROPY
 from raycase.evaluation.scores import DIRECTIONS, compare, figures, score_figures, worst_pairs
 from raycase.systems.case import CaseConfig
 from raycase.systems.contracts import Compute
+from raycase.systems.model_folder import METRICS
 from raycase.systems.projector import settings_of
 from raycase.systems.registry import embeds
 
@@ -210,10 +212,12 @@ def _published_isotropy(config: CaseConfig) -> dict[str, float] | None:
 
 def _seen(config: Any, rated: RatedPairs) -> str | None:
     """`train` or `validation` if training used these very pairs as such, by the metrics in the model folder."""
+    if config.local is None:
+        return None
     try:
-        data = training_metrics(config)["data"]
+        data = json.loads((config.local / METRICS).read_text(encoding="utf-8"))["data"]
         return next((part for part in ("train", "validation") if data[part]["sha256"] == rated.data_sha256), None)
-    except (KeyError, TypeError):  # a folder that was saved without training
+    except (OSError, ValueError, KeyError, TypeError):  # a folder that was saved without training
         return None
 
 

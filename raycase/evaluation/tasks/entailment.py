@@ -25,9 +25,10 @@ from raycase.evaluation.entailment_metrics import (
     told_right,
 )
 from raycase.evaluation.job import SAVED, EvaluateJob
-from raycase.evaluation.models import Model, training_metrics
+from raycase.evaluation.models import Model
 from raycase.evaluation.procedure import Embed, Measured
 from raycase.evaluation.ranked import RankedSystem, rank_systems
+from raycase.evaluation.training_record import training_metrics
 
 TITLES = {"rte": "Entailment by a threshold", "eis": "Which sentence is more implicit"}
 ACCURACY = "Accuracy x 100 with 95 % intervals of the bootstrap over {}."
@@ -161,7 +162,6 @@ def _trained(model: Model) -> _Trained:
 def _implicitness(inferences: Inferences, model: Model, embed: Embed) -> RankedSystem:
     """The accuracy of a model with two vectors a sentence by eq. 5."""
     explicit_TD, implicit_TD = _vectors(inferences, model, embed)
-    assert implicit_TD is not None, "expected models with two vectors: find_models refuses others"
     told_NH = more_implicit(implicitness(explicit_TD, implicit_TD), inferences.text_index)
     return _system(model.name, _what(model), told_NH)
 
@@ -171,11 +171,12 @@ def _scores(inferences: Inferences, model: Model, embed: Embed) -> np.ndarray:
     return entailment_scores(*_vectors(inferences, model, embed), inferences.text_index)
 
 
-def _vectors(inferences: Inferences, model: Model, embed: Embed) -> tuple[np.ndarray, np.ndarray | None]:
-    """The explicit and the implicit vector of each distinct text, (T, D) each; of other models the one vector, None."""
+def _vectors(inferences: Inferences, model: Model, embed: Embed) -> tuple[np.ndarray, np.ndarray]:
+    """The explicit and the implicit vectors of the distinct texts, (T, D) each; other models have one for both."""
     texts, conditions = inferences.distinct, model.config.known_conditions
     if not conditions:
-        return embed(texts, model), None
+        vectors_TD = embed(texts, model)
+        return vectors_TD, vectors_TD
     vectors = embed([(text, condition) for condition in conditions for text in texts], model)
     explicit_TD, implicit_TD = np.split(vectors, len(conditions))
     return explicit_TD, implicit_TD
