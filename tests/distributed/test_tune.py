@@ -57,19 +57,16 @@ def test_heads_on_ray_are_those_of_one_process(rated, cluster, tmp_path):
 
 def test_a_fine_tuned_encoder_on_ray_is_that_of_one_process(scored, tiny_model, cluster, tmp_path):
     files = {name: scored[name] for name in ("train", "validation")}
-    (tmp_path / "grid.json").write_text('{"route": ["own", "both"], "learning_rate": [1e-3, 1e30]}')
+    (tmp_path / "grid.json").write_text('{"route": ["own"], "learning_rate": [1e-3, 1e30]}')
     settings = {"grid": str(tmp_path / "grid.json"), "seeds": 1, "seed": 2, "epochs": 2, "compute": "float32"}
     job = TuneMixSpJob(model=str(tiny_model), output=str(tmp_path / "ray"), cpus_per_trial=1, **settings, **files)
     here = replace(job, output=str(tmp_path / "here"))
     found, wanted = tune(job), sweep.tune(here, open_local_trials)
-    assert (
-        (found["failed"], found["best"]["key"])
-        == (wanted["failed"], wanted["best"]["key"])
-        == (2, found["best"]["key"])
-    )
-    for on_ray, plain in zip(trials_of(job)[:2], trials_of(here)[:2], strict=True):
-        assert [on_ray[name] for name in ("key", "route")] == [plain[name] for name in ("key", "route")]
-        assert on_ray["spearman"] == pytest.approx(plain["spearman"], abs=0.05)
+    assert (found["failed"], found["best"]["key"]) == (1, wanted["best"]["key"])
+    (on_ray, failed), (plain, _) = trials_of(job), trials_of(here)
+    assert (on_ray["route"], on_ray["key"]) == ("own", plain["key"])
+    assert on_ray["spearman"] == pytest.approx(plain["spearman"], abs=0.05)
+    assert "expected a finite loss" in failed["stopped"]
     saved = [load_file(run.folder / "best" / "extra.safetensors") for run in (job, here)]
     assert all(torch.allclose(tensor, saved[1][name], atol=1e-5) for name, tensor in saved[0].items())
 
