@@ -151,7 +151,7 @@ def train(job: TrainingJob) -> Result:
 
 
 def tune(job: SweepJob) -> Result:
-    """Search hyperparameters, or sweep a grid of them: of a projector (without a name), or of condition pooling."""
+    """Search hyperparameters of a system, or sweep a grid of them; without a name those of a projector."""
     from raycase.distributed.tune import tune
 
     result = tune(job)

@@ -304,13 +304,11 @@ def commands(models, output, rated, tmp_path_factory):
         "evaluate": ["--model", models["case"], "--data", f"{rated}/validation.csv", "--output", "new"],
         **{f"evaluate --task {task}": [*judged[task], "--output", "new"] for task in judged},
         "explain": ["--text", "a dog", "--condition", "color", "--model", models["condition-pooling"]],
+        **{f"train {name}": fine_tuned for name in training.TRAIN_JOBS},
+        **{f"tune {name}": fine_tuned for name in training.TUNE_JOBS},
         "train case": frozen,
         "train projection": frozen,
         "tune case": frozen,
-        "train condition-pooling": fine_tuned,
-        "tune condition-pooling": fine_tuned,
-        **{f"train {name}": fine_tuned for name in ("bi-encoder", "tri-encoder", "cross-encoder", "csr", "lora")},
-        **{f"train {name}": fine_tuned for name in ("dualcse", "simcse", "sentence-encoder", "mixsp")},
     }
 
 

@@ -6,6 +6,7 @@ import math
 import os
 import tempfile
 import time
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -13,21 +14,25 @@ from typing import Any
 import ray
 import ray.tune
 import torch
+from ray.train import ScalingConfig
 from ray.tune.schedulers import ASHAScheduler, FIFOScheduler, TrialScheduler
 
 from raycase.data.storage import Location
 from raycase.distributed.cluster import nodes, start_ray
+from raycase.distributed.fit import fit_on_ray
 from raycase.distributed.train import check_cache
 from raycase.distributed.vector_cache import states_of, vectors_of
 from raycase.errors import RequestError, WorkError
 from raycase.training import sweep
+from raycase.training.checkpoint import Fitting
+from raycase.training.loop import FitState
 from raycase.training.runner import Data, Record, Round, Search
 from raycase.training.sweep_cells import Cell
 from raycase.training.sweep_job import SweepJob
 
 GRACE, REDUCTION = 8, 3  # ASHA: no trial is stopped before epoch 8; a third of the trials passes each rung
-FIGURES = ("epoch", "loss", "spearman", "spearman_rated", "pearson", "seconds")
-LOWEST = -200.0  # reported to search and ASHA for a trial without Spearman
+FIGURES = ("epoch", "loss", "seconds")  # besides `Cell.figures`
+LOWEST = -200.0  # reported to search and ASHA for a trial without a score
 FAILURES = 2  # tolerated failures of a trial's process
 
 
@@ -36,18 +41,28 @@ def tune(job: SweepJob) -> dict[str, Any]:
     return sweep.tune(job, open_trials)
 
 
-def open_trials(*, cpus_per_trial: float, gpus_per_trial: float, cache: Location) -> RayTrials:
+def open_trials(*, cpus_per_trial: float | None, gpus_per_trial: float | None, cache: Location) -> RayTrials:
     """Join or start Ray. Raises RequestError if no node can run a trial, or for a local cache on several machines."""
     start_ray()
     check_cache(cache)
     alive = nodes()
-    if not any(n.get("CPU", 0) >= cpus_per_trial and n.get("GPU", 0) >= gpus_per_trial for n in alive):
+    gpus = float(any(n.get("GPU") for n in alive)) if gpus_per_trial is None else gpus_per_trial
+    cpus = cpus_of_a_trial(alive, gpus) if cpus_per_trial is None else cpus_per_trial
+    if not any(n.get("CPU", 0) >= cpus and n.get("GPU", 0) >= gpus for n in alive):
         described = ", ".join(f"{n.get('CPU', 0):g} CPUs and {n.get('GPU', 0):g} GPUs" for n in alive)
         raise RequestError(
-            f"--cpus-per-trial, --gpus-per-trial: expected a node with {cpus_per_trial:g} CPUs and "
-            f"{gpus_per_trial:g} GPUs, got nodes with {described}"
+            f"--cpus-per-trial, --gpus-per-trial: expected a node with {cpus:g} CPUs and {gpus:g} GPUs, got nodes with "
+            f"{described}"
         )
-    return RayTrials(cpus=cpus_per_trial, gpus=gpus_per_trial)
+    return RayTrials(cpus=cpus, gpus=gpus)
+
+
+def cpus_of_a_trial(alive: Sequence[Mapping[str, float]], gpus: float) -> float:
+    """All CPUs of the largest node; with GPUs the least share of a node's, so that each GPU has a trial."""
+    if not gpus:
+        return max(n.get("CPU", 0) for n in alive)
+    shares = [n.get("CPU", 0) // (n["GPU"] // gpus) for n in alive if n.get("GPU", 0) >= gpus]
+    return max(1, min(shares, default=1))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -58,6 +73,18 @@ class RayTrials:
     gpus: float  # per trial
     vectors_of = staticmethod(vectors_of)
     states_of = staticmethod(states_of)
+
+    @property
+    def on_gpu(self) -> bool:
+        return self.gpus > 0
+
+    def fit(
+        self, fitting: Fitting, train: Any, validation: Any, recipe: Any, *, seed: int, checkpoints: Location
+    ) -> FitState:
+        """Run a fit on what a trial has."""
+        resources = {"CPU": self.cpus} | ({"GPU": self.gpus} if self.on_gpu else {})
+        scaling = ScalingConfig(num_workers=1, use_gpu=self.on_gpu, resources_per_worker=resources)
+        return fit_on_ray(fitting, train, validation, recipe, seed=seed, scaling=scaling, checkpoints=checkpoints)
 
     def run(self, trials: Round, data: Data, record: Record) -> list[float]:
         """Run a round and record each trial at its end.
@@ -146,10 +173,10 @@ def _trial(config: dict[str, Any], *, refs: dict[str, tuple[Any, Any]], trials: 
     train, validation = ray.get(list(refs[cell.read]))
     device = "cuda" if ray.get_gpu_ids() else "cpu"
     try:
-        for state in cell.fit(train, validation, seed=seed, wrap=lambda module: module.to(device)):
-            best = state.history[state.best_epoch - 1]["spearman"]
+        for state in cell.fit(train, validation, seed=seed, device=device):
+            best = state.history[state.best_epoch - 1][cell.figures[0]]
             ray.tune.report(state.line | {"best": LOWEST if math.isnan(best) else best})
-    except WorkError as error:  # a retry would not help
+    except (RequestError, WorkError) as error:  # a retry would not help
         ray.tune.report(dict.fromkeys(FIGURES, math.nan) | {"epoch": 0, "best": LOWEST, "error": str(error)})
 
 
@@ -170,7 +197,8 @@ class _Recorder(ray.tune.Callback):
         if "error" in result:
             self.errors[trial.trial_id] = result["error"]
         else:
-            self.histories[trial.trial_id].append({name: result[name] for name in FIGURES})
+            names = (*FIGURES, *_cell(trial.config, self.trials)[0].figures)
+            self.histories[trial.trial_id].append({name: result[name] for name in names if name in result})
 
     def on_trial_complete(self, iteration: int, trials: list[Any], trial: Any, **_: Any) -> None:
         """Record a trial that ended or that ASHA stopped."""

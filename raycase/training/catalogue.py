@@ -15,6 +15,17 @@ from raycase.training.scored_jobs import MixSpJob, SentenceEncoderJob
 from raycase.training.sweep_condition_head import TuneHeadJob
 from raycase.training.sweep_job import SweepJob
 from raycase.training.sweep_projector import TuneJob
+from raycase.training.sweep_systems import (
+    TuneBiEncoderJob,
+    TuneCrossEncoderJob,
+    TuneCsrJob,
+    TuneDualCseJob,
+    TuneLoraJob,
+    TuneMixSpJob,
+    TuneSentenceEncoderJob,
+    TuneSimCseJob,
+    TuneTriEncoderJob,
+)
 
 TrainingJob = TrainJob | ProjectionJob | ConditionPoolingJob | FineTuneJob
 TRAIN_JOBS: dict[str, type[TrainingJob]] = {
@@ -31,7 +42,19 @@ TRAIN_JOBS: dict[str, type[TrainingJob]] = {
     "sentence-encoder": SentenceEncoderJob,
     "mixsp": MixSpJob,
 }
-TUNE_JOBS: dict[str, type[SweepJob]] = {"case": TuneJob, "condition-pooling": TuneHeadJob}
+TUNE_JOBS: dict[str, type[SweepJob]] = {
+    "case": TuneJob,
+    "condition-pooling": TuneHeadJob,
+    "bi-encoder": TuneBiEncoderJob,
+    "tri-encoder": TuneTriEncoderJob,
+    "cross-encoder": TuneCrossEncoderJob,
+    "csr": TuneCsrJob,
+    "lora": TuneLoraJob,
+    "dualcse": TuneDualCseJob,
+    "simcse": TuneSimCseJob,
+    "sentence-encoder": TuneSentenceEncoderJob,
+    "mixsp": TuneMixSpJob,
+}
 
 
 def train(job: TrainingJob, open_runner: OpenRunner) -> dict[str, Any]:

@@ -41,8 +41,21 @@ class FineTuneJob(Source, Workers, ABC):
         """The system before training. Raises RequestError."""
 
     @abstractmethod
+    def objective(self, config: FineTunedConfig) -> Objective:
+        """What the system is fine-tuned for. Raises RequestError for flags that contradict each other."""
+
+    @abstractmethod
+    def read_parts(self) -> tuple[Any, Any]:
+        """Read the training and the validation data. Raises RequestError."""
+
+    @abstractmethod
+    def task_of(self, config: FineTunedConfig, train: Any, validation: Any) -> Task:
+        """The task on data that `read_parts` read."""
+
     def read_task(self, config: FineTunedConfig) -> Task:
-        """Read the training and validation data. Raises RequestError."""
+        """Read the data. Raises RequestError, first of all for flags."""
+        self.objective(config)
+        return self.task_of(config, *self.read_parts())
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -63,14 +76,7 @@ def fine_tune(job: FineTuneJob, open_runner: OpenRunner) -> dict[str, Any]:
     job.check_workers()
     config = job.config()
     task = job.read_task(config)
-    identity = {
-        "model": config.describe(),
-        "compute": job.compute,
-        "task": task.identity,
-        "data": {part: values["sha256"] for part, values in task.data.items()},
-        "recipe": asdict(job.recipe),
-        "seed": job.seed,
-    }
+    identity = identity_of(job, config, task)
     name = fingerprint(identity)
     if done := open_model_folder(job.folder, name, overwrite=job.overwrite):
         print(f"{job.folder}: trained before; nothing to do", file=sys.stderr)
@@ -78,7 +84,7 @@ def fine_tune(job: FineTuneJob, open_runner: OpenRunner) -> dict[str, Any]:
     train, validation = task.texts()
     runner = open_runner(workers=job.workers, gpus_per_worker=job.gpus_per_worker, cache=job.cache_location)
     checkpoints = open_checkpoints(job, name)
-    objective = replace(task.objective, compute=compute_of(job, on_gpu=runner.on_gpu))
+    objective = objective_of(job, task, on_gpu=runner.on_gpu)
     fitting = partial(fit_tuned, objective=objective)
     state = runner.fit(fitting, train, validation, job.recipe, seed=job.seed, checkpoints=checkpoints)
     metrics = {
@@ -101,6 +107,23 @@ def fine_tune(job: FineTuneJob, open_runner: OpenRunner) -> dict[str, Any]:
     write_folder(job.folder, metrics, tuned_card(job.folder.name, config.label, metrics), system.save)
     checkpoints.remove()
     return metrics
+
+
+def identity_of(job: FineTuneJob, config: FineTunedConfig, task: Task) -> dict[str, Any]:
+    """Everything that determines the weights."""
+    return {
+        "model": config.describe(),
+        "compute": job.compute,
+        "task": task.identity,
+        "data": {part: values["sha256"] for part, values in task.data.items()},
+        "recipe": asdict(job.recipe),
+        "seed": job.seed,
+    }
+
+
+def objective_of(job: FineTuneJob, task: Task, *, on_gpu: bool) -> Objective:
+    """The objective in the number format of the processor."""
+    return replace(task.objective, compute=compute_of(job, on_gpu=on_gpu))
 
 
 def compute_of(job: Source, *, on_gpu: bool) -> torch.dtype:

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from raycase.data.inferences import read_inferences
+from raycase.data.inferences import Inferences, read_inferences
 from raycase.encoder.pooling import Pooling
 from raycase.errors import RequestError
 from raycase.systems.dualcse import Form, dualcse
@@ -47,15 +47,24 @@ class InferencesJob(FineTuneJob, TuneRecipe):
             raise RequestError(f"--temperature: expected a number above 0, got {self.temperature:g}")
         return {"temperature": self.temperature}
 
-    def read_task(self, config: FineTunedConfig) -> Task:
+    def objective(self, config: FineTunedConfig) -> DualObjective:
+        """The loss and the measures of entailment. Raises RequestError."""
+        return DualObjective(config=config, **self.terms)
+
+    def read_parts(self) -> tuple[Inferences, Inferences]:
         """Read the training and validation premises. Raises RequestError."""
-        parts = {name: read_inferences(getattr(self, name), f"--{name}") for name in ("train", "validation")}
-        shared = set(parts["train"].columns["premise"]) & set(parts["validation"].columns["premise"])
+        train, validation = (read_inferences(getattr(self, name), f"--{name}") for name in ("train", "validation"))
+        shared = set(train.columns["premise"]) & set(validation.columns["premise"])
         if shared:
             raise RequestError(
                 f"--validation: expected no premise that is trained on, got {len(shared)}, one of them "
                 f"{min(shared)[:80]!r}"
             )
+        return train, validation
+
+    def task_of(self, config: FineTunedConfig, train: Inferences, validation: Inferences) -> Task:
+        """The task on these premises."""
+        parts = {"train": train, "validation": validation}
         return Task(
             identity=["inferences", *self.terms.values()],
             data={
@@ -63,7 +72,7 @@ class InferencesJob(FineTuneJob, TuneRecipe):
                 for part, inferences in parts.items()
             },
             texts=lambda: [InferenceTexts.of(config, inferences) for inferences in parts.values()],
-            objective=DualObjective(config=config, **self.terms),
+            objective=self.objective(config),
         )
 
 

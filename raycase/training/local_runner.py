@@ -131,14 +131,15 @@ class LocalTrials(LocalRunner):
             history: list[dict[str, float]] = []
             error = None
             try:
-                for state in cell.fit(*data[cell.read], seed=seed, wrap=self.wrap):
+                for state in cell.fit(*data[cell.read], seed=seed, device=self.device):
                     history = state.history
-            except WorkError as failure:
+            except (RequestError, WorkError) as failure:
                 error = str(failure)
             record(cell, seed, history=history, error=error)
         return []
 
 
-def open_local_trials(*, cpus_per_trial: float, gpus_per_trial: float, cache: Location) -> LocalTrials:
+def open_local_trials(*, cpus_per_trial: float | None, gpus_per_trial: float | None, cache: Location) -> LocalTrials:
     """A runner of trials in this process, which uses all CPUs."""
-    return LocalTrials("cuda" if gpus_per_trial else "cpu")
+    gpus = float(torch.cuda.is_available()) if gpus_per_trial is None else gpus_per_trial
+    return LocalTrials("cuda" if gpus else "cpu")

@@ -9,7 +9,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal
 
-from raycase.data.graph import Known, read_graph
+from raycase.data.graph import Graph, Known, Triples, read_graph
+from raycase.data.rated import RatedPairs
 from raycase.encoder.pooling import Compose, Pooling
 from raycase.encoder.prompt_flags import TextFlags
 from raycase.encoder.table import ENCODERS
@@ -20,7 +21,7 @@ from raycase.systems.csr import LEAST_COSINE, Asks, CsrConfig, Form, Router, Wei
 from raycase.systems.fine_tuned_config import FineTunedConfig
 from raycase.systems.lora import lora
 from raycase.systems.tri_encoder import TriEncoderConfig, tri_encoder
-from raycase.training.encoder_fit import PairObjective, RatedRecipe, TunePairs, recipe_of
+from raycase.training.encoder_fit import Objective, PairObjective, RatedRecipe, TunePairs, recipe_of
 from raycase.training.encoder_job import FineTuneJob, Task
 from raycase.training.graph_fit import GraphObjective, GraphTexts
 from raycase.training.losses import Loss
@@ -45,9 +46,17 @@ class RatedJob(FineTuneJob, RatedRecipe):
         """Everything that determines the weights besides the data, the system and the seed."""
         return recipe_of(RatedRecipe, self)
 
-    def read_task(self, config: FineTunedConfig) -> Task:
+    def objective(self, config: FineTunedConfig) -> Objective:
+        """The loss and the measures of the task. Raises RequestError."""
+        return (_rated_objective if self.task == "rated" else _graph_objective)(self, config)
+
+    def read_parts(self) -> tuple[Any, Any]:
         """Read the training and validation data. Raises RequestError."""
-        return (_rated if self.task == "rated" else _graph)(self, config)
+        return self.read() if self.task == "rated" else _read_graph(self)
+
+    def task_of(self, config: FineTunedConfig, train: Any, validation: Any) -> Task:
+        """The task on this data."""
+        return (_rated if self.task == "rated" else _graph)(self, config, train, validation)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -123,10 +132,10 @@ class CsrJob(RatedJob):
         choices |= {name: value for name in choices if (value := getattr(self, name)) is not None}
         return csr(self.model, form=self.form, compose=self.compose, **choices)
 
-    def read_task(self, config: FineTunedConfig) -> Task:
-        """Read the data. Before training, says where the system does not see the condition. Raises RequestError."""
+    def task_of(self, config: FineTunedConfig, train: Any, validation: Any) -> Task:
+        """The task on this data. Before training, says where the system does not see the condition."""
         assert isinstance(config, CsrConfig)
-        task = super().read_task(config)
+        task = super().task_of(config, train, validation)
 
         def texts() -> Sequence[Any]:
             if (cosine := least_cosine(config)) > LEAST_COSINE:
@@ -166,21 +175,38 @@ class LoraJob(TextFlags, RatedJob):
         return lora(self.model, **{name: getattr(self, name) for name in names})
 
 
-def _rated(job: RatedJob, config: FineTunedConfig) -> Task:
-    """The task of rated pairs under conditions. Raises RequestError."""
+def _rated_objective(job: RatedJob, config: FineTunedConfig) -> PairObjective:
+    """Of rated pairs under conditions. Raises RequestError."""
     if job.limit is not None:
         raise RequestError("--limit: expected --task kgc, got rated")
-    train, validation = job.read()
+    return PairObjective(config=config)
+
+
+def _rated(job: RatedJob, config: FineTunedConfig, train: RatedPairs, validation: RatedPairs) -> Task:
+    """The task of rated pairs under conditions."""
     return Task(
         identity=["rated"],
         data=data_metrics({"train": train, "validation": validation}),
         texts=lambda: [TunePairs.of(config, rated) for rated in (train, validation)],
-        objective=PairObjective(config=config),
+        objective=job.objective(config),
     )
 
 
-def _graph(job: RatedJob, config: FineTunedConfig) -> Task:
-    """The task of knowledge graph completion. Raises RequestError."""
+@dataclass(frozen=True, kw_only=True)
+class GraphPart:
+    """The training or the validation triples of a graph."""
+
+    graph: Graph
+    triples: Triples
+
+    @property
+    def data_sha256(self) -> str:
+        """Hash of the triples and the graph's texts."""
+        return self.triples.data_sha256
+
+
+def _graph_objective(job: RatedJob, config: FineTunedConfig) -> GraphObjective:
+    """Of knowledge graph completion. Raises RequestError."""
     if not isinstance(config, (BiEncoderConfig, TriEncoderConfig, CsrConfig)) or config.dim != config.plain_dim:
         raise RequestError(
             "--task kgc: expected bi-encoder, tri-encoder or csr, with vectors as long as the encoder's, got "
@@ -190,17 +216,28 @@ def _graph(job: RatedJob, config: FineTunedConfig) -> Task:
         raise RequestError(f"--limit: expected at least 2 triples, got {job.limit}")
     if not 0 <= job.margin < 1:
         raise RequestError(f"--margin: expected a number in [0, 1), got {job.margin:g}")
+    return GraphObjective(config=config, margin=job.margin, limit=job.limit)
+
+
+def _read_graph(job: RatedJob) -> tuple[GraphPart, GraphPart]:
+    """Training and validation triples. Raises RequestError."""
     graph = read_graph(posixpath.dirname(job.train) or ".", "--train")
-    parts = {name: graph.triples(getattr(job, name), f"--{name}") for name in ("train", "validation")}
-    shared = Known.of(parts["train"]).has(parts["validation"].queries, parts["validation"].rows[:, 2])
+    train, validation = (graph.triples(getattr(job, name), f"--{name}") for name in ("train", "validation"))
+    shared = Known.of(train).has(validation.queries, validation.rows[:, 2])
     if shared.any():
         raise RequestError(f"--validation: expected no triple that is trained on, got {int(shared.sum())}")
+    return GraphPart(graph=graph, triples=train), GraphPart(graph=graph, triples=validation)
+
+
+def _graph(job: RatedJob, config: FineTunedConfig, train: GraphPart, validation: GraphPart) -> Task:
+    """The task of knowledge graph completion."""
+    parts = {"train": train.triples, "validation": validation.triples}
     return Task(
         identity=["kgc", job.margin, job.limit],
         data={
             part: {"file": Path(triples.uri).name, "rows": len(triples) // 2, "sha256": triples.data_sha256}
             for part, triples in parts.items()
         },
-        texts=lambda: GraphTexts.of(config, graph, list(parts.values())),
-        objective=GraphObjective(config=config, margin=job.margin, limit=job.limit),
+        texts=lambda: GraphTexts.of(config, train.graph, list(parts.values())),
+        objective=job.objective(config),
     )

@@ -15,7 +15,7 @@ from raycase.training.checkpoint import Fitting
 from raycase.training.loop import FitState
 from raycase.training.sweep_cells import Cell, Space
 
-Data = Mapping[str, tuple[Any, Any]]  # by `Cell.read`: training and validation pairs as fits read them
+Data = Mapping[str, tuple[Any, Any]]  # by `Cell.read`: training and validation data as fits read them
 
 
 class Embedder(Protocol):
@@ -59,7 +59,7 @@ class Search:
     space: Space
     seed: int  # of the fits
     sampler_seed: int
-    points: Sequence[tuple[dict[str, Any], float]]  # of the space, of earlier trials, with their Spearman
+    points: Sequence[tuple[dict[str, Any], float]]  # of the space, of earlier trials, with their scores
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -78,8 +78,8 @@ class Record(Protocol):
     def __call__(self, cell: Cell, seed: int, *, history: Sequence[dict[str, float]], error: str | None) -> None: ...
 
 
-class TrialRunner(Embedder, Protocol):
-    """Embeds texts and runs trials."""
+class TrialRunner(Runner, Protocol):
+    """Embeds texts and runs fits and trials."""
 
     def run(self, trials: Round, data: Data, record: Record) -> list[float]:
         """Run a round and record each trial at its end. Returns the seconds that trials took beyond their fits."""
@@ -88,5 +88,8 @@ class TrialRunner(Embedder, Protocol):
 class OpenTrialRunner(Protocol):
     """Opens a runner of trials. Sweeps call it after all other checks, since it may start a cluster."""
 
-    def __call__(self, *, cpus_per_trial: float, gpus_per_trial: float, cache: Location) -> TrialRunner:
-        """Raises RequestError where a trial does not fit, or where the trials cannot share the cache."""
+    def __call__(self, *, cpus_per_trial: float | None, gpus_per_trial: float | None, cache: Location) -> TrialRunner:
+        """None: as `train` takes, but each GPU has a trial of its own.
+
+        Raises RequestError where a trial does not fit, or where the trials cannot share the cache.
+        """

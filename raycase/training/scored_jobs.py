@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
-from raycase.data.rated import read_scored, rows_in
+from raycase.data.rated import RatedPairs, read_scored, rows_in
 from raycase.encoder.pooling import Pooling
 from raycase.errors import RequestError
 from raycase.systems.fine_tuned_config import FineTunedConfig
@@ -50,7 +50,11 @@ class ScoredJob(FineTuneJob, TuneRecipe):
         """The loss over the module's outputs and the scores."""
         return scored_loss
 
-    def read_task(self, config: FineTunedConfig) -> Task:
+    def objective(self, config: FineTunedConfig) -> PairObjective:
+        """The loss and the correlations of scores. Raises RequestError."""
+        return PairObjective(config=config, loss=self.loss())
+
+    def read_parts(self) -> tuple[RatedPairs, RatedPairs]:
         """Read the training and validation pairs. Raises RequestError."""
         train, validation = (read_scored(getattr(self, name), f"--{name}") for name in ("train", "validation"))
         for flag, scored in (("--train", train), ("--validation", validation)):
@@ -63,11 +67,15 @@ class ScoredJob(FineTuneJob, TuneRecipe):
             train = train.without(shared)
             if not len(train):
                 raise RequestError("--train: expected pairs that are not in --validation, got none")
+        return train, validation
+
+    def task_of(self, config: FineTunedConfig, train: RatedPairs, validation: RatedPairs) -> Task:
+        """The task on these pairs."""
         return Task(
             identity=["scored", *self.terms.values()],
             data=data_metrics({"train": train, "validation": validation}),
             texts=lambda: [TunePairs.of(config, scored) for scored in (train, validation)],
-            objective=PairObjective(config=config, loss=self.loss()),
+            objective=self.objective(config),
         )
 
 

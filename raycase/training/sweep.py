@@ -13,17 +13,14 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from raycase.data.provenance import provenance
-from raycase.data.rated import RatedPairs
-from raycase.data.storage import fingerprint
 from raycase.errors import MOST_SEED, WorkError
 from raycase.evaluation.plots import has_matplotlib
 from raycase.training.runner import Data, OpenTrialRunner, Round, Search, TrialRunner
 from raycase.training.sweep_cells import Cell, Space, random_cells
 from raycase.training.sweep_job import SweepJob, check_folder, claim_folder, grid_cells, identity_of
 from raycase.training.sweep_plots import sweep_plots
-from raycase.training.sweep_report import summary
+from raycase.training.sweep_report import summary, titled
 from raycase.training.sweep_trials import (
-    CellScore,
     Trial,
     best_cell,
     cell_scores,
@@ -47,13 +44,13 @@ def tune(job: SweepJob, open_trials: OpenTrialRunner) -> dict[str, Any]:
     systems = {read: job.system(config, read) for read in ([c.read for c in grid] if grid else space[base.source])}
     for cell in grid or ():
         cell.check(systems[cell.read])
-    pairs = dict(zip(("train", "validation"), job.read(), strict=True))
+    parts = dict(zip(("train", "validation"), job.read_parts(), strict=True))
     models = {read: system.describe() for read, system in systems.items()}
-    identity = identity_of(job, grid, models, [rated.data_sha256 for rated in pairs.values()])
+    identity = identity_of(job, grid, models, [part.data_sha256 for part in parts.values()])
     check_folder(job, identity["fingerprint"])
     runner = open_trials(cpus_per_trial=job.cpus_per_trial, gpus_per_trial=job.gpus_per_trial, cache=job.cache_location)
     data: dict[str, Any] = {
-        read: tuple(job.embed(rated, system, runner) for rated in pairs.values()) for read, system in systems.items()
+        read: tuple(job.embed(part, system, runner) for part in parts.values()) for read, system in systems.items()
     }
     embedded = time.time()
     claim_folder(job, identity)
@@ -64,10 +61,10 @@ def tune(job: SweepJob, open_trials: OpenTrialRunner) -> dict[str, Any]:
     else:
         gaps = _search(job, runner, data, base, space)
     trials = job.table.write()
-    failed = [t for t in trials if t.spearman is None]
+    failed = [t for t in trials if t.score is None]
     if len(failed) == len(trials):
         raise WorkError(f"expected trials that end, got {len(failed)} that failed; the first: {failed[0].stopped}")
-    best = best_cell(trials)
+    best, figure = best_cell(trials), job.cells.figures[0]
     values = {
         "trials": len(trials),
         "failed": len(failed),
@@ -75,8 +72,8 @@ def tune(job: SweepJob, open_trials: OpenTrialRunner) -> dict[str, Any]:
         "best": {
             "key": best.first.key,
             base.source: best.first.settings[base.source],
-            "spearman_mean": best.mean,
-            "spearman_deviation": best.deviation,
+            f"{figure}_mean": best.mean,
+            f"{figure}_deviation": best.deviation,
             "seeds": len(best.scores),
         },
         "seconds": round(time.time() - began, 1),
@@ -85,7 +82,7 @@ def tune(job: SweepJob, open_trials: OpenTrialRunner) -> dict[str, Any]:
         "overhead_per_trial": round(statistics.median(gaps), 3) if gaps else None,
     }
     cell = best.first.cell(base)
-    _save_best(job, best, cell, systems[cell.read], data[cell.read], pairs)
+    job.save_best(best, cell, systems[cell.read], data[cell.read], parts, runner)
     _report(job, trials)
     return values | {"output": str(job.folder)}
 
@@ -94,8 +91,9 @@ def _report(job: SweepJob, trials: Sequence[Trial]) -> None:
     """Write `summary.md` and, if matplotlib is installed, the plots."""
     root = job.table.root
     plotted = has_matplotlib()
-    (root / "summary.md").put(summary(trials, provenance(), cells=job.cells, grid=job.grid, plotted=plotted).encode())
-    for name, image in (sweep_plots(trials) if plotted else {}).items():
+    cells = job.cells
+    (root / "summary.md").put(summary(trials, provenance(), cells=cells, grid=job.grid, plotted=plotted).encode())
+    for name, image in (sweep_plots(trials, titled(cells)) if plotted else {}).items():
         (root / name).put(image)
 
 
@@ -119,7 +117,7 @@ def _search(job: SweepJob, runner: TrialRunner, data: Data, base: Cell, space: S
             seed=job.seed,
             # by the earlier trials, else a resumed search would draw the first points again
             sampler_seed=(job.seed + len(earlier)) % (MOST_SEED + 1),
-            points=[({n: t.settings[n] for n in space}, t.spearman) for t in earlier if t.spearman is not None],
+            points=[({n: t.settings[n] for n in space}, t.score) for t in earlier if t.score is not None],
         )
         gaps += _run(job, runner, data, [], phase="search", search=search)
     trials = job.table.read()
@@ -165,11 +163,11 @@ class _Progress:
 
     def record(self, cell: Cell, seed: int, *, history: Sequence[dict[str, float]], error: str | None) -> None:
         """Write a trial to the table: a `Record`."""
-        dim = self.data[cell.read][0].dim
+        dim = getattr(self.data[cell.read][0], "dim", 0)  # texts have none
         if error:
             history, stopped = [], error
         else:
-            stopped = stopped_by(history, cell.recipe)
+            stopped = stopped_by(history, cell)
         trial = make_trial(cell, seed=seed, phase=self.phase, input_dim=dim, history=history, stopped=stopped)
         self.job.table.put(trial)
         self.finished += 1
@@ -182,23 +180,3 @@ class _Progress:
         print(f"{self.phase}: {self.finished} of {self.total} trials; best so far", file=sys.stderr)
         for score in cell_scores(self.job.table.read())[:SHOWN]:
             print(f"  {score.text():<16} {self.job.cells.describe(score.first.settings)}", file=sys.stderr, flush=True)
-
-
-# ------------------------------------------------------------------------------------------------------ the best model
-
-
-def _save_best(
-    job: SweepJob, best: CellScore, cell: Cell, system: Any, data: tuple[Any, Any], pairs: dict[str, RatedPairs]
-) -> None:
-    """Fit the best cell again with its first seed, and save it as a model folder."""
-    began = time.time()
-    trial = best.first
-    *_, state = cell.fit(*data, seed=trial.seed)
-    facts = {
-        "fingerprint": fingerprint([trial.key, trial.seed]),
-        "seed": trial.seed,
-        "workers": 1,
-        "seconds": round(time.time() - began, 1),
-        "sweep": {"spearman_mean": best.mean, "spearman": [t.spearman for t in best.trials]},
-    }
-    job.save(cell, state, system, data[1], pairs, facts)

@@ -9,7 +9,8 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from enum import Enum
 from fractions import Fraction
-from typing import TYPE_CHECKING, Any, ClassVar, Self, get_args, get_type_hints
+from types import NoneType
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, Self, get_args, get_origin, get_type_hints
 
 import numpy as np
 
@@ -23,8 +24,9 @@ if TYPE_CHECKING:
 Space = Mapping[str, Any]  # by setting. Lists: one of the values; pairs: a number between, log-uniform where marked
 Grids = Mapping[str, Callable[[Any], list[Any]]]  # by name: the base's cells
 Columns = Mapping[str, type]
+CORRELATIONS = ("spearman", "spearman_rated", "pearson")  # figures of a trial on rated pairs
 MOST_CELLS = 10_000  # of a grid; a sweep of more would not end, and takes minutes to lay out
-EXPECTED = {int: "a whole number", bool: "true or false"}
+EXPECTED = {int: "a whole number", bool: "true or false", str: "text"}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -34,26 +36,43 @@ class Cell:
     recipe: Any
     name: str = ""
 
-    names: ClassVar[Sequence[str]]
-    """The settings in which cells may differ."""
     source: ClassVar[str]
-    """The setting that decides which embedded pairs a cell is fitted on."""
-    space: ClassVar[Space]
-    """What a search chooses from."""
-    grids: ClassVar[Grids]
-    """The grids that have a name."""
-    columns: ClassVar[Columns]
-    """The columns of the table of trials that only this kind has."""
+    """The setting that decides which data a cell is fitted on."""
     earlier: ClassVar[Mapping[str, Any]] = {}
     """The values of columns that the trials of earlier versions lack."""
+
+    @property
+    def names(self) -> Sequence[str]:
+        """The settings in which cells may differ."""
+        raise NotImplementedError
+
+    @property
+    def space(self) -> Space:
+        """What a search chooses from."""
+        raise NotImplementedError
+
+    @property
+    def grids(self) -> Grids:
+        """The grids that have a name."""
+        raise NotImplementedError
+
+    @property
+    def columns(self) -> Columns:
+        """The columns of the table of trials that only this kind has."""
+        raise NotImplementedError
+
+    @property
+    def figures(self) -> Sequence[str]:
+        """The metrics in the table of trials; the first chooses the best epoch and the best cell."""
+        raise NotImplementedError
 
     @property
     def key(self) -> str:
         """Identifies the cell: equal keys fit the same weights. Excludes settings without effect."""
         raise NotImplementedError
 
-    def fit(self, train: Any, validation: Any, *, seed: int, **options: Any) -> Iterator[FitState]:
-        """Fit the recipe on embedded pairs: a `raycase.training.checkpoint.Fitting`."""
+    def fit(self, train: Any, validation: Any, *, seed: int, device: str = "cpu") -> Iterator[FitState]:
+        """Fit the recipe on its data; yields the state after each epoch."""
         raise NotImplementedError
 
     def check(self, system: Any = None) -> None:
@@ -68,20 +87,18 @@ class Cell:
 
     @property
     def read(self) -> str:
-        """Which embedded pairs the cell is fitted on."""
+        """Which data the cell is fitted on."""
         return str(self.values[self.source])
 
     def row(self, input_dim: int) -> dict[str, Any]:
         """The values of `columns`, for a fit on states or vectors of this dimension."""
         return self.values | {"input_dim": input_dim}
 
-    @staticmethod
-    def describe(row: Mapping[str, Any]) -> str:
+    def describe(self, row: Mapping[str, Any]) -> str:
         """A row in one line."""
         raise NotImplementedError
 
-    @staticmethod
-    def tables(scores: Sequence[CellScore], grid: str | None) -> list[str]:
+    def tables(self, scores: Sequence[CellScore], grid: str | None) -> list[str]:
         """Tables of the summary that only this kind has, as markdown."""
         raise NotImplementedError
 
@@ -102,13 +119,18 @@ class Cell:
 
 def _typed(name: str, value: Any, hint: Any) -> Any:
     """A value of a table or a JSON file as the recipe's. Raises what `changed` catches."""
-    if isinstance(hint, type) and issubclass(hint, Enum):
-        return hint(value)
     kinds = get_args(hint) or (hint,)
     if Ellipsis in kinds:
         return depths_of(value)
+    if value is None and NoneType in kinds:
+        return None
+    for kind in kinds:
+        if isinstance(kind, type) and issubclass(kind, Enum):
+            return kind(value)
+        if get_origin(kind) is Literal and value in get_args(kind):
+            return value
     if float not in kinds and type(value) not in kinds:
-        raise TypeError(f"expected {EXPECTED[kinds[0]]} as {name}")
+        raise TypeError(f"expected {EXPECTED.get(kinds[0], 'another value')} as {name}")
     return value
 
 

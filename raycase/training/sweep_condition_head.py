@@ -18,7 +18,7 @@ from raycase.training.condition_recipe import FrozenHeadRecipe, HeadRecipe
 from raycase.training.loop import FitState
 from raycase.training.losses import Loss, RatingMap
 from raycase.training.runner import Embedder
-from raycase.training.sweep_cells import Cell, Columns, Grids, Space, depths_of
+from raycase.training.sweep_cells import CORRELATIONS, Cell, Columns, Grids, Space, depths_of
 from raycase.training.sweep_job import SweepJob
 from raycase.training.sweep_trials import CellScore
 
@@ -64,6 +64,7 @@ class HeadCell(Cell):
         "weight_decay": [0.0, 0.01, 0.1, 1.0],
         "batch_size": [64, 128, 256, 512],
     }
+    figures: ClassVar[Sequence[str]] = CORRELATIONS
     grids: ClassVar[Grids] = {"ablation": ablation}
     columns: ClassVar[Columns] = {
         "layers": str,
@@ -89,8 +90,8 @@ class HeadCell(Cell):
         """Of the frozen encoder's settings alone."""
         return fingerprint({f.name: getattr(self.recipe, f.name) for f in fields(FrozenHeadRecipe)})[:10]
 
-    def fit(self, train: Any, validation: Any, *, seed: int, **options: Any) -> Iterator[FitState]:
-        return fit_condition_head(train, validation, self.recipe, seed=seed, **options)
+    def fit(self, train: Any, validation: Any, *, seed: int, device: str = "cpu") -> Iterator[FitState]:
+        return fit_condition_head(train, validation, self.recipe, seed=seed, wrap=lambda module: module.to(device))
 
     @staticmethod
     def describe(row: Mapping[str, Any]) -> str:
@@ -124,9 +125,8 @@ class TuneHeadJob(HeadSource, SweepJob):
     A sweep that was stopped resumes with the same command and --resume.
     """
 
-    cells = HeadCell
-
-    def base(self, config: ConditionPoolingConfig) -> HeadCell:
+    @property
+    def cells(self) -> HeadCell:
         """The cell of the flags."""
         return HeadCell(recipe=self.recipe)
 

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import importlib.util
+import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, ClassVar, Literal
+from typing import Any, Literal
 
 from raycase.data.claim import begin, claim
 from raycase.data.provenance import provenance
@@ -15,9 +16,9 @@ from raycase.errors import RequestError, at_least, check_ranges
 from raycase.systems.projector import settings_of
 from raycase.training.loop import FitState
 from raycase.training.projector_job import Source
-from raycase.training.runner import Embedder
+from raycase.training.runner import Embedder, Runner
 from raycase.training.sweep_cells import MOST_CELLS, Cell, Space, grid_of
-from raycase.training.sweep_trials import Table
+from raycase.training.sweep_trials import CellScore, Table
 
 SWEEP = "sweep.json"
 RESULTS = ("trials", "trials.parquet", "trials.csv", "summary.md", "dimensions.png", "choices.png", "best")
@@ -32,21 +33,25 @@ class SweepJob(Source):
     search: Literal["tpe", "random"] = "tpe"
     """tpe: Optuna's tree-structured Parzen estimator. random: cells at random."""
     grid: str | None = None
-    """Run a grid instead of a search: a name (case: table7, figure4; condition-pooling: ablation), or a JSON file with
-    lists, as {"dropout": [0.1, 0.3]}: at most 10,000 cells."""
+    """Run a grid instead of a search: a name (case: table7, figure4; condition-pooling: ablation; dualcse, simcse:
+    table7; mixsp: table4), or a JSON file with lists, as {"dropout": [0.1, 0.3]}: at most 10,000 cells."""
     seeds: int = 3
     """Seeds per cell of a grid, and per finalist of a search."""
     finalists: int = 5
     """Best cells of a search, which are run with every seed at the end."""
     asha: bool | None = None
     """Let ASHA stop trials that fall behind. Default: in a search, not in a grid."""
-    cpus_per_trial: float = 1
+    cpus_per_trial: float | None = 1
     """CPUs and threads per trial."""
-    gpus_per_trial: float = 0
+    gpus_per_trial: float | None = 0
     """GPUs per trial."""
     resume: bool = False
     """Resume the sweep in the folder: run its missing trials."""
-    cells: ClassVar[type[Cell]]
+
+    @property
+    def cells(self) -> Cell:
+        """The cell of the flags, of which the others are changes; some of them the system may still set."""
+        raise NotImplementedError
 
     @property
     def recipe(self) -> Any:
@@ -58,19 +63,28 @@ class SweepJob(Source):
         raise NotImplementedError
 
     def base(self, config: Any) -> Cell:
-        """The cell of the flags."""
-        raise NotImplementedError
+        """The cell of the flags and the system."""
+        return self.cells
 
     def search_space(self, config: Any) -> Space:
         """What a search chooses from."""
         return self.cells.space
 
+    @property
+    def fixed(self) -> dict[str, Any]:
+        """The flags that hold for all cells of a search, unless it chooses them."""
+        return settings_of(self.recipe)
+
+    def read_parts(self) -> tuple[Any, Any]:
+        """Read the training and the validation data, with their hashes as `data_sha256`. Raises RequestError."""
+        return self.read()
+
     def system(self, config: Any, read: str) -> Any:
-        """The system that embeds the pairs of the cells that read `read` (`Cell.read`)."""
+        """The system of the cells that read `read` (`Cell.read`)."""
         raise NotImplementedError
 
-    def embed(self, rated: RatedPairs, system: Any, runner: Embedder) -> Any:
-        """Pairs as a fit reads them, with their dimension as `dim`."""
+    def embed(self, part: Any, system: Any, runner: Embedder) -> Any:
+        """Data as a fit reads it; pairs that are embedded have their dimension as `dim`."""
         raise NotImplementedError
 
     def save(
@@ -85,9 +99,27 @@ class SweepJob(Source):
         """Write the model folder of a fit into `best`; `facts` are further metrics."""
         raise NotImplementedError
 
+    def save_best(
+        self, best: CellScore, cell: Cell, system: Any, data: tuple[Any, Any], parts: dict[str, Any], runner: Runner
+    ) -> None:
+        """Fit the best cell again with its first seed, and save it as a model folder."""
+        began = time.time()
+        trial = best.first
+        *_, state = cell.fit(*data, seed=trial.seed)
+        facts = {
+            "fingerprint": fingerprint([trial.key, trial.seed]),
+            "seed": trial.seed,
+            "workers": 1,
+            "seconds": round(time.time() - began, 1),
+            "sweep": {"spearman_mean": best.mean, "spearman": [t.score for t in best.trials]},
+        }
+        self.save(cell, state, system, data[1], parts, facts)
+
     @property
     def table(self) -> Table:
-        return Table(root=locate(str(self.folder)), columns=self.cells.columns, earlier=self.cells.earlier)
+        cells = self.cells
+        root = locate(str(self.folder))
+        return Table(root=root, columns=cells.columns, earlier=cells.earlier, figures=cells.figures)
 
     @property
     def trial_seeds(self) -> range:
@@ -103,12 +135,14 @@ class SweepJob(Source):
                 "or pass --search random"
             )
         self.recipe.check()
-        if self.grid is None:  # a search tries the smallest: nested dimensions must be below
+        if (
+            self.grid is None and "dim" in self.cells.space
+        ):  # a search tries the smallest: nested dimensions must be below
             replace(self.recipe, dim=min(self.cells.space["dim"])).check()
         ranges = {
             **at_least(1, self, "samples", "seeds", "finalists", most=MOST_CELLS),
-            "cpus_per_trial": (self.cpus_per_trial > 0, "CPUs above 0"),
-            "gpus_per_trial": (self.gpus_per_trial >= 0, "0 or more"),
+            "cpus_per_trial": (self.cpus_per_trial is None or self.cpus_per_trial > 0, "CPUs above 0"),
+            "gpus_per_trial": (self.gpus_per_trial is None or self.gpus_per_trial >= 0, "0 or more"),
         }
         check_ranges(self, ranges)
 
@@ -133,7 +167,7 @@ def identity_of(
         "model": models,
         "compute": job.compute,
         "data": data,
-        "swept": [c.key for c in grid] if grid else [ranges, settings_of(job.recipe), job.search, list(models)],
+        "swept": [c.key for c in grid] if grid else [ranges, job.fixed, job.search, list(models)],
         "asha": job.asha,
         "seed": job.seed,
     }

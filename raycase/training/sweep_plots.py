@@ -1,4 +1,4 @@
-"""The plots of a sweep: Spearman against the dimension of the vectors, and against each setting that varies."""
+"""The plots of a sweep: the score against the dimension of the vectors, and against each setting that varies."""
 
 from __future__ import annotations
 
@@ -17,19 +17,19 @@ COLUMNS, PANEL = 3, (3.2, 2.4)  # inches
 LONGEST = 14  # characters of a label
 
 
-def sweep_plots(trials: Sequence[Trial]) -> dict[str, bytes]:
-    """PNGs by file name: `dimensions.png` if only the dimension varies, else `choices.png`."""
-    scored = [t for t in trials if t.spearman is not None]
+def sweep_plots(trials: Sequence[Trial], title: str = "Spearman") -> dict[str, bytes]:
+    """PNGs by file name: `dimensions.png` if only the dimension varies, else `choices.png`; `title`: of the score."""
+    scored = [t for t in trials if t.score is not None]
     varied = varied_choices(scored)
     if varied == ["dim"]:
         return {"dimensions.png": _dimensions(scored)}
-    return {"choices.png": _choices(scored, varied)} if varied else {}
+    return {"choices.png": _choices(scored, varied, title)} if varied else {}
 
 
 def score(trial: Trial) -> float:
-    """Spearman of a trial that did not fail."""
-    assert trial.spearman is not None
-    return trial.spearman
+    """The score of a trial that did not fail."""
+    assert trial.score is not None
+    return trial.score
 
 
 def _dimensions(trials: Sequence[Trial]) -> bytes:
@@ -60,7 +60,7 @@ def _dimensions(trials: Sequence[Trial]) -> bytes:
     return png(figure)
 
 
-def _choices(trials: Sequence[Trial], varied: Sequence[str]) -> bytes:
+def _choices(trials: Sequence[Trial], varied: Sequence[str], title: str) -> bytes:
     """Every trial against each setting that varies; the line joins medians by value, or by quarter of many values."""
     from matplotlib.figure import Figure
 
@@ -76,7 +76,7 @@ def _choices(trials: Sequence[Trial], varied: Sequence[str]) -> bytes:
         axes.set_ylim(bottom=floor - 1)
         axes.set_title(name.replace("_", " "), fontsize=10, loc="left")
         if index % COLUMNS == 0:
-            axes.set_ylabel("Spearman x 100")
+            axes.set_ylabel(f"{title} x 100")
         _tidy(axes)
     return png(figure)
 

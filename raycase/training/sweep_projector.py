@@ -21,7 +21,7 @@ from raycase.training.losses import RatingMap
 from raycase.training.projector_fit import OUTPUT_DIM, RECIPE_FIELDS, Recipe, fit_projector
 from raycase.training.projector_job import Frozen, save_fit
 from raycase.training.runner import Embedder
-from raycase.training.sweep_cells import Cell, Columns, Grids, Space
+from raycase.training.sweep_cells import CORRELATIONS, Cell, Columns, Grids, Space
 from raycase.training.sweep_job import SweepJob
 from raycase.training.sweep_trials import CellScore, varied_choices
 
@@ -73,6 +73,7 @@ class ProjectorCell(Cell):
         "batch_size": [128, 256, 512, 1024],
         "rating_map": list(RatingMap),
     }  # and the prompts of the job
+    figures: ClassVar[Sequence[str]] = CORRELATIONS
     grids: ClassVar[Grids] = {"table7": table7, "figure4": figure4}
     columns: ClassVar[Columns] = {
         "activation": str,
@@ -106,8 +107,8 @@ class ProjectorCell(Cell):
             del values["activation"]
         return fingerprint(values)[:10]
 
-    def fit(self, train: Any, validation: Any, *, seed: int, **options: Any) -> Iterator[FitState]:
-        return fit_projector(train, validation, self.recipe, seed=seed, **options)
+    def fit(self, train: Any, validation: Any, *, seed: int, device: str = "cpu") -> Iterator[FitState]:
+        return fit_projector(train, validation, self.recipe, seed=seed, wrap=lambda module: module.to(device))
 
     def check(self, system: CaseConfig | None = None) -> None:
         """A system decides the dimension of g, which nested dimensions must be below."""
@@ -183,7 +184,11 @@ class TuneJob(Frozen, Recipe, SweepJob):
 
     prompts: tuple[str, ...] | None = None
     """Prompts of a search. Default: --prompt; else the encoder's and a combination of two views."""
-    cells = ProjectorCell
+
+    @property
+    def cells(self) -> ProjectorCell:
+        """The cell of the flags, under a prompt that the system may replace."""
+        return ProjectorCell(recipe=self.recipe, prompt=self.prompt or "")
 
     def check_sweep(self) -> None:
         """Raise RequestError for flags that contradict each other or are out of range."""

@@ -20,23 +20,21 @@ from raycase.data.parquet import parquet_bytes
 from raycase.data.storage import Location
 from raycase.errors import RequestError
 from raycase.training.loop import best_epoch_of
-from raycase.training.sweep_cells import Cell, Columns
+from raycase.training.sweep_cells import CORRELATIONS, Cell, Columns
 
 DERIVED = ("input_dim", "above_encoder")  # columns that no cell chooses
 
 
 @dataclass(frozen=True, kw_only=True)
 class Trial:
-    """A finished trial: metrics of its best epoch x 100 on the validation pairs, None if it failed."""
+    """A finished trial: metrics of its best epoch x 100 on the validation data, None if it failed."""
 
     key: str
     name: str
     phase: str  # grid, search, or finals (more seeds of the best cells of a search)
     seed: int
     settings: Mapping[str, Any]  # `Cell.columns`
-    spearman: float | None
-    spearman_rated: float | None
-    pearson: float | None
+    figures: Mapping[str, float | None]  # `Cell.figures`
     best_epoch: int
     epochs: int  # epochs run
     most_epochs: int
@@ -45,15 +43,24 @@ class Trial:
     seconds: float  # of the fit alone
 
     @classmethod
-    def of(cls, row: Mapping[str, Any]) -> Trial:
+    def of(cls, row: Mapping[str, Any], figures: Sequence[str]) -> Trial:
         """From a row of the table. Raises ValueError for another one."""
         own = {f.name: row[f.name] for f in fields(cls) if f.name in row}
-        return from_json(cls, own | {"settings": {name: value for name, value in row.items() if name not in own}})
+        own["settings"] = {name: value for name, value in row.items() if name not in {*own, *figures}}
+        if lacking := next((name for name in figures if name not in row), None):
+            raise ValueError(f"{lacking}: expected it, got none")
+        return from_json(cls, own | {"figures": {name: row[name] for name in figures}})
 
     @property
     def row(self) -> dict[str, Any]:
         """A row of the table."""
-        return {name: value for name, value in vars(self).items() if name != "settings"} | dict(self.settings)
+        own = {name: value for name, value in vars(self).items() if name not in ("settings", "figures")}
+        return own | dict(self.figures) | dict(self.settings)
+
+    @property
+    def score(self) -> float | None:
+        """The figure by which cells are compared."""
+        return next(iter(self.figures.values()))
 
     def cell(self, base: Cell) -> Cell:
         """The trial's cell, by the base of its sweep."""
@@ -73,10 +80,11 @@ _ARROW = {
 }
 
 
-def schema_of(columns: Columns) -> pa.Schema:
-    """The schema of the table, with the columns of one kind of cells among the others."""
+def schema_of(columns: Columns, figures: Sequence[str]) -> pa.Schema:
+    """The schema of the table, with the columns and figures of one kind of cells among the others."""
     types = {f.name: {f.name: str(f.type)} for f in fields(Trial)}
     types["settings"] = {name: kind.__name__ for name, kind in columns.items()}
+    types["figures"] = dict.fromkeys(figures, "float | None")
     return pa.schema([(name, _ARROW[kind]) for part in types.values() for name, kind in part.items()])
 
 
@@ -84,7 +92,7 @@ def make_trial(
     cell: Cell, *, seed: int, phase: str, input_dim: int, history: Sequence[dict[str, float]], stopped: str
 ) -> Trial:
     """A trial from the metrics of its epochs."""
-    best = history[best_epoch_of(history) - 1] if history else {}
+    best = history[best_epoch_of(history, cell.figures[0]) - 1] if history else {}
     row = cell.row(input_dim)
     return Trial(
         key=cell.key,
@@ -92,9 +100,7 @@ def make_trial(
         phase=phase,
         seed=seed,
         settings={name: row[name] for name in cell.columns},
-        spearman=_figure(best.get("spearman")),
-        spearman_rated=_figure(best.get("spearman_rated")),
-        pearson=_figure(best.get("pearson")),
+        figures={name: _figure(best.get(name)) for name in cell.figures},
         best_epoch=int(best.get("epoch", 0)),
         epochs=len(history),
         most_epochs=cell.recipe.epochs,
@@ -104,11 +110,12 @@ def make_trial(
     )
 
 
-def stopped_by(history: Sequence[dict[str, float]], recipe: Any) -> str:
+def stopped_by(history: Sequence[dict[str, float]], cell: Cell) -> str:
     """Why a successful trial ended: epochs, patience or asha."""
-    if len(history) >= recipe.epochs:
+    if len(history) >= cell.recipe.epochs:
         return "epochs"
-    return "patience" if len(history) - best_epoch_of(history) >= recipe.patience else "asha"
+    since = len(history) - best_epoch_of(history, cell.figures[0])
+    return "patience" if since >= cell.recipe.patience else "asha"
 
 
 def _figure(value: float | None) -> float | None:
@@ -116,9 +123,9 @@ def _figure(value: float | None) -> float | None:
     return None if value is None or math.isnan(value) else value
 
 
-def _read_trial(file: Location, earlier: Mapping[str, Any]) -> Trial:
+def _read_trial(file: Location, earlier: Mapping[str, Any], figures: Sequence[str]) -> Trial:
     try:
-        return Trial.of({**earlier, **from_json(dict[str, Any], file.read_json())})
+        return Trial.of({**earlier, **from_json(dict[str, Any], file.read_json())}, figures)
     except ValueError as error:
         raise RequestError(f"{file.uri}: expected a trial of this sweep, got: {error}; remove it") from error
 
@@ -130,6 +137,7 @@ class Table:
     root: Location
     columns: Columns  # `Cell.columns`
     earlier: Mapping[str, Any] = field(default_factory=dict)  # `Cell.earlier`
+    figures: Sequence[str] = CORRELATIONS  # `Cell.figures`
 
     def put(self, trial: Trial) -> None:
         """Write a finished trial atomically."""
@@ -138,12 +146,12 @@ class Table:
     def read(self) -> list[Trial]:
         """Every finished trial, by cell and seed."""
         folder = self.root / "trials"
-        return [_read_trial(folder / name, self.earlier) for name in sorted(folder.list())]
+        return [_read_trial(folder / name, self.earlier, self.figures) for name in sorted(folder.list())]
 
     def write(self) -> list[Trial]:
         """Write `trials.parquet` and `trials.csv`, best first; returns the trials."""
-        trials = sorted(self.read(), key=lambda t: (t.spearman is None, -(t.spearman or 0)))
-        table = pa.Table.from_pylist([t.row for t in trials], schema=schema_of(self.columns))
+        trials = sorted(self.read(), key=lambda t: (t.score is None, -(t.score or 0)))
+        table = pa.Table.from_pylist([t.row for t in trials], schema=schema_of(self.columns, self.figures))
         (self.root / "trials.parquet").put(parquet_bytes(table))
         sink = io.BytesIO()
         pyarrow.csv.write_csv(table, sink)
@@ -163,8 +171,8 @@ class CellScore:
 
     @property
     def scores(self) -> list[float]:
-        """Spearman x 100 of the trials that did not fail."""
-        return [t.spearman for t in self.trials if t.spearman is not None]
+        """The scores of the trials that did not fail."""
+        return [t.score for t in self.trials if t.score is not None]
 
     @property
     def mean(self) -> float:
@@ -179,7 +187,7 @@ class CellScore:
     @property
     def rated(self) -> float:
         """Mean Spearman x 100 without label -1; 0 if all failed."""
-        scores = [t.spearman_rated for t in self.trials if t.spearman_rated is not None]
+        scores = [rated for t in self.trials if (rated := t.figures.get("spearman_rated")) is not None]
         return sum(scores) / max(1, len(scores))
 
     def text(self) -> str:
@@ -202,7 +210,7 @@ def cell_scores(trials: Iterable[Trial]) -> list[CellScore]:
 
 def finished(trials: Iterable[Trial]) -> set[tuple[str, int]]:
     """(key, seed) of the successful trials; a resumed sweep runs all others."""
-    return {(t.key, t.seed) for t in trials if t.spearman is not None}
+    return {(t.key, t.seed) for t in trials if t.score is not None}
 
 
 def finalists(trials: Sequence[Trial], count: int, seeds: Iterable[int]) -> list[tuple[str, int]]:

@@ -5,12 +5,15 @@ from functools import partial
 from types import SimpleNamespace
 
 import pytest
+import torch
+from safetensors.torch import load_file
 from sweeps import head_sweep, trials_of
 
-from raycase.distributed.tune import open_trials, tune
+from raycase.distributed.tune import cpus_of_a_trial, open_trials, tune
 from raycase.errors import RequestError
 from raycase.training import sweep
 from raycase.training.local_runner import LocalRunner, open_local_trials
+from raycase.training.sweep_systems import TuneMixSpJob
 
 LONG = partial(pytest.param, marks=pytest.mark.long)
 
@@ -50,6 +53,47 @@ def test_heads_on_ray_are_those_of_one_process(rated, cluster, tmp_path):
     for on_ray, plain in zip(trials_of(job), trials_of(here), strict=True):
         assert on_ray["spearman"] == pytest.approx(plain["spearman"], abs=0.05)
         assert [on_ray[name] for name in ("key", "layers", "epochs")] == [plain[n] for n in ("key", "layers", "epochs")]
+
+
+def test_a_fine_tuned_encoder_on_ray_is_that_of_one_process(scored, tiny_model, cluster, tmp_path):
+    files = {name: scored[name] for name in ("train", "validation")}
+    (tmp_path / "grid.json").write_text('{"route": ["own"], "learning_rate": [1e-3, 1e30]}')
+    settings = {"grid": str(tmp_path / "grid.json"), "seeds": 1, "seed": 2, "epochs": 2, "compute": "float32"}
+    job = TuneMixSpJob(model=str(tiny_model), output=str(tmp_path / "ray"), cpus_per_trial=1, **settings, **files)
+    here = replace(job, output=str(tmp_path / "here"))
+    found, wanted = tune(job), sweep.tune(here, open_local_trials)
+    assert (found["failed"], found["best"]["key"]) == (1, wanted["best"]["key"])
+    (on_ray, failed), (plain, _) = trials_of(job), trials_of(here)
+    assert (on_ray["route"], on_ray["key"]) == ("own", plain["key"])
+    assert on_ray["spearman"] == pytest.approx(plain["spearman"], abs=0.05)
+    assert "expected a finite loss" in failed["stopped"]
+    saved = [load_file(run.folder / "best" / "extra.safetensors") for run in (job, here)]
+    assert all(torch.allclose(tensor, saved[1][name], atol=1e-5) for name, tensor in saved[0].items())
+
+
+@pytest.mark.parametrize(
+    ("nodes", "gpus", "cpus"),
+    [
+        ([{"CPU": 2.0}], 0, 2),
+        ([{"CPU": 4.0}, {"CPU": 16.0}, {}], 0, 16),
+        ([{"CPU": 16.0, "GPU": 1.0}], 1, 16),
+        ([{"CPU": 64.0}, {"CPU": 64.0, "GPU": 8.0}, {"CPU": 30.0, "GPU": 4.0}], 1, 7),
+        ([{"CPU": 8.0, "GPU": 1.0}], 0.25, 2),
+        ([{"CPU": 4.0, "GPU": 8.0}], 1, 1),
+        ([{"CPU": 4.0}], 1, 1),
+    ],
+)
+def test_a_trial_takes_what_train_takes_and_each_gpu_has_one(nodes, gpus, cpus):
+    assert cpus_of_a_trial(nodes, gpus) == cpus
+
+
+@pytest.mark.cluster
+def test_a_search_of_fine_tuned_encoders_by_optuna(scored, tiny_model, cluster, tmp_path):
+    files = {name: scored[name] for name in ("train", "validation")}
+    settings = {"samples": 3, "finalists": 1, "seeds": 1, "epochs": 1, "compute": "float32"}
+    job = TuneMixSpJob(model=str(tiny_model), output=str(tmp_path / "sweep"), **settings, **files)
+    assert tune(job)["failed"] == 0
+    assert len({t["similarity_weight"] for t in trials_of(job)}) == 3
 
 
 @pytest.mark.cluster

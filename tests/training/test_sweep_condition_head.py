@@ -1,12 +1,13 @@
 """A sweep of condition pooling's head in one process: the ablation, a search, a grid of a file, what is refused."""
 
 import json
-from dataclasses import replace
+from dataclasses import fields, replace
 from functools import partial
 
 import numpy as np
 import pytest
 import torch
+from safetensors.torch import load_file
 from sweeps import head_sweep, trial, trials_of
 
 import raycase
@@ -15,11 +16,12 @@ from raycase.data.rated import read_rated
 from raycase.encoder.cosines import pair_cosines
 from raycase.errors import RequestError
 from raycase.training import sweep
+from raycase.training.condition_head_job import ConditionPoolingJob, train_condition_head
 from raycase.training.condition_recipe import HeadRecipe
-from raycase.training.local_runner import LocalTrials, open_local_trials
+from raycase.training.local_runner import LocalTrials, open_local_runner, open_local_trials
 from raycase.training.losses import Loss
 from raycase.training.nested import correlations
-from raycase.training.sweep_cells import random_cells
+from raycase.training.sweep_cells import CORRELATIONS, random_cells
 from raycase.training.sweep_condition_head import ABLATION, HeadCell, TuneHeadJob, ablation
 from raycase.training.sweep_projector import TuneJob
 
@@ -79,6 +81,20 @@ def test_the_ablation_runs_resumes_and_reports_every_cell(make_job):
     assert {file for file in files if file.stat().st_mtime_ns != before[file]} == {files[3]}
     with pytest.raises(RequestError, match="got another"):
         tune(replace(job, resume=True, dropout=0.1))
+
+
+def test_a_trial_is_what_train_trains_with_its_flags_and_seed(make_job, tmp_path):
+    job = make_job({"gate": [False], "layers": ["1"]}, seeds=1, seed=4, dropout=0.2)
+    tune(job)
+    [trial] = trials_of(job)
+    kept = {f.name for f in fields(ConditionPoolingJob)} & {f.name for f in fields(job)}
+    flags = {name: getattr(job, name) for name in kept} | {"gate": False, "layers": (1.0,)}
+    trained = ConditionPoolingJob(**flags | {"output": str(tmp_path / "trained"), "plain_share": 0.0})
+    best = train_condition_head(trained, open_local_runner)
+    line = best["history"][best["best_epoch"] - 1]
+    assert [trial[name] for name in CORRELATIONS] == [line[name] for name in CORRELATIONS]
+    heads = [load_file(folder / "head.safetensors") for folder in (job.folder / "best", trained.folder)]
+    assert all(torch.equal(tensor, heads[1][name]) for name, tensor in heads[0].items())
 
 
 def test_the_best_model_gives_the_reported_figures(make_job):

@@ -39,4 +39,4 @@ def test_plots_are_drawn_for_dimensions_and_for_choices():
     found = [trial(c, 40.0 + i) for i, c in enumerate(random_cells(BASE, SPACE, 30, seed=0))]
     drawn = sweep_plots(found)
     assert [*drawn] == ["choices.png"] and drawn["choices.png"].startswith(b"\x89PNG")
-    assert sweep_plots([replace(found[0], spearman=None)]) == {}
+    assert sweep_plots([replace(found[0], figures={"spearman": None})]) == {}
