@@ -234,3 +234,4 @@ def batches_equal(found, wanted):
     assert found.ids(rows).flat.tolist() == wanted.ids(rows).flat.tolist()
     for name in ("start", "end", "truncated", "refused"):
         assert getattr(found, name).tolist() == getattr(wanted, name).tolist()
+    assert np.array_equal(found.second, wanted.second)

@@ -19,7 +19,7 @@ from raycase.systems.case import CaseConfig
 
 VectorsBy = Callable[[Any], np.ndarray]  # a system's configuration -> its vectors of the rated pairs, (P, D)
 PUBLISHED = (PromptStyle.SENT, PromptStyle.COND, PromptStyle.CONCAT_SC, PromptStyle.CONCAT_CS)
-OVER_A_SPAN = (Pooling.MEAN, Pooling.LATENT)  # the other poolings read one token
+OVER_A_SPAN = (Pooling.MEAN, Pooling.LATENT, Pooling.LATENT_END)  # the other poolings read one token
 
 
 def ablation(config: CaseConfig, rated: RatedPairs, vectors_by: VectorsBy) -> dict[str, Any]:
