@@ -44,16 +44,19 @@ class CheckJob:
     """Whether the base, the condition's own vector, is subtracted. Default: the encoder's."""
     compute: Literal["bfloat16", "float32"] | None = None
     """Number format inside the encoder. Default: bfloat16 where the processor has it."""
+    golden: str | None = None
+    """File of vectors to compare with, as the authors' code gives them. Default: golden.json in the model's folder."""
     save_golden: bool = False
-    """Write these vectors into the model's folder, for later checks to compare with."""
+    """Write these vectors into that file, for later checks to compare with."""
 
 
 def check_model(job: CheckJob) -> dict[str, Any]:
     """Print what an encoder does with a few pairs; returns the figures.
 
-    Compares with `golden.json` in the model's folder: `label` (prompt, pooling and subtraction) and `vectors`, a list
-    of {sentence, condition (or null), vector}, from the authors' code or an earlier check. Raises RequestError;
-    WorkError if a vector is not finite, depends on the rest of its batch, or differs from the golden one.
+    Compares with `golden.json` in the model's folder, or the file of --golden: `label` (prompt, pooling and
+    subtraction) and `vectors`, a list of {sentence, condition (or null), vector}, from the authors' code or an earlier
+    check. Raises RequestError; WorkError if a vector is not finite, depends on the rest of its batch, or differs from
+    the golden one.
     """
     check_ranges(job)
     config = resolve(job.model, prompt=job.prompt, pooling=job.pooling, subtract=job.subtract)
@@ -89,7 +92,7 @@ def check_config(job: CheckJob, config: CaseConfig) -> dict[str, Any]:
         "golden": _compare(job, config, system),
     }
     print()
-    _check_figures(figures)
+    _check_figures(figures, Path(job.golden or GOLDEN).name)
     return figures
 
 
@@ -101,7 +104,7 @@ def _print_similarities(title: str, vectors_SD: np.ndarray) -> None:
         print("  " + "  ".join(f"{cosine:6.3f}" for cosine in cosines(vectors_SD, vector_D)) + f"  {sentence}")
 
 
-def _check_figures(figures: dict[str, Any]) -> None:
+def _check_figures(figures: dict[str, Any], file: str) -> None:
     """Raises WorkError for figures of a wrong encoder."""
     model, alone, golden = figures["model"], figures["least_cosine_to_alone"], figures["golden"]
     if not figures["finite"]:
@@ -112,7 +115,7 @@ def _check_figures(figures: dict[str, Any]) -> None:
             "attention may be wrong"
         )
     if golden is not None and golden < NEAR:
-        raise WorkError(f"{model}: expected the vectors of {GOLDEN}, got cosine {golden}")
+        raise WorkError(f"{model}: expected the vectors of {file}, got cosine {golden}")
 
 
 def marked(config: CaseConfig, template: Template, sentence: str, condition: str) -> str:
@@ -130,10 +133,15 @@ def marked(config: CaseConfig, template: Template, sentence: str, condition: str
 def _compare(job: CheckJob, config: CaseConfig, system: Case) -> float | None:
     """The least cosine to the golden vectors; None if there are none. Writes them first for --save-golden."""
     source = config.encoder.source
-    folder = config.local or (fetch(source, large=False) if is_remote(source) else Path(source))
-    file = folder / GOLDEN
+    if job.golden is None:
+        folder = config.local or (fetch(source, large=False) if is_remote(source) else Path(source))
+        file = folder / GOLDEN
+    else:
+        file = Path(job.golden)
+    if not file.is_file() and job.golden is not None and not job.save_golden:
+        raise RequestError(f"--golden: expected a file of vectors, got none at {file}; --save-golden writes it")
     if job.save_golden:
-        if not folder.is_dir() or is_remote(job.model):
+        if job.golden is None and (not folder.is_dir() or is_remote(job.model)):
             raise RequestError(f"--save-golden: expected a model folder on this machine, got {job.model}")
         vectors = [
             {"sentence": s, "condition": c, "vector": [float(x) for x in system.embed([s], c)[0]]}

@@ -194,6 +194,32 @@ def test_e5s_authors_average_every_token(folder_of):
     np.testing.assert_allclose(encoder.pool(tokens), wanted.numpy(), rtol=1e-4, atol=1e-5)
 
 
+NV_TEXTS = ["color of the dress", "number of people", "7 dogs", "北京 東京", "a", "café 😀"]
+
+
+@pytest.mark.parametrize("unpadded", [False, True])
+def test_nv_embeds_authors_average_the_end_token_too(folder_of, unpadded):
+    """Their instruction is all that stands before the text; a sentence alone has none, and is averaged with `<s>`."""
+    folder = folder_of("nv-embed-v2")
+    table = ENCODERS["nv-embed-v2"]
+    spec = replace(find_encoder("nv-embed-v2", pooling=Pooling.LATENT_END), source=str(folder), max_tokens=300)
+    encoder = load_encoder(spec, dtype=torch.float32, unpadded=unpadded)
+    prompts = prompts_of(spec)
+    rendered, wanted = [], []
+    for condition in NV_TEXTS:
+        for template, sentence in ((prompts.pair, SENTENCE), (prompts.base, "")):
+            prompt = template.render(sentence, condition)
+            rendered.append(prompt)
+            wanted.append(tiny.nv_embed(folder, prompt.text.removesuffix(condition), condition))
+        rendered.append(prompts.plain.render(condition, ""))
+        wanted.append(tiny.nv_embed(folder, "", condition))
+    np.testing.assert_allclose(encoder.pool(encoder.tokenize(rendered)), wanted, rtol=1e-4, atol=1e-5)
+    cases = load_encoder(replace(table, source=str(folder), max_tokens=300), dtype=torch.float32)
+    apart = cases.pool(cases.tokenize(rendered))
+    alone = [i % 3 == 2 for i in range(len(rendered))]
+    assert [np.allclose(a, b, atol=1e-5) for a, b in zip(apart, wanted, strict=True)] == alone
+
+
 @pytest.mark.parametrize("name", ["simcse-bert-base", "simcse-roberta-large"])
 def test_simcses_authors_send_cls_through_the_pooler(folder_of, copied, name):
     folder = copied(name)
