@@ -226,11 +226,8 @@ def latent_reference(weights, hidden_TD, heads):
     return gated @ weights[f"{block}.1.fn.net.2.weight"].T + weights[f"{block}.1.fn.net.2.bias"] + x
 
 
-def nv_embed(folder, instruction, text):
-    """NV-Embed's vector of one text, by the steps of its authors' `encode`: the end token is written behind the text,
-    and as many tokens are left out of the mean as the instruction has by itself, without `<s>`: (D,)."""
-    tokenizer = transformers.AutoTokenizer.from_pretrained(folder)
-    ids = tokenizer(instruction + text + tokenizer.eos_token, return_tensors="pt")["input_ids"]
+def nv_embed_model(folder):
+    """NV-Embed's Mistral as transformers has it, and the weights of its latent attention by name."""
     weights = load_file(folder / "model.safetensors")
     config = json.loads((folder / "config.json").read_text())["text_config"]
     model = transformers.MistralModel(transformers.MistralConfig(**config | {"model_type": "mistral"})).eval()
@@ -239,6 +236,15 @@ def nv_embed(folder, instruction, text):
         for prefix in ("embedding_model.", "latent_attention_model.")
     )
     model.load_state_dict(inner)
+    return model, latent
+
+
+def nv_embed(folder, instruction, text):
+    """NV-Embed's vector of one text, by the steps of its authors' `encode`: the end token is written behind the text,
+    and as many tokens are left out of the mean as the instruction has by itself, without `<s>`: (D,)."""
+    tokenizer = transformers.AutoTokenizer.from_pretrained(folder)
+    ids = tokenizer(instruction + text + tokenizer.eos_token, return_tensors="pt")["input_ids"]
+    model, latent = nv_embed_model(folder)
     everywhere = torch.ones(1, 1, ids.shape[1], ids.shape[1], dtype=torch.bool)
     with torch.inference_mode():
         hidden_TD = model(ids, attention_mask=everywhere).last_hidden_state[0]

@@ -71,6 +71,7 @@ def check_model(job: CheckJob) -> dict[str, Any]:
 
 def check_config(job: CheckJob, config: CaseConfig) -> dict[str, Any]:
     """`check_model` of a resolved encoder."""
+    file = _golden_file(job, config)
     system = config.load(dtype=None if job.compute is None else getattr(torch, job.compute))
     spec, model = config.encoder, system.encoder.model
     attention = "causal" if spec.causal else "bidirectional"
@@ -89,10 +90,10 @@ def check_config(job: CheckJob, config: CaseConfig) -> dict[str, Any]:
         "dim": config.dim,
         "finite": all(np.isfinite(v).all() for v in vectors),
         "least_cosine_to_alone": round(min(cosines(a, b).min() for a, b in zip(vectors, alone, strict=True)), 5),
-        "golden": _compare(job, config, system),
+        "golden": _compare(job, config, system, file),
     }
     print()
-    _check_figures(figures, Path(job.golden or GOLDEN).name)
+    _check_figures(figures, file.name)
     return figures
 
 
@@ -130,19 +131,25 @@ def marked(config: CaseConfig, template: Template, sentence: str, condition: str
     return " ".join([*words[:first], ">>", *words[first:stop], "<<", *words[stop:]])
 
 
-def _compare(job: CheckJob, config: CaseConfig, system: Case) -> float | None:
-    """The least cosine to the golden vectors; None if there are none. Writes them first for --save-golden."""
+def _golden_file(job: CheckJob, config: CaseConfig) -> Path:
+    """Where the golden vectors are, or will be. Raises RequestError where they cannot be read, or written."""
     source = config.encoder.source
     if job.golden is None:
         folder = config.local or (fetch(source, large=False) if is_remote(source) else Path(source))
-        file = folder / GOLDEN
-    else:
-        file = Path(job.golden)
-    if not file.is_file() and job.golden is not None and not job.save_golden:
-        raise RequestError(f"--golden: expected a file of vectors, got none at {file}; --save-golden writes it")
-    if job.save_golden:
-        if job.golden is None and (not folder.is_dir() or is_remote(job.model)):
+        if job.save_golden and (not folder.is_dir() or is_remote(job.model)):
             raise RequestError(f"--save-golden: expected a model folder on this machine, got {job.model}")
+        return folder / GOLDEN
+    file = Path(job.golden)
+    if job.save_golden and (file.is_dir() or not file.parent.is_dir()):
+        raise RequestError(f"--golden: expected a file in a folder on this machine, got {job.golden}")
+    if not job.save_golden and not file.is_file():
+        raise RequestError(f"--golden: expected a file of vectors, got none at {file}; --save-golden writes it")
+    return file
+
+
+def _compare(job: CheckJob, config: CaseConfig, system: Case, file: Path) -> float | None:
+    """The least cosine to the golden vectors; None if there are none. Writes them first for --save-golden."""
+    if job.save_golden:
         vectors = [
             {"sentence": s, "condition": c, "vector": [float(x) for x in system.embed([s], c)[0]]}
             for c in CONDITIONS

@@ -1,6 +1,5 @@
 """Vectors of every encoder of the table, on tiny random models of the same kinds."""
 
-import json
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -9,7 +8,7 @@ import tiny
 import torch
 from safetensors.torch import load_file, save_file
 from tokenizers import Tokenizer
-from transformers import AutoModel, MistralConfig, MistralModel
+from transformers import AutoModel
 
 from raycase.encoder.loading import load_encoder
 from raycase.encoder.pooling import Pooling
@@ -78,17 +77,7 @@ def tiny_encoder(folder_of):
 
 def plain_model(folder, name):
     """The model as transformers has it, and the weights of NV-Embed's latent attention."""
-    if name != "nv-embed-v2":
-        return AutoModel.from_pretrained(folder).eval(), {}
-    weights = load_file(folder / "model.safetensors")
-    config = json.loads((folder / "config.json").read_text())["text_config"]
-    model = MistralModel(MistralConfig(**config | {"model_type": "mistral"})).eval()
-    inner, latent = (
-        {k.removeprefix(prefix): v for k, v in weights.items() if k.startswith(prefix)}
-        for prefix in ("embedding_model.", "latent_attention_model.")
-    )
-    model.load_state_dict(inner)
-    return model, latent
+    return tiny.nv_embed_model(folder) if name == "nv-embed-v2" else (AutoModel.from_pretrained(folder).eval(), {})
 
 
 def reference(folder, name, text, over):
