@@ -67,6 +67,11 @@ def ids(folder, text):
     return torch.tensor([tokenizer(folder)(text)["input_ids"]])
 
 
+def pair(folder, first, second):
+    """The library's tokens of two texts, with their types: arguments of its model."""
+    return tokenizer(folder)(first, second, return_tensors="pt")
+
+
 @torch.no_grad()
 def states(folder, text):
     """Last states of one text, alone: (T, D)."""

@@ -5,7 +5,7 @@ import json
 import numpy as np
 import torch
 import transformers
-from safetensors.torch import save_file
+from safetensors.torch import load_file, save_file
 from tokenizers import Regex, Tokenizer, decoders, models, normalizers, pre_tokenizers, processors, trainers
 
 from raycase.encoder.latent_attention import LatentAttention
@@ -226,6 +226,32 @@ def latent_reference(weights, hidden_TD, heads):
     return gated @ weights[f"{block}.1.fn.net.2.weight"].T + weights[f"{block}.1.fn.net.2.bias"] + x
 
 
+def nv_embed_model(folder):
+    """NV-Embed's Mistral as transformers has it, and the weights of its latent attention by name."""
+    weights = load_file(folder / "model.safetensors")
+    config = json.loads((folder / "config.json").read_text())["text_config"]
+    model = transformers.MistralModel(transformers.MistralConfig(**config | {"model_type": "mistral"})).eval()
+    inner, latent = (
+        {k.removeprefix(prefix): v for k, v in weights.items() if k.startswith(prefix)}
+        for prefix in ("embedding_model.", "latent_attention_model.")
+    )
+    model.load_state_dict(inner)
+    return model, latent
+
+
+def nv_embed(folder, instruction, text):
+    """NV-Embed's vector of one text, by the steps of its authors' `encode`: the end token is written behind the text,
+    and as many tokens are left out of the mean as the instruction has by itself, without `<s>`: (D,)."""
+    tokenizer = transformers.AutoTokenizer.from_pretrained(folder)
+    ids = tokenizer(instruction + text + tokenizer.eos_token, return_tensors="pt")["input_ids"]
+    model, latent = nv_embed_model(folder)
+    everywhere = torch.ones(1, 1, ids.shape[1], ids.shape[1], dtype=torch.bool)
+    with torch.inference_mode():
+        hidden_TD = model(ids, attention_mask=everywhere).last_hidden_state[0]
+    masked = len(tokenizer.tokenize(instruction)) if instruction else 0
+    return latent_reference(latent, hidden_TD, heads=2)[masked:].mean(0).numpy()
+
+
 def batches_equal(found, wanted):
     """Assert that two batches hold the same prompts."""
     rows = np.arange(len(wanted))
@@ -234,3 +260,4 @@ def batches_equal(found, wanted):
     assert found.ids(rows).flat.tolist() == wanted.ids(rows).flat.tolist()
     for name in ("start", "end", "truncated", "refused"):
         assert getattr(found, name).tolist() == getattr(wanted, name).tolist()
+    assert np.array_equal(found.second, wanted.second)

@@ -106,6 +106,14 @@ def register() -> None:
     AttentionMaskInterface.register(NAME, sdpa_mask)
 
 
+def layers_window(config: Any) -> int | None:
+    """The sliding window of the encoder's layers, in positions; None: they attend to the whole sequence."""
+    kinds = getattr(config, "layer_types", None)
+    if kinds is not None and "sliding_attention" not in kinds:
+        return None
+    return getattr(config, "sliding_window", None)
+
+
 def padded_length(tokens: int) -> int:
     """The number of tokens rounded up to whole chunks."""
     return -(-tokens // CHUNK) * CHUNK

@@ -14,14 +14,14 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from raycase.encoder.attention import BLOCK, NAME, Blocks, Chunks, blocks, chunks, padded_length
+from raycase.encoder.attention import BLOCK, NAME, Blocks, Chunks, blocks, chunks, layers_window, padded_length
 from raycase.encoder.last_layer import BertLastLayer
 from raycase.encoder.latent_attention import LatentAttention
 from raycase.encoder.packing import Cut, Forest, Row, rows_without_padding, token_budget_batches
@@ -71,7 +71,8 @@ class TextEncoder:
         heads = config.num_attention_heads
         width = heads * (getattr(config, "head_dim", None) or config.hidden_size // heads)
         self.attention_flops = 4 * config.num_hidden_layers * width  # of one token attending to one token
-        self.window = _window(config)
+        self.window = layers_window(config)
+        self.typed = (getattr(config, "type_vocab_size", 0) or 0) > 1  # the model takes types of tokens
 
     @property
     def dim(self) -> int:
@@ -188,14 +189,15 @@ class TextEncoder:
 
     def _batches(self, batch: TokenBatch, prompts: np.ndarray) -> Iterator[Batch]:
         """Cut the prompts of this index into padded batches, or into rows."""
-        if not self.in_rows:
+        second = self._second(batch, prompts)
+        if not self.in_rows or (self.spec.causal and second is not None):  # trees hold no types
             yield from self._padded_batches(batch, prompts)
             return
         part_of = np.cumsum(batch.lengths[prompts]) // self.tree_tokens
         for part in np.split(prompts, np.flatnonzero(np.diff(part_of)) + 1):
             sequences = batch.ids(part)
             if not self.spec.causal:
-                for row in rows_without_padding(sequences, self.batch_tokens):
+                for row in rows_without_padding(sequences, self.batch_tokens, self._second(batch, part)):
                     yield part[row.sequences], row
                 continue
             forest = Forest.of(sequences)
@@ -205,6 +207,10 @@ class TextEncoder:
                     yield part[row.sequences], row
             else:
                 yield from self._padded_batches(batch, part)
+
+    def _second(self, batch: TokenBatch, prompts: np.ndarray) -> np.ndarray | None:
+        """The first token of type 1 of each prompt: (B,); None where the model takes no types, or all are 0."""
+        return batch.second[prompts] if self.typed and batch.second is not None else None
 
     def _padded_batches(self, batch: TokenBatch, prompts: np.ndarray) -> Iterator[Batch]:
         for index in token_budget_batches(batch.lengths[prompts], self.batch_tokens):
@@ -233,12 +239,17 @@ class TextEncoder:
         lengths = sequences.lengths
         longest = int(lengths.max())
         lengths_B = torch.from_numpy(lengths).to(device)
-        real_BT = torch.arange(longest, device=device) < lengths_B[:, None]
+        position_T = torch.arange(longest, device=device)
+        real_BT = position_T < lengths_B[:, None]
         ids_BT = torch.full((len(rows), longest), self.model.config.pad_token_id or 0, device=device)
         ids_BT[real_BT] = torch.from_numpy(sequences.flat).to(device, torch.long)
         # padding is on the right, so a causal encoder needs no mask for it
         keep_BT = None if self.spec.causal or int(lengths.min()) == longest else real_BT
-        return self.model(input_ids=ids_BT, attention_mask=keep_BT).last_hidden_state, real_BT, keep_BT
+        second = self._second(batch, rows)
+        types = {}
+        if second is not None:
+            types["token_type_ids"] = (position_T >= torch.from_numpy(second).to(device)[:, None]).long()
+        return self.model(input_ids=ids_BT, attention_mask=keep_BT, **types).last_hidden_state, real_BT, keep_BT
 
     def _pool_padded(self, batch: TokenBatch, rows: np.ndarray) -> tuple[Tensor, Work]:
         """Pooled vectors of a padded batch: (B, V * D)."""
@@ -307,8 +318,9 @@ class TextEncoder:
         ids_1T, position_1T = (torch.from_numpy(a.astype(np.int64))[None].to(device) for a in (row.ids, row.position))
         if config.model_type in ("roberta", "xlm-roberta"):  # their positions start after the padding index
             position_1T = position_1T + config.pad_token_id + 1
+        types = {} if row.types is None else {"token_type_ids": torch.from_numpy(row.types)[None].to(device)}
         hidden_1TD = self.model(
-            input_ids=ids_1T, attention_mask=self._no_mask, position_ids=position_1T, row=sees
+            input_ids=ids_1T, attention_mask=self._no_mask, position_ids=position_1T, row=sees, **types
         ).last_hidden_state
         if self.latent is not None:
             hidden_1TD = self.latent(hidden_1TD)
@@ -331,11 +343,3 @@ def _store(vectors_ND: np.ndarray, rows: np.ndarray, pooled_BD: Tensor) -> None:
 def _is_linear(name: str, parameter: Tensor) -> bool:
     """Whether a parameter is the matrix of a linear layer."""
     return parameter.ndim == 2 and "embed" not in name
-
-
-def _window(config: Any) -> int | None:
-    """The sliding window of the encoder's layers, in positions; None: they attend to the whole sequence."""
-    kinds = getattr(config, "layer_types", None)
-    if kinds is not None and "sliding_attention" not in kinds:
-        return None
-    return getattr(config, "sliding_window", None)

@@ -73,7 +73,7 @@ class Row:
     ids (T,) and position (T,); token i attends to the tokens j with `first[j] <= i < end[j]`. In a tree, laid out
     depth-first, `first[j]` is j itself and `end[j]` the end of its subtree; without sharing, they are the first token
     and the end of the sequence. sequences (n,): index of those in this row; paths: for each, the index of its tokens in
-    the row.
+    the row; types (T,): 0 or 1, None where all are 0.
     """
 
     ids: np.ndarray
@@ -82,6 +82,7 @@ class Row:
     end: np.ndarray
     sequences: np.ndarray
     paths: list[np.ndarray]
+    types: np.ndarray | None = None
 
     def __len__(self) -> int:
         return len(self.ids)
@@ -95,6 +96,7 @@ class Row:
             position=np.concatenate([self.position, np.zeros_like(added)]),
             first=np.concatenate([self.first, added]),
             end=np.concatenate([self.end, added + 1]),
+            types=None if self.types is None else np.concatenate([self.types, np.zeros_like(added)]),
         )
 
 
@@ -202,8 +204,11 @@ def _shared_with_previous(sequences: Ragged) -> np.ndarray:
 # --------------------------------------------------------------------------------------------- rows without sharing
 
 
-def rows_without_padding(sequences: Ragged, budget: int) -> Iterator[Row]:
-    """Sequences one after the other in rows of at most `budget` tokens, each attending to itself only."""
+def rows_without_padding(sequences: Ragged, budget: int, second: np.ndarray | None = None) -> Iterator[Row]:
+    """Sequences one after the other in rows of at most `budget` tokens, each attending to itself only.
+
+    second (N,): the first token of type 1 of each; None: every token is of type 0.
+    """
     for members in _consecutive(sequences.lengths, budget):
         taken = sequences.take(members)
         first, end = (np.repeat(offsets, taken.lengths) for offsets in (taken.offsets[:-1], taken.offsets[1:]))
@@ -215,6 +220,7 @@ def rows_without_padding(sequences: Ragged, budget: int) -> Iterator[Row]:
             end=end,
             sequences=members,
             paths=np.split(index, taken.offsets[1:-1]),
+            types=None if second is None else (index - first >= np.repeat(second[members], taken.lengths)).astype(int),
         )
 
 

@@ -18,12 +18,13 @@ class Pooling(StrEnum):
     MEAN = "mean"  # over the text
     LAST = "last"
     CLS = "cls"
-    LATENT = "latent"
+    LATENT = "latent"  # latent attention, then the mean over the text
+    LATENT_END = "latent-end"  # the mean over the text and the end token, as NV-Embed's authors do
     MEAN_ALL = "mean-all"  # over every token, instruction included, as E5's authors do
     POOLER = "pooler"  # [CLS] through the encoder's own dense layer and tanh, as SimCSE's authors do
 
 
-OVER_A_SPAN = (Pooling.MEAN, Pooling.LATENT)  # the other poolings read one token, or all of them
+OVER_A_SPAN = (Pooling.MEAN, Pooling.LATENT, Pooling.LATENT_END)  # the other poolings read one token, or all of them
 
 
 def pool_mean(hidden_BTD: Tensor, span_BT: Tensor) -> Tensor:
@@ -63,6 +64,8 @@ def pooled_spans(pooling: Pooling, start_B: Tensor, end_B: Tensor, lengths_B: Te
     match pooling:
         case Pooling.LAST:
             return lengths_B - 1, lengths_B
+        case Pooling.LATENT_END:
+            return start_B, lengths_B
         case Pooling.MEAN_ALL:
             return torch.zeros_like(lengths_B), lengths_B
         case Pooling.CLS | Pooling.POOLER:

@@ -22,7 +22,7 @@ from raycase.data.fetch import fetch, is_remote, remote_identity
 from raycase.data.storage import sha256_of_file
 from raycase.encoder.pooling import OVER_A_SPAN, Pooling
 from raycase.encoder.prompts import OwnPrompt, Pool, PromptStyle, parse_views
-from raycase.encoder.table import ENCODERS, EncoderSpec
+from raycase.encoder.table import ENCODERS, EncoderSpec, PairEncoding
 from raycase.encoder.tokenizer import PromptTokenizer
 from raycase.errors import RequestError, first_line
 
@@ -91,8 +91,10 @@ def _spec_outside_table(name: str, prompt: str | None, pooling: Pooling | None) 
         raise RequestError(
             f"--model: {name} is not in the table of encoders; pass --prompt and --pooling, or --template and --pool"
         )
-    if pooling is Pooling.LATENT:
-        raise RequestError("--pooling latent: expected NV-Embed's weights (--model nv-embed-v2), got another encoder")
+    if pooling in (Pooling.LATENT, Pooling.LATENT_END):
+        raise RequestError(
+            f"--pooling {pooling}: expected NV-Embed's weights (--model nv-embed-v2), got another encoder"
+        )
     from transformers import AutoModel  # takes seconds to import
 
     config = load_config(name)
@@ -193,8 +195,16 @@ def load_config(source: str) -> PretrainedConfig:
 
 
 def described(spec: EncoderSpec) -> dict[str, Any]:
-    """A row as JSON, without its paths: the weights are identified by content."""
-    return {k: v for k, v in spec.as_json().items() if k not in ("source", "adapter")}
+    """A row as JSON, without its paths: the weights are identified by content.
+
+    A choice that rows of version 0.1.0 had not is left out unless it was taken: their fingerprints hold.
+    """
+    row = {k: v for k, v in spec.as_json().items() if k not in ("source", "adapter")}
+    first, *others = spec.pooling
+    row["pooling"] = (first, *(pooling for pooling in others if pooling is not Pooling.LATENT_END))
+    if spec.pair_encoding is PairEncoding.ENDED:
+        del row["pair_encoding"]
+    return row
 
 
 def weights_identity(source: str, adapter: str | None = None) -> str:
@@ -240,7 +250,8 @@ def load_tokenizer(spec: EncoderSpec) -> PromptTokenizer:
     _hide_special_pieces(fast)
     if spec.end_token is not None and fast.token_to_id(spec.end_token) is None:
         raise RequestError(f"{spec.source}: expected the end token {spec.end_token!r} in its tokenizer, got none")
-    return PromptTokenizer(tokenizer=fast, max_tokens=spec.max_tokens, end_token=spec.end_token)
+    space_too = spec.pooling[0] is Pooling.LATENT_END
+    return PromptTokenizer(tokenizer=fast, max_tokens=spec.max_tokens, end_token=spec.end_token, space_too=space_too)
 
 
 def published_tokenizer(source: str) -> Any:

@@ -3,12 +3,20 @@
 from __future__ import annotations
 
 from dataclasses import asdict, dataclass, replace
+from enum import StrEnum
 from typing import Any
 
 from raycase.data.json_values import from_json
 from raycase.encoder.pooling import Pooling
 from raycase.encoder.prompts import INSTRUCT, OwnPrompt, PromptStyle, Span, parse_views
 from raycase.errors import RequestError
+
+
+class PairEncoding(StrEnum):
+    """How several texts become one sequence (`raycase.encoder.several_texts`)."""
+
+    TOKENIZER = "tokenizer"  # as the encoder's tokenizer joins two: its separators, and the types of the tokens
+    ENDED = "ended"  # each text followed by what ends a text, all tokens of one type
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -25,6 +33,7 @@ class EncoderSpec:
     span: Span = Span.ALL  # pooled by the concatenations
     end_token: str | None = None  # appended where the tokenizer does not append it
     subtract: bool = True
+    pair_encoding: PairEncoding = PairEncoding.ENDED  # a saved row without it was trained so
     adapter: str | None = None  # folder of a LoRA adapter, merged into the weights on loading
     own: OwnPrompt | None = None  # of the view `template`
 
@@ -131,7 +140,7 @@ ENCODERS: dict[str, EncoderSpec] = {
     "nv-embed-v2": EncoderSpec(
         source="nvidia/NV-Embed-v2",
         prompt=PromptStyle.COND,
-        pooling=(Pooling.LATENT,),
+        pooling=(Pooling.LATENT, Pooling.LATENT_END),  # CASE's reading of the span, and the authors'
         causal=False,
         max_tokens=4096,
         end_token="</s>",

@@ -14,17 +14,22 @@ from raycase.data.schema import Reason
 from raycase.encoder.packing import Ragged
 
 REASONS = list(Reason)
+NEVER = np.iinfo(np.int64).max  # place of a token that does not come
 
 
 @dataclass(frozen=True, kw_only=True)
 class Tokens:
-    """One tokenised prompt: ids, the pooled tokens [start, end), whether it was truncated, or why it was refused."""
+    """One tokenised prompt: ids, the pooled tokens [start, end), whether it was truncated, or why it was refused.
+
+    second: the first token of type 1 (a segment id: that of a pair's second text); NEVER: every token is of type 0.
+    """
 
     ids: list[int]
     start: int
     end: int
     truncated: bool = False
     refused: Reason | None = None
+    second: int = NEVER
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -32,7 +37,7 @@ class TokenBatch:
     """N tokenised prompts, each a left and a right piece, so that a piece that many prompts share is stored once.
 
     left, right (N,): index in `pieces`; start, end (N, V): the pooled tokens [start, end) of each view; truncated (N,)
-    bool; refused (N,): index in `REASONS`, or -1.
+    bool; refused (N,): index in `REASONS`, or -1; second (N,): as in `Tokens`, None where every token is of type 0.
     """
 
     pieces: Ragged
@@ -42,11 +47,13 @@ class TokenBatch:
     end: np.ndarray
     truncated: np.ndarray
     refused: np.ndarray
+    second: np.ndarray | None = None
 
     @classmethod
     def of(cls, *views: Sequence[Tokens]) -> TokenBatch:
         """A batch with each prompt in one piece; the views of a prompt have the same ids and pool different tokens."""
         tokens = views[0]
+        second = np.array([t.second for t in tokens], dtype=np.int64)
         return cls(
             pieces=Ragged.of([[], *(t.ids for t in tokens)]),
             left=np.arange(1, len(tokens) + 1),
@@ -55,6 +62,7 @@ class TokenBatch:
             end=np.array([[t.end for t in view] for view in views], dtype=np.int64).T,
             truncated=np.array([t.truncated for t in tokens], dtype=bool),
             refused=np.array([-1 if t.refused is None else REASONS.index(t.refused) for t in tokens], dtype=np.int64),
+            second=second if (second != NEVER).any() else None,
         )
 
     def __len__(self) -> int:
@@ -103,9 +111,10 @@ class TokenBatch:
     @classmethod
     def from_arrays(cls, arrays: dict[str, np.ndarray]) -> TokenBatch:
         """The opposite of `arrays`."""
-        columns = {f.name: arrays[f.name] for f in fields(cls) if f.name != "pieces"}
+        columns = {f.name: arrays[f.name] for f in fields(cls) if f.name in arrays}
         return cls(pieces=Ragged(flat=arrays["flat"], offsets=arrays["offsets"]), **columns)
 
     def _columns(self) -> dict[str, np.ndarray]:
         """All arrays with a row for each prompt."""
-        return {f.name: getattr(self, f.name) for f in fields(self) if f.name != "pieces"}
+        columns = {f.name: getattr(self, f.name) for f in fields(self) if f.name != "pieces"}
+        return {name: values for name, values in columns.items() if values is not None}

@@ -17,7 +17,6 @@ from raycase.data.schema import Reason
 from raycase.encoder.packing import Ragged
 from raycase.encoder.prompts import Rendered, Span, Template
 from raycase.encoder.token_batch import TokenBatch, Tokens
-from raycase.errors import RequestError
 
 log = logging.getLogger(__name__)
 LONG_TEXT = 32  # characters a token that a prompt may have: twice as long a text is tokenised in parts
@@ -26,17 +25,21 @@ CHECKED_PROMPTS = 16  # of every batch that is joined from halves, compared with
 
 @dataclass(kw_only=True)
 class PromptTokenizer:
-    """Prompts -> token ids and pooled tokens, with the end token and the maximum length of the encoder."""
+    """Prompts -> token ids and pooled tokens, with the end token and the maximum length of the encoder.
+
+    space_too: pieces of white space alone before a pooled text are pooled with it, as NV-Embed's authors count.
+    """
 
     tokenizer: Tokenizer
     max_tokens: int
     end_token: str | None = None
+    space_too: bool = False
     in_parts: bool = True  # `pairs` may tokenise sentence and condition apart; False once the result differed
-    _end_id: int | None = field(init=False)
+    end_id: int | None = field(init=False)
 
     def __post_init__(self) -> None:
-        self._end_id = None if self.end_token is None else self.tokenizer.token_to_id(self.end_token)
-        assert self.end_token is None or self._end_id is not None
+        self.end_id = None if self.end_token is None else self.tokenizer.token_to_id(self.end_token)
+        assert self.end_token is None or self.end_id is not None
 
     @property
     def special_tokens(self) -> tuple[list[int], list[int]]:
@@ -45,54 +48,14 @@ class PromptTokenizer:
         first = encoding.special_tokens_mask.index(0)
         last = len(encoding) - encoding.special_tokens_mask[::-1].index(0)
         head, tail = encoding.ids[:first], encoding.ids[last:]
-        if self._end_id is not None and tail[-1:] != [self._end_id]:
-            tail = [*tail, self._end_id]
+        if self.end_id is not None and tail[-1:] != [self.end_id]:
+            tail = [*tail, self.end_id]
         return head, tail
 
     def parts(self, texts: Sequence[str]) -> list[list[int]]:
         """Ids of the stripped texts, without special tokens; of a very long one, its middle is left out (`cut`)."""
         texts = [self.cut(text) for text in texts]
         return [e.ids for e in self.tokenizer.encode_batch([t.strip() for t in texts], add_special_tokens=False)]
-
-    def separated(self, rows: Sequence[tuple[str, ...]], *, shortened: int, apart: int = 0) -> TokenBatch:
-        """Prompts [CLS] a [SEP] b [SEP] ..., one for each row of texts; each distinct text is tokenised once.
-
-        apart 0: one view that pools every token; apart n: 1 + n views, of [CLS] and of each of the first n texts.
-        Prompts above `max_tokens` lose the ends of their first `shortened` texts, one or two. Raises RequestError for
-        an encoder without a token that ends a text.
-        """
-        texts = list(dict.fromkeys(text for row in rows for text in row))
-        ids_of = dict(zip(texts, self.parts(texts), strict=True))
-        head, tail = self.special_tokens
-        if not tail:
-            raise RequestError("--model: expected an encoder whose texts end with a token, got one without")
-        views = [self._separated([ids_of[text] for text in row], head, tail, shortened, apart) for row in rows]
-        return TokenBatch.of(*([view[i] for view in views] for i in range(1 + apart)))
-
-    def _separated(
-        self, parts: list[list[int]], head: list[int], tail: list[int], shortened: int, apart: int
-    ) -> list[Tokens]:
-        def refused(reason: Reason) -> list[Tokens]:
-            return [Tokens(ids=[], start=0, end=0, refused=reason)] * (1 + apart)
-
-        for i, part in enumerate(parts):
-            if not part:
-                return refused(Reason.EMPTY_TEXT if i < shortened else Reason.EMPTY_CONDITION)
-        free, fixed = parts[:shortened], parts[shortened:]
-        room = self.max_tokens - len(head) - len(tail) * len(parts) - sum(map(len, fixed))
-        if room < shortened:
-            return refused(Reason.NO_ROOM)
-        truncated = sum(map(len, free)) > room
-        if truncated:  # each of two texts gets half of the room, and what the other does not need
-            first = room if len(free) == 1 else min(len(free[0]), max(room - room // 2, room - len(free[1])))
-            free = [free[0][:first], *(part[: room - first] for part in free[1:])]
-        parts = [*free, *fixed]
-        ids = [*head, *(token for part in parts for token in [*part, *tail])]
-        spans = [(0, len(ids))]
-        if apart:
-            ends = np.cumsum([len(part) + len(tail) for part in parts]) + len(head) - len(tail)
-            spans = [(0, 1), *((int(end) - len(part), int(end)) for part, end in zip(parts, ends, strict=True))]
-        return [Tokens(ids=ids, start=start, end=end, truncated=truncated) for start, end in spans]
 
     def cut(self, text: str) -> str:
         """A very long text without its middle, which is not tokenised in vain: as a sentence it is truncated to the
@@ -132,12 +95,12 @@ class PromptTokenizer:
 
     def _tokens(self, prompt: Rendered, encoding: Encoding) -> Tokens:
         ids = encoding.ids
-        if self._end_id is not None and (not ids or ids[-1] != self._end_id):
-            ids = [*ids, self._end_id]
+        if self.end_id is not None and (not ids or ids[-1] != self.end_id):
+            ids = [*ids, self.end_id]
         tokens_of: dict[tuple[int, int] | None, tuple[int, int]] = {None: (0, len(ids))}  # of a span of characters
         for span, reason in ((prompt.sentence, Reason.EMPTY_TEXT), (prompt.condition, Reason.EMPTY_CONDITION)):
             if span is not None:
-                tokens_of[span] = token_span(encoding, *span)
+                tokens_of[span] = self._span(encoding, prompt.text, *span)
                 if tokens_of[span] == (0, 0):
                     return Tokens(ids=[], start=0, end=0, refused=reason)
         start, end = tokens_of[prompt.pooled]
@@ -151,6 +114,13 @@ class PromptTokenizer:
             ids = ids[: last - over] + ids[last:]
             start, end = (i if i < last else i - over for i in (start, end))
         return Tokens(ids=ids, start=start, end=end, truncated=over > 0)
+
+    def _span(self, encoding: Encoding, text: str, start: int, end: int) -> tuple[int, int]:
+        """Tokens [first, last) of the characters [start, end); (0, 0) where there are none."""
+        first, last = token_span(encoding, start, end)
+        while self.space_too and first > 0 and text[slice(*encoding.offsets[first - 1])].isspace():
+            first -= 1
+        return first, last
 
     def pairs(self, templates: Sequence[Template], pairs: Sequence[tuple[str, str]]) -> TokenBatch:
         """Tokenise the prompts of (sentence, condition) pairs; one view for each template.
@@ -190,7 +160,7 @@ class PromptTokenizer:
             rendered = [half.render(t, t) for t in number]
             encodings = self.tokenizer.encode_batch([r.text for r in rendered], add_special_tokens=False)
             piece_index.append(len(pieces) + text_index)
-            text_spans = [token_span(e, *r.texts[0]) for e, r in zip(encodings, rendered, strict=True)]
+            text_spans = [self._span(e, r.text, *r.texts[0]) for e, r in zip(encodings, rendered, strict=True)]
             spans.append(np.array(text_spans, dtype=np.int64)[text_index])
             pieces += [[*before, *e.ids, *after] for e in encodings]
         lengths = np.array([len(p) for p in pieces], dtype=np.int64)

@@ -39,16 +39,19 @@ class CheckJob(PromptFlags):
     """Name in the table of encoders, Hugging Face id, or folder."""
     compute: Literal["bfloat16", "float32"] | None = None
     """Number format inside the encoder. Default: bfloat16 where the processor has it."""
+    golden: str | None = None
+    """File of vectors to compare with, as the authors' code gives them. Default: golden.json in the model's folder."""
     save_golden: bool = False
-    """Write these vectors into the model's folder, for later checks to compare with."""
+    """Write these vectors into that file, for later checks to compare with."""
 
 
 def check_model(job: CheckJob) -> dict[str, Any]:
     """Print what an encoder does with a few pairs; returns the figures.
 
-    Compares with `golden.json` in the model's folder: `label` (prompt, pooling and subtraction) and `vectors`, a list
-    of {sentence, condition (or null), vector}, from the authors' code or an earlier check. Raises RequestError;
-    WorkError if a vector is not finite, depends on the rest of its batch, or differs from the golden one.
+    Compares with `golden.json` in the model's folder, or the file of --golden: `label` (prompt, pooling and
+    subtraction) and `vectors`, a list of {sentence, condition (or null), vector}, from the authors' code or an earlier
+    check. Raises RequestError; WorkError if a vector is not finite, depends on the rest of its batch, or differs from
+    the golden one.
     """
     check_ranges(job)
     config = resolve(job.model, **job.prompt_choices)
@@ -63,6 +66,7 @@ def check_model(job: CheckJob) -> dict[str, Any]:
 
 def check_config(job: CheckJob, config: CaseConfig) -> dict[str, Any]:
     """`check_model` of a resolved encoder."""
+    file = _golden_file(job, config)
     system = config.load(dtype=None if job.compute is None else getattr(torch, job.compute))
     spec, model = config.encoder, system.encoder.model
     attention = "causal" if spec.causal else "bidirectional"
@@ -86,10 +90,10 @@ def check_config(job: CheckJob, config: CaseConfig) -> dict[str, Any]:
         "dim": config.dim,
         "finite": all(np.isfinite(v).all() for v in vectors),
         "least_cosine_to_alone": round(min(cosines(a, b).min() for a, b in zip(vectors, alone, strict=True)), 5),
-        "golden": _compare(job, config, system),
+        "golden": _compare(job, config, system, file),
     }
     print()
-    _check_figures(figures)
+    _check_figures(figures, file.name)
     return figures
 
 
@@ -101,7 +105,7 @@ def _print_similarities(title: str, vectors_SD: np.ndarray) -> None:
         print("  " + "  ".join(f"{cosine:6.3f}" for cosine in cosines(vectors_SD, vector_D)) + f"  {sentence}")
 
 
-def _check_figures(figures: dict[str, Any]) -> None:
+def _check_figures(figures: dict[str, Any], file: str) -> None:
     """Raises WorkError for figures of a wrong encoder."""
     model, alone, golden = figures["model"], figures["least_cosine_to_alone"], figures["golden"]
     if not figures["finite"]:
@@ -112,7 +116,7 @@ def _check_figures(figures: dict[str, Any]) -> None:
             "attention may be wrong"
         )
     if golden is not None and golden < NEAR:
-        raise WorkError(f"{model}: expected the vectors of {GOLDEN}, got cosine {golden}")
+        raise WorkError(f"{model}: expected the vectors of {file}, got cosine {golden}")
 
 
 def marked(config: CaseConfig, template: Template, sentence: str, condition: str) -> str:
@@ -127,14 +131,25 @@ def marked(config: CaseConfig, template: Template, sentence: str, condition: str
     return " ".join([*words[:first], ">>", *words[first:stop], "<<", *words[stop:]])
 
 
-def _compare(job: CheckJob, config: CaseConfig, system: Case) -> float | None:
-    """The least cosine to the golden vectors; None if there are none. Writes them first for --save-golden."""
+def _golden_file(job: CheckJob, config: CaseConfig) -> Path:
+    """Where the golden vectors are, or will be. Raises RequestError where they cannot be read, or written."""
     source = config.encoder.source
-    folder = config.local or (fetch(source, large=False) if is_remote(source) else Path(source))
-    file = folder / GOLDEN
-    if job.save_golden:
-        if not folder.is_dir() or is_remote(job.model):
+    if job.golden is None:
+        folder = config.local or (fetch(source, large=False) if is_remote(source) else Path(source))
+        if job.save_golden and (not folder.is_dir() or is_remote(job.model)):
             raise RequestError(f"--save-golden: expected a model folder on this machine, got {job.model}")
+        return folder / GOLDEN
+    file = Path(job.golden)
+    if job.save_golden and (file.is_dir() or not file.parent.is_dir()):
+        raise RequestError(f"--golden: expected a file in a folder on this machine, got {job.golden}")
+    if not job.save_golden and not file.is_file():
+        raise RequestError(f"--golden: expected a file of vectors, got none at {file}; --save-golden writes it")
+    return file
+
+
+def _compare(job: CheckJob, config: CaseConfig, system: Case, file: Path) -> float | None:
+    """The least cosine to the golden vectors; None if there are none. Writes them first for --save-golden."""
+    if job.save_golden:
         vectors = [
             {"sentence": s, "condition": c, "vector": [float(x) for x in system.embed([s], c)[0]]}
             for c in CONDITIONS

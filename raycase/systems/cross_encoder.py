@@ -18,7 +18,9 @@ from torch import Tensor, nn
 from raycase.encoder.engine import TextEncoder
 from raycase.encoder.loading import load_encoder
 from raycase.encoder.pooling import Pooling
+from raycase.encoder.several_texts import separated
 from raycase.encoder.sources import load_tokenizer
+from raycase.encoder.table import PairEncoding
 from raycase.encoder.throughput import Work
 from raycase.encoder.token_batch import TokenBatch
 from raycase.systems.fine_tuned_config import FineTunedScorerConfig, starting_encoder
@@ -28,7 +30,7 @@ from raycase.systems.model_folder import load_extra
 
 @dataclass(frozen=True, kw_only=True)
 class CrossEncoderConfig(FineTunedScorerConfig):
-    """A score of "[CLS] s1 [SEP] s2 [SEP] c [SEP]"."""
+    """A score of "[CLS] s1 [SEP] s2 [SEP] c [SEP]", or what the encoder's tokenizer makes of the three texts."""
 
     SYSTEM: ClassVar[str] = "cross-encoder"
 
@@ -42,7 +44,7 @@ class CrossEncoderConfig(FineTunedScorerConfig):
         if conditions is None:
             raise ValueError("expected a condition for each pair, got none")
         triples = list(zip(sentences1, sentences2, conditions, strict=True))
-        return load_tokenizer(self.encoder).separated(triples, shortened=2)
+        return separated(load_tokenizer(self.encoder), triples, encoding=self.encoder.pair_encoding, shortened=2)
 
     def load(self, **options: Any) -> CrossEncoder:
         """Load the weights; `options` are those of `raycase.encoder.loading.load_encoder`."""
@@ -75,7 +77,8 @@ class CrossEncoder(Scorer):
             return self.head(cls_ND)[:, 0]
 
 
-def cross_encoder(model: str) -> CrossEncoderConfig:
+def cross_encoder(model: str, *, pair_encoding: PairEncoding = PairEncoding.TOKENIZER) -> CrossEncoderConfig:
     """Before training. Raises RequestError."""
     spec = starting_encoder(model, prompt="concat-cs", cls=True)
-    return CrossEncoderConfig(model=model, encoder=replace(spec, pooling=(Pooling.CLS,), subtract=False))
+    spec = replace(spec, pooling=(Pooling.CLS,), subtract=False, pair_encoding=pair_encoding)
+    return CrossEncoderConfig(model=model, encoder=spec)

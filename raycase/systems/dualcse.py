@@ -25,7 +25,9 @@ from raycase.encoder.engine import TextEncoder
 from raycase.encoder.loading import load_encoder, whole_model
 from raycase.encoder.pooling import Pooling
 from raycase.encoder.prepared import Prepared
+from raycase.encoder.several_texts import separated
 from raycase.encoder.sources import load_tokenizer
+from raycase.encoder.table import PairEncoding
 from raycase.encoder.throughput import Work
 from raycase.encoder.token_batch import TokenBatch
 from raycase.systems.contracts import check_conditions
@@ -64,12 +66,8 @@ class DualCseConfig(FineTunedEmbedderConfig):
         return "f(s, explicit) or f(s, implicit)"
 
     def _tokens(self, pairs: Sequence[tuple[str, str]]) -> TokenBatch:
-        tokenizer = load_tokenizer(self.encoder)
-        batch = (
-            tokenizer.separated(pairs, shortened=1)
-            if self.form is Form.CROSS
-            else tokenizer.separated([(sentence,) for sentence, _ in pairs], shortened=1)
-        )
+        rows = pairs if self.form is Form.CROSS else [(sentence,) for sentence, _ in pairs]
+        batch = separated(load_tokenizer(self.encoder), rows, encoding=self.encoder.pair_encoding, shortened=1)
         unknown = np.array([condition not in (EXPLICIT, IMPLICIT) for _, condition in pairs], dtype=bool)
         return batch.refuse(unknown, Reason.UNKNOWN_CONDITION)
 
@@ -154,7 +152,15 @@ def implicitness(explicit_ND: np.ndarray, implicit_ND: np.ndarray) -> np.ndarray
     return 1 - cosines(explicit_ND, implicit_ND)
 
 
-def dualcse(model: str, *, form: Form = Form.CROSS, pooling: Pooling = Pooling.CLS) -> DualCseConfig:
+def dualcse(
+    model: str,
+    *,
+    form: Form = Form.CROSS,
+    pooling: Pooling = Pooling.CLS,
+    pair_encoding: PairEncoding = PairEncoding.TOKENIZER,
+) -> DualCseConfig:
     """The system before training. Raises RequestError."""
     spec = starting_encoder(model, prompt="concat-sc", pooling=pooling, cls=pooling is Pooling.CLS)
-    return DualCseConfig(model=model, encoder=replace(spec, subtract=False), form=form)
+    if form is Form.BI:
+        pair_encoding = PairEncoding.ENDED  # it reads no pairs
+    return DualCseConfig(model=model, encoder=replace(spec, subtract=False, pair_encoding=pair_encoding), form=form)

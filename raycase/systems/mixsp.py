@@ -22,7 +22,9 @@ from torch import Tensor, nn
 from raycase.encoder.engine import TextEncoder
 from raycase.encoder.loading import load_encoder
 from raycase.encoder.pooling import Pooling
+from raycase.encoder.several_texts import separated
 from raycase.encoder.sources import load_tokenizer
+from raycase.encoder.table import PairEncoding
 from raycase.encoder.throughput import Work
 from raycase.encoder.token_batch import TokenBatch
 from raycase.errors import RequestError
@@ -61,7 +63,7 @@ class Route(StrEnum):
 
 @dataclass(frozen=True, kw_only=True)
 class MixSpConfig(FineTunedScorerConfig):
-    """G2(z1, z2) of "[CLS] s1 [SEP] s2 [SEP]". Takes no conditions."""
+    """G2(z1, z2) of "[CLS] s1 [SEP] s2 [SEP]", or the encoder's tokenizer's pair. Takes no conditions."""
 
     SYSTEM: ClassVar[str] = "mixsp"
     known_conditions: ClassVar[tuple[str, ...] | None] = ()
@@ -91,7 +93,7 @@ class MixSpConfig(FineTunedScorerConfig):
         length.
         """
         pairs = list(zip(sentences1, sentences2, strict=True))
-        return load_tokenizer(self.encoder).separated(pairs, shortened=2, apart=2)
+        return separated(load_tokenizer(self.encoder), pairs, encoding=self.encoder.pair_encoding, shortened=2, apart=2)
 
     def load(self, **options: Any) -> MixSp:
         """Load the weights; `options` are those of `raycase.encoder.loading.load_encoder`."""
@@ -213,9 +215,11 @@ def mixsp(
     ranges: Sequence[float] = (UPPER,),
     route: Route = Route.CLS,
     similarity: Similarity = Similarity.LINEAR,
+    pair_encoding: PairEncoding = PairEncoding.TOKENIZER,
 ) -> MixSpConfig:
     """The system before training. Raises RequestError."""
-    spec = replace(starting_encoder(model, prompt="concat-cs", cls=True), pooling=(Pooling.MEAN,), subtract=False)
+    spec = starting_encoder(model, prompt="concat-cs", cls=True)
+    spec = replace(spec, pooling=(Pooling.MEAN,), subtract=False, pair_encoding=pair_encoding)
     return MixSpConfig(
         model=model, encoder=spec, select=select, ranges=tuple(ranges), route=route, similarity=similarity
     )

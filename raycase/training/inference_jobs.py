@@ -8,6 +8,7 @@ from typing import Any
 
 from raycase.data.inferences import Inferences, read_inferences
 from raycase.encoder.pooling import Pooling
+from raycase.encoder.table import PairEncoding
 from raycase.errors import RequestError
 from raycase.systems.dualcse import Form, dualcse
 from raycase.systems.fine_tuned_config import FineTunedConfig
@@ -89,6 +90,9 @@ class DualCseJob(InferencesJob):
     """Use contradictions as negatives; without: eq. 6."""
     intra: bool = True
     """Push the two vectors of a premise apart and pull those of a hypothesis together; without: eq. 7."""
+    pair_encoding: PairEncoding = PairEncoding.TOKENIZER
+    """How sentence and word become one text for --form cross. tokenizer: as the encoder's tokenizer joins two, with
+    separators and types of tokens (segment ids). ended: each followed by what ends a text, all of one type."""
 
     @property
     def terms(self) -> dict[str, Any]:
@@ -97,7 +101,7 @@ class DualCseJob(InferencesJob):
 
     def config(self) -> FineTunedConfig:
         """The system before training. Raises RequestError."""
-        return dualcse(self.model, form=self.form, pooling=self.pooling)
+        return dualcse(self.model, form=self.form, pooling=self.pooling, pair_encoding=self.pair_encoding)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -13,7 +13,7 @@ from raycase.data.graph import Graph, Known, Triples, read_graph
 from raycase.data.rated import RatedPairs
 from raycase.encoder.pooling import Compose, Pooling
 from raycase.encoder.prompt_flags import TextFlags
-from raycase.encoder.table import ENCODERS
+from raycase.encoder.table import ENCODERS, PairEncoding
 from raycase.errors import RequestError
 from raycase.systems.bi_encoder import BiEncoderConfig, bi_encoder
 from raycase.systems.cross_encoder import cross_encoder
@@ -92,9 +92,13 @@ class CrossEncoderJob(RatedJob):
     It scores pairs and produces no embeddings.
     """
 
+    pair_encoding: PairEncoding = PairEncoding.TOKENIZER
+    """How the three texts become one. tokenizer: as the encoder's tokenizer joins two, with its separators and types of
+    tokens (segment ids). ended: each followed by the token that ends a text, all of one type, as C-STS's authors do."""
+
     def config(self) -> FineTunedConfig:
         """The system before training. Raises RequestError."""
-        return cross_encoder(self.model)
+        return cross_encoder(self.model, pair_encoding=self.pair_encoding)
 
 
 PAPERS_ROUTER = {"router": Router.QUERY, "asks": Asks.CLS, "routed": 1, "weight": Weight.ADDED}

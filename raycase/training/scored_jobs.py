@@ -9,6 +9,7 @@ from typing import Any
 
 from raycase.data.rated import RatedPairs, read_scored, rows_in
 from raycase.encoder.pooling import Pooling
+from raycase.encoder.table import PairEncoding
 from raycase.errors import RequestError
 from raycase.systems.fine_tuned_config import FineTunedConfig
 from raycase.systems.mixsp import MOST, UPPER, Route, Select, Similarity, mixsp
@@ -112,6 +113,9 @@ class MixSpJob(ScoredJob):
     """alpha_1, the weight of the similarity's loss (eq. 5). Default: 7e-4; 0 with --select none, which has no other."""
     range_weight: float | None = None
     """alpha_2, the weight of the router's loss (eq. 5). Default: 1e-4; 0 with --select soft."""
+    pair_encoding: PairEncoding = PairEncoding.TOKENIZER
+    """How the two sentences become one text. tokenizer: as the encoder's tokenizer joins them, with its separators and
+    types of tokens (segment ids). ended: each followed by the token that ends a text, all of one type."""
 
     @property
     def terms(self) -> dict[str, Any]:
@@ -135,5 +139,5 @@ class MixSpJob(ScoredJob):
 
     def config(self) -> FineTunedConfig:
         """The system before training. Raises RequestError."""
-        choices = {name: getattr(self, name) for name in ("select", "ranges", "route", "similarity")}
+        choices = {name: getattr(self, name) for name in ("select", "ranges", "route", "similarity", "pair_encoding")}
         return mixsp(self.model, **choices)

@@ -34,7 +34,7 @@ from raycase.encoder.engine import TextEncoder
 from raycase.encoder.pooling import Pooling
 from raycase.encoder.prompts import PromptStyle
 from raycase.encoder.table import EncoderSpec
-from raycase.encoder.token_batch import TokenBatch, Tokens
+from raycase.encoder.token_batch import NEVER, TokenBatch, Tokens
 
 WINDOW = 5
 DECODERS = {
@@ -158,6 +158,34 @@ def test_rows_without_padding_give_what_each_gives_alone(name):
     bidirectional = name == "qwen2"
     assert relative(vectors, alone(plain, sequences, spans, bidirectional=bidirectional)) < 1e-5
     assert work.processed == work.tokens == sum(map(len, sequences))
+
+
+@pytest.mark.parametrize("unpadded", [False, True])
+@pytest.mark.parametrize("name", ["bert", "roberta", "decoder"])
+def test_types_reach_a_model_that_has_them(name, unpadded):
+    """A model that knows one type is not asked; a causal one shares no prefixes."""
+    causal = name == "decoder"
+    sizes = {"vocab_size": 50, "max_position_embeddings": 66, "is_decoder": causal} | tiny.SIZES
+    one_type = (RobertaModel, RobertaConfig(type_vocab_size=1, **sizes))  # as published
+    rows, plain = encoder(
+        one_type if name == "roberta" else (BertModel, BertConfig(**sizes)),
+        causal=causal,
+        unpadded=unpadded,
+        batch_tokens=100,
+    )
+    sequences, spans = shared()
+    second = [len(s) // 2 if n % 3 else NEVER for n, s in enumerate(sequences)]
+    tokens = [Tokens(ids=s, start=a, end=b, second=n) for s, (a, b), n in zip(sequences, spans, second, strict=True)]
+    wanted = []
+    for token in tokens:
+        types = torch.tensor([[int(name != "roberta" and i >= token.second) for i in range(len(token.ids))]])
+        with torch.inference_mode():
+            hidden = plain(torch.tensor([token.ids]), token_type_ids=types).last_hidden_state[0]
+        wanted.append(hidden[token.start : token.end].mean(0).numpy())
+    found, _ = rows.encode(TokenBatch.of(tokens))
+    assert relative(found, np.stack(wanted)) < 1e-5
+    without, _ = rows.encode(batch_of(sequences, spans))
+    assert (relative(found, without) > 1e-3) == (name != "roberta")
 
 
 @pytest.mark.parametrize("name", BIDIRECTIONAL)

@@ -27,6 +27,7 @@ def test_mean_of_nothing_names_the_row():
         (Pooling.LAST, [[5.0, -4.0], [1.0, 1.0]]),  # each sequence's own last
         (Pooling.CLS, [[1.0, 2.0], [7.0, 0.0]]),
         (Pooling.MEAN, [[4.0, 1.0], [4.0, 0.5]]),
+        (Pooling.LATENT_END, [[4.0, 1.0], [4.0, 0.5]]),
     ],
 )
 def test_which_tokens_a_pooling_reads(pooling, wanted):

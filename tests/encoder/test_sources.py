@@ -6,14 +6,22 @@ import re
 import shutil
 import subprocess
 import sys
+from dataclasses import replace
 
 import pytest
 from safetensors.torch import load_file, save_file
 
 from raycase.encoder.pooling import Pooling
 from raycase.encoder.prompts import PromptStyle
-from raycase.encoder.sources import find_encoder, load_config, load_tokenizer, weights_folder, weights_identity
-from raycase.encoder.table import ENCODERS, EncoderSpec
+from raycase.encoder.sources import (
+    described,
+    find_encoder,
+    load_config,
+    load_tokenizer,
+    weights_folder,
+    weights_identity,
+)
+from raycase.encoder.table import ENCODERS, EncoderSpec, PairEncoding
 from raycase.errors import RequestError
 
 
@@ -27,6 +35,18 @@ def test_a_chosen_pooling_comes_first():
     spec = find_encoder("sfr-mistral", prompt=PromptStyle.SENT, pooling=Pooling.LAST)
     assert (spec.pooling, spec.prompt) == ((Pooling.LAST, Pooling.MEAN), PromptStyle.SENT)
     assert find_encoder("sfr-mistral") == ENCODERS["sfr-mistral"]
+
+
+def test_a_description_is_as_it_was_before_its_later_choices():
+    """The fingerprints of outputs and models hold; a choice that is taken is part of it."""
+    kept = ["prompt", "pooling", "causal", "max_tokens", "template", "separator", "span", "end_token", "subtract"]
+    assert [*described(ENCODERS["minilm"])] == [*described(ENCODERS["nv-embed-v2"])] == kept
+    assert described(ENCODERS["nv-embed-v2"])["pooling"] == (Pooling.LATENT,)
+    assert described(ENCODERS["minilm"])["pooling"] == (Pooling.MEAN, Pooling.LAST, Pooling.CLS)
+    authors = find_encoder("nv-embed-v2", pooling=Pooling.LATENT_END)
+    assert described(authors)["pooling"] == (Pooling.LATENT_END, Pooling.LATENT)
+    pairs = replace(ENCODERS["minilm"], pair_encoding=PairEncoding.TOKENIZER)
+    assert described(pairs) == described(ENCODERS["minilm"]) | {"pair_encoding": PairEncoding.TOKENIZER}
 
 
 def test_a_pooling_the_encoder_has_not_got_is_refused():
@@ -44,8 +64,9 @@ def test_an_encoder_outside_the_table_needs_prompt_and_pooling(folder_of):
     for choice in ({}, {"prompt": PromptStyle.COND}, {"pooling": Pooling.MEAN}):
         with pytest.raises(RequestError, match="not in the table of encoders; pass --prompt and --pooling"):
             find_encoder(folder, **choice)
-    with pytest.raises(RequestError, match="--pooling latent: expected NV-Embed's weights"):
-        find_encoder(folder, prompt=PromptStyle.COND, pooling=Pooling.LATENT)
+    for pooling in (Pooling.LATENT, Pooling.LATENT_END):
+        with pytest.raises(RequestError, match=f"--pooling {pooling}: expected NV-Embed's weights"):
+            find_encoder(folder, prompt=PromptStyle.COND, pooling=pooling)
 
 
 @pytest.mark.parametrize(

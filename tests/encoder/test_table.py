@@ -1,6 +1,5 @@
 """Vectors of every encoder of the table, on tiny random models of the same kinds."""
 
-import json
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -9,7 +8,7 @@ import tiny
 import torch
 from safetensors.torch import load_file, save_file
 from tokenizers import Tokenizer
-from transformers import AutoModel, MistralConfig, MistralModel
+from transformers import AutoModel
 
 from raycase.encoder.loading import load_encoder
 from raycase.encoder.pooling import Pooling
@@ -78,17 +77,7 @@ def tiny_encoder(folder_of):
 
 def plain_model(folder, name):
     """The model as transformers has it, and the weights of NV-Embed's latent attention."""
-    if name != "nv-embed-v2":
-        return AutoModel.from_pretrained(folder).eval(), {}
-    weights = load_file(folder / "model.safetensors")
-    config = json.loads((folder / "config.json").read_text())["text_config"]
-    model = MistralModel(MistralConfig(**config | {"model_type": "mistral"})).eval()
-    inner, latent = (
-        {k.removeprefix(prefix): v for k, v in weights.items() if k.startswith(prefix)}
-        for prefix in ("embedding_model.", "latent_attention_model.")
-    )
-    model.load_state_dict(inner)
-    return model, latent
+    return tiny.nv_embed_model(folder) if name == "nv-embed-v2" else (AutoModel.from_pretrained(folder).eval(), {})
 
 
 def reference(folder, name, text, over):
@@ -192,6 +181,32 @@ def test_e5s_authors_average_every_token(folder_of):
     with torch.inference_mode():
         wanted = torch.cat([model(torch.tensor([t.ids])).last_hidden_state.mean(1) for t in tokens])
     np.testing.assert_allclose(encoder.pool(tokens), wanted.numpy(), rtol=1e-4, atol=1e-5)
+
+
+NV_TEXTS = ["color of the dress", "number of people", "7 dogs", "北京 東京", "a", "café 😀"]
+
+
+@pytest.mark.parametrize("unpadded", [False, True])
+def test_nv_embeds_authors_average_the_end_token_too(folder_of, unpadded):
+    """Their instruction is all that stands before the text; a sentence alone has none, and is averaged with `<s>`."""
+    folder = folder_of("nv-embed-v2")
+    table = ENCODERS["nv-embed-v2"]
+    spec = replace(find_encoder("nv-embed-v2", pooling=Pooling.LATENT_END), source=str(folder), max_tokens=300)
+    encoder = load_encoder(spec, dtype=torch.float32, unpadded=unpadded)
+    prompts = prompts_of(spec)
+    rendered, wanted = [], []
+    for condition in NV_TEXTS:
+        for template, sentence in ((prompts.pair, SENTENCE), (prompts.base, "")):
+            prompt = template.render(sentence, condition)
+            rendered.append(prompt)
+            wanted.append(tiny.nv_embed(folder, prompt.text.removesuffix(condition), condition))
+        rendered.append(prompts.plain.render(condition, ""))
+        wanted.append(tiny.nv_embed(folder, "", condition))
+    np.testing.assert_allclose(encoder.pool(encoder.tokenize(rendered)), wanted, rtol=1e-4, atol=1e-5)
+    cases = load_encoder(replace(table, source=str(folder), max_tokens=300), dtype=torch.float32)
+    apart = cases.pool(cases.tokenize(rendered))
+    alone = [i % 3 == 2 for i in range(len(rendered))]
+    assert [np.allclose(a, b, atol=1e-5) for a, b in zip(apart, wanted, strict=True)] == alone
 
 
 @pytest.mark.parametrize("name", ["simcse-bert-base", "simcse-roberta-large"])

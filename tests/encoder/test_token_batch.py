@@ -3,7 +3,7 @@
 import numpy as np
 
 from raycase.data.schema import Reason
-from raycase.encoder.token_batch import TokenBatch, Tokens
+from raycase.encoder.token_batch import NEVER, TokenBatch, Tokens
 
 
 def test_a_batch_of_some_rows():
@@ -13,4 +13,12 @@ def test_a_batch_of_some_rows():
     assert some.ids(np.array([1, 0])).flat.tolist() == [1, 4, 4, 4, 4]
     other = TokenBatch.of([Tokens(ids=[], start=0, end=0, refused=Reason.NO_ROOM)])
     assert batch.replaced(np.array([1]), other).lengths.tolist() == [1, 0, 3, 4, 5]
+    assert batch.second is None and "second" not in batch.arrays()
     assert batch.replaced(np.array([1]), other).reasons == [None, Reason.NO_ROOM, None, None, None]
+
+
+def test_types_go_with_their_prompts():
+    batch = TokenBatch.of([Tokens(ids=[7] * 4, start=0, end=4, second=n) for n in (2, 3, NEVER)])
+    assert batch.second.tolist() == [2, 3, NEVER]
+    again = TokenBatch.from_arrays(batch.take(np.array([2, 0])).arrays())
+    assert again.second.tolist() == [NEVER, 2]

@@ -11,8 +11,9 @@ from tokenizers import Tokenizer, models
 
 from raycase.data.schema import Reason
 from raycase.encoder.prompts import OwnPrompt, Pool, PromptStyle, Span, prompt_set
+from raycase.encoder.several_texts import separated
 from raycase.encoder.sources import load_tokenizer
-from raycase.encoder.table import ENCODERS
+from raycase.encoder.table import ENCODERS, PairEncoding
 from raycase.errors import RequestError
 
 SENTENCE, CONDITION = "A woman in a red dress", "color of the dress"
@@ -316,8 +317,9 @@ def test_a_very_long_text_gives_the_tokens_that_it_gives_uncut(tokenizer_of, fam
             (text, text, CONDITION),
             (SENTENCE, SENTENCE, text),
         ]
-        found, wanted = (t.separated(rows, shortened=2, apart=2) for t in (cutting, whole))
-        tiny.batches_equal(found, wanted)
+        for encoding in PairEncoding:
+            options = {"encoding": encoding, "shortened": 2, "apart": 2}
+            tiny.batches_equal(*(separated(tokenizer, rows, **options) for tokenizer in (cutting, whole)))
 
 
 @pytest.mark.parametrize("family", ["wordpiece", "byte-level", "qwen", "unigram", "minilm"])

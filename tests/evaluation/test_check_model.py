@@ -7,8 +7,9 @@ import pytest
 import tiny
 
 from raycase.cli import main
+from raycase.encoder.table import ENCODERS
 from raycase.errors import RequestError, WorkError
-from raycase.evaluation.check_model import CheckJob, check_config, check_model
+from raycase.evaluation.check_model import CONDITIONS, SENTENCES, CheckJob, check_config, check_model
 from raycase.systems.registry import resolve
 
 
@@ -67,6 +68,35 @@ def test_golden_vectors_are_kept_and_compared(job, tmp_path):
     (tmp_path / "golden.json").write_text("[{}]")
     with pytest.raises(RequestError, match=r"golden.json: expected a label, and sentence, condition and vector"):
         check_model(job)
+
+
+def test_vectors_of_nv_embeds_authors_are_compared_with_ours(tmp_path, monkeypatch):
+    """Their span is --pooling latent-end; under CASE's the vectors are not theirs."""
+    (tmp_path / "nv").mkdir()
+    folder = tiny.save_encoder(tmp_path / "nv", "nv-embed-v2")
+    row = replace(ENCODERS["nv-embed-v2"], source=str(folder), max_tokens=300)
+    monkeypatch.setitem(ENCODERS, "nv-embed-v2", row)
+    instruction = "Instruct: Retrieve semantically similar texts to a given Condition, given the Sentence : {}\nQuery: "
+    vectors = [
+        {"sentence": s, "condition": c, "vector": tiny.nv_embed(folder, *both).tolist()}
+        for s in SENTENCES
+        for c in CONDITIONS
+        for both in [(instruction.format(s), c) if c else ("", s)]
+    ]
+    golden = tmp_path / "authors.json"
+    golden.write_text(json.dumps({"label": "cond, latent-end, as it is", "vectors": vectors}))
+    job = CheckJob(model="nv-embed-v2", subtract=False, compute="float32", golden=str(golden))
+    assert check_model(replace(job, pooling="latent-end"))["golden"] > 0.9999
+    assert check_model(job)["golden"] is None, "expected no comparison with vectors of another span"
+    golden.write_text(json.dumps({"label": "cond, latent, as it is", "vectors": vectors}))
+    with pytest.raises(WorkError, match=r"expected the vectors of authors.json, got cosine 0"):
+        check_model(job)
+    with pytest.raises(RequestError, match=r"--golden: expected a file of vectors, got none at .*nowhere"):
+        check_model(replace(job, golden=str(tmp_path / "nowhere.json")))
+    with pytest.raises(RequestError, match="--golden: expected a file in a folder on this machine, got "):
+        check_model(replace(job, golden=str(tmp_path), save_golden=True))
+    other = replace(job, golden=str(tmp_path / "ours.json"), save_golden=True)
+    assert check_model(other)["golden"] == check_model(replace(other, save_golden=False))["golden"] == 1.0
 
 
 def test_an_encoder_with_the_wrong_direction_of_attention_is_found(tmp_path):

@@ -11,7 +11,7 @@ from safetensors.torch import load_file
 from small import CONDITIONS, SENTENCES, close, system
 
 from raycase.data.schema import Reason
-from raycase.encoder.table import ENCODERS
+from raycase.encoder.table import ENCODERS, PairEncoding
 from raycase.errors import RequestError
 from raycase.systems.contracts import Encoder, PairScorer
 from raycase.systems.cross_encoder import cross_encoder
@@ -97,8 +97,11 @@ def test_lists_of_different_length_are_refused(bert):
         system(cross_encoder(bert)).score(["a", "dog"], ["a", "dog"], ["color"])
 
 
-def test_a_score_is_a_linear_layer_of_the_first_state(bert, tmp_path):
-    trained = small.disturb(cross_encoder(bert).trainable()).eval()
+@pytest.mark.parametrize("encoding", PairEncoding)
+def test_a_score_is_a_linear_layer_of_the_first_state(bert, tmp_path, encoding):
+    """The types of "[CLS] s1 [SEP] s2 [SEP] c [SEP]": 0 to the first [SEP], then 1; with `ended` 0 throughout."""
+    config = cross_encoder(bert, pair_encoding=encoding)
+    trained = small.disturb(config.trainable()).eval()
     found, folder = small.figures(trained), tmp_path / "model"
     trained.save(folder)
     head = load_file(folder / "extra.safetensors")
@@ -106,9 +109,13 @@ def test_a_score_is_a_linear_layer_of_the_first_state(bert, tmp_path):
     for s in SENTENCES:
         for t in SENTENCES:
             for c in CONDITIONS:
-                _, tokens = triple(cross_encoder(bert), s, t, c)
+                _, tokens = triple(config, s, t, c)
+                types = torch.zeros(1, len(tokens), dtype=torch.long)
+                if encoding is PairEncoding.TOKENIZER:
+                    types[0, small.ids(bert, s).shape[1] :] = 1
                 with torch.no_grad():
-                    cls_D = model(input_ids=torch.tensor([tokens])).last_hidden_state[0, 0]
+                    states = model(input_ids=torch.tensor([tokens]), token_type_ids=types).last_hidden_state
+                cls_D = states[0, 0]
                 wanted.append((head["weight"][0] @ cls_D + head["bias"][0]).item())
     close(found, wanted, atol=1e-5)
 

@@ -11,13 +11,17 @@ from small import CONDITIONS, SENTENCES, close, system
 
 import raycase
 from raycase.encoder.pooling import Compose, Pooling
+from raycase.encoder.table import PairEncoding
 from raycase.errors import RequestError
 from raycase.systems.bi_encoder import bi_encoder
 from raycase.systems.contracts import Encoder
 from raycase.systems.cross_encoder import cross_encoder
 from raycase.systems.csr import Form, Router, Weight, csr
+from raycase.systems.dualcse import Form as DualForm
+from raycase.systems.dualcse import dualcse
 from raycase.systems.fine_tuned_module import pair_scores
 from raycase.systems.lora import lora
+from raycase.systems.mixsp import mixsp
 from raycase.systems.registry import resolve
 from raycase.systems.tri_encoder import tri_encoder
 
@@ -158,3 +162,37 @@ def test_a_trained_model_is_no_encoder_to_begin_with_but_its_encoder_is(trained)
     _, adapter = trained("lora adapter")
     with pytest.raises(RequestError, match=f"got the trained model {adapter}$"):
         lora(str(adapter), **CONCAT)
+
+
+READ_AS_PAIRS = {"cross": cross_encoder, "mixsp": mixsp, "dualcse": dualcse}
+EXPLICIT = [(s, "explicit") for s in SENTENCES]
+
+
+def outputs(loaded):
+    """Scores, or DualCSE's vectors."""
+    return small.vectors(loaded, EXPLICIT) if hasattr(loaded, "embed") else small.figures(loaded)
+
+
+@pytest.mark.parametrize("make", READ_AS_PAIRS.values(), ids=READ_AS_PAIRS)
+def test_a_folder_from_before_pairs_had_types_is_what_it_was(bert, tmp_path, make):
+    """Its row does not say how texts become one; neither does its description, whose fingerprint holds."""
+    torch.manual_seed(0)
+    trained = small.disturb(make(bert, pair_encoding=PairEncoding.ENDED).trainable(), scale=0.1).eval()
+    wanted, folder = outputs(trained), tmp_path / "model"
+    trained.save(folder)
+    saved = json.loads((folder / "raycase.json").read_text())
+    del saved["encoder"]["pair_encoding"]
+    (folder / "raycase.json").write_text(json.dumps(saved))
+    loaded = raycase.load(str(folder), dtype=torch.float32)
+    close(outputs(loaded), wanted, atol=5e-6)
+    assert "pair_encoding" not in json.dumps(loaded.config.describe())
+    saved["encoder"]["pair_encoding"] = "tokenizer"
+    (folder / "raycase.json").write_text(json.dumps(saved))
+    other = raycase.load(str(folder), dtype=torch.float32)
+    assert np.abs(outputs(other) - wanted).max() > 1e-3
+    assert other.config.describe() != loaded.config.describe()
+    assert make(bert).describe()["encoder"]["pair_encoding"] == "tokenizer"
+
+
+def test_two_encoders_read_no_pairs(bert):
+    assert "pair_encoding" not in dualcse(bert, form=DualForm.BI).describe()["encoder"]

@@ -7,6 +7,7 @@ import numpy as np
 import pandas as pd
 import pytest
 import small
+import tiny
 import torch
 
 import raycase
@@ -204,14 +205,19 @@ def folder(tmp_path):
 
 @torch.no_grad()
 def parts_of(folder, first, second):
-    """The library's [CLS] of "[CLS] s1 [SEP] s2 [SEP]", and the means over each sentence's own tokens."""
-    one, two = small.ids(folder, first), small.ids(folder, second)[:, 1:]
-    states = small.stock(folder)(input_ids=torch.cat([one, two], dim=1)).last_hidden_state[0]
-    length = one.shape[1]
-    return torch.stack([states[0], states[1 : length - 1].mean(0), states[length:-1].mean(0)]).numpy()
+    """The library's [CLS] of its own pair of sentences, and the means over each sentence's own tokens."""
+    pair = small.pair(folder, first, second)
+    states = small.stock(folder)(**pair).last_hidden_state[0]
+    texts = np.array([-1 if text is None else text for text in pair.sequence_ids(0)])
+    return torch.stack([states[0], *(states[texts == text].mean(0) for text in (0, 1))]).numpy()
 
 
-def test_what_is_pooled(folder):
+@pytest.mark.parametrize("kind", ["bert", "roberta", "xlm-roberta"])
+def test_what_is_pooled(folder, kind, tmp_path):
+    named = {"roberta": "simcse-roberta-large", "xlm-roberta": "e5-large-instruct"}
+    if kind != "bert":
+        (tmp_path / kind).mkdir()
+        folder = str(tiny.save_encoder(tmp_path / kind, named[kind]))
     system = small.system(mixsp(folder))
     found = system.encoder.encode(system.config.tokens(FIRST, SECOND))[0].reshape(len(FIRST), 3, -1)
     small.close(found, np.stack([parts_of(folder, a, b) for a, b in zip(FIRST, SECOND, strict=True)]))

@@ -14,6 +14,7 @@ from safetensors.torch import save_file
 import raycase
 from raycase.data.rated import read_rated
 from raycase.distributed.embed import embed
+from raycase.encoder.table import PairEncoding
 from raycase.errors import RequestError
 from raycase.evaluation.job import EvaluateJob
 from raycase.evaluation.models import encoder_names, find_models
@@ -30,9 +31,11 @@ from raycase.systems.registry import resolve
 from raycase.systems.tri_encoder import tri_encoder
 from raycase.training.catalogue import train
 from raycase.training.encoder_fit import PairObjective, TunePairs, fit_tuned
+from raycase.training.inference_jobs import DualCseJob
 from raycase.training.local_runner import open_local_runner
 from raycase.training.loop import restore
 from raycase.training.rated_jobs import BiEncoderJob, CrossEncoderJob, CsrJob, TriEncoderJob
+from raycase.training.scored_jobs import MixSpJob
 
 fine_tune = partial(train, open_runner=open_local_runner)
 
@@ -201,6 +204,14 @@ def test_a_cross_encoder_gives_no_vectors(tiny_model, tmp_path, job):
 def test_wrong_flags_are_refused(tuning, kind, system, change, said):
     with pytest.raises(RequestError, match=said):
         fine_tune(tuning(kind, system, **change))
+
+
+@pytest.mark.parametrize("kind", [CrossEncoderJob, MixSpJob, DualCseJob])
+def test_how_texts_become_one_is_part_of_what_is_trained(tiny_model, kind):
+    files = {"train": "a.csv", "validation": "b.csv", "model": str(tiny_model), "output": "runs/x"}
+    own, ended = (kind(**files, **flags).config() for flags in ({}, {"pair_encoding": PairEncoding.ENDED}))
+    assert [c.encoder.pair_encoding for c in (own, ended)] == [PairEncoding.TOKENIZER, PairEncoding.ENDED]
+    assert own.describe() != ended.describe()
 
 
 def test_plain_vectors_of_every_system_have_its_encoders_width(tiny_model):

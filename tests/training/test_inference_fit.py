@@ -119,10 +119,9 @@ def test_vectors_are_those_of_the_formula(form, pooling, tmp_path):
 
 @torch.no_grad()
 def pooled(folder, sentence, word, pooling):
-    """The library's [CLS] or mean of "[CLS] s [SEP] word [SEP]", or of the sentence alone."""
-    ids = torch.cat([small.ids(folder, sentence), small.ids(folder, word)[:, 1:]], dim=1) if word else None
-    ids = small.ids(folder, sentence) if ids is None else ids
-    states = small.stock(folder)(input_ids=ids).last_hidden_state[0]
+    """The library's [CLS] or mean of its own pair of sentence and word, or of the sentence alone."""
+    tokens = small.pair(folder, sentence, word) if word else {"input_ids": small.ids(folder, sentence)}
+    states = small.stock(folder)(**tokens).last_hidden_state[0]
     return (states[0] if pooling is Pooling.CLS else states.mean(0)).numpy()
 
 

@@ -1,0 +1,141 @@
+"""Several texts in one sequence: tokens and types are those of transformers' own tokenizer for a pair."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import tiny
+from tokenizers import processors
+from transformers import AutoTokenizer
+
+from raycase.encoder.several_texts import frame, separated
+from raycase.encoder.sources import load_tokenizer, weights_folder
+from raycase.encoder.table import ENCODERS, PairEncoding
+from raycase.encoder.token_batch import NEVER
+from raycase.errors import RequestError
+
+TEXTS = ["A woman in a red dress", "color of the dress", "café naïve.", "two people 7", "😀", "[SEP] dress </s>"]
+PAIRS = [(a, b) for a in TEXTS for b in TEXTS]
+OWN, ENDED = PairEncoding.TOKENIZER, PairEncoding.ENDED
+TYPED = {"wordpiece": True, "minilm": True, "byte-level": False, "unigram": False}
+
+
+@pytest.fixture
+def made(tmp_path):
+    """Our tokenizer of a family, and the library's."""
+
+    def load(family, end=None, **options):
+        source = ENCODERS["minilm"].source
+        if family != "minilm":
+            tiny.save_tokenizer(tmp_path, tiny.TOKENIZERS[family](**options))
+            source = str(tmp_path)
+        spec = replace(ENCODERS["minilm"], source=source, end_token=end)
+        return load_tokenizer(spec), AutoTokenizer.from_pretrained(weights_folder(source))
+
+    return load
+
+
+def rows_of(batch):
+    """Ids and types of each sequence."""
+    for row in range(len(batch)):
+        ids = batch.ids(np.array([row])).flat.tolist()
+        second = NEVER if batch.second is None else batch.second[row]
+        yield ids, [int(place >= second) for place in range(len(ids))]
+
+
+@pytest.mark.parametrize("family", TYPED)
+def test_a_pair_is_the_tokenizers_own(made, family):
+    ours, librarys = made(family)
+    pairs = [p for p in PAIRS if family != "unigram" or TEXTS[-1] not in p]  # the library's reads its </s> in a text
+    found = separated(ours, pairs, encoding=OWN, shortened=2)
+    assert (found.second is not None) == TYPED[family]
+    for (ids, types), pair in zip(rows_of(found), pairs, strict=True):
+        wanted = librarys(*pair, return_token_type_ids=True, split_special_tokens=True)
+        assert (ids, types) == (wanted["input_ids"], wanted["token_type_ids"])
+
+
+@pytest.mark.parametrize("family", TYPED)
+def test_each_text_of_a_pair_is_pooled_over_its_own_tokens(made, family):
+    ours, _ = made(family)
+    found = separated(ours, PAIRS, encoding=OWN, shortened=2, apart=2)
+    assert found.start[:, 0].tolist() == [0] * len(PAIRS) and found.end[:, 0].tolist() == [1] * len(PAIRS)
+    for row, (ids, _) in enumerate(rows_of(found)):
+        spans = [ids[a:b] for a, b in zip(found.start[row, 1:], found.end[row, 1:], strict=True)]
+        assert spans == ours.parts(PAIRS[row])
+
+
+@pytest.mark.parametrize("family", TYPED)
+@pytest.mark.parametrize("max_tokens", [9, 12, 15])
+def test_a_long_pair_stays_a_pair(made, family, max_tokens):
+    """As the library's own steps make one of the tokens that are kept."""
+    ours, _ = made(family)
+    fast = ours.tokenizer
+    pairs = [("the word " * 9, "of a dress " * 9), ("a", "of a dress " * 9), ("the word " * 9, "a")]
+    found = separated(replace(ours, max_tokens=max_tokens), pairs, encoding=OWN, shortened=2, apart=2)
+    assert found.lengths.tolist() == [max_tokens] * 3 and found.truncated.all()
+    for row, (ids, types) in enumerate(rows_of(found)):
+        kept = [fast.encode(text.strip(), add_special_tokens=False) for text in pairs[row]]
+        for encoding, length in zip(kept, found.end[row, 1:] - found.start[row, 1:], strict=True):
+            encoding.truncate(int(length))
+        wanted = fast.post_process(*kept)
+        assert (ids, types) == (wanted.ids, wanted.type_ids)
+
+
+@pytest.mark.parametrize(
+    ("family", "wanted", "ones"),
+    [
+        ("wordpiece", "[CLS] a [SEP] b [SEP] c [SEP]", 4),
+        ("byte-level", "<s> a </s> </s> b </s> </s> c </s>", 0),
+        ("unigram", "<s> a </s> </s> b </s> </s> c </s>", 0),
+    ],
+)
+def test_a_third_text_follows_the_second_as_it_follows_the_first(made, family, wanted, ones):
+    ours, _ = made(family)
+    texts = [f"{letter} dress" for letter in "abc"]
+    [(ids, types)] = rows_of(separated(ours, [tuple(texts)], encoding=OWN, shortened=2))
+    parts = dict(zip("abc", ours.parts(texts), strict=True))
+    pieces = [parts.get(name) or [ours.tokenizer.token_to_id(name)] for name in wanted.split()]
+    assert ids == [token for piece in pieces for token in piece]
+    assert sum(types) == (sum(map(len, pieces[-ones:])) if ones else 0)
+
+
+@pytest.mark.parametrize("family", TYPED)
+def test_ended_texts_are_of_one_type_and_each_ends(made, family):
+    ours, _ = made(family)
+    head, tail = ours.special_tokens
+    found = separated(ours, PAIRS, encoding=ENDED, shortened=2)
+    assert found.second is None
+    for (ids, _), pair in zip(rows_of(found), PAIRS, strict=True):
+        a, b = ours.parts(pair)
+        assert ids == [*head, *a, *tail, *b, *tail]
+
+
+@pytest.mark.parametrize(("family", "end"), [("qwen", "<|endoftext|>"), ("mistral", "</s>")])
+def test_texts_that_a_tokenizer_does_not_tell_apart_are_ended(made, family, end):
+    ours, librarys = made(family, end)
+    assert librarys(*TEXTS[:2], add_special_tokens=True)["input_ids"].count(librarys.convert_tokens_to_ids(end)) == 0
+    own, ended = (separated(ours, PAIRS, encoding=encoding, shortened=2) for encoding in (OWN, ENDED))
+    tiny.batches_equal(own, ended)
+    assert own.second is None
+    with pytest.raises(RequestError, match="expected an encoder whose texts end with a token, got one without"):
+        separated(made(family)[0], PAIRS, encoding=OWN, shortened=2)
+
+
+def test_what_an_encoder_needs_at_the_end_stands_there(made):
+    ours, _ = made("byte-level")
+    ended = frame(replace(ours, end_token="<mask>"), OWN)
+    assert ended.tail == [*frame(ours, OWN).tail, ours.tokenizer.token_to_id("<mask>")]
+
+
+def test_types_of_another_order_are_refused(made):
+    ours, _ = made("wordpiece")
+    special = [(name, ours.tokenizer.token_to_id(name)) for name in ("[CLS]", "[SEP]")]
+    ours.tokenizer.post_processor = processors.TemplateProcessing(
+        single="[CLS] $A [SEP]", pair="[CLS]:2 $A:0 [SEP]:0 $B:1 [SEP]:1", special_tokens=special
+    )
+    with pytest.raises(RequestError, match=r"expected an encoder with tokens of types 0, then 1, of a pair, got \[2, "):
+        frame(ours, OWN)
+
+
+def test_no_rows_give_an_empty_batch(made):
+    assert len(separated(made("wordpiece")[0], [], encoding=OWN, shortened=2)) == 0
