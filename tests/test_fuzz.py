@@ -251,6 +251,7 @@ def commands(models, output, rated, tmp_path_factory):
         "rerank": ["--answers", "none", "--queries", "none", "--model", "none", "--output", "new"],
         "evaluate": ["--model", models["case"], "--data", f"{rated}/validation.csv", "--output", "new"],
         "explain": ["--text", "a dog", "--condition", "color", "--model", models["condition-pooling"]],
+        "explain ": ["--text", "a dog", "--unconditional", "--model", f"csr:{models['encoder']}"],
         "train case": frozen,
         "tune case": frozen,
         "train condition-pooling": fine_tuned,

@@ -61,6 +61,18 @@ def test_condition_pooling_has_figures_as_every_system(evaluation, encoder, rate
     assert "condition-pooling" in (tmp_path / "report" / "report.md").read_text()
 
 
+@pytest.mark.parametrize("system", ["csr", "tri-encoder"])
+def test_systems_without_training_are_evaluated(evaluation, encoder, rated_pairs, tmp_path, system):
+    [part] = evaluate(evaluation(f"{system}:{encoder}"), vectors_of=vectors_of)["models"]
+    found = part["variants"][part["system"]]
+    scores = pair_cosines(f"{system}:{encoder}", rated_pairs)
+    assert found["spearman"]["value"] == pytest.approx(
+        100 * scipy.stats.spearmanr(scores, rated_pairs.ratings)[0], abs=0.1
+    )
+    with pytest.raises(RequestError, match=f"expected a model folder or one of minilm.*got no {system}:no/where"):
+        evaluate(evaluation(f"{system}:no/where"), vectors_of=vectors_of)
+
+
 def test_each_variant_has_its_isotropy_and_spread(evaluation, models, rated_pairs, encoder):
     variants = evaluate(evaluation(models[0]), vectors_of=vectors_of)["models"][0]["variants"]
     for name, found in variants.items():

@@ -180,7 +180,7 @@ def test_what_cannot_be_weighed_is_refused_or_left_alone(weighing, tmp_path, tin
     refuse(asked(uri, explain=True, text_column="year"), r"--explain: expected texts in 'year', got int64", search)
     refuse(asked(uri, text_column="text"), "--text-column: expected --rerank or --explain, got none", search)
     other, _ = index_of_thirty(tmp_path, tiny_model)
-    words = r"--explain: expected an index of a model that weighs words \(condition-pooling\), got one of .*bi"
+    words = r"--explain: expected an index of a model that weighs words \(condition-pooling, csr\), got one of .*bi"
     refuse(asked(other, explain=True), words, search)
     printed = in_terminal(asked(other, html=str(tmp_path / "page.html")))
     assert BOLD not in printed and "<mark" not in (tmp_path / "page.html").read_text()
