@@ -99,13 +99,14 @@ def training_curves(models: Sequence[dict[str, Any]]) -> Figure:
 
     figure = Figure(figsize=(WIDTH, 2 * PANEL), layout="constrained")
     upper, lower = figure.subplots(2, 1, sharex=True)
-    for style, model in zip(cycle(STYLES), models, strict=False):
+    for i, (style, model) in enumerate(zip(cycle(STYLES), models, strict=False)):
         curve = model["training"]
         epochs, losses, spearman = ([line[name] for line in curve["history"]] for name in ("epoch", "loss", "spearman"))
         best, start = curve["best_epoch"], [] if curve["before"] is None else [curve["before"]]
-        upper.plot([0] * len(start) + epochs, start + spearman, linewidth=1.8, label=model["name"][-45:], **style)
+        style = style | {"linewidth": 1.8 if i < len(STYLES) else 0.9}
+        upper.plot([0] * len(start) + epochs, start + spearman, label=model["name"][-45:], **style)
         upper.plot([best], [spearman[best - 1]], "o", color=style["color"], markersize=5)
-        lower.plot(epochs, losses, linewidth=1.8, **style)
+        lower.plot(epochs, losses, **style)
     upper.set_ylabel("Spearman x 100, validation")
     lower.set_ylabel("loss, training")
     lower.set_xlabel("epoch")
