@@ -4,7 +4,7 @@
 
 Systems that are there are not trained again, and a run that was stopped resumes from its last epoch, so the table can
 be made in several sittings. Figures are of the epoch that did best on the validation rows. --pairs trains on part of
-C-STS: so many pairs of sentences, drawn once for all seeds, each under both of its conditions.
+the data: so many rows, drawn once for all seeds; of C-STS pairs of sentences, each under both of its conditions.
 """
 
 import argparse
@@ -57,6 +57,7 @@ SETS = {  # data -> row -> flags of jobs/train.py
     "stsb": {
         "mixsp": ["mixsp"],
         "mixsp soft": ["mixsp", "--select", "soft"],
+        "mixsp plain router": ["mixsp", "--select", "none"],
         "sentence-encoder": ["sentence-encoder"],
         "mixsp without range loss": ["mixsp", "--range-weight", "0"],
         "mixsp weighted average": ["mixsp", "--select", "soft", "--range-weight", "1e-4"],
@@ -72,17 +73,19 @@ SETS = {  # data -> row -> flags of jobs/train.py
 DATA_OF = {row: data for data, rows in SETS.items() for row in rows}
 
 
-def training_data(pairs, output):
-    """C-STS's training file, or one of some of its rows."""
-    whole = DATA / "csts" / "train.csv"
+def training_data(name, pairs, output):
+    """The training file of a data set, or one of some of its rows."""
+    whole = DATA / name / "train.csv"
     if pairs is None:
         return whole
-    groups = read_rated(str(whole), "--train").groups
+    with whole.open(encoding="utf-8", newline="") as file:
+        header, *rows = csv.reader(file)
+    groups = read_rated(str(whole), "--train").groups if name == "csts" else np.arange(len(rows))
     chosen = np.random.default_rng(7).permutation(np.unique(groups))[:pairs]
-    part = output / f"train-{pairs}.csv"
+    part = output / (f"train-{pairs}.csv" if name == "csts" else f"train-{name}-{pairs}.csv")
     output.mkdir(parents=True, exist_ok=True)
-    with whole.open(encoding="utf-8", newline="") as rows, part.open("w", encoding="utf-8", newline="") as kept:
-        csv.writer(kept).writerows(compress(csv.reader(rows), [True, *np.isin(groups, chosen)]))
+    with part.open("w", encoding="utf-8", newline="") as kept:
+        csv.writer(kept).writerows([header, *compress(rows, np.isin(groups, chosen))])
     return part
 
 
@@ -90,7 +93,7 @@ def train(row, seed, output, pairs, flags):
     """The metrics of a row with a seed; trains where they are not there."""
     name = DATA_OF[row]
     folder = output / f"{row.replace(' ', '-')}-{seed}"
-    data = training_data(pairs, output) if name == "csts" else DATA / name / "train.csv"
+    data = training_data(name, pairs, output)
     command = [sys.executable, str(ROOT / "jobs" / "train.py"), *SETS[name][row], *flags]
     command += ["--train", data, "--validation", DATA / name / "validation.csv"]
     command += ["--output", folder, "--seed", seed]
@@ -138,7 +141,7 @@ if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("rows", nargs="*", metavar="ROW", help=f"default: all of {', '.join(DATA_OF)}")
     parser.add_argument("--seeds", type=int, default=1)
-    parser.add_argument("--pairs", type=int, help="pairs of sentences that are trained on; default: all")
+    parser.add_argument("--pairs", type=int, help="rows that are trained on, pairs of C-STS; default: all")
     parser.add_argument("--output", type=Path, required=True)
     parser.add_argument("--flags", nargs=argparse.REMAINDER, default=[], help="last: more flags of jobs/train.py")
     arguments = parser.parse_args()
@@ -146,6 +149,4 @@ if __name__ == "__main__":
     if wrong:
         parser.error(f"expected {', '.join(DATA_OF)}, got {wrong[0]}")
     rows = arguments.rows or list(DATA_OF)
-    if arguments.pairs and any(DATA_OF[row] != "csts" for row in rows):
-        parser.error("--pairs: expected rows of csts alone")
     main(rows, arguments.seeds, arguments.output.absolute(), arguments.pairs, arguments.flags)

@@ -17,7 +17,7 @@ import torch
 from scipy.stats import spearmanr
 
 from raycase.encoder.loading import load_encoder
-from raycase.encoder.prompts import PromptStyle, Span, prompt_set
+from raycase.encoder.prompts import BUILT_IN, Span, prompt_set
 from raycase.encoder.sources import find_encoder
 
 DATA = Path(os.environ.get("RAYCASE_DATA", Path(__file__).parent.parent.parent / "shared" / "data"))
@@ -45,7 +45,7 @@ def main(name):
 
     results = []
     print(f"{'prompt':<10} {'span':<10} {'pooling':<8} {'base span':<10} {'none':>6} {'raw':>6} {'unit':>6}")
-    for style in PromptStyle:
+    for style in BUILT_IN:
         spans = (Span.CONDITION, Span.ALL) if style.startswith("concat") else (None,)
         for span in spans:
             prompts = prompt_set(style, span=span or Span.ALL)

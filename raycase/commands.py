@@ -26,8 +26,7 @@ if TYPE_CHECKING:
     from raycase.search.build import IndexJob
     from raycase.search.facets_job import FacetsJob
     from raycase.search.search_job import SearchJob
-    from raycase.training.encoder_job import FineTuneJob
-    from raycase.training.projector_job import TrainJob
+    from raycase.training.catalogue import TrainingJob
     from raycase.training.sweep_job import SweepJob
 
 Result = dict[str, Any]  # what the last line of standard output holds
@@ -132,13 +131,14 @@ def rerank(job: RerankJob) -> Result:
     return rerank_all(job)
 
 
-def train(job: TrainJob | FineTuneJob) -> Result:
+def train(job: TrainingJob) -> Result:
     """Train a projector on a frozen encoder, or fine-tune an encoder by one of several systems."""
     from raycase.distributed.train import train
 
     metrics = train(job)
-    print(f"best epoch {metrics['best_epoch']}; the model is in {job.folder}")
-    names = ("validation", "zero_shot", "best_epoch", "epochs", "seconds", "embed_seconds", "fingerprint")
+    chosen = f"best epoch {metrics['best_epoch']}; " if "best_epoch" in metrics else ""
+    print(f"{chosen}the model is in {job.folder}")
+    names = ("validation", "zero_shot", "variance", "best_epoch", "epochs", "seconds", "embed_seconds", "fingerprint")
     return {name: metrics[name] for name in names if name in metrics} | {"output": str(job.folder)}
 
 

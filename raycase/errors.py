@@ -22,6 +22,11 @@ def first_line(error: BaseException) -> str:
     return (str(error).strip() or type(error).__name__).splitlines()[0]
 
 
+def one_line(value: object) -> str:
+    """A value within a message, whatever lines it has."""
+    return " ".join(str(value).splitlines())
+
+
 PATIENCE = 60.0  # minutes without progress after which a job on Ray gives up
 MOST = 2**63 - 1  # of a whole number: what a file and a store of columns hold
 MOST_SEED = 2**32 - 1  # of scikit-learn's and Optuna's seeds

@@ -18,13 +18,14 @@ import pytest
 import small
 import storing
 import torch
-from helpers import embed_here
+from helpers import embed_here, write_csv
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from raycase.cli import main, parse
 from raycase.corpus.materialize import check as check_materialize
 from raycase.corpus.run import run
+from raycase.data.inferences import KINDS
 from raycase.data.parquet import parquet_bytes
 from raycase.errors import WorkError
 from raycase.evaluation.tasks import catalogue as tasks
@@ -33,6 +34,7 @@ from raycase.systems.case import save as save_case
 from raycase.systems.csr import csr
 from raycase.systems.projector import Projector, ProjectorConfig
 from raycase.systems.registry import resolve
+from raycase.systems.sentence_encoder import sentence_encoder
 from raycase.training import catalogue as training
 from raycase.training.sweep import tune
 
@@ -217,6 +219,46 @@ def _use(folder, output, models):
     answer("materialize", *new, work=lambda job: {"conditions": len(check_materialize(job)[1])})
 
 
+# --------------------------------------------------------------------------------------------------------- evaluations
+
+CANDIDATES = {"query": "a dog", "positive": ["a red dog"], "negative": ["two people", "a dress"]}
+TRAINED = {"unseeded": "a", "seed": 0, "validation": {"threshold": 0.5}, "data": {"validation": {"sha256": "b"}}}
+
+
+def any_vectors(texts, config, **_):
+    """In place of the embedding job."""
+    return np.random.default_rng(0).normal(size=(len(texts), 4))
+
+
+def evaluated(*flags):
+    """A report on vectors that do not matter; gives the status."""
+    return answer(
+        "evaluate", *flags, "--resamples", "100", work=lambda job: tasks.evaluate(job, vectors_of=any_vectors)
+    )
+
+
+@examples(20)
+@given(data=st.data())
+def test_records_of_training_with_nonsense_are_refused_or_of_no_use(data, models, tmp_path):
+    folder = tmp_path / "trained"
+    if not folder.exists():
+        sentence_encoder(models["encoder"]).trainable().save(folder)
+        write_csv(tmp_path / "premises.csv", KINDS, [("p", "a", "b", "c", "d"), ("q", "a", "b", "c", "e")])
+    (folder / "metrics.json").write_bytes(data.draw(mutated(TRAINED)))
+    flags = ["--task", "rte", "--model", str(folder), "--data", f"{tmp_path}/premises.csv", "--output"]
+    evaluated(*flags, f"{tmp_path}/new", "--threshold-from", "model")
+    assert evaluated(*flags, f"{tmp_path}/new") == 0
+
+
+@examples(30)
+@given(data=st.data())
+def test_candidates_with_nonsense_are_refused(data, models, tmp_path):
+    rows = [json.dumps(CANDIDATES).encode(), data.draw(mutated(CANDIDATES))]
+    (tmp_path / "sets.jsonl").write_bytes(b"\n".join(rows))
+    flags = ["--task", "rerank", "--model", models["case"], "--data", f"{tmp_path}/sets.jsonl"]
+    evaluated(*flags, "--output", f"{tmp_path}/new")
+
+
 # --------------------------------------------------------------------------------------------------------------- flags
 
 
@@ -241,6 +283,13 @@ def commands(models, output, rated, tmp_path_factory):
     frozen = [*pairs, "--model", models["encoder"], "--prompt", "concat-sc", "--pooling", "mean"]
     source = ["--input", f"{os.path.dirname(output)}/in.parquet"]
     fine_tuned = [*pairs, "--model", models["encoder"]]
+    folder = tmp_path_factory.mktemp("judged")
+    premises = [write_csv(folder / f"{name}.csv", KINDS, [(f"{name}{n}", *"abcd") for n in "12"]) for name in "xz"]
+    (folder / "sets.jsonl").write_text(json.dumps(CANDIDATES))
+    judged = {
+        "rte": ["--model", models["csr"], "--data", premises[0], "--threshold-from", premises[1]],
+        "rerank": ["--model", models["case"], "--data", f"{folder}/sets.jsonl"],
+    }
     return {
         "embed": [*source, "--output", "new", "--unconditional", "--model", models["condition-pooling"]],
         "materialize": ["--words", "none", "--conditions", "color", "--output", "new"],
@@ -250,9 +299,11 @@ def commands(models, output, rated, tmp_path_factory):
         "join": ["--queries", "none", "--vectors", "none", "--output", "new"],
         "rerank": ["--answers", "none", "--queries", "none", "--model", "none", "--output", "new"],
         "evaluate": ["--model", models["case"], "--data", f"{rated}/validation.csv", "--output", "new"],
+        **{f"evaluate --task {task}": [*judged[task], "--output", "new"] for task in judged},
         "explain": ["--text", "a dog", "--condition", "color", "--model", models["condition-pooling"]],
         "explain ": ["--text", "a dog", "--unconditional", "--model", f"csr:{models['encoder']}"],
         "train case": frozen,
+        "train projection": frozen,
         "tune case": frozen,
         "train condition-pooling": fine_tuned,
         "tune condition-pooling": fine_tuned,

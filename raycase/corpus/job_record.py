@@ -11,11 +11,11 @@ from typing import Any, TypedDict
 
 from raycase.corpus.listing import UnitFile, Units, finished, finished_units
 from raycase.corpus.output import Output
-from raycase.data.claim import claim
+from raycase.data import claim
 from raycase.data.inputs import InputFile
 from raycase.data.json_values import from_json
 from raycase.data.storage import fingerprint, json_bytes
-from raycase.errors import RequestError, WorkError
+from raycase.errors import RequestError, one_line
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -116,7 +116,7 @@ def find_job(
             f"--output: expected only units in {output.embeddings.uri}, got {foreign}; "
             "move it away, or pass --overwrite to remove the whole folder"
         )
-    claim(
+    claim.claim(
         output.root,
         output.job.name,
         replace(job, config=config).fingerprint,
@@ -165,12 +165,9 @@ def write_job(output: Output, job: Job, *, overwrite: bool = False) -> None:
 
 def check_held(output: Output, job: Job) -> None:
     """Raise WorkError where job.json is no longer this job's, before anything in the folder is removed or replaced."""
-    expected = f"{output.root.uri}: expected the job.json that this job wrote"
-    if not output.job.exists():
-        raise WorkError(f"{expected}, got none: the folder was removed while the job ran; begin again with --overwrite")
-    held = read_job(output)
-    if held.fingerprint != job.fingerprint or _cuts(held) != _cuts(job):
-        raise WorkError(f"{expected}, got another: a job with --overwrite took the folder over, and this one ends")
+    claim.check_held(output.root, output.job.name, job.fingerprint)
+    if _cuts(read_job(output)) != _cuts(job):
+        raise claim.taken_over(output.root, output.job.name)
 
 
 def _cuts(job: Job) -> tuple[int, int] | None:
@@ -184,4 +181,4 @@ def _difference(recorded: Any, requested: Any, path: str = "") -> str:
         for key in sorted(recorded.keys() | requested.keys()):
             if recorded.get(key) != requested.get(key):
                 return _difference(recorded.get(key), requested.get(key), f"{path}.{key}".lstrip("."))
-    return f"{path}: {str(recorded)[:80]} there, {str(requested)[:80]} requested"
+    return f"{path}: {one_line(recorded)[:80]} there, {one_line(requested)[:80]} requested"

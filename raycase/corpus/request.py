@@ -19,7 +19,7 @@ from raycase.data.fetch import DEFAULT_MODEL
 from raycase.data.inputs import InputFile, find_input
 from raycase.data.storage import PACKAGE, check_paths, fingerprint
 from raycase.data.stored_words import WORD_COLUMNS
-from raycase.encoder.pooling import Pooling
+from raycase.encoder.prompt_flags import PromptFlags
 from raycase.errors import PATIENCE, RequestError, at_least, check_ranges, minutes_range
 from raycase.systems.contracts import Compute, EmbedderConfig, check_conditions
 from raycase.systems.registry import resolve_embedder, stores_words
@@ -33,11 +33,8 @@ PAIRS_OF_UNIT, ROWS_OF_UNIT = 32768, 4096  # at most, by default
 
 
 @dataclass(frozen=True, kw_only=True)
-class EmbedJob:
-    """Embed a corpus under conditions: Parquet, CSV or JSONL in, Parquet out. Without arguments: the sample.
-
-    A stopped job resumes when the same command is run again.
-    """
+class CorpusFlags:
+    """What is embedded, where to, under which conditions, by which model."""
 
     input: str | None = None
     """File, folder or glob; .parquet, .csv or .jsonl; local, s3:// or any fsspec scheme. Default: the sample."""
@@ -64,12 +61,15 @@ class EmbedJob:
     model: str | None = None
     """Name in the table of encoders, Hugging Face id, or a model folder, local or on object storage (fetched once).
     Default: the model of the job that the output was begun by, else minilm-conditional."""
-    prompt: str | None = None
-    """Prompt of sentence and condition, or several as views, a+b. Default: the encoder's."""
-    subtract: bool | None = None
-    """Whether the base, the condition's own vector, is subtracted (eq. 1). Default: the encoder's."""
-    pooling: Pooling | None = None
-    """How the states of the tokens become one vector. Default: the encoder's."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class EmbedJob(PromptFlags, CorpusFlags):
+    """Embed a corpus under conditions: Parquet, CSV or JSONL in, Parquet out. Without arguments: the sample.
+
+    A stopped job resumes when the same command is run again.
+    """
+
     dim: int | None = None
     """Cut the vectors to their first dimensions: as many as one of --nested of the model's training. Default: all."""
     compute: Compute | None = None
@@ -291,7 +291,7 @@ def _first_file(files: Sequence[InputFile], begun: Job | None) -> InputFile:
 def _find_model(job: EmbedJob, begun: Job | None, output: Output) -> EmbedderConfig:
     """The model that the flags name; without --model that of the job to resume, else the default. Says so where these
     two differ. Raises RequestError."""
-    choices = {name: getattr(job, name) for name in ("prompt", "pooling", "subtract", "dim")}
+    choices = job.prompt_choices | {"dim": job.dim}
     if job.model or not begun:
         return resolve_embedder(job.model or DEFAULT_MODEL, **choices)
     name = begun.model or EARLIER_DEFAULT

@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from typing import Any
 
 from raycase.data.storage import Location
-from raycase.errors import RequestError
+from raycase.errors import RequestError, WorkError
 
 
 def claim(
@@ -63,6 +63,29 @@ def begin(folder: Location, record: str, values: dict[str, Any], results: Iterab
     if overwrite:
         clear(folder, record, results)
     (folder / record).put_json(values)
+
+
+def check_held(folder: Location, record: str, fingerprint: str) -> None:
+    """Raise WorkError where the record is no longer this job's: before its results are counted or any is removed."""
+    if not (folder / record).exists():
+        raise WorkError(
+            f"{folder.uri}: expected the {record} that this job wrote, got none: the folder was removed while the job "
+            "ran; begin again with --overwrite"
+        )
+    try:
+        values = (folder / record).read_json()
+    except RequestError:  # no JSON: not written by this job
+        values = None
+    if not isinstance(values, dict) or values.get("fingerprint") != fingerprint:
+        raise taken_over(folder, record)
+
+
+def taken_over(folder: Location, record: str) -> WorkError:
+    """The error of a job whose folder another one has claimed."""
+    return WorkError(
+        f"{folder.uri}: expected the {record} that this job wrote, got another: a job with --overwrite took the folder "
+        "over, and this one ends"
+    )
 
 
 def clear(folder: Location, record: str, results: Iterable[str]) -> None:

@@ -16,6 +16,7 @@ from ray.data import TaskPoolStrategy
 
 from raycase.corpus.materialize import MaterializeJob, check
 from raycase.corpus.written import Written, open_written
+from raycase.data.claim import check_held
 from raycase.data.storage import check_paths, fingerprint, locate
 from raycase.distributed.cluster import nodes, start_ray
 from raycase.distributed.materialize import materialize
@@ -26,6 +27,7 @@ from raycase.search.join_parts import (
     PARTS,
     POOLED,
     POOLED_RECORD,
+    RECORD,
     Files,
     Join,
     check_join,
@@ -111,8 +113,9 @@ def join(job: JoinJob, *, group_rows: int = GROUP_ROWS, range_rows: int = RANGE_
     groups = cut_files(queries, group_rows)
     cpus = int(sum(node.get("CPU", 0) for node in alive))
     ranges = cut_finer(cut_files(vectors, range_rows), math.ceil(TASKS_A_CPU * cpus / max(1, len(groups))))
-    ranges = claim_output(task, queries, vectors, groups, ranges, overwrite=job.overwrite)
+    name, ranges = claim_output(task, queries, vectors, groups, ranges, overwrite=job.overwrite)
     _run(task, queries, vectors, groups, ranges, job.patience)
+    check_held(root, RECORD, name)
     (root / PARTS).remove()
     counts = count_neighbours(task, queries, len(groups))
     return counts | {"seconds": round(time.time() - began, 3), "output": root.uri}

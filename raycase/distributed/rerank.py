@@ -17,7 +17,7 @@ import ray
 import tyro
 from ray.data import ActorPoolStrategy
 
-from raycase.data.claim import begin, claim
+from raycase.data.claim import begin, check_held, claim
 from raycase.data.inputs import InputFile, find_input
 from raycase.data.parquet import parquet_bytes
 from raycase.data.storage import Location, check_paths, fingerprint, locate
@@ -79,7 +79,7 @@ def rerank_all(job: RerankJob, *, unit_rows: int = UNIT_ROWS) -> dict[str, Any]:
     cluster = capacity()
     for flag, location in (("--output", root), ("--answers", locate(job.answers))):
         check_nodes(location, cluster, flag)
-    _claim_output(root, job, files, config.describe())
+    name = _claim_output(root, job, files, config.describe())
     folder = root / ANSWERS
     done = folder.list()
     missing = [i for i in range(len(units)) if _file_name(i) not in done]
@@ -87,6 +87,7 @@ def rerank_all(job: RerankJob, *, unit_rows: int = UNIT_ROWS) -> dict[str, Any]:
         pool = make_pool(job, len(missing), cluster)
         tasks = [asdict(units[i]) | {"name": _file_name(i)} for i in missing]
         _run(job, config, tasks, sentences, folder, pool)
+    check_held(root, RECORD, name)
     missing_units = len(units) - len(folder.list())
     if missing_units:
         raise WorkError(
@@ -108,13 +109,17 @@ def rerank_all(job: RerankJob, *, unit_rows: int = UNIT_ROWS) -> dict[str, Any]:
     }
 
 
-def _claim_output(root: Location, job: RerankJob, files: Sequence[InputFile], model: dict[str, Any]) -> None:
-    """Claim the output folder. Raises RequestError for a folder that holds the result of another job."""
+def _claim_output(root: Location, job: RerankJob, files: Sequence[InputFile], model: dict[str, Any]) -> str:
+    """Claim the output folder; returns the job's fingerprint.
+
+    Raises RequestError for a folder that holds the result of another job.
+    """
     marks = [[file.uri, file.size, file.mark] for file in (*files, *find_input(job.queries, "--queries"))]
     name = fingerprint([model, marks, job.k, job.text_column])
     results = (ANSWERS,)
     if not claim(root, RECORD, name, job="this very job", results=results, overwrite=job.overwrite, exclusive=True):
         begin(root, RECORD, {"fingerprint": name}, results, overwrite=job.overwrite)
+    return name
 
 
 def _file_name(unit: int) -> str:

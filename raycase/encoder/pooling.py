@@ -23,6 +23,9 @@ class Pooling(StrEnum):
     POOLER = "pooler"  # [CLS] through the encoder's own dense layer and tanh, as SimCSE's authors do
 
 
+OVER_A_SPAN = (Pooling.MEAN, Pooling.LATENT)  # the other poolings read one token, or all of them
+
+
 def pool_mean(hidden_BTD: Tensor, span_BT: Tensor) -> Tensor:
     """Average the hidden states of the text tokens: (B, T, D), (B, T) bool -> (B, D) fp32.
 

@@ -6,7 +6,7 @@ import re
 from dataclasses import dataclass
 from enum import StrEnum
 
-from raycase.errors import RequestError
+from raycase.errors import RequestError, is_utf8
 
 INSTRUCT = "Instruct: {instruction}\nQuery: {text}"
 
@@ -24,6 +24,7 @@ class PromptStyle(StrEnum):
     CONCAT_SC = "concat-sc"  # CONC(s + c)
     QUESTION = "question"  # not in the paper: CONC(s + c) with c as a question
     STATEMENT = "statement"  # not in the paper: CONC(s + c) with c as the beginning of a statement
+    TEMPLATE = "template"  # one's own (`OwnPrompt`)
 
 
 INSTRUCTED = (PromptStyle.COND, PromptStyle.SENT)
@@ -33,6 +34,7 @@ PATTERNS = {  # style -> pattern of the pair, pattern of the condition alone
     PromptStyle.QUESTION: ("{sentence} What is the {condition}?", "What is the {condition}?"),
     PromptStyle.STATEMENT: ("{sentence} The {condition} is", "The {condition} is"),
 }
+BUILT_IN = (*INSTRUCTED, *PATTERNS)
 
 
 class Span(StrEnum):
@@ -53,13 +55,67 @@ def parse_views(prompt: str) -> list[tuple[PromptStyle, Span | None]]:
         style, colon, span = view.partition(":")
         if style not in list(PromptStyle):
             raise RequestError(f"--prompt: expected {', '.join(PromptStyle)}, or several joined by +, got {view!r}")
-        if colon and (span not in list(Span) or style in INSTRUCTED):
+        if colon and (span not in list(Span) or style not in PATTERNS):
             wanted = f"{', '.join(PATTERNS)} with :{', :'.join(Span)}"
             raise RequestError(f"--prompt: expected a span for {wanted}, got {view!r}")
         views.append((PromptStyle(style), Span(span) if colon else None))
     if len(set(views)) < len(views):
         raise RequestError(f"--prompt: expected each view once, got {prompt!r}")
     return views
+
+
+class Pool(StrEnum):
+    """Which tokens of a prompt of one's own are pooled.
+
+    `last` is the pooling of that name; the others say what the poolings mean and latent average.
+    """
+
+    LAST = "last"  # of the whole prompt, and so the end token, if there is one
+    CONDITION = "condition"
+    SENTENCE = "sentence"
+    ALL = "all"
+
+
+@dataclass(frozen=True, kw_only=True)
+class OwnPrompt:
+    """A prompt of one's own: the templates of the view `template`, and which of its tokens are pooled.
+
+    template: a text with {sentence} and {condition} once each. base_template: that of the base (eq. 1), with
+    {condition} once; None where nothing can be subtracted. Other braces are text. pool: None where the encoder's
+    pooling leaves no choice. Raises RequestError for templates without these places.
+    """
+
+    template: str
+    base_template: str | None = None
+    pool: Pool | None = None
+
+    def __post_init__(self) -> None:
+        _check_places("--template", self.template, "{sentence} and {condition} once each", sentences=1)
+        if self.base_template is not None:
+            _check_places("--base-template", self.base_template, "{condition} once and no {sentence}", sentences=0)
+
+    @property
+    def prompts(self) -> PromptSet:
+        """The templates, for all that reads prompts."""
+        span = Span(self.pool) if self.pool in list(Span) else Span.ALL
+        base_span = Span.ALL if span is Span.ALL else Span.CONDITION
+        base = None if self.base_template is None else Template(pattern=self.base_template, span=base_span)
+        return PromptSet(pair=Template(pattern=self.template, span=span), base=base, plain=PLAIN)
+
+
+def _check_places(flag: str, template: str, expected: str, *, sentences: int) -> None:
+    if not is_utf8(template) or (template.count("{sentence}"), template.count("{condition}")) != (sentences, 1):
+        raise RequestError(f"{flag}: expected {expected}, got {template[:200]!r}")
+
+
+def own_prompt(template: str | None, base_template: str | None = None, pool: Pool | None = None) -> OwnPrompt | None:
+    """The prompt that these flags say; None without any. Raises RequestError for the others without --template."""
+    if template is not None:
+        return OwnPrompt(template=template, base_template=base_template, pool=pool)
+    for flag, value in {"--base-template": base_template, "--pool": pool}.items():
+        if value is not None:
+            raise RequestError(f"{flag}: expected --template beside it, got {value[:200]!r} alone")
+    return None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -103,32 +159,35 @@ _PLACEHOLDER = re.compile(r"(\{sentence\}|\{condition\})")
 
 @dataclass(frozen=True, kw_only=True)
 class PromptSet:
-    """The prompts of a system: of a pair, of the condition alone (the base, eq. 1), of the sentence alone."""
+    """The prompts of a system: of a pair, of the condition alone (the base, eq. 1; None: there is none to subtract), of
+    the sentence alone."""
 
     pair: Template
-    base: Template
+    base: Template | None
     plain: Template
+
+
+PLAIN = Template(pattern="{sentence}", span=Span.ALL)
 
 
 def prompt_set(
     style: PromptStyle, *, template: str = INSTRUCT, separator: str = " ", span: Span = Span.ALL
 ) -> PromptSet:
-    """Templates of a prompt style; `template` applies to cond and sent, `separator` and `span` to the others."""
+    """Templates of a built-in style; `template` applies to cond and sent, `separator` and `span` to the others."""
 
     def instruct(instruction: str, text: str) -> str:
         return template.replace("{instruction}", instruction).replace("{text}", text)
 
-    plain = Template(pattern="{sentence}", span=Span.ALL)
     if style in INSTRUCTED:
         base = Template(pattern=instruct(BASE_INSTRUCTION, "{condition}"), span=Span.CONDITION)
         if style is PromptStyle.COND:
             pair = Template(pattern=instruct(COND_INSTRUCTION, "{condition}"), span=Span.CONDITION)
         else:
             pair = Template(pattern=instruct(SENT_INSTRUCTION, "{sentence}"), span=Span.SENTENCE)
-        return PromptSet(pair=pair, base=base, plain=plain)
+        return PromptSet(pair=pair, base=base, plain=PLAIN)
     pair_pattern, base_pattern = PATTERNS[style]
     return PromptSet(
         pair=Template(pattern=pair_pattern.replace("{separator}", separator), span=span),
         base=Template(pattern=base_pattern, span=Span.ALL if span is Span.ALL else Span.CONDITION),
-        plain=plain,
+        plain=PLAIN,
     )

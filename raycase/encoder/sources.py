@@ -7,7 +7,7 @@ import importlib.util
 import json
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import asdict, replace
+from dataclasses import replace
 from functools import cache, lru_cache
 from pathlib import Path
 from typing import Any
@@ -20,29 +20,65 @@ from transformers.utils.hub import cached_file, extract_commit_hash
 
 from raycase.data.fetch import fetch, is_remote, remote_identity
 from raycase.data.storage import sha256_of_file
-from raycase.encoder.pooling import Pooling
-from raycase.encoder.prompts import parse_views
+from raycase.encoder.pooling import OVER_A_SPAN, Pooling
+from raycase.encoder.prompts import OwnPrompt, Pool, PromptStyle, parse_views
 from raycase.encoder.table import ENCODERS, EncoderSpec
 from raycase.encoder.tokenizer import PromptTokenizer
 from raycase.errors import RequestError, first_line
 
 
-def find_encoder(name: str, *, prompt: str | None = None, pooling: Pooling | None = None) -> EncoderSpec:
+def find_encoder(
+    name: str, *, prompt: str | None = None, pooling: Pooling | None = None, own: OwnPrompt | None = None
+) -> EncoderSpec:
     """The row of the table for `name`, or a row made for a Hugging Face id or a model folder, with the choices applied.
 
-    The chosen pooling comes first in the row. Raises RequestError for an unknown name, a pooling that the encoder does
-    not have, and an encoder outside the table without explicit prompt and pooling.
+    The chosen pooling comes first in the row. `own` is the view `template` of the prompt, by default its only one;
+    without a base template, the row subtracts nothing by default. Raises RequestError for an unknown name, a pooling
+    that the encoder does not have, an encoder outside the table without explicit prompt and pooling, and choices that
+    contradict each other.
     """
+    if own is not None:
+        prompt = prompt or PromptStyle.TEMPLATE
     if prompt is not None:
-        parse_views(prompt)
+        _check_views(prompt, own)
     spec = ENCODERS.get(name)
+    if own and own.pool:
+        pooling = _pooling_over(own.pool, pooling, spec.pooling if spec else None, name)
     if spec is None:
         spec = _spec_outside_table(name, prompt, pooling)
     if pooling is not None and pooling not in spec.pooling:
         raise RequestError(f"--pooling: expected one of {', '.join(spec.pooling)} for {name}, got {pooling}")
     if pooling is not None:
         spec = replace(spec, pooling=(pooling, *(p for p in spec.pooling if p is not pooling)))
+    if own is not None:
+        default = {Pooling.LAST: Pool.LAST} | dict.fromkeys(OVER_A_SPAN, Pool.CONDITION)
+        own = replace(own, pool=own.pool or default.get(spec.pooling[0]))
+        spec = replace(spec, own=own, subtract=spec.subtract and own.base_template is not None)
     return replace(spec, prompt=prompt or spec.prompt)
+
+
+def _check_views(prompt: str, own: OwnPrompt | None) -> None:
+    """Raises RequestError for views that do not exist, and for the view `template` and --template, one without the
+    other."""
+    reads_own = any(style is PromptStyle.TEMPLATE for style, _ in parse_views(prompt))
+    if reads_own and own is None:
+        raise RequestError(f"--prompt: expected --template beside {prompt}, got none")
+    if own and not reads_own:
+        raise RequestError(f"--template: expected template among the views of --prompt, got {prompt}; leave one out")
+
+
+def _pooling_over(pool: Pool, pooling: Pooling | None, available: tuple[Pooling, ...] | None, name: str) -> Pooling:
+    """The pooling that reads these tokens: the chosen one, else the encoder's first. Raises RequestError."""
+    fitting = (Pooling.LAST,) if pool is Pool.LAST else OVER_A_SPAN
+    wanted = " or ".join(fitting)
+    if pooling is None:
+        found = next((p for p in available or fitting if p in fitting), None)
+        if found is None:
+            raise RequestError(f"--pool {pool}: expected an encoder with the pooling {wanted}, got {name}")
+        return found
+    if pooling not in fitting:
+        raise RequestError(f"--pool {pool}: expected --pooling {wanted}, got {pooling}; leave one of the two out")
+    return pooling
 
 
 def _spec_outside_table(name: str, prompt: str | None, pooling: Pooling | None) -> EncoderSpec:
@@ -52,7 +88,9 @@ def _spec_outside_table(name: str, prompt: str | None, pooling: Pooling | None) 
             f"storage, got {name!r}"
         )
     if prompt is None or pooling is None:
-        raise RequestError(f"--model: {name} is not in the table of encoders; pass --prompt and --pooling")
+        raise RequestError(
+            f"--model: {name} is not in the table of encoders; pass --prompt and --pooling, or --template and --pool"
+        )
     if pooling is Pooling.LATENT:
         raise RequestError("--pooling latent: expected NV-Embed's weights (--model nv-embed-v2), got another encoder")
     from transformers import AutoModel  # takes seconds to import
@@ -156,7 +194,7 @@ def load_config(source: str) -> PretrainedConfig:
 
 def described(spec: EncoderSpec) -> dict[str, Any]:
     """A row as JSON, without its paths: the weights are identified by content."""
-    return {k: v for k, v in asdict(spec).items() if k not in ("source", "adapter")}
+    return {k: v for k, v in spec.as_json().items() if k not in ("source", "adapter")}
 
 
 def weights_identity(source: str, adapter: str | None = None) -> str:

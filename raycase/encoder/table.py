@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 from raycase.data.json_values import from_json
 from raycase.encoder.pooling import Pooling
-from raycase.encoder.prompts import INSTRUCT, PromptStyle, Span, parse_views
+from raycase.encoder.prompts import INSTRUCT, OwnPrompt, PromptStyle, Span, parse_views
 from raycase.errors import RequestError
 
 
@@ -26,6 +26,22 @@ class EncoderSpec:
     end_token: str | None = None  # appended where the tokenizer does not append it
     subtract: bool = True
     adapter: str | None = None  # folder of a LoRA adapter, merged into the weights on loading
+    own: OwnPrompt | None = None  # of the view `template`
+
+    @property
+    def reads_own(self) -> bool:
+        """Whether a view is a prompt of one's own."""
+        return PromptStyle.TEMPLATE in self.prompt.split("+")
+
+    @property
+    def chosen(self) -> dict[str, Any]:
+        """The choices of `find_encoder` that lead to this row."""
+        return {"prompt": self.prompt, "pooling": self.pooling[0], "own": self.own if self.reads_own else None}
+
+    def as_json(self) -> dict[str, Any]:
+        """The row for `read_spec` and fingerprints. It has `own` only where a view reads it, so that other rows are as
+        they were before there was one."""
+        return {k: v for k, v in asdict(self).items() if k != "own" or self.reads_own}
 
     def at(self, folder: str) -> EncoderSpec:
         """A saved row with its relative paths resolved against `folder`."""
@@ -40,13 +56,15 @@ HERE = "./"  # prefix of a path inside a model folder
 
 
 def read_spec(row: Any) -> EncoderSpec:
-    """The opposite of `dataclasses.asdict` and JSON. Raises ValueError for anything else, as an unknown prompt, and for
-    no pooling, no tokens, and a template without its two places."""
-    spec = from_json(EncoderSpec, row)
+    """The opposite of `EncoderSpec.as_json` and JSON. Raises ValueError for anything else, as an unknown prompt, and
+    for no pooling, no tokens, and templates without their places."""
     try:
+        spec = from_json(EncoderSpec, row)
         parse_views(spec.prompt)
     except RequestError as error:
         raise ValueError(str(error)) from error
+    if spec.reads_own and spec.own is None:
+        raise ValueError(f"own: expected the template of {spec.prompt}, got none")
     if not spec.pooling:
         raise ValueError("pooling: expected at least one, got none")
     if spec.max_tokens < 1:

@@ -144,6 +144,8 @@ class PromptTokenizer:
         over = len(ids) - self.max_tokens
         if over > 0:
             first, last = (0, 0) if prompt.sentence is None else tokens_of[prompt.sentence]
+            if prompt.sentence and encoding.offsets[last - 1][1] > prompt.sentence[1]:
+                last -= 1  # a token of the sentence's end and of what follows it, as `."`, stays
             if last - first <= over:
                 return Tokens(ids=[], start=0, end=0, refused=Reason.NO_ROOM)
             ids = ids[: last - over] + ids[last:]

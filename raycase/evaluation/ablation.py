@@ -10,7 +10,7 @@ import numpy as np
 
 from raycase.data.rated import RatedPairs
 from raycase.encoder.cosines import pair_cosines
-from raycase.encoder.pooling import Pooling
+from raycase.encoder.pooling import OVER_A_SPAN
 from raycase.encoder.prompts import PromptStyle, Span
 from raycase.evaluation.models import LABELS, encoder_name, setting
 from raycase.evaluation.published import SPEARMAN
@@ -19,7 +19,6 @@ from raycase.systems.case import CaseConfig
 
 VectorsBy = Callable[[Any], np.ndarray]  # a system's configuration -> its vectors of the rated pairs, (P, D)
 PUBLISHED = (PromptStyle.SENT, PromptStyle.COND, PromptStyle.CONCAT_SC, PromptStyle.CONCAT_CS)
-OVER_A_SPAN = (Pooling.MEAN, Pooling.LATENT)  # the other poolings read one token
 
 
 def ablation(config: CaseConfig, rated: RatedPairs, vectors_by: VectorsBy) -> dict[str, Any]:

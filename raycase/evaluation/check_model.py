@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Literal
 
@@ -13,7 +13,8 @@ import tyro
 
 from raycase.data.fetch import SHIPPED, fetch, is_remote
 from raycase.encoder.cosines import cosines
-from raycase.encoder.pooling import Pooling, pooled_spans
+from raycase.encoder.pooling import pooled_spans
+from raycase.encoder.prompt_flags import PromptFlags
 from raycase.encoder.prompts import Template
 from raycase.encoder.sources import load_tokenizer
 from raycase.errors import RequestError, WorkError, check_ranges
@@ -31,17 +32,11 @@ NEAR = 0.999  # cosine
 
 
 @dataclass(frozen=True, kw_only=True)
-class CheckJob:
+class CheckJob(PromptFlags):
     """Embed a few pairs, show tokens, norms and similarities, and fail if the vectors are wrong."""
 
     model: tyro.conf.Positional[str]
     """Name in the table of encoders, Hugging Face id, or folder."""
-    prompt: str | None = None
-    """How sentence and condition become one text. Default: the encoder's."""
-    pooling: Pooling | None = None
-    """How tokens become one vector. Default: the encoder's."""
-    subtract: bool | None = None
-    """Whether the base, the condition's own vector, is subtracted. Default: the encoder's."""
     compute: Literal["bfloat16", "float32"] | None = None
     """Number format inside the encoder. Default: bfloat16 where the processor has it."""
     save_golden: bool = False
@@ -56,7 +51,7 @@ def check_model(job: CheckJob) -> dict[str, Any]:
     WorkError if a vector is not finite, depends on the rest of its batch, or differs from the golden one.
     """
     check_ranges(job)
-    config = resolve(job.model, prompt=job.prompt, pooling=job.pooling, subtract=job.subtract)
+    config = resolve(job.model, **job.prompt_choices)
     if not isinstance(config, CaseConfig):
         encoder = "minilm" if job.model in SHIPPED else f"{job.model}/encoder with --prompt and --pooling"
         raise RequestError(
@@ -73,9 +68,14 @@ def check_config(job: CheckJob, config: CaseConfig) -> dict[str, Any]:
     attention = "causal" if spec.causal else "bidirectional"
     print(f"{spec.source}: {config.dim} dimensions, {spec.pooling[0]}, {attention}, at most {spec.max_tokens} tokens")
     print(f"{type(model).__name__} in {model.dtype} on {model.device}\n")
+    for line in own_lines(config):
+        print(line)
     for view, prompts in zip(spec.prompt.split("+"), config.prompts, strict=True):
-        print(f"{view}, its base, and the sentence alone (pooled tokens between >> and <<):")
-        for template in (prompts.pair, prompts.base, prompts.plain):
+        shown = [template for template in (prompts.pair, prompts.base, prompts.plain) if template]
+        print(
+            f"{view}, {'its base, ' if prompts.base else ''}and the sentence alone (pooled tokens between >> and <<):"
+        )
+        for template in shown:
             print("  " + marked(config, template, SENTENCES[0], str(CONDITIONS[0])))
     vectors = [system.embed(SENTENCES, [c] * len(SENTENCES) if c else None) for c in CONDITIONS]
     alone = [np.concatenate([system.embed([s], c) for s in SENTENCES]) for c in CONDITIONS]
@@ -163,6 +163,13 @@ def _compare(job: CheckJob, config: CaseConfig, system: Case) -> float | None:
     return round(min(to_golden), 5)
 
 
+def own_lines(config: CaseConfig) -> list[str]:
+    """A prompt of one's own as it was given: its flags, a line each; none of a built-in one."""
+    own = config.encoder.chosen["own"]
+    return [f"{name.replace('_', '-')}: {str(value)!r}" for name, value in asdict(own).items() if value] if own else []
+
+
 def _label(config: CaseConfig) -> str:
     """What decides the vectors besides the model."""
-    return f"{config.encoder.prompt}, {config.encoder.pooling[0]}, {'minus base' if config.subtract else 'as it is'}"
+    subtracted = "minus base" if config.subtract else "as it is"
+    return ", ".join([config.encoder.prompt, config.encoder.pooling[0], subtracted, *own_lines(config)])

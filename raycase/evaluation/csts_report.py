@@ -6,6 +6,8 @@ from collections.abc import Sequence
 from typing import Any
 
 from raycase.evaluation.report import NOT_AVAILABLE, difference, interval, number, picture, provenance_lines, table
+from raycase.evaluation.scores import CORRELATIONS
+from raycase.evaluation.seeds import Figures, seeds_section
 
 
 def render(metrics: dict[str, Any]) -> str:
@@ -18,6 +20,7 @@ def render(metrics: dict[str, Any]) -> str:
         f"(label -1). Correlations are x 100, with 95 % intervals of the bootstrap over sentence pairs.",
         _summary(models),
         *(["## Differences", _comparison(metrics)] if metrics["comparison"] else []),
+        *seeds_section(metrics),
         "## Vectors",
         "`f` is the encoder's vector, `base` the condition's own (eq. 1), `g` the projector. Isotropy is I_iso of "
         f"eq. 5 over {metrics['settings']['directions']:,} directions, 1 where vectors point everywhere; cos to mean "
@@ -45,6 +48,15 @@ def render(metrics: dict[str, Any]) -> str:
         _made(metrics),
     ]
     return "\n\n".join(parts) + "\n"
+
+
+def figures(metrics: dict[str, Any]) -> Figures:
+    """The correlations of each model, for the comparison of seeds."""
+    found: Figures = {}
+    for model in metrics["models"]:
+        best = model["variants"][model["system"]]
+        found[model["name"]] = {name: best[name] and best[name]["value"] for name in CORRELATIONS}
+    return found
 
 
 CASES = (

@@ -14,26 +14,32 @@ from raycase.encoder.cosines import cosines
 ENTAILED_H = np.array([True, True, False, False])
 
 
-def entailment_scores(explicit_TD: np.ndarray, implicit_TD: np.ndarray, text_index: np.ndarray) -> np.ndarray:
+def entailment_scores(explicit_TD: np.ndarray, implicit_TD: np.ndarray | None, text_index: np.ndarray) -> np.ndarray:
     """max(cos(r1, r2), cos(u1, r2)) of each premise and hypothesis (eq. 3): (N, H).
 
-    `text_index`, (N, 1 + H), gives the rows of the premise and its hypotheses.
+    A model with one vector a sentence (`implicit_TD` is None) has that vector in eq. 3's place of both. `text_index`,
+    (N, 1 + H), gives the rows of the premise and its hypotheses.
     """
-    premises = [vectors_TD[text_index[:, 0]] for vectors_TD in (explicit_TD, implicit_TD)]
+    vectors = [explicit_TD] if implicit_TD is None else [explicit_TD, implicit_TD]
+    premises = [vectors_TD[text_index[:, 0]] for vectors_TD in vectors]
     hypotheses = [explicit_TD[index_N] for index_N in text_index[:, 1:].T]
-    return np.stack([np.maximum(*(cosines(p, h) for p in premises)) for h in hypotheses], axis=1)
+    return np.stack([np.max([cosines(p, h) for p in premises], axis=0) for h in hypotheses], axis=1)
+
+
+def told_right(scores_NH: np.ndarray, threshold: float | np.ndarray) -> np.ndarray:
+    """Which pairs a threshold, or one for each premise (N, 1), classifies correctly as entailed or not: (N, H) bool."""
+    return (scores_NH > threshold) == ENTAILED_H
 
 
 def entailment_correct(scores_NH: np.ndarray, seed: int = 0) -> np.ndarray:
-    """Which pairs a threshold classifies correctly as entailed or not: (N, H) bool.
+    """`told_right` by thresholds that are tuned on the same premises, one half for the other: (N, H) bool."""
+    return told_right(scores_NH, half_thresholds(scores_NH, seed)[:, None])
 
-    The threshold for one half of the premises is tuned on the other half.
-    """
+
+def half_thresholds(scores_NH: np.ndarray, seed: int = 0) -> np.ndarray:
+    """The threshold for each premise, tuned on the half of the premises in which it is not: (N,)."""
     first_N = np.random.default_rng(seed).permutation(len(scores_NH)) % 2 == 0
-    correct = np.empty(scores_NH.shape, dtype=bool)
-    for tuned_N, tested_N in ((first_N, ~first_N), (~first_N, first_N)):
-        correct[tested_N] = (scores_NH[tested_N] > best_threshold(scores_NH[tuned_N])) == ENTAILED_H
-    return correct
+    return np.where(first_N, best_threshold(scores_NH[~first_N]), best_threshold(scores_NH[first_N]))
 
 
 def best_threshold(scores_NH: np.ndarray) -> float:
@@ -56,7 +62,7 @@ def implicitness(explicit_TD: np.ndarray, implicit_TD: np.ndarray) -> np.ndarray
 
 
 def more_implicit(values_T: np.ndarray, text_index: np.ndarray) -> np.ndarray:
-    """Whether a premise is more implicit than each hypothesis (eq. 5): (N, H) float; a tie counts half."""
+    """Whether the first text of a row is more implicit than each other one (eq. 5): (N, H) float; a tie counts half."""
     premises_N1, hypotheses_NH = values_T[text_index[:, :1]], values_T[text_index[:, 1:]]
     return (premises_N1 > hypotheses_NH) + 0.5 * (premises_N1 == hypotheses_NH)
 
@@ -66,12 +72,11 @@ def correct_pairs(
 ) -> tuple[np.ndarray, np.ndarray | None]:
     """`entailment_correct` of eq. 3's scores and `more_implicit`: (N, H) each.
 
-    A model with one vector a sentence (`implicit_TD` is None) has that vector in eq. 3's place of both, and no
-    implicitness.
+    A model with one vector a sentence (`implicit_TD` is None) has no implicitness.
     """
-    if implicit_TD is None:
-        return entailment_correct(entailment_scores(explicit_TD, explicit_TD, text_index)), None
     entailed_NH = entailment_correct(entailment_scores(explicit_TD, implicit_TD, text_index))
+    if implicit_TD is None:
+        return entailed_NH, None
     return entailed_NH, more_implicit(implicitness(explicit_TD, implicit_TD), text_index)
 
 

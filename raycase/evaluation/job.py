@@ -9,7 +9,7 @@ from typing import Literal
 
 from raycase.data.fetch import MODEL_FILE
 from raycase.data.storage import check_paths
-from raycase.encoder.pooling import Pooling
+from raycase.encoder.prompt_flags import PromptFlags
 from raycase.errors import MOST_SEED, RequestError, at_least, check_ranges
 from raycase.systems.contracts import Compute
 from raycase.systems.model_folder import METRICS
@@ -22,12 +22,15 @@ TASKS_OF = {  # flags that some tasks alone have
     "qrels": ("csfcube",),
     "split": ("kgc",),
     "attributes": ("caption-attributes",),
+    "threshold_from": ("rte",),
 }
+PATHS = ("data", "output", "train", "cases", "qrels", "threshold_from", "cache")
+SAVED = "model"  # of --threshold-from: each model's own
 
 
 @dataclass(frozen=True, kw_only=True)
-class EvaluateJob:
-    """Evaluate one or several models on a task's judgements; writes metrics.json, report.md and plots."""
+class TaskFlags:
+    """Models, the task that compares them, its judgements, and the folder of the report."""
 
     model: tuple[str, ...]
     """Model folders, or names in the table of encoders (zero-shot). The first is the one that the others are compared
@@ -37,16 +40,18 @@ class EvaluateJob:
     corpus.jsonl, queries.csv and qrels_dev.csv. caption-attributes: the folder of captions.parquet. kgc: the folder
     of train.tsv, validation.tsv, entities.tsv and relations.tsv, and test.tsv for --split test. rte, eis: premises
     with hypotheses, .csv, .jsonl or .parquet with premise, explicit_entailment, implied_entailment, neutral,
-    contradiction. sts, pairs: the same formats with sentence1, sentence2, and score (0 to 5) or label (0, 1)."""
+    contradiction; eis also pairs, with implicit, explicit. sts, pairs: the same formats with sentence1, sentence2, and
+    score (0 to 5) or label (0, 1). rerank: .jsonl or .parquet with query, and the lists positive and negative."""
     output: str
     """Folder of the report, on this machine. An earlier report in it is replaced."""
-    task: Literal["csts", "csfcube", "caption-attributes", "kgc", "rte", "eis", "sts", "pairs"] = "csts"
+    task: Literal["csts", "csfcube", "caption-attributes", "kgc", "rte", "eis", "sts", "pairs", "rerank"] = "csts"
     """csts: the cosine of two sentences under a condition, against people's rating of their similarity. csfcube: papers
     like another one in background, method or result, against experts' grades. caption-attributes: whether the nearest
     captions share the attribute that the condition names, by word lists; our own measure. kgc: knowledge graph
     completion, the true tail of a head and a relation among all entities. rte: entailment by a threshold; eis: which
     of two sentences is more implicit, for models with a vector for each (dualcse). sts: the similarity of two sentences
-    without a condition, against people's scores; pairs: against a label."""
+    without a condition, against people's scores; pairs: against a label; rerank: each query's own candidates, those
+    that fit it first."""
     qrels: str | None = None
     """csfcube: judgements (query_id, facet, candidate_id, relevance). Default: qrels_dev.csv in the data folder."""
     split: Literal["validation", "test"] | None = None
@@ -59,12 +64,16 @@ class EvaluateJob:
     attributes: tuple[str, ...] | None = None
     """caption-attributes: the conditions to measure, or `all`; docs/training.md lists them. Default: number of people,
     color of the clothes, type of sport, animal."""
-    prompt: str | None = None
-    """How sentence and condition become one text; several views are joined by +: a+b. Default: the model's."""
-    subtract: bool | None = None
-    """Whether the base, the condition's own vector, is subtracted (eq. 1). Default: the model's."""
-    pooling: Pooling | None = None
-    """How tokens become one vector. Default: the model's."""
+    threshold_from: str | None = None
+    """rte: where the threshold comes from that tells an entailment. A file like --data that shares no premise with it,
+    on which the threshold is tuned; or `model`: the one that training tuned on its validation premises and saved with
+    the model. Default: tuned on each half of --data for the other half."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class EvaluateJob(PromptFlags, TaskFlags):
+    """Evaluate one or several models on a task's judgements; writes metrics.json, report.md and plots."""
+
     cases: str | None = None
     """File with sentence1, sentence2, condition, answer1, answer2: the case study of Table 5."""
     ablate: bool = False
@@ -82,13 +91,13 @@ class EvaluateJob:
 
 def check_request(job: EvaluateJob) -> Path:
     """Check what does not depend on the task's data; returns the report's folder. Raises RequestError."""
-    check_paths({f"--{n}": getattr(job, n) for n in ("data", "output", "train", "cases", "qrels", "cache")})
+    check_paths({f"--{n.replace('_', '-')}": getattr(job, n) for n in PATHS})
     folder = open_report_folder(job.output)
     resamples = (100 <= job.resamples <= MOST_RESAMPLES, f"100 to {MOST_RESAMPLES:,}, for an interval of 95 %")
     check_ranges(job, at_least(0, job, "seed", most=MOST_SEED) | {"resamples": resamples})
     for name, tasks in TASKS_OF.items():
         if getattr(job, name) and job.task not in tasks:
-            raise RequestError(f"--{name}: expected --task {' or '.join(tasks)}, got {job.task}")
+            raise RequestError(f"--{name.replace('_', '-')}: expected --task {' or '.join(tasks)}, got {job.task}")
     return folder
 
 

@@ -115,6 +115,28 @@ def average_precision(relevant_N: np.ndarray) -> float:
     return float(np.mean(np.arange(1, len(ranks) + 1) / ranks)) if len(ranks) else 0.0
 
 
+def tied_average_precision(scores_N: np.ndarray, relevant_N: np.ndarray) -> float:
+    """`average_precision` of a ranking by scores in which equal scores share a place, the last of theirs.
+
+    So scikit-learn and MTEB have it. relevant_N: bool; 0 without relevant items.
+    """
+    if not relevant_N.any():
+        return 0.0
+    at_least_RN = scores_N >= scores_N[relevant_N][:, None]
+    return float(np.mean((at_least_RN & relevant_N).sum(1) / at_least_RN.sum(1)))
+
+
+def reciprocal_rank_at(scores_N: np.ndarray, relevant_N: np.ndarray, k: int) -> float:
+    """1 / rank of the first relevant item in a ranking by scores, 0 if it is not among the first k.
+
+    Among equal scores it comes last: constant scores are no ranking. relevant_N: bool.
+    """
+    if not relevant_N.any():
+        return 0.0
+    rank = 1 + int((scores_N[~relevant_N] >= scores_N[relevant_N].max()).sum())
+    return 1 / rank if rank <= k else 0.0
+
+
 def full_recall_precision(relevant_N: np.ndarray) -> float:
     """Precision of a ranking down to its last relevant item: (N,) bool, best first; 0 without relevant items.
 

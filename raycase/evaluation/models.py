@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import posixpath
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -18,10 +19,11 @@ from raycase.encoder.table import ENCODERS
 from raycase.errors import RequestError
 from raycase.evaluation.job import EvaluateJob
 from raycase.systems.case import CaseConfig
+from raycase.systems.model_folder import METRICS
 from raycase.systems.projector import load_projector, project
 from raycase.systems.registry import embeds, resolve, split_prefix
 
-LABELS = {  # as the paper writes them (Table 1); the last two are ours
+LABELS = {  # of the built-in ones, as the paper writes them (Table 1); the last two are ours
     PromptStyle.SENT: "sent",
     PromptStyle.COND: "cond",
     PromptStyle.CONCAT_SC: "CONC(s + c)",
@@ -72,9 +74,10 @@ def _resolve_models(job: EvaluateJob) -> list[Any]:
     for name in job.model:
         _, encoder = split_prefix(name)
         exists = is_remote(name) or "/" not in encoder or Path(encoder).exists()
-        if not (exists or (job.prompt and job.pooling)):  # else a Hugging Face id
+        chosen = (job.prompt or job.template) and (job.pooling or job.pool)
+        if not (exists or chosen):  # else a Hugging Face id
             raise RequestError(f"--model: expected a model folder or one of {', '.join(ENCODERS)}, got no {name}")
-        config = resolve(name, prompt=job.prompt, subtract=job.subtract, pooling=job.pooling)
+        config = resolve(name, **job.prompt_choices)
         if (expected := _expected_instead(job.task, config)) is not None:
             raise RequestError(f"--model: expected {expected} for --task {job.task}, got {name}: {config.label}")
         if job.ablate and not is_case(config):
@@ -91,7 +94,7 @@ def _resolve_models(job: EvaluateJob) -> list[Any]:
 def _expected_instead(task: str, config: Any) -> str | None:
     """What the task expects of a model, if this one does not fit; None if it does."""
     vectors, conditions = embeds(config), config.known_conditions
-    if task in ("sts", "pairs"):
+    if task in ("sts", "pairs", "rerank"):
         fits = conditions == () or (vectors and conditions is None)
         return None if fits else "models that need no condition"
     if task == "eis":
@@ -123,6 +126,16 @@ def _default_cache(folder: Path) -> Path:
     """Where training keeps its vectors: beside the folder; for the best model of a sweep, beside the sweep's."""
     sweep_cache = folder.parent.parent / "cache"
     return sweep_cache if sweep_cache.exists() and not (folder.parent / "cache").exists() else folder.parent / "cache"
+
+
+def training_metrics(config: Any) -> Any:
+    """What training wrote as `metrics.json` into the model's folder; None where there is none, or no JSON."""
+    if config.local is None:
+        return None
+    try:
+        return json.loads((config.local / METRICS).read_text(encoding="utf-8"))
+    except (OSError, ValueError, RecursionError):  # a folder that was saved without training
+        return None
 
 
 def is_case(config: Any) -> bool:
@@ -165,6 +178,6 @@ def setting(config: Any) -> str:
     its label."""
     if not isinstance(config, CaseConfig):
         return str(config.label)
-    views = [LABELS[style] for style, _ in parse_views(config.encoder.prompt)]
+    views = [LABELS.get(style, str(style)) for style, _ in parse_views(config.encoder.prompt)]
     label = views[0] if len(views) == 1 else f"[{', '.join(views)}]"
     return f"{label} - c" if config.subtract else label

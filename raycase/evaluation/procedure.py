@@ -15,6 +15,7 @@ from raycase.evaluation.job import EvaluateJob, check_request
 from raycase.evaluation.models import Model, find_models
 from raycase.evaluation.plots import has_matplotlib
 from raycase.evaluation.report import NO_PLOTS, write_report
+from raycase.evaluation.seeds import Figures, compare_seeds
 from raycase.systems.contracts import VectorsOf
 
 
@@ -56,6 +57,7 @@ class Task(Generic[Data]):
 
     read: Callable[[EvaluateJob], Data]  # raises RequestError
     measure: Callable[[EvaluateJob, Data, Sequence[Model], Embed], Measured]
+    figures: Callable[[dict[str, Any]], Figures]  # of each system in what was measured, to compare seeds
     render: Callable[[dict[str, Any]], str]  # metrics.json to the report in Markdown
 
 
@@ -75,9 +77,11 @@ def run_task(job: EvaluateJob, task: Task[Any], *, vectors_of: VectorsOf) -> dic
         return vectors_of(texts, config, name=data.uri, cache=model.cache, compute=job.compute)
 
     measured = task.measure(job, data, models, embed)
+    seeds = compare_seeds(models, task.figures(measured.metrics))
     metrics = {
         "task": job.task,
         **measured.metrics,
+        **({"seeds": seeds} if seeds else {}),
         "provenance": provenance(),
         "seconds": round(time.time() - start, 1),
     }

@@ -12,6 +12,7 @@ from raycase.evaluation.job import EvaluateJob
 from raycase.evaluation.metrics import bootstrap_interval, mean_of, paired_bootstrap
 from raycase.evaluation.procedure import Measured
 from raycase.evaluation.report import difference, interval, provenance_lines, table
+from raycase.evaluation.seeds import Figures, seeds_section
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -82,6 +83,20 @@ def rank_systems(
     )
 
 
+def figures(metrics: dict[str, Any]) -> Figures:
+    """The figures of each system, for the comparison of seeds."""
+    measures, groups = metrics["measures"], [group["name"] for group in metrics["groups"]]
+    names = {
+        (measure, group): measure if len(groups) == 1 else group if len(measures) == 1 else f"{measure}, {group}"
+        for measure in measures
+        for group in groups
+    }
+    return {
+        s["name"]: {name: s["figures"][group][measure]["value"] for (measure, group), name in names.items()}
+        for s in metrics["systems"]
+    }
+
+
 def render(metrics: dict[str, Any]) -> str:
     """The report in Markdown; `metrics` holds every figure in it."""
     measures, groups, systems = metrics["measures"], metrics["groups"], metrics["systems"]
@@ -102,5 +117,5 @@ def render(metrics: dict[str, Any]) -> str:
             least = 2 / metrics["settings"]["resamples"]
             rows = [[s["name"], *(difference(s["against"][g["name"]][measure], least) for g in groups)] for s in others]
             parts += [f"Minus {systems[0]['name']}, by the paired bootstrap over queries:", table(header, rows)]
-    parts += ["## How it was made", provenance_lines(metrics)]
+    parts += [*seeds_section(metrics), "## How it was made", provenance_lines(metrics)]
     return "\n\n".join(parts) + "\n"

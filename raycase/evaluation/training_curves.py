@@ -2,13 +2,9 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Any, TypedDict
 
 from raycase.data.json_values import from_json
-from raycase.data.storage import locate
-from raycase.errors import RequestError
-from raycase.systems.model_folder import METRICS
 
 
 class Figures(TypedDict):
@@ -37,18 +33,9 @@ class Fit(Epochs, total=False):
     zero_shot: Figures
 
 
-def recorded(folder: Path | None) -> dict[str, Any]:
-    """The `metrics.json` of a model folder; empty for a folder that was saved without training."""
-    try:
-        values = {} if folder is None else locate(str(folder / METRICS)).read_json()
-    except (OSError, RequestError):
-        return {}
-    return values if isinstance(values, dict) else {}
-
-
-def training_curve(metrics: dict[str, Any]) -> dict[str, Any] | None:
-    """The curve of a fit: `best_epoch`, Spearman `before` training (None: not measured), and `history`, a line with
-    `epoch`, `loss` and `spearman` for each epoch. None for a model without one, and for figures that are not finite."""
+def training_curve(metrics: Any) -> dict[str, Any] | None:
+    """The curve of a fit, by its `training_metrics`: the best epoch, Spearman before training (None: not measured), a
+    line for each epoch. None for a model without one, and for figures that are not finite."""
     try:
         fit = from_json(Fit, metrics)
     except ValueError:

@@ -112,9 +112,9 @@ def cut_finer(ranges: list[Files], least: int) -> list[Files]:
 
 def claim_output(
     join: Join, queries: Written, vectors: Written, groups: list[Files], ranges: list[Files], *, overwrite: bool
-) -> list[Files]:
-    """Claim the output folder, and return the ranges: the recorded ones where an earlier run is resumed, for the
-    cluster may have had another size. Raises RequestError where the folder holds another join."""
+) -> tuple[str, list[Files]]:
+    """Claim the output folder, and return the join's fingerprint and the ranges: the recorded ones where an earlier run
+    is resumed, for the cluster may have had another size. Raises RequestError where the folder holds another join."""
     manifests = [read_manifest(written.output)["manifest_files_sha256"] for written in (queries, vectors)]
     name = fingerprint([manifests, groups, join.k, join.exclude_same, *(join.under or ())])
     root = locate(join.output)
@@ -131,12 +131,12 @@ def claim_output(
     )
     if record:
         try:
-            return from_json(list[list[str]], record.get("ranges"))
+            return name, from_json(list[list[str]], record.get("ranges"))
         except ValueError as error:
             raise RequestError(f"{(root / RECORD).uri}: expected ranges of files, got: {error}") from error
     values = {"fingerprint": name, "ranges": ranges}
     begin(root, RECORD, values, (*results, POOLED, POOLED_RECORD), overwrite=overwrite)
-    return ranges
+    return name, ranges
 
 
 def claim_pooled(

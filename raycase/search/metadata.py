@@ -44,6 +44,7 @@ class IndexMetadata:
             "prompt": encoder["prompt"],
             "pooling": encoder["pooling"][0],
             "subtract": self.model.get("subtract"),
+            **encoder.get("own", {}),
         }
 
     @property

@@ -9,6 +9,7 @@ from dataclasses import dataclass, replace
 from typing import ClassVar
 
 from raycase.encoder.pooling import Pooling
+from raycase.encoder.prompts import OwnPrompt
 from raycase.systems.fine_tuned_config import PromptEncoderConfig, starting_encoder
 
 
@@ -19,7 +20,10 @@ class BiEncoderConfig(PromptEncoderConfig):
     SYSTEM: ClassVar[str] = "bi-encoder"
 
 
-def bi_encoder(model: str, *, prompt: str | None = None, pooling: Pooling | None = None) -> BiEncoderConfig:
+def bi_encoder(
+    model: str, *, prompt: str | None = None, pooling: Pooling | None = None, own: OwnPrompt | None = None
+) -> BiEncoderConfig:
     """Before training. The default reads "c: s" and pools every token. Raises RequestError."""
-    spec = starting_encoder(model, prompt=prompt or "concat-cs:all", pooling=pooling)
+    default = None if own else "concat-cs:all"
+    spec = starting_encoder(model, prompt=prompt or default, pooling=pooling, own=own)
     return BiEncoderConfig(model=model, encoder=replace(spec, separator=": ", subtract=False))

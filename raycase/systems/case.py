@@ -6,8 +6,8 @@ network; CASE(s, c) = g(f(c; I(s)) - f(c; I())) (eq. 1).
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import asdict, dataclass, replace
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any, ClassVar
@@ -22,7 +22,7 @@ from raycase.encoder.engine import TextEncoder
 from raycase.encoder.loading import load_encoder
 from raycase.encoder.pooling import Pooling
 from raycase.encoder.prepared import Prepared
-from raycase.encoder.prompts import PromptSet, Template
+from raycase.encoder.prompts import OwnPrompt, PromptSet, Template
 from raycase.encoder.sources import described, find_encoder, load_config, weights_identity
 from raycase.encoder.table import EncoderSpec, read_spec
 from raycase.encoder.throughput import Work
@@ -50,7 +50,8 @@ SYSTEM = "case"
 class CaseConfig:
     """A CASE system without its weights: the encoder's entry with all choices applied, and g, if any.
 
-    cut: only the first so many dimensions of g, one of its nested ones.
+    cut: only the first so many dimensions of g, one of its nested ones. Raises RequestError for a subtraction without a
+    base.
     """
 
     model: str
@@ -60,6 +61,11 @@ class CaseConfig:
     cut: int | None = None
     folder: str | None = None  # or URI
     known_conditions: ClassVar[None] = None  # any
+
+    def __post_init__(self) -> None:
+        own = self.encoder.own if self.encoder.reads_own else None
+        if self.subtract and own and own.base_template is None:
+            raise RequestError("--subtract: expected --base-template for what is subtracted, got --template alone")
 
     @cached_property
     def plain_dim(self) -> int:
@@ -107,7 +113,7 @@ class CaseConfig:
     @property
     def fixed(self) -> dict[str, Any]:
         """Choices that no flag may contradict after training."""
-        return {"prompt": self.encoder.prompt, "pooling": self.encoder.pooling[0], "subtract": self.subtract}
+        return self.encoder.chosen | {"subtract": self.subtract}
 
     @property
     def label(self) -> str:
@@ -137,6 +143,11 @@ class CaseConfig:
         """The template of each view; without conditions one template, the sentence alone."""
         return [prompts.pair for prompts in self.prompts] if conditional else [self.prompts[0].plain]
 
+    @property
+    def bases(self) -> list[Template]:
+        """The template of each view's base; none where nothing is subtracted."""
+        return [prompts.base for prompts in self.prompts if prompts.base] if self.subtract else []
+
     def prepare(self, sentences: Sequence[str], conditions: Sequence[str] | None) -> Prepared:
         """Tokenise the distinct pairs and conditions for all views. Loads only the tokenizer.
 
@@ -147,7 +158,7 @@ class CaseConfig:
             sentences,
             conditions,
             pairs=self.templates(conditions is not None),
-            bases=[prompts.base for prompts in self.prompts] if self.subtract else (),
+            bases=self.bases,
         )
 
     def count_tokens(self, sentences: Sequence[str], conditions: Sequence[str] | None) -> np.ndarray:
@@ -162,10 +173,15 @@ class CaseConfig:
 
 
 def resolve(
-    model: str, *, prompt: str | None = None, pooling: Pooling | None = None, subtract: bool | None = None
+    model: str,
+    *,
+    prompt: str | None = None,
+    pooling: Pooling | None = None,
+    own: OwnPrompt | None = None,
+    subtract: bool | None = None,
 ) -> CaseConfig:
     """Zero-shot CASE on an encoder of the table, a Hugging Face id or a local folder. Raises RequestError."""
-    spec = find_encoder(model, prompt=prompt, pooling=pooling)
+    spec = find_encoder(model, prompt=prompt, pooling=pooling, own=own)
     return CaseConfig(model=model, encoder=spec, subtract=spec.subtract if subtract is None else subtract)
 
 
@@ -224,7 +240,7 @@ class Case:
 
     def _embed_bases(self, prepared: Prepared, conditions: np.ndarray) -> tuple[np.ndarray, Work]:
         """f(c; I()) of the conditions with these indices, all views side by side."""
-        groups = by_pattern([prompts.base for prompts in self.prompts])
+        groups = by_pattern(self.config.bases)
         return self._views(groups, [batch.take(conditions) for batch in prepared.bases])
 
     def _views(self, groups: list[list[int]], batches: Sequence[TokenBatch]) -> tuple[np.ndarray, Work]:
@@ -256,14 +272,20 @@ def save(folder: Path, config: CaseConfig, projector: Projector | None) -> None:
     folder.mkdir(parents=True, exist_ok=True)
     values: dict[str, Any] = {
         "system": SYSTEM,
-        "encoder": asdict(config.encoder),
+        "encoder": config.encoder.as_json(),
         "subtract": config.subtract,
         "projector": save_projector(projector, folder) if projector else None,
     }
     locate(str(folder / MODEL_FILE)).put_json(values)
 
 
-def write_model_folder(folder: Path, config: CaseConfig, projector: Projector, metrics: dict[str, Any]) -> None:
-    """Write the model folder of a trained CASE system."""
-    card = case_card(folder.name, config, projector, metrics)
-    write_folder(folder, metrics, card, lambda folder: save(folder, config, projector))
+def write_model_folder(
+    folder: Path,
+    config: CaseConfig,
+    projector: Projector,
+    metrics: dict[str, Any],
+    card: Callable[[str, CaseConfig, Projector, dict[str, Any]], str] = case_card,
+) -> None:
+    """Write the model folder of a CASE system with g; `card` writes its model card."""
+    text = card(folder.name, config, projector, metrics)
+    write_folder(folder, metrics, text, lambda folder: save(folder, config, projector))

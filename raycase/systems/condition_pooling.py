@@ -215,7 +215,7 @@ def write_model_folder(
             spec = replace(spec, source=f"{HERE}encoder", adapter=None)
         values = {
             "system": SYSTEM,
-            "encoder": asdict(spec),
+            "encoder": spec.as_json(),
             "layers": list(config.layers),
             "whole_condition": config.whole_condition,
             "head": asdict(head.config),

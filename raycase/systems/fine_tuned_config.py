@@ -19,7 +19,7 @@ from raycase.data.storage import sha256_of_file
 from raycase.encoder.loading import load_encoder
 from raycase.encoder.pooling import Pooling
 from raycase.encoder.prepared import Prepared
-from raycase.encoder.prompts import Template
+from raycase.encoder.prompts import OwnPrompt, Template
 from raycase.encoder.sources import described, find_encoder, load_config, load_tokenizer, weights_identity
 from raycase.encoder.table import ENCODERS, EncoderSpec
 from raycase.encoder.token_batch import TokenBatch
@@ -139,7 +139,7 @@ class PromptEncoderConfig(FineTunedEmbedderConfig):
     @property
     def fixed(self) -> dict[str, Any]:
         """Prompt, pooling and subtraction; a flag that contradicts them is refused."""
-        return {"prompt": self.encoder.prompt, "pooling": self.encoder.pooling[0], "subtract": False}
+        return self.encoder.chosen | {"subtract": False}
 
     def _template(self, conditions: Sequence[str] | None) -> Template:
         [prompts] = prompt_sets(self.encoder)
@@ -188,7 +188,13 @@ class FineTunedScorerConfig(FineTunedConfig):
 
 
 def starting_encoder(
-    model: str, *, prompt: str | None = None, pooling: Pooling | None = None, latent: bool = False, cls: bool = False
+    model: str,
+    *,
+    prompt: str | None = None,
+    pooling: Pooling | None = None,
+    own: OwnPrompt | None = None,
+    latent: bool = False,
+    cls: bool = False,
 ) -> EncoderSpec:
     """The encoder that training starts from.
 
@@ -201,9 +207,9 @@ def starting_encoder(
             f"--model: expected an encoder to fine-tune, got the trained model {model}"
             + (f"; its encoder is {inside}" if model in SHIPPED or Path(inside).is_dir() else "")
         )
-    if prompt is not None and model not in ENCODERS:
+    if (own or prompt is not None) and not (own and own.pool) and model not in ENCODERS:
         pooling = pooling or Pooling.MEAN
-    spec = find_encoder(model, prompt=prompt, pooling=pooling)
+    spec = find_encoder(model, prompt=prompt, pooling=pooling, own=own)
     if "+" in spec.prompt:
         raise RequestError(f"--prompt: expected one view to fine-tune, got {spec.prompt}")
     if Pooling.LATENT in spec.pooling and not latent:

@@ -15,6 +15,7 @@ import torch
 from raycase.encoder.engine import TextEncoder
 from raycase.encoder.loading import import_peft, load_encoder
 from raycase.encoder.pooling import Pooling
+from raycase.encoder.prompts import OwnPrompt
 from raycase.encoder.sources import load_config
 from raycase.errors import RequestError
 from raycase.systems.fine_tuned_config import PromptEncoderConfig, starting_encoder
@@ -52,6 +53,7 @@ def lora(
     *,
     prompt: str | None = None,
     pooling: Pooling | None = None,
+    own: OwnPrompt | None = None,
     rank: int = 32,
     alpha: float = 32.0,
     adapter_dropout: float = 0.05,
@@ -59,7 +61,7 @@ def lora(
 ) -> LoraConfig:
     """The system before training. Raises RequestError."""
     import_peft()
-    spec = starting_encoder(model, prompt=prompt, pooling=pooling, latent=not merged)
+    spec = starting_encoder(model, prompt=prompt, pooling=pooling, own=own, latent=not merged)
     kind = load_config(spec.source).model_type
     if kind not in TARGETS:
         raise RequestError(f"--model: expected an encoder like {', '.join(TARGETS)}, got {kind}")

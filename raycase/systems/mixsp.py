@@ -47,6 +47,7 @@ class Select(StrEnum):
 
     HARD = "hard"  # the output of the most probable one, times its probability (eq. 3)
     SOFT = "soft"  # all, weighted by their probabilities: a mixture of experts
+    NONE = "none"  # there are none: h_cls is classified, as in any text classification (Table 5, "vanilla")
 
 
 class Route(StrEnum):
@@ -73,6 +74,11 @@ class MixSpConfig(FineTunedScorerConfig):
         ranges = self.ranges
         if not ranges or list(ranges) != sorted(set(ranges)) or not 0 < ranges[0] <= ranges[-1] <= MOST:
             raise RequestError(f"--ranges: expected rising scores above 0, at most {MOST:g}, got {list(ranges)}")
+        if self.select is Select.NONE and (self.route, self.similarity) != (Route.CLS, Similarity.LINEAR):
+            raise RequestError(
+                f"--select none: expected no --route and no --similarity, for it has no projectors, got {self.route} "
+                f"and {self.similarity}"
+            )
 
     def tokens(
         self, sentences1: Sequence[str], sentences2: Sequence[str], conditions: Sequence[str] | None = None
@@ -93,23 +99,34 @@ class MixSpConfig(FineTunedScorerConfig):
 
 
 class Heads(nn.Module):
-    """Everything above the encoder: the router G1, one projector per range (lowest first), and G2."""
+    """Everything above the encoder: the router G1, one projector per range (lowest first), and G2.
+
+    With `Select.NONE` the router alone.
+    """
 
     def __init__(self, dim: int, config: MixSpConfig) -> None:
         super().__init__()
         self.config = config
         ranges = len(config.ranges) + 1
         self.router = nn.Linear(dim, ranges)
+        projectors = 0 if config.select is Select.NONE else ranges
         self.projectors = nn.ModuleList(
-            nn.Sequential(nn.Linear(dim, WIDTH * dim), nn.ReLU(), nn.Linear(WIDTH * dim, dim)) for _ in range(ranges)
+            nn.Sequential(nn.Linear(dim, WIDTH * dim), nn.ReLU(), nn.Linear(WIDTH * dim, dim))
+            for _ in range(projectors)
         )
-        self.g2 = nn.Linear(2 * dim, 1) if config.similarity is Similarity.LINEAR else None
+        self.g2 = nn.Linear(2 * dim, 1) if projectors and config.similarity is Similarity.LINEAR else None
 
     def forward(self, cls_ND: Tensor, first_ND: Tensor, second_ND: Tensor) -> Tensor:
         """(N, 1 + 2 R): the similarity (eq. 4; G2 as a logit), then each sentence's logits of the R ranges (eq. 1).
 
-        With the contrastive loss both projections follow: (N, 1 + 2 R + 2 D).
+        With the contrastive loss both projections follow: (N, 1 + 2 R + 2 D). Without projectors the similarity is the
+        expected place of the range, from 0 to 1 (of two ranges, the probability of the upper one), and both sentences
+        have the pair's logits.
         """
+        if self.config.select is Select.NONE:
+            logits_NR = self.router(cls_ND)
+            places_R = torch.linspace(0, 1, logits_NR.shape[1]).to(logits_NR)
+            return torch.cat([(logits_NR.softmax(-1) * places_R).sum(1, keepdim=True), logits_NR, logits_NR], dim=1)
         means = (first_ND, second_ND)
         states = {
             Route.CLS: [cls_ND + mean_ND for mean_ND in means],
@@ -159,6 +176,20 @@ class MixSp(Scorer):
         parts = [self._heads(part.to(self.encoder.model.device))[:, 0].cpu() for part in pooled.split(pairs_at_once)]
         scores_N = torch.cat([*parts, torch.empty(0)])
         return (scores_N if self.head.g2 is None else scores_N.sigmoid()).numpy()
+
+    @torch.inference_mode()
+    def ranges(self, sentences1: Sequence[str], sentences2: Sequence[str]) -> np.ndarray:
+        """The range of each pair, 0 the lowest, by the mean of the router's probabilities for both sentences: N, N ->
+        (N,) int64. Raises ValueError for lists of different length."""
+        pooled = torch.from_numpy(self.encoder.encode(self.config.tokens(sentences1, sentences2))[0])
+        ranges = len(self.config.ranges) + 1
+        parts = [torch.empty(0, dtype=torch.int64)]
+        for part in pooled.split(PAIRS_AT_ONCE):
+            logits_NSR = self._heads(part.to(self.encoder.model.device))[:, 1 : 1 + 2 * ranges].unflatten(
+                1, (2, ranges)
+            )
+            parts.append(logits_NSR.softmax(-1).mean(1).argmax(-1).cpu())
+        return torch.cat(parts).numpy()
 
     def _heads(self, pooled_NV: Tensor) -> Tensor:
         with torch.autocast(pooled_NV.device.type, enabled=False):  # with 16 bits many scores would be equal

@@ -12,7 +12,10 @@ if TYPE_CHECKING:
 
 def tuned_card(name: str, label: str, metrics: dict[str, Any]) -> str:
     """The model card of a fine-tuned encoder; `label` describes the system."""
-    figures = "\n".join(f"| {key} | {value:.2f} |" for key, value in metrics["validation"].items())
+    validation = dict(metrics["validation"])
+    threshold = validation.pop("threshold", None)  # a cosine, not x 100
+    figures = "\n".join(f"| {key} | {value:.2f} |" for key, value in validation.items())
+    entailed = "" if threshold is None else f" On them an entailment is best told by a cosine above {threshold:.4f}."
     history = "\n".join(
         f"| {int(h['epoch'])} | {h['loss']:.4f} | {h['seconds']:.0f} | {h['mib']:,} |" for h in metrics["history"]
     )
@@ -31,7 +34,7 @@ model = raycase.load("{name}")  # the path of this folder
 |---|---|
 {figures}
 
-The epoch was chosen on these: epoch {metrics["best_epoch"]} of {metrics["epochs"]}.
+The epoch was chosen on these: epoch {metrics["best_epoch"]} of {metrics["epochs"]}.{entailed}
 
 | epoch | loss | seconds | peak MiB |
 |---|---|---|---|
@@ -68,7 +71,6 @@ def _made(metrics: dict[str, Any]) -> str:
 
 def case_card(name: str, config: SystemConfig, projector: Projector, metrics: dict[str, Any]) -> str:
     """The model card of a CASE system with a projector."""
-    best = metrics["validation"]
     shape = projector.config
     layers = {0: "linear", 1: f"one layer, {shape.activation}", 2: f"two layers of {shape.hidden}, {shape.activation}"}
     return f"""# {name}
@@ -86,13 +88,19 @@ vectors = case.embed(["Two girls in red dresses play soccer."], ["color of the c
 
 | on the validation pairs, x 100 | |
 |---|---|
-| Spearman, all pairs | {best["spearman"]:.2f} |
-| Spearman, without label -1 | {best["spearman_rated"]:.2f} |
-| Pearson, all pairs | {best["pearson"]:.2f} |
-{_nested_rows(best)}| the same vectors without projector: Spearman, all pairs | {metrics["zero_shot"]["spearman"]:.2f} |
+{_rated_rows(metrics)}
 
 {_rated_run(config, metrics)}
 """
+
+
+def _rated_rows(metrics: dict[str, Any]) -> str:
+    """Figures of a projector, and of the same vectors before it."""
+    best, before = metrics["validation"], metrics["zero_shot"]["spearman"]
+    return f"""| Spearman, all pairs | {best["spearman"]:.2f} |
+| Spearman, without label -1 | {best["spearman_rated"]:.2f} |
+| Pearson, all pairs | {best["pearson"]:.2f} |
+{_nested_rows(best)}| the same vectors without projector: Spearman, all pairs | {before:.2f} |"""
 
 
 def _rated_run(config: SystemConfig, metrics: dict[str, Any]) -> str:
@@ -112,6 +120,53 @@ def _rated_run(config: SystemConfig, metrics: dict[str, Any]) -> str:
 Encoder weights: `{config.describe()["weights"]}`
 
 {_made(metrics)}"""
+
+
+PROJECTIONS = {  # by the name of the method
+    "pca": "the principal components of the vectors",
+    "whitening": "the principal components of the vectors, each scaled to variance 1 (Su et al., 2021)",
+    "random": "sums of all dimensions with random weights (Johnson and Lindenstrauss, 1984)",
+    "truncation": "the first dimensions of the vectors",
+}
+
+
+def projection_card(name: str, config: SystemConfig, projector: Projector, metrics: dict[str, Any]) -> str:
+    """The model card of a CASE system whose projector has seen no labels."""
+    shape, method = projector.config, metrics["projection"]["method"]
+    figures = "Not measured: it was given no validation pairs."
+    if "validation" in metrics:
+        figures = f"| on the validation pairs, x 100 | |\n|---|---|\n{_rated_rows(metrics)}"
+    cuts = ", ".join(map(str, shape.nested))
+    shares = ", ".join(f"{share:.1f} % in {dim}" for dim, share in metrics["variance"].items())
+    return f"""# {name}
+
+Condition-aware sentence embeddings: CASE (Zhang, Zhou and Bollegala, 2025) on {config.label}, with a linear projector
+{shape.input_dim} -> {shape.output_dim} that saw no labels: {PROJECTIONS[method]}. The encoder is frozen.
+
+```python
+import raycase
+
+case = raycase.load("{name}")  # the path of this folder
+vectors = case.embed(["Two girls in red dresses play soccer."], ["color of the clothes"])  # (1, {shape.output_dim})
+```
+
+{figures}
+
+| data | file | sentences under a condition, or pairs of them | sha256 |
+|---|---|---|---|
+{_files(metrics, "rows")}
+
+| projection | |
+|---|---|
+| method | {method} |
+| dimensions to which the vectors can be cut | {cuts or "none"} |
+| share of the variance | {shares or "not asked"} |
+| seed | {metrics["seed"] if method == "random" else "of no effect"} |
+
+Encoder weights: `{config.describe()["weights"]}`
+
+{_made(metrics)}
+"""
 
 
 def head_card(name: str, config: SystemConfig, metrics: dict[str, Any]) -> str:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import asdict, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -80,7 +80,7 @@ def save_folder(
     if extra is not None:
         weights = {name: t.detach().cpu().contiguous() for name, t in extra.state_dict().items()}
         locate(str(folder / EXTRA)).put(to_safetensors(weights))
-    row = asdict(replace(config.encoder, source=source, adapter=adapter))
+    row = replace(config.encoder, source=source, adapter=adapter).as_json()
     locate(str(folder / MODEL_FILE)).put_json({"system": config.SYSTEM, "encoder": row, **config.choices})
 
 

@@ -15,7 +15,7 @@ import pyarrow as pa
 from raycase.data.rated import RatedPairs
 from raycase.data.schema import Reason
 from raycase.encoder.prepared import Prepared
-from raycase.encoder.prompts import PromptSet, Span, Template, parse_views, prompt_set
+from raycase.encoder.prompts import PromptSet, PromptStyle, Span, Template, parse_views, prompt_set
 from raycase.encoder.sources import load_tokenizer
 from raycase.encoder.table import EncoderSpec
 from raycase.encoder.throughput import Work
@@ -28,11 +28,16 @@ CONDITION = Template(pattern="{condition}", span=Span.ALL)
 
 
 def prompt_sets(spec: EncoderSpec) -> list[PromptSet]:
-    """The templates of each view of an encoder's prompt."""
-    return [
-        prompt_set(style, template=spec.template, separator=spec.separator, span=span or spec.span)
-        for style, span in parse_views(spec.prompt)
-    ]
+    """The templates of each view of an encoder's prompt. Raises RequestError for one's own where there is none."""
+    return [_prompt_set(spec, style, span) for style, span in parse_views(spec.prompt)]
+
+
+def _prompt_set(spec: EncoderSpec, style: PromptStyle, span: Span | None) -> PromptSet:
+    if style is not PromptStyle.TEMPLATE:
+        return prompt_set(style, template=spec.template, separator=spec.separator, span=span or spec.span)
+    if spec.own is None:
+        raise RequestError(f"--prompt: expected --template beside {spec.prompt}, got none")
+    return spec.own.prompts
 
 
 def by_pattern(templates: Sequence[Template]) -> list[list[int]]:

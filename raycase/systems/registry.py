@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
-from dataclasses import replace
+from dataclasses import asdict, fields, replace
 from enum import StrEnum
 from functools import partial
 from pathlib import Path
@@ -12,8 +12,8 @@ from typing import Any, TypeGuard, TypeVar
 
 from raycase.data.fetch import DEFAULT_MODEL, MODEL_FILE, SHIPPED, folder_here, is_remote
 from raycase.encoder.pooling import Pooling
-from raycase.encoder.prompts import parse_views
-from raycase.errors import RequestError
+from raycase.encoder.prompts import OwnPrompt, Pool, own_prompt, parse_views
+from raycase.errors import RequestError, one_line
 from raycase.systems import (
     bi_encoder,
     case,
@@ -58,6 +58,9 @@ def resolve(
     model: str = DEFAULT_MODEL,
     *,
     prompt: str | None = None,
+    template: str | None = None,
+    base_template: str | None = None,
+    pool: Pool | str | None = None,
     pooling: Pooling | str | None = None,
     subtract: bool | None = None,
     dim: int | None = None,
@@ -66,15 +69,17 @@ def resolve(
 
     model: the name of the default model; a name of the table of encoders or a Hugging Face id, for zero-shot CASE,
     after "condition-pooling:", "csr:" or "tri-encoder:" for that system without training; or a model folder, local or
-    on object storage.
-    A trained model fixes prompt, pooling and subtraction. dim: cut conditional vectors to their first so many
-    dimensions. Raises RequestError for an unknown model, an unreadable folder, a choice that contradicts the model, and
-    a dimension that it was not trained with.
+    on object storage. template, base_template, pool: a prompt of one's own (`OwnPrompt`). A trained model fixes prompt,
+    pooling and subtraction. dim: cut conditional vectors to their first so many dimensions. Raises RequestError for an
+    unknown model, an unreadable folder, a choice that contradicts the model or another one, and a dimension that the
+    model was not trained with.
     """
     if prompt is not None:
         parse_views(prompt)
     pooling = None if pooling is None else _choice(Pooling, pooling, "pooling")
-    config = _find(model, {"prompt": prompt, "pooling": pooling, "subtract": subtract})
+    pool = None if pool is None else _choice(Pool, pool, "pool")
+    own = own_prompt(template, base_template, pool)
+    config = _find(model, {"prompt": prompt, "pooling": pooling, "subtract": subtract, "own": own})
     return config if dim is None else _cut(config, dim)
 
 
@@ -115,11 +120,18 @@ def _read(file: Path, folder: str) -> EmbedderConfig | ScorerConfig:
 
 def _check_choices(model: str, fixed: dict[str, Any], choices: dict[str, Any]) -> None:
     """Raise RequestError for a choice that contradicts the folder."""
+    fixed, choices = ({k: v for k, v in c.items() if k != "own"} | _flags(c.get("own")) for c in (fixed, choices))
     for flag, value in choices.items():
         if value is not None and value != fixed[flag]:
-            expected = "has none to choose" if fixed[flag] is None else f"was trained with {fixed[flag]}"
+            expected = "has none to choose" if fixed[flag] is None else f"was trained with {one_line(fixed[flag])}"
             instead = "leave the flag out" + (", or pass --model minilm" if model in SHIPPED else "")
-            raise RequestError(f"--{flag}: {model} {expected}, got {value}; {instead}")
+            raise RequestError(f"--{flag}: {model} {expected}, got {one_line(value)}; {instead}")
+
+
+def _flags(own: OwnPrompt | None) -> dict[str, Any]:
+    """A prompt of one's own as its flags."""
+    values = asdict(own) if own else dict.fromkeys(f.name for f in fields(OwnPrompt))
+    return {name.replace("_", "-"): value for name, value in values.items()}
 
 
 def _cut(config: EmbedderConfig | ScorerConfig, dim: int) -> EmbedderConfig:

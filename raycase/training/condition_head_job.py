@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from raycase.data.provenance import provenance
 from raycase.data.rated import RatedPairs
-from raycase.data.storage import Location, fingerprint
+from raycase.data.storage import Location
 from raycase.encoder.loading import whole_model
 from raycase.encoder.pooling import Pooling
 from raycase.encoder.prompts import Span
@@ -32,7 +32,7 @@ from raycase.training.condition_teachers import taught_pairs
 from raycase.training.encoder_job import compute_of
 from raycase.training.loop import FitState
 from raycase.training.plain_share import with_plain_part
-from raycase.training.projector_job import Source, Workers, data_metrics, fit_metrics, open_checkpoints
+from raycase.training.projector_job import Source, Workers, data_metrics, fingerprints, fit_metrics, open_checkpoints
 from raycase.training.runner import Embedder, OpenRunner, Runner
 
 if TYPE_CHECKING:
@@ -82,7 +82,8 @@ def train_condition_head(job: ConditionPoolingJob, open_runner: OpenRunner) -> d
         "recipe": asdict(job.recipe),
         "seed": job.seed,
     }
-    name = fingerprint(identity)
+    prints = fingerprints(identity)
+    name = prints["fingerprint"]
     if done := open_model_folder(job.folder, name, overwrite=job.overwrite):
         print(f"{job.folder}: trained before; nothing to do", file=sys.stderr)
         return done
@@ -107,7 +108,7 @@ def train_condition_head(job: ConditionPoolingJob, open_runner: OpenRunner) -> d
     head = with_plain_part(head, *read, plain_dim=config.plain_dim, share=job.plain_share)
     figures["validation"] = head_correlations(head, read[1], head.config.nested)
     facts = {
-        "fingerprint": name,
+        **prints,
         "teachers": [fit_metrics(teacher)["validation"] for teacher in teachers],
         "recipe": asdict(job.recipe),
         "seed": job.seed,

@@ -13,14 +13,13 @@ from typing import Any
 import torch
 
 from raycase.data.provenance import provenance
-from raycase.data.storage import fingerprint
 from raycase.encoder.loading import bf16_is_native
 from raycase.systems.fine_tuned_config import FineTunedConfig
 from raycase.systems.model_card import tuned_card
 from raycase.systems.model_folder import open_model_folder, write_folder
 from raycase.training.encoder_fit import Objective, TuneRecipe, fit_tuned
 from raycase.training.loop import restore
-from raycase.training.projector_job import Source, Workers, fit_metrics, open_checkpoints
+from raycase.training.projector_job import Source, Workers, fingerprints, fit_metrics, open_checkpoints
 from raycase.training.runner import OpenRunner
 
 
@@ -71,7 +70,8 @@ def fine_tune(job: FineTuneJob, open_runner: OpenRunner) -> dict[str, Any]:
         "recipe": asdict(job.recipe),
         "seed": job.seed,
     }
-    name = fingerprint(identity)
+    prints = fingerprints(identity)
+    name = prints["fingerprint"]
     if done := open_model_folder(job.folder, name, overwrite=job.overwrite):
         print(f"{job.folder}: trained before; nothing to do", file=sys.stderr)
         return done
@@ -82,7 +82,7 @@ def fine_tune(job: FineTuneJob, open_runner: OpenRunner) -> dict[str, Any]:
     fitting = partial(fit_tuned, objective=objective)
     state = runner.fit(fitting, train, validation, job.recipe, seed=job.seed, checkpoints=checkpoints)
     metrics = {
-        "fingerprint": name,
+        **prints,
         "system": config.SYSTEM,
         "task": task.identity[0],
         **fit_metrics(state),

@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from raycase.data.inferences import Inferences
 from raycase.encoder.prepared import Prepared
 from raycase.errors import RequestError
-from raycase.evaluation.entailment_metrics import accuracies
+from raycase.evaluation.entailment_metrics import accuracies, best_threshold, entailment_scores
 from raycase.training.encoder_fit import Objective, TuneRecipe
 from raycase.training.loop import Batches, BatchLoss, Evaluation, epoch_batches, gather, shard, unwrapped
 from raycase.training.losses import dual_loss
@@ -110,7 +110,8 @@ class DualObjective(Objective):
         return of_batch
 
     def evaluation(self, train: InferenceTexts, validation: InferenceTexts) -> Evaluation:
-        """Accuracy x 100 of RTE, over all pairs and for each kind of hypothesis, and of EIS."""
+        """Accuracy x 100 of RTE, over all pairs and for each kind of hypothesis, and of EIS; and eq. 3's threshold, the
+        best over all pairs."""
 
         def evaluate(module: nn.Module) -> dict[str, float]:
             system: Any = unwrapped(module).system
@@ -118,6 +119,7 @@ class DualObjective(Objective):
             with self.autocast(module):
                 vectors = system.encode_prepared(validation.prepared).vectors
             explicit_TD, *implicit = np.split(vectors, validation.conditions)
-            return accuracies(explicit_TD, implicit[0] if implicit else None, validation.text_index)
+            told = (explicit_TD, implicit[0] if implicit else None, validation.text_index)
+            return accuracies(*told) | {"threshold": best_threshold(entailment_scores(*told))}
 
         return evaluate

@@ -14,7 +14,7 @@ from raycase.data.fetch import is_trained
 from raycase.data.provenance import provenance
 from raycase.data.rated import NOT_APPLICABLE, RatedPairs, read_rated, rows_in
 from raycase.data.storage import Location, check_paths, fingerprint, locate
-from raycase.encoder.pooling import Pooling
+from raycase.encoder.prompt_flags import PromptFlags
 from raycase.errors import MOST_SEED, RequestError, at_least, check_ranges
 from raycase.systems.bi_encoder import BiEncoderConfig
 from raycase.systems.case import CaseConfig, write_model_folder
@@ -31,13 +31,9 @@ from raycase.training.runner import OpenRunner
 
 
 @dataclass(frozen=True, kw_only=True)
-class Source:
-    """Flags of all training jobs and sweeps: data, encoder and result."""
+class Saved:
+    """Flags of everything that leaves a model folder: encoder and result."""
 
-    train: str
-    """Training pairs: .csv, .jsonl or .parquet with sentence1, sentence2, condition, label (1 to 5)."""
-    validation: str
-    """Validation pairs, which select the best epoch; never trained on. Label -1: the condition does not apply."""
     model: str = "minilm"
     """Name in the table of encoders, Hugging Face id or local folder."""
     compute: Compute | None = None
@@ -50,7 +46,7 @@ class Source:
     overwrite: bool = False
     """Replace an earlier result in the folder."""
     seed: int = 0
-    """Seed of initial weights, order and dropout; the first seed of a sweep."""
+    """Seed of random weights, order and dropout; the first seed of a sweep."""
 
     @property
     def folder(self) -> Path:
@@ -62,10 +58,25 @@ class Source:
 
     def check_source(self) -> None:
         """Check the flags before anything is read. Raises RequestError."""
-        check_paths({f"--{n}": getattr(self, n) for n in ("train", "validation", "output", "cache")})
+        check_paths({"--output": self.output, "--cache": self.cache})
         check_ranges(self, at_least(0, self, "seed", most=MOST_SEED))
         if "://" in self.output:
             raise RequestError(f"--output: expected a folder on this machine, got {self.output}; copy the result there")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Source(Saved):
+    """Flags of all training jobs and sweeps on rated pairs: data, encoder and result."""
+
+    train: str
+    """Training pairs: .csv, .jsonl or .parquet with sentence1, sentence2, condition, label (1 to 5)."""
+    validation: str
+    """Validation pairs, which select the best epoch; never trained on. Label -1: the condition does not apply."""
+
+    def check_source(self) -> None:
+        """Check the flags before anything is read. Raises RequestError."""
+        check_paths({"--train": self.train, "--validation": self.validation})
+        super().check_source()
 
     def read(self) -> tuple[RatedPairs, RatedPairs]:
         """Read and check training and validation pairs. Raises RequestError."""
@@ -88,22 +99,17 @@ class Source:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Frozen(Source):
+class Frozen(PromptFlags, Saved):
     """How a frozen encoder embeds a sentence under a condition."""
-
-    prompt: str | None = None
-    """Prompt of sentence and condition, or several as views side by side, a+b. Default: the encoder's."""
-    subtract: bool | None = None
-    """Subtract the base, the condition's own vector (eq. 1). Default: the encoder's."""
-    pooling: Pooling | None = None
-    """Pooling of token vectors. Default: the encoder's."""
 
     def config(self) -> CaseConfig:
         """The system without g: zero-shot CASE, or the encoder of a fine-tuned bi-encoder. Raises RequestError."""
         self.check_source()
         if not is_trained(self.model):
-            return resolve_case(self.model, prompt=self.prompt, pooling=self.pooling, subtract=self.subtract)
-        system = resolve(self.model, prompt=self.prompt, pooling=self.pooling)
+            return resolve_case(
+                self.model, prompt=self.prompt, pooling=self.pooling, own=self.own, subtract=self.subtract
+            )
+        system = resolve(self.model, **self.prompt_choices | {"subtract": None})
         if not isinstance(system, (BiEncoderConfig, LoraConfig)):
             raise RequestError(
                 f"--model: expected an encoder without projector, or a fine-tuned bi-encoder, got the trained model "
@@ -128,7 +134,7 @@ class Workers:
 
 
 @dataclass(frozen=True, kw_only=True)
-class TrainJob(Frozen, Recipe, Workers):
+class TrainJob(Frozen, Source, Recipe, Workers):
     """Fit a projector on a frozen encoder by eq. 2 (CASE, section 3.2) and save a model folder.
 
     A run that was stopped resumes automatically when the same command is run again.
@@ -150,7 +156,8 @@ def train_projector(job: TrainJob, open_runner: OpenRunner) -> dict[str, Any]:
         "recipe": settings_of(job.recipe) | {"dropout": job.recipe.dropout_share},
         "seed": job.seed,
     }
-    name = fingerprint(identity)
+    prints = fingerprints(identity)
+    name = prints["fingerprint"]
     if done := open_model_folder(job.folder, name, overwrite=job.overwrite):
         print(f"{job.folder}: trained before; nothing to do", file=sys.stderr)
         return done
@@ -165,7 +172,7 @@ def train_projector(job: TrainJob, open_runner: OpenRunner) -> dict[str, Any]:
         fit_projector, vectors["train"], vectors["validation"], job.recipe, seed=job.seed, checkpoints=checkpoints
     )
     facts = {
-        "fingerprint": name,
+        **prints,
         "seconds": round(time.time() - began, 1),
         "embed_seconds": round(embedded - began, 1),
         "seed": job.seed,
@@ -205,6 +212,12 @@ def save_fit(
     }
     write_model_folder(folder, replace(config, projector=shape), best_projector(state, shape), metrics)
     return metrics
+
+
+def fingerprints(identity: dict[str, Any]) -> dict[str, str]:
+    """For `metrics.json`: the fingerprint of a fit, and that of all but its seed, equal for all seeds of a system."""
+    unseeded = {name: value for name, value in identity.items() if name != "seed"}
+    return {"fingerprint": fingerprint(identity), "unseeded": fingerprint(unseeded)}
 
 
 def fit_metrics(state: FitState) -> dict[str, Any]:

@@ -11,6 +11,7 @@ from typing import Any, Literal
 
 from raycase.data.graph import Known, read_graph
 from raycase.encoder.pooling import Compose, Pooling
+from raycase.encoder.prompt_flags import TextFlags
 from raycase.errors import RequestError
 from raycase.systems.bi_encoder import BiEncoderConfig, bi_encoder
 from raycase.systems.cross_encoder import cross_encoder
@@ -49,17 +50,15 @@ class RatedJob(FineTuneJob, RatedRecipe):
 
 
 @dataclass(frozen=True, kw_only=True)
-class BiEncoderJob(RatedJob):
+class BiEncoderJob(TextFlags, RatedJob):
     """A bi-encoder: sentence and condition as one text (Deshpande et al., 2023)."""
 
     prompt: str | None = None
     """Prompt of sentence and condition. Default: concat-cs:all, which is "condition: sentence"."""
-    pooling: Pooling | None = None
-    """Pooling of token vectors. Default: the encoder's."""
 
     def config(self) -> FineTunedConfig:
         """The system before training. Raises RequestError."""
-        return bi_encoder(self.model, prompt=self.prompt, pooling=self.pooling)
+        return bi_encoder(self.model, prompt=self.prompt, pooling=self.pooling, own=self.own)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -137,7 +136,7 @@ class CsrJob(RatedJob):
 
 
 @dataclass(frozen=True, kw_only=True)
-class LoraJob(RatedJob):
+class LoraJob(TextFlags, RatedJob):
     """Low-rank adapters on the attention's projections of any encoder (CASE, section 4.4)."""
 
     loss: Loss = Loss.PEARSON
@@ -146,8 +145,6 @@ class LoraJob(RatedJob):
     """Peak learning rate of AdamW; adapters need a higher one than full fine-tuning (`results/fine_tuning.md`)."""
     prompt: str | None = None
     """Prompt of sentence and condition. Default: the encoder's."""
-    pooling: Pooling | None = None
-    """Pooling of token vectors. Default: the encoder's."""
     rank: int = 32
     """Rank of the adapters."""
     alpha: float = 32.0
@@ -159,7 +156,7 @@ class LoraJob(RatedJob):
 
     def config(self) -> FineTunedConfig:
         """The system before training. Raises RequestError."""
-        names = ("prompt", "pooling", "rank", "alpha", "adapter_dropout", "merged")
+        names = ("prompt", "pooling", "own", "rank", "alpha", "adapter_dropout", "merged")
         return lora(self.model, **{name: getattr(self, name) for name in names})
 
 

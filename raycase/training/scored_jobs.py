@@ -92,7 +92,7 @@ class MixSpJob(ScoredJob):
 
     select: Select = Select.HARD
     """hard: only the most probable projector. soft: the weighted sum of all, a mixture of experts, without the router's
-    loss."""
+    loss. none: no projectors, a plain classifier of [CLS] into the ranges, whose score is the expected range."""
     ranges: tuple[float, ...] = (UPPER,)
     """Lowest score of each range after the first; one projector per range."""
     route: Route = Route.CLS
@@ -100,22 +100,25 @@ class MixSpJob(ScoredJob):
     similarity: Similarity = Similarity.LINEAR
     """How two projections become a score: linear, a layer over both; cosine, with its squared error as the loss;
     contrastive, a cosine with InfoNCE against the batch's other pairs as the loss."""
-    similarity_weight: float = 7e-4
-    """alpha_1, the weight of the similarity's loss (eq. 5)."""
+    similarity_weight: float | None = None
+    """alpha_1, the weight of the similarity's loss (eq. 5). Default: 7e-4; 0 with --select none, which has no other."""
     range_weight: float | None = None
     """alpha_2, the weight of the router's loss (eq. 5). Default: 1e-4; 0 with --select soft."""
 
     @property
     def terms(self) -> dict[str, Any]:
         """The settings of the loss. Raises RequestError."""
-        default = 1e-4 if self.select is Select.HARD else 0.0
-        weights = {
-            "similarity_weight": self.similarity_weight,
-            "range_weight": default if self.range_weight is None else self.range_weight,
+        defaults = {
+            "similarity_weight": 0.0 if self.select is Select.NONE else 7e-4,
+            "range_weight": 0.0 if self.select is Select.SOFT else 1e-4,
         }
+        given = {name: getattr(self, name) for name in defaults}
+        weights = {name: default if given[name] is None else given[name] for name, default in defaults.items()}
         for name, weight in weights.items():
             if not 0 <= weight < float("inf"):
                 raise RequestError(f"--{name.replace('_', '-')}: expected a number of at least 0, got {weight:g}")
+        if self.select is Select.NONE and weights["similarity_weight"]:
+            raise RequestError(f"--similarity-weight: expected 0 with --select none, got {self.similarity_weight:g}")
         return weights
 
     def loss(self) -> PairLoss:

@@ -195,9 +195,11 @@ class TuneJob(Frozen, Recipe, SweepJob):
 
     def config(self) -> CaseConfig:
         """The system without g, under the first prompt. Raises RequestError."""
-        if self.prompts:
-            return replace(self, prompt=self.prompts[0], prompts=None).config()
-        return super().config()
+        if not self.prompts:
+            return super().config()
+        reads_own = (prompt for prompt in self.prompts if PromptStyle.TEMPLATE in prompt.split("+"))
+        config = replace(self, prompt=next(reads_own, self.prompts[0]), prompts=None).config()
+        return replace(config, encoder=replace(config.encoder, prompt=self.prompts[0]))
 
     def base(self, config: CaseConfig) -> ProjectorCell:
         """The cell of the flags."""
@@ -209,7 +211,7 @@ class TuneJob(Frozen, Recipe, SweepJob):
 
     def _search_prompts(self, default: str) -> list[str]:
         if self.prompts is None:
-            if self.prompt is not None or is_trained(self.model):
+            if self.prompt is not None or self.template is not None or is_trained(self.model):
                 return [default]
             if default in INSTRUCTED:
                 return [default, "+".join(INSTRUCTED)]

@@ -92,6 +92,22 @@ def test_the_fingerprint_is_of_what_changes_the_vectors(job, tiny_model, tmp_pat
             embed_here(replace(job, **{name: value}))
 
 
+def test_a_prompt_of_ones_own_is_part_of_the_fingerprint(job):
+    job = replace(job, prompt=None, pooling=None, template="{sentence}:\n{condition}", pool="condition")
+    embed_here(job)
+    assert embed_here(job)["units_done"] == 0
+    begun = output_at(job.output).job.read_json()
+    assert begun["config"]["model"]["encoder"]["own"] == {
+        "template": job.template,
+        "base_template": None,
+        "pool": "condition",
+    }
+    changes = {"template": "{sentence}:\n\n{condition}", "base_template": "{condition}", "pool": "all"}
+    for name, value in changes.items():
+        with pytest.raises(RequestError, match=rf"expected an empty folder .*encoder\.own\.{name}: .* requested\)"):
+            embed_here(replace(job, **{name: value}))
+
+
 @pytest.mark.parametrize("change", ["nothing", "added", "changed", "vanished", "overwrite"])
 def test_a_job_stopped_in_the_middle_meets_its_input_again(job, tmp_path, change):
     folder = tmp_path / "corpus"

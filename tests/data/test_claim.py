@@ -4,9 +4,9 @@ import re
 
 import pytest
 
-from raycase.data.claim import begin, claim, clear
+from raycase.data.claim import begin, check_held, claim, clear
 from raycase.data.storage import locate
-from raycase.errors import RequestError
+from raycase.errors import RequestError, WorkError
 
 JOB = {"job": "this very join", "results": ("neighbours", "table.parquet")}
 
@@ -78,3 +78,17 @@ def test_a_job_that_begins_puts_its_record_and_clears_results_only_to_overwrite(
     begin(folder, "join.json", {"fingerprint": "one"}, JOB["results"], overwrite=overwrite)
     assert claim(folder, "join.json", "one", **JOB) == {"fingerprint": "one"}
     assert (folder / "neighbours" / "0.parquet").exists() is not overwrite
+
+
+@pytest.mark.parametrize(
+    ("record", "words"),
+    [(None, "got none: the folder was removed"), (b'{"fingerprint": "two"}', "got another: "), (b"[", "got another: ")],
+)
+def test_a_job_whose_record_was_replaced_or_removed_notices(folder, record, words):
+    begin(folder, "join.json", {"fingerprint": "one"}, JOB["results"], overwrite=False)
+    check_held(folder, "join.json", "one")
+    (folder / "join.json").remove()
+    if record is not None:
+        (folder / "join.json").put(record)
+    with pytest.raises(WorkError, match=re.escape(f"expected the join.json that this job wrote, {words}")):
+        check_held(folder, "join.json", "one")

@@ -9,7 +9,7 @@ from joined import brute, check, written_to_join
 from raycase.data.storage import locate
 from raycase.distributed import join as module
 from raycase.distributed.join import JoinJob, join
-from raycase.errors import RequestError
+from raycase.errors import RequestError, WorkError
 
 SMALL = {"group_rows": 100, "range_rows": 400}
 
@@ -44,6 +44,20 @@ def test_queries_under_one_condition_are_joined_with_vectors_under_another(clust
     check(job.output, brute(home, 5, under=under), 5)
     with pytest.raises(RequestError, match="or this very join"):
         join(JoinJob(queries=job.queries, vectors=job.vectors, output=job.output, k=5), **SMALL)
+
+
+def test_a_join_whose_folder_another_took_over_ends_and_removes_nothing(cluster, home, tmp_path, monkeypatch):
+    job = JoinJob(queries=str(home / "queries"), vectors=str(home / "vectors"), output=str(tmp_path / "n"), k=5)
+    root = locate(job.output)
+
+    def taken(*arguments, **stage):
+        (root / "parts" / "000000-000000.parquet").put(b"of the other join")
+        (root / "join.json").put_json({"fingerprint": "another"})
+
+    monkeypatch.setattr(module, "run_tasks", taken)
+    with pytest.raises(WorkError, match="another: a job with --overwrite took the folder over"):
+        join(job, **SMALL)
+    assert (root / "parts").list()
 
 
 def test_a_join_that_was_stopped_resumes(cluster, home, tmp_path, monkeypatch):

@@ -1,5 +1,6 @@
 """Training on Ray Train equals training in one process: with one worker or two, killed or not; what it refuses."""
 
+import json
 import os
 import shutil
 import signal
@@ -31,6 +32,8 @@ from raycase.training.condition_head_fit import fit_condition_head
 from raycase.training.condition_head_job import ConditionPoolingJob, best_head, pair_states
 from raycase.training.local_runner import LocalRunner, open_local_runner
 from raycase.training.loop import FitState
+from raycase.training.projection_fit import Method
+from raycase.training.projection_job import ProjectionJob
 from raycase.training.projector_fit import best_projector, fit_projector
 from raycase.training.rated_jobs import CsrJob
 
@@ -82,6 +85,18 @@ def test_training_is_the_plain_fit_and_its_model_gives_the_same_vectors_everywhe
     )
     embed_here(job)
     assert cosines(vectors(read_output(job.output)), wanted).min() > 0.9999
+
+
+def test_a_projection_without_labels_is_that_of_one_process(training, cluster, tmp_path):
+    frozen = ("train", "model", "prompt", "pooling", "compute", "cache")
+    job = ProjectionJob(
+        **{name: getattr(training, name) for name in frozen}, method=Method.PCA, dim=4, output=str(tmp_path / "pca")
+    )
+    alone = replace(job, output=str(tmp_path / "alone"))
+    here, there = catalogue.train(alone, open_local_runner), train(job)
+    assert there["fingerprint"] == here["fingerprint"]
+    assert worst(weights(job), weights(alone)) < 1e-3
+    assert train(job) == json.loads(json.dumps(there))
 
 
 def test_two_workers_fine_tune_as_one_process(rated, tiny_model, cluster, tmp_path):

@@ -2,7 +2,7 @@
 
 import pytest
 
-from raycase.encoder.prompts import PromptStyle, Span, parse_views, prompt_set
+from raycase.encoder.prompts import BUILT_IN, PromptStyle, Span, parse_views, prompt_set
 from raycase.errors import RequestError
 
 QWEN = "Instruct: {instruction}\nQuery:{text}"
@@ -51,7 +51,7 @@ def test_concatenations_follow_the_order_and_the_separator():
     assert texts(PromptStyle.CONCAT_CS, separator=": ") == [": ".join(both), CONDITION, SENTENCE]
 
 
-@pytest.mark.parametrize("style", PromptStyle)
+@pytest.mark.parametrize("style", BUILT_IN)
 @pytest.mark.parametrize("span", Span)
 def test_what_is_pooled(style, span):
     prompts = prompt_set(style, span=span)
@@ -62,14 +62,14 @@ def test_what_is_pooled(style, span):
     assert pooled(prompts.plain, SENTENCE, "") is None
 
 
-@pytest.mark.parametrize("style", PromptStyle)
+@pytest.mark.parametrize("style", BUILT_IN)
 def test_the_place_of_both_texts_is_known(style):
     found = prompt_set(style).pair.render(SENTENCE, CONDITION)
     assert found.text[slice(*found.sentence)] == SENTENCE
     assert prompt_set(style).base.render(SENTENCE, CONDITION).sentence is None
 
 
-@pytest.mark.parametrize("style", PromptStyle)
+@pytest.mark.parametrize("style", BUILT_IN)
 def test_braces_in_a_text_are_text(style):
     sentence, condition = "{condition} {sentence} {instruction}", "{sentence} {text} {0} %s"
     found = prompt_set(style, span=Span.CONDITION).pair.render(sentence, condition)

@@ -7,9 +7,10 @@ from functools import cache
 
 import pytest
 import tiny
+from tokenizers import Tokenizer, models
 
 from raycase.data.schema import Reason
-from raycase.encoder.prompts import PromptStyle, Span, prompt_set
+from raycase.encoder.prompts import OwnPrompt, Pool, PromptStyle, Span, prompt_set
 from raycase.encoder.sources import load_tokenizer
 from raycase.encoder.table import ENCODERS
 from raycase.errors import RequestError
@@ -166,7 +167,12 @@ def test_an_end_token_that_the_tokenizer_lacks_is_refused(tmp_path):
 
 # ------------------------------------------------------------------------------------------------------ truncation
 
+PRINTED = [chr(i) for i in range(32, 127)]
 LONG = "the woman with a dog at the bar and two people play with a red dress " * 3
+
+
+def _pooled(tokens):
+    return tokens.ids[tokens.start : tokens.end]
 
 
 def tokens_in(tokenize, rendered, span):
@@ -197,6 +203,30 @@ def test_a_long_prompt_loses_the_end_of_its_sentence_alone(tokenizer_of, family,
             assert pooled == full.ids[first : last - over]
         else:
             assert pooled == found.ids
+
+
+@pytest.mark.parametrize(
+    ("template", "shared"), [('Say "{sentence}" in terms of {condition}: ', 'ss"'), ("{sentence}{condition}.", "sc")]
+)
+def test_a_token_of_the_sentences_end_and_of_what_follows_stays(tmp_path, template, shared):
+    """As `."` is one token of Qwen's: without it the prompt would lose a part of the template, or of the condition."""
+    made = Tokenizer(models.BPE({"[UNK]": 0, **{c: i for i, c in enumerate(PRINTED, 1)}}, [], unk_token="[UNK]"))
+    made.add_tokens([shared])
+    made.save(str(tmp_path / "tokenizer.json"))
+    (tmp_path / "tokenizer_config.json").write_text('{"tokenizer_class": "PreTrainedTokenizerFast"}')
+    spec = replace(ENCODERS["minilm"], source=str(tmp_path), max_tokens=1000)
+    own = OwnPrompt(template=template, pool=Pool.CONDITION)
+    rendered = own.prompts.pair.render("a red dress", "color")
+    (full,) = load_tokenizer(spec)([rendered])
+    for over in (1, 4):
+        tokenize = load_tokenizer(replace(spec, max_tokens=len(full.ids) - over))
+        (found,) = tokenize([rendered])
+        written, pooled = ("".join(map(tokenize.tokenizer.id_to_token, ids)) for ids in (found.ids, _pooled(found)))
+        cut = len("a red dress") - shared.count("s") - over
+        assert written == template.replace("{condition}", "color").replace(
+            "{sentence}", "a red dress"[:cut] + "s" * shared.count("s")
+        )
+        assert pooled == ("sc" if shared == "sc" else "c") + "olor"
 
 
 @pytest.mark.parametrize("family", FAMILIES)

@@ -28,6 +28,26 @@ def test_the_tokens_are_shown_with_the_pooled_ones_marked(job, capsys):
     assert "color of the clothes: norms" in printed and "sentences alone: norms" in printed
 
 
+def test_a_prompt_of_ones_own_is_shown_with_its_flags(job, capsys):
+    template = 'Express this text "{sentence}" in one word in terms of {condition}: '
+    own = replace(job, prompt=None, pooling=None, template=template, base_template="{condition}:\n", pool="condition")
+    check_model(replace(own, save_golden=True))
+    printed = capsys.readouterr().out.splitlines()
+    assert printed[3:7] == [
+        f"template: {template!r}",
+        "base-template: '{condition}:\\n'",
+        "pool: 'condition'",
+        "template, its base, and the sentence alone (pooled tokens between >> and <<):",
+    ]
+    pair, base, _ = (line.split(">>")[1].split("<<")[0] for line in printed[7:10])
+    for pooled in (pair, base):
+        assert "".join(pooled.split()).replace("Ġ", " ").strip() == "color of the clothes"
+    assert check_model(own)["golden"] == 1.0
+    for change in ({"template": f"{template} "}, {"base_template": None}, {"pool": "all"}):
+        assert check_model(replace(own, **change))["golden"] is None
+    assert "template, and the sentence alone" in capsys.readouterr().out  # where there is no base
+
+
 def test_golden_vectors_are_kept_and_compared(job, tmp_path):
     assert check_model(replace(job, save_golden=True))["golden"] == 1.0
     assert check_model(job)["golden"] == 1.0

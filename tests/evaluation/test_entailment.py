@@ -1,17 +1,21 @@
-"""Entailment and implicitness: the figures of models with two vectors a sentence and with one."""
+"""Entailment and implicitness: the figures of models with two vectors a sentence and with one, thresholds of another
+file and of a model's training, pairs of any kind."""
 
+import json
+import math
 from dataclasses import replace
 
 import numpy as np
 import pytest
 import small
 import torch
-from helpers import vectors_of
+from helpers import vectors_of, write_csv
 
 import raycase
-from raycase.data.inferences import read_inferences
+from raycase.data.inferences import KINDS, read_inferences
+from raycase.errors import RequestError
 from raycase.evaluation.entailment_metrics import entailment_correct, entailment_scores, implicitness, more_implicit
-from raycase.evaluation.job import EvaluateJob
+from raycase.evaluation.job import SAVED, EvaluateJob
 from raycase.evaluation.tasks.catalogue import evaluate
 from raycase.systems.dualcse import dualcse
 from raycase.systems.sentence_encoder import sentence_encoder
@@ -47,3 +51,98 @@ def test_the_figures_are_those_of_the_loaded_folders(inferences, tiny_model, tmp
     model = raycase.load(models[0], dtype=torch.float32)
     r, u = (model.embed(data.distinct, name) for name in ("explicit", "implicit"))
     assert dual == pytest.approx(100 * more_implicit(implicitness(r, u), data.text_index).mean())
+
+
+# ---------------------------------------------------------------------------------------------- worked out by hand
+
+
+@pytest.fixture
+def asked(tiny_model, tmp_path):
+    """Makes a job about the folder of a random DualCSE, with data of these columns and rows."""
+    dualcse(str(tiny_model)).trainable().save(tmp_path / "dualcse")
+
+    def job(task, columns, rows, **options):
+        data = write_csv(tmp_path / "data.csv", columns, rows)
+        settings = {"model": (str(tmp_path / "dualcse"),), "data": data, "output": str(tmp_path / "report")}
+        return EvaluateJob(**settings, task=task, resamples=100, **options)
+
+    return job
+
+
+def planted(texts, config, **_):
+    """Unit vectors in the plane: a text ends in the degrees of its explicit and of its implicit vector."""
+    degrees = [int(text.split()[-1 if condition == "implicit" else -2]) for text, condition in texts]
+    return np.array([[math.cos(math.radians(d)), math.sin(math.radians(d))] for d in degrees])
+
+
+def figures(system):
+    return {name: figure["accuracy"]["value"] for name, figure in system["figures"].items()}
+
+
+def test_a_threshold_of_another_file_by_hand(asked, tmp_path):
+    """The other file's entailments are 20 degrees from their premise, everything else 40 or more, so that the threshold
+    is between these cosines: of the tested pairs those at 25 and 30 degrees are above it, that at 35 is below."""
+    tuned = [(f"a{n} 0 90", "b 20 0", "c 70 0", "d 40 0", "e 200 0") for n in range(2)]
+    tested = [(f"p{n} 0 90", "q 25 0", "r 55 0", "s 30 0", "t 200 0") for n in range(3)]
+    job = asked("rte", KINDS, tested, threshold_from=write_csv(tmp_path / "dev.csv", KINDS, tuned))
+    metrics = evaluate(job, vectors_of=planted)
+    threshold = (math.cos(math.radians(20)) + math.cos(math.radians(40))) / 2
+    assert metrics["thresholds"] == {"dualcse": [pytest.approx(threshold)]}
+    wanted = {"explicit": 100, "implied": 0, "neutral": 0, "contradiction": 100}
+    assert figures(metrics["systems"][0]) == {"all": 50, **wanted}
+    assert metrics["data"]["threshold_from"]["premises"] == 2
+    report = (tmp_path / "report" / "report.md").read_text()
+    assert "tuned on the 2 premises of dev.csv" in report and f"entailed above {threshold:.4f}" in report
+    halves = evaluate(replace(job, threshold_from=None), vectors_of=planted)
+    lowest = (
+        math.cos(math.radians(110)) + math.cos(math.radians(35))
+    ) / 2  # of two thresholds with three of four right
+    assert halves["thresholds"] == {"dualcse": [pytest.approx(lowest)]}
+    assert figures(halves["systems"][0]) == {
+        "all": 75,
+        "explicit": 100,
+        "implied": 100,
+        "neutral": 0,
+        "contradiction": 100,
+    }
+
+
+def test_a_threshold_file_that_has_a_premise_of_the_data_is_refused(asked, tmp_path):
+    rows = [(f"p{n} 0 90", "q 25 0", "r 55 0", "s 30 0", "t 200 0") for n in range(3)]
+    job = asked("rte", KINDS, rows, threshold_from=write_csv(tmp_path / "dev.csv", KINDS, rows[1:]))
+    with pytest.raises(RequestError, match="--threshold-from: expected no premise of --data, got 2, one of them 'p1 0"):
+        evaluate(job, vectors_of=planted)
+    with pytest.raises(RequestError, match="--threshold-from: expected --task rte, got eis"):
+        evaluate(replace(job, task="eis"), vectors_of=planted)
+
+
+@pytest.mark.parametrize(
+    ("written", "said"),
+    [
+        (None, "got dualcse: the file: expected an object, got None"),
+        ({"validation": {"rte": 70.0}, "data": {}}, "validation.threshold: expected it, got none"),
+        ({"validation": {"threshold": "high"}, "data": {}}, "validation.threshold: expected a finite number"),
+    ],
+)
+def test_models_without_a_threshold_of_their_training_are_refused(asked, written, said, tmp_path):
+    job = asked("rte", KINDS, [(f"p{n} 0 90", "q 25 0", "r 55 0", "s 30 0", "t 200 0") for n in range(2)])
+    if written is not None:
+        (tmp_path / "dualcse" / "metrics.json").write_text(json.dumps(written))
+    with pytest.raises(RequestError, match=said):
+        evaluate(replace(job, threshold_from=SAVED), vectors_of=planted)
+
+
+def test_pairs_of_an_implicit_and_an_explicit_sentence_by_hand(asked, tmp_path):
+    """By vectors: right, a tie, wrong, right. By length: right, right, a tie, right."""
+    rows = [("aaaaa 0 60", "b 0 10"), ("cccc 0 30", "d 0 30"), ("e 0 20", "f 0 50"), ("gggg 0 90", "hh 0 80")]
+    job = asked("eis", ("implicit", "explicit"), rows)
+    metrics = evaluate(job, vectors_of=planted)
+    assert [(system["name"], figures(system)) for system in metrics["systems"]] == [
+        ("dualcse", {"all": pytest.approx(62.5)}),
+        ("length", {"all": pytest.approx(87.5)}),
+    ]
+    assert metrics["groups"] == [{"name": "all", "queries": 4}] and metrics["data"]["pairs"] == 4
+    assert "4 pairs of an implicit and an explicit sentence" in (tmp_path / "report" / "report.md").read_text()
+    half = write_csv(tmp_path / "half.csv", ("implicit", "text"), rows)
+    with pytest.raises(RequestError, match="expected the column 'explicit'"):
+        evaluate(replace(job, data=half), vectors_of=planted)

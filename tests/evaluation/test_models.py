@@ -35,6 +35,7 @@ def test_vectors_are_sought_where_training_put_them(evaluation, models, tmp_path
         (mixsp, "csts", "expected models that take any condition"),
         (mixsp, "rte", "expected models that give vectors"),
         (cross_encoder, "pairs", "expected models that need no condition"),
+        (dualcse, "rerank", "expected models that need no condition"),
     ],
 )
 def test_models_are_refused_where_they_do_not_fit(make, task, message, tiny_model, tmp_path):

@@ -52,6 +52,32 @@ def test_the_figures_are_those_of_scipy(scored, tiny_model, tmp_path):
     assert metrics["systems"][0]["figures"]["auc"]["value"] == pytest.approx(expected, abs=1e-3)
 
 
+def test_the_accuracy_of_a_router_by_hand(scored, tiny_model, tmp_path):
+    """A router that finds every pair in the lowest of three ranges is right where the score is below 2."""
+    system = mixsp(str(tiny_model), ranges=(2.0, 4.0)).trainable()
+    with torch.no_grad():
+        system.head.router.weight.zero_()
+        system.head.router.bias.copy_(torch.tensor([1.0, 0.0, 0.0]))
+    system.save(tmp_path / "mixsp")
+    sentence_encoder(str(tiny_model)).trainable().save(tmp_path / "encoder")
+    frame = pd.read_csv(scored["validation"])
+    frame.assign(score=[0.0] * 10 + [2.0] * 24 + [4.0] * 6).to_csv(scored["validation"], index=False)
+    job = EvaluateJob(
+        model=(str(tmp_path / "encoder"), str(tmp_path / "mixsp")),
+        data=scored["validation"],
+        output=str(tmp_path / "report"),
+        task="sts",
+        resamples=100,
+    )
+    encoder, routed = evaluate(job, vectors_of=vectors_of)["systems"]
+    assert encoder["router"] is None
+    assert routed["router"]["value"] == pytest.approx(25) and routed["router"]["most_frequent"] == pytest.approx(60)
+    report = (tmp_path / "report" / "report.md").read_text()
+    assert (
+        "| overlap | router | most frequent range |" in report and "| 60.00 |" in report and "| n/a | n/a |" in report
+    )
+
+
 def test_figures_that_are_none_are_none(scored, tiny_model, tmp_path):
     sentence_encoder(str(tiny_model)).trainable().save(tmp_path / "ft")
     frame = pd.read_csv(scored["validation"])

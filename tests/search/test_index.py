@@ -1,5 +1,6 @@
 """Searches of an index: against brute force over the written vectors; approximate ones, filters, conditions."""
 
+import json
 from dataclasses import replace
 
 import lance
@@ -215,6 +216,17 @@ def test_a_projectors_vectors_have_other_dimensions_than_plain_ones_and_its_fold
     same(index.search(QUERIES[:1], "color", 5), brute(out, system, QUERIES[0], "color", 5))
     same(index.search(QUERIES[:1], None, 5, unconditional=True), brute(plain, system, QUERIES[0], None, 5))
     assert [index.dataset.schema.field(name).type.list_size for name in ("vector", "plain")] == [8, 32]
+
+
+def test_queries_are_embedded_with_the_indexs_own_prompt(tmp_path, tiny_model):
+    own = {"template": "{sentence} in one word: {condition} is", "base_template": "{condition} is", "pool": "all"}
+    flags = own | {"prompt": "template+concat-sc", "pooling": None}
+    out = embedded(tmp_path, tiny_model, rows(30), conditions=("color",), **flags)
+    uri = str(tmp_path / "i.lance")
+    build(IndexJob(embeddings=(out,), output=uri))
+    system = raycase.load(str(tiny_model), **flags)
+    assert Index.open(uri).metadata.model == json.loads(json.dumps(system.config.describe()))
+    same(Index.open(uri).search(QUERIES[:1], "color", 5), brute(out, system, QUERIES[0], "color", 5))
 
 
 def test_more_queries_than_are_answered_at_a_time(home, index):

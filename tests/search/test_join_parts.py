@@ -31,7 +31,7 @@ def run(queries, vectors, output, *, k, exclude_same=None, group_rows=100, range
     folders = {"queries": queries.output.embeddings.uri, "vectors": vectors.output.embeddings.uri}
     join = Join(**folders, output=str(output), k=k, exclude_same=exclude_same)
     groups, ranges = cut_files(queries, group_rows), cut_files(vectors, range_rows)
-    ranges = claim_output(join, queries, vectors, groups, ranges, overwrite=False)
+    _, ranges = claim_output(join, queries, vectors, groups, ranges, overwrite=False)
     for group, query_files in enumerate(groups[:groups_done]):
         for i, vector_files in enumerate(ranges):
             find_part(join, group, i, queries.summed(query_files), vectors.summed(vector_files))

@@ -14,7 +14,7 @@ import raycase
 from raycase.data.schema import Reason
 from raycase.encoder.loading import load_encoder
 from raycase.encoder.pooling import Pooling
-from raycase.encoder.prompts import INSTRUCT, PromptStyle, Span, prompt_set
+from raycase.encoder.prompts import BUILT_IN, INSTRUCT, PromptStyle, Span, prompt_set
 from raycase.encoder.sources import load_tokenizer, weights_folder
 from raycase.encoder.table import ENCODERS
 from raycase.errors import RequestError
@@ -78,7 +78,7 @@ def eq1(system):
 # ------------------------------------------------------------------------------------------------------------ eq. 1
 
 
-@pytest.mark.parametrize("style", PromptStyle)
+@pytest.mark.parametrize("style", BUILT_IN)
 @pytest.mark.parametrize("span", Span)
 def test_the_vector_is_the_pair_minus_its_base(config, style, span):
     system = replace(config, encoder=replace(config.encoder, prompt=style, span=span, max_tokens=200)).load(
@@ -199,7 +199,7 @@ def test_nothing_in_nothing_out(system):
 # ---------------------------------------------------------------------------------------------------------- refusals
 
 
-@pytest.mark.parametrize("style", PromptStyle)
+@pytest.mark.parametrize("style", BUILT_IN)
 @pytest.mark.parametrize("projected", [False, True])
 def test_a_refused_pair_leaves_the_others_as_they_are(config, style, projected):
     system = replace(config, encoder=replace(config.encoder, prompt=style)).load(dtype=torch.float32)

@@ -53,7 +53,7 @@ def projected(module, h):
 
 @pytest.mark.parametrize("ranges", [(4.0,), (2.0, 4.0)])
 @pytest.mark.parametrize("route", Route)
-@pytest.mark.parametrize("select", Select)
+@pytest.mark.parametrize("select", [Select.HARD, Select.SOFT])
 @torch.no_grad()
 def test_equations_1_3_and_4(heads, select, route, ranges):
     module, (cls, first, second) = heads(select, route=route, ranges=ranges), states(rows=9)
@@ -86,6 +86,26 @@ def test_a_score_by_the_cosine_of_both_projections(heads, similarity):
         torch.testing.assert_close(found[:, 5:], torch.cat([a, b], dim=1))
     else:
         assert found.shape[1] == 5
+
+
+@pytest.mark.parametrize("ranges", [(4.0,), (2.0, 3.0, 4.0)])
+def test_a_plain_classifier_reads_cls_alone(heads, ranges):
+    """Its score is the expected range: of two, the probability of the upper one."""
+    module, (cls, first, second) = heads(Select.NONE, ranges=ranges), states()
+    found = module(cls, first, second)
+    logits = cls @ module.router.weight.T + module.router.bias
+    shares = logits.softmax(1)
+    places = torch.arange(len(ranges) + 1, dtype=torch.float64) / len(ranges)
+    torch.testing.assert_close(found, torch.cat([(shares @ places)[:, None], logits, logits], dim=1))
+    assert {name.partition(".")[0] for name, _ in module.named_parameters()} == {"router"}
+    mixsp_loss(found, torch.tensor([5.0, 1, 4, 2, 0, 3]), ranges=ranges, similarity_weight=0, range_weight=1).backward()
+    assert module.router.weight.grad.abs().max() > 1e-3
+
+
+def test_a_plain_classifier_has_no_other_choices(tiny_model):
+    for choice in ({"route": Route.OWN}, {"similarity": Similarity.COSINE}):
+        with pytest.raises(RequestError, match=r"--select none: expected no --route and no --similarity, .* got"):
+            mixsp(str(tiny_model), select=Select.NONE, **choice)
 
 
 def test_contrast_between_the_pairs_of_a_batch():
@@ -153,7 +173,7 @@ def test_wrong_ranges_are_refused(tiny_model, ranges):
 @pytest.mark.parametrize("side", [UPPER, LOWER])
 def test_a_router_forced_to_one_side_is_a_plain_projector(heads, side):
     cls, first, second = states()
-    found = [heads(select, side)(cls, first, second)[:, 0] for select in Select]
+    found = [heads(select, side)(cls, first, second)[:, 0] for select in (Select.HARD, Select.SOFT)]
     module = heads(Select.HARD)
     own = module.projectors[side]
     wanted = module.g2(torch.cat([own(first), own(second)], dim=1))[:, 0]
@@ -165,7 +185,7 @@ def test_a_router_forced_to_one_side_is_a_plain_projector(heads, side):
     assert all(p.grad is None or not p.grad.any() for p in idle.parameters())
 
 
-@pytest.mark.parametrize("select", Select)
+@pytest.mark.parametrize("select", [Select.HARD, Select.SOFT])
 def test_gradients_reach_the_router(heads, select):
     module = heads(select)
     mixsp_loss(module(*states()), torch.tensor([5.0, 1, 4, 2, 0, 3]), range_weight=0).backward()
@@ -202,6 +222,7 @@ def test_what_is_pooled(folder):
     [
         {"select": Select.HARD},
         {"select": Select.SOFT, "route": Route.OWN},
+        {"select": Select.NONE},
         {"ranges": (1.0, 2.0, 3.0, 4.0), "route": Route.BOTH, "similarity": Similarity.COSINE},
         {"ranges": (1.0, 2.0, 3.0, 4.0), "similarity": Similarity.CONTRASTIVE},
     ],
@@ -223,7 +244,8 @@ def test_saved_and_loaded_gives_the_same(folder, choices, tmp_path):
     assert not embeds(resolve(str(tmp_path / "model")))
     with torch.no_grad():
         training = loaded(loaded.config.tokens(FIRST, SECOND))[:, 0]
-    small.close((training if cosine else training.sigmoid()).numpy(), wanted, atol=1e-6)
+    logit = loaded.head.g2 is not None
+    small.close((training.sigmoid() if logit else training).numpy(), wanted, atol=1e-6)
 
 
 def test_long_pairs_keep_half_of_the_room_each(folder):
@@ -242,6 +264,23 @@ def disturbed(folder):
     """One whose scores differ."""
     torch.manual_seed(0)
     return small.disturb(mixsp(folder).trainable().eval(), scale=0.1)
+
+
+@torch.no_grad()
+def test_the_range_of_a_pair_is_that_of_both_sentences(folder):
+    """Of the mean of the router's probabilities for both."""
+    torch.manual_seed(0)
+    system = small.system(mixsp(folder, ranges=(2.0, 4.0)))
+    pairs = [(a, b) for a in small.SENTENCES for b in small.SENTENCES]
+    pooled = torch.tensor(np.stack([parts_of(folder, *pair) for pair in pairs]))
+    logits = [system.head.router(pooled[:, 0] + pooled[:, k]) for k in (1, 2)]
+    router = system.head.router
+    router.bias -= torch.cat(logits).mean(0)  # so that pairs go to every range
+    shares = [router(pooled[:, 0] + pooled[:, k]).softmax(1) for k in (1, 2)]
+    found = system.ranges(*map(list, zip(*pairs, strict=True)))
+    assert found.tolist() == (shares[0] + shares[1]).argmax(1).tolist()
+    assert len(set(found.tolist())) == 3
+    assert system.ranges([], []).shape == (0,)
 
 
 def test_many_pairs_go_through_the_projectors_in_parts(folder):
@@ -291,11 +330,12 @@ def texts_of(config, uri):
     return TunePairs.of(config, read_scored(uri, ""))
 
 
-@pytest.mark.parametrize("name", ["hard", "soft", "contrastive", "sentence-encoder"])
+@pytest.mark.parametrize("name", ["hard", "soft", "none", "contrastive", "sentence-encoder"])
 def test_it_learns(name, folder, scored):
     config, loss = {
         "hard": (mixsp(folder), mixsp_loss),
         "soft": (mixsp(folder, select=Select.SOFT), mixsp_loss),
+        "none": (mixsp(folder, select=Select.NONE), partial(mixsp_loss, similarity_weight=0)),
         "contrastive": (
             mixsp(folder, similarity=Similarity.CONTRASTIVE),
             partial(mixsp_loss, similarity=Similarity.CONTRASTIVE),

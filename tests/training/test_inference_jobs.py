@@ -9,7 +9,7 @@ import pytest
 from helpers import vectors_of
 
 from raycase.errors import RequestError
-from raycase.evaluation.job import EvaluateJob
+from raycase.evaluation.job import SAVED, EvaluateJob
 from raycase.evaluation.tasks.catalogue import evaluate
 from raycase.systems.dualcse import Form
 from raycase.training import encoder_job
@@ -67,3 +67,8 @@ def test_the_report_on_two_vectors_a_sentence_has_the_figures_of_training(infere
         )
         figures = evaluate(job, vectors_of=vectors_of)["systems"][0]["figures"]
         assert figures["all"]["accuracy"]["value"] == pytest.approx(trained[task], abs=1e-6)
+    report = evaluate(replace(job, task="rte", threshold_from=SAVED), vectors_of=vectors_of)
+    assert report["thresholds"]["dualcse"] == [pytest.approx(trained["threshold"])]
+    assert report["systems"][0]["what"].endswith(", tuned on these very premises")
+    card = (tmp_path / "dualcse" / "README.md").read_text()
+    assert f"told by a cosine above {trained['threshold']:.4f}." in card and "| threshold |" not in card

@@ -42,3 +42,7 @@ def test_pairs_that_are_all_validation_pairs_are_refused(scored, tiny_model, tmp
         fine_tune(replace(heavy, validation=scored["validation"]))
     assert replace(heavy, range_weight=None).terms["range_weight"] == 1e-4
     assert replace(heavy, range_weight=None, select=Select.SOFT).terms["range_weight"] == 0
+    plain = replace(heavy, range_weight=None, select=Select.NONE)
+    assert plain.terms == {"similarity_weight": 0, "range_weight": 1e-4}
+    with pytest.raises(RequestError, match="--similarity-weight: expected 0 with --select none, got 1"):
+        fine_tune(replace(plain, similarity_weight=1.0, validation=scored["validation"]))

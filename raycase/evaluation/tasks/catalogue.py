@@ -7,18 +7,21 @@ from typing import Any
 from raycase.evaluation import csts_report, ranked
 from raycase.evaluation.job import EvaluateJob
 from raycase.evaluation.procedure import Task, run_task
-from raycase.evaluation.tasks import captions, csfcube, csts, entailment, kgc, sts
+from raycase.evaluation.tasks import captions, csfcube, csts, entailment, kgc, rerank, sts
 from raycase.systems.contracts import VectorsOf
 
 TASKS: dict[str, Task[Any]] = {
-    "csts": Task(read=csts.read, measure=csts.measure, render=csts_report.render),
-    "csfcube": Task(read=csfcube.read, measure=csfcube.measure, render=ranked.render),
-    "caption-attributes": Task(read=captions.read, measure=captions.measure, render=ranked.render),
-    "kgc": Task(read=kgc.read, measure=kgc.measure, render=ranked.render),
-    "rte": Task(read=entailment.read, measure=entailment.measure, render=ranked.render),
-    "eis": Task(read=entailment.read, measure=entailment.measure, render=ranked.render),
-    "sts": Task(read=sts.read, measure=sts.measure, render=sts.render),
-    "pairs": Task(read=sts.read, measure=sts.measure, render=sts.render),
+    "csts": Task(read=csts.read, measure=csts.measure, figures=csts_report.figures, render=csts_report.render),
+    "csfcube": Task(read=csfcube.read, measure=csfcube.measure, figures=ranked.figures, render=ranked.render),
+    "caption-attributes": Task(
+        read=captions.read, measure=captions.measure, figures=ranked.figures, render=ranked.render
+    ),
+    "kgc": Task(read=kgc.read, measure=kgc.measure, figures=ranked.figures, render=ranked.render),
+    "rte": Task(read=entailment.read, measure=entailment.measure, figures=ranked.figures, render=ranked.render),
+    "eis": Task(read=entailment.read, measure=entailment.measure, figures=ranked.figures, render=ranked.render),
+    "sts": Task(read=sts.read, measure=sts.measure, figures=sts.figures, render=sts.render),
+    "pairs": Task(read=sts.read, measure=sts.measure, figures=sts.figures, render=sts.render),
+    "rerank": Task(read=rerank.read, measure=rerank.measure, figures=ranked.figures, render=ranked.render),
 }
 
 

@@ -23,11 +23,11 @@ from raycase.evaluation.ablation import VectorsBy, ablation
 from raycase.evaluation.conditions import condition_data, condition_figures
 from raycase.evaluation.csts_plots import draw
 from raycase.evaluation.job import EvaluateJob
-from raycase.evaluation.models import Model, before_g, encoder_name, is_case, setting
+from raycase.evaluation.models import Model, before_g, encoder_name, is_case, setting, training_metrics
 from raycase.evaluation.procedure import Embed, Measured
 from raycase.evaluation.published import ISOTROPY
 from raycase.evaluation.scores import DIRECTIONS, compare, figures, score_figures, worst_pairs
-from raycase.evaluation.training_curves import recorded, training_curve
+from raycase.evaluation.training_curves import training_curve
 from raycase.systems.case import CaseConfig
 from raycase.systems.contracts import Compute
 from raycase.systems.projector import settings_of
@@ -184,7 +184,7 @@ def _model_part(
 ) -> dict[str, Any]:
     """What `metrics.json` holds of one model; `variants` maps a formula to its figures."""
     config = model.config
-    trained = recorded(config.local)
+    trained = training_metrics(config)
     return {
         "name": model.name,
         "encoder": encoder,
@@ -211,7 +211,7 @@ def _published_isotropy(config: CaseConfig) -> dict[str, float] | None:
     return dict(zip(("isotropy", "mean", "std"), published, strict=True))
 
 
-def _seen(trained: dict[str, Any], rated: RatedPairs) -> str | None:
+def _seen(trained: Any, rated: RatedPairs) -> str | None:
     """`train` or `validation` if training used these very pairs as such, by the metrics in the model folder."""
     try:
         data = trained["data"]

@@ -1,4 +1,5 @@
-"""Entailment, and which sentence is more implicit (DualCSE, sections 4.2 and 4.3), on premises with their hypotheses.
+"""Entailment, and which sentence is more implicit (DualCSE, sections 4.2 and 4.3), on premises with their hypotheses or
+on pairs of an implicit and an explicit sentence.
 
 Shapes: N premises, H kinds of hypotheses, T distinct texts, D dimensions.
 """
@@ -6,70 +7,190 @@ Shapes: N premises, H kinds of hypotheses, T distinct texts, D dimensions.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, TypedDict
 
 import numpy as np
 
-from raycase.data.inferences import HYPOTHESES, Inferences, read_inferences
-from raycase.evaluation.entailment_metrics import entailment_correct, entailment_scores, implicitness, more_implicit
-from raycase.evaluation.job import EvaluateJob
-from raycase.evaluation.models import Model
+from raycase.data.inferences import HYPOTHESES, Inferences, read_implicit, read_inferences
+from raycase.data.json_values import from_json
+from raycase.errors import RequestError
+from raycase.evaluation.entailment_metrics import (
+    best_threshold,
+    entailment_scores,
+    half_thresholds,
+    implicitness,
+    more_implicit,
+    told_right,
+)
+from raycase.evaluation.job import SAVED, EvaluateJob
+from raycase.evaluation.models import Model, training_metrics
 from raycase.evaluation.procedure import Embed, Measured
 from raycase.evaluation.ranked import RankedSystem, rank_systems
 
 TITLES = {"rte": "Entailment by a threshold", "eis": "Which sentence is more implicit"}
-ABOUT = {
-    "rte": (
-        "{pairs} pairs of a premise and a hypothesis: entailed if the cosine of what both say, or of what the premise "
-        "implies and the hypothesis says, is above a threshold, which is tuned on one half of the premises and used on "
-        "the other, both ways. Accuracy x 100 with 95 % intervals of the bootstrap over premises."
-    ),
-    "eis": (
-        "{pairs} pairs of a premise and a hypothesis: the premise is taken to be more implicit, and told to be where "
-        "its two vectors are further apart. Accuracy x 100 with 95 % intervals of the bootstrap over premises. "
-        "`length` takes the longer one."
-    ),
-}
+ACCURACY = "Accuracy x 100 with 95 % intervals of the bootstrap over {}."
+RTE = (
+    "{pairs:,} pairs of a premise and a hypothesis: entailed if the cosine of what both say, or of what the premise "
+    "implies and the hypothesis says, is above a threshold, which is {tuned}. "
+)
+EIS_PREMISES = (
+    "{pairs:,} pairs of a premise and a hypothesis: the premise is taken to be more implicit, and told to be where its "
+    "two vectors are further apart. "
+)
+EIS_PAIRS = (
+    "{pairs:,} pairs of an implicit and an explicit sentence, told apart by how far apart their two vectors are. "
+)
+LENGTH = " `length` takes the longer one."
 
 
-def read(job: EvaluateJob) -> Inferences:
-    """Read the premises with their hypotheses. Raises RequestError."""
-    return read_inferences(job.data, "--data")
+@dataclass(frozen=True, kw_only=True)
+class EntailmentData:
+    """What is measured on, and the premises of `--threshold-from`."""
+
+    tested: Inferences
+    tuned: Inferences | None
+
+    @property
+    def uri(self) -> str:
+        return self.tested.uri
 
 
-def measure(job: EvaluateJob, inferences: Inferences, models: Sequence[Model], embed: Embed) -> Measured:
-    """Accuracy of each model over all pairs and by kind of hypothesis; for eis also of the sentences' length."""
-    texts, text_index = inferences.distinct, inferences.text_index
-    systems = []
-    for model in models:
-        conditions = model.config.known_conditions
-        if conditions:
-            pairs = [(text, condition) for condition in conditions for text in texts]
-            explicit_TD, implicit_TD = np.split(embed(pairs, model), len(conditions))
-        else:
-            explicit_TD = implicit_TD = embed(texts, model)
-        if job.task == "rte":
-            correct_NH = entailment_correct(entailment_scores(explicit_TD, implicit_TD, text_index), job.seed)
-        else:
-            correct_NH = more_implicit(implicitness(explicit_TD, implicit_TD), text_index)
-        formula = "f(s, explicit), f(s, implicit)" if conditions else "f(s)"
-        systems.append(_system(model.name, f"{model.config.label}: {formula}", correct_NH))
+class _Validation(TypedDict):
+    threshold: float
+
+
+class _Trained(TypedDict):
+    """What rte reads of a model's `metrics.json`."""
+
+    validation: _Validation
+    data: dict[str, dict[str, Any]]
+
+
+def read(job: EvaluateJob) -> EntailmentData:
+    """Read `--data` and `--threshold-from`. Raises RequestError, also for a premise that is in both."""
     if job.task == "eis":
-        length_T = np.array([len(text) for text in texts])
-        systems.append(_system("length", "the longer sentence", more_implicit(length_T, text_index)))
-    return rank_systems(
+        return EntailmentData(tested=read_implicit(job.data, "--data"), tuned=None)
+    tested, tuned = read_inferences(job.data, "--data"), None
+    if job.threshold_from is not None and job.threshold_from != SAVED:
+        tuned = read_inferences(job.threshold_from, "--threshold-from")
+        shared = set(tuned.columns["premise"]) & set(tested.columns["premise"])
+        if shared:
+            raise RequestError(
+                f"--threshold-from: expected no premise of --data, got {len(shared):,}, one of them "
+                f"{min(shared)[:80]!r}"
+            )
+    return EntailmentData(tested=tested, tuned=tuned)
+
+
+def measure(job: EvaluateJob, data: EntailmentData, models: Sequence[Model], embed: Embed) -> Measured:
+    """Accuracy of each model over all pairs and by kind of hypothesis; for eis also of the sentences' length."""
+    inferences = data.tested
+    of_pairs = "premise" not in inferences.columns
+    pairs, rows = inferences.text_index[:, 1:].size, "pairs" if of_pairs else "premises"
+    systems, thresholds = [], {}
+    if job.task == "rte":
+        for model in models:
+            system, thresholds[model.name] = _entailment(job, data, model, embed)
+            systems.append(system)
+        about = RTE.format(pairs=pairs, tuned=_tuned(job, data.tuned)) + ACCURACY.format(rows)
+    else:
+        systems = [_implicitness(inferences, model, embed) for model in models]
+        length_T = np.array([len(text) for text in inferences.distinct])
+        length_NH = more_implicit(length_T, inferences.text_index)
+        systems.append(_system("length", "the longer sentence", length_NH))
+        about = (EIS_PAIRS if of_pairs else EIS_PREMISES).format(pairs=pairs) + ACCURACY.format(rows) + LENGTH
+    described: dict[str, Any] = {rows: len(inferences), "sha256": inferences.data_sha256}
+    if data.tuned is not None:
+        described["threshold_from"] = {
+            "file": Path(data.tuned.uri).name,
+            "premises": len(data.tuned),
+            "sha256": data.tuned.data_sha256,
+        }
+    measured = rank_systems(
         job,
         title=TITLES[job.task],
-        about=ABOUT[job.task].format(pairs=f"{len(inferences) * len(HYPOTHESES):,}"),
-        data={"premises": len(inferences), "sha256": inferences.data_sha256},
+        about=about,
+        data=described,
         measures=["accuracy"],
         groups=[{"name": group, "queries": len(inferences)} for group in systems[0].values],
         systems=systems,
     )
+    return replace(measured, metrics=measured.metrics | {"thresholds": thresholds}) if thresholds else measured
+
+
+def _tuned(job: EvaluateJob, tuned: Inferences | None) -> str:
+    """Where the threshold of rte comes from, in words."""
+    if tuned is not None:
+        return f"tuned on the {len(tuned):,} premises of {Path(tuned.uri).name}"
+    if job.threshold_from == SAVED:
+        return "the one that was tuned in training on the validation premises, and saved with the model"
+    return "tuned on one half of the premises and used on the other, both ways"
+
+
+def _entailment(job: EvaluateJob, data: EntailmentData, model: Model, embed: Embed) -> tuple[RankedSystem, list[float]]:
+    """The accuracy of a model by eq. 3, and the thresholds it was told by: one, or one for each half."""
+    scores_NH = _scores(data.tested, model, embed)
+    seen = ""
+    if data.tuned is not None:
+        threshold_N = np.full(len(scores_NH), best_threshold(_scores(data.tuned, model, embed)))
+    elif job.threshold_from == SAVED:
+        trained = _trained(model)
+        threshold_N = np.full(len(scores_NH), trained["validation"]["threshold"])
+        if trained["data"].get("validation", {}).get("sha256") == data.tested.data_sha256:
+            seen = ", tuned on these very premises"
+    else:
+        threshold_N = half_thresholds(scores_NH, job.seed)
+    thresholds = np.unique(threshold_N).tolist()
+    above = f"; entailed above {' or '.join(f'{threshold:.4f}' for threshold in thresholds)}{seen}"
+    return _system(model.name, _what(model) + above, told_right(scores_NH, threshold_N[:, None])), thresholds
+
+
+def _trained(model: Model) -> _Trained:
+    """What training wrote about a model with a threshold. Raises RequestError where it wrote nothing of the kind."""
+    try:
+        return from_json(_Trained, training_metrics(model.config))
+    except ValueError as error:
+        raise RequestError(
+            f"--threshold-from: expected models with the threshold of their training (dualcse, simcse), got "
+            f"{model.name}: {error}; pass a file of premises"
+        ) from error
+
+
+def _implicitness(inferences: Inferences, model: Model, embed: Embed) -> RankedSystem:
+    """The accuracy of a model with two vectors a sentence by eq. 5."""
+    explicit_TD, implicit_TD = _vectors(inferences, model, embed)
+    assert implicit_TD is not None, "expected models with two vectors: find_models refuses others"
+    told_NH = more_implicit(implicitness(explicit_TD, implicit_TD), inferences.text_index)
+    return _system(model.name, _what(model), told_NH)
+
+
+def _scores(inferences: Inferences, model: Model, embed: Embed) -> np.ndarray:
+    """Eq. 3's cosines: (N, H)."""
+    return entailment_scores(*_vectors(inferences, model, embed), inferences.text_index)
+
+
+def _vectors(inferences: Inferences, model: Model, embed: Embed) -> tuple[np.ndarray, np.ndarray | None]:
+    """The explicit and the implicit vector of each distinct text, (T, D) each; of other models the one vector, None."""
+    texts, conditions = inferences.distinct, model.config.known_conditions
+    if not conditions:
+        return embed(texts, model), None
+    vectors = embed([(text, condition) for condition in conditions for text in texts], model)
+    explicit_TD, implicit_TD = np.split(vectors, len(conditions))
+    return explicit_TD, implicit_TD
+
+
+def _what(model: Model) -> str:
+    """The model's vectors, for people."""
+    return f"{model.config.label}: {'f(s, explicit), f(s, implicit)' if model.config.known_conditions else 'f(s)'}"
 
 
 def _system(name: str, what: str, correct_NH: np.ndarray) -> RankedSystem:
     """The accuracy of each premise, over all its pairs and by kind: a premise's pairs share its vectors, so the
     bootstrap draws premises."""
-    kinds = {"all": slice(None)} | {kind: slice(i, i + 1) for i, kind in enumerate(HYPOTHESES.values())}
+    kinds: dict[str, slice] = {"all": slice(None)}
+    if correct_NH.shape[1] > 1:
+        kinds |= {kind: slice(i, i + 1) for i, kind in enumerate(HYPOTHESES.values())}
     values = {kind: 100.0 * correct_NH[:, columns].mean(1, keepdims=True) for kind, columns in kinds.items()}
     return RankedSystem(name=name, what=what, values=values)

@@ -9,20 +9,20 @@ from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
-import torch
 from scipy.stats import gaussian_kde
 
 from raycase.data.rated import LABEL, SCORE, RatedPairs, read_scored
-from raycase.encoder.cosines import pair_cosines
 from raycase.errors import RequestError
 from raycase.evaluation.job import EvaluateJob
 from raycase.evaluation.metrics import Correlation, auc, bootstrap_interval, paired_bootstrap, spearman
 from raycase.evaluation.models import Model
+from raycase.evaluation.plain_scores import load_scorer, plain_scores
 from raycase.evaluation.plots import WIDTH, png
 from raycase.evaluation.procedure import Embed, Measured
+from raycase.evaluation.ranked import mean_interval
 from raycase.evaluation.report import difference, interval, number, picture, provenance_lines, table
-from raycase.systems.mixsp import UPPER
-from raycase.systems.registry import embeds
+from raycase.evaluation.seeds import Figures, seeds_section
+from raycase.systems.mixsp import UPPER, MixSpConfig
 
 GRID = 512  # points at which a density is computed
 PICTURE = "ranges.png"
@@ -48,7 +48,8 @@ ABOUT = {
     "sts": (
         f"Spearman x 100 over all pairs, over the upper range (scores of {UPPER:g} and above) and over the lower one; "
         "the overlap of the two ranges' distributions of scores, by Gaussian kernel density (figure 1): 0 apart, 100 "
-        "the same."
+        "the same. `router`: how often MixSP's router takes a pair for one of the range of its score (table 5), by the "
+        "mean of its probabilities for both sentences; beside it the share of the most frequent range."
     ),
     "pairs": "Area under the ROC curve x 100 of the model's score against the label 0 or 1.",
 }
@@ -89,7 +90,7 @@ def measure(job: EvaluateJob, pairs: RatedPairs, models: Sequence[Model], embed:
     """Figures of each model with intervals, and their differences from the first model's."""
     settings: dict[str, Any] = {"resamples": job.resamples, "seed": job.seed}
     measures = MEASURES[job.task]
-    scores = {model.name: _scores(model, pairs, job, embed) for model in models}
+    scores = {model.name: plain_scores(model, pairs.sentences1, pairs.sentences2, job, embed) for model in models}
     first_N = scores[models[0].name]
     systems: list[dict[str, Any]] = []
     densities_of: dict[str, Densities] = {}
@@ -102,6 +103,7 @@ def measure(job: EvaluateJob, pairs: RatedPairs, models: Sequence[Model], embed:
             system["overlap"] = None if curves is None else 100 * overlap(*curves)
             if curves is not None:
                 densities_of[model.name] = curves
+            system["router"] = router_figure(model, pairs, job) if isinstance(model.config, MixSpConfig) else None
         if model is not models[0]:
             system["against"] = {
                 name: _times100(paired_bootstrap(metric, scores_N, first_N, pairs.ratings, **settings))
@@ -120,18 +122,13 @@ def measure(job: EvaluateJob, pairs: RatedPairs, models: Sequence[Model], embed:
     return Measured(metrics=metrics, draw=lambda: {PICTURE: _draw_densities(densities_of)}, lists_plots=True)
 
 
-def _scores(model: Model, pairs: RatedPairs, job: EvaluateJob, embed: Embed) -> np.ndarray:
-    """The scores of a model that scores pairs, the cosines of the plain vectors of any other: (N,)."""
-    if embeds(model.config):
-        row_of = {text: row for row, text in enumerate(dict.fromkeys([*pairs.sentences1, *pairs.sentences2]))}
-        vectors_TD = embed(list(row_of), model)
-        sentence_pairs = zip(pairs.sentences1, pairs.sentences2, strict=True)
-        return pair_cosines(vectors_TD, np.array([[row_of[a], row_of[b]] for a, b in sentence_pairs]))
-    scorer = model.config.load(dtype=None if job.compute is None else getattr(torch, job.compute))
-    try:
-        return np.asarray(scorer.score(pairs.sentences1, pairs.sentences2), dtype=np.float64)
-    except ValueError as error:
-        raise RequestError(f"--data: expected texts that {model.name} can score, got {error}") from error
+def router_figure(model: Model, pairs: RatedPairs, job: EvaluateJob) -> dict[str, float]:
+    """Accuracy x 100 of a MixSP's router on its own ranges, with its interval; the share of the most frequent range."""
+    ranges_N = load_scorer(model, job).ranges(pairs.sentences1, pairs.sentences2)
+    wanted_N = np.digitize(pairs.ratings, np.array(model.config.ranges, dtype=pairs.ratings.dtype))
+    right_N = 100.0 * (ranges_N == wanted_N)
+    most_frequent = 100 * np.bincount(wanted_N).max() / len(wanted_N)
+    return mean_interval(right_N, resamples=job.resamples, seed=job.seed) | {"most_frequent": float(most_frequent)}
 
 
 def _figure(metric: Correlation, scores_N: np.ndarray, ratings_N: np.ndarray, settings: Any) -> dict[str, float] | None:
@@ -146,16 +143,32 @@ def _times100(figure: dict[str, float]) -> dict[str, float] | None:
     return {key: value if key == "p" else 100 * value for key, value in figure.items()}
 
 
+def figures(metrics: dict[str, Any]) -> Figures:
+    """The figures of each system, for the comparison of seeds."""
+    found: Figures = {}
+    for system in metrics["systems"]:
+        known = system["figures"] | ({"router": system["router"]} if system.get("router") else {})
+        found[system["name"]] = {name: figure and figure["value"] for name, figure in known.items()}
+        if "overlap" in system:
+            found[system["name"]]["overlap"] = system["overlap"]
+    return found
+
+
 def render(metrics: dict[str, Any]) -> str:
     """The report in Markdown; `metrics` holds every figure in it."""
     systems = metrics["systems"]
     names = list(systems[0]["figures"])
+    routed = any(system.get("router") for system in systems)
     header = ["", *names, *(["overlap"] if "overlap" in systems[0] else [])]
+    header += ["router", "most frequent range"] if routed else []
     rows = []
     for system in systems:
         cells = [system["name"], *(interval(system["figures"][name]) for name in names)]
         if "overlap" in system:
             cells.append(number(system["overlap"]))
+        if routed:
+            router = system["router"] or {}
+            cells += [interval(router or None), number(router.get("most_frequent"))]
         rows.append(cells)
     parts = [f"# {metrics['title']}", metrics["about"]]
     parts += [table(["system", "what"], [[s["name"], s["what"]] for s in systems]), table(header, rows)]
@@ -165,7 +178,7 @@ def render(metrics: dict[str, Any]) -> str:
         parts += [f"Minus {systems[0]['name']}, by the paired bootstrap:", table(["", *names], rows)]
     for name in metrics.get("pictures", []):
         parts += picture(metrics, "The two ranges", name)
-    return "\n\n".join([*parts, "## How it was made", provenance_lines(metrics)]) + "\n"
+    return "\n\n".join([*parts, *seeds_section(metrics), "## How it was made", provenance_lines(metrics)]) + "\n"
 
 
 def _draw_densities(densities_of: dict[str, Densities]) -> bytes:

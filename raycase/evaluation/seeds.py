@@ -1,0 +1,140 @@
+"""Models that training made with several seeds of one system: means, standard deviations and Welch's t-test."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from itertools import takewhile
+from typing import Any, TypedDict
+
+import numpy as np
+from scipy.stats import ttest_ind
+
+from raycase.data.json_values import from_json
+from raycase.evaluation.models import Model, training_metrics
+from raycase.evaluation.report import NOT_AVAILABLE, difference, table
+
+Figures = dict[str, dict[str, float | None]]  # system -> name of a figure -> its value, None where it is not defined
+
+
+class _Trained(TypedDict):
+    """What is read of a model's `metrics.json`."""
+
+    unseeded: str  # fingerprint of everything but the seed
+    seed: int
+
+
+def seed_groups(models: Sequence[Model]) -> list[dict[int, str]]:
+    """Seed -> name of the model, for each system in the order of the models.
+
+    Models are of one system where training wrote that all but their seeds is equal. Any other is a system of its own,
+    as is a second one with the same seed.
+    """
+    groups: dict[str, dict[int, str]] = {}
+    for model in models:
+        try:
+            trained = from_json(_Trained, training_metrics(model.config))
+        except ValueError:  # not trained, or by an earlier version
+            trained = _Trained(unseeded=model.name, seed=0)
+        group = groups.setdefault(trained["unseeded"], {})
+        if trained["seed"] in group:
+            group = groups.setdefault(model.name, {})
+        group[trained["seed"]] = model.name
+    return list(groups.values())
+
+
+def compare_seeds(models: Sequence[Model], figures: Figures) -> list[dict[str, Any]]:
+    """For each system its seeds, mean and standard deviation of each figure, and the difference from the first system.
+
+    Empty where no system has several seeds. A model may have several systems in `figures`: "name: ...".
+    """
+    groups = seed_groups(models)
+    if all(len(group) < 2 for group in groups):
+        return []
+    lines: list[dict[str, Any]] = []
+    first: dict[str, np.ndarray] | None = None
+    for group in groups:
+        seeds, names = list(group), list(group.values())
+        for variant in _variants(names[0], figures):
+            values = _values([figures[name + variant] for name in names])
+            line: dict[str, Any] = {
+                "system": system_name(names) + variant,
+                "seeds": seeds,
+                "models": names,
+                "figures": {name: _spread(values_S) for name, values_S in values.items()},
+            }
+            if first is None:
+                first = values
+            else:
+                line["against"] = {name: welch(values[name], first[name]) for name in values.keys() & first.keys()}
+            lines.append(line)
+    return lines
+
+
+def _variants(model: str, figures: Figures) -> list[str]:
+    """What follows a model's name in the names of its systems."""
+    return [name.removeprefix(model) for name in figures if name == model or name.startswith(f"{model}: ")]
+
+
+def _values(of_seeds: Sequence[dict[str, float | None]]) -> dict[str, np.ndarray]:
+    """Each figure's values, (S,); NaN where one is not defined."""
+    return {name: np.array([figures[name] for figures in of_seeds], dtype=np.float64) for name in of_seeds[0]}
+
+
+def _spread(values_S: np.ndarray) -> dict[str, Any] | None:
+    """Mean and standard deviation of a figure, which of one seed is None; None where a value is not defined."""
+    if np.isnan(values_S).any():
+        return None
+    std = float(values_S.std(ddof=1)) if len(values_S) > 1 else None
+    return {"mean": float(values_S.mean()), "std": std, "values": values_S.tolist()}
+
+
+def welch(values_S: np.ndarray, others_S: np.ndarray) -> dict[str, float] | None:
+    """The difference of two systems' means over seeds: difference, low, high (95 %), p, by Welch's t-test.
+
+    None with less than two seeds of either, where a value is not defined, and where no seed differs from any other.
+    """
+    if min(len(values_S), len(others_S)) < 2 or max(np.ptp(values_S), np.ptp(others_S)) == 0:
+        return None
+    found = ttest_ind(values_S, others_S, equal_var=False)
+    if np.isnan(found.pvalue):
+        return None
+    low, high = found.confidence_interval(0.95)
+    shift = float(values_S.mean() - others_S.mean())
+    return {"difference": shift, "low": float(low), "high": float(high), "p": float(found.pvalue)}
+
+
+def system_name(names: Sequence[str]) -> str:
+    """What the names of a system's models have in common: simcse of simcse-0 and simcse-1; of one model its name."""
+    if len(names) == 1:
+        return names[0]
+    same = takewhile(lambda letters: len(set(letters)) == 1, zip(*names, strict=False))
+    return "".join(letters[0] for letters in same).rstrip("0123456789").rstrip("-_./ ") or ", ".join(names)
+
+
+def seeds_section(metrics: dict[str, Any]) -> list[str]:
+    """The part of a report in Markdown; nothing where no system has several seeds."""
+    lines = metrics.get("seeds")
+    if not lines:
+        return []
+    names = list(dict.fromkeys(name for line in lines for name in line["figures"]))
+    about = (
+        "Mean ± standard deviation over models that differ in their seed alone. The bootstrap asks whether other rows "
+        "would show a difference, too; Welch's t-test, whether other seeds would."
+    )
+    rows = [
+        [line["system"], ", ".join(map(str, line["seeds"])), *(_cell(line["figures"].get(name)) for name in names)]
+        for line in lines
+    ]
+    parts = ["## Seeds", about, table(["system", "seeds", *names], rows)]
+    others = [line for line in lines if any(line.get("against", {}).values())]
+    if others:
+        rows = [[line["system"], *(difference(line["against"].get(name), 0) for name in names)] for line in others]
+        parts += [f"Minus {lines[0]['system']}, by Welch's t-test over seeds:", table(["", *names], rows)]
+    return parts
+
+
+def _cell(figure: dict[str, Any] | None) -> str:
+    """Mean and standard deviation."""
+    if figure is None:
+        return NOT_AVAILABLE
+    return f"{figure['mean']:.2f}" + ("" if figure["std"] is None else f" ± {figure['std']:.2f}")

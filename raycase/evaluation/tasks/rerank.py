@@ -1,0 +1,69 @@
+"""Re-ranking without a condition (MixSP, section 5.2.1): each query's own candidates, those that fit it first.
+
+Measures are those of MTEB (Muennighoff et al., 2023). Shapes: Q queries, N candidates of one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from raycase.data.candidates import CandidateSets, read_candidates
+from raycase.data.rated import texts_sha256
+from raycase.evaluation.job import EvaluateJob
+from raycase.evaluation.metrics import reciprocal_rank_at, tied_average_precision
+from raycase.evaluation.models import Model
+from raycase.evaluation.plain_scores import plain_scores
+from raycase.evaluation.procedure import Embed, Measured
+from raycase.evaluation.ranked import RankedSystem, rank_systems
+from raycase.systems.registry import embeds
+
+FIRST = 10  # candidates among which MTEB looks for the first that fits
+MEASURES = ("map", f"mrr@{FIRST}")
+
+
+def read(job: EvaluateJob) -> CandidateSets:
+    """Read the queries with their candidates. Raises RequestError."""
+    return read_candidates(job.data, "--data")
+
+
+def measure(job: EvaluateJob, data: CandidateSets, models: Sequence[Model], embed: Embed) -> Measured:
+    """`MEASURES` of each query by each model."""
+    distinct = list(dict.fromkeys(pair for row in data.rows for pair in row.pairs))
+    firsts, seconds = map(list, zip(*distinct, strict=True))
+    systems = []
+    for model in models:
+        score_of = dict(zip(distinct, plain_scores(model, firsts, seconds, job, embed).tolist(), strict=True))
+        what = f"{model.config.label}: {'cosine of f(query), f(text)' if embeds(model.config) else 'its score'}"
+        systems.append(RankedSystem(name=model.name, what=what, values={"all": rank_candidates(data, score_of)}))
+    candidates = sum(len(row.positive) + len(row.negative) for row in data.rows)
+    left_out = f" {data.left_out:,} without candidates of both kinds are left out." if data.left_out else ""
+    return rank_systems(
+        job,
+        title="Re-ranking: each query's own candidates, x 100",
+        about=(
+            f"{len(data.rows):,} queries, {candidates:,} candidates.{left_out} Mean average precision, and the mean of "
+            f"1 / rank of the first candidate that fits, 0 beyond {FIRST}; as MTEB has them. Of a query with several "
+            "texts the best score counts. Means over queries, with 95 % intervals of the bootstrap over queries."
+        ),
+        data={
+            "queries": len(data.rows),
+            "candidates": candidates,
+            "left_out": data.left_out,
+            "sha256": texts_sha256((*row.query, "", *row.positive, "", *row.negative) for row in data.rows),
+        },
+        measures=MEASURES,
+        groups=[{"name": "all", "queries": len(data.rows)}],
+        systems=systems,
+    )
+
+
+def rank_candidates(data: CandidateSets, score_of: dict[tuple[str, str], float]) -> np.ndarray:
+    """`MEASURES` of each query x 100, by the best score of any of its texts: (Q, 2)."""
+    found = []
+    for row in data.rows:
+        scores_N = np.array([score_of[pair] for pair in row.pairs]).reshape(len(row.query), -1).max(0)
+        fits_N = np.arange(len(scores_N)) < len(row.positive)
+        found.append([tied_average_precision(scores_N, fits_N), reciprocal_rank_at(scores_N, fits_N, FIRST)])
+    return 100 * np.array(found)

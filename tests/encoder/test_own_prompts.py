@@ -1,0 +1,185 @@
+"""Prompts of one's own: their templates, and what of them is pooled (`--template`, `--base-template`, `--pool`)."""
+
+import json
+from dataclasses import asdict, replace
+
+import pytest
+import tiny
+
+from raycase.data.schema import Reason
+from raycase.encoder.pooling import Pooling
+from raycase.encoder.prompts import BUILT_IN, OwnPrompt, Pool, PromptStyle, Span, own_prompt, prompt_set
+from raycase.encoder.sources import described, find_encoder, load_tokenizer
+from raycase.encoder.table import ENCODERS, read_spec
+from raycase.errors import RequestError
+
+ONE_WORD = 'Express this text "{sentence}" in one word in terms of {condition}: "'
+OWN = OwnPrompt(template=ONE_WORD)
+SENTENCE, CONDITION = "A woman in a red dress", "color of the dress"
+
+
+def test_the_texts_take_their_places_and_everything_else_stays():
+    own = OwnPrompt(template=" {{sentence}} {0} {text}\n{condition} ", base_template="{{{condition}}}", pool=Pool.ALL)
+    pair = own.prompts.pair.render(" {condition} ", "{sentence}")
+    assert pair.text == " {{condition}} {0} {text}\n{sentence} "
+    assert [pair.text[slice(*span)] for span in pair.texts] == ["{condition}", "{sentence}"]
+    assert own.prompts.base.render("", CONDITION).text == "{{color of the dress}}"
+    assert own.prompts.plain.render(SENTENCE, "").text == SENTENCE
+
+
+@pytest.mark.parametrize("pool", [*Pool, None])
+def test_what_is_pooled(pool):
+    prompts = OwnPrompt(template=ONE_WORD, base_template="{condition}: ", pool=pool).prompts
+    text, base = prompts.pair.render(SENTENCE, CONDITION), prompts.base.render("", CONDITION)
+    wanted = {Pool.CONDITION: (CONDITION, CONDITION), Pool.SENTENCE: (SENTENCE, CONDITION)}.get(pool, (None, None))
+    assert tuple(p.pooled and p.text[slice(*p.pooled)] for p in (text, base)) == wanted
+
+
+@pytest.mark.parametrize("style", BUILT_IN)
+@pytest.mark.parametrize("span", Span)
+def test_a_built_in_prompt_can_be_written_as_ones_own(style, span):
+    wanted = prompt_set(style, span=span)
+    patterns = {"template": wanted.pair.pattern, "base_template": wanted.base.pattern}
+    assert OwnPrompt(**patterns, pool=Pool(wanted.pair.span)).prompts == wanted
+
+
+@pytest.mark.parametrize(
+    "template",
+    ["", "x", "{sentence}", "{condition}", "{sentence} {sentence} {condition}", "{sentence} {condition}" * 2],
+)
+def test_a_template_without_its_places_is_refused(template):
+    with pytest.raises(RequestError, match=r"^--template: expected \{sentence\} and \{condition\} once each, got '"):
+        OwnPrompt(template=template)
+
+
+@pytest.mark.parametrize("template", ["", "x", "{sentence}", ONE_WORD, "{condition}{condition}", "\ud800{condition}"])
+def test_a_base_template_without_its_place_is_refused(template):
+    with pytest.raises(RequestError, match=r"^--base-template: expected \{condition\} once and no \{sentence\}, got "):
+        OwnPrompt(template=ONE_WORD, base_template=template)
+
+
+def test_what_was_refused_is_shown_in_one_line_and_not_at_any_length():
+    with pytest.raises(RequestError, match=r"^--template: .*, got 'a\\nb{190,200}'$"):
+        OwnPrompt(template="a\n" + "b" * 10_000)
+
+
+def test_the_other_flags_need_a_template():
+    assert own_prompt(None) is None
+    with pytest.raises(
+        RequestError, match=r"^--base-template: expected --template beside it, got '\{condition\}' alone"
+    ):
+        own_prompt(None, "{condition}")
+    with pytest.raises(RequestError, match=r"^--pool: expected --template beside it, got 'last' alone"):
+        own_prompt(None, None, Pool.LAST)
+
+
+# -------------------------------------------------------------------------------------------------- beside the poolings
+
+
+@pytest.mark.parametrize(
+    ("name", "pool", "pooling", "wanted"),
+    [
+        ("qwen3-embedding-0.6b", None, None, ("last", Pooling.LAST)),
+        ("qwen3-embedding-0.6b", Pool.CONDITION, None, ("condition", Pooling.MEAN)),
+        ("qwen3-embedding-0.6b", None, Pooling.MEAN, ("condition", Pooling.MEAN)),
+        ("sfr-mistral", None, None, ("condition", Pooling.MEAN)),
+        ("sfr-mistral", Pool.LAST, None, ("last", Pooling.LAST)),
+        ("sfr-mistral", Pool.LAST, Pooling.LAST, ("last", Pooling.LAST)),
+        ("nv-embed-v2", Pool.ALL, None, ("all", Pooling.LATENT)),
+        ("minilm", Pool.SENTENCE, Pooling.MEAN, ("sentence", Pooling.MEAN)),
+        ("minilm", None, Pooling.CLS, (None, Pooling.CLS)),
+        ("e5-large-instruct", None, Pooling.MEAN_ALL, (None, Pooling.MEAN_ALL)),
+    ],
+)
+def test_pool_and_pooling_say_the_same(name, pool, pooling, wanted):
+    spec = find_encoder(name, own=replace(OWN, pool=pool), pooling=pooling)
+    assert (spec.own.pool, spec.pooling[0]) == wanted
+    assert sorted(spec.pooling) == sorted(ENCODERS[name].pooling)
+
+
+@pytest.mark.parametrize(
+    ("name", "pool", "pooling", "message"),
+    [
+        ("minilm", Pool.LAST, Pooling.MEAN, "--pool last: expected --pooling last, got mean; leave one of the two out"),
+        ("minilm", Pool.CONDITION, Pooling.LAST, "--pool condition: expected --pooling mean or latent, got last"),
+        (
+            "e5-large-instruct",
+            Pool.ALL,
+            Pooling.MEAN_ALL,
+            "--pool all: expected --pooling mean or latent, got mean-all",
+        ),
+        ("nv-embed-v2", Pool.LAST, None, "--pool last: expected an encoder with the pooling last, got nv-embed-v2"),
+        ("minilm", Pool.ALL, Pooling.LATENT, "--pooling: expected one of mean, last, cls for minilm, got latent"),
+    ],
+)
+def test_a_pool_that_contradicts_the_pooling_is_refused(name, pool, pooling, message):
+    with pytest.raises(RequestError, match=f"^{message}"):
+        find_encoder(name, own=replace(OWN, pool=pool), pooling=pooling)
+
+
+def test_an_encoder_outside_the_table_needs_no_more_than_template_and_pool(folder_of):
+    folder = str(folder_of("qwen3-embedding-0.6b"))
+    assert find_encoder(folder, own=replace(OWN, pool=Pool.LAST)).pooling == (Pooling.LAST,)
+    assert find_encoder(folder, own=replace(OWN, pool=Pool.ALL)).pooling == (Pooling.MEAN,)
+    with pytest.raises(RequestError, match="not in the table of encoders; pass --prompt and --pooling, or --template"):
+        find_encoder(folder, own=OWN)
+
+
+def test_it_is_a_view_by_a_name_of_its_own():
+    assert find_encoder("minilm", own=OWN).prompt == PromptStyle.TEMPLATE
+    assert find_encoder("minilm", prompt="cond+template", own=OWN).prompt == "cond+template"
+    with pytest.raises(RequestError, match=r"^--prompt: expected --template beside cond.template, got none"):
+        find_encoder("minilm", prompt="cond+template")
+    with pytest.raises(RequestError, match=r"^--template: expected template among the views of --prompt, got cond"):
+        find_encoder("minilm", prompt="cond", own=OWN)
+    with pytest.raises(RequestError, match=r"--prompt: expected a span for concat-cs"):
+        find_encoder("minilm", prompt="template:condition", own=OWN)
+
+
+def test_without_a_base_template_nothing_is_subtracted():
+    assert not find_encoder("minilm", own=OWN).subtract
+    assert find_encoder("minilm", own=replace(OWN, base_template="{condition}")).subtract
+
+
+# -------------------------------------------------------------------------------------------------------- rows, tokens
+
+
+def test_a_row_has_the_prompt_only_where_a_view_reads_it():
+    spec = find_encoder("minilm", prompt="cond+template", own=replace(OWN, base_template="{condition}"))
+    assert described(spec)["own"] == {"template": ONE_WORD, "base_template": "{condition}", "pool": "condition"}
+    assert saved(spec) == spec
+    assert described(replace(spec, prompt="cond")) == described(replace(ENCODERS["minilm"], prompt="cond"))
+    assert all("own" not in row.as_json() and saved(row) == row for row in ENCODERS.values())
+    for own in (None, asdict(OWN) | {"template": "x"}, asdict(OWN) | {"base_template": "x"}, {}, {"pool": "x"}):
+        with pytest.raises(ValueError, match=r"template|own"):
+            saved(spec, own=own)
+
+
+def saved(spec, **changes):
+    """A row as it is read back from JSON."""
+    return read_spec(json.loads(json.dumps(spec.as_json() | changes)))
+
+
+@pytest.mark.parametrize("family", tiny.TOKENIZERS)
+def test_a_long_prompt_loses_the_end_of_its_sentence_alone(tmp_path, family):
+    tiny.save_tokenizer(tmp_path, tiny.TOKENIZERS[family]())
+    spec = replace(ENCODERS["minilm"], source=str(tmp_path), max_tokens=1000)
+    for pool in Pool:
+        template = replace(OWN, pool=pool).prompts.pair
+        rendered = template.render("the woman with a dog at the bar " * 3, CONDITION)
+        (full,) = load_tokenizer(spec)([rendered])
+        over = 7
+        tokenize = load_tokenizer(replace(spec, max_tokens=len(full.ids) - over))
+        (found,) = tokenize([rendered])
+        places = tokenize.tokenizer.encode(rendered.text).offsets
+        end = max(i for i, (a, b) in enumerate(places) if a < rendered.sentence[1] and b > rendered.sentence[0]) + 1
+        assert found.truncated and found.ids == full.ids[: end - over] + full.ids[end:]
+        if pool is Pool.CONDITION:
+            assert found.ids[found.start : found.end] == full.ids[full.start : full.end]
+        (refused,) = load_tokenizer(replace(spec, max_tokens=8))([rendered])
+        assert refused.refused is Reason.NO_ROOM
+    pairs = [(s, c) for s in ("a red dress", "two people", "the bar.") for c in ("color", "number of people", "dog")]
+    templates = [replace(OWN, pool=pool).prompts.pair for pool in Pool]
+    apart, whole = load_tokenizer(spec), replace(load_tokenizer(spec))
+    whole.in_parts = False
+    tiny.batches_equal(apart.pairs(templates, pairs), whole.pairs(templates, pairs))

@@ -1,0 +1,139 @@
+"""Re-ranking: both measures by hand, figures of folders that embed and that score, files that are refused."""
+
+import json
+import math
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+import torch
+from helpers import cosines, vectors_of
+from sklearn.metrics import average_precision_score
+
+import raycase
+from raycase.data.candidates import read_candidates
+from raycase.errors import RequestError
+from raycase.evaluation.job import EvaluateJob
+from raycase.evaluation.metrics import reciprocal_rank_at, tied_average_precision
+from raycase.evaluation.tasks.catalogue import evaluate
+from raycase.systems.mixsp import mixsp
+from raycase.systems.sentence_encoder import sentence_encoder
+
+
+@pytest.mark.parametrize(
+    ("scores", "relevant", "precision", "reciprocal"),
+    [
+        ([3, 2, 1], [1, 0, 1], (1 + 2 / 3) / 2, 1),
+        ([1, 2, 3], [1, 0, 0], 1 / 3, 1 / 3),
+        ([2, 2, 1], [1, 0, 0], 1 / 2, 1 / 2),  # a tie: both at the second place
+        ([2, 2, 2, 1], [1, 1, 0, 1], (2 / 3 + 2 / 3 + 3 / 4) / 3, 1 / 2),
+        ([5, 5], [1, 1], 1, 1),
+        ([1, 2], [0, 0], 0, 0),
+    ],
+)
+def test_measures_of_a_ranking_by_hand(scores, relevant, precision, reciprocal):
+    scores, relevant = np.array(scores), np.array(relevant, dtype=bool)
+    assert tied_average_precision(scores, relevant) == pytest.approx(precision)
+    assert reciprocal_rank_at(scores, relevant, 10) == pytest.approx(reciprocal)
+
+
+def test_the_average_precision_is_that_of_scikit_learn():
+    random = np.random.default_rng(0)
+    for size in (2, 5, 30):
+        scores, relevant = random.integers(0, 9, size), random.permutation(size) < size / 2
+        wanted = average_precision_score(relevant, scores)
+        assert tied_average_precision(scores, relevant) == pytest.approx(wanted, rel=1e-12)
+
+
+def test_only_the_first_ten_have_a_reciprocal_rank():
+    scores = -np.arange(12)
+    for place, wanted in ((9, 1 / 10), (10, 0)):
+        assert reciprocal_rank_at(scores, np.arange(12) == place, 10) == pytest.approx(wanted)
+
+
+def planted(texts, config, **_):
+    """Unit vectors in the plane: a text ends in its degrees."""
+    return np.array(
+        [[math.cos(math.radians(d)), math.sin(math.radians(d))] for d in (int(t.split()[-1]) for t in texts)]
+    )
+
+
+ROWS = [
+    {"query": "a 0", "positive": ["b 10", "c 50"], "negative": ["d 30", "e 90"]},  # b d c e
+    {"query": ["a 0", "f 120"], "positive": ["g 110"], "negative": ["h 20", "d 30"]},  # g: 10 degrees, h 20, d 30
+    {"query": "i 0", "positive": ["j 90"], "negative": ["k 10", "l 20", "m 30"]},  # the last
+    {"query": "n 0", "positive": [], "negative": ["k 10"]},
+]
+
+
+@pytest.fixture
+def asked(tiny_model, tmp_path):
+    """Makes a job about two folders, one that embeds and one that scores, over rows of .jsonl."""
+    sentence_encoder(str(tiny_model)).trainable().save(tmp_path / "encoder")
+    mixsp(str(tiny_model)).trainable().save(tmp_path / "mixsp")
+
+    def job(rows, models=("encoder", "mixsp")):
+        (tmp_path / "rows.jsonl").write_text("\n".join(map(json.dumps, rows)))
+        folders = tuple(str(tmp_path / name) for name in models)
+        settings = {"task": "rerank", "compute": "float32", "resamples": 100, "output": str(tmp_path / "report")}
+        return EvaluateJob(model=folders, data=str(tmp_path / "rows.jsonl"), **settings)
+
+    return job
+
+
+def figures(system):
+    return {name: figure["value"] for name, figure in system["figures"]["all"].items()}
+
+
+def test_figures_by_hand(asked, tmp_path):
+    metrics = evaluate(asked(ROWS, ("encoder",)), vectors_of=planted)
+    precisions, reciprocals = [(1 + 2 / 3) / 2, 1, 1 / 4], [1, 1, 1 / 4]
+    wanted = {"map": 100 * np.mean(precisions), "mrr@10": 100 * np.mean(reciprocals)}
+    assert figures(metrics["systems"][0]) == pytest.approx(wanted)
+    assert metrics["data"].items() >= {"queries": 3, "candidates": 11, "left_out": 1}.items()
+    report = (tmp_path / "report" / "report.md").read_text()
+    assert "3 queries, 11 candidates. 1 without candidates of both kinds are left out." in report
+
+
+def test_a_parquet_file_of_lists_has_the_same_rows(asked, tmp_path):
+    rows = [row | {"query": row["query"] if isinstance(row["query"], list) else [row["query"]]} for row in ROWS]
+    pq.write_table(pa.Table.from_pylist(rows), tmp_path / "rows.parquet")
+    wanted = read_candidates(asked(ROWS).data, "--data")
+    assert read_candidates(str(tmp_path / "rows.parquet"), "--data").rows == wanted.rows
+
+
+def test_the_figures_are_those_of_the_loaded_folders(asked):
+    """Of one that embeds, and of one that scores each pair, the query first."""
+    words = ["red", "dog", "dress", "people play", "a woman", "two men"]
+    rows = [{"query": f"{w} {n}", "positive": words[:2], "negative": words[2:]} for n, w in enumerate(words)]
+    job = asked(rows)
+    encoder, scorer = (raycase.load(model, dtype=torch.float32) for model in job.model)
+    by_cosine, by_score = [], []
+    for row in rows:
+        query, own = encoder.embed([row["query"]], None), encoder.embed(words, None)
+        by_cosine.append(tied_average_precision(cosines(own, query), np.arange(6) < 2))
+        by_score.append(tied_average_precision(scorer.score([row["query"]] * 6, words), np.arange(6) < 2))
+    systems = evaluate(job, vectors_of=vectors_of)["systems"]
+    for system, wanted in zip(systems, (by_cosine, by_score), strict=True):
+        assert figures(system)["map"] == pytest.approx(100 * np.mean(wanted), abs=1e-3)
+    assert "against" in systems[1]
+
+
+@pytest.mark.parametrize(
+    ("row", "said"),
+    [
+        ({"query": 7}, r"row 1: expected a list of texts in 'query' .*, got 7"),
+        ({"positive": "b"}, r"row 1: expected a list of texts in 'positive' .*, got 'b'"),
+        ({"negative": ["b", " "]}, "row 1: expected words in every text of 'negative', got ' '"),
+        ({"negative": [None]}, "row 1: expected words in every text of 'negative', got None"),
+    ],
+)
+def test_wrong_rows_are_refused(asked, row, said):
+    with pytest.raises(RequestError, match=said):
+        evaluate(asked([ROWS[0], ROWS[1] | row]), vectors_of=planted)
+
+
+def test_a_file_without_candidates_of_both_kinds_is_refused(asked):
+    with pytest.raises(RequestError, match=r"expected queries with positive and negative texts in .*, got none"):
+        evaluate(asked(ROWS[3:]), vectors_of=planted)

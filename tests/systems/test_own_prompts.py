@@ -1,0 +1,191 @@
+"""Systems with a prompt of one's own: the built-in prompts written as templates give the same vectors."""
+
+import json
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import small
+import tiny
+import torch
+from small import CONDITIONS, EVERY, SENTENCES
+
+import raycase
+from raycase.data.fetch import DEFAULT_MODEL
+from raycase.encoder.pooling import Pooling
+from raycase.encoder.prompts import BUILT_IN, OwnPrompt, Pool
+from raycase.errors import RequestError
+from raycase.systems.bi_encoder import bi_encoder
+from raycase.systems.case import save
+from raycase.systems.lora import lora
+from raycase.systems.projector import Projector, ProjectorConfig
+from raycase.systems.registry import resolve
+from raycase.training.projector_job import TrainJob
+
+ONE_WORD = 'Express this text "{sentence}" in one word in terms of {condition}: "'
+BASE = 'Express {condition} in one word: "'
+FLAGS = {"template": ONE_WORD, "base_template": BASE, "pool": "last"}
+
+
+@pytest.fixture(scope="module")
+def encoders(tmp_path_factory):
+    """Folders of a causal encoder and of one like MiniLM."""
+    qwen = tiny.save_encoder(tmp_path_factory.mktemp("qwen"), "qwen3-embedding-0.6b")
+    return {"causal": str(qwen), "bert": small.save_bert(tmp_path_factory.mktemp("bert"))}
+
+
+def under(system):
+    return small.vectors(system, EVERY)
+
+
+@pytest.mark.parametrize("pooling", ["mean", "last"])
+@pytest.mark.parametrize("style", [*BUILT_IN, "concat-sc:condition", "concat-cs:sentence"])
+@pytest.mark.parametrize("kind", ["causal", "bert"])
+def test_a_built_in_prompt_as_a_template_gives_the_same_tokens_and_vectors(encoders, kind, style, pooling):
+    built_in = resolve(encoders[kind], prompt=style, pooling=pooling)
+    [prompts] = built_in.prompts
+    pool = "last" if pooling == "last" else prompts.pair.span
+    flags = {"template": prompts.pair.pattern, "base_template": prompts.base.pattern, "pool": pool}
+    own = resolve(encoders[kind], **flags)
+    sentences, conditions = map(list, zip(*EVERY, strict=True))
+    for found, wanted in zip(
+        own.prepare(sentences, conditions).pairs, built_in.prepare(sentences, conditions).pairs, strict=True
+    ):
+        if pooling == "mean":
+            tiny.batches_equal(found, wanted)
+        np.testing.assert_array_equal(found.ids(np.arange(len(EVERY))).flat, wanted.ids(np.arange(len(EVERY))).flat)
+    loaded = small.system(own), small.system(built_in)
+    np.testing.assert_array_equal(*map(under, loaded))
+    np.testing.assert_array_equal(*(system.embed(SENTENCES, None) for system in loaded))
+    assert own.subtract and own.describe() != built_in.describe()
+    assert "own" not in built_in.describe()["encoder"]
+
+
+def test_minilm_with_its_prompt_as_a_template():
+    flags = {"template": "{sentence} {condition}", "base_template": "{condition}"}
+    loaded = [raycase.load("minilm", dtype=torch.float32, **options) for options in ({}, flags)]
+    np.testing.assert_array_equal(*(system.embed(SENTENCES, CONDITIONS[0]) for system in loaded))
+
+
+@pytest.mark.parametrize("ends", [True, False])
+def test_the_last_token_of_the_whole_prompt_is_read_as_the_library_has_it(tmp_path, ends):
+    """The template's closing quotation mark, or the end token that the tokenizer adds after it."""
+    tiny.save_model(tmp_path, "qwen3", tiny.save_tokenizer(tmp_path, tiny.qwen(ends=ends)))
+    folder = str(tmp_path)
+    *_, last = small.tokenizer(folder).convert_ids_to_tokens(small.ids(folder, _filled(*EVERY[0]))[0])
+    assert last == ("<|endoftext|>" if ends else '"')
+    found = under(small.system(resolve(folder, template=ONE_WORD, pool="last")))
+    small.close(found, [small.states(folder, _filled(s, c))[-1] for s, c in EVERY], atol=1e-5)
+
+
+def _filled(sentence, condition):
+    return ONE_WORD.replace("{condition}", condition).replace("{sentence}", sentence)
+
+
+def test_views_of_both_kinds_stand_side_by_side(encoders):
+    both = resolve(
+        encoders["bert"], prompt="concat-sc+template", template=ONE_WORD, base_template=BASE, pool="sentence"
+    )
+    apart = [small.system(config) for config in both.views_apart]
+    assert both.views_apart[0].describe() == resolve(encoders["bert"], prompt="concat-sc", pooling="mean").describe()
+    np.testing.assert_array_equal(under(small.system(both)), np.hstack([under(system) for system in apart]))
+
+
+# ------------------------------------------------------------------------------------------------------------ the base
+
+
+def test_nothing_is_subtracted_without_a_base_template(encoders):
+    plain, subtracted = (
+        resolve(encoders["bert"], template=ONE_WORD, pool="all", **o) for o in ({}, {"base_template": BASE})
+    )
+    assert (plain.subtract, subtracted.subtract) == (False, True)
+    base = small.mean(encoders["bert"], BASE.replace("{condition}", CONDITIONS[0]))
+    loaded = [small.system(config).embed(SENTENCES, CONDITIONS[0]) for config in (plain, subtracted)]
+    small.close(loaded[1], loaded[0] - base)
+    with pytest.raises(
+        RequestError, match=r"^--subtract: expected --base-template for what is subtracted, got --templ"
+    ):
+        resolve(encoders["bert"], template=ONE_WORD, pool="all", subtract=True)
+    mixed = {"prompt": "concat-sc+template", "template": ONE_WORD, "pool": "all"}
+    assert not resolve(encoders["bert"], **mixed).subtract
+
+
+# ------------------------------------------------------------------------------------------------------- fingerprints
+
+
+def test_all_that_is_said_of_the_prompt_is_part_of_the_description(encoders):
+    changes = ({}, {"template": f"{ONE_WORD} "}, {"base_template": "{condition}"}, {"pool": "all"}, {"subtract": False})
+    found = [json.dumps(resolve(encoders["bert"], **FLAGS | change).describe()) for change in changes]
+    assert len(set(found)) == len(changes)
+    same = {"template": ONE_WORD, "base_template": BASE, "pooling": "last"}  # --pool is the last token then
+    assert resolve(encoders["bert"], **same).describe() == resolve(encoders["bert"], **FLAGS).describe()
+
+
+# ------------------------------------------------------------------------------------------------------- model folders
+
+
+@pytest.fixture
+def saved(encoders, tmp_path):
+    config = resolve(encoders["causal"], **FLAGS)
+    shape = ProjectorConfig(input_dim=32, output_dim=7)
+    torch.manual_seed(0)
+    projector = Projector(shape).eval()
+    config = replace(config, projector=shape)
+    save(tmp_path / "saved", config, projector)
+    return str(tmp_path / "saved"), config
+
+
+def test_a_folder_keeps_its_prompt(saved, encoders):
+    folder, config = saved
+    loaded = raycase.load(folder, dtype=torch.float32)
+    assert loaded.config.encoder == config.encoder
+    assert raycase.load(folder, **FLAGS).config.describe() == loaded.config.describe()
+    assert loaded.embed(["a red dress"], "color").shape == (1, 7)
+
+
+@pytest.mark.parametrize(
+    ("flags", "message"),
+    [
+        (
+            {"template": "{sentence} {condition}"},
+            "--template: .* was trained with Express.*, got .sentence. .condition.;",
+        ),
+        (
+            FLAGS | {"base_template": "{condition}"},
+            "--base-template: .* was trained with Express .*, got .condition.; lea",
+        ),
+        (FLAGS | {"pool": "all"}, "--pool: .* was trained with last, got all; leave the flag out"),
+        ({"prompt": "cond"}, "--prompt: .* was trained with template, got cond; leave the flag out"),
+        ({"pool": "last"}, "--pool: expected --template beside it, got 'last' alone"),
+        ({"pool": "first"}, "--pool: expected one of last, condition, sentence, all, got 'first'"),
+    ],
+)
+def test_a_flag_that_contradicts_a_folder_is_refused(saved, flags, message):
+    with pytest.raises(RequestError, match=f"^{message}"):
+        resolve(saved[0], **flags)
+
+
+def test_a_folder_of_another_prompt_takes_no_template(encoders, tmp_path):
+    bi_encoder(encoders["bert"]).trainable().save(tmp_path / "bi")
+    for model in (str(tmp_path / "bi"), DEFAULT_MODEL, f"condition-pooling:{encoders['bert']}"):
+        with pytest.raises(RequestError, match=r"^--template: .* has none to choose, got Express this text"):
+            resolve(model, template=ONE_WORD)
+
+
+@pytest.mark.parametrize("make", [bi_encoder, lora])
+def test_a_fine_tuned_encoder_reads_it_too(encoders, tmp_path, make):
+    """BeLLM's way: a template whose last token is trained."""
+    own = OwnPrompt(template=ONE_WORD, pool=Pool.LAST)
+    config = make(encoders["causal"], own=own)
+    system = small.disturb(config.trainable()).eval()
+    zero_shot = small.system(resolve(encoders["causal"], template=ONE_WORD, pool="last"))
+    small.close(under(small.system(config)), under(zero_shot))
+    system.save(tmp_path / "tuned")
+    loaded = raycase.load(str(tmp_path / "tuned"), dtype=torch.float32)
+    small.close(under(loaded), under(system), atol=2e-5)
+    assert (loaded.config.encoder.own, loaded.config.encoder.pooling[0]) == (own, Pooling.LAST)
+    assert make(encoders["causal"], own=replace(own, pool=None)).encoder.own.pool is Pool.CONDITION  # as it averages
+    files = {"train": "a.csv", "validation": "b.csv", "output": "out"}
+    assert TrainJob(model=str(tmp_path / "tuned"), **files, template=ONE_WORD).config().encoder.own == own
+    with pytest.raises(RequestError, match=r"^--subtract: expected --base-template"):
+        TrainJob(model=str(tmp_path / "tuned"), **files, subtract=True).config()
