@@ -306,6 +306,7 @@ def commands(models, output, rated, tmp_path_factory):
         "explain": ["--text", "a dog", "--condition", "color", "--model", models["condition-pooling"]],
         **{f"train {name}": fine_tuned for name in training.TRAIN_JOBS},
         **{f"tune {name}": fine_tuned for name in training.TUNE_JOBS},
+        "explain ": ["--text", "a dog", "--unconditional", "--model", f"csr:{models['encoder']}"],
         "train case": frozen,
         "train projection": frozen,
         "tune case": frozen,

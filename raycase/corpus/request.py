@@ -22,7 +22,7 @@ from raycase.data.stored_words import WORD_COLUMNS
 from raycase.encoder.prompt_flags import PromptFlags
 from raycase.errors import PATIENCE, RequestError, at_least, check_ranges, minutes_range
 from raycase.systems.contracts import Compute, EmbedderConfig, check_conditions
-from raycase.systems.registry import resolve_embedder, weighs_words
+from raycase.systems.registry import resolve_embedder, stores_words
 
 SAMPLE, SAMPLE_CONDITIONS = PACKAGE + "sample/sentences.csv", PACKAGE + "sample/conditions.txt"
 SAMPLE_OUTPUT = "~/raycase/out"
@@ -239,7 +239,7 @@ def check_condition_flags(job: EmbedJob) -> None:
 
 def _storing_words(job: EmbedJob, model: EmbedderConfig, columns: Columns, output: Output) -> EmbedderConfig:
     """The model as it stores words. Raises RequestError for another system, and kept columns with the words' names."""
-    if not weighs_words(model):
+    if not stores_words(model):
         raise RequestError(
             f"--any-condition: expected a model of condition pooling, got {job.model}, which reads the condition "
             "beside the sentence; leave --model out for the default, or pass --conditions"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from itertools import cycle
 from typing import TYPE_CHECKING, Any
 
 from raycase.evaluation.csts_report import has_vectors
@@ -21,6 +22,9 @@ def draw(models: Sequence[dict[str, Any]]) -> dict[str, bytes]:
     with_vectors = [model for model in models if has_vectors(model)]
     if with_vectors:
         pictures["cosines_to_mean.png"] = png(_figure(with_vectors, to_mean_panel))
+    trained = [model for model in models if model["training"]]
+    if trained:
+        pictures["training.png"] = png(training_curves(trained))
     return pictures
 
 
@@ -87,3 +91,28 @@ def by_rating_panel(axes: Axes, model: dict[str, Any]) -> None:
     axes.grid(axis="y", color="0.9", linewidth=0.8)
     axes.set_axisbelow(True)
     axes.legend(frameon=False, fontsize=9, ncols=len(names), loc="lower right", bbox_to_anchor=(1, 1), borderpad=0)
+
+
+def training_curves(models: Sequence[dict[str, Any]]) -> Figure:
+    """Spearman and loss after each epoch, a line for each model; a dot at its best epoch (figure 3 of CASE)."""
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(WIDTH, 2 * PANEL), layout="constrained")
+    upper, lower = figure.subplots(2, 1, sharex=True)
+    for i, (style, model) in enumerate(zip(cycle(STYLES), models, strict=False)):
+        curve = model["training"]
+        epochs, losses, spearman = ([line[name] for line in curve["history"]] for name in ("epoch", "loss", "spearman"))
+        best, start = curve["best_epoch"], [] if curve["before"] is None else [curve["before"]]
+        style = style | {"linewidth": 1.8 if i < len(STYLES) else 0.9}
+        upper.plot([0] * len(start) + epochs, start + spearman, label=model["name"][-45:], **style)
+        upper.plot([best], [spearman[best - 1]], "o", color=style["color"], markersize=5)
+        lower.plot(epochs, losses, **style)
+    upper.set_ylabel("Spearman x 100, validation")
+    lower.set_ylabel("loss, training")
+    lower.set_xlabel("epoch")
+    for axes in (upper, lower):
+        axes.grid(axis="y", color="0.9", linewidth=0.8)
+        axes.set_axisbelow(True)
+        axes.spines[["top", "right"]].set_visible(False)
+    upper.legend(frameon=False, fontsize=9, loc="lower right")
+    return figure

@@ -26,7 +26,9 @@ def render(metrics: dict[str, Any]) -> str:
         f"eq. 5 over {metrics['settings']['directions']:,} directions, 1 where vectors point everywhere; cos to mean "
         "is the cosine of a vector to the mean of all (appendix C).",
         *(_variants(model, several=len(models) > 1) for model in models),
+        *_before_and_after(models),
         *(picture(metrics, "Cosine to the mean", "cosines_to_mean.png") if any(map(has_vectors, models)) else []),
+        *(["## Training", *_training(metrics)] if any(model["training"] for model in models) else []),
         "## Cosine by rating",
         *(_by_rating(model, several=len(models) > 1) for model in models),
         *picture(metrics, "Cosine by rating", "cosine_by_rating.png"),
@@ -58,8 +60,18 @@ def figures(metrics: dict[str, Any]) -> Figures:
 
 
 CASES = (
-    "Cosines before → after the projector (Table 5 of the paper). An answer is embedded as a sentence under the "
-    "condition; plain vectors, without condition, know no projector."
+    "Cosines before → after the projector (Table 5 of the paper); one number where a model has none. An answer is "
+    "embedded as a sentence under the condition. cos(s1, s2) is that of plain vectors, without the condition: a "
+    "projector of one view takes them too, though it was not trained on them."
+)
+BEFORE_AND_AFTER = (
+    "Isotropy before → after a step (Tables 2, 8 and 9 of the paper): the base taken away, and the projector. More "
+    "isotropic is a higher isotropy and a lower cosine to the mean. Of the same spread, I_iso is higher in more "
+    "dimensions: where they change, compare the cosines to the mean."
+)
+TRAINING = (
+    "Loss of the training pairs, and Spearman x 100 of training's own validation pairs after each epoch, as training "
+    "recorded them in the model's folder (Figure 3 of the paper). `metrics.json` has every epoch."
 )
 SPANS = {"sentence": "the sentence", "condition": "the condition", "all": "everything"}
 ABLATION = (
@@ -118,6 +130,46 @@ def _variants(model: dict[str, Any], several: bool) -> str:
             rows.append([f"`{name}`, in the paper", "", "", "", f"{paper['isotropy']:.4f}", mean])
     header = ["vectors", "dimensions", "Spearman", "Spearman without -1", "isotropy", "cos to mean"]
     return _heading(model, several) + table(header, rows)
+
+
+def _before_and_after(models: Sequence[dict[str, Any]]) -> list[str]:
+    """Isotropy of CASE's vectors, step by step."""
+    rows = []
+    for model in models:
+        variants, own, system = model["variants"], model["own"], model["system"]
+        steps = [("f", "f - base")] if "f - base" in variants else []
+        for before, after in [*steps, *([(own, system)] if own != system else [])]:
+            pair = [variants[before], variants[after]]
+            dims = " → ".join(dict.fromkeys(str(v["dim"]) for v in pair))
+            rows.append([model["name"], f"`{before}` → `{after}`", dims, *_isotropy(pair)])
+            published = [v["published"] for v in pair]
+            if all(published):
+                flat = [{"isotropy": paper["isotropy"], "to_mean": paper} for paper in published]
+                rows.append([model["name"], f"`{before}` → `{after}`, in the paper", "", *_isotropy(flat)])
+    return [BEFORE_AND_AFTER, table(["model", "step", "dimensions", "isotropy", "cos to mean"], rows)] if rows else []
+
+
+def _isotropy(pair: Sequence[dict[str, Any]]) -> list[str]:
+    """Isotropy and cosine to the mean, before → after."""
+    means = (f"{v['to_mean']['mean']:.3f} ± {v['to_mean']['std']:.3f}" for v in pair)
+    return [" → ".join(number(v["isotropy"], 4) for v in pair), " → ".join(means)]
+
+
+def _training(metrics: dict[str, Any]) -> list[str]:
+    """The training curves of the models that have one."""
+    rows = []
+    for model in filter(lambda model: model["training"], metrics["models"]):
+        curve = model["training"]
+        history, best = curve["history"], curve["best_epoch"]
+        spearman = [number(value) for value in (curve["before"], *(history[i]["spearman"] for i in (0, best - 1, -1)))]
+        losses = [f"{history[i]['loss']:.4f}" for i in (0, best - 1)]
+        rows.append([model["name"], str(len(history)), str(best), *spearman, *losses])
+    header = ["model", "epochs", "best", "Spearman before", "after the first epoch", "after the best", "after the last"]
+    return [
+        TRAINING,
+        table([*header, "loss of the first", "loss of the best"], rows),
+        *picture(metrics, "Training curves", "training.png"),
+    ]
 
 
 def _by_rating(model: dict[str, Any], several: bool) -> str:
@@ -208,14 +260,17 @@ def _cases(model: dict[str, Any]) -> str:
     rows = [
         [
             *(_text(case[name]) for name in ("sentence1", "sentence2", "condition")),
-            number(case["cosines"]["unconditional"], 4),
-            _moved(case["cosines"]["sentences"]),
+            *(_moved(case["cosines"][name]) for name in ("unconditional", "sentences")),
             *(f"{_text(case[name])}: {_moved(case['cosines'][name])}" for name in ("answer1", "answer2")),
         ]
         for case in model["cases"]
     ]
     header = ["s1", "s2", "c", "cos(s1, s2)", "cos(s1, s2; c)", "cos(s1, answer 1; c)", "cos(s2, answer 2; c)"]
-    return _heading(model, True) + table(header, rows)
+    answers = [case["cosines"][name] for case in model["cases"] for name in ("answer1", "answer2")]
+    after = [answer for answer in answers if answer["after"] is not None]
+    nearer = sum(answer["after"] > answer["before"] for answer in after)
+    note = f"\n\nThe projector brings {nearer} of {len(after)} answers nearer to their sentence." if after else ""
+    return _heading(model, True) + table(header, rows) + note
 
 
 def _moved(cosines: dict[str, float | None]) -> str:

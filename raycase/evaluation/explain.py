@@ -15,23 +15,29 @@ from raycase.encoder.words import Word
 from raycase.errors import RequestError, check_ranges
 from raycase.evaluation.explain_picture import draw
 from raycase.search.marks import BOLD, PLAIN, has_styles, in_words, looked_at, runs
-from raycase.systems.condition_pooling import PREFIX
-from raycase.systems.registry import resolve, weighs_words
+from raycase.systems import condition_pooling, csr
+from raycase.systems.contracts import EmbedderConfig
+from raycase.systems.registry import resolve, stores_words, weighs_words
 
 PICTURE = ".svg"
+PLAIN_LABEL = "without a condition"
 SHADES = (None, 230, 228, 221, 214)  # backgrounds of the 256 colours of a terminal, from no weight to the largest
 
 
 @dataclass(frozen=True, kw_only=True)
 class ExplainJob:
-    """Show which words of a text a condition looks at: how much of the text's vector comes from each word."""
+    """Show which words of a text a condition looks at: how much of the text's vector comes from each word, or what the
+    router of CSR gives it."""
 
     text: tuple[str, ...]
     """Sentences."""
-    condition: tuple[str, ...]
+    condition: tuple[str, ...] = ()
     """Conditions; each sentence is shown under each."""
+    unconditional: bool = False
+    """csr: also show what each sentence's own [CLS] attends to, without a router (the paper's Figure 5)."""
     model: str = DEFAULT_MODEL
-    """A model that weighs words: a trained folder, or "condition-pooling:" and the name of an encoder."""
+    """A model that weighs words: a trained folder (condition-pooling, csr), or "condition-pooling:" or "csr:" and the
+    name of an encoder."""
     output: str | None = None
     """SVG file for a picture of the same, local or on object storage."""
 
@@ -41,23 +47,30 @@ class Explained:
     """A text under a condition, and the weights of its words."""
 
     text: str
-    condition: str
+    condition: str | None
     words: list[Word]
+
+    @property
+    def label(self) -> str:
+        """The condition, or that there is none."""
+        return PLAIN_LABEL if self.condition is None else self.condition
 
 
 def explain(job: ExplainJob) -> dict[str, Any]:
     """Print every text under every condition, draw the picture, and return the weights. Raises RequestError."""
     _check_job(job)
-    texts, conditions = [[*dict.fromkeys(values)] for values in (job.text, job.condition)]
-    explained = explain_pairs(job.model, [(text, condition) for text in texts for condition in conditions])
+    texts = [*dict.fromkeys(job.text)]
+    pairs = [(text, condition) for text in texts for condition in dict.fromkeys(job.condition)]
+    explained = explain_pairs(job.model, pairs, texts if job.unconditional else [])
+    explained.sort(key=lambda each: texts.index(each.text))
     styles = has_styles(sys.stdout)
     for text in texts:
         print(f'\n"{" ".join(text.split())}"')
         for each in (e for e in explained if e.text == text):
-            print(f"  {each.condition}: {shaded(text, each.words) if styles else in_words(text, each.words)}")
+            print(f"  {each.label}: {shaded(text, each.words) if styles else in_words(text, each.words)}")
     print()
     if job.output:
-        locate(job.output).put(draw([(e.text, e.condition, e.words) for e in explained]).encode())
+        locate(job.output).put(draw([(e.text, e.label, e.words) for e in explained]).encode())
     return {
         "model": job.model,
         "weights": [
@@ -74,35 +87,55 @@ def _rounded(word: Word) -> dict[str, Any]:
 def _check_job(job: ExplainJob) -> None:
     check_paths({"--output": job.output})
     check_ranges(job)
-    for flag, values in {"--text": job.text, "--condition": job.condition}.items():
-        if not values:
+    for flag, given in {"--text": job.text, "--condition": job.condition or job.unconditional}.items():
+        if not given:
             raise RequestError(f"{flag}: expected at least one, got none")
     if job.output and not job.output.endswith(PICTURE):
         raise RequestError(f"--output: expected a file that ends with {PICTURE}, got {job.output}")
 
 
-def explain_pairs(model: str, pairs: Sequence[tuple[str, str]]) -> list[Explained]:
-    """The weights of the words of each (text, condition). Raises RequestError for a model that has no such weights,
-    and for texts that cannot be embedded."""
-    expected = f"--model: expected a model that weighs words (condition-pooling, as {PREFIX}minilm), got {model}"
+def explain_pairs(model: str, pairs: Sequence[tuple[str, str]], plain: Sequence[str] = ()) -> list[Explained]:
+    """The weights of the words of each text of `plain`, without a condition, and of each (text, condition).
+
+    Raises RequestError for a model that has no such weights, and for texts that cannot be embedded.
+    """
+    examples = f"condition-pooling, as {condition_pooling.PREFIX}minilm, or csr in tri form, as {csr.PREFIX}minilm"
+    expected = f"--model: expected a model that weighs words ({examples}), got {model}"
     try:
         config = resolve(model)
     except RequestError as error:
         raise RequestError(f"{expected}: {error}") from error
     if not weighs_words(config):
         raise RequestError(expected)
-    texts, conditions = ([*values] for values in zip(*pairs, strict=True))
+    if plain and stores_words(config):
+        raise RequestError(f"--unconditional: expected csr, got {model}; without a condition, it weighs no words")
+    groups: list[tuple[list[str], list[str] | None]] = [
+        ([*plain], None),
+        ([text for text, _ in pairs], [condition for _, condition in pairs]),
+    ]
+    for texts, conditions in groups:
+        _check_texts(config, texts, conditions)
+    disable_progress_bar()  # the weights load in a moment
+    system = config.load()
+    explained = []
+    for texts, conditions in groups:
+        names: Sequence[str | None] = conditions or [None] * len(texts)
+        weights = system.word_weights(texts, conditions) if texts else []
+        explained += [
+            Explained(text=text, condition=name, words=words)
+            for text, name, words in zip(texts, names, weights, strict=True)
+        ]
+    return explained
+
+
+def _check_texts(config: EmbedderConfig, texts: Sequence[str], conditions: Sequence[str] | None) -> None:
+    """Raise RequestError for a text that cannot be embedded."""
     prepared = config.prepare(texts, conditions)
     reasons = prepared.reasons
-    for text, condition, row in zip(texts, conditions, prepared.rows.tolist(), strict=True):
+    for i, row in enumerate(prepared.rows.tolist()):
         if reasons[row] is not None:
-            raise RequestError(f"--text: expected words, got {text!r} under {condition!r}: {reasons[row]}")
-    disable_progress_bar()  # the weights load in a moment
-    weights = config.load().word_weights(texts, conditions)
-    return [
-        Explained(text=text, condition=condition, words=words)
-        for text, condition, words in zip(texts, conditions, weights, strict=True)
-    ]
+            under = "" if conditions is None else f" under {conditions[i]!r}"
+            raise RequestError(f"--text: expected words, got {texts[i]!r}{under}: {reasons[row]}")
 
 
 def shaded(text: str, words: Sequence[Word]) -> str:

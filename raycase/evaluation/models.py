@@ -18,9 +18,8 @@ from raycase.encoder.table import ENCODERS
 from raycase.errors import RequestError
 from raycase.evaluation.job import EvaluateJob
 from raycase.systems.case import CaseConfig
-from raycase.systems.condition_pooling import PREFIX
 from raycase.systems.projector import load_projector, project
-from raycase.systems.registry import embeds, resolve
+from raycase.systems.registry import embeds, resolve, split_prefix
 
 LABELS = {  # of the built-in ones, as the paper writes them (Table 1); the last two are ours
     PromptStyle.SENT: "sent",
@@ -71,7 +70,7 @@ def _resolve_models(job: EvaluateJob) -> list[Any]:
         raise RequestError("--model: expected at least one, got none")
     configs: list[Any] = []
     for name in job.model:
-        encoder = name.removeprefix(PREFIX)
+        _, encoder = split_prefix(name)
         exists = is_remote(name) or "/" not in encoder or Path(encoder).exists()
         chosen = (job.prompt or job.template) and (job.pooling or job.pool)
         if not (exists or chosen):  # else a Hugging Face id

@@ -28,7 +28,7 @@ from raycase.search.query_encoder import ask, embed_queries, load_query_encoder
 from raycase.search.stored_rows import StoredRows
 from raycase.systems.condition_head import Questions
 from raycase.systems.contracts import Encoder
-from raycase.systems.registry import weighs_words
+from raycase.systems.registry import stores_words
 
 if TYPE_CHECKING:
     from lance import LanceDataset
@@ -157,7 +157,7 @@ class Index:
                 got = "no condition" if conditions is None else "--text"
                 raise RequestError(f"--query-condition: expected --query under a --condition of the rows, got {got}")
             self._check_query_condition(query_condition)
-        if phrases and (conditions is None or not weighs_words(self.encoder.config)):
+        if phrases and (conditions is None or not stores_words(self.encoder.config)):
             raise RequestError(
                 "--text: expected a --condition that the phrases answer, and an index of condition pooling, got "
                 f"{'no condition' if conditions is None else self.model}; use --query"

@@ -27,7 +27,7 @@ def unweighable(index: Index, text: str) -> str | None:
     if not pa.types.is_string(index.dataset.schema.field(text).type):
         return f"expected texts in {text!r}, got {index.dataset.schema.field(text).type}"
     if not weighs_words(index.encoder.config):
-        return f"expected an index of a model that weighs words (condition-pooling), got one of {index.model}"
+        return f"expected an index of a model that weighs words (condition-pooling, csr), got one of {index.model}"
     return None
 
 

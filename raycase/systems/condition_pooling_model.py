@@ -199,7 +199,10 @@ class ConditionPooling(WeighsWords):
         return vectors_PD[prepared.rows]
 
     def token_weights(self, prepared: Prepared) -> list[np.ndarray]:
-        """The weight of each text token of each distinct pair: M of (T,); see `WeighsWords`."""
+        """The weight of each text token of each distinct pair: M of (T,); see `WeighsWords`. Raises ValueError without
+        conditions."""
+        if prepared.conditions is None:
+            raise ValueError("expected conditions, got none: without one, condition pooling weighs no words")
         pair_index = accepted_pairs(prepared)
         found = [np.empty(0, np.float32)] * len(prepared.condition)
 

@@ -23,6 +23,7 @@ from raycase.encoder.pooling import Compose, Pooling
 from raycase.encoder.prepared import Prepared
 from raycase.encoder.prompts import Span
 from raycase.encoder.sources import load_config
+from raycase.encoder.table import ENCODERS
 from raycase.errors import RequestError
 from raycase.systems.csr_model import Csr
 from raycase.systems.csr_router import Asks, Form, Router, Weight
@@ -30,6 +31,9 @@ from raycase.systems.fine_tuned_config import FineTunedEmbedderConfig, starting_
 from raycase.systems.model_folder import load_extra
 from raycase.systems.pairs import CONDITION, SENTENCE, count_tokens, prepare, prompt_sets
 from raycase.systems.word_codes import typical_conditions
+
+PAPERS_ROUTER = {"router": Router.QUERY, "asks": Asks.CLS, "routed": 1, "weight": Weight.ADDED}
+FOR_AVERAGED = {"router": Router.HIDDEN, "asks": Asks.WORDS, "routed": 3, "weight": Weight.EVEN}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -58,6 +62,11 @@ class CsrConfig(FineTunedEmbedderConfig):
     def dim(self) -> int:
         """Dimension of conditional vectors."""
         return self.plain_dim * (2 if self.compose is Compose.CONCAT else 1)
+
+    @property
+    def weighs_words(self) -> bool:
+        """Whether the router weighs the tokens of a sentence that is encoded apart from the condition."""
+        return self.form is Form.TRI and self.routed > 0
 
     def prepare(self, sentences: Sequence[str], conditions: Sequence[str] | None) -> Prepared:
         """Tokenise each distinct sentence and condition, or in bi form each pair. Loads no weights."""
@@ -129,3 +138,19 @@ def csr(
         weight=weight,
         compose=compose,
     )
+
+
+PREFIX = f"{CsrConfig.SYSTEM}:"  # before the name of an encoder: CSR without training
+
+
+def default_router(model: str, form: Form = Form.TRI) -> dict[str, Any]:
+    """The paper's router; for an encoder of the table that is averaged, in tri form, one that sees the condition."""
+    averaged = model in ENCODERS and ENCODERS[model].pooling[0] is Pooling.MEAN
+    return dict(FOR_AVERAGED if averaged and form is Form.TRI else PAPERS_ROUTER)
+
+
+def untrained(model: str, *, pooling: Pooling | None = None) -> CsrConfig:
+    """CSR without training (Table 4), with the router that training takes by default. Raises RequestError."""
+    if pooling not in (None, Pooling.MEAN):
+        raise RequestError(f"--pooling: expected mean, the pooling of csr, got {pooling}; leave the flag out")
+    return csr(model, **default_router(model))

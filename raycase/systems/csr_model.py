@@ -35,12 +35,13 @@ from raycase.systems.csr_router import (
 from raycase.systems.fine_tuned_module import Embedder
 from raycase.systems.model_folder import save_folder
 from raycase.systems.pairs import Encoded, Memory, accepted_pairs, encoded, tokens_apart
+from raycase.systems.word_weights import WeighsWords
 
 if TYPE_CHECKING:
     from raycase.systems.csr import CsrConfig
 
 
-class Csr(Embedder):
+class Csr(Embedder, WeighsWords):
     """A loaded CSR system, an `Encoder`: (sentence, condition) -> vector."""
 
     def __init__(self, config: CsrConfig, encoder: TextEncoder) -> None:
@@ -97,16 +98,42 @@ class Csr(Embedder):
         elif self.config.form is Form.BI:
             batches = self._bi(prepared, pair_index)
         elif len(pair_index):
-            distinct, condition_index = np.unique(prepared.condition[pair_index], return_inverse=True)
-            remembered, new_work = self.memory.of(
-                prepared, distinct, lambda new: self._encode_conditions(prepared.bases[0].take(new))
-            )
+            condition_CD, condition_index, new_work = self._remembered(prepared, pair_index)
             work += new_work
-            condition_CD = torch.from_numpy(remembered).to(self.encoder.model.device, self.encoder.model.dtype)
             batches = self._tri(prepared, pair_index, condition_CD, condition_index)
         for index, vectors in batches:
             vectors_MD[index] = vectors.float().cpu().numpy()
         return encoded(prepared, pair_index, vectors_MD[pair_index], work)
+
+    def _remembered(self, prepared: Prepared, pair_index: np.ndarray) -> tuple[Tensor, np.ndarray, Work]:
+        """`condition_vectors` of these pairs' conditions, each pair's row of them, and the work of new conditions."""
+        distinct, condition_index = np.unique(prepared.condition[pair_index], return_inverse=True)
+        remembered, work = self.memory.of(
+            prepared, distinct, lambda new: self._encode_conditions(prepared.bases[0].take(new))
+        )
+        model = self.encoder.model
+        return torch.from_numpy(remembered).to(model.device, model.dtype), condition_index, work
+
+    @torch.inference_mode()
+    def token_weights(self, prepared: Prepared) -> list[np.ndarray]:
+        """w of each text token of each distinct pair, M of (T,): the mean over the routed layers, as shares of what the
+        text's tokens have together; without conditions, what a sentence's own [CLS] attends to (Figure 5)."""
+        assert self.config.weighs_words, "in bi form, and without a router, no w is a sentence's own"
+        pair_index = accepted_pairs(prepared)
+        found = [np.empty(0, np.float32)] * len(prepared.condition)
+        weighed: Iterator[tuple[np.ndarray, Tensor]] = iter(())
+        if prepared.conditions is None:
+            weighed = self._own_attention(prepared, pair_index)
+        elif len(pair_index):
+            condition_CD, condition_index, _ = self._remembered(prepared, pair_index)
+            routed = self._routed(prepared, pair_index, condition_CD, condition_index)
+            weighed = ((rows, w_PT) for rows, _, w_PT in routed)
+        lengths = prepared.alone[0].lengths[prepared.sentence]
+        for rows, w_PT in weighed:
+            for row, w_T in zip(rows.tolist(), w_PT.float().cpu().numpy(), strict=True):
+                of_text = w_T[1 : lengths[row] - 1]  # the first and the last token are special
+                found[row] = of_text / of_text.sum() if of_text.any() else np.full_like(of_text, 1 / len(of_text))
+        return found
 
     def _encode_conditions(self, batch: TokenBatch) -> tuple[np.ndarray, Work]:
         tokens = int(batch.lengths.sum())
@@ -166,7 +193,15 @@ class Csr(Embedder):
     def _tri(
         self, prepared: Prepared, pair_index: np.ndarray, condition_CD: Tensor, condition_index: np.ndarray
     ) -> Iterator[tuple[np.ndarray, Tensor]]:
-        """Batches of pairs with their vectors. condition_index: each pair's row of `condition_CD`.
+        """Batches of pairs with their vectors."""
+        return (
+            (rows, vectors) for rows, vectors, _ in self._routed(prepared, pair_index, condition_CD, condition_index)
+        )
+
+    def _routed(
+        self, prepared: Prepared, pair_index: np.ndarray, condition_CD: Tensor, condition_index: np.ndarray
+    ) -> Iterator[tuple[np.ndarray, Tensor, Tensor]]:
+        """Batches of pairs with their vectors and w. condition_index: each pair's row of `condition_CD`.
 
         Each sentence passes the first layers, and the attention of the first routed layer, once.
         """
@@ -189,7 +224,7 @@ class Csr(Embedder):
                 c = torch.from_numpy(condition_index[pairs]).to(hidden_BTD.device)
                 keep_PT = None if keep_BT is None else keep_BT[s]
                 states = hidden_BTD[s], attended_BTD[s], keys_BTD[s], real_BT[s], keep_PT
-                yield pair_index[pairs], self.pair_vectors(condition_CD[c], *states)
+                yield pair_index[pairs], *self.pair_vectors(condition_CD[c], *states)
 
     def pair_vectors(
         self,
@@ -199,19 +234,21 @@ class Csr(Embedder):
         keys_PTD: Tensor,
         real_PT: Tensor,
         keep_PT: Tensor | None,
-    ) -> Tensor:
-        """What is computed for each pair: (P, dim)."""
+    ) -> tuple[Tensor, Tensor]:
+        """What is computed for each pair: its vector, (P, dim), and w, the mean over the routed layers, (P, T)."""
         width = hidden_PTD.shape[-1]
+        mean_PT = torch.zeros(real_PT.shape, device=real_PT.device)
         among_PT = words(real_PT) if self.config.asks is Asks.WORDS else real_PT
         for number, layer in enumerate(self.layers):
             if number:
                 attended_PTD, _, keys_PTD = layer.attend(hidden_PTD, keep_PT)
             w_PT = self._weights(condition_PD[:, :width], hidden_PTD, keys_PTD, among_PT)
+            mean_PT = mean_PT + w_PT.detach() / len(self.routed)
             hidden_PTD = layer.rest(hidden_PTD, self.weighted(attended_PTD, w_PT, among_PT))
         vectors_PD = pool_mean(hidden_PTD, real_PT)
-        if self.config.compose is None:
-            return vectors_PD
-        return compose(vectors_PD, condition_PD[:, -width:].float(), self.config.compose)
+        if self.config.compose is not None:
+            vectors_PD = compose(vectors_PD, condition_PD[:, -width:].float(), self.config.compose)
+        return vectors_PD, mean_PT
 
     def _weights(self, query_PD: Tensor, hidden_PTD: Tensor, keys_PTD: Tensor, among_PT: Tensor) -> Tensor:
         """w of eq. 1: (P, T)."""
@@ -245,8 +282,7 @@ class Csr(Embedder):
             sentence_BT = (position_T >= start_B1) & (position_T < end_B1)
             for layer in self.layers:
                 attended_BTD, query_BTD, key_BTD = layer.attend(hidden_BTD, keep_BT)
-                head_size = layer.layer.attention.self.attention_head_size
-                w_BT = cls_attention(query_BTD, key_BTD, real_BT, head_size) * sentence_BT
+                w_BT = cls_attention(query_BTD, key_BTD, real_BT, layer.head_size) * sentence_BT
                 hidden_BTD = layer.rest(hidden_BTD, self.weighted(attended_BTD, w_BT, real_BT))
             yield rows, pool_mean(hidden_BTD, real_BT)
 
@@ -258,6 +294,18 @@ class Csr(Embedder):
             for layer in self.layers:
                 hidden_BTD = layer.plain(hidden_BTD, keep_BT)
             yield pair_index[batch], pool_mean(hidden_BTD, real_BT)
+
+    def _own_attention(self, prepared: Prepared, pair_index: np.ndarray) -> Iterator[tuple[np.ndarray, Tensor]]:
+        """Batches of sentences with what their own [CLS] attends to, the mean over the layers that have a router."""
+        alone, sentence = prepared.alone[0], prepared.sentence[pair_index]
+        for batch in token_budget_batches(alone.lengths[sentence], self.encoder.batch_tokens):
+            hidden_BTD, real_BT, keep_BT = self.encoder.states(alone, sentence[batch])
+            mean_BT = torch.zeros(real_BT.shape, device=real_BT.device)
+            for layer in self.layers:
+                attended_BTD, query_BTD, key_BTD = layer.attend(hidden_BTD, keep_BT)
+                mean_BT += cls_attention(query_BTD, key_BTD, real_BT, layer.head_size) / len(self.routed)
+                hidden_BTD = layer.rest(hidden_BTD, attended_BTD)
+            yield pair_index[batch], mean_BT
 
     # ----------------------------------------------------------------------------------------------------------- saving
 

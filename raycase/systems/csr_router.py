@@ -57,6 +57,11 @@ class RoutedLayer(nn.Module):
         super().__init__()
         self.layer = layer
 
+    @property
+    def head_size(self) -> int:
+        """Dimension of a head of the attention."""
+        return int(self.layer.attention.self.attention_head_size)
+
     def attend(self, hidden_BTD: Tensor, keep_BT: Tensor | None) -> tuple[Tensor, Tensor, Tensor]:
         """The attention's output after its dense projection, and its queries and keys: (B, T, D) each."""
         attention, output = self.layer.attention.self, self.layer.attention.output

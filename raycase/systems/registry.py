@@ -46,6 +46,12 @@ SYSTEMS: dict[str, Callable[[str, dict[str, Any]], Any]] = {
     condition_pooling.SYSTEM: condition_pooling.resolve_folder,
     **{kind.SYSTEM: partial(read_folder, kind) for kind in FINE_TUNED},
 }
+# before the name of an encoder -> the function that makes the system without training
+UNTRAINED: dict[str, Callable[..., Any]] = {
+    condition_pooling.PREFIX: condition_pooling.condition_pooling,
+    csr.PREFIX: csr.untrained,
+    tri_encoder.PREFIX: tri_encoder.tri_encoder,
+}
 
 
 def resolve(
@@ -62,11 +68,11 @@ def resolve(
     """Find a system without loading its weights.
 
     model: the name of the default model; a name of the table of encoders or a Hugging Face id, for zero-shot CASE,
-    after "condition-pooling:" for condition pooling without training; or a model folder, local or on object storage.
-    template, base_template, pool: a prompt of one's own (`OwnPrompt`). A trained model fixes prompt, pooling and
-    subtraction. dim: cut conditional vectors to their first so many dimensions. Raises RequestError for an unknown
-    model, an unreadable folder, a choice that contradicts the model or another one, and a dimension that the model was
-    not trained with.
+    after "condition-pooling:", "csr:" or "tri-encoder:" for that system without training; or a model folder, local or
+    on object storage. template, base_template, pool: a prompt of one's own (`OwnPrompt`). A trained model fixes prompt,
+    pooling and subtraction. dim: cut conditional vectors to their first so many dimensions. Raises RequestError for an
+    unknown model, an unreadable folder, a choice that contradicts the model or another one, and a dimension that the
+    model was not trained with.
     """
     if prompt is not None:
         parse_views(prompt)
@@ -79,9 +85,9 @@ def resolve(
 
 def _find(model: str, choices: dict[str, Any]) -> EmbedderConfig | ScorerConfig:
     """The whole system of this name, id or folder, with its choices checked."""
-    if model.startswith(condition_pooling.PREFIX):
-        encoder = model.removeprefix(condition_pooling.PREFIX)
-        untrained = condition_pooling.condition_pooling(encoder, pooling=choices["pooling"])
+    prefix, encoder = split_prefix(model)
+    if prefix:
+        untrained = UNTRAINED[prefix](encoder, pooling=choices["pooling"])
         _check_choices(model, untrained.fixed, choices)
         return replace(untrained, model=model)
     folder = SHIPPED.get(model) or (model if is_remote(model) else str(Path(model).absolute()))
@@ -93,6 +99,12 @@ def _find(model: str, choices: dict[str, Any]) -> EmbedderConfig | ScorerConfig:
         config = replace(config, model=model)  # type: ignore[type-var]
     _check_choices(model, config.fixed, choices)
     return config
+
+
+def split_prefix(model: str) -> tuple[str, str]:
+    """The prefix of `UNTRAINED` that a name has, or "", and what follows: the name of an encoder."""
+    prefix = next(filter(model.startswith, UNTRAINED), "")
+    return prefix, model.removeprefix(prefix)
 
 
 def _read(file: Path, folder: str) -> EmbedderConfig | ScorerConfig:
@@ -150,9 +162,16 @@ def embeds(config: EmbedderConfig | ScorerConfig) -> TypeGuard[EmbedderConfig]:
     return not isinstance(config, ScorerConfig)
 
 
-def weighs_words(config: EmbedderConfig | ScorerConfig) -> TypeGuard[condition_pooling.ConditionPoolingConfig]:
-    """Whether a system, once loaded, can say which words a condition looked at (`word_weights`)."""
+def stores_words(config: EmbedderConfig | ScorerConfig) -> TypeGuard[condition_pooling.ConditionPoolingConfig]:
+    """Whether a system is condition pooling: what it needs of a text can be stored, and pooled under any condition."""
     return isinstance(config, condition_pooling.ConditionPoolingConfig)
+
+
+def weighs_words(
+    config: EmbedderConfig | ScorerConfig,
+) -> TypeGuard[condition_pooling.ConditionPoolingConfig | csr.CsrConfig]:
+    """Whether a system, once loaded, can say which words a condition looked at (`word_weights`)."""
+    return stores_words(config) or (isinstance(config, csr.CsrConfig) and config.weighs_words)
 
 
 def resolve_embedder(model: str = DEFAULT_MODEL, **choices: Any) -> EmbedderConfig:

@@ -60,6 +60,9 @@ class TriEncoderConfig(FineTunedEmbedderConfig):
         return TriEncoder(self, load_encoder(self.encoder, **options))
 
 
+PREFIX = f"{TriEncoderConfig.SYSTEM}:"  # before the name of an encoder: the tri-encoder without training
+
+
 class TriEncoder(Embedder):
     """compose(f(s), f(c)). It is an `Encoder`."""
 

@@ -1,4 +1,7 @@
-"""How much of a vector comes from each word of its sentence, of systems whose vectors are weighted sums over tokens.
+"""How much a condition weighs each word of a sentence, by systems that weigh tokens.
+
+Condition pooling: the share of the vector that comes from the word, for the vector is a weighted sum over tokens. CSR:
+what the router gives the word (Lin et al., 2024, Figures 5 to 7).
 
 Shapes: N pairs, M distinct pairs, C conditions, T tokens of a text.
 """
@@ -27,7 +30,7 @@ class WeighsWords:
         raise NotImplementedError
 
     def weights(self, sentence: str, conditions: Sequence[str]) -> np.ndarray:
-        """How much of each condition's vector comes from each token of a sentence, those that cover the text.
+        """How much each condition weighs each token of a sentence, those that cover the text.
 
         C conditions -> (C, T), each row sums to 1. Raises ValueError for texts that cannot be embedded.
         """
@@ -38,11 +41,12 @@ class WeighsWords:
         weights = self.token_weights(prepared)
         return np.stack([weights[i] for i in prepared.rows])
 
-    def word_weights(self, sentences: Sequence[str], conditions: Sequence[str] | str) -> list[list[Word]]:
-        """How much of each pair's vector comes from each word of its sentence: N, N -> N lists of words.
+    def word_weights(self, sentences: Sequence[str], conditions: Sequence[str] | str | None) -> list[list[Word]]:
+        """How much each pair's condition weighs each word of its sentence: N, N -> N lists of words.
 
-        A single string is the condition of every sentence. The list is empty for a pair that cannot be embedded; words
-        that were truncated are left out. Raises ValueError for lists of different length.
+        A single string is the condition of every sentence; None (CSR): what a sentence's own [CLS] attends to. The list
+        is empty for a pair that cannot be embedded; words that were truncated are left out. Raises ValueError for lists
+        of different length.
         """
         conditions = [conditions] * len(sentences) if isinstance(conditions, str) else conditions
         prepared = self.config.prepare(sentences, conditions)

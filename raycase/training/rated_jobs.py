@@ -13,11 +13,11 @@ from raycase.data.graph import Graph, Known, Triples, read_graph
 from raycase.data.rated import RatedPairs
 from raycase.encoder.pooling import Compose, Pooling
 from raycase.encoder.prompt_flags import TextFlags
-from raycase.encoder.table import ENCODERS, PairEncoding
+from raycase.encoder.table import PairEncoding
 from raycase.errors import RequestError
 from raycase.systems.bi_encoder import BiEncoderConfig, bi_encoder
 from raycase.systems.cross_encoder import cross_encoder
-from raycase.systems.csr import LEAST_COSINE, Asks, CsrConfig, Form, Router, Weight, csr, least_cosine
+from raycase.systems.csr import LEAST_COSINE, Asks, CsrConfig, Form, Router, Weight, csr, default_router, least_cosine
 from raycase.systems.fine_tuned_config import FineTunedConfig
 from raycase.systems.lora import lora
 from raycase.systems.tri_encoder import TriEncoderConfig, tri_encoder
@@ -101,10 +101,6 @@ class CrossEncoderJob(RatedJob):
         return cross_encoder(self.model, pair_encoding=self.pair_encoding)
 
 
-PAPERS_ROUTER = {"router": Router.QUERY, "asks": Asks.CLS, "routed": 1, "weight": Weight.ADDED}
-FOR_AVERAGED = {"router": Router.HIDDEN, "asks": Asks.WORDS, "routed": 3, "weight": Weight.EVEN}
-
-
 @dataclass(frozen=True, kw_only=True)
 class CsrJob(RatedJob):
     """CSR: the condition weights the sentence's tokens in the last layers (Lin et al., 2024).
@@ -131,8 +127,7 @@ class CsrJob(RatedJob):
 
     def config(self) -> FineTunedConfig:
         """The system before training. Raises RequestError."""
-        averaged = self.model in ENCODERS and ENCODERS[self.model].pooling[0] is Pooling.MEAN
-        choices: dict[str, Any] = dict(FOR_AVERAGED if averaged and self.form is Form.TRI else PAPERS_ROUTER)
+        choices = default_router(self.model, self.form)
         choices |= {name: value for name in choices if (value := getattr(self, name)) is not None}
         return csr(self.model, form=self.form, compose=self.compose, **choices)
 

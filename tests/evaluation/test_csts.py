@@ -12,9 +12,13 @@ from nested_models import save_condition_pooling
 import raycase
 from raycase.encoder.cosines import cosines
 from raycase.errors import RequestError
+from raycase.evaluation.csts_plots import training_curves
 from raycase.evaluation.csts_report import render
 from raycase.evaluation.tasks.catalogue import evaluate
+from raycase.evaluation.training_curves import training_curve
 from raycase.systems import case
+from raycase.systems.projector import Projector, ProjectorConfig
+from raycase.systems.registry import resolve
 
 
 def pair_cosines(folder, rated_pairs):
@@ -59,6 +63,18 @@ def test_condition_pooling_has_figures_as_every_system(evaluation, encoder, rate
     scores, ratings = pair_cosines(model, rated_pairs), rated_pairs.ratings
     assert found["spearman"]["value"] == pytest.approx(100 * scipy.stats.spearmanr(scores, ratings)[0], abs=0.1)
     assert "condition-pooling" in (tmp_path / "report" / "report.md").read_text()
+
+
+@pytest.mark.parametrize("system", ["csr", "tri-encoder"])
+def test_systems_without_training_are_evaluated(evaluation, encoder, rated_pairs, tmp_path, system):
+    [part] = evaluate(evaluation(f"{system}:{encoder}"), vectors_of=vectors_of)["models"]
+    found = part["variants"][part["system"]]
+    scores = pair_cosines(f"{system}:{encoder}", rated_pairs)
+    assert found["spearman"]["value"] == pytest.approx(
+        100 * scipy.stats.spearmanr(scores, rated_pairs.ratings)[0], abs=0.1
+    )
+    with pytest.raises(RequestError, match=f"expected a model folder or one of minilm.*got no {system}:no/where"):
+        evaluate(evaluation(f"{system}:no/where"), vectors_of=vectors_of)
 
 
 def test_each_variant_has_its_isotropy_and_spread(evaluation, models, rated_pairs, encoder):
@@ -188,12 +204,110 @@ def test_the_case_study_is_that_of_the_loaded_folder(evaluation, models, tmp_pat
 
     after = raycase.load(str(models[0]), dtype=torch.float32)
     before = case.Case(config=replace(after.config, projector=None, folder=None), encoder=after.encoder)
+    plain = {side: after.projector(torch.from_numpy(after.embed([side], None))) for side in (first, second)}
+    projected = torch.cosine_similarity(*plain.values()).item()
     assert row["cosines"] == {
-        "unconditional": cosine(after, first, second, None),
+        "unconditional": {"before": cosine(after, first, second, None), "after": pytest.approx(projected, abs=1e-5)},
         "sentences": {name: cosine(s, first, second, condition) for name, s in (("before", before), ("after", after))},
         "answer1": {name: cosine(s, first, "red", condition) for name, s in (("before", before), ("after", after))},
         "answer2": {name: cosine(s, second, "blue", condition) for name, s in (("before", before), ("after", after))},
     }
+
+
+def test_the_case_study_has_what_is_there(evaluation, models, encoder, tmp_path, save_model):
+    """No projector: one number; one of two views: plain vectors, of one, do not fit it. Answers are counted."""
+    columns = ["sentence1", "sentence2", "condition", "answer1", "answer2"]
+    answers = [["a red dress", "a blue dress", "color of the dress", "red", "blue"], ["a dog", "two", "type", "a", "b"]]
+    file = write_csv(tmp_path / "cases.csv", columns, answers)
+    options = {"prompt": "concat-sc", "pooling": "mean", "cases": file}
+    metrics = evaluate(evaluation(encoder, **options), vectors_of=vectors_of)
+    assert all(c["after"] is None for case in metrics["models"][0]["cases"] for c in case["cosines"].values())
+    assert "The projector brings" not in render(metrics)
+    config = resolve(str(encoder), prompt="concat-sc+concat-cs", pooling="mean")
+    shape = ProjectorConfig(input_dim=64, output_dim=8)
+    case.save(tmp_path / "views", replace(config, projector=shape), Projector(shape))
+    views, one = evaluate(evaluation(tmp_path / "views", models[0], cases=file), vectors_of=vectors_of)["models"]
+    assert [c["cosines"]["unconditional"]["after"] is None for m in (views, one) for c in m["cases"]] == [
+        *(True, True),
+        *(False, False),
+    ]
+    nearer = sum(
+        c["cosines"][name]["after"] > c["cosines"][name]["before"] for c in one["cases"] for name in columns[3:]
+    )
+    text = (tmp_path / "report" / "report.md").read_text(encoding="utf-8")
+    assert f"The projector brings {nearer} of 4 answers nearer to their sentence." in text
+
+
+def test_isotropy_stands_before_and_after_each_step(evaluation, models, encoder, tmp_path, save_model):
+    folder = save_model(tmp_path / "model", 4, subtract=False)
+    metrics = evaluate(evaluation(models[0], folder), vectors_of=vectors_of)
+    text = (tmp_path / "report" / "report.md").read_text(encoding="utf-8")
+    wanted = {"first": ("f - base", "g(f - base)"), "model": ("f", "g(f)")}
+    for model in metrics["models"]:
+        variants = model["variants"]
+        for before, after, dims in (("f", "f - base", "32"), (*wanted[model["name"]], "32 → 8")):
+            figures = " → ".join(f"{variants[name]['isotropy']:.4f}" for name in (before, after))
+            means = " → ".join(
+                f"{variants[name]['to_mean']['mean']:.3f} ± {variants[name]['to_mean']['std']:.3f}"
+                for name in (before, after)
+            )
+            assert f"| {model['name']} | `{before}` → `{after}` | {dims} | {figures} | {means} |" in text
+    for variant, iso, mean, std in (("f", 0.9297, 0.347, 0.088), ("f - base", 0.9461, 0.254, 0.095)):  # SimCSE-base
+        paper = {"isotropy": iso, "mean": mean, "std": std}
+        metrics["models"][0]["variants"][variant]["published"] = paper
+    line = "| first | `f` → `f - base`, in the paper |  | 0.9297 → 0.9461 | 0.347 ± 0.088 → 0.254 ± 0.095 |"
+    assert line in render(metrics)
+    metrics = evaluate(evaluation(f"csr:{encoder}"), vectors_of=vectors_of)
+    assert "before → after a step" not in render(metrics), "of one kind of vectors there is no step"
+
+
+# ---------------------------------------------------------------------------------------------------- the training
+
+
+HISTORY = [
+    {"epoch": 1, "loss": 0.5, "spearman": 20.25, "seconds": 1.0, "mib": 9},
+    {"epoch": 2, "loss": 0.25, "spearman": 40.5, "seconds": 1.0, "mib": 9},
+    {"epoch": 3, "loss": 0.125, "spearman": 30.75, "seconds": 1.0, "mib": 9},
+]
+FIT = {"best_epoch": 2, "history": HISTORY, "zero_shot": {"spearman": 10.125, "pearson": 9.0}}
+
+
+def test_the_training_curves_are_those_of_the_folders(evaluation, save_model, models, tmp_path):
+    fitted = save_model(tmp_path / "fitted", 2)
+    (fitted / "metrics.json").write_text(json.dumps(FIT))
+    metrics = evaluate(evaluation(models[0], fitted), vectors_of=vectors_of)
+    assert [model["training"] for model in metrics["models"]] == [
+        None,
+        {
+            "best_epoch": 2,
+            "before": 10.125,
+            "history": [{name: line[name] for name in ("epoch", "loss", "spearman")} for line in HISTORY],
+        },
+    ]
+    text = (tmp_path / "report" / "report.md").read_text(encoding="utf-8")
+    assert "| fitted | 3 | 2 | 10.12 | 20.25 | 40.50 | 30.75 | 0.5000 | 0.2500 |" in text
+    assert "(training.png)" in text and (tmp_path / "report" / "training.png").read_bytes().startswith(b"\x89PNG")
+    upper, lower = training_curves(metrics["models"][1:]).axes
+    curve, best = upper.lines
+    assert curve.get_xydata().tolist() == [[0, 10.125], [1, 20.25], [2, 40.5], [3, 30.75]]
+    assert best.get_xydata().tolist() == [[2, 40.5]]
+    assert lower.lines[0].get_xydata().tolist() == [[1, 0.5], [2, 0.25], [3, 0.125]]
+
+
+def test_without_what_training_recorded_there_is_no_curve():
+    assert training_curve(FIT)["before"] == 10.125
+    assert training_curve({name: FIT[name] for name in ("best_epoch", "history")})["before"] is None
+    assert training_curve(None) is None and training_curve([]) is None and training_curve({}) is None
+    for wrong in (
+        {"best_epoch": 0},
+        {"best_epoch": 4},
+        {"history": []},
+        {"history": [{"epoch": 1, "loss": 0.5}]},  # a fit whose figures are others, as on a graph
+        {"history": [HISTORY[0] | {"loss": float("nan")}], "best_epoch": 1},
+        {"history": "x"},
+        {"zero_shot": 3},
+    ):
+        assert training_curve(FIT | wrong) is None, wrong
 
 
 # ----------------------------------------------------------------------------------------------------- the ablation

@@ -57,5 +57,16 @@ def model_cases(home, model):
         shutil.copytree(model, folder)
         change(folder)
         yield Case("models", name, embed(folder), embed_here)
-    for name in ("", " ", "nope", "../..", "a/b/c", "package:os.system", "condition-pooling:", "\udcff", "x" * 300):
+    for name in (
+        "",
+        " ",
+        "nope",
+        "../..",
+        "a/b/c",
+        "package:os.system",
+        "condition-pooling:",
+        "csr:",
+        "\udcff",
+        "x" * 300,
+    ):
         yield Case("models", f"--model {name[:30]!r}", embed(name), embed_here)

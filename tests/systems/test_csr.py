@@ -19,9 +19,10 @@ from raycase.encoder.loading import load_encoder
 from raycase.encoder.pooling import Compose, Pooling
 from raycase.errors import RequestError
 from raycase.systems.bi_encoder import bi_encoder
-from raycase.systems.csr import csr
+from raycase.systems.csr import LEAST_COSINE, csr, least_cosine
 from raycase.systems.csr_model import Csr
 from raycase.systems.csr_router import Asks, Form, Router, Weight, cls_attention, router_weights
+from raycase.systems.registry import resolve, weighs_words
 from raycase.systems.tri_encoder import tri_encoder
 
 
@@ -36,6 +37,7 @@ class Reference:
     def __init__(self, folder, *, routed=1, router=Router.QUERY, asks=Asks.CLS, weight=Weight.ADDED, heavy=None):
         self.folder, self.model = folder, small.stock(folder)
         self.router, self.asks, self.weight, self.heavy = router, asks, weight, heavy
+        self.w = []  # of the last pair, a layer each
         self.layers = list(self.model.encoder.layer)
         self.routed = self.layers[len(self.layers) - routed :]
 
@@ -73,7 +75,7 @@ class Reference:
         return hidden if self.router is Router.HIDDEN else query
 
     def tri(self, sentence, condition):
-        asked, held, hooks = self.ask(condition), {}, []
+        asked, held, hooks, self.w = self.ask(condition), {}, [], []
 
         def score(hidden, key):
             if self.router is Router.RANDOM:
@@ -86,6 +88,7 @@ class Reference:
             if self.asks is Asks.WORDS:
                 shares[[0, -1]] = 0
             held["w"] = shares / shares.sum()
+            self.w.append(held["w"])
 
         for layer in self.routed:
             hooks += [
@@ -467,3 +470,102 @@ def test_the_words_of_a_condition_ask_by_the_mean_of_their_queries(bert, conditi
     assert small.vectors(loaded).std() > 0 and loaded.config.describe()["asks"] == "words"
     with pytest.raises(RequestError, match="--form bi"):
         csr(bert, form=Form.BI, asks=Asks.WORDS)
+
+
+# ------------------------------------------------------------------------------------------ without training, and words
+
+
+@pytest.mark.parametrize("asks", Asks)
+@pytest.mark.parametrize("routed", [1, 3])
+@torch.no_grad()
+def test_a_word_weighs_what_the_router_gives_its_tokens(bert, routed, asks):
+    """The mean of w over the layers, as shares of what the words have together."""
+    reference = Reference(bert, routed=routed, asks=asks)
+    loaded = system(csr(bert, routed=routed, asks=asks))
+    weights = loaded.token_weights(loaded.config.prepare(*map(list, zip(*EVERY, strict=True))))
+    for pair, found in zip(EVERY, weights, strict=True):
+        reference.tri(*pair)
+        assert len(reference.w) == routed
+        of_words = (sum(reference.w) / routed)[1:-1]
+        np.testing.assert_allclose(found, of_words / of_words.sum(), atol=5e-6)
+    (words,) = loaded.word_weights([SENTENCES[0]], "dog")
+    assert [SENTENCES[0][word.start : word.end] for word in words] == SENTENCES[0].split()
+    assert sum(word.weight for word in words) == pytest.approx(1, abs=1e-6)
+
+
+@pytest.mark.parametrize("routed", [1, 2])
+def test_without_a_condition_a_word_weighs_what_cls_pays_attention_to(bert, routed):
+    """Figure 5, against the library's own attention: the mean over heads and layers, from the first token."""
+    loaded = system(csr(bert, routed=routed))
+    model = AutoModel.from_pretrained(bert, attn_implementation="eager").eval()
+    for sentence, words in zip(SENTENCES, loaded.word_weights(SENTENCES, None), strict=True):
+        with torch.no_grad():
+            layers = model(input_ids=small.ids(bert, sentence), output_attentions=True).attentions[-routed:]
+        of_tokens = torch.stack([layer[0, :, 0, 1:-1].mean(0) for layer in layers]).mean(0)
+        (found,) = loaded.token_weights(loaded.config.prepare([sentence], None))
+        np.testing.assert_allclose(found, of_tokens / of_tokens.sum(), atol=5e-6)
+        assert sum(word.weight for word in words) == pytest.approx(1, abs=1e-6)
+
+
+def test_words_of_other_tokenizers_truncated_and_refused_texts(bert, tmp_path):
+    for name in ("e5-large-instruct", "simcse-roberta-large"):
+        (tmp_path / name).mkdir()
+        loaded = system(csr(str(tiny.save_encoder(tmp_path / name, name))))
+        texts = [
+            "A woman in a red dress",
+            "caf\u00e9 cafe\u0301 na\u00efve",
+            "two people {play} 😀",
+            "北京 東京",
+            " it's ",
+        ]
+        for text, words in zip(texts, loaded.word_weights(texts, "color of the dress"), strict=True):
+            assert "".join(text[word.start : word.end] for word in words) == "".join(text.split())
+            assert sum(word.weight for word in words) == pytest.approx(1, abs=1e-5)
+    config = csr(bert)
+    loaded = system(replace(config, encoder=replace(config.encoder, max_tokens=10)))
+    text = SENTENCES[1] * 3
+    (long,), (refused,) = loaded.word_weights([text], "dog"), loaded.word_weights(["\u200b"], "dog")
+    assert len(long) == 8 and sum(word.weight for word in long) == pytest.approx(1, abs=1e-5)
+    assert refused == [] and loaded.word_weights([], []) == []
+
+
+def test_where_all_weight_is_on_special_tokens_words_are_alike(bert, monkeypatch):
+    loaded = system(csr(bert))
+    monkeypatch.setattr(loaded, "_weights", lambda *states: torch.eye(1, states[-1].shape[1]))
+    (found,) = loaded.token_weights(loaded.config.prepare(["A woman"], ["dog"]))
+    assert found.tolist() == [0.5, 0.5]
+
+
+def test_which_csr_weighs_words(bert):
+    chosen = ({}, {"routed": 0, "compose": Compose.CONCAT}, {"form": Form.BI})
+    assert [weighs_words(csr(bert, **options)) for options in chosen] == [True, False, False]
+
+
+def test_without_training_it_is_named_by_its_encoder(bert):
+    config = resolve(f"csr:{bert}")
+    assert config.model == f"csr:{bert}" and config.describe() == csr(bert).describe(), "the paper's router"
+    close(small.vectors(raycase.load(f"csr:{bert}", dtype=torch.float32)), Reference(bert).vectors(), atol=5e-6)
+    close(
+        small.vectors(raycase.load(f"tri-encoder:{bert}", dtype=torch.float32)),
+        small.vectors(system(tri_encoder(bert))),
+    )
+    averaged = resolve("csr:minilm")
+    assert (averaged.router, averaged.asks, averaged.routed) == (Router.HIDDEN, Asks.WORDS, 3)
+    assert least_cosine(averaged) < LEAST_COSINE, "it sees the condition"
+
+
+@pytest.mark.parametrize(
+    ("name", "choices", "message"),
+    [
+        ("csr:", {}, "--model: expected"),
+        ("csr:nope", {}, "--model: expected one of minilm.*, got 'nope'"),
+        ("csr:minilm", {"prompt": "cond"}, "--prompt: csr:minilm has none to choose, got cond"),
+        ("csr:minilm", {"pooling": "last"}, "--pooling: expected mean, the pooling of csr, got last"),
+        ("csr:minilm", {"dim": 8}, "--dim: expected a model that was trained with nested dimensions"),
+        ("csr:minilm-conditional", {}, "--model: expected an encoder to fine-tune, got the trained model"),
+        ("tri-encoder:minilm", {"subtract": True}, "--subtract: tri-encoder:minilm was trained with False, got True"),
+    ],
+)
+def test_a_wrong_name_without_training_is_refused(name, choices, message):
+    with pytest.raises(RequestError, match=f"^{message}"):
+        resolve(name, **choices)

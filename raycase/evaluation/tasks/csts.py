@@ -5,7 +5,6 @@ Shapes: P distinct (sentence, condition), N rated pairs, A pairs with answers, D
 
 from __future__ import annotations
 
-import json
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -28,9 +27,10 @@ from raycase.evaluation.models import Model, before_g, encoder_name, is_case, se
 from raycase.evaluation.procedure import Embed, Measured
 from raycase.evaluation.published import ISOTROPY
 from raycase.evaluation.scores import DIRECTIONS, compare, figures, score_figures, worst_pairs
+from raycase.evaluation.training_curves import training_curve
+from raycase.evaluation.training_record import training_metrics
 from raycase.systems.case import CaseConfig
 from raycase.systems.contracts import Compute
-from raycase.systems.model_folder import METRICS
 from raycase.systems.projector import settings_of
 from raycase.systems.registry import embeds
 
@@ -185,6 +185,7 @@ def _model_part(
 ) -> dict[str, Any]:
     """What `metrics.json` holds of one model; `variants` maps a formula to its figures."""
     config = model.config
+    trained = training_metrics(config)
     return {
         "name": model.name,
         "encoder": encoder,
@@ -193,7 +194,8 @@ def _model_part(
         "pooling": str(config.encoder.pooling[0]),
         "weights": config.describe()["weights"],
         "projector": settings_of(config.projector) if is_case(config) and config.projector else None,
-        "seen": _seen(config, rated),
+        "seen": _seen(trained, rated),
+        "training": training_curve(trained),
         "system": system,
         "own": before,
         "variants": variants,
@@ -210,14 +212,12 @@ def _published_isotropy(config: CaseConfig) -> dict[str, float] | None:
     return dict(zip(("isotropy", "mean", "std"), published, strict=True))
 
 
-def _seen(config: Any, rated: RatedPairs) -> str | None:
+def _seen(trained: Any, rated: RatedPairs) -> str | None:
     """`train` or `validation` if training used these very pairs as such, by the metrics in the model folder."""
-    if config.local is None:
-        return None
     try:
-        data = json.loads((config.local / METRICS).read_text(encoding="utf-8"))["data"]
+        data = trained["data"]
         return next((part for part in ("train", "validation") if data[part]["sha256"] == rated.data_sha256), None)
-    except (OSError, ValueError, KeyError, TypeError):  # a folder that was saved without training
+    except (KeyError, TypeError):  # a folder that was saved without training
         return None
 
 
@@ -227,28 +227,37 @@ def _seen(config: Any, rated: RatedPairs) -> str | None:
 def case_study(model: Model, cases: Cases, compute: Compute | None) -> list[dict[str, Any]]:
     """Table 5: cosines before and after g of the two sentences, and of each with its answer, under the condition.
 
-    The answer is embedded as a sentence under the same condition. Plain vectors are not projected, so `unconditional`
-    is one number; without g, `after` is None. Runs in this process. Raises RequestError for a text without a vector.
+    `unconditional` is the cosine of the two sentences' plain vectors; as in the paper, g of one view projects them too.
+    The answer is embedded as a sentence under the same condition. Without g, `after` is None. Runs in this process.
+    Raises RequestError for a text without a vector.
     """
     system = before_g(model.config).load(dtype=None if compute is None else getattr(torch, compute))
     sides = (SENTENCE1, SENTENCE2, ANSWER1, ANSWER2)
     try:
-        unconditional_A = cosines(*(system.embed(cases[side], None) for side in sides[:2]))
+        plain = {side: system.embed(cases[side], None) for side in sides[:2]}
         before = {side: system.embed(cases[side], cases[CONDITION]) for side in sides}
     except ValueError as error:
         raise RequestError(f"--cases: expected texts that {model.name} can embed, got {error}") from error
-    after = {side: model.project(before[side]) for side in sides} if model.projector else None
-    pairs = {"sentences": (SENTENCE1, SENTENCE2), ANSWER1: (SENTENCE1, ANSWER1), ANSWER2: (SENTENCE2, ANSWER2)}
-    before_A = {name: cosines(before[a], before[b]) for name, (a, b) in pairs.items()}
-    after_A = {name: cosines(after[a], after[b]) for name, (a, b) in pairs.items()} if after else {}
+    one_view = model.projector is not None and model.config.views_dim == model.config.plain_dim
+    after = {side: model.project(before[side]) for side in sides} if model.projector else {}
+    plain_after = {side: model.project(plain[side]) for side in plain} if one_view else {}
+    both = {
+        "unconditional": _moved(plain, plain_after, SENTENCE1, SENTENCE2),
+        "sentences": _moved(before, after, SENTENCE1, SENTENCE2),
+        ANSWER1: _moved(before, after, SENTENCE1, ANSWER1),
+        ANSWER2: _moved(before, after, SENTENCE2, ANSWER2),
+    }
     return [
         {name: column[i] for name, column in cases.items()}
-        | {
-            "cosines": {"unconditional": float(unconditional_A[i])}
-            | {
-                name: {"before": float(before_A[name][i]), "after": float(after_A[name][i]) if after else None}
-                for name in pairs
-            }
-        }
-        for i in range(len(unconditional_A))
+        | {"cosines": {name: moved[i] for name, moved in both.items()}}
+        for i in range(len(cases[CONDITION]))
     ]
+
+
+def _moved(
+    before: dict[str, np.ndarray], after: dict[str, np.ndarray], first: str, second: str
+) -> list[dict[str, float | None]]:
+    """The cosine of each case's two texts before and after g; None without vectors after it."""
+    before_A = cosines(before[first], before[second]).tolist()
+    after_A = cosines(after[first], after[second]).tolist() if after else [None] * len(before_A)
+    return [{"before": b, "after": a} for b, a in zip(before_A, after_A, strict=True)]
