@@ -28,6 +28,7 @@ from raycase.corpus.run import run, run_checked
 from raycase.corpus.score_request import check_score
 from raycase.data.inferences import KINDS
 from raycase.data.parquet import parquet_bytes
+from raycase.encoder.prompts import OwnPrompt, Pool
 from raycase.errors import WorkError
 from raycase.evaluation.tasks import catalogue as tasks
 from raycase.systems.case import resolve as resolve_case
@@ -44,6 +45,14 @@ ODD_NUMBERS = [-1, 0, 1, 2, 0.5, 2**31, 2**62, 2**63, -(10**30), 1e308, 1e-320, 
 ODD_VALUES = [None, True, "", "x", "7", "\0", "\ud800", "../x", [], [[]], ["x"], [-1], {}, {"x": 1}, *ODD_NUMBERS]
 ODD_FILES = [b"", b"\0", b"\xff", b"[", b"null", b"7", b"{}", b"[]", b"[" * 100_000, b"1" * 5000]
 ODD_WORDS = ["nan", "inf", "-1", "0", "1e308", "1e-320", "9" * 30, "2", "0.5", "²", "", " ", "\udcff", "x", "a b"]
+ODD_WORDS += [
+    "{sentence}",
+    "{condition}",
+    "{sentence}\n{condition}",
+    "{sentence} \udcff{condition}",
+    "template",
+    "last",
+]
 
 
 def examples(count):
@@ -110,7 +119,10 @@ def models(tmp_path_factory):
     shape = ProjectorConfig(input_dim=small.DIM, output_dim=8, nested=(4,))
     save_case(folder / "case", replace(config, projector=shape), Projector(shape))
     csr(encoder).trainable().save(folder / "csr")
-    return {"encoder": encoder, "condition-pooling": pooled, "case": str(folder / "case"), "csr": str(folder / "csr")}
+    own = OwnPrompt(template="{sentence}: {condition}", base_template="{condition}", pool=Pool.CONDITION)
+    save_case(folder / "own", resolve_case(encoder, own=own), None)
+    saved = {name: str(folder / name) for name in ("case", "csr", "own")}
+    return {"encoder": encoder, "condition-pooling": pooled, **saved}
 
 
 @cache
@@ -153,7 +165,7 @@ def test_an_encoder_with_nonsense_in_its_configuration_is_refused(data, models, 
 @examples(30)
 @given(data=st.data())
 def test_a_model_folder_with_nonsense_is_refused(data, models, tmp_path):
-    source = models[data.draw(st.sampled_from(["condition-pooling", "case", "csr"]))]
+    source = models[data.draw(st.sampled_from(["condition-pooling", "case", "csr", "own"]))]
     content = data.draw(mutated(document_in(f"{source}/raycase.json")))
     answer(
         "explain",

@@ -6,8 +6,9 @@ import pytest
 
 from raycase.data.fetch import DEFAULT_MODEL
 from raycase.errors import RequestError
+from raycase.evaluation.ablation import ablation_configs
 from raycase.evaluation.job import EvaluateJob
-from raycase.evaluation.models import find_models
+from raycase.evaluation.models import find_models, setting
 from raycase.systems.cross_encoder import cross_encoder
 from raycase.systems.dualcse import dualcse
 from raycase.systems.mixsp import mixsp
@@ -23,6 +24,16 @@ def test_vectors_are_sought_where_training_put_them(evaluation, models, tmp_path
     assert Path(shipped.cache.path) == tmp_path / "cache"
     [said] = find_models(evaluation(models[0], cache=str(tmp_path / "x")))
     assert Path(said.cache.path) == tmp_path / "x"
+
+
+def test_a_prompt_of_ones_own_is_that_of_each_model(evaluation, tmp_path, tiny_model):
+    own = {"template": "{sentence} is {condition}", "base_template": "{condition}", "pool": "condition"}
+    [model] = find_models(evaluation("minilm", **own))
+    assert (setting(model.config), model.config.label) == ("template - c", "minilm template mean - c")
+    assert model.config.encoder.own.template == own["template"]
+    [model] = find_models(evaluation(tiny_model, **own))
+    assert model.config.encoder.pooling[0] == "mean"
+    assert all("template" not in variant.encoder.prompt for variant in ablation_configs(model.config))
 
 
 @pytest.mark.parametrize(

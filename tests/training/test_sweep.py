@@ -73,6 +73,32 @@ def test_a_random_search_runs_its_samples_then_the_seeds_of_its_best(make_sweep)
     assert [t["phase"] for t in trials_of(more)].count("search") == 4
 
 
+def test_a_sweep_reads_a_prompt_of_ones_own(make_sweep):
+    own = {"prompt": None, "pooling": None, "template": "{sentence}: {condition}", "pool": "condition"}
+    asked = own | {"base_template": "{condition}"}
+    job = make_sweep({"prompt": ["concat-sc", "template+concat-sc"]}, seeds=1, epochs=2, **asked)
+    tune(job)
+    assert {t["prompt"]: t["input_dim"] for t in trials_of(job)} == {"concat-sc": 32, "template+concat-sc": 64}
+    best = raycase.load(str(job.folder / "best")).config
+    assert best.subtract and best.encoder.reads_own == (best.encoder.own is not None) == ("+" in best.encoder.prompt)
+    with pytest.raises(RequestError, match="got another"):
+        tune(replace(job, base_template="{condition}.", resume=True))
+    search = {"search": "random", "samples": 1, "finalists": 1, "epochs": 1, "overwrite": True}
+    alone = make_sweep(seeds=1, **search, **own)
+    assert alone.search_space(alone.config())["prompt"] == ["template"]
+    two = replace(alone, prompts=("concat-sc", "template"), base_template="{condition}")
+    assert (two.config().encoder.prompt, two.config().subtract) == ("concat-sc", True)
+    assert not replace(two, base_template=None).config().subtract  # all prompts of a search alike
+    tune(two)
+    for wrong, words in (
+        (replace(two, template=None, pool=None, base_template=None), "--prompt: expected --template"),
+        (replace(two, prompts=("concat-sc",)), "--template: expected template among the views"),
+        (make_sweep({"prompt": ["template"]}, prompt="concat-sc", overwrite=True), "--prompt: expected --template"),
+    ):
+        with pytest.raises(RequestError, match=words):
+            tune(wrong)
+
+
 def test_a_sweep_trains_nested_dimensions_and_refuses_those_that_a_cell_cannot_have(make_sweep):
     job = make_sweep({"dim": [8, 16]}, seeds=1, epochs=2, nested=(4,))
     tune(job)
