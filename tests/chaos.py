@@ -28,7 +28,7 @@ from helpers import cosines, in_process, read_output, save_tiny_model, sentences
 
 KINDS = ("actor", "task", "machine", "driver", "store")
 FAULTS = ((500, "InternalError"), (503, "SlowDown"), "reset", "cut", "stall")
-DOWN, ROUND_SECONDS = 2.0, 300  # seconds
+DOWN, ROUND_SECONDS = 2.0, 900  # seconds; a loaded machine takes minutes to start a driver
 
 
 class Store:
