@@ -29,7 +29,7 @@ from raycase.corpus.score_request import check_score
 from raycase.data.inferences import KINDS
 from raycase.data.parquet import parquet_bytes
 from raycase.encoder.prompts import OwnPrompt, Pool
-from raycase.errors import WorkError
+from raycase.errors import RequestError, WorkError
 from raycase.evaluation.tasks import catalogue as tasks
 from raycase.systems.case import resolve as resolve_case
 from raycase.systems.case import save as save_case
@@ -146,8 +146,10 @@ def embed_two(model, **choices):
     def work(job):
         config = resolve(model, **choices)
         config.describe()
-        config.count_tokens(["a dog"], ["color"])
-        vectors = config.load(device="cpu", dtype=torch.float32).embed(["a dog", "two people"], ["color", "number"])
+        texts = (["a dog", "two people"], ["color", "number"])
+        if not config.count_tokens(*texts).all():  # as a job looks for room before its first row
+            raise RequestError("--conditions: expected room for a sentence")
+        vectors = config.load(device="cpu", dtype=torch.float32).embed(*texts)
         return {"rows": len(np.asarray(vectors))}
 
     return work

@@ -101,12 +101,12 @@ def test_pool_and_pooling_say_the_same(name, pool, pooling, wanted):
     ("name", "pool", "pooling", "message"),
     [
         ("minilm", Pool.LAST, Pooling.MEAN, "--pool last: expected --pooling last, got mean; leave one of the two out"),
-        ("minilm", Pool.CONDITION, Pooling.LAST, "--pool condition: expected --pooling mean or latent, got last"),
+        ("minilm", Pool.CONDITION, Pooling.LAST, "--pool condition: expected --pooling mean or latent.*, got last"),
         (
             "e5-large-instruct",
             Pool.ALL,
             Pooling.MEAN_ALL,
-            "--pool all: expected --pooling mean or latent, got mean-all",
+            "--pool all: expected --pooling mean or latent.*, got mean-all",
         ),
         ("nv-embed-v2", Pool.LAST, None, "--pool last: expected an encoder with the pooling last, got nv-embed-v2"),
         ("minilm", Pool.ALL, Pooling.LATENT, "--pooling: expected one of mean, last, cls for minilm, got latent"),
