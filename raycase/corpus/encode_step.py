@@ -63,6 +63,8 @@ class EncodeUnits:
         """
         import torch  # takes seconds, which the driver need not wait for
 
+        from raycase.systems.contracts import Rounds
+
         _keep_freed_memory()
         if threads is not None:
             torch.set_num_threads(min(threads, os.cpu_count() or 1))  # Ray may be told of more CPUs than there are
@@ -71,6 +73,8 @@ class EncodeUnits:
             raise WorkError(f"expected the weights {weights} as on the driver, got {local_weights} on this node")
         dtype = None if compute is None else getattr(torch, compute)
         self.encoder: Encoder = config.load(batch_tokens=batch_tokens, dtype=dtype)
+        if isinstance(self.encoder, Rounds):
+            self.encoder.round_to(settings.dtype)
         self.rate = 0.0
         self.settings = settings
         self.units = units
@@ -147,7 +151,7 @@ def encode_rows(encoder: Encoder, rows: pa.Table, prepared: Prepared, settings: 
     row_N, conditions = pairs_of(rows, settings)
     encoded = encoder.encode_prepared(prepared)
     with np.errstate(over="ignore"):
-        vectors_ND = encoded.vectors.astype(settings.dtype)
+        vectors_ND = encoded.vectors.astype(settings.dtype, copy=False)
     reasons = rejected_rows(encoded, vectors_ND, row_N, settings.on_long)
     pair_K = np.flatnonzero(~np.isin(row_N, list(reasons)))
     return EncodedRows(

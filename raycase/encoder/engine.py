@@ -30,6 +30,7 @@ from raycase.encoder.table import EncoderSpec
 from raycase.encoder.throughput import Work, matrix_product_rate
 from raycase.encoder.token_batch import TokenBatch, Tokens
 from raycase.encoder.tokenizer import PromptTokenizer
+from raycase.encoder.transfers import Collector
 from raycase.errors import first_line
 
 if TYPE_CHECKING:
@@ -39,8 +40,9 @@ log = logging.getLogger(__name__)
 TREE_TOKENS = 2**20  # prompts with this many tokens are sorted and searched for shared prefixes together
 CHUNKED = 2.0  # assumed cost of attention in chunks, relative to that of a padded batch; not measured
 MEASURED_ROWS = 8192  # rows of the matrix product that rates are compared with
-PENDING = 4  # batches whose vectors may stay on the GPU before they are copied
 Batch = tuple[np.ndarray, Row | None]  # prompts by index, and the row that holds them; None: to be padded
+# B prompts by index, (B,), and their vectors, (B, V * D) fp32 -> (B, K), of any type
+Finish = Callable[[Tensor, Tensor], Tensor]
 
 
 @dataclass(kw_only=True)
@@ -137,25 +139,28 @@ class TextEncoder:
         return torch.cat([pooled_BD for _, pooled_BD in parts])[torch.from_numpy(order)]
 
     @torch.inference_mode()
-    def encode(self, batch: TokenBatch) -> tuple[np.ndarray, Work]:
+    def encode(self, batch: TokenBatch, finish: Finish | None = None) -> tuple[np.ndarray, Work]:
         """Pooled vectors of N prompts and the work done: (N, D) float32; V views stand side by side, (N, V * D).
 
-        Raises torch.OutOfMemoryError where a single prompt does not fit.
+        `finish` computes on the encoder's device, before they leave it, what is made of the vectors of a batch. Raises
+        torch.OutOfMemoryError where a single prompt does not fit.
         """
-        vectors_ND = np.empty((len(batch), self.dim * batch.start.shape[1]), dtype=np.float32)
-        pending: list[tuple[np.ndarray, Tensor]] = []  # copied late, so that the GPU need not wait for the copy
+        device, none = self.model.device, np.empty(0, dtype=np.int64)
+
+        def finished(rows: np.ndarray, pooled_BD: Tensor) -> Tensor:
+            pooled_BD = pooled_BD.float()
+            return pooled_BD if finish is None else finish(torch.from_numpy(rows).to(device), pooled_BD)
+
+        width = self.dim * batch.start.shape[1]
+        collector = Collector(len(batch), like=finished(none, torch.empty(0, width, device=device)))
 
         def pool(rows: np.ndarray, row: Row | None) -> Work:
             pooled_BD, work = self._pool_padded(batch, rows) if row is None else self._pool_row(batch, rows, row)
-            pending.append((rows, pooled_BD))
-            if len(pending) > PENDING:
-                _store(vectors_ND, *pending.pop(0))
+            collector.add(rows, finished(rows, pooled_BD))
             return work
 
         work = self.in_batches(batch, pool)
-        for rows, pooled_BD in pending:
-            _store(vectors_ND, rows, pooled_BD)
-        return vectors_ND, work
+        return collector.result(), work
 
     def in_batches(self, batch: TokenBatch, compute: Callable[[np.ndarray, Row | None], Work]) -> Work:
         """Call `compute` with the prompts of each padded batch, or with those of a row and the row; returns the work.
@@ -322,10 +327,6 @@ class TextEncoder:
     def _work(self, processed: int, computed: int, attended: int) -> Work:
         flops = 2.0 * self.weights * processed + float(self.attention_flops) * attended
         return Work(processed=processed, computed=computed, flops=flops)
-
-
-def _store(vectors_ND: np.ndarray, rows: np.ndarray, pooled_BD: Tensor) -> None:
-    vectors_ND[rows] = pooled_BD.cpu().float().numpy()
 
 
 def _is_linear(name: str, parameter: Tensor) -> bool:
