@@ -106,6 +106,14 @@ def register() -> None:
     AttentionMaskInterface.register(NAME, sdpa_mask)
 
 
+def sliding_window(config: Any) -> int | None:
+    """The sliding window of the encoder's layers, in positions; None: they attend to the whole sequence."""
+    kinds = getattr(config, "layer_types", None)
+    if kinds is not None and "sliding_attention" not in kinds:
+        return None
+    return getattr(config, "sliding_window", None)
+
+
 def padded_length(tokens: int) -> int:
     """The number of tokens rounded up to whole chunks."""
     return -(-tokens // CHUNK) * CHUNK
@@ -151,16 +159,13 @@ def _additive(sees_gCS: np.ndarray, device: torch.device, dtype: torch.dtype) ->
     return mask.masked_fill_(torch.from_numpy(~sees_gCS), float("-inf")).unsqueeze(1).to(device)
 
 
-def blocks(row: Row, device: torch.device, window: int | None = None) -> Blocks:
-    """FlexAttention's masks of a row of whole blocks.
+def blocks(first_T: Tensor, end_T: Tensor, position_T: Tensor, window: int | None = None) -> Blocks:
+    """FlexAttention's masks of a row of whole blocks; window: None where there is none, or it covers the whole row.
 
     The queries that attend to a block of keys are one interval, from its least `first` to its largest `end`; a block of
     queries within the interval of every key is full: it needs no mask.
     """
-    first_T, end_T, position_T = (torch.from_numpy(a).to(device) for a in (row.first, row.end, row.position))
-    windowed = None
-    if window is not None and int(row.position.max()) >= window:
-        windowed = _block_mask(first_T, end_T, position_T, window)
+    windowed = None if window is None else _block_mask(first_T, end_T, position_T, window)
     return Blocks(mask=_block_mask(first_T, end_T, position_T, None), windowed=windowed)
 
 

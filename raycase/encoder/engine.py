@@ -21,16 +21,18 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from raycase.encoder.attention import BLOCK, NAME, Blocks, Chunks, blocks, chunks, padded_length
+from raycase.encoder.attention import BLOCK, NAME, padded_length, sliding_window
+from raycase.encoder.compiling import compile_layers
 from raycase.encoder.last_layer import BertLastLayer
 from raycase.encoder.latent_attention import LatentAttention
 from raycase.encoder.packing import Cut, Forest, Row, rows_without_padding, token_budget_batches
-from raycase.encoder.pooling import Pooling, pool_mean, pooled_spans
+from raycase.encoder.pooling import Pooling, check_pooled, pool_mean, pooled_spans
+from raycase.encoder.row_inputs import RowInputs, send_row
 from raycase.encoder.table import EncoderSpec
-from raycase.encoder.throughput import Work, matrix_product_rate
+from raycase.encoder.throughput import Cost, Work, is_matrix, matrix_product_rate
 from raycase.encoder.token_batch import TokenBatch, Tokens
 from raycase.encoder.tokenizer import PromptTokenizer
-from raycase.encoder.transfers import Collector
+from raycase.encoder.transfers import Collector, send
 from raycase.errors import first_line
 
 if TYPE_CHECKING:
@@ -67,13 +69,13 @@ class TextEncoder:
         self.flex = self.in_rows and self.model.device.type == "cuda"
         self._no_mask = torch.empty(1, 1, 1, 1, device=self.model.device)  # without one, transformers builds its own
         modules = [self.model, *filter(None, (self.last_layer, self.latent))]
-        shapes = [p.shape for module in modules for name, p in module.named_parameters() if _is_linear(name, p)]
+        shapes = [p.shape for module in modules for name, p in module.named_parameters() if is_matrix(name, p)]
         self.weights = sum(shape.numel() for shape in shapes)
         self.largest = max(shapes, key=lambda shape: shape.numel())
         heads = config.num_attention_heads
         width = heads * (getattr(config, "head_dim", None) or config.hidden_size // heads)
-        self.attention_flops = 4 * config.num_hidden_layers * width  # of one token attending to one token
-        self.window = _window(config)
+        self.cost = Cost(weights=self.weights, attention=4 * config.num_hidden_layers * width)
+        self.window = sliding_window(config)
 
     @property
     def dim(self) -> int:
@@ -111,21 +113,16 @@ class TextEncoder:
             self.flex = False
 
     def compile(self) -> None:
-        """Compile the layers, which takes about half a minute; layer by layer, so that equal layers compile once.
+        """Compile the layers, which takes about half a minute; where that fails, log a warning and leave them."""
+        compile_layers(
+            [*self.layers, *filter(None, (self.last_layer, getattr(self.model, "norm", None)))], self._warm_up
+        )
 
-        Where compiling fails, for example without a C++ compiler, it logs a warning and leaves the layers as they are.
-        """
-        layers = [*self.layers, *filter(None, (self.last_layer, getattr(self.model, "norm", None)))]
-        for layer in layers:
-            layer.compile(dynamic=True)
-        try:
-            for length in (24, 40):  # two shapes, so that both dimensions are compiled as dynamic
-                sequences = [[n % 7] * (length - n % 5) + [n] for n in range(length)]
-                self.pool([Tokens(ids=ids, start=0, end=len(ids) - n % 5) for n, ids in enumerate(sequences)])
-        except Exception as error:  # the compiler raises errors of any kind
-            log.warning("not compiled: %s", first_line(error))
-            for layer in layers:
-                layer._compiled_call_impl = None
+    def _warm_up(self) -> None:
+        """Run prompts in two shapes, so that both dimensions are compiled as dynamic."""
+        for length in (24, 40):
+            sequences = [[n % 7] * (length - n % 5) + [n] for n in range(length)]
+            self.pool([Tokens(ids=ids, start=0, end=len(ids) - n % 5) for n, ids in enumerate(sequences)])
 
     def pool(self, tokens: Sequence[Tokens]) -> np.ndarray:
         """Pooled vectors of tokenised prompts, in their order: N -> (N, D) float32."""
@@ -134,7 +131,7 @@ class TextEncoder:
     def pooled(self, batch: TokenBatch) -> Tensor:
         """The vectors of `encode` with a gradient, in padded batches: N -> (N, V * D) on the encoder's device."""
         batches = token_budget_batches(batch.lengths, self.batch_tokens)
-        parts = [(rows, self._pool_padded(batch, rows)[0]) for rows in batches]
+        parts = [(rows, self._pool_padded(batch, rows)[1]) for rows in batches]
         order = np.argsort(np.concatenate([rows for rows, _ in parts]))
         return torch.cat([pooled_BD for _, pooled_BD in parts])[torch.from_numpy(order)]
 
@@ -145,18 +142,17 @@ class TextEncoder:
         `finish` computes on the encoder's device, before they leave it, what is made of the vectors of a batch. Raises
         torch.OutOfMemoryError where a single prompt does not fit.
         """
-        device, none = self.model.device, np.empty(0, dtype=np.int64)
-
-        def finished(rows: np.ndarray, pooled_BD: Tensor) -> Tensor:
-            pooled_BD = pooled_BD.float()
-            return pooled_BD if finish is None else finish(torch.from_numpy(rows).to(device), pooled_BD)
-
-        width = self.dim * batch.start.shape[1]
-        collector = Collector(len(batch), like=finished(none, torch.empty(0, width, device=device)))
+        device = self.model.device
+        finish = finish or _as_it_is
+        none_B = torch.empty(0, dtype=torch.int32, device=device)
+        none_BD = torch.empty(0, self.dim * batch.start.shape[1], device=device)
+        collector = Collector(len(batch), like=finish(none_B, none_BD))
 
         def pool(rows: np.ndarray, row: Row | None) -> Work:
-            pooled_BD, work = self._pool_padded(batch, rows) if row is None else self._pool_row(batch, rows, row)
-            collector.add(rows, finished(rows, pooled_BD))
+            index_B, pooled_BD, work = (
+                self._pool_padded(batch, rows) if row is None else self._pool_row(batch, rows, row)
+            )
+            collector.add(rows, finish(index_B, pooled_BD.float()))
             return work
 
         work = self.in_batches(batch, pool)
@@ -217,13 +213,9 @@ class TextEncoder:
 
     def _trees_cost_less(self, lengths: np.ndarray, cuts: list[Cut]) -> bool:
         """Whether prefix trees are estimated to take fewer FLOPs than padded batches, attention included."""
-        trees = sum(self._flops(padded_length(cut.tokens), CHUNKED * cut.deepest) for cut in cuts)
+        trees = sum(self.cost.flops(padded_length(cut.tokens), CHUNKED * cut.deepest) for cut in cuts)
         batches = (lengths[b] for b in token_budget_batches(lengths, self.batch_tokens))
-        return trees < sum(self._flops(len(b) * int(b.max()), int(b.max())) for b in batches)
-
-    def _flops(self, tokens: int, keys: float) -> float:
-        """FLOPs of so many tokens, each attending to so many keys."""
-        return tokens * (2 * self.weights + self.attention_flops * keys)
+        return trees < sum(self.cost.flops(len(b) * int(b.max()), int(b.max())) for b in batches)
 
     # ------------------------------------------------------------------------------------------- padded batches
 
@@ -233,49 +225,63 @@ class TextEncoder:
         Gives the states (B, T, D), which tokens are no padding (B, T) bool, and the attention mask that later layers
         need (B, T), None where no token attends to padding.
         """
-        device = self.model.device
+        return self.padded_states(batch.lengths[rows], *send(self.model.device, *self.padded_ids(batch, rows)))
+
+    def padded_ids(self, batch: TokenBatch, rows: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """Ids of prompts, padded on the right, (B, T), and their lengths, (B,)."""
         sequences = batch.ids(rows)
         lengths = sequences.lengths
-        longest = int(lengths.max())
-        lengths_B = torch.from_numpy(lengths).to(device)
-        real_BT = torch.arange(longest, device=device) < lengths_B[:, None]
-        ids_BT = torch.full((len(rows), longest), self.model.config.pad_token_id or 0, device=device)
-        ids_BT[real_BT] = torch.from_numpy(sequences.flat).to(device, torch.long)
+        ids_BT = np.full((len(rows), int(lengths.max())), self.model.config.pad_token_id or 0, dtype=np.int32)
+        ids_BT[np.arange(ids_BT.shape[1]) < lengths[:, None]] = sequences.flat
+        return ids_BT, lengths
+
+    def padded_states(
+        self, lengths: np.ndarray, ids_BT: Tensor, lengths_B: Tensor
+    ) -> tuple[Tensor, Tensor, Tensor | None]:
+        """`states` of what `padded_ids` gives, once it is on the device."""
+        longest = ids_BT.shape[1]
+        real_BT = torch.arange(longest, device=ids_BT.device) < lengths_B[:, None]
         # padding is on the right, so a causal encoder needs no mask for it
         keep_BT = None if self.spec.causal or int(lengths.min()) == longest else real_BT
-        return self.model(input_ids=ids_BT, attention_mask=keep_BT).last_hidden_state, real_BT, keep_BT
+        mask = keep_BT
+        if keep_BT is not None and keep_BT.device.type != "cpu":  # of two dimensions, transformers would wait for it
+            mask = keep_BT[:, None, None, :].expand(-1, 1, longest, -1)
+        return self.model(input_ids=ids_BT, attention_mask=mask).last_hidden_state, real_BT, keep_BT
 
-    def _pool_padded(self, batch: TokenBatch, rows: np.ndarray) -> tuple[Tensor, Work]:
-        """Pooled vectors of a padded batch: (B, V * D)."""
-        lengths = batch.lengths[rows]
-        hidden_BTD, _, keep_BT = self.states(batch, rows)
-        device, longest = hidden_BTD.device, hidden_BTD.shape[1]
-        position_T = torch.arange(longest, device=device)
-        work = self.padded_work(lengths)
+    def _pool_padded(self, batch: TokenBatch, rows: np.ndarray) -> tuple[Tensor, Tensor, Work]:
+        """A padded batch's prompts by index, (B,), and their pooled vectors, (B, V * D)."""
+        lengths, (first, stop) = batch.lengths[rows], self.spans(batch, rows)
+        ids = self.padded_ids(batch, rows)
+        ids_BT, lengths_B, index_B, first_VB, stop_VB = send(self.model.device, *ids, rows, first, stop)
+        hidden_BTD, _, keep_BT = self.padded_states(lengths, ids_BT, lengths_B)
         if self.latent is not None:
             hidden_BTD = self.latent(hidden_BTD)
-        first_VB, stop_VB = (t.to(device) for t in self.spans(batch, rows, lengths))
-        position_BS = position_T.expand(len(rows), -1)
+        longest = ids_BT.shape[1]
+        position_BS = torch.arange(longest, device=ids_BT.device).expand(len(rows), -1)
         if self.last_layer is not None:  # computed from the first pooled token of any view to the last
-            first_B, stop_B = first_VB.amin(0), stop_VB.amax(0)
-            position_BS = first_B[:, None] + position_T[: int((stop_B - first_B).max())]
+            pooled = int((stop.max(0) - first.min(0)).max())
+            position_BS = first_VB.amin(0)[:, None] + position_BS[:, :pooled]
             hidden_BTD = self.last_layer(hidden_BTD, keep_BT, position_BS.clamp(max=longest - 1))
         spans = (
             (position_BS >= first_B[:, None]) & (position_BS < stop_B[:, None])
             for first_B, stop_B in zip(first_VB, stop_VB, strict=True)
         )
-        return self.side_by_side([pool_mean(hidden_BTD, span_BS) for span_BS in spans]), work
+        pooled_BD = self.side_by_side([pool_mean(hidden_BTD, span_BS) for span_BS in spans])
+        return index_B, pooled_BD, self.padded_work(lengths)
 
     def padded_work(self, lengths: np.ndarray) -> Work:
         """The work of one padded batch of sequences of these lengths."""
         attended = (lengths * (lengths + 1) // 2 if self.spec.causal else lengths**2).sum()
-        return self._work(int(lengths.sum()), len(lengths) * int(lengths.max()), int(attended))
+        computed = len(lengths) * int(lengths.max())
+        return self.cost.work(processed=int(lengths.sum()), computed=computed, attended=int(attended))
 
-    def spans(self, batch: TokenBatch, rows: np.ndarray, lengths: np.ndarray) -> tuple[Tensor, Tensor]:
-        """The tokens [first, stop) that each view pools: (V, B) each."""
-        start_VB, end_VB = (torch.from_numpy(a[rows].T) for a in (batch.start, batch.end))
-        lengths_VB = torch.from_numpy(lengths).expand_as(start_VB)
-        return pooled_spans(self.spec.pooling[0], start_VB, end_VB, lengths_VB)
+    def spans(self, batch: TokenBatch, rows: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """The tokens [first, stop) that each view pools: (V, B) each. Raises ValueError where they are none."""
+        start_VB, end_VB = batch.start[rows].T, batch.end[rows].T
+        lengths_VB = np.broadcast_to(batch.lengths[rows], start_VB.shape)
+        first_VB, stop_VB = pooled_spans(self.spec.pooling[0], start_VB, end_VB, lengths_VB)
+        check_pooled(stop_VB - first_VB)
+        return first_VB, stop_VB
 
     def side_by_side(self, views: list[Tensor]) -> Tensor:
         """V views of (B, D), through the pooler where the row of the table says so -> (B, V * D)."""
@@ -286,57 +292,48 @@ class TextEncoder:
 
     # ------------------------------------------------------------------------------------------------------ rows
 
-    def _pool_row(self, batch: TokenBatch, members: np.ndarray, row: Row) -> tuple[Tensor, Work]:
-        """Pooled vectors of the sequences in a row, in the order of `members`: (B, V * D)."""
-        states_TD, work = self.row_states(row)
-        views: list[Tensor] = []
-        spans_VB = self.spans(batch, members, np.array([len(path) for path in row.paths]))
-        for first, stop in zip(*(t.tolist() for t in spans_VB), strict=True):
+    def _pool_row(self, batch: TokenBatch, members: np.ndarray, row: Row) -> tuple[Tensor, Tensor, Work]:
+        """The prompts of a row by index, in the order of `members`, (B,), and their pooled vectors, (B, V * D)."""
+        bags: list[np.ndarray] = []  # of each view, the tokens that it pools, and where those of each prompt start
+        for first, stop in zip(*(a.tolist() for a in self.spans(batch, members)), strict=True):
             pooled = [path[a:b] for path, a, b in zip(row.paths, first, stop, strict=True)]
-            offsets = np.cumsum([0, *(len(p) for p in pooled[:-1])])
-            index, starts = (torch.from_numpy(a).to(states_TD.device) for a in (np.concatenate(pooled), offsets))
-            views.append(F.embedding_bag(index, states_TD, starts, mode="mean"))
-        return self.side_by_side(views), work
+            bags += [np.concatenate(pooled), np.cumsum([0, *(len(p) for p in pooled[:-1])])]
+        inputs, work = self.row_inputs(row, members, *bags)
+        states_TD = self.row_states(inputs)
+        index_B, *bags_of = inputs.beside
+        views = [
+            F.embedding_bag(index, states_TD, starts, mode="mean")
+            for index, starts in zip(bags_of[::2], bags_of[1::2], strict=True)
+        ]
+        return index_B, self.side_by_side(views), work
 
-    def row_states(self, row: Row) -> tuple[Tensor, Work]:
-        """Hidden states of a row, padded to whole chunks or blocks, after latent attention if any: (T, D) fp32."""
-        config, device = self.model.config, self.model.device
+    def row_inputs(self, row: Row, *beside: np.ndarray) -> tuple[RowInputs, Work]:
+        """A row on the device, padded to whole chunks or blocks, and its work. Arrays `beside` it are sent along."""
         keys = np.minimum(row.position + 1, self.window or len(row)) if self.spec.causal else row.end - row.first
         length = self._blocks_length(len(row)) if self.flex else padded_length(len(row))
-        work = self._work(len(row), length, int(keys.sum()))
-        row = row.padded(length, config.pad_token_id or 0)
-        if self.flex:
-            sees: Blocks | Chunks = blocks(row, device, self.window)
-        else:
-            sees = chunks(row, device, self.model.dtype, self.window)
-        ids_1T, position_1T = (torch.from_numpy(a.astype(np.int64))[None].to(device) for a in (row.ids, row.position))
+        work = self.cost.work(processed=len(row), computed=length, attended=int(keys.sum()))
+        model = self.model
+        padded = row.padded(length, model.config.pad_token_id or 0)
+        options: dict[str, Any] = {"device": model.device, "dtype": model.dtype, "window": self.window}
+        return send_row(padded, *beside, flex=self.flex, **options), work
+
+    def row_states(self, inputs: RowInputs) -> Tensor:
+        """Hidden states of a row, after latent attention if any: (T, D) fp32."""
+        config, position_1T = self.model.config, inputs.position
         if config.model_type in ("roberta", "xlm-roberta"):  # their positions start after the padding index
             position_1T = position_1T + config.pad_token_id + 1
         hidden_1TD = self.model(
-            input_ids=ids_1T, attention_mask=self._no_mask, position_ids=position_1T, row=sees
+            input_ids=inputs.ids, attention_mask=self._no_mask, position_ids=position_1T, row=inputs.sees
         ).last_hidden_state
         if self.latent is not None:
             hidden_1TD = self.latent(hidden_1TD)
-        return hidden_1TD[0].float(), work
+        return hidden_1TD[0].float()
 
     def _blocks_length(self, tokens: int) -> int:
         """Round up to sixteenths of the budget, in whole blocks: few distinct lengths, and little padding."""
         step = -(-self.batch_tokens // (16 * BLOCK)) * BLOCK
         return -(-tokens // step) * step
 
-    def _work(self, processed: int, computed: int, attended: int) -> Work:
-        flops = 2.0 * self.weights * processed + float(self.attention_flops) * attended
-        return Work(processed=processed, computed=computed, flops=flops)
 
-
-def _is_linear(name: str, parameter: Tensor) -> bool:
-    """Whether a parameter is the matrix of a linear layer."""
-    return parameter.ndim == 2 and "embed" not in name
-
-
-def _window(config: Any) -> int | None:
-    """The sliding window of the encoder's layers, in positions; None: they attend to the whole sequence."""
-    kinds = getattr(config, "layer_types", None)
-    if kinds is not None and "sliding_attention" not in kinds:
-        return None
-    return getattr(config, "sliding_window", None)
+def _as_it_is(index_B: Tensor, pooled_BD: Tensor) -> Tensor:
+    return pooled_BD

@@ -31,6 +31,11 @@ def dense(row, window=None):
     return seen if window is None else seen & (row.position[:, None] - row.position < window)
 
 
+def places(row):
+    """What FlexAttention's masks are made of."""
+    return [torch.from_numpy(a).int() for a in (row.first, row.end, row.position)]
+
+
 KINDS = ["tree", "sequences"]
 
 
@@ -39,7 +44,7 @@ KINDS = ["tree", "sequences"]
 @pytest.mark.parametrize("seed", range(5))
 def test_blocks_hold_what_is_seen_and_full_ones_hold_nothing_else(seed, kind, window):
     row = random_rows(seed, kind, 700)
-    found = blocks(row, torch.device("cpu"), window)
+    found = blocks(*places(row), window)
     assert (found.windowed is None) == (window is None)
     mask = found.mask if window is None else found.windowed
     seen = dense(row, window).reshape(len(row) // BLOCK, BLOCK, -1, BLOCK).transpose(0, 2, 1, 3)
@@ -79,7 +84,7 @@ def test_attention_in_chunks_and_in_blocks_is_that_of_a_dense_mask(kind, window)
         assert all(part.keys.numel() <= most or len(part.keys) == 1 for part in sees.parts)
         assert max(part.keys.shape[1] for part in sees.parts) < len(row), "expected chunks that see less than the row"
 
-    held = blocks(row, torch.device("cpu"), window)
+    held = blocks(*places(row), window)
     mask = held.mask if window is None else held.windowed
     found = flex_attention(query, key, value, block_mask=mask, scale=0.3, enable_gqa=True).transpose(1, 2)
     torch.testing.assert_close(found, wanted, rtol=1e-5, atol=1e-5)

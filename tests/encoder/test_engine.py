@@ -28,7 +28,7 @@ from transformers import (
 )
 from transformers.integrations import flex_attention as flex_integration
 
-from raycase.encoder import engine
+from raycase.encoder import row_inputs
 from raycase.encoder.attention import NAME, register
 from raycase.encoder.engine import TextEncoder
 from raycase.encoder.pooling import Pooling
@@ -220,7 +220,7 @@ def test_where_flex_attention_does_not_run_attention_is_in_chunks(monkeypatch, c
     def broken(*_):
         raise RuntimeError("no Triton here\nand more")
 
-    monkeypatch.setattr(engine, "blocks", broken)
+    monkeypatch.setattr(row_inputs, "blocks", broken)
     rows, plain = encoder(DECODERS["qwen3"], unpadded=True)
     rows.flex = True
     rows.try_flex()

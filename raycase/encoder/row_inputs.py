@@ -1,0 +1,40 @@
+"""What a row needs on the device, sent in one copy before the encoder begins.
+
+Shapes: T tokens of a row of whole chunks or blocks.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from raycase.encoder.attention import Blocks, Chunks, blocks, chunks
+from raycase.encoder.packing import Row
+from raycase.encoder.transfers import send
+
+
+@dataclass(frozen=True, kw_only=True)
+class RowInputs:
+    """A row on the device: ids and position (1, T) int32, what its tokens see, and the arrays that were sent along."""
+
+    ids: Tensor
+    position: Tensor
+    sees: Blocks | Chunks
+    beside: list[Tensor]
+
+
+def send_row(
+    row: Row, *beside: np.ndarray, device: torch.device, dtype: torch.dtype, window: int | None, flex: bool
+) -> RowInputs:
+    """Send a row, and integer arrays that are needed when its states are there, for FlexAttention or for chunks."""
+    if not flex:
+        ids_T, position_T, *others = send(device, row.ids, row.position, *beside)
+        sees: Blocks | Chunks = chunks(row, device, dtype, window)
+        return RowInputs(ids=ids_T[None], position=position_T[None], sees=sees, beside=others)
+    ids_T, position_T, first_T, end_T, *others = send(device, row.ids, row.position, row.first, row.end, *beside)
+    windowed = window is not None and int(row.position.max()) >= window
+    sees = blocks(first_T, end_T, position_T, window if windowed else None)
+    return RowInputs(ids=ids_T[None], position=position_T[None], sees=sees, beside=others)
