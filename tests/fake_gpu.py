@@ -16,7 +16,7 @@ class FakeGpu:
         for module in (engine, row_inputs, token_states):
             monkeypatch.setattr(module, "send", self._send)
         monkeypatch.setattr(engine, "Collector", self._collector)
-        monkeypatch.setattr(attention, "flex_attention_forward", _flex_attention)
+        monkeypatch.setattr(attention, "compiled_flex", lambda: _flex_attention)
 
     def watched(self, module):
         """The module; notes when it is run."""
@@ -43,8 +43,8 @@ class FakeGpu:
         return Collector()
 
 
-def _flex_attention(module, query, key, value, mask, **_):
+def _flex_attention(query, key, value, *, block_mask, **_):
     """FlexAttention knows no such device."""
-    assert {t.device for t in (query, key, value, mask.kv_indices)} == {GPU}
-    assert mask.seq_lengths == (query.shape[2], key.shape[2])
-    return torch.empty_like(query).transpose(1, 2), None
+    assert {t.device for t in (query, key, value, block_mask.kv_indices)} == {GPU}
+    assert block_mask.seq_lengths == (query.shape[2], key.shape[2])
+    return torch.empty_like(query)

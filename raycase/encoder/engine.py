@@ -12,7 +12,7 @@ Shapes: N prompts, V views; B sequences of a batch, T tokens, S pooled tokens, D
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -21,11 +21,12 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from raycase.encoder.attention import BLOCK, NAME, padded_length, sliding_window
+from raycase.encoder.attention import NAME, SHORT, padded_length, sliding_window
 from raycase.encoder.compiling import compile_layers
+from raycase.encoder.grouping import Grouping
 from raycase.encoder.last_layer import BertLastLayer
 from raycase.encoder.latent_attention import LatentAttention
-from raycase.encoder.packing import Cut, Forest, Row, rows_without_padding, token_budget_batches
+from raycase.encoder.packing import Row, padded_lengths, row_lengths, rows_without_padding, token_budget_batches
 from raycase.encoder.pooling import Pooling, check_pooled, pool_mean, pooled_spans
 from raycase.encoder.row_inputs import RowInputs, send_row
 from raycase.encoder.table import EncoderSpec
@@ -40,9 +41,8 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 TREE_TOKENS = 2**20  # prompts with this many tokens are sorted and searched for shared prefixes together
-CHUNKED = 2.0  # assumed cost of attention in chunks, relative to that of a padded batch; not measured
+LEAST_COSINE = 0.99  # of vectors by FlexAttention to those by chunks, in any number format
 MEASURED_ROWS = 8192  # rows of the matrix product that rates are compared with
-Batch = tuple[np.ndarray, Row | None]  # prompts by index, and the row that holds them; None: to be padded
 # B prompts by index, (B,), and their vectors, (B, V * D) fp32 -> (B, K), of any type
 Finish = Callable[[Tensor, Tensor], Tensor]
 
@@ -99,18 +99,42 @@ class TextEncoder:
         rows = min(self.batch_tokens, MEASURED_ROWS)
         return matrix_product_rate(self.model.device, self.model.dtype, rows=rows, inner=inner, outer=outer)
 
+    @torch.inference_mode()
     def try_flex(self) -> None:
-        """Run FlexAttention once; where it fails on this machine, log a warning and use attention in chunks."""
+        """Run FlexAttention in both shapes of blocks and two lengths of rows, each of which is compiled by itself.
+
+        Where it fails on this machine, or gives other vectors than attention in chunks, log a warning and use chunks.
+        """
         if not self.flex:
             return
         try:
-            for count in (1, BLOCK):  # a second length of the row makes the compiler treat lengths as dynamic
-                self.pool([Tokens(ids=[n % 12, n // 12], start=0, end=2) for n in range(count)])
+            for length, tokens in zip(row_lengths(self.batch_tokens)[::-1][:2], (2, SHORT), strict=False):
+                tokens = min(tokens, length, self.spec.max_tokens, self._positions())
+                batch = TokenBatch.of(
+                    [
+                        Tokens(ids=[(n + k * k) % 12 for k in range(tokens)], start=0, end=1)
+                        for n in range(length // tokens)
+                    ]
+                )
+                every = np.arange(len(batch))
+                row = next(rows_without_padding(batch.ids(every), length))
+                found, wanted = (self._in_flex(flex, batch, every, row) for flex in (True, False))
+                if not F.cosine_similarity(found, wanted).min() > LEAST_COSINE:
+                    raise ValueError("its vectors are not those of attention in chunks")
+            self.flex = True
         except torch.OutOfMemoryError:
             raise
         except Exception as error:  # its compiler raises errors of any kind
             log.warning("FlexAttention does not run here, attention is computed in chunks: %s", first_line(error))
             self.flex = False
+
+    def _positions(self) -> int:
+        """Tokens that a sequence may have, by its positions; RoBERTa's begin behind the padding index."""
+        return int(getattr(self.model.config, "max_position_embeddings", self.batch_tokens)) - 2
+
+    def _in_flex(self, flex: bool, batch: TokenBatch, every: np.ndarray, row: Row) -> Tensor:
+        self.flex = flex
+        return self._pool_row(batch, every, row)[1].float()
 
     def compile(self) -> None:
         """Compile the layers, which takes about half a minute; where that fails, log a warning and leave them."""
@@ -171,7 +195,7 @@ class TextEncoder:
             out_of_memory = False
             rows = remaining[:0]
             try:
-                for rows, row in self._batches(batch, remaining):
+                for rows, row in self._grouping().batches(batch, remaining):
                     work += compute(rows, row)
                     done[rows] = True
             except torch.OutOfMemoryError:
@@ -185,37 +209,16 @@ class TextEncoder:
             remaining = remaining[~done[remaining]]
         return work
 
-    # --------------------------------------------------------------------------------- which prompts go together
-
-    def _batches(self, batch: TokenBatch, prompts: np.ndarray) -> Iterator[Batch]:
-        """Cut the prompts of this index into padded batches, or into rows."""
-        if not self.in_rows:
-            yield from self._padded_batches(batch, prompts)
-            return
-        part_of = np.cumsum(batch.lengths[prompts]) // self.tree_tokens
-        for part in np.split(prompts, np.flatnonzero(np.diff(part_of)) + 1):
-            sequences = batch.ids(part)
-            if not self.spec.causal:
-                for row in rows_without_padding(sequences, self.batch_tokens):
-                    yield part[row.sequences], row
-                continue
-            forest = Forest.of(sequences)
-            cuts = forest.cuts(self.batch_tokens)
-            if self.unpadded or self._trees_cost_less(sequences.lengths, cuts):
-                for row in map(forest.lay, cuts):
-                    yield part[row.sequences], row
-            else:
-                yield from self._padded_batches(batch, part)
-
-    def _padded_batches(self, batch: TokenBatch, prompts: np.ndarray) -> Iterator[Batch]:
-        for index in token_budget_batches(batch.lengths[prompts], self.batch_tokens):
-            yield prompts[index], None
-
-    def _trees_cost_less(self, lengths: np.ndarray, cuts: list[Cut]) -> bool:
-        """Whether prefix trees are estimated to take fewer FLOPs than padded batches, attention included."""
-        trees = sum(self.cost.flops(padded_length(cut.tokens), CHUNKED * cut.deepest) for cut in cuts)
-        batches = (lengths[b] for b in token_budget_batches(lengths, self.batch_tokens))
-        return trees < sum(self.cost.flops(len(b) * int(b.max()), int(b.max())) for b in batches)
+    def _grouping(self) -> Grouping:
+        return Grouping(
+            budget=self.batch_tokens,
+            causal=self.spec.causal,
+            in_rows=self.in_rows,
+            unpadded=self.unpadded,
+            filled=self.flex,
+            tree_tokens=self.tree_tokens,
+            cost=self.cost,
+        )
 
     # ------------------------------------------------------------------------------------------- padded batches
 
@@ -310,7 +313,9 @@ class TextEncoder:
     def row_inputs(self, row: Row, *beside: np.ndarray) -> tuple[RowInputs, Work]:
         """A row on the device, padded to whole chunks or blocks, and its work. Arrays `beside` it are sent along."""
         keys = np.minimum(row.position + 1, self.window or len(row)) if self.spec.causal else row.end - row.first
-        length = self._blocks_length(len(row)) if self.flex else padded_length(len(row))
+        length = padded_length(len(row))
+        if self.flex:
+            length = int(padded_lengths(np.array(len(row)), row_lengths(self.batch_tokens)))
         work = self.cost.work(processed=len(row), computed=length, attended=int(keys.sum()))
         model = self.model
         padded = row.padded(length, model.config.pad_token_id or 0)
@@ -328,11 +333,6 @@ class TextEncoder:
         if self.latent is not None:
             hidden_1TD = self.latent(hidden_1TD)
         return hidden_1TD[0].float()
-
-    def _blocks_length(self, tokens: int) -> int:
-        """Round up to sixteenths of the budget, in whole blocks: few distinct lengths, and little padding."""
-        step = -(-self.batch_tokens // (16 * BLOCK)) * BLOCK
-        return -(-tokens // step) * step
 
 
 def _as_it_is(index_B: Tensor, pooled_BD: Tensor) -> Tensor:

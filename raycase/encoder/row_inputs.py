@@ -11,7 +11,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from raycase.encoder.attention import Blocks, Chunks, blocks, chunks
+from raycase.encoder.attention import Blocks, Chunks, block_size, blocks, chunks
 from raycase.encoder.packing import Row
 from raycase.encoder.transfers import send
 
@@ -36,5 +36,6 @@ def send_row(
         return RowInputs(ids=ids_T[None], position=position_T[None], sees=sees, beside=others)
     ids_T, position_T, first_T, end_T, *others = send(device, row.ids, row.position, row.first, row.end, *beside)
     windowed = window is not None and int(row.position.max()) >= window
-    sees = blocks(first_T, end_T, position_T, window if windowed else None)
+    size = block_size(float(np.mean([len(path) for path in row.paths])))
+    sees = blocks(first_T, end_T, position_T, window if windowed else None, size=size)
     return RowInputs(ids=ids_T[None], position=position_T[None], sees=sees, beside=others)
