@@ -185,9 +185,11 @@ class TextEncoder:
     def in_batches(self, batch: TokenBatch, compute: Callable[[np.ndarray, Row | None], Work]) -> Work:
         """Call `compute` with the prompts of each padded batch, or with those of a row and the row; returns the work.
 
-        Where the GPU runs out of memory, the token budget is halved for good and the prompts that remain are computed,
-        those of the failed batch again. Raises torch.OutOfMemoryError where a single prompt does not fit.
+        Where the GPU runs out of memory, what it keeps unused is set free, once, then the token budget is halved for
+        good; the prompts that remain are computed, those of the failed batch again. Raises torch.OutOfMemoryError where
+        a single prompt does not fit.
         """
+        freed = False
         work = Work(tokens=int(batch.lengths.sum()))
         remaining = np.arange(len(batch))
         while len(remaining):
@@ -199,13 +201,15 @@ class TextEncoder:
                     work += compute(rows, row)
                     done[rows] = True
             except torch.OutOfMemoryError:
-                if len(rows) < 2 or self.batch_tokens == 1:
+                if freed and (len(rows) < 2 or self.batch_tokens == 1):
                     raise
                 out_of_memory = True
             if out_of_memory:  # outside of `except`, where the failed batch's memory is free again
-                self.batch_tokens //= 2
-                log.warning("out of memory: continuing with %d tokens per batch", self.batch_tokens)
                 torch.cuda.empty_cache()
+                if freed:
+                    self.batch_tokens //= 2
+                    log.warning("out of memory: continuing with %d tokens per batch", self.batch_tokens)
+                freed = True
             remaining = remaining[~done[remaining]]
         return work
 

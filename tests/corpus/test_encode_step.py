@@ -1,6 +1,7 @@
 """The encode step: pairs become vectors; each row without a good vector is rejected; long jobs are compiled."""
 
 import json
+import os
 from dataclasses import replace
 from functools import partial
 from itertools import islice
@@ -123,3 +124,16 @@ def test_a_long_job_is_compiled_after_its_first_unit(job, monkeypatch, flag, exp
         encode(unit)
         counts.append(len(compiled))
     assert counts == wanted
+
+
+def test_gpu_memory_may_grow_unless_its_user_says_otherwise(job, monkeypatch):
+    _, arguments, options = first_units(job, 1)
+    for name, given in (("PYTORCH_CUDA_ALLOC_CONF", "backend:native"), ("PYTORCH_ALLOC_CONF", "x"), (None, None)):
+        for either in ("PYTORCH_CUDA_ALLOC_CONF", "PYTORCH_ALLOC_CONF"):
+            monkeypatch.setenv(either, "")  # so that it is put back
+            monkeypatch.delenv(either)
+        if name:
+            monkeypatch.setenv(name, given)
+        EncodeUnits(*arguments, **options)
+        wanted = {name: given} if name else {"PYTORCH_CUDA_ALLOC_CONF": "expandable_segments:True"}
+        assert {n: v for n, v in os.environ.items() if "ALLOC_CONF" in n} == wanted
