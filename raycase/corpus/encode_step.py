@@ -57,8 +57,8 @@ class EncodeUnits:
         """Load the model.
 
         weights: those that the driver found, by hash or revision; others are refused.
-        compile: on, off, or auto: after the first unit, if what is left of `units` takes longer than `compile_repaid`
-        seconds.
+        compile: on, off, or auto: on a GPU; else after the first unit, if what is left of `units` takes longer than
+        `compile_repaid` seconds.
         units: how many this process may expect.
         """
         _let_gpu_memory_grow()  # before torch reads it
@@ -81,7 +81,8 @@ class EncodeUnits:
         self.units = units
         self.compile = compile
         self.compile_repaid = compile_repaid
-        if compile == "on":
+        self.compiled = compiles_at_once(compile, torch.cuda.is_available())
+        if self.compiled:
             self.encoder.compile()
 
     def __call__(self, row: pa.Table) -> pa.Table:
@@ -117,8 +118,13 @@ class EncodeUnits:
         if self.rate:
             return
         self.rate = self.encoder.matrix_product_rate()
-        if self.compile == "auto" and seconds * (self.units - 1) > self.compile_repaid:
+        if self.compile == "auto" and not self.compiled and seconds * (self.units - 1) > self.compile_repaid:
             self.encoder.compile()
+
+
+def compiles_at_once(compile: str, on_gpu: bool) -> bool:
+    """Whether the encoder is compiled before its first unit: a GPU waits for every kernel that a layer begins."""
+    return compile == "on" or (compile == "auto" and on_gpu)
 
 
 def _keep_freed_memory() -> None:

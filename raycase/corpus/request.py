@@ -75,7 +75,8 @@ class EmbedJob:
     compute: Compute | None = None
     """Number format inside the encoder. Default: bfloat16 where the processor has it."""
     compile: Literal["auto", "on", "off"] = "auto"
-    """Compile the encoder for this machine. auto: after the first unit, if the rest takes long enough to repay it."""
+    """Compile the encoder for this machine. auto: on a GPU always, else after the first unit, if the rest takes long
+    enough to repay it."""
     dtype: Literal["float16", "float32"] = "float16"
     """Number format of the written vectors."""
     on_long: Literal["truncate", "reject"] = "truncate"

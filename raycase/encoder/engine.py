@@ -12,7 +12,7 @@ Shapes: N prompts, V views; B sequences of a batch, T tokens, S pooled tokens, D
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -108,42 +108,41 @@ class TextEncoder:
         if not self.flex:
             return
         try:
-            for length, tokens in zip(row_lengths(self.batch_tokens)[::-1][:2], (2, SHORT), strict=False):
-                tokens = min(tokens, length, self.spec.max_tokens, self._positions())
-                batch = TokenBatch.of(
-                    [
-                        Tokens(ids=[(n + k * k) % 12 for k in range(tokens)], start=0, end=1)
-                        for n in range(length // tokens)
-                    ]
-                )
-                every = np.arange(len(batch))
-                row = next(rows_without_padding(batch.ids(every), length))
-                found, wanted = (self._in_flex(flex, batch, every, row) for flex in (True, False))
-                if not F.cosine_similarity(found, wanted).min() > LEAST_COSINE:
+            for trial in self._trials():
+                found = self._pool_row(*trial)[1]
+                self.flex = False
+                wanted = self._pool_row(*trial)[1]
+                self.flex = True
+                if not F.cosine_similarity(found.float(), wanted.float()).min() > LEAST_COSINE:
                     raise ValueError("its vectors are not those of attention in chunks")
-            self.flex = True
         except torch.OutOfMemoryError:
             raise
         except Exception as error:  # its compiler raises errors of any kind
             log.warning("FlexAttention does not run here, attention is computed in chunks: %s", first_line(error))
             self.flex = False
 
-    def _positions(self) -> int:
-        """Tokens that a sequence may have, by its positions; RoBERTa's begin behind the padding index."""
-        return int(getattr(self.model.config, "max_position_embeddings", self.batch_tokens)) - 2
-
-    def _in_flex(self, flex: bool, batch: TokenBatch, every: np.ndarray, row: Row) -> Tensor:
-        self.flex = flex
-        return self._pool_row(batch, every, row)[1].float()
+    def _trials(self) -> Iterator[tuple[TokenBatch, np.ndarray, Row]]:
+        """Rows of the two shortest lengths, of short prompts and of long ones."""
+        positions = int(getattr(self.model.config, "max_position_embeddings", SHORT + 2)) - 2  # RoBERTa's begin at 2
+        for length, tokens in zip(row_lengths(self.batch_tokens)[::-1][:2], (2, SHORT), strict=False):
+            tokens = max(1, min(tokens, length, self.spec.max_tokens, positions))
+            ids = [[(n + k * k) % 12 for k in range(tokens)] for n in range(length // tokens)]
+            batch = TokenBatch.of([Tokens(ids=prompt, start=0, end=1) for prompt in ids])
+            every = np.arange(len(batch))
+            yield batch, every, next(rows_without_padding(batch.ids(every), length))
 
     def compile(self) -> None:
         """Compile the layers, which takes about half a minute; where that fails, log a warning and leave them."""
-        compile_layers(
-            [*self.layers, *filter(None, (self.last_layer, getattr(self.model, "norm", None)))], self._warm_up
-        )
+        layers = [*self.layers, *filter(None, (self.last_layer, getattr(self.model, "norm", None)))]
+        compile_layers(layers, self._warm_up, fixed=self.flex and self.unpadded)
 
+    @torch.inference_mode()
     def _warm_up(self) -> None:
-        """Run prompts in two shapes, so that both dimensions are compiled as dynamic."""
+        """Run prompts in two shapes: two lengths of rows, or else so that both dimensions are compiled as dynamic."""
+        if self.flex and self.unpadded:
+            for trial in self._trials():
+                self._pool_row(*trial)
+            return
         for length in (24, 40):
             sequences = [[n % 7] * (length - n % 5) + [n] for n in range(length)]
             self.pool([Tokens(ids=ids, start=0, end=len(ids) - n % 5) for n, ids in enumerate(sequences)])

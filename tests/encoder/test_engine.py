@@ -336,6 +336,36 @@ def test_compiled_layers_give_the_same_vectors(name, caplog):
         assert relative(rows.encode(batch_of(sequences, spans))[0], alone(plain, sequences, spans)) < 1e-5
 
 
+@pytest.mark.parametrize(("name", "wanted"), [("qwen3", 3 + 1 + 3), ("bert", 3)])
+def test_for_flex_attention_each_length_of_a_row_is_compiled_once(monkeypatch, name, wanted):
+    """Equal layers share their graphs, one a length, however many rows are encoded; trying large blocks, which BERT's
+    64 positions do not reach, adds one, and the norm behind the layers has its own."""
+    graphs, module_compile = [], nn.Module.compile
+
+    def count(graph, _):
+        graphs.append(graph)
+        return graph.forward
+
+    monkeypatch.setattr(nn.Module, "compile", lambda self, **options: module_compile(self, backend=count, **options))
+    monkeypatch.setattr(attention, "compiled_flex", lambda: flex_attention)
+    torch._dynamo.reset()
+    causal = name in DECODERS
+    rows, plain = encoder((DECODERS | BIDIRECTIONAL)[name], causal=causal, unpadded=True, batch_tokens=512)
+    rows.model.config.use_cache = False  # as `load_encoder` does
+    rows.flex = True
+    rows.compile()
+    lengths = set()
+    for seed, sentences in enumerate((1, 3, 8, 12, 40, 60)):
+        sequences, spans = shared(sentences=sentences, seed=seed)
+        batch = batch_of(sequences, spans)
+        lengths |= {
+            rows.row_inputs(row)[0].ids.shape[1] for _, row in rows._grouping().batches(batch, np.arange(len(batch)))
+        }
+        assert relative(rows.encode(batch)[0], alone(plain, sequences, spans)) < 1e-5
+    assert 2 <= len(lengths) <= 3
+    assert len(graphs) == wanted
+
+
 def test_where_nothing_can_be_compiled_layers_run_as_they_are(monkeypatch, caplog):
     def compile(self, **_):
         def broken(*_, **__):
