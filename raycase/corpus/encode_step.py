@@ -63,11 +63,14 @@ class EncodeUnits:
         """Load the model.
 
         weights: those that the driver found, by hash or revision; others are refused.
-        compile: on, off, or auto: after the first unit, if what is left of `units` takes longer than `compile_repaid`
-        seconds.
+        compile: on, off, or auto: on a GPU; else after the first unit, if what is left of `units` takes longer than
+        `compile_repaid` seconds.
         units: how many this process may expect.
         """
+        _let_gpu_memory_grow()  # before torch reads it
         import torch  # takes seconds, which the driver need not wait for
+
+        from raycase.systems.contracts import Rounds
 
         _keep_freed_memory()
         if threads is not None:
@@ -77,12 +80,15 @@ class EncodeUnits:
             raise WorkError(f"expected the weights {weights} as on the driver, got {local_weights} on this node")
         dtype = None if compute is None else getattr(torch, compute)
         self.encoder: Any = config.load(batch_tokens=batch_tokens, dtype=dtype)
+        if isinstance(self.encoder, Rounds):
+            self.encoder.round_to(settings.dtype)
         self.rate = 0.0
         self.settings = settings
         self.units = units
         self.compile = compile
         self.compile_repaid = compile_repaid
-        if compile == "on":
+        self.compiled = compiles_at_once(compile, torch.cuda.is_available())
+        if self.compiled:
             self.encoder.compile()
 
     def __call__(self, row: pa.Table) -> pa.Table:
@@ -119,8 +125,13 @@ class EncodeUnits:
         if self.rate:
             return
         self.rate = self.encoder.matrix_product_rate()
-        if self.compile == "auto" and seconds * (self.units - 1) > self.compile_repaid:
+        if self.compile == "auto" and not self.compiled and seconds * (self.units - 1) > self.compile_repaid:
             self.encoder.compile()
+
+
+def compiles_at_once(compile: str, on_gpu: bool) -> bool:
+    """Whether the encoder is compiled before its first unit: a GPU waits for every kernel that a layer begins."""
+    return compile == "on" or (compile == "auto" and on_gpu)
 
 
 def _keep_freed_memory() -> None:
@@ -133,6 +144,12 @@ def _keep_freed_memory() -> None:
     if hasattr(libc, "mallopt"):
         for option, value in ((-8, 1), (-3, 2**30), (-1, 2**31 - 1)):  # arenas, mmap and trim thresholds
             libc.mallopt(option, value)
+
+
+def _let_gpu_memory_grow() -> None:
+    """Let torch join pieces of a GPU's memory, so that rows of several lengths do not leave it in pieces too small."""
+    if "PYTORCH_ALLOC_CONF" not in os.environ:  # its other name
+        os.environ.setdefault("PYTORCH_CUDA_ALLOC_CONF", "expandable_segments:True")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -153,7 +170,7 @@ def encode_rows(encoder: Encoder, rows: pa.Table, prepared: Prepared, settings: 
     """
     encoded = encoder.encode_prepared(prepared)
     with np.errstate(over="ignore"):
-        vectors_ND = encoded.vectors.astype(settings.dtype)
+        vectors_ND = encoded.vectors.astype(settings.dtype, copy=False)
     finite_N = np.isfinite(vectors_ND).all(axis=1)
     if encoded.kept is not None:
         finite_N &= encoded.kept.finite

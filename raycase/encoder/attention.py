@@ -11,16 +11,17 @@ D head size; Q blocks of queries, K blocks of keys.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
+from functools import cache
 from typing import Any
 
 import numpy as np
 import torch
 import torch.nn.functional as F
 from torch import Tensor
-from torch.nn.attention.flex_attention import BlockMask
+from torch.nn.attention.flex_attention import BlockMask, flex_attention
 from transformers import AttentionInterface, AttentionMaskInterface
-from transformers.integrations.flex_attention import flex_attention_forward
 from transformers.integrations.sdpa_attention import sdpa_attention_forward
 from transformers.masking_utils import sdpa_mask
 
@@ -29,7 +30,11 @@ from raycase.encoder.packing import Row
 NAME = "raycase"  # of this attention, for transformers
 CHUNK = 64  # queries
 PART_KEYS = 2**16  # keys copied at once for every head; bounds the memory that long texts take
-BLOCK = 128  # queries and keys of FlexAttention's blocks
+# Queries and keys of FlexAttention's blocks -> what its kernel is told. Small ones touch fewer keys that a short prompt
+# does not see; they need tiles of their size.
+KERNELS: dict[int, dict[str, int]] = {128: {}, 64: {"BLOCK_M": 64, "BLOCK_N": 64, "num_warps": 4}}
+SHORT = 256  # tokens of a prompt, below which blocks are small
+GRAPHS = 32  # of a function, that the compiler may keep: lengths of rows, two shapes of blocks, layers with a window
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -53,10 +58,11 @@ class Chunks:
 
 @dataclass(frozen=True, kw_only=True)
 class Blocks:
-    """The masks of a row for FlexAttention; `windowed` as in `Part`."""
+    """The masks of a row for FlexAttention; `windowed` as in `Part`; size: queries and keys of a block."""
 
     mask: BlockMask
     windowed: BlockMask | None
+    size: int
 
 
 def attend(
@@ -75,9 +81,21 @@ def attend(
     query, key = query.to(value.dtype), key.to(value.dtype)  # norms under autocast give fp32
     if row is None:
         return sdpa_attention_forward(module, query, key, value, attention_mask, scaling=scaling, **options)
-    if isinstance(row, Blocks):
-        return flex_attention_forward(module, query, key, value, _mask(row, sliding_window), scaling=scaling)
     groups = query.shape[1] // key.shape[1]
+    if isinstance(row, Blocks):
+        if groups & (groups - 1):  # its kernels share keys among a power of two
+            key, value = (t.repeat_interleave(groups, dim=1) for t in (key, value))
+        flex: Any = flex_attention if torch.compiler.is_compiling() else compiled_flex()
+        output_1HTD = flex(
+            query,
+            key,
+            value,
+            block_mask=_mask(row, sliding_window),
+            scale=scaling,
+            enable_gqa=query.shape[1] != key.shape[1],
+            kernel_options=KERNELS[row.size],
+        )
+        return output_1HTD.transpose(1, 2), None
     chunks_GHCD = query[0].unflatten(1, (-1, CHUNK)).transpose(0, 1)
     outputs: list[Tensor] = []
     start = 0
@@ -93,6 +111,27 @@ def attend(
         )
         outputs.append(output_gHCD.transpose(1, 2).flatten(0, 1))
     return torch.cat(outputs)[None], None
+
+
+@cache
+def compiled_flex() -> Callable[..., Any]:
+    """FlexAttention, compiled anew for each length of a row: kernels of any length check every bound, and are slow.
+
+    One graph too many would be computed without a kernel, in silence; `fullgraph` makes it an error.
+    """
+    allow_graphs()
+    return torch.compile(flex_attention, dynamic=False, fullgraph=True)
+
+
+def allow_graphs() -> None:
+    """Let the compiler keep `GRAPHS` graphs of a function; its own limit is 8."""
+    limit = "recompile_limit" if hasattr(torch._dynamo.config, "recompile_limit") else "cache_size_limit"
+    setattr(torch._dynamo.config, limit, max(GRAPHS, getattr(torch._dynamo.config, limit)))
+
+
+def block_size(prompt_tokens: float) -> int:
+    """Queries and keys of a block, by the mean length of the prompts in a row."""
+    return 64 if prompt_tokens < SHORT else 128
 
 
 def _mask(masks: Part | Blocks, window: int | None) -> Any:
@@ -159,30 +198,27 @@ def _additive(sees_gCS: np.ndarray, device: torch.device, dtype: torch.dtype) ->
     return mask.masked_fill_(torch.from_numpy(~sees_gCS), float("-inf")).unsqueeze(1).to(device)
 
 
-def blocks(row: Row, device: torch.device, window: int | None = None) -> Blocks:
-    """FlexAttention's masks of a row of whole blocks.
+def blocks(first_T: Tensor, end_T: Tensor, position_T: Tensor, window: int | None = None, *, size: int) -> Blocks:
+    """FlexAttention's masks of a row of whole blocks; window: None where there is none, or it covers the whole row.
 
     The queries that attend to a block of keys are one interval, from its least `first` to its largest `end`; a block of
     queries within the interval of every key is full: it needs no mask.
     """
-    first_T, end_T, position_T = (torch.from_numpy(a).to(device) for a in (row.first, row.end, row.position))
-    windowed = None
-    if window is not None and int(row.position.max()) >= window:
-        windowed = _block_mask(first_T, end_T, position_T, window)
-    return Blocks(mask=_block_mask(first_T, end_T, position_T, None), windowed=windowed)
+    windowed = None if window is None else _block_mask(first_T, end_T, position_T, window, size)
+    return Blocks(mask=_block_mask(first_T, end_T, position_T, None, size), windowed=windowed, size=size)
 
 
-def _block_mask(first_T: Tensor, end_T: Tensor, position_T: Tensor, window: int | None) -> BlockMask:
+def _block_mask(first_T: Tensor, end_T: Tensor, position_T: Tensor, window: int | None, size: int) -> BlockMask:
     tokens = len(first_T)
-    assert tokens % BLOCK == 0
+    assert tokens % size == 0
 
     def sees(_batch: Tensor, _head: Tensor, i: Tensor, j: Tensor) -> Tensor:
         inside = (first_T[j] <= i) & (i < end_T[j])
         return inside if window is None else inside & (position_T[i] - position_T[j] < window)
 
-    first_KS, end_KS, position_KS = (t.view(-1, BLOCK) for t in (first_T, end_T, position_T))
-    start_Q1 = torch.arange(0, tokens, BLOCK, device=first_T.device)[:, None]
-    stop_Q1 = start_Q1 + BLOCK
+    first_KS, end_KS, position_KS = (t.view(-1, size) for t in (first_T, end_T, position_T))
+    start_Q1 = torch.arange(0, tokens, size, device=first_T.device)[:, None]
+    stop_Q1 = start_Q1 + size
     any_QK = (first_KS.amin(1) < stop_Q1) & (end_KS.amax(1) > start_Q1)
     full_QK = (first_KS.amax(1) <= start_Q1) & (end_KS.amin(1) >= stop_Q1)
     if window is not None:
@@ -190,7 +226,7 @@ def _block_mask(first_T: Tensor, end_T: Tensor, position_T: Tensor, window: int 
     return BlockMask.from_kv_blocks(
         *_key_blocks(any_QK & ~full_QK),
         *_key_blocks(full_QK),
-        BLOCK_SIZE=BLOCK,
+        BLOCK_SIZE=size,
         mask_mod=sees,
         seq_lengths=(tokens, tokens),
     )

@@ -21,15 +21,19 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from raycase.encoder.attention import BLOCK, NAME, Blocks, Chunks, blocks, chunks, layers_window, padded_length
+from raycase.encoder.attention import NAME, SHORT, layers_window, padded_length
+from raycase.encoder.compiling import compile_layers
+from raycase.encoder.grouping import Grouping
 from raycase.encoder.last_layer import BertLastLayer
 from raycase.encoder.latent_attention import LatentAttention
-from raycase.encoder.packing import Cut, Forest, Row, rows_without_padding, token_budget_batches
-from raycase.encoder.pooling import Pooling, pool_mean, pooled_spans
+from raycase.encoder.packing import Row, padded_lengths, row_lengths, rows_without_padding, token_budget_batches
+from raycase.encoder.pooling import Pooling, check_pooled, pool_mean, pooled_spans
+from raycase.encoder.row_inputs import RowInputs, send_row
 from raycase.encoder.table import EncoderSpec
-from raycase.encoder.throughput import Work, matrix_product_rate
+from raycase.encoder.throughput import Cost, Work, is_matrix, matrix_product_rate
 from raycase.encoder.token_batch import TokenBatch, Tokens
 from raycase.encoder.tokenizer import PromptTokenizer
+from raycase.encoder.transfers import Collector, send
 from raycase.errors import first_line
 
 if TYPE_CHECKING:
@@ -37,10 +41,10 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 TREE_TOKENS = 2**20  # prompts with this many tokens are sorted and searched for shared prefixes together
-CHUNKED = 2.0  # assumed cost of attention in chunks, relative to that of a padded batch; not measured
+LEAST_COSINE = 0.99  # of vectors by FlexAttention to those by chunks, in any number format
 MEASURED_ROWS = 8192  # rows of the matrix product that rates are compared with
-PENDING = 4  # batches whose vectors may stay on the GPU before they are copied
-Batch = tuple[np.ndarray, Row | None]  # prompts by index, and the row that holds them; None: to be padded
+# B prompts by index, (B,), and their vectors, (B, V * D) fp32 -> (B, K), of any type
+Finish = Callable[[Tensor, Tensor], Tensor]
 
 
 @dataclass(kw_only=True)
@@ -65,12 +69,12 @@ class TextEncoder:
         self.flex = self.in_rows and self.model.device.type == "cuda"
         self._no_mask = torch.empty(1, 1, 1, 1, device=self.model.device)  # without one, transformers builds its own
         modules = [self.model, *filter(None, (self.last_layer, self.latent))]
-        shapes = [p.shape for module in modules for name, p in module.named_parameters() if _is_linear(name, p)]
+        shapes = [p.shape for module in modules for name, p in module.named_parameters() if is_matrix(name, p)]
         self.weights = sum(shape.numel() for shape in shapes)
         self.largest = max(shapes, key=lambda shape: shape.numel())
         heads = config.num_attention_heads
         width = heads * (getattr(config, "head_dim", None) or config.hidden_size // heads)
-        self.attention_flops = 4 * config.num_hidden_layers * width  # of one token attending to one token
+        self.cost = Cost(weights=self.weights, attention=4 * config.num_hidden_layers * width)
         self.window = layers_window(config)
         self.typed = (getattr(config, "type_vocab_size", 0) or 0) > 1  # the model takes types of tokens
 
@@ -96,35 +100,53 @@ class TextEncoder:
         rows = min(self.batch_tokens, MEASURED_ROWS)
         return matrix_product_rate(self.model.device, self.model.dtype, rows=rows, inner=inner, outer=outer)
 
+    @torch.inference_mode()
     def try_flex(self) -> None:
-        """Run FlexAttention once; where it fails on this machine, log a warning and use attention in chunks."""
+        """Run FlexAttention in both shapes of blocks and two lengths of rows, each of which is compiled by itself.
+
+        Where it fails on this machine, or gives other vectors than attention in chunks, log a warning and use chunks.
+        """
         if not self.flex:
             return
         try:
-            for count in (1, BLOCK):  # a second length of the row makes the compiler treat lengths as dynamic
-                self.pool([Tokens(ids=[n % 12, n // 12], start=0, end=2) for n in range(count)])
+            for trial in self._trials():
+                found = self._pool_row(*trial)[1]
+                self.flex = False
+                wanted = self._pool_row(*trial)[1]
+                self.flex = True
+                if not F.cosine_similarity(found.float(), wanted.float()).min() > LEAST_COSINE:
+                    raise ValueError("its vectors are not those of attention in chunks")
         except torch.OutOfMemoryError:
             raise
         except Exception as error:  # its compiler raises errors of any kind
             log.warning("FlexAttention does not run here, attention is computed in chunks: %s", first_line(error))
             self.flex = False
 
-    def compile(self) -> None:
-        """Compile the layers, which takes about half a minute; layer by layer, so that equal layers compile once.
+    def _trials(self) -> Iterator[tuple[TokenBatch, np.ndarray, Row]]:
+        """Rows of the two shortest lengths, of short prompts and of long ones."""
+        positions = int(getattr(self.model.config, "max_position_embeddings", SHORT + 2)) - 2  # RoBERTa's begin at 2
+        for length, tokens in zip(row_lengths(self.batch_tokens)[::-1][:2], (2, SHORT), strict=False):
+            tokens = max(1, min(tokens, length, self.spec.max_tokens, positions))
+            ids = [[(n + k * k) % 12 for k in range(tokens)] for n in range(length // tokens)]
+            batch = TokenBatch.of([Tokens(ids=prompt, start=0, end=1) for prompt in ids])
+            every = np.arange(len(batch))
+            yield batch, every, next(rows_without_padding(batch.ids(every), length))
 
-        Where compiling fails, for example without a C++ compiler, it logs a warning and leaves the layers as they are.
-        """
+    def compile(self) -> None:
+        """Compile the layers, which takes about half a minute; where that fails, log a warning and leave them."""
         layers = [*self.layers, *filter(None, (self.last_layer, getattr(self.model, "norm", None)))]
-        for layer in layers:
-            layer.compile(dynamic=True)
-        try:
-            for length in (24, 40):  # two shapes, so that both dimensions are compiled as dynamic
-                sequences = [[n % 7] * (length - n % 5) + [n] for n in range(length)]
-                self.pool([Tokens(ids=ids, start=0, end=len(ids) - n % 5) for n, ids in enumerate(sequences)])
-        except Exception as error:  # the compiler raises errors of any kind
-            log.warning("not compiled: %s", first_line(error))
-            for layer in layers:
-                layer._compiled_call_impl = None
+        compile_layers(layers, self._warm_up, fixed=self.flex and self.unpadded)
+
+    @torch.inference_mode()
+    def _warm_up(self) -> None:
+        """Run prompts in two shapes: two lengths of rows, or else so that both dimensions are compiled as dynamic."""
+        if self.flex and self.unpadded:
+            for trial in self._trials():
+                self._pool_row(*trial)
+            return
+        for length in (24, 40):
+            sequences = [[n % 7] * (length - n % 5) + [n] for n in range(length)]
+            self.pool([Tokens(ids=ids, start=0, end=len(ids) - n % 5) for n, ids in enumerate(sequences)])
 
     def pool(self, tokens: Sequence[Tokens]) -> np.ndarray:
         """Pooled vectors of tokenised prompts, in their order: N -> (N, D) float32."""
@@ -133,37 +155,41 @@ class TextEncoder:
     def pooled(self, batch: TokenBatch) -> Tensor:
         """The vectors of `encode` with a gradient, in padded batches: N -> (N, V * D) on the encoder's device."""
         batches = token_budget_batches(batch.lengths, self.batch_tokens)
-        parts = [(rows, self._pool_padded(batch, rows)[0]) for rows in batches]
+        parts = [(rows, self._pool_padded(batch, rows)[1]) for rows in batches]
         order = np.argsort(np.concatenate([rows for rows, _ in parts]))
         return torch.cat([pooled_BD for _, pooled_BD in parts])[torch.from_numpy(order)]
 
     @torch.inference_mode()
-    def encode(self, batch: TokenBatch) -> tuple[np.ndarray, Work]:
+    def encode(self, batch: TokenBatch, finish: Finish | None = None) -> tuple[np.ndarray, Work]:
         """Pooled vectors of N prompts and the work done: (N, D) float32; V views stand side by side, (N, V * D).
 
-        Raises torch.OutOfMemoryError where a single prompt does not fit.
+        `finish` computes on the encoder's device, before they leave it, what is made of the vectors of a batch. Raises
+        torch.OutOfMemoryError where a single prompt does not fit.
         """
-        vectors_ND = np.empty((len(batch), self.dim * batch.start.shape[1]), dtype=np.float32)
-        pending: list[tuple[np.ndarray, Tensor]] = []  # copied late, so that the GPU need not wait for the copy
+        device = self.model.device
+        finish = finish or _as_it_is
+        none_B = torch.empty(0, dtype=torch.int32, device=device)
+        none_BD = torch.empty(0, self.dim * batch.start.shape[1], device=device)
+        collector = Collector(len(batch), like=finish(none_B, none_BD))
 
         def pool(rows: np.ndarray, row: Row | None) -> Work:
-            pooled_BD, work = self._pool_padded(batch, rows) if row is None else self._pool_row(batch, rows, row)
-            pending.append((rows, pooled_BD))
-            if len(pending) > PENDING:
-                _store(vectors_ND, *pending.pop(0))
+            index_B, pooled_BD, work = (
+                self._pool_padded(batch, rows) if row is None else self._pool_row(batch, rows, row)
+            )
+            collector.add(rows, finish(index_B, pooled_BD.float()))
             return work
 
         work = self.in_batches(batch, pool)
-        for rows, pooled_BD in pending:
-            _store(vectors_ND, rows, pooled_BD)
-        return vectors_ND, work
+        return collector.result(), work
 
     def in_batches(self, batch: TokenBatch, compute: Callable[[np.ndarray, Row | None], Work]) -> Work:
         """Call `compute` with the prompts of each padded batch, or with those of a row and the row; returns the work.
 
-        Where the GPU runs out of memory, the token budget is halved for good and the prompts that remain are computed,
-        those of the failed batch again. Raises torch.OutOfMemoryError where a single prompt does not fit.
+        Where the GPU runs out of memory, what it keeps unused is set free, once, then the token budget is halved for
+        good; the prompts that remain are computed, those of the failed batch again. Raises torch.OutOfMemoryError where
+        a single prompt does not fit.
         """
+        freed = False
         work = Work(tokens=int(batch.lengths.sum()))
         remaining = np.arange(len(batch))
         while len(remaining):
@@ -171,60 +197,33 @@ class TextEncoder:
             out_of_memory = False
             rows = remaining[:0]
             try:
-                for rows, row in self._batches(batch, remaining):
+                for rows, row in self._grouping().batches(batch, remaining):
                     work += compute(rows, row)
                     done[rows] = True
             except torch.OutOfMemoryError:
-                if len(rows) < 2 or self.batch_tokens == 1:
+                if freed and (len(rows) < 2 or self.batch_tokens == 1):
                     raise
                 out_of_memory = True
             if out_of_memory:  # outside of `except`, where the failed batch's memory is free again
-                self.batch_tokens //= 2
-                log.warning("out of memory: continuing with %d tokens per batch", self.batch_tokens)
                 torch.cuda.empty_cache()
+                if freed:
+                    self.batch_tokens //= 2
+                    log.warning("out of memory: continuing with %d tokens per batch", self.batch_tokens)
+                freed = True
             remaining = remaining[~done[remaining]]
         return work
 
-    # --------------------------------------------------------------------------------- which prompts go together
-
-    def _batches(self, batch: TokenBatch, prompts: np.ndarray) -> Iterator[Batch]:
-        """Cut the prompts of this index into padded batches, or into rows."""
-        second = self._second(batch, prompts)
-        if not self.in_rows or (self.spec.causal and second is not None):  # trees hold no types
-            yield from self._padded_batches(batch, prompts)
-            return
-        part_of = np.cumsum(batch.lengths[prompts]) // self.tree_tokens
-        for part in np.split(prompts, np.flatnonzero(np.diff(part_of)) + 1):
-            sequences = batch.ids(part)
-            if not self.spec.causal:
-                for row in rows_without_padding(sequences, self.batch_tokens, self._second(batch, part)):
-                    yield part[row.sequences], row
-                continue
-            forest = Forest.of(sequences)
-            cuts = forest.cuts(self.batch_tokens)
-            if self.unpadded or self._trees_cost_less(sequences.lengths, cuts):
-                for row in map(forest.lay, cuts):
-                    yield part[row.sequences], row
-            else:
-                yield from self._padded_batches(batch, part)
-
-    def _second(self, batch: TokenBatch, prompts: np.ndarray) -> np.ndarray | None:
-        """The first token of type 1 of each prompt: (B,); None where the model takes no types, or all are 0."""
-        return batch.second[prompts] if self.typed and batch.second is not None else None
-
-    def _padded_batches(self, batch: TokenBatch, prompts: np.ndarray) -> Iterator[Batch]:
-        for index in token_budget_batches(batch.lengths[prompts], self.batch_tokens):
-            yield prompts[index], None
-
-    def _trees_cost_less(self, lengths: np.ndarray, cuts: list[Cut]) -> bool:
-        """Whether prefix trees are estimated to take fewer FLOPs than padded batches, attention included."""
-        trees = sum(self._flops(padded_length(cut.tokens), CHUNKED * cut.deepest) for cut in cuts)
-        batches = (lengths[b] for b in token_budget_batches(lengths, self.batch_tokens))
-        return trees < sum(self._flops(len(b) * int(b.max()), int(b.max())) for b in batches)
-
-    def _flops(self, tokens: int, keys: float) -> float:
-        """FLOPs of so many tokens, each attending to so many keys."""
-        return tokens * (2 * self.weights + self.attention_flops * keys)
+    def _grouping(self) -> Grouping:
+        return Grouping(
+            budget=self.batch_tokens,
+            causal=self.spec.causal,
+            in_rows=self.in_rows,
+            unpadded=self.unpadded,
+            filled=self.flex,
+            tree_tokens=self.tree_tokens,
+            typed=self.typed,
+            cost=self.cost,
+        )
 
     # ------------------------------------------------------------------------------------------- padded batches
 
@@ -234,54 +233,69 @@ class TextEncoder:
         Gives the states (B, T, D), which tokens are no padding (B, T) bool, and the attention mask that later layers
         need (B, T), None where no token attends to padding.
         """
-        device = self.model.device
-        sequences = batch.ids(rows)
-        lengths = sequences.lengths
-        longest = int(lengths.max())
-        lengths_B = torch.from_numpy(lengths).to(device)
-        position_T = torch.arange(longest, device=device)
+        inputs = send(self.model.device, *self.padded_ids(batch, rows), *self._second(batch, rows))
+        return self.padded_states(batch.lengths[rows], *inputs)
+
+    def padded_ids(self, batch: TokenBatch, rows: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """Ids of prompts, padded on the right, (B, T), and their lengths, (B,)."""
+        sequences, lengths = batch.ids(rows), batch.lengths[rows]
+        ids_BT = np.full((len(rows), int(lengths.max())), self.model.config.pad_token_id or 0, dtype=np.int32)
+        ids_BT[np.arange(ids_BT.shape[1]) < lengths[:, None]] = sequences.flat
+        return ids_BT, lengths
+
+    def _second(self, batch: TokenBatch, rows: np.ndarray) -> list[np.ndarray]:
+        """The first token of type 1 of each prompt, (B,); empty where the model takes no types, or all are 0."""
+        return [batch.second[rows]] if self.typed and batch.second is not None else []
+
+    def padded_states(
+        self, lengths: np.ndarray, ids_BT: Tensor, lengths_B: Tensor, second_B: Tensor | None = None
+    ) -> tuple[Tensor, Tensor, Tensor | None]:
+        """`states` of what `padded_ids` gives, once it is on the device; second_B as by `_second`."""
+        position_T = torch.arange(longest := ids_BT.shape[1], device=ids_BT.device)
         real_BT = position_T < lengths_B[:, None]
-        ids_BT = torch.full((len(rows), longest), self.model.config.pad_token_id or 0, device=device)
-        ids_BT[real_BT] = torch.from_numpy(sequences.flat).to(device, torch.long)
         # padding is on the right, so a causal encoder needs no mask for it
         keep_BT = None if self.spec.causal or int(lengths.min()) == longest else real_BT
-        second = self._second(batch, rows)
-        types = {}
-        if second is not None:
-            types["token_type_ids"] = (position_T >= torch.from_numpy(second).to(device)[:, None]).long()
-        return self.model(input_ids=ids_BT, attention_mask=keep_BT, **types).last_hidden_state, real_BT, keep_BT
+        mask = keep_BT
+        if keep_BT is not None and keep_BT.device.type != "cpu":  # of two dimensions, transformers would wait for it
+            mask = keep_BT[:, None, None, :].expand(-1, 1, longest, -1)
+        types = {} if second_B is None else {"token_type_ids": (position_T >= second_B[:, None]).int()}
+        return self.model(input_ids=ids_BT, attention_mask=mask, **types).last_hidden_state, real_BT, keep_BT
 
-    def _pool_padded(self, batch: TokenBatch, rows: np.ndarray) -> tuple[Tensor, Work]:
-        """Pooled vectors of a padded batch: (B, V * D)."""
-        lengths = batch.lengths[rows]
-        hidden_BTD, _, keep_BT = self.states(batch, rows)
-        device, longest = hidden_BTD.device, hidden_BTD.shape[1]
-        position_T = torch.arange(longest, device=device)
-        work = self.padded_work(lengths)
+    def _pool_padded(self, batch: TokenBatch, rows: np.ndarray) -> tuple[Tensor, Tensor, Work]:
+        """A padded batch's prompts by index, (B,), and their pooled vectors, (B, V * D)."""
+        lengths, (first, stop) = batch.lengths[rows], self.spans(batch, rows)
+        ids = self.padded_ids(batch, rows)
+        sent = send(self.model.device, *ids, rows, first, stop, *self._second(batch, rows))
+        ids_BT, lengths_B, index_B, first_VB, stop_VB, *second = sent
+        hidden_BTD, _, keep_BT = self.padded_states(lengths, ids_BT, lengths_B, *second)
         if self.latent is not None:
             hidden_BTD = self.latent(hidden_BTD)
-        first_VB, stop_VB = (t.to(device) for t in self.spans(batch, rows, lengths))
-        position_BS = position_T.expand(len(rows), -1)
+        longest = ids_BT.shape[1]
+        position_BS = torch.arange(longest, device=ids_BT.device).expand(len(rows), -1)
         if self.last_layer is not None:  # computed from the first pooled token of any view to the last
-            first_B, stop_B = first_VB.amin(0), stop_VB.amax(0)
-            position_BS = first_B[:, None] + position_T[: int((stop_B - first_B).max())]
+            pooled = int((stop.max(0) - first.min(0)).max())
+            position_BS = first_VB.amin(0)[:, None] + position_BS[:, :pooled]
             hidden_BTD = self.last_layer(hidden_BTD, keep_BT, position_BS.clamp(max=longest - 1))
         spans = (
             (position_BS >= first_B[:, None]) & (position_BS < stop_B[:, None])
             for first_B, stop_B in zip(first_VB, stop_VB, strict=True)
         )
-        return self.side_by_side([pool_mean(hidden_BTD, span_BS) for span_BS in spans]), work
+        pooled_BD = self.side_by_side([pool_mean(hidden_BTD, span_BS) for span_BS in spans])
+        return index_B, pooled_BD, self.padded_work(lengths)
 
     def padded_work(self, lengths: np.ndarray) -> Work:
         """The work of one padded batch of sequences of these lengths."""
         attended = (lengths * (lengths + 1) // 2 if self.spec.causal else lengths**2).sum()
-        return self._work(int(lengths.sum()), len(lengths) * int(lengths.max()), int(attended))
+        computed = len(lengths) * int(lengths.max())
+        return self.cost.work(processed=int(lengths.sum()), computed=computed, attended=int(attended))
 
-    def spans(self, batch: TokenBatch, rows: np.ndarray, lengths: np.ndarray) -> tuple[Tensor, Tensor]:
-        """The tokens [first, stop) that each view pools: (V, B) each."""
-        start_VB, end_VB = (torch.from_numpy(a[rows].T) for a in (batch.start, batch.end))
-        lengths_VB = torch.from_numpy(lengths).expand_as(start_VB)
-        return pooled_spans(self.spec.pooling[0], start_VB, end_VB, lengths_VB)
+    def spans(self, batch: TokenBatch, rows: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """The tokens [first, stop) that each view pools: (V, B) each. Raises ValueError where they are none."""
+        start_VB, end_VB = batch.start[rows].T, batch.end[rows].T
+        lengths_VB = np.broadcast_to(batch.lengths[rows], start_VB.shape)
+        first_VB, stop_VB = pooled_spans(self.spec.pooling[0], start_VB, end_VB, lengths_VB)
+        check_pooled(stop_VB - first_VB)
+        return first_VB, stop_VB
 
     def side_by_side(self, views: list[Tensor]) -> Tensor:
         """V views of (B, D), through the pooler where the row of the table says so -> (B, V * D)."""
@@ -292,54 +306,45 @@ class TextEncoder:
 
     # ------------------------------------------------------------------------------------------------------ rows
 
-    def _pool_row(self, batch: TokenBatch, members: np.ndarray, row: Row) -> tuple[Tensor, Work]:
-        """Pooled vectors of the sequences in a row, in the order of `members`: (B, V * D)."""
-        states_TD, work = self.row_states(row)
-        views: list[Tensor] = []
-        spans_VB = self.spans(batch, members, np.array([len(path) for path in row.paths]))
-        for first, stop in zip(*(t.tolist() for t in spans_VB), strict=True):
+    def _pool_row(self, batch: TokenBatch, members: np.ndarray, row: Row) -> tuple[Tensor, Tensor, Work]:
+        """The prompts of a row by index, in the order of `members`, (B,), and their pooled vectors, (B, V * D)."""
+        bags: list[np.ndarray] = []  # of each view, the tokens that it pools, and where those of each prompt start
+        for first, stop in zip(*(a.tolist() for a in self.spans(batch, members)), strict=True):
             pooled = [path[a:b] for path, a, b in zip(row.paths, first, stop, strict=True)]
-            offsets = np.cumsum([0, *(len(p) for p in pooled[:-1])])
-            index, starts = (torch.from_numpy(a).to(states_TD.device) for a in (np.concatenate(pooled), offsets))
-            views.append(F.embedding_bag(index, states_TD, starts, mode="mean"))
-        return self.side_by_side(views), work
+            bags += [np.concatenate(pooled), np.cumsum([0, *(len(p) for p in pooled[:-1])])]
+        inputs, work = self.row_inputs(row, members, *bags)
+        states_TD = self.row_states(inputs)
+        index_B, *bags_of = inputs.beside
+        views = [
+            F.embedding_bag(index, states_TD, starts, mode="mean")
+            for index, starts in zip(bags_of[::2], bags_of[1::2], strict=True)
+        ]
+        return index_B, self.side_by_side(views), work
 
-    def row_states(self, row: Row) -> tuple[Tensor, Work]:
-        """Hidden states of a row, padded to whole chunks or blocks, after latent attention if any: (T, D) fp32."""
-        config, device = self.model.config, self.model.device
+    def row_inputs(self, row: Row, *beside: np.ndarray) -> tuple[RowInputs, Work]:
+        """A row on the device, padded to whole chunks or blocks, and its work. Arrays `beside` it are sent along."""
         keys = np.minimum(row.position + 1, self.window or len(row)) if self.spec.causal else row.end - row.first
-        length = self._blocks_length(len(row)) if self.flex else padded_length(len(row))
-        work = self._work(len(row), length, int(keys.sum()))
-        row = row.padded(length, config.pad_token_id or 0)
+        length = padded_length(len(row))
         if self.flex:
-            sees: Blocks | Chunks = blocks(row, device, self.window)
-        else:
-            sees = chunks(row, device, self.model.dtype, self.window)
-        ids_1T, position_1T = (torch.from_numpy(a.astype(np.int64))[None].to(device) for a in (row.ids, row.position))
+            length = int(padded_lengths(np.array(len(row)), row_lengths(self.batch_tokens)))
+        work = self.cost.work(processed=len(row), computed=length, attended=int(keys.sum()))
+        model, padded = self.model, row.padded(length, self.model.config.pad_token_id or 0)
+        to = {"device": model.device, "dtype": model.dtype, "window": self.window}
+        return send_row(padded, *beside, flex=self.flex, **to), work
+
+    def row_states(self, inputs: RowInputs) -> Tensor:
+        """Hidden states of a row, after latent attention if any: (T, D) fp32."""
+        config, position_1T = self.model.config, inputs.position
         if config.model_type in ("roberta", "xlm-roberta"):  # their positions start after the padding index
             position_1T = position_1T + config.pad_token_id + 1
-        types = {} if row.types is None else {"token_type_ids": torch.from_numpy(row.types)[None].to(device)}
+        types = {} if inputs.types is None else {"token_type_ids": inputs.types}
         hidden_1TD = self.model(
-            input_ids=ids_1T, attention_mask=self._no_mask, position_ids=position_1T, row=sees, **types
+            input_ids=inputs.ids, attention_mask=self._no_mask, position_ids=position_1T, row=inputs.sees, **types
         ).last_hidden_state
         if self.latent is not None:
             hidden_1TD = self.latent(hidden_1TD)
-        return hidden_1TD[0].float(), work
-
-    def _blocks_length(self, tokens: int) -> int:
-        """Round up to sixteenths of the budget, in whole blocks: few distinct lengths, and little padding."""
-        step = -(-self.batch_tokens // (16 * BLOCK)) * BLOCK
-        return -(-tokens // step) * step
-
-    def _work(self, processed: int, computed: int, attended: int) -> Work:
-        flops = 2.0 * self.weights * processed + float(self.attention_flops) * attended
-        return Work(processed=processed, computed=computed, flops=flops)
+        return hidden_1TD[0].float()
 
 
-def _store(vectors_ND: np.ndarray, rows: np.ndarray, pooled_BD: Tensor) -> None:
-    vectors_ND[rows] = pooled_BD.cpu().float().numpy()
-
-
-def _is_linear(name: str, parameter: Tensor) -> bool:
-    """Whether a parameter is the matrix of a linear layer."""
-    return parameter.ndim == 2 and "embed" not in name
+def _as_it_is(index_B: Tensor, pooled_BD: Tensor) -> Tensor:
+    return pooled_BD

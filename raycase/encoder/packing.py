@@ -158,6 +158,10 @@ class Forest:
             start = best.stop
         return cuts
 
+    def cuts_filling(self, row_lengths: Sequence[int]) -> list[Cut]:
+        """`cuts_filling` of the sequences, so that they share as much as they can."""
+        return cuts_filling(self.sequences.lengths, self.shared, row_lengths)
+
     def lay(self, cut: Cut) -> Row:
         """The tree of a cut, depth-first: a token's position is its depth; it attends to its ancestors and itself."""
         members = np.arange(cut.start, cut.stop)
@@ -182,6 +186,32 @@ class Forest:
         )
 
 
+def cuts_filling(lengths: np.ndarray, shared: np.ndarray, row_lengths: Sequence[int]) -> list[Cut]:
+    """Cut sequences, of which each shares its first tokens with the one before it, into rows of a few fixed lengths.
+
+    A row is cut where the tokens that fill it up, those that the next row has to repeat, and what any row costs, are
+    the smallest part of it: rows of the longest length, and shorter ones for what is left. A sequence above the longest
+    length may have up to half of that length beside it, so that it stays together with those that share it.
+    """
+    total = np.cumsum(lengths - shared)
+    repeated = np.append(shared[1:], 0)  # by the next row, of a row whose last sequence this is
+    cuts: list[Cut] = []
+    start = 0
+    while start < len(lengths):
+        longest, first = row_lengths[0], int(lengths[start])
+        limit = longest if first <= longest else first + longest // 2
+        before = int(total[start]) - first
+        end = max(start + 1, int(np.searchsorted(total, limit + before, side="right")))
+        tokens = total[start:end] - before
+        waste = padded_lengths(tokens, row_lengths) - tokens + repeated[start:end] + ROW_COST
+        share = waste / tokens
+        last = end - 1 - int(np.argmin(share[::-1]))
+        stop, deepest = last + 1, int(lengths[start : last + 1].max())
+        cuts.append(Cut(start=start, stop=stop, tokens=int(tokens[last - start]), deepest=deepest))
+        start = stop
+    return cuts
+
+
 def _shared_with_previous(sequences: Ragged) -> np.ndarray:
     """Leading tokens that each sequence has in common with the one before it: (N,), 0 for the first."""
     lengths = sequences.lengths
@@ -201,15 +231,49 @@ def _shared_with_previous(sequences: Ragged) -> np.ndarray:
     return shared
 
 
+# ------------------------------------------------------------------------------------------------- lengths of rows
+
+STEP = 128  # FlexAttention's blocks, of either size, in a row
+ROW_COST = 256  # tokens that take as long as what a row costs beside its tokens; assumed, not measured
+
+
+def row_lengths(budget: int) -> list[int]:
+    """The lengths of rows for FlexAttention, at most six, longest first: each is compiled once.
+
+    Rows are filled up to the longest, which is the budget, and what is left is cut into shorter ones. Raises ValueError
+    for a budget below 1.
+    """
+    _check(budget)
+    return sorted({-(-(budget >> shift) // STEP) * STEP for shift in (0, 1, 2, 3, 4, 6)} - {0}, reverse=True)
+
+
+def padded_lengths(tokens: np.ndarray, row_lengths: Sequence[int]) -> np.ndarray:
+    """The shortest of these lengths that holds so many tokens; above the longest, a multiple of it."""
+    ascending = np.sort(row_lengths)
+    longest = ascending[-1]
+    place = np.searchsorted(ascending, tokens)
+    return np.where(
+        tokens <= longest, ascending[np.minimum(place, len(ascending) - 1)], -(-tokens // longest) * longest
+    )
+
+
 # --------------------------------------------------------------------------------------------- rows without sharing
 
 
-def rows_without_padding(sequences: Ragged, budget: int, second: np.ndarray | None = None) -> Iterator[Row]:
-    """Sequences one after the other in rows of at most `budget` tokens, each attending to itself only.
+def rows_without_padding(
+    sequences: Ragged, budget: int, row_lengths: Sequence[int] | None = None, second: np.ndarray | None = None
+) -> Iterator[Row]:
+    """Sequences one after the other in rows of at most `budget` tokens, each attending to itself only; where rows have
+    fixed lengths, as `cuts_filling` has it.
 
     second (N,): the first token of type 1 of each; None: every token is of type 0.
     """
-    for members in _consecutive(sequences.lengths, budget):
+    if row_lengths is None:
+        runs = _consecutive(sequences.lengths, budget)
+    else:
+        nothing = np.zeros_like(sequences.lengths)
+        runs = (np.arange(cut.start, cut.stop) for cut in cuts_filling(sequences.lengths, nothing, row_lengths))
+    for members in runs:
         taken = sequences.take(members)
         first, end = (np.repeat(offsets, taken.lengths) for offsets in (taken.offsets[:-1], taken.offsets[1:]))
         index = np.arange(len(taken.flat))

@@ -7,7 +7,9 @@ Sequences are padded on the right.
 from __future__ import annotations
 
 from enum import StrEnum
+from typing import TypeVar
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -31,15 +33,21 @@ def pool_mean(hidden_BTD: Tensor, span_BT: Tensor) -> Tensor:
     """Average the hidden states of the text tokens: (B, T, D), (B, T) bool -> (B, D) fp32.
 
     The instruction acts through attention only, so its tokens are not averaged (CASE, section 3.1).
-    Raises ValueError where a row has no text token.
+    Raises ValueError where a row has no text token; on a GPU, which a check would keep waiting, its vector is NaN.
     """
     count_B1 = span_BT.sum(1, keepdim=True)
-    if not count_B1.all():
-        row = int((count_B1 == 0).nonzero()[0, 0])
+    if count_B1.device.type == "cpu":
+        check_pooled(count_B1.T.numpy())
+    return (hidden_BTD.float() * span_BT.unsqueeze(-1)).sum(1) / count_B1
+
+
+def check_pooled(count_VB: np.ndarray) -> None:
+    """Raise ValueError for a row of which a view pools no token."""
+    if (count_VB <= 0).any():
+        row = int(np.argwhere(count_VB <= 0)[0, -1])
         raise ValueError(
             f"row {row}: expected at least one text token to pool, got none; reject empty texts on reading"
         )
-    return (hidden_BTD.float() * span_BT.unsqueeze(-1)).sum(1) / count_B1
 
 
 class Compose(StrEnum):
@@ -56,7 +64,12 @@ def compose(sentence_ND: Tensor, condition_ND: Tensor, how: Compose) -> Tensor:
     return torch.cat([sentence_ND, condition_ND], dim=1)
 
 
-def pooled_spans(pooling: Pooling, start_B: Tensor, end_B: Tensor, lengths_B: Tensor) -> tuple[Tensor, Tensor]:
+Integers = TypeVar("Integers", Tensor, np.ndarray)
+
+
+def pooled_spans(
+    pooling: Pooling, start_B: Integers, end_B: Integers, lengths_B: Integers
+) -> tuple[Integers, Integers]:
     """The tokens that a pooling averages, [first, stop) of each sequence; [start, end) are the tokens of the text.
 
     Pooling the last token (the end token, if there is one) or [CLS] is the mean over a span of one token.
@@ -67,7 +80,7 @@ def pooled_spans(pooling: Pooling, start_B: Tensor, end_B: Tensor, lengths_B: Te
         case Pooling.LATENT_END:
             return start_B, lengths_B
         case Pooling.MEAN_ALL:
-            return torch.zeros_like(lengths_B), lengths_B
+            return 0 * lengths_B, lengths_B
         case Pooling.CLS | Pooling.POOLER:
-            return torch.zeros_like(lengths_B), torch.ones_like(lengths_B)
+            return 0 * lengths_B, 0 * lengths_B + 1
     return start_B, end_B

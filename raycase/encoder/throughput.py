@@ -32,6 +32,28 @@ class Work:
         )
 
 
+@dataclass(frozen=True, kw_only=True)
+class Cost:
+    """What an encoder computes. weights: of its matrices; attention: FLOPs of one token that attends to one token."""
+
+    weights: int
+    attention: int
+
+    def flops(self, tokens: int, keys: float) -> float:
+        """FLOPs of so many tokens, each attending to so many keys."""
+        return tokens * (2 * self.weights + self.attention * keys)
+
+    def work(self, *, processed: int, computed: int, attended: int) -> Work:
+        """Work of a batch or row; attended: keys of all its tokens."""
+        flops = 2.0 * self.weights * processed + float(self.attention) * attended
+        return Work(processed=processed, computed=computed, flops=flops)
+
+
+def is_matrix(name: str, parameter: torch.Tensor) -> bool:
+    """Whether a parameter is the matrix of a linear layer."""
+    return parameter.ndim == 2 and "embed" not in name
+
+
 MAX_FLOPS, SECONDS = 2e10, 0.3  # of one product on a CPU; for all products together
 
 

@@ -20,6 +20,7 @@ from raycase.encoder.sources import load_config
 from raycase.encoder.table import EncoderSpec
 from raycase.encoder.throughput import Work
 from raycase.encoder.token_batch import TokenBatch
+from raycase.encoder.transfers import send
 from raycase.errors import RequestError
 
 
@@ -108,20 +109,27 @@ class StateReader:
     def padded(self, batch: TokenBatch, rows: np.ndarray) -> tuple[TokenStates, Work]:
         """The states of one padded batch, with a gradient where the weights have one."""
         encoder, lengths = self.encoder, batch.lengths[rows]
-        hidden_BTD, _, keep_BT = encoder.states(batch, rows)
+        (first_B, *_), (stop_B, *_) = encoder.spans(batch, rows)
+        ids_BT, lengths_B, first_B1, stop_B1, index_BS, count_B1 = send(
+            encoder.model.device,
+            *encoder.padded_ids(batch, rows),
+            first_B[:, None],
+            stop_B[:, None],
+            *_text_tokens(batch, rows),
+        )
+        hidden_BTD, _, keep_BT = encoder.padded_states(lengths, ids_BT, lengths_B)
         if encoder.latent is not None:
             hidden_BTD = encoder.latent(hidden_BTD)
         position_BT = torch.arange(hidden_BTD.shape[1], device=hidden_BTD.device).expand(len(rows), -1)
         if encoder.last_layer is not None:
             hidden_BTD = encoder.last_layer(hidden_BTD, keep_BT, position_BT)
-        first_B1, stop_B1 = (t[0].to(hidden_BTD.device)[:, None] for t in encoder.spans(batch, rows, lengths))
         plain_BD = pool_mean(hidden_BTD, (position_BT >= first_B1) & (position_BT < stop_B1))
-        index_BS, real_BS = self._text_tokens(batch, rows)
+        at_BS1 = index_BS.long().unsqueeze(-1)
         states_BSW = torch.cat(
-            [s.gather(1, index_BS[:, :, None].expand(-1, -1, s.shape[-1])).float() for s in self._chosen(hidden_BTD)],
-            dim=-1,
+            [s.gather(1, at_BS1.expand(-1, -1, s.shape[-1])).float() for s in self._chosen(hidden_BTD)], dim=-1
         )
-        states = TokenStates(states=states_BSW, real=real_BS, plain=encoder.side_by_side([plain_BD]).float())
+        plain_BD = encoder.side_by_side([plain_BD]).float()
+        states = TokenStates(states=states_BSW, real=_real(index_BS, count_B1), plain=plain_BD)
         return states, encoder.padded_work(lengths)
 
     def _in_row(
@@ -133,20 +141,31 @@ class StateReader:
     ) -> Work:
         """Read the prompts of a row, those of similar length together, so that little is padded."""
         encoder = self.encoder
-        hidden_TD, work = encoder.row_states(row)
-        layers = [s.reshape(-1, s.shape[-1]) for s in self._chosen(hidden_TD)]
         lengths = np.array([len(path) for path in row.paths])
-        first_B, stop_B = (t[0].numpy() for t in encoder.spans(batch, rows, lengths))
-        for part in token_budget_batches(lengths, encoder.batch_tokens):
-            paths = _padded([row.paths[i] for i in part.tolist()], hidden_TD.device)
+        (first_B, *_), (stop_B, *_) = encoder.spans(batch, rows)
+        parts = list(token_budget_batches(lengths, encoder.batch_tokens))
+        places = [
+            array
+            for part in parts
+            for array in (
+                _padded([row.paths[i] for i in part.tolist()]),
+                first_B[part, None],
+                stop_B[part, None],
+                *_text_tokens(batch, rows[part]),
+            )
+        ]
+        inputs, work = encoder.row_inputs(row, *places)
+        hidden_TD = encoder.row_states(inputs)
+        layers = [s.reshape(-1, s.shape[-1]) for s in self._chosen(hidden_TD)]
+        for number, part in enumerate(parts):
+            paths, first_B1, stop_B1, index_BS, count_B1 = inputs.beside[5 * number : 5 * number + 5]
+            paths, index_BS = paths.long(), index_BS.long()
             position_BT = torch.arange(paths.shape[1], device=hidden_TD.device).expand(len(part), -1)
-            first_B1, stop_B1 = (torch.from_numpy(a[part]).to(hidden_TD.device)[:, None] for a in (first_B, stop_B))
             plain_BD = pool_mean(hidden_TD[paths], (position_BT >= first_B1) & (position_BT < stop_B1))
-            index_BS, real_BS = self._text_tokens(batch, rows[part])
             token_BS = paths.gather(1, index_BS)
             states_BSW = torch.cat([layer_TD[token_BS].float() for layer_TD in layers], dim=-1)
             plain_BD = encoder.side_by_side([plain_BD]).float()
-            use(rows[part], TokenStates(states=states_BSW, real=real_BS, plain=plain_BD))
+            use(rows[part], TokenStates(states=states_BSW, real=_real(index_BS, count_B1), plain=plain_BD))
         return work
 
     def _chosen(self, hidden: Tensor) -> list[Tensor]:
@@ -154,18 +173,22 @@ class StateReader:
         taken, self._taken = self._taken, {}
         return [hidden if number == self._last else taken[number] for number in self.layers]
 
-    def _text_tokens(self, batch: TokenBatch, rows: np.ndarray) -> tuple[Tensor, Tensor]:
-        """Place of each token of the last view in its prompt, and which are real: (B, S) each."""
-        start_B, end_B = batch.start[rows, -1], batch.end[rows, -1]
-        index_BS = start_B[:, None] + np.arange(int((end_B - start_B).max()))
-        real_BS = index_BS < end_B[:, None]
-        device = self.encoder.model.device
-        return torch.from_numpy(np.where(real_BS, index_BS, 0)).to(device), torch.from_numpy(real_BS).to(device)
+
+def _text_tokens(batch: TokenBatch, rows: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Place in its prompt of each token of the last view, (B, S), zero behind them, and how many they are, (B, 1)."""
+    start_B1, count_B1 = batch.start[rows, -1:], batch.end[rows, -1:] - batch.start[rows, -1:]
+    token_S = np.arange(int(count_B1.max()))
+    return np.where(token_S < count_B1, start_B1 + token_S, 0), count_B1
 
 
-def _padded(paths: Sequence[np.ndarray], device: torch.device) -> Tensor:
-    """Paths of tokens in a row as one matrix, (B, T) int64, zero where there is none."""
-    padded = np.zeros((len(paths), max(map(len, paths))), dtype=np.int64)
+def _real(index_BS: Tensor, count_B1: Tensor) -> Tensor:
+    """Which of the places are tokens of the text: (B, S) bool."""
+    return torch.arange(index_BS.shape[1], device=index_BS.device) < count_B1
+
+
+def _padded(paths: Sequence[np.ndarray]) -> np.ndarray:
+    """Paths of tokens in a row as one matrix, (B, T), zero where there is none."""
+    padded = np.zeros((len(paths), max(map(len, paths))), dtype=np.int32)
     for line, path in zip(padded, paths, strict=True):
         line[: len(path)] = path
-    return torch.from_numpy(padded).to(device)
+    return padded

@@ -14,11 +14,12 @@ from typing import Any, ClassVar
 
 import numpy as np
 import torch
+from torch import Tensor
 
 from raycase.data.fetch import local_folder
 from raycase.data.json_values import from_json
 from raycase.data.storage import locate, sha256_of_file
-from raycase.encoder.engine import TextEncoder
+from raycase.encoder.engine import Finish, TextEncoder
 from raycase.encoder.loading import load_encoder
 from raycase.encoder.pooling import Pooling
 from raycase.encoder.prepared import Prepared
@@ -44,6 +45,7 @@ from raycase.systems.pairs import (
 from raycase.systems.projector import WEIGHTS, Projector, ProjectorConfig, load_projector, save_projector, settings_of
 
 SYSTEM = "case"
+ROWS_AT_ONCE = 1024  # vectors of several prompts that are subtracted from and projected together
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -204,9 +206,10 @@ class Case:
     def __init__(self, *, config: CaseConfig, encoder: TextEncoder, projector: Projector | None = None) -> None:
         self.config = config
         self.encoder = encoder
-        self.projector = projector
         self.prompts = config.prompts
+        self.projector = None if projector is None else projector.to(encoder.model.device)
         self.memory = Memory(config.views_dim)
+        self.output = torch.float32
 
     @property
     def dim(self) -> int:
@@ -221,22 +224,41 @@ class Case:
         """
         return embed(self.config.prepare, self.encode_prepared, sentences, conditions)
 
+    def round_to(self, dtype: str) -> None:
+        """Let `encode_prepared` give vectors of this type, rounded where they are computed."""
+        self.output = getattr(torch, dtype)
+
     def encode_prepared(self, prepared: Prepared) -> Encoded:
         """Vectors of tokenised pairs, counts, and the reason of each refused pair."""
-        conditions = prepared.conditions
-        groups = by_pattern(self.config.templates(conditions is not None))
+        groups = by_pattern(self.config.templates(prepared.conditions is not None))
         pair_index = accepted_pairs(prepared)
-        vectors_KD, work = self._views(groups, [batch.take(pair_index) for batch in prepared.pairs])
-        if conditions is not None:
-            if self.config.subtract and len(pair_index):
-                distinct, condition_index = np.unique(prepared.condition[pair_index], return_inverse=True)
-                bases_CD, new_work = self.memory.of(prepared, distinct, lambda new: self._embed_bases(prepared, new))
-                work += new_work
-                vectors_KD -= bases_CD[condition_index]
-            if self.projector is not None:
-                with torch.inference_mode():
-                    vectors_KD = self.projector(torch.from_numpy(vectors_KD)).numpy()[:, : self.dim]
-        return encoded(prepared, pair_index, vectors_KD, work)
+        batches = [batch.take(pair_index) for batch in prepared.pairs]
+        finish, work = self._eq1(prepared, pair_index)
+        if len(groups) == 1:
+            vectors_KD, new_work = self.encoder.encode(batches[0], finish)
+        else:
+            views_KD, new_work = self._views(groups, batches)
+            vectors_KD = _finish_slices(finish, views_KD, self.encoder.model.device)
+        return encoded(prepared, pair_index, vectors_KD, new_work + work)
+
+    def _eq1(self, prepared: Prepared, pair_index: np.ndarray) -> tuple[Finish, Work]:
+        """What eq. 1 does to the views of these pairs, on the encoder's device, and the work of new bases."""
+        device, work = self.encoder.model.device, Work()
+        g = None if prepared.conditions is None else self.projector
+        bases_CD = condition_K = None
+        if prepared.conditions is not None and self.config.subtract and len(pair_index):
+            distinct, condition_index = np.unique(prepared.condition[pair_index], return_inverse=True)
+            bases, work = self.memory.of(prepared, distinct, lambda new: self._embed_bases(prepared, new))
+            bases_CD, condition_K = (torch.from_numpy(a).to(device) for a in (bases, condition_index))
+
+        def eq1(index_B: Tensor, views_BD: Tensor) -> Tensor:
+            if bases_CD is not None and condition_K is not None:
+                views_BD = views_BD - bases_CD[condition_K[index_B]]
+            if g is not None:
+                views_BD = g(views_BD)[:, : self.dim]
+            return views_BD.to(self.output)
+
+        return eq1, work
 
     def _embed_bases(self, prepared: Prepared, conditions: np.ndarray) -> tuple[np.ndarray, Work]:
         """f(c; I()) of the conditions with these indices, all views side by side."""
@@ -245,12 +267,15 @@ class Case:
 
     def _views(self, groups: list[list[int]], batches: Sequence[TokenBatch]) -> tuple[np.ndarray, Work]:
         """The vectors of all views side by side, in the order of the views."""
+        if len(groups) == 1:
+            return self.encoder.encode(batches[0])
         dim = self.encoder.dim
         vectors = np.empty((len(batches[0]), dim * sum(map(len, groups))), dtype=np.float32)
         work = Work()
         for views, batch in zip(groups, batches, strict=True):
-            columns = np.concatenate([np.arange(v * dim, (v + 1) * dim) for v in views])
-            vectors[:, columns], new_work = self.encoder.encode(batch)
+            of_group, new_work = self.encoder.encode(batch)
+            for i, view in enumerate(views):  # slices: a list of columns takes fifty times as long
+                vectors[:, view * dim : (view + 1) * dim] = of_group[:, i * dim : (i + 1) * dim]
             work += new_work
         return vectors, work
 
@@ -265,6 +290,18 @@ class Case:
     def save(self, folder: Path) -> None:
         """Write `raycase.json` and g's weights; `raycase.load(folder)` reads them back."""
         save(folder, self.config, self.projector)
+
+
+@torch.inference_mode()
+def _finish_slices(finish: Finish, views_KD: np.ndarray, device: torch.device) -> np.ndarray:
+    """`finish` of vectors that are on this machine, some rows at a time."""
+    index_K = np.arange(len(views_KD))
+    parts: list[Tensor] = []
+    for start in range(0, max(1, len(views_KD)), ROWS_AT_ONCE):
+        some = slice(start, start + ROWS_AT_ONCE)
+        part = finish(torch.from_numpy(index_K[some]).to(device), torch.from_numpy(views_KD[some]).to(device))
+        parts.append(part.cpu())
+    return torch.cat(parts).numpy()
 
 
 def save(folder: Path, config: CaseConfig, projector: Projector | None) -> None:

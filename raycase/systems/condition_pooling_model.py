@@ -20,6 +20,7 @@ from raycase.encoder.engine import TextEncoder
 from raycase.encoder.prepared import Prepared
 from raycase.encoder.throughput import Work
 from raycase.encoder.token_states import StateReader, TokenStates, layer_numbers
+from raycase.encoder.transfers import Collector, send
 from raycase.systems.condition_head import Head, Questions, Words
 from raycase.systems.pairs import Encoded, Memory, accepted_pairs, embed, encoded
 from raycase.systems.word_codes import WordCodes
@@ -42,6 +43,7 @@ class ConditionPooling(WeighsWords):
         self.head = head
         self.reader = StateReader(encoder, layer_numbers(config.encoder, config.layers))
         self.memory = Memory(config.states_dim)
+        self.output = torch.float32
 
     @property
     def dim(self) -> int:
@@ -70,21 +72,33 @@ class ConditionPooling(WeighsWords):
             vectors_KD, work = self._pool(prepared, pair_index)
         return encoded(prepared, pair_index, vectors_KD, work)
 
+    def round_to(self, dtype: str) -> None:
+        """Let `encode_prepared` give conditional vectors of this type, rounded where they are computed."""
+        self.output = getattr(torch, dtype)
+
     def _pool(self, prepared: Prepared, pair_index: np.ndarray) -> tuple[np.ndarray, Work]:
         """Vectors of these pairs, (K, D)."""
-        vectors_KD = np.empty((len(pair_index), self.dim), dtype=np.float32)
+        device = self.encoder.model.device
+        collector = Collector(len(pair_index), like=torch.empty(0, self.dim, dtype=self.output, device=device))
 
         def pool(pairs_BC: np.ndarray, there_BC: np.ndarray, words: Words, questions: Questions) -> None:
-            pooled_BCD = self.head.pool(words, questions)[..., : self.dim].cpu().numpy()
-            vectors_KD[pairs_BC[there_BC]] = pooled_BCD[there_BC]
+            pooled_PD = self.head.pool(words, questions)[..., : self.dim].to(self.output).flatten(0, 1)
+            if not there_BC.all():
+                (there_P,) = send(device, np.flatnonzero(there_BC))
+                pooled_PD = pooled_PD[there_P.long()]
+            collector.add(pairs_BC[there_BC], pooled_PD)
 
-        return vectors_KD, self._meet(prepared, pair_index, pool)
+        work = self._meet(prepared, pair_index, pool)
+        return collector.result(), work
 
     def _meet(self, prepared: Prepared, pair_index: np.ndarray, use: Use) -> Work:
         """Call `use` with pairs of these, (B, C), which of them there are, and what the head keeps of both texts: each
         sentence and each new condition goes through the encoder once."""
         distinct, condition_K = np.unique(prepared.condition[pair_index], return_inverse=True)
         states_CW, work = self.memory.of(prepared, distinct, lambda new: self._mean_states(prepared, new))
+        device = self.encoder.model.device
+        with torch.inference_mode():
+            questions = self.head.ask(torch.from_numpy(states_CW).to(device))
         sentences, sentence_K = np.unique(prepared.sentence[pair_index], return_inverse=True)
         order = np.argsort(sentence_K, kind="stable")  # pairs by sentence
         first_S = np.searchsorted(sentence_K[order], np.arange(len(sentences) + 1))
@@ -96,22 +110,18 @@ class ConditionPooling(WeighsWords):
                 place_BC = first_S[rows][:, None] + np.arange(start, min(most, start + CONDITIONS_AT_ONCE))
                 there_BC = place_BC < first_S[rows + 1][:, None]
                 pairs_BC = order[np.where(there_BC, place_BC, 0)]
-                asked, condition_BC = np.unique(condition_K[pairs_BC], return_inverse=True)
-                questions = self.head.ask(torch.from_numpy(states_CW[asked]).to(states.states.device))
-                index_BC = torch.from_numpy(condition_BC.reshape(pairs_BC.shape)).to(states.states.device)
-                use(pairs_BC, there_BC, words, questions.take(index_BC))
+                (index_BC,) = send(device, condition_K[pairs_BC])
+                use(pairs_BC, there_BC, words, questions.take(index_BC.long()))
 
         return work + self.reader.read(prepared.alone[0].take(sentences), meet)
 
     def _mean_states(self, prepared: Prepared, conditions: np.ndarray) -> tuple[np.ndarray, Work]:
         """e of the conditions with these indices: (C, W)."""
-        states_CW = np.empty((len(conditions), self.config.states_dim), dtype=np.float32)
-
-        def mean(rows: np.ndarray, states: TokenStates) -> None:
-            states_CW[rows] = states.mean.cpu().numpy()
-
+        empty_0W = torch.empty(0, self.config.states_dim, device=self.encoder.model.device)
+        collector = Collector(len(conditions), like=empty_0W)
         batch = prepared.bases[0].take(conditions)
-        return states_CW, self.reader.read(batch, mean)
+        work = self.reader.read(batch, lambda rows, states: collector.add(rows, states.mean))
+        return collector.result(), work
 
     def _keep_states(self, prepared: Prepared, pair_index: np.ndarray) -> Encoded:
         """f(s) and the states of each text."""

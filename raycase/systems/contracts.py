@@ -126,6 +126,14 @@ class Encoder(Protocol):
 
 
 @runtime_checkable
+class Rounds(Protocol):
+    """An `Encoder` that can round its vectors where it computes them, so that less leaves the device."""
+
+    def round_to(self, dtype: str) -> None:
+        """Let `encode_prepared` give vectors of this type."""
+
+
+@runtime_checkable
 class PairScorer(Protocol):
     """A loaded system that scores pairs of sentences and produces no embeddings."""
 

@@ -22,6 +22,7 @@ from raycase.encoder.pooling import compose, pool_mean
 from raycase.encoder.prepared import Prepared
 from raycase.encoder.throughput import Work
 from raycase.encoder.token_batch import TokenBatch
+from raycase.encoder.transfers import Collector, send
 from raycase.systems.csr_router import (
     Asks,
     Form,
@@ -90,7 +91,7 @@ class Csr(Embedder, WeighsWords):
         """Vectors of tokenised pairs, counts, and the reason of each refused pair."""
         pair_index = accepted_pairs(prepared)
         dim = self.dim if prepared.conditions is not None else self.encoder.dim
-        vectors_MD = np.empty((len(prepared.condition), dim), dtype=np.float32)
+        collector = Collector(len(prepared.condition), like=torch.empty(0, dim, device=self.encoder.model.device))
         work = self._work(prepared, pair_index)
         batches: Iterator[tuple[np.ndarray, Tensor]] = iter(())
         if prepared.conditions is None:
@@ -102,8 +103,8 @@ class Csr(Embedder, WeighsWords):
             work += new_work
             batches = self._tri(prepared, pair_index, condition_CD, condition_index)
         for index, vectors in batches:
-            vectors_MD[index] = vectors.float().cpu().numpy()
-        return encoded(prepared, pair_index, vectors_MD[pair_index], work)
+            collector.add(index, vectors.float())
+        return encoded(prepared, pair_index, collector.result()[pair_index], work)
 
     def _remembered(self, prepared: Prepared, pair_index: np.ndarray) -> tuple[Tensor, np.ndarray, Work]:
         """`condition_vectors` of these pairs' conditions, each pair's row of them, and the work of new conditions."""
@@ -220,8 +221,8 @@ class Csr(Embedder, WeighsWords):
             size = max(1, budget // hidden_BTD.shape[1])
             for start in range(0, len(pairs_of_batch), size):
                 pairs = pairs_of_batch[start : start + size]
-                s = torch.from_numpy(sentence_of_pair[start : start + size]).to(hidden_BTD.device)
-                c = torch.from_numpy(condition_index[pairs]).to(hidden_BTD.device)
+                both = send(hidden_BTD.device, sentence_of_pair[start : start + size], condition_index[pairs])
+                s, c = (index_P.long() for index_P in both)
                 keep_PT = None if keep_BT is None else keep_BT[s]
                 states = hidden_BTD[s], attended_BTD[s], keys_BTD[s], real_BT[s], keep_PT
                 yield pair_index[pairs], *self.pair_vectors(condition_CD[c], *states)
@@ -274,10 +275,9 @@ class Csr(Embedder, WeighsWords):
         prompts = prepared.pairs[0]
         for batch in token_budget_batches(prompts.lengths[pair_index], self.encoder.batch_tokens):
             rows = pair_index[batch]
-            hidden_BTD, real_BT, keep_BT = self.encoder.states(prompts, rows)
-            start_B1, end_B1 = (
-                torch.from_numpy(ends[rows, 1:2]).to(hidden_BTD.device) for ends in (prompts.start, prompts.end)
-            )
+            inputs, ends = self.encoder.padded_ids(prompts, rows), (prompts.start[rows, 1:2], prompts.end[rows, 1:2])
+            ids_BT, lengths_B, start_B1, end_B1 = send(self.encoder.model.device, *inputs, *ends)
+            hidden_BTD, real_BT, keep_BT = self.encoder.padded_states(prompts.lengths[rows], ids_BT, lengths_B)
             position_T = torch.arange(hidden_BTD.shape[1], device=hidden_BTD.device)
             sentence_BT = (position_T >= start_B1) & (position_T < end_B1)
             for layer in self.layers:

@@ -162,12 +162,18 @@ def tokens_apart(prepared: Prepared, pair_index: np.ndarray) -> int:
 
 
 def encoded(prepared: Prepared, pair_index: np.ndarray, vectors_KD: np.ndarray, work: Work) -> Encoded:
-    """Copy the vectors of `accepted_pairs` to the rows of their pairs."""
+    """Copy the vectors of `accepted_pairs` to the rows of their pairs, unless they stand there already."""
     reasons = prepared.reasons
-    vectors_MD = np.full((len(reasons), vectors_KD.shape[1]), np.nan, dtype=np.float32)
-    vectors_MD[pair_index] = vectors_KD
+    place_M = np.full(len(reasons), -1)
+    place_M[pair_index] = np.arange(len(pair_index))
+    place_N = place_M[prepared.rows]
+    vectors_ND = vectors_KD
+    if not np.array_equal(place_N, np.arange(len(vectors_KD))):
+        vectors_ND = np.full((len(place_N), vectors_KD.shape[1]), np.nan, dtype=vectors_KD.dtype)
+        there_N = place_N >= 0
+        vectors_ND[there_N] = vectors_KD[place_N[there_N]]
     return Encoded(
-        vectors=vectors_MD[prepared.rows],
+        vectors=vectors_ND,
         refused=[reasons[i] for i in prepared.rows],
         truncated=prepared.truncated[prepared.rows],
         work=work,
@@ -193,9 +199,9 @@ class Kept(Protocol):
 class Encoded:
     """The result of encoding N pairs.
 
-    vectors: (N, dim) float32, NaN where refused; refused: (N,) the reason or None; truncated: (N,) bool;
-    work: tokens and FLOPs; distinct: the number of distinct pairs; kept: of each pair's text, from systems that keep
-    something beside vectors.
+    vectors: (N, dim) float32, or the type that `contracts.Rounds` was asked for, NaN where refused; refused: (N,) the
+    reason or None; truncated: (N,) bool; work: tokens and FLOPs; distinct: the number of distinct pairs; kept: of each
+    pair's text, from systems that keep something beside vectors.
     """
 
     vectors: np.ndarray
@@ -270,4 +276,4 @@ def embed(
     for row, reason in enumerate(result.refused):
         if reason is not None:
             raise ValueError(f"pair {row}: {reason}: {sentences[row]!r} under {conditions and conditions[row]!r}")
-    return result.vectors
+    return result.vectors.astype(np.float32, copy=False)

@@ -1,6 +1,7 @@
 """The encode step: pairs become vectors; each row without a good vector is rejected; long jobs are compiled."""
 
 import json
+import os
 from dataclasses import replace
 from functools import partial
 from itertools import islice
@@ -21,7 +22,7 @@ from helpers import (
 )
 
 import raycase
-from raycase.corpus.encode_step import EncodeUnits
+from raycase.corpus.encode_step import EncodeUnits, compiles_at_once
 from raycase.corpus.job_record import find_job
 from raycase.corpus.plan import make_plan
 from raycase.corpus.read_step import read_units
@@ -123,3 +124,22 @@ def test_a_long_job_is_compiled_after_its_first_unit(job, monkeypatch, flag, exp
         encode(unit)
         counts.append(len(compiled))
     assert counts == wanted
+
+
+@pytest.mark.parametrize("on_gpu", [False, True])
+def test_on_a_gpu_layers_are_compiled_at_once_unless_that_is_off(on_gpu):
+    found = {flag: compiles_at_once(flag, on_gpu) for flag in ("auto", "on", "off")}
+    assert found == {"auto": on_gpu, "on": True, "off": False}
+
+
+def test_gpu_memory_may_grow_unless_its_user_says_otherwise(job, monkeypatch):
+    _, arguments, options = first_units(job, 1)
+    for name, given in (("PYTORCH_CUDA_ALLOC_CONF", "backend:native"), ("PYTORCH_ALLOC_CONF", "x"), (None, None)):
+        for either in ("PYTORCH_CUDA_ALLOC_CONF", "PYTORCH_ALLOC_CONF"):
+            monkeypatch.setenv(either, "")  # so that it is put back
+            monkeypatch.delenv(either)
+        if name:
+            monkeypatch.setenv(name, given)
+        EncodeUnits(*arguments, **options)
+        wanted = {name: given} if name else {"PYTORCH_CUDA_ALLOC_CONF": "expandable_segments:True"}
+        assert {n: v for n, v in os.environ.items() if "ALLOC_CONF" in n} == wanted

@@ -26,9 +26,8 @@ from transformers import (
     RobertaConfig,
     RobertaModel,
 )
-from transformers.integrations import flex_attention as flex_integration
 
-from raycase.encoder import engine
+from raycase.encoder import attention, row_inputs
 from raycase.encoder.attention import NAME, register
 from raycase.encoder.engine import TextEncoder
 from raycase.encoder.pooling import Pooling
@@ -245,10 +244,10 @@ def test_the_flops_are_those_of_the_matrices_and_of_what_is_seen():
 
 
 def test_where_flex_attention_does_not_run_attention_is_in_chunks(monkeypatch, caplog):
-    def broken(*_):
+    def broken(*_, **__):
         raise RuntimeError("no Triton here\nand more")
 
-    monkeypatch.setattr(engine, "blocks", broken)
+    monkeypatch.setattr(row_inputs, "blocks", broken)
     rows, plain = encoder(DECODERS["qwen3"], unpadded=True)
     rows.flex = True
     rows.try_flex()
@@ -259,17 +258,10 @@ def test_where_flex_attention_does_not_run_attention_is_in_chunks(monkeypatch, c
     assert relative(rows.encode(batch_of(sequences, spans))[0], alone(plain, sequences, spans)) < 1e-5
 
 
-def test_rows_for_flex_attention_have_few_lengths():
-    rows, _ = encoder(DECODERS["qwen3"], batch_tokens=1024)
-    assert [rows._blocks_length(n) for n in (1, 128, 129, 500, 1024, 1100)] == [128, 128, 256, 512, 1024, 1152]
-    rows.batch_tokens = 32768
-    assert {rows._blocks_length(n) for n in range(1, 32769, 50)} == {2048 * n for n in range(1, 17)}
-
-
 @pytest.mark.parametrize("name", ["qwen3", "mistral", "bert"])
 def test_rows_through_flex_attention(monkeypatch, name):
     """As on a GPU, but for compiling."""
-    monkeypatch.setattr(flex_integration.WrappedFlexAttention, "__call__", lambda _: flex_attention)
+    monkeypatch.setattr(attention, "compiled_flex", lambda: flex_attention)
     causal = name in DECODERS
     rows, plain = encoder((DECODERS | BIDIRECTIONAL)[name], causal=causal, unpadded=True, batch_tokens=256)
     rows.flex = True
@@ -317,7 +309,12 @@ def test_out_of_memory_halves_the_budget_and_encoding_continues(causal, caplog):
     assert work.tokens == sum(map(len, sequences))
 
 
-def test_what_was_encoded_before_memory_ran_out_is_not_encoded_again():
+@pytest.mark.parametrize(
+    ("failing", "wanted"),
+    [({3}, [4, 4, 4, 4, 4]), ({3, 4}, [4, 4, 4, 4, 2, 2, 2, 2]), ({3, 5}, [4, 4, 4, 4, 4, 2, 2])],
+)
+def test_what_was_encoded_before_memory_ran_out_is_not_encoded_again(failing, wanted):
+    """A batch is tried again with the memory set free, once, before batches get smaller."""
     rows, _ = encoder(BIDIRECTIONAL["bert"], causal=False, batch_tokens=64)
     rows.in_rows = False
     sequences = [[n % 40 + 3] * 16 for n in range(16)]
@@ -325,13 +322,14 @@ def test_what_was_encoded_before_memory_ran_out_is_not_encoded_again():
 
     def run(input_ids, **options):
         asked.append(input_ids.shape[0])
-        if len(asked) == 3:
+        if len(asked) in failing:
             raise torch.OutOfMemoryError("CUDA out of memory")
         return forward(input_ids=input_ids, **options)
 
     rows.model.forward = run
     rows.encode(batch_of(sequences, [(0, 1)] * 16))
-    assert asked == [4, 4, 4, 2, 2, 2, 2]
+    assert asked == wanted
+    assert rows.batch_tokens == (64 if failing == {3} else 32)
 
 
 def test_equal_prompts_that_do_not_fit_are_an_error():
@@ -364,6 +362,36 @@ def test_compiled_layers_give_the_same_vectors(name, caplog):
     for seed in range(2):
         sequences, spans = shared(seed=seed)
         assert relative(rows.encode(batch_of(sequences, spans))[0], alone(plain, sequences, spans)) < 1e-5
+
+
+@pytest.mark.parametrize(("name", "wanted"), [("qwen3", 3 + 1 + 3), ("bert", 3)])
+def test_for_flex_attention_each_length_of_a_row_is_compiled_once(monkeypatch, name, wanted):
+    """Equal layers share their graphs, one a length, however many rows are encoded; trying large blocks, which BERT's
+    64 positions do not reach, adds one, and the norm behind the layers has its own."""
+    graphs, module_compile = [], nn.Module.compile
+
+    def count(graph, _):
+        graphs.append(graph)
+        return graph.forward
+
+    monkeypatch.setattr(nn.Module, "compile", lambda self, **options: module_compile(self, backend=count, **options))
+    monkeypatch.setattr(attention, "compiled_flex", lambda: flex_attention)
+    torch._dynamo.reset()
+    causal = name in DECODERS
+    rows, plain = encoder((DECODERS | BIDIRECTIONAL)[name], causal=causal, unpadded=True, batch_tokens=512)
+    rows.model.config.use_cache = False  # as `load_encoder` does
+    rows.flex = True
+    rows.compile()
+    lengths = set()
+    for seed, sentences in enumerate((1, 3, 8, 12, 40, 60)):
+        sequences, spans = shared(sentences=sentences, seed=seed)
+        batch = batch_of(sequences, spans)
+        lengths |= {
+            rows.row_inputs(row)[0].ids.shape[1] for _, row in rows._grouping().batches(batch, np.arange(len(batch)))
+        }
+        assert relative(rows.encode(batch)[0], alone(plain, sequences, spans)) < 1e-5
+    assert 2 <= len(lengths) <= 3
+    assert len(graphs) == wanted
 
 
 def test_where_nothing_can_be_compiled_layers_run_as_they_are(monkeypatch, caplog):

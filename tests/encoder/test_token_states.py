@@ -120,15 +120,15 @@ def test_an_encoder_of_one_layer(tmp_path):
 
 def test_prompts_that_do_not_fit_in_memory_are_read_again(folder_of, monkeypatch):
     encoder = opened(spec_of(folder_of, "minilm"))
-    original = encoder.states
+    original = encoder.padded_states
 
-    def states(batch, rows):
-        found = original(batch, rows)  # the hooks have been called
+    def states(*inputs):
+        found = original(*inputs)  # the hooks have been called
         if found[1].numel() > 80:
             raise torch.OutOfMemoryError
         return found
 
-    monkeypatch.setattr(encoder, "states", states)
+    monkeypatch.setattr(encoder, "padded_states", states)
     found, _, _ = read(encoder, LAYERS, tokens(encoder, TEXTS))
     assert encoder.batch_tokens < 4096
     for text, states_TW in zip(TEXTS, found, strict=True):

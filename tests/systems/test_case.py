@@ -1,25 +1,31 @@
 """CASE (eq. 1) by hand, what is remembered, what is saved, and what is refused."""
 
 import json
+import time
 from dataclasses import replace
 from itertools import pairwise
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
 import tiny
 import torch
-from transformers import AutoModel, AutoTokenizer
+from transformers import AutoModel, AutoTokenizer, Qwen3Config
 
 import raycase
 from raycase.data.schema import Reason
 from raycase.encoder.loading import load_encoder
 from raycase.encoder.pooling import Pooling
+from raycase.encoder.prepared import Prepared
 from raycase.encoder.prompts import BUILT_IN, INSTRUCT, PromptStyle, Span, prompt_set
 from raycase.encoder.sources import load_tokenizer, weights_folder
 from raycase.encoder.table import ENCODERS
+from raycase.encoder.throughput import Work
+from raycase.encoder.token_batch import TokenBatch, Tokens
+from raycase.encoder.transfers import Collector
 from raycase.errors import RequestError
 from raycase.systems import case
-from raycase.systems.contracts import Encoder
+from raycase.systems.contracts import Encoder, Rounds
 from raycase.systems.pairs import Memory
 from raycase.systems.projector import Projector, ProjectorConfig
 from raycase.systems.registry import resolve
@@ -512,3 +518,80 @@ def test_batches_do_not_change_the_vectors(config):
     conditions = [words[i % 7] for i in range(40)]
     large, small = (config.load(dtype=torch.float32, batch_tokens=n) for n in (2048, 30))
     np.testing.assert_allclose(large.embed(sentences, conditions), small.embed(sentences, conditions), atol=1e-5)
+
+
+# ------------------------------------------------------------------------------------------- beside the encoder
+
+
+@pytest.mark.parametrize("prompt", ["concat-sc", "concat-sc+cond"])
+@pytest.mark.parametrize("projected", [False, True])
+def test_vectors_are_rounded_where_they_are_computed(config, encoder, prompt, projected):
+    system = viewed(config, encoder, prompt)
+    if projected:
+        system = with_projector(system)
+    exact = encode(system, SENTENCES, CONDITIONS).vectors
+    assert isinstance(system, Rounds)
+    system.round_to("float16")
+    found = encode(system, SENTENCES, CONDITIONS).vectors
+    assert (exact.dtype, found.dtype) == (np.float32, np.float16)
+    np.testing.assert_array_equal(found, exact.astype(np.float16))
+    embedded = system.embed(SENTENCES, CONDITIONS)
+    assert embedded.dtype == np.float32
+
+
+class Free:
+    """An encoder whose vectors are there already, in batches of rows in no order."""
+
+    def __init__(self, vectors_ND):
+        self.vectors_ND, self.dim = vectors_ND, vectors_ND.shape[1]
+        self.model = SimpleNamespace(device=vectors_ND.device)
+
+    @torch.inference_mode()
+    def encode(self, batch, finish=lambda rows, pooled: pooled):
+        collector = Collector(len(batch), like=finish(torch.empty(0, dtype=torch.long), self.vectors_ND[:0]))
+        for rows in np.random.default_rng(0).permutation(len(batch)).reshape(8, -1):
+            collector.add(rows, finish(torch.from_numpy(rows), self.vectors_ND[rows]))
+        return collector.result(), Work()
+
+
+@pytest.mark.parametrize("width", [None, 16])
+def test_what_stands_around_the_encoder_costs_little(tmp_path, width):
+    """Base, rounding, and the way of the vectors to their rows take a few nanoseconds an element, g's product apart."""
+    rows, dim = 1024, 4096
+    Qwen3Config(hidden_size=dim).save_pretrained(tmp_path)
+    spec = replace(ENCODERS["qwen3-embedding-8b"], source=str(tmp_path))
+    shape = width and ProjectorConfig(input_dim=dim, output_dim=width)
+    torch.manual_seed(0)
+    system = case.Case(
+        config=case.CaseConfig(model="free", encoder=spec, subtract=True, projector=shape),
+        encoder=Free(torch.randn(rows, dim)),
+        projector=Projector(shape).eval() if shape else None,
+    )
+    system.round_to("float16")
+    tokens = [Tokens(ids=[1], start=0, end=1)] * rows
+    pairs, bases = TokenBatch.of(tokens), TokenBatch.of(tokens[:8])
+    index = np.arange(rows)
+    prepared = Prepared(
+        rows=index,
+        conditions=[*"abcdefgh"],
+        sentence=index,
+        condition=index % 8,
+        pairs=[pairs],
+        alone=[],
+        bases=[bases],
+    )
+    found = system.encode_prepared(prepared)
+    wanted = system.encoder.vectors_ND - system.encoder.vectors_ND[:8].repeat(rows // 8, 1)
+    with torch.no_grad():
+        wanted = wanted if shape is None else system.projector(wanted)
+    np.testing.assert_allclose(found.vectors, wanted.numpy(), rtol=1e-2, atol=1e-2)
+    threads, seconds = torch.get_num_threads(), []
+    torch.set_num_threads(1)
+    try:
+        for _ in range(5):
+            began = time.process_time()
+            system.encode_prepared(prepared)
+            seconds.append(time.process_time() - began)
+    finally:
+        torch.set_num_threads(threads)
+    assert min(seconds) / rows / dim < 6e-9

@@ -108,6 +108,18 @@ def test_a_trained_head_in_plain_numpy(trained, encoders, kind, unpadded):
     assert loaded.dim == 7 and np.std(wanted, axis=0).min() > 1e-3
 
 
+@pytest.mark.parametrize("some", [EVERY, EVERY[:7], EVERY[:1] * 2])
+def test_vectors_are_rounded_where_they_are_computed(trained, some):
+    """Also where a sentence has not all conditions of its batch."""
+    loaded = opened(trained["bert"])
+    prepared = loaded.config.prepare(*map(list, zip(*some, strict=True)))
+    exact = loaded.encode_prepared(prepared).vectors
+    loaded.round_to("float16")
+    found = loaded.encode_prepared(prepared).vectors
+    assert (exact.dtype, found.dtype) == (np.float32, np.float16)
+    np.testing.assert_array_equal(found, exact.astype(np.float16))
+
+
 def test_a_whole_condition_counts_its_special_tokens(encoders):
     wanted = zero_shot(encoders["bert"], 3, whole=True)
     close(small.vectors(system(condition_pooling(encoders["bert"], whole_condition=True))), wanted, atol=1e-5)

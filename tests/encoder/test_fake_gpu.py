@@ -1,0 +1,77 @@
+"""The path of a GPU without one: few copies, none that waits, everything on its device."""
+
+import numpy as np
+import pytest
+import tiny
+import torch
+from fake_gpu import GPU, FakeGpu
+from transformers import BertConfig, BertModel, MistralConfig, MistralModel, Qwen3Config, Qwen3Model
+
+from raycase.encoder.attention import NAME, register
+from raycase.encoder.engine import TextEncoder
+from raycase.encoder.pooling import Pooling
+from raycase.encoder.table import EncoderSpec
+from raycase.encoder.token_batch import TokenBatch, Tokens
+from raycase.encoder.token_states import StateReader
+
+MODELS = {
+    "qwen3": (Qwen3Model, Qwen3Config(vocab_size=50, head_dim=8, **tiny.NO_TOKENS, **tiny.DECODER)),
+    "mistral": (MistralModel, MistralConfig(vocab_size=50, sliding_window=20, **tiny.DECODER)),
+    "bert": (BertModel, BertConfig(vocab_size=50, max_position_embeddings=512, **tiny.SIZES)),
+}
+
+
+@pytest.fixture
+def gpu(monkeypatch):
+    return FakeGpu(monkeypatch)
+
+
+def on(gpu, name, rows=True, pooling=Pooling.MEAN, **options):
+    """A tiny encoder on the GPU, by rows or padded."""
+    kind, config = MODELS[name]
+    register()
+    with GPU:
+        model = kind._from_config(config, attn_implementation=NAME if rows else "sdpa").eval()
+    if name == "bert":
+        model.pooler = None
+    spec = EncoderSpec(source="", prompt="cond", pooling=(pooling,), causal=name != "bert", max_tokens=512)
+    options = {"batch_tokens": 512, "unpadded": rows} | options
+    encoder = TextEncoder(spec=spec, model=gpu.watched(model), tokenize=None, **options)
+    encoder.flex = rows
+    return encoder
+
+
+def prompts(views=1):
+    random = np.random.default_rng(0)
+    ids = [random.integers(3, 50, random.integers(30, 60)).tolist() for _ in range(60)]
+    return TokenBatch.of(*[[Tokens(ids=i, start=2, end=9 + view) for i in ids] for view in range(views)])
+
+
+@pytest.mark.parametrize("pooling", [Pooling.MEAN, Pooling.LAST])
+@pytest.mark.parametrize("rows", [True, False])
+@pytest.mark.parametrize("name", MODELS)
+def test_everything_is_sent_in_one_copy_before_the_encoder_begins(gpu, name, rows, pooling):
+    encoder = on(gpu, name, rows, pooling)
+    base_CD = torch.empty(60, 64, device=GPU)
+    encoder.encode(prompts(views=2), lambda index_B, pooled_BD: (pooled_BD - base_CD[index_B]).half())
+    assert len(gpu.events) >= 6
+    assert len(gpu.events) % 3 == 0
+    assert gpu.events == ["send", "forward", "collect"] * (len(gpu.events) // 3)
+
+
+@pytest.mark.parametrize("rows", [True, False])
+@pytest.mark.parametrize("name", ["qwen3", "bert"])
+def test_states_are_read_without_waiting(gpu, name, rows):
+    shapes = []
+    encoder = on(gpu, name, rows)
+    reader = StateReader(encoder, [0, 1, 2])
+
+    def use(found, states):
+        assert states.states.device == states.real.device == states.plain.device == GPU
+        shapes.append((tuple(states.states.shape), len(found)))
+
+    reader.read(prompts(views=2), use)
+    assert set(gpu.events) == {"send", "forward"}
+    assert gpu.events[::2] == ["send"] * (len(gpu.events) // 2)
+    assert all(shape == (count, 8, 96) for shape, count in shapes)
+    assert sum(count for _, count in shapes) == 60
