@@ -14,7 +14,7 @@ from raycase.data.schema import Reason
 from raycase.encoder.packing import Ragged
 
 REASONS = list(Reason)
-NEVER = np.iinfo(np.int64).max  # place of a token that does not come
+NEVER = int(np.iinfo(np.int32).max)  # place of a token that does not come; devices are sent int32
 
 
 @dataclass(frozen=True, kw_only=True)
