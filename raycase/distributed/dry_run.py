@@ -7,6 +7,8 @@ from dataclasses import replace
 from typing import Any
 
 import pyarrow as pa
+import ray
+from ray.exceptions import RayError
 
 from raycase.corpus.encode_step import EncodeUnits, encode_rows
 from raycase.corpus.job_record import Sharing, find_job
@@ -18,8 +20,9 @@ from raycase.data.inputs import InputFile
 from raycase.data.parquet import parquet_bytes
 from raycase.data.reader import TEXT
 from raycase.data.schema import ROW_OF_PAIR
-from raycase.distributed.cluster import start_ray
-from raycase.distributed.resources import capacity, make_pool
+from raycase.distributed.cluster import cause, start_ray
+from raycase.distributed.ray_data import Sealed
+from raycase.distributed.resources import Capacity, Pool, capacity, fits_now, make_pool
 
 MEASURED_ROWS, MEASURED_SECONDS = 50, 5.0
 
@@ -27,8 +30,9 @@ MEASURED_ROWS, MEASURED_SECONDS = 50, 5.0
 def dry_run(job: EmbedJob) -> dict[str, Any]:
     """Remaining units, rows, pairs, distinct pairs and tokens; the size of the output (bytes) and the time (seconds).
 
-    Units and rows are exact; the others are extrapolated from the sampled rows. The rate is measured on this machine.
-    Writes nothing. Raises RequestError.
+    Units and rows are exact; the others are extrapolated from the sampled rows. The rate is that of an encoder with the
+    resources of the job's, where a live node has them; else that of this machine, and `measured_on` says so. Writes
+    nothing. Raises RequestError and WorkError.
     """
     request = check(job)
     if job.any_condition:  # the basis is not chosen yet: the words' size is known, and their time is the encoder's
@@ -40,7 +44,7 @@ def dry_run(job: EmbedJob) -> dict[str, Any]:
     if plan.missing:
         result |= _scaled(request, plan, known.files, request.job.word_bytes or 0)
     for name, value in list(result.items())[1:]:
-        print(f"{name.replace('_', ' '):>18}  {value:,}")
+        print(f"{name.replace('_', ' '):>18}  {value if isinstance(value, str) else format(value, ',')}")
     return result
 
 
@@ -54,8 +58,9 @@ def _scaled(request: Request, plan: Plan, files: list[InputFile], word_bytes: in
     sentences, under = (list(column) for column in zip(*distinct, strict=True))
     tokens = int(request.model.count_tokens(sentences, None if conditions is None else under).sum())
     start_ray()
-    pool = make_pool(request.job, plan.units, capacity())
-    tokens_per_second, bytes_per_pair = _measure(request, rows, pool.threads)
+    cluster = capacity()
+    pool = make_pool(request.job, plan.units, cluster)
+    tokens_per_second, bytes_per_pair, measured_on = _measured(request, rows, pool, cluster)
     scale = plan.missing / sampled
     return {
         "sampled_rows": sampled,
@@ -64,29 +69,46 @@ def _scaled(request: Request, plan: Plan, files: list[InputFile], word_bytes: in
         "tokens": round(tokens * scale),
         "output_bytes": round(len(texts) * scale * bytes_per_pair + tokens * scale * word_bytes),
         "actors": pool.most,
+        "measured_on": measured_on,
         "tokens_per_second": round(tokens_per_second * pool.most),
         "seconds": round(tokens * scale / max(1.0, tokens_per_second * pool.most)),
     }
 
 
-def _measure(request: Request, rows: pa.Table, threads: int | None) -> tuple[float, float]:
-    """Tokens per second of one actor, and bytes of output per pair."""
-    actor = EncodeUnits(
-        request.model,
-        request.encode_settings,
-        weights=request.config["model"]["weights"],
-        threads=threads,
-        batch_tokens=request.job.batch_tokens,
-        compute=request.job.compute,
-    )
-    encoder = actor.encoder
-    batches = [rows.slice(start, MEASURED_ROWS) for start in range(0, len(rows), MEASURED_ROWS)]
-    prepared = [prepare_rows(request.model, part, request.encode_settings) for part in batches]
-    encode_rows(encoder, batches[0], prepared[0], request.encode_settings)  # the first batch is slower
+def _measured(request: Request, rows: pa.Table, pool: Pool, cluster: Capacity) -> tuple[float, float, str]:
+    """Tokens per second of one encoder, bytes of output per pair, and where that was measured."""
+    step = {
+        "config": Sealed(request.model),
+        "settings": request.encode_settings,
+        "weights": request.config["model"]["weights"],
+        "threads": pool.threads,
+        "batch_tokens": request.job.batch_tokens,
+        "compute": request.job.compute,
+        "compile": request.job.compile,
+    }
+    here = not pool.gpus and len(cluster.alive) == 1
+    if here or not fits_now(pool, cluster):
+        found = measure(rows, MEASURED_ROWS, **step | {"config": request.model})
+        return *found, "this machine" if here else f"this machine alone: no live node has {pool.each}"
+    task = ray.remote(measure).options(num_cpus=pool.cpus, num_gpus=pool.gpus)
+    try:
+        found = ray.get(task.remote(rows, len(rows) if pool.gpus else MEASURED_ROWS, **step))
+    except RayError as error:
+        raise cause(error) from error
+    return *found, f"a worker with {pool.each}"
+
+
+def measure(rows: pa.Table, at_once: int, **step: Any) -> tuple[float, float]:
+    """Tokens per second of one encoder, `at_once` rows in a batch, and bytes of output per pair."""
+    actor = EncodeUnits(**step)
+    config, settings, encoder = step["config"], step["settings"], actor.encoder
+    batches = [rows.slice(start, at_once) for start in range(0, len(rows), at_once)]
+    prepared = [prepare_rows(config, part, settings) for part in batches]
+    encode_rows(encoder, batches[0], prepared[0], settings)  # the first batch is slower
     tokens, began = 0, time.perf_counter()
     written: list[pa.Table] = []
     for part, ready in zip(batches, prepared, strict=True):
-        encoded = encode_rows(encoder, part, ready, request.encode_settings)
+        encoded = encode_rows(encoder, part, ready, settings)
         tokens += encoded.work.tokens
         written.append(encoded.table.drop_columns([ROW_OF_PAIR]))
         if time.perf_counter() - began > MEASURED_SECONDS:

@@ -36,10 +36,14 @@ class Pool:
     gpus: float
     threads: int | None
 
+    @property
+    def each(self) -> str:
+        """The resources of one actor, for display."""
+        return (f"{self.gpus:g} GPU and " if self.gpus else "") + f"{self.cpus:g} CPUs"
+
     def __str__(self) -> str:
         count = f"{self.least}" if self.least == self.most else f"{self.least} to {self.most}"
-        each = f"{self.gpus:g} GPU and " if self.gpus else ""
-        return f"{count} encoder{'s' * (count != '1')} with {each}{self.cpus:g} CPUs each"
+        return f"{count} encoder{'s' * (count != '1')} with {self.each} each"
 
 
 @dataclass(frozen=True)
@@ -110,6 +114,11 @@ def make_pool(job: ActorFlags, units: int, cluster: Capacity) -> Pool:
     if gpus:
         return Pool(least=least, most=most, cpus=min(1.0, whole_steps), gpus=gpus, threads=None)
     return Pool(least=least, most=most, cpus=max(cpus, whole_steps), gpus=0, threads=max(1, round(share)))
+
+
+def fits_now(pool: Pool, cluster: Capacity) -> bool:
+    """Whether a live node has the resources of an actor, whatever of them is in use."""
+    return any(n.get("CPU", 0) >= pool.cpus and n.get("GPU", 0) >= pool.gpus for n in cluster.alive)
 
 
 def check_nodes(root: Location, cluster: Capacity, flag: str = "--output") -> None:

@@ -4,7 +4,7 @@ import pytest
 
 from raycase.corpus.request import EmbedJob
 from raycase.data.storage import locate
-from raycase.distributed.resources import READ_CPUS, WRITE_CPUS, Capacity, _left, check_nodes, make_pool
+from raycase.distributed.resources import READ_CPUS, WRITE_CPUS, Capacity, _left, check_nodes, fits_now, make_pool
 from raycase.errors import RequestError
 
 GPU_NODE = {"CPU": 2, "GPU": 1}
@@ -48,6 +48,30 @@ def test_actors_fit_the_cluster_or_are_refused(nodes, offered, flags, wanted):
     else:
         pool = make_pool(EmbedJob(**flags), units=100, cluster=cluster)
         assert (pool.least, pool.most, pool.cpus, pool.gpus, pool.threads) == wanted
+
+
+@pytest.mark.parametrize(
+    ("alive", "offered", "wanted"),
+    [
+        ([GPU_NODE], [], True),
+        ([{"CPU": 8}], [GPU_NODE], False),
+        ([{"CPU": 0.1, "GPU": 4}, {"CPU": 4}], [GPU_NODE], False),
+    ],
+)
+def test_a_dry_run_starts_no_node(alive, offered, wanted):
+    """It measures on a live node like those of the job, or says that it did not."""
+    cluster = Capacity(alive, offered)
+    assert fits_now(make_pool(EmbedJob(gpus_per_actor=1), units=100, cluster=cluster), cluster) == wanted
+
+
+def test_one_encoder_a_gpu_unless_small_ones_share_it():
+    cluster = Capacity([{"CPU": 16, "GPU": 4}], [])
+    found = [make_pool(EmbedJob(gpus_per_actor=g), units=100, cluster=cluster) for g in (None, 0.5, 1.0)]
+    assert [(pool.most, pool.gpus) for pool in found] == [(4, 1), (8, 0.5), (4, 1)]
+    assert [str(pool) for pool in found[:2]] == [
+        "4 encoders with 1 GPU and 1 CPUs each",
+        "8 encoders with 0.5 GPU and 1 CPUs each",
+    ]
 
 
 @pytest.mark.parametrize("cpus", range(1, 65))
