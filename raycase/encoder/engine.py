@@ -23,7 +23,7 @@ from torch import Tensor
 
 from raycase.encoder.attention import NAME, SHORT, layers_window, padded_length
 from raycase.encoder.compiling import compile_layers
-from raycase.encoder.grouping import Grouping
+from raycase.encoder.grouping import Batch, Grouping
 from raycase.encoder.last_layer import BertLastLayer
 from raycase.encoder.latent_attention import LatentAttention
 from raycase.encoder.packing import Row, padded_lengths, row_lengths, rows_without_padding, token_budget_batches
@@ -33,7 +33,7 @@ from raycase.encoder.table import EncoderSpec
 from raycase.encoder.throughput import Cost, Work, is_matrix, matrix_product_rate
 from raycase.encoder.token_batch import TokenBatch, Tokens
 from raycase.encoder.tokenizer import PromptTokenizer
-from raycase.encoder.transfers import Collector, send
+from raycase.encoder.transfers import Collector, Finish, send
 from raycase.errors import first_line
 
 if TYPE_CHECKING:
@@ -43,8 +43,6 @@ log = logging.getLogger(__name__)
 TREE_TOKENS = 2**20  # prompts with this many tokens are sorted and searched for shared prefixes together
 LEAST_COSINE = 0.99  # of vectors by FlexAttention to those by chunks, in any number format
 MEASURED_ROWS = 8192  # rows of the matrix product that rates are compared with
-# B prompts by index, (B,), and their vectors, (B, V * D) fp32 -> (B, K), of any type
-Finish = Callable[[Tensor, Tensor], Tensor]
 
 
 @dataclass(kw_only=True)
@@ -197,7 +195,7 @@ class TextEncoder:
             out_of_memory = False
             rows = remaining[:0]
             try:
-                for rows, row in self._grouping().batches(batch, remaining):
+                for rows, row in self._batches(batch, remaining):
                     work += compute(rows, row)
                     done[rows] = True
             except torch.OutOfMemoryError:
@@ -213,8 +211,9 @@ class TextEncoder:
             remaining = remaining[~done[remaining]]
         return work
 
-    def _grouping(self) -> Grouping:
-        return Grouping(
+    def _batches(self, batch: TokenBatch, prompts: np.ndarray) -> Iterator[Batch]:
+        """Cut the prompts of this index into padded batches, or into rows."""
+        grouping = Grouping(
             budget=self.batch_tokens,
             causal=self.spec.causal,
             in_rows=self.in_rows,
@@ -224,6 +223,7 @@ class TextEncoder:
             typed=self.typed,
             cost=self.cost,
         )
+        return grouping.batches(batch, prompts)
 
     # ------------------------------------------------------------------------------------------- padded batches
 
@@ -238,10 +238,7 @@ class TextEncoder:
 
     def padded_ids(self, batch: TokenBatch, rows: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """Ids of prompts, padded on the right, (B, T), and their lengths, (B,)."""
-        sequences, lengths = batch.ids(rows), batch.lengths[rows]
-        ids_BT = np.full((len(rows), int(lengths.max())), self.model.config.pad_token_id or 0, dtype=np.int32)
-        ids_BT[np.arange(ids_BT.shape[1]) < lengths[:, None]] = sequences.flat
-        return ids_BT, lengths
+        return batch.padded(rows, self.model.config.pad_token_id or 0), batch.lengths[rows]
 
     def _second(self, batch: TokenBatch, rows: np.ndarray) -> list[np.ndarray]:
         """The first token of type 1 of each prompt, (B,); empty where the model takes no types, or all are 0."""

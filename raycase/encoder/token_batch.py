@@ -84,6 +84,14 @@ class TokenBatch:
         both = self.pieces.take(np.stack([self.left[rows], self.right[rows]], axis=1).reshape(-1))
         return Ragged(flat=both.flat, offsets=both.offsets[::2])
 
+    def padded(self, rows: np.ndarray, pad: int) -> np.ndarray:
+        """Ids of the complete prompts of `rows`, filled up on the right: (B, T) int32, T tokens of the longest."""
+        sequences = self.ids(rows)
+        lengths = sequences.lengths
+        ids_BT = np.full((len(rows), int(lengths.max())), pad, dtype=np.int32)
+        ids_BT[np.arange(ids_BT.shape[1]) < lengths[:, None]] = sequences.flat
+        return ids_BT
+
     def take(self, rows: np.ndarray) -> TokenBatch:
         """The prompts of `rows`; the pieces are shared, not copied."""
         return replace(self, **{name: values[rows] for name, values in self._columns().items()})

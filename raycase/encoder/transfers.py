@@ -14,6 +14,8 @@ import torch
 from torch import Tensor
 
 PENDING = 4  # batches whose vectors may be on their way from the GPU
+# B prompts by index, (B,), and their vectors, (B, V * D) fp32 -> (B, K), of any type
+Finish = Callable[[Tensor, Tensor], Tensor]
 ALIGNED = 32  # numbers: compiled kernels may read 16 bytes at once
 
 

@@ -19,7 +19,7 @@ from torch import Tensor
 from raycase.data.fetch import local_folder
 from raycase.data.json_values import from_json
 from raycase.data.storage import locate, sha256_of_file
-from raycase.encoder.engine import Finish, TextEncoder
+from raycase.encoder.engine import TextEncoder
 from raycase.encoder.loading import load_encoder
 from raycase.encoder.pooling import Pooling
 from raycase.encoder.prepared import Prepared
@@ -28,6 +28,7 @@ from raycase.encoder.sources import described, find_encoder, load_config, weight
 from raycase.encoder.table import EncoderSpec, read_spec
 from raycase.encoder.throughput import Work
 from raycase.encoder.token_batch import TokenBatch
+from raycase.encoder.transfers import Finish
 from raycase.errors import RequestError
 from raycase.systems.model_card import case_card
 from raycase.systems.model_folder import MODEL_FILE, write_folder

@@ -386,9 +386,7 @@ def test_for_flex_attention_each_length_of_a_row_is_compiled_once(monkeypatch, n
     for seed, sentences in enumerate((1, 3, 8, 12, 40, 60)):
         sequences, spans = shared(sentences=sentences, seed=seed)
         batch = batch_of(sequences, spans)
-        lengths |= {
-            rows.row_inputs(row)[0].ids.shape[1] for _, row in rows._grouping().batches(batch, np.arange(len(batch)))
-        }
+        lengths |= {rows.row_inputs(row)[0].ids.shape[1] for _, row in rows._batches(batch, np.arange(len(batch)))}
         assert relative(rows.encode(batch)[0], alone(plain, sequences, spans)) < 1e-5
     assert 2 <= len(lengths) <= 3
     assert len(graphs) == wanted
