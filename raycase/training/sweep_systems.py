@@ -32,7 +32,7 @@ ADAPTERS: Space = {
     "adapter_dropout": (0.0, 0.2),
 }
 MIXTURE: Space = {
-    "select": list(Select),
+    "select": [Select.HARD, Select.SOFT],
     "route": list(Route),
     "similarity": list(Similarity),
     "similarity_weight": ("log", 1e-4, 1e-1),

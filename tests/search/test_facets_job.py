@@ -134,7 +134,7 @@ def test_an_index_without_texts_shows_ids(grouped, tmp_path, tiny_model, capsys)
 def test_a_model_that_weighs_no_words_gives_examples_alone(home, tmp_path, capsys):
     build(IndexJob(embeddings=(str(home / "out"),), output=str(tmp_path / "i")))
     facets(asked(str(tmp_path / "i"), clusters=2, output=str(tmp_path / "facets")))
-    assert "a model that weighs words (condition-pooling), got one of" in capsys.readouterr().err
+    assert "a model that weighs words (condition-pooling, csr), got one of" in capsys.readouterr().err
     (first, _) = pq.read_table(tmp_path / "facets").to_pylist()
     assert first["words"] is None and first["examples"][0]["text"]
 
