@@ -182,7 +182,7 @@ def test_the_sample_submitted_as_a_ray_job_is_that_of_the_plain_path(cluster, tm
         done = subprocess.run(command, capture_output=True, text=True, timeout=180)
         return None if "No available agent" in done.stderr else done
 
-    done = wait_for(submitted)
+    done = wait_for(submitted, 240)
     assert done.returncode == 0, done.stdout + done.stderr
     [line] = [line for line in done.stdout.splitlines() if line.startswith("{")]
     result = json.loads(line)
