@@ -8,6 +8,7 @@ torch, transformers, tokenizers, safetensors, numpy and pyarrow, and no Ray. How
 
 import argparse
 import gc
+import importlib.util
 import json
 import logging
 import os
@@ -130,7 +131,11 @@ class Bench:
     def library(self):
         """The same modules in sentence-transformers."""
         from sentence_transformers import SentenceTransformer
-        from sentence_transformers.models import Pooling, Transformer
+
+        try:
+            from sentence_transformers.sentence_transformer.modules import Pooling, Transformer
+        except ImportError:  # before version 6
+            from sentence_transformers.models import Pooling, Transformer
 
         config = self.case.encoder.model.config
         with tempfile.TemporaryDirectory() as folder:  # a tiny model that the real one then replaces
@@ -215,8 +220,9 @@ class Bench:
     def without_sharing(self, corpus, count):
         """The same engine, each prompt in whole: the stand-in for a server that shares no prefixes."""
         batch = self.batch(self.pairs(corpus, count, self.peer_tokens))
-        line, (_, work) = self._timed(partial(shapes.WithoutSharing.of(self.case.encoder).encode, batch))
-        return line | self._rates(work, line["seconds"]) | {"prompts": len(batch)}
+        engine = shapes.WithoutSharing.of(self.case.encoder)
+        line, (vectors, work) = self._timed(partial(engine.encode, batch))
+        return line | self._rates(work, line["seconds"]) | {"prompts": len(batch)} | cosines(engine, batch, vectors)
 
     def units(self, corpus, count):
         """The whole unit path, as a worker of a job runs it: Arrow of tokens to Arrow of vectors."""
@@ -246,7 +252,7 @@ class Bench:
         work = sum((unit.stats.work for unit in done), Work())
         line |= self._rates(work, line["seconds"]) | {"prompts": found, "units": len(units)}
         table = done[0].table
-        rows = np.linspace(0, len(table) - 1, CHECKED).astype(int)
+        rows = checked(len(table))
         vectors = np.stack([np.array(table[EMBEDDING][row].as_py(), np.float32) for row in rows.tolist()])
         under = typical_conditions()
         alone = [system.embed([texts[row // count]], under[row % count])[0] for row in rows.tolist()]
@@ -263,13 +269,16 @@ class Bench:
 
     def sentence_transformers(self, corpus, count):
         """The same modules in sentence-transformers, tokenising included, in batches of at most a row's tokens."""
+        if not importlib.util.find_spec("sentence_transformers"):
+            return {"skipped": "not installed"}
         not_compiled(self.case.encoder)
         pairs = self.pairs(corpus, count, self.peer_tokens)
         lengths = self.batch(pairs).lengths
         (template,) = self.case.config.templates(True)
         whole = [template.render(*pair).text for pair in pairs]
         size = max(1, self.loader.budget // int(lengths.max()))
-        line, _ = self._timed(lambda: self.library.encode(whole, batch_size=size, show_progress_bar=False))
+        library = self.library
+        line, _ = self._timed(lambda: library.encode(whole, batch_size=size, show_progress_bar=False))
         return line | {"prompts": len(pairs), "effective_tokens_per_s": int(lengths.sum()) / line["seconds"]}
 
     # ------------------------------------------------------------------------------------------------------ measures
@@ -397,7 +406,7 @@ def dense(engine, batch, rows):
 def cosines(engine, batch, vectors):
     """Least cosine of some vectors of a whole batch to those of each prompt alone, and by transformers' attention; and
     the largest to the vector of another prompt, below which no vector can be told from a wrong one."""
-    rows = np.linspace(0, len(batch) - 1, CHECKED).astype(int)
+    rows = checked(len(batch))
     whole = torch.from_numpy(vectors[rows])
     alone = np.concatenate([engine.encode(batch.take(rows[i : i + 1]))[0] for i in range(len(rows))])
     plain = torch.cat([dense(engine, batch, rows[i : i + 1]) for i in range(len(rows))])
@@ -406,6 +415,11 @@ def cosines(engine, batch, vectors):
         "cosine_dense": least(whole, plain),
         "cosine_of_others": torch.nn.functional.cosine_similarity(whole, whole.roll(1, 0)).max().item(),
     }
+
+
+def checked(count):
+    """Rows whose vectors are compared: from the first to the last."""
+    return np.unique(np.linspace(0, count - 1, CHECKED).astype(int))
 
 
 def least(found, wanted):
@@ -453,16 +467,19 @@ def rounded(line):
 
 def fails(line):
     """Whether a row ended in an error, or the engine's vectors are not those of dense attention."""
-    return "error" in line or (line["row"].startswith("engine,") and not line.get("cosine_dense", 1) > RIGHT)
+    return "error" in line or (line["row"].startswith("engine") and not line.get("cosine_dense", 1) > RIGHT)
 
 
 def run(arguments, texts, out):
     """Every row until the limit; whether all of them went well."""
     began, heard, well = time.perf_counter(), Heard(), True
     logging.getLogger("raycase").addHandler(heard)
+    transformers.utils.logging.disable_progress_bar()
     with tempfile.TemporaryDirectory() as folder:
         bench = Bench(arguments, texts, Path(folder))
         for name, row in bench.rows():
+            if arguments.rows and name != "machine" and not any(part in name for part in arguments.rows):
+                continue
             if name != "machine" and time.perf_counter() - began > arguments.limit:
                 line = {"row": name, "skipped": f"after {arguments.limit:g} s"}
             else:
@@ -483,6 +500,7 @@ def parsed(argv):
     parser.add_argument("--texts", help="a Parquet file with a column text (default: captions of RAYCASE_DATA)")
     parser.add_argument("--pack", nargs=2, metavar=("N", "FILE"), help="write N captions of RAYCASE_DATA to a file")
     parser.add_argument("--output", help="a file for the lines, which are printed in any case")
+    parser.add_argument("--rows", nargs="+", metavar="PART", help="only rows with one of these parts in their names")
     parser.add_argument("--limit", type=float, default=540, help="seconds after which no row is begun")
     parser.add_argument("--tokens", type=int, help="of a measurement, each prompt alone (default: by the shape)")
     parser.add_argument("--peer-tokens", type=int, help="of the peers, and without sharing (default: half of it)")
