@@ -7,6 +7,7 @@ torch, transformers, tokenizers, safetensors, numpy and pyarrow, and no Ray. How
 """
 
 import argparse
+import copy
 import gc
 import importlib.util
 import json
@@ -18,6 +19,7 @@ import statistics
 import sys
 import tempfile
 import time
+from contextlib import contextmanager
 from datetime import UTC, datetime
 from functools import cached_property, partial
 from pathlib import Path
@@ -80,6 +82,7 @@ class Bench:
     def rows(self):
         """Name and method of each row, the most telling first."""
         yield "machine", self.machine
+        yield "load", self.load
         yield "matrix product", lambda: self.rates
         yield "flex", self.flex
         yield from self._of_corpora("engine, eager", self.engine)
@@ -87,8 +90,9 @@ class Bench:
             yield "compile", lambda: self.compile(self.case)
             yield from self._of_corpora("engine, compiled", self.engine)
         yield from self._of_corpora("units", self.units)
-        if self.loader.spec.causal:
-            yield "engine without sharing", partial(self.without_sharing, *CORPORA[1])
+        if shapes.ENCODERS[self.shape.encoder].causal:
+            yield "engine, without sharing, captions, 8", partial(self.without_sharing, *CORPORA[1])
+        yield from self._of_corpora("engine, padded", self.padded)
         yield from self._of_corpora("transformers", self.transformers)
         yield from self._of_corpora("sentence-transformers", self.sentence_transformers)
         if self.shape.pools:
@@ -186,6 +190,12 @@ class Bench:
             "texts": len(self.texts),
         }
 
+    def load(self):
+        began = time.perf_counter()
+        engine = self.case.encoder
+        parameters = sum(p.numel() for p in engine.parts().parameters())
+        return {"parameters": parameters, "dim": engine.dim, "seconds": time.perf_counter() - began}
+
     @cached_property
     def rates(self):
         """FLOP/s of the matrix product of a row in the encoder's largest shape, and of a large square one."""
@@ -199,30 +209,35 @@ class Bench:
     @torch.inference_mode()
     def flex(self):
         """Whether FlexAttention runs, and gives what attention in chunks gives; most of the time is its compiling."""
-        began = time.perf_counter()
-        tried = self.case.encoder.flex
-        self.case.encoder.try_flex()
-        return {"tried": tried, "runs": self.case.encoder.flex, "seconds": time.perf_counter() - began}
+        engine, began = self.case.encoder, time.perf_counter()
+        engine.try_flex()
+        tried = engine.in_rows and self.device.type == "cuda"
+        return {"tried": tried, "runs": engine.flex, "seconds": time.perf_counter() - began}
 
     def compile(self, system):
         began = time.perf_counter()
         system.compile()
-        compiled = system.encoder.layers[0]._compiled_call_impl is not None
-        return {"compiled": compiled, "seconds": time.perf_counter() - began}
+        return {"compiled": is_compiled(system.encoder), "seconds": time.perf_counter() - began}
 
     def engine(self, corpus, count):
         """The bare encoder: tokens on the host to vectors on the host."""
-        engine = self.case.encoder
-        batch = self.batch(self.pairs(corpus, count, self._tokens(count)))
-        line, (vectors, work) = self._timed(partial(engine.encode, batch))
-        return line | self._rates(work, line["seconds"]) | {"prompts": len(batch)} | cosines(engine, batch, vectors)
+        return self._engine(self.case.encoder, corpus, count, self._tokens(count))
 
     def without_sharing(self, corpus, count):
         """The same engine, each prompt in whole: the stand-in for a server that shares no prefixes."""
-        batch = self.batch(self.pairs(corpus, count, self.peer_tokens))
-        engine = shapes.WithoutSharing.of(self.case.encoder)
+        return self._engine(shapes.WithoutSharing.of(self.case.encoder), corpus, count, self.peer_tokens)
+
+    def padded(self, corpus, count):
+        """The same engine in padded batches, not compiled: what is left where neither FlexAttention nor chunks do."""
+        engine = copy.copy(self.case.encoder)
+        engine.in_rows = False
+        with not_compiled(engine):
+            return self._engine(engine, corpus, count, self.peer_tokens)
+
+    def _engine(self, engine, corpus, count, tokens):
+        batch = self.batch(self.pairs(corpus, count, tokens))
         line, (vectors, work) = self._timed(partial(engine.encode, batch))
-        return line | self._rates(work, line["seconds"]) | {"prompts": len(batch)} | cosines(engine, batch, vectors)
+        return line | self._rates(engine, work, line["seconds"], len(batch)) | cosines(engine, batch, vectors)
 
     def units(self, corpus, count):
         """The whole unit path, as a worker of a job runs it: Arrow of tokens to Arrow of vectors."""
@@ -250,7 +265,7 @@ class Bench:
         if (found := sum(len(unit.table) for unit in done)) != len(texts) * count:
             raise ValueError(f"expected {len(texts) * count} vectors, got {found}")
         work = sum((unit.stats.work for unit in done), Work())
-        line |= self._rates(work, line["seconds"]) | {"prompts": found, "units": len(units)}
+        line |= self._rates(system.encoder, work, line["seconds"], found) | {"units": len(units)}
         table = done[0].table
         rows = checked(len(table))
         vectors = np.stack([np.array(table[EMBEDDING][row].as_py(), np.float32) for row in rows.tolist()])
@@ -261,9 +276,10 @@ class Bench:
 
     def transformers(self, corpus, count):
         """transformers' own attention: batches sorted by length, padded, of at most a row's tokens, not compiled."""
-        engine = not_compiled(self.case.encoder)
+        engine = self.case.encoder
         batch = self.batch(self.pairs(corpus, count, self.peer_tokens))
-        line, _ = self._timed(lambda: [dense(engine, batch, rows) for rows in padded(batch, self.loader.budget)])
+        with not_compiled(engine):
+            line, _ = self._timed(lambda: [dense(engine, batch, rows) for rows in padded(batch, self.loader.budget)])
         tokens = int(batch.lengths.sum())
         return line | {"prompts": len(batch), "effective_tokens_per_s": tokens / line["seconds"]}
 
@@ -271,14 +287,14 @@ class Bench:
         """The same modules in sentence-transformers, tokenising included, in batches of at most a row's tokens."""
         if not importlib.util.find_spec("sentence_transformers"):
             return {"skipped": "not installed"}
-        not_compiled(self.case.encoder)
         pairs = self.pairs(corpus, count, self.peer_tokens)
         lengths = self.batch(pairs).lengths
         (template,) = self.case.config.templates(True)
         whole = [template.render(*pair).text for pair in pairs]
         size = max(1, self.loader.budget // int(lengths.max()))
         library = self.library
-        line, _ = self._timed(lambda: library.encode(whole, batch_size=size, show_progress_bar=False))
+        with not_compiled(self.case.encoder):
+            line, _ = self._timed(lambda: library.encode(whole, batch_size=size, show_progress_bar=False))
         return line | {"prompts": len(pairs), "effective_tokens_per_s": int(lengths.sum()) / line["seconds"]}
 
     # ------------------------------------------------------------------------------------------------------ measures
@@ -301,10 +317,12 @@ class Bench:
         line = {"seconds": median, "first_seconds": max(0.0, seconds[0] - median), "peak_gib": peak / 2**30}
         return line | {"graphs": torch._dynamo.utils.counters["stats"]["unique_graphs"]}, result
 
-    def _rates(self, work, seconds):
+    def _rates(self, engine, work, seconds, prompts):
         """Rates of the work done; FLOPs are those of what was processed, without padding."""
         flops = work.flops / seconds / 1e12
         return {
+            "compiled": is_compiled(engine),
+            "prompts": prompts,
             "tokens": work.tokens,
             "tokens_per_s": work.processed / seconds,
             "effective_tokens_per_s": work.tokens / seconds,
@@ -409,7 +427,8 @@ def cosines(engine, batch, vectors):
     rows = checked(len(batch))
     whole = torch.from_numpy(vectors[rows])
     alone = np.concatenate([engine.encode(batch.take(rows[i : i + 1]))[0] for i in range(len(rows))])
-    plain = torch.cat([dense(engine, batch, rows[i : i + 1]) for i in range(len(rows))])
+    with not_compiled(engine):
+        plain = torch.cat([dense(engine, batch, rows[i : i + 1]) for i in range(len(rows))])
     return {
         "cosine_one_by_one": least(whole, torch.from_numpy(alone)),
         "cosine_dense": least(whole, plain),
@@ -426,11 +445,21 @@ def least(found, wanted):
     return torch.nn.functional.cosine_similarity(found.float(), wanted.float()).min().item()
 
 
+def is_compiled(engine):
+    return engine.layers[0]._compiled_call_impl is not None
+
+
+@contextmanager
 def not_compiled(engine):
-    """The encoder with its layers as they were before they were compiled."""
-    for module in engine.model.modules():
+    """Run the layers as they were before they were compiled: padded batches have many shapes, each a new graph."""
+    compiled = {module: module._compiled_call_impl for module in engine.model.modules()}
+    for module in compiled:
         module._compiled_call_impl = None
-    return engine
+    try:
+        yield
+    finally:
+        for module, call in compiled.items():
+            module._compiled_call_impl = call
 
 
 # ------------------------------------------------------------------------------------------------------ command line
@@ -467,7 +496,7 @@ def rounded(line):
 
 def fails(line):
     """Whether a row ended in an error, or the engine's vectors are not those of dense attention."""
-    return "error" in line or (line["row"].startswith("engine") and not line.get("cosine_dense", 1) > RIGHT)
+    return "error" in line or (line["row"].startswith("engine,") and not line.get("cosine_dense", 1) > RIGHT)
 
 
 def run(arguments, texts, out):
