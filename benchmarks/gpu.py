@@ -536,7 +536,11 @@ def parsed(argv):
     parser.add_argument("--output", help="a file for the lines, which are printed in any case")
     parser.add_argument("--rows", nargs="+", metavar="PART", help="only rows with one of these parts in their names")
     parser.add_argument("--limit", type=float, default=540, help="seconds after which no row is begun")
-    parser.add_argument("--tokens", type=int, help="of a measurement, each prompt alone (default: by the shape)")
+    parser.add_argument(
+        "--tokens",
+        type=int,
+        help="of a row, each prompt alone; 4 times as many where prompts share (default: by the shape)",
+    )
     parser.add_argument("--peer-tokens", type=int, help="of the peers, and without sharing (default: half of it)")
     parser.add_argument("--turns", type=int, default=2, help="after the first, which warms up")
     parser.add_argument("--eager", action="store_true", help="compile no layers")
