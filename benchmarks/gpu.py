@@ -1,359 +1,571 @@
-"""Tokens a second and MFU on one NVIDIA GPU, against transformers and sentence-transformers as installed there.
+"""How fast and how right an encoder is on one GPU, beside transformers and sentence-transformers as installed there.
 
-    python benchmarks/gpu.py --output gpu.json
+    python benchmarks/gpu.py --shape qwen3-8b --texts captions.parquet --output qwen3-8b.jsonl
 
-Nothing is downloaded: weights are random in the exact shapes of published encoders, and tokens are words. It needs
-torch, transformers, tokenizers, numpy and pyarrow, and no Ray. Texts are captions of flickr30k where they are at
-RAYCASE_DATA, else made-up ones of like length; documents are captions up to 1,000 tokens.
-
-raycase                   the engine: prefix trees, or rows without padding, by FlexAttention
-transformers              batches sorted by length, padded, at most as many tokens
-sentence-transformers     the same model in its modules, its own batching (tokenizing included, in the others not)
-
-Rates are tokens as if each prompt were encoded alone. MFU is model FLOPs of what was processed over the rate of this
-device's own bf16 matrix product in the encoder's shapes. Medians of 3 turns.
+One shape a call, one line of JSON a row, written at once: what cuts the run short loses no row that is done. It needs
+torch, transformers, tokenizers, safetensors, numpy and pyarrow, and no Ray. How to read the lines: docs/gpu.md.
 """
 
 import argparse
 import copy
 import gc
+import importlib.util
 import json
+import logging
 import os
 import platform
-import random
+import resource
 import statistics
 import sys
 import tempfile
 import time
-from dataclasses import dataclass
+from contextlib import contextmanager
 from datetime import UTC, datetime
-from functools import partial
-from itertools import product
+from functools import cached_property, partial
 from pathlib import Path
-from typing import Any
+from unittest.mock import MagicMock
 
-import numpy as np
-import torch
-import transformers
-from tokenizers import Tokenizer, models, pre_tokenizers
+os.environ.setdefault("PYTORCH_CUDA_ALLOC_CONF", "expandable_segments:True")  # as the encode step has it
+sys.path[:0] = [str(Path(__file__).parent.parent), str(Path(__file__).parent)]  # raycase need not be installed
+try:
+    import obstore  # noqa: F401
+except ImportError:  # nothing is read from object stores here
+    sys.modules |= {name: MagicMock() for name in ("obstore", "obstore.exceptions", "obstore.store")}
 
-ROOT = Path(__file__).parent.parent
-sys.path.insert(0, str(ROOT))
+import gpu_shapes as shapes  # noqa: E402
+import numpy as np  # noqa: E402
+import pyarrow as pa  # noqa: E402
+import torch  # noqa: E402
+import transformers  # noqa: E402
 
-from raycase.encoder.attention import NAME, register  # noqa: E402 (raycase need not be installed)
-from raycase.encoder.engine import TextEncoder  # noqa: E402
-from raycase.encoder.latent_attention import LatentAttention  # noqa: E402
-from raycase.encoder.pooling import Pooling  # noqa: E402
-from raycase.encoder.prompts import PromptStyle, Span, prompt_set  # noqa: E402
-from raycase.encoder.table import EncoderSpec  # noqa: E402
-from raycase.encoder.tokenizer import PromptTokenizer  # noqa: E402
+from raycase.corpus.encode_step import EncodeUnits  # noqa: E402
+from raycase.corpus.records import EncodedUnit, ReadUnit  # noqa: E402
+from raycase.corpus.unit_pairs import EncodeSettings, prepare_rows  # noqa: E402
+from raycase.data.columns import Columns  # noqa: E402
+from raycase.data.provenance import commit  # noqa: E402
+from raycase.data.reader import TEXT  # noqa: E402
+from raycase.data.schema import EMBEDDING, ID, rejected_table  # noqa: E402
+from raycase.encoder.pooling import pool_mean  # noqa: E402
+from raycase.encoder.sources import published_tokenizer  # noqa: E402
+from raycase.encoder.throughput import Work  # noqa: E402
+from raycase.errors import first_line  # noqa: E402
+from raycase.systems.pairs import accepted_pairs, tokens_apart  # noqa: E402
+from raycase.systems.word_codes import typical_conditions  # noqa: E402
 
-DATA = Path(os.environ.get("RAYCASE_DATA", ROOT.parent / "shared" / "data"))
-CAPTIONS = DATA / "flickr30k" / "captions.parquet"
-WORDS = ["a", "man", "woman", "dog", "in", "the", "red", "dress", "plays", "with", "two", "children", "near", "water"]
-CONDITIONS = ["color of the clothes", "number of people", "type of activity", "the place", "age of the people",
-              "the animal", "time of day", "what is held in the hands"]  # fmt: skip
-QWEN3 = {"num_key_value_heads": 8, "head_dim": 128, "max_position_embeddings": 32768, "rope_theta": 1e6}
-PEERS = ("transformers", "sentence-transformers")
-NO_TOKENS = {"pad_token_id": 0, "bos_token_id": None, "eos_token_id": None}
-
-
-def shapes(tiny):
-    """Name: model class, configuration, whether causal, prompt, pooling; in the published shapes."""
-    t = transformers
-    small = {"hidden_size": 64, "num_hidden_layers": 2, "num_attention_heads": 4, "intermediate_size": 128}
-    small_decoder = small | {"num_key_value_heads": 2, "head_dim": 16}
-
-    def size(hidden, layers, heads, intermediate, **more):
-        published = {"hidden_size": hidden, "num_hidden_layers": layers, "num_attention_heads": heads}
-        published |= {"intermediate_size": intermediate} | more
-        return (small_decoder if more else small) if tiny else published
-
-    qwen = t.Qwen3Config
-    mistral = {"num_key_value_heads": 8, "head_dim": 128, "max_position_embeddings": 32768, "sliding_window": None}
-    xlm = {"max_position_embeddings": 514, "type_vocab_size": 1, "pad_token_id": 1, "layer_norm_eps": 1e-5}
-    return {
-        "Qwen3-Embedding-0.6B": (
-            t.Qwen3Model, qwen(vocab_size=151669, **size(1024, 28, 16, 3072, **QWEN3), **NO_TOKENS),
-            True, PromptStyle.COND, Pooling.LAST,
-        ),
-        "Qwen3-Embedding-8B": (
-            t.Qwen3Model, qwen(vocab_size=151665, **size(4096, 36, 32, 12288, **QWEN3), **NO_TOKENS),
-            True, PromptStyle.COND, Pooling.LAST,
-        ),
-        "NV-Embed-v2": (
-            t.MistralModel,
-            t.MistralConfig(vocab_size=32000, is_causal=False, **size(4096, 32, 32, 14336, **mistral), **NO_TOKENS),
-            False, PromptStyle.COND, Pooling.LATENT,
-        ),
-        "E5-large": (
-            t.XLMRobertaModel, t.XLMRobertaConfig(vocab_size=250002, **size(1024, 24, 16, 4096), **xlm),
-            False, PromptStyle.COND, Pooling.MEAN,
-        ),
-    }  # fmt: skip
+CORPORA = (("documents", 1), ("captions", 8), ("captions", 1))  # texts, conditions
+POOLED = (1, 8, 32)  # conditions of condition pooling
+SHARED = 4  # times as many tokens where prompts share prefixes, so that there are several rows of them
+CHECKED = 8  # prompts whose vectors are compared
+UNIT_PAIRS, MOST_PAIRS = 2**15, 2**18  # of a unit; of a measurement of condition pooling
+LAUNCHES = 50  # of a matrix product
+RIGHT = 0.999  # least cosine
 
 
-def texts(count):
-    """Captions, or what looks like them."""
-    if CAPTIONS.is_file():
-        import pyarrow.parquet as pq
+class Ready:
+    """A loaded system in place of the configuration that `EncodeUnits` loads."""
 
-        return pq.read_table(CAPTIONS, columns=["text"])["text"].slice(0, count).to_pylist()
-    chance = random.Random(0)
-    return [" ".join(chance.choices(WORDS, k=chance.randint(6, 24))) + f" {n}" for n in range(count)]
+    def __init__(self, system):
+        self.system = system
 
+    def describe(self):
+        return {"weights": "loaded"}
 
-def documents(captions, words):
-    """Captions one after the other, up to so many words."""
-    found, held = [], []
-    for caption in captions:
-        held += caption.split()
-        if len(held) >= words:
-            found.append(" ".join(held[:words]))
-            held = []
-    return found
+    def load(self, **options):
+        return self.system
 
 
-def word_tokenizer(captions):
-    """A token for each word."""
-    pieces = pre_tokenizers.Sequence([pre_tokenizers.Whitespace()])
-    template = prompt_set(PromptStyle.COND).pair.pattern
-    vocabulary = {"<pad>": 0, "<s>": 1, "<unk>": 2}
-    for text in [template, *CONDITIONS, *captions]:
-        for word, _ in pieces.pre_tokenize_str(text):
-            vocabulary.setdefault(word, len(vocabulary))
-    tokenizer = Tokenizer(models.WordLevel(dict(list(vocabulary.items())[:30000]), unk_token="<unk>"))
-    tokenizer.pre_tokenizer = pieces
-    return tokenizer
+class Bench:
+    """One shape on one device: each method is a row, and gives its line."""
 
+    def __init__(self, arguments, texts, folder):
+        self.arguments, self.texts, self.folder = arguments, texts, folder
+        self.device = torch.device(arguments.device)
+        self.shape = shapes.SHAPES[arguments.shape]
+        self.tokens = arguments.tokens or (2**11 if arguments.tiny else self.shape.tokens)
+        self.peer_tokens = arguments.peer_tokens or self.tokens // 2
 
-def make(kind, config, device, attention):
-    """A random model in bf16, made on the device."""
-    torch.manual_seed(0)
-    before = torch.get_default_dtype()
-    torch.set_default_dtype(torch.bfloat16)
-    try:
-        with torch.device(device):
-            model = kind._from_config(copy.deepcopy(config), attn_implementation=attention)
-    finally:
-        torch.set_default_dtype(before)
-    model.config.use_cache = False
-    if hasattr(model, "pooler"):
-        model.pooler = None
-    return model.to(torch.bfloat16).eval()
+    def rows(self):
+        """Name and method of each row, the most telling first."""
+        yield "machine", self.machine
+        yield "load", self.load
+        yield "matrix product", lambda: self.rates
+        yield "flex", self.flex
+        yield from self._of_corpora("engine, eager", self.engine)
+        if not self.arguments.eager:
+            yield "compile", lambda: self.compile(self.case)
+            yield from self._of_corpora("engine, compiled", self.engine)
+        yield from self._of_corpora("units", self.units)
+        if shapes.ENCODERS[self.shape.encoder].causal:
+            yield "engine, without sharing, captions, 8", partial(self.without_sharing, *CORPORA[1])
+        yield from self._of_corpora("engine, padded", self.padded)
+        yield from self._of_corpora("transformers", self.transformers)
+        yield from self._of_corpora("sentence-transformers", self.sentence_transformers)
+        if self.shape.pools:
+            if not self.arguments.eager:
+                yield "compile, condition pooling", lambda: self.compile(self.pooling)
+            for count in POOLED:
+                yield f"condition pooling, {count}", partial(self.pool, count)
 
+    @staticmethod
+    def _of_corpora(name, row):
+        for corpus, count in CORPORA:
+            yield f"{name}, {corpus}, {count}", partial(row, corpus, count)
 
-def timed(work, device, turns=3):
-    """Median seconds, after one turn to warm up."""
-    work()
-    seconds = []
-    for _ in range(turns):
-        began = time.perf_counter()
-        work()
-        if device == "cuda":
-            torch.cuda.synchronize()
-        seconds.append(time.perf_counter() - began)
-    return statistics.median(seconds)
+    # ----------------------------------------------------------------------------------------------- what is loaded
 
+    @cached_property
+    def loader(self):
+        return shapes.Loader.of(self.shape, self.texts, self.folder, self.device, self.arguments.tiny)
 
-@torch.inference_mode()
-def by_transformers(model, batch, budget, bidirectional):
-    """The last states of batches sorted by length and padded, averaged over all tokens."""
-    lengths = batch.lengths
-    order = lengths.argsort()[::-1]
-    start = 0
-    while start < len(order):
-        rows = order[start : start + max(1, budget // int(lengths[order[start]]))]
-        start += len(rows)
-        sequences = batch.ids(rows)
-        ids = torch.nn.utils.rnn.pad_sequence(
-            [torch.from_numpy(s) for s in np.split(sequences.flat, sequences.offsets[1:-1])], True
-        ).to(model.device, torch.long)
-        keep = torch.arange(ids.shape[1], device=ids.device) < torch.from_numpy(lengths[rows]).to(ids.device)[:, None]
-        if bidirectional and hasattr(model, "layers"):
-            keep_4d = keep[:, None, None, :].expand(-1, 1, ids.shape[1], -1)
-            hidden = model(ids, attention_mask=keep_4d).last_hidden_state
-        else:
-            hidden = model(ids, attention_mask=keep).last_hidden_state
-        ((hidden * keep[..., None]).sum(1) / keep.sum(1, keepdim=True)).float().cpu()
+    @cached_property
+    def case(self):
+        return self.loader.case()
 
-
-@torch.inference_mode()
-def least_cosine(engine, model, batch, bidirectional):
-    """Of the engine's vectors of a few prompts to the plain model's of each prompt alone."""
-    rows = np.linspace(0, len(batch) - 1, 5).astype(int)
-    found = torch.from_numpy(engine.encode(batch.take(rows))[0])
-    wanted = []
-    for row in rows:
-        ids = torch.from_numpy(batch.ids(np.array([row])).flat).to(model.device, torch.long)[None]
-        mask = (
-            torch.ones(1, 1, ids.shape[1], ids.shape[1], dtype=torch.bool, device=ids.device) if bidirectional else None
-        )
-        hidden = model(ids, attention_mask=mask).last_hidden_state
-        hidden = hidden if engine.latent is None else engine.latent(hidden)
-        span = (
-            slice(-1, None) if engine.spec.pooling[0] is Pooling.LAST else slice(batch.start[row, 0], batch.end[row, 0])
-        )
-        wanted.append(hidden[0, span].float().mean(0).cpu())
-    return torch.nn.functional.cosine_similarity(found, torch.stack(wanted)).min().item()
-
-
-def sentence_transformer(model, tokenizer, config, device):
-    """The same model in sentence-transformers' modules; None where it is not installed."""
-    try:
-        from sentence_transformers import SentenceTransformer
-        from sentence_transformers.models import Pooling as MeanPooling
-        from sentence_transformers.models import Transformer
-    except ImportError:
-        return None
-    with tempfile.TemporaryDirectory() as folder:  # a tiny model that the real one then replaces
-        fast = transformers.PreTrainedTokenizerFast(tokenizer_object=tokenizer, pad_token="<pad>", unk_token="<unk>")
-        fast.save_pretrained(folder)
-        small = {"hidden_size": 64, "num_hidden_layers": 1, "num_attention_heads": 4, "intermediate_size": 64}
-        transformers.BertModel(transformers.BertConfig(vocab_size=100, **small)).save_pretrained(folder)
-        inner = Transformer(folder)
-    inner.auto_model = model
-    inner.max_seq_length = 2048
-    if hasattr(inner, "model"):
-        inner.model = model
-    return SentenceTransformer(modules=[inner, MeanPooling(config.hidden_size, pooling_mode="mean")], device=device)
-
-
-@dataclass(frozen=True)
-class Contenders:
-    """An encoder by raycase, and the peers with the same weights."""
-
-    name: str
-    engine: TextEncoder
-    prompts: Any
-    plain: torch.nn.Module
-    library: Any  # None where it is not installed
-    rate: float  # of this device's matrix products in its shapes, FLOP/s
-    budget: int  # tokens in a batch of transformers; the engine's own is halved when memory runs out
-
-    @property
-    def bidirectional(self):
-        return not self.engine.spec.causal
-
-
-def load(name, shape, tokenizer, device, tiny):
-    kind, config, causal, style, pooling = shape
-    budget = 512 if tiny else 32768
-    spec = EncoderSpec(source="", prompt=style, pooling=(pooling,), causal=causal, max_tokens=2000)
-    engine = TextEncoder(
-        spec=spec,
-        model=make(kind, config, device, NAME),
-        tokenize=PromptTokenizer(tokenizer=tokenizer, max_tokens=512 if name == "E5-large" else 2000),
-        unpadded=True,
-        batch_tokens=budget,
-    )
-    if pooling is Pooling.LATENT:
-        sizes = {"latents": 8, "heads": 2, "head_dim": 16} if tiny else {}
-        engine.latent = LatentAttention(dim=config.hidden_size, **sizes).to(device, torch.bfloat16).eval()
-    engine.try_flex()
-    plain = make(kind, config, device, "sdpa")
-    plain.load_state_dict(engine.model.state_dict())
-    return Contenders(
-        name=name,
-        engine=engine,
-        prompts=prompt_set(style, template=spec.template, span=Span.CONDITION).pair,
-        plain=plain,
-        library=sentence_transformer(plain, tokenizer, config, device),
-        rate=engine.matrix_product_rate(),
-        budget=budget,
-    )
-
-
-def compare(contenders, corpus, found, conditions, device, tiny):
-    """Tokens a second of each, over texts under so many conditions."""
-    engine, rate, bidirectional = contenders.engine, contenders.rate, contenders.bidirectional
-    # so many prompts as take the peers about a second at half the rate of the matrix product
-    words = 40 if corpus == "captions" else 1000
-    most = max(2 * conditions, int((2e8 if tiny else 0.5 * rate) / (2 * engine.weights) / words))
-    chosen = found[: max(1, min(most, 20_000) // conditions)]
-    pairs = [(text, c) for text in chosen for c in CONDITIONS[:conditions]]
-    batch = engine.tokenize.pairs([contenders.prompts], pairs)
-    work = engine.encode(batch)[1]
-    cosine = least_cosine(engine, contenders.plain, batch, bidirectional and hasattr(contenders.plain, "layers"))
-    if cosine < 0.999:
-        raise SystemExit(f"{contenders.name}: expected the plain model's vectors, got cosine {cosine:.5f}")
-    seconds = timed(partial(engine.encode, batch), device)
-    line = {
-        "encoder": contenders.name,
-        "texts": corpus,
-        "conditions": conditions,
-        "prompts": len(pairs),
-        "cosine": round(cosine, 5),
-        "tokens": work.tokens,
-        "sharing": round(work.tokens / work.processed, 2),
-        "mfu": round(work.flops / seconds / rate, 4),
-        "padding": round(1 - work.processed / work.computed, 4),
-        "raycase": round(work.tokens / seconds),
-    }
-    seconds = timed(partial(by_transformers, contenders.plain, batch, contenders.budget, bidirectional), device)
-    line["transformers"] = round(work.tokens / seconds)
-    if contenders.library is not None:
-        whole = [contenders.prompts.render(*pair).text for pair in pairs]
-        size = 32 if corpus == "documents" else 256
-        embed = partial(contenders.library.encode, whole, batch_size=size, show_progress_bar=False)
-        seconds = timed(embed, device, turns=1)
-        line["sentence-transformers"] = round(work.tokens / seconds)
-    return line
-
-
-def show(line):
-    own = f"{line['raycase']:,} ({line['mfu']:.0%})"
-    peers = (f"{line[peer]:,}" if peer in line else "-" for peer in PEERS)
-    head = f"{line['encoder']:<22}{line['texts']:<11}{line['conditions']:>5}{line['sharing']:>9.2f}  {own:>24}"
-    print(head + "".join(f"{peer:>24}" for peer in peers), flush=True)
-
-
-def main(device, tiny, output, limit):
-    began = time.perf_counter()
-    register()
-    captions = texts(20_000)
-    tokenizer = word_tokenizer(captions)
-    corpora = {"captions": captions, "documents": documents(captions, 100 if tiny else 970)}
-    name = torch.cuda.get_device_name() if device == "cuda" else platform.processor() or "CPU"
-    print(f"{name}; torch {torch.__version__}, transformers {transformers.__version__}")
-    print(f"{'encoder':<22}{'texts':<11}{'cond.':>5}{'sharing':>9}  " + "".join(
-        f"{n:>24}" for n in ("raycase tok/s (MFU)", *PEERS)))  # fmt: skip
-    lines, skipped, rates = [], [], {}
-    for encoder, shape in shapes(tiny).items():
-        contenders = load(encoder, shape, tokenizer, device, tiny)
-        rates[encoder] = contenders.rate
-        for (corpus, found), conditions in product(corpora.items(), (1, 2, 8)):
-            if time.perf_counter() - began > limit:
-                skipped.append(f"{encoder}, {corpus}, {conditions}")
-                continue
-            lines.append(compare(contenders, corpus, found, conditions, device, tiny))
-            show(lines[-1])
-        del contenders
+    @cached_property
+    def pooling(self):
+        """Condition pooling, in the place of the encoder that was measured before."""
+        for name in ("case", "library"):
+            self.__dict__.pop(name, None)
         gc.collect()
-        if device == "cuda":
+        if self.device.type == "cuda":
             torch.cuda.empty_cache()
-    for combination in skipped:
-        print(f"skipped after {limit} s: {combination}")
-    ratios = {
-        f"{line['encoder']}, {line['texts']}, {line['conditions']} over {peer}": round(line["raycase"] / line[peer], 2)
-        for line in lines
-        for peer in PEERS
-        if peer in line
+        return self.loader.condition_pooling()
+
+    @cached_property
+    def documents(self):
+        most = 100 if self.arguments.tiny else min(shapes.DOCUMENT_WORDS, self.loader.spec.max_tokens * 3 // 4)
+        return shapes.documents(self.texts, most)
+
+    @cached_property
+    def library(self):
+        """The same modules in sentence-transformers."""
+        from sentence_transformers import SentenceTransformer
+
+        try:
+            from sentence_transformers.sentence_transformer.modules import Pooling, Transformer
+        except ImportError:  # before version 6
+            from sentence_transformers.models import Pooling, Transformer
+
+        config = self.case.encoder.model.config
+        with tempfile.TemporaryDirectory() as folder:  # a tiny model that the real one then replaces
+            published_tokenizer(self.loader.spec.source).save_pretrained(folder)
+            small = {"hidden_size": 64, "num_hidden_layers": 1, "num_attention_heads": 4, "intermediate_size": 64}
+            tiny = transformers.BertConfig(vocab_size=100, **small)
+            transformers.BertModel(tiny).save_pretrained(folder)
+            inner = Transformer(folder)
+        inner.auto_model = self.case.encoder.model
+        if hasattr(inner, "model"):
+            inner.model = self.case.encoder.model
+        inner.max_seq_length = self.loader.spec.max_tokens
+        pooling = Pooling(config.hidden_size, pooling_mode="mean")
+        return SentenceTransformer(modules=[inner, pooling], device=str(self.device))
+
+    # --------------------------------------------------------------------------------------------------------- texts
+
+    def pairs(self, corpus, count, tokens):
+        """(text, condition) of so many tokens, as if each prompt were encoded alone, or of all texts there are."""
+        texts = self.documents if corpus == "documents" else self.texts
+        if not texts:
+            raise ValueError(f"expected {corpus}, got too few texts")
+        under = typical_conditions()[:count]
+        some = self.batch([(text, c) for text in texts[:64] for c in under])
+        chosen = texts[: max(1, int(tokens / some.lengths.mean() / count))]
+        return [(text, c) for text in chosen for c in under]
+
+    def batch(self, pairs):
+        """Tokenised prompts."""
+        return self.case.encoder.tokenize.pairs(self.case.config.templates(True), pairs)
+
+    def _tokens(self, count):
+        return self.tokens * (SHARED if count > 1 and self.loader.spec.causal else 1)
+
+    # ---------------------------------------------------------------------------------------------------------- rows
+
+    def machine(self):
+        cuda = self.device.type == "cuda"
+        properties = torch.cuda.get_device_properties(self.device) if cuda else None
+        return {
+            "device": properties.name if cuda else platform.processor() or platform.machine(),
+            "gpu_gib": round(properties.total_memory / 2**30, 1) if cuda else None,
+            "versions": {"python": platform.python_version(), "torch": torch.__version__, "cuda": torch.version.cuda}
+            | {"transformers": transformers.__version__},
+            "commit": commit(),
+            "date": datetime.now(UTC).isoformat(timespec="seconds"),
+            "arguments": vars(self.arguments),
+            "texts": len(self.texts),
+        }
+
+    def load(self):
+        began = time.perf_counter()
+        engine = self.case.encoder
+        parameters = sum(p.numel() for p in engine.parts().parameters())
+        return {"parameters": parameters, "dim": engine.dim, "seconds": time.perf_counter() - began}
+
+    @cached_property
+    def rates(self):
+        """FLOP/s of the matrix product of a row in the encoder's largest shape, and of a large square one."""
+        engine = self.case.encoder
+        shape = (engine.batch_tokens, *sorted((p.shape for p in matrices(engine.model)), key=np.prod)[-1])
+        side = 8192 if self.device.type == "cuda" and not self.arguments.tiny else 512
+        rate = partial(product_rate, self.device, self.loader.dtype)
+        own, square = rate(*shape), rate(side, side, side)
+        return {"shape": shape, "tflops": own / 1e12, "square": side, "square_tflops": square / 1e12}
+
+    @torch.inference_mode()
+    def flex(self):
+        """Whether FlexAttention runs, and gives what attention in chunks gives; most of the time is its compiling."""
+        engine, began = self.case.encoder, time.perf_counter()
+        engine.try_flex()
+        tried = engine.in_rows and self.device.type == "cuda"
+        return {"tried": tried, "runs": engine.flex, "seconds": time.perf_counter() - began}
+
+    def compile(self, system):
+        began = time.perf_counter()
+        system.compile()
+        return {"compiled": is_compiled(system.encoder), "seconds": time.perf_counter() - began}
+
+    def engine(self, corpus, count):
+        """The bare encoder: tokens on the host to vectors on the host."""
+        return self._engine(self.case.encoder, corpus, count, self._tokens(count))
+
+    def without_sharing(self, corpus, count):
+        """The same engine, each prompt in whole: the stand-in for a server that shares no prefixes."""
+        return self._engine(shapes.WithoutSharing.of(self.case.encoder), corpus, count, self.peer_tokens)
+
+    def padded(self, corpus, count):
+        """The same engine in padded batches, not compiled: what is left where neither FlexAttention nor chunks do."""
+        engine = copy.copy(self.case.encoder)
+        engine.in_rows = False
+        with not_compiled(engine):
+            return self._engine(engine, corpus, count, self.peer_tokens)
+
+    def _engine(self, engine, corpus, count, tokens):
+        batch = self.batch(self.pairs(corpus, count, tokens))
+        line, (vectors, work) = self._timed(partial(engine.encode, batch))
+        return line | self._rates(engine, work, line["seconds"], len(batch)) | cosines(engine, batch, vectors)
+
+    def units(self, corpus, count):
+        """The whole unit path, as a worker of a job runs it: Arrow of tokens to Arrow of vectors."""
+        pairs = self.pairs(corpus, count, self._tokens(count))
+        return self._units(self.case, [text for text, _ in pairs[::count]], count)[0]
+
+    def pool(self, count):
+        """Condition pooling by the unit path. Effective tokens: as if each text were encoded under each condition."""
+        system = self.pooling
+        lengths = system.config.count_tokens(self.texts[:64], None)
+        texts = self.texts[: max(1, min(int(self.tokens / lengths.mean()), MOST_PAIRS // count))]
+        line, units = self._units(system, texts, count)
+        apart = 0
+        for unit in units:
+            prepared = ReadUnit.from_arrow(unit).prepared
+            apart += tokens_apart(prepared, accepted_pairs(prepared))
+        return line | {"effective_tokens_per_s": apart / line["seconds"]}
+
+    def _units(self, system, texts, count):
+        """The line of a system's unit path, and the units."""
+        units, settings = read_units(system, texts, typical_conditions()[:count])
+        encode = EncodeUnits(Ready(system), settings, weights="loaded")
+        encode(units[0])  # measures the device, and computes bases
+        line, done = self._timed(lambda: [EncodedUnit.from_arrow(encode(unit)) for unit in units])
+        if (found := sum(len(unit.table) for unit in done)) != len(texts) * count:
+            raise ValueError(f"expected {len(texts) * count} vectors, got {found}")
+        work = sum((unit.stats.work for unit in done), Work())
+        line |= self._rates(system.encoder, work, line["seconds"], found) | {"units": len(units)}
+        table = done[0].table
+        rows = checked(len(table))
+        vectors = np.stack([np.array(table[EMBEDDING][row].as_py(), np.float32) for row in rows.tolist()])
+        under = typical_conditions()
+        alone = [system.embed([texts[row // count]], under[row % count])[0] for row in rows.tolist()]
+        cosine = least(torch.from_numpy(vectors), torch.from_numpy(np.stack(alone)))
+        return line | {"cosine_one_by_one": cosine}, units
+
+    def transformers(self, corpus, count):
+        """transformers' own attention: batches sorted by length, padded, of at most a row's tokens, not compiled."""
+        engine = self.case.encoder
+        batch = self.batch(self.pairs(corpus, count, self.peer_tokens))
+        with not_compiled(engine):
+            line, _ = self._timed(lambda: [dense(engine, batch, rows) for rows in padded(batch, self.loader.budget)])
+        tokens = int(batch.lengths.sum())
+        return line | {"prompts": len(batch), "effective_tokens_per_s": tokens / line["seconds"]}
+
+    def sentence_transformers(self, corpus, count):
+        """The same modules in sentence-transformers, tokenising included, in batches of at most a row's tokens."""
+        if not importlib.util.find_spec("sentence_transformers"):
+            return {"skipped": "not installed"}
+        pairs = self.pairs(corpus, count, self.peer_tokens)
+        lengths = self.batch(pairs).lengths
+        (template,) = self.case.config.templates(True)
+        whole = [template.render(*pair).text for pair in pairs]
+        size = max(1, self.loader.budget // int(lengths.max()))
+        library = self.library
+        with not_compiled(self.case.encoder):
+            line, _ = self._timed(lambda: library.encode(whole, batch_size=size, show_progress_bar=False))
+        return line | {"prompts": len(pairs), "effective_tokens_per_s": int(lengths.sum()) / line["seconds"]}
+
+    # ------------------------------------------------------------------------------------------------------ measures
+
+    def _timed(self, work):
+        """Median seconds; what the first turn took above it, which is compiling and warming up; peak memory; the
+        result."""
+        cuda = self.device.type == "cuda"
+        if cuda:
+            torch.cuda.reset_peak_memory_stats(self.device)
+        seconds = []
+        for _ in range(self.arguments.turns + 1):
+            began = time.perf_counter()
+            result = work()
+            if cuda:
+                torch.cuda.synchronize(self.device)
+            seconds.append(time.perf_counter() - began)
+        peak = torch.cuda.max_memory_allocated(self.device) if cuda else 1024 * _peak_kib()
+        median = statistics.median(seconds[1:])
+        line = {"seconds": median, "first_seconds": max(0.0, seconds[0] - median), "peak_gib": peak / 2**30}
+        return line | {"graphs": torch._dynamo.utils.counters["stats"]["unique_graphs"]}, result
+
+    def _rates(self, engine, work, seconds, prompts):
+        """Rates of the work done; FLOPs are those of what was processed, without padding."""
+        flops = work.flops / seconds / 1e12
+        return {
+            "compiled": is_compiled(engine),
+            "prompts": prompts,
+            "tokens": work.tokens,
+            "tokens_per_s": work.processed / seconds,
+            "effective_tokens_per_s": work.tokens / seconds,
+            "sharing": work.tokens / work.processed,
+            "padding": 1 - work.processed / work.computed,
+            "tflops": flops,
+            "of_matrix_product": flops / self.rates["tflops"],
+            "of_square": flops / self.rates["square_tflops"],
+        }
+
+
+def _peak_kib():
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+
+
+def matrices(model):
+    """The weights of its linear layers."""
+    return [module.weight for module in model.modules() if isinstance(module, torch.nn.Linear)]
+
+
+@torch.inference_mode()
+def product_rate(device, dtype, rows, outer, inner):
+    """FLOP/s of a matrix product, over launches that wait for each other only at the end."""
+    a, b = (torch.randn(n, inner, device=device, dtype=dtype) for n in (rows, outer))
+    cuda = device.type == "cuda"
+    launches = LAUNCHES if cuda else 5
+    for _ in range(3):
+        torch.nn.functional.linear(a, b)
+    if cuda:
+        start, stop = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+        start.record()
+    began = time.perf_counter()
+    for _ in range(launches):
+        torch.nn.functional.linear(a, b)
+    seconds = time.perf_counter() - began
+    if cuda:
+        stop.record()
+        stop.synchronize()
+        seconds = start.elapsed_time(stop) / 1000
+    return 2 * rows * inner * outer * launches / seconds
+
+
+def read_units(system, texts, under):
+    """What the read step gives of these texts under these conditions: units, and the encode step's settings."""
+    columns = Columns(text=TEXT, id=None, condition=None, keep=(), types={})
+    settings = EncodeSettings(
+        columns=columns,
+        conditions=tuple(under),
+        unconditional=False,
+        dtype="float16",
+        on_long="truncate",
+        dim=system.dim,
+    )
+    units, size = [], max(1, UNIT_PAIRS // len(under))
+    for start in range(0, len(texts), size):
+        some = texts[start : start + size]
+        rows = pa.table({ID: [str(start + i) for i in range(len(some))], TEXT: some})
+        unit = ReadUnit(
+            uri="texts",
+            file=0,
+            start=start,
+            rows_in=len(some),
+            rows=rows,
+            rejected=rejected_table("texts", []),
+            prepared=prepare_rows(system.config, rows, settings),
+            read_pid=os.getpid(),
+        )
+        units.append(unit.to_arrow())
+    return units, settings
+
+
+def padded(batch, budget):
+    """Prompts sorted by length, in batches of at most so many tokens, padding included."""
+    order, start = batch.lengths.argsort()[::-1], 0
+    while start < len(order):
+        rows = order[start : start + max(1, budget // int(batch.lengths[order[start]]))]
+        start += len(rows)
+        yield rows
+
+
+@torch.inference_mode()
+def dense(engine, batch, rows):
+    """Pooled vectors of a padded batch by transformers' own attention: (B, D) float32 on the host."""
+    lengths, device = batch.lengths[rows], engine.model.device
+    ids_BT = torch.from_numpy(batch.padded(rows, engine.model.config.pad_token_id or 0)).to(device, torch.long)
+    position_T = torch.arange(ids_BT.shape[1], device=device)
+    keep_BT = position_T < torch.from_numpy(lengths).to(device)[:, None]
+    mask = None if engine.spec.causal and len(rows) == 1 else keep_BT
+    if not engine.spec.causal and hasattr(engine.model, "layers"):  # a decoder that reads both ways
+        mask = keep_BT[:, None, None, :].expand(-1, 1, ids_BT.shape[1], -1)
+    hidden_BTD = engine.model(ids_BT, attention_mask=mask).last_hidden_state
+    if engine.latent is not None:
+        hidden_BTD = engine.latent(hidden_BTD)
+    first_VB, stop_VB = (torch.from_numpy(a.copy()).to(device) for a in engine.spans(batch, rows))
+    span_BT = (position_T >= first_VB[0][:, None]) & (position_T < stop_VB[0][:, None])
+    return pool_mean(hidden_BTD, span_BT).float().cpu()
+
+
+def cosines(engine, batch, vectors):
+    """Least cosine of some vectors of a whole batch to those of each prompt alone, and by transformers' attention; and
+    the largest to the vector of another prompt, below which no vector can be told from a wrong one."""
+    rows = checked(len(batch))
+    whole = torch.from_numpy(vectors[rows])
+    alone = np.concatenate([engine.encode(batch.take(rows[i : i + 1]))[0] for i in range(len(rows))])
+    with not_compiled(engine):
+        plain = torch.cat([dense(engine, batch, rows[i : i + 1]) for i in range(len(rows))])
+    return {
+        "cosine_one_by_one": least(whole, torch.from_numpy(alone)),
+        "cosine_dense": least(whole, plain),
+        "cosine_of_others": torch.nn.functional.cosine_similarity(whole, whole.roll(1, 0)).max().item(),
     }
-    result = {"ratios": ratios, "lines": lines, "skipped": skipped, "device": name}
-    result["matrix_product_tflops"] = {encoder: round(rate / 1e12, 2) for encoder, rate in rates.items()}
-    result |= {"torch": torch.__version__, "transformers": transformers.__version__}
-    result |= {"date": datetime.now(UTC).isoformat(timespec="minutes"), "tiny": tiny}
-    if output:
-        Path(output).write_text(json.dumps(result, indent=1) + "\n", encoding="utf-8")
-    print(json.dumps(result))
+
+
+def checked(count):
+    """Rows whose vectors are compared: from the first to the last."""
+    return np.unique(np.linspace(0, count - 1, CHECKED).astype(int))
+
+
+def least(found, wanted):
+    return torch.nn.functional.cosine_similarity(found.float(), wanted.float()).min().item()
+
+
+def is_compiled(engine):
+    return engine.layers[0]._compiled_call_impl is not None
+
+
+@contextmanager
+def not_compiled(engine):
+    """Run the layers as they were before they were compiled: padded batches have many shapes, each a new graph."""
+    compiled = {module: module._compiled_call_impl for module in engine.model.modules()}
+    for module in compiled:
+        module._compiled_call_impl = None
+    try:
+        yield
+    finally:
+        for module, call in compiled.items():
+            module._compiled_call_impl = call
+
+
+# ------------------------------------------------------------------------------------------------------ command line
+
+
+class Heard(logging.Handler):
+    """Keeps warnings, for the line of the row in which they come."""
+
+    def __init__(self):
+        super().__init__(logging.WARNING)
+        self.messages = []
+
+    def emit(self, record):
+        self.messages.append(record.getMessage())
+
+    def take(self):
+        messages, self.messages = self.messages, []
+        return {"warnings": messages} if messages else {}
+
+
+def line_of(name, row, heard):
+    """The line of a row, or of the error that it ended in."""
+    try:
+        line = row()
+    except Exception as error:  # the rows after it may do well
+        line = {"error": f"{type(error).__name__}: {first_line(error)}"}
+    return {"row": name} | rounded(line) | heard.take()
+
+
+def rounded(line):
+    """Numbers with six digits."""
+    return {name: float(f"{value:.6g}") if isinstance(value, float) else value for name, value in line.items()}
+
+
+def fails(line):
+    """Whether a row ended in an error, or the engine's vectors are not those of dense attention."""
+    return "error" in line or (line["row"].startswith("engine,") and not line.get("cosine_dense", 1) > RIGHT)
+
+
+def run(arguments, texts, out):
+    """Every row until the limit; whether all of them went well."""
+    began, heard, well = time.perf_counter(), Heard(), True
+    logging.getLogger("raycase").addHandler(heard)
+    transformers.utils.logging.disable_progress_bar()
+    with tempfile.TemporaryDirectory() as folder:
+        bench = Bench(arguments, texts, Path(folder))
+        for name, row in bench.rows():
+            if arguments.rows and name != "machine" and not any(part in name for part in arguments.rows):
+                continue
+            if name != "machine" and time.perf_counter() - began > arguments.limit:
+                line = {"row": name, "skipped": f"after {arguments.limit:g} s"}
+            else:
+                line = line_of(name, row, heard)
+            line["at"] = round(time.perf_counter() - began, 1)
+            well = well and not fails(line)
+            print(json.dumps(line), file=out, flush=True)
+            if out is not sys.stdout:
+                os.fsync(out.fileno())
+                print(json.dumps(line), flush=True)
+    logging.getLogger("raycase").removeHandler(heard)
+    return well
+
+
+def parsed(argv):
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--shape", choices=shapes.SHAPES)
+    parser.add_argument("--texts", help="a Parquet file with a column text (default: captions of RAYCASE_DATA)")
+    parser.add_argument("--pack", nargs=2, metavar=("N", "FILE"), help="write N captions of RAYCASE_DATA to a file")
+    parser.add_argument("--output", help="a file for the lines, which are printed in any case")
+    parser.add_argument("--rows", nargs="+", metavar="PART", help="only rows with one of these parts in their names")
+    parser.add_argument("--limit", type=float, default=540, help="seconds after which no row is begun")
+    parser.add_argument(
+        "--tokens",
+        type=int,
+        help="of a row, each prompt alone; 4 times as many where prompts share (default: by the shape)",
+    )
+    parser.add_argument("--peer-tokens", type=int, help="of the peers, and without sharing (default: half of it)")
+    parser.add_argument("--turns", type=int, default=2, help="after the first, which warms up")
+    parser.add_argument("--eager", action="store_true", help="compile no layers")
+    parser.add_argument("--tiny", action="store_true", help="two layers of 64 dimensions: whether it runs")
+    parser.add_argument("--device", default="cuda")
+    arguments = parser.parse_args(argv)
+    if not (arguments.pack or arguments.shape):
+        parser.error("expected --shape or --pack, got neither")
+    return arguments
+
+
+def main(argv=None):
+    """0 where all rows went well, else 1."""
+    arguments = parsed(argv)
+    if arguments.pack:
+        shapes.pack(int(arguments.pack[0]), arguments.pack[1])
+        return 0
+    if arguments.device.startswith("cuda") and not torch.cuda.is_available():
+        raise SystemExit("--device: expected a GPU that torch can use, got none; --device cpu --tiny runs without one")
+    texts = shapes.read_texts(arguments.texts)
+    if not arguments.output:
+        return 0 if run(arguments, texts, sys.stdout) else 1
+    with open(arguments.output, "w", encoding="utf-8") as out:
+        return 0 if run(arguments, texts, out) else 1
 
 
 if __name__ == "__main__":
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--device", default="cuda")
-    parser.add_argument("--tiny", action="store_true", help="tiny models: whether it runs, not how fast")
-    parser.add_argument("--output", help="a file for the last line")
-    parser.add_argument("--limit", type=float, default=420, help="seconds after which nothing more is begun")
-    arguments = parser.parse_args()
-    main(arguments.device, arguments.tiny, arguments.output, arguments.limit)
+    sys.exit(main())

@@ -1,0 +1,106 @@
+"""The benchmark for GPUs on a CPU, with tiny models: every row comes, is right, and is kept when time is up."""
+
+import importlib
+import json
+import subprocess
+import sys
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+import torch
+from helpers import ROOT, sentences
+from torch.utils.flop_counter import FlopCounterMode
+
+from raycase.encoder.latent_attention import LatentAttention
+from raycase.encoder.throughput import is_matrix
+
+RATES = {"tokens_per_s", "effective_tokens_per_s", "sharing", "padding", "tflops", "of_matrix_product", "of_square"}
+ENGINE = RATES | {"seconds", "first_seconds", "peak_gib", "graphs", "prompts", "cosine_one_by_one", "cosine_dense"}
+
+
+@pytest.fixture
+def gpu(monkeypatch):
+    monkeypatch.syspath_prepend(ROOT / "benchmarks")
+    return importlib.import_module("gpu")
+
+
+@pytest.fixture
+def tiny_run(tmp_path):
+    """Arguments of a run in tiny shapes, and what reads its lines."""
+    pq.write_table(pa.table({"text": [f"{text} by a river" for text in sentences(300)]}), tmp_path / "texts.parquet")
+    output = tmp_path / "lines.jsonl"
+    arguments = ["--tiny", "--device", "cpu", "--eager", "--turns", "1", "--tokens", "300", "--output", str(output)]
+    arguments += ["--texts", str(tmp_path / "texts.parquet"), "--shape"]
+    return arguments, lambda: {line["row"]: line for line in map(json.loads, output.read_text().splitlines())}
+
+
+@pytest.mark.parametrize("shape", ["qwen3-0.6b", "nv-embed", "e5-large"])
+def test_every_row_is_there_and_right(gpu, tiny_run, shape):
+    arguments, lines = tiny_run
+    assert gpu.main([*arguments, shape, "--rows", "product", "flex", "engine", "units", "transformers", "pooling"]) == 0
+    found = lines()
+    for name, line in found.items():
+        assert not {"error", "warnings"} & set(line), line
+        if name.startswith(("engine", "units", "condition pooling")):
+            assert set(line) >= RATES
+            assert line["cosine_one_by_one"] > 0.999
+        if name.startswith("engine"):
+            assert set(line) >= ENGINE
+            assert line["cosine_dense"] > 0.999
+    corpora = ("documents, 1", "captions, 8", "captions, 1")
+    kinds = ("engine, eager", "engine, padded", "units", "transformers", "sentence-transformers")
+    assert {f"{kind}, {corpus}" for kind in kinds for corpus in corpora} <= set(found)
+    causal = shape == "qwen3-0.6b"
+    assert (found["engine, eager, captions, 8"]["sharing"] > 2) == causal
+    assert ("engine, without sharing, captions, 8" in found) == causal
+    assert not causal or found["engine, without sharing, captions, 8"]["sharing"] == 1
+    pooled = [line["effective_tokens_per_s"] for name, line in found.items() if name.startswith("condition pooling")]
+    assert len(pooled) == (0 if shape == "nv-embed" else 3)
+
+
+def test_what_fails_or_comes_too_late_costs_no_other_row(gpu, tiny_run, monkeypatch):
+    arguments, lines = tiny_run
+    monkeypatch.setattr(gpu.Bench, "flex", lambda bench: 1 / 0)
+    assert gpu.main([*arguments, "minilm", "--rows", "flex", "eager, captions, 1"]) == 1
+    assert lines()["flex"]["error"].startswith("ZeroDivisionError")
+    assert lines()["engine, eager, captions, 1"]["cosine_dense"] > 0.999
+
+
+def test_without_time_on_a_bare_machine_its_file_says_what_was_skipped(tiny_run):
+    arguments, lines = tiny_run
+    absent = ("ray", "obstore", "scipy", "sentence_transformers")  # what a machine with torch and transformers may lack
+    start = f"import sys, runpy; sys.modules |= dict.fromkeys({absent})"
+    start += "; runpy.run_path(sys.argv.pop(1), run_name='__main__')"
+    script = str(ROOT / "benchmarks" / "gpu.py")
+    subprocess.run([sys.executable, "-c", start, script, *arguments, "qwen3-8b", "--limit", "0"], check=True)
+    machine, *others = lines().values()
+    assert machine["texts"] == 300
+    assert len(others) > 10
+    assert all(line["skipped"] == "after 0 s" for line in others)
+
+
+def test_texts_are_carried_or_refused(gpu, tmp_path, monkeypatch):
+    captions = tmp_path / "captions.parquet"
+    monkeypatch.setattr(gpu.shapes, "CAPTIONS", captions)
+    with pytest.raises(SystemExit, match=r"--texts: expected a Parquet file .* --pack"):
+        gpu.main(["--shape", "minilm", "--device", "cpu"])
+    pq.write_table(pa.table({"text": sentences(30), "other": range(30)}), captions)
+    assert gpu.main(["--pack", "20", str(tmp_path / "packed.parquet")]) == 0
+    assert gpu.shapes.read_texts(tmp_path / "packed.parquet") == sentences(30)[:20]
+    monkeypatch.setattr(gpu.shapes, "PACK_MIB", 0)
+    with pytest.raises(SystemExit, match="--pack: expected at most"):
+        gpu.main(["--pack", "20", str(tmp_path / "packed.parquet")])
+
+
+def test_latent_attention_counts_as_what_a_token_costs_in_it(gpu):
+    latent = LatentAttention(dim=32, latents=8, heads=2, head_dim=16).eval()
+    weights = sum(p.numel() for name, p in latent.named_parameters() if is_matrix(name, p))
+
+    def flops(tokens):
+        backend = torch.nn.attention.sdpa_kernel(torch.nn.attention.SDPBackend.MATH)
+        with backend, FlopCounterMode(display=False) as counter, torch.no_grad():
+            latent(torch.randn(1, tokens, 32))
+        return counter.get_total_flops()
+
+    assert flops(96) - flops(32) == 64 * 2 * (weights + gpu.shapes.latent_weights(latent))
