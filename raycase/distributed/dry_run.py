@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 import time
 from dataclasses import replace
 from typing import Any
@@ -22,7 +23,7 @@ from raycase.data.reader import TEXT
 from raycase.data.schema import ROW_OF_PAIR
 from raycase.distributed.cluster import cause, start_ray
 from raycase.distributed.ray_data import Sealed
-from raycase.distributed.resources import Capacity, Pool, capacity, fits_now, make_pool
+from raycase.distributed.resources import Capacity, Pool, capacity, fits_a_node, make_pool
 
 MEASURED_ROWS, MEASURED_SECONDS = 50, 5.0
 
@@ -87,10 +88,11 @@ def _measured(request: Request, rows: pa.Table, pool: Pool, cluster: Capacity) -
         "compile": request.job.compile,
     }
     here = not pool.gpus and len(cluster.alive) == 1
-    if here or not fits_now(pool, cluster):
+    if here or not fits_a_node(pool, cluster):
         found = measure(rows, MEASURED_ROWS, **step | {"config": request.model})
         return *found, "this machine" if here else f"this machine alone: no live node has {pool.each}"
     task = ray.remote(measure).options(num_cpus=pool.cpus, num_gpus=pool.gpus)
+    print(f"measuring on a worker with {pool.each}, once one is free", file=sys.stderr)
     try:
         found = ray.get(task.remote(rows, len(rows) if pool.gpus else MEASURED_ROWS, **step))
     except RayError as error:

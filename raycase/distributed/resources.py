@@ -116,7 +116,7 @@ def make_pool(job: ActorFlags, units: int, cluster: Capacity) -> Pool:
     return Pool(least=least, most=most, cpus=max(cpus, whole_steps), gpus=0, threads=max(1, round(share)))
 
 
-def fits_now(pool: Pool, cluster: Capacity) -> bool:
+def fits_a_node(pool: Pool, cluster: Capacity) -> bool:
     """Whether a live node has the resources of an actor, whatever of them is in use."""
     return any(n.get("CPU", 0) >= pool.cpus and n.get("GPU", 0) >= pool.gpus for n in cluster.alive)
 

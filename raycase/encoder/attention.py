@@ -34,7 +34,7 @@ PART_KEYS = 2**16  # keys copied at once for every head; bounds the memory that 
 # does not see; they need tiles of their size.
 KERNELS: dict[int, dict[str, int]] = {128: {}, 64: {"BLOCK_M": 64, "BLOCK_N": 64, "num_warps": 4}}
 SHORT = 256  # tokens of a prompt, below which blocks are small
-GRAPHS = 32  # of a function, that the compiler may keep: lengths of rows, two shapes of blocks, layers with a window
+GRAPHS = 64  # of a function, that the compiler may keep: lengths of rows, two shapes of blocks, layers with a window
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -248,13 +248,12 @@ def row_lengths(budget: int) -> list[int]:
 
 
 def padded_lengths(tokens: np.ndarray, row_lengths: Sequence[int]) -> np.ndarray:
-    """The shortest of these lengths that holds so many tokens; above the longest, a multiple of it."""
+    """The shortest of these lengths that holds so many tokens; above the longest, that times a power of two."""
     ascending = np.sort(row_lengths)
     longest = ascending[-1]
     place = np.searchsorted(ascending, tokens)
-    return np.where(
-        tokens <= longest, ascending[np.minimum(place, len(ascending) - 1)], -(-tokens // longest) * longest
-    )
+    doublings = np.ceil(np.log2(np.maximum(tokens, 1) / longest)).clip(0).astype(np.int64)  # few lengths: few graphs
+    return np.where(tokens <= longest, ascending[np.minimum(place, len(ascending) - 1)], longest * 2**doublings)
 
 
 # --------------------------------------------------------------------------------------------- rows without sharing

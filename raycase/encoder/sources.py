@@ -69,7 +69,7 @@ def _check_views(prompt: str, own: OwnPrompt | None) -> None:
 
 def _pooling_over(pool: Pool, pooling: Pooling | None, available: tuple[Pooling, ...] | None, name: str) -> Pooling:
     """The pooling that reads these tokens: the chosen one, else the encoder's first. Raises RequestError."""
-    fitting = (Pooling.LAST,) if pool is Pool.LAST else OVER_A_SPAN
+    fitting = {Pool.LAST: (Pooling.LAST,), Pool.SENTENCE: (Pooling.MEAN, Pooling.LATENT)}.get(pool, OVER_A_SPAN)
     wanted = " or ".join(fitting)
     if pooling is None:
         found = next((p for p in available or fitting if p in fitting), None)

@@ -9,8 +9,7 @@ from __future__ import annotations
 import numpy as np
 
 from raycase.data.inferences import HYPOTHESES
-from raycase.systems.dualcse import entailment
-from raycase.systems.dualcse import implicitness as implicitness  # eq. 4
+from raycase.systems.dualcse import entailment, implicitness
 
 ENTAILED_H = np.array([True, True, False, False])
 

@@ -189,19 +189,11 @@ class MixSp(Scorer):
             figures.append(torch.stack([scores_N, lowest_R[range_N], probability_N], dim=1))
         return torch.cat(figures).numpy(), work
 
-    @torch.inference_mode()
     def ranges(self, sentences1: Sequence[str], sentences2: Sequence[str]) -> np.ndarray:
         """The range of each pair, 0 the lowest, by the mean of the router's probabilities for both sentences: N, N ->
         (N,) int64. Raises ValueError for lists of different length."""
-        pooled = torch.from_numpy(self.encoder.encode(self.config.tokens(sentences1, sentences2))[0])
-        ranges = len(self.config.ranges) + 1
-        parts = [torch.empty(0, dtype=torch.int64)]
-        for part in pooled.split(PAIRS_AT_ONCE):
-            logits_NSR = self._heads(part.to(self.encoder.model.device))[:, 1 : 1 + 2 * ranges].unflatten(
-                1, (2, ranges)
-            )
-            parts.append(logits_NSR.softmax(-1).mean(1).argmax(-1).cpu())
-        return torch.cat(parts).numpy()
+        lowest_N = self.figures(self.config.tokens(sentences1, sentences2))[0][:, 1]
+        return np.searchsorted(np.array(self.config.ranges, dtype=lowest_N.dtype), lowest_N, side="right")
 
     def _heads(self, pooled_NV: Tensor) -> Tensor:
         with torch.autocast(pooled_NV.device.type, enabled=False):  # with 16 bits many scores would be equal

@@ -82,7 +82,14 @@ def train_projection(job: ProjectionJob, open_runner: OpenRunner) -> dict[str, A
     vectors_PD = runner.vectors_of(texts, config, name=job.train, **cached)
     embedded = time.time()
     g, variance = fit_projection(vectors_PD, job, seed=job.seed)
-    metrics: dict[str, Any] = {"fingerprint": name, "projection": made, "variance": variance, "data": {"train": train}}
+    unseeded = fingerprint(identity | {"seed": None})  # equal for the seeds of one system
+    metrics: dict[str, Any] = {
+        "fingerprint": name,
+        "unseeded": unseeded,
+        "projection": made,
+        "variance": variance,
+        "data": {"train": train},
+    }
     if validation is not None:
         pairs = pair_vectors(validation, config, runner.vectors_of, **cached)
         metrics["validation"] = evaluation(pairs, shape.nested)(g)

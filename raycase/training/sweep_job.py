@@ -135,9 +135,7 @@ class SweepJob(Source):
                 "or pass --search random"
             )
         self.recipe.check()
-        if (
-            self.grid is None and "dim" in self.cells.space
-        ):  # a search tries the smallest: nested dimensions must be below
+        if self.grid is None and "dim" in self.cells.space:  # the smallest is tried: nested dimensions must be below
             replace(self.recipe, dim=min(self.cells.space["dim"])).check()
         ranges = {
             **at_least(1, self, "samples", "seeds", "finalists", most=MOST_CELLS),

@@ -4,7 +4,7 @@ import pytest
 
 from raycase.corpus.request import EmbedJob
 from raycase.data.storage import locate
-from raycase.distributed.resources import READ_CPUS, WRITE_CPUS, Capacity, _left, check_nodes, fits_now, make_pool
+from raycase.distributed.resources import READ_CPUS, WRITE_CPUS, Capacity, _left, check_nodes, fits_a_node, make_pool
 from raycase.errors import RequestError
 
 GPU_NODE = {"CPU": 2, "GPU": 1}
@@ -61,7 +61,7 @@ def test_actors_fit_the_cluster_or_are_refused(nodes, offered, flags, wanted):
 def test_a_dry_run_starts_no_node(alive, offered, wanted):
     """It measures on a live node like those of the job, or says that it did not."""
     cluster = Capacity(alive, offered)
-    assert fits_now(make_pool(EmbedJob(gpus_per_actor=1), units=100, cluster=cluster), cluster) == wanted
+    assert fits_a_node(make_pool(EmbedJob(gpus_per_actor=1), units=100, cluster=cluster), cluster) == wanted
 
 
 def test_one_encoder_a_gpu_unless_small_ones_share_it():

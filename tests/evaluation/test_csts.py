@@ -92,6 +92,14 @@ def test_each_variant_has_its_isotropy_and_spread(evaluation, models, rated_pair
         assert variants[name]["to_mean"]["std"] == pytest.approx(to_mean.std(), rel=1e-3)
 
 
+def test_a_template_without_a_base_has_the_figures_of_f_alone(evaluation, encoder):
+    own = {"template": "{sentence} in terms of {condition}", "pool": "condition"}
+    [part] = evaluate(evaluation(str(encoder), **own), vectors_of=vectors_of)["models"]
+    assert list(part["variants"]) == ["f"]
+    based = evaluation(str(encoder), **own, base_template="{condition}")
+    assert list(evaluate(based, vectors_of=vectors_of)["models"][0]["variants"]) == ["f", "f - base"]
+
+
 def test_a_projector_is_applied_to_the_vectors_it_was_fitted_on(evaluation, tmp_path, save_model, rated_pairs):
     folder = save_model(tmp_path / "model", 4, subtract=False)
     [model] = evaluate(evaluation(folder), vectors_of=vectors_of)["models"]

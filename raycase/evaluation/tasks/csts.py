@@ -136,7 +136,8 @@ def _measure_case(
     before = "f - base" if config.subtract else "f"  # what the model has before g
     vectors: dict[str, np.ndarray] = {}
     published: dict[str, dict[str, float] | None] = {}
-    for formula, subtract in (("f", False), ("f - base", True)):
+    has_base = all(prompts.base is not None for prompts in config.prompts)  # a prompt of one's own may have none
+    for formula, subtract in (("f", False), *([("f - base", True)] if has_base else [])):
         variant = replace(config, subtract=subtract, projector=None, folder=None)
         vectors[formula] = vectors_by(variant)
         published[formula] = _published_isotropy(variant)

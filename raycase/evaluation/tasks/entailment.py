@@ -20,7 +20,6 @@ from raycase.evaluation.entailment_metrics import (
     best_threshold,
     entailment_scores,
     half_thresholds,
-    implicitness,
     more_implicit,
     told_right,
 )
@@ -29,6 +28,7 @@ from raycase.evaluation.models import Model
 from raycase.evaluation.procedure import Embed, Measured
 from raycase.evaluation.ranked import RankedSystem, rank_systems
 from raycase.evaluation.training_record import training_metrics
+from raycase.systems.dualcse import implicitness
 
 TITLES = {"rte": "Entailment by a threshold", "eis": "Which sentence is more implicit"}
 ACCURACY = "Accuracy x 100 with 95 % intervals of the bootstrap over {}."
