@@ -12,7 +12,7 @@ from pathlib import Path
 
 import psutil
 import requests
-from helpers import ROOT, wait_for
+from helpers import NO_AGENT, ROOT, wait_for
 
 RAY = str(Path(sys.executable).with_name("ray"))
 FAKE_NODE = "f" * 51 + "00000"  # what Ray's provider of fake nodes calls the head
@@ -139,10 +139,19 @@ def autoscaling(head, node_types, idle_seconds):
 
 def submit(head, *flags, name=None):
     """`ray job submit` of the working directory, as a process; `name` is what `stop_job` takes."""
+    wait_for(lambda: _takes_jobs(head), 240)
     command = [RAY, "job", "submit", "--address", head.dashboard, "--working-dir", str(ROOT), "--log-style=record"]
     command += ["--submission-id", name] if name else []
     command += ["--", "python", "jobs/embed.py", *map(str, flags)]
     return subprocess.Popen(command, env=head.environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+
+
+def _takes_jobs(head):
+    """Whether there is an agent that takes jobs: a cluster that has just started has none yet."""
+    command = [RAY, "job", "submit", "--address", head.dashboard, "--", "true"]
+    done = subprocess.run(command, env=head.environment, capture_output=True, text=True)
+    assert not done.returncode or NO_AGENT in done.stderr + done.stdout, done.stderr
+    return done.returncode == 0
 
 
 def stop_job(head, name):

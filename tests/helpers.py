@@ -54,6 +54,9 @@ def worst(a, b):
     return max(float((a[name] - b[name]).abs().max()) for name in a)
 
 
+NO_AGENT = "No available agent"  # says a cluster that has just started to who submits a job
+
+
 def wait_for(what, seconds=90):
     """Poll until `what()` is true, and give it."""
     import time

@@ -10,6 +10,7 @@ from contextlib import suppress
 from functools import partial
 from queue import Empty, SimpleQueue
 from threading import Event, Thread
+from traceback import clear_frames
 from typing import Any, TypeVar
 
 import pyarrow as pa
@@ -194,6 +195,7 @@ def with_heartbeat(stream: Iterable[Item], seconds: float = HEARTBEAT) -> Iterat
                 items.put(item)
             items.put(end)
         except BaseException as error:
+            let_go(error)
             items.put(error)
 
     Thread(target=produce, daemon=True).start()
@@ -207,10 +209,21 @@ def with_heartbeat(stream: Iterable[Item], seconds: float = HEARTBEAT) -> Iterat
             if item is end:
                 return
             if isinstance(item, BaseException):
-                raise item
+                try:
+                    raise item
+                finally:  # its traceback refers to this frame: a circle would keep the dataset, and Ray its encoders
+                    del item
             yield item
     finally:
         stopped.set()
+
+
+def let_go(error: BaseException | None) -> None:
+    """Clear the frames of an error and its causes, which refer to the execution: Ray keeps encoders, and their GPUs, as
+    long as anything refers to them, and a circle of frames does until Python looks for such."""
+    while error is not None:
+        clear_frames(error.__traceback__)
+        error = error.__cause__ or error.__context__
 
 
 def _report_waiting(seconds: float, patience: float, pool: Pool) -> None:

@@ -18,7 +18,7 @@ import pyarrow.parquet as pq
 import pytest
 import ray
 import torch
-from helpers import ROOT, cosines, in_process, read_output, sentences, small_job, vectors, wait_for
+from helpers import NO_AGENT, ROOT, cosines, in_process, read_output, sentences, small_job, vectors, wait_for
 
 import raycase
 from raycase.corpus.job_record import find_job, read_job
@@ -178,9 +178,9 @@ def test_the_sample_submitted_as_a_ray_job_is_that_of_the_plain_path(cluster, tm
     command += ["--address", f"http://{cluster.dashboard_url}", "--runtime-env-json", json.dumps({"env_vars": home})]
     command += ["--", "python", "jobs/embed.py"]
 
-    def submitted():  # a cluster that has just started has no agent yet that takes jobs
+    def submitted():
         done = subprocess.run(command, capture_output=True, text=True, timeout=180)
-        return None if "No available agent" in done.stderr else done
+        return None if NO_AGENT in done.stderr else done
 
     done = wait_for(submitted, 240)
     assert done.returncode == 0, done.stdout + done.stderr

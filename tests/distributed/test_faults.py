@@ -12,10 +12,12 @@ from dataclasses import fields, replace
 from pathlib import Path
 
 import killers
+import psutil
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from helpers import ROOT, read_output, read_rejected, sentences, wait_for
+from disturbed import ENCODERS
+from helpers import NO_AGENT, ROOT, read_output, read_rejected, sentences, wait_for
 from ray import cloudpickle
 from ray.job_submission import JobStatus, JobSubmissionClient
 
@@ -125,7 +127,14 @@ def test_ray_job_stop_drops_what_is_in_hand_and_says_how_to_go_on(long_job, clus
     folder = output_at(long_job.output).embeddings
     client = JobSubmissionClient(f"http://{cluster.dashboard_url}")
     command = shlex.join(["python", "jobs/embed.py", *flags(long_job)])
-    job = client.submit_job(entrypoint=command, runtime_env={"working_dir": str(ROOT)})
+
+    def submitted():
+        try:
+            return client.submit_job(entrypoint=command, runtime_env={"working_dir": str(ROOT)})
+        except RuntimeError as error:
+            assert NO_AGENT in str(error), error
+
+    job = wait_for(submitted, 240)
     wait_for(lambda: len(folder.list()) >= 5)
     drivers = drivers_of(long_job)
     assert drivers
@@ -182,3 +191,15 @@ def test_a_store_that_is_gone_for_good_is_named_with_its_cause(job, cluster):
     said = str(error.value)
     assert said.startswith("writing input file 0, from row ") and f", to {job.output}: " in said
     assert "FileExistsError" in said and said.endswith("; run the same command again to resume")
+    del error
+    wait_for(lambda: not encoders())  # of the execution that failed: others would wait for their CPUs
+
+
+def encoders():
+    """Processes of this Ray that hold an encoder."""
+    found = []
+    for process in psutil.Process().children(recursive=True):
+        with contextlib.suppress(psutil.Error, IndexError):
+            if process.cmdline()[0].startswith(ENCODERS):
+                found.append(process.pid)
+    return found
