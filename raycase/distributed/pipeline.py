@@ -10,7 +10,6 @@ from contextlib import suppress
 from functools import partial
 from queue import Empty, SimpleQueue
 from threading import Event, Thread
-from traceback import clear_frames
 from typing import Any, TypeVar
 
 import pyarrow as pa
@@ -32,7 +31,7 @@ from raycase.distributed.encoders import EncodeInPool, LoneEncoder
 from raycase.distributed.in_flight import DEATHS, InFlight, feed_tasks, no_unit_encoded
 from raycase.distributed.packs import pack_units, read_packs, write_packs
 from raycase.distributed.prometheus import RunMetrics
-from raycase.distributed.ray_data import Sealed, data_context
+from raycase.distributed.ray_data import Sealed, data_context, let_go
 from raycase.distributed.resources import READ_CPUS, WRITE_CPUS, Pool, capacity
 from raycase.errors import WorkError
 
@@ -216,14 +215,6 @@ def with_heartbeat(stream: Iterable[Item], seconds: float = HEARTBEAT) -> Iterat
             yield item
     finally:
         stopped.set()
-
-
-def let_go(error: BaseException | None) -> None:
-    """Clear the frames of an error and its causes, which refer to the execution: Ray keeps encoders, and their GPUs, as
-    long as anything refers to them, and a circle of frames does until Python looks for such."""
-    while error is not None:
-        clear_frames(error.__traceback__)
-        error = error.__cause__ or error.__context__
 
 
 def _report_waiting(seconds: float, patience: float, pool: Pool) -> None:

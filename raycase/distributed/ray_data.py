@@ -7,6 +7,7 @@ import json
 import sys
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
+from traceback import clear_frames
 from typing import Any
 
 import pyarrow as pa
@@ -80,4 +81,15 @@ def run_tasks(
             "(--patience: wait longer)"
         ) from error
     except RayError as error:
+        let_go(error)
         raise cause(error) from error
+
+
+def let_go(error: BaseException | None) -> None:
+    """Clear the frames of an error and its causes, which refer to the execution: Ray keeps encoders, and their GPUs, as
+    long as anything refers to them, and a circle of frames does until Python looks for such."""
+    seen: set[int] = set()  # of two errors each may be the other's cause
+    while error is not None and id(error) not in seen:
+        seen.add(id(error))
+        clear_frames(error.__traceback__)
+        error = error.__cause__ or error.__context__

@@ -3,10 +3,11 @@
 import subprocess
 import sys
 import textwrap
+import weakref
 
 import pytest
 
-from raycase.distributed.ray_data import data_context, run_tasks
+from raycase.distributed.ray_data import data_context, let_go, run_tasks
 from raycase.errors import WorkError
 
 
@@ -22,6 +23,32 @@ def test_patience_is_what_ray_waits(cluster):
     for minutes, seconds in ((90, 5400), (None, -1)):
         with data_context(minutes):
             assert DataContext.get_current().execution_no_progress_timeout_s == seconds
+
+
+def test_an_error_lets_go_of_what_its_frames_and_those_of_its_causes_hold():
+    class Held:
+        pass
+
+    def fails():
+        held = Held()
+        references.append(weakref.ref(held))
+        raise ValueError
+
+    def fails_again():
+        held = Held()
+        references.append(weakref.ref(held))
+        try:
+            fails()
+        except ValueError as error:
+            raise TypeError from error
+
+    references = []
+    with pytest.raises(TypeError) as raised:
+        fails_again()
+    assert all(reference() is not None for reference in references)
+    raised.value.__cause__.__cause__ = raised.value  # a circle ends too
+    let_go(raised.value)
+    assert [reference() for reference in references] == [None, None]
 
 
 def test_ray_does_not_start_unasked():
