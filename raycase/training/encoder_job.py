@@ -14,7 +14,7 @@ import torch
 
 from raycase.data.provenance import provenance
 from raycase.data.storage import fingerprint
-from raycase.encoder.loading import bf16_is_native
+from raycase.encoder.loading import bf16_is_faster
 from raycase.systems.fine_tuned_config import FineTunedConfig
 from raycase.systems.model_card import tuned_card
 from raycase.systems.model_folder import open_model_folder, write_folder
@@ -127,7 +127,7 @@ def objective_of(job: FineTuneJob, task: Task, *, on_gpu: bool) -> Objective:
 
 
 def compute_of(job: Source, *, on_gpu: bool) -> torch.dtype:
-    """The workers' number format. Default: bfloat16 on GPUs and on processors that support it, else float32."""
+    """The workers' number format. Default: bfloat16 on GPUs and on processors that are faster with it."""
     if job.compute is not None:
         return getattr(torch, job.compute)
-    return torch.bfloat16 if on_gpu or bf16_is_native(torch.device("cpu")) else torch.float32
+    return torch.bfloat16 if on_gpu or bf16_is_faster(torch.device("cpu")) else torch.float32

@@ -37,7 +37,7 @@ class Saved:
     model: str = "minilm"
     """Name in the table of encoders, Hugging Face id or local folder."""
     compute: Compute | None = None
-    """Number format inside the encoder. Default: bfloat16 where the processor supports it, else float32."""
+    """Number format inside the encoder. Default: bfloat16 where the processor is faster with it, else float32."""
     output: str
     """Output folder, on this machine."""
     cache: str | None = None

@@ -50,6 +50,18 @@ def test_weights_in_several_shards_load_in_the_target_type(folder_of, tmp_path, 
             assert torch.equal(a, b)
 
 
+@pytest.mark.parametrize(
+    ("amx", "avx512", "amd", "faster"),
+    [(True, True, False, True), (False, True, True, True), (False, True, False, False), (False, False, True, False)],
+)
+def test_bf16_is_chosen_where_the_processor_is_faster_with_it(monkeypatch, amx, avx512, amd, faster):
+    """AVX-512 without AMX multiplies it fast on processors of AMD alone."""
+    monkeypatch.setattr(torch.cpu, "_is_amx_tile_supported", lambda: amx)
+    monkeypatch.setattr(torch.cpu, "_is_avx512_bf16_supported", lambda: avx512)
+    monkeypatch.setattr(loading, "_made_by_amd", lambda: amd)
+    assert loading.bf16_is_faster(torch.device("cpu")) == faster
+
+
 def test_latent_weights_in_several_shards(folder_of, tmp_path):
     source = folder_of("nv-embed-v2")
     shutil.copytree(source, tmp_path, dirs_exist_ok=True)
