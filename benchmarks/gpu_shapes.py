@@ -261,7 +261,7 @@ class WithoutSharing(TextEncoder):
             unpadded=True,
             batch_tokens=engine.batch_tokens,
         )
-        other.flex, other.cost = engine.flex, engine.cost
+        other.flex, other.varlen, other.cost = engine.flex, engine.varlen, engine.cost
         return other
 
     def _batches(self, batch, prompts):

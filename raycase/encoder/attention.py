@@ -1,12 +1,12 @@
 """Attention within the rows of `raycase.encoder.packing`: to ancestors only (trees), or within a sequence only.
 
 Token i attends to token j when `first[j] <= i < end[j]` and, in a layer with a sliding window,
-`position[i] - position[j] < window`. On a GPU, FlexAttention skips blocks without any such pair. Elsewhere the row is
-cut into chunks of queries: a chunk [a, b) attends to the keys with `first[j] < b` and `end[j] > a`, a small part of the
-row.
+`position[i] - position[j] < window`. On a GPU, FlexAttention skips blocks without any such pair, and FlashAttention
+takes rows of long sequences that share nothing. Elsewhere the row is cut into chunks of queries: a chunk [a, b) attends
+to the keys with `first[j] < b` and `end[j] > a`, a small part of the row.
 
 Shapes: T tokens of a row, C tokens of a chunk, G = T / C chunks, of which g in a part; S keys of a chunk, H heads,
-D head size; Q blocks of queries, K blocks of keys.
+D head size; Q blocks of queries, K blocks of keys; N sequences.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cache
+from inspect import signature
 from typing import Any
 
 import numpy as np
@@ -27,6 +28,13 @@ from transformers.masking_utils import sdpa_mask
 
 from raycase.encoder.packing import Row
 
+try:
+    from torch.nn.attention.varlen import varlen_attn
+
+    VARLEN = {"enable_gqa", "window_size"} <= signature(varlen_attn).parameters.keys()
+except ImportError:
+    VARLEN = False
+
 NAME = "raycase"  # of this attention, for transformers
 CHUNK = 64  # queries
 PART_KEYS = 2**16  # keys copied at once for every head; bounds the memory that long texts take
@@ -34,6 +42,7 @@ PART_KEYS = 2**16  # keys copied at once for every head; bounds the memory that 
 # does not see; they need tiles of their size.
 KERNELS: dict[int, dict[str, int]] = {128: {}, 64: {"BLOCK_M": 64, "BLOCK_N": 64, "num_warps": 4}}
 SHORT = 256  # tokens of a prompt, below which blocks are small
+LONGEST = 1024  # tokens of a sequence: the least bound that FlashAttention is told, so that there are few
 GRAPHS = 64  # of a function, that the compiler may keep: lengths of rows, two shapes of blocks, layers with a window
 
 
@@ -65,6 +74,19 @@ class Blocks:
     size: int
 
 
+@dataclass(frozen=True, kw_only=True)
+class Apart:
+    """A row of sequences that share nothing, for FlashAttention: where each begins and the last ends, (N + 1,) int32,
+    behind which the row's end is repeated; a bound of their lengths."""
+
+    starts: Tensor
+    longest: int
+    causal: bool
+
+
+Sees = Chunks | Blocks | Apart  # what the tokens of a row attend to
+
+
 def attend(
     module: torch.nn.Module,
     query: Tensor,
@@ -74,7 +96,7 @@ def attend(
     *,
     scaling: float | None = None,
     sliding_window: int | None = None,
-    row: Chunks | Blocks | None = None,
+    row: Sees | None = None,
     **options: Any,
 ) -> tuple[Tensor, Tensor | None]:
     """Attention of one row, (1, H, T, D) -> (1, T, H, D); without `row`, transformers' attention of a padded batch."""
@@ -82,6 +104,22 @@ def attend(
     if row is None:
         return sdpa_attention_forward(module, query, key, value, attention_mask, scaling=scaling, **options)
     groups = query.shape[1] // key.shape[1]
+    if isinstance(row, Apart):
+        before = -1 if sliding_window is None else sliding_window - 1
+        query_THD, key_THD, value_THD = (t[0].transpose(0, 1) for t in (query, key, value))
+        output_THD: Any = varlen_attn(
+            query_THD,
+            key_THD,
+            value_THD,
+            row.starts,
+            row.starts,
+            row.longest,
+            row.longest,
+            scale=scaling,
+            window_size=(before, 0) if row.causal else (-1, -1),
+            enable_gqa=groups > 1,
+        )
+        return output_THD[None], None
     if isinstance(row, Blocks):
         if groups & (groups - 1):  # its kernels share keys among a power of two
             key, value = (t.repeat_interleave(groups, dim=1) for t in (key, value))
@@ -111,6 +149,20 @@ def attend(
         )
         outputs.append(output_gHCD.transpose(1, 2).flatten(0, 1))
     return torch.cat(outputs)[None], None
+
+
+def apart(row: Row) -> tuple[np.ndarray, int] | None:
+    """starts and longest of `Apart`, of a row of any length; None where tokens are shared, or most sequences are short.
+
+    Padding is cut into sequences of its own. How many starts there are depends on the row's length alone.
+    """
+    lengths = np.array([len(path) for path in row.paths])
+    total = int(lengths.sum())
+    if total > row.paths[-1][-1] + 1 or lengths.mean() < SHORT:
+        return None
+    longest = max(LONGEST, 1 << int(lengths.max() - 1).bit_length())
+    starts = np.concatenate([[0], np.cumsum(lengths), np.arange(total, len(row), longest)[1:]])
+    return np.concatenate([starts, np.full(len(row) // CHUNK + 1 - len(starts), len(row))]), longest
 
 
 @cache

@@ -21,7 +21,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from raycase.encoder.attention import NAME, SHORT, layers_window, padded_length
+from raycase.encoder.attention import NAME, SHORT, VARLEN, layers_window, padded_length
 from raycase.encoder.compiling import compile_layers
 from raycase.encoder.grouping import Batch, Grouping
 from raycase.encoder.last_layer import BertLastLayer
@@ -43,6 +43,7 @@ log = logging.getLogger(__name__)
 TREE_TOKENS = 2**20  # prompts with this many tokens are sorted and searched for shared prefixes together
 LEAST_COSINE = 0.99  # of vectors by FlexAttention to those by chunks, in any number format
 MEASURED_ROWS = 8192  # rows of the matrix product that rates are compared with
+Trial = tuple[TokenBatch, np.ndarray, Row]  # prompts, those of a row by index, the row
 
 
 @dataclass(kw_only=True)
@@ -60,11 +61,13 @@ class TextEncoder:
     tree_tokens: int = TREE_TOKENS
     in_rows: bool = field(init=False)  # the model's attention takes rows
     flex: bool = field(init=False)  # rows go through FlexAttention; else through attention in chunks
+    varlen: bool = field(init=False)  # but for rows that FlashAttention takes
 
     def __post_init__(self) -> None:
         config = self.model.config
         self.in_rows = config._attn_implementation == NAME
         self.flex = self.in_rows and self.model.device.type == "cuda"
+        self.varlen = self.flex and VARLEN and self.model.dtype in (torch.bfloat16, torch.float16)
         self._no_mask = torch.empty(1, 1, 1, 1, device=self.model.device)  # without one, transformers builds its own
         modules = [self.model, *filter(None, (self.last_layer, self.latent))]
         shapes = [p.shape for module in modules for name, p in module.named_parameters() if is_matrix(name, p)]
@@ -100,27 +103,36 @@ class TextEncoder:
 
     @torch.inference_mode()
     def try_flex(self) -> None:
-        """Run FlexAttention in both shapes of blocks and two lengths of rows, each of which is compiled by itself.
+        """Run FlexAttention in both shapes of blocks and two lengths of rows, each of which is compiled by itself, and
+        FlashAttention on long sequences.
 
-        Where it fails on this machine, or gives other vectors than attention in chunks, log a warning and use chunks.
+        What fails on this machine, or gives other vectors than attention in chunks, is left out, with a warning.
         """
         if not self.flex:
             return
+        trials, varlen = list(self._trials()), self.varlen
+        flex = self._runs("FlexAttention", trials, flex=True, varlen=False)
+        varlen = varlen and self._runs("FlashAttention", trials[-1:], flex=False, varlen=True)
+        self.flex, self.varlen = flex, varlen
+
+    def _runs(self, name: str, trials: list[Trial], *, flex: bool, varlen: bool) -> bool:
+        """Whether this attention runs here, and gives the vectors of attention in chunks."""
         try:
-            for trial in self._trials():
+            for trial in trials:
+                self.flex, self.varlen = flex, varlen
                 found = self._pool_row(*trial)[1]
-                self.flex = False
+                self.flex = self.varlen = False
                 wanted = self._pool_row(*trial)[1]
-                self.flex = True
                 if not F.cosine_similarity(found.float(), wanted.float()).min() > LEAST_COSINE:
                     raise ValueError("its vectors are not those of attention in chunks")
         except torch.OutOfMemoryError:
             raise
-        except Exception as error:  # its compiler raises errors of any kind
-            log.warning("FlexAttention does not run here, attention is computed in chunks: %s", first_line(error))
-            self.flex = False
+        except Exception as error:  # compilers raise errors of any kind
+            log.warning("%s does not run here and is not used: %s", name, first_line(error))
+            return False
+        return True
 
-    def _trials(self) -> Iterator[tuple[TokenBatch, np.ndarray, Row]]:
+    def _trials(self) -> Iterator[Trial]:
         """Rows of the two shortest lengths, of short prompts and of long ones."""
         positions = int(getattr(self.model.config, "max_position_embeddings", SHORT + 2)) - 2  # RoBERTa's begin at 2
         for length, tokens in zip(row_lengths(self.batch_tokens)[::-1][:2], (2, SHORT), strict=False):
@@ -139,8 +151,10 @@ class TextEncoder:
     def _warm_up(self) -> None:
         """Run prompts in two shapes: two lengths of rows, or else so that both dimensions are compiled as dynamic."""
         if self.flex and self.unpadded:
-            for trial in self._trials():
-                self._pool_row(*trial)
+            varlen = self.varlen
+            for self.varlen in sorted({False, varlen}):
+                for trial in self._trials():
+                    self._pool_row(*trial)
             return
         for length in (24, 40):
             sequences = [[n % 7] * (length - n % 5) + [n] for n in range(length)]
@@ -326,8 +340,16 @@ class TextEncoder:
             length = int(padded_lengths(np.array(len(row)), row_lengths(self.batch_tokens)))
         work = self.cost.work(processed=len(row), computed=length, attended=int(keys.sum()))
         model, padded = self.model, row.padded(length, self.model.config.pad_token_id or 0)
-        to = {"device": model.device, "dtype": model.dtype, "window": self.window}
-        return send_row(padded, *beside, flex=self.flex, **to), work
+        return send_row(
+            padded,
+            *beside,
+            device=model.device,
+            dtype=model.dtype,
+            window=self.window,
+            causal=self.spec.causal,
+            flex=self.flex,
+            varlen=self.varlen,
+        ), work
 
     def row_states(self, inputs: RowInputs) -> Tensor:
         """Hidden states of a row, after latent attention if any: (T, D) fp32."""

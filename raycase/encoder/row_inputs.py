@@ -11,7 +11,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from raycase.encoder.attention import Blocks, Chunks, block_size, blocks, chunks
+from raycase.encoder.attention import Apart, Sees, apart, block_size, blocks, chunks
 from raycase.encoder.packing import Row
 from raycase.encoder.transfers import send
 
@@ -24,22 +24,39 @@ class RowInputs:
     ids: Tensor
     position: Tensor
     types: Tensor | None
-    sees: Blocks | Chunks
+    sees: Sees
     beside: list[Tensor]
 
 
 def send_row(
-    row: Row, *beside: np.ndarray, device: torch.device, dtype: torch.dtype, window: int | None, flex: bool
+    row: Row,
+    *beside: np.ndarray,
+    device: torch.device,
+    dtype: torch.dtype,
+    window: int | None,
+    causal: bool,
+    flex: bool,
+    varlen: bool,
 ) -> RowInputs:
-    """Send a row, and integer arrays that are needed when its states are there, for FlexAttention or for chunks."""
-    along = [*beside, *([] if row.types is None else [row.types])]
-    if flex:
-        ids_T, position_T, first_T, end_T, *sent = send(device, row.ids, row.position, row.first, row.end, *along)
+    """Send a row, and integer arrays that are needed when its states are there.
+
+    varlen: FlashAttention, where the row is for it; else flex: FlexAttention; else attention in chunks.
+    """
+    types = [] if row.types is None else [row.types]
+    sees: Sees
+    if varlen and (found := apart(row)):
+        starts, longest = found
+        ids_T, position_T, starts_N, *sent = send(device, row.ids, row.position, starts, *beside, *types)
+        sees = Apart(starts=starts_N, longest=longest, causal=causal)
+    elif flex:
+        ids_T, position_T, first_T, end_T, *sent = send(
+            device, row.ids, row.position, row.first, row.end, *beside, *types
+        )
         windowed = window is not None and int(row.position.max()) >= window
         size = block_size(float(np.mean([len(path) for path in row.paths])))
-        sees: Blocks | Chunks = blocks(first_T, end_T, position_T, window if windowed else None, size=size)
+        sees = blocks(first_T, end_T, position_T, window if windowed else None, size=size)
     else:
-        ids_T, position_T, *sent = send(device, row.ids, row.position, *along)
+        ids_T, position_T, *sent = send(device, row.ids, row.position, *beside, *types)
         sees = chunks(row, device, dtype, window)
-    types = None if row.types is None else sent.pop()[None]
-    return RowInputs(ids=ids_T[None], position=position_T[None], types=types, sees=sees, beside=sent)
+    types_1T = sent.pop()[None] if types else None
+    return RowInputs(ids=ids_T[None], position=position_T[None], types=types_1T, sees=sees, beside=sent)

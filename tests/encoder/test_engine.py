@@ -3,11 +3,13 @@
 import logging
 from copy import deepcopy
 from functools import cache
+from itertools import pairwise
 
 import numpy as np
 import pytest
 import tiny
 import torch
+import torch.nn.functional as F
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from torch import nn
@@ -251,9 +253,7 @@ def test_where_flex_attention_does_not_run_attention_is_in_chunks(monkeypatch, c
     rows, plain = encoder(DECODERS["qwen3"], unpadded=True)
     rows.flex = True
     rows.try_flex()
-    assert [r.message for r in caplog.records] == [
-        "FlexAttention does not run here, attention is computed in chunks: no Triton here"
-    ]
+    assert [r.message for r in caplog.records] == ["FlexAttention does not run here and is not used: no Triton here"]
     sequences, spans = shared()
     assert relative(rows.encode(batch_of(sequences, spans))[0], alone(plain, sequences, spans)) < 1e-5
 
@@ -269,6 +269,53 @@ def test_rows_through_flex_attention(monkeypatch, name):
     assert rows.flex
     sequences, spans = shared(sentences=20)
     assert relative(rows.encode(batch_of(sequences, spans))[0], alone(plain, sequences, spans)) < 1e-5
+
+
+def one_by_one(query, key, value, starts, _, longest, __, *, scale, window_size, enable_gqa):
+    """What `varlen_attn` gives, sequence by sequence, without a GPU."""
+    output = torch.empty_like(query)
+    before, after = window_size
+    for start, stop in pairwise(starts.tolist()):
+        assert 0 <= stop - start <= longest
+        q, k, v = (t[start:stop].transpose(0, 1) for t in (query, key, value))
+        i, j = torch.arange(stop - start)[:, None], torch.arange(stop - start)[None]
+        sees = ((after < 0) | (j <= i)) & ((before < 0) | (i - j <= before))
+        options = {"scale": scale, "enable_gqa": enable_gqa}
+        output[start:stop] = F.scaled_dot_product_attention(q, k, v, attn_mask=sees, **options).transpose(0, 1)
+    return output
+
+
+@pytest.mark.parametrize("name", ["qwen3", "mistral", "bert"])
+def test_long_sequences_that_share_nothing_go_through_flash_attention(monkeypatch, name):
+    taken = []
+    monkeypatch.setattr(attention, "varlen_attn", lambda *a, **o: taken.append(len(a[3])) or one_by_one(*a, **o))
+    kind, config = (DECODERS | BIDIRECTIONAL)[name]
+    config = type(config)(**config.to_dict() | {"max_position_embeddings": 2000})
+    rows, plain = encoder((kind, config), causal=name in DECODERS, unpadded=True, batch_tokens=1024)
+    rows.varlen = True
+    random = np.random.default_rng(0)
+    sequences = [[1 + n, *random.integers(3, 50, 200 + 60 * n).tolist()] for n in range(7)]
+    spans = [(n, len(sequence)) for n, sequence in enumerate(sequences)]
+    found, _ = rows.encode(batch_of(sequences, spans))
+    assert len(taken) >= 2 * 2  # layers of at least two rows
+    assert relative(found, alone(plain, sequences, spans)) < 1e-5
+    before = len(taken)
+    sequences, spans = shared()  # short ones
+    assert relative(rows.encode(batch_of(sequences, spans))[0], alone(plain, sequences, spans)) < 1e-5
+    assert len(taken) == before
+
+
+def test_flash_attention_that_is_wrong_here_is_not_used(monkeypatch, caplog):
+    monkeypatch.setattr(attention, "compiled_flex", lambda: flex_attention)
+    monkeypatch.setattr(attention, "varlen_attn", lambda query, *_, **__: torch.zeros_like(query))
+    kind, config = DECODERS["qwen3"]
+    rows, _ = encoder((kind, config), unpadded=True, batch_tokens=1024)
+    rows.flex = rows.varlen = True
+    rows.try_flex()
+    assert (rows.flex, rows.varlen) == (True, False)
+    assert [r.message for r in caplog.records] == [
+        "FlashAttention does not run here and is not used: its vectors are not those of attention in chunks"
+    ]
 
 
 # ------------------------------------------------------------------------------------------------------ out of memory
