@@ -28,10 +28,11 @@ from raycase.errors import RequestError
 class TokenStates:
     """States of the text tokens of B prompts, padded on the right.
 
-    states (B, S, W) fp32, the layers side by side; real (B, S) bool, which are tokens of the text; plain (B, D) fp32:
-    f of the prompt, by the encoder's own pooling.
+    index (B,): the prompts; states (B, S, W) fp32, the layers side by side; real (B, S) bool, which are tokens of the
+    text; plain (B, D) fp32: f of the prompt, by the encoder's own pooling.
     """
 
+    index: Tensor
     states: Tensor
     real: Tensor
     plain: Tensor
@@ -110,9 +111,10 @@ class StateReader:
         """The states of one padded batch, with a gradient where the weights have one."""
         encoder, lengths = self.encoder, batch.lengths[rows]
         (first_B, *_), (stop_B, *_) = encoder.spans(batch, rows)
-        ids_BT, lengths_B, first_B1, stop_B1, index_BS, count_B1 = send(
+        ids_BT, lengths_B, index_B, first_B1, stop_B1, place_BS, count_B1 = send(
             encoder.model.device,
             *encoder.padded_ids(batch, rows),
+            rows,
             first_B[:, None],
             stop_B[:, None],
             *_text_tokens(batch, rows),
@@ -124,12 +126,12 @@ class StateReader:
         if encoder.last_layer is not None:
             hidden_BTD = encoder.last_layer(hidden_BTD, keep_BT, position_BT)
         plain_BD = pool_mean(hidden_BTD, (position_BT >= first_B1) & (position_BT < stop_B1))
-        at_BS1 = index_BS.long().unsqueeze(-1)
+        at_BS1 = place_BS.long().unsqueeze(-1)
         states_BSW = torch.cat(
             [s.gather(1, at_BS1.expand(-1, -1, s.shape[-1])).float() for s in self._chosen(hidden_BTD)], dim=-1
         )
         plain_BD = encoder.side_by_side([plain_BD]).float()
-        states = TokenStates(states=states_BSW, real=_real(index_BS, count_B1), plain=plain_BD)
+        states = TokenStates(index=index_B, states=states_BSW, real=_real(place_BS, count_B1), plain=plain_BD)
         return states, encoder.padded_work(lengths)
 
     def _in_row(
@@ -148,6 +150,7 @@ class StateReader:
             array
             for part in parts
             for array in (
+                rows[part],
                 _padded([row.paths[i] for i in part.tolist()]),
                 first_B[part, None],
                 stop_B[part, None],
@@ -158,14 +161,15 @@ class StateReader:
         hidden_TD = encoder.row_states(inputs)
         layers = [s.reshape(-1, s.shape[-1]) for s in self._chosen(hidden_TD)]
         for number, part in enumerate(parts):
-            paths, first_B1, stop_B1, index_BS, count_B1 = inputs.beside[5 * number : 5 * number + 5]
-            paths, index_BS = paths.long(), index_BS.long()
+            index_B, paths, first_B1, stop_B1, place_BS, count_B1 = inputs.beside[6 * number : 6 * number + 6]
+            paths, place_BS = paths.long(), place_BS.long()
             position_BT = torch.arange(paths.shape[1], device=hidden_TD.device).expand(len(part), -1)
             plain_BD = pool_mean(hidden_TD[paths], (position_BT >= first_B1) & (position_BT < stop_B1))
-            token_BS = paths.gather(1, index_BS)
+            token_BS = paths.gather(1, place_BS)
             states_BSW = torch.cat([layer_TD[token_BS].float() for layer_TD in layers], dim=-1)
             plain_BD = encoder.side_by_side([plain_BD]).float()
-            use(rows[part], TokenStates(states=states_BSW, real=_real(index_BS, count_B1), plain=plain_BD))
+            real_BS = _real(place_BS, count_B1)
+            use(rows[part], TokenStates(index=index_B, states=states_BSW, real=real_BS, plain=plain_BD))
         return work
 
     def _chosen(self, hidden: Tensor) -> list[Tensor]:
@@ -181,9 +185,9 @@ def _text_tokens(batch: TokenBatch, rows: np.ndarray) -> tuple[np.ndarray, np.nd
     return np.where(token_S < count_B1, start_B1 + token_S, 0), count_B1
 
 
-def _real(index_BS: Tensor, count_B1: Tensor) -> Tensor:
+def _real(place_BS: Tensor, count_B1: Tensor) -> Tensor:
     """Which of the places are tokens of the text: (B, S) bool."""
-    return torch.arange(index_BS.shape[1], device=index_BS.device) < count_B1
+    return torch.arange(place_BS.shape[1], device=place_BS.device) < count_B1
 
 
 def _padded(paths: Sequence[np.ndarray]) -> np.ndarray:

@@ -102,16 +102,20 @@ class ConditionPooling(WeighsWords):
         sentences, sentence_K = np.unique(prepared.sentence[pair_index], return_inverse=True)
         order = np.argsort(sentence_K, kind="stable")  # pairs by sentence
         first_S = np.searchsorted(sentence_K[order], np.arange(len(sentences) + 1))
+        on_device = send(device, first_S, condition_K[order])  # with them, nothing is sent once the encoder has begun
 
         def meet(rows: np.ndarray, states: TokenStates) -> None:
             words = self.head.read(states.states, states.real)
             most = int(np.diff(first_S)[rows].max(initial=0))
+            first_B1 = on_device[0][states.index.long(), None]
             for start in range(0, most, CONDITIONS_AT_ONCE):
-                place_BC = first_S[rows][:, None] + np.arange(start, min(most, start + CONDITIONS_AT_ONCE))
+                stop = min(most, start + CONDITIONS_AT_ONCE)
+                place_BC = first_S[rows][:, None] + np.arange(start, stop)
                 there_BC = place_BC < first_S[rows + 1][:, None]
                 pairs_BC = order[np.where(there_BC, place_BC, 0)]
-                (index_BC,) = send(device, condition_K[pairs_BC])
-                use(pairs_BC, there_BC, words, questions.take(index_BC.long()))
+                asked_BC = first_B1 + torch.arange(start, stop, device=device)  # of those not there, another's
+                condition_BC = on_device[1][asked_BC.clamp(max=len(order) - 1)]
+                use(pairs_BC, there_BC, words, questions.take(condition_BC.long()))
 
         return work + self.reader.read(prepared.alone[0].take(sentences), meet)
 
