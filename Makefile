@@ -5,7 +5,7 @@ MINUTES ?= 10
 SEED ?= 0
 BIN := .venv/bin
 
-.PHONY: help demo test test-cluster test-long chaos lint docs model wheel bench clean
+.PHONY: help demo test test-cluster test-long chaos lint docs model wheel bench cuda-build-check clean
 
 help:                      ## this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## */\1\t/' | expand -t 16
@@ -53,6 +53,10 @@ bench: .venv/ready .venv-peers/ready  ## throughput against the peers, one after
 	RAY_worker_niceness=0 $(BIN)/python benchmarks/fit.py
 	RAY_worker_niceness=0 $(BIN)/python benchmarks/search.py
 
+cuda-build-check: .venv-cuda/ready  ## the GPU path on a CUDA build of torch, without a GPU: devices, copies, kernels
+	.venv-cuda/bin/python benchmarks/cuda_build_check.py
+	.venv-cuda/bin/python benchmarks/cross_compile.py
+
 .venv/ready: pyproject.toml constraints.txt
 	$(PYTHON) -m venv .venv
 	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable '.[dev]'
@@ -64,5 +68,10 @@ bench: .venv/ready .venv-peers/ready  ## throughput against the peers, one after
 	.venv-peers/bin/python -m pip uninstall --quiet --yes torchvision
 	touch $@
 
+.venv-cuda/ready: benchmarks/cuda.txt
+	$(PYTHON) -m venv .venv-cuda
+	.venv-cuda/bin/python -m pip install --quiet --requirement benchmarks/cuda.txt
+	touch $@
+
 clean:                     ## remove the virtual environments
-	rm -rf .venv .venv-peers
+	rm -rf .venv .venv-peers .venv-cuda

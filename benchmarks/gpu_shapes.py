@@ -7,6 +7,7 @@ of encoders; tokens are words.
 import copy
 import importlib.util
 from collections.abc import Callable
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -189,8 +190,8 @@ class Loader:
         latent = None
         if Pooling.LATENT in self.spec.pooling:
             sizes = {"latents": 8, "heads": 2, "head_dim": 16} if self.tiny else {}
-            with torch.device(self.device):
-                latent = LatentAttention(dim=model.config.hidden_size, **sizes).to(self.dtype).eval()
+            with created(self.device, self.dtype):
+                latent = LatentAttention(dim=model.config.hidden_size, **sizes).eval()
         engine = TextEncoder(
             spec=self.spec,
             model=model,
@@ -217,26 +218,33 @@ class Loader:
             engine = self.engine()
             config = ConditionPoolingConfig(model=self.shape.encoder, encoder=self.spec)
             engine.try_flex()
-            system = ConditionPooling(
-                config=config, encoder=engine, head=ZeroShotHead(engine.dim).to(self.device).eval()
-            )
+            with created(self.device, torch.float32):
+                head = ZeroShotHead(engine.dim).eval()
+            system = ConditionPooling(config=config, encoder=engine, head=head)
         return system
+
+
+@contextmanager
+def created(device, dtype):
+    """Weights are made on this device, in this number format."""
+    before = torch.get_default_dtype()
+    torch.set_default_dtype(dtype)
+    try:
+        with torch.device(device):
+            yield
+    finally:
+        torch.set_default_dtype(before)
 
 
 def random_model(kind, config, device, dtype):
     """A random model, made on the device."""
     register()
     torch.manual_seed(0)
-    before = torch.get_default_dtype()
-    torch.set_default_dtype(dtype)
-    try:
-        with torch.device(device):
-            model = kind._from_config(copy.deepcopy(config), attn_implementation=NAME)
-    finally:
-        torch.set_default_dtype(before)
+    with created(device, dtype):
+        model = kind._from_config(copy.deepcopy(config), attn_implementation=NAME)
     if hasattr(model, "pooler"):
         model.pooler = None
-    return model.to(dtype).eval()
+    return model.eval()
 
 
 def latent_weights(latent):

@@ -1,0 +1,179 @@
+"""The GPU path on a CUDA build of torch, without a GPU: devices, number formats and copies.
+
+    make cuda-build-check                          # in an environment of its own, with a CUDA build of torch
+
+Tensors have no numbers here (FakeTensorMode), so published shapes run at full size, and whatever would wait for the GPU
+to learn a number raises. Expected: at most two copies to the GPU a row or padded batch, none of which waits, none once
+the encoder has begun; vectors that are on the GPU, in their output type, when they are collected. This can't show how
+fast anything is, nor that FlexAttention's kernels compile (`cross_compile.py`) and are right.
+"""
+
+import argparse
+import csv
+import json
+import sys
+import tempfile
+from pathlib import Path
+from unittest.mock import patch
+
+import gpu  # finds raycase in the checkout
+import gpu_shapes as shapes
+import numpy as np
+import torch
+from torch._subclasses.fake_tensor import FakeTensorMode
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves
+
+import raycase.sample
+from raycase.corpus.records import ReadUnit
+from raycase.encoder import attention, engine, transfers
+from raycase.encoder.engine import TextEncoder
+from raycase.systems import condition_pooling_model
+from raycase.systems.word_codes import typical_conditions
+
+DEVICE = torch.device("cuda", 0)
+COPIES = 2  # to the GPU, at most, for a row
+TEXTS = 1000  # captions
+
+
+class Watch(TorchDispatchMode):
+    """Notes in `events`, in order, each copy to the GPU, each run of the encoder and each batch that is collected."""
+
+    def __init__(self):
+        super().__init__()
+        self.events = []
+
+    def __torch_dispatch__(self, function, types, args=(), kwargs=None):
+        result = function(*args, **(kwargs or {}))
+        tensors = [t for t in tree_leaves((args, kwargs)) if isinstance(t, torch.Tensor) and t.ndim]
+        made = {t.device for t in tree_leaves(result) if isinstance(t, torch.Tensor)}
+        if made == {DEVICE} and any(t.device != DEVICE for t in tensors):
+            self.events.append("copy" if (kwargs or {}).get("non_blocking") else "copy that waits")
+        assert not made or DEVICE in made or all(t.device != DEVICE for t in tensors), (
+            f"{function}: expected no copy from the GPU"
+        )
+        return result
+
+    def collector(self, count, like):
+        """In place of a `Collector`, whose numbers are zeros."""
+        events, dtype = self.events, like.dtype
+        assert like.device == DEVICE
+
+        class Collector:
+            def add(self, rows, vectors_BD):
+                assert (vectors_BD.device, vectors_BD.dtype) == (DEVICE, dtype)
+                assert vectors_BD.shape == (len(rows), like.shape[1])
+                events.append("collect")
+
+            def result(self):
+                return np.zeros((count, like.shape[1]), str(dtype).removeprefix("torch."))
+
+        return Collector()
+
+    def line(self):
+        """What was seen since the last call. Copies that wait may only stand before a unit's first row."""
+        events, self.events = self.events, []
+        first = events.index("forward") if "forward" in events else 0
+        rows, after, most, sent = 0, 0, 0, 0
+        for event in events:
+            if event == "forward":
+                rows, most, sent = rows + 1, max(most, sent), 0
+            elif event == "collect":
+                after, sent = after + sent, 0
+            elif event == "copy":
+                sent += 1
+        return {
+            "rows": rows,
+            "copies_a_row": most,
+            "copies_after_the_encoder_began": after,
+            "copies_that_wait": events.count("copy that waits"),
+            "before_the_first_row": events[:first].count("copy that waits"),
+        }
+
+
+def attended(query, key, value, *, block_mask, **_):
+    """FlexAttention, whose compiler is not for such tensors."""
+    assert {t.device for t in (query, key, value, block_mask.kv_indices, block_mask.full_kv_indices)} == {DEVICE}
+    assert {t.dtype for t in (query, key, value)} == {torch.bfloat16}
+    assert block_mask.seq_lengths == (query.shape[2], key.shape[2])
+    return torch.empty_like(query)
+
+
+def packed(arrays, _):
+    """Room for these arrays: memory can't be pinned without a GPU, and what lies in it is not looked at."""
+    return torch.empty(
+        sum(-(-array.size // transfers.ALIGNED) * transfers.ALIGNED for array in arrays), dtype=torch.int32
+    )
+
+
+def checks(shape, texts, folder, watch):
+    """Each path of a shape, by name."""
+    loader = shapes.Loader.of(shape, texts, folder, DEVICE, False)
+    case = loader.case()
+    words = min(shapes.DOCUMENT_WORDS, loader.spec.max_tokens * 3 // 4)
+    documents = shapes.documents(texts, words)
+
+    def unit(system, some, count):
+        (arrow, *_), _ = gpu.read_units(system, some, typical_conditions()[:count])
+        system.round_to("float16")
+        encoded = system.encode_prepared(ReadUnit.from_arrow(arrow).prepared)
+        assert encoded.vectors.dtype == np.float16
+        assert len(encoded.vectors) == len(some) * count
+
+    watched = {"model": case.encoder.model}
+    watched["model"].register_forward_pre_hook(lambda *_: watch.events.append("forward"))
+    yield "rows, captions, 8", lambda: unit(case, texts, 8)
+    yield "rows, captions, 1", lambda: unit(case, texts, 1)
+    yield "rows, documents, 1", lambda: unit(case, documents, 1)
+    case.encoder.in_rows = False
+    yield "padded, captions, 1", lambda: unit(case, texts, 1)
+    if shape.pools:
+        pooling = loader.condition_pooling()
+        pooling.encoder.model.register_forward_pre_hook(lambda *_: watch.events.append("forward"))
+        for count in (1, 8, 32):
+            yield f"condition pooling, {count}", lambda count=count: unit(pooling, texts, count)
+
+
+def check(name):
+    """The lines of a shape."""
+    with (Path(raycase.sample.__file__).parent / "sentences.csv").open(encoding="utf-8", newline="") as file:
+        sample = [row["text"] for row in csv.DictReader(file)]
+    texts = [sample[i % len(sample)] for i in range(TEXTS)]
+    with (
+        tempfile.TemporaryDirectory() as folder,
+        patch.object(transfers, "packed", packed),
+        patch.object(attention, "compiled_flex", lambda: attended),
+        patch.object(TextEncoder, "try_flex", lambda self: None),
+        FakeTensorMode(allow_non_fake_inputs=True),
+        Watch() as watch,
+        patch.object(engine, "Collector", watch.collector),
+        patch.object(condition_pooling_model, "Collector", watch.collector),
+    ):
+        for path, run in checks(shapes.SHAPES[name], texts, Path(folder), watch):
+            watch.events.clear()
+            run()
+            yield {"shape": name, "path": path} | watch.line()
+
+
+def right(line):
+    """Whether a line is as expected."""
+    return line["rows"] > 0 and line["copies_a_row"] <= COPIES and line["copies_after_the_encoder_began"] == 0
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("shapes", nargs="*", metavar="SHAPE", help=f"default: all of {', '.join(shapes.SHAPES)}")
+    names = parser.parse_args().shapes or list(shapes.SHAPES)
+    if torch.version.cuda is None:
+        raise SystemExit(f"expected a CUDA build of torch, got {torch.__version__}: make cuda-build-check")
+    print(f"torch {torch.__version__}, a GPU: {'yes' if torch.cuda.is_available() else 'no'}")
+    well = True
+    for name in names:
+        for line in check(name):
+            well = well and right(line)
+            print(json.dumps(line), "" if right(line) else "WRONG", flush=True)
+    return 0 if well else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())
