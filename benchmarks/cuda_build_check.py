@@ -134,11 +134,15 @@ def checks(shape, texts, folder, watch):
             yield f"condition pooling, {count}", lambda count=count: unit(pooling, texts, count)
 
 
-def check(name):
-    """The lines of a shape."""
+def captions():
+    """The sample's sentences, over and over."""
     with (Path(raycase.sample.__file__).parent / "sentences.csv").open(encoding="utf-8", newline="") as file:
         sample = [row["text"] for row in csv.DictReader(file)]
-    texts = [sample[i % len(sample)] for i in range(TEXTS)]
+    return [sample[i % len(sample)] for i in range(TEXTS)]
+
+
+def check(name):
+    """The lines of a shape."""
     with (
         tempfile.TemporaryDirectory() as folder,
         patch.object(transfers, "packed", packed),
@@ -149,7 +153,7 @@ def check(name):
         patch.object(engine, "Collector", watch.collector),
         patch.object(condition_pooling_model, "Collector", watch.collector),
     ):
-        for path, run in checks(shapes.SHAPES[name], texts, Path(folder), watch):
+        for path, run in checks(shapes.SHAPES[name], captions(), Path(folder), watch):
             watch.events.clear()
             run()
             yield {"shape": name, "path": path} | watch.line()

@@ -23,7 +23,7 @@ from contextlib import contextmanager
 from datetime import UTC, datetime
 from functools import cached_property, partial
 from pathlib import Path
-from unittest.mock import MagicMock
+from unittest.mock import MagicMock, patch
 
 os.environ.setdefault("PYTORCH_CUDA_ALLOC_CONF", "expandable_segments:True")  # as the encode step has it
 sys.path[:0] = [str(Path(__file__).parent.parent), str(Path(__file__).parent)]  # raycase need not be installed
@@ -45,6 +45,7 @@ from raycase.data.columns import Columns  # noqa: E402
 from raycase.data.provenance import commit  # noqa: E402
 from raycase.data.reader import TEXT  # noqa: E402
 from raycase.data.schema import EMBEDDING, ID, rejected_table  # noqa: E402
+from raycase.encoder import attention  # noqa: E402
 from raycase.encoder.pooling import pool_mean  # noqa: E402
 from raycase.encoder.sources import published_tokenizer  # noqa: E402
 from raycase.encoder.throughput import Work  # noqa: E402
@@ -97,6 +98,9 @@ class Bench:
         yield from self._of_corpora("units", self.units)
         if shapes.ENCODERS[self.shape.encoder].causal:
             yield "engine, without sharing, captions, 8", partial(self.without_sharing, *CORPORA[1])
+        yield "engine, eager, FlexAttention alone, documents, 1", partial(self.flex_alone, *CORPORA[0])
+        for corpus, count in CORPORA[:2]:
+            yield f"engine, eager, TMA, {corpus}, {count}", partial(self.with_tma, corpus, count)
         yield from self._of_corpora("engine, padded", self.padded)
         yield from self._of_corpora("transformers", self.transformers)
         yield from self._of_corpora("sentence-transformers", self.sentence_transformers)
@@ -231,6 +235,19 @@ class Bench:
     def without_sharing(self, corpus, count):
         """The same engine, each prompt in whole: the stand-in for a server that shares no prefixes."""
         return self._engine(shapes.WithoutSharing.of(self.case.encoder), corpus, count, self.peer_tokens)
+
+    def flex_alone(self, corpus, count):
+        """The same engine, not compiled, without FlashAttention for long texts that share nothing."""
+        engine = copy.copy(self.case.encoder)
+        engine.varlen = False
+        with not_compiled(engine):
+            return self._engine(engine, corpus, count, self.peer_tokens)
+
+    def with_tma(self, corpus, count):
+        """The same, its kernels told to copy by Hopper's TMA."""
+        kernels = {size: own | {"USE_TMA": True} for size, own in attention.KERNELS.items()}
+        with patch.object(attention, "KERNELS", kernels):
+            return self.flex_alone(corpus, count)
 
     def padded(self, corpus, count):
         """The same engine in padded batches, not compiled: what is left where neither FlexAttention nor chunks do."""
