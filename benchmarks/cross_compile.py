@@ -4,7 +4,7 @@
 
 Rows of captions under 8 conditions and of documents go through the engine to the first layer, which torch's compiler
 and Triton turn into machine code for sm_90. A line each for FlexAttention's kernel, with and without Hopper's TMA:
-registers a thread, bytes that spill out of them (`cuobjdump`), bytes of shared memory a block, instructions for Hopper's
+registers a thread, bytes spilled out of them (`cuobjdump`), bytes of shared memory a block, instructions for Hopper's
 tensor cores (wgmma); and how many other kernels the layer has. How fast the code is, only a GPU tells.
 """
 

@@ -192,7 +192,7 @@ class Loader:
             sizes = {"latents": 8, "heads": 2, "head_dim": 16} if self.tiny else {}
             with created(self.device, self.dtype):
                 latent = LatentAttention(dim=model.config.hidden_size, **sizes).eval()
-        engine = TextEncoder(
+        return TextEncoder(
             spec=self.spec,
             model=model,
             tokenize=load_tokenizer(self.spec),
@@ -200,9 +200,6 @@ class Loader:
             unpadded=True,
             batch_tokens=self.budget,
         )
-        if latent is not None:
-            engine.cost = replace(engine.cost, weights=engine.weights + latent_weights(latent))
-        return engine
 
     def case(self):
         """CASE without training on that encoder."""
@@ -245,16 +242,6 @@ def random_model(kind, config, device, dtype):
     if hasattr(model, "pooler"):
         model.pooler = None
     return model.eval()
-
-
-def latent_weights(latent):
-    """What to add to all weights, so that twice their number is what a token costs in latent attention, too.
-
-    The latents and `to_kv` are computed once a row, not once a token: left out. Each token attends to every latent.
-    """
-    attention = latent.cross_attend_blocks[0].fn
-    count, width = len(latent.latents), attention.to_q.out_features
-    return 2 * count * width - latent.latents.numel() - attention.to_kv.weight.numel()
 
 
 class WithoutSharing(TextEncoder):

@@ -8,12 +8,7 @@ import sys
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-import torch
 from helpers import ROOT, sentences
-from torch.utils.flop_counter import FlopCounterMode
-
-from raycase.encoder.latent_attention import LatentAttention
-from raycase.encoder.throughput import is_matrix
 
 RATES = {"tokens_per_s", "effective_tokens_per_s", "sharing", "padding", "tflops", "of_matrix_product", "of_square"}
 ENGINE = RATES | {"seconds", "first_seconds", "peak_gib", "graphs", "prompts", "cosine_one_by_one", "cosine_dense"}
@@ -91,16 +86,3 @@ def test_texts_are_carried_or_refused(gpu, tmp_path, monkeypatch):
     monkeypatch.setattr(gpu.shapes, "PACK_MIB", 0)
     with pytest.raises(SystemExit, match="--pack: expected at most"):
         gpu.main(["--pack", "20", str(tmp_path / "packed.parquet")])
-
-
-def test_latent_attention_counts_as_what_a_token_costs_in_it(gpu):
-    latent = LatentAttention(dim=32, latents=8, heads=2, head_dim=16).eval()
-    weights = sum(p.numel() for name, p in latent.named_parameters() if is_matrix(name, p))
-
-    def flops(tokens):
-        backend = torch.nn.attention.sdpa_kernel(torch.nn.attention.SDPBackend.MATH)
-        with backend, FlopCounterMode(display=False) as counter, torch.no_grad():
-            latent(torch.randn(1, tokens, 32))
-        return counter.get_total_flops()
-
-    assert flops(96) - flops(32) == 64 * 2 * (weights + gpu.shapes.latent_weights(latent))

@@ -69,9 +69,9 @@ class TextEncoder:
         self.flex = self.in_rows and self.model.device.type == "cuda"
         self.varlen = self.flex and VARLEN and self.model.dtype in (torch.bfloat16, torch.float16)
         self._no_mask = torch.empty(1, 1, 1, 1, device=self.model.device)  # without one, transformers builds its own
-        modules = [self.model, *filter(None, (self.last_layer, self.latent))]
+        modules = filter(None, (self.model, self.last_layer))
         shapes = [p.shape for module in modules for name, p in module.named_parameters() if is_matrix(name, p)]
-        self.weights = sum(shape.numel() for shape in shapes)
+        self.weights = sum(shape.numel() for shape in shapes) + (self.latent.token_weights() if self.latent else 0)
         self.largest = max(shapes, key=lambda shape: shape.numel())
         heads = config.num_attention_heads
         width = heads * (getattr(config, "head_dim", None) or config.hidden_size // heads)

@@ -14,6 +14,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from torch import nn
 from torch.nn.attention.flex_attention import flex_attention
+from torch.utils.flop_counter import FlopCounterMode
 from transformers import (
     BertConfig,
     BertModel,
@@ -32,6 +33,7 @@ from transformers import (
 from raycase.encoder import attention, row_inputs
 from raycase.encoder.attention import NAME, register
 from raycase.encoder.engine import TextEncoder
+from raycase.encoder.latent_attention import LatentAttention
 from raycase.encoder.pooling import Pooling
 from raycase.encoder.prompts import PromptStyle
 from raycase.encoder.table import EncoderSpec
@@ -243,6 +245,21 @@ def test_the_flops_are_those_of_the_matrices_and_of_what_is_seen():
     _, work = rows.encode(batch_of([[3] * 5, [4] * 7], [(0, 1)] * 2))
     assert (work.tokens, work.processed, work.computed) == (12, 12, 14)
     assert work.flops == 2 * rows.weights * 12 + 2 * 4 * 32 * (5 * 5 + 7 * 7)
+
+
+def test_latent_attention_counts_as_what_a_token_costs_in_it():
+    latent = LatentAttention(dim=32, latents=8, heads=2, head_dim=16).eval()
+
+    def flops(tokens):
+        backend = nn.attention.sdpa_kernel(nn.attention.SDPBackend.MATH)
+        with backend, FlopCounterMode(display=False) as counter, torch.no_grad():
+            latent(torch.randn(1, tokens, 32))
+        return counter.get_total_flops()
+
+    assert flops(96) - flops(32) == 64 * 2 * latent.token_weights()
+    rows, _ = encoder(DECODERS["qwen3"])
+    with_latent = TextEncoder(spec=rows.spec, model=rows.model, tokenize=None, latent=latent)
+    assert with_latent.weights == rows.weights + latent.token_weights()
 
 
 def test_where_flex_attention_does_not_run_attention_is_in_chunks(monkeypatch, caplog):
