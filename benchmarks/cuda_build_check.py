@@ -37,7 +37,7 @@ TEXTS = 1000  # captions
 
 
 class Watch(TorchDispatchMode):
-    """Notes in `events`, in order, each copy to the GPU, each run of the encoder and each batch that is collected."""
+    """Notes in `events`, in order: copies to the GPU, FlashAttention, runs of the encoder, batches collected."""
 
     def __init__(self):
         super().__init__()
@@ -45,6 +45,8 @@ class Watch(TorchDispatchMode):
 
     def __torch_dispatch__(self, function, types, args=(), kwargs=None):
         result = function(*args, **(kwargs or {}))
+        if "varlen" in function.name():
+            self.events.append("FlashAttention")
         tensors = [t for t in tree_leaves((args, kwargs)) if isinstance(t, torch.Tensor) and t.ndim]
         made = {t.device for t in tree_leaves(result) if isinstance(t, torch.Tensor)}
         if made == {DEVICE} and any(t.device != DEVICE for t in tensors):
@@ -84,6 +86,7 @@ class Watch(TorchDispatchMode):
                 sent += 1
         return {
             "rows": rows,
+            "flash_attention": events.count("FlashAttention"),
             "copies_a_row": most,
             "copies_after_the_encoder_began": after,
             "copies_that_wait": events.count("copy that waits"),
