@@ -69,7 +69,7 @@ class RunFlags:
     dim: int | None = None
     """Cut the vectors to their first dimensions: as many as one of --nested of the model's training. Default: all."""
     compute: Compute | None = None
-    """Number format inside the encoder. Default: bfloat16 where the processor has it."""
+    """Number format inside the encoder. Default: bfloat16 where the processor is faster with it."""
     compile: Literal["auto", "on", "off"] = "auto"
     """Compile the encoder for this machine. auto: on a GPU always, else after the first unit, if the rest takes long
     enough to repay it."""

@@ -38,7 +38,7 @@ class CheckJob(PromptFlags):
     model: tyro.conf.Positional[str]
     """Name in the table of encoders, Hugging Face id, or folder."""
     compute: Literal["bfloat16", "float32"] | None = None
-    """Number format inside the encoder. Default: bfloat16 where the processor has it."""
+    """Number format inside the encoder. Default: bfloat16 where the processor is faster with it."""
     golden: str | None = None
     """File of vectors to compare with, as the authors' code gives them. Default: golden.json in the model's folder."""
     save_golden: bool = False

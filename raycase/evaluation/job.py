@@ -84,7 +84,7 @@ class EvaluateJob(PromptFlags, TaskFlags):
     seed: int = 0
     """Seed of the bootstrap, and of the random directions of isotropy."""
     compute: Compute | None = None
-    """Number format inside the encoder. Default: bfloat16 where the processor has it."""
+    """Number format inside the encoder. Default: bfloat16 where the processor is faster with it."""
     cache: str | None = None
     """Folder or URI for the embedded pairs. Default: `cache` beside the model's folder, else beside the output."""
 

@@ -195,7 +195,7 @@ def load(
     """Load the system that `resolve` finds: an `Encoder`, whose `embed(sentences, conditions)` returns (N, dim)
     float32, or a `PairScorer`.
 
-    device, dtype: of torch (default: a GPU if there is one, bf16 where the processor has it); choices: those of
+    device, dtype: of torch (default: a GPU if there is one, bf16 where that is faster); choices: those of
     `resolve`. Raises RequestError.
     """
     return resolve(model, **choices).load(device=device, dtype=dtype, batch_tokens=batch_tokens)
