@@ -150,7 +150,7 @@ def check(name):
         tempfile.TemporaryDirectory() as folder,
         patch.object(transfers, "packed", packed),
         patch.object(attention, "compiled_flex", lambda: attended),
-        patch.object(TextEncoder, "try_flex", lambda self: None),
+        patch.object(TextEncoder, "try_kernels", lambda self: None),
         FakeTensorMode(allow_non_fake_inputs=True),
         Watch() as watch,
         patch.object(engine, "Collector", watch.collector),

@@ -219,7 +219,7 @@ class Bench:
     def flex(self):
         """Whether FlexAttention runs, and gives what attention in chunks gives; most of the time is its compiling."""
         engine, began = self.case.encoder, time.perf_counter()
-        engine.try_flex()
+        engine.try_kernels()
         tried = engine.in_rows and self.device.type == "cuda"
         return {"tried": tried, "runs": engine.flex, "seconds": time.perf_counter() - began}
 

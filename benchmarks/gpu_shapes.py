@@ -214,7 +214,7 @@ class Loader:
         else:
             engine = self.engine()
             config = ConditionPoolingConfig(model=self.shape.encoder, encoder=self.spec)
-            engine.try_flex()
+            engine.try_kernels()
             with created(self.device, torch.float32):
                 head = ZeroShotHead(engine.dim).eval()
             system = ConditionPooling(config=config, encoder=engine, head=head)

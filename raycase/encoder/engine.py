@@ -102,7 +102,7 @@ class TextEncoder:
         return matrix_product_rate(self.model.device, self.model.dtype, rows=rows, inner=inner, outer=outer)
 
     @torch.inference_mode()
-    def try_flex(self) -> None:
+    def try_kernels(self) -> None:
         """Run FlexAttention in both shapes of blocks and two lengths of rows, each of which is compiled by itself, and
         FlashAttention on long sequences.
 

@@ -75,7 +75,7 @@ def load_encoder(
         batch_tokens=batch_tokens or (BATCH_TOKENS_GPU if on_gpu else BATCH_TOKENS_CPU),
         unpadded=unpadded,
     )
-    encoder.try_flex()
+    encoder.try_kernels()
     return encoder
 
 

@@ -269,7 +269,7 @@ def test_where_flex_attention_does_not_run_attention_is_in_chunks(monkeypatch, c
     monkeypatch.setattr(row_inputs, "blocks", broken)
     rows, plain = encoder(DECODERS["qwen3"], unpadded=True)
     rows.flex = True
-    rows.try_flex()
+    rows.try_kernels()
     assert [r.message for r in caplog.records] == ["FlexAttention does not run here and is not used: no Triton here"]
     sequences, spans = shared()
     assert relative(rows.encode(batch_of(sequences, spans))[0], alone(plain, sequences, spans)) < 1e-5
@@ -282,7 +282,7 @@ def test_rows_through_flex_attention(monkeypatch, name):
     causal = name in DECODERS
     rows, plain = encoder((DECODERS | BIDIRECTIONAL)[name], causal=causal, unpadded=True, batch_tokens=256)
     rows.flex = True
-    rows.try_flex()
+    rows.try_kernels()
     assert rows.flex
     sequences, spans = shared(sentences=20)
     assert relative(rows.encode(batch_of(sequences, spans))[0], alone(plain, sequences, spans)) < 1e-5
@@ -328,7 +328,7 @@ def test_flash_attention_that_is_wrong_here_is_not_used(monkeypatch, caplog):
     kind, config = DECODERS["qwen3"]
     rows, _ = encoder((kind, config), unpadded=True, batch_tokens=1024)
     rows.flex = rows.varlen = True
-    rows.try_flex()
+    rows.try_kernels()
     assert (rows.flex, rows.varlen) == (True, False)
     assert [r.message for r in caplog.records] == [
         "FlashAttention does not run here and is not used: its vectors are not those of attention in chunks"
