@@ -62,7 +62,7 @@ class Watch(TorchDispatchMode):
         assert like.device == DEVICE
 
         class Collector:
-            def add(self, rows, vectors_BD):
+            def add(self, rows, vectors_BD, kept=None):
                 assert (vectors_BD.device, vectors_BD.dtype) == (DEVICE, dtype)
                 assert vectors_BD.shape == (len(rows), like.shape[1])
                 events.append("collect")

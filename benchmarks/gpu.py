@@ -217,11 +217,16 @@ class Bench:
 
     @torch.inference_mode()
     def flex(self):
-        """Whether FlexAttention runs, and gives what attention in chunks gives; most of the time is its compiling."""
+        """Whether FlexAttention and FlashAttention run, and give what attention in chunks gives; mostly compiling."""
         engine, began = self.case.encoder, time.perf_counter()
         engine.try_kernels()
         tried = engine.in_rows and self.device.type == "cuda"
-        return {"tried": tried, "runs": engine.flex, "seconds": time.perf_counter() - began}
+        return {
+            "tried": tried,
+            "runs": engine.flex,
+            "flash_attention": engine.varlen,
+            "seconds": time.perf_counter() - began,
+        }
 
     def compile(self, system):
         began = time.perf_counter()

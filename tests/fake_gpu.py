@@ -32,7 +32,7 @@ class FakeGpu:
         events = self.events
 
         class Collector:
-            def add(self, rows, vectors_BD):
+            def add(self, rows, vectors_BD, kept=None):
                 assert vectors_BD.device == GPU
                 assert vectors_BD.shape == (len(rows), like.shape[1])
                 events.append("collect")

@@ -21,7 +21,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from raycase.encoder.attention import NAME, SHORT, VARLEN, layers_window, padded_length
+from raycase.encoder.attention import NAME, SHORT, VARLEN, apart, layers_window, padded_length
 from raycase.encoder.compiling import compile_layers
 from raycase.encoder.grouping import Batch, Grouping
 from raycase.encoder.last_layer import BertLastLayer
@@ -41,7 +41,7 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 TREE_TOKENS = 2**20  # prompts with this many tokens are sorted and searched for shared prefixes together
-LEAST_COSINE = 0.99  # of vectors by FlexAttention to those by chunks, in any number format
+LEAST_COSINE = 0.99  # of vectors by FlexAttention and FlashAttention to those by chunks, in any number format
 MEASURED_ROWS = 8192  # rows of the matrix product that rates are compared with
 Trial = tuple[TokenBatch, np.ndarray, Row]  # prompts, those of a row by index, the row
 
@@ -112,7 +112,8 @@ class TextEncoder:
             return
         trials, varlen = list(self._trials()), self.varlen
         flex = self._runs("FlexAttention", trials, flex=True, varlen=False)
-        varlen = varlen and self._runs("FlashAttention", trials[-1:], flex=False, varlen=True)
+        long = [trial for trial in trials if apart(trial[2])]  # none where prompts are too short for it
+        varlen = varlen and bool(long) and self._runs("FlashAttention", long, flex=False, varlen=True)
         self.flex, self.varlen = flex, varlen
 
     def _runs(self, name: str, trials: list[Trial], *, flex: bool, varlen: bool) -> bool:
@@ -138,7 +139,7 @@ class TextEncoder:
         for length, tokens in zip(row_lengths(self.batch_tokens)[::-1][:2], (2, SHORT), strict=False):
             tokens = max(1, min(tokens, length, self.spec.max_tokens, positions))
             ids = [[(n + k * k) % 12 for k in range(tokens)] for n in range(length // tokens)]
-            batch = TokenBatch.of([Tokens(ids=prompt, start=0, end=1) for prompt in ids])
+            batch = TokenBatch.of([Tokens(ids=prompt, start=0, end=len(prompt)) for prompt in ids])
             every = np.arange(len(batch))
             yield batch, every, next(rows_without_padding(batch.ids(every), length))
 
@@ -152,9 +153,12 @@ class TextEncoder:
         """Run prompts in two shapes: two lengths of rows, or else so that both dimensions are compiled as dynamic."""
         if self.flex and self.unpadded:
             varlen = self.varlen
-            for self.varlen in sorted({False, varlen}):
-                for trial in self._trials():
-                    self._pool_row(*trial)
+            try:
+                for self.varlen in sorted({False, varlen}):
+                    for trial in self._trials():
+                        self._pool_row(*trial)
+            finally:
+                self.varlen = varlen
             return
         for length in (24, 40):
             sequences = [[n % 7] * (length - n % 5) + [n] for n in range(length)]

@@ -60,18 +60,19 @@ class Collector:
     def __init__(self, count: int, like: Tensor) -> None:
         """count: N. like: (0, D), of the type that the vectors have."""
         self.vectors_ND = np.empty((count, like.shape[1]), dtype=like.cpu().numpy().dtype)
-        self.pending: list[tuple[np.ndarray, Tensor, torch.cuda.Event]] = []
+        self.pending: list[tuple[np.ndarray, np.ndarray | slice, Tensor, torch.cuda.Event]] = []
 
-    def add(self, rows: np.ndarray, vectors_BD: Tensor) -> None:
-        """Take the vectors of the prompts with these indices."""
+    def add(self, rows: np.ndarray, vectors_BD: Tensor, kept: np.ndarray | None = None) -> None:
+        """Take the vectors of the prompts with these indices; kept (B,) bool: of these alone."""
+        chosen = slice(None) if kept is None else kept
         if vectors_BD.device.type != "cuda":
-            self.vectors_ND[rows] = vectors_BD.numpy()
+            self.vectors_ND[rows[chosen]] = vectors_BD.numpy()[chosen]
             return
         host_BD = pinned(*vectors_BD.shape, dtype=vectors_BD.dtype)
         host_BD.copy_(vectors_BD, non_blocking=True)
         copied = torch.cuda.Event()
         copied.record()
-        self.pending.append((rows, host_BD, copied))
+        self.pending.append((rows, chosen, host_BD, copied))
         if len(self.pending) > PENDING:
             self._store_first()
 
@@ -82,6 +83,6 @@ class Collector:
         return self.vectors_ND
 
     def _store_first(self) -> None:
-        rows, host_BD, copied = self.pending.pop(0)
+        rows, chosen, host_BD, copied = self.pending.pop(0)
         copied.synchronize()
-        self.vectors_ND[rows] = host_BD.numpy()
+        self.vectors_ND[rows[chosen]] = host_BD.numpy()[chosen]

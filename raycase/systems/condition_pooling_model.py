@@ -83,10 +83,7 @@ class ConditionPooling(WeighsWords):
 
         def pool(pairs_BC: np.ndarray, there_BC: np.ndarray, words: Words, questions: Questions) -> None:
             pooled_PD = self.head.pool(words, questions)[..., : self.dim].to(self.output).flatten(0, 1)
-            if not there_BC.all():
-                (there_P,) = send(device, np.flatnonzero(there_BC))
-                pooled_PD = pooled_PD[there_P.long()]
-            collector.add(pairs_BC[there_BC], pooled_PD)
+            collector.add(pairs_BC.ravel(), pooled_PD, None if there_BC.all() else there_BC.ravel())
 
         work = self._meet(prepared, pair_index, pool)
         return collector.result(), work

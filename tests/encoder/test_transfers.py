@@ -27,3 +27,10 @@ def test_vectors_are_put_into_their_rows():
     found = collector.result()
     assert found.dtype == np.float16
     np.testing.assert_array_equal(found, vectors.numpy())
+
+
+def test_of_a_batch_only_those_that_are_kept_are_stored():
+    collector = Collector(3, like=torch.empty(0, 2))
+    collector.add(np.array([2, 0, 0]), torch.arange(6.0).view(3, 2), np.array([True, True, False]))
+    collector.add(np.array([1]), torch.tensor([[8.0, 9.0]]))
+    np.testing.assert_array_equal(collector.result(), [[2, 3], [8, 9], [0, 1]])
