@@ -8,7 +8,6 @@ registers a thread, bytes spilled out of them (`cuobjdump`), bytes of shared mem
 tensor cores (wgmma); and how many other kernels the layer has. How fast the code is, only a GPU tells.
 """
 
-import argparse
 import json
 import re
 import subprocess
@@ -117,9 +116,8 @@ def rows(name, folder, texts):
     loader = shapes.Loader.of(shape, texts, folder, check.DEVICE, False)
     case = loader.case()
     engine = case.encoder
-    words = min(shapes.DOCUMENT_WORDS, loader.spec.max_tokens * 3 // 4)
     engine.varlen = False
-    for corpus, some, count in (("captions", texts, 8), ("documents", shapes.documents(texts, words), 1)):
+    for corpus, some, count in (("captions", texts, 8), ("documents", loader.documents(texts), 1)):
         pairs = [(text, condition) for text in some for condition in typical_conditions()[:count]]
         batch = engine.tokenize.pairs(case.config.templates(True), pairs)
         yield corpus, engine, (batch, *next(engine._batches(batch, np.arange(len(batch)))))
@@ -153,11 +151,7 @@ def check_shape(name, options):
 
 
 def main():
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("shapes", nargs="*", metavar="SHAPE", help=f"default: all of {', '.join(shapes.SHAPES)}")
-    names = parser.parse_args().shapes or list(shapes.SHAPES)
-    if torch.version.cuda is None:
-        raise SystemExit(f"expected a CUDA build of torch, got {torch.__version__}: make cuda-build-check")
+    names = check.asked_for(__doc__)
     print(f"torch {torch.__version__}, Triton {triton.__version__}, for sm_{H100.cc}")
     well = True
     for name in names:

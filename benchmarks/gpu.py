@@ -137,8 +137,7 @@ class Bench:
 
     @cached_property
     def documents(self):
-        most = 100 if self.arguments.tiny else min(shapes.DOCUMENT_WORDS, self.loader.spec.max_tokens * 3 // 4)
-        return shapes.documents(self.texts, most)
+        return self.loader.documents(self.texts)
 
     @cached_property
     def library(self):

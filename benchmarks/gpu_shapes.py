@@ -177,6 +177,10 @@ class Loader:
         """Tokens of a row."""
         return 512 if self.tiny else 32768
 
+    def documents(self, texts):
+        """Texts one after the other, as long as the encoder takes them; 100 words where it is tiny."""
+        return documents(texts, 100 if self.tiny else min(DOCUMENT_WORDS, self.spec.max_tokens * 3 // 4))
+
     @property
     def dtype(self):
         return torch.bfloat16 if self.device.type == "cuda" else torch.float32

@@ -26,7 +26,7 @@ from raycase.encoder.compiling import compile_layers
 from raycase.encoder.grouping import Batch, Grouping
 from raycase.encoder.last_layer import BertLastLayer
 from raycase.encoder.latent_attention import LatentAttention
-from raycase.encoder.packing import Row, padded_lengths, row_lengths, rows_without_padding, token_budget_batches
+from raycase.encoder.packing import Forest, Row, padded_lengths, row_lengths, rows_without_padding, token_budget_batches
 from raycase.encoder.pooling import Pooling, check_pooled, pool_mean, pooled_spans
 from raycase.encoder.row_inputs import RowInputs, send_row
 from raycase.encoder.table import EncoderSpec
@@ -140,8 +140,10 @@ class TextEncoder:
             tokens = max(1, min(tokens, length, self.spec.max_tokens, positions))
             ids = [[(n + k * k) % 12 for k in range(tokens)] for n in range(length // tokens)]
             batch = TokenBatch.of([Tokens(ids=prompt, start=0, end=len(prompt)) for prompt in ids])
-            every = np.arange(len(batch))
-            yield batch, every, next(rows_without_padding(batch.ids(every), length))
+            sequences = batch.ids(np.arange(len(batch)))
+            forest = Forest.of(sequences) if self.spec.causal else None
+            row = forest.lay(forest.cuts(length)[0]) if forest else next(rows_without_padding(sequences, length))
+            yield batch, row.sequences, row
 
     def compile(self) -> None:
         """Compile the layers, which takes about half a minute; where that fails, log a warning and leave them."""

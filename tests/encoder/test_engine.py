@@ -322,6 +322,20 @@ def test_long_sequences_that_share_nothing_go_through_flash_attention(monkeypatc
     assert len(taken) == before
 
 
+@pytest.mark.parametrize("name", ["qwen3", "bert"])
+def test_flash_attention_that_is_right_is_used(monkeypatch, name):
+    monkeypatch.setattr(attention, "compiled_flex", lambda: flex_attention)
+    tried = []
+    monkeypatch.setattr(attention, "varlen_attn", lambda *a, **o: tried.append(a) or one_by_one(*a, **o))
+    kind, config = (DECODERS | BIDIRECTIONAL)[name]
+    config = type(config)(**config.to_dict() | {"max_position_embeddings": 2000})
+    rows, _ = encoder((kind, config), causal=name in DECODERS, unpadded=True, batch_tokens=4096)
+    rows.flex = rows.varlen = True
+    rows.try_kernels()
+    assert (rows.flex, rows.varlen) == (True, True)
+    assert tried
+
+
 def test_flash_attention_that_is_wrong_here_is_not_used(monkeypatch, caplog):
     monkeypatch.setattr(attention, "compiled_flex", lambda: flex_attention)
     monkeypatch.setattr(attention, "varlen_attn", lambda query, *_, **__: torch.zeros_like(query))
