@@ -19,6 +19,7 @@ from tyro.extras import SubcommandApp
 
 from raycase import __version__
 from raycase.commands import COMMANDS, Result
+from raycase.data.json_values import finite
 from raycase.data.provenance import command_line
 from raycase.errors import RequestError, WorkError
 
@@ -44,7 +45,7 @@ def main(arguments: Sequence[str] | None = None, work: Callable[[Any], Result] |
         job = parse(words)
         assert name is not None, "parse exits without a subcommand"
         result = _run(work or COMMANDS[name].work, job)
-    print(json.dumps(result), flush=True)
+    _print_result(result)
 
 
 def subcommand(arguments: Sequence[str]) -> str | None:
@@ -92,10 +93,14 @@ def _run(work: Callable[[Any], Result], job: Any) -> Result:
         _fail(error, 2)
     except WorkError as error:
         if hasattr(error, "result"):  # the output is there, and its counts are worth knowing
-            print(json.dumps(error.result), flush=True)
+            _print_result(error.result)
         _fail(error, 1)
     except OSError as error:
         _fail(f"{type(error).__name__}: {error}; run the same command again to resume", 1)
+
+
+def _print_result(result: Result) -> None:
+    print(json.dumps(finite(result), allow_nan=False), flush=True)
 
 
 @contextmanager

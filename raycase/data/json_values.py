@@ -12,6 +12,7 @@ from typing import Any, Literal, TypeVar, get_args, get_origin, get_type_hints, 
 from raycase.errors import MOST, is_utf8
 
 T = TypeVar("T")
+UNDEFINED = "undefined"  # a figure that is no number, as the correlation of equal cosines
 KINDS = {bool: "true or false", int: "a whole number", float: "a finite number", str: "text", NoneType: "null"}
 
 
@@ -22,6 +23,20 @@ def from_json(kind: type[T], values: Any, **given: Any) -> T:
     missing, unknown or of another type, for numbers that are not finite or beyond 64 bits, and text that is not UTF-8.
     """
     return _object(kind, values, "", given) if given else _typed(kind, values, "")
+
+
+def finite(value: Any) -> Any:
+    """A value as JSON can hold it: None for a number that is NaN or infinite, which JSON does not have."""
+    if isinstance(value, float):
+        return value if math.isfinite(value) else None
+    if isinstance(value, Mapping):
+        return {name: finite(each) for name, each in value.items()}
+    return [finite(each) for each in value] if isinstance(value, (list, tuple)) else value
+
+
+def figure(value: float | None, digits: int = 2) -> str:
+    """A figure for people."""
+    return UNDEFINED if finite(value) is None else f"{value:.{digits}f}"
 
 
 def _object(kind: Any, values: Any, where: str, given: dict[str, Any]) -> Any:

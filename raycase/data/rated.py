@@ -217,11 +217,13 @@ def texts(values: Sequence[object], where: str, name: str) -> list[str]:
 
 
 def _number(value: object) -> float | None:
-    """A value as a finite number, or None."""
+    """A value as a number that float32 holds, or None."""
     if isinstance(value, bool) or not isinstance(value, (str, int, float)):
         return None
     try:
         number = float(value)
     except (ValueError, OverflowError):
         return None
+    with np.errstate(over="ignore"):
+        number = float(np.float32(number))  # so that labels that differ do so where they are used
     return number if math.isfinite(number) else None

@@ -21,6 +21,7 @@ import fsspec
 from fsspec import AbstractFileSystem
 from fsspec.implementations.local import LocalFileSystem
 
+from raycase.data.json_values import finite
 from raycase.data.object_stores import AZURE, SCHEMES, ObjectStores, file_system
 from raycase.errors import RequestError, first_line
 
@@ -188,8 +189,8 @@ def _has_credentials(scheme: str, rest: str) -> bool:
 
 
 def json_bytes(value: Any) -> bytes:
-    """A JSON file. Raises UnicodeEncodeError for a string that UTF-8 cannot encode."""
-    return (json.dumps(value, indent=2, ensure_ascii=False) + "\n").encode()
+    """A JSON file, null for what is not `finite`. Raises UnicodeEncodeError for a string that UTF-8 cannot encode."""
+    return (json.dumps(finite(value), indent=2, ensure_ascii=False, allow_nan=False) + "\n").encode()
 
 
 def mark(info: Mapping[str, Any]) -> str:

@@ -79,7 +79,9 @@ def fit_on_ray(
         raise WorkError(checkpoint.failure.read_json()["error"])
     if ended[0] is not None:
         raise cause(ended[0]) from ended[0]
-    return FitState.from_bytes(checkpoint.state.read())
+    state = checkpoint.read()
+    assert state is not None, "a fit that ended has written its state"
+    return state
 
 
 def _error_of(trainer: TorchTrainer) -> Exception | None:

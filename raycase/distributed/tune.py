@@ -174,8 +174,8 @@ def _trial(config: dict[str, Any], *, refs: dict[str, tuple[Any, Any]], trials: 
     device = "cuda" if ray.get_gpu_ids() else "cpu"
     try:
         for state in cell.fit(train, validation, seed=seed, device=device):
-            best = state.history[state.best_epoch - 1][cell.figures[0]]
-            ray.tune.report(state.line | {"best": LOWEST if math.isnan(best) else best})
+            best = state.history[state.best_epoch - 1][cell.figures[0]] if state.best_epoch else LOWEST
+            ray.tune.report(state.line | {"best": best})
     except (RequestError, WorkError) as error:  # a retry would not help
         ray.tune.report(dict.fromkeys(FIGURES, math.nan) | {"epoch": 0, "best": LOWEST, "error": str(error)})
 

@@ -16,8 +16,10 @@ Correlation = Callable[[np.ndarray, np.ndarray], float]
 
 
 def pearson(scores_N: np.ndarray, ratings_N: np.ndarray) -> float:
-    """Pearson's correlation; NaN if one of the two is constant, and without pairs."""
-    if not len(scores_N) or np.ptp(scores_N) == 0 or np.ptp(ratings_N) == 0:  # rounding would leave a small variance
+    """Pearson's correlation; NaN if one of the two is constant or has a value that is not finite, and without pairs."""
+    if not (len(scores_N) and np.isfinite(scores_N).all() and np.isfinite(ratings_N).all()):
+        return float("nan")
+    if np.ptp(scores_N) == 0 or np.ptp(ratings_N) == 0:  # rounding would leave a small variance
         return float("nan")
     a_N, b_N = (np.asarray(x, dtype=np.float64) - np.mean(x, dtype=np.float64) for x in (scores_N, ratings_N))
     norms = np.sqrt((a_N @ a_N) * (b_N @ b_N))
@@ -26,6 +28,8 @@ def pearson(scores_N: np.ndarray, ratings_N: np.ndarray) -> float:
 
 def spearman(scores_N: np.ndarray, ratings_N: np.ndarray) -> float:
     """Spearman's correlation, ties at their mean rank; NaN where Pearson's is."""
+    if not (np.isfinite(scores_N).all() and np.isfinite(ratings_N).all()):  # infinity would have a rank
+        return float("nan")
     return pearson(rankdata(scores_N), rankdata(ratings_N))
 
 
@@ -54,7 +58,13 @@ def bootstrap_interval(
 
     Pairs of one group (equal values in `groups_N`) are drawn together: they are not independent.
     """
-    values_R = _resampled(metric, [scores_N], ratings_N, groups_N, resamples, seed)[0]
+    return _middle(_resampled(metric, [scores_N], ratings_N, groups_N, resamples, seed)[0])
+
+
+def _middle(values_R: np.ndarray) -> tuple[float, float]:
+    """The bounds of the middle 95 % of the resamples in which the metric is defined; NaN where there are none."""
+    if np.isnan(values_R).all():
+        return float("nan"), float("nan")
     low, high = np.nanpercentile(values_R, [2.5, 97.5])
     return float(low), float(high)
 
@@ -79,12 +89,12 @@ def paired_bootstrap(
     difference = metric(scores_N, ratings_N) - metric(others_N, ratings_N)
     if np.isnan(difference):
         return dict.fromkeys(("difference", "low", "high", "p"), float("nan"))
-    low, high = np.nanpercentile(differences_R, [2.5, 97.5])
+    low, high = _middle(differences_R)
     below, above = float(np.mean(differences_R <= 0)), float(np.mean(differences_R >= 0))
     return {
         "difference": difference,
-        "low": float(low),
-        "high": float(high),
+        "low": low,
+        "high": high,
         "p": min(1.0, 2 * min(below, above)),
     }
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -9,12 +10,14 @@ from typing import Any, Generic, Protocol, TypeVar
 
 import numpy as np
 
+from raycase.data.json_values import finite
 from raycase.data.provenance import provenance
 from raycase.data.storage import locate
+from raycase.errors import WorkError
 from raycase.evaluation.job import EvaluateJob, check_request
 from raycase.evaluation.models import Model, find_models
 from raycase.evaluation.plots import has_matplotlib
-from raycase.evaluation.report import NO_PLOTS, write_report
+from raycase.evaluation.report import NO_PLOTS, UNDEFINED_FIGURES, WHY_UNDEFINED, write_report
 from raycase.evaluation.seeds import Figures, compare_seeds
 from raycase.systems.contracts import VectorsOf
 
@@ -92,5 +95,26 @@ def run_task(job: EvaluateJob, task: Task[Any], *, vectors_of: VectorsOf) -> dic
             metrics["pictures"] = list(pictures)
     elif measured.draw is not None:
         metrics[NO_PLOTS] = "matplotlib is not installed"
+    undefined = undefined_figures(task.figures(metrics))
+    if undefined:
+        metrics[UNDEFINED_FIGURES] = undefined
     write_report(locate(str(folder)), metrics, task.render, pictures)
+    for system, names in undefined.items():
+        print(f"undefined for {system}: {', '.join(names)}: {WHY_UNDEFINED}", file=sys.stderr)
+    if sum(map(len, undefined.values())) == sum(map(len, task.figures(metrics).values())):
+        raise NothingDefinedError(metrics)
     return metrics
+
+
+def undefined_figures(figures: Figures) -> dict[str, list[str]]:
+    """The names of the figures of each system that are no numbers; nothing of systems without such."""
+    found = {system: [n for n, value in of.items() if finite(value) is None] for system, of in figures.items()}
+    return {system: names for system, names in found.items() if names}
+
+
+class NothingDefinedError(WorkError):
+    """An evaluation in which no figure of any system is a number; its report is written."""
+
+    def __init__(self, metrics: dict[str, Any]) -> None:
+        super().__init__(f"expected a system with a figure that is a number, got none: {WHY_UNDEFINED}")
+        self.result = metrics

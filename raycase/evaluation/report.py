@@ -5,12 +5,15 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
+from raycase.data.json_values import UNDEFINED
 from raycase.data.storage import Location
 from raycase.evaluation.plots import INSTALL
 from raycase.systems.model_folder import METRICS
 
 REPORT = "report.md"
 NOT_AVAILABLE = "n/a"
+WHY_UNDEFINED = "all scores or all ratings are equal, there are too few, or one is not finite"
+UNDEFINED_FIGURES = "undefined"  # key of metrics.json: which figures of each system are undefined
 NO_PLOTS = "plots_left_out"  # key of metrics.json: why there are no plots
 
 
@@ -39,7 +42,8 @@ def interval(figure: dict[str, float] | None, key: str = "value", sign: str = ""
     """A figure with its 95 % interval."""
     if figure is None:
         return NOT_AVAILABLE
-    return f"{figure[key]:{sign}.2f} [{figure['low']:{sign}.2f}, {figure['high']:{sign}.2f}]"
+    value, low, high = (UNDEFINED if figure[k] is None else f"{figure[k]:{sign}.2f}" for k in (key, "low", "high"))
+    return f"{value} [{low}, {high}]"
 
 
 def difference(figure: dict[str, float] | None, least: float) -> str:
@@ -62,6 +66,8 @@ def provenance_lines(metrics: dict[str, Any]) -> str:
 - commit {origin["commit"] or "unknown"}, {origin["date"]}, {origin["machine"]}, {metrics["seconds"]} s
 - {", ".join(f"{name} {version}" for name, version in origin["versions"].items())}
 - {settings["resamples"]:,} resamples, seed {settings["seed"]}, encoder in {compute}"""
+    for system, names in metrics.get(UNDEFINED_FIGURES, {}).items():
+        lines += f"\n- undefined for {system}: {', '.join(names)}: {WHY_UNDEFINED}"
     if NO_PLOTS in metrics:
         lines += f"\n- plots were left out: {metrics[NO_PLOTS]}; install it with `{INSTALL}` and run the command again"
     return lines

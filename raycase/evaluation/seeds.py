@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from itertools import takewhile
 from typing import Any, TypedDict
+from warnings import catch_warnings
 
 import numpy as np
 from scipy.stats import ttest_ind
@@ -82,11 +83,15 @@ def _values(of_seeds: Sequence[dict[str, float | None]]) -> dict[str, np.ndarray
 
 
 def _spread(values_S: np.ndarray) -> dict[str, Any] | None:
-    """Mean and standard deviation of a figure, which of one seed is None; None where a value is not defined."""
-    if np.isnan(values_S).any():
+    """Mean and standard deviation of a figure over the seeds for which it is defined, and the number of the others,
+    `undefined`. None where it is defined for none; the deviation of one seed is None."""
+    defined_S = values_S[np.isfinite(values_S)]
+    if not len(defined_S):
         return None
-    std = float(values_S.std(ddof=1)) if len(values_S) > 1 else None
-    return {"mean": float(values_S.mean()), "std": std, "values": values_S.tolist()}
+    std = float(defined_S.std(ddof=1)) if len(defined_S) > 1 else None
+    spread = {"mean": float(defined_S.mean()), "std": std, "values": values_S.tolist()}
+    left_out = len(values_S) - len(defined_S)
+    return spread | ({"undefined": left_out} if left_out else {})
 
 
 def welch(values_S: np.ndarray, others_S: np.ndarray) -> dict[str, float] | None:
@@ -94,12 +99,15 @@ def welch(values_S: np.ndarray, others_S: np.ndarray) -> dict[str, float] | None
 
     None with less than two seeds of either, where a value is not defined, and where no seed differs from any other.
     """
+    if not (np.isfinite(values_S).all() and np.isfinite(others_S).all()):
+        return None
     if min(len(values_S), len(others_S)) < 2 or max(np.ptp(values_S), np.ptp(others_S)) == 0:
         return None
-    found = ttest_ind(values_S, others_S, equal_var=False)
-    if np.isnan(found.pvalue):
+    with np.errstate(all="ignore"), catch_warnings(action="ignore"):  # of seeds that are nearly equal
+        found = ttest_ind(values_S, others_S, equal_var=False)
+        low, high = found.confidence_interval(0.95)
+    if not np.isfinite([found.pvalue, low, high]).all():
         return None
-    low, high = found.confidence_interval(0.95)
     shift = float(values_S.mean() - others_S.mean())
     return {"difference": shift, "low": float(low), "high": float(high), "p": float(found.pvalue)}
 
@@ -138,4 +146,7 @@ def _cell(figure: dict[str, Any] | None) -> str:
     """Mean and standard deviation."""
     if figure is None:
         return NOT_AVAILABLE
-    return f"{figure['mean']:.2f}" + ("" if figure["std"] is None else f" ± {figure['std']:.2f}")
+    spread = "" if figure["std"] is None else f" ± {figure['std']:.2f}"
+    left_out = figure.get("undefined", 0)
+    lost = f" ({left_out} of {len(figure['values'])} undefined)" if left_out else ""
+    return f"{figure['mean']:.2f}{spread}{lost}"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from raycase.data.json_values import figure
 from raycase.systems.projector import Projector
 
 if TYPE_CHECKING:
@@ -14,7 +15,7 @@ def tuned_card(name: str, label: str, metrics: dict[str, Any]) -> str:
     """The model card of a fine-tuned encoder; `label` describes the system."""
     validation = dict(metrics["validation"])
     threshold = validation.pop("threshold", None)  # a cosine, not x 100
-    figures = "\n".join(f"| {key} | {value:.2f} |" for key, value in validation.items())
+    figures = "\n".join(f"| {key} | {figure(value)} |" for key, value in validation.items())
     entailed = "" if threshold is None else f" On them an entailment is best told by a cosine above {threshold:.4f}."
     history = "\n".join(
         f"| {int(h['epoch'])} | {h['loss']:.4f} | {h['seconds']:.0f} | {h['mib']:,} |" for h in metrics["history"]
@@ -97,10 +98,10 @@ vectors = case.embed(["Two girls in red dresses play soccer."], ["color of the c
 def _rated_rows(metrics: dict[str, Any]) -> str:
     """Figures of a projector, and of the same vectors before it."""
     best, before = metrics["validation"], metrics["zero_shot"]["spearman"]
-    return f"""| Spearman, all pairs | {best["spearman"]:.2f} |
-| Spearman, without label -1 | {best["spearman_rated"]:.2f} |
-| Pearson, all pairs | {best["pearson"]:.2f} |
-{_nested_rows(best)}| the same vectors without projector: Spearman, all pairs | {before:.2f} |"""
+    return f"""| Spearman, all pairs | {figure(best["spearman"])} |
+| Spearman, without label -1 | {figure(best["spearman_rated"])} |
+| Pearson, all pairs | {figure(best["pearson"])} |
+{_nested_rows(best)}| the same vectors without projector: Spearman, all pairs | {figure(before)} |"""
 
 
 def _rated_run(config: SystemConfig, metrics: dict[str, Any]) -> str:
@@ -187,10 +188,10 @@ vectors = model.embed(["Two girls in red dresses play soccer."], ["color of the 
 
 | on the validation pairs, x 100 | |
 |---|---|
-| Spearman, all pairs (label -1 lowest) | {best["spearman"]:.2f} |
-| Spearman, without label -1 | {best["spearman_rated"]:.2f} |
-| Pearson, all pairs | {best["pearson"]:.2f} |
-{_nested_rows(best)}| without training: Spearman, all pairs | {metrics["zero_shot"]["spearman"]:.2f} |
+| Spearman, all pairs (label -1 lowest) | {figure(best["spearman"])} |
+| Spearman, without label -1 | {figure(best["spearman_rated"])} |
+| Pearson, all pairs | {figure(best["pearson"])} |
+{_nested_rows(best)}| without training: Spearman, all pairs | {figure(metrics["zero_shot"]["spearman"])} |
 
 {_rated_run(config, metrics)}
 """
@@ -200,7 +201,7 @@ def _nested_rows(figures: dict[str, float]) -> str:
     """Rows of the dimensions to which the vectors can be cut."""
     dims = {name.removeprefix("spearman_"): value for name, value in figures.items()}
     return "".join(
-        f"| Spearman, all pairs, cut to {dim} dimensions (`dim={dim}`) | {value:.2f} |\n"
+        f"| Spearman, all pairs, cut to {dim} dimensions (`dim={dim}`) | {figure(value)} |\n"
         for dim, value in dims.items()
         if dim.isdigit()
     )

@@ -10,7 +10,7 @@ from typing import Any
 
 from safetensors import SafetensorError
 
-from raycase.data.json_values import from_json
+from raycase.data.json_values import figure, from_json
 from raycase.data.storage import Location
 from raycase.errors import WorkError, first_line
 from raycase.training.loop import FitState, rank
@@ -29,6 +29,11 @@ class Checkpoint:
     root: Location
 
     @property
+    def name(self) -> str:
+        """The fit's name in its state: the end of the path, which stays where a cache is moved."""
+        return "/".join(self.root.path.split("/")[-2:])
+
+    @property
     def state(self) -> Location:
         return self.root / "state.safetensors"
 
@@ -42,7 +47,7 @@ class Checkpoint:
 
     def put(self, state: FitState) -> None:
         """Write the state, then its history, each atomically."""
-        self.state.put(state.to_bytes())
+        self.state.put(state.to_bytes(self.name))
         self.history.put_json(state.history)
 
     def read(self) -> FitState | None:
@@ -50,14 +55,19 @@ class Checkpoint:
         if not self.state.exists():
             return None
         try:
-            return FitState.from_bytes(self.state.read())
+            return FitState.from_bytes(self.state.read(), self.name)
         except (AttributeError, KeyError, TypeError, ValueError, SafetensorError) as error:
             reason = f"{type(error).__name__}: {first_line(error)}"
             raise WorkError(f"{self.state.uri}: expected the state of a fit, got {reason}; remove it") from error
 
     def read_history(self) -> list[dict[str, float]]:
         """The metrics of each epoch so far."""
-        return from_json(list[dict[str, Any]], self.history.read_json()) if self.history.exists() else []
+        if not self.history.exists():
+            return []
+        try:
+            return from_json(list[dict[str, Any]], self.history.read_json())
+        except ValueError as error:
+            raise WorkError(f"{self.history.uri}: expected the epochs of a fit, got {error}; remove it") from error
 
 
 def resumed(
@@ -88,7 +98,7 @@ def resumed(
 
 def show(line: dict[str, float]) -> None:
     """Print the metrics of an epoch."""
-    scores = "".join(f"{title} {line[name]:6.2f}  " for name, title in SHOWN.items() if name in line)
+    scores = "".join(f"{title} {figure(line[name]):>6}  " for name, title in SHOWN.items() if name in line)
     print(
         f"epoch {line['epoch']:>3}  loss {line['loss']:.4f}  {scores}{line['seconds']:.2f} s  {line['mib']:,} MiB",
         flush=True,

@@ -15,6 +15,7 @@ from raycase.data.storage import Location, fingerprint
 from raycase.encoder.loading import whole_model
 from raycase.encoder.pooling import Pooling
 from raycase.encoder.prompts import Span
+from raycase.errors import WorkError
 from raycase.systems.condition_head import ConditionHead, ZeroShotHead
 from raycase.systems.condition_pooling import ConditionPoolingConfig, condition_pooling, write_model_folder
 from raycase.systems.model_card import head_card
@@ -193,7 +194,13 @@ def save_fit(
 
 
 def best_head(state: FitState, recipe: HeadRecipe, states_dim: int) -> ConditionHead:
-    """The head with the weights of its best epoch, rounded to float16 as they are saved, in evaluation mode."""
+    """The head with the weights of its best epoch, rounded to float16 as they are saved, in evaluation mode.
+
+    Raises WorkError for weights that float16 cannot hold.
+    """
     head = ConditionHead(recipe.head(states_dim))
-    head.load_state_dict({name: tensor.half().float() for name, tensor in weights_of(state.best, "head.").items()})
+    rounded = {name: tensor.half().float() for name, tensor in weights_of(state.best, "head.").items()}
+    if not all(bool(tensor.isfinite().all()) for tensor in rounded.values()):
+        raise WorkError("expected weights that float16 can hold, got larger ones; lower the learning rate")
+    head.load_state_dict(rounded)
     return head.eval()

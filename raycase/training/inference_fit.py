@@ -6,6 +6,7 @@ Shapes: N premises, T distinct texts, B premises of a batch, K kinds of vectors,
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from typing import Any
 
@@ -120,6 +121,8 @@ class DualObjective(Objective):
                 vectors = system.encode_prepared(validation.prepared).vectors
             explicit_TD, *implicit = np.split(vectors, validation.conditions)
             figures = accuracies(explicit_TD, implicit[0] if implicit else None, validation.text_index)
+            if not np.isfinite(vectors).all():  # which would be told to be no entailments
+                return dict.fromkeys((*figures, "threshold"), math.nan)
             implicit_TD = implicit[0] if implicit else explicit_TD
             scores_NH = entailment_scores(explicit_TD, implicit_TD, validation.text_index)
             return figures | {"threshold": best_threshold(scores_NH)}

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from raycase.data.provenance import provenance
-from raycase.errors import MOST_SEED, WorkError
+from raycase.errors import MOST_SEED, WorkError, one_line
 from raycase.evaluation.plots import has_matplotlib
 from raycase.training.runner import Data, OpenTrialRunner, Round, Search, TrialRunner
 from raycase.training.sweep_cells import Cell, Space, random_cells
@@ -170,6 +170,8 @@ class _Progress:
             stopped = stopped_by(history, cell)
         trial = make_trial(cell, seed=seed, phase=self.phase, input_dim=dim, history=history, stopped=stopped)
         self.job.table.put(trial)
+        if trial.score is None:
+            print(f"trial {trial.key}, seed {seed}, failed: {one_line(stopped)}", file=sys.stderr, flush=True)
         self.finished += 1
         if time.time() - self.shown > EVERY_S:
             self.show()

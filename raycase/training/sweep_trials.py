@@ -15,7 +15,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.csv
 
-from raycase.data.json_values import from_json
+from raycase.data.json_values import finite, from_json
 from raycase.data.parquet import parquet_bytes
 from raycase.data.storage import Location
 from raycase.errors import RequestError
@@ -92,7 +92,8 @@ def make_trial(
     cell: Cell, *, seed: int, phase: str, input_dim: int, history: Sequence[dict[str, float]], stopped: str
 ) -> Trial:
     """A trial from the metrics of its epochs."""
-    best = history[best_epoch_of(history, cell.figures[0]) - 1] if history else {}
+    epoch = best_epoch_of(history, cell.figures[0])
+    best = history[epoch - 1] if epoch else {}
     row = cell.row(input_dim)
     return Trial(
         key=cell.key,
@@ -100,7 +101,7 @@ def make_trial(
         phase=phase,
         seed=seed,
         settings={name: row[name] for name in cell.columns},
-        figures={name: _figure(best.get(name)) for name in cell.figures},
+        figures={name: finite(best.get(name)) for name in cell.figures},
         best_epoch=int(best.get("epoch", 0)),
         epochs=len(history),
         most_epochs=cell.recipe.epochs,
@@ -111,16 +112,13 @@ def make_trial(
 
 
 def stopped_by(history: Sequence[dict[str, float]], cell: Cell) -> str:
-    """Why a successful trial ended: epochs, patience or asha."""
+    """Why a trial ended without an error: epochs, patience or asha, and where it has no figure, that."""
+    if not best_epoch_of(history, cell.figures[0]):
+        return f"expected an epoch whose {cell.figures[0]} is a number, got none in {len(history)}"
     if len(history) >= cell.recipe.epochs:
         return "epochs"
     since = len(history) - best_epoch_of(history, cell.figures[0])
     return "patience" if since >= cell.recipe.patience else "asha"
-
-
-def _figure(value: float | None) -> float | None:
-    """The value, or None for NaN, which is written to no file."""
-    return None if value is None or math.isnan(value) else value
 
 
 def _read_trial(file: Location, earlier: Mapping[str, Any], figures: Sequence[str]) -> Trial:
