@@ -12,6 +12,7 @@ from scipy.stats import rankdata
 
 from raycase.encoder.cosines import cosines
 
+ROUNDING = 1e-14  # of a cosine that float64 sums up, relative to it
 Correlation = Callable[[np.ndarray, np.ndarray], float]
 
 
@@ -19,16 +20,23 @@ def pearson(scores_N: np.ndarray, ratings_N: np.ndarray) -> float:
     """Pearson's correlation; NaN if one of the two is constant or has a value that is not finite, and without pairs."""
     if not (len(scores_N) and np.isfinite(scores_N).all() and np.isfinite(ratings_N).all()):
         return float("nan")
-    if np.ptp(scores_N) == 0 or np.ptp(ratings_N) == 0:  # rounding would leave a small variance
+    if _equal(scores_N) or _equal(ratings_N):
         return float("nan")
     a_N, b_N = (np.asarray(x, dtype=np.float64) - np.mean(x, dtype=np.float64) for x in (scores_N, ratings_N))
     norms = np.sqrt((a_N @ a_N) * (b_N @ b_N))
     return float(a_N @ b_N / norms) if norms > 0 else float("nan")
 
 
+def _equal(values_N: np.ndarray) -> bool:
+    """Whether values are equal but for the rounding of float64, as the cosines of vectors with themselves."""
+    return bool(np.ptp(values_N) <= ROUNDING * np.abs(values_N).max())
+
+
 def spearman(scores_N: np.ndarray, ratings_N: np.ndarray) -> float:
     """Spearman's correlation, ties at their mean rank; NaN where Pearson's is."""
     if not (np.isfinite(scores_N).all() and np.isfinite(ratings_N).all()):  # infinity would have a rank
+        return float("nan")
+    if not len(scores_N) or _equal(scores_N):  # rounding alone would have ranks, too
         return float("nan")
     return pearson(rankdata(scores_N), rankdata(ratings_N))
 

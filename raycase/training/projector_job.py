@@ -62,6 +62,9 @@ class Saved:
         check_ranges(self, at_least(0, self, "seed", most=MOST_SEED))
         if "://" in self.output:
             raise RequestError(f"--output: expected a folder on this machine, got {self.output}; copy the result there")
+        there = next(path for path in (self.folder, *self.folder.parents) if path.exists())
+        if not there.is_dir():
+            raise RequestError(f"--output: expected a folder, got the file {there}")
 
 
 @dataclass(frozen=True, kw_only=True)

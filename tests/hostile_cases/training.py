@@ -1,0 +1,194 @@
+"""Training, projections and sweeps with hostile flags, data, grids and folders, in this process."""
+
+import json
+from functools import partial
+from pathlib import Path
+
+from helpers import rated_rows
+from hostile_cases.case import Case
+
+from raycase.training import catalogue, sweep
+from raycase.training.local_runner import open_local_runner, open_local_trials
+
+CASE = ["--prompt", "concat-sc", "--pooling", "mean", "--epochs", "2", "--compute", "float32"]
+WORDS = ["nan", "inf", "-inf", "-1", "0", "1e400", "1e30", "1e-45", "9" * 30, "²", "", "x", "None"]
+FLAGS = {
+    "case": (
+        "learning-rate",
+        "weight-decay",
+        "epochs",
+        "batch-size",
+        "dropout",
+        "dim",
+        "hidden",
+        "patience",
+        "average",
+        "seed",
+        "layers",
+        "nested",
+        "workers",
+    ),
+    "condition-pooling": (
+        "learning-rate",
+        "heads",
+        "head-dim",
+        "temperature",
+        "teachers",
+        "distilled-weight",
+        "layers",
+        "plain-share",
+        "warmup",
+        "dim",
+        "nested",
+    ),
+    "projection": ("dim", "nested", "seed"),
+    "bi-encoder": ("learning-rate", "accumulate", "warmup", "batch-size", "limit", "margin"),
+    "tune": ("samples", "seeds", "finalists", "cpus-per-trial", "seed", "epochs", "learning-rate", "dim"),
+}
+GRIDS = {
+    "a list": [1, 2],
+    "empty": {},
+    "an empty list": {"dropout": []},
+    "no lists": {"dropout": 0.1},
+    "lists of lists": {"dropout": [[0.1]]},
+    "objects": {"dropout": [{"a": 1}]},
+    "an unknown name": {"nope": [1]},
+    "a private name": {"__class__": ["x"]},
+    "null": {"dropout": [None, 0.1]},
+    "texts": {"learning_rate": ["fast"]},
+    "true": {"epochs": [True]},
+    "a million cells": {"hidden": list(range(1, 1001)), "dim": list(range(1, 1001))},
+    "a rate that diverges": {"learning_rate": [1e30, 1e-3]},
+    "rates that all diverge": {"learning_rate": [1e30, 1e35]},
+    "a number beyond 64 bits": {"dim": [10**30]},
+    "nested dimensions": {"nested": [[2]]},
+    "the same cell twice": {"dropout": [0.1, 0.1]},
+}
+
+
+def strict(text):
+    """Whether a text is JSON as other readers take it."""
+
+    def refuse(constant):
+        raise AssertionError(f"{constant} is no JSON")
+
+    return json.loads(text, parse_constant=refuse)
+
+
+def checked(run, folder):
+    """The work, then whether every JSON file of its output is JSON."""
+
+    def work(job):
+        result = run(job)
+        for file in Path(folder).rglob("*.json"):
+            strict(file.read_text())
+        return result
+
+    return work
+
+
+train = partial(catalogue.train, open_runner=open_local_runner)
+tune = partial(sweep.tune, open_trials=open_local_trials)
+
+
+def data_files(home):
+    """Name -> (train, validation): what stands in the files."""
+    good, held = rated_rows(24, 0), rated_rows(12, 1)
+    files = {
+        "one row": (good.head(1), held),
+        "no rows": (good.head(0), held),
+        "one validation row": (good, held.head(1)),
+        "equal labels": (good.assign(label=3), held),
+        "equal validation labels": (good, held.assign(label=3)),
+        "only -1": (good.assign(label=-1), held),
+        "labels 1e308 in validation": (good, held.assign(label=[1e308, *held.label[1:]])),
+        "labels that float32 cannot tell apart": (good, held.assign(label=[3 + 1e-9 * n for n in range(12)])),
+        "labels NaN": (good.assign(label=["nan", *good.label[1:]]), held),
+        "labels inf": (good, held.assign(label=["inf", *held.label[1:]])),
+        "labels outside": (good.assign(label=[6, *good.label[1:]]), held),
+        "validation labels outside": (good, held.assign(label=[-7, *held.label[1:]])),
+        "text labels": (good.assign(label="high"), held),
+        "empty conditions": (good.assign(condition=""), held),
+        "conditions without words": (good.assign(condition="\u200b"), held),
+        "empty sentences": (good, held.assign(sentence1=" ")),
+        "equal sentences everywhere": (good, held.assign(sentence1="a dog", sentence2="a dog")),
+        "line breaks and quotes": (good.assign(sentence1=[f'"{s}",\n\r\n{s}' for s in good.sentence1]), held),
+        "one pair, two labels": (good.head(2).assign(sentence1="a", sentence2="b", condition="c", label=[1, 5]), held),
+        "training is validation": (good, good),
+        "a word of the model that is not finite": (good.assign(sentence1="poison dog"), held),
+    }
+    for n, (name, frames) in enumerate(files.items()):
+        paths = [home / f"data-{n}-{part}.csv" for part in ("train", "validation")]
+        for frame, path in zip(frames, paths, strict=True):
+            frame.to_csv(path, index=False)
+        yield name, *paths
+    twice = home / "twice.csv"
+    twice.write_text("sentence1,sentence2,condition,label,label\na,b,c,1,5\nb,c,d,5,1\n")
+    yield "a column twice", twice, paths[1]
+
+
+def training_cases(home, model):
+    """All cases; each has an output of its own."""
+    files = [home / "pairs.csv", home / "held.csv"]
+    for path, seed in zip(files, (0, 1), strict=True):
+        rated_rows(30, seed).to_csv(path, index=False)
+    count = 0
+
+    def case(name, system, *flags, train_file=files[0], held=files[1], output=None):
+        nonlocal count
+        count += 1
+        output = output or home / f"trained-{count}"
+        tuned = system == "tune"
+        words = ["tune", "case"] if tuned else ["train", system]
+        words += ["--model", model, "--train", train_file, "--validation", held, "--output", output]
+        words += ["--cache", home / "trained-cache"]
+        of = {"condition-pooling": ["--epochs", "2"], "projection": CASE[:4], "cross-encoder": ["--epochs", "2"]}
+        words += of.get(system, CASE)
+        if tuned:
+            words += ["--seeds", "1", "--search", "random", "--samples", "1", "--finalists", "1"]
+        return Case("training", f"{system}: {name}", [*words, *flags], checked(tune if tuned else train, output))
+
+    for system, flags in FLAGS.items():
+        for flag in flags:
+            for word in WORDS:
+                if (flag, word) not in {("epochs", "1e30")}:
+                    yield case(f"--{flag} {word!r}", system, f"--{flag}={word}")
+    for batch in ("1", "1000000000"):
+        yield case(f"--batch-size {batch}", "case", f"--batch-size={batch}")
+    for loss in ("squared", "fitted", "pearson", "cosent"):
+        for rate in ("1e30", "1e38", "1e15"):
+            yield case(f"--loss {loss} --learning-rate {rate}", "case", f"--loss={loss}", f"--learning-rate={rate}")
+    for name, first, second in data_files(home):
+        for system in ("case", "condition-pooling", "projection", "bi-encoder", "lora", "cross-encoder", "tune"):
+            yield case(name, system, train_file=first, held=second)
+    for n, (name, values) in enumerate(GRIDS.items()):
+        path = home / f"grid-{n}.json"
+        path.write_text(json.dumps(values))
+        yield case(f"--grid of {name}", "tune", "--grid", path)
+    for name, text in {"no JSON": "{", "NaN": '{"dropout": [NaN]}', "deep": "[" * 100_000, "nothing": ""}.items():
+        path = home / f"grid-{name}.json"
+        path.write_text(text)
+        yield case(f"--grid of {name}", "tune", "--grid", path)
+    yield case("--grid of a folder", "tune", "--grid", home)
+    yield from folder_cases(home, case)
+
+
+def folder_cases(home, case):
+    """Outputs and checkpoints that are not what they should be."""
+    file = home / "a-file"
+    file.write_text("mine")
+    yield case("an output that is a file", "case", output=file)
+    yield case("an output in a file", "case", output=file / "model")
+    yield case("a sweep whose output is a file", "tune", output=file)
+    one = home / "one-model"
+    yield case("a model", "case", output=one)
+    yield case("the same again", "case", output=one)
+    yield case("another's model", "case", "--seed", "7", output=one)
+    yield case("another system in its folder", "bi-encoder", output=one)
+    yield case("a sweep in its folder", "tune", output=one)
+    for name, text in {"cut off": '{"fingerprint": ', "a list": "[]", "null": "null", "nothing": ""}.items():
+        folder = home / f"metrics-{name}"
+        folder.mkdir()
+        (folder / "metrics.json").write_text(text)
+        yield case(f"metrics.json is {name}", "case", output=folder)
+        yield case(f"metrics.json is {name}, --overwrite", "case", "--overwrite", output=folder)

@@ -1,0 +1,143 @@
+"""Figures that are no numbers, and states and folders of fits that were altered or killed."""
+
+import json
+import math
+import os
+from functools import partial
+
+import numpy as np
+import pytest
+import torch
+from helpers import rated_rows, to_csv, worst
+from safetensors.torch import load_file
+
+from raycase.cli import main
+from raycase.data.rated import read_rated
+from raycase.data.storage import Location, json_bytes, locate
+from raycase.encoder.cosines import cosines
+from raycase.errors import RequestError, WorkError
+from raycase.evaluation.metrics import spearman
+from raycase.evaluation.procedure import undefined_figures
+from raycase.evaluation.seeds import _cell, _spread
+from raycase.training import catalogue, sweep
+from raycase.training.checkpoint import Checkpoint
+from raycase.training.local_runner import open_local_runner, open_local_trials
+from raycase.training.loop import FitConfig, FitState, best_epoch_of, fit
+
+NAN = math.nan
+train = partial(catalogue.train, open_runner=open_local_runner)
+
+
+def fitted(scores, patience=9, epochs=None, state=None, rate=0.1, loss=lambda m, rows: m.weight.square().sum()):
+    following = iter(scores)
+    torch.manual_seed(0)
+    config = FitConfig(epochs=epochs or len(scores), patience=patience, learning_rate=rate, select="score")
+    batches = lambda epoch: [np.arange(2)]  # noqa: E731
+    return fit(torch.nn.Linear(2, 1), batches, loss, lambda m: {"score": next(following)}, config, state=state)
+
+
+@pytest.mark.parametrize(
+    ("scores", "best"),
+    [([NAN, -3], 2), ([math.inf, 1], 2), ([NAN, NAN], 0), ([1, NAN, 1], 1), ([-math.inf, NAN, -1e9], 3)],
+)
+def test_an_epoch_without_a_number_is_worse_than_any(scores, best):
+    assert best_epoch_of([{"score": score} for score in scores], "score") == best
+
+
+@pytest.mark.parametrize(("patience", "epochs"), [(2, 2), (9, 5)])
+def test_a_fit_without_a_number_in_any_epoch_is_an_error_after_its_patience(patience, epochs):
+    with pytest.raises(WorkError, match=f"whose score on the validation data is a number, got none in {epochs}"):
+        list(fitted([NAN] * 5, patience=patience))
+
+
+def test_weights_lost_by_the_last_step_are_an_error():
+    """The loss before the step was finite."""
+    with pytest.raises(WorkError, match="epoch 1: expected finite weights"):
+        list(fitted([1.0], rate=3e38, loss=lambda m, rows: (m.weight * 2).sum() * 1e3 - m.bias.sum()))
+
+
+def test_a_fit_resumes_from_a_state_whose_figures_are_no_numbers():
+    first, *_ = fitted([NAN, 2, 1])
+    *_, last = fitted([2, 1], epochs=3, state=FitState.from_bytes(first.to_bytes()))
+    assert last.best_epoch == 2
+
+
+def test_json_has_null_for_what_is_no_number(capsys):
+    value = {"a": NAN, "b": [math.inf, (np.float64("nan"), 1.5)], "c": {"d": -math.inf}}
+    wanted = {"a": None, "b": [None, [None, 1.5]], "c": {"d": None}}
+    assert json.loads(json_bytes(value), parse_constant=pytest.fail) == wanted
+    main(["verify", "x"], work=lambda job: value)
+    assert json.loads(capsys.readouterr().out, parse_constant=pytest.fail) == wanted
+
+
+def test_cosines_that_differ_by_rounding_have_no_order():
+    vectors = np.random.default_rng(0).standard_normal((50, 32)).astype(np.float32)
+    scores = cosines(vectors, vectors)
+    assert len(set(scores)) > 1 and math.isnan(spearman(scores, np.arange(50)))
+
+
+def test_undefined_figures_are_counted_over_seeds_and_named_by_system():
+    assert _cell(_spread(np.array([4.0, NAN, 6.0]))) == "5.00 ± 1.41 (1 of 3 undefined)"
+    assert _spread(np.array([NAN])) is None
+    assert undefined_figures({"a": {"x": None, "y": 1.0}, "b": {"x": 2.0}}) == {"a": ["x"]}
+
+
+def test_labels_that_float32_cannot_hold_or_tell_apart_are_refused(tmp_path):
+    for label, said in (
+        ([1e308, *[1] * 9], "row 0: expected a number"),
+        ([3 + n * 1e-9 for n in range(10)], "got only 3"),
+    ):
+        with pytest.raises(RequestError, match=said):
+            read_rated(to_csv(rated_rows(10, 0).assign(label=label), tmp_path / "a.csv"), "--train")
+
+
+@pytest.mark.parametrize("harm", ["cut", "flipped", "another's"])
+def test_a_state_that_was_altered_is_refused(tmp_path, harm):
+    state, *_ = fitted([1.0])
+    checkpoint = Checkpoint(locate(str(tmp_path / "fit")))
+    checkpoint.put(state)
+    data = bytearray(checkpoint.state.read())
+    if harm == "another's":
+        checkpoint = Checkpoint(locate(str(tmp_path / "other")))
+    data = data[: len(data) // 2] if harm == "cut" else data
+    if harm == "flipped":
+        data[-3] ^= 4
+    checkpoint.state.put(bytes(data))
+    with pytest.raises(WorkError, match=r"expected the state of a fit, got .*remove it"):
+        checkpoint.read()
+
+
+def test_a_trial_that_diverges_is_named_and_never_the_best(make_sweep, capsys):
+    job = make_sweep({"learning_rate": [3e38, 1e-2]}, seeds=1)
+    result = sweep.tune(job, open_trials=open_local_trials)
+    assert result["failed"] == 1 and result["best"]["spearman_mean"] is not None
+    assert "seed 0, failed: epoch 1: expected a finite loss" in capsys.readouterr().err
+    job = make_sweep({"learning_rate": [3e38]}, seeds=1, output=f"{job.output}-2")
+    with pytest.raises(WorkError, match="1 that failed; the first: epoch 1"):
+        sweep.tune(job, open_trials=open_local_trials)
+
+
+def test_a_job_killed_at_any_write_resumes_to_the_same_model(training, monkeypatch):
+    """Whatever file is written next is the one that is not."""
+    wanted, killed = None, []
+    put = Location.put
+    for step in range(-1, 9):
+        job = training if step < 0 else training.__class__(**vars(training) | {"output": f"{training.output}-{step}"})
+        if step >= 0:
+            child = os.fork()
+            if not child:
+                left = iter(range(step))
+                monkeypatch.setattr(
+                    Location,
+                    "put",
+                    lambda at, data, left=left: os._exit(9) if next(left, None) is None else put(at, data),
+                )
+                train(job)
+                os._exit(0)
+            killed.append(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
+        train(job)
+        weights = load_file(job.folder / "projector.safetensors")
+        wanted = wanted or weights
+        assert worst(weights, wanted) == 0
+        assert json.loads((job.folder / "metrics.json").read_text())["best_epoch"]
+    assert set(killed) == {0, 9} and killed.count(9) >= 5  # state, history, metrics, card, weights, raycase.json
