@@ -19,9 +19,10 @@ from raycase.errors import RequestError, WorkError
 from raycase.evaluation.metrics import spearman
 from raycase.evaluation.procedure import undefined_figures
 from raycase.evaluation.seeds import _cell, _spread
+from raycase.evaluation.tasks import catalogue as tasks
 from raycase.training import catalogue, sweep
 from raycase.training.checkpoint import Checkpoint
-from raycase.training.local_runner import open_local_runner, open_local_trials
+from raycase.training.local_runner import LocalRunner, open_local_runner, open_local_trials
 from raycase.training.loop import FitConfig, FitState, best_epoch_of, fit
 
 NAN = math.nan
@@ -141,3 +142,18 @@ def test_a_job_killed_at_any_write_resumes_to_the_same_model(training, monkeypat
         assert worst(weights, wanted) == 0
         assert json.loads((job.folder / "metrics.json").read_text())["best_epoch"]
     assert set(killed) == {0, 9} and killed.count(9) >= 5  # state, history, metrics, card, weights, raycase.json
+
+
+def test_an_evaluation_without_any_figure_says_why_and_ends_with_an_error(tiny_model, tmp_path, capsys):
+    frame = rated_rows(20, 0)
+    file = to_csv(frame.assign(sentence2=frame.sentence1), tmp_path / "same.csv")
+    words = ["evaluate", "--model", str(tiny_model), "--prompt", "concat-sc", "--pooling", "mean", "--data", file]
+    words += ["--output", str(tmp_path / "r"), "--resamples", "100", "--compute", "float32"]
+    with pytest.raises(SystemExit) as stop:
+        main(words, work=partial(tasks.evaluate, vectors_of=LocalRunner("cpu").vectors_of))
+    printed = capsys.readouterr()
+    assert stop.value.code == 1 and "error: expected a system with a figure that is a number" in printed.err
+    assert f"undefined for {tiny_model}: spearman" in printed.err
+    result = json.loads(printed.out.splitlines()[-1], parse_constant=pytest.fail)
+    assert "spearman" in result["undefined"][str(tiny_model)]
+    assert f"- undefined for {tiny_model}: spearman" in (tmp_path / "r" / "report.md").read_text()
