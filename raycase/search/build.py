@@ -24,6 +24,7 @@ from raycase.search.kept import keep_conditions
 from raycase.search.lance_files import import_lance, is_index, lance_errors, open_newest, open_ready, publish
 from raycase.search.metadata import CUT, READY, VECTOR, IndexMetadata
 from raycase.search.row_changes import compact, delete_matching, delete_same_ids
+from raycase.search.word_files import check_files, remove_unused, sketches_of
 
 if TYPE_CHECKING:
     from lance import LanceDataset
@@ -99,10 +100,12 @@ def build(job: IndexJob, run: Run | None = None, sizes: Sizes = Sizes()) -> dict
                 sub_vectors=job.sub_vectors,
                 create=parts.create_index if parts else create_index,
             )
+            check_files(root, metadata)
             publish(changed.dataset, metadata)
-            (root / BUILD).remove()
+            remove_unused(root, changed.dataset)
         else:
             print(f"{root.uri}: has all rows; nothing to do", file=sys.stderr)
+        (root / BUILD).remove()
     return {
         "rows": metadata.rows,
         "rows_added": changed.added,
@@ -206,13 +209,15 @@ def _open_or_begin(
             raise RequestError("--embeddings: expected an output of `raycase embed` for a new index, got none")
         config = sources[0].job.config
         name = read_manifest(sources[0].output)["model"]["name"]
-        return None, IndexMetadata(model=config["model"], name=name, dtype=config["dtype"])
+        return None, IndexMetadata(model=config["model"], name=name, dtype=config["dtype"], sketches={})
     if not job.reindex and (job.partitions or job.sub_vectors):
         raise RequestError(f"--reindex: expected it beside --partitions and --sub-vectors, for {root.uri} is trained")
     dataset, metadata = ready
     if dataset.version != dataset.latest_version:  # a killed build appended rows that were not published
         dataset.restore()
         dataset = open_newest(root)
+    if metadata.sketches is None:
+        metadata.sketches = sketches_of(dataset, metadata)
     return dataset, metadata
 
 
@@ -228,7 +233,10 @@ def _delete_rows(
     if dataset is None:
         return 0
     deleted = 0 if job.delete is None else delete_matching(dataset, metadata, job.delete, root)
-    return deleted + (delete_same_ids(dataset, metadata, sources) if job.replace else 0)
+    deleted += delete_same_ids(dataset, metadata, sources) if job.replace else 0
+    if deleted:
+        metadata.sketches = sketches_of(dataset, metadata)
+    return deleted
 
 
 def _check_job(job: IndexJob, root: Location) -> None:

@@ -25,11 +25,10 @@ from raycase.corpus.written import Written
 from raycase.data.json_values import from_json
 from raycase.data.schema import CONDITION
 from raycase.data.storage import Location, fingerprint, locate
-from raycase.data.stored_words import WordFormat
 from raycase.search.column_indices import HNSW, IndexSpec, create_index
 from raycase.search.index_rows import RowFormat, write_rows
 from raycase.search.join_parts import cut_files, cut_finer
-from raycase.search.lance_files import import_lance, sketch_at, storage_options
+from raycase.search.lance_files import import_lance, lance_uri, storage_options
 from raycase.search.metadata import PLAIN, VECTOR, IndexMetadata
 
 if TYPE_CHECKING:
@@ -111,9 +110,7 @@ class Parts:
     def write(self, source: Written, form: RowFormat) -> list[FragmentMetadata]:
         """`write_rows`, by many."""
         files = cut_finer(cut_files(source, self.sizes.part_rows), self.sizes.parts_a_worker * self.workers)
-        words = WordFormat.of(source.schema()) if source.has_words else None
-        sketched_by = sketch_at(self.root, words.basis).read().hex() if words else None
-        decides = [source.job.fingerprint, files, str(form.schema), form.max_field_id, sketched_by]
+        decides = [source.job.fingerprint, files, str(form.schema), form.max_field_id, form.sketch]
         place = f"rows-{fingerprint(decides)[:16]}"
         work = partial(write_part, form=form, output=source.output.root.uri, place=place)
         tasks = [{"part": part, "files": source.summed(names)} for part, names in enumerate(files)]
@@ -224,7 +221,7 @@ def index_part(*, index: str, version: int, spec: IndexSpec, place: str, part: i
     options: dict[str, Any] = {}
     if spec.partitions:
         options = {"metric": "dot", "num_partitions": spec.partitions, "replace": True}
-    dataset = import_lance().dataset(root.uri, version=version, storage_options=storage_options(root))
+    dataset = import_lance().dataset(lance_uri(root), version=version, storage_options=storage_options(root))
     segment = dataset.create_index_uncommitted(
         spec.column, spec.type, name=spec.name, fragment_ids=list(fragments), **options
     )

@@ -6,6 +6,7 @@ import sys
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -22,6 +23,7 @@ from raycase.search.index import Index
 from raycase.search.lance_files import lance_errors
 from raycase.search.marks import has_styles, in_bold, looked_at
 from raycase.search.queries import TEXT
+from raycase.search.reopened import on_index
 from raycase.search.shown import SHOWN_CHARACTERS, print_replaced_condition
 from raycase.search.weighed import unweighable
 
@@ -66,19 +68,8 @@ def facets(job: FacetsJob) -> dict[str, Any]:
     began = time.time()
     _check_job(job)
     disable_progress_bar()  # the weights load in a moment
-    index = Index.open(job.index, model=job.model)
-    text = _text_column(job, index)
-    condition, blocks = index.blocks(job.condition, job.where, exact_condition=job.exact_condition)
-    print_replaced_condition(index, job.condition, condition)
-    weighs = _weighs(job, index)
-    clusters = find_clusters(blocks, job.clusters, most=job.most_clusters, seed=job.seed)
-    with lance_errors(index.root):
-        examples = nearest_examples(clusters, index, text, EXAMPLES)
-        words = carrying_words(clusters, index, condition, text, WORDS, job.seed) if weighs and text else None
-        id_type = index.dataset.schema.field(ID).type
-        tables = {job.output: facet_table(clusters, words, examples, id_type)} if job.output else {}
-        if job.assignments:
-            tables[job.assignments] = assignment_table(clusters, index)
+    index, found = on_index(partial(Index.open, job.index, model=job.model), partial(_find, job))
+    clusters, words, examples, condition, tables = found
     for uri, table in tables.items():
         locate(uri).put(parquet_bytes(table))
     _print_table(clusters, words, examples, index, condition)
@@ -92,6 +83,25 @@ def facets(job: FacetsJob) -> dict[str, Any]:
         "output": locate(job.output).uri if job.output else None,
         "assignments": locate(job.assignments).uri if job.assignments else None,
     }
+
+
+def _find(
+    job: FacetsJob, index: Index
+) -> tuple[Clusters, list[list[CarriedWord]] | None, list[list[Example]], str | None, dict[str, pa.Table]]:
+    """The clusters, their words and examples, the condition of the index that was taken, and what is written."""
+    text = _text_column(job, index)
+    condition, blocks = index.blocks(job.condition, job.where, exact_condition=job.exact_condition)
+    print_replaced_condition(index, job.condition, condition)
+    weighs = _weighs(job, index)
+    clusters = find_clusters(blocks, job.clusters, most=job.most_clusters, seed=job.seed)
+    with lance_errors(index.root):
+        examples = nearest_examples(clusters, index, text, EXAMPLES)
+        words = carrying_words(clusters, index, condition, text, WORDS, job.seed) if weighs and text else None
+        id_type = index.dataset.schema.field(ID).type
+        tables = {job.output: facet_table(clusters, words, examples, id_type)} if job.output else {}
+        if job.assignments:
+            tables[job.assignments] = assignment_table(clusters, index)
+    return clusters, words, examples, condition, tables
 
 
 def _check_job(job: FacetsJob) -> None:

@@ -63,7 +63,7 @@ class Index:
     ) -> None:
         self.root, self.dataset, self.metadata, self.limits = root, dataset, metadata, limits
         self.model = model or metadata.name
-        words, sketches = (StoredRows(dataset, root, c, limits.words_bytes) for c in (WORDS, SKETCH))
+        words, sketches = (StoredRows(dataset, root, metadata, c, limits.words_bytes) for c in (WORDS, SKETCH))
         asked = lru_cache(self.limits.conditions_combined)(self._ask)
         self.pooled, self.sketched = PooledVectors(words, asked), SketchedVectors(sketches, asked, metadata.words)
         self.vectors = ConditionVectors(dataset, metadata, limits.memory_bytes, self.pooled.blocks)

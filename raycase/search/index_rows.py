@@ -20,7 +20,7 @@ from raycase.data.storage import Location, fingerprint, locate
 from raycase.data.stored_words import BASIS, SKETCH, WORD_COLUMNS
 from raycase.errors import RequestError
 from raycase.search.column_indices import update_scalar_indices
-from raycase.search.lance_files import import_lance, open_newest, sql_equals, sql_in, storage_options
+from raycase.search.lance_files import import_lance, lance_uri, open_newest, sql_equals, sql_in, storage_options
 from raycase.search.metadata import METADATA_KEY, PLAIN, RESERVED_COLUMNS, VECTOR, IndexMetadata
 from raycase.search.sketcher import Sketcher, prepare_sketches
 from raycase.search.topk import l2_normalize
@@ -37,15 +37,16 @@ class RowFormat:
     schema: pa.Schema
     mode: str  # of Lance: create, overwrite or append
     max_field_id: int = -1  # of the dataset to which they are appended: fragments refer to columns by such ids
+    sketch: str = ""  # hash of the centroids by which words are sketched
 
 
 def write_rows(source: Written, form: RowFormat) -> list[FragmentMetadata]:
     """Write an output's rows as fragments, which are no part of the dataset until they are committed."""
     root = locate(form.index)
-    sketcher = Sketcher.read(source, root) if source.has_words else None
+    sketcher = Sketcher.read(source, root, form.sketch) if source.has_words else None
     reader = pa.RecordBatchReader.from_batches(form.schema, _batches(source, form.schema, sketcher))
     return import_lance().fragment.write_fragments(
-        reader, root.uri, schema=form.schema, mode=form.mode, storage_options=storage_options(root)
+        reader, lance_uri(root), schema=form.schema, mode=form.mode, storage_options=storage_options(root)
     )
 
 
@@ -67,12 +68,12 @@ def append_rows(
     if not source.names:
         return dataset
     schema = index_schema(source, metadata)
-    if source.has_words:
-        prepare_sketches(source, root, dataset)
+    sketch = prepare_sketches(source, root, dataset, metadata) if source.has_words else ""
     lance = import_lance()
     if dataset is None:
         schema = schema.with_metadata({METADATA_KEY: ""})  # an index of ours, not finished
-        form = RowFormat(index=root.uri, schema=schema, mode="create" if open_newest(root) is None else "overwrite")
+        mode = "create" if open_newest(root) is None else "overwrite"
+        form = RowFormat(index=root.uri, schema=schema, mode=mode, sketch=sketch)
         operation, version = lance.LanceOperation.Overwrite(schema, write(source, form)), None
     else:
         check_columns(dataset.schema, schema, source)
@@ -81,10 +82,11 @@ def append_rows(
             if field.name not in dataset.schema.names:
                 dataset.add_columns(field)
         schema = pa.schema([f for f in dataset.schema if f.name in schema.names])  # in the index's order of columns
-        form = RowFormat(index=root.uri, schema=schema, mode="append", max_field_id=dataset.max_field_id)
+        last = dataset.max_field_id
+        form = RowFormat(index=root.uri, schema=schema, mode="append", max_field_id=last, sketch=sketch)
         operation, version = lance.LanceOperation.Append(write(source, form)), dataset.version
     dataset = lance.LanceDataset.commit(
-        root.uri, operation, read_version=version, storage_options=storage_options(root)
+        lance_uri(root), operation, read_version=version, storage_options=storage_options(root)
     )
     _count_rows(source, metadata)
     return dataset

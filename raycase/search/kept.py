@@ -14,7 +14,7 @@ from raycase.data.storage import Location
 from raycase.data.stored_words import WORDS
 from raycase.errors import RequestError
 from raycase.search.answers import returned_columns
-from raycase.search.lance_files import import_lance, sql_equals, storage_options
+from raycase.search.lance_files import import_lance, lance_uri, sql_equals, storage_options
 from raycase.search.metadata import VECTOR, IndexMetadata
 from raycase.search.pooled import PooledVectors
 from raycase.search.query_encoder import ask, load_query_encoder
@@ -53,13 +53,15 @@ def keep_conditions(
             dataset.delete(sql_equals(CONDITION, condition))
         if VECTOR not in dataset.schema.names:
             dataset.add_columns(pa.field(VECTOR, embedding_type(encoder.dim, metadata.dtype)))
-        rows_with_words = StoredRows(dataset, root, WORDS, MEMORY_BYTES, keeps=False)
+        rows_with_words = StoredRows(dataset, root, metadata, WORDS, MEMORY_BYTES, keeps=False)
         blocks = PooledVectors(rows_with_words, asked).blocks(condition)
         names = [*returned_columns(dataset), CONDITION, VECTOR]
         schema = pa.schema([field for field in dataset.schema if field.name in names])
         rows = (_batch(dataset, schema, condition, *block) for block in blocks)
         reader = pa.RecordBatchReader.from_batches(schema, _flat(rows))
-        dataset = import_lance().write_dataset(reader, root.uri, mode="append", storage_options=storage_options(root))
+        dataset = import_lance().write_dataset(
+            reader, lance_uri(root), mode="append", storage_options=storage_options(root)
+        )
         metadata.conditions[condition] = metadata.words
     return dataset
 

@@ -12,6 +12,7 @@ from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
+from urllib.parse import quote
 
 import numpy as np
 import pyarrow as pa
@@ -23,7 +24,6 @@ from raycase.data.json_values import from_json
 from raycase.data.storage import Location
 from raycase.errors import RequestError, WorkError, first_line
 from raycase.search.metadata import METADATA_KEY, READY, IndexMetadata
-from raycase.systems.word_sketch import WordSketch
 
 if TYPE_CHECKING:
     from lance import LanceDataset
@@ -40,25 +40,14 @@ def storage_options(root: Location) -> dict[str, str] | None:
     return {"allow_http": "true"} if root.is_s3 and plain_http else None
 
 
-def basis_at(root: Location, basis: str) -> Location:
-    """Where an index keeps a basis of stored words; Lance leaves folders alone whose names begin like this."""
-    return root / "_word_bases" / f"{basis[:16]}.safetensors"
-
-
-def sketch_at(root: Location, basis: str) -> Location:
-    """Where an index keeps the centroids by which it sketches words of this basis."""
-    return root / "_word_bases" / f"{basis[:16]}.sketch.safetensors"
-
-
-def read_sketch(root: Location, basis: str) -> WordSketch:
-    """These centroids. Raises RequestError where they are gone or damaged."""
-    file = sketch_at(root, basis)
-    if not file.exists():
-        raise RequestError(
-            f"--index: expected the centroids of stored words {basis[:8]} at {file.uri}, got none; build the index "
-            "again with --overwrite"
-        )
-    return WordSketch.from_bytes(file.read(), file.uri)
+def lance_uri(root: Location) -> str:
+    """The URI by which Lance finds what is kept at this place: of an object store it takes an encoded one, without
+    which `#` and `?` end a key and `%20` is a blank; a local path it encodes itself."""
+    if root.is_local:
+        return root.path
+    scheme, _, rest = root.uri.partition("://")
+    bucket, slash, key = rest.partition("/")
+    return f"{scheme}://{bucket}{slash}{quote(key)}"
 
 
 def open_ready(root: Location) -> tuple[LanceDataset, IndexMetadata] | None:
@@ -85,7 +74,7 @@ def open_newest(root: Location) -> LanceDataset | None:
     lance = import_lance()
     with lance_errors(root):
         try:
-            return lance.dataset(root.uri, storage_options=storage_options(root))
+            return lance.dataset(lance_uri(root), storage_options=storage_options(root))
         except ValueError as error:
             if "was not found" in str(error):
                 return None
@@ -105,12 +94,21 @@ def publish(dataset: LanceDataset, metadata: IndexMetadata) -> None:
             f"{dataset.uri}: expected {metadata.rows} rows, got {rows}: another build is at work; build again"
         )
     former = dataset.tags.list().get(READY)
-    set_tag = dataset.tags.update if former else dataset.tags.create
-    set_tag(READY, dataset.version)
-    if former:
+    if not former:
+        _of_generic_store(dataset).tags.create(READY, dataset.version)
+    else:
+        dataset.tags.update(READY, dataset.version)
         old = [v["version"] for v in dataset.versions() if v["version"] < former["version"]]
         if old:
             dataset.cleanup_old_versions(versions=old)
+
+
+def _of_generic_store(dataset: LanceDataset) -> LanceDataset:
+    """The same by the store that Lance has for any kind: for a tag its own local one makes an empty folder beside
+    `josé/`, named `jos%C3%A9`, and fails where it cannot."""
+    if "://" in dataset.uri:
+        return dataset
+    return import_lance().dataset(f"file-object-store://{quote(dataset.uri)}")
 
 
 def import_lance() -> Any:
@@ -154,11 +152,13 @@ def lance_errors(root: Location) -> Iterator[None]:
         answer = re.search(r"<Message>(.*?)</Message>", str(error), re.DOTALL)  # of an object store
         reason = answer[1] if answer else re.sub(r", [^ ,]*\.rs:\d+:\d+", "", first_line(error))
         reason = reason.removeprefix("LanceError(IO): ").removeprefix("Invalid user input: ")
-        is_request = isinstance(error, ValueError) or _REFUSED.search(str(error))
+        lost = re.search(r"not found", str(error), re.IGNORECASE) and _OF_A_VERSION.search(str(error))
+        is_request = not lost and (isinstance(error, ValueError) or _REFUSED.search(str(error)))
         kind = RequestError if is_request else WorkError
         raise kind(f"{root.uri}: expected an index that Lance can read and write, got: {reason}") from error
 
 
+_OF_A_VERSION = re.compile(r"/(data|_deletions|_indices|_transactions|_versions)/")  # a file that was there
 _REFUSED = re.compile(
     r"denied|forbidden|not permitted|read-only|No ?Such ?Bucket|not found|applying filter", re.IGNORECASE
 )

@@ -29,6 +29,7 @@ class IndexMetadata:
     plain: int = 0  # rows without condition
     words: int = 0  # those of them that have stored words
     kept: list[str] = field(default_factory=list)  # conditions whose vectors were pooled from these
+    sketches: dict[str, str] | None = None  # hash of a basis of words -> of the centroids that sketched its rows
     covered: dict[str, list[list[int]]] = field(default_factory=dict)  # input file of a job -> row intervals indexed
     kind: str = "auto"  # as requested: auto, exact, ivf-pq or hnsw
     exact_below: int = EXACT_BELOW  # auto searches conditions with fewer rows exactly

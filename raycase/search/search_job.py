@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 import time
 from dataclasses import dataclass
+from functools import partial
 from typing import Annotated, Any
 
 import pyarrow as pa
@@ -20,6 +21,7 @@ from raycase.search.index import Index, Limits
 from raycase.search.marks import has_styles
 from raycase.search.metadata import ASKED, QUERY, SCORE
 from raycase.search.queries import TEXT, read_queries
+from raycase.search.reopened import on_index
 from raycase.search.rescore import CANDIDATES, check_answers, find_scorer, rerank
 from raycase.search.shown import by_query, html_page, print_answers, print_replaced_condition
 from raycase.search.weighed import WEIGHTS, check_weighable, is_weighable, weigh_answers
@@ -91,21 +93,9 @@ def search(job: SearchJob) -> dict[str, Any]:
     _check_job(job)
     sentences, conditions = _queries(job)
     disable_progress_bar()  # the weights load in a moment
-    index = Index.open(job.index, model=job.model, limits=Limits(words_bytes=int(job.memory * 2**30)))
-    scorer = _load_scorer(job, index, conditional=conditions is not None)
-    explains = _explains(job, index)
-    answers = index.search(
-        sentences,
-        conditions,
-        job.k,
-        job.where,
-        query_condition=job.query_condition,
-        unconditional=job.unconditional,
-        exact_condition=job.exact_condition,
-        phrases=bool(job.text),
-        candidates=(job.candidates or CANDIDATES) if scorer else None,
-        options=Options(exact=job.exact, nprobes=job.nprobes, ef=job.ef, refine=job.refine),
-    )
+    limits = Limits(words_bytes=int(job.memory * 2**30))
+    open_index = partial(Index.open, job.index, model=job.model, limits=limits)
+    index, (scorer, explains, answers) = on_index(open_index, partial(_search, job, sentences, conditions))
     _print_replaced_conditions(answers, index)
     searched = time.time()
     if scorer:
@@ -131,6 +121,27 @@ def search(job: SearchJob) -> dict[str, Any]:
         "output": locate(job.output).uri if job.output else None,
         "html": locate(job.html).uri if job.html else None,
     }
+
+
+def _search(
+    job: SearchJob, sentences: list[str], conditions: list[str] | None, index: Index
+) -> tuple[Scorer | None, bool, pa.Table]:
+    """The model that re-ranks, whether words are weighed, and the answers before both."""
+    scorer = _load_scorer(job, index, conditional=conditions is not None)
+    explains = _explains(job, index)
+    answers = index.search(
+        sentences,
+        conditions,
+        job.k,
+        job.where,
+        query_condition=job.query_condition,
+        unconditional=job.unconditional,
+        exact_condition=job.exact_condition,
+        phrases=bool(job.text),
+        candidates=(job.candidates or CANDIDATES) if scorer else None,
+        options=Options(exact=job.exact, nprobes=job.nprobes, ef=job.ef, refine=job.refine),
+    )
+    return scorer, explains, answers
 
 
 def _check_job(job: SearchJob) -> None:

@@ -14,7 +14,8 @@ from raycase.data.ragged import Ragged
 from raycase.data.storage import Location
 from raycase.data.stored_words import BASIS, SKETCH, WORDS, WordFormat
 from raycase.errors import RequestError
-from raycase.search.lance_files import basis_at, read_sketch, sketch_at, sql_equals
+from raycase.search.metadata import IndexMetadata
+from raycase.search.word_files import put_basis, put_sketch, read_basis, read_sketch
 from raycase.systems.word_codes import WordCodes
 from raycase.systems.word_sketch import WordSketch
 
@@ -32,12 +33,11 @@ class Sketcher:
     sketch: WordSketch
 
     @classmethod
-    def read(cls, source: Written, root: Location) -> Sketcher:
-        """By what `prepare_sketches` put into the index for an output."""
+    def read(cls, source: Written, root: Location, sketch: str) -> Sketcher:
+        """By what `prepare_sketches` put into the index for an output; sketch: what it returned."""
         form = WordFormat.of(source.schema())
         assert form is not None
-        basis = basis_at(root, form.basis)
-        return cls(codes=WordCodes.from_bytes(basis.read(), basis.uri), sketch=read_sketch(root, form.basis))
+        return cls(codes=read_basis(root, form.basis), sketch=read_sketch(root, form.basis, sketch))
 
     def add(self, rows: pa.Table) -> pa.Table:
         """With the columns BASIS and SKETCH."""
@@ -47,9 +47,10 @@ class Sketcher:
         return rows.append_column(BASIS, basis).append_column(SKETCH, sketch.to_arrow())
 
 
-def prepare_sketches(source: Written, root: Location, dataset: LanceDataset | None) -> None:
-    """Copy the basis of an output's words into the index (None: a new one), under the name of its hash, and choose
-    centroids for sketches beside it, unless rows there were sketched by some. Raises RequestError."""
+def prepare_sketches(source: Written, root: Location, dataset: LanceDataset | None, metadata: IndexMetadata) -> str:
+    """Copy the basis of an output's words into the index (None: a new one), and choose centroids for sketches beside
+    it, unless rows there were sketched by some: rows of one basis are sketched alike in a version. The metadata records
+    them, and their hash is returned. Raises RequestError."""
     form = WordFormat.of(source.schema())
     data = source.output.basis.read() if source.output.basis.exists() else b""
     if form is None or form.basis != hashlib.sha256(data).hexdigest():
@@ -58,13 +59,15 @@ def prepare_sketches(source: Written, root: Location, dataset: LanceDataset | No
             f"{'another' if data else 'none'}; embed again"
         )
     codes = WordCodes.from_bytes(data, source.output.basis.uri)
-    basis_at(root, form.basis).put(data)
-    if dataset is None or SKETCH not in dataset.schema.names or not dataset.count_rows(sql_equals(BASIS, form.basis)):
+    put_basis(root, data)
+    assert metadata.sketches is not None
+    if dataset is None or SKETCH not in dataset.schema.names or form.basis not in metadata.sketches:
         units = [unit for unit in source.units if unit.rows_out]
         places = np.unique(np.linspace(0, len(units) - 1, SAMPLED_UNITS).astype(int))
         some = replace(source, units=tuple(units[i] for i in places))
         tokens = [_tokens(rows.slice(0, SAMPLED_ROWS), form).flat for rows in some.tables([WORDS])]
-        sketch_at(root, form.basis).put(WordSketch.fit(codes, np.concatenate(tokens)).to_bytes())
+        metadata.sketches[form.basis] = put_sketch(root, form.basis, WordSketch.fit(codes, np.concatenate(tokens)))
+    return metadata.sketches[form.basis]
 
 
 def _tokens(rows: pa.Table, form: WordFormat) -> Ragged:

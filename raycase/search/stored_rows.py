@@ -17,8 +17,9 @@ import pyarrow.compute as pc
 from raycase.data.storage import Location
 from raycase.data.stored_words import BASIS, PLAIN_PART, WORDS, StoredWords
 from raycase.errors import RequestError
-from raycase.search.lance_files import OFFSET, basis_at, offsets_of, read_sketch
-from raycase.systems.word_codes import WordCodes
+from raycase.search.lance_files import OFFSET, offsets_of
+from raycase.search.metadata import IndexMetadata
+from raycase.search.word_files import read_basis, read_sketch
 from raycase.systems.word_pooling import UnpackedWords, unpack
 from raycase.systems.word_sketch import LEVELS
 
@@ -35,13 +36,22 @@ class StoredRows:
     `memory_bytes`, else read again each time."""
 
     def __init__(
-        self, dataset: LanceDataset, root: Location, column: str, memory_bytes: int, *, keeps: bool = True
+        self,
+        dataset: LanceDataset,
+        root: Location,
+        metadata: IndexMetadata,
+        column: str,
+        memory_bytes: int,
+        *,
+        keeps: bool = True,
     ) -> None:
         """column: WORDS or SKETCH; keeps: whether they are cached."""
         self.dataset, self.root, self.column = dataset, root, column
         self.memory_bytes, self.keeps = memory_bytes, keeps
         self.cached: list[Batch] | None = None
-        self.codes, self.sketch = cache(self._codes), cache(partial(read_sketch, root))
+        sketches = metadata.sketches or {}
+        self.codes = cache(partial(read_basis, root))
+        self.sketch = cache(lambda basis: read_sketch(root, basis, sketches.get(basis, "")))
 
     def batches(self) -> Iterator[Batch]:
         """Offsets, basis and words of all rows, batch by batch. Raises RequestError."""
@@ -91,14 +101,3 @@ class StoredRows:
             except ValueError as error:
                 raise RequestError(f"{self.root.uri}: stored words: {error}; build the index again") from error
             yield offsets_of(rows), basis, unpack(stored, codes if self.column == WORDS else None)
-
-    def _codes(self, basis: str) -> WordCodes:
-        """The basis of this hash. Raises RequestError where it is gone or another."""
-        file = basis_at(self.root, basis)
-        expected = f"--index: expected the basis of stored words {basis[:8]} at {file.uri}"
-        if not file.exists():
-            raise RequestError(f"{expected}, got none; build the index again with --overwrite")
-        codes = WordCodes.from_bytes(file.read(), file.uri)
-        if codes.form.basis != basis:
-            raise RequestError(f"{expected}, got another; build the index again with --overwrite")
-        return codes

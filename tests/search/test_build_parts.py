@@ -1,37 +1,22 @@
 """An index built in parts has the rows and answers of one built at once; a build that was stopped makes the rest."""
 
-import json
 from collections import Counter
 from dataclasses import replace
 
 import numpy as np
 import pytest
 import storing
+from crashing import SMALL, Tasks
 from indexed import QUERIES
 from safetensors.numpy import load_file, save
 
 from raycase.data.storage import locate
 from raycase.errors import WorkError
 from raycase.search.build import IndexJob, build
-from raycase.search.build_parts import BUILD, Sizes, code_part
+from raycase.search.build_parts import BUILD, code_part
 from raycase.search.index import Index, Options
 
-SMALL = Sizes(part_rows=100, parts_a_worker=1, graph_rows=200, vectors_apart=256, values_apart=256)
 WIDE = Options(nprobes=50, ef=300, refine=20)
-
-
-class Tasks:
-    """Runs tasks here, after a round trip through JSON; stops before a task of this name or after so many."""
-
-    def __init__(self, stop=None):
-        self.stop, self.done = stop, []
-
-    def __call__(self, work, tasks, progress):
-        for task in tasks:
-            if self.stop in (len(self.done), progress):
-                raise WorkError("stopped")
-            work(**json.loads(json.dumps(task)))
-            self.done.append((progress, task["part"]))
 
 
 def rows_of(uri):

@@ -1,0 +1,41 @@
+"""A search beside builds: two that finish meanwhile remove the version that it has open, so it opens the new one."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from typing import TypeVar
+
+from raycase.errors import RequestError, WorkError
+from raycase.search.index import Index
+from raycase.search.lance_files import open_newest
+
+T = TypeVar("T")
+
+
+def on_index(open_index: Callable[[], Index], work: Callable[[Index], T]) -> tuple[Index, T]:
+    """Open an index and work on it, once more where its version was removed meanwhile. Raises RequestError, and
+    WorkError where that happened twice."""
+    index = open_index()
+    try:
+        return index, work(index)
+    except (RequestError, WorkError):
+        if not _is_removed(index):
+            raise
+    print(f"{index.root.uri}: builds removed the version that was searched; searching the new one", file=sys.stderr)
+    index = open_index()
+    try:
+        return index, work(index)
+    except (RequestError, WorkError) as error:
+        if not _is_removed(index):
+            raise
+        raise WorkError(
+            f"--index: expected a version of {index.root.uri} that stays while it is searched, got two that builds "
+            "removed; search again when fewer are at work"
+        ) from error
+
+
+def _is_removed(index: Index) -> bool:
+    """Whether the version that is open is gone."""
+    newest = open_newest(index.root)
+    return newest is None or index.dataset.version not in [each["version"] for each in newest.versions()]
