@@ -1,4 +1,4 @@
-"""The answers of a search as a table, and the filter on the columns that it returns.
+"""The answers of a search as a table.
 
 Shapes: Q queries, k neighbours, H rows of an answer.
 """
@@ -11,10 +11,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pyarrow as pa
 
-from raycase.data.schema import CONDITION, ID
-from raycase.data.storage import Location
-from raycase.errors import RequestError
-from raycase.search.lance_files import lance_errors
+from raycase.data.schema import CONDITION
 from raycase.search.metadata import ASKED, POOLED, QUERY, RANK, RESERVED_COLUMNS, SCORE
 
 if TYPE_CHECKING:
@@ -58,14 +55,3 @@ def answer_table(
 def no_answers(dataset: LanceDataset) -> pa.Table:
     """A table of answers without rows."""
     return answer_table(dataset, [], [], None, np.empty((0, 1), np.float32), np.empty((0, 1), np.int64))
-
-
-def check_filter(dataset: LanceDataset, root: Location, where: str, flag: str = "--where") -> None:
-    """Raise RequestError, which names the flag, for a filter that Lance does not accept."""
-    try:
-        with lance_errors(root):
-            dataset.scanner(columns=[ID], filter=f"({where})", limit=1).to_table()
-    except RequestError as error:
-        columns = ", ".join(returned_columns(dataset))
-        reason = str(error).partition("got: ")[2].partition(". Valid fields")[0]
-        raise RequestError(f"{flag}: expected a filter in SQL on {columns}, got {where!r}: {reason}") from error

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from raycase.data.schema import CONDITION
+from raycase.search.filters import Filter
 from raycase.search.lance_files import OFFSET, offsets_of, sql_equals
 from raycase.search.metadata import PLAIN, VECTOR, IndexMetadata
 
@@ -41,13 +42,13 @@ def approximate_nearest(
     vectors_QD: np.ndarray,
     condition: str | None,
     k: int,
-    where: str | None,
+    where: Filter | None,
     options: Options,
 ) -> tuple[np.ndarray, np.ndarray]:
     """The k rows nearest to unit vectors under a condition (None: plain vectors), best first, among those that the
     filter leaves: (Q, D) -> cosines (Q, k), row offsets (Q, k); -inf and -1 where there are fewer."""
     filters = [] if metadata.rows_under(condition) == metadata.rows else [sql_equals(CONDITION, condition)]
-    filters += [f"({where})"] if where else []
+    filters += [where] if where else []
     refine = options.refine or REFINE[metadata.approximate_kind]
     nearest = {
         "column": PLAIN if condition is None else VECTOR,

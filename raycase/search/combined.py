@@ -15,6 +15,7 @@ import torch
 
 from raycase.data.schema import CONDITION, ID
 from raycase.search.exact import Block
+from raycase.search.filters import Filter
 from raycase.search.lance_files import OFFSET, offsets_of, sql_in, vectors_of
 from raycase.search.metadata import VECTOR
 
@@ -22,9 +23,9 @@ if TYPE_CHECKING:
     from lance import LanceDataset
 
 
-def conditional_rows(dataset: LanceDataset, where: str | None = None) -> pa.Table:
+def conditional_rows(dataset: LanceDataset, where: Filter | None = None) -> pa.Table:
     """Id and offset of all rows with a condition that pass the filter, without their vectors."""
-    rows_filter = f"{CONDITION} IS NOT NULL" + (f" AND ({where})" if where else "")
+    rows_filter = f"{CONDITION} IS NOT NULL" + (f" AND {where}" if where else "")
     return dataset.to_table(columns=[ID, OFFSET], filter=rows_filter)
 
 

@@ -14,6 +14,7 @@ from torch import Tensor
 
 from raycase.data.schema import CONDITION
 from raycase.data.stored_words import BASIS
+from raycase.search.filters import Filter
 from raycase.search.lance_files import OFFSET, offsets_of, sql_equals, vectors_of
 from raycase.search.metadata import PLAIN, VECTOR, IndexMetadata
 from raycase.search.topk import top_k
@@ -42,7 +43,7 @@ class ConditionVectors:
         self.dataset, self.metadata, self.memory_bytes, self.pool = dataset, metadata, memory_bytes, pool
         self.cached: dict[str | None, Block] = {}
 
-    def blocks(self, condition: str | None, where: str | None = None) -> Iterator[Block]:
+    def blocks(self, condition: str | None, where: Filter | None = None) -> Iterator[Block]:
         """Offsets and vectors of the rows under a condition (None: plain vectors): in the order of the dataset, but for
         pooled ones. One block where the vectors are cached; else they are read or pooled again, batch by batch."""
         pooled = condition is not None and condition not in self.metadata.conditions
@@ -53,7 +54,7 @@ class ConditionVectors:
             return
         if condition not in self.cached:
             if not self._fits(condition, column):
-                rows_filter += f" AND ({where})" if where else ""
+                rows_filter += f" AND {where}" if where else ""
                 columns = [OFFSET, column]
                 for batch in self.dataset.to_batches(columns=columns, filter=rows_filter, batch_size=BATCH_ROWS):
                     yield offsets_of(batch), vectors_of(batch[column])
@@ -62,13 +63,13 @@ class ConditionVectors:
             self.cached[condition] = offsets_of(rows), vectors_of(rows[column])
         yield _among(self.cached[condition], self._selected(rows_filter, where))
 
-    def _selected(self, rows_filter: str, where: str | None) -> np.ndarray | None:
+    def _selected(self, rows_filter: str, where: Filter | None) -> np.ndarray | None:
         """Offsets of the rows that pass the filter; None without a filter."""
         if not where:
             return None
-        return offsets_of(self.dataset.to_table(columns=[OFFSET], filter=f"{rows_filter} AND ({where})"))
+        return offsets_of(self.dataset.to_table(columns=[OFFSET], filter=f"{rows_filter} AND {where}"))
 
-    def _pooled(self, condition: str, rows_filter: str, where: str | None) -> Iterator[Block]:
+    def _pooled(self, condition: str, rows_filter: str, where: Filter | None) -> Iterator[Block]:
         """The blocks of a condition that the index does not have; cached where they fit."""
         assert self.pool is not None
         selected = self._selected(rows_filter, where)

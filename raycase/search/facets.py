@@ -78,6 +78,8 @@ def find_clusters(
     There are fewer than asked for where fewer vectors differ. Raises RequestError for fewer rows than clusters.
     """
     rows, sample_SD = sample(blocks(), max(sizes.fitted, sizes.per_cluster * (clusters or most)), seed)
+    if not rows:
+        raise RequestError("--where: expected a filter that leaves rows to group, got one that leaves none")
     if clusters is not None and clusters > rows:
         raise RequestError(f"--clusters: expected at most the {rows:,} rows there are to group, got {clusters:,}")
     if clusters is None and rows < 3:

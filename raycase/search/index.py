@@ -17,10 +17,11 @@ from torch import Tensor
 from raycase.data.storage import Location, locate
 from raycase.data.stored_words import SKETCH, WORDS
 from raycase.errors import RequestError, is_utf8
-from raycase.search.answers import answer_table, check_filter, no_answers, returned_columns
+from raycase.search.answers import answer_table, no_answers, returned_columns
 from raycase.search.approximate import DEFAULT_OPTIONS, Options, approximate_nearest
 from raycase.search.combined import blocks_of_rows, conditional_rows, mean_nearest, rows_of_same_ids
 from raycase.search.exact import Block, ConditionVectors, exact_nearest
+from raycase.search.filters import Filter, checked_filter
 from raycase.search.lance_files import lance_errors, open_ready
 from raycase.search.metadata import QUERY, RANK, IndexMetadata
 from raycase.search.pooled import PooledVectors, SketchedVectors
@@ -142,7 +143,7 @@ class Index:
         re-ranks them.
 
         Returns query (index in `sentences`), asked, condition, pooled, rank from 1, score, id and the kept columns;
-        fewer than k rows where the filter leaves fewer. Raises RequestError.
+        fewer than k rows where there are fewer. Raises RequestError.
         """
         if isinstance(sentences, str):
             raise ValueError("sentences: expected a list of strings, got one string")
@@ -168,11 +169,10 @@ class Index:
                 raise RequestError(f"{flag}: expected words, got {sentence!r} as query {query}")
         if k < 1:
             raise RequestError(f"-k: expected at least 1, got {k}")
-        if where is not None:
-            check_filter(self.dataset, self.root, where)
+        passing = self._checked(where)
         with lance_errors(self.root):
             if conditions is None and not unconditional and self.metadata.conditions:
-                return self._search_combined(sentences, k, where, candidates, options)
+                return self._search_combined(sentences, k, passing, candidates, options)
             if conditions is None and not self.metadata.plain:
                 raise RequestError(
                     f"--unconditional: expected plain vectors in {self.root.uri}, got none; see `raycase index`"
@@ -184,7 +184,7 @@ class Index:
                 asked,
                 condition_of,
                 k,
-                where,
+                passing,
                 query_condition=query_condition,
                 phrases=phrases,
                 candidates=candidates,
@@ -197,7 +197,7 @@ class Index:
         asked: Sequence[str | None],
         condition_of: dict[str | None, str | None],
         k: int,
-        where: str | None,
+        where: Filter | None,
         *,
         query_condition: str | None,
         phrases: bool,
@@ -208,13 +208,13 @@ class Index:
         answers = [no_answers(self.dataset)]
         for condition in dict.fromkeys(condition_of.values()):
             queries = [query for query, name in enumerate(asked) if condition_of[name] == condition]
-            most = max(k, min(candidates or k, self.rows(condition)))
+            most = max(k, candidates or k)
             for start in range(0, len(queries), self.limits.queries):
                 batch = queries[start : start + self.limits.queries]
                 flag = "--text" if phrases else "--query"
                 own = condition if query_condition is None else query_condition
                 vectors_QD = self.embed([sentences[query] for query in batch], own, flag, phrases=phrases)
-                nearest = self.nearest(vectors_QD, condition, most, where, options=options)
+                nearest = self._nearest(vectors_QD, condition, most, where, options)
                 answers.append(
                     answer_table(
                         self.dataset,
@@ -228,7 +228,7 @@ class Index:
         return pa.concat_tables(answers).sort_by([(QUERY, "ascending"), (RANK, "ascending")])
 
     def _search_combined(
-        self, sentences: Sequence[str], k: int, where: str | None, candidates: int | None, options: Options
+        self, sentences: Sequence[str], k: int, where: Filter | None, candidates: int | None, options: Options
     ) -> pa.Table:
         """By the mean of the cosines under the conditions that an id has."""
         names, most = list(self.metadata.conditions), max(self.metadata.conditions.values())
@@ -237,9 +237,7 @@ class Index:
                 f"--condition: expected one, for the index has {len(names):,}, more than the "
                 f"{self.limits.conditions_combined} that are combined; got none"
             )
-        if k > most:
-            raise RequestError(f"-k: expected at most the {most} rows there are, got {k}")
-        k = max(k, min(candidates or k, most))
+        k = min(max(k, candidates or k), most)
         exact = options.exact or not self.metadata.is_approximate(most)
         step = max(1, min(self.limits.queries, self.limits.cosines // most)) if exact else 1
         answers = [no_answers(self.dataset)]
@@ -257,13 +255,13 @@ class Index:
         return pa.concat_tables(answers)
 
     def _candidate_offsets(
-        self, vectors: dict[str, np.ndarray], k: int, where: str | None, options: Options
+        self, vectors: dict[str, np.ndarray], k: int, where: Filter | None, options: Options
     ) -> set[int]:
         """Offsets of the rows that are among the best under one of the conditions."""
         offsets: set[int] = set()
         for condition, vectors_QD in vectors.items():
             most = min(CANDIDATES * k, self.rows(condition))
-            offsets.update(self.nearest(vectors_QD, condition, most, where, options=options)[1].reshape(-1).tolist())
+            offsets.update(self._nearest(vectors_QD, condition, most, where, options)[1].reshape(-1).tolist())
         return offsets - {-1}
 
     # ------------------------------------------------------------------------------------------------------ vectors
@@ -278,11 +276,15 @@ class Index:
         options: Options = DEFAULT_OPTIONS,
     ) -> tuple[np.ndarray, np.ndarray]:
         """The k rows nearest to unit vectors under a condition of the index (None: plain vectors), best first: (Q, D)
-        -> cosines (Q, k), row offsets (Q, k); -inf and -1 where there are fewer. Raises RequestError."""
+        -> cosines (Q, k), row offsets (Q, k); -inf and -1 where the filter leaves fewer. Where there are fewer than k
+        rows, k is their number. Raises RequestError."""
+        return self._nearest(vectors_QD, condition, k, self._checked(where), options)
+
+    def _nearest(
+        self, vectors_QD: np.ndarray, condition: str | None, k: int, where: Filter | None, options: Options
+    ) -> tuple[np.ndarray, np.ndarray]:
         rows = self.rows(condition)
-        if k > rows:
-            under = "without condition" if condition is None else f"under {condition!r}"
-            raise RequestError(f"-k: expected at most the {rows} rows {under}, got {k}")
+        k = min(k, rows)
         if options.exact or not self.metadata.is_approximate(rows):
             return exact_nearest(vectors_QD, self.vectors.blocks(condition, where), k)
         if condition is not None and self.is_pooled(condition):
@@ -290,7 +292,7 @@ class Index:
         return approximate_nearest(self.dataset, self.metadata, vectors_QD, condition, k, where, options)
 
     def _pooled_nearest(
-        self, vectors_QD: np.ndarray, condition: str, k: int, where: str | None, options: Options
+        self, vectors_QD: np.ndarray, condition: str, k: int, where: Filter | None, options: Options
     ) -> tuple[np.ndarray, np.ndarray]:
         """Candidates by the sketches of all rows, which are then pooled; all rows are, where that is little more."""
         candidates = options.refine * k if options.refine else max(LEAST_POOLED, POOLED_REFINE * k)
@@ -307,15 +309,17 @@ class Index:
         """All rows under a condition (None: plain vectors) that pass a filter: the condition of the index that is taken
         for the one that was asked, as in a search, and a function that reads the rows' offsets and unit vectors, in
         blocks. Raises RequestError."""
-        if where is not None:
-            check_filter(self.dataset, self.root, where)
+        passing = self._checked(where)
         condition = self._condition_for(asked, exact_condition)
 
         def read() -> Iterator[Block]:
             with lance_errors(self.root):
-                yield from self.vectors.blocks(condition, where)
+                yield from self.vectors.blocks(condition, passing)
 
         return condition, read
+
+    def _checked(self, where: str | None) -> Filter | None:
+        return None if where is None else checked_filter(self.dataset, self.root, where)
 
     # --------------------------------------------------------------------------------------------------- conditions
 

@@ -11,16 +11,14 @@ from collections.abc import Iterator, Sequence
 from itertools import islice
 from typing import TYPE_CHECKING
 
-import pyarrow as pa
-
 from raycase.corpus.written import Written
 from raycase.data.schema import CONDITION, ID
 from raycase.data.storage import Location
 from raycase.data.stored_words import BASIS
 from raycase.errors import RequestError
-from raycase.search.answers import check_filter, returned_columns
+from raycase.search.filters import Filter, checked_filter
 from raycase.search.index_rows import check_columns, index_schema, without_covered
-from raycase.search.lance_files import import_lance, sql_in
+from raycase.search.lance_files import sql_in
 from raycase.search.metadata import IndexMetadata
 
 if TYPE_CHECKING:
@@ -32,8 +30,8 @@ IDS = 10_000  # ids in one filter
 def delete_matching(dataset: LanceDataset, metadata: IndexMetadata, where: str, root: Location) -> int:
     """Delete the rows that a filter matches, and return how many. Raises RequestError for a wrong filter, and for one
     that leaves no row."""
-    check_filter(_without_conditions(dataset), root, where, "--delete")
-    rows = dataset.count_rows(f"({where})")
+    matching = checked_filter(dataset, root, where, "--delete")  # a text goes under all conditions or none
+    rows = dataset.count_rows(matching)
     if rows == metadata.rows:
         raise RequestError(
             f"--delete: expected a filter that leaves rows, got {where!r}, which matches all {rows:,} of {root.uri}; "
@@ -41,7 +39,7 @@ def delete_matching(dataset: LanceDataset, metadata: IndexMetadata, where: str, 
         )
     if not rows:
         print(f"{root.uri}: no row matches --delete {where!r}; 0 rows deleted", file=sys.stderr)
-    return _delete(dataset, metadata, f"({where})")
+    return _delete(dataset, metadata, matching)
 
 
 def delete_same_ids(
@@ -57,7 +55,7 @@ def delete_same_ids(
     ids = _ids(new)
     deleted = 0
     while batch := list(islice(ids, ids_at_once)):
-        deleted += _delete(dataset, metadata, sql_in(ID, batch))
+        deleted += _delete(dataset, metadata, Filter(f"({sql_in(ID, batch)})"))
     return deleted
 
 
@@ -67,14 +65,14 @@ def compact(dataset: LanceDataset) -> None:
         dataset.optimize.compact_files()
 
 
-def _delete(dataset: LanceDataset, metadata: IndexMetadata, where: str) -> int:
+def _delete(dataset: LanceDataset, metadata: IndexMetadata, where: Filter) -> int:
     """Delete the rows that a filter matches, and take them off the metadata's counts."""
     gone: Counter[str | None] = Counter()
     for batch in dataset.to_batches(columns=[CONDITION], filter=where):
         gone.update({row["values"]: row["counts"] for row in batch[CONDITION].value_counts().to_pylist()})
     if gone:  # else Lance writes a version all the same
         if metadata.words:
-            metadata.words -= dataset.count_rows(f"({where}) AND {BASIS} IS NOT NULL")
+            metadata.words -= dataset.count_rows(f"{where} AND {BASIS} IS NOT NULL")
         dataset.delete(where)
     metadata.plain -= gone[None]
     metadata.conditions = {name: rows - gone[name] for name, rows in metadata.conditions.items() if rows > gone[name]}
@@ -86,10 +84,3 @@ def _ids(sources: Sequence[Written]) -> Iterator[str | int]:
     for source in sources:
         for table in source.tables([ID]):
             yield from table[ID].unique().to_pylist()
-
-
-def _without_conditions(dataset: LanceDataset) -> LanceDataset:
-    """A dataset in memory that has no rows, and no columns but those that a filter may name: a text goes under all
-    conditions or none."""
-    schema = pa.schema([dataset.schema.field(name) for name in returned_columns(dataset)])
-    return import_lance().write_dataset(schema.empty_table(), "memory://filter")

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import storing
 from hostile_cases.case import Case
+from hostile_cases.filters import FILTERS
 
 
 def index_cases(home, pooled):
@@ -28,9 +29,10 @@ def index_cases(home, pooled):
         yield Case("indexes", f"--query {query[:20]!r}", given)
         given = ["search", "--index", index, "--query", "a dog", f"--condition={query}"]
         yield Case("indexes", f"--condition {query[:20]!r}", given)
-    for where in ("", "nope", "year >", "1=1; drop", "year = 'x'", "year > 2000) OR (1=1", "\udcff", "("):
+    for where in ("nope", "year >", "year = 'x'", "\udcff", "(", *FILTERS):
         given = ["search", "--index", index, "--query", "a dog", "--condition", "color", f"--where={where}"]
-        yield Case("indexes", f"--where {where!r}", given)
+        yield Case("indexes", f"--where {where[:40]!r}", given)
+        yield Case("indexes", f"--delete {where[:40]!r}", ["index", "--output", index, f"--delete={where}"])
     names = sorted(str(p.relative_to(index)) for p in Path(index).rglob("*") if p.is_file())
     for i, name in enumerate(names[:24]):
         for change in ("gone", "cut off"):

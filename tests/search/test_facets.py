@@ -87,9 +87,11 @@ def test_too_few_rows_are_refused():
     vectors_ND, _ = planted()
     with pytest.raises(RequestError, match="--clusters: expected at most the 4 rows there are to group, got 5"):
         find_clusters(in_blocks(vectors_ND[:4]), 5, most=20)
-    for rows in (0, 2):
-        with pytest.raises(RequestError, match=f"--clusters: expected a number to group {rows} rows"):
-            find_clusters(in_blocks(vectors_ND[:rows]), most=20)
+    with pytest.raises(RequestError, match="--clusters: expected a number to group 2 rows"):
+        find_clusters(in_blocks(vectors_ND[:2]), most=20)
+    for clusters in (None, 5):
+        with pytest.raises(RequestError, match="--where: expected a filter that leaves rows to group"):
+            find_clusters(in_blocks(vectors_ND[:0]), clusters, most=20)
     assert len(find_clusters(in_blocks(vectors_ND[:3]), most=20).sizes) == 2
     assert find_clusters(in_blocks(vectors_ND[:3]), 3, most=20).silhouette is None
 

@@ -151,7 +151,7 @@ def test_wrong_requests_are_refused(grouped, home, tmp_path):
     ask("--seed: expected 0 to 4,294,967,295, got -1", seed=-1)
     ask("--clusters: expected at most the 60 rows there are to group, got 61", clusters=61)
     ask("--clusters: expected at most the 10 rows", clusters=11, where="kind = 'ball'")
-    ask("--clusters: expected a number to group 0 rows", where="kind = 'cat'")
+    ask("--where: expected a filter that leaves rows to group, got one", where="kind = 'cat'")
     ask("a filter in SQL on id, text, kind, label, got 'age > 3'", where="age > 3")
     ask("expected the model that the index is of", model="minilm")
     ask("--assignments: expected another file than --output", output="a.parquet", assignments="a.parquet")

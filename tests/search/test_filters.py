@@ -1,0 +1,207 @@
+"""Filters of strangers: what is one condition on the kept columns passes, written anew; nothing else reaches Lance."""
+
+import datetime as dt
+from decimal import Decimal
+
+import lance
+import numpy as np
+import pyarrow as pa
+import pytest
+import storing
+from helpers import embedded
+from hostile_cases.filters import FILTERS
+from indexed import rows
+
+from raycase.data.storage import locate
+from raycase.errors import RequestError
+from raycase.search.approximate import Options
+from raycase.search.build import IndexJob, build
+from raycase.search.facets_job import FacetsJob, facets
+from raycase.search.filters import checked_filter
+from raycase.search.index import Index
+
+ROOT = locate("captions.lance")
+
+
+@pytest.fixture(scope="module")
+def table():
+    """Two rows, with columns of many types and with names that must be quoted."""
+    day = dt.datetime(2021, 1, 1)
+    columns = {
+        "id": ["a", "b"],
+        "source": ["news", "web"],
+        "year": [2003, 2010],
+        "Year": [1, 2],
+        "Odd": [1, 2],
+        "a b": ["x", "y"],
+        "when": [1, 2],
+        "select": [1, 2],
+        'q"q': [1, 2],
+        "money": pa.array([Decimal("1.50"), Decimal("3.00")], pa.decimal128(10, 2)),
+        "wide": pa.array([Decimal("1.50"), Decimal("3.00")], pa.decimal256(50, 2)),
+        "clock": pa.array([dt.time(1), dt.time(12, 30)], pa.time64("us")),
+        "clock32": pa.array([dt.time(1), dt.time(12, 30)], pa.time32("s")),
+        "day": pa.array([dt.date(2020, 1, 1), dt.date(2021, 1, 1)]),
+        "stamp": pa.array([dt.datetime(2020, 1, 1), day], pa.timestamp("us")),
+        "zoned": pa.array([dt.datetime(2020, 1, 1), day], pa.timestamp("ms", "Europe/Berlin")),
+        "flag": [True, False],
+        "s": [{"x": 1}, {"x": 2}],
+        "condition": ["color", "color"],
+    }
+    return lance.write_dataset(pa.table(columns), "memory://rows")
+
+
+@pytest.mark.parametrize(
+    ("where", "ids"),
+    [
+        ("\"source\" = 'news'", "a"),
+        ("\"source\" <> 'news' AND year < 2004", ""),
+        ("`source` = 'news'", "a"),
+        ("SOURCE = 'news'", "a"),
+        ("Year = 2", "b"),
+        ('"Year" = 2', "b"),
+        ("odd = 2", "b"),
+        ("\"a b\" = 'y'", "b"),
+        ('"when" = 2 and when = 2', "b"),
+        ("select = 1", "a"),
+        ('"q""q" = 2', "b"),
+        ("money > 2.5", "b"),
+        ("money = 1.505", ""),
+        ("money = '1.5'", "a"),
+        ("money IN (1.5, 3)", "ab"),
+        ("money BETWEEN -1 AND 2", "a"),
+        ("wide > 2.5", "b"),
+        ("clock > '10:00'", "b"),
+        ("'10:00' > clock32", "a"),
+        ("day > '2020-06-01'", "b"),
+        ("day IN ('2020-01-01')", "a"),
+        ("stamp > '2020-06-01'", "b"),
+        ("stamp > timestamp '2020-06-01 00:00:00'", "b"),
+        ("zoned > '2020-06-01'", "b"),
+        ("year > 2003.5", "b"),
+        ("year > 3000 OR year > 0", "ab"),
+        ("year > 0 AND year > 3000 OR source = 'web'", "b"),
+        ("year > 0 AND (year > 3000 OR source = 'web')", "b"),
+        ("NOT year = 2003", "b"),
+        ("NOT (year = 2003 OR flag)", "b"),
+        ("year - 3 - 1 = 2003 - (3 + 1)", "a"),
+        ("flag", "a"),
+        ("NOT flag", "b"),
+        ("s.x = 2 AND s['x'] = 2", "b"),
+        ("lower(source) LIKE 'n%'", "a"),
+        ("source = 'ne''ws' OR source = 'we\\'", ""),
+        ("source NOT ILIKE 'N%'", "b"),
+        ("regexp_like(source, 'n')", "a"),
+        ("array_has([2003], year)", "a"),
+        ("CAST(year AS varchar) = '2003'", "a"),
+        ("year::int = 2003", "a"),
+        ("year > 0;", "ab"),
+        (" OR ".join(f"year = {n}" for n in range(3000)), "ab"),
+        (f"year IN ({', '.join(map(str, range(3000)))})", "ab"),
+    ],
+)
+def test_what_is_a_condition_on_the_columns_selects_its_rows(table, where, ids):
+    passing = checked_filter(table, ROOT, where)
+    assert "".join(table.to_table(columns=["id"], filter=passing)["id"].to_pylist()) == ids
+    # beside another filter it means the same, and written once more it is the same
+    assert table.count_rows(f"condition = 'x' AND {passing}") == 0
+    assert checked_filter(table, ROOT, passing[1:-1]) == passing
+
+
+@pytest.mark.parametrize("where", FILTERS, ids=lambda where: where[:20].encode("unicode_escape").decode())
+def test_anything_else_is_refused_in_one_short_line(table, where):
+    with pytest.raises(RequestError, match=r"^--where: expected a filter in SQL on id, source, year") as error:
+        checked_filter(table, ROOT, where)
+    assert "\n" not in str(error.value) and len(str(error.value)) < 1000
+
+
+def test_a_refusal_says_why(table):
+    for where, why in {
+        "1=1": "'1 = 1' reads no column",
+        "random() < 0.5": r"random\(\) gives another value each time",
+        "age > 3": "there is no column 'age'$",
+        'source = "news"': "there is no column 'news'; a text stands in single quotes",
+        "YEAR = 1": "there is no column 'YEAR'",  # year and Year are there
+        "year > 1 -- x": "it has a comment",
+        "year > 1) OR (year > 0": "it is not one condition in SQL at '[)]'",
+        "day > 'abc'": "Cannot cast string 'abc'",
+        "money > 'abc'": "expected a number, got 'abc'",
+    }.items():
+        with pytest.raises(RequestError, match=why):
+            checked_filter(table, ROOT, where)
+
+
+@pytest.fixture(scope="module")
+def searched(tmp_path_factory, tiny_model):
+    """Indexes of the same rows: exact and approximate, each with two conditions and plain vectors."""
+    home = tmp_path_factory.mktemp("filtered")
+    kept = {"keep_columns": ("text", "year")}
+    settings = {"conditions": ("color", "number of people"), **kept}
+    out = embedded(home / "a", tiny_model, rows(60), output=str(home / "out"), **settings)
+    build(IndexJob(embeddings=(out,), output=str(home / "exact.lance")))
+    build(IndexJob(embeddings=(out,), output=str(home / "hnsw.lance"), kind="hnsw"))
+    return home
+
+
+SOME = tuple(where for where in FILTERS if len(where) < 100)
+
+
+def test_two_stages_refuse_them(tmp_path):
+    model = storing.model_folder(tmp_path)
+    index = storing.indexed(tmp_path / "i.lance", storing.stored(tmp_path / "a", model, storing.texts(40)))
+    opened = Index.open(index)
+    opened.metadata.exact_below = 1
+    for where in SOME:
+        with pytest.raises(RequestError, match=r"^--where: expected a filter in SQL on id, text, year"):
+            opened.search(["a dog"], "what they wear", where=where)
+    options = Options(refine=1)
+    found = opened.search(["a dog"], "what they wear", k=3, where='"year" = 2003 OR year = 3000', options=options)
+    assert set(found["year"].to_pylist()) == {2003} and len(found) == 2
+
+
+@pytest.mark.parametrize("kind", ["exact", "hnsw"])
+def test_every_search_refuses_them(searched, kind):
+    index = Index.open(str(searched / f"{kind}.lance"))
+    vector_1D = np.ones((1, index.dataset.schema.field("vector").type.list_size), np.float32)
+    for where in SOME:
+        for ask in (
+            lambda where=where: index.search(["a red dress"], "color", where=where),
+            lambda where=where: index.search(["a red dress"], where=where),  # conditions combined
+            lambda where=where: index.nearest(vector_1D, "color", 3, where, options=Options()),
+            lambda where=where: index.blocks("color", where),
+        ):
+            with pytest.raises(RequestError, match=r"^--where: expected a filter in SQL on id, text, year"):
+                ask()
+    for conditions in ("color", None):
+        found = index.search(["a red dress"], conditions, k=60, where='"year" = 2003 OR "year" = 2004')
+        assert set(found["year"].to_pylist()) == {2003, 2004}
+        assert len(found) == 6  # three rows of each year, each once, under the condition that was asked for
+        again = index.search(["a red dress"], conditions, k=60, where="year = 2003 OR year = 2004")  # cached by now
+        assert again["id"].to_pylist() == found["id"].to_pylist()
+
+
+@pytest.mark.parametrize("where", SOME)
+def test_a_deletion_refuses_them(searched, where):
+    job = IndexJob(embeddings=(), output=str(searched / "exact.lance"), delete=where)
+    with pytest.raises(RequestError, match=r"^--delete: expected a filter in SQL on id, text, year"):
+        build(job)
+
+
+def test_quoted_columns_are_deleted_by(searched, tmp_path, tiny_model):
+    index = str(tmp_path / "i.lance")
+    build(IndexJob(embeddings=(str(searched / "out"),), output=index))
+    done = build(IndexJob(embeddings=(), output=index, delete='"text" <> \'\' AND "year" < 2001'))
+    assert done["rows_deleted"] == 6  # three rows of 2000 under two conditions
+
+
+def test_facets_refuse_them(searched):
+    for where in SOME[:3]:
+        with pytest.raises(RequestError, match=r"^--where: expected a filter in SQL"):
+            facets(FacetsJob(index=str(searched / "exact.lance"), condition="color", where=where))
+
+
+def test_fewer_rows_than_asked_for_are_all_of_them(searched):
+    for kind in ("exact", "hnsw"):
+        index = Index.open(str(searched / f"{kind}.lance"))
+        for conditions in ("color", None):
+            assert len(index.search(["a red dress"], conditions, k=10_000)) == 60
