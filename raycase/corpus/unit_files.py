@@ -151,6 +151,14 @@ def read_checked(file: Location, sha256: str) -> bytes:
     return data
 
 
+def parsed(data: bytes, uri: str, columns: list[str] | None = None) -> pa.Table:
+    """The rows of a file, with those of these columns that it has, or all. Raises DamagedError where it is none."""
+    try:
+        return pq.read_table(pa.BufferReader(data), columns=columns)
+    except (ValueError, OSError, pa.ArrowException) as error:  # OSError: of Arrow, no store is asked here
+        raise DamagedError(f"{uri}: expected the rows of a unit, got: {first_line(error)}") from error
+
+
 def read_line(output: Output, name: str) -> UnitLine:
     """The manifest's line of a unit that an earlier run wrote, made from its files. Raises DamagedError."""
     parsed = UnitFile.parse(name)

@@ -15,6 +15,7 @@ import pyarrow.compute as pc
 
 from raycase.corpus.listing import UnitFile
 from raycase.corpus.written import Written
+from raycase.data.kept_columns import check_kept
 from raycase.data.schema import CONDITION, EMBEDDING, ID, embedding_array, embedding_type
 from raycase.data.storage import Location, fingerprint, locate
 from raycase.data.stored_words import BASIS, SKETCH, WORD_COLUMNS
@@ -163,13 +164,9 @@ def _vector_column(source: Written) -> str:
 def index_schema(source: Written, metadata: IndexMetadata) -> pa.Schema:
     """Id, condition, the kept columns, and unit vectors in the index's number format."""
     written = source.schema()
-    own = [name for name in written.names if name not in WORD_COLUMNS or not source.has_words]
-    clash = next((name for name in own if name in RESERVED_COLUMNS), None)
-    if clash:
-        raise RequestError(
-            f"--embeddings: expected no kept column named {clash!r}, which is the index's own, got one in "
-            f"{source.output.root.uri}; leave it out of --keep-columns, or rename it"
-        )
+    of_output = (ID, CONDITION, EMBEDDING, *(WORD_COLUMNS if source.has_words else ()))
+    for kept in (f for f in written if f.name not in of_output):
+        check_kept(kept, f"--embeddings: {source.output.root.uri}")
     dim = written.field(EMBEDDING).type.list_size
     vectors = pa.field(_vector_column(source), embedding_type(dim, metadata.dtype))
     own_columns = [pa.field(BASIS, pa.string()), pa.field(SKETCH, pa.large_binary())] if source.has_words else []

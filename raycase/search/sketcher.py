@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
@@ -13,7 +12,6 @@ from raycase.corpus.written import Written
 from raycase.data.ragged import Ragged
 from raycase.data.storage import Location
 from raycase.data.stored_words import BASIS, SKETCH, WORDS, WordFormat
-from raycase.errors import RequestError
 from raycase.search.lance_files import basis_at, read_sketch, sketch_at, sql_equals
 from raycase.systems.word_codes import WordCodes
 from raycase.systems.word_sketch import WordSketch
@@ -50,13 +48,10 @@ class Sketcher:
 def prepare_sketches(source: Written, root: Location, dataset: LanceDataset | None) -> None:
     """Copy the basis of an output's words into the index (None: a new one), under the name of its hash, and choose
     centroids for sketches beside it, unless rows there were sketched by some. Raises RequestError."""
+    source.check_basis("--embeddings")
     form = WordFormat.of(source.schema())
-    data = source.output.basis.read() if source.output.basis.exists() else b""
-    if form is None or form.basis != hashlib.sha256(data).hexdigest():
-        raise RequestError(
-            f"--embeddings: expected {source.output.basis.uri} as the words there were coded by it, got "
-            f"{'another' if data else 'none'}; embed again"
-        )
+    assert form is not None
+    data = source.output.basis.read()
     codes = WordCodes.from_bytes(data, source.output.basis.uri)
     basis_at(root, form.basis).put(data)
     if dataset is None or SKETCH not in dataset.schema.names or not dataset.count_rows(sql_equals(BASIS, form.basis)):
