@@ -7,7 +7,6 @@ Shapes: N rows of a unit, C conditions, D dimensions.
 
 from __future__ import annotations
 
-import json
 import time
 from dataclasses import dataclass, replace
 from typing import Any
@@ -22,7 +21,7 @@ from raycase.corpus.output import Output, output_at
 from raycase.corpus.unit_files import STATS, UnitStats, parsed, unit_errors, write_unit
 from raycase.corpus.written import Written, open_written, read_rows
 from raycase.data.conditions import read_conditions
-from raycase.data.json_values import from_json
+from raycase.data.json_values import from_json, loads
 from raycase.data.schema import CONDITION, EMBEDDING, REJECTED_SCHEMA, ROW_OF_PAIR, embedding_array, rejected_table
 from raycase.data.storage import check_paths
 from raycase.data.stored_words import WORD_COLUMNS, StoredWords, WordFormat
@@ -161,7 +160,7 @@ def pool_unit(
             rejected = parsed((words.rejected / name).read(), f"{words.rejected.uri}/{name}")
             if not rejected.schema.equals(REJECTED_SCHEMA):
                 raise ValueError(f"rejected rows with {rejected.schema.names}")
-        stats = from_json(UnitStats, json.loads((table.schema.metadata or {})[STATS]))
+        stats = from_json(UnitStats, loads((table.schema.metadata or {})[STATS]))
     write_unit(
         output,
         print8,

@@ -18,6 +18,7 @@ from raycase.data.columns import Columns, find_columns
 from raycase.data.conditions import read_conditions
 from raycase.data.inputs import InputFile
 from raycase.data.storage import PACKAGE, check_paths
+from raycase.data.stored_words import MOST_WORD_BYTES
 from raycase.encoder.prompt_flags import PromptFlags
 from raycase.errors import PATIENCE, RequestError, at_least, check_ranges, minutes_range
 from raycase.systems.contracts import Compute, EmbedderConfig, check_conditions
@@ -25,7 +26,6 @@ from raycase.systems.registry import resolve_embedder, stores_words
 
 SAMPLE, SAMPLE_CONDITIONS = PACKAGE + "sample/sentences.csv", PACKAGE + "sample/conditions.txt"
 SAMPLE_OUTPUT = "~/raycase/out"
-MOST_WORD_BYTES = 4096
 WORD_BYTES = 288  # of a token; 4 KB a caption
 PAIRS_OF_UNIT, ROWS_OF_UNIT = 32768, 4096  # at most, by default
 

@@ -16,7 +16,7 @@ import pyarrow.parquet as pq
 
 from raycase.corpus.listing import UnitFile
 from raycase.corpus.output import Output
-from raycase.data.json_values import from_json
+from raycase.data.json_values import from_json, loads
 from raycase.data.parquet import parquet_bytes
 from raycase.data.schema import ROW_OF_PAIR
 from raycase.data.storage import Location
@@ -168,6 +168,6 @@ def read_line(output: Output, name: str) -> UnitLine:
         rejected = (output.rejected / name).read() if parsed[1].rows_rejected else None
     with unit_errors(output, name, OSError):  # of Arrow, for a page with another checksum; no store is asked here
         file = pq.ParquetFile(pa.BufferReader(data), page_checksum_verification=True)
-        stats = from_json(UnitStats, json.loads((file.metadata.metadata or {})[STATS]))
+        stats = from_json(UnitStats, loads((file.metadata.metadata or {})[STATS]))
         pairs = len(file.read())
     return _line(name, parsed[1], data, rejected, pairs=pairs, stats=stats)
