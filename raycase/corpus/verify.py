@@ -23,7 +23,7 @@ from raycase.corpus.manifest import LINES_AT_ONCE, manifest_lines, read_manifest
 from raycase.corpus.output import EMBEDDINGS, SCORES, Output, output_at
 from raycase.corpus.progress import progress_bar
 from raycase.corpus.unit_files import DamagedError, parsed, read_checked
-from raycase.corpus.written import condition_defects, row_defects
+from raycase.corpus.written import condition_defects, count_defects, row_defects
 from raycase.data.schema import CONDITION, EMBEDDING, ID, REJECTED_SCHEMA, is_embedding
 from raycase.data.stored_words import StoredWords, WordFormat
 from raycase.errors import RequestError, WorkError
@@ -76,10 +76,9 @@ class FileCheck:
             if table[result].null_count or not pc.all(pc.is_finite(table[result]), min_count=0).as_py():
                 yield f"{name}: a score is null or not finite"
             return
-        for defect in (*row_defects(table), *condition_defects(table, self.config)):
+        defects = list(row_defects(table)) or list(condition_defects(table, self.config))
+        for defect in (*defects, *count_defects(line["rows_out"], len(table), self.config)):
             yield f"{name}: {defect}"
-        if not self._counts(line["rows_out"], len(table)):
-            yield f"{name}: {len(table)} pairs of {line['rows_out']} rows"
         form = WordFormat.of(table.schema)
         if form is not None:
             if form.basis != self.basis:
@@ -91,11 +90,6 @@ class FileCheck:
 
     def _is_vector(self, kind: pa.DataType) -> bool:
         return is_embedding(kind) and kind.list_size == self.dim
-
-    def _counts(self, rows: int, pairs: int) -> bool:
-        """Whether so many rows can have so many pairs under the job's conditions."""
-        each = 1 if self.config["unconditional"] else len(self.config["conditions"] or ())
-        return pairs == rows * each if each else pairs >= rows
 
 
 # Checks groups of files and returns their defects, and the hashes that more than one pair has

@@ -18,7 +18,7 @@ from raycase.corpus.listing import UnitFile, finished_units
 from raycase.corpus.manifest import manifest_lines
 from raycase.corpus.output import Output, output_at
 from raycase.corpus.unit_files import DamagedError, parsed, read_checked
-from raycase.data.schema import CONDITION, EMBEDDING, ID, finite_vectors, is_embedding
+from raycase.data.schema import CONDITION, EMBEDDING, ID, ROW_OF_PAIR, finite_vectors, is_embedding
 from raycase.data.storage import Location
 from raycase.data.stored_words import WORDS, WordFormat
 from raycase.errors import RequestError, WorkError
@@ -68,21 +68,16 @@ class Written:
 
     def _read(self, name: str, columns: list[str] | None) -> pa.Table:
         file = self.output.embeddings / name
-        table = read_rows(file, self.sums[name], columns)
-        defect = next(self.defects(table), None)
-        if defect:
-            raise WorkError(f"{file.uri}: expected rows of its job, got {defect}; {MEND}")
+        table = read_rows(file, self.sums[name], columns, self.schema())
+        unit = UnitFile.parse(name)
+        assert unit is not None
+        defects = (
+            *condition_defects(table, self.job.config),
+            *count_defects(unit[1].rows_out, len(table), self.job.config),
+        )
+        if defects:
+            raise WorkError(f"{file.uri}: expected rows of its job, got {defects[0]}; {MEND}")
         return table
-
-    def defects(self, table: pa.Table) -> Iterator[str]:
-        """What in a file's rows is not as in the first file, or under other conditions than the job's, in words."""
-        for field in table.schema:
-            place = self.schema().get_field_index(field.name)
-            if place < 0 or self.schema().field(place).type != field.type:
-                yield f"the column {field.name!r} of {field.type}, unlike the first file"
-        if WordFormat.of(table.schema) != WordFormat.of(self.schema()) and WORDS in table.column_names:
-            yield "words of another basis than the first file"
-        yield from condition_defects(table, self.job.config)
 
     @cached_property
     def _first(self) -> pa.Schema:
@@ -119,8 +114,17 @@ def condition_defects(table: pa.Table, config: Mapping[str, Any]) -> Iterator[st
         yield "a condition that is none of the job's"
 
 
+def count_defects(rows: int, pairs: int, config: Mapping[str, Any]) -> Iterator[str]:
+    """A number of pairs that so many rows cannot have under the job's conditions, in words."""
+    each = 1 if config["unconditional"] else len(config["conditions"] or ())
+    if pairs != rows * each if each else pairs < rows:
+        yield f"{pairs} pairs of {rows} rows"
+
+
 def row_defects(table: pa.Table, columns: Iterable[str] = (ID, CONDITION, EMBEDDING)) -> Iterator[str]:
     """What no rows of an output can be, in words, as far as these columns show it."""
+    if ROW_OF_PAIR in table.column_names:
+        yield f"a column {ROW_OF_PAIR!r}"
     for name in columns:
         if name not in table.column_names:
             yield f"no column {name!r}"
@@ -137,14 +141,28 @@ def row_defects(table: pa.Table, columns: Iterable[str] = (ID, CONDITION, EMBEDD
             yield "a vector that is null or not finite"
 
 
-def read_rows(file: Location, sha256: str, columns: list[str] | None = None) -> pa.Table:
-    """The rows of a file in `embeddings/`. Raises WorkError where it has another checksum or `row_defects`."""
+def schema_defects(table: pa.Table, schema: pa.Schema) -> Iterator[str]:
+    """What in a file's rows is not as in the first file, in words."""
+    for field in table.schema:
+        place = schema.get_field_index(field.name)
+        if place < 0 or schema.field(place).type != field.type:
+            yield f"the column {field.name!r} of {field.type}, unlike the first file"
+    if WORDS in table.column_names and WordFormat.of(table.schema) != WordFormat.of(schema):
+        yield "words of another basis than the first file"
+
+
+def read_rows(
+    file: Location, sha256: str, columns: list[str] | None = None, schema: pa.Schema | None = None
+) -> pa.Table:
+    """The rows of a file in `embeddings/`; `schema`: of the first one. Raises WorkError where it has another checksum,
+    `row_defects` or another schema."""
     instead = f"expected {file.uri} as its manifest says, got"
     try:
         table = parsed(read_checked(file, sha256), file.uri, columns)
     except DamagedError as error:
         raise WorkError(f"{instead}: {error}; {MEND}") from error
-    if defect := next(row_defects(table, columns or (ID, CONDITION, EMBEDDING)), None):
+    defects = list(row_defects(table, columns or (ID, CONDITION, EMBEDDING)))
+    if defect := next(iter(defects or schema_defects(table, schema or table.schema)), None):
         raise WorkError(f"{instead} {defect}; {MEND}")
     return table
 

@@ -19,7 +19,7 @@ from raycase.data.kept_columns import check_kept
 from raycase.data.schema import CONDITION, EMBEDDING, ID, embedding_array, embedding_type
 from raycase.data.storage import Location, fingerprint, locate
 from raycase.data.stored_words import BASIS, SKETCH, WORD_COLUMNS
-from raycase.errors import RequestError
+from raycase.errors import RequestError, WorkError
 from raycase.search.column_indices import update_scalar_indices
 from raycase.search.lance_files import import_lance, open_newest, sql_equals, sql_in, storage_options
 from raycase.search.metadata import METADATA_KEY, PLAIN, RESERVED_COLUMNS, VECTOR, IndexMetadata
@@ -44,10 +44,24 @@ def write_rows(source: Written, form: RowFormat) -> list[FragmentMetadata]:
     """Write an output's rows as fragments, which are no part of the dataset until they are committed."""
     root = locate(form.index)
     sketcher = Sketcher.read(source, root) if source.has_words else None
-    reader = pa.RecordBatchReader.from_batches(form.schema, _batches(source, form.schema, sketcher))
-    return import_lance().fragment.write_fragments(
-        reader, root.uri, schema=form.schema, mode=form.mode, storage_options=storage_options(root)
-    )
+    failures: list[Exception] = []
+    batches = _remembering(_batches(source, form.schema, sketcher), failures)
+    reader = pa.RecordBatchReader.from_batches(form.schema, batches)
+    try:
+        return import_lance().fragment.write_fragments(
+            reader, root.uri, schema=form.schema, mode=form.mode, storage_options=storage_options(root)
+        )
+    except Exception as error:
+        raise failures[0] if failures else error from None  # Lance wraps them, with their traceback
+
+
+def _remembering(batches: Iterator[pa.RecordBatch], failures: list[Exception]) -> Iterator[pa.RecordBatch]:
+    """The batches; what is wrong with them is kept, too."""
+    try:
+        yield from batches
+    except (RequestError, WorkError) as error:
+        failures.append(error)
+        raise
 
 
 def append_rows(

@@ -11,7 +11,8 @@ import pyarrow as pa
 from raycase.corpus.written import Written
 from raycase.data.ragged import Ragged
 from raycase.data.storage import Location
-from raycase.data.stored_words import BASIS, SKETCH, WORDS, WordFormat
+from raycase.data.stored_words import BASIS, PLAIN_PART, SKETCH, WORDS, StoredWords, WordFormat
+from raycase.errors import WorkError
 from raycase.search.lance_files import basis_at, read_sketch, sketch_at, sql_equals
 from raycase.systems.word_codes import WordCodes
 from raycase.systems.word_sketch import WordSketch
@@ -58,10 +59,13 @@ def prepare_sketches(source: Written, root: Location, dataset: LanceDataset | No
         units = [unit for unit in source.units if unit.rows_out]
         places = np.unique(np.linspace(0, len(units) - 1, SAMPLED_UNITS).astype(int))
         some = replace(source, units=tuple(units[i] for i in places))
-        tokens = [_tokens(rows.slice(0, SAMPLED_ROWS), form).flat for rows in some.tables([WORDS])]
+        tokens = [_tokens(rows.slice(0, SAMPLED_ROWS), form).flat for rows in some.tables([WORDS, PLAIN_PART])]
         sketch_at(root, form.basis).put(WordSketch.fit(codes, np.concatenate(tokens)).to_bytes())
 
 
 def _tokens(rows: pa.Table, form: WordFormat) -> Ragged:
-    """The codes of the tokens of some rows."""
-    return Ragged.read(rows[WORDS], form.token_bytes, np.dtype(np.uint8))
+    """The codes of the tokens of some rows. Raises WorkError for what no output has."""
+    try:
+        return StoredWords.from_arrow(rows, form).codes
+    except ValueError as error:
+        raise WorkError(f"--embeddings: stored words: {error}; verify the output, and embed again") from error

@@ -20,14 +20,13 @@ from pathlib import Path
 
 import torch
 import torch.nn.functional as F
-from safetensors import SafetensorError
-from safetensors.torch import load_file, save
+from safetensors.torch import save
 from torch import Tensor, nn
 
 from raycase.data.storage import locate
-from raycase.errors import RequestError
 from raycase.systems.plain_part import Plain, PlainPart
 from raycase.systems.projector import ACTIVATIONS, MOST_WIDTH, Activation
+from raycase.systems.weights import load_weights
 
 LEAST_TEMPERATURE = 1e-3
 MOST_NUMBER = 2**40  # of a temperature or a bound: its products fit into float32
@@ -239,14 +238,7 @@ class ConditionHead(Head):
 def load_head(config: HeadConfig, folder: Path) -> ConditionHead:
     """Read the head of a model folder, in float32. Raises RequestError for weights that do not fit."""
     head = ConditionHead(config)
-    try:
-        head.load_state_dict({name: tensor.float() for name, tensor in load_file(folder / WEIGHTS).items()})
-    except (OSError, RuntimeError, SafetensorError) as error:
-        reason = str(error).strip().splitlines()[-1].strip()
-        raise RequestError(f"{folder / WEIGHTS}: expected weights of {config}, got: {reason}") from error
-    for tensor in head.state_dict().values():
-        if not torch.isfinite(tensor).all():
-            raise RequestError(f"{folder / WEIGHTS}: expected finite weights, got NaN or infinity")
+    load_weights(head, folder / WEIGHTS, f"weights of {config}")
     return head
 
 
