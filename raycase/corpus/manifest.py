@@ -23,7 +23,7 @@ import raycase
 from raycase.corpus.listing import Units
 from raycase.corpus.output import Output
 from raycase.corpus.unit_files import LINES_SCHEMA, UnitLine, lines_table, read_checked, read_line
-from raycase.data.json_values import from_json
+from raycase.data.json_values import from_json, loads
 from raycase.data.parquet import parquet_bytes
 from raycase.data.storage import Location
 from raycase.errors import RequestError, first_line
@@ -144,7 +144,7 @@ def read_lines(file: Location, sha256: str | None = None) -> pa.Table:
         if nulls:
             raise ValueError(f"a line without {nulls[0]}")
         for reasons in lines["reasons"].unique().to_pylist():
-            from_json(dict[str, int], json.loads(reasons))
+            from_json(dict[str, int], loads(reasons))
     except (TypeError, ValueError, pa.ArrowException) as error:
         reason = first_line(error)
         raise RequestError(f"{file.uri}: expected lines of a manifest, got: {reason}; remove it") from error

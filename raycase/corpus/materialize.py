@@ -7,24 +7,22 @@ Shapes: N rows of a unit, C conditions, D dimensions.
 
 from __future__ import annotations
 
-import json
 import time
 from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.parquet as pq
 
 from raycase.corpus.job_record import Job, check_held, find_job, write_job
 from raycase.corpus.listing import UnitFile, drop_strays, finished_units
 from raycase.corpus.manifest import Lines, read_manifest, write_manifest
 from raycase.corpus.output import Output, output_at
-from raycase.corpus.unit_files import STATS, UnitStats, unit_errors, write_unit
+from raycase.corpus.unit_files import STATS, UnitStats, parsed, unit_errors, write_unit
 from raycase.corpus.written import Written, open_written, read_rows
 from raycase.data.conditions import read_conditions
-from raycase.data.json_values import from_json
-from raycase.data.schema import CONDITION, EMBEDDING, ROW_OF_PAIR, embedding_array, rejected_table
+from raycase.data.json_values import from_json, loads
+from raycase.data.schema import CONDITION, EMBEDDING, REJECTED_SCHEMA, ROW_OF_PAIR, embedding_array, rejected_table
 from raycase.data.storage import check_paths
 from raycase.data.stored_words import WORD_COLUMNS, StoredWords, WordFormat
 from raycase.errors import PATIENCE, RequestError, WorkError, check_ranges, minutes_range
@@ -81,6 +79,7 @@ def check(job: MaterializeJob, flag: str = "--words") -> tuple[Written, tuple[st
             f"{flag}: expected an output of `raycase embed --any-condition`, got vectors alone in "
             f"{words.output.root.uri}"
         )
+    words.check_basis(flag)
     if words.output.root.uri == output_at(job.output).root.uri:
         raise RequestError(f"--output: expected another folder than {flag}, got {words.output.root.uri} twice")
     return words, conditions
@@ -139,24 +138,34 @@ def _dim(words: Written) -> int:
 
 
 def pool_unit(
-    words: Output, output: Output, print8: str, name: str, sha256: str, conditions: tuple[str, ...], pooler: Any
+    words: Output,
+    output: Output,
+    print8: str,
+    name: str,
+    sha256: str,
+    conditions: tuple[str, ...],
+    pooler: Any,
+    form: WordFormat,
 ) -> None:
-    """Pool a unit of stored words under the conditions, by a function of `StoredWords` that gives (N, C, D), and write
-    it; its rejected rows stay rejected. Raises WorkError for a unit without this checksum."""
-    parsed = UnitFile.parse(name)
-    assert parsed is not None
-    unit = parsed[1]
+    """Pool a unit of stored words of this format under the conditions, by a function of `StoredWords` that gives
+    (N, C, D), and write it; its rejected rows stay rejected. Raises WorkError for a unit without this checksum, or with
+    other words."""
+    named = UnitFile.parse(name)
+    assert named is not None
+    unit = named[1]
     table = read_rows(words.embeddings / name, sha256)
     rejected = rejected_table("", [])
     with unit_errors(words, name):
         if unit.rows_rejected:
-            rejected = pq.read_table(pa.BufferReader((words.rejected / name).read()))
-        stats = from_json(UnitStats, json.loads((table.schema.metadata or {})[STATS]))
+            rejected = parsed((words.rejected / name).read(), f"{words.rejected.uri}/{name}")
+            if not rejected.schema.equals(REJECTED_SCHEMA):
+                raise ValueError(f"rejected rows with {rejected.schema.names}")
+        stats = from_json(UnitStats, loads((table.schema.metadata or {})[STATS]))
     write_unit(
         output,
         print8,
         (unit.file, unit.start),
-        _pooled(table, conditions, pooler, f"{words.embeddings.uri}/{name}"),
+        _pooled(table, conditions, pooler, form, f"{words.embeddings.uri}/{name}"),
         rejected,
         rows_in=unit.rows,
         distinct_pairs=stats["distinct_pairs"] * len(conditions),
@@ -164,10 +173,10 @@ def pool_unit(
     )
 
 
-def _pooled(table: pa.Table, conditions: tuple[str, ...], pooler: Any, source: str) -> pa.Table:
+def _pooled(table: pa.Table, conditions: tuple[str, ...], pooler: Any, form: WordFormat, source: str) -> pa.Table:
     """The rows of a unit under each condition, with the column that counts its rows."""
-    form = WordFormat.of(table.schema)
-    assert form is not None
+    if WordFormat.of(table.schema) != form:
+        raise WorkError(f"{source}: expected words of the basis {form.basis[:8]} beside them, got others; embed again")
     dtype = table.schema.field(EMBEDDING).type.value_type.to_pandas_dtype()
     count, each = len(table), len(conditions)
     vectors_ND = np.empty((0, form.dim), dtype)

@@ -18,7 +18,7 @@ from raycase.data.columns import Columns, find_columns
 from raycase.data.conditions import read_conditions
 from raycase.data.inputs import InputFile
 from raycase.data.storage import PACKAGE, check_paths
-from raycase.data.stored_words import WORD_COLUMNS
+from raycase.data.stored_words import MOST_WORD_BYTES
 from raycase.encoder.prompt_flags import PromptFlags
 from raycase.errors import PATIENCE, RequestError, at_least, check_ranges, minutes_range
 from raycase.systems.contracts import Compute, EmbedderConfig, check_conditions
@@ -26,7 +26,6 @@ from raycase.systems.registry import resolve_embedder, stores_words
 
 SAMPLE, SAMPLE_CONDITIONS = PACKAGE + "sample/sentences.csv", PACKAGE + "sample/conditions.txt"
 SAMPLE_OUTPUT = "~/raycase/out"
-MOST_WORD_BYTES = 4096
 WORD_BYTES = 288  # of a token; 4 KB a caption
 PAIRS_OF_UNIT, ROWS_OF_UNIT = 32768, 4096  # at most, by default
 
@@ -192,7 +191,7 @@ def check(job: EmbedJob, model: EmbedderConfig | None = None) -> Request:
     model = model or find_model(job.model, job.choices, begun, output, resolve_embedder)
     job = replace(job, model=job.model or model.model)
     if job.any_condition:
-        model = _storing_words(job, model, columns, output)
+        model = _storing_words(job, model, output)
         job = replace(job, unconditional=True, word_bytes=job.word_bytes or WORD_BYTES)
     _check_known_conditions(job, model, conditions)
     _check_room(job, model, conditions)
@@ -238,16 +237,13 @@ def check_condition_flags(job: EmbedJob) -> None:
         )
 
 
-def _storing_words(job: EmbedJob, model: EmbedderConfig, columns: Columns, output: Output) -> EmbedderConfig:
-    """The model as it stores words. Raises RequestError for another system, and kept columns with the words' names."""
+def _storing_words(job: EmbedJob, model: EmbedderConfig, output: Output) -> EmbedderConfig:
+    """The model as it stores words. Raises RequestError for another system."""
     if not stores_words(model):
         raise RequestError(
             f"--any-condition: expected a model of condition pooling, got {job.model}, which reads the condition "
             "beside the sentence; leave --model out for the default, or pass --conditions"
         )
-    clash = next((name for name in columns.keep if name in WORD_COLUMNS), None)
-    if clash:
-        raise RequestError(f"--keep-columns: {clash!r} is a column of stored words; rename it in the input")
     return replace(model, basis=output.basis.uri)
 
 

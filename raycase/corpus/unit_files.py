@@ -16,7 +16,7 @@ import pyarrow.parquet as pq
 
 from raycase.corpus.listing import UnitFile
 from raycase.corpus.output import Output
-from raycase.data.json_values import from_json
+from raycase.data.json_values import from_json, loads
 from raycase.data.parquet import parquet_bytes
 from raycase.data.schema import ROW_OF_PAIR
 from raycase.data.storage import Location
@@ -151,6 +151,14 @@ def read_checked(file: Location, sha256: str) -> bytes:
     return data
 
 
+def parsed(data: bytes, uri: str, columns: list[str] | None = None) -> pa.Table:
+    """The rows of a file, with those of these columns that it has, or all. Raises DamagedError where it is none."""
+    try:
+        return pq.read_table(pa.BufferReader(data), columns=columns)
+    except (ValueError, OSError, pa.ArrowException) as error:  # OSError: of Arrow, no store is asked here
+        raise DamagedError(f"{uri}: expected the rows of a unit, got: {first_line(error)}") from error
+
+
 def read_line(output: Output, name: str) -> UnitLine:
     """The manifest's line of a unit that an earlier run wrote, made from its files. Raises DamagedError."""
     parsed = UnitFile.parse(name)
@@ -160,6 +168,6 @@ def read_line(output: Output, name: str) -> UnitLine:
         rejected = (output.rejected / name).read() if parsed[1].rows_rejected else None
     with unit_errors(output, name, OSError):  # of Arrow, for a page with another checksum; no store is asked here
         file = pq.ParquetFile(pa.BufferReader(data), page_checksum_verification=True)
-        stats = from_json(UnitStats, json.loads((file.metadata.metadata or {})[STATS]))
+        stats = from_json(UnitStats, loads((file.metadata.metadata or {})[STATS]))
         pairs = len(file.read())
     return _line(name, parsed[1], data, rejected, pairs=pairs, stats=stats)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import os
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from itertools import groupby
@@ -22,8 +22,9 @@ from raycase.corpus.listing import UnitFile
 from raycase.corpus.manifest import LINES_AT_ONCE, manifest_lines, read_manifest, totals
 from raycase.corpus.output import EMBEDDINGS, SCORES, Output, output_at
 from raycase.corpus.progress import progress_bar
-from raycase.corpus.unit_files import DamagedError, read_checked
-from raycase.data.schema import CONDITION, EMBEDDING, ID, REJECTED_SCHEMA, finite_vectors
+from raycase.corpus.unit_files import DamagedError, parsed, read_checked
+from raycase.corpus.written import condition_defects, count_defects, row_defects
+from raycase.data.schema import CONDITION, EMBEDDING, ID, REJECTED_SCHEMA, is_embedding
 from raycase.data.stored_words import StoredWords, WordFormat
 from raycase.errors import RequestError, WorkError
 
@@ -39,6 +40,7 @@ class FileCheck:
     schema: pa.Schema | None  # of a file of units
     dim: int
     basis: str | None  # sha256 of the basis of stored words
+    config: Mapping[str, Any]  # of the job
     score: str | None = None  # the column of scores, of an output that has them instead of vectors
 
     def __call__(self, lines: pa.Table) -> tuple[list[str], np.ndarray]:
@@ -49,9 +51,10 @@ class FileCheck:
         for line in rows_of(lines):
             try:
                 data = read_checked(output.units / line["name"], line["sha256"])
-                table = pq.read_table(pa.BufferReader(data))
-                defects += self._defects(line, table)
-                if self.score is None:  # pairs of sentences may be there twice
+                table = parsed(data, f"{output.results}/{line['name']}")
+                found = list(self._defects(line, table))
+                defects += found
+                if self.score is None and not found:  # pairs of sentences may be there twice
                     hashes.append(pair_hashes(table))
                 if line["rows_rejected"]:
                     defects += _rejected_defects(output, line)
@@ -64,7 +67,7 @@ class FileCheck:
         name = f"{SCORES if self.score else EMBEDDINGS}/{line['name']}"
         result = EMBEDDING if self.score is None else self.score
         field = table.schema.field(result) if result in table.column_names else None
-        if table.schema != self.schema or field is None or (self.score is None and field.type.list_size != self.dim):
+        if table.schema != self.schema or field is None or (self.score is None and not self._is_vector(field.type)):
             yield f"{name}: schema differs from the first file's or the model's"
             return
         if len(table) != line["pairs"]:
@@ -73,8 +76,9 @@ class FileCheck:
             if table[result].null_count or not pc.all(pc.is_finite(table[result]), min_count=0).as_py():
                 yield f"{name}: a score is null or not finite"
             return
-        if not finite_vectors(table):
-            yield f"{name}: a vector is null or not finite"
+        defects = list(row_defects(table)) or list(condition_defects(table, self.config))
+        for defect in (*defects, *count_defects(line["rows_out"], len(table), self.config)):
+            yield f"{name}: {defect}"
         form = WordFormat.of(table.schema)
         if form is not None:
             if form.basis != self.basis:
@@ -83,6 +87,9 @@ class FileCheck:
                 StoredWords.from_arrow(table, form)
             except ValueError as error:
                 yield f"{name}: stored words: {error}"
+
+    def _is_vector(self, kind: pa.DataType) -> bool:
+        return is_embedding(kind) and kind.list_size == self.dim
 
 
 # Checks groups of files and returns their defects, and the hashes that more than one pair has
@@ -150,12 +157,14 @@ def _defects(output: Output, execute: Execute) -> Iterator[str]:
     readable = lines.filter(pc.invert(pc.is_in(lines["name"], pa.array(listed, pa.string()))))
     if not len(readable):
         return
+    config = read_job(output).config
     check = FileCheck(
         uri=output.root.uri,
         schema=_schema(output, readable),
         dim=manifest["model"]["dim"],
         basis=hashlib.sha256(output.basis.read()).hexdigest() if output.basis.exists() else None,
-        score=read_job(output).config.get(SCORE_COLUMN),
+        config=config,
+        score=config.get(SCORE_COLUMN),
     )
     groups = [readable.slice(start, FILES_AT_ONCE) for start in range(0, len(readable), FILES_AT_ONCE)]
     defects, hashes = execute(check, groups)
@@ -167,7 +176,7 @@ def _schema(output: Output, lines: pa.Table) -> pa.Schema | None:
     """The schema of the first file that is whole."""
     for line in rows_of(lines):
         try:
-            return pq.read_schema(pa.BufferReader(read_checked(output.units / line["name"], line["sha256"])))
+            return parsed(read_checked(output.units / line["name"], line["sha256"]), line["name"]).schema
         except DamagedError:
             continue
     return None
@@ -212,7 +221,7 @@ def _listing_defects(output: Output, lines: pa.Table) -> dict[str, str]:
 def _rejected_defects(output: Output, line: dict[str, Any]) -> Iterator[str]:
     """The file of a unit's rejected rows against its line of the manifest. Raises DamagedError."""
     raw = read_checked(output.rejected / line["name"], line["rejected_sha256"])
-    table = pq.read_table(pa.BufferReader(raw))
+    table = parsed(raw, f"rejected/{line['name']}")
     if not table.schema.equals(REJECTED_SCHEMA) or len(table) != line["rows_rejected"]:
         yield (
             f"rejected/{line['name']}: {len(table)} rows of {table.schema.names}, the manifest says "

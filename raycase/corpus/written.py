@@ -2,23 +2,28 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections import deque
 from collections.abc import Iterable, Iterator, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
 
 import pyarrow as pa
-import pyarrow.parquet as pq
+import pyarrow.compute as pc
 
 from raycase.corpus.job_record import SCORE_COLUMN, Job, read_job
 from raycase.corpus.listing import UnitFile, finished_units
 from raycase.corpus.manifest import manifest_lines
 from raycase.corpus.output import Output, output_at
-from raycase.corpus.unit_files import DamagedError, read_checked
-from raycase.data.schema import EMBEDDING, finite_vectors
+from raycase.corpus.unit_files import DamagedError, parsed, read_checked
+from raycase.data.schema import CONDITION, EMBEDDING, ID, ROW_OF_PAIR, finite_vectors, is_embedding
 from raycase.data.storage import Location
+from raycase.data.stored_words import WORDS, WordFormat
 from raycase.errors import RequestError, WorkError
 
+MEND = "remove the file and run its job again"
 AHEAD = 4  # files read before they are needed
 
 
@@ -62,23 +67,103 @@ class Written:
                 yield waiting.popleft().result()
 
     def _read(self, name: str, columns: list[str] | None) -> pa.Table:
-        return read_rows(self.output.embeddings / name, self.sums[name], columns)
+        file = self.output.embeddings / name
+        table = read_rows(file, self.sums[name], columns, self.schema())
+        unit = UnitFile.parse(name)
+        assert unit is not None
+        defects = (
+            *condition_defects(table, self.job.config),
+            *count_defects(unit[1].rows_out, len(table), self.job.config),
+        )
+        if defects:
+            raise WorkError(f"{file.uri}: expected rows of its job, got {defects[0]}; {MEND}")
+        return table
+
+    @cached_property
+    def _first(self) -> pa.Schema:
+        return read_rows(self.output.embeddings / self.names[0], self.sums[self.names[0]]).schema
 
     def schema(self) -> pa.Schema:
-        """The schema of the files; it is the same for all."""
-        return pq.read_schema(pa.BufferReader((self.output.embeddings / self.names[0]).read()))
+        """The schema of the files; it is the same for all. Raises WorkError where the first is none of an output."""
+        return self._first
+
+    def check_basis(self, flag: str) -> None:
+        """Raise RequestError, which names the flag, unless the basis beside stored words is that which coded them."""
+        form = WordFormat.of(self.schema()) if self.names else None
+        data = self.output.basis.read() if self.output.basis.exists() else b""
+        if self.names and (form is None or form.basis != hashlib.sha256(data).hexdigest()):
+            raise RequestError(
+                f"{flag}: expected {self.output.basis.uri} as the words there were coded by it, got "
+                f"{'another' if data else 'none'}; embed again"
+            )
 
 
-def read_rows(file: Location, sha256: str, columns: list[str] | None = None) -> pa.Table:
-    """The rows of a file in `embeddings/`. Raises WorkError where it has another checksum or a vector is not finite."""
+def condition_defects(table: pa.Table, config: Mapping[str, Any]) -> Iterator[str]:
+    """Conditions of an output's rows that its job cannot have given them, in words."""
+    if CONDITION not in table.column_names:
+        return
+    given = table[CONDITION]
+    if config["unconditional"]:
+        if given.null_count < len(given):
+            yield "a condition in an output without any"
+        return
+    listed = config["conditions"]
+    if given.null_count:
+        yield "a null condition"
+    elif listed is not None and not pc.all(pc.is_in(given, pa.array(listed, given.type)), min_count=0).as_py():
+        yield "a condition that is none of the job's"
+
+
+def count_defects(rows: int, pairs: int, config: Mapping[str, Any]) -> Iterator[str]:
+    """A number of pairs that so many rows cannot have under the job's conditions, in words."""
+    each = 1 if config["unconditional"] else len(config["conditions"] or ())
+    if pairs != rows * each if each else pairs < rows:
+        yield f"{pairs} pairs of {rows} rows"
+
+
+def row_defects(table: pa.Table, columns: Iterable[str] = (ID, CONDITION, EMBEDDING)) -> Iterator[str]:
+    """What no rows of an output can be, in words, as far as these columns show it."""
+    if ROW_OF_PAIR in table.column_names:
+        yield f"a column {ROW_OF_PAIR!r}"
+    for name in columns:
+        if name not in table.column_names:
+            yield f"no column {name!r}"
+            return
+        kind = table.schema.field(name).type
+        if name == ID and table[ID].null_count:
+            yield "a null id"
+        if name == CONDITION and kind != pa.string():
+            yield f"conditions of {kind}"
+            return
+        if name == EMBEDDING and not is_embedding(kind):
+            yield f"vectors of {kind}"
+        elif name == EMBEDDING and not finite_vectors(table):
+            yield "a vector that is null or not finite"
+
+
+def schema_defects(table: pa.Table, schema: pa.Schema) -> Iterator[str]:
+    """What in a file's rows is not as in the first file, in words."""
+    for field in table.schema:
+        place = schema.get_field_index(field.name)
+        if place < 0 or schema.field(place).type != field.type:
+            yield f"the column {field.name!r} of {field.type}, unlike the first file"
+    if WORDS in table.column_names and WordFormat.of(table.schema) != WordFormat.of(schema):
+        yield "words of another basis than the first file"
+
+
+def read_rows(
+    file: Location, sha256: str, columns: list[str] | None = None, schema: pa.Schema | None = None
+) -> pa.Table:
+    """The rows of a file in `embeddings/`; `schema`: of the first one. Raises WorkError where it has another checksum,
+    `row_defects` or another schema."""
     instead = f"expected {file.uri} as its manifest says, got"
-    mend = "remove the file and run its job again"
     try:
-        table = pq.read_table(pa.BufferReader(read_checked(file, sha256)), columns=columns)
+        table = parsed(read_checked(file, sha256), file.uri, columns)
     except DamagedError as error:
-        raise WorkError(f"{instead}: {error}; {mend}") from error
-    if EMBEDDING in table.column_names and not finite_vectors(table):
-        raise WorkError(f"{instead} a vector that is not finite; {mend}")
+        raise WorkError(f"{instead}: {error}; {MEND}") from error
+    defects = list(row_defects(table, columns or (ID, CONDITION, EMBEDDING)))
+    if defect := next(iter(defects or schema_defects(table, schema or table.schema)), None):
+        raise WorkError(f"{instead} {defect}; {MEND}")
     return table
 
 

@@ -9,6 +9,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from raycase.data.inputs import InputFile, readable
+from raycase.data.kept_columns import check_kept
 from raycase.data.schema import CONDITION, EMBEDDING, ID, ROW_OF_PAIR
 from raycase.data.textfiles import buffered, csv_header, jsonl_lines
 from raycase.errors import RequestError
@@ -63,7 +64,8 @@ def find_columns(
     """Resolve the requested columns against the first file; `id` None takes the column `id` if there is one.
 
     `keep` None: the text, or with a `second` all columns. `written`: columns that a unit has of its own. Raises
-    RequestError for a missing column, one of a wrong type, and a kept column with the name of an output column.
+    RequestError for a missing column, one of a wrong type, and a kept column with the name of an output column or one
+    that an index cannot have.
     """
     schema = peek(file)
     if id is None and ID in schema.names:
@@ -83,7 +85,10 @@ def find_columns(
     types |= dict.fromkeys(columns.texts, pa.string())
     if id is not None and not pa.types.is_integer(types[id]):
         types[id] = pa.string()
-    return replace(columns, types=types)
+    columns = replace(columns, types=types)
+    for field in columns.kept_fields:
+        check_kept(field, f"--keep-columns: {file.uri}", indexed=second is None)
+    return columns
 
 
 def check_columns(schema: pa.Schema, columns: Columns, file: InputFile) -> None:
@@ -132,11 +137,15 @@ def _written_type(kind: pa.DataType) -> pa.DataType:
 
 
 def plain_type(kind: pa.DataType) -> pa.DataType:
-    """The type behind dictionary, large and view types."""
+    """The type behind dictionary, large and view types, and of small decimals the one that is stored everywhere."""
     if pa.types.is_dictionary(kind):
         return plain_type(kind.value_type)
     if pa.types.is_large_string(kind) or pa.types.is_string_view(kind):
         return pa.string()
+    if pa.types.is_binary_view(kind):
+        return pa.binary()
+    if pa.types.is_decimal32(kind) or pa.types.is_decimal64(kind):
+        return pa.decimal128(kind.precision, kind.scale)
     if pa.types.is_list(kind) or pa.types.is_large_list(kind):
         return pa.list_(plain_type(kind.value_type))
     return kind

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import MISSING, fields, is_dataclass
@@ -14,6 +15,14 @@ from raycase.errors import MOST, is_utf8
 T = TypeVar("T")
 UNDEFINED = "undefined"  # a figure that is no number, as the correlation of equal cosines
 KINDS = {bool: "true or false", int: "a whole number", float: "a finite number", str: "text", NoneType: "null"}
+
+
+def loads(text: str | bytes) -> Any:
+    """JSON of a stranger's bytes. Raises ValueError for what is none, and for nesting without end."""
+    try:
+        return json.loads(text)
+    except RecursionError as error:
+        raise ValueError("objects nested too deeply") from error
 
 
 def from_json(kind: type[T], values: Any, **given: Any) -> T:

@@ -53,8 +53,11 @@ class Ragged:
 
     @classmethod
     def read(cls, column: pa.ChunkedArray | pa.Array, width: int, dtype: np.dtype[Any]) -> Self:
-        """Read a column that `to_arrow` wrote; one copy where it is in chunks. Raises ValueError for other lengths."""
+        """Read a column that `to_arrow` wrote; one copy where it is in chunks. Raises ValueError for another type or
+        other lengths."""
         array: Any = column.combine_chunks() if isinstance(column, pa.ChunkedArray) else column
+        if array.type != pa.large_binary():
+            raise ValueError(f"expected values of large_binary, got {array.type}")
         token_bytes = width * dtype.itemsize
         _, offset_buffer, data = array.buffers()
         offsets = np.frombuffer(offset_buffer, dtype=np.int64)[array.offset : array.offset + len(array) + 1]

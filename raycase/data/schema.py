@@ -83,6 +83,12 @@ def embedding_type(dim: int, dtype: str) -> pa.DataType:
     return pa.list_(pa.field("item", pa.from_numpy_dtype(np.dtype(dtype)), nullable=False), dim)
 
 
+def is_embedding(kind: pa.DataType) -> bool:
+    """Whether it is one of `embedding_type`, whatever its field is called."""
+    numbers = (pa.float16(), pa.float32())
+    return pa.types.is_fixed_size_list(kind) and kind.list_size > 0 and kind.value_type in numbers
+
+
 def embedding_array(vectors_ND: np.ndarray) -> pa.FixedSizeListArray:
     """(N, D) float16 or float32 -> Arrow array of `embedding_type`, without a copy."""
     values = pa.array(np.ascontiguousarray(vectors_ND).reshape(-1))

@@ -12,7 +12,7 @@ from dataclasses import asdict, dataclass
 import numpy as np
 import pyarrow as pa
 
-from raycase.data.json_values import from_json
+from raycase.data.json_values import from_json, loads
 from raycase.data.ragged import Ragged
 from raycase.errors import RequestError
 
@@ -20,6 +20,7 @@ WORDS, PLAIN_PART = "word_codes", "word_plain"  # the columns: codes of the toke
 BASIS, SKETCH = "word_basis", "word_sketch"  # of an index: the basis of each row's codes, and their sketches
 WORD_COLUMNS = (WORDS, PLAIN_PART, BASIS, SKETCH)
 WORDS_KEY = b"raycase_words"  # in the metadata of the column WORDS
+MOST_WORD_BYTES, MOST_DIM = 4096, 2**16  # of a token, of a vector
 SHARE_BYTES = 4  # of a plain part before its vector: share and scale, float16
 
 
@@ -30,6 +31,11 @@ class WordFormat:
     basis: str
     token_bytes: int
     dim: int
+
+    def __post_init__(self) -> None:
+        for name, most in (("token_bytes", MOST_WORD_BYTES), ("dim", MOST_DIM)):
+            if not 1 <= getattr(self, name) <= most:
+                raise ValueError(f"{name}: expected 1 to {most}, got {getattr(self, name)}")
 
     @property
     def part_bytes(self) -> int:
@@ -50,7 +56,7 @@ class WordFormat:
         """
         metadata = (schema.field(WORDS).metadata or {}) if WORDS in schema.names else {}
         try:
-            return from_json(cls, json.loads(metadata[WORDS_KEY])) if WORDS_KEY in metadata else None
+            return from_json(cls, loads(metadata[WORDS_KEY])) if WORDS_KEY in metadata else None
         except ValueError as error:
             raise RequestError(f"stored words: expected their format in the file's schema, got: {error}") from error
 
@@ -97,19 +103,30 @@ class StoredWords:
 
     @classmethod
     def from_arrow(cls, table: pa.Table | pa.RecordBatch, form: WordFormat, column: str = WORDS) -> StoredWords:
-        """Read the columns of an output or an index. Raises ValueError for values of other lengths."""
+        """Read the columns of an output or an index. Raises ValueError for values that `columns` does not give."""
         byte = np.dtype(np.uint8)
+        missing = [name for name in (column, PLAIN_PART) if name not in table.schema.names]
+        if missing:
+            raise ValueError(f"expected the column {missing[0]}, got none")
         codes = Ragged.read(table[column], form.token_bytes, byte)
         part = Ragged.read(table[PLAIN_PART], form.part_bytes, byte)
         if not (codes.counts > 0).all() or (part.counts > 1).any():
             raise ValueError("expected tokens in each text and at most one plain part")
+        head = _heads(part)  # NaN is not in the interval either
+        if not ((head[:, 0] >= 0) & (head[:, 0] <= 1) & np.isfinite(head[:, 1])).all():
+            raise ValueError("expected shares of plain parts in [0, 1] and finite scales, got others")
         return cls(form=form, codes=codes, part=part, finite=np.ones(len(codes), dtype=bool))
 
     def shares(self) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         """The texts that have a plain part, (P,), its shares (P,) and vectors (P, D), float32."""
-        head = self.part.flat[:, :SHARE_BYTES].copy().view("<f2").astype(np.float32)
+        head = _heads(self.part)
         vectors = self.part.flat[:, SHARE_BYTES:].copy().view(np.int8) * head[:, 1:]
         return np.flatnonzero(self.part.counts), head[:, 0], vectors.astype(np.float32)
+
+
+def _heads(part: Ragged) -> np.ndarray:
+    """Share and scale of each plain part: (P, 2) float32."""
+    return part.flat[:, :SHARE_BYTES].copy().view("<f2").astype(np.float32)
 
 
 def plain_parts(shares_N: np.ndarray, vectors_ND: np.ndarray) -> Ragged:

@@ -108,6 +108,7 @@ def join(job: JoinJob, *, group_rows: int = GROUP_ROWS, range_rows: int = RANGE_
         output=root.uri,
         k=job.k,
         exclude_same=job.exclude_same,
+        schemas=(queries.schema(), vectors.schema()),
         under=under,
     )
     groups = cut_files(queries, group_rows)

@@ -16,7 +16,7 @@ from safetensors.torch import load, save
 from raycase.corpus.materialize import MaterializeJob, begin, check, finish, pool_unit
 from raycase.corpus.output import output_at
 from raycase.data.storage import fingerprint, locate
-from raycase.data.stored_words import StoredWords
+from raycase.data.stored_words import StoredWords, WordFormat
 from raycase.distributed.cluster import start_ray
 from raycase.distributed.ray_data import run_tasks
 from raycase.distributed.resources import capacity, check_nodes
@@ -69,8 +69,8 @@ def _questions(model: dict[str, Any], name: str | None, conditions: tuple[str, .
 
 
 @cache
-def _pooler(words: str, questions: bytes) -> Any:
-    """A function that pools the words of a unit: `StoredWords` -> (N, C, D)."""
+def _pooler(words: str, questions: bytes) -> tuple[Any, WordFormat]:
+    """A function that pools the words of a unit, `StoredWords` -> (N, C, D), and their format."""
     basis = output_at(words).basis
     codes, asked = WordCodes.from_bytes(basis.read(), basis.uri), load(questions)
     temperatures = asked.pop("temperatures")
@@ -84,7 +84,7 @@ def _pooler(words: str, questions: bytes) -> Any:
         vectors_NCD[unpacked.order] = pooler.pool(unpacked).numpy()
         return vectors_NCD
 
-    return pool
+    return pool, codes.form
 
 
 def _pool(
@@ -92,5 +92,5 @@ def _pool(
 ) -> pa.Table:
     torch.set_num_threads(1)
     for name, sha256 in json.loads(task["task"][0].as_py())["units"].items():
-        pool_unit(output_at(words), output_at(output), print8, name, sha256, conditions, _pooler(words, questions))
+        pool_unit(output_at(words), output_at(output), print8, name, sha256, conditions, *_pooler(words, questions))
     return pa.table({"done": [True]})

@@ -15,10 +15,11 @@ import pyarrow.compute as pc
 
 from raycase.corpus.listing import UnitFile
 from raycase.corpus.written import Written
+from raycase.data.kept_columns import check_kept
 from raycase.data.schema import CONDITION, EMBEDDING, ID, embedding_array, embedding_type
 from raycase.data.storage import Location, fingerprint, locate
 from raycase.data.stored_words import BASIS, SKETCH, WORD_COLUMNS
-from raycase.errors import RequestError
+from raycase.errors import RequestError, WorkError
 from raycase.search.column_indices import update_scalar_indices
 from raycase.search.lance_files import import_lance, lance_uri, open_newest, sql_equals, sql_in, storage_options
 from raycase.search.metadata import METADATA_KEY, PLAIN, RESERVED_COLUMNS, VECTOR, IndexMetadata
@@ -44,10 +45,24 @@ def write_rows(source: Written, form: RowFormat) -> list[FragmentMetadata]:
     """Write an output's rows as fragments, which are no part of the dataset until they are committed."""
     root = locate(form.index)
     sketcher = Sketcher.read(source, root, form.sketch) if source.has_words else None
-    reader = pa.RecordBatchReader.from_batches(form.schema, _batches(source, form.schema, sketcher))
-    return import_lance().fragment.write_fragments(
-        reader, lance_uri(root), schema=form.schema, mode=form.mode, storage_options=storage_options(root)
-    )
+    failures: list[Exception] = []
+    batches = _remembering(_batches(source, form.schema, sketcher), failures)
+    reader = pa.RecordBatchReader.from_batches(form.schema, batches)
+    try:
+        return import_lance().fragment.write_fragments(
+            reader, lance_uri(root), schema=form.schema, mode=form.mode, storage_options=storage_options(root)
+        )
+    except Exception as error:
+        raise failures[0] if failures else error from None  # Lance wraps them, with their traceback
+
+
+def _remembering(batches: Iterator[pa.RecordBatch], failures: list[Exception]) -> Iterator[pa.RecordBatch]:
+    """The batches; what is wrong with them is kept, too."""
+    try:
+        yield from batches
+    except (RequestError, WorkError) as error:
+        failures.append(error)
+        raise
 
 
 def append_rows(
@@ -165,13 +180,9 @@ def _vector_column(source: Written) -> str:
 def index_schema(source: Written, metadata: IndexMetadata) -> pa.Schema:
     """Id, condition, the kept columns, and unit vectors in the index's number format."""
     written = source.schema()
-    own = [name for name in written.names if name not in WORD_COLUMNS or not source.has_words]
-    clash = next((name for name in own if name in RESERVED_COLUMNS), None)
-    if clash:
-        raise RequestError(
-            f"--embeddings: expected no kept column named {clash!r}, which is the index's own, got one in "
-            f"{source.output.root.uri}; leave it out of --keep-columns, or rename it"
-        )
+    of_output = (ID, CONDITION, EMBEDDING, *(WORD_COLUMNS if source.has_words else ()))
+    for kept in (f for f in written if f.name not in of_output):
+        check_kept(kept, f"--embeddings: {source.output.root.uri}")
     dim = written.field(EMBEDDING).type.list_size
     vectors = pa.field(_vector_column(source), embedding_type(dim, metadata.dtype))
     own_columns = [pa.field(BASIS, pa.string()), pa.field(SKETCH, pa.large_binary())] if source.has_words else []

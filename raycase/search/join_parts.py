@@ -49,6 +49,7 @@ class Join:
     output: str
     k: int
     exclude_same: str | None = None  # column: vectors with the query's value are not its neighbours
+    schemas: tuple[pa.Schema, pa.Schema] | None = None  # of the queries' files, and of the vectors'
     under: tuple[str, str] | None = None  # a condition of the queries, and one of the vectors; None: each its own
 
 
@@ -83,6 +84,9 @@ def check_join(
         columns = [ID, *written.job.config["keep_columns"]]
         if exclude_same and exclude_same not in columns:
             raise RequestError(f"--exclude-same: expected one of {', '.join(columns)}, got {exclude_same!r}")
+    query_dim, vector_dim = (w.schema().field(EMBEDDING).type.list_size for w in (queries, vectors))
+    if query_dim != vector_dim:
+        raise RequestError(f"--vectors: expected vectors of the queries' {query_dim} dimensions, got {vector_dim}")
     types = [str(written.schema().field(exclude_same).type) for written in (queries, vectors) if exclude_same]
     if len(set(types)) > 1:
         raise RequestError(f"--exclude-same: expected {exclude_same!r} of one type in both, got {' and '.join(types)}")
@@ -178,7 +182,8 @@ def find_part(
 
     Files are given by name with their sha256. Raises WorkError for one that is damaged."""
     columns = list(dict.fromkeys(filter(None, (ID, CONDITION, EMBEDDING, join.exclude_same))))
-    queries = pa.concat_tables(_rows(join.queries, query_files, columns))
+    query_schema, vector_schema = join.schemas or (None, None)
+    queries = pa.concat_tables(_rows(join.queries, query_files, columns, query_schema))
     query_ND = _unit_vectors(queries)
     rows_under = _rows_by_condition(queries)
     if join.under:
@@ -189,7 +194,7 @@ def find_part(
     best: dict[str | None, tuple[np.ndarray, np.ndarray]] = {}
     ids: list[pa.Array] = []
     start = 0
-    for vectors in _rows(join.vectors, vector_files, columns):
+    for vectors in _rows(join.vectors, vector_files, columns, vector_schema):
         vector_ND, value_N = _unit_vectors(vectors), _value_index(vectors, join.exclude_same, values, missing=-2)
         for condition, vector_rows in _rows_by_condition(vectors).items():
             if condition in rows_under:
@@ -269,9 +274,9 @@ def _part(
     )
 
 
-def _rows(folder: str, files: Mapping[str, str], columns: list[str]) -> Iterator[pa.Table]:
-    """The rows of each file of an output."""
-    return (read_rows(locate(folder) / name, sha256, columns) for name, sha256 in files.items())
+def _rows(folder: str, files: Mapping[str, str], columns: list[str], schema: pa.Schema | None) -> Iterator[pa.Table]:
+    """The rows of each file of an output, which has this schema."""
+    return (read_rows(locate(folder) / name, sha256, columns, schema) for name, sha256 in files.items())
 
 
 def _unit_vectors(rows: pa.Table) -> Tensor:

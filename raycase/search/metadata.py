@@ -5,16 +5,21 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any
 
-from raycase.data.stored_words import WORD_COLUMNS
+from raycase.data.kept_columns import (  # noqa: F401 (for the modules that read what this one describes)
+    ASKED,
+    OF_ANSWERS,
+    PLAIN,
+    POOLED,
+    QUERY,
+    RANK,
+    RESERVED_COLUMNS,
+    SCORE,
+    VECTOR,
+)
 
 READY = "ready"  # the tag of the version that is searched
 METADATA_KEY = "raycase"  # in the metadata of the dataset's schema
 CUT = "cut"  # in `EmbedderConfig.describe()`: the dimension to which conditional vectors were cut
-VECTOR, PLAIN = "vector", "plain"  # unit vectors with and without a condition; a row has one of the two
-QUERY, ASKED, RANK, SCORE = "query", "asked", "rank", "score"  # columns of an answer
-POOLED = "pooled"  # of an answer: whether the condition was pooled from stored words, not embedded in advance
-OF_ANSWERS = (QUERY, ASKED, POOLED, RANK, SCORE)
-RESERVED_COLUMNS = (VECTOR, PLAIN, *WORD_COLUMNS, *OF_ANSWERS)  # no kept column may have one of these names
 EXACT_BELOW = 100_000
 
 

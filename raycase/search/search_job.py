@@ -12,6 +12,7 @@ import pyarrow as pa
 import tyro
 from transformers.utils.logging import disable_progress_bar
 
+from raycase.data.kept_columns import WEIGHTS
 from raycase.data.parquet import parquet_bytes
 from raycase.data.schema import CONDITION, ID
 from raycase.data.storage import check_paths, locate
@@ -24,7 +25,7 @@ from raycase.search.queries import TEXT, read_queries
 from raycase.search.reopened import on_index
 from raycase.search.rescore import CANDIDATES, check_answers, find_scorer, rerank
 from raycase.search.shown import by_query, html_page, print_answers, print_replaced_condition
-from raycase.search.weighed import WEIGHTS, check_weighable, is_weighable, weigh_answers
+from raycase.search.weighed import check_weighable, is_weighable, weigh_answers
 from raycase.systems.fine_tuned_module import Scorer
 
 MOST_MEMORY = 2**20  # GiB

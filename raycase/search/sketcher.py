@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
@@ -12,8 +11,8 @@ import pyarrow as pa
 from raycase.corpus.written import Written
 from raycase.data.ragged import Ragged
 from raycase.data.storage import Location
-from raycase.data.stored_words import BASIS, SKETCH, WORDS, WordFormat
-from raycase.errors import RequestError
+from raycase.data.stored_words import BASIS, PLAIN_PART, SKETCH, WORDS, StoredWords, WordFormat
+from raycase.errors import WorkError
 from raycase.search.metadata import IndexMetadata
 from raycase.search.word_files import put_basis, put_sketch, read_basis, read_sketch
 from raycase.systems.word_codes import WordCodes
@@ -51,13 +50,10 @@ def prepare_sketches(source: Written, root: Location, dataset: LanceDataset | No
     """Copy the basis of an output's words into the index (None: a new one), and choose centroids for sketches beside
     it, unless rows there were sketched by some: rows of one basis are sketched alike in a version. The metadata records
     them, and their hash is returned. Raises RequestError."""
+    source.check_basis("--embeddings")
     form = WordFormat.of(source.schema())
-    data = source.output.basis.read() if source.output.basis.exists() else b""
-    if form is None or form.basis != hashlib.sha256(data).hexdigest():
-        raise RequestError(
-            f"--embeddings: expected {source.output.basis.uri} as the words there were coded by it, got "
-            f"{'another' if data else 'none'}; embed again"
-        )
+    assert form is not None
+    data = source.output.basis.read()
     codes = WordCodes.from_bytes(data, source.output.basis.uri)
     put_basis(root, data)
     assert metadata.sketches is not None
@@ -65,11 +61,14 @@ def prepare_sketches(source: Written, root: Location, dataset: LanceDataset | No
         units = [unit for unit in source.units if unit.rows_out]
         places = np.unique(np.linspace(0, len(units) - 1, SAMPLED_UNITS).astype(int))
         some = replace(source, units=tuple(units[i] for i in places))
-        tokens = [_tokens(rows.slice(0, SAMPLED_ROWS), form).flat for rows in some.tables([WORDS])]
+        tokens = [_tokens(rows.slice(0, SAMPLED_ROWS), form).flat for rows in some.tables([WORDS, PLAIN_PART])]
         metadata.sketches[form.basis] = put_sketch(root, form.basis, WordSketch.fit(codes, np.concatenate(tokens)))
     return metadata.sketches[form.basis]
 
 
 def _tokens(rows: pa.Table, form: WordFormat) -> Ragged:
-    """The codes of the tokens of some rows."""
-    return Ragged.read(rows[WORDS], form.token_bytes, np.dtype(np.uint8))
+    """The codes of the tokens of some rows. Raises WorkError for what no output has."""
+    try:
+        return StoredWords.from_arrow(rows, form).codes
+    except ValueError as error:
+        raise WorkError(f"--embeddings: stored words: {error}; verify the output, and embed again") from error

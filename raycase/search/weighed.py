@@ -12,7 +12,6 @@ from raycase.errors import RequestError
 from raycase.search.index import Index
 from raycase.systems.registry import weighs_words
 
-WEIGHTS = "weights"  # a column of answers
 WEIGHTS_TYPE = pa.list_(
     pa.struct([pa.field("start", pa.int32()), pa.field("end", pa.int32()), pa.field("weight", pa.float32())])
 )

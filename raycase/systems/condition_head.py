@@ -20,16 +20,16 @@ from pathlib import Path
 
 import torch
 import torch.nn.functional as F
-from safetensors import SafetensorError
-from safetensors.torch import load_file, save
+from safetensors.torch import save
 from torch import Tensor, nn
 
 from raycase.data.storage import locate
-from raycase.errors import RequestError
 from raycase.systems.plain_part import Plain, PlainPart
 from raycase.systems.projector import ACTIVATIONS, MOST_WIDTH, Activation
+from raycase.systems.weights import load_weights
 
 LEAST_TEMPERATURE = 1e-3
+MOST_NUMBER = 2**40  # of a temperature or a bound: its products fit into float32
 WEIGHTS = "head.safetensors"  # in a model folder
 
 
@@ -61,14 +61,16 @@ class HeadConfig:
             )
         if not 0 <= self.dropout < 1:
             raise ValueError(f"dropout: expected a share in [0, 1), got {self.dropout}")
-        if not 0 < self.temperature < float("inf"):
-            raise ValueError(f"temperature: expected a number above 0, got {self.temperature}")
+        if not 0 < self.temperature <= MOST_NUMBER:
+            raise ValueError(f"temperature: expected a number above 0, at most 2^40, got {self.temperature}")
         if not all(0 < dim < self.output_dim for dim in self.nested):
             raise ValueError(f"nested: expected dimensions below {self.output_dim}, got {self.nested}")
         if not 0 <= self.plain_share < 1:
             raise ValueError(f"plain_share: expected a share in [0, 1), got {self.plain_share}")
-        if not 0 <= self.plain_from < self.plain_to:
-            raise ValueError(f"plain_from: expected a number below {self.plain_to}, got {self.plain_from}")
+        if not 0 <= self.plain_from < self.plain_to <= MOST_NUMBER:
+            raise ValueError(
+                f"plain_from: expected a number below plain_to, at most 2^40, got {self.plain_from} and {self.plain_to}"
+            )
         if self.plain_dim is not None and (self.plain_dim < 1 or self.states_dim % self.plain_dim):
             raise ValueError(f"plain_dim: expected a part of {self.states_dim}, got {self.plain_dim}")
 
@@ -236,14 +238,7 @@ class ConditionHead(Head):
 def load_head(config: HeadConfig, folder: Path) -> ConditionHead:
     """Read the head of a model folder, in float32. Raises RequestError for weights that do not fit."""
     head = ConditionHead(config)
-    try:
-        head.load_state_dict({name: tensor.float() for name, tensor in load_file(folder / WEIGHTS).items()})
-    except (OSError, RuntimeError, SafetensorError) as error:
-        reason = str(error).strip().splitlines()[-1].strip()
-        raise RequestError(f"{folder / WEIGHTS}: expected weights of {config}, got: {reason}") from error
-    for tensor in head.state_dict().values():
-        if not torch.isfinite(tensor).all():
-            raise RequestError(f"{folder / WEIGHTS}: expected finite weights, got NaN or infinity")
+    load_weights(head, folder / WEIGHTS, f"weights of {config}")
     return head
 
 

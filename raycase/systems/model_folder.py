@@ -7,8 +7,6 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from safetensors import SafetensorError
-from safetensors.torch import load_file
 from safetensors.torch import save as to_safetensors
 from torch import nn
 
@@ -18,8 +16,9 @@ from raycase.data.json_values import from_json
 from raycase.data.storage import locate
 from raycase.encoder.loading import save_encoder
 from raycase.encoder.table import HERE, read_spec
-from raycase.errors import RequestError, first_line
+from raycase.errors import RequestError
 from raycase.systems.projector import WEIGHTS
+from raycase.systems.weights import load_weights
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
@@ -88,10 +87,7 @@ def load_extra(module: nn.Module, folder: Path | None) -> None:
     """Load the extra weights of a saved model; does nothing before training. Raises RequestError."""
     if folder is None:
         return
-    try:
-        module.load_state_dict(load_file(folder / EXTRA))
-    except (OSError, RuntimeError, SafetensorError) as error:
-        raise RequestError(f"--model: expected the weights of {folder} in {EXTRA}, got: {first_line(error)}") from error
+    load_weights(module, folder / EXTRA, "the weights beside the encoder's")
 
 
 def read_folder(kind: type[Any], folder: str, values: dict[str, Any]) -> Any:

@@ -9,12 +9,11 @@ from typing import Any
 
 import numpy as np
 import torch
-from safetensors import SafetensorError
-from safetensors.torch import load_file, save
+from safetensors.torch import save
 from torch import nn
 
 from raycase.data.storage import locate
-from raycase.errors import RequestError
+from raycase.systems.weights import load_weights
 
 WEIGHTS = "projector.safetensors"
 MOST_WIDTH = 2**16  # of a layer
@@ -106,14 +105,7 @@ def save_projector(projector: Projector, folder: Path) -> dict[str, Any]:
 def load_projector(config: ProjectorConfig, folder: Path) -> Projector:
     """Read the projector of a model folder, in evaluation mode. Raises RequestError for weights that do not fit."""
     projector = Projector(config)
-    try:
-        projector.load_state_dict(load_file(folder / WEIGHTS))
-    except (OSError, RuntimeError, SafetensorError) as error:
-        reason = str(error).strip().splitlines()[-1]
-        raise RequestError(f"{folder / WEIGHTS}: expected weights of {config}, got: {reason}") from error
-    for parameter in projector.parameters():
-        if not torch.isfinite(parameter).all():
-            raise RequestError(f"{folder / WEIGHTS}: expected finite weights, got NaN or infinity")
+    load_weights(projector, folder / WEIGHTS, f"weights of {config}")
     return projector.eval()
 
 

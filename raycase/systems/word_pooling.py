@@ -15,9 +15,11 @@ from torch import Tensor
 
 from raycase.data.ragged import Ragged
 from raycase.data.stored_words import StoredWords
+from raycase.errors import RequestError
 from raycase.systems.condition_head import Questions
 from raycase.systems.word_codes import WordCodes
 
+MOST_PRODUCT = 1e30  # of a code and its factor: sums of them are finite
 TOKENS_AT_ONCE = 2**10  # of a group that are pooled at a time: their components stay near the processor
 
 
@@ -100,6 +102,7 @@ class WordPooler:
         dim = len(mean_D)
         gates_CD = torch.ones(len(self.mix), dim) if questions.gate is None else questions.gate[:, :dim]
         self.back = [(gate_D * mean_D, gate_D * values_MD) for gate_D in gates_CD]
+        check_products(self.asked, *(product for pair in self.back for product in pair))
 
     @torch.no_grad()
     def pool(self, words: UnpackedWords) -> Tensor:
@@ -115,6 +118,14 @@ class WordPooler:
             torch.bmm(weights_NSC.transpose(1, 2), tokens_NSM, out=pooled_NCM[where])
         pooled_NCD = torch.stack([torch.addmm(b, pooled_NCM[:, c], v) for c, (b, v) in enumerate(self.back)], dim=1)
         return join_plain_part(pooled_NCD, words, words.vectors)
+
+
+def check_products(*products: Tensor) -> None:
+    """Raise RequestError for factors of words that are so large that what is pooled would not be finite."""
+    if not all((product.abs() < MOST_PRODUCT).all() for product in products):
+        raise RequestError(
+            "expected stored words of a basis and a head with usual numbers, got some that are not finite"
+        )
 
 
 def join_plain_part(pooled_NCD: Tensor, words: UnpackedWords, vectors_PD: Tensor) -> Tensor:

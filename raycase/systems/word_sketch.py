@@ -23,10 +23,10 @@ from safetensors import SafetensorError
 from safetensors.torch import load, save
 from torch import Tensor
 
-from raycase.errors import RequestError
+from raycase.errors import RequestError, first_line
 from raycase.systems.condition_head import Questions
-from raycase.systems.word_codes import WordCodes
-from raycase.systems.word_pooling import UnpackedWords, WordPooler, join_plain_part
+from raycase.systems.word_codes import WordCodes, check_tensor
+from raycase.systems.word_pooling import UnpackedWords, WordPooler, check_products, join_plain_part
 
 LEVELS, CENTROIDS, COMPONENTS = 4, 256, 128
 ROUNDS = 10  # of k-means
@@ -49,9 +49,21 @@ class WordSketch:
     def from_bytes(cls, data: bytes, source: str) -> WordSketch:
         """Read what `to_bytes` wrote. Raises RequestError, which names the source."""
         try:
-            return cls(**load(data))
-        except (SafetensorError, TypeError) as error:
-            raise RequestError(f"{source}: expected the centroids of stored words, got: {error}") from error
+            sketch = cls(**load(data))
+            components = sketch.centroids.shape[-1] if sketch.centroids.dim() else 0
+            check_tensor("centroids", sketch.centroids, (LEVELS, CENTROIDS, min(components, COMPONENTS)))
+        except (SafetensorError, TypeError, ValueError) as error:
+            raise RequestError(f"{source}: expected the centroids of stored words, got: {first_line(error)}") from error
+        return sketch
+
+    def check_fits(self, codes: WordCodes) -> None:
+        """Raise RequestError for centroids that cannot be those of words of this basis."""
+        expected, got = min(COMPONENTS, len(codes.bits)), self.centroids.shape[-1]
+        if got != expected:
+            raise RequestError(
+                f"expected centroids of {expected} components for stored words {codes.form.basis[:8]}, got {got}; "
+                "build the index again with --overwrite"
+            )
 
     @classmethod
     def fit(cls, codes: WordCodes, packed: np.ndarray) -> WordSketch:
@@ -66,6 +78,7 @@ class WordSketch:
 
     def code(self, codes: WordCodes, packed: np.ndarray) -> np.ndarray:
         """Sketches of tokens by their codes: (T, token_bytes) -> (T, L) uint8."""
+        self.check_fits(codes)
         sketch_TL = np.empty((len(packed), len(self.centroids)), np.uint8)
         for start in range(0, len(packed), TOKENS_AT_ONCE):
             left_TM = _components(codes, packed[start : start + TOKENS_AT_ONCE])
@@ -114,6 +127,7 @@ class SketchPooler:
     """Pools sketches under one condition, to vectors along some axes (D, A); at first along all of their dimensions."""
 
     def __init__(self, sketch: WordSketch, codes: WordCodes, questions: Questions, temperatures: Tensor) -> None:
+        sketch.check_fits(codes)
         exact = WordPooler(codes, questions, temperatures)
         components = sketch.centroids.shape[-1]
         codes_LEM = sketch.centroids / codes.steps[:components]
@@ -121,6 +135,7 @@ class SketchPooler:
         self.mix = exact.mix[0]
         self.logits = (codes_LEM @ exact.asked[:components]).flatten(0, 1)
         self.values = (codes_LEM @ values_MD[:components]).flatten(0, 1)
+        check_products(self.logits, self.values)
         self.first_row = torch.arange(len(sketch.centroids), dtype=torch.int32) * sketch.centroids.shape[1]
         self.axes = torch.eye(len(self.base))
 

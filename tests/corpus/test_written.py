@@ -62,6 +62,6 @@ def test_a_vector_that_is_not_finite_is_refused(tmp_path, tiny_model):
     broken = embedding_array(np.full((1, vector.type.list_size), np.nan, np.float32))
     file.put(parquet_bytes(table.set_column(place, table.schema.field(place), broken)))
     sha256 = hashlib.sha256(file.read()).hexdigest()
-    with pytest.raises(WorkError, match="a vector that is not finite"):
+    with pytest.raises(WorkError, match="a vector that is null or not finite"):
         read_rows(file, sha256)
     assert read_rows(file, sha256, ["id"])["id"].to_pylist() == [1]

@@ -13,7 +13,7 @@ from raycase.errors import RequestError
 
 @pytest.fixture
 def captions(tmp_path):
-    rows = [{"id": i, "text": f"text {i}", "about": "color", "score": i / 2} for i in range(3)]
+    rows = [{"id": i, "text": f"text {i}", "about": "color", "stars": i / 2} for i in range(3)]
     return write(tmp_path / "captions.parquet", rows)
 
 
@@ -26,20 +26,20 @@ def test_the_id_column_is_taken_where_there_is_one(captions, tmp_path):
 def test_the_text_is_kept_unless_said_otherwise(captions):
     assert columns_of(captions).keep == ("text",)
     assert columns_of(captions, keep=[]).keep == ()
-    columns = columns_of(captions, keep=["score", "id", "score"])
-    assert columns.keep == ("score",)
-    assert columns.kept_fields == [pa.field("score", pa.float64())]
+    columns = columns_of(captions, keep=["stars", "id", "stars"])
+    assert columns.keep == ("stars",)
+    assert columns.kept_fields == [pa.field("stars", pa.float64())]
 
 
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"text": "txt"}, "expected the column 'txt', got id, text, about, score"),
+        ({"text": "txt"}, "expected the column 'txt', got id, text, about, stars"),
         ({"id": "key"}, "expected the column 'key', got id, text"),
         ({"condition": "cond"}, "expected the column 'cond', got id, text"),
         ({"keep": ["nothing"]}, "expected the column 'nothing', got id, text"),
-        ({"text": "score"}, "expected strings in the column 'score', got double"),
-        ({"condition": "score"}, "expected strings or lists of them in 'score', got double"),
+        ({"text": "stars"}, "expected strings in the column 'stars', got double"),
+        ({"condition": "stars"}, "expected strings or lists of them in 'stars', got double"),
         ({"keep": ["embedding"]}, "--keep-columns: 'embedding' is a column of the output; rename it in the input"),
         ({"keep": ["__row"]}, "--keep-columns: '__row' is a column of the output"),
         ({"keep": ["condition"]}, "--keep-columns: 'condition' is a column of the output"),
@@ -122,18 +122,18 @@ def test_jsonl_types_come_from_the_first_rows(tmp_path):
 
 
 def test_a_later_file_must_have_the_columns_of_the_first(captions, tmp_path):
-    columns = columns_of(captions, keep=["score"])
+    columns = columns_of(captions, keep=["stars"])
     for rows, message in (
-        ([{"id": 1, "text": "a"}], "other.parquet: expected the column 'score', got id, text"),
-        ([{"id": 1, "text": "a", "score": "x"}], "expected double in the column 'score' as in the first file, got str"),
-        ([{"id": "1", "text": "a", "score": 1.0}], "expected int64 in the column 'id' as in the first file, got str"),
-        ([{"id": 1, "text": 1, "score": 1.0}], "expected strings in the column 'text', got int64"),
+        ([{"id": 1, "text": "a"}], "other.parquet: expected the column 'stars', got id, text"),
+        ([{"id": 1, "text": "a", "stars": "x"}], "expected double in the column 'stars' as in the first file, got str"),
+        ([{"id": "1", "text": "a", "stars": 1.0}], "expected int64 in the column 'id' as in the first file, got str"),
+        ([{"id": 1, "text": 1, "stars": 1.0}], "expected strings in the column 'text', got int64"),
     ):
         file = the_file(write(tmp_path / "other.parquet", rows))
         with pytest.raises(RequestError, match=message):
             spans_of(file, columns)
-    table = pa.table({"score": pa.array([1, 2], pa.float32()), "text": ["a", "b"], "id": pa.array([1, 2], pa.int16())})
+    table = pa.table({"stars": pa.array([1, 2], pa.float32()), "text": ["a", "b"], "id": pa.array([1, 2], pa.int16())})
     file = the_file(write(tmp_path / "other.parquet", table))
     (span,) = spans_of(file, columns)
     ((rows, _),) = read_span(file, span, columns, [(0, 2)])
-    assert (rows[ID].type, rows[KEEP + "score"].type) == (pa.int64(), pa.float64())
+    assert (rows[ID].type, rows[KEEP + "stars"].type) == (pa.int64(), pa.float64())

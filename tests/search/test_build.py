@@ -7,6 +7,7 @@ from dataclasses import replace
 import lance
 import pyarrow as pa
 import pytest
+from altered import alter
 from helpers import embedded, in_process
 from indexed import CONDITIONS, QUERIES, refuse, rows
 
@@ -150,9 +151,13 @@ def test_wrong_builds_are_refused(home, index, tmp_path, tiny_model):
     refuse(IndexJob(embeddings=(str(home / "out"),), output=there, partitions=3), "--reindex: expected it beside")
     refuse(IndexJob(embeddings=(str(home / "out"),), output="foo://x/i"), "expected a local path or a URI")
     named = embedded(
-        tmp_path / "n", tiny_model, [{"id": 1, "text": "a", "score": 2}], conditions=("c",), keep_columns=("score",)
+        tmp_path / "n", tiny_model, [{"id": 1, "text": "a", "stars": 2}], conditions=("c",), keep_columns=("stars",)
     )
-    refuse(IndexJob(embeddings=(named,), output=new), "expected no kept column named 'score'")
+    former = "stars"
+    for name in ("score", "a`b", "", "_rowid"):  # as an earlier version kept it
+        alter(named, lambda table, old=former, new=name: table.rename_columns({old: new}))
+        refuse(IndexJob(embeddings=(named,), output=new), f"--embeddings: .* that an index can have, got {name!r} with")
+        former = name
     lance.write_dataset(pa.table({"mine": [1]}), tmp_path / "mine.lance")
     for overwrite in (False, True):
         job = IndexJob(embeddings=(str(home / "out"),), output=str(tmp_path / "mine.lance"), overwrite=overwrite)
