@@ -8,9 +8,11 @@ import pyarrow as pa
 import pytest
 import storing
 from altered import alter, stamp, with_column
+from helpers import embed_here
 
 from raycase.corpus.materialize import MaterializeJob, check, pool_unit
 from raycase.corpus.output import output_at
+from raycase.corpus.request import EmbedJob
 from raycase.corpus.verify import verify
 from raycase.corpus.written import open_written
 from raycase.data.schema import embedding_array
@@ -53,6 +55,19 @@ def test_words_with_anothers_basis_are_not_pooled(home, words, tmp_path):
     for work, flag in ((materialize, "--words"), (index, "--embeddings")):
         with pytest.raises(RequestError, match=f"{flag}: expected .* as the words there were coded by it, got another"):
             work(words, tmp_path)
+    with pytest.raises(RequestError, match="by which the units there are coded, got another; pass --overwrite"):
+        embed_here(
+            EmbedJob(
+                input=str(home / "a" / "in.parquet"),
+                output=words,
+                model=str(home / "model"),
+                any_condition=True,
+                word_bytes=storing.ENOUGH,
+                keep_columns=("text", "year"),
+                compute="float32",
+                dtype="float32",
+            )
+        )
     output_at(words).basis.remove()
     with pytest.raises(RequestError, match="as the words there were coded by it, got none"):
         materialize(words, tmp_path)
