@@ -54,6 +54,8 @@ def prepare_sketches(source: Written, root: Location, dataset: LanceDataset | No
     assert form is not None
     data = source.output.basis.read()
     codes = WordCodes.from_bytes(data, source.output.basis.uri)
+    if codes.form != form:
+        raise WorkError(f"--embeddings: expected words of {codes.form}, got {form} in {source.output.root.uri}")
     basis_at(root, form.basis).put(data)
     if dataset is None or SKETCH not in dataset.schema.names or not dataset.count_rows(sql_equals(BASIS, form.basis)):
         units = [unit for unit in source.units if unit.rows_out]

@@ -113,6 +113,13 @@ NULLS = {
     "vector": with_column("embedding", lambda table: pa.nulls(len(table), table.schema.field("embedding").type)),
 }
 CASES = {
+    "ids that are no text": (with_column("id", lambda table: table["id"].cast(pa.float64())), "ids of double"),
+    "no words": (
+        lambda table: table.set_column(
+            table.schema.get_field_index("word_codes"), pa.field("word_codes", pa.large_binary()), table["word_codes"]
+        ),
+        "no stored words|as the words there were coded by it",
+    ),
     "null ids": (NULLS["id"], "a null id"),
     "null vectors": (NULLS["vector"], "a vector that is null or not finite"),
     "no numbers": (vectors(lambda v: v * np.nan), "a vector that is null or not finite"),

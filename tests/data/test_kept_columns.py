@@ -1,16 +1,19 @@
 """Kept columns of every type and name: what an index gives back is what went in, or embed refuses the column."""
 
 import datetime
+import json
 from decimal import Decimal
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from helpers import embed_here, read_output
-from input_files import columns_of, write
+from input_files import columns_of, spans_of, the_file, write
 
 from raycase.corpus.request import EmbedJob
 from raycase.corpus.verify import verify
+from raycase.data.reader import KEEP, read_span
 from raycase.errors import RequestError
 from raycase.search.build import IndexJob, build
 from raycase.search.index import Index
@@ -141,3 +144,34 @@ def test_a_type_that_an_index_cannot_have_is_refused(tmp_path, kind):
     path = write(tmp_path / "x.parquet", pa.table({"text": ["a"], "mine": STRANGE[kind]}))
     with pytest.raises(RequestError, match=r"--keep-columns: .* that an index can have, got 'mine' with the type"):
         columns_of(path, keep=["mine"])
+
+
+OFFSETS = pa.py_buffer(np.array([0, 1, 2, 3], np.int32))
+BROKEN = pa.Array.from_buffers(pa.string(), 3, [None, OFFSETS, pa.py_buffer(b"a\xffb")])
+LISTS = pa.array([0, 1, 2, 3], pa.int32())
+
+
+@pytest.mark.parametrize(
+    ("text", "column", "rejected"),
+    [
+        ("", pa.array([2**62, 1, 2], pa.timestamp("us")), 1),
+        ("", pa.array([2**30, 1, 2], pa.date32()), 1),
+        ("", pa.array([2**62, 1, 2], pa.duration("s")), 1),
+        ("", pa.array([1, 2, 3], pa.timestamp("us", "Mars/Base")), 1),
+        ("a", pa.StructArray.from_arrays([BROKEN], ["s"]), 2),
+        ("a", pa.ListArray.from_arrays(LISTS, pa.StructArray.from_arrays([BROKEN], ["s"])), 2),
+        ("a", pa.ListArray.from_arrays(LISTS, pa.ListArray.from_arrays(LISTS, BROKEN)), 2),
+        ("a", pa.MapArray.from_arrays(LISTS, BROKEN, BROKEN), 2),
+    ],
+)
+def test_a_value_that_python_has_not_rejects_its_row_at_most(tmp_path, text, column, rejected):
+    """One row is without text, or has no UTF-8; it is kept with its reason, and the others are read."""
+    path = write(tmp_path / "x.parquet", pa.table({"id": [1, 2, 3], "text": [text, "b", "c"], "v": column}))
+    columns = columns_of(path, keep=["v"])
+    [span] = spans_of(the_file(path), columns)
+    [(rows, rejections)] = read_span(the_file(path), span, columns, [(0, 3)])
+    assert rows["id"].to_pylist() == [i for i in (1, 2, 3) if i != rejected]
+    assert [r.id for r in rejections] == [str(rejected)]
+    assert json.loads(rejections[0].content)["id"] == rejected
+    others = [i for i in range(3) if i + 1 != rejected]
+    assert rows[KEEP + "v"].combine_chunks().equals(column.take(pa.array(others)).cast(columns.types["v"]))
