@@ -15,7 +15,7 @@ import pyarrow as pa
 
 from raycase.corpus.records import EncodedUnit, EncodeStats, ReadUnit, naming
 from raycase.corpus.unit_pairs import EncodeSettings, pairs_of
-from raycase.data.reader import KEEP, rejection
+from raycase.data.reader import KEEP, python_rows, rejection
 from raycase.data.schema import (
     CONDITION,
     EMBEDDING,
@@ -209,7 +209,7 @@ def _settled(
     pair_K = np.flatnonzero(~np.isin(row_N, list(reasons)))
     return EncodedRows(
         table=output_table(rows, row_N, conditions, pair_K, results, settings),
-        rejections=[rejection(rows.slice(row, 1).to_pylist()[0], reason) for row, reason in sorted(reasons.items())],
+        rejections=[rejection(python_rows(rows.slice(row, 1))[0], reason) for row, reason in sorted(reasons.items())],
         work=done.work,
         distinct_pairs=done.distinct,
         rows_truncated=len(np.unique(row_N[pair_K][done.truncated[pair_K]])),

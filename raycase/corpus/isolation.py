@@ -10,7 +10,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from raycase.corpus.records import EncodedUnit, Interval, ReadUnit
-from raycase.data.reader import rejection
+from raycase.data.reader import python_rows, rejection
 from raycase.data.schema import REJECTED_SCHEMA, ROW_OF_PAIR, Reason, in_input_order, rejected_table
 from raycase.encoder.prepared import Prepared
 from raycase.encoder.throughput import Work
@@ -74,7 +74,7 @@ def _combined(unit: ReadUnit, parts: list[EncodedUnit], killers: list[Interval])
     rejections = [
         rejection(row, Reason.KILLED, "" if end - first == 1 else f"one or more of {end - first} rows did")
         for first, end in killers
-        for row in unit.rows.slice(first, end - first).to_pylist()
+        for row in python_rows(unit.rows.slice(first, end - first))
     ]
     rejected = [unit.rejected, *(part.rejected for part in parts), rejected_table(unit.uri, rejections)]
     return EncodedUnit(

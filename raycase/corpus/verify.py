@@ -80,6 +80,8 @@ class FileCheck:
         for defect in (*defects, *count_defects(line["rows_out"], len(table), self.config)):
             yield f"{name}: {defect}"
         form = WordFormat.of(table.schema)
+        if form is None and "word_bytes" in self.config:
+            yield f"{name}: no stored words"
         if form is not None:
             if form.basis != self.basis:
                 yield f"word_basis.safetensors: {'another' if self.basis else 'missing'}, not the one that coded {name}"

@@ -130,6 +130,8 @@ def row_defects(table: pa.Table, columns: Iterable[str] = (ID, CONDITION, EMBEDD
             yield f"no column {name!r}"
             return
         kind = table.schema.field(name).type
+        if name == ID and not (pa.types.is_integer(kind) or kind == pa.string()):
+            yield f"ids of {kind}"
         if name == ID and table[ID].null_count:
             yield "a null id"
         if name == CONDITION and kind != pa.string():

@@ -64,7 +64,7 @@ def _parquet_rows(table: pa.Table, start: int, columns: Columns) -> tuple[pa.Tab
     rejections = []
     if broken:
         for i, name in sorted(broken.items()):
-            values = {n: _decoded(_as_bytes(table[n].slice(i, 1)).to_pylist()[0]) for n in table.column_names}
+            values = {n: _decoded(_python_values(_as_bytes(table[n].slice(i, 1)))[0]) for n in table.column_names}
             id_ = None if columns.id is None or values[columns.id] is None else str(values[columns.id])
             content = json.dumps(values, ensure_ascii=False, default=str)
             rejections.append(
@@ -97,10 +97,22 @@ def _invalid_utf8(table: pa.Table) -> dict[int, str]:
         try:
             column.validate(full=True)
         except pa.ArrowInvalid:
-            for i, raw in enumerate(_as_bytes(column).to_pylist()):
+            as_bytes = _as_bytes(column)
+            if pa.types.is_nested(as_bytes.type) and as_bytes is column:  # structs and maps, with strings somewhere
+                broken |= {i: name for i in range(len(column)) if not _is_valid(column.take(pa.array([i])))}
+                continue
+            for i, raw in enumerate(as_bytes.to_pylist()):
                 if any(_undecodable(r) for r in (raw if isinstance(raw, list) else [raw])):
                     broken[i] = name
     return broken
+
+
+def _is_valid(column: Any) -> bool:
+    try:
+        column.validate(full=True)
+    except pa.ArrowInvalid:
+        return False
+    return True
 
 
 def _as_bytes(column: Any) -> Any:
@@ -233,10 +245,35 @@ def _checked(
             bad[i] = (Reason.DUPLICATE_ID, f"first at row {rows[ROW][first].as_py()}")
     if not bad:
         return rows, rejections
-    for i, values in zip(sorted(bad), rows.take(sorted(bad)).to_pylist(), strict=True):
+    for i, values in zip(sorted(bad), python_rows(rows.take(sorted(bad))), strict=True):
         rejections.append(rejection(values, *bad[i]))
     good = pa.array([i for i in range(len(rows)) if i not in bad], pa.int64())
     return rows.take(good), rejections
+
+
+def python_rows(table: pa.Table) -> list[dict[str, Any]]:
+    """The rows as dictionaries."""
+    columns = [_python_values(column) for column in table.columns]
+    return [dict(zip(table.column_names, row, strict=True)) for row in zip(*columns, strict=True)]
+
+
+def _python_values(column: Any) -> list[Any]:
+    """The values of a column; those that Python has not, as a date beyond the year 9999, as Arrow shows them."""
+    try:
+        return column.to_pylist()
+    except (OverflowError, ValueError, ImportError):  # ValueError: of text, ImportError: of a zone
+        return [_shown(column.slice(i, 1)) for i in range(len(column))]
+
+
+def _shown(one: Any) -> Any:
+    try:
+        return one.to_pylist()[0]
+    except (OverflowError, ValueError, ImportError):
+        pass
+    try:
+        return " ".join(one.to_string().split())
+    except ValueError:
+        return f"{one.type} that is not UTF-8"
 
 
 def rejection(values: dict[str, Any], reason: Reason, detail: str = "") -> Rejection:

@@ -23,7 +23,7 @@ from raycase.search.combined import blocks_of_rows, conditional_rows, mean_neare
 from raycase.search.exact import Block, ConditionVectors, exact_nearest
 from raycase.search.filters import Filter, checked_filter
 from raycase.search.lance_files import lance_errors, open_ready
-from raycase.search.metadata import QUERY, RANK, IndexMetadata
+from raycase.search.metadata import PLAIN, QUERY, RANK, VECTOR, IndexMetadata
 from raycase.search.pooled import PooledVectors, SketchedVectors
 from raycase.search.query_encoder import ask, embed_queries, load_query_encoder
 from raycase.search.stored_rows import StoredRows
@@ -112,7 +112,16 @@ class Index:
 
         Raises RequestError, which names the flag, for a text that cannot be embedded.
         """
-        return embed_queries(self.encoder, sentences, condition, model=self.model, flag=flag, phrases=phrases)
+        vectors = embed_queries(self.encoder, sentences, condition, model=self.model, flag=flag, phrases=phrases)
+        column = PLAIN if condition is None else VECTOR
+        if column in self.dataset.schema.names:
+            expected = self.dataset.schema.field(column).type.list_size
+            if vectors.shape[1] != expected:
+                raise RequestError(
+                    f"--index: expected vectors of the {vectors.shape[1]} dimensions of {self.model} in "
+                    f"{self.root.uri}, got {expected}; build it again from an output that verifies"
+                )
+        return vectors
 
     # ---------------------------------------------------------------------------------------------------- sentences
 

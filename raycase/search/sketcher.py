@@ -55,6 +55,8 @@ def prepare_sketches(source: Written, root: Location, dataset: LanceDataset | No
     assert form is not None
     data = source.output.basis.read()
     codes = WordCodes.from_bytes(data, source.output.basis.uri)
+    if codes.form != form:
+        raise WorkError(f"--embeddings: expected words of {codes.form}, got {form} in {source.output.root.uri}")
     put_basis(root, data)
     assert metadata.sketches is not None
     if dataset is None or SKETCH not in dataset.schema.names or form.basis not in metadata.sketches:

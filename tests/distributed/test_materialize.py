@@ -8,6 +8,7 @@ import pyarrow.dataset as ds
 import pytest
 import storing
 from helpers import call_job, cosines, read_output, read_rejected, vectors
+from safetensors.torch import load, save
 
 from raycase.corpus.materialize import MaterializeJob
 from raycase.corpus.verify import verify
@@ -154,6 +155,22 @@ def test_a_join_under_a_condition_that_was_not_embedded(cluster, home, tmp_path,
     ):
         with pytest.raises(RequestError, match=message):
             join(replace(under, **{"model": str(home / "model")} | changes))
+
+
+def test_words_with_anothers_basis_are_not_joined(home, tmp_path):
+    import shutil
+
+    for name in ("words", "twin"):
+        shutil.copytree(home / "words", tmp_path / name)
+    basis = tmp_path / "twin" / "word_basis.safetensors"
+    tensors = load(basis.read_bytes())
+    basis.write_bytes(save(tensors | {"mean": tensors["mean"] + 1}))
+    good, bad = str(tmp_path / "words"), str(tmp_path / "twin")
+    for asks, searched, flag in ((bad, good, "--queries"), (good, bad, "--vectors")):
+        asked = JoinJob(queries=asks, vectors=searched, conditions=CONDITIONS[:1], output=str(tmp_path / "near"))
+        with pytest.raises(RequestError, match=f"{flag}: expected .* as the words there were coded by it, got another"):
+            join(asked)
+    assert not (tmp_path / "near").exists()
 
 
 @pytest.mark.parametrize(

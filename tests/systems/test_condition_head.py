@@ -262,3 +262,17 @@ def test_what_is_fitted():
 def test_a_part_that_cannot_be_is_refused(name, value):
     with pytest.raises(ValueError, match=f"^{name}: expected .*, got {value}$"):
         HeadConfig(states_dim=6, **{name: value})
+
+
+@pytest.mark.parametrize(
+    ("values", "said"),
+    [
+        ({"temperature": 2.0**41}, "temperature: expected"),
+        ({"temperature": 1e300}, "temperature: expected"),
+        ({"plain_to": 1e300}, "plain_from: expected"),
+    ],
+)
+def test_numbers_beyond_float32_are_refused(values, said):
+    with pytest.raises(ValueError, match=said):
+        HeadConfig(states_dim=4, **values)
+    ConditionHead(HeadConfig(states_dim=4, heads=1, head_dim=2, output_dim=2, temperature=2.0**40))

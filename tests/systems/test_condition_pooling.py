@@ -226,6 +226,8 @@ def test_a_folder_without_its_head_is_refused(trained, tmp_path):
         ({"other": torch.ones(2)}, 'got: Unexpected key.*"other"'),
         ({"tau": torch.tensor([1, float("nan"), 1])}, "expected finite weights"),
         ({"tau": torch.tensor([1, float("inf"), 1])}, "expected finite weights"),
+        ({"tau": torch.ones(3, dtype=torch.complex64)}, "got: tau of complex numbers"),
+        ({"tau": torch.full((3,), 1e300, dtype=torch.float64)}, "expected finite weights"),
     ],
 )
 def test_weights_that_do_not_fit_are_refused(trained, tmp_path, changes, said):

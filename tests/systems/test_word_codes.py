@@ -1,15 +1,18 @@
 """Stored words: what is pooled from them equals what is embedded, within the rounding; packing; any split."""
 
+import json
 from dataclasses import replace
 
 import numpy as np
+import pyarrow as pa
 import pytest
 import storing
 import torch
 from helpers import cosines
+from safetensors.torch import load, save
 
 import raycase
-from raycase.data.stored_words import StoredWords
+from raycase.data.stored_words import WORDS, WORDS_KEY, StoredWords, WordFormat
 from raycase.errors import RequestError
 from raycase.systems import word_pooling
 from raycase.systems.word_codes import WordCodes, fit_codes, typical_conditions
@@ -153,3 +156,60 @@ def test_columns_of_a_slice(model):
     short = table.set_column(0, fields[0], pa.array([b"abc"] * len(table), pa.large_binary()))
     with pytest.raises(ValueError, match="bytes, got"):
         StoredWords.from_arrow(short, codes.form)
+
+
+@pytest.mark.parametrize(
+    ("changes", "said"),
+    [
+        ({"bits": torch.zeros(0, dtype=torch.uint8)}, "encode: expected float32"),
+        ({"bits": lambda t: t.int()}, "bits: expected uint8"),
+        ({"bits": lambda t: t * 0}, "bits: expected 1 to 8, falling"),
+        ({"bits": lambda t: t + 100}, "bits: expected 1 to 8, falling"),
+        ({"bits": lambda t: torch.cat([t[1:] * 0 + 1, t[:1] * 0 + 2])}, "bits: expected 1 to 8, falling"),
+        ({"values": lambda t: t.flatten()}, "values: expected float32"),
+        ({"values": lambda t: t[:, 1:]}, "values: expected float32"),
+        ({"values": lambda t: t.double()}, "values: expected float32 .* got float64"),
+        ({"values": lambda t: t * (1 + 0j)}, "values: expected float32 .* got complex64"),
+        ({"keys": lambda t: t[0]}, "encode: expected float32"),
+        ({"keys": lambda t: t * float("nan")}, "keys: expected finite numbers"),
+        ({"mean": lambda t: t[:0]}, "encode: expected float32"),
+        ({"encode": lambda t: t[1:]}, "encode: expected float32"),
+        ({"steps": lambda t: -t}, "steps: expected numbers above 0"),
+        ({"steps": lambda t: t * float("inf")}, "steps: expected finite numbers"),
+        ({"ratio": torch.ones(())}, "ratio: expected float32 .1. with numbers"),
+        ({"more": torch.ones(1)}, "unexpected keyword argument"),
+    ],
+)
+def test_a_basis_of_other_shapes_or_numbers_is_refused(model, changes, said):
+    tensors = load(basis(model).to_bytes())
+    for name, change in changes.items():
+        tensors[name] = change(tensors[name]) if callable(change) else change
+    with pytest.raises(RequestError, match=f"b: expected the basis of stored words, got: .*{said}") as error:
+        WordCodes.from_bytes(save({name: tensor.contiguous() for name, tensor in tensors.items()}), "b")
+    assert "\n" not in str(error.value)
+
+
+@pytest.mark.parametrize("name", ["keys", "values"])
+def test_a_basis_whose_products_are_not_finite_is_refused(model, name):
+    codes = basis(model)
+    large = replace(codes, **{name: getattr(codes, name) * 1e37})
+    questions, temperatures = model.questions(CONDITIONS), model.head.temperatures.detach()
+    with pytest.raises(RequestError, match="got some that are not finite"):
+        WordPooler(large, questions, temperatures)
+
+
+@pytest.mark.parametrize(
+    ("values", "said"),
+    [
+        ({"token_bytes": 0}, "token_bytes: expected 1 to 4096, got 0"),
+        ({"token_bytes": -1}, "token_bytes: expected 1 to 4096, got -1"),
+        ({"dim": 2**62}, "dim: expected 1 to 65536"),
+        ({"basis": 1}, "basis: expected text, got 1"),
+        ("[" * 200_000, "objects nested too deeply"),
+    ],
+)
+def test_a_format_that_is_none_is_refused(values, said):
+    text = values if isinstance(values, str) else json.dumps({"basis": "b", "token_bytes": 9, "dim": 3} | values)
+    field = pa.field(WORDS, pa.large_binary(), metadata={WORDS_KEY: text})
+    with pytest.raises(RequestError, match=said):
+        WordFormat.of(pa.schema([field]))

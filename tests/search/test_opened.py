@@ -1,0 +1,91 @@
+"""Indexes that somebody made or altered: what is no index of raycase is refused in one line when it is opened."""
+
+import json
+from dataclasses import asdict
+
+import lance
+import numpy as np
+import pyarrow as pa
+import pytest
+
+from raycase.errors import RequestError, WorkError
+from raycase.search import lance_files
+from raycase.search.index import Index
+from raycase.search.metadata import METADATA_KEY, IndexMetadata
+
+MODEL = {"system": "case", "weights": "w", "dim": 2, "encoder": {"prompt": "concat-sc", "pooling": ["mean"]}}
+VECTORS = pa.FixedSizeListArray.from_arrays(pa.array(np.ones(6, np.float32)), 2)
+COLUMNS = {"id": pa.array([1, 2, 3]), "condition": pa.array(["a"] * 3), "vector": VECTORS}
+BYTES = pa.array([b"x"] * 3, pa.large_binary())
+
+
+def made(folder, columns, *, text=None, **counts):
+    """An index by hand; gives its URI."""
+    metadata = IndexMetadata(model=MODEL, name="none", dtype="float32", **({"conditions": {"a": 3}} | counts))
+    text = json.dumps(asdict(metadata)) if text is None else text
+    dataset = lance.write_dataset(pa.table(columns).replace_schema_metadata({METADATA_KEY: text}), folder / "i.lance")
+    dataset.tags.create(lance_files.READY, dataset.version)
+    return str(folder / "i.lance")
+
+
+def test_one_by_hand_opens(tmp_path):
+    assert Index.open(made(tmp_path, COLUMNS)).columns == ["id"]
+
+
+@pytest.mark.parametrize(
+    ("columns", "said"),
+    [
+        ({"id": None}, "the column id: expected numbers or strings, got none"),
+        ({"id": VECTORS}, "the column id: expected numbers or strings, got fixed_size_list"),
+        ({"condition": None}, "the column condition: expected strings, got none"),
+        ({"condition": pa.array([1, 2, 3])}, "the column condition: expected strings, got int64"),
+        ({"vector": None}, "the column vector: expected vectors, got none"),
+        ({"vector": pa.array([[1.0], [1.0, 2.0], []])}, "the column vector: expected vectors, got list"),
+        ({"vector": pa.array([{"re": 1.0, "im": 0.0}] * 3)}, "the column vector: expected vectors, got struct"),
+        (
+            {"vector": pa.array([[1, 2]] * 3, pa.list_(pa.float64(), 2))},
+            "the column vector: expected vectors, got fixed",
+        ),
+        ({"vector": pa.array([[1, 2]] * 3, pa.list_(pa.int32(), 2))}, "the column vector: expected vectors, got fixed"),
+        ({"plain": pa.nulls(3, pa.string())}, "the column plain: expected vectors, got string"),
+        ({"word_codes": pa.array(["x"] * 3)}, "the column word_codes: expected bytes, got string"),
+    ],
+)
+def test_columns_that_no_build_makes_are_refused(tmp_path, columns, said):
+    made_of = {name: column for name, column in (COLUMNS | columns).items() if column is not None}
+    with pytest.raises(RequestError, match=f"expected an index of `raycase index` at .*, got: {said}") as error:
+        Index.open(made(tmp_path, made_of))
+    assert "\n" not in str(error.value)
+
+
+def test_columns_that_the_metadata_counts_must_be_there(tmp_path):
+    with pytest.raises(RequestError, match="the column plain: expected vectors, got none"):
+        Index.open(made(tmp_path, COLUMNS, plain=3))
+    (tmp_path / "2").mkdir()
+    with pytest.raises(RequestError, match="the column word_plain: expected bytes, got none"):
+        Index.open(made(tmp_path / "2", COLUMNS | {"word_basis": pa.array(["b"] * 3), "word_codes": BYTES}, words=3))
+
+
+@pytest.mark.parametrize("text", ["[" * 200_000, '{"model": ' * 50_000, "", "null", "[]"])
+def test_metadata_that_is_none_is_refused(tmp_path, text):
+    with pytest.raises(RequestError, match=r"expected an index of `raycase index` at .*, got: ") as error:
+        Index.open(made(tmp_path, COLUMNS, text=text))
+    assert len(str(error.value)) < 600
+
+
+def test_a_row_without_a_vector_is_named(tmp_path):
+    null = pa.array([[1, 2], None, [3, 4]], pa.list_(pa.float32(), 2))
+    with pytest.raises(WorkError, match="the index holds a row without a vector"):
+        lance_files.vectors_of(null)
+
+
+def test_a_model_of_other_dimensions_is_named(index, tmp_path):
+    """As an index has them whose output was altered."""
+    rows = index.dataset.to_table(columns=["id", "condition", "vector"], filter="condition = 'color'")
+    cut = [vector[1:] for vector in rows["vector"].to_pylist()]
+    kind = pa.list_(pa.float32(), len(cut[0]))
+    table = rows.set_column(2, "vector", pa.array(cut, kind))
+    text = json.dumps(asdict(index.metadata) | {"conditions": {"color": len(rows)}, "plain": 0})
+    uri = made(tmp_path, {name: table[name] for name in table.column_names}, text=text)
+    with pytest.raises(RequestError, match=r"--index: expected vectors of the 32 dimensions of .*, got 31"):
+        Index.open(uri).search(["a"], "color", 1)
