@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import os
 import re
+import stat
 import uuid
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -72,8 +73,25 @@ def local_folder(folder: str | None, named: str) -> Path | None:
 
 
 def folder_here(folder: str, named: str) -> Path:
-    """A model folder on this machine, without its large files except `named`; fetched if it is on object storage."""
-    return fetch(folder, large=False, named=named) if is_remote(folder) else Path(locate(folder).path)
+    """A model folder on this machine, without its large files except `named`; fetched if it is on object storage.
+
+    Raises RequestError as `regular_files`.
+    """
+    return fetch(folder, large=False, named=named) if is_remote(folder) else regular_files(Path(locate(folder).path))
+
+
+def regular_files(folder: Path) -> Path:
+    """The folder, if there is nothing in it to be read but regular files and links to them.
+
+    Whoever opens a named pipe waits for ever. Raises RequestError for it, for a device, for a folder or a broken link
+    in place of settings or weights.
+    """
+    for file in (*folder.glob("*"), *folder.glob("*/*")):  # libraries read templates from a folder in it
+        kind = stat.S_IFMT(file.stat().st_mode) if file.exists() else None
+        if kind != stat.S_IFREG and (kind not in (None, stat.S_IFDIR) or FETCHED.search(file.name)):
+            got = {None: "a broken link", stat.S_IFDIR: "a folder", stat.S_IFIFO: "a named pipe"}.get(kind, "a device")
+            raise RequestError(f"--model: expected a regular file, got {got}: {file}; remove it")
+    return folder
 
 
 def _fetch_file(uri: str, name: str, folder: Path, size: int) -> None:

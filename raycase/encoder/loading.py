@@ -18,6 +18,7 @@ from raycase.encoder.attention import NAME, register
 from raycase.encoder.engine import TextEncoder
 from raycase.encoder.last_layer import BERT_LAYERS, BertLastLayer
 from raycase.encoder.latent_attention import LatentAttention
+from raycase.encoder.model_files import check_adapter, check_weights
 from raycase.encoder.pooling import Pooling
 from raycase.encoder.sources import (
     encoder_errors,
@@ -121,6 +122,7 @@ def _load_weights(
     if is_accelerate_available():  # loads straight to the device; without it, weights go through the CPU's memory
         options["device_map"] = {"": device}
     with encoder_errors(f"readable weights at {spec.source}"):
+        check_weights(folder, pinned_commit(spec.source))
         if Pooling.LATENT not in spec.pooling:
             return _load_all(AutoModel, folder, spec, trust_remote_code=False, **options), None
         model = _load_all(MistralModel, folder, spec, key_mapping={r"^embedding_model\.": ""}, **options)
@@ -164,6 +166,7 @@ def merge_adapter(model: PreTrainedModel, folder: str) -> PreTrainedModel:
     """Add a LoRA adapter to the weights. Raises RequestError where it cannot be read or does not fit the model."""
     peft = import_peft()
     with encoder_errors(f"a readable adapter in {folder}"):
+        check_adapter(folder, peft.LoraConfig().to_dict())
         adapted = peft.PeftModel.from_pretrained(model, folder)
         weights = peft.load_peft_weights(folder, device="cpu")
     expected = peft.get_peft_model_state_dict(adapted)

@@ -18,8 +18,9 @@ from transformers import AutoConfig, AutoTokenizer, PretrainedConfig
 from transformers.models.mistral.configuration_mistral import MistralConfig
 from transformers.utils.hub import cached_file, extract_commit_hash
 
-from raycase.data.fetch import fetch, is_remote, remote_identity
+from raycase.data.fetch import fetch, is_remote, regular_files, remote_identity
 from raycase.data.storage import sha256_of_file
+from raycase.encoder.model_files import check_no_adapter, check_tokenizer
 from raycase.encoder.pooling import OVER_A_SPAN, Pooling
 from raycase.encoder.prompts import OwnPrompt, Pool, PromptStyle, parse_views
 from raycase.encoder.table import ENCODERS, EncoderSpec, PairEncoding
@@ -88,6 +89,7 @@ def _spec_outside_table(name: str, prompt: str | None, pooling: Pooling | None) 
             f"storage, got {name!r}"
         )
     if prompt is None or pooling is None:
+        check_no_adapter(weights_folder(name))
         raise RequestError(
             f"--model: {name} is not in the table of encoders; pass --prompt and --pooling, or --template and --pool"
         )
@@ -134,11 +136,13 @@ def encoder_errors(expected: str) -> Iterator[None]:
 def weights_folder(source: str, *, large: bool = False) -> str:
     """Where transformers finds the weights: a package's folder, a local folder, or the Hugging Face id itself.
 
-    A folder on object storage is fetched into the cache, without its large files unless `large`.
+    A folder on object storage is fetched into the cache, without its large files unless `large`. Raises RequestError
+    for a folder with anything to be read that is no regular file.
     """
     if is_remote(source):
         return str(fetch(source, large=large))
     if not source.startswith("package:"):
+        regular_files(Path(source))
         return source
     package = source.removeprefix("package:")
     spec = importlib.util.find_spec(package) if package.isidentifier() else None
@@ -177,8 +181,9 @@ def pinned_commit(source: str) -> dict[str, str]:
 
 
 def load_config(source: str) -> PretrainedConfig:
-    """The encoder's configuration, without its weights. Raises RequestError where there is none."""
+    """The encoder's configuration, without its weights. Raises RequestError where there is none, or an adapter."""
     folder = weights_folder(source)
+    check_no_adapter(folder)
     with encoder_errors(f"a readable encoder at {source}"):
         pinned = pinned_commit(source)
         values, _ = PretrainedConfig.get_config_dict(folder, **pinned)
@@ -187,6 +192,8 @@ def load_config(source: str) -> PretrainedConfig:
             config.latent_attention = _NV_EMBED_LATENT | values.get("latent_attention_config", {})
         else:
             config = AutoConfig.from_pretrained(folder, trust_remote_code=False, **pinned)
+        if getattr(config, "transformers_weights", None) is not None:
+            raise ValueError("transformers_weights in config.json, expected weights under their usual name")
         for name, most in MOST_SIZES.items():
             size = getattr(config, name, None)
             if type(size) is not int or not 1 <= size <= most:
@@ -261,6 +268,7 @@ def published_tokenizer(source: str) -> Any:
     """
     folder = weights_folder(source)
     with encoder_errors(f"a readable tokenizer at {source}"):
+        check_tokenizer(folder)
         tokenizer = AutoTokenizer.from_pretrained(folder, trust_remote_code=False, **pinned_commit(source))
     fast: Tokenizer | None = getattr(tokenizer, "backend_tokenizer", None)
     if fast is None:
