@@ -20,6 +20,7 @@ from raycase.encoder.last_layer import BERT_LAYERS, BertLastLayer
 from raycase.encoder.latent_attention import LatentAttention
 from raycase.encoder.model_files import check_adapter, check_weights
 from raycase.encoder.pooling import Pooling
+from raycase.encoder.sizes import check_sizes
 from raycase.encoder.sources import (
     encoder_errors,
     load_config,
@@ -52,7 +53,8 @@ def load_encoder(
     """Load the encoder of a row of the table: on a GPU if there is one, in bf16 where that is faster.
 
     `unpadded` (default: on a GPU) forbids padded batches (`raycase.encoder.engine`); `adapt` changes the library's
-    model once it is loaded. Raises RequestError where weights, adapter, tokenizer or pooling do not fit the row.
+    model once it is loaded. Raises RequestError where weights, adapter, tokenizer, pooling or length do not fit the
+    row.
     """
     device = torch.device(device or ("cuda" if torch.cuda.is_available() else "cpu"))
     on_gpu = device.type == "cuda"
@@ -61,6 +63,7 @@ def load_encoder(
     config = _inference_config(spec)
     in_rows = config.model_type in ROW_MODELS and (unpadded or spec.causal)
     model, latent = _load_weights(spec, config, device, dtype, in_rows=in_rows)
+    check_sizes(model, spec.source, spec.max_tokens)
     if spec.adapter is not None:
         model = merge_adapter(model, weights_folder(spec.adapter, large=True))
     if adapt is not None:

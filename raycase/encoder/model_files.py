@@ -19,11 +19,10 @@ ADAPTER, ADAPTER_WEIGHTS = "adapter_config.json", "adapter_model.safetensors"
 WEIGHTS_INDEX, TOKENIZER = "model.safetensors.index.json", "tokenizer_config.json"
 # Fields of a LoRA adapter that say how its own weights are added. Others import modules, load further models or
 # initialise the encoder's weights anew, and must be as peft has them by default.
-LORA_FIELDS = frozenset(
-    "r lora_alpha lora_dropout target_modules exclude_modules bias lora_bias fan_in_fan_out use_rslora use_dora "
-    "rank_pattern alpha_pattern layers_to_transform layers_pattern modules_to_save peft_type task_type auto_mapping "
-    "peft_version base_model_name_or_path revision inference_mode".split()
-)
+LORA_FIELDS = {"r", "lora_alpha", "lora_dropout", "bias", "lora_bias", "use_rslora", "use_dora", "fan_in_fan_out"}
+LORA_FIELDS |= {"target_modules", "exclude_modules", "modules_to_save", "layers_to_transform", "layers_pattern"}
+LORA_FIELDS |= {"rank_pattern", "alpha_pattern", "peft_type", "peft_version", "task_type", "inference_mode"}
+LORA_FIELDS |= {"auto_mapping", "base_model_name_or_path", "revision"}  # of the encoder, which is loaded before
 
 
 def check_no_adapter(folder: str) -> None:

@@ -23,6 +23,7 @@ from raycase.data.storage import sha256_of_file
 from raycase.encoder.model_files import check_no_adapter, check_tokenizer
 from raycase.encoder.pooling import OVER_A_SPAN, Pooling
 from raycase.encoder.prompts import OwnPrompt, Pool, PromptStyle, parse_views
+from raycase.encoder.sizes import check_tokens, learned_positions
 from raycase.encoder.table import ENCODERS, EncoderSpec, PairEncoding
 from raycase.encoder.tokenizer import PromptTokenizer
 from raycase.errors import RequestError, first_line
@@ -103,12 +104,11 @@ def _spec_outside_table(name: str, prompt: str | None, pooling: Pooling | None) 
     longest = published_tokenizer(name).model_max_length
     with encoder_errors(f"a readable encoder at {name}"):
         with torch.device("meta"):
-            modules = AutoModel.from_config(config).modules()
+            model = AutoModel.from_config(config)
+            modules = list(model.modules())
         causal = bool(getattr(config, "is_causal", True) and any(getattr(m, "is_causal", False) for m in modules))
         positions = getattr(config, "max_position_embeddings", 512)
-        if config.model_type in ("roberta", "xlm-roberta", "camembert"):
-            positions -= config.pad_token_id + 1  # their positions start after the padding index
-        max_tokens = int(min(positions, longest))
+        max_tokens = int(min(positions, longest, learned_positions(model)))
         if max_tokens < 1:
             raise ValueError(f"room for {max_tokens} tokens")
     return EncoderSpec(
@@ -154,7 +154,7 @@ def weights_folder(source: str, *, large: bool = False) -> str:
     return str(Path(spec.origin).parent / "model")
 
 
-MOST_SIZES = {"hidden_size": 2**16, "num_hidden_layers": 1000}  # of an encoder
+MOST_SIZES = {"hidden_size": 2**16, "num_hidden_layers": 1000, "vocab_size": 2**24}  # of an encoder
 _MISTRAL_FIELDS = frozenset(MistralConfig().to_dict()) - {"model_type", "architectures", "auto_map", "dtype"}
 # Defaults of NV-Embed's configuration class, which its config.json omits.
 _NV_EMBED_LATENT = {"num_latents_value": 512, "num_cross_heads": 8, "hidden_dim": 4096, "cross_dim_head": 4096}
@@ -248,7 +248,8 @@ def _sha256_once(file: Path, size: int, changed: int) -> str:
 def load_tokenizer(spec: EncoderSpec) -> PromptTokenizer:
     """The fast tokenizer of a row, without its saved padding and truncation; special tokens in a text are text.
 
-    Loaded once per process. Raises RequestError where there is none, or it lacks the end token.
+    Loaded once per process. Raises RequestError where there is none, where it lacks the end token, and where it is not
+    that of the weights.
     """
     fast: Tokenizer = published_tokenizer(spec.source).backend_tokenizer
     fast.no_padding()
@@ -257,8 +258,15 @@ def load_tokenizer(spec: EncoderSpec) -> PromptTokenizer:
     _hide_special_pieces(fast)
     if spec.end_token is not None and fast.token_to_id(spec.end_token) is None:
         raise RequestError(f"{spec.source}: expected the end token {spec.end_token!r} in its tokenizer, got none")
-    space_too = spec.pooling[0] is Pooling.LATENT_END
-    return PromptTokenizer(tokenizer=fast, max_tokens=spec.max_tokens, end_token=spec.end_token, space_too=space_too)
+    tokenize = PromptTokenizer(
+        tokenizer=fast,
+        max_tokens=spec.max_tokens,
+        rows=load_config(spec.source).vocab_size,
+        end_token=spec.end_token,
+        space_too=spec.pooling[0] is Pooling.LATENT_END,
+    )
+    check_tokens(tokenize, spec.source)
+    return tokenize
 
 
 def published_tokenizer(source: str) -> Any:

@@ -39,7 +39,7 @@ def sharded(folder, shard):
     return weights
 
 
-# ---------------------------------------------------------------------------------------------------- no pickled weights
+# --------------------------------------------------------------------------------------------------- no pickled weights
 
 
 def test_an_index_that_names_a_pickle_is_refused(copied):
@@ -99,7 +99,7 @@ def test_an_encoder_with_an_adapter_beside_its_weights_is_refused(copied):
         load_encoder(find_encoder(str(folder), **CHOICES))
 
 
-# ----------------------------------------------------------------------------------------------------------- no remote code
+# ------------------------------------------------------------------------------------------------------- no remote code
 
 
 @pytest.mark.parametrize("file", ["config.json", "tokenizer_config.json"])
@@ -108,7 +108,7 @@ def test_code_in_the_folder_does_not_run(copied, tmp_path, file):
     folder = copied("minilm")
     ran = tmp_path / "ran"
     (folder / "evil.py").write_text(f"open({str(ran)!r}, 'w')\nclass Evil: pass")
-    change(folder / file, auto_map={name: "evil.Evil" for name in ("AutoConfig", "AutoModel", "AutoTokenizer")})
+    change(folder / file, auto_map=dict.fromkeys(("AutoConfig", "AutoModel", "AutoTokenizer"), "evil.Evil"))
     (folder / "modules.json").write_text(json.dumps([{"idx": 0, "name": "0", "path": "", "type": "evil.Evil"}]))
     load_encoder(find_encoder(str(folder), **CHOICES))
     assert not ran.exists()

@@ -240,7 +240,7 @@ def test_a_pickled_adapter_is_not_read(made, tmp_path):
     ],
 )
 def test_an_adapter_that_asks_for_more_than_weights_is_refused(made, tmp_path, asked):
-    """For another model, a module to import, weights made anew from the encoder's, or what this peft knows nothing of."""
+    """For another model, a module to import, weights made anew from the encoder's, or what peft does not know."""
     trained(made("bert", merged=False)).save(tmp_path / "model")
     file = tmp_path / "model" / "adapter" / "adapter_config.json"
     file.write_text(json.dumps(json.loads(file.read_text()) | asked))
