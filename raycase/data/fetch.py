@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import os
 import re
-import stat
 import uuid
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -21,8 +20,8 @@ SHIPPED = {DEFAULT_MODEL: f"{PACKAGE}models/{DEFAULT_MODEL}"}  # name -> folder,
 LARGE_BYTES = 64 * 2**20  # larger files are weights, which only encoding needs
 EXCLUDED = re.compile(r"\.(bin|pt|pth|ckpt|h5|msgpack|onnx|pkl|pickle|py)$|(^|/)\.")  # pickles, code, other formats
 FETCHED = re.compile(
-    r"\.(json|safetensors|txt|model|jinja|md|tsv|tiktoken|codes)$"
-)  # of those: settings, weights, vocabularies
+    r"\.(json|safetensors|txt|model|jinja|md|tsv|tiktoken|codes|spm)$"
+)  # settings, weights, vocabularies
 
 
 def is_remote(model: str) -> bool:
@@ -83,13 +82,12 @@ def folder_here(folder: str, named: str) -> Path:
 def regular_files(folder: Path) -> Path:
     """The folder, if there is nothing in it to be read but regular files and links to them.
 
-    Whoever opens a named pipe waits for ever. Raises RequestError for it, for a device, for a folder or a broken link
-    in place of settings or weights.
+    Whoever opens a named pipe waits for ever. Raises RequestError for what else has the name of settings, weights or a
+    vocabulary, or of a template in a folder below.
     """
-    for file in (*folder.glob("*"), *folder.glob("*/*")):  # libraries read templates from a folder in it
-        kind = stat.S_IFMT(file.stat().st_mode) if file.exists() else None
-        if kind != stat.S_IFREG and (kind not in (None, stat.S_IFDIR) or FETCHED.search(file.name)):
-            got = {None: "a broken link", stat.S_IFDIR: "a folder", stat.S_IFIFO: "a named pipe"}.get(kind, "a device")
+    for file in (*folder.glob("*"), *folder.glob("*/*.jinja")):
+        if FETCHED.search(file.name) and not file.is_file():
+            got = "a named pipe" if file.is_fifo() else "a folder" if file.is_dir() else "a device or a broken link"
             raise RequestError(f"--model: expected a regular file, got {got}: {file}; remove it")
     return folder
 

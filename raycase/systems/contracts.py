@@ -202,6 +202,8 @@ def check_room(config: EmbedderConfig, conditions: Sequence[str], flag: str) -> 
     for condition, pair in zip(conditions, prepared.rows.tolist(), strict=True):
         got = repr(condition[:80])
         if reasons[pair] is Reason.NO_ROOM:
-            raise RequestError(f"{flag}: expected room for a sentence in {config.model}, got none beside {got}")
+            raise RequestError(
+                f"{flag}: expected room for a sentence in {config.model}, got none beside {got} and the prompt"
+            )
         if reasons[pair] is not None:
             raise RequestError(f"{flag}: expected words that {config.model} can read, got {got}: {reasons[pair]}")

@@ -1,4 +1,4 @@
-"""Tokens, positions and types that the weights have not: found when the encoder is loaded, or in the text that has one."""
+"""Tokens, positions and types that the weights have not: found when the encoder is loaded, or in the text with one."""
 
 import json
 from dataclasses import replace
