@@ -11,7 +11,7 @@ from safetensors.torch import load_file, save_file
 
 from raycase.encoder.loading import load_encoder
 from raycase.encoder.pooling import Pooling
-from raycase.encoder.sources import find_encoder, load_config, load_tokenizer, weights_identity
+from raycase.encoder.sources import find_encoder, hub_commit, load_config, load_tokenizer, weights_identity
 from raycase.errors import RequestError
 
 CHOICES = {"prompt": "concat-sc", "pooling": Pooling.MEAN}
@@ -77,6 +77,31 @@ def test_a_pickle_beside_the_weights_is_not_read(copied):
     folder = copied("minilm")
     (folder / "pytorch_model.bin").write_bytes(b"no pickle")
     load_encoder(find_encoder(str(folder), **CHOICES))
+
+
+@pytest.mark.parametrize(
+    ("spoiled", "said"), [("", None), ("index", "'pytorch_model.bin' in"), ("adapter", "a LoRA ad")]
+)
+def test_a_hugging_face_id_is_read_with_the_same_care(copied, tmp_path, monkeypatch, spoiled, said):
+    """From the hub's cache, which holds one commit."""
+    commit = "0123456789" * 4
+    home = tmp_path / "hub" / "models--some--encoder"
+    (home / "refs").mkdir(parents=True)
+    (home / "refs" / "main").write_text(commit)
+    folder = home / "snapshots" / commit
+    shutil.copytree(copied("minilm"), folder)
+    if spoiled == "index":
+        torch.save(sharded(folder, "pytorch_model.bin"), folder / "pytorch_model.bin")
+    if spoiled == "adapter":
+        adapter_in(folder)
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_CACHE", str(tmp_path / "hub"))
+    hub_commit.cache_clear()
+    spec = find_encoder("some/encoder", **CHOICES)
+    if said is None:
+        load_encoder(spec)
+        return
+    with pytest.raises(RequestError, match=f"^--model: expected readable weights at some/encoder, got: {said}"):
+        load_encoder(spec)
 
 
 # ------------------------------------------------------------------------------------------------------------- adapters
