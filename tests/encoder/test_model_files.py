@@ -118,7 +118,7 @@ def test_an_adapters_folder_is_called_one(tmp_path, choices):
 
 
 def test_an_encoder_with_an_adapter_beside_its_weights_is_refused(copied):
-    """transformers adds it where peft is installed, and the vectors are others where it is not."""
+    """transformers looks at it only where peft is installed."""
     folder = adapter_in(copied("minilm"))
     with pytest.raises(RequestError, match=r"^--model: expected an encoder, got a LoRA adapter in "):
         load_encoder(find_encoder(str(folder), **CHOICES))
