@@ -126,11 +126,14 @@ TOKENIZERS = {"wordpiece": wordpiece, "byte-level": byte_level, "qwen": qwen, "m
 
 
 def save_tokenizer(folder, made):
-    """Save what a function of `TOKENIZERS` gives, as the hub's folders hold it; gives the number of its tokens."""
+    """Save what a function of `TOKENIZERS` gives, as the hub's folders hold it, with the configuration of a BERT of its
+    size; gives the number of its tokens."""
     tokenizer, options = made
     tokenizer.save(str(folder / "tokenizer.json"))
     (folder / "tokenizer_config.json").write_text(json.dumps(options))
-    return tokenizer.get_vocab_size() + 8  # room for what transformers adds, as <mask>
+    rows = tokenizer.get_vocab_size() + 8  # room for what transformers adds, as <mask>
+    transformers.BertConfig(vocab_size=rows).save_pretrained(folder)
+    return rows
 
 
 SIZES = {"hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 4, "intermediate_size": 64}

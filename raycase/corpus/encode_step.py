@@ -7,14 +7,15 @@ import os
 import socket
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pyarrow as pa
 
-from raycase.corpus.records import EncodedUnit, EncodeStats, ReadUnit, naming
-from raycase.corpus.unit_pairs import EncodeSettings, pairs_of
+from raycase.corpus.isolation import isolate
+from raycase.corpus.records import EncodedUnit, EncodeStats, ReadUnit
+from raycase.corpus.unit_pairs import EncodeSettings, pairs_of, plain_row, prepare_rows
 from raycase.data.reader import KEEP, python_rows, rejection
 from raycase.data.schema import (
     CONDITION,
@@ -30,7 +31,7 @@ from raycase.data.schema import (
 )
 from raycase.encoder.prepared import Prepared
 from raycase.encoder.throughput import Work
-from raycase.errors import WorkError
+from raycase.errors import RequestError, WorkError, first_line
 from raycase.systems.pair_scores import Scored, figure_columns, score_pairs
 
 if TYPE_CHECKING:
@@ -79,6 +80,7 @@ class EncodeUnits:
         if local_weights != weights:
             raise WorkError(f"expected the weights {weights} as on the driver, got {local_weights} on this node")
         dtype = None if compute is None else getattr(torch, compute)
+        self.config = config
         self.encoder: Any = config.load(batch_tokens=batch_tokens, dtype=dtype)
         if isinstance(self.encoder, Rounds):
             self.encoder.round_to(settings.dtype)
@@ -92,11 +94,44 @@ class EncodeUnits:
             self.encoder.compile()
 
     def __call__(self, row: pa.Table) -> pa.Table:
-        began = time.time()
         unit = ReadUnit.from_arrow(row)
-        with naming(f"encoding rows from {unit.start} of {unit.uri}"):
-            encode = encode_rows if self.settings.score is None else score_rows
-            encoded = encode(self.encoder, unit.rows, unit.prepared, self.settings)
+        try:
+            return self.encode(unit).to_arrow()
+        except (RequestError, WorkError):
+            raise
+        except Exception as error:
+            return self._without_failing(unit, error).to_arrow()
+
+    def _without_failing(self, unit: ReadUnit, error: Exception) -> EncodedUnit:
+        """The unit without the rows at which the encoder fails, which are rejected.
+
+        Raises WorkError where it is not the rows: where memory runs out, or any text fails.
+        """
+        what = f"encoding rows from {unit.start} of {unit.uri}"
+        _check_memory(what, error)
+        plain = plain_row(self.config, unit.rows)
+        try:
+            self.encode(replace(unit, rows=plain, prepared=self._prepare(plain)))
+        except Exception as again:
+            raise WorkError(f"{what}: the encoder fails at any text: {_named(again)}") from error
+
+        def attempt(part: ReadUnit) -> EncodedUnit | str:
+            try:
+                return self.encode(part)
+            except Exception as failed:
+                _check_memory(what, failed)
+                return _named(failed)
+
+        return isolate(unit, self._prepare, attempt)
+
+    def _prepare(self, rows: pa.Table) -> Prepared:
+        return prepare_rows(self.config, rows, self.settings)
+
+    def encode(self, unit: ReadUnit) -> EncodedUnit:
+        """Encode a unit. Raises what the encoder raises."""
+        began = time.time()
+        encode = encode_rows if self.settings.score is None else score_rows
+        encoded = encode(self.encoder, unit.rows, unit.prepared, self.settings)
         seconds = time.time() - began
         self._after_first_unit(seconds)
         rejected = pa.concat_tables([unit.rejected, rejected_table(unit.uri, encoded.rejections)])
@@ -118,7 +153,7 @@ class EncodeUnits:
             distinct_pairs=encoded.distinct_pairs,
             rows_truncated=encoded.rows_truncated,
             stats=stats,
-        ).to_arrow()
+        )
 
     def _after_first_unit(self, seconds: float) -> None:
         """Measure the device, and compile the encoder where that pays for the units to come."""
@@ -127,6 +162,18 @@ class EncodeUnits:
         self.rate = self.encoder.matrix_product_rate()
         if self.compile == "auto" and not self.compiled and seconds * (self.units - 1) > self.compile_repaid:
             self.encoder.compile()
+
+
+def _check_memory(what: str, error: Exception) -> None:
+    """Raise WorkError where memory ran out, which is no fault of a row; on a CPU, torch says so in words."""
+    import torch
+
+    if isinstance(error, (MemoryError, torch.OutOfMemoryError)) or "can't allocate memory" in str(error):
+        raise WorkError(f"{what}: {_named(error)}; try fewer --batch-tokens or --actors, or more memory") from error
+
+
+def _named(error: Exception) -> str:
+    return f"{type(error).__name__}: {first_line(error)}"
 
 
 def compiles_at_once(compile: str, on_gpu: bool) -> bool:

@@ -53,8 +53,8 @@ def find_model(
 ) -> Any:
     """The model of this name, with these choices, by `find`; without a name that of the job to resume, else the
     default. Says so where these two differ. Raises RequestError."""
-    if model or not begun:
-        return find(model or DEFAULT_MODEL, **choices)
+    if model is not None or not begun:
+        return find(DEFAULT_MODEL if model is None else model, **choices)
     name = begun.model or EARLIER_DEFAULT
     expected = f"--model: expected the model that {output.root.uri} was begun with"
     try:

@@ -1,4 +1,4 @@
-"""Finds the rows of a unit that kill the encoder's process: the unit is tried in halves until they stand alone."""
+"""Finds the rows of a unit that kill the encoder or make it fail: it is tried in halves until they stand alone."""
 
 from __future__ import annotations
 
@@ -21,26 +21,28 @@ MOST_DEATHS = 64  # at one unit; what is not found by then is rejected in groups
 
 
 def isolate(
-    unit: ReadUnit, prepare: Callable[[pa.Table], Prepared], attempt: Callable[[ReadUnit], EncodedUnit | None]
+    unit: ReadUnit, prepare: Callable[[pa.Table], Prepared], attempt: Callable[[ReadUnit], EncodedUnit | str | None]
 ) -> EncodedUnit:
-    """The unit encoded without the rows that kill the encoder; these are rejected.
+    """The unit encoded without the rows that kill the encoder, or at which it fails; these are rejected.
 
-    prepare: tokenises some of the unit's rows. attempt: encodes a unit on an encoder of its own; None where that was
-    killed. Raises WorkError where not even a unit without rows can be encoded.
+    prepare: tokenises some of the unit's rows. attempt: encodes a unit, where that may kill it, on an encoder of its
+    own; None where that was killed, the error where it failed. Raises WorkError where not even a unit without rows can
+    be encoded.
     """
 
-    def part(first: int, end: int) -> EncodedUnit | None:
+    def part(first: int, end: int) -> EncodedUnit | str | None:
         rows = unit.rows.slice(first, end - first)
         none = REJECTED_SCHEMA.empty_table()
         return attempt(replace(unit, rows=rows, rows_in=len(rows), rejected=none, prepared=prepare(rows)))
 
     encoded: dict[int, EncodedUnit] = {}  # by the first row in the unit's table
-    killers: list[Interval] = []
+    killers: dict[Interval, str | None] = {}  # and the error, where there was one
     deaths: Counter[Interval] = Counter()
     waiting = deque(_halves(0, len(unit.rows)))
     while waiting:
         first, end = waiting.popleft()
-        if (done := part(first, end)) is not None:
+        done = part(first, end)
+        if isinstance(done, EncodedUnit):
             encoded[first] = replace(done, table=_later(done.table, first))
             continue
         deaths[first, end] += 1
@@ -49,10 +51,12 @@ def isolate(
         elif end - first == 1 and deaths[first, end] < TRIES:
             waiting.append((first, end))
         else:
-            killers.append((first, end))
+            killers[first, end] = done
     if not encoded:  # it has the columns of the output
-        if (done := part(0, 0)) is None:
-            raise WorkError(f"the encoder is killed even without rows, at rows from {unit.start} of {unit.uri}")
+        done = part(0, 0)
+        if not isinstance(done, EncodedUnit):
+            ends = "is killed" if done is None else "fails"
+            raise WorkError(f"the encoder {ends} even without rows, at rows from {unit.start} of {unit.uri}")
         encoded[0] = done
     return _combined(unit, [encoded[first] for first in sorted(encoded)], killers)
 
@@ -69,11 +73,15 @@ def _later(table: pa.Table, rows: int) -> pa.Table:
     return table.set_column(place, ROW_OF_PAIR, pc.add(table[ROW_OF_PAIR], rows))
 
 
-def _combined(unit: ReadUnit, parts: list[EncodedUnit], killers: list[Interval]) -> EncodedUnit:
+def _combined(unit: ReadUnit, parts: list[EncodedUnit], killers: dict[Interval, str | None]) -> EncodedUnit:
     """The parts as one unit, with the killers among its rejected rows."""
     rejections = [
-        rejection(row, Reason.KILLED, "" if end - first == 1 else f"one or more of {end - first} rows did")
-        for first, end in killers
+        rejection(
+            row,
+            Reason.KILLED if why is None else Reason.FAILED,
+            ": ".join(filter(None, [f"one or more of {end - first} rows did" if end - first > 1 else "", why])),
+        )
+        for (first, end), why in killers.items()
         for row in python_rows(unit.rows.slice(first, end - first))
     ]
     rejected = [unit.rejected, *(part.rejected for part in parts), rejected_table(unit.uri, rejections)]

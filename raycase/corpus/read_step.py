@@ -10,12 +10,14 @@ from typing import Any
 import pyarrow as pa
 
 from raycase.corpus.records import ReadTask, ReadUnit, SpanUnits, naming
-from raycase.corpus.unit_pairs import EncodeSettings, prepare_rows
+from raycase.corpus.unit_pairs import EncodeSettings, plain_row, prepare_rows
 from raycase.data.columns import Columns
 from raycase.data.inputs import InputFile
-from raycase.data.reader import FILE, read_span
-from raycase.data.schema import rejected_table
+from raycase.data.reader import FILE, read_span, rejection
+from raycase.data.schema import Reason, Rejection, in_input_order, rejected_table
 from raycase.data.spans import Span
+from raycase.encoder.prepared import Prepared
+from raycase.errors import RequestError, WorkError, first_line
 
 READERS = 16  # small files fetched at once
 
@@ -30,17 +32,49 @@ def read_units(task: pa.Table, *, config: Any, settings: EncodeSettings) -> Iter
         for start, end in part.units:
             with naming(f"reading rows {start} to {end} of {part.files[0].uri}"):
                 rows, rejected = next(units)
+            uri = part.files[0].uri
+            rows, prepared, failed = tokenised(config, rows, settings)
+            if failed:
+                rejected = in_input_order(pa.concat_tables([rejected, rejected_table(uri, failed)]))
             unit = ReadUnit(
-                uri=part.files[0].uri,
+                uri=uri,
                 file=part.span.file,
                 start=start,
                 rows_in=end - start,
                 rows=rows,
                 rejected=rejected,
-                prepared=prepare_rows(config, rows, settings),
+                prepared=prepared,
                 read_pid=os.getpid(),
             )
             yield unit.to_arrow()
+
+
+def tokenised(config: Any, rows: pa.Table, settings: EncodeSettings) -> tuple[pa.Table, Prepared, list[Rejection]]:
+    """The rows of a unit that can be tokenised, their prompts, and those at which the tokenizer fails by itself, as
+    at a character that it has no token for.
+
+    Raises WorkError where it fails at any text.
+    """
+    try:
+        return rows, prepare_rows(config, rows, settings), []
+    except (RequestError, WorkError):
+        raise
+    except Exception:
+        whys = [_failure(config, rows.slice(row, 1), settings) for row in range(len(rows))]
+    if all(whys) and (why := _failure(config, plain_row(config, rows), settings)):
+        raise WorkError(f"the tokenizer of {config.model} fails at any text: {why}")
+    kept = rows.filter(pa.array([not why for why in whys]))
+    failed = [rejection(row, Reason.FAILED, why) for row, why in zip(rows.to_pylist(), whys, strict=True) if why]
+    return kept, prepare_rows(config, kept, settings), failed
+
+
+def _failure(config: Any, rows: pa.Table, settings: EncodeSettings) -> str:
+    """The error of the tokenizer at these rows; "" where there is none."""
+    try:
+        prepare_rows(config, rows, settings)
+    except Exception as error:
+        return f"{type(error).__name__}: {first_line(error)}"
+    return ""
 
 
 def read_intervals(part: SpanUnits, columns: Columns) -> Iterator[tuple[pa.Table, pa.Table]]:

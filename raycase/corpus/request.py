@@ -21,7 +21,7 @@ from raycase.data.storage import PACKAGE, check_paths
 from raycase.data.stored_words import MOST_WORD_BYTES
 from raycase.encoder.prompt_flags import PromptFlags
 from raycase.errors import PATIENCE, RequestError, at_least, check_ranges, minutes_range
-from raycase.systems.contracts import Compute, EmbedderConfig, check_conditions
+from raycase.systems.contracts import Compute, EmbedderConfig, check_conditions, check_room
 from raycase.systems.registry import resolve_embedder, stores_words
 
 SAMPLE, SAMPLE_CONDITIONS = PACKAGE + "sample/sentences.csv", PACKAGE + "sample/conditions.txt"
@@ -194,7 +194,8 @@ def check(job: EmbedJob, model: EmbedderConfig | None = None) -> Request:
         model = _storing_words(job, model, output)
         job = replace(job, unconditional=True, word_bytes=job.word_bytes or WORD_BYTES)
     _check_known_conditions(job, model, conditions)
-    _check_room(job, model, conditions)
+    if conditions:
+        check_room(model, conditions, "--conditions")
     rows = job.unit_rows or min(ROWS_OF_UNIT, max(64, PAIRS_OF_UNIT // len(conditions or "a")))
     return Request(
         job=job, files=files, columns=columns, conditions=conditions, model=model, output=output, unit_rows=rows
@@ -282,14 +283,3 @@ def _check_known_conditions(job: EmbedJob, model: EmbedderConfig, conditions: tu
         check_conditions(model, conditions)
     elif model.known_conditions == ():
         raise RequestError(f"--condition-column: expected --unconditional for {job.model}, which knows no conditions")
-
-
-def _check_room(job: EmbedJob, model: EmbedderConfig, conditions: tuple[str, ...] | None) -> None:
-    """Each condition must leave tokens for a sentence."""
-    if conditions is None:
-        return
-    for condition, count in zip(conditions, model.count_tokens(["a"] * len(conditions), conditions), strict=True):
-        if not count:
-            raise RequestError(
-                f"--conditions: expected room for a sentence in {job.model}, got none beside {condition[:80]!r}"
-            )

@@ -62,6 +62,15 @@ def prepare_rows(config: Any, rows: pa.Table, settings: EncodeSettings) -> Prepa
     return prepare_pairs(config, firsts, seconds, conditions and [text.strip() for text in conditions])
 
 
+def plain_row(config: Any, rows: pa.Table) -> pa.Table:
+    """The first row with texts and conditions that any system can encode, to tell a row's fault from the model's."""
+    row = rows.slice(0, 1)
+    plain = {TEXT: "a", SECOND: "a", CONDITIONS: [*(config.known_conditions or ()), "a"][:1]}
+    for name in plain.keys() & set(rows.column_names):
+        row = row.set_column(row.schema.get_field_index(name), name, pa.array([plain[name]], row[name].type))
+    return row
+
+
 def _indexed(strings: pa.ChunkedArray) -> Indexed:
     """A column without nulls by its distinct strings."""
     encoded = strings.cast(pa.large_string()).dictionary_encode().combine_chunks()  # may be more than 2 GiB

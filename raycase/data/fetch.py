@@ -20,8 +20,8 @@ SHIPPED = {DEFAULT_MODEL: f"{PACKAGE}models/{DEFAULT_MODEL}"}  # name -> folder,
 LARGE_BYTES = 64 * 2**20  # larger files are weights, which only encoding needs
 EXCLUDED = re.compile(r"\.(bin|pt|pth|ckpt|h5|msgpack|onnx|pkl|pickle|py)$|(^|/)\.")  # pickles, code, other formats
 FETCHED = re.compile(
-    r"\.(json|safetensors|txt|model|jinja|md|tsv|tiktoken|codes)$"
-)  # of those: settings, weights, vocabularies
+    r"\.(json|safetensors|txt|model|jinja|md|tsv|tiktoken|codes|spm)$"
+)  # settings, weights, vocabularies
 
 
 def is_remote(model: str) -> bool:
@@ -72,8 +72,24 @@ def local_folder(folder: str | None, named: str) -> Path | None:
 
 
 def folder_here(folder: str, named: str) -> Path:
-    """A model folder on this machine, without its large files except `named`; fetched if it is on object storage."""
-    return fetch(folder, large=False, named=named) if is_remote(folder) else Path(locate(folder).path)
+    """A model folder on this machine, without its large files except `named`; fetched if it is on object storage.
+
+    Raises RequestError as `regular_files`.
+    """
+    return fetch(folder, large=False, named=named) if is_remote(folder) else regular_files(Path(locate(folder).path))
+
+
+def regular_files(folder: Path) -> Path:
+    """The folder, if there is nothing in it to be read but regular files and links to them.
+
+    Whoever opens a named pipe waits for ever. Raises RequestError for what else has the name of settings, weights or a
+    vocabulary, or of a template in a folder below.
+    """
+    for file in (*folder.glob("*"), *folder.glob("*/*.jinja")):
+        if FETCHED.search(file.name) and not file.is_file():
+            got = "a named pipe" if file.is_fifo() else "a folder" if file.is_dir() else "a device or a broken link"
+            raise RequestError(f"--model: expected a regular file, got {got}: {file}; remove it")
+    return folder
 
 
 def _fetch_file(uri: str, name: str, folder: Path, size: int) -> None:

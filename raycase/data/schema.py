@@ -32,6 +32,8 @@ class Reason(StrEnum):
     NOT_FINITE = "vector not finite"
     SCORE_NOT_FINITE = "score not finite"
     KILLED = "killed the encoder"
+    UNKNOWN_TOKEN = "token that the model has no weights for"
+    FAILED = "the encoder failed"
 
 
 @dataclass(frozen=True, kw_only=True)

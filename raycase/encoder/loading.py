@@ -18,7 +18,9 @@ from raycase.encoder.attention import NAME, register
 from raycase.encoder.engine import TextEncoder
 from raycase.encoder.last_layer import BERT_LAYERS, BertLastLayer
 from raycase.encoder.latent_attention import LatentAttention
+from raycase.encoder.model_files import check_adapter, check_weights
 from raycase.encoder.pooling import Pooling
+from raycase.encoder.sizes import check_sizes
 from raycase.encoder.sources import (
     encoder_errors,
     load_config,
@@ -51,7 +53,8 @@ def load_encoder(
     """Load the encoder of a row of the table: on a GPU if there is one, in bf16 where that is faster.
 
     `unpadded` (default: on a GPU) forbids padded batches (`raycase.encoder.engine`); `adapt` changes the library's
-    model once it is loaded. Raises RequestError where weights, adapter, tokenizer or pooling do not fit the row.
+    model once it is loaded. Raises RequestError where weights, adapter, tokenizer, pooling or length do not fit the
+    row.
     """
     device = torch.device(device or ("cuda" if torch.cuda.is_available() else "cpu"))
     on_gpu = device.type == "cuda"
@@ -60,6 +63,7 @@ def load_encoder(
     config = _inference_config(spec)
     in_rows = config.model_type in ROW_MODELS and (unpadded or spec.causal)
     model, latent = _load_weights(spec, config, device, dtype, in_rows=in_rows)
+    check_sizes(model, spec.source, spec.max_tokens)
     if spec.adapter is not None:
         model = merge_adapter(model, weights_folder(spec.adapter, large=True))
     if adapt is not None:
@@ -121,6 +125,7 @@ def _load_weights(
     if is_accelerate_available():  # loads straight to the device; without it, weights go through the CPU's memory
         options["device_map"] = {"": device}
     with encoder_errors(f"readable weights at {spec.source}"):
+        check_weights(folder, pinned_commit(spec.source))
         if Pooling.LATENT not in spec.pooling:
             return _load_all(AutoModel, folder, spec, trust_remote_code=False, **options), None
         model = _load_all(MistralModel, folder, spec, key_mapping={r"^embedding_model\.": ""}, **options)
@@ -164,6 +169,7 @@ def merge_adapter(model: PreTrainedModel, folder: str) -> PreTrainedModel:
     """Add a LoRA adapter to the weights. Raises RequestError where it cannot be read or does not fit the model."""
     peft = import_peft()
     with encoder_errors(f"a readable adapter in {folder}"):
+        check_adapter(folder, peft.LoraConfig().to_dict())
         adapted = peft.PeftModel.from_pretrained(model, folder)
         weights = peft.load_peft_weights(folder, device="cpu")
     expected = peft.get_peft_model_state_dict(adapted)

@@ -72,11 +72,11 @@ def separated(
     around = frame(tokenize, encoding)
     texts = list(dict.fromkeys(text for row in rows for text in row))
     ids_of = dict(zip(texts, tokenize.parts(texts), strict=True))
-    views = [_one(around, [ids_of[text] for text in row], tokenize.max_tokens, shortened, apart) for row in rows]
+    views = [_one(around, tokenize, [ids_of[text] for text in row], shortened, apart) for row in rows]
     return TokenBatch.of(*([view[i] for view in views] for i in range(1 + apart)))
 
 
-def _one(around: Frame, parts: list[list[int]], max_tokens: int, shortened: int, apart: int) -> list[Tokens]:
+def _one(around: Frame, tokenize: PromptTokenizer, parts: list[list[int]], shortened: int, apart: int) -> list[Tokens]:
     """The views of one row."""
 
     def refused(reason: Reason) -> list[Tokens]:
@@ -85,9 +85,11 @@ def _one(around: Frame, parts: list[list[int]], max_tokens: int, shortened: int,
     for i, part in enumerate(parts):
         if not part:
             return refused(Reason.EMPTY_TEXT if i < shortened else Reason.EMPTY_CONDITION)
+        if not tokenize.known(part):
+            return refused(Reason.UNKNOWN_TOKEN)
     free, fixed = parts[:shortened], parts[shortened:]
     special = len(around.head) + len(around.between) * (len(parts) - 1) + len(around.tail)
-    room = max_tokens - special - sum(map(len, fixed))
+    room = tokenize.max_tokens - special - sum(map(len, fixed))
     if room < shortened:
         return refused(Reason.NO_ROOM)
     truncated = sum(map(len, free)) > room

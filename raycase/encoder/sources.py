@@ -18,10 +18,12 @@ from transformers import AutoConfig, AutoTokenizer, PretrainedConfig
 from transformers.models.mistral.configuration_mistral import MistralConfig
 from transformers.utils.hub import cached_file, extract_commit_hash
 
-from raycase.data.fetch import fetch, is_remote, remote_identity
+from raycase.data.fetch import fetch, is_remote, regular_files, remote_identity
 from raycase.data.storage import sha256_of_file
+from raycase.encoder.model_files import check_no_adapter, check_tokenizer
 from raycase.encoder.pooling import OVER_A_SPAN, Pooling
 from raycase.encoder.prompts import OwnPrompt, Pool, PromptStyle, parse_views
+from raycase.encoder.sizes import check_tokens, learned_positions
 from raycase.encoder.table import ENCODERS, EncoderSpec, PairEncoding
 from raycase.encoder.tokenizer import PromptTokenizer
 from raycase.errors import RequestError, first_line
@@ -88,6 +90,7 @@ def _spec_outside_table(name: str, prompt: str | None, pooling: Pooling | None) 
             f"storage, got {name!r}"
         )
     if prompt is None or pooling is None:
+        check_no_adapter(weights_folder(name))
         raise RequestError(
             f"--model: {name} is not in the table of encoders; pass --prompt and --pooling, or --template and --pool"
         )
@@ -101,12 +104,11 @@ def _spec_outside_table(name: str, prompt: str | None, pooling: Pooling | None) 
     longest = published_tokenizer(name).model_max_length
     with encoder_errors(f"a readable encoder at {name}"):
         with torch.device("meta"):
-            modules = AutoModel.from_config(config).modules()
+            model = AutoModel.from_config(config)
+            modules = list(model.modules())
         causal = bool(getattr(config, "is_causal", True) and any(getattr(m, "is_causal", False) for m in modules))
         positions = getattr(config, "max_position_embeddings", 512)
-        if config.model_type in ("roberta", "xlm-roberta", "camembert"):
-            positions -= config.pad_token_id + 1  # their positions start after the padding index
-        max_tokens = int(min(positions, longest))
+        max_tokens = int(min(positions, longest, learned_positions(model)))
         if max_tokens < 1:
             raise ValueError(f"room for {max_tokens} tokens")
     return EncoderSpec(
@@ -134,11 +136,13 @@ def encoder_errors(expected: str) -> Iterator[None]:
 def weights_folder(source: str, *, large: bool = False) -> str:
     """Where transformers finds the weights: a package's folder, a local folder, or the Hugging Face id itself.
 
-    A folder on object storage is fetched into the cache, without its large files unless `large`.
+    A folder on object storage is fetched into the cache, without its large files unless `large`. Raises RequestError
+    for a folder with anything to be read that is no regular file.
     """
     if is_remote(source):
         return str(fetch(source, large=large))
     if not source.startswith("package:"):
+        regular_files(Path(source))
         return source
     package = source.removeprefix("package:")
     spec = importlib.util.find_spec(package) if package.isidentifier() else None
@@ -150,7 +154,7 @@ def weights_folder(source: str, *, large: bool = False) -> str:
     return str(Path(spec.origin).parent / "model")
 
 
-MOST_SIZES = {"hidden_size": 2**16, "num_hidden_layers": 1000}  # of an encoder
+MOST_SIZES = {"hidden_size": 2**16, "num_hidden_layers": 1000, "vocab_size": 2**24}  # of an encoder
 _MISTRAL_FIELDS = frozenset(MistralConfig().to_dict()) - {"model_type", "architectures", "auto_map", "dtype"}
 # Defaults of NV-Embed's configuration class, which its config.json omits.
 _NV_EMBED_LATENT = {"num_latents_value": 512, "num_cross_heads": 8, "hidden_dim": 4096, "cross_dim_head": 4096}
@@ -177,8 +181,9 @@ def pinned_commit(source: str) -> dict[str, str]:
 
 
 def load_config(source: str) -> PretrainedConfig:
-    """The encoder's configuration, without its weights. Raises RequestError where there is none."""
+    """The encoder's configuration, without its weights. Raises RequestError where there is none, or an adapter."""
     folder = weights_folder(source)
+    check_no_adapter(folder)
     with encoder_errors(f"a readable encoder at {source}"):
         pinned = pinned_commit(source)
         values, _ = PretrainedConfig.get_config_dict(folder, **pinned)
@@ -187,6 +192,8 @@ def load_config(source: str) -> PretrainedConfig:
             config.latent_attention = _NV_EMBED_LATENT | values.get("latent_attention_config", {})
         else:
             config = AutoConfig.from_pretrained(folder, trust_remote_code=False, **pinned)
+        if getattr(config, "transformers_weights", None) is not None:
+            raise ValueError("transformers_weights in config.json, expected weights under their usual name")
         for name, most in MOST_SIZES.items():
             size = getattr(config, name, None)
             if type(size) is not int or not 1 <= size <= most:
@@ -241,7 +248,8 @@ def _sha256_once(file: Path, size: int, changed: int) -> str:
 def load_tokenizer(spec: EncoderSpec) -> PromptTokenizer:
     """The fast tokenizer of a row, without its saved padding and truncation; special tokens in a text are text.
 
-    Loaded once per process. Raises RequestError where there is none, or it lacks the end token.
+    Loaded once per process. Raises RequestError where there is none, where it lacks the end token, and where it is not
+    that of the weights.
     """
     fast: Tokenizer = published_tokenizer(spec.source).backend_tokenizer
     fast.no_padding()
@@ -250,8 +258,15 @@ def load_tokenizer(spec: EncoderSpec) -> PromptTokenizer:
     _hide_special_pieces(fast)
     if spec.end_token is not None and fast.token_to_id(spec.end_token) is None:
         raise RequestError(f"{spec.source}: expected the end token {spec.end_token!r} in its tokenizer, got none")
-    space_too = spec.pooling[0] is Pooling.LATENT_END
-    return PromptTokenizer(tokenizer=fast, max_tokens=spec.max_tokens, end_token=spec.end_token, space_too=space_too)
+    tokenize = PromptTokenizer(
+        tokenizer=fast,
+        max_tokens=spec.max_tokens,
+        rows=load_config(spec.source).vocab_size,
+        end_token=spec.end_token,
+        space_too=spec.pooling[0] is Pooling.LATENT_END,
+    )
+    check_tokens(tokenize, spec.source)
+    return tokenize
 
 
 def published_tokenizer(source: str) -> Any:
@@ -261,6 +276,7 @@ def published_tokenizer(source: str) -> Any:
     """
     folder = weights_folder(source)
     with encoder_errors(f"a readable tokenizer at {source}"):
+        check_tokenizer(folder)
         tokenizer = AutoTokenizer.from_pretrained(folder, trust_remote_code=False, **pinned_commit(source))
     fast: Tokenizer | None = getattr(tokenizer, "backend_tokenizer", None)
     if fast is None:

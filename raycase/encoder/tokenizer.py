@@ -16,7 +16,7 @@ from tokenizers import Encoding, Tokenizer
 from raycase.data.schema import Reason
 from raycase.encoder.packing import Ragged
 from raycase.encoder.prompts import Rendered, Span, Template
-from raycase.encoder.token_batch import TokenBatch, Tokens
+from raycase.encoder.token_batch import NEVER, TokenBatch, Tokens
 
 log = logging.getLogger(__name__)
 LONG_TEXT = 32  # characters a token that a prompt may have: twice as long a text is tokenised in parts
@@ -27,11 +27,13 @@ CHECKED_PROMPTS = 16  # of every batch that is joined from halves, compared with
 class PromptTokenizer:
     """Prompts -> token ids and pooled tokens, with the end token and the maximum length of the encoder.
 
+    rows: of the encoder's weights for tokens; a prompt with a token above them is refused (`known`).
     space_too: pieces of white space alone before a pooled text are pooled with it, as NV-Embed's authors count.
     """
 
     tokenizer: Tokenizer
     max_tokens: int
+    rows: int = NEVER
     end_token: str | None = None
     space_too: bool = False
     in_parts: bool = True  # `pairs` may tokenise sentence and condition apart; False once the result differed
@@ -51,6 +53,10 @@ class PromptTokenizer:
         if self.end_id is not None and tail[-1:] != [self.end_id]:
             tail = [*tail, self.end_id]
         return head, tail
+
+    def known(self, ids: Sequence[int]) -> bool:
+        """Whether the encoder has weights for all these tokens; some published tokenizers have more."""
+        return max(ids, default=0) < self.rows
 
     def parts(self, texts: Sequence[str]) -> list[list[int]]:
         """Ids of the stripped texts, without special tokens; of a very long one, its middle is left out (`cut`)."""
@@ -95,6 +101,8 @@ class PromptTokenizer:
 
     def _tokens(self, prompt: Rendered, encoding: Encoding) -> Tokens:
         ids = encoding.ids
+        if not self.known(ids):
+            return Tokens(ids=[], start=0, end=0, refused=Reason.UNKNOWN_TOKEN)
         if self.end_id is not None and (not ids or ids[-1] != self.end_id):
             ids = [*ids, self.end_id]
         tokens_of: dict[tuple[int, int] | None, tuple[int, int]] = {None: (0, len(ids))}  # of a span of characters
@@ -149,7 +157,7 @@ class PromptTokenizer:
     def _joined(
         self, halves: tuple[Template, Template], templates: Sequence[Template], pairs: Sequence[tuple[str, str]]
     ) -> TokenBatch:
-        """Tokenise each distinct half once and join; prompts that are too long or lack a text are tokenised in full."""
+        """Tokenise each distinct half once and join; other prompts than whole ones are tokenised in full."""
         head, tail = self.special_tokens
         pieces: list[list[int]] = [[]]
         piece_index, spans = [], []  # of the left halves, then of the right halves
@@ -170,7 +178,14 @@ class PromptTokenizer:
         for half, begins, span in zip(halves, first, spans, strict=True):
             pooled[Span.SENTENCE if "{sentence}" in half.pattern else Span.CONDITION] = begins[:, None] + span
         start, end = np.stack([pooled[template.span] for template in templates], axis=-1).transpose(1, 0, 2)
-        in_full = np.flatnonzero((total > self.max_tokens) | (spans[0][:, 1] == 0) | (spans[1][:, 1] == 0))
+        unknown_P = np.array([not self.known(piece) for piece in pieces])
+        in_full = np.flatnonzero(
+            (total > self.max_tokens)
+            | (spans[0][:, 1] == 0)
+            | (spans[1][:, 1] == 0)
+            | unknown_P[piece_index[0]]
+            | unknown_P[piece_index[1]]
+        )
         whole = self._in_full(templates, [pairs[i] for i in in_full.tolist()])
         joined = TokenBatch(
             pieces=Ragged.of(pieces),

@@ -28,7 +28,7 @@ from raycase.search.pooled import PooledVectors, SketchedVectors
 from raycase.search.query_encoder import ask, embed_queries, load_query_encoder
 from raycase.search.stored_rows import StoredRows
 from raycase.systems.condition_head import Questions
-from raycase.systems.contracts import Encoder
+from raycase.systems.contracts import Encoder, check_room
 from raycase.systems.registry import stores_words
 
 if TYPE_CHECKING:
@@ -351,8 +351,7 @@ class Index:
         if not is_utf8(asked):
             raise RequestError(f"--condition: expected text in UTF-8, got {asked[:80]!r}")
         if self.metadata.words and asked.strip() and not exact:
-            if not self.encoder.config.count_tokens(["a"], [asked])[0]:
-                raise RequestError(f"--condition: expected one that leaves room for a sentence, got {asked[:80]!r}...")
+            check_room(self.encoder.config, [asked], "--condition")
             return asked
         if not self.metadata.conditions:
             raise RequestError(

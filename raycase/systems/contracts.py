@@ -10,9 +10,11 @@ from typing import TYPE_CHECKING, Any, Literal, Protocol, runtime_checkable
 
 import numpy as np
 
+from raycase.data.schema import Reason
 from raycase.data.storage import Location
 from raycase.data.stored_states import StoredStates
 from raycase.encoder.prepared import Prepared
+from raycase.encoder.sources import encoder_errors
 from raycase.encoder.throughput import Work
 from raycase.encoder.token_batch import TokenBatch
 from raycase.errors import RequestError
@@ -190,3 +192,18 @@ def check_conditions(config: SystemConfig, conditions: Sequence[str] | None) -> 
     if unknown or (conditions is None) == bool(known):
         got = "none" if conditions is None else repr(unknown[0][:80]) if unknown else "some"
         raise RequestError(f"--conditions: expected {' or '.join(known) or 'none'} for {config.model}, got {got}")
+
+
+def check_room(config: EmbedderConfig, conditions: Sequence[str], flag: str) -> None:
+    """Raise RequestError for a condition under which no sentence can be encoded: without words, or too long."""
+    with encoder_errors(f"a tokenizer that reads any text at {config.model}"):
+        prepared = config.prepare(["a"] * len(conditions), conditions)
+    reasons = prepared.reasons
+    for condition, pair in zip(conditions, prepared.rows.tolist(), strict=True):
+        got = repr(condition[:80])
+        if reasons[pair] is Reason.NO_ROOM:
+            raise RequestError(
+                f"{flag}: expected room for a sentence in {config.model}, got none beside {got} and the prompt"
+            )
+        if reasons[pair] is not None:
+            raise RequestError(f"{flag}: expected words that {config.model} can read, got {got}: {reasons[pair]}")

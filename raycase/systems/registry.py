@@ -74,6 +74,8 @@ def resolve(
     unknown model, an unreadable folder, a choice that contradicts the model or another one, and a dimension that the
     model was not trained with.
     """
+    if not model.strip():
+        raise RequestError(f"--model: expected a name, a Hugging Face id or a folder, got {model!r}")
     if prompt is not None:
         parse_views(prompt)
     pooling = None if pooling is None else _choice(Pooling, pooling, "pooling")

@@ -43,6 +43,8 @@ def cli(capsys, *arguments):
         ({"--conditions": "missing.txt"}, "expected a readable file at"),
         ({"--conditions": "empty.txt"}, "expected at least one condition in"),
         ({"--conditions": "red " * 99}, "expected room for a sentence"),
+        ({"--conditions": "\u200b\u2060"}, "expected words that"),
+        ({"--conditions": "\ufeff"}, "can read, got '\\ufeff': empty condition"),
         (
             {"--conditions": None},
             "--condition-column, --unconditional or --any-condition, got none",

@@ -341,6 +341,8 @@ def test_all_columns_come_back_in_their_types(job, tmp_path):
         ({"model": "mixsp", "condition_column": "condition"}, "--condition-column: expected a model that reads cond"),
         ({"model": "dualcse", "condition_column": "condition"}, "--condition-column: expected a model that reads"),
         ({"model": "nowhere"}, "--model"),
+        ({"model": ""}, "--model: expected a name, a Hugging Face id or a folder, got ''"),
+        ({"model": " "}, "--model: expected a name, a Hugging Face id or a folder, got ' '"),
         ({"dim": 8}, "--dim: expected a model that was trained with nested dimensions"),
         ({"actors": "2:1"}, "--actors: expected MIN:MAX"),
         ({"limit": 0}, "--limit: expected at least 1"),

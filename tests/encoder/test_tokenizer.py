@@ -213,8 +213,7 @@ def test_a_token_of_the_sentences_end_and_of_what_follows_stays(tmp_path, templa
     """As `."` is one token of Qwen's: without it the prompt would lose a part of the template, or of the condition."""
     made = Tokenizer(models.BPE({"[UNK]": 0, **{c: i for i, c in enumerate(PRINTED, 1)}}, [], unk_token="[UNK]"))
     made.add_tokens([shared])
-    made.save(str(tmp_path / "tokenizer.json"))
-    (tmp_path / "tokenizer_config.json").write_text('{"tokenizer_class": "PreTrainedTokenizerFast"}')
+    tiny.save_tokenizer(tmp_path, (made, {"tokenizer_class": "PreTrainedTokenizerFast"}))
     spec = replace(ENCODERS["minilm"], source=str(tmp_path), max_tokens=1000)
     own = OwnPrompt(template=template, pool=Pool.CONDITION)
     rendered = own.prompts.pair.render("a red dress", "color")

@@ -41,6 +41,45 @@ def model_cases(home, model):
             ),
             "weights cut off": lambda f: os.truncate(f / "model.safetensors", 5000),
             "weights are text": lambda f: (f / "model.safetensors").write_text("no"),
+            "weights are a pipe": lambda f: [(f / "model.safetensors").unlink(), os.mkfifo(f / "model.safetensors")],
+            "weights are a device": lambda f: [
+                (f / "model.safetensors").unlink(),
+                (f / "model.safetensors").symlink_to("/dev/zero"),
+            ],
+            "weights are a folder": lambda f: [(f / "model.safetensors").unlink(), (f / "model.safetensors").mkdir()],
+            "config.json is a pipe": lambda f: [(f / "config.json").unlink(), os.mkfifo(f / "config.json")],
+            "raycase.json is a pipe": lambda f: os.mkfifo(f / "raycase.json"),
+            "tokenizer.json is a pipe": lambda f: [(f / "tokenizer.json").unlink(), os.mkfifo(f / "tokenizer.json")],
+            "a template is a pipe": lambda f: [
+                (f / "additional_chat_templates").mkdir(),
+                os.mkfifo(f / "additional_chat_templates" / "a.jinja"),
+            ],
+            "an index of pickles": lambda f: [
+                (f / "model.safetensors").rename(f / "decoy.safetensors"),
+                (f / "model.safetensors.index.json").write_text(
+                    '{"metadata": {}, "weight_map": {"a": "pytorch_model.bin"}}'
+                ),
+            ],
+            "an index of other folders": lambda f: [
+                (f / "model.safetensors").rename(f.parent / "elsewhere.safetensors"),
+                (f / "model.safetensors.index.json").write_text(
+                    '{"metadata": {}, "weight_map": {"a": "../elsewhere.safetensors"}}'
+                ),
+            ],
+            "a LoRA adapter beside the weights": lambda f: (f / "adapter_config.json").write_text("{}"),
+            "a LoRA adapter": lambda f: [(f / "config.json").unlink(), (f / "adapter_config.json").write_text("{}")],
+            "a tokenizer elsewhere": lambda f: (f / "tokenizer_config.json").write_text(
+                '{"fast_tokenizer_files": ["../tokenizer.4.0.json"]}'
+            ),
+            "tokenizer_config.json is a list": lambda f: (f / "tokenizer_config.json").write_text("[]"),
+            "raycase.json: the adapter of a stranger": lambda f: (f / "raycase.json").write_text(
+                '{"system": "lora", "encoder": {"source": "./", "prompt": "concat-sc", "pooling": ["mean"], '
+                '"causal": false, "max_tokens": 64, "adapter": "stranger/adapter"}}'
+            ),
+            "raycase.json: more tokens than positions": lambda f: (f / "raycase.json").write_text(
+                '{"system": "lora", "encoder": {"source": "./", "prompt": "concat-sc", "pooling": ["mean"], '
+                '"causal": false, "max_tokens": 9999}}'
+            ),
             "weights are a pickle": lambda f: (f / "model.safetensors").rename(f / "pytorch_model.bin"),
             "no tokenizer": lambda f: [p.unlink() for p in f.glob("*token*")] + [p.unlink() for p in f.glob("vocab*")],
             "tokenizer is text": lambda f: (f / "tokenizer.json").write_text("no"),

@@ -272,7 +272,13 @@ def test_what_cannot_be_searched(home, index, tmp_path):
     uri = str(home / "i.lance")
     refuse(SearchJob(index=uri, query=(QUERIES[0],), condition=(" ",)), "--condition: expected", search)
     long = ("dog " * 600,)
-    refuse(SearchJob(index=uri, query=(QUERIES[0],), condition=long), "--condition: expected one that leaves", search)
+    refuse(
+        SearchJob(index=uri, query=(QUERIES[0],), condition=long),
+        "--condition: expected room for a sentence in",
+        search,
+    )
+    for wordless in ("\u200b", "\ufeff\u2060", "\x00"):
+        refuse(SearchJob(index=uri, query=(QUERIES[0],), condition=(wordless,)), "can read, got .* condition$", search)
     for memory, words in ((1e-6, "expected room for 250 rows of word_codes"), (0, "--memory: expected GiB above 0")):
         refuse(SearchJob(index=uri, query=(QUERIES[0],), condition=("dog",), memory=memory), words, search)
     plain = {"any_condition": False, "word_bytes": None, "unconditional": True}

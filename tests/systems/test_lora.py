@@ -217,6 +217,48 @@ def test_a_damaged_adapter_is_refused(made, tmp_path, damage):
         raycase.load(str(tmp_path / "model"), dtype=torch.float32)
 
 
+def test_a_pickled_adapter_is_not_read(made, tmp_path):
+    """Beside a decoy in safetensors, by which the folder is known."""
+    trained(made("bert", merged=False)).save(tmp_path / "model")
+    file = tmp_path / "model" / "adapter" / "adapter_model.safetensors"
+    torch.save(load_file(file), file.with_suffix(".bin"))
+    file.rename(file.with_name("decoy.safetensors"))
+    with pytest.raises(RequestError, match=r"got: no adapter_model.safetensors; raycase loads no pickled weights"):
+        raycase.load(str(tmp_path / "model"), dtype=torch.float32)
+
+
+@pytest.mark.parametrize(
+    "asked",
+    [
+        {"peft_type": "XLORA"},
+        {"peft_type": "PROMPT_TUNING", "tokenizer_kwargs": {"trust_remote_code": True}},
+        {"peft_type": ["LORA"]},
+        {"megatron_config": {"a": 1}, "megatron_core": "evil"},
+        {"init_lora_weights": "pissa"},
+        {"layer_replication": [[0, 2], [1, 2]]},
+        {"later_than_this_peft": True},
+    ],
+)
+def test_an_adapter_that_asks_for_more_than_weights_is_refused(made, tmp_path, asked):
+    """For another model, a module to import, weights made anew from the encoder's, or what peft does not know."""
+    trained(made("bert", merged=False)).save(tmp_path / "model")
+    file = tmp_path / "model" / "adapter" / "adapter_config.json"
+    file.write_text(json.dumps(json.loads(file.read_text()) | asked))
+    with pytest.raises(RequestError, match=r"^--model: expected a readable adapter in .* in adapter_config.json, expe"):
+        raycase.load(str(tmp_path / "model"), dtype=torch.float32)
+
+
+def test_a_strangers_base_is_not_looked_for(made, tmp_path):
+    """The encoder is the one that raycase.json names."""
+    module = trained(made("bert", merged=False))
+    wanted = module.embed(SENTENCES, "dog")
+    module.save(tmp_path / "model")
+    file = tmp_path / "model" / "adapter" / "adapter_config.json"
+    for base in ("stranger/encoder", "https://127.0.0.1:1/x", str(tmp_path / "nowhere")):
+        file.write_text(json.dumps(json.loads(file.read_text()) | {"base_model_name_or_path": base}))
+        close(raycase.load(str(tmp_path / "model"), dtype=torch.float32).embed(SENTENCES, "dog"), wanted, atol=1e-5)
+
+
 def test_an_adapter_of_another_encoder_is_refused(made, tmp_path, encoders):
     trained(made("bert", merged=False)).save(tmp_path / "model")
     saved = tmp_path / "model" / "raycase.json"

@@ -1,0 +1,90 @@
+"""Which files of a model are read: those in its own folder, in formats that hold no code.
+
+transformers and peft read more than they are asked for: pickles that an index names, a tokenizer elsewhere, an adapter
+beside the weights. What leads there is refused before they are called.
+"""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+from transformers.utils.hub import cached_file
+
+from raycase.data.fetch import MODEL_FILE
+from raycase.errors import RequestError
+
+ADAPTER, ADAPTER_WEIGHTS = "adapter_config.json", "adapter_model.safetensors"
+WEIGHTS_INDEX, TOKENIZER = "model.safetensors.index.json", "tokenizer_config.json"
+# Fields of a LoRA adapter that say how its own weights are added. Others import modules, load further models or
+# initialise the encoder's weights anew, and must be as peft has them by default.
+LORA_FIELDS = {"r", "lora_alpha", "lora_dropout", "bias", "lora_bias", "use_rslora", "use_dora", "fan_in_fan_out"}
+LORA_FIELDS |= {"target_modules", "exclude_modules", "modules_to_save", "layers_to_transform", "layers_pattern"}
+LORA_FIELDS |= {"rank_pattern", "alpha_pattern", "peft_type", "peft_version", "task_type", "inference_mode"}
+LORA_FIELDS |= {"auto_mapping", "base_model_name_or_path", "revision"}  # of the encoder, which is loaded before
+
+
+def check_no_adapter(folder: str) -> None:
+    """Raise RequestError for the folder of an adapter, which transformers would add to the weights, if peft is there,
+    and whose encoder it would look for elsewhere."""
+    here = Path(folder)
+    if not (here / ADAPTER).is_file():
+        return
+    instead = f"the folder with {MODEL_FILE} that `raycase train lora` wrote"
+    if (here.absolute().parent / MODEL_FILE).is_file():
+        instead = str(here.absolute().parent)
+    raise RequestError(
+        f"--model: expected an encoder, got a LoRA adapter in {folder} ({ADAPTER}); pass {instead}, or merge the "
+        "adapter into its encoder (merge_and_unload of peft) and pass the folder of both"
+    )
+
+
+def check_weights(folder: str, pinned: dict[str, str]) -> None:
+    """Raise ValueError for weights of a folder or Hugging Face id that are not safetensors within it: an index may
+    name any file as a shard, and an adapter is read from where it likes."""
+    if not Path(folder).is_dir() and _of_hub(folder, ADAPTER, pinned):
+        raise ValueError(f"a LoRA adapter ({ADAPTER}), which has to be merged into its encoder")
+    index = Path(folder) / WEIGHTS_INDEX if Path(folder).is_dir() else _of_hub(folder, WEIGHTS_INDEX, pinned)
+    if index and index.is_file():
+        shards = set(json.loads(index.read_text(encoding="utf-8"))["weight_map"].values())
+        _check_names(WEIGHTS_INDEX, shards, ".safetensors")
+
+
+def check_tokenizer(folder: str) -> None:
+    """Raise ValueError for a tokenizer of a folder that is to be read from another one."""
+    file = Path(folder) / TOKENIZER
+    if file.is_file():
+        _check_names(TOKENIZER, json.loads(file.read_text(encoding="utf-8")).get("fast_tokenizer_files", ()), ".json")
+
+
+def check_adapter(folder: str, defaults: dict[str, Any]) -> None:
+    """Raise ValueError for an adapter without safetensors, which peft would unpickle, and for what is no LoRA, or asks
+    for more than weights. defaults: the fields of peft's configuration."""
+    if not (Path(folder) / ADAPTER_WEIGHTS).is_file():
+        raise ValueError(f"no {ADAPTER_WEIGHTS}; raycase loads no pickled weights")
+    values = json.loads((Path(folder) / ADAPTER).read_text(encoding="utf-8"))
+    if values["peft_type"] != "LORA":
+        raise ValueError(f"the peft_type {values['peft_type']!r:.80} in {ADAPTER}, expected LORA")
+    for name in values.keys() - LORA_FIELDS:
+        if values[name] != defaults.get(name) and values[name]:
+            raise ValueError(f"{name} in {ADAPTER}, expected weights alone")
+
+
+def _check_names(file: str, names: Any, ending: str) -> None:
+    """Raise ValueError for names that are not those of files in the same folder with this ending."""
+    for name in names:
+        if Path(name).name != name or not name.endswith(ending):
+            raise ValueError(f"{name!r:.80} in {file}, expected names of *{ending} in the same folder")
+
+
+def _of_hub(source: str, name: str, pinned: dict[str, str]) -> Path | None:
+    """A file of a Hugging Face id; None where there is none."""
+    found = cached_file(
+        source,
+        name,
+        _raise_exceptions_for_missing_entries=False,
+        _raise_exceptions_for_connection_errors=False,
+        **pinned,
+    )
+    return None if found is None else Path(found)

@@ -1,0 +1,211 @@
+"""Folders of strangers: nothing is read but regular files in them, and no pickle, whatever their settings name."""
+
+import json
+import os
+import shutil
+import socket
+
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+
+from raycase.encoder.loading import load_encoder
+from raycase.encoder.pooling import Pooling
+from raycase.encoder.sources import find_encoder, hub_commit, load_config, load_tokenizer, weights_identity
+from raycase.errors import RequestError
+
+CHOICES = {"prompt": "concat-sc", "pooling": Pooling.MEAN}
+
+
+def change(file, **values):
+    file.write_text(json.dumps(json.loads(file.read_text()) | values))
+
+
+def adapter_in(folder, **values):
+    """A LoRA adapter of any encoder, as peft saves it."""
+    folder.mkdir(exist_ok=True)
+    settings = {"peft_type": "LORA", "base_model_name_or_path": "stranger/encoder", "r": 8}
+    (folder / "adapter_config.json").write_text(json.dumps(settings | values))
+    save_file({"base_model.model.x.lora_A.weight": torch.zeros(8, 4)}, folder / "adapter_model.safetensors")
+    return folder
+
+
+def sharded(folder, shard):
+    """Name a file as that which holds all weights."""
+    weights = load_file(folder / "model.safetensors")
+    (folder / "model.safetensors").unlink()
+    index = {"metadata": {}, "weight_map": dict.fromkeys(weights, shard)}
+    (folder / "model.safetensors.index.json").write_text(json.dumps(index))
+    return weights
+
+
+# --------------------------------------------------------------------------------------------------- no pickled weights
+
+
+def test_an_index_that_names_a_pickle_is_refused(copied):
+    """Beside a decoy in safetensors, by which the folder is known."""
+    folder = copied("minilm")
+    torch.save(sharded(folder, "pytorch_model.bin"), folder / "pytorch_model.bin")
+    save_file({"decoy": torch.zeros(1)}, folder / "decoy.safetensors")
+    with pytest.raises(RequestError, match=r"got: 'pytorch_model.bin' in model.safetensors.index.json, expected names"):
+        load_encoder(find_encoder(str(folder), **CHOICES))
+
+
+@pytest.mark.parametrize("shard", ["../elsewhere.safetensors", "{home}/elsewhere.safetensors", "sub/a.safetensors", ""])
+def test_an_index_that_names_files_elsewhere_is_refused(copied, tmp_path, shard):
+    """These are no part of what identifies the weights."""
+    folder = copied("minilm")
+    weights = sharded(folder, shard.format(home=folder.parent))
+    (folder / "sub").mkdir()
+    for file in (folder.parent / "elsewhere.safetensors", folder / "sub" / "a.safetensors"):
+        save_file(weights, file, metadata={"format": "pt"})
+    with pytest.raises(
+        RequestError, match=r" in model.safetensors.index.json, expected names of \*.safetensors in the"
+    ):
+        load_encoder(find_encoder(str(folder), **CHOICES))
+
+
+def test_a_configuration_that_names_a_pickle_is_refused(copied):
+    folder = copied("minilm")
+    torch.save(load_file(folder / "model.safetensors"), folder / "adapter_model.bin")
+    change(folder / "config.json", transformers_weights="adapter_model.bin")
+    with pytest.raises(RequestError, match=r"got: transformers_weights in config.json, expected weights under"):
+        load_encoder(find_encoder(str(folder), **CHOICES))
+
+
+def test_a_pickle_beside_the_weights_is_not_read(copied):
+    folder = copied("minilm")
+    (folder / "pytorch_model.bin").write_bytes(b"no pickle")
+    load_encoder(find_encoder(str(folder), **CHOICES))
+
+
+@pytest.mark.parametrize(
+    ("spoiled", "said"), [("", None), ("index", "'pytorch_model.bin' in"), ("adapter", "a LoRA ad")]
+)
+def test_a_hugging_face_id_is_read_with_the_same_care(copied, tmp_path, monkeypatch, spoiled, said):
+    """From the hub's cache, which holds one commit."""
+    commit = "0123456789" * 4
+    home = tmp_path / "hub" / "models--some--encoder"
+    (home / "refs").mkdir(parents=True)
+    (home / "refs" / "main").write_text(commit)
+    folder = home / "snapshots" / commit
+    shutil.copytree(copied("minilm"), folder)
+    if spoiled == "index":
+        torch.save(sharded(folder, "pytorch_model.bin"), folder / "pytorch_model.bin")
+    if spoiled == "adapter":
+        adapter_in(folder)
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_CACHE", str(tmp_path / "hub"))
+    hub_commit.cache_clear()
+    spec = find_encoder("some/encoder", **CHOICES)
+    if said is None:
+        load_encoder(spec)
+        return
+    with pytest.raises(RequestError, match=f"^--model: expected readable weights at some/encoder, got: {said}"):
+        load_encoder(spec)
+
+
+# ------------------------------------------------------------------------------------------------------------- adapters
+
+
+@pytest.mark.parametrize("choices", [{}, CHOICES])
+def test_an_adapters_folder_is_called_one(tmp_path, choices):
+    folder = adapter_in(tmp_path / "adapter")
+    with pytest.raises(RequestError, match=r"^--model: expected an encoder, got a LoRA adapter in .*train lora"):
+        find_encoder(str(folder), **choices)
+    (tmp_path / "raycase.json").write_text("{}")
+    with pytest.raises(RequestError, match=rf"got a LoRA adapter in .*; pass {tmp_path}, or merge the adapter"):
+        find_encoder(str(folder), **choices)
+
+
+def test_an_encoder_with_an_adapter_beside_its_weights_is_refused(copied):
+    """transformers looks at it only where peft is installed."""
+    folder = adapter_in(copied("minilm"))
+    with pytest.raises(RequestError, match=r"^--model: expected an encoder, got a LoRA adapter in "):
+        load_encoder(find_encoder(str(folder), **CHOICES))
+
+
+# ------------------------------------------------------------------------------------------------------- no remote code
+
+
+@pytest.mark.parametrize("file", ["config.json", "tokenizer_config.json"])
+def test_code_in_the_folder_does_not_run(copied, tmp_path, file):
+    """Neither by `auto_map`, nor by the modules of sentence-transformers."""
+    folder = copied("minilm")
+    ran = tmp_path / "ran"
+    (folder / "evil.py").write_text(f"open({str(ran)!r}, 'w')\nclass Evil: pass")
+    change(folder / file, auto_map=dict.fromkeys(("AutoConfig", "AutoModel", "AutoTokenizer"), "evil.Evil"))
+    (folder / "modules.json").write_text(json.dumps([{"idx": 0, "name": "0", "path": "", "type": "evil.Evil"}]))
+    load_encoder(find_encoder(str(folder), **CHOICES))
+    assert not ran.exists()
+
+
+def test_a_tokenizer_of_another_folder_is_not_read(copied):
+    folder = copied("minilm")
+    shutil.copy(folder / "tokenizer.json", folder.parent / "tokenizer.4.0.json")
+    change(folder / "tokenizer_config.json", fast_tokenizer_files=["../tokenizer.4.0.json"])
+    with pytest.raises(RequestError, match=r"got: '../tokenizer.4.0.json' in tokenizer_config.json, expected names of"):
+        find_encoder(str(folder), **CHOICES)
+
+
+# -------------------------------------------------------------------------------------------------------- regular files
+
+
+def a_pipe(file):
+    os.mkfifo(file)
+
+
+def a_link_to_a_pipe(file):
+    os.mkfifo(file.parent.parent / "pipe")
+    file.symlink_to(file.parent.parent / "pipe")
+
+
+def a_device(file):
+    file.symlink_to("/dev/zero")
+
+
+def a_socket(file):
+    with socket.socket(socket.AF_UNIX) as listening:
+        listening.bind(str(file))
+
+
+def a_broken_link(file):
+    file.symlink_to("nowhere")
+
+
+@pytest.mark.parametrize("made", [a_pipe, a_link_to_a_pipe, a_device, a_socket, os.mkdir, a_broken_link])
+def test_what_is_no_regular_file_is_never_opened(copied, made, monkeypatch):
+    """Whoever reads a pipe waits for ever."""
+    folder = copied("minilm")
+    (folder / "model.safetensors").unlink()
+    monkeypatch.chdir(folder)  # names of sockets are short
+    made((folder / "model.safetensors").relative_to(folder) if made is a_socket else folder / "model.safetensors")
+    for read in (weights_identity, load_config, lambda name: find_encoder(name, **CHOICES)):
+        with pytest.raises(
+            RequestError, match=r"^--model: expected a regular file, got .*model.safetensors; remove it"
+        ):
+            read(str(folder))
+
+
+@pytest.mark.parametrize(
+    "name", ["config.json", "tokenizer.json", "tokenizer_config.json", "vocab.txt", "additional_chat_templates/a.jinja"]
+)
+def test_neither_is_any_other_file_that_libraries_look_for(copied, name):
+    folder = copied("minilm")
+    (folder / name).parent.mkdir(exist_ok=True)
+    (folder / name).unlink(missing_ok=True)
+    os.mkfifo(folder / name)
+    with pytest.raises(RequestError, match=rf"^--model: expected a regular file, got a named pipe: .*/{name}; remove"):
+        find_encoder(str(folder), **CHOICES)
+
+
+def test_links_to_regular_files_are_right(copied):
+    """The Hugging Face cache is made of them."""
+    folder = copied("minilm")
+    blobs = folder.parent / "blobs"
+    blobs.mkdir()
+    for i, file in enumerate([f for f in folder.iterdir() if f.is_file()]):
+        file.rename(blobs / str(i))
+        file.symlink_to(os.path.relpath(blobs / str(i), folder))
+    spec = find_encoder(str(folder), **CHOICES)
+    load_encoder(spec)
+    assert load_tokenizer(spec).special_tokens
