@@ -30,6 +30,7 @@ from raycase.data.storage import Location
 from raycase.errors import RequestError, WorkError
 from raycase.systems.contracts import EmbedderConfig
 
+NAMES = 100  # of files that are left out, in the manifest
 PASSES = 3  # over what the listing still lacks after all tasks are done
 COUNTS = ("rows_in", "rows_out", "rows_rejected", "rows_truncated", "pairs", "distinct_pairs")
 
@@ -174,6 +175,7 @@ def _write_manifest(request: Request, opened: Job, lines: pa.Table, this_run: di
             "prompt": model["encoder"]["prompt"],
         },
         "input_files": len(opened.files),
+        "left_out": {"files": len(request.left_out), "names": list(request.left_out[:NAMES])},
         "run": this_run,
     }
     write_manifest(request.output, lines, values)

@@ -146,7 +146,7 @@ def peek(file: InputFile) -> pa.Schema:
     """The columns of a file and their types: Parquet's schema, strings for CSV, types of the first rows for JSONL."""
     if file.ending == ".parquet":
         return parquet_footer(file).schema.to_arrow_schema()
-    with readable(file) as source, source.fs.open(source.path, "rb") as handle:
+    with readable(file) as source, source.open() as handle:
         if file.ending == ".csv":
             return pa.schema([(name, pa.string()) for name in csv_header(buffered(handle))])
         values: dict[str, set[type]] = {}
@@ -172,7 +172,7 @@ def parquet_footer(file: InputFile, *, first_bytes: int = FOOTER_BYTES) -> pq.Fi
     with readable(file) as source:
 
         def end(count: int) -> bytes:
-            return bytes(source.fs.cat_file(source.path, start=max(0, file.size - count), end=file.size))
+            return source.read(max(0, file.size - count), file.size)
 
         tail = end(first_bytes)
         length = int.from_bytes(tail[-8:-4], "little") + 8

@@ -36,7 +36,7 @@ def read_span(
     """
     with readable(file) as source:
         if file.ending == ".parquet":
-            with source.fs.open(source.path, "rb") as handle:
+            with source.open() as handle:
                 groups = list(range(span.at, span.at + span.length))
                 parquet = pq.ParquetFile(handle, page_checksum_verification=True)
                 table = parquet.read_row_groups(groups, columns=columns.names)
@@ -46,7 +46,7 @@ def read_span(
                 rows = _parquet_rows(table.slice(start - span.start, end - start), start, columns)
                 yield _checked(span.file, columns, *rows)
             return
-        data = io.BytesIO(source.fs.cat_file(source.path, start=span.at, end=span.at + span.length))
+        data = io.BytesIO(source.read(span.at, span.at + span.length))
         lines = (line for line in text_lines(data, file.ending, span.header) if line.is_row)
         row = span.start
         for start, end in intervals:

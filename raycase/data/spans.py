@@ -45,7 +45,7 @@ def plan_file(index: int, file: InputFile, columns: Columns, *, unit_rows: int, 
         check_columns(metadata.schema.to_arrow_schema(), columns, file)
         yield from _parquet_spans(index, metadata, unit_rows)
         return
-    with readable(file) as source, source.fs.open(source.path, "rb") as handle:
+    with readable(file) as source, source.open() as handle:
         stream = buffered(handle)
         header: tuple[str, ...] = ()
         at = 0
