@@ -18,7 +18,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from raycase.data.columns import Columns, plain_type
+from raycase.data.columns import Columns, as_stored, plain_type
 from raycase.data.inputs import InputFile, readable
 from raycase.data.schema import ID, Reason, Rejection
 from raycase.data.spans import Span
@@ -60,6 +60,9 @@ def read_span(
 def _parquet_rows(table: pa.Table, start: int, columns: Columns) -> tuple[pa.Table, list[Rejection]]:
     """The rows of a unit under the names of this module; rows with invalid UTF-8 become rejections."""
     row_index = pa.array(np.arange(start, start + len(table)), pa.int64())
+    for name in {columns.id, columns.condition, *columns.texts} - {None}:
+        if isinstance(table[name].type, pa.BaseExtensionType):
+            table = table.set_column(table.column_names.index(name), name, as_stored(table[name]))
     broken = _invalid_utf8(table)
     rejections = []
     if broken:
