@@ -57,6 +57,7 @@ def run_checked(request: Request, began: float, *, prepare: Prepare) -> dict[str
         output, request.config, request.files, overwrite=job.overwrite, sharing=Sharing(rows=request.unit_rows)
     )
     plan = make_plan(request, opened.files, units, opened.sharing)
+    _check_rows(request, opened, plan)
     _check_space(request, plan)
     execute = prepare(request, plan) if plan.missing else None
     basis = choose_basis(request, plan, opened.files) if job.any_condition else None
@@ -108,6 +109,16 @@ def _check_writable(root: Location) -> None:
         probe.remove()
     except OSError as error:
         raise RequestError(f"--output: expected a place to write at {root.uri}, got: {root.why(error)}") from error
+
+
+def _check_rows(request: Request, opened: Job, plan: Plan) -> None:
+    """Raise RequestError where a finished unit has rows that its file does not have."""
+    for file in plan.done.files if request.job.limit is None else ():
+        if (last := plan.done.last_row(file)) > plan.rows[file]:
+            raise RequestError(
+                f"--output: expected the {plan.rows[file]} rows of {opened.files[file].uri}, got {last} in "
+                f"{request.output.units.uri}: an earlier version took lines of long texts for rows; pass --overwrite"
+            )
 
 
 def _check_space(request: Request, plan: Plan) -> None:

@@ -30,12 +30,12 @@ class Line:
         return self.values is not None or self.problem is not None
 
 
-def jsonl_lines(stream: BinaryIO) -> Iterator[Line]:
+def jsonl_lines(stream: BinaryIO, *, record_bytes: int = RECORD_BYTES) -> Iterator[Line]:
     """Records of a JSONL file: an object on each line. Raises ValueError, with the byte, for a line of 128 MiB."""
     at = stream.tell()
-    while raw := stream.readline(RECORD_BYTES):
-        if len(raw) == RECORD_BYTES:
-            raise _too_long(at)
+    while raw := stream.readline(record_bytes):
+        if len(raw) == record_bytes:
+            raise _too_long(at, record_bytes)
         at += len(raw)
         if raw.isspace():
             yield Line(raw=raw)
@@ -69,13 +69,13 @@ def csv_header(stream: BinaryIO) -> tuple[str, ...]:
     return tuple(names)
 
 
-def csv_lines(stream: BinaryIO, header: tuple[str, ...]) -> Iterator[Line]:
+def csv_lines(stream: BinaryIO, header: tuple[str, ...], *, record_bytes: int = RECORD_BYTES) -> Iterator[Line]:
     """Records of a CSV file (RFC 4180).
 
     A record that does not parse, or has another number of fields, is one with a problem. Raises ValueError, with the
     byte, where it is not certain which lines are a record.
     """
-    for fields, raw in _csv_records(stream):
+    for fields, raw in _csv_records(stream, record_bytes):
         if isinstance(fields, str):
             yield Line(raw=raw, problem=Reason.UNPARSED, detail=fields)
         elif len(fields) == len(header):
@@ -87,7 +87,7 @@ def csv_lines(stream: BinaryIO, header: tuple[str, ...]) -> Iterator[Line]:
             yield Line(raw=raw)
 
 
-def _csv_records(stream: BinaryIO) -> Iterator[tuple[list[str] | str, bytes]]:
+def _csv_records(stream: BinaryIO, record_bytes: int = RECORD_BYTES) -> Iterator[tuple[list[str] | str, bytes]]:
     """Fields of each record, or the problem of one that does not parse, and its bytes.
 
     One that does not parse is a line. Raises ValueError, with the byte, where a quoted field in it may have more lines:
@@ -99,10 +99,10 @@ def _csv_records(stream: BinaryIO) -> Iterator[tuple[list[str] | str, bytes]]:
 
     def feed() -> Iterator[str]:
         size = 0
-        while raw := stream.readline(RECORD_BYTES):
+        while raw := stream.readline(record_bytes):
             size = size + len(raw) if used else len(raw)
-            if size >= RECORD_BYTES:
-                raise _too_long(at)
+            if size >= record_bytes:
+                raise _too_long(at, record_bytes)
             used.append(raw)
             yield raw.decode("utf-8", "surrogateescape")
 
@@ -144,8 +144,8 @@ def _endless(at: int, why: str) -> ValueError:
     )
 
 
-def _too_long(at: int) -> ValueError:
-    return ValueError(f"at byte {at} a row of more than {RECORD_BYTES >> 20} MiB; leave it out")
+def _too_long(at: int, most: int) -> ValueError:
+    return ValueError(f"at byte {at} a row of {most:,} bytes or more; leave it out, or cut its text")
 
 
 def text_lines(stream: BinaryIO, ending: str, header: tuple[str, ...]) -> Iterator[Line]:

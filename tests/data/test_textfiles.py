@@ -7,7 +7,6 @@ import json
 import numpy as np
 import pytest
 
-from raycase.data import textfiles
 from raycase.data.schema import Reason
 from raycase.data.textfiles import buffered, csv_header, csv_lines, jsonl_lines
 
@@ -134,14 +133,13 @@ def test_a_text_of_thousands_of_lines_is_one_row():
 
 
 @pytest.mark.parametrize("data", [b"1,a\n" + b"x" * 2000, b'1,a\n2,"' + b"x\n" * 1000, b'1,a\n2,"' + b"x" * 2000])
-def test_a_row_without_end_is_not_read_into_memory(monkeypatch, data):
-    monkeypatch.setattr(textfiles, "RECORD_BYTES", 1000)
+def test_a_row_without_end_is_not_read_into_memory(data):
     stream = io.BytesIO(data)
-    with pytest.raises(ValueError, match="at byte 4 a row of more than"):
-        list(csv_lines(stream, HEADER))
+    with pytest.raises(ValueError, match="at byte 4 a row of 1,000 bytes"):
+        list(csv_lines(stream, HEADER, record_bytes=1000))
     assert stream.tell() < 1100
-    with pytest.raises(ValueError, match="at byte 3 a row of more than"):
-        list(jsonl_lines(io.BytesIO(b"{}\n" + b"x" * 2000)))
+    with pytest.raises(ValueError, match="at byte 3 a row of 1,000 bytes"):
+        list(jsonl_lines(io.BytesIO(b"{}\n" + b"x" * 2000), record_bytes=1000))
 
 
 def test_invalid_utf8_of_csv_is_kept_for_who_reads_the_column():
