@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -10,18 +11,18 @@ from raycase.corpus.job_record import Job, read_job
 from raycase.corpus.output import Output
 from raycase.data.columns import peek
 from raycase.data.fetch import DEFAULT_MODEL
-from raycase.data.inputs import InputFile, find_input
+from raycase.data.inputs import InputFile, Listing, list_input
 from raycase.data.storage import fingerprint
 from raycase.errors import RequestError
 
 EARLIER_DEFAULT = "minilm"  # of 0.1 and 0.2, whose job.json does not name the model
 
 
-def input_files(uri: str, output: Output) -> list[InputFile]:
-    """The files of the input, without those of an output folder inside it."""
-    written = tuple(part.uri for part in output.parts)
-    inside = tuple(f"{uri}/" for uri in written)
-    files = [f for f in find_input(uri) if f.uri not in written and not f.uri.startswith(inside)]
+def input_files(uri: str, output: Output) -> Listing:
+    """The files of the input, without those of an output folder inside it; says what else is left out."""
+    places = (os.path.realpath(part.path) if part.is_local else part.uri for part in output.parts)
+    listing = list_input(uri).without([*places, *(part.uri for part in output.parts)])
+    files = listing.files
     if not files:
         raise RequestError(f"--input: expected rows to embed at {uri}, got the output of a job alone")
     for file in files:
@@ -29,7 +30,8 @@ def input_files(uri: str, output: Output) -> list[InputFile]:
             file.uri.encode()
         except UnicodeEncodeError as error:
             raise RequestError(f"--input: expected names in UTF-8, got {file.uri!r}; rename it") from error
-    return files
+    listing.say("--input")
+    return listing
 
 
 def job_begun(output: Output) -> Job | None:

@@ -13,7 +13,7 @@ from raycase.corpus.records import ReadTask, ReadUnit, SpanUnits, naming
 from raycase.corpus.unit_pairs import EncodeSettings, plain_row, prepare_rows
 from raycase.data.columns import Columns
 from raycase.data.inputs import InputFile
-from raycase.data.reader import FILE, read_span, rejection
+from raycase.data.reader import FILE, python_rows, read_span, rejection
 from raycase.data.schema import Reason, Rejection, in_input_order, rejected_table
 from raycase.data.spans import Span
 from raycase.encoder.prepared import Prepared
@@ -64,7 +64,7 @@ def tokenised(config: Any, rows: pa.Table, settings: EncodeSettings) -> tuple[pa
     if all(whys) and (why := _failure(config, plain_row(config, rows), settings)):
         raise WorkError(f"the tokenizer of {config.model} fails at any text: {why}")
     kept = rows.filter(pa.array([not why for why in whys]))
-    failed = [rejection(row, Reason.FAILED, why) for row, why in zip(rows.to_pylist(), whys, strict=True) if why]
+    failed = [rejection(row, Reason.FAILED, why) for row, why in zip(python_rows(rows), whys, strict=True) if why]
     return kept, prepare_rows(config, kept, settings), failed
 
 

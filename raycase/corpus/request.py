@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
@@ -125,6 +126,7 @@ class Request:
     output: Output
     unit_rows: int
     score: str | None = None
+    left_out: Sequence[str] = ()  # names within the input
 
     @property
     def dim(self) -> int:
@@ -179,7 +181,8 @@ def check(job: EmbedJob, model: EmbedderConfig | None = None) -> Request:
     check_paths({"--input": job.input, "--output": job.output, "--model": folder})
     conditions = tuple(read_conditions(job.conditions)) if job.conditions else None
     output = output_at(job.output)
-    files = input_files(job.input, output)
+    found = input_files(job.input, output)
+    files = found.files
     begun = None if job.overwrite else job_begun(output)
     columns = find_columns(
         first_file(files, begun),
@@ -198,7 +201,14 @@ def check(job: EmbedJob, model: EmbedderConfig | None = None) -> Request:
         check_room(model, conditions, "--conditions")
     rows = job.unit_rows or min(ROWS_OF_UNIT, max(64, PAIRS_OF_UNIT // len(conditions or "a")))
     return Request(
-        job=job, files=files, columns=columns, conditions=conditions, model=model, output=output, unit_rows=rows
+        job=job,
+        files=files,
+        columns=columns,
+        conditions=conditions,
+        model=model,
+        output=output,
+        unit_rows=rows,
+        left_out=found.names_left_out,
     )
 
 

@@ -30,6 +30,7 @@ from raycase.data.storage import Location
 from raycase.errors import RequestError, WorkError
 from raycase.systems.contracts import EmbedderConfig
 
+NAMES = 100  # of files that are left out, in the manifest
 PASSES = 3  # over what the listing still lacks after all tasks are done
 COUNTS = ("rows_in", "rows_out", "rows_rejected", "rows_truncated", "pairs", "distinct_pairs")
 
@@ -56,6 +57,7 @@ def run_checked(request: Request, began: float, *, prepare: Prepare) -> dict[str
         output, request.config, request.files, overwrite=job.overwrite, sharing=Sharing(rows=request.unit_rows)
     )
     plan = make_plan(request, opened.files, units, opened.sharing)
+    _check_rows(request, opened, plan)
     _check_space(request, plan)
     execute = prepare(request, plan) if plan.missing else None
     basis = choose_basis(request, plan, opened.files) if job.any_condition else None
@@ -107,6 +109,16 @@ def _check_writable(root: Location) -> None:
         probe.remove()
     except OSError as error:
         raise RequestError(f"--output: expected a place to write at {root.uri}, got: {root.why(error)}") from error
+
+
+def _check_rows(request: Request, opened: Job, plan: Plan) -> None:
+    """Raise RequestError where a finished unit has rows that its file does not have."""
+    for file in plan.done.files if request.job.limit is None else ():
+        if (last := plan.done.last_row(file)) > plan.rows[file]:
+            raise RequestError(
+                f"--output: expected the {plan.rows[file]} rows of {opened.files[file].uri}, got {last} in "
+                f"{request.output.units.uri}: an earlier version took lines of long texts for rows; pass --overwrite"
+            )
 
 
 def _check_space(request: Request, plan: Plan) -> None:
@@ -174,6 +186,7 @@ def _write_manifest(request: Request, opened: Job, lines: pa.Table, this_run: di
             "prompt": model["encoder"]["prompt"],
         },
         "input_files": len(opened.files),
+        "left_out": {"files": len(request.left_out), "names": list(request.left_out[:NAMES])},
         "run": this_run,
     }
     write_manifest(request.output, lines, values)

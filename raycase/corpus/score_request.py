@@ -65,7 +65,8 @@ def check_score(job: ScoreJob) -> Request:
     embed_job = _embed_job(job)
     check_numbers(embed_job)
     output = output_at(job.output, SCORES)
-    files = input_files(job.input, output)
+    found = input_files(job.input, output)
+    files = found.files
     begun = None if job.overwrite else job_begun(output)
     model = find_model(job.model, embed_job.choices, begun, output, resolve)
     first = first_file(files, begun)
@@ -84,6 +85,7 @@ def check_score(job: ScoreJob) -> Request:
         output=output,
         unit_rows=job.unit_rows or ROWS_OF_UNIT,
         score=job.score_column,
+        left_out=found.names_left_out,
     )
 
 

@@ -12,7 +12,7 @@ from raycase.data.inputs import InputFile, readable
 from raycase.data.kept_columns import check_kept
 from raycase.data.schema import CONDITION, EMBEDDING, ID, ROW_OF_PAIR
 from raycase.data.textfiles import buffered, csv_header, jsonl_lines
-from raycase.errors import RequestError
+from raycase.errors import RequestError, one_line
 
 FOOTER_BYTES = 2**16  # fetched from the end of a Parquet file; most footers are shorter
 PEEK_ROWS = 1000  # JSONL has no schema: types come from this many rows
@@ -82,6 +82,8 @@ def find_columns(
                 f"--keep-columns: {name!r} is a column of the output; rename it in the input, or leave it out"
             )
     types = {name: _written_type(schema.field(name).type) for name in columns.names}
+    if condition is not None:
+        types[condition] = _written_type(stored_type(schema.field(condition).type))
     types |= dict.fromkeys(columns.texts, pa.string())
     if id is not None and not pa.types.is_integer(types[id]):
         types[id] = pa.string()
@@ -96,22 +98,27 @@ def check_columns(schema: pa.Schema, columns: Columns, file: InputFile) -> None:
     for name in columns.names:
         check_once(name, schema.names, file.uri)
     for name in columns.texts:
-        text = plain_type(schema.field(name).type)
+        text = plain_type(stored_type(schema.field(name).type))
         if not (pa.types.is_string(text) or pa.types.is_null(text)):
             raise RequestError(f"{file.uri}: expected strings in the column {name!r}, got {text}")
     if columns.condition is not None:
-        condition = plain_type(schema.field(columns.condition).type)
+        condition = plain_type(stored_type(schema.field(columns.condition).type))
         inner = condition.value_type if pa.types.is_list(condition) else condition
         if not (pa.types.is_string(inner) or pa.types.is_null(inner)):
             raise RequestError(
                 f"{file.uri}: expected strings or lists of them in {columns.condition!r}, got {condition}"
             )
     if columns.id is not None:
-        id_type = plain_type(schema.field(columns.id).type)
-        if pa.types.is_nested(id_type) or pa.types.is_binary(id_type):
-            raise RequestError(f"{file.uri}: expected numbers or strings in the column {columns.id!r}, got {id_type}")
+        id_type = schema.field(columns.id).type
+        if not _has_text(id_type):
+            raise RequestError(
+                f"{file.uri}: expected numbers or strings in the column {columns.id!r}, got {one_line(id_type):.80}; "
+                "write it as text"
+            )
     for name, expected in columns.types.items():
         actual = schema.field(name).type
+        if name == columns.condition or name in columns.texts:
+            actual = stored_type(actual)
         as_text = name == columns.id and expected == pa.string()
         if not (as_text or pa.types.is_null(actual) or _written_type(actual) == expected):
             raise RequestError(
@@ -136,6 +143,32 @@ def _written_type(kind: pa.DataType) -> pa.DataType:
     return pa.string() if pa.types.is_null(kind) else kind
 
 
+def _has_text(kind: pa.DataType) -> bool:
+    """Whether values of a type have one form as text. Bytes have several, but for UUIDs."""
+    stored = plain_type(stored_type(kind))
+    if isinstance(kind, pa.UuidType):
+        return True
+    if any(of(stored) for of in (pa.types.is_binary, pa.types.is_large_binary, pa.types.is_binary_view)):
+        return False
+    try:
+        pa.nulls(1, stored).cast(pa.string())
+    except pa.ArrowException:  # nested, or a time zone that is not known here
+        return False
+    return not pa.types.is_fixed_size_binary(stored)
+
+
+def stored_type(kind: pa.DataType) -> pa.DataType:
+    """The type in which an extension type stores its values."""
+    return stored_type(kind.storage_type) if isinstance(kind, pa.BaseExtensionType) else kind
+
+
+def as_stored(column: pa.ChunkedArray) -> pa.ChunkedArray:
+    """The values that an extension type stores; UUIDs as text."""
+    if isinstance(column.type, pa.UuidType):
+        return pa.chunked_array([[None if value is None else str(value) for value in column.to_pylist()]], pa.string())
+    return column.cast(stored_type(column.type))
+
+
 def plain_type(kind: pa.DataType) -> pa.DataType:
     """The type behind dictionary, large and view types, and of small decimals the one that is stored everywhere."""
     if pa.types.is_dictionary(kind):
@@ -154,8 +187,8 @@ def plain_type(kind: pa.DataType) -> pa.DataType:
 def peek(file: InputFile) -> pa.Schema:
     """The columns of a file and their types: Parquet's schema, strings for CSV, types of the first rows for JSONL."""
     if file.ending == ".parquet":
-        return parquet_footer(file).schema.to_arrow_schema()
-    with readable(file) as source, source.fs.open(source.path, "rb") as handle:
+        return schema_of(parquet_footer(file))
+    with readable(file) as source, source.open() as handle:
         if file.ending == ".csv":
             return pa.schema([(name, pa.string()) for name in csv_header(buffered(handle))])
         values: dict[str, set[type]] = {}
@@ -176,12 +209,23 @@ def _json_type(kinds: set[type]) -> pa.DataType:
     return pa.string()
 
 
+def schema_of(metadata: pq.FileMetaData) -> pa.Schema:
+    """The columns of a Parquet file as they are read: with UUIDs, whoever wrote them."""
+    schema = metadata.schema.to_arrow_schema()
+    leaves = (metadata.schema.column(i) for i in range(len(metadata.schema.names)))
+    for leaf in leaves:
+        place = schema.get_field_index(leaf.path)
+        if place >= 0 and leaf.logical_type.type == "UUID":
+            schema = schema.set(place, schema.field(place).with_type(pa.uuid()))
+    return schema
+
+
 def parquet_footer(file: InputFile, *, first_bytes: int = FOOTER_BYTES) -> pq.FileMetaData:
     """Row groups and columns of a Parquet file, read from its end: one request, two where they are longer."""
     with readable(file) as source:
 
         def end(count: int) -> bytes:
-            return bytes(source.fs.cat_file(source.path, start=max(0, file.size - count), end=file.size))
+            return source.read(max(0, file.size - count), file.size)
 
         tail = end(first_bytes)
         length = int.from_bytes(tail[-8:-4], "little") + 8

@@ -11,7 +11,10 @@ import pyarrow.parquet as pq
 
 from raycase.data.schema import CONDITION
 from raycase.data.storage import Location, locate
+from raycase.data.textfiles import RECORD_BYTES
 from raycase.errors import RequestError, first_line, is_utf8
+
+MOST_CHARACTERS = 2**17  # of a field of a .csv file
 
 
 def read_conditions(values: Sequence[str]) -> list[str]:
@@ -47,7 +50,11 @@ def _conditions_in(source: Location) -> list[str]:
         if source.path.endswith(".txt"):
             return [line.strip() for line in data.decode("utf-8-sig").splitlines() if line.strip()]
         if source.path.endswith(".csv"):
-            rows = [row for row in csv.reader(io.StringIO(data.decode("utf-8-sig"), newline="")) if row]
+            csv.field_size_limit(RECORD_BYTES)  # the process's: of the files of rows
+            text = io.StringIO(data.decode("utf-8-sig"), newline="")
+            rows = [row for row in csv.reader(text, strict=True) if row]
+            if any(len(value) > MOST_CHARACTERS for row in rows for value in row):
+                raise ValueError(f"field larger than {MOST_CHARACTERS:,} characters")
             names: Sequence[str] = rows[0] if rows else ()
             columns: Sequence[Sequence[str]] = [*zip(*rows[1:], strict=True)] if rows[1:] else [()] * len(names)
             if len(columns) != len(names):

@@ -3,19 +3,22 @@
 from __future__ import annotations
 
 import csv
+import os
 import posixpath
-import re
-from collections.abc import Iterator
+import sys
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import pyarrow as pa
 
-from raycase.data.storage import PACKAGE, Location, locate, mark, sha256_of_file
+from raycase.data.folders import MAGIC, Entry, below, entry_at, is_hidden, matching
+from raycase.data.storage import FOLDER, PACKAGE, Location, locate, mark, sha256_of_file
 from raycase.errors import RequestError
 
 ENDINGS = (".parquet", ".csv", ".jsonl")
+SHOWN = 5  # names of what is left out, on one line
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -28,42 +31,138 @@ class InputFile:
 
     @property
     def ending(self) -> str:
-        return posixpath.splitext(self.uri)[1]
+        return _ending(self.uri)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Listing:
+    """The files of an input, by name, and what is left out of it.
+
+    left_out: path -> what it is, where it is no regular file; "" for a file with another ending.
+    real: URI -> path without links, of files that were found by way of a link.
+    """
+
+    root: Location
+    files: list[InputFile]
+    left_out: dict[str, str]
+    real: dict[str, str] = field(default_factory=dict)
+
+    def without(self, written: Sequence[str]) -> Listing:
+        """Without what is in these folders, or one of these files; they have no links in their paths."""
+
+        def is_written(uri: str) -> bool:
+            return any(uri == place or uri.startswith(f"{place}/") for place in written)
+
+        files = [file for file in self.files if not is_written(self.real.get(file.uri, file.uri))]
+        left_out = {path: what for path, what in self.left_out.items() if not is_written(_uri(self.root, path))}
+        return replace(self, files=files, left_out=left_out)
+
+    @property
+    def names_left_out(self) -> list[str]:
+        """What is left out, by name within the root, in letters that can be shown, and what it is."""
+        names = ((posixpath.relpath(path, self.root.path), what) for path, what in sorted(self.left_out.items()))
+        return [_shown(f"{name} ({what})" if what else name) for name, what in names]
+
+    def say(self, flag: str) -> None:
+        """One line on standard error where something is left out."""
+        if names := self.names_left_out:
+            more = f" and {len(names) - SHOWN} more" if len(names) > SHOWN else ""
+            print(
+                f"{flag}: left out {len(names)} of {self.root.uri}: {', '.join(names[:SHOWN])}{more}; "
+                f"{', '.join(ENDINGS)} files are read",
+                file=sys.stderr,
+            )
 
 
 def find_input(uri: str, flag: str = "--input") -> list[InputFile]:
+    """The files of a path, folder or glob; says what is left out. Raises RequestError as `list_input`."""
+    listing = list_input(uri, flag)
+    listing.say(flag)
+    return listing.files
+
+
+def list_input(uri: str, flag: str = "--input") -> Listing:
     """The files of a path, folder or glob, sorted by name, without hidden ones (`.x`, `_x`) and other endings.
 
-    Raises RequestError where there is no such file, or the listing fails.
+    Links are followed, not in circles, and a file counts once: by its own name, if that is in the input, else by the
+    first of its links. Raises RequestError where there is no such file, or the listing fails.
     """
     root = locate(uri)
     if uri.startswith(PACKAGE) and root.fs.isfile(root.path):
         # Installing the package again changes the modification time, but not the content.
-        return [InputFile(uri=uri, size=root.fs.size(root.path), mark=sha256_of_file(Path(root.path)))]
-    root.fs.invalidate_cache()
+        file = InputFile(uri=uri, size=root.fs.size(root.path), mark=sha256_of_file(Path(root.path)))
+        return Listing(root=root, files=[file], left_out={})
     try:
-        if root.fs.isfile(root.path):
-            infos = {root.path: root.fs.info(root.path)}
-        else:
-            is_folder = root.fs.isdir(root.path)
-            infos = root.fs.find(root.path, detail=True) if is_folder else root.fs.glob(root.path, detail=True)
-            prefix = len(root.path if is_folder else posixpath.dirname(re.split(r"[*?[]", root.path)[0]))
-            infos = {path: info for path, info in infos.items() if not _is_hidden(path[prefix:])}
-    except OSError as error:
+        listing = _listed_here(root) if root.is_local else _listed_there(root)
+    except (OSError, ValueError) as error:
         raise RequestError(f"{flag}: expected to list {root.uri}, got: {root.why(error)}") from error
-    files = [
-        InputFile(uri=Location(root.fs, path).uri, size=info["size"] or 0, mark=mark(info))
-        for path, info in sorted(infos.items())
-        if info["type"] == "file" and path.endswith(ENDINGS)
-    ]
-    if not files:
-        others = f"{len(infos)} files with other endings" if infos else "nothing"
+    if not listing.files:
+        count = len(listing.left_out)
+        others = f"{count} files with other endings" if count else "nothing"
+        if listing.left_out.get(root.path):
+            others = listing.left_out[root.path]
         raise RequestError(f"{flag}: expected {', '.join(ENDINGS)} files at {root.uri}, got {others}")
-    return files
+    return listing
 
 
-def _is_hidden(relative: str) -> bool:
-    return any(part.startswith((".", "_")) for part in relative.split("/"))
+def _listed_here(root: Location) -> Listing:
+    """The input on this machine."""
+    if os.path.isdir(root.path):
+        entries = below(root.path)
+    elif os.path.lexists(root.path):
+        entries = iter([entry_at(root.path)])
+    else:
+        base, entries = matching(root.path)
+        root = replace(root, path=base)
+    found = sorted(entries, key=lambda entry: (entry.linked, entry.path))
+    left_out = {entry.path: entry.no_file for entry in found if entry.no_file}
+    named: dict[str, Entry] = {}  # by the path without links
+    for entry in found:
+        is_read = not entry.no_file and _ending(entry.path) in ENDINGS
+        if is_read and named.setdefault(entry.real, entry) != entry:
+            left_out[entry.path] = "a file listed already"
+    left_out |= {entry.path: "" for entry in found if not entry.no_file and entry.real not in named}
+    files = [
+        InputFile(uri=e.path, size=e.size, mark=mark({"mtime": e.modified, "created": e.changed}))
+        for e in sorted(named.values(), key=lambda entry: entry.path)
+    ]
+    real = {entry.path: real for real, entry in named.items() if entry.path != real}
+    return Listing(root=root, files=files, left_out=left_out, real=real)
+
+
+def _listed_there(root: Location) -> Listing:
+    """The input in a store, or another file system that fsspec knows."""
+    root.fs.invalidate_cache()
+    if root.fs.isfile(root.path):
+        infos = {root.path: root.fs.info(root.path)}
+    else:
+        is_folder = root.fs.isdir(root.path)
+        infos = root.fs.find(root.path, detail=True) if is_folder else root.fs.glob(root.path, detail=True)
+        base = root if is_folder else replace(root, path=posixpath.dirname(MAGIC.split(root.path)[0]))
+        below_base = len(base.path)
+        infos = {path: info for path, info in infos.items() if not any(map(is_hidden, path[below_base:].split("/")))}
+        root = base
+    folders = {posixpath.dirname(path) for path in infos}
+    files, left_out = [], {}
+    for path, info in sorted(infos.items()):
+        if info["type"] == "file" and _ending(path) in ENDINGS:
+            files.append(InputFile(uri=_uri(root, path), size=info["size"] or 0, mark=mark(info)))
+        elif info["size"] or path not in folders:  # an empty object stands for a folder
+            left_out[path] = FOLDER if info["type"] == "directory" else ""
+    return Listing(root=root, files=files, left_out=left_out)
+
+
+def _uri(root: Location, path: str) -> str:
+    return replace(root, path=path).uri
+
+
+def _shown(name: str) -> str:
+    return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in name)
+
+
+def _ending(path: str) -> str:
+    """Of whatever case, without case."""
+    return posixpath.splitext(path)[1].lower()
 
 
 @contextmanager

@@ -183,7 +183,7 @@ def read_columns(file: InputFile, names: Sequence[str], flag: str) -> dict[str, 
         for name in names:
             check_once(name, columns, f"{flag}: {file.uri}{row}")
 
-    with readable(file) as source, source.fs.open(source.path, "rb") as handle:
+    with readable(file) as source, source.open() as handle:
         if file.ending == ".parquet":
             schema = pq.read_schema(handle)
             check_names(schema.names)

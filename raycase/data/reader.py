@@ -18,7 +18,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from raycase.data.columns import Columns, plain_type
+from raycase.data.columns import Columns, as_stored, plain_type
 from raycase.data.inputs import InputFile, readable
 from raycase.data.schema import ID, Reason, Rejection
 from raycase.data.spans import Span
@@ -36,7 +36,7 @@ def read_span(
     """
     with readable(file) as source:
         if file.ending == ".parquet":
-            with source.fs.open(source.path, "rb") as handle:
+            with source.open() as handle:
                 groups = list(range(span.at, span.at + span.length))
                 parquet = pq.ParquetFile(handle, page_checksum_verification=True)
                 table = parquet.read_row_groups(groups, columns=columns.names)
@@ -46,7 +46,7 @@ def read_span(
                 rows = _parquet_rows(table.slice(start - span.start, end - start), start, columns)
                 yield _checked(span.file, columns, *rows)
             return
-        data = io.BytesIO(source.fs.cat_file(source.path, start=span.at, end=span.at + span.length))
+        data = io.BytesIO(source.read(span.at, span.at + span.length))
         lines = (line for line in text_lines(data, file.ending, span.header) if line.is_row)
         row = span.start
         for start, end in intervals:
@@ -60,6 +60,9 @@ def read_span(
 def _parquet_rows(table: pa.Table, start: int, columns: Columns) -> tuple[pa.Table, list[Rejection]]:
     """The rows of a unit under the names of this module; rows with invalid UTF-8 become rejections."""
     row_index = pa.array(np.arange(start, start + len(table)), pa.int64())
+    for name in {columns.id, columns.condition, *columns.texts} - {None}:
+        if isinstance(table[name].type, pa.BaseExtensionType):
+            table = table.set_column(table.column_names.index(name), name, as_stored(table[name]))
     broken = _invalid_utf8(table)
     rejections = []
     if broken:

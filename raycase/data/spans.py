@@ -12,7 +12,7 @@ from itertools import pairwise
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from raycase.data.columns import Columns, check_columns, parquet_footer
+from raycase.data.columns import Columns, check_columns, parquet_footer, schema_of
 from raycase.data.inputs import InputFile, readable
 from raycase.data.textfiles import buffered, csv_header, text_lines
 
@@ -42,10 +42,10 @@ def plan_file(index: int, file: InputFile, columns: Columns, *, unit_rows: int, 
     """
     if file.ending == ".parquet":
         metadata = parquet_footer(file)
-        check_columns(metadata.schema.to_arrow_schema(), columns, file)
+        check_columns(schema_of(metadata), columns, file)
         yield from _parquet_spans(index, metadata, unit_rows)
         return
-    with readable(file) as source, source.fs.open(source.path, "rb") as handle:
+    with readable(file) as source, source.open() as handle:
         stream = buffered(handle)
         header: tuple[str, ...] = ()
         at = 0

@@ -11,6 +11,7 @@ import json
 import os
 import posixpath
 import re
+import stat
 import uuid
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -27,6 +28,16 @@ from raycase.errors import RequestError, first_line
 
 PACKAGE = "package:raycase/"  # files that ship with raycase, wherever it is installed
 _TEMPORARY = re.compile(r"\..+\.[0-9a-f]{32}")  # the temporary names of `put`
+
+
+FOLDER = "a folder"
+NO_FILES = {  # by the type of a file in its mode
+    stat.S_IFDIR: FOLDER,
+    stat.S_IFIFO: "a named pipe",
+    stat.S_IFSOCK: "a socket",
+    stat.S_IFCHR: "a device",
+    stat.S_IFBLK: "a device",
+}
 
 
 @dataclass(frozen=True)
@@ -68,8 +79,26 @@ class Location:
                 error = explained
         return first_line(error)
 
-    def read(self) -> bytes:
-        return bytes(self.fs.cat_file(self.path))
+    def read(self, start: int | None = None, end: int | None = None) -> bytes:
+        """The file, or its bytes [start, end). Raises RequestError as `check_regular`."""
+        self.check_regular()
+        return bytes(self.fs.cat_file(self.path, start=start, end=end))
+
+    def open(self) -> Any:
+        """The file, to be read. Raises RequestError as `check_regular`."""
+        self.check_regular()
+        return self.fs.open(self.path, "rb")
+
+    def check_regular(self) -> None:
+        """Raise RequestError for a named pipe, a socket or a device: who reads it may wait for ever."""
+        if not self.is_local:
+            return
+        try:
+            kind = kind_of(os.stat(self.path).st_mode)
+        except (OSError, ValueError):  # who opens it says why
+            return
+        if kind not in (None, FOLDER):
+            raise RequestError(f"{self.uri}: expected a regular file, got {kind}")
 
     def put(self, data: bytes) -> None:
         """Write the whole file or nothing: one PUT on object stores; a temporary file, fsync and a rename locally."""
@@ -151,7 +180,8 @@ def locate(uri: str) -> Location:
             "kept in job.json: give them by environment, profile or role"
         )
     if "://" not in uri:
-        uri = os.path.abspath(Path(uri).expanduser())  # without "..", so that a folder has one name
+        path = os.path.abspath(Path(uri).expanduser())  # without "..", so that a folder has one name
+        return Location(LocalFileSystem(), path.rstrip("/"))
     scheme, separator, rest = uri.partition("://")
     if separator and (not rest.strip("/") or (scheme in SCHEMES and rest.startswith("/"))):
         raise RequestError(f"{uri}: expected a bucket or a path in it, got none")
@@ -162,6 +192,11 @@ def locate(uri: str) -> Location:
     except (ValueError, ImportError) as error:
         raise RequestError(f"{uri}: expected a local path or a URI that fsspec knows; {error}") from error
     return Location(fs, path.rstrip("/"))
+
+
+def kind_of(mode: int) -> str | None:
+    """What is no regular file, in words; None for a file."""
+    return None if stat.S_ISREG(mode) else NO_FILES.get(stat.S_IFMT(mode), "no regular file")
 
 
 def check_paths(paths: Mapping[str, str | None]) -> None:

@@ -5,14 +5,14 @@ from __future__ import annotations
 import csv
 import io
 import json
-from collections import deque
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any, BinaryIO
 
 from raycase.data.schema import Reason
 
-CSV_FIELD_LIMIT = 2**20  # characters, after which an unclosed quote is an error
+BOM, QUOTE = b"\xef\xbb\xbf", b'"'
+RECORD_BYTES = 2**27  # most of a row: a file without line ends is not read into memory as a whole
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -30,9 +30,13 @@ class Line:
         return self.values is not None or self.problem is not None
 
 
-def jsonl_lines(stream: BinaryIO) -> Iterator[Line]:
-    """Records of a JSONL file: an object on each line."""
-    for raw in stream:
+def jsonl_lines(stream: BinaryIO, *, record_bytes: int = RECORD_BYTES) -> Iterator[Line]:
+    """Records of a JSONL file: an object on each line. Raises ValueError, with the byte, for a line of 128 MiB."""
+    at = stream.tell()
+    while raw := stream.readline(record_bytes):
+        if len(raw) == record_bytes:
+            raise _too_long(at, record_bytes)
+        at += len(raw)
         if raw.isspace():
             yield Line(raw=raw)
             continue
@@ -53,49 +57,95 @@ def jsonl_lines(stream: BinaryIO) -> Iterator[Line]:
 
 
 def csv_header(stream: BinaryIO) -> tuple[str, ...]:
-    """Column names in the first line. Raises ValueError for a repeated name."""
-    line = stream.readline().removeprefix(b"\xef\xbb\xbf")
-    names = next(csv.reader([line.decode()]), [])
+    """Column names in the first record of a file. Raises ValueError for a repeated name, and as `csv_lines` does."""
+    if stream.read(len(BOM)) != BOM:
+        stream.seek(0)
+    names, raw = next(_csv_records(stream), ([], b""))
+    if isinstance(names, str):  # as a name with a quote in it
+        names = next(csv.reader([raw.decode()]), [])
+    "".join(names).encode()  # raises where bytes are no UTF-8
     if len(set(names)) < len(names):
         raise ValueError(f"a column name twice in the first line: {', '.join(names)}")
     return tuple(names)
 
 
-def csv_lines(stream: BinaryIO, header: tuple[str, ...], *, field_limit: int = CSV_FIELD_LIMIT) -> Iterator[Line]:
+def csv_lines(stream: BinaryIO, header: tuple[str, ...], *, record_bytes: int = RECORD_BYTES) -> Iterator[Line]:
     """Records of a CSV file (RFC 4180).
 
-    Where a record does not parse, its first line becomes a record with a problem, and reading continues at the next
-    line. `field_limit`: characters in a field, set for the whole process.
+    A record that does not parse, or has another number of fields, is one with a problem. Raises ValueError, with the
+    byte, where it is not certain which lines are a record.
     """
-    csv.field_size_limit(field_limit)
-    ahead: deque[bytes] = deque()  # lines to read again
+    for fields, raw in _csv_records(stream, record_bytes):
+        if isinstance(fields, str):
+            yield Line(raw=raw, problem=Reason.UNPARSED, detail=fields)
+        elif len(fields) == len(header):
+            yield Line(raw=raw, values=dict(zip(header, fields, strict=True)))
+        elif fields:
+            detail = f"expected {len(header)} fields, got {len(fields)}"
+            yield Line(raw=raw, problem=Reason.UNPARSED, detail=detail)
+        else:
+            yield Line(raw=raw)
+
+
+def _csv_records(stream: BinaryIO, record_bytes: int = RECORD_BYTES) -> Iterator[tuple[list[str] | str, bytes]]:
+    """Fields of each record, or the problem of one that does not parse, and its bytes.
+
+    One that does not parse is a line. Raises ValueError, with the byte, where a quoted field in it may have more lines:
+    taken for rows they would be such as nobody wrote, and taken for a text they would be missing where they are rows.
+    """
+    csv.field_size_limit(RECORD_BYTES)
+    at = stream.tell()
     used: list[bytes] = []  # lines of the current record
 
     def feed() -> Iterator[str]:
-        while raw := ahead.popleft() if ahead else stream.readline():
+        size = 0
+        while raw := stream.readline(record_bytes):
+            size = size + len(raw) if used else len(raw)
+            if size >= record_bytes:
+                raise _too_long(at, record_bytes)
             used.append(raw)
             yield raw.decode("utf-8", "surrogateescape")
 
     reader = csv.reader(feed(), strict=True)
+    doubtful: int | None = None  # where a line with quotes was taken for a record, and none with quotes came since
     while True:
         used.clear()
-        fields: list[str] | None = None
+        fields: list[str] | str
         try:
             fields = next(reader)
         except StopIteration:
             return
         except csv.Error as error:
-            detail = str(error)
-        else:
-            detail = f"expected {len(header)} fields, got {len(fields)}"
-        if fields is not None and len(fields) == len(header):
-            yield Line(raw=b"".join(used), values=dict(zip(header, fields, strict=True)))
-        elif fields == []:
-            yield Line(raw=b"".join(used))
-        else:
-            yield Line(raw=used[0], problem=Reason.UNPARSED, detail=detail)
-            ahead.extendleft(reversed(used[1:]))
+            if len(used) > 1 or (_leaves_open(used[0]) and stream.readline(1)):
+                raise _endless(at, str(error)) from error
+            fields = str(error)
             reader = csv.reader(feed(), strict=True)
+        raw = used[0] if len(used) == 1 else b"".join(used)
+        if doubtful is not None and QUOTE in raw:
+            if raw.count(QUOTE) % 2:
+                raise _endless(doubtful, "a quoted field seems to end in a later line")
+            doubtful = None
+        if isinstance(fields, str) and QUOTE in raw:
+            doubtful = at
+        at += len(raw)
+        yield fields, raw
+
+
+def _leaves_open(raw: bytes) -> bool:
+    """Whether a quoted field may go on behind a line that does not parse."""
+    line = raw.rstrip(b"\r\n")
+    return line.count(QUOTE) % 2 == 1 and not line.endswith(QUOTE)
+
+
+def _endless(at: int, why: str) -> ValueError:
+    return ValueError(
+        f"at byte {at} a record whose end is not certain ({why}): a quoted field is not closed, or has a single quote "
+        "in it; write a quote within a field twice"
+    )
+
+
+def _too_long(at: int, most: int) -> ValueError:
+    return ValueError(f"at byte {at} a row of {most:,} bytes or more; leave it out, or cut its text")
 
 
 def text_lines(stream: BinaryIO, ending: str, header: tuple[str, ...]) -> Iterator[Line]:

@@ -72,7 +72,13 @@ def separated(
     around = frame(tokenize, encoding)
     texts = list(dict.fromkeys(text for row in rows for text in row))
     ids_of = dict(zip(texts, tokenize.parts(texts), strict=True))
-    views = [_one(around, tokenize, [ids_of[text] for text in row], shortened, apart) for row in rows]
+    too_long = {text for text in texts if tokenize.is_too_long(text)}
+    views = [
+        [Tokens(ids=[], start=0, end=0, refused=Reason.TEXT_TOO_LONG)] * (1 + apart)
+        if too_long.intersection(row)
+        else _one(around, tokenize, [ids_of[text] for text in row], shortened, apart)
+        for row in rows
+    ]
     return TokenBatch.of(*([view[i] for view in views] for i in range(1 + apart)))
 
 

@@ -20,6 +20,7 @@ from raycase.encoder.token_batch import NEVER, TokenBatch, Tokens
 
 log = logging.getLogger(__name__)
 LONG_TEXT = 32  # characters a token that a prompt may have: twice as long a text is tokenised in parts
+MOST_CHARACTERS = 2**23  # of a text that is not cut: a tokenizer takes a minute and 7 GB for six times as many
 CHECKED_PROMPTS = 16  # of every batch that is joined from halves, compared with tokenising in full
 
 
@@ -59,9 +60,15 @@ class PromptTokenizer:
         return max(ids, default=0) < self.rows
 
     def parts(self, texts: Sequence[str]) -> list[list[int]]:
-        """Ids of the stripped texts, without special tokens; of a very long one, its middle is left out (`cut`)."""
+        """Ids of the stripped texts, without special tokens; of a very long one, its middle is left out (`cut`), and
+        one that is too long has none."""
         texts = [self.cut(text) for text in texts]
-        return [e.ids for e in self.tokenizer.encode_batch([t.strip() for t in texts], add_special_tokens=False)]
+        texts = ["" if _is_too_long(text) else text.strip() for text in texts]
+        return [e.ids for e in self.tokenizer.encode_batch(texts, add_special_tokens=False)]
+
+    def is_too_long(self, text: str) -> bool:
+        """Whether a text, its middle left out, is longer than a tokenizer should be asked for."""
+        return _is_too_long(text) and _is_too_long(self.cut(text))
 
     def cut(self, text: str) -> str:
         """A very long text without its middle, which is not tokenised in vain: as a sentence it is truncated to the
@@ -94,10 +101,13 @@ class PromptTokenizer:
         """Tokenise complete prompts and find the pooled tokens.
 
         A prompt above `max_tokens` loses tokens from the end of the sentence, never of the condition or the template.
-        `refused` gives the reason why a prompt cannot be encoded: no room for the sentence, or a text without tokens.
+        `refused` gives the reason why a prompt cannot be encoded: no room for the sentence, a text without tokens or
+        far too long.
         """
-        encodings = self.tokenizer.encode_batch([p.text for p in prompts])
-        return [self._tokens(p, e) for p, e in zip(prompts, encodings, strict=True)]
+        fit = [p.text for p in prompts if not _is_too_long(p.text)]
+        encodings = iter(self.tokenizer.encode_batch(fit))
+        too_long = Tokens(ids=[], start=0, end=0, refused=Reason.TEXT_TOO_LONG)
+        return [too_long if _is_too_long(p.text) else self._tokens(p, next(encodings)) for p in prompts]
 
     def _tokens(self, prompt: Rendered, encoding: Encoding) -> Tokens:
         ids = encoding.ids
@@ -140,7 +150,8 @@ class PromptTokenizer:
         cut = {text: self.cut(text) for text in dict.fromkeys(text for pair in pairs for text in pair)}
         pairs = [(cut[sentence], cut[condition]) for sentence, condition in pairs]
         texts = len({s for s, _ in pairs}) + len({c for _, c in pairs})
-        halves = boundary(templates[0], self.tokenizer) if self.in_parts and texts < len(pairs) else None
+        apart = self.in_parts and texts < len(pairs) and not any(map(_is_too_long, cut.values()))
+        halves = boundary(templates[0], self.tokenizer) if apart else None
         if halves is None:
             return self._in_full(templates, pairs)
         batch = self._joined(halves, templates, pairs)
@@ -197,6 +208,10 @@ class PromptTokenizer:
             refused=np.full(len(pairs), -1),
         )
         return joined.replaced(in_full, whole) if len(in_full) else joined
+
+
+def _is_too_long(text: str) -> bool:
+    return len(text) > MOST_CHARACTERS
 
 
 def token_span(encoding: Encoding, start: int, end: int) -> tuple[int, int]:

@@ -33,7 +33,7 @@ def cut_answers(file: InputFile, *, text: str, queries: int, unit_rows: int = UN
     for a file of another kind, or with answers to other queries."""
     if file.ending != ".parquet":
         raise RequestError(f"--answers: expected a .parquet file, got {file.uri}; see `raycase search --output`")
-    with readable(file) as source, source.fs.open(source.path, "rb") as handle:
+    with readable(file) as source, source.open() as handle:
         names = pq.read_schema(handle).names
         for name in (QUERY, ASKED, RANK, SCORE):
             if name not in names:
@@ -60,7 +60,7 @@ def cut_answers(file: InputFile, *, text: str, queries: int, unit_rows: int = UN
 def read_unit(unit: AnswerUnit) -> pa.Table:
     """The rows of a unit; of the file only the row groups that hold them are read."""
     source = locate(unit.file)
-    with source.fs.open(source.path, "rb") as handle:
+    with source.open() as handle:
         file = pq.ParquetFile(handle)
         rows = [file.metadata.row_group(i).num_rows for i in range(file.num_row_groups)]
         ends = np.cumsum(rows)

@@ -55,6 +55,8 @@ def test_empty_and_repeated_conditions_are_refused(conditions, message):
         ("c.txt", b"\n \n", "expected at least one condition in .*, got none"),
         ("c.csv", b"", "expected one column 'condition' in .*, got none"),
         ("c.csv", b"condition\n" + b"x" * 2_000_000, "expected a readable file at .*, got: field larger"),
+        ("c.csv", b'condition\ncolor\n"number\nsize\n', "expected a readable file at .*, got: unexpected end"),
+        ("c.csv", b'condition\n"the "color"\n', "expected a readable file at .*, got: ',' expected after"),
         ("c.csv", b"condition\n", "expected at least one condition in .*, got none"),
         ("c.csv", b"a,b\n1,2\n", "expected one column 'condition' in .*, got a, b"),
         ("c.csv", b"id,condition\n1,color\n2\n", "expected a readable file at .*, got: "),

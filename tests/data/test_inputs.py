@@ -1,11 +1,17 @@
 """Which files an input has, and when they are the same."""
 
+import contextlib
 import os
+import socket
+import uuid
+from types import SimpleNamespace
 
+import boto3
 import pytest
 from input_files import read, the_file
 
-from raycase.data.inputs import find_input
+from raycase.data.inputs import find_input, list_input, readable
+from raycase.data.storage import locate
 from raycase.errors import RequestError
 
 
@@ -22,11 +28,11 @@ def found(uri):
 
 
 def test_a_folder_gives_its_files_sorted_without_the_hidden(tree):
-    assert found(tree) == [str(tree / n) for n in ("a.jsonl", "b.csv", "sub/c.parquet")]
+    assert found(tree) == [str(tree / n) for n in ("F.CSV", "a.jsonl", "b.csv", "sub/c.parquet")]
     assert found(f"{tree}/") == found(tree)
     (file, *_) = find_input(str(tree))
     assert file.size == 3
-    assert file.ending == ".jsonl"
+    assert file.ending == ".csv"
 
 
 def test_a_file_is_found_by_its_name_even_a_hidden_one(tree):
@@ -71,3 +77,150 @@ def test_the_sample_is_known_by_its_content():
     assert len(read("package:raycase/sample/sentences.csv")[0]) > 10
     with pytest.raises(RequestError, match=r"--input: expected .* files at .*none.csv, got nothing"):
         find_input("package:raycase/sample/none.csv")
+
+
+# ----------------------------------------------------------------------------------------------- what is left out
+
+
+@pytest.fixture(params=["disk", "memory", "s3"])
+def store(request):
+    """A place for files, and a way to put some there."""
+    if request.param == "disk":
+        root = str(request.getfixturevalue("tmp_path"))
+    elif request.param == "memory":
+        root = f"memory:///inputs/{uuid.uuid4().hex}"
+    else:
+        request.getfixturevalue("s3_server")
+        root = f"s3://corpus/inputs/{uuid.uuid4().hex}"
+
+    def put(*names):
+        for name in names:
+            (locate(root) / name).put(b"x" * 3)
+
+    return SimpleNamespace(root=root, put=put)
+
+
+def listed(store, place=""):
+    listing = list_input(store.root + place)
+    return [f.uri.removeprefix(store.root + "/") for f in listing.files], listing.names_left_out
+
+
+def test_what_is_left_out_is_named_but_what_is_hidden(store, capsys):
+    store.put(
+        "B.JSONL", "a.jsonl", "c.jsonl.gz", "d.ndjson", "e/F.Parquet", "e/notes", ".x.csv", "_tmp/y.csv", "_z/n.txt"
+    )
+    assert listed(store) == (["B.JSONL", "a.jsonl", "e/F.Parquet"], ["c.jsonl.gz", "d.ndjson", "e/notes"])
+    assert listed(store, "/*") == (["B.JSONL", "a.jsonl"], ["c.jsonl.gz", "d.ndjson", "e (a folder)"])
+    assert listed(store, "/**/*.[pP]*") == (["e/F.Parquet"], [])
+    assert {f.ending for f in find_input(store.root)} == {".jsonl", ".parquet"}
+    (line,) = capsys.readouterr().err.splitlines()
+    assert line.startswith("--input: left out 3 of ")
+    assert line.endswith(": c.jsonl.gz, d.ndjson, e/notes; .parquet, .csv, .jsonl files are read")
+    find_input(store.root + "/a.jsonl")
+    assert capsys.readouterr().err == ""
+
+
+def test_many_that_are_left_out_are_one_short_line(tmp_path, capsys):
+    for i in range(20):
+        (tmp_path / f"{i:02d}\x1b[31m\n.txt").touch()
+    (tmp_path / "a.csv").touch()
+    find_input(str(tmp_path), "--queries")
+    (line,) = capsys.readouterr().err.splitlines()
+    assert line.startswith(f"--queries: left out 20 of {tmp_path}: 00\\x1b[31m\\n.txt, ") and "and 15 more" in line
+
+
+def test_an_empty_object_that_stands_for_a_folder_is_not_left_out(s3_server):
+    name = f"inputs/{uuid.uuid4().hex}"
+    for key in ("", "sub/", "sub/a.csv"):
+        boto3.client("s3").put_object(Bucket="corpus", Key=f"{name}/{key}", Body=b"x" * len(key.partition("/")[2]))
+    listing = list_input(f"s3://corpus/{name}")
+    assert ([f.uri for f in listing.files], listing.left_out) == ([f"s3://corpus/{name}/sub/a.csv"], {})
+
+
+@pytest.mark.parametrize(
+    "name", ["a[1].csv", "50%.csv", "%41.csv", "x?.jsonl", "b *.csv", "jos\u00e9/\u00fc #.parquet", "a::b.csv"]
+)
+def test_a_name_with_other_signs_is_a_name(store, name):
+    if name == "a::b.csv" and store.root.startswith("memory"):
+        pytest.skip("fsspec chains its file systems by this sign")
+    store.put(name, "b.csv")
+    assert listed(store, f"/{name}") == ([name], [])
+    assert set(listed(store)[0]) == {name, "b.csv"}
+    (file,) = list_input(f"{store.root}/{name}").files
+    with readable(file) as source:
+        assert source.read(1, 3) == b"xx"
+        with source.open() as handle:
+            assert handle.read() == b"xxx"
+
+
+# --------------------------------------------------------------------------------------------------------- links
+
+
+def test_links_are_followed_and_a_file_counts_once(tmp_path):
+    """As the cache of Hugging Face: names that lead to blobs without an ending."""
+    folder, outside = tmp_path / "in", tmp_path / "outside"
+    for place in (folder / "blobs", folder / "snapshots" / "main", outside / "deep", folder / "_hidden"):
+        place.mkdir(parents=True)
+    for file in (folder / "blobs" / "1f", folder / "own.csv", outside / "o.csv", outside / "deep" / "p.jsonl"):
+        file.write_bytes(b"xyz")
+    (folder / "_hidden" / "h.csv").touch()
+    (folder / "snapshots" / "main" / "a.csv").symlink_to("../../blobs/1f")
+    (folder / "a_link_to_own.csv").symlink_to("own.csv")
+    (folder / "more").symlink_to(outside)
+    (folder / "zoo").symlink_to(outside / "deep")
+    (folder / "seen").symlink_to("_hidden")
+    (folder / ".not_seen").symlink_to(outside)
+    (folder / "snapshots" / "circle").symlink_to("..")
+    (folder / "gone.csv").symlink_to("nothing")
+    (folder / "self.csv").symlink_to("self.csv")
+    listing = list_input(str(folder))
+    assert [os.path.relpath(f.uri, folder) for f in listing.files] == [
+        *("more/deep/p.jsonl", "more/o.csv", "own.csv", "seen/h.csv", "snapshots/main/a.csv")
+    ]
+    assert listing.names_left_out == [
+        "a_link_to_own.csv (a file listed already)",
+        "gone.csv (a broken link)",
+        "self.csv (a broken link)",
+        "snapshots/circle (a folder listed already)",
+        "zoo (a folder listed already)",
+    ]
+    (file,) = (f for f in listing.files if f.uri.endswith("a.csv"))
+    assert (file.size, file.mark) == (3, str((folder / "blobs" / "1f").stat().st_mtime))
+    assert found(folder / "a_link_to_own.csv") == [str(folder / "a_link_to_own.csv")]
+    assert found(folder / "z*" / "*") == [str(folder / "zoo" / "p.jsonl")]
+    assert found(folder / "**" / "o.csv") == [str(folder / "more" / "o.csv")]
+    with pytest.raises(RequestError, match=r"files at .*gone\.csv, got a broken link"):
+        find_input(str(folder / "gone.csv"))
+
+
+def test_links_to_each_other_end(tmp_path):
+    """Each folder has links to all of them: ways without end, ten folders."""
+    places = [tmp_path / f"{i}" for i in range(10)]
+    for place in places:
+        place.mkdir()
+        (place / "a.csv").touch()
+        for other in places:
+            (place / f"to_{other.name}").symlink_to(other)
+    assert len(found(tmp_path)) == len(found(tmp_path / "**")) == 10
+    assert len(found(tmp_path / "*" / "*" / "*.csv")) == 10
+
+
+# ------------------------------------------------------------------------------------------------ no regular files
+
+
+def test_only_regular_files_are_read(tmp_path):
+    """Whoever opens a named pipe waits for ever."""
+    os.mkfifo(tmp_path / "pipe.csv")
+    (tmp_path / "device.jsonl").symlink_to("/dev/zero")
+    with socket.socket(socket.AF_UNIX) as end, contextlib.chdir(tmp_path):
+        end.bind("socket.parquet")
+    (tmp_path / "a.csv").touch()
+    listing = list_input(str(tmp_path))
+    assert [f.uri for f in listing.files] == [str(tmp_path / "a.csv")]
+    assert listing.names_left_out == ["device.jsonl (a device)", "pipe.csv (a named pipe)", "socket.parquet (a socket)"]
+    for name, kind in (("device.jsonl", "a device"), ("pipe.csv", "a named pipe"), ("socket.parquet", "a socket")):
+        with pytest.raises(RequestError, match=f"files at .*{name}, got {kind}"):
+            find_input(str(tmp_path / name))
+        for ask in (locate(str(tmp_path / name)).read, locate(str(tmp_path / name)).open):
+            with pytest.raises(RequestError, match=f"{name}: expected a regular file, got {kind}"):
+                ask()

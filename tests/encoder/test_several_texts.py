@@ -8,10 +8,13 @@ import tiny
 from tokenizers import processors
 from transformers import AutoTokenizer
 
+from raycase.data.schema import Reason
+from raycase.encoder.prompts import PromptStyle, prompt_set
 from raycase.encoder.several_texts import frame, separated
 from raycase.encoder.sources import load_tokenizer, weights_folder
 from raycase.encoder.table import ENCODERS, PairEncoding
 from raycase.encoder.token_batch import NEVER
+from raycase.encoder.tokenizer import MOST_CHARACTERS
 from raycase.errors import RequestError
 
 TEXTS = ["A woman in a red dress", "color of the dress", "café naïve.", "two people 7", "😀", "[SEP] dress </s>"]
@@ -139,3 +142,17 @@ def test_types_of_another_order_are_refused(made):
 
 def test_no_rows_give_an_empty_batch(made):
     assert len(separated(made("wordpiece")[0], [], encoding=OWN, shortened=2)) == 0
+
+
+def test_a_text_that_is_far_too_long_to_be_tokenised_is_refused_alone(made):
+    """Fifty million letters without a blank would take a minute and gigabytes."""
+    ours, _ = made("wordpiece")
+    far = "a" * (MOST_CHARACTERS + 1)
+    rows = [(TEXTS[0], TEXTS[1]), (far, TEXTS[1]), (TEXTS[0], far), ("a dog " * MOST_CHARACTERS, TEXTS[1])]
+    batch = separated(ours, rows, encoding=OWN, shortened=1)
+    assert batch.reasons == [None, Reason.TEXT_TOO_LONG, Reason.TEXT_TOO_LONG, None]
+    assert batch.truncated.tolist() == [False, False, False, True]
+    templates = [prompt_set(PromptStyle.CONCAT_SC).pair]
+    for pairs in (rows, rows[:2] * 2):  # in full, and where halves would be joined
+        found = ours.pairs(templates, pairs)
+        assert found.reasons == [Reason.TEXT_TOO_LONG if far in pair else None for pair in pairs]

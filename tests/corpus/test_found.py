@@ -1,0 +1,133 @@
+"""The input of a job: what is left out of it, what changes beside it, and when a file counts as changed."""
+
+import csv
+import json
+import os
+import shutil
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from helpers import embed_here, read_output
+
+from raycase.corpus.output import output_at
+from raycase.corpus.plan import Spans
+from raycase.corpus.verify import verify
+from raycase.data.inputs import find_input
+from raycase.data.spans import Span
+from raycase.data.storage import fingerprint
+from raycase.errors import RequestError
+
+
+@pytest.fixture
+def folder(job, tmp_path):
+    """The job over a folder of one file, and the folder."""
+    place = tmp_path / "in"
+    place.mkdir()
+    write(place / "a.csv", ["a dog", "a red dress"])
+    return replace(job, input=str(place), text_column="text", id_column=None, keep_columns=("text",), max_rejected=1.0)
+
+
+def write(path, texts):
+    with path.open("w", newline="") as handle:
+        csv.writer(handle).writerows([["text"], *([text] for text in texts)])
+
+
+def texts_of(job):
+    return sorted(set(read_output(job.output)["text"].to_pylist()))
+
+
+def test_what_is_left_out_is_in_the_manifest_and_on_one_line(folder, capsys):
+    place = Path(folder.input)
+    for name in ("b.csv.gz", "notes.txt", "\udcff.md", "_hidden.txt"):
+        (place / name).touch()
+    os.mkfifo(place / "pipe.csv")
+    embed_here(folder)
+    left_out = json.loads(output_at(folder.output).manifest.read())["left_out"]
+    names = ["b.csv.gz", "notes.txt", "pipe.csv (a named pipe)", "\\udcff.md"]
+    assert left_out == {"files": 4, "names": names}
+    lines = [line for line in capsys.readouterr().err.splitlines() if "left out" in line]
+    assert lines == [f"--input: left out 4 of {place}: {', '.join(names)}; .parquet, .csv, .jsonl files are read"]
+
+
+def test_a_job_is_resumed_with_the_same_units_where_links_and_capitals_came_to_be_read(folder):
+    """What an earlier version left out is new to the job; what it read keeps its units."""
+    embed_here(folder)
+    before = output_at(folder.output).units.list()
+    place = Path(folder.input)
+    write(place / "A.CSV", ["a cat"])
+    write(place.parent / "elsewhere.csv", ["two people"])
+    (place / "0.csv").symlink_to("../elsewhere.csv")
+    (place / "a_again.csv").symlink_to("a.csv")
+    result = embed_here(folder)
+    assert (result["rows_in"], result["units_resumed"]) == (4, 1)
+    assert before.items() <= output_at(folder.output).units.list().items()
+    assert texts_of(folder) == ["a cat", "a dog", "a red dress", "two people"]
+    assert embed_here(folder)["units_done"] == 0
+    verify(folder.output)
+
+
+def test_an_output_is_no_input_by_a_link_to_it_either(folder, tmp_path):
+    (Path(folder.input) / "latest").symlink_to(Path(folder.output))
+    for within in (folder, replace(folder, output=str(Path(folder.input) / "out"))):
+        for _ in range(2):
+            result = embed_here(within)
+            assert (result["rows_in"], texts_of(within)) == (2, ["a dog", "a red dress"])
+        shutil.rmtree(within.output)
+
+
+@pytest.mark.parametrize("seconds", [0, 1, 2**33])
+def test_a_file_of_1970_or_of_the_future_is_known_again_and_its_change_is_seen(folder, seconds):
+    file = Path(folder.input) / "a.csv"
+    os.utime(file, (seconds, seconds))
+    embed_here(folder)
+    assert embed_here(folder)["units_done"] == 0
+    file.write_text(file.read_text() + "a cat\n")
+    os.utime(file, (seconds, seconds))
+    with pytest.raises(RequestError, match=r"a\.csv as it was when .* was started, but it has changed"):
+        embed_here(folder)
+
+
+def test_a_file_has_changed_where_its_size_or_time_has(folder):
+    """Its content is not read for that."""
+    file = Path(folder.input) / "a.csv"
+    embed_here(folder)
+    stat = file.stat()
+    file.write_bytes(file.read_bytes().replace(b"dog", b"cat"))
+    os.utime(file, ns=(stat.st_atime_ns, stat.st_mtime_ns))
+    assert embed_here(folder)["units_done"] == 0
+    os.utime(file, ns=(stat.st_atime_ns, stat.st_mtime_ns - 10**9))
+    with pytest.raises(RequestError, match="but it has changed"):
+        embed_here(folder)
+
+
+def test_spans_of_csv_that_an_earlier_version_cut_are_cut_again(folder):
+    """0.2 cut within long texts, whose lines it took for rows."""
+    embed_here(folder)
+    output = output_at(folder.output)
+    (file,) = json.loads(output.job.read())["files"]
+    earlier = Spans(whole={0: fingerprint(file)[:16]})
+    for start, at in ((0, 6), (1, 8)):
+        earlier.add(Span(file=0, start=start, rows=1, at=at, length=2, bytes=2, header=("text",)))
+    earlier.save(output, folder.unit_rows)
+    for name in output.units.list():
+        (output.units / name).remove()
+    output.manifest.remove()
+    assert embed_here(folder)["rows_out"] == 2
+    assert texts_of(folder) == ["a dog", "a red dress"]
+
+
+def test_an_output_with_rows_that_its_file_does_not_have_is_refused(folder):
+    """As 0.2 made of long texts: complete, and wrong."""
+    file = Path(folder.input) / "a.csv"
+    write(file, ["a dog", "a cat", "a red dress"])
+    embed_here(folder)
+    output = output_at(folder.output)
+    write(file, ["a dog, a cat", "a red dress"])
+    record = json.loads(output.job.read())
+    (listed,) = find_input(folder.input)
+    output.job.put_json(record | {"files": [vars(listed)]})
+    with pytest.raises(RequestError, match=r"expected the 2 rows of .*a\.csv, got 3 in .*; pass --overwrite"):
+        embed_here(folder)
+    assert embed_here(replace(folder, limit=1))["rows_out"] == 3
+    assert embed_here(replace(folder, overwrite=True))["rows_out"] == 2
