@@ -17,7 +17,9 @@ from ray.data import TaskPoolStrategy
 from raycase.corpus.materialize import MaterializeJob, check
 from raycase.corpus.written import Written, open_written
 from raycase.data.claim import check_held
-from raycase.data.storage import check_paths, fingerprint, locate
+from raycase.data.conditions import conditions_file
+from raycase.data.places import Folder, check_paths
+from raycase.data.storage import fingerprint, locate
 from raycase.distributed.cluster import nodes, start_ray
 from raycase.distributed.materialize import materialize
 from raycase.distributed.ray_data import run_tasks
@@ -85,7 +87,11 @@ def join(job: JoinJob, *, group_rows: int = GROUP_ROWS, range_rows: int = RANGE_
     """Search all neighbours; returns counts. Raises RequestError and WorkError."""
     began = time.time()
     check_ranges(job, at_least(1, job, "k") | {"patience": minutes_range(job.patience)})
-    check_paths({"--queries": job.queries, "--vectors": job.vectors, "--output": job.output})
+    check_paths(
+        reads={"--conditions": conditions_file(job.conditions)},
+        opens={"--queries": job.queries, "--vectors": job.vectors, "--model": job.model},
+        writes={"--output": Folder(job.output, (RECORD, NEIGHBOURS, PARTS, POOLED, POOLED_RECORD))},
+    )
     if (job.query_condition is None) != (job.condition is None):
         raise RequestError("--query-condition: expected --condition beside it, got one of the two")
     under = None if job.query_condition is None or job.condition is None else (job.query_condition, job.condition)

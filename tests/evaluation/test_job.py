@@ -14,14 +14,14 @@ def test_a_folder_that_holds_something_else_is_refused(models, tmp_path):
         open_report_folder(str(tmp_path))
     (tmp_path / "metrics.json").write_text('{"task": "csts"}')
     assert open_report_folder(str(tmp_path)) == tmp_path
-    for output, message in ((models[0] / "raycase.json", "got the file"), ("s3://bucket/report", "on this machine")):
-        with pytest.raises(RequestError, match=message):
-            open_report_folder(str(output))
+    with pytest.raises(RequestError, match="got the file"):
+        open_report_folder(str(models[0] / "raycase.json"))
 
 
 @pytest.mark.parametrize(
     ("options", "message"),
     [
+        ({"output": "s3://bucket/report"}, "--output: expected a folder on this machine"),
         ({"task": "csfcube", "ablate": True}, "--ablate: expected --task csts"),
         ({"task": "kgc", "train": "t.csv"}, "--train: expected --task csts or caption-attributes, got kgc"),
         ({"task": "csts", "attributes": ("animal",)}, "--attributes: expected --task caption-attributes, got csts"),
