@@ -16,7 +16,7 @@ from raycase.data.inputs import ENDINGS
 from raycase.data.storage import PACKAGE, Location, locate
 from raycase.errors import RequestError
 
-PARQUET, HTML = (".parquet", ""), (".html", ".htm", "")
+PARQUET, HTML, JSON = (".parquet", ""), (".html", ".htm", ""), (".json", "")
 INDEX, JOB = "_versions", "job.json"  # by which an index and the output of a job are known
 MARKS = {INDEX: "an index", JOB: "the output of a job", "manifest_files.parquet": "the output of a job"}
 NONE: Mapping[str, Any] = MappingProxyType({})
@@ -129,7 +129,7 @@ def _check_path(flag: str, uri: str) -> None:
 
 
 def _check_kind(flag: str, to: File | Folder, root: Location) -> None:
-    """Raise RequestError for a file with another ending, and for what is not a file, or not a folder, as the flag's is."""
+    """Raise RequestError for a file with another ending, a folder for a file, and a file for a folder."""
     assert to.uri is not None
     if isinstance(to, Folder):
         if root.is_local and os.path.lexists(root.path) and not os.path.isdir(root.path):

@@ -64,8 +64,12 @@ class Saved:
         return Path(self.output).expanduser().absolute()
 
     @property
+    def cache_uri(self) -> str:
+        return str(self.folder.parent / "cache") if self.cache is None else self.cache
+
+    @property
     def cache_location(self) -> Location:
-        return locate(self.cache or str(self.folder.parent / "cache"))
+        return locate(self.cache_uri)
 
     def check_source(self) -> None:
         """Check the flags before anything is read. Raises RequestError."""
@@ -74,7 +78,7 @@ class Saved:
             opens={"--model": model_folder(self.model)},
             writes={
                 "--output": Folder(self.output, self.written, here=True),
-                "--cache": Folder(self.cache or str(self.folder.parent / "cache")),
+                "--cache": Folder(self.cache_uri),
             },
         )
         check_ranges(self, at_least(0, self, "seed", most=MOST_SEED))

@@ -16,12 +16,13 @@ def test_a_folder_that_holds_something_else_is_refused(models, tmp_path):
     assert open_report_folder(str(tmp_path)) == tmp_path
     with pytest.raises(RequestError, match="got the file"):
         open_report_folder(str(models[0] / "raycase.json"))
+    with pytest.raises(RequestError, match="on this machine"):
+        check_request(EvaluateJob(model=("minilm",), data="data.csv", output="s3://bucket/report"))
 
 
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"output": "s3://bucket/report"}, "--output: expected a folder on this machine"),
         ({"task": "csfcube", "ablate": True}, "--ablate: expected --task csts"),
         ({"task": "kgc", "train": "t.csv"}, "--train: expected --task csts or caption-attributes, got kgc"),
         ({"task": "csts", "attributes": ("animal",)}, "--attributes: expected --task caption-attributes, got csts"),
