@@ -145,9 +145,19 @@ def _golden_file(job: CheckJob, config: CaseConfig) -> Path:
     file = Path(job.golden)
     if job.save_golden and not file.parent.is_dir():
         raise RequestError(f"--golden: expected a file in a folder on this machine, got {job.golden}")
+    if job.save_golden and file.is_file() and not _is_golden(file):
+        raise RequestError(f"--golden: expected a new file or one of vectors, got {file}, which is none")
     if not job.save_golden and not file.is_file():
         raise RequestError(f"--golden: expected a file of vectors, got none at {file}; --save-golden writes it")
     return file
+
+
+def _is_golden(file: Path) -> bool:
+    """Whether a file that would be written over is one of golden vectors."""
+    try:
+        return "vectors" in json.loads(file.read_bytes())
+    except (ValueError, TypeError):
+        return False
 
 
 def _compare(job: CheckJob, config: CaseConfig, system: Case, file: Path) -> float | None:

@@ -1,10 +1,13 @@
 """Outputs never go over inputs, other outputs, indexes or outputs of jobs, however these are named."""
 
 import os
-from dataclasses import replace
+import re
+from collections.abc import Mapping
+from dataclasses import fields, replace
 
 import pytest
 
+from raycase.commands import COMMANDS
 from raycase.corpus.materialize import MaterializeJob
 from raycase.corpus.materialize import check as check_words
 from raycase.corpus.output import output_folder
@@ -13,6 +16,8 @@ from raycase.corpus.request import check as check_embed
 from raycase.corpus.score_request import ScoreJob, check_score
 from raycase.data.places import HTML, INDEX, PARQUET, File, Folder, check_paths
 from raycase.data.storage import locate
+from raycase.distributed.join import JoinJob, join
+from raycase.distributed.rerank import RerankJob, rerank_all
 from raycase.errors import RequestError
 from raycase.evaluation.explain import ExplainJob, explain
 from raycase.evaluation.job import EvaluateJob, check_request
@@ -23,6 +28,7 @@ from raycase.training.projection_job import ProjectionJob
 from raycase.training.projector_job import TrainJob
 from raycase.training.sweep_projector import TuneJob
 
+WRITTEN = re.compile("output|html|assign|cache|golden|save|write|report|picture|file|log|export|dest")
 OVER, INSIDE, AS_INPUT = "expected another", "expected a place outside of indexes", "would be read as input"
 
 
@@ -201,6 +207,13 @@ def test_every_job_compares_its_places(here):
     refuse(INSIDE, check_words, MaterializeJob(words="out", conditions=("c",), output="other/x"))
     refuse(INSIDE, build, IndexJob(embeddings=("out",), output="other/i.lance"))
     refuse(f"{OVER} folder than --embeddings", build, IndexJob(embeddings=("out",), output="out"))
+    refuse(INSIDE, join, JoinJob(queries="out", vectors="other", output="out/near"))
+    refuse(OVER, join, JoinJob(queries="near/pooled/a", vectors="other", output="near"))
+    refuse(OVER, join, JoinJob(queries="out", vectors="other", output="other", conditions=("c",)))
+    answers = RerankJob(answers="data", queries="q.csv", model="model", output="data/best")
+    refuse(AS_INPUT, rerank_all, answers)
+    refuse(OVER, rerank_all, replace(answers, output="model"))
+    refuse(INSIDE, rerank_all, replace(answers, output="linked"))
     data = {"train": "q.csv", "validation": "data/a.csv", "output": "new"}
     for job in (TrainJob(**data), TuneJob(**data), ProjectionJob(train="q.csv", output="new")):
         job.check_source()
@@ -222,3 +235,22 @@ def test_every_job_compares_its_places(here):
     refuse(AS_INPUT, check_request, replace(evaluate, data="data", cache="data/cache"))
     refuse(INSIDE, explain, ExplainJob(text=("a",), condition=("c",), output="out/a.svg"))
     assert contents(here) == before
+
+
+def test_no_command_has_another_flag_that_is_written():
+    """A new one needs its place in `check_paths`, and in the tests above."""
+    flags = {}
+    for name, command in COMMANDS.items():
+        loaded = command.load()
+        for kind in loaded.values() if isinstance(loaded, Mapping) else [loaded]:
+            places = {f.name for f in fields(kind) if WRITTEN.search(f.name) and f.name != "overwrite"}
+            flags[name] = flags.get(name, set()) | places
+    output, trains = {"output"}, {"output", "cache"}
+    expected = dict.fromkeys(("embed", "verify", "materialize", "index", "join", "rerank", "score", "explain"), output)
+    expected |= dict.fromkeys(("train", "tune", "evaluate"), trains)
+    expected |= {
+        "search": {"output", "html"},
+        "facets": {"output", "assignments"},
+        "check-model": {"golden", "save_golden"},
+    }
+    assert flags == expected
