@@ -67,7 +67,7 @@ def embed(job: EmbedJob) -> Result:
 
 def verify(job: VerifyJob) -> Result:
     """Check an output of `embed` against its manifest."""
-    from raycase.data.storage import check_paths
+    from raycase.data.places import check_paths
     from raycase.errors import check_ranges
 
     if "RAY_ADDRESS" in os.environ:  # on the cluster; else in this process, which need not wait for Ray
@@ -75,7 +75,7 @@ def verify(job: VerifyJob) -> Result:
     else:
         from raycase.corpus.verify import verify
 
-    check_paths({"OUTPUT": job.output})
+    check_paths(opens={"OUTPUT": job.output})
     check_ranges(job)
     return verify(job.output) | {"verified": True}
 

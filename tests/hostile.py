@@ -23,7 +23,7 @@ from pathlib import Path
 import conftest  # noqa: F401 (sets the environment)
 import storing
 from helpers import read_output, save_tiny_model
-from hostile_cases import columns, flags, indexes, inputs, models, outputs, places, prompts, training
+from hostile_cases import columns, flags, indexes, inputs, models, outputs, places, prompts, training, written
 from hostile_cases.case import SECRET
 
 from raycase.cli import main as command_line
@@ -78,6 +78,7 @@ def cases(home, only):
     groups = {
         "inputs": lambda: inputs.input_cases(home, model),
         "places": lambda: places.place_cases(home, model),
+        "written": lambda: written.written_cases(home, pooled),
         "flags": lambda: flags.flag_cases(home, model),
         "models": lambda: models.model_cases(home, model),
         "prompts": lambda: prompts.prompt_cases(home, model),

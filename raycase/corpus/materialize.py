@@ -17,13 +17,13 @@ import pyarrow as pa
 from raycase.corpus.job_record import Job, check_held, find_job, write_job
 from raycase.corpus.listing import UnitFile, drop_strays, finished_units
 from raycase.corpus.manifest import Lines, read_manifest, write_manifest
-from raycase.corpus.output import Output, output_at
+from raycase.corpus.output import Output, output_at, output_folder
 from raycase.corpus.unit_files import STATS, UnitStats, parsed, unit_errors, write_unit
 from raycase.corpus.written import Written, open_written, read_rows
-from raycase.data.conditions import read_conditions
+from raycase.data.conditions import conditions_file, read_conditions
 from raycase.data.json_values import from_json, loads
+from raycase.data.places import check_paths
 from raycase.data.schema import CONDITION, EMBEDDING, REJECTED_SCHEMA, ROW_OF_PAIR, embedding_array, rejected_table
-from raycase.data.storage import check_paths
 from raycase.data.stored_words import WORD_COLUMNS, StoredWords, WordFormat
 from raycase.errors import PATIENCE, RequestError, WorkError, check_ranges, minutes_range
 
@@ -63,7 +63,11 @@ class Materialize:
 
 def check(job: MaterializeJob, flag: str = "--words") -> tuple[Written, tuple[str, ...]]:
     """The output of words, which the flag names, and the conditions. Writes nothing. Raises RequestError."""
-    check_paths({flag: job.words, "--output": job.output})
+    check_paths(
+        reads={"--conditions": conditions_file(job.conditions)},
+        opens={flag: job.words, "--model": job.model},
+        writes={"--output": output_folder(job.output)},
+    )
     check_ranges(job, {"patience": minutes_range(job.patience)})
     if not job.conditions:
         raise RequestError("--conditions: expected at least one condition, got none")
@@ -80,8 +84,6 @@ def check(job: MaterializeJob, flag: str = "--words") -> tuple[Written, tuple[st
             f"{words.output.root.uri}"
         )
     words.check_basis(flag)
-    if words.output.root.uri == output_at(job.output).root.uri:
-        raise RequestError(f"--output: expected another folder than {flag}, got {words.output.root.uri} twice")
     return words, conditions
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from raycase.data.claim import clear
+from raycase.data.places import JOB, Folder
 from raycase.data.storage import Location, locate
 
 EMBEDDINGS, SCORES = "embeddings", "scores"  # folders of units: of `raycase embed`, of `raycase score`
@@ -19,7 +20,7 @@ class Output:
 
     @property
     def job(self) -> Location:
-        return self.root / "job.json"
+        return self.root / JOB
 
     @property
     def units(self) -> Location:
@@ -71,3 +72,9 @@ class Output:
 def output_at(uri: str, results: str = EMBEDDINGS) -> Output:
     """The output folder at a URI."""
     return Output(locate(uri), results)
+
+
+def output_folder(uri: str | None, results: str = EMBEDDINGS) -> Folder:
+    """The folder as a place that is written. Its own files are left out where it is in the input."""
+    parts = Output(locate("/"), results).parts
+    return Folder(uri, (JOB, *(part.name for part in parts)), mark=JOB, left_out=True)

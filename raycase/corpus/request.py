@@ -6,19 +6,20 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from pathlib import Path
 from typing import Any, Literal
 
 import numpy as np
 
 from raycase.corpus.found import find_model, first_file, input_files, job_begun
 from raycase.corpus.job_record import SCORE_COLUMN
-from raycase.corpus.output import Output, output_at
+from raycase.corpus.output import Output, output_at, output_folder
 from raycase.corpus.unit_pairs import EncodeSettings
 from raycase.data.columns import Columns, find_columns
-from raycase.data.conditions import read_conditions
+from raycase.data.conditions import conditions_file, read_conditions
+from raycase.data.fetch import model_folder
 from raycase.data.inputs import InputFile
-from raycase.data.storage import PACKAGE, check_paths
+from raycase.data.places import check_paths
+from raycase.data.storage import PACKAGE
 from raycase.data.stored_words import MOST_WORD_BYTES
 from raycase.encoder.prompt_flags import PromptFlags
 from raycase.errors import PATIENCE, RequestError, at_least, check_ranges, minutes_range
@@ -177,8 +178,11 @@ def check(job: EmbedJob, model: EmbedderConfig | None = None) -> Request:
     assert job.input is not None and job.output is not None
     check_condition_flags(job)
     check_numbers(job)
-    folder = job.model if job.model and Path(job.model).is_dir() else None
-    check_paths({"--input": job.input, "--output": job.output, "--model": folder})
+    check_paths(
+        reads={"--input": job.input, "--conditions": conditions_file(job.conditions)},
+        opens={"--model": model_folder(job.model)},
+        writes={"--output": output_folder(job.output)},
+    )
     conditions = tuple(read_conditions(job.conditions)) if job.conditions else None
     output = output_at(job.output)
     found = input_files(job.input, output)

@@ -4,17 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, fields, replace
-from pathlib import Path
 from typing import Any
 
 from raycase.corpus.found import find_model, first_file, input_files, job_begun
-from raycase.corpus.output import SCORES, output_at
+from raycase.corpus.output import SCORES, output_at, output_folder
 from raycase.corpus.request import ROWS_OF_UNIT, EmbedJob, Request, RunFlags, check_condition_flags, check_numbers
 from raycase.data.columns import Columns, find_columns, peek
+from raycase.data.fetch import model_folder
 from raycase.data.inputs import InputFile
+from raycase.data.places import check_paths
 from raycase.data.rated import SENTENCE1, SENTENCE2
 from raycase.data.schema import CONDITION, ID, ROW_OF_PAIR
-from raycase.data.storage import check_paths
 from raycase.encoder.prompt_flags import PromptFlags
 from raycase.errors import RequestError, check_ranges
 from raycase.systems.pair_scores import SCORE, figure_columns, reads_conditions
@@ -59,8 +59,11 @@ class ScoreJob(RunFlags, PromptFlags, PairFlags):
 
 def check_score(job: ScoreJob) -> Request:
     """Check everything that can be checked without weights. Raises RequestError."""
-    folder = job.model if job.model and Path(job.model).is_dir() else None
-    check_paths({"--input": job.input, "--output": job.output, "--model": folder})
+    check_paths(
+        reads={"--input": job.input},
+        opens={"--model": model_folder(job.model)},
+        writes={"--output": output_folder(job.output, SCORES)},
+    )
     check_ranges(job)
     embed_job = _embed_job(job)
     check_numbers(embed_job)

@@ -23,7 +23,7 @@ def read_conditions(values: Sequence[str]) -> list[str]:
     Raises RequestError for an empty or repeated condition, several files, and a file that is missing or has none.
     """
     conditions = list(values)
-    file = next((value for value in values if value.endswith((".txt", ".parquet", ".csv"))), None)
+    file = conditions_file(values)
     if file is not None:
         if len(values) > 1:
             raise RequestError(
@@ -41,6 +41,11 @@ def read_conditions(values: Sequence[str]) -> list[str]:
             raise RequestError(f"--conditions: expected each condition once, got {condition!r} twice")
         seen[condition.strip()] = i
     return list(seen)
+
+
+def conditions_file(values: Sequence[str]) -> str | None:
+    """The file among the values; None where they are conditions."""
+    return next((value for value in values if value.endswith((".txt", ".parquet", ".csv"))), None)
 
 
 def _conditions_in(source: Location) -> list[str]:

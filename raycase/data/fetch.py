@@ -15,6 +15,7 @@ from raycase.data.storage import PACKAGE, fingerprint, locate, mark
 from raycase.errors import RequestError, first_line
 
 MODEL_FILE = "raycase.json"  # written last into a model folder; says what system it holds
+OF_MODELS = {"config.json", MODEL_FILE, "adapter_config.json"}  # of which a folder of a model has one
 DEFAULT_MODEL = "minilm-conditional"  # its encoder is in the package of the extra `minilm`
 SHIPPED = {DEFAULT_MODEL: f"{PACKAGE}models/{DEFAULT_MODEL}"}  # name -> folder, wherever raycase is installed
 LARGE_BYTES = 64 * 2**20  # larger files are weights, which only encoding needs
@@ -32,6 +33,16 @@ def is_remote(model: str) -> bool:
 def is_trained(model: str) -> bool:
     """Whether a model is one that ships, or a model folder on this machine."""
     return model in SHIPPED or (Path(model) / MODEL_FILE).is_file()
+
+
+def model_folder(model: str | None) -> str | None:
+    """The folder that a model is read from, behind the prefix of its system; None for a name."""
+    if model is None or model in SHIPPED:
+        return None
+    folders = (model, model.partition(":")[2])
+    return next(
+        (f for f in folders if re.match(r"\w+://", f) or any((Path(f) / name).is_file() for name in OF_MODELS)), None
+    )
 
 
 def remote_identity(uri: str) -> str:
@@ -121,7 +132,7 @@ def _files(uri: str) -> dict[str, tuple[int, str]]:
     if outside is not None:
         raise RequestError(f"--model: expected names of files within {root.uri}, got {outside!r}; remove it")
     files = {name: listed for name, listed in files.items() if name and not EXCLUDED.search(name)}
-    if not {"config.json", MODEL_FILE, "adapter_config.json"} & files.keys():
+    if not OF_MODELS & files.keys():
         raise RequestError(
             f"--model: expected a folder with config.json or {MODEL_FILE} at {root.uri}, got "
             f"{', '.join(sorted(files)[:3]) or 'nothing'}"

@@ -199,20 +199,6 @@ def kind_of(mode: int) -> str | None:
     return None if stat.S_ISREG(mode) else NO_FILES.get(stat.S_IFMT(mode), "no regular file")
 
 
-def check_paths(paths: Mapping[str, str | None]) -> None:
-    """Raise RequestError for an empty path (by its flag), which would be the current folder, and for a relative one in
-    a job submitted to Ray, whose folder is temporary."""
-    for flag, uri in paths.items():
-        if uri is not None and not uri.strip():
-            raise RequestError(f"{flag}: expected a path or a URI, got {uri!r}")
-        relative = uri is not None and "://" not in uri and not uri.startswith((PACKAGE, "/", "~"))
-        if relative and "RAY_JOB_CONFIG_JSON_ENV_VAR" in os.environ:
-            raise RequestError(
-                f"{flag}: expected an absolute path or a URI, got {uri!r}: "
-                "a submitted job runs in a folder that Ray removes"
-            )
-
-
 def _has_credentials(scheme: str, rest: str) -> bool:
     """Whether a URI has what may be a user, a key or a token: `user@`, `key:secret@` whatever signs the secret has, the
     query of a web address."""

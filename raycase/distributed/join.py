@@ -17,7 +17,9 @@ from ray.data import TaskPoolStrategy
 from raycase.corpus.materialize import MaterializeJob, check
 from raycase.corpus.written import Written, open_written
 from raycase.data.claim import check_held
-from raycase.data.storage import check_paths, fingerprint, locate
+from raycase.data.conditions import conditions_file
+from raycase.data.places import Folder, check_paths
+from raycase.data.storage import fingerprint, locate
 from raycase.distributed.cluster import nodes, start_ray
 from raycase.distributed.materialize import materialize
 from raycase.distributed.ray_data import run_tasks
@@ -83,9 +85,12 @@ class JoinJob:
 
 def join(job: JoinJob, *, group_rows: int = GROUP_ROWS, range_rows: int = RANGE_ROWS) -> dict[str, Any]:
     """Search all neighbours; returns counts. Raises RequestError and WorkError."""
-    began = time.time()
     check_ranges(job, at_least(1, job, "k") | {"patience": minutes_range(job.patience)})
-    check_paths({"--queries": job.queries, "--vectors": job.vectors, "--output": job.output})
+    check_paths(
+        reads={"--conditions": conditions_file(job.conditions)},
+        opens={"--queries": job.queries, "--vectors": job.vectors, "--model": job.model},
+        writes={"--output": Folder(job.output, (RECORD, NEIGHBOURS, PARTS, POOLED, POOLED_RECORD))},
+    )
     if (job.query_condition is None) != (job.condition is None):
         raise RequestError("--query-condition: expected --condition beside it, got one of the two")
     under = None if job.query_condition is None or job.condition is None else (job.query_condition, job.condition)
@@ -95,6 +100,12 @@ def join(job: JoinJob, *, group_rows: int = GROUP_ROWS, range_rows: int = RANGE_
         return _join_pooled(job, group_rows, range_rows)
     if job.model:
         raise RequestError("--model: expected it beside --conditions, got none of them")
+    return _join_vectors(job, under, group_rows, range_rows)
+
+
+def _join_vectors(job: JoinJob, under: tuple[str, str] | None, group_rows: int, range_rows: int) -> dict[str, Any]:
+    """Join the vectors of two outputs as they are."""
+    began = time.time()
     queries, vectors = open_written(job.queries, "--queries"), open_written(job.vectors, "--vectors")
     check_join(queries, vectors, job.exclude_same, under)
     root = locate(job.output)
@@ -145,7 +156,7 @@ def _join_pooled(job: JoinJob, group_rows: int, range_rows: int) -> dict[str, An
             materialize(task, flag)
         plain = replace(job, queries=tasks["--queries"].output, vectors=tasks["--vectors"].output)
         plain = replace(plain, conditions=(), model=None, overwrite=False)
-        counts = join(plain, group_rows=group_rows, range_rows=range_rows)
+        counts = _join_vectors(plain, None, group_rows, range_rows)
         record["counts"] = {name: counts[name] for name in counts if name not in ("seconds", "output")}
         (root / POOLED_RECORD).put_json(record)
     (root / POOLED).remove()

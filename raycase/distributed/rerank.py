@@ -18,9 +18,11 @@ import tyro
 from ray.data import ActorPoolStrategy
 
 from raycase.data.claim import begin, check_held, claim
+from raycase.data.fetch import model_folder
 from raycase.data.inputs import InputFile, find_input
 from raycase.data.parquet import parquet_bytes
-from raycase.data.storage import Location, check_paths, fingerprint, locate
+from raycase.data.places import Folder, check_paths
+from raycase.data.storage import Location, fingerprint, locate
 from raycase.distributed.cluster import start_ray
 from raycase.distributed.ray_data import Sealed, run_tasks
 from raycase.distributed.resources import Pool, capacity, check_nodes, make_pool
@@ -66,7 +68,11 @@ def rerank_all(job: RerankJob, *, unit_rows: int = UNIT_ROWS) -> dict[str, Any]:
     """Re-rank all answers; returns counts. Raises RequestError and WorkError."""
     began = time.time()
     check_ranges(job, at_least(1, job, "k") | {"patience": minutes_range(job.patience)})
-    check_paths({"--answers": job.answers, "--queries": job.queries, "--output": job.output})
+    check_paths(
+        reads={"--answers": job.answers, "--queries": job.queries},
+        opens={"--model": model_folder(job.model)},
+        writes={"--output": Folder(job.output, (RECORD, ANSWERS))},
+    )
     sentences, _ = read_queries(job.queries)
     files = find_input(job.answers, "--answers")
     units: list[AnswerUnit] = []

@@ -11,7 +11,8 @@ import numpy as np
 import torch
 import tyro
 
-from raycase.data.fetch import SHIPPED, fetch, is_remote
+from raycase.data.fetch import SHIPPED, fetch, is_remote, model_folder
+from raycase.data.places import JSON, File, check_paths
 from raycase.encoder.cosines import cosines
 from raycase.encoder.pooling import pooled_spans
 from raycase.encoder.prompt_flags import PromptFlags
@@ -54,6 +55,8 @@ def check_model(job: CheckJob) -> dict[str, Any]:
     the golden one.
     """
     check_ranges(job)
+    opens = {"MODEL": model_folder(job.model)} | ({} if job.save_golden else {"--golden": job.golden})
+    check_paths(opens=opens, writes={"--golden": File(job.golden, JSON)} if job.save_golden else {})
     config = resolve(job.model, **job.prompt_choices)
     if not isinstance(config, CaseConfig):
         encoder = "minilm" if job.model in SHIPPED else f"{job.model}/encoder with --prompt and --pooling"
@@ -140,11 +143,21 @@ def _golden_file(job: CheckJob, config: CaseConfig) -> Path:
             raise RequestError(f"--save-golden: expected a model folder on this machine, got {job.model}")
         return folder / GOLDEN
     file = Path(job.golden)
-    if job.save_golden and (file.is_dir() or not file.parent.is_dir()):
+    if job.save_golden and not file.parent.is_dir():
         raise RequestError(f"--golden: expected a file in a folder on this machine, got {job.golden}")
+    if job.save_golden and file.is_file() and not _is_golden(file):
+        raise RequestError(f"--golden: expected a new file or one of vectors, got {file}, which is none")
     if not job.save_golden and not file.is_file():
         raise RequestError(f"--golden: expected a file of vectors, got none at {file}; --save-golden writes it")
     return file
+
+
+def _is_golden(file: Path) -> bool:
+    """Whether a file that would be written over is one of golden vectors."""
+    try:
+        return "vectors" in json.loads(file.read_bytes())
+    except (ValueError, TypeError):
+        return False
 
 
 def _compare(job: CheckJob, config: CaseConfig, system: Case, file: Path) -> float | None:

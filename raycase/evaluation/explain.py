@@ -9,8 +9,9 @@ from typing import Any
 
 from transformers.utils.logging import disable_progress_bar
 
-from raycase.data.fetch import DEFAULT_MODEL
-from raycase.data.storage import check_paths, locate
+from raycase.data.fetch import DEFAULT_MODEL, model_folder
+from raycase.data.places import File, check_paths
+from raycase.data.storage import locate
 from raycase.encoder.words import Word
 from raycase.errors import RequestError, check_ranges
 from raycase.evaluation.explain_picture import draw
@@ -19,7 +20,7 @@ from raycase.systems import condition_pooling, csr
 from raycase.systems.contracts import EmbedderConfig
 from raycase.systems.registry import resolve, stores_words, weighs_words
 
-PICTURE = ".svg"
+PICTURE = (".svg",)
 PLAIN_LABEL = "without a condition"
 SHADES = (None, 230, 228, 221, 214)  # backgrounds of the 256 colours of a terminal, from no weight to the largest
 
@@ -85,13 +86,11 @@ def _rounded(word: Word) -> dict[str, Any]:
 
 
 def _check_job(job: ExplainJob) -> None:
-    check_paths({"--output": job.output})
+    check_paths(opens={"--model": model_folder(job.model)}, writes={"--output": File(job.output, PICTURE)})
     check_ranges(job)
     for flag, given in {"--text": job.text, "--condition": job.condition or job.unconditional}.items():
         if not given:
             raise RequestError(f"{flag}: expected at least one, got none")
-    if job.output and not job.output.endswith(PICTURE):
-        raise RequestError(f"--output: expected a file that ends with {PICTURE}, got {job.output}")
 
 
 def explain_pairs(model: str, pairs: Sequence[tuple[str, str]], plain: Sequence[str] = ()) -> list[Explained]:

@@ -7,10 +7,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
-from raycase.data.fetch import MODEL_FILE
-from raycase.data.storage import check_paths
+from raycase.data.fetch import MODEL_FILE, model_folder
+from raycase.data.places import Folder, check_paths
 from raycase.encoder.prompt_flags import PromptFlags
 from raycase.errors import MOST_SEED, RequestError, at_least, check_ranges
+from raycase.evaluation.report import REPORT
 from raycase.systems.contracts import Compute
 from raycase.systems.model_folder import METRICS
 
@@ -24,7 +25,7 @@ TASKS_OF = {  # flags that some tasks alone have
     "attributes": ("caption-attributes",),
     "threshold_from": ("rte",),
 }
-PATHS = ("data", "output", "train", "cases", "qrels", "threshold_from", "cache")
+FOLDERS = ("csfcube", "caption-attributes", "kgc")  # tasks whose --data is a folder of certain files
 SAVED = "model"  # of --threshold-from: each model's own
 
 
@@ -91,7 +92,22 @@ class EvaluateJob(PromptFlags, TaskFlags):
 
 def check_request(job: EvaluateJob) -> Path:
     """Check what does not depend on the task's data; returns the report's folder. Raises RequestError."""
-    check_paths({f"--{n.replace('_', '-')}": getattr(job, n) for n in PATHS})
+    threshold = None if job.threshold_from == SAVED else job.threshold_from
+    certain = job.task in FOLDERS
+    check_paths(
+        reads={
+            "--data": None if certain else job.data,
+            "--train": job.train,
+            "--cases": job.cases,
+            "--qrels": job.qrels,
+            "--threshold-from": threshold,
+        },
+        opens={
+            "--data": job.data if certain else None,
+            "--model": [*filter(None, map(model_folder, job.model))],
+        },
+        writes={"--output": Folder(job.output, (METRICS, REPORT), here=True), "--cache": Folder(job.cache)},
+    )
     folder = open_report_folder(job.output)
     resamples = (100 <= job.resamples <= MOST_RESAMPLES, f"100 to {MOST_RESAMPLES:,}, for an interval of 95 %")
     check_ranges(job, at_least(0, job, "seed", most=MOST_SEED) | {"resamples": resamples})
@@ -103,8 +119,6 @@ def check_request(job: EvaluateJob) -> Path:
 
 def open_report_folder(output: str) -> Path:
     """The report's folder. Raises RequestError if it holds anything but an earlier report."""
-    if "://" in output:
-        raise RequestError(f"--output: expected a folder on this machine, got {output}; copy the report there")
     folder = Path(output).expanduser().absolute()
     if folder.exists() and not folder.is_dir():
         raise RequestError(f"--output: expected a folder, got the file {folder}")

@@ -14,7 +14,8 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from raycase.corpus.manifest import read_manifest
 from raycase.corpus.written import Written, open_written
-from raycase.data.storage import Location, check_paths, fingerprint, locate
+from raycase.data.places import INDEX, Folder, check_paths
+from raycase.data.storage import Location, fingerprint, locate
 from raycase.data.stored_words import WORDS
 from raycase.errors import PATIENCE, RequestError, at_least, check_ranges, minutes_range
 from raycase.search.build_parts import BUILD, Parts, Run, Sizes
@@ -240,9 +241,10 @@ def _delete_rows(
 
 
 def _check_job(job: IndexJob, root: Location) -> None:
-    check_paths({"--output": job.output})
-    for uri in job.embeddings:
-        check_paths({"--embeddings": uri})
+    check_paths(
+        opens={"--embeddings": job.embeddings, "--model": job.model},
+        writes={"--output": Folder(job.output, ("data", INDEX), mark=INDEX)},
+    )
     if job.replace and not job.embeddings:
         raise RequestError("--replace: expected --embeddings beside it, got none; name the outputs of the new rows")
     for flag in _deleting_flags(job):

@@ -14,8 +14,9 @@ import pyarrow as pa
 from transformers.utils.logging import disable_progress_bar
 
 from raycase.data.parquet import parquet_bytes
+from raycase.data.places import PARQUET, File, check_paths
 from raycase.data.schema import ID
-from raycase.data.storage import check_paths, locate
+from raycase.data.storage import locate
 from raycase.errors import MOST_SEED, RequestError, at_least, check_ranges
 from raycase.search.facet_words import CarriedWord, Example, carrying_words, nearest_examples, weighed_texts
 from raycase.search.facets import Clusters, find_clusters, import_sklearn
@@ -105,10 +106,11 @@ def _find(
 
 
 def _check_job(job: FacetsJob) -> None:
-    check_paths({"--index": job.index, "--output": job.output, "--assignments": job.assignments})
+    check_paths(
+        opens={"--index": job.index, "--model": job.model},
+        writes={"--output": File(job.output, PARQUET), "--assignments": File(job.assignments, PARQUET)},
+    )
     check_ranges(job, at_least(2, job, "clusters", "most_clusters") | at_least(0, job, "seed", most=MOST_SEED))
-    if job.output and job.output == job.assignments:
-        raise RequestError(f"--assignments: expected another file than --output, got {job.assignments} twice")
     import_sklearn()
 
 

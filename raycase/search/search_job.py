@@ -12,10 +12,12 @@ import pyarrow as pa
 import tyro
 from transformers.utils.logging import disable_progress_bar
 
+from raycase.data.fetch import model_folder
 from raycase.data.kept_columns import WEIGHTS
 from raycase.data.parquet import parquet_bytes
+from raycase.data.places import HTML, PARQUET, File, check_paths
 from raycase.data.schema import CONDITION, ID
-from raycase.data.storage import check_paths, locate
+from raycase.data.storage import locate
 from raycase.errors import RequestError, at_least, check_ranges
 from raycase.search.approximate import EF, NPROBES, Options
 from raycase.search.index import Index, Limits
@@ -146,7 +148,11 @@ def _search(
 
 
 def _check_job(job: SearchJob) -> None:
-    check_paths({"--index": job.index, "--queries": job.queries, "--output": job.output, "--html": job.html})
+    check_paths(
+        reads={"--queries": job.queries},
+        opens={"--index": job.index, "--model": job.model, "--rerank": model_folder(job.rerank)},
+        writes={"--output": File(job.output, PARQUET), "--html": File(job.html, HTML)},
+    )
     ranges = at_least(1, job, "k", "nprobes", "ef", "refine", "candidates")
     check_ranges(job, ranges | {"memory": (0 < job.memory <= MOST_MEMORY, f"GiB above 0, at most {MOST_MEMORY:,}")})
     if job.candidates is not None and not job.rerank:

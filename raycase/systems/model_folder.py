@@ -17,6 +17,7 @@ from raycase.data.storage import locate
 from raycase.encoder.loading import save_encoder
 from raycase.encoder.table import HERE, read_spec
 from raycase.errors import RequestError
+from raycase.systems.condition_head import WEIGHTS as HEAD
 from raycase.systems.projector import WEIGHTS
 from raycase.systems.weights import load_weights
 
@@ -27,6 +28,8 @@ if TYPE_CHECKING:
 
 METRICS, CARD = "metrics.json", "README.md"
 EXTRA = "extra.safetensors"  # weights that are not the encoder's
+ENCODER, ADAPTER = "encoder", "adapter"  # folders
+WRITTEN = (MODEL_FILE, METRICS, CARD, EXTRA, WEIGHTS, HEAD, ENCODER, ADAPTER)
 
 
 def open_model_folder(folder: Path, fingerprint: str, *, overwrite: bool = False) -> dict[str, Any] | None:
@@ -67,7 +70,7 @@ def save_folder(
     `raycase.load(folder)` reads them back.
     """
     folder.mkdir(parents=True, exist_ok=True)
-    for subfolder in ("encoder", "adapter"):
+    for subfolder in (ENCODER, ADAPTER):
         locate(str(folder / subfolder)).remove()
     source, adapter = config.encoder.source, None
     if adapters is not None:

@@ -10,10 +10,10 @@ from typing import Any
 
 import torch
 
-from raycase.data.conditions import read_conditions
+from raycase.data.conditions import conditions_file, read_conditions
 from raycase.data.provenance import provenance
 from raycase.data.rated import SENTENCE1, SENTENCE2, read_rated, read_unrated, texts_sha256
-from raycase.data.storage import check_paths, fingerprint
+from raycase.data.storage import fingerprint
 from raycase.errors import RequestError
 from raycase.systems.case import write_model_folder
 from raycase.systems.model_card import projection_card
@@ -43,9 +43,14 @@ class ProjectionJob(Frozen, Projection):
     validation: str | None = None
     """Rated pairs on which the vectors are measured. Nothing is fitted to them or chosen by them."""
 
+    @property
+    def sources(self) -> dict[str, str | None]:
+        """Files, folders and globs of data, by flag."""
+        conditions = conditions_file(self.conditions)
+        return {"--train": self.train, "--validation": self.validation, "--conditions": conditions}
+
     def check_source(self) -> None:
         """Check the flags before anything is read. Raises RequestError."""
-        check_paths({"--train": self.train, "--validation": self.validation})
         super().check_source()
         if not self.text_columns:
             raise RequestError("--text-columns: expected at least one column, got none")

@@ -10,10 +10,11 @@ from typing import Any
 
 import torch
 
-from raycase.data.fetch import is_trained
+from raycase.data.fetch import is_trained, model_folder
+from raycase.data.places import Folder, check_paths
 from raycase.data.provenance import provenance
 from raycase.data.rated import NOT_APPLICABLE, RatedPairs, read_rated, rows_in
-from raycase.data.storage import Location, check_paths, fingerprint, locate
+from raycase.data.storage import Location, fingerprint, locate
 from raycase.encoder.prompt_flags import PromptFlags
 from raycase.errors import MOST_SEED, RequestError, at_least, check_ranges
 from raycase.systems.bi_encoder import BiEncoderConfig
@@ -21,7 +22,7 @@ from raycase.systems.case import CaseConfig, write_model_folder
 from raycase.systems.case import resolve as resolve_case
 from raycase.systems.contracts import Compute
 from raycase.systems.lora import LoraConfig
-from raycase.systems.model_folder import open_model_folder
+from raycase.systems.model_folder import WRITTEN, open_model_folder
 from raycase.systems.pair_vectors import PairVectors, pair_vectors
 from raycase.systems.projector import settings_of
 from raycase.systems.registry import resolve
@@ -49,22 +50,38 @@ class Saved:
     """Seed of random weights, order and dropout; the first seed of a sweep."""
 
     @property
+    def sources(self) -> dict[str, str | None]:
+        """Files, folders and globs of data, by flag."""
+        return {}
+
+    @property
+    def written(self) -> tuple[str, ...]:
+        """The names of what is written into the output folder."""
+        return WRITTEN
+
+    @property
     def folder(self) -> Path:
         return Path(self.output).expanduser().absolute()
 
     @property
+    def cache_uri(self) -> str:
+        return str(self.folder.parent / "cache") if self.cache is None else self.cache
+
+    @property
     def cache_location(self) -> Location:
-        return locate(self.cache or str(self.folder.parent / "cache"))
+        return locate(self.cache_uri)
 
     def check_source(self) -> None:
         """Check the flags before anything is read. Raises RequestError."""
-        check_paths({"--output": self.output, "--cache": self.cache})
+        check_paths(
+            reads=self.sources,
+            opens={"--model": model_folder(self.model)},
+            writes={
+                "--output": Folder(self.output, self.written, here=True),
+                "--cache": Folder(self.cache_uri),
+            },
+        )
         check_ranges(self, at_least(0, self, "seed", most=MOST_SEED))
-        if "://" in self.output:
-            raise RequestError(f"--output: expected a folder on this machine, got {self.output}; copy the result there")
-        there = next(path for path in (self.folder, *self.folder.parents) if path.exists())
-        if not there.is_dir():
-            raise RequestError(f"--output: expected a folder, got the file {there}")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -76,10 +93,10 @@ class Source(Saved):
     validation: str
     """Validation pairs, which select the best epoch; never trained on. Label -1: the condition does not apply."""
 
-    def check_source(self) -> None:
-        """Check the flags before anything is read. Raises RequestError."""
-        check_paths({"--train": self.train, "--validation": self.validation})
-        super().check_source()
+    @property
+    def sources(self) -> dict[str, str | None]:
+        """Files, folders and globs of data, by flag."""
+        return {"--train": self.train, "--validation": self.validation}
 
     def read(self) -> tuple[RatedPairs, RatedPairs]:
         """Read and check training and validation pairs. Raises RequestError."""

@@ -11,7 +11,7 @@ from typing import Any, Literal
 from raycase.data.claim import begin, claim
 from raycase.data.provenance import provenance
 from raycase.data.rated import RatedPairs
-from raycase.data.storage import check_paths, fingerprint, locate
+from raycase.data.storage import fingerprint, locate
 from raycase.errors import RequestError, at_least, check_ranges
 from raycase.systems.projector import settings_of
 from raycase.training.loop import FitState
@@ -47,6 +47,16 @@ class SweepJob(Source):
     """GPUs per trial."""
     resume: bool = False
     """Resume the sweep in the folder: run its missing trials."""
+
+    @property
+    def sources(self) -> dict[str, str | None]:
+        """Files, folders and globs of data, by flag; a grid that is a file."""
+        return super().sources | {"--grid": None if self.grid in self.cells.grids else self.grid}
+
+    @property
+    def written(self) -> tuple[str, ...]:
+        """The names of what is written into the output folder."""
+        return (SWEEP, *RESULTS)
 
     @property
     def cells(self) -> Cell:
@@ -128,7 +138,6 @@ class SweepJob(Source):
 
     def check_sweep(self) -> None:
         """Raise RequestError for flags that contradict each other or are out of range."""
-        check_paths({"--grid": None if self.grid in self.cells.grids else self.grid})
         if self.grid is None and self.search == "tpe" and importlib.util.find_spec("optuna") is None:
             raise RequestError(
                 "--search tpe: expected the package optuna, got none; install it with: pip install 'raycase[tune]', "

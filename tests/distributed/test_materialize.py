@@ -148,7 +148,7 @@ def test_a_join_under_a_condition_that_was_not_embedded(cluster, home, tmp_path,
     assert join(under)["neighbours"] == 594
     for changes, message in (
         ({"k": 4}, "--output: expected an empty folder or this very join"),
-        ({"output": words}, "--output: expected an empty folder or this very join"),
+        ({"output": words}, "--output: expected another folder than --queries"),
         ({"queries": m}, "--queries: expected an output of `raycase embed --any-condition`"),
         ({"exclude_same": "age"}, "--exclude-same: expected one of id, text, year"),
         ({"conditions": ()}, "--model: expected it beside --conditions"),

@@ -93,8 +93,12 @@ def test_vectors_of_nv_embeds_authors_are_compared_with_ours(tmp_path, monkeypat
         check_model(job)
     with pytest.raises(RequestError, match=r"--golden: expected a file of vectors, got none at .*nowhere"):
         check_model(replace(job, golden=str(tmp_path / "nowhere.json")))
-    with pytest.raises(RequestError, match="--golden: expected a file in a folder on this machine, got "):
+    with pytest.raises(RequestError, match="--golden: expected a file, got the folder "):
         check_model(replace(job, golden=str(tmp_path), save_golden=True))
+    (tmp_path / "config.json").write_text("{}")
+    with pytest.raises(RequestError, match=r"--golden: expected a new file or one of vectors, got .*config\.json"):
+        check_model(replace(job, golden=str(tmp_path / "config.json"), save_golden=True))
+    assert (tmp_path / "config.json").read_text() == "{}"
     other = replace(job, golden=str(tmp_path / "ours.json"), save_golden=True)
     assert check_model(other)["golden"] == check_model(replace(other, save_golden=False))["golden"] == 1.0
 

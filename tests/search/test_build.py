@@ -142,9 +142,7 @@ def test_wrong_builds_are_refused(home, index, tmp_path, tiny_model):
     refuse(IndexJob(output=new), "--embeddings: expected an output")
     refuse(IndexJob(embeddings=(str(tmp_path),), output=new), "got no job.json")
     refuse(IndexJob(embeddings=(str(home / "other"),), output=there), "expected vectors of the index's model")
-    refuse(
-        IndexJob(embeddings=(str(home / "out"),), output=str(home / "out")), "expected an index or a new folder, got"
-    )
+    refuse(IndexJob(embeddings=(str(home / "out"),), output=str(home / "out")), "another folder than --embeddings, got")
     refuse(IndexJob(embeddings=(str(home / "out"),), output=str(home / "a" / "in.parquet")), "got the file")
     refuse(IndexJob(embeddings=(str(home / "out"),), output=new, partitions=0), "--partitions: expected at least 1")
     refuse(IndexJob(embeddings=(str(home / "out"),), output=new, kind="ivf-pq", sub_vectors=5), "a divisor of 32")

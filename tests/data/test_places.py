@@ -1,0 +1,256 @@
+"""Outputs never go over inputs, other outputs, indexes or outputs of jobs, however these are named."""
+
+import os
+import re
+from collections.abc import Mapping
+from dataclasses import fields, replace
+
+import pytest
+
+from raycase.commands import COMMANDS
+from raycase.corpus.materialize import MaterializeJob
+from raycase.corpus.materialize import check as check_words
+from raycase.corpus.output import output_folder
+from raycase.corpus.request import EmbedJob
+from raycase.corpus.request import check as check_embed
+from raycase.corpus.score_request import ScoreJob, check_score
+from raycase.data.places import HTML, INDEX, PARQUET, File, Folder, check_paths
+from raycase.data.storage import locate
+from raycase.distributed.join import JoinJob, join
+from raycase.distributed.rerank import RerankJob, rerank_all
+from raycase.errors import RequestError
+from raycase.evaluation.explain import ExplainJob, explain
+from raycase.evaluation.job import EvaluateJob, check_request
+from raycase.search.build import IndexJob, build
+from raycase.search.facets_job import FacetsJob, facets
+from raycase.search.search_job import SearchJob, search
+from raycase.training.projection_job import ProjectionJob
+from raycase.training.projector_job import TrainJob
+from raycase.training.sweep_projector import TuneJob
+
+WRITTEN = re.compile("output|html|assign|cache|golden|save|write|report|picture|file|log|export|dest")
+OVER, INSIDE, AS_INPUT = "expected another", "expected a place outside of indexes", "would be read as input"
+
+
+@pytest.fixture
+def here(tmp_path, monkeypatch):
+    """A folder with files, an index and the output of a job, which is the current one."""
+    for name in (
+        "q.csv",
+        "a.parquet",
+        "data/a.csv",
+        "idx/data/x.lance",
+        "idx/_versions/1.manifest",
+        "model/config.json",
+    ):
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).write_text("text\na dog\n")
+    for name in ("out", "other"):
+        (tmp_path / name / "embeddings").mkdir(parents=True)
+        (tmp_path / name / "job.json").write_text("{}")
+    (tmp_path / "link").symlink_to(tmp_path / "q.csv")
+    (tmp_path / "linked").symlink_to(tmp_path / "idx")
+    os.mkfifo(tmp_path / "pipe")
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+def contents(folder):
+    """Every file with its bytes."""
+    return {path: path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+
+
+def refuse(words, work, job):
+    with pytest.raises(RequestError, match=words):
+        work(job)
+
+
+def names_of(path):
+    """The same place in other words."""
+    return [path, f"./{path}", f"nowhere/../{path}", os.path.abspath(path), f"file://{os.path.abspath(path)}"]
+
+
+@pytest.mark.parametrize("queries", ["q.csv", "link", "q*.csv", "."])
+def test_answers_do_not_go_over_what_is_searched(here, queries):
+    before = contents(here)
+    for output in [*names_of("q.csv"), "link"]:
+        for endings in (PARQUET, (".csv",)):
+            with pytest.raises(RequestError, match=r"^--output: expected a"):
+                check_paths(reads={"--queries": queries}, writes={"--output": File(output, endings)})
+    assert contents(here) == before
+
+
+def test_a_search_and_facets_refuse_before_they_open_anything(here):
+    before = contents(here)
+    (here / "q").write_text("x")
+    for output in [*names_of("q")]:
+        refuse(f"^--output: {OVER} file than --queries", search, SearchJob(index="i", queries="q", output=output))
+        refuse(f"^--html: {OVER} file than --output", search, SearchJob(index="i", output="q", html=output))
+        refuse(
+            f"^--assignments: {OVER} file than --output",
+            facets,
+            FacetsJob(index="i", condition="c", output="q", assignments=output),
+        )
+    (here / "q").unlink()
+    for output in (
+        "idx/data/x.parquet",
+        "idx/x",
+        "linked/x",
+        "linked/data/new/x",
+        "other/embeddings/x.parquet",
+        "out/x",
+    ):
+        refuse(f"^--output: {INSIDE}.*got {output} in", search, SearchJob(index="i", query=("x",), output=output))
+        refuse(f"^--html: {INSIDE}", search, SearchJob(index="i", query=("x",), html=output.replace("parquet", "html")))
+        refuse(f"^--assignments: {INSIDE}", facets, FacetsJob(index="i", condition="c", assignments=output))
+    refuse(f"^--output: {OVER} file than --index", search, SearchJob(index="i", query=("x",), output="./i"))
+    assert contents(here) == before
+
+
+def test_a_link_is_written_where_it_is(here):
+    (here / "idx" / "data" / "away").symlink_to(here / "elsewhere")
+    refuse(INSIDE, search, SearchJob(index="i", query=("x",), output="idx/data/away"))
+
+
+@pytest.mark.parametrize(
+    "name", ["answers.csv", "answers.json", "a.html", "a.parquet.gz", "a.", "answers.2024", "a.jsonl"]
+)
+def test_a_file_has_the_ending_of_its_format(here, name):
+    ending = "expected a file that ends with .parquet, got"
+    refuse(f"^--output: {ending}", search, SearchJob(index="i", query=("x",), output=name))
+    refuse(f"^--output: {ending}", facets, FacetsJob(index="i", condition="c", output=name))
+    refuse(f"^--assignments: {ending}", facets, FacetsJob(index="i", condition="c", assignments=f"s3://b/{name}"))
+    if not name.endswith("html"):
+        refuse("^--html: expected a file that ends with .html", search, SearchJob(index="i", query=("x",), html=name))
+    refuse("^--output: expected a file that ends with .svg", explain, ExplainJob(text=("a",), output=name))
+
+
+@pytest.mark.parametrize("name", ["data", "data/", "new/", "pipe"])
+def test_a_file_is_not_a_folder(here, name):
+    for writes in ({"--output": File(name, PARQUET)}, {"--html": File(name, HTML)}):
+        with pytest.raises(RequestError, match="expected a file, got"):
+            check_paths(writes=writes)
+
+
+def test_what_is_right_stays_allowed(here):
+    check_paths(reads={"--queries": "q.csv"}, writes={"--output": File("a.parquet", PARQUET)})
+    check_paths(
+        reads={"--queries": "*.csv"}, writes={"--output": File("a.PARQUET", PARQUET), "--html": File("a", HTML)}
+    )
+    check_paths(reads={"--queries": "data"}, writes={"--output": File("data2", PARQUET)})
+    check_paths(reads={"--input": ["q.csv", "q.csv"]}, writes={"--output": output_folder("new")})
+    check_paths(reads={"--input": "q.csv"}, writes={"--output": output_folder("out")})
+    check_paths(reads={"--input": "."}, writes={"--output": output_folder("new")})
+    check_paths(reads={"--input": "data"}, writes={"--output": output_folder("data")})
+    check_paths(opens={"--embeddings": ["out", "out"]}, writes={"--output": Folder("idx", ("data", INDEX), INDEX)})
+    check_paths(opens={"--queries": "out", "--vectors": "out"}, writes={"--output": Folder(".", ("neighbours",))})
+    check_paths(opens={"--model": "model"}, writes={"--output": Folder("model/trained", ("raycase.json",))})
+    check_paths(reads={"--train": "q.csv"}, writes={"--output": Folder(".", ("a.json",)), "--cache": Folder(".")})
+    check_paths(reads={"--train": "q*"}, writes={"--output": Folder("m", ("x",)), "--cache": Folder("m/cache")})
+    check_paths(reads={"--train": "data"}, writes={"--output": Folder("data/_m", ("encoder",))})
+    check_paths(reads={"--answers": "*.csv"}, writes={"--output": Folder("res", ("answers",))})
+    check_paths(reads={"--data": "data"}, writes={"--output": Folder("data/report", ("metrics.json", "report.md"))})
+
+
+@pytest.mark.parametrize(
+    "words, reads, opens, writes",
+    [
+        (OVER, {}, {"--model": "m"}, {"--output": Folder("./m/", ("raycase.json",))}),
+        (OVER, {}, {"--model": "m/encoder"}, {"--output": Folder("m", ("encoder",))}),
+        (OVER, {}, {"--queries": "j/pooled/a"}, {"--output": Folder("j", ("pooled",))}),
+        (OVER, {"--train": "t/trials.csv"}, {}, {"--output": Folder("t", ("trials.csv",))}),
+        (OVER, {"--input": "new/embeddings"}, {}, {"--output": output_folder("new")}),
+        (OVER, {"--input": "new/embeddings/*.parquet"}, {}, {"--output": output_folder("new")}),
+        (OVER, {}, {}, {"--output": Folder("m", ("encoder",)), "--cache": Folder("m/encoder/c")}),
+        (AS_INPUT, {"--answers": "data"}, {}, {"--output": Folder("data/r", ("answers",))}),
+        (AS_INPUT, {"--answers": "data/**"}, {}, {"--output": Folder("data/r", ("answers",))}),
+        (AS_INPUT, {"--answers": "d*/*/*/*.parquet"}, {}, {"--output": Folder("data/r", ("answers",))}),
+        (AS_INPUT, {"--queries": "d*/*"}, {}, {"--output": File("data/r.parquet", PARQUET)}),
+        (AS_INPUT, {"--train": "data"}, {}, {"--cache": Folder("data/cache")}),
+        (AS_INPUT, {"--train": "data"}, {}, {"--cache": Folder("data")}),
+        (INSIDE, {}, {}, {"--cache": Folder("out")}),
+        (INSIDE, {}, {}, {"--cache": Folder("idx/cache")}),
+        (INSIDE, {}, {}, {"--output": output_folder("idx")}),
+        (INSIDE, {}, {}, {"--output": output_folder("linked/sub")}),
+        (INSIDE, {}, {}, {"--output": output_folder("out/embeddings/new")}),
+        (INSIDE, {}, {}, {"--output": Folder("out", ("data", INDEX), INDEX)}),
+        (INSIDE, {}, {}, {"--output": Folder("idx/data/new", ("data", INDEX), INDEX)}),
+        ("expected a folder, got the file", {}, {}, {"--output": Folder("q.csv")}),
+        ("expected a folder on this machine", {}, {}, {"--output": Folder("s3://b/x", here=True)}),
+    ],
+)
+def test_folders_that_go_over_something_are_refused(here, words, reads, opens, writes):
+    with pytest.raises(RequestError, match=words):
+        check_paths(reads=reads, opens=opens, writes=writes)
+
+
+def test_places_in_object_stores_are_compared(here, s3_server):
+    locate("s3://corpus/places/idx/_versions/1.manifest").put(b"x")
+    locate("s3://corpus/places/done/job.json").put(b"{}")
+    for uri in ("s3://corpus/places/q.parquet", "s3a://corpus/places/q.parquet"):
+        refuse(OVER, search, SearchJob(index="i", queries="s3://corpus/places/q.parquet", output=uri))
+    for uri in ("s3://corpus/places/idx/data/x.parquet", "s3a://corpus/places/done/x.parquet"):
+        refuse(INSIDE, search, SearchJob(index="i", query=("x",), output=uri))
+    refuse("got the folder", search, SearchJob(index="i", query=("x",), output="s3://corpus/places/idx"))
+    check_paths(opens={"--index": "s3://corpus/places/idx"}, writes={"--output": File("s3://corpus/places/a", PARQUET)})
+
+
+def test_every_job_compares_its_places(here):
+    before = contents(here)
+    embed = EmbedJob(input="q.csv", output="idx", unconditional=True)
+    refuse(INSIDE, check_embed, embed)
+    refuse(INSIDE, check_embed, replace(embed, output="out/new"))
+    refuse("got the file", check_embed, replace(embed, output="q.csv"))
+    refuse(OVER, check_embed, replace(embed, model="model", output="model"))
+    refuse(INSIDE, check_score, ScoreJob(input="q.csv", output="idx/scores"))
+    refuse(f"{OVER} folder than --words", check_words, MaterializeJob(words="out", conditions=("c",), output="./out/"))
+    refuse(INSIDE, check_words, MaterializeJob(words="out", conditions=("c",), output="other/x"))
+    refuse(INSIDE, build, IndexJob(embeddings=("out",), output="other/i.lance"))
+    refuse(f"{OVER} folder than --embeddings", build, IndexJob(embeddings=("out",), output="out"))
+    refuse(INSIDE, join, JoinJob(queries="out", vectors="other", output="out/near"))
+    refuse(OVER, join, JoinJob(queries="near/pooled/a", vectors="other", output="near"))
+    refuse(OVER, join, JoinJob(queries="out", vectors="other", output="other", conditions=("c",)))
+    answers = RerankJob(answers="data", queries="q.csv", model="model", output="data/best")
+    refuse(AS_INPUT, rerank_all, answers)
+    refuse(OVER, rerank_all, replace(answers, output="model"))
+    refuse(INSIDE, rerank_all, replace(answers, output="linked"))
+    data = {"train": "q.csv", "validation": "data/a.csv", "output": "new"}
+    for job in (TrainJob(**data), TuneJob(**data), ProjectionJob(train="q.csv", output="new")):
+        job.check_source()
+        for words, change in {
+            INSIDE: {"output": "out/model"},
+            OVER: {"model": "model", "output": "model"},
+            AS_INPUT: {"train": "data", "cache": "data/cache"},
+            "got the file": {"cache": "q.csv"},
+        }.items():
+            refuse(words, type(job).check_source, replace(job, **change))
+    (here / "new" / "best").mkdir(parents=True)
+    (here / "new" / "best" / "raycase.json").write_text("{}")
+    refuse(OVER, TuneJob.check_source, TuneJob(**data | {"model": "new/best"}))
+    (here / "new" / "best" / "raycase.json").unlink()
+    evaluate = EvaluateJob(model=("minilm",), data="data/a.csv", output="report")
+    check_request(evaluate)
+    check_request(replace(evaluate, task="csfcube", data="data", output="data/report"))
+    refuse(INSIDE, check_request, replace(evaluate, output="idx"))
+    refuse(AS_INPUT, check_request, replace(evaluate, data="data", cache="data/cache"))
+    refuse(INSIDE, explain, ExplainJob(text=("a",), condition=("c",), output="out/a.svg"))
+    assert contents(here) == before
+
+
+def test_no_command_has_another_flag_that_is_written():
+    """A new one needs its place in `check_paths`, and in the tests above."""
+    flags = {}
+    for name, command in COMMANDS.items():
+        loaded = command.load()
+        for kind in loaded.values() if isinstance(loaded, Mapping) else [loaded]:
+            places = {f.name for f in fields(kind) if WRITTEN.search(f.name) and f.name != "overwrite"}
+            flags[name] = flags.get(name, set()) | places
+    output, trains = {"output"}, {"output", "cache"}
+    expected = dict.fromkeys(("embed", "verify", "materialize", "index", "join", "rerank", "score", "explain"), output)
+    expected |= dict.fromkeys(("train", "tune", "evaluate"), trains)
+    expected |= {
+        "search": {"output", "html"},
+        "facets": {"output", "assignments"},
+        "check-model": {"golden", "save_golden"},
+    }
+    assert flags == expected
