@@ -69,8 +69,8 @@ def join(address: str, *, seconds: float = SECONDS, **options: Any) -> None:
     except (OSError, RuntimeError, ValueError, RayError) as error:
         problem = first_line(error).rstrip(".")
     raise WorkError(
-        f"RAY_ADDRESS={one_line(address)}: expected a cluster to join, got: {one_line(problem)}; start it, correct the address, "
-        "or unset RAY_ADDRESS to work on this machine alone"
+        f"RAY_ADDRESS={one_line(address)}: expected a cluster to join, got: {one_line(problem)}; start it, correct the "
+        "address, or unset RAY_ADDRESS to work on this machine alone"
     )
 
 

@@ -58,7 +58,7 @@ def test_a_cluster_that_does_not_answer_is_an_error_after_seconds(scheme, backlo
 
 @pytest.mark.parametrize("address", ["rubbish", "a:b:c", ":1", "127.0.0.2:port", "no host:6379", "two\nlines:1"])
 def test_what_is_no_address_is_an_error_in_one_line(address, capfd):
-    with pytest.raises(WorkError, match="^RAY_ADDRESS=.*: expected a cluster to join, got: ") as error:
+    with pytest.raises(WorkError, match=r"^RAY_ADDRESS=.*: expected a cluster to join, got: ") as error:
         join(address, seconds=0.5)
     assert "\n" not in str(error.value) and capfd.readouterr().err == ""
 
@@ -93,10 +93,8 @@ def test_two_commands_at_once_have_a_ray_each_and_leave_nothing(tiny_model, clus
             said, errors = process.communicate(timeout=240)
             assert process.returncode == 0, errors
             assert json.loads(said.splitlines()[-1])["rows_out"] == 10
-        left = [
-            p.info["cmdline"] for p in psutil.process_iter(["cmdline"]) if folder in " ".join(p.info["cmdline"] or ())
-        ]
-        assert left == []
+        commands = [process.info["cmdline"] or () for process in psutil.process_iter(["cmdline"])]
+        assert [words for words in commands if folder in " ".join(words)] == []
 
 
 @pytest.mark.cluster
