@@ -54,11 +54,10 @@ def named_cluster() -> str | None:
 
 def join(address: str, *, seconds: float = SECONDS, **options: Any) -> None:
     """`ray.init`, which itself would try for minutes where nothing answers."""
-    scheme, found, _ = address.rpartition("://")
-    if found and scheme != "ray":
+    if "://" in address:
         raise RequestError(
-            f"RAY_ADDRESS: expected host:port of a cluster, auto or local, got {one_line(address)}; for a job "
-            f"server: ray job submit --address {one_line(address)} -- COMMAND"
+            f"RAY_ADDRESS: expected host:port of a cluster, auto or local, got {one_line(address)}; from outside of the "
+            "cluster: ray job submit --address http://HOST:8265 -- COMMAND"
         )
     logging.getLogger("ray").setLevel(logging.CRITICAL)  # until `ray.init`: what Ray logs stands in the error
     try:
