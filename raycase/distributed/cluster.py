@@ -19,7 +19,7 @@ from ray.exceptions import RayError
 from raycase.distributed.ray_internals import listen_on_localhost, never_start_unasked, why_unreachable
 from raycase.errors import RequestError, WorkError, first_line, one_line
 
-SECONDS = 10.0  # within which a cluster answers
+SECONDS = 15.0  # within which a cluster answers, busy as it may be
 
 
 def start_ray() -> None:
@@ -56,7 +56,7 @@ def join(address: str, *, seconds: float = SECONDS, **options: Any) -> None:
     """`ray.init`, which itself would try for minutes where nothing answers."""
     if "://" in address:
         raise RequestError(
-            f"RAY_ADDRESS: expected host:port of a cluster, auto or local, got {one_line(address)}; from outside of the "
+            f"RAY_ADDRESS: expected host:port of a cluster, auto or local, got {one_line(address)}; from outside a "
             "cluster: ray job submit --address http://HOST:8265 -- COMMAND"
         )
     logging.getLogger("ray").setLevel(logging.CRITICAL)  # until `ray.init`: what Ray logs stands in the error

@@ -48,6 +48,12 @@ def test_a_job_finishes_on_a_ray_that_has_renamed_everything_private(cluster, re
     assert len(lines) == len(what) and all(any(w in line for line in lines) for w in what), lines
 
 
+def test_a_ray_that_cannot_be_asked_whether_it_answers_is_joined_unasked(renamed, caplog):
+    assert ray_internals.why_unreachable("127.0.0.1:1", 1) is None
+    [line] = caplog.messages
+    assert "whether a cluster answers" in line and "waited for" in line
+
+
 @pytest.mark.parametrize("executor", [SimpleNamespace(), SimpleNamespace(_topology={SimpleNamespace: None})])
 def test_statistics_that_ray_keeps_elsewhere_end_no_execution(executor, caplog):
     context = DataContext.get_current().copy()
