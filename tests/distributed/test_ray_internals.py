@@ -24,7 +24,11 @@ def renamed(monkeypatch):
     imported = builtins.__import__
 
     def without_private(name, globals=None, *rest):
-        if globals and globals.get("__name__") == ray_internals.__name__ and "._internal" in name:
+        if (
+            globals
+            and globals.get("__name__") == ray_internals.__name__
+            and any(part in name for part in ("._internal", "._raylet"))
+        ):
             raise ImportError(f"no module {name}")
         return imported(name, globals, *rest)
 
