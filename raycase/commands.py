@@ -70,7 +70,7 @@ def verify(job: VerifyJob) -> Result:
     from raycase.data.places import check_paths
     from raycase.errors import check_ranges
 
-    if "RAY_ADDRESS" in os.environ:  # on the cluster; else in this process, which need not wait for Ray
+    if os.environ.get("RAY_ADDRESS"):  # on the cluster; else in this process, which need not wait for Ray
         from raycase.distributed.verify import verify
     else:
         from raycase.corpus.verify import verify

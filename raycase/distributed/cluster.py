@@ -10,57 +10,86 @@ import threading
 import warnings
 from contextlib import suppress
 from pathlib import Path
+from tempfile import NamedTemporaryFile
 from typing import Any
 
 import ray
 from ray.exceptions import RayError
 
-from raycase.distributed.ray_internals import listen_on_localhost, never_start_unasked
-from raycase.errors import RequestError, WorkError
+from raycase.distributed.ray_internals import listen_on_localhost, never_start_unasked, why_unreachable
+from raycase.errors import RequestError, WorkError, first_line, one_line
+
+SECONDS = 15.0  # within which a cluster answers, busy as it may be
 
 
 def start_ray() -> None:
-    """Join the cluster at RAY_ADDRESS or one running on this machine; otherwise start one, for this machine alone."""
+    """Join the cluster that RAY_ADDRESS or a Ray job names; without one, start a Ray for this process alone.
+
+    Raises RequestError for what is no address, WorkError for a cluster that cannot be joined.
+    """
     never_start_unasked()
     if not ray.is_initialized():
         os.environ.setdefault("RAY_BACKEND_LOG_LEVEL", "fatal")  # the driver would print the log of its C++ part
         os.environ.setdefault("RAY_IGNORE_UNHANDLED_ERRORS", "1")  # errors of Ray Data's own actors on lost nodes
         handler = signal.getsignal(signal.SIGTERM)
-        _join_or_start(log_to_driver=False, logging_level=logging.ERROR, include_dashboard=False)
+        options = {"log_to_driver": False, "logging_level": logging.ERROR, "include_dashboard": False}
+        if address := named_cluster():
+            join(address, **options)
+        else:
+            listen_on_localhost()
+            own_token_file(Path.home() / ".ray" / "auth_token")
+            ray.init("local", **options)
         if threading.current_thread() is threading.main_thread():
             signal.signal(signal.SIGTERM, handler)  # Ray's own handler exits without a message
     logging.getLogger("ray.data").setLevel(logging.CRITICAL)  # errors are raised, and printed in one line
     warnings.filterwarnings("ignore", message="The maximum number of concurrent tasks")  # of stages with few tasks
 
 
-def _join_or_start(**options: Any) -> None:
-    address = os.environ.get("RAY_ADDRESS")
+def named_cluster() -> str | None:
+    """The address in RAY_ADDRESS, which Ray sets for its jobs; None for none. One that merely runs is another's."""
+    job = "RAY_JOB_CONFIG_JSON_ENV_VAR" in os.environ
+    address = os.environ.get("RAY_ADDRESS") or ("auto" if job else "local")
+    return None if address == "local" else address
+
+
+def join(address: str, *, seconds: float = SECONDS, **options: Any) -> None:
+    """`ray.init`, which itself would try for minutes where nothing answers."""
+    if "://" in address:
+        raise RequestError(
+            f"RAY_ADDRESS: expected host:port of a cluster, auto or local, got {one_line(address)}; from outside a "
+            "cluster: ray job submit --address http://HOST:8265 -- COMMAND"
+        )
+    logging.getLogger("ray").setLevel(logging.CRITICAL)  # until `ray.init`: what Ray logs stands in the error
     try:
-        if address != "local":
-            ray.init(address or "auto", **options)
+        problem = why_unreachable(address, seconds)
+        if problem is None:
+            ray.init(address, **options)
             return
-    except ConnectionError:
-        if address:
-            raise
-    listen_on_localhost()
-    own_token_file(Path.home() / ".ray" / "auth_token")
-    ray.init("local", **options)
+    except (OSError, RuntimeError, ValueError, RayError) as error:
+        problem = first_line(error).rstrip(".")
+    raise WorkError(
+        f"RAY_ADDRESS={one_line(address)}: expected a cluster to join, got: {one_line(problem)}; start it, correct the "
+        "address, or unset RAY_ADDRESS to work on this machine alone"
+    )
 
 
 def own_token_file(file: Path) -> None:
     """Make Ray's token, where there is none, readable for its owner alone; Ray itself would make it readable for all.
 
-    Whoever has the token and reaches a port of Ray can run code.
+    Whoever has the token and reaches a port of Ray can run code. Commands that begin at once get the same: no file is
+    there before its token is.
     """
     if any(name in os.environ for name in ("RAY_AUTH_TOKEN", "RAY_AUTH_TOKEN_PATH")):
         return
-    try:
+    if not file.exists():
         file.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-        with open(os.open(file, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w") as handle:
+        with NamedTemporaryFile("w", dir=file.parent, prefix=file.name) as handle:  # for its owner alone
             handle.write(secrets.token_hex(32))
-    except FileExistsError:
-        with suppress(OSError):  # another user's, as in a shared home
-            file.chmod(0o600)
+            handle.flush()
+            with suppress(OSError):  # there by now; or a file system without links, and Ray writes its own
+                os.link(handle.name, file)
+    with suppress(OSError):  # another user's, as in a shared home
+        file.chmod(0o600)
 
 
 def nodes() -> list[dict[str, Any]]:

@@ -76,6 +76,48 @@ def listen_on_localhost() -> None:
         _warn(f"a switch for clusters of one machine ({error})", "the Ray started here listens on every interface")
 
 
+def why_unreachable(address: str, seconds: float) -> str | None:
+    """Why this process cannot join the cluster at an address, as `ray.init` takes it; None if it can.
+
+    `ray.init` itself asks for minutes. Raises what `ray.init` raises for what is no address or for a missing token.
+    """
+    effect = "a cluster that does not answer is waited for, for minutes"
+    try:
+        import grpc
+        from ray._private.authentication import authentication_token_setup as tokens
+        from ray._private.gcs_utils import create_gcs_channel
+        from ray._private.services import canonicalize_bootstrap_address, get_node_to_connect_for_driver
+        from ray._raylet import GcsClient  # type: ignore[attr-defined]
+        from ray.core.generated.gcs_service_pb2 import CheckAliveRequest
+        from ray.core.generated.gcs_service_pb2_grpc import NodeInfoGcsServiceStub
+    except ImportError as error:
+        _warn(f"a way to ask whether a cluster answers ({error})", effect)
+        return None
+    try:
+        if address == "auto":
+            tokens.maybe_enable_token_auth_if_token_available(warn_if_disabled=False)
+        found = canonicalize_bootstrap_address(address)
+        with create_gcs_channel(found) as channel:
+            NodeInfoGcsServiceStub(channel).CheckAlive(CheckAliveRequest(), timeout=seconds)
+    except grpc.RpcError as error:
+        if error.code() == grpc.StatusCode.UNAUTHENTICATED:
+            return (
+                f"{error.details()}, says {found}; RAY_AUTH_MODE=token and RAY_AUTH_TOKEN or ~/.ray/auth_token give it"
+            )
+        late = error.code() == grpc.StatusCode.DEADLINE_EXCEEDED
+        return f"no answer from {found} within {seconds:g} s" if late else f"{error.details()}, from {found}"
+    except (AttributeError, TypeError) as error:
+        _warn(f"a way to ask whether a cluster answers ({error})", effect)
+        return None
+    try:
+        get_node_to_connect_for_driver(GcsClient(address=found), timeout_seconds=seconds)
+    except RuntimeError:
+        return f"no node of {found} on this machine; a command runs beside one, or by `ray job submit`"
+    except TypeError as error:
+        _warn(f"a way to ask for a node on this machine ({error})", effect)
+    return None
+
+
 def started_here() -> bool | None:
     """Whether this process started its Ray cluster; None if Ray does not tell."""
     try:

@@ -1,14 +1,109 @@
-"""The Ray that raycase starts itself is for this machine and this user alone."""
+"""A cluster is joined where one is named and answers. The Ray that raycase starts itself is for one command, on this
+machine, and for this user alone."""
 
+import json
 import os
+import secrets
+import socket
 import stat
 import subprocess
 import sys
+import tempfile
 import textwrap
+import time
+from concurrent.futures import ThreadPoolExecutor
 
+import psutil
 import pytest
+from helpers import ROOT, sentences, wait_for
 
-from raycase.distributed.cluster import own_token_file
+from raycase.distributed.cluster import join, named_cluster, own_token_file
+from raycase.errors import RequestError, WorkError
+
+
+@pytest.mark.parametrize(
+    ("environment", "address"),
+    [
+        ({}, None),
+        ({"RAY_ADDRESS": ""}, None),
+        ({"RAY_ADDRESS": "local"}, None),
+        ({"RAY_ADDRESS": "auto"}, "auto"),
+        ({"RAY_ADDRESS": "10.0.0.1:6379"}, "10.0.0.1:6379"),
+        ({"RAY_ADDRESS": "10.0.0.1:6379", "RAY_JOB_CONFIG_JSON_ENV_VAR": "{}"}, "10.0.0.1:6379"),
+        ({"RAY_JOB_CONFIG_JSON_ENV_VAR": "{}"}, "auto"),
+    ],
+)
+def test_only_an_address_or_a_ray_job_names_a_cluster(environment, address, monkeypatch):
+    for name in ("RAY_ADDRESS", "RAY_JOB_CONFIG_JSON_ENV_VAR"):
+        monkeypatch.delenv(name, raising=False)
+    for name, value in environment.items():
+        monkeypatch.setenv(name, value)
+    assert named_cluster() == address
+
+
+@pytest.mark.parametrize("backlog", [None, 5])
+def test_a_cluster_that_does_not_answer_is_an_error_after_seconds(backlog):
+    """Nothing listens, or a server takes connections and says nothing. Ray replaces 127.0.0.1, and not 127.0.0.2."""
+    with socket.socket() as server:
+        server.bind(("127.0.0.2", 0))
+        if backlog:
+            server.listen(backlog)
+        address = f"127.0.0.2:{server.getsockname()[1]}"
+        began = time.monotonic()
+        with pytest.raises(WorkError, match=f"^RAY_ADDRESS={address}: expected .*unset RAY_ADDRESS") as error:
+            join(address, seconds=0.5)
+    assert time.monotonic() - began < 5 and "\n" not in str(error.value)
+
+
+@pytest.mark.parametrize("address", ["rubbish", "a:b:c", ":1", "127.0.0.2:port", "no host:6379", "two\nlines:1"])
+def test_what_is_no_address_is_an_error_in_one_line(address, capfd):
+    with pytest.raises(WorkError, match=r"^RAY_ADDRESS=.*: expected a cluster to join, got: ") as error:
+        join(address, seconds=0.5)
+    assert "\n" not in str(error.value) and capfd.readouterr().err == ""
+
+
+@pytest.mark.parametrize("address", ["http://127.0.0.1:8265", "ray://127.0.0.1:10001"])
+def test_the_address_of_another_server_of_ray_is_a_wrong_request(address):
+    with pytest.raises(RequestError, match=rf"expected host:port of a cluster.* got {address}; .*ray job submit"):
+        join(address)
+
+
+def command(*arguments, **environment):
+    """`raycase` in a process that knows no Ray but what `environment` says."""
+    base = {name: value for name, value in os.environ.items() if not name.startswith("RAY_")}
+    return subprocess.Popen(
+        [sys.executable, "-m", "raycase", *map(str, arguments)],
+        env=base | {"PYTHONPATH": str(ROOT)} | environment,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+
+
+@pytest.mark.cluster
+def test_two_commands_at_once_have_a_ray_each_and_leave_nothing(tiny_model, cluster, tmp_path):
+    """Beside them the run's own Ray is there to be joined; with the token of a new home they could not."""
+    (tmp_path / "in.csv").write_text("\n".join(["text", *sentences(10)]))
+    flags = ["--input", tmp_path / "in.csv", "--conditions", "color", "--model", tiny_model, "--prompt", "concat-sc"]
+    flags += ["--pooling", "mean", "--compute", "float32", "--actors", "1:1"]
+    with tempfile.TemporaryDirectory(prefix="rc", dir="/tmp", ignore_cleanup_errors=True) as folder:  # short: sockets
+        environment = {"HOME": str(tmp_path), "RAY_TMPDIR": folder}
+        running = [command("embed", *flags, "--output", tmp_path / name, **environment) for name in ("a", "b")]
+        for process in running:
+            said, errors = process.communicate(timeout=240)
+            assert process.returncode == 0, errors
+            assert json.loads(said.splitlines()[-1])["rows_out"] == 10
+        wait_for(lambda: not any(folder in " ".join(p.info["cmdline"] or ()) for p in psutil.process_iter(["cmdline"])))
+
+
+@pytest.mark.cluster
+def test_a_token_that_the_cluster_does_not_know_is_an_error_after_seconds(cluster, tmp_path):
+    environment = {"RAY_ADDRESS": cluster.address_info["gcs_address"], "RAY_AUTH_MODE": "token"}
+    process = command("verify", tmp_path, RAY_AUTH_TOKEN=secrets.token_hex(32), **environment)
+    said, errors = process.communicate(timeout=60)
+    assert (process.returncode, said) == (1, "")
+    [line] = errors.splitlines()
+    assert environment["RAY_ADDRESS"] in line and "token is missing or incorrect" in line and "RAY_AUTH_TOKEN" in line
 
 
 @pytest.mark.cluster
@@ -24,7 +119,7 @@ def test_it_listens_on_127_0_0_1_and_its_token_is_its_owners(tmp_path):
                 if connection.status == "LISTEN":
                     print(connection.laddr.ip.removeprefix("::ffff:"))
     """
-    # no address: it looks for a Ray in its own temporary folder, finds none and starts one
+    # no address: it starts a Ray
     keep = ("PATH", "LD_LIBRARY_PATH", "PYTHONPATH")
     environment = {name: value for name in keep if (value := os.environ.get(name))}
     environment |= {"HOME": str(tmp_path), "RAY_TMPDIR": "/tmp"}
@@ -43,3 +138,18 @@ def test_a_token_that_all_could_read_is_closed_and_kept(tmp_path, monkeypatch):
     file.chmod(0o644)
     own_token_file(file)
     assert file.read_text() == "secret" and stat.S_IMODE(file.stat().st_mode) == 0o600
+
+
+def test_commands_that_begin_at_once_have_one_token(tmp_path, monkeypatch):
+    for name in ("RAY_AUTH_TOKEN", "RAY_AUTH_TOKEN_PATH"):
+        monkeypatch.delenv(name, raising=False)
+
+    def token(file):
+        own_token_file(file)
+        return file.read_text()
+
+    with ThreadPoolExecutor(8) as pool:
+        for number in range(50):
+            file = tmp_path / str(number) / "auth_token"
+            [found] = set(pool.map(token, [file] * 8))
+            assert len(found) == 64 and os.listdir(file.parent) == [file.name]

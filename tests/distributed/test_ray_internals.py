@@ -24,7 +24,11 @@ def renamed(monkeypatch):
     imported = builtins.__import__
 
     def without_private(name, globals=None, *rest):
-        if globals and globals.get("__name__") == ray_internals.__name__ and "._internal" in name:
+        if (
+            globals
+            and globals.get("__name__") == ray_internals.__name__
+            and any(part in name for part in ("._internal", "._raylet"))
+        ):
             raise ImportError(f"no module {name}")
         return imported(name, globals, *rest)
 
@@ -46,6 +50,12 @@ def test_a_job_finishes_on_a_ray_that_has_renamed_everything_private(cluster, re
     assert set(lines.values()) == {1}, "expected each line once, however often a job asks"
     what = ["callbacks of an execution", "whether this process started Ray", "the cluster's configuration", "in /proc"]
     assert len(lines) == len(what) and all(any(w in line for line in lines) for w in what), lines
+
+
+def test_a_ray_that_cannot_be_asked_whether_it_answers_is_joined_unasked(renamed, caplog):
+    assert ray_internals.why_unreachable("127.0.0.1:1", 1) is None
+    [line] = caplog.messages
+    assert "whether a cluster answers" in line and "waited for" in line
 
 
 @pytest.mark.parametrize("executor", [SimpleNamespace(), SimpleNamespace(_topology={SimpleNamespace: None})])
