@@ -1,0 +1,123 @@
+"""Paths with signs that URIs, globs and shells know, of every input and output; inputs that are no regular files."""
+
+import os
+import uuid
+from dataclasses import replace
+
+import pytest
+from helpers import embed_here, read_output, read_scores, score_here
+from input_files import columns_of, spans_of, the_file, write
+
+from raycase.corpus.score_request import ScoreJob
+from raycase.corpus.verify import verify
+from raycase.data.candidates import read_candidates
+from raycase.data.columns import peek
+from raycase.data.conditions import read_conditions
+from raycase.data.graph import read_graph
+from raycase.data.inferences import read_inferences
+from raycase.data.rated import read_rated, read_scored, read_unrated
+from raycase.data.reader import read_span
+from raycase.data.storage import locate
+from raycase.errors import RequestError
+from raycase.evaluation.tasks.csfcube import read_cube
+from raycase.search.queries import read_queries
+from raycase.training.projector_fit import Recipe
+from raycase.training.sweep_cells import grid_of
+from raycase.training.sweep_projector import ProjectorCell
+
+ODD = "50% %41 é#x?*[1]::{a}+b&c=d~"
+
+
+@pytest.fixture(params=["disk", "s3"])
+def root(request, tmp_path):
+    if request.param == "disk":
+        return str(tmp_path / "root")
+    request.getfixturevalue("s3_server")
+    return f"s3://corpus/odd/{uuid.uuid4().hex}"
+
+
+def test_a_job_reads_and_writes_where_it_is_told(job, root):
+    folder = locate(f"{root}/{ODD}/ü")
+    (folder / "in" / f"a {ODD}.csv").put(b"text\na dog\n")
+    (folder / "in" / "b.csv").put(b"text\na cat\n")
+    (folder / f"conditions {ODD}.txt").put(b"color\n")
+    sources = {f"in/a {ODD}.csv": ["a dog"], "in": ["a cat", "a dog"]} | (
+        {"in/a*": ["a dog"]} if folder.is_local else {}
+    )
+    for source, texts in sources.items():
+        output = f"{folder.uri}/out {source} {ODD}"
+        conditions = (f"{folder.uri}/conditions {ODD}.txt",)
+        asked = replace(
+            job, input=f"{folder.uri}/{source}", conditions=conditions, output=output, keep_columns=("text",)
+        )
+        assert [bool(embed_here(asked)["units_resumed"]) for _ in range(2)] == [False, True]
+        assert sorted(read_output(output)["text"].to_pylist()) == texts
+        verify(output)
+    above = locate(root)
+    assert [entry.rsplit("/", 1)[-1] for entry in above.fs.ls(above.path, detail=False)] == [ODD]
+
+
+PAIRS = "sentence1,sentence2,condition,label,score\na dog,a cat,color,1,1\na dog,a cow,color,2,2\n"
+PREMISES = "premise,explicit_entailment,implied_entailment,neutral,contradiction\n" + "a,b,c,d,e\n" * 2
+READERS = {  # name of the file -> content, and who reads it
+    "rated.csv": (PAIRS, lambda path: read_rated(path, "--train")),
+    "scored.csv": (PAIRS, lambda path: read_scored(path, "--test")),
+    "unrated.csv": (PAIRS, lambda path: read_unrated(path, "--train", ["sentence1"])),
+    "inferences.csv": (PREMISES, lambda path: read_inferences(path, "--train")),
+    "candidates.jsonl": (
+        '{"query": "a", "positive": ["b"], "negative": ["c"]}',
+        lambda path: read_candidates(path, "--data"),
+    ),
+    "queries.jsonl": ('{"text": "a"}', read_queries),
+    "conditions.txt": ("color\n", lambda path: read_conditions([path])),
+    "conditions.csv": ("condition\ncolor\n", lambda path: read_conditions([path])),
+    "grid.json": ('{"dropout": [0.1]}', lambda path: grid_of(path, ProjectorCell(recipe=Recipe(), prompt="cond"))),
+    "job.json": ("{}", lambda path: locate(path).read_json()),
+    "relations.tsv": ("id\ttext\nr\tis\n", lambda path: read_graph(os.path.dirname(path), "--data")),
+    "corpus.jsonl": (
+        '{"id": 1, "title": "a", "sentences": [{"text": "a", "facet": "method"}]}',
+        lambda path: read_cube(os.path.dirname(path)),
+    ),
+}
+
+
+@pytest.mark.parametrize("name", READERS)
+def test_every_input_is_read_by_whatever_name_but_no_named_pipe(tmp_path, name):
+    """Whoever opens a named pipe waits for ever."""
+    content, read = READERS[name]
+    folder = tmp_path / ODD / "ü"
+    folder.mkdir(parents=True)
+    (folder / "entities.tsv").write_text("id\tname\tdefinition\ne\ta\tb\n")
+    (folder / "qrels_dev.csv").write_text("query_id,facet,candidate_id,relevance\n1,method,1,1\n")
+    odd = name if name in ("relations.tsv", "corpus.jsonl") else f"{ODD} {name}"  # found by their names in a folder
+    (folder / odd).write_text(content)
+    assert read(str(folder / odd)) is not None
+    (folder / odd).unlink()
+    os.mkfifo(folder / odd)
+    with pytest.raises(RequestError, match=r"got(: .* got)? a named pipe$"):
+        read(str(folder / odd))
+
+
+def test_a_named_pipe_that_took_the_place_of_a_file_is_not_opened(job, tmp_path):
+    """Between the listing and the reading, or on another machine."""
+    rows, pipe = tmp_path / "in.csv", tmp_path / "x.csv"
+    write(rows, [{"text": "a dog"}])
+    file = the_file(rows)
+    columns = columns_of(rows)
+    (span,) = spans_of(file, columns)
+    os.mkfifo(pipe)
+    for step in (lambda: spans_of(replace(file, uri=str(pipe)), columns), lambda: peek(replace(file, uri=str(pipe)))):
+        with pytest.raises(RequestError, match=r"x\.csv: expected a regular file, got a named pipe"):
+            step()
+    with pytest.raises(RequestError, match=r"x\.csv: expected a regular file, got a named pipe"):
+        list(read_span(replace(file, uri=str(pipe)), span, columns, [(0, 1)]))
+
+
+def test_pairs_are_scored_where_they_are(tiny_model, tmp_path):
+    folder = tmp_path / ODD
+    folder.mkdir()
+    (folder / f"{ODD}.csv").write_text(PAIRS)
+    output = str(folder / f"out {ODD}")
+    flags = {"model": str(tiny_model), "prompt": "concat-sc", "pooling": "mean", "keep_columns": ("label",)}
+    assert score_here(ScoreJob(input=str(folder / f"{ODD}.csv"), output=output, **flags))["rows_out"] == 2
+    assert len(read_scores(output)) == 2
