@@ -6,12 +6,14 @@ JSON object; errors go to standard error.
 
 from __future__ import annotations
 
+import io
 import json
+import logging
 import os
 import signal
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, redirect_stderr
 from typing import Any, NoReturn
 
 import tyro
@@ -21,9 +23,10 @@ from raycase import __version__
 from raycase.commands import COMMANDS, Result
 from raycase.data.json_values import finite
 from raycase.data.provenance import command_line
-from raycase.errors import RequestError, WorkError
+from raycase.errors import MOST_SHOWN, RequestError, WorkError, note, visible
 
 DESCRIPTION = "Condition-aware sentence embeddings for whole corpora, on Ray. `raycase --version` prints the version."
+MOST_LINES = 40  # of what is wrong with the flags
 SETTINGS = (
     tyro.conf.DisallowNone,  # `bool | None` is --flag, --no-flag or unset, and "None" is a string
     tyro.conf.EnumChoicesFromValues,
@@ -41,11 +44,23 @@ def main(arguments: Sequence[str] | None = None, work: Callable[[Any], Result] |
         print(f"raycase {__version__}")
         return
     name = subcommand(words)
+    _show_warnings()
     with stopping_at_once(COMMANDS[name].resume if name else ""):
         job = parse(words)
         assert name is not None, "parse exits without a subcommand"
         result = _run(work or COMMANDS[name].work, job)
     _print_result(result)
+
+
+def _show_warnings() -> None:
+    """Print the warnings of our log as other lines for people; they quote models' files."""
+
+    class Line(logging.Formatter):
+        def format(self, record: logging.LogRecord) -> str:
+            return visible(super().format(record), MOST_SHOWN)
+
+    if logging.lastResort:
+        logging.lastResort.setFormatter(Line())
 
 
 def subcommand(arguments: Sequence[str]) -> str | None:
@@ -79,7 +94,16 @@ def parse(arguments: Sequence[str]) -> Any:
             app.command(second, name=name, help=line)
         else:
             app.command(name=name, help=line if flags is _unloaded else None)(flags)
-    return app.cli(prog="raycase", args=arguments, description=DESCRIPTION, config=SETTINGS)
+    said = io.StringIO()  # what is wrong with the flags, which quotes them
+    try:
+        with redirect_stderr(said):
+            return app.cli(prog="raycase", args=arguments, description=DESCRIPTION, config=SETTINGS)
+    finally:
+        lines = said.getvalue().splitlines()
+        if len(lines) > MOST_LINES:
+            lines[MOST_LINES // 2 : -MOST_LINES // 2] = ["..."]
+        for line in lines:
+            note(line)
 
 
 def _unloaded() -> None:
@@ -112,7 +136,7 @@ def stopping_at_once(resume: str = "") -> Iterator[None]:
     """
 
     def stop(number: int, frame: Any) -> NoReturn:
-        print(f"error: stopped; to resume: {resume_command(resume)}", file=sys.stderr, flush=True)
+        print(f"error: stopped; to resume: {visible(resume_command(resume))}", file=sys.stderr, flush=True)
         os._exit(128 + number)
 
     before = {number: signal.signal(number, stop) for number in (signal.SIGINT, signal.SIGTERM)}
@@ -131,5 +155,5 @@ def resume_command(flag: str = "") -> str:
 
 
 def _fail(error: Exception | str, status: int) -> NoReturn:
-    print(f"error: {' '.join(str(error).split())}", file=sys.stderr, flush=True)
+    note(f"error: {error}")
     sys.exit(status)

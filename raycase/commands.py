@@ -15,6 +15,8 @@ from typing import TYPE_CHECKING, Any
 
 import tyro
 
+from raycase.errors import visible
+
 if TYPE_CHECKING:
     from raycase.corpus.materialize import MaterializeJob
     from raycase.corpus.request import EmbedJob
@@ -100,7 +102,7 @@ def index(job: IndexJob) -> Result:
     if result["rows_deleted"]:
         print(f"{result['rows_deleted']:,} rows deleted, {result['rows_added']:,} added")
     kind = {"exact": "searched exactly", "ivf-pq": "an IVF-PQ index", "hnsw": "an HNSW index"}[result["kind"]]
-    print(f"{result['rows']:,} rows under {result['conditions']} conditions, {kind}: {result['output']}")
+    print(f"{result['rows']:,} rows under {result['conditions']} conditions, {kind}: {visible(result['output'])}")
     return result
 
 
@@ -145,7 +147,7 @@ def train(job: TrainingJob) -> Result:
 
     metrics = train(job)
     chosen = f"best epoch {metrics['best_epoch']}; " if "best_epoch" in metrics else ""
-    print(f"{chosen}the model is in {job.folder}")
+    print(f"{chosen}the model is in {visible(job.folder)}")
     names = ("validation", "zero_shot", "variance", "best_epoch", "epochs", "seconds", "embed_seconds", "fingerprint")
     return {name: metrics[name] for name in names if name in metrics} | {"output": str(job.folder)}
 
@@ -155,7 +157,8 @@ def tune(job: SweepJob) -> Result:
     from raycase.distributed.tune import tune
 
     result = tune(job)
-    print(f"the tables are in {result['output']}, the best cell's model in {result['output']}/best")
+    output = visible(result["output"])
+    print(f"the tables are in {output}, the best cell's model in {output}/best")
     return result
 
 
@@ -166,7 +169,7 @@ def evaluate(job: EvaluateJob) -> Result:
 
     metrics = evaluate(job)
     report = Path(job.output).expanduser().absolute() / "report.md"
-    print(f"the report is {report}")
+    print(f"the report is {visible(report)}")
     if job.task != "csts":
         return {"systems": {s["name"]: s["figures"] for s in metrics["systems"]}, "output": str(report.parent)}
     models = {m["name"]: {name: m["variants"][m["system"]][name] for name in CORRELATIONS} for m in metrics["models"]}

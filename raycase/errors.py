@@ -1,8 +1,11 @@
-"""The exceptions of every room, how they are reported, and the ranges of flags that are checked alike everywhere."""
+"""The exceptions of every room, how these and all lines for people are shown, and the ranges of flags that are checked
+alike everywhere."""
 
 from __future__ import annotations
 
 import math
+import re
+import sys
 from collections.abc import Mapping
 from dataclasses import fields
 from types import MappingProxyType
@@ -22,12 +25,29 @@ def first_line(error: BaseException) -> str:
     return (str(error).strip() or type(error).__name__).splitlines()[0]
 
 
-def one_line(value: object) -> str:
-    """A value within a message, whatever lines it has."""
-    return " ".join(str(value).splitlines())
+def visible(value: object, most: int | None = None) -> str:
+    """A value in one line, as it may go to a terminal: control characters, and those that turn the direction of text
+    round, as escapes; credentials of URIs left out; beyond `most` characters its head and its end."""
+    text = _BREAKS.sub(" ", str(value))
+    text = _CREDENTIALS.sub("://...@", text) if "://" in text else text
+    text = _KEYS.sub(r"\1...", text) if "?" in text else text
+    if most is not None and len(text) > most:
+        text = f"{text[: most * 2 // 3]} ... {text[-most // 3 :]}"
+    return _UNSEEN.sub(lambda match: match[0].encode("unicode_escape", "surrogatepass").decode(), text)
 
+
+def note(message: object) -> None:
+    """Print a line on standard error, where everything for people goes that is no result."""
+    print(visible(message, MOST_SHOWN), file=sys.stderr, flush=True)
+
+
+_BREAKS = re.compile("\\s*[\t\n\v\f\r\x1c-\x1f\x85\u2028\u2029]+\\s*")
+_UNSEEN = re.compile("[\0-\x1f\x7f-\x9f\u061c\u200e\u200f\u202a-\u202e\u2066-\u2069\ud800-\udfff]")
+_CREDENTIALS = re.compile(r"(?<=s3|3a|gs|cs|tp|ps)://[^/\s@]+@|://[^/\s@:]*:[^/\s@]*@")
+_KEYS = re.compile(r"(\?[^\s?]*?(?:sig|signature|token|key|secret|password)=)[^\s'\"]+", re.IGNORECASE)
 
 PATIENCE = 60.0  # minutes without progress after which a job on Ray gives up
+MOST_SHOWN, MOST_LABEL = 1000, 200  # characters of a line for people, and of a condition or a name in one
 MOST = 2**63 - 1  # of a whole number: what a file and a store of columns hold
 MOST_SEED = 2**32 - 1  # of scikit-learn's and Optuna's seeds
 
@@ -40,7 +60,7 @@ def check_ranges(flags: Any, ranges: Mapping[str, tuple[bool, str]] = MappingPro
     """
     for name, (fits, expected) in ranges.items():
         if not fits:
-            raise RequestError(f"{_flag(name)}: expected {expected}, got {getattr(flags, name)}")
+            raise RequestError(f"{_flag(name)}: expected {expected}, got {visible(getattr(flags, name), MOST_LABEL)}")
     for field in fields(flags):
         values = getattr(flags, field.name)
         for value in values if isinstance(values, tuple) else (values,):
@@ -54,7 +74,11 @@ def _problem(value: object) -> str | None:
         return f"expected a finite number, got {value}"
     if isinstance(value, int) and abs(value) > MOST:
         return f"expected a number of at most 64 bits, got one of {value.bit_length()}"
-    return f"expected text in UTF-8, got {value!r}" if isinstance(value, str) and not is_utf8(value) else None
+    return (
+        f"expected text in UTF-8, got {visible(repr(value), MOST_LABEL)}"
+        if isinstance(value, str) and not is_utf8(value)
+        else None
+    )
 
 
 def is_utf8(text: str) -> bool:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import sys
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -13,7 +12,7 @@ from raycase.data.columns import peek
 from raycase.data.fetch import DEFAULT_MODEL
 from raycase.data.inputs import InputFile, Listing, list_input
 from raycase.data.storage import fingerprint
-from raycase.errors import RequestError
+from raycase.errors import RequestError, note
 
 EARLIER_DEFAULT = "minilm"  # of 0.1 and 0.2, whose job.json does not name the model
 
@@ -66,5 +65,5 @@ def find_model(
     if not begun.model and fingerprint(config.describe()) != fingerprint(begun.config["model"]):
         raise RequestError(f"{expected}, which its job.json does not name, got none; pass --model")
     if name != DEFAULT_MODEL:
-        print(f"{output.root.uri}: begun with --model {name}; resuming with it", file=sys.stderr)
+        note(f"{output.root.uri}: begun with --model {name}; resuming with it")
     return config

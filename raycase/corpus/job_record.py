@@ -16,7 +16,7 @@ from raycase.data import claim
 from raycase.data.inputs import InputFile
 from raycase.data.json_values import from_json
 from raycase.data.storage import fingerprint, json_bytes
-from raycase.errors import RequestError, one_line
+from raycase.errors import RequestError, visible
 
 SCORE_COLUMN = "score_column"  # key of the configuration of `raycase score` alone
 
@@ -201,4 +201,4 @@ def _difference(recorded: Any, requested: Any, path: str = "") -> str:
         for key in sorted(recorded.keys() | requested.keys()):
             if recorded.get(key) != requested.get(key):
                 return _difference(recorded.get(key), requested.get(key), f"{path}.{key}".lstrip("."))
-    return f"{path}: {one_line(recorded)[:80]} there, {one_line(requested)[:80]} requested"
+    return f"{path}: {visible(recorded)[:80]} there, {visible(requested)[:80]} requested"

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import os
 import shutil
-import sys
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import replace
@@ -27,7 +26,7 @@ from raycase.corpus.unit_check import UnitCheck
 from raycase.corpus.verify import listed_defects
 from raycase.corpus.word_basis import choose_basis
 from raycase.data.storage import Location
-from raycase.errors import RequestError, WorkError
+from raycase.errors import RequestError, WorkError, note
 from raycase.systems.contracts import EmbedderConfig
 
 NAMES = 100  # of files that are left out, in the manifest
@@ -83,7 +82,7 @@ def run_checked(request: Request, began: float, *, prepare: Prepare) -> dict[str
             units, strays = finished_units(output, opened.print8, len(opened.files))
             check_held(output, opened)  # after the listing: what another job wrote by then is seen with its job.json
             for stray in drop_strays(output, units, strays):
-                print(f"removed {stray}: not a unit of this job", file=sys.stderr)
+                note(f"removed {stray}: not a unit of this job")
             plan = plan.after(units)
             if not plan.missing:
                 return _account(request, opened, progress, units, lines, began)
@@ -97,7 +96,7 @@ def run_checked(request: Request, began: float, *, prepare: Prepare) -> dict[str
 def _remove_damaged(output: Output, damaged: dict[str, str]) -> None:
     """Remove units, by name, which are then done again; say what is wrong with each."""
     for name, defect in damaged.items():
-        print(f"{output.root.uri}: {defect}: done again", file=sys.stderr)
+        note(f"{output.root.uri}: {defect}: done again")
         (output.units / name).remove()
 
 

@@ -12,7 +12,7 @@ from raycase.data.inputs import InputFile, readable
 from raycase.data.kept_columns import check_kept
 from raycase.data.schema import CONDITION, EMBEDDING, ID, ROW_OF_PAIR
 from raycase.data.textfiles import buffered, csv_header, jsonl_lines
-from raycase.errors import RequestError, one_line
+from raycase.errors import RequestError, visible
 
 FOOTER_BYTES = 2**16  # fetched from the end of a Parquet file; most footers are shorter
 PEEK_ROWS = 1000  # JSONL has no schema: types come from this many rows
@@ -112,7 +112,7 @@ def check_columns(schema: pa.Schema, columns: Columns, file: InputFile) -> None:
         id_type = schema.field(columns.id).type
         if not _has_text(id_type):
             raise RequestError(
-                f"{file.uri}: expected numbers or strings in the column {columns.id!r}, got {one_line(id_type):.80}; "
+                f"{file.uri}: expected numbers or strings in the column {columns.id!r}, got {visible(id_type):.80}; "
                 "write it as text"
             )
     for name, expected in columns.types.items():

@@ -5,7 +5,6 @@ from __future__ import annotations
 import csv
 import os
 import posixpath
-import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
@@ -15,7 +14,7 @@ import pyarrow as pa
 
 from raycase.data.folders import MAGIC, Entry, below, entry_at, is_hidden, matching
 from raycase.data.storage import FOLDER, PACKAGE, Location, locate, mark, sha256_of_file
-from raycase.errors import RequestError
+from raycase.errors import RequestError, note, visible
 
 ENDINGS = (".parquet", ".csv", ".jsonl")
 SHOWN = 5  # names of what is left out, on one line
@@ -61,16 +60,15 @@ class Listing:
     def names_left_out(self) -> list[str]:
         """What is left out, by name within the root, in letters that can be shown, and what it is."""
         names = ((posixpath.relpath(path, self.root.path), what) for path, what in sorted(self.left_out.items()))
-        return [_shown(f"{name} ({what})" if what else name) for name, what in names]
+        return [visible(f"{name} ({what})" if what else name) for name, what in names]
 
     def say(self, flag: str) -> None:
         """One line on standard error where something is left out."""
         if names := self.names_left_out:
             more = f" and {len(names) - SHOWN} more" if len(names) > SHOWN else ""
-            print(
+            note(
                 f"{flag}: left out {len(names)} of {self.root.uri}: {', '.join(names[:SHOWN])}{more}; "
-                f"{', '.join(ENDINGS)} files are read",
-                file=sys.stderr,
+                f"{', '.join(ENDINGS)} files are read"
             )
 
 
@@ -154,10 +152,6 @@ def _listed_there(root: Location) -> Listing:
 
 def _uri(root: Location, path: str) -> str:
     return replace(root, path=path).uri
-
-
-def _shown(name: str) -> str:
-    return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in name)
 
 
 def _ending(path: str) -> str:

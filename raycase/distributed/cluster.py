@@ -17,7 +17,7 @@ import ray
 from ray.exceptions import RayError
 
 from raycase.distributed.ray_internals import listen_on_localhost, never_start_unasked, why_unreachable
-from raycase.errors import RequestError, WorkError, first_line, one_line
+from raycase.errors import RequestError, WorkError, first_line, visible
 
 SECONDS = 15.0  # within which a cluster answers, busy as it may be
 
@@ -56,7 +56,7 @@ def join(address: str, *, seconds: float = SECONDS, **options: Any) -> None:
     """`ray.init`, which itself would try for minutes where nothing answers."""
     if "://" in address:
         raise RequestError(
-            f"RAY_ADDRESS: expected host:port of a cluster, auto or local, got {one_line(address)}; from outside a "
+            f"RAY_ADDRESS: expected host:port of a cluster, auto or local, got {visible(address)}; from outside a "
             "cluster: ray job submit --address http://HOST:8265 -- COMMAND"
         )
     logging.getLogger("ray").setLevel(logging.CRITICAL)  # until `ray.init`: what Ray logs stands in the error
@@ -68,7 +68,7 @@ def join(address: str, *, seconds: float = SECONDS, **options: Any) -> None:
     except (OSError, RuntimeError, ValueError, RayError) as error:
         problem = first_line(error).rstrip(".")
     raise WorkError(
-        f"RAY_ADDRESS={one_line(address)}: expected a cluster to join, got: {one_line(problem)}; start it, correct the "
+        f"RAY_ADDRESS={visible(address)}: expected a cluster to join, got: {visible(problem)}; start it, correct the "
         "address, or unset RAY_ADDRESS to work on this machine alone"
     )
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 import time
 from dataclasses import replace
 from typing import Any
@@ -24,6 +23,7 @@ from raycase.data.schema import ROW_OF_PAIR
 from raycase.distributed.cluster import cause, start_ray
 from raycase.distributed.ray_data import Sealed
 from raycase.distributed.resources import Capacity, Pool, capacity, fits_a_node, make_pool
+from raycase.errors import note, visible
 
 MEASURED_ROWS, MEASURED_SECONDS = 50, 5.0
 
@@ -45,7 +45,7 @@ def dry_run(job: EmbedJob) -> dict[str, Any]:
     if plan.missing:
         result |= _scaled(request, plan, known.files, request.job.word_bytes or 0)
     for name, value in list(result.items())[1:]:
-        print(f"{name.replace('_', ' '):>18}  {value if isinstance(value, str) else format(value, ',')}")
+        print(f"{name.replace('_', ' '):>18}  {visible(value) if isinstance(value, str) else format(value, ',')}")
     return result
 
 
@@ -92,7 +92,7 @@ def _measured(request: Request, rows: pa.Table, pool: Pool, cluster: Capacity) -
         found = measure(rows, MEASURED_ROWS, **step | {"config": request.model})
         return *found, "this machine" if here else f"this machine alone: no live node has {pool.each}"
     task = ray.remote(measure).options(num_cpus=pool.cpus, num_gpus=pool.gpus)
-    print(f"measuring on a worker with {pool.each}, once one is free", file=sys.stderr)
+    note(f"measuring on a worker with {pool.each}, once one is free")
     try:
         found = ray.get(task.remote(rows, len(rows) if pool.gpus else MEASURED_ROWS, **step))
     except RayError as error:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from functools import partial
 from typing import Any
 
@@ -13,6 +12,7 @@ from raycase.corpus.run import TooManyRejectedError as TooManyRejectedError  # o
 from raycase.distributed.cluster import start_ray
 from raycase.distributed.pipeline import execute_on_ray
 from raycase.distributed.resources import capacity, check_nodes, make_pool
+from raycase.errors import note
 from raycase.systems.contracts import EmbedderConfig
 
 
@@ -31,5 +31,5 @@ def prepare_ray(request: Request, plan: Plan, *, ahead: int | None = None, size:
     cluster = capacity()
     check_nodes(request.output.root, cluster)
     pool = make_pool(request.job, plan.units, cluster)
-    print(f"needs {pool}; {cluster}", file=sys.stderr)
+    note(f"needs {pool}; {cluster}")
     return partial(execute_on_ray, pool=pool, ahead=ahead, size=size)

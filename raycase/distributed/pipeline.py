@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import sys
 import time
 from collections.abc import Iterable, Iterator
 from contextlib import suppress
@@ -33,7 +32,7 @@ from raycase.distributed.packs import pack_units, read_packs, write_packs
 from raycase.distributed.prometheus import RunMetrics
 from raycase.distributed.ray_data import Sealed, data_context, let_go
 from raycase.distributed.resources import READ_CPUS, WRITE_CPUS, Pool, capacity
-from raycase.errors import WorkError
+from raycase.errors import WorkError, note
 
 AHEAD_UNITS, AHEAD_UNITS_AN_ACTOR = 64, 16  # units in Ray and not yet written: the larger of 64 and 16 per actor
 READERS_AN_ACTOR, WRITERS_AN_ACTOR = 4, 2  # unbounded, Ray would start as many processes at once as fit the CPUs
@@ -160,11 +159,11 @@ def _isolated(
         for row in aside:
             unit = ReadUnit.from_arrow(row)
             rows = f"rows {unit.start} to {unit.start + unit.rows_in} of {unit.uri}"
-            print(f"{rows} killed the encoder {DEATHS} times: tried again in halves", file=sys.stderr)
+            note(f"{rows} killed the encoder {DEATHS} times: tried again in halves")
             whole = isolate(unit, partial(prepare_rows, request.model, settings=request.encode_settings), attempt)
             written = write_units(whole.to_arrow(), **_output(request, opened))
             killers = [(r["file"], r["row"]) for r in whole.rejected.to_pylist() if r["reason"] == Reason.KILLED]
-            print(f"rejected for killing the encoder (file, row): {killers}", file=sys.stderr)
+            note(f"rejected for killing the encoder (file, row): {killers}")
             yield WrittenUnit.from_arrow(written)
     finally:
         lone.stop()
@@ -222,4 +221,4 @@ def _report_waiting(seconds: float, patience: float, pool: Pool) -> None:
     waited = f"no unit was finished for {seconds / 60:.0f} minutes: the job needs {pool}; {capacity()}"
     if seconds > 60 * patience:
         raise WorkError(f"{waited}; run the same command again to resume (--patience: wait longer)")
-    print(waited, file=sys.stderr)
+    note(waited)

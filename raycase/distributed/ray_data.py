@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import copy
 import json
-import sys
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
 from traceback import clear_frames
@@ -19,7 +18,7 @@ from ray.exceptions import RayError
 from raycase.distributed.cluster import cause
 from raycase.distributed.ray_internals import forget_block_statistics
 from raycase.distributed.resources import capacity
-from raycase.errors import PATIENCE, WorkError
+from raycase.errors import PATIENCE, WorkError, note
 
 
 def data_context(patience: float | None) -> AbstractContextManager[Any]:
@@ -74,7 +73,7 @@ def run_tasks(
         )
     try:
         for count, _ in enumerate(done.iter_batches(batch_size=None, prefetch_batches=0), 1):
-            print(f"{progress} {count} of {len(items)}", file=sys.stderr)
+            note(f"{progress} {count} of {len(items)}")
     except ExecutionTimeoutError as error:
         raise WorkError(
             f"no task was finished for {patience:g} minutes: {capacity()}; run the same command again to resume "

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Sequence
 
 import numpy as np
@@ -18,7 +17,7 @@ from raycase.data.schema import CONDITION, EMBEDDING, ID
 from raycase.data.storage import Location, fingerprint
 from raycase.data.stored_states import STATES, StoredStates
 from raycase.distributed.embed import embed
-from raycase.errors import RequestError
+from raycase.errors import RequestError, note
 from raycase.systems.condition_pooling import ConditionPoolingConfig
 from raycase.systems.contracts import Compute, EmbedderConfig
 
@@ -78,7 +77,7 @@ def _embedded(
     vectors = output_at((folder / "vectors").uri)
     if not vectors.manifest.exists():  # a finished output may have moved here with its cache
         manner = "without condition" if plain else f"under {config.label}"
-        print(f"embedding {len(pairs):,} texts of {name} {manner} into {folder.uri}", file=sys.stderr)
+        note(f"embedding {len(pairs):,} texts of {name} {manner} into {folder.uri}")
         _embed(pairs, config, name, folder, compute, plain)
     files = vectors.embeddings
     table = ds.dataset(files.path, filesystem=files.fs, format="parquet").to_table(columns=[ID, column])

@@ -18,7 +18,7 @@ from raycase.encoder.pooling import pooled_spans
 from raycase.encoder.prompt_flags import PromptFlags
 from raycase.encoder.prompts import Template
 from raycase.encoder.sources import load_tokenizer
-from raycase.errors import RequestError, WorkError, check_ranges
+from raycase.errors import MOST_SHOWN, RequestError, WorkError, check_ranges, visible
 from raycase.systems.case import Case, CaseConfig
 from raycase.systems.registry import resolve
 
@@ -73,17 +73,18 @@ def check_config(job: CheckJob, config: CaseConfig) -> dict[str, Any]:
     system = config.load(dtype=None if job.compute is None else getattr(torch, job.compute))
     spec, model = config.encoder, system.encoder.model
     attention = "causal" if spec.causal else "bidirectional"
-    print(f"{spec.source}: {config.dim} dimensions, {spec.pooling[0]}, {attention}, at most {spec.max_tokens} tokens")
+    source = visible(spec.source)
+    print(f"{source}: {config.dim} dimensions, {spec.pooling[0]}, {attention}, at most {spec.max_tokens} tokens")
     print(f"{type(model).__name__} in {model.dtype} on {model.device}\n")
     for line in own_lines(config):
-        print(line)
+        print(visible(line))
     for view, prompts in zip(spec.prompt.split("+"), config.prompts, strict=True):
         shown = [template for template in (prompts.pair, prompts.base, prompts.plain) if template]
         print(
             f"{view}, {'its base, ' if prompts.base else ''}and the sentence alone (pooled tokens between >> and <<):"
         )
         for template in shown:
-            print("  " + marked(config, template, SENTENCES[0], str(CONDITIONS[0])))
+            print("  " + visible(marked(config, template, SENTENCES[0], str(CONDITIONS[0])), MOST_SHOWN))
     vectors = [system.embed(SENTENCES, [c] * len(SENTENCES) if c else None) for c in CONDITIONS]
     alone = [np.concatenate([system.embed([s], c) for s in SENTENCES]) for c in CONDITIONS]
     for condition, vectors_SD in zip(CONDITIONS, vectors, strict=True):
@@ -169,7 +170,7 @@ def _compare(job: CheckJob, config: CaseConfig, system: Case, file: Path) -> flo
             for s in SENTENCES
         ]
         file.write_text(json.dumps({"label": _label(config), "vectors": vectors}), encoding="utf-8")
-        print(f"\nwrote {file}")
+        print(f"\nwrote {visible(file)}")
     if not file.is_file():
         return None
     try:
@@ -179,7 +180,12 @@ def _compare(job: CheckJob, config: CaseConfig, system: Case, file: Path) -> flo
     except (ValueError, KeyError, TypeError) as error:
         raise RequestError(f"{file}: expected a label, and sentence, condition and vector, got {error!r}") from error
     if label != _label(config) or not golden:
-        print(f"\nnot compared: {file.name} has {len(golden)} vectors of {label!r}, these are of {_label(config)!r}")
+        print(
+            visible(
+                f"not compared: {file.name} has {len(golden)} vectors of {label!r}, not of {_label(config)!r}",
+                MOST_SHOWN,
+            )
+        )
         return None
     to_golden: list[float] = []
     for sentence, condition, golden_D in golden:

@@ -13,7 +13,7 @@ from raycase.data.fetch import DEFAULT_MODEL, model_folder
 from raycase.data.places import File, check_paths
 from raycase.data.storage import locate
 from raycase.encoder.words import Word
-from raycase.errors import RequestError, check_ranges
+from raycase.errors import MOST_LABEL, MOST_SHOWN, RequestError, check_ranges, visible
 from raycase.evaluation.explain_picture import draw
 from raycase.search.marks import BOLD, PLAIN, has_styles, in_words, looked_at, runs
 from raycase.systems import condition_pooling, csr
@@ -66,9 +66,10 @@ def explain(job: ExplainJob) -> dict[str, Any]:
     explained.sort(key=lambda each: texts.index(each.text))
     styles = has_styles(sys.stdout)
     for text in texts:
-        print(f'\n"{" ".join(text.split())}"')
+        print(f'\n"{visible(text, MOST_SHOWN)}"')
         for each in (e for e in explained if e.text == text):
-            print(f"  {each.label}: {shaded(text, each.words) if styles else in_words(text, each.words)}")
+            words = shaded(text, each.words) if styles else in_words(text, each.words)
+            print(f"  {visible(each.label, MOST_LABEL)}: {words}")
     print()
     if job.output:
         locate(job.output).put(draw([(e.text, e.label, e.words) for e in explained]).encode())
@@ -145,6 +146,6 @@ def shaded(text: str, words: Sequence[Word]) -> str:
         shade = SHADES[round((len(SHADES) - 1) * word.weight / largest)] if word and largest else None
         bold = BOLD if word in chosen else ""
         background = "" if shade is None else f"\033[38;5;16;48;5;{shade}m"  # black on it, in light and dark terminals
-        return f"{bold}{background}{piece}{PLAIN}" if bold or background else piece
+        return f"{bold}{background}{visible(piece)}{PLAIN}" if bold or background else visible(piece)
 
     return " ".join("".join(style(*piece) for piece in run) for run in runs(text, words))

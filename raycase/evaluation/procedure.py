@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -13,7 +12,7 @@ import numpy as np
 from raycase.data.json_values import finite
 from raycase.data.provenance import provenance
 from raycase.data.storage import locate
-from raycase.errors import WorkError
+from raycase.errors import WorkError, note
 from raycase.evaluation.job import EvaluateJob, check_request
 from raycase.evaluation.models import Model, find_models
 from raycase.evaluation.plots import has_matplotlib
@@ -100,7 +99,7 @@ def run_task(job: EvaluateJob, task: Task[Any], *, vectors_of: VectorsOf) -> dic
         metrics[UNDEFINED_FIGURES] = undefined
     write_report(locate(str(folder)), metrics, task.render, pictures)
     for system, names in undefined.items():
-        print(f"undefined for {system}: {', '.join(names)}: {WHY_UNDEFINED}", file=sys.stderr)
+        note(f"undefined for {system}: {', '.join(names)}: {WHY_UNDEFINED}")
     if sum(map(len, undefined.values())) == sum(map(len, task.figures(metrics).values())):
         raise NothingDefinedError(metrics)
     return metrics

@@ -6,7 +6,6 @@ A dot product of two vectors of an index is therefore their cosine.
 from __future__ import annotations
 
 import os
-import sys
 import time
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
@@ -17,7 +16,7 @@ from raycase.corpus.written import Written, open_written
 from raycase.data.places import INDEX, Folder, check_paths
 from raycase.data.storage import Location, fingerprint, locate
 from raycase.data.stored_words import WORDS
-from raycase.errors import PATIENCE, RequestError, at_least, check_ranges, minutes_range
+from raycase.errors import PATIENCE, RequestError, at_least, check_ranges, minutes_range, note
 from raycase.search.build_parts import BUILD, Parts, Run, Sizes
 from raycase.search.column_indices import create_index, update_indices
 from raycase.search.index_rows import append_rows, write_rows
@@ -105,7 +104,7 @@ def build(job: IndexJob, run: Run | None = None, sizes: Sizes = Sizes()) -> dict
             publish(changed.dataset, metadata)
             remove_unused(root, changed.dataset)
         else:
-            print(f"{root.uri}: has all rows; nothing to do", file=sys.stderr)
+            note(f"{root.uri}: has all rows; nothing to do")
         (root / BUILD).remove()
     return {
         "rows": metadata.rows,

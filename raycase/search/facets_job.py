@@ -17,7 +17,7 @@ from raycase.data.parquet import parquet_bytes
 from raycase.data.places import PARQUET, File, check_paths
 from raycase.data.schema import ID
 from raycase.data.storage import locate
-from raycase.errors import MOST_SEED, RequestError, at_least, check_ranges
+from raycase.errors import MOST_LABEL, MOST_SEED, RequestError, at_least, check_ranges, note, visible
 from raycase.search.facet_words import CarriedWord, Example, carrying_words, nearest_examples, weighed_texts
 from raycase.search.facets import Clusters, find_clusters, import_sklearn
 from raycase.search.index import Index
@@ -134,7 +134,7 @@ def _weighs(job: FacetsJob, index: Index) -> bool:
             raise
         reason = str(error)
     if reason is not None:
-        print(f"without words: {reason}", file=sys.stderr)
+        note(f"without words: {reason}")
     return reason is None
 
 
@@ -185,9 +185,9 @@ def _print_table(
     if words is not None and has_styles(sys.stdout):
         marks = dict(weighed_texts([example.text for each in examples for example in each], index, condition))
     sizes = clusters.sizes.tolist()
-    print(f'\n{sum(sizes):,} rows under "{condition}" in {len(sizes)} clusters')
+    print(f'\n{sum(sizes):,} rows under "{visible(condition, MOST_LABEL)}" in {len(sizes)} clusters')
     for number, size in enumerate(sizes):
-        carried = ", ".join(word.word for word in words[number]) if words else ""
+        carried = ", ".join(visible(word.word) for word in words[number]) if words else ""
         print(f"\n{size:>10,}  {size / sum(sizes):>6.1%}  {carried}".rstrip())
         for example in examples[number]:
             text = str(example.id if example.text is None else example.text)

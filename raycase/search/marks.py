@@ -10,6 +10,7 @@ from itertools import groupby
 from typing import TextIO
 
 from raycase.encoder.words import Word
+from raycase.errors import visible
 
 HALF = 0.5 - 1e-6  # of the weight; sums of float32 miss it by a little
 BOLD, PLAIN = "\033[1m", "\033[0m"
@@ -45,7 +46,7 @@ def runs(text: str, words: Sequence[Word], most: int | None = None) -> list[list
 def in_bold(text: str, words: Collection[Word], most: int) -> str:
     """The text in one line for a terminal, cut off after `most` characters, with these words in bold."""
     line = " ".join(
-        "".join(f"{BOLD}{piece}{PLAIN}" if word else piece for piece, word in run)
+        "".join(f"{BOLD}{visible(piece)}{PLAIN}" if word else visible(piece) for piece, word in run)
         for run in runs(text, list(words), most)
     )
     return line + ("…" if len(" ".join(text.split())) > most else "")
@@ -61,7 +62,7 @@ def in_html(text: str, words: Collection[Word]) -> str:
 
 def in_words(text: str, words: Collection[Word]) -> str:
     """The words with their weights: red 0.31, dress 0.41."""
-    return ", ".join(f"{text[word.start : word.end]} {word.weight:.2f}" for word in words)
+    return ", ".join(f"{visible(text[word.start : word.end])} {word.weight:.2f}" for word in words)
 
 
 def has_styles(stream: TextIO) -> bool:

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Callable
 from typing import TypeVar
 
-from raycase.errors import RequestError, WorkError
+from raycase.errors import RequestError, WorkError, note
 from raycase.search.index import Index
 from raycase.search.lance_files import open_newest
 
@@ -22,7 +21,7 @@ def on_index(open_index: Callable[[], Index], work: Callable[[Index], T]) -> tup
     except (RequestError, WorkError):
         if not _is_removed(index):
             raise
-    print(f"{index.root.uri}: builds removed the version that was searched; searching the new one", file=sys.stderr)
+    note(f"{index.root.uri}: builds removed the version that was searched; searching the new one")
     index = open_index()
     try:
         return index, work(index)

@@ -5,7 +5,6 @@ Lance marks them as deleted in a new version, so a reader of the former one keep
 
 from __future__ import annotations
 
-import sys
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from itertools import islice
@@ -15,7 +14,7 @@ from raycase.corpus.written import Written
 from raycase.data.schema import CONDITION, ID
 from raycase.data.storage import Location
 from raycase.data.stored_words import BASIS
-from raycase.errors import RequestError
+from raycase.errors import RequestError, note
 from raycase.search.filters import Filter, checked_filter
 from raycase.search.index_rows import check_columns, index_schema, without_covered
 from raycase.search.lance_files import sql_in
@@ -38,7 +37,7 @@ def delete_matching(dataset: LanceDataset, metadata: IndexMetadata, where: str, 
             "build from another output with --overwrite, or remove the folder"
         )
     if not rows:
-        print(f"{root.uri}: no row matches --delete {where!r}; 0 rows deleted", file=sys.stderr)
+        note(f"{root.uri}: no row matches --delete {where!r}; 0 rows deleted")
     return _delete(dataset, metadata, matching)
 
 

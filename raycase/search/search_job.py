@@ -18,7 +18,7 @@ from raycase.data.parquet import parquet_bytes
 from raycase.data.places import HTML, PARQUET, File, check_paths
 from raycase.data.schema import CONDITION, ID
 from raycase.data.storage import locate
-from raycase.errors import RequestError, at_least, check_ranges
+from raycase.errors import RequestError, at_least, check_ranges, note
 from raycase.search.approximate import EF, NPROBES, Options
 from raycase.search.index import Index, Limits
 from raycase.search.marks import has_styles
@@ -105,7 +105,7 @@ def search(job: SearchJob) -> dict[str, Any]:
         answers = rerank(answers, sentences, scorer, text=job.text_column or TEXT, k=job.k)
         unscored = answers[SCORE].null_count
         if unscored:
-            print(f"{unscored} of {len(answers)} answers have no words to score, and come last", file=sys.stderr)
+            note(f"{unscored} of {len(answers)} answers have no words to score, and come last")
     reranked = time.time()
     weights = weigh_answers(answers, index, job.text_column or TEXT) if explains else None
     if job.output:

@@ -11,6 +11,7 @@ from itertools import groupby
 import pyarrow as pa
 
 from raycase.encoder.words import Word
+from raycase.errors import MOST_SHOWN, note, visible
 from raycase.search.index import Index
 from raycase.search.marks import has_styles, in_bold, in_html, in_words, looked_at
 from raycase.search.metadata import QUERY, RANK, SCORE
@@ -35,7 +36,7 @@ def print_answers(shown: dict[int, list[Shown]], sentences: Sequence[str], condi
     where there is no terminal."""
     styles = has_styles(sys.stdout)
     for query, title in enumerate(_titles(sentences, conditions)):
-        print(f"\n{title}")
+        print(f"\n{visible(title, MOST_SHOWN)}")
         for answer in shown.get(query, []):
             line = in_bold(answer.text, answer.words if styles else (), SHOWN_CHARACTERS)
             if answer.words and not styles:
@@ -64,10 +65,10 @@ def html_page(
 def print_replaced_condition(index: Index, asked: str, condition: str | None) -> None:
     """Name a condition that the index does not have, and the one that was searched instead."""
     if index.is_pooled(condition):
-        print(f"no {asked!r} in the index; pooled from its stored words", file=sys.stderr)
+        note(f"no {asked!r} in the index; pooled from its stored words")
     elif asked != condition:
         cosine = index.nearest_condition(asked)[1]
-        print(f"no {asked!r} in the index; answered under {condition!r}, cosine {cosine:.2f}", file=sys.stderr)
+        note(f"no {asked!r} in the index; answered under {condition!r}, cosine {cosine:.2f}")
 
 
 def by_query(answers: pa.Table, column: str, weights: pa.ChunkedArray | None) -> dict[int, list[Shown]]:

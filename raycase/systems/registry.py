@@ -13,7 +13,7 @@ from typing import Any, TypeGuard, TypeVar
 from raycase.data.fetch import DEFAULT_MODEL, MODEL_FILE, SHIPPED, folder_here, is_remote
 from raycase.encoder.pooling import Pooling
 from raycase.encoder.prompts import OwnPrompt, Pool, own_prompt, parse_views
-from raycase.errors import RequestError, one_line
+from raycase.errors import RequestError, visible
 from raycase.systems import (
     bi_encoder,
     case,
@@ -125,9 +125,9 @@ def _check_choices(model: str, fixed: dict[str, Any], choices: dict[str, Any]) -
     fixed, choices = ({k: v for k, v in c.items() if k != "own"} | _flags(c.get("own")) for c in (fixed, choices))
     for flag, value in choices.items():
         if value is not None and value != fixed[flag]:
-            expected = "has none to choose" if fixed[flag] is None else f"was trained with {one_line(fixed[flag])}"
+            expected = "has none to choose" if fixed[flag] is None else f"was trained with {visible(fixed[flag])}"
             instead = "leave the flag out" + (", or pass --model minilm" if model in SHIPPED else "")
-            raise RequestError(f"--{flag}: {model} {expected}, got {one_line(value)}; {instead}")
+            raise RequestError(f"--{flag}: {model} {expected}, got {visible(value)}; {instead}")
 
 
 def _flags(own: OwnPrompt | None) -> dict[str, Any]:

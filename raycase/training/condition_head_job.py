@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 import time
 from dataclasses import asdict, dataclass, replace
 from functools import partial
@@ -15,7 +14,7 @@ from raycase.data.storage import Location, fingerprint
 from raycase.encoder.loading import whole_model
 from raycase.encoder.pooling import Pooling
 from raycase.encoder.prompts import Span
-from raycase.errors import WorkError
+from raycase.errors import WorkError, note
 from raycase.systems.condition_head import ConditionHead, ZeroShotHead
 from raycase.systems.condition_pooling import ConditionPoolingConfig, condition_pooling, write_model_folder
 from raycase.systems.model_card import head_card
@@ -85,7 +84,7 @@ def train_condition_head(job: ConditionPoolingJob, open_runner: OpenRunner) -> d
     }
     name = fingerprint(identity)
     if done := open_model_folder(job.folder, name, overwrite=job.overwrite):
-        print(f"{job.folder}: trained before; nothing to do", file=sys.stderr)
+        note(f"{job.folder}: trained before; nothing to do")
         return done
     runner = open_runner(workers=job.workers, gpus_per_worker=job.gpus_per_worker, cache=job.cache_location)
     train, validation = (pair_states(rated, config, runner, job) for rated in pairs.values())

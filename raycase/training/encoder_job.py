@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
@@ -15,6 +14,7 @@ import torch
 from raycase.data.provenance import provenance
 from raycase.data.storage import fingerprint
 from raycase.encoder.loading import bf16_is_faster
+from raycase.errors import note
 from raycase.systems.fine_tuned_config import FineTunedConfig
 from raycase.systems.model_card import tuned_card
 from raycase.systems.model_folder import open_model_folder, write_folder
@@ -79,7 +79,7 @@ def fine_tune(job: FineTuneJob, open_runner: OpenRunner) -> dict[str, Any]:
     identity = identity_of(job, config, task)
     name = fingerprint(identity)
     if done := open_model_folder(job.folder, name, overwrite=job.overwrite):
-        print(f"{job.folder}: trained before; nothing to do", file=sys.stderr)
+        note(f"{job.folder}: trained before; nothing to do")
         return done
     train, validation = task.texts()
     runner = open_runner(workers=job.workers, gpus_per_worker=job.gpus_per_worker, cache=job.cache_location)

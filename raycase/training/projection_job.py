@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 import time
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -14,7 +13,7 @@ from raycase.data.conditions import conditions_file, read_conditions
 from raycase.data.provenance import provenance
 from raycase.data.rated import SENTENCE1, SENTENCE2, read_rated, read_unrated, texts_sha256
 from raycase.data.storage import fingerprint
-from raycase.errors import RequestError
+from raycase.errors import RequestError, note
 from raycase.systems.case import write_model_folder
 from raycase.systems.model_card import projection_card
 from raycase.systems.model_folder import open_model_folder
@@ -80,7 +79,7 @@ def train_projection(job: ProjectionJob, open_runner: OpenRunner) -> dict[str, A
     }
     name = fingerprint(identity)
     if done := open_model_folder(job.folder, name, overwrite=job.overwrite):
-        print(f"{job.folder}: fitted before; nothing to do", file=sys.stderr)
+        note(f"{job.folder}: fitted before; nothing to do")
         return done
     runner = open_runner(workers=1, gpus_per_worker=None, cache=job.cache_location)
     cached: dict[str, Any] = {"cache": job.cache_location, "compute": job.compute}

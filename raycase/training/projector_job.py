@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 import time
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -16,7 +15,7 @@ from raycase.data.provenance import provenance
 from raycase.data.rated import NOT_APPLICABLE, RatedPairs, read_rated, rows_in
 from raycase.data.storage import Location, fingerprint, locate
 from raycase.encoder.prompt_flags import PromptFlags
-from raycase.errors import MOST_SEED, RequestError, at_least, check_ranges
+from raycase.errors import MOST_SEED, RequestError, at_least, check_ranges, note
 from raycase.systems.bi_encoder import BiEncoderConfig
 from raycase.systems.case import CaseConfig, write_model_folder
 from raycase.systems.case import resolve as resolve_case
@@ -178,7 +177,7 @@ def train_projector(job: TrainJob, open_runner: OpenRunner) -> dict[str, Any]:
     }
     name = fingerprint(identity)
     if done := open_model_folder(job.folder, name, overwrite=job.overwrite):
-        print(f"{job.folder}: trained before; nothing to do", file=sys.stderr)
+        note(f"{job.folder}: trained before; nothing to do")
         return done
     runner = open_runner(workers=job.workers, gpus_per_worker=job.gpus_per_worker, cache=job.cache_location)
     vectors = {

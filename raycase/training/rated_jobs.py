@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import posixpath
-import sys
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -14,7 +13,7 @@ from raycase.data.rated import RatedPairs
 from raycase.encoder.pooling import Compose, Pooling
 from raycase.encoder.prompt_flags import TextFlags
 from raycase.encoder.table import PairEncoding
-from raycase.errors import RequestError
+from raycase.errors import RequestError, note
 from raycase.systems.bi_encoder import BiEncoderConfig, bi_encoder
 from raycase.systems.cross_encoder import cross_encoder
 from raycase.systems.csr import LEAST_COSINE, Asks, CsrConfig, Form, Router, Weight, csr, default_router, least_cosine
@@ -138,11 +137,10 @@ class CsrJob(RatedJob):
 
         def texts() -> Sequence[Any]:
             if (cosine := least_cosine(config)) > LEAST_COSINE:
-                print(
+                note(
                     "csr: this system hardly sees the condition before training: one sentence under 20 conditions has "
                     f"vectors of cosine {cosine:.5f} and more; below {LEAST_COSINE} it learns them. For an averaged "
-                    "encoder, --router hidden --asks words --routed 3 --weight Tw works",
-                    file=sys.stderr,
+                    "encoder, --router hidden --asks words --routed 3 --weight Tw works"
                 )
             return task.texts()
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -10,7 +9,7 @@ from typing import Any
 from raycase.data.rated import RatedPairs, read_scored, rows_in
 from raycase.encoder.pooling import Pooling
 from raycase.encoder.table import PairEncoding
-from raycase.errors import RequestError
+from raycase.errors import RequestError, note
 from raycase.systems.fine_tuned_config import FineTunedConfig
 from raycase.systems.mixsp import MOST, UPPER, Route, Select, Similarity, mixsp
 from raycase.systems.sentence_encoder import sentence_encoder
@@ -64,7 +63,7 @@ class ScoredJob(FineTuneJob, TuneRecipe):
                 raise RequestError(f"{flag}: expected scores from 0 to {MOST:g}, got {invalid[0]:g}")
         shared = rows_in(train, validation)  # STS-B has some
         if len(shared):
-            print(f"{len(shared)} training pairs are validation pairs, too, and are left out", file=sys.stderr)
+            note(f"{len(shared)} training pairs are validation pairs, too, and are left out")
             train = train.without(shared)
             if not len(train):
                 raise RequestError("--train: expected pairs that are not in --validation, got none")

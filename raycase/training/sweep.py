@@ -6,14 +6,13 @@ Independent of Ray: the runner of the trials is an argument. What is fitted, the
 from __future__ import annotations
 
 import statistics
-import sys
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 from raycase.data.provenance import provenance
-from raycase.errors import MOST_SEED, WorkError, one_line
+from raycase.errors import MOST_SEED, WorkError, note, visible
 from raycase.evaluation.plots import has_matplotlib
 from raycase.training.runner import Data, OpenTrialRunner, Round, Search, TrialRunner
 from raycase.training.sweep_cells import Cell, Space, random_cells
@@ -171,7 +170,7 @@ class _Progress:
         trial = make_trial(cell, seed=seed, phase=self.phase, input_dim=dim, history=history, stopped=stopped)
         self.job.table.put(trial)
         if trial.score is None:
-            print(f"trial {trial.key}, seed {seed}, failed: {one_line(stopped)}", file=sys.stderr, flush=True)
+            note(f"trial {trial.key}, seed {seed}, failed: {visible(stopped)}")
         self.finished += 1
         if time.time() - self.shown > EVERY_S:
             self.show()
@@ -179,6 +178,6 @@ class _Progress:
     def show(self) -> None:
         """Print the best cells so far."""
         self.shown = time.time()
-        print(f"{self.phase}: {self.finished} of {self.total} trials; best so far", file=sys.stderr)
+        note(f"{self.phase}: {self.finished} of {self.total} trials; best so far")
         for score in cell_scores(self.job.table.read())[:SHOWN]:
-            print(f"  {score.text():<16} {self.job.cells.describe(score.first.settings)}", file=sys.stderr, flush=True)
+            note(f"  {score.text():<16} {self.job.cells.describe(score.first.settings)}")

@@ -1,0 +1,118 @@
+"""Lines for people: what raycase did not write itself goes to the terminal escaped, without secrets, and not at any
+length."""
+
+import ast
+import logging
+import re
+
+import pytest
+import storing
+from helpers import ROOT
+from test_cli import status_of
+
+from raycase.cli import main
+from raycase.errors import MOST_SHOWN, RequestError, note, visible
+
+RAW = "\x1b]0;title\a\x1b[31mred \x9b1m gone\b\b\b\b \u202edlrow \u2066x \ud800"
+FORGED = "a dog\r\nerror: forged"
+UNSEEN = re.compile("[\0-\x08\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u202a-\u202e\u2066-\u2069]")
+
+
+def without_styles(text):
+    """Without the styles that raycase itself writes."""
+    return re.sub(r"\x1b\[[0-9;]*m", "", text)
+
+
+def test_what_no_terminal_should_read_is_an_escape():
+    assert visible(RAW) == (r"\x1b]0;title\x07\x1b[31mred \x9b1m gone\x08\x08\x08\x08 \u202edlrow \u2066x \ud800")
+    assert visible(FORGED) == "a dog error: forged"
+    assert visible("a\tb\u2028c \n d") == "a b c d"
+    assert visible("naïve 👩‍👩‍👧 🏴󠁧󠁢󠁥󠁮󠁧󠁿 עברית العربية नमस्ते") == "naïve 👩‍👩‍👧 🏴󠁧󠁢󠁥󠁮󠁧󠁿 עברית العربية नमस्ते"
+
+
+def test_the_head_and_the_end_of_a_long_line_stay():
+    line = visible("expected this, got " + "x" * 1_000_000 + "; do that", MOST_SHOWN)
+    assert len(line) < MOST_SHOWN + 10 and line.startswith("expected this") and line.endswith("; do that")
+
+
+@pytest.mark.parametrize(
+    ("text", "seen"),
+    [
+        ("s3://key:secret@bucket/x", "s3://...@bucket/x"),
+        ("at gs://secret@bucket/x, got", "at gs://...@bucket/x, got"),
+        ("https://user:secret@host/x", "https://...@host/x"),
+        ("https://a.blob/x?sv=1&sig=secret&se=2 is", "https://a.blob/x?sv=1&sig=... is"),
+        ("abfs://container@account/x", "abfs://container@account/x"),
+        ("who? me@home", "who? me@home"),
+    ],
+)
+def test_credentials_are_left_out(text, seen):
+    assert visible(text) == seen
+
+
+def test_nothing_but_note_prints_to_standard_error():
+    """So that no line for people is forgotten."""
+    allowed = {"errors.py": 1, "cli.py": 1}  # `note`, and a command to copy at any length
+    for file in sorted((ROOT / "raycase").rglob("*.py")):
+        calls = [node for node in ast.walk(ast.parse(file.read_text())) if isinstance(node, ast.Call)]
+        found = [call for call in calls if any("stderr" in ast.unparse(k) for k in call.keywords)]
+        found = [call for call in found if ast.unparse(call.func) == "print"]
+        assert len(found) == (allowed.get(file.name, 0) if file.parent.name == "raycase" else 0), file
+
+
+def test_errors_and_notes_are_one_short_line_without_secrets(capsys):
+    def fail(job):
+        note(f"left out {RAW} {FORGED}")
+        raise RequestError(f"--x: expected this, got {RAW} s3://a:hunter2@b/ {'y' * 10**6}\n{FORGED}; do that")
+
+    assert status_of("verify", "out", work=fail) == 2
+    said = capsys.readouterr().err
+    assert not UNSEEN.search(said) and "hunter2" not in said
+    assert len(said.splitlines()) == 2 and len(said) < 5000
+    assert said.splitlines()[-1].startswith("error: --x: expected this") and said.endswith("; do that\n")
+
+
+def test_warnings_of_the_log_are_such_lines_too():
+    assert status_of("verify", "out", work=lambda job: {}) == 0  # the command line sets it
+    record = logging.makeLogRecord({"msg": "tokens %s", "args": (RAW + "x" * 10**5,)})
+    line = logging.lastResort.format(record)
+    assert not UNSEEN.search(line) and len(line) < 2000
+
+
+@pytest.mark.parametrize("words", [("-k", RAW[:-1] + "9" * 10**5), (f"--nope{RAW[:-1]}", "x" * 10**5)])
+def test_flags_that_are_wrong_are_quoted_escaped_and_cut(words, capsys):
+    with pytest.raises(SystemExit) as stop:
+        main(["search", "--index", "x", "--query", "a", *words])
+    said = capsys.readouterr().err
+    assert stop.value.code == 2 and not UNSEEN.search(said) and len(said.splitlines()) < 50
+
+
+@pytest.fixture(scope="module")
+def index(tmp_path_factory):
+    """An index whose texts and labels are hostile."""
+    home = tmp_path_factory.mktemp("hostile")
+    model = storing.model_folder(home)
+    rows = [row | {"text": f"{row['text']} {RAW[:-1]} {FORGED}"} for row in storing.texts(12)]
+    return storing.indexed(home / "i.lance", storing.stored(home / "a", model, rows)), model
+
+
+@pytest.mark.parametrize("terminal", [True, False])
+def test_texts_conditions_and_labels_are_escaped(index, terminal, capsys, monkeypatch, tmp_path):
+    folder, model = index
+    monkeypatch.setattr("raycase.search.marks.has_styles", lambda stream: terminal)
+    for module in ("search.shown", "search.search_job", "search.facets_job", "evaluation.explain"):
+        monkeypatch.setattr(f"raycase.{module}.has_styles", lambda stream: terminal)
+    asked = RAW[:-1] + FORGED
+    html = str(tmp_path / "a.html")
+    for words in (
+        ("search", "--index", folder, "--query", asked, "--condition", asked, "--html", html),
+        ("search", "--index", folder, "--query", "a dog", "--unconditional"),
+        ("facets", "--index", folder, "--condition", asked, "--clusters", "2"),
+        ("explain", "--model", model, "--text", asked, "--condition", asked),
+    ):
+        main(words)
+        out, err = capsys.readouterr()
+        seen = without_styles(out) if terminal else out
+        assert not UNSEEN.search(seen) and not UNSEEN.search(err)
+        assert not re.search("^error: forged", out + err, re.MULTILINE)
+        assert r"\x1b" in seen
