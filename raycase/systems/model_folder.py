@@ -90,7 +90,8 @@ def load_extra(module: nn.Module, folder: Path | None) -> None:
     """Load the extra weights of a saved model; does nothing before training. Raises RequestError."""
     if folder is None:
         return
-    load_weights(module, folder / EXTRA, "the weights beside the encoder's")
+    # an encoder among them may have a word that is not finite: rows with it are rejected
+    load_weights(module, folder / EXTRA, "the weights beside the encoder's", finite=False)
 
 
 def read_folder(kind: type[Any], folder: str, values: dict[str, Any]) -> Any:

@@ -12,9 +12,9 @@ from torch import nn
 from raycase.errors import RequestError
 
 
-def load_weights(module: nn.Module, file: Path, expected: str) -> None:
+def load_weights(module: nn.Module, file: Path, expected: str, *, finite: bool = True) -> None:
     """Load all weights of a module. Raises RequestError, which says what was expected, for a file without them, and for
-    numbers that are not real and finite."""
+    numbers that are not real and, where that is asked for, finite."""
     try:
         tensors = load_file(file)
         for name, tensor in tensors.items():
@@ -24,5 +24,5 @@ def load_weights(module: nn.Module, file: Path, expected: str) -> None:
     except (OSError, RuntimeError, ValueError, SafetensorError) as error:
         reason = str(error).strip().splitlines()[-1].strip()
         raise RequestError(f"{file}: expected {expected}, got: {reason}") from error
-    if not all(torch.isfinite(tensor).all() for tensor in module.state_dict().values()):
+    if finite and not all(torch.isfinite(tensor).all() for tensor in module.state_dict().values()):
         raise RequestError(f"{file}: expected finite weights, got NaN or infinity")

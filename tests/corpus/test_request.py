@@ -64,7 +64,7 @@ def cli(capsys, *arguments):
         ({"--output": ""}, "--output: expected a path or a URI, got ''"),
         ({"--output": None}, "--output: expected a folder for the vectors, got none"),
         ({"--output": "foreign"}, "expected only units in"),
-        ({"--output": "in.parquet/out"}, "expected a place to write at"),
+        ({"--output": "in.parquet/out"}, "--output: expected a folder, got the file "),
     ],
 )
 def test_a_wrong_request_is_answered_in_one_line(job, change, words, tmp_path, monkeypatch, capsys):

@@ -126,7 +126,7 @@ def test_many_that_are_left_out_are_one_short_line(tmp_path, capsys):
     (tmp_path / "a.csv").touch()
     find_input(str(tmp_path), "--queries")
     (line,) = capsys.readouterr().err.splitlines()
-    assert line.startswith(f"--queries: left out 20 of {tmp_path}: 00\\x1b[31m\\n.txt, ") and "and 15 more" in line
+    assert line.startswith(f"--queries: left out 20 of {tmp_path}: 00\\x1b[31m .txt, ") and "and 15 more" in line
 
 
 def test_an_empty_object_that_stands_for_a_folder_is_not_left_out(s3_server):
