@@ -48,8 +48,9 @@ def test_bold_words_in_one_line():
     text = "A \t red\ndress, \x00 😀"
     marks = words(text, ("red", 0.4), ("dress", 0.4), ("😀", 0.2))
     assert in_bold(text, marks, 100) == f"A {BOLD}red{PLAIN} {BOLD}dress{PLAIN}, \\x00 {BOLD}😀{PLAIN}"
-    assert in_bold(text, [], 100) == " ".join(text.split())
+    assert in_bold(text, [], 100) == "A red dress, \\x00 😀"  # as a terminal may have it
     assert in_bold(text, marks, 8) == f"A {BOLD}red{PLAIN} {BOLD}dr{PLAIN}…"
+    text = text.replace("\0", "-")
     for most in range(1, 20):
         plain = in_bold(text, [], most)
         line = " ".join(text.split())
