@@ -8,14 +8,16 @@ import psutil
 from counted import counted
 from helpers import ROOT, wait_for
 
+COUNTED = (str(ROOT / "tests" / "counted.py"),)  # embeds, and counts
 ENCODERS, TASKS = "ray::MapWorker(MapBatches(Encode", "ray::MapBatches("  # titles of Ray's processes
 
 
 class Disturbed:
-    """Runs the flags of a job on `machines` nodes of a head."""
+    """Runs the flags of a job on `machines` nodes of a head; `program`: what Python runs with them."""
 
-    def __init__(self, head, flags, output, folder, environment=None, machines=2):
-        self.head, self.flags, self.output, self.folder = head, flags, output, folder
+    def __init__(self, head, flags, output, folder, environment=None, machines=2, program=COUNTED):
+        self.head, self.output, self.folder = head, output, folder
+        self.command = [sys.executable, *program, *map(str, flags)]
         self.environment = head.environment | {"COUNTED": str(folder)} | (environment or {})
         while len(head.workers) < machines:
             head.add_node(cpus=2)
@@ -26,10 +28,9 @@ class Disturbed:
     def start(self):
         """Run the command, as a user does again after it was killed."""
         self.starts += 1
-        command = [sys.executable, str(ROOT / "tests" / "counted.py"), *map(str, self.flags)]
         with open(self.folder / "driver.log", "a") as log:
             self.driver = subprocess.Popen(
-                command, env=self.environment, stdout=log, stderr=log, start_new_session=True
+                self.command, env=self.environment, stdout=log, stderr=log, start_new_session=True
             )
 
     def said(self):
@@ -52,7 +53,10 @@ class Disturbed:
         return sorted(found, key=lambda p: p.pid)
 
     def kill(self, kind, chance):
-        """Kill one, and give how many units were in flight then: begun by an encoder and not written, at most."""
+        """Kill one, and give how many units were in flight then: begun by an encoder and not written, at most.
+
+        None where the job was done before there was one to kill.
+        """
         written = self.written()
         if kind == "machine":
             machine = self.head.workers.pop(chance.randrange(len(self.head.workers)))
@@ -66,8 +70,9 @@ class Disturbed:
             self.start()
         else:
             title = ENCODERS if kind == "actor" else TASKS
-            doomed = chance.choice(wait_for(lambda: self.processes(title)))
+            if (found := wait_for(lambda: self.processes(title) or self.driver.poll() is not None)) is True:
+                return None
             with contextlib.suppress(psutil.NoSuchProcess):
-                doomed.kill()
+                chance.choice(found).kill()
             began = self.began()
         return began - written

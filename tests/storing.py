@@ -1,12 +1,17 @@
 """Outputs and indexes with stored words, by a tiny model whose head is random."""
 
+import json
+import time
 from dataclasses import replace
 
+import pyarrow as pa
 import small
 import torch
 from helpers import embedded
 
 import raycase
+from raycase.corpus.materialize import begin, check, finish
+from raycase.distributed import materialize
 from raycase.search.build import IndexJob, build
 from raycase.systems.condition_head import ConditionHead, HeadConfig
 from raycase.systems.condition_pooling import condition_pooling, write_model_folder
@@ -55,6 +60,17 @@ def stored(folder, model, rows, **options):
     """The output of --any-condition over rows; gives its folder."""
     options = {"any_condition": True, "word_bytes": ENOUGH, "keep_columns": ("text", "year")} | options
     return embedded(folder, model, rows, prompt=None, pooling=None, **options)
+
+
+def materialized_here(job):
+    """The job in this process, by the task that Ray calls; gives its counts."""
+    words, conditions = check(job)
+    todo = begin(job, words, conditions)
+    task = pa.table({"task": [json.dumps({"units": words.summed(todo.missing)})]})
+    places = {"words": words.output.root.uri, "output": todo.output.root.uri, "print8": todo.job.print8}
+    questions = materialize._questions(words.job.config["model"], job.model or words.job.model, conditions)
+    materialize._pool(task, **places, conditions=conditions, questions=questions)
+    return finish(todo, time.time())
 
 
 def indexed(folder, *outputs):

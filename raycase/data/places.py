@@ -110,7 +110,10 @@ def check_paths(*, reads: Paths = NONE, opens: Paths = NONE, writes: Mapping[str
                     raise _same(flag, to, of, f"{to.uri} twice")
         for each in roots:
             _check_reads(flag, to, each, read)
-        _check_marks(flag, to, roots[-1])
+        with suppress(OSError):  # a store that does not answer is asked once: the job says so
+            if isinstance(to, File) and not root.is_local and _asked(root.fs.isdir, root.path):
+                raise _no_file(flag, to)
+            _check_marks(flag, to, roots[-1])
         earlier |= dict.fromkeys(written, flag)
 
 
@@ -142,9 +145,14 @@ def _check_kind(flag: str, to: File | Folder, root: Location) -> None:
     name = posixpath.basename(to.uri.rstrip("/"))
     if posixpath.splitext(name)[1].lower() not in to.endings:
         raise RequestError(f"{flag}: expected a file that ends with {to.endings[0]}, got {to.uri}")
-    folder = to.uri.endswith("/") or _asked(root.fs.isdir, root.path)
-    if folder or (root.is_local and os.path.lexists(root.path) and not os.path.isfile(root.path)):
-        raise RequestError(f"{flag}: expected a file, got {'the folder' if folder else 'no regular file:'} {to.uri}")
+    if to.uri.endswith("/") or (root.is_local and os.path.isdir(root.path)):
+        raise _no_file(flag, to)
+    if root.is_local and os.path.lexists(root.path) and not os.path.isfile(root.path):
+        raise RequestError(f"{flag}: expected a file, got no regular file: {to.uri}")
+
+
+def _no_file(flag: str, to: File | Folder) -> RequestError:
+    return RequestError(f"{flag}: expected a file, got the folder {to.uri}")
 
 
 def _check_reads(flag: str, to: File | Folder, root: Location, read: Sequence[_Read]) -> None:
@@ -190,10 +198,10 @@ def _check_marks(flag: str, to: File | Folder, root: Location) -> None:
 
 
 def _asked(question: Callable[[str], bool], path: str) -> bool:
-    """The answer of a store; no where it does not say, for then the job does."""
+    """The answer of a store; no where it may not say. Raises OSError where it fails, after all the retries."""
     try:
         return question(path)
-    except (OSError, NotImplementedError):
+    except (PermissionError, NotImplementedError):
         return False
 
 

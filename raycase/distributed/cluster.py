@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import atexit
 import logging
 import os
 import secrets
@@ -16,8 +17,14 @@ from typing import Any
 import ray
 from ray.exceptions import RayError
 
-from raycase.distributed.ray_internals import listen_on_localhost, never_start_unasked, why_unreachable
-from raycase.errors import RequestError, WorkError, first_line, visible
+from raycase.distributed.ray_internals import (
+    died,
+    errors_to_stderr,
+    listen_on_localhost,
+    never_start_unasked,
+    why_unreachable,
+)
+from raycase.errors import RequestError, WorkError, first_line, note, visible
 
 SECONDS = 15.0  # within which a cluster answers, busy as it may be
 
@@ -28,6 +35,7 @@ def start_ray() -> None:
     Raises RequestError for what is no address, WorkError for a cluster that cannot be joined.
     """
     never_start_unasked()
+    errors_to_stderr()
     if not ray.is_initialized():
         os.environ.setdefault("RAY_BACKEND_LOG_LEVEL", "fatal")  # the driver would print the log of its C++ part
         os.environ.setdefault("RAY_IGNORE_UNHANDLED_ERRORS", "1")  # errors of Ray Data's own actors on lost nodes
@@ -39,6 +47,7 @@ def start_ray() -> None:
             listen_on_localhost()
             own_token_file(Path.home() / ".ray" / "auth_token")
             ray.init("local", **options)
+            end_with_ray()
         if threading.current_thread() is threading.main_thread():
             signal.signal(signal.SIGTERM, handler)  # Ray's own handler exits without a message
     logging.getLogger("ray.data").setLevel(logging.CRITICAL)  # errors are raised, and printed in one line
@@ -71,6 +80,24 @@ def join(address: str, *, seconds: float = SECONDS, **options: Any) -> None:
         f"RAY_ADDRESS={visible(address)}: expected a cluster to join, got: {visible(problem)}; start it, correct the "
         "address, or unset RAY_ADDRESS to work on this machine alone"
     )
+
+
+def end_with_ray() -> None:
+    """End this process in one line when its own Ray dies, as by the kernel when memory runs out.
+
+    Ray's core would end it without a word: a minute later, and between two instructions of Python.
+    """
+    leaving = threading.Event()
+    atexit.register(leaving.set)  # before Ray's own, which ends its processes
+
+    def watch() -> None:
+        while not leaving.wait(0.5):
+            if (dead := died()) and not leaving.is_set():
+                message = f"error: Ray's {dead} died, as when memory runs out; run the same command again to resume"
+                note(message)
+                os._exit(1)
+
+    threading.Thread(target=watch, name="end_with_ray", daemon=True).start()
 
 
 def own_token_file(file: Path) -> None:

@@ -128,6 +128,39 @@ def started_here() -> bool | None:
         return None
 
 
+@cache  # once: each call would wrap it again
+def errors_to_stderr() -> None:
+    """Make Ray print what its processes tell the driver to standard error, where results do not stand.
+
+    Not that it died: `died` says so, too.
+    """
+    try:
+        from ray._private import worker
+
+        show = worker.print_to_stdstream
+    except (ImportError, AttributeError) as error:
+        _warn(f"a function that prints its messages ({error})", "Ray's messages stand between results")
+        return
+
+    def print_to_stdstream(data: dict[str, Any], *arguments: Any, **options: Any) -> None:
+        if not died():
+            show({**data, "is_err": True}, *arguments, **options)
+
+    worker.print_to_stdstream = print_to_stdstream
+
+
+def died() -> str | None:
+    """Which process of the Ray that this process started ended, and without which nothing goes on; None if none."""
+    try:
+        node = ray._private.worker._global_node
+        ended = [] if node is None else [kind for kind, _ in node.dead_processes() if kind in ("gcs_server", "raylet")]
+    except (AttributeError, RuntimeError) as error:  # RuntimeError: Ray starts or ends one meanwhile
+        if isinstance(error, AttributeError):
+            _warn(f"which of its processes ended ({error})", "a job whose Ray dies may end without a message")
+        return None
+    return ended[0] if ended and ray.is_initialized() else None  # no longer so where Ray ends them itself
+
+
 def node_groups() -> list[tuple[dict[str, Any], int]] | None:
     """Resources and maximum count (negative: no maximum) of the node types of a managed cluster; None if unknown."""
     try:

@@ -20,6 +20,7 @@ import torch
 from torch import Tensor
 
 from raycase.corpus.job_record import ModelFile
+from raycase.data import store_clients
 from raycase.data.json_values import from_json, loads
 from raycase.data.schema import CONDITION, ID, is_embedding
 from raycase.data.storage import Location
@@ -31,6 +32,9 @@ if TYPE_CHECKING:
     from lance import LanceDataset
 
 
+RETRIES = 10  # of a request: for some ten seconds; of a listing Lance itself makes six such requests
+
+
 def is_index(dataset: LanceDataset) -> bool:
     """Whether a build of raycase wrote the dataset, finished or not."""
     return METADATA_KEY.encode() in (dataset.schema.metadata or {})
@@ -38,8 +42,15 @@ def is_index(dataset: LanceDataset) -> bool:
 
 def storage_options(root: Location) -> dict[str, str] | None:
     """Options of Lance's own object store, which reads credentials from the usual environment variables."""
+    if root.is_local:
+        return None
     plain_http = os.environ.get("AWS_ENDPOINT_URL", "").startswith("http://")
-    return {"allow_http": "true"} if root.is_s3 and plain_http else None
+    return {
+        **({"allow_http": "true"} if root.is_s3 and plain_http else {}),
+        "timeout": f"{1000 * store_clients.TIMEOUT:.0f}ms",
+        "client_max_retries": str(RETRIES),
+        "client_retry_timeout": str(store_clients.TRYING_S),
+    }
 
 
 def lance_uri(root: Location) -> str:
@@ -176,11 +187,13 @@ def lance_errors(root: Location) -> Iterator[None]:
         reason = reason.removeprefix("LanceError(IO): ").removeprefix("Invalid user input: ")
         lost = re.search(r"not found", str(error), re.IGNORECASE) and _OF_A_VERSION.search(str(error))
         is_request = not lost and (isinstance(error, ValueError) or _REFUSED.search(str(error)))
+        advice = "; run the same command again" if not is_request and _OF_A_STORE.search(reason) else ""
         kind = RequestError if is_request else WorkError
-        raise kind(f"{root.uri}: expected an index that Lance can read and write, got: {reason}") from error
+        raise kind(f"{root.uri}: expected an index that Lance can read and write, got: {reason}{advice}") from error
 
 
 _OF_A_VERSION = re.compile(r"/(data|_deletions|_indices|_transactions|_versions)/")  # a file that was there
+_OF_A_STORE = re.compile(r"^Generic \w+ error")
 _REFUSED = re.compile(
     r"denied|forbidden|not permitted|read-only|No ?Such ?Bucket|not found|applying filter", re.IGNORECASE
 )

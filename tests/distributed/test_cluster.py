@@ -97,6 +97,44 @@ def test_two_commands_at_once_have_a_ray_each_and_leave_nothing(tiny_model, clus
 
 
 @pytest.mark.cluster
+@pytest.mark.parametrize("doomed", ["gcs_server", "raylet"])
+def test_a_command_whose_ray_dies_says_so_in_one_line(doomed, tiny_model, tmp_path):
+    (tmp_path / "in.csv").write_text("\n".join(["text", *sentences(4000)]))
+    flags = ["--input", tmp_path / "in.csv", "--conditions", "color", "--model", tiny_model, "--prompt", "concat-sc"]
+    flags += ["--pooling", "mean", "--compute", "float32", "--actors", "1:1", "--unit-rows", 10]
+    flags += ["--output", tmp_path / "out"]
+    with tempfile.TemporaryDirectory(prefix="rc", dir="/tmp", ignore_cleanup_errors=True) as folder:  # short: sockets
+        process = command("embed", *flags, HOME=str(tmp_path), RAY_TMPDIR=folder)
+        wait_for(lambda: list(tmp_path.glob("out/embeddings/*.parquet")))
+        children = psutil.Process(process.pid).children(recursive=True)
+        [found] = [child for child in children if child.name() == doomed]
+        found.kill()
+        said, errors = process.communicate(timeout=10)  # Ray itself takes 15 s and 60 s
+        assert (process.returncode, said) == (1, "")
+        assert errors.count("error") == 1, errors
+        line = errors.splitlines()[-1]
+        assert line.startswith(f"error: Ray's {doomed} died") and line.endswith("run the same command again to resume")
+        wait_for(lambda: not any(child.is_running() for child in children))
+
+
+@pytest.mark.cluster
+def test_a_process_that_leaves_ray_goes_on():
+    program = """
+        import ray, time
+        from raycase.distributed.cluster import start_ray
+        start_ray()
+        ray.shutdown(wait_for_processes=True)
+        time.sleep(1.5)  # three times as long as the watching thread takes for one look
+        print("here")
+    """
+    environment = {name: value for name, value in os.environ.items() if not name.startswith("RAY_")}
+    done = subprocess.run(
+        [sys.executable, "-c", textwrap.dedent(program)], env=environment, capture_output=True, text=True, timeout=120
+    )
+    assert (done.returncode, done.stdout) == (0, "here\n"), done.stderr
+
+
+@pytest.mark.cluster
 def test_a_token_that_the_cluster_does_not_know_is_an_error_after_seconds(cluster, tmp_path):
     environment = {"RAY_ADDRESS": cluster.address_info["gcs_address"], "RAY_AUTH_MODE": "token"}
     process = command("verify", tmp_path, RAY_AUTH_TOKEN=secrets.token_hex(32), **environment)

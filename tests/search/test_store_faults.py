@@ -1,0 +1,219 @@
+"""Indexes on object storage that fails: Lance has its own client. The same answers, or one line in bounded time."""
+
+import threading
+import time
+from contextlib import contextmanager
+
+import fsspec
+import numpy as np
+import pyarrow.dataset as ds
+import pyarrow.parquet as pq
+import pytest
+import storing
+from helpers import cosines, read_output, vectors
+from s3_proxy import Proxy
+
+from raycase.corpus.materialize import MaterializeJob
+from raycase.corpus.written import open_written
+from raycase.data import store_clients
+from raycase.data.places import PARQUET, File, Folder, check_paths
+from raycase.data.storage import locate
+from raycase.data.store_clients import open_store
+from raycase.errors import RequestError, WorkError
+from raycase.search.build import IndexJob, build
+from raycase.search.join_parts import (
+    NEIGHBOURS,
+    Join,
+    claim_output,
+    count_neighbours,
+    cut_files,
+    find_part,
+    merge_parts,
+)
+from raycase.search.lance_files import storage_options
+from raycase.search.search_job import SearchJob, search
+
+TRANSIENT = {"500": (500, "InternalError"), "503": (503, "SlowDown"), "reset": "reset", "cut": "cut", "stall": "stall"}
+FINAL = [(400, "ExpiredToken"), (403, "AccessDenied"), (404, "NoSuchBucket")]
+
+
+@pytest.fixture
+def through(monkeypatch, s3_server):
+    """Sends what this process asks of S3 to another URL."""
+
+    def send(url):
+        open_store.cache_clear()
+        monkeypatch.setenv("AWS_ENDPOINT_URL", url)
+
+    monkeypatch.setattr(store_clients, "TIMEOUT", 0.5)
+    yield send
+    open_store.cache_clear()
+
+
+@pytest.fixture(scope="module")
+def home(s3_server, tmp_path_factory):
+    """`words` and `out` here and on S3, an index of both on S3, and its answers when nothing fails."""
+    home = tmp_path_factory.mktemp("faults")
+    model = storing.model_folder(home)
+    rows = storing.texts(120)
+    embedded = {"conditions": ("color",), "any_condition": False, "word_bytes": None}
+    storing.stored(home / "a", model, rows, output=str(home / "words"), unit_rows=40)
+    storing.stored(home / "b", model, rows, output=str(home / "out"), unit_rows=40, **embedded)
+    for name in ("words", "out"):
+        fsspec.filesystem("s3").put(str(home / name), f"corpus/faults/{name}", recursive=True)
+    storing.indexed("s3://corpus/faults/good", str(home / "words"), str(home / "out"))
+    answers(home, "s3://corpus/faults/good").rename(home / "wanted.parquet")
+    return home
+
+
+def answers(home, index):
+    """The file of answers under a condition that was embedded and one that was not."""
+    file = home / "answers.parquet"
+    conditions = ("color", "number of people")
+    search(SearchJob(index=index, query=("a red dress",), condition=conditions, k=5, output=str(file)))
+    return file
+
+
+def same(home, index):
+    found, wanted = pq.read_table(answers(home, index)), pq.read_table(home / "wanted.parquet")
+    assert found.drop_columns(["score"]).equals(wanted.drop_columns(["score"]))
+    assert np.allclose(found["score"], wanted["score"], atol=1e-5)
+
+
+@pytest.mark.parametrize("fault", TRANSIENT.values(), ids=TRANSIENT)
+def test_a_search_meets_each_fault_and_gives_the_same_or_one_line(home, fault, through, s3_server):
+    with Proxy(s3_server, failing=0.1, faults=(fault,), seed=4) as proxy:
+        through(proxy.url)
+        with one_line():
+            same(home, "s3://corpus/faults/good")
+    assert proxy.failed[fault]
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("name", TRANSIENT)
+def test_a_build_meets_each_fault_and_gives_the_same_at_last(home, name, through, s3_server):
+    index, fault = f"s3://corpus/faults/index-{name}", TRANSIENT[name]
+    with Proxy(s3_server, failing=0.1, faults=(fault,), seed=5) as proxy:
+        through(proxy.url)
+        with one_line():
+            storing.indexed(index, str(home / "words"), str(home / "out"))
+    assert proxy.failed[fault]
+    through(s3_server)
+    storing.indexed(index, str(home / "words"), str(home / "out"))
+    same(home, index)
+
+
+@pytest.mark.long
+def test_the_server_is_restarted_in_the_middle_of_a_build(home, through, s3_server):
+    from moto.server import ThreadedMotoServer
+
+    server = ThreadedMotoServer(ip_address="127.0.0.1", port=0)  # of the same process, so with the same buckets
+    server.start()
+    host, port = server.get_host_and_port()
+    again = ThreadedMotoServer(ip_address=host, port=port)
+
+    def restart():
+        server.stop()
+        time.sleep(2)  # is the fault itself: for so long there is no server
+        again.start()
+
+    through(f"http://{host}:{port}")
+    index = "s3://corpus/faults/restarted"
+    stopping = threading.Timer(0.2, restart)
+    stopping.start()
+    with one_line():
+        storing.indexed(index, str(home / "words"), str(home / "out"))
+    stopping.join()
+    storing.indexed(index, str(home / "words"), str(home / "out"))
+    same(home, index)
+    again.stop()
+
+
+@contextmanager
+def one_line():
+    """Takes the error that a user sees in one line, and only that."""
+    began = time.monotonic()
+    try:
+        yield
+    except (RequestError, WorkError) as error:
+        assert "\n" not in str(error) and ".rs:" not in str(error)
+    assert time.monotonic() - began < 30
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("fault", FINAL, ids=str)
+def test_what_no_retry_helps_is_said_early_in_one_line(home, fault, through, s3_server):
+    with Proxy(s3_server, failing=1.0, faults=(fault,)) as proxy:
+        through(proxy.url)
+        for work in (answers, lambda home, index: storing.indexed(index, str(home / "words"))):
+            with pytest.raises(RequestError, match=r"s3://corpus/faults/good: expected .* on purpose") as error:
+                work(home, "s3://corpus/faults/good")
+            assert "\n" not in str(error.value)
+    assert proxy.asked.total() < 40
+
+
+@pytest.mark.long
+def test_a_server_that_is_gone_for_good_is_asked_for_a_bounded_time(home, through, monkeypatch):
+    monkeypatch.setattr(store_clients, "TRYING_S", 1)
+    through("http://127.0.0.1:9")
+    began = time.monotonic()
+    with pytest.raises((RequestError, WorkError), match=r"error sending request") as error:
+        build(IndexJob(embeddings=(str(home / "words"),), output="s3://corpus/a/b/c/d/e/f/g"))
+    assert time.monotonic() - began < 20 and "\n" not in str(error.value)
+
+
+def test_the_check_of_an_outputs_place_asks_a_store_that_fails_once(through, monkeypatch, s3_server):
+    """Not for each mark of each folder above, a minute each."""
+    monkeypatch.setattr(store_clients, "TRYING_S", 0)
+    for to in (Folder("s3://corpus/a/b/c/d", ("data",)), File("s3://corpus/a/b/c/d.parquet", PARQUET)):
+        with Proxy(s3_server, failing=1.0, faults=((500, "InternalError"),)) as proxy:
+            through(proxy.url)
+            check_paths(writes={"--output": to})
+        assert len(proxy.asked) == 1
+
+
+def test_lance_waits_and_retries_as_the_other_client_does(monkeypatch):
+    monkeypatch.setattr(store_clients, "TIMEOUT", 0.25)
+    options = storage_options(locate("s3://corpus/i"))
+    assert options["timeout"] == "250ms" and options["client_retry_timeout"] == str(store_clients.TRYING_S)
+    assert storage_options(locate("here")) is None
+
+
+@pytest.mark.long
+def test_materialize_and_join_meet_every_fault_and_give_the_same(home, through, s3_server):
+    job = MaterializeJob(words=str(home / "words"), conditions=("color",), output=str(home / "pooled"))
+    storing.materialized_here(job)
+    there = MaterializeJob(words="s3://corpus/faults/words", conditions=("color",), output="s3://corpus/faults/pooled")
+    with Proxy(s3_server, failing=0.1, faults=tuple(TRANSIENT.values()), seed=6) as proxy:
+        through(proxy.url)
+        storing.materialized_here(there)
+        parts = joined_here("s3://corpus/faults/out", "s3://corpus/faults/joined")
+    assert set(proxy.failed) == set(TRANSIENT.values()), "expected every fault met"
+    through(s3_server)
+    found, wanted = read_output(there.output), read_output(job.output)
+    assert found.drop_columns(["embedding"]).equals(wanted.drop_columns(["embedding"]))
+    assert cosines(vectors(found), vectors(wanted)).min() > 0.9999
+    assert parts.equals(joined_here(str(home / "out"), str(home / "joined")))
+
+
+def joined_here(uri, output):
+    """The neighbours of an output's rows among themselves, by the steps that Ray's tasks call."""
+    written = open_written(uri, "--queries")
+    join = Join(
+        queries=written.output.embeddings.uri,
+        vectors=written.output.embeddings.uri,
+        output=output,
+        k=3,
+        exclude_same=None,
+        schemas=(written.schema(), written.schema()),
+        under=None,
+    )
+    groups = cut_files(written, 50)
+    claim_output(join, written, written, groups, groups, overwrite=False)
+    for group, files in enumerate(groups):
+        for i, others in enumerate(groups):
+            find_part(join, group, i, written.summed(files), written.summed(others))
+        merge_parts(join, group, len(groups))
+    assert count_neighbours(join, written, len(groups))["queries_without_neighbours"] == 0
+    folder = locate(output) / NEIGHBOURS
+    return ds.dataset(folder.path, filesystem=folder.fs, format="parquet").to_table()
