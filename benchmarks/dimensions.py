@@ -10,13 +10,13 @@ Writes dimensions.json and, where matplotlib is installed, dimensions.png.
 """
 
 import argparse
-import json
 from pathlib import Path
 
 import numpy as np
 from turns import DATA, finish
 
 from raycase.data.rated import read_rated
+from raycase.data.storage import json_bytes
 from raycase.distributed.vector_cache import vectors_of
 from raycase.encoder.cosines import pair_cosines
 from raycase.errors import RequestError
@@ -103,7 +103,7 @@ def main(args, embed):
     folder = Path(args.output)
     folder.mkdir(parents=True, exist_ok=True)
     result = {"pairs": len(rated), "captions": len(captions.texts), "models": found}
-    (folder / "dimensions.json").write_text(json.dumps(result, indent=2))
+    (folder / "dimensions.json").write_bytes(json_bytes(result))
     if has_matplotlib():
         (folder / "dimensions.png").write_bytes(plot(found))
     ratios = {

@@ -17,6 +17,7 @@ from pathlib import Path
 
 from turns import DATA, finish
 
+from raycase.data.storage import json_bytes
 from raycase.distributed import tune, vector_cache
 from raycase.evaluation.plots import has_matplotlib, png
 from raycase.systems.pair_vectors import pair_vectors
@@ -119,7 +120,7 @@ def main(args):
     input_dim = max(curves[Method.TRUNCATION])
     print(table(curves), flush=True)
     result = {"model": args.model, "input_dim": input_dim, "spearman": curves}
-    (folder / "figure4.json").write_text(json.dumps(result, indent=2))
+    (folder / "figure4.json").write_bytes(json_bytes(result))
     if has_matplotlib():
         (folder / "figure4.png").write_bytes(plot(curves, input_dim))
     best = {

@@ -19,6 +19,8 @@ import pyarrow.parquet as pq
 from safetensors.numpy import load_file
 from turns import DATA, ROOT
 
+from raycase.data.json_values import finite
+
 CONDITIONS = ("number of people", "color of the clothes")
 PAIRS = ("--train", "train.csv", "--validation", "validation.csv", "--compute", "float32", "--cache", "cache")
 STEPS = {
@@ -143,7 +145,8 @@ def main(before):
     ]
     for name in differ:
         print(f"differs: {name}")
-    print(json.dumps({"commits": commits, "compared": len(first), "differ": differ, "largest_difference": largest}))
+    result = {"commits": commits, "compared": len(first), "differ": differ, "largest_difference": largest}
+    print(json.dumps(finite(result), allow_nan=False))
     return int(bool(differ))
 
 

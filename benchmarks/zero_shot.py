@@ -16,6 +16,7 @@ import numpy as np
 import torch
 from scipy.stats import spearmanr
 
+from raycase.data.json_values import finite
 from raycase.encoder.loading import load_encoder
 from raycase.encoder.prompts import BUILT_IN, Span, prompt_set
 from raycase.encoder.sources import find_encoder
@@ -67,7 +68,7 @@ def main(name):
                     )
                     keys = ("prompt", "span", "pooling", "base_span", "none", "raw", "unit")
                     results.append(dict(zip(keys, (style, pooled, pooling, base_span, none, raw, units), strict=True)))
-    print(json.dumps({"encoder": name, "rows": len(rows), "spearman_x100": results}))
+    print(json.dumps(finite({"encoder": name, "rows": len(rows), "spearman_x100": results}), allow_nan=False))
 
 
 if __name__ == "__main__":

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from safetensors import SafetensorError, safe_open
 from safetensors.torch import save as to_safetensors
 from torch import nn
 
@@ -16,7 +18,7 @@ from raycase.data.json_values import from_json
 from raycase.data.storage import locate
 from raycase.encoder.loading import save_encoder
 from raycase.encoder.table import HERE, read_spec
-from raycase.errors import RequestError
+from raycase.errors import RequestError, first_line
 from raycase.systems.condition_head import WEIGHTS as HEAD
 from raycase.systems.projector import WEIGHTS
 from raycase.systems.weights import load_weights
@@ -40,14 +42,36 @@ def open_model_folder(folder: Path, fingerprint: str, *, overwrite: bool = False
     if folder.exists() and not folder.is_dir():
         raise RequestError(f"--output: expected a folder, got the file {folder}")
     root = locate(str(folder))
-    results = (MODEL_FILE, WEIGHTS, CARD)
+    results = [name for name in WRITTEN if name != METRICS]
     metrics = claim(root, METRICS, fingerprint, job="this very model", results=results, overwrite=overwrite)
-    return metrics if (root / MODEL_FILE).exists() else None
+    if metrics is None or not (root / MODEL_FILE).exists():
+        return None
+    _check_whole(folder)
+    return metrics
+
+
+def _check_whole(folder: Path) -> None:
+    """Raise RequestError where a file of a finished model was cut off: it is no result of the job."""
+    parts = [folder / name for name in WRITTEN]
+    for file in [*parts, *(file for part in parts for file in part.rglob("*"))]:
+        try:
+            if file.suffix == ".json" and file.is_file():
+                json.loads(file.read_bytes())
+            elif file.suffix == ".safetensors" and file.is_file():
+                with safe_open(file, "np"):
+                    pass
+        except (OSError, ValueError, SafetensorError) as error:
+            raise RequestError(
+                f"--output: expected a whole model in {folder}, got in {file.relative_to(folder)}: "
+                f"{first_line(error)}; pass --overwrite to train it again"
+            ) from error
 
 
 def write_folder(folder: Path, metrics: dict[str, Any], card: str, save: Callable[[Path], None]) -> None:
     """Write the metrics and the model card, then the model with `save`, whose last file is `raycase.json`."""
     root = locate(str(folder))
+    for half in root.half_written():
+        half.remove()
     (root / MODEL_FILE).remove()
     (root / METRICS).put_json(metrics)
     (root / CARD).put(card.encode())

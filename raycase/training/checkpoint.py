@@ -55,7 +55,7 @@ class Checkpoint:
         if not self.state.exists():
             return None
         try:
-            return FitState.from_bytes(self.state.read(), self.name)
+            return FitState.from_bytes(self.state.read(), self.name, self.state.uri)
         except (AttributeError, KeyError, TypeError, ValueError, SafetensorError) as error:
             reason = f"{type(error).__name__}: {first_line(error)}"
             raise WorkError(f"{self.state.uri}: expected the state of a fit, got {reason}; remove it") from error

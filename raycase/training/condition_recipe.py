@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, fields, replace
 
 from raycase.errors import at_least, check_ranges
-from raycase.systems.condition_head import HeadConfig
+from raycase.systems.condition_head import MOST_NUMBER, HeadConfig
 from raycase.systems.projector import MOST_WIDTH, Activation
 from raycase.training.losses import Loss, RatingMap
 from raycase.training.nested import nested_range
@@ -90,7 +90,7 @@ class HeadRecipe(FrozenHeadRecipe):
             **at_least(1, self, "heads", "dim", most=MOST_WIDTH),
             **at_least(1, self, "head_dim", most=MOST_WIDTH // max(1, self.heads)),
             "dropout": (0 <= self.dropout < 1, share),
-            "temperature": (0 < self.temperature < float("inf"), above),
+            "temperature": (0 < self.temperature <= MOST_NUMBER, "a number above 0, at most 2^40"),
             "nested": nested_range(self.nested, self.dim),
             "learning_rate": (0 < self.learning_rate < float("inf"), above),
             "weight_decay": (0 <= self.weight_decay < float("inf"), "a number of at least 0"),

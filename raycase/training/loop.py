@@ -5,7 +5,6 @@ Each process gets the same batches and computes its shard of each; the loss is a
 
 from __future__ import annotations
 
-import json
 import math
 import resource
 import time
@@ -14,19 +13,16 @@ from contextlib import AbstractContextManager, nullcontext
 from copy import deepcopy
 from dataclasses import dataclass, field
 from typing import Any
-from zlib import crc32
 
 import numpy as np
 import torch
 import torch.distributed as dist
-from safetensors.torch import load, save
 from torch import Tensor, nn
 from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn
 
-from raycase.data.json_values import finite
 from raycase.errors import WorkError
+from raycase.training.fit_state import FitState, Weights, best_epoch_of, not_finite
 
-Weights = dict[str, Tensor]
 Batches = Callable[[int], Iterable[np.ndarray]]  # epoch -> whole batches, as row numbers
 BatchLoss = Callable[[nn.Module, np.ndarray], Tensor]  # of a whole batch; use `shard` and `gather`
 Evaluation = Callable[[nn.Module], dict[str, float]]
@@ -48,66 +44,6 @@ class FitConfig:
     rates: Mapping[str, float] = field(
         default_factory=dict
     )  # peak rate of the weights whose names begin so, if another
-
-
-@dataclass(kw_only=True)
-class FitState:
-    """The state of a fit after an epoch, from which `fit` resumes as if it had never stopped.
-
-    Holds only trained weights, no frozen ones.
-    """
-
-    weights: Weights
-    best: Weights  # of the best epoch so far
-    average: Weights
-    optimizer: dict[str, Any]
-    history: list[dict[str, float]] = field(default_factory=list)  # a line per epoch
-    best_epoch: int = 0  # 0: no figure that chooses the best is a number so far
-
-    @property
-    def line(self) -> dict[str, float]:
-        """The metrics of the last epoch."""
-        return self.history[-1]
-
-    def to_bytes(self, of: str = "") -> bytes:
-        """One safetensors file, with history, options of the optimizer, the fit's name and a checksum in its header."""
-        moments = {f"{i}.{name}": v for i, values in self.optimizer["state"].items() for name, v in values.items()}
-        parts = {"weights": self.weights, "best": self.best, "average": self.average, "optimizer": moments}
-        tensors = {f"{part}/{name}": t.contiguous() for part, named in parts.items() for name, t in named.items()}
-        values = {"history": self.history, "best_epoch": self.best_epoch, "groups": self.optimizer["param_groups"]}
-        values["of"] = of
-        return save(tensors, metadata={"fit": json.dumps(values | {"crc32": _checksum(tensors, values)})})
-
-    @classmethod
-    def from_bytes(cls, data: bytes, of: str = "") -> FitState:
-        """Read what `to_bytes` wrote. Raises ValueError for the state of another fit and for altered bytes."""
-        header = json.loads(data[8 : 8 + int.from_bytes(data[:8], "little")])
-        values = json.loads(header["__metadata__"]["fit"])
-        parts: dict[str, Weights] = {"weights": {}, "best": {}, "average": {}, "optimizer": {}}
-        tensors = load(data)
-        if (checksum := values.pop("crc32", None)) is not None:  # versions up to 0.2.0 wrote none
-            if checksum != _checksum(tensors, values):
-                raise ValueError("bytes that were altered")
-            if values["of"] != of:
-                raise ValueError(f"that of another fit, {values['of']}")
-        for key, tensor in tensors.items():
-            part, name = key.split("/", 1)
-            parts[part][name] = tensor
-        moments: dict[int, Weights] = {}
-        for key, tensor in parts.pop("optimizer").items():
-            index, name = key.split(".", 1)
-            moments.setdefault(int(index), {})[name] = tensor
-        optimizer = {"state": moments, "param_groups": values["groups"]}
-        return cls(**parts, optimizer=optimizer, history=values["history"], best_epoch=values["best_epoch"])
-
-
-def _checksum(tensors: Weights, values: dict[str, Any]) -> int:
-    """CRC-32 of a state's numbers: a safetensors file has none, and a fit would go on from any."""
-    sum_of = crc32(json.dumps(values, sort_keys=True).encode())
-    for name in sorted(tensors):
-        flat = tensors[name].detach().cpu().reshape(-1).view(torch.uint8)
-        sum_of = crc32(flat.numpy().data, crc32(name.encode(), sum_of))
-    return sum_of
 
 
 def fit(
@@ -133,13 +69,15 @@ def fit(
     trained = [weight for group in groups for weight in group["params"]]
     optimizer = torch.optim.AdamW(groups, weight_decay=config.weight_decay, fused=True)
     averaged = AveragedModel(inner, multi_avg_fn=get_ema_multi_avg_fn(config.average)) if config.average else None
+    lost = not_finite(trained)  # an encoder may come with some, in rows of unused tokens
     if state is not None:
+        if misfit := state.misfit(_copy(inner), _copy(averaged) if averaged else {}, trained, config):
+            raise WorkError(f"{state.uri}: expected the state of this fit, got {misfit}; remove it")
         restore(inner, state.weights)
-        optimizer.load_state_dict(deepcopy(state.optimizer))
+        optimizer.load_state_dict(optimizer.state_dict() | {"state": deepcopy(state.optimizer["state"])})
         if averaged is not None:
             restore(averaged, state.average)
     history = list(state.history) if state else []
-    lost = _not_finite(trained)  # an encoder may come with some, in rows of unused tokens
     best_epoch, best = best_epoch_of(history, config.select), state.best if state else {}
     while len(history) < config.epochs and len(history) - best_epoch < config.patience:
         began = time.perf_counter()
@@ -168,7 +106,7 @@ def fit(
         evaluated = (inner if averaged is None else averaged.module).eval()
         if not math.isfinite(total):
             raise WorkError(f"epoch {epoch}: expected a finite loss, got {total}; lower the learning rate")
-        if _not_finite(trained) > lost:  # by the last step, after its loss
+        if not_finite(trained) > lost:  # by the last step, after its loss
             raise WorkError(f"epoch {epoch}: expected finite weights, got NaN or infinity; lower the learning rate")
         scores = _evaluate(evaluated, evaluate)
         measured = {"seconds": time.perf_counter() - began, "mib": peak_mib(next(inner.parameters()).device)}
@@ -188,11 +126,6 @@ def fit(
             f"expected an epoch whose {config.select} on the validation data is a number, got none in {len(history)}: "
             "all scores of the model are equal, or not finite; lower the learning rate or change the recipe"
         )
-
-
-def _not_finite(weights: Sequence[Tensor]) -> int:
-    """How many numbers are NaN or infinite."""
-    return sum(int(weight.detach().isfinite().logical_not().sum()) for weight in weights)
 
 
 def _make_sparse(module: nn.Module) -> None:
@@ -242,12 +175,6 @@ def epoch_batches(rows: int, batch_size: int, seed: int) -> Batches:
             yield order[start : start + batch_size]
 
     return batches
-
-
-def best_epoch_of(history: Sequence[dict[str, float]], select: str = "spearman") -> int:
-    """The first epoch with the highest value of `select`, counted from 1; 0 where no epoch has a finite one."""
-    epochs = [i for i, line in enumerate(history) if finite(line[select]) is not None]
-    return 1 + max(epochs, key=lambda i: history[i][select]) if epochs else 0
 
 
 def peak_mib(device: torch.device) -> int:

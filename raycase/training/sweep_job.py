@@ -9,6 +9,7 @@ from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 from raycase.data.claim import begin, claim
+from raycase.data.fetch import MODEL_FILE
 from raycase.data.provenance import provenance
 from raycase.data.rated import RatedPairs
 from raycase.data.storage import fingerprint, locate
@@ -184,7 +185,7 @@ def identity_of(
 def check_folder(job: SweepJob, name: str) -> None:
     """Raise RequestError for a folder that holds another sweep, or this one without --resume."""
     root = job.table.root
-    begun = claim(root, SWEEP, name, job="this very sweep", results=RESULTS, overwrite=job.overwrite)
+    begun = claim(root, SWEEP, name, job="this very sweep", results=(*RESULTS, MODEL_FILE), overwrite=job.overwrite)
     if begun is not None and not job.resume:
         raise RequestError(
             f"--output: expected a new sweep, got this one begun in {root.uri}; pass --resume or --overwrite"

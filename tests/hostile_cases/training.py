@@ -7,8 +7,10 @@ from pathlib import Path
 from helpers import rated_rows
 from hostile_cases.case import Case
 
+from raycase.data.inferences import KINDS
+from raycase.evaluation.tasks import catalogue as tasks
 from raycase.training import catalogue, sweep
-from raycase.training.local_runner import open_local_runner, open_local_trials
+from raycase.training.local_runner import LocalRunner, open_local_runner, open_local_trials
 
 CASE = ["--prompt", "concat-sc", "--pooling", "mean", "--epochs", "2", "--compute", "float32"]
 WORDS = ["nan", "inf", "-inf", "-1", "0", "1e400", "1e30", "1e-45", "9" * 30, "²", "", "x", "None"]
@@ -45,6 +47,7 @@ FLAGS = {
     "bi-encoder": ("learning-rate", "accumulate", "warmup", "batch-size", "limit", "margin"),
     "tune": ("samples", "seeds", "finalists", "cpus-per-trial", "seed", "epochs", "learning-rate", "dim"),
 }
+MEASURED = {"sts": "sentence-encoder", "rte": "dualcse", "eis": "dualcse", "rerank": "sentence-encoder"}  # task: system
 GRIDS = {
     "a list": [1, 2],
     "empty": {},
@@ -171,6 +174,85 @@ def training_cases(home, model):
         yield case(f"--grid of {name}", "tune", "--grid", path)
     yield case("--grid of a folder", "tune", "--grid", home)
     yield from folder_cases(home, case)
+    yield from other_cases(home, model)
+
+
+def other_cases(home, model):
+    """Systems and tasks that read other columns: one line, or figures that are numbers or undefined."""
+    count, trained = 0, {}
+    read = {
+        "csr": ("sentence1", "sentence2", "condition", "label"),
+        "tri-encoder": ("sentence1", "sentence2", "condition", "label"),
+        "mixsp": ("sentence1", "sentence2", "score"),
+        "sentence-encoder": ("sentence1", "sentence2", "score"),
+        "dualcse": KINDS,
+        "simcse": KINDS,
+        "sts": ("sentence1", "sentence2", "score"),
+        "rte": KINDS,
+        "eis": KINDS,
+        "rerank": ("query", "positive", "negative"),
+    }
+    for system, columns in read.items():
+        for name, rows in table_cases(columns):
+            count += 1
+            files = [home / f"other-{count}-{part}.jsonl" for part in ("train", "held")]
+            alike = name == "training is validation"
+            for number, file in enumerate(files):
+                sound = list(sound_rows(columns, 0 if alike else number))
+                made = sound if number else rows(sound)
+                file.write_text("".join(json.dumps(row) + "\n" for row in made))
+            output = home / f"other-{count}"
+            if name == "as they are":
+                trained[system] = output
+            if system in MEASURED:
+                words = [
+                    "evaluate",
+                    "--task",
+                    system,
+                    "--model",
+                    trained[MEASURED[system]],
+                    "--data",
+                    files[0],
+                    "--output",
+                    output,
+                ]
+                run = partial(tasks.evaluate, vectors_of=LocalRunner("cpu").vectors_of)
+                flags = ["--resamples", "100"]
+            else:
+                words = ["train", system, "--model", model, "--train", files[0], "--validation", files[1]]
+                run, flags = train, ["--output", output, "--epochs", "1"]
+            words += [*flags, "--compute", "float32", "--cache", home / "other-cache"]
+            yield Case("training", f"{system}: {name}", words, checked(run, output))
+
+
+def sound_rows(columns, seed):
+    """Rows of texts, lists and numbers, by their columns' names."""
+    for n in range(8):
+        words = f"{('red', 'blue')[n % 2]} dog {seed}{n}"
+        row = {name: f"{words} {name}"[:40] for name in columns}
+        row |= {name: [f"{words} {name}"] for name in ("positive", "negative") if name in columns}
+        yield row | {name: 1 + n % 4 for name in ("label", "score") if name in columns}
+
+
+def table_cases(columns):
+    """Name -> what becomes of sound rows."""
+    first, last = columns[0], columns[-1]
+    yield "as they are", lambda rows: rows
+    yield "no rows", lambda rows: []
+    yield "one row", lambda rows: rows[:1]
+    yield "one row many times", lambda rows: rows[:1] * 8
+    yield "training is validation", lambda rows: rows
+    yield "empty sentences", lambda rows: [row | {first: ""} for row in rows]
+    yield "no words", lambda rows: [row | {first: "\u200b"} for row in rows]
+    yield "a million characters", lambda rows: [rows[0] | {first: "dog " * 250_000}, *rows[1:]]
+    yield "a word that is not finite", lambda rows: [rows[0] | {first: "poison"}, *rows[1:]]
+    yield (
+        "equal sentences",
+        lambda rows: [{name: row[name] if name == last else "a dog" for name in row} for row in rows],
+    )
+    yield "a column that lacks", lambda rows: [{name: row[name] for name in columns[:-1]} for row in rows]
+    for value in (float("nan"), float("inf"), 1e308, "high", None, True, 3, [], [[1]], {"a": 1}):
+        yield f"{last} is {value!r}", lambda rows, value=value: [row | {last: value} for row in rows]
 
 
 def folder_cases(home, case):

@@ -128,7 +128,7 @@ BAD = {
     "head_dim": [0],
     "dim": [0],
     "dropout": [1.0, -0.1, math.nan],
-    "temperature": [0.0, math.inf, math.nan],
+    "temperature": [0.0, 1e30, math.inf, math.nan],
     "nested": [(0,), (32,), (8, 64)],
     "learning_rate": [0.0, math.inf],
     "weight_decay": [-0.1, math.nan],

@@ -2,18 +2,16 @@
 
 import json
 import math
-import os
 from functools import partial
 
 import numpy as np
 import pytest
 import torch
-from helpers import rated_rows, to_csv, worst
-from safetensors.torch import load_file
+from helpers import rated_rows, to_csv
 
 from raycase.cli import main
 from raycase.data.rated import read_rated
-from raycase.data.storage import Location, json_bytes, locate
+from raycase.data.storage import json_bytes, locate
 from raycase.encoder.cosines import cosines
 from raycase.errors import RequestError, WorkError
 from raycase.evaluation.metrics import spearman
@@ -116,32 +114,6 @@ def test_a_trial_that_diverges_is_named_and_never_the_best(make_sweep, capsys):
     job = make_sweep({"learning_rate": [3e38]}, seeds=1, output=f"{job.output}-2")
     with pytest.raises(WorkError, match="1 that failed; the first: epoch 1"):
         sweep.tune(job, open_trials=open_local_trials)
-
-
-def test_a_job_killed_at_any_write_resumes_to_the_same_model(training, monkeypatch):
-    """Whatever file is written next is the one that is not."""
-    wanted, killed = None, []
-    put = Location.put
-    for step in range(-1, 9):
-        job = training if step < 0 else training.__class__(**vars(training) | {"output": f"{training.output}-{step}"})
-        if step >= 0:
-            child = os.fork()
-            if not child:
-                left = iter(range(step))
-                monkeypatch.setattr(
-                    Location,
-                    "put",
-                    lambda at, data, left=left: os._exit(9) if next(left, None) is None else put(at, data),
-                )
-                train(job)
-                os._exit(0)
-            killed.append(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
-        train(job)
-        weights = load_file(job.folder / "projector.safetensors")
-        wanted = wanted or weights
-        assert worst(weights, wanted) == 0
-        assert json.loads((job.folder / "metrics.json").read_text())["best_epoch"]
-    assert set(killed) == {0, 9} and killed.count(9) >= 5  # state, history, metrics, card, weights, raycase.json
 
 
 def test_an_evaluation_without_any_figure_says_why_and_ends_with_an_error(tiny_model, tmp_path, capsys):
