@@ -45,10 +45,10 @@ def isolate(
         if isinstance(done, EncodedUnit):
             encoded[first] = replace(done, table=_later(done.table, first))
             continue
-        deaths[first, end] += 1
-        if end - first > 1 and deaths.total() < MOST_DEATHS:
+        deaths[first, end] += done is None  # an error costs no process
+        if end - first > 1 and (done is not None or deaths.total() < MOST_DEATHS):
             waiting += _halves(first, end)
-        elif end - first == 1 and deaths[first, end] < TRIES:
+        elif end - first == 1 and 0 < deaths[first, end] < TRIES:
             waiting.append((first, end))
         else:
             killers[first, end] = done

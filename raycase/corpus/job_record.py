@@ -16,6 +16,7 @@ from raycase.data import claim
 from raycase.data.inputs import InputFile
 from raycase.data.json_values import from_json
 from raycase.data.storage import fingerprint, json_bytes
+from raycase.data.textfiles import CSV_RULES
 from raycase.errors import RequestError, visible
 
 SCORE_COLUMN = "score_column"  # key of the configuration of `raycase score` alone
@@ -73,6 +74,7 @@ class JobFile(_JobFile, total=False):
 
     model: str | None
     sharing: Sharing | None
+    csv_rules: int
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -83,6 +85,7 @@ class Job:
     files: list[InputFile]
     model: str | None = None  # its name or folder; 0.1 and 0.2 wrote none
     sharing: Sharing | None = None  # None in earlier versions: each file had units of its own
+    csv_rules: int | None = CSV_RULES  # None in earlier versions
     salt: str = ""  # random if the job overwrote another: units of that one's late writers must not count
 
     @cached_property
@@ -156,6 +159,7 @@ def read_job(output: Output) -> Job:
         files=values["files"],
         model=values.get("model"),
         sharing=values.get("sharing"),
+        csv_rules=values.get("csv_rules"),
         salt=values["salt"],
     )
 
@@ -170,7 +174,7 @@ def as_begun(output: Output) -> Output:
 
 def write_job(output: Output, job: Job, *, overwrite: bool = False) -> None:
     """Write job.json; with `overwrite`, remove an earlier output first."""
-    values: dict[str, Any] = {"model": job.model, "config": job.config, "salt": job.salt}
+    values: dict[str, Any] = {"model": job.model, "config": job.config, "salt": job.salt, "csv_rules": CSV_RULES}
     values |= {"sharing": asdict(job.sharing) if job.sharing else None, "files": [asdict(f) for f in job.files]}
     data = json_bytes({"fingerprint": job.fingerprint} | values)
     if overwrite:

@@ -21,6 +21,7 @@ from raycase.corpus.output import Output, output_at, output_folder
 from raycase.corpus.unit_files import STATS, UnitStats, parsed, unit_errors, write_unit
 from raycase.corpus.written import Written, open_written, read_rows
 from raycase.data.conditions import conditions_file, read_conditions
+from raycase.data.fetch import model_folder
 from raycase.data.json_values import from_json, loads
 from raycase.data.places import check_paths
 from raycase.data.schema import CONDITION, EMBEDDING, REJECTED_SCHEMA, ROW_OF_PAIR, embedding_array, rejected_table
@@ -65,7 +66,7 @@ def check(job: MaterializeJob, flag: str = "--words") -> tuple[Written, tuple[st
     """The output of words, which the flag names, and the conditions. Writes nothing. Raises RequestError."""
     check_paths(
         reads={"--conditions": conditions_file(job.conditions)},
-        opens={flag: job.words, "--model": job.model},
+        opens={flag: job.words, "--model": model_folder(job.model)},
         writes={"--output": output_folder(job.output)},
     )
     check_ranges(job, {"patience": minutes_range(job.patience)})

@@ -22,6 +22,7 @@ from raycase.data.inputs import InputFile
 from raycase.data.parquet import parquet_bytes
 from raycase.data.spans import Span, cut, plan_file
 from raycase.data.storage import fingerprint
+from raycase.data.textfiles import CSV_RULES
 from raycase.errors import RequestError
 
 if TYPE_CHECKING:  # their imports take seconds, and workers need none of them
@@ -32,7 +33,6 @@ SPANS, TASK_BYTES = 2000, 16 * 2**20  # of a text file: about the most spans, th
 TASK_UNITS = 16  # of a task, if its spans are small
 READERS, FILES_AT_ONCE = 32, 256  # threads that cut files into spans, and how many files they are ahead
 KEY = b"raycase"
-CSV_RULES = 2  # by which CSV files are cut into rows: 0.2 took the lines of very long texts for rows
 SIDES: tuple[Literal["left"], Literal["right"]] = ("left", "right")
 NUMBERS = ("file", "start", "rows", "at", "length", "bytes")
 

@@ -25,7 +25,9 @@ from raycase.corpus.request import EmbedJob, Request, check
 from raycase.corpus.unit_check import UnitCheck
 from raycase.corpus.verify import listed_defects
 from raycase.corpus.word_basis import choose_basis
+from raycase.data.inputs import readable
 from raycase.data.storage import Location
+from raycase.data.textfiles import CSV_RULES, buffered, cut_otherwise
 from raycase.errors import RequestError, WorkError, note
 from raycase.systems.contracts import EmbedderConfig
 
@@ -56,7 +58,7 @@ def run_checked(request: Request, began: float, *, prepare: Prepare) -> dict[str
         output, request.config, request.files, overwrite=job.overwrite, sharing=Sharing(rows=request.unit_rows)
     )
     plan = make_plan(request, opened.files, units, opened.sharing)
-    _check_rows(request, opened, plan)
+    _check_rows(opened, plan)
     _check_space(request, plan)
     execute = prepare(request, plan) if plan.missing else None
     basis = choose_basis(request, plan, opened.files) if job.any_condition else None
@@ -110,14 +112,19 @@ def _check_writable(root: Location) -> None:
         raise RequestError(f"--output: expected a place to write at {root.uri}, got: {root.why(error)}") from error
 
 
-def _check_rows(request: Request, opened: Job, plan: Plan) -> None:
-    """Raise RequestError where a finished unit has rows that its file does not have."""
-    for file in plan.done.files if request.job.limit is None else ():
-        if (last := plan.done.last_row(file)) > plan.rows[file]:
-            raise RequestError(
-                f"--output: expected the {plan.rows[file]} rows of {opened.files[file].uri}, got {last} in "
-                f"{request.output.units.uri}: an earlier version took lines of long texts for rows; pass --overwrite"
-            )
+def _check_rows(opened: Job, plan: Plan) -> None:
+    """Raise RequestError where an earlier version began the job, and took other pieces of a CSV file for rows."""
+    if opened.csv_rules == CSV_RULES or not plan.done.files:
+        return
+    for file in opened.files:
+        if file.ending == ".csv":
+            with readable(file) as source, source.open() as handle:
+                otherwise = cut_otherwise(buffered(handle))
+            if otherwise:
+                raise RequestError(
+                    f"--output: expected the rows of {file.uri}, got an earlier version's, which took the lines of a "
+                    "text for rows; pass --overwrite"
+                )
 
 
 def _check_space(request: Request, plan: Plan) -> None:

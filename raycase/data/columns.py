@@ -12,7 +12,7 @@ from raycase.data.inputs import InputFile, readable
 from raycase.data.kept_columns import check_kept
 from raycase.data.schema import CONDITION, EMBEDDING, ID, ROW_OF_PAIR
 from raycase.data.textfiles import buffered, csv_header, jsonl_lines
-from raycase.errors import RequestError, visible
+from raycase.errors import RequestError, note, visible
 
 FOOTER_BYTES = 2**16  # fetched from the end of a Parquet file; most footers are shorter
 PEEK_ROWS = 1000  # JSONL has no schema: types come from this many rows
@@ -89,7 +89,13 @@ def find_columns(
         types[id] = pa.string()
     columns = replace(columns, types=types)
     for field in columns.kept_fields:
-        check_kept(field, f"--keep-columns: {file.uri}", indexed=second is None)
+        try:
+            check_kept(field, f"--keep-columns: {file.uri}", indexed=second is None)
+        except RequestError as error:
+            if keep is not None or second is not None:
+                raise
+            note(f"{error}; the text is not kept")  # nobody asked for it by name
+            columns = replace(columns, keep=())
     return columns
 
 

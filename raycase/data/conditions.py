@@ -45,16 +45,16 @@ def read_conditions(values: Sequence[str]) -> list[str]:
 
 def conditions_file(values: Sequence[str]) -> str | None:
     """The file among the values; None where they are conditions."""
-    return next((value for value in values if value.endswith((".txt", ".parquet", ".csv"))), None)
+    return next((value for value in values if value.lower().endswith((".txt", ".parquet", ".csv"))), None)
 
 
 def _conditions_in(source: Location) -> list[str]:
     """The conditions in a file, unchecked. Raises RequestError where it cannot be read or lacks the column."""
     try:
-        data = source.read()
-        if source.path.endswith(".txt"):
+        data, name = source.read(), source.path.lower()
+        if name.endswith(".txt"):
             return [line.strip() for line in data.decode("utf-8-sig").splitlines() if line.strip()]
-        if source.path.endswith(".csv"):
+        if name.endswith(".csv"):
             csv.field_size_limit(RECORD_BYTES)  # the process's: of the files of rows
             text = io.StringIO(data.decode("utf-8-sig"), newline="")
             rows = [row for row in csv.reader(text, strict=True) if row]

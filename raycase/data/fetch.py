@@ -11,7 +11,8 @@ from pathlib import Path
 
 from filelock import FileLock
 
-from raycase.data.storage import PACKAGE, fingerprint, locate, mark
+from raycase.data.folders import is_hidden
+from raycase.data.storage import PACKAGE, fingerprint, kind_of, locate, mark
 from raycase.errors import RequestError, first_line
 
 MODEL_FILE = "raycase.json"  # written last into a model folder; says what system it holds
@@ -97,8 +98,13 @@ def regular_files(folder: Path) -> Path:
     vocabulary, or of a template in a folder below.
     """
     for file in (*folder.glob("*"), *folder.glob("*/*.jinja")):
-        if FETCHED.search(file.name) and not file.is_file():
-            got = "a named pipe" if file.is_fifo() else "a folder" if file.is_dir() else "a device or a broken link"
+        if not FETCHED.search(file.name) or is_hidden(file.name) or file.suffix == ".md":
+            continue
+        try:
+            got = kind_of(file.stat().st_mode)
+        except OSError:
+            got = "a broken link"
+        if got:
             raise RequestError(f"--model: expected a regular file, got {got}: {file}; remove it")
     return folder
 

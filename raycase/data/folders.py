@@ -46,7 +46,7 @@ def entry_at(path: str) -> Entry:
 def below(folder: str) -> Iterator[Entry]:
     """All below a folder but what is hidden; links to folders come last, and each folder once.
 
-    Raises OSError for a folder that cannot be listed.
+    One that may not be listed is among them as such. Raises OSError where nothing can be listed.
     """
     seen: set[str] = set()
     ahead = [Entry(path=folder, real=os.path.realpath(folder), linked=False)]
@@ -57,7 +57,14 @@ def below(folder: str) -> Iterator[Entry]:
             yield replace(at, no_file="a folder listed already")
             continue
         seen.add(at.real)
-        for entry in _listed(at):
+        try:
+            listed = _listed(at)
+        except PermissionError:
+            if at.path == folder:
+                raise
+            yield replace(at, no_file="a folder that may not be listed")
+            continue
+        for entry in listed:
             if entry.no_file != FOLDER:
                 yield entry
             elif os.path.islink(entry.path):
@@ -82,7 +89,12 @@ def _matching(folder: Entry, parts: Sequence[str]) -> Iterator[Entry]:
         pattern = re.compile(glob_translate("/".join(parts)))
         yield from (e for e in below(folder.path) if pattern.match(os.path.relpath(e.path, folder.path)))
         return
-    for entry in _listed(folder):
+    try:
+        listed = _listed(folder)
+    except PermissionError:
+        yield replace(folder, no_file="a folder that may not be listed")
+        return
+    for entry in listed:
         if fnmatchcase(os.path.basename(entry.path), parts[0]):
             if len(parts) == 1:
                 yield entry
@@ -90,14 +102,16 @@ def _matching(folder: Entry, parts: Sequence[str]) -> Iterator[Entry]:
                 yield from _matching(entry, parts[1:])
 
 
-def _listed(folder: Entry) -> Iterator[Entry]:
+def _listed(folder: Entry) -> list[Entry]:
     """What is directly in a folder, by name, but for what is hidden."""
     with os.scandir(folder.path) as found:
         entries = sorted((entry for entry in found if not is_hidden(entry.name)), key=lambda entry: entry.name)
+    listed = []
     for entry in entries:
         link = entry.is_symlink()
         real = os.path.realpath(entry.path) if link else os.path.join(folder.real, entry.name)
-        yield _entry(entry.path, real, link or folder.linked, entry.stat)
+        listed.append(_entry(entry.path, real, link or folder.linked, entry.stat))
+    return listed
 
 
 def _entry(path: str, real: str, linked: bool, stat: Callable[[], os.stat_result]) -> Entry:

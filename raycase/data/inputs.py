@@ -82,8 +82,9 @@ def find_input(uri: str, flag: str = "--input") -> list[InputFile]:
 def list_input(uri: str, flag: str = "--input") -> Listing:
     """The files of a path, folder or glob, sorted by name, without hidden ones (`.x`, `_x`) and other endings.
 
-    Links are followed, not in circles, and a file counts once: by its own name, if that is in the input, else by the
-    first of its links. Raises RequestError where there is no such file, or the listing fails.
+    Links are followed, not in circles. A file that is in the input by its own name, or by way of a link to a folder,
+    counts once; links to a file elsewhere are files of their own, as in the cache of Hugging Face. Raises RequestError
+    where there is no such file, or the listing fails.
     """
     root = locate(uri)
     if uri.startswith(PACKAGE) and root.fs.isfile(root.path):
@@ -114,17 +115,21 @@ def _listed_here(root: Location) -> Listing:
         root = replace(root, path=base)
     found = sorted(entries, key=lambda entry: (entry.linked, entry.path))
     left_out = {entry.path: entry.no_file for entry in found if entry.no_file}
-    named: dict[str, Entry] = {}  # by the path without links
-    for entry in found:
-        is_read = not entry.no_file and _ending(entry.path) in ENDINGS
-        if is_read and named.setdefault(entry.real, entry) != entry:
+    read = [entry for entry in found if not entry.no_file and _ending(entry.path) in ENDINGS]
+    here = {entry.real for entry in read if not entry.linked}
+    named: dict[str, Entry] = {}  # by the path without links; several links to one file elsewhere are several files
+    for entry in read:
+        alone = entry.linked and entry.real not in here and os.path.islink(entry.path)
+        if named.setdefault(entry.path if alone else entry.real, entry) != entry:
             left_out[entry.path] = "a file listed already"
-    left_out |= {entry.path: "" for entry in found if not entry.no_file and entry.real not in named}
+    read_by_links = {entry.real for entry in read}
+    others = [e for e in found if not e.no_file and _ending(e.path) not in ENDINGS]
+    left_out |= {entry.path: "" for entry in others if entry.real not in read_by_links}
     files = [
         InputFile(uri=e.path, size=e.size, mark=mark({"mtime": e.modified, "created": e.changed}))
         for e in sorted(named.values(), key=lambda entry: entry.path)
     ]
-    real = {entry.path: real for real, entry in named.items() if entry.path != real}
+    real = {entry.path: entry.real for entry in named.values() if entry.path != entry.real}
     return Listing(root=root, files=files, left_out=left_out, real=real)
 
 

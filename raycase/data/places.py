@@ -9,15 +9,20 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
+from functools import cached_property
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
-from raycase.data.inputs import ENDINGS
+from raycase.data.folders import MAGIC, is_hidden, matching
+from raycase.data.inputs import ENDINGS, list_input
 from raycase.data.storage import PACKAGE, Location, locate
 from raycase.errors import RequestError
 
 PARQUET, HTML, JSON = (".parquet", ""), (".html", ".htm", ""), (".json", "")
+FORMATS = re.compile(
+    r"\.(parquet|csv|tsv|json|jsonl|ndjson|txt|md|html?|svg|png|jpe?g|pdf|arrow|feather|xlsx?|gz|zst|zip|npy|safetensors)"
+)  # endings that say what is in a file; "answers.v2" has none
 INDEX, JOB = "_versions", "job.json"  # by which an index and the output of a job are known
 MARKS = {INDEX: "an index", JOB: "the output of a job", "manifest_files.parquet": "the output of a job"}
 NONE: Mapping[str, Any] = MappingProxyType({})
@@ -27,7 +32,7 @@ Paths = Mapping[str, str | Sequence[str] | None]  # flag -> a path or URI, or se
 
 @dataclass(frozen=True)
 class File:
-    """A file that a flag writes, and the endings that its format has; "": it needs none."""
+    """A file that a flag writes, and the endings that its format has; "": it needs none, but no other format's."""
 
     uri: str | None
     endings: tuple[str, ...]
@@ -39,7 +44,7 @@ class Folder:
 
     names: of the files and folders that are written there. Those of a cache are hashes, and go over nothing.
     mark: what is in a folder of this very kind, to which the command adds.
-    left_out: the names are left out where the folder is read as input.
+    left_out: nothing in it is read as input, where the folder is in one.
     here: on this machine, not in an object store.
     """
 
@@ -55,16 +60,26 @@ class _Read:
     """Something that is read. A glob has a pattern; `path` is then the folder above its first wildcard."""
 
     flag: str
+    uri: str
     path: str
     pattern: str | None
     whole: bool
+
+    @cached_property
+    def here(self) -> set[str]:
+        """The files of an input on this machine, by their paths without links."""
+        with suppress(RequestError):
+            if self.whole and locate(self.uri).is_local:
+                listing = list_input(self.uri, self.flag)
+                return {os.path.realpath(listing.real.get(file.uri, file.uri)) for file in listing.files}
+        return set()
 
     def meets(self, path: str, ending: str | None) -> bool:
         """Whether a file, or what is in a folder (no ending), is among the files that `find_input` would list."""
         if not self.whole or (ending is not None and ending.lower() not in ENDINGS) or not _is_within(path, self.path):
             return False
         below = [part for part in path[len(self.path) :].split("/") if part]
-        if any(part.startswith((".", "_")) for part in below):
+        if any(map(is_hidden, below)):
             return False
         if self.pattern is None:
             return True
@@ -142,8 +157,8 @@ def _check_kind(flag: str, to: File | Folder, root: Location) -> None:
             if not there.is_dir():
                 raise RequestError(f"{flag}: expected a folder, got the file {there}")
         return
-    name = posixpath.basename(to.uri.rstrip("/"))
-    if posixpath.splitext(name)[1].lower() not in to.endings:
+    ending = posixpath.splitext(to.uri.rstrip("/"))[1].lower()
+    if ending not in to.endings and ("" not in to.endings or FORMATS.fullmatch(ending)):
         raise RequestError(f"{flag}: expected a file that ends with {to.endings[0]}, got {to.uri}")
     if to.uri.endswith("/") or (root.is_local and os.path.isdir(root.path)):
         raise _no_file(flag, to)
@@ -158,10 +173,12 @@ def _no_file(flag: str, to: File | Folder) -> RequestError:
 def _check_reads(flag: str, to: File | Folder, root: Location, read: Sequence[_Read]) -> None:
     """Raise RequestError for writing over what is read, and into what is read as input."""
     written = _written(to, root)
+    there = [place for place in written if root.is_local and os.path.lexists(place)]
     for other in read:
         if isinstance(to, Folder) and not other.whole and other.path == root.uri:
             raise _same(flag, to, other.flag, f"{to.uri} twice")
-        if any(_is_within(other.path, place) for place in written):
+        over = any(_is_within(other.path, place) for place in written)
+        if over or (there and not (isinstance(to, Folder) and to.left_out) and _meet(there, other.here)):
             raise _same(flag, to, other.flag, f"{to.uri}, which would be written over what is read")
         if isinstance(to, Folder) and to.left_out:
             continue
@@ -185,7 +202,7 @@ def _check_marks(flag: str, to: File | Folder, root: Location) -> None:
     while True:
         for mark, what in MARKS.items():
             mine = own is not None and folder == root.path and MARKS[own] == what
-            if not mine and _asked(root.fs.exists, posixpath.join(folder, mark)):
+            if not mine and _has(Location(root.fs, folder), mark):
                 inside = Location(root.fs, folder).uri
                 raise RequestError(
                     f"{flag}: expected a place outside of indexes and outputs, got {to.uri} in {what}, {inside}; "
@@ -195,6 +212,24 @@ def _check_marks(flag: str, to: File | Folder, root: Location) -> None:
         if above in (folder, "", "/"):
             return
         folder = above
+
+
+def _has(folder: Location, mark: str) -> bool:
+    """Whether a folder has what an index or an output has, and not only a file of that name."""
+    if not _asked(folder.fs.exists, (folder / mark).path):
+        return False
+    if mark == INDEX:
+        return _asked(folder.fs.exists, (folder / "data").path)
+    if mark == JOB:
+        with suppress(OSError, RequestError, AttributeError):
+            return {"config", "files"} <= (folder / mark).read_json().keys()
+        return False
+    return True
+
+
+def _meet(places: Sequence[str], files: set[str]) -> bool:
+    """Whether one of the files is one of the places, or in it."""
+    return any(file in files or any(_is_within(each, file) for each in files) for file in map(os.path.realpath, places))
 
 
 def _asked(question: Callable[[str], bool], path: str) -> bool:
@@ -215,11 +250,11 @@ def _read(flag: str, uri: str, *, whole: bool) -> list[_Read]:
     with suppress(RequestError):
         location = locate(uri)
         base, pattern = location.path, None
-        if re.search(r"[*?[]", base) and not (location.is_local and os.path.lexists(base)):
-            base = posixpath.dirname(re.split(r"[*?[]", base)[0])
+        if MAGIC.search(base) and not (location.is_local and os.path.lexists(base)):
+            base = matching(base)[0] if location.is_local else posixpath.dirname(MAGIC.split(base)[0])
             pattern = location.path[len(base) :].strip("/")
         root = _resolved(Location(location.fs, base))
-        return [_Read(flag, root.uri, pattern, whole)]
+        return [_Read(flag, uri, root.uri, pattern, whole)]
     return []
 
 

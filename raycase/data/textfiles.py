@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import io
 import json
+import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any, BinaryIO
@@ -12,6 +13,9 @@ from typing import Any, BinaryIO
 from raycase.data.schema import Reason
 
 BOM, QUOTE = b"\xef\xbb\xbf", b'"'
+CLOSING = re.compile(rb'"(?:,|\r*\n*$)')  # a quote that may end a field
+CSV_RULES = 2  # by which CSV files are cut into rows; a job keeps that with which it was begun
+FIELD_CHARACTERS_1 = 2**20  # most of a field by the first rules, which took the lines of longer texts for rows
 RECORD_BYTES = 2**27  # most of a row: a file without line ends is not read into memory as a whole
 
 
@@ -69,6 +73,22 @@ def csv_header(stream: BinaryIO) -> tuple[str, ...]:
     return tuple(names)
 
 
+def cut_otherwise(stream: BinaryIO) -> bool:
+    """Whether the first rules cut a CSV file into other rows: the lines of a record that does not parse, or has another
+    number of fields, each by itself."""
+    header = csv_header(stream)
+    start = stream.tell()
+    stream.seek(0)
+    first = len(stream.readline())
+    stream.seek(start)
+    return first != start or any(
+        line.raw.rstrip(b"\r\n").count(b"\n") > 0
+        if line.problem
+        else max(map(len, (line.values or {"": ""}).values())) > FIELD_CHARACTERS_1
+        for line in csv_lines(stream, header)
+    )
+
+
 def csv_lines(stream: BinaryIO, header: tuple[str, ...], *, record_bytes: int = RECORD_BYTES) -> Iterator[Line]:
     """Records of a CSV file (RFC 4180).
 
@@ -122,7 +142,7 @@ def _csv_records(stream: BinaryIO, record_bytes: int = RECORD_BYTES) -> Iterator
             reader = csv.reader(feed(), strict=True)
         raw = used[0] if len(used) == 1 else b"".join(used)
         if doubtful is not None and QUOTE in raw:
-            if raw.count(QUOTE) % 2:
+            if raw.count(QUOTE) % 2 and CLOSING.search(raw):
                 raise _endless(doubtful, "a quoted field seems to end in a later line")
             doubtful = None
         if isinstance(fields, str) and QUOTE in raw:

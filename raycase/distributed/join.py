@@ -18,6 +18,7 @@ from raycase.corpus.materialize import MaterializeJob, check
 from raycase.corpus.written import Written, open_written
 from raycase.data.claim import check_held
 from raycase.data.conditions import conditions_file
+from raycase.data.fetch import model_folder
 from raycase.data.places import Folder, check_paths
 from raycase.data.storage import fingerprint, locate
 from raycase.distributed.cluster import nodes, start_ray
@@ -88,7 +89,7 @@ def join(job: JoinJob, *, group_rows: int = GROUP_ROWS, range_rows: int = RANGE_
     check_ranges(job, at_least(1, job, "k") | {"patience": minutes_range(job.patience)})
     check_paths(
         reads={"--conditions": conditions_file(job.conditions)},
-        opens={"--queries": job.queries, "--vectors": job.vectors, "--model": job.model},
+        opens={"--queries": job.queries, "--vectors": job.vectors, "--model": model_folder(job.model)},
         writes={"--output": Folder(job.output, (RECORD, NEIGHBOURS, PARTS, POOLED, POOLED_RECORD))},
     )
     if (job.query_condition is None) != (job.condition is None):

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from raycase.corpus.manifest import read_manifest
 from raycase.corpus.written import Written, open_written
+from raycase.data.fetch import model_folder
 from raycase.data.places import INDEX, Folder, check_paths
 from raycase.data.storage import Location, fingerprint, locate
 from raycase.data.stored_words import WORDS
@@ -241,7 +242,7 @@ def _delete_rows(
 
 def _check_job(job: IndexJob, root: Location) -> None:
     check_paths(
-        opens={"--embeddings": job.embeddings, "--model": job.model},
+        opens={"--embeddings": job.embeddings, "--model": model_folder(job.model)},
         writes={"--output": Folder(job.output, ("data", INDEX), mark=INDEX)},
     )
     if job.replace and not job.embeddings:

@@ -13,6 +13,7 @@ import numpy as np
 import pyarrow as pa
 from transformers.utils.logging import disable_progress_bar
 
+from raycase.data.fetch import model_folder
 from raycase.data.parquet import parquet_bytes
 from raycase.data.places import PARQUET, File, check_paths
 from raycase.data.schema import ID
@@ -107,7 +108,7 @@ def _find(
 
 def _check_job(job: FacetsJob) -> None:
     check_paths(
-        opens={"--index": job.index, "--model": job.model},
+        opens={"--index": job.index, "--model": model_folder(job.model)},
         writes={"--output": File(job.output, PARQUET), "--assignments": File(job.assignments, PARQUET)},
     )
     check_ranges(job, at_least(2, job, "clusters", "most_clusters") | at_least(0, job, "seed", most=MOST_SEED))

@@ -6,6 +6,8 @@ It is parsed as one expression, checked, and written anew from what was parsed, 
 from __future__ import annotations
 
 import logging
+import re
+from collections.abc import Sequence
 from decimal import Decimal
 from functools import cache
 from typing import TYPE_CHECKING, Any, ClassVar, NewType
@@ -14,7 +16,7 @@ import pyarrow as pa
 import pyarrow.types as pt
 
 from raycase.data.storage import Location
-from raycase.errors import RequestError, first_line
+from raycase.errors import MOST_LABEL, RequestError, first_line, visible
 from raycase.search.answers import returned_columns
 from raycase.search.lance_files import import_lance, lance_errors
 
@@ -22,9 +24,9 @@ if TYPE_CHECKING:
     from lance import LanceDataset
 
 Filter = NewType("Filter", str)  # checked, and in parentheses; made by `checked_filter` alone
-SHOWN = 200  # characters of a filter in a message
+MOST_CHARACTERS = 2**20  # of a filter
 RANDOM = {"random", "rand", "uuid", "gen_random_uuid"}
-UNITS = {"s": "Second", "ms": "Millisecond", "us": "Microsecond", "ns": "Nanosecond"}
+UNITS = {"s": "Second", "ms": "Millisecond", "us": "Microsecond", "ns": "Nanosecond"}  # each 1,000 of the next
 
 
 def checked_filter(dataset: LanceDataset, root: Location, where: str, flag: str = "--where") -> Filter:
@@ -37,26 +39,23 @@ def checked_filter(dataset: LanceDataset, root: Location, where: str, flag: str 
     columns = returned_columns(dataset)
     schema = pa.schema([dataset.schema.field(name) for name in columns])
     try:
+        if len(where) > MOST_CHARACTERS:
+            raise ValueError(f"it has more than {MOST_CHARACTERS:,} characters")
         sql = _written(_parsed(where), schema)
         with lance_errors(root):
             empty = import_lance().write_dataset(schema.empty_table(), "memory://filter")
             empty.scanner(filter=sql, limit=1).to_table()
     except (ValueError, RecursionError) as error:
         reason = "it is nested too deeply" if isinstance(error, RecursionError) else _reason(error)
-        got = where if len(where) <= SHOWN else f"{where[:SHOWN]}..."
-        raise RequestError(
-            f"{flag}: expected a filter in SQL on {', '.join(columns)}, got {got!r}: {reason}"
-        ) from error
+        named, got = visible(", ".join(columns), MOST_LABEL), visible(repr(where), MOST_LABEL)
+        raise RequestError(f"{flag}: expected a filter in SQL on {named}, got {got}: {reason}") from error
     return Filter(f"({sql})")
-
-
-def _cut(text: str) -> str:
-    return text if len(text) <= SHOWN else f"{text[:SHOWN]}..."
 
 
 def _reason(error: ValueError) -> str:
     """Why Lance or this module refuses a filter."""
-    return first_line(error).partition("got: ")[2].partition(". Valid fields")[0] or str(error)
+    reason = first_line(error).partition("got: ")[2].partition(". Valid fields")[0] or str(error)
+    return visible(reason, MOST_LABEL)
 
 
 # ------------------------------------------------------------------------------------------------------------ parsing
@@ -74,6 +73,7 @@ def _sqlglot() -> Any:
         ) from error
     logging.getLogger("sqlglot").setLevel(logging.CRITICAL)
     words = {"AND", "OR", "NOT", "IN", "IS", "NULL", "LIKE", "ILIKE", "BETWEEN", "ESCAPE", "TRUE", "FALSE", "AS"}
+    words |= {"DISTINCT", "FROM"}
     kinds = parser.Parser.TYPE_TOKENS
 
     class Lance(sqlglot.Dialect):
@@ -87,7 +87,7 @@ def _sqlglot() -> Any:
 
         class Parser(parser.Parser):
             FUNCTIONS: ClassVar[dict[str, Any]] = {}
-            FUNCTION_PARSERS: ClassVar = {"CAST": parser.Parser.FUNCTION_PARSERS["CAST"]}
+            FUNCTION_PARSERS: ClassVar = {name: parser.Parser.FUNCTION_PARSERS[name] for name in ("CAST", "TRY_CAST")}
             NO_PAREN_FUNCTIONS: ClassVar[dict[Any, Any]] = {}
             NO_PAREN_FUNCTION_PARSERS: ClassVar[dict[str, Any]] = {}
 
@@ -127,11 +127,12 @@ def _written(parsed: Any, schema: pa.Schema) -> str:
     """The expression as Lance reads it. Raises ValueError for what a filter cannot have."""
     sqlglot, dialect = _sqlglot()
     exp = sqlglot.exp
-    comparing = (exp.EQ, exp.NEQ, exp.GT, exp.GTE, exp.LT, exp.LTE, exp.In, exp.Between, exp.Is, exp.Like, exp.ILike)
-    computing = (exp.Add, exp.Sub, exp.Mul, exp.Div, exp.Mod, exp.Neg, exp.DPipe, exp.Not)
-    operators = (exp.And, exp.Or, *comparing, *computing)
-    values = (exp.Column, exp.Literal, exp.Boolean, exp.Null, exp.Cast, exp.Anonymous, exp.Bracket, exp.Array, exp.Dot)
-    parts = (exp.Paren, exp.Identifier, exp.DataType, exp.DataTypeParam, exp.Escape)
+    compared = (exp.EQ, exp.NEQ, exp.GT, exp.GTE, exp.LT, exp.LTE, exp.NullSafeEQ, exp.NullSafeNEQ)
+    tested = (exp.In, exp.Between, exp.Is, exp.Like, exp.ILike)
+    computed = (exp.Add, exp.Sub, exp.Mul, exp.Div, exp.Mod, exp.Neg, exp.DPipe, exp.Not)
+    operators = (exp.And, exp.Or, *compared, *tested, *computed)
+    values = (exp.Column, exp.Literal, exp.Boolean, exp.Null, exp.Cast, exp.TryCast, exp.Anonymous, exp.Bracket)
+    parts = (exp.Array, exp.Dot, exp.Paren, exp.Identifier, exp.DataType, exp.DataTypeParam, exp.Escape)
     nodes = list(parsed.walk())
     for node in nodes:
         if not isinstance(node, (*operators, *values, *parts)):
@@ -141,8 +142,8 @@ def _written(parsed: Any, schema: pa.Schema) -> str:
     _check_parts(parsed, exp)
     for column in [node for node in nodes if isinstance(node, exp.Column)]:
         field = _named(column.parts[0], schema)
-        _cast_literals(column.parent, field.type, exp)
         column.parts[0].set("this", field.name)
+        _cast_literals(column, _part(field, column.parts[1:]), exp)
     for node in reversed(nodes):
         if isinstance(node, exp.Identifier):
             node.set("quoted", True)
@@ -150,7 +151,8 @@ def _written(parsed: Any, schema: pa.Schema) -> str:
                 raise ValueError(f"Lance cannot read the column {node.this!r}")
         joined = isinstance(node.parent, (exp.And, exp.Or)) and not isinstance(node, (exp.And, exp.Or))
         same = type(node) is type(node.parent) and isinstance(node, (exp.And, exp.Or))
-        if isinstance(node, operators) and isinstance(node.parent, operators) and not joined and not same:
+        listed = node.arg_key == "expressions"  # between commas
+        if isinstance(node, operators) and isinstance(node.parent, operators) and not (joined or same or listed):
             inner = exp.Paren()  # whatever binds more tightly in Lance's own grammar
             node.replace(inner)
             inner.set("this", node)
@@ -178,53 +180,85 @@ def _named(identifier: Any, schema: pa.Schema) -> pa.Field:
         found = [other for other in schema.names if other.lower() == name.lower()]
     if len(found) != 1:
         raise ValueError(
-            f"there is no column {_cut(name)!r}" + ("; a text stands in single quotes" if is_quoted else "")
+            f"there is no column {name[:MOST_LABEL]!r}" + ("; a text stands in single quotes" if is_quoted else "")
         )
     return schema.field(found[0])
 
 
-def _cast_literals(comparison: Any, kind: pa.DataType, exp: Any) -> None:
+def _part(field: pa.Field, names: Sequence[Any]) -> pa.DataType:
+    """The type of a column, or of a field in it."""
+    kind = field.type
+    for name in names:
+        place = kind.get_field_index(name.this) if pt.is_struct(kind) else -1
+        if place < 0:
+            return pa.null()
+        kind = kind.field(place).type
+    return kind
+
+
+def _cast_literals(column: Any, kind: pa.DataType, exp: Any) -> None:
     """Give the literals that are compared with a column its type, where Lance would not."""
-    if isinstance(comparison, exp.In):
-        beside = comparison.expressions
-    elif isinstance(comparison, exp.Between):
-        beside = [comparison.args["low"], comparison.args["high"]]
-    elif isinstance(comparison, (exp.EQ, exp.NEQ, exp.GT, exp.GTE, exp.LT, exp.LTE)):
-        beside = [comparison.this, comparison.expression]
-    else:
-        return
-    for node in beside:
+    while isinstance(column.parent, exp.Paren):
+        column = column.parent
+    compared = column.parent
+
+    def cast(node: Any) -> Any:
         literal = node.this if isinstance(node, exp.Neg) else node
-        if isinstance(literal, exp.Literal):
-            text = ("-" if literal is not node else "") + literal.this
-            wanted = _literal_type(text, kind, is_text=literal.is_string)
-            if wanted:
-                cast = [exp.Literal.string(text), exp.Literal.string(wanted)]
-                node.replace(exp.Anonymous(this="arrow_cast", expressions=cast))
+        if not isinstance(literal, exp.Literal):
+            return node
+        text = ("-" if literal is not node else "") + literal.this
+        typed = _typed(text, kind, is_text=literal.is_string)
+        if typed is None:
+            return node
+        return exp.Anonymous(this="arrow_cast", expressions=[exp.Literal.string(text) for text in typed])
+
+    if isinstance(compared, exp.In):
+        compared.set("expressions", [cast(node) for node in compared.expressions])
+    elif isinstance(compared, exp.Between):
+        compared.set("low", cast(compared.args["low"]))
+        compared.set("high", cast(compared.args["high"]))
+    elif isinstance(compared, (exp.EQ, exp.NEQ, exp.GT, exp.GTE, exp.LT, exp.LTE, exp.NullSafeEQ, exp.NullSafeNEQ)):
+        compared.set("this", cast(compared.this))
+        compared.set("expression", cast(compared.expression))
 
 
-def _literal_type(text: str, kind: pa.DataType, *, is_text: bool) -> str | None:
-    """Arrow's name of the type that a literal takes beside a column of this type; None: it stays as it is."""
-    if pt.is_decimal(kind):
+def _typed(text: str, kind: pa.DataType, *, is_text: bool) -> tuple[str, str] | None:
+    """A literal beside a column of this type, and Arrow's name of the type that it takes; None: it stays as it is.
+
+    No literal loses a part: 2.505 is not 2.51, and noon is no midnight. Raises ValueError for what is no number, and a
+    time that is finer than the column's.
+    """
+    if pt.is_decimal(kind) or (pt.is_integer(kind) and not is_text and not text.lstrip("-").isdigit()):
         try:
-            digits = -int(Decimal(text).as_tuple().exponent)  # none are lost: 2.505 is not 2.51
-        except ArithmeticError as error:
-            raise ValueError(f"expected a number, got {_cut(text)!r}") from error
+            number = Decimal(text)
+            digits = max(0, -int(number.as_tuple().exponent))
+        except (ArithmeticError, ValueError) as error:
+            raise ValueError(f"expected a number, got {text[:MOST_LABEL]!r}") from error
+        if pt.is_integer(kind):
+            return f"{number:f}", f"Decimal128(38, {digits})"
         wide = pt.is_decimal256(kind) or kind.precision > 38
-        return f"Decimal{256 if wide else 128}({76 if wide else 38}, {max(kind.scale, digits)})"
-    if pt.is_integer(kind) and not is_text and not text.lstrip("-").isdigit():
-        return "Float64"
+        return f"{number:f}", f"Decimal{256 if wide else 128}({76 if wide else 38}, {max(kind.scale, digits)})"
     if not is_text:
         return None
     if pt.is_date(kind):
-        return "Date32" if pt.is_date32(kind) else "Date64"
+        if "T" in text.upper() or ":" in text:
+            return text, "Timestamp(Nanosecond, None)"
+        return text, "Date32" if pt.is_date32(kind) else "Date64"
     if pt.is_time(kind):
-        return f"Time{kind.bit_width}({UNITS[kind.unit]})"
+        return text, f"Time{kind.bit_width}({_unit(text, kind.unit)})"
     if pt.is_timestamp(kind):
         zone = f'Some("{kind.tz}")' if kind.tz else "None"
-        return f"Timestamp({UNITS[kind.unit]}, {zone})"
+        return text, f"Timestamp({_unit(text, kind.unit)}, {zone})"
     return None
 
 
+def _unit(text: str, unit: str) -> str:
+    """Arrow's name of a column's unit of time, which the fraction of a second in a text must fit."""
+    fraction = re.search(r"[.,]([0-9]+)", text)
+    if fraction and len(fraction[1].rstrip("0")) > 3 * [*UNITS].index(unit):
+        raise ValueError(f"{text[:MOST_LABEL]!r} is finer than the column, which has {UNITS[unit].lower()}s")
+    return UNITS[unit]
+
+
 def _shown(node: Any) -> str:
-    return repr(_cut(node.sql(dialect=_sqlglot()[1])))
+    return repr(node.sql(dialect=_sqlglot()[1])[:MOST_LABEL])

@@ -150,7 +150,7 @@ def _search(
 def _check_job(job: SearchJob) -> None:
     check_paths(
         reads={"--queries": job.queries},
-        opens={"--index": job.index, "--model": job.model, "--rerank": model_folder(job.rerank)},
+        opens={"--index": job.index, "--model": model_folder(job.model), "--rerank": model_folder(job.rerank)},
         writes={"--output": File(job.output, PARQUET), "--html": File(job.html, HTML)},
     )
     ranges = at_least(1, job, "k", "nprobes", "ef", "refine", "candidates")

@@ -76,7 +76,7 @@ class Saved:
             reads=self.sources,
             opens={"--model": model_folder(self.model)},
             writes={
-                "--output": Folder(self.output, self.written, here=True),
+                "--output": Folder(self.output, self.written, left_out=True, here=True),
                 "--cache": Folder(self.cache_uri),
             },
         )

@@ -1,6 +1,7 @@
 """The input of a job: what is left out of it, what changes beside it, and when a file counts as changed."""
 
 import csv
+import io
 import json
 import os
 import shutil
@@ -13,9 +14,9 @@ from helpers import embed_here, read_output
 from raycase.corpus.output import output_at
 from raycase.corpus.plan import Spans
 from raycase.corpus.verify import verify
-from raycase.data.inputs import find_input
 from raycase.data.spans import Span
 from raycase.data.storage import fingerprint
+from raycase.data.textfiles import cut_otherwise
 from raycase.errors import RequestError
 
 
@@ -117,17 +118,31 @@ def test_spans_of_csv_that_an_earlier_version_cut_are_cut_again(folder):
     assert texts_of(folder) == ["a dog", "a red dress"]
 
 
-def test_an_output_with_rows_that_its_file_does_not_have_is_refused(folder):
-    """As 0.2 made of long texts: complete, and wrong."""
+def test_a_job_that_an_earlier_version_began_is_refused_where_it_cut_other_rows(folder):
+    """0.2 took the lines of a record that does not parse, and of texts above a million characters, for rows."""
     file = Path(folder.input) / "a.csv"
-    write(file, ["a dog", "a cat", "a red dress"])
-    embed_here(folder)
+    file.write_text('text\na dog\n"a cat\nand a dog",more\na red dress\n')
+    assert embed_here(folder)["rows_rejected"] == 1
     output = output_at(folder.output)
-    write(file, ["a dog, a cat", "a red dress"])
     record = json.loads(output.job.read())
-    (listed,) = find_input(folder.input)
-    output.job.put_json(record | {"files": [vars(listed)]})
-    with pytest.raises(RequestError, match=r"expected the 2 rows of .*a\.csv, got 3 in .*; pass --overwrite"):
+    del record["csv_rules"]
+    output.job.put_json(record)
+    with pytest.raises(RequestError, match=r"expected the rows of .*a\.csv, got an earlier version's"):
         embed_here(folder)
-    assert embed_here(replace(folder, limit=1))["rows_out"] == 3
     assert embed_here(replace(folder, overwrite=True))["rows_out"] == 2
+    assert embed_here(folder)["units_resumed"] == 1
+
+
+@pytest.mark.parametrize(
+    ("content", "otherwise"),
+    [
+        ('text\n"a\nb"\nc,d\n"e\n', False),
+        ('text\n"a\nb",c\n', True),
+        (f'text\n"a\n{"x" * 2**20}"\n', True),
+        (f"text\n{'x' * 2**20}\n", False),
+        ('"te\nxt"\na\n', True),
+        ("", False),
+    ],
+)
+def test_what_earlier_versions_cut_otherwise(content, otherwise):
+    assert cut_otherwise(io.BytesIO(content.encode())) == otherwise

@@ -202,3 +202,19 @@ def test_a_row_at_which_the_tokenizer_fails_is_rejected(tmp_path, job):
         embed_here(replace(job, conditions=("zebra",), overwrite=True))
     pd.DataFrame({"text": texts, "under": "zebra"}).to_csv(tmp_path / "rows.csv", index=False)
     assert embed_here(replace(job, conditions=(), condition_column="under", overwrite=True))["rows_rejected"] == 4
+
+
+def test_rows_at_which_the_encoder_fails_are_found_whatever_their_number(read):
+    """An error costs no process: no good row is rejected along with them."""
+    texts = [f"{'bad' if i % 9 == 0 else 'good'} {i}" for i in range(200)]
+    unit, prepare, encode = read(texts)
+
+    def attempt(part):
+        if any(text.startswith("bad") for text in part.rows["text"].to_pylist()):
+            return "ValueError: bad"
+        return EncodedUnit.from_arrow(encode(part.to_arrow()))
+
+    whole = isolate(unit, prepare, attempt)
+    good = [i for i, text in enumerate(texts) if text.startswith("good")]
+    assert whole.table["__row"].to_pylist() == [i for i in good for _ in range(2)], "expected two conditions a text"
+    assert whole.rejected["detail"].to_pylist() == ["ValueError: bad"] * 23

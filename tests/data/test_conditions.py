@@ -20,6 +20,8 @@ def test_conditions_as_strings():
         ("c.txt", "color\n\n  number of people \r\n"),
         ("c.txt", "\ufeffcolor\nnumber of people"),
         ("c.csv", "condition\ncolor\nnumber of people\n"),
+        ("C.TXT", "color\nnumber of people"),
+        ("C.Csv", "condition\ncolor\nnumber of people\n"),
         ("c.csv", '\ufeffid,condition\r\n1,color\r\n2,"number of people"\r\n'),
         ("c.csv", "aspect\ncolor\n\nnumber of people\n\n"),  # the only column; blank lines
     ],

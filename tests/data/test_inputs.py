@@ -193,6 +193,36 @@ def test_links_are_followed_and_a_file_counts_once(tmp_path):
         find_input(str(folder / "gone.csv"))
 
 
+def test_two_links_to_one_file_elsewhere_are_two_files(tmp_path):
+    """As in the cache of Hugging Face, where equal files of a data set are one."""
+    (tmp_path / ".blobs").mkdir()
+    (tmp_path / ".blobs" / "1f").write_text("text\na\n")
+    for name in ("a.csv", "b.csv"):
+        (tmp_path / name).symlink_to(".blobs/1f")
+    assert found(tmp_path) == [str(tmp_path / "a.csv"), str(tmp_path / "b.csv")]
+
+
+def test_a_folder_that_may_not_be_listed_is_left_out(tmp_path, monkeypatch):
+    """As lost+found of a disk; the tests may run as root, who may list all."""
+    (tmp_path / "lost+found").mkdir()
+    (tmp_path / "a.csv").write_text("text\na\n")
+    listed = os.scandir
+
+    def refused(path):
+        if str(path).endswith("lost+found"):
+            raise PermissionError(13, "Permission denied", path)
+        return listed(path)
+
+    monkeypatch.setattr(os, "scandir", refused)
+    for place in (tmp_path, tmp_path / "**", tmp_path / "*" / "*.csv"):
+        if place.name != "*.csv":
+            listing = list_input(str(place))
+            assert [file.uri for file in listing.files] == [str(tmp_path / "a.csv")]
+            assert listing.names_left_out == ["lost+found (a folder that may not be listed)"]
+    with pytest.raises(RequestError, match=r"expected to list .*lost.found, got"):
+        list_input(str(tmp_path / "lost+found"))
+
+
 def test_links_to_each_other_end(tmp_path):
     """Each folder has links to all of them: ways without end, ten folders."""
     places = [tmp_path / f"{i}" for i in range(10)]

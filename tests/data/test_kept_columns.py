@@ -105,13 +105,15 @@ def test_what_comes_back_from_an_index_is_what_went_in(tmp_path, tiny_model):
         ("x" * 1_000_000, "a name of 1,000,000 characters"),
     ],
 )
-def test_a_name_that_an_index_cannot_have_is_refused(tmp_path, name, words):
+def test_a_name_that_an_index_cannot_have_is_refused(tmp_path, name, words, capsys):
     path = write(tmp_path / "x.parquet", pa.table({"text": ["a"], name: ["b"]}))
-    for choice in ({"keep": ["text", name]}, {"text": name}):  # the text is kept where nothing else is asked for
-        with pytest.raises(RequestError, match=words) as error:
-            columns_of(path, **choice)
-        assert str(error.value).startswith("--keep-columns: ") and len(str(error.value)) < 600
+    with pytest.raises(RequestError, match=words) as error:
+        columns_of(path, keep=["text", name])
+    assert str(error.value).startswith("--keep-columns: ") and len(str(error.value)) < 600
     assert columns_of(path, keep=["text"]).keep == ("text",)
+    assert columns_of(path, text=name).keep == ()  # nobody asked for it
+    said = capsys.readouterr().err
+    assert said.endswith("; the text is not kept\n") and len(said.splitlines()) == 1
 
 
 def test_pairs_are_scored_with_columns_that_only_an_index_cannot_have(tmp_path):

@@ -5,7 +5,9 @@ import re
 from collections.abc import Mapping
 from dataclasses import fields, replace
 
+import pyarrow as pa
 import pytest
+from input_files import write
 
 from raycase.commands import COMMANDS
 from raycase.corpus.materialize import MaterializeJob
@@ -47,7 +49,7 @@ def here(tmp_path, monkeypatch):
         (tmp_path / name).write_text("text\na dog\n")
     for name in ("out", "other"):
         (tmp_path / name / "embeddings").mkdir(parents=True)
-        (tmp_path / name / "job.json").write_text("{}")
+        (tmp_path / name / "job.json").write_text('{"config": {}, "files": []}')
     (tmp_path / "link").symlink_to(tmp_path / "q.csv")
     (tmp_path / "linked").symlink_to(tmp_path / "idx")
     os.mkfifo(tmp_path / "pipe")
@@ -112,9 +114,7 @@ def test_a_link_is_written_where_it_is(here):
     refuse(INSIDE, search, SearchJob(index="i", query=("x",), output="idx/data/away"))
 
 
-@pytest.mark.parametrize(
-    "name", ["answers.csv", "answers.json", "a.html", "a.parquet.gz", "a.", "answers.2024", "a.jsonl"]
-)
+@pytest.mark.parametrize("name", ["answers.csv", "answers.json", "a.html", "a.parquet.gz", "a.jsonl"])
 def test_a_file_has_the_ending_of_its_format(here, name):
     ending = "expected a file that ends with .parquet, got"
     refuse(f"^--output: {ending}", search, SearchJob(index="i", query=("x",), output=name))
@@ -130,6 +130,49 @@ def test_a_file_is_not_a_folder(here, name):
     for writes in ({"--output": File(name, PARQUET)}, {"--html": File(name, HTML)}):
         with pytest.raises(RequestError, match="expected a file, got"):
             check_paths(writes=writes)
+
+
+@pytest.mark.parametrize("name", ["answers", "answers.2024", "answers_2024.11.25", "answers.v2", "a.", "s3://b/a.v2"])
+def test_an_ending_that_is_none_is_a_name(here, name):
+    check_paths(writes={"--output": File(name, PARQUET)})
+
+
+def test_files_that_are_read_by_links_or_signs_of_globs_are_not_written_over(here):
+    for folder in ("away", "links", "[2024]"):
+        (here / folder).mkdir()
+    write(here / "away" / "answers.parquet", pa.table({"text": ["a"]}))
+    (here / "links" / "q.parquet").symlink_to(here / "away" / "answers.parquet")
+    (here / "links" / "folder").symlink_to(here / "away")
+    write(here / "[2024]" / "q.parquet", pa.table({"text": ["a"]}))
+    for reads, output in (
+        ("links", "away/answers.parquet"),
+        ("links/*.parquet", "away/answers.parquet"),
+        ("links/**", "away/answers.parquet"),
+        ("[2024]/*.parquet", "[2024]/q.parquet"),
+        ("[2024]/q.parquet", "[2024]/q.parquet"),
+    ):
+        for paths in (reads, str(here / reads)):
+            with pytest.raises(RequestError, match=r"^--output: expected another file than --queries"):
+                check_paths(reads={"--queries": paths}, writes={"--output": File(output, PARQUET)})
+    with pytest.raises(RequestError, match=r"^--output: expected another folder than --input"):
+        check_paths(reads={"--input": "links"}, writes={"--output": Folder("away", ("answers.parquet",))})
+    check_paths(reads={"--queries": "links"}, writes={"--output": File("away/other.parquet", PARQUET)})
+
+
+def test_a_file_of_the_name_of_a_record_is_no_output(here):
+    for folder, name, content in (("project", "job.json", '{"mine": 1}'), ("list", "job.json", "[1]")):
+        (here / folder).mkdir()
+        (here / folder / name).write_text(content)
+        check_paths(writes={"--output": Folder(f"{folder}/out", ("x",)), "--html": File(f"{folder}/a.html", HTML)})
+    (here / "versions" / "_versions").mkdir(parents=True)
+    check_paths(writes={"--output": Folder("versions/out", ("x",))})
+
+
+def test_a_model_may_be_saved_beside_its_data(here):
+    (here / "train").mkdir()
+    check_paths(
+        reads={"--train": "train"}, writes={"--output": Folder("train/m", ("encoder", "a.json"), left_out=True)}
+    )
 
 
 def test_what_is_right_stays_allowed(here):
@@ -186,7 +229,8 @@ def test_folders_that_go_over_something_are_refused(here, words, reads, opens, w
 
 def test_places_in_object_stores_are_compared(here, s3_server):
     locate("s3://corpus/places/idx/_versions/1.manifest").put(b"x")
-    locate("s3://corpus/places/done/job.json").put(b"{}")
+    locate("s3://corpus/places/idx/data/1.lance").put(b"x")
+    locate("s3://corpus/places/done/job.json").put(b'{"config": {}, "files": []}')
     for uri in ("s3://corpus/places/q.parquet", "s3a://corpus/places/q.parquet"):
         refuse(OVER, search, SearchJob(index="i", queries="s3://corpus/places/q.parquet", output=uri))
     for uri in ("s3://corpus/places/idx/data/x.parquet", "s3a://corpus/places/done/x.parquet"):

@@ -13,7 +13,7 @@ from importlib.util import module_from_spec, spec_from_file_location
 import pytest
 
 from raycase.data import provenance as room
-from raycase.data.provenance import machine, provenance
+from raycase.data.provenance import command_line, machine, provenance
 
 
 def git(folder, *arguments):
@@ -107,3 +107,11 @@ def test_somebody_elses_work_tree_is_not_ours(copied):
     git(folder, "add", "theirs.txt")
     git(folder, "commit", "-m", "theirs")
     assert module.commit() is None
+
+
+@pytest.mark.parametrize("word", ["a b", "a\nb\tc", "it's \\ 1\n", "\x1b[31m", "\x85\u202e\U000e0041", "\udcff\n"])
+def test_a_command_can_be_given_again(word):
+    line = command_line(["raycase", word])
+    assert line.isprintable()
+    said = subprocess.run(["bash", "-c", f"printf %s {line.removeprefix('raycase ')}"], capture_output=True, check=True)
+    assert said.stdout.decode("utf-8", "surrogateescape") == word

@@ -240,3 +240,10 @@ def test_lines_of_a_file_opened_by_fsspec(tmp_path):
     (tmp_path / "a.jsonl").write_bytes(b'{"a": 1}\n' * 1000)
     with fsspec.open(f"file://{tmp_path}/a.jsonl", "rb") as handle:
         assert len(list(jsonl_lines(buffered(handle)))) == 1000
+
+
+def test_a_quote_within_a_later_field_ends_nothing():
+    data = b'text\n"a" b\n' + b"c\n" * 50 + b'5" pipe\n'
+    stream = io.BytesIO(data)
+    found = [line for line in csv_lines(stream, csv_header(stream)) if line.is_row]
+    assert [line.problem is None for line in found] == [False, *[True] * 51]

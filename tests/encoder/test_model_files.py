@@ -198,6 +198,13 @@ def test_neither_is_any_other_file_that_libraries_look_for(copied, name):
         find_encoder(str(folder), **CHOICES)
 
 
+def test_leftovers_of_an_editor_are_no_files_of_a_model(copied):
+    folder = copied("minilm")
+    (folder / ".#README.md").symlink_to("me@here.1")
+    (folder / "eval.md").mkdir()
+    assert find_encoder(str(folder), **CHOICES)
+
+
 def test_links_to_regular_files_are_right(copied):
     """The Hugging Face cache is made of them."""
     folder = copied("minilm")

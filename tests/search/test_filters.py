@@ -79,6 +79,15 @@ def table():
         ("stamp > timestamp '2020-06-01 00:00:00'", "b"),
         ("zoned > '2020-06-01'", "b"),
         ("year > 2003.5", "b"),
+        ("(year) > 2003.5 AND s.x > 1.5 AND (day) > '2020-06-01'", "b"),
+        ("year = 2003.0", "a"),
+        ("day = '2020-01-01T12:00:00'", ""),
+        ("day < '2020-01-01 12:00:00'", "a"),
+        ("day >= '2020-01-01T00:00:00.5'", "b"),
+        ("clock32 < '01:00:00.000'", ""),
+        ("year IS DISTINCT FROM 2003", "b"),
+        ("try_cast(source AS int) IS NULL", "ab"),
+        (f"money IN ({', '.join(f'{n}.5' for n in range(3000))})", "a"),
         ("year > 3000 OR year > 0", "ab"),
         ("year > 0 AND year > 3000 OR source = 'web'", "b"),
         ("year > 0 AND (year > 3000 OR source = 'web')", "b"),
@@ -126,6 +135,10 @@ def test_a_refusal_says_why(table):
         "year > 1) OR (year > 0": "it is not one condition in SQL at '[)]'",
         "day > 'abc'": "Cannot cast string 'abc'",
         "money > 'abc'": "expected a number, got 'abc'",
+        "money > 'NaN'": "expected a number, got 'NaN'",
+        "clock32 = '01:00:00.7'": "'01:00:00.7' is finer than the column, which has seconds",
+        "stamp = '2020-01-01T00:00:00.0000005'": "is finer than the column, which has microseconds",
+        "text = '" + "x" * 2**20 + "'": "more than 1,048,576 characters",
     }.items():
         with pytest.raises(RequestError, match=why):
             checked_filter(table, ROOT, where)
