@@ -82,6 +82,8 @@ def run_tasks(
     except RayError as error:
         let_go(error)
         raise cause(error) from error
+    finally:
+        del done  # the error's traceback has this frame, and Ray may keep the error
 
 
 def let_go(error: BaseException | None) -> None:
