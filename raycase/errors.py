@@ -25,6 +25,11 @@ def first_line(error: BaseException) -> str:
     return (str(error).strip() or type(error).__name__).splitlines()[0]
 
 
+def named(error: BaseException) -> str:
+    """An error of code that is not ours, as a message quotes it: its type and the first line of what it says."""
+    return f"{type(error).__name__}: {first_line(error)}"
+
+
 def visible(value: object, most: int | None = None) -> str:
     """A value in one line, as it may go to a terminal: control characters, and those that turn the direction of text
     round, as escapes; credentials of URIs left out; beyond `most` characters its head and its end."""

@@ -31,7 +31,7 @@ from raycase.data.schema import (
 )
 from raycase.encoder.prepared import Prepared
 from raycase.encoder.throughput import Work
-from raycase.errors import RequestError, WorkError, first_line
+from raycase.errors import RequestError, WorkError, named
 from raycase.systems.pair_scores import Scored, figure_columns, score_pairs
 
 if TYPE_CHECKING:
@@ -173,7 +173,7 @@ def _check_memory(what: str, error: Exception) -> None:
 
 
 def _named(error: Exception) -> str:
-    return f"{type(error).__name__}: {first_line(error)}"
+    return named(error)
 
 
 def compiles_at_once(compile: str, on_gpu: bool) -> bool:

@@ -17,7 +17,7 @@ from raycase.data.inputs import InputFile
 from raycase.data.json_values import from_json
 from raycase.data.storage import fingerprint, json_bytes
 from raycase.data.textfiles import CSV_RULES
-from raycase.errors import RequestError, visible
+from raycase.errors import MOST_LABEL, RequestError, visible
 
 SCORE_COLUMN = "score_column"  # key of the configuration of `raycase score` alone
 
@@ -205,4 +205,4 @@ def _difference(recorded: Any, requested: Any, path: str = "") -> str:
         for key in sorted(recorded.keys() | requested.keys()):
             if recorded.get(key) != requested.get(key):
                 return _difference(recorded.get(key), requested.get(key), f"{path}.{key}".lstrip("."))
-    return f"{path}: {visible(recorded)[:80]} there, {visible(requested)[:80]} requested"
+    return f"{path}: {visible(recorded, MOST_LABEL)} there, {visible(requested, MOST_LABEL)} requested"

@@ -17,7 +17,7 @@ from raycase.data.reader import FILE, python_rows, read_span, rejection
 from raycase.data.schema import Reason, Rejection, in_input_order, rejected_table
 from raycase.data.spans import Span
 from raycase.encoder.prepared import Prepared
-from raycase.errors import RequestError, WorkError, first_line
+from raycase.errors import RequestError, WorkError, named
 
 READERS = 16  # small files fetched at once
 
@@ -73,7 +73,7 @@ def _failure(config: Any, rows: pa.Table, settings: EncodeSettings) -> str:
     try:
         prepare_rows(config, rows, settings)
     except Exception as error:
-        return f"{type(error).__name__}: {first_line(error)}"
+        return named(error)
     return ""
 
 

@@ -20,7 +20,7 @@ from raycase.data.inputs import InputFile
 from raycase.data.spans import Span
 from raycase.encoder.prepared import Prepared
 from raycase.encoder.throughput import Work
-from raycase.errors import RequestError, WorkError, first_line
+from raycase.errors import RequestError, WorkError, named
 
 Interval = tuple[int, int]  # rows [start, end) of a file
 Piece = tuple[Span, list[Interval]]  # a span, and its units that are left to do
@@ -152,7 +152,7 @@ def naming(what: str) -> Iterator[None]:
     except (RequestError, WorkError):
         raise
     except Exception as error:
-        message = f"{what}: {type(error).__name__}: {first_line(error)}"
+        message = f"{what}: {named(error)}"
         raise WorkError(f"{message}; run the same command again to resume") from error
 
 

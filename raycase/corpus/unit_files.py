@@ -20,7 +20,7 @@ from raycase.data.json_values import from_json, loads
 from raycase.data.parquet import parquet_bytes
 from raycase.data.schema import ROW_OF_PAIR
 from raycase.data.storage import Location
-from raycase.errors import WorkError, first_line
+from raycase.errors import WorkError, first_line, named
 
 STATS = b"raycase"  # key of a unit's counts in the metadata of its file
 
@@ -113,7 +113,7 @@ def unit_errors(output: Output, name: str, *more: type[Exception]) -> Iterator[N
         yield
     except (*more, FileNotFoundError, TypeError, KeyError, ValueError, pa.ArrowException) as error:
         uri = (output.units / name).uri
-        reason = f"{type(error).__name__}: {first_line(error)}"
+        reason = named(error)
         raise DamagedError(f"{uri}: expected a unit of this job, got {reason}") from error
 
 

@@ -17,7 +17,7 @@ from raycase.data.storage import FOLDER, PACKAGE, Location, locate, mark, sha256
 from raycase.errors import RequestError, note, visible
 
 ENDINGS = (".parquet", ".csv", ".jsonl")
-SHOWN = 5  # names of what is left out, on one line
+MOST_NAMES = 5  # names of what is left out, on one line
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -65,9 +65,9 @@ class Listing:
     def say(self, flag: str) -> None:
         """One line on standard error where something is left out."""
         if names := self.names_left_out:
-            more = f" and {len(names) - SHOWN} more" if len(names) > SHOWN else ""
+            more = f" and {len(names) - MOST_NAMES} more" if len(names) > MOST_NAMES else ""
             note(
-                f"{flag}: left out {len(names)} of {self.root.uri}: {', '.join(names[:SHOWN])}{more}; "
+                f"{flag}: left out {len(names)} of {self.root.uri}: {', '.join(names[:MOST_NAMES])}{more}; "
                 f"{', '.join(ENDINGS)} files are read"
             )
 

@@ -7,13 +7,10 @@ from __future__ import annotations
 
 import pyarrow as pa
 
+from raycase.data.schema import ASKED, PLAIN, POOLED, QUERY, RANK, SCORE, VECTOR, WEIGHTS
 from raycase.data.stored_words import WORD_COLUMNS
-from raycase.errors import RequestError
+from raycase.errors import MOST_LABEL, RequestError, visible
 
-VECTOR, PLAIN = "vector", "plain"  # of an index: unit vectors with and without a condition; a row has one of the two
-QUERY, ASKED, RANK, SCORE = "query", "asked", "rank", "score"  # columns of an answer
-POOLED = "pooled"  # of an answer: whether the condition was pooled from stored words, not embedded in advance
-WEIGHTS = "weights"  # of an answer, where it is asked for: what the condition looked at
 OF_ANSWERS = (QUERY, ASKED, POOLED, RANK, SCORE)
 RESERVED_COLUMNS = (VECTOR, PLAIN, *WORD_COLUMNS, *OF_ANSWERS)  # never those of the rows of an index
 OF_LANCE = (
@@ -22,7 +19,6 @@ OF_LANCE = (
 )
 OF_ARROW = ("__fragment_index", "__batch_index", "__last_in_fragment", "__filename")  # of a dataset of files
 NAME_CHARACTERS = 255  # at most
-SHOWN = 80  # characters of a name or a type in a message
 
 
 def check_kept(field: pa.Field, flag: str, *, indexed: bool = True) -> None:
@@ -32,12 +28,12 @@ def check_kept(field: pa.Field, flag: str, *, indexed: bool = True) -> None:
     """
     problem = _name_problem(field.name, indexed)
     if problem is None and not _is_readable(field.type, indexed):
-        problem = f"the type {str(field.type)[:SHOWN]}"
+        problem = f"the type {visible(field.type, MOST_LABEL)}"
     if problem:
         expected = "that an index can have" if indexed else "that can be read back"
         raise RequestError(
-            f"{flag}: expected kept columns {expected}, got {field.name[:SHOWN]!r} with {problem}; rename or convert "
-            "it in the input, or leave it out of --keep-columns"
+            f"{flag}: expected kept columns {expected}, got {visible(repr(field.name), MOST_LABEL)} with {problem}; "
+            "rename or convert it in the input, or leave it out of --keep-columns"
         )
 
 

@@ -10,6 +10,10 @@ import numpy as np
 import pyarrow as pa
 
 ID, CONDITION, EMBEDDING = "id", "condition", "embedding"
+VECTOR, PLAIN = "vector", "plain"  # of an index: unit vectors with and without a condition; a row has one of the two
+QUERY, ASKED, RANK, SCORE = "query", "asked", "rank", "score"  # columns of an answer
+POOLED = "pooled"  # of an answer: whether the condition was pooled from stored words, not embedded in advance
+WEIGHTS = "weights"  # of an answer, where it is asked for: what the condition looked at
 ROW_OF_PAIR = "__row"  # column of a unit with the input row of each pair; counted, not written
 
 

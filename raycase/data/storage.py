@@ -22,7 +22,7 @@ import fsspec
 from fsspec import AbstractFileSystem
 from fsspec.implementations.local import LocalFileSystem
 
-from raycase.data.json_values import finite
+from raycase.data.json_values import finite, loads
 from raycase.data.object_stores import AZURE, SCHEMES, ObjectStores, file_system
 from raycase.errors import RequestError, first_line
 
@@ -124,7 +124,7 @@ class Location:
         """Raises RequestError where the file is not JSON, or has text that UTF-8 cannot encode."""
         try:
             data = self.read()
-            value = json.loads(data)
+            value = loads(data)
             if b"\\u" in data:  # perhaps half of a surrogate pair, which no file could be written with again
                 json.dumps(value, ensure_ascii=False).encode()
             return value

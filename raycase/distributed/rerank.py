@@ -22,13 +22,13 @@ from raycase.data.fetch import model_folder
 from raycase.data.inputs import InputFile, find_input
 from raycase.data.parquet import parquet_bytes
 from raycase.data.places import Folder, check_paths
+from raycase.data.schema import SCORE
 from raycase.data.storage import Location, fingerprint, locate
 from raycase.distributed.cluster import start_ray
 from raycase.distributed.ray_data import Sealed, run_tasks
 from raycase.distributed.resources import Pool, capacity, check_nodes, make_pool
 from raycase.errors import PATIENCE, WorkError, at_least, check_ranges, minutes_range
 from raycase.search.answer_units import UNIT_ROWS, AnswerUnit, cut_answers, read_unit
-from raycase.search.metadata import SCORE
 from raycase.search.queries import TEXT, read_queries
 from raycase.search.rescore import find_scorer, rerank
 

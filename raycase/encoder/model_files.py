@@ -6,13 +6,13 @@ beside the weights. What leads there is refused before they are called.
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import Any
 
 from transformers.utils.hub import cached_file
 
 from raycase.data.fetch import MODEL_FILE
+from raycase.data.json_values import loads
 from raycase.errors import RequestError
 
 ADAPTER, ADAPTER_WEIGHTS = "adapter_config.json", "adapter_model.safetensors"
@@ -47,7 +47,7 @@ def check_weights(folder: str, pinned: dict[str, str]) -> None:
         raise ValueError(f"a LoRA adapter ({ADAPTER}), which has to be merged into its encoder")
     index = Path(folder) / WEIGHTS_INDEX if Path(folder).is_dir() else _of_hub(folder, WEIGHTS_INDEX, pinned)
     if index and index.is_file():
-        shards = set(json.loads(index.read_text(encoding="utf-8"))["weight_map"].values())
+        shards = set(loads(index.read_text(encoding="utf-8"))["weight_map"].values())
         _check_names(WEIGHTS_INDEX, shards, ".safetensors")
 
 
@@ -55,7 +55,7 @@ def check_tokenizer(folder: str) -> None:
     """Raise ValueError for a tokenizer of a folder that is to be read from another one."""
     file = Path(folder) / TOKENIZER
     if file.is_file():
-        _check_names(TOKENIZER, json.loads(file.read_text(encoding="utf-8")).get("fast_tokenizer_files", ()), ".json")
+        _check_names(TOKENIZER, loads(file.read_text(encoding="utf-8")).get("fast_tokenizer_files", ()), ".json")
 
 
 def check_adapter(folder: str, defaults: dict[str, Any]) -> None:
@@ -63,7 +63,7 @@ def check_adapter(folder: str, defaults: dict[str, Any]) -> None:
     for more than weights. defaults: the fields of peft's configuration."""
     if not (Path(folder) / ADAPTER_WEIGHTS).is_file():
         raise ValueError(f"no {ADAPTER_WEIGHTS}; raycase loads no pickled weights")
-    values = json.loads((Path(folder) / ADAPTER).read_text(encoding="utf-8"))
+    values = loads((Path(folder) / ADAPTER).read_text(encoding="utf-8"))
     if values["peft_type"] != "LORA":
         raise ValueError(f"the peft_type {values['peft_type']!r:.80} in {ADAPTER}, expected LORA")
     for name in values.keys() - LORA_FIELDS:

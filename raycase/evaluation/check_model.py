@@ -12,6 +12,7 @@ import torch
 import tyro
 
 from raycase.data.fetch import SHIPPED, fetch, is_remote, model_folder
+from raycase.data.json_values import loads
 from raycase.data.places import JSON, File, check_paths
 from raycase.encoder.cosines import cosines
 from raycase.encoder.pooling import pooled_spans
@@ -156,7 +157,7 @@ def _golden_file(job: CheckJob, config: CaseConfig) -> Path:
 def _is_golden(file: Path) -> bool:
     """Whether a file that would be written over is one of golden vectors."""
     try:
-        return "vectors" in json.loads(file.read_bytes())
+        return "vectors" in loads(file.read_bytes())
     except (ValueError, TypeError):
         return False
 
@@ -174,7 +175,7 @@ def _compare(job: CheckJob, config: CaseConfig, system: Case, file: Path) -> flo
     if not file.is_file():
         return None
     try:
-        saved = json.loads(file.read_text(encoding="utf-8"))
+        saved = loads(file.read_text(encoding="utf-8"))
         label = saved["label"]
         golden = [(g["sentence"], g["condition"], np.array(g["vector"], dtype=np.float32)) for g in saved["vectors"]]
     except (ValueError, KeyError, TypeError) as error:

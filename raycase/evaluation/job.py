@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import json
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
 from raycase.data.fetch import MODEL_FILE, model_folder
+from raycase.data.json_values import loads
 from raycase.data.places import Folder, check_paths
 from raycase.encoder.prompt_flags import PromptFlags
 from raycase.errors import MOST_SEED, RequestError, at_least, check_ranges
@@ -125,7 +125,7 @@ def open_report_folder(output: str) -> Path:
     content = "a model" if (folder / MODEL_FILE).exists() else None
     if content is None and (folder / METRICS).exists():
         try:
-            earlier = json.loads((folder / METRICS).read_text(encoding="utf-8"))
+            earlier = loads((folder / METRICS).read_text(encoding="utf-8"))
         except (OSError, ValueError):
             earlier = None
         if not isinstance(earlier, dict) or "task" not in earlier:

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import json
 from typing import Any
 
+from raycase.data.json_values import loads
 from raycase.systems.model_folder import METRICS
 
 
@@ -13,6 +13,6 @@ def training_metrics(config: Any) -> Any:
     if config.local is None:
         return None
     try:
-        return json.loads((config.local / METRICS).read_text(encoding="utf-8"))
-    except (OSError, ValueError, RecursionError):  # a folder that was saved without training
+        return loads((config.local / METRICS).read_text(encoding="utf-8"))
+    except (OSError, ValueError):  # a folder that was saved without training
         return None

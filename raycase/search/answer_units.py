@@ -10,9 +10,9 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from raycase.data.inputs import InputFile, readable
+from raycase.data.schema import ASKED, QUERY, RANK, SCORE
 from raycase.data.storage import locate
 from raycase.errors import RequestError
-from raycase.search.metadata import ASKED, QUERY, RANK, SCORE
 from raycase.search.rescore import check_answers
 
 UNIT_ROWS = 4096  # answers in a unit, at least

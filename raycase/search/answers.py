@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pyarrow as pa
 
-from raycase.data.schema import CONDITION
-from raycase.search.metadata import ASKED, POOLED, QUERY, RANK, RESERVED_COLUMNS, SCORE
+from raycase.data.kept_columns import RESERVED_COLUMNS
+from raycase.data.schema import ASKED, CONDITION, POOLED, QUERY, RANK, SCORE
 
 if TYPE_CHECKING:
     from lance import LanceDataset

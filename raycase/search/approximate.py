@@ -10,10 +10,10 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from raycase.data.schema import CONDITION
+from raycase.data.schema import CONDITION, PLAIN, VECTOR
 from raycase.search.filters import Filter
 from raycase.search.lance_files import OFFSET, offsets_of, sql_equals
-from raycase.search.metadata import PLAIN, VECTOR, IndexMetadata
+from raycase.search.metadata import IndexMetadata
 
 if TYPE_CHECKING:
     from lance import LanceDataset

@@ -15,6 +15,7 @@ from raycase.corpus.manifest import read_manifest
 from raycase.corpus.written import Written, open_written
 from raycase.data.fetch import model_folder
 from raycase.data.places import INDEX, Folder, check_paths
+from raycase.data.schema import VECTOR
 from raycase.data.storage import Location, fingerprint, locate
 from raycase.data.stored_words import WORDS
 from raycase.errors import PATIENCE, RequestError, at_least, check_ranges, minutes_range, note
@@ -23,7 +24,7 @@ from raycase.search.column_indices import create_index, update_indices
 from raycase.search.index_rows import append_rows, write_rows
 from raycase.search.kept import keep_conditions
 from raycase.search.lance_files import import_lance, is_index, lance_errors, open_newest, open_ready, publish
-from raycase.search.metadata import CUT, READY, VECTOR, IndexMetadata
+from raycase.search.metadata import CUT, READY, IndexMetadata
 from raycase.search.row_changes import compact, delete_matching, delete_same_ids
 from raycase.search.word_files import check_files, remove_unused, sketches_of
 

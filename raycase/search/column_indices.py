@@ -6,8 +6,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from raycase.data.schema import CONDITION, ID
-from raycase.search.metadata import PLAIN, VECTOR, IndexMetadata
+from raycase.data.schema import CONDITION, ID, PLAIN, VECTOR
+from raycase.search.metadata import IndexMetadata
 
 if TYPE_CHECKING:
     from lance import LanceDataset

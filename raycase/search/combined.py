@@ -13,11 +13,10 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import torch
 
-from raycase.data.schema import CONDITION, ID
+from raycase.data.schema import CONDITION, ID, VECTOR
 from raycase.search.exact import Block
 from raycase.search.filters import Filter
 from raycase.search.lance_files import OFFSET, offsets_of, sql_in, vectors_of
-from raycase.search.metadata import VECTOR
 
 if TYPE_CHECKING:
     from lance import LanceDataset

@@ -12,11 +12,11 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from raycase.data.schema import CONDITION
+from raycase.data.schema import CONDITION, PLAIN, VECTOR
 from raycase.data.stored_words import BASIS
 from raycase.search.filters import Filter
 from raycase.search.lance_files import OFFSET, offsets_of, sql_equals, vectors_of
-from raycase.search.metadata import PLAIN, VECTOR, IndexMetadata
+from raycase.search.metadata import IndexMetadata
 from raycase.search.topk import top_k
 
 if TYPE_CHECKING:

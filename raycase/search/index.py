@@ -14,6 +14,7 @@ import numpy as np
 import pyarrow as pa
 from torch import Tensor
 
+from raycase.data.schema import PLAIN, QUERY, RANK, VECTOR
 from raycase.data.storage import Location, locate
 from raycase.data.stored_words import SKETCH, WORDS
 from raycase.errors import RequestError, is_utf8
@@ -23,7 +24,7 @@ from raycase.search.combined import blocks_of_rows, conditional_rows, mean_neare
 from raycase.search.exact import Block, ConditionVectors, exact_nearest
 from raycase.search.filters import Filter, checked_filter
 from raycase.search.lance_files import lance_errors, open_ready
-from raycase.search.metadata import PLAIN, QUERY, RANK, VECTOR, IndexMetadata
+from raycase.search.metadata import IndexMetadata
 from raycase.search.pooled import PooledVectors, SketchedVectors
 from raycase.search.query_encoder import ask, embed_queries, load_query_encoder
 from raycase.search.stored_rows import StoredRows

@@ -22,11 +22,11 @@ from torch import Tensor
 from raycase.corpus.job_record import ModelFile
 from raycase.data import store_clients
 from raycase.data.json_values import from_json, loads
-from raycase.data.schema import CONDITION, ID, is_embedding
+from raycase.data.schema import CONDITION, ID, PLAIN, VECTOR, is_embedding
 from raycase.data.storage import Location
 from raycase.data.stored_words import BASIS, PLAIN_PART, SKETCH, WORDS
 from raycase.errors import RequestError, WorkError, first_line
-from raycase.search.metadata import METADATA_KEY, PLAIN, READY, VECTOR, IndexMetadata
+from raycase.search.metadata import METADATA_KEY, READY, IndexMetadata
 
 if TYPE_CHECKING:
     from lance import LanceDataset

@@ -1,21 +1,11 @@
-"""What an index records about itself, and the names of its columns and of an answer's."""
+"""What an index records about itself."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
 from typing import Any
 
-from raycase.data.kept_columns import (  # noqa: F401 (for the modules that read what this one describes)
-    ASKED,
-    OF_ANSWERS,
-    PLAIN,
-    POOLED,
-    QUERY,
-    RANK,
-    RESERVED_COLUMNS,
-    SCORE,
-    VECTOR,
-)
+from raycase.data.schema import PLAIN, VECTOR
 
 READY = "ready"  # the tag of the version that is searched
 METADATA_KEY = "raycase"  # in the metadata of the dataset's schema

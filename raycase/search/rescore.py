@@ -11,8 +11,8 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
+from raycase.data.schema import ASKED, QUERY, RANK, SCORE
 from raycase.errors import RequestError
-from raycase.search.metadata import ASKED, QUERY, RANK, SCORE
 from raycase.systems.fine_tuned_module import Scorer
 from raycase.systems.registry import embeds, resolve
 

@@ -13,16 +13,14 @@ import tyro
 from transformers.utils.logging import disable_progress_bar
 
 from raycase.data.fetch import model_folder
-from raycase.data.kept_columns import WEIGHTS
 from raycase.data.parquet import parquet_bytes
 from raycase.data.places import HTML, PARQUET, File, check_paths
-from raycase.data.schema import CONDITION, ID
+from raycase.data.schema import ASKED, CONDITION, ID, QUERY, SCORE, WEIGHTS
 from raycase.data.storage import locate
 from raycase.errors import RequestError, at_least, check_ranges, note
 from raycase.search.approximate import EF, NPROBES, Options
 from raycase.search.index import Index, Limits
 from raycase.search.marks import has_styles
-from raycase.search.metadata import ASKED, QUERY, SCORE
 from raycase.search.queries import TEXT, read_queries
 from raycase.search.reopened import on_index
 from raycase.search.rescore import CANDIDATES, check_answers, find_scorer, rerank

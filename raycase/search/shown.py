@@ -10,11 +10,11 @@ from itertools import groupby
 
 import pyarrow as pa
 
+from raycase.data.schema import QUERY, RANK, SCORE
 from raycase.encoder.words import Word
 from raycase.errors import MOST_SHOWN, note, visible
 from raycase.search.index import Index
 from raycase.search.marks import has_styles, in_bold, in_html, in_words, looked_at
-from raycase.search.metadata import QUERY, RANK, SCORE
 from raycase.search.weighed import words_of_row
 
 SHOWN_CHARACTERS = 100  # of a kept column

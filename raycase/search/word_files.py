@@ -7,12 +7,11 @@ never writes over what another version is read by, and removes what no version t
 from __future__ import annotations
 
 import hashlib
-import json
 from typing import TYPE_CHECKING
 
 import pyarrow.compute as pc
 
-from raycase.data.json_values import from_json
+from raycase.data.json_values import from_json, loads
 from raycase.data.storage import Location
 from raycase.data.stored_words import BASIS
 from raycase.errors import RequestError, WorkError
@@ -108,7 +107,7 @@ def remove_unused(root: Location, dataset: LanceDataset) -> None:
     needed: set[str] = set()
     for text, opened in recorded.items():
         try:
-            metadata = from_json(IndexMetadata, json.loads(text)) if text else None
+            metadata = from_json(IndexMetadata, loads(text)) if text else None
         except ValueError:  # of another version of raycase: who knows what it needs
             return
         if metadata is None:  # not finished

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -14,7 +13,7 @@ from torch import nn
 
 from raycase.data.claim import claim
 from raycase.data.fetch import MODEL_FILE
-from raycase.data.json_values import from_json
+from raycase.data.json_values import from_json, loads
 from raycase.data.storage import locate
 from raycase.encoder.loading import save_encoder
 from raycase.encoder.table import HERE, read_spec
@@ -56,7 +55,7 @@ def _check_whole(folder: Path) -> None:
     for file in [*parts, *(file for part in parts for file in part.rglob("*"))]:
         try:
             if file.suffix == ".json" and file.is_file():
-                json.loads(file.read_bytes())
+                loads(file.read_bytes())
             elif file.suffix == ".safetensors" and file.is_file():
                 with safe_open(file, "np"):
                     pass

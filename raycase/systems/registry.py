@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable
 from dataclasses import asdict, fields, replace
 from enum import StrEnum
@@ -11,6 +10,7 @@ from pathlib import Path
 from typing import Any, TypeGuard, TypeVar
 
 from raycase.data.fetch import DEFAULT_MODEL, MODEL_FILE, SHIPPED, folder_here, is_remote
+from raycase.data.json_values import loads
 from raycase.encoder.pooling import Pooling
 from raycase.encoder.prompts import OwnPrompt, Pool, own_prompt, parse_views
 from raycase.errors import RequestError, visible
@@ -112,11 +112,11 @@ def split_prefix(model: str) -> tuple[str, str]:
 def _read(file: Path, folder: str) -> EmbedderConfig | ScorerConfig:
     """The system that a `raycase.json` describes. Raises RequestError where it cannot be read."""
     try:
-        values = json.loads(file.read_text(encoding="utf-8"))
+        values = loads(file.read_text(encoding="utf-8"))
         return SYSTEMS[values["system"]](folder, values)
     except RequestError:
         raise
-    except (OSError, KeyError, TypeError, ValueError, RecursionError) as error:
+    except (OSError, KeyError, TypeError, ValueError) as error:
         raise RequestError(f"{file}: expected what training saved, got {type(error).__name__}: {error}") from error
 
 

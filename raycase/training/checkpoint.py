@@ -12,12 +12,12 @@ from safetensors import SafetensorError
 
 from raycase.data.json_values import figure, from_json
 from raycase.data.storage import Location
-from raycase.errors import WorkError, first_line
+from raycase.errors import WorkError, named
 from raycase.training.loop import FitState, rank
 
 KEEP_S = 1.0  # seconds between two writes of the state; a killed run loses at most this and the epoch it was in
-SHOWN = {"spearman": "Spearman", "pearson": "Pearson", "mrr": "MRR", "hits@1": "hits@1", "hits@10": "hits@10"}
-SHOWN |= {"rte": "RTE", "eis": "EIS"}
+TITLES = {"spearman": "Spearman", "pearson": "Pearson", "mrr": "MRR", "hits@1": "hits@1", "hits@10": "hits@10"}
+TITLES |= {"rte": "RTE", "eis": "EIS"}
 
 Fitting = Callable[..., Iterator[FitState]]  # (train, validation, recipe, *, seed, state, wrap), as `fit_projector`
 
@@ -57,7 +57,7 @@ class Checkpoint:
         try:
             return FitState.from_bytes(self.state.read(), self.name, self.state.uri)
         except (AttributeError, KeyError, TypeError, ValueError, SafetensorError) as error:
-            reason = f"{type(error).__name__}: {first_line(error)}"
+            reason = named(error)
             raise WorkError(f"{self.state.uri}: expected the state of a fit, got {reason}; remove it") from error
 
     def read_history(self) -> list[dict[str, float]]:
@@ -98,7 +98,7 @@ def resumed(
 
 def show(line: dict[str, float]) -> None:
     """Print the metrics of an epoch."""
-    scores = "".join(f"{title} {figure(line[name]):>6}  " for name, title in SHOWN.items() if name in line)
+    scores = "".join(f"{title} {figure(line[name]):>6}  " for name, title in TITLES.items() if name in line)
     print(
         f"epoch {line['epoch']:>3}  loss {line['loss']:.4f}  {scores}{line['seconds']:.2f} s  {line['mib']:,} MiB",
         flush=True,

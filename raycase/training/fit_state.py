@@ -12,7 +12,7 @@ import torch
 from safetensors.torch import load, save
 from torch import Tensor
 
-from raycase.data.json_values import finite
+from raycase.data.json_values import finite, loads
 
 if TYPE_CHECKING:
     from raycase.training.loop import FitConfig
@@ -52,8 +52,8 @@ class FitState:
     @classmethod
     def from_bytes(cls, data: bytes, of: str = "", uri: str = "the state") -> FitState:
         """Read what `to_bytes` wrote. Raises ValueError for the state of another fit and for altered bytes."""
-        header = json.loads(data[8 : 8 + int.from_bytes(data[:8], "little")])
-        values = json.loads(header["__metadata__"]["fit"])
+        header = loads(data[8 : 8 + int.from_bytes(data[:8], "little")])
+        values = loads(header["__metadata__"]["fit"])
         parts: dict[str, Weights] = {"weights": {}, "best": {}, "average": {}, "optimizer": {}}
         tensors = load(data)
         if (checksum := values.pop("crc32", None)) is not None:  # versions up to 0.2.0 wrote none

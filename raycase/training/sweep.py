@@ -29,7 +29,7 @@ from raycase.training.sweep_trials import (
     stopped_by,
 )
 
-SHOWN, EVERY_S = 8, 10.0  # cells in a progress report; seconds between two reports
+MOST_CELLS, EVERY_S = 8, 10.0  # cells in a progress report; seconds between two reports
 
 
 def tune(job: SweepJob, open_trials: OpenTrialRunner) -> dict[str, Any]:
@@ -179,5 +179,5 @@ class _Progress:
         """Print the best cells so far."""
         self.shown = time.time()
         note(f"{self.phase}: {self.finished} of {self.total} trials; best so far")
-        for score in cell_scores(self.job.table.read())[:SHOWN]:
+        for score in cell_scores(self.job.table.read())[:MOST_CELLS]:
             note(f"  {score.text():<16} {self.job.cells.describe(score.first.settings)}")

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from raycase.training.checkpoint import SHOWN
+from raycase.training.checkpoint import TITLES
 from raycase.training.sweep_cells import Cell
 from raycase.training.sweep_trials import CellScore, Trial, cell_scores
 
@@ -37,7 +37,7 @@ def summary(
 
 def titled(cells: Cell) -> str:
     """The name of the figure by which cells are compared."""
-    return SHOWN[cells.figures[0]]
+    return TITLES[cells.figures[0]]
 
 
 def _head(trials: Sequence[Trial], scores: Sequence[CellScore], made: dict[str, Any], title: str) -> str:

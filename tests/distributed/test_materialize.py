@@ -12,6 +12,7 @@ from safetensors.torch import load, save
 
 from raycase.corpus.materialize import MaterializeJob
 from raycase.corpus.verify import verify
+from raycase.data.schema import POOLED
 from raycase.data.storage import locate
 from raycase.distributed import join as join_module
 from raycase.distributed import materialize as module
@@ -19,7 +20,6 @@ from raycase.distributed.join import JoinJob, join
 from raycase.distributed.materialize import materialize
 from raycase.errors import RequestError, WorkError
 from raycase.search.index import Index
-from raycase.search.metadata import POOLED
 
 CONDITIONS = ("what they wear on their heads", "number of people")
 

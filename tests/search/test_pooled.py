@@ -13,13 +13,13 @@ from indexed import brute, refuse
 import raycase
 from raycase.corpus.request import EmbedJob
 from raycase.corpus.verify import verify
+from raycase.data.schema import POOLED
 from raycase.data.stored_words import PLAIN_PART, WORDS, StoredWords, WordFormat
 from raycase.errors import RequestError, WorkError
 from raycase.search import stored_rows
 from raycase.search.approximate import Options
 from raycase.search.build import IndexJob, build
 from raycase.search.index import Index, Limits
-from raycase.search.metadata import POOLED
 from raycase.search.search_job import SearchJob, search
 
 ASKED = "what they wear on their heads"
