@@ -43,7 +43,7 @@ class FacetsJob:
     condition: str
     """The condition by which the rows are grouped."""
     where: str | None = None
-    """A filter on the kept columns, in SQL: "year > 2010 AND source = 'news'"."""
+    """A filter on id and the kept columns, in SQL: "year > 2010 AND source = 'news'"."""
     exact_condition: bool = False
     """Refuse a condition that the index does not have. By default its vectors are pooled from stored words; of an index
     without them the nearest of its conditions is taken, and named."""

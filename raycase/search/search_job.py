@@ -52,7 +52,7 @@ class SearchJob:
     k: Annotated[int, tyro.conf.arg(aliases=("-k",))] = 10
     """Number of neighbours."""
     where: str | None = None
-    """A filter on the kept columns, in SQL: "year > 2010 AND source = 'news'"."""
+    """A filter on id and the kept columns, in SQL: "year > 2010 AND source = 'news'"."""
     exact_condition: bool = False
     """Refuse a condition that the index does not have. By default its vectors are pooled from stored words; an index
     without them is searched under the nearest of its conditions, which is named."""
