@@ -81,10 +81,10 @@ def execute_on_ray(
             metrics.add(unit)
             yield unit
     except RayError as error:
+        del written  # the error's traceback has this frame, and Ray may keep the error
         let_go(error)
         raise cause(error) from error
     finally:
-        del written  # the error's traceback has this frame, and Ray may keep the error
         with suppress(Exception):  # the cluster may be gone
             ray.kill(in_flight)
 

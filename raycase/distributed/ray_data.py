@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import gc
 import json
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
@@ -80,17 +81,20 @@ def run_tasks(
             "(--patience: wait longer)"
         ) from error
     except RayError as error:
+        del done  # the error's traceback has this frame, and Ray may keep the error
         let_go(error)
         raise cause(error) from error
-    finally:
-        del done  # the error's traceback has this frame, and Ray may keep the error
 
 
-def let_go(error: BaseException | None) -> None:
-    """Clear the frames of an error and its causes, which refer to the execution: Ray keeps encoders, and their GPUs, as
-    long as anything refers to them, and a circle of frames does until Python looks for such."""
+def let_go(error: BaseException) -> None:
+    """Clear the frames of an error and of all behind it, which refer to the execution: Ray keeps encoders, and their
+    GPUs, as long as anything refers to them, and a circle does until Python looks for such: it is told to, too."""
+    ahead: list[BaseException | None] = [error]
     seen: set[int] = set()  # of two errors each may be the other's cause
-    while error is not None and id(error) not in seen:
-        seen.add(id(error))
-        clear_frames(error.__traceback__)
-        error = error.__cause__ or error.__context__
+    while ahead:
+        found = ahead.pop()
+        if found is not None and id(found) not in seen:
+            seen.add(id(found))
+            clear_frames(found.__traceback__)
+            ahead += [found.__cause__, found.__context__]
+    gc.collect()
