@@ -31,10 +31,12 @@ lint: .venv/ready          ## format, style, types, import contracts, generated 
 	$(BIN)/mypy
 	$(BIN)/lint-imports
 	$(BIN)/python docs/flags.py --check
+	$(BIN)/python docs/kinds.py --check
 	$(BIN)/python docs/rooms.py --check
 
-docs: .venv/ready          ## write the generated pages: docs/flags.md, docs/rooms.svg
+docs: .venv/ready          ## write the generated pages: docs/flags.md, docs/rooms.svg, the kinds in docs/encoders.md
 	$(BIN)/python docs/flags.py
+	$(BIN)/python docs/kinds.py
 	$(BIN)/python docs/rooms.py
 
 model: .venv/ready         ## train the model that ships, raycase/models/minilm-conditional, from the C-STS in DATA

@@ -21,6 +21,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from raycase.encoder.architecture import ROW_MODELS, layers_of
 from raycase.encoder.attention import NAME, SHORT, VARLEN, apart, layers_window, padded_length
 from raycase.encoder.compiling import compile_layers
 from raycase.encoder.grouping import Batch, Grouping
@@ -73,8 +74,8 @@ class TextEncoder:
         shapes = [p.shape for module in modules for name, p in module.named_parameters() if is_matrix(name, p)]
         self.weights = sum(shape.numel() for shape in shapes) + (self.latent.token_weights() if self.latent else 0)
         self.largest = max(shapes, key=lambda shape: shape.numel())
-        heads = config.num_attention_heads
-        width = heads * (getattr(config, "head_dim", None) or config.hidden_size // heads)
+        heads = getattr(config, "num_attention_heads", None) or 0  # none: no attention
+        width = heads * (getattr(config, "head_dim", None) or config.hidden_size // max(heads, 1))
         self.cost = Cost(weights=self.weights, attention=4 * config.num_hidden_layers * width)
         self.window = layers_window(config)
         self.typed = (getattr(config, "type_vocab_size", 0) or 0) > 1  # the model takes types of tokens
@@ -87,8 +88,7 @@ class TextEncoder:
     @property
     def layers(self) -> Sequence[torch.nn.Module]:
         """The layers inside `model`, first to last."""
-        lists = [m for m in self.model.modules() if isinstance(m, torch.nn.ModuleList)]
-        return list(max(lists, key=len, default=()))
+        return layers_of(self.model, taken=0 if self.last_layer is None else 1)
 
     def parts(self) -> torch.nn.ModuleList:
         """All modules that the vectors depend on, for training."""
@@ -273,7 +273,9 @@ class TextEncoder:
         # padding is on the right, so a causal encoder needs no mask for it
         keep_BT = None if self.spec.causal or int(lengths.min()) == longest else real_BT
         mask = keep_BT
-        if keep_BT is not None and keep_BT.device.type != "cpu":  # of two dimensions, transformers would wait for it
+        if keep_BT is not None and self.model.config.model_type not in ROW_MODELS:
+            mask = keep_BT.long()  # as tokenizers give it
+        elif keep_BT is not None and keep_BT.device.type != "cpu":  # of two dimensions, transformers would wait for it
             mask = keep_BT[:, None, None, :].expand(-1, 1, longest, -1)
         types = {} if second_B is None else {"token_type_ids": (position_T >= second_B[:, None]).int()}
         return self.model(input_ids=ids_BT, attention_mask=mask, **types).last_hidden_state, real_BT, keep_BT

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable
 from functools import cache
 from pathlib import Path
@@ -14,6 +15,17 @@ from transformers import PretrainedConfig
 from transformers.utils import is_accelerate_available
 from transformers.utils.hub import cached_file
 
+from raycase.encoder.architecture import (
+    ROW_MODELS,
+    attention_of,
+    class_of,
+    encoder_half,
+    padding_is_seen,
+    run_by_length,
+    save_half,
+    set_for_inference,
+    without_weights,
+)
 from raycase.encoder.attention import NAME, register
 from raycase.encoder.engine import TextEncoder
 from raycase.encoder.last_layer import BERT_LAYERS, BertLastLayer
@@ -36,8 +48,7 @@ if TYPE_CHECKING:
     from transformers import PreTrainedModel
 
 
-# Model types whose layers take positions and pass `row` on to their attention (`raycase.encoder.attention`).
-ROW_MODELS = ("bert", "roberta", "xlm-roberta", "llama", "mistral", "qwen2", "qwen3")
+log = logging.getLogger(__name__)
 BATCH_TOKENS_GPU, BATCH_TOKENS_CPU = 32768, 4096
 
 
@@ -60,7 +71,9 @@ def load_encoder(
     on_gpu = device.type == "cuda"
     dtype = dtype or (torch.bfloat16 if bf16_is_faster(device) else torch.float32)
     unpadded = on_gpu if unpadded is None else unpadded
-    config = _inference_config(spec)
+    config = load_config(spec.source)
+    with encoder_errors(f"a readable encoder at {spec.source}"):
+        set_for_inference(config, causal=spec.causal)
     in_rows = config.model_type in ROW_MODELS and (unpadded or spec.causal)
     model, latent = _load_weights(spec, config, device, dtype, in_rows=in_rows)
     check_sizes(model, spec.source, spec.max_tokens)
@@ -69,12 +82,22 @@ def load_encoder(
     if adapt is not None:
         adapt(model)
     model = model.to(device).eval()
+    pooler = _take_pooler(model, spec)
+    if config.model_type not in ROW_MODELS:
+        try:
+            _try(model, spec)
+        except RequestError as error:
+            if dtype is torch.float32:
+                raise
+            log.warning("%s: --compute float32, as it does not run in %s: %s", spec.source, dtype, error)
+            options: dict[str, Any] = {"batch_tokens": batch_tokens, "unpadded": unpadded, "adapt": adapt}
+            return load_encoder(spec, device=device, dtype=torch.float32, **options)
     encoder = TextEncoder(
         spec=spec,
         model=model,
         tokenize=load_tokenizer(spec),
         latent=latent,
-        pooler=_take_pooler(model, spec),
+        pooler=pooler,
         last_layer=None if in_rows else _take_last_layer(model),
         batch_tokens=batch_tokens or (BATCH_TOKENS_GPU if on_gpu else BATCH_TOKENS_CPU),
         unpadded=unpadded,
@@ -97,47 +120,50 @@ def _made_by_amd() -> bool:
     return described.exists() and "AuthenticAMD" in described.read_text(encoding="utf-8", errors="replace")
 
 
-def _inference_config(spec: EncoderSpec) -> PretrainedConfig:
-    """The library's configuration, without a cache of keys and values, and bidirectional where the row says so."""
-    config = load_config(spec.source)
-    config.use_cache = False
-    if not spec.causal:
-        config.is_causal = False
-        config.sliding_window = None  # a decoder's window would hide the far end of the text
-    return config
-
-
 def _load_weights(
     spec: EncoderSpec, config: PretrainedConfig, device: torch.device, dtype: torch.dtype, *, in_rows: bool
 ) -> tuple[PreTrainedModel, LatentAttention | None]:
     """The library's model, and NV-Embed's latent attention where the row pools with it."""
-    from transformers import AutoModel, MistralModel  # take seconds to import, and are not needed without weights
+    from transformers import MistralModel  # takes seconds to import, and is not needed without weights
 
     register()
     folder = weights_folder(spec.source, large=True)
     options: dict[str, Any] = {
         "config": config,
         "dtype": dtype,
-        "attn_implementation": NAME if in_rows else "sdpa",
         "use_safetensors": True,
         **pinned_commit(spec.source),
     }
     if is_accelerate_available():  # loads straight to the device; without it, weights go through the CPU's memory
         options["device_map"] = {"": device}
     with encoder_errors(f"readable weights at {spec.source}"):
+        options["attn_implementation"] = NAME if in_rows else attention_of(without_weights(config))
         check_weights(folder, pinned_commit(spec.source))
         if Pooling.LATENT not in spec.pooling:
-            return _load_all(AutoModel, folder, spec, trust_remote_code=False, **options), None
+            kind = class_of(config)
+            return encoder_half(_load_all(kind, folder, spec, trust_remote_code=False, **options)), None
         model = _load_all(MistralModel, folder, spec, key_mapping={r"^embedding_model\.": ""}, **options)
         return model, _load_latent(folder, config).to(device, dtype).eval()
 
 
 def _take_pooler(model: PreTrainedModel, spec: EncoderSpec) -> torch.nn.Module | None:
     """Take the pooler out of the model, which would run it for every batch. Raises RequestError where it is needed."""
-    pooler, model.pooler = getattr(model, "pooler", None), None
+    pooler = getattr(model, "pooler", None)
+    if pooler is not None:
+        model.pooler = torch.nn.Identity()  # some models call it whether there is one or not
     if spec.pooling[0] is Pooling.POOLER and not (pooler and model.config.model_type in BERT_LAYERS):
         raise RequestError(f"--pooling pooler: expected one of {', '.join(BERT_LAYERS)}, got {model.config.model_type}")
     return pooler
+
+
+def _try(model: PreTrainedModel, spec: EncoderSpec) -> None:
+    """Run a model that nobody may have tried, and let it run each length by itself where it sees padding.
+
+    Raises RequestError, with the kind of the model, where it does not run.
+    """
+    with encoder_errors(f"a model that encodes texts, as {model.config.model_type} at {spec.source}"):
+        if padding_is_seen(model):
+            run_by_length(model)
 
 
 def _take_last_layer(model: PreTrainedModel) -> BertLastLayer | None:
@@ -151,7 +177,7 @@ def _take_last_layer(model: PreTrainedModel) -> BertLastLayer | None:
 
 def save_encoder(model: PreTrainedModel, source: str, folder: Path) -> None:
     """Save a model in the Hugging Face layout, with the tokenizer of the encoder at `source`."""
-    model.save_pretrained(folder)
+    save_half(model, folder)
     published_tokenizer(source).save_pretrained(folder)
 
 
@@ -195,12 +221,12 @@ def _load_all(kind: Any, folder: str, spec: EncoderSpec, **options: Any) -> PreT
     A missing pooler is an error only where the row pools with it: few encoders have one.
     """
     model, info = kind.from_pretrained(folder, output_loading_info=True, **options)
-    optional = () if spec.pooling[0] is Pooling.POOLER else ("pooler.",)
+    optional = ("decoder.",) if spec.pooling[0] is Pooling.POOLER else ("decoder.", "pooler.")
     missing = sorted(name for name in info["missing_keys"] if not name.startswith(optional))
     if missing:
         raise ValueError(f"no {missing[0]} ({len(missing)} weights missing)")
-    if info["missing_keys"]:
-        model.pooler = None  # its weights are random
+    if any(name.startswith("pooler.") for name in info["missing_keys"]):
+        model.pooler = torch.nn.Identity()  # its weights are random
     return model
 
 

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import logging
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
-from torch import nn
+from torch import Tensor, nn
 
 from raycase.encoder.tokenizer import PromptTokenizer
 from raycase.errors import RequestError
@@ -47,16 +47,16 @@ def check_tokens(tokenize: PromptTokenizer, source: str) -> None:
 
 def learned_positions(model: PreTrainedModel) -> float:
     """How many tokens a prompt may have for each to have its own weights; infinite where positions are computed."""
-    tables = [
-        m for name, m in model.named_modules() if isinstance(m, nn.Embedding) and name.split(".")[-1] in POSITIONS
-    ]
+    named = (m for name, m in model.named_modules() if name.split(".")[-1] in POSITIONS)
+    tables = [m for m in named if isinstance(getattr(m, "weight", None), Tensor)]  # I-BERT's is of its own class
     return min((_positions(table) for table in tables), default=float("inf"))
 
 
-def _positions(table: nn.Embedding) -> int:
+def _positions(table: Any) -> int:
     """Positions of a table: RoBERTa's begin after the padding's, OPT's after two that are not used."""
-    before = 0 if table.padding_idx is None else table.padding_idx + 1
-    return table.num_embeddings - max(before, getattr(table, "offset", 0))
+    padding = getattr(table, "padding_idx", None)
+    before = 0 if padding is None else padding + 1
+    return len(table.weight) - max(before, getattr(table, "offset", 0))
 
 
 def check_sizes(model: PreTrainedModel, source: str, max_tokens: int) -> None:

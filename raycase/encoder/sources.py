@@ -12,7 +12,6 @@ from functools import cache, lru_cache
 from pathlib import Path
 from typing import Any
 
-import torch
 from tokenizers import Tokenizer, models
 from transformers import AutoConfig, AutoTokenizer, PretrainedConfig
 from transformers.models.mistral.configuration_mistral import MistralConfig
@@ -20,6 +19,7 @@ from transformers.utils.hub import cached_file, extract_commit_hash
 
 from raycase.data.fetch import fetch, is_remote, regular_files, remote_identity
 from raycase.data.storage import sha256_of_file
+from raycase.encoder.architecture import is_causal, without_weights
 from raycase.encoder.model_files import check_no_adapter, check_tokenizer
 from raycase.encoder.pooling import OVER_A_SPAN, Pooling
 from raycase.encoder.prompts import OwnPrompt, Pool, PromptStyle, parse_views
@@ -98,17 +98,13 @@ def _spec_outside_table(name: str, prompt: str | None, pooling: Pooling | None) 
         raise RequestError(
             f"--pooling {pooling}: expected NV-Embed's weights (--model nv-embed-v2), got another encoder"
         )
-    from transformers import AutoModel  # takes seconds to import
-
     config = load_config(name)
     longest = published_tokenizer(name).model_max_length
     with encoder_errors(f"a readable encoder at {name}"):
-        with torch.device("meta"):
-            model = AutoModel.from_config(config)
-            modules = list(model.modules())
-        causal = bool(getattr(config, "is_causal", True) and any(getattr(m, "is_causal", False) for m in modules))
-        positions = getattr(config, "max_position_embeddings", 512)
-        max_tokens = int(min(positions, longest, learned_positions(model)))
+        model = without_weights(config)
+        causal = is_causal(model)
+        positions = getattr(config, "max_position_embeddings", None) or 0
+        max_tokens = int(min(positions if positions > 0 else UNLIMITED, longest, learned_positions(model)))
         if max_tokens < 1:
             raise ValueError(f"room for {max_tokens} tokens")
     return EncoderSpec(
@@ -118,6 +114,9 @@ def _spec_outside_table(name: str, prompt: str | None, pooling: Pooling | None) 
         causal=causal,
         max_tokens=max_tokens,
     )
+
+
+UNLIMITED = 512  # tokens of a prompt for encoders whose positions have no end
 
 
 @contextmanager
@@ -197,7 +196,7 @@ def load_config(source: str) -> PretrainedConfig:
         for name, most in MOST_SIZES.items():
             size = getattr(config, name, None)
             if type(size) is not int or not 1 <= size <= most:
-                raise ValueError(f"{name} {size!r} in config.json, expected 1 to {most:,}")
+                raise ValueError(f"{name} {size!r} in config.json of a {config.model_type}, expected 1 to {most:,}")
     return config
 
 

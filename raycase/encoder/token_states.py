@@ -13,6 +13,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from raycase.encoder.architecture import ROW_MODELS, padded_output
 from raycase.encoder.engine import TextEncoder
 from raycase.encoder.packing import Row, token_budget_batches
 from raycase.encoder.pooling import pool_mean
@@ -72,7 +73,10 @@ class StateReader:
         self.layers = layers
         self._taken: dict[int, Tensor] = {}
         self.modules = modules = [*encoder.layers, *filter(None, [encoder.last_layer])]
-        self._last = len(modules)
+        self._last = int(encoder.model.config.num_hidden_layers)
+        if encoder.model.config.model_type not in ROW_MODELS:
+            self._ask_model()
+            return
         for number in layers:
             if number == 0:
                 modules[0].register_forward_pre_hook(self._before_first, with_kwargs=True)
@@ -89,6 +93,25 @@ class StateReader:
     @torch._dynamo.disable
     def _before_first(self, module: nn.Module, args: Any, kwargs: Any) -> None:
         self._taken[0] = args[0] if args else kwargs["hidden_states"]
+
+    def _ask_model(self) -> None:
+        """Read what the library's model says of its layers. Raises RequestError where it says something else."""
+        model = self.encoder.model
+
+        def asked(module: nn.Module, args: Any, kwargs: Any) -> Any:
+            return args, kwargs | {"output_hidden_states": True}
+
+        def take(module: nn.Module, args: Any, output: Any) -> None:
+            self._taken = {n: output.hidden_states[n] for n in self.layers if n < self._last}
+
+        states = padded_output(model, output_hidden_states=True).hidden_states
+        if states is None or len(states) != self._last + 1:
+            raise RequestError(
+                f"--model: expected the states of {self._last} layers, got {len(states or ())} from a "
+                f"{model.config.model_type}; it embeds by --prompt and --pooling alone"
+            )
+        model.register_forward_pre_hook(asked, with_kwargs=True)
+        model.register_forward_hook(take)
 
     @torch.inference_mode()
     def read(self, batch: TokenBatch, use: Callable[[np.ndarray, TokenStates], None]) -> Work:

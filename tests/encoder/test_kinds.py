@@ -1,0 +1,101 @@
+"""Encoders of every kind give the vectors of transformers: plain, under conditions, and the states of their layers."""
+
+import json
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import tiny
+import torch
+from kinds import DECODERS, KINDS, library_states, save_kind
+
+import raycase
+from raycase.encoder.loading import load_encoder, save_encoder, whole_model
+from raycase.encoder.pooling import Pooling
+from raycase.encoder.prompts import PromptStyle
+from raycase.encoder.sources import find_encoder
+from raycase.encoder.token_batch import TokenBatch, Tokens
+from raycase.encoder.token_states import StateReader
+from raycase.errors import RequestError
+
+TEXTS = [text for text in tiny.SENTENCES if text.strip()]  # from one token to 120, beyond every window
+SHORT = ["A woman in a red dress", "Two people play (with a dog)!", "a"]  # none is cut
+
+
+def cosines(found, wanted):
+    return torch.nn.functional.cosine_similarity(torch.as_tensor(found), torch.as_tensor(wanted), dim=-1).min().item()
+
+
+def spec_of(folder):
+    return find_encoder(str(folder), prompt=PromptStyle.CONCAT_SC, pooling=Pooling.MEAN)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_kind_has_the_vectors_of_the_library(kind, tmp_path):
+    folder = save_kind(tmp_path / "model", kind)
+    spec = spec_of(folder)
+    assert spec.causal == (kind in DECODERS and kind != "mamba"), "mamba reads forwards without attention"
+    encoder = load_encoder(spec, device="cpu", dtype=torch.float32)
+    ids = [encoder.tokenize.tokenizer.encode(text).ids[: spec.max_tokens] for text in TEXTS]
+    tokens = [Tokens(ids=each, start=0, end=len(each)) for each in ids]
+    library = library_states(folder, ids)
+    wanted = np.stack([states[-1].mean(0).numpy() for states in library])
+    assert cosines(encoder.pool(tokens), wanted) > 0.9999
+    assert cosines(np.concatenate([encoder.pool([each]) for each in tokens]), wanted) > 0.9999
+    layers = [0, 1, 2, 3]
+    found = {}
+
+    def keep(rows, states):
+        found.update(
+            {i: s[real].reshape(-1, 4, 32) for i, s, real in zip(rows, states.states, states.real, strict=True)}
+        )
+
+    StateReader(encoder, layers).read(TokenBatch.of(tokens, tokens), keep)
+    for i, states in enumerate(library):
+        assert cosines(found[i], states.transpose(0, 1)) > 0.9999, f"text {i}"
+    conditional = raycase.load(str(folder), prompt="concat-sc", pooling="mean", device="cpu", dtype=torch.float32)
+    prompts, [base] = [f"{text} color" for text in SHORT], means(folder, encoder, ["color"])
+    assert cosines(conditional.embed(SHORT, "color"), means(folder, encoder, prompts) - base) > 0.9999
+
+
+def means(folder, encoder, prompts):
+    """The mean state of each prompt, as transformers has it."""
+    ids = [each.ids for each in encoder.tokenize.tokenizer.encode_batch(prompts)]
+    return np.stack([states[-1].mean(0).numpy() for states in library_states(folder, ids)])
+
+
+@pytest.mark.parametrize("kind", ["albert", "bart", "bert", "modernbert", "mpnet", "t5"])
+def test_a_kind_is_saved_as_it_is_loaded(kind, tmp_path):
+    spec = spec_of(save_kind(tmp_path / "model", kind))
+    tokens = [Tokens(ids=[5, 6, 7, 8], start=0, end=4)]
+    wanted = load_encoder(spec, device="cpu", dtype=torch.float32).pool(tokens)
+    (tmp_path / "saved").mkdir()
+    save_encoder(whole_model(load_encoder(spec, device="cpu", dtype=torch.float32)), spec.source, tmp_path / "saved")
+    again = load_encoder(replace(spec, source=str(tmp_path / "saved")), device="cpu", dtype=torch.float32)
+    assert np.array_equal(again.pool(tokens), wanted)
+
+
+def test_what_mixes_number_formats_runs_in_float32(tmp_path, caplog):
+    spec = spec_of(save_kind(tmp_path / "model", "deberta"))
+    encoder = load_encoder(spec, device="cpu", dtype=torch.bfloat16)
+    assert encoder.model.dtype == torch.float32 and "does not run in torch.bfloat16" in caplog.text
+    assert load_encoder(spec_of(save_kind(tmp_path / "other", "mpnet")), device="cpu", dtype=torch.bfloat16).model.dtype
+
+
+def test_a_decoder_read_in_both_directions_sees_the_whole_text_and_an_encoder_keeps_its_windows(tmp_path):
+    ids = [5 + i % 7 for i in range(40)]
+    for kind, changes in (("mistral", True), ("gemma3_text, both ways", False)):
+        spec = replace(spec_of(save_kind(tmp_path / kind, kind)), causal=False)
+        encoder = load_encoder(spec, device="cpu", dtype=torch.float32)
+        first, other = (Tokens(ids=[i, *ids], start=40, end=41) for i in (5, 6))
+        assert (cosines(encoder.pool([first]), encoder.pool([other])) < 0.99999) == changes, (
+            f"{kind}: three windows of 8"
+        )
+
+
+@pytest.mark.parametrize("values, got", [({"model_type": "clip"}, "clip"), ({"model_type": "nonsense"}, "nonsense")])
+def test_what_encodes_no_texts_is_refused_by_its_name(values, got, tmp_path):
+    folder = save_kind(tmp_path / "model", "bert")
+    (folder / "config.json").write_text(json.dumps(values | {"hidden_size": 32, "num_hidden_layers": 2}))
+    with pytest.raises(RequestError, match=rf"--model: expected .*{got}"):
+        load_encoder(spec_of(folder))
