@@ -20,6 +20,8 @@ OF_MODELS = {"config.json", MODEL_FILE, "adapter_config.json"}  # of which a fol
 DEFAULT_MODEL = "minilm-conditional"  # its encoder is in the package of the extra `minilm`
 SHIPPED = {DEFAULT_MODEL: f"{PACKAGE}models/{DEFAULT_MODEL}"}  # name -> folder, wherever raycase is installed
 LARGE_BYTES = 64 * 2**20  # larger files are weights, which only encoding needs
+WEIGHTS = "model.safetensors"
+PICKLED = re.compile(r"pytorch_model[^/]*\.bin")  # weights, of which only tensors are read
 EXCLUDED = re.compile(r"\.(bin|pt|pth|ckpt|h5|msgpack|onnx|pkl|pickle|py)$|(^|/)\.")  # pickles, code, other formats
 FETCHED = re.compile(
     r"\.(json|safetensors|txt|model|jinja|md|tsv|tiktoken|codes|spm)$"
@@ -62,8 +64,8 @@ def fetch(uri: str, *, large: bool, named: str = "", large_bytes: int = LARGE_BY
     another copy. Raises RequestError where there is no model, or it cannot be read.
     """
     files = _files(uri)
-    folder = _cache() / fingerprint([uri, sorted(files.items())])[:16]
-    kinds = [name for name in files if FETCHED.search(name)]
+    folder = cache_folder() / fingerprint([uri, sorted(files.items())])[:16]
+    kinds = [name for name in files if FETCHED.search(name) or PICKLED.fullmatch(name)]
     needed = [name for name in kinds if large or files[name][0] <= large_bytes or name == named]
     if all((folder / name).exists() for name in needed):
         return folder
@@ -137,7 +139,12 @@ def _files(uri: str) -> dict[str, tuple[int, str]]:
     outside = next((name for name in files if name and not _stays_inside(name)), None)
     if outside is not None:
         raise RequestError(f"--model: expected names of files within {root.uri}, got {outside!r}; remove it")
-    files = {name: listed for name, listed in files.items() if name and not EXCLUDED.search(name)}
+    pickled = not any(name.endswith(".safetensors") for name in files)
+    files = {
+        name: listed
+        for name, listed in files.items()
+        if name and (not EXCLUDED.search(name) or (pickled and PICKLED.fullmatch(name)))
+    }
     if not OF_MODELS & files.keys():
         raise RequestError(
             f"--model: expected a folder with config.json or {MODEL_FILE} at {root.uri}, got "
@@ -152,5 +159,6 @@ def _stays_inside(name: str) -> bool:
     return not {"", ".", ".."} & set(parts) and not set(name) & set("\\:\0")
 
 
-def _cache() -> Path:
+def cache_folder() -> Path:
+    """Of models on this machine, which its processes share."""
     return Path(os.environ.get("RAYCASE_CACHE", "~/.cache/raycase")).expanduser() / "models"

@@ -31,6 +31,7 @@ from raycase.encoder.engine import TextEncoder
 from raycase.encoder.last_layer import BERT_LAYERS, BertLastLayer
 from raycase.encoder.latent_attention import LatentAttention
 from raycase.encoder.model_files import check_adapter, check_weights
+from raycase.encoder.pickled_weights import as_safetensors, pickled_files
 from raycase.encoder.pooling import Pooling
 from raycase.encoder.sizes import check_sizes
 from raycase.encoder.sources import (
@@ -40,6 +41,7 @@ from raycase.encoder.sources import (
     pinned_commit,
     published_tokenizer,
     weights_folder,
+    weights_identity,
 )
 from raycase.encoder.table import EncoderSpec
 from raycase.errors import RequestError
@@ -132,13 +134,16 @@ def _load_weights(
         "config": config,
         "dtype": dtype,
         "use_safetensors": True,
-        **pinned_commit(spec.source),
     }
     if is_accelerate_available():  # loads straight to the device; without it, weights go through the CPU's memory
         options["device_map"] = {"": device}
     with encoder_errors(f"readable weights at {spec.source}"):
         options["attn_implementation"] = NAME if in_rows else attention_of(without_weights(config))
-        check_weights(folder, pinned_commit(spec.source))
+        pinned = pinned_commit(spec.source)
+        check_weights(folder, pinned)
+        if files := pickled_files(folder, pinned):
+            folder, pinned = str(as_safetensors(files, weights_identity(spec.source))), {}
+        options |= pinned
         if Pooling.LATENT not in spec.pooling:
             kind = class_of(config)
             return encoder_half(_load_all(kind, folder, spec, trust_remote_code=False, **options)), None

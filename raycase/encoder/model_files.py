@@ -45,17 +45,16 @@ def check_weights(folder: str, pinned: dict[str, str]) -> None:
     name any file as a shard, and an adapter is read from where it likes."""
     if not Path(folder).is_dir() and _of_hub(folder, ADAPTER, pinned):
         raise ValueError(f"a LoRA adapter ({ADAPTER}), which has to be merged into its encoder")
-    index = Path(folder) / WEIGHTS_INDEX if Path(folder).is_dir() else _of_hub(folder, WEIGHTS_INDEX, pinned)
-    if index and index.is_file():
+    if index := of_folder(folder, WEIGHTS_INDEX, pinned):
         shards = set(loads(index.read_text(encoding="utf-8"))["weight_map"].values())
-        _check_names(WEIGHTS_INDEX, shards, ".safetensors")
+        check_names(WEIGHTS_INDEX, shards, ".safetensors")
 
 
 def check_tokenizer(folder: str) -> None:
     """Raise ValueError for a tokenizer of a folder that is to be read from another one."""
     file = Path(folder) / TOKENIZER
     if file.is_file():
-        _check_names(TOKENIZER, loads(file.read_text(encoding="utf-8")).get("fast_tokenizer_files", ()), ".json")
+        check_names(TOKENIZER, loads(file.read_text(encoding="utf-8")).get("fast_tokenizer_files", ()), ".json")
 
 
 def check_adapter(folder: str, defaults: dict[str, Any]) -> None:
@@ -71,11 +70,18 @@ def check_adapter(folder: str, defaults: dict[str, Any]) -> None:
             raise ValueError(f"{name} in {ADAPTER}, expected weights alone")
 
 
-def _check_names(file: str, names: Any, ending: str) -> None:
+def check_names(file: str, names: Any, ending: str) -> None:
     """Raise ValueError for names that are not those of files in the same folder with this ending."""
     for name in names:
         if Path(name).name != name or not name.endswith(ending):
             raise ValueError(f"{name!r:.80} in {file}, expected names of *{ending} in the same folder")
+
+
+def of_folder(folder: str, name: str, pinned: dict[str, str]) -> Path | None:
+    """A file of a folder here or of a Hugging Face id; None where there is none."""
+    if Path(folder).is_dir():
+        return Path(folder) / name if (Path(folder) / name).is_file() else None
+    return _of_hub(folder, name, pinned)
 
 
 def _of_hub(source: str, name: str, pinned: dict[str, str]) -> Path | None:

@@ -17,7 +17,7 @@ from transformers import AutoConfig, AutoTokenizer, PretrainedConfig
 from transformers.models.mistral.configuration_mistral import MistralConfig
 from transformers.utils.hub import cached_file, extract_commit_hash
 
-from raycase.data.fetch import fetch, is_remote, regular_files, remote_identity
+from raycase.data.fetch import PICKLED, fetch, is_remote, regular_files, remote_identity
 from raycase.data.storage import sha256_of_file
 from raycase.encoder.architecture import is_causal, without_weights
 from raycase.encoder.model_files import check_no_adapter, check_tokenizer
@@ -216,7 +216,7 @@ def described(spec: EncoderSpec) -> dict[str, Any]:
 def weights_identity(source: str, adapter: str | None = None) -> str:
     """Identifies the weights for good: commit on the hub, sha256 of local files, or listing of an object store.
 
-    Raises RequestError where there are no weights in safetensors.
+    Raises RequestError where there are no weights.
     """
     if adapter is not None:
         return f"{weights_identity(source)} + {weights_identity(adapter)}"
@@ -225,11 +225,12 @@ def weights_identity(source: str, adapter: str | None = None) -> str:
     folder = Path(weights_folder(source))
     if not folder.is_dir():
         return f"{source}@{hub_commit(source)}"
-    files = sorted(folder.glob("*.safetensors"))
+    pickled = (file for file in folder.glob("*.bin") if PICKLED.fullmatch(file.name) and file.is_file())
+    files = sorted(folder.glob("*.safetensors")) or sorted(pickled)
     tokenizer = ("tokenizer.json", "tokenizer_config.json", "special_tokens_map.json", "vocab.txt")
     others = ("config.json", "adapter_config.json", *tokenizer)
     if not files:
-        raise RequestError(f"--model: expected *.safetensors in {folder}, got none; raycase loads no pickled weights")
+        raise RequestError(f"--model: expected *.safetensors or pytorch_model.bin in {folder}, got none")
     digest = hashlib.sha256()
     for file in files + [folder / name for name in others if (folder / name).is_file()]:
         status = file.stat()

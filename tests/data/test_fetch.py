@@ -37,6 +37,16 @@ def bucket(request, tiny_model, tmp_path, monkeypatch, s3_server):
     return uri
 
 
+def test_pickled_weights_are_fetched_where_there_are_no_others(bucket):
+    before = remote_identity(bucket)
+    s3 = fsspec.filesystem("s3")
+    s3.rm_file(f"{bucket}/model.safetensors")
+    assert (fetch(bucket, large=True) / "pytorch_model.bin").read_bytes() == b"a pickle"
+    first = remote_identity(bucket)
+    s3.pipe_file(f"{bucket}/pytorch_model.bin", b"another one")
+    assert len({before, first, remote_identity(bucket)}) == 3
+
+
 def test_processes_of_a_machine_fetch_a_model_once(bucket, s3_server):
     with Proxy(s3_server) as proxy:
         command = [sys.executable, "-c", FETCH, bucket]

@@ -14,7 +14,6 @@ from raycase.encoder import loading
 from raycase.encoder.loading import load_encoder
 from raycase.encoder.pooling import Pooling
 from raycase.encoder.prompts import PromptStyle, prompt_set
-from raycase.encoder.sources import weights_identity
 from raycase.encoder.table import ENCODERS, EncoderSpec
 from raycase.errors import RequestError
 
@@ -84,16 +83,6 @@ def test_broken_weights_are_refused(copied):
     (folder / "model.safetensors").write_bytes(b"no safetensors")
     with pytest.raises(RequestError, match=f"--model: expected readable weights at {folder}, got: "):
         load_encoder(outside(folder))
-
-
-def test_pickled_weights_are_not_read(copied):
-    folder = copied("minilm")
-    torch.save(load_file(folder / "model.safetensors"), folder / "pytorch_model.bin")
-    (folder / "model.safetensors").unlink()
-    with pytest.raises(RequestError, match="--model: expected readable weights"):
-        load_encoder(outside(folder))
-    with pytest.raises(RequestError, match=r"expected \*\.safetensors in .*, got none; raycase loads no pickled"):
-        weights_identity(str(folder))
 
 
 @pytest.mark.parametrize("name", ["minilm", "nv-embed-v2"])
