@@ -97,7 +97,7 @@ def test_two_commands_at_once_have_a_ray_each_and_leave_nothing(tiny_model, clus
 
 
 @pytest.mark.cluster
-@pytest.mark.parametrize("doomed", ["gcs_server", "raylet"])
+@pytest.mark.parametrize("doomed", [pytest.param("gcs_server", marks=pytest.mark.long), "raylet"])
 def test_a_command_whose_ray_dies_says_so_in_one_line(doomed, tiny_model, tmp_path):
     (tmp_path / "in.csv").write_text("\n".join(["text", *sentences(4000)]))
     flags = ["--input", tmp_path / "in.csv", "--conditions", "color", "--model", tiny_model, "--prompt", "concat-sc"]

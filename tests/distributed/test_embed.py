@@ -171,6 +171,7 @@ def test_a_unit_of_300_megabytes_stays_one_unit(job, cluster, tmp_path):
     assert len(table) == 1000 and pc.sum(pc.utf8_length(table["payload"])).as_py() > 300_000_000
 
 
+@pytest.mark.cluster
 def test_the_sample_submitted_as_a_ray_job_is_that_of_the_plain_path(cluster, tmp_path, monkeypatch):
     """`ray job submit` of the working directory, through the job server's real HTTP; no flags: the sample, MiniLM."""
     home = {"HOME": str(tmp_path), "RAY_AUTH_TOKEN_PATH": os.path.expanduser("~/.ray/auth_token")}

@@ -4,6 +4,7 @@ import json
 from dataclasses import replace
 
 import numpy as np
+import pytest
 import torch
 from helpers import call_job, read_scores, score_here
 
@@ -13,6 +14,7 @@ from raycase.distributed.score import score
 from raycase.systems.mixsp import mixsp
 
 
+@pytest.mark.cluster
 def test_scores_on_ray_are_those_of_this_process(tiny_model, scored, tmp_path, cluster):
     torch.manual_seed(0)
     mixsp(str(tiny_model)).trainable().save(tmp_path / "model")

@@ -173,6 +173,7 @@ def test_what_no_retry_helps_is_said_early_in_one_line(whole, remote, through, s
         assert time.monotonic() - began < 5 and "\n" not in str(error.value)
 
 
+@pytest.mark.cluster
 def test_credentials_that_expire_on_the_way_end_the_job_in_one_line_and_it_resumes(remote, through, s3_server):
     job, wanted = remote
     with Proxy(s3_server, faults=((400, "ExpiredToken"),)) as proxy:
@@ -227,6 +228,7 @@ def test_a_full_disk_ends_the_job_in_one_line(job, tmp_path):
         subprocess.run(["umount", str(disk)], check=True)
 
 
+@pytest.mark.cluster
 def test_the_bucket_is_listed_in_pages(s3_server, monkeypatch):
     monkeypatch.setenv("MOTO_S3_DEFAULT_MAX_KEYS", "7")
     client = boto3.client("s3")

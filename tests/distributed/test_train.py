@@ -99,6 +99,7 @@ def test_a_projection_without_labels_is_that_of_one_process(training, cluster, t
     assert train(job) == json.loads(json.dumps(there))
 
 
+@pytest.mark.long
 def test_two_workers_fine_tune_as_one_process(rated, tiny_model, cluster, tmp_path):
     # 100 pairs: the last batch has one, and one worker none
     settings = {"train": str(rated / "train.csv"), "validation": str(rated / "validation.csv")}

@@ -55,6 +55,7 @@ def test_heads_on_ray_are_those_of_one_process(rated, cluster, tmp_path):
         assert [on_ray[name] for name in ("key", "layers", "epochs")] == [plain[n] for n in ("key", "layers", "epochs")]
 
 
+@pytest.mark.cluster
 def test_a_fine_tuned_encoder_on_ray_is_that_of_one_process(scored, tiny_model, cluster, tmp_path):
     files = {name: scored[name] for name in ("train", "validation")}
     (tmp_path / "grid.json").write_text('{"route": ["own"], "learning_rate": [1e-3, 1e30]}')

@@ -442,7 +442,7 @@ def test_compiled_layers_give_the_same_vectors(name, caplog):
         assert relative(rows.encode(batch_of(sequences, spans))[0], alone(plain, sequences, spans)) < 1e-5
 
 
-@pytest.mark.parametrize(("name", "wanted"), [("qwen3", 3 + 1 + 3), ("bert", 3)])
+@pytest.mark.parametrize(("name", "wanted"), [pytest.param("qwen3", 3 + 1 + 3, marks=pytest.mark.long), ("bert", 3)])
 def test_for_flex_attention_each_length_of_a_row_is_compiled_once(monkeypatch, name, wanted):
     """Equal layers share their graphs, one a length, however many rows are encoded; trying large blocks, which BERT's
     64 positions do not reach, adds one, and the norm behind the layers has its own."""

@@ -194,6 +194,7 @@ def test_a_build_may_die_before_each_of_its_steps(home, tmp_path, name, workers)
     check_deaths(home, tmp_path, name, None, run)
 
 
+@pytest.mark.cluster
 @pytest.mark.parametrize(("name", "steps"), [("overwrite", (2, 9)), ("reindex", (2, 4)), ("all", (2, 7))])
 def test_a_build_dies_before_some_of_its_steps(home, tmp_path, name, steps):
     check_deaths(home, tmp_path, name, steps, build)
