@@ -85,10 +85,6 @@ def load_encoder(
         adapt(model)
     model = model.to(device).eval()
     pooler = _take_pooler(model, spec)
-    if config.model_type == "mpnet":
-        from raycase.encoder import mpnet  # imports the library's model
-
-        mpnet.use_sdpa(model)
     if config.model_type not in ROW_MODELS:
         try:
             _try(model, spec)
