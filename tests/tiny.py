@@ -53,7 +53,9 @@ def wordpiece():
     tokenizer.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
     tokenizer.decoder = decoders.WordPiece()
     special = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
-    tokenizer.train_from_iterator(CORPUS, trainers.WordPieceTrainer(vocab_size=300, special_tokens=special))
+    tokenizer.train_from_iterator(
+        CORPUS, trainers.WordPieceTrainer(show_progress=False, vocab_size=300, special_tokens=special)
+    )
     _around(tokenizer, "[CLS]", "[SEP]")
     return tokenizer, {"tokenizer_class": "BertTokenizer"}
 
@@ -65,7 +67,9 @@ def byte_level():
     tokenizer.decoder = decoders.ByteLevel()
     special = ["<s>", "<pad>", "</s>", "<unk>", "<mask>"]
     alphabet = pre_tokenizers.ByteLevel.alphabet()
-    trainer = trainers.BpeTrainer(vocab_size=400, special_tokens=special, initial_alphabet=alphabet)
+    trainer = trainers.BpeTrainer(
+        show_progress=False, vocab_size=400, special_tokens=special, initial_alphabet=alphabet
+    )
     tokenizer.train_from_iterator(CORPUS, trainer)
     tokenizer.post_processor = processors.RobertaProcessing(("</s>", 2), ("<s>", 0), add_prefix_space=False)
     return tokenizer, {"tokenizer_class": "RobertaTokenizer", "bos_token": "<s>", "eos_token": "</s>"}
@@ -83,7 +87,9 @@ def qwen(*, ends=False):
     )
     tokenizer.decoder = decoders.ByteLevel()
     alphabet = pre_tokenizers.ByteLevel.alphabet()
-    trainer = trainers.BpeTrainer(vocab_size=400, special_tokens=["<|endoftext|>"], initial_alphabet=alphabet)
+    trainer = trainers.BpeTrainer(
+        show_progress=False, vocab_size=400, special_tokens=["<|endoftext|>"], initial_alphabet=alphabet
+    )
     tokenizer.train_from_iterator(CORPUS, trainer)
     tokenizer.post_processor = processors.ByteLevel(trim_offsets=False, use_regex=False)
     if ends:
@@ -94,7 +100,9 @@ def qwen(*, ends=False):
 def mistral(*, ends=False):
     """Mistral's: spaces as a letter, bytes for unknown characters; `ends`: with `</s>`."""
     tokenizer = Tokenizer(models.BPE())
-    tokenizer.train_from_iterator([" " + line for line in CORPUS], trainers.BpeTrainer(vocab_size=10))  # letters only
+    tokenizer.train_from_iterator(
+        [" " + line for line in CORPUS], trainers.BpeTrainer(show_progress=False, vocab_size=10)
+    )  # letters only
     letters = sorted(c for c in tokenizer.get_vocab() if c.isascii() and c != " ")  # the others fall back to bytes
     pieces = ["<unk>", "<s>", "</s>", *(f"<0x{byte:02X}>" for byte in range(256)), "▁", *letters]
     merges = [("c", "o"), ("l", "o"), ("co", "lo"), ("colo", "r"), ("▁", "color"), ("▁", "d"), ("o", "f"), ("▁", "of")]
@@ -116,7 +124,7 @@ def unigram():
     tokenizer.pre_tokenizer = pre_tokenizers.Sequence([pre_tokenizers.WhitespaceSplit(), pre_tokenizers.Metaspace()])
     tokenizer.decoder = decoders.Metaspace()
     special = ["<s>", "<pad>", "</s>", "<unk>"]
-    trainer = trainers.UnigramTrainer(vocab_size=300, special_tokens=special, unk_token="<unk>")
+    trainer = trainers.UnigramTrainer(show_progress=False, vocab_size=300, special_tokens=special, unk_token="<unk>")
     tokenizer.train_from_iterator(CORPUS, trainer)
     _around(tokenizer, "<s>", "</s>")
     return tokenizer, {"tokenizer_class": "XLMRobertaTokenizer", "bos_token": "<s>", "eos_token": "</s>"}
