@@ -6,6 +6,7 @@ Shapes: E entities, R relations (each also inverted), N triples.
 from __future__ import annotations
 
 import hashlib
+from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
@@ -126,7 +127,7 @@ def read_graph(folder: Path | str, flag: str) -> Graph:
         raise RequestError(f"{flag}: expected entities and relations in {folder}, got {len(rows)} and {len(relations)}")
     for what, ids in (("entity", [r["id"] for r in rows]), ("relation", [i for i, _ in relations])):
         if len(set(ids)) < len(ids):
-            twice = next(i for n, i in enumerate(ids) if i in ids[:n])
+            twice = Counter(ids).most_common(1)[0][0]
             raise RequestError(f"{flag}: {folder}: expected each {what} once, got {twice!r} twice")
     texts = [text for _, text in relations]
     return Graph(
