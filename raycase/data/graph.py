@@ -121,6 +121,10 @@ def read_graph(folder: Path | str, flag: str) -> Graph:
     for name in ("id", "name", "definition"):
         if name not in header:
             raise RequestError(f"{flag}: {names[0]}: expected the column {name!r}, got {', '.join(header) or 'none'}")
+        if header.count(name) > 1:
+            raise RequestError(
+                f"{flag}: {names[0]}: expected the column {name!r} once, got it {header.count(name)} times"
+            )
     rows = [dict(zip(header, values, strict=True)) for line, values in _lines(names[0], flag, len(header)) if line > 1]
     relations = [values for _, values in _lines(names[1], flag, 2) if values != ["id", "text"]]
     if not rows or not relations:

@@ -47,6 +47,7 @@ def test_a_graph_is_texts_and_triples_in_both_directions(folder):
         ("train", "e1\tis\te3\n", "got 'is'"),
         ("train", "", "expected triples"),
         ("entities", "id\tname\ne1\tdog\n", "expected the column 'definition', got id, name"),
+        ("entities", "id\tname\tdefinition\tname\ne1\tdog\ta pet\tcat\n", "column 'name' once, got it 2 times"),
         ("entities", ENTITIES + "e1\tdog\tn\td\tagain\n", "each entity once, got 'e1' twice"),
         ("entities", ENTITIES + "e4\tdog\n", "line 5: expected 5 values"),
         ("relations", "", "got 3 and 0"),
