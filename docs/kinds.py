@@ -16,7 +16,7 @@ import torch
 sys.path.insert(0, str(Path(__file__).parents[1] / "tests"))
 from kinds import DECODERS, KINDS, save_kind
 
-from raycase.encoder.architecture import ROW_MODELS, has_own_forward
+from raycase.encoder.architecture import ROW_MODELS
 from raycase.encoder.loading import load_encoder
 from raycase.encoder.pooling import Pooling
 from raycase.encoder.prompts import PromptStyle
@@ -31,7 +31,7 @@ def row(kind: str, folder: Path) -> str:
     spec = find_encoder(str(save_kind(folder, kind)), prompt=PromptStyle.CONCAT_SC, pooling=Pooling.MEAN)
     model = load_encoder(spec, device="cpu", dtype=torch.bfloat16).model
     known = kind in ROW_MODELS
-    batches = "each length by itself" if has_own_forward(model) else "padded batches"
+    batches = "each length by itself" if "forward" in vars(model) else "padded batches"
     if known:
         batches = "prefix trees, padded batches" if spec.causal else "padded batches; on a GPU rows without padding"
     attention = "PyTorch's" if known or model.config._attn_implementation == "sdpa" else "its own"

@@ -26,6 +26,9 @@ import pytest
 from helpers import ROOT, rated_rows, save_tiny_model, small_job
 from xdist.scheduler.loadscope import LoadScopeScheduling
 
+from raycase.data import store_clients
+from raycase.data.store_clients import open_store
+
 
 class OneRay(LoadScopeScheduling):
     """One of pytest's workers runs every file that needs Ray; the tests of any other file stay together."""
@@ -100,6 +103,19 @@ def wheel(tmp_path_factory):
     assert done.returncode == 0, done.stdout + done.stderr
     (file,) = source.glob("dist/*.whl")
     return file
+
+
+@pytest.fixture
+def through(monkeypatch, s3_server):
+    """Sends what this process asks of S3 to another URL, where a request is waited for a second."""
+
+    def send(url):
+        open_store.cache_clear()
+        monkeypatch.setenv("AWS_ENDPOINT_URL", url)
+
+    monkeypatch.setattr(store_clients, "TIMEOUT", 1.0)
+    yield send
+    open_store.cache_clear()
 
 
 @pytest.fixture(scope="session")

@@ -113,14 +113,14 @@ class EncodeUnits:
         try:
             self.encode(replace(unit, rows=plain, prepared=self._prepare(plain)))
         except Exception as again:
-            raise WorkError(f"{what}: the encoder fails at any text: {_named(again)}") from error
+            raise WorkError(f"{what}: the encoder fails at any text: {named(again)}") from error
 
         def attempt(part: ReadUnit) -> EncodedUnit | str:
             try:
                 return self.encode(part)
             except Exception as failed:
                 _check_memory(what, failed)
-                return _named(failed)
+                return named(failed)
 
         return isolate(unit, self._prepare, attempt)
 
@@ -169,11 +169,7 @@ def _check_memory(what: str, error: Exception) -> None:
     import torch
 
     if isinstance(error, (MemoryError, torch.OutOfMemoryError)) or "can't allocate memory" in str(error):
-        raise WorkError(f"{what}: {_named(error)}; try fewer --batch-tokens or --actors, or more memory") from error
-
-
-def _named(error: Exception) -> str:
-    return named(error)
+        raise WorkError(f"{what}: {named(error)}; try fewer --batch-tokens or --actors, or more memory") from error
 
 
 def compiles_at_once(compile: str, on_gpu: bool) -> bool:

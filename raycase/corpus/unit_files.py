@@ -113,8 +113,7 @@ def unit_errors(output: Output, name: str, *more: type[Exception]) -> Iterator[N
         yield
     except (*more, FileNotFoundError, TypeError, KeyError, ValueError, pa.ArrowException) as error:
         uri = (output.units / name).uri
-        reason = named(error)
-        raise DamagedError(f"{uri}: expected a unit of this job, got {reason}") from error
+        raise DamagedError(f"{uri}: expected a unit of this job, got {named(error)}") from error
 
 
 class UnitStats(TypedDict):

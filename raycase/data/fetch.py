@@ -20,7 +20,6 @@ OF_MODELS = {"config.json", MODEL_FILE, "adapter_config.json"}  # of which a fol
 DEFAULT_MODEL = "minilm-conditional"  # its encoder is in the package of the extra `minilm`
 SHIPPED = {DEFAULT_MODEL: f"{PACKAGE}models/{DEFAULT_MODEL}"}  # name -> folder, wherever raycase is installed
 LARGE_BYTES = 64 * 2**20  # larger files are weights, which only encoding needs
-WEIGHTS = "model.safetensors"
 PICKLED = re.compile(r"pytorch_model[^/]*\.bin")  # weights, of which only tensors are read
 EXCLUDED = re.compile(r"\.(bin|pt|pth|ckpt|h5|msgpack|onnx|pkl|pickle|py)$|(^|/)\.")  # pickles, code, other formats
 FETCHED = re.compile(

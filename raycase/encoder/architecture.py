@@ -36,9 +36,14 @@ def class_of(config: PretrainedConfig) -> Any:
 
 
 def without_weights(config: PretrainedConfig) -> PreTrainedModel:
-    """The model of a configuration, without memory for its weights. Raises ValueError where there is none."""
+    """The encoder of a configuration, without memory for its weights. Raises ValueError where there is none."""
+    return encoder_half(_whole(config))
+
+
+def _whole(config: PretrainedConfig) -> PreTrainedModel:
     with torch.device("meta"):
-        return encoder_half(class_of(config).from_config(config))
+        whole: PreTrainedModel = class_of(config).from_config(config)
+    return whole
 
 
 def _has_decoder(kind: type[PreTrainedModel]) -> bool:
@@ -54,9 +59,7 @@ def encoder_half(model: PreTrainedModel) -> PreTrainedModel:
 def save_half(model: PreTrainedModel, folder: Path) -> None:
     """Save a model as `class_of` loads it: an encoder half under the names that it has in the whole."""
     weights = None
-    with torch.device("meta"):
-        whole = class_of(model.config).from_config(model.config)
-    if _has_decoder(type(whole)):
+    if _has_decoder(type(_whole(model.config))):
         weights = {f"encoder.{name}": tensor for name, tensor in model.state_dict().items()}
     model.save_pretrained(folder, state_dict=weights)
 
@@ -141,8 +144,3 @@ def run_by_length(model: PreTrainedModel) -> None:
         )
 
     model.forward = apart
-
-
-def has_own_forward(model: PreTrainedModel) -> bool:
-    """Whether `run_by_length` changed the model."""
-    return "forward" in vars(model)

@@ -91,7 +91,8 @@ def load_encoder(
         except RequestError as error:
             if dtype is torch.float32:
                 raise
-            log.warning("%s: --compute float32, as it does not run in %s: %s", spec.source, dtype, error)
+            log.warning("%s is computed in float32, for it does not run in %s: %s", spec.source, dtype, error)
+            del model  # both would not fit where one just does
             options: dict[str, Any] = {"batch_tokens": batch_tokens, "unpadded": unpadded, "adapt": adapt}
             return load_encoder(spec, device=device, dtype=torch.float32, **options)
     encoder = TextEncoder(

@@ -16,7 +16,8 @@ from raycase.data.json_values import loads
 from raycase.errors import RequestError
 
 ADAPTER, ADAPTER_WEIGHTS = "adapter_config.json", "adapter_model.safetensors"
-WEIGHTS_INDEX, TOKENIZER = "model.safetensors.index.json", "tokenizer_config.json"
+ENCODER_WEIGHTS, WEIGHTS_INDEX = "model.safetensors", "model.safetensors.index.json"
+TOKENIZER = "tokenizer_config.json"
 # Fields of a LoRA adapter that say how its own weights are added. Others import modules, load further models or
 # initialise the encoder's weights anew, and must be as peft has them by default.
 LORA_FIELDS = {"r", "lora_alpha", "lora_dropout", "bias", "lora_bias", "use_rslora", "use_dora", "fan_in_fan_out"}

@@ -11,23 +11,23 @@ from filelock import FileLock
 from safetensors.torch import save_file
 from torch import Tensor
 
-from raycase.data.fetch import WEIGHTS, cache_folder
+from raycase.data.fetch import cache_folder
 from raycase.data.json_values import loads
 from raycase.data.storage import fingerprint
-from raycase.encoder.model_files import WEIGHTS_INDEX, check_names, of_folder
+from raycase.encoder.model_files import ENCODER_WEIGHTS, WEIGHTS_INDEX, check_names, of_folder
 
-PICKLED, PICKLED_INDEX = "pytorch_model.bin", "pytorch_model.bin.index.json"
+BIN, BIN_INDEX = "pytorch_model.bin", "pytorch_model.bin.index.json"
 
 
 def pickled_files(folder: str, pinned: dict[str, str]) -> list[Path]:
     """The weights of a folder or Hugging Face id that has none in safetensors; else empty. Raises ValueError for names
     elsewhere."""
-    if any(of_folder(folder, name, pinned) for name in (WEIGHTS, WEIGHTS_INDEX)):
+    if any(of_folder(folder, name, pinned) for name in (ENCODER_WEIGHTS, WEIGHTS_INDEX)):
         return []
-    names = [PICKLED]
-    if index := of_folder(folder, PICKLED_INDEX, pinned):
+    names = [BIN]
+    if index := of_folder(folder, BIN_INDEX, pinned):
         names = sorted(set(loads(index.read_text(encoding="utf-8"))["weight_map"].values()))
-        check_names(PICKLED_INDEX, names, ".bin")
+        check_names(BIN_INDEX, names, ".bin")
     return [file for name in names if (file := of_folder(folder, name, pinned))]
 
 
@@ -37,7 +37,7 @@ def as_safetensors(files: list[Path], identity: str) -> Path:
     Raises ValueError for a file that holds anything else.
     """
     folder = cache_folder() / f"weights-{fingerprint([identity])[:16]}"
-    target = folder / WEIGHTS
+    target = folder / ENCODER_WEIGHTS
     folder.mkdir(parents=True, exist_ok=True)
     with FileLock(folder.with_suffix(".lock")):  # the first process reads them, the others wait for it
         if target.is_file():

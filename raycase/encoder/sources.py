@@ -104,7 +104,7 @@ def _spec_outside_table(name: str, prompt: str | None, pooling: Pooling | None) 
         model = without_weights(config)
         causal = is_causal(model)
         positions = getattr(config, "max_position_embeddings", None) or 0
-        max_tokens = int(min(positions if positions > 0 else UNLIMITED, longest, learned_positions(model)))
+        max_tokens = int(min(positions if positions > 0 else MOST_TOKENS, longest, learned_positions(model)))
         if max_tokens < 1:
             raise ValueError(f"room for {max_tokens} tokens")
     return EncoderSpec(
@@ -114,9 +114,6 @@ def _spec_outside_table(name: str, prompt: str | None, pooling: Pooling | None) 
         causal=causal,
         max_tokens=max_tokens,
     )
-
-
-UNLIMITED = 512  # tokens of a prompt for encoders whose positions have no end
 
 
 @contextmanager
@@ -153,6 +150,7 @@ def weights_folder(source: str, *, large: bool = False) -> str:
     return str(Path(spec.origin).parent / "model")
 
 
+MOST_TOKENS = 512  # of a prompt, for encoders whose positions have no end
 MOST_SIZES = {"hidden_size": 2**16, "num_hidden_layers": 1000, "vocab_size": 2**24}  # of an encoder
 _MISTRAL_FIELDS = frozenset(MistralConfig().to_dict()) - {"model_type", "architectures", "auto_map", "dtype"}
 # Defaults of NV-Embed's configuration class, which its config.json omits.

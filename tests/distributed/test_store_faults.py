@@ -19,24 +19,10 @@ from raycase.corpus.verify import verify
 from raycase.data import store_clients
 from raycase.data.inputs import find_input
 from raycase.data.storage import locate
-from raycase.data.store_clients import open_store
 from raycase.distributed.embed import embed
 from raycase.errors import RequestError, WorkError
 
 FAULTS = ((500, "InternalError"), (503, "SlowDown"), "reset", "cut", "stall")
-
-
-@pytest.fixture
-def through(monkeypatch, s3_server):
-    """Sends what this process asks of S3 to another URL."""
-
-    def send(url):
-        open_store.cache_clear()
-        monkeypatch.setenv("AWS_ENDPOINT_URL", url)
-
-    monkeypatch.setattr(store_clients, "TIMEOUT", 1.0)
-    yield send
-    open_store.cache_clear()
 
 
 ROWS, UNITS = 300, 30  # of the job below

@@ -33,7 +33,10 @@ def cache(tmp_path, monkeypatch):
 @pytest.fixture
 def published(tmp_path):
     """The tiny MiniLM in safetensors, and again as it would be published with `pytorch_model.bin` alone."""
-    folders = [tiny.save_encoder(folder, "minilm") for folder in (tmp_path / "a", tmp_path / "b") if not folder.mkdir()]
+    folders = [tmp_path / "a", tmp_path / "b"]
+    for folder in folders:
+        folder.mkdir()
+        tiny.save_encoder(folder, "minilm")
     (folders[1] / "model.safetensors").unlink()
     torch.save(load_file(folders[0] / "model.safetensors"), folders[1] / "pytorch_model.bin")
     return folders
