@@ -4,6 +4,7 @@ DATA ?= ../shared/data
 MINUTES ?= 10
 SEED ?= 0
 BIN := .venv/bin
+MPNET := sentence-transformers/all-mpnet-base-v2@e8c3b32edf5434bc2275fc9bab85f82640a19130
 
 .PHONY: help demo test test-cluster test-long chaos lint docs model wheel bench cuda-build-check clean
 
@@ -39,12 +40,19 @@ docs: .venv/ready          ## write the generated pages: docs/flags.md, docs/roo
 	$(BIN)/python docs/kinds.py
 	$(BIN)/python docs/rooms.py
 
-model: .venv/ready         ## train the model that ships, raycase/models/minilm-conditional, from the C-STS in DATA
-	rm -rf out/minilm-conditional
+model: .venv/ready         ## train the models that ship, raycase/models/*, from the C-STS in DATA
+	$(call train-model,minilm-conditional,--model minilm --nested 64 128 256)
+	$(call train-model,mpnet-conditional,--model $(MPNET) --head-dim 32 --nested 64 128 256 --teacher-head-dim 96 \
+		--plain-rise 2.6 3.2 3.2 4.0)
+
+define train-model
+	rm -rf out/$(1)
 	$(BIN)/raycase train condition-pooling --train $(DATA)/csts/train.csv --validation $(DATA)/csts/validation.csv \
-		--nested 64 128 256 --teachers 4 --seed 0 --output out/minilm-conditional
-	(echo; cat docs/minilm-conditional.md) >> out/minilm-conditional/README.md
-	cp out/minilm-conditional/* raycase/models/minilm-conditional/
+		$(2) --teachers 4 --seed 0 --output out/$(1)
+	(echo; cat docs/$(1).md) >> out/$(1)/README.md
+	mkdir -p raycase/models/$(1)
+	cp out/$(1)/* raycase/models/$(1)/
+endef
 
 wheel: .venv/ready         ## build a wheel and a source archive into dist/
 	$(BIN)/python -m build

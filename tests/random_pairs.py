@@ -18,6 +18,7 @@ def pairs(rows=40, seed=0, *, sentences=30, tokens=9, ratings=(-1, 1, 2, 3, 4, 5
     parts = [random.standard_normal((random.integers(1, tokens), WIDTH)).astype(np.float16) for _ in range(sentences)]
     made = PairStates(
         sentences=StoredStates.of(parts, WIDTH),
+        plain=np.stack([part.astype(np.float32).mean(0) for part in parts]),
         conditions=random.standard_normal((7, WIDTH)).astype(np.float32),
         sentence_index=random.integers(0, sentences, (rows // 2, 2)).repeat(2, axis=0),
         condition_index=random.integers(0, 7, rows),

@@ -23,12 +23,20 @@ WORDS = ["red", "dress", "woman", "dog", "two", "people", "play", "bar", "color"
 def model_folder(folder, **options):
     """A model folder whose head has a plain part that half of the texts have a share of."""
     config = condition_pooling(small.save_bert(folder / "bert"), layers=(2 / 3, 1.0))
-    shape = {"heads": 4, "head_dim": 5, "output_dim": 11, "nested": (6,), "plain_dim": small.DIM}
+    shape = {
+        "heads": 4,
+        "head_dim": 5,
+        "output_dim": 11,
+        "nested": (6,),
+        "plain_dim": small.DIM,
+        "plain_vector_dim": small.DIM,
+    }
     head_config = HeadConfig(states_dim=config.states_dim, **shape | options)
     torch.manual_seed(0)
     head = small.disturb(ConditionHead(head_config), scale=0.2)
     if head.plain is not None:
-        head.plain.fit(*torch.randn(2, 400, config.states_dim), torch.randn(400, 11))
+        train, validation = torch.randn(2, 400, config.states_dim)
+        head.plain.fit(train, torch.randn(400, small.DIM), validation, torch.randn(400, 11))
     write_model_folder(folder / "model", replace(config, head=head_config), head.half().float(), {}, "a card")
     if head.plain is not None:  # half of the texts are so unlike the others that they have a share
         far = torch.cat([head.plain.unfamiliar(m) for m in means(folder / "model", head.plain)])

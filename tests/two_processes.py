@@ -138,6 +138,7 @@ def _states(rows, seed=0):
     random = np.random.default_rng(seed)
     return PairStates(
         sentences=StoredStates.of([random.standard_normal((random.integers(1, 6), 5)) for _ in range(20)], 5),
+        plain=np.zeros((20, 5), np.float32),
         conditions=random.standard_normal((5, 5)).astype(np.float32),
         sentence_index=random.integers(0, 20, (rows, 2)),
         condition_index=random.integers(0, 5, rows),

@@ -18,7 +18,9 @@ from raycase.errors import RequestError, first_line
 MODEL_FILE = "raycase.json"  # written last into a model folder; says what system it holds
 OF_MODELS = {"config.json", MODEL_FILE, "adapter_config.json"}  # of which a folder of a model has one
 DEFAULT_MODEL = "minilm-conditional"  # its encoder is in the package of the extra `minilm`
-SHIPPED = {DEFAULT_MODEL: f"{PACKAGE}models/{DEFAULT_MODEL}"}  # name -> folder, wherever raycase is installed
+MPNET = "sentence-transformers/all-mpnet-base-v2@e8c3b32edf5434bc2275fc9bab85f82640a19130"
+INSIDE = {DEFAULT_MODEL: "minilm", "mpnet-conditional": MPNET}  # a model that ships -> its encoder
+SHIPPED = {name: f"{PACKAGE}models/{name}" for name in INSIDE}  # -> its folder, wherever raycase is installed
 LARGE_BYTES = 64 * 2**20  # larger files are weights, which only encoding needs
 PICKLED = re.compile(r"pytorch_model[^/]*\.bin")  # weights, of which only tensors are read
 EXCLUDED = re.compile(r"\.(bin|pt|pth|ckpt|h5|msgpack|onnx|pkl|pickle|py)$|(^|/)\.")  # pickles, code, other formats

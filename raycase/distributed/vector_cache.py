@@ -47,17 +47,21 @@ def vectors_of(
 
 def states_of(
     texts: Sequence[str], config: ConditionPoolingConfig, *, name: str, cache: Location, compute: Compute | None = None
-) -> StoredStates:
+) -> tuple[StoredStates, np.ndarray]:
     """`raycase.systems.contracts.StatesOf` with the embedding job."""
-    table = _embedded([(text, "") for text in texts], config, name, cache, compute, plain=True, column=STATES)
-    return StoredStates.from_arrow(table[STATES], config.states_dim)
+    table = _embedded([(text, "") for text in texts], config, name, cache, compute, plain=True)
+    return StoredStates.from_arrow(table[STATES], config.states_dim), _matrix(table)
 
 
 def _vectors(
     pairs: Sequence[Pair], config: EmbedderConfig, name: str, cache: Location, compute: Compute | None, *, plain: bool
 ) -> np.ndarray:
     """(P, D) float32 of one view."""
-    table = _embedded(pairs, config, name, cache, compute, plain=plain, column=EMBEDDING)
+    return _matrix(_embedded(pairs, config, name, cache, compute, plain=plain))
+
+
+def _matrix(table: pa.Table) -> np.ndarray:
+    """The vectors of an output: (P, D) float32."""
     return table[EMBEDDING].combine_chunks().flatten().to_numpy().reshape(len(table), -1)
 
 
@@ -69,9 +73,8 @@ def _embedded(
     compute: Compute | None,
     *,
     plain: bool,
-    column: str,
 ) -> pa.Table:
-    """One column of the output of the job that embeds these pairs, which runs once."""
+    """The output of the job that embeds these pairs, which runs once: vectors, and states if the system keeps them."""
     identity = {"model": config.describe(), "pairs": texts_sha256(pairs), "compute": compute}
     folder = cache / fingerprint(identity | ({"plain": True} if plain else {}))[:16]
     vectors = output_at((folder / "vectors").uri)
@@ -80,7 +83,8 @@ def _embedded(
         note(f"embedding {len(pairs):,} texts of {name} {manner} into {folder.uri}")
         _embed(pairs, config, name, folder, compute, plain)
     files = vectors.embeddings
-    table = ds.dataset(files.path, filesystem=files.fs, format="parquet").to_table(columns=[ID, column])
+    output = ds.dataset(files.path, filesystem=files.fs, format="parquet")
+    table = output.to_table(columns=[name for name in (ID, EMBEDDING, STATES) if name in output.schema.names])
     assert table[ID].to_pylist() == list(range(len(pairs))), "expected the cache in the order of the pairs"
     return table
 

@@ -28,7 +28,7 @@ from raycase.encoder.grouping import Batch, Grouping
 from raycase.encoder.last_layer import BertLastLayer
 from raycase.encoder.latent_attention import LatentAttention
 from raycase.encoder.packing import Forest, Row, padded_lengths, row_lengths, rows_without_padding, token_budget_batches
-from raycase.encoder.pooling import Pooling, check_pooled, pool_mean, pooled_spans
+from raycase.encoder.pooling import Pooling, check_pooled, pool_bags, pool_span, pooled_spans
 from raycase.encoder.row_inputs import RowInputs, send_row
 from raycase.encoder.table import EncoderSpec
 from raycase.encoder.throughput import Cost, Work, is_matrix, matrix_product_rate
@@ -57,6 +57,7 @@ class TextEncoder:
     latent: LatentAttention | None = None
     last_layer: BertLastLayer | None = None  # taken out of `model`, which ends before it
     pooler: torch.nn.Module | None = None  # dense layer and tanh for `Pooling.POOLER`
+    after: torch.nn.Module | None = None  # what follows the pooling of a sentence-transformers model
     batch_tokens: int = 4096
     unpadded: bool = False  # never pad: sequences stand one after the other in a row
     tree_tokens: int = TREE_TOKENS
@@ -83,7 +84,7 @@ class TextEncoder:
     @property
     def dim(self) -> int:
         """Dimension of the pooled vectors."""
-        return int(self.model.config.hidden_size)
+        return self.spec.vector_dim or int(self.model.config.hidden_size)
 
     @property
     def layers(self) -> Sequence[torch.nn.Module]:
@@ -295,11 +296,7 @@ class TextEncoder:
             pooled = int((stop.max(0) - first.min(0)).max())
             position_BS = first_VB.amin(0)[:, None] + position_BS[:, :pooled]
             hidden_BTD = self.last_layer(hidden_BTD, keep_BT, position_BS.clamp(max=longest - 1))
-        spans = (
-            (position_BS >= first_B[:, None]) & (position_BS < stop_B[:, None])
-            for first_B, stop_B in zip(first_VB, stop_VB, strict=True)
-        )
-        pooled_BD = self.side_by_side([pool_mean(hidden_BTD, span_BS) for span_BS in spans])
+        pooled_BD = self.pool_states(hidden_BTD, position_BS, first_VB, stop_VB)
         return index_B, pooled_BD, self.padded_work(lengths)
 
     def padded_work(self, lengths: np.ndarray) -> Work:
@@ -309,18 +306,31 @@ class TextEncoder:
         return self.cost.work(processed=int(lengths.sum()), computed=computed, attended=int(attended))
 
     def spans(self, batch: TokenBatch, rows: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """The tokens [first, stop) that each view pools: (V, B) each. Raises ValueError where they are none."""
+        """The tokens [first, stop) that each view pools, by each of its poolings: (V, B) each. Raises ValueError where
+        they are none."""
         start_VB, end_VB = batch.start[rows].T, batch.end[rows].T
         lengths_VB = np.broadcast_to(batch.lengths[rows], start_VB.shape)
-        first_VB, stop_VB = pooled_spans(self.spec.pooling[0], start_VB, end_VB, lengths_VB)
+        skip = self.spec.published.skip if self.spec.published else 0
+        spans = [pooled_spans(pooling, start_VB, end_VB, lengths_VB, skip) for pooling in self.spec.poolings]
+        first_VB, stop_VB = (np.stack(bounds, axis=1).reshape(-1, len(rows)) for bounds in zip(*spans, strict=True))
         check_pooled(stop_VB - first_VB)
         return first_VB, stop_VB
 
-    def side_by_side(self, views: list[Tensor]) -> Tensor:
-        """V views of (B, D), through the pooler where the row of the table says so -> (B, V * D)."""
+    def pool_states(self, hidden_BTD: Tensor, position_BT: Tensor, first_VB: Tensor, stop_VB: Tensor) -> Tensor:
+        """Pool padded states, whose tokens have these positions, by the spans of `spans`: (B, V * D)."""
+        poolings = self.spec.poolings * (len(first_VB) // len(self.spec.poolings))
+        spans = zip(poolings, first_VB, stop_VB, strict=True)
+        return self.side_by_side([pool_span(p, hidden_BTD, position_BT, first, stop) for p, first, stop in spans])
+
+    def side_by_side(self, pooled: list[Tensor]) -> Tensor:
+        """What each pooling of each view gave, (B, D) each, through what follows the pooling -> (B, V * D)."""
+        count = len(self.spec.poolings)
+        views = [torch.cat(pooled[n : n + count], dim=1) for n in range(0, len(pooled), count)]
         if self.spec.pooling[0] is Pooling.POOLER:
             assert self.pooler is not None
             views = [self.pooler(pooled_BD.to(self.model.dtype)[:, None]) for pooled_BD in views]
+        if self.after is not None:
+            views = [self.after(pooled_BD.float()) for pooled_BD in views]
         return torch.cat(views, dim=1)
 
     # ------------------------------------------------------------------------------------------------------ rows
@@ -334,11 +344,10 @@ class TextEncoder:
         inputs, work = self.row_inputs(row, members, *bags)
         states_TD = self.row_states(inputs)
         index_B, *bags_of = inputs.beside
-        views = [
-            F.embedding_bag(index, states_TD, starts, mode="mean")
-            for index, starts in zip(bags_of[::2], bags_of[1::2], strict=True)
-        ]
-        return index_B, self.side_by_side(views), work
+        poolings = self.spec.poolings * (len(bags) // 2 // len(self.spec.poolings))
+        pooled_by = zip(poolings, bags_of[::2], bags_of[1::2], strict=True)
+        position_T = inputs.position[0]
+        return index_B, self.side_by_side([pool_bags(p, states_TD, position_T, *bag) for p, *bag in pooled_by]), work
 
     def row_inputs(self, row: Row, *beside: np.ndarray) -> tuple[RowInputs, Work]:
         """A row on the device, padded to whole chunks or blocks, and its work. Arrays `beside` it are sent along."""

@@ -33,6 +33,7 @@ from raycase.encoder.latent_attention import LatentAttention
 from raycase.encoder.model_files import check_adapter, check_weights
 from raycase.encoder.pickled_weights import as_safetensors, pickled_files
 from raycase.encoder.pooling import Pooling
+from raycase.encoder.published import load_after, save_after
 from raycase.encoder.sizes import check_sizes
 from raycase.encoder.sources import (
     encoder_errors,
@@ -40,6 +41,7 @@ from raycase.encoder.sources import (
     load_tokenizer,
     pinned_commit,
     published_tokenizer,
+    settings_of,
     weights_folder,
     weights_identity,
 )
@@ -101,6 +103,7 @@ def load_encoder(
         tokenize=load_tokenizer(spec),
         latent=latent,
         pooler=pooler,
+        after=_load_after(spec, device),
         last_layer=None if in_rows else _take_last_layer(model),
         batch_tokens=batch_tokens or (BATCH_TOKENS_GPU if on_gpu else BATCH_TOKENS_CPU),
         unpadded=unpadded,
@@ -162,6 +165,14 @@ def _take_pooler(model: PreTrainedModel, spec: EncoderSpec) -> torch.nn.Module |
     return pooler
 
 
+def _load_after(spec: EncoderSpec, device: torch.device) -> torch.nn.Module | None:
+    """The modules behind the pooling of a sentence-transformers model, in float32."""
+    if spec.published is None or not spec.published.after:
+        return None
+    with encoder_errors(f"readable weights at {spec.source}"):
+        return load_after(settings_of(spec.source), spec.published, weights_identity(spec.source)).to(device)
+
+
 def _try(model: PreTrainedModel, spec: EncoderSpec) -> None:
     """Run a model that nobody may have tried, and let it run each length by itself where it sees padding.
 
@@ -181,10 +192,12 @@ def _take_last_layer(model: PreTrainedModel) -> BertLastLayer | None:
     return BertLastLayer(last).to(model.device).eval()
 
 
-def save_encoder(model: PreTrainedModel, source: str, folder: Path) -> None:
-    """Save a model in the Hugging Face layout, with the tokenizer of the encoder at `source`."""
+def save_encoder(model: PreTrainedModel, spec: EncoderSpec, folder: Path) -> None:
+    """Save a model in the Hugging Face layout, with the tokenizer of its row and what follows its pooling."""
     save_half(model, folder)
-    published_tokenizer(source).save_pretrained(folder)
+    published_tokenizer(spec.source).save_pretrained(folder)
+    if spec.published is not None:
+        save_after(settings_of(spec.source), spec.published, weights_identity(spec.source), folder)
 
 
 def whole_model(encoder: TextEncoder) -> PreTrainedModel:

@@ -8,11 +8,11 @@ import json
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
-from functools import cache, lru_cache
+from functools import cache, lru_cache, partial
 from pathlib import Path
 from typing import Any
 
-from tokenizers import Tokenizer, models
+from tokenizers import Tokenizer, models, normalizers
 from transformers import AutoConfig, AutoTokenizer, PretrainedConfig
 from transformers.models.mistral.configuration_mistral import MistralConfig
 from transformers.utils.hub import cached_file, extract_commit_hash
@@ -23,8 +23,9 @@ from raycase.encoder.architecture import is_causal, without_weights
 from raycase.encoder.model_files import check_no_adapter, check_tokenizer
 from raycase.encoder.pooling import OVER_A_SPAN, Pooling
 from raycase.encoder.prompts import OwnPrompt, Pool, PromptStyle, parse_views
+from raycase.encoder.published import Settings, dense_identity, published_length, read_published
 from raycase.encoder.sizes import check_tokens, learned_positions
-from raycase.encoder.table import ENCODERS, EncoderSpec, PairEncoding
+from raycase.encoder.table import ENCODERS, NORMALIZE, EncoderSpec, PairEncoding, Published
 from raycase.encoder.tokenizer import PromptTokenizer
 from raycase.errors import RequestError, first_line
 
@@ -36,8 +37,8 @@ def find_encoder(
 
     The chosen pooling comes first in the row. `own` is the view `template` of the prompt, by default its only one;
     without a base template, the row subtracts nothing by default. Raises RequestError for an unknown name, a pooling
-    that the encoder does not have, an encoder outside the table without explicit prompt and pooling, and choices that
-    contradict each other.
+    that the encoder does not have, an encoder outside the table without a pooling, chosen or saved by
+    sentence-transformers, and choices that contradict each other.
     """
     if own is not None:
         prompt = prompt or PromptStyle.TEMPLATE
@@ -46,17 +47,31 @@ def find_encoder(
     spec = ENCODERS.get(name)
     if own and own.pool:
         pooling = _pooling_over(own.pool, pooling, spec.pooling if spec else None, name)
-    if spec is None:
-        spec = _spec_outside_table(name, prompt, pooling)
-    if pooling is not None and pooling not in spec.pooling:
-        raise RequestError(f"--pooling: expected one of {', '.join(spec.pooling)} for {name}, got {pooling}")
-    if pooling is not None:
-        spec = replace(spec, pooling=(pooling, *(p for p in spec.pooling if p is not pooling)))
+    if spec is None and prompt is None:
+        check_no_adapter(_folder_outside_table(name))
+        raise RequestError(f"--model: {name} is not in the table of encoders; pass --prompt, or --template and --pool")
+    spec = _with_pooling(name, spec or _spec_outside_table(name, prompt, pooling), pooling)
     if own is not None:
         default = {Pooling.LAST: Pool.LAST} | dict.fromkeys(OVER_A_SPAN, Pool.CONDITION)
         own = replace(own, pool=own.pool or default.get(spec.pooling[0]))
         spec = replace(spec, own=own, subtract=spec.subtract and own.base_template is not None)
     return replace(spec, prompt=prompt or spec.prompt)
+
+
+def find_unprompted(name: str, *, pooling: Pooling | None = None) -> EncoderSpec:
+    """`find_encoder` for systems that encode each text by itself. An encoder outside the table gives f(s) as
+    sentence-transformers saved it, else by the mean over the text."""
+    spec = ENCODERS.get(name) or _spec_outside_table(name, None, pooling)
+    return replace(_with_pooling(name, spec, pooling), prompt=PromptStyle.CONCAT_SC)  # not used
+
+
+def _with_pooling(name: str, spec: EncoderSpec, pooling: Pooling | None) -> EncoderSpec:
+    """The row with this pooling first. Raises RequestError for one that the encoder does not have."""
+    if pooling is None:
+        return spec
+    if pooling not in spec.pooling:
+        raise RequestError(f"--pooling: expected one of {', '.join(spec.pooling)} for {name}, got {pooling}")
+    return replace(spec, pooling=(pooling, *(p for p in spec.pooling if p is not pooling)))
 
 
 def _check_views(prompt: str, own: OwnPrompt | None) -> None:
@@ -83,23 +98,40 @@ def _pooling_over(pool: Pool, pooling: Pooling | None, available: tuple[Pooling,
     return pooling
 
 
-def _spec_outside_table(name: str, prompt: str | None, pooling: Pooling | None) -> EncoderSpec:
+def _folder_outside_table(name: str) -> str:
+    """Where the weights of a Hugging Face id or a folder are. Raises RequestError for a name that is neither."""
     if "/" not in name and not Path(name).is_dir():
         raise RequestError(
             f"--model: expected one of {', '.join(ENCODERS)}, a Hugging Face id, or a model folder here or on object "
             f"storage, got {name!r}"
         )
-    if prompt is None or pooling is None:
-        check_no_adapter(weights_folder(name))
-        raise RequestError(
-            f"--model: {name} is not in the table of encoders; pass --prompt and --pooling, or --template and --pool"
-        )
+    return weights_folder(name)
+
+
+def _spec_outside_table(name: str, prompt: str | None, pooling: Pooling | None) -> EncoderSpec:
+    """The row of a Hugging Face id or a folder: with this pooling, else as sentence-transformers saved it; under a
+    prompt, its pooling is over the text, as CASE has it."""
+    _folder_outside_table(name)
     if pooling in (Pooling.LATENT, Pooling.LATENT_END):
         raise RequestError(
             f"--pooling {pooling}: expected NV-Embed's weights (--model nv-embed-v2), got another encoder"
         )
     config = load_config(name)
-    longest = published_tokenizer(name).model_max_length
+    tokenizer = published_tokenizer(name)
+    published, lower_case, longest = None, False, tokenizer.model_max_length
+    if pooling is None:
+        settings = settings_of(name)
+        published = read_published(settings, config.hidden_size, partial(_prompt_tokens, tokenizer))
+        if published is None and prompt is not None:
+            raise RequestError(
+                f"--model: {name} is not in the table of encoders, and has no modules.json of sentence-transformers, "
+                "which would say its pooling; pass --pooling"
+            )
+        length, lower_case = published_length(settings)
+        longest = longest if length is None else length
+        pooling = published.pooling[0] if published else Pooling.MEAN
+        if published and prompt is not None:
+            pooling, published = _over_the_text(name, published), None
     with encoder_errors(f"a readable encoder at {name}"):
         model = without_weights(config)
         causal = is_causal(model)
@@ -109,11 +141,37 @@ def _spec_outside_table(name: str, prompt: str | None, pooling: Pooling | None) 
             raise ValueError(f"room for {max_tokens} tokens")
     return EncoderSpec(
         source=str(Path(name).absolute()) if Path(name).is_dir() else name,
-        prompt=prompt,
+        prompt=prompt or PromptStyle.CONCAT_SC,
         pooling=(pooling,),
         causal=causal,
         max_tokens=max_tokens,
+        published=published,
+        lower_case=lower_case,
     )
+
+
+def settings_of(source: str) -> Settings:
+    """What sentence-transformers saved beside an encoder."""
+    folder = weights_folder(source)
+    return Settings(source, folder, {} if Path(folder).is_dir() else pinned_commit(source))
+
+
+def _over_the_text(name: str, published: Published) -> Pooling:
+    """The pooling of a prompt's text that is nearest to the published one. Raises RequestError where none is."""
+    [pooling, *others] = published.pooling
+    pooling = Pooling.MEAN if pooling is Pooling.MEAN_ALL else pooling
+    if others or pooling not in (Pooling.MEAN, Pooling.CLS, Pooling.LAST) or set(published.after) - {NORMALIZE}:
+        raise RequestError(
+            f"--prompt: {name} has more behind its states than one pooling of the text; pass --pooling beside it, or "
+            "leave --prompt out"
+        )
+    return pooling
+
+
+def _prompt_tokens(tokenizer: Any, prompt: str) -> int:
+    """Tokens of a prompt by itself, without a special one behind it: those that sentence-transformers leaves out."""
+    ids = tokenizer(prompt)["input_ids"]
+    return len(ids) - (ids[-1] in tokenizer.all_special_ids)
 
 
 @contextmanager
@@ -130,7 +188,7 @@ def encoder_errors(expected: str) -> Iterator[None]:
 
 
 def weights_folder(source: str, *, large: bool = False) -> str:
-    """Where transformers finds the weights: a package's folder, a local folder, or the Hugging Face id itself.
+    """Where transformers finds the weights: a package's folder, a local folder, or the Hugging Face id, without its @.
 
     A folder on object storage is fetched into the cache, without its large files unless `large`. Raises RequestError
     for a folder with anything to be read that is no regular file.
@@ -139,7 +197,7 @@ def weights_folder(source: str, *, large: bool = False) -> str:
         return str(fetch(source, large=large))
     if not source.startswith("package:"):
         regular_files(Path(source))
-        return source
+        return _hub_name(source)[0]
     package = source.removeprefix("package:")
     spec = importlib.util.find_spec(package) if package.isidentifier() else None
     if spec is None or spec.origin is None:
@@ -157,14 +215,21 @@ _MISTRAL_FIELDS = frozenset(MistralConfig().to_dict()) - {"model_type", "archite
 _NV_EMBED_LATENT = {"num_latents_value": 512, "num_cross_heads": 8, "hidden_dim": 4096, "cross_dim_head": 4096}
 
 
+def _hub_name(source: str) -> tuple[str, str | None]:
+    """A Hugging Face id, and the revision behind its @, if any. A folder is left as it is."""
+    name, at, revision = source.partition("@")
+    return (name, revision) if at and not Path(source).exists() else (source, None)
+
+
 @cache
 def hub_commit(source: str) -> str:
     """The commit of a Hugging Face id, looked up once per process, so that all its files are from one commit.
 
     Raises RequestError where the hub, or its local cache, has none.
     """
+    name, revision = _hub_name(source)
     try:
-        commit = extract_commit_hash(cached_file(source, "config.json"), None)
+        commit = extract_commit_hash(cached_file(name, "config.json", revision=revision), None)
     except OSError as error:
         raise RequestError(f"--model: expected a readable encoder at {source}, got: {first_line(error)}") from error
     if commit is None:
@@ -208,6 +273,8 @@ def described(spec: EncoderSpec) -> dict[str, Any]:
     row["pooling"] = (first, *(pooling for pooling in others if pooling is not Pooling.LATENT_END))
     if spec.pair_encoding is PairEncoding.ENDED:
         del row["pair_encoding"]
+    if spec.published and (dense := dense_identity(spec.source, weights_folder(spec.source), spec.published)):
+        row["dense"] = dense
     return row
 
 
@@ -222,7 +289,7 @@ def weights_identity(source: str, adapter: str | None = None) -> str:
         return remote_identity(source)
     folder = Path(weights_folder(source))
     if not folder.is_dir():
-        return f"{source}@{hub_commit(source)}"
+        return f"{folder}@{hub_commit(source)}"
     pickled = (file for file in folder.glob("*.bin") if PICKLED.fullmatch(file.name) and file.is_file())
     files = sorted(folder.glob("*.safetensors")) or sorted(pickled)
     tokenizer = ("tokenizer.json", "tokenizer_config.json", "special_tokens_map.json", "vocab.txt")
@@ -254,6 +321,8 @@ def load_tokenizer(spec: EncoderSpec) -> PromptTokenizer:
     fast.no_truncation()
     fast.encode_special_tokens = True
     _hide_special_pieces(fast)
+    if spec.lower_case:
+        fast.normalizer = normalizers.Sequence([normalizers.Lowercase(), *filter(None, [fast.normalizer])])
     if spec.end_token is not None and fast.token_to_id(spec.end_token) is None:
         raise RequestError(f"{spec.source}: expected the end token {spec.end_token!r} in its tokenizer, got none")
     tokenize = PromptTokenizer(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import asdict, dataclass, replace
 from enum import StrEnum
+from pathlib import Path
 from typing import Any
 
 from raycase.data.json_values import from_json
@@ -19,11 +20,29 @@ class PairEncoding(StrEnum):
     ENDED = "ended"  # each text followed by what ends a text, all tokens of one type
 
 
+NORMALIZE = "normalize"  # a step of `Published`
+
+
+@dataclass(frozen=True, kw_only=True)
+class Published:
+    """How sentence-transformers makes f(s) of the states, and of the text before it (`raycase.encoder.published`).
+
+    pooling: side by side; after: what follows, in order, `NORMALIZE` or the folder of a Dense; dim: of f(s); prompt:
+    put before each text; skip: so many tokens, of the prompt, are not pooled.
+    """
+
+    pooling: tuple[Pooling, ...]
+    after: tuple[str, ...]
+    dim: int
+    prompt: str = ""
+    skip: int = 0
+
+
 @dataclass(frozen=True, kw_only=True)
 class EncoderSpec:
     """One row of the table: everything besides the weights that determines the vectors."""
 
-    source: str  # Hugging Face id, local folder, or package:NAME for weights inside a Python package
+    source: str  # Hugging Face id (or id@revision), local folder, or package:NAME for weights inside a package
     prompt: str  # a `PromptStyle`, or several views joined by + (`raycase.encoder.prompts.parse_views`)
     pooling: tuple[Pooling, ...]  # the default first
     causal: bool
@@ -36,6 +55,8 @@ class EncoderSpec:
     pair_encoding: PairEncoding = PairEncoding.ENDED  # a saved row without it was trained so
     adapter: str | None = None  # folder of a LoRA adapter, merged into the weights on loading
     own: OwnPrompt | None = None  # of the view `template`
+    published: Published | None = None  # of a sentence-transformers model; then `pooling` is its first
+    lower_case: bool = False  # of texts, before they are tokenised
 
     @property
     def reads_own(self) -> bool:
@@ -48,9 +69,21 @@ class EncoderSpec:
         return {"prompt": self.prompt, "pooling": self.pooling[0], "own": self.own if self.reads_own else None}
 
     def as_json(self) -> dict[str, Any]:
-        """The row for `read_spec` and fingerprints. It has `own` only where a view reads it, so that other rows are as
-        they were before there was one."""
-        return {k: v for k, v in asdict(self).items() if k != "own" or self.reads_own}
+        """The row for `read_spec` and fingerprints. It has `own` only where a view reads it, and what versions after
+        0.2 added only where it is used, so that other rows are as they were before."""
+        unused = {"own"} if not self.reads_own else set()
+        unused |= {name for name in ("published", "lower_case") if not getattr(self, name)}
+        return {k: v for k, v in asdict(self).items() if k not in unused}
+
+    @property
+    def poolings(self) -> tuple[Pooling, ...]:
+        """Those that are put side by side."""
+        return self.published.pooling if self.published else self.pooling[:1]
+
+    @property
+    def vector_dim(self) -> int | None:
+        """Dimension of f(s), where it is not the encoder's hidden size by definition."""
+        return self.published.dim if self.published else None
 
     def at(self, folder: str) -> EncoderSpec:
         """A saved row with its relative paths resolved against `folder`."""
@@ -76,6 +109,11 @@ def read_spec(row: Any) -> EncoderSpec:
         raise ValueError(f"own: expected the template of {spec.prompt}, got none")
     if not spec.pooling:
         raise ValueError("pooling: expected at least one, got none")
+    published = spec.published
+    if published and (not published.pooling or published.dim < 1 or published.skip < 0):
+        raise ValueError(f"published: expected a pooling, a dimension and tokens to skip, got {published}")
+    if published and any(step != Path(step).name or step in (".", "..") for step in published.after):
+        raise ValueError(f"published: expected folders beside the encoder's weights, got {published.after}")
     if spec.max_tokens < 1:
         raise ValueError(f"max_tokens: expected at least 1, got {spec.max_tokens}")
     if not all(spec.template.count(part) == 1 for part in ("{instruction}", "{text}")):

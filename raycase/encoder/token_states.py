@@ -30,7 +30,7 @@ class TokenStates:
     """States of the text tokens of B prompts, padded on the right.
 
     index (B,): the prompts; states (B, S, W) fp32, the layers side by side; real (B, S) bool, which are tokens of the
-    text; plain (B, D) fp32: f of the prompt, by the encoder's own pooling.
+    text; plain (B, P) fp32: f of the prompt, by the encoder's own pooling.
     """
 
     index: Tensor
@@ -133,13 +133,12 @@ class StateReader:
     def padded(self, batch: TokenBatch, rows: np.ndarray) -> tuple[TokenStates, Work]:
         """The states of one padded batch, with a gradient where the weights have one."""
         encoder, lengths = self.encoder, batch.lengths[rows]
-        (first_B, *_), (stop_B, *_) = encoder.spans(batch, rows)
-        ids_BT, lengths_B, index_B, first_B1, stop_B1, place_BS, count_B1 = send(
+        spans = self._pooled(batch, rows)
+        ids_BT, lengths_B, index_B, first_KB, stop_KB, place_BS, count_B1 = send(
             encoder.model.device,
             *encoder.padded_ids(batch, rows),
             rows,
-            first_B[:, None],
-            stop_B[:, None],
+            *spans,
             *_text_tokens(batch, rows),
         )
         hidden_BTD, _, keep_BT = encoder.padded_states(lengths, ids_BT, lengths_B)
@@ -148,14 +147,19 @@ class StateReader:
         position_BT = torch.arange(hidden_BTD.shape[1], device=hidden_BTD.device).expand(len(rows), -1)
         if encoder.last_layer is not None:
             hidden_BTD = encoder.last_layer(hidden_BTD, keep_BT, position_BT)
-        plain_BD = pool_mean(hidden_BTD, (position_BT >= first_B1) & (position_BT < stop_B1))
+        plain_BD = encoder.pool_states(hidden_BTD, position_BT, first_KB, stop_KB).float()
         at_BS1 = place_BS.long().unsqueeze(-1)
         states_BSW = torch.cat(
             [s.gather(1, at_BS1.expand(-1, -1, s.shape[-1])).float() for s in self._chosen(hidden_BTD)], dim=-1
         )
-        plain_BD = encoder.side_by_side([plain_BD]).float()
         states = TokenStates(index=index_B, states=states_BSW, real=_real(place_BS, count_B1), plain=plain_BD)
         return states, encoder.padded_work(lengths)
+
+    def _pooled(self, batch: TokenBatch, rows: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """The spans of the first view, which the encoder pools: (K, B) each."""
+        count = len(self.encoder.spec.poolings)
+        first_VB, stop_VB = self.encoder.spans(batch, rows)
+        return first_VB[:count], stop_VB[:count]
 
     def _in_row(
         self,
@@ -167,7 +171,7 @@ class StateReader:
         """Read the prompts of a row, those of similar length together, so that little is padded."""
         encoder = self.encoder
         lengths = np.array([len(path) for path in row.paths])
-        (first_B, *_), (stop_B, *_) = encoder.spans(batch, rows)
+        firsts, stops = self._pooled(batch, rows)
         parts = list(token_budget_batches(lengths, encoder.batch_tokens))
         places = [
             array
@@ -175,8 +179,8 @@ class StateReader:
             for array in (
                 rows[part],
                 _padded([row.paths[i] for i in part.tolist()]),
-                first_B[part, None],
-                stop_B[part, None],
+                firsts[:, part],
+                stops[:, part],
                 *_text_tokens(batch, rows[part]),
             )
         ]
@@ -184,13 +188,12 @@ class StateReader:
         hidden_TD = encoder.row_states(inputs)
         layers = [s.reshape(-1, s.shape[-1]) for s in self._chosen(hidden_TD)]
         for number, part in enumerate(parts):
-            index_B, paths, first_B1, stop_B1, place_BS, count_B1 = inputs.beside[6 * number : 6 * number + 6]
+            index_B, paths, first_KB, stop_KB, place_BS, count_B1 = inputs.beside[6 * number : 6 * number + 6]
             paths, place_BS = paths.long(), place_BS.long()
             position_BT = torch.arange(paths.shape[1], device=hidden_TD.device).expand(len(part), -1)
-            plain_BD = pool_mean(hidden_TD[paths], (position_BT >= first_B1) & (position_BT < stop_B1))
+            plain_BD = encoder.pool_states(hidden_TD[paths], position_BT, first_KB, stop_KB).float()
             token_BS = paths.gather(1, place_BS)
             states_BSW = torch.cat([layer_TD[token_BS].float() for layer_TD in layers], dim=-1)
-            plain_BD = encoder.side_by_side([plain_BD]).float()
             real_BS = _real(place_BS, count_B1)
             use(rows[part], TokenStates(index=index_B, states=states_BSW, real=real_BS, plain=plain_BD))
         return work

@@ -15,8 +15,9 @@ Shapes: B sentences, S tokens of the longest, C conditions of each, W of the sta
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
+from typing import Any
 
 import torch
 import torch.nn.functional as F
@@ -50,6 +51,9 @@ class HeadConfig:
     plain_share: float = 0.5
     plain_from: float = 1.4  # how unlike a sentence is where the share begins, 1 for a usual one
     plain_to: float = 2.0  # and where it is whole
+    plain_vector_dim: int | None = None  # of f(s), if it is what is shared
+    plain_alone_from: float = 3.2  # how unlike a sentence is where the share rises again
+    plain_alone_to: float = 4.0  # and where the vector is the plain one alone
 
     def __post_init__(self) -> None:
         for name in ("states_dim", "heads", "head_dim", "output_dim"):
@@ -67,12 +71,27 @@ class HeadConfig:
             raise ValueError(f"nested: expected dimensions below {self.output_dim}, got {self.nested}")
         if not 0 <= self.plain_share < 1:
             raise ValueError(f"plain_share: expected a share in [0, 1), got {self.plain_share}")
-        if not 0 <= self.plain_from < self.plain_to <= MOST_NUMBER:
-            raise ValueError(
-                f"plain_from: expected a number below plain_to, at most 2^40, got {self.plain_from} and {self.plain_to}"
-            )
+        for low, high in (("plain_from", "plain_to"), ("plain_alone_from", "plain_alone_to")):
+            first, last = getattr(self, low), getattr(self, high)
+            if not 0 <= first < last <= MOST_NUMBER:
+                raise ValueError(f"{low}: expected a number below {high}, at most 2^40, got {first} and {last}")
         if self.plain_dim is not None and (self.plain_dim < 1 or self.states_dim % self.plain_dim):
             raise ValueError(f"plain_dim: expected a part of {self.states_dim}, got {self.plain_dim}")
+        if self.plain_vector_dim is not None and (
+            self.plain_dim is None or not 1 <= self.plain_vector_dim <= MOST_WIDTH
+        ):
+            raise ValueError(
+                f"plain_vector_dim: expected 1 to {MOST_WIDTH:,} beside plain_dim, got {self.plain_vector_dim}"
+            )
+
+    def as_described(self) -> dict[str, Any]:
+        """The fields that determine vectors; those of later versions only where they do."""
+        values = asdict(self)
+        if self.plain_dim is None:
+            return {name: value for name, value in values.items() if not name.startswith("plain_")}
+        if self.plain_vector_dim is None:
+            return {name: value for name, value in values.items() if not name.startswith(("plain_v", "plain_a"))}
+        return values
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -127,8 +146,8 @@ class Head(nn.Module):
 
     output_dim: int
 
-    def read(self, states_BSW: Tensor, real_BS: Tensor) -> Words:
-        """Keys and values of the sentences' tokens."""
+    def read(self, states_BSW: Tensor, real_BS: Tensor, plain_BP: Tensor | None = None) -> Words:
+        """Keys and values of the sentences' tokens; plain: f(s), which a head that has a plain part needs."""
         raise NotImplementedError
 
     def ask(self, states_CW: Tensor) -> Questions:
@@ -174,7 +193,7 @@ class ZeroShotHead(Head):
         """tau: (1,)."""
         return self.tau_H
 
-    def read(self, states_BSW: Tensor, real_BS: Tensor) -> Words:
+    def read(self, states_BSW: Tensor, real_BS: Tensor, plain_BP: Tensor | None = None) -> Words:
         """The last layer's states, as keys and as values."""
         last_BSD = states_BSW[..., -self.output_dim :]
         return Words.of(last_BSD[:, None], last_BSD, real_BS)
@@ -204,10 +223,7 @@ class ConditionHead(Head):
         self.gate = nn.Linear(width, config.output_dim) if config.gate else None
         self.tau = nn.Parameter(torch.full((config.heads,), config.temperature))
         self.dropout = nn.Dropout(config.dropout)
-        self.plain: PlainPart | None = None
-        if config.plain_dim is not None:
-            bounds = config.plain_from, config.plain_to
-            self.plain = PlainPart(width, config.plain_dim, config.output_dim, config.plain_share, bounds)
+        self.plain = None if config.plain_dim is None else PlainPart(config)
 
     @property
     def temperatures(self) -> Tensor:
@@ -218,9 +234,9 @@ class ConditionHead(Head):
         """(..., H * K) -> (..., H, K)."""
         return projected.unflatten(-1, (self.config.heads, self.config.head_dim))
 
-    def read(self, states_BSW: Tensor, real_BS: Tensor) -> Words:
-        """Keys and values of the sentences' tokens."""
-        plain = None if self.plain is None else self.plain(states_BSW, real_BS)
+    def read(self, states_BSW: Tensor, real_BS: Tensor, plain_BP: Tensor | None = None) -> Words:
+        """Keys and values of the sentences' tokens, and their plain part."""
+        plain = None if self.plain is None else self.plain(states_BSW, real_BS, plain_BP)
         states_BSW = self.dropout(states_BSW)
         return Words.of(self._heads(self.keys(states_BSW)).transpose(1, 2), self.values(states_BSW), real_BS, plain)
 

@@ -22,7 +22,7 @@ from raycase.data.storage import locate, sha256_of_file
 from raycase.encoder.loading import load_encoder, save_encoder
 from raycase.encoder.pooling import Pooling
 from raycase.encoder.prepared import Prepared
-from raycase.encoder.prompts import PromptStyle, Span
+from raycase.encoder.prompts import Span, Template
 from raycase.encoder.sources import described, load_config, weights_identity
 from raycase.encoder.table import HERE, EncoderSpec, read_spec
 from raycase.encoder.token_states import layer_numbers
@@ -64,19 +64,24 @@ class ConditionPoolingConfig:
     known_conditions: ClassVar[None] = None  # any
 
     @cached_property
+    def hidden_dim(self) -> int:
+        """Dimension of a layer's states."""
+        return int(load_config(self.encoder.source).hidden_size)
+
+    @property
     def plain_dim(self) -> int:
         """Dimension of f(s)."""
-        return int(load_config(self.encoder.source).hidden_size)
+        return self.encoder.vector_dim or self.hidden_dim
 
     @property
     def states_dim(self) -> int:
         """Numbers of each token's state: the chosen layers side by side."""
-        return self.plain_dim * len(self.layers)
+        return self.hidden_dim * len(self.layers)
 
     @property
     def whole_dim(self) -> int:
         """Dimension of conditional vectors before the cut."""
-        return self.head.output_dim if self.head else self.plain_dim
+        return self.head.output_dim if self.head else self.hidden_dim
 
     @property
     def dim(self) -> int:
@@ -103,7 +108,7 @@ class ConditionPoolingConfig:
         """The vectors, as a formula."""
         if self.head is None:
             return "sum_t w_t(c) h_t"
-        share = ", with a share of the mean of h_t where s is unfamiliar" if self.head.plain_dim else ""
+        share = ", with a share of f(s) where s is unfamiliar" if self.head.plain_dim else ""
         return f"gate(c) * sum_t w_t(c) V h_t{share}"
 
     @property
@@ -131,10 +136,7 @@ class ConditionPoolingConfig:
             if not (self.local / WEIGHTS).is_file():
                 raise RequestError(f"--model: expected {WEIGHTS} in {self.folder}, got none; train it again")
             weights = f"sha256:{sha256_of_file(self.local / WEIGHTS)}"
-            head = asdict(self.head)
-            if self.head.plain_dim is None:  # as heads of that kind were always described
-                head = {name: value for name, value in head.items() if not name.startswith("plain_")}
-            description["head"] = head | {"weights": weights}
+            description["head"] = self.head.as_described() | {"weights": weights}
         given = {"cut": self.cut, "keep": self.keep and str(self.keep)}
         return description | {name: value for name, value in given.items() if value}
 
@@ -143,18 +145,27 @@ class ConditionPoolingConfig:
 
         Raises ValueError for lists of different length.
         """
-        text = replace(SENTENCE, span=self.keep or Span.SENTENCE)
-        condition = replace(CONDITION, span=Span.ALL if self.whole_condition else Span.CONDITION)
-        return prepare(self.encoder, sentences, conditions, alone=[SENTENCE, text], bases=[condition])
+        sentence, condition = self._templates
+        text = replace(sentence, span=self.keep or Span.SENTENCE)
+        asked = replace(condition, span=Span.ALL if self.whole_condition else Span.CONDITION)
+        return prepare(self.encoder, sentences, conditions, alone=[sentence, text], bases=[asked])
 
     def count_tokens(self, sentences: Sequence[str], conditions: Sequence[str] | None) -> np.ndarray:
         """Tokens of each pair's texts: (N,) int64; 0 for a refused pair."""
-        return count_tokens(self.encoder, sentences, conditions, [SENTENCE, *([CONDITION] if conditions else [])])
+        sentence, condition = self._templates
+        return count_tokens(self.encoder, sentences, conditions, [sentence, *([condition] if conditions else [])])
+
+    @property
+    def _templates(self) -> tuple[Template, Template]:
+        """A sentence alone and a condition alone, behind the prompt that was saved with the encoder, if any."""
+        prompt = self.encoder.published.prompt if self.encoder.published else ""
+        sentence, condition = (replace(alone, pattern=prompt + alone.pattern) for alone in (SENTENCE, CONDITION))
+        return sentence, condition
 
     def load(self, **options: Any) -> ConditionPooling:
         """Load the weights; `options` are those of `raycase.encoder.loading.load_encoder`."""
         encoder = load_encoder(self.encoder, **options)
-        head: Head = ZeroShotHead(self.plain_dim)
+        head: Head = ZeroShotHead(self.hidden_dim)
         if self.head is not None:
             assert self.local is not None
             head = load_head(self.head, self.local)
@@ -173,8 +184,7 @@ def condition_pooling(
 
     latent: latent attention is allowed; it cannot be saved with the encoder. Raises RequestError.
     """
-    prompt = PromptStyle.CONCAT_SC  # not used
-    spec = starting_encoder(model, prompt=prompt, pooling=pooling, latent=latent)
+    spec = starting_encoder(model, pooling=pooling, latent=latent, prompted=False)
     layer_numbers(spec, layers)
     return ConditionPoolingConfig(model=model, encoder=spec, layers=tuple(layers), whole_condition=whole_condition)
 
@@ -211,7 +221,7 @@ def write_model_folder(
         spec = config.encoder
         locate(str(folder / "encoder")).remove()
         if encoder is not None:
-            save_encoder(encoder, spec.source, folder / "encoder")
+            save_encoder(encoder, spec, folder / "encoder")
             spec = replace(spec, source=f"{HERE}encoder", adapter=None)
         values = {
             "system": SYSTEM,

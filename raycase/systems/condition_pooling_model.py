@@ -102,7 +102,7 @@ class ConditionPooling(WeighsWords):
         on_device = send(device, first_S, condition_K[order])  # with them, nothing is sent once the encoder has begun
 
         def meet(rows: np.ndarray, states: TokenStates) -> None:
-            words = self.head.read(states.states, states.real)
+            words = self.head.read(states.states, states.real, states.plain)
             most = int(np.diff(first_S)[rows].max(initial=0))
             first_B1 = on_device[0][states.index.long(), None]
             for start in range(0, most, CONDITIONS_AT_ONCE):
@@ -149,7 +149,7 @@ class ConditionPooling(WeighsWords):
 
         def keep(rows: np.ndarray, states: TokenStates) -> None:
             vectors_KD[rows] = states.plain.cpu().numpy()
-            coded.append(self.codes.code(self.head.read(states.states, states.real)))
+            coded.append(self.codes.code(self.head.read(states.states, states.real, states.plain)))
             texts.append(pair_index[rows])
 
         work = self.reader.read(prepared.alone[0].take(prepared.sentence[pair_index]), keep)
@@ -171,7 +171,7 @@ class ConditionPooling(WeighsWords):
         prepared, found = self.config.prepare(sentences, None), []
 
         def keep(rows: np.ndarray, states: TokenStates) -> None:
-            found.append(self.head.read(states.states, states.real))
+            found.append(self.head.read(states.states, states.real, states.plain))
 
         self.reader.read(prepared.alone[0].take(prepared.sentence[accepted_pairs(prepared)]), keep)
         return found
@@ -200,7 +200,7 @@ class ConditionPooling(WeighsWords):
         pair_index = accepted_pairs(prepared)
 
         def average(rows: np.ndarray, states: TokenStates) -> None:
-            words = self.head.read(states.states, states.real)
+            words = self.head.read(states.states, states.real, states.plain)
             real_BS1 = words.real.unsqueeze(-1)
             mean_BD = words.values.masked_fill(~real_BS1, 0).sum(1) / real_BS1.sum(1)
             gated_BD = mean_BD if gate is None else mean_BD * gate

@@ -177,9 +177,10 @@ class StatesOf(Protocol):
         name: str,
         cache: Location,
         compute: Compute | None,
-    ) -> StoredStates:
-        """States of the tokens of distinct texts, by a system that keeps them. The other arguments are those of
-        `VectorsOf`; raises RequestError for a text without states.
+    ) -> tuple[StoredStates, np.ndarray]:
+        """States of the tokens of N distinct texts, by a system that keeps them, and f of each text, (N, D) float32.
+
+        The other arguments are those of `VectorsOf`; raises RequestError for a text without states.
         """
 
 

@@ -13,14 +13,21 @@ from typing import Any, ClassVar, Self
 import numpy as np
 import torch
 
-from raycase.data.fetch import SHIPPED, is_trained, local_folder
+from raycase.data.fetch import INSIDE, is_trained, local_folder
 from raycase.data.rated import RatedPairs
 from raycase.data.storage import sha256_of_file
 from raycase.encoder.loading import load_encoder
 from raycase.encoder.pooling import Pooling
 from raycase.encoder.prepared import Prepared
 from raycase.encoder.prompts import OwnPrompt, Template
-from raycase.encoder.sources import described, find_encoder, load_config, load_tokenizer, weights_identity
+from raycase.encoder.sources import (
+    described,
+    find_encoder,
+    find_unprompted,
+    load_config,
+    load_tokenizer,
+    weights_identity,
+)
 from raycase.encoder.table import ENCODERS, EncoderSpec
 from raycase.encoder.token_batch import TokenBatch
 from raycase.errors import RequestError
@@ -197,21 +204,27 @@ def starting_encoder(
     own: OwnPrompt | None = None,
     latent: bool = False,
     cls: bool = False,
+    prompted: bool = True,
 ) -> EncoderSpec:
     """The encoder that training starts from.
 
     cls: the first token, [CLS], must see the whole text. latent: latent attention is allowed; it cannot be saved with
-    the encoder. Raises RequestError for an encoder that cannot be trained or saved.
+    the encoder. prompted: sentence and condition meet in a prompt, else each is encoded by itself. Raises RequestError
+    for an encoder that cannot be trained or saved.
     """
     if is_trained(model):
-        inside = "minilm" if model in SHIPPED else str(Path(model) / "encoder")
+        inside = INSIDE.get(model) or str(Path(model) / "encoder")
         raise RequestError(
             f"--model: expected an encoder to fine-tune, got the trained model {model}"
-            + (f"; its encoder is {inside}" if model in SHIPPED or Path(inside).is_dir() else "")
+            + (f"; its encoder is {inside}" if model in INSIDE or Path(inside).is_dir() else "")
         )
     if (own or prompt is not None) and not (own and own.pool) and model not in ENCODERS:
         pooling = pooling or Pooling.MEAN
-    spec = find_encoder(model, prompt=prompt, pooling=pooling, own=own)
+    spec = (
+        find_encoder(model, prompt=prompt, pooling=pooling, own=own)
+        if prompted
+        else find_unprompted(model, pooling=pooling)
+    )
     if "+" in spec.prompt:
         raise RequestError(f"--prompt: expected one view to fine-tune, got {spec.prompt}")
     if Pooling.LATENT in spec.pooling and not latent:

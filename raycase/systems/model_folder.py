@@ -100,7 +100,7 @@ def save_folder(
         adapters.save_pretrained(str(folder / "adapter"))
         adapter = f"{HERE}adapter"
     if model is not None:
-        save_encoder(model, source, folder / "encoder")
+        save_encoder(model, config.encoder, folder / "encoder")
         source = f"{HERE}encoder"
     if extra is not None:
         weights = {name: t.detach().cpu().contiguous() for name, t in extra.state_dict().items()}

@@ -1,28 +1,38 @@
 """What a vector keeps of the plain one, where a sentence is unlike those that trained the head.
 
-    m = the mean state of the sentence's tokens, each layer's of length 1;  p = that of the last layer
-    r = |N (m - mu)| / sigma,  a = share * clamp((r - from) / (to - from), 0, 1)
+    m = the mean state of the sentence's tokens, each layer's of length 1;  p = f(s) / |f(s)|
+    r = |N (m - mu)| / sigma,  a = share * rise(r; from, to) + (1 - share) * rise(r; alone_from, alone_to)
+    rise(r; x, y) = clamp((r - x) / (y - x), 0, 1)
     vector = sqrt(1 - a) u + sqrt(a) |u| T p
 
-u: the head's vector. N: the third of the directions in which m of the training sentences varies least, around their
+u: the head's vector. N: directions in which m of the training sentences varies least, around their
 mean mu; a sentence that goes far along them is unlike all of them (the residual of the principal subspace, as in ViM,
-Wang et al., 2022). sigma: the root mean square over validation sentences. T: the directions in which u is shortest, so
-that the two parts hardly disturb each other and cosines add up, for equal a to about (1 - a) cos(u, u') + a cos(p, p').
-Where three quarters of D are fewer than p's numbers, p is the first so many of them.
+Wang et al., 2022). sigma: the root mean square over validation sentences. T turns p into
+the directions in which u is shortest, so that the two parts hardly disturb each other and cosines add up, for equal a
+to about (1 - a) cos(u, u') + a cos(p, p'). Where a is 1, cosines are those of f(s). Where p has more numbers than D, it
+is projected onto its first D principal directions.
+
+Heads of version 0.2 have no `plain_vector_dim`: their p is the last layer's part of m, or the first three quarters of D
+numbers of it, and their a ends at `share`.
 
 Shapes: B sentences of a batch, S tokens of the longest, C conditions, N sentences or vectors of a fit, W of the states,
-P of those of p, D vectors.
+P of p, D vectors.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+if TYPE_CHECKING:
+    from raycase.systems.condition_head import HeadConfig
+
 LEAST_SCALE = 1e-3  # rounding to float16 stays below a tenth of it
+MOST_RARE = 256  # directions: more find no other sentences, and take room
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -50,22 +60,22 @@ class Plain:
 
 
 class PlainPart(nn.Module):
-    """The part, by buffers that `fit` finds.
+    """The part of a head of this shape, by buffers that `fit` finds."""
 
-    plain_dim: of a layer's states; bounds: r below which the plain vector has no share, and above which its whole one.
-    """
-
-    def __init__(
-        self, states_dim: int, plain_dim: int, output_dim: int, share: float, bounds: tuple[float, float]
-    ) -> None:
+    def __init__(self, config: HeadConfig) -> None:
         super().__init__()
-        self.plain_dim = plain_dim
-        self.share = share
-        self.bounds = bounds
-        self.center = nn.Buffer(torch.zeros(states_dim))
-        self.rare = nn.Buffer(torch.zeros(states_dim // 3, states_dim))
+        assert config.plain_dim is not None
+        self.config = config
+        self.plain_dim = config.plain_dim
+        width, rare, turned = config.states_dim, config.states_dim // 3, config.plain_vector_dim
+        if turned is None:
+            turned = min(config.plain_dim, config.output_dim * 3 // 4)
+        else:
+            rare = min(rare, MOST_RARE)
+        self.center = nn.Buffer(torch.zeros(width))
+        self.rare = nn.Buffer(torch.zeros(rare, width))
         self.scale = nn.Buffer(torch.ones(()))
-        self.turn = nn.Buffer(torch.zeros(output_dim, min(plain_dim, output_dim * 3 // 4)))
+        self.turn = nn.Buffer(torch.zeros(config.output_dim, turned))
 
     def means(self, states_BSW: Tensor, real_BS: Tensor) -> Tensor:
         """m of each sentence: (B, W)."""
@@ -77,24 +87,42 @@ class PlainPart(nn.Module):
         """r of each sentence: (B,)."""
         return torch.linalg.vector_norm((means_BW - self.center) @ self.rare.T, dim=-1) / self.scale
 
-    def forward(self, states_BSW: Tensor, real_BS: Tensor) -> Plain:
-        """The part of each sentence."""
-        means_BW = self.means(states_BSW, real_BS)
-        low, high = self.bounds
-        span = (self.unfamiliar(means_BW) - low) / (high - low)
-        plain_BP = F.normalize(means_BW[:, -self.plain_dim :][:, : self.turn.shape[1]], dim=-1)
-        return Plain(share=self.share * span.clamp(0, 1), vector=plain_BP @ self.turn.T)
+    def share(self, unfamiliar_B: Tensor) -> Tensor:
+        """a of each sentence: (B,)."""
+        config = self.config
+        share_B = config.plain_share * _risen(unfamiliar_B, config.plain_from, config.plain_to)
+        if config.plain_vector_dim is None:
+            return share_B
+        alone_B = _risen(unfamiliar_B, config.plain_alone_from, config.plain_alone_to)
+        return share_B + (1 - config.plain_share) * alone_B
 
-    def fit(self, train_NW: Tensor, validation_NW: Tensor, vectors_ND: Tensor) -> None:
-        """Find the directions from m of training sentences, m of validation sentences, and the head's vectors."""
+    def forward(self, states_BSW: Tensor, real_BS: Tensor, plain_BP: Tensor) -> Plain:
+        """The part of each sentence; plain: f(s)."""
+        means_BW = self.means(states_BSW, real_BS)
+        if self.config.plain_vector_dim is None:
+            plain_BP = means_BW.unflatten(-1, (-1, self.plain_dim))[:, -1, : self.turn.shape[1]]
+        return Plain(share=self.share(self.unfamiliar(means_BW)), vector=F.normalize(plain_BP, dim=-1) @ self.turn.T)
+
+    def fit(self, train_NW: Tensor, plain_NP: Tensor, validation_NW: Tensor, vectors_ND: Tensor) -> None:
+        """Find the directions from m and f(s) of training sentences, m of validation sentences, and the head's
+        vectors."""
         self.center.copy_(train_NW.mean(0))
-        self.rare.copy_(_least(train_NW - self.center, len(self.rare)).T)
+        self.rare.copy_(_axes(train_NW - self.center)[:, : len(self.rare)].T)
         lengths_N = torch.linalg.vector_norm((validation_NW - self.center) @ self.rare.T, dim=-1)
         self.scale.copy_(lengths_N.square().mean().sqrt().clamp(min=LEAST_SCALE))
-        self.turn.copy_(_least(F.normalize(vectors_ND, dim=-1), self.turn.shape[1]))
+        dim, plain_dim = self.turn.shape
+        turn_DK = _axes(F.normalize(vectors_ND, dim=-1))[:, :plain_dim]
+        if plain_dim > dim:
+            turn_DK = turn_DK @ _axes(F.normalize(plain_NP, dim=-1)).flip(1)[:, :dim].T
+        self.turn.copy_(turn_DK)
 
 
-def _least(rows_NK: Tensor, count: int) -> Tensor:
-    """The directions along which these rows are shortest, orthogonal and of length 1: (K, count)."""
+def _risen(numbers: Tensor, low: float, high: float) -> Tensor:
+    """How far from low to high, in [0, 1]."""
+    return ((numbers - low) / (high - low)).clamp(0, 1)
+
+
+def _axes(rows_NK: Tensor) -> Tensor:
+    """Orthogonal directions of length 1, first those along which these rows are shortest: (K, K)."""
     rows_NK = rows_NK.double()
-    return torch.linalg.eigh(rows_NK.T @ rows_NK).eigenvectors[:, :count].to(torch.float32)
+    return torch.linalg.eigh(rows_NK.T @ rows_NK).eigenvectors.to(torch.float32)

@@ -5,15 +5,16 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import asdict, fields, replace
 from enum import StrEnum
-from functools import partial
+from functools import cache, partial
 from pathlib import Path
 from typing import Any, TypeGuard, TypeVar
 
-from raycase.data.fetch import DEFAULT_MODEL, MODEL_FILE, SHIPPED, folder_here, is_remote
+from raycase.data.fetch import DEFAULT_MODEL, INSIDE, MODEL_FILE, SHIPPED, folder_here, is_remote
 from raycase.data.json_values import loads
 from raycase.encoder.pooling import Pooling
 from raycase.encoder.prompts import OwnPrompt, Pool, own_prompt, parse_views
-from raycase.errors import RequestError, visible
+from raycase.encoder.table import ENCODERS
+from raycase.errors import RequestError, note, visible
 from raycase.systems import (
     bi_encoder,
     case,
@@ -67,12 +68,13 @@ def resolve(
 ) -> EmbedderConfig | ScorerConfig:
     """Find a system without loading its weights.
 
-    model: the name of the default model; a name of the table of encoders or a Hugging Face id, for zero-shot CASE,
-    after "condition-pooling:", "csr:" or "tri-encoder:" for that system without training; or a model folder, local or
-    on object storage. template, base_template, pool: a prompt of one's own (`OwnPrompt`). A trained model fixes prompt,
-    pooling and subtraction. dim: cut conditional vectors to their first so many dimensions. Raises RequestError for an
-    unknown model, an unreadable folder, a choice that contradicts the model or another one, and a dimension that the
-    model was not trained with.
+    model: the name of a model that ships; a name of the table of encoders, for zero-shot CASE; a Hugging Face id or an
+    encoder's folder, for condition pooling without training, or with a prompt for zero-shot CASE; one of these after
+    "condition-pooling:", "csr:" or "tri-encoder:" for that system without training; or a model folder. Folders are
+    local or on object storage. template, base_template, pool: a prompt of one's own (`OwnPrompt`). A trained model
+    fixes prompt, pooling and subtraction. dim: cut conditional vectors to their first so many dimensions. Raises
+    RequestError for an unknown model, an unreadable folder, a choice that contradicts the model or another one, and a
+    dimension that the model was not trained with.
     """
     if not model.strip():
         raise RequestError(f"--model: expected a name, a Hugging Face id or a folder, got {model!r}")
@@ -95,12 +97,26 @@ def _find(model: str, choices: dict[str, Any]) -> EmbedderConfig | ScorerConfig:
     folder = SHIPPED.get(model) or (model if is_remote(model) else str(Path(model).absolute()))
     file = folder_here(folder, MODEL_FILE) / MODEL_FILE
     if not file.is_file():
-        return case.resolve(model, **choices)
+        if model in ENCODERS or choices["prompt"] or choices["own"]:
+            return case.resolve(model, **choices)
+        untrained = condition_pooling.condition_pooling(model, pooling=choices["pooling"])
+        _check_choices(model, untrained.fixed, choices)
+        _note_untrained(model)
+        return untrained
     config = _read(file, folder)
     if model in SHIPPED:
         config = replace(config, model=model)  # type: ignore[type-var]
     _check_choices(model, config.fixed, choices)
     return config
+
+
+@cache
+def _note_untrained(model: str) -> None:
+    """Say once what a model's vectors under conditions are, and how to better ones."""
+    note(
+        f"{model}: vectors under conditions by condition pooling without training; better ones: raycase train "
+        f"condition-pooling --model {model}, or --model {' or '.join(SHIPPED)}"
+    )
 
 
 def split_prefix(model: str) -> tuple[str, str]:
@@ -126,7 +142,7 @@ def _check_choices(model: str, fixed: dict[str, Any], choices: dict[str, Any]) -
     for flag, value in choices.items():
         if value is not None and value != fixed[flag]:
             expected = "has none to choose" if fixed[flag] is None else f"was trained with {visible(fixed[flag])}"
-            instead = "leave the flag out" + (", or pass --model minilm" if model in SHIPPED else "")
+            instead = "leave the flag out" + (f", or pass --model {INSIDE[model]}" if model in INSIDE else "")
             raise RequestError(f"--{flag}: {model} {expected}, got {visible(value)}; {instead}")
 
 

@@ -84,8 +84,8 @@ def pair_vectors(head: Head, pairs: ReadPairs, rows: np.ndarray) -> Tensor:
     questions = head.ask(pairs.means(conditions).to(device))
     condition_2B = np.tile(condition_B, 2)
     parts, order = [], []
-    for members, states_BTW, real_BT in pairs.states(sentences):
-        words = head.read(states_BTW.to(device), real_BT.to(device))
+    for members, *part in pairs.states(sentences):
+        words = head.read(*(tensor.to(device) for tensor in part))
         place = np.full(len(sentences), -1)
         place[members] = np.arange(len(members))
         there = np.flatnonzero(place[sentence_2B] >= 0)

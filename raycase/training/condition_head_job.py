@@ -104,7 +104,7 @@ def train_condition_head(job: ConditionPoolingJob, open_runner: OpenRunner) -> d
         read = [part.read_by(reader, along.compute) for part in tokens]
         figures["without_plain_part"] = head_correlations(head, read[1], head.config.nested)
         encoder = whole_model(reader.encoder)
-    head = with_plain_part(head, *read, plain_dim=config.plain_dim, share=job.plain_share)
+    head = with_plain_part(head, read[0], read[1], config, job.recipe)
     figures["validation"] = head_correlations(head, read[1], head.config.nested)
     facts = {
         "fingerprint": name,
@@ -128,9 +128,10 @@ def _fit_frozen(
     fit = partial(runner.fit, train=train, validation=validation)
     fitting, recipe = fit_condition_head, job.recipe
     seeds = range(job.seed + 1, job.seed + 1 + job.teachers)
-    teachers = [fit(fitting, recipe=recipe, seed=seed, checkpoints=checkpoints / f"{seed}") for seed in seeds]
+    teacher = recipe.teacher
+    teachers = [fit(fitting, recipe=teacher, seed=seed, checkpoints=checkpoints / f"{seed}") for seed in seeds]
     if teachers:
-        heads = [best_head(state, recipe, train.dim) for state in teachers]
+        heads = [best_head(state, teacher, train.dim) for state in teachers]
         fitting = partial(fitting, taught=taught_pairs(train, heads, job.seed))
         recipe = recipe.distilled
     return fit(fitting, recipe=recipe, seed=job.seed, checkpoints=checkpoints / "frozen"), teachers
@@ -152,10 +153,11 @@ def pair_states(rated: RatedPairs, config: ConditionPoolingConfig, runner: Embed
     conditions = Indexed.of(rated.conditions)
     states_of = partial(runner.states_of, cache=job.cache_location, compute=job.compute)
     whole = Span.ALL if config.whole_condition else Span.SENTENCE
-    kept = states_of(sentences.values, replace(config, keep=Span.SENTENCE), name=rated.uri)
-    asked = states_of(conditions.values, replace(config, keep=whole), name=f"conditions of {rated.uri}")
+    kept, plain = states_of(sentences.values, replace(config, keep=Span.SENTENCE), name=rated.uri)
+    asked, _ = states_of(conditions.values, replace(config, keep=whole), name=f"conditions of {rated.uri}")
     return PairStates(
         sentences=kept,
+        plain=plain,
         conditions=asked.means,
         sentence_index=sentences.codes.reshape(2, -1).T,
         condition_index=conditions.codes,
@@ -181,7 +183,7 @@ def save_fit(
         **facts,
         **fit_metrics(state),
         **figures,
-        "zero_shot": head_correlations(ZeroShotHead(config.plain_dim), validation),
+        "zero_shot": head_correlations(ZeroShotHead(config.hidden_dim), validation),
         "data": data_metrics(pairs),
         "parameters": sum(weights.numel() for weights in state.weights.values()),
         "provenance": provenance(),

@@ -1,6 +1,7 @@
 """Rated pairs for condition pooling: their states were stored, or come from an encoder that is trained along.
 
-Shapes: N rated pairs, S sentences and C conditions (distinct), B of a batch, T tokens of its longest, W of the states.
+Shapes: N rated pairs, S sentences and C conditions (distinct), B of a batch, T tokens of its longest, W of the states,
+P of f(s).
 """
 
 from __future__ import annotations
@@ -22,7 +23,8 @@ from raycase.systems.condition_pooling import ConditionPoolingConfig
 from raycase.systems.pairs import prepare_rated
 
 TOKENS_AT_ONCE = 4096  # tokens, padding included, that go through the head together
-Part = tuple[np.ndarray, Tensor, Tensor]  # which sentences (B,), their states (B, T, W), which tokens are real (B, T)
+# which sentences (B,), their states (B, T, W), which tokens are real (B, T), f(s) (B, P)
+Part = tuple[np.ndarray, Tensor, Tensor, Tensor]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -48,7 +50,7 @@ class ReadPairs(PairIndex):
         raise NotImplementedError
 
     def states(self, sentences: np.ndarray) -> Iterator[Part]:
-        """States of these sentences, those of similar length together."""
+        """States of these sentences and f of them, those of similar length together."""
         raise NotImplementedError
 
 
@@ -57,6 +59,7 @@ class PairStates(ReadPairs):
     """Rated pairs with stored states."""
 
     sentences: StoredStates  # S
+    plain: np.ndarray  # (S, P) float32, f(s)
     conditions: np.ndarray  # (C, W) float32, mean states
 
     @property
@@ -70,7 +73,8 @@ class PairStates(ReadPairs):
     def states(self, sentences: np.ndarray) -> Iterator[Part]:
         for members in token_budget_batches(self.sentences.counts[sentences], TOKENS_AT_ONCE):
             states_BTW, real_BT = self.sentences.padded(sentences[members])
-            yield members, torch.from_numpy(states_BTW), torch.from_numpy(real_BT)
+            plain_BP = self.plain[sentences[members]]
+            yield members, torch.from_numpy(states_BTW), torch.from_numpy(real_BT), torch.from_numpy(plain_BP)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -113,7 +117,7 @@ class EncodedPairs(PairTokens, ReadPairs):
 
     def states(self, sentences: np.ndarray) -> Iterator[Part]:
         for members, states in self._read(self.sentences.take(sentences)):
-            yield members, states.states, states.real
+            yield members, states.states, states.real, states.plain
 
     def _read(self, batch: TokenBatch) -> Iterator[tuple[np.ndarray, TokenStates]]:
         encoder = self.reader.encoder

@@ -10,6 +10,8 @@ from raycase.systems.projector import MOST_WIDTH, Activation
 from raycase.training.losses import Loss, RatingMap
 from raycase.training.nested import nested_range
 
+LEAST_DIM = 512  # by default
+
 
 @dataclass(frozen=True, kw_only=True)
 class FrozenHeadRecipe:
@@ -22,8 +24,9 @@ class FrozenHeadRecipe:
     """Number of attention distributions that are mixed."""
     head_dim: int = 64
     """Dimension of the queries and keys of each."""
-    dim: int = 512
-    """Dimension of the vectors."""
+    dim: int | None = None
+    """Dimension of the vectors. Default: 512, or that of the encoder's states where it is larger, so that the plain
+    vector has room."""
     activation: Activation = Activation.GELU
     """Non-linearity of the words' values."""
     dropout: float = 0.3
@@ -66,6 +69,8 @@ class HeadRecipe(FrozenHeadRecipe):
     teachers: int = 0
     """Number of heads, with the following seeds, whose mean cosines the head learns besides the ratings, by the flags
     --distilled-; they also say what the rated sentences have in common under other conditions."""
+    teacher_head_dim: int | None = None
+    """Dimension of the teachers' queries and keys. Default: --head-dim. Teachers have no --nested dimensions."""
     distilled_epochs: int = 12
     """Number of epochs with teachers; theirs is --epochs."""
     distilled_weight: float = 4.0
@@ -81,7 +86,10 @@ class HeadRecipe(FrozenHeadRecipe):
     encoder_learning_rate: float = 1e-4
     """Peak learning rate of the encoder."""
     plain_share: float = 0.5
-    """Share of the plain vector in the vectors of sentences unlike all of the training data; 0: none."""
+    """Share of the plain vector in the vectors of sentences unlike the training data; 0: none."""
+    plain_rise: tuple[float, float, float, float] = (1.4, 2.0, 3.2, 4.0)
+    """How unlike a sentence is where this share begins, where it is whole, where it rises again, and where the plain
+    vector stands alone; 1 for a usual sentence."""
 
     def check(self) -> None:
         """Raise RequestError for a value out of its range."""
@@ -91,7 +99,7 @@ class HeadRecipe(FrozenHeadRecipe):
             **at_least(1, self, "head_dim", most=MOST_WIDTH // max(1, self.heads)),
             "dropout": (0 <= self.dropout < 1, share),
             "temperature": (0 < self.temperature <= MOST_NUMBER, "a number above 0, at most 2^40"),
-            "nested": nested_range(self.nested, self.dim),
+            "nested": nested_range(self.nested, self.dim or LEAST_DIM),
             "learning_rate": (0 < self.learning_rate < float("inf"), above),
             "weight_decay": (0 <= self.weight_decay < float("inf"), "a number of at least 0"),
             "warmup": (0 <= self.warmup < 1, share),
@@ -100,6 +108,7 @@ class HeadRecipe(FrozenHeadRecipe):
             "patience": (self.patience >= 1, above),
             "average": (0 <= self.average < 1, "a decay in [0, 1)"),
             "teachers": (self.teachers >= 0, "0 or more"),
+            **at_least(1, self, "teacher_head_dim", most=MOST_WIDTH // max(1, self.heads)),
             "distilled_epochs": (self.distilled_epochs >= 1, above),
             "distilled_weight": (0 < self.distilled_weight < float("inf"), above),
             "unfrozen_epochs": (self.unfrozen_epochs >= 1, above),
@@ -107,8 +116,14 @@ class HeadRecipe(FrozenHeadRecipe):
             "unfrozen_learning_rate": (0 < self.unfrozen_learning_rate < float("inf"), above),
             "encoder_learning_rate": (0 < self.encoder_learning_rate < float("inf"), above),
             "plain_share": (0 <= self.plain_share < 1, share),
+            "plain_rise": (_rises(self.plain_rise), "numbers from 0 to 2^40 of which each pair rises"),
         }
         check_ranges(self, ranges)
+
+    @property
+    def teacher(self) -> HeadRecipe:
+        """The recipe of a teacher, whose cosines are learnt at all dimensions alone."""
+        return replace(self, nested=(), head_dim=self.teacher_head_dim or self.head_dim)
 
     @property
     def distilled(self) -> HeadRecipe:
@@ -133,10 +148,16 @@ class HeadRecipe(FrozenHeadRecipe):
             states_dim=states_dim,
             heads=self.heads,
             head_dim=self.head_dim,
-            output_dim=self.dim,
+            output_dim=self.dim or max(LEAST_DIM, states_dim // len(self.layers)),
             activation=self.activation,
             dropout=self.dropout,
             gate=self.gate,
             temperature=self.temperature,
             nested=tuple(sorted(set(self.nested))),
         )
+
+
+def _rises(bounds: tuple[float, float, float, float]) -> bool:
+    """Whether these are two intervals."""
+    first, second = bounds[:2], bounds[2:]
+    return all(0 <= low < high <= MOST_NUMBER for low, high in (first, second))

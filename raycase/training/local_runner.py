@@ -62,12 +62,12 @@ class LocalRunner:
         name: str,
         cache: Location,
         compute: Compute | None = None,
-    ) -> StoredStates:
+    ) -> tuple[StoredStates, np.ndarray]:
         """`raycase.systems.contracts.StatesOf`. Writes nothing to the cache."""
         system = config.load(dtype=None if compute is None else getattr(torch, compute), device=self.device)
         encoded = _encoded(system, config.prepare(texts, None), [(text, None) for text in texts], name)
         assert isinstance(encoded.kept, StoredStates), "expected a system that keeps states"
-        return encoded.kept
+        return encoded.kept, encoded.vectors
 
     def wrap(self, module: nn.Module) -> nn.Module:
         """Move a module to the device."""

@@ -96,8 +96,9 @@ class HeadCell(Cell):
     @staticmethod
     def describe(row: Mapping[str, Any]) -> str:
         gate = "gate" if row["gate"] else "no gate"
+        dim = row["dim"] or "by width"
         return (
-            f"layers {row['layers']}, heads {row['heads']} x {row['head_dim']}, {row['activation']} {row['dim']}, "
+            f"layers {row['layers']}, heads {row['heads']} x {row['head_dim']}, {row['activation']} {dim}, "
             f"{gate}, dropout {row['dropout']:.2g}, tau {row['temperature']:.2g}, lr {row['learning_rate']:.2g}, "
             f"decay {row['weight_decay']:g}, batch {row['batch_size']}, {row['loss']}, {row['rating_map']}"
         )

@@ -150,6 +150,7 @@ def test_two_workers_train_condition_pooling_as_one_process(rated, tiny_model, c
         assert np.array_equal(found.sentences.offsets, wanted.sentences.offsets)
         np.testing.assert_allclose(found.sentences.flat, wanted.sentences.flat, atol=2e-3)
         np.testing.assert_allclose(found.conditions, wanted.conditions, atol=1e-3)
+        np.testing.assert_allclose(found.plain, wanted.plain, atol=1e-3)
     *_, state = fit_condition_head(*pairs, job.recipe, seed=job.seed)
     head = best_head(state, job.recipe, config.states_dim).state_dict()
     for name, weight in load_file(job.folder / HEAD_WEIGHTS).items():

@@ -73,7 +73,7 @@ def test_a_kind_is_saved_as_it_is_loaded(kind, tmp_path):
     tokens = [Tokens(ids=[5, 6, 7, 8], start=0, end=4)]
     wanted = load_encoder(spec, device="cpu", dtype=torch.float32).pool(tokens)
     (tmp_path / "saved").mkdir()
-    save_encoder(whole_model(load_encoder(spec, device="cpu", dtype=torch.float32)), spec.source, tmp_path / "saved")
+    save_encoder(whole_model(load_encoder(spec, device="cpu", dtype=torch.float32)), spec, tmp_path / "saved")
     again = load_encoder(replace(spec, source=str(tmp_path / "saved")), device="cpu", dtype=torch.float32)
     assert np.array_equal(again.pool(tokens), wanted)
 

@@ -121,7 +121,7 @@ def test_an_encoder_outside_the_table_needs_no_more_than_template_and_pool(folde
     folder = str(folder_of("qwen3-embedding-0.6b"))
     assert find_encoder(folder, own=replace(OWN, pool=Pool.LAST)).pooling == (Pooling.LAST,)
     assert find_encoder(folder, own=replace(OWN, pool=Pool.ALL)).pooling == (Pooling.MEAN,)
-    with pytest.raises(RequestError, match="not in the table of encoders; pass --prompt and --pooling, or --template"):
+    with pytest.raises(RequestError, match="which would say its pooling; pass --pooling"):
         find_encoder(folder, own=OWN)
 
 

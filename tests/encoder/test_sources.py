@@ -59,11 +59,13 @@ def test_an_unknown_encoder_is_refused_with_the_known_ones():
         find_encoder("minilmm")
 
 
-def test_an_encoder_outside_the_table_needs_prompt_and_pooling(folder_of):
+def test_under_a_prompt_an_encoder_outside_the_table_needs_both(folder_of):
     folder = str(folder_of("minilm"))
-    for choice in ({}, {"prompt": PromptStyle.COND}, {"pooling": Pooling.MEAN}):
-        with pytest.raises(RequestError, match="not in the table of encoders; pass --prompt and --pooling"):
+    for choice in ({}, {"pooling": Pooling.MEAN}):
+        with pytest.raises(RequestError, match="not in the table of encoders; pass --prompt, or --template"):
             find_encoder(folder, **choice)
+    with pytest.raises(RequestError, match=r"not in the table of encoders, .*; pass --pooling"):
+        find_encoder(folder, prompt=PromptStyle.COND)
     for pooling in (Pooling.LATENT, Pooling.LATENT_END):
         with pytest.raises(RequestError, match=f"--pooling {pooling}: expected NV-Embed's weights"):
             find_encoder(folder, prompt=PromptStyle.COND, pooling=pooling)

@@ -242,8 +242,9 @@ def test_a_pooling_the_encoder_has_not_got_is_refused():
 
 
 def test_an_encoder_outside_the_table_needs_prompt_and_pooling(folder):
-    with pytest.raises(RequestError, match="pass --prompt and --pooling"):
-        resolve(str(folder))
+    assert resolve(str(folder)).SYSTEM == "condition-pooling", "which has no prompt"
+    with pytest.raises(RequestError, match="pass --pooling"):
+        resolve(str(folder), prompt="cond")
     config = resolve(str(folder), prompt="cond", pooling="mean", subtract=False)
     assert (config.encoder.prompt, config.encoder.pooling, config.subtract) == ("cond", (Pooling.MEAN,), False)
     assert config.dim == config.plain_dim == 32

@@ -187,46 +187,70 @@ def test_a_shape_that_cannot_be_is_refused(name, values):
 PART = replace(CONFIG, plain_dim=3, plain_share=0.4)
 
 
-def with_part(scale):
+WHOLE = replace(PART, plain_vector_dim=4, plain_alone_from=3.0, plain_alone_to=5.0)
+PLAIN = torch.randn(3, 4, generator=torch.Generator().manual_seed(7))  # f(s)
+
+
+def with_part(scale, config=PART):
     """The same head without the part and with one of random directions."""
     alone = head_of(CONFIG)
-    head = ConditionHead(PART).eval()
+    head = ConditionHead(config).eval()
     head.load_state_dict(alone.state_dict(), strict=False)
     random = torch.Generator().manual_seed(5)
     head.plain.center.copy_(0.1 * torch.randn(6, generator=random))
     head.plain.rare.copy_(torch.linalg.qr(torch.randn(6, 2, generator=random)).Q.T)
-    head.plain.turn.copy_(torch.linalg.qr(torch.randn(5, 3, generator=random)).Q)
+    head.plain.turn.copy_(torch.linalg.qr(torch.randn(*head.plain.turn.shape, generator=random)).Q)
     head.plain.scale.fill_(scale)
     return alone, head
 
 
-def formula_with_part(part, h_TW, vector_D):
-    """The share, and the vector with the part."""
+def formula_with_part(part, h_TW, vector_D, plain_P=None):
+    """The share, and the vector with the part; without plain_P as heads of version 0.2 have it."""
     w = {name: np.asarray(t, dtype=np.float64) for name, t in part.state_dict().items()}
     mean_W = np.asarray(h_TW, dtype=np.float64).mean(0)
     m_W = np.concatenate([unit(mean_W[:3]), unit(mean_W[3:])])
     r = np.linalg.norm(w["rare"] @ (m_W - w["center"])) / w["scale"]
-    a = 0.4 * np.clip((r - 1.4) / 0.6, 0, 1)
-    return a, np.sqrt(1 - a) * vector_D + np.sqrt(a) * np.linalg.norm(vector_D) * w["turn"] @ m_W[3:]
+    a = 0.4 * np.clip((r - 1.4) / 0.6, 0, 1) + (0 if plain_P is None else 0.6 * np.clip((r - 3) / 2, 0, 1))
+    vector_D = np.asarray(vector_D, dtype=np.float64)
+    p = m_W[3:] if plain_P is None else unit(np.asarray(plain_P, dtype=np.float64))
+    return a, np.sqrt(1 - a) * vector_D + np.sqrt(a) * np.linalg.norm(vector_D) * w["turn"] @ p
+
+
+def under_one(head, whole, real, asked, plain=None):
+    """The vector of each sentence under its condition."""
+    questions = head.ask(asked).take(torch.arange(len(asked))[:, None])
+    return head.pool(head.read(whole, real, plain), questions)[:, 0]
 
 
 @torch.no_grad()
-def test_the_formula_with_part():
-    alone, head = with_part(scale=0.5)
+@pytest.mark.parametrize(("config", "plain", "scale"), [(PART, None, 0.5), (WHOLE, PLAIN, 0.5), (WHOLE, PLAIN, 0.22)])
+def test_the_formula_with_part(config, plain, scale):
+    alone, head = with_part(scale, config)
     each, whole, real = padded()
     asked = states(3, seed=9)
     wanted = [
-        formula_with_part(head.plain, h, v)
-        for h, v in zip(each, alone(whole, real, asked).detach().numpy(), strict=True)
+        formula_with_part(head.plain, h, v, p)
+        for h, v, p in zip(each, alone(whole, real, asked), [None] * 3 if plain is None else plain, strict=True)
     ]
     assert len({round(a, 3) for a, _ in wanted}) > 1, "expected sentences with different shares"
-    small.close(head(whole, real, asked).detach(), np.stack([v for _, v in wanted]), atol=1e-5)
+    small.close(under_one(head, whole, real, asked, plain), np.stack([v for _, v in wanted]), atol=1e-5)
     _, other, _ = padded(filling=1e4)
-    torch.testing.assert_close(head(other, real, asked), head(whole, real, asked), rtol=0, atol=0)
+    found = under_one(head, other, real, asked, plain)
+    torch.testing.assert_close(found, under_one(head, whole, real, asked, plain), rtol=0, atol=0)
     torch.testing.assert_close(
-        head.weights(head.read(whole, real), head.ask(asked[:1]).take(torch.zeros(3, 1).int())),
+        head.weights(head.read(whole, real, plain), head.ask(asked[:1]).take(torch.zeros(3, 1).int())),
         alone.weights(alone.read(whole, real), alone.ask(asked[:1]).take(torch.zeros(3, 1).int())),
     )
+
+
+@torch.no_grad()
+def test_an_unfamiliar_sentence_gives_its_plain_vector():
+    """Its cosines are those of f(s), under any condition."""
+    _, head = with_part(1e-3, WHOLE)
+    _, whole, real = padded()
+    vectors, wanted = under_one(head, whole, real, states(3, seed=9), PLAIN), torch.nn.functional.normalize(PLAIN)
+    found = torch.nn.functional.normalize(vectors)
+    torch.testing.assert_close(found @ found.T, wanted @ wanted.T)
 
 
 @torch.no_grad()
@@ -237,9 +261,10 @@ def test_a_familiar_sentence_keeps_its_vector():
     assert torch.equal(head(whole, real, asked), alone(whole, real, asked))
 
 
-def test_what_is_fitted():
+@pytest.mark.parametrize("plain_dim", [3, 8])
+def test_what_is_fitted(plain_dim):
     """Training rows lie near a plane: a row off it is unfamiliar, and the part stands apart from the head's vectors."""
-    part = ConditionHead(PART).plain
+    part = ConditionHead(replace(PART, plain_vector_dim=plain_dim)).plain
     random = torch.Generator().manual_seed(0)
     plane = torch.linalg.qr(torch.randn(6, 4, generator=random)).Q  # two directions are left
     train, validation, vectors = (
@@ -247,13 +272,19 @@ def test_what_is_fitted():
         torch.randn(80, 4, generator=random) @ plane.T + 0.02 * torch.randn(80, 6, generator=random),
         torch.randn(200, 2, generator=random) @ torch.eye(5)[:2],
     )
-    part.fit(train, validation, vectors)
+    plain = torch.randn(200, plain_dim, generator=torch.Generator().manual_seed(1))
+    plain[:, 5:] *= 1e-3
+    part.fit(train, plain, validation, vectors)
     assert (part.rare @ plane).abs().max() < 0.01
     assert part.unfamiliar(validation).square().mean().item() == pytest.approx(1.0, rel=1e-4)
     assert part.unfamiliar(train).mean() < 0.7
     assert (part.unfamiliar(torch.randn(20, 6, generator=random)) > 5).all()
-    assert (vectors @ part.turn).abs().max() < 1e-5
-    torch.testing.assert_close(part.turn.T @ part.turn, torch.eye(3))
+    if plain_dim < 5:  # room beside the head's vectors
+        assert (vectors @ part.turn).abs().max() < 1e-5
+        torch.testing.assert_close(part.turn.T @ part.turn, torch.eye(3))
+    else:  # the principal directions of f(s)
+        torch.testing.assert_close(part.turn @ part.turn.T, torch.eye(5))
+        assert part.turn[:, 5:].abs().max() < 1e-2
 
 
 @pytest.mark.parametrize(

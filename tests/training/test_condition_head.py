@@ -145,6 +145,8 @@ BAD = {
     "unfrozen_learning_rate": [0.0, math.inf],
     "encoder_learning_rate": [0.0, math.inf],
     "plain_share": [1.0, -0.1, math.nan],
+    "plain_rise": [(2.0, 1.4, 3.0, 4.0), (1.0, 2.0, 4.0, 4.0), (-1.0, 2.0, 3.0, 4.0), (0.0, math.nan, 3.0, 4.0)],
+    "teacher_head_dim": [0, 10**9],
     "layers": [(), (1.5,), (1.0, 0.99)],
     "seed": [-1],
     "workers": [0, 2],
@@ -206,9 +208,10 @@ def test_the_embedding_job_writes_the_states_that_are_kept(tiny_model, tmp_path,
     found = StoredStates.from_arrow(table[STATES], config.states_dim)
     runner = LocalRunner("cpu")
     cache = locate(str(tmp_path / "cache"))
-    wanted = runner.states_of(texts, replace(config, keep=keep), name="", cache=cache, compute="float32")
+    wanted, plain_ND = runner.states_of(texts, replace(config, keep=keep), name="", cache=cache, compute="float32")
     np.testing.assert_array_equal(found.offsets, wanted.offsets)
     np.testing.assert_allclose(found.flat.astype(np.float32), wanted.flat.astype(np.float32), atol=2e-3)
+    np.testing.assert_allclose(vectors(table), plain_ND, atol=1e-5)
     if keep is Span.ALL:  # mean pooling: f is the mean of the last layer's states
         np.testing.assert_allclose(vectors(table), found.means[:, config.plain_dim :], atol=2e-3)
     plain = replace(job, output=str(tmp_path / "plain"))

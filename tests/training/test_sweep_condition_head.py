@@ -38,7 +38,6 @@ def test_the_ablation_differs_from_the_base_in_one_choice_at_a_time():
     base = HeadRecipe(
         heads=8,
         head_dim=64,
-        dim=512,
         layers=(2 / 3, 1.0),
         dropout=0.3,
         gate=True,
@@ -154,7 +153,7 @@ def test_a_search_varies_every_choice_and_its_trials_give_the_cells_back():
         ({"gate": [1]}, "true or false as gate"),
         ({"heads": [True]}, "a whole number as heads"),
         ({"heads": [0]}, "--heads"),
-        ({"dim": [None]}, "a whole number as dim"),
+        ({"dim": ["8"]}, "a whole number as dim"),
         ({"temperature": [0.0]}, "--temperature"),
         ({"unfreeze": [True]}, "got 'unfreeze'"),
         ({"nested": [[8]]}, "got 'nested'"),

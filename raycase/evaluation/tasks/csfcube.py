@@ -187,10 +187,11 @@ def _together(first_PD: np.ndarray, second_PE: np.ndarray) -> tuple[str, np.ndar
 def conditional_scorers(
     papers: Sequence[tuple[Paper, str]], plain_PD: np.ndarray, model: Model, embed: Embed
 ) -> list[Scorer]:
-    """A model's vectors of the abstract under the facet's condition, alone and beside the plain vectors."""
+    """A model's vectors of title and abstract under the facet's condition, alone and beside the plain vectors, which
+    are of the same text."""
     label = "CASE" if is_case(model.config) else "conditional"
-    what = f"{model.config.formula} of the abstract under the facet's condition"
-    pairs = [(paper.abstract, CONDITIONS[facet]) for paper, facet in papers]
+    what = f"{model.config.formula} of title and abstract under the facet's condition"
+    pairs = [(paper.text, CONDITIONS[facet]) for paper, facet in papers]
     conditional_PD = embed_papers(pairs, model, embed, projected=True)
     both_PD = l2_normalize(np.hstack([plain_PD, conditional_PD]))
     return [

@@ -1,0 +1,272 @@
+"""What sentence-transformers keeps beside an encoder's weights: how states become a vector, the prompt, the length.
+
+Read as version 6.2 of the library reads it, in its formats since version 1 (`modules.json` names the modules and their
+folders). What it does with a text that raycase does otherwise: a special token that is spelt in it, as "[SEP]", is a
+special token there and text here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from safetensors.torch import load_file
+from torch import Tensor, nn
+
+from raycase.data.fetch import is_remote
+from raycase.data.json_values import loads
+from raycase.data.storage import sha256_of_file
+from raycase.encoder.model_files import ENCODER_WEIGHTS, of_folder
+from raycase.encoder.pickled_weights import BIN, as_safetensors
+from raycase.encoder.pooling import Pooling
+from raycase.encoder.table import NORMALIZE, Published
+from raycase.errors import RequestError
+
+MODULES, SETTINGS, PROMPTS, CONFIG = (
+    "modules.json",
+    "sentence_bert_config.json",
+    "config_sentence_transformers.json",
+    "config.json",
+)
+POOLINGS = {  # of the library -> ours; in the order in which it puts them side by side in files of before version 6
+    "cls": Pooling.CLS,
+    "max": Pooling.MAX,
+    "mean": Pooling.MEAN_ALL,
+    "mean_sqrt_len_tokens": Pooling.MEAN_SQRT,
+    "weightedmean": Pooling.WEIGHTED_MEAN,
+    "lasttoken": Pooling.LAST,
+}
+LEGACY = {
+    "pooling_mode_cls_token": "cls",
+    "pooling_mode_max_tokens": "max",
+    "pooling_mode_mean_tokens": "mean",
+    "pooling_mode_mean_sqrt_len_tokens": "mean_sqrt_len_tokens",
+    "pooling_mode_weightedmean_tokens": "weightedmean",
+    "pooling_mode_lasttoken": "lasttoken",
+}
+# Activation functions of `Dense`, by the last part of their names in torch.nn.
+ACTIVATIONS: dict[str, Callable[[], nn.Module]] = {
+    "Identity": nn.Identity,
+    "Tanh": nn.Tanh,
+    "ReLU": nn.ReLU,
+    "GELU": nn.GELU,
+    "SiLU": nn.SiLU,
+    "Sigmoid": nn.Sigmoid,
+}
+WITHOUT_EFFECT = {"Dropout"}  # once a model is trained
+Prompt = Callable[[str], int]  # a prompt -> its number of tokens, as the library counts them
+
+
+class Settings:
+    """The settings of one folder or Hugging Face id, file by file."""
+
+    def __init__(self, source: str, folder: str, pinned: dict[str, str]) -> None:
+        self.source = source
+        self.folder = folder
+        self.pinned = pinned
+
+    def read(self, name: str) -> Any:
+        """The JSON in a file; None where there is none. Raises RequestError for anything else in it."""
+        file = of_folder(self.folder, name, self.pinned)
+        if file is None:
+            return None
+        try:
+            return loads(file.read_text(encoding="utf-8"))
+        except (OSError, ValueError) as error:
+            raise RequestError(f"--model: expected JSON in {name} of {self.source}, got: {error}") from error
+
+    def object(self, name: str) -> dict[str, Any]:
+        """`read` for an object; empty where there is no file."""
+        values = self.read(name)
+        return {} if values is None else self.expect(isinstance(values, dict), values, name, "an object")
+
+    def expect(self, holds: bool, value: Any, where: str, expected: str) -> Any:
+        """The value, if it is what is expected. Raises RequestError."""
+        if not holds:
+            raise RequestError(f"--model: expected {expected} in {where} of {self.source}, got {value!r:.100}")
+        return value
+
+
+def read_published(settings: Settings, hidden_size: int, tokens_of: Prompt) -> Published | None:
+    """How the model of these settings gives vectors; None where sentence-transformers never saved it.
+
+    Raises RequestError for a module that raycase does not know, by its name.
+    """
+    modules = settings.read(MODULES)
+    if modules is None:
+        return None
+    first, *others = _modules(settings, modules)
+    if first[0] != "Transformer" or first[1]:
+        named = first[0] + (f" in the folder {first[1]}" if first[1] else "")
+        raise RequestError(
+            f"--model: expected a Transformer beside modules.json of {settings.source}, got {named}; "
+            "raycase reads encoders of transformers"
+        )
+    if not others or others[0][0] != "Pooling":
+        settings.expect(False, [name for name, _ in others], MODULES, "Pooling after the Transformer")
+    poolings, include_prompt = _poolings(settings, f"{others[0][1]}/{CONFIG}", hidden_size)
+    dim, after = hidden_size * len(poolings), []
+    for name, path in others[1:]:
+        if name == "Dense":
+            after.append(path)
+            dim = _dense(settings, path, dim)["out_features"]
+        elif name == "Normalize":
+            values = settings.object(f"{path}/{CONFIG}")
+            _by_vector(settings, values, f"{path}/{CONFIG}")
+            after.append(NORMALIZE)
+        elif name not in WITHOUT_EFFECT:
+            raise RequestError(
+                f"--model: expected Transformer, Pooling, Dense, Normalize or Dropout in modules.json of "
+                f"{settings.source}, got {name}, which raycase does not know; pass --pooling for the encoder without it"
+            )
+    prompt = _prompt(settings)
+    return Published(
+        pooling=poolings,
+        after=tuple(after),
+        dim=dim,
+        prompt=prompt,
+        skip=0 if include_prompt or not prompt else tokens_of(prompt),
+    )
+
+
+def published_length(settings: Settings) -> tuple[int | None, bool]:
+    """The most tokens that the settings allow, or None, and whether texts are put in lower case."""
+    values = settings.object(SETTINGS)
+    length, lower = values.get("max_seq_length"), values.get("do_lower_case", False)
+    settings.expect(length is None or (type(length) is int and length > 2), length, SETTINGS, "max_seq_length above 2")
+    return length, settings.expect(type(lower) is bool, lower, SETTINGS, "do_lower_case true or false")
+
+
+def _modules(settings: Settings, modules: Any) -> list[tuple[str, str]]:
+    """Name and folder of each module, in order."""
+    found = []
+    fields = ("idx", "type", "path")
+    settings.expect(isinstance(modules, list) and bool(modules), modules, MODULES, "a list of modules")
+    for module in modules:
+        whole = isinstance(module, dict) and all(name in module for name in fields)
+        settings.expect(whole and type(module["idx"]) is int, module, MODULES, "idx, type and path of each module")
+        kind, path = module["type"], module["path"]
+        inside = isinstance(path, str) and (not path or Path(path).name == path) and path not in (".", "..")
+        settings.expect(inside and isinstance(kind, str), module, MODULES, "folders beside it")
+        ours = kind.startswith("sentence_transformers.")
+        found.append((module["idx"], kind.rpartition(".")[2] if ours else kind, path))
+    return [(name, path) for _, name, path in sorted(found)]
+
+
+def _poolings(settings: Settings, name: str, hidden_size: int) -> tuple[tuple[Pooling, ...], bool]:
+    values = settings.object(name)
+    modes = values.get("pooling_mode")
+    if modes is None:
+        modes = [mode for old, mode in LEGACY.items() if values.get(old)] or ["mean"]
+    modes = [modes] if isinstance(modes, str) else modes
+    known = isinstance(modes, list) and bool(modes) and all(isinstance(m, str) and m in POOLINGS for m in modes)
+    settings.expect(known, modes, name, f"pooling_mode among {', '.join(POOLINGS)}")
+    size = values.get("embedding_dimension", values.get("word_embedding_dimension", hidden_size))
+    settings.expect(size == hidden_size, size, name, f"the encoder's dimension, {hidden_size},")
+    included = values.get("include_prompt", True)
+    return tuple(POOLINGS[mode] for mode in modes), settings.expect(
+        type(included) is bool, included, name, "include_prompt true or false"
+    )
+
+
+def _by_vector(settings: Settings, values: dict[str, Any], name: str) -> None:
+    """Raise RequestError for a module that reads or writes anything but the vector."""
+    for field in ("module_input_name", "module_output_name"):
+        value = values.get(field) or "sentence_embedding"
+        settings.expect(value == "sentence_embedding", value, name, f"{field} sentence_embedding")
+
+
+def _dense(settings: Settings, path: str, width: int | None = None) -> dict[str, Any]:
+    """The configuration of a Dense. Raises RequestError for one that does not fit, or does more."""
+    name = f"{path}/{CONFIG}"
+    values = {"bias": True, "activation_function": "torch.nn.modules.activation.Tanh"} | settings.object(name)
+    for field in ("in_features", "out_features"):
+        value = values.get(field)
+        settings.expect(type(value) is int and 1 <= value <= 2**16, value, name, f"{field} of 1 to 65,536")
+    if width is not None:
+        settings.expect(values["in_features"] == width, values["in_features"], name, f"in_features {width}")
+    settings.expect(type(values["bias"]) is bool, values["bias"], name, "bias true or false")
+    settings.expect(not values.get("use_residual"), values.get("use_residual"), name, "use_residual false")
+    kind = values["activation_function"]
+    if not isinstance(kind, str) or not kind.startswith("torch.nn.") or kind.rpartition(".")[2] not in ACTIVATIONS:
+        settings.expect(False, kind, name, f"activation_function of torch.nn among {', '.join(ACTIVATIONS)}")
+    _by_vector(settings, values, name)
+    return values
+
+
+def _prompt(settings: Settings) -> str:
+    """The default prompt, or ""."""
+    values = settings.object(PROMPTS)
+    prompts, default = values.get("prompts") or {}, values.get("default_prompt_name")
+    if default is None:
+        return ""
+    settings.expect(
+        isinstance(prompts, dict) and default in prompts, default, PROMPTS, "default_prompt_name of prompts"
+    )
+    prompt = prompts[default]
+    plain = isinstance(prompt, str) and "{sentence}" not in prompt and "{condition}" not in prompt
+    settings.expect(plain, prompt, PROMPTS, "a prompt without {sentence} and {condition}")
+    return str(prompt)
+
+
+class Normalize(nn.Module):
+    """Vectors of length 1."""
+
+    def forward(self, vectors_BD: Tensor) -> Tensor:
+        """(B, D) -> (B, D)."""
+        return F.normalize(vectors_BD, dim=-1)
+
+
+def load_after(settings: Settings, published: Published, identity: str) -> nn.Sequential:
+    """The modules behind the pooling, in float32; identity: of the weights.
+
+    Raises RequestError for settings, and ValueError for weights, that do not fit.
+    """
+    return nn.Sequential(
+        *(Normalize() if step == NORMALIZE else _load_dense(settings, step, identity) for step in published.after)
+    ).eval()
+
+
+def _load_dense(settings: Settings, path: str, identity: str) -> nn.Module:
+    values = _dense(settings, path)
+    linear = nn.Linear(values["in_features"], values["out_features"], bias=values["bias"])
+    weights = load_file(_dense_weights(settings, path, identity))
+    expected = {f"linear.{name}": tensor.shape for name, tensor in linear.state_dict().items()}
+    found = {name: tensor.shape for name, tensor in weights.items()}
+    if found != expected:
+        raise ValueError(f"weights {found} in {path}, expected {expected}")
+    linear.load_state_dict({name.removeprefix("linear."): tensor.float() for name, tensor in weights.items()})
+    return nn.Sequential(linear, ACTIVATIONS[values["activation_function"].rpartition(".")[2]]())
+
+
+def _dense_weights(settings: Settings, path: str, identity: str) -> Path:
+    """The file with a Dense's weights, as safetensors."""
+    if file := of_folder(settings.folder, f"{path}/{ENCODER_WEIGHTS}", settings.pinned):
+        return file
+    if file := of_folder(settings.folder, f"{path}/{BIN}", settings.pinned):
+        return as_safetensors([file], f"{identity} {path}") / ENCODER_WEIGHTS
+    raise ValueError(f"no {ENCODER_WEIGHTS} in {path}")
+
+
+def dense_identity(source: str, folder: str, published: Published) -> dict[str, str]:
+    """sha256 of the settings and weights of each Dense in a folder on this machine. A commit or a listing has them."""
+    if is_remote(source) or not Path(folder).is_dir():
+        return {}
+    files = (Path(folder) / step / name for step in published.after for name in (CONFIG, ENCODER_WEIGHTS, BIN))
+    return {f"{file.parent.name}/{file.name}": sha256_of_file(file) for file in files if file.is_file()}
+
+
+@torch.no_grad()
+def save_after(source: Settings, published: Published, identity: str, folder: Path) -> None:
+    """Write the folders of the modules behind the pooling beside a saved encoder."""
+    for step in published.after:
+        if step == NORMALIZE:
+            continue
+        (folder / step).mkdir(parents=True, exist_ok=True)
+        config = of_folder(source.folder, f"{step}/{CONFIG}", source.pinned)
+        assert config is not None
+        (folder / step / CONFIG).write_bytes(config.read_bytes())
+        (folder / step / ENCODER_WEIGHTS).write_bytes(_dense_weights(source, step, identity).read_bytes())

@@ -1,0 +1,276 @@
+"""Models of sentence-transformers by their name alone give the vectors of `SentenceTransformer.encode`."""
+
+import json
+import shutil
+
+import numpy as np
+import pytest
+import torch
+from kinds import save_kind
+from safetensors.torch import load_file
+from sentence_transformers import SentenceTransformer
+from sentence_transformers.base.modules import Dense, Normalize, Transformer
+from sentence_transformers.sentence_transformer.modules import Pooling
+
+import raycase
+from raycase.encoder.published import LEGACY
+from raycase.encoder.sources import find_encoder
+from raycase.errors import RequestError
+from raycase.systems.condition_pooling import condition_pooling
+from raycase.systems.registry import resolve
+
+TEXTS = ["A woman in a red dress", "Two people play (with a dog)!", "a", "the word " * 60, "NAÏVE Café 100 %"]
+MODES = tuple(LEGACY.values())
+
+
+def save(folder, kind="bert", *, pooling="mean", after=(), length=130, lower=False, include=True, **prompts):
+    """A tiny model in a folder, as the library of today saves it."""
+    save_kind(folder, kind)
+    transformer = Transformer(str(folder), max_seq_length=length, do_lower_case=lower)
+    torch.manual_seed(1)
+    modules = [transformer, Pooling(32, pooling_mode=pooling, include_prompt=include), *after]
+    SentenceTransformer(modules=modules, device="cpu", **prompts).save(str(folder))
+    return folder
+
+
+def put(folder, name, values):
+    (folder / name).parent.mkdir(exist_ok=True)
+    (folder / name).write_text(json.dumps(values), encoding="utf-8")
+
+
+def legacy(folder, kind="bert", *, pooling=("mean",), length=130, lower=False, others=()):
+    """A tiny model in a folder, as the library saved it before version 6."""
+    save_kind(folder, kind)
+    prefix = "sentence_transformers.models"
+    names = ["Transformer", "Pooling", *others]
+    paths = ["", *(f"{n}_{name}" for n, name in enumerate(names) if n)]
+    modules = [
+        {"idx": n, "name": str(n), "path": p, "type": f"{prefix}.{m}"}
+        for n, (m, p) in enumerate(zip(names, paths, strict=True))
+    ]
+    put(folder, "modules.json", modules)
+    flags = {flag: mode in pooling for flag, mode in LEGACY.items()}
+    put(folder, "1_Pooling/config.json", {"word_embedding_dimension": 32} | flags)
+    for path in paths[2:]:
+        (folder / path).mkdir()
+    if length or lower:
+        put(folder, "sentence_bert_config.json", {"max_seq_length": length, "do_lower_case": lower})
+    return folder
+
+
+def dense(width, out, activation):
+    torch.manual_seed(2)
+    return Dense(width, out, activation_function=activation)
+
+
+def assert_equal(folder, texts=TEXTS):
+    """Of the job's path, alone and together, and of the pass that reads words."""
+    folder = str(folder)
+    wanted = SentenceTransformer(folder, device="cpu").encode(texts)
+    loaded = raycase.load(folder, device="cpu", dtype=torch.float32)
+    assert loaded.config.plain_dim == wanted.shape[1]
+    np.testing.assert_allclose(loaded.embed(texts, None), wanted, atol=2e-5)
+    np.testing.assert_allclose(np.concatenate([loaded.embed([t], None) for t in texts]), wanted, atol=2e-5)
+    found = np.empty_like(wanted)
+    prepared = loaded.config.prepare(texts, None)
+
+    def keep(rows, states):
+        found[rows] = states.plain
+
+    loaded.reader.read(prepared.alone[0], keep)
+    np.testing.assert_allclose(found[prepared.rows], wanted, atol=2e-5)
+    assert loaded.embed(texts, "color of the dress").shape == (len(texts), 32)
+    return loaded
+
+
+@pytest.mark.parametrize("kind", ["bert", "mpnet", "qwen3"])  # the last layer apart; as it is; in rows
+def test_poolings_side_by_side(kind, tmp_path):
+    assert_equal(save(tmp_path / "model", kind, pooling=MODES[::-1]))
+
+
+@pytest.mark.parametrize("kind", ["roberta", "t5", "deberta-v2", "albert", "qwen2"])
+def test_kinds_with_all_that_follows_a_pooling(kind, tmp_path):
+    after = [dense(64, 48, torch.nn.Tanh()), dense(48, 24, None), Normalize()]
+    loaded = assert_equal(save(tmp_path / "model", kind, pooling=("mean", "lasttoken"), after=after))
+    assert loaded.config.plain_dim == 24
+    np.testing.assert_allclose(np.linalg.norm(loaded.embed(TEXTS, None), axis=1), 1, atol=1e-6)
+
+
+@pytest.mark.parametrize("pooling", [(mode,) for mode in MODES] + [("cls", "max", "mean"), MODES])
+def test_files_of_older_versions(pooling, tmp_path):
+    assert_equal(legacy(tmp_path / "old", pooling=pooling, others=["Normalize"] if len(pooling) > 1 else []))
+
+
+@pytest.mark.parametrize("made", [save, legacy])
+@pytest.mark.parametrize("length", [7, 120])
+def test_the_length_is_the_published_one(made, length, tmp_path):
+    folder = made(tmp_path / "model", length=length)
+    assert assert_equal(folder).config.encoder.max_tokens == length
+
+
+def test_without_a_length_it_is_the_tokenizers(tmp_path):
+    folder = legacy(tmp_path / "model", length=None)
+    settings = json.loads((folder / "tokenizer_config.json").read_text()) | {"model_max_length": 9}
+    put(folder, "tokenizer_config.json", settings)
+    assert assert_equal(folder).config.encoder.max_tokens == 9
+
+
+def test_lower_case(tmp_path):
+    loaded = assert_equal(legacy(tmp_path / "model", "roberta", lower=True))
+    np.testing.assert_array_equal(loaded.embed(["A DOG"], None), loaded.embed(["a dog"], None))
+    assert_equal(save(tmp_path / "new", "roberta", lower=True))
+
+
+@pytest.mark.parametrize("include", [True, False])
+@pytest.mark.parametrize("kind", ["bert", "qwen3", "xlm-roberta"])
+def test_the_default_prompt_stands_before_each_text(kind, include, tmp_path):
+    prompts = {"prompts": {"search": "number of people: ", "other": "dog"}, "default_prompt_name": "search"}
+    folder = save(tmp_path / "model", kind, pooling=MODES, include=include, **prompts)
+    prompted = assert_equal(folder)
+    put(folder, "config_sentence_transformers.json", {"prompts": prompts["prompts"]})
+    assert not np.allclose(assert_equal(folder).embed(TEXTS, None), prompted.embed(TEXTS, None), atol=1e-3)
+
+
+def test_a_special_token_in_a_text_is_text(tmp_path):
+    folder = save(tmp_path / "model")
+    texts = ["a [SEP] b"]
+    wanted = SentenceTransformer(str(folder), device="cpu").encode(texts)
+    found = raycase.load(str(folder), device="cpu", dtype=torch.float32).embed(texts, None)
+    assert not np.allclose(found, wanted, atol=1e-3)
+
+
+def test_dense_weights_of_pytorch(tmp_path, monkeypatch):
+    monkeypatch.setenv("RAYCASE_CACHE", str(tmp_path / "cache"))
+    folder = save(tmp_path / "model", after=[dense(32, 8, torch.nn.GELU())])
+    wanted = raycase.load(str(folder), device="cpu", dtype=torch.float32).embed(TEXTS, None)
+    [path] = [path for path in folder.iterdir() if path.name.startswith("2_")]
+    torch.save(load_file(path / "model.safetensors"), path / "pytorch_model.bin")
+    (path / "model.safetensors").unlink()
+    np.testing.assert_array_equal(
+        raycase.load(str(folder), device="cpu", dtype=torch.float32).embed(TEXTS, None), wanted
+    )
+
+
+def test_other_dense_weights_are_another_model(tmp_path):
+    one = save(tmp_path / "one", after=[dense(32, 8, None)])
+    two = shutil.copytree(one, tmp_path / "two")
+    assert resolve(str(one)).describe() == resolve(str(two)).describe()
+    [path] = [path for path in two.iterdir() if path.name.startswith("2_")]
+    weights = path / "model.safetensors"
+    weights.write_bytes(weights.read_bytes()[:-1] + b"?")
+    assert resolve(str(one)).describe() != resolve(str(two)).describe()
+
+
+def test_what_it_gives_is_what_condition_pooling_gives(tmp_path):
+    folder = str(save(tmp_path / "model", after=[Normalize()]))
+    alone, named = resolve(folder), resolve(f"condition-pooling:{folder}")
+    assert alone == condition_pooling(folder)
+    assert alone.describe() == named.describe()
+    chosen = resolve(folder, pooling="mean")
+    assert chosen.encoder.published is None
+    assert chosen.describe() == resolve(f"condition-pooling:{folder}", pooling="mean").describe()
+
+
+def test_without_files_of_sentence_transformers_a_text_is_the_mean_of_its_tokens(tmp_path):
+    folder = str(save_kind(tmp_path / "model", "bert"))
+    assert resolve(folder).describe() == resolve(folder, pooling="mean").describe()
+    with pytest.raises(RequestError, match="which would say its pooling"):
+        resolve(folder, prompt="concat-sc")
+
+
+@pytest.mark.parametrize(("mode", "ours"), [("mean", "mean"), ("cls", "cls"), ("lasttoken", "last")])
+def test_a_prompt_takes_the_published_pooling_over_the_text(mode, ours, tmp_path):
+    folder = str(legacy(tmp_path / "model", pooling=(mode,), length=20, others=["Normalize"]))
+    config = resolve(folder, prompt="concat-sc")
+    assert config.encoder.pooling == (ours,)
+    assert config.encoder.published is None
+    assert config.encoder.max_tokens == 20
+
+
+@pytest.mark.parametrize("pooling", [("max",), ("mean", "cls")])
+def test_a_prompt_asks_for_a_pooling_where_the_published_one_has_no_meaning(pooling, tmp_path):
+    folder = str(legacy(tmp_path / "model", pooling=pooling))
+    with pytest.raises(RequestError, match="pass --pooling beside it"):
+        resolve(folder, prompt="concat-sc")
+    assert resolve(folder, prompt="concat-sc", pooling="mean").encoder.pooling == ("mean",)
+
+
+MODULE = {"idx": 2, "name": "2", "path": "2_X", "type": "sentence_transformers.models.Normalize"}
+TRANSFORMER = {"idx": 0, "name": "0", "path": "", "type": "sentence_transformers.models.Transformer"}
+POOLING = {"idx": 1, "name": "1", "path": "1_Pooling", "type": "sentence_transformers.models.Pooling"}
+DENSE = {"in_features": 32, "out_features": 4, "bias": True, "activation_function": "torch.nn.modules.linear.Identity"}
+BAD_FILES = [
+    ("modules.json", [TRANSFORMER, POOLING, MODULE | {"type": "sentence_transformers.models.CNN"}], "got CNN, which"),
+    ("modules.json", [TRANSFORMER, POOLING, MODULE | {"type": "somebody.Normalize"}], "got somebody.Normalize, which"),
+    ("modules.json", [MODULE | {"idx": 0, "type": "sentence_transformers.models.BoW"}, POOLING], "got BoW"),
+    ("modules.json", [TRANSFORMER | {"path": "0_Transformer"}, POOLING], "in the folder 0_Transformer"),
+    ("modules.json", [TRANSFORMER], "Pooling after"),
+    ("modules.json", [TRANSFORMER, MODULE], "Pooling after"),
+    ("modules.json", [], "a list of modules"),
+    ("modules.json", {}, "a list of modules"),
+    ("modules.json", [1], "idx, type and path"),
+    ("modules.json", [TRANSFORMER, POOLING | {"path": "../x"}], "folders beside it"),
+    ("modules.json", [TRANSFORMER, POOLING | {"path": "/x"}], "folders beside it"),
+    ("modules.json", [TRANSFORMER, POOLING | {"path": ".."}], "folders beside it"),
+    ("modules.json", [TRANSFORMER, POOLING, MODULE | {"type": "sentence_transformers.models.Dense"}], "in_features"),
+    ("1_Pooling/config.json", {"pooling_mode": "attention"}, "pooling_mode among"),
+    ("1_Pooling/config.json", {"pooling_mode": []}, "pooling_mode among"),
+    ("1_Pooling/config.json", {"pooling_mode": "mean", "embedding_dimension": 31}, "the encoder's dimension, 32"),
+    ("1_Pooling/config.json", {"include_prompt": "no"}, "include_prompt true or false"),
+    ("1_Pooling/config.json", [], "an object"),
+    ("sentence_bert_config.json", {"max_seq_length": "many"}, "max_seq_length above 2"),
+    ("sentence_bert_config.json", {"max_seq_length": 1}, "max_seq_length above 2"),
+    ("sentence_bert_config.json", {"do_lower_case": 1}, "do_lower_case true or false"),
+    ("config_sentence_transformers.json", {"default_prompt_name": "x"}, "default_prompt_name of prompts"),
+    ("config_sentence_transformers.json", {"prompts": {"x": 1}, "default_prompt_name": "x"}, "a prompt without"),
+    ("config_sentence_transformers.json", {"prompts": {"x": "{sentence}"}, "default_prompt_name": "x"}, "a prompt"),
+    ("2_Dense/config.json", DENSE | {"in_features": 31}, "in_features 32"),
+    ("2_Dense/config.json", DENSE | {"out_features": True}, "out_features of"),
+    ("2_Dense/config.json", DENSE | {"activation_function": "os.system"}, "activation_function of torch.nn"),
+    ("2_Dense/config.json", DENSE | {"use_residual": True}, "use_residual false"),
+    ("2_Dense/config.json", DENSE | {"module_input_name": "token_embeddings"}, "module_input_name sentence_embedding"),
+    ("2_Normalize/config.json", {"module_input_name": "token_embeddings"}, "module_input_name sentence_embedding"),
+]
+
+
+@pytest.mark.parametrize(("name", "values", "expected"), BAD_FILES)
+def test_what_is_not_known_is_refused(name, values, expected, tmp_path):
+    others = [name.partition("/")[0].removeprefix("2_")] if name.startswith("2_") else []
+    folder = legacy(tmp_path / "model", others=others)
+    put(folder, name, values)
+    with pytest.raises(RequestError, match=expected):
+        resolve(str(folder))
+
+
+@pytest.mark.parametrize("name", ["modules.json", "1_Pooling/config.json", "sentence_bert_config.json"])
+@pytest.mark.parametrize("content", [b"", b"{", b"\xff", b"null,"])
+def test_a_file_that_is_no_json_is_named(name, content, tmp_path):
+    folder = legacy(tmp_path / "model")
+    (folder / name).write_bytes(content)
+    with pytest.raises(RequestError, match=f"JSON in {name}"):
+        resolve(str(folder))
+
+
+def test_dense_weights_that_do_not_fit(tmp_path):
+    folder = save(tmp_path / "model", after=[dense(32, 8, None)])
+    [path] = [path for path in folder.iterdir() if path.name.startswith("2_")]
+    values = json.loads((path / "config.json").read_text())
+    put(folder, f"{path.name}/config.json", values | {"out_features": 9})
+    with pytest.raises(RequestError, match=r"linear\.weight"):
+        raycase.load(str(folder))
+    (path / "model.safetensors").unlink()
+    with pytest.raises(RequestError, match=r"no model\.safetensors"):
+        raycase.load(str(folder))
+
+
+def test_the_real_mpnet(tmp_path):
+    name = "sentence-transformers/all-mpnet-base-v2"
+    try:
+        find_encoder(name, prompt="concat-sc")
+    except RequestError as error:
+        pytest.skip(f"{name} is not on this machine: {error}")
+    texts = [*TEXTS, "word " * 600]
+    loaded = raycase.load(name, device="cpu", dtype=torch.float32)
+    wanted = SentenceTransformer(name, device="cpu").encode(texts)
+    np.testing.assert_allclose(loaded.embed(texts, None), wanted, atol=2e-5)
+    assert (loaded.config.encoder.max_tokens, loaded.config.plain_dim) == (384, 768)
