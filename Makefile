@@ -42,7 +42,7 @@ docs: .venv/ready          ## write the generated pages: docs/flags.md, docs/roo
 
 model: .venv/ready         ## train the models that ship, raycase/models/*, from the C-STS in DATA
 	$(call train-model,minilm-conditional,--model minilm --nested 64 128 256)
-	$(call train-model,mpnet-conditional,--model $(MPNET) --head-dim 32 --nested 64 128 256 --teacher-head-dim 96 \
+	$(call train-model,mpnet-conditional,--model $(MPNET) --head-dim 32 --nested 64 128 256 \
 		--plain-rise 3.6 3.8 3.8 4.0)
 
 define train-model

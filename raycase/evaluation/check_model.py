@@ -11,7 +11,7 @@ import numpy as np
 import torch
 import tyro
 
-from raycase.data.fetch import INSIDE, fetch, is_remote, model_folder
+from raycase.data.fetch import INSIDE, fetch, is_remote, is_trained, model_folder
 from raycase.data.json_values import loads
 from raycase.data.places import JSON, File, check_paths
 from raycase.encoder.cosines import cosines
@@ -60,10 +60,14 @@ def check_model(job: CheckJob) -> dict[str, Any]:
     check_paths(opens=opens, writes={"--golden": File(job.golden, JSON)} if job.save_golden else {})
     config = resolve(job.model, **job.prompt_choices)
     if not isinstance(config, CaseConfig):
-        encoder = INSIDE.get(job.model, f"{job.model}/encoder with --prompt and --pooling")
+        encoder = (
+            job.model
+            if not is_trained(job.model) and not is_remote(job.model)
+            else INSIDE.get(job.model, f"{job.model}/encoder")
+        )
         raise RequestError(
-            f"{job.model}: expected an encoder or a projector on one, got a fine-tuned system; its encoder can be "
-            f"checked: {encoder}"
+            f"{job.model}: expected an encoder under a prompt, or a projector on one, got {config.label}; its encoder "
+            f"can be checked: {encoder} with --prompt"
         )
     return check_config(job, config)
 

@@ -128,10 +128,9 @@ def _fit_frozen(
     fit = partial(runner.fit, train=train, validation=validation)
     fitting, recipe = fit_condition_head, job.recipe
     seeds = range(job.seed + 1, job.seed + 1 + job.teachers)
-    teacher = recipe.teacher
-    teachers = [fit(fitting, recipe=teacher, seed=seed, checkpoints=checkpoints / f"{seed}") for seed in seeds]
+    teachers = [fit(fitting, recipe=recipe, seed=seed, checkpoints=checkpoints / f"{seed}") for seed in seeds]
     if teachers:
-        heads = [best_head(state, teacher, train.dim) for state in teachers]
+        heads = [best_head(state, recipe, train.dim) for state in teachers]
         fitting = partial(fitting, taught=taught_pairs(train, heads, job.seed))
         recipe = recipe.distilled
     return fit(fitting, recipe=recipe, seed=job.seed, checkpoints=checkpoints / "frozen"), teachers

@@ -69,8 +69,6 @@ class HeadRecipe(FrozenHeadRecipe):
     teachers: int = 0
     """Number of heads, with the following seeds, whose mean cosines the head learns besides the ratings, by the flags
     --distilled-; they also say what the rated sentences have in common under other conditions."""
-    teacher_head_dim: int | None = None
-    """Dimension of the teachers' queries and keys. Default: --head-dim. Teachers have no --nested dimensions."""
     distilled_epochs: int = 12
     """Number of epochs with teachers; theirs is --epochs."""
     distilled_weight: float = 4.0
@@ -108,7 +106,6 @@ class HeadRecipe(FrozenHeadRecipe):
             "patience": (self.patience >= 1, above),
             "average": (0 <= self.average < 1, "a decay in [0, 1)"),
             "teachers": (self.teachers >= 0, "0 or more"),
-            **at_least(1, self, "teacher_head_dim", most=MOST_WIDTH // max(1, self.heads)),
             "distilled_epochs": (self.distilled_epochs >= 1, above),
             "distilled_weight": (0 < self.distilled_weight < float("inf"), above),
             "unfrozen_epochs": (self.unfrozen_epochs >= 1, above),
@@ -119,11 +116,6 @@ class HeadRecipe(FrozenHeadRecipe):
             "plain_rise": (_rises(self.plain_rise), "numbers from 0 to 2^40 of which each pair rises"),
         }
         check_ranges(self, ranges)
-
-    @property
-    def teacher(self) -> HeadRecipe:
-        """The recipe of a teacher, whose cosines are learnt at all dimensions alone."""
-        return replace(self, nested=(), head_dim=self.teacher_head_dim or self.head_dim)
 
     @property
     def distilled(self) -> HeadRecipe:

@@ -146,7 +146,6 @@ BAD = {
     "encoder_learning_rate": [0.0, math.inf],
     "plain_share": [1.0, -0.1, math.nan],
     "plain_rise": [(2.0, 1.4, 3.0, 4.0), (1.0, 2.0, 4.0, 4.0), (-1.0, 2.0, 3.0, 4.0), (0.0, math.nan, 3.0, 4.0)],
-    "teacher_head_dim": [0, 10**9],
     "layers": [(), (1.5,), (1.0, 0.99)],
     "seed": [-1],
     "workers": [0, 2],
