@@ -134,10 +134,6 @@ def test_columns_of_a_font_of_equal_widths():
 def test_wrong_requests_are_refused(model, tmp_path):
     encoder = model.removeprefix("condition-pooling:")
     for wrong, words in [
-        (
-            {"model": encoder},
-            r"--model: expected a model that weighs words \(condition-pooling, as .*\), got .*encoder",
-        ),
         ({"model": "minilm"}, r"--model: expected a model that weighs words .*, got minilm$"),
         ({"model": "nowhere/at/all"}, r"--model: expected a model that weighs words .*, got nowhere/at/all: "),
         ({"model": f"tri-encoder:{encoder}"}, r"--model: expected a model that weighs words .*, got tri-encoder:"),

@@ -80,12 +80,38 @@ def test_its_vectors_can_be_cut(model):
     assert cut.embed(texts, None).shape == (3, 384)
 
 
-def test_its_folder_is_small_names_no_machine_and_ends_with_its_limits():
-    assert {tensor.dtype for tensor in load_file(FOLDER / WEIGHTS).values()} == {torch.float16}
+@pytest.mark.parametrize(("model", "most"), [(DEFAULT_MODEL, 4 * 10**6), ("mpnet-conditional", 8 * 2**20)])
+def test_a_folder_that_ships_is_small_names_no_machine_and_ends_with_its_limits(model, most):
+    folder = FOLDER.parent / model
+    assert {tensor.dtype for tensor in load_file(folder / WEIGHTS).values()} == {torch.float16}
+    assert (folder / WEIGHTS).stat().st_size <= most
     for name in ("metrics.json", "raycase.json", "README.md"):
-        text = (FOLDER / name).read_text(encoding="utf-8")
+        text = (folder / name).read_text(encoding="utf-8")
         assert not re.search(r"""(^|[\s"'=])[/~]\w""", text), name
-    assert text.endswith((ROOT / "docs" / f"{DEFAULT_MODEL}.md").read_text(encoding="utf-8"))
+    assert text.endswith((ROOT / "docs" / f"{model}.md").read_text(encoding="utf-8"))
+
+
+def test_text_unlike_all_of_training_has_its_plain_vector(model):
+    """Under any condition: papers, and other languages."""
+    texts = [
+        "We prove a lower bound on the sample complexity of estimating the spectral gap of reversible Markov chains "
+        "from a single trajectory, and give an estimator whose confidence intervals are computable.",
+        "W pracy przedstawiono metodę szacowania złożoności obliczeniowej algorytmów równoległych na procesorach.",
+        "A dog runs.",
+    ]
+    plain, *under = (l2_normalize(model.embed(texts, condition)) for condition in (None, *CONDITIONS))
+    for vectors in under:
+        assert (vectors @ vectors.T)[0, 1] == pytest.approx((plain @ plain.T)[0, 1], abs=1e-3)
+    assert abs(under[0] - under[1])[:2].max() < 1e-3 < abs(under[0] - under[1])[2].max()
+
+
+def test_mpnet_conditional_by_its_name():
+    try:
+        larger = raycase.load("mpnet-conditional", dtype=torch.float32)
+    except RequestError as error:
+        pytest.skip(f"its encoder is not on this machine: {error}")
+    assert (larger.dim, larger.config.plain_dim, larger.config.encoder.max_tokens) == (768, 768, 384)
+    assert min(nearest_that_agree(larger)) >= 7
 
 
 @pytest.mark.parametrize("flag", [{"prompt": "cond"}, {"pooling": "cls"}, {"subtract": True}])
