@@ -2,6 +2,7 @@
 
 import json
 import shutil
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -13,8 +14,11 @@ from sentence_transformers.base.modules import Dense, Normalize, Transformer
 from sentence_transformers.sentence_transformer.modules import Pooling
 
 import raycase
+from raycase.encoder.loading import load_encoder, save_encoder, whole_model
 from raycase.encoder.published import LEGACY
-from raycase.encoder.sources import find_encoder
+from raycase.encoder.sources import find_encoder, find_unprompted
+from raycase.encoder.table import read_spec
+from raycase.encoder.token_batch import Tokens
 from raycase.errors import RequestError
 from raycase.systems.condition_pooling import condition_pooling
 from raycase.systems.registry import resolve
@@ -159,6 +163,22 @@ def test_other_dense_weights_are_another_model(tmp_path):
     weights = path / "model.safetensors"
     weights.write_bytes(weights.read_bytes()[:-1] + b"?")
     assert resolve(str(one)).describe() != resolve(str(two)).describe()
+
+
+def test_a_trained_encoder_is_saved_with_what_follows_its_pooling(tmp_path):
+    spec = find_unprompted(str(save(tmp_path / "model", "roberta", after=[dense(32, 8, None), Normalize()])))
+    tokens = [Tokens(ids=[5, 6, 7, 8], start=0, end=4)]
+    encoder = load_encoder(spec, device="cpu", dtype=torch.float32)
+    wanted = encoder.pool(tokens)
+    (tmp_path / "saved").mkdir()
+    save_encoder(whole_model(encoder), spec, tmp_path / "saved")
+    shutil.rmtree(tmp_path / "model")
+    row = json.loads(json.dumps(spec.as_json()))
+    saved = replace(read_spec(row), source=str(tmp_path / "saved"))
+    np.testing.assert_array_equal(load_encoder(saved, device="cpu", dtype=torch.float32).pool(tokens), wanted)
+    for step in ("../2_Dense", "/2_Dense", ".."):
+        with pytest.raises(ValueError, match="folders beside the encoder's weights"):
+            read_spec(row | {"published": row["published"] | {"after": [step]}})
 
 
 def test_what_it_gives_is_what_condition_pooling_gives(tmp_path):
