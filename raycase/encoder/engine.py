@@ -14,6 +14,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
+from itertools import cycle
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -318,8 +319,7 @@ class TextEncoder:
 
     def pool_states(self, hidden_BTD: Tensor, position_BT: Tensor, first_VB: Tensor, stop_VB: Tensor) -> Tensor:
         """Pool padded states, whose tokens have these positions, by the spans of `spans`: (B, V * D)."""
-        poolings = self.spec.poolings * (len(first_VB) // len(self.spec.poolings))
-        spans = zip(poolings, first_VB, stop_VB, strict=True)
+        spans = zip(cycle(self.spec.poolings), first_VB, stop_VB, strict=False)
         return self.side_by_side([pool_span(p, hidden_BTD, position_BT, first, stop) for p, first, stop in spans])
 
     def side_by_side(self, pooled: list[Tensor]) -> Tensor:
@@ -344,8 +344,7 @@ class TextEncoder:
         inputs, work = self.row_inputs(row, members, *bags)
         states_TD = self.row_states(inputs)
         index_B, *bags_of = inputs.beside
-        poolings = self.spec.poolings * (len(bags) // 2 // len(self.spec.poolings))
-        pooled_by = zip(poolings, bags_of[::2], bags_of[1::2], strict=True)
+        pooled_by = zip(cycle(self.spec.poolings), bags_of[::2], bags_of[1::2], strict=False)
         position_T = inputs.position[0]
         return index_B, self.side_by_side([pool_bags(p, states_TD, position_T, *bag) for p, *bag in pooled_by]), work
 

@@ -11,7 +11,6 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import torch
 import torch.nn.functional as F
 from safetensors.torch import load_file
 from torch import Tensor, nn
@@ -57,7 +56,7 @@ ACTIVATIONS: dict[str, Callable[[], nn.Module]] = {
     "Sigmoid": nn.Sigmoid,
 }
 WITHOUT_EFFECT = {"Dropout"}  # once a model is trained
-Prompt = Callable[[str], int]  # a prompt -> its number of tokens, as the library counts them
+TokenCount = Callable[[str], int]  # of a prompt, as the library counts it
 
 
 class Settings:
@@ -90,7 +89,7 @@ class Settings:
         return value
 
 
-def read_published(settings: Settings, hidden_size: int, tokens_of: Prompt) -> Published | None:
+def read_published(settings: Settings, hidden_size: int, tokens_of: TokenCount) -> Published | None:
     """How the model of these settings gives vectors; None where sentence-transformers never saved it.
 
     Raises RequestError for a module that raycase does not know, by its name.
@@ -259,7 +258,6 @@ def dense_identity(source: str, folder: str, published: Published) -> dict[str, 
     return {f"{file.parent.name}/{file.name}": sha256_of_file(file) for file in files if file.is_file()}
 
 
-@torch.no_grad()
 def save_after(source: Settings, published: Published, identity: str, folder: Path) -> None:
     """Write the folders of the modules behind the pooling beside a saved encoder."""
     for step in published.after:

@@ -60,11 +60,8 @@ def check_model(job: CheckJob) -> dict[str, Any]:
     check_paths(opens=opens, writes={"--golden": File(job.golden, JSON)} if job.save_golden else {})
     config = resolve(job.model, **job.prompt_choices)
     if not isinstance(config, CaseConfig):
-        encoder = (
-            job.model
-            if not is_trained(job.model) and not is_remote(job.model)
-            else INSIDE.get(job.model, f"{job.model}/encoder")
-        )
+        trained = is_trained(job.model) or is_remote(job.model)
+        encoder = INSIDE.get(job.model, f"{job.model}/encoder") if trained else job.model
         raise RequestError(
             f"{job.model}: expected an encoder under a prompt, or a projector on one, got {config.label}; its encoder "
             f"can be checked: {encoder} with --prompt"
