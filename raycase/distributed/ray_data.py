@@ -5,9 +5,11 @@ from __future__ import annotations
 import copy
 import gc
 import json
+import time
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
-from traceback import clear_frames
+from traceback import walk_stack, walk_tb
+from types import FrameType
 from typing import Any
 
 import pyarrow as pa
@@ -86,15 +88,31 @@ def run_tasks(
         raise cause(error) from error
 
 
-def let_go(error: BaseException) -> None:
+def let_go(error: BaseException, seconds: float = 10.0) -> None:
     """Clear the frames of an error and of all behind it, which refer to the execution: Ray keeps encoders, and their
-    GPUs, as long as anything refers to them, and a circle does until Python looks for such: it is told to, too."""
+    GPUs, as long as anything refers to them, and a circle does until Python looks for such: it is told to, too.
+
+    A frame that another thread still runs (Ray's executor ends after its error) is waited for, at most `seconds`.
+    """
+    own = {frame for frame, _ in walk_stack(None)}
+    end = time.monotonic() + seconds
     ahead: list[BaseException | None] = [error]
     seen: set[int] = set()  # of two errors each may be the other's cause
     while ahead:
         found = ahead.pop()
         if found is not None and id(found) not in seen:
             seen.add(id(found))
-            clear_frames(found.__traceback__)
+            for frame, _ in walk_tb(found.__traceback__):
+                while frame not in own and not _cleared(frame) and time.monotonic() < end:
+                    time.sleep(0.01)
             ahead += [found.__cause__, found.__context__]
     gc.collect()
+
+
+def _cleared(frame: FrameType) -> bool:
+    """Clear it; whether that could be done: not while it runs."""
+    try:
+        frame.clear()
+    except RuntimeError:
+        return False
+    return True

@@ -3,6 +3,7 @@
 import subprocess
 import sys
 import textwrap
+import threading
 import weakref
 
 import pytest
@@ -49,6 +50,30 @@ def test_an_error_lets_go_of_what_its_frames_and_those_of_its_causes_hold():
     raised.value.__cause__.__cause__ = raised.value  # a circle ends too
     let_go(raised.value)
     assert [reference() for reference in references] == [None, None]
+
+
+def test_an_error_lets_go_also_of_a_frame_that_another_thread_is_about_to_end():
+    class Held:
+        pass
+
+    def fails():
+        held = Held()
+        references.append(weakref.ref(held))
+        try:
+            raise ValueError
+        except ValueError as error:
+            errors.append(error)
+            raised.set()
+            kept.wait(30)
+
+    references, errors, raised, kept = [], [], threading.Event(), threading.Event()
+    thread = threading.Thread(target=fails)
+    thread.start()
+    raised.wait(30)
+    threading.Timer(0.2, kept.set).start()
+    let_go(errors[0])
+    assert references[0]() is None
+    thread.join()
 
 
 def test_ray_does_not_start_unasked():
