@@ -1,6 +1,7 @@
 """Tokens a second of the main job and of its bare engine, against sentence-transformers in three settings.
 
     make bench        (RAY_worker_niceness=0 .venv/bin/python benchmarks/embed_throughput.py)
+    HF_HUB_OFFLINE=1 .venv/bin/python benchmarks/embed_throughput.py --model mpnet --texts abstracts --count 60 --jobs 0
 
 (a) the whole job, Parquet to Parquet on Ray, 20,000 captions, from its first to its last unit
 (b) the bare engine, compiled: raycase.load("minilm"), `compile()`, as long jobs have it (`--compile auto`)
@@ -9,14 +10,14 @@
 (d) the same with bf16 weights
 (e) the same with its OpenVINO backend
 
-(b) to (e) embed the same prompts: 2,000 captions under 2 conditions, tokenizing included. All take turns; medians over
+(b) to (e) embed the same prompts: `count` texts under 2 conditions, tokenizing included. All take turns; medians over
 the rounds.
 """
 
 import argparse
 import sys
 
-from turns import Contender, captions, finish, matrix_product_rate, median, serve, whole_job
+from turns import Contender, abstracts, captions, finish, matrix_product_rate, median, serve, whole_job
 
 CONDITIONS = ["number of people", "type of activity"]
 NAMES = {
@@ -26,15 +27,20 @@ NAMES = {
     "d": "sentence-transformers, bf16",
     "e": "sentence-transformers, OpenVINO",
 }
+MPNET = "sentence-transformers/all-mpnet-base-v2"
+MODELS = {"minilm": ("minilm", {}), "mpnet": (MPNET, {"prompt": "concat-sc"})}  # for `raycase.load`
+TEXTS = {"captions": captions, "abstracts": abstracts}
+SHAPES = {"minilm": (6, 384), "mpnet": (12, 768)}  # layers, hidden dimension
 
 
-def contender(name):
-    sentences = [s for s in captions(2000) for _ in CONDITIONS]
-    conditions = CONDITIONS * 2000
+def contender(name, model, kind, count):
+    sentences = [s for s in TEXTS[kind](count) for _ in CONDITIONS]
+    conditions = CONDITIONS * count
     if name in ("b", "b0"):
         import raycase
 
-        case = raycase.load("minilm")
+        source, options = MODELS[model]
+        case = raycase.load(source, **options)
         if name == "b":
             case.compile()
             for _ in range(2):  # batches of every size
@@ -46,15 +52,18 @@ def contender(name):
         from sentence_transformers import SentenceTransformer
 
         settings = {"c": {}, "d": {"model_kwargs": {"dtype": torch.bfloat16}}, "e": {"backend": "openvino"}}
-        model = SentenceTransformer(str(get_model_path()), device="cpu", **settings[name])
+        source = MPNET if model == "mpnet" else str(get_model_path())
+        peer = SentenceTransformer(source, device="cpu", **settings[name])
         prompts = [f"{s} {c}" for s, c in zip(sentences, conditions, strict=True)]
-        serve(lambda: model.encode(prompts, show_progress_bar=False) is None or None)
+        serve(lambda: peer.encode(prompts, show_progress_bar=False) is None or None)
 
 
-def main(rounds, jobs):
+def main(model, kind, count, rounds, jobs):
     from raycase.data.provenance import machine  # the peers' environment has no raycase
 
-    running = {name: Contender(__file__, name, peer=not name.startswith("b")) for name in NAMES}
+    what = ("--model", model, "--texts", kind, "--count", count)
+    running = {name: Contender(__file__, name, *what, peer=not name.startswith("b")) for name in NAMES}
+    layers, hidden = SHAPES[model]
     seconds = {name: [] for name in NAMES}
     rates, job_rates, startups, tokens = [], [], [], 0
     for turn in range(rounds):
@@ -62,7 +71,7 @@ def main(rounds, jobs):
             result = contestant.turn()
             seconds[name].append(result["seconds"])
             tokens = max(tokens, result.get("tokens", 0))
-        rates.append(matrix_product_rate(384, 1536))
+        rates.append(matrix_product_rate(hidden, 4 * hidden))
         if turn < jobs:
             result, _ = whole_job("--model", "minilm", "--limit", 20_000, "--conditions", *CONDITIONS)
             job_rates.append(result["tokens_per_second"])
@@ -70,17 +79,10 @@ def main(rounds, jobs):
         print(f"round {turn + 1}:", {n: round(s[-1], 2) for n, s in seconds.items()}, job_rates[-1:], file=sys.stderr)
     for contestant in running.values():
         contestant.stop()
-    flags = ("--model", "minilm", "--conditions", CONDITIONS[0])
-    memory = {n: whole_job(*flags, "--limit", n)[1] for n in (2_000, 40_000)}
 
     speed = {name: tokens / median(s) for name, s in seconds.items()}
-    speed["a"] = median(job_rates)
-    flops = 2 * 6 * 12 * 384**2  # of one token: 6 layers, 12 d^2 weights each; attention itself is below 1 %
+    flops = 2 * layers * 12 * hidden**2  # of one token: 12 d^2 weights a layer; attention itself is below 1 %
     rate = median(rates)
-    print(f"{machine()}; bf16 matrix product {rate / 1e9:.0f} GFLOP/s; {tokens:,} tokens")
-    for name, label in ({"a": "whole job on Ray, not compiled"} | NAMES).items():
-        print(f"({name:<2}) {label:<34} {speed[name]:>8,.0f} tokens/s  {speed[name] * flops / rate:>5.0%} of it")
-    print(f"start-up of the job {median(startups):.1f} s; driver's peak memory in MiB by captions {memory}")
     ratios = {
         "engine over sentence-transformers": speed["b"] / speed["c"],
         "engine over sentence-transformers bf16": speed["b"] / speed["d"],
@@ -88,30 +90,43 @@ def main(rounds, jobs):
         "uncompiled engine over sentence-transformers": speed["b0"] / speed["c"],
         "uncompiled engine over sentence-transformers bf16": speed["b0"] / speed["d"],
         "uncompiled engine over sentence-transformers OpenVINO": speed["b0"] / speed["e"],
-        "job over uncompiled engine": speed["a"] / speed["b0"],
-        "driver memory at 2,000 over 40,000 captions": memory[2_000] / memory[40_000],
     }
+    job = {}
+    if jobs:
+        flags = ("--model", "minilm", "--conditions", CONDITIONS[0])
+        memory = {n: whole_job(*flags, "--limit", n)[1] for n in (2_000, 40_000)}
+        speed["a"] = median(job_rates)
+        ratios["job over uncompiled engine"] = speed["a"] / speed["b0"]
+        ratios["driver memory at 2,000 over 40,000 captions"] = memory[2_000] / memory[40_000]
+        job = {"startup_seconds": median(startups), "driver_mib": memory}
+    print(f"{machine()}; bf16 matrix product {rate / 1e9:.0f} GFLOP/s; {tokens:,} tokens")
+    for name, label in ({"a": "whole job on Ray, not compiled"} | NAMES).items():
+        if name in speed:
+            print(f"({name:<2}) {label:<34} {speed[name]:>8,.0f} tokens/s  {speed[name] * flops / rate:>5.0%} of it")
     finish(
         {
             "ratios": ratios,
             "tokens_per_second": {name: round(s) for name, s in sorted(speed.items())},
             "bf16_share_of_matrix_product": round(speed["b"] * flops / rate, 3),
             "bf16_gflops": round(rate / 1e9),
-            "startup_seconds": median(startups),
-            "driver_mib": memory,
             "rounds": rounds,
             "seconds": seconds,
         }
+        | job
     )
 
 
 if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--model", choices=MODELS, default="minilm")
+    parser.add_argument("--texts", choices=TEXTS, default="captions")
+    parser.add_argument("--count", type=int, default=2000, help="texts")
     parser.add_argument("--rounds", type=int, default=5, help="turns of (b) to (e)")
-    parser.add_argument("--jobs", type=int, default=3, help="runs of (a)")
+    parser.add_argument("--jobs", type=int, default=3, help="runs of (a), of MiniLM on captions")
     parser.add_argument("--contender", choices=NAMES, help=argparse.SUPPRESS)
     arguments = parser.parse_args()
+    what = (arguments.model, arguments.texts, arguments.count)
     if arguments.contender:
-        contender(arguments.contender)
+        contender(arguments.contender, *what)
     else:
-        main(arguments.rounds, arguments.jobs)
+        main(*what, arguments.rounds, arguments.jobs)

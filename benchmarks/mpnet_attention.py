@@ -1,16 +1,14 @@
 """Tokens a second of all-mpnet-base-v2 by its library's attention, which raycase uses, and by PyTorch's with MPNet's
 relative positions as the mask, on captions and on abstracts.
 
-    HF_HUB_OFFLINE=1 .venv/bin/python benchmarks/mpnet_attention.py --data ../shared/data
+    HF_HUB_OFFLINE=1 .venv/bin/python benchmarks/mpnet_attention.py
 
 Both are loaded in bf16 and take turns; medians over the rounds. The least cosine is of their vectors.
 """
 
 import argparse
-import json
 import sys
 import time
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -19,7 +17,7 @@ import torch.nn.functional as F
 from torch import Tensor
 from transformers.modeling_outputs import BaseModelOutput
 from transformers.models.mpnet.modeling_mpnet import MPNetEncoder, MPNetModel, MPNetSelfAttention
-from turns import captions, finish, median
+from turns import abstracts, captions, finish, median
 
 from raycase.encoder.loading import load_encoder
 from raycase.encoder.pooling import Pooling
@@ -70,17 +68,12 @@ def use_sdpa(model: MPNetModel) -> None:
         layer.attention.attn.__class__ = Attention
 
 
-def abstracts(data, count):
-    lines = (data / "csfcube" / "corpus.jsonl").read_text(encoding="utf-8").splitlines()[:count]
-    return [" ".join(sentence["text"] for sentence in json.loads(line)["sentences"]) for line in lines]
-
-
-def main(data, rounds):
+def main(rounds):
     spec = find_encoder(MODEL, prompt="concat-sc", pooling=Pooling.MEAN)
     sdpa, library = (load_encoder(spec, device="cpu", dtype=torch.bfloat16) for _ in range(2))
     use_sdpa(sdpa.model)
     result = {"model": MODEL, "dtype": "bfloat16", "rounds": rounds, "ratios": {}}
-    for name, texts in {"captions": captions(2000), "abstracts": abstracts(data, 100)}.items():
+    for name, texts in {"captions": captions(2000), "abstracts": abstracts(100)}.items():
         ids = [each.ids[: spec.max_tokens] for each in sdpa.tokenize.tokenizer.encode_batch(texts)]
         tokens = [Tokens(ids=each, start=0, end=len(each)) for each in ids]
         count = sum(map(len, ids))
@@ -106,7 +99,6 @@ def main(data, rounds):
 
 if __name__ == "__main__":
     parser = argparse.ArgumentParser()
-    parser.add_argument("--data", type=Path, default=Path("../shared/data"))
     parser.add_argument("--rounds", type=int, default=5)
     arguments = parser.parse_args()
-    main(arguments.data, arguments.rounds)
+    main(arguments.rounds)

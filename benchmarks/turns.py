@@ -21,6 +21,11 @@ def captions(count):
     return pq.read_table(CAPTIONS, columns=["text"])["text"].slice(0, count).to_pylist()
 
 
+def abstracts(count):
+    lines = (DATA / "csfcube" / "corpus.jsonl").read_text(encoding="utf-8").splitlines()[:count]
+    return [" ".join(sentence["text"] for sentence in json.loads(line)["sentences"]) for line in lines]
+
+
 def serve(embed):
     """Be a contender: embed once to warm up, then once for each line on standard input, and say how long it took.
 
