@@ -1,6 +1,6 @@
-"""Zero-shot Spearman x 100 on C-STS by prompt, pooled span, pooling and subtraction, for an encoder of the table.
+"""Zero-shot Spearman x 100 on C-STS by prompt, pooled span, pooling and subtraction, for any encoder.
 
-    .venv/bin/python benchmarks/zero_shot.py minilm
+    .venv/bin/python benchmarks/zero_shot.py minilm [float32|bfloat16]
 
 The base of eq. 1 is taken away as it is (raw) or after both vectors are brought to length 1 (unit).
 """
@@ -20,6 +20,7 @@ from raycase.data.json_values import finite
 from raycase.encoder.loading import load_encoder
 from raycase.encoder.prompts import BUILT_IN, Span, prompt_set
 from raycase.encoder.sources import find_encoder
+from raycase.encoder.table import ENCODERS
 
 DATA = Path(os.environ.get("RAYCASE_DATA", Path(__file__).parent.parent.parent / "shared" / "data"))
 
@@ -32,11 +33,12 @@ def unit(vectors):
     return vectors / np.linalg.norm(vectors, axis=1, keepdims=True)
 
 
-def main(name):
+def main(name, compute="float32"):
     with (DATA / "csts" / "validation.csv").open(encoding="utf-8") as handle:
         rows = list(csv.DictReader(handle))
     labels = [float(row["label"]) for row in rows]
-    encoder = load_encoder(find_encoder(name), dtype=torch.float32)
+    spec = find_encoder(name, prompt=None if name in ENCODERS else "concat-sc")  # each is tried below
+    encoder = load_encoder(spec, dtype=getattr(torch, compute))
 
     def embed(template, sentence):
         pairs = [(row[sentence] if sentence else "", row["condition"]) for row in rows]
@@ -50,7 +52,7 @@ def main(name):
         spans = (Span.CONDITION, Span.ALL) if style.startswith("concat") else (None,)
         for span in spans:
             prompts = prompt_set(style, span=span or Span.ALL)
-            for pooling in find_encoder(name).pooling:
+            for pooling in spec.pooling:
                 encoder.spec = replace(encoder.spec, pooling=(pooling,))
                 first, second = embed(prompts.pair, "sentence1"), embed(prompts.pair, "sentence2")
                 for base_span in spans if span else (prompts.base.span,):
