@@ -17,7 +17,6 @@ from turns import DATA, finish
 
 from raycase.data.rated import read_rated
 from raycase.data.storage import json_bytes
-from raycase.distributed.vector_cache import vectors_of
 from raycase.encoder.cosines import pair_cosines
 from raycase.errors import RequestError
 from raycase.evaluation.job import EvaluateJob
@@ -32,7 +31,7 @@ from raycase.evaluation.tasks.captions import (
     neighbour_share,
     read_captions,
 )
-from raycase.training.local_runner import LocalRunner
+from raycase.placement import vectors
 
 SPEARMAN, MEAN = "C-STS Spearman x 100", "mean share of neighbours, %"
 
@@ -123,6 +122,5 @@ if __name__ == "__main__":
     parser.add_argument("--pairs", default=str(DATA / "csts" / "validation.csv"), help="rated pairs")
     parser.add_argument("--captions", default=str(DATA / "flickr30k"), help="folder of captions.parquet")
     parser.add_argument("--limit", type=int, default=CAPTIONS, help="captions")
-    parser.add_argument("--here", action="store_true", help="embed in this process, without Ray and without a cache")
     args = parser.parse_args()
-    main(args, LocalRunner("cpu").vectors_of if args.here else vectors_of)
+    main(args, vectors(None).vectors_of)

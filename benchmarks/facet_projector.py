@@ -15,11 +15,11 @@ import torch
 import torch.nn.functional as F
 from turns import DATA, finish
 
-from raycase.distributed.vector_cache import vectors_of
 from raycase.evaluation.job import EvaluateJob
 from raycase.evaluation.models import find_models
 from raycase.evaluation.ranked import mean_difference, mean_interval
 from raycase.evaluation.tasks.csfcube import ALL, CONDITIONS, FACETS, MAP, MEASURES, NDCG, rank_pools, read_cube
+from raycase.placement import vectors
 from raycase.search.topk import l2_normalize
 from raycase.systems.projector import Projector, ProjectorConfig, project
 from raycase.training.loop import FitConfig, epoch_batches, fit
@@ -69,7 +69,7 @@ def main(cache):
 
     def embedded(wanted):
         number = {value: i for i, value in enumerate(dict.fromkeys(wanted))}
-        return l2_normalize(vectors_of(list(number), model.config, name=data, cache=model.cache))[
+        return l2_normalize(vectors(None).vectors_of(list(number), model.config, name=data, cache=model.cache))[
             [number[v] for v in wanted]
         ]
 

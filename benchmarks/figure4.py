@@ -18,11 +18,12 @@ from pathlib import Path
 from turns import DATA, finish
 
 from raycase.data.storage import json_bytes
-from raycase.distributed import tune, vector_cache
+from raycase.distributed import tune
 from raycase.evaluation.plots import has_matplotlib, png
+from raycase.placement import vectors
 from raycase.systems.pair_vectors import pair_vectors
 from raycase.training import sweep
-from raycase.training.local_runner import LocalRunner, open_local_trials
+from raycase.training.local_runner import open_local_trials
 from raycase.training.projection_fit import Method, Projection, fit_projection
 from raycase.training.projector_fit import evaluation
 from raycase.training.sweep_projector import DIMS, TuneJob
@@ -114,9 +115,8 @@ def main(args):
         resume=True,
     )
     open_trials = open_local_trials if args.here else tune.open_trials
-    vectors_of = LocalRunner("cpu").vectors_of if args.here else vector_cache.vectors_of
     supervised = trained(job, open_trials)
-    curves = {TRAINED: supervised} | unlabelled(job, args.dims, vectors_of)
+    curves = {TRAINED: supervised} | unlabelled(job, args.dims, vectors(None).vectors_of)
     input_dim = max(curves[Method.TRUNCATION])
     print(table(curves), flush=True)
     result = {"model": args.model, "input_dim": input_dim, "spearman": curves}

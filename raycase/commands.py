@@ -6,7 +6,6 @@ torch, transformers and Ray take seconds to import, so each subcommand imports w
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 import tyro
 
+from raycase.corpus.ray_flag import RayFlag
 from raycase.errors import visible
 
 if TYPE_CHECKING:
@@ -50,11 +50,8 @@ class Command:
 
 
 @dataclass(frozen=True, kw_only=True)
-class VerifyJob:
-    """Read an output of `raycase embed` or `raycase score` back: counts, checksums, schema, no NaN, no row twice.
-
-    On the cluster that RAY_ADDRESS names, as in a submitted job; else in one process.
-    """
+class VerifyJob(RayFlag):
+    """Read an output of `raycase embed` or `raycase score` back: counts, checksums, schema, no NaN, no row twice."""
 
     output: tyro.conf.Positional[str]
     """The folder that the job wrote."""
@@ -62,23 +59,23 @@ class VerifyJob:
 
 def embed(job: EmbedJob) -> Result:
     """Embed a corpus under conditions; without flags, a sample."""
-    from raycase.distributed import dry_run, embed
+    from raycase.placement import embed
 
-    return dry_run.dry_run(job) if job.dry_run else embed.embed(job)
+    return embed(job)
 
 
 def verify(job: VerifyJob) -> Result:
     """Check an output of `embed` against its manifest."""
     from raycase.data.places import check_paths
     from raycase.errors import check_ranges
-
-    if os.environ.get("RAY_ADDRESS"):  # on the cluster; else in this process, which need not wait for Ray
-        from raycase.distributed.verify import verify
-    else:
-        from raycase.corpus.verify import verify
+    from raycase.placement import why_ray
 
     check_paths(opens={"OUTPUT": job.output})
     check_ranges(job)
+    if why_ray(job.ray):
+        from raycase.distributed.verify import verify
+    else:
+        from raycase.corpus.verify import verify
     return verify(job.output) | {"verified": True}
 
 
@@ -136,16 +133,17 @@ def rerank(job: RerankJob) -> Result:
 
 def score(job: ScoreJob) -> Result:
     """Score pairs of sentences under conditions, by any model."""
-    from raycase.distributed.score import score
+    from raycase.placement import score
 
     return score(job)
 
 
 def train(job: TrainingJob) -> Result:
     """Train a projector on a frozen encoder, or fine-tune an encoder by one of several systems."""
-    from raycase.distributed.train import train
+    from raycase.placement import open_runner
+    from raycase.training.catalogue import train
 
-    metrics = train(job)
+    metrics = train(job, open_runner(job.ray))
     chosen = f"best epoch {metrics['best_epoch']}; " if "best_epoch" in metrics else ""
     print(f"{chosen}the model is in {visible(job.folder)}")
     names = ("validation", "zero_shot", "variance", "best_epoch", "epochs", "seconds", "embed_seconds", "fingerprint")
@@ -164,10 +162,11 @@ def tune(job: SweepJob) -> Result:
 
 def evaluate(job: EvaluateJob) -> Result:
     """Evaluate models on a task and write a report."""
-    from raycase.distributed.evaluate import evaluate
     from raycase.evaluation.scores import CORRELATIONS
+    from raycase.evaluation.tasks.catalogue import evaluate
+    from raycase.placement import vectors
 
-    metrics = evaluate(job)
+    metrics = evaluate(job, vectors_of=vectors(job.ray).vectors_of)
     report = Path(job.output).expanduser().absolute() / "report.md"
     print(f"the report is {visible(report)}")
     if job.task != "csts":

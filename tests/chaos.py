@@ -32,13 +32,12 @@ import pyarrow.parquet as pq
 import storing
 from counted import counted
 from disturbed import COUNTED, Disturbed
-from helpers import cosines, in_process, read_output, save_tiny_model, sentences, small_job, vectors, wait_for
+from helpers import cosines, embed_here, read_output, save_tiny_model, sentences, small_job, vectors, wait_for
 
 from raycase.corpus.materialize import MaterializeJob
 from raycase.corpus.output import output_at
 from raycase.corpus.verify import verify
 from raycase.data.stored_words import WORD_COLUMNS
-from raycase.distributed.embed import embed
 
 CONDITIONS = ("color", "number of people")
 KINDS = ("actor", "task", "machine", "driver", "store")
@@ -85,7 +84,7 @@ def embed_round(chance, seed, home, folder, place):
     flags = ["--input", f"s3://{place}/in", "--output", f"s3://{place}/out", "--conditions", *plain.conditions]
     flags += ["--model", plain.model, "--prompt", "concat-sc", "--pooling", "mean", "--compute", "float32"]
     flags += ["--dtype", "float32", "--unit-rows", plain.unit_rows, "--actors", "1:2"]
-    embed(plain, execute=in_process)
+    embed_here(plain)
     return Round(flags=flags, units=units, wanted=plain.output, kinds=KINDS)
 
 
@@ -96,7 +95,7 @@ def words_round(chance, seed, home, folder, place):
     flags = ["--input", f"s3://{place}/in", "--output", f"s3://{place}/out", "--any-condition"]
     flags += ["--model", plain.model, "--compute", "float32", "--dtype", "float32", "--word-bytes", plain.word_bytes]
     flags += ["--unit-rows", plain.unit_rows, "--actors", "1:2"]
-    embed(plain, execute=in_process)
+    embed_here(plain)
     return Round(flags=flags, units=units, wanted=plain.output, kinds=KINDS, program=("-m", "raycase", "embed"))
 
 
@@ -104,7 +103,7 @@ def materialize_round(chance, seed, home, folder, place):
     """`materialize`, whose tasks take milliseconds: of many units."""
     units = chance.randint(80, 160)
     plain = put_rows(words_job(folder, home, 10), units, chance, seed, folder, place)
-    embed(plain, execute=in_process)
+    embed_here(plain)
     fsspec.filesystem("s3").put(plain.output, f"{place}/words", recursive=True)
     flags = ["--words", f"s3://{place}/words", "--output", f"s3://{place}/out", "--conditions", *CONDITIONS]
     wanted = str(folder / "wanted")

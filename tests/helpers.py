@@ -1,7 +1,6 @@
 """What tests share: small corpora, outputs read back, jobs run in this process or in one of their own."""
 
 import sys
-from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -193,41 +192,28 @@ def cosines(a, b):
     return (a * b).sum(1) / np.linalg.norm(a, axis=1) / np.linalg.norm(b, axis=1)
 
 
-def in_process(request, opened, plan, **changes):
-    """Run a plan's units here, one after the other: the same steps as on Ray, without Ray, with changed settings."""
-    from raycase.corpus.encode_step import EncodeUnits
-    from raycase.corpus.read_step import read_units
-    from raycase.corpus.records import ReadTask, WrittenUnit
-    from raycase.corpus.write_step import write_units
+def in_process(request, opened, plan):
+    """Run a plan's units here, one after the other: each is written before the next is encoded."""
+    from raycase.corpus.one_process import execute_here
 
-    settings = replace(request.encode_settings, **changes)
-
-    encode = EncodeUnits(
-        request.model,
-        settings,
-        weights=opened.config["model"]["weights"],
-        compute=request.job.compute,
-    )
-    for pieces in plan.tasks():
-        task = ReadTask.of(opened.files, pieces).to_arrow()
-        for unit in read_units(task, config=request.model, settings=settings):
-            place = {"output": request.output.root.uri, "results": request.output.results}
-            written = write_units(encode(unit), **place, print8=opened.print8)
-            yield WrittenUnit.from_arrow(written)
+    return execute_here(request, opened, plan, ahead=0)
 
 
-def embed_here(job, **options):
-    """The main job in this process, without Ray; gives its result."""
-    from raycase.distributed.embed import embed
+def embed_here(job, execute=None, **options):
+    """The main job in this process, without Ray, or by `execute`; gives its result."""
+    from raycase.corpus.run import run
 
-    return embed(job, execute=in_process, **options)
+    return run(job, prepare=lambda *_: execute or in_process, **options)
 
 
-def score_here(job):
-    """The job that scores pairs of sentences in this process, without Ray; gives its result."""
-    from raycase.distributed.score import score
+def score_here(job, execute=None):
+    """The job that scores pairs of sentences in this process, without Ray, or by `execute`; gives its result."""
+    import time
 
-    return score(job, execute=in_process)
+    from raycase.corpus.run import run_checked
+    from raycase.corpus.score_request import check_score
+
+    return run_checked(check_score(job), time.time(), prepare=lambda *_: execute or in_process)
 
 
 def read_scores(uri):
@@ -260,13 +246,12 @@ def embedded(folder, tiny_model, rows, **options):
     import pyarrow.parquet as pq
 
     from raycase.corpus.request import EmbedJob
-    from raycase.distributed.embed import embed
 
     folder.mkdir(parents=True, exist_ok=True)
     pq.write_table(pa.Table.from_pylist(rows), folder / "in.parquet")
     defaults = {"prompt": "concat-sc", "pooling": "mean", "compute": "float32", "dtype": "float32", "unit_rows": 100}
     settings = {"model": str(tiny_model), "input": str(folder / "in.parquet"), "output": str(folder / "out")}
-    embed(EmbedJob(**settings | defaults | options), execute=in_process)
+    embed_here(EmbedJob(**settings | defaults | options))
     return settings["output"] if "output" not in options else options["output"]
 
 

@@ -6,12 +6,11 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import torch
-from helpers import cosines, in_process, read_output, vectors
+from helpers import cosines, embed_here, read_output, vectors
 from scipy.stats import spearmanr
 
 import raycase
 from raycase.corpus.verify import verify
-from raycase.distributed.embed import embed
 
 
 @pytest.mark.long
@@ -37,7 +36,7 @@ def test_captions_through_the_job(data, job, tmp_path):
         keep_columns=("text", "image"),
         limit=150,
     )
-    assert embed(job, execute=in_process)["pairs"] == 300
+    assert embed_here(job)["pairs"] == 300
     table = read_output(job.output)
     plain = raycase.load("minilm", dtype=torch.float32)
     one_by_one = [plain.embed([text], condition)[0] for text, condition in _pairs(table)]

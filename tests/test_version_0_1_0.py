@@ -7,12 +7,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from helpers import cosines, in_process, read_output, vectors
+from helpers import cosines, embed_here, read_output, vectors
 
 import raycase
 from raycase.corpus.request import EmbedJob
 from raycase.corpus.verify import verify
-from raycase.distributed.embed import embed
 from raycase.search.build import IndexJob, build
 from raycase.search.index import Index
 from raycase.systems.projector import DropoutAt
@@ -44,7 +43,7 @@ def test_an_output_is_verified_and_resumed_under_its_fingerprint_with_its_own_mo
     before = {f.name: f.read_bytes() for f in (old / "output" / "embeddings").iterdir()}
     fingerprint = json.loads((old / "output" / "job.json").read_text())["fingerprint"]
     assert verify("output")["rows_out"] == 40
-    embed(job("output", 60), execute=in_process)
+    embed_here(job("output", 60))
     assert "output: begun with --model minilm; resuming with it\n" in capsys.readouterr().err
     after = {f.name: f.read_bytes() for f in (old / "output" / "embeddings").iterdir()}
     assert len(after) == 3 and before.items() <= after.items()
@@ -53,7 +52,7 @@ def test_an_output_is_verified_and_resumed_under_its_fingerprint_with_its_own_mo
 
 
 def test_the_same_job_gives_the_same_vectors(old):
-    embed(job("again", 40, model="minilm"), execute=in_process)
+    embed_here(job("again", 40, model="minilm"))
     written, expected = read_output("again"), read_output("output")
     assert written.drop_columns("embedding").equals(expected.drop_columns("embedding"))
     assert written.schema.equals(expected.schema)
@@ -62,7 +61,7 @@ def test_the_same_job_gives_the_same_vectors(old):
 
 def test_an_index_is_searched_and_grows(old):
     before = Index.open("index.lance").search(["Two women talk."], "number of people", k=3)
-    embed(job("output", 60), execute=in_process)
+    embed_here(job("output", 60))
     assert build(IndexJob(embeddings=("output",), output="index.lance"))["rows_added"] == 20
     after = Index.open("index.lance").search(["Two women talk."], "number of people", k=60)
     assert len(after) == 60

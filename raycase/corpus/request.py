@@ -13,6 +13,7 @@ import numpy as np
 from raycase.corpus.found import find_model, first_file, input_files, job_begun
 from raycase.corpus.job_record import SCORE_COLUMN
 from raycase.corpus.output import Output, output_at, output_folder
+from raycase.corpus.ray_flag import RayFlag
 from raycase.corpus.unit_pairs import EncodeSettings
 from raycase.data.columns import Columns, find_columns
 from raycase.data.conditions import conditions_file, read_conditions
@@ -64,7 +65,7 @@ class CorpusFlags:
 
 
 @dataclass(frozen=True, kw_only=True)
-class RunFlags:
+class RunFlags(RayFlag):
     """How the rows of a corpus go through a model."""
 
     dim: int | None = None

@@ -16,9 +16,9 @@ from raycase.errors import note
 from raycase.systems.contracts import EmbedderConfig
 
 
-def embed(job: EmbedJob, *, model: EmbedderConfig | None = None, execute: Execute | None = None) -> dict[str, Any]:
-    """`raycase.corpus.run.run` on Ray, or by `execute`. Returns counts and rates; raises RequestError and WorkError."""
-    return run(job, model=model, prepare=prepare_ray if execute is None else lambda *_: execute)
+def embed(job: EmbedJob, *, model: EmbedderConfig | None = None) -> dict[str, Any]:
+    """`raycase.corpus.run.run` on Ray. Returns counts and rates; raises RequestError and WorkError."""
+    return run(job, model=model, prepare=prepare_ray)
 
 
 def prepare_ray(request: Request, plan: Plan, *, ahead: int | None = None, size: int | None = None) -> Execute:

@@ -7,14 +7,17 @@ from typing import Any
 
 from ray.train import ScalingConfig
 
+from raycase.corpus.vector_cache import VectorCache
 from raycase.data.storage import Location
 from raycase.distributed.cluster import nodes, start_ray
+from raycase.distributed.embed import prepare_ray
 from raycase.distributed.fit import fit_on_ray, make_scaling
-from raycase.distributed.vector_cache import states_of, vectors_of
 from raycase.errors import RequestError
 from raycase.training import catalogue
 from raycase.training.checkpoint import Fitting
 from raycase.training.loop import FitState
+
+CACHE = VectorCache(prepare_ray)
 
 
 @dataclass(frozen=True)
@@ -22,8 +25,8 @@ class RayRunner:
     """`raycase.training.runner.Runner` on the cluster that this process has joined."""
 
     scaling: ScalingConfig
-    vectors_of = staticmethod(vectors_of)
-    states_of = staticmethod(states_of)
+    vectors_of = staticmethod(CACHE.vectors_of)
+    states_of = staticmethod(CACHE.states_of)
 
     @property
     def on_gpu(self) -> bool:

@@ -20,8 +20,7 @@ from ray.tune.schedulers import ASHAScheduler, FIFOScheduler, TrialScheduler
 from raycase.data.storage import Location
 from raycase.distributed.cluster import nodes, start_ray
 from raycase.distributed.fit import fit_on_ray
-from raycase.distributed.train import check_cache
-from raycase.distributed.vector_cache import states_of, vectors_of
+from raycase.distributed.train import CACHE, check_cache
 from raycase.errors import RequestError, WorkError
 from raycase.training import sweep
 from raycase.training.checkpoint import Fitting
@@ -71,8 +70,8 @@ class RayTrials:
 
     cpus: float  # per trial
     gpus: float  # per trial
-    vectors_of = staticmethod(vectors_of)
-    states_of = staticmethod(states_of)
+    vectors_of = staticmethod(CACHE.vectors_of)
+    states_of = staticmethod(CACHE.states_of)
 
     @property
     def on_gpu(self) -> bool:

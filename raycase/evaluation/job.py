@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
+from raycase.corpus.ray_flag import RayFlag
 from raycase.data.fetch import MODEL_FILE, model_folder
 from raycase.data.json_values import loads
 from raycase.data.places import Folder, check_paths
@@ -72,7 +73,7 @@ class TaskFlags:
 
 
 @dataclass(frozen=True, kw_only=True)
-class EvaluateJob(PromptFlags, TaskFlags):
+class EvaluateJob(PromptFlags, TaskFlags, RayFlag):
     """Evaluate one or several models on a task's judgements; writes metrics.json, report.md and plots."""
 
     cases: str | None = None

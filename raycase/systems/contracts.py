@@ -148,7 +148,7 @@ class PairScorer(Protocol):
 
 
 class VectorsOf(Protocol):
-    """Computes the vectors of many texts; `raycase.distributed.vector_cache` implements it by the embedding job."""
+    """Computes the vectors of many texts; `raycase.corpus.vector_cache` implements it by the embedding job."""
 
     def __call__(
         self,
@@ -167,7 +167,7 @@ class VectorsOf(Protocol):
 
 
 class StatesOf(Protocol):
-    """Computes the states of many texts; `raycase.distributed.vector_cache` implements it by the embedding job."""
+    """Computes the states of many texts; `raycase.corpus.vector_cache` implements it by the embedding job."""
 
     def __call__(
         self,

@@ -10,6 +10,8 @@ import numpy as np
 import torch
 from torch import nn
 
+from raycase.corpus.one_process import execute_here
+from raycase.corpus.vector_cache import VectorCache
 from raycase.data.schema import Reason
 from raycase.data.storage import Location
 from raycase.data.stored_states import StoredStates
@@ -109,6 +111,18 @@ def _encoded(system: Encoder, prepared: Prepared, pairs: Sequence[tuple[str, str
                 "fix or remove the row"
             )
     return encoded
+
+
+class CachedRunner(LocalRunner):
+    """`LocalRunner` whose vectors and states are kept in the cache, as those on Ray."""
+
+    vectors_of = VectorCache(lambda *_: execute_here).vectors_of
+    states_of = VectorCache(lambda *_: execute_here).states_of
+
+
+def open_cached_runner(*, workers: int, gpus_per_worker: float | None, cache: Location) -> CachedRunner:
+    """`open_local_runner` with the cache."""
+    return CachedRunner(open_local_runner(workers=workers, gpus_per_worker=gpus_per_worker, cache=cache).device)
 
 
 def open_local_runner(*, workers: int, gpus_per_worker: float | None, cache: Location) -> LocalRunner:

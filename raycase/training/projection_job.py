@@ -9,6 +9,7 @@ from typing import Any
 
 import torch
 
+from raycase.corpus.ray_flag import RayFlag
 from raycase.data.conditions import conditions_file, read_conditions
 from raycase.data.provenance import provenance
 from raycase.data.rated import SENTENCE1, SENTENCE2, read_rated, read_unrated, texts_sha256
@@ -25,7 +26,7 @@ from raycase.training.runner import OpenRunner
 
 
 @dataclass(frozen=True, kw_only=True)
-class ProjectionJob(Frozen, Projection):
+class ProjectionJob(Frozen, Projection, RayFlag):
     """Project the vectors of a frozen encoder without labels, by PCA, whitening, at random or by truncation.
 
     The model folder is one of CASE with a linear projector. A run that was stopped resumes automatically when the same

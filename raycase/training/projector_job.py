@@ -9,6 +9,7 @@ from typing import Any
 
 import torch
 
+from raycase.corpus.ray_flag import RayFlag
 from raycase.data.fetch import is_trained, model_folder
 from raycase.data.places import Folder, check_paths
 from raycase.data.provenance import provenance
@@ -138,7 +139,7 @@ class Frozen(PromptFlags, Saved):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Workers:
+class Workers(RayFlag):
     """Flags of the processes that train."""
 
     workers: int = 1

@@ -124,6 +124,7 @@ class FineTunedSweep(FineTuneJob, SweepJob):
     """GPUs per trial. Default: 1 if the cluster has GPUs, else 0."""
     workers: ClassVar[int] = 1  # type: ignore[misc]  # a trial is one process
     gpus_per_worker: ClassVar[float | None] = None  # type: ignore[misc]
+    ray: ClassVar[bool | None] = None  # type: ignore[misc]
     grids: ClassVar[Grids] = {}
 
     @property

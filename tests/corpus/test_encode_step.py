@@ -3,7 +3,6 @@
 import json
 import os
 from dataclasses import replace
-from functools import partial
 from itertools import islice
 from pathlib import Path
 
@@ -15,7 +14,6 @@ import torch
 from helpers import (
     cosines,
     embed_here,
-    in_process,
     read_output,
     read_rejected,
     vectors,
@@ -27,8 +25,7 @@ from raycase.corpus.job_record import find_job
 from raycase.corpus.plan import make_plan
 from raycase.corpus.read_step import read_units
 from raycase.corpus.records import EncodedUnit, ReadTask
-from raycase.corpus.request import check
-from raycase.distributed.embed import embed
+from raycase.corpus.request import Request, check
 from raycase.encoder.tokenizer import PromptTokenizer
 from raycase.systems.case import Case
 
@@ -63,10 +60,12 @@ def test_a_vector_that_overflows_float16_rejects_its_row(job, tiny_model, tmp_pa
     assert {r["reason"] for r in read_rejected(job.output)} == {"vector not finite"}
 
 
-def test_a_unit_that_a_string_column_cannot_hold_is_written_in_chunks(job):
+def test_a_unit_that_a_string_column_cannot_hold_is_written_in_chunks(job, monkeypatch):
     embed_here(job)
     chunked = replace(job, output=job.output + "-chunked")
-    embed(chunked, execute=partial(in_process, chunk_bytes=1000))
+    settings = replace(check(job).encode_settings, chunk_bytes=1000)
+    monkeypatch.setattr(Request, "encode_settings", settings)
+    embed_here(chunked)
     assert read_output(chunked.output).equals(read_output(job.output))
 
 

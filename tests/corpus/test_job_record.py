@@ -11,13 +11,12 @@ from helpers import embed_here, read_output, read_rejected, sentences, stop_afte
 from raycase.corpus.output import output_at
 from raycase.corpus.verify import verify
 from raycase.data.fetch import DEFAULT_MODEL
-from raycase.distributed.embed import embed
 from raycase.errors import RequestError
 
 
 def test_a_stopped_job_resumes_where_it_was(job):
     with pytest.raises(KeyboardInterrupt):
-        embed(job, execute=stop_after(3))
+        embed_here(job, execute=stop_after(3))
     assert not output_at(job.output).manifest.exists()
     before = unit_times(job)
     assert len(before) == 3
@@ -116,7 +115,7 @@ def test_a_job_stopped_in_the_middle_meets_its_input_again(job, tmp_path, change
         pd.DataFrame({"text": sentences(60, seed=ord(name[0]))}).to_csv(folder / name, index=False)
     job = replace(job, input=str(folder), unit_rows=20)
     with pytest.raises(KeyboardInterrupt):
-        embed(job, execute=stop_after(4))
+        embed_here(job, execute=stop_after(4))
     before = unit_times(job)
     if change in ("changed", "vanished"):
         (folder / "b.csv").unlink() if change == "vanished" else (folder / "b.csv").write_text("text\na dog\n")
@@ -147,7 +146,7 @@ def test_the_columns_types_are_those_the_job_began_with(job, tmp_path):
 
 def test_without_a_model_a_job_resumes_with_its_own_and_says_so(job, tiny_model, capsys):
     with pytest.raises(KeyboardInterrupt):
-        embed(job, execute=stop_after(3))
+        embed_here(job, execute=stop_after(3))
     assert output_at(job.output).job.read_json()["model"] == str(tiny_model)
     capsys.readouterr()
     unnamed = replace(job, model=None)

@@ -10,7 +10,6 @@ from helpers import embed_here, stop_after
 from raycase.corpus.listing import UnitFile, finished
 from raycase.corpus.output import output_at
 from raycase.corpus.verify import verify
-from raycase.distributed.embed import embed
 from raycase.errors import RequestError
 
 
@@ -153,7 +152,7 @@ def test_a_late_writer_of_an_overwritten_job_is_not_ours(job):
     name = sorted(folder.list())[1]
     old = (folder / name).read()
     with pytest.raises(KeyboardInterrupt):
-        embed(replace(job, overwrite=True), execute=stop_after(1))
+        embed_here(replace(job, overwrite=True), execute=stop_after(1))
     (folder / name).put(old)
     assert embed_here(job)["units_done"] == 4
     assert name not in folder.list()

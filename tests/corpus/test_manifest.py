@@ -13,7 +13,7 @@ from helpers import embed_here, in_process
 from raycase.corpus.output import output_at
 from raycase.corpus.verify import verify
 from raycase.data.parquet import parquet_bytes
-from raycase.distributed.embed import TooManyRejectedError, embed
+from raycase.distributed.embed import TooManyRejectedError
 from raycase.errors import RequestError, WorkError
 
 
@@ -52,7 +52,7 @@ def test_a_unit_that_is_made_again_has_its_own_checksum(job):
         raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
-        embed(replace(job, compute="float32"), execute=killed)
+        embed_here(replace(job, compute="float32"), execute=killed)
     table = pq.read_table(f"{folder.path}/{name}")
     pq.write_table(table, f"{folder.path}/{name}", compression="gzip")  # the same rows, other bytes
     assert embed_here(job)["units_resumed"] == 5

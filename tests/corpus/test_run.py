@@ -10,7 +10,6 @@ from helpers import embed_here, in_process, read_output, stop_after, swap_rows, 
 
 from raycase.corpus.output import output_at
 from raycase.corpus.verify import verify
-from raycase.distributed.embed import embed
 from raycase.errors import RequestError, WorkError
 
 
@@ -29,7 +28,7 @@ def meanwhile(happens, units=2):
 def test_a_job_whose_folder_another_took_ends_and_leaves_it_alone(job):
     other = replace(job, conditions=("people",), overwrite=True)
     with pytest.raises(WorkError, match=r"got another: a job with --overwrite took the folder over, and this one ends"):
-        embed(job, execute=meanwhile(lambda: embed_here(other)))
+        embed_here(job, execute=meanwhile(lambda: embed_here(other)))
     embed_here(replace(other, overwrite=False))  # removes what the late writer put there
     assert verify(job.output)["pairs"] == 500
     assert set(read_output(job.output)["condition"].to_pylist()) == {"people"}
@@ -41,15 +40,15 @@ def test_an_unfinished_job_keeps_its_units_from_one_that_it_replaced(job):
 
     def begin_other():
         with pytest.raises(KeyboardInterrupt):
-            embed(other, execute=stop_after(3))
+            embed_here(other, execute=stop_after(3))
 
     with pytest.raises(WorkError, match="took the folder over"):
-        embed(job, execute=meanwhile(begin_other))
+        embed_here(job, execute=meanwhile(begin_other))
     assert embed_here(replace(other, overwrite=False))["units_resumed"] == 3
 
 
 def test_two_drivers_of_one_job_are_harmless(job):
-    result = embed(job, execute=meanwhile(lambda: embed_here(job)))
+    result = embed_here(job, execute=meanwhile(lambda: embed_here(job)))
     assert result["rows_out"] == 500
     assert verify(job.output)["pairs"] == 1000
 
@@ -58,7 +57,7 @@ def test_two_drivers_of_one_job_are_harmless(job):
 def test_a_folder_that_is_removed_ends_the_job(job, what):
     place = Path(job.output) / what
     with pytest.raises(WorkError, match=r"got none: the folder was removed while the job ran; begin again with --over"):
-        embed(job, execute=meanwhile(lambda: shutil.rmtree(place) if place.is_dir() else place.unlink()))
+        embed_here(job, execute=meanwhile(lambda: shutil.rmtree(place) if place.is_dir() else place.unlink()))
     assert embed_here(replace(job, overwrite=True))["rows_out"] == 500
     verify(job.output)
 
@@ -68,7 +67,7 @@ def test_a_unit_that_is_removed_is_done_again(job):
         folder = output_at(job.output).embeddings
         (folder / min(folder.list())).remove()
 
-    assert embed(job, execute=meanwhile(remove))["rows_out"] == 500
+    assert embed_here(job, execute=meanwhile(remove))["rows_out"] == 500
     verify(job.output)
 
 
@@ -98,7 +97,7 @@ def test_a_damaged_unit_that_a_resumed_job_meets_is_done_again(job, monkeypatch,
     """With its checksum saved, or not yet: then it must be readable, and each page has a checksum of its own."""
     monkeypatch.setattr("raycase.corpus.manifest.LINES_AT_ONCE", 1 if saved else 4096)
     with pytest.raises(KeyboardInterrupt):
-        embed(job, execute=stop_after(3))
+        embed_here(job, execute=stop_after(3))
     folder = output_at(job.output).embeddings
     before = {name: (folder / name).read() for name in folder.list()}
     if damage == "cut":
@@ -120,7 +119,7 @@ def test_a_damaged_unit_that_a_resumed_job_meets_is_done_again(job, monkeypatch,
 def test_a_damaged_list_of_checksums_is_made_again(job, monkeypatch):
     monkeypatch.setattr("raycase.corpus.manifest.LINES_AT_ONCE", 1)
     with pytest.raises(KeyboardInterrupt):
-        embed(job, execute=stop_after(3))
+        embed_here(job, execute=stop_after(3))
     cut(output_at(job.output).lines)
     assert embed_here(job)["units_resumed"] == 3
     verify(job.output)

@@ -25,7 +25,6 @@ from raycase.corpus.unit_pairs import prepare_rows
 from raycase.corpus.verify import verify
 from raycase.corpus.write_step import write_units
 from raycase.corpus.written import open_written
-from raycase.distributed.score import score
 from raycase.errors import RequestError, WorkError
 from raycase.evaluation.entailment_metrics import entailment_correct
 from raycase.evaluation.job import EvaluateJob
@@ -156,7 +155,7 @@ def test_dualcse_says_entailment_and_implicitness(job, models, inferences):
 
 def test_a_stopped_job_resumes_to_what_an_undisturbed_one_writes(job, tmp_path):
     with pytest.raises(KeyboardInterrupt):
-        score(job, execute=stop_after(2))
+        score_here(job, execute=stop_after(2))
     result = score_here(job)
     assert (result["units_done"], result["units_resumed"], result["rows_out"]) == (2, 2, 40)
     score_here(other := replace(job, output=str(tmp_path / "other")))
@@ -281,7 +280,7 @@ def test_a_pair_that_kills_its_scorer_is_found(job, models, tmp_path):
         place = {"output": request.output.root.uri, "results": request.output.results}
         yield WrittenUnit.from_arrow(write_units(whole, **place, print8=opened.print8))
 
-    assert score(job, execute=execute)["rows_out"] == 4
+    assert score_here(job, execute=execute)["rows_out"] == 4
     assert read_scores(job.output)["n"].to_pylist() == [0, 1, 3, 4]
     [rejected] = read_rejected(job.output)
     assert (rejected["row"], rejected["reason"]) == (2, "killed the encoder")

@@ -15,7 +15,6 @@ from raycase.corpus.plan import Spans
 from raycase.corpus.request import check
 from raycase.corpus.verify import verify
 from raycase.data.spans import Span
-from raycase.distributed.embed import embed
 from raycase.search.build import IndexJob, build
 from raycase.search.index import Index
 
@@ -72,7 +71,7 @@ def test_they_are_few_units_and_the_same_rows(small):
 def test_a_limit_that_grows_and_other_units_lose_and_repeat_nothing(small, limit, unit_rows):
     assert embed_here(replace(small, limit=limit))["rows_in"] == limit
     with pytest.raises(KeyboardInterrupt):
-        embed(replace(small, unit_rows=unit_rows, limit=limit + 30), execute=stop_after(1))
+        embed_here(replace(small, unit_rows=unit_rows, limit=limit + 30), execute=stop_after(1))
     output_at(small.output).spans.remove()  # the plan is made anew
     embed_here(replace(small, unit_rows=unit_rows))
     assert read_job(output_at(small.output)).sharing.rows == 50, "expected the units of the first run"

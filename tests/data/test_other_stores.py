@@ -18,7 +18,7 @@ from email.utils import formatdate
 
 import pytest
 import requests
-from helpers import cosines, in_process, read_output, vectors
+from helpers import cosines, embed_here, in_process, read_output, vectors
 from s3_proxy import Proxy
 
 from raycase.corpus.verify import verify
@@ -26,7 +26,6 @@ from raycase.data import store_clients
 from raycase.data.inputs import find_input
 from raycase.data.storage import locate
 from raycase.data.store_clients import open_store
-from raycase.distributed.embed import embed
 from raycase.errors import RequestError
 
 ACCOUNT, KEY = "raycase", base64.b64encode(b"of the emulator of these tests").decode()
@@ -123,7 +122,7 @@ def test_a_large_file_goes_up_in_parts(store):
 
 
 def test_a_job_resumes_and_gives_what_it_gives_here(store, job):
-    assert embed(job, execute=in_process)["rows_out"] == 500
+    assert embed_here(job)["rows_out"] == 500
     job, here = replace(job, output=f"{store.place}/out"), job
 
     def steps(request, opened, plan):
@@ -133,8 +132,8 @@ def test_a_job_resumes_and_gives_what_it_gives_here(store, job):
                 raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
-        embed(job, execute=steps)
-    result = embed(job, execute=in_process)
+        embed_here(job, execute=steps)
+    result = embed_here(job)
     assert (result["units_resumed"], result["rows_out"]) == (2, 500)
     found, wanted = read_output(job.output), read_output(here.output)
     assert found.drop_columns(["embedding"]).equals(wanted.drop_columns(["embedding"]))
@@ -147,7 +146,7 @@ def test_requests_that_fail_now_and_then_are_made_again(store, job):
     faults = ((500, "InternalError"), (503, "ServerBusy"), "reset", "cut", "stall")
     with Proxy(store.url, failing=0.1, faults=faults, seed=1) as proxy:
         store.through(proxy.url)
-        assert embed(replace(job, output=f"{store.place}/out"), execute=in_process)["rows_out"] == 500
+        assert embed_here(replace(job, output=f"{store.place}/out"))["rows_out"] == 500
     assert len(proxy.failed) > 2
     store.through(store.url)
     verify(f"{store.place}/out")
@@ -159,12 +158,12 @@ def test_what_no_retry_helps_is_said_early_in_one_line(store, job, fault):
         store.through(proxy.url)
         began = time.monotonic()
         with pytest.raises(RequestError, match=r"--output: expected a readable folder at .*: on purpose") as error:
-            embed(replace(job, output=f"{store.place}/out"), execute=in_process)
+            embed_here(replace(job, output=f"{store.place}/out"))
         assert time.monotonic() - began < 5 and "\n" not in str(error.value)
 
 
 def test_a_container_that_is_not_there_is_said_in_one_line(store, job):
     missing = store.place.replace("corpus", "missing")
     with pytest.raises(RequestError, match=r"expected a place to write at .*does not exist") as error:
-        embed(replace(job, output=missing), execute=in_process)
+        embed_here(replace(job, output=missing))
     assert "\n" not in str(error.value)

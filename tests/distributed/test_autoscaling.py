@@ -7,11 +7,10 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from clusters import Head, submit
-from helpers import cosines, in_process, read_output, sentences, vectors, wait_for
+from helpers import cosines, embed_here, read_output, sentences, vectors, wait_for
 
 from raycase.corpus.output import output_at
 from raycase.corpus.verify import verify
-from raycase.distributed.embed import embed
 
 pytestmark = pytest.mark.cluster
 UNITS = 120
@@ -45,7 +44,7 @@ def test_a_submitted_job_brings_up_its_nodes(job, s3_server, tmp_path):
     assert len(actors) == 2 and sum(a["units"] for a in actors) == UNITS, actors
     verify(output)
     plain = replace(job, input=input, unit_rows=20)
-    embed(plain, execute=in_process)
+    embed_here(plain)
     found, wanted = read_output(output), read_output(plain.output)
     assert found.drop_columns(["embedding"]).equals(wanted.drop_columns(["embedding"]))
     assert cosines(vectors(found), vectors(wanted)).min() > 0.9999

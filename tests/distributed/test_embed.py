@@ -18,7 +18,7 @@ import pyarrow.parquet as pq
 import pytest
 import ray
 import torch
-from helpers import NO_AGENT, ROOT, cosines, in_process, read_output, sentences, small_job, vectors, wait_for
+from helpers import NO_AGENT, ROOT, cosines, embed_here, read_output, sentences, small_job, vectors, wait_for
 
 import raycase
 from raycase.corpus.job_record import find_job, read_job
@@ -42,7 +42,7 @@ def finished(cluster, s3_server, tiny_model, tmp_path_factory):
     as they came; `local` is the job over the good rows alone, executed in this process."""
     folder = tmp_path_factory.mktemp("finished")
     local = small_job(folder, tiny_model)
-    embed(local, execute=in_process)
+    embed_here(local)
     pq.write_table(pa.table({"id": range(500, 600), "text": pa.nulls(100, pa.string())}), folder / "rejected.parquet")
     s3 = fsspec.filesystem("s3")
     s3.put(local.input, "corpus/in/part-0.parquet")

@@ -23,6 +23,7 @@ from helpers import NO_AGENT, ROOT, read_output, read_rejected, sentences, wait_
 from ray import cloudpickle
 from ray.job_submission import JobStatus, JobSubmissionClient
 
+from raycase.corpus.one_process import execute_here
 from raycase.corpus.output import output_at
 from raycase.corpus.request import check
 from raycase.corpus.run import run
@@ -47,21 +48,18 @@ def flags(job):
     return [*said, "--unit-rows", "50", "--actors", "1:1"]
 
 
-def driver(job, cluster):
-    """The job as a process of its own on the run's Ray."""
-    environment = os.environ | {"RAY_ADDRESS": cluster.address_info["gcs_address"]}
-    return subprocess.Popen([sys.executable, str(ROOT / "jobs" / "embed.py"), *flags(job)], env=environment)
-
-
-def test_a_killed_driver_is_started_again(long_job, cluster):
+@pytest.mark.parametrize("killed_on_ray", [True, False])
+def test_a_killed_job_is_resumed_by_the_other_way_to_run(long_job, cluster, killed_on_ray):
+    """Begun on Ray it goes on in one process, and the other way round."""
     folder = output_at(long_job.output).embeddings
-    process = driver(long_job, cluster)
+    environment = os.environ | {"RAY_ADDRESS": cluster.address_info["gcs_address"] if killed_on_ray else ""}
+    process = subprocess.Popen([sys.executable, str(ROOT / "jobs" / "embed.py"), *flags(long_job)], env=environment)
     wait_for(lambda: len(folder.list()) >= 5)
     process.send_signal(signal.SIGKILL)
     process.wait()
     before = {name: os.stat(f"{folder.path}/{name}").st_mtime_ns for name in folder.list()}
     assert 5 <= len(before) < 60 and not output_at(long_job.output).manifest.exists()
-    result = embed(long_job)
+    result = run(long_job, prepare=(lambda *_: execute_here) if killed_on_ray else prepare_ray)
     assert (result["rows_in"], result["rows_out"], result["pairs"]) == (3000, 3000, 6000)
     assert result["units_done"] <= 60 - len(before)
     assert all(os.stat(f"{folder.path}/{name}").st_mtime_ns == mtime for name, mtime in before.items())

@@ -10,11 +10,10 @@ import pytest
 from clusters import Head
 from counted import counted
 from disturbed import Disturbed
-from helpers import cosines, in_process, read_output, sentences, vectors, wait_for
+from helpers import cosines, embed_here, read_output, sentences, vectors, wait_for
 
 from raycase.corpus.output import output_at
 from raycase.corpus.verify import verify
-from raycase.distributed.embed import embed
 
 pytestmark = pytest.mark.cluster
 UNITS, ROWS, NODES = 60, 100, 2
@@ -48,7 +47,7 @@ def test_the_output_is_that_of_an_undisturbed_run(seed, rounds, job, s3_server, 
         assert run.driver.wait() == 0, run.said()
 
     plain = replace(job, input=input, unit_rows=ROWS)
-    embed(plain, execute=in_process)
+    embed_here(plain)
     found, wanted = read_output(output), read_output(plain.output)
     assert found.drop_columns(["embedding"]).equals(wanted.drop_columns(["embedding"]))  # none missing, none twice
     assert cosines(vectors(found), vectors(wanted)).min() > 0.9999

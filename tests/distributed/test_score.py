@@ -10,7 +10,7 @@ from helpers import call_job, read_scores, score_here
 
 from raycase.corpus.score_request import ScoreJob
 from raycase.corpus.verify import verify
-from raycase.distributed.score import score
+from raycase.placement import score
 from raycase.systems.mixsp import mixsp
 
 
@@ -24,9 +24,10 @@ def test_scores_on_ray_are_those_of_this_process(tiny_model, scored, tmp_path, c
         input=scored["pairs"], output=str(tmp_path / "here"), model=str(tmp_path / "model"), score_column="s", **flags
     )
     score_here(job)
-    first = score(replace(job, output=place, limit=20))
+    first = score(replace(job, output=place, limit=20, ray=True))
     assert (first["rows_out"], first["units_done"]) == (20, 2)
     words = [f"--{name.replace('_', '-')}={value}" for name, value in (vars(job) | {"output": place}).items() if value]
+    words.append("--ray")
     done = call_job(*words, script="score.py")
     assert done.returncode == 0, done.stderr
     result = json.loads(done.stdout.splitlines()[-1])

@@ -11,7 +11,7 @@ import fsspec
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from helpers import cosines, in_process, read_output, sentences, small_job, vectors
+from helpers import cosines, embed_here, in_process, read_output, sentences, small_job, vectors
 from s3_proxy import Proxy
 
 from raycase.corpus.output import output_at
@@ -19,7 +19,6 @@ from raycase.corpus.verify import verify
 from raycase.data import store_clients
 from raycase.data.inputs import find_input
 from raycase.data.storage import locate
-from raycase.distributed.embed import embed
 from raycase.errors import RequestError, WorkError
 
 FAULTS = ((500, "InternalError"), (503, "SlowDown"), "reset", "cut", "stall")
@@ -37,7 +36,7 @@ def whole(tiny_model, s3_server, tmp_path_factory):
         pq.write_table(table, folder / f"part-{part}.parquet", row_group_size=20)
     fsspec.filesystem("s3").put(str(folder / "part-*.parquet"), "corpus/store-faults/in/")
     job = replace(small_job(folder, tiny_model), input=str(folder / "part-*.parquet"), unit_rows=10)
-    assert embed(job, execute=in_process)["units_done"] == UNITS
+    assert embed_here(job)["units_done"] == UNITS
     return job
 
 
@@ -58,7 +57,7 @@ def test_one_request_in_twenty_fails_and_the_output_is_the_same(remote, through,
     job, wanted = remote
     with Proxy(s3_server, failing=0.05, faults=FAULTS, seed=3) as proxy:
         through(proxy.url)
-        assert embed(job, execute=in_process)["rows_out"] == ROWS
+        assert embed_here(job)["rows_out"] == ROWS
     assert set(proxy.failed) == set(FAULTS), "expected every fault met"
     through(s3_server)
     equal(read_output(job.output), wanted)
@@ -90,7 +89,7 @@ def test_the_server_is_restarted_in_the_middle(remote, through, s3_server):
             yield stats
 
     try:
-        assert embed(job, execute=steps)["rows_out"] == ROWS
+        assert embed_here(job, execute=steps)["rows_out"] == ROWS
     finally:
         again.stop()
     assert downs, "expected the server stopped while the job ran"
@@ -118,7 +117,7 @@ def test_a_server_that_is_gone_for_good_is_said_with_its_place_and_the_job_resum
             yield stats
 
     with pytest.raises((RequestError, WorkError)) as error:
-        embed(job, execute=steps)
+        embed_here(job, execute=steps)
     said = str(error.value)
     assert (
         "s3://corpus/store-faults/" in said
@@ -128,7 +127,7 @@ def test_a_server_that_is_gone_for_good_is_said_with_its_place_and_the_job_resum
     )
     monkeypatch.undo()
     through(s3_server)
-    assert embed(job, execute=in_process)["units_resumed"] >= 8
+    assert embed_here(job)["units_resumed"] >= 8
     equal(read_output(job.output), wanted)
 
 
@@ -155,7 +154,7 @@ def test_what_no_retry_helps_is_said_early_in_one_line(whole, remote, through, s
         through(proxy.url)
         began = time.monotonic()
         with pytest.raises(RequestError, match=wanted) as error:
-            embed(job, execute=in_process)
+            embed_here(job)
         assert time.monotonic() - began < 5 and "\n" not in str(error.value)
 
 
@@ -171,11 +170,11 @@ def test_credentials_that_expire_on_the_way_end_the_job_in_one_line_and_it_resum
                 yield stats
 
         with pytest.raises((WorkError, RequestError), match=r"on purpose|expired") as error:
-            embed(job, execute=steps)
+            embed_here(job, execute=steps)
         assert "\n" not in str(error.value)
     through(s3_server)
     assert not output_at(job.output).manifest.exists()
-    result = embed(job, execute=in_process)
+    result = embed_here(job)
     assert (result["units_resumed"], result["rows_out"]) == (9, ROWS)
     equal(read_output(job.output), wanted)
     verify(job.output)
@@ -184,9 +183,9 @@ def test_credentials_that_expire_on_the_way_end_the_job_in_one_line_and_it_resum
 def test_a_disk_that_cannot_hold_the_vectors_is_said_early(job, monkeypatch):
     monkeypatch.setattr("shutil.disk_usage", lambda _: SimpleNamespace(free=127_999))
     with pytest.raises(RequestError, match=r"expected 0\.0 GB for 1,000 vectors at .*, got 0\.0 GB free"):
-        embed(job, execute=in_process)
+        embed_here(job)
     monkeypatch.setattr("shutil.disk_usage", lambda _: SimpleNamespace(free=128_000))
-    embed(job, execute=in_process)
+    embed_here(job)
 
 
 def test_a_full_disk_ends_the_job_in_one_line(job, tmp_path):
@@ -199,16 +198,16 @@ def test_a_full_disk_ends_the_job_in_one_line(job, tmp_path):
         (disk / "other").write_bytes(bytes(120_000))  # the vectors alone would fit beside it, their texts do not
         job = replace(job, output=str(disk / "out"))
         with pytest.raises(WorkError, match=r"writing input file 0, from row .*No space left on device") as error:
-            embed(job, execute=in_process)
+            embed_here(job)
         assert "\n" not in str(error.value)
         assert not output_at(job.output).manifest.exists()
         (disk / "other").unlink()
-        assert embed(job, execute=in_process)["units_resumed"] > 0
+        assert embed_here(job)["units_resumed"] > 0
         with (disk / "other").open("wb", buffering=0) as rest, pytest.raises(OSError, match="No space"):
             while True:
                 rest.write(bytes(4096))
         with pytest.raises(RequestError, match=r"--output: expected a place to write at .*No space left on device"):
-            embed(replace(job, output=str(disk / "more")), execute=in_process)
+            embed_here(replace(job, output=str(disk / "more")))
         verify(job.output)
     finally:
         subprocess.run(["umount", str(disk)], check=True)

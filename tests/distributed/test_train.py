@@ -14,16 +14,16 @@ import numpy as np
 import pandas as pd
 import pytest
 import torch
-from helpers import ROOT, cosines, embed_here, rated_rows, read_output, to_csv, vectors, worst
+from helpers import ROOT, cosines, embed_here, in_process, rated_rows, read_output, to_csv, vectors, worst
 from safetensors.torch import load_file
 
 import raycase
 from raycase.corpus.request import EmbedJob
+from raycase.corpus.vector_cache import VectorCache
 from raycase.data.rated import read_rated
-from raycase.distributed import vector_cache
+from raycase.distributed.embed import prepare_ray
 from raycase.distributed.fit import make_scaling
 from raycase.distributed.train import train
-from raycase.distributed.vector_cache import states_of, vectors_of
 from raycase.errors import RequestError, WorkError
 from raycase.systems.condition_pooling import WEIGHTS as HEAD_WEIGHTS
 from raycase.systems.pair_vectors import pair_vectors
@@ -40,6 +40,9 @@ from raycase.training.rated_jobs import CsrJob
 EPOCHS = 200  # enough to be killed in the middle
 
 
+HERE, ON_RAY = VectorCache(lambda *_: in_process), VectorCache(prepare_ray)
+
+
 def weights(job):
     return load_file(job.folder / "projector.safetensors")
 
@@ -47,22 +50,20 @@ def weights(job):
 def plain_fit(job):
     """The same fit without Ray: validation vectors, and g of the last and of the best epoch."""
     pairs = [read_rated(uri, "") for uri in (job.train, job.validation)]
-    data = [pair_vectors(p, job.config(), vectors_of, cache=job.cache_location, compute="float32") for p in pairs]
+    data = [
+        pair_vectors(p, job.config(), ON_RAY.vectors_of, cache=job.cache_location, compute="float32") for p in pairs
+    ]
     *_, state = fit_projector(*data, job.recipe, seed=job.seed)
     return pairs[1], data[1], state, best_projector(state, job.recipe.projector(data[0].dim))
 
 
-def fill_cache(job, uri, monkeypatch):
+def fill_cache(job, uri):
     """Embed a data set's pairs into the job's cache, in this process."""
-    with monkeypatch.context() as here:
-        here.setattr(vector_cache, "embed", embed_here)
-        pair_vectors(read_rated(uri, ""), job.config(), vectors_of, cache=job.cache_location, compute="float32")
+    pair_vectors(read_rated(uri, ""), job.config(), HERE.vectors_of, cache=job.cache_location, compute="float32")
 
 
-def test_training_is_the_plain_fit_and_its_model_gives_the_same_vectors_everywhere(
-    training, cluster, tmp_path, capsys, monkeypatch
-):
-    fill_cache(training, training.validation, monkeypatch)  # on Ray, the other vectors
+def test_training_is_the_plain_fit_and_its_model_gives_the_same_vectors_everywhere(training, cluster, tmp_path, capsys):
+    fill_cache(training, training.validation)  # on Ray, the other vectors
     capsys.readouterr()
     metrics = train(training)
     assert capsys.readouterr().out.count("epoch ") == 4
@@ -143,7 +144,7 @@ def test_two_workers_train_condition_pooling_as_one_process(rated, tiny_model, c
     )
     metrics = train(job)
     config = job.config()
-    on_ray, here = (SimpleNamespace(states_of=made) for made in (states_of, LocalRunner("cpu").states_of))
+    on_ray, here = (SimpleNamespace(states_of=made) for made in (ON_RAY.states_of, LocalRunner("cpu").states_of))
     pairs = [pair_states(read, config, on_ray, job) for read in job.read()]  # of the cache
     for found, read in zip(pairs, job.read(), strict=True):
         wanted = pair_states(read, config, here, job)
@@ -172,10 +173,10 @@ def test_a_moved_cache_serves(training, cluster, rated, tmp_path):
 
 
 @pytest.mark.cluster
-def test_a_run_that_is_killed_resumes_and_ends_as_if_it_had_not_been(training, cluster, tmp_path, monkeypatch):
+def test_a_run_that_is_killed_resumes_and_ends_as_if_it_had_not_been(training, cluster, tmp_path):
     job = replace(training, epochs=EPOCHS, patience=EPOCHS, average=0.9)
-    fill_cache(job, job.train, monkeypatch)
-    fill_cache(job, job.validation, monkeypatch)
+    fill_cache(job, job.train)
+    fill_cache(job, job.validation)
     flags = ["--train", job.train, "--validation", job.validation, "--model", job.model, "--prompt", "concat-sc"]
     flags += ["--pooling", "mean", "--compute", "float32", "--output", job.output, "--cache", job.cache]
     flags += ["--epochs", str(EPOCHS), "--patience", str(EPOCHS), "--batch-size", "20", "--average", "0.9"]
@@ -206,14 +207,13 @@ def test_a_loss_that_is_not_finite_is_said(training, cluster):
         train(replace(training, learning_rate=1e37))
 
 
-def test_a_pair_without_a_vector_is_named(training, tmp_path, monkeypatch):
-    monkeypatch.setattr(vector_cache, "embed", embed_here)
+def test_a_pair_without_a_vector_is_named(training, tmp_path):
     frame = rated_rows(10, 5)
     frame.loc[3, "sentence1"] = "poison dog"
     with pytest.raises(RequestError, match="1 without; the first: vector not finite: 'poison dog' under 'color"):
         catalogue.train(
             replace(training, train=to_csv(frame, tmp_path / "bad.csv"), cache=str(tmp_path / "cache")),
-            lambda **_: SimpleNamespace(vectors_of=vector_cache.vectors_of),
+            lambda **_: SimpleNamespace(vectors_of=HERE.vectors_of),
         )
 
 

@@ -8,11 +8,10 @@ import lance
 import pyarrow as pa
 import pytest
 from altered import alter
-from helpers import embedded, in_process
+from helpers import embed_here, embedded
 from indexed import CONDITIONS, QUERIES, refuse, rows
 
 from raycase.corpus.request import EmbedJob
-from raycase.distributed.embed import embed
 from raycase.errors import RequestError, WorkError
 from raycase.search import build as build_module
 from raycase.search import lance_files
@@ -37,7 +36,7 @@ def test_tomorrows_units_of_the_same_output_are_added(tmp_path, tiny_model):
     )
     assert build(job)["rows"] == 260
     whole = {"prompt": "concat-sc", "pooling": "mean", "compute": "float32", "dtype": "float32", "unit_rows": 100}
-    embed(EmbedJob(input=str(tmp_path / "in.parquet"), model=str(tiny_model), **options, **whole), execute=in_process)
+    embed_here(EmbedJob(input=str(tmp_path / "in.parquet"), model=str(tiny_model), **options, **whole))
     assert build(job)["rows_added"] == 240
     assert Index.open(job.output).metadata.conditions == {"color": 250, "number of people": 250}
 

@@ -245,10 +245,9 @@ def test_killed_and_resumed(home, tmp_path):
         dtype="float32",
         unit_rows=100,
     )
-    from raycase.distributed.embed import embed
 
     with pytest.raises(KeyboardInterrupt):
-        embed(job, execute=stop_after(1))
+        embed_here(job, execute=stop_after(1))
     assert embed_here(job)["units_resumed"] == 1
     whole, again = read_output(str(home / "words")), read_output(job.output)
     for column in ("id", WORDS, PLAIN_PART, "embedding"):

@@ -6,16 +6,17 @@ from dataclasses import replace
 
 import pytest
 import torch
-from helpers import ROOT, embed_here, vectors_of, write_csv
+from helpers import ROOT, in_process, vectors_of, write_csv
 
+from raycase.corpus.vector_cache import VectorCache
 from raycase.data.storage import locate
-from raycase.distributed import vector_cache
-from raycase.distributed.evaluate import evaluate
 from raycase.evaluation.job import EvaluateJob
 from raycase.evaluation.tasks import catalogue
 from raycase.systems import case
 from raycase.systems.projector import Projector, ProjectorConfig
 from raycase.systems.registry import resolve
+
+CACHED = VectorCache(lambda *_: in_process)  # on Ray: see test_train.py
 
 
 @pytest.fixture
@@ -35,14 +36,13 @@ def job(tiny_model, rated, tmp_path):
     )
 
 
-def test_the_job_embeds_once_and_gives_what_this_process_gives(job, tmp_path, monkeypatch):
-    monkeypatch.setattr(vector_cache, "embed", embed_here)  # on Ray: see test_train.py
-    first = evaluate(job)
+def test_the_job_embeds_once_and_gives_what_this_process_gives(job, tmp_path):
+    first = catalogue.evaluate(job, vectors_of=CACHED.vectors_of)
     units = list((tmp_path / "cache").glob("*/vectors/embeddings/*"))
     assert len(units) == 2  # one of f, one of f - base
     files = [*units, *(tmp_path / "cache").glob("*/vectors/manifest.json")]
     written = [file.stat().st_mtime_ns for file in files]
-    second = evaluate(job)
+    second = catalogue.evaluate(job, vectors_of=CACHED.vectors_of)
     assert sorted((tmp_path / "cache").glob("*/vectors/embeddings/*")) == sorted(units)
     assert [file.stat().st_mtime_ns for file in files] == written
     assert second["models"] == first["models"]
@@ -65,12 +65,11 @@ def test_the_script_reports_a_wrong_request_in_one_line_with_status_2(job, tmp_p
     assert not (tmp_path / "report").exists()
 
 
-def test_plain_vectors_are_embedded_once_too(tiny_model, tmp_path, monkeypatch):
-    monkeypatch.setattr(vector_cache, "embed", embed_here)
+def test_plain_vectors_are_embedded_once_too(tiny_model, tmp_path):
     config = resolve(str(tiny_model), prompt="concat-sc", pooling="mean")
     where = {"name": "texts", "cache": locate(str(tmp_path)), "compute": "float32"}
     sentences = ["a red dog", "two people play"]
-    plain = vector_cache.vectors_of(sentences, config, **where)
+    plain = CACHED.vectors_of(sentences, config, **where)
     assert plain == pytest.approx(vectors_of(sentences, config), abs=1e-5)
-    monkeypatch.setattr(vector_cache, "embed", lambda *_, **__: pytest.fail("expected the cache"))
-    assert vector_cache.vectors_of(sentences, config, **where) == pytest.approx(plain)
+    filled = VectorCache(lambda *_: pytest.fail("expected the cache"))
+    assert filled.vectors_of(sentences, config, **where) == pytest.approx(plain)

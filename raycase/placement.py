@@ -1,0 +1,124 @@
+"""Where a command runs: in this process, unless there is a reason for a cluster. Ray is imported only then.
+
+Reasons: `--ray`; RAY_ADDRESS, or a Ray job; several workers or encoders that were asked for; several GPUs here, or
+processors for several encoders and work that repays their start. A cluster that merely runs here is not joined.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable
+from functools import cache, partial
+from typing import Any
+
+from raycase.corpus import dry_run as sampled
+from raycase.corpus.one_process import execute_here
+from raycase.corpus.plan import Plan
+from raycase.corpus.request import EmbedJob, Request, actor_range
+from raycase.corpus.run import Execute, run, run_checked
+from raycase.corpus.score_request import ScoreJob, check_score
+from raycase.corpus.vector_cache import VectorCache
+from raycase.data.storage import Location
+from raycase.errors import RequestError, note
+
+CPUS_OF_ENCODER = 4  # as on a cluster
+UNITS_OF_ENCODER = 4  # at least, of several encoders: each takes its start, some 15 s, from what it saves
+
+
+def why_ray(ray: bool | None, several: str = "") -> str:
+    """The reason to run on Ray; "" for this process. Says which, once.
+
+    ray: the flag. several: what asks for more than one process. Raises RequestError where the two contradict.
+    """
+    if ray is False and several.startswith("--"):
+        raise RequestError(f"--no-ray: expected one process, got {several}")
+    why = "" if ray is False else "--ray" if ray else _cluster() or several
+    _say(f"on Ray: {why}" if why else "in this process" + ("" if ray is False else "; --ray: on Ray"))
+    return why
+
+
+@cache
+def _say(where: str) -> None:
+    note(where)
+
+
+def _cluster() -> str:
+    """What names a cluster to this process."""
+    if "RAY_JOB_CONFIG_JSON_ENV_VAR" in os.environ:
+        return "a Ray job"
+    return "RAY_ADDRESS" if os.environ.get("RAY_ADDRESS") else ""
+
+
+def several_encoders(job: EmbedJob, units: int) -> str:
+    """What asks for more than one encoder: flags, GPUs, or so many units on so many processors."""
+    import torch
+
+    wanted = actor_range(job.actors)
+    if wanted and wanted[1] > 1:
+        return f"--actors {job.actors}"
+    if job.gpus_per_actor is not None:
+        return f"--gpus-per-actor {job.gpus_per_actor:g}"
+    gpus = torch.cuda.device_count()
+    if wanted or gpus == 1:
+        return ""
+    if gpus:
+        return f"{gpus} GPUs"
+    encoders = (os.cpu_count() or 1) // CPUS_OF_ENCODER
+    return f"{encoders} encoders for {units} units" if 1 < encoders <= units / UNITS_OF_ENCODER else ""
+
+
+def prepare(request: Request, plan: Plan, *, ray: bool | None = None) -> Execute:
+    """A `raycase.corpus.run.Prepare` by the rule. `ray`: the flag of a command around the job's."""
+    if why_ray(request.job.ray if ray is None else ray, several_encoders(request.job, plan.units)):
+        from raycase.distributed.embed import prepare_ray
+
+        return prepare_ray(request, plan)
+    return execute_here
+
+
+def embed(job: EmbedJob) -> dict[str, Any]:
+    """Run or resume the job by the rule, or estimate it; returns what its last line says.
+
+    Raises RequestError and WorkError.
+    """
+    return dry_run(job) if job.dry_run else run(job, prepare=prepare)
+
+
+def score(job: ScoreJob) -> dict[str, Any]:
+    """Score the pairs by the rule; returns what its last line says. Raises RequestError and WorkError."""
+    began = time.time()
+    return run_checked(check_score(job), began, prepare=prepare)
+
+
+def dry_run(job: EmbedJob) -> dict[str, Any]:
+    """`raycase.corpus.dry_run.dry_run`, measured where the job would run."""
+
+    def measure(request: Request, rows: Any, units: int) -> sampled.Measured:
+        if why_ray(job.ray, several_encoders(job, units)):
+            from raycase.distributed.dry_run import measure_on_ray
+
+            return measure_on_ray(request, rows, units)
+        return sampled.measure_here(request, rows)
+
+    return sampled.dry_run(job, measure)
+
+
+def vectors(ray: bool | None) -> VectorCache:
+    """What embeds the texts of an evaluation."""
+    return VectorCache(partial(prepare, ray=ray))
+
+
+def open_runner(ray: bool | None) -> Callable[..., Any]:
+    """A `raycase.training.runner.OpenRunner` by the rule."""
+
+    def open_by_rule(*, workers: int, gpus_per_worker: float | None, cache: Location) -> Any:
+        if why_ray(ray, f"--workers {workers}" if workers > 1 else ""):
+            from raycase.distributed.train import open_runner as open_on_ray
+
+            return open_on_ray(workers=workers, gpus_per_worker=gpus_per_worker, cache=cache)
+        from raycase.training.local_runner import open_cached_runner
+
+        return open_cached_runner(workers=workers, gpus_per_worker=gpus_per_worker, cache=cache)
+
+    return open_by_rule

@@ -1,0 +1,74 @@
+"""A plan in this process: read ahead, written behind, and the errors of each step where the job sees them."""
+
+import threading
+from dataclasses import replace
+
+import pytest
+from helpers import read_output, sentences, wait_for
+
+from raycase.corpus import one_process
+from raycase.corpus.one_process import execute_here, read_ahead
+from raycase.corpus.run import run
+from raycase.corpus.verify import verify
+from raycase.errors import RequestError
+
+
+def test_items_are_drawn_ahead_and_stay_in_order():
+    drawn = []
+
+    def items():
+        for i in range(6):
+            drawn.append(i)
+            yield i
+
+    ahead = read_ahead(items(), 2)
+    assert next(ahead) == 0
+    wait_for(lambda: drawn == [0, 1, 2])
+    assert list(ahead) == [1, 2, 3, 4, 5] == drawn[1:]
+    assert list(read_ahead(iter(()), 2)) == []
+
+
+def test_an_error_while_reading_comes_after_what_was_read():
+    def items():
+        yield 1
+        raise RequestError("expected a file")
+
+    ahead = read_ahead(items(), 3)
+    assert next(ahead) == 1
+    with pytest.raises(RequestError, match="expected a file"):
+        next(ahead)
+
+
+def test_a_reader_that_is_left_ends():
+    before = threading.active_count()
+    ahead = read_ahead(iter(range(100)), 2)
+    next(ahead)
+    ahead.close()
+    assert threading.active_count() == before
+
+
+def test_rows_are_those_of_the_input_and_nothing_waits(job, monkeypatch):
+    """While a unit is encoded, the next ones are read; a unit's file may be written while the next is encoded."""
+    result = run(job, prepare=lambda *_: execute_here)
+    assert (result["rows_out"], result["units_done"]) == (500, 5)
+    assert read_output(job.output)["text"].to_pylist() == [s for s in sentences(500) for _ in job.conditions]
+    verify(job.output)
+
+
+def test_what_the_write_step_raises_ends_the_job_and_the_next_run_resumes(job, monkeypatch):
+    written = []
+
+    def fails(unit, **place):
+        if len(written) == 2:
+            raise OSError("the disk is full")
+        written.append(unit)
+        return write(unit, **place)
+
+    write = one_process.write_units
+    monkeypatch.setattr(one_process, "write_units", fails)
+    with pytest.raises(OSError, match="the disk is full"):
+        run(job, prepare=lambda *_: execute_here)
+    monkeypatch.setattr(one_process, "write_units", write)
+    result = run(replace(job), prepare=lambda *_: execute_here)
+    assert (result["rows_out"], result["units_done"]) == (500, 3)
+    verify(job.output)
