@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
+from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from raycase.systems.contracts import Encoder
+    from raycase.api import embed, evaluate, load, train
+    from raycase.search.index import Index
 
 __version__ = "0.2.0"
-__all__ = ["__version__", "load"]
+__all__ = ["Index", "__version__", "embed", "evaluate", "load", "train"]
 
 
-def load(model: str = "minilm-conditional", **options: Any) -> Encoder:
-    """Load the default model, an encoder of the table, a Hugging Face id or a saved model folder; see
-    `raycase.systems.registry.load`."""
-    from raycase.systems.registry import load as load_system  # keeps `import raycase` fast: torch takes seconds
-
-    return load_system(model, **options)
+def __getattr__(name: str) -> Any:
+    """The public names, each imported when it is used: torch and Lance take seconds."""
+    if name not in __all__:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(import_module("raycase.search.index" if name == "Index" else "raycase.api"), name)

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -13,6 +14,7 @@ from safetensors import safe_open
 from torch import Tensor
 from transformers import PretrainedConfig
 from transformers.utils import is_accelerate_available
+from transformers.utils import logging as library_log
 from transformers.utils.hub import cached_file
 
 from raycase.encoder.architecture import (
@@ -239,7 +241,8 @@ def _load_all(kind: Any, folder: str, spec: EncoderSpec, **options: Any) -> PreT
 
     A missing pooler is an error only where the row pools with it: few encoders have one.
     """
-    model, info = kind.from_pretrained(folder, output_loading_info=True, **options)
+    with _quietly():
+        model, info = kind.from_pretrained(folder, output_loading_info=True, **options)
     optional = ("decoder.",) if spec.pooling[0] is Pooling.POOLER else ("decoder.", "pooler.")
     missing = sorted(name for name in info["missing_keys"] if not name.startswith(optional))
     if missing:
@@ -247,6 +250,20 @@ def _load_all(kind: Any, folder: str, spec: EncoderSpec, **options: Any) -> PreT
     if any(name.startswith("pooler.") for name in info["missing_keys"]):
         model.pooler = torch.nn.Identity()  # its weights are random
     return model
+
+
+@contextmanager
+def _quietly() -> Iterator[None]:
+    """Without the library's progress bars and its report, all of which is checked here."""
+    bars, level = library_log.is_progress_bar_enabled(), library_log.get_verbosity()
+    library_log.disable_progress_bar()
+    library_log.set_verbosity_error()
+    try:
+        yield
+    finally:
+        library_log.set_verbosity(level)
+        if bars:
+            library_log.enable_progress_bar()
 
 
 def _load_latent(folder: str, config: PretrainedConfig) -> LatentAttention:

@@ -30,6 +30,7 @@ from raycase.encoder.throughput import Work
 from raycase.encoder.token_batch import TokenBatch
 from raycase.encoder.transfers import Finish
 from raycase.errors import RequestError
+from raycase.systems.embeds import Embeds
 from raycase.systems.model_card import case_card
 from raycase.systems.model_folder import MODEL_FILE, write_folder
 from raycase.systems.pairs import (
@@ -38,7 +39,6 @@ from raycase.systems.pairs import (
     accepted_pairs,
     by_pattern,
     count_tokens,
-    embed,
     encoded,
     prepare,
     prompt_sets,
@@ -201,7 +201,7 @@ def resolve_folder(folder: str, values: dict[str, Any]) -> CaseConfig:
     return config
 
 
-class Case:
+class Case(Embeds):
     """A loaded CASE system: (sentence, condition) -> vector. It is an `Encoder` and runs without Ray."""
 
     def __init__(self, *, config: CaseConfig, encoder: TextEncoder, projector: Projector | None = None) -> None:
@@ -216,14 +216,6 @@ class Case:
     def dim(self) -> int:
         """Dimension of conditional vectors."""
         return self.config.dim
-
-    def embed(self, sentences: Sequence[str], conditions: Sequence[str] | str | None) -> np.ndarray:
-        """CASE(s, c) of each pair, or f(s) where `conditions` is None: N, N -> (N, dim) float32, not normalised.
-
-        A single string is the condition of every sentence. Sentences above the encoder's length are truncated.
-        Raises ValueError for lists of different length and for a pair that cannot be embedded.
-        """
-        return embed(self.config.prepare, self.encode_prepared, sentences, conditions)
 
     def round_to(self, dtype: str) -> None:
         """Let `encode_prepared` give vectors of this type, rounded where they are computed."""

@@ -22,7 +22,8 @@ from raycase.encoder.throughput import Work
 from raycase.encoder.token_states import StateReader, TokenStates, layer_numbers
 from raycase.encoder.transfers import Collector, send
 from raycase.systems.condition_head import Head, Questions, Words
-from raycase.systems.pairs import Encoded, Memory, accepted_pairs, embed, encoded
+from raycase.systems.embeds import Embeds
+from raycase.systems.pairs import Encoded, Memory, accepted_pairs, encoded
 from raycase.systems.word_codes import WordCodes
 from raycase.systems.word_weights import WeighsWords
 
@@ -33,7 +34,7 @@ TOKENS_AT_ONCE, CONDITIONS_AT_ONCE = 2**16, 64  # of a batch, and of each of its
 Use = Callable[[np.ndarray, np.ndarray, Words, Questions], None]  # see `_meet`
 
 
-class ConditionPooling(WeighsWords):
+class ConditionPooling(Embeds, WeighsWords):
     """Loaded condition pooling, an `Encoder`: (sentence, condition) -> vector."""
 
     def __init__(self, *, config: ConditionPoolingConfig, encoder: TextEncoder, head: Head) -> None:
@@ -49,14 +50,6 @@ class ConditionPooling(WeighsWords):
     def dim(self) -> int:
         """Dimension of conditional vectors."""
         return self.config.dim
-
-    def embed(self, sentences: Sequence[str], conditions: Sequence[str] | str | None) -> np.ndarray:
-        """Vector of each pair, or f(s) where `conditions` is None: N, N -> (N, dim) float32, not normalised.
-
-        A single string is the condition of every sentence. Sentences above the encoder's length are truncated.
-        Raises ValueError for lists of different length and for a pair that cannot be embedded.
-        """
-        return embed(self.config.prepare, self.encode_prepared, sentences, conditions)
 
     def encode_prepared(self, prepared: Prepared) -> Encoded:
         """Vectors of tokenised pairs, counts, and the reason of each refused pair."""

@@ -21,8 +21,9 @@ from raycase.encoder.loading import whole_model
 from raycase.encoder.prepared import Prepared
 from raycase.encoder.throughput import Work
 from raycase.encoder.token_batch import TokenBatch
+from raycase.systems.embeds import Embeds
 from raycase.systems.model_folder import save_folder
-from raycase.systems.pairs import Encoded, accepted_pairs, embed, encoded
+from raycase.systems.pairs import Encoded, accepted_pairs, encoded
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
@@ -48,7 +49,7 @@ class FineTuned(nn.Module):
         return self.encoder.matrix_product_rate()
 
 
-class Embedder(FineTuned):
+class Embedder(Embeds, FineTuned):
     """Base of the systems that embed; each defines `forward` and `encode_prepared`. It is an `Encoder`."""
 
     @property
@@ -59,18 +60,6 @@ class Embedder(FineTuned):
     def forward(self, prepared: Prepared) -> Tensor:
         """Vectors with a gradient, of pairs none of which is refused: (N, dim)."""
         raise NotImplementedError
-
-    def encode_prepared(self, prepared: Prepared) -> Encoded:
-        """Vectors of tokenised pairs, counts, and the reason of each refused pair."""
-        raise NotImplementedError
-
-    def embed(self, sentences: Sequence[str], conditions: Sequence[str] | str | None) -> np.ndarray:
-        """Vectors of pairs, or of sentences alone where `conditions` is None: N, N -> (N, dim) float32.
-
-        One condition as a string applies to every sentence. A sentence above the encoder's length loses its end.
-        Raises ValueError for lists of different length and for a pair that cannot be embedded.
-        """
-        return embed(self.config.prepare, self.encode_prepared, sentences, conditions)
 
     def whole(self) -> PreTrainedModel:
         """The library's model with all its layers. The system cannot be used afterwards."""

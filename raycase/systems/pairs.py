@@ -20,7 +20,7 @@ from raycase.encoder.sources import load_tokenizer
 from raycase.encoder.table import EncoderSpec
 from raycase.encoder.throughput import Work
 from raycase.encoder.token_batch import TokenBatch
-from raycase.errors import RequestError, is_utf8
+from raycase.errors import RequestError
 
 MEMORY_BYTES = 256 * 2**20
 SENTENCE = Template(pattern="{sentence}", span=Span.ALL)  # a text alone, pooled over all its tokens
@@ -253,27 +253,3 @@ def prepare_rated(prepare: Callable[[Sequence[str], Sequence[str] | None], Prepa
                 f"{conditions[row][:80]!r}; fix or remove the row"
             )
     return prepared
-
-
-def embed(
-    prepare: Callable[[Sequence[str], Sequence[str] | None], Prepared],
-    encode: Callable[[Prepared], Encoded],
-    sentences: Sequence[str],
-    conditions: Sequence[str] | str | None,
-) -> np.ndarray:
-    """`embed` of every system: N, N -> (N, D) float32. A single string is the condition of every sentence.
-
-    Raises ValueError for lists of different length and for pairs that cannot be embedded.
-    """
-    if isinstance(sentences, str):
-        raise ValueError("sentences: expected a list of strings, got one string")
-    if isinstance(conditions, str):
-        conditions = [conditions] * len(sentences)
-    for text in {*sentences, *(conditions or ())}:
-        if not is_utf8(text):
-            raise ValueError(f"expected text in UTF-8, got {text[:80]!r}")
-    result = encode(prepare(sentences, conditions))
-    for row, reason in enumerate(result.refused):
-        if reason is not None:
-            raise ValueError(f"pair {row}: {reason}: {sentences[row]!r} under {conditions and conditions[row]!r}")
-    return result.vectors.astype(np.float32, copy=False)

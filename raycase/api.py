@@ -1,0 +1,139 @@
+"""The package's functions for Python, a few lines each over what the commands of the same names call.
+
+Where a command has a flag, they have an argument: `--max-rejected` is `max_rejected`.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterable
+from dataclasses import fields
+from difflib import get_close_matches
+from functools import wraps
+from os import PathLike, fspath
+from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
+
+from raycase.errors import RequestError, WorkError
+
+if TYPE_CHECKING:
+    from raycase.systems.embeds import Embeds
+
+Args = ParamSpec("Args")
+Result = TypeVar("Result")
+Job = TypeVar("Job")
+Place = str | PathLike[str]
+_FLAG = re.compile(r"(?<![\w-])--([a-z][a-z0-9]*(?:-[a-z0-9]+)*)")
+
+
+def _in_python(function: Callable[Args, Result]) -> Callable[Args, Result]:
+    """Name arguments, not flags, in what the function raises."""
+
+    @wraps(function)
+    def call(*args: Args.args, **options: Args.kwargs) -> Result:
+        try:
+            return function(*args, **options)
+        except (RequestError, WorkError) as error:
+            error.args = tuple(_FLAG.sub(lambda flag: flag[1].replace("-", "_"), str(arg)) for arg in error.args)
+            raise
+
+    return call
+
+
+def _job(kind: type[Job], **options: Any) -> Job:
+    """The dataclass of a command's flags. Raises RequestError for an argument that it lacks."""
+    known = [field.name for field in fields(kind)]  # type: ignore[arg-type]
+    for name in options:
+        if name not in known:
+            near = get_close_matches(name, known, 1) or ["see help of the command"]
+            raise RequestError(f"expected an argument of {kind.__name__}, got {name}; perhaps {near[0]}")
+    return kind(**{name: _plain(value) for name, value in options.items()})
+
+
+def _plain(value: Any) -> Any:
+    """Paths as strings and lists as tuples, as flags are."""
+    if isinstance(value, PathLike):
+        return fspath(value)
+    return tuple(map(_plain, value)) if isinstance(value, (list, tuple)) else value
+
+
+def _several(values: str | Iterable[str]) -> tuple[str, ...]:
+    return (values,) if isinstance(values, str) else tuple(values)
+
+
+@_in_python
+def load(model: Place = "minilm-conditional", **options: Any) -> Embeds:
+    """Load a model that ships, an encoder of the table, a Hugging Face id or a folder.
+
+    options: `device` ("cpu", "cuda"), `dtype` (of torch), `batch_tokens`, and how the model reads a pair: `prompt`,
+    `pooling`, `subtract`, `dim` (`raycase.systems.registry.resolve`). Raises ValueError.
+
+    >>> model = raycase.load()
+    >>> sentences = ["Two girls in red dresses play soccer.", "A boy in a red shirt sleeps.", "Two men in suits talk."]
+    >>> color = model.encode(sentences, condition="color of the clothes")
+    >>> color.shape
+    (3, 512)
+    >>> number = model.encode(sentences, condition="number of people")
+    >>> bool(model.similarity(color[0], color)[0, 1] > model.similarity(number[0], number)[0, 1])
+    True
+    >>> model.encode_grid(sentences, ["color of the clothes", "number of people"]).shape
+    (3, 2, 512)
+    """
+    from raycase.systems.registry import load as load_system
+
+    system: Embeds = load_system(fspath(model), **options)
+    return system
+
+
+@_in_python
+def embed(input: Place, output: Place, *, conditions: str | Iterable[str] = (), **options: Any) -> dict[str, Any]:
+    """Embed a corpus under conditions, as `raycase embed` does; returns what its last line says.
+
+    A job that was stopped resumes. `options`: its other flags. Raises ValueError for a wrong request, RuntimeError
+    where the work failed.
+
+    >>> import tempfile
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     rows = pathlib.Path(folder, "texts.csv")
+    ...     _ = rows.write_text("text\\nTwo girls in red dresses play soccer.\\nA boy sleeps.\\n")
+    ...     result = raycase.embed(rows, folder + "/out", conditions=["color of the clothes", "number of people"])
+    >>> result["rows_out"], result["pairs"]
+    (2, 4)
+    """
+    from raycase.corpus.request import EmbedJob
+    from raycase.placement import embed as run
+
+    return run(_job(EmbedJob, input=input, output=output, conditions=_several(conditions), **options))
+
+
+@_in_python
+def train(system: str, *, output: Place, **options: Any) -> dict[str, Any]:
+    """Train a system, as `raycase train SYSTEM` does, into a model folder; returns its `metrics.json`.
+
+    system: "case", "condition-pooling", "bi-encoder" and others. `options`: its flags. Raises ValueError for a wrong
+    request, RuntimeError where the work failed.
+    """
+    from raycase.placement import open_runner
+    from raycase.training.catalogue import TRAIN_JOBS
+    from raycase.training.catalogue import train as run
+
+    if system not in TRAIN_JOBS:
+        raise RequestError(f"system: expected one of {', '.join(TRAIN_JOBS)}, got {system!r}")
+    job = _job(TRAIN_JOBS[system], output=output, **options)
+    return run(job, open_runner(job.ray))
+
+
+@_in_python
+def evaluate(model: Place | Iterable[str], data: Place, output: Place, **options: Any) -> dict[str, Any]:
+    """Measure models on a task's judgements, as `raycase evaluate` does; writes a report and returns its
+    `metrics.json`.
+
+    `options`: its flags, such as `task="csts"`. Raises ValueError for a wrong request, RuntimeError where the work
+    failed.
+    """
+    from raycase.evaluation.job import EvaluateJob
+    from raycase.evaluation.tasks.catalogue import evaluate as run
+    from raycase.placement import vectors
+
+    models = _several(fspath(model) if isinstance(model, PathLike) else model)
+    job = _job(EvaluateJob, model=models, data=data, output=output, **options)
+    return run(job, vectors_of=vectors(job.ray).vectors_of)

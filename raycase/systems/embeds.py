@@ -1,0 +1,124 @@
+"""What every loaded system that embeds has for Python: vectors of pairs, of a grid, and their cosines."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+from tqdm import tqdm
+
+from raycase.encoder.prepared import Prepared
+from raycase.errors import is_utf8
+from raycase.systems.pairs import Encoded
+
+Texts = str | Iterable[str]  # one, or a list, a NumPy array, a pandas series or an Arrow array of them
+SHOWN_AT_ONCE = 1024  # texts between two steps of the progress bar
+
+
+class Embeds:
+    """Base of the loaded systems that embed; each has `config` and `encode_prepared`."""
+
+    config: Any
+
+    def encode_prepared(self, prepared: Prepared) -> Encoded:
+        """Vectors of tokenised pairs, counts, and the reason of each refused pair."""
+        raise NotImplementedError
+
+    def embed(self, sentences: Sequence[str], conditions: Sequence[str] | str | None) -> np.ndarray:
+        """Vector of each pair, or f(s) where `conditions` is None: N, N -> (N, D) float32, not normalised.
+
+        A single string is the condition of every sentence. Sentences above the encoder's length are truncated.
+        Raises ValueError for lists of different length and for a pair that cannot be embedded.
+        """
+        if isinstance(sentences, str):
+            raise ValueError("sentences: expected a list of strings, got one string")
+        if isinstance(conditions, str):
+            conditions = [conditions] * len(sentences)
+        for text in {*sentences, *(conditions or ())}:
+            if not is_utf8(text):
+                raise ValueError(f"expected text in UTF-8, got {text[:80]!r}")
+        result = self.encode_prepared(self.config.prepare(sentences, conditions))
+        for row, reason in enumerate(result.refused):
+            if reason is not None:
+                raise ValueError(f"pair {row}: {reason}: {sentences[row]!r} under {conditions and conditions[row]!r}")
+        return result.vectors.astype(np.float32, copy=False)
+
+    def encode(
+        self,
+        sentences: Texts,
+        condition: Texts | None = None,
+        *,
+        normalize: bool = False,
+        batch_size: int | None = None,
+        show_progress: bool = False,
+    ) -> np.ndarray:
+        """What each sentence says about its condition; without one, the plain vector: N -> (N, D) float32.
+
+        One string gives one vector, (D,). `condition`: one for all sentences, or one each. normalize: to length 1.
+        batch_size: texts given to the encoder at a time, which itself makes batches of equal length (default: all).
+        Raises ValueError for what is no text, by its place, for lists of different length, and for a pair that cannot
+        be embedded.
+        """
+        texts = _texts(sentences, "sentences")
+        one = isinstance(sentences, str)
+        if condition is None or isinstance(condition, str):
+            conditions = None if condition is None else _texts(condition, "condition") * len(texts)
+        else:
+            conditions = _texts(condition, "condition")
+            if one or len(conditions) != len(texts):
+                raise ValueError(
+                    f"condition: expected one, or one for each of {len(texts)} sentences, got {len(conditions)}; "
+                    "encode_grid takes every sentence under every condition"
+                )
+        if batch_size is not None and batch_size < 1:
+            raise ValueError(f"batch_size: expected 1 or more, got {batch_size}")
+        at_once = batch_size or (SHOWN_AT_ONCE if show_progress else len(texts))
+        parts = []
+        with tqdm(total=len(texts), unit=" texts", disable=not show_progress) as bar:
+            for start in range(0, len(texts), max(1, at_once)):
+                rows = slice(start, start + at_once)
+                parts.append(self.embed(texts[rows], None if conditions is None else conditions[rows]))
+                bar.update(len(parts[-1]))
+        dim = self.config.plain_dim if conditions is None else self.config.dim
+        vectors = np.concatenate(parts) if parts else np.empty((0, dim), np.float32)
+        vectors = _unit(vectors) if normalize else vectors
+        return vectors[0] if one else vectors
+
+    def encode_grid(self, sentences: Texts, conditions: Texts, *, normalize: bool = False) -> np.ndarray:
+        """Every sentence under every condition: S, C -> (S, C, D) float32. Raises ValueError as `encode`."""
+        texts, under = _texts(sentences, "sentences"), _texts(conditions, "conditions")
+        pairs = [(text, condition) for text in texts for condition in under]
+        if not pairs:
+            return np.empty((len(texts), len(under), self.config.dim), np.float32)
+        vectors = self.encode(*map(list, zip(*pairs, strict=True)), normalize=normalize)
+        return vectors.reshape(len(texts), len(under), -1)
+
+    def similarity(self, first: np.ndarray, second: np.ndarray) -> np.ndarray:
+        """Cosine of each of the first vectors to each of the second: (N, D), (M, D) -> (N, M) float32.
+
+        0 for a vector of zeros. Raises ValueError for vectors of different dimensions, as a plain and a conditional one
+        may have.
+        """
+        a, b = (np.atleast_2d(np.asarray(vectors, np.float32)) for vectors in (first, second))
+        if a.shape[1] != b.shape[1]:
+            raise ValueError(f"expected vectors of one dimension, got {a.shape[1]} and {b.shape[1]}")
+        return _unit(a) @ _unit(b).T
+
+
+def _unit(vectors: np.ndarray) -> np.ndarray:
+    """Scaled to length 1; zeros stay."""
+    lengths = np.linalg.norm(vectors, axis=-1, keepdims=True)
+    return vectors / np.where(lengths == 0, 1, lengths)
+
+
+def _texts(values: Texts, name: str) -> list[str]:
+    """One or many texts as a list. Raises ValueError for what is none, with its place."""
+    if isinstance(values, str):
+        return [values]
+    texts = values.to_pylist() if isinstance(values, (pa.Array, pa.ChunkedArray)) else list(values)
+    for place, text in enumerate(texts):
+        if not isinstance(text, str):
+            raise ValueError(f"{name}[{place}]: expected a string, got {text!r}")
+    return texts

@@ -1,0 +1,77 @@
+"""`encode`, `encode_grid` and `similarity` of a loaded system: shapes, what is no text, and equality with `embed`."""
+
+import numpy as np
+import pandas as pd
+import pyarrow as pa
+import pytest
+import torch
+
+import raycase
+
+SENTENCES = ["a red dog", "two people play", "a man and a woman run"]
+CONDITIONS = ["color", "people"]
+
+
+@pytest.fixture(scope="module", params=["case", "condition pooling"])
+def model(request, tiny_model):
+    if request.param == "case":
+        return raycase.load(tiny_model, prompt="concat-sc", pooling="mean", dtype=torch.float32)
+    return raycase.load(f"condition-pooling:{tiny_model}", pooling="mean", dtype=torch.float32)
+
+
+@pytest.mark.parametrize("made", [list, tuple, np.array, pd.Series, pa.array, lambda x: pa.chunked_array([x])])
+def test_many_texts_of_any_kind(model, made):
+    wanted = model.embed(SENTENCES, "color")
+    assert model.encode(made(SENTENCES), "color") == pytest.approx(wanted)
+    assert model.encode(made(SENTENCES), made(["color"] * 3)) == pytest.approx(wanted)
+    assert model.encode(made(SENTENCES)) == pytest.approx(model.embed(SENTENCES, None))
+
+
+def test_one_text_gives_one_vector(model):
+    assert model.encode("a red dog", "color") == pytest.approx(model.embed(["a red dog"], "color")[0])
+    assert model.encode("a red dog").shape == (model.config.plain_dim,)
+
+
+def test_a_grid_has_every_sentence_under_every_condition(model):
+    grid = model.encode_grid(SENTENCES, CONDITIONS, normalize=True)
+    assert grid.shape == (3, 2, model.dim)
+    assert np.linalg.norm(grid, axis=-1) == pytest.approx(np.ones((3, 2)))
+    for row, condition in enumerate(CONDITIONS):
+        assert grid[:, row] == pytest.approx(model.encode(SENTENCES, condition, normalize=True), abs=1e-6)
+    assert model.encode_grid([], CONDITIONS).shape == (0, 2, model.dim)
+    assert model.encode_grid(SENTENCES, []).shape == (3, 0, model.dim)
+
+
+def test_pieces_change_nothing_but_what_is_shown(model, capsys):
+    wanted = model.encode(SENTENCES, ["color", "people", "color"])
+    assert capsys.readouterr() == ("", "")
+    assert model.encode(SENTENCES, ["color", "people", "color"], batch_size=2) == pytest.approx(wanted, abs=1e-6)
+    assert model.encode([], "color").shape == (0, model.dim)
+    assert model.encode([]).shape == (0, model.config.plain_dim)
+
+
+@pytest.mark.parametrize(
+    ("sentences", "condition", "said"),
+    [
+        (["a dog", None], "color", r"sentences\[1\]: expected a string, got None"),
+        (pd.Series(["a dog", float("nan")]), None, r"sentences\[1\]: expected a string, got nan"),
+        (pa.array([None, "a dog"]), "color", r"sentences\[0\]: expected a string, got None"),
+        ([b"a dog"], "color", r"sentences\[0\]: expected a string, got b'a dog'"),
+        (["a dog", "a cat"], ["color", 7], r"condition\[1\]: expected a string, got 7"),
+        (["a dog", "a cat"], ["color"], "condition: expected one, or one for each of 2 sentences, got 1; encode_grid"),
+        ("a dog", ["color", "people"], "one for each of 1 sentences, got 2; encode_grid"),
+        (["a dog", " "], "color", "pair 1: empty text"),
+        (["a dog", "\ud800"], "color", "expected text in UTF-8"),
+    ],
+)
+def test_what_is_no_text_is_refused_by_its_place(model, sentences, condition, said):
+    with pytest.raises(ValueError, match=said):
+        model.encode(sentences, condition)
+
+
+def test_similarity_is_the_cosine_of_each_to_each(model):
+    first, second = [[3, 4], [0, 0]], [[4, 3], [-6, -8], [0, 2]]
+    assert model.similarity(first, second) == pytest.approx(np.array([[0.96, -1, 0.8], [0, 0, 0]]))
+    assert model.similarity(first[0], second[0]) == pytest.approx(np.array([[0.96]]))
+    with pytest.raises(ValueError, match="expected vectors of one dimension, got 2 and 3"):
+        model.similarity(first, [[1, 2, 3]])

@@ -1,0 +1,79 @@
+"""The package's functions: their examples run, they do what the commands do, and name arguments, not flags."""
+
+import doctest
+import pathlib
+
+import pytest
+from helpers import read_output
+
+import raycase
+from raycase import api
+from raycase.corpus.verify import verify
+from raycase.errors import RequestError
+
+
+def test_the_examples_of_the_docstrings(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    done = doctest.testmod(api, extraglobs={"raycase": raycase, "pathlib": pathlib})
+    assert (done.failed, done.attempted) == (0, 10)
+
+
+def test_a_corpus_is_embedded_as_by_the_command(job, tmp_path):
+    flags = {"prompt": "concat-sc", "pooling": "mean", "compute": "float32", "dtype": "float32", "ray": False}
+    result = raycase.embed(
+        pathlib.Path(job.input),
+        tmp_path / "api",
+        conditions=list(job.conditions),
+        model=pathlib.Path(job.model),
+        **flags,
+    )
+    assert (result["rows_out"], result["pairs"]) == (500, 1000)
+    verify(str(tmp_path / "api"))
+    assert len(read_output(str(tmp_path / "api"))) == 1000
+    again = raycase.embed(job.input, tmp_path / "api", conditions=job.conditions, model=job.model, **flags)
+    assert (again["units_done"], again["units_resumed"]) == (0, 1)
+
+
+def test_a_model_is_trained_and_evaluated(tiny_model, rated, tmp_path):
+    data = rated / "validation.csv"
+    metrics = raycase.train(
+        "case",
+        output=tmp_path / "model",
+        train=rated / "train.csv",
+        validation=data,
+        model=tiny_model,
+        prompt="concat-sc",
+        pooling="mean",
+        compute="float32",
+        epochs=2,
+        dim=8,
+        ray=False,
+    )
+    report = raycase.evaluate(tmp_path / "model", data, tmp_path / "report", compute="float32", ray=False)
+    [measured] = report["models"]
+    found = measured["variants"][measured["system"]]["spearman"]["value"]
+    assert found == pytest.approx(metrics["validation"]["spearman"], abs=0.1)
+    assert raycase.load(tmp_path / "model").encode(["a red dog"], "color").shape == (1, 8)
+
+
+@pytest.mark.parametrize(
+    ("call", "said"),
+    [
+        (lambda: raycase.load("nothing/there/at/all"), "^model: expected "),
+        (lambda: raycase.embed("no.csv", "out", conditions="color"), "^input: expected .*, got nothing"),
+        (lambda: raycase.embed("no.csv", "out", condition="color"), "got condition; perhaps conditions"),
+        (lambda: raycase.embed("no.csv", "out", conditions="a", max_rejected=7.0), "^max_rejected: expected a share"),
+        (lambda: raycase.train("nothing", output="out"), "system: expected one of case, .*, got 'nothing'"),
+    ],
+)
+def test_errors_name_arguments(call, said, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(RequestError, match=said) as error:
+        call()
+    assert "--" not in str(error.value)
+
+
+def test_the_names_of_the_package():
+    assert raycase.Index.__module__ == "raycase.search.index"
+    with pytest.raises(AttributeError, match="module 'raycase' has no attribute 'nothing'"):
+        raycase.nothing  # noqa: B018
