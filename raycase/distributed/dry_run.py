@@ -10,16 +10,20 @@ from raycase.corpus.dry_run import MEASURED_ROWS, Measured, encode_sample, step_
 from raycase.corpus.request import Request
 from raycase.distributed.cluster import cause, start_ray
 from raycase.distributed.ray_data import Sealed
-from raycase.distributed.resources import capacity, fits_a_node, make_pool
+from raycase.distributed.resources import Capacity, Pool, capacity, fits_a_node, make_pool
 from raycase.errors import note
 
 
 def measure_on_ray(request: Request, rows: pa.Table, units: int) -> Measured:
-    """Encode rows on a worker with the resources of the job's encoders, where a live node has them; else here, and
-    `where` says so. Raises RequestError and WorkError."""
+    """What one of the job's encoders on this cluster does. Raises RequestError and WorkError."""
     start_ray()
     cluster = capacity()
-    pool = make_pool(request.job, units, cluster)
+    return measure_in(request, rows, make_pool(request.job, units, cluster), cluster)
+
+
+def measure_in(request: Request, rows: pa.Table, pool: Pool, cluster: Capacity) -> Measured:
+    """Encode rows on a worker with the resources of the pool's encoders, where a live node has them; else here, and
+    `where` says so. Raises WorkError."""
     step = step_of(request) | {"threads": pool.threads}
     here = not pool.gpus and len(cluster.alive) == 1
     if here or not fits_a_node(pool, cluster):

@@ -28,10 +28,11 @@ from raycase.corpus.request import EmbedJob, check
 from raycase.corpus.run import run
 from raycase.corpus.sample import sample_rows
 from raycase.corpus.verify import verify
-from raycase.distributed.dry_run import _measured, dry_run
+from raycase.distributed.dry_run import measure_in
 from raycase.distributed.embed import embed, prepare_ray
 from raycase.distributed.resources import Capacity, Pool
 from raycase.errors import RequestError
+from raycase.placement import dry_run
 
 METRICS = ("rows", "rejected_rows", "units", "units_left", "sharing", "tokens")
 
@@ -135,14 +136,14 @@ def test_ray_exports_the_metrics_of_a_run(finished):
 
 
 def test_dry_run_estimates_the_work_and_writes_nothing(finished, tmp_path):
-    estimate = dry_run(replace(finished.local, output=str(tmp_path / "out")))
+    estimate = dry_run(replace(finished.local, output=str(tmp_path / "out"), ray=True))
     assert {"units": 5, "rows": 500, "pairs": 1000, "distinct_pairs": 1000}.items() <= estimate.items()
     assert estimate["measured_on"] == "this machine"
     assert not (tmp_path / "out").exists()
     size = sum(output_at(finished.local.output).embeddings.list().values())
     assert abs(estimate["tokens"] / finished.result["tokens"] - 1) < 0.1
     assert 0.5 < estimate["output_bytes"] / size < 1.5
-    assert dry_run(finished.local)["units"] == 0
+    assert dry_run(replace(finished.local, ray=True))["units"] == 0
 
 
 def test_a_dry_run_measures_on_a_worker_like_the_jobs_or_says_that_it_did_not(finished, tmp_path):
@@ -150,12 +151,12 @@ def test_a_dry_run_measures_on_a_worker_like_the_jobs_or_says_that_it_did_not(fi
     known, done = find_job(request.output, request.config, request.files, overwrite=False)
     rows, _ = sample_rows(request.columns, make_plan(request, known.files, done, known.sharing), known.files)
     pool = Pool(least=1, most=1, cpus=0.5, gpus=0, threads=1)
-    found = _measured(request, rows, pool, Capacity([{"CPU": 2}] * 2, []))
-    assert min(found[:2]) > 0
-    assert found[2] == "a worker with 0.5 CPUs"
-    found = _measured(request, rows, replace(pool, gpus=1), Capacity([{"CPU": 2}], [{"CPU": 8, "GPU": 1}]))
-    assert min(found[:2]) > 0
-    assert found[2] == "this machine alone: no live node has 1 GPU and 0.5 CPUs"
+    found = measure_in(request, rows, pool, Capacity([{"CPU": 2}] * 2, []))
+    assert min(found.tokens_per_second, found.bytes_per_pair) > 0
+    assert found.where == "a worker with 0.5 CPUs"
+    found = measure_in(request, rows, replace(pool, gpus=1), Capacity([{"CPU": 2}], [{"CPU": 8, "GPU": 1}]))
+    assert min(found.tokens_per_second, found.bytes_per_pair) > 0
+    assert found.where == "this machine alone: no live node has 1 GPU and 0.5 CPUs"
 
 
 @pytest.mark.long
