@@ -60,14 +60,14 @@ class Contender:
 
 
 def whole_job(*arguments):
-    """A job on captions: its last line, its manifest's rates, and the peak memory of its driver in MiB."""
+    """A job on captions, on Ray: its last line, its manifest's rates, and the peak memory of its driver in MiB."""
     watch = (
         "import resource, runpy, sys; sys.argv = sys.argv[1:]\n"
         "try: runpy.run_path(sys.argv[0], run_name='__main__')\n"
         "finally: print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss // 1024, file=sys.stderr)"
     )
     with tempfile.TemporaryDirectory() as folder:
-        command = [sys.executable, "-c", watch, str(ROOT / "jobs" / "embed.py"), "--input", str(CAPTIONS)]
+        command = [sys.executable, "-c", watch, str(ROOT / "jobs" / "embed.py"), "--ray", "--input", str(CAPTIONS)]
         command += ["--output", folder + "/out", *map(str, arguments)]
         done = subprocess.run(command, capture_output=True, text=True)
     if done.returncode:

@@ -12,7 +12,8 @@ from collections.abc import Callable
 from functools import cache, partial
 from typing import Any
 
-from raycase.corpus import dry_run as sampled
+from raycase.corpus.dry_run import Measured, measure_here
+from raycase.corpus.dry_run import dry_run as estimate
 from raycase.corpus.one_process import execute_here
 from raycase.corpus.plan import Plan
 from raycase.corpus.request import EmbedJob, Request, actor_range
@@ -23,7 +24,7 @@ from raycase.data.storage import Location
 from raycase.errors import RequestError, note
 
 CPUS_OF_ENCODER = 4  # as on a cluster
-UNITS_OF_ENCODER = 4  # at least, of several encoders: each takes its start, some 15 s, from what it saves
+UNITS_OF_ENCODER = 4  # at least, of several encoders: fewer would not repay the start of Ray
 
 
 def why_ray(ray: bool | None, several: str = "") -> str:
@@ -94,14 +95,14 @@ def score(job: ScoreJob) -> dict[str, Any]:
 def dry_run(job: EmbedJob) -> dict[str, Any]:
     """`raycase.corpus.dry_run.dry_run`, measured where the job would run."""
 
-    def measure(request: Request, rows: Any, units: int) -> sampled.Measured:
+    def measure(request: Request, rows: Any, units: int) -> Measured:
         if why_ray(job.ray, several_encoders(job, units)):
             from raycase.distributed.dry_run import measure_on_ray
 
             return measure_on_ray(request, rows, units)
-        return sampled.measure_here(request, rows)
+        return measure_here(request, rows)
 
-    return sampled.dry_run(job, measure)
+    return estimate(job, measure)
 
 
 def vectors(ray: bool | None) -> VectorCache:
@@ -117,8 +118,8 @@ def open_runner(ray: bool | None) -> Callable[..., Any]:
             from raycase.distributed.train import open_runner as open_on_ray
 
             return open_on_ray(workers=workers, gpus_per_worker=gpus_per_worker, cache=cache)
-        from raycase.training.local_runner import open_cached_runner
+        from raycase.training.local_runner import CachedRunner, open_local_runner
 
-        return open_cached_runner(workers=workers, gpus_per_worker=gpus_per_worker, cache=cache)
+        return CachedRunner(open_local_runner(workers=workers, gpus_per_worker=gpus_per_worker, cache=cache).device)
 
     return open_by_rule

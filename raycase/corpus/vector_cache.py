@@ -46,10 +46,12 @@ class VectorCache:
         from there later. Raises RequestError for a text that cannot be embedded.
         """
         pairs = [(text, "") if isinstance(text, str) else text for text in texts]
-        if isinstance(texts[0], str):
-            return self._vectors(pairs, config.views_apart[0], name, cache, compute, plain=True)
-        views = [self._vectors(pairs, view, name, cache, compute, plain=False) for view in config.views_apart]
-        return np.concatenate(views, axis=1)
+        plain = isinstance(texts[0], str)
+        tables = [
+            self._embedded(pairs, view, name, cache, compute, plain=plain)
+            for view in (config.views_apart[:1] if plain else config.views_apart)
+        ]
+        return np.concatenate([_matrix(table) for table in tables], axis=1)
 
     def states_of(
         self,
@@ -63,19 +65,6 @@ class VectorCache:
         """`raycase.systems.contracts.StatesOf` with the embedding job."""
         table = self._embedded([(text, "") for text in texts], config, name, cache, compute, plain=True)
         return StoredStates.from_arrow(table[STATES], config.states_dim), _matrix(table)
-
-    def _vectors(
-        self,
-        pairs: Sequence[Pair],
-        config: EmbedderConfig,
-        name: str,
-        cache: Location,
-        compute: Compute | None,
-        *,
-        plain: bool,
-    ) -> np.ndarray:
-        """(P, D) float32 of one view."""
-        return _matrix(self._embedded(pairs, config, name, cache, compute, plain=plain))
 
     def _embedded(
         self,

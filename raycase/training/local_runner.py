@@ -24,6 +24,8 @@ from raycase.training.checkpoint import Checkpoint, Fitting, resumed, show
 from raycase.training.loop import FitState
 from raycase.training.runner import Data, Record, Round
 
+CACHE = VectorCache(lambda *_: execute_here)
+
 
 @dataclass(frozen=True)
 class LocalRunner:
@@ -116,13 +118,8 @@ def _encoded(system: Encoder, prepared: Prepared, pairs: Sequence[tuple[str, str
 class CachedRunner(LocalRunner):
     """`LocalRunner` whose vectors and states are kept in the cache, as those on Ray."""
 
-    vectors_of = VectorCache(lambda *_: execute_here).vectors_of
-    states_of = VectorCache(lambda *_: execute_here).states_of
-
-
-def open_cached_runner(*, workers: int, gpus_per_worker: float | None, cache: Location) -> CachedRunner:
-    """`open_local_runner` with the cache."""
-    return CachedRunner(open_local_runner(workers=workers, gpus_per_worker=gpus_per_worker, cache=cache).device)
+    vectors_of = CACHE.vectors_of
+    states_of = CACHE.states_of
 
 
 def open_local_runner(*, workers: int, gpus_per_worker: float | None, cache: Location) -> LocalRunner:

@@ -88,7 +88,7 @@ def test_two_commands_at_once_have_a_ray_each_and_leave_nothing(tiny_model, clus
     flags += ["--pooling", "mean", "--compute", "float32", "--actors", "1:1"]
     with tempfile.TemporaryDirectory(prefix="rc", dir="/tmp", ignore_cleanup_errors=True) as folder:  # short: sockets
         environment = {"HOME": str(tmp_path), "RAY_TMPDIR": folder}
-        running = [command("embed", *flags, "--output", tmp_path / name, **environment) for name in ("a", "b")]
+        running = [command("embed", *flags, "--ray", "--output", tmp_path / name, **environment) for name in ("a", "b")]
         for process in running:
             said, errors = process.communicate(timeout=240)
             assert process.returncode == 0, errors
@@ -104,7 +104,7 @@ def test_a_command_whose_ray_dies_says_so_in_one_line(doomed, tiny_model, tmp_pa
     flags += ["--pooling", "mean", "--compute", "float32", "--actors", "1:1", "--unit-rows", 10]
     flags += ["--output", tmp_path / "out"]
     with tempfile.TemporaryDirectory(prefix="rc", dir="/tmp", ignore_cleanup_errors=True) as folder:  # short: sockets
-        process = command("embed", *flags, HOME=str(tmp_path), RAY_TMPDIR=folder)
+        process = command("embed", *flags, "--ray", HOME=str(tmp_path), RAY_TMPDIR=folder)
         wait_for(lambda: list(tmp_path.glob("out/embeddings/*.parquet")))
         children = psutil.Process(process.pid).children(recursive=True)
         [found] = [child for child in children if child.name() == doomed]
@@ -140,7 +140,8 @@ def test_a_token_that_the_cluster_does_not_know_is_an_error_after_seconds(cluste
     process = command("verify", tmp_path, RAY_AUTH_TOKEN=secrets.token_hex(32), **environment)
     said, errors = process.communicate(timeout=60)
     assert (process.returncode, said) == (1, "")
-    [line] = errors.splitlines()
+    where, line = errors.splitlines()
+    assert where == "on Ray: RAY_ADDRESS"
     assert environment["RAY_ADDRESS"] in line and "token is missing or incorrect" in line and "RAY_AUTH_TOKEN" in line
 
 
