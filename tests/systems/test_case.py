@@ -232,7 +232,7 @@ def test_lists_of_different_length_are_refused(system):
 
 
 def test_an_unknown_model_is_refused():
-    with pytest.raises(RequestError, match=r"--model: expected one of minilm, .*got 'nothing'"):
+    with pytest.raises(RequestError, match=r"^model: expected one of minilm, .*got 'nothing'"):
         raycase.load("nothing")
 
 

@@ -213,7 +213,7 @@ def test_a_damaged_adapter_is_refused(made, tmp_path, damage):
     else:
         new = {} if damage == "missing" else {name: kept[name][:2].clone()}
         save_file({k: t for k, t in kept.items() if k != name} | new, file)
-    with pytest.raises(RequestError, match=r"^--model: expected "):
+    with pytest.raises(RequestError, match=r"^model: expected "):
         raycase.load(str(tmp_path / "model"), dtype=torch.float32)
 
 
@@ -244,7 +244,7 @@ def test_an_adapter_that_asks_for_more_than_weights_is_refused(made, tmp_path, a
     trained(made("bert", merged=False)).save(tmp_path / "model")
     file = tmp_path / "model" / "adapter" / "adapter_config.json"
     file.write_text(json.dumps(json.loads(file.read_text()) | asked))
-    with pytest.raises(RequestError, match=r"^--model: expected a readable adapter in .* in adapter_config.json, expe"):
+    with pytest.raises(RequestError, match=r"^model: expected a readable adapter in .* in adapter_config.json, expe"):
         raycase.load(str(tmp_path / "model"), dtype=torch.float32)
 
 
@@ -265,7 +265,7 @@ def test_an_adapter_of_another_encoder_is_refused(made, tmp_path, encoders):
     values = json.loads(saved.read_text())
     values["encoder"]["source"] = encoders["qwen3"]
     saved.write_text(json.dumps(values))
-    with pytest.raises(RequestError, match=r"^--model: expected "):
+    with pytest.raises(RequestError, match=r"^model: expected "):
         raycase.load(str(tmp_path / "model"), dtype=torch.float32)
 
 

@@ -43,7 +43,7 @@ def test_the_description_has_the_cut_only_where_there_is_one(folder):
 
 @pytest.mark.parametrize("dim", [-1, 0, 3, 8, 512])
 def test_a_dimension_that_was_not_trained_is_refused(folder, dim):
-    with pytest.raises(RequestError, match=rf"^--dim: expected one of 2, 4, .* {folder}, got {dim}; .* it is 8$"):
+    with pytest.raises(RequestError, match=rf"^dim: expected one of 2, 4, .* {folder}, got {dim}; .* it is 8$"):
         raycase.load(folder, dim=dim)
 
 
