@@ -133,6 +133,24 @@ def test_the_report_of_csfcube(tmp_path):
     assert "method (1)" in report and "## recall at 20" in report
 
 
+def test_of_a_trained_model_each_paper_is_encoded_once_without_and_once_under_its_conditions(tmp_path):
+    asked = []
+
+    def noted(texts, config, **_):
+        asked.append((config.folder, isinstance(texts[0], str)))
+        return letters([text if isinstance(text, str) else " ".join(text) for text in texts])
+
+    def names(*models):
+        job = EvaluateJob(
+            task="csfcube", model=models, data=papers(tmp_path / "d"), output=str(tmp_path / "r"), resamples=100
+        )
+        return [s["name"] for s in evaluate(job, vectors_of=noted)["systems"]]
+
+    first = names("minilm-conditional")
+    assert len(first) == 3 and len(asked) == 2 and {plain for _, plain in asked} == {True, False}
+    assert len(names("minilm-conditional", "condition-pooling:minilm")) > 10
+
+
 def test_conditional_vectors_of_another_dimension_stand_beside_the_plain_ones(tmp_path):
     def narrow(texts, config, **_):
         return letters([text if isinstance(text, str) else text[1] for text in texts])

@@ -84,16 +84,20 @@ def read(job: EvaluateJob) -> Cube:
 
 
 def measure(job: EvaluateJob, cube: Cube, models: Sequence[Model], embed: Embed) -> Measured:
-    """Rank each query's pool by each encoder's vectors of a paper's own sentences, and by each model's conditional
-    ones."""
+    """Rank each query's pool by each encoder's plain vectors and by each model's conditional ones; for models without
+    training, also by the vectors of a paper's own sentences, which take seven times as long."""
     pairs = cube.pairs()
     papers = [(cube.papers[paper], facet) for paper, facet in pairs]
     plain_vectors: dict[str, np.ndarray] = {}  # encoder -> (P, D)
+    untrained: set[str] = set()
     scorers: list[Scorer] = []
     for model, encoder in zip(models, encoder_names([m.config for m in models]), strict=True):
         if encoder not in plain_vectors:
             plain_vectors[encoder] = embed_papers([paper.text for paper, _ in papers], model, embed)
-            scorers += plain_scorers(papers, plain_vectors[encoder], model, encoder, embed)
+            scorers.append((f"{encoder}: plain", "f(title and abstract)", _cosine(plain_vectors[encoder])))
+        if model.config.folder is None and encoder not in untrained:
+            untrained.add(encoder)
+            scorers += sentence_scorers(papers, plain_vectors[encoder], model, encoder, embed)
         scorers += conditional_scorers(papers, plain_vectors[encoder], model, embed)
     facet_Q = np.array([facet for _, facet in cube.pools])
     groups = {ALL: np.ones(len(facet_Q), bool)} | {f: facet_Q == f for f in FACETS if f in facet_Q}
@@ -133,7 +137,7 @@ def embed_papers(
     return l2_normalize(model.project(vectors) if projected else vectors)[[row_of[text] for text in texts]]
 
 
-def plain_scorers(
+def sentence_scorers(
     papers: Sequence[tuple[Paper, str]], plain_PD: np.ndarray, model: Model, encoder: str, embed: Embed
 ) -> list[Scorer]:
     """Systems of an encoder that embed a paper's own sentences; `papers` has the facet of each of the P rows."""
@@ -155,7 +159,6 @@ def plain_scorers(
     scorers: list[Scorer] = [
         (f"{encoder}: {name}", what, _cosine(l2_normalize(vectors_PD)))
         for name, what, vectors_PD in (
-            ("plain", "f(title and abstract)", plain_PD),
             ("facet", "f(the facet's own sentences)", facet_PD),
             ("plain + facet", "sum of both unit vectors", plain_PD + facet_PD),
             ("title and facet", "f(title and the facet's own sentences), one text", titled_PD),
