@@ -1,5 +1,6 @@
 """Tiny BERT encoders in folders, what the library itself makes of a text, and rated pairs, for fine-tuned systems."""
 
+from copy import deepcopy
 from functools import cache
 
 import numpy as np
@@ -131,6 +132,11 @@ def disturb(module, seed=0, scale=0.05):
             if parameter.requires_grad:
                 parameter += scale * torch.randn(parameter.shape, generator=random)
     return module
+
+
+def kept(states):
+    """Copies of a fit's states, each of which is good until the next epoch."""
+    return [deepcopy(state) for state in states]
 
 
 def rated(rows=24, seed=0):

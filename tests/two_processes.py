@@ -68,7 +68,7 @@ def fitted(loss, rows, average, wrap=lambda module: module):
 
 def stopped_and_resumed():
     """Two last states with dropout: never stopped, and resumed after the first epoch from what was saved."""
-    first, *_, undisturbed = _fitting(DistributedDataParallel, 37, dropout=0.3)
+    first, *_, undisturbed = small.kept(_fitting(DistributedDataParallel, 37, dropout=0.3))
     *_, resumed = _fitting(DistributedDataParallel, 37, dropout=0.3, state=FitState.from_bytes(first.to_bytes()))
     return undisturbed, resumed
 

@@ -24,7 +24,7 @@ Weights = dict[str, Tensor]
 class FitState:
     """The state of a fit after an epoch, from which `fit` resumes as if it had never stopped.
 
-    Holds only trained weights, no frozen ones.
+    Holds only trained weights, no frozen ones; of `fit` it is good until the next epoch begins.
     """
 
     weights: Weights

@@ -57,6 +57,7 @@ def fit(
 ) -> Iterator[FitState]:
     """Train with AdamW and yield the state after each epoch, until the best epoch is `patience` epochs ago.
 
+    A state is good until the next epoch begins: it is what is trained, not a copy, which took gigabytes of an encoder.
     `module` may be wrapped in DistributedDataParallel. Dropout is seeded by (seed, epoch, rank), so a fit that resumes
     from a saved state equals one that was never stopped. Only rank 0 evaluates. Raises WorkError for a loss or weights
     that are not finite, and where no epoch has a number of `select`.
@@ -71,7 +72,7 @@ def fit(
     averaged = AveragedModel(inner, multi_avg_fn=get_ema_multi_avg_fn(config.average)) if config.average else None
     lost = not_finite(trained)  # an encoder may come with some, in rows of unused tokens
     if state is not None:
-        if misfit := state.misfit(_copy(inner), _copy(averaged) if averaged else {}, trained, config):
+        if misfit := state.misfit(_trained(inner), _trained(averaged) if averaged else {}, trained, config):
             raise WorkError(f"{state.uri}: expected the state of this fit, got {misfit}; remove it")
         restore(inner, state.weights)
         optimizer.load_state_dict(optimizer.state_dict() | {"state": deepcopy(state.optimizer["state"])})
@@ -79,6 +80,7 @@ def fit(
             restore(averaged, state.average)
     history = list(state.history) if state else []
     best_epoch, best = best_epoch_of(history, config.select), state.best if state else {}
+    del state  # as large as what is trained
     while len(history) < config.epochs and len(history) - best_epoch < config.patience:
         began = time.perf_counter()
         epoch = len(history) + 1
@@ -112,12 +114,12 @@ def fit(
         measured = {"seconds": time.perf_counter() - began, "mib": peak_mib(next(inner.parameters()).device)}
         history.append({"epoch": epoch, "loss": total / rows, **scores, **measured})
         if best_epoch_of(history, config.select) == epoch:
-            best_epoch, best = epoch, _copy(evaluated)
+            best_epoch, best = epoch, {name: tensor.clone() for name, tensor in _trained(evaluated).items()}
         yield FitState(
-            weights=_copy(inner),
+            weights=_trained(inner),
             best=best,
-            average=_copy(averaged) if averaged is not None else {},
-            optimizer=deepcopy(optimizer.state_dict()),
+            average=_trained(averaged) if averaged is not None else {},
+            optimizer=optimizer.state_dict(),
             history=list(history),
             best_epoch=best_epoch,
         )
@@ -188,10 +190,10 @@ def _seed(*parts: int) -> int:
     return int(np.random.SeedSequence(parts).generate_state(1)[0])
 
 
-def _copy(module: nn.Module) -> Weights:
-    """The trained weights, and the step count of a moving average."""
+def _trained(module: nn.Module) -> Weights:
+    """The trained weights, and the step count of a moving average; on a CPU no copies."""
     frozen = {name for name, p in module.named_parameters() if not p.requires_grad}
-    return {name: t.detach().cpu().clone() for name, t in module.state_dict().items() if name not in frozen}
+    return {name: t.detach().cpu() for name, t in module.state_dict().items() if name not in frozen}
 
 
 def restore(module: nn.Module, weights: Weights) -> None:

@@ -305,7 +305,7 @@ def data(config, rows=24):
 def test_a_resumed_fit_equals_one_that_never_stopped(bert, name):
     config = MAKE[name](bert)
     recipe = replace(RECIPE, average=0.9 if name == "tri" else 0.0, accumulate=2)
-    first, *_, undisturbed = fit_tuned(*data(config), recipe, PairObjective(config=config), seed=4)
+    first, *_, undisturbed = small.kept(fit_tuned(*data(config), recipe, PairObjective(config=config), seed=4))
     torch.manual_seed(99)
     resumed = list(
         fit_tuned(
@@ -348,7 +348,7 @@ def test_the_figures_of_every_epoch_are_those_of_the_weights(bert, name, average
     """Of the averaged ones, where there is an average; and the best are what is saved."""
     config, validation = MAKE[name](bert), small.rated(24, seed=1)
     texts, objective = config.rated(validation), PairObjective(config=config)
-    states = list(fit_tuned(*data(config), replace(RECIPE, average=average), objective))
+    states = small.kept(fit_tuned(*data(config), replace(RECIPE, average=average), objective))
     for state in states:
         weights = {key.removeprefix("module."): t for key, t in state.average.items() if key != "n_averaged"}
         module = pair_scores(config.trainable(RECIPE.dropout))
