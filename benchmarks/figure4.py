@@ -2,7 +2,7 @@
 
     RAY_worker_niceness=0 .venv/bin/python benchmarks/figure4.py --output runs/figure4 --cache runs/cache
 
-Trains g at 50 to 1,000 dimensions, three seeds each, as `raycase tune case --grid figure4` does, into the folder
+Trains g at 50 to 1,000 dimensions, three seeds each, as `raycase tune --grid figure4 -- case` does, into the folder
 `sweep` of the output; a sweep that was begun there is resumed. Then PCA, whitening, random projections (as many seeds)
 and truncation of the same vectors, fitted to the training pairs without their labels, at the same dimensions up to that
 of the vectors; truncation to all of them is the vectors themselves. Prints a table of Spearman x 100 on all validation
@@ -16,6 +16,7 @@ import statistics
 from pathlib import Path
 
 from turns import DATA, finish
+from unlabelled import Method, Projection, fit_projection
 
 from raycase.data.storage import json_bytes
 from raycase.distributed import tune
@@ -24,9 +25,10 @@ from raycase.placement import vectors
 from raycase.systems.pair_vectors import pair_vectors
 from raycase.training import sweep
 from raycase.training.local_runner import open_local_trials
-from raycase.training.projection_fit import Method, Projection, fit_projection
 from raycase.training.projector_fit import evaluation
-from raycase.training.sweep_projector import DIMS, TuneJob
+from raycase.training.projector_job import ProjectorJob
+from raycase.training.sweep_cells import BUILT_IN, Cell
+from raycase.training.sweep_job import Sweep
 from raycase.training.sweep_trials import cell_scores
 
 TRAINED = "trained g"
@@ -42,19 +44,20 @@ STYLES = {  # Okabe and Ito's colors, distinct dashes and marks
 def trained(job, open_trials):
     """Run the sweep: Spearman of each seed by dimension."""
     sweep.tune(job, open_trials)
-    return {score.first.settings["dim"]: score.scores for score in cell_scores(job.table.read())}
+    trials = job.table(Cell(job=job.training)).read()
+    return {score.first.settings["dim"]: score.scores for score in cell_scores(trials)}
 
 
 def unlabelled(job, dims, vectors_of):
     """Spearman of each seed by method and dimension."""
-    config = job.config()
-    train, validation = (
-        pair_vectors(rated, config, vectors_of, cache=job.cache_location, compute=job.compute) for rated in job.read()
-    )
+    training = job.training
+    config = training.config()
+    cached = {"cache": training.cache_location, "compute": training.compute}
+    train, validation = (pair_vectors(rated, config, vectors_of, **cached) for rated in training.read_parts())
     nested = tuple(dim for dim in sorted(dims) if dim < train.dim)
     found = {}
     for method in Method:
-        seeds = job.trial_seeds if method is Method.RANDOM else [job.seed]
+        seeds = job.trial_seeds if method is Method.RANDOM else [training.seed]
         whole = Projection(method=method, dim=train.dim, nested=nested)
         figures = [evaluation(validation, nested)(fit_projection(train.vectors, whole, seed=seed)[0]) for seed in seeds]
         names = {**{dim: f"spearman_{dim}" for dim in nested}, train.dim: "spearman"}
@@ -102,18 +105,16 @@ def main(args):
     folder = Path(args.output)
     folder.mkdir(parents=True, exist_ok=True)
     (folder / "dims.json").write_text(json.dumps({"dim": args.dims}))
-    job = TuneJob(
+    training = ProjectorJob(
         train=args.train,
         validation=args.validation,
         model=args.model,
         prompt=args.prompt,
         pooling=args.pooling,
-        grid=str(folder / "dims.json"),
-        seeds=args.seeds,
         output=str(folder / "sweep"),
         cache=args.cache,
-        resume=True,
     )
+    job = Sweep(grid=str(folder / "dims.json"), seeds=args.seeds, training=training)
     open_trials = open_local_trials if args.here else tune.open_trials
     supervised = trained(job, open_trials)
     curves = {TRAINED: supervised} | unlabelled(job, args.dims, vectors(None).vectors_of)
@@ -141,7 +142,9 @@ if __name__ == "__main__":
     parser.add_argument("--model", default="minilm", help="encoder")
     parser.add_argument("--prompt", help="of sentence and condition; default: the encoder's")
     parser.add_argument("--pooling", help="default: the encoder's")
-    parser.add_argument("--dims", type=int, nargs="+", default=list(DIMS), help="dimensions")
+    parser.add_argument(
+        "--dims", type=int, nargs="+", default=BUILT_IN["case"]["grids"]["figure4"]["dim"], help="dimensions"
+    )
     parser.add_argument("--seeds", type=int, default=3, help="of each trained g, and of the random projections")
     parser.add_argument("--here", action="store_true", help="work in this process, without Ray and without a cache")
     main(parser.parse_args())

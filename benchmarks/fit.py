@@ -80,13 +80,13 @@ def plain_fit(cache):
 
 
 def plain_sweep(cache):
-    from raycase.training.projector_fit import Recipe, fit_projector
-    from raycase.training.sweep_projector import ProjectorCell, table7
+    from raycase.training.projector_job import ProjectorJob
+    from raycase.training.sweep_cells import Cell, grid_of
 
-    train, validation = read_vectors(cache)
-    cells = table7(ProjectorCell(recipe=Recipe(), prompt="cond"))
+    data = read_vectors(cache)
+    cells = grid_of("table7", Cell(job=ProjectorJob(train="", validation="", output="", prompt="cond")))
     for cell in cells:
-        for _ in fit_projector(train, validation, cell.recipe):
+        for _ in cell.fit(data, seed=0):
             pass
     return {"trials": len(cells)}
 
@@ -142,7 +142,7 @@ def main(rounds, sweep, cache):
             "spearman_with_ray_and_plain_and_epochs": scores,
         }
         if sweep:
-            result, seconds = job("tune.py", *flags, "--output", sweep, "--grid", "table7")
+            result, seconds = job("tune.py", "--grid", "table7", "--", "case", *flags, "--output", sweep)
             found |= {
                 "sweep_seconds": seconds,
                 "sweep_trials": result["trials"],

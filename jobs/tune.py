@@ -1,4 +1,4 @@
-"""Search or sweep hyperparameters: python jobs/tune.py case --train ... --validation ... --output runs/sweep
+"""Search or sweep hyperparameters: python jobs/tune.py -- case --train ... --validation ... --output runs/sweep
 
 The same as `raycase tune`, for `ray job submit` of a checkout.
 """

@@ -114,7 +114,7 @@ def train(system: str, *, output: Place, **options: Any) -> dict[str, Any]:
     """
     from raycase.placement import open_runner
     from raycase.training.catalogue import TRAIN_JOBS
-    from raycase.training.catalogue import train as run
+    from raycase.training.job import train as run
 
     if system not in TRAIN_JOBS:
         raise RequestError(f"system: expected one of {', '.join(TRAIN_JOBS)}, got {system!r}")

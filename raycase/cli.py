@@ -45,7 +45,7 @@ def main(arguments: Sequence[str] | None = None, work: Callable[[Any], Result] |
         return
     name = subcommand(words)
     _show_warnings()
-    with stopping_at_once(COMMANDS[name].resume if name else ""):
+    with stopping_at_once():
         job = parse(words)
         assert name is not None, "parse exits without a subcommand"
         result = _run(work or COMMANDS[name].work, job)
@@ -69,19 +69,33 @@ def subcommand(arguments: Sequence[str]) -> str | None:
     return name if name in COMMANDS else None
 
 
-def named(rest: Sequence[str]) -> bool:
-    """Whether a second subcommand is named, or help asked for them all."""
-    return bool(rest) and (not rest[0].startswith("-") or rest[0] in ("-h", "--help"))
-
-
 def parse(arguments: Sequence[str]) -> Any:
     """The dataclass of the subcommand's flags. Prints help or an error and exits where there is nothing to run.
 
     Only the chosen subcommand is imported: the others stand in the list of subcommands by their first line.
     """
     chosen = subcommand(arguments)
-    if chosen and COMMANDS[chosen].default and not named(arguments[1:]):
-        arguments = [chosen, COMMANDS[chosen].default, *arguments[1:]]
+    if chosen and COMMANDS[chosen].over and not {"-h", "--help"} & {*arguments}:
+        own, follows = _divided(chosen, COMMANDS[chosen].over, arguments)
+        return _parse(own).over(_parse(follows))
+    return _parse(arguments)
+
+
+def _divided(chosen: str, over: str, arguments: Sequence[str]) -> tuple[Sequence[str], Sequence[str]]:
+    """The words of a command, and those of the command whose words follow --. Exits where there are none."""
+    at = arguments.index("--") if "--" in arguments else len(arguments)
+    if not arguments[at + 1 :]:
+        _fail(
+            f"{chosen}: expected -- and the words of `raycase {over}` after the command's own, as: raycase {chosen} "
+            f"--trials 60 -- case --train train.csv --validation validation.csv --output out, got none",
+            2,
+        )
+    return arguments[:at], [over, *arguments[at + 1 :]]
+
+
+def _parse(arguments: Sequence[str]) -> Any:
+    """`parse` of one command's words."""
+    chosen = subcommand(arguments)
     completion = bool(arguments) and arguments[0].startswith("--tyro-")  # a shell's completions cover all
     app = SubcommandApp()
     for name, command in COMMANDS.items():
@@ -128,7 +142,7 @@ def _print_result(result: Result) -> None:
 
 
 @contextmanager
-def stopping_at_once(resume: str = "") -> Iterator[None]:
+def stopping_at_once() -> Iterator[None]:
     """SIGINT and SIGTERM print how to resume and end the process: shutting Ray and threads down takes seconds, and
     `ray job stop` gives 3.
 
@@ -136,7 +150,7 @@ def stopping_at_once(resume: str = "") -> Iterator[None]:
     """
 
     def stop(number: int, frame: Any) -> NoReturn:
-        print(f"error: stopped; to resume: {visible(resume_command(resume))}", file=sys.stderr, flush=True)
+        print(f"error: stopped; to resume: {visible(resume_command())}", file=sys.stderr, flush=True)
         os._exit(128 + number)
 
     before = {number: signal.signal(number, stop) for number in (signal.SIGINT, signal.SIGTERM)}
@@ -147,11 +161,10 @@ def stopping_at_once(resume: str = "") -> Iterator[None]:
             signal.signal(number, handler)
 
 
-def resume_command(flag: str = "") -> str:
-    """This process's command as it resumes: without --overwrite, which would begin again, and with `flag`."""
+def resume_command() -> str:
+    """This process's command as it resumes: without --overwrite, which would begin again."""
     submit = "ray job submit --working-dir . -- " if "RAY_JOB_CONFIG_JSON_ENV_VAR" in os.environ else ""
-    words = [word for word in sys.argv if word != "--overwrite" and not (flag and word == flag)]
-    return submit + command_line([*words, flag] if flag else words)
+    return submit + command_line([word for word in sys.argv if word != "--overwrite"])
 
 
 def _fail(error: Exception | str, status: int) -> NoReturn:

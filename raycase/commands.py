@@ -29,8 +29,8 @@ if TYPE_CHECKING:
     from raycase.search.build import IndexJob
     from raycase.search.facets_job import FacetsJob
     from raycase.search.search_job import SearchJob
-    from raycase.training.catalogue import TrainingJob
-    from raycase.training.sweep_job import SweepJob
+    from raycase.training.job import TrainingJob
+    from raycase.training.sweep_job import Sweep
 
 Result = dict[str, Any]  # what the last line of standard output holds
 
@@ -41,8 +41,7 @@ class Command:
 
     flags: str  # module:name of a dataclass, or of a mapping of dataclasses by the name of a second subcommand
     work: Callable[[Any], Result]
-    resume: str = ""  # a flag that the same command needs to resume
-    default: str = ""  # the second subcommand where none is named
+    over: str = ""  # another command, whose words follow --
 
     def load(self) -> type | Mapping[str, type]:
         """Import the dataclass or dataclasses."""
@@ -141,7 +140,7 @@ def score(job: ScoreJob) -> Result:
 def train(job: TrainingJob) -> Result:
     """Train a projector on a frozen encoder, or fine-tune an encoder by one of several systems."""
     from raycase.placement import open_runner
-    from raycase.training.catalogue import train
+    from raycase.training.job import train
 
     metrics = train(job, open_runner(job.ray))
     chosen = f"best epoch {metrics['best_epoch']}; " if "best_epoch" in metrics else ""
@@ -150,8 +149,8 @@ def train(job: TrainingJob) -> Result:
     return {name: metrics[name] for name in names if name in metrics} | {"output": str(job.folder)}
 
 
-def tune(job: SweepJob) -> Result:
-    """Search hyperparameters of a system, or sweep a grid of them; without a name those of a projector."""
+def tune(job: Sweep) -> Result:
+    """Search the flags of `raycase train`, or run a grid of them."""
     from raycase.distributed.tune import tune
 
     result = tune(job)
@@ -200,7 +199,7 @@ COMMANDS = {
     "rerank": Command("raycase.distributed.rerank:RerankJob", rerank),
     "score": Command("raycase.corpus.score_request:ScoreJob", score),
     "train": Command("raycase.training.catalogue:TRAIN_JOBS", train),
-    "tune": Command("raycase.training.catalogue:TUNE_JOBS", tune, resume="--resume", default="case"),
+    "tune": Command("raycase.training.sweep_job:TuneFlags", tune, over="train"),
     "evaluate": Command("raycase.evaluation.job:EvaluateJob", evaluate),
     "explain": Command("raycase.evaluation.explain:ExplainJob", explain),
     "check-model": Command("raycase.evaluation.check_model:CheckJob", check_model),

@@ -204,31 +204,24 @@ def scored(tmp_path):
 
 @pytest.fixture
 def make_sweep(rated, tiny_model, tmp_path):
-    """Makes a sweep of five epochs over the shared pairs, with a grid in a file where one is given."""
-    import json
-
-    from raycase.training.sweep_projector import TuneJob
+    """Makes a sweep of a projector of five epochs over the shared pairs."""
+    from sweeps import sweep_of
 
     def made(grid=None, **options):
-        if grid is not None:
-            (tmp_path / "grid.json").write_text(json.dumps(grid))
-            options["grid"] = str(tmp_path / "grid.json")
-        return TuneJob(
-            **{
-                "train": str(rated / "train.csv"),
-                "validation": str(rated / "validation.csv"),
-                "model": str(tiny_model),
-                "prompt": "concat-sc",
-                "pooling": "mean",
-                "compute": "float32",
-                "output": str(tmp_path / "sweep"),
-                "cache": str(rated / "cache"),
-                "epochs": 5,
-                "batch_size": 20,
-                "seeds": 2,
-            }
-            | options
-        )
+        settings = {
+            "train": str(rated / "train.csv"),
+            "validation": str(rated / "validation.csv"),
+            "model": str(tiny_model),
+            "prompt": "concat-sc",
+            "pooling": "mean",
+            "compute": "float32",
+            "output": str(tmp_path / "sweep"),
+            "cache": str(rated / "cache"),
+            "epochs": 5,
+            "batch_size": 20,
+            "seeds": 2,
+        }
+        return sweep_of("case", tmp_path, grid, **settings | options)
 
     return made
 
@@ -236,9 +229,9 @@ def make_sweep(rated, tiny_model, tmp_path):
 @pytest.fixture
 def training(rated, tiny_model, tmp_path):
     """A projector's fit of four epochs over the shared pairs."""
-    from raycase.training.projector_job import TrainJob
+    from raycase.training.projector_job import ProjectorJob
 
-    return TrainJob(
+    return ProjectorJob(
         train=str(rated / "train.csv"),
         validation=str(rated / "validation.csv"),
         model=str(tiny_model),

@@ -78,8 +78,11 @@ def test_a_shell_can_complete_every_flag(capsys):
         (["verify"], "OUTPUT"),
         (["train"], "Expected one of {case, condition-pooling"),
         (["train", "tri"], "Available subcommands: case, condition-pooling"),
-        (["tune", "tri"], "Available subcommands: case, condition-pooling"),
-        (["tune", *FILES, "--heads", "2"], "--heads"),
+        (["tune", "case", *FILES], "tune: expected -- and the words of `raycase train`"),
+        (["tune", *FILES, "--"], "tune: expected -- and the words of `raycase train`"),
+        (["tune", "--resume", "--", "case", *FILES], "--resume"),
+        (["tune", "--", "tri", *FILES], "Available subcommands: case, condition-pooling"),
+        (["tune", "--", "case", *FILES, "--heads", "2"], "--heads"),
         (["train", "csr", *FILES, "--routed", "two"], "--routed"),
         (["train", "csr", *FILES, "--merged"], "--merged"),
         (["train", "lora", *FILES, "--rank"], "--rank"),
@@ -157,17 +160,17 @@ def test_the_result_of_work_that_failed_is_printed(capsys):
 
 @pytest.mark.parametrize(("number", "status"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
 def test_a_signal_ends_at_once_and_says_how_to_resume(number, status, monkeypatch, capsys):
-    monkeypatch.setattr("sys.argv", ["/bin/raycase", "tune", "--train", "a b.csv", "--overwrite"])
+    monkeypatch.setattr("sys.argv", ["/bin/raycase", "train", "case", "--train", "a b.csv", "--overwrite"])
 
     def exit_at_once(status):
         raise SystemExit(status)
 
     monkeypatch.setattr(cli.os, "_exit", exit_at_once)
     before = signal.getsignal(number)
-    with pytest.raises(SystemExit) as stop, stopping_at_once(COMMANDS["tune"].resume):
+    with pytest.raises(SystemExit) as stop, stopping_at_once():
         signal.raise_signal(number)
     assert stop.value.code == status and signal.getsignal(number) is before
-    assert capsys.readouterr().err == "error: stopped; to resume: raycase tune --train 'a b.csv' --resume\n"
+    assert capsys.readouterr().err == "error: stopped; to resume: raycase train case --train 'a b.csv'\n"
 
 
 @pytest.mark.parametrize(

@@ -38,6 +38,7 @@ from raycase.systems.projector import Projector, ProjectorConfig
 from raycase.systems.registry import resolve
 from raycase.systems.sentence_encoder import sentence_encoder
 from raycase.training import catalogue as training
+from raycase.training import job as jobs
 from raycase.training.sweep import tune
 
 TIMES = int(os.environ.get("RAYCASE_FUZZ", "0"))
@@ -285,7 +286,7 @@ def stopped(*_, **__):
 WORK = {
     "embed": lambda job: run(job, prepare=stopped),
     "score": lambda job: run_checked(check_score(job), 0.0, prepare=stopped),
-    "train": lambda job: training.train(job, stopped),
+    "train": lambda job: jobs.train(job, stopped),
     "tune": lambda job: tune(job, stopped),
     "evaluate": lambda job: tasks.evaluate(job, vectors_of=stopped),
 }
@@ -319,11 +320,9 @@ def commands(models, output, rated, tmp_path_factory):
         **{f"evaluate --task {task}": [*judged[task], "--output", "new"] for task in judged},
         "explain": ["--text", "a dog", "--condition", "color", "--model", models["condition-pooling"]],
         **{f"train {name}": fine_tuned for name in training.TRAIN_JOBS},
-        **{f"tune {name}": fine_tuned for name in training.TUNE_JOBS},
         "explain ": ["--text", "a dog", "--unconditional", "--model", f"csr:{models['encoder']}"],
         "train case": frozen,
-        "train projection": frozen,
-        "tune case": frozen,
+        "tune": ["--seeds", "1", "--", "case", *frozen],
     }
 
 
@@ -337,12 +336,14 @@ def test_flags_with_nonsense_are_refused(data, commands, tmp_path, monkeypatch):
     given = [*command.split(), *commands[command]]
     for name in data.draw(st.lists(st.sampled_from(_flags(tuple(given))), min_size=1, max_size=2)):
         dashes = "-" if len(name) == 1 else "--"
-        given = [*given, dashes + name.replace("_", "-"), data.draw(st.sampled_from(ODD_WORDS))]
+        at = given.index("--") if "--" in given else len(given)
+        odd = [dashes + name.replace("_", "-"), data.draw(st.sampled_from(ODD_WORDS))]
+        given = [*given[:at], *odd, *given[at:]]
     answer(*given, work=WORK.get(command.split()[0]))
 
 
 @cache
 def _flags(given):
     """The flags of a command that have a value, but for the output."""
-    job = parse(given)
-    return [f.name for f in fields(job) if not isinstance(getattr(job, f.name), bool) and f.name != "output"]
+    job, own = parse(given), ("output", "training")
+    return [f.name for f in fields(job) if not isinstance(getattr(job, f.name), bool) and f.name not in own]

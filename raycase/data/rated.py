@@ -7,7 +7,6 @@ import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from itertools import repeat
 
 import numpy as np
 import pyarrow as pa
@@ -121,32 +120,6 @@ def read_rated(uri: str, flag: str) -> RatedPairs:
 def read_scored(uri: str, flag: str, number: str = SCORE) -> RatedPairs:
     """Read pairs rated without a condition: sentence1, sentence2 and a column of numbers. Errors as in `read_rated`."""
     return _read(uri, flag, None, number)
-
-
-def read_unrated(
-    uri: str, flag: str, columns: Sequence[str], conditions: Sequence[str] | None = None
-) -> list[tuple[str, str]]:
-    """The distinct (sentence, condition) of files without labels, or whose labels are not read; those of rated pairs in
-    the order of `RatedPairs.distinct`.
-
-    Args:
-        uri: a .csv, .jsonl or .parquet file, or a folder of them.
-        flag: that gave the URI, for messages.
-        columns: those that hold sentences.
-        conditions: of every sentence; by default the column `condition` has that of each row.
-
-    Raises RequestError, with file and row, for a missing column, an empty text and no rows.
-    """
-    values: dict[str, list[str]] = {name: [] for name in (*columns, *(() if conditions else (CONDITION,)))}
-    for file in find_input(uri, flag):
-        for name, read in read_columns(file, tuple(values), flag).items():
-            values[name] += texts(read, f"{flag}: {file.uri}", name)
-    asked = repeat(conditions) if conditions else [(condition,) for condition in values[CONDITION]]
-    rows = [row for name in columns for row in zip(values[name], asked, strict=False)]
-    distinct = dict.fromkeys((sentence, condition) for sentence, under in rows for condition in under)
-    if not distinct:
-        raise RequestError(f"{flag}: expected sentences in {uri}, got no rows")
-    return list(distinct)
 
 
 def _read(uri: str, flag: str, condition: str | None, number: str) -> RatedPairs:

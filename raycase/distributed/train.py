@@ -13,7 +13,6 @@ from raycase.distributed.cluster import nodes, start_ray
 from raycase.distributed.embed import prepare_ray
 from raycase.distributed.fit import fit_on_ray, make_scaling
 from raycase.errors import RequestError
-from raycase.training import catalogue
 from raycase.training.checkpoint import Fitting
 from raycase.training.loop import FitState
 
@@ -44,11 +43,6 @@ def open_runner(*, workers: int, gpus_per_worker: float | None, cache: Location)
     start_ray()
     check_cache(cache)
     return RayRunner(make_scaling(workers, gpus_per_worker))
-
-
-def train(job: catalogue.TrainingJob) -> dict[str, Any]:
-    """Train on Ray; returns the contents of `metrics.json`. Raises RequestError and WorkError."""
-    return catalogue.train(job, open_runner)
 
 
 def check_cache(cache: Location) -> None:

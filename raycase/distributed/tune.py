@@ -27,7 +27,7 @@ from raycase.training.checkpoint import Fitting
 from raycase.training.loop import FitState
 from raycase.training.runner import Data, Record, Round, Search
 from raycase.training.sweep_cells import Cell
-from raycase.training.sweep_job import SweepJob
+from raycase.training.sweep_job import Sweep
 
 GRACE, REDUCTION = 8, 3  # ASHA: no trial is stopped before epoch 8; a third of the trials passes each rung
 FIGURES = ("epoch", "loss", "seconds")  # besides `Cell.figures`
@@ -35,7 +35,7 @@ LOWEST = -200.0  # reported to search and ASHA for a trial without a score
 FAILURES = 2  # tolerated failures of a trial's process
 
 
-def tune(job: SweepJob) -> dict[str, Any]:
+def tune(job: Sweep) -> dict[str, Any]:
     """Run a sweep on Ray Tune. Raises RequestError and WorkError."""
     return sweep.tune(job, open_trials)
 
@@ -98,7 +98,7 @@ class RayTrials:
         }
         recorder = _Recorder(trials, record)
         # once a round in the object store, from which the trials of a node read the arrays without a copy
-        refs = {read: (ray.put(train), ray.put(validation)) for read, (train, validation) in data.items()}
+        refs = {read: [ray.put(part) for part in shared] for read, shared in data.items()}
         trainable = ray.tune.with_parameters(_trial, refs=refs, trials=trials, threads=int(self.cpus))
         grid = {"trial": ray.tune.grid_search(list(range(len(trials.trials))))}
         with tempfile.TemporaryDirectory() as scratch:
@@ -135,19 +135,14 @@ def _scheduler(trials: Round) -> TrialScheduler:
 def _optuna(search: Search) -> Any:
     """Optuna's tree-structured Parzen estimator over the space, given the results of earlier trials."""
     import optuna
-    from optuna.distributions import BaseDistribution, CategoricalDistribution, FloatDistribution
     from ray.tune.search.optuna import OptunaSearch
 
     optuna.logging.set_verbosity(optuna.logging.WARNING)
-    space: dict[str, BaseDistribution] = {}
-    for name, choices in search.space.items():
-        match choices:
-            case list():
-                space[name] = CategoricalDistribution([str(c) if isinstance(c, str) else c for c in choices])
-            case ("log", low, high):
-                space[name] = FloatDistribution(low, high, log=True)
-            case (low, high):
-                space[name] = FloatDistribution(low, high)
+    samplers = {name: next(iter(sampler.items())) for name, sampler in search.space.items()}
+    space = {
+        name: ray.tune.choice(given) if kind == "choice" else getattr(ray.tune, kind)(*given)
+        for name, (kind, given) in samplers.items()
+    }
     return OptunaSearch(
         space=space,
         metric="best",
@@ -165,14 +160,14 @@ def _cell(config: dict[str, Any], trials: Round) -> tuple[Cell, int]:
     return trials.search.base.changed(**config), trials.search.seed
 
 
-def _trial(config: dict[str, Any], *, refs: dict[str, tuple[Any, Any]], trials: Round, threads: int) -> None:
+def _trial(config: dict[str, Any], *, refs: dict[str, list[Any]], trials: Round, threads: int) -> None:
     """Run a trial and report each epoch to Tune."""
     torch.set_num_threads(max(1, threads))
     cell, seed = _cell(config, trials)
-    train, validation = ray.get(list(refs[cell.read]))
+    shared = ray.get(refs[cell.read])
     device = "cuda" if ray.get_gpu_ids() else "cpu"
     try:
-        for state in cell.fit(train, validation, seed=seed, device=device):
+        for state in cell.fit(shared, seed=seed, device=device):
             best = state.history[state.best_epoch - 1][cell.figures[0]] if state.best_epoch else LOWEST
             ray.tune.report(state.line | {"best": best})
     except (RequestError, WorkError) as error:  # a retry would not help

@@ -6,7 +6,7 @@ network; CASE(s, c) = g(f(c; I(s)) - f(c; I())) (eq. 1).
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
@@ -314,8 +314,7 @@ def write_model_folder(
     config: CaseConfig,
     projector: Projector,
     metrics: dict[str, Any],
-    card: Callable[[str, CaseConfig, Projector, dict[str, Any]], str] = case_card,
 ) -> None:
-    """Write the model folder of a CASE system with g; `card` writes its model card."""
-    text = card(folder.name, config, projector, metrics)
+    """Write the model folder of a CASE system with g."""
+    text = case_card(folder.name, config, projector, metrics)
     write_folder(folder, metrics, text, lambda folder: save(folder, config, projector))

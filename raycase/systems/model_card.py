@@ -123,53 +123,6 @@ Encoder weights: `{config.describe()["weights"]}`
 {_made(metrics)}"""
 
 
-PROJECTIONS = {  # by the name of the method
-    "pca": "the principal components of the vectors",
-    "whitening": "the principal components of the vectors, each scaled to variance 1 (Su et al., 2021)",
-    "random": "sums of all dimensions with random weights (Johnson and Lindenstrauss, 1984)",
-    "truncation": "the first dimensions of the vectors",
-}
-
-
-def projection_card(name: str, config: SystemConfig, projector: Projector, metrics: dict[str, Any]) -> str:
-    """The model card of a CASE system whose projector has seen no labels."""
-    shape, method = projector.config, metrics["projection"]["method"]
-    figures = "Not measured: it was given no validation pairs."
-    if "validation" in metrics:
-        figures = f"| on the validation pairs, x 100 | |\n|---|---|\n{_rated_rows(metrics)}"
-    cuts = ", ".join(map(str, shape.nested))
-    shares = ", ".join(f"{share:.1f} % in {dim}" for dim, share in metrics["variance"].items())
-    return f"""# {name}
-
-Condition-aware sentence embeddings: CASE (Zhang, Zhou and Bollegala, 2025) on {config.label}, with a linear projector
-{shape.input_dim} -> {shape.output_dim} that saw no labels: {PROJECTIONS[method]}. The encoder is frozen.
-
-```python
-import raycase
-
-case = raycase.load("{name}")  # the path of this folder
-vectors = case.embed(["Two girls in red dresses play soccer."], ["color of the clothes"])  # (1, {shape.output_dim})
-```
-
-{figures}
-
-| data | file | sentences under a condition, or pairs of them | sha256 |
-|---|---|---|---|
-{_files(metrics, "rows")}
-
-| projection | |
-|---|---|
-| method | {method} |
-| dimensions to which the vectors can be cut | {cuts or "none"} |
-| share of the variance | {shares or "not asked"} |
-| seed | {metrics["seed"] if method == "random" else "of no effect"} |
-
-Encoder weights: `{config.describe()["weights"]}`
-
-{_made(metrics)}
-"""
-
-
 def head_card(name: str, config: SystemConfig, metrics: dict[str, Any]) -> str:
     """The model card of condition pooling with a trained head."""
     best = metrics["validation"]

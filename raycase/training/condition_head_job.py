@@ -2,55 +2,69 @@
 
 from __future__ import annotations
 
-import time
-from dataclasses import asdict, dataclass, replace
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, fields, replace
 from functools import partial
-from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from raycase.data.provenance import provenance
 from raycase.data.rated import RatedPairs
-from raycase.data.storage import Location, fingerprint
+from raycase.data.storage import Location
 from raycase.encoder.loading import whole_model
 from raycase.encoder.pooling import Pooling
 from raycase.encoder.prompts import Span
-from raycase.errors import WorkError, note
+from raycase.errors import WorkError
 from raycase.systems.condition_head import ConditionHead, ZeroShotHead
 from raycase.systems.condition_pooling import ConditionPoolingConfig, condition_pooling, write_model_folder
 from raycase.systems.model_card import head_card
-from raycase.systems.model_folder import open_model_folder
 from raycase.systems.pairs import Indexed
-from raycase.training.condition_head_fit import (
-    Along,
-    fit_condition_head,
-    head_correlations,
-    weights_of,
-)
+from raycase.training.checkpoint import Fitting
+from raycase.training.condition_head_fit import Along, fit_condition_head, head_correlations, weights_of
 from raycase.training.condition_pairs import PairStates, PairTokens, ReadPairs
 from raycase.training.condition_recipe import FrozenHeadRecipe, HeadRecipe
 from raycase.training.condition_teachers import taught_pairs
 from raycase.training.encoder_job import compute_of
+from raycase.training.job import TrainingJob, data_metrics, fit_metrics
 from raycase.training.loop import FitState
 from raycase.training.plain_share import with_plain_part
-from raycase.training.projector_job import Source, Workers, data_metrics, fit_metrics, open_checkpoints
-from raycase.training.runner import Embedder, OpenRunner, Runner
+from raycase.training.runner import Embedder, Runner
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
 
 
 @dataclass(frozen=True, kw_only=True)
-class HeadSource(FrozenHeadRecipe, Source):
-    """How an encoder gives states to a head."""
+class HeadFit:
+    """What the fits of a head gave."""
+
+    state: FitState  # of the last one
+    head: ConditionHead
+    read: Sequence[ReadPairs]  # training and validation pairs, as the encoder reads them at last
+    figures: dict[str, Any]
+    teachers: Sequence[FitState]
+    encoder: PreTrainedModel | None  # that was trained along
+
+
+@dataclass(frozen=True, kw_only=True)
+class ConditionPoolingJob(HeadRecipe, TrainingJob):
+    """Condition pooling: fit the head that lets a condition weigh a sentence's words, on a frozen encoder or with it.
+
+    A run that was stopped resumes automatically when the same command is run again. The trials of a sweep are fits on
+    the frozen encoder, without teachers.
+    """
 
     pooling: Pooling | None = None
     """Pooling of the vectors without a condition. Default: the encoder's."""
     whole_condition: bool = False
     """Represent a condition by the mean of all its tokens, special ones included; else of its words."""
 
+    SYSTEM = "condition-pooling"
+    FROZEN = True
+    SHARED_BY = "layers"
+    swept: ClassVar[Sequence[str]] = tuple(f.name for f in fields(FrozenHeadRecipe) if f.name != "nested")
+
     def config(self) -> ConditionPoolingConfig:
         """The system without the head. Raises RequestError."""
-        self.check_source()
         return condition_pooling(
             self.model,
             layers=self.layers,
@@ -59,94 +73,88 @@ class HeadSource(FrozenHeadRecipe, Source):
             latent=not self.recipe.unfreeze,
         )
 
+    def shared(self, config: ConditionPoolingConfig, parts: Sequence[Any], runner: Embedder) -> list[PairStates]:
+        """The states of sentences and conditions."""
+        return [pair_states(rated, config, runner, self) for rated in parts]
 
-@dataclass(frozen=True, kw_only=True)
-class ConditionPoolingJob(HeadSource, HeadRecipe, Workers):
-    """Condition pooling: fit the head that lets a condition weigh a sentence's words, on a frozen encoder or with it.
+    def prepared(self, shared: list[PairStates]) -> tuple[PairStates, PairStates]:
+        """The states as they are."""
+        train, validation = shared
+        return train, validation
 
-    A run that was stopped resumes automatically when the same command is run again.
-    """
+    def fitting(self, *, on_gpu: bool) -> Fitting:
+        """The fit of the head on the frozen encoder."""
+        return fit_condition_head
 
+    def settings(self) -> dict[str, Any]:
+        """What a fit on the frozen encoder takes."""
+        return {f.name: getattr(self, f.name) for f in fields(FrozenHeadRecipe)}
 
-def train_condition_head(job: ConditionPoolingJob, open_runner: OpenRunner) -> dict[str, Any]:
-    """Embed, fit, save; returns the contents of `metrics.json`. Raises RequestError and WorkError."""
-    began = time.time()
-    job.recipe.check()
-    job.check_workers()
-    config = job.config()
-    pairs = dict(zip(("train", "validation"), job.read(), strict=True))
-    identity = {
-        "model": config.describe(),
-        "compute": job.compute,
-        "data": {part: rated.data_sha256 for part, rated in pairs.items()},
-        "recipe": asdict(job.recipe),
-        "seed": job.seed,
-    }
-    name = fingerprint(identity)
-    if done := open_model_folder(job.folder, name, overwrite=job.overwrite):
-        note(f"{job.folder}: trained before; nothing to do")
-        return done
-    runner = open_runner(workers=job.workers, gpus_per_worker=job.gpus_per_worker, cache=job.cache_location)
-    train, validation = (pair_states(rated, config, runner, job) for rated in pairs.values())
-    embedded = time.time()
-    checkpoints = open_checkpoints(job, name)
-    state, teachers = _fit_frozen(job, runner, train, validation, checkpoints)
-    head = best_head(state, job.recipe, config.states_dim)  # rounded: figures are those of what is saved
-    figures = {"without_plain_part": head_correlations(head, validation, head.config.nested)}
-    read: list[ReadPairs] = [train, validation]
-    encoder = None
-    if job.unfreeze:
+    def fit(
+        self,
+        config: ConditionPoolingConfig,
+        parts: Sequence[Any],
+        data: tuple[PairStates, PairStates],
+        runner: Runner,
+        checkpoints: Location,
+    ) -> HeadFit:
+        """The fit on stored states after those of its teachers, then the one with the encoder, if asked for."""
+        train, validation = data
+        fit = partial(runner.fit, train=train, validation=validation)
+        fitting, recipe = fit_condition_head, self.recipe
+        seeds = range(self.seed + 1, self.seed + 1 + self.teachers)
+        teachers = [fit(fitting, recipe=recipe, seed=seed, checkpoints=checkpoints / f"{seed}") for seed in seeds]
+        if teachers:
+            heads = [best_head(state, recipe, train.dim) for state in teachers]
+            fitting = partial(fitting, taught=taught_pairs(train, heads, self.seed))
+            recipe = recipe.distilled
+        state = fit(fitting, recipe=recipe, seed=self.seed, checkpoints=checkpoints / "frozen")
+        head = best_head(state, self.recipe, config.states_dim)  # rounded: figures are those of what is saved
+        figures = {"without_plain_part": head_correlations(head, validation, head.config.nested)}
+        if not self.unfreeze:
+            return HeadFit(state=state, head=head, read=data, figures=figures, teachers=teachers, encoder=None)
         figures = {"frozen": figures["without_plain_part"]}
-        along = Along(config=config, head=head.state_dict(), compute=compute_of(job, on_gpu=runner.on_gpu))
-        tokens = [PairTokens.of(config, rated) for rated in pairs.values()]
-        state = _fit_along(job, runner, along, tokens, checkpoints)
-        head, reader = best_head(state, job.recipe, config.states_dim), along.trained(state)
+        along = Along(config=config, head=head.state_dict(), compute=compute_of(self, on_gpu=runner.on_gpu))
+        tokens = [PairTokens.of(config, rated) for rated in parts]
+        fitting = partial(fit_condition_head, along=along)
+        recipe, place = self.recipe.unfrozen, checkpoints / "unfrozen"
+        state = runner.fit(fitting, tokens[0], tokens[1], recipe, seed=self.seed, checkpoints=place)
+        head, reader = best_head(state, self.recipe, config.states_dim), along.trained(state)
         read = [part.read_by(reader, along.compute) for part in tokens]
         figures["without_plain_part"] = head_correlations(head, read[1], head.config.nested)
         encoder = whole_model(reader.encoder)
-    head = with_plain_part(head, read[0], read[1], config, job.recipe)
-    figures["validation"] = head_correlations(head, read[1], head.config.nested)
-    facts = {
-        "fingerprint": name,
-        "unseeded": fingerprint(identity | {"seed": None}),  # equal for the seeds of one system
-        "teachers": [fit_metrics(teacher)["validation"] for teacher in teachers],
-        "recipe": asdict(job.recipe),
-        "seed": job.seed,
-        "workers": job.workers,
-        "seconds": round(time.time() - began, 1),
-        "embed_seconds": round(embedded - began, 1),
-    }
-    metrics = save_fit(job.folder, config, head, state, validation, pairs, facts, figures, encoder=encoder)
-    checkpoints.remove()
-    return metrics
+        return HeadFit(state=state, head=head, read=read, figures=figures, teachers=teachers, encoder=encoder)
+
+    def save(
+        self,
+        config: ConditionPoolingConfig,
+        parts: dict[str, Any],
+        data: tuple[PairStates, PairStates],
+        fitted: HeadFit,
+        facts: dict[str, Any],
+    ) -> dict[str, Any]:
+        """Write the model folder of a fit; returns the contents of `metrics.json`."""
+        train, validation = fitted.read
+        head = with_plain_part(fitted.head, train, validation, config, self.recipe)
+        metrics = {
+            **facts,
+            "teachers": [fit_metrics(teacher)["validation"] for teacher in fitted.teachers],
+            "recipe": asdict(self.recipe),
+            **fit_metrics(fitted.state),
+            **fitted.figures,
+            "validation": head_correlations(head, validation, head.config.nested),
+            "zero_shot": head_correlations(ZeroShotHead(config.hidden_dim), data[1]),
+            "data": data_metrics(parts),
+            "parameters": sum(weights.numel() for weights in fitted.state.weights.values()),
+            "provenance": provenance(),
+        }
+        trained = replace(config, head=head.config)
+        card = head_card(self.folder.name, trained, metrics)
+        write_model_folder(self.folder, trained, head, metrics, card, encoder=fitted.encoder)
+        return metrics
 
 
-def _fit_frozen(
-    job: ConditionPoolingJob, runner: Runner, train: PairStates, validation: PairStates, checkpoints: Location
-) -> tuple[FitState, list[FitState]]:
-    """The fit on stored states, and those of its teachers before it."""
-    fit = partial(runner.fit, train=train, validation=validation)
-    fitting, recipe = fit_condition_head, job.recipe
-    seeds = range(job.seed + 1, job.seed + 1 + job.teachers)
-    teachers = [fit(fitting, recipe=recipe, seed=seed, checkpoints=checkpoints / f"{seed}") for seed in seeds]
-    if teachers:
-        heads = [best_head(state, recipe, train.dim) for state in teachers]
-        fitting = partial(fitting, taught=taught_pairs(train, heads, job.seed))
-        recipe = recipe.distilled
-    return fit(fitting, recipe=recipe, seed=job.seed, checkpoints=checkpoints / "frozen"), teachers
-
-
-def _fit_along(
-    job: ConditionPoolingJob, runner: Runner, along: Along, pairs: list[PairTokens], checkpoints: Location
-) -> FitState:
-    """The fit of the head with its encoder."""
-    fitting = partial(fit_condition_head, along=along)
-    recipe = job.recipe.unfrozen
-    train, validation = pairs
-    return runner.fit(fitting, train, validation, recipe=recipe, seed=job.seed, checkpoints=checkpoints / "unfrozen")
-
-
-def pair_states(rated: RatedPairs, config: ConditionPoolingConfig, runner: Embedder, job: Source) -> PairStates:
+def pair_states(rated: RatedPairs, config: ConditionPoolingConfig, runner: Embedder, job: TrainingJob) -> PairStates:
     """States of the sentences and conditions of rated pairs. Raises RequestError for a text without any."""
     sentences = Indexed.of([*rated.sentences1, *rated.sentences2])
     conditions = Indexed.of(rated.conditions)
@@ -163,34 +171,6 @@ def pair_states(rated: RatedPairs, config: ConditionPoolingConfig, runner: Embed
         groups=rated.groups,
         ratings=rated.ratings,
     )
-
-
-def save_fit(
-    folder: Path,
-    config: ConditionPoolingConfig,
-    head: ConditionHead,
-    state: FitState,
-    validation: PairStates,
-    pairs: dict[str, RatedPairs],
-    facts: dict[str, Any],
-    figures: dict[str, Any],
-    *,
-    encoder: PreTrainedModel | None = None,
-) -> dict[str, Any]:
-    """Write the model folder of a fit; returns the contents of `metrics.json`, `facts` and `figures` among them."""
-    metrics = {
-        **facts,
-        **fit_metrics(state),
-        **figures,
-        "zero_shot": head_correlations(ZeroShotHead(config.hidden_dim), validation),
-        "data": data_metrics(pairs),
-        "parameters": sum(weights.numel() for weights in state.weights.values()),
-        "provenance": provenance(),
-    }
-    trained = replace(config, head=head.config)
-    card = head_card(folder.name, trained, metrics)
-    write_model_folder(folder, trained, head, metrics, card, encoder=encoder)
-    return metrics
 
 
 def best_head(state: FitState, recipe: HeadRecipe, states_dim: int) -> ConditionHead:

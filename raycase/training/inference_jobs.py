@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from raycase.data.inferences import Inferences, read_inferences
+from raycase.data.inferences import HYPOTHESES, Inferences, read_inferences
 from raycase.encoder.pooling import Pooling
 from raycase.encoder.table import PairEncoding
 from raycase.errors import RequestError
@@ -48,6 +49,11 @@ class InferencesJob(FineTuneJob, TuneRecipe):
             raise RequestError(f"--temperature: expected a number above 0, got {self.temperature:g}")
         return {"temperature": self.temperature}
 
+    @property
+    def figures(self) -> Sequence[str]:
+        """The metrics of entailment."""
+        return ("rte", "eis", *(f"rte_{kind}" for kind in HYPOTHESES.values()))
+
     def objective(self, config: FineTunedConfig) -> DualObjective:
         """The loss and the measures of entailment. Raises RequestError."""
         return DualObjective(config=config, **self.terms)
@@ -73,7 +79,6 @@ class InferencesJob(FineTuneJob, TuneRecipe):
                 for part, inferences in parts.items()
             },
             texts=lambda: [InferenceTexts.of(config, inferences) for inferences in parts.values()],
-            objective=self.objective(config),
         )
 
 
@@ -83,6 +88,8 @@ class DualCseJob(InferencesJob):
 
     The defaults are the paper's for --form cross; for bi the paper uses --batch-size 32 and --learning-rate 3e-5.
     """
+
+    SYSTEM = "dualcse"
 
     form: Form = Form.CROSS
     """cross: one encoder, with the word explicit or implicit after the sentence. bi: two encoders."""
@@ -107,6 +114,8 @@ class DualCseJob(InferencesJob):
 @dataclass(frozen=True, kw_only=True)
 class SimCseJob(InferencesJob):
     """SimCSE's supervised loss: one vector per sentence (Gao et al., 2021), with both entailments as positives."""
+
+    SYSTEM = "simcse"
 
     def config(self) -> FineTunedConfig:
         """The system before training. Raises RequestError."""

@@ -135,14 +135,14 @@ class LocalTrials(LocalRunner):
     """`raycase.training.runner.TrialRunner` in this process: one trial after the other, none stopped early."""
 
     def run(self, trials: Round, data: Data, record: Record) -> list[float]:
-        """Run a round. Raises RequestError for a search with tpe."""
+        """Run a round. Raises RequestError for a search."""
         if trials.search is not None:
-            raise RequestError("--search: expected random or a grid in a single process, got tpe; run on Ray instead")
+            raise RequestError("--grid: expected one in a single process, got a search; run on Ray instead")
         for cell, seed in trials.trials:
             history: list[dict[str, float]] = []
             error = None
             try:
-                for state in cell.fit(*data[cell.read], seed=seed, device=self.device):
+                for state in cell.fit(data[cell.read], seed=seed, device=self.device):
                     history = state.history
             except (RequestError, WorkError) as failure:
                 error = str(failure)

@@ -2,129 +2,45 @@
 
 from __future__ import annotations
 
-import time
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar, Self
 
 import torch
 
-from raycase.corpus.ray_flag import RayFlag
-from raycase.data.fetch import is_trained, model_folder
-from raycase.data.places import Folder, check_paths
+from raycase.data.fetch import is_trained
 from raycase.data.provenance import provenance
-from raycase.data.rated import NOT_APPLICABLE, RatedPairs, read_rated, rows_in
-from raycase.data.storage import Location, fingerprint, locate
 from raycase.encoder.prompt_flags import PromptFlags
-from raycase.errors import MOST_SEED, RequestError, at_least, check_ranges, note
+from raycase.encoder.prompts import PromptStyle, parse_views
+from raycase.errors import RequestError
 from raycase.systems.bi_encoder import BiEncoderConfig
 from raycase.systems.case import CaseConfig, write_model_folder
 from raycase.systems.case import resolve as resolve_case
-from raycase.systems.contracts import Compute
 from raycase.systems.lora import LoraConfig
-from raycase.systems.model_folder import WRITTEN, open_model_folder
 from raycase.systems.pair_vectors import PairVectors, pair_vectors
 from raycase.systems.projector import settings_of
 from raycase.systems.registry import resolve
+from raycase.training.checkpoint import Fitting
+from raycase.training.job import TrainingJob, data_metrics, fit_metrics
 from raycase.training.loop import FitState
-from raycase.training.projector_fit import Recipe, best_projector, evaluation, fit_projector
-from raycase.training.runner import OpenRunner
+from raycase.training.projector_fit import RECIPE_FIELDS, Recipe, best_projector, evaluation, fit_projector
+from raycase.training.runner import Embedder
 
 
 @dataclass(frozen=True, kw_only=True)
-class Saved:
-    """Flags of everything that leaves a model folder: encoder and result."""
+class ProjectorJob(PromptFlags, Recipe, TrainingJob):
+    """Fit a projector on a frozen encoder by eq. 2 (CASE, section 3.2) and save a model folder.
 
-    model: str = "minilm"
-    """Name in the table of encoders, Hugging Face id or local folder."""
-    compute: Compute | None = None
-    """Number format inside the encoder. Default: bfloat16 where the processor is faster with it, else float32."""
-    output: str
-    """Output folder, on this machine."""
-    cache: str | None = None
-    """Folder or URI of the vectors of embedded pairs and of the checkpoints of stopped runs. Default: `cache` beside
-    the output."""
-    overwrite: bool = False
-    """Replace an earlier result in the folder."""
-    seed: int = 0
-    """Seed of random weights, order and dropout; the first seed of a sweep."""
+    A run that was stopped resumes automatically when the same command is run again.
+    """
 
-    @property
-    def sources(self) -> dict[str, str | None]:
-        """Files, folders and globs of data, by flag."""
-        return {}
-
-    @property
-    def written(self) -> tuple[str, ...]:
-        """The names of what is written into the output folder."""
-        return WRITTEN
-
-    @property
-    def folder(self) -> Path:
-        return Path(self.output).expanduser().absolute()
-
-    @property
-    def cache_uri(self) -> str:
-        return str(self.folder.parent / "cache") if self.cache is None else self.cache
-
-    @property
-    def cache_location(self) -> Location:
-        return locate(self.cache_uri)
-
-    def check_source(self) -> None:
-        """Check the flags before anything is read. Raises RequestError."""
-        check_paths(
-            reads=self.sources,
-            opens={"--model": model_folder(self.model)},
-            writes={
-                "--output": Folder(self.output, self.written, left_out=True, here=True),
-                "--cache": Folder(self.cache_uri),
-            },
-        )
-        check_ranges(self, at_least(0, self, "seed", most=MOST_SEED))
-
-
-@dataclass(frozen=True, kw_only=True)
-class Source(Saved):
-    """Flags of all training jobs and sweeps on rated pairs: data, encoder and result."""
-
-    train: str
-    """Training pairs: .csv, .jsonl or .parquet with sentence1, sentence2, condition, label (1 to 5)."""
-    validation: str
-    """Validation pairs, which select the best epoch; never trained on. Label -1: the condition does not apply."""
-
-    @property
-    def sources(self) -> dict[str, str | None]:
-        """Files, folders and globs of data, by flag."""
-        return {"--train": self.train, "--validation": self.validation}
-
-    def read(self) -> tuple[RatedPairs, RatedPairs]:
-        """Read and check training and validation pairs. Raises RequestError."""
-        train, validation = read_rated(self.train, "--train"), read_rated(self.validation, "--validation")
-        invalid = sorted({float(r) for r in train.ratings if r != NOT_APPLICABLE and not 1 <= r <= 5})
-        if invalid:
-            raise RequestError(f"--train: expected labels from 1 to 5 (or -1: does not apply), got {invalid[0]:g}")
-        for flag, rated in (("--train", train), ("--validation", validation)):
-            if len({float(r) for r in rated.ratings if r != NOT_APPLICABLE}) < 2:
-                raise RequestError(
-                    f"{flag}: expected at least two distinct labels besides -1 in {rated.uri}, got fewer"
-                )
-        shared = rows_in(validation, train)
-        if len(shared):
-            raise RequestError(
-                f"--validation: expected no pair that is trained on, got {len(shared)} of {len(validation)} in "
-                f"{self.train}, the first in row {shared[0]}"
-            )
-        return train, validation
-
-
-@dataclass(frozen=True, kw_only=True)
-class Frozen(PromptFlags, Saved):
-    """How a frozen encoder embeds a sentence under a condition."""
+    SYSTEM = "case"
+    FROZEN = True
+    SHARED_BY = "prompt"
+    swept: ClassVar[Sequence[str]] = (*(name for name in RECIPE_FIELDS if name != "nested"), "prompt")
 
     def config(self) -> CaseConfig:
         """The system without g: zero-shot CASE, or the encoder of a fine-tuned bi-encoder. Raises RequestError."""
-        self.check_source()
         if not is_trained(self.model):
             return resolve_case(
                 self.model, prompt=self.prompt, pooling=self.pooling, own=self.own, subtract=self.subtract
@@ -137,122 +53,85 @@ class Frozen(PromptFlags, Saved):
             )
         return CaseConfig(model=self.model, encoder=system.encoder, subtract=bool(self.subtract))
 
+    def check_flags(self) -> None:
+        """Raise RequestError for flags out of their range."""
+        self.recipe.check()
+        if self.prompt is not None:
+            parse_views(self.prompt)
 
-@dataclass(frozen=True, kw_only=True)
-class Workers(RayFlag):
-    """Flags of the processes that train."""
+    def check_system(self, config: CaseConfig) -> None:
+        """Raise RequestError for nested dimensions above those of g, which the system decides."""
+        self.recipe.projector(config.views_dim)
 
-    workers: int = 1
-    """Number of data-parallel processes, among which each batch is divided."""
-    gpus_per_worker: float | None = None
-    """GPUs per process. Default: 1 if the cluster has GPUs, else 0."""
+    def identity(self, config: CaseConfig, parts: Sequence[Any]) -> dict[str, Any]:
+        """Everything that determines the weights."""
+        recipe = settings_of(self.recipe) | {"dropout": self.recipe.dropout_share}
+        return super().identity(config, parts) | {"recipe": recipe}
 
-    def check_workers(self) -> None:
-        """Raise RequestError for less than one worker, or less than no GPUs for each."""
-        gpus = self.gpus_per_worker
-        check_ranges(self, at_least(1, self, "workers") | {"gpus_per_worker": (gpus is None or gpus >= 0, "0 or more")})
+    def shared(self, config: CaseConfig, parts: Sequence[Any], runner: Embedder) -> list[PairVectors]:
+        """The vectors before g."""
+        cached: dict[str, Any] = {"cache": self.cache_location, "compute": self.compute}
+        return [pair_vectors(rated, config, runner.vectors_of, **cached) for rated in parts]
 
+    def prepared(self, shared: list[PairVectors]) -> tuple[PairVectors, PairVectors]:
+        """The vectors as they are."""
+        train, validation = shared
+        return train, validation
 
-@dataclass(frozen=True, kw_only=True)
-class TrainJob(Frozen, Source, Recipe, Workers):
-    """Fit a projector on a frozen encoder by eq. 2 (CASE, section 3.2) and save a model folder.
+    def fitting(self, *, on_gpu: bool) -> Fitting:
+        """The fit of g."""
+        return fit_projector
 
-    A run that was stopped resumes automatically when the same command is run again.
-    """
-
-
-def train_projector(job: TrainJob, open_runner: OpenRunner) -> dict[str, Any]:
-    """Embed, fit, save; returns the contents of `metrics.json`. Raises RequestError and WorkError."""
-    began = time.time()
-    job.recipe.check()
-    job.check_workers()
-    config = job.config()
-    job.recipe.projector(config.views_dim)  # refuses nested dimensions above its own
-    pairs = dict(zip(("train", "validation"), job.read(), strict=True))
-    identity = {
-        "model": config.describe(),
-        "compute": job.compute,
-        "data": {part: rated.data_sha256 for part, rated in pairs.items()},
-        "recipe": settings_of(job.recipe) | {"dropout": job.recipe.dropout_share},
-        "seed": job.seed,
-    }
-    name = fingerprint(identity)
-    if done := open_model_folder(job.folder, name, overwrite=job.overwrite):
-        note(f"{job.folder}: trained before; nothing to do")
-        return done
-    runner = open_runner(workers=job.workers, gpus_per_worker=job.gpus_per_worker, cache=job.cache_location)
-    vectors = {
-        part: pair_vectors(rated, config, runner.vectors_of, cache=job.cache_location, compute=job.compute)
-        for part, rated in pairs.items()
-    }
-    embedded = time.time()
-    checkpoints = open_checkpoints(job, name)
-    state = runner.fit(
-        fit_projector, vectors["train"], vectors["validation"], job.recipe, seed=job.seed, checkpoints=checkpoints
-    )
-    facts = {
-        "fingerprint": name,
-        "unseeded": fingerprint(identity | {"seed": None}),  # equal for the seeds of one system
-        "seconds": round(time.time() - began, 1),
-        "embed_seconds": round(embedded - began, 1),
-        "seed": job.seed,
-        "workers": job.workers,
-    }
-    metrics = save_fit(job.folder, config, job.recipe, state, vectors["validation"], pairs, facts)
-    checkpoints.remove()
-    return metrics
-
-
-def open_checkpoints(job: Source, name: str) -> Location:
-    """The checkpoint folder of the job with this fingerprint and output; emptied by --overwrite."""
-    checkpoints = job.cache_location / "fits" / fingerprint([name, str(job.folder)])[:16]
-    if job.overwrite:
-        checkpoints.remove()
-    return checkpoints
-
-
-def save_fit(
-    folder: Path,
-    config: CaseConfig,
-    recipe: Recipe,
-    state: FitState,
-    validation: PairVectors,
-    pairs: dict[str, RatedPairs],
-    facts: dict[str, Any],
-) -> dict[str, Any]:
-    """Write the model folder of a fit; returns the contents of `metrics.json`, `facts` among them."""
-    shape = recipe.projector(validation.dim)
-    metrics = {
-        **facts,
-        **fit_metrics(state),
-        "zero_shot": evaluation(validation)(torch.nn.Identity()),
-        "data": data_metrics(pairs),
-        "recipe": settings_of(recipe) | {"dim": shape.output_dim, "dropout": shape.dropout},
-        "provenance": provenance(),
-    }
-    write_model_folder(folder, replace(config, projector=shape), best_projector(state, shape), metrics)
-    return metrics
-
-
-def fit_metrics(state: FitState) -> dict[str, Any]:
-    """Metrics of the best epoch, and of every epoch."""
-    best = state.history[state.best_epoch - 1]
-    return {
-        "validation": {name: value for name, value in best.items() if name not in ("epoch", "loss", "seconds", "mib")},
-        "best_epoch": state.best_epoch,
-        "epochs": len(state.history),
-        "history": state.history,
-    }
-
-
-def data_metrics(pairs: dict[str, RatedPairs]) -> dict[str, Any]:
-    """File, rows and hash of each part of the data, for `metrics.json`."""
-    return {
-        part: {
-            "file": Path(rated.uri).name,
-            "rows": len(rated),
-            "not_applicable": int((rated.ratings == NOT_APPLICABLE).sum()),
-            "sha256": rated.data_sha256,
+    def save(
+        self,
+        config: CaseConfig,
+        parts: dict[str, Any],
+        data: tuple[PairVectors, PairVectors],
+        fitted: FitState,
+        facts: dict[str, Any],
+    ) -> dict[str, Any]:
+        """Write the model folder of a fit; returns the contents of `metrics.json`."""
+        _, validation = data
+        shape = self.recipe.projector(validation.dim)
+        metrics = {
+            **facts,
+            **fit_metrics(fitted),
+            "zero_shot": evaluation(validation)(torch.nn.Identity()),
+            "data": data_metrics(parts),
+            "recipe": settings_of(self.recipe) | {"dim": shape.output_dim, "dropout": shape.dropout},
+            "provenance": provenance(),
         }
-        for part, rated in pairs.items()
-    }
+        g = best_projector(fitted, shape)
+        write_model_folder(self.folder, replace(config, projector=shape), g, metrics)
+        return metrics
+
+    def named(self, config: CaseConfig) -> Self:
+        """This job with the prompt and the subtraction of the system, and the pooling that its template implies."""
+        if is_trained(self.model):
+            return self
+        pooling = config.encoder.pooling[0] if self.template else self.pooling
+        return replace(self, prompt=config.encoder.prompt, subtract=config.subtract, pooling=pooling)
+
+    def replaced(self, **flags: Any) -> Self:
+        """This job with other flags; without a template that the prompt does not read."""
+        job = replace(self, **flags)
+        if job.prompt is None or any(style is PromptStyle.TEMPLATE for style, _ in parse_views(job.prompt)):
+            return job
+        return replace(job, template=None, pool=None, base_template=None)
+
+    def settings(self) -> dict[str, Any]:
+        """Without the width of no hidden layer, a linear g's activation, and where no dropout is."""
+        values = settings_of(self.recipe) | {"prompt": self.prompt, "dropout": self.recipe.dropout_share}
+        if not values["dropout"]:
+            values.pop("dropout_at", None)
+        if self.layers < 2:
+            del values["hidden"]
+        if self.layers == 0:
+            del values["activation"]
+        return values
+
+    def derived(self, input_dim: int) -> dict[str, Any]:
+        """The dimension and the dropout of g."""
+        if not input_dim:
+            return {}
+        return {"dim": self.recipe.projector(input_dim).output_dim, "dropout": self.recipe.dropout_share}

@@ -14,6 +14,7 @@ from raycase.encoder.pooling import Compose, Pooling
 from raycase.encoder.prompt_flags import TextFlags
 from raycase.encoder.table import PairEncoding
 from raycase.errors import RequestError, note
+from raycase.evaluation.graph_metrics import MEASURES
 from raycase.systems.bi_encoder import BiEncoderConfig, bi_encoder
 from raycase.systems.cross_encoder import cross_encoder
 from raycase.systems.csr import LEAST_COSINE, Asks, CsrConfig, Form, Router, Weight, csr, default_router, least_cosine
@@ -23,8 +24,8 @@ from raycase.systems.tri_encoder import TriEncoderConfig, tri_encoder
 from raycase.training.encoder_fit import Objective, PairObjective, RatedRecipe, TunePairs, recipe_of
 from raycase.training.encoder_job import FineTuneJob, Task
 from raycase.training.graph_fit import GraphObjective, GraphTexts
+from raycase.training.job import data_metrics
 from raycase.training.losses import Loss
-from raycase.training.projector_job import data_metrics
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -51,7 +52,12 @@ class RatedJob(FineTuneJob, RatedRecipe):
 
     def read_parts(self) -> tuple[Any, Any]:
         """Read the training and validation data. Raises RequestError."""
-        return self.read() if self.task == "rated" else _read_graph(self)
+        return super().read_parts() if self.task == "rated" else _read_graph(self)
+
+    @property
+    def figures(self) -> Sequence[str]:
+        """The metrics of the task."""
+        return super().figures if self.task == "rated" else MEASURES
 
     def task_of(self, config: FineTunedConfig, train: Any, validation: Any) -> Task:
         """The task on this data."""
@@ -61,6 +67,8 @@ class RatedJob(FineTuneJob, RatedRecipe):
 @dataclass(frozen=True, kw_only=True)
 class BiEncoderJob(TextFlags, RatedJob):
     """A bi-encoder: sentence and condition as one text (Deshpande et al., 2023)."""
+
+    SYSTEM = "bi-encoder"
 
     prompt: str | None = None
     """Prompt of sentence and condition. Default: concat-cs:all, which is "condition: sentence"."""
@@ -73,6 +81,8 @@ class BiEncoderJob(TextFlags, RatedJob):
 @dataclass(frozen=True, kw_only=True)
 class TriEncoderJob(RatedJob):
     """A tri-encoder: sentence and condition encoded separately, then composed (Deshpande et al., 2023)."""
+
+    SYSTEM = "tri-encoder"
 
     compose: Compose = Compose.HADAMARD
     """How the two vectors are composed."""
@@ -91,6 +101,8 @@ class CrossEncoderJob(RatedJob):
     It scores pairs and produces no embeddings.
     """
 
+    SYSTEM = "cross-encoder"
+
     pair_encoding: PairEncoding = PairEncoding.TOKENIZER
     """How the three texts become one. tokenizer: as the encoder's tokenizer joins two, with its separators and types of
     tokens (segment ids). ended: each followed by the token that ends a text, all of one type, as C-STS's authors do."""
@@ -107,6 +119,8 @@ class CsrJob(RatedJob):
     The paper's router is --router query --asks cls --routed 1 --weight 1+w. It does not see the condition in an encoder
     that is averaged, like MiniLM: there the defaults are --router hidden --asks words --routed 3 --weight Tw.
     """
+
+    SYSTEM = "csr"
 
     form: Form = Form.TRI
     """tri: sentence and condition encoded separately. bi: as one text."""
@@ -151,6 +165,8 @@ class CsrJob(RatedJob):
 class LoraJob(TextFlags, RatedJob):
     """Low-rank adapters on the attention's projections of any encoder (CASE, section 4.4)."""
 
+    SYSTEM = "lora"
+
     loss: Loss = Loss.PEARSON
     """squared, fitted, pearson (the paper's), cosent."""
     learning_rate: float = 1e-3
@@ -185,7 +201,6 @@ def _rated(job: RatedJob, config: FineTunedConfig, train: RatedPairs, validation
         identity=["rated"],
         data=data_metrics({"train": train, "validation": validation}),
         texts=lambda: [TunePairs.of(config, rated) for rated in (train, validation)],
-        objective=job.objective(config),
     )
 
 
@@ -236,5 +251,4 @@ def _graph(job: RatedJob, config: FineTunedConfig, train: GraphPart, validation:
             for part, triples in parts.items()
         },
         texts=lambda: GraphTexts.of(config, train.graph, list(parts.values())),
-        objective=job.objective(config),
     )

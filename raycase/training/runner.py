@@ -7,15 +7,17 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 from raycase.data.storage import Location
 from raycase.systems.contracts import StatesOf, VectorsOf
 from raycase.training.checkpoint import Fitting
 from raycase.training.loop import FitState
-from raycase.training.sweep_cells import Cell, Space
 
-Data = Mapping[str, tuple[Any, Any]]  # by `Cell.read`: training and validation data as fits read them
+if TYPE_CHECKING:
+    from raycase.training.sweep_cells import Cell, Space
+
+Data = Mapping[str, Any]  # by `Cell.read`: what `TrainingJob.shared` gave
 
 
 class Embedder(Protocol):

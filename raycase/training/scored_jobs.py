@@ -15,7 +15,7 @@ from raycase.systems.mixsp import MOST, UPPER, Route, Select, Similarity, mixsp
 from raycase.systems.sentence_encoder import sentence_encoder
 from raycase.training.encoder_fit import PairLoss, PairObjective, TunePairs, TuneRecipe, recipe_of
 from raycase.training.encoder_job import FineTuneJob, Task
-from raycase.training.projector_job import data_metrics
+from raycase.training.job import data_metrics
 from raycase.training.scored_losses import mixsp_loss, scored_loss
 
 
@@ -75,13 +75,14 @@ class ScoredJob(FineTuneJob, TuneRecipe):
             identity=["scored", *self.terms.values()],
             data=data_metrics({"train": train, "validation": validation}),
             texts=lambda: [TunePairs.of(config, scored) for scored in (train, validation)],
-            objective=self.objective(config),
         )
 
 
 @dataclass(frozen=True, kw_only=True)
 class SentenceEncoderJob(ScoredJob):
     """A sentence encoder without conditions: squared error of the cosine (Reimers and Gurevych, 2019)."""
+
+    SYSTEM = "sentence-encoder"
 
     pooling: Pooling | None = None
     """Pooling of token vectors. Default: the encoder's."""
@@ -97,6 +98,8 @@ class MixSpJob(ScoredJob):
 
     It scores pairs and produces no embeddings.
     """
+
+    SYSTEM = "mixsp"
 
     select: Select = Select.HARD
     """hard: only the most probable projector. soft: the weighted sum of all, a mixture of experts, without the router's

@@ -1,115 +1,95 @@
-"""The cells of a sweep, whatever is fitted: cells of a base, grids of a file, and searches at random."""
+"""The cells of a sweep: a training job, some of whose flags are replaced; grids, and the space of a search."""
 
 from __future__ import annotations
 
 import itertools
 import json
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from enum import Enum
 from fractions import Fraction
+from functools import cached_property
+from importlib.resources import files
 from types import NoneType
-from typing import TYPE_CHECKING, Any, ClassVar, Literal, Self, get_args, get_origin, get_type_hints
+from typing import Any, Literal, Self, get_args, get_origin, get_type_hints
 
-import numpy as np
-
-from raycase.data.storage import locate
+from raycase.data.storage import fingerprint, locate
 from raycase.errors import RequestError
+from raycase.training.job import TrainingJob, plain
 from raycase.training.loop import FitState
 
-if TYPE_CHECKING:
-    from raycase.training.sweep_trials import CellScore
-
-Space = Mapping[str, Any]  # by setting. Lists: one of the values; pairs: a number between, log-uniform where marked
-Grids = Mapping[str, Callable[[Any], list[Any]]]  # by name: the base's cells
-Columns = Mapping[str, type]
-CORRELATIONS = ("spearman", "spearman_rated", "pearson")  # figures of a trial on rated pairs
+Sampler = Mapping[str, list[Any]]  # {"uniform": [0, 0.5]}: a function of `ray.tune` and its arguments
+Space = Mapping[str, Sampler]  # by flag
+SAMPLERS = {"choice": None, "uniform": 2, "loguniform": 2, "quniform": 3, "randint": 2, "lograndint": 2}  # arguments
+COUNTED = ("epochs", "patience")  # the table of trials has them in columns of its own
 MOST_CELLS = 10_000  # of a grid; a sweep of more would not end, and takes minutes to lay out
 EXPECTED = {int: "a whole number", bool: "true or false", str: "text"}
+BUILT_IN: dict[str, Any] = json.loads(files("raycase.training").joinpath("sweeps.json").read_text(encoding="utf-8"))
 
 
 @dataclass(frozen=True, kw_only=True)
 class Cell:
-    """A choice of every setting; `name` is its label in a grid. A subclass is a kind of fit, and says what it needs."""
+    """A training job with a choice of its flags; `name` is its label in a grid."""
 
-    recipe: Any
+    job: TrainingJob
     name: str = ""
-
-    source: ClassVar[str]
-    """The setting that decides which data a cell is fitted on."""
-    earlier: ClassVar[Mapping[str, Any]] = {}
-    """The values of columns that the trials of earlier versions lack."""
 
     @property
     def names(self) -> Sequence[str]:
-        """The settings in which cells may differ."""
-        raise NotImplementedError
+        """The flags in which cells may differ."""
+        return self.job.swept
 
-    @property
-    def space(self) -> Space:
-        """What a search chooses from."""
-        raise NotImplementedError
-
-    @property
-    def grids(self) -> Grids:
-        """The grids that have a name."""
-        raise NotImplementedError
-
-    @property
-    def columns(self) -> Columns:
-        """The columns of the table of trials that only this kind has."""
-        raise NotImplementedError
-
-    @property
-    def figures(self) -> Sequence[str]:
-        """The metrics in the table of trials; the first chooses the best epoch and the best cell."""
-        raise NotImplementedError
-
-    @property
+    @cached_property
     def key(self) -> str:
-        """Identifies the cell: equal keys fit the same weights. Excludes settings without effect."""
-        raise NotImplementedError
-
-    def fit(self, train: Any, validation: Any, *, seed: int, device: str = "cpu") -> Iterator[FitState]:
-        """Fit the recipe on its data; yields the state after each epoch."""
-        raise NotImplementedError
-
-    def check(self, system: Any = None) -> None:
-        """Raise RequestError for values out of their range, or, given the cell's system, that do not fit it."""
-        self.recipe.check()
+        """Identifies the cell: equal keys fit the same weights."""
+        return fingerprint(self.job.settings())[:10]
 
     @property
     def values(self) -> dict[str, Any]:
         """The settings by name, as in the table of trials."""
-        every = vars(self) | vars(self.recipe)
-        return {name: _plain(every[name]) for name in self.names}
+        return {name: plain(getattr(self.job, name)) for name in self.names}
 
     @property
     def read(self) -> str:
         """Which data the cell is fitted on."""
-        return str(self.values[self.source])
+        return str(plain(getattr(self.job, self.job.SHARED_BY)))
+
+    @property
+    def columns(self) -> dict[str, type]:
+        """The settings in the table of trials."""
+        hints = get_type_hints(type(self.job))
+        return {name: _column(hints[name]) for name in self.names if name not in COUNTED} | {"input_dim": int}
 
     def row(self, input_dim: int) -> dict[str, Any]:
         """The values of `columns`, for a fit on states or vectors of this dimension."""
-        return self.values | {"input_dim": input_dim}
+        return self.values | self.job.derived(input_dim) | {"input_dim": input_dim}
+
+    @property
+    def figures(self) -> Sequence[str]:
+        """The metrics in the table of trials; the first chooses the best epoch and the best cell."""
+        return self.job.figures
+
+    def fit(self, shared: Any, *, seed: int, device: str = "cpu") -> Iterator[FitState]:
+        """A trial, on what `TrainingJob.shared` gave; yields the state after each epoch."""
+        fitting = self.job.fitting(on_gpu=device != "cpu")
+        return fitting(*self.job.prepared(shared), self.job.recipe, seed=seed, wrap=lambda module: module.to(device))
 
     def describe(self, row: Mapping[str, Any]) -> str:
-        """A row in one line."""
-        raise NotImplementedError
-
-    def tables(self, scores: Sequence[CellScore], grid: str | None) -> list[str]:
-        """Tables of the summary that only this kind has, as markdown."""
-        raise NotImplementedError
+        """How a row of the table differs from the flags of this cell."""
+        own = self.row(row.get("input_dim") or 0)
+        changed = [
+            f"{name.replace('_', ' ')} {row[name]}" for name in self.values if row.get(name, own[name]) != own[name]
+        ]
+        return ", ".join(changed) or "as the flags"
 
     def changed(self, name: str = "", /, **choices: Any) -> Self:
-        """This cell with some settings changed. Raises RequestError for a value out of its range."""
-        hints = get_type_hints(type(self.recipe))
+        """This cell with some flags replaced. Raises RequestError for a value out of its range."""
+        hints = get_type_hints(type(self.job))
         try:
-            typed = {k: _typed(k, v, hints[k]) if k in hints else v for k, v in choices.items()}
-            recipe = replace(self.recipe, **{k: v for k, v in typed.items() if k in hints})
-            cell = replace(self, recipe=recipe, name=name, **{k: v for k, v in typed.items() if k not in hints})
-            cell.check()
+            typed = {flag: _typed(flag, value, hints[flag]) for flag, value in choices.items()}
+            cell = replace(self, job=self.job.replaced(**typed), name=name)
+            cell.job.check_flags()
         except (ArithmeticError, AttributeError, TypeError, ValueError) as error:
             if isinstance(error, RequestError):
                 raise
@@ -117,8 +97,83 @@ class Cell:
         return cell
 
 
+def grid_of(named: str, base: Cell) -> list[Cell]:
+    """The cells of a grid: one that has a name, or a JSON file, whose name ends in .json.
+
+    An object of lists is their product; a list of such objects has the cells of each. Raises RequestError for anything
+    else, unknown flags, values out of their range, and more than `MOST_CELLS` cells.
+    """
+    if named.endswith(".json"):
+        values = _read(named, "--grid")
+    else:
+        known = BUILT_IN[base.job.SYSTEM].get("grids", {})
+        if named not in known:
+            raise RequestError(f"--grid: expected {', '.join([*known, 'a file NAME.json'])}, got {named}")
+        values = known[named]
+    products = values if isinstance(values, list) and values else [values]
+    if not all(isinstance(p, dict) and all(isinstance(v, list) and v for v in p.values()) for p in products):
+        got = json.dumps(values)[:80]
+        raise RequestError(f"--grid: expected an object of lists, or a list of such objects, in {named}, got {got}")
+    for flag in (flag for product in products for flag in product):
+        _check_name(flag, base, "--grid", named)
+    count = sum(math.prod(map(len, product.values())) for product in products)
+    if count > MOST_CELLS:
+        raise RequestError(f"--grid: expected at most {MOST_CELLS:,} cells in {named}, got {count:,}; leave values out")
+    cells = []
+    for product in products:
+        for combination in itertools.product(*product.values()):
+            choice = dict(zip(product, combination, strict=True))
+            label = ", ".join(f"{name.replace('_', ' ')} {value}" for name, value in choice.items())
+            cells.append(base.changed(label or "as the flags", **choice))
+    return list({cell.key: cell for cell in cells}.values())
+
+
+def space_of(file: str | None, base: Cell) -> Space:
+    """What a search chooses from: a JSON file, as {"dropout": {"uniform": [0, 0.5]}}; None: the system's own.
+
+    Raises RequestError for anything but flags with a sampler each, whose values are in their range.
+    """
+    space = BUILT_IN[base.job.SYSTEM]["space"] if file is None else _read(file, "--space")
+    where = file or base.job.SYSTEM
+    if not isinstance(space, dict) or not space:
+        raise RequestError(f"--space: expected an object of flags in {where}, got {json.dumps(space)[:80]}")
+    for flag, sampler in space.items():
+        _check_name(flag, base, "--space", where)
+        kind, given = next(iter(sampler.items())) if isinstance(sampler, dict) and len(sampler) == 1 else ("", None)
+        if kind not in SAMPLERS or not isinstance(given, list) or not given:
+            expected = f'one of {", ".join(SAMPLERS)} with a list, as {{"uniform": [0, 0.5]}}'
+            raise RequestError(f"--space: expected {expected} for {flag} in {where}, got {json.dumps(sampler)[:80]}")
+        if (count := SAMPLERS[kind]) is not None:
+            numbers = all(type(value) in (int, float) and math.isfinite(value) for value in given)
+            if not numbers or len(given) != count or given[0] >= given[1]:
+                raise RequestError(
+                    f"--space: expected {count} numbers, the first below the second, for {kind} of {flag} in {where}, "
+                    f"got {json.dumps(given)[:80]}"
+                )
+            if kind.startswith("log") and given[0] <= 0:
+                raise RequestError(f"--space: expected numbers above 0 for {kind} of {flag} in {where}, got {given[0]}")
+            given = given[:2] if kind != "randint" and kind != "lograndint" else [given[0], given[1] - 1]
+        for value in given:
+            base.changed(**{flag: value})
+    if space.get(base.job.SHARED_BY) and "choice" not in space[base.job.SHARED_BY]:
+        raise RequestError(f"--space: expected a choice for {base.job.SHARED_BY}, got {space[base.job.SHARED_BY]}")
+    return space
+
+
+def _read(file: str, flag: str) -> Any:
+    source = locate(file)
+    if not source.exists():
+        raise RequestError(f"{flag}: expected a JSON file, got no {file}")
+    return source.read_json()
+
+
+def _check_name(flag: str, base: Cell, of: str, where: str) -> None:
+    if flag not in base.names:
+        raise RequestError(f"{of}: expected names among {', '.join(base.names)} in {where}, got {flag!r}")
+
+
 def _typed(name: str, value: Any, hint: Any) -> Any:
-    """A value of a table or a JSON file as the recipe's. Raises what `changed` catches."""
+    """A value of a table or a JSON file as the flag's. Raises what `changed` catches."""
     kinds = get_args(hint) or (hint,)
     if Ellipsis in kinds:
         return depths_of(value)
@@ -134,58 +189,12 @@ def _typed(name: str, value: Any, hint: Any) -> Any:
     return value
 
 
-def _plain(value: Any) -> Any:
-    """A setting as in the table of trials."""
-    if isinstance(value, tuple):
-        fractions = {depth: Fraction(depth).limit_denominator(100) for depth in value}
-        return " ".join(str(short) if float(short) == depth else repr(depth) for depth, short in fractions.items())
-    return str(value) if isinstance(value, Enum) else value
+def _column(hint: Any) -> type:
+    """The type of a flag's column in the table of trials."""
+    kind = next((kind for kind in get_args(hint) if kind is not NoneType), hint)
+    return kind if kind in (bool, int, float) and Ellipsis not in get_args(hint) else str
 
 
 def depths_of(value: str | Sequence[float]) -> tuple[float, ...]:
     """Fractions of a depth: "2/3 1", as the table of trials has them, or numbers."""
     return tuple(float(Fraction(part)) for part in (value.split() if isinstance(value, str) else value))
-
-
-def grid_of(uri: str, base: Cell) -> list[Cell]:
-    """The product of the lists in a JSON file, as {"dropout": [0.1, 0.3], "prompt": ["cond", "cond+sent"]}.
-
-    Raises RequestError for anything but a JSON object of lists, unknown names, values out of their range, and more than
-    `MOST_CELLS` cells.
-    """
-    source = locate(uri)
-    if not source.exists():
-        raise RequestError(f"--grid: expected {', '.join(base.grids)} or a JSON file, got {uri}")
-    values = source.read_json()
-    if not isinstance(values, dict) or not all(isinstance(v, list) and v for v in values.values()):
-        raise RequestError(f"--grid: expected an object of lists in {uri}, got {json.dumps(values)[:80]}")
-    for name in values:
-        if name not in base.names:
-            raise RequestError(f"--grid: expected names among {', '.join(base.names)} in {uri}, got {name!r}")
-    count = math.prod(map(len, values.values()))
-    if count > MOST_CELLS:
-        raise RequestError(f"--grid: expected at most {MOST_CELLS:,} cells in {uri}, got {count:,}; leave values out")
-    cells = []
-    for combination in itertools.product(*values.values()):
-        choice = dict(zip(values, combination, strict=True))
-        label = ", ".join(f"{k} {v}" for k, v in choice.items()) or "base"
-        cells.append(base.changed(label, **choice))
-    return cells
-
-
-def random_cells(base: Cell, space: Space, count: int, seed: int) -> list[Cell]:
-    """The first `count` cells of a random search; does not depend on `count` otherwise."""
-    return [base.changed(**_draw(np.random.default_rng([seed, i]), space)) for i in range(count)]
-
-
-def _draw(random: np.random.Generator, space: Space) -> dict[str, Any]:
-    point: dict[str, Any] = {}
-    for name, choices in space.items():
-        match choices:
-            case list():
-                point[name] = choices[random.integers(len(choices))]
-            case ("log", low, high):
-                point[name] = float(np.exp(random.uniform(np.log(low), np.log(high))))
-            case (low, high):
-                point[name] = float(random.uniform(low, high))
-    return point

@@ -9,7 +9,7 @@ import io
 import math
 import statistics
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, fields
 from typing import Any
 
 import pyarrow as pa
@@ -20,9 +20,9 @@ from raycase.data.parquet import parquet_bytes
 from raycase.data.storage import Location
 from raycase.errors import RequestError
 from raycase.training.loop import best_epoch_of
-from raycase.training.sweep_cells import CORRELATIONS, Cell, Columns
+from raycase.training.sweep_cells import Cell
 
-DERIVED = ("input_dim", "above_encoder")  # columns that no cell chooses
+DERIVED = "input_dim"  # a column that no cell chooses
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -62,13 +62,12 @@ class Trial:
         """The figure by which cells are compared."""
         return next(iter(self.figures.values()))
 
-    def cell(self, base: Cell) -> Cell:
-        """The trial's cell, by the base of its sweep."""
+    def cell(self, base: Cell, names: Iterable[str]) -> Cell:
+        """The trial's cell, by the base of its sweep and the names of the flags in which its cells differ."""
         values = self.row | {"epochs": self.most_epochs}
-        lacking = next((name for name in base.names if name not in values), None)
-        if lacking:
+        if lacking := next((name for name in names if name not in values), None):
             raise RequestError(f"expected a trial with {lacking}, got {self.key} without; remove it from trials/")
-        return base.changed(self.name, **{name: values[name] for name in base.names})
+        return base.changed(self.name, **{name: values[name] for name in names})
 
 
 _ARROW = {
@@ -80,7 +79,7 @@ _ARROW = {
 }
 
 
-def schema_of(columns: Columns, figures: Sequence[str]) -> pa.Schema:
+def schema_of(columns: Mapping[str, type], figures: Sequence[str]) -> pa.Schema:
     """The schema of the table, with the columns and figures of one kind of cells among the others."""
     types = {f.name: {f.name: str(f.type)} for f in fields(Trial)}
     types["settings"] = {name: kind.__name__ for name, kind in columns.items()}
@@ -104,8 +103,8 @@ def make_trial(
         figures={name: finite(best.get(name)) for name in cell.figures},
         best_epoch=int(best.get("epoch", 0)),
         epochs=len(history),
-        most_epochs=cell.recipe.epochs,
-        patience=cell.recipe.patience,
+        most_epochs=cell.job.recipe.epochs,
+        patience=cell.job.recipe.patience,
         stopped=stopped,
         seconds=sum(line["seconds"] for line in history),
     )
@@ -115,15 +114,15 @@ def stopped_by(history: Sequence[dict[str, float]], cell: Cell) -> str:
     """Why a trial ended without an error: epochs, patience or asha, and where it has no figure, that."""
     if not best_epoch_of(history, cell.figures[0]):
         return f"expected an epoch whose {cell.figures[0]} is a number, got none in {len(history)}"
-    if len(history) >= cell.recipe.epochs:
+    if len(history) >= cell.job.recipe.epochs:
         return "epochs"
     since = len(history) - best_epoch_of(history, cell.figures[0])
-    return "patience" if since >= cell.recipe.patience else "asha"
+    return "patience" if since >= cell.job.recipe.patience else "asha"
 
 
-def _read_trial(file: Location, earlier: Mapping[str, Any], figures: Sequence[str]) -> Trial:
+def _read_trial(file: Location, figures: Sequence[str]) -> Trial:
     try:
-        return Trial.of({**earlier, **from_json(dict[str, Any], file.read_json())}, figures)
+        return Trial.of(from_json(dict[str, Any], file.read_json()), figures)
     except ValueError as error:
         raise RequestError(f"{file.uri}: expected a trial of this sweep, got: {error}; remove it") from error
 
@@ -133,9 +132,8 @@ class Table:
     """The trials of a sweep's folder."""
 
     root: Location
-    columns: Columns  # `Cell.columns`
-    earlier: Mapping[str, Any] = field(default_factory=dict)  # `Cell.earlier`
-    figures: Sequence[str] = CORRELATIONS  # `Cell.figures`
+    columns: Mapping[str, type]  # `Cell.columns`
+    figures: Sequence[str]  # `Cell.figures`
 
     def put(self, trial: Trial) -> None:
         """Write a finished trial atomically."""
@@ -144,7 +142,7 @@ class Table:
     def read(self) -> list[Trial]:
         """Every finished trial, by cell and seed."""
         folder = self.root / "trials"
-        return [_read_trial(folder / name, self.earlier, self.figures) for name in sorted(folder.list())]
+        return [_read_trial(folder / name, self.figures) for name in sorted(folder.list())]
 
     def write(self) -> list[Trial]:
         """Write `trials.parquet` and `trials.csv`, best first; returns the trials."""
@@ -193,8 +191,7 @@ class CellScore:
         spread = f" ± {self.deviation:.2f}" if self.deviation is not None else ""
         failed = len(self.trials) - len(self.scores)
         lost = f" ({failed} of {len(self.trials)} failed)" if failed else ""
-        mark = "*" if self.first.settings.get("above_encoder") else ""
-        return (f"{self.mean:.2f}{spread}{mark}" if self.scores else "n/a") + lost
+        return (f"{self.mean:.2f}{spread}" if self.scores else "n/a") + lost
 
 
 def cell_scores(trials: Iterable[Trial]) -> list[CellScore]:
@@ -221,7 +218,8 @@ def finalists(trials: Sequence[Trial], count: int, seeds: Iterable[int]) -> list
 
 def varied_choices(trials: Sequence[Trial]) -> list[str]:
     """The settings in which trials differ."""
-    names = [name for name in trials[0].settings if name not in DERIVED] if trials else []
+    named = [set(t.settings) for t in trials]  # trials of earlier versions lack some
+    names = [name for name in trials[0].settings if name != DERIVED and all(name in n for n in named)] if trials else []
     return [name for name in names if len({t.settings[name] for t in trials}) > 1]
 
 

@@ -15,15 +15,14 @@ from raycase.data.columns import peek
 from raycase.data.conditions import read_conditions
 from raycase.data.graph import read_graph
 from raycase.data.inferences import read_inferences
-from raycase.data.rated import read_rated, read_scored, read_unrated
+from raycase.data.rated import read_rated, read_scored
 from raycase.data.reader import read_span
 from raycase.data.storage import locate
 from raycase.errors import RequestError
 from raycase.evaluation.tasks.csfcube import read_cube
 from raycase.search.queries import read_queries
-from raycase.training.projector_fit import Recipe
-from raycase.training.sweep_cells import grid_of
-from raycase.training.sweep_projector import ProjectorCell
+from raycase.training.projector_job import ProjectorJob
+from raycase.training.sweep_cells import Cell, grid_of
 
 ODD = "50% %41 é#x?*[1]::{a}+b&c=d~"
 
@@ -57,12 +56,12 @@ def test_a_job_reads_and_writes_where_it_is_told(job, root):
     assert [entry.rsplit("/", 1)[-1] for entry in above.fs.ls(above.path, detail=False)] == [ODD]
 
 
+NO_FILES = dict.fromkeys(("train", "validation", "output"), "")
 PAIRS = "sentence1,sentence2,condition,label,score\na dog,a cat,color,1,1\na dog,a cow,color,2,2\n"
 PREMISES = "premise,explicit_entailment,implied_entailment,neutral,contradiction\n" + "a,b,c,d,e\n" * 2
 READERS = {  # name of the file -> content, and who reads it
     "rated.csv": (PAIRS, lambda path: read_rated(path, "--train")),
     "scored.csv": (PAIRS, lambda path: read_scored(path, "--test")),
-    "unrated.csv": (PAIRS, lambda path: read_unrated(path, "--train", ["sentence1"])),
     "inferences.csv": (PREMISES, lambda path: read_inferences(path, "--train")),
     "candidates.jsonl": (
         '{"query": "a", "positive": ["b"], "negative": ["c"]}',
@@ -71,7 +70,10 @@ READERS = {  # name of the file -> content, and who reads it
     "queries.jsonl": ('{"text": "a"}', read_queries),
     "conditions.txt": ("color\n", lambda path: read_conditions([path])),
     "conditions.csv": ("condition\ncolor\n", lambda path: read_conditions([path])),
-    "grid.json": ('{"dropout": [0.1]}', lambda path: grid_of(path, ProjectorCell(recipe=Recipe(), prompt="cond"))),
+    "grid.json": (
+        '{"dropout": [0.1]}',
+        lambda path: grid_of(path, Cell(job=ProjectorJob(train="", validation="", output=""))),
+    ),
     "job.json": ("{}", lambda path: locate(path).read_json()),
     "relations.tsv": ("id\ttext\nr\tis\n", lambda path: read_graph(os.path.dirname(path), "--data")),
     "corpus.jsonl": (

@@ -26,9 +26,8 @@ from raycase.evaluation.job import EvaluateJob, check_request
 from raycase.search.build import IndexJob, build
 from raycase.search.facets_job import FacetsJob, facets
 from raycase.search.search_job import SearchJob, search
-from raycase.training.projection_job import ProjectionJob
-from raycase.training.projector_job import TrainJob
-from raycase.training.sweep_projector import TuneJob
+from raycase.training.projector_job import ProjectorJob
+from raycase.training.sweep_job import Sweep
 
 WRITTEN = re.compile("output|html|assign|cache|golden|save|write|report|picture|file|log|export|dest")
 OVER, INSIDE, AS_INPUT = "expected another", "expected a place outside of indexes", "would be read as input"
@@ -261,18 +260,22 @@ def test_every_job_compares_its_places(here):
     refuse(OVER, rerank_all, replace(answers, output="model"))
     refuse(INSIDE, rerank_all, replace(answers, output="linked"))
     data = {"train": "q.csv", "validation": "data/a.csv", "output": "new"}
-    for job in (TrainJob(**data), TuneJob(**data), ProjectionJob(train="q.csv", output="new")):
-        job.check_source()
+    for check in (ProjectorJob.check_source, lambda job: Sweep(grid="table7", training=job).check()):
+        job = ProjectorJob(**data)
+        check(job)
         for words, change in {
             INSIDE: {"output": "out/model"},
             OVER: {"model": "model", "output": "model"},
             AS_INPUT: {"train": "data", "cache": "data/cache"},
             "got the file": {"cache": "q.csv"},
         }.items():
-            refuse(words, type(job).check_source, replace(job, **change))
+            refuse(words, check, replace(job, **change))
     (here / "new" / "best").mkdir(parents=True)
     (here / "new" / "best" / "raycase.json").write_text("{}")
-    refuse(OVER, TuneJob.check_source, TuneJob(**data | {"model": "new/best"}))
+    refuse(OVER, check, ProjectorJob(**data | {"model": "new/best"}))
+    (here / "new" / "best" / "grid.json").write_text("{}")
+    refuse(OVER, Sweep.check, Sweep(grid="new/best/grid.json", training=job))
+    (here / "new" / "best" / "grid.json").unlink()
     (here / "new" / "best" / "raycase.json").unlink()
     evaluate = EvaluateJob(model=("minilm",), data="data/a.csv", output="report")
     check_request(evaluate)
@@ -293,8 +296,9 @@ def test_no_command_has_another_flag_that_is_written():
             flags[name] = flags.get(name, set()) | places
     output, trains = {"output"}, {"output", "cache"}
     expected = dict.fromkeys(("embed", "verify", "materialize", "index", "join", "rerank", "score", "explain"), output)
-    expected |= dict.fromkeys(("train", "tune", "evaluate"), trains)
+    expected |= dict.fromkeys(("train", "evaluate"), trains)
     expected |= {
+        "tune": set(),
         "search": {"output", "html"},
         "facets": {"output", "assignments"},
         "check-model": {"golden", "save_golden"},

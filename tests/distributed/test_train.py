@@ -1,12 +1,12 @@
 """Training on Ray Train equals training in one process: with one worker or two, killed or not; what it refuses."""
 
-import json
 import os
 import shutil
 import signal
 import subprocess
 import sys
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -23,23 +23,22 @@ from raycase.corpus.vector_cache import VectorCache
 from raycase.data.rated import read_rated
 from raycase.distributed.embed import prepare_ray
 from raycase.distributed.fit import make_scaling
-from raycase.distributed.train import train
+from raycase.distributed.train import open_runner
 from raycase.errors import RequestError, WorkError
 from raycase.systems.condition_pooling import WEIGHTS as HEAD_WEIGHTS
 from raycase.systems.pair_vectors import pair_vectors
-from raycase.training import catalogue
+from raycase.training import job as jobs
 from raycase.training.condition_head_fit import fit_condition_head
 from raycase.training.condition_head_job import ConditionPoolingJob, best_head, pair_states
 from raycase.training.local_runner import LocalRunner, open_local_runner
 from raycase.training.loop import FitState
-from raycase.training.projection_fit import Method
-from raycase.training.projection_job import ProjectionJob
 from raycase.training.projector_fit import best_projector, fit_projector
 from raycase.training.rated_jobs import CsrJob
 
 EPOCHS = 200  # enough to be killed in the middle
 
 
+train = partial(jobs.train, open_runner=open_runner)
 HERE, ON_RAY = VectorCache(lambda *_: in_process), VectorCache(prepare_ray)
 
 
@@ -88,18 +87,6 @@ def test_training_is_the_plain_fit_and_its_model_gives_the_same_vectors_everywhe
     assert cosines(vectors(read_output(job.output)), wanted).min() > 0.9999
 
 
-def test_a_projection_without_labels_is_that_of_one_process(training, cluster, tmp_path):
-    frozen = ("train", "model", "prompt", "pooling", "compute", "cache")
-    job = ProjectionJob(
-        **{name: getattr(training, name) for name in frozen}, method=Method.PCA, dim=4, output=str(tmp_path / "pca")
-    )
-    alone = replace(job, output=str(tmp_path / "alone"))
-    here, there = catalogue.train(alone, open_local_runner), train(job)
-    assert there["fingerprint"] == here["fingerprint"]
-    assert worst(weights(job), weights(alone)) < 1e-3
-    assert train(job) == json.loads(json.dumps(there))
-
-
 @pytest.mark.long
 def test_two_workers_fine_tune_as_one_process(rated, tiny_model, cluster, tmp_path):
     # 100 pairs: the last batch has one, and one worker none
@@ -109,7 +96,7 @@ def test_two_workers_fine_tune_as_one_process(rated, tiny_model, cluster, tmp_pa
     job = CsrJob(output=str(tmp_path / "two"), workers=2, **settings | options)
     metrics = train(job)
     one = replace(job, output=str(tmp_path / "one"), workers=1)
-    wanted = catalogue.train(one, open_local_runner)
+    wanted = jobs.train(one, open_local_runner)
     two_weights, one_weights = (
         # a key's bias moves every score alike: its gradient is rounding alone, which Adam enlarges
         {n: t for n, t in load_file(j.folder / "encoder" / "model.safetensors").items() if not n.endswith("key.bias")}
@@ -211,7 +198,7 @@ def test_a_pair_without_a_vector_is_named(training, tmp_path):
     frame = rated_rows(10, 5)
     frame.loc[3, "sentence1"] = "poison dog"
     with pytest.raises(RequestError, match="1 without; the first: vector not finite: 'poison dog' under 'color"):
-        catalogue.train(
+        jobs.train(
             replace(training, train=to_csv(frame, tmp_path / "bad.csv"), cache=str(tmp_path / "cache")),
             lambda **_: SimpleNamespace(vectors_of=HERE.vectors_of),
         )

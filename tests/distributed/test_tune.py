@@ -7,15 +7,19 @@ from types import SimpleNamespace
 import pytest
 import torch
 from safetensors.torch import load_file
-from sweeps import head_sweep, trials_of
+from sweeps import head_sweep, sweep_of, trials_of
 
 from raycase.distributed.tune import cpus_of_a_trial, open_trials, tune
 from raycase.errors import RequestError
 from raycase.training import sweep
 from raycase.training.local_runner import LocalRunner, open_local_trials
-from raycase.training.sweep_systems import TuneMixSpJob
 
 LONG = partial(pytest.param, marks=pytest.mark.long)
+
+
+def elsewhere(job, folder):
+    """The same sweep in another folder."""
+    return replace(job, training=replace(job.training, output=str(folder)))
 
 
 def tune_trials(job):
@@ -33,7 +37,7 @@ def test_trials_on_ray_are_those_of_one_process(make_sweep, cluster, tmp_path):
     job = make_sweep(grid, seeds=1, seed=4, dropout=0.3, epochs=3, cpus_per_trial=3)  # one after the other
     result = tune(job)
     assert result["overhead_per_trial"] < 1, "expected the next trial in the process of the last"
-    here = replace(job, output=str(tmp_path / "here"))
+    here = elsewhere(job, tmp_path / "here")
     wanted = sweep.tune(here, open_local_trials)
     assert [(r["trials"], r["failed"], r["best"]["key"]) for r in (result, wanted)] == [
         (3, 1, result["best"]["key"])
@@ -48,7 +52,7 @@ def test_trials_on_ray_are_those_of_one_process(make_sweep, cluster, tmp_path):
 
 def test_heads_on_ray_are_those_of_one_process(rated, cluster, tmp_path):
     job = head_sweep(tmp_path, rated, {"layers": ["1", "0 2/3"], "gate": [False]}, seeds=1, epochs=2)
-    here = replace(job, output=str(tmp_path / "here"))
+    here = elsewhere(job, tmp_path / "here")
     assert tune_trials(job)["best"]["key"] == sweep.tune(here, open_local_trials)["best"]["key"]
     for on_ray, plain in zip(trials_of(job), trials_of(here), strict=True):
         assert on_ray["spearman"] == pytest.approx(plain["spearman"], abs=0.05)
@@ -58,17 +62,17 @@ def test_heads_on_ray_are_those_of_one_process(rated, cluster, tmp_path):
 @pytest.mark.cluster
 def test_a_fine_tuned_encoder_on_ray_is_that_of_one_process(scored, tiny_model, cluster, tmp_path):
     files = {name: scored[name] for name in ("train", "validation")}
-    (tmp_path / "grid.json").write_text('{"route": ["own"], "learning_rate": [1e-3, 1e30]}')
-    settings = {"grid": str(tmp_path / "grid.json"), "seeds": 1, "seed": 2, "epochs": 2, "compute": "float32"}
-    job = TuneMixSpJob(model=str(tiny_model), output=str(tmp_path / "ray"), cpus_per_trial=1, **settings, **files)
-    here = replace(job, output=str(tmp_path / "here"))
+    settings = {"seeds": 1, "seed": 2, "epochs": 2, "compute": "float32", "cpus_per_trial": 1, "model": str(tiny_model)}
+    grid = {"route": ["own"], "learning_rate": [1e-3, 1e30]}
+    job = sweep_of("mixsp", tmp_path, grid, output=str(tmp_path / "ray"), **settings, **files)
+    here = elsewhere(job, tmp_path / "here")
     found, wanted = tune(job), sweep.tune(here, open_local_trials)
     assert (found["failed"], found["best"]["key"]) == (1, wanted["best"]["key"])
     (on_ray, failed), (plain, _) = trials_of(job), trials_of(here)
     assert (on_ray["route"], on_ray["key"]) == ("own", plain["key"])
     assert on_ray["spearman"] == pytest.approx(plain["spearman"], abs=0.05)
     assert "expected a finite loss" in failed["stopped"]
-    saved = [load_file(run.folder / "best" / "extra.safetensors") for run in (job, here)]
+    saved = [load_file(run.training.folder / "best" / "extra.safetensors") for run in (job, here)]
     assert all(torch.allclose(tensor, saved[1][name], atol=1e-5) for name, tensor in saved[0].items())
 
 
@@ -91,15 +95,15 @@ def test_a_trial_takes_what_train_takes_and_each_gpu_has_one(nodes, gpus, cpus):
 @pytest.mark.cluster
 def test_a_search_of_fine_tuned_encoders_by_optuna(scored, tiny_model, cluster, tmp_path):
     files = {name: scored[name] for name in ("train", "validation")}
-    settings = {"samples": 3, "finalists": 1, "seeds": 1, "epochs": 1, "compute": "float32"}
-    job = TuneMixSpJob(model=str(tiny_model), output=str(tmp_path / "sweep"), **settings, **files)
+    settings = {"trials": 3, "finalists": 1, "seeds": 1, "epochs": 1, "compute": "float32", "model": str(tiny_model)}
+    job = sweep_of("mixsp", tmp_path, output=str(tmp_path / "sweep"), **settings, **files)
     assert tune(job)["failed"] == 0
     assert len({t["similarity_weight"] for t in trials_of(job)}) == 3
 
 
 @pytest.mark.cluster
 def test_a_search_of_heads_by_optuna(rated, cluster, tmp_path):
-    job = head_sweep(tmp_path, rated, samples=3, finalists=1, epochs=1, search="tpe")
+    job = head_sweep(tmp_path, rated, trials=3, finalists=1, epochs=1)
     assert tune_trials(job)["failed"] == 0
     assert sorted(t["phase"] for t in trials_of(job)) == ["finals", "search", "search", "search"]
     assert len({t["dropout"] for t in trials_of(job)}) == 3
@@ -107,16 +111,19 @@ def test_a_search_of_heads_by_optuna(rated, cluster, tmp_path):
 
 @pytest.mark.cluster
 @pytest.mark.parametrize("resumed", [False, LONG(True)])
-def test_a_search_runs_its_samples_then_the_seeds_of_its_best(make_sweep, cluster, resumed):
-    job = make_sweep(samples=3, finalists=1, epochs=2, prompt=None, prompts=("concat-sc", "concat-sc+concat-cs"))
+def test_a_search_runs_its_trials_then_the_seeds_of_its_best(make_sweep, cluster, resumed):
+    prompts = ["concat-sc", "concat-sc+concat-cs"]
+    space = {"prompt": {"choice": prompts}, "dropout": {"uniform": [0.0, 0.5]}, "layers": {"randint": [1, 3]}}
+    job = make_sweep(trials=3, finalists=1, epochs=2, space=space)
     result = tune_trials(job)
     trials = trials_of(job)
     phases = [t["phase"] for t in trials]
     assert (phases.count("search"), phases.count("finals"), result["best"]["seeds"]) == (3, 1, 2)
-    assert len({t["dropout"] for t in trials}) == 3
+    assert len({t["dropout"] for t in trials}) == 3 and {t["layers"] for t in trials} <= {1, 2}
     assert {t["prompt"]: t["input_dim"] for t in trials}.items() <= {"concat-sc": 32, "concat-sc+concat-cs": 64}.items()
+    assert all(t["key"] == result["best"]["key"] for t in trials if t["phase"] == "finals")
     if resumed:
-        more = replace(job, samples=4, resume=True)
+        more = replace(job, trials=4)
         tune_trials(more)
         assert [t["phase"] for t in trials_of(more)].count("search") == 4
 
@@ -133,8 +140,8 @@ def test_asha_stops_what_falls_behind(make_sweep, cluster):
 
 def test_a_trial_that_fits_on_no_node_is_refused(make_sweep, cluster, tmp_path):
     job = make_sweep(cpus_per_trial=99, overwrite=True)
-    job.folder.mkdir()
-    (job.folder / "sweep.json").write_text("{}")
+    job.training.folder.mkdir()
+    (job.training.folder / "sweep.json").write_text("{}")
     with pytest.raises(RequestError, match="--cpus-per-trial"):
         tune(job)
-    assert [f.name for f in job.folder.iterdir()] == ["sweep.json"]
+    assert [f.name for f in job.training.folder.iterdir()] == ["sweep.json"]

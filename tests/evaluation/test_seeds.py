@@ -14,7 +14,7 @@ from raycase.evaluation.job import EvaluateJob
 from raycase.evaluation.seeds import compare_seeds, seed_groups, seeds_section, system_name, welch
 from raycase.evaluation.tasks.catalogue import evaluate
 from raycase.systems.sentence_encoder import sentence_encoder
-from raycase.training import encoder_job
+from raycase.training import job as jobs
 from raycase.training.inference_jobs import DualCseJob
 from raycase.training.local_runner import open_local_runner
 
@@ -99,7 +99,7 @@ def test_systems_of_a_model_are_compared_one_by_one(trained):
     assert second["figures"]["map"]["mean"] == 5.5 and second["against"]["map"]["difference"] == pytest.approx(4)
 
 
-fine_tune = partial(encoder_job.fine_tune, open_runner=open_local_runner)
+fine_tune = partial(jobs.train, open_runner=open_local_runner)
 
 
 def test_training_says_which_models_are_one_system(inferences, tiny_model, tmp_path):

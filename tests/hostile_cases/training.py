@@ -9,7 +9,8 @@ from hostile_cases.case import Case
 
 from raycase.data.inferences import KINDS
 from raycase.evaluation.tasks import catalogue as tasks
-from raycase.training import catalogue, sweep
+from raycase.training import job as jobs
+from raycase.training import sweep
 from raycase.training.local_runner import LocalRunner, open_local_runner, open_local_trials
 
 CASE = ["--prompt", "concat-sc", "--pooling", "mean", "--epochs", "2", "--compute", "float32"]
@@ -43,9 +44,8 @@ FLAGS = {
         "dim",
         "nested",
     ),
-    "projection": ("dim", "nested", "seed"),
     "bi-encoder": ("learning-rate", "accumulate", "warmup", "batch-size", "limit", "margin"),
-    "tune": ("samples", "seeds", "finalists", "cpus-per-trial", "seed", "epochs", "learning-rate", "dim"),
+    "tune": ("trials", "seeds", "finalists", "cpus-per-trial"),
 }
 MEASURED = {"sts": "sentence-encoder", "rte": "dualcse", "eis": "dualcse", "rerank": "sentence-encoder"}  # task: system
 GRIDS = {
@@ -90,7 +90,7 @@ def checked(run, folder):
     return work
 
 
-train = partial(catalogue.train, open_runner=open_local_runner)
+train = partial(jobs.train, open_runner=open_local_runner)
 tune = partial(sweep.tune, open_trials=open_local_trials)
 
 
@@ -135,6 +135,8 @@ def training_cases(home, model):
     files = [home / "pairs.csv", home / "held.csv"]
     for path, seed in zip(files, (0, 1), strict=True):
         rated_rows(30, seed).to_csv(path, index=False)
+    one_cell = home / "one-cell.json"
+    one_cell.write_text('{"dropout": [0.1]}')
     count = 0
 
     def case(name, system, *flags, train_file=files[0], held=files[1], output=None):
@@ -142,14 +144,17 @@ def training_cases(home, model):
         count += 1
         output = output or home / f"trained-{count}"
         tuned = system == "tune"
-        words = ["tune", "case"] if tuned else ["train", system]
+        words = ["case"] if tuned else ["train", system]
         words += ["--model", model, "--train", train_file, "--validation", held, "--output", output]
         words += ["--cache", home / "trained-cache"]
-        of = {"condition-pooling": ["--epochs", "2"], "projection": CASE[:4], "cross-encoder": ["--epochs", "2"]}
+        of = {"condition-pooling": ["--epochs", "2"], "cross-encoder": ["--epochs", "2"]}
         words += of.get(system, CASE)
         if tuned:
-            words += ["--seeds", "1", "--search", "random", "--samples", "1", "--finalists", "1"]
-        return Case("training", f"{system}: {name}", [*words, *flags], checked(tune if tuned else train, output))
+            grid = () if "--grid" in flags else ("--grid", one_cell)
+            words = ["tune", "--seeds", "1", *grid, *flags, "--", *words]
+        else:
+            words += flags
+        return Case("training", f"{system}: {name}", words, checked(tune if tuned else train, output))
 
     for system, flags in FLAGS.items():
         for flag in flags:
@@ -162,7 +167,7 @@ def training_cases(home, model):
         for rate in ("1e30", "1e38", "1e15"):
             yield case(f"--loss {loss} --learning-rate {rate}", "case", f"--loss={loss}", f"--learning-rate={rate}")
     for name, first, second in data_files(home):
-        for system in ("case", "condition-pooling", "projection", "bi-encoder", "lora", "cross-encoder", "tune"):
+        for system in ("case", "condition-pooling", "bi-encoder", "lora", "cross-encoder", "tune"):
             yield case(name, system, train_file=first, held=second)
     for n, (name, values) in enumerate(GRIDS.items()):
         path = home / f"grid-{n}.json"

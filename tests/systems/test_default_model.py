@@ -20,8 +20,7 @@ from raycase.systems.condition_head import WEIGHTS
 from raycase.systems.fine_tuned_config import starting_encoder
 from raycase.systems.registry import load, resolve
 from raycase.training.condition_head_job import ConditionPoolingJob
-from raycase.training.projector_job import TrainJob
-from raycase.training.sweep_projector import TuneJob
+from raycase.training.projector_job import ProjectorJob
 
 FOLDER = ROOT / "raycase" / "models" / DEFAULT_MODEL
 CONDITIONS = ["number of people", "color of the clothes", "type of activity"]
@@ -131,7 +130,7 @@ def test_training_does_not_start_from_it(tmp_path):
     with pytest.raises(RequestError, match=f"{words}; its encoder is minilm$"):
         starting_encoder(DEFAULT_MODEL)
     data = {"train": "train.csv", "validation": "validation.csv", "output": str(tmp_path)}
-    for job in (TrainJob, TuneJob, ConditionPoolingJob):
+    for job in (ProjectorJob, ConditionPoolingJob):
         assert job(**data).model == "minilm"
         with pytest.raises(RequestError, match=words):
             job(**data, model=DEFAULT_MODEL).config()

@@ -27,7 +27,7 @@ from raycase.training.catalogue import TRAIN_JOBS
 from raycase.training.encoder_fit import PairObjective, RatedRecipe, TunePairs, fit_tuned
 from raycase.training.loop import FitState, restore
 from raycase.training.losses import Loss
-from raycase.training.projector_job import TrainJob
+from raycase.training.projector_job import ProjectorJob
 
 LAYERS = 2
 # In and out of the query, key, value and output projections; Qwen's keys and values have two heads of eight.
@@ -301,7 +301,7 @@ def test_case_takes_the_vectors_of_a_fine_tuned_encoder(made, kind, merged, tmp_
 
 def job(folder, **options):
     files = {"train": "a.csv", "validation": "b.csv", "output": "out"}
-    return TrainJob(model=str(folder), **files, **options)
+    return ProjectorJob(model=str(folder), **files, **options)
 
 
 def test_case_takes_a_bi_encoder_too_and_no_cross_encoder(encoders, tmp_path):

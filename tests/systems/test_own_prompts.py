@@ -20,7 +20,7 @@ from raycase.systems.case import save
 from raycase.systems.lora import lora
 from raycase.systems.projector import Projector, ProjectorConfig
 from raycase.systems.registry import resolve
-from raycase.training.projector_job import TrainJob
+from raycase.training.projector_job import ProjectorJob
 
 ONE_WORD = 'Express this text "{sentence}" in one word in terms of {condition}: "'
 BASE = 'Express {condition} in one word: "'
@@ -186,6 +186,6 @@ def test_a_fine_tuned_encoder_reads_it_too(encoders, tmp_path, make):
     assert (loaded.config.encoder.own, loaded.config.encoder.pooling[0]) == (own, Pooling.LAST)
     assert make(encoders["causal"], own=replace(own, pool=None)).encoder.own.pool is Pool.CONDITION  # as it averages
     files = {"train": "a.csv", "validation": "b.csv", "output": "out"}
-    assert TrainJob(model=str(tmp_path / "tuned"), **files, template=ONE_WORD).config().encoder.own == own
+    assert ProjectorJob(model=str(tmp_path / "tuned"), **files, template=ONE_WORD).config().encoder.own == own
     with pytest.raises(RequestError, match=r"^--subtract: expected --base-template"):
-        TrainJob(model=str(tmp_path / "tuned"), **files, subtract=True).config()
+        ProjectorJob(model=str(tmp_path / "tuned"), **files, subtract=True).config()

@@ -24,6 +24,7 @@ from raycase.encoder.prompts import Span
 from raycase.errors import RequestError
 from raycase.systems.condition_pooling import WEIGHTS, condition_pooling
 from raycase.training import catalogue
+from raycase.training import job as jobs
 from raycase.training.condition_head_fit import fit_condition_head
 from raycase.training.condition_head_job import ConditionPoolingJob, pair_states
 from raycase.training.condition_recipe import HeadRecipe
@@ -31,7 +32,7 @@ from raycase.training.local_runner import LocalRunner, open_local_runner
 from raycase.training.loop import FitState
 from raycase.training.nested import correlations
 
-train = partial(catalogue.train, open_runner=open_local_runner)
+train = partial(jobs.train, open_runner=open_local_runner)
 RECIPE = {"layers": (0.0, 1.0), "heads": 4, "head_dim": 16, "dim": 32, "epochs": 8, "batch_size": 32}
 RECIPE |= {"dropout": 0.1, "learning_rate": 1e-2, "nested": (16, 8)}
 
@@ -59,7 +60,7 @@ def metrics(job):
 @pytest.fixture(scope="module")
 def pairs(job):
     """The states of training and validation pairs."""
-    return [pair_states(rated, job.config(), LocalRunner("cpu"), job) for rated in job.read()]
+    return [pair_states(rated, job.config(), LocalRunner("cpu"), job) for rated in job.read_parts()]
 
 
 def test_a_planted_rule_is_learned(job, metrics):
@@ -88,7 +89,7 @@ def test_unfamiliar_sentences_have_a_share_of_the_plain_vector(job, metrics, tmp
     without = train(other)
     assert without["validation"] == without["without_plain_part"] == metrics["without_plain_part"]
     loaded, alone = (raycase.load(j.output, dtype=torch.float32, device="cpu") for j in (job, other))
-    known, new = job.read()[0].sentences1[0], "a"
+    known, new = job.read_parts()[0].sentences1[0], "a"
     for text, same in ((known, True), (new, False)):
         found, wanted = (model.embed([text], "number")[0] for model in (loaded, alone))
         assert np.allclose(found, wanted, atol=1e-6) == same

@@ -9,7 +9,7 @@ import torch
 from helpers import rated_rows, to_csv
 from random_pairs import RECIPE, WIDTH, head_of, pairs
 
-from raycase.training import catalogue
+from raycase.training import job as jobs
 from raycase.training.condition_head_fit import TAUGHT, fit_condition_head, group_batches, taught_batches
 from raycase.training.condition_head_job import ConditionPoolingJob
 from raycase.training.condition_pairs import PairIndex
@@ -119,8 +119,8 @@ def test_a_job_with_teachers(tiny_model, tmp_path):
         distilled_epochs=2,
         batch_size=32,
     )
-    metrics = catalogue.train(job, open_local_runner)
+    metrics = jobs.train(job, open_local_runner)
     first, second = metrics["teachers"]
     assert metrics["epochs"] == 2 and first != second
-    alone = catalogue.train(replace(job, teachers=0, output=str(tmp_path / "alone")), open_local_runner)
+    alone = jobs.train(replace(job, teachers=0, output=str(tmp_path / "alone")), open_local_runner)
     assert alone["teachers"] == [] and alone["epochs"] == 1

@@ -14,7 +14,7 @@ import raycase
 from raycase.data.rated import read_rated
 from raycase.encoder.cosines import pair_cosines
 from raycase.systems.condition_head import ConditionHead
-from raycase.training import catalogue
+from raycase.training import job as jobs
 from raycase.training.condition_head_fit import Along, HeadCosine, fit_condition_head, pair_vectors
 from raycase.training.condition_head_job import ConditionPoolingJob, pair_states
 from raycase.training.condition_pairs import PairTokens
@@ -22,7 +22,7 @@ from raycase.training.local_runner import LocalRunner, open_local_runner
 from raycase.training.loop import FitState
 from raycase.training.nested import correlations
 
-train = partial(catalogue.train, open_runner=open_local_runner)
+train = partial(jobs.train, open_runner=open_local_runner)
 RECIPE = {"layers": (0.0, 1.0), "heads": 4, "head_dim": 16, "dim": 32, "epochs": 2, "batch_size": 32, "dropout": 0.1}
 RECIPE |= {"unfreeze": True, "unfrozen_epochs": 2, "unfrozen_batch_size": 16, "encoder_learning_rate": 1e-3}
 
@@ -53,7 +53,7 @@ def along(job):
 
 @pytest.fixture(scope="module")
 def tokens(job):
-    return [PairTokens.of(job.config(), rated) for rated in job.read()]
+    return [PairTokens.of(job.config(), rated) for rated in job.read_parts()]
 
 
 def test_the_saved_model_gives_the_reported_figures(job, metrics):
@@ -83,7 +83,7 @@ def test_layers_above_the_last_that_is_read_are_not_trained(along):
 
 def test_vectors_are_those_of_stored_states(job, along, tokens):
     module = HeadCosine(ConditionHead(job.recipe.head(along.config.states_dim)), along.open()).eval()
-    rated = job.read()[1]
+    rated = job.read_parts()[1]
     stored = pair_states(rated, along.config, LocalRunner("cpu"), job)
     rows = np.random.default_rng(0).permutation(len(rated))
     found, wanted = (pair_vectors(module.head, module.read(pairs), rows) for pairs in (tokens[1], stored))

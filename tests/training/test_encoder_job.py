@@ -29,9 +29,9 @@ from raycase.systems.fine_tuned_module import pair_scores
 from raycase.systems.lora import lora
 from raycase.systems.registry import resolve
 from raycase.systems.tri_encoder import tri_encoder
-from raycase.training.catalogue import train
 from raycase.training.encoder_fit import PairObjective, TunePairs, fit_tuned
 from raycase.training.inference_jobs import DualCseJob
+from raycase.training.job import train
 from raycase.training.local_runner import open_local_runner
 from raycase.training.loop import restore
 from raycase.training.rated_jobs import BiEncoderJob, CrossEncoderJob, CsrJob, TriEncoderJob
@@ -103,7 +103,7 @@ def test_a_router_is_trained_embeds_a_corpus_and_is_searched(tuning, tmp_path, c
 
 def test_a_router_that_sees_the_condition_is_trained_without_a_word(tuning, capsys):
     job = tuning(CsrJob, "csr", form=Form.BI)
-    job.read_task(job.config()).texts()
+    job.prepared(job.read_parts())
     assert capsys.readouterr().err == ""
 
 

@@ -19,9 +19,9 @@ from raycase.evaluation.tasks.catalogue import evaluate as evaluate_task
 from raycase.systems.bi_encoder import bi_encoder
 from raycase.systems.csr import csr
 from raycase.systems.tri_encoder import tri_encoder
-from raycase.training.catalogue import train
 from raycase.training.encoder_fit import TuneRecipe, fit_tuned
 from raycase.training.graph_fit import Contrast, GraphObjective, GraphTexts
+from raycase.training.job import train
 from raycase.training.local_runner import open_local_runner
 from raycase.training.loop import restore
 from raycase.training.losses import contrastive_loss

@@ -12,11 +12,11 @@ from raycase.errors import RequestError
 from raycase.evaluation.job import SAVED, EvaluateJob
 from raycase.evaluation.tasks.catalogue import evaluate
 from raycase.systems.dualcse import Form
-from raycase.training import encoder_job
+from raycase.training import job as jobs
 from raycase.training.inference_jobs import DualCseJob, SimCseJob
 from raycase.training.local_runner import open_local_runner
 
-fine_tune = partial(encoder_job.fine_tune, open_runner=open_local_runner)
+fine_tune = partial(jobs.train, open_runner=open_local_runner)
 
 
 @pytest.fixture

@@ -18,11 +18,11 @@ from raycase.encoder.cosines import pair_cosines
 from raycase.errors import RequestError, WorkError
 from raycase.evaluation.metrics import spearman
 from raycase.systems.pair_vectors import pair_vectors
-from raycase.training import catalogue
+from raycase.training import job as jobs
 from raycase.training.local_runner import LocalRunner, open_local_runner
 from raycase.training.projector_fit import best_projector, fit_projector
 
-train = partial(catalogue.train, open_runner=open_local_runner)
+train = partial(jobs.train, open_runner=open_local_runner)
 
 
 def weights(job):
@@ -74,7 +74,7 @@ def test_a_fit_of_all_dimensions_alone_is_saved_as_before(training):
 
 def test_a_nested_dimension_above_the_encoders_is_refused_before_anything_is_embedded(training):
     with pytest.raises(RequestError, match=r"--nested: expected dimensions below 32, got \(40,\)"):
-        catalogue.train(replace(training, nested=(40,)), lambda **_: pytest.fail("expected no runner"))
+        jobs.train(replace(training, nested=(40,)), lambda **_: pytest.fail("expected no runner"))
 
 
 def test_overwriting_replaces_the_model(training):
@@ -107,7 +107,7 @@ def test_a_stopped_job_resumes(training):
             raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
-        catalogue.train(training, lambda **_: StoppedRunner("cpu"))
+        jobs.train(training, lambda **_: StoppedRunner("cpu"))
     assert not (training.folder / "raycase.json").exists()
     fits = (training.cache_location / "fits").path
     assert list((training.cache_location / "fits").fs.glob(f"{fits}/*/state.safetensors"))

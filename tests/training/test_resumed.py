@@ -2,7 +2,6 @@
 
 import json
 import shutil
-from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
@@ -10,15 +9,17 @@ import pytest
 import torch
 from helpers import rated_rows, to_csv, worst
 from safetensors.torch import load, load_file, save
+from sweeps import sweep_of
 
 from raycase.data.storage import Location
 from raycase.errors import RequestError, WorkError
-from raycase.training import catalogue, sweep
-from raycase.training.catalogue import TRAIN_JOBS, TUNE_JOBS
+from raycase.training import job as jobs
+from raycase.training import sweep
+from raycase.training.catalogue import TRAIN_JOBS
 from raycase.training.checkpoint import Checkpoint
 from raycase.training.local_runner import open_local_runner, open_local_trials
 
-train = partial(catalogue.train, open_runner=open_local_runner)
+train = partial(jobs.train, open_runner=open_local_runner)
 tune = partial(sweep.tune, open_trials=open_local_trials)
 EMBEDS = {"prompt": "concat-sc", "pooling": "mean"}
 KINDS = {  # the job, its flags, and the files before whose write it is killed; None: each
@@ -43,8 +44,7 @@ def make(tiny_model, tmp_path):
         for name, rows, seed in (("train", 24, 0), ("validation", 12, 1)):
             settings[name] = to_csv(rated_rows(rows, seed), tmp_path / f"{name}.csv")
         if kind == "tune":
-            (tmp_path / "grid.json").write_text('{"learning_rate": [0.001]}')
-            return TUNE_JOBS["case"](**settings | {"grid": str(tmp_path / "grid.json")} | options)
+            return sweep_of("case", tmp_path, {"learning_rate": [0.001]}, **settings | options)
         return TRAIN_JOBS[kind](**settings | options)
 
     return made
@@ -77,11 +77,11 @@ def test_a_job_killed_at_any_write_ends_in_the_same_model(make, kind, tmp_path, 
             copy.write_bytes(data[: len(data) // 2])
         put(location, data)
 
-    run = tune if kind == "tune" else train
+    run, folder = (tune, job.training.folder) if kind == "tune" else (train, job.folder)
     monkeypatch.setattr(Location, "put", copied)
     run(job)
     monkeypatch.setattr(Location, "put", put)
-    wanted = finite(weights_in(job.folder))
+    wanted = finite(weights_in(folder))
     assert len(at) >= (6 if KINDS[kind][1] is None else len(KINDS[kind][1]))
     for step in range(1, len(at) + 1):
         for place in places:
@@ -89,11 +89,11 @@ def test_a_job_killed_at_any_write_ends_in_the_same_model(make, kind, tmp_path, 
             killed = tmp_path / "killed" / str(step) / place.name
             if killed.exists():
                 shutil.move(killed, place)
-        assert not list(job.folder.rglob("raycase.json")), "no model is there before it is whole"
-        run(replace(job, resume=True) if kind == "tune" else job)
-        assert worst(finite(weights_in(job.folder)), wanted) == 0
+        assert not list(folder.rglob("raycase.json")), "no model is there before it is whole"
+        run(job)
+        assert worst(finite(weights_in(folder)), wanted) == 0
         if kind != "tune":
-            assert not [file for file in job.folder.iterdir() if file.name.startswith(".")], "half of a file is left"
+            assert not [file for file in folder.iterdir() if file.name.startswith(".")], "half of a file is left"
 
 
 STATES = {
@@ -176,10 +176,10 @@ def test_a_sweep_resumes_only_on_its_data_and_grid(make, tmp_path):
         whole = (tmp_path / file).read_bytes()
         (tmp_path / file).write_text(text)
         with pytest.raises(RequestError, match=r"expected an empty folder or this very sweep in .*, got another"):
-            tune(replace(job, resume=True))
+            tune(job)
         (tmp_path / file).write_bytes(whole)
-    [trial] = (job.folder / "trials").iterdir()
+    [trial] = (job.training.folder / "trials").iterdir()
     for text in ("{}", trial.read_text()[:40]):
         trial.write_text(text)
         with pytest.raises(RequestError, match=r"trials/.*json: expected"):
-            tune(replace(job, resume=True))
+            tune(job)

@@ -10,11 +10,11 @@ from raycase.errors import RequestError
 from raycase.evaluation.job import EvaluateJob
 from raycase.evaluation.tasks.catalogue import evaluate
 from raycase.systems.mixsp import Select
-from raycase.training import encoder_job
+from raycase.training import job as jobs
 from raycase.training.local_runner import open_local_runner
 from raycase.training.scored_jobs import MixSpJob
 
-fine_tune = partial(encoder_job.fine_tune, open_runner=open_local_runner)
+fine_tune = partial(jobs.train, open_runner=open_local_runner)
 
 
 def test_the_report_has_the_figures_of_training(scored, tiny_model, tmp_path):

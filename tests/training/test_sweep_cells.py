@@ -1,37 +1,53 @@
-"""The cells of a sweep: the paper's grids, grids of a file, the random search."""
+"""The cells of a sweep: grids that have a name or a file, the space of a search, and what both refuse."""
 
 import json
-from dataclasses import replace
 
 import pytest
+import small
 
 from raycase.errors import RequestError
 from raycase.evaluation.published import TABLE7
 from raycase.systems.projector import Activation, DropoutAt
-from raycase.training.projector_fit import Recipe
-from raycase.training.sweep_cells import grid_of, random_cells
-from raycase.training.sweep_job import identity_of
-from raycase.training.sweep_projector import ProjectorCell, TuneJob, figure4, table7
-
-SPACE = {**ProjectorCell.space, "prompt": ["cond", "sent"]}
+from raycase.training.catalogue import TRAIN_JOBS
+from raycase.training.condition_recipe import HeadRecipe
+from raycase.training.sweep_cells import BUILT_IN, SAMPLERS, Cell, grid_of, space_of
+from raycase.training.sweep_job import TuneFlags
 
 
-def base(prompt="cond", **recipe):
-    return ProjectorCell(recipe=Recipe(**recipe), prompt=prompt)
+def base(prompt="cond", system="case", **flags):
+    flags |= {"prompt": prompt} if system == "case" else {}
+    return Cell(job=TRAIN_JOBS[system](train="a", validation="b", output="c", **flags))
 
 
 def test_table_7_has_its_18_cells():
-    cells = table7(base())
-    assert len({c.key for c in cells}) == 18
-    shapes = [(c.recipe.layers, c.recipe.activation, c.recipe.dropout) for c in cells]
+    cells = grid_of("table7", base())
+    assert len({c.key for c in cells}) == len(cells) == 18
+    shapes = [(c.job.layers, c.job.activation, c.job.dropout) for c in cells]
     assert shapes[:2] == [(0, Activation.LEAKY_RELU, 0.2), (0, Activation.LEAKY_RELU, 0.0)]
     assert {s for s in shapes if s[0]} == {(n, a, d) for n in (1, 2) for a in Activation for d in (0.15, 0.0)}
-    assert {(c.recipe.dim, c.recipe.hidden) for c in cells} == {(512, 1024)}
+    assert {(c.job.dim, c.job.hidden) for c in cells} == {(512, 1024)}
     assert {(s[0], s[1] if s[0] else None) for s in shapes} == set(TABLE7)
 
 
 def test_figure_4_goes_from_50_to_1000_dimensions():
-    assert [c.recipe.dim for c in figure4(base())] == [50, *range(100, 1001, 100)]
+    assert [c.job.dim for c in grid_of("figure4", base())] == [50, *range(100, 1001, 100)]
+
+
+def test_the_ablation_differs_from_the_base_in_one_choice_at_a_time():
+    cells = grid_of("ablation", base(system="condition-pooling"))
+    assert len(cells) == 10 and cells[0].job.recipe == HeadRecipe()
+    assert [c.name for c in cells[:3]] == ["as the flags", "heads 4, head dim 128", "heads 1"]
+    assert [c.read for c in cells[3:7]] == ["2/3 1", "1", "0 1/3 2/3 1", "2/3 1"]
+    assert cells[5].job.layers == (0.0, 1 / 3, 2 / 3, 1.0)
+
+
+def test_the_papers_grids_of_what_is_fine_tuned(tmp_path):
+    encoder = small.save_bert(tmp_path / "encoder")
+    cells = grid_of("table4", base(system="mixsp", model=encoder))
+    assert len(cells) == 10 and {c.job.ranges for c in cells} == {(4.0,), (1.0, 2.0, 3.0, 4.0), (3.0,), (2.0,)}
+    for system in ("dualcse", "simcse"):
+        found = {(c.job.batch_size, c.job.learning_rate) for c in grid_of("table7", base(system=system, model=encoder))}
+        assert found == {(size, rate) for size in (16, 32, 64) for rate in (1e-5, 3e-5, 5e-5)}
 
 
 def test_cells_that_fit_the_same_g_have_the_same_key():
@@ -47,6 +63,13 @@ def test_cells_that_fit_the_same_g_have_the_same_key():
     assert base().key != base("sent").key
 
 
+def test_cells_of_heads_differ_by_all_that_a_fit_on_the_frozen_encoder_takes():
+    changes = {"nested": (8,), "warmup": 0.2, "average": 0.5, "patience": 2, "temperature": 3.0}
+    keys = {base(system="condition-pooling", **{name: value}).key for name, value in changes.items()}
+    assert len(keys | {base(system="condition-pooling").key}) == 6
+    assert base(system="condition-pooling", teachers=2).key == base(system="condition-pooling").key
+
+
 THEN = {"dropout": 0.15, "dropout_at": DropoutAt.INPUT, "bias": True}  # what has other defaults since
 
 
@@ -56,26 +79,20 @@ def test_keys_are_those_of_version_0_1_0():
     assert base(nested=(8,), **THEN).key != "4c721f2679" != base().key
 
 
-def test_the_fingerprint_of_a_search_is_that_of_version_0_1_0():
-    job = TuneJob(train="a", validation="b", output="c", **THEN)
-    models = {prompt: {"dim": len(prompt)} for prompt in ("cond", "cond+sent")}
-    found = [identity_of(j, None, models, ["x", "y"])["fingerprint"][:16] for j in (job, replace(job, nested=(8,)))]
-    assert found[0] == "4c215c12fb2a3c84" != found[1]
-
-
-def test_a_grid_of_a_file_is_the_product_of_its_lists(tmp_path):
+def test_a_grid_of_a_file_is_the_product_of_its_lists_and_a_list_of_them_has_the_cells_of_each(tmp_path):
     file = tmp_path / "grid.json"
-    file.write_text(
-        json.dumps({"dropout": [0.1, 0.3], "activation": ["relu", "gelu"], "prompt": ["cond", "cond+sent"]})
-    )
+    grid = {"dropout": [0.1, 0.3], "activation": ["relu", "gelu"], "prompt": ["cond", "cond+sent"]}
+    file.write_text(json.dumps(grid))
     cells = grid_of(str(file), base("concat-sc", epochs=7))
     assert len({c.key for c in cells}) == 8
-    assert {(c.recipe.dropout, c.recipe.activation, c.prompt) for c in cells} == {
+    assert {(c.job.dropout, c.job.activation, c.job.prompt) for c in cells} == {
         (d, a, p) for d in (0.1, 0.3) for a in ("relu", "gelu") for p in ("cond", "cond+sent")
     }
-    assert {c.recipe.epochs for c in cells} == {7}
+    assert {c.job.epochs for c in cells} == {7}
+    file.write_text(json.dumps([{}, {"dim": [8, 9]}, {"dim": [8]}]))
+    assert [c.job.dim for c in grid_of(str(file), base())] == [None, 8, 9]
     file.write_text("{}")
-    assert [c.recipe for c in grid_of(str(file), base())] == [Recipe()]
+    assert [c.job for c in grid_of(str(file), base())] == [base().job]
 
 
 @pytest.mark.parametrize(
@@ -83,10 +100,12 @@ def test_a_grid_of_a_file_is_the_product_of_its_lists(tmp_path):
     [
         ('{"layers": [true]}', "a whole number as layers"),
         ("[1]", "an object of lists"),
+        ("[]", "an object of lists"),
         ('{"dropout": 0.1}', "an object of lists"),
         ('{"dropout": []}', "an object of lists"),
         ('{"colour": [1]}', "got 'colour'"),
         ('{"nested": [[8]]}', "got 'nested'"),
+        ('{"train": ["x"]}', "got 'train'"),
         ('{"dropout": [1.5]}', "--dropout"),
         ('{"dropout": ["much"]}', "--grid"),
         ('{"activation": ["tanh"]}', "--grid"),
@@ -100,6 +119,46 @@ def test_a_grid_that_is_none_is_refused(tmp_path, text, said):
         grid_of(str(file), base())
 
 
+@pytest.mark.parametrize(
+    ("space", "said"),
+    [
+        ([1], "an object of flags"),
+        ({}, "an object of flags"),
+        ({"colour": {"choice": [1]}}, "got 'colour'"),
+        ({"dropout": [0.1, 0.2]}, "one of choice, uniform"),
+        ({"dropout": {"normal": [0, 1]}}, "one of choice, uniform"),
+        ({"dropout": {"choice": []}}, "one of choice, uniform"),
+        ({"dropout": {"uniform": [0.1]}}, "2 numbers, the first below the second"),
+        ({"dropout": {"uniform": [0.3, 0.1]}}, "2 numbers, the first below the second"),
+        ({"dropout": {"uniform": ["a", "b"]}}, "2 numbers, the first below the second"),
+        ({"learning_rate": {"loguniform": [0, 1]}}, "numbers above 0"),
+        ({"dropout": {"uniform": [0, 1.5]}}, "--dropout"),
+        ({"activation": {"choice": ["tanh"]}}, "--grid"),
+        ({"layers": {"randint": [0, 4]}}, "--layers"),
+        ({"prompt": {"uniform": [0, 1]}}, "as prompt"),
+    ],
+)
+def test_a_space_that_is_none_is_refused(tmp_path, space, said):
+    file = tmp_path / "space.json"
+    file.write_text(json.dumps(space))
+    with pytest.raises(RequestError, match=said):
+        space_of(str(file), base())
+
+
+def test_every_system_has_a_space_and_what_it_offers_can_be(tmp_path):
+    encoder = small.save_bert(tmp_path / "encoder")
+    assert BUILT_IN.keys() == TRAIN_JOBS.keys()
+    for system in BUILT_IN:
+        flags = {} if system == "case" else {"model": encoder}
+        flags |= {"prompt": "concat-cs", "pooling": "mean"} if system == "lora" else {}
+        own = Cell(job=TRAIN_JOBS[system](train="a", validation="b", output="c", **flags))
+        space = space_of(None, own)
+        assert {next(iter(sampler)) for sampler in space.values()} <= SAMPLERS.keys()
+        for named in BUILT_IN[system].get("grids", {}):
+            assert len(grid_of(named, own)) > 5
+    assert space_of(None, base()).keys() == {"activation", "dropout", "layers", "dim"}
+
+
 def test_a_grid_too_large_to_lay_out_is_refused_with_its_size(tmp_path):
     file = tmp_path / "grid.json"
     names = ("dropout", "weight_decay", "average", "hidden")
@@ -108,17 +167,9 @@ def test_a_grid_too_large_to_lay_out_is_refused_with_its_size(tmp_path):
         grid_of(str(file), base())
 
 
-def test_a_grid_that_is_not_there_is_refused():
-    with pytest.raises(RequestError, match="table7, figure4 or a JSON file"):
-        grid_of("table8", base())
-
-
-def test_a_longer_random_search_begins_with_the_shorter_one():
-    short, long = (random_cells(base(), SPACE, n, seed=3) for n in (20, 40))
-    assert long[:20] == short
-    assert len({c.key for c in long}) == 40
-    assert random_cells(base(), SPACE, 20, seed=4) != short
-    assert {c.prompt for c in long} == {"cond", "sent"}
-    for name in ("activation", "layers", "dim", "rating_map", "hidden"):
-        assert {getattr(c.recipe, name) for c in long} == set(SPACE[name])
-    assert all(0 <= c.recipe.dropout <= 0.5 and 1e-4 <= c.recipe.learning_rate <= 5e-3 for c in long)
+def test_a_sweep_of_a_frozen_encoder_takes_a_cpu_a_trial_and_more_trials():
+    frozen, tuned = (TuneFlags().over(base(system=system).job) for system in ("case", "simcse"))
+    assert (frozen.count, frozen.resources) == (60, {"cpus_per_trial": 1, "gpus_per_trial": 0})
+    assert (tuned.count, tuned.resources) == (20, {"cpus_per_trial": None, "gpus_per_trial": None})
+    asked = TuneFlags(trials=7, cpus_per_trial=2, gpus_per_trial=0.5).over(base().job)
+    assert (asked.count, asked.resources) == (7, {"cpus_per_trial": 2, "gpus_per_trial": 0.5})

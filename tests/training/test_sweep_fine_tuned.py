@@ -1,23 +1,23 @@
 """Sweeps of fine-tuned encoders in one process: a trial is what `train` trains; they resume; what is refused."""
 
 import json
-from dataclasses import fields, replace
+from dataclasses import replace
 from functools import partial
 
 import pytest
 import small
 import torch
 from safetensors.torch import load_file
-from sweeps import trials_of
+from sweeps import sweep_of, trials_of
 
 import raycase
-from raycase.cli import parse
 from raycase.errors import RequestError
-from raycase.training import catalogue, sweep
-from raycase.training.catalogue import TRAIN_JOBS, TUNE_JOBS
+from raycase.systems.mixsp import Route
+from raycase.training import job as jobs
+from raycase.training import sweep
+from raycase.training.catalogue import TRAIN_JOBS
 from raycase.training.local_runner import LocalRunner, LocalTrials, open_local_trials
-from raycase.training.sweep_cells import random_cells
-from raycase.training.sweep_systems import MIXSP_TABLE4
+from raycase.training.sweep_cells import Cell, grid_of
 
 tune = partial(sweep.tune, open_trials=open_local_trials)
 
@@ -25,25 +25,27 @@ DATA = {"dualcse": "inferences", "simcse": "inferences", "mixsp": "scored", "sen
 
 
 @pytest.fixture
-def make(tmp_path, request):
-    """Makes a sweep of a system, with its grid in a file, or the training job of the same flags."""
+def flags(tmp_path, request):
+    """The flags of a system's training over small data."""
     encoder = small.save_bert(tmp_path / "encoder")
 
-    def made(system, grid=None, jobs=TUNE_JOBS, **options):
+    def made(system):
         data = request.getfixturevalue(DATA.get(system, "rated"))
         names = ("train", "validation")
         settings = {name: data[name] if system in DATA else str(data / f"{name}.csv") for name in names}
         settings |= {"model": encoder, "compute": "float32"}
         settings |= {"prompt": "concat-cs", "pooling": "mean"} if system == "lora" else {}
-        settings |= {"output": str(tmp_path / "sweep"), "epochs": 2, "batch_size": 8, "learning_rate": 1e-3}
-        if isinstance(grid, dict):
-            (tmp_path / "grid.json").write_text(json.dumps(grid))
-            grid = str(tmp_path / "grid.json")
-        if jobs is TUNE_JOBS:
-            settings |= {"grid": grid, "search": "random", "seeds": 1}
-        return jobs[system](**settings | options)
+        return settings | {"output": str(tmp_path / "sweep"), "epochs": 2, "batch_size": 8, "learning_rate": 1e-3}
 
     return made
+
+
+@pytest.fixture
+def make(flags, tmp_path):
+    """Makes a sweep of a system, with its grid in a file where it is no name."""
+    return lambda system, grid=None, **options: sweep_of(
+        system, tmp_path, grid, **flags(system) | {"seeds": 1} | options
+    )
 
 
 class Kept(LocalRunner):
@@ -71,37 +73,34 @@ class Kept(LocalRunner):
 def test_a_trial_is_what_train_trains_with_its_flags_and_seed(make, tmp_path, system, grid, choice, figure):
     job = make(system, grid, seed=3)
     result = tune(job)
-    cells = sweep.grid_cells(job, job.cells)
+    cells = grid_of(job.grid, Cell(job=job.training))
     assert (result["trials"], result["failed"], result["cells"]) == (len(cells), 0, len(cells))
     [trial] = [t for t in trials_of(job) if choice.items() <= t.items()]
     [cell] = [c for c in cells if c.key == trial["key"]]
-
-    fields_of_train = {f.name for f in fields(TRAIN_JOBS[system])} - {"workers", "gpus_per_worker"}
-    flags = {name: getattr(cell.recipe, name) for name in fields_of_train} | {"output": str(tmp_path / "trained")}
-    metrics = catalogue.train(TRAIN_JOBS[system](**flags), lambda **_: Kept("cpu"))
+    trained = replace(cell.job, output=str(tmp_path / "trained"))
+    metrics = jobs.train(trained, lambda **_: Kept("cpu"))
     for name in cell.figures:
         assert trial[name] == metrics["validation"][name], name
     assert trial["best_epoch"] == metrics["best_epoch"] and trial[figure or "spearman"] is not None
-    *_, state = cell.fit(*job.read_parts(), seed=3)
+    *_, state = cell.fit(job.training.read_parts(), seed=3)
     assert state.best.keys() == Kept.state.best.keys()
     assert all(torch.equal(state.best[name], weights) for name, weights in Kept.state.best.items())
 
 
-def test_the_best_model_is_the_one_that_train_writes(make, tmp_path):
+def test_the_best_model_is_the_one_that_train_writes(make, flags, tmp_path):
     job = make("mixsp", {"route": ["cls", "own"]}, seeds=2)
     result = tune(job)
-    best = json.loads((job.folder / "best" / "metrics.json").read_text())
+    folder = job.training.folder
+    best = json.loads((folder / "best" / "metrics.json").read_text())
     [route] = {t["route"] for t in trials_of(job) if t["key"] == result["best"]["key"]}
-    flags = {"route": TUNE_JOBS["mixsp"](train="", validation="", output="", route=route).route}
-    wanted = catalogue.train(
-        make("mixsp", jobs=TRAIN_JOBS, output=str(tmp_path / "same"), **flags), lambda **_: Kept("cpu")
-    )
+    same = flags("mixsp") | {"route": Route(route), "output": str(tmp_path / "same")}
+    wanted = jobs.train(TRAIN_JOBS["mixsp"](**same), lambda **_: Kept("cpu"))
     assert best["fingerprint"] == wanted["fingerprint"]
-    for found in (job.folder / "best").rglob("*.safetensors"):
-        expected = load_file(tmp_path / "same" / found.relative_to(job.folder / "best"))
+    for found in (folder / "best").rglob("*.safetensors"):
+        expected = load_file(tmp_path / "same" / found.relative_to(folder / "best"))
         assert all(torch.equal(tensor, expected[name]) for name, tensor in load_file(found).items())
-    assert raycase.load(str(job.folder / "best")).score(["a dog"], ["a dog"], None).shape == (1,)
-    text = (job.folder / "summary.md").read_text()
+    assert raycase.load(str(folder / "best")).score(["a dog"], ["a dog"], None).shape == (1,)
+    text = (folder / "summary.md").read_text()
     assert "| Spearman | seeds |" in text and "route own" in text and "as the flags" in text
 
 
@@ -114,16 +113,16 @@ def test_a_stopped_sweep_continues_with_what_is_missing(make):
     job = make("dualcse", {"temperature": [0.05, 0.5], "learning_rate": [1e-3, 2e-3]}, epochs=1)
     with pytest.raises(KeyboardInterrupt):
         sweep.tune(job, lambda **_: Stopped("cpu"))
-    before = {file: file.stat().st_mtime_ns for file in (job.folder / "trials").iterdir()}
+    before = {file: file.stat().st_mtime_ns for file in (job.training.folder / "trials").iterdir()}
     assert len(before) == 2
-    with pytest.raises(RequestError, match="--resume"):
-        tune(job)
-    assert tune(replace(job, resume=True))["trials"] == 4
-    assert before.items() <= {file: file.stat().st_mtime_ns for file in (job.folder / "trials").iterdir()}.items()
+    assert tune(job)["trials"] == 4
+    assert (
+        before.items() <= {file: file.stat().st_mtime_ns for file in (job.training.folder / "trials").iterdir()}.items()
+    )
     with pytest.raises(RequestError, match="got another"):
-        tune(make("dualcse", {"temperature": [0.05]}, resume=True))
+        tune(make("dualcse", {"temperature": [0.05]}))
     with pytest.raises(RequestError, match="got another"):
-        tune(replace(job, resume=True, form="bi"))
+        tune(replace(job, training=replace(job.training, form="bi")))
 
 
 def test_a_resumed_sweep_trains_the_best_model_only_if_it_is_another(make):
@@ -137,11 +136,11 @@ def test_a_resumed_sweep_trains_the_best_model_only_if_it_is_another(make):
     job = make("mixsp", {"route": ["cls", "own"]}, epochs=1)
     run = partial(sweep.tune, open_trials=lambda **_: Counted("cpu"))
     best = run(job)["best"]["key"]
-    assert run(replace(job, resume=True))["best"]["key"] == best and trained == [0]
-    for file in (job.folder / "trials").glob(f"{best}-*"):
+    assert run(job)["best"]["key"] == best and trained == [0]
+    for file in (job.training.folder / "trials").glob(f"{best}-*"):
         values = json.loads(file.read_text())
         file.write_text(json.dumps(values | {"spearman": -100.0}))
-    assert run(replace(job, resume=True))["best"]["key"] != best and trained == [0, 0]
+    assert run(job)["best"]["key"] != best and trained == [0, 0]
 
 
 def test_a_sweep_on_a_knowledge_graph_ranks_by_mrr(make, tmp_path):
@@ -155,60 +154,13 @@ def test_a_sweep_on_a_knowledge_graph_ranks_by_mrr(make, tmp_path):
     assert all(t["mrr"] > 0 and t["hits@10"] == 100 for t in trials_of(job))
 
 
-# --------------------------------------------------------------------------------------------------- grids and searches
-
-
-def test_the_papers_grids(make):
-    job = make("mixsp", "table4")
-    cells = sweep.grid_cells(job, job.cells)
-    assert [c.name for c in cells] == list(MIXSP_TABLE4) and len({c.key for c in cells}) == 10
-    assert {c.recipe.ranges for c in cells} == {(4.0,), (1.0, 2.0, 3.0, 4.0), (3.0,), (2.0,)}
-    for system in ("dualcse", "simcse"):
-        job = make(system, "table7")
-        found = {(c.recipe.batch_size, c.recipe.learning_rate) for c in sweep.grid_cells(job, job.cells)}
-        assert found == {(size, rate) for size in (16, 32, 64) for rate in (1e-5, 3e-5, 5e-5)}
-
-
-def test_the_summary_has_a_papers_grid_in_its_order(make):
-    job = make("dualcse", "table7", epochs=1)
-    tune(job)
-    lines = (job.folder / "summary.md").read_text().splitlines()
-    start = lines.index("| | RTE | seeds |") + 2
-    assert [line.split(" | ")[0] for line in lines[start : start + 2]] == [
-        "| batch 16, rate 1e-05",
-        "| batch 16, rate 3e-05",
-    ]
-
-
-@pytest.mark.parametrize("system", [name for name in TUNE_JOBS if name not in ("case", "condition-pooling")])
-def test_a_search_draws_what_the_system_can_be(make, system):
-    job = make(system)
-    cells = random_cells(job.cells, job.search_space(job.config()), 30, seed=0)
-    assert len({c.key for c in cells}) == 30
-    for name, choices in job.cells.space.items():
-        found = {c.values[name] for c in cells}
-        assert found == set(choices) if isinstance(choices, list) else len(found) == 30
-    assert job.cells.columns.keys() | {"epochs", "patience"} == set(job.cells.names)
-
-
-def test_a_search_runs_the_seeds_of_its_best(make):
-    job = make("bi-encoder", samples=2, finalists=1, seeds=2, epochs=1)
-    assert tune(job)["best"]["seeds"] == 2
-    assert sorted(t["phase"] for t in trials_of(job)) == ["finals", "search", "search"]
-    with pytest.raises(RequestError, match="got another"):
-        tune(replace(job, resume=True, dropout=0.3))
-
-
-# ------------------------------------------------------------------------------------------------------------- refusals
-
-
 @pytest.mark.parametrize(
     ("system", "grid", "said"),
     [
         ("csr", {"depth": [2]}, "expected names among .*router, asks, routed, weight, compose in .*, got 'depth'"),
         ("csr", {"seed": [1]}, "got 'seed'"),
         ("csr", {"task": ["kgc"]}, "got 'task'"),
-        ("csr", {"samples": [1]}, "got 'samples'"),
+        ("csr", {"trials": [1]}, "got 'trials'"),
         ("csr", {"router": ["wide"]}, "'wide' is not a valid Router"),
         ("csr", {"routed": [9]}, "--routed: expected 0 to 3 layers"),
         ("csr", {"routed": ["2"]}, "a whole number as routed"),
@@ -220,7 +172,7 @@ def test_a_search_runs_the_seeds_of_its_best(make):
         ("dualcse", {"batch_size": [0]}, "--batch-size"),
         ("mixsp", {"range_weight": [-1]}, "--range-weight: expected a number of at least 0"),
         ("mixsp", {"ranges": [[9]]}, "--ranges: expected rising scores"),
-        ("mixsp", "table7", "--grid: expected table4 or a JSON file, got table7"),
+        ("mixsp", "table7", "--grid: expected table4, a file NAME.json, got table7"),
         ("lora", {"rank": [0]}, "--rank from 1 to"),
         ("lora", {"merged": [True]}, "got 'merged'"),
     ],
@@ -229,17 +181,4 @@ def test_a_grid_that_is_none_is_refused_before_anything_is_trained(make, system,
     job = make(system, grid)
     with pytest.raises(RequestError, match=said):
         sweep.tune(job, lambda **_: pytest.fail("expected no runner"))
-    assert not job.folder.exists()
-
-
-def test_a_trial_is_one_process(capsys):
-    files = ["--train", "a", "--validation", "b", "--output", "c"]
-    assert parse(["tune", "csr", *files, "--routed", "2"]).routed == 2
-    with pytest.raises(SystemExit):
-        parse(["tune", "csr", *files, "--workers", "2"])
-    assert "Unrecognized options: --workers" in capsys.readouterr().err
-    lora = parse(["tune", "lora", *files])
-    wanted = parse(["train", "lora", *files])
-    assert all(getattr(lora, f.name) == getattr(wanted, f.name) for f in fields(wanted)), (
-        "the defaults are those of train"
-    )
+    assert not job.training.folder.exists()

@@ -1,42 +1,40 @@
-"""The report of a sweep: its tables beside the paper's, and its plots."""
+"""The report of a sweep: its tables and its plots."""
 
 from dataclasses import replace
 
 from sweeps import trial
 
-from raycase.training.projector_fit import Recipe
-from raycase.training.sweep_cells import random_cells
+from raycase.training.catalogue import TRAIN_JOBS
+from raycase.training.sweep_cells import Cell, grid_of
 from raycase.training.sweep_plots import sweep_plots
-from raycase.training.sweep_projector import ProjectorCell, figure4, table7
 from raycase.training.sweep_report import summary
 
-BASE = ProjectorCell(recipe=Recipe(), prompt="cond")
-SPACE = {**ProjectorCell.space, "prompt": ["cond", "sent"]}
+BASE = Cell(job=TRAIN_JOBS["case"](train="a", validation="b", output="c", prompt="cond"))
 MADE = {"command": "python jobs/tune.py", "commit": "abc1234", "date": "2026-01-01", "machine": "a machine"}
 
 
-def test_the_summary_has_the_papers_layout_beside_its_figures():
-    cells = table7(BASE)
+def test_the_summary_has_a_named_grid_in_its_order():
+    cells = grid_of("table7", BASE)
     trials = [trial(c, 40.0 + i, s) for i, c in enumerate(cells) for s in range(2)]
-    text = summary(trials, MADE, cells=ProjectorCell, grid="table7")
-    assert "| Linear (384 → 512) | 40.00 ± 0.00* | 41.00 ± 0.00* | 72.90 | 73.55 |" in text
-    assert "| One layer (384 → 512), LeakyReLU | 56.00 ± 0.00* | 57.00 ± 0.00* | 74.94 | 71.16 |" in text
-    assert text.count("| One layer") == 4 and text.count("| Two layers") == 4
+    text = summary(trials, MADE, base=BASE, grid="table7")
+    lines = text.splitlines()
+    start = lines.index("| | Spearman | seeds |") + 2
+    assert lines[start] == "| dim 512, layers 0, dropout 0.2 | 40.00 ± 0.00 | 2 |"
+    assert [line.split(" | ")[0] for line in lines[start : start + 18]] == [f"| {c.name}" for c in cells]
+    assert "| 57.00 ± 0.00 | 2 | 2, 2 | dim 512, dropout 0.0 |" in text
     assert "abc1234" in text and "python jobs/tune.py" in text
 
 
 def test_the_summary_names_what_failed():
-    good, bad = table7(BASE)[:2]
-    text = summary(
-        [trial(good, 10.0), trial(bad, None, stopped="the loss is nan")], MADE, cells=ProjectorCell, grid=None
-    )
+    good, bad = grid_of("table7", BASE)[:2]
+    text = summary([trial(good, 10.0), trial(bad, None, stopped="the loss is nan")], MADE, base=BASE, grid=None)
     assert "## Failed" in text and "the loss is nan" in text
 
 
 def test_plots_are_drawn_for_dimensions_and_for_choices():
-    dims = [trial(c, 40.0 + i, s) for i, c in enumerate(figure4(BASE)) for s in range(2)]
+    dims = [trial(c, 40.0 + i, s) for i, c in enumerate(grid_of("figure4", BASE)) for s in range(2)]
     assert [*sweep_plots(dims)] == ["dimensions.png"]
-    found = [trial(c, 40.0 + i) for i, c in enumerate(random_cells(BASE, SPACE, 30, seed=0))]
+    found = [trial(c, 40.0 + i) for i, c in enumerate(grid_of("table7", BASE))]
     drawn = sweep_plots(found)
     assert [*drawn] == ["choices.png"] and drawn["choices.png"].startswith(b"\x89PNG")
     assert sweep_plots([replace(found[0], figures={"spearman": None})]) == {}

@@ -18,13 +18,14 @@ from raycase.evaluation.metrics import spearman
 from raycase.evaluation.procedure import undefined_figures
 from raycase.evaluation.seeds import _cell, _spread
 from raycase.evaluation.tasks import catalogue as tasks
-from raycase.training import catalogue, sweep
+from raycase.training import job as jobs
+from raycase.training import sweep
 from raycase.training.checkpoint import Checkpoint
 from raycase.training.local_runner import LocalRunner, open_local_runner, open_local_trials
 from raycase.training.loop import FitConfig, FitState, best_epoch_of, fit
 
 NAN = math.nan
-train = partial(catalogue.train, open_runner=open_local_runner)
+train = partial(jobs.train, open_runner=open_local_runner)
 
 
 def fitted(scores, patience=9, epochs=None, state=None, rate=0.1, loss=lambda m, rows: m.weight.square().sum()):
@@ -111,7 +112,7 @@ def test_a_trial_that_diverges_is_named_and_never_the_best(make_sweep, capsys):
     result = sweep.tune(job, open_trials=open_local_trials)
     assert result["failed"] == 1 and result["best"]["spearman_mean"] is not None
     assert "seed 0, failed: epoch 1: expected a finite loss" in capsys.readouterr().err
-    job = make_sweep({"learning_rate": [3e38]}, seeds=1, output=f"{job.output}-2")
+    job = make_sweep({"learning_rate": [3e38]}, seeds=1, output=f"{job.training.output}-2")
     with pytest.raises(WorkError, match="1 that failed; the first: epoch 1"):
         sweep.tune(job, open_trials=open_local_trials)
 

@@ -1,0 +1,263 @@
+"""Training jobs: their common flags, what each kind says of itself, and the frame of claim, fit and save."""
+
+from __future__ import annotations
+
+import time
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, fields, replace
+from enum import Enum
+from fractions import Fraction
+from pathlib import Path
+from typing import Any, ClassVar, Self
+
+from raycase.corpus.ray_flag import RayFlag
+from raycase.data.fetch import model_folder
+from raycase.data.places import Folder, check_paths
+from raycase.data.rated import NOT_APPLICABLE, RatedPairs, read_rated, rows_in
+from raycase.data.storage import Location, fingerprint, locate
+from raycase.errors import MOST_SEED, RequestError, at_least, check_ranges, note
+from raycase.systems.contracts import Compute
+from raycase.systems.model_folder import WRITTEN, open_model_folder
+from raycase.training.checkpoint import Fitting
+from raycase.training.loop import FitState
+from raycase.training.runner import Embedder, OpenRunner, Runner
+
+CORRELATIONS = ("spearman", "spearman_rated", "pearson")  # figures of rated pairs
+
+
+@dataclass(frozen=True, kw_only=True)
+class TrainingJob(RayFlag, ABC):
+    """Flags of every training job, and what a fit, a model folder and a sweep ask of each kind."""
+
+    workers: int = 1
+    """Number of data-parallel processes, among which each batch is divided."""
+    gpus_per_worker: float | None = None
+    """GPUs per process. Default: 1 if the cluster has GPUs, else 0."""
+    model: str = "minilm"
+    """Name in the table of encoders, Hugging Face id or local folder."""
+    compute: Compute | None = None
+    """Number format inside the encoder. Default: bfloat16 where the processor is faster with it, else float32."""
+    output: str
+    """Output folder, on this machine."""
+    cache: str | None = None
+    """Folder or URI of the vectors of embedded pairs and of the checkpoints of stopped runs. Default: `cache` beside
+    the output."""
+    overwrite: bool = False
+    """Replace an earlier result in the folder."""
+    seed: int = 0
+    """Seed of random weights, order and dropout; the first seed of a sweep."""
+    train: str
+    """Training pairs: .csv, .jsonl or .parquet with sentence1, sentence2, condition, label (1 to 5)."""
+    validation: str
+    """Validation pairs, which select the best epoch; never trained on. Label -1: the condition does not apply."""
+
+    SYSTEM: ClassVar[str]  # its name in `raycase train`
+    FROZEN: ClassVar[bool] = False  # the encoder: trials of a sweep share its vectors, and take one CPU each
+    SHARED_BY: ClassVar[str] = "model"  # the flag that decides what trials share
+    NOT_SWEPT: ClassVar[Sequence[str]] = ("task", "merged", "nested")
+
+    # ------------------------------------------------------------------------------------------------ of the request
+
+    @property
+    def sources(self) -> dict[str, str | None]:
+        """Files, folders and globs of data, by flag."""
+        return {"--train": self.train, "--validation": self.validation}
+
+    @property
+    def folder(self) -> Path:
+        return Path(self.output).expanduser().absolute()
+
+    @property
+    def cache_uri(self) -> str:
+        return str(self.folder.parent / "cache") if self.cache is None else self.cache
+
+    @property
+    def cache_location(self) -> Location:
+        return locate(self.cache_uri)
+
+    def check_source(self, sources: dict[str, str | None] | None = None, written: Sequence[str] = WRITTEN) -> None:
+        """Check the flags before anything is read. Raises RequestError.
+
+        sources: what is read besides, by flag; written: the names of what is written into the output folder.
+        """
+        check_paths(
+            reads=self.sources | (sources or {}),
+            opens={"--model": model_folder(self.model)},
+            writes={
+                "--output": Folder(self.output, tuple(written), left_out=True, here=True),
+                "--cache": Folder(self.cache_uri),
+            },
+        )
+        gpus = self.gpus_per_worker
+        ranges = at_least(0, self, "seed", most=MOST_SEED) | at_least(1, self, "workers")
+        check_ranges(self, ranges | {"gpus_per_worker": (gpus is None or gpus >= 0, "0 or more")})
+
+    # ------------------------------------------------------------------------------------------- what each kind says
+
+    @property
+    @abstractmethod
+    def recipe(self) -> Any:
+        """Everything that determines the weights besides the data, the system and the seed."""
+
+    @abstractmethod
+    def config(self) -> Any:
+        """The system before it is trained. Raises RequestError."""
+
+    def check_flags(self) -> None:
+        """Raise RequestError for flags out of their range, or that contradict each other."""
+        self.recipe.check()
+
+    def check_system(self, config: Any) -> None:
+        """Raise RequestError for flags that do not fit the system."""
+
+    def read_parts(self) -> tuple[Any, Any]:
+        """Read the training and the validation data, with their hashes as `data_sha256`. Raises RequestError."""
+        train, validation = read_rated(self.train, "--train"), read_rated(self.validation, "--validation")
+        _check_rated(train, validation)
+        return train, validation
+
+    def identity(self, config: Any, parts: Sequence[Any]) -> dict[str, Any]:
+        """Everything that determines the weights."""
+        return {
+            "model": config.describe(),
+            "compute": self.compute,
+            "data": {part: read.data_sha256 for part, read in zip(("train", "validation"), parts, strict=True)},
+            "recipe": asdict(self.recipe),
+            "seed": self.seed,
+        }
+
+    def shared(self, config: Any, parts: Sequence[Any], runner: Embedder) -> Any:
+        """What all fits on this data share, trials of a sweep among them."""
+        return parts
+
+    @abstractmethod
+    def prepared(self, shared: Any) -> tuple[Any, Any]:
+        """Training and validation data as the fit reads them."""
+
+    @abstractmethod
+    def fitting(self, *, on_gpu: bool) -> Fitting:
+        """The fit: of one seed, and in a sweep a trial."""
+
+    def fit(
+        self, config: Any, parts: Sequence[Any], data: tuple[Any, Any], runner: Runner, checkpoints: Location
+    ) -> Any:
+        """Run the whole fit on the data of `prepared`; returns what `save` saves."""
+        fitting = self.fitting(on_gpu=runner.on_gpu)
+        return runner.fit(fitting, *data, self.recipe, seed=self.seed, checkpoints=checkpoints)
+
+    @abstractmethod
+    def save(
+        self, config: Any, parts: dict[str, Any], data: tuple[Any, Any], fitted: Any, facts: dict[str, Any]
+    ) -> dict[str, Any]:
+        """Write the model folder of a fit; returns the contents of `metrics.json`, `facts` among them."""
+
+    # ------------------------------------------------------------------------------------------------------ of sweeps
+
+    @property
+    def figures(self) -> Sequence[str]:
+        """The metrics in a sweep's table of trials; the first chooses the best epoch and the best cell."""
+        return CORRELATIONS
+
+    @property
+    def swept(self) -> Sequence[str]:
+        """The flags in which cells of a sweep may differ: those that change the weights."""
+        common = {f.name for f in fields(TrainingJob)} - {"model", "compute"}
+        return [f.name for f in fields(self) if f.name not in common and f.name not in self.NOT_SWEPT]
+
+    def named(self, config: Any) -> Self:
+        """This job with the choices that the system made where flags were not given."""
+        return self
+
+    def replaced(self, **flags: Any) -> Self:
+        """This job with other flags."""
+        return replace(self, **flags)
+
+    def settings(self) -> dict[str, Any]:
+        """What tells cells of a sweep apart, by flag, without what has no effect."""
+        return {name: plain(getattr(self, name)) for name in self.swept}
+
+    def derived(self, input_dim: int) -> dict[str, Any]:
+        """Flags whose default the data decide, for a fit on vectors of this dimension."""
+        return {}
+
+
+def train(job: TrainingJob, open_runner: OpenRunner) -> dict[str, Any]:
+    """Read, fit, save a model folder; returns the contents of `metrics.json`. Raises RequestError and WorkError."""
+    began = time.time()
+    job.check_source()
+    job.check_flags()
+    config = job.config()
+    job.check_system(config)
+    parts = job.read_parts()
+    identity = job.identity(config, parts)
+    name = fingerprint(identity)
+    if done := open_model_folder(job.folder, name, overwrite=job.overwrite):
+        note(f"{job.folder}: trained before; nothing to do")
+        return done
+    runner = open_runner(workers=job.workers, gpus_per_worker=job.gpus_per_worker, cache=job.cache_location)
+    data = job.prepared(job.shared(config, parts, runner))
+    embedded = time.time()
+    checkpoints = job.cache_location / "fits" / fingerprint([name, str(job.folder)])[:16]
+    if job.overwrite:
+        checkpoints.remove()
+    fitted = job.fit(config, parts, data, runner, checkpoints)
+    facts = {
+        "fingerprint": name,
+        "unseeded": fingerprint(identity | {"seed": None}),  # equal for the seeds of one system
+        "seed": job.seed,
+        "workers": job.workers,
+        "seconds": round(time.time() - began, 1),
+        "embed_seconds": round(embedded - began, 1),
+    }
+    metrics = job.save(config, dict(zip(("train", "validation"), parts, strict=True)), data, fitted, facts)
+    checkpoints.remove()
+    return metrics
+
+
+def plain(value: Any) -> Any:
+    """The value of a flag as the table of trials has it."""
+    if isinstance(value, tuple):
+        fractions = {depth: Fraction(depth).limit_denominator(100) for depth in value}
+        return " ".join(str(short) if float(short) == depth else repr(depth) for depth, short in fractions.items())
+    return str(value) if isinstance(value, Enum) else value
+
+
+def fit_metrics(state: FitState) -> dict[str, Any]:
+    """Metrics of the best epoch, and of every epoch."""
+    best = state.history[state.best_epoch - 1]
+    return {
+        "validation": {name: value for name, value in best.items() if name not in ("epoch", "loss", "seconds", "mib")},
+        "best_epoch": state.best_epoch,
+        "epochs": len(state.history),
+        "history": state.history,
+    }
+
+
+def data_metrics(pairs: dict[str, RatedPairs]) -> dict[str, Any]:
+    """File, rows and hash of each part of the data, for `metrics.json`."""
+    return {
+        part: {
+            "file": Path(rated.uri).name,
+            "rows": len(rated),
+            "not_applicable": int((rated.ratings == NOT_APPLICABLE).sum()),
+            "sha256": rated.data_sha256,
+        }
+        for part, rated in pairs.items()
+    }
+
+
+def _check_rated(train: RatedPairs, validation: RatedPairs) -> None:
+    """Raise RequestError for ratings that cannot be learned, or pairs that are in both."""
+    invalid = sorted({float(r) for r in train.ratings if r != NOT_APPLICABLE and not 1 <= r <= 5})
+    if invalid:
+        raise RequestError(f"--train: expected labels from 1 to 5 (or -1: does not apply), got {invalid[0]:g}")
+    for flag, rated in (("--train", train), ("--validation", validation)):
+        if len({float(r) for r in rated.ratings if r != NOT_APPLICABLE}) < 2:
+            raise RequestError(f"{flag}: expected at least two distinct labels besides -1 in {rated.uri}, got fewer")
+    shared = rows_in(validation, train)
+    if len(shared):
+        raise RequestError(
+            f"--validation: expected no pair that is trained on, got {len(shared)} of {len(validation)} in "
+            f"{train.uri}, the first in row {shared[0]}"
+        )
