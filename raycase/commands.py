@@ -21,13 +21,13 @@ if TYPE_CHECKING:
     from raycase.corpus.materialize import MaterializeJob
     from raycase.corpus.request import EmbedJob
     from raycase.corpus.score_request import ScoreJob
-    from raycase.distributed.join import JoinJob
-    from raycase.distributed.rerank import RerankJob
     from raycase.evaluation.check_model import CheckJob
     from raycase.evaluation.explain import ExplainJob
     from raycase.evaluation.job import EvaluateJob
     from raycase.search.build import IndexJob
     from raycase.search.facets_job import FacetsJob
+    from raycase.search.join import JoinJob
+    from raycase.search.rerank_job import RerankJob
     from raycase.search.search_job import SearchJob
     from raycase.training.job import TrainingJob
     from raycase.training.sweep_job import Sweep
@@ -80,7 +80,7 @@ def verify(job: VerifyJob) -> Result:
 
 def materialize(job: MaterializeJob) -> Result:
     """Pool a corpus under new conditions from its stored words, without the encoder."""
-    from raycase.distributed.materialize import materialize
+    from raycase.placement import materialize
 
     return materialize(job)
 
@@ -118,16 +118,16 @@ def facets(job: FacetsJob) -> Result:
 
 def join(job: JoinJob) -> Result:
     """Find the exact nearest neighbours of every vector of one output in another."""
-    from raycase.distributed.join import join
+    from raycase.placement import join
 
     return join(job)
 
 
 def rerank(job: RerankJob) -> Result:
     """Score the answers of a search again with a model that reads both sentences."""
-    from raycase.distributed.rerank import rerank_all
+    from raycase.placement import rerank
 
-    return rerank_all(job)
+    return rerank(job)
 
 
 def score(job: ScoreJob) -> Result:
@@ -195,8 +195,8 @@ COMMANDS = {
     "index": Command("raycase.search.build:IndexJob", index),
     "search": Command("raycase.search.search_job:SearchJob", search),
     "facets": Command("raycase.search.facets_job:FacetsJob", facets),
-    "join": Command("raycase.distributed.join:JoinJob", join),
-    "rerank": Command("raycase.distributed.rerank:RerankJob", rerank),
+    "join": Command("raycase.search.join:JoinJob", join),
+    "rerank": Command("raycase.search.rerank_job:RerankJob", rerank),
     "score": Command("raycase.corpus.score_request:ScoreJob", score),
     "train": Command("raycase.training.catalogue:TRAIN_JOBS", train),
     "tune": Command("raycase.training.sweep_job:TuneFlags", tune, over="train"),

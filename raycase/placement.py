@@ -8,9 +8,9 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from functools import cache, partial
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from raycase.corpus.dry_run import Measured, measure_here
 from raycase.corpus.dry_run import dry_run as estimate
@@ -19,9 +19,15 @@ from raycase.corpus.plan import Plan
 from raycase.corpus.request import EmbedJob, Request, actor_range
 from raycase.corpus.run import Execute, run, run_checked
 from raycase.corpus.score_request import ScoreJob, check_score
+from raycase.corpus.tasks import OpenTasks, Tasks, open_here
 from raycase.corpus.vector_cache import VectorCache
 from raycase.data.storage import Location
 from raycase.errors import RequestError, note
+
+if TYPE_CHECKING:
+    from raycase.corpus.materialize import MaterializeJob
+    from raycase.search.join import JoinJob
+    from raycase.search.rerank_job import RerankJob, RunUnits
 
 CPUS_OF_ENCODER = 4  # as on a cluster
 UNITS_OF_ENCODER = 4  # at least, of several encoders: fewer would not repay the start of Ray
@@ -90,6 +96,55 @@ def score(job: ScoreJob) -> dict[str, Any]:
     """Score the pairs by the rule; returns what its last line says. Raises RequestError and WorkError."""
     began = time.time()
     return run_checked(check_score(job), began, prepare=prepare)
+
+
+def materialize(job: MaterializeJob) -> dict[str, Any]:
+    """Pool stored words by the rule; returns counts. Raises RequestError and WorkError."""
+    from raycase.search.materialize import materialize
+
+    return materialize(job, tasks(job))
+
+
+def join(job: JoinJob) -> dict[str, Any]:
+    """Join by the rule; returns counts. Raises RequestError and WorkError."""
+    from raycase.search.join import join
+
+    return join(job, tasks(job))
+
+
+def rerank(job: RerankJob) -> dict[str, Any]:
+    """Re-rank answers by the rule; returns counts. Raises RequestError and WorkError."""
+    from raycase.search.rerank_job import open_here as units_here
+    from raycase.search.rerank_job import rerank_all
+
+    def open_units(job: RerankJob, places: Mapping[str, Location]) -> RunUnits:
+        if why_ray(job.ray, _several_scorers(job)):
+            from raycase.distributed.rerank import open_units
+
+            return open_units(job, places)
+        return units_here(job, places)
+
+    return rerank_all(job, open_units)
+
+
+def _several_scorers(job: RerankJob) -> str:
+    wanted = actor_range(job.actors)
+    if wanted and wanted[1] > 1:
+        return f"--actors {job.actors}"
+    return "" if job.gpus_per_actor is None else f"--gpus-per-actor {job.gpus_per_actor:g}"
+
+
+def tasks(job: MaterializeJob | JoinJob) -> OpenTasks:
+    """What runs independent tasks by the rule."""
+
+    def open_tasks(places: Mapping[str, Location]) -> Tasks:
+        if why_ray(job.ray):
+            from raycase.distributed.tasks import open_tasks
+
+            return open_tasks(places, patience=job.patience)
+        return open_here(places)
+
+    return open_tasks
 
 
 def dry_run(job: EmbedJob) -> dict[str, Any]:

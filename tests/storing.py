@@ -1,18 +1,15 @@
 """Outputs and indexes with stored words, by a tiny model whose head is random."""
 
-import json
-import time
 from dataclasses import replace
 
-import pyarrow as pa
 import small
 import torch
 from helpers import embedded
 
 import raycase
-from raycase.corpus.materialize import begin, check, finish
-from raycase.distributed import materialize
+from raycase.corpus.tasks import open_here
 from raycase.search.build import IndexJob, build
+from raycase.search.materialize import materialize
 from raycase.systems.condition_head import ConditionHead, HeadConfig
 from raycase.systems.condition_pooling import condition_pooling, write_model_folder
 
@@ -71,14 +68,8 @@ def stored(folder, model, rows, **options):
 
 
 def materialized_here(job):
-    """The job in this process, by the task that Ray calls; gives its counts."""
-    words, conditions = check(job)
-    todo = begin(job, words, conditions)
-    task = pa.table({"task": [json.dumps({"units": words.summed(todo.missing)})]})
-    places = {"words": words.output.root.uri, "output": todo.output.root.uri, "print8": todo.job.print8}
-    questions = materialize._questions(words.job.config["model"], job.model or words.job.model, conditions)
-    materialize._pool(task, **places, conditions=conditions, questions=questions)
-    return finish(todo, time.time())
+    """The job in this process; gives its counts."""
+    return materialize(job, open_here)
 
 
 def indexed(folder, *outputs):

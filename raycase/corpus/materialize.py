@@ -18,6 +18,7 @@ from raycase.corpus.job_record import Job, check_held, find_job, write_job
 from raycase.corpus.listing import UnitFile, drop_strays, finished_units
 from raycase.corpus.manifest import Lines, read_manifest, write_manifest
 from raycase.corpus.output import Output, output_at, output_folder
+from raycase.corpus.ray_flag import RayFlag
 from raycase.corpus.unit_files import STATS, UnitStats, parsed, unit_errors, write_unit
 from raycase.corpus.written import Written, open_written, read_rows
 from raycase.data.conditions import conditions_file, read_conditions
@@ -33,7 +34,7 @@ COUNTS = ("rows_in", "rows_out", "rows_rejected", "pairs", "units")
 
 
 @dataclass(frozen=True, kw_only=True)
-class MaterializeJob:
+class MaterializeJob(RayFlag):
     """Pool a whole corpus under new conditions from its stored words, without the encoder: an output like that of
     `raycase embed --conditions`. A job that was stopped resumes automatically when the same command is run again."""
 

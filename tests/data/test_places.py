@@ -18,13 +18,15 @@ from raycase.corpus.request import check as check_embed
 from raycase.corpus.score_request import ScoreJob, check_score
 from raycase.data.places import HTML, INDEX, PARQUET, File, Folder, check_paths
 from raycase.data.storage import locate
-from raycase.distributed.join import JoinJob, join
-from raycase.distributed.rerank import RerankJob, rerank_all
 from raycase.errors import RequestError
 from raycase.evaluation.explain import ExplainJob, explain
 from raycase.evaluation.job import EvaluateJob, check_request
+from raycase.placement import join
+from raycase.placement import rerank as rerank_all
 from raycase.search.build import IndexJob, build
 from raycase.search.facets_job import FacetsJob, facets
+from raycase.search.join import JoinJob
+from raycase.search.rerank_job import RerankJob
 from raycase.search.search_job import SearchJob, search
 from raycase.training.projector_job import ProjectorJob
 from raycase.training.sweep_job import Sweep

@@ -1,25 +1,19 @@
-"""A corpus under new conditions as a Ray Data job: one task for some units of stored words."""
+"""A corpus under new conditions: the work of `raycase.corpus.materialize`, one task for some units of stored words."""
 
 from __future__ import annotations
 
-import json
 import time
-from functools import cache, partial
+from functools import lru_cache, partial
 from typing import Any
 
 import numpy as np
-import pyarrow as pa
-import torch
-from ray.data import TaskPoolStrategy
 from safetensors.torch import load, save
 
 from raycase.corpus.materialize import MaterializeJob, begin, check, finish, pool_unit
 from raycase.corpus.output import output_at
+from raycase.corpus.tasks import OpenTasks
 from raycase.data.storage import fingerprint, locate
 from raycase.data.stored_words import StoredWords, WordFormat
-from raycase.distributed.cluster import start_ray
-from raycase.distributed.ray_data import run_tasks
-from raycase.distributed.resources import capacity, check_nodes
 from raycase.errors import RequestError
 from raycase.search.query_encoder import ask
 from raycase.systems.condition_head import Questions
@@ -27,18 +21,15 @@ from raycase.systems.registry import resolve_embedder
 from raycase.systems.word_codes import WordCodes
 from raycase.systems.word_pooling import WordPooler, unpack
 
-UNITS_A_TASK, TASKS_A_WAVE = 4, 2048  # a task reads the basis once; a wave bounds what Ray holds
+UNITS_A_TASK = 4  # a task reads the basis once
 
 
-def materialize(job: MaterializeJob, flag: str = "--words") -> dict[str, Any]:
-    """Pool what is missing on the cluster; returns counts. Raises RequestError, which names the flag, and WorkError."""
+def materialize(job: MaterializeJob, open_tasks: OpenTasks, flag: str = "--words") -> dict[str, Any]:
+    """Pool what is missing; returns counts. Raises RequestError, which names the flag, and WorkError."""
     began = time.time()
     words, conditions = check(job, flag)
     questions = _questions(words.job.config["model"], job.model or words.job.model, conditions)
-    start_ray()
-    cluster = capacity()
-    check_nodes(words.output.root, cluster, flag)
-    check_nodes(locate(job.output), cluster)
+    tasks = open_tasks({flag: words.output.root, "--output": locate(job.output)})
     todo = begin(job, words, conditions)
     if todo.missing:
         work = partial(
@@ -50,9 +41,7 @@ def materialize(job: MaterializeJob, flag: str = "--words") -> dict[str, Any]:
             questions=questions,
         )
         parts = [todo.missing[i : i + UNITS_A_TASK] for i in range(0, len(todo.missing), UNITS_A_TASK)]
-        for start in range(0, len(parts), TASKS_A_WAVE):
-            tasks = [{"units": words.summed(units)} for units in parts[start : start + TASKS_A_WAVE]]
-            run_tasks(tasks, work, progress="pooled", patience=job.patience, num_cpus=1, compute=TaskPoolStrategy())
+        tasks.run(work, [{"units": words.summed(units)} for units in parts], "pooled")
     return finish(todo, began)
 
 
@@ -68,7 +57,7 @@ def _questions(model: dict[str, Any], name: str | None, conditions: tuple[str, .
     return save({key: value.cpu().contiguous() for key, value in tensors.items()})
 
 
-@cache
+@lru_cache(1)
 def _pooler(words: str, questions: bytes) -> tuple[Any, WordFormat]:
     """A function that pools the words of a unit, `StoredWords` -> (N, C, D), and their format."""
     basis = output_at(words).basis
@@ -88,9 +77,7 @@ def _pooler(words: str, questions: bytes) -> tuple[Any, WordFormat]:
 
 
 def _pool(
-    task: pa.Table, *, words: str, output: str, print8: str, conditions: tuple[str, ...], questions: bytes
-) -> pa.Table:
-    torch.set_num_threads(1)
-    for name, sha256 in json.loads(task["task"][0].as_py())["units"].items():
+    units: dict[str, str], *, words: str, output: str, print8: str, conditions: tuple[str, ...], questions: bytes
+) -> None:
+    for name, sha256 in units.items():
         pool_unit(output_at(words), output_at(output), print8, name, sha256, conditions, *_pooler(words, questions))
-    return pa.table({"done": [True]})

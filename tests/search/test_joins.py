@@ -1,17 +1,20 @@
-"""The join on Ray: against brute force, a stop in the middle, the script."""
+"""The join: against brute force, on Ray and in this process, a stop in the middle, the script."""
 
 import json
+from functools import partial
 
 import pytest
 from helpers import call_job
 from joined import brute, check, written_to_join
 
+from raycase.corpus.tasks import TasksHere, open_here
 from raycase.data.storage import locate
-from raycase.distributed import join as module
-from raycase.distributed.join import JoinJob, join
+from raycase.distributed.tasks import open_tasks
 from raycase.errors import RequestError, WorkError
+from raycase.search.join import JoinJob
+from raycase.search.join import join as join_by
 
-SMALL = {"group_rows": 100, "range_rows": 400}
+join = partial(join_by, open_tasks=open_here, group_rows=100, range_rows=400)
 
 
 @pytest.fixture(scope="module")
@@ -22,14 +25,14 @@ def home(tmp_path_factory, tiny_model):
 def test_a_join_gives_what_brute_force_gives(cluster, home, s3_server):
     uri = "s3://corpus/neighbours"
     job = JoinJob(queries=str(home / "queries"), vectors=str(home / "vectors"), output=uri, k=5, exclude_same="image")
-    result = join(job, **SMALL)
+    result = join(job, open_tasks=partial(open_tasks, patience=30))
     assert (result["queries"], result["neighbours"], result["queries_without_neighbours"]) == (300, 1500, 0)
     check(uri, brute(home, 5, "image"), 5)
     assert len((locate(uri) / "neighbours").list()) > 2
     assert not (locate(uri) / "parts").list()
 
 
-def test_queries_under_one_condition_are_joined_with_vectors_under_another(cluster, home, tmp_path):
+def test_queries_under_one_condition_are_joined_with_vectors_under_another(home, tmp_path):
     under = ("number of people", "color")
     job = JoinJob(
         queries=str(home / "queries"),
@@ -39,53 +42,53 @@ def test_queries_under_one_condition_are_joined_with_vectors_under_another(clust
         query_condition=under[0],
         condition=under[1],
     )
-    result = join(job, **SMALL)
+    result = join(job)
     assert (result["queries"], result["neighbours"], result["queries_without_neighbours"]) == (150, 750, 0)
     check(job.output, brute(home, 5, under=under), 5)
     with pytest.raises(RequestError, match="or this very join"):
-        join(JoinJob(queries=job.queries, vectors=job.vectors, output=job.output, k=5), **SMALL)
+        join(JoinJob(queries=job.queries, vectors=job.vectors, output=job.output, k=5))
 
 
-def test_a_join_whose_folder_another_took_over_ends_and_removes_nothing(cluster, home, tmp_path, monkeypatch):
+def test_a_join_whose_folder_another_took_over_ends_and_removes_nothing(home, tmp_path, monkeypatch):
     job = JoinJob(queries=str(home / "queries"), vectors=str(home / "vectors"), output=str(tmp_path / "n"), k=5)
     root = locate(job.output)
 
-    def taken(*arguments, **stage):
+    def taken(*arguments):
         (root / "parts" / "000000-000000.parquet").put(b"of the other join")
         (root / "join.json").put_json({"fingerprint": "another"})
 
-    monkeypatch.setattr(module, "run_tasks", taken)
+    monkeypatch.setattr(TasksHere, "run", taken)
     with pytest.raises(WorkError, match="another: a job with --overwrite took the folder over"):
-        join(job, **SMALL)
+        join(job)
     assert (root / "parts").list()
 
 
-def test_a_join_that_was_stopped_resumes(cluster, home, tmp_path, monkeypatch):
+def test_a_join_that_was_stopped_resumes(home, tmp_path, monkeypatch):
     job = JoinJob(queries=str(home / "queries"), vectors=str(home / "vectors"), output=str(tmp_path / "n"), k=5)
-    run, tasks = module.run_tasks, []
+    run, tasks = TasksHere.run, []
 
-    def stopped(todo, work, *, progress, **stage):
-        run(todo[:3] if progress == "searched" else [], work, progress=progress, **stage)
+    def stopped(here, work, todo, progress):
+        run(here, work, todo[:3] if progress == "searched" else [], progress)
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(module, "run_tasks", stopped)
+    monkeypatch.setattr(TasksHere, "run", stopped)
     with pytest.raises(KeyboardInterrupt):
-        join(job, **SMALL)
+        join(job)
     assert len((locate(job.output) / "parts").list()) == 3
     with pytest.raises(RequestError, match="or this very join"):
-        join(JoinJob(queries=job.queries, vectors=job.vectors, output=job.output, k=4), **SMALL)
+        join(JoinJob(queries=job.queries, vectors=job.vectors, output=job.output, k=4))
 
-    def counted(todo, work, *, progress, **stage):
+    def counted(here, work, todo, progress):
         tasks.append((progress, len(todo)))
-        run(todo, work, progress=progress, **stage)
+        run(here, work, todo, progress)
 
-    monkeypatch.setattr(module, "run_tasks", counted)
-    join(job, **SMALL)
+    monkeypatch.setattr(TasksHere, "run", counted)
+    join(job)
     check(job.output, brute(home, 5), 5)
     ranges = len(json.loads((tmp_path / "n" / "join.json").read_text())["ranges"])
     groups = len(list((tmp_path / "n" / "neighbours").iterdir()))
     assert tasks == [("searched", groups * ranges - 3), ("merged", groups)]
-    assert join(job, **SMALL)["neighbours"] == 1500
+    assert join(job)["neighbours"] == 1500
     assert len(tasks) == 2  # nothing was left to do
 
 

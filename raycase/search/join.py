@@ -1,29 +1,24 @@
-"""Exact nearest neighbours of every query, as a Ray Data job: one task per part, then one task per group."""
+"""Exact nearest neighbours of every query: one task per part, then one task per group."""
 
 from __future__ import annotations
 
-import json
 import math
 import time
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Annotated, Any
 
-import pyarrow as pa
-import torch
 import tyro
-from ray.data import TaskPoolStrategy
 
 from raycase.corpus.materialize import MaterializeJob, check
+from raycase.corpus.ray_flag import RayFlag
+from raycase.corpus.tasks import OpenTasks, Tasks
 from raycase.corpus.written import Written, open_written
 from raycase.data.claim import check_held
 from raycase.data.conditions import conditions_file
 from raycase.data.fetch import model_folder
 from raycase.data.places import Folder, check_paths
 from raycase.data.storage import fingerprint, locate
-from raycase.distributed.cluster import nodes, start_ray
-from raycase.distributed.materialize import materialize
-from raycase.distributed.ray_data import run_tasks
 from raycase.errors import PATIENCE, RequestError, at_least, check_ranges, minutes_range
 from raycase.search.join_parts import (
     NEIGHBOURS,
@@ -44,14 +39,15 @@ from raycase.search.join_parts import (
     merge_parts,
     part_name,
 )
+from raycase.search.materialize import materialize
 
 GROUP_ROWS, RANGE_ROWS = 16384, 2**20  # approximate maximum of queries per group and of vectors per range
 TASKS_A_CPU = 4  # minimum, if there are enough files
-TASKS_AT_ONCE = 2048  # maximum number of tasks given to Ray at a time
+PARTS_AT_ONCE = 2048  # of groups that are merged before others are begun
 
 
 @dataclass(frozen=True, kw_only=True)
-class JoinJob:
+class JoinJob(RayFlag):
     """The exact k nearest neighbours, by cosine, of each query among all vectors under the same condition.
 
     Outputs of `raycase embed --any-condition` are joined under any --conditions. A job that was stopped resumes
@@ -84,7 +80,9 @@ class JoinJob:
     """Remove an earlier result in the folder first."""
 
 
-def join(job: JoinJob, *, group_rows: int = GROUP_ROWS, range_rows: int = RANGE_ROWS) -> dict[str, Any]:
+def join(
+    job: JoinJob, open_tasks: OpenTasks, *, group_rows: int = GROUP_ROWS, range_rows: int = RANGE_ROWS
+) -> dict[str, Any]:
     """Search all neighbours; returns counts. Raises RequestError and WorkError."""
     check_ranges(job, at_least(1, job, "k") | {"patience": minutes_range(job.patience)})
     check_paths(
@@ -98,22 +96,21 @@ def join(job: JoinJob, *, group_rows: int = GROUP_ROWS, range_rows: int = RANGE_
     if job.conditions:
         if under:
             raise RequestError("--query-condition: expected vectors under conditions, got --conditions to pool under")
-        return _join_pooled(job, group_rows, range_rows)
+        return _join_pooled(job, open_tasks, group_rows, range_rows)
     if job.model:
         raise RequestError("--model: expected it beside --conditions, got none of them")
-    return _join_vectors(job, under, group_rows, range_rows)
+    return _join_vectors(job, open_tasks, under, group_rows, range_rows)
 
 
-def _join_vectors(job: JoinJob, under: tuple[str, str] | None, group_rows: int, range_rows: int) -> dict[str, Any]:
+def _join_vectors(
+    job: JoinJob, open_tasks: OpenTasks, under: tuple[str, str] | None, group_rows: int, range_rows: int
+) -> dict[str, Any]:
     """Join the vectors of two outputs as they are."""
     began = time.time()
     queries, vectors = open_written(job.queries, "--queries"), open_written(job.vectors, "--vectors")
     check_join(queries, vectors, job.exclude_same, under)
     root = locate(job.output)
-    start_ray()
-    alive = nodes()
-    if root.is_local and len(alive) > 1:
-        raise RequestError(f"--output: expected object storage on a cluster of {len(alive)} nodes, got {root.uri}")
+    tasks = open_tasks({"--output": root, "--queries": queries.output.root, "--vectors": vectors.output.root})
     task = Join(
         queries=queries.output.embeddings.uri,
         vectors=vectors.output.embeddings.uri,
@@ -124,17 +121,17 @@ def _join_vectors(job: JoinJob, under: tuple[str, str] | None, group_rows: int, 
         under=under,
     )
     groups = cut_files(queries, group_rows)
-    cpus = int(sum(node.get("CPU", 0) for node in alive))
-    ranges = cut_finer(cut_files(vectors, range_rows), math.ceil(TASKS_A_CPU * cpus / max(1, len(groups))))
+    finer = math.ceil(TASKS_A_CPU * tasks.cpus / max(1, len(groups))) if tasks.cpus > 1 else 1
+    ranges = cut_finer(cut_files(vectors, range_rows), finer)
     name, ranges = claim_output(task, queries, vectors, groups, ranges, overwrite=job.overwrite)
-    _run(task, queries, vectors, groups, ranges, job.patience)
+    _run(tasks, task, queries, vectors, groups, ranges)
     check_held(root, RECORD, name)
     (root / PARTS).remove()
     counts = count_neighbours(task, queries, len(groups))
     return counts | {"seconds": round(time.time() - began, 3), "output": root.uri}
 
 
-def _join_pooled(job: JoinJob, group_rows: int, range_rows: int) -> dict[str, Any]:
+def _join_pooled(job: JoinJob, open_tasks: OpenTasks, group_rows: int, range_rows: int) -> dict[str, Any]:
     """Pool both outputs, join them, and remove what was pooled."""
     began = time.time()
     root = locate(job.output)
@@ -145,6 +142,7 @@ def _join_pooled(job: JoinJob, group_rows: int, range_rows: int) -> dict[str, An
             output=(root / POOLED / fingerprint(locate(uri).uri)[:8]).uri,
             model=job.model,
             patience=job.patience,
+            ray=job.ray,
         )
         for flag, uri in (("--queries", job.queries), ("--vectors", job.vectors))
     }
@@ -154,10 +152,10 @@ def _join_pooled(job: JoinJob, group_rows: int, range_rows: int) -> dict[str, An
     record = claim_pooled(root, queries, vectors, values, overwrite=job.overwrite)
     if "counts" not in record:
         for flag, task in tasks.items():  # the same output twice is pooled once: the second has nothing to do
-            materialize(task, flag)
+            materialize(task, open_tasks, flag)
         plain = replace(job, queries=tasks["--queries"].output, vectors=tasks["--vectors"].output)
         plain = replace(plain, conditions=(), model=None, overwrite=False)
-        counts = _join_vectors(plain, None, group_rows, range_rows)
+        counts = _join_vectors(plain, open_tasks, None, group_rows, range_rows)
         record["counts"] = {name: counts[name] for name in counts if name not in ("seconds", "output")}
         (root / POOLED_RECORD).put_json(record)
     (root / POOLED).remove()
@@ -165,15 +163,14 @@ def _join_pooled(job: JoinJob, group_rows: int, range_rows: int) -> dict[str, An
 
 
 def _run(
-    join: Join, queries: Written, vectors: Written, groups: list[Files], ranges: list[Files], patience: float
+    tasks: Tasks, join: Join, queries: Written, vectors: Written, groups: list[Files], ranges: list[Files]
 ) -> None:
-    """Find and merge the missing parts, in waves of groups, so that Ray holds a bounded number of tasks."""
+    """Find and merge the missing parts, some groups at a time: parts are as large as what is found."""
     merged, finished_parts = (locate(join.output) / NEIGHBOURS).list(), (locate(join.output) / PARTS).list()
     missing = [group for group in range(len(groups)) if group_name(group) not in merged]
-    step = max(1, TASKS_AT_ONCE // len(ranges))
-    stage: dict[str, Any] = {"num_cpus": 1, "compute": TaskPoolStrategy(), "patience": patience}
+    step = max(1, PARTS_AT_ONCE // len(ranges))
     for wave in (missing[start : start + step] for start in range(0, len(missing), step)):
-        tasks = [
+        parts = [
             {
                 "group": group,
                 "range_": i,
@@ -184,17 +181,6 @@ def _run(
             for i, files in enumerate(ranges)
             if part_name(group, i) not in finished_parts
         ]
-        run_tasks(tasks, partial(_find, join=join), progress="searched", **stage)
+        tasks.run(partial(find_part, join), parts, "searched")
         merges = [{"group": group, "ranges": len(ranges)} for group in wave]
-        run_tasks(merges, partial(_merge, join=join), progress="merged", **stage)
-
-
-def _find(task: pa.Table, *, join: Join) -> pa.Table:
-    torch.set_num_threads(1)
-    find_part(join, **json.loads(task["task"][0].as_py()))
-    return pa.table({"done": [True]})
-
-
-def _merge(task: pa.Table, *, join: Join) -> pa.Table:
-    merge_parts(join, **json.loads(task["task"][0].as_py()))
-    return pa.table({"done": [True]})
+        tasks.run(partial(merge_parts, join), merges, "merged")

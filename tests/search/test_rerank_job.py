@@ -1,6 +1,7 @@
-"""A file of queries is re-ranked on Ray: as in this process, resumed; wrong requests."""
+"""A file of queries is re-ranked: on Ray and here as by the function, resumed; wrong requests."""
 
 from dataclasses import replace
+from functools import partial
 
 import numpy as np
 import pyarrow as pa
@@ -9,10 +10,14 @@ import torch
 from indexed import index_of_thirty, searched
 
 import raycase
-from raycase.distributed.rerank import RerankJob, rerank_all
+from raycase.distributed.rerank import open_units
 from raycase.errors import RequestError
+from raycase.search.rerank_job import RerankJob, open_here
+from raycase.search.rerank_job import rerank_all as rerank_by
 from raycase.search.rescore import rerank
 from raycase.systems.mixsp import mixsp
+
+rerank_all = partial(rerank_by, open_units=open_here)
 
 
 @pytest.fixture(scope="module")
@@ -25,7 +30,7 @@ def files(thirty, tmp_path):
     return searched(tmp_path, thirty[0])
 
 
-def test_a_file_of_queries_is_reranked_on_ray_and_resumes(files, tiny_model, tmp_path, cluster):
+def test_a_file_of_queries_is_reranked_and_one_begun_on_ray_resumes_here(files, tiny_model, tmp_path, cluster):
     torch.manual_seed(0)
     mixsp(str(tiny_model)).trainable().save(tmp_path / "scorer")
     job = RerankJob(**files, model=str(tmp_path / "scorer"), output=str(tmp_path / "again"), k=3)
@@ -39,7 +44,7 @@ def test_a_file_of_queries_is_reranked_on_ray_and_resumes(files, tiny_model, tmp
     folder = tmp_path / "again" / "answers"
     folder.mkdir(exist_ok=True)
     (folder / "000001.parquet").write_bytes(b"of the other job")
-    done = rerank_all(replace(job, overwrite=True), unit_rows=50)
+    done = rerank_all(replace(job, overwrite=True), open_units=open_units, unit_rows=50)
     assert (done["answers_in"], done["answers_out"], done["units_done"]) == (216, 81, 4)
     found = pa.concat_tables([pa.parquet.read_table(file) for file in sorted(folder.iterdir())])
     sentences = pa.parquet.read_table(files["queries"])["text"].to_pylist()

@@ -1,7 +1,8 @@
-"""Materialize on Ray: its vectors are those of the embedding job within the rounding; a stop; what is refused."""
+"""Materialize: its vectors are those of the embedding job within the rounding; a stop; what is refused."""
 
 import json
 from dataclasses import replace
+from functools import partial
 
 import numpy as np
 import pyarrow.dataset as ds
@@ -11,15 +12,20 @@ from helpers import call_job, cosines, read_output, read_rejected, vectors
 from safetensors.torch import load, save
 
 from raycase.corpus.materialize import MaterializeJob
+from raycase.corpus.tasks import TasksHere, open_here
 from raycase.corpus.verify import verify
 from raycase.data.schema import POOLED
 from raycase.data.storage import locate
-from raycase.distributed import join as join_module
-from raycase.distributed import materialize as module
-from raycase.distributed.join import JoinJob, join
-from raycase.distributed.materialize import materialize
+from raycase.distributed.tasks import open_tasks
 from raycase.errors import RequestError, WorkError
+from raycase.search import join as join_module
 from raycase.search.index import Index
+from raycase.search.join import JoinJob
+from raycase.search.join import join as join_by
+from raycase.search.materialize import materialize as materialize_by
+
+materialize = partial(materialize_by, open_tasks=open_here)
+join = partial(join_by, open_tasks=open_here)
 
 CONDITIONS = ("what they wear on their heads", "number of people")
 
@@ -55,40 +61,40 @@ def check(home, uri):
 
 
 def test_it_gives_what_embedding_gives(cluster, home, s3_server):
-    """On object storage."""
-    result = materialize(job(home, "s3://corpus/materialized"))
+    """On Ray and object storage."""
+    result = materialize(job(home, "s3://corpus/materialized"), open_tasks=partial(open_tasks, patience=30))
     assert (result["rows_in"], result["pairs"], result["units_done"]) == (200, 396, 10)
     check(home, "s3://corpus/materialized")
 
 
-def test_one_that_was_stopped_resumes(cluster, home, tmp_path, monkeypatch):
-    run = module.run_tasks
+def test_one_that_was_stopped_resumes(home, tmp_path, monkeypatch):
+    run = TasksHere.run
 
-    def stopped(tasks, *arguments, **options):
-        run(tasks[:1], *arguments, **options)
+    def stopped(here, work, tasks, progress):
+        run(here, work, tasks[:1], progress)
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(module, "run_tasks", stopped)
+    monkeypatch.setattr(TasksHere, "run", stopped)
     with pytest.raises(KeyboardInterrupt):
         materialize(job(home, tmp_path / "m"))
     done = len(locate(str(tmp_path / "m" / "embeddings")).list())
     assert 0 < done < 10
     with pytest.raises(RequestError, match="expected an empty folder or the same job"):
         materialize(job(home, tmp_path / "m", conditions=("dog",)))
-    monkeypatch.setattr(module, "run_tasks", run)
+    monkeypatch.setattr(TasksHere, "run", run)
     assert materialize(job(home, tmp_path / "m"))["units_done"] == 10 - done
     check(home, str(tmp_path / "m"))
     assert materialize(job(home, tmp_path / "m"))["units_done"] == 0
 
 
-def test_an_index_takes_it_beside_the_words(cluster, home, tmp_path):
+def test_an_index_takes_it_beside_the_words(home, tmp_path):
     materialize(job(home, tmp_path / "m"))
     index = Index.open(storing.indexed(tmp_path / "i.lance", str(home / "words"), str(tmp_path / "m")))
     answers = index.search(["a red dress"] * 2, [CONDITIONS[0], "dog"], k=3)
     assert answers[POOLED].to_pylist() == [False] * 3 + [True] * 3
 
 
-def test_a_damaged_unit_is_named(cluster, home, tmp_path):
+def test_a_damaged_unit_is_named(home, tmp_path):
     import shutil
 
     import pyarrow as pa
@@ -106,7 +112,7 @@ def test_a_damaged_unit_is_named(cluster, home, tmp_path):
         verify(str(tmp_path / "words"))
 
 
-def test_a_wrong_request_leaves_an_earlier_output(cluster, home, tmp_path):
+def test_a_wrong_request_leaves_an_earlier_output(home, tmp_path):
     """--overwrite removes it only for a job that can begin; and never the words themselves."""
     materialize(job(home, tmp_path / "m"))
     for changes in ({"model": "minilm"}, {"conditions": ("dog " * 600,)}):
@@ -118,12 +124,12 @@ def test_a_wrong_request_leaves_an_earlier_output(cluster, home, tmp_path):
     assert verify(str(home / "words"))["rows_out"] == 198
 
 
-def test_a_manifest_is_of_the_whole_output(cluster, home, tmp_path, monkeypatch):
+def test_a_manifest_is_of_the_whole_output(home, tmp_path, monkeypatch):
     """One that counts fewer units does not stay while others are made."""
     materialize(job(home, tmp_path / "m"))
     unit = next((tmp_path / "m" / "embeddings").iterdir())
     unit.unlink()
-    monkeypatch.setattr(module, "run_tasks", lambda *_, **__: None)
+    monkeypatch.setattr(TasksHere, "run", lambda *_: None)
     with pytest.raises(WorkError, match="1 units are missing"):
         materialize(job(home, tmp_path / "m"))
     assert not (tmp_path / "m" / "manifest.json").exists()
@@ -132,7 +138,7 @@ def test_a_manifest_is_of_the_whole_output(cluster, home, tmp_path, monkeypatch)
     check(home, str(tmp_path / "m"))
 
 
-def test_a_join_under_a_condition_that_was_not_embedded(cluster, home, tmp_path, monkeypatch):
+def test_a_join_under_a_condition_that_was_not_embedded(home, tmp_path, monkeypatch):
     """It finds what a join of the materialized output finds, and again when it is run again."""
     words, uri = str(home / "words"), str(tmp_path / "near")
     under = JoinJob(queries=words, vectors=words, conditions=CONDITIONS[:1], output=uri, k=3, exclude_same="id")
@@ -192,7 +198,7 @@ def test_what_is_refused(home, tmp_path, changes, words):
         materialize(job(home, tmp_path / "m", **changes))
 
 
-def test_the_script(cluster, home, tmp_path):
+def test_the_script(home, tmp_path):
     arguments = ["--words", str(home / "words"), "--conditions", *CONDITIONS, "--output", str(tmp_path / "m")]
     done = call_job(*arguments, script="materialize.py")
     assert done.returncode == 0

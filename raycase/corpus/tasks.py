@@ -1,0 +1,41 @@
+"""Independent tasks of a command, and how they run in this process; on Ray: `raycase.distributed.tasks`."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Protocol
+
+from raycase.data.storage import Location
+from raycase.errors import note
+
+
+class Tasks(Protocol):
+    """What runs tasks."""
+
+    @property
+    def cpus(self) -> int:
+        """How many run at once."""
+
+    def run(self, work: Callable[..., None], tasks: Sequence[dict[str, Any]], progress: str) -> None:
+        """Call `work` with the values of each task, which JSON can hold, and print the progress. Raises what it
+        raises."""
+
+
+OpenTasks = Callable[[Mapping[str, Location]], Tasks]  # given the places that all tasks must reach, by flag
+
+
+class TasksHere:
+    """One task after the other, in this process."""
+
+    cpus = 1
+
+    def run(self, work: Callable[..., None], tasks: Sequence[dict[str, Any]], progress: str) -> None:
+        """`Tasks.run`."""
+        for count, task in enumerate(tasks, 1):
+            work(**task)
+            note(f"{progress} {count} of {len(tasks)}")
+
+
+def open_here(places: Mapping[str, Location]) -> Tasks:
+    """An `OpenTasks` of this process."""
+    return TasksHere()
