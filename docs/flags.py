@@ -9,7 +9,7 @@ import inspect
 import sys
 import textwrap
 import types
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import MISSING, Field, fields
 from enum import Enum
 from pathlib import Path
@@ -37,7 +37,12 @@ def page() -> str:
         flags = command.load()
         if isinstance(flags, Mapping):
             parts.append(f"## raycase {name}\n\n{first_line(command.work)}\n")
-            parts += [section(f"### raycase {name} {system}", kind) for system, kind in flags.items()]
+            common = shared(list(flags.values()))
+            said = f"Flags of each `raycase {name}`, which the sections below leave out."
+            parts.append(table(f"### raycase {name} SYSTEM", said, next(iter(flags.values())), common))
+            for system, kind in flags.items():
+                own = [f for f in fields(kind) if f.name not in {f.name for f in common}]
+                parts.append(table(f"### raycase {name} {system}", described(kind), kind, own))
         else:
             parts.append(section(f"## raycase {name}", flags))
     return "\n".join(parts)
@@ -45,9 +50,24 @@ def page() -> str:
 
 def section(title: str, kind: type) -> str:
     """The table of a dataclass's flags under its own description."""
+    return table(title, described(kind), kind, fields(kind))
+
+
+def described(kind: type) -> str:
+    """The description of a dataclass, its lines without indents."""
+    return "\n".join(line.strip() for line in (inspect.getdoc(kind) or "").splitlines())
+
+
+def shared(kinds: Sequence[type]) -> list[Field[Any]]:
+    """The fields that all of these dataclasses have, with the same default and meaning."""
+    first, *others = ({f.name: (f, default(f), field_docs(kind)[f.name]) for f in fields(kind)} for kind in kinds)
+    return [f for name, (f, *same) in first.items() if all([*other.get(name, ())][1:] == same for other in others)]
+
+
+def table(title: str, description: str, kind: type, chosen: Sequence[Field[Any]]) -> str:
+    """A section with the table of some flags of a dataclass."""
     docs, hints = field_docs(kind), get_type_hints(kind, include_extras=True)
-    rows = [f"| {flag(f, hints[f.name])} | {default(f)} | {cell(docs[f.name])} |" for f in fields(kind)]
-    description = "\n".join(line.strip() for line in (inspect.getdoc(kind) or "").splitlines())
+    rows = [f"| {flag(f, hints[f.name])} | {default(f)} | {cell(docs[f.name])} |" for f in chosen]
     return "\n".join([title, "", description, "", "| flag | default | meaning |", "|---|---|---|", *rows, ""])
 
 
