@@ -29,7 +29,6 @@ SETS = {  # data -> row -> flags of jobs/train.py
         "tri-encoder": ["tri-encoder"],
         "tri-encoder concat": ["tri-encoder", "--compose", "concat"],
         "cross-encoder": ["cross-encoder"],
-        "cross-encoder ended": ["cross-encoder", "--pair-encoding", "ended"],
         "lora": ["lora", "--prompt", "concat-cs:all"],
         "csr": CSR,
         "csr words": [*WORDS, "--routed", "3"],
@@ -50,7 +49,6 @@ SETS = {  # data -> row -> flags of jobs/train.py
     "inli": {
         "simcse": ["simcse"],
         "dualcse": ["dualcse"],
-        "dualcse ended": ["dualcse", "--pair-encoding", "ended"],
         "dualcse bi": ["dualcse", "--form", "bi"],
         "dualcse without contradiction": ["dualcse", "--no-contradiction"],
         "dualcse without intra": ["dualcse", "--no-intra"],
@@ -58,7 +56,6 @@ SETS = {  # data -> row -> flags of jobs/train.py
     },
     "stsb": {
         "mixsp": ["mixsp"],
-        "mixsp ended": ["mixsp", "--pair-encoding", "ended"],
         "mixsp soft": ["mixsp", "--select", "soft"],
         "mixsp plain router": ["mixsp", "--select", "none"],
         "sentence-encoder": ["sentence-encoder"],

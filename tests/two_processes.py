@@ -37,9 +37,8 @@ MAKE = {
     "cross": cross_encoder,
 }
 # 37 pairs: the last batch of 16 has five. 33: it has one, and one process has none.
-CASES = [(loss, rows, 0.0) for loss in Loss for rows in (37, 33)] + [(Loss.SQUARED, 37, 0.9)]
-# Fine-tuned: 17 pairs in batches of four, one of which has a single pair; one or two batches a step.
-TUNED = [(name, 17, accumulate) for name in ("tri", "csr", "cross") for accumulate in (1, 2)]
+CASES = [(loss, rows) for loss in Loss for rows in (37, 33)]
+TUNED_ROWS = 17  # in batches of four, one of which has a single pair
 HEADS = (1, 3)  # of condition pooling: 17 pairs in batches of four
 SHARES = (5, 2, 1)  # rows of the batches that are gathered
 
@@ -54,7 +53,7 @@ def pairs(rows, seed=0):
     )
 
 
-def fitted(loss, rows, average, wrap=lambda module: module):
+def fitted(loss, rows, wrap=lambda module: module):
     """The state after three epochs, and the gradient of the last step."""
     wrapped = []
 
@@ -62,7 +61,7 @@ def fitted(loss, rows, average, wrap=lambda module: module):
         wrapped.append(wrap(module))
         return wrapped[0]
 
-    *_, state = _fitting(keep, rows, loss=loss, dropout=0.0, average=average)
+    *_, state = _fitting(keep, rows, loss=loss, dropout=0.0)
     return state, [parameter.grad for parameter in wrapped[0].parameters()]
 
 
@@ -87,7 +86,7 @@ def save_encoder(folder):
     config.write_text(json.dumps(values))
 
 
-def fine_tuned(folder, name, rows, accumulate, wrap=lambda module: module):
+def fine_tuned(folder, name, wrap=lambda module: module):
     """The state after two epochs, and the gradient of the last step."""
     wrapped = []
 
@@ -96,8 +95,8 @@ def fine_tuned(folder, name, rows, accumulate, wrap=lambda module: module):
         return wrapped[0]
 
     config = MAKE[name](str(Path(folder) / "bert"))
-    recipe = RatedRecipe(batch_size=4, accumulate=accumulate, epochs=2, dropout=0.0)
-    data = [_texts(config, n, seed) for seed, n in ((0, rows), (1, 12))]
+    recipe = RatedRecipe(batch_size=4, epochs=2, dropout=0.0)
+    data = [_texts(config, n, seed) for seed, n in ((0, TUNED_ROWS), (1, 12))]
     *_, state = fit_tuned(*data, recipe, PairObjective(config=config), wrap=keep)
     named = unwrapped(wrapped[0]).named_parameters()
     return state, {key: parameter.grad for key, parameter in named}
@@ -116,7 +115,7 @@ def head_fitted(heads, wrap=lambda module: module):
         wrapped.append(wrap(module))
         return wrapped[0]
 
-    recipe = HeadRecipe(heads=heads, head_dim=4, dim=6, nested=(3,), dropout=0.0, batch_size=4, epochs=2, average=0.9)
+    recipe = HeadRecipe(heads=heads, head_dim=4, dim=6, nested=(3,), dropout=0.0, batch_size=4, epochs=2)
     *_, state = fit_condition_head(_states(17), _states(12, seed=1), recipe, wrap=keep)
     return state, {name: parameter.grad for name, parameter in unwrapped(wrapped[0]).named_parameters()}
 
@@ -195,18 +194,17 @@ def run(rank, folder):
     save_file(stopped_by_the_first(), Path(folder) / f"stop-{rank}")
     for name, state in zip(("undisturbed", "resumed"), stopped_and_resumed(), strict=True):
         (Path(folder) / f"{name}-{rank}").write_bytes(state.to_bytes())
-    for loss, rows, average in CASES:
+    for loss, rows in CASES:
         with suppress(WorkError):
-            state, gradients = fitted(loss, rows, average, wrap=DistributedDataParallel)
-            name = f"{loss}-{rows}-{average}"
+            state, gradients = fitted(loss, rows, wrap=DistributedDataParallel)
+            name = f"{loss}-{rows}"
             (Path(folder) / f"{name}-{rank}").write_bytes(state.to_bytes())
             named = {str(i): gradient for i, gradient in enumerate(gradients)}
             save_file(named, Path(folder) / f"{name}-gradients-{rank}")
-    for name, rows, accumulate in TUNED:
-        state, gradients = fine_tuned(folder, name, rows, accumulate, wrap=DistributedDataParallel)
-        case = f"{name}-{rows}-{accumulate}"
-        (Path(folder) / f"{case}-{rank}").write_bytes(state.to_bytes())
-        save_file(gradients, Path(folder) / f"{case}-gradients-{rank}")
+    for name in MAKE:
+        state, gradients = fine_tuned(folder, name, wrap=DistributedDataParallel)
+        (Path(folder) / f"{name}-{rank}").write_bytes(state.to_bytes())
+        save_file(gradients, Path(folder) / f"{name}-gradients-{rank}")
     for heads in HEADS:
         state, gradients = head_fitted(heads, wrap=DistributedDataParallel)
         (Path(folder) / f"heads-{heads}-{rank}").write_bytes(state.to_bytes())

@@ -47,8 +47,9 @@ class ConditionPoolingConfig:
 
     layers: fractions of the encoder's depth; head: None without training; cut: only the first so many dimensions, one
     of the head's nested ones; whole_condition: e is the mean over all tokens of the condition's prompt, special ones
-    included; keep: instead of vectors under conditions, keep the states of these tokens of each text, for training;
-    basis: instead of them, keep stored words by the basis in this file (URI; `raycase.systems.word_codes`).
+    included, as some folders of earlier versions have it; keep: instead of vectors under conditions, keep the states of
+    these tokens of each text, for training; basis: instead of them, keep stored words by the basis in this file (URI;
+    `raycase.systems.word_codes`).
     """
 
     model: str
@@ -177,7 +178,6 @@ def condition_pooling(
     *,
     layers: Sequence[float] = ZERO_SHOT_DEPTHS,
     pooling: Pooling | None = None,
-    whole_condition: bool = False,
     latent: bool = True,
 ) -> ConditionPoolingConfig:
     """Condition pooling without training on an encoder of the table or a local folder.
@@ -186,7 +186,7 @@ def condition_pooling(
     """
     spec = starting_encoder(model, pooling=pooling, latent=latent, prompted=False)
     layer_numbers(spec, layers)
-    return ConditionPoolingConfig(model=model, encoder=spec, layers=tuple(layers), whole_condition=whole_condition)
+    return ConditionPoolingConfig(model=model, encoder=spec, layers=tuple(layers))
 
 
 def resolve_folder(folder: str, values: dict[str, Any]) -> ConditionPoolingConfig:

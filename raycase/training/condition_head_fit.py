@@ -21,12 +21,11 @@ from raycase.systems.condition_head import ConditionHead, Head
 from raycase.systems.condition_pooling import ConditionPoolingConfig
 from raycase.systems.fine_tuned_module import training_options
 from raycase.training.condition_pairs import PairIndex, PairStates, PairTokens, ReadPairs
-from raycase.training.condition_recipe import HeadRecipe
+from raycase.training.condition_recipe import DISTILLED_WEIGHT, ENCODER_LEARNING_RATE, HeadRecipe
 from raycase.training.loop import (
     Batches,
     BatchLoss,
     Evaluation,
-    FitConfig,
     FitState,
     Weights,
     fit,
@@ -34,7 +33,7 @@ from raycase.training.loop import (
     restore,
     shard,
 )
-from raycase.training.losses import Loss, map_ratings
+from raycase.training.losses import Loss, unit_ratings
 from raycase.training.nested import nested_correlations, nested_cosines, nested_loss
 
 EVALUATED_AT_ONCE = 1024  # pairs
@@ -150,16 +149,7 @@ def fit_condition_head(
         head.load_state_dict(along.head)
         module = HeadCosine(head, along.open(), along.compute)
     module = wrap(module)
-    config = FitConfig(
-        epochs=recipe.epochs,
-        patience=recipe.patience,
-        learning_rate=recipe.learning_rate,
-        weight_decay=recipe.weight_decay,
-        average=recipe.average,
-        warmup=recipe.warmup,
-        seed=seed,
-        rates={"encoder.": recipe.encoder_learning_rate},
-    )
+    config = recipe.fit_config(seed, warmup=recipe.warmup, rates={"encoder.": ENCODER_LEARNING_RATE})
     rated = np.flatnonzero(train.ratings != NOT_APPLICABLE)
     batches = group_batches(train.groups, rated, recipe.batch_size, seed)
     if taught is not None:
@@ -204,7 +194,7 @@ def _loss(train: PairStates | PairTokens, recipe: HeadRecipe, taught: PairIndex 
     """The recipe's loss of the rated rows of a batch, the mean over the nested dimensions and all; where pairs are
     taught, with the squared error to the teachers' cosines."""
     pairs = train if taught is None else train.then(taught)
-    count, targets = len(train.ratings), map_ratings(torch.tensor(train.ratings), recipe.rating_map)
+    count, targets = len(train.ratings), unit_ratings(torch.tensor(train.ratings))
     if taught is not None:
         targets = torch.cat([targets, torch.tensor(taught.ratings)])
 
@@ -215,7 +205,7 @@ def _loss(train: PairStates | PairTokens, recipe: HeadRecipe, taught: PairIndex 
         loss = nested_loss(cosines_BM[:rated], targets_B[:rated], recipe.loss)
         if taught is None:
             return loss
-        return loss + recipe.distilled_weight * nested_loss(cosines_BM[rated:], targets_B[rated:], Loss.SQUARED)
+        return loss + DISTILLED_WEIGHT * nested_loss(cosines_BM[rated:], targets_B[rated:], Loss.SQUARED)
 
     return of_batch
 

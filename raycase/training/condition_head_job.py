@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, fields, replace
+from dataclasses import dataclass, fields, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -55,23 +55,20 @@ class ConditionPoolingJob(HeadRecipe, TrainingJob):
 
     pooling: Pooling | None = None
     """Pooling of the vectors without a condition. Default: the encoder's."""
-    whole_condition: bool = False
-    """Represent a condition by the mean of all its tokens, special ones included; else of its words."""
 
     SYSTEM = "condition-pooling"
     FROZEN = True
     SHARED_BY = "layers"
     swept: ClassVar[Sequence[str]] = tuple(f.name for f in fields(FrozenHeadRecipe) if f.name != "nested")
 
+    @property
+    def recipe(self) -> HeadRecipe:
+        """Everything that determines the head besides the data and the seed."""
+        return HeadRecipe.of(self)
+
     def config(self) -> ConditionPoolingConfig:
         """The system without the head. Raises RequestError."""
-        return condition_pooling(
-            self.model,
-            layers=self.layers,
-            pooling=self.pooling,
-            whole_condition=self.whole_condition,
-            latent=not self.recipe.unfreeze,
-        )
+        return condition_pooling(self.model, layers=self.layers, pooling=self.pooling, latent=not self.unfreeze)
 
     def shared(self, config: ConditionPoolingConfig, parts: Sequence[Any], runner: Embedder) -> list[PairStates]:
         """The states of sentences and conditions."""
@@ -88,7 +85,7 @@ class ConditionPoolingJob(HeadRecipe, TrainingJob):
 
     def settings(self) -> dict[str, Any]:
         """What a fit on the frozen encoder takes."""
-        return {f.name: getattr(self, f.name) for f in fields(FrozenHeadRecipe)}
+        return FrozenHeadRecipe.of(self).record
 
     def fit(
         self,
@@ -139,7 +136,7 @@ class ConditionPoolingJob(HeadRecipe, TrainingJob):
         metrics = {
             **facts,
             "teachers": [fit_metrics(teacher)["validation"] for teacher in fitted.teachers],
-            "recipe": asdict(self.recipe),
+            "recipe": self.recipe.record,
             **fit_metrics(fitted.state),
             **fitted.figures,
             "validation": head_correlations(head, validation, head.config.nested),
@@ -158,10 +155,10 @@ def pair_states(rated: RatedPairs, config: ConditionPoolingConfig, runner: Embed
     """States of the sentences and conditions of rated pairs. Raises RequestError for a text without any."""
     sentences = Indexed.of([*rated.sentences1, *rated.sentences2])
     conditions = Indexed.of(rated.conditions)
+    config = replace(config, keep=Span.SENTENCE)
     states_of = partial(runner.states_of, cache=job.cache_location, compute=job.compute)
-    whole = Span.ALL if config.whole_condition else Span.SENTENCE
-    kept, plain = states_of(sentences.values, replace(config, keep=Span.SENTENCE), name=rated.uri)
-    asked, _ = states_of(conditions.values, replace(config, keep=whole), name=f"conditions of {rated.uri}")
+    kept, plain = states_of(sentences.values, config, name=rated.uri)
+    asked, _ = states_of(conditions.values, config, name=f"conditions of {rated.uri}")
     return PairStates(
         sentences=kept,
         plain=plain,

@@ -2,19 +2,23 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, replace
+from typing import ClassVar
 
-from raycase.errors import at_least, check_ranges
+from raycase.errors import at_least
 from raycase.systems.condition_head import MOST_NUMBER, HeadConfig
 from raycase.systems.projector import MOST_WIDTH, Activation
-from raycase.training.losses import Loss, RatingMap
+from raycase.training.losses import Loss
 from raycase.training.nested import nested_range
+from raycase.training.recipe import SHARE, FitRecipe, Ranges
 
 LEAST_DIM = 512  # by default
+DISTILLED_WEIGHT = 4.0  # factor of the teachers' loss; this and the next were measured (`results/condition_pooling.md`)
+UNFROZEN_BATCH_SIZE, UNFROZEN_LEARNING_RATE, ENCODER_LEARNING_RATE = 64, 2e-4, 1e-4  # peak rates of head and encoder
 
 
 @dataclass(frozen=True, kw_only=True)
-class FrozenHeadRecipe:
+class FrozenHeadRecipe(FitRecipe):
     """Everything that determines one fit of the head, on a frozen encoder, besides the data and the seed."""
 
     layers: tuple[float, ...] = (2 / 3, 1.0)
@@ -38,9 +42,7 @@ class FrozenHeadRecipe:
     nested: tuple[int, ...] = ()
     """Train the first so many dimensions too, so that vectors can be cut to them (Kusupati et al., 2022)."""
     loss: Loss = Loss.SQUARED
-    """squared is the mean squared error; fitted, pearson, cosent as for the projector."""
-    rating_map: RatingMap = RatingMap.UNIT
-    """Target of the cosine for a rating r: unit (r - 1)/4, signed (r - 3)/2, fifth r/5."""
+    """squared is the mean squared error; pearson one minus the correlation over the batch."""
     learning_rate: float = 1e-3
     """Peak learning rate of AdamW."""
     weight_decay: float = 0.01
@@ -53,13 +55,8 @@ class FrozenHeadRecipe:
     """Number of epochs, over which the learning rate falls to 0."""
     patience: int = 5
     """Stop after this many epochs without a better one."""
-    average: float = 0.0
-    """Decay per step of a moving average of the weights, while the encoder is frozen; 0: no average."""
 
-    @property
-    def recipe(self) -> HeadRecipe:
-        """The recipe among the flags of a job; of a sweep, which has only these, without the others."""
-        return HeadRecipe(**{f.name: getattr(self, f.name) for f in fields(HeadRecipe) if hasattr(self, f.name)})
+    FORMER: ClassVar = FitRecipe.FORMER | {"rating_map": "unit"}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -67,55 +64,42 @@ class HeadRecipe(FrozenHeadRecipe):
     """Everything that determines the head, from several fits where it has teachers or trains the encoder along."""
 
     teachers: int = 0
-    """Number of heads, with the following seeds, whose mean cosines the head learns besides the ratings, by the flags
-    --distilled-; they also say what the rated sentences have in common under other conditions."""
+    """Number of heads, with the following seeds, whose mean cosines the head learns besides the ratings; they also
+    say what the rated sentences have in common under other conditions."""
     distilled_epochs: int = 12
     """Number of epochs with teachers; theirs is --epochs."""
-    distilled_weight: float = 4.0
-    """Factor of the teachers' loss."""
     unfreeze: bool = False
-    """Then train the encoder along with the head, by the following flags."""
+    """Then train the encoder along with the head."""
     unfrozen_epochs: int = 3
     """Number of epochs with the encoder."""
-    unfrozen_batch_size: int = 64
-    """Rated pairs per step with the encoder."""
-    unfrozen_learning_rate: float = 2e-4
-    """Peak learning rate of the head with the encoder."""
-    encoder_learning_rate: float = 1e-4
-    """Peak learning rate of the encoder."""
     plain_share: float = 0.5
     """Share of the plain vector in the vectors of sentences unlike the training data; 0: none."""
     plain_rise: tuple[float, float, float, float] = (1.4, 2.0, 3.2, 4.0)
     """How unlike a sentence is where this share begins, where it is whole, where it rises again, and where the plain
     vector stands alone; 1 for a usual sentence."""
 
-    def check(self) -> None:
-        """Raise RequestError for a value out of its range."""
-        above, share = "a number above 0", "a share in [0, 1)"
-        ranges = {
+    FORMER: ClassVar = FrozenHeadRecipe.FORMER | {
+        "distilled_weight": DISTILLED_WEIGHT,
+        "unfrozen_batch_size": UNFROZEN_BATCH_SIZE,
+        "unfrozen_learning_rate": UNFROZEN_LEARNING_RATE,
+        "encoder_learning_rate": ENCODER_LEARNING_RATE,
+    }
+
+    @property
+    def expected(self) -> Ranges:
+        """Whether each field is in its range, and what is expected."""
+        return super().expected | {
             **at_least(1, self, "heads", "dim", most=MOST_WIDTH),
             **at_least(1, self, "head_dim", most=MOST_WIDTH // max(1, self.heads)),
-            "dropout": (0 <= self.dropout < 1, share),
+            "dropout": (0 <= self.dropout < 1, SHARE),
             "temperature": (0 < self.temperature <= MOST_NUMBER, "a number above 0, at most 2^40"),
             "nested": nested_range(self.nested, self.dim or LEAST_DIM),
-            "learning_rate": (0 < self.learning_rate < float("inf"), above),
-            "weight_decay": (0 <= self.weight_decay < float("inf"), "a number of at least 0"),
-            "warmup": (0 <= self.warmup < 1, share),
-            "batch_size": (self.batch_size >= 1, above),
-            "epochs": (self.epochs >= 1, above),
-            "patience": (self.patience >= 1, above),
-            "average": (0 <= self.average < 1, "a decay in [0, 1)"),
+            "warmup": (0 <= self.warmup < 1, SHARE),
             "teachers": (self.teachers >= 0, "0 or more"),
-            "distilled_epochs": (self.distilled_epochs >= 1, above),
-            "distilled_weight": (0 < self.distilled_weight < float("inf"), above),
-            "unfrozen_epochs": (self.unfrozen_epochs >= 1, above),
-            "unfrozen_batch_size": (self.unfrozen_batch_size >= 1, above),
-            "unfrozen_learning_rate": (0 < self.unfrozen_learning_rate < float("inf"), above),
-            "encoder_learning_rate": (0 < self.encoder_learning_rate < float("inf"), above),
-            "plain_share": (0 <= self.plain_share < 1, share),
+            **at_least(1, self, "distilled_epochs", "unfrozen_epochs"),
+            "plain_share": (0 <= self.plain_share < 1, SHARE),
             "plain_rise": (_rises(self.plain_rise), "numbers from 0 to 2^40 of which each pair rises"),
         }
-        check_ranges(self, ranges)
 
     @property
     def distilled(self) -> HeadRecipe:
@@ -129,9 +113,8 @@ class HeadRecipe(FrozenHeadRecipe):
             self,
             epochs=self.unfrozen_epochs,
             patience=self.unfrozen_epochs,
-            batch_size=self.unfrozen_batch_size,
-            learning_rate=self.unfrozen_learning_rate,
-            average=0.0,
+            batch_size=UNFROZEN_BATCH_SIZE,
+            learning_rate=UNFROZEN_LEARNING_RATE,
         )
 
     def head(self, states_dim: int) -> HeadConfig:

@@ -7,19 +7,19 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, fields
-from typing import Any, ClassVar, Protocol, TypeVar
+from dataclasses import dataclass
+from typing import Any, ClassVar, Protocol
 
 import numpy as np
 import torch
 from torch import Tensor, nn
 
 from raycase.data.rated import NOT_APPLICABLE, RatedPairs
-from raycase.errors import check_ranges
 from raycase.systems.fine_tuned_module import pair_scores
-from raycase.training.loop import Batches, BatchLoss, Evaluation, FitConfig, FitState, fit, gather, shard, unwrapped
-from raycase.training.losses import LOSSES, Loss, RatingMap, map_ratings
+from raycase.training.loop import Batches, BatchLoss, Evaluation, FitState, fit, gather, shard, unwrapped
+from raycase.training.losses import LOSSES, Loss, unit_ratings
 from raycase.training.nested import correlations
+from raycase.training.recipe import SHARE, FitRecipe, Ranges
 
 PairLoss = Callable[[Tensor, Tensor], Tensor]
 POOL = 16  # batches whose pairs are sorted by length together
@@ -51,7 +51,7 @@ class TunePairs:
 
 
 @dataclass(frozen=True, kw_only=True)
-class TuneRecipe:
+class TuneRecipe(FitRecipe):
     """Everything that determines the weights besides the data, the system, the loss and the seed."""
 
     learning_rate: float = 1e-4
@@ -62,32 +62,22 @@ class TuneRecipe:
     """Share of the steps in which the learning rate rises to its peak; it then falls linearly to 0."""
     batch_size: int = 32
     """Rated pairs per batch, over all workers."""
-    accumulate: int = 1
-    """Batches per optimizer step."""
     dropout: float | None = None
     """Dropout of every layer of the encoder. Default: as in its configuration."""
     epochs: int = 3
     """Maximum number of epochs, over which the learning rate falls to 0."""
     patience: int = 3
     """Stop after this many epochs without a better one."""
-    average: float = 0.0
-    """Decay per step of a moving average of the weights; 0: no average."""
 
-    def check(self) -> None:
-        """Raise RequestError for a value out of its range."""
-        share = "a share in [0, 1)"
-        ranges = {
-            "learning_rate": (0 < self.learning_rate < float("inf"), "a number above 0"),
-            "weight_decay": (0 <= self.weight_decay < float("inf"), "a number of at least 0"),
-            "warmup": (0 <= self.warmup < 1, share),
-            "batch_size": (self.batch_size >= 1, "at least 1"),
-            "accumulate": (self.accumulate >= 1, "at least 1"),
-            "dropout": (self.dropout is None or 0 <= self.dropout < 1, share),
-            "epochs": (self.epochs >= 1, "at least 1"),
-            "patience": (self.patience >= 1, "at least 1"),
-            "average": (0 <= self.average < 1, "a decay in [0, 1)"),
+    FORMER: ClassVar = FitRecipe.FORMER | {"accumulate": 1}
+
+    @property
+    def expected(self) -> Ranges:
+        """Whether each field is in its range, and what is expected."""
+        return super().expected | {
+            "warmup": (0 <= self.warmup < 1, SHARE),
+            "dropout": (self.dropout is None or 0 <= self.dropout < 1, SHARE),
         }
-        check_ranges(self, ranges)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -95,32 +85,9 @@ class RatedRecipe(TuneRecipe):
     """A `TuneRecipe` with a loss over ratings."""
 
     loss: Loss = Loss.SQUARED
-    """squared is the papers' mean squared error; fitted, pearson, cosent as for the projector."""
-    rating_map: RatingMap = RatingMap.UNIT
-    """Target of the score for a rating r: unit (r - 1)/4, signed (r - 3)/2, fifth r/5."""
+    """squared is the papers' mean squared error; pearson one minus the correlation over the batch."""
 
-
-Recipe = TypeVar("Recipe", bound=TuneRecipe)
-
-
-def recipe_of(kind: type[Recipe], flags: Any) -> Recipe:
-    """The recipe among the flags of a job."""
-    return kind(**{f.name: getattr(flags, f.name) for f in fields(kind)})
-
-
-def fit_config(recipe: TuneRecipe, seed: int, select: str) -> FitConfig:
-    """The settings of the loop for a recipe; `select` names the metric of early stopping."""
-    return FitConfig(
-        epochs=recipe.epochs,
-        patience=recipe.patience,
-        learning_rate=recipe.learning_rate,
-        weight_decay=recipe.weight_decay,
-        average=recipe.average,
-        accumulate=recipe.accumulate,
-        warmup=recipe.warmup,
-        seed=seed,
-        select=select,
-    )
+    FORMER: ClassVar = TuneRecipe.FORMER | {"rating_map": "unit"}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -175,7 +142,7 @@ def fit_tuned(
         objective.batches(train, recipe, seed),
         objective.batch_loss(train, recipe),
         objective.evaluation(train, validation),
-        fit_config(recipe, seed, objective.SELECT),
+        recipe.fit_config(seed, objective.SELECT, warmup=recipe.warmup),
         state=state,
     )
 
@@ -256,4 +223,4 @@ def _by_length(rows: np.ndarray, lengths_N: np.ndarray, groups_N: np.ndarray) ->
 def _rated_loss(recipe: TuneRecipe) -> PairLoss:
     """The loss of a recipe with ratings, over scores and ratings (B,)."""
     assert isinstance(recipe, RatedRecipe)
-    return lambda scores_B, ratings_B: LOSSES[recipe.loss](scores_B, map_ratings(ratings_B, recipe.rating_map))
+    return lambda scores_B, ratings_B: LOSSES[recipe.loss](scores_B, unit_ratings(ratings_B))

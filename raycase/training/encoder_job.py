@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
@@ -100,7 +100,7 @@ class FineTuneJob(TrainingJob):
             "data": task.data,
             "parameters": sum(t.numel() for t in state.weights.values()),
             "compute": str(objective.compute).removeprefix("torch."),
-            "recipe": asdict(self.recipe),
+            "recipe": self.recipe.record,
             "provenance": provenance(),
         }
         system = config.trainable(self.recipe.dropout)  # in 32 bits, in which adapters are merged

@@ -29,7 +29,6 @@ class FitState:
 
     weights: Weights
     best: Weights  # of the best epoch so far
-    average: Weights
     optimizer: dict[str, Any]
     history: list[dict[str, float]] = field(default_factory=list)  # a line per epoch
     best_epoch: int = 0  # 0: no figure that chooses the best is a number so far
@@ -43,7 +42,7 @@ class FitState:
     def to_bytes(self, of: str = "") -> bytes:
         """One safetensors file, with history, options of the optimizer, the fit's name and a checksum in its header."""
         moments = {f"{i}.{name}": v for i, values in self.optimizer["state"].items() for name, v in values.items()}
-        parts = {"weights": self.weights, "best": self.best, "average": self.average, "optimizer": moments}
+        parts = {"weights": self.weights, "best": self.best, "optimizer": moments}
         tensors = {f"{part}/{name}": t.contiguous() for part, named in parts.items() for name, t in named.items()}
         values = {"history": self.history, "best_epoch": self.best_epoch, "groups": self.optimizer["param_groups"]}
         values["of"] = of
@@ -54,7 +53,7 @@ class FitState:
         """Read what `to_bytes` wrote. Raises ValueError for the state of another fit and for altered bytes."""
         header = loads(data[8 : 8 + int.from_bytes(data[:8], "little")])
         values = loads(header["__metadata__"]["fit"])
-        parts: dict[str, Weights] = {"weights": {}, "best": {}, "average": {}, "optimizer": {}}
+        parts: dict[str, Weights] = {"weights": {}, "best": {}, "optimizer": {}}
         tensors = load(data)
         if (checksum := values.pop("crc32", None)) is not None:  # versions up to 0.2.0 wrote none
             if checksum != _checksum(tensors, values):
@@ -63,7 +62,10 @@ class FitState:
                 raise ValueError(f"that of another fit, {values['of']}")
         for key, tensor in tensors.items():
             part, name = key.split("/", 1)
-            parts[part][name] = tensor
+            if part in parts:
+                parts[part][name] = tensor
+            else:  # earlier versions could average weights: not the state of a fit any more, as `misfit` says
+                parts["weights"][key] = tensor
         moments: dict[int, Weights] = {}
         for key, tensor in parts.pop("optimizer").items():
             index, name = key.split(".", 1)
@@ -71,16 +73,15 @@ class FitState:
         optimizer = {"state": moments, "param_groups": values["groups"]}
         return cls(**parts, optimizer=optimizer, history=values["history"], best_epoch=values["best_epoch"], uri=uri)
 
-    def misfit(self, weights: Weights, average: Weights, trained: Sequence[Tensor], config: FitConfig) -> str | None:
-        """What cannot be of a fit with these weights, their moving average and the trained among them, in the
-        optimizer's order; None: nothing. Checked before any use: the optimizer writes beyond numbers that lack.
+    def misfit(self, weights: Weights, trained: Sequence[Tensor], config: FitConfig) -> str | None:
+        """What cannot be of a fit with these weights, and the trained among them in the optimizer's order; None:
+        nothing. Checked before any use: the optimizer writes beyond numbers that lack.
         """
         moments = {
             i: {"step": torch.zeros(()), "exp_avg": trained[i], "exp_avg_sq": trained[i]} if i < len(trained) else {}
             for i in self.optimizer["state"]
         }
-        parts = {"weights": (self.weights, weights), "average": (self.average, average)}
-        parts["best"] = (self.best, weights if self.best_epoch else {})
+        parts = {"weights": (self.weights, weights), "best": (self.best, weights if self.best_epoch else {})}
         parts |= {f"optimizer/{i}": (self.optimizer["state"][i], wanted) for i, wanted in moments.items()}
         for part, (found, wanted) in parts.items():
             shapes, expected = ({n: (*t.shape, t.dtype) for n, t in of.items()} for of in (found, wanted))

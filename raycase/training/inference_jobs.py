@@ -5,16 +5,15 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 from raycase.data.inferences import HYPOTHESES, Inferences, read_inferences
 from raycase.encoder.pooling import Pooling
-from raycase.encoder.table import PairEncoding
 from raycase.errors import RequestError
 from raycase.systems.dualcse import Form, dualcse
 from raycase.systems.fine_tuned_config import FineTunedConfig
 from raycase.systems.sentence_encoder import sentence_encoder
-from raycase.training.encoder_fit import TuneRecipe, recipe_of
+from raycase.training.encoder_fit import TuneRecipe
 from raycase.training.encoder_job import FineTuneJob, Task
 from raycase.training.inference_fit import DualObjective, InferenceTexts
 
@@ -40,7 +39,7 @@ class InferencesJob(FineTuneJob, TuneRecipe):
     @property
     def recipe(self) -> TuneRecipe:
         """Everything that determines the weights besides the data, the system and the seed."""
-        return recipe_of(TuneRecipe, self)
+        return TuneRecipe.of(self)
 
     @property
     def terms(self) -> dict[str, Any]:
@@ -90,6 +89,7 @@ class DualCseJob(InferencesJob):
     """
 
     SYSTEM = "dualcse"
+    FORMER: ClassVar = InferencesJob.FORMER | {"pair_encoding": "tokenizer"}
 
     form: Form = Form.CROSS
     """cross: one encoder, with the word explicit or implicit after the sentence. bi: two encoders."""
@@ -97,9 +97,6 @@ class DualCseJob(InferencesJob):
     """Use contradictions as negatives; without: eq. 6."""
     intra: bool = True
     """Push the two vectors of a premise apart and pull those of a hypothesis together; without: eq. 7."""
-    pair_encoding: PairEncoding = PairEncoding.TOKENIZER
-    """How sentence and word become one text for --form cross. tokenizer: as the encoder's tokenizer joins two, with
-    separators and types of tokens (segment ids). ended: each followed by what ends a text, all of one type."""
 
     @property
     def terms(self) -> dict[str, Any]:
@@ -108,7 +105,7 @@ class DualCseJob(InferencesJob):
 
     def config(self) -> FineTunedConfig:
         """The system before training. Raises RequestError."""
-        return dualcse(self.model, form=self.form, pooling=self.pooling, pair_encoding=self.pair_encoding)
+        return dualcse(self.model, form=self.form, pooling=self.pooling)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, fields, replace
+from dataclasses import dataclass, fields, replace
 from enum import Enum
 from fractions import Fraction
 from pathlib import Path
@@ -53,6 +53,7 @@ class TrainingJob(RayFlag, ABC):
     """Validation pairs, which select the best epoch; never trained on. Label -1: the condition does not apply."""
 
     SYSTEM: ClassVar[str]  # its name in `raycase train`
+    FORMER: ClassVar[dict[str, Any]]  # flags of earlier versions, as `FitRecipe` has them
     FROZEN: ClassVar[bool] = False  # the encoder: trials of a sweep share its vectors, and take one CPU each
     SHARED_BY: ClassVar[str] = "model"  # the flag that decides what trials share
     NOT_SWEPT: ClassVar[Sequence[str]] = ("task", "merged", "nested")
@@ -123,7 +124,7 @@ class TrainingJob(RayFlag, ABC):
             "model": config.describe(),
             "compute": self.compute,
             "data": {part: read.data_sha256 for part, read in zip(("train", "validation"), parts, strict=True)},
-            "recipe": asdict(self.recipe),
+            "recipe": self.recipe.record,
             "seed": self.seed,
         }
 
@@ -175,7 +176,7 @@ class TrainingJob(RayFlag, ABC):
 
     def settings(self) -> dict[str, Any]:
         """What tells cells of a sweep apart, by flag, without what has no effect."""
-        return {name: plain(getattr(self, name)) for name in self.swept}
+        return {name: plain(getattr(self, name)) for name in self.swept} | self.FORMER
 
     def derived(self, input_dim: int) -> dict[str, Any]:
         """Flags whose default the data decide, for a fit on vectors of this dimension."""

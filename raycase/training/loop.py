@@ -9,7 +9,6 @@ import math
 import resource
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, nullcontext
 from copy import deepcopy
 from dataclasses import dataclass, field
 from typing import Any
@@ -18,7 +17,6 @@ import numpy as np
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
-from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn
 
 from raycase.errors import WorkError
 from raycase.training.fit_state import FitState, Weights, best_epoch_of, not_finite
@@ -36,8 +34,6 @@ class FitConfig:
     patience: int
     learning_rate: float
     weight_decay: float = 0.0
-    average: float = 0.0  # decay per step of the moving average of the weights; 0: no average
-    accumulate: int = 1  # batches per step, whose gradient is that of their mean loss
     warmup: float | None = None  # share of the steps up to the peak learning rate, then down to 0; None: constant
     seed: int = 0
     select: str = "spearman"
@@ -69,15 +65,12 @@ def fit(
     peaks = [group["lr"] for group in groups]
     trained = [weight for group in groups for weight in group["params"]]
     optimizer = torch.optim.AdamW(groups, weight_decay=config.weight_decay, fused=True)
-    averaged = AveragedModel(inner, multi_avg_fn=get_ema_multi_avg_fn(config.average)) if config.average else None
     lost = not_finite(trained)  # an encoder may come with some, in rows of unused tokens
     if state is not None:
-        if misfit := state.misfit(_trained(inner), _trained(averaged) if averaged else {}, trained, config):
+        if misfit := state.misfit(_trained(inner), trained, config):
             raise WorkError(f"{state.uri}: expected the state of this fit, got {misfit}; remove it")
         restore(inner, state.weights)
         optimizer.load_state_dict(optimizer.state_dict() | {"state": deepcopy(state.optimizer["state"])})
-        if averaged is not None:
-            restore(averaged, state.average)
     history = list(state.history) if state else []
     best_epoch, best = best_epoch_of(history, config.select), state.best if state else {}
     del state  # as large as what is trained
@@ -87,38 +80,31 @@ def fit(
         torch.manual_seed(_seed(config.seed, epoch, rank()))
         module.train()
         total = rows = 0.0
-        steps = _steps(batches(epoch), config.accumulate)
-        for step, step_batches in enumerate(steps):
+        steps = list(batches(epoch))
+        for step, batch in enumerate(steps):
             if config.warmup is not None:
                 _set_rates(optimizer, peaks, config, (epoch - 1 + (step + 0.5) / len(steps)) / config.epochs)
             optimizer.zero_grad()
-            for batch in step_batches:
-                with _no_sync(module) if batch is not step_batches[-1] else nullcontext():
-                    value = loss(module, batch)
-                    # DistributedDataParallel takes the mean of the gradients
-                    (value * (world_size() / len(step_batches))).backward()
-                total += float(value.detach()) * len(batch)
-                rows += len(batch)
+            value = loss(module, batch)
+            (value * world_size()).backward()  # DistributedDataParallel takes the mean of the gradients
+            total += float(value.detach()) * len(batch)
+            rows += len(batch)
             for weight in trained:
                 if weight.grad is not None and weight.grad.is_sparse:
                     weight.grad = weight.grad.to_dense()  # AdamW takes no sparse ones
             optimizer.step()
-            if averaged is not None:
-                averaged.update_parameters(inner)
-        evaluated = (inner if averaged is None else averaged.module).eval()
         if not math.isfinite(total):
             raise WorkError(f"epoch {epoch}: expected a finite loss, got {total}; lower the learning rate")
         if not_finite(trained) > lost:  # by the last step, after its loss
             raise WorkError(f"epoch {epoch}: expected finite weights, got NaN or infinity; lower the learning rate")
-        scores = _evaluate(evaluated, evaluate)
+        scores = _evaluate(inner.eval(), evaluate)
         measured = {"seconds": time.perf_counter() - began, "mib": peak_mib(next(inner.parameters()).device)}
         history.append({"epoch": epoch, "loss": total / rows, **scores, **measured})
         if best_epoch_of(history, config.select) == epoch:
-            best_epoch, best = epoch, {name: tensor.clone() for name, tensor in _trained(evaluated).items()}
+            best_epoch, best = epoch, {name: tensor.clone() for name, tensor in _trained(inner).items()}
         yield FitState(
             weights=_trained(inner),
             best=best,
-            average=_trained(averaged) if averaged is not None else {},
             optimizer=optimizer.state_dict(),
             history=list(history),
             best_epoch=best_epoch,
@@ -137,17 +123,6 @@ def _make_sparse(module: nn.Module) -> None:
     for part in module.modules():
         if isinstance(part, nn.Embedding):
             part.sparse = part.weight.device.type == "cpu"
-
-
-def _steps(batches: Iterable[np.ndarray], accumulate: int) -> list[list[np.ndarray]]:
-    """The batches of each step."""
-    listed = list(batches)
-    return [listed[start : start + accumulate] for start in range(0, len(listed), accumulate)]
-
-
-def _no_sync(module: nn.Module) -> AbstractContextManager[None]:
-    """Processes exchange gradients only at the last batch of a step."""
-    return module.no_sync() if isinstance(module, nn.parallel.DistributedDataParallel) else nullcontext()
 
 
 def _groups(module: nn.Module, config: FitConfig) -> list[dict[str, Any]]:
@@ -191,7 +166,7 @@ def _seed(*parts: int) -> int:
 
 
 def _trained(module: nn.Module) -> Weights:
-    """The trained weights, and the step count of a moving average; on a CPU no copies."""
+    """The trained weights; on a CPU no copies."""
     frozen = {name for name, p in module.named_parameters() if not p.requires_grad}
     return {name: t.detach().cpu() for name, t in module.state_dict().items() if name not in frozen}
 

@@ -12,46 +12,22 @@ import torch.nn.functional as F
 from torch import Tensor
 
 
-class RatingMap(StrEnum):
-    """Target of the cosine for a rating r; eq. 2 does not specify it."""
-
-    UNIT = "unit"  # (r - 1) / 4
-    SIGNED = "signed"  # (r - 3) / 2
-    FIFTH = "fifth"  # r / 5
-
-
 class Loss(StrEnum):
     """Losses over ratings."""
 
     SQUARED = "squared"
-    FITTED = "fitted"
     PEARSON = "pearson"
-    COSENT = "cosent"
 
 
-def map_ratings(ratings: Tensor, rating_map: RatingMap) -> Tensor:
-    """Map ratings from 1 to 5 to targets of the cosine."""
-    match rating_map:
-        case RatingMap.UNIT:
-            return (ratings - 1) / 4
-        case RatingMap.SIGNED:
-            return (ratings - 3) / 2
-    return ratings / 5
+def unit_ratings(ratings: Tensor) -> Tensor:
+    """Targets of the cosine, from 0 to 1, for ratings from 1 to 5; eq. 2 does not specify them, and C-STS has no
+    opposites (`results/csts_minilm.md`)."""
+    return (ratings - 1) / 4
 
 
 def squared_error(cosines_B: Tensor, targets_B: Tensor) -> Tensor:
     """Mean of (cos - r)^2 (CASE, eq. 2; the mean, so that the learning rate does not depend on the batch size)."""
     return (cosines_B - targets_B).square().mean()
-
-
-def fitted_squared_error(cosines_B: Tensor, targets_B: Tensor) -> Tensor:
-    """Eq. 2 with a learned scale: min over a, b of the mean of (a cos + b - r)^2, with a >= 0, solved for each batch.
-
-    The scale has a closed form, so it needs no learning rate and always fits the current vectors.
-    """
-    cosines, targets = cosines_B - cosines_B.mean(), targets_B - targets_B.mean()
-    scale = ((cosines * targets).mean() / cosines.square().mean().clamp(min=1e-12)).clamp(min=0)
-    return (scale * cosines - targets).square().mean()
 
 
 def pearson_loss(cosines_B: Tensor, targets_B: Tensor) -> Tensor:
@@ -62,20 +38,7 @@ def pearson_loss(cosines_B: Tensor, targets_B: Tensor) -> Tensor:
     return 1 - (cosines * targets).sum() / norms
 
 
-def cosent_loss(cosines_B: Tensor, targets_B: Tensor, scale: float = 20.0) -> Tensor:
-    """log(1 + sum over r_i < r_j of exp(scale (cos_i - cos_j))): a ranking loss (CoSENT, Su 2022)."""
-    differences_BB = scale * (cosines_B[:, None] - cosines_B[None, :])
-    ordered_BB = targets_B[:, None] < targets_B[None, :]
-    wrong = differences_BB[ordered_BB]
-    return torch.logsumexp(torch.cat([wrong.new_zeros(1), wrong]), dim=0)
-
-
-LOSSES = {
-    Loss.SQUARED: squared_error,
-    Loss.FITTED: fitted_squared_error,
-    Loss.PEARSON: pearson_loss,
-    Loss.COSENT: cosent_loss,
-}
+LOSSES = {Loss.SQUARED: squared_error, Loss.PEARSON: pearson_loss}
 
 
 def contrastive_loss(

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, fields
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 import torch
@@ -15,16 +15,25 @@ from torch import Tensor, nn
 
 from raycase.errors import at_least, check_ranges
 from raycase.systems.pair_vectors import PairVectors
-from raycase.systems.projector import MOST_WIDTH, Activation, DropoutAt, Projector, ProjectorConfig, project
-from raycase.training.loop import BatchLoss, Evaluation, FitConfig, FitState, epoch_batches, fit, gather, shard
-from raycase.training.losses import Loss, RatingMap, map_ratings
+from raycase.systems.projector import (
+    MOST_WIDTH,
+    Activation,
+    DropoutAt,
+    Projector,
+    ProjectorConfig,
+    project,
+    settings_of,
+)
+from raycase.training.loop import BatchLoss, Evaluation, FitState, epoch_batches, fit, gather, shard
+from raycase.training.losses import Loss, unit_ratings
 from raycase.training.nested import nested_correlations, nested_cosines, nested_loss, nested_range
+from raycase.training.recipe import SHARE, FitRecipe, Ranges
 
 OUTPUT_DIM, DROPOUT = 512, 0.15
 
 
 @dataclass(frozen=True, kw_only=True)
-class Recipe:
+class Recipe(FitRecipe):
     """Everything that determines g besides the data and the seed. The defaults are the paper's."""
 
     dim: int | None = None
@@ -44,48 +53,37 @@ class Recipe:
     nested: tuple[int, ...] = ()
     """Train the first so many dimensions too, so that vectors can be cut to them (Kusupati et al., 2022)."""
     loss: Loss = Loss.SQUARED
-    """squared is eq. 2; fitted is eq. 2 with a learned scale; pearson, cosent (a ranking loss)."""
-    rating_map: RatingMap = RatingMap.UNIT
-    """Target of the cosine for a rating r: unit (r - 1)/4, signed (r - 3)/2, fifth r/5."""
+    """squared is eq. 2; pearson one minus the correlation over the batch."""
     learning_rate: float = 1e-3
     """Learning rate of Adam."""
-    weight_decay: float = 0.0
-    """Decoupled weight decay (AdamW)."""
     batch_size: int = 512
     """Rated pairs per step, over all workers."""
     epochs: int = 60
     """Maximum number of epochs."""
     patience: int = 10
     """Stop after this many epochs without a better one."""
-    average: float = 0.0
-    """Decay per step of a moving average of the weights; 0: no average."""
+
+    FORMER: ClassVar = FitRecipe.FORMER | {"rating_map": "unit"}
 
     @property
-    def recipe(self) -> Recipe:
-        """The recipe among the flags of a job."""
-        return Recipe(**{name: getattr(self, name) for name in RECIPE_FIELDS})
+    def record(self) -> dict[str, Any]:
+        """The recipe by name, as fingerprints and `metrics.json` have it."""
+        return settings_of(self) | self.FORMER
 
     @property
     def dropout_share(self) -> float:
         """`dropout`, or its default."""
         return DROPOUT * (self.layers > 0) if self.dropout is None else self.dropout
 
-    def check(self) -> None:
-        """Raise RequestError for a value out of its range."""
-        above = "a number above 0"
-        ranges = {
+    @property
+    def expected(self) -> Ranges:
+        """Whether each field is in its range, and what is expected."""
+        return super().expected | {
             **at_least(1, self, "dim", "hidden", most=MOST_WIDTH),
             "layers": (self.layers in (0, 1, 2), "0, 1 or 2"),
-            "dropout": (self.dropout is None or 0 <= self.dropout < 1, "a share in [0, 1)"),
+            "dropout": (self.dropout is None or 0 <= self.dropout < 1, SHARE),
             "nested": nested_range(self.nested, self.dim or OUTPUT_DIM),
-            "learning_rate": (0 < self.learning_rate < float("inf"), above),
-            "weight_decay": (0 <= self.weight_decay < float("inf"), "a number of at least 0"),
-            "batch_size": (self.batch_size >= 1, above),
-            "epochs": (self.epochs >= 1, above),
-            "patience": (self.patience >= 1, above),
-            "average": (0 <= self.average < 1, "a decay in [0, 1)"),
         }
-        check_ranges(self, ranges)
 
     def projector(self, input_dim: int) -> ProjectorConfig:
         """The shape of g for vectors of `input_dim`. Raises RequestError for too large nested dimensions."""
@@ -124,22 +122,15 @@ def fit_projector(
     torch.manual_seed(seed)
     shape = recipe.projector(train.dim)
     module = wrap(Projector(shape))
-    config = FitConfig(
-        epochs=recipe.epochs,
-        patience=recipe.patience,
-        learning_rate=recipe.learning_rate,
-        weight_decay=recipe.weight_decay,
-        average=recipe.average,
-        seed=seed,
-    )
     batches = epoch_batches(len(train.ratings), recipe.batch_size, seed)
-    return fit(module, batches, pair_loss(train, recipe), evaluation(validation, shape.nested), config, state=state)
+    loss, evaluate = pair_loss(train, recipe), evaluation(validation, shape.nested)
+    return fit(module, batches, loss, evaluate, recipe.fit_config(seed), state=state)
 
 
 def pair_loss(train: PairVectors, recipe: Recipe) -> BatchLoss:
     """The recipe's loss over a whole batch, the mean over the nested dimensions and all; both sentences go through the
     same g (a Siamese bi-encoder)."""
-    targets_N = map_ratings(torch.tensor(train.ratings), recipe.rating_map)
+    targets_N = unit_ratings(torch.tensor(train.ratings))
     shape = recipe.projector(train.dim)
     dims = (*shape.nested, shape.output_dim)
 

@@ -18,7 +18,6 @@ from raycase.systems.case import CaseConfig, write_model_folder
 from raycase.systems.case import resolve as resolve_case
 from raycase.systems.lora import LoraConfig
 from raycase.systems.pair_vectors import PairVectors, pair_vectors
-from raycase.systems.projector import settings_of
 from raycase.systems.registry import resolve
 from raycase.training.checkpoint import Fitting
 from raycase.training.job import TrainingJob, data_metrics, fit_metrics
@@ -38,6 +37,11 @@ class ProjectorJob(PromptFlags, Recipe, TrainingJob):
     FROZEN = True
     SHARED_BY = "prompt"
     swept: ClassVar[Sequence[str]] = (*(name for name in RECIPE_FIELDS if name != "nested"), "prompt")
+
+    @property
+    def recipe(self) -> Recipe:
+        """Everything that determines g besides the data and the seed."""
+        return Recipe.of(self)
 
     def config(self) -> CaseConfig:
         """The system without g: zero-shot CASE, or the encoder of a fine-tuned bi-encoder. Raises RequestError."""
@@ -65,7 +69,7 @@ class ProjectorJob(PromptFlags, Recipe, TrainingJob):
 
     def identity(self, config: CaseConfig, parts: Sequence[Any]) -> dict[str, Any]:
         """Everything that determines the weights."""
-        recipe = settings_of(self.recipe) | {"dropout": self.recipe.dropout_share}
+        recipe = self.recipe.record | {"dropout": self.recipe.dropout_share}
         return super().identity(config, parts) | {"recipe": recipe}
 
     def shared(self, config: CaseConfig, parts: Sequence[Any], runner: Embedder) -> list[PairVectors]:
@@ -98,7 +102,7 @@ class ProjectorJob(PromptFlags, Recipe, TrainingJob):
             **fit_metrics(fitted),
             "zero_shot": evaluation(validation)(torch.nn.Identity()),
             "data": data_metrics(parts),
-            "recipe": settings_of(self.recipe) | {"dim": shape.output_dim, "dropout": shape.dropout},
+            "recipe": self.recipe.record | {"dim": shape.output_dim, "dropout": shape.dropout},
             "provenance": provenance(),
         }
         g = best_projector(fitted, shape)
@@ -121,7 +125,7 @@ class ProjectorJob(PromptFlags, Recipe, TrainingJob):
 
     def settings(self) -> dict[str, Any]:
         """Without the width of no hidden layer, a linear g's activation, and where no dropout is."""
-        values = settings_of(self.recipe) | {"prompt": self.prompt, "dropout": self.recipe.dropout_share}
+        values = self.recipe.record | {"prompt": self.prompt, "dropout": self.recipe.dropout_share}
         if not values["dropout"]:
             values.pop("dropout_at", None)
         if self.layers < 2:

@@ -6,13 +6,12 @@ import posixpath
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal
 
 from raycase.data.graph import Graph, Known, Triples, read_graph
 from raycase.data.rated import RatedPairs
 from raycase.encoder.pooling import Compose, Pooling
 from raycase.encoder.prompt_flags import TextFlags
-from raycase.encoder.table import PairEncoding
 from raycase.errors import RequestError, note
 from raycase.evaluation.graph_metrics import MEASURES
 from raycase.systems.bi_encoder import BiEncoderConfig, bi_encoder
@@ -21,7 +20,7 @@ from raycase.systems.csr import LEAST_COSINE, Asks, CsrConfig, Form, Router, Wei
 from raycase.systems.fine_tuned_config import FineTunedConfig
 from raycase.systems.lora import lora
 from raycase.systems.tri_encoder import TriEncoderConfig, tri_encoder
-from raycase.training.encoder_fit import Objective, PairObjective, RatedRecipe, TunePairs, recipe_of
+from raycase.training.encoder_fit import Objective, PairObjective, RatedRecipe, TunePairs
 from raycase.training.encoder_job import FineTuneJob, Task
 from raycase.training.graph_fit import GraphObjective, GraphTexts
 from raycase.training.job import data_metrics
@@ -44,7 +43,7 @@ class RatedJob(FineTuneJob, RatedRecipe):
     @property
     def recipe(self) -> RatedRecipe:
         """Everything that determines the weights besides the data, the system and the seed."""
-        return recipe_of(RatedRecipe, self)
+        return RatedRecipe.of(self)
 
     def objective(self, config: FineTunedConfig) -> Objective:
         """The loss and the measures of the task. Raises RequestError."""
@@ -102,14 +101,11 @@ class CrossEncoderJob(RatedJob):
     """
 
     SYSTEM = "cross-encoder"
-
-    pair_encoding: PairEncoding = PairEncoding.TOKENIZER
-    """How the three texts become one. tokenizer: as the encoder's tokenizer joins two, with its separators and types of
-    tokens (segment ids). ended: each followed by the token that ends a text, all of one type, as C-STS's authors do."""
+    FORMER: ClassVar = RatedJob.FORMER | {"pair_encoding": "tokenizer"}
 
     def config(self) -> FineTunedConfig:
         """The system before training. Raises RequestError."""
-        return cross_encoder(self.model, pair_encoding=self.pair_encoding)
+        return cross_encoder(self.model)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -168,7 +164,7 @@ class LoraJob(TextFlags, RatedJob):
     SYSTEM = "lora"
 
     loss: Loss = Loss.PEARSON
-    """squared, fitted, pearson (the paper's), cosent."""
+    """squared, or pearson (the paper's)."""
     learning_rate: float = 1e-3
     """Peak learning rate of AdamW; adapters need a higher one than full fine-tuning (`results/fine_tuning.md`)."""
     prompt: str | None = None

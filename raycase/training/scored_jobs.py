@@ -4,16 +4,15 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import partial
-from typing import Any
+from typing import Any, ClassVar
 
 from raycase.data.rated import RatedPairs, read_scored, rows_in
 from raycase.encoder.pooling import Pooling
-from raycase.encoder.table import PairEncoding
 from raycase.errors import RequestError, note
 from raycase.systems.fine_tuned_config import FineTunedConfig
 from raycase.systems.mixsp import MOST, UPPER, Route, Select, Similarity, mixsp
 from raycase.systems.sentence_encoder import sentence_encoder
-from raycase.training.encoder_fit import PairLoss, PairObjective, TunePairs, TuneRecipe, recipe_of
+from raycase.training.encoder_fit import PairLoss, PairObjective, TunePairs, TuneRecipe
 from raycase.training.encoder_job import FineTuneJob, Task
 from raycase.training.job import data_metrics
 from raycase.training.scored_losses import mixsp_loss, scored_loss
@@ -39,7 +38,7 @@ class ScoredJob(FineTuneJob, TuneRecipe):
     @property
     def recipe(self) -> TuneRecipe:
         """Everything that determines the weights besides the data, the system and the seed."""
-        return recipe_of(TuneRecipe, self)
+        return TuneRecipe.of(self)
 
     @property
     def terms(self) -> dict[str, Any]:
@@ -100,6 +99,7 @@ class MixSpJob(ScoredJob):
     """
 
     SYSTEM = "mixsp"
+    FORMER: ClassVar = ScoredJob.FORMER | {"pair_encoding": "tokenizer"}
 
     select: Select = Select.HARD
     """hard: only the most probable projector. soft: the weighted sum of all, a mixture of experts, without the router's
@@ -115,9 +115,6 @@ class MixSpJob(ScoredJob):
     """alpha_1, the weight of the similarity's loss (eq. 5). Default: 7e-4; 0 with --select none, which has no other."""
     range_weight: float | None = None
     """alpha_2, the weight of the router's loss (eq. 5). Default: 1e-4; 0 with --select soft."""
-    pair_encoding: PairEncoding = PairEncoding.TOKENIZER
-    """How the two sentences become one text. tokenizer: as the encoder's tokenizer joins them, with its separators and
-    types of tokens (segment ids). ended: each followed by the token that ends a text, all of one type."""
 
     @property
     def terms(self) -> dict[str, Any]:
@@ -141,5 +138,5 @@ class MixSpJob(ScoredJob):
 
     def config(self) -> FineTunedConfig:
         """The system before training. Raises RequestError."""
-        choices = {name: getattr(self, name) for name in ("select", "ranges", "route", "similarity", "pair_encoding")}
+        choices = {name: getattr(self, name) for name in ("select", "ranges", "route", "similarity")}
         return mixsp(self.model, **choices)

@@ -92,7 +92,7 @@ def test_two_workers_fine_tune_as_one_process(rated, tiny_model, cluster, tmp_pa
     # 100 pairs: the last batch has one, and one worker none
     settings = {"train": str(rated / "train.csv"), "validation": str(rated / "validation.csv")}
     settings |= {"model": str(tiny_model), "compute": "float32", "learning_rate": 1e-3, "cache": str(tmp_path)}
-    options = {"epochs": 2, "batch_size": 33, "dropout": 0.0, "average": 0.9}
+    options = {"epochs": 2, "batch_size": 33, "dropout": 0.0}
     job = CsrJob(output=str(tmp_path / "two"), workers=2, **settings | options)
     metrics = train(job)
     one = replace(job, output=str(tmp_path / "one"), workers=1)
@@ -161,12 +161,12 @@ def test_a_moved_cache_serves(training, cluster, rated, tmp_path):
 
 @pytest.mark.cluster
 def test_a_run_that_is_killed_resumes_and_ends_as_if_it_had_not_been(training, cluster, tmp_path):
-    job = replace(training, epochs=EPOCHS, patience=EPOCHS, average=0.9)
+    job = replace(training, epochs=EPOCHS, patience=EPOCHS)
     fill_cache(job, job.train)
     fill_cache(job, job.validation)
     flags = ["--train", job.train, "--validation", job.validation, "--model", job.model, "--prompt", "concat-sc"]
     flags += ["--pooling", "mean", "--compute", "float32", "--output", job.output, "--cache", job.cache]
-    flags += ["--epochs", str(EPOCHS), "--patience", str(EPOCHS), "--batch-size", "20", "--average", "0.9"]
+    flags += ["--epochs", str(EPOCHS), "--patience", str(EPOCHS), "--batch-size", "20"]
     environment = os.environ | {"RAY_ADDRESS": cluster.address_info["gcs_address"], "PYTHONUNBUFFERED": "1"}
     command = [sys.executable, str(ROOT / "jobs" / "train.py"), "case", *flags]
     with subprocess.Popen(

@@ -122,8 +122,17 @@ def test_vectors_are_rounded_where_they_are_computed(trained, some):
 
 def test_a_whole_condition_counts_its_special_tokens(encoders):
     wanted = zero_shot(encoders["bert"], 3, whole=True)
-    close(small.vectors(system(condition_pooling(encoders["bert"], whole_condition=True))), wanted, atol=1e-5)
+    close(small.vectors(system(replace(condition_pooling(encoders["bert"]), whole_condition=True))), wanted, atol=1e-5)
     assert np.abs(np.subtract(wanted, zero_shot(encoders["bert"], 3))).max() > 1e-3
+
+
+def test_a_folder_of_a_whole_condition_is_still_read(trained, tmp_path):
+    folder = spoiled(trained["bert"], tmp_path / "copy")
+    file = tmp_path / "copy" / "raycase.json"
+    file.write_text(file.read_text().replace('"whole_condition": false', '"whole_condition": true'))
+    found, other = (small.vectors(opened(some)) for some in (folder, trained["bert"]))
+    assert opened(folder).config.whole_condition
+    assert np.abs(found - other).max() > 1e-3
 
 
 def test_without_a_condition_it_is_the_encoder(encoders, trained):
@@ -334,7 +343,7 @@ def test_every_choice_is_another_system(encoders):
         config,
         condition_pooling(encoders["bert"], layers=(0.0, 1.0)),
         condition_pooling(encoders["bert"], pooling=Pooling.CLS),
-        condition_pooling(encoders["bert"], whole_condition=True),
+        replace(config, whole_condition=True),
         *(replace(config, keep=keep) for keep in (Span.ALL, Span.SENTENCE)),
     ]
     assert len({json.dumps(some.describe()) for some in made}) == len(made)

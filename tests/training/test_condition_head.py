@@ -97,12 +97,12 @@ def test_unfamiliar_sentences_have_a_share_of_the_plain_vector(job, metrics, tmp
 
 
 def test_a_resumed_fit_equals_an_undisturbed_one(job, pairs):
-    recipe = replace(job.recipe, epochs=4, average=0.5)
+    recipe = replace(job.recipe, epochs=4)
     every = [FitState.from_bytes(state.to_bytes()) for state in fit_condition_head(*pairs, recipe, seed=3)]
     half = FitState.from_bytes(every[1].to_bytes())
     *_, resumed = fit_condition_head(*pairs, recipe, seed=3, state=half)
     assert len(every) == len(resumed.history) == 4
-    for part in ("weights", "best", "average"):
+    for part in ("weights", "best"):
         found, wanted = getattr(resumed, part), getattr(every[-1], part)
         assert found.keys() == wanted.keys() and all(found[name].equal(wanted[name]) for name in found)
 
@@ -137,14 +137,9 @@ BAD = {
     "batch_size": [0],
     "epochs": [0],
     "patience": [0],
-    "average": [1.0, -0.1],
     "teachers": [-1],
     "distilled_epochs": [0],
-    "distilled_weight": [0.0, math.inf],
     "unfrozen_epochs": [0],
-    "unfrozen_batch_size": [0],
-    "unfrozen_learning_rate": [0.0, math.inf],
-    "encoder_learning_rate": [0.0, math.inf],
     "plain_share": [1.0, -0.1, math.nan],
     "plain_rise": [(2.0, 1.4, 3.0, 4.0), (1.0, 2.0, 4.0, 4.0), (-1.0, 2.0, 3.0, 4.0), (0.0, math.nan, 3.0, 4.0)],
     "layers": [(), (1.5,), (1.0, 0.99)],
@@ -155,7 +150,7 @@ BAD = {
 
 @pytest.mark.parametrize("name", BAD)
 def test_values_out_of_range_are_refused(job, tmp_path, name):
-    checked = {f.name for f in fields(HeadRecipe)} - {"activation", "gate", "loss", "rating_map", "unfreeze"}
+    checked = {f.name for f in fields(HeadRecipe)} - {"activation", "gate", "loss", "unfreeze"}
     assert checked <= set(BAD)
     for value in BAD[name]:
         with pytest.raises(RequestError, match=f"--{name.replace('_', '-')}: expected"):

@@ -9,6 +9,7 @@ import torch
 from helpers import rated_rows, to_csv
 from random_pairs import RECIPE, WIDTH, head_of, pairs
 
+from raycase.training import condition_head_fit
 from raycase.training import job as jobs
 from raycase.training.condition_head_fit import TAUGHT, fit_condition_head, group_batches, taught_batches
 from raycase.training.condition_head_job import ConditionPoolingJob
@@ -82,16 +83,18 @@ def test_a_batch_has_taught_rows_of_its_own_pairs_of_sentences(train, taught):
     assert [b.tolist() for b in both(1)] == [b.tolist() for b in both(1)]
 
 
-def test_a_head_learns_what_the_teachers_say(train, taught):
+def test_a_head_learns_what_the_teachers_say(train, taught, monkeypatch):
     """Wrong ratings, which count little: the head ends closer to its teachers than to the ratings."""
-    recipe = replace(RECIPE, epochs=60, patience=60, learning_rate=0.01, distilled_weight=100.0)
+    monkeypatch.setattr(condition_head_fit, "DISTILLED_WEIGHT", 100.0)
+    recipe = replace(RECIPE, epochs=60, patience=60, learning_rate=0.01)
     losses = [state.line["loss"] for state in fit_condition_head(train, pairs(seed=1), recipe, taught=taught)]
     assert losses[-1] < 0.3 * losses[0]
 
 
-def test_without_weight_nothing_changes_but_the_batches(train, taught):
+def test_without_weight_nothing_changes_but_the_batches(train, taught, monkeypatch):
     """The loss of the rated rows does not depend on what the teachers say."""
-    recipe = replace(RECIPE, epochs=1, distilled_weight=1e-30)
+    monkeypatch.setattr(condition_head_fit, "DISTILLED_WEIGHT", 1e-30)
+    recipe = replace(RECIPE, epochs=1)
     other = PairIndex(**{f.name: getattr(taught, f.name) for f in fields(PairIndex)} | {"ratings": -taught.ratings})
     states = [next(iter(fit_condition_head(train, pairs(seed=1), recipe, taught=said))) for said in (taught, other)]
     assert all(torch.equal(states[0].weights[name], states[1].weights[name]) for name in states[0].weights)

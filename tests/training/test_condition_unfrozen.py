@@ -24,7 +24,7 @@ from raycase.training.nested import correlations
 
 train = partial(jobs.train, open_runner=open_local_runner)
 RECIPE = {"layers": (0.0, 1.0), "heads": 4, "head_dim": 16, "dim": 32, "epochs": 2, "batch_size": 32, "dropout": 0.1}
-RECIPE |= {"unfreeze": True, "unfrozen_epochs": 2, "unfrozen_batch_size": 16, "encoder_learning_rate": 1e-3}
+RECIPE |= {"unfreeze": True, "unfrozen_epochs": 2}
 
 
 @pytest.fixture(scope="module")

@@ -26,12 +26,11 @@ from raycase.training.encoder_fit import (
     PairObjective,
     RatedRecipe,
     TunePairs,
-    fit_config,
     fit_tuned,
     length_batches,
 )
 from raycase.training.loop import FitState, restore
-from raycase.training.losses import LOSSES, Loss, RatingMap
+from raycase.training.losses import LOSSES, Loss
 
 
 @pytest.fixture(scope="module")
@@ -59,11 +58,9 @@ def same(a, b):
         ("weight_decay", [-0.1, math.inf, math.nan], "a number of at least 0"),
         ("warmup", [1.0, -0.1, math.nan], r"a share in \[0, 1\)"),
         ("batch_size", [0, -1], "at least 1"),
-        ("accumulate", [0], "at least 1"),
         ("dropout", [1.0, -0.1, math.nan], r"a share in \[0, 1\)"),
         ("epochs", [0], "at least 1"),
         ("patience", [0], "at least 1"),
-        ("average", [1.0, -0.1, math.nan], r"a decay in \[0, 1\)"),
     ],
 )
 def test_a_value_out_of_range_is_refused_by_its_flag(name, values, wanted):
@@ -74,18 +71,16 @@ def test_a_value_out_of_range_is_refused_by_its_flag(name, values, wanted):
 
 def test_values_at_the_edge_of_their_range_are_taken():
     RatedRecipe().check()
-    least = {"weight_decay": 0.0, "warmup": 0.0, "batch_size": 1, "accumulate": 1, "dropout": 0.0, "average": 0.0}
+    least = {"weight_decay": 0.0, "warmup": 0.0, "batch_size": 1, "dropout": 0.0}
     RatedRecipe(**least, epochs=1, patience=1, learning_rate=1e-9).check()
-    RatedRecipe(dropout=None, warmup=0.999, average=0.999).check()
+    RatedRecipe(dropout=None, warmup=0.999).check()
 
 
 def test_the_loop_runs_by_the_recipe():
-    recipe = RatedRecipe(
-        learning_rate=0.5, weight_decay=0.2, warmup=0.3, accumulate=4, epochs=7, patience=5, average=0.6
-    )
-    config = fit_config(recipe, 11, "figure")
-    assert (config.learning_rate, config.weight_decay, config.warmup, config.accumulate) == (0.5, 0.2, 0.3, 4)
-    assert (config.epochs, config.patience, config.average) == (7, 5, 0.6)
+    recipe = RatedRecipe(learning_rate=0.5, weight_decay=0.2, warmup=0.3, epochs=7, patience=5)
+    config = recipe.fit_config(11, "figure", warmup=recipe.warmup)
+    assert (config.learning_rate, config.weight_decay, config.warmup) == (0.5, 0.2, 0.3)
+    assert (config.epochs, config.patience) == (7, 5)
     assert (config.seed, config.select) == (11, "figure")
 
 
@@ -239,16 +234,10 @@ def test_the_loss_of_a_batch_is_the_squared_error_by_hand():
 
 
 @pytest.mark.parametrize("loss", Loss)
-@pytest.mark.parametrize("rating_map", RatingMap)
-def test_loss_and_rating_map_are_the_recipes(loss, rating_map):
+def test_the_loss_is_the_recipes(loss):
     ratings, scores = [1.0, 4.0, 2.0, 5.0], [0.3, 0.2, -0.5, 0.9]
-    mapped = {
-        RatingMap.UNIT: lambda r: (r - 1) / 4,
-        RatingMap.SIGNED: lambda r: (r - 3) / 2,
-        RatingMap.FIFTH: lambda r: r / 5,
-    }
-    wanted = LOSSES[loss](torch.tensor(scores), torch.tensor([mapped[rating_map](r) for r in ratings]))
-    recipe = RatedRecipe(loss=loss, rating_map=rating_map)
+    wanted = LOSSES[loss](torch.tensor(scores), torch.tensor([(r - 1) / 4 for r in ratings]))
+    recipe = RatedRecipe(loss=loss)
     found = PairObjective(config=None).batch_loss(numbers(ratings), recipe)(Scores(scores), np.arange(4))
     assert found.item() == pytest.approx(wanted.item())
 
@@ -304,16 +293,15 @@ def data(config, rows=24):
 @pytest.mark.parametrize("name", ["tri", "cross", "csr", "csr heavy"])
 def test_a_resumed_fit_equals_one_that_never_stopped(bert, name):
     config = MAKE[name](bert)
-    recipe = replace(RECIPE, average=0.9 if name == "tri" else 0.0, accumulate=2)
-    first, *_, undisturbed = small.kept(fit_tuned(*data(config), recipe, PairObjective(config=config), seed=4))
+    first, *_, undisturbed = small.kept(fit_tuned(*data(config), RECIPE, PairObjective(config=config), seed=4))
     torch.manual_seed(99)
     resumed = list(
         fit_tuned(
-            *data(config), recipe, PairObjective(config=config), seed=4, state=FitState.from_bytes(first.to_bytes())
+            *data(config), RECIPE, PairObjective(config=config), seed=4, state=FitState.from_bytes(first.to_bytes())
         )
     )
     assert [len(state.history) for state in resumed] == [2, 3]
-    for part in ("weights", "best", "average"):
+    for part in ("weights", "best"):
         assert same(getattr(resumed[-1], part), getattr(undisturbed, part)), part
     figures = [[(line["loss"], line["spearman"]) for line in state.history] for state in (resumed[-1], undisturbed)]
     assert figures[0] == figures[1]
@@ -342,17 +330,15 @@ def test_dropout_is_the_recipes_or_the_encoders(bert):
             assert {p.p for p in make(bert).trainable(dropout).modules() if isinstance(p, nn.Dropout)} == {wanted}
 
 
-@pytest.mark.parametrize("average", [0.0, 0.5])
 @pytest.mark.parametrize("name", MAKE)
-def test_the_figures_of_every_epoch_are_those_of_the_weights(bert, name, average, tmp_path):
-    """Of the averaged ones, where there is an average; and the best are what is saved."""
+def test_the_figures_of_every_epoch_are_those_of_the_weights(bert, name, tmp_path):
+    """And the best are what is saved."""
     config, validation = MAKE[name](bert), small.rated(24, seed=1)
     texts, objective = config.rated(validation), PairObjective(config=config)
-    states = small.kept(fit_tuned(*data(config), replace(RECIPE, average=average), objective))
+    states = small.kept(fit_tuned(*data(config), RECIPE, objective))
     for state in states:
-        weights = {key.removeprefix("module."): t for key, t in state.average.items() if key != "n_averaged"}
         module = pair_scores(config.trainable(RECIPE.dropout))
-        restore(module, weights or state.weights)
+        restore(module, state.weights)
         scores = module.eval().scores(texts)
         assert state.line["pearson"] == pytest.approx(100 * pearsonr(scores, validation.ratings).statistic, abs=1e-2)
         assert state.line["spearman"] == pytest.approx(100 * spearmanr(scores, validation.ratings).statistic, abs=1e-3)

@@ -207,11 +207,9 @@ def test_wrong_flags_are_refused(tuning, kind, system, change, said):
 
 
 @pytest.mark.parametrize("kind", [CrossEncoderJob, MixSpJob, DualCseJob])
-def test_how_texts_become_one_is_part_of_what_is_trained(tiny_model, kind):
-    files = {"train": "a.csv", "validation": "b.csv", "model": str(tiny_model), "output": "runs/x"}
-    own, ended = (kind(**files, **flags).config() for flags in ({}, {"pair_encoding": PairEncoding.ENDED}))
-    assert [c.encoder.pair_encoding for c in (own, ended)] == [PairEncoding.TOKENIZER, PairEncoding.ENDED]
-    assert own.describe() != ended.describe()
+def test_texts_are_joined_as_the_tokenizer_does(tiny_model, kind):
+    config = kind(train="a.csv", validation="b.csv", model=str(tiny_model), output="runs/x").config()
+    assert config.encoder.pair_encoding is PairEncoding.TOKENIZER
 
 
 def test_plain_vectors_of_every_system_have_its_encoders_width(tiny_model):

@@ -52,7 +52,7 @@ def figures(state):
 def tensors(state):
     """Every number of a state, by name."""
     moments = {f"{i}.{name}": v for i, m in state.optimizer["state"].items() for name, v in m.items()}
-    parts = {"weights": state.weights, "best": state.best, "average": state.average, "moments": moments}
+    parts = {"weights": state.weights, "best": state.best, "moments": moments}
     return {f"{part}/{name}": tensor for part, named in parts.items() for name, tensor in named.items()}
 
 
@@ -93,8 +93,7 @@ def test_the_loss_of_an_epoch_is_the_mean_over_its_rows():
     assert state.line["loss"] == pytest.approx(sum(rows * value for rows, value in seen) / 50)
 
 
-@pytest.mark.parametrize("average", [0.0, 0.9])
-def test_dropout_acts_in_training_and_not_in_evaluation(average):
+def test_dropout_acts_in_training_and_not_in_evaluation():
     modes = {"loss": [], "evaluation": []}
 
     def noted(name, function):
@@ -104,7 +103,7 @@ def test_dropout_acts_in_training_and_not_in_evaluation(average):
 
         return wrapped
 
-    list(fitting(loss=noted("loss", squared), evaluation=noted("evaluation", evaluate), epochs=2, average=average))
+    list(fitting(loss=noted("loss", squared), evaluation=noted("evaluation", evaluate), epochs=2))
     assert modes == {"loss": [{True}] * 8, "evaluation": [{False}] * 2}
 
 
@@ -129,60 +128,6 @@ def test_a_loss_that_is_not_finite_ends_the_fit():
     epochs.append(next(states).line["epoch"])
     with pytest.raises(WorkError, match="epoch 2: expected a finite loss, got nan; lower the learning rate"):
         next(states)
-
-
-def test_batches_of_a_step_are_worth_one_large_batch():
-    """48 rows, so that all batches are equally large: 2 x 8, or 3 x 8 with two batches in the last step."""
-
-    def fitted(accumulate, batches):
-        config = FitConfig(
-            epochs=3,
-            patience=9,
-            learning_rate=0.01,
-            weight_decay=0.1,
-            accumulate=accumulate,
-            average=0.9,
-            select="score",
-        )
-        return list(fit(toy(dropout=0.0), batches, squared, evaluate, config))[-1]
-
-    def grouped(rows, of_step):
-        def batches(epoch):
-            order = np.random.default_rng(epoch).permutation(48)
-            cut = [order[start : start + rows] for start in range(0, 48, rows)]
-            return [np.concatenate(cut[start : start + of_step]) for start in range(0, len(cut), of_step)]
-
-        return batches
-
-    for accumulate, large in ((2, grouped(8, 2)), (4, grouped(8, 4)), (6, grouped(8, 6))):
-        several, one = fitted(accumulate, grouped(8, 1)), fitted(1, large)
-        for part in ("weights", "average"):
-            for name, wanted in getattr(one, part).items():
-                torch.testing.assert_close(getattr(several, part)[name], wanted, rtol=0, atol=1e-6)
-        assert several.line["loss"] == pytest.approx(one.line["loss"], rel=1e-5)
-
-
-def test_the_batches_of_a_step_never_reach_into_the_next_epoch():
-    """Four batches by threes: steps of three and of one, whose gradient is not divided."""
-    steps, module = [], toy(dropout=0.0)
-    list(fitting(module=module, epochs=2, accumulate=3, weight_decay=0.0, learning_rate=1e-12, loss=noting(steps)))
-    grads = [p.grad for p in module.parameters()]
-    *_, last = epoch_batches(50, 16, 5)(2)
-    assert [len(batch) for batch in steps] == [16, 16, 16, 2] * 2
-    fresh = toy(dropout=0.0)
-    squared(fresh, last).backward()
-    for found, wanted in zip(grads, fresh.parameters(), strict=True):
-        torch.testing.assert_close(found, wanted.grad, rtol=1e-4, atol=1e-6)
-
-
-def noting(steps):
-    """The loss, and a list of its batches."""
-
-    def noted(module, batch):
-        steps.append(batch)
-        return squared(module, batch)
-
-    return noted
 
 
 # ------------------------------------------------------------------------------------------------------ learning rates
@@ -214,10 +159,7 @@ def test_the_learning_rate_rises_and_falls_by_hand(rates):
     [
         ({"warmup": 0.0}, [0.105, 0.075, 0.045, 0.015]),
         ({"warmup": 0.5}, [0.03, 0.09, 0.09, 0.03]),
-        ({"warmup": 0.5, "accumulate": 2}, [0.06, 0.06]),
-        ({"warmup": 0.0, "accumulate": 3}, [0.09, 0.03]),
         ({"warmup": None}, [0.12] * 4),
-        ({"warmup": None, "accumulate": 2}, [0.12] * 2),
     ],
 )
 def test_the_learning_rate_of_one_epoch_by_hand(rates, options, wanted):
@@ -236,35 +178,32 @@ def test_a_step_goes_by_its_learning_rate():
 
 @pytest.mark.parametrize("stopped", [1, 2, 4])
 def test_a_resumed_fit_keeps_to_the_schedule(rates, stopped):
-    options = {"epochs": 5, "warmup": 0.33, "average": 0.9, "accumulate": 2}
+    options = {"epochs": 5, "warmup": 0.33}
     undisturbed = small.kept(fitting(**options))
     planned = rates.copy()
-    assert len(planned) == 5 * 2
-    assert len({round(rate, 9) for rate in planned}) == 10
+    assert len(planned) == 5 * 4
+    assert len({round(rate, 9) for rate in planned}) == 20
     rates.clear()
     state = FitState.from_bytes(undisturbed[stopped - 1].to_bytes())
     *_, last = fitting(**options, state=state)
-    assert rates == planned[2 * stopped :]
+    assert rates == planned[4 * stopped :]
     assert_equal(last, undisturbed[-1])
 
 
 # -------------------------------------------------------------------------------------------------------------- frozen
 
 
-@pytest.mark.parametrize("average", [0.0, 0.9])
-def test_what_is_frozen_stays_and_is_not_kept(average):
+def test_what_is_frozen_stays_and_is_not_kept():
     def half():
         module = toy()
         module[0].requires_grad_(False)
         return module
 
-    module, options = half(), {"average": average, "weight_decay": 0.5, "warmup": 0.1}
+    module, options = half(), {"weight_decay": 0.5, "warmup": 0.1}
     before = deepcopy(module.state_dict())
     states = small.kept(fitting(module=module, **options))
     for state in states:
         assert state.weights.keys() == state.best.keys() == {"3.weight", "3.bias"}
-        assert {name for name in state.average if name != "n_averaged"} <= {"module.3.weight", "module.3.bias"}
-        assert bool(state.average) == bool(average)
     assert not same({n: states[-1].weights[n] for n in ("3.weight",)}, {n: before[n] for n in ("3.weight",)})
     for name in ("0.weight", "0.bias"):
         assert torch.equal(module.state_dict()[name], before[name])
@@ -336,48 +275,32 @@ def test_a_figure_that_is_no_number_is_never_the_best():
 
 
 def test_the_best_weights_do_not_change_in_later_epochs():
-    state, *_ = states = list(fitting(average=0.9, evaluation=scripted(3, 2, 1), epochs=3))
+    state, *_ = states = list(fitting(evaluation=scripted(3, 2, 1), epochs=3))
     assert all(same(state.best, later.best) for later in states)
-    assert not same(state.best, states[-1].weights) and not same(state.best, states[-1].average)
+    assert not same(state.best, states[-1].weights)
 
 
-# ------------------------------------------------------------------------------------------------------ moving average
-
-
-def test_the_moving_average_by_hand():
-    """One step an epoch, so that the weights of every step are known."""
-    wanted = None
-    for state in small.kept(fitting(batch_size=50, average=0.75)):
-        weights = state.weights
-        wanted = weights if wanted is None else {k: 0.75 * wanted[k] + 0.25 * weights[k] for k in weights}
-        for name, weight in wanted.items():
-            torch.testing.assert_close(state.average[f"module.{name}"], weight)
-
-
-def test_the_moving_average_is_what_is_evaluated_and_kept():
+def test_what_is_evaluated_is_what_is_kept():
     seen = []
 
     def noted(module):
         seen.append(deepcopy(module.state_dict()))
         return {"score": len(seen)}
 
-    for state in fitting(evaluation=noted, average=0.9, epochs=3):
-        assert same(state.best, seen[-1])
-        assert not same(state.best, state.weights)
-        assert all(torch.equal(weight, state.average[f"module.{name}"]) for name, weight in state.best.items())
+    for state in fitting(evaluation=noted, epochs=3):
+        assert same(state.best, seen[-1]) and same(state.weights, seen[-1])
 
 
 # ------------------------------------------------------------------------------------------------------------ resuming
 
 
-@pytest.mark.parametrize("average", [0.0, 0.9])
 @pytest.mark.parametrize("stopped", [1, 3])
-def test_a_resumed_fit_equals_one_that_never_stopped(average, stopped):
-    undisturbed = small.kept(fitting(average=average, weight_decay=0.1))
+def test_a_resumed_fit_equals_one_that_never_stopped(stopped):
+    undisturbed = small.kept(fitting(weight_decay=0.1))
     saved = undisturbed[stopped - 1].to_bytes()
     torch.manual_seed(99)
     state = FitState.from_bytes(saved)
-    *_, last = fitting(module=toy(), average=average, weight_decay=0.1, state=state)
+    *_, last = fitting(module=toy(), weight_decay=0.1, state=state)
     assert_equal(last, undisturbed[-1])
 
 
@@ -390,8 +313,8 @@ def test_patience_counts_over_the_stop():
 
 
 def test_two_fits_can_resume_from_one_state():
-    state = next(fitting(average=0.9))
-    first, second = (list(fitting(average=0.9, state=state))[-1] for _ in range(2))
+    state = next(fitting())
+    first, second = (list(fitting(state=state))[-1] for _ in range(2))
     assert_equal(first, second)
 
 
@@ -411,11 +334,11 @@ def test_the_seed_decides_dropout():
 
 
 def test_a_state_in_bytes_is_the_same_state():
-    state = list(fitting(average=0.9, epochs=2))[-1]
+    state = list(fitting(epochs=2))[-1]
     read = FitState.from_bytes(state.to_bytes())
     assert_equal(read, state)
     assert read.history == state.history
-    assert {t.dtype for t in tensors(read).values()} == {torch.float32, torch.int64}
+    assert {t.dtype for t in tensors(read).values()} == {torch.float32}
 
 
 # --------------------------------------------------------------------------------------------------- several processes
@@ -441,13 +364,13 @@ def two(tmp_path_factory):
     return folder
 
 
-@pytest.mark.parametrize(("loss", "rows", "average"), two_processes.CASES)
-def test_two_processes_equal_one(two, loss, rows, average):
-    one, gradients = two_processes.fitted(loss, rows, average)
-    name = f"{loss}-{rows}-{average}"
+@pytest.mark.parametrize(("loss", "rows"), two_processes.CASES)
+def test_two_processes_equal_one(two, loss, rows):
+    one, gradients = two_processes.fitted(loss, rows)
+    name = f"{loss}-{rows}"
     first, second = (read_state(two / f"{name}-{rank}") for rank in (0, 1))
     assert_equal(first, second)
-    for part in ("weights", "best", "average"):
+    for part in ("weights", "best"):
         found, wanted = getattr(first, part), getattr(one, part)
         assert found.keys() == wanted.keys()
         for key in wanted:
@@ -460,17 +383,16 @@ def test_two_processes_equal_one(two, loss, rows, average):
         assert line == pytest.approx(wanted, abs=1e-3)
 
 
-@pytest.mark.parametrize(("name", "rows", "accumulate"), two_processes.TUNED)
-def test_two_processes_fine_tune_as_one(two, name, rows, accumulate):
-    one, gradients = two_processes.fine_tuned(two, name, rows, accumulate)
-    case = f"{name}-{rows}-{accumulate}"
-    first, second = (read_state(two / f"{case}-{rank}") for rank in (0, 1))
+@pytest.mark.parametrize("name", two_processes.MAKE)
+def test_two_processes_fine_tune_as_one(two, name):
+    one, gradients = two_processes.fine_tuned(two, name)
+    first, second = (read_state(two / f"{name}-{rank}") for rank in (0, 1))
     assert_equal(first, second)
     assert first.weights.keys() == one.weights.keys()
     for key, wanted in one.weights.items():
         if not key.endswith("key.bias"):  # moves every score alike: its gradient is rounding alone, which Adam enlarges
             torch.testing.assert_close(first.weights[key], wanted, rtol=0, atol=1e-5)
-    found = load_file(two / f"{case}-gradients-0")
+    found = load_file(two / f"{name}-gradients-0")
     assert found.keys() == gradients.keys()
     for key, wanted in gradients.items():
         torch.testing.assert_close(found[key], wanted, rtol=1e-3, atol=1e-6)
@@ -483,11 +405,9 @@ def test_two_processes_fit_a_condition_head_as_one(two, heads):
     one, gradients = two_processes.head_fitted(heads)
     first, second = (read_state(two / f"heads-{heads}-{rank}") for rank in (0, 1))
     assert_equal(first, second)
-    for part in ("weights", "average"):
-        found, wanted = getattr(first, part), getattr(one, part)
-        assert found.keys() == wanted.keys()
-        for key in wanted:
-            torch.testing.assert_close(found[key], wanted[key], rtol=0, atol=1e-5)
+    assert first.weights.keys() == one.weights.keys()
+    for key, wanted in one.weights.items():
+        torch.testing.assert_close(first.weights[key], wanted, rtol=0, atol=1e-5)
     for key, gradient in load_file(two / f"heads-{heads}-gradients-0").items():
         torch.testing.assert_close(gradient, gradients[key], rtol=1e-3, atol=1e-6)
     assert first.line["loss"] == pytest.approx(one.line["loss"], abs=1e-6)

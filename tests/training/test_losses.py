@@ -1,6 +1,4 @@
-"""The losses against numbers worked by hand, least squares, SciPy and a double loop."""
-
-import math
+"""The losses against numbers worked by hand, and SciPy."""
 
 import numpy as np
 import pytest
@@ -10,12 +8,9 @@ from scipy.stats import pearsonr
 from raycase.training.losses import (
     LOSSES,
     Loss,
-    RatingMap,
-    cosent_loss,
-    fitted_squared_error,
-    map_ratings,
     pearson_loss,
     squared_error,
+    unit_ratings,
 )
 
 
@@ -39,31 +34,12 @@ def slopes(function, cosines, step=1e-6):
     return np.array([(function(cosines + move) - function(cosines - move)) / (2 * step) for move in moves])
 
 
-def least_squares(cosines, wanted):
-    """min over a, b of the mean of (a cos + b - r)^2, by NumPy."""
-    cosines, wanted = np.asarray(cosines), np.asarray(wanted)
-    table = np.stack([cosines, np.ones_like(cosines)], axis=1)
-    solved = np.linalg.lstsq(table, wanted, rcond=None)[0]
-    return np.mean((table @ solved - wanted) ** 2)
-
-
-# ------------------------------------------------------------------------------------------------------ rating maps
-
-
-@pytest.mark.parametrize(
-    ("rating_map", "wanted"),
-    [
-        (RatingMap.UNIT, [0, 0.25, 0.375, 0.5, 0.75, 1]),
-        (RatingMap.SIGNED, [-1, -0.5, -0.25, 0, 0.5, 1]),
-        (RatingMap.FIFTH, [0.2, 0.4, 0.5, 0.6, 0.8, 1]),
-    ],
-)
-def test_every_map_by_hand(rating_map, wanted):
-    found = map_ratings(torch.tensor([1, 2, 2.5, 3, 4, 5]), rating_map)
-    torch.testing.assert_close(found, torch.tensor(wanted, dtype=torch.float32))
-
-
 # ----------------------------------------------------------------------------------------------------------- eq. 2
+
+
+def test_a_ratings_target_by_hand():
+    found = unit_ratings(torch.tensor([1, 2, 2.5, 3, 4, 5]))
+    torch.testing.assert_close(found, torch.tensor([0, 0.25, 0.375, 0.5, 0.75, 1]))
 
 
 def test_the_squared_error_by_hand():
@@ -78,30 +54,7 @@ def test_the_squared_error_does_not_grow_with_the_batch():
     )
 
 
-# ---------------------------------------------------------------------------------------------------------- fitted
-
-
-@pytest.mark.parametrize("seed", range(5))
-def test_the_fitted_error_is_that_of_least_squares(seed):
-    cosines, wanted = batch(seed, rows=30)
-    assert pearsonr(cosines, wanted).statistic > 0.05
-    assert fitted_squared_error(cosines, wanted).item() == pytest.approx(least_squares(cosines, wanted), rel=1e-9)
-
-
-def test_the_fitted_error_has_the_gradient_of_least_squares():
-    cosines, wanted = batch(rows=30)
-    found = gradient(fitted_squared_error, cosines, wanted)
-    by_steps = slopes(lambda c: least_squares(c, wanted), cosines.numpy())
-    assert np.abs(by_steps).max() > 1e-3
-    np.testing.assert_allclose(found, by_steps, rtol=1e-4, atol=1e-8)
-
-
-def test_a_scale_below_zero_is_not_fitted():
-    cosines, wanted = torch.tensor([0.9, 0.5, 0.1]), torch.tensor([0.0, 0.5, 1.0])
-    assert fitted_squared_error(cosines, wanted).item() == pytest.approx((0.25 + 0 + 0.25) / 3)
-
-
-# --------------------------------------------------------------------------------------------------- pearson, cosent
+# ---------------------------------------------------------------------------------------------------------- pearson
 
 
 @pytest.mark.parametrize("seed", range(3))
@@ -114,18 +67,6 @@ def test_the_pearson_loss_has_the_gradient_of_scipys():
     cosines, wanted = batch()
     by_steps = slopes(lambda c: 1 - pearsonr(c, wanted).statistic, cosines.numpy())
     np.testing.assert_allclose(gradient(pearson_loss, cosines, wanted), by_steps, rtol=1e-4, atol=1e-7)
-
-
-@pytest.mark.parametrize("scale", [20.0, 3.0])
-def test_cosent_is_a_sum_over_ordered_pairs(scale):
-    cosines, wanted = batch()
-    total = 1.0
-    for cosine_i, wanted_i in zip(cosines.tolist(), wanted.tolist(), strict=True):
-        for cosine_j, wanted_j in zip(cosines.tolist(), wanted.tolist(), strict=True):
-            if wanted_i < wanted_j:
-                total += math.exp(scale * (cosine_i - cosine_j))
-    assert cosent_loss(cosines, wanted, scale).item() == pytest.approx(math.log(total))
-    assert (cosent_loss(cosines, wanted) == cosent_loss(cosines, wanted, scale)) == (scale == 20)
 
 
 # ------------------------------------------------------------------------------------------------------------ of all

@@ -16,7 +16,7 @@ from raycase.encoder.cosines import pair_cosines
 from raycase.errors import RequestError
 from raycase.systems.pair_vectors import PairVectors
 from raycase.systems.projector import Activation, DropoutAt, Projector, project
-from raycase.training.losses import Loss, RatingMap, map_ratings
+from raycase.training.losses import Loss
 from raycase.training.projector_fit import RECIPE_FIELDS, Recipe, best_projector, evaluation, fit_projector, pair_loss
 
 
@@ -56,10 +56,9 @@ def same(a, b, part="weights"):
         ("dropout", [1.0, -0.1, math.nan], r"a share in \[0, 1\)"),
         ("learning_rate", [0.0, -1e-3, math.inf, math.nan], "a number above 0"),
         ("weight_decay", [-0.1, math.inf, math.nan], "a number of at least 0"),
-        ("batch_size", [0], "a number above 0"),
-        ("epochs", [0], "a number above 0"),
-        ("patience", [0], "a number above 0"),
-        ("average", [1.0, -0.1, math.nan], r"a decay in \[0, 1\)"),
+        ("batch_size", [0], "at least 1"),
+        ("epochs", [0], "at least 1"),
+        ("patience", [0], "at least 1"),
         ("nested", [(0,), (64, 512)], "dimensions below 512"),
     ],
 )
@@ -72,9 +71,9 @@ def test_a_value_out_of_range_is_refused_by_its_flag(name, values, wanted):
 
 def test_values_at_the_edge_of_their_range_are_taken():
     Recipe().check()
-    least = {"dim": 1, "layers": 0, "hidden": 1, "dropout": 0.0, "weight_decay": 0.0, "batch_size": 1, "average": 0.0}
+    least = {"dim": 1, "layers": 0, "hidden": 1, "dropout": 0.0, "weight_decay": 0.0, "batch_size": 1}
     Recipe(**least, epochs=1, patience=1, learning_rate=1e-9).check()
-    Recipe(layers=2, dropout=0.99, average=0.999).check()
+    Recipe(layers=2, dropout=0.99).check()
 
 
 @pytest.mark.parametrize(
@@ -107,10 +106,9 @@ def test_a_nested_dimension_is_below_that_of_g():
 # ------------------------------------------------------------------------------------------------------------- eq. 2
 
 
-@pytest.mark.parametrize("rating_map", RatingMap)
-def test_the_loss_of_a_batch_is_eq_2(rating_map):
+def test_the_loss_of_a_batch_is_eq_2():
     data = pairs(ratings=(1, 2, 3, 4, 5))
-    recipe = Recipe(dim=4, layers=1, rating_map=rating_map)
+    recipe = Recipe(dim=4, layers=1)
     torch.manual_seed(0)
     g = Projector(recipe.projector(8)).eval()
     batch = np.array([3, 70, 8])
@@ -118,8 +116,7 @@ def test_the_loss_of_a_batch_is_eq_2(rating_map):
     for row in batch:
         x1, x2 = (torch.tensor(data.vectors[place]) for place in data.pair_index[row])
         cosine = (g(x1) @ g(x2)) / (g(x1).norm() * g(x2).norm())
-        wanted = map_ratings(torch.tensor(float(data.ratings[row])), rating_map)
-        total += (cosine - wanted).item() ** 2
+        total += (cosine.item() - (data.ratings[row] - 1) / 4) ** 2
     assert pair_loss(data, recipe)(g, batch).item() == pytest.approx(total / 3, rel=1e-5)
 
 
@@ -142,7 +139,7 @@ def test_the_loss_is_the_mean_over_the_nested_dimensions_and_all():
 
 def test_training_the_first_dimensions_too_makes_them_better():
     train, validation = planted(1500, 1), planted(300, 2)
-    recipe = Recipe(dim=12, layers=0, dropout=0.0, rating_map=RatingMap.SIGNED, learning_rate=0.02, epochs=30)
+    recipe = Recipe(dim=12, layers=0, dropout=0.0, learning_rate=0.02, epochs=30)
     recipe = replace(recipe, batch_size=100, patience=30)  # after 6 epochs, nested ones are still behind
     alone, nested = (
         best_projector(last(fit_projector(train, validation, r)), r.projector(12))
@@ -166,14 +163,12 @@ def test_every_part_of_the_recipe_changes_g(name):
         "dropout": 0.5,
         "dropout_at": DropoutAt.BOTH,
         "bias": True,
-        "loss": Loss.COSENT,
-        "rating_map": RatingMap.SIGNED,
+        "loss": Loss.PEARSON,
         "learning_rate": 0.02,
         "weight_decay": 0.5,
         "batch_size": 8,
         "epochs": 3,
         "patience": 1,
-        "average": 0.5,
         "nested": (2,),
     }
     recipe = Recipe(dim=6, layers=2 if name == "hidden" else 1, hidden=4, batch_size=16, epochs=4, patience=3)
@@ -251,7 +246,7 @@ def test_cosines_of_pairs_do_not_depend_on_the_chunk(rows):
 
 
 def planted(rows, seed):
-    """Pairs rated by the cosine of two dimensions, which ten louder ones drown."""
+    """Pairs rated by the cosine of two dimensions, which ten louder ones drown; it is the target of g's cosine."""
     random = np.random.default_rng(seed)
     signal = random.standard_normal((rows, 2, 2))
     noise = 2 * random.standard_normal((rows, 2, 10))
@@ -261,16 +256,12 @@ def planted(rows, seed):
     return PairVectors(
         vectors=vectors.astype(np.float32),
         pair_index=np.arange(2 * rows).reshape(-1, 2),
-        ratings=(3 + 2 * cosines).astype(np.float32),
+        ratings=(1 + 4 * cosines).astype(np.float32),
     )
 
 
-@pytest.mark.parametrize(
-    ("loss", "wanted"),
-    # CoSENT follows the few worst pairs, and stays with one of the two dimensions.
-    [(Loss.SQUARED, 95), (Loss.FITTED, 95), (Loss.PEARSON, 95), (Loss.COSENT, 50)],
-)
-def test_similarity_hidden_in_a_few_dimensions_is_learned(loss, wanted):
+@pytest.mark.parametrize("loss", Loss)
+def test_similarity_hidden_in_a_few_dimensions_is_learned(loss):
     train, validation, held_out = (planted(rows, seed) for seed, rows in enumerate((1500, 300, 300), start=1))
     assert evaluation(held_out)(nn.Identity())["spearman"] < 30
     recipe = Recipe(
@@ -278,18 +269,16 @@ def test_similarity_hidden_in_a_few_dimensions_is_learned(loss, wanted):
         layers=0,
         dropout=0.0,
         loss=loss,
-        rating_map=RatingMap.SIGNED,
         learning_rate=0.02,
         batch_size=100,
         epochs=12,
     )
     state = last(fit_projector(train, validation, recipe))
-    assert evaluation(held_out)(best_projector(state, recipe.projector(12)))["spearman"] > wanted
+    assert evaluation(held_out)(best_projector(state, recipe.projector(12)))["spearman"] > 95
 
 
-@pytest.mark.parametrize("average", [0.0, 0.5])
-def test_the_best_g_gives_the_figures_of_its_epoch_back(average):
-    recipe = Recipe(dim=4, dropout=0.4, learning_rate=0.02, batch_size=16, epochs=8, average=average)
+def test_the_best_g_gives_the_figures_of_its_epoch_back():
+    recipe = Recipe(dim=4, dropout=0.4, learning_rate=0.02, batch_size=16, epochs=8)
     validation = pairs(50, 1)
     state = last(fit_projector(pairs(), validation, recipe))
     g = best_projector(state, recipe.projector(8))

@@ -100,6 +100,7 @@ STATES = {
     "another shape": lambda tensors, values: tensors.update({"weights/1.weight": torch.zeros(3)}),
     "another type": lambda tensors, values: tensors.update({"best/1.weight": tensors["best/1.weight"].double()}),
     "a weight that lacks": lambda tensors, values: tensors.pop("best/1.weight"),
+    "an average of the weights": lambda tensors, values: tensors.update({"average/module.1.weight": torch.zeros(3)}),
     "a weight more": lambda tensors, values: tensors.update({"weights/2.bias": torch.zeros(3)}),
     "a shorter moment": lambda tensors, values: tensors.update({"optimizer/0.exp_avg": torch.zeros(7)}),
     "a moment of another weight": lambda tensors, values: tensors.update({"optimizer/9.step": torch.zeros(())}),
