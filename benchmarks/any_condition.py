@@ -8,7 +8,7 @@
            the first 2,000 captions.
 (search)   for each index of 155,070 captions made by `raycase embed --any-condition` and `raycase index`: opening it
            and unpacking its words, the first answer under a new condition, the next answers under it (embedding the
-           query apart); medians over conditions that no one asked before. All rows are pooled (`--exact`).
+           query apart); medians over conditions that no one asked before. All rows are pooled (`--effort exact`).
 (stages)   the same in two stages, without the words of all rows in memory; and for all indexes, such as one of
            benchmarks/exchanged_copies.py, the recall at 10 against pooling all rows, where equal scores count as found.
            All rows are pooled for 24 queries at once, as the words of a large index do not fit into memory.

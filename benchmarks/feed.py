@@ -32,7 +32,7 @@ from raycase.data.schema import rejected_table
 from raycase.distributed import pipeline
 from raycase.distributed.encoders import EncodeInPool
 from raycase.distributed.packs import packed
-from raycase.distributed.resources import Pool
+from raycase.distributed.resources import ActorPool
 from raycase.encoder.prepared import Prepared
 from raycase.encoder.throughput import Work
 
@@ -126,7 +126,7 @@ def measure(folder, options, size):
     request = check(job)
     opened = Job(config=request.config, files=request.files, sharing=Sharing(rows=ROWS))
     plan = make_plan(request, opened.files, finished((), opened.print8)[0], opened.sharing)
-    pool = Pool(least=options.encoders, most=options.encoders, cpus=0.5, gpus=0, threads=1)
+    pool = ActorPool(least=options.encoders, most=options.encoders, cpus=0.5, gpus=0, threads=1)
     ends, cpu = [], []
     for unit in pipeline.execute_on_ray(
         request, opened, plan, pool=pool, size=size, ahead=16 * options.encoders * size

@@ -69,12 +69,12 @@ def read_vectors(cache):
 
 def plain_fit(cache):
     from raycase.systems.projector import save_projector
-    from raycase.training.projector_fit import Recipe, best_projector, fit_projector
+    from raycase.training.projector_fit import ProjectorRecipe, best_projector, fit_projector
 
     train, validation = read_vectors(cache)
-    *_, state = fit_projector(train, validation, Recipe())
+    *_, state = fit_projector(train, validation, ProjectorRecipe())
     with tempfile.TemporaryDirectory() as folder:
-        save_projector(best_projector(state, Recipe().projector(train.dim)), Path(folder))
+        save_projector(best_projector(state, ProjectorRecipe().projector(train.dim)), Path(folder))
     best = state.history[state.best_epoch - 1]
     return {"spearman": best["spearman"], "epochs": len(state.history)}
 
@@ -97,14 +97,14 @@ def large_fit(_):
     import torch
 
     from raycase.systems.pair_vectors import PairVectors
-    from raycase.training.projector_fit import Recipe, fit_projector
+    from raycase.training.projector_fit import ProjectorRecipe, fit_projector
 
     random = np.random.default_rng(0)
     vectors = random.standard_normal((2 * PAIRS, 4096), dtype=np.float32)
     pair_index = np.arange(2 * PAIRS).reshape(-1, 2)
     train = PairVectors(vectors=vectors, pair_index=pair_index, ratings=random.integers(1, 6, PAIRS).astype(np.float32))
     validation = PairVectors(vectors=vectors[:256], pair_index=pair_index[:128], ratings=train.ratings[:128])
-    *_, state = fit_projector(train, validation, Recipe(epochs=EPOCHS))
+    *_, state = fit_projector(train, validation, ProjectorRecipe(epochs=EPOCHS))
     a, b = torch.randn(2048, 4096), torch.randn(4096, 2048)
     rates = []
     for _ in range(20):

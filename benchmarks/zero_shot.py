@@ -18,7 +18,7 @@ from scipy.stats import spearmanr
 
 from raycase.data.json_values import finite
 from raycase.encoder.loading import load_encoder
-from raycase.encoder.prompts import BUILT_IN, Span, prompt_set
+from raycase.encoder.prompts import BUILT_IN, TokenSpan, prompt_set
 from raycase.encoder.sources import find_encoder
 from raycase.encoder.table import ENCODERS
 
@@ -49,9 +49,9 @@ def main(name, compute="float32"):
     results = []
     print(f"{'prompt':<10} {'span':<10} {'pooling':<8} {'base span':<10} {'none':>6} {'raw':>6} {'unit':>6}")
     for style in BUILT_IN:
-        spans = (Span.CONDITION, Span.ALL) if style.startswith("concat") else (None,)
+        spans = (TokenSpan.CONDITION, TokenSpan.ALL) if style.startswith("concat") else (None,)
         for span in spans:
-            prompts = prompt_set(style, span=span or Span.ALL)
+            prompts = prompt_set(style, span=span or TokenSpan.ALL)
             for pooling in spec.pooling:
                 encoder.spec = replace(encoder.spec, pooling=(pooling,))
                 first, second = embed(prompts.pair, "sentence1"), embed(prompts.pair, "sentence2")

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 Args = ParamSpec("Args")
 Result = TypeVar("Result")
-Job = TypeVar("Job")
+AnyJob = TypeVar("AnyJob")
 Place = str | PathLike[str]
 _FLAG = re.compile(r"(?<![\w-])--([a-z][a-z0-9]*(?:-[a-z0-9]+)*)")
 
@@ -39,7 +39,7 @@ def _in_python(function: Callable[Args, Result]) -> Callable[Args, Result]:
     return call
 
 
-def _job(kind: type[Job], **options: Any) -> Job:
+def _job(kind: type[AnyJob], **options: Any) -> AnyJob:
     """The dataclass of a command's flags. Raises RequestError for an argument that it lacks."""
     known = [field.name for field in fields(kind)]  # type: ignore[arg-type]
     for name in options:

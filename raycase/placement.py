@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping
 from functools import cache, partial
 from typing import TYPE_CHECKING, Any
 
-from raycase.corpus.dry_run import Measured, measure_here
+from raycase.corpus.dry_run import MeasuredRate, measure_here
 from raycase.corpus.dry_run import dry_run as estimate
 from raycase.corpus.one_process import execute_here
 from raycase.corpus.plan import Plan
@@ -150,7 +150,7 @@ def tasks(job: MaterializeJob | JoinJob) -> OpenTasks:
 def dry_run(job: EmbedJob) -> dict[str, Any]:
     """`raycase.corpus.dry_run.dry_run`, measured where the job would run."""
 
-    def measure(request: Request, rows: Any, units: int) -> Measured:
+    def measure(request: Request, rows: Any, units: int) -> MeasuredRate:
         if why_ray(job.ray, several_encoders(job, units)):
             from raycase.distributed.dry_run import measure_on_ray
 

@@ -9,7 +9,7 @@ from lance.dataset import DatasetOptimizer, Tags
 
 from raycase.data.storage import Location
 from raycase.errors import WorkError
-from raycase.search.build_parts import Sizes
+from raycase.search.build_parts import PartSizes
 from raycase.search.index import Options
 
 STEPS = (  # all that a build calls to change what is stored
@@ -36,7 +36,7 @@ STEPS = (  # all that a build calls to change what is stored
 )
 
 
-SMALL = Sizes(part_rows=100, parts_a_worker=1, graph_rows=200, vectors_apart=256, values_apart=256)
+SMALL = PartSizes(part_rows=100, parts_a_worker=1, graph_rows=200, vectors_apart=256, values_apart=256)
 
 
 class Tasks:

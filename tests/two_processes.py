@@ -29,7 +29,7 @@ from raycase.training.condition_recipe import HeadRecipe
 from raycase.training.encoder_fit import PairObjective, RatedRecipe, TunePairs, fit_tuned
 from raycase.training.loop import FitConfig, FitState, epoch_batches, fit, gather, shard, unwrapped
 from raycase.training.losses import Loss
-from raycase.training.projector_fit import Recipe, fit_projector
+from raycase.training.projector_fit import ProjectorRecipe, fit_projector
 
 MAKE = {
     "tri": tri_encoder,
@@ -74,7 +74,7 @@ def stopped_and_resumed():
 
 def _fitting(wrap, rows, state=None, **options):
     shape = {"dim": 6, "layers": 2, "hidden": 10, "activation": Activation.SILU}
-    recipe = Recipe(batch_size=16, epochs=3, **shape, **options)
+    recipe = ProjectorRecipe(batch_size=16, epochs=3, **shape, **options)
     return fit_projector(pairs(rows), pairs(40, seed=1), recipe, seed=3, wrap=wrap, state=state)
 
 

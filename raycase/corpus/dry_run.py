@@ -25,7 +25,7 @@ MEASURED_ROWS, MEASURED_SECONDS = 50, 5.0
 
 
 @dataclass(frozen=True, kw_only=True)
-class Measured:
+class MeasuredRate:
     """Some rows of a job, encoded: of one encoder of `encoders`, where that was, and its output's bytes per pair."""
 
     encoders: int
@@ -34,7 +34,7 @@ class Measured:
     where: str
 
 
-Measure = Callable[[Request, pa.Table, int], Measured]  # the job, rows of its input, its units
+Measure = Callable[[Request, pa.Table, int], MeasuredRate]  # the job, rows of its input, its units
 
 
 def dry_run(job: EmbedJob, measure: Measure) -> dict[str, Any]:
@@ -83,10 +83,10 @@ def _scaled(request: Request, plan: Plan, files: list[InputFile], measure: Measu
     }
 
 
-def measure_here(request: Request, rows: pa.Table) -> Measured:
+def measure_here(request: Request, rows: pa.Table) -> MeasuredRate:
     """What an encoder in this process does."""
     rate, size = encode_sample(rows, MEASURED_ROWS, **step_of(request))
-    return Measured(encoders=1, tokens_per_second=rate, bytes_per_pair=size, where="this machine")
+    return MeasuredRate(encoders=1, tokens_per_second=rate, bytes_per_pair=size, where="this machine")
 
 
 def step_of(request: Request) -> dict[str, Any]:

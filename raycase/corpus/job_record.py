@@ -190,11 +190,11 @@ def write_job(output: Output, job: Job, *, overwrite: bool = False) -> None:
 def check_held(output: Output, job: Job) -> None:
     """Raise WorkError where job.json is no longer this job's, before anything in the folder is removed or replaced."""
     claim.check_held(output.root, output.job.name, job.fingerprint)
-    if _cuts(read_job(output)) != _cuts(job):
+    if _spans(read_job(output)) != _spans(job):
         raise claim.taken_over(output.root, output.job.name)
 
 
-def _cuts(job: Job) -> tuple[int, int] | None:
+def _spans(job: Job) -> tuple[int, int] | None:
     """By what small files share units, which says what the names of units mean."""
     return (job.sharing.rows, job.sharing.files) if job.sharing else None
 

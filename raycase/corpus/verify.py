@@ -95,11 +95,11 @@ class FileCheck:
 
 
 # Checks groups of files and returns their defects, and the hashes that more than one pair has
-Execute = Callable[[FileCheck, Sequence[pa.Table]], tuple[list[str], np.ndarray]]
+RunChecks = Callable[[FileCheck, Sequence[pa.Table]], tuple[list[str], np.ndarray]]
 
 
 def in_threads(check: FileCheck, groups: Sequence[pa.Table]) -> tuple[list[str], np.ndarray]:
-    """An `Execute` in this process, on all its processors. Holds 8 bytes a pair."""
+    """An `RunChecks` in this process, on all its processors. Holds 8 bytes a pair."""
     defects: list[str] = []
     hashes = [np.empty(0, np.uint64)]
     with (
@@ -113,7 +113,7 @@ def in_threads(check: FileCheck, groups: Sequence[pa.Table]) -> tuple[list[str],
     return defects, repeated(hashes)
 
 
-def verify(uri: str, *, execute: Execute = in_threads) -> dict[str, Any]:
+def verify(uri: str, *, execute: RunChecks = in_threads) -> dict[str, Any]:
     """Check counts, checksums, schemas, vectors (finite) and pairs (no duplicates) of an output against its manifest.
 
     Returns the totals. Raises RequestError where there is no output, and WorkError that names the first three defects.
@@ -144,7 +144,7 @@ def listed_defects(output: Output) -> Iterator[str]:
     yield from _listing_defects(output, lines).values()
 
 
-def _defects(output: Output, execute: Execute) -> Iterator[str]:
+def _defects(output: Output, execute: RunChecks) -> Iterator[str]:
     """Each defect in words. Stops after the first where the manifest's own table of files cannot be trusted."""
     try:
         lines = manifest_lines(output)

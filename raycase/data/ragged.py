@@ -15,7 +15,7 @@ import pyarrow as pa
 
 @dataclass(frozen=True, kw_only=True)
 class Ragged:
-    """Tokens of N texts, one after the other: flat (T, W) of any type, offsets (N + 1,) int64."""
+    """Tokens of N texts, one after the other: flat (T, W), or ids (T,), of any type; offsets (N + 1,) int64."""
 
     flat: np.ndarray
     offsets: np.ndarray
@@ -29,6 +29,14 @@ class Ragged:
         return np.diff(self.offsets)
 
     @classmethod
+    def of_ids(cls, sequences: Sequence[Sequence[int]]) -> Self:
+        """From lists of token ids, as flat (T,) int32."""
+        offsets = np.zeros(len(sequences) + 1, dtype=np.int64)
+        np.cumsum([len(s) for s in sequences], out=offsets[1:])
+        flat = np.fromiter((i for s in sequences for i in s), dtype=np.int32, count=int(offsets[-1]))
+        return cls(flat=flat, offsets=offsets)
+
+    @classmethod
     def by_counts(cls, flat: np.ndarray, counts: np.ndarray) -> Self:
         """From the tokens of all texts and how many each has."""
         return cls(flat=flat, offsets=np.concatenate([[0], np.cumsum(counts, dtype=np.int64)]))
@@ -38,11 +46,12 @@ class Ragged:
         """The texts of several, one after the other."""
         return cls.by_counts(np.concatenate([p.flat for p in parts]), np.concatenate([p.counts for p in parts]))
 
-    def take(self, rows: np.ndarray) -> Self:
-        """The texts of these rows, in that order."""
-        counts = self.counts[rows]
-        offsets = np.concatenate([[0], np.cumsum(counts)])
-        index = np.arange(offsets[-1]) + np.repeat(self.offsets[:-1][rows] - offsets[:-1], counts)
+    def take(self, rows: np.ndarray, start: np.ndarray | int = 0) -> Self:
+        """The texts of these rows, in that order, without their first `start` tokens."""
+        first = self.offsets[:-1][rows] + start
+        counts = self.offsets[1:][rows] - first
+        offsets = np.concatenate([[0], np.cumsum(counts, dtype=np.int64)])
+        index = np.arange(offsets[-1]) + np.repeat(first - offsets[:-1], counts)
         return type(self)(flat=self.flat[index], offsets=offsets)
 
     def to_arrow(self) -> pa.LargeBinaryArray:

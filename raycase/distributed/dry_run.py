@@ -6,22 +6,22 @@ import pyarrow as pa
 import ray
 from ray.exceptions import RayError
 
-from raycase.corpus.dry_run import MEASURED_ROWS, Measured, encode_sample, step_of
+from raycase.corpus.dry_run import MEASURED_ROWS, MeasuredRate, encode_sample, step_of
 from raycase.corpus.request import Request
 from raycase.distributed.cluster import cause, start_ray
 from raycase.distributed.ray_data import Sealed
-from raycase.distributed.resources import Capacity, Pool, capacity, fits_a_node, make_pool
+from raycase.distributed.resources import ActorPool, Capacity, capacity, fits_a_node, make_pool
 from raycase.errors import note
 
 
-def measure_on_ray(request: Request, rows: pa.Table, units: int) -> Measured:
+def measure_on_ray(request: Request, rows: pa.Table, units: int) -> MeasuredRate:
     """What one of the job's encoders on this cluster does. Raises RequestError and WorkError."""
     start_ray()
     cluster = capacity()
     return measure_in(request, rows, make_pool(request.job, units, cluster), cluster)
 
 
-def measure_in(request: Request, rows: pa.Table, pool: Pool, cluster: Capacity) -> Measured:
+def measure_in(request: Request, rows: pa.Table, pool: ActorPool, cluster: Capacity) -> MeasuredRate:
     """Encode rows on a worker with the resources of the pool's encoders, where a live node has them; else here, and
     `where` says so. Raises WorkError."""
     step = step_of(request) | {"threads": pool.threads}
@@ -39,4 +39,4 @@ def measure_in(request: Request, rows: pa.Table, pool: Pool, cluster: Capacity) 
             )
         except RayError as error:
             raise cause(error) from error
-    return Measured(encoders=pool.most, tokens_per_second=rate, bytes_per_pair=size, where=where)
+    return MeasuredRate(encoders=pool.most, tokens_per_second=rate, bytes_per_pair=size, where=where)

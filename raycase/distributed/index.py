@@ -17,12 +17,12 @@ from raycase.distributed.cluster import start_ray
 from raycase.distributed.ray_data import run_tasks
 from raycase.distributed.resources import capacity, check_nodes
 from raycase.search.build import IndexJob, build
-from raycase.search.build_parts import Sizes
+from raycase.search.build_parts import PartSizes
 
 TASKS_A_WAVE = 2048  # a wave bounds what Ray holds
 
 
-def index(job: IndexJob, sizes: Sizes = Sizes()) -> dict[str, Any]:  # noqa: B008
+def index(job: IndexJob, sizes: PartSizes = PartSizes()) -> dict[str, Any]:  # noqa: B008
     """Build the index or add to it on the cluster; Ray starts with the first task. Raises RequestError, WorkError."""
     return build(job, partial(run_on_ray, job), sizes)
 

@@ -31,7 +31,7 @@ from raycase.distributed.in_flight import DEATHS, InFlight, feed_tasks, no_unit_
 from raycase.distributed.packs import pack_units, read_packs, write_packs
 from raycase.distributed.prometheus import RunMetrics
 from raycase.distributed.ray_data import Sealed, data_context, let_go
-from raycase.distributed.resources import READ_CPUS, WRITE_CPUS, Pool, capacity
+from raycase.distributed.resources import READ_CPUS, WRITE_CPUS, ActorPool, capacity
 from raycase.errors import WorkError, note
 
 AHEAD_UNITS, AHEAD_UNITS_AN_ACTOR = 64, 16  # units in Ray and not yet written: the larger of 64 and 16 per actor
@@ -39,11 +39,11 @@ READERS_AN_ACTOR, WRITERS_AN_ACTOR = 4, 2  # unbounded, Ray would start as many 
 LONE_DEATHS = 14  # of an encoder for halves, quarters and eighths, before any was encoded, after which the job ends
 HEARTBEAT = 60.0  # seconds without a finished unit after which the job prints what it waits for
 
-Item = TypeVar("Item")
+T = TypeVar("T")
 
 
 def execute_on_ray(
-    request: Request, opened: Job, plan: Plan, *, pool: Pool, ahead: int | None = None, size: int | None = None
+    request: Request, opened: Job, plan: Plan, *, pool: ActorPool, ahead: int | None = None, size: int | None = None
 ) -> Iterator[WrittenUnit]:
     """Read, encode and write the plan's units; yields each when its file is written.
 
@@ -90,7 +90,7 @@ def execute_on_ray(
 
 
 def _stages(
-    request: Request, opened: Job, plan: Plan, pool: Pool, step: dict[str, Any], in_flight: Any, size: int
+    request: Request, opened: Job, plan: Plan, pool: ActorPool, step: dict[str, Any], in_flight: Any, size: int
 ) -> Dataset:
     """The dataset of packs of `WrittenUnit`. CPUs differ by stage; otherwise Ray Data would fuse stages."""
     tasks = ray.data.from_items([0], override_num_blocks=1).map_batches(
@@ -139,7 +139,7 @@ def _output(request: Request, opened: Job) -> dict[str, str]:
 
 
 def _isolated(
-    request: Request, opened: Job, pool: Pool, step: dict[str, Any], aside: list[pa.Table], encoded: bool
+    request: Request, opened: Job, pool: ActorPool, step: dict[str, Any], aside: list[pa.Table], encoded: bool
 ) -> Iterator[WrittenUnit]:
     """The units that were set aside, without the rows that kill the encoder; `encoded`: whether any other unit was.
 
@@ -171,7 +171,7 @@ def _isolated(
         lone.stop()
 
 
-def _wait(request: Request, pool: Pool, result: ray.ObjectRef) -> Any:
+def _wait(request: Request, pool: ActorPool, result: ray.ObjectRef) -> Any:
     """`ray.get`, which says what it waits for. Raises WorkError after the job's patience."""
     began = time.monotonic()
     while not ray.wait([result], timeout=HEARTBEAT)[0]:
@@ -179,7 +179,7 @@ def _wait(request: Request, pool: Pool, result: ray.ObjectRef) -> Any:
     return ray.get(result)
 
 
-def with_heartbeat(stream: Iterable[Item], seconds: float = HEARTBEAT) -> Iterator[Item | None]:
+def with_heartbeat(stream: Iterable[T], seconds: float = HEARTBEAT) -> Iterator[T | None]:
     """The items of a stream, and None after every `seconds` without an item.
 
     A thread reads the stream; it ends at the next item after the caller has stopped.
@@ -218,7 +218,7 @@ def with_heartbeat(stream: Iterable[Item], seconds: float = HEARTBEAT) -> Iterat
         stopped.set()
 
 
-def _report_waiting(seconds: float, patience: float, pool: Pool) -> None:
+def _report_waiting(seconds: float, patience: float, pool: ActorPool) -> None:
     """Print what the job waits for. Raises WorkError after `patience` minutes without a finished unit."""
     waited = f"no unit was finished for {seconds / 60:.0f} minutes: the job needs {pool}; {capacity()}"
     if seconds > 60 * patience:

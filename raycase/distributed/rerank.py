@@ -15,7 +15,7 @@ from raycase.data.storage import Location, locate
 from raycase.distributed.cluster import start_ray
 from raycase.distributed.ray_data import Sealed, run_tasks
 from raycase.distributed.resources import Capacity, capacity, check_nodes, make_pool
-from raycase.search.rerank_job import RerankJob, RerankUnits, RunUnits, Units
+from raycase.search.rerank_job import RerankJob, RerankUnits, RunUnits, UnitValues
 
 
 def open_units(job: RerankJob, places: Mapping[str, Location]) -> RunUnits:
@@ -28,7 +28,7 @@ def open_units(job: RerankJob, places: Mapping[str, Location]) -> RunUnits:
 
 
 def _run(
-    job: RerankJob, cluster: Capacity, units: Units, config: Any, sentences: Sequence[str], folder: Location
+    job: RerankJob, cluster: Capacity, units: UnitValues, config: Any, sentences: Sequence[str], folder: Location
 ) -> None:
     """Re-rank the units on the actors."""
     pool = make_pool(job, len(units), cluster)

@@ -27,7 +27,7 @@ Node = dict[str, Any]  # resources of a node, under Ray's names
 
 
 @dataclass(frozen=True, kw_only=True)
-class Pool:
+class ActorPool:
     """The actors that encode: their number, and the resources of each."""
 
     least: int
@@ -79,7 +79,7 @@ class ActorFlags(Protocol):
         """GPUs per actor."""
 
 
-def make_pool(job: ActorFlags, units: int, cluster: Capacity) -> Pool:
+def make_pool(job: ActorFlags, units: int, cluster: Capacity) -> ActorPool:
     """Fit the actors into the live and offered nodes, with CPUs left to read and write.
 
     Raises RequestError for actors that do not fit. If the autoscaler's offer is unknown, the requested actors are
@@ -112,11 +112,11 @@ def make_pool(job: ActorFlags, units: int, cluster: Capacity) -> Pool:
     share = min(used) / math.ceil(most / len(used))  # on the smallest node
     whole_steps = math.floor(share / CPU_STEP) * CPU_STEP
     if gpus:
-        return Pool(least=least, most=most, cpus=min(1.0, whole_steps), gpus=gpus, threads=None)
-    return Pool(least=least, most=most, cpus=max(cpus, whole_steps), gpus=0, threads=max(1, round(share)))
+        return ActorPool(least=least, most=most, cpus=min(1.0, whole_steps), gpus=gpus, threads=None)
+    return ActorPool(least=least, most=most, cpus=max(cpus, whole_steps), gpus=0, threads=max(1, round(share)))
 
 
-def fits_a_node(pool: Pool, cluster: Capacity) -> bool:
+def fits_a_node(pool: ActorPool, cluster: Capacity) -> bool:
     """Whether a live node has the resources of an actor, whatever of them is in use."""
     return any(n.get("CPU", 0) >= pool.cpus and n.get("GPU", 0) >= pool.gpus for n in cluster.alive)
 

@@ -47,7 +47,7 @@ GRAPHS = 64  # of a function, that the compiler may keep: lengths of rows, two s
 
 
 @dataclass(frozen=True, kw_only=True)
-class Part:
+class ChunkGroup:
     """Consecutive chunks: the index of their keys (g, S), and the mask added to the scores (g, 1, C, S), 0 or -inf.
 
     `windowed` is the mask of layers with a sliding window; None where the window covers the whole row.
@@ -62,12 +62,12 @@ class Part:
 class Chunks:
     """The chunks of a row, in parts with a bounded number of keys."""
 
-    parts: list[Part]
+    parts: list[ChunkGroup]
 
 
 @dataclass(frozen=True, kw_only=True)
 class Blocks:
-    """The masks of a row for FlexAttention; `windowed` as in `Part`; size: queries and keys of a block."""
+    """The masks of a row for FlexAttention; `windowed` as in `ChunkGroup`; size: queries and keys of a block."""
 
     mask: BlockMask
     windowed: BlockMask | None
@@ -186,7 +186,7 @@ def block_size(prompt_tokens: float) -> int:
     return 64 if prompt_tokens < SHORT else 128
 
 
-def _mask(masks: Part | Blocks, window: int | None) -> Any:
+def _mask(masks: ChunkGroup | Blocks, window: int | None) -> Any:
     """The mask of a layer with this window, None for a layer without one."""
     return masks.mask if window is None or masks.windowed is None else masks.windowed
 
@@ -220,7 +220,7 @@ def chunks(
     near_GT = (row.first < a_G1 + CHUNK) & (row.end > a_G1)
     count_G = near_GT.sum(1)
     windowed = window is not None and int(row.position.max()) >= window
-    parts: list[Part] = []
+    parts: list[ChunkGroup] = []
     start = 0
     while start < len(count_G):
         most = np.maximum.accumulate(count_G[start:])  # keys of each chunk in a part that ends here
@@ -234,7 +234,7 @@ def chunks(
         near_gCS = sees_gCS
         if windowed:
             near_gCS = sees_gCS & (row.position[query_gC1] - row.position[keys_gS][:, None, :] < window)
-        part = Part(
+        part = ChunkGroup(
             keys=torch.from_numpy(keys_gS).to(device),
             mask=_additive(sees_gCS, device, dtype),
             windowed=_additive(near_gCS, device, dtype) if windowed else None,

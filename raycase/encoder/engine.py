@@ -45,7 +45,7 @@ log = logging.getLogger(__name__)
 TREE_TOKENS = 2**20  # prompts with this many tokens are sorted and searched for shared prefixes together
 LEAST_COSINE = 0.99  # of vectors by FlexAttention and FlashAttention to those by chunks, in any number format
 MEASURED_ROWS = 8192  # rows of the matrix product that rates are compared with
-Trial = tuple[TokenBatch, np.ndarray, Row]  # prompts, those of a row by index, the row
+KernelTrial = tuple[TokenBatch, np.ndarray, Row]  # prompts, those of a row by index, the row
 
 
 @dataclass(kw_only=True)
@@ -118,7 +118,7 @@ class TextEncoder:
         varlen = varlen and bool(long) and self._runs("FlashAttention", long, flex=False, varlen=True)
         self.flex, self.varlen = flex, varlen
 
-    def _runs(self, name: str, trials: list[Trial], *, flex: bool, varlen: bool) -> bool:
+    def _runs(self, name: str, trials: list[KernelTrial], *, flex: bool, varlen: bool) -> bool:
         """Whether this attention runs here, and gives the vectors of attention in chunks."""
         try:
             for trial in trials:
@@ -135,7 +135,7 @@ class TextEncoder:
             return False
         return True
 
-    def _trials(self) -> Iterator[Trial]:
+    def _trials(self) -> Iterator[KernelTrial]:
         """Rows of the two shortest lengths, of short prompts and of long ones."""
         positions = int(getattr(self.model.config, "max_position_embeddings", SHORT + 2)) - 2  # RoBERTa's begin at 2
         for length, tokens in zip(row_lengths(self.batch_tokens)[::-1][:2], (2, SHORT), strict=False):

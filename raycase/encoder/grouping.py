@@ -51,7 +51,7 @@ class Grouping:
                 continue
             forest = Forest.of(sequences)
             cuts = forest.cuts(self.budget) if lengths is None else forest.cuts_filling(lengths)
-            if self.unpadded or self._trees_cost_less(sequences.lengths, cuts):
+            if self.unpadded or self._trees_cost_less(sequences.counts, cuts):
                 for row in map(forest.lay, cuts):
                     yield part[row.sequences], row
             else:

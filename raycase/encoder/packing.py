@@ -11,34 +11,7 @@ from itertools import pairwise
 
 import numpy as np
 
-
-@dataclass(frozen=True, kw_only=True)
-class Ragged:
-    """N sequences of token ids, one after the other: flat (sum of lengths,) int32, offsets (N + 1,) int64."""
-
-    flat: np.ndarray
-    offsets: np.ndarray
-
-    @classmethod
-    def of(cls, sequences: Sequence[Sequence[int]]) -> Ragged:
-        """From lists of ids."""
-        offsets = np.zeros(len(sequences) + 1, dtype=np.int64)
-        np.cumsum([len(s) for s in sequences], out=offsets[1:])
-        flat = np.fromiter((i for s in sequences for i in s), dtype=np.int32, count=int(offsets[-1]))
-        return cls(flat=flat, offsets=offsets)
-
-    @property
-    def lengths(self) -> np.ndarray:
-        """(N,) int64."""
-        return np.diff(self.offsets)
-
-    def take(self, index: np.ndarray, start: np.ndarray | int = 0) -> Ragged:
-        """The sequences of `index`, in that order, without their first `start` tokens."""
-        first = self.offsets[index] + start
-        offsets = np.zeros(len(index) + 1, dtype=np.int64)
-        np.cumsum(self.offsets[index + 1] - first, out=offsets[1:])
-        flat_index = np.arange(offsets[-1]) + np.repeat(first - offsets[:-1], np.diff(offsets))
-        return Ragged(flat=self.flat[flat_index], offsets=offsets)
+from raycase.data.ragged import Ragged
 
 
 def token_budget_batches(lengths: Sequence[int] | np.ndarray, budget: int) -> Iterator[np.ndarray]:
@@ -138,7 +111,7 @@ class Forest:
         so that they stay together. Raises ValueError for a budget below 1.
         """
         _check(budget)
-        lengths, shared = self.sequences.lengths.tolist(), self.shared.tolist()
+        lengths, shared = self.sequences.counts.tolist(), self.shared.tolist()
         cuts: list[Cut] = []
         start = 0
         while start < len(lengths):
@@ -160,17 +133,17 @@ class Forest:
 
     def cuts_filling(self, row_lengths: Sequence[int]) -> list[Cut]:
         """`cuts_filling` of the sequences, so that they share as much as they can."""
-        return cuts_filling(self.sequences.lengths, self.shared, row_lengths)
+        return cuts_filling(self.sequences.counts, self.shared, row_lengths)
 
     def lay(self, cut: Cut) -> Row:
         """The tree of a cut, depth-first: a token's position is its depth; it attends to its ancestors and itself."""
         members = np.arange(cut.start, cut.stop)
-        lengths, shared = self.sequences.lengths[members], self.shared[members].copy()
+        lengths, shared = self.sequences.counts[members], self.shared[members].copy()
         shared[0] = 0  # the row begins with a whole sequence
         suffixes = self.sequences.take(members, shared)
         assert len(suffixes.flat) == cut.tokens
         index = np.arange(cut.tokens)
-        position = index + np.repeat(shared - suffixes.offsets[:-1], suffixes.lengths)
+        position = index + np.repeat(shared - suffixes.offsets[:-1], suffixes.counts)
         end = np.full(cut.tokens, cut.tokens)
         path = np.zeros(int(lengths.max()), dtype=np.int64)  # index in the row of the current sequence's tokens
         paths: list[np.ndarray] = []
@@ -214,7 +187,7 @@ def cuts_filling(lengths: np.ndarray, shared: np.ndarray, row_lengths: Sequence[
 
 def _shared_with_previous(sequences: Ragged) -> np.ndarray:
     """Leading tokens that each sequence has in common with the one before it: (N,), 0 for the first."""
-    lengths = sequences.lengths
+    lengths = sequences.counts
     shared = np.zeros(len(lengths), dtype=np.int64)
     if len(lengths) < 2:
         return shared
@@ -268,13 +241,13 @@ def rows_without_padding(
     second (N,): the first token of type 1 of each; None: every token is of type 0.
     """
     if row_lengths is None:
-        runs = _consecutive(sequences.lengths, budget)
+        runs = _consecutive(sequences.counts, budget)
     else:
-        nothing = np.zeros_like(sequences.lengths)
-        runs = (np.arange(cut.start, cut.stop) for cut in cuts_filling(sequences.lengths, nothing, row_lengths))
+        nothing = np.zeros_like(sequences.counts)
+        runs = (np.arange(cut.start, cut.stop) for cut in cuts_filling(sequences.counts, nothing, row_lengths))
     for members in runs:
         taken = sequences.take(members)
-        first, end = (np.repeat(offsets, taken.lengths) for offsets in (taken.offsets[:-1], taken.offsets[1:]))
+        first, end = (np.repeat(offsets, taken.counts) for offsets in (taken.offsets[:-1], taken.offsets[1:]))
         index = np.arange(len(taken.flat))
         yield Row(
             ids=taken.flat,
@@ -283,7 +256,7 @@ def rows_without_padding(
             end=end,
             sequences=members,
             paths=np.split(index, taken.offsets[1:-1]),
-            types=None if second is None else (index - first >= np.repeat(second[members], taken.lengths)).astype(int),
+            types=None if second is None else (index - first >= np.repeat(second[members], taken.counts)).astype(int),
         )
 
 

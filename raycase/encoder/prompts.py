@@ -37,7 +37,7 @@ PATTERNS = {  # style -> pattern of the pair, pattern of the condition alone
 BUILT_IN = (*INSTRUCTED, *PATTERNS)
 
 
-class Span(StrEnum):
+class TokenSpan(StrEnum):
     """Which tokens are pooled."""
 
     SENTENCE = "sentence"
@@ -45,20 +45,20 @@ class Span(StrEnum):
     ALL = "all"  # special tokens too, as in the published code of mean-pooled encoders
 
 
-def parse_views(prompt: str) -> list[tuple[PromptStyle, Span | None]]:
+def parse_views(prompt: str) -> list[tuple[PromptStyle, TokenSpan | None]]:
     """The views of `a+b`: the style of each, and the span that a concatenation pools (`concat-sc:sentence`), or None.
 
     Raises RequestError for an unknown style or span, and for a repeated view.
     """
-    views: list[tuple[PromptStyle, Span | None]] = []
+    views: list[tuple[PromptStyle, TokenSpan | None]] = []
     for view in prompt.split("+"):
         style, colon, span = view.partition(":")
         if style not in list(PromptStyle):
             raise RequestError(f"--prompt: expected {', '.join(PromptStyle)}, or several joined by +, got {view!r}")
-        if colon and (span not in list(Span) or style not in PATTERNS):
-            wanted = f"{', '.join(PATTERNS)} with :{', :'.join(Span)}"
+        if colon and (span not in list(TokenSpan) or style not in PATTERNS):
+            wanted = f"{', '.join(PATTERNS)} with :{', :'.join(TokenSpan)}"
             raise RequestError(f"--prompt: expected a span for {wanted}, got {view!r}")
-        views.append((PromptStyle(style), Span(span) if colon else None))
+        views.append((PromptStyle(style), TokenSpan(span) if colon else None))
     if len(set(views)) < len(views):
         raise RequestError(f"--prompt: expected each view once, got {prompt!r}")
     return views
@@ -97,8 +97,8 @@ class OwnPrompt:
     @property
     def prompts(self) -> PromptSet:
         """The templates, for all that reads prompts."""
-        span = Span(self.pool) if self.pool in list(Span) else Span.ALL
-        base_span = Span.ALL if span is Span.ALL else Span.CONDITION
+        span = TokenSpan(self.pool) if self.pool in list(TokenSpan) else TokenSpan.ALL
+        base_span = TokenSpan.ALL if span is TokenSpan.ALL else TokenSpan.CONDITION
         base = None if self.base_template is None else Template(pattern=self.base_template, span=base_span)
         return PromptSet(pair=Template(pattern=self.template, span=span), base=base, plain=PLAIN)
 
@@ -138,7 +138,7 @@ class Template:
     """A pattern with {sentence}, {condition} or both, and what is pooled."""
 
     pattern: str
-    span: Span
+    span: TokenSpan
 
     def render(self, sentence: str, condition: str) -> Rendered:
         """Fill in the stripped texts. Braces in them are ordinary characters."""
@@ -150,7 +150,7 @@ class Template:
                 spans[part] = (len(text), len(text) + len(values[part]))
                 part = values[part]
             text += part
-        pooled = None if self.span is Span.ALL else spans[f"{{{self.span}}}"]
+        pooled = None if self.span is TokenSpan.ALL else spans[f"{{{self.span}}}"]
         return Rendered(text=text, pooled=pooled, sentence=spans.get("{sentence}"), condition=spans.get("{condition}"))
 
 
@@ -167,11 +167,11 @@ class PromptSet:
     plain: Template
 
 
-PLAIN = Template(pattern="{sentence}", span=Span.ALL)
+PLAIN = Template(pattern="{sentence}", span=TokenSpan.ALL)
 
 
 def prompt_set(
-    style: PromptStyle, *, template: str = INSTRUCT, separator: str = " ", span: Span = Span.ALL
+    style: PromptStyle, *, template: str = INSTRUCT, separator: str = " ", span: TokenSpan = TokenSpan.ALL
 ) -> PromptSet:
     """Templates of a built-in style; `template` applies to cond and sent, `separator` and `span` to the others."""
 
@@ -179,15 +179,15 @@ def prompt_set(
         return template.replace("{instruction}", instruction).replace("{text}", text)
 
     if style in INSTRUCTED:
-        base = Template(pattern=instruct(BASE_INSTRUCTION, "{condition}"), span=Span.CONDITION)
+        base = Template(pattern=instruct(BASE_INSTRUCTION, "{condition}"), span=TokenSpan.CONDITION)
         if style is PromptStyle.COND:
-            pair = Template(pattern=instruct(COND_INSTRUCTION, "{condition}"), span=Span.CONDITION)
+            pair = Template(pattern=instruct(COND_INSTRUCTION, "{condition}"), span=TokenSpan.CONDITION)
         else:
-            pair = Template(pattern=instruct(SENT_INSTRUCTION, "{sentence}"), span=Span.SENTENCE)
+            pair = Template(pattern=instruct(SENT_INSTRUCTION, "{sentence}"), span=TokenSpan.SENTENCE)
         return PromptSet(pair=pair, base=base, plain=PLAIN)
     pair_pattern, base_pattern = PATTERNS[style]
     return PromptSet(
         pair=Template(pattern=pair_pattern.replace("{separator}", separator), span=span),
-        base=Template(pattern=base_pattern, span=Span.ALL if span is Span.ALL else Span.CONDITION),
+        base=Template(pattern=base_pattern, span=TokenSpan.ALL if span is TokenSpan.ALL else TokenSpan.CONDITION),
         plain=PLAIN,
     )

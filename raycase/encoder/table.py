@@ -9,7 +9,7 @@ from typing import Any
 
 from raycase.data.json_values import from_json
 from raycase.encoder.pooling import Pooling
-from raycase.encoder.prompts import INSTRUCT, OwnPrompt, PromptStyle, Span, parse_views
+from raycase.encoder.prompts import INSTRUCT, OwnPrompt, PromptStyle, TokenSpan, parse_views
 from raycase.errors import RequestError
 
 
@@ -49,7 +49,7 @@ class EncoderSpec:
     max_tokens: int  # special tokens included
     template: str = INSTRUCT
     separator: str = " "
-    span: Span = Span.ALL  # pooled by the concatenations
+    span: TokenSpan = TokenSpan.ALL  # pooled by the concatenations
     end_token: str | None = None  # appended where the tokenizer does not append it
     subtract: bool = True
     pair_encoding: PairEncoding = PairEncoding.ENDED  # a saved row without it was trained so
@@ -139,7 +139,7 @@ ENCODERS: dict[str, EncoderSpec] = {
         pooling=(Pooling.MEAN, Pooling.LAST, Pooling.CLS),
         causal=False,
         max_tokens=256,
-        span=Span.CONDITION,
+        span=TokenSpan.CONDITION,
     ),
     # CASE pools the last token of SimCSE (appendix A); SimCSE's authors pool [CLS] and apply the pooler.
     "simcse-bert-base": EncoderSpec(

@@ -10,8 +10,8 @@ from dataclasses import dataclass, fields, replace
 
 import numpy as np
 
+from raycase.data.ragged import Ragged
 from raycase.data.schema import Reason
-from raycase.encoder.packing import Ragged
 
 REASONS = list(Reason)
 NEVER = int(np.iinfo(np.int32).max)  # place of a token that does not come; devices are sent int32
@@ -55,7 +55,7 @@ class TokenBatch:
         tokens = views[0]
         second = np.array([t.second for t in tokens], dtype=np.int64)
         return cls(
-            pieces=Ragged.of([[], *(t.ids for t in tokens)]),
+            pieces=Ragged.of_ids([[], *(t.ids for t in tokens)]),
             left=np.arange(1, len(tokens) + 1),
             right=np.zeros(len(tokens), dtype=np.int64),
             start=np.array([[t.start for t in view] for view in views], dtype=np.int64).T,
@@ -71,7 +71,7 @@ class TokenBatch:
     @property
     def lengths(self) -> np.ndarray:
         """Tokens of each prompt: (N,)."""
-        lengths = self.pieces.lengths
+        lengths = self.pieces.counts
         return lengths[self.left] + lengths[self.right]
 
     @property
@@ -87,7 +87,7 @@ class TokenBatch:
     def padded(self, rows: np.ndarray, pad: int) -> np.ndarray:
         """Ids of the complete prompts of `rows`, filled up on the right: (B, T) int32, T tokens of the longest."""
         sequences = self.ids(rows)
-        lengths = sequences.lengths
+        lengths = sequences.counts
         ids_BT = np.full((len(rows), int(lengths.max())), pad, dtype=np.int32)
         ids_BT[np.arange(ids_BT.shape[1]) < lengths[:, None]] = sequences.flat
         return ids_BT
@@ -104,7 +104,7 @@ class TokenBatch:
         )
         columns = {name: values.copy() for name, values in self._columns().items()}
         for name, values in columns.items():
-            offset = len(self.pieces.lengths) if name in ("left", "right") else 0
+            offset = len(self.pieces.counts) if name in ("left", "right") else 0
             values[rows] = getattr(others, name) + offset
         return TokenBatch(pieces=pieces, **columns)
 

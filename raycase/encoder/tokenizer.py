@@ -13,9 +13,9 @@ from typing import Any
 import numpy as np
 from tokenizers import Encoding, Tokenizer
 
+from raycase.data.ragged import Ragged
 from raycase.data.schema import Reason
-from raycase.encoder.packing import Ragged
-from raycase.encoder.prompts import Rendered, Span, Template
+from raycase.encoder.prompts import Rendered, Template, TokenSpan
 from raycase.encoder.token_batch import NEVER, TokenBatch, Tokens
 
 log = logging.getLogger(__name__)
@@ -185,9 +185,9 @@ class PromptTokenizer:
         lengths = np.array([len(p) for p in pieces], dtype=np.int64)
         total = lengths[piece_index[0]] + lengths[piece_index[1]]
         first = [np.full(len(pairs), len(head)), lengths[piece_index[0]]]  # where the tokens of each half begin
-        pooled = {Span.ALL: np.stack([np.zeros_like(total), total], axis=1)}
+        pooled = {TokenSpan.ALL: np.stack([np.zeros_like(total), total], axis=1)}
         for half, begins, span in zip(halves, first, spans, strict=True):
-            pooled[Span.SENTENCE if "{sentence}" in half.pattern else Span.CONDITION] = begins[:, None] + span
+            pooled[TokenSpan.SENTENCE if "{sentence}" in half.pattern else TokenSpan.CONDITION] = begins[:, None] + span
         start, end = np.stack([pooled[template.span] for template in templates], axis=-1).transpose(1, 0, 2)
         unknown_P = np.array([not self.known(piece) for piece in pieces])
         in_full = np.flatnonzero(
@@ -199,7 +199,7 @@ class PromptTokenizer:
         )
         whole = self._in_full(templates, [pairs[i] for i in in_full.tolist()])
         joined = TokenBatch(
-            pieces=Ragged.of(pieces),
+            pieces=Ragged.of_ids(pieces),
             left=piece_index[0],
             right=piece_index[1],
             start=start,
@@ -259,7 +259,7 @@ def boundary(template: Template, tokenizer: Tokenizer) -> tuple[Template, Templa
     if not cuts:
         return None
     halves = (before + middle[1 : cuts[-1]], middle[cuts[-1] :] + after)
-    left, right = (Template(pattern=half, span=Span.ALL) for half in halves)
+    left, right = (Template(pattern=half, span=TokenSpan.ALL) for half in halves)
     return left, right
 
 

@@ -11,7 +11,7 @@ import numpy as np
 from raycase.data.rated import RatedPairs
 from raycase.encoder.cosines import pair_cosines
 from raycase.encoder.pooling import OVER_A_SPAN
-from raycase.encoder.prompts import PromptStyle, Span
+from raycase.encoder.prompts import PromptStyle, TokenSpan
 from raycase.evaluation.models import LABELS, encoder_name, setting
 from raycase.evaluation.published import SPEARMAN
 from raycase.evaluation.scores import points
@@ -51,8 +51,8 @@ def ablation_configs(config: CaseConfig) -> list[CaseConfig]:
     for pooling in row.pooling:
         poolings = (pooling, *(p for p in row.pooling if p is not pooling))
         prompts = [str(style) for style in LABELS if style in PUBLISHED or pooling in OVER_A_SPAN]
-        if row.span is Span.CONDITION and pooling in OVER_A_SPAN:
-            prompts += [f"{style}:{Span.ALL}" for style in (PromptStyle.CONCAT_SC, PromptStyle.CONCAT_CS)]
+        if row.span is TokenSpan.CONDITION and pooling in OVER_A_SPAN:
+            prompts += [f"{style}:{TokenSpan.ALL}" for style in (PromptStyle.CONCAT_SC, PromptStyle.CONCAT_CS)]
         for prompt in prompts:
             encoder = replace(row, prompt=prompt, pooling=poolings)
             configs += [

@@ -7,7 +7,7 @@ from typing import Any
 
 from raycase.evaluation.report import NOT_AVAILABLE, difference, interval, number, picture, provenance_lines, table
 from raycase.evaluation.scores import CORRELATIONS
-from raycase.evaluation.seeds import Figures, seeds_section
+from raycase.evaluation.seeds import FiguresOf, seeds_section
 
 
 def render(metrics: dict[str, Any]) -> str:
@@ -50,9 +50,9 @@ def render(metrics: dict[str, Any]) -> str:
     return "\n\n".join(parts) + "\n"
 
 
-def figures(metrics: dict[str, Any]) -> Figures:
+def figures(metrics: dict[str, Any]) -> FiguresOf:
     """The correlations of each model, for the comparison of seeds."""
-    found: Figures = {}
+    found: FiguresOf = {}
     for model in metrics["models"]:
         best = model["variants"][model["system"]]
         found[model["name"]] = {name: best[name] and best[name]["value"] for name in CORRELATIONS}

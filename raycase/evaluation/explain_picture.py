@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from html import escape
 
 from raycase.encoder.words import Word
-from raycase.search.marks import Piece, looked_at, runs
+from raycase.search.marks import MarkedText, looked_at, runs
 
 COLUMNS = 80  # of a line
 CELL, LINE, MARGIN, LABEL = 9, 26, 16, 20  # width of a column; heights of a line, a margin and a label
@@ -69,9 +69,9 @@ def _columns(character: str) -> int:
     return 2 if unicodedata.east_asian_width(character) in "WF" else 1
 
 
-def _joined(run: list[Piece]) -> list[Piece]:
+def _joined(run: list[MarkedText]) -> list[MarkedText]:
     """The pieces of a run, without those that have no width: they stay with the piece before."""
-    found: list[Piece] = []
+    found: list[MarkedText] = []
     for piece, word in run:
         if found and not width(piece):
             found[-1] = (found[-1][0] + piece, found[-1][1])

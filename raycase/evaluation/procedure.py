@@ -17,7 +17,7 @@ from raycase.evaluation.job import EvaluateJob, check_request
 from raycase.evaluation.models import Model, find_models
 from raycase.evaluation.plots import has_matplotlib
 from raycase.evaluation.report import NO_PLOTS, UNDEFINED_FIGURES, WHY_UNDEFINED, write_report
-from raycase.evaluation.seeds import Figures, compare_seeds
+from raycase.evaluation.seeds import FiguresOf, compare_seeds
 from raycase.systems.contracts import VectorsOf
 
 
@@ -50,16 +50,16 @@ class Measured:
     lists_plots: bool = False  # whether metrics.json names the plots: they depend on the data
 
 
-Data = TypeVar("Data", bound=TaskData)
+Judged = TypeVar("Judged", bound=TaskData)
 
 
 @dataclass(frozen=True, kw_only=True)
-class Task(Generic[Data]):
+class Task(Generic[Judged]):
     """What is particular to one task."""
 
-    read: Callable[[EvaluateJob], Data]  # raises RequestError
-    measure: Callable[[EvaluateJob, Data, Sequence[Model], Embed], Measured]
-    figures: Callable[[dict[str, Any]], Figures]  # of each system in what was measured, to compare seeds
+    read: Callable[[EvaluateJob], Judged]  # raises RequestError
+    measure: Callable[[EvaluateJob, Judged, Sequence[Model], Embed], Measured]
+    figures: Callable[[dict[str, Any]], FiguresOf]  # of each system in what was measured, to compare seeds
     render: Callable[[dict[str, Any]], str]  # metrics.json to the report in Markdown
 
 
@@ -105,7 +105,7 @@ def run_task(job: EvaluateJob, task: Task[Any], *, vectors_of: VectorsOf) -> dic
     return metrics
 
 
-def undefined_figures(figures: Figures) -> dict[str, list[str]]:
+def undefined_figures(figures: FiguresOf) -> dict[str, list[str]]:
     """The names of the figures of each system that are no numbers; nothing of systems without such."""
     found = {system: [n for n, value in of.items() if finite(value) is None] for system, of in figures.items()}
     return {system: names for system, names in found.items() if names}

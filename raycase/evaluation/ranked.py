@@ -12,7 +12,7 @@ from raycase.evaluation.job import EvaluateJob
 from raycase.evaluation.metrics import bootstrap_interval, mean_of, paired_bootstrap
 from raycase.evaluation.procedure import Measured
 from raycase.evaluation.report import difference, interval, provenance_lines, table
-from raycase.evaluation.seeds import Figures, seeds_section
+from raycase.evaluation.seeds import FiguresOf, seeds_section
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -83,7 +83,7 @@ def rank_systems(
     )
 
 
-def figures(metrics: dict[str, Any]) -> Figures:
+def figures(metrics: dict[str, Any]) -> FiguresOf:
     """The figures of each system, for the comparison of seeds."""
     measures, groups = metrics["measures"], [group["name"] for group in metrics["groups"]]
     names = {

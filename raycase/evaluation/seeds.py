@@ -15,7 +15,7 @@ from raycase.evaluation.models import Model
 from raycase.evaluation.report import NOT_AVAILABLE, difference, table
 from raycase.evaluation.training_record import training_metrics
 
-Figures = dict[str, dict[str, float | None]]  # system -> name of a figure -> its value, None where it is not defined
+FiguresOf = dict[str, dict[str, float | None]]  # system -> name of a figure -> its value, None where it is not defined
 
 
 class _Trained(TypedDict):
@@ -44,7 +44,7 @@ def seed_groups(models: Sequence[Model]) -> list[dict[int, str]]:
     return list(groups.values())
 
 
-def compare_seeds(models: Sequence[Model], figures: Figures) -> list[dict[str, Any]]:
+def compare_seeds(models: Sequence[Model], figures: FiguresOf) -> list[dict[str, Any]]:
     """For each system its seeds, mean and standard deviation of each figure, and the difference from the first system.
 
     Empty where no system has several seeds. A model may have several systems in `figures`: "name: ...".
@@ -72,7 +72,7 @@ def compare_seeds(models: Sequence[Model], figures: Figures) -> list[dict[str, A
     return lines
 
 
-def _variants(model: str, figures: Figures) -> list[str]:
+def _variants(model: str, figures: FiguresOf) -> list[str]:
     """What follows a model's name in the names of its systems."""
     return [name.removeprefix(model) for name in figures if name == model or name.startswith(f"{model}: ")]
 

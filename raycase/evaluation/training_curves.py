@@ -7,13 +7,13 @@ from typing import Any, TypedDict
 from raycase.data.json_values import from_json
 
 
-class Figures(TypedDict):
+class CurveFigures(TypedDict):
     """Figures of the validation pairs."""
 
     spearman: float
 
 
-class Epoch(Figures):
+class Epoch(CurveFigures):
     """Figures after an epoch, and the mean loss of its training pairs."""
 
     epoch: int
@@ -30,7 +30,7 @@ class Epochs(TypedDict):
 class Fit(Epochs, total=False):
     """The same, of a fit on a frozen encoder."""
 
-    zero_shot: Figures
+    zero_shot: CurveFigures
 
 
 def training_curve(metrics: Any) -> dict[str, Any] | None:

@@ -5,6 +5,7 @@ Shapes: Q queries, D dimensions, k neighbours.
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -30,10 +31,21 @@ class Options:
     exact: bool = False  # compare every vector, whatever the index
     nprobes: int = NPROBES
     ef: int = EF
-    refine: int | None = None  # default: `REFINE` of the index's kind
+    refine: int | None = None  # default: `REFINE` of the index's kind, times `factor`
+    factor: float = 1.0
+
+    def candidates(self, k: int, refine: int, least: int = 1) -> int:
+        """How many rows are compared by their exact cosine for k answers, by this default of `refine`."""
+        return self.refine * k if self.refine else max(k, round(self.factor * max(least, refine * k)))
 
 
 DEFAULT_OPTIONS = Options()
+EFFORTS = {  # of `raycase search --effort`
+    "low": Options(nprobes=NPROBES // 4, ef=EF // 4, factor=0.25),
+    "usual": DEFAULT_OPTIONS,
+    "high": Options(nprobes=NPROBES * 4, ef=EF * 4, factor=4.0),
+    "exact": Options(exact=True),
+}
 
 
 def approximate_nearest(
@@ -49,7 +61,7 @@ def approximate_nearest(
     filter leaves: (Q, D) -> cosines (Q, k), row offsets (Q, k); -inf and -1 where there are fewer."""
     filters = [] if metadata.rows_under(condition) == metadata.rows else [sql_equals(CONDITION, condition)]
     filters += [where] if where else []
-    refine = options.refine or REFINE[metadata.approximate_kind]
+    refine = math.ceil(options.candidates(k, REFINE[metadata.approximate_kind]) / k)
     nearest = {
         "column": PLAIN if condition is None else VECTOR,
         "q": vectors_QD if len(vectors_QD) > 1 else vectors_QD[0],

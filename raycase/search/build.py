@@ -19,7 +19,7 @@ from raycase.data.schema import VECTOR
 from raycase.data.storage import Location, fingerprint, locate
 from raycase.data.stored_words import WORDS
 from raycase.errors import PATIENCE, RequestError, at_least, check_ranges, minutes_range, note
-from raycase.search.build_parts import BUILD, Parts, Run, Sizes
+from raycase.search.build_parts import BUILD, Parts, PartSizes, RunTasks
 from raycase.search.column_indices import create_index, update_indices
 from raycase.search.index_rows import append_rows, write_rows
 from raycase.search.kept import keep_conditions
@@ -78,7 +78,7 @@ class IndexJob:
     """Minutes without progress after which a build by tasks gives up, as when no machine is available."""
 
 
-def build(job: IndexJob, run: Run | None = None, sizes: Sizes = Sizes()) -> dict[str, Any]:  # noqa: B008
+def build(job: IndexJob, run: RunTasks | None = None, sizes: PartSizes = PartSizes()) -> dict[str, Any]:  # noqa: B008
     """Build the index or add to it, and return its counts; until all is done the former index is the one that opens.
 
     run: calls a function with each of some tasks, on `job.workers` processes; without, this process does all. Raises

@@ -42,11 +42,11 @@ SAMPLE, VALUES = "sample.safetensors", "values"
 CODES = 256  # of a product quantizer's byte
 SAMPLE_RATE = 256  # vectors for each centroid that is trained, as Lance takes by default
 
-Run = Callable[[Callable[..., None], Sequence[dict[str, Any]], str], None]  # calls the function with each task
+RunTasks = Callable[[Callable[..., None], Sequence[dict[str, Any]], str], None]  # calls the function with each task
 
 
 @dataclass(frozen=True, kw_only=True)
-class Sizes:
+class PartSizes:
     """How a build is cut."""
 
     part_rows: int = 2**17  # most rows of a part
@@ -84,7 +84,9 @@ def _read(kind: type[T], file: Location) -> T | None:
 class Parts:
     """The parts of one build. The folder `_build` of the index keeps them until it is published."""
 
-    def __init__(self, root: Location, print_: str, workers: int, run: Run, sizes: Sizes = Sizes()) -> None:
+    def __init__(
+        self, root: Location, print_: str, workers: int, run: RunTasks, sizes: PartSizes = PartSizes()
+    ) -> None:
         """print_: fingerprint of what decides the parts; another build's are removed when the first is made."""
         self.root, self.folder, self.run, self.sizes = root, root / BUILD, run, sizes
         self.record: RecordFile = {"fingerprint": print_, "workers": workers}

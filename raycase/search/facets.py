@@ -22,7 +22,7 @@ from raycase.search.topk import l2_normalize
 
 
 @dataclass(frozen=True, kw_only=True)
-class Sizes:
+class FacetSizes:
     """How many rows are fitted; every row is assigned, whatever their number."""
 
     fitted: int = 10_000  # rows on which k-means is fitted
@@ -71,7 +71,7 @@ def find_clusters(
     *,
     most: int,
     seed: int = 0,
-    sizes: Sizes = Sizes(),
+    sizes: FacetSizes = FacetSizes(),
 ) -> Clusters:
     """The clusters of the rows in these blocks, which are read twice; without a number, at most `most` of them.
 

@@ -305,7 +305,7 @@ class Index:
         self, vectors_QD: np.ndarray, condition: str, k: int, where: Filter | None, options: Options
     ) -> tuple[np.ndarray, np.ndarray]:
         """Candidates by the sketches of all rows, which are then pooled; all rows are, where that is little more."""
-        candidates = options.refine * k if options.refine else max(LEAST_POOLED, POOLED_REFINE * k)
+        candidates = options.candidates(k, POOLED_REFINE, LEAST_POOLED)
         few_more = len(vectors_QD) * candidates >= self.rows(condition) / 4
         if few_more or condition in self.vectors.cached or SKETCH not in self.dataset.schema.names:
             return exact_nearest(vectors_QD, self.vectors.blocks(condition, where), k)

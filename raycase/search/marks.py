@@ -14,7 +14,7 @@ from raycase.errors import visible
 
 HALF = 0.5 - 1e-6  # of the weight; sums of float32 miss it by a little
 BOLD, PLAIN = "\033[1m", "\033[0m"
-Piece = tuple[str, Word | None]  # characters, and the word that they are of
+MarkedText = tuple[str, Word | None]  # characters, and the word that they are of
 
 
 def looked_at(words: Sequence[Word]) -> list[Word]:
@@ -29,10 +29,10 @@ def looked_at(words: Sequence[Word]) -> list[Word]:
     return sorted(chosen)
 
 
-def runs(text: str, words: Sequence[Word], most: int | None = None) -> list[list[Piece]]:
+def runs(text: str, words: Sequence[Word], most: int | None = None) -> list[list[MarkedText]]:
     """The text without white space, run by run, each in pieces; `most`: so many characters at most, one for a space."""
     word_of = _words_of_characters(text, words)
-    found: list[list[Piece]] = []
+    found: list[list[MarkedText]] = []
     for match in re.finditer(r"\S+", text):
         end = match.end() if most is None else min(match.end(), match.start() + most)
         if end <= match.start():
@@ -77,7 +77,7 @@ def _words_of_characters(text: str, words: Sequence[Word]) -> list[Word | None]:
     return word_of
 
 
-def _pieces(text: str, word_of: list[Word | None], start: int, end: int) -> list[Piece]:
+def _pieces(text: str, word_of: list[Word | None], start: int, end: int) -> list[MarkedText]:
     """The characters [start, end), cut where a word begins or ends."""
     return [
         ("".join(text[i] for i in characters), word)

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from raycase.search.exact import Block
-from raycase.search.stored_rows import Batch, StoredRows
+from raycase.search.stored_rows import RowBatch, StoredRows
 from raycase.systems.condition_head import Questions
 from raycase.systems.word_pooling import WordPooler
 from raycase.systems.word_sketch import AXES_ROWS, SketchPooler, principal_axes
@@ -37,7 +37,7 @@ class PooledVectors:
         """The same of the rows at these offsets."""
         yield from self._blocks(condition, self.rows.at(offsets_B))
 
-    def _blocks(self, condition: str, batches: Iterable[Batch]) -> Iterator[Block]:
+    def _blocks(self, condition: str, batches: Iterable[RowBatch]) -> Iterator[Block]:
         questions, temperatures = self.ask(condition)
         pooler = cache(lambda basis: WordPooler(self.rows.codes(basis), questions, temperatures))
         for offsets_B, basis, words in batches:

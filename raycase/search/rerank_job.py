@@ -28,8 +28,10 @@ from raycase.search.queries import TEXT, read_queries
 from raycase.search.rescore import find_scorer, rerank
 
 RECORD, ANSWERS = "rerank.json", "answers"  # file and folder in the output
-Units = Sequence[dict[str, Any]]  # of `AnswerUnit`, and the names of their files
-RunUnits = Callable[[Units, Any, Sequence[str], Location], None]  # given the scorer's configuration, queries, folder
+UnitValues = Sequence[dict[str, Any]]  # of `AnswerUnit`, and the names of their files
+RunUnits = Callable[
+    [UnitValues, Any, Sequence[str], Location], None
+]  # given the scorer's configuration, queries, folder
 OpenUnits = Callable[["RerankJob", Mapping[str, Location]], RunUnits]  # given the places that all must reach, by flag
 
 
@@ -140,7 +142,7 @@ class RerankUnits:
 def open_here(job: RerankJob, places: Mapping[str, Location]) -> RunUnits:
     """An `OpenUnits` of this process."""
 
-    def run(units: Units, config: Any, sentences: Sequence[str], folder: Location) -> None:
+    def run(units: UnitValues, config: Any, sentences: Sequence[str], folder: Location) -> None:
         work = RerankUnits(config, sentences, job.text_column, job.k, folder)
         TasksHere().run(work, units, "re-ranked units:")
 

@@ -17,7 +17,7 @@ from raycase.systems.fine_tuned_module import Scorer
 from raycase.systems.registry import embeds, resolve
 
 COSINE = "cosine"
-CANDIDATES = 100  # answers of a query that are re-ranked by default
+RERANKED = 100  # answers of a query that are re-ranked by default
 
 
 def find_scorer(model: str, *, conditional: bool, flag: str = "--rerank") -> Any:

@@ -6,7 +6,7 @@ import sys
 import time
 from dataclasses import dataclass
 from functools import partial
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 import pyarrow as pa
 import tyro
@@ -18,12 +18,12 @@ from raycase.data.places import HTML, PARQUET, File, check_paths
 from raycase.data.schema import ASKED, CONDITION, ID, QUERY, SCORE, WEIGHTS
 from raycase.data.storage import locate
 from raycase.errors import RequestError, at_least, check_ranges, note
-from raycase.search.approximate import EF, NPROBES, Options
+from raycase.search.approximate import EFFORTS
 from raycase.search.index import Index, Limits
 from raycase.search.marks import has_styles
 from raycase.search.queries import TEXT, read_queries
 from raycase.search.reopened import on_index
-from raycase.search.rescore import CANDIDATES, check_answers, find_scorer, rerank
+from raycase.search.rescore import RERANKED, check_answers, find_scorer, rerank
 from raycase.search.shown import by_query, html_page, print_answers, print_replaced_condition
 from raycase.search.weighed import check_weighable, is_weighable, weigh_answers
 from raycase.systems.fine_tuned_module import Scorer
@@ -62,15 +62,10 @@ class SearchJob:
     """Parquet file for the answers, local or on object storage. Default: print a table."""
     memory: float = 4.0
     """GiB for stored words, and as many for their sketches; what does not fit is read again by each condition."""
-    exact: bool = False
-    """Compare every vector, whatever the kind of the index; under a condition that it does not have, pool every row."""
-    nprobes: int = NPROBES
-    """Partitions of an approximate index that are searched; all, where these have too few rows for the filter."""
-    ef: int = EF
-    """Candidates that a search in an hnsw index holds."""
-    refine: int | None = None
-    """Candidates of an approximate search, as a multiple of k, compared by their exact cosine. Default: 3, ivf-pq 10;
-    for rows that are pooled from stored words 50, and at least 5,000 rows."""
+    effort: Literal["low", "usual", "high", "exact"] = "usual"
+    """How much of an approximate index, or of words that are pooled, is looked at: high is four times as many
+    partitions and candidates as usual, low a quarter. exact: every vector, and under a condition that the index does
+    not have every row is pooled."""
     rerank: str | None = None
     """Re-rank the first answers by a model that scores pairs of query and answer: mixsp, which ignores the condition,
     or cross-encoder, which reads it."""
@@ -139,8 +134,8 @@ def _search(
         unconditional=job.unconditional,
         exact_condition=job.exact_condition,
         phrases=bool(job.text),
-        candidates=(job.candidates or CANDIDATES) if scorer else None,
-        options=Options(exact=job.exact, nprobes=job.nprobes, ef=job.ef, refine=job.refine),
+        candidates=(job.candidates or RERANKED) if scorer else None,
+        options=EFFORTS[job.effort],
     )
     return scorer, explains, answers
 
@@ -151,7 +146,7 @@ def _check_job(job: SearchJob) -> None:
         opens={"--index": job.index, "--model": model_folder(job.model), "--rerank": model_folder(job.rerank)},
         writes={"--output": File(job.output, PARQUET), "--html": File(job.html, HTML)},
     )
-    ranges = at_least(1, job, "k", "nprobes", "ef", "refine", "candidates")
+    ranges = at_least(1, job, "k", "candidates")
     check_ranges(job, ranges | {"memory": (0 < job.memory <= MOST_MEMORY, f"GiB above 0, at most {MOST_MEMORY:,}")})
     if job.candidates is not None and not job.rerank:
         raise RequestError("--candidates: expected --rerank, got none")

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 BATCH_ROWS, SKETCHED_ROWS = 8192, 2**16  # rows whose words or sketches are read at a time
 
-Batch = tuple[np.ndarray, str, UnpackedWords]  # row offsets (B,), basis, words
+RowBatch = tuple[np.ndarray, str, UnpackedWords]  # row offsets (B,), basis, words
 
 
 class StoredRows:
@@ -48,17 +48,17 @@ class StoredRows:
         """column: WORDS or SKETCH; keeps: whether they are cached."""
         self.dataset, self.root, self.column = dataset, root, column
         self.memory_bytes, self.keeps = memory_bytes, keeps
-        self.cached: list[Batch] | None = None
+        self.cached: list[RowBatch] | None = None
         sketches = metadata.sketches or {}
         self.codes = cache(partial(read_basis, root))
         self.sketch = cache(lambda basis: read_sketch(root, basis, sketches.get(basis, "")))
 
-    def batches(self) -> Iterator[Batch]:
+    def batches(self) -> Iterator[RowBatch]:
         """Offsets, basis and words of all rows, batch by batch. Raises RequestError."""
         if self.cached is not None:
             yield from self.cached
             return
-        kept: list[Batch] = []
+        kept: list[RowBatch] = []
         size = 0
         for batch in self._read():
             size += batch[2].nbytes
@@ -74,7 +74,7 @@ class StoredRows:
         if self.keeps and size <= self.memory_bytes:
             self.cached = kept
 
-    def at(self, offsets_B: np.ndarray) -> Iterator[Batch]:
+    def at(self, offsets_B: np.ndarray) -> Iterator[RowBatch]:
         """The rows at these offsets."""
         for start in range(0, len(offsets_B), BATCH_ROWS):
             offsets = offsets_B[start : start + BATCH_ROWS]
@@ -85,13 +85,13 @@ class StoredRows:
     def _columns(self) -> list[str]:
         return [self.column, PLAIN_PART, BASIS]
 
-    def _read(self) -> Iterator[Batch]:
+    def _read(self) -> Iterator[RowBatch]:
         columns, has_words = [OFFSET, *self._columns], f"{BASIS} IS NOT NULL"
         size = BATCH_ROWS if self.column == WORDS else SKETCHED_ROWS
         for read in self.dataset.to_batches(columns=columns, filter=has_words, batch_size=size):
             yield from self._by_basis(pa.table(read))
 
-    def _by_basis(self, table: pa.Table) -> Iterator[Batch]:
+    def _by_basis(self, table: pa.Table) -> Iterator[RowBatch]:
         for basis in pc.unique(table[BASIS]).to_pylist():  # one, but where outputs meet
             rows = table.filter(pc.equal(table[BASIS], basis))
             codes = self.codes(basis)

@@ -22,7 +22,7 @@ from raycase.data.storage import locate, sha256_of_file
 from raycase.encoder.loading import load_encoder, save_encoder
 from raycase.encoder.pooling import Pooling
 from raycase.encoder.prepared import Prepared
-from raycase.encoder.prompts import Span, Template
+from raycase.encoder.prompts import Template, TokenSpan
 from raycase.encoder.sources import described, load_config, weights_identity
 from raycase.encoder.table import HERE, EncoderSpec, read_spec
 from raycase.encoder.token_states import layer_numbers
@@ -59,7 +59,7 @@ class ConditionPoolingConfig:
     cut: int | None = None
     whole_condition: bool = False
     folder: str | None = None  # or URI
-    keep: Span | None = None
+    keep: TokenSpan | None = None
     basis: str | None = None
     SYSTEM: ClassVar[str] = SYSTEM
     known_conditions: ClassVar[None] = None  # any
@@ -147,8 +147,8 @@ class ConditionPoolingConfig:
         Raises ValueError for lists of different length.
         """
         sentence, condition = self._templates
-        text = replace(sentence, span=self.keep or Span.SENTENCE)
-        asked = replace(condition, span=Span.ALL if self.whole_condition else Span.CONDITION)
+        text = replace(sentence, span=self.keep or TokenSpan.SENTENCE)
+        asked = replace(condition, span=TokenSpan.ALL if self.whole_condition else TokenSpan.CONDITION)
         return prepare(self.encoder, sentences, conditions, alone=[sentence, text], bases=[asked])
 
     def count_tokens(self, sentences: Sequence[str], conditions: Sequence[str] | None) -> np.ndarray:

@@ -21,12 +21,12 @@ from raycase.encoder.last_layer import BERT_LAYERS
 from raycase.encoder.loading import load_encoder
 from raycase.encoder.pooling import Compose, Pooling
 from raycase.encoder.prepared import Prepared
-from raycase.encoder.prompts import Span
+from raycase.encoder.prompts import TokenSpan
 from raycase.encoder.sources import load_config
 from raycase.encoder.table import ENCODERS
 from raycase.errors import RequestError
 from raycase.systems.csr_model import Csr
-from raycase.systems.csr_router import Asks, Form, Router, Weight
+from raycase.systems.csr_router import Asks, CsrForm, Router, Weight
 from raycase.systems.fine_tuned_config import FineTunedEmbedderConfig, starting_encoder
 from raycase.systems.model_folder import load_extra
 from raycase.systems.pairs import CONDITION, SENTENCE, count_tokens, prepare, prompt_sets
@@ -42,7 +42,7 @@ class CsrConfig(FineTunedEmbedderConfig):
 
     SYSTEM: ClassVar[str] = "csr"
 
-    form: Form = Form.TRI
+    form: CsrForm = CsrForm.TRI
     router: Router = Router.QUERY
     asks: Asks = Asks.CLS
     routed: int = 1  # T - t: number of last layers with a router
@@ -66,14 +66,14 @@ class CsrConfig(FineTunedEmbedderConfig):
     @property
     def weighs_words(self) -> bool:
         """Whether the router weighs the tokens of a sentence that is encoded apart from the condition."""
-        return self.form is Form.TRI and self.routed > 0
+        return self.form is CsrForm.TRI and self.routed > 0
 
     def prepare(self, sentences: Sequence[str], conditions: Sequence[str] | None) -> Prepared:
         """Tokenise each distinct sentence and condition, or in bi form each pair. Loads no weights."""
-        if self.form is Form.TRI or conditions is None:
+        if self.form is CsrForm.TRI or conditions is None:
             return prepare(self.encoder, sentences, conditions, alone=[SENTENCE], bases=[CONDITION])
         [prompts] = prompt_sets(self.encoder)
-        templates = [prompts.pair, replace(prompts.pair, span=Span.SENTENCE)]
+        templates = [prompts.pair, replace(prompts.pair, span=TokenSpan.SENTENCE)]
         return prepare(self.encoder, sentences, conditions, pairs=templates)
 
     def count_tokens(self, sentences: Sequence[str], conditions: Sequence[str] | None) -> np.ndarray:
@@ -81,7 +81,7 @@ class CsrConfig(FineTunedEmbedderConfig):
         if conditions is None:
             return count_tokens(self.encoder, sentences, conditions, [SENTENCE])
         [prompts] = prompt_sets(self.encoder)
-        templates = [SENTENCE, CONDITION] if self.form is Form.TRI else [prompts.pair]
+        templates = [SENTENCE, CONDITION] if self.form is CsrForm.TRI else [prompts.pair]
         return count_tokens(self.encoder, sentences, conditions, templates)
 
     def load(self, **options: Any) -> Csr:
@@ -107,7 +107,7 @@ def least_cosine(config: CsrConfig) -> float:
 def csr(
     model: str,
     *,
-    form: Form = Form.TRI,
+    form: CsrForm = CsrForm.TRI,
     router: Router = Router.QUERY,
     asks: Asks = Asks.CLS,
     routed: int = 1,
@@ -122,9 +122,9 @@ def csr(
     layers = int(config.num_hidden_layers)
     if not 0 <= routed <= layers:
         raise RequestError(f"--routed: expected 0 to {layers} layers of {model}, got {routed}")
-    if routed == 0 and form is Form.TRI and compose is None:
+    if routed == 0 and form is CsrForm.TRI and compose is None:
         raise RequestError("--routed 0: expected --compose, got none; without either, a condition changes nothing")
-    if form is Form.BI and (router is not Router.QUERY or asks is not Asks.CLS or compose is not None):
+    if form is CsrForm.BI and (router is not Router.QUERY or asks is not Asks.CLS or compose is not None):
         raise RequestError(
             "--form bi: expected no --router, no --asks and no --compose; its router is the attention of [CLS]"
         )
@@ -143,10 +143,10 @@ def csr(
 PREFIX = f"{CsrConfig.SYSTEM}:"  # before the name of an encoder: CSR without training
 
 
-def default_router(model: str, form: Form = Form.TRI) -> dict[str, Any]:
+def default_router(model: str, form: CsrForm = CsrForm.TRI) -> dict[str, Any]:
     """The paper's router; for an encoder of the table that is averaged, in tri form, one that sees the condition."""
     averaged = model in ENCODERS and ENCODERS[model].pooling[0] is Pooling.MEAN
-    return dict(FOR_AVERAGED if averaged and form is Form.TRI else PAPERS_ROUTER)
+    return dict(FOR_AVERAGED if averaged and form is CsrForm.TRI else PAPERS_ROUTER)
 
 
 def untrained(model: str, *, pooling: Pooling | None = None) -> CsrConfig:

@@ -25,7 +25,7 @@ from raycase.encoder.token_batch import TokenBatch
 from raycase.encoder.transfers import Collector, send
 from raycase.systems.csr_router import (
     Asks,
-    Form,
+    CsrForm,
     RoutedLayer,
     Router,
     cls_attention,
@@ -72,7 +72,7 @@ class Csr(Embedder, WeighsWords):
         pair_index = np.arange(len(prepared.condition))
         if prepared.conditions is None:
             batches = list(self._plain(prepared, pair_index))
-        elif self.config.form is Form.BI:
+        elif self.config.form is CsrForm.BI:
             batches = list(self._bi(prepared, pair_index))
         else:
             queries = self.condition_vectors(prepared.bases[0])
@@ -96,7 +96,7 @@ class Csr(Embedder, WeighsWords):
         batches: Iterator[tuple[np.ndarray, Tensor]] = iter(())
         if prepared.conditions is None:
             batches = self._plain(prepared, pair_index)
-        elif self.config.form is Form.BI:
+        elif self.config.form is CsrForm.BI:
             batches = self._bi(prepared, pair_index)
         elif len(pair_index):
             condition_CD, condition_index, new_work = self._remembered(prepared, pair_index)

@@ -16,7 +16,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 
-class Form(StrEnum):
+class CsrForm(StrEnum):
     """Whether sentence and condition are encoded together."""
 
     TRI = "tri"  # sentence and condition encoded apart

@@ -39,7 +39,7 @@ from raycase.systems.pairs import Encoded, accepted_pairs, encoded, prepare
 EXPLICIT, IMPLICIT = "explicit", "implicit"
 
 
-class Form(StrEnum):
+class DualCseForm(StrEnum):
     """Number of encoders (section 3.2)."""
 
     CROSS = "cross"  # one encoder: "[CLS] s [SEP] explicit" and "... implicit"
@@ -53,12 +53,12 @@ class DualCseConfig(FineTunedEmbedderConfig):
     SYSTEM: ClassVar[str] = "dualcse"
     known_conditions: ClassVar[tuple[str, ...] | None] = (EXPLICIT, IMPLICIT)
 
-    form: Form = Form.CROSS
+    form: DualCseForm = DualCseForm.CROSS
 
     @property
     def has_extra(self) -> bool:
         """Whether there is a second encoder, for the implicit meaning."""
-        return self.form is Form.BI
+        return self.form is DualCseForm.BI
 
     @property
     def formula(self) -> str:
@@ -66,7 +66,7 @@ class DualCseConfig(FineTunedEmbedderConfig):
         return "f(s, explicit) or f(s, implicit)"
 
     def _tokens(self, pairs: Sequence[tuple[str, str]]) -> TokenBatch:
-        rows = pairs if self.form is Form.CROSS else [(sentence,) for sentence, _ in pairs]
+        rows = pairs if self.form is DualCseForm.CROSS else [(sentence,) for sentence, _ in pairs]
         batch = separated(load_tokenizer(self.encoder), rows, encoding=self.encoder.pair_encoding, shortened=1)
         unknown = np.array([condition not in (EXPLICIT, IMPLICIT) for _, condition in pairs], dtype=bool)
         return batch.refuse(unknown, Reason.UNKNOWN_CONDITION)
@@ -85,7 +85,7 @@ class DualCseConfig(FineTunedEmbedderConfig):
     def load(self, **options: Any) -> DualCse:
         """Load the weights; `options` are those of `raycase.encoder.loading.load_encoder`."""
         implicit: TextEncoder | None = None
-        if self.form is Form.BI:
+        if self.form is DualCseForm.BI:
             implicit = load_encoder(self.encoder, adapt=lambda model: load_extra(model, self.local), **options)
         return DualCse(self, load_encoder(self.encoder, **options), implicit)
 
@@ -118,7 +118,7 @@ class DualCse(Embedder):
     def _parts(self, prepared: Prepared, pair_index: np.ndarray) -> list[tuple[TextEncoder, np.ndarray]]:
         """Each encoder with the pairs that it encodes."""
         assert prepared.conditions is not None
-        if self.config.form is Form.CROSS:
+        if self.config.form is DualCseForm.CROSS:
             return [(self.encoder, pair_index)]
         names = np.array(prepared.conditions)[prepared.condition[pair_index]]
         parts = [(encoder, pair_index[names == name]) for name, encoder in self.encoders.items()]
@@ -155,12 +155,12 @@ def implicitness(explicit_ND: np.ndarray, implicit_ND: np.ndarray) -> np.ndarray
 def dualcse(
     model: str,
     *,
-    form: Form = Form.CROSS,
+    form: DualCseForm = DualCseForm.CROSS,
     pooling: Pooling = Pooling.CLS,
     pair_encoding: PairEncoding = PairEncoding.TOKENIZER,
 ) -> DualCseConfig:
     """The system before training. Raises RequestError."""
     spec = starting_encoder(model, prompt="concat-sc", pooling=pooling, cls=pooling is Pooling.CLS)
-    if form is Form.BI:
+    if form is DualCseForm.BI:
         pair_encoding = PairEncoding.ENDED  # it reads no pairs
     return DualCseConfig(model=model, encoder=replace(spec, subtract=False, pair_encoding=pair_encoding), form=form)

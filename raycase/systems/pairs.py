@@ -15,7 +15,7 @@ import pyarrow as pa
 from raycase.data.rated import RatedPairs
 from raycase.data.schema import Reason
 from raycase.encoder.prepared import Prepared
-from raycase.encoder.prompts import PromptSet, PromptStyle, Span, Template, parse_views, prompt_set
+from raycase.encoder.prompts import PromptSet, PromptStyle, Template, TokenSpan, parse_views, prompt_set
 from raycase.encoder.sources import load_tokenizer
 from raycase.encoder.table import EncoderSpec
 from raycase.encoder.throughput import Work
@@ -23,8 +23,8 @@ from raycase.encoder.token_batch import TokenBatch
 from raycase.errors import RequestError
 
 MEMORY_BYTES = 256 * 2**20
-SENTENCE = Template(pattern="{sentence}", span=Span.ALL)  # a text alone, pooled over all its tokens
-CONDITION = Template(pattern="{condition}", span=Span.ALL)
+SENTENCE = Template(pattern="{sentence}", span=TokenSpan.ALL)  # a text alone, pooled over all its tokens
+CONDITION = Template(pattern="{condition}", span=TokenSpan.ALL)
 
 
 def prompt_sets(spec: EncoderSpec) -> list[PromptSet]:
@@ -32,7 +32,7 @@ def prompt_sets(spec: EncoderSpec) -> list[PromptSet]:
     return [_prompt_set(spec, style, span) for style, span in parse_views(spec.prompt)]
 
 
-def _prompt_set(spec: EncoderSpec, style: PromptStyle, span: Span | None) -> PromptSet:
+def _prompt_set(spec: EncoderSpec, style: PromptStyle, span: TokenSpan | None) -> PromptSet:
     if style is not PromptStyle.TEMPLATE:
         return prompt_set(style, template=spec.template, separator=spec.separator, span=span or spec.span)
     if spec.own is None:

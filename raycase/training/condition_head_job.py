@@ -12,7 +12,7 @@ from raycase.data.rated import RatedPairs
 from raycase.data.storage import Location
 from raycase.encoder.loading import whole_model
 from raycase.encoder.pooling import Pooling
-from raycase.encoder.prompts import Span
+from raycase.encoder.prompts import TokenSpan
 from raycase.errors import WorkError
 from raycase.systems.condition_head import ConditionHead, ZeroShotHead
 from raycase.systems.condition_pooling import ConditionPoolingConfig, condition_pooling, write_model_folder
@@ -27,7 +27,7 @@ from raycase.training.encoder_job import compute_of
 from raycase.training.job import TrainingJob, data_metrics, fit_metrics
 from raycase.training.loop import FitState
 from raycase.training.plain_share import with_plain_part
-from raycase.training.runner import Embedder, Runner
+from raycase.training.runner import Runner, TextEmbedder
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
@@ -70,7 +70,7 @@ class ConditionPoolingJob(HeadRecipe, TrainingJob):
         """The system without the head. Raises RequestError."""
         return condition_pooling(self.model, layers=self.layers, pooling=self.pooling, latent=not self.unfreeze)
 
-    def shared(self, config: ConditionPoolingConfig, parts: Sequence[Any], runner: Embedder) -> list[PairStates]:
+    def shared(self, config: ConditionPoolingConfig, parts: Sequence[Any], runner: TextEmbedder) -> list[PairStates]:
         """The states of sentences and conditions."""
         return [pair_states(rated, config, runner, self) for rated in parts]
 
@@ -151,11 +151,13 @@ class ConditionPoolingJob(HeadRecipe, TrainingJob):
         return metrics
 
 
-def pair_states(rated: RatedPairs, config: ConditionPoolingConfig, runner: Embedder, job: TrainingJob) -> PairStates:
+def pair_states(
+    rated: RatedPairs, config: ConditionPoolingConfig, runner: TextEmbedder, job: TrainingJob
+) -> PairStates:
     """States of the sentences and conditions of rated pairs. Raises RequestError for a text without any."""
     sentences = Indexed.of([*rated.sentences1, *rated.sentences2])
     conditions = Indexed.of(rated.conditions)
-    config = replace(config, keep=Span.SENTENCE)
+    config = replace(config, keep=TokenSpan.SENTENCE)
     states_of = partial(runner.states_of, cache=job.cache_location, compute=job.compute)
     kept, plain = states_of(sentences.values, config, name=rated.uri)
     asked, _ = states_of(conditions.values, config, name=f"conditions of {rated.uri}")

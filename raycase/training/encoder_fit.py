@@ -25,7 +25,7 @@ PairLoss = Callable[[Tensor, Tensor], Tensor]
 POOL = 16  # batches whose pairs are sorted by length together
 
 
-class Texts(Protocol):
+class PairTexts(Protocol):
     """The texts of rated pairs in the form that a system takes."""
 
     @property
@@ -40,7 +40,7 @@ class Texts(Protocol):
 class TunePairs:
     """Rated pairs, tokenised. groups: (N,), equal for pairs of the same two sentences, which share a batch."""
 
-    texts: Texts
+    texts: PairTexts
     ratings: np.ndarray  # (N,) float32; -1 where the condition does not apply
     groups: np.ndarray
 

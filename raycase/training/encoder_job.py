@@ -45,7 +45,7 @@ class FineTuneJob(TrainingJob):
         """What the system is fine-tuned for. Raises RequestError for flags that contradict each other."""
 
     @abstractmethod
-    def task_of(self, config: FineTunedConfig, train: Any, validation: Any) -> Task:
+    def task_of(self, config: FineTunedConfig, train: Any, validation: Any) -> TuningTask:
         """The task on data that `read_parts` read."""
 
     def check_flags(self) -> None:
@@ -110,7 +110,7 @@ class FineTuneJob(TrainingJob):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Task:
+class TuningTask:
     """Training and validation data of a fine-tuning."""
 
     identity: list[Any]  # the task's name, then everything besides the recipe that determines the weights

@@ -10,11 +10,11 @@ from typing import Any, ClassVar
 from raycase.data.inferences import HYPOTHESES, Inferences, read_inferences
 from raycase.encoder.pooling import Pooling
 from raycase.errors import RequestError
-from raycase.systems.dualcse import Form, dualcse
+from raycase.systems.dualcse import DualCseForm, dualcse
 from raycase.systems.fine_tuned_config import FineTunedConfig
 from raycase.systems.sentence_encoder import sentence_encoder
 from raycase.training.encoder_fit import TuneRecipe
-from raycase.training.encoder_job import FineTuneJob, Task
+from raycase.training.encoder_job import FineTuneJob, TuningTask
 from raycase.training.inference_fit import DualObjective, InferenceTexts
 
 
@@ -68,10 +68,10 @@ class InferencesJob(FineTuneJob, TuneRecipe):
             )
         return train, validation
 
-    def task_of(self, config: FineTunedConfig, train: Inferences, validation: Inferences) -> Task:
+    def task_of(self, config: FineTunedConfig, train: Inferences, validation: Inferences) -> TuningTask:
         """The task on these premises."""
         parts = {"train": train, "validation": validation}
-        return Task(
+        return TuningTask(
             identity=["inferences", *self.terms.values()],
             data={
                 part: {"file": Path(inferences.uri).name, "rows": len(inferences), "sha256": inferences.data_sha256}
@@ -91,7 +91,7 @@ class DualCseJob(InferencesJob):
     SYSTEM = "dualcse"
     FORMER: ClassVar = InferencesJob.FORMER | {"pair_encoding": "tokenizer"}
 
-    form: Form = Form.CROSS
+    form: DualCseForm = DualCseForm.CROSS
     """cross: one encoder, with the word explicit or implicit after the sentence. bi: two encoders."""
     contradiction: bool = True
     """Use contradictions as negatives; without: eq. 6."""

@@ -21,7 +21,7 @@ from raycase.systems.contracts import Compute
 from raycase.systems.model_folder import WRITTEN, open_model_folder
 from raycase.training.checkpoint import Fitting
 from raycase.training.loop import FitState
-from raycase.training.runner import Embedder, OpenRunner, Runner
+from raycase.training.runner import OpenRunner, Runner, TextEmbedder
 
 CORRELATIONS = ("spearman", "spearman_rated", "pearson")  # figures of rated pairs
 
@@ -128,7 +128,7 @@ class TrainingJob(RayFlag, ABC):
             "seed": self.seed,
         }
 
-    def shared(self, config: Any, parts: Sequence[Any], runner: Embedder) -> Any:
+    def shared(self, config: Any, parts: Sequence[Any], runner: TextEmbedder) -> Any:
         """What all fits on this data share, trials of a sweep among them."""
         return parts
 

@@ -33,7 +33,7 @@ OUTPUT_DIM, DROPOUT = 512, 0.15
 
 
 @dataclass(frozen=True, kw_only=True)
-class Recipe(FitRecipe):
+class ProjectorRecipe(FitRecipe):
     """Everything that determines g besides the data and the seed. The defaults are the paper's."""
 
     dim: int | None = None
@@ -102,13 +102,13 @@ class Recipe(FitRecipe):
         )
 
 
-RECIPE_FIELDS = tuple(f.name for f in fields(Recipe))
+RECIPE_FIELDS = tuple(f.name for f in fields(ProjectorRecipe))
 
 
 def fit_projector(
     train: PairVectors,
     validation: PairVectors,
-    recipe: Recipe,
+    recipe: ProjectorRecipe,
     *,
     seed: int = 0,
     state: FitState | None = None,
@@ -127,7 +127,7 @@ def fit_projector(
     return fit(module, batches, loss, evaluate, recipe.fit_config(seed), state=state)
 
 
-def pair_loss(train: PairVectors, recipe: Recipe) -> BatchLoss:
+def pair_loss(train: PairVectors, recipe: ProjectorRecipe) -> BatchLoss:
     """The recipe's loss over a whole batch, the mean over the nested dimensions and all; both sentences go through the
     same g (a Siamese bi-encoder)."""
     targets_N = unit_ratings(torch.tensor(train.ratings))

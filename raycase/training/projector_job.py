@@ -22,12 +22,12 @@ from raycase.systems.registry import resolve
 from raycase.training.checkpoint import Fitting
 from raycase.training.job import TrainingJob, data_metrics, fit_metrics
 from raycase.training.loop import FitState
-from raycase.training.projector_fit import RECIPE_FIELDS, Recipe, best_projector, evaluation, fit_projector
-from raycase.training.runner import Embedder
+from raycase.training.projector_fit import RECIPE_FIELDS, ProjectorRecipe, best_projector, evaluation, fit_projector
+from raycase.training.runner import TextEmbedder
 
 
 @dataclass(frozen=True, kw_only=True)
-class ProjectorJob(PromptFlags, Recipe, TrainingJob):
+class ProjectorJob(PromptFlags, ProjectorRecipe, TrainingJob):
     """Fit a projector on a frozen encoder by eq. 2 (CASE, section 3.2) and save a model folder.
 
     A run that was stopped resumes automatically when the same command is run again.
@@ -39,9 +39,9 @@ class ProjectorJob(PromptFlags, Recipe, TrainingJob):
     swept: ClassVar[Sequence[str]] = (*(name for name in RECIPE_FIELDS if name != "nested"), "prompt")
 
     @property
-    def recipe(self) -> Recipe:
+    def recipe(self) -> ProjectorRecipe:
         """Everything that determines g besides the data and the seed."""
-        return Recipe.of(self)
+        return ProjectorRecipe.of(self)
 
     def config(self) -> CaseConfig:
         """The system without g: zero-shot CASE, or the encoder of a fine-tuned bi-encoder. Raises RequestError."""
@@ -72,7 +72,7 @@ class ProjectorJob(PromptFlags, Recipe, TrainingJob):
         recipe = self.recipe.record | {"dropout": self.recipe.dropout_share}
         return super().identity(config, parts) | {"recipe": recipe}
 
-    def shared(self, config: CaseConfig, parts: Sequence[Any], runner: Embedder) -> list[PairVectors]:
+    def shared(self, config: CaseConfig, parts: Sequence[Any], runner: TextEmbedder) -> list[PairVectors]:
         """The vectors before g."""
         cached: dict[str, Any] = {"cache": self.cache_location, "compute": self.compute}
         return [pair_vectors(rated, config, runner.vectors_of, **cached) for rated in parts]

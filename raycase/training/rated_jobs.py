@@ -16,12 +16,22 @@ from raycase.errors import RequestError, note
 from raycase.evaluation.graph_metrics import MEASURES
 from raycase.systems.bi_encoder import BiEncoderConfig, bi_encoder
 from raycase.systems.cross_encoder import cross_encoder
-from raycase.systems.csr import LEAST_COSINE, Asks, CsrConfig, Form, Router, Weight, csr, default_router, least_cosine
+from raycase.systems.csr import (
+    LEAST_COSINE,
+    Asks,
+    CsrConfig,
+    CsrForm,
+    Router,
+    Weight,
+    csr,
+    default_router,
+    least_cosine,
+)
 from raycase.systems.fine_tuned_config import FineTunedConfig
 from raycase.systems.lora import lora
 from raycase.systems.tri_encoder import TriEncoderConfig, tri_encoder
 from raycase.training.encoder_fit import Objective, PairObjective, RatedRecipe, TunePairs
-from raycase.training.encoder_job import FineTuneJob, Task
+from raycase.training.encoder_job import FineTuneJob, TuningTask
 from raycase.training.graph_fit import GraphObjective, GraphTexts
 from raycase.training.job import data_metrics
 from raycase.training.losses import Loss
@@ -58,7 +68,7 @@ class RatedJob(FineTuneJob, RatedRecipe):
         """The metrics of the task."""
         return super().figures if self.task == "rated" else MEASURES
 
-    def task_of(self, config: FineTunedConfig, train: Any, validation: Any) -> Task:
+    def task_of(self, config: FineTunedConfig, train: Any, validation: Any) -> TuningTask:
         """The task on this data."""
         return (_rated if self.task == "rated" else _graph)(self, config, train, validation)
 
@@ -118,7 +128,7 @@ class CsrJob(RatedJob):
 
     SYSTEM = "csr"
 
-    form: Form = Form.TRI
+    form: CsrForm = CsrForm.TRI
     """tri: sentence and condition encoded separately. bi: as one text."""
     router: Router | None = None
     """Query and keys of the router: query, the attention's (the paper's); hidden, hidden states; heavy, hidden states
@@ -140,7 +150,7 @@ class CsrJob(RatedJob):
         choices |= {name: value for name in choices if (value := getattr(self, name)) is not None}
         return csr(self.model, form=self.form, compose=self.compose, **choices)
 
-    def task_of(self, config: FineTunedConfig, train: Any, validation: Any) -> Task:
+    def task_of(self, config: FineTunedConfig, train: Any, validation: Any) -> TuningTask:
         """The task on this data. Before training, says where the system does not see the condition."""
         assert isinstance(config, CsrConfig)
         task = super().task_of(config, train, validation)
@@ -191,9 +201,9 @@ def _rated_objective(job: RatedJob, config: FineTunedConfig) -> PairObjective:
     return PairObjective(config=config)
 
 
-def _rated(job: RatedJob, config: FineTunedConfig, train: RatedPairs, validation: RatedPairs) -> Task:
+def _rated(job: RatedJob, config: FineTunedConfig, train: RatedPairs, validation: RatedPairs) -> TuningTask:
     """The task of rated pairs under conditions."""
-    return Task(
+    return TuningTask(
         identity=["rated"],
         data=data_metrics({"train": train, "validation": validation}),
         texts=lambda: [TunePairs.of(config, rated) for rated in (train, validation)],
@@ -237,10 +247,10 @@ def _read_graph(job: RatedJob) -> tuple[GraphPart, GraphPart]:
     return GraphPart(graph=graph, triples=train), GraphPart(graph=graph, triples=validation)
 
 
-def _graph(job: RatedJob, config: FineTunedConfig, train: GraphPart, validation: GraphPart) -> Task:
+def _graph(job: RatedJob, config: FineTunedConfig, train: GraphPart, validation: GraphPart) -> TuningTask:
     """The task of knowledge graph completion."""
     parts = {"train": train.triples, "validation": validation.triples}
-    return Task(
+    return TuningTask(
         identity=["kgc", job.margin, job.limit],
         data={
             part: {"file": Path(triples.uri).name, "rows": len(triples) // 2, "sha256": triples.data_sha256}

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 Data = Mapping[str, Any]  # by `Cell.read`: what `TrainingJob.shared` gave
 
 
-class Embedder(Protocol):
+class TextEmbedder(Protocol):
     """Embeds texts."""
 
     @property
@@ -32,7 +32,7 @@ class Embedder(Protocol):
         """A function that gives the states of texts' tokens."""
 
 
-class Runner(Embedder, Protocol):
+class Runner(TextEmbedder, Protocol):
     """Embeds texts and runs fits."""
 
     @property

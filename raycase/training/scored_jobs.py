@@ -13,7 +13,7 @@ from raycase.systems.fine_tuned_config import FineTunedConfig
 from raycase.systems.mixsp import MOST, UPPER, Route, Select, Similarity, mixsp
 from raycase.systems.sentence_encoder import sentence_encoder
 from raycase.training.encoder_fit import PairLoss, PairObjective, TunePairs, TuneRecipe
-from raycase.training.encoder_job import FineTuneJob, Task
+from raycase.training.encoder_job import FineTuneJob, TuningTask
 from raycase.training.job import data_metrics
 from raycase.training.scored_losses import mixsp_loss, scored_loss
 
@@ -68,9 +68,9 @@ class ScoredJob(FineTuneJob, TuneRecipe):
                 raise RequestError("--train: expected pairs that are not in --validation, got none")
         return train, validation
 
-    def task_of(self, config: FineTunedConfig, train: RatedPairs, validation: RatedPairs) -> Task:
+    def task_of(self, config: FineTunedConfig, train: RatedPairs, validation: RatedPairs) -> TuningTask:
         """The task on these pairs."""
-        return Task(
+        return TuningTask(
             identity=["scored", *self.terms.values()],
             data=data_metrics({"train": train, "validation": validation}),
             texts=lambda: [TunePairs.of(config, scored) for scored in (train, validation)],

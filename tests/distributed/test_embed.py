@@ -30,7 +30,7 @@ from raycase.corpus.sample import sample_rows
 from raycase.corpus.verify import verify
 from raycase.distributed.dry_run import measure_in
 from raycase.distributed.embed import embed, prepare_ray
-from raycase.distributed.resources import Capacity, Pool
+from raycase.distributed.resources import ActorPool, Capacity
 from raycase.errors import RequestError
 from raycase.placement import dry_run
 
@@ -150,7 +150,7 @@ def test_a_dry_run_measures_on_a_worker_like_the_jobs_or_says_that_it_did_not(fi
     request = check(replace(finished.local, output=str(tmp_path / "out")))
     known, done = find_job(request.output, request.config, request.files, overwrite=False)
     rows, _ = sample_rows(request.columns, make_plan(request, known.files, done, known.sharing), known.files)
-    pool = Pool(least=1, most=1, cpus=0.5, gpus=0, threads=1)
+    pool = ActorPool(least=1, most=1, cpus=0.5, gpus=0, threads=1)
     found = measure_in(request, rows, pool, Capacity([{"CPU": 2}] * 2, []))
     assert min(found.tokens_per_second, found.bytes_per_pair) > 0
     assert found.where == "a worker with 0.5 CPUs"

@@ -11,10 +11,10 @@ from raycase.distributed import index as module
 from raycase.distributed.index import index
 from raycase.errors import RequestError, WorkError
 from raycase.search.build import IndexJob, build
-from raycase.search.build_parts import BUILD, Sizes
+from raycase.search.build_parts import BUILD, PartSizes
 from raycase.search.index import Index, Options
 
-SMALL = Sizes(part_rows=100, graph_rows=200, vectors_apart=256, values_apart=256)
+SMALL = PartSizes(part_rows=100, graph_rows=200, vectors_apart=256, values_apart=256)
 
 
 @pytest.fixture(scope="module")

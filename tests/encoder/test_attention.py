@@ -27,10 +27,10 @@ def random_rows(seed, kind, length):
         [*stems[random.integers(4)], *random.integers(0, 3, random.integers(0, 60)).tolist()] for _ in range(30)
     ]
     if kind == "tree":
-        forest = Forest.of(Ragged.of(sequences))
+        forest = Forest.of(Ragged.of_ids(sequences))
         row = forest.lay(forest.cuts(length)[0])
     else:
-        row = next(rows_without_padding(Ragged.of(sequences), length))
+        row = next(rows_without_padding(Ragged.of_ids(sequences), length))
     return row.padded(-(-len(row) // 128) * 128, 0)
 
 
@@ -172,7 +172,7 @@ def test_small_blocks_touch_fewer_keys_of_captions():
     """Of 40 tokens under 8 conditions of 4, of which a token sees 30 or so."""
     random = np.random.default_rng(0)
     texts = [random.integers(0, 1000, 40).tolist() for _ in range(40)]
-    forest = Forest.of(Ragged.of([[1, 2, 3, *text, *[2000 + c] * 4] for text in texts for c in range(8)]))
+    forest = Forest.of(Ragged.of_ids([[1, 2, 3, *text, *[2000 + c] * 4] for text in texts for c in range(8)]))
     (cut,) = forest.cuts_filling([4096])
     row = forest.lay(cut).padded(4096, 0)
     touched = {}

@@ -8,7 +8,7 @@ import tiny
 
 from raycase.data.schema import Reason
 from raycase.encoder.pooling import Pooling
-from raycase.encoder.prompts import BUILT_IN, OwnPrompt, Pool, PromptStyle, Span, own_prompt, prompt_set
+from raycase.encoder.prompts import BUILT_IN, OwnPrompt, Pool, PromptStyle, TokenSpan, own_prompt, prompt_set
 from raycase.encoder.sources import described, find_encoder, load_tokenizer
 from raycase.encoder.table import ENCODERS, read_spec
 from raycase.errors import RequestError
@@ -36,7 +36,7 @@ def test_what_is_pooled(pool):
 
 
 @pytest.mark.parametrize("style", BUILT_IN)
-@pytest.mark.parametrize("span", Span)
+@pytest.mark.parametrize("span", TokenSpan)
 def test_a_built_in_prompt_can_be_written_as_ones_own(style, span):
     wanted = prompt_set(style, span=span)
     patterns = {"template": wanted.pair.pattern, "base_template": wanted.base.pattern}

@@ -58,7 +58,7 @@ def sees(row):
 
 
 def rows_of(sequences, budget):
-    forest = Forest.of(Ragged.of(sequences))
+    forest = Forest.of(Ragged.of_ids(sequences))
     return [forest.lay(cut) for cut in forest.cuts(budget)]
 
 
@@ -116,7 +116,7 @@ def test_a_long_prefix_stays_in_one_row_above_the_budget():
 
 @given(few, st.integers(1, 40))
 def test_without_sharing_each_sequence_stands_alone(sequences, budget):
-    rows = list(rows_without_padding(Ragged.of(sequences), budget))
+    rows = list(rows_without_padding(Ragged.of_ids(sequences), budget))
     assert [s for row in rows for s in row.sequences.tolist()] == list(range(len(sequences)))
     for row in rows:
         seen = sees(row)
@@ -141,12 +141,12 @@ def test_a_row_of_less_than_a_token_is_refused(budget):
     with pytest.raises(ValueError, match=f"expected at least 1, got {budget}"):
         rows_of([[1]], budget)
     with pytest.raises(ValueError, match=f"expected at least 1, got {budget}"):
-        list(rows_without_padding(Ragged.of([[1]]), budget))
+        list(rows_without_padding(Ragged.of_ids([[1]]), budget))
 
 
 @given(few, st.data())
 def test_taking_sequences(sequences, data):
-    ragged = Ragged.of(sequences)
+    ragged = Ragged.of_ids(sequences)
     index = data.draw(st.lists(st.integers(0, len(sequences) - 1), max_size=20))
     start = [data.draw(st.integers(0, len(sequences[i]))) for i in index]
     found = ragged.take(np.array(index, dtype=np.int64), np.array(start, dtype=np.int64))
@@ -183,12 +183,12 @@ def test_rows_are_full(words, conditions):
     random = np.random.default_rng(0)
     texts = [random.integers(0, 50, random.integers(words // 2, 2 * words)).tolist() for _ in range(120_000 // words)]
     ends = [[60 + c] * 5 for c in range(conditions)]
-    forest = Forest.of(Ragged.of([[1, 2, 3, *text, *end] for text in texts for end in ends]))
+    forest = Forest.of(Ragged.of_ids([[1, 2, 3, *text, *end] for text in texts for end in ends]))
     lengths = row_lengths(16384)
     cuts = forest.cuts_filling(lengths)
     assert [cut.start for cut in cuts] == [0, *(cut.stop for cut in cuts[:-1])]
     assert cuts[-1].stop == len(forest.order)
-    once = int((forest.sequences.lengths - forest.shared).sum())
+    once = int((forest.sequences.counts - forest.shared).sum())
     computed = padded_lengths(np.array([cut.tokens for cut in cuts]), lengths)
     assert computed.sum() < 1.06 * once
     for cut in cuts:
@@ -198,11 +198,11 @@ def test_rows_are_full(words, conditions):
     runs = list(rows_without_padding(forest.sequences, 16384, lengths))
     assert np.concatenate([row.sequences for row in runs]).tolist() == list(range(len(forest.order)))
     filled = padded_lengths(np.array([len(row) for row in runs]), lengths)
-    assert filled.sum() < (1.06 if words < 100 else 1.12) * forest.sequences.lengths.sum()
+    assert filled.sum() < (1.06 if words < 100 else 1.12) * forest.sequences.counts.sum()
 
 
 def test_sequences_above_every_length_are_cut_too():
-    sequences = Ragged.of([[1] * 300, [1] * 290 + [2], [3] * 10, [4] * 700])
+    sequences = Ragged.of_ids([[1] * 300, [1] * 290 + [2], [3] * 10, [4] * 700])
     forest = Forest.of(sequences)
     cuts = forest.cuts_filling(row_lengths(128))
     assert [(cut.start, cut.stop) for cut in cuts][-1][1] == 4

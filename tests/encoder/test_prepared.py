@@ -9,14 +9,14 @@ from tiny import PAIRS, batches_equal
 
 from raycase.data.schema import Reason
 from raycase.encoder.prepared import Prepared
-from raycase.encoder.prompts import PromptStyle, Span, prompt_set
+from raycase.encoder.prompts import PromptStyle, TokenSpan, prompt_set
 from raycase.encoder.table import ENCODERS
 from raycase.encoder.token_batch import TokenBatch, Tokens
 from raycase.systems.pairs import prepare
 
 
 def test_prepared_pairs_travel_as_bytes(tokenizer_of):
-    batch = tokenizer_of("qwen").pairs([prompt_set(PromptStyle.CONCAT_SC, span=Span.CONDITION).pair], PAIRS)
+    batch = tokenizer_of("qwen").pairs([prompt_set(PromptStyle.CONCAT_SC, span=TokenSpan.CONDITION).pair], PAIRS)
     one = TokenBatch.of([Tokens(ids=[1, 2], start=0, end=2)])
     for conditions, pairs, bases in ((["naïve", "😀"], [batch, one], [one]), (None, [one], [])):
         made = Prepared(
@@ -40,7 +40,7 @@ def prepared_of(tmp_path):
     """Pairs prepared with prompts of every kind."""
     tiny.save_tokenizer(tmp_path, tiny.wordpiece())
     spec = replace(ENCODERS["minilm"], source=str(tmp_path), max_tokens=12)
-    prompts = prompt_set(PromptStyle.CONCAT_SC, span=Span.CONDITION)
+    prompts = prompt_set(PromptStyle.CONCAT_SC, span=TokenSpan.CONDITION)
 
     def prepared(pairs, conditional=True):
         texts, conditions = map(list, zip(*pairs, strict=True))

@@ -2,7 +2,7 @@
 
 import pytest
 
-from raycase.encoder.prompts import BUILT_IN, PromptStyle, Span, parse_views, prompt_set
+from raycase.encoder.prompts import BUILT_IN, PromptStyle, TokenSpan, parse_views, prompt_set
 from raycase.errors import RequestError
 
 QWEN = "Instruct: {instruction}\nQuery:{text}"
@@ -52,13 +52,15 @@ def test_concatenations_follow_the_order_and_the_separator():
 
 
 @pytest.mark.parametrize("style", BUILT_IN)
-@pytest.mark.parametrize("span", Span)
+@pytest.mark.parametrize("span", TokenSpan)
 def test_what_is_pooled(style, span):
     prompts = prompt_set(style, span=span)
     of_style = {PromptStyle.COND: CONDITION, PromptStyle.SENT: SENTENCE}
-    of_span = {Span.CONDITION: CONDITION, Span.SENTENCE: SENTENCE, Span.ALL: None}
+    of_span = {TokenSpan.CONDITION: CONDITION, TokenSpan.SENTENCE: SENTENCE, TokenSpan.ALL: None}
     assert pooled(prompts.pair, SENTENCE, CONDITION) == of_style.get(style, of_span[span])
-    assert pooled(prompts.base, "", CONDITION) == (None if style not in of_style and span is Span.ALL else CONDITION)
+    assert pooled(prompts.base, "", CONDITION) == (
+        None if style not in of_style and span is TokenSpan.ALL else CONDITION
+    )
     assert pooled(prompts.plain, SENTENCE, "") is None
 
 
@@ -72,7 +74,7 @@ def test_the_place_of_both_texts_is_known(style):
 @pytest.mark.parametrize("style", BUILT_IN)
 def test_braces_in_a_text_are_text(style):
     sentence, condition = "{condition} {sentence} {instruction}", "{sentence} {text} {0} %s"
-    found = prompt_set(style, span=Span.CONDITION).pair.render(sentence, condition)
+    found = prompt_set(style, span=TokenSpan.CONDITION).pair.render(sentence, condition)
     assert found.text[slice(*found.sentence)] == sentence
     assert found.text.count(condition) == 1
     assert found.text[slice(*found.pooled)] == (sentence if style is PromptStyle.SENT else condition)
@@ -93,7 +95,7 @@ def test_a_style_alone_is_one_view(style):
 
 
 @pytest.mark.parametrize("style", [PromptStyle.CONCAT_CS, PromptStyle.CONCAT_SC])
-@pytest.mark.parametrize("span", Span)
+@pytest.mark.parametrize("span", TokenSpan)
 def test_a_concatenation_may_say_what_is_pooled(style, span):
     assert parse_views(f"{style}:{span}") == [(style, span)]
 
@@ -101,9 +103,9 @@ def test_a_concatenation_may_say_what_is_pooled(style, span):
 def test_views_stand_in_the_order_asked_for():
     assert parse_views("sent+concat-sc:all+cond+concat-sc:sentence+concat-sc") == [
         (PromptStyle.SENT, None),
-        (PromptStyle.CONCAT_SC, Span.ALL),
+        (PromptStyle.CONCAT_SC, TokenSpan.ALL),
         (PromptStyle.COND, None),
-        (PromptStyle.CONCAT_SC, Span.SENTENCE),
+        (PromptStyle.CONCAT_SC, TokenSpan.SENTENCE),
         (PromptStyle.CONCAT_SC, None),
     ]
 

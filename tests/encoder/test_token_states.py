@@ -10,7 +10,7 @@ from small import token_states as wanted
 
 from raycase.encoder.loading import load_encoder
 from raycase.encoder.pooling import Pooling
-from raycase.encoder.prompts import Span, Template
+from raycase.encoder.prompts import Template, TokenSpan
 from raycase.encoder.table import ENCODERS
 from raycase.encoder.token_states import StateReader, layer_numbers
 from raycase.errors import RequestError
@@ -36,9 +36,9 @@ def opened(spec, **options):
     return load_encoder(spec, dtype=torch.float32, device="cpu", **options)
 
 
-def tokens(encoder, texts, span=Span.SENTENCE):
+def tokens(encoder, texts, span=TokenSpan.SENTENCE):
     """Two views of each text: all tokens, which are pooled, and those of `span`, which are read."""
-    views = [Template(pattern="{sentence}", span=part) for part in (Span.ALL, span)]
+    views = [Template(pattern="{sentence}", span=part) for part in (TokenSpan.ALL, span)]
     return encoder.tokenize.pairs(views, [(text, "") for text in texts])
 
 
@@ -68,7 +68,7 @@ def test_states_are_those_of_the_librarys_model(folder_of, name, unpadded):
     found, plain, work = read(encoder, LAYERS, batch)
     for text, states_TW in zip([*TEXTS, TEXTS[0]], found, strict=True):
         small.close(states_TW, wanted(spec.source, text, LAYERS), atol=1e-5)
-    small.close(plain, opened(spec).encode(tokens(encoder, [*TEXTS, TEXTS[0]], Span.ALL))[0][:, :32], atol=1e-5)
+    small.close(plain, opened(spec).encode(tokens(encoder, [*TEXTS, TEXTS[0]], TokenSpan.ALL))[0][:, :32], atol=1e-5)
     assert work.tokens == batch.lengths.sum()
     assert work.processed <= work.tokens
 
@@ -84,7 +84,7 @@ def test_the_layers_stand_in_the_order_that_was_asked_for(folder_of, layers):
 @pytest.mark.parametrize("unpadded", [False, True])
 def test_special_tokens_are_read_where_every_token_is(folder_of, unpadded):
     encoder = opened(spec_of(folder_of, "minilm"), unpadded=unpadded)
-    found, plain, _ = read(encoder, [2], tokens(encoder, TEXTS, Span.ALL))
+    found, plain, _ = read(encoder, [2], tokens(encoder, TEXTS, TokenSpan.ALL))
     for text, states_TW in zip(TEXTS, found, strict=True):
         small.close(states_TW, wanted(str(folder_of("minilm")), text, [2], whole=True), atol=1e-5)
     small.close(plain, np.stack([states_TW.mean(0) for states_TW in found]), atol=1e-5)
@@ -100,7 +100,7 @@ def test_the_plain_vector_is_pooled_as_ever(folder_of, pooling):
 @pytest.mark.parametrize("unpadded", [False, True])
 def test_the_last_states_of_latent_attention_are_those_that_are_pooled(folder_of, unpadded):
     encoder = opened(spec_of(folder_of, "nv-embed-v2"), unpadded=unpadded)
-    found, plain, _ = read(encoder, [2], tokens(encoder, TEXTS, Span.ALL))
+    found, plain, _ = read(encoder, [2], tokens(encoder, TEXTS, TokenSpan.ALL))
     small.close(plain, np.stack([states_TW.mean(0) for states_TW in found]), atol=1e-5)
 
 

@@ -10,7 +10,7 @@ import tiny
 from tokenizers import Tokenizer, models
 
 from raycase.data.schema import Reason
-from raycase.encoder.prompts import OwnPrompt, Pool, PromptStyle, Span, prompt_set
+from raycase.encoder.prompts import OwnPrompt, Pool, PromptStyle, TokenSpan, prompt_set
 from raycase.encoder.several_texts import separated
 from raycase.encoder.sources import load_tokenizer
 from raycase.encoder.table import ENCODERS, PairEncoding
@@ -26,12 +26,12 @@ def prompts_of(spec):
 END_TOKENS = {"qwen": "<|endoftext|>", "mistral": "</s>"}
 FAMILIES = [*tiny.TOKENIZERS, "minilm"]
 STYLES = [
-    (PromptStyle.COND, Span.CONDITION),
-    (PromptStyle.SENT, Span.SENTENCE),
-    (PromptStyle.CONCAT_CS, Span.CONDITION),
-    (PromptStyle.CONCAT_CS, Span.SENTENCE),
-    (PromptStyle.CONCAT_SC, Span.CONDITION),
-    (PromptStyle.CONCAT_SC, Span.SENTENCE),
+    (PromptStyle.COND, TokenSpan.CONDITION),
+    (PromptStyle.SENT, TokenSpan.SENTENCE),
+    (PromptStyle.CONCAT_CS, TokenSpan.CONDITION),
+    (PromptStyle.CONCAT_CS, TokenSpan.SENTENCE),
+    (PromptStyle.CONCAT_SC, TokenSpan.CONDITION),
+    (PromptStyle.CONCAT_SC, TokenSpan.SENTENCE),
 ]
 TEXTS = [
     "color of the dress",
@@ -104,8 +104,8 @@ def test_the_pooled_tokens_are_the_text(tokenizer_of, family, style, span):
     tokenize = tokenizer_of(family)
     pair = prompt_set(style, template=template_of(family), span=span).pair
     for text in TEXTS:
-        other = {Span.CONDITION: SENTENCE, Span.SENTENCE: CONDITION}[span]
-        (found,) = tokenize([pair.render(*((other, text) if span is Span.CONDITION else (text, other)))])
+        other = {TokenSpan.CONDITION: SENTENCE, TokenSpan.SENTENCE: CONDITION}[span]
+        (found,) = tokenize([pair.render(*((other, text) if span is TokenSpan.CONDITION else (text, other)))])
         pooled = decoded(tokenize, found.ids[found.start : found.end])
         if family == "qwen" and style in (PromptStyle.COND, PromptStyle.SENT):
             pooled = pooled.removeprefix(":")  # "Query:color" may share a token with its colon
@@ -135,7 +135,7 @@ def test_the_pooled_tokens_of_qwen_follow_the_colon_at_once(tokenizer_of):
 @pytest.mark.parametrize("family", FAMILIES)
 def test_batch_equals_one_by_one(tokenizer_of, family):
     tokenize = tokenizer_of(family, max_tokens=60)
-    pair = prompt_set(PromptStyle.CONCAT_SC, span=Span.CONDITION).pair
+    pair = prompt_set(PromptStyle.CONCAT_SC, span=TokenSpan.CONDITION).pair
     rendered = [pair.render(text * 5, "of the dress") for text in TEXTS]
     assert tokenize(rendered) == [tokenize([r])[0] for r in rendered]
 
@@ -183,7 +183,7 @@ def tokens_in(tokenize, rendered, span):
     return held[0], held[-1] + 1
 
 
-@pytest.mark.parametrize(("style", "span"), [*STYLES, (PromptStyle.CONCAT_CS, Span.ALL)])
+@pytest.mark.parametrize(("style", "span"), [*STYLES, (PromptStyle.CONCAT_CS, TokenSpan.ALL)])
 @pytest.mark.parametrize("family", FAMILIES)
 def test_a_long_prompt_loses_the_end_of_its_sentence_alone(tokenizer_of, family, style, span):
     pair = prompt_set(style, template=template_of(family), span=span).pair
@@ -197,10 +197,10 @@ def test_a_long_prompt_loses_the_end_of_its_sentence_alone(tokenizer_of, family,
         assert not full.truncated
         assert found.ids == full.ids[: last - over] + full.ids[last:]
         pooled = found.ids[found.start : found.end]
-        if pair.span is Span.CONDITION:
+        if pair.span is TokenSpan.CONDITION:
             assert pooled == full.ids[full.start : full.end]
             assert without_space(CONDITION) in without_space(decoded(tokenize, pooled))
-        elif pair.span is Span.SENTENCE:
+        elif pair.span is TokenSpan.SENTENCE:
             assert pooled == full.ids[first : last - over]
         else:
             assert pooled == found.ids
@@ -265,7 +265,7 @@ def test_a_base_that_is_too_long_is_refused(tokenizer_of):
     assert tokenizer_of("wordpiece", max_tokens=8)([base])[0].refused is Reason.NO_ROOM
 
 
-@pytest.mark.parametrize(("style", "span"), [*STYLES, (PromptStyle.CONCAT_CS, Span.ALL)])
+@pytest.mark.parametrize(("style", "span"), [*STYLES, (PromptStyle.CONCAT_CS, TokenSpan.ALL)])
 @pytest.mark.parametrize("family", ["wordpiece", "minilm"])
 def test_a_text_without_tokens_is_refused(tokenizer_of, family, style, span):
     """BERT's normaliser drops zero-width characters; a vector of nothing would be written."""

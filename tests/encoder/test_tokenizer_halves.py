@@ -9,7 +9,7 @@ from tokenizers import pre_tokenizers
 
 from raycase.data.schema import Reason
 from raycase.encoder import tokenizer as tokenizer_module
-from raycase.encoder.prompts import PromptStyle, Span, Template, prompt_set
+from raycase.encoder.prompts import PromptStyle, Template, TokenSpan, prompt_set
 from raycase.encoder.table import ENCODERS
 from raycase.encoder.token_batch import REASONS, TokenBatch
 from raycase.encoder.tokenizer import boundary
@@ -41,7 +41,7 @@ def test_apart_is_the_same_as_together(tokenizer_of, family, style):
     """Every pair, also those too long, refused, or with odd characters at the boundary."""
     tokenizer = tokenizer_of(family)
     for template in (QWEN3, ENCODERS["sfr-mistral"].template):
-        for span in Span if style not in (PromptStyle.COND, PromptStyle.SENT) else [Span.CONDITION]:
+        for span in TokenSpan if style not in (PromptStyle.COND, PromptStyle.SENT) else [TokenSpan.CONDITION]:
             pair = prompt_set(style, template=template, span=span).pair
             if boundary(pair, tokenizer.tokenizer) is None:
                 assert (family, template) == ("unigram", QWEN3)  # "Query:color" is one word to it
@@ -59,7 +59,7 @@ def test_apart_is_the_same_as_together(tokenizer_of, family, style):
 def test_each_text_is_tokenised_once(tokenizer_of, family):
     tokenizer = tokenizer_of(family, max_tokens=1000)
     pairs = [(f"sentence {n}", f"condition {m}") for n in range(100) for m in range(50)]
-    pair = prompt_set(PromptStyle.CONCAT_SC, span=Span.CONDITION).pair
+    pair = prompt_set(PromptStyle.CONCAT_SC, span=TokenSpan.CONDITION).pair
     seen = counted(tokenizer)
     tokenizer.pairs([pair], pairs)
     assert len(seen) == 100 + 50 + tokenizer_module.CHECKED_PROMPTS
@@ -80,7 +80,7 @@ def test_a_tokenizer_without_known_boundaries_takes_whole_prompts(tokenizer_of):
 def test_few_equal_texts_are_not_worth_it(tokenizer_of):
     tokenizer = tokenizer_of("wordpiece")
     seen = counted(tokenizer)
-    pair = prompt_set(PromptStyle.CONCAT_SC, span=Span.CONDITION).pair
+    pair = prompt_set(PromptStyle.CONCAT_SC, span=TokenSpan.CONDITION).pair
     tokenizer.pairs([pair], [(f"sentence {n}", f"condition {n}") for n in range(20)])
     assert len(seen) == 20
 
@@ -88,8 +88,11 @@ def test_few_equal_texts_are_not_worth_it(tokenizer_of):
 def test_a_difference_is_found_said_and_ends_it(tokenizer_of, monkeypatch, caplog):
     """With a cut in the middle of words that merge."""
     tokenizer = tokenizer_of("wordpiece")
-    template = Template(pattern="{sentence}dress of {condition}", span=Span.CONDITION)
-    cut = Template(pattern="{sentence}dr", span=Span.ALL), Template(pattern="ess of {condition}", span=Span.ALL)
+    template = Template(pattern="{sentence}dress of {condition}", span=TokenSpan.CONDITION)
+    cut = (
+        Template(pattern="{sentence}dr", span=TokenSpan.ALL),
+        Template(pattern="ess of {condition}", span=TokenSpan.ALL),
+    )
     monkeypatch.setattr(tokenizer_module, "boundary", lambda *_: cut)
     pairs = [(f"{a} {b}", c) for a in "abcdef" for b in "abcdef" for c in ("color", "number")]
     wanted = TokenBatch.of(tokenizer([template.render(*p) for p in pairs]))
@@ -115,7 +118,7 @@ def test_a_difference_is_found_said_and_ends_it(tokenizer_of, monkeypatch, caplo
     ],
 )
 def test_where_a_template_is_cut(tokenizer_of, pattern, cut):
-    found = boundary(Template(pattern=pattern, span=Span.ALL), tokenizer_of("qwen").tokenizer)
+    found = boundary(Template(pattern=pattern, span=TokenSpan.ALL), tokenizer_of("qwen").tokenizer)
     assert (found and tuple(half.pattern for half in found)) == cut
 
 
@@ -134,7 +137,7 @@ def test_an_unknown_pre_tokenizer_is_not_trusted(tokenizer_of):
 
 def test_views_of_one_pattern_share_their_tokens(tokenizer_of):
     tokenizer = tokenizer_of("wordpiece")
-    views = [prompt_set(PromptStyle.CONCAT_SC, span=span).pair for span in (Span.SENTENCE, Span.ALL)]
+    views = [prompt_set(PromptStyle.CONCAT_SC, span=span).pair for span in (TokenSpan.SENTENCE, TokenSpan.ALL)]
     for pairs in (PAIRS, PAIRS[:1]):
         apart = [tokenizer.pairs([view], pairs) for view in views]
         both = tokenizer.pairs(views, pairs)

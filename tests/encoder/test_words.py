@@ -4,11 +4,11 @@ import numpy as np
 import pytest
 import tiny
 
-from raycase.encoder.prompts import Span, Template
+from raycase.encoder.prompts import Template, TokenSpan
 from raycase.encoder.tokenizer import PromptTokenizer
 from raycase.encoder.words import words_of
 
-ONE = Template(pattern="{sentence}", span=Span.SENTENCE)
+ONE = Template(pattern="{sentence}", span=TokenSpan.SENTENCE)
 TEXTS = [
     *tiny.SENTENCES,
     "A red dress, 1234 {sentence} {x}",

@@ -5,7 +5,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from raycase.encoder.prompts import Span
+from raycase.encoder.prompts import TokenSpan
 from raycase.evaluation.ablation import ablation, ablation_configs
 from raycase.systems.registry import resolve
 
@@ -31,7 +31,7 @@ def test_the_ablation_stands_beside_the_papers_figures(rated_pairs):
 
 def test_concatenations_over_the_condition_are_ablated_over_everything_too(encoder):
     config = resolve(str(encoder), prompt="concat-sc", pooling="mean")
-    config = replace(config, encoder=replace(config.encoder, span=Span.CONDITION))
+    config = replace(config, encoder=replace(config.encoder, span=TokenSpan.CONDITION))
     configs = ablation_configs(config)
     prompts = {c.encoder.prompt for c in configs}
     everything = {"concat-sc:all", "concat-cs:all"}

@@ -40,7 +40,7 @@ def flag_cases(home, model):
         for word in WORDS:
             yield Case("flags", f"score --{flag} {word!r}", [*score, f"--{flag}={word}"], begin)
     others = {
-        "search --index x --query a": ("k", "refine", "memory"),
+        "search --index x --query a": ("k", "candidates", "memory"),
         "facets --index x --condition c": ("clusters", "memory"),
         "join --queries a --vectors b --output c": ("k", "patience"),
         "rerank --answers a --queries b --model c --output d": ("k", "patience"),

@@ -10,7 +10,7 @@ import torch
 from raycase.encoder.words import Word
 from raycase.errors import RequestError
 from raycase.search.facet_words import CarriedWord, score_words
-from raycase.search.facets import Sizes, candidates, find_clusters, import_sklearn, sample
+from raycase.search.facets import FacetSizes, candidates, find_clusters, import_sklearn, sample
 from raycase.search.topk import l2_normalize
 
 PLANTED = [500, 300, 120, 60, 20]  # rows of each cluster
@@ -59,7 +59,7 @@ def test_more_noise_and_a_bound_do_not_surprise():
 
 def test_every_row_is_assigned_though_a_sample_is_fitted():
     vectors_ND, planted_N = planted()
-    found = find_clusters(in_blocks(vectors_ND, 64), most=20, sizes=Sizes(fitted=200, per_cluster=1, tried=200))
+    found = find_clusters(in_blocks(vectors_ND, 64), most=20, sizes=FacetSizes(fitted=200, per_cluster=1, tried=200))
     assert np.array_equal(found.cluster, planted_N)
 
 

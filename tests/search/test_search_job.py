@@ -1,6 +1,7 @@
 """Searches from the command line: from a file to Parquet, on object storage, by the scripts; wrong ones are refused."""
 
 import json
+from dataclasses import replace
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -10,6 +11,7 @@ from indexed import CONDITIONS, QUERIES, refuse
 
 from raycase.data.storage import locate
 from raycase.errors import RequestError
+from raycase.search.approximate import EFFORTS
 from raycase.search.build import IndexJob, build
 from raycase.search.index import Index
 from raycase.search.search_job import SearchJob
@@ -79,9 +81,16 @@ def test_wrong_searches_are_refused(home, index, tmp_path, tiny_model):
     ask("--rerank: expected --query", **phrase, condition=("color",), rerank="mixsp")
     ask("--text: expected a --condition that the phrases answer, and an index of", **phrase, condition=("color",))
     ask("expected one of --condition or --unconditional", condition=("color",), unconditional=True)
-    ask("--nprobes: expected at least 1", nprobes=0)
     ask("expected the model that the index is of", model="minilm")
     ask("expected the index's model nowhere", model="nowhere/at/all")
     ask("--output: expected a Parquet file", query=(), queries=str(home / "a" / "in.parquet"))
     build(IndexJob(embeddings=(str(home / "out"),), output=str(tmp_path / "i")))
     ask("expected plain vectors in", index=str(tmp_path / "i"), unconditional=True)
+
+
+def test_more_effort_looks_at_more_of_an_index():
+    low, usual, high, exact = (EFFORTS[name] for name in ("low", "usual", "high", "exact"))
+    assert [o.nprobes for o in (low, usual, high)] == [2, 10, 40] and exact.exact
+    assert [o.candidates(10, 3) for o in (low, usual, high)] == [10, 30, 120]  # never below k
+    assert [o.candidates(10, 50, 5000) for o in (low, usual, high)] == [1250, 5000, 20000]
+    assert replace(high, refine=2).candidates(10, 50, 5000) == 20

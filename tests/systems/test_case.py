@@ -17,7 +17,7 @@ from raycase.data.schema import Reason
 from raycase.encoder.loading import load_encoder
 from raycase.encoder.pooling import Pooling
 from raycase.encoder.prepared import Prepared
-from raycase.encoder.prompts import BUILT_IN, INSTRUCT, PromptStyle, Span, prompt_set
+from raycase.encoder.prompts import BUILT_IN, INSTRUCT, PromptStyle, TokenSpan, prompt_set
 from raycase.encoder.sources import load_tokenizer, weights_folder
 from raycase.encoder.table import ENCODERS
 from raycase.encoder.throughput import Work
@@ -85,7 +85,7 @@ def eq1(system):
 
 
 @pytest.mark.parametrize("style", BUILT_IN)
-@pytest.mark.parametrize("span", Span)
+@pytest.mark.parametrize("span", TokenSpan)
 def test_the_vector_is_the_pair_minus_its_base(config, style, span):
     system = replace(config, encoder=replace(config.encoder, prompt=style, span=span, max_tokens=200)).load(
         dtype=torch.float32
@@ -288,14 +288,14 @@ def test_each_view_takes_its_own_base_away(config, encoder):
 
 def test_what_a_view_pools_is_what_it_says(config, encoder):
     """minilm pools the condition; a view may say otherwise."""
-    assert config.encoder.span is Span.CONDITION
+    assert config.encoder.span is TokenSpan.CONDITION
     for prompt, span in (
-        ("concat-sc", Span.CONDITION),
-        ("concat-sc:all", Span.ALL),
+        ("concat-sc", TokenSpan.CONDITION),
+        ("concat-sc:all", TokenSpan.ALL),
         ("concat-sc:sentence", "sentence"),
     ):
         found = viewed(config, encoder, prompt).embed(SENTENCES, CONDITIONS)
-        spec = replace(config.encoder, span=Span(span))
+        spec = replace(config.encoder, span=TokenSpan(span))
         wanted = viewed(replace(config, encoder=spec), encoder, "concat-sc").embed(SENTENCES, CONDITIONS)
         np.testing.assert_array_equal(found, wanted)
     everything = viewed(config, encoder, "concat-sc:all")

@@ -15,7 +15,7 @@ from small import CONDITIONS, DIM, EVERY, SENTENCES, close, system
 import raycase
 from raycase.data.schema import Reason
 from raycase.encoder.pooling import Pooling
-from raycase.encoder.prompts import Span
+from raycase.encoder.prompts import TokenSpan
 from raycase.encoder.sources import load_tokenizer
 from raycase.errors import RequestError
 from raycase.systems.condition_head import WEIGHTS, ConditionHead, HeadConfig
@@ -344,7 +344,7 @@ def test_every_choice_is_another_system(encoders):
         condition_pooling(encoders["bert"], layers=(0.0, 1.0)),
         condition_pooling(encoders["bert"], pooling=Pooling.CLS),
         replace(config, whole_condition=True),
-        *(replace(config, keep=keep) for keep in (Span.ALL, Span.SENTENCE)),
+        *(replace(config, keep=keep) for keep in (TokenSpan.ALL, TokenSpan.SENTENCE)),
     ]
     assert len({json.dumps(some.describe()) for some in made}) == len(made)
     assert condition_pooling(encoders["bert"], layers=(0.99,)).describe() == config.describe(), "the same layer"

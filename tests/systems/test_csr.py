@@ -21,7 +21,7 @@ from raycase.errors import RequestError
 from raycase.systems.bi_encoder import bi_encoder
 from raycase.systems.csr import LEAST_COSINE, csr, least_cosine
 from raycase.systems.csr_model import Csr
-from raycase.systems.csr_router import Asks, Form, Router, Weight, cls_attention, router_weights
+from raycase.systems.csr_router import Asks, CsrForm, Router, Weight, cls_attention, router_weights
 from raycase.systems.registry import resolve, weighs_words
 from raycase.systems.tri_encoder import tri_encoder
 
@@ -159,7 +159,7 @@ def test_eq_1(bert, routed, weight, asks):
 @pytest.mark.parametrize("routed", [1, 2, 3])
 def test_eq_1_in_bi_form(bert, routed, weight):
     wanted = Reference(bert, routed=routed, weight=weight).vectors("bi")
-    close(small.vectors(system(csr(bert, form=Form.BI, routed=routed, weight=weight))), wanted, atol=5e-6)
+    close(small.vectors(system(csr(bert, form=CsrForm.BI, routed=routed, weight=weight))), wanted, atol=5e-6)
 
 
 @pytest.mark.parametrize("routed", [1, 2])
@@ -179,7 +179,7 @@ def test_other_routers(bert, router, routed):
 def test_every_choice_gives_other_vectors(bert):
     choices: list[dict[str, object]] = [{"routed": 2}, {"asks": Asks.WORDS}]
     choices += [*({"router": r} for r in Router), *({"weight": w} for w in Weight if w is not Weight.ADDED)]
-    choices += [{"form": Form.BI}, {"compose": Compose.HADAMARD}]
+    choices += [{"form": CsrForm.BI}, {"compose": Compose.HADAMARD}]
     made = [small.vectors(system(csr(bert, **some))) for some in choices]
     assert all(np.abs(a - b).max() > 1e-3 for i, a in enumerate(made) for b in made[:i])
 
@@ -212,7 +212,7 @@ def test_where_w_is_0_the_encoder_is_the_librarys(bert, routed):
 
     close(small.vectors(unweighted(csr(bert, routed=routed))), [small.mean(bert, s) for s, _ in EVERY])
     wanted = [small.mean(bert, f"{c}: {s}") for s, c in EVERY]
-    close(small.vectors(unweighted(csr(bert, form=Form.BI, routed=routed))), wanted)
+    close(small.vectors(unweighted(csr(bert, form=CsrForm.BI, routed=routed))), wanted)
 
 
 @pytest.mark.parametrize("how", Compose)
@@ -221,7 +221,7 @@ def test_without_routed_layers_it_is_a_tri_encoder_or_a_bi_encoder(bert, how):
         small.vectors(system(csr(bert, routed=0, compose=how))), small.vectors(system(tri_encoder(bert, compose=how)))
     )
     bi = small.vectors(system(bi_encoder(bert)))
-    close(small.vectors(system(csr(bert, form=Form.BI, routed=0))), bi)
+    close(small.vectors(system(csr(bert, form=CsrForm.BI, routed=0))), bi)
 
 
 def count(module):
@@ -253,7 +253,7 @@ def test_random_weights_are_those_of_the_places_whatever_the_condition(bert, tmp
 # ------------------------------------------------------------------------------------------------ what is computed once
 
 
-ALONE = {"one": {}, "two composed": {"routed": 2, "compose": Compose.CONCAT}, "bi": {"form": Form.BI, "routed": 2}}
+ALONE = {"one": {}, "two composed": {"routed": 2, "compose": Compose.CONCAT}, "bi": {"form": CsrForm.BI, "routed": 2}}
 
 
 @pytest.fixture(scope="module")
@@ -324,7 +324,7 @@ def test_what_was_computed_is_counted(bert):
     assert found.work.flops == 2 * (once * sentences + rest * len(CONDITIONS) * sentences)
 
 
-@pytest.mark.parametrize("options", [{}, {"routed": 2, "compose": Compose.CONCAT}, {"form": Form.BI}])
+@pytest.mark.parametrize("options", [{}, {"routed": 2, "compose": Compose.CONCAT}, {"form": CsrForm.BI}])
 def test_a_pair_that_is_refused_leaves_the_others(bert, options):
     config = csr(bert, **options)
     pairs = [EVERY[0], ("\u200b", "dog"), EVERY[5], (SENTENCES[0], " "), EVERY[0], ("\u200b", CONDITIONS[1])]
@@ -350,7 +350,7 @@ def test_a_sentence_that_is_too_long_loses_its_end(bert):
 # ------------------------------------------------------------------------------------------------------------- training
 
 
-@pytest.mark.parametrize("form", Form)
+@pytest.mark.parametrize("form", CsrForm)
 @pytest.mark.parametrize("routed", [1, 2])
 def test_gradients_are_those_of_eq_1(bert, form, routed):
     """Of every parameter, those of the condition's side among them."""
@@ -393,7 +393,7 @@ def test_dropout_acts_in_routed_layers_too(bert):
 # ---------------------------------------------------------------------------------------------------------- the folder
 
 
-@pytest.mark.parametrize("options", [{"routed": 2}, {"form": Form.BI, "routed": 3}, {"router": Router.HEAVY}])
+@pytest.mark.parametrize("options", [{"routed": 2}, {"form": CsrForm.BI, "routed": 3}, {"router": Router.HEAVY}])
 def test_the_saved_encoder_is_the_librarys_with_all_its_layers(bert, tmp_path, options):
     module = csr(bert, **options).trainable()
     wanted = module.embed(SENTENCES, None)
@@ -421,8 +421,8 @@ def test_the_saved_encoder_is_the_librarys_with_all_its_layers(bert, tmp_path, o
         ({"routed": 4}, "--routed: expected 0 to 3 layers of .*, got 4"),
         ({"routed": -1}, "--routed: expected 0 to 3 layers of .*, got -1"),
         ({"routed": 0}, "--routed 0: expected --compose, got none"),
-        ({"form": Form.BI, "router": Router.HIDDEN}, "--form bi: expected no --router"),
-        ({"form": Form.BI, "compose": Compose.CONCAT}, "--form bi: expected .* no --compose"),
+        ({"form": CsrForm.BI, "router": Router.HIDDEN}, "--form bi: expected no --router"),
+        ({"form": CsrForm.BI, "compose": Compose.CONCAT}, "--form bi: expected .* no --compose"),
     ],
 )
 def test_choices_that_do_not_go_together_are_refused(bert, options, message):
@@ -469,7 +469,7 @@ def test_the_words_of_a_condition_ask_by_the_mean_of_their_queries(bert, conditi
         small.close(about, queries.mean(0).numpy())
     assert small.vectors(loaded).std() > 0 and loaded.config.describe()["asks"] == "words"
     with pytest.raises(RequestError, match="--form bi"):
-        csr(bert, form=Form.BI, asks=Asks.WORDS)
+        csr(bert, form=CsrForm.BI, asks=Asks.WORDS)
 
 
 # ------------------------------------------------------------------------------------------ without training, and words
@@ -537,7 +537,7 @@ def test_where_all_weight_is_on_special_tokens_words_are_alike(bert, monkeypatch
 
 
 def test_which_csr_weighs_words(bert):
-    chosen = ({}, {"routed": 0, "compose": Compose.CONCAT}, {"form": Form.BI})
+    chosen = ({}, {"routed": 0, "compose": Compose.CONCAT}, {"form": CsrForm.BI})
     assert [weighs_words(csr(bert, **options)) for options in chosen] == [True, False, False]
 
 

@@ -16,9 +16,8 @@ from raycase.errors import RequestError
 from raycase.systems.bi_encoder import bi_encoder
 from raycase.systems.contracts import Encoder
 from raycase.systems.cross_encoder import cross_encoder
-from raycase.systems.csr import Form, Router, Weight, csr
-from raycase.systems.dualcse import Form as DualForm
-from raycase.systems.dualcse import dualcse
+from raycase.systems.csr import CsrForm, Router, Weight, csr
+from raycase.systems.dualcse import DualCseForm, dualcse
 from raycase.systems.fine_tuned_module import pair_scores
 from raycase.systems.lora import lora
 from raycase.systems.mixsp import mixsp
@@ -37,7 +36,7 @@ EMBED = {
     "csr hidden concat": lambda model: csr(model, router=Router.HIDDEN, compose=Compose.CONCAT),
     "csr random": lambda model: csr(model, router=Router.RANDOM, routed=3),
     "csr without routing": lambda model: csr(model, routed=0, compose=Compose.HADAMARD),
-    "csr bi": lambda model: csr(model, form=Form.BI, routed=2),
+    "csr bi": lambda model: csr(model, form=CsrForm.BI, routed=2),
     "lora": lambda model: lora(model, rank=4, **CONCAT),
     "lora adapter": lambda model: lora(model, rank=4, merged=False, **CONCAT),
 }
@@ -195,4 +194,4 @@ def test_a_folder_from_before_pairs_had_types_is_what_it_was(bert, tmp_path, mak
 
 
 def test_two_encoders_read_no_pairs(bert):
-    assert "pair_encoding" not in dualcse(bert, form=DualForm.BI).describe()["encoder"]
+    assert "pair_encoding" not in dualcse(bert, form=DualCseForm.BI).describe()["encoder"]

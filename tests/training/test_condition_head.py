@@ -20,7 +20,7 @@ from raycase.data.rated import read_rated
 from raycase.data.storage import locate
 from raycase.data.stored_states import STATES, StoredStates
 from raycase.encoder.cosines import pair_cosines
-from raycase.encoder.prompts import Span
+from raycase.encoder.prompts import TokenSpan
 from raycase.errors import RequestError
 from raycase.systems.condition_pooling import WEIGHTS, condition_pooling
 from raycase.training import catalogue
@@ -179,7 +179,7 @@ def test_it_is_in_the_catalogue():
 # ------------------------------------------------------------------------------------ the states in the embedding job
 
 
-@pytest.mark.parametrize("keep", [Span.SENTENCE, Span.ALL])
+@pytest.mark.parametrize("keep", [TokenSpan.SENTENCE, TokenSpan.ALL])
 def test_the_embedding_job_writes_the_states_that_are_kept(tiny_model, tmp_path, keep):
     texts = [*sentences(30), "dog", "poison dog", ""]
     config = condition_pooling(str(tiny_model), layers=(0.5, 1.0))
@@ -207,7 +207,7 @@ def test_the_embedding_job_writes_the_states_that_are_kept(tiny_model, tmp_path,
     np.testing.assert_array_equal(found.offsets, wanted.offsets)
     np.testing.assert_allclose(found.flat.astype(np.float32), wanted.flat.astype(np.float32), atol=2e-3)
     np.testing.assert_allclose(vectors(table), plain_ND, atol=1e-5)
-    if keep is Span.ALL:  # mean pooling: f is the mean of the last layer's states
+    if keep is TokenSpan.ALL:  # mean pooling: f is the mean of the last layer's states
         np.testing.assert_allclose(vectors(table), found.means[:, config.plain_dim :], atol=2e-3)
     plain = replace(job, output=str(tmp_path / "plain"))
     embed_here(plain, model=config)

@@ -17,7 +17,7 @@ from raycase.encoder.cosines import pair_cosines
 from raycase.errors import RequestError
 from raycase.systems.bi_encoder import bi_encoder
 from raycase.systems.cross_encoder import cross_encoder
-from raycase.systems.csr import Form, Router, csr
+from raycase.systems.csr import CsrForm, Router, csr
 from raycase.systems.fine_tuned_config import starting_encoder
 from raycase.systems.fine_tuned_module import pair_scores
 from raycase.systems.registry import embeds
@@ -281,7 +281,7 @@ MAKE = {
     "tri": tri_encoder,
     "cross": cross_encoder,
     "csr": csr,
-    "csr bi": lambda model: csr(model, form=Form.BI),
+    "csr bi": lambda model: csr(model, form=CsrForm.BI),
     "csr heavy": lambda model: csr(model, router=Router.HEAVY),
 }
 

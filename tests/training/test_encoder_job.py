@@ -23,7 +23,7 @@ from raycase.search.build import IndexJob, build
 from raycase.search.index import Index
 from raycase.systems.bi_encoder import bi_encoder
 from raycase.systems.cross_encoder import cross_encoder
-from raycase.systems.csr import LEAST_COSINE, Asks, Form, Router, Weight, csr, least_cosine
+from raycase.systems.csr import LEAST_COSINE, Asks, CsrForm, Router, Weight, csr, least_cosine
 from raycase.systems.dualcse import dualcse
 from raycase.systems.fine_tuned_module import pair_scores
 from raycase.systems.lora import lora
@@ -102,7 +102,7 @@ def test_a_router_is_trained_embeds_a_corpus_and_is_searched(tuning, tmp_path, c
 
 
 def test_a_router_that_sees_the_condition_is_trained_without_a_word(tuning, capsys):
-    job = tuning(CsrJob, "csr", form=Form.BI)
+    job = tuning(CsrJob, "csr", form=CsrForm.BI)
     job.prepared(job.read_parts())
     assert capsys.readouterr().err == ""
 
@@ -111,9 +111,9 @@ def test_the_defaults_for_an_averaged_encoder_see_the_condition(tuning):
     job = tuning(CsrJob, "csr", model="minilm")
     assert least_cosine(job.config()) < LEAST_COSINE
     assert least_cosine(csr("minilm")) > 0.9999, "the paper's router does not"
-    assert (replace(job, asks=Asks.CLS).config(), replace(job, form=Form.BI).config()) == (
+    assert (replace(job, asks=Asks.CLS).config(), replace(job, form=CsrForm.BI).config()) == (
         csr("minilm", router=Router.HIDDEN, routed=3, weight=Weight.EVEN),
-        csr("minilm", form=Form.BI),
+        csr("minilm", form=CsrForm.BI),
     )
 
 

@@ -22,7 +22,7 @@ from raycase.evaluation.entailment_metrics import (
     implicitness,
     more_implicit,
 )
-from raycase.systems.dualcse import Form, dualcse
+from raycase.systems.dualcse import DualCseForm, dualcse
 from raycase.systems.mixsp import mixsp
 from raycase.systems.sentence_encoder import sentence_encoder
 from raycase.training.encoder_fit import TuneRecipe, fit_tuned
@@ -102,16 +102,16 @@ def test_the_premises_two_vectors_are_pushed_apart_and_a_hypothesis_drawn_togeth
 # -------------------------------------------------------------------------------------------------------- the system
 
 
-@pytest.mark.parametrize("form", Form)
+@pytest.mark.parametrize("form", DualCseForm)
 @pytest.mark.parametrize("pooling", [Pooling.CLS, Pooling.MEAN])
 def test_vectors_are_those_of_the_formula(form, pooling, tmp_path):
     folder = small.save_bert(tmp_path / "bert")
     system = small.system(dualcse(folder, form=form, pooling=pooling))
     found = system.embed(small.SENTENCES * 2, ["explicit"] * 5 + ["implicit"] * 5)
-    words = [name if form is Form.CROSS else "" for name in ("explicit", "implicit")]
+    words = [name if form is DualCseForm.CROSS else "" for name in ("explicit", "implicit")]
     wanted = [pooled(folder, s, word, pooling) for word in words for s in small.SENTENCES]
     small.close(found, wanted)
-    if form is Form.CROSS:
+    if form is DualCseForm.CROSS:
         assert np.abs(found[:5] - found[5:]).max() > 0.01
         separators = system.config.prepare(["a [SEP] b"], ["explicit"]).pairs[0].ids(np.arange(1)).flat == 3
         assert separators.sum() == 2, "words of the sentence are no separators"
@@ -125,7 +125,7 @@ def pooled(folder, sentence, word, pooling):
     return (states[0] if pooling is Pooling.CLS else states.mean(0)).numpy()
 
 
-@pytest.mark.parametrize("form", Form)
+@pytest.mark.parametrize("form", DualCseForm)
 def test_saved_and_loaded_gives_the_same(form, tmp_path):
     config = dualcse(small.save_bert(tmp_path / "bert"), form=form)
     system = small.disturb(config.trainable())
@@ -138,12 +138,12 @@ def test_saved_and_loaded_gives_the_same(form, tmp_path):
     assert parameters == sum(p.numel() for p in loaded.parameters())
     rows = loaded.config.load(dtype=torch.float32, unpadded=True)  # as on a GPU
     small.close(small.vectors(rows, pairs), wanted, atol=1e-5)
-    assert (tmp_path / "model" / "extra.safetensors").exists() == (form is Form.BI)
+    assert (tmp_path / "model" / "extra.safetensors").exists() == (form is DualCseForm.BI)
     assert loaded.config.describe() != config.describe()
 
 
 def test_two_encoders_are_two(tmp_path):
-    config = dualcse(small.save_bert(tmp_path / "bert"), form=Form.BI)
+    config = dualcse(small.save_bert(tmp_path / "bert"), form=DualCseForm.BI)
     system = small.system(config)
     before = [system.embed(small.SENTENCES, name) for name in ("explicit", "implicit")]
     small.close(*before, atol=1e-6)
@@ -153,7 +153,7 @@ def test_two_encoders_are_two(tmp_path):
     assert np.abs(before[1] - after[1]).max() > 0.01
 
 
-@pytest.mark.parametrize("make", [dualcse, lambda model: dualcse(model, form=Form.BI), sentence_encoder])
+@pytest.mark.parametrize("make", [dualcse, lambda model: dualcse(model, form=DualCseForm.BI), sentence_encoder])
 def test_other_conditions_are_refused(make, tmp_path):
     config = make(small.save_bert(tmp_path / "bert"))
     known = config.known_conditions
@@ -167,7 +167,7 @@ def test_other_conditions_are_refused(make, tmp_path):
         assert config.count_tokens(["a dog", "a dog"], ["color", "explicit"]).tolist()[0] == 0
 
 
-@pytest.mark.parametrize("form", Form)
+@pytest.mark.parametrize("form", DualCseForm)
 def test_no_text_at_all_has_no_vectors(form, tmp_path):
     system = small.system(dualcse(small.save_bert(tmp_path / "bert"), form=form))
     assert system.embed([], []).shape == (0, system.dim)
@@ -230,7 +230,7 @@ def test_scores_and_implicitness_by_hand():
 
 SYSTEMS = {
     "cross": dualcse,
-    "bi": lambda model: dualcse(model, form=Form.BI),
+    "bi": lambda model: dualcse(model, form=DualCseForm.BI),
     "simcse": lambda model: sentence_encoder(model, pooling="cls"),
 }
 

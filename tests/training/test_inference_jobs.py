@@ -11,7 +11,7 @@ from helpers import vectors_of
 from raycase.errors import RequestError
 from raycase.evaluation.job import SAVED, EvaluateJob
 from raycase.evaluation.tasks.catalogue import evaluate
-from raycase.systems.dualcse import Form
+from raycase.systems.dualcse import DualCseForm
 from raycase.training import job as jobs
 from raycase.training.inference_jobs import DualCseJob, SimCseJob
 from raycase.training.local_runner import open_local_runner
@@ -50,7 +50,7 @@ def test_a_premise_that_is_trained_on_is_no_validation(tuning, inferences):
 
 def test_the_report_on_two_vectors_a_sentence_has_the_figures_of_training(inferences, tiny_model, tmp_path):
     settings = {"model": str(tiny_model), "compute": "float32", "epochs": 2, "batch_size": 8, "learning_rate": 1e-3}
-    fit = DualCseJob(form=Form.BI, output=str(tmp_path / "dualcse"), **settings, **inferences)
+    fit = DualCseJob(form=DualCseForm.BI, output=str(tmp_path / "dualcse"), **settings, **inferences)
     metrics = fine_tune(fit)
     assert fine_tune(fit) == json.loads(json.dumps(metrics)), "the same command does nothing"
     with pytest.raises(RequestError, match="got another"):

@@ -17,7 +17,14 @@ from raycase.errors import RequestError
 from raycase.systems.pair_vectors import PairVectors
 from raycase.systems.projector import Activation, DropoutAt, Projector, project
 from raycase.training.losses import Loss
-from raycase.training.projector_fit import RECIPE_FIELDS, Recipe, best_projector, evaluation, fit_projector, pair_loss
+from raycase.training.projector_fit import (
+    RECIPE_FIELDS,
+    ProjectorRecipe,
+    best_projector,
+    evaluation,
+    fit_projector,
+    pair_loss,
+)
 
 
 def pairs(rows=80, seed=0, *, vectors=60, dim=8, ratings=(-1, 1, 2, 3, 4, 5)):
@@ -66,14 +73,14 @@ def test_a_value_out_of_range_is_refused_by_its_flag(name, values, wanted):
     for value in values:
         said = f"^--{name.replace('_', '-')}: expected {wanted}, got {re.escape(str(value))}$"
         with pytest.raises(RequestError, match=said):
-            Recipe(**{name: value}).check()
+            ProjectorRecipe(**{name: value}).check()
 
 
 def test_values_at_the_edge_of_their_range_are_taken():
-    Recipe().check()
+    ProjectorRecipe().check()
     least = {"dim": 1, "layers": 0, "hidden": 1, "dropout": 0.0, "weight_decay": 0.0, "batch_size": 1}
-    Recipe(**least, epochs=1, patience=1, learning_rate=1e-9).check()
-    Recipe(layers=2, dropout=0.99).check()
+    ProjectorRecipe(**least, epochs=1, patience=1, learning_rate=1e-9).check()
+    ProjectorRecipe(layers=2, dropout=0.99).check()
 
 
 @pytest.mark.parametrize(
@@ -81,26 +88,26 @@ def test_values_at_the_edge_of_their_range_are_taken():
     [(None, 4096, 512), (None, 512, 512), (None, 384, 384), (64, 384, 64), (768, 384, 768)],
 )
 def test_512_dimensions_and_never_more_than_came_in_unless_asked_for(dim, input_dim, wanted):
-    assert Recipe(dim=dim).projector(input_dim).output_dim == wanted
+    assert ProjectorRecipe(dim=dim).projector(input_dim).output_dim == wanted
 
 
 def test_the_shape_of_g_is_the_recipes():
-    recipe = Recipe(dim=5, layers=2, hidden=7, activation=Activation.GELU, dropout=0.4)
+    recipe = ProjectorRecipe(dim=5, layers=2, hidden=7, activation=Activation.GELU, dropout=0.4)
     shape = recipe.projector(9)
     assert (shape.input_dim, shape.output_dim, shape.layers, shape.hidden) == (9, 5, 2, 7)
     assert (shape.activation, shape.dropout) == (Activation.GELU, 0.4)
-    assert Recipe(nested=(64, 8, 64)).projector(384).nested == (8, 64)
+    assert ProjectorRecipe(nested=(64, 8, 64)).projector(384).nested == (8, 64)
 
 
 def test_the_default_shapes_are_those_of_eq_3_and_4():
-    linear, nonlinear = (Recipe(layers=layers).projector(9) for layers in (0, 1))
+    linear, nonlinear = (ProjectorRecipe(layers=layers).projector(9) for layers in (0, 1))
     assert (linear.dropout, linear.bias) == (0, False)
     assert (nonlinear.dropout, nonlinear.dropout_at, nonlinear.bias) == (0.15, "output", False)
 
 
 def test_a_nested_dimension_is_below_that_of_g():
     with pytest.raises(RequestError, match=r"^--nested: expected dimensions below 384, got \(64, 400\)$"):
-        Recipe(nested=(64, 400)).projector(384)
+        ProjectorRecipe(nested=(64, 400)).projector(384)
 
 
 # ------------------------------------------------------------------------------------------------------------- eq. 2
@@ -108,7 +115,7 @@ def test_a_nested_dimension_is_below_that_of_g():
 
 def test_the_loss_of_a_batch_is_eq_2():
     data = pairs(ratings=(1, 2, 3, 4, 5))
-    recipe = Recipe(dim=4, layers=1)
+    recipe = ProjectorRecipe(dim=4, layers=1)
     torch.manual_seed(0)
     g = Projector(recipe.projector(8)).eval()
     batch = np.array([3, 70, 8])
@@ -121,7 +128,7 @@ def test_the_loss_of_a_batch_is_eq_2():
 
 
 def test_the_loss_is_the_mean_over_the_nested_dimensions_and_all():
-    recipe = Recipe(dim=2, layers=0, nested=(1,))
+    recipe = ProjectorRecipe(dim=2, layers=0, nested=(1,))
     g = Projector(recipe.projector(2)).eval()
     [weight] = g.parameters()
     weight.data.copy_(torch.eye(2))
@@ -139,7 +146,7 @@ def test_the_loss_is_the_mean_over_the_nested_dimensions_and_all():
 
 def test_training_the_first_dimensions_too_makes_them_better():
     train, validation = planted(1500, 1), planted(300, 2)
-    recipe = Recipe(dim=12, layers=0, dropout=0.0, learning_rate=0.02, epochs=30)
+    recipe = ProjectorRecipe(dim=12, layers=0, dropout=0.0, learning_rate=0.02, epochs=30)
     recipe = replace(recipe, batch_size=100, patience=30)  # after 6 epochs, nested ones are still behind
     alone, nested = (
         best_projector(last(fit_projector(train, validation, r)), r.projector(12))
@@ -171,21 +178,21 @@ def test_every_part_of_the_recipe_changes_g(name):
         "patience": 1,
         "nested": (2,),
     }
-    recipe = Recipe(dim=6, layers=2 if name == "hidden" else 1, hidden=4, batch_size=16, epochs=4, patience=3)
+    recipe = ProjectorRecipe(dim=6, layers=2 if name == "hidden" else 1, hidden=4, batch_size=16, epochs=4, patience=3)
     changed = replace(recipe, **{name: changes[name]})
     first, second = (list(fit_projector(pairs(), pairs(30, 1), r)) for r in (recipe, changed))
     assert len(first) != len(second) or not same(first[-1], second[-1], "best")
 
 
 def test_the_seed_decides_everything():
-    recipe = Recipe(dim=4, epochs=2, batch_size=16)
+    recipe = ProjectorRecipe(dim=4, epochs=2, batch_size=16)
     first, again, other = (last(fit_projector(pairs(), pairs(30, 1), recipe, seed=seed)) for seed in (1, 1, 2))
     assert same(first, again)
     assert not same(first, other)
 
 
 def test_a_fit_of_g_resumes_from_a_state():
-    recipe = Recipe(dim=4, epochs=4, batch_size=16)
+    recipe = ProjectorRecipe(dim=4, epochs=4, batch_size=16)
     states = small.kept(fit_projector(pairs(), pairs(30, 1), recipe, seed=1))
     resumed = list(fit_projector(pairs(), pairs(30, 1), recipe, seed=1, state=states[1]))
     assert [state.line["epoch"] for state in resumed] == [3, 4]
@@ -196,7 +203,7 @@ def test_a_fit_of_g_resumes_from_a_state():
 
 
 def test_pairs_without_a_rating_are_not_trained_on():
-    data, recipe = pairs(), Recipe(dim=4, epochs=2, batch_size=16)
+    data, recipe = pairs(), ProjectorRecipe(dim=4, epochs=2, batch_size=16)
     without = data.applicable()
     assert 0 < (data.ratings == -1).sum() == len(data.ratings) - len(without.ratings)
     kept = [i for i, rating in enumerate(data.ratings) if rating != -1]
@@ -233,7 +240,7 @@ def test_figures_over_all_pairs_and_over_those_with_a_rating():
 def test_cosines_of_pairs_do_not_depend_on_the_chunk(rows):
     data = pairs()
     torch.manual_seed(0)
-    g = Projector(Recipe(dim=4).projector(8)).eval()
+    g = Projector(ProjectorRecipe(dim=4).projector(8)).eval()
     with torch.no_grad():
         x_PK = g(torch.tensor(data.vectors))
         wanted = torch.cosine_similarity(*x_PK[torch.tensor(data.pair_index)].unbind(1))
@@ -264,7 +271,7 @@ def planted(rows, seed):
 def test_similarity_hidden_in_a_few_dimensions_is_learned(loss):
     train, validation, held_out = (planted(rows, seed) for seed, rows in enumerate((1500, 300, 300), start=1))
     assert evaluation(held_out)(nn.Identity())["spearman"] < 30
-    recipe = Recipe(
+    recipe = ProjectorRecipe(
         dim=12,
         layers=0,
         dropout=0.0,
@@ -278,7 +285,7 @@ def test_similarity_hidden_in_a_few_dimensions_is_learned(loss):
 
 
 def test_the_best_g_gives_the_figures_of_its_epoch_back():
-    recipe = Recipe(dim=4, dropout=0.4, learning_rate=0.02, batch_size=16, epochs=8)
+    recipe = ProjectorRecipe(dim=4, dropout=0.4, learning_rate=0.02, batch_size=16, epochs=8)
     validation = pairs(50, 1)
     state = last(fit_projector(pairs(), validation, recipe))
     g = best_projector(state, recipe.projector(8))
@@ -290,7 +297,7 @@ def test_the_best_g_gives_the_figures_of_its_epoch_back():
 
 
 def test_read_only_arrays_are_taken_without_a_warning():
-    data, recipe = pairs(), Recipe(dim=4, epochs=1, batch_size=16)
+    data, recipe = pairs(), ProjectorRecipe(dim=4, epochs=1, batch_size=16)
     before = data.vectors.copy()
     torch.set_warn_always(True)  # PyTorch says it once a process
     try:
@@ -306,5 +313,5 @@ def test_read_only_arrays_are_taken_without_a_warning():
 @pytest.mark.parametrize("loss", Loss)
 def test_a_last_batch_of_one_pair_does_no_harm(loss):
     data = pairs(17, ratings=(1, 2, 3, 4, 5))
-    state = last(fit_projector(data, data, Recipe(dim=4, loss=loss, batch_size=16, epochs=2)))
+    state = last(fit_projector(data, data, ProjectorRecipe(dim=4, loss=loss, batch_size=16, epochs=2)))
     assert all(torch.isfinite(weight).all() for weight in state.weights.values())

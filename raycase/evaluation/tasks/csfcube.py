@@ -32,9 +32,9 @@ RELEVANT = 2  # the least grade
 MAP, NDCG, R_PRECISION, RECALL = "MAP", "NDCG at 20 %", "R-precision", "recall at 20"
 MEASURES = (MAP, NDCG, R_PRECISION, RECALL)
 ALL = "all"
-Pair = tuple[str, str]  # a paper's id and a facet
+PaperFacet = tuple[str, str]  # a paper's id and a facet
 Score = Callable[[int, np.ndarray], np.ndarray]  # the query's pair, the candidates' pairs -> scores
-Scorer = tuple[str, str, Score]  # name, what it scores by, score
+NamedScore = tuple[str, str, Score]  # name, what it scores by, score
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -70,9 +70,9 @@ class Cube:
 
     uri: str
     papers: dict[str, Paper]
-    pools: dict[Pair, tuple[list[str], np.ndarray]]
+    pools: dict[PaperFacet, tuple[list[str], np.ndarray]]
 
-    def pairs(self) -> dict[Pair, int]:
+    def pairs(self) -> dict[PaperFacet, int]:
         """Every query and candidate with the facet that it is judged in -> its number, the P rows of vectors."""
         judged = [(paper, facet) for (query, facet), (pool, _) in self.pools.items() for paper in (query, *pool)]
         return {pair: i for i, pair in enumerate(dict.fromkeys(judged))}
@@ -90,7 +90,7 @@ def measure(job: EvaluateJob, cube: Cube, models: Sequence[Model], embed: Embed)
     papers = [(cube.papers[paper], facet) for paper, facet in pairs]
     plain_vectors: dict[str, np.ndarray] = {}  # encoder -> (P, D)
     untrained: set[str] = set()
-    scorers: list[Scorer] = []
+    scorers: list[NamedScore] = []
     for model, encoder in zip(models, encoder_names([m.config for m in models]), strict=True):
         if encoder not in plain_vectors:
             plain_vectors[encoder] = embed_papers([paper.text for paper, _ in papers], model, embed)
@@ -139,7 +139,7 @@ def embed_papers(
 
 def sentence_scorers(
     papers: Sequence[tuple[Paper, str]], plain_PD: np.ndarray, model: Model, encoder: str, embed: Embed
-) -> list[Scorer]:
+) -> list[NamedScore]:
     """Systems of an encoder that embed a paper's own sentences; `papers` has the facet of each of the P rows."""
     facets = [facet for _, facet in papers]
     facet_vectors = {
@@ -156,7 +156,7 @@ def sentence_scorers(
     sentence_SD = embed_papers([s for paper, facet in papers for s in paper.of(facet)], model, embed)
     best = best_match(np.split(sentence_SD, np.cumsum([len(paper.of(facet)) for paper, facet in papers])[:-1]))
     plain = _cosine(plain_PD)
-    scorers: list[Scorer] = [
+    scorers: list[NamedScore] = [
         (f"{encoder}: {name}", what, _cosine(l2_normalize(vectors_PD)))
         for name, what, vectors_PD in (
             ("facet", "f(the facet's own sentences)", facet_PD),
@@ -189,7 +189,7 @@ def _together(first_PD: np.ndarray, second_PE: np.ndarray) -> tuple[str, np.ndar
 
 def conditional_scorers(
     papers: Sequence[tuple[Paper, str]], plain_PD: np.ndarray, model: Model, embed: Embed
-) -> list[Scorer]:
+) -> list[NamedScore]:
     """A model's vectors of title and abstract under the facet's condition, alone and beside the plain vectors, which
     are of the same text."""
     label = "CASE" if is_case(model.config) else "conditional"
@@ -231,7 +231,7 @@ def best_match(sentences: Sequence[np.ndarray]) -> Score:
 # --------------------------------------------------------------------------------------------------------- measures
 
 
-def rank_pools(cube: Cube, pairs: dict[Pair, int], score: Score) -> np.ndarray:
+def rank_pools(cube: Cube, pairs: dict[PaperFacet, int], score: Score) -> np.ndarray:
     """`MEASURES` of each query: (Q, 4). Equal scores keep the order of the file."""
     rows = []
     for (query, facet), (pool, grades) in cube.pools.items():
@@ -281,9 +281,9 @@ def _read_papers(uri: str) -> dict[str, Paper]:
     return papers
 
 
-def _read_pools(uri: str, papers: dict[str, Paper]) -> dict[Pair, tuple[list[str], np.ndarray]]:
+def _read_pools(uri: str, papers: dict[str, Paper]) -> dict[PaperFacet, tuple[list[str], np.ndarray]]:
     """The candidates of each query and their grades."""
-    pools: dict[Pair, tuple[list[str], list[int]]] = {}
+    pools: dict[PaperFacet, tuple[list[str], list[int]]] = {}
     for file in find_input(uri, "--qrels"):
         columns = read_columns(file, ("query_id", "facet", "candidate_id", "relevance"), "--qrels")
         lines = zip(*(texts(columns[name], f"--qrels: {file.uri}", name) for name in columns), strict=True)

@@ -21,7 +21,7 @@ from raycase.evaluation.plots import WIDTH, png
 from raycase.evaluation.procedure import Embed, Measured
 from raycase.evaluation.ranked import mean_interval
 from raycase.evaluation.report import difference, interval, number, picture, provenance_lines, table
-from raycase.evaluation.seeds import Figures, seeds_section
+from raycase.evaluation.seeds import FiguresOf, seeds_section
 from raycase.systems.mixsp import UPPER, MixSpConfig
 
 GRID = 512  # points at which a density is computed
@@ -143,9 +143,9 @@ def _times100(figure: dict[str, float]) -> dict[str, float] | None:
     return {key: value if key == "p" else 100 * value for key, value in figure.items()}
 
 
-def figures(metrics: dict[str, Any]) -> Figures:
+def figures(metrics: dict[str, Any]) -> FiguresOf:
     """The figures of each system, for the comparison of seeds."""
-    found: Figures = {}
+    found: FiguresOf = {}
     for system in metrics["systems"]:
         known = system["figures"] | ({"router": system["router"]} if system.get("router") else {})
         found[system["name"]] = {name: figure and figure["value"] for name, figure in known.items()}
