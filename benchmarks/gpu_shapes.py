@@ -265,7 +265,7 @@ class WithoutSharing(TextEncoder):
 
     def _batches(self, batch, prompts):
         sequences = batch.ids(prompts)
-        nothing = np.zeros_like(sequences.lengths)
+        nothing = np.zeros_like(sequences.counts)
         forest = Forest(sequences=sequences, order=np.arange(len(prompts)), shared=nothing)
         cuts = forest.cuts_filling(row_lengths(self.batch_tokens)) if self.flex else forest.cuts(self.batch_tokens)
         for row in map(forest.lay, cuts):

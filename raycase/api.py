@@ -19,17 +19,17 @@ if TYPE_CHECKING:
     from raycase.systems.embeds import Embeds
 
 Args = ParamSpec("Args")
-Result = TypeVar("Result")
+Given = TypeVar("Given")
 AnyJob = TypeVar("AnyJob")
 Place = str | PathLike[str]
 _FLAG = re.compile(r"(?<![\w-])--([a-z][a-z0-9]*(?:-[a-z0-9]+)*)")
 
 
-def _in_python(function: Callable[Args, Result]) -> Callable[Args, Result]:
+def _in_python(function: Callable[Args, Given]) -> Callable[Args, Given]:
     """Name arguments, not flags, in what the function raises."""
 
     @wraps(function)
-    def call(*args: Args.args, **options: Args.kwargs) -> Result:
+    def call(*args: Args.args, **options: Args.kwargs) -> Given:
         try:
             return function(*args, **options)
         except (RequestError, WorkError) as error:

@@ -27,7 +27,9 @@ def tune_trials(job):
 
     def opened(**options):
         here = LocalRunner("cpu")
-        return SimpleNamespace(run=open_trials(**options).run, vectors_of=here.vectors_of, states_of=here.states_of)
+        run = open_trials(**options).run
+        parts = {name: getattr(here, name) for name in ("vectors_of", "states_of", "fit", "on_gpu")}
+        return SimpleNamespace(run=run, **parts)
 
     return sweep.tune(job, opened)
 
