@@ -1,0 +1,110 @@
+"""A system is a module of its configuration and weights, a training job, and a line in each room's table.
+
+Here one that the package does not have, f(s) + f(c), embeds, trains, sweeps and evaluates with nothing else touched.
+"""
+
+import json
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import ClassVar
+
+import numpy as np
+import pytest
+import small
+import torch
+from helpers import cosines, embed_here, read_output, vectors
+
+import raycase
+from raycase.cli import main
+from raycase.corpus.request import EmbedJob
+from raycase.encoder.loading import load_encoder
+from raycase.systems import registry
+from raycase.systems.fine_tuned_config import FineTunedEmbedderConfig, starting_encoder
+from raycase.systems.fine_tuned_module import Embedder
+from raycase.systems.model_folder import read_folder
+from raycase.systems.pairs import CONDITION, SENTENCE, accepted_pairs, count_tokens, encoded, prepare
+from raycase.training import catalogue, sweep
+from raycase.training.local_runner import open_local_trials
+from raycase.training.rated_jobs import RatedJob
+
+# ------------------------------------------------------------------------------------------- what stands in systems/
+
+
+@dataclass(frozen=True, kw_only=True)
+class SumConfig(FineTunedEmbedderConfig):
+    SYSTEM: ClassVar[str] = "sum"
+
+    def prepare(self, sentences, conditions):
+        return prepare(self.encoder, sentences, conditions, alone=[SENTENCE], bases=[CONDITION])
+
+    def count_tokens(self, sentences, conditions):
+        return count_tokens(self.encoder, sentences, conditions, [SENTENCE, *([CONDITION] if conditions else [])])
+
+    def load(self, **options):
+        return Sum(self, load_encoder(self.encoder, **options))
+
+
+class Sum(Embedder):
+    def forward(self, prepared):
+        texts = [(prepared.alone, prepared.sentence)]
+        texts += [] if prepared.conditions is None else [(prepared.bases, prepared.condition)]
+        return sum(self.encoder.pooled(kind[0])[torch.from_numpy(index[prepared.rows])] for kind, index in texts)
+
+    def encode_prepared(self, prepared):
+        accepted = accepted_pairs(prepared)
+        vectors, work = self.encoder.encode(prepared.alone[0])
+        found = vectors[prepared.sentence[accepted]]
+        if prepared.conditions is not None:
+            others, more = self.encoder.encode(prepared.bases[0])
+            found, work = found + others[prepared.condition[accepted]], work + more
+        return encoded(prepared, accepted, found, work)
+
+
+# ------------------------------------------------------------------------------------------ what stands in training/
+
+
+@dataclass(frozen=True, kw_only=True)
+class SumJob(RatedJob):
+    """The sum of both vectors."""
+
+    SYSTEM = "sum"
+
+    def config(self):
+        spec = starting_encoder(self.model, prompt="concat-cs", pooling="mean")
+        return SumConfig(model=self.model, encoder=replace(spec, subtract=False))
+
+
+@pytest.fixture
+def flags(monkeypatch, rated, tmp_path):
+    """The tables' lines, and what trains it."""
+    monkeypatch.setitem(registry.SYSTEMS, "sum", partial(read_folder, SumConfig))
+    monkeypatch.setitem(catalogue.TRAIN_JOBS, "sum", SumJob)
+    files = ["--train", f"{rated}/train.csv", "--validation", f"{rated}/validation.csv"]
+    options = ["--model", small.save_bert(tmp_path / "encoder"), "--compute", "float32", "--epochs", "2", "--no-ray"]
+    return ["sum", *files, *options, "--learning-rate", "1e-3"]
+
+
+def test_a_system_of_ones_own_needs_nothing_else(flags, rated, job, tmp_path, capsys):
+    folder = str(tmp_path / "model")
+    main(["train", *flags, "--output", folder])
+    trained = json.loads(capsys.readouterr().out.splitlines()[-1])["validation"]
+    system = raycase.load(folder, dtype=torch.float32)
+    plain, both = system.embed(["a red dress"], None), system.embed(["a red dress"], ["color"])
+    assert both == pytest.approx(plain + system.embed(["color"], None), abs=1e-5)
+
+    report = ["--model", folder, "--data", f"{rated}/validation.csv", "--output", f"{tmp_path}/r", "--no-ray"]
+    main(["evaluate", *report, "--compute", "float32"])
+    models = json.loads(capsys.readouterr().out.splitlines()[-1])["models"]
+    assert models["model"]["spearman"]["value"] == pytest.approx(trained["spearman"], abs=0.1)
+
+    asked = EmbedJob(input=job.input, conditions=("color",), output=str(tmp_path / "out"), model=folder)
+    embed_here(asked)
+    found = read_output(asked.output)
+    wanted = system.embed(found["text"].to_pylist(), found["condition"].to_pylist())
+    assert len(found) == 500 and np.min(cosines(vectors(found), wanted)) > 0.999
+
+    (tmp_path / "grid.json").write_text('{"batch_size": [16, 32]}')
+    words = ["tune", "--grid", f"{tmp_path}/grid.json", "--seeds", "1", "--", *flags, "--output", f"{tmp_path}/sweep"]
+    main(words, work=partial(sweep.tune, open_trials=open_local_trials))
+    assert json.loads(capsys.readouterr().out.splitlines()[-1])["trials"] == 2
+    assert raycase.load(f"{tmp_path}/sweep/best").config.SYSTEM == "sum"
