@@ -20,7 +20,7 @@ import tyro
 from tyro.extras import SubcommandApp
 
 from raycase import __version__
-from raycase.commands import COMMANDS, Result
+from raycase.commands import COMMANDS, RENAMED, Result
 from raycase.data.json_values import finite
 from raycase.data.provenance import command_line
 from raycase.errors import MOST_SHOWN, RequestError, WorkError, note, visible
@@ -118,6 +118,9 @@ def _parse(arguments: Sequence[str]) -> Any:
             lines[MOST_LINES // 2 : -MOST_LINES // 2] = ["..."]
         for line in lines:
             note(line)
+        for word in dict.fromkeys(word.partition("=")[0].replace("_", "-") for word in arguments if lines):
+            if new := RENAMED.get(chosen or "", {}).get(word):
+                note(f"{word} of earlier versions is {new}")
 
 
 def _unloaded() -> None:

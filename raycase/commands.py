@@ -204,3 +204,30 @@ COMMANDS = {
     "explain": Command("raycase.evaluation.explain:ExplainJob", explain),
     "check-model": Command("raycase.evaluation.check_model:CheckJob", check_model),
 }
+
+RENAMED = {  # flags of earlier versions -> what stands in their place
+    "tune": {
+        "--samples": "--trials",
+        "--resume": "no flag: the same command resumes",
+        "--search": "no flag: Optuna searches; --grid for certain cells",
+        "--prompts": '--space with {"prompt": {"choice": [...]}}',
+    },
+    "search": {
+        "--exact": "--effort exact",
+        **dict.fromkeys(("--nprobes", "--ef", "--refine"), "--effort low, usual or high"),
+    },
+    "train": dict.fromkeys(
+        (
+            "--accumulate",
+            "--average",
+            "--rating-map",
+            "--whole-condition",
+            "--pair-encoding",
+            "--distilled-weight",
+            "--unfrozen-batch-size",
+            "--unfrozen-learning-rate",
+            "--encoder-learning-rate",
+        ),
+        "no flag: its default, the only value that a measured figure supported",
+    ),
+}
