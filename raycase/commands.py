@@ -87,14 +87,9 @@ def materialize(job: MaterializeJob) -> Result:
 
 def index(job: IndexJob) -> Result:
     """Index the vectors of an output of `embed`, or add new ones to an index."""
-    if job.workers:
-        from raycase.distributed.index import index
+    from raycase.placement import index
 
-        result = index(job)
-    else:
-        from raycase.search.build import build
-
-        result = build(job)
+    result = index(job)
     if result["rows_deleted"]:
         print(f"{result['rows_deleted']:,} rows deleted, {result['rows_added']:,} added")
     kind = {"exact": "searched exactly", "ivf-pq": "an IVF-PQ index", "hnsw": "an HNSW index"}[result["kind"]]

@@ -26,6 +26,7 @@ from raycase.errors import RequestError, note
 
 if TYPE_CHECKING:
     from raycase.corpus.materialize import MaterializeJob
+    from raycase.search.build import IndexJob
     from raycase.search.join import JoinJob
     from raycase.search.rerank_job import RerankJob, RunUnits
 
@@ -103,6 +104,17 @@ def materialize(job: MaterializeJob) -> dict[str, Any]:
     from raycase.search.materialize import materialize
 
     return materialize(job, tasks(job))
+
+
+def index(job: IndexJob) -> dict[str, Any]:
+    """Build an index or add to it by the rule; returns counts. Raises RequestError and WorkError."""
+    if why_ray(job.ray, f"--workers {job.workers}" if job.workers else ""):
+        from raycase.distributed.index import index
+
+        return index(job)
+    from raycase.search.build import build
+
+    return build(job)
 
 
 def join(job: JoinJob) -> dict[str, Any]:

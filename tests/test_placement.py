@@ -64,7 +64,7 @@ def test_several_encoders(alone, monkeypatch, job):
 
 
 def test_without_a_reason_ray_is_not_imported(job, tmp_path):
-    """From the flags to the last line: embed, verify, join and a dry run."""
+    """From the flags to the last line: embed, verify, join, index and a dry run."""
     flags = ["--input", job.input, "--conditions", *job.conditions, "--model", job.model, "--prompt", "concat-sc"]
     flags += ["--pooling", "mean", "--compute", "float32", "--no-ray"]
     program = """
@@ -75,12 +75,16 @@ def test_without_a_reason_ray_is_not_imported(job, tmp_path):
         main(["embed", *flags, "--output", output])
         main(["verify", output, "--no-ray"])
         main(["join", "--queries", output, "--vectors", output, "--output", output + "-near", "-k", "2", "--no-ray"])
+        main(["index", "--embeddings", output, "--output", output + ".lance", "--no-ray"])
         print(json.dumps([name for name in sys.modules if name.split(".")[0] == "ray"]))
     """
     command = [sys.executable, "-c", "\n".join(line.strip() for line in program.splitlines()), str(tmp_path / "out")]
     done = subprocess.run([*command, *flags], capture_output=True, text=True, timeout=120, check=True)
-    *_, estimate, result, checked, joined, imported = [line for line in done.stdout.splitlines() if line[0] in "[{"]
+    *_, estimate, result, checked, joined, indexed, imported = [
+        line for line in done.stdout.splitlines() if line[0] in "[{"
+    ]
     assert json.loads(estimate)["rows"] == json.loads(result)["rows_out"] == json.loads(checked)["rows_in"] == 500
     assert json.loads(imported) == [] and json.loads(joined)["neighbours"] == 2000
+    assert json.loads(indexed)["rows"] == 1000
     assert len(read_output(str(tmp_path / "out"))) == 1000
     assert done.stderr.splitlines().count("in this process") == 1

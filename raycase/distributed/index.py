@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -13,7 +14,7 @@ import torch
 from ray.data import TaskPoolStrategy
 
 from raycase.data.storage import locate
-from raycase.distributed.cluster import start_ray
+from raycase.distributed.cluster import nodes, start_ray
 from raycase.distributed.ray_data import run_tasks
 from raycase.distributed.resources import capacity, check_nodes
 from raycase.search.build import IndexJob, build
@@ -23,7 +24,11 @@ TASKS_A_WAVE = 2048  # a wave bounds what Ray holds
 
 
 def index(job: IndexJob, sizes: PartSizes = PartSizes()) -> dict[str, Any]:  # noqa: B008
-    """Build the index or add to it on the cluster; Ray starts with the first task. Raises RequestError, WorkError."""
+    """Build the index or add to it on the cluster; Ray starts with the first task where the job says how many run at a
+    time, else at once. Raises RequestError, WorkError."""
+    if not job.workers:
+        start_ray()
+        job = replace(job, workers=max(1, int(sum(node.get("CPU", 0) for node in nodes()))))
     return build(job, partial(run_on_ray, job), sizes)
 
 

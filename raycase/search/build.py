@@ -12,6 +12,7 @@ from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any, Literal
 
 from raycase.corpus.manifest import read_manifest
+from raycase.corpus.ray_flag import RayFlag
 from raycase.corpus.written import Written, open_written
 from raycase.data.fetch import model_folder
 from raycase.data.places import INDEX, Folder, check_paths
@@ -35,7 +36,7 @@ Kind = Literal["auto", "exact", "ivf-pq", "hnsw"]
 
 
 @dataclass(frozen=True, kw_only=True)
-class IndexJob:
+class IndexJob(RayFlag):
     """Index the vectors that `raycase embed` wrote, for `raycase search`.
 
     Run again, or with another output of the same model, it adds the rows that the index lacks.
@@ -72,8 +73,9 @@ class IndexJob:
     overwrite: bool = False
     """Build from scratch; the former index is searched until the new one is finished."""
     workers: int = 0
-    """Tasks on Ray, of one CPU each, that write the rows and train the indices; 0: this process does. For outputs of
-    millions of vectors. A build by tasks that was stopped resumes when the same command is run again."""
+    """Tasks on Ray at a time, of one CPU each, that write the rows and train the indices, for outputs of millions of
+    vectors; 0: this process does, or with --ray as many as there are CPUs. A build by tasks that was stopped resumes
+    when the same command is run again."""
     patience: float = PATIENCE
     """Minutes without progress after which a build by tasks gives up, as when no machine is available."""
 
@@ -187,7 +189,7 @@ def _fingerprint(job: IndexJob, sources: Sequence[Written], root: Location) -> s
     """Of all that decides what a build makes: the published index, the outputs, the flags."""
     newest = open_newest(root)
     ready = newest.tags.list().get(READY) if newest is not None else None
-    flags = {k: v for k, v in asdict(job).items() if k not in ("workers", "patience", "model", "output")}
+    flags = {k: v for k, v in asdict(job).items() if k not in ("ray", "workers", "patience", "model", "output")}
     manifests = [source.output.manifest.read_json()["manifest_files_sha256"] for source in sources]
     return fingerprint([ready and ready["version"], manifests, flags])
 
