@@ -23,7 +23,7 @@ from raycase.systems.csr import csr
 from raycase.systems.pair_vectors import PairVectors
 from raycase.systems.projector import Activation
 from raycase.systems.tri_encoder import tri_encoder
-from raycase.training.condition_head_fit import Along, fit_condition_head
+from raycase.training.condition_head_fit import UnfrozenEncoder, fit_condition_head
 from raycase.training.condition_pairs import PairStates, PairTokens
 from raycase.training.condition_recipe import HeadRecipe
 from raycase.training.encoder_fit import PairObjective, RatedRecipe, TunePairs, fit_tuned
@@ -126,7 +126,7 @@ def head_fitted_along(folder, wrap=lambda module: module):
     recipe = HeadRecipe(heads=2, head_dim=4, dim=6, dropout=0.0, batch_size=4, epochs=2)
     torch.manual_seed(0)
     head = ConditionHead(recipe.head(config.states_dim)).state_dict()
-    along = Along(config=config, head=head, compute=torch.float32)
+    along = UnfrozenEncoder(config=config, head=head, compute=torch.float32)
     data = [PairTokens.of(config, small.rated(rows, seed)) for seed, rows in ((0, 18), (1, 13))]  # one is rated -1
     *_, state = fit_condition_head(*data, recipe, along=along, wrap=wrap)
     return state

@@ -71,7 +71,7 @@ class EncodeUnits:
         _let_gpu_memory_grow()  # before torch reads it
         import torch  # takes seconds, which the driver need not wait for
 
-        from raycase.systems.contracts import Rounds
+        from raycase.systems.contracts import RoundsVectors
 
         _keep_freed_memory()
         if threads is not None:
@@ -82,7 +82,7 @@ class EncodeUnits:
         dtype = None if compute is None else getattr(torch, compute)
         self.config = config
         self.encoder: Any = config.load(batch_tokens=batch_tokens, dtype=dtype)
-        if isinstance(self.encoder, Rounds):
+        if isinstance(self.encoder, RoundsVectors):
             self.encoder.round_to(settings.dtype)
         self.rate = 0.0
         self.settings = settings
@@ -223,7 +223,7 @@ def encode_rows(encoder: Encoder, rows: pa.Table, prepared: Prepared, settings: 
         kept = [] if encoded.kept is None else encoded.kept.take(pairs).columns()
         return [(field, embedding_array(vectors_ND[pairs])), *kept]
 
-    return _settled(rows, encoded, finite_N, results, settings)
+    return _without_refused(rows, encoded, finite_N, results, settings)
 
 
 def score_rows(system: Any, rows: pa.Table, prepared: Prepared, settings: EncodeSettings) -> EncodedRows:
@@ -235,10 +235,10 @@ def score_rows(system: Any, rows: pa.Table, prepared: Prepared, settings: Encode
     def results(pairs: np.ndarray) -> Results:
         return [(field, pa.array(scored.figures[pairs, k])) for k, field in enumerate(fields)]
 
-    return _settled(rows, scored, np.isfinite(scored.figures).all(axis=1), results, settings)
+    return _without_refused(rows, scored, np.isfinite(scored.figures).all(axis=1), results, settings)
 
 
-def _settled(
+def _without_refused(
     rows: pa.Table,
     done: Encoded | Scored,
     finite_N: np.ndarray,

@@ -178,7 +178,7 @@ def _check_reads(flag: str, to: File | Folder, root: Location, read: Sequence[_R
         if isinstance(to, Folder) and not other.whole and other.path == root.uri:
             raise _same(flag, to, other.flag, f"{to.uri} twice")
         over = any(_is_within(other.path, place) for place in written)
-        if over or (there and not (isinstance(to, Folder) and to.left_out) and _meet(there, other.here)):
+        if over or (there and not (isinstance(to, Folder) and to.left_out) and _overlap(there, other.here)):
             raise _same(flag, to, other.flag, f"{to.uri}, which would be written over what is read")
         if isinstance(to, Folder) and to.left_out:
             continue
@@ -227,7 +227,7 @@ def _has(folder: Location, mark: str) -> bool:
     return True
 
 
-def _meet(places: Sequence[str], files: set[str]) -> bool:
+def _overlap(places: Sequence[str], files: set[str]) -> bool:
     """Whether one of the files is one of the places, or in it."""
     return any(file in files or any(_is_within(each, file) for each in files) for file in map(os.path.realpath, places))
 

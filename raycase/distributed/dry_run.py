@@ -9,7 +9,7 @@ from ray.exceptions import RayError
 from raycase.corpus.dry_run import MEASURED_ROWS, MeasuredRate, encode_sample, step_of
 from raycase.corpus.request import Request
 from raycase.distributed.cluster import cause, start_ray
-from raycase.distributed.ray_data import Sealed
+from raycase.distributed.ray_data import Opaque
 from raycase.distributed.resources import ActorPool, Capacity, capacity, fits_a_node, make_pool
 from raycase.errors import note
 
@@ -35,7 +35,7 @@ def measure_in(request: Request, rows: pa.Table, pool: ActorPool, cluster: Capac
         note(f"measuring on {where}, once one is free")
         try:
             rate, size = ray.get(
-                task.remote(rows, len(rows) if pool.gpus else MEASURED_ROWS, **step | {"config": Sealed(request.model)})
+                task.remote(rows, len(rows) if pool.gpus else MEASURED_ROWS, **step | {"config": Opaque(request.model)})
             )
         except RayError as error:
             raise cause(error) from error

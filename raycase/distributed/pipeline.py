@@ -30,7 +30,7 @@ from raycase.distributed.encoders import EncodeInPool, LoneEncoder
 from raycase.distributed.in_flight import DEATHS, InFlight, feed_tasks, no_unit_encoded
 from raycase.distributed.packs import pack_units, read_packs, write_packs
 from raycase.distributed.prometheus import RunMetrics
-from raycase.distributed.ray_data import Sealed, data_context, let_go
+from raycase.distributed.ray_data import Opaque, data_context, drop_execution
 from raycase.distributed.resources import READ_CPUS, WRITE_CPUS, ActorPool, capacity
 from raycase.errors import WorkError, note
 
@@ -54,7 +54,7 @@ def execute_on_ray(
         scheduling_strategy=NodeAffinitySchedulingStrategy(ray.get_runtime_context().get_node_id(), soft=False)
     ).remote(ahead or max(AHEAD_UNITS, AHEAD_UNITS_AN_ACTOR * pool.most))
     step = {
-        "config": Sealed(request.model),
+        "config": Opaque(request.model),
         "settings": request.encode_settings,
         "weights": opened.config["model"]["weights"],
         "threads": pool.threads,
@@ -82,7 +82,7 @@ def execute_on_ray(
             yield unit
     except RayError as error:
         del written  # the error's traceback has this frame, and Ray may keep the error
-        let_go(error)
+        drop_execution(error)
         raise cause(error) from error
     finally:
         with suppress(Exception):  # the cluster may be gone
@@ -103,7 +103,7 @@ def _stages(
     )
     units = tasks.map_batches(
         read_packs,
-        fn_kwargs={"size": size, "config": Sealed(request.model), "settings": request.encode_settings},
+        fn_kwargs={"size": size, "config": Opaque(request.model), "settings": request.encode_settings},
         compute=TaskPoolStrategy(size=READERS_AN_ACTOR * pool.most),
         batch_size=1,
         batch_format="pyarrow",
@@ -195,7 +195,7 @@ def with_heartbeat(stream: Iterable[T], seconds: float = HEARTBEAT) -> Iterator[
                 items.put(item)
             items.put(end)
         except BaseException as error:
-            let_go(error)
+            drop_execution(error)
             items.put(error)
 
     Thread(target=produce, daemon=True).start()

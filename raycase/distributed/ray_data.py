@@ -40,7 +40,7 @@ def data_context(patience: float | None) -> AbstractContextManager[Any]:
     return DataContext.current(context)
 
 
-class Sealed:
+class Opaque:
     """An argument of a stage that reaches the workers as its value and that Ray Data's own actors do not look into.
 
     They keep a description of each execution, with its arguments. An enumeration in there would make them import its
@@ -84,11 +84,11 @@ def run_tasks(
         ) from error
     except RayError as error:
         del done  # the error's traceback has this frame, and Ray may keep the error
-        let_go(error)
+        drop_execution(error)
         raise cause(error) from error
 
 
-def let_go(error: BaseException, seconds: float = 10.0) -> None:
+def drop_execution(error: BaseException, seconds: float = 10.0) -> None:
     """Clear the frames of an error and of all behind it, which refer to the execution: Ray keeps encoders, and their
     GPUs, as long as anything refers to them, and a circle does until Python looks for such: it is told to, too.
 

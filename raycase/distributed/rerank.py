@@ -13,7 +13,7 @@ from ray.data import ActorPoolStrategy
 
 from raycase.data.storage import Location, locate
 from raycase.distributed.cluster import start_ray
-from raycase.distributed.ray_data import Sealed, run_tasks
+from raycase.distributed.ray_data import Opaque, run_tasks
 from raycase.distributed.resources import Capacity, capacity, check_nodes, make_pool
 from raycase.search.rerank_job import RerankJob, RerankUnits, RunUnits, UnitValues
 
@@ -38,7 +38,7 @@ def _run(
         progress="re-ranked units:",
         patience=job.patience,
         fn_constructor_kwargs={
-            "config": Sealed(config),
+            "config": Opaque(config),
             "sentences": ray.put(list(sentences)),
             "text": job.text_column,
             "k": job.k,

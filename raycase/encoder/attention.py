@@ -75,7 +75,7 @@ class Blocks:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Apart:
+class PackedRow:
     """A row of sequences that share nothing, for FlashAttention: where each begins and the last ends, (N + 1,) int32,
     behind which the row's end is repeated; a bound of their lengths."""
 
@@ -84,7 +84,7 @@ class Apart:
     causal: bool
 
 
-Sees = Chunks | Blocks | Apart  # what the tokens of a row attend to
+AttentionMask = Chunks | Blocks | PackedRow  # what the tokens of a row attend to
 
 
 def attend(
@@ -96,7 +96,7 @@ def attend(
     *,
     scaling: float | None = None,
     sliding_window: int | None = None,
-    row: Sees | None = None,
+    row: AttentionMask | None = None,
     **options: Any,
 ) -> tuple[Tensor, Tensor | None]:
     """Attention of one row, (1, H, T, D) -> (1, T, H, D); without `row`, transformers' attention of a padded batch."""
@@ -104,7 +104,7 @@ def attend(
     if row is None:
         return sdpa_attention_forward(module, query, key, value, attention_mask, scaling=scaling, **options)
     groups = query.shape[1] // key.shape[1]
-    if isinstance(row, Apart):
+    if isinstance(row, PackedRow):
         before = -1 if sliding_window is None else sliding_window - 1
         query_THD, key_THD, value_THD = (t[0].transpose(0, 1) for t in (query, key, value))
         output_THD: Any = varlen_attn(
@@ -152,7 +152,8 @@ def attend(
 
 
 def apart(row: Row) -> tuple[np.ndarray, int] | None:
-    """starts and longest of `Apart`, of a row of any length; None where tokens are shared, or most sequences are short.
+    """starts and longest of `PackedRow`, of a row of any length; None where tokens are shared, or most sequences are
+    short.
 
     Padding is cut into sequences of its own. How many starts there are depends on the row's length alone.
     """

@@ -11,7 +11,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from raycase.encoder.attention import Apart, Sees, apart, block_size, blocks, chunks
+from raycase.encoder.attention import AttentionMask, PackedRow, apart, block_size, blocks, chunks
 from raycase.encoder.packing import Row
 from raycase.encoder.transfers import send
 
@@ -24,7 +24,7 @@ class RowInputs:
     ids: Tensor
     position: Tensor
     types: Tensor | None
-    sees: Sees
+    sees: AttentionMask
     beside: list[Tensor]
 
 
@@ -43,11 +43,11 @@ def send_row(
     varlen: FlashAttention, where the row is for it; else flex: FlexAttention; else attention in chunks.
     """
     types = [] if row.types is None else [row.types]
-    sees: Sees
+    sees: AttentionMask
     if varlen and (found := apart(row)):
         starts, longest = found
         ids_T, position_T, starts_N, *sent = send(device, row.ids, row.position, starts, *beside, *types)
-        sees = Apart(starts=starts_N, longest=longest, causal=causal)
+        sees = PackedRow(starts=starts_N, longest=longest, causal=causal)
     elif flex:
         ids_T, position_T, first_T, end_T, *sent = send(
             device, row.ids, row.position, row.first, row.end, *beside, *types

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from raycase.systems.condition_pooling import ConditionPoolingConfig
 
 TOKENS_AT_ONCE, CONDITIONS_AT_ONCE = 2**16, 64  # of a batch, and of each of its sentences; both bound the memory
-Use = Callable[[np.ndarray, np.ndarray, Words, Questions], None]  # see `_meet`
+UsePairs = Callable[[np.ndarray, np.ndarray, Words, Questions], None]  # see `_pair_up`
 
 
 class ConditionPooling(Embeds, WeighsWords):
@@ -78,10 +78,10 @@ class ConditionPooling(Embeds, WeighsWords):
             pooled_PD = self.head.pool(words, questions)[..., : self.dim].to(self.output).flatten(0, 1)
             collector.add(pairs_BC.ravel(), pooled_PD, None if there_BC.all() else there_BC.ravel())
 
-        work = self._meet(prepared, pair_index, pool)
+        work = self._pair_up(prepared, pair_index, pool)
         return collector.result(), work
 
-    def _meet(self, prepared: Prepared, pair_index: np.ndarray, use: Use) -> Work:
+    def _pair_up(self, prepared: Prepared, pair_index: np.ndarray, use: UsePairs) -> Work:
         """Call `use` with pairs of these, (B, C), which of them there are, and what the head keeps of both texts: each
         sentence and each new condition goes through the encoder once."""
         distinct, condition_K = np.unique(prepared.condition[pair_index], return_inverse=True)
@@ -216,7 +216,7 @@ class ConditionPooling(Embeds, WeighsWords):
             for row, column in np.argwhere(there_BC).tolist():
                 found[pair_index[pairs_BC[row, column]]] = weights_BCS[row, column, real_BS[row]]
 
-        self._meet(prepared, pair_index, weigh)
+        self._pair_up(prepared, pair_index, weigh)
         return found
 
     def compile(self) -> None:

@@ -128,7 +128,7 @@ class Encoder(Protocol):
 
 
 @runtime_checkable
-class Rounds(Protocol):
+class RoundsVectors(Protocol):
     """An `Encoder` that can round its vectors where it computes them, so that less leaves the device."""
 
     def round_to(self, dtype: str) -> None:

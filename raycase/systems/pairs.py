@@ -181,7 +181,7 @@ def encoded(prepared: Prepared, pair_index: np.ndarray, vectors_KD: np.ndarray, 
     )
 
 
-class Kept(Protocol):
+class StoredTokens(Protocol):
     """What an output keeps of N texts beside their vectors: states, or stored words."""
 
     @property
@@ -199,7 +199,7 @@ class Kept(Protocol):
 class Encoded:
     """The result of encoding N pairs.
 
-    vectors: (N, dim) float32, or the type that `contracts.Rounds` was asked for, NaN where refused; refused: (N,) the
+    vectors: (N, dim) float32, or the type that `contracts.RoundsVectors` was asked for, NaN where refused; refused: (N,) the
     reason or None; truncated: (N,) bool; work: tokens and FLOPs; distinct: the number of distinct pairs; kept: of each
     pair's text, from systems that keep something beside vectors.
     """
@@ -209,7 +209,7 @@ class Encoded:
     truncated: np.ndarray
     work: Work
     distinct: int
-    kept: Kept | None = None
+    kept: StoredTokens | None = None
 
 
 class Memory:

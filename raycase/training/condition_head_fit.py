@@ -37,7 +37,7 @@ from raycase.training.losses import Loss, unit_ratings
 from raycase.training.nested import nested_correlations, nested_cosines, nested_loss
 
 EVALUATED_AT_ONCE = 1024  # pairs
-TAUGHT = 4  # further conditions of each pair of sentences of a batch
+MORE_CONDITIONS = 4  # further conditions of each pair of sentences of a batch
 
 
 class HeadCosine(nn.Module):
@@ -95,7 +95,7 @@ def pair_vectors(head: Head, pairs: ReadPairs, rows: np.ndarray) -> Tensor:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Along:
+class UnfrozenEncoder:
     """The encoder that is trained along with a head, and the head's weights at the start."""
 
     config: ConditionPoolingConfig
@@ -129,7 +129,7 @@ def fit_condition_head(
     recipe: HeadRecipe,
     *,
     taught: PairIndex | None = None,
-    along: Along | None = None,
+    along: UnfrozenEncoder | None = None,
     seed: int = 0,
     state: FitState | None = None,
     wrap: Any = lambda module: module,
@@ -173,7 +173,8 @@ def group_batches(groups_N: np.ndarray, rated: np.ndarray, batch_size: int, seed
 
 
 def taught_batches(batches: Batches, groups_N: np.ndarray, taught: int, seed: int) -> Batches:
-    """The batches, each with `TAUGHT` taught rows of each of its pairs of sentences, whose words it reads anyway.
+    """The batches, each with `MORE_CONDITIONS` taught rows of each of its pairs of sentences, whose words it reads
+    anyway.
 
     taught: number of these rows, which follow the N rated ones in the order of the groups.
     """
@@ -185,7 +186,9 @@ def taught_batches(batches: Batches, groups_N: np.ndarray, taught: int, seed: in
             random = np.random.default_rng([seed, epoch, step])
             groups = np.unique(group_N[rows])
             orders = random.permuted(np.tile(np.arange(each), (len(groups), 1)), axis=1)
-            yield np.concatenate([rows, len(groups_N) + (each * groups[:, None] + orders[:, :TAUGHT]).reshape(-1)])
+            yield np.concatenate(
+                [rows, len(groups_N) + (each * groups[:, None] + orders[:, :MORE_CONDITIONS]).reshape(-1)]
+            )
 
     return both
 

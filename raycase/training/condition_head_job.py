@@ -19,7 +19,7 @@ from raycase.systems.condition_pooling import ConditionPoolingConfig, condition_
 from raycase.systems.model_card import head_card
 from raycase.systems.pairs import Indexed
 from raycase.training.checkpoint import Fitting
-from raycase.training.condition_head_fit import Along, fit_condition_head, head_correlations, weights_of
+from raycase.training.condition_head_fit import UnfrozenEncoder, fit_condition_head, head_correlations, weights_of
 from raycase.training.condition_pairs import PairStates, PairTokens, ReadPairs
 from raycase.training.condition_recipe import FrozenHeadRecipe, HeadRecipe
 from raycase.training.condition_teachers import taught_pairs
@@ -111,7 +111,7 @@ class ConditionPoolingJob(HeadRecipe, TrainingJob):
         if not self.unfreeze:
             return HeadFit(state=state, head=head, read=data, figures=figures, teachers=teachers, encoder=None)
         figures = {"frozen": figures["without_plain_part"]}
-        along = Along(config=config, head=head.state_dict(), compute=compute_of(self, on_gpu=runner.on_gpu))
+        along = UnfrozenEncoder(config=config, head=head.state_dict(), compute=compute_of(self, on_gpu=runner.on_gpu))
         tokens = [PairTokens.of(config, rated) for rated in parts]
         fitting = partial(fit_condition_head, along=along)
         recipe, place = self.recipe.unfrozen, checkpoints / "unfrozen"

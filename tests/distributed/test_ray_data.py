@@ -8,7 +8,7 @@ import weakref
 
 import pytest
 
-from raycase.distributed.ray_data import data_context, let_go, run_tasks
+from raycase.distributed.ray_data import data_context, drop_execution, run_tasks
 from raycase.errors import WorkError
 
 
@@ -48,7 +48,7 @@ def test_an_error_lets_go_of_what_its_frames_and_those_of_its_causes_hold():
         fails_again()
     assert all(reference() is not None for reference in references)
     raised.value.__cause__.__cause__ = raised.value  # a circle ends too
-    let_go(raised.value)
+    drop_execution(raised.value)
     assert [reference() for reference in references] == [None, None]
 
 
@@ -71,7 +71,7 @@ def test_an_error_lets_go_also_of_a_frame_that_another_thread_is_about_to_end():
     thread.start()
     raised.wait(30)
     threading.Timer(0.2, kept.set).start()
-    let_go(errors[0])
+    drop_execution(errors[0])
     assert references[0]() is None
     thread.join()
 

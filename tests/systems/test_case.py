@@ -25,7 +25,7 @@ from raycase.encoder.token_batch import TokenBatch, Tokens
 from raycase.encoder.transfers import Collector
 from raycase.errors import RequestError
 from raycase.systems import case
-from raycase.systems.contracts import Encoder, Rounds
+from raycase.systems.contracts import Encoder, RoundsVectors
 from raycase.systems.pairs import Memory
 from raycase.systems.projector import Projector, ProjectorConfig
 from raycase.systems.registry import resolve
@@ -531,7 +531,7 @@ def test_vectors_are_rounded_where_they_are_computed(config, encoder, prompt, pr
     if projected:
         system = with_projector(system)
     exact = encode(system, SENTENCES, CONDITIONS).vectors
-    assert isinstance(system, Rounds)
+    assert isinstance(system, RoundsVectors)
     system.round_to("float16")
     found = encode(system, SENTENCES, CONDITIONS).vectors
     assert (exact.dtype, found.dtype) == (np.float32, np.float16)

@@ -11,7 +11,7 @@ from random_pairs import RECIPE, WIDTH, head_of, pairs
 
 from raycase.training import condition_head_fit
 from raycase.training import job as jobs
-from raycase.training.condition_head_fit import TAUGHT, fit_condition_head, group_batches, taught_batches
+from raycase.training.condition_head_fit import MORE_CONDITIONS, fit_condition_head, group_batches, taught_batches
 from raycase.training.condition_head_job import ConditionPoolingJob
 from raycase.training.condition_pairs import PairIndex
 from raycase.training.condition_teachers import FURTHER, further_conditions, taught_pairs
@@ -77,9 +77,9 @@ def test_a_batch_has_taught_rows_of_its_own_pairs_of_sentences(train, taught):
             others = more[len(rows) :]
             assert (others >= len(train.ratings)).all() and len(set(others)) == len(others)
             groups, counts = np.unique(everything.groups[others], return_counts=True)
-            assert set(groups) == set(train.groups[rows]) and set(counts) == {TAUGHT}
+            assert set(groups) == set(train.groups[rows]) and set(counts) == {MORE_CONDITIONS}
             seen |= set(others)
-    assert len(seen) > 1.2 * TAUGHT * len(np.unique(train.groups[rated])), "another choice in each epoch"
+    assert len(seen) > 1.2 * MORE_CONDITIONS * len(np.unique(train.groups[rated])), "another choice in each epoch"
     assert [b.tolist() for b in both(1)] == [b.tolist() for b in both(1)]
 
 

@@ -15,7 +15,7 @@ from raycase.data.rated import read_rated
 from raycase.encoder.cosines import pair_cosines
 from raycase.systems.condition_head import ConditionHead
 from raycase.training import job as jobs
-from raycase.training.condition_head_fit import Along, HeadCosine, fit_condition_head, pair_vectors
+from raycase.training.condition_head_fit import HeadCosine, UnfrozenEncoder, fit_condition_head, pair_vectors
 from raycase.training.condition_head_job import ConditionPoolingJob, pair_states
 from raycase.training.condition_pairs import PairTokens
 from raycase.training.local_runner import LocalRunner, open_local_runner
@@ -48,7 +48,7 @@ def along(job):
     config = job.config()
     torch.manual_seed(0)
     head = ConditionHead(job.recipe.head(config.states_dim)).state_dict()
-    return Along(config=config, head=head, compute=torch.float32)
+    return UnfrozenEncoder(config=config, head=head, compute=torch.float32)
 
 
 @pytest.fixture(scope="module")
