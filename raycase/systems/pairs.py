@@ -199,9 +199,9 @@ class StoredTokens(Protocol):
 class Encoded:
     """The result of encoding N pairs.
 
-    vectors: (N, dim) float32, or the type that `contracts.RoundsVectors` was asked for, NaN where refused; refused: (N,)
-    the reason or None; truncated: (N,) bool; work: tokens and FLOPs; distinct: the number of distinct pairs; kept: of each
-    pair's text, from systems that keep something beside vectors.
+    vectors: (N, dim) float32, or the type that `contracts.RoundsVectors` was asked for, NaN where refused; refused:
+    (N,) the reason or None; truncated: (N,) bool; work: tokens and FLOPs; distinct: the number of distinct pairs; kept:
+    of each pair's text, from systems that keep something beside vectors.
     """
 
     vectors: np.ndarray
