@@ -106,7 +106,8 @@ def outputs(folder):
         "embed: vectors": np.stack(table["embedding"].to_numpy()),
         "embed: names of the units": sorted(f.name for f in (folder / "out" / "embeddings").iterdir()),
         "embed: counts": {name: manifest[name] for name in counts},
-        "embed: job.json": {k: v for k, v in job.items() if k != "model"},  # 0.1 and 0.2 did not name it
+        # 0.1 and 0.2 did not name the model; small files that share units do so under a random name
+        "embed: job.json": {k: v for k, v in job.items() if k not in ("model", "sharing")},
         "search: answers": pq.read_table(folder / "answers.parquet").to_pylist(),
         "evaluate: metrics.json": without_times(json.loads((folder / "report" / "metrics.json").read_text())),
     }
