@@ -10,7 +10,8 @@
            and unpacking its words, the first answer under a new condition, the next answers under it (embedding the
            query apart); medians over conditions that no one asked before. All rows are pooled (`--effort exact`).
 (stages)   the same in two stages, without the words of all rows in memory; and for all indexes, such as one of
-           benchmarks/exchanged_copies.py, the recall at 10 against pooling all rows, where equal scores count as found.
+           exchanged_copies.py (last at 79b0381), the recall at 10 against pooling all rows, where equal scores count as
+           found.
            All rows are pooled for 24 queries at once, as the words of a large index do not fit into memory.
 (phrases)  the share of the ten captions nearest to a phrase, such as "guitar", that name it (as in caption
            attributes): embedded under the condition as a sentence is (--query), and as its answer (--text).

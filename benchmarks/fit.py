@@ -129,7 +129,7 @@ def main(rounds, sweep, cache):
         print(f"embedded in {first['embed_seconds']} s", file=sys.stderr)
         with_ray, plain, scores = [], [], []
         for turn in range(rounds):
-            result, seconds = job("train.py", "case", *flags, "--output", f"{scratch}/{turn}")
+            result, seconds = job("train.py", "case", *flags, "--ray", "--output", f"{scratch}/{turn}")
             with_ray.append(seconds)
             other, seconds = alone("fit", cache)
             plain.append(seconds)

@@ -75,16 +75,19 @@ def parse(arguments: Sequence[str]) -> Any:
     Only the chosen subcommand is imported: the others stand in the list of subcommands by their first line.
     """
     chosen = subcommand(arguments)
-    if chosen and COMMANDS[chosen].over and not {"-h", "--help"} & {*arguments}:
-        own, follows = _divided(chosen, COMMANDS[chosen].over, arguments)
-        return _parse(own).over(_parse(follows))
-    return _parse(arguments)
+    if not (chosen and COMMANDS[chosen].over):
+        return _parse(arguments)
+    own, follows = _divided(chosen, COMMANDS[chosen].over, arguments)
+    return _parse(own).over(_parse(follows))
 
 
 def _divided(chosen: str, over: str, arguments: Sequence[str]) -> tuple[Sequence[str], Sequence[str]]:
     """The words of a command, and those of the command whose words follow --. Exits where there are none."""
     at = arguments.index("--") if "--" in arguments else len(arguments)
+    if {"-h", "--help"} & {*arguments[:at]}:
+        _parse(arguments[:at])  # prints and exits
     if not arguments[at + 1 :]:
+        _say_renamed(chosen, arguments)
         _fail(
             f"{chosen}: expected -- and the words of `raycase {over}` after the command's own, as: raycase {chosen} "
             f"--trials 60 -- case --train train.csv --validation validation.csv --output out, got none",
@@ -118,9 +121,15 @@ def _parse(arguments: Sequence[str]) -> Any:
             lines[MOST_LINES // 2 : -MOST_LINES // 2] = ["..."]
         for line in lines:
             note(line)
-        for word in dict.fromkeys(word.partition("=")[0].replace("_", "-") for word in arguments if lines):
-            if new := RENAMED.get(chosen or "", {}).get(word):
-                note(f"{word} of earlier versions is {new}")
+        if lines:
+            _say_renamed(chosen or "", arguments)
+
+
+def _say_renamed(chosen: str, arguments: Sequence[str]) -> None:
+    """What stands in the place of a command's flags of earlier versions."""
+    for word in dict.fromkeys(word.partition("=")[0].replace("_", "-") for word in arguments):
+        if new := RENAMED.get(chosen, {}).get(word):
+            note(f"{word} of earlier versions is {new}")
 
 
 def _unloaded() -> None:

@@ -140,7 +140,7 @@ def train(job: TrainingJob) -> Result:
     metrics = train(job, open_runner(job.ray))
     chosen = f"best epoch {metrics['best_epoch']}; " if "best_epoch" in metrics else ""
     print(f"{chosen}the model is in {visible(job.folder)}")
-    names = ("validation", "zero_shot", "variance", "best_epoch", "epochs", "seconds", "embed_seconds", "fingerprint")
+    names = ("validation", "zero_shot", "best_epoch", "epochs", "seconds", "embed_seconds", "fingerprint")
     return {name: metrics[name] for name in names if name in metrics} | {"output": str(job.folder)}
 
 

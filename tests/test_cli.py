@@ -79,6 +79,7 @@ def test_a_shell_can_complete_every_flag(capsys):
         (["train"], "Expected one of {case, condition-pooling"),
         (["train", "tri"], "Available subcommands: case, condition-pooling"),
         (["tune", "case", *FILES], "tune: expected -- and the words of `raycase train`"),
+        (["tune", "case", "--samples", "3", *FILES], "--samples of earlier versions is --trials"),
         (["tune", *FILES, "--"], "tune: expected -- and the words of `raycase train`"),
         (
             ["tune", "--resume", "--", "case", *FILES],

@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Protocol
 
 from raycase.data.storage import Location
-from raycase.errors import note
+from raycase.errors import RequestError, WorkError, named, note
 
 
 class Tasks(Protocol):
@@ -30,9 +30,14 @@ class TasksHere:
     cpus = 1
 
     def run(self, work: Callable[..., None], tasks: Sequence[dict[str, Any]], progress: str) -> None:
-        """`Tasks.run`."""
+        """`Tasks.run`. Another error than ours or of a disk becomes a WorkError, as on Ray."""
         for count, task in enumerate(tasks, 1):
-            work(**task)
+            try:
+                work(**task)
+            except (RequestError, WorkError, OSError):
+                raise
+            except Exception as error:
+                raise WorkError(named(error)) from error
             note(f"{progress} {count} of {len(tasks)}")
 
 

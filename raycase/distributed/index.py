@@ -28,7 +28,9 @@ def index(job: IndexJob, sizes: PartSizes = PartSizes()) -> dict[str, Any]:  # n
     time, else at once. Raises RequestError, WorkError."""
     if not job.workers:
         start_ray()
-        job = replace(job, workers=max(1, int(sum(node.get("CPU", 0) for node in nodes()))))
+        job = replace(job, workers=int(sum(node.get("CPU", 0) for node in nodes())))
+        if not job.workers:  # none is up yet, and how many will be is not known: as before, the driver does it
+            return build(job)
     return build(job, partial(run_on_ray, job), sizes)
 
 

@@ -37,6 +37,8 @@ FAILURES = 2  # tolerated failures of a trial's process
 
 def tune(job: Sweep) -> dict[str, Any]:
     """Run a sweep on Ray Tune. Raises RequestError and WorkError."""
+    if job.training.ray is False:
+        raise RequestError("--no-ray: expected Ray, which runs the trials of a sweep, got none")
     return sweep.tune(job, open_trials)
 
 
@@ -157,7 +159,7 @@ def _cell(config: dict[str, Any], trials: Round) -> tuple[Cell, int]:
     """The cell and the seed of a trial's configuration in Tune."""
     if trials.search is None:
         return trials.trials[config["trial"]]
-    return trials.search.base.changed(**config), trials.search.seed
+    return trials.search.base.drawn(config), trials.search.seed
 
 
 def _trial(config: dict[str, Any], *, refs: dict[str, list[Any]], trials: Round, threads: int) -> None:

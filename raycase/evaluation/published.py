@@ -35,16 +35,3 @@ ISOTROPY: dict[str, dict[str, tuple[float, float, float]]] = {
     "simcse-bert-base": {"CONC(c + s) - c": (0.9461, 0.254, 0.095), "CONC(c + s)": (0.9297, 0.347, 0.088)},
     "simcse-roberta-large": {"CONC(c + s) - c": (0.9499, 0.248, 0.110), "CONC(c + s)": (0.9406, 0.333, 0.085)},
 }
-
-# (layers, activation) -> Spearman x 100 with and without dropout: NV-Embed-v2, 512 dimensions (Table 7).
-TABLE7: dict[tuple[int, str | None], tuple[float, float]] = {
-    (0, None): (72.90, 73.55),
-    (2, "relu"): (73.93, 71.47),
-    (2, "gelu"): (67.66, 69.06),
-    (2, "silu"): (69.33, 69.58),
-    (2, "leaky_relu"): (74.05, 73.29),
-    (1, "relu"): (73.27, 71.56),
-    (1, "gelu"): (71.05, 70.56),
-    (1, "silu"): (71.08, 71.13),
-    (1, "leaky_relu"): (74.94, 71.16),
-}

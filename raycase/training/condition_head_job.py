@@ -87,6 +87,10 @@ class ConditionPoolingJob(HeadRecipe, TrainingJob):
         """What a fit on the frozen encoder takes."""
         return FrozenHeadRecipe.of(self).record
 
+    def derived(self, input_dim: int) -> dict[str, Any]:
+        """The dimension of the vectors."""
+        return {"dim": self.recipe.head(input_dim).output_dim} if input_dim else {}
+
     def fit(
         self,
         config: ConditionPoolingConfig,

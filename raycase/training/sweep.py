@@ -18,7 +18,7 @@ from raycase.evaluation.plots import has_matplotlib
 from raycase.systems.model_folder import METRICS
 from raycase.training.job import train
 from raycase.training.runner import Data, OpenTrialRunner, Round, Runner, Search, TrialRunner
-from raycase.training.sweep_cells import Cell, Space
+from raycase.training.sweep_cells import Cell, Space, most_epochs
 from raycase.training.sweep_job import Sweep
 from raycase.training.sweep_plots import sweep_plots
 from raycase.training.sweep_report import summary, titled
@@ -63,7 +63,7 @@ def tune(job: Sweep, open_trials: OpenTrialRunner) -> dict[str, Any]:
     else:
         assert space is not None
         gaps = work.search(space)
-        cells = {t.key: t.cell(base, space) for t in table.read()}
+        cells = {t.key: t.cell(base) for t in table.read()}
     trials = table.write()
     failed = [t for t in trials if t.score is None]
     if len(failed) == len(trials):
@@ -138,11 +138,11 @@ class _Work:
                 seed=seed,
                 # by the earlier trials, else a resumed search would draw the first points again
                 sampler_seed=(seed + len(earlier)) % (MOST_SEED + 1),
-                points=[({n: t.settings[n] for n in space}, t.score) for t in earlier if t.score is not None],
+                points=[(t.chosen, t.score) for t in earlier if t.score is not None],
             )
             gaps += self.run([], phase="search", search=search)
         trials = self.table.read()
-        by_key = {t.key: t.cell(self.base, space) for t in trials}
+        by_key = {t.key: t.cell(self.base) for t in trials}
         best = finalists(trials, self.job.finalists, self.job.trial_seeds)
         return gaps + self.run([(by_key[key], seed) for key, seed in best], phase="finals")
 
@@ -156,7 +156,8 @@ class _Work:
         default = phase == "search" if self.job.asha is None else self.job.asha
         total = search.count if search else len(trials)
         progress = _Progress(self.base, self.table, self.data, phase, total=total)
-        epochs = max([cell.job.recipe.epochs for cell, _ in trials], default=self.base.job.recipe.epochs)
+        longest = most_epochs(search.space, self.base) if search else 0
+        epochs = max([longest, *(cell.job.recipe.epochs for cell, _ in trials)])
         asha = default and phase != "finals"
         asked = Round(trials=trials, search=search, epochs=epochs, asha=asha)
         gaps = self.runner.run(asked, self.data, progress.record)
@@ -196,4 +197,4 @@ class _Progress:
         self.shown = time.time()
         note(f"{self.phase}: {self.finished} of {self.total} trials; best so far")
         for score in cell_scores(self.table.read())[:MOST_SHOWN]:
-            note(f"  {score.text():<16} {self.base.describe(score.first.settings)}")
+            note(f"  {score.text():<16} {score.first.label}")

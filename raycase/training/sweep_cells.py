@@ -6,7 +6,7 @@ import itertools
 import json
 import math
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from enum import Enum
 from fractions import Fraction
 from functools import cached_property
@@ -21,10 +21,10 @@ from raycase.training.loop import FitState
 
 Sampler = Mapping[str, list[Any]]  # {"uniform": [0, 0.5]}: a function of `ray.tune` and its arguments
 Space = Mapping[str, Sampler]  # by flag
-SAMPLERS = {"choice": None, "uniform": 2, "loguniform": 2, "quniform": 3, "randint": 2, "lograndint": 2}  # arguments
+SAMPLERS = {"choice": None, "uniform": float, "loguniform": float, "randint": int, "lograndint": int}  # of `ray.tune`
 COUNTED = ("epochs", "patience")  # the table of trials has them in columns of its own
 MOST_CELLS = 10_000  # of a grid; a sweep of more would not end, and takes minutes to lay out
-EXPECTED = {int: "a whole number", bool: "true or false", str: "text"}
+EXPECTED = {int: "a whole number", float: "a number", bool: "true or false", str: "text"}
 BUILT_IN: dict[str, Any] = json.loads(files("raycase.training").joinpath("sweeps.json").read_text(encoding="utf-8"))
 
 
@@ -34,6 +34,8 @@ class Cell:
 
     job: TrainingJob
     name: str = ""
+    choices: Mapping[str, Any] = field(default_factory=dict)  # as the grid or the search gave them
+    wrong: str = ""  # why they contradict each other: such a trial fails
 
     @property
     def names(self) -> Sequence[str]:
@@ -43,7 +45,7 @@ class Cell:
     @cached_property
     def key(self) -> str:
         """Identifies the cell: equal keys fit the same weights."""
-        return fingerprint(self.job.settings())[:10]
+        return fingerprint([self.job.settings(), self.choices] if self.wrong else self.job.settings())[:10]
 
     @property
     def values(self) -> dict[str, Any]:
@@ -71,30 +73,36 @@ class Cell:
         return self.job.figures
 
     def fit(self, shared: Any, *, seed: int, device: str = "cpu") -> Iterator[FitState]:
-        """A trial, on what `TrainingJob.shared` gave; yields the state after each epoch."""
+        """A trial, on what `TrainingJob.shared` gave; yields the state after each epoch. Raises RequestError."""
+        if self.wrong:
+            raise RequestError(self.wrong)
         fitting = self.job.fitting(on_gpu=device != "cpu")
         return fitting(*self.job.prepared(shared), self.job.recipe, seed=seed, wrap=lambda module: module.to(device))
-
-    def describe(self, row: Mapping[str, Any]) -> str:
-        """How a row of the table differs from the flags of this cell."""
-        own = self.row(row.get("input_dim") or 0)
-        changed = [
-            f"{name.replace('_', ' ')} {row[name]}" for name in self.values if row.get(name, own[name]) != own[name]
-        ]
-        return ", ".join(changed) or "as the flags"
 
     def changed(self, name: str = "", /, **choices: Any) -> Self:
         """This cell with some flags replaced. Raises RequestError for a value out of its range."""
         hints = get_type_hints(type(self.job))
         try:
             typed = {flag: _typed(flag, value, hints[flag]) for flag, value in choices.items()}
-            cell = replace(self, job=self.job.replaced(**typed), name=name)
+            cell = replace(self, job=self.job.replaced(**typed), name=name, choices=choices)
             cell.job.check_flags()
         except (ArithmeticError, AttributeError, TypeError, ValueError) as error:
             if isinstance(error, RequestError):
                 raise
             raise RequestError(f"--grid: expected values of a recipe, got {choices}: {error}") from error
         return cell
+
+    def drawn(self, choices: Mapping[str, Any]) -> Self:
+        """This cell with choices of a search, each of which can be, but not always beside the others."""
+        try:
+            return self.changed(**choices)
+        except RequestError as error:
+            return replace(self, choices=choices, wrong=str(error))
+
+
+def described(choices: Mapping[str, Any]) -> str:
+    """Choices in a line."""
+    return ", ".join(f"{name.replace('_', ' ')} {value}" for name, value in choices.items()) or "as the flags"
 
 
 def grid_of(named: str, base: Cell) -> list[Cell]:
@@ -106,7 +114,7 @@ def grid_of(named: str, base: Cell) -> list[Cell]:
     if named.endswith(".json"):
         values = _read(named, "--grid")
     else:
-        known = BUILT_IN[base.job.SYSTEM].get("grids", {})
+        known = BUILT_IN.get(base.job.SYSTEM, {}).get("grids", {})
         if named not in known:
             raise RequestError(f"--grid: expected {', '.join([*known, 'a file NAME.json'])}, got {named}")
         values = known[named]
@@ -123,8 +131,7 @@ def grid_of(named: str, base: Cell) -> list[Cell]:
     for product in products:
         for combination in itertools.product(*product.values()):
             choice = dict(zip(product, combination, strict=True))
-            label = ", ".join(f"{name.replace('_', ' ')} {value}" for name, value in choice.items())
-            cells.append(base.changed(label or "as the flags", **choice))
+            cells.append(base.changed(described(choice), **choice))
     return list({cell.key: cell for cell in cells}.values())
 
 
@@ -133,37 +140,57 @@ def space_of(file: str | None, base: Cell) -> Space:
 
     Raises RequestError for anything but flags with a sampler each, whose values are in their range.
     """
+    if file is None and base.job.SYSTEM not in BUILT_IN:
+        raise RequestError(
+            f"--space: expected a JSON file for {base.job.SYSTEM}, which has no space of its own, got none"
+        )
     space = BUILT_IN[base.job.SYSTEM]["space"] if file is None else _read(file, "--space")
     where = file or base.job.SYSTEM
     if not isinstance(space, dict) or not space:
         raise RequestError(f"--space: expected an object of flags in {where}, got {json.dumps(space)[:80]}")
     for flag, sampler in space.items():
         _check_name(flag, base, "--space", where)
-        kind, given = next(iter(sampler.items())) if isinstance(sampler, dict) and len(sampler) == 1 else ("", None)
-        if kind not in SAMPLERS or not isinstance(given, list) or not given:
-            expected = f'one of {", ".join(SAMPLERS)} with a list, as {{"uniform": [0, 0.5]}}'
-            raise RequestError(f"--space: expected {expected} for {flag} in {where}, got {json.dumps(sampler)[:80]}")
-        if (count := SAMPLERS[kind]) is not None:
-            numbers = all(type(value) in (int, float) and math.isfinite(value) for value in given)
-            if not numbers or len(given) != count or given[0] >= given[1]:
-                raise RequestError(
-                    f"--space: expected {count} numbers, the first below the second, for {kind} of {flag} in {where}, "
-                    f"got {json.dumps(given)[:80]}"
-                )
-            if kind.startswith("log") and given[0] <= 0:
-                raise RequestError(f"--space: expected numbers above 0 for {kind} of {flag} in {where}, got {given[0]}")
-            given = given[:2] if kind != "randint" and kind != "lograndint" else [given[0], given[1] - 1]
-        for value in given:
-            base.changed(**{flag: value})
-    if space.get(base.job.SHARED_BY) and "choice" not in space[base.job.SHARED_BY]:
+        for value in _ends(flag, sampler, base, where):
+            try:
+                base.changed(**{flag: value})
+            except RequestError as error:
+                raise RequestError(str(error).replace("--grid", f"--space {where}", 1)) from error
+    if "choice" not in space.get(base.job.SHARED_BY, {"choice": []}):
         raise RequestError(f"--space: expected a choice for {base.job.SHARED_BY}, got {space[base.job.SHARED_BY]}")
     return space
 
 
+def most_epochs(space: Space, base: Cell) -> int:
+    """The epochs of the longest cell of a search."""
+    kind, given = next(iter(space.get("epochs", {"choice": [base.job.recipe.epochs]}).items()))
+    return int(max(given)) if kind == "choice" else given[1] - 1
+
+
+def _ends(flag: str, sampler: Any, base: Cell, where: str) -> list[Any]:
+    """The values of a choice, or the least and the largest number that a sampler draws. Raises RequestError."""
+    kind, given = next(iter(sampler.items())) if isinstance(sampler, dict) and len(sampler) == 1 else ("", None)
+    if kind not in SAMPLERS or not isinstance(given, list) or not given:
+        expected = f'one of {", ".join(SAMPLERS)} with a list, as {{"uniform": [0, 0.5]}}'
+        raise RequestError(f"--space: expected {expected} for {flag} in {where}, got {json.dumps(sampler)[:80]}")
+    if (number := SAMPLERS[kind]) is None:
+        return given
+    hint = get_type_hints(type(base.job))[flag]
+    if number not in (get_args(hint) or (hint,)):
+        numbers = "uniform or loguniform" if float in (get_args(hint) or (hint,)) else "randint or lograndint"
+        raise RequestError(f"--space: expected choice, or of numbers {numbers}, for {flag} in {where}, got {kind}")
+    allowed = (int,) if number is int else (int, float)
+    if len(given) != 2 or not all(type(v) in allowed and math.isfinite(v) for v in given) or given[0] >= given[1]:
+        wanted = f"2 {'whole ' if number is int else ''}numbers, the first below the second"
+        raise RequestError(f"--space: expected {wanted}, for {kind} of {flag} in {where}, got {json.dumps(given)[:80]}")
+    if kind.startswith("log") and given[0] <= 0:
+        raise RequestError(f"--space: expected numbers above 0 for {kind} of {flag} in {where}, got {given[0]}")
+    return [given[0], given[1] - 1 if number is int else given[1]]
+
+
 def _read(file: str, flag: str) -> Any:
     source = locate(file)
-    if not source.exists():
-        raise RequestError(f"{flag}: expected a JSON file, got no {file}")
+    if not source.exists() or source.fs.isdir(source.path):
+        raise RequestError(f"{flag}: expected a JSON file, got {'a folder' if source.exists() else 'no'} {file}")
     return source.read_json()
 
 
@@ -184,7 +211,7 @@ def _typed(name: str, value: Any, hint: Any) -> Any:
             return kind(value)
         if get_origin(kind) is Literal and value in get_args(kind):
             return value
-    if float not in kinds and type(value) not in kinds:
+    if type(value) not in kinds and not (float in kinds and type(value) is int):
         raise TypeError(f"expected {EXPECTED.get(kinds[0], 'another value')} as {name}")
     return value
 

@@ -96,6 +96,8 @@ class Sweep(TuneFlags):
         check_ranges(self, ranges)
         if self.training.workers != 1:
             raise RequestError(f"--workers: expected 1, as a trial is one process, got {self.training.workers}")
+        if self.training.gpus_per_worker is not None:
+            raise RequestError("--gpus-per-worker: expected none in a sweep, got one; see --gpus-per-trial")
         if self.grid is None and importlib.util.find_spec("optuna") is None:
             raise RequestError(
                 "--trials: expected the package optuna, got none; install it with: pip install 'raycase[tune]', or "

@@ -30,7 +30,7 @@ def summary(
     if not plotted:
         parts.append("The plots were left out: matplotlib is not installed (pip install 'raycase[report]').\n")
     if failed:
-        lines = "\n".join(f"- {t.key}, seed {t.seed}: {t.stopped} ({base.describe(t.settings)})" for t in failed)
+        lines = "\n".join(f"- {t.key}, seed {t.seed}: {t.stopped} ({t.label})" for t in failed)
         parts.append(f"## Failed\n\n{lines}\n")
     return "\n".join(parts)
 
@@ -70,5 +70,5 @@ def _cells(scores: Sequence[CellScore], base: Cell) -> str:
     ]
     for s in scores[:TOP]:
         epochs = ", ".join(str(t.best_epoch) for t in s.trials)
-        lines.append(f"| {s.text()} | {len(s.trials)} | {epochs} | {base.describe(s.first.settings)} |")
+        lines.append(f"| {s.text()} | {len(s.trials)} | {epochs} | {s.first.label} |")
     return "\n".join(lines) + "\n"

@@ -6,6 +6,7 @@ Each finished trial is one file in `trials/`, written atomically: a resumed swee
 from __future__ import annotations
 
 import io
+import json
 import math
 import statistics
 from collections.abc import Iterable, Mapping, Sequence
@@ -15,12 +16,12 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.csv
 
-from raycase.data.json_values import finite, from_json
+from raycase.data.json_values import finite, from_json, loads
 from raycase.data.parquet import parquet_bytes
 from raycase.data.storage import Location
 from raycase.errors import RequestError
 from raycase.training.loop import best_epoch_of
-from raycase.training.sweep_cells import Cell
+from raycase.training.sweep_cells import Cell, described
 
 DERIVED = "input_dim"  # a column that no cell chooses
 
@@ -41,6 +42,7 @@ class Trial:
     patience: int
     stopped: str  # patience, epochs, asha, or the error
     seconds: float  # of the fit alone
+    choices: str = "{}"  # `Cell.choices` as JSON
 
     @classmethod
     def of(cls, row: Mapping[str, Any], figures: Sequence[str]) -> Trial:
@@ -62,12 +64,19 @@ class Trial:
         """The figure by which cells are compared."""
         return next(iter(self.figures.values()))
 
-    def cell(self, base: Cell, names: Iterable[str]) -> Cell:
-        """The trial's cell, by the base of its sweep and the names of the flags in which its cells differ."""
-        values = self.row | {"epochs": self.most_epochs}
-        if lacking := next((name for name in names if name not in values), None):
-            raise RequestError(f"expected a trial with {lacking}, got {self.key} without; remove it from trials/")
-        return base.changed(self.name, **{name: values[name] for name in names})
+    def cell(self, base: Cell) -> Cell:
+        """The trial's cell, by the base of its sweep."""
+        return base.drawn(self.chosen)
+
+    @property
+    def label(self) -> str:
+        """The cell in a line."""
+        return self.name or described(self.chosen)
+
+    @property
+    def chosen(self) -> dict[str, Any]:
+        """`Cell.choices`."""
+        return loads(self.choices)
 
 
 _ARROW = {
@@ -107,6 +116,7 @@ def make_trial(
         patience=cell.job.recipe.patience,
         stopped=stopped,
         seconds=sum(line["seconds"] for line in history),
+        choices=json.dumps(dict(cell.choices)),
     )
 
 

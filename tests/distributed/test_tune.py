@@ -116,6 +116,7 @@ def test_a_search_of_heads_by_optuna(rated, cluster, tmp_path):
 def test_a_search_runs_its_trials_then_the_seeds_of_its_best(make_sweep, cluster, resumed):
     prompts = ["concat-sc", "concat-sc+concat-cs"]
     space = {"prompt": {"choice": prompts}, "dropout": {"uniform": [0.0, 0.5]}, "layers": {"randint": [1, 3]}}
+    space |= {"dim": {"choice": [None, 8]}, "epochs": {"choice": [1, 2]}}
     job = make_sweep(trials=3, finalists=1, epochs=2, space=space)
     result = tune_trials(job)
     trials = trials_of(job)
@@ -124,7 +125,7 @@ def test_a_search_runs_its_trials_then_the_seeds_of_its_best(make_sweep, cluster
     assert len({t["dropout"] for t in trials}) == 3 and {t["layers"] for t in trials} <= {1, 2}
     assert {t["prompt"]: t["input_dim"] for t in trials}.items() <= {"concat-sc": 32, "concat-sc+concat-cs": 64}.items()
     assert all(t["key"] == result["best"]["key"] for t in trials if t["phase"] == "finals")
-    if resumed:
+    if resumed:  # by the values that the search drew, not by those in the table
         more = replace(job, trials=4)
         tune_trials(more)
         assert [t["phase"] for t in trials_of(more)].count("search") == 4
@@ -138,6 +139,11 @@ def test_asha_stops_what_falls_behind(make_sweep, cluster):
     trials = {t["learning_rate"]: t for t in trials_of(job)}
     assert trials[1e-2]["epochs"] == 30
     assert any(t["stopped"] == "asha" and t["epochs"] < 30 for t in trials.values())
+
+
+def test_a_sweep_without_ray_is_refused(make_sweep):
+    with pytest.raises(RequestError, match="--no-ray: expected Ray"):
+        tune(make_sweep(ray=False))
 
 
 def test_a_trial_that_fits_on_no_node_is_refused(make_sweep, cluster, tmp_path):

@@ -137,6 +137,7 @@ def test_views_side_by_side_are_what_the_saved_model_embeds(make_sweep, rated):
         ({"prompt": "loud"}, "--prompt"),
         ({"seed": -1}, "--seed"),
         ({"workers": 2}, "--workers: expected 1"),
+        ({"gpus_per_worker": 1.0}, "--gpus-per-worker: expected none in a sweep"),
     ],
 )
 def test_wrong_flags_are_refused(make_sweep, change, said):

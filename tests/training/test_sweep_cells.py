@@ -7,11 +7,10 @@ import small
 
 from raycase.data.storage import fingerprint
 from raycase.errors import RequestError
-from raycase.evaluation.published import TABLE7
 from raycase.systems.projector import Activation, DropoutAt
 from raycase.training.catalogue import TRAIN_JOBS
 from raycase.training.condition_recipe import HeadRecipe
-from raycase.training.sweep_cells import BUILT_IN, SAMPLERS, Cell, grid_of, space_of
+from raycase.training.sweep_cells import BUILT_IN, SAMPLERS, Cell, grid_of, most_epochs, space_of
 from raycase.training.sweep_job import TuneFlags
 
 
@@ -27,7 +26,6 @@ def test_table_7_has_its_18_cells():
     assert shapes[:2] == [(0, Activation.LEAKY_RELU, 0.2), (0, Activation.LEAKY_RELU, 0.0)]
     assert {s for s in shapes if s[0]} == {(n, a, d) for n in (1, 2) for a in Activation for d in (0.15, 0.0)}
     assert {(c.job.dim, c.job.hidden) for c in cells} == {(512, 1024)}
-    assert {(s[0], s[1] if s[0] else None) for s in shapes} == set(TABLE7)
 
 
 def test_figure_4_goes_from_50_to_1000_dimensions():
@@ -152,11 +150,16 @@ def test_a_grid_that_is_none_is_refused(tmp_path, text, said):
         ({"dropout": {"uniform": [0.1]}}, "2 numbers, the first below the second"),
         ({"dropout": {"uniform": [0.3, 0.1]}}, "2 numbers, the first below the second"),
         ({"dropout": {"uniform": ["a", "b"]}}, "2 numbers, the first below the second"),
+        ({"hidden": {"uniform": [64, 1024]}}, "of numbers randint or lograndint, for hidden in .*, got uniform"),
+        ({"dropout": {"randint": [0, 1]}}, "of numbers uniform or loguniform, for dropout in .*, got randint"),
+        ({"layers": {"randint": [1, 2.5]}}, "2 whole numbers"),
+        ({"dropout": {"quniform": [0, 0.5, 0.1]}}, "one of choice, uniform"),
         ({"learning_rate": {"loguniform": [0, 1]}}, "numbers above 0"),
         ({"dropout": {"uniform": [0, 1.5]}}, "--dropout"),
-        ({"activation": {"choice": ["tanh"]}}, "--grid"),
+        ({"activation": {"choice": ["tanh"]}}, "--space .*space.json: expected values"),
         ({"layers": {"randint": [0, 4]}}, "--layers"),
-        ({"prompt": {"uniform": [0, 1]}}, "as prompt"),
+        ({"prompt": {"uniform": [0, 1]}}, "expected choice, or of numbers"),
+        ({"learning_rate": {"choice": [True]}}, "a number as learning_rate"),
     ],
 )
 def test_a_space_that_is_none_is_refused(tmp_path, space, said):
@@ -178,6 +181,34 @@ def test_every_system_has_a_space_and_what_it_offers_can_be(tmp_path):
         for named in BUILT_IN[system].get("grids", {}):
             assert len(grid_of(named, own)) > 5
     assert space_of(None, base()).keys() == {"activation", "dropout", "layers", "dim"}
+
+
+def test_a_system_without_a_space_of_its_own_says_what_it_needs(monkeypatch):
+    monkeypatch.delitem(BUILT_IN, "case")
+    with pytest.raises(RequestError, match="--space: expected a JSON file for case"):
+        space_of(None, base())
+    with pytest.raises(RequestError, match=r"--grid: expected a file NAME\.json, got table7"):
+        grid_of("table7", base())
+
+
+def test_choices_that_contradict_each_other_are_a_cell_that_fails_with_a_key_of_its_own(tmp_path):
+    own = base(system="mixsp", model=small.save_bert(tmp_path / "encoder"))
+    wrong = [own.drawn({"select": "none", "similarity_weight": weight}) for weight in (0.1, 0.2)]
+    assert len({own.key, *(cell.key for cell in wrong)}) == 3
+    with pytest.raises(RequestError, match="--similarity-weight: expected 0 with --select none"):
+        next(wrong[0].fit(None, seed=0))
+
+
+def test_a_search_knows_its_longest_cell():
+    assert most_epochs({"dropout": {"uniform": [0, 0.5]}}, base(epochs=7)) == 7
+    assert most_epochs({"epochs": {"choice": [3, 90]}}, base()) == 90
+    assert most_epochs({"epochs": {"randint": [3, 91]}}, base()) == 90
+
+
+def test_a_folder_is_no_grid(tmp_path):
+    (tmp_path / "grid.json").mkdir()
+    with pytest.raises(RequestError, match="--grid: expected a JSON file, got a folder"):
+        grid_of(str(tmp_path / "grid.json"), base())
 
 
 def test_a_grid_too_large_to_lay_out_is_refused_with_its_size(tmp_path):

@@ -101,7 +101,7 @@ def test_the_best_model_is_the_one_that_train_writes(make, flags, tmp_path):
         assert all(torch.equal(tensor, expected[name]) for name, tensor in load_file(found).items())
     assert raycase.load(str(folder / "best")).score(["a dog"], ["a dog"], None).shape == (1,)
     text = (folder / "summary.md").read_text()
-    assert "| Spearman | seeds |" in text and "route own" in text and "as the flags" in text
+    assert "| Spearman | seeds |" in text and "route own" in text and "route cls" in text
 
 
 def test_a_stopped_sweep_continues_with_what_is_missing(make):

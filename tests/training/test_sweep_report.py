@@ -21,7 +21,7 @@ def test_the_summary_has_a_named_grid_in_its_order():
     start = lines.index("| | Spearman | seeds |") + 2
     assert lines[start] == "| dim 512, layers 0, dropout 0.2 | 40.00 ± 0.00 | 2 |"
     assert [line.split(" | ")[0] for line in lines[start : start + 18]] == [f"| {c.name}" for c in cells]
-    assert "| 57.00 ± 0.00 | 2 | 2, 2 | dim 512, dropout 0.0 |" in text
+    assert "| 57.00 ± 0.00 | 2 | 2, 2 | dim 512, layers 1, hidden 1024, activation leaky_relu, dropout 0.0 |" in text
     assert "abc1234" in text and "python jobs/tune.py" in text
 
 

@@ -28,14 +28,18 @@ def test_a_trial_is_its_best_epoch():
 
 
 def test_the_cell_of_a_trial_is_the_cell():
-    choices = {"dropout": 0.25, "activation": "relu", "prompt": "sent"}
+    choices = {"dropout": None, "activation": "relu", "prompt": "sent", "dim": None, "epochs": 7}
     for changes in ({"epochs": 9}, {"nested": (8,)}):
         base = Cell(job=BASE.job.replaced(**changes))
         cell = base.changed("a name", **choices)
-        assert trial(cell, 1.0).cell(base, choices) == cell
+        found = trial(cell, 1.0)
+        assert found.cell(base).key == cell.key == found.key and found.cell(base).job == cell.job
+        assert found.chosen == choices and found.most_epochs == 7
     head = Cell(job=TRAIN_JOBS["condition-pooling"](train="a", validation="b", output="c"))
-    cell = head.changed(layers="0 2/3", gate=False)
-    assert cell.job.layers == (0.0, 2 / 3) and trial(cell, 1.0).cell(head, ["layers", "gate"]) == cell
+    for layers in ("0 2/3", [0.0, 2 / 3]):
+        cell = head.changed(layers=layers, gate=False)
+        assert cell.job.layers == (0.0, 2 / 3) and trial(cell, 1.0).cell(head).job == cell.job
+        assert trial(cell, 1.0).chosen["layers"] == layers
 
 
 def test_the_table_comes_back_and_is_written_for_people(table, tmp_path):
