@@ -215,8 +215,9 @@ def json_bytes(value: Any) -> bytes:
 
 
 def mark(info: Mapping[str, Any]) -> str:
-    """A mark that changes with a file's content, from its entry in a listing: ETag or modification time."""
-    keys = ("ETag", "etag", "md5Hash", "mtime", "LastModified", "last_modified", "created")
+    """A mark that changes with a file's content, from its entry in a listing: ETag, the Hub's name of the content
+    (hf://), or modification time."""
+    keys = ("ETag", "etag", "md5Hash", "blob_id", "xet_hash", "mtime", "LastModified", "last_modified", "created")
     return str(next((info[k] for k in keys if info.get(k)), ""))
 
 

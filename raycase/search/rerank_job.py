@@ -55,7 +55,8 @@ class RerankJob(RayFlag):
     text_column: str = TEXT
     """The column with the answers' texts."""
     actors: str | None = None
-    """Number of actors, MIN:MAX, with one scorer each. Default: one per GPU, else one per four CPUs."""
+    """Number of actors on Ray, MIN:MAX, with one scorer each. Default: in this process one; with --ray one per GPU,
+    else one per four CPUs."""
     gpus_per_actor: float | None = None
     """GPUs per actor. Default: 1 if the cluster has GPUs, else 0."""
     patience: float = PATIENCE

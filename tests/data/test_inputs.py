@@ -11,7 +11,7 @@ import pytest
 from input_files import read, the_file
 
 from raycase.data.inputs import find_input, list_input, readable
-from raycase.data.storage import locate
+from raycase.data.storage import locate, mark
 from raycase.errors import RequestError
 
 
@@ -61,6 +61,11 @@ def test_nothing_to_read_is_refused(tree, what):
 def test_other_endings_are_refused_with_their_number(tree):
     with pytest.raises(RequestError, match=r"notes.txt, got 1 files with other endings"):
         find_input(str(tree / "notes.txt"))
+
+
+def test_a_file_of_the_hub_is_marked_by_its_content():
+    listed = {"name": "datasets/u/d/a.parquet", "size": 7, "type": "file", "blob_id": "4f2c", "xet_hash": "9a"}
+    assert mark(listed) == "4f2c" and mark(listed | {"blob_id": None}) == "9a"
 
 
 def test_a_changed_file_has_another_mark(tree):
