@@ -132,8 +132,8 @@ def test_two_workers_train_condition_pooling_as_one_process(rated, tiny_model, c
     metrics = train(job)
     config = job.config()
     on_ray, here = (SimpleNamespace(states_of=made) for made in (ON_RAY.states_of, LocalRunner("cpu").states_of))
-    pairs = [pair_states(read, config, on_ray, job) for read in job.read()]  # of the cache
-    for found, read in zip(pairs, job.read(), strict=True):
+    pairs = [pair_states(read, config, on_ray, job) for read in job.read_parts()]  # of the cache
+    for found, read in zip(pairs, job.read_parts(), strict=True):
         wanted = pair_states(read, config, here, job)
         assert np.array_equal(found.sentences.offsets, wanted.sentences.offsets)
         np.testing.assert_allclose(found.sentences.flat, wanted.sentences.flat, atol=2e-3)
