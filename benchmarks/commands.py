@@ -2,8 +2,9 @@
 
     RAY_worker_niceness=0 .venv/bin/python benchmarks/commands.py [--rounds 3] [--captions 20000]
 
-embed of 10 and of 1,000 captions under a condition; search of the index of the 1,000; train case on C-STS whose vectors
-are cached; and, last, embed of many captions, once each way. Medians of the rounds, in turns. Nothing may run beside it.
+embed of 10 and of 1,000 captions under a condition; search of the index of the 1,000; train case on C-STS whose
+vectors are cached; and, last, embed of many captions, once each way. Medians of the rounds, in turns. Nothing may run
+beside it.
 """
 
 import argparse
