@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from functools import cache, partial
 from typing import TYPE_CHECKING, Any
 
@@ -19,7 +19,7 @@ from raycase.corpus.plan import Plan
 from raycase.corpus.request import EmbedJob, Request, actor_range
 from raycase.corpus.run import Execute, run, run_checked
 from raycase.corpus.score_request import ScoreJob, check_score
-from raycase.corpus.tasks import OpenTasks, Tasks, open_here
+from raycase.corpus.tasks import OpenTasks, Places, Tasks, open_here
 from raycase.corpus.vector_cache import VectorCache
 from raycase.data.storage import Location
 from raycase.errors import RequestError, note
@@ -62,18 +62,23 @@ def several_encoders(job: EmbedJob, units: int) -> str:
     """What asks for more than one encoder: flags, GPUs, or so many units on so many processors."""
     import torch
 
-    wanted = actor_range(job.actors)
-    if wanted and wanted[1] > 1:
-        return f"--actors {job.actors}"
-    if job.gpus_per_actor is not None:
-        return f"--gpus-per-actor {job.gpus_per_actor:g}"
+    if asked := _several_actors(job):
+        return asked
     gpus = torch.cuda.device_count()
-    if wanted or gpus == 1:
+    if job.actors or gpus == 1:
         return ""
     if gpus:
         return f"{gpus} GPUs"
     encoders = (os.cpu_count() or 1) // CPUS_OF_ENCODER
     return f"{encoders} encoders for {units} units" if 1 < encoders <= units / UNITS_OF_ENCODER else ""
+
+
+def _several_actors(job: EmbedJob | RerankJob) -> str:
+    """The flag that asks for more than one actor, or for what only Ray gives one."""
+    wanted = actor_range(job.actors)
+    if wanted and wanted[1] > 1:
+        return f"--actors {job.actors}"
+    return "" if job.gpus_per_actor is None else f"--gpus-per-actor {job.gpus_per_actor:g}"
 
 
 def prepare(request: Request, plan: Plan, *, ray: bool | None = None) -> Execute:
@@ -129,8 +134,8 @@ def rerank(job: RerankJob) -> dict[str, Any]:
     from raycase.search.rerank_job import open_here as units_here
     from raycase.search.rerank_job import rerank_all
 
-    def open_units(job: RerankJob, places: Mapping[str, Location]) -> RunUnits:
-        if why_ray(job.ray, _several_scorers(job)):
+    def open_units(job: RerankJob, places: Places) -> RunUnits:
+        if why_ray(job.ray, _several_actors(job)):
             from raycase.distributed.rerank import open_units
 
             return open_units(job, places)
@@ -139,17 +144,10 @@ def rerank(job: RerankJob) -> dict[str, Any]:
     return rerank_all(job, open_units)
 
 
-def _several_scorers(job: RerankJob) -> str:
-    wanted = actor_range(job.actors)
-    if wanted and wanted[1] > 1:
-        return f"--actors {job.actors}"
-    return "" if job.gpus_per_actor is None else f"--gpus-per-actor {job.gpus_per_actor:g}"
-
-
 def tasks(job: MaterializeJob | JoinJob) -> OpenTasks:
     """What runs independent tasks by the rule."""
 
-    def open_tasks(places: Mapping[str, Location]) -> Tasks:
+    def open_tasks(places: Places) -> Tasks:
         if why_ray(job.ray):
             from raycase.distributed.tasks import open_tasks
 

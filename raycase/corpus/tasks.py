@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, Protocol
 
 from raycase.data.storage import Location
@@ -21,7 +21,8 @@ class Tasks(Protocol):
         raises."""
 
 
-OpenTasks = Callable[[Mapping[str, Location]], Tasks]  # given the places that all tasks must reach, by flag
+Places = Sequence[tuple[str, Location]]  # what all tasks must reach, each with the flag that names it
+OpenTasks = Callable[[Places], Tasks]
 
 
 class TasksHere:
@@ -41,6 +42,6 @@ class TasksHere:
             note(f"{progress} {count} of {len(tasks)}")
 
 
-def open_here(places: Mapping[str, Location]) -> Tasks:
+def open_here(places: Places) -> Tasks:
     """An `OpenTasks` of this process."""
     return TasksHere()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from functools import partial
 from typing import Any
 
@@ -11,20 +11,17 @@ import pyarrow as pa
 import ray
 from ray.data import ActorPoolStrategy
 
+from raycase.corpus.tasks import Places
 from raycase.data.storage import Location, locate
-from raycase.distributed.cluster import start_ray
 from raycase.distributed.ray_data import Opaque, run_tasks
-from raycase.distributed.resources import Capacity, capacity, check_nodes, make_pool
+from raycase.distributed.resources import Capacity, make_pool
+from raycase.distributed.tasks import join_cluster
 from raycase.search.rerank_job import RerankJob, RerankUnits, RunUnits, UnitValues
 
 
-def open_units(job: RerankJob, places: Mapping[str, Location]) -> RunUnits:
+def open_units(job: RerankJob, places: Places) -> RunUnits:
     """Join or start Ray: an `OpenUnits`. Raises RequestError for a place that only one machine of several has."""
-    start_ray()
-    cluster = capacity()
-    for flag, place in places.items():
-        check_nodes(place, cluster, flag)
-    return partial(_run, job, cluster)
+    return partial(_run, job, join_cluster(places))
 
 
 def _run(

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping, Sequence
+import os
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -12,10 +13,10 @@ import pyarrow as pa
 import torch
 from ray.data import TaskPoolStrategy
 
-from raycase.data.storage import Location
+from raycase.corpus.tasks import Places
 from raycase.distributed.cluster import nodes, start_ray
 from raycase.distributed.ray_data import run_tasks
-from raycase.distributed.resources import capacity, check_nodes
+from raycase.distributed.resources import Capacity, capacity, check_nodes
 
 TASKS_A_WAVE = 2048  # a wave bounds what Ray holds
 
@@ -24,8 +25,13 @@ TASKS_A_WAVE = 2048  # a wave bounds what Ray holds
 class TasksOnRay:
     """`raycase.corpus.tasks.Tasks` on the cluster that this process has joined."""
 
-    cpus: int
     patience: float  # minutes
+    most: int | None = None  # tasks at a time; None: as many as there are CPUs
+
+    @property
+    def cpus(self) -> int:
+        """`Tasks.cpus`: of the nodes that are up."""
+        return cpus_up()
 
     def run(self, work: Callable[..., None], tasks: Sequence[dict[str, Any]], progress: str) -> None:
         """`Tasks.run`, in waves."""
@@ -36,20 +42,34 @@ class TasksOnRay:
                 progress=progress,
                 patience=self.patience,
                 num_cpus=1,
-                compute=TaskPoolStrategy(),
+                compute=TaskPoolStrategy(size=self.most),
             )
 
 
-def open_tasks(places: Mapping[str, Location], *, patience: float) -> TasksOnRay:
+def open_tasks(places: Places, *, patience: float, most: int | None = None) -> TasksOnRay:
     """Join or start Ray. Raises RequestError for a place that only one machine of several has."""
+    join_cluster(places)
+    return TasksOnRay(patience=patience, most=most)
+
+
+def join_cluster(places: Places) -> Capacity:
+    """Join or start Ray, whose nodes must all reach these places. Raises RequestError."""
     start_ray()
     cluster = capacity()
-    for flag, place in places.items():
+    for flag, place in places:
         check_nodes(place, cluster, flag)
-    return TasksOnRay(cpus=int(sum(node.get("CPU", 0) for node in nodes())), patience=patience)
+    return cluster
+
+
+def cpus_up() -> int:
+    """CPUs of the nodes that are up."""
+    return int(sum(node.get("CPU", 0) for node in nodes()))
 
 
 def _call(task: pa.Table, *, work: Callable[..., None]) -> pa.Table:
     torch.set_num_threads(1)
+    pa.set_cpu_count(1)
+    for threads in ("LANCE_CPU_THREADS", "RAYON_NUM_THREADS"):
+        os.environ[threads] = "1"  # Lance reads them once, when it is first used
     work(**json.loads(task["task"][0].as_py()))
     return pa.table({"done": [True]})

@@ -110,7 +110,7 @@ def _join_vectors(
     queries, vectors = open_written(job.queries, "--queries"), open_written(job.vectors, "--vectors")
     check_join(queries, vectors, job.exclude_same, under)
     root = locate(job.output)
-    tasks = open_tasks({"--output": root, "--queries": queries.output.root, "--vectors": vectors.output.root})
+    tasks = open_tasks([("--output", root), ("--queries", queries.output.root), ("--vectors", vectors.output.root)])
     task = Join(
         queries=queries.output.embeddings.uri,
         vectors=vectors.output.embeddings.uri,

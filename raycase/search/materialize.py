@@ -29,7 +29,7 @@ def materialize(job: MaterializeJob, open_tasks: OpenTasks, flag: str = "--words
     began = time.time()
     words, conditions = check(job, flag)
     questions = _questions(words.job.config["model"], job.model or words.job.model, conditions)
-    tasks = open_tasks({flag: words.output.root, "--output": locate(job.output)})
+    tasks = open_tasks([(flag, words.output.root), ("--output", locate(job.output))])
     todo = begin(job, words, conditions)
     if todo.missing:
         work = partial(

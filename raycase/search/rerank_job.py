@@ -6,7 +6,7 @@ The files in `answers/` are the checkpoint: units with a file are not scored aga
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from typing import Annotated, Any
 
@@ -14,7 +14,7 @@ import pyarrow.dataset as ds
 import tyro
 
 from raycase.corpus.ray_flag import RayFlag
-from raycase.corpus.tasks import TasksHere
+from raycase.corpus.tasks import Places, TasksHere
 from raycase.data.claim import begin, check_held, claim
 from raycase.data.fetch import model_folder
 from raycase.data.inputs import InputFile, find_input
@@ -29,10 +29,8 @@ from raycase.search.rescore import find_scorer, rerank
 
 RECORD, ANSWERS = "rerank.json", "answers"  # file and folder in the output
 UnitValues = Sequence[dict[str, Any]]  # of `AnswerUnit`, and the names of their files
-RunUnits = Callable[
-    [UnitValues, Any, Sequence[str], Location], None
-]  # given the scorer's configuration, queries, folder
-OpenUnits = Callable[["RerankJob", Mapping[str, Location]], RunUnits]  # given the places that all must reach, by flag
+RunUnits = Callable[[UnitValues, Any, Sequence[str], Location], None]  # and the scorer's configuration, queries, folder
+OpenUnits = Callable[["RerankJob", Places], RunUnits]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -82,7 +80,7 @@ def rerank_all(job: RerankJob, open_units: OpenUnits, *, unit_rows: int = UNIT_R
     conditional = not any(unit.unconditional for unit in units)
     config = find_scorer(job.model, conditional=conditional, flag="--model")
     root = locate(job.output)
-    run = open_units(job, {"--output": root, "--answers": locate(job.answers)})
+    run = open_units(job, [("--output", root), ("--answers", locate(job.answers))])
     name = _claim_output(root, job, files, config.describe())
     folder = root / ANSWERS
     done = folder.list()
@@ -140,7 +138,7 @@ class RerankUnits:
         (self.folder / name).put(parquet_bytes(best))
 
 
-def open_here(job: RerankJob, places: Mapping[str, Location]) -> RunUnits:
+def open_here(job: RerankJob, places: Places) -> RunUnits:
     """An `OpenUnits` of this process."""
 
     def run(units: UnitValues, config: Any, sentences: Sequence[str], folder: Location) -> None:

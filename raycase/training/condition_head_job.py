@@ -74,11 +74,6 @@ class ConditionPoolingJob(HeadRecipe, TrainingJob):
         """The states of sentences and conditions."""
         return [pair_states(rated, config, runner, self) for rated in parts]
 
-    def prepared(self, shared: list[PairStates]) -> tuple[PairStates, PairStates]:
-        """The states as they are."""
-        train, validation = shared
-        return train, validation
-
     def fitting(self, *, on_gpu: bool) -> Fitting:
         """The fit of the head on the frozen encoder."""
         return fit_condition_head

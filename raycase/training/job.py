@@ -56,7 +56,7 @@ class TrainingJob(RayFlag, ABC):
     FORMER: ClassVar[dict[str, Any]]  # flags of earlier versions, as `FitRecipe` has them
     FROZEN: ClassVar[bool] = False  # the encoder: trials of a sweep share its vectors, and take one CPU each
     SHARED_BY: ClassVar[str] = "model"  # the flag that decides what trials share
-    NOT_SWEPT: ClassVar[Sequence[str]] = ("task", "merged", "nested")
+    NOT_SWEPT: ClassVar[Sequence[str]] = ()  # flags that are the same for all cells of a sweep
 
     # ------------------------------------------------------------------------------------------------ of the request
 
@@ -132,9 +132,10 @@ class TrainingJob(RayFlag, ABC):
         """What all fits on this data share, trials of a sweep among them."""
         return parts
 
-    @abstractmethod
     def prepared(self, shared: Any) -> tuple[Any, Any]:
-        """Training and validation data as the fit reads them."""
+        """Training and validation data as the fit reads them; by default what is shared."""
+        train, validation = shared
+        return train, validation
 
     @abstractmethod
     def fitting(self, *, on_gpu: bool) -> Fitting:

@@ -77,11 +77,6 @@ class ProjectorJob(PromptFlags, ProjectorRecipe, TrainingJob):
         cached: dict[str, Any] = {"cache": self.cache_location, "compute": self.compute}
         return [pair_vectors(rated, config, runner.vectors_of, **cached) for rated in parts]
 
-    def prepared(self, shared: list[PairVectors]) -> tuple[PairVectors, PairVectors]:
-        """The vectors as they are."""
-        train, validation = shared
-        return train, validation
-
     def fitting(self, *, on_gpu: bool) -> Fitting:
         """The fit of g."""
         return fit_projector

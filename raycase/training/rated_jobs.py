@@ -41,6 +41,8 @@ from raycase.training.losses import Loss
 class RatedJob(FineTuneJob, RatedRecipe):
     """Fine-tune an encoder on rated pairs."""
 
+    NOT_SWEPT: ClassVar[Sequence[str]] = ("task",)
+
     task: Literal["rated", "kgc"] = "rated"
     """rated: pairs of sentences rated under a condition. kgc: knowledge graph completion (bi-encoder, tri-encoder,
     csr); --train and --validation are then .tsv files of head, relation, tail, with entities.tsv and relations.tsv
@@ -172,6 +174,7 @@ class LoraJob(TextFlags, RatedJob):
     """Low-rank adapters on the attention's projections of any encoder (CASE, section 4.4)."""
 
     SYSTEM = "lora"
+    NOT_SWEPT = ("task", "merged")
 
     loss: Loss = Loss.PEARSON
     """squared, or pearson (the paper's)."""

@@ -7,7 +7,7 @@ import pytest
 from helpers import call_job, embedded, sentences
 
 from raycase.data.storage import locate
-from raycase.distributed import index as module
+from raycase.distributed import tasks as module
 from raycase.distributed.index import index
 from raycase.errors import RequestError, WorkError
 from raycase.search.build import IndexJob, build
