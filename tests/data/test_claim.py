@@ -23,12 +23,20 @@ def refused(folder, words, *arguments, **options):
         claim(folder, "join.json", *arguments, **JOB | options)
 
 
-def test_a_folder_without_results_is_free_and_stays_as_it_is(folder):
+def test_a_folder_without_results_is_free_and_one_with_them_and_no_record_is_refused(folder):
     assert claim(folder, "join.json", "one", **JOB) is None
     assert not folder.exists()
     (folder / "notes.txt").put(b"other")
     assert claim(folder, "join.json", "one", **JOB) is None
     refused(folder, "got notes.txt without join.json", "one", exclusive=True)
+    for name in ("neighbours/0.parquet", "table.parquet"):
+        (folder / name).put(b"")
+        top = name.split("/")[0]
+        refused(folder, f"got {top} without join.json; choose another folder or pass --overwrite", "one")
+        refused(folder, f"got {top} without join.json", "one", overwrite=True, exclusive=True)
+        (folder / top).remove()
+    (folder / "join.json").put(b"{}")
+    assert claim(folder, "join.json", "one", overwrite=True, exclusive=True, **JOB) is None
 
 
 def test_the_record_of_this_job_is_returned(folder):
@@ -47,20 +55,6 @@ def test_another_job_is_refused(folder, record):
     refused(folder, words.format(folder.uri, " (k: 5 there, 10 asked)"), "one", difference="k: 5 there, 10 asked")
     assert claim(folder, "join.json", "one", overwrite=True, **JOB) is None
     assert (folder / "join.json").read() == record
-
-
-@pytest.mark.parametrize("name", ["neighbours/0.parquet", "table.parquet"])
-def test_results_without_a_record_are_refused(folder, name):
-    (folder / name).put(b"")
-    refused(folder, f"got {name.split('/')[0]} without join.json; choose another folder or pass --overwrite", "one")
-
-
-def test_a_folder_that_was_never_claimed_is_not_overwritten_by_an_exclusive_job(folder):
-    (folder / "neighbours" / "0.parquet").put(b"another's")
-    words = "got neighbours without join.json"
-    refused(folder, words, "one", overwrite=True, exclusive=True)
-    (folder / "join.json").put(b"{}")
-    assert claim(folder, "join.json", "one", overwrite=True, exclusive=True, **JOB) is None
 
 
 def test_clear_removes_what_the_job_wrote_alone(folder):

@@ -8,10 +8,9 @@ from raycase.data.conditions import read_conditions
 from raycase.errors import RequestError
 
 
-def test_conditions_as_strings():
-    assert read_conditions(["color of the dress", "number of people"]) == ["color of the dress", "number of people"]
-    assert read_conditions(["color"]) == ["color"]
-    assert read_conditions([]) == []
+@pytest.mark.parametrize("conditions", [["color of the dress", "number of people"], ["color"], []])
+def test_conditions_as_strings(conditions):
+    assert read_conditions(conditions) == conditions
 
 
 @pytest.mark.parametrize(
@@ -24,17 +23,15 @@ def test_conditions_as_strings():
         ("C.Csv", "condition\ncolor\nnumber of people\n"),
         ("c.csv", '\ufeffid,condition\r\n1,color\r\n2,"number of people"\r\n'),
         ("c.csv", "aspect\ncolor\n\nnumber of people\n\n"),  # the only column; blank lines
+        *(("c.parquet", names) for names in (("condition",), ("id", "condition"), ("aspect",))),
     ],
 )
-def test_conditions_in_a_text_file(tmp_path, name, data):
-    (tmp_path / name).write_bytes(data.encode())
+def test_conditions_in_a_file(tmp_path, name, data):
+    if isinstance(data, tuple):
+        pq.write_table(pa.table({column: ["color", "number of people"] for column in data}), tmp_path / name)
+    else:
+        (tmp_path / name).write_bytes(data.encode())
     assert read_conditions([str(tmp_path / name)]) == ["color", "number of people"]
-
-
-@pytest.mark.parametrize("columns", [("condition",), ("id", "condition"), ("aspect",)])
-def test_conditions_in_parquet(tmp_path, columns):
-    pq.write_table(pa.table({name: ["color", "number"] for name in columns}), tmp_path / "c.parquet")
-    assert read_conditions([str(tmp_path / "c.parquet")]) == ["color", "number"]
 
 
 @pytest.mark.parametrize(
@@ -44,9 +41,15 @@ def test_conditions_in_parquet(tmp_path, columns):
         ([""], "expected words in every condition, got '' at index 0"),
         (["\udcff"], r"expected words in every condition, got '\\udcff' at index 0"),
         (["color", "number", "color"], "expected each condition once, got 'color' twice"),
+        (["a.txt", "b.txt"], "expected conditions or one file of them, got 2 values with"),
+        *(({"condition": v}, "expected words in every condition") for v in ([1, 2], ["color", None], [["color"]])),
+        ({"condition": []}, "expected (words in every condition|at least one condition)"),
     ],
 )
-def test_empty_and_repeated_conditions_are_refused(conditions, message):
+def test_empty_and_repeated_conditions_are_refused(conditions, message, tmp_path):
+    if isinstance(conditions, dict):
+        pq.write_table(pa.table(conditions), tmp_path / "c.parquet")
+        conditions = [str(tmp_path / "c.parquet")]
     with pytest.raises(RequestError, match=f"--conditions: {message}"):
         read_conditions(conditions)
 
@@ -74,21 +77,3 @@ def test_files_without_conditions_are_refused(tmp_path, name, data, message):
         (tmp_path / name).write_bytes(data)
     with pytest.raises(RequestError, match=f"--conditions: {message}"):
         read_conditions([str(tmp_path / name)])
-
-
-def test_a_column_twice_in_parquet_is_refused(tmp_path):
-    pq.write_table(pa.table([["color"], ["number"]], names=["condition", "condition"]), tmp_path / "c.parquet")
-    with pytest.raises(RequestError, match=r"expected one column 'condition' in .*, got condition, condition"):
-        read_conditions([str(tmp_path / "c.parquet")])
-
-
-def test_two_files_are_refused():
-    with pytest.raises(RequestError, match=r"--conditions: expected conditions or one file of them, got 2 values with"):
-        read_conditions(["a.txt", "b.txt"])
-
-
-@pytest.mark.parametrize("values", [[1, 2], ["color", None], [], [["color"]]])
-def test_conditions_that_are_no_words_are_refused(tmp_path, values):
-    pq.write_table(pa.table({"condition": values}), tmp_path / "c.parquet")
-    with pytest.raises(RequestError, match=r"--conditions: expected (words in every condition|at least one condition)"):
-        read_conditions([str(tmp_path / "c.parquet")])

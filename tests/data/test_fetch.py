@@ -112,12 +112,6 @@ def test_a_name_that_leads_out_of_the_folder_is_refused(bucket, tmp_path, name):
     assert not list(outside.iterdir())
 
 
-def test_files_of_other_kinds_stay_where_they_are(bucket):
-    fsspec.filesystem("s3").pipe_file(f"{bucket}/run.sh", b"echo")
-    folder = fetch(bucket, large=True)
-    assert (folder / "config.json").exists() and not (folder / "run.sh").exists()
-
-
 def test_a_trained_model_on_object_storage_is_the_one_here(bucket, tiny_model, tmp_path):
     config = resolve(str(tiny_model), prompt="concat-sc", pooling="mean")
     torch.manual_seed(0)
@@ -157,8 +151,3 @@ def test_a_file_that_comes_in_part_is_not_kept(bucket, monkeypatch, tmp_path):
     with pytest.raises(RequestError, match=r"expected a readable folder at s3://.*4 of .* bytes came"):
         fetch(bucket, large=True)
     assert [p for p in (tmp_path / "cache").rglob("*") if p.is_file() and p.suffix != ".lock"] == []
-
-
-def test_a_place_without_a_model_is_refused(bucket):
-    with pytest.raises(RequestError, match=r"--model: expected a folder with config\.json or raycase\.json at s3://"):
-        resolve("s3://corpus/models/nothing", prompt="cond", pooling="mean")

@@ -153,13 +153,14 @@ BROKEN = pa.Array.from_buffers(pa.string(), 3, [None, OFFSETS, pa.py_buffer(b"a\
 LISTS = pa.array([0, 1, 2, 3], pa.int32())
 
 
+ODD_TIMES = [(2**62, pa.timestamp("us")), (2**30, pa.date32()), (2**62, pa.duration("s"))]
+ODD_TIMES += [(1, pa.timestamp("us", "Mars/Base"))]
+
+
 @pytest.mark.parametrize(
     ("text", "column", "rejected"),
     [
-        ("", pa.array([2**62, 1, 2], pa.timestamp("us")), 1),
-        ("", pa.array([2**30, 1, 2], pa.date32()), 1),
-        ("", pa.array([2**62, 1, 2], pa.duration("s")), 1),
-        ("", pa.array([1, 2, 3], pa.timestamp("us", "Mars/Base")), 1),
+        *(("", pa.array([value, 1, 2], kind), 1) for value, kind in ODD_TIMES),
         ("a", pa.StructArray.from_arrays([BROKEN], ["s"]), 2),
         ("a", pa.ListArray.from_arrays(LISTS, pa.StructArray.from_arrays([BROKEN], ["s"])), 2),
         ("a", pa.ListArray.from_arrays(LISTS, pa.ListArray.from_arrays(LISTS, BROKEN)), 2),

@@ -58,13 +58,6 @@ def test_a_short_listing_is_not_cut(folder, s3_server, monkeypatch):
     open_store.cache_clear()
 
 
-def test_markers_of_folders_are_no_files(folder):
-    folder.put("", "inner/", "inner/a", "b")
-    assert folder.at.list() == {"b": 1}
-    assert folder.at.fs.isdir(folder.at.path) and folder.at.fs.isfile((folder.at / "b").path)
-    assert (folder.at / "inner").list() == {"a": 1}
-
-
 def test_a_missing_folder_a_missing_file_and_a_missing_bucket(folder):
     missing = folder.at / "none"
     assert (missing.exists(), missing.list(), missing.fs.isdir(missing.path)) == (False, {}, False)
@@ -73,6 +66,11 @@ def test_a_missing_folder_a_missing_file_and_a_missing_bucket(folder):
         missing.read()
     with pytest.raises(FileNotFoundError, match="The specified bucket does not exist"):
         locate("s3://no-such-bucket/x").put(b"1")
+    with pytest.raises(OSError, match="empty path segment"):
+        locate("s3://corpus/a//b").read()
+    folder.put("", "inner/", "inner/a", "b")  # markers of folders are no files
+    assert folder.at.list() == {"b": 1} and (folder.at / "inner").list() == {"a": 1}
+    assert folder.at.fs.isdir(folder.at.path) and folder.at.fs.isfile((folder.at / "b").path)
 
 
 def test_a_folder_is_removed_and_what_only_begins_like_it_stays(folder):
@@ -118,11 +116,6 @@ def test_a_large_file_is_put_though_a_request_fails(folder, failing, nth, monkey
     failing.nth = nth
     (folder.at / "large").put(content)
     assert (folder.at / "large").read() == content
-
-
-def test_a_name_that_cannot_be_asked_for_is_an_error_of_the_store():
-    with pytest.raises(OSError, match="empty path segment"):
-        locate("s3://corpus/a//b").read()
 
 
 def test_files_are_read_in_parts_and_written_through_handles(folder):

@@ -38,14 +38,8 @@ OVER, INSIDE, AS_INPUT = "expected another", "expected a place outside of indexe
 @pytest.fixture
 def here(tmp_path, monkeypatch):
     """A folder with files, an index and the output of a job, which is the current one."""
-    for name in (
-        "q.csv",
-        "a.parquet",
-        "data/a.csv",
-        "idx/data/x.lance",
-        "idx/_versions/1.manifest",
-        "model/config.json",
-    ):
+    files = ("q.csv", "a.parquet", "data/a.csv", "idx/data/x.lance", "idx/_versions/1.manifest", "model/config.json")
+    for name in files:
         (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / name).write_text("text\na dog\n")
     for name in ("out", "other"):
@@ -86,44 +80,34 @@ def test_answers_do_not_go_over_what_is_searched(here, queries):
 def test_a_search_and_facets_refuse_before_they_open_anything(here):
     before = contents(here)
     (here / "q").write_text("x")
-    for output in [*names_of("q")]:
-        refuse(f"^--output: {OVER} file than --queries", search, SearchJob(index="i", queries="q", output=output))
-        refuse(f"^--html: {OVER} file than --output", search, SearchJob(index="i", output="q", html=output))
-        refuse(
-            f"^--assignments: {OVER} file than --output",
-            facets,
-            FacetsJob(index="i", condition="c", output="q", assignments=output),
-        )
+    asked, grouped = SearchJob(index="i", query=("x",)), FacetsJob(index="i", condition="c")
+    for output in names_of("q"):
+        job = replace(asked, query=(), queries="q", output=output)
+        refuse(f"^--output: {OVER} file than --queries", search, job)
+        refuse(f"^--html: {OVER} file than --output", search, replace(asked, output="q", html=output))
+        job = replace(grouped, output="q", assignments=output)
+        refuse(f"^--assignments: {OVER} file than --output", facets, job)
     (here / "q").unlink()
-    for output in (
-        "idx/data/x.parquet",
-        "idx/x",
-        "linked/x",
-        "linked/data/new/x",
-        "other/embeddings/x.parquet",
-        "out/x",
-    ):
-        refuse(f"^--output: {INSIDE}.*got {output} in", search, SearchJob(index="i", query=("x",), output=output))
-        refuse(f"^--html: {INSIDE}", search, SearchJob(index="i", query=("x",), html=output.replace("parquet", "html")))
-        refuse(f"^--assignments: {INSIDE}", facets, FacetsJob(index="i", condition="c", assignments=output))
-    refuse(f"^--output: {OVER} file than --index", search, SearchJob(index="i", query=("x",), output="./i"))
+    (here / "idx" / "data" / "away").symlink_to(here / "elsewhere")  # a link is written where it is
+    places = ("idx/data/x.parquet", "idx/x", "idx/data/away", "linked/x", "linked/data/new/x", "out/x")
+    for output in (*places, "other/embeddings/x.parquet"):
+        refuse(f"^--output: {INSIDE}.*got {output} in", search, replace(asked, output=output))
+        refuse(f"^--html: {INSIDE}", search, replace(asked, html=output.replace("parquet", "html")))
+        refuse(f"^--assignments: {INSIDE}", facets, replace(grouped, assignments=output))
+    refuse(f"^--output: {OVER} file than --index", search, replace(asked, output="./i"))
     assert contents(here) == before
-
-
-def test_a_link_is_written_where_it_is(here):
-    (here / "idx" / "data" / "away").symlink_to(here / "elsewhere")
-    refuse(INSIDE, search, SearchJob(index="i", query=("x",), output="idx/data/away"))
 
 
 @pytest.mark.parametrize("name", ["answers.csv", "answers.json", "a.html", "a.parquet.gz", "a.jsonl"])
 def test_a_file_has_the_ending_of_its_format(here, name):
     ending = "expected a file that ends with .parquet, got"
     refuse(f"^--output: {ending}", search, SearchJob(index="i", query=("x",), output=name))
-    refuse(f"^--output: {ending}", facets, FacetsJob(index="i", condition="c", output=name))
     refuse(f"^--assignments: {ending}", facets, FacetsJob(index="i", condition="c", assignments=f"s3://b/{name}"))
     if not name.endswith("html"):
         refuse("^--html: expected a file that ends with .html", search, SearchJob(index="i", query=("x",), html=name))
     refuse("^--output: expected a file that ends with .svg", explain, ExplainJob(text=("a",), output=name))
+    for name in ("answers", "answers.2024", "answers_2024.11.25", "answers.v2", "a."):  # no endings
+        check_paths(writes={"--output": File(name, PARQUET)})
 
 
 @pytest.mark.parametrize("name", ["data", "data/", "new/", "pipe"])
@@ -131,11 +115,6 @@ def test_a_file_is_not_a_folder(here, name):
     for writes in ({"--output": File(name, PARQUET)}, {"--html": File(name, HTML)}):
         with pytest.raises(RequestError, match="expected a file, got"):
             check_paths(writes=writes)
-
-
-@pytest.mark.parametrize("name", ["answers", "answers.2024", "answers_2024.11.25", "answers.v2", "a."])
-def test_an_ending_that_is_none_is_a_name(here, name):
-    check_paths(writes={"--output": File(name, PARQUET)})
 
 
 def test_files_that_are_read_by_links_or_signs_of_globs_are_not_written_over(here):
@@ -146,11 +125,8 @@ def test_files_that_are_read_by_links_or_signs_of_globs_are_not_written_over(her
     (here / "links" / "folder").symlink_to(here / "away")
     write(here / "[2024]" / "q.parquet", pa.table({"text": ["a"]}))
     for reads, output in (
-        ("links", "away/answers.parquet"),
-        ("links/*.parquet", "away/answers.parquet"),
-        ("links/**", "away/answers.parquet"),
-        ("[2024]/*.parquet", "[2024]/q.parquet"),
-        ("[2024]/q.parquet", "[2024]/q.parquet"),
+        *((reads, "away/answers.parquet") for reads in ("links", "links/*.parquet", "links/**")),
+        *((reads, "[2024]/q.parquet") for reads in ("[2024]/*.parquet", "[2024]/q.parquet")),
     ):
         for paths in (reads, str(here / reads)):
             with pytest.raises(RequestError, match=r"^--output: expected another file than --queries"):
@@ -169,31 +145,29 @@ def test_a_file_of_the_name_of_a_record_is_no_output(here):
     check_paths(writes={"--output": Folder("versions/out", ("x",))})
 
 
-def test_a_model_may_be_saved_beside_its_data(here):
-    (here / "train").mkdir()
-    check_paths(
-        reads={"--train": "train"}, writes={"--output": Folder("train/m", ("encoder", "a.json"), left_out=True)}
-    )
-
-
-def test_what_is_right_stays_allowed(here):
-    check_paths(reads={"--queries": "q.csv"}, writes={"--output": File("a.parquet", PARQUET)})
-    check_paths(
-        reads={"--queries": "*.csv"}, writes={"--output": File("a.PARQUET", PARQUET), "--html": File("a", HTML)}
-    )
-    check_paths(reads={"--queries": "data"}, writes={"--output": File("data2", PARQUET)})
-    check_paths(reads={"--input": ["q.csv", "q.csv"]}, writes={"--output": output_folder("new")})
-    check_paths(reads={"--input": "q.csv"}, writes={"--output": output_folder("out")})
-    check_paths(reads={"--input": "."}, writes={"--output": output_folder("new")})
-    check_paths(reads={"--input": "data"}, writes={"--output": output_folder("data")})
-    check_paths(opens={"--embeddings": ["out", "out"]}, writes={"--output": Folder("idx", ("data", INDEX), INDEX)})
-    check_paths(opens={"--queries": "out", "--vectors": "out"}, writes={"--output": Folder(".", ("neighbours",))})
-    check_paths(opens={"--model": "model"}, writes={"--output": Folder("model/trained", ("raycase.json",))})
-    check_paths(reads={"--train": "q.csv"}, writes={"--output": Folder(".", ("a.json",)), "--cache": Folder(".")})
-    check_paths(reads={"--train": "q*"}, writes={"--output": Folder("m", ("x",)), "--cache": Folder("m/cache")})
-    check_paths(reads={"--train": "data"}, writes={"--output": Folder("data/_m", ("encoder",))})
-    check_paths(reads={"--answers": "*.csv"}, writes={"--output": Folder("res", ("answers",))})
-    check_paths(reads={"--data": "data"}, writes={"--output": Folder("data/report", ("metrics.json", "report.md"))})
+@pytest.mark.parametrize(
+    ("reads", "opens", "output", "more"),
+    [
+        ("q.csv", {}, File("a.parquet", PARQUET), {}),
+        ("*.csv", {}, File("a.PARQUET", PARQUET), {"--html": File("a", HTML)}),
+        ("data", {}, File("data2", PARQUET), {}),
+        (["q.csv", "q.csv"], {}, output_folder("new"), {}),
+        ("q.csv", {}, output_folder("out"), {}),
+        (".", {}, output_folder("new"), {}),
+        ("data", {}, output_folder("data"), {}),
+        (None, {"--embeddings": ["out", "out"]}, Folder("idx", ("data", INDEX), INDEX), {}),
+        (None, {"--queries": "out", "--vectors": "out"}, Folder(".", ("neighbours",)), {}),
+        (None, {"--model": "model"}, Folder("model/trained", ("raycase.json",)), {}),
+        ("q.csv", {}, Folder(".", ("a.json",)), {"--cache": Folder(".")}),
+        ("q*", {}, Folder("m", ("x",)), {"--cache": Folder("m/cache")}),
+        ("data", {}, Folder("data/_m", ("encoder",)), {}),
+        ("data", {}, Folder("data/m", ("encoder", "a.json"), left_out=True), {}),  # a model beside its data
+        ("*.csv", {}, Folder("res", ("answers",)), {}),
+        ("data", {}, Folder("data/report", ("metrics.json", "report.md")), {}),
+    ],
+)
+def test_what_is_right_stays_allowed(here, reads, opens, output, more):
+    check_paths(reads={"--input": reads} if reads else {}, opens=opens, writes={"--output": output, **more})
 
 
 @pytest.mark.parametrize(
@@ -272,13 +246,13 @@ def test_every_job_compares_its_places(here):
             "got the file": {"cache": "q.csv"},
         }.items():
             refuse(words, check, replace(job, **change))
+    assert contents(here) == before
     (here / "new" / "best").mkdir(parents=True)
     (here / "new" / "best" / "raycase.json").write_text("{}")
     refuse(OVER, check, ProjectorJob(**data | {"model": "new/best"}))
     (here / "new" / "best" / "grid.json").write_text("{}")
     refuse(OVER, Sweep.check, Sweep(grid="new/best/grid.json", training=job))
-    (here / "new" / "best" / "grid.json").unlink()
-    (here / "new" / "best" / "raycase.json").unlink()
+    before = contents(here)
     evaluate = EvaluateJob(model=("minilm",), data="data/a.csv", output="report")
     check_request(evaluate)
     check_request(replace(evaluate, task="csfcube", data="data", output="data/report"))

@@ -14,7 +14,6 @@ from input_files import OPTIONS, columns_of, flat, read, spans_of, the_file, wri
 
 from raycase.data.columns import FOOTER_BYTES, find_columns, parquet_footer
 from raycase.data.reader import ROW, TEXT, read_span
-from raycase.data.schema import ID
 from raycase.data.spans import cut
 from raycase.data.storage import locate
 from raycase.data.textfiles import csv_header, csv_lines
@@ -85,13 +84,7 @@ def test_files_with_and_without_a_last_line_end(tmp_path, ending, tail):
     assert [s.rows for s in spans] == [1, 1, 1]
 
 
-def test_a_csv_with_byte_order_mark_and_crlf(tmp_path):
-    (tmp_path / "x.csv").write_bytes("\ufeffid,text\r\n1,a\r\n2,b\r\n".encode())
-    assert_spans_serve(tmp_path / "x.csv", unit_rows=1, span_bytes=1)
-    assert [(r[ID], r[TEXT]) for r in read(tmp_path / "x.csv")[0]] == [("1", "a"), ("2", "b")]
-
-
-@pytest.mark.parametrize("seed", range(40))
+@pytest.mark.parametrize("seed", range(20))
 def test_spans_of_broken_csv(tmp_path, seed):
     """Records that are no rows near the ends of spans: a span read alone must fall into the same records."""
     random = np.random.default_rng(seed)
@@ -171,6 +164,8 @@ def test_parquet_is_cut_by_row_groups(tmp_path, row_group_size, wanted):
     pq.write_table(pa.table({"text": texts(40)}), tmp_path / "x.parquet", row_group_size=row_group_size)
     spans = assert_spans_serve(tmp_path / "x.parquet", unit_rows=4, span_bytes=1)
     assert [s.rows for s in spans] == wanted
+    (whole,) = spans_of(the_file(tmp_path / "x.parquet"), columns_of(tmp_path / "x.parquet"))
+    assert {b - a for a, b in cut(whole, 17)} == {20}, "expected units of nearly equal size"
 
 
 def test_parquet_with_empty_row_groups(tmp_path):
@@ -191,13 +186,6 @@ def test_a_file_without_rows_has_no_span(tmp_path, ending):
         path.write_text("text\n\n" if ending == "csv" else "\n\n")
     columns = columns_of(write(tmp_path / f"first.{ending}", [{"text": "a"}]))
     assert spans_of(the_file(path), columns) == []
-
-
-@pytest.mark.parametrize(("rows", "unit_rows", "sizes"), [(10, 4, {5}), (10, 100, {10}), (1000, 300, {333, 334})])
-def test_units_of_a_span_are_of_nearly_equal_size(tmp_path, rows, unit_rows, sizes):
-    file = the_file(write(tmp_path / "x.csv", [{"text": "a"}] * rows))
-    (span,) = spans_of(file, find_columns(file, **OPTIONS))
-    assert {b - a for a, b in cut(span, unit_rows)} == sizes
 
 
 def test_a_footer_is_read_in_one_request_and_nothing_else_of_the_file(tmp_path, monkeypatch):

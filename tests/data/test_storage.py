@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 import raycase
-from raycase.data.storage import _has_credentials, fingerprint, locate, sha256_of_file
+from raycase.data.storage import _has_credentials, fingerprint, locate
 from raycase.errors import RequestError
 
 
@@ -27,12 +27,10 @@ def folder(request, tmp_path):
 def test_what_is_put_is_read(folder):
     file = folder / "embeddings" / "a.bin"
     assert not file.exists()
-    file.put(b"first")
-    file.put(b"second")
-    assert file.exists()
-    assert file.read() == b"second"
-    assert file.name == "a.bin"
-    assert (folder / "embeddings").list() == {"a.bin": 6}
+    for data in (b"first", b"second!"):  # a listing is never from a cache
+        file.put(data)
+        assert file.exists() and file.read() == data and file.name == "a.bin"
+        assert (folder / "embeddings").list() == {"a.bin": len(data)}
 
 
 def test_json_is_read_as_it_was_put(folder):
@@ -75,8 +73,7 @@ def test_until_it_is_whole_a_file_is_not_listed(tmp_path, monkeypatch):
     monkeypatch.setattr(os, "replace", listing_first)
     locate(str(tmp_path / "a.bin")).put(b"data")
     ((listed, there),) = seen
-    assert listed == {}
-    assert len(there) == 1
+    assert (listed, len(there)) == ({}, 1)
     assert locate(str(tmp_path)).list() == {"a.bin": 4}
 
 
@@ -86,12 +83,6 @@ def test_a_listing_has_files_only_and_none_that_is_hidden(folder):
     (folder / "inner" / "b.bin").put(b"1")
     assert folder.list() == {"a.bin": 2}
     assert (folder / "none").list() == {}
-
-
-def test_a_listing_is_never_from_a_cache(folder):
-    for i in range(3):
-        (folder / f"{i}").put(b"1")
-        assert len(folder.list()) == i + 1
 
 
 def test_removing(folder):
@@ -113,17 +104,6 @@ def test_local_places_are_absolute(tmp_path, monkeypatch):
     for uri in ("x/y", "x/y/", "~/x/y", f"file://{tmp_path}/x/y"):
         found = locate(uri)
         assert (found.uri, found.is_local) == (str(tmp_path / "x" / "y"), True)
-
-
-def test_a_remote_place_keeps_its_scheme():
-    found = locate("memory://bucket/out/")
-    assert found.uri.startswith("memory://")
-    assert not found.is_local
-
-
-def test_an_unknown_scheme_is_refused():
-    with pytest.raises(RequestError, match=r"foo://host/x: expected a local path or a URI that fsspec knows"):
-        locate("foo://host/x")
 
 
 @pytest.mark.parametrize(
@@ -187,13 +167,8 @@ def test_the_fingerprint_is_that_of_the_value_not_of_its_order():
     assert len({one, *map(fingerprint, others)}) == 4
 
 
-def test_the_checksum_of_a_file(tmp_path):
-    (tmp_path / "abc").write_bytes(b"abc")
-    assert sha256_of_file(tmp_path / "abc") == "ba7816bf8f01cfea414140de5dae2223b00361a396177a9cb410ff61f20015ad"
-
-
-@pytest.mark.parametrize("uri", ["s3://", "s3:///x", "gs://", "file://", "az:///"])
-def test_a_uri_without_a_place_is_refused(uri):
+@pytest.mark.parametrize("uri", ["s3://", "s3:///x", "gs://", "file://", "az:///", "foo://host/x"])
+def test_a_uri_without_a_place_or_a_store_is_refused(uri):
     """file:// would be the current folder, and s3:///x no bucket."""
-    with pytest.raises(RequestError, match="expected a bucket or a path in it, got none"):
+    with pytest.raises(RequestError, match=r"expected a (bucket or a path in it, got none|local path or a URI that)"):
         locate(uri)
