@@ -1,6 +1,5 @@
 """Prompts through the encoder together give what each gives alone: trees, rows without padding, batches."""
 
-import logging
 from copy import deepcopy
 from functools import cache
 from itertools import pairwise
@@ -85,6 +84,19 @@ def alone(plain, sequences, spans, *, pooling=Pooling.MEAN, bidirectional=False)
     return torch.stack(vectors).numpy()
 
 
+def equal(rows, plain, sequences, spans, **options):
+    """Assert that an encoder gives what each sequence gives alone; gives its work."""
+    vectors, work = rows.encode(batch_of(sequences, spans))
+    assert relative(vectors, alone(plain, sequences, spans, **options)) < 1e-5
+    return work
+
+
+def long_positions(name):
+    """A model of a name with positions for long rows."""
+    kind, config = (DECODERS | BIDIRECTIONAL)[name]
+    return kind, type(config)(**config.to_dict() | {"max_position_embeddings": 2000})
+
+
 def relative(found, wanted):
     return (np.linalg.norm(found - wanted, axis=1) / np.linalg.norm(wanted, axis=1)).max()
 
@@ -139,27 +151,15 @@ def test_layers_with_and_without_a_window():
     assert MIXED.layer_types == ["full_attention", "sliding_attention"]
     rows, plain = encoder((Qwen2Model, MIXED))
     assert rows.window == WINDOW
-    sequences, spans = shared()
-    vectors, work = rows.encode(batch_of(sequences, spans))
+    work = equal(rows, plain, *shared())
     assert work.processed < work.tokens / 2
-    assert relative(vectors, alone(plain, sequences, spans)) < 1e-5
-
-
-def test_the_window_counts_positions():
-    """In the row a condition stands far behind the sentence it belongs to."""
-    rows, plain = encoder(DECODERS["mistral"])
-    sequences = [[3, 4, 5, 6, *[7 + c] * 6] for c in range(12)]
-    spans = [(9, 10)] * 12
-    assert relative(rows.encode(batch_of(sequences, spans))[0], alone(plain, sequences, spans)) < 1e-5
 
 
 @pytest.mark.parametrize("name", BIDIRECTIONAL)
 def test_rows_without_padding_give_what_each_gives_alone(name):
     rows, plain = encoder(BIDIRECTIONAL[name], causal=False, unpadded=True, batch_tokens=100)
     sequences, spans = shared()
-    vectors, work = rows.encode(batch_of(sequences, spans))
-    bidirectional = name == "qwen2"
-    assert relative(vectors, alone(plain, sequences, spans, bidirectional=bidirectional)) < 1e-5
+    work = equal(rows, plain, sequences, spans, bidirectional=name == "qwen2")
     assert work.processed == work.tokens == sum(map(len, sequences))
 
 
@@ -191,36 +191,19 @@ def test_types_reach_a_model_that_has_them(name, unpadded):
     assert (relative(found, without) > 1e-3) == (name != "roberta")
 
 
-@pytest.mark.parametrize("name", BIDIRECTIONAL)
-def test_a_tree_would_be_wrong_where_attention_goes_bidirectional(name):
-    """So trees are for causal encoders only, by the row of the table."""
-    sequences, spans = shared()
-    wanted, vectors = None, {}
-    for causal in (False, True):
-        rows, plain = encoder(BIDIRECTIONAL[name], causal=causal, unpadded=True)
-        wanted = alone(plain, sequences, spans, bidirectional=name == "qwen2")
-        vectors[causal], work = rows.encode(batch_of(sequences, spans))
-        assert (work.processed < work.tokens) == causal
-    assert relative(vectors[False], wanted) < 1e-5
-    assert relative(vectors[True], wanted) > 0.05
-
-
 def test_where_little_is_shared_batches_are_padded():
     rows, plain = encoder(DECODERS["qwen3"])
     random = np.random.default_rng(0)
     different = [random.integers(3, 50, 40).tolist() for _ in range(64)]
-    spans = [(0, 40)] * 64
-    vectors, work = rows.encode(batch_of(different, spans))
+    work = equal(rows, plain, different, [(0, 40)] * 64)
     assert work.processed == work.tokens == work.computed
-    assert relative(vectors, alone(plain, different, spans)) < 1e-5
     sequences, spans = shared(conditions=10)
     assert rows.encode(batch_of(sequences, spans))[1].processed < sum(map(len, sequences)) / 3
 
 
 def test_prompts_are_compared_in_parts():
     rows, plain = encoder(DECODERS["llama"], tree_tokens=100)
-    sequences, spans = shared(sentences=20)
-    assert relative(rows.encode(batch_of(sequences, spans))[0], alone(plain, sequences, spans)) < 1e-5
+    equal(rows, plain, *shared(sentences=20))
 
 
 @pytest.mark.parametrize("unpadded", [True, False])
@@ -270,9 +253,8 @@ def test_where_flex_attention_does_not_run_attention_is_in_chunks(monkeypatch, c
     rows, plain = encoder(DECODERS["qwen3"], unpadded=True)
     rows.flex = True
     rows.try_kernels()
-    assert [r.message for r in caplog.records] == ["FlexAttention does not run here and is not used: no Triton here"]
-    sequences, spans = shared()
-    assert relative(rows.encode(batch_of(sequences, spans))[0], alone(plain, sequences, spans)) < 1e-5
+    assert not rows.flex and "FlexAttention does not run here and is not used: no Triton here" in caplog.text
+    equal(rows, plain, *shared())
 
 
 @pytest.mark.parametrize("name", ["qwen3", "mistral", "bert"])
@@ -284,8 +266,7 @@ def test_rows_through_flex_attention(monkeypatch, name):
     rows.flex = True
     rows.try_kernels()
     assert rows.flex
-    sequences, spans = shared(sentences=20)
-    assert relative(rows.encode(batch_of(sequences, spans))[0], alone(plain, sequences, spans)) < 1e-5
+    equal(rows, plain, *shared(sentences=20))
 
 
 def one_by_one(query, key, value, starts, _, longest, __, *, scale, window_size, enable_gqa):
@@ -304,49 +285,32 @@ def one_by_one(query, key, value, starts, _, longest, __, *, scale, window_size,
 
 @pytest.mark.parametrize("name", ["qwen3", "mistral", "bert"])
 def test_long_sequences_that_share_nothing_go_through_flash_attention(monkeypatch, name):
+    """Where it gives what attention in chunks gives."""
     taken = []
-    monkeypatch.setattr(attention, "varlen_attn", lambda *a, **o: taken.append(len(a[3])) or one_by_one(*a, **o))
-    kind, config = (DECODERS | BIDIRECTIONAL)[name]
-    config = type(config)(**config.to_dict() | {"max_position_embeddings": 2000})
-    rows, plain = encoder((kind, config), causal=name in DECODERS, unpadded=True, batch_tokens=1024)
-    rows.varlen = True
-    random = np.random.default_rng(0)
-    sequences = [[1 + n, *random.integers(3, 50, 200 + 60 * n).tolist()] for n in range(7)]
-    spans = [(n, len(sequence)) for n, sequence in enumerate(sequences)]
-    found, _ = rows.encode(batch_of(sequences, spans))
-    assert len(taken) >= 2 * 2  # layers of at least two rows
-    assert relative(found, alone(plain, sequences, spans)) < 1e-5
-    before = len(taken)
-    sequences, spans = shared()  # short ones
-    assert relative(rows.encode(batch_of(sequences, spans))[0], alone(plain, sequences, spans)) < 1e-5
-    assert len(taken) == before
-
-
-@pytest.mark.parametrize("name", ["qwen3", "bert"])
-def test_flash_attention_that_is_right_is_used(monkeypatch, name):
     monkeypatch.setattr(attention, "compiled_flex", lambda: flex_attention)
-    tried = []
-    monkeypatch.setattr(attention, "varlen_attn", lambda *a, **o: tried.append(a) or one_by_one(*a, **o))
-    kind, config = (DECODERS | BIDIRECTIONAL)[name]
-    config = type(config)(**config.to_dict() | {"max_position_embeddings": 2000})
-    rows, _ = encoder((kind, config), causal=name in DECODERS, unpadded=True, batch_tokens=4096)
+    monkeypatch.setattr(attention, "varlen_attn", lambda *a, **o: taken.append(len(a[3])) or one_by_one(*a, **o))
+    rows, plain = encoder(long_positions(name), causal=name in DECODERS, unpadded=True, batch_tokens=1024)
     rows.flex = rows.varlen = True
     rows.try_kernels()
-    assert (rows.flex, rows.varlen) == (True, True)
-    assert tried
+    assert taken and (rows.flex, rows.varlen) == (True, True)
+    rows.flex, before = False, len(taken)
+    random = np.random.default_rng(0)
+    sequences = [[1 + n, *random.integers(3, 50, 200 + 60 * n).tolist()] for n in range(7)]
+    equal(rows, plain, sequences, [(n, len(sequence)) for n, sequence in enumerate(sequences)])
+    assert len(taken) >= before + 2 * 2  # layers of at least two rows
+    before = len(taken)
+    equal(rows, plain, *shared())  # short ones
+    assert len(taken) == before
 
 
 def test_flash_attention_that_is_wrong_here_is_not_used(monkeypatch, caplog):
     monkeypatch.setattr(attention, "compiled_flex", lambda: flex_attention)
     monkeypatch.setattr(attention, "varlen_attn", lambda query, *_, **__: torch.zeros_like(query))
-    kind, config = DECODERS["qwen3"]
-    rows, _ = encoder((kind, config), unpadded=True, batch_tokens=1024)
+    rows, _ = encoder(DECODERS["qwen3"], unpadded=True, batch_tokens=1024)
     rows.flex = rows.varlen = True
     rows.try_kernels()
     assert (rows.flex, rows.varlen) == (True, False)
-    assert [r.message for r in caplog.records] == [
-        "FlashAttention does not run here and is not used: its vectors are not those of attention in chunks"
-    ]
+    assert "FlashAttention does not run here" in caplog.text
 
 
 # ------------------------------------------------------------------------------------------------------ out of memory
@@ -373,18 +337,11 @@ def test_out_of_memory_halves_the_budget_and_encoding_continues(causal, caplog):
     rows.in_rows = causal
     sequences, spans = shared(sentences=40)
     asked = limited(rows, 300)
-    with caplog.at_level(logging.WARNING):
-        vectors, work = rows.encode(batch_of(sequences, spans))
-    assert relative(vectors, alone(plain, sequences, spans)) < 1e-5
-    assert rows.batch_tokens == 250
-    assert [r.message for r in caplog.records] == [
-        "out of memory: continuing with 500 tokens per batch",
-        "out of memory: continuing with 250 tokens per batch",
-    ]
+    assert equal(rows, plain, sequences, spans).tokens == sum(map(len, sequences))
+    assert rows.batch_tokens == 250 and caplog.text.count("out of memory: continuing with") == 2
     before = len(asked)
     rows.encode(batch_of(sequences, spans))
     assert max(asked[before:]) <= 300, "the smaller budget stays"
-    assert work.tokens == sum(map(len, sequences))
 
 
 @pytest.mark.parametrize(
@@ -410,19 +367,13 @@ def test_what_was_encoded_before_memory_ran_out_is_not_encoded_again(failing, wa
     assert rows.batch_tokens == (64 if failing == {3} else 32)
 
 
-def test_equal_prompts_that_do_not_fit_are_an_error():
-    """They share a row however small the budget is."""
-    rows, _ = encoder(DECODERS["qwen3"], batch_tokens=100, unpadded=True)
+@pytest.mark.parametrize("second", [3, 4])
+def test_a_prompt_that_does_not_fit_alone_is_an_error(second):
+    """Equal ones share a row however small the budget is."""
+    rows, _ = encoder(DECODERS["qwen3"], batch_tokens=1000, unpadded=second == 3)
     limited(rows, 10)
     with pytest.raises(torch.OutOfMemoryError):
-        rows.encode(batch_of([[3] * 20] * 2, [(0, 1)] * 2))
-
-
-def test_a_prompt_that_does_not_fit_alone_is_an_error():
-    rows, _ = encoder(DECODERS["qwen3"], batch_tokens=1000)
-    limited(rows, 10)
-    with pytest.raises(torch.OutOfMemoryError):
-        rows.encode(batch_of([[3] * 20, [4] * 20], [(0, 1)] * 2))
+        rows.encode(batch_of([[3] * 20, [second] * 20], [(0, 1)] * 2))
     assert rows.batch_tokens < 40, "expected fewer tokens to be tried until each prompt was alone"
 
 
@@ -438,8 +389,7 @@ def test_compiled_layers_give_the_same_vectors(name, caplog):
     rows.compile()
     assert "not compiled" not in caplog.text
     for seed in range(2):
-        sequences, spans = shared(seed=seed)
-        assert relative(rows.encode(batch_of(sequences, spans))[0], alone(plain, sequences, spans)) < 1e-5
+        equal(rows, plain, *shared(seed=seed))
 
 
 @pytest.mark.parametrize(("name", "wanted"), [pytest.param("qwen3", 3 + 1 + 3, marks=pytest.mark.long), ("bert", 3)])
@@ -481,5 +431,4 @@ def test_where_nothing_can_be_compiled_layers_run_as_they_are(monkeypatch, caplo
     rows, plain = encoder(DECODERS["qwen3"])
     rows.compile()
     assert [r.message for r in caplog.records] == ["not compiled: no C++ compiler"]
-    sequences, spans = shared()
-    assert relative(rows.encode(batch_of(sequences, spans))[0], alone(plain, sequences, spans)) < 1e-5
+    equal(rows, plain, *shared())

@@ -140,10 +140,6 @@ def test_types_of_another_order_are_refused(made):
         frame(ours, OWN)
 
 
-def test_no_rows_give_an_empty_batch(made):
-    assert len(separated(made("wordpiece")[0], [], encoding=OWN, shortened=2)) == 0
-
-
 def test_a_text_that_is_far_too_long_to_be_tokenised_is_refused_alone(made):
     """Fifty million letters without a blank would take a minute and gigabytes."""
     ours, _ = made("wordpiece")

@@ -125,10 +125,6 @@ def test_prompts_longer_than_the_positions_are_refused(folder_of, name):
         load_encoder(replace(spec, max_tokens=513))
 
 
-def test_positions_that_are_computed_have_no_end(folder_of):
-    load_encoder(outside(folder_of("qwen3-embedding-0.6b"), max_tokens=10**6))
-
-
 def test_the_length_of_an_encoder_outside_the_table_is_that_of_its_positions(tmp_path):
     """data2vec's begin after the padding's, too; its longest text has a vector."""
     rows = tiny.save_tokenizer(tmp_path, tiny.byte_level())

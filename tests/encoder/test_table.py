@@ -15,7 +15,6 @@ from raycase.encoder.pooling import Pooling
 from raycase.encoder.prompts import prompt_set
 from raycase.encoder.sources import find_encoder
 from raycase.encoder.table import ENCODERS
-from raycase.encoder.token_batch import Tokens
 from raycase.errors import RequestError
 
 SENTENCE, CONDITION = "A woman in a red dress", "color of the dress"
@@ -129,58 +128,40 @@ def test_a_row_of_the_table(folder_of, tiny_encoder, name):
         np.testing.assert_allclose(found[i], vector.numpy(), rtol=1e-4, atol=1e-5)
 
 
-def test_cls_is_the_first_tokens_state(folder_of):
-    """No row of the table has it as its default."""
-    folder = folder_of("simcse-bert-base")
-    spec = replace(find_encoder("simcse-bert-base", pooling=Pooling.CLS), source=str(folder))
+CHOSEN = {  # poolings that are no default of the table's
+    Pooling.CLS: lambda out: out.last_hidden_state[:, 0],
+    Pooling.POOLER: lambda out: out.pooler_output,
+    Pooling.MEAN_ALL: lambda out: out.last_hidden_state.mean(1),
+}
+
+
+@pytest.mark.parametrize(
+    ("name", "pooling"),
+    [
+        ("simcse-bert-base", Pooling.CLS),
+        ("simcse-bert-base", Pooling.POOLER),
+        ("simcse-roberta-large", Pooling.POOLER),
+        ("e5-large-instruct", Pooling.MEAN_ALL),
+    ],
+)
+def test_a_pooling_that_is_chosen(folder_of, name, pooling):
+    folder = folder_of(name)
+    spec = replace(find_encoder(name, pooling=pooling), source=str(folder), max_tokens=200)
     encoder = load_encoder(spec, dtype=torch.float32)
     tokens = encoder.tokenize([prompts_of(spec).pair.render(s, CONDITION) for s in (SENTENCE, "A dog")])
     model = AutoModel.from_pretrained(folder).eval()
     with torch.inference_mode():
-        wanted = torch.cat([model(torch.tensor([t.ids])).last_hidden_state[:, 0] for t in tokens])
+        wanted = torch.cat([CHOSEN[pooling](model(torch.tensor([t.ids]))) for t in tokens])
     np.testing.assert_allclose(encoder.pool(tokens), wanted.numpy(), rtol=1e-4, atol=1e-5)
 
 
-@pytest.mark.parametrize("side", ["left", "right"])
-@pytest.mark.parametrize("name", KINDS)
-def test_a_row_against_batches_padded_on_either_side(folder_of, tiny_encoder, name, side):
-    """As the authors' own code pads: attention masked, positions from the first token on."""
-    row, folder, encoder = ROWS[name], folder_of(name), tiny_encoder(name)
-    pair = prompts_of(ENCODERS[name]).pair
-    tokens = encoder.tokenize([pair.render(s, CONDITION) for s in (SENTENCE, "A dog", "two people at the bar")])
-    longest = max(len(t.ids) for t in tokens)
-    pads = [[0] * (longest - len(t.ids)) for t in tokens]
-    parts = [
-        (p, [1] * len(t.ids)) if side == "left" else ([1] * len(t.ids), p) for p, t in zip(pads, tokens, strict=True)
-    ]
-    keep = torch.tensor([a + b for a, b in parts])
-    model, latent = plain_model(folder, name)
-    ids = torch.full((len(tokens), longest), model.config.pad_token_id or 0)
-    ids[keep == 1] = torch.tensor([i for t in tokens for i in t.ids])
-    options = {"attention_mask": keep}
-    if hasattr(model, "embed_tokens") and not row.causal:
-        options["attention_mask"] = keep.bool()[:, None, None, :].expand(-1, 1, longest, -1)
-    if "roberta" not in model.config.model_type:  # it finds the positions itself
-        options["position_ids"] = (keep.cumsum(1) - 1).clamp(min=0)
-    with torch.inference_mode():
-        hidden = model(ids, **options).last_hidden_state
-    for i, token in enumerate(tokens):
-        states = hidden[i][keep[i] == 1]
-        if latent:
-            states = tiny.latent_reference(latent, states, heads=2)
-        wanted = states[-1] if row.pooling == "last" else states[token.start : token.end].mean(0)
-        np.testing.assert_allclose(encoder.pool(tokens)[i], wanted.numpy(), rtol=1e-4, atol=1e-5)
-
-
-def test_e5s_authors_average_every_token(folder_of):
-    folder = folder_of("e5-large-instruct")
-    spec = replace(find_encoder("e5-large-instruct", pooling=Pooling.MEAN_ALL), source=str(folder), max_tokens=200)
-    encoder = load_encoder(spec, dtype=torch.float32)
-    tokens = encoder.tokenize([prompts_of(spec).pair.render(s, CONDITION) for s in (SENTENCE, "A dog")])
-    model = AutoModel.from_pretrained(folder).eval()
-    with torch.inference_mode():
-        wanted = torch.cat([model(torch.tensor([t.ids])).last_hidden_state.mean(1) for t in tokens])
-    np.testing.assert_allclose(encoder.pool(tokens), wanted.numpy(), rtol=1e-4, atol=1e-5)
+def test_a_pooler_that_the_weights_lack_is_refused(copied):
+    folder = copied("simcse-bert-base")
+    weights = load_file(folder / "model.safetensors")
+    kept = {k: v for k, v in weights.items() if not k.startswith("pooler")}
+    save_file(kept, folder / "model.safetensors", metadata={"format": "pt"})
+    with pytest.raises(RequestError, match=r"expected readable weights .*no pooler"):
+        load_encoder(replace(find_encoder("simcse-bert-base", pooling=Pooling.POOLER), source=str(folder)))
 
 
 NV_TEXTS = ["color of the dress", "number of people", "7 dogs", "北京 東京", "a", "café 😀"]
@@ -209,51 +190,6 @@ def test_nv_embeds_authors_average_the_end_token_too(folder_of, unpadded):
     assert [np.allclose(a, b, atol=1e-5) for a, b in zip(apart, wanted, strict=True)] == alone
 
 
-@pytest.mark.parametrize("name", ["simcse-bert-base", "simcse-roberta-large"])
-def test_simcses_authors_send_cls_through_the_pooler(folder_of, copied, name):
-    folder = copied(name)
-    spec = replace(find_encoder(name, pooling=Pooling.POOLER), source=str(folder))
-    encoder = load_encoder(spec, dtype=torch.float32)
-    tokens = encoder.tokenize([prompts_of(spec).pair.render(s, CONDITION) for s in (SENTENCE, "A dog")])
-    model = AutoModel.from_pretrained(folder).eval()
-    with torch.inference_mode():
-        wanted = torch.cat([model(torch.tensor([t.ids])).pooler_output for t in tokens])
-    np.testing.assert_allclose(encoder.pool(tokens), wanted.numpy(), rtol=1e-4, atol=1e-5)
-    weights = load_file(folder / "model.safetensors")
-    kept = {k: v for k, v in weights.items() if not k.startswith("pooler")}
-    save_file(kept, folder / "model.safetensors", metadata={"format": "pt"})
-    with pytest.raises(RequestError, match=r"expected readable weights .*no pooler"):
-        load_encoder(spec)
-
-
-@pytest.mark.parametrize("padded", [False, True])
-@pytest.mark.parametrize("name", KINDS)
-def test_the_last_token_reaches_the_first_where_attention_goes_bidirectional(tiny_encoder, name, padded):
-    encoder = tiny_encoder(name)
-    encoder.spec = replace(encoder.spec, pooling=(Pooling.MEAN,))  # of the first token alone
-    ids = list(range(20, 32))
-    batch = [ids, [*ids[:-1], 40]] + ([list(range(20, 36))] if padded else [])
-    vectors = encoder.pool([Tokens(ids=i, start=0, end=1) for i in batch])
-    change = abs(vectors[0] - vectors[1]).max()
-    assert change == 0 if ROWS[name].causal else change > 1e-3
-
-
-@pytest.mark.parametrize("name", KINDS)
-def test_a_padded_batch_equals_one_by_one(tiny_encoder, name):
-    encoder = tiny_encoder(name, batch_tokens=400)
-    pair = prompts_of(encoder.spec).pair
-    random = np.random.default_rng(0)
-    words = tiny.CORPUS[2].split()
-
-    def some(count):
-        return " ".join(random.choice(words, count))
-
-    tokens = encoder.tokenize([pair.render(some(n), some(1 + n % 3)) for n in range(1, 13)])
-    one_by_one = np.concatenate([encoder.pool([t]) for t in tokens])
-    np.testing.assert_allclose(encoder.pool(tokens), one_by_one, rtol=1e-5, atol=1e-5)
-    assert len({len(t.ids) for t in tokens}) > 6  # so there was padding
-
-
 @pytest.mark.parametrize("name", KINDS)
 def test_bf16_is_near(tiny_encoder, name):
     pair = prompts_of(ENCODERS[name]).pair
@@ -265,15 +201,3 @@ def test_bf16_is_near(tiny_encoder, name):
     a, b = (v / np.linalg.norm(v, axis=1, keepdims=True) for v in vectors)
     assert (a * b).sum(1).min() > 0.999
     assert vectors[1].dtype == np.float32
-
-
-def test_minilm_in_bf16_is_near():
-    spec = ENCODERS["minilm"]
-    pair = prompts_of(spec).pair
-    rendered = [pair.render(SENTENCE, CONDITION), pair.render("Two people play with a dog", "number of people")]
-    vectors = []
-    for dtype in (torch.float32, torch.bfloat16):
-        encoder = load_encoder(spec, dtype=dtype)
-        vectors.append(encoder.pool(encoder.tokenize(rendered)))
-    a, b = (v / np.linalg.norm(v, axis=1, keepdims=True) for v in vectors)
-    assert (a * b).sum(1).min() > 0.999

@@ -77,14 +77,6 @@ def test_a_tokenizer_without_known_boundaries_takes_whole_prompts(tokenizer_of):
     assert len(seen) == len(PAIRS)
 
 
-def test_few_equal_texts_are_not_worth_it(tokenizer_of):
-    tokenizer = tokenizer_of("wordpiece")
-    seen = counted(tokenizer)
-    pair = prompt_set(PromptStyle.CONCAT_SC, span=TokenSpan.CONDITION).pair
-    tokenizer.pairs([pair], [(f"sentence {n}", f"condition {n}") for n in range(20)])
-    assert len(seen) == 20
-
-
 def test_a_difference_is_found_said_and_ends_it(tokenizer_of, monkeypatch, caplog):
     """With a cut in the middle of words that merge."""
     tokenizer = tokenizer_of("wordpiece")
