@@ -8,18 +8,21 @@ Shapes: N rows of a unit, C conditions, D dimensions.
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
 from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
 
-from raycase.corpus.job_record import Job, check_held, find_job, write_job
-from raycase.corpus.listing import UnitFile, drop_strays, finished_units
-from raycase.corpus.manifest import Lines, read_manifest, write_manifest
+from raycase.corpus.job_record import Job, find_job, write_job
+from raycase.corpus.listing import UnitFile, Units
+from raycase.corpus.manifest import read_manifest
 from raycase.corpus.output import Output, output_at, output_folder
 from raycase.corpus.ray_flag import RayFlag
-from raycase.corpus.unit_files import STATS, UnitStats, parsed, unit_errors, write_unit
+from raycase.corpus.resume import account, run_units
+from raycase.corpus.unit_files import STATS, UnitLine, UnitStats, parsed, unit_errors, write_unit
 from raycase.corpus.written import Written, open_written, read_rows
 from raycase.data.conditions import conditions_file, read_conditions
 from raycase.data.fetch import model_folder
@@ -53,14 +56,24 @@ class MaterializeJob(RayFlag):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Materialize:
-    """A checked job: the output of words, the new one, its record, and the names of the units that are left to do."""
+class WordsLeft:
+    """The units of an output of words, of which some are done: `UnitsLeft`."""
 
     words: Written
-    output: Output
-    job: Job
-    conditions: tuple[str, ...]
-    missing: tuple[str, ...]
+    done: Units
+
+    @cached_property
+    def names(self) -> list[str]:
+        """The names of the units that are left to pool."""
+        done = {(unit.file, unit.start) for unit in self.done}
+        return [u.name(self.words.job.print8) for u in self.words.units if (u.file, u.start) not in done]
+
+    @property
+    def missing(self) -> int:
+        return len(self.names)
+
+    def after(self, done: Units) -> WordsLeft:
+        return replace(self, done=done)
 
 
 def check(job: MaterializeJob, flag: str = "--words") -> tuple[Written, tuple[str, ...]]:
@@ -89,50 +102,35 @@ def check(job: MaterializeJob, flag: str = "--words") -> tuple[Written, tuple[st
     return words, conditions
 
 
-def begin(job: MaterializeJob, words: Written, conditions: tuple[str, ...]) -> Materialize:
-    """Claim the output and say what is left. Raises RequestError."""
+def pool_missing(
+    job: MaterializeJob,
+    words: Written,
+    conditions: tuple[str, ...],
+    pool: Callable[[Output, Job, list[str]], None],
+    began: float,
+) -> dict[str, Any]:
+    """Claim the output, pool the units that it lacks, put its manifest, and return counts.
+
+    pool: calls `pool_unit` for the units of these names. Raises RequestError, WorkError.
+    """
     output = output_at(job.output)
     config = {name: value for name, value in words.job.config.items() if name != "word_bytes"}
     config |= {"unconditional": False, "conditions": conditions, "words": words.job.fingerprint}
     opened, done = find_job(output, config, words.job.files, overwrite=job.overwrite, sharing=words.job.sharing)
     write_job(output, replace(opened, model=words.job.model), overwrite=job.overwrite)
-    finished = {(unit.file, unit.start) for unit in done}
-    missing = [u.name(words.job.print8) for u in words.units if (u.file, u.start) not in finished]
-    if missing:
-        output.manifest.remove()  # it counts fewer rows than the output will have
-    return Materialize(words=words, output=output, job=opened, conditions=conditions, missing=tuple(missing))
+    pooled: list[str] = []
 
+    def execute(left: WordsLeft) -> tuple[UnitLine, ...]:
+        pool(output, opened, left.names)
+        pooled.extend(left.names)
+        return ()  # the lines are made from the files
 
-def finish(todo: Materialize, began: float) -> dict[str, Any]:
-    """Count the output against the words' and put its manifest. Raises WorkError where units are missing."""
-    output, job = todo.output, todo.job
-    units, strays = finished_units(output, job.print8, len(job.files))
-    check_held(output, job)  # after the listing: what another job wrote by then is seen with its job.json
-    drop_strays(output, units, strays)
-    if len(units) != len(todo.words.units):
-        raise WorkError(
-            f"{output.root.uri}: {len(todo.words.units) - len(units)} units are missing; run the same command again"
-        )
-    if todo.missing or not output.manifest.exists():
-        lines = Lines(output)
-        lines.forget_all_but(units)
-        table = lines.of(units)
-        source = read_manifest(todo.words.output)
-        values = {
-            "fingerprint": job.fingerprint,
-            "config": job.config,
-            "model": {**source["model"], "dim": _dim(todo.words)},
-            "input_files": len(job.files),
-            "run": {"seconds": round(time.time() - began, 3), "units_done": len(todo.missing)},
-        }
-        write_manifest(output, table, values)
-    manifest = read_manifest(output)
-    return {name: manifest[name] for name in COUNTS} | {
-        "seconds": round(time.time() - began, 3),
-        "units_done": len(todo.missing),
-        "output": output.root.uri,
-        "manifest": output.manifest.uri,
-    }
+    left, lines = run_units(output, opened, WordsLeft(words=words, done=done), execute, what="units")
+    this_run = {"seconds": round(time.time() - began, 3), "units_done": len(pooled)}
+    model = read_manifest(words.output)["model"] | {"dim": _dim(words)}
+    manifest = account(output, opened, left.done, lines, ran=len(pooled), model=model, run=this_run)
+    places = {"output": output.root.uri, "manifest": output.manifest.uri}
+    return {name: manifest[name] for name in COUNTS} | this_run | places
 
 
 def _dim(words: Written) -> int:

@@ -12,27 +12,23 @@ from collections.abc import Callable, Iterator
 from dataclasses import replace
 from typing import Any
 
-import pyarrow as pa
-
-from raycase.corpus.job_record import Job, Sharing, check_held, find_job, write_job
-from raycase.corpus.listing import Units, drop_strays, finished_units
-from raycase.corpus.manifest import Lines, read_manifest, write_manifest
-from raycase.corpus.output import Output
+from raycase.corpus.job_record import Job, Sharing, find_job, write_job
+from raycase.corpus.listing import Units
+from raycase.corpus.manifest import Lines
 from raycase.corpus.plan import Plan, make_plan
 from raycase.corpus.progress import Run
 from raycase.corpus.records import WrittenUnit
 from raycase.corpus.request import EmbedJob, Request, check
-from raycase.corpus.unit_check import UnitCheck
-from raycase.corpus.verify import listed_defects
+from raycase.corpus.resume import account, run_units
+from raycase.corpus.unit_files import UnitLine
 from raycase.corpus.word_basis import choose_basis
 from raycase.data.inputs import readable
 from raycase.data.storage import Location
 from raycase.data.textfiles import CSV_RULES, buffered, cut_otherwise
-from raycase.errors import RequestError, WorkError, note
+from raycase.errors import RequestError, WorkError
 from raycase.systems.contracts import EmbedderConfig
 
 NAMES = 100  # of files that are left out, in the manifest
-PASSES = 3  # over what the listing still lacks after all tasks are done
 COUNTS = ("rows_in", "rows_out", "rows_rejected", "rows_truncated", "pairs", "distinct_pairs")
 
 Execute = Callable[[Request, Job, Plan], Iterator[WrittenUnit]]  # reads, encodes and writes the units of a plan
@@ -67,39 +63,15 @@ def run_checked(request: Request, began: float, *, prepare: Prepare) -> dict[str
         output.basis.put(basis)
     if plan.learned:
         plan.learned.save(output, plan.unit_rows)
-    lines = Lines(output)
-    earlier = None if output.manifest.exists() else UnitCheck(output, units, lines.known())
     progress = Run(rows=sum(plan.rows), rows_before=sum(plan.rows) - plan.missing, units=plan.units)
-    try:
-        for _ in range(PASSES):
-            check_held(output, opened)
-            if plan.missing and execute:
-                output.manifest.remove()  # it counts fewer rows than the output will have
-                lines.forget_all_but(units)
-                for unit in execute(request, opened, plan):
-                    lines.add(progress.add(unit))
-            if earlier:
-                _remove_damaged(output, earlier.damaged())
-                earlier = None
-            units, strays = finished_units(output, opened.print8, len(opened.files))
-            check_held(output, opened)  # after the listing: what another job wrote by then is seen with its job.json
-            for stray in drop_strays(output, units, strays):
-                note(f"removed {stray}: not a unit of this job")
-            plan = plan.after(units)
-            if not plan.missing:
-                return _account(request, opened, progress, units, lines, began)
-            execute = execute or prepare(request, plan)
-    finally:
-        if earlier:
-            earlier.stop()
-    raise WorkError(f"{output.root.uri}: {plan.missing} rows are missing after {PASSES} passes; run it again")
 
+    def written(plan: Plan) -> Iterator[UnitLine]:
+        nonlocal execute
+        execute = execute or prepare(request, plan)
+        return map(progress.add, execute(request, opened, plan))
 
-def _remove_damaged(output: Output, damaged: dict[str, str]) -> None:
-    """Remove units, by name, which are then done again; say what is wrong with each."""
-    for name, defect in damaged.items():
-        note(f"{output.root.uri}: {defect}: done again")
-        (output.units / name).remove()
+    plan, lines = run_units(output, opened, plan, written, what="rows")
+    return _account(request, opened, progress, plan.done, lines, began)
 
 
 def _check_writable(root: Location) -> None:
@@ -161,12 +133,23 @@ def _account(request: Request, opened: Job, progress: Run, units: Units, lines: 
         "units_done": progress.units,
         "units_resumed": len(units) - progress.units,
     }
-    if progress.units or not output.manifest.exists():
-        _write_manifest(request, opened, lines.of(units), this_run | {"actors": progress.actor_rates()})
-    if defects := list(listed_defects(output)):
-        output.manifest.remove()  # so that the next run reads the units
-        raise WorkError(f"{output.root.uri}: {defects[0]}; run the same command again")
-    manifest = read_manifest(output)  # where nothing was left to do, that of the run that did the work
+    model = request.config["model"]
+    manifest = account(
+        output,
+        opened,
+        units,
+        lines,
+        ran=progress.units,
+        model={
+            "name": job.model,
+            "weights": model["weights"],
+            "dim": request.dim,
+            "pooling": model["encoder"]["pooling"][0],
+            "prompt": model["encoder"]["prompt"],
+        },
+        left_out={"files": len(request.left_out), "names": list(request.left_out[:NAMES])},
+        run=this_run | {"actors": progress.actor_rates()},
+    )
     result = {name: manifest[name] for name in COUNTS} | this_run
     result |= {"output": output.root.uri, "manifest": output.manifest.uri}
     if manifest["rows_rejected"] > job.max_rejected * manifest["rows_in"]:
@@ -177,25 +160,6 @@ def _account(request: Request, opened: Job, progress: Run, units: Units, lines: 
             result,
         )
     return result
-
-
-def _write_manifest(request: Request, opened: Job, lines: pa.Table, this_run: dict[str, Any]) -> None:
-    model = request.config["model"]
-    values = {
-        "fingerprint": opened.fingerprint,
-        "config": opened.config,
-        "model": {
-            "name": request.job.model,
-            "weights": model["weights"],
-            "dim": request.dim,
-            "pooling": model["encoder"]["pooling"][0],
-            "prompt": model["encoder"]["prompt"],
-        },
-        "input_files": len(opened.files),
-        "left_out": {"files": len(request.left_out), "names": list(request.left_out[:NAMES])},
-        "run": this_run,
-    }
-    write_manifest(request.output, lines, values)
 
 
 class TooManyRejectedError(WorkError):

@@ -65,6 +65,34 @@ def begin(folder: Location, record: str, values: dict[str, Any], results: Iterab
     (folder / record).put_json(values)
 
 
+def claim_or_begin(
+    folder: Location,
+    record: str,
+    values: dict[str, Any],
+    *,
+    job: str,
+    results: Iterable[str],
+    overwrite: bool,
+    besides: Iterable[str] = (),
+) -> dict[str, Any]:
+    """Claim an `exclusive` folder for the job with the `fingerprint` of these values, and put them as its record; give
+    the record of an earlier run, where that began it. Arguments and errors of `claim`, but `results` may name what is
+    `besides`, too, which `overwrite` clears."""
+    earlier = claim(
+        folder,
+        record,
+        values["fingerprint"],
+        job=job,
+        results=[name for name in results if name not in besides],
+        overwrite=overwrite,
+        exclusive=True,
+        besides=besides,
+    )
+    if earlier is None:
+        begin(folder, record, values, results, overwrite=overwrite)
+    return values if earlier is None else earlier
+
+
 def check_held(folder: Location, record: str, fingerprint: str) -> None:
     """Raise WorkError where the record is no longer this job's: before its results are counted or any is removed."""
     if not (folder / record).exists():

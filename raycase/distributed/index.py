@@ -27,6 +27,5 @@ def index(job: IndexJob, sizes: PartSizes = PartSizes()) -> dict[str, Any]:  # n
 
 def run_on_ray(job: IndexJob, work: Callable[..., None], tasks: Sequence[dict[str, Any]], progress: str) -> None:
     """Call `work` with each task, `job.workers` at a time."""
-    if tasks:
-        places = [("--output", locate(job.output)), *(("--embeddings", locate(uri)) for uri in job.embeddings)]
-        open_tasks(places, patience=job.patience, most=job.workers).run(work, tasks, progress)
+    places = [("--output", locate(job.output)), *(("--embeddings", locate(uri)) for uri in job.embeddings)]
+    open_tasks(places, patience=job.patience, most=job.workers).run(work, tasks, progress)

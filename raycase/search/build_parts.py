@@ -21,6 +21,7 @@ from safetensors.numpy import load, save
 from raycase.corpus.job_record import read_job
 from raycase.corpus.listing import UnitFile
 from raycase.corpus.output import output_at
+from raycase.corpus.resume import run_files
 from raycase.corpus.written import Written
 from raycase.data.json_values import from_json
 from raycase.data.schema import CONDITION, PLAIN, VECTOR
@@ -174,9 +175,10 @@ class Parts:
     ) -> list[dict[str, Any]]:
         """The records of all parts, in order, after those that are missing were made."""
         self._begin()
-        made = (self.folder / place).list()
-        self.run(work, [task for task in tasks if part_name(task["part"]) not in made], progress)
-        return [(self.folder / place / part_name(task["part"])).read_json() for task in tasks]
+        by_name = {part_name(task["part"]): task for task in tasks}
+        folder = self.folder / place
+        run_files(self.root, folder, by_name, lambda missing: self.run(work, missing, progress), what="parts")
+        return [(folder / name).read_json() for name in by_name]
 
     def _begin(self) -> None:
         if not self.is_begun:

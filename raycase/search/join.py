@@ -12,6 +12,7 @@ import tyro
 
 from raycase.corpus.materialize import MaterializeJob, check
 from raycase.corpus.ray_flag import RayFlag
+from raycase.corpus.resume import run_files
 from raycase.corpus.tasks import OpenTasks, Tasks
 from raycase.corpus.written import Written, open_written
 from raycase.data.claim import check_held
@@ -124,10 +125,16 @@ def _join_vectors(
     finer = math.ceil(TASKS_A_CPU * tasks.cpus / max(1, len(groups))) if tasks.cpus > 1 else 1
     ranges = cut_finer(cut_files(vectors, range_rows), finer)
     name, ranges = claim_output(task, queries, vectors, groups, ranges, overwrite=job.overwrite)
-    _run(tasks, task, queries, vectors, groups, ranges)
-    check_held(root, RECORD, name)
+    run_files(
+        root,
+        root / NEIGHBOURS,
+        {group_name(group): group for group in range(len(groups))},
+        partial(_run, tasks, task, queries, vectors, groups, ranges),
+        what="groups of queries",
+        held=partial(check_held, root, RECORD, name),
+    )
     (root / PARTS).remove()
-    counts = count_neighbours(task, queries, len(groups))
+    counts = count_neighbours(task, queries)
     return counts | {"seconds": round(time.time() - began, 3), "output": root.uri}
 
 
@@ -163,11 +170,16 @@ def _join_pooled(job: JoinJob, open_tasks: OpenTasks, group_rows: int, range_row
 
 
 def _run(
-    tasks: Tasks, join: Join, queries: Written, vectors: Written, groups: list[Files], ranges: list[Files]
+    tasks: Tasks,
+    join: Join,
+    queries: Written,
+    vectors: Written,
+    groups: list[Files],
+    ranges: list[Files],
+    missing: list[int],
 ) -> None:
-    """Find and merge the missing parts, some groups at a time: parts are as large as what is found."""
-    merged, finished_parts = (locate(join.output) / NEIGHBOURS).list(), (locate(join.output) / PARTS).list()
-    missing = [group for group in range(len(groups)) if group_name(group) not in merged]
+    """Find and merge the parts of the missing groups, some groups at a time: parts are as large as what is found."""
+    found = (locate(join.output) / PARTS).list()
     step = max(1, PARTS_AT_ONCE // len(ranges))
     for wave in (missing[start : start + step] for start in range(0, len(missing), step)):
         parts = [
@@ -179,7 +191,7 @@ def _run(
             }
             for group in wave
             for i, files in enumerate(ranges)
-            if part_name(group, i) not in finished_parts
+            if part_name(group, i) not in found
         ]
         tasks.run(partial(find_part, join), parts, "searched")
         merges = [{"group": group, "ranges": len(ranges)} for group in wave]

@@ -23,12 +23,12 @@ from torch import Tensor
 
 from raycase.corpus.manifest import read_manifest
 from raycase.corpus.written import Written, read_rows
-from raycase.data.claim import begin, claim
+from raycase.data.claim import claim_or_begin
 from raycase.data.json_values import from_json
 from raycase.data.parquet import parquet_bytes
 from raycase.data.schema import CONDITION, EMBEDDING, ID
 from raycase.data.storage import Location, fingerprint, locate
-from raycase.errors import RequestError, WorkError
+from raycase.errors import RequestError
 from raycase.search.topk import l2_normalize, merge_top_k, top_k
 
 NEIGHBOUR, RANK, SCORE = "neighbour", "rank", "score"
@@ -122,25 +122,19 @@ def claim_output(
     manifests = [read_manifest(written.output)["manifest_files_sha256"] for written in (queries, vectors)]
     name = fingerprint([manifests, groups, join.k, join.exclude_same, *(join.under or ())])
     root = locate(join.output)
-    results = (NEIGHBOURS, PARTS)
-    record = claim(
+    record = claim_or_begin(
         root,
         RECORD,
-        name,
+        {"fingerprint": name, "ranges": ranges},
         job="this very join",
-        results=results,
+        results=(NEIGHBOURS, PARTS, POOLED, POOLED_RECORD),
         overwrite=overwrite,
-        exclusive=True,
-        besides=[POOLED, POOLED_RECORD],
+        besides=(POOLED, POOLED_RECORD),
     )
-    if record:
-        try:
-            return name, from_json(list[list[str]], record.get("ranges"))
-        except ValueError as error:
-            raise RequestError(f"{(root / RECORD).uri}: expected ranges of files, got: {error}") from error
-    values = {"fingerprint": name, "ranges": ranges}
-    begin(root, RECORD, values, (*results, POOLED, POOLED_RECORD), overwrite=overwrite)
-    return name, ranges
+    try:
+        return name, from_json(list[list[str]], record.get("ranges"))
+    except ValueError as error:
+        raise RequestError(f"{(root / RECORD).uri}: expected ranges of files, got: {error}") from error
 
 
 def claim_pooled(
@@ -150,13 +144,8 @@ def claim_pooled(
     returns its record, which holds `counts` once the join is done. Raises RequestError."""
     manifests = [read_manifest(written.output)["manifest_files_sha256"] for written in (queries, vectors)]
     name = fingerprint([manifests, dict(values)])
-    results = (NEIGHBOURS, PARTS, POOLED, RECORD)
-    record = claim(
-        root, POOLED_RECORD, name, job="this very join", results=results, overwrite=overwrite, exclusive=True
-    )
-    if record is None:
-        record = {"fingerprint": name}
-        begin(root, POOLED_RECORD, record, results, overwrite=overwrite)
+    begun, results = {"fingerprint": name}, (NEIGHBOURS, PARTS, POOLED, RECORD)
+    record = claim_or_begin(root, POOLED_RECORD, begun, job="this very join", results=results, overwrite=overwrite)
     if not isinstance(record.get("counts", {}), dict):
         raise RequestError(f"{(root / POOLED_RECORD).uri}: expected counts by name, got {record['counts']!r:.80}")
     return record
@@ -236,15 +225,9 @@ def merge_parts(join: Join, group: int, ranges: int) -> None:
     (locate(join.output) / NEIGHBOURS / group_name(group)).put(parquet_bytes(best))
 
 
-def count_neighbours(join: Join, queries: Written, groups: int) -> dict[str, int]:
-    """Count the whole result. Raises WorkError where a group is missing."""
+def count_neighbours(join: Join, queries: Written) -> dict[str, int]:
+    """Count the whole result."""
     folder = locate(join.output) / NEIGHBOURS
-    missing = groups - len(folder.list())
-    if missing:
-        raise WorkError(
-            f"{locate(join.output).uri}: {missing} of {groups} groups of queries are missing; run the same command "
-            "again to resume"
-        )
     rows = ds.dataset(folder.path, filesystem=folder.fs, format="parquet")
     if join.under:
         asked = queries.output.embeddings

@@ -9,8 +9,9 @@ from typing import Any
 import numpy as np
 from safetensors.torch import load, save
 
-from raycase.corpus.materialize import MaterializeJob, begin, check, finish, pool_unit
-from raycase.corpus.output import output_at
+from raycase.corpus.job_record import Job
+from raycase.corpus.materialize import MaterializeJob, check, pool_missing, pool_unit
+from raycase.corpus.output import Output, output_at
 from raycase.corpus.tasks import OpenTasks
 from raycase.data.storage import fingerprint, locate
 from raycase.data.stored_words import StoredWords, WordFormat
@@ -30,19 +31,20 @@ def materialize(job: MaterializeJob, open_tasks: OpenTasks, flag: str = "--words
     words, conditions = check(job, flag)
     questions = _questions(words.job.config["model"], job.model or words.job.model, conditions)
     tasks = open_tasks([(flag, words.output.root), ("--output", locate(job.output))])
-    todo = begin(job, words, conditions)
-    if todo.missing:
+
+    def pool(output: Output, opened: Job, names: list[str]) -> None:
         work = partial(
             _pool,
-            words=todo.words.output.root.uri,
-            output=todo.output.root.uri,
-            print8=todo.job.print8,
-            conditions=todo.conditions,
+            words=words.output.root.uri,
+            output=output.root.uri,
+            print8=opened.print8,
+            conditions=conditions,
             questions=questions,
         )
-        parts = [todo.missing[i : i + UNITS_A_TASK] for i in range(0, len(todo.missing), UNITS_A_TASK)]
+        parts = [names[i : i + UNITS_A_TASK] for i in range(0, len(names), UNITS_A_TASK)]
         tasks.run(work, [{"units": words.summed(units)} for units in parts], "pooled")
-    return finish(todo, began)
+
+    return pool_missing(job, words, conditions, pool, began)
 
 
 def _questions(model: dict[str, Any], name: str | None, conditions: tuple[str, ...]) -> bytes:

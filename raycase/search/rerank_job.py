@@ -8,21 +8,23 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
+from functools import partial
 from typing import Annotated, Any
 
 import pyarrow.dataset as ds
 import tyro
 
 from raycase.corpus.ray_flag import RayFlag
+from raycase.corpus.resume import run_files
 from raycase.corpus.tasks import Places, TasksHere
-from raycase.data.claim import begin, check_held, claim
+from raycase.data.claim import check_held, claim_or_begin
 from raycase.data.fetch import model_folder
 from raycase.data.inputs import InputFile, find_input
 from raycase.data.parquet import parquet_bytes
 from raycase.data.places import Folder, check_paths
 from raycase.data.schema import SCORE
 from raycase.data.storage import Location, fingerprint, locate
-from raycase.errors import PATIENCE, WorkError, at_least, check_ranges, minutes_range
+from raycase.errors import PATIENCE, at_least, check_ranges, minutes_range
 from raycase.search.answer_units import UNIT_ROWS, AnswerUnit, cut_answers, read_unit
 from raycase.search.queries import TEXT, read_queries
 from raycase.search.rescore import find_scorer, rerank
@@ -83,16 +85,15 @@ def rerank_all(job: RerankJob, open_units: OpenUnits, *, unit_rows: int = UNIT_R
     run = open_units(job, [("--output", root), ("--answers", locate(job.answers))])
     name = _claim_output(root, job, files, config.describe())
     folder = root / ANSWERS
-    done = folder.list()
-    missing = [i for i in range(len(units)) if _file_name(i) not in done]
-    if missing:
-        run([asdict(units[i]) | {"name": _file_name(i)} for i in missing], config, sentences, folder)
-    check_held(root, RECORD, name)
-    missing_units = len(units) - len(folder.list())
-    if missing_units:
-        raise WorkError(
-            f"{root.uri}: {missing_units} of {len(units)} units are missing; run the same command again to resume"
-        )
+    names = [f"{i:06d}.parquet" for i in range(len(units))]
+    done = run_files(
+        root,
+        folder,
+        {file: asdict(unit) | {"name": file} for file, unit in zip(names, units, strict=True)},
+        lambda missing: run(missing, config, sentences, folder),
+        what="units",
+        held=partial(check_held, root, RECORD, name),
+    )
     rows_out, rows_scored = 0, 0
     if units:
         answers = ds.dataset(folder.path, filesystem=folder.fs, format="parquet")
@@ -102,8 +103,8 @@ def rerank_all(job: RerankJob, open_units: OpenUnits, *, unit_rows: int = UNIT_R
         "answers_in": sum(unit.stop - unit.start for unit in units),
         "answers_out": rows_out,
         "answers_unscored": rows_out - rows_scored,
-        "units_done": len(missing),
-        "units_resumed": len(units) - len(missing),
+        "units_done": done,
+        "units_resumed": len(units) - done,
         "seconds": round(time.time() - began, 3),
         "output": root.uri,
     }
@@ -116,14 +117,9 @@ def _claim_output(root: Location, job: RerankJob, files: Sequence[InputFile], mo
     """
     marks = [[file.uri, file.size, file.mark] for file in (*files, *find_input(job.queries, "--queries"))]
     name = fingerprint([model, marks, job.k, job.text_column])
-    results = (ANSWERS,)
-    if not claim(root, RECORD, name, job="this very job", results=results, overwrite=job.overwrite, exclusive=True):
-        begin(root, RECORD, {"fingerprint": name}, results, overwrite=job.overwrite)
+    record = {"fingerprint": name}
+    claim_or_begin(root, RECORD, record, job="this very job", results=(ANSWERS,), overwrite=job.overwrite)
     return name
-
-
-def _file_name(unit: int) -> str:
-    return f"{unit:06d}.parquet"
 
 
 class RerankUnits:

@@ -24,19 +24,19 @@ def home(tmp_path_factory, tiny_model):
     return written_to_join(tmp_path_factory.mktemp("joined"), tiny_model)
 
 
-def run(queries, vectors, output, *, k, exclude_same=None, group_rows=100, range_rows=400, groups_done=None):
-    """A whole join in this process, or its first groups; gives the counts."""
+def run(queries, vectors, output, *, k, exclude_same=None, group_rows=100, range_rows=400):
+    """A whole join in this process; gives the counts."""
     queries, vectors = open_written(str(queries), "--queries"), open_written(str(vectors), "--vectors")
     check_join(queries, vectors, exclude_same)
     folders = {"queries": queries.output.embeddings.uri, "vectors": vectors.output.embeddings.uri}
     join = Join(**folders, output=str(output), k=k, exclude_same=exclude_same)
     groups, ranges = cut_files(queries, group_rows), cut_files(vectors, range_rows)
     _, ranges = claim_output(join, queries, vectors, groups, ranges, overwrite=False)
-    for group, query_files in enumerate(groups[:groups_done]):
+    for group, query_files in enumerate(groups):
         for i, vector_files in enumerate(ranges):
             find_part(join, group, i, queries.summed(query_files), vectors.summed(vector_files))
         merge_parts(join, group, len(ranges))
-    return count_neighbours(join, queries, len(groups))
+    return count_neighbours(join, queries)
 
 
 @pytest.mark.parametrize(("group_rows", "range_rows"), [(100, 400), (10**6, 10**6), (1, 1)])
@@ -49,11 +49,6 @@ def test_any_cut_gives_what_brute_force_gives(home, tmp_path, group_rows, range_
 def test_neighbours_with_the_querys_value_are_left_out(home, tmp_path):
     run(home / "queries", home / "vectors", tmp_path / "n", k=4, exclude_same="image")
     check(str(tmp_path / "n"), brute(home, 4, "image"), 4)
-
-
-def test_a_missing_group_is_missed(home, tmp_path):
-    with pytest.raises(WorkError, match="3 of 4 groups of queries are missing; run the same command again"):
-        run(home / "queries", home / "vectors", tmp_path / "n", k=5, groups_done=1)
 
 
 def test_ranges_are_cut_finer_down_to_one_a_file():

@@ -63,6 +63,18 @@ def test_a_join_whose_folder_another_took_over_ends_and_removes_nothing(home, tm
     assert (root / "parts").list()
 
 
+def test_a_missing_group_is_missed_and_its_parts_stay(home, tmp_path, monkeypatch):
+    job = JoinJob(queries=str(home / "queries"), vectors=str(home / "vectors"), output=str(tmp_path / "n"), k=5)
+    run = TasksHere.run
+    some = {"searched": 100, "merged": 1}
+    monkeypatch.setattr(TasksHere, "run", lambda here, work, todo, name: run(here, work, todo[: some[name]], name))
+    with pytest.raises(WorkError, match="1 of 4 groups of queries are missing after 3 passes; run the same command"):
+        join(job)
+    assert (locate(job.output) / "parts").list()
+    monkeypatch.undo()
+    assert join(job)["neighbours"] == 1500
+
+
 def test_a_join_that_was_stopped_resumes(home, tmp_path, monkeypatch):
     job = JoinJob(queries=str(home / "queries"), vectors=str(home / "vectors"), output=str(tmp_path / "n"), k=5)
     run, tasks = TasksHere.run, []

@@ -1,11 +1,14 @@
 """Materialize: its vectors are those of the embedding job within the rounding; a stop; what is refused."""
 
 import json
+import shutil
 from dataclasses import replace
 from functools import partial
 
 import numpy as np
+import pyarrow as pa
 import pyarrow.dataset as ds
+import pyarrow.parquet as pq
 import pytest
 import storing
 from helpers import call_job, cosines, read_output, read_rejected, vectors
@@ -82,9 +85,16 @@ def test_one_that_was_stopped_resumes(home, tmp_path, monkeypatch):
     with pytest.raises(RequestError, match="expected an empty folder or the same job"):
         materialize(job(home, tmp_path / "m", conditions=("dog",)))
     monkeypatch.setattr(TasksHere, "run", run)
-    assert materialize(job(home, tmp_path / "m"))["units_done"] == 10 - done
+    damaged = min((tmp_path / "m" / "embeddings").iterdir())
+    damaged.write_bytes(damaged.read_bytes()[:-9])
+    assert materialize(job(home, tmp_path / "m"))["units_done"] == 10 - done + 1
     check(home, str(tmp_path / "m"))
     assert materialize(job(home, tmp_path / "m"))["units_done"] == 0
+    damaged.write_bytes(damaged.read_bytes()[:-9])
+    with pytest.raises(WorkError, match=r"bytes, the manifest says .*; run the same command again"):
+        materialize(job(home, tmp_path / "m"))
+    assert materialize(job(home, tmp_path / "m"))["units_done"] == 1
+    check(home, str(tmp_path / "m"))
 
 
 def test_an_index_takes_it_beside_the_words(home, tmp_path):
@@ -95,11 +105,6 @@ def test_an_index_takes_it_beside_the_words(home, tmp_path):
 
 
 def test_a_damaged_unit_is_named(home, tmp_path):
-    import shutil
-
-    import pyarrow as pa
-    import pyarrow.parquet as pq
-
     shutil.copytree(home / "words", tmp_path / "words")
     name = sorted(path.name for path in (tmp_path / "words" / "embeddings").iterdir())[3]
     table = pq.read_table(tmp_path / "words" / "embeddings" / name)
@@ -124,13 +129,26 @@ def test_a_wrong_request_leaves_an_earlier_output(home, tmp_path):
     assert verify(str(home / "words"))["rows_out"] == 198
 
 
+def test_a_unit_that_is_made_again_has_the_checksum_of_its_new_file(home, tmp_path):
+    """The manifest before knew another one: on another machine the last bits may differ."""
+    materialize(job(home, tmp_path / "m"))
+    unit = next((tmp_path / "m" / "embeddings").iterdir())
+    unit.unlink()
+    file = tmp_path / "m" / "manifest_files.parquet"
+    lines = pq.read_table(file)
+    rows = [row | {"sha256": "0" * 64} if row["name"] == unit.name else row for row in lines.to_pylist()]
+    pq.write_table(pa.Table.from_pylist(rows, lines.schema), file)
+    assert materialize(job(home, tmp_path / "m"))["units_done"] == 1
+    check(home, str(tmp_path / "m"))
+
+
 def test_a_manifest_is_of_the_whole_output(home, tmp_path, monkeypatch):
     """One that counts fewer units does not stay while others are made."""
     materialize(job(home, tmp_path / "m"))
     unit = next((tmp_path / "m" / "embeddings").iterdir())
     unit.unlink()
     monkeypatch.setattr(TasksHere, "run", lambda *_: None)
-    with pytest.raises(WorkError, match="1 units are missing"):
+    with pytest.raises(WorkError, match="1 units are missing after 3 passes"):
         materialize(job(home, tmp_path / "m"))
     assert not (tmp_path / "m" / "manifest.json").exists()
     monkeypatch.undo()
@@ -164,8 +182,6 @@ def test_a_join_under_a_condition_that_was_not_embedded(home, tmp_path, monkeypa
 
 
 def test_words_with_anothers_basis_are_not_joined(home, tmp_path):
-    import shutil
-
     for name in ("words", "twin"):
         shutil.copytree(home / "words", tmp_path / name)
     basis = tmp_path / "twin" / "word_basis.safetensors"

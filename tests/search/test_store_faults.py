@@ -207,6 +207,6 @@ def joined_here(uri, output):
         for i, others in enumerate(groups):
             find_part(join, group, i, written.summed(files), written.summed(others))
         merge_parts(join, group, len(groups))
-    assert count_neighbours(join, written, len(groups))["queries_without_neighbours"] == 0
+    assert count_neighbours(join, written)["queries_without_neighbours"] == 0
     folder = locate(output) / NEIGHBOURS
     return ds.dataset(folder.path, filesystem=folder.fs, format="parquet").to_table()
