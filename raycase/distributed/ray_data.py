@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import gc
 import json
+import sys
 import time
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
@@ -94,7 +95,7 @@ def drop_execution(error: BaseException, seconds: float = 10.0) -> None:
 
     A frame that another thread still runs (Ray's executor ends after its error) is waited for, at most `seconds`.
     """
-    own = {frame for frame, _ in walk_stack(None)}
+    own = {frame for frame, _ in walk_stack(sys._getframe())}  # without one, it leaves out the first of them
     end = time.monotonic() + seconds
     ahead: list[BaseException | None] = [error]
     seen: set[int] = set()  # of two errors each may be the other's cause
