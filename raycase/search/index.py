@@ -38,6 +38,9 @@ if TYPE_CHECKING:
 LEAST_POOLED, POOLED_REFINE = 5000, 50  # candidates by sketches that are pooled: as many, or times k
 CANDIDATES = 10  # times k: rows of each condition whose ids are combined, where a condition is searched approximately
 
+# Numbers of queries, the condition under which they were searched, and what `Index.nearest` gives
+Found = tuple[Sequence[int], str | None, tuple[np.ndarray, np.ndarray]]
+
 
 @dataclass(frozen=True, kw_only=True)
 class Limits:
@@ -137,109 +140,102 @@ class Index:
         unconditional: bool = False,
         exact_condition: bool = False,
         phrases: bool = False,
-        candidates: int | None = None,
         options: Options = DEFAULT_OPTIONS,
     ) -> pa.Table:
         """The k rows nearest to each sentence under its condition, by cosine, best first.
 
         One condition serves all sentences. One that the index does not have is pooled from stored words (column
-        `pooled`); an index without stored words is searched under the nearest of its conditions (column `condition`
-        beside `asked`); with `exact_condition` RequestError is raised instead of either. Without
-        conditions, the score of an id is the mean of its cosines under the conditions that it has; an approximate index
-        averages only ids that are among the best under one condition. `unconditional` searches the plain vectors f(s).
-        `query_condition` is that of the sentences' own vectors, where it is another one than that of the rows.
-        `phrases`: the sentences are answers to their conditions, such as "heavy rain" to "weather" (condition pooling).
-        `where` is a filter on the kept columns, in SQL. `candidates` returns more than k rows, for a model that
-        re-ranks them.
+        `pooled`), or answered under the nearest that it has (column `condition` beside `asked`). Without conditions, an
+        id scores the mean of its cosines under those that it has, in an approximate index only if it is among the best
+        under one. Returns query (index in `sentences`), asked, condition, pooled, rank from 1, score, id and the kept
+        columns; fewer than k rows where there are fewer. Raises RequestError.
 
-        Returns query (index in `sentences`), asked, condition, pooled, rank from 1, score, id and the kept columns;
-        fewer than k rows where there are fewer. Raises RequestError.
+        Args:
+            where: filter on id and the kept columns, in SQL.
+            query_condition: of the sentences' own vectors, where it is another one than that of the rows.
+            unconditional: search the plain vectors f(s).
+            exact_condition: raise RequestError for a condition that the index does not have.
+            phrases: the sentences answer their conditions, as "heavy rain" does "weather" (condition pooling).
+            options: how an approximate index is used.
         """
-        if isinstance(sentences, str):
-            raise ValueError("sentences: expected a list of strings, got one string")
         if isinstance(conditions, str):
             conditions = [conditions] * len(sentences)
+        flag = "--text" if phrases else "--query"
+        self._check_search(sentences, conditions, k, query_condition, flag, unconditional=unconditional)
+        passing = self._checked(where)
+        asked: Sequence[str | None] = conditions or [None] * len(sentences)
+        with lance_errors(self.root):
+            if conditions is None and not unconditional and self.metadata.conditions:
+                found = self._combined(sentences, k, passing, options)
+            else:
+                condition_of = {name: self._condition_for(name, exact_condition) for name in dict.fromkeys(asked)}
+                searched = [condition_of[name] for name in asked]
+                found = self._under(sentences, searched, k, passing, options, query_condition, flag)
+            answers = [
+                answer_table(
+                    self.dataset, batch, [asked[i] for i in batch], name, *nearest, pooled=self.is_pooled(name)
+                )
+                for batch, name, nearest in found
+            ]
+        table = pa.concat_tables([no_answers(self.dataset), *answers])
+        return table.sort_by([(QUERY, "ascending"), (RANK, "ascending")])
+
+    def _check_search(
+        self,
+        sentences: Sequence[str],
+        conditions: Sequence[str] | None,
+        k: int,
+        query_condition: str | None,
+        flag: str,
+        *,
+        unconditional: bool,
+    ) -> None:
+        """Raise ValueError or RequestError for what no search takes."""
+        if isinstance(sentences, str):
+            raise ValueError("sentences: expected a list of strings, got one string")
         if conditions is not None and len(conditions) != len(sentences):
             raise ValueError(f"expected as many conditions as sentences, got {len(conditions)} and {len(sentences)}")
         if conditions is not None and unconditional:
             raise ValueError("expected conditions or unconditional, got both")
         if query_condition is not None:
-            if conditions is None or phrases:
-                got = "no condition" if conditions is None else "--text"
+            if conditions is None or flag == "--text":
+                got = "no condition" if conditions is None else flag
                 raise RequestError(f"--query-condition: expected --query under a --condition of the rows, got {got}")
-            self._check_query_condition(query_condition)
-        if phrases and (conditions is None or not stores_words(self.encoder.config)):
+            known = self.encoder.config.known_conditions
+            if not _is_words(query_condition) or (known is not None and query_condition not in known):
+                wanted = "words" if known is None else f"one of {', '.join(known)}"
+                raise RequestError(f"--query-condition: expected {wanted}, got {query_condition[:80]!r}")
+        if flag == "--text" and (conditions is None or not stores_words(self.encoder.config)):
             raise RequestError(
                 "--text: expected a --condition that the phrases answer, and an index of condition pooling, got "
                 f"{'no condition' if conditions is None else self.model}; use --query"
             )
-        flag = "--text" if phrases else "--query"
         for query, sentence in enumerate(sentences):
-            if not sentence.strip() or not is_utf8(sentence):
+            if not _is_words(sentence):
                 raise RequestError(f"{flag}: expected words, got {sentence!r} as query {query}")
         if k < 1:
             raise RequestError(f"-k: expected at least 1, got {k}")
-        passing = self._checked(where)
-        with lance_errors(self.root):
-            if conditions is None and not unconditional and self.metadata.conditions:
-                return self._search_combined(sentences, k, passing, candidates, options)
-            if conditions is None and not self.metadata.plain:
-                raise RequestError(
-                    f"--unconditional: expected plain vectors in {self.root.uri}, got none; see `raycase index`"
-                )
-            asked = [None] * len(sentences) if conditions is None else list(conditions)
-            condition_of = {name: self._condition_for(name, exact_condition) for name in dict.fromkeys(asked)}
-            return self._search_conditions(
-                sentences,
-                asked,
-                condition_of,
-                k,
-                passing,
-                query_condition=query_condition,
-                phrases=phrases,
-                candidates=candidates,
-                options=options,
-            )
 
-    def _search_conditions(
+    def _under(
         self,
         sentences: Sequence[str],
-        asked: Sequence[str | None],
-        condition_of: dict[str | None, str | None],
+        conditions: Sequence[str | None],
         k: int,
         where: Filter | None,
-        *,
-        query_condition: str | None,
-        phrases: bool,
-        candidates: int | None,
         options: Options,
-    ) -> pa.Table:
-        """Each sentence under the index's condition for the one that was asked; None: by plain vectors."""
-        answers = [no_answers(self.dataset)]
-        for condition in dict.fromkeys(condition_of.values()):
-            queries = [query for query, name in enumerate(asked) if condition_of[name] == condition]
-            most = max(k, candidates or k)
+        query_condition: str | None,
+        flag: str,
+    ) -> Iterator[Found]:
+        """Each sentence under a condition (None: by plain vectors)."""
+        for condition in dict.fromkeys(conditions):
+            queries = [query for query, name in enumerate(conditions) if name == condition]
+            own = condition if query_condition is None else query_condition
             for start in range(0, len(queries), self.limits.queries):
                 batch = queries[start : start + self.limits.queries]
-                flag = "--text" if phrases else "--query"
-                own = condition if query_condition is None else query_condition
-                vectors_QD = self.embed([sentences[query] for query in batch], own, flag, phrases=phrases)
-                nearest = self._nearest(vectors_QD, condition, most, where, options)
-                answers.append(
-                    answer_table(
-                        self.dataset,
-                        batch,
-                        [asked[query] for query in batch],
-                        condition,
-                        *nearest,
-                        pooled=self.is_pooled(condition),
-                    )
-                )
-        return pa.concat_tables(answers).sort_by([(QUERY, "ascending"), (RANK, "ascending")])
+                vectors_QD = self.embed([sentences[i] for i in batch], own, flag, phrases=flag == "--text")
+                yield batch, condition, self._nearest(vectors_QD, condition, k, where, options)
 
-    def _search_combined(
-        self, sentences: Sequence[str], k: int, where: Filter | None, candidates: int | None, options: Options
-    ) -> pa.Table:
+    def _combined(self, sentences: Sequence[str], k: int, where: Filter | None, options: Options) -> Iterator[Found]:
         """By the mean of the cosines under the conditions that an id has."""
         names, most = list(self.metadata.conditions), max(self.metadata.conditions.values())
         if len(names) > self.limits.conditions_combined:
@@ -247,32 +243,22 @@ class Index:
                 f"--condition: expected one, for the index has {len(names):,}, more than the "
                 f"{self.limits.conditions_combined} that are combined; got none"
             )
-        k = min(max(k, candidates or k), most)
-        exact = options.exact or not self.metadata.is_approximate(most)
+        k, exact = min(k, most), self._is_exact(most, options)
         step = max(1, min(self.limits.queries, self.limits.cosines // most)) if exact else 1
-        answers = [no_answers(self.dataset)]
         for start in range(0, len(sentences), step):
-            batch = sentences[start : start + step]
-            vectors = {name: self.embed(batch, name) for name in names}
+            batch = range(start, min(start + step, len(sentences)))
+            vectors = {name: self.embed([sentences[i] for i in batch], name) for name in names}
             if exact:
-                rows = conditional_rows(self.dataset, where)
-                nearest = mean_nearest(vectors, rows, partial(self.vectors.blocks, where=where), k)
+                rows, blocks = conditional_rows(self.dataset, where), partial(self.vectors.blocks, where=where)
             else:
-                rows = rows_of_same_ids(self.dataset, self._candidate_offsets(vectors, k, where, options))
-                nearest = mean_nearest(vectors, rows, partial(blocks_of_rows, rows), k)
-            queries = range(start, start + len(batch))
-            answers.append(answer_table(self.dataset, queries, [None] * len(batch), None, *nearest))
-        return pa.concat_tables(answers)
-
-    def _candidate_offsets(
-        self, vectors: dict[str, np.ndarray], k: int, where: Filter | None, options: Options
-    ) -> set[int]:
-        """Offsets of the rows that are among the best under one of the conditions."""
-        offsets: set[int] = set()
-        for condition, vectors_QD in vectors.items():
-            most = min(CANDIDATES * k, self.rows(condition))
-            offsets.update(self._nearest(vectors_QD, condition, most, where, options)[1].reshape(-1).tolist())
-        return offsets - {-1}
+                offsets: set[int] = set()
+                for name, vectors_QD in vectors.items():
+                    offsets.update(
+                        self._nearest(vectors_QD, name, CANDIDATES * k, where, options)[1].reshape(-1).tolist()
+                    )
+                rows = rows_of_same_ids(self.dataset, offsets - {-1})
+                blocks = partial(blocks_of_rows, rows)
+            yield batch, None, mean_nearest(vectors, rows, blocks, k)
 
     # ------------------------------------------------------------------------------------------------------ vectors
 
@@ -293,25 +279,24 @@ class Index:
     def _nearest(
         self, vectors_QD: np.ndarray, condition: str | None, k: int, where: Filter | None, options: Options
     ) -> tuple[np.ndarray, np.ndarray]:
+        """`nearest`: by comparing every vector, by the index of its column, or, for a condition that is pooled from
+        stored words, by the sketches of all rows, of which the best are pooled, unless that is nearly all of them."""
         rows = self.rows(condition)
         k = min(k, rows)
-        if options.exact or not self.metadata.is_approximate(rows):
-            return exact_nearest(vectors_QD, self.vectors.blocks(condition, where), k)
-        if condition is not None and self.is_pooled(condition):
-            return self._pooled_nearest(vectors_QD, condition, k, where, options)
-        return approximate_nearest(self.dataset, self.metadata, vectors_QD, condition, k, where, options)
-
-    def _pooled_nearest(
-        self, vectors_QD: np.ndarray, condition: str, k: int, where: Filter | None, options: Options
-    ) -> tuple[np.ndarray, np.ndarray]:
-        """Candidates by the sketches of all rows, which are then pooled; all rows are, where that is little more."""
+        exact = self._is_exact(rows, options)
+        if not exact and not self.is_pooled(condition):
+            return approximate_nearest(self.dataset, self.metadata, vectors_QD, condition, k, where, options)
         candidates = options.candidates(k, POOLED_REFINE, LEAST_POOLED)
-        few_more = len(vectors_QD) * candidates >= self.rows(condition) / 4
-        if few_more or condition in self.vectors.cached or SKETCH not in self.dataset.schema.names:
+        exact = exact or len(vectors_QD) * candidates >= rows / 4 or SKETCH not in self.dataset.schema.names
+        if exact or condition is None or condition in self.vectors.cached:
             return exact_nearest(vectors_QD, self.vectors.blocks(condition, where), k)
         projected_QA = vectors_QD @ self.sketched.axes(condition).numpy()
         _, offsets = exact_nearest(projected_QA, self.sketch_vectors.blocks(condition, where), candidates)
         return exact_nearest(vectors_QD, self.pooled.at(condition, np.unique(offsets[offsets >= 0])), k)
+
+    def _is_exact(self, rows: int, options: Options) -> bool:
+        """Whether a search among so many rows compares every vector."""
+        return options.exact or not self.metadata.is_approximate(rows)
 
     def blocks(
         self, asked: str | None, where: str | None = None, *, exact_condition: bool = False
@@ -339,14 +324,12 @@ class Index:
         cosines_C = conditions_CD @ self.embed([condition], None, "--condition")[0]
         return names[int(cosines_C.argmax())], float(cosines_C.max())
 
-    def _check_query_condition(self, condition: str) -> None:
-        known = self.encoder.config.known_conditions
-        if not condition.strip() or not is_utf8(condition) or (known is not None and condition not in known):
-            wanted = f"one of {', '.join(known)}" if known is not None else "words"
-            raise RequestError(f"--query-condition: expected {wanted}, got {condition[:80]!r}")
-
     def _condition_for(self, asked: str | None, exact: bool) -> str | None:
         """The condition of the index that is searched for the one that was asked."""
+        if asked is None and not self.metadata.plain:
+            raise RequestError(
+                f"--unconditional: expected plain vectors in {self.root.uri}, got none; see `raycase index`"
+            )
         if asked is None or asked in self.metadata.conditions:
             return asked
         if not is_utf8(asked):
@@ -374,3 +357,7 @@ class Index:
                 "got another"
             )
         return names, self.embed(names, None, "--condition")
+
+
+def _is_words(text: str) -> bool:
+    return bool(text.strip()) and is_utf8(text)

@@ -128,13 +128,12 @@ def _search(
     answers = index.search(
         sentences,
         conditions,
-        job.k,
+        max(job.k, job.candidates or RERANKED) if scorer else job.k,
         job.where,
         query_condition=job.query_condition,
         unconditional=job.unconditional,
         exact_condition=job.exact_condition,
         phrases=bool(job.text),
-        candidates=(job.candidates or RERANKED) if scorer else None,
         options=EFFORTS[job.effort],
     )
     return scorer, explains, answers
