@@ -1,9 +1,9 @@
-"""Beyond captions: whether neighbours in the sample's news and reviews share what a condition asks for.
+"""Beyond captions: whether neighbours among reviews, news, questions and products share what a condition asks for.
 
     .venv/bin/python benchmarks/sample_domains.py [--models MODEL ...] [--dim D]
 
-200 sentences of our own, and what each says, labelled by hand below: a small check of English that is not captions. For
-each model, the share of the first three neighbours of the same domain that have the query's label, in percent; the mean
+Sentences of our own, labelled by hand: the package's sample (its labels are below) and `questions_and_products.csv`. A
+small check of English that is not captions. For each model, the share of the first three neighbours of the same domain that have the query's label, in percent; the mean
 over queries whose label another sentence has.
 """
 
@@ -46,11 +46,34 @@ def event(number, text):
     return next((name for name, (first, last) in EVENTS.items() if first <= number <= last), None)
 
 
-MEASURES = (
+SAMPLE = (
     ("review", "kind of product", product),
     ("review", "opinion of the writer", opinion),
     ("news", "kind of event", event),
 )
+LABELLED = {  # domain -> the condition of each of its labels, in their order
+    "question": ("subject of the question", "kind of answer that is asked for"),
+    "product": ("kind of product", "color of the product", "material of the product"),
+}
+
+
+def read_rows(path):
+    """The rows of a CSV file."""
+    with path.open(newline="", encoding="utf-8") as file:
+        return list(csv.DictReader(file))
+
+
+def measures():
+    """Domain, condition, texts and the label of each."""
+    rows = read_rows(Path(raycase.__file__).parent / "sample" / "sentences.csv")
+    for domain, condition, label in SAMPLE:
+        texts = {row["id"].split("-")[1]: row["text"] for row in rows if row["domain"] == domain}
+        yield domain, condition, list(texts.values()), [label(int(n), text) for n, text in texts.items()]
+    rows = read_rows(Path(__file__).with_name("questions_and_products.csv"))
+    for domain, conditions in LABELLED.items():
+        of_domain = [row for row in rows if row["domain"] == domain]
+        for i, condition in enumerate(conditions):
+            yield domain, condition, [row["text"] for row in of_domain], [row["labels"].split()[i] for row in of_domain]
 
 
 def share(vectors_ND, labels):
@@ -64,27 +87,20 @@ def share(vectors_ND, labels):
 
 
 def main(models, dim=None):
-    sample = Path(raycase.__file__).parent / "sample" / "sentences.csv"
-    with sample.open(newline="", encoding="utf-8") as file:
-        rows = list(csv.DictReader(file))
-    shares = {}
+    plain, shares = {}, {model: {} for model in models}
     for model in models:
         loaded = raycase.load(model, dim=dim)
-        for domain, condition, label in MEASURES:
-            of_domain = [row for row in rows if row["domain"] == domain]
-            texts = [row["text"] for row in of_domain]
-            labels = [label(int(row["id"].split("-")[1]), row["text"]) for row in of_domain]
+        for domain, condition, texts, labels in measures():
+            name = f"{domain}: {condition}"
             if model == models[0]:
-                shares.setdefault("plain", {})[condition] = share(loaded.embed(texts, None), labels)
-            shares.setdefault(model, {})[condition] = share(loaded.embed(texts, condition), labels)
-    print("| % | " + " | ".join(condition for _, condition, _ in MEASURES) + " |")
-    for name, found in shares.items():
-        print(f"| {name} | " + " | ".join(f"{value:.1f}" for value in found.values()) + " |")
+                plain[name] = share(loaded.embed(texts, None), labels)
+            shares[model][name] = share(loaded.embed(texts, condition), labels)
+    shares = {f"{models[0]}, plain": plain} | shares
+    print("| % | " + " | ".join(shares) + " |\n|" + "---|" * (len(shares) + 1))
+    for name in plain:
+        print(f"| {name} | " + " | ".join(f"{found[name]:.1f}" for found in shares.values()) + " |")
     ratios = {
-        f"{name}, {condition}: / plain": value / shares["plain"][condition]
-        for name, found in shares.items()
-        for condition, value in found.items()
-        if name != "plain"
+        f"{model}, {name}: / plain": value / plain[name] for model in models for name, value in shares[model].items()
     }
     finish({"ratios": ratios, "share_of_neighbours": shares})
 
