@@ -1,15 +1,16 @@
 """Beyond captions: whether neighbours among reviews, news, questions and products share what a condition asks for.
 
-    .venv/bin/python benchmarks/sample_domains.py [--models MODEL ...] [--dim D]
+    .venv/bin/python benchmarks/sample_domains.py [--models MODEL ...] [--dim D] [--plain BOUND ...]
 
 Sentences of our own, labelled by hand: the package's sample (its labels are below) and `questions_and_products.csv`. A
-small check of English that is not captions. For each model, the share of the first three neighbours of the same domain that have the query's label, in percent; the mean
-over queries whose label another sentence has.
+small check of English that is not captions. For each model, the share of the first three neighbours of the same domain
+that have the query's label, in percent; the mean over queries whose label another sentence has.
 """
 
 import argparse
 import csv
 import re
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -86,10 +87,14 @@ def share(vectors_ND, labels):
     return 100 * float(np.mean([[labels[j] == labels[i] for j in near_NK[i]] for i in queries]))
 
 
-def main(models, dim=None):
+def main(models, dim=None, bounds=None):
     plain, shares = {}, {model: {} for model in models}
     for model in models:
         loaded = raycase.load(model, dim=dim)
+        if bounds:
+            names = ("plain_share", "plain_from", "plain_to", "plain_alone_from", "plain_alone_to")
+            part = loaded.head.plain
+            part.config = replace(part.config, **dict(zip(names, bounds, strict=True)))
         for domain, condition, texts, labels in measures():
             name = f"{domain}: {condition}"
             if model == models[0]:
@@ -109,5 +114,6 @@ if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--models", nargs="+", default=MODELS, help="what `--model` of the commands takes")
     parser.add_argument("--dim", type=int, help="cut vectors to one of the nested dimensions")
+    parser.add_argument("--plain", nargs=5, type=float, help="other bounds of the plain part (systems/plain_part.py)")
     args = parser.parse_args()
-    main(args.models, args.dim)
+    main(args.models, args.dim, args.plain)
