@@ -200,7 +200,12 @@ COMMANDS = {
     "check-model": Command("raycase.evaluation.check_model:CheckJob", check_model),
 }
 
+_PROMPT = {
+    f"--{name.replace('_', '-')}": f"`{name}` in a file NAME.json of --prompt"
+    for name in ("template", "base_template", "pool")
+}
 RENAMED = {  # flags of earlier versions -> what stands in their place
+    **dict.fromkeys(("embed", "score", "evaluate", "check-model"), _PROMPT),
     "tune": {
         "--samples": "--trials",
         "--resume": "no flag: the same command resumes",
@@ -211,7 +216,8 @@ RENAMED = {  # flags of earlier versions -> what stands in their place
         "--exact": "--effort exact",
         **dict.fromkeys(("--nprobes", "--ef", "--refine"), "--effort low, usual or high"),
     },
-    "train": dict.fromkeys(
+    "train": _PROMPT
+    | dict.fromkeys(
         (
             "--accumulate",
             "--average",

@@ -52,7 +52,7 @@ ODD_WORDS += [
     "{sentence}\n{condition}",
     "{sentence} \udcff{condition}",
     "template",
-    "last",
+    "none.json",
 ]
 
 
@@ -163,6 +163,17 @@ def test_an_encoder_with_nonsense_in_its_configuration_is_refused(data, models, 
     content = data.draw(mutated(document_in(f"{models['encoder']}/{name}")))
     folder = damaged(tmp_path / "model", models["encoder"], name, content)
     answer("explain", "--text", "a", "--condition", "b", work=embed_two(folder, prompt="concat-sc", pooling="mean"))
+
+
+PROMPT = {"template": "{sentence}: {condition}", "base_template": "{condition}", "pool": "all", "views": ["template"]}
+
+
+@examples(30)
+@given(data=st.data())
+def test_a_prompt_with_nonsense_in_its_file_is_refused(data, models, tmp_path):
+    file = tmp_path / "prompt.json"
+    file.write_bytes(data.draw(mutated(PROMPT)))
+    answer("explain", "--text", "a", "--condition", "b", work=embed_two(models["encoder"], prompt=str(file)))
 
 
 @examples(30)

@@ -22,7 +22,7 @@ from raycase.data.inputs import InputFile
 from raycase.data.places import check_paths
 from raycase.data.storage import PACKAGE
 from raycase.data.stored_words import MOST_WORD_BYTES
-from raycase.encoder.prompt_flags import PromptFlags
+from raycase.encoder.prompt_flags import PromptFlags, prompt_file
 from raycase.errors import PATIENCE, RequestError, at_least, check_ranges, minutes_range
 from raycase.systems.contracts import Compute, EmbedderConfig, check_conditions, check_room
 from raycase.systems.registry import resolve_embedder, stores_words
@@ -180,7 +180,11 @@ def check(job: EmbedJob, model: EmbedderConfig | None = None) -> Request:
     check_condition_flags(job)
     check_numbers(job)
     check_paths(
-        reads={"--input": job.input, "--conditions": conditions_file(job.conditions)},
+        reads={
+            "--input": job.input,
+            "--conditions": conditions_file(job.conditions),
+            "--prompt": prompt_file(job.prompt),
+        },
         opens={"--model": model_folder(job.model)},
         writes={"--output": output_folder(job.output)},
     )

@@ -15,7 +15,7 @@ from raycase.data.inputs import InputFile
 from raycase.data.places import check_paths
 from raycase.data.rated import SENTENCE1, SENTENCE2
 from raycase.data.schema import CONDITION, ID, ROW_OF_PAIR
-from raycase.encoder.prompt_flags import PromptFlags
+from raycase.encoder.prompt_flags import PromptFlags, prompt_file
 from raycase.errors import RequestError, check_ranges
 from raycase.systems.pair_scores import SCORE, figure_columns, reads_conditions
 from raycase.systems.registry import embeds, resolve
@@ -60,7 +60,7 @@ class ScoreJob(RunFlags, PromptFlags, PairFlags):
 def check_score(job: ScoreJob) -> Request:
     """Check everything that can be checked without weights. Raises RequestError."""
     check_paths(
-        reads={"--input": job.input},
+        reads={"--input": job.input, "--prompt": prompt_file(job.prompt)},
         opens={"--model": model_folder(job.model)},
         writes={"--output": output_folder(job.output, SCORES)},
     )

@@ -209,6 +209,14 @@ def _has_credentials(scheme: str, rest: str) -> bool:
     return (":" in host and "@" in path) or (scheme in ("http", "https") and "?" in rest)
 
 
+def json_file(uri: str, flag: str) -> Any:
+    """What a JSON file holds that a flag names. Raises RequestError."""
+    source = locate(uri)
+    if not source.exists() or source.fs.isdir(source.path):
+        raise RequestError(f"{flag}: expected a JSON file, got {'a folder' if source.exists() else 'no'} {uri}")
+    return source.read_json()
+
+
 def json_bytes(value: Any) -> bytes:
     """A JSON file, null for what is not `finite`. Raises UnicodeEncodeError for a string that UTF-8 cannot encode."""
     return (json.dumps(finite(value), indent=2, ensure_ascii=False, allow_nan=False) + "\n").encode()

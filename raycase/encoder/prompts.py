@@ -54,7 +54,10 @@ def parse_views(prompt: str) -> list[tuple[PromptStyle, TokenSpan | None]]:
     for view in prompt.split("+"):
         style, colon, span = view.partition(":")
         if style not in list(PromptStyle):
-            raise RequestError(f"--prompt: expected {', '.join(PromptStyle)}, or several joined by +, got {view!r}")
+            names = ", ".join(BUILT_IN)
+            raise RequestError(
+                f"--prompt: expected {names}, several joined by +, or a file NAME.json with a template, got {view!r}"
+            )
         if colon and (span not in list(TokenSpan) or style not in PATTERNS):
             wanted = f"{', '.join(PATTERNS)} with :{', :'.join(TokenSpan)}"
             raise RequestError(f"--prompt: expected a span for {wanted}, got {view!r}")
@@ -90,9 +93,9 @@ class OwnPrompt:
     pool: Pool | None = None
 
     def __post_init__(self) -> None:
-        _check_places("--template", self.template, "{sentence} and {condition} once each", sentences=1)
+        _check_places("template", self.template, "{sentence} and {condition} once each", sentences=1)
         if self.base_template is not None:
-            _check_places("--base-template", self.base_template, "{condition} once and no {sentence}", sentences=0)
+            _check_places("base_template", self.base_template, "{condition} once and no {sentence}", sentences=0)
 
     @property
     def prompts(self) -> PromptSet:
@@ -103,19 +106,9 @@ class OwnPrompt:
         return PromptSet(pair=Template(pattern=self.template, span=span), base=base, plain=PLAIN)
 
 
-def _check_places(flag: str, template: str, expected: str, *, sentences: int) -> None:
+def _check_places(name: str, template: str, expected: str, *, sentences: int) -> None:
     if not is_utf8(template) or (template.count("{sentence}"), template.count("{condition}")) != (sentences, 1):
-        raise RequestError(f"{flag}: expected {expected}, got {template[:200]!r}")
-
-
-def own_prompt(template: str | None, base_template: str | None = None, pool: Pool | None = None) -> OwnPrompt | None:
-    """The prompt that these flags say; None without any. Raises RequestError for the others without --template."""
-    if template is not None:
-        return OwnPrompt(template=template, base_template=base_template, pool=pool)
-    for flag, value in {"--base-template": base_template, "--pool": pool}.items():
-        if value is not None:
-            raise RequestError(f"{flag}: expected --template beside it, got {value[:200]!r} alone")
-    return None
+        raise RequestError(f"--prompt: {name}: expected {expected}, got {template[:200]!r}")
 
 
 @dataclass(frozen=True, kw_only=True)

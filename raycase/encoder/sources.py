@@ -49,7 +49,7 @@ def find_encoder(
         pooling = _pooling_over(own.pool, pooling, spec.pooling if spec else None, name)
     if spec is None and prompt is None:
         check_no_adapter(_folder_outside_table(name))
-        raise RequestError(f"--model: {name} is not in the table of encoders; pass --prompt, or --template and --pool")
+        raise RequestError(f"--model: {name} is not in the table of encoders; pass --prompt")
     spec = _with_pooling(name, spec or _spec_outside_table(name, prompt, pooling), pooling)
     if own is not None:
         default = {Pooling.LAST: Pool.LAST} | dict.fromkeys(OVER_A_SPAN, Pool.CONDITION)
@@ -75,13 +75,9 @@ def _with_pooling(name: str, spec: EncoderSpec, pooling: Pooling | None) -> Enco
 
 
 def _check_views(prompt: str, own: OwnPrompt | None) -> None:
-    """Raises RequestError for views that do not exist, and for the view `template` and --template, one without the
-    other."""
+    """Raises RequestError for views that do not exist. The view `template` and a prompt of one's own go together."""
     reads_own = any(style is PromptStyle.TEMPLATE for style, _ in parse_views(prompt))
-    if reads_own and own is None:
-        raise RequestError(f"--prompt: expected --template beside {prompt}, got none")
-    if own and not reads_own:
-        raise RequestError(f"--template: expected template among the views of --prompt, got {prompt}; leave one out")
+    assert reads_own == (own is not None), "read_prompt gives both or neither"
 
 
 def _pooling_over(pool: Pool, pooling: Pooling | None, available: tuple[Pooling, ...] | None, name: str) -> Pooling:
@@ -91,10 +87,10 @@ def _pooling_over(pool: Pool, pooling: Pooling | None, available: tuple[Pooling,
     if pooling is None:
         found = next((p for p in available or fitting if p in fitting), None)
         if found is None:
-            raise RequestError(f"--pool {pool}: expected an encoder with the pooling {wanted}, got {name}")
+            raise RequestError(f"--prompt: pool {pool}: expected an encoder with the pooling {wanted}, got {name}")
         return found
     if pooling not in fitting:
-        raise RequestError(f"--pool {pool}: expected --pooling {wanted}, got {pooling}; leave one of the two out")
+        raise RequestError(f"--prompt: pool {pool}: expected --pooling {wanted}, got {pooling}; leave one out")
     return pooling
 
 

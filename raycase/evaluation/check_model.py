@@ -16,7 +16,7 @@ from raycase.data.json_values import loads
 from raycase.data.places import JSON, File, check_paths
 from raycase.encoder.cosines import cosines
 from raycase.encoder.pooling import pooled_spans
-from raycase.encoder.prompt_flags import PromptFlags
+from raycase.encoder.prompt_flags import PromptFlags, prompt_file
 from raycase.encoder.prompts import Template
 from raycase.encoder.sources import load_tokenizer
 from raycase.errors import MOST_SHOWN, RequestError, WorkError, check_ranges, visible
@@ -57,7 +57,8 @@ def check_model(job: CheckJob) -> dict[str, Any]:
     """
     check_ranges(job)
     opens = {"MODEL": model_folder(job.model)} | ({} if job.save_golden else {"--golden": job.golden})
-    check_paths(opens=opens, writes={"--golden": File(job.golden, JSON)} if job.save_golden else {})
+    reads = {"--prompt": prompt_file(job.prompt)}
+    check_paths(reads=reads, opens=opens, writes={"--golden": File(job.golden, JSON)} if job.save_golden else {})
     config = resolve(job.model, **job.prompt_choices)
     if not isinstance(config, CaseConfig):
         trained = is_trained(job.model) or is_remote(job.model)
@@ -201,9 +202,9 @@ def _compare(job: CheckJob, config: CaseConfig, system: Case, file: Path) -> flo
 
 
 def own_lines(config: CaseConfig) -> list[str]:
-    """A prompt of one's own as it was given: its flags, a line each; none of a built-in one."""
+    """A prompt of one's own as its file has it, a line each key; none of a built-in one."""
     own = config.encoder.chosen["own"]
-    return [f"{name.replace('_', '-')}: {str(value)!r}" for name, value in asdict(own).items() if value] if own else []
+    return [f"{name}: {str(value)!r}" for name, value in asdict(own).items() if value] if own else []
 
 
 def _label(config: CaseConfig) -> str:

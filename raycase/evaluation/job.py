@@ -10,7 +10,7 @@ from raycase.corpus.ray_flag import RayFlag
 from raycase.data.fetch import MODEL_FILE, model_folder
 from raycase.data.json_values import loads
 from raycase.data.places import Folder, check_paths
-from raycase.encoder.prompt_flags import PromptFlags
+from raycase.encoder.prompt_flags import PromptFlags, prompt_file
 from raycase.errors import MOST_SEED, RequestError, at_least, check_ranges
 from raycase.evaluation.report import REPORT
 from raycase.systems.contracts import Compute
@@ -102,6 +102,7 @@ def check_request(job: EvaluateJob) -> Path:
             "--cases": job.cases,
             "--qrels": job.qrels,
             "--threshold-from": threshold,
+            "--prompt": prompt_file(job.prompt),
         },
         opens={
             "--data": job.data if certain else None,

@@ -13,6 +13,7 @@ from torch import nn
 
 from raycase.data.fetch import is_remote
 from raycase.data.storage import PACKAGE, Location, locate
+from raycase.encoder.prompt_flags import read_prompt
 from raycase.encoder.prompts import PromptStyle, parse_views
 from raycase.encoder.table import ENCODERS
 from raycase.errors import RequestError
@@ -68,11 +69,12 @@ def _resolve_models(job: EvaluateJob) -> list[Any]:
     """The models' configurations, each checked against the task."""
     if not job.model:
         raise RequestError("--model: expected at least one, got none")
+    _, own = read_prompt(job.prompt)
     configs: list[Any] = []
     for name in job.model:
         _, encoder = split_prefix(name)
         exists = is_remote(name) or "/" not in encoder or Path(encoder).exists()
-        chosen = (job.prompt or job.template) and (job.pooling or job.pool)
+        chosen = job.prompt and (job.pooling or (own and own.pool))
         if not (exists or chosen):  # else a Hugging Face id
             raise RequestError(f"--model: expected a model folder or one of {', '.join(ENCODERS)}, got no {name}")
         config = resolve(name, **job.prompt_choices)

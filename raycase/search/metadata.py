@@ -36,11 +36,11 @@ class IndexMetadata:
         if self.model["system"] != "case":
             return cut
         encoder = self.model["encoder"]
+        views, own = encoder["prompt"], encoder.get("own")
         return cut | {
-            "prompt": encoder["prompt"],
+            "prompt": views if own is None else own | {"views": views.split("+")},
             "pooling": encoder["pooling"][0],
             "subtract": self.model.get("subtract"),
-            **encoder.get("own", {}),
         }
 
     @property

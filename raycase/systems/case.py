@@ -68,7 +68,7 @@ class CaseConfig:
     def __post_init__(self) -> None:
         own = self.encoder.own if self.encoder.reads_own else None
         if self.subtract and own and own.base_template is None:
-            raise RequestError("--subtract: expected --base-template for what is subtracted, got --template alone")
+            raise RequestError("--subtract: expected a base_template in the file of --prompt, got a template alone")
 
     @cached_property
     def plain_dim(self) -> int:

@@ -35,8 +35,7 @@ def prompt_sets(spec: EncoderSpec) -> list[PromptSet]:
 def _prompt_set(spec: EncoderSpec, style: PromptStyle, span: TokenSpan | None) -> PromptSet:
     if style is not PromptStyle.TEMPLATE:
         return prompt_set(style, template=spec.template, separator=spec.separator, span=span or spec.span)
-    if spec.own is None:
-        raise RequestError(f"--prompt: expected --template beside {spec.prompt}, got none")
+    assert spec.own is not None, "a row whose view is a template has it"
     return spec.own.prompts
 
 

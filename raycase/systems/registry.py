@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import asdict, fields, replace
 from enum import StrEnum
 from functools import cache, partial
@@ -12,7 +12,8 @@ from typing import Any, TypeGuard, TypeVar
 from raycase.data.fetch import DEFAULT_MODEL, INSIDE, MODEL_FILE, SHIPPED, folder_here, is_remote
 from raycase.data.json_values import loads
 from raycase.encoder.pooling import Pooling
-from raycase.encoder.prompts import OwnPrompt, Pool, own_prompt, parse_views
+from raycase.encoder.prompt_flags import read_prompt
+from raycase.encoder.prompts import OwnPrompt
 from raycase.encoder.table import ENCODERS
 from raycase.errors import RequestError, note, visible
 from raycase.systems import (
@@ -58,10 +59,7 @@ UNTRAINED: dict[str, Callable[..., Any]] = {
 def resolve(
     model: str = DEFAULT_MODEL,
     *,
-    prompt: str | None = None,
-    template: str | None = None,
-    base_template: str | None = None,
-    pool: Pool | str | None = None,
+    prompt: str | Mapping[str, Any] | None = None,
     pooling: Pooling | str | None = None,
     subtract: bool | None = None,
     dim: int | None = None,
@@ -71,19 +69,16 @@ def resolve(
     model: the name of a model that ships; a name of the table of encoders, for zero-shot CASE; a Hugging Face id or an
     encoder's folder, for condition pooling without training, or with a prompt for zero-shot CASE; one of these after
     "condition-pooling:", "csr:" or "tri-encoder:" for that system without training; or a model folder. Folders are
-    local or on object storage. template, base_template, pool: a prompt of one's own (`OwnPrompt`). A trained model
-    fixes prompt, pooling and subtraction. dim: cut conditional vectors to their first so many dimensions. Raises
-    RequestError for an unknown model, an unreadable folder, a choice that contradicts the model or another one, and a
-    dimension that the model was not trained with.
+    local or on object storage. prompt: a name, a file NAME.json with a template of one's own, or what such a file
+    holds. A trained model fixes prompt, pooling and subtraction. dim: cut conditional vectors to their first so many
+    dimensions. Raises RequestError for an unknown model, an unreadable folder, a choice that contradicts the model or
+    another one, and a dimension that the model was not trained with.
     """
     if not model.strip():
         raise RequestError(f"--model: expected a name, a Hugging Face id or a folder, got {model!r}")
-    if prompt is not None:
-        parse_views(prompt)
+    views, own = read_prompt(prompt)
     pooling = None if pooling is None else _choice(Pooling, pooling, "pooling")
-    pool = None if pool is None else _choice(Pool, pool, "pool")
-    own = own_prompt(template, base_template, pool)
-    config = _find(model, {"prompt": prompt, "pooling": pooling, "subtract": subtract, "own": own})
+    config = _find(model, {"prompt": views, "pooling": pooling, "subtract": subtract, "own": own})
     return config if dim is None else _cut(config, dim)
 
 
@@ -97,7 +92,7 @@ def _find(model: str, choices: dict[str, Any]) -> EmbedderConfig | ScorerConfig:
     folder = SHIPPED.get(model) or (model if is_remote(model) else str(Path(model).absolute()))
     file = folder_here(folder, MODEL_FILE) / MODEL_FILE
     if not file.is_file():
-        if model in ENCODERS or choices["prompt"] or choices["own"]:
+        if model in ENCODERS or choices["prompt"]:
             return case.resolve(model, **choices)
         untrained = condition_pooling.condition_pooling(model, pooling=choices["pooling"])
         _check_choices(model, untrained.fixed, choices)
@@ -138,18 +133,20 @@ def _read(file: Path, folder: str) -> EmbedderConfig | ScorerConfig:
 
 def _check_choices(model: str, fixed: dict[str, Any], choices: dict[str, Any]) -> None:
     """Raise RequestError for a choice that contradicts the folder."""
-    fixed, choices = ({k: v for k, v in c.items() if k != "own"} | _flags(c.get("own")) for c in (fixed, choices))
-    for flag, value in choices.items():
-        if value is not None and value != fixed[flag]:
-            expected = "has none to choose" if fixed[flag] is None else f"was trained with {visible(fixed[flag])}"
+    fixed, choices = (_told_apart(each) for each in (fixed, choices))
+    for choice, value in choices.items():
+        if value is not None and value != fixed[choice]:
+            expected = "has none to choose" if fixed[choice] is None else f"was trained with {visible(fixed[choice])}"
             instead = "leave the flag out" + (f", or pass --model {INSIDE[model]}" if model in INSIDE else "")
-            raise RequestError(f"--{flag}: {model} {expected}, got {visible(value)}; {instead}")
+            raise RequestError(f"--{choice}: {model} {expected}, got {visible(value)}; {instead}")
 
 
-def _flags(own: OwnPrompt | None) -> dict[str, Any]:
-    """A prompt of one's own as its flags."""
+def _told_apart(choices: dict[str, Any]) -> dict[str, Any]:
+    """Choices with a prompt of one's own before them, as what its file says."""
+    own = choices.get("own")
     values = asdict(own) if own else dict.fromkeys(f.name for f in fields(OwnPrompt))
-    return {name.replace("_", "-"): value for name, value in values.items()}
+    others = {name: value for name, value in choices.items() if name != "own"}
+    return {f"prompt: {name}": value for name, value in values.items()} | others
 
 
 def _cut(config: EmbedderConfig | ScorerConfig, dim: int) -> EmbedderConfig:

@@ -16,6 +16,7 @@ from raycase.data.fetch import model_folder
 from raycase.data.places import Folder, check_paths
 from raycase.data.rated import NOT_APPLICABLE, RatedPairs, read_rated, rows_in
 from raycase.data.storage import Location, fingerprint, locate
+from raycase.encoder.prompt_flags import prompt_file
 from raycase.errors import MOST_SEED, RequestError, at_least, check_ranges, note
 from raycase.systems.contracts import Compute
 from raycase.systems.model_folder import WRITTEN, open_model_folder
@@ -62,8 +63,9 @@ class TrainingJob(RayFlag, ABC):
 
     @property
     def sources(self) -> dict[str, str | None]:
-        """Files, folders and globs of data, by flag."""
-        return {"--train": self.train, "--validation": self.validation}
+        """Files, folders and globs that are read, by flag."""
+        prompt = getattr(self, "prompt", None)  # of the kinds that have `TextFlags`
+        return {"--train": self.train, "--validation": self.validation, "--prompt": prompt_file(prompt)}
 
     @property
     def folder(self) -> Path:

@@ -10,8 +10,7 @@ import torch
 
 from raycase.data.fetch import is_trained
 from raycase.data.provenance import provenance
-from raycase.encoder.prompt_flags import PromptFlags
-from raycase.encoder.prompts import PromptStyle, parse_views
+from raycase.encoder.prompt_flags import PromptFlags, prompt_file, read_prompt
 from raycase.errors import RequestError
 from raycase.systems.bi_encoder import BiEncoderConfig
 from raycase.systems.case import CaseConfig, write_model_folder
@@ -46,9 +45,7 @@ class ProjectorJob(PromptFlags, ProjectorRecipe, TrainingJob):
     def config(self) -> CaseConfig:
         """The system without g: zero-shot CASE, or the encoder of a fine-tuned bi-encoder. Raises RequestError."""
         if not is_trained(self.model):
-            return resolve_case(
-                self.model, prompt=self.prompt, pooling=self.pooling, own=self.own, subtract=self.subtract
-            )
+            return resolve_case(self.model, **self.text_choices, subtract=self.subtract)
         system = resolve(self.model, **self.prompt_choices | {"subtract": None})
         if not isinstance(system, (BiEncoderConfig, LoraConfig)):
             raise RequestError(
@@ -60,8 +57,7 @@ class ProjectorJob(PromptFlags, ProjectorRecipe, TrainingJob):
     def check_flags(self) -> None:
         """Raise RequestError for flags out of their range."""
         self.recipe.check()
-        if self.prompt is not None:
-            parse_views(self.prompt)
+        read_prompt(self.prompt)
 
     def check_system(self, config: CaseConfig) -> None:
         """Raise RequestError for nested dimensions above those of g, which the system decides."""
@@ -108,15 +104,9 @@ class ProjectorJob(PromptFlags, ProjectorRecipe, TrainingJob):
         """This job with the prompt and the subtraction of the system, and the pooling that its template implies."""
         if is_trained(self.model):
             return self
-        pooling = config.encoder.pooling[0] if self.template else self.pooling
-        return replace(self, prompt=config.encoder.prompt, subtract=config.subtract, pooling=pooling)
-
-    def replaced(self, **flags: Any) -> Self:
-        """This job with other flags; without a template that the prompt does not read."""
-        job = replace(self, **flags)
-        if job.prompt is None or any(style is PromptStyle.TEMPLATE for style, _ in parse_views(job.prompt)):
-            return job
-        return replace(job, template=None, pool=None, base_template=None)
+        if prompt_file(self.prompt):
+            return replace(self, subtract=config.subtract, pooling=config.encoder.pooling[0])
+        return replace(self, prompt=config.encoder.prompt, subtract=config.subtract)
 
     def settings(self) -> dict[str, Any]:
         """Without the width of no hidden layer, a linear g's activation, and where no dropout is."""

@@ -82,11 +82,12 @@ class BiEncoderJob(TextFlags, RatedJob):
     SYSTEM = "bi-encoder"
 
     prompt: str | None = None
-    """Prompt of sentence and condition. Default: concat-cs:all, which is "condition: sentence"."""
+    """Prompt of sentence and condition: a name, or a file NAME.json with a template of one's own (docs/encoders.md).
+    Default: concat-cs:all, which is "condition: sentence"."""
 
     def config(self) -> FineTunedConfig:
         """The system before training. Raises RequestError."""
-        return bi_encoder(self.model, prompt=self.prompt, pooling=self.pooling, own=self.own)
+        return bi_encoder(self.model, **self.text_choices)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -181,7 +182,8 @@ class LoraJob(TextFlags, RatedJob):
     learning_rate: float = 1e-3
     """Peak learning rate of AdamW; adapters need a higher one than full fine-tuning (`results/fine_tuning.md`)."""
     prompt: str | None = None
-    """Prompt of sentence and condition. Default: the encoder's."""
+    """Prompt of sentence and condition: a name, or a file NAME.json with a template of one's own (docs/encoders.md).
+    Default: the encoder's."""
     rank: int = 32
     """Rank of the adapters."""
     alpha: float = 32.0
@@ -193,8 +195,8 @@ class LoraJob(TextFlags, RatedJob):
 
     def config(self) -> FineTunedConfig:
         """The system before training. Raises RequestError."""
-        names = ("prompt", "pooling", "own", "rank", "alpha", "adapter_dropout", "merged")
-        return lora(self.model, **{name: getattr(self, name) for name in names})
+        names = ("rank", "alpha", "adapter_dropout", "merged")
+        return lora(self.model, **self.text_choices, **{name: getattr(self, name) for name in names})
 
 
 def _rated_objective(job: RatedJob, config: FineTunedConfig) -> PairObjective:

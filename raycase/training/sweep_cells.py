@@ -14,7 +14,7 @@ from importlib.resources import files
 from types import NoneType
 from typing import Any, Literal, Self, get_args, get_origin, get_type_hints
 
-from raycase.data.storage import fingerprint, locate
+from raycase.data.storage import fingerprint, json_file
 from raycase.errors import RequestError
 from raycase.training.job import TrainingJob, plain
 from raycase.training.loop import FitState
@@ -112,7 +112,7 @@ def grid_of(named: str, base: Cell) -> list[Cell]:
     else, unknown flags, values out of their range, and more than `MOST_CELLS` cells.
     """
     if named.endswith(".json"):
-        values = _read(named, "--grid")
+        values = json_file(named, "--grid")
     else:
         known = BUILT_IN.get(base.job.SYSTEM, {}).get("grids", {})
         if named not in known:
@@ -144,7 +144,7 @@ def space_of(file: str | None, base: Cell) -> Space:
         raise RequestError(
             f"--space: expected a JSON file for {base.job.SYSTEM}, which has no space of its own, got none"
         )
-    space = BUILT_IN[base.job.SYSTEM]["space"] if file is None else _read(file, "--space")
+    space = BUILT_IN[base.job.SYSTEM]["space"] if file is None else json_file(file, "--space")
     where = file or base.job.SYSTEM
     if not isinstance(space, dict) or not space:
         raise RequestError(f"--space: expected an object of flags in {where}, got {json.dumps(space)[:80]}")
@@ -185,13 +185,6 @@ def _ends(flag: str, sampler: Any, base: Cell, where: str) -> list[Any]:
     if kind.startswith("log") and given[0] <= 0:
         raise RequestError(f"--space: expected numbers above 0 for {kind} of {flag} in {where}, got {given[0]}")
     return [given[0], given[1] - 1 if number is int else given[1]]
-
-
-def _read(file: str, flag: str) -> Any:
-    source = locate(file)
-    if not source.exists() or source.fs.isdir(source.path):
-        raise RequestError(f"{flag}: expected a JSON file, got {'a folder' if source.exists() else 'no'} {file}")
-    return source.read_json()
 
 
 def _check_name(flag: str, base: Cell, of: str, where: str) -> None:

@@ -92,19 +92,16 @@ def test_the_fingerprint_is_of_what_changes_the_vectors(job, tiny_model, tmp_pat
 
 
 def test_a_prompt_of_ones_own_is_part_of_the_fingerprint(job):
-    job = replace(job, prompt=None, pooling=None, template="{sentence}:\n{condition}", pool="condition")
+    own = {"template": "{sentence}:\n{condition}", "pool": "condition"}
+    job = replace(job, prompt=own, pooling=None)
     embed_here(job)
     assert embed_here(job)["units_done"] == 0
     begun = output_at(job.output).job.read_json()
-    assert begun["config"]["model"]["encoder"]["own"] == {
-        "template": job.template,
-        "base_template": None,
-        "pool": "condition",
-    }
+    assert begun["config"]["model"]["encoder"]["own"] == own | {"base_template": None}
     changes = {"template": "{sentence}:\n\n{condition}", "base_template": "{condition}", "pool": "all"}
     for name, value in changes.items():
         with pytest.raises(RequestError, match=rf"expected an empty folder .*encoder\.own\.{name}: .* requested\)"):
-            embed_here(replace(job, **{name: value}))
+            embed_here(replace(job, prompt=own | {name: value}))
 
 
 @pytest.mark.parametrize("change", ["nothing", "added", "changed", "vanished", "overwrite"])

@@ -1,4 +1,4 @@
-"""Prompts of one's own: their templates, and what of them is pooled (`--template`, `--base-template`, `--pool`)."""
+"""Prompts of one's own: their templates, what of them is pooled, and the file of `--prompt` that says so."""
 
 import json
 from dataclasses import asdict, replace
@@ -8,7 +8,8 @@ import tiny
 
 from raycase.data.schema import Reason
 from raycase.encoder.pooling import Pooling
-from raycase.encoder.prompts import BUILT_IN, OwnPrompt, Pool, PromptStyle, TokenSpan, own_prompt, prompt_set
+from raycase.encoder.prompt_flags import read_prompt
+from raycase.encoder.prompts import BUILT_IN, OwnPrompt, Pool, PromptStyle, TokenSpan, prompt_set
 from raycase.encoder.sources import described, find_encoder, load_tokenizer
 from raycase.encoder.table import ENCODERS, read_spec
 from raycase.errors import RequestError
@@ -48,21 +49,66 @@ def test_a_built_in_prompt_can_be_written_as_ones_own(style, span):
     ["", "x", "{sentence}", "{condition}", "{sentence} {sentence} {condition}", "{sentence} {condition}" * 2],
 )
 def test_a_template_without_its_places_is_refused(template):
-    with pytest.raises(RequestError, match=r"^--template: expected \{sentence\} and \{condition\} once each, got '"):
+    with pytest.raises(
+        RequestError, match=r"^--prompt: template: expected \{sentence\} and \{condition\} once each, got '"
+    ):
         OwnPrompt(template=template)
 
 
 @pytest.mark.parametrize("template", ["", "x", "{sentence}", ONE_WORD, "{condition}{condition}", "\ud800{condition}"])
 def test_a_base_template_without_its_place_is_refused(template):
-    with pytest.raises(RequestError, match=r"^--base-template: expected \{condition\} once and no \{sentence\}, got "):
+    with pytest.raises(
+        RequestError, match=r"^--prompt: base_template: expected \{condition\} once and no \{sentence\}, got "
+    ):
         OwnPrompt(template=ONE_WORD, base_template=template)
 
 
-def test_the_other_flags_need_a_template():
-    assert own_prompt(None) is None
-    for flag, values in (("--base-template", ["{condition}"]), ("--pool", [None, Pool.LAST])):
-        with pytest.raises(RequestError, match=f"^{flag}: expected --template beside it"):
-            own_prompt(None, *values)
+# ------------------------------------------------------------------------------------------------------------ the file
+
+
+def test_a_prompt_is_a_name_or_a_file(tmp_path):
+    assert read_prompt(None) == (None, None)
+    assert read_prompt("sent+concat-sc:all") == ("sent+concat-sc:all", None)
+    file = tmp_path / "prompt.json"
+    file.write_text(json.dumps({"template": ONE_WORD}))
+    assert read_prompt(str(file)) == ("template", OWN)
+    whole = {"template": ONE_WORD, "base_template": "{condition}:", "pool": "last", "views": ["template", "concat-sc"]}
+    file.write_text(json.dumps(whole))
+    wanted = OwnPrompt(template=ONE_WORD, base_template="{condition}:", pool=Pool.LAST)
+    assert read_prompt(str(file)) == read_prompt(whole) == ("template+concat-sc", wanted)
+
+
+@pytest.mark.parametrize(
+    ("values", "message"),
+    [
+        ({"base_template": "{condition}", "pool": "last"}, "template: expected it, got none"),
+        ({"template": 7}, "template: expected text, got 7"),
+        ({"template": ONE_WORD, "base_template": ["x"]}, "base_template: expected text, got"),
+        ({"template": ONE_WORD, "pool": "first"}, "pool: expected one of last, condition, sentence, all, got 'first'"),
+        ({"template": ONE_WORD, "base-template": "{condition}"}, "base-template: expected no such name, got one"),
+        ({"template": ONE_WORD, "views": "template"}, "views: expected a list, got 'template'"),
+        ({"template": ONE_WORD, "views": ["concat-sc"]}, "views: expected template among them, got concat-sc"),
+        ({"template": ONE_WORD, "views": ["template", "concat"]}, "expected cond, sent, .*, got 'concat'"),
+        ({"template": ONE_WORD, "views": ["template", "template"]}, "expected each view once"),
+        ([], "the file: expected an object, got"),
+    ],
+)
+def test_a_file_with_anything_else_is_refused(values, message, tmp_path):
+    (tmp_path / "prompt.json").write_text(json.dumps(values))
+    with pytest.raises(RequestError, match=f"^--prompt: {message}"):
+        read_prompt(str(tmp_path / "prompt.json"))
+
+
+def test_a_prompt_without_its_file_is_refused(tmp_path):
+    (tmp_path / "wrong.json").write_text("{")
+    for prompt, message in {
+        str(tmp_path / "none.json"): "--prompt: expected a JSON file, got no ",
+        str(tmp_path / "wrong.json"): ".*wrong.json: expected JSON",
+        "cond+template": "--prompt: expected a file NAME.json with the template, got cond.template",
+        "nope": "--prompt: expected cond, sent, .*, or a file NAME.json with a template, got 'nope'",
+    }.items():
+        with pytest.raises(RequestError, match=f"^{message}"):
+            read_prompt(prompt)
 
 
 # -------------------------------------------------------------------------------------------------- beside the poolings
@@ -92,15 +138,25 @@ def test_pool_and_pooling_say_the_same(name, pool, pooling, wanted):
 @pytest.mark.parametrize(
     ("name", "pool", "pooling", "message"),
     [
-        ("minilm", Pool.LAST, Pooling.MEAN, "--pool last: expected --pooling last, got mean"),
-        ("minilm", Pool.CONDITION, Pooling.LAST, "--pool condition: expected --pooling mean or latent.*, got last"),
+        ("minilm", Pool.LAST, Pooling.MEAN, "--prompt: pool last: expected --pooling last, got mean; leave one out"),
+        (
+            "minilm",
+            Pool.CONDITION,
+            Pooling.LAST,
+            "--prompt: pool condition: expected --pooling mean or latent.*, got last",
+        ),
         (
             "e5-large-instruct",
             Pool.ALL,
             Pooling.MEAN_ALL,
-            "--pool all: expected --pooling mean or latent.*, got mean-all",
+            "--prompt: pool all: expected --pooling mean or latent.*, got mean-all",
         ),
-        ("nv-embed-v2", Pool.LAST, None, "--pool last: expected an encoder with the pooling last, got nv-embed-v2"),
+        (
+            "nv-embed-v2",
+            Pool.LAST,
+            None,
+            "--prompt: pool last: expected an encoder with the pooling last, got nv-embed-v2",
+        ),
         ("minilm", Pool.ALL, Pooling.LATENT, "--pooling: expected one of mean, last, cls for minilm, got latent"),
     ],
 )
@@ -120,9 +176,6 @@ def test_an_encoder_outside_the_table_needs_no_more_than_template_and_pool(folde
 def test_it_is_a_view_by_a_name_of_its_own():
     assert find_encoder("minilm", own=OWN).prompt == PromptStyle.TEMPLATE
     assert find_encoder("minilm", prompt="cond+template", own=OWN).prompt == "cond+template"
-    for prompt, own, flag in (("cond+template", None, "--prompt"), ("cond", OWN, "--template")):
-        with pytest.raises(RequestError, match=f"^{flag}: expected "):
-            find_encoder("minilm", prompt=prompt, own=own)
     with pytest.raises(RequestError, match=r"--prompt: expected a span for concat-cs"):
         find_encoder("minilm", prompt="template:condition", own=OWN)
 

@@ -48,7 +48,7 @@ def test_an_unknown_encoder_or_pooling_is_refused_with_the_known_ones():
 def test_under_a_prompt_an_encoder_outside_the_table_needs_both(folder_of):
     folder = str(folder_of("minilm"))
     for choice in ({}, {"pooling": Pooling.MEAN}):
-        with pytest.raises(RequestError, match="not in the table of encoders; pass --prompt, or --template"):
+        with pytest.raises(RequestError, match="not in the table of encoders; pass --prompt"):
             find_encoder(folder, **choice)
     with pytest.raises(RequestError, match=r"not in the table of encoders, .*; pass --pooling"):
         find_encoder(folder, prompt=PromptStyle.COND)

@@ -29,14 +29,15 @@ def test_the_tokens_are_shown_with_the_pooled_ones_marked(job, capsys):
     assert "color of the clothes: norms" in printed and "sentences alone: norms" in printed
 
 
-def test_a_prompt_of_ones_own_is_shown_with_its_flags(job, capsys):
+def test_a_prompt_of_ones_own_is_shown_as_its_file_has_it(job, capsys):
     template = 'Express this text "{sentence}" in one word in terms of {condition}: '
-    own = replace(job, prompt=None, pooling=None, template=template, base_template="{condition}:\n", pool="condition")
+    prompt = {"template": template, "base_template": "{condition}:\n", "pool": "condition"}
+    own = replace(job, prompt=prompt, pooling=None)
     check_model(replace(own, save_golden=True))
     printed = capsys.readouterr().out.splitlines()
     assert printed[3:7] == [
         f"template: {template!r}",
-        "base-template: '{condition}:\\n'",
+        "base_template: '{condition}:\\n'",
         "pool: 'condition'",
         "template, its base, and the sentence alone (pooled tokens between >> and <<):",
     ]
@@ -45,7 +46,7 @@ def test_a_prompt_of_ones_own_is_shown_with_its_flags(job, capsys):
         assert "".join(pooled.split()).replace("Ġ", " ").strip() == "color of the clothes"
     assert check_model(own)["golden"] == 1.0
     for change in ({"template": f"{template} "}, {"base_template": None}, {"pool": "all"}):
-        assert check_model(replace(own, **change))["golden"] is None
+        assert check_model(replace(own, prompt=prompt | change))["golden"] is None
     assert "template, and the sentence alone" in capsys.readouterr().out  # where there is no base
 
 

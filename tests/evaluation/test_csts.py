@@ -94,9 +94,9 @@ def test_each_variant_has_its_isotropy_and_spread(evaluation, models, rated_pair
 
 def test_a_template_without_a_base_has_the_figures_of_f_alone(evaluation, encoder):
     own = {"template": "{sentence} in terms of {condition}", "pool": "condition"}
-    [part] = evaluate(evaluation(str(encoder), **own), vectors_of=vectors_of)["models"]
+    [part] = evaluate(evaluation(str(encoder), prompt=own), vectors_of=vectors_of)["models"]
     assert list(part["variants"]) == ["f"]
-    based = evaluation(str(encoder), **own, base_template="{condition}")
+    based = evaluation(str(encoder), prompt=own | {"base_template": "{condition}"})
     assert list(evaluate(based, vectors_of=vectors_of)["models"][0]["variants"]) == ["f", "f - base"]
 
 

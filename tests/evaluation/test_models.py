@@ -28,10 +28,10 @@ def test_vectors_are_sought_where_training_put_them(evaluation, models, tmp_path
 
 def test_a_prompt_of_ones_own_is_that_of_each_model(evaluation, tmp_path, tiny_model):
     own = {"template": "{sentence} is {condition}", "base_template": "{condition}", "pool": "condition"}
-    [model] = find_models(evaluation("minilm", **own))
+    [model] = find_models(evaluation("minilm", prompt=own))
     assert (setting(model.config), model.config.label) == ("template - c", "minilm template mean - c")
     assert model.config.encoder.own.template == own["template"]
-    [model] = find_models(evaluation(tiny_model, **own))
+    [model] = find_models(evaluation(tiny_model, prompt=own))
     assert model.config.encoder.pooling[0] == "mean"
     assert all("template" not in variant.encoder.prompt for variant in ablation_configs(model.config))
 

@@ -64,30 +64,43 @@ def prompt_cases(home, model):
         out = ["--input", home / rows, "--output", home / f"prompt-{name}", "--max-rejected", "1", *under]
         return ["embed", *out, "--model", model, *flags]
 
+    def own(name, content):
+        file = home / f"own-{name}.json"
+        file.write_text(content if isinstance(content, str) else json.dumps(content))
+        return ["--prompt", file]
+
     for i, template in enumerate(TEMPLATES):
         for pool in ("last", "condition"):
-            flags = [f"--template={template}", "--pool", pool]
-            yield Case(
-                "prompts", f"--pool {pool} --template {template[:40]!r}", embed(f"{i}{pool}", *flags), embed_here
-            )
+            flags = own(f"{i}{pool}", {"template": template, "pool": pool})
+            yield Case("prompts", f"pool {pool}, template {template[:40]!r}", embed(f"{i}{pool}", *flags), embed_here)
         base = template.replace("{sentence}", "x")
-        flags = [f"--template={BASE[0]}", "--pool=last", f"--base-template={base}"]
-        yield Case("prompts", f"--base-template {base[:40]!r}", embed(f"{i}base", *flags), embed_here)
+        flags = own(f"{i}base", {"template": BASE[0], "pool": "last", "base_template": base})
+        yield Case("prompts", f"base_template {base[:40]!r}", embed(f"{i}base", *flags), embed_here)
     for pool in ("last", "condition", "sentence", "all"):
         rows = {"rows": "odd.jsonl", "under": ("--condition-column", "c")}
-        arguments = embed(f"odd-{pool}", "--template={sentence}{condition}", "--pool", pool, **rows)
-        yield Case("prompts", f"--pool {pool} of odd texts", arguments, embed_here)
-    for i, flags in enumerate(
+        flags = own(f"odd-{pool}", {"template": "{sentence}{condition}", "pool": pool})
+        yield Case("prompts", f"pool {pool} of odd texts", embed(f"odd-{pool}", *flags, **rows), embed_here)
+    for i, (content, *flags) in enumerate(
         (
-            ["--base-template={condition}"],
-            ["--pool=last"],
-            [f"--template={BASE[0]}", "--pool=last", "--pooling=mean"],
-            [f"--template={BASE[0]}", "--pooling=mean", "--prompt=concat-sc"],
-            [f"--template={BASE[0]}", "--pooling=mean", "--subtract"],
-            [f"--template={BASE[0]}", "--pooling=latent"],
+            ({"base_template": "{condition}"},),
+            ({"pool": "last"},),
+            ({"template": BASE[0], "pool": "last"}, "--pooling=mean"),
+            ({"template": BASE[0], "views": ["concat-sc"]}, "--pooling=mean"),
+            ({"template": BASE[0], "views": "template"}, "--pooling=mean"),
+            ({"template": BASE[0], "views": ["template", "template"]}, "--pooling=mean"),
+            ({"template": BASE[0], "separator": " "}, "--pooling=mean"),
+            ({"template": None}, "--pooling=mean"),
+            ({"template": BASE[0]}, "--pooling=mean", "--subtract"),
+            ({"template": BASE[0]}, "--pooling=latent"),
+            ("", "--pooling=mean"),
+            ("[" * 100_000, "--pooling=mean"),
+            ("null", "--pooling=mean"),
         )
     ):
-        yield Case("prompts", " ".join(flags), embed(f"flags-{i}", *flags), embed_here)
+        said = " ".join([str(content)[:40], *flags])
+        yield Case("prompts", said, embed(f"flags-{i}", *own(f"flags-{i}", content), *flags), embed_here)
+    for i, flag in enumerate(["--prompt=none.json", f"--prompt={home}/.json", "--prompt=template", "--template=x"]):
+        yield Case("prompts", flag.replace(str(home), "HOME"), embed(f"no-file-{i}", flag), embed_here)
     yield from _score_cases(home, model)
 
 
@@ -110,7 +123,7 @@ def _score_cases(home, model):
     good = HEAD + "a dog,a cat,color\n"
     flags = ["--score-column=id", "--score-column=", "--score-column=sentence1", "--unconditional", "--dim=4"]
     flags += ["--sentence2-column=sentence1", "--condition-column=sentence1", "--keep-columns=nope", "--subtract"]
-    for i, flag in enumerate([*flags, "--template={sentence}", "--base-template={condition}", "--pool=last"]):
+    for i, flag in enumerate([*flags, "--prompt=none.json"]):
         for scorer in scorers:
             yield Case(
                 "prompts", f"score by {scorer} {flag}", score(f"flag{i}{scorer}", good, scorer, flag), score_here

@@ -220,7 +220,7 @@ def test_a_projectors_vectors_have_other_dimensions_than_plain_ones_and_its_fold
 
 def test_queries_are_embedded_with_the_indexs_own_prompt(tmp_path, tiny_model):
     own = {"template": "{sentence} in one word: {condition} is", "base_template": "{condition} is", "pool": "all"}
-    flags = own | {"prompt": "template+concat-sc", "pooling": None}
+    flags = {"prompt": own | {"views": ["template", "concat-sc"]}, "pooling": None}
     out = embedded(tmp_path, tiny_model, rows(30), conditions=("color",), **flags)
     uri = str(tmp_path / "i.lance")
     build(IndexJob(embeddings=(out,), output=uri))

@@ -24,7 +24,7 @@ from raycase.training.projector_job import ProjectorJob
 
 ONE_WORD = 'Express this text "{sentence}" in one word in terms of {condition}: "'
 BASE = 'Express {condition} in one word: "'
-FLAGS = {"template": ONE_WORD, "base_template": BASE, "pool": "last"}
+PROMPT = {"template": ONE_WORD, "base_template": BASE, "pool": "last"}
 
 
 @pytest.fixture(scope="module")
@@ -45,8 +45,8 @@ def test_a_built_in_prompt_as_a_template_gives_the_same_tokens_and_vectors(encod
     built_in = resolve(encoders[kind], prompt=style, pooling=pooling)
     [prompts] = built_in.prompts
     pool = "last" if pooling == "last" else prompts.pair.span
-    flags = {"template": prompts.pair.pattern, "base_template": prompts.base.pattern, "pool": pool}
-    own = resolve(encoders[kind], **flags)
+    own_prompt = {"template": prompts.pair.pattern, "base_template": prompts.base.pattern, "pool": pool}
+    own = resolve(encoders[kind], prompt=own_prompt)
     sentences, conditions = map(list, zip(*EVERY, strict=True))
     for found, wanted in zip(
         own.prepare(sentences, conditions).pairs, built_in.prepare(sentences, conditions).pairs, strict=True
@@ -62,8 +62,8 @@ def test_a_built_in_prompt_as_a_template_gives_the_same_tokens_and_vectors(encod
 
 
 def test_minilm_with_its_prompt_as_a_template():
-    flags = {"template": "{sentence} {condition}", "base_template": "{condition}"}
-    loaded = [raycase.load("minilm", dtype=torch.float32, **options) for options in ({}, flags)]
+    own = {"template": "{sentence} {condition}", "base_template": "{condition}"}
+    loaded = [raycase.load("minilm", dtype=torch.float32, **options) for options in ({}, {"prompt": own})]
     np.testing.assert_array_equal(*(system.embed(SENTENCES, CONDITIONS[0]) for system in loaded))
 
 
@@ -74,7 +74,7 @@ def test_the_last_token_of_the_whole_prompt_is_read_as_the_library_has_it(tmp_pa
     folder = str(tmp_path)
     *_, last = small.tokenizer(folder).convert_ids_to_tokens(small.ids(folder, _filled(*EVERY[0]))[0])
     assert last == ("<|endoftext|>" if ends else '"')
-    found = under(small.system(resolve(folder, template=ONE_WORD, pool="last")))
+    found = under(small.system(resolve(folder, prompt={"template": ONE_WORD, "pool": "last"})))
     small.close(found, [small.states(folder, _filled(s, c))[-1] for s, c in EVERY], atol=1e-5)
 
 
@@ -83,9 +83,8 @@ def _filled(sentence, condition):
 
 
 def test_views_of_both_kinds_stand_side_by_side(encoders):
-    both = resolve(
-        encoders["bert"], prompt="concat-sc+template", template=ONE_WORD, base_template=BASE, pool="sentence"
-    )
+    own = {"template": ONE_WORD, "base_template": BASE, "pool": "sentence", "views": ["concat-sc", "template"]}
+    both = resolve(encoders["bert"], prompt=own)
     apart = [small.system(config) for config in both.views_apart]
     assert both.views_apart[0].describe() == resolve(encoders["bert"], prompt="concat-sc", pooling="mean").describe()
     np.testing.assert_array_equal(under(small.system(both)), np.hstack([under(system) for system in apart]))
@@ -95,30 +94,33 @@ def test_views_of_both_kinds_stand_side_by_side(encoders):
 
 
 def test_nothing_is_subtracted_without_a_base_template(encoders):
-    plain, subtracted = (
-        resolve(encoders["bert"], template=ONE_WORD, pool="all", **o) for o in ({}, {"base_template": BASE})
-    )
+    own = {"template": ONE_WORD, "pool": "all"}
+    plain, subtracted = (resolve(encoders["bert"], prompt=own | base) for base in ({}, {"base_template": BASE}))
     assert (plain.subtract, subtracted.subtract) == (False, True)
     base = small.mean(encoders["bert"], BASE.replace("{condition}", CONDITIONS[0]))
     loaded = [small.system(config).embed(SENTENCES, CONDITIONS[0]) for config in (plain, subtracted)]
     small.close(loaded[1], loaded[0] - base)
-    with pytest.raises(
-        RequestError, match=r"^--subtract: expected --base-template for what is subtracted, got --templ"
-    ):
-        resolve(encoders["bert"], template=ONE_WORD, pool="all", subtract=True)
-    mixed = {"prompt": "concat-sc+template", "template": ONE_WORD, "pool": "all"}
-    assert not resolve(encoders["bert"], **mixed).subtract
+    with pytest.raises(RequestError, match=r"^--subtract: expected a base_template in the file of --prompt, got a"):
+        resolve(encoders["bert"], prompt=own, subtract=True)
+    assert not resolve(encoders["bert"], prompt=own | {"views": ["concat-sc", "template"]}).subtract
 
 
 # ------------------------------------------------------------------------------------------------------- fingerprints
 
 
 def test_all_that_is_said_of_the_prompt_is_part_of_the_description(encoders):
-    changes = ({}, {"template": f"{ONE_WORD} "}, {"base_template": "{condition}"}, {"pool": "all"}, {"subtract": False})
-    found = [json.dumps(resolve(encoders["bert"], **FLAGS | change).describe()) for change in changes]
-    assert len(set(found)) == len(changes)
-    same = {"template": ONE_WORD, "base_template": BASE, "pooling": "last"}  # --pool is the last token then
-    assert resolve(encoders["bert"], **same).describe() == resolve(encoders["bert"], **FLAGS).describe()
+    changes = ({}, {"template": f"{ONE_WORD} "}, {"base_template": "{condition}"}, {"pool": "all"})
+    systems = [resolve(encoders["bert"], prompt=PROMPT | change) for change in changes]
+    systems.append(resolve(encoders["bert"], prompt=PROMPT, subtract=False))
+    assert len({json.dumps(system.describe()) for system in systems}) == len(systems)
+    same = {"template": ONE_WORD, "base_template": BASE}  # pool is the last token then
+    assert resolve(encoders["bert"], prompt=same, pooling="last").describe() == systems[0].describe()
+
+
+def test_a_file_says_what_its_contents_say(encoders, tmp_path):
+    (tmp_path / "prompt.json").write_text(json.dumps(PROMPT))
+    found = [resolve(encoders["bert"], prompt=prompt) for prompt in (str(tmp_path / "prompt.json"), PROMPT)]
+    assert found[0] == found[1] and found[0].encoder.own.template == ONE_WORD
 
 
 # ------------------------------------------------------------------------------------------------------- model folders
@@ -126,7 +128,7 @@ def test_all_that_is_said_of_the_prompt_is_part_of_the_description(encoders):
 
 @pytest.fixture
 def saved(encoders, tmp_path):
-    config = resolve(encoders["causal"], **FLAGS)
+    config = resolve(encoders["causal"], prompt=PROMPT)
     shape = ProjectorConfig(input_dim=32, output_dim=7)
     torch.manual_seed(0)
     projector = Projector(shape).eval()
@@ -139,7 +141,7 @@ def test_a_folder_keeps_its_prompt(saved, encoders):
     folder, config = saved
     loaded = raycase.load(folder, dtype=torch.float32)
     assert loaded.config.encoder == config.encoder
-    assert raycase.load(folder, **FLAGS).config.describe() == loaded.config.describe()
+    assert raycase.load(folder, prompt=PROMPT).config.describe() == loaded.config.describe()
     assert loaded.embed(["a red dress"], "color").shape == (1, 7)
 
 
@@ -147,17 +149,16 @@ def test_a_folder_keeps_its_prompt(saved, encoders):
     ("flags", "message"),
     [
         (
-            {"template": "{sentence} {condition}"},
-            "--template: .* was trained with Express.*, got .sentence. .condition.;",
+            {"prompt": {"template": "{sentence} {condition}"}},
+            "--prompt: template: .* was trained with Express.*, got .sentence. .condition.;",
         ),
         (
-            FLAGS | {"base_template": "{condition}"},
-            "--base-template: .* was trained with Express .*, got .condition.; lea",
+            {"prompt": PROMPT | {"base_template": "{condition}"}},
+            "--prompt: base_template: .* was trained with Express .*, got .condition.; lea",
         ),
-        (FLAGS | {"pool": "all"}, "--pool: .* was trained with last, got all; leave the flag out"),
+        ({"prompt": PROMPT | {"pool": "all"}}, "--prompt: pool: .* was trained with last, got all; leave the flag out"),
         ({"prompt": "cond"}, "--prompt: .* was trained with template, got cond; leave the flag out"),
-        ({"pool": "last"}, "--pool: expected --template beside it, got 'last' alone"),
-        ({"pool": "first"}, "--pool: expected one of last, condition, sentence, all, got 'first'"),
+        ({"pooling": "first"}, "--pooling: expected one of mean, last, .*, got 'first'"),
     ],
 )
 def test_a_flag_that_contradicts_a_folder_is_refused(saved, flags, message):
@@ -168,8 +169,8 @@ def test_a_flag_that_contradicts_a_folder_is_refused(saved, flags, message):
 def test_a_folder_of_another_prompt_takes_no_template(encoders, tmp_path):
     bi_encoder(encoders["bert"]).trainable().save(tmp_path / "bi")
     for model in (str(tmp_path / "bi"), DEFAULT_MODEL, f"condition-pooling:{encoders['bert']}"):
-        with pytest.raises(RequestError, match=r"^--template: .* has none to choose, got Express this text"):
-            resolve(model, template=ONE_WORD)
+        with pytest.raises(RequestError, match=r"^--prompt: template: .* has none to choose, got Express this text"):
+            resolve(model, prompt={"template": ONE_WORD})
 
 
 @pytest.mark.parametrize("make", [bi_encoder, lora])
@@ -178,7 +179,7 @@ def test_a_fine_tuned_encoder_reads_it_too(encoders, tmp_path, make):
     own = OwnPrompt(template=ONE_WORD, pool=Pool.LAST)
     config = make(encoders["causal"], own=own)
     system = small.disturb(config.trainable()).eval()
-    zero_shot = small.system(resolve(encoders["causal"], template=ONE_WORD, pool="last"))
+    zero_shot = small.system(resolve(encoders["causal"], prompt={"template": ONE_WORD, "pool": "last"}))
     small.close(under(small.system(config)), under(zero_shot))
     system.save(tmp_path / "tuned")
     loaded = raycase.load(str(tmp_path / "tuned"), dtype=torch.float32)
@@ -186,6 +187,8 @@ def test_a_fine_tuned_encoder_reads_it_too(encoders, tmp_path, make):
     assert (loaded.config.encoder.own, loaded.config.encoder.pooling[0]) == (own, Pooling.LAST)
     assert make(encoders["causal"], own=replace(own, pool=None)).encoder.own.pool is Pool.CONDITION  # as it averages
     files = {"train": "a.csv", "validation": "b.csv", "output": "out"}
-    assert ProjectorJob(model=str(tmp_path / "tuned"), **files, template=ONE_WORD).config().encoder.own == own
-    with pytest.raises(RequestError, match=r"^--subtract: expected --base-template"):
+    (tmp_path / "prompt.json").write_text(json.dumps({"template": ONE_WORD}))
+    job = ProjectorJob(model=str(tmp_path / "tuned"), **files, prompt=str(tmp_path / "prompt.json"))
+    assert job.config().encoder.own == own
+    with pytest.raises(RequestError, match=r"^--subtract: expected a base_template"):
         ProjectorJob(model=str(tmp_path / "tuned"), **files, subtract=True).config()

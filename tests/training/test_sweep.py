@@ -4,6 +4,7 @@ import json
 import sys
 from dataclasses import replace
 from functools import partial
+from pathlib import Path
 
 import pytest
 import torch
@@ -64,17 +65,21 @@ def test_another_search_space_is_refused_and_nothing_touched(make_sweep):
     assert tune(over(other, overwrite=True))["trials"] == 1
 
 
-def test_a_sweep_reads_a_prompt_of_ones_own(make_sweep):
-    own = {"prompt": None, "pooling": None, "template": "{sentence}: {condition}", "pool": "condition"}
-    asked = own | {"base_template": "{condition}"}
-    job = make_sweep({"prompt": ["concat-sc", "template+concat-sc"]}, seeds=1, epochs=2, **asked)
+def test_a_sweep_reads_prompts_of_ones_own(make_sweep, tmp_path):
+    own = {"template": "{sentence}: {condition}", "base_template": "{condition}", "pool": "condition"}
+    files = {name: str(tmp_path / f"{name}.json") for name in ("one", "two", "base")}
+    for name, changed in {"one": {}, "two": {"views": ["template", "concat-sc"]}}.items():
+        Path(files[name]).write_text(json.dumps(own | changed))
+    job = make_sweep({"prompt": ["concat-sc", files["one"], files["two"]]}, seeds=1, epochs=2)
     tune(job)
-    assert {t["prompt"]: t["input_dim"] for t in trials_of(job)} == {"concat-sc": 32, "template+concat-sc": 64}
+    dims = {"concat-sc": 32, files["one"]: 32, files["two"]: 64}
+    assert {t["prompt"]: t["input_dim"] for t in trials_of(job)} == dims
     best = raycase.load(str(job.training.folder / "best")).config
-    assert best.subtract and best.encoder.reads_own == (best.encoder.own is not None) == ("+" in best.encoder.prompt)
+    assert best.subtract and best.encoder.reads_own == (best.encoder.own is not None)
+    Path(files["two"]).write_text(json.dumps(own | {"base_template": "{condition}.", "views": ["template"]}))
     with pytest.raises(RequestError, match="got another"):
-        tune(over(job, base_template="{condition}."))
-    with pytest.raises(RequestError, match="--prompt: expected --template"):
+        tune(job)
+    with pytest.raises(RequestError, match="--prompt: expected a file"):
         tune(make_sweep({"prompt": ["template"]}, prompt="concat-sc", overwrite=True))
 
 
