@@ -14,7 +14,6 @@ import os
 import sys
 import tempfile
 import time
-from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
@@ -23,7 +22,7 @@ from turns import finish, median
 
 from raycase.corpus.written import open_written
 from raycase.data.schema import CONDITION
-from raycase.distributed.index import run_on_ray
+from raycase.distributed.tasks import open_tasks
 from raycase.search.approximate import Options
 from raycase.search.build import IndexJob, build
 from raycase.search.index import Index
@@ -38,9 +37,9 @@ CONTENDERS = {"process": 0, "one worker": 1, "two workers": WORKERS}
 def built(output, folder, kind, workers):
     """Seconds of a build."""
     job = IndexJob(embeddings=(output,), output=str(folder), kind=kind, overwrite=True, workers=WORKERS)
-    run = partial(run_on_ray, replace(job, workers=workers)) if workers else None
+    many = partial(open_tasks, patience=job.patience, most=workers) if workers else None
     began = time.perf_counter()
-    build(job, run)
+    build(job, many)
     return time.perf_counter() - began
 
 

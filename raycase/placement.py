@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from raycase.corpus.materialize import MaterializeJob
     from raycase.search.build import IndexJob
     from raycase.search.join import JoinJob
-    from raycase.search.rerank_job import RerankJob, RunUnits
+    from raycase.search.rerank_job import RerankJob
 
 CPUS_OF_ENCODER = 4  # as on a cluster
 UNITS_OF_ENCODER = 4  # at least, of several encoders: fewer would not repay the start of Ray
@@ -131,27 +131,19 @@ def join(job: JoinJob) -> dict[str, Any]:
 
 def rerank(job: RerankJob) -> dict[str, Any]:
     """Re-rank answers by the rule; returns counts. Raises RequestError and WorkError."""
-    from raycase.search.rerank_job import open_here as units_here
     from raycase.search.rerank_job import rerank_all
 
-    def open_units(job: RerankJob, places: Places) -> RunUnits:
-        if why_ray(job.ray, _several_actors(job)):
-            from raycase.distributed.rerank import open_units
-
-            return open_units(job, places)
-        return units_here(job, places)
-
-    return rerank_all(job, open_units)
+    return rerank_all(job, tasks(job, job))
 
 
-def tasks(job: MaterializeJob | JoinJob) -> OpenTasks:
-    """What runs independent tasks by the rule."""
+def tasks(job: MaterializeJob | JoinJob | RerankJob, actors: RerankJob | None = None) -> OpenTasks:
+    """What runs independent tasks by the rule; `actors`: in actors, by the flags of this job."""
 
     def open_tasks(places: Places) -> Tasks:
-        if why_ray(job.ray):
+        if why_ray(job.ray, _several_actors(actors) if actors else ""):
             from raycase.distributed.tasks import open_tasks
 
-            return open_tasks(places, patience=job.patience)
+            return open_tasks(places, patience=job.patience, actors=actors)
         return open_here(places)
 
     return open_tasks

@@ -40,12 +40,15 @@ SMALL = PartSizes(part_rows=100, parts_a_worker=1, graph_rows=200, vectors_apart
 
 
 class Tasks:
-    """Runs tasks here, after a round trip through JSON; stops before a task of this name or after so many."""
+    """Opens itself, and runs tasks here, after JSON; stops before a task of this name or after so many."""
 
     def __init__(self, stop=None):
         self.stop, self.done = stop, []
 
-    def __call__(self, work, tasks, progress):
+    def __call__(self, places):
+        return self
+
+    def run(self, work, tasks, progress):
         for task in tasks:
             if self.stop in (len(self.done), progress):
                 raise WorkError("stopped")

@@ -39,7 +39,7 @@ class UnitsLeft(Protocol):
 
 Left = TypeVar("Left")
 LeftUnits = TypeVar("LeftUnits", bound=UnitsLeft)
-Task = TypeVar("Task")
+T = TypeVar("T")
 
 
 def run_missing(
@@ -73,8 +73,8 @@ def run_missing(
 def run_files(
     root: Location,
     folder: Location,
-    tasks: Mapping[str, Task],
-    run: Callable[[list[Task]], None],
+    tasks: Mapping[str, T],
+    run: Callable[[list[T]], None],
     *,
     what: str,
     held: Callable[[], None] = lambda: None,
@@ -82,7 +82,7 @@ def run_files(
     """Run the tasks, by the name of the file that each puts last, whose file the folder lacks; returns how many those
     were at first. Otherwise as `run_missing`."""
 
-    def listed() -> list[Task]:
+    def listed() -> list[T]:
         there = folder.list()
         return [task for name, task in tasks.items() if name not in there]
 

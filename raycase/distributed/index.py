@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import Any
 
-from raycase.data.storage import locate
 from raycase.distributed.cluster import start_ray
 from raycase.distributed.tasks import cpus_up, open_tasks
 from raycase.search.build import IndexJob, build
@@ -22,10 +20,4 @@ def index(job: IndexJob, sizes: PartSizes = PartSizes()) -> dict[str, Any]:  # n
         job = replace(job, workers=cpus_up())
         if not job.workers:  # none is up yet, and how many will be is not known: as before, the driver does it
             return build(job)
-    return build(job, partial(run_on_ray, job), sizes)
-
-
-def run_on_ray(job: IndexJob, work: Callable[..., None], tasks: Sequence[dict[str, Any]], progress: str) -> None:
-    """Call `work` with each task, `job.workers` at a time."""
-    places = [("--output", locate(job.output)), *(("--embeddings", locate(uri)) for uri in job.embeddings)]
-    open_tasks(places, patience=job.patience, most=job.workers).run(work, tasks, progress)
+    return build(job, partial(open_tasks, patience=job.patience, most=job.workers), sizes)

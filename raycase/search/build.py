@@ -9,10 +9,12 @@ import os
 import time
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
+from functools import partial
 from typing import TYPE_CHECKING, Any, Literal
 
 from raycase.corpus.manifest import read_manifest
 from raycase.corpus.ray_flag import RayFlag
+from raycase.corpus.tasks import OpenTasks
 from raycase.corpus.written import Written, open_written
 from raycase.data.fetch import model_folder
 from raycase.data.places import INDEX, Folder, check_paths
@@ -20,7 +22,7 @@ from raycase.data.schema import VECTOR
 from raycase.data.storage import Location, fingerprint, locate
 from raycase.data.stored_words import WORDS
 from raycase.errors import PATIENCE, RequestError, at_least, check_ranges, minutes_range, note
-from raycase.search.build_parts import BUILD, Parts, PartSizes, RunTasks
+from raycase.search.build_parts import BUILD, Parts, PartSizes
 from raycase.search.column_indices import create_index, update_indices
 from raycase.search.index_rows import append_rows, write_rows
 from raycase.search.kept import keep_conditions
@@ -80,11 +82,11 @@ class IndexJob(RayFlag):
     """Minutes without progress after which a build by tasks gives up, as when no machine is available."""
 
 
-def build(job: IndexJob, run: RunTasks | None = None, sizes: PartSizes = PartSizes()) -> dict[str, Any]:  # noqa: B008
+def build(job: IndexJob, many: OpenTasks | None = None, sizes: PartSizes = PartSizes()) -> dict[str, Any]:  # noqa: B008
     """Build the index or add to it, and return its counts; until all is done the former index is the one that opens.
 
-    run: calls a function with each of some tasks, on `job.workers` processes; without, this process does all. Raises
-    RequestError, WorkError.
+    many: opens what runs tasks, `job.workers` at a time; without, this process does all. Raises RequestError and
+    WorkError.
     """
     began = time.time()
     import_lance()
@@ -92,7 +94,10 @@ def build(job: IndexJob, run: RunTasks | None = None, sizes: PartSizes = PartSiz
     _check_job(job, root)
     sources = [open_written(uri, "--embeddings") for uri in job.embeddings]
     with lance_errors(root):
-        parts = Parts(root, _fingerprint(job, sources, root), job.workers, run, sizes) if run else None
+        parts = None
+        if many:
+            places = [("--output", root), *(("--embeddings", source.output.root) for source in sources)]
+            parts = Parts(root, _fingerprint(job, sources, root), job.workers, partial(many, places), sizes)
         changed = _open_changed(root, parts) or _change(job, sources, root, parts)
         metadata = changed.metadata
         if changed.is_new:

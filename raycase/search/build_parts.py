@@ -1,6 +1,6 @@
 """An index built by many: parts of its rows and of its indices, which tasks make apart, and what is already made.
 
-Knows no Ray: a function that the caller gives runs the tasks. A task puts the record of its part, in one atomic put,
+Knows no Ray: what runs the tasks is an argument. A task puts the record of its part, in one atomic put,
 once the part is whole; a build that is run again makes the missing parts alone. Lance knows nothing of parts before the
 driver commits them, so what a killed task leaves behind is in no index.
 """
@@ -22,6 +22,7 @@ from raycase.corpus.job_record import read_job
 from raycase.corpus.listing import UnitFile
 from raycase.corpus.output import output_at
 from raycase.corpus.resume import run_files
+from raycase.corpus.tasks import Tasks
 from raycase.corpus.written import Written
 from raycase.data.json_values import from_json
 from raycase.data.schema import CONDITION, PLAIN, VECTOR
@@ -42,8 +43,6 @@ RECORD, ROWS = "record.json", "rows.json"
 SAMPLE, VALUES = "sample.safetensors", "values"
 CODES = 256  # of a product quantizer's byte
 SAMPLE_RATE = 256  # vectors for each centroid that is trained, as Lance takes by default
-
-RunTasks = Callable[[Callable[..., None], Sequence[dict[str, Any]], str], None]  # calls the function with each task
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -86,10 +85,12 @@ class Parts:
     """The parts of one build. The folder `_build` of the index keeps them until it is published."""
 
     def __init__(
-        self, root: Location, print_: str, workers: int, run: RunTasks, sizes: PartSizes = PartSizes()
+        self, root: Location, print_: str, workers: int, open_tasks: Callable[[], Tasks], sizes: PartSizes
     ) -> None:
-        """print_: fingerprint of what decides the parts; another build's are removed when the first is made."""
-        self.root, self.folder, self.run, self.sizes = root, root / BUILD, run, sizes
+        """print_: fingerprint of what decides the parts; another build's are removed when the first is made.
+
+        open_tasks: called where there is a part to make."""
+        self.root, self.folder, self.open_tasks, self.sizes = root, root / BUILD, open_tasks, sizes
         self.record: RecordFile = {"fingerprint": print_, "workers": workers}
         earlier = _read(RecordFile, self.folder / RECORD)
         self.is_begun = earlier is not None and earlier["fingerprint"] == print_
@@ -177,7 +178,9 @@ class Parts:
         self._begin()
         by_name = {part_name(task["part"]): task for task in tasks}
         folder = self.folder / place
-        run_files(self.root, folder, by_name, lambda missing: self.run(work, missing, progress), what="parts")
+        run_files(
+            self.root, folder, by_name, lambda missing: self.open_tasks().run(work, missing, progress), what="parts"
+        )
         return [(folder / name).read_json() for name in by_name]
 
     def _begin(self) -> None:

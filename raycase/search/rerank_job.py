@@ -6,9 +6,9 @@ The files in `answers/` are the checkpoint: units with a file are not scored aga
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass
-from functools import partial
+from functools import cached_property, partial
 from typing import Annotated, Any
 
 import pyarrow.dataset as ds
@@ -16,7 +16,7 @@ import tyro
 
 from raycase.corpus.ray_flag import RayFlag
 from raycase.corpus.resume import run_files
-from raycase.corpus.tasks import Places, TasksHere
+from raycase.corpus.tasks import OpenTasks
 from raycase.data.claim import check_held, claim_or_begin
 from raycase.data.fetch import model_folder
 from raycase.data.inputs import InputFile, find_input
@@ -28,11 +28,9 @@ from raycase.errors import PATIENCE, at_least, check_ranges, minutes_range
 from raycase.search.answer_units import UNIT_ROWS, AnswerUnit, cut_answers, read_unit
 from raycase.search.queries import TEXT, read_queries
 from raycase.search.rescore import find_scorer, rerank
+from raycase.systems.fine_tuned_module import Scorer
 
 RECORD, ANSWERS = "rerank.json", "answers"  # file and folder in the output
-UnitValues = Sequence[dict[str, Any]]  # of `AnswerUnit`, and the names of their files
-RunUnits = Callable[[UnitValues, Any, Sequence[str], Location], None]  # and the scorer's configuration, queries, folder
-OpenUnits = Callable[["RerankJob", Places], RunUnits]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -65,7 +63,7 @@ class RerankJob(RayFlag):
     """Remove an earlier result in the folder first."""
 
 
-def rerank_all(job: RerankJob, open_units: OpenUnits, *, unit_rows: int = UNIT_ROWS) -> dict[str, Any]:
+def rerank_all(job: RerankJob, open_tasks: OpenTasks, *, unit_rows: int = UNIT_ROWS) -> dict[str, Any]:
     """Re-rank all answers; returns counts. Raises RequestError and WorkError."""
     began = time.time()
     check_ranges(job, at_least(1, job, "k") | {"patience": minutes_range(job.patience)})
@@ -82,15 +80,16 @@ def rerank_all(job: RerankJob, open_units: OpenUnits, *, unit_rows: int = UNIT_R
     conditional = not any(unit.unconditional for unit in units)
     config = find_scorer(job.model, conditional=conditional, flag="--model")
     root = locate(job.output)
-    run = open_units(job, [("--output", root), ("--answers", locate(job.answers))])
+    tasks = open_tasks([("--output", root), ("--answers", locate(job.answers))])
     name = _claim_output(root, job, files, config.describe())
     folder = root / ANSWERS
+    work = RerankUnits(config=config, sentences=sentences, text=job.text_column, k=job.k, folder=folder.uri)
     names = [f"{i:06d}.parquet" for i in range(len(units))]
     done = run_files(
         root,
         folder,
         {file: asdict(unit) | {"name": file} for file, unit in zip(names, units, strict=True)},
-        lambda missing: run(missing, config, sentences, folder),
+        lambda missing: tasks.run(work, missing, "re-ranked units:"),
         what="units",
         held=partial(check_held, root, RECORD, name),
     )
@@ -122,23 +121,20 @@ def _claim_output(root: Location, job: RerankJob, files: Sequence[InputFile], mo
     return name
 
 
+@dataclass(frozen=True, kw_only=True)
 class RerankUnits:
-    """A scorer that reads units of answers and writes the best of each query to a file."""
+    """Reads units of answers and writes the best of each query to a file; the scorer is loaded for the first."""
 
-    def __init__(self, config: Any, sentences: Sequence[str], text: str, k: int, folder: Location) -> None:
-        self.scorer = config.load()
-        self.sentences, self.text, self.k, self.folder = sentences, text, k, folder
+    config: Any
+    sentences: Sequence[str]
+    text: str
+    k: int
+    folder: str
+
+    @cached_property
+    def scorer(self) -> Scorer:
+        return self.config.load()
 
     def __call__(self, *, name: str, **unit: Any) -> None:
         best = rerank(read_unit(AnswerUnit(**unit)), self.sentences, self.scorer, text=self.text, k=self.k)
-        (self.folder / name).put(parquet_bytes(best))
-
-
-def open_here(job: RerankJob, places: Places) -> RunUnits:
-    """An `OpenUnits` of this process."""
-
-    def run(units: UnitValues, config: Any, sentences: Sequence[str], folder: Location) -> None:
-        work = RerankUnits(config, sentences, job.text_column, job.k, folder)
-        TasksHere().run(work, units, "re-ranked units:")
-
-    return run
+        (locate(self.folder) / name).put(parquet_bytes(best))

@@ -10,14 +10,15 @@ import torch
 from indexed import index_of_thirty, searched
 
 import raycase
-from raycase.distributed.rerank import open_units
+from raycase.corpus.tasks import open_here
+from raycase.distributed.tasks import open_tasks
 from raycase.errors import RequestError
-from raycase.search.rerank_job import RerankJob, open_here
+from raycase.search.rerank_job import RerankJob
 from raycase.search.rerank_job import rerank_all as rerank_by
 from raycase.search.rescore import rerank
 from raycase.systems.mixsp import mixsp
 
-rerank_all = partial(rerank_by, open_units=open_here)
+rerank_all = partial(rerank_by, open_tasks=open_here)
 
 
 @pytest.fixture(scope="module")
@@ -44,7 +45,9 @@ def test_a_file_of_queries_is_reranked_and_one_begun_on_ray_resumes_here(files, 
     folder = tmp_path / "again" / "answers"
     folder.mkdir(exist_ok=True)
     (folder / "000001.parquet").write_bytes(b"of the other job")
-    done = rerank_all(replace(job, overwrite=True), open_units=open_units, unit_rows=50)
+    done = rerank_all(
+        replace(job, overwrite=True), open_tasks=partial(open_tasks, patience=30, actors=job), unit_rows=50
+    )
     assert (done["answers_in"], done["answers_out"], done["units_done"]) == (216, 81, 4)
     found = pa.concat_tables([pa.parquet.read_table(file) for file in sorted(folder.iterdir())])
     sentences = pa.parquet.read_table(files["queries"])["text"].to_pylist()
