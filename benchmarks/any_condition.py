@@ -24,14 +24,14 @@ import time
 import numpy as np
 import torch
 import torch.nn.functional as F
+from attributes import attribute_patterns
+from captions import DEFAULT, find_attributes, nearest, neighbour_share, read_captions
 from turns import DATA, captions, finish, median
 
 from raycase.data.rated import read_rated
 from raycase.data.stored_words import StoredWords
 from raycase.encoder.cosines import pair_cosines
 from raycase.evaluation.metrics import spearman
-from raycase.evaluation.tasks.attributes import attribute_patterns
-from raycase.evaluation.tasks.captions import DEFAULT, find_attributes, nearest, neighbour_share, read_captions
 from raycase.search.approximate import Options
 from raycase.search.index import Index
 from raycase.systems.registry import load

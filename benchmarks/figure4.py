@@ -20,7 +20,6 @@ from unlabelled import Method, Projection, fit_projection
 
 from raycase.data.storage import json_bytes
 from raycase.distributed import tune
-from raycase.evaluation.plots import has_matplotlib, png
 from raycase.placement import vectors
 from raycase.systems.pair_vectors import pair_vectors
 from raycase.training import sweep
@@ -29,6 +28,7 @@ from raycase.training.projector_fit import evaluation
 from raycase.training.projector_job import ProjectorJob
 from raycase.training.sweep_cells import BUILT_IN, Cell
 from raycase.training.sweep_job import Sweep
+from raycase.training.sweep_plots import has_matplotlib, png
 from raycase.training.sweep_trials import cell_scores
 
 TRAINED = "trained g"

@@ -205,7 +205,13 @@ _PROMPT = {
     for name in ("template", "base_template", "pool")
 }
 RENAMED = {  # flags of earlier versions -> what stands in their place
-    **dict.fromkeys(("embed", "score", "evaluate", "check-model"), _PROMPT),
+    **dict.fromkeys(("embed", "score", "check-model"), _PROMPT),
+    "evaluate": {
+        **_PROMPT,
+        **dict.fromkeys(("--ablate", "--cases"), "in benchmarks/case_tables.py"),
+        "--train": "in benchmarks/conditions.py and captions.py",
+        **dict.fromkeys(("caption-attributes", "--attributes"), "in benchmarks/captions.py"),
+    },
     "tune": {
         "--samples": "--trials",
         "--resume": "no flag: the same command resumes",

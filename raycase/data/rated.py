@@ -88,11 +88,6 @@ class RatedPairs:
         return hashlib.sha256(b"".join(parts)).hexdigest()
 
 
-def folded(texts: Iterable[str]) -> list[str]:
-    """Texts stripped and case-folded, as they are compared with those of a training file."""
-    return [text.strip().casefold() for text in texts]
-
-
 def rows_in(pairs: RatedPairs, others: RatedPairs) -> np.ndarray:
     """The rows of `pairs` that are in `others`, whatever their rating and the order of the two sentences."""
     seen = set(others.triples)

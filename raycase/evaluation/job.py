@@ -18,15 +18,11 @@ from raycase.systems.model_folder import METRICS
 
 MOST_RESAMPLES = 1_000_000
 TASKS_OF = {  # flags that some tasks alone have
-    "train": ("csts", "caption-attributes"),
-    "cases": ("csts",),
-    "ablate": ("csts",),
     "qrels": ("csfcube",),
     "split": ("kgc",),
-    "attributes": ("caption-attributes",),
     "threshold_from": ("rte",),
 }
-FOLDERS = ("csfcube", "caption-attributes", "kgc")  # tasks whose --data is a folder of certain files
+FOLDERS = ("csfcube", "kgc")  # tasks whose --data is a folder of certain files
 SAVED = "model"  # of --threshold-from: each model's own
 
 
@@ -39,48 +35,35 @@ class TaskFlags:
     with."""
     data: str
     """csts: rated pairs, .csv, .jsonl or .parquet with sentence1, sentence2, condition, label. csfcube: the folder of
-    corpus.jsonl, queries.csv and qrels_dev.csv. caption-attributes: the folder of captions.parquet. kgc: the folder
-    of train.tsv, validation.tsv, entities.tsv and relations.tsv, and test.tsv for --split test. rte, eis: premises
-    with hypotheses, .csv, .jsonl or .parquet with premise, explicit_entailment, implied_entailment, neutral,
-    contradiction; eis also pairs, with implicit, explicit. sts, pairs: the same formats with sentence1, sentence2, and
-    score (0 to 5) or label (0, 1). rerank: .jsonl or .parquet with query, and the lists positive and negative."""
+    corpus.jsonl, queries.csv and qrels_dev.csv. kgc: the folder of train.tsv, validation.tsv, entities.tsv and
+    relations.tsv, and test.tsv for --split test. rte, eis: premises with hypotheses, .csv, .jsonl or .parquet with
+    premise, explicit_entailment, implied_entailment, neutral, contradiction; eis also pairs, with implicit, explicit.
+    sts, pairs: the same formats with sentence1, sentence2, and score (0 to 5) or label (0, 1). rerank: .jsonl or
+    .parquet with query, and the lists positive and negative."""
     output: str
     """Folder of the report, on this machine. An earlier report in it is replaced."""
-    task: Literal["csts", "csfcube", "caption-attributes", "kgc", "rte", "eis", "sts", "pairs", "rerank"] = "csts"
+    task: Literal["csts", "csfcube", "kgc", "rte", "eis", "sts", "pairs", "rerank"] = "csts"
     """csts: the cosine of two sentences under a condition, against people's rating of their similarity. csfcube: papers
-    like another one in background, method or result, against experts' grades. caption-attributes: whether the nearest
-    captions share the attribute that the condition names, by word lists; our own measure. kgc: knowledge graph
-    completion, the true tail of a head and a relation among all entities. rte: entailment by a threshold; eis: which
-    of two sentences is more implicit, for models with a vector for each (dualcse). sts: the similarity of two sentences
-    without a condition, against people's scores; pairs: against a label; rerank: each query's own candidates, those
-    that fit it first."""
+    like another one in background, method or result, against experts' grades. kgc: knowledge graph completion, the
+    true tail of a head and a relation among all entities. rte: entailment by a threshold; eis: which of two sentences
+    is more implicit, for models with a vector for each (dualcse). sts: the similarity of two sentences without a
+    condition, against people's scores; pairs: against a label; rerank: each query's own candidates, those that fit it
+    first."""
     qrels: str | None = None
     """csfcube: judgements (query_id, facet, candidate_id, relevance). Default: qrels_dev.csv in the data folder."""
     split: Literal["validation", "test"] | None = None
     """kgc: the triples that are asked for. Other answers known from train and validation are left out, for test also
     those of test. Default: validation."""
-    train: str | None = None
-    """The training data, rated pairs with sentence1, sentence2, condition, label. csts: reports the correlations by how
-    often it has a condition. caption-attributes: leaves out the images of its sentences, and marks the conditions that
-    it has. Default: neither."""
-    attributes: tuple[str, ...] | None = None
-    """caption-attributes: the conditions to measure, or `all`; docs/training.md lists them. Default: number of people,
-    color of the clothes, type of sport, animal."""
     threshold_from: str | None = None
-    """rte: where the threshold comes from that tells an entailment. A file like --data that shares no premise with it,
-    on which the threshold is tuned; or `model`: the one that training tuned on its validation premises and saved with
-    the model. Default: tuned on each half of --data for the other half."""
+    """rte: the source of the threshold above which a pair is an entailment. A file like --data that shares no premise
+    with it, on which the threshold is tuned; or `model`: the one that training tuned on its validation premises and
+    saved with the model. Default: tuned on each half of --data for the other half."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class EvaluateJob(PromptFlags, TaskFlags, RayFlag):
-    """Evaluate one or several models on a task's judgements; writes metrics.json, report.md and plots."""
+    """Evaluate one or several models on a task's judgements; writes metrics.json and report.md."""
 
-    cases: str | None = None
-    """File with sentence1, sentence2, condition, answer1, answer2: the case study of Table 5."""
-    ablate: bool = False
-    """Evaluate each encoder zero-shot under every pooling and prompt, with and without the base subtracted
-    (Table 10)."""
     resamples: int = 1000
     """Resamples of the bootstrap."""
     seed: int = 0
@@ -98,8 +81,6 @@ def check_request(job: EvaluateJob) -> Path:
     check_paths(
         reads={
             "--data": None if certain else job.data,
-            "--train": job.train,
-            "--cases": job.cases,
             "--qrels": job.qrels,
             "--threshold-from": threshold,
             "--prompt": prompt_file(job.prompt),

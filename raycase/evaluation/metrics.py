@@ -6,6 +6,7 @@ Shapes: N vectors or pairs of D dimensions, K directions, R resamples.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from typing import Any
 
 import numpy as np
 from scipy.stats import rankdata
@@ -105,6 +106,27 @@ def paired_bootstrap(
         "high": high,
         "p": min(1.0, 2 * min(below, above)),
     }
+
+
+def estimate(
+    metric: Correlation, scores_N: np.ndarray, ratings_N: np.ndarray, **bootstrap: Any
+) -> dict[str, float] | None:
+    """A metric x 100 with its `bootstrap_interval`: value, low, high. None where the metric is not defined."""
+    value = metric(scores_N, ratings_N)
+    if np.isnan(value):
+        return None
+    low, high = bootstrap_interval(metric, scores_N, ratings_N, **bootstrap)
+    return {"value": 100 * value, "low": 100 * low, "high": 100 * high}
+
+
+def estimate_difference(
+    metric: Correlation, scores_N: np.ndarray, others_N: np.ndarray, ratings_N: np.ndarray, **bootstrap: Any
+) -> dict[str, float] | None:
+    """The `paired_bootstrap` of a metric x 100: difference, low, high, p. None where one of the two is not defined."""
+    paired = paired_bootstrap(metric, scores_N, others_N, ratings_N, **bootstrap)
+    if np.isnan(paired["difference"]):
+        return None
+    return {key: value if key == "p" else 100 * value for key, value in paired.items()}
 
 
 def _resampled(

@@ -80,10 +80,6 @@ def _resolve_models(job: EvaluateJob) -> list[Any]:
         config = resolve(name, **job.prompt_choices)
         if (expected := _expected_instead(job.task, config)) is not None:
             raise RequestError(f"--model: expected {expected} for --task {job.task}, got {name}: {config.label}")
-        if job.ablate and not is_case(config):
-            raise RequestError(f"--ablate: expected CASE on an encoder, got {name}: {config.label}")
-        if job.cases and not embeds(config):
-            raise RequestError(f"--cases: expected models that give vectors, got {name}, which scores pairs")
         for earlier, earlier_config in zip(job.model, configs, strict=False):
             if earlier_config.describe() == config.describe():
                 raise RequestError(f"--model: expected each model once, got the same as {earlier} and as {name}")

@@ -15,9 +15,7 @@ from raycase.data.storage import locate
 from raycase.errors import WorkError, note
 from raycase.evaluation.job import EvaluateJob, check_request
 from raycase.evaluation.models import Model, find_models
-from raycase.evaluation.plots import has_matplotlib
-from raycase.evaluation.report import NO_PLOTS, UNDEFINED_FIGURES, WHY_UNDEFINED, write_report
-from raycase.evaluation.seeds import FiguresOf, compare_seeds
+from raycase.evaluation.report import UNDEFINED_VALUES, WHY_UNDEFINED, write_report
 from raycase.systems.contracts import VectorsOf
 
 
@@ -41,15 +39,7 @@ class Embed(Protocol):
         """
 
 
-@dataclass(frozen=True, kw_only=True)
-class Measured:
-    """What a task measured."""
-
-    metrics: dict[str, Any]  # the part of metrics.json between the task's name and the provenance
-    draw: Callable[[], dict[str, bytes]] | None = None  # plots as PNG by file name; needs matplotlib
-    lists_plots: bool = False  # whether metrics.json names the plots: they depend on the data
-
-
+ValuesBySystem = dict[str, dict[str, float | None]]  # system -> metric -> value, None where it is not defined
 Judged = TypeVar("Judged", bound=TaskData)
 
 
@@ -58,56 +48,51 @@ class Task(Generic[Judged]):
     """What is particular to one task."""
 
     read: Callable[[EvaluateJob], Judged]  # raises RequestError
-    measure: Callable[[EvaluateJob, Judged, Sequence[Model], Embed], Measured]
-    figures: Callable[[dict[str, Any]], FiguresOf]  # of each system in what was measured, to compare seeds
+    measure: Callable[[EvaluateJob, Judged, Sequence[Model], Embed], dict[str, Any]]  # the task's part of metrics.json
+    values: Callable[[dict[str, Any]], ValuesBySystem]  # of metrics.json
     render: Callable[[dict[str, Any]], str]  # metrics.json to the report in Markdown
 
 
 def run_task(job: EvaluateJob, task: Task[Any], *, vectors_of: VectorsOf) -> dict[str, Any]:
     """Measure and write the report; returns what `metrics.json` holds. Raises RequestError and WorkError.
 
-    Everything is checked before anything is embedded; nothing is written before everything is measured. Without
-    matplotlib the plots are left out, and the report says so.
+    Everything is checked before anything is embedded; nothing is written before everything is measured.
     """
     start = time.time()
     folder = check_request(job)
     data = task.read(job)
     models = find_models(job)
-
-    def embed(texts: Sequence[str] | Sequence[tuple[str, str]], model: Model, config: Any = None) -> np.ndarray:
-        config = model.config if config is None else config
-        return vectors_of(texts, config, name=data.uri, cache=model.cache, compute=job.compute)
-
-    measured = task.measure(job, data, models, embed)
-    seeds = compare_seeds(models, task.figures(measured.metrics))
     metrics = {
         "task": job.task,
-        **measured.metrics,
-        **({"seeds": seeds} if seeds else {}),
+        **task.measure(job, data, models, embedder(job, data.uri, vectors_of)),
         "provenance": provenance(),
         "seconds": round(time.time() - start, 1),
     }
-    pictures: dict[str, bytes] = {}
-    if measured.draw is not None and has_matplotlib():
-        pictures = measured.draw()
-        if measured.lists_plots:
-            metrics["pictures"] = list(pictures)
-    elif measured.draw is not None:
-        metrics[NO_PLOTS] = "matplotlib is not installed"
-    undefined = undefined_figures(task.figures(metrics))
+    values = task.values(metrics)
+    undefined = undefined_values(values)
     if undefined:
-        metrics[UNDEFINED_FIGURES] = undefined
-    write_report(locate(str(folder)), metrics, task.render, pictures)
+        metrics[UNDEFINED_VALUES] = undefined
+    write_report(locate(str(folder)), metrics, task.render)
     for system, names in undefined.items():
         note(f"undefined for {system}: {', '.join(names)}: {WHY_UNDEFINED}")
-    if sum(map(len, undefined.values())) == sum(map(len, task.figures(metrics).values())):
+    if sum(map(len, undefined.values())) == sum(map(len, values.values())):
         raise NothingDefinedError(metrics)
     return metrics
 
 
-def undefined_figures(figures: FiguresOf) -> dict[str, list[str]]:
-    """The names of the figures of each system that are no numbers; nothing of systems without such."""
-    found = {system: [n for n, value in of.items() if finite(value) is None] for system, of in figures.items()}
+def embedder(job: EvaluateJob, uri: str, vectors_of: VectorsOf) -> Embed:
+    """What embeds texts of this URI in the job's number format, with the cache of each model."""
+
+    def embed(texts: Sequence[str] | Sequence[tuple[str, str]], model: Model, config: Any = None) -> np.ndarray:
+        config = model.config if config is None else config
+        return vectors_of(texts, config, name=uri, cache=model.cache, compute=job.compute)
+
+    return embed
+
+
+def undefined_values(values: ValuesBySystem) -> dict[str, list[str]]:
+    """The metrics of each system that are not numbers; nothing of systems without any."""
+    found = {system: [name for name, value in of.items() if finite(value) is None] for system, of in values.items()}
     return {system: names for system, names in found.items() if names}
 
 

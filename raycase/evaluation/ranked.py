@@ -10,9 +10,8 @@ import numpy as np
 
 from raycase.evaluation.job import EvaluateJob
 from raycase.evaluation.metrics import bootstrap_interval, mean_of, paired_bootstrap
-from raycase.evaluation.procedure import Measured
+from raycase.evaluation.procedure import ValuesBySystem
 from raycase.evaluation.report import difference, interval, provenance_lines, table
-from raycase.evaluation.seeds import FiguresOf, seeds_section
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -67,24 +66,21 @@ def rank_systems(
     measures: Sequence[str],
     groups: Sequence[dict[str, Any]],
     systems: Sequence[RankedSystem],
-) -> Measured:
-    """Compare systems; `groups` of queries have a name and a number of queries, possibly a value by chance, and whether
-    the training data has their condition."""
-    return Measured(
-        metrics={
-            "title": title,
-            "about": about,
-            "data": data,
-            "measures": list(measures),
-            "groups": list(groups),
-            "systems": compare_systems(systems, measures, resamples=job.resamples, seed=job.seed),
-            "settings": {"resamples": job.resamples, "seed": job.seed, "compute": job.compute},
-        }
-    )
+) -> dict[str, Any]:
+    """Compare systems: a task's part of `metrics.json`; `groups` of queries have a name and a number of queries."""
+    return {
+        "title": title,
+        "about": about,
+        "data": data,
+        "measures": list(measures),
+        "groups": list(groups),
+        "systems": compare_systems(systems, measures, resamples=job.resamples, seed=job.seed),
+        "settings": {"resamples": job.resamples, "seed": job.seed, "compute": job.compute},
+    }
 
 
-def figures(metrics: dict[str, Any]) -> FiguresOf:
-    """The figures of each system, for the comparison of seeds."""
+def ranked_values(metrics: dict[str, Any]) -> ValuesBySystem:
+    """The value of each measure in each group of queries, by system."""
     measures, groups = metrics["measures"], [group["name"] for group in metrics["groups"]]
     names = {
         (measure, group): measure if len(groups) == 1 else group if len(measures) == 1 else f"{measure}, {group}"
@@ -97,8 +93,8 @@ def figures(metrics: dict[str, Any]) -> FiguresOf:
     }
 
 
-def render(metrics: dict[str, Any]) -> str:
-    """The report in Markdown; `metrics` holds every figure in it."""
+def render_ranked(metrics: dict[str, Any]) -> str:
+    """The report in Markdown; `metrics` holds every number in it."""
     measures, groups, systems = metrics["measures"], metrics["groups"], metrics["systems"]
     parts = [f"# {metrics['title']}", metrics["about"]]
     parts.append(table(["system", "what"], [[s["name"], s["what"]] for s in systems]))
@@ -107,15 +103,11 @@ def render(metrics: dict[str, Any]) -> str:
             parts.append(f"## {measure}")
         header = ["", *(f"{g['name']} ({g['queries']})" for g in groups)]
         rows = [[s["name"], *(interval(s["figures"][g["name"]][measure]) for g in groups)] for s in systems]
-        if any("chance" in g for g in groups):
-            rows.append(["chance", *(f"{g['chance']:.2f}" for g in groups)])
-        if any("seen" in g for g in groups):
-            rows.append(["condition seen in training", *("yes" if g["seen"] else "no" for g in groups)])
         parts.append(table(header, rows))
         others = [s for s in systems if "against" in s]
         if others:
             least = 2 / metrics["settings"]["resamples"]
             rows = [[s["name"], *(difference(s["against"][g["name"]][measure], least) for g in groups)] for s in others]
             parts += [f"Minus {systems[0]['name']}, by the paired bootstrap over queries:", table(header, rows)]
-    parts += [*seeds_section(metrics), "## How it was made", provenance_lines(metrics)]
+    parts += ["## How it was made", provenance_lines(metrics)]
     return "\n\n".join(parts) + "\n"

@@ -14,13 +14,12 @@ from typing import Any
 from raycase.data.provenance import provenance
 from raycase.data.storage import fingerprint, locate
 from raycase.errors import MOST_SEED, WorkError, note, visible
-from raycase.evaluation.plots import has_matplotlib
 from raycase.systems.model_folder import METRICS
 from raycase.training.job import train
 from raycase.training.runner import Data, OpenTrialRunner, Round, Runner, Search, TrialRunner
 from raycase.training.sweep_cells import Cell, Space, most_epochs
 from raycase.training.sweep_job import Sweep
-from raycase.training.sweep_plots import sweep_plots
+from raycase.training.sweep_plots import choices_plot, has_matplotlib
 from raycase.training.sweep_report import summary, titled
 from raycase.training.sweep_trials import (
     Table,
@@ -104,12 +103,12 @@ def _save_best(job: Sweep, cell: Cell, seed: int, parts: Sequence[Any], runner: 
 
 
 def _report(job: Sweep, base: Cell, table: Table, trials: Sequence[Trial]) -> None:
-    """Write `summary.md` and, if matplotlib is installed, the plots."""
+    """Write `summary.md` and, if matplotlib is installed, the plot."""
     plotted = has_matplotlib()
     text = summary(trials, provenance(), base=base, grid=job.grid, plotted=plotted)
     (table.root / "summary.md").put(text.encode())
-    for name, image in (sweep_plots(trials, titled(base)) if plotted else {}).items():
-        (table.root / name).put(image)
+    if plotted and (image := choices_plot(trials, titled(base))):
+        (table.root / "choices.png").put(image)
 
 
 # --------------------------------------------------------------------------------------------------------- the trials

@@ -1,12 +1,13 @@
 """Rated pairs, model folders on one tiny encoder, and an evaluation of them."""
 
+import sys
 from dataclasses import replace
 
 import numpy as np
 import pytest
 import tiny
 import torch
-from helpers import sentences, write_csv
+from helpers import ROOT, sentences, write_csv
 
 from raycase.data.rated import read_rated
 from raycase.evaluation.job import EvaluateJob
@@ -14,6 +15,7 @@ from raycase.systems import case
 from raycase.systems.projector import Projector, ProjectorConfig
 from raycase.systems.registry import resolve
 
+sys.path.append(str(ROOT / "benchmarks"))  # those of models are tested beside the tasks
 CONDITIONS = ["color of the dress", "number of people", "type of dog"]
 RATINGS = [-1, 1, 2, 3, 4, 5]
 

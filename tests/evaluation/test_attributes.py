@@ -3,9 +3,8 @@
 import json
 
 import pytest
-
-from raycase.evaluation.tasks.attributes import attribute_patterns, attributes_of, compile_patterns
-from raycase.evaluation.tasks.captions import DEFAULT
+from attributes import attribute_patterns, attributes_of, compile_patterns
+from captions import DEFAULT
 
 
 @pytest.mark.parametrize(

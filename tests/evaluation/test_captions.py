@@ -1,26 +1,31 @@
 """Captions that share an attribute: neighbours and shares by hand, the data's refusals, the report."""
 
+from functools import partial
+
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from helpers import sentences, write_csv
-
-from raycase.errors import RequestError
-from raycase.evaluation.job import EvaluateJob
-from raycase.evaluation.tasks.captions import (
+from captions import (
     DEFAULT,
     Captions,
     attribute_under,
     chance_share,
     choose_conditions,
     find_attributes,
+    measure,
     nearest,
     neighbour_share,
     read,
     read_captions,
+    render,
 )
-from raycase.evaluation.tasks.catalogue import evaluate
+from helpers import sentences, write_csv
+
+from raycase.errors import RequestError
+from raycase.evaluation.job import EvaluateJob
+from raycase.evaluation.procedure import Task, run_task
+from raycase.evaluation.ranked import ranked_values
 
 
 def test_neighbours_are_of_other_images_and_shares_are_counted_by_hand():
@@ -59,7 +64,12 @@ def caption_job(folder, images, texts, **options):
     """A job on captions of these images."""
     pq.write_table(pa.table({"image": images, "text": texts}), folder / "captions.parquet")
     defaults = {"model": ("minilm",), "data": str(folder), "output": str(folder / "report"), "resamples": 100}
-    return EvaluateJob(task="caption-attributes", **defaults | options)
+    return EvaluateJob(task="captions", **defaults | options)
+
+
+def evaluate(job, vectors_of, **reading):
+    task = Task(read=partial(read, **reading), measure=measure, values=ranked_values, render=render)
+    return run_task(job, task, vectors_of=vectors_of)
 
 
 def training_file(folder, *rows):
@@ -72,8 +82,8 @@ def test_images_of_the_training_data_are_left_out(tmp_path):
         tmp_path, [" A DOG runs ", "nothing", " Animal", 1], ["nothing", "a Bird", "size", 2], ["a cat", "x", "y", 3]
     )
     texts = ["a dog", "a dog runs", "a cow", "two cats", "a horse", "a bird", "a fish", "a cat sits"]
-    job = caption_job(tmp_path, ["b", "b", "c", "c", "a", "d", "e", "e"], texts, train=train)
-    data = read(job)
+    job = caption_job(tmp_path, ["b", "b", "c", "c", "a", "d", "e", "e"], texts)
+    data = read(job, train_file=train)
     assert data.captions.texts == ["a cow", "two cats", "a horse", "a fish", "a cat sits"]
     assert data.captions.images.tolist() == [1, 1, 2, 4, 4] and data.captions.queries.tolist() == [0, 2, 3]
     assert (data.captions_left_out, data.images_left_out) == (3, 2)
@@ -85,9 +95,9 @@ def test_images_of_the_training_data_are_left_out(tmp_path):
 
 def test_a_corpus_of_training_images_alone_is_refused(tmp_path):
     train = training_file(tmp_path, ["a dog", "a cat", "animal", 1], ["a cow", "a cat", "animal", 2])
-    job = caption_job(tmp_path, ["a", "b", "c"], ["a dog", "a cow", "a fish"], train=train)
+    job = caption_job(tmp_path, ["a", "b", "c"], ["a dog", "a cow", "a fish"])
     with pytest.raises(RequestError, match=r"--train: expected captions of several images without .*, got 1"):
-        read(job)
+        read(job, train_file=train)
 
 
 def test_the_report_says_what_training_had(tmp_path):
@@ -103,8 +113,8 @@ def test_the_report_says_what_training_had(tmp_path):
         values = {"animal": ("dog", "cat"), "food or drink": ("beer", "cake")}
         return np.array([[*(value in t for value in values[c]), 0.1] for t, c in texts], dtype=np.float32)
 
-    job = caption_job(tmp_path, list(map(str, range(40))), texts, train=train, attributes=("food or drink", "animal"))
-    metrics = evaluate(job, vectors_of=vectors_of)
+    job = caption_job(tmp_path, list(map(str, range(40))), texts)
+    metrics = evaluate(job, vectors_of, train_file=train, attributes=("food or drink", "animal"))
     assert [len(part) for part in asked] == [39, 78], "plain vectors, then all conditions in one call"
     assert asked[1][:2] == [("a cat 0", "animal"), ("a cat 0", "food or drink")]
     assert metrics["data"]["captions"] == 39 and metrics["data"]["images"] == 39
@@ -135,10 +145,8 @@ def test_the_report_of_captions(tmp_path):
             return np.random.default_rng(0).standard_normal((len(texts), 3)).astype(np.float32)
         return np.array([["dog" in t, "cat" in t, 0.1] for t, _ in texts], dtype=np.float32)
 
-    job = EvaluateJob(
-        task="caption-attributes", model=("minilm",), data=str(tmp_path), output=str(tmp_path / "r"), resamples=100
-    )
-    metrics = evaluate(job, vectors_of=vectors_of)
+    job = EvaluateJob(task="captions", model=("minilm",), data=str(tmp_path), output=str(tmp_path / "r"), resamples=100)
+    metrics = evaluate(job, vectors_of)
     plain, conditional = metrics["systems"]
     assert conditional["figures"]["animal"]["share@10"]["value"] == 100
     assert plain["figures"]["animal"]["share@10"]["value"] < 80

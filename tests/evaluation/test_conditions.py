@@ -1,10 +1,23 @@
 """Figures by condition, each against a case worked by hand."""
 
+import json
+from argparse import Namespace
+
 import numpy as np
 import pytest
+from conditions import (
+    comparisons,
+    condition_data,
+    condition_figures,
+    main,
+    render,
+    right_order,
+    worst_conditions,
+    worst_pairs,
+)
+from helpers import write_csv
 
 from raycase.data.rated import RatedPairs
-from raycase.evaluation.conditions import comparisons, condition_data, condition_figures, right_order, worst_conditions
 
 BOOTSTRAP = {"resamples": 100, "seed": 0}
 
@@ -108,3 +121,39 @@ def test_the_worst_conditions_are_those_out_of_place():
 
 def test_few_pairs_have_no_worst_conditions():
     assert worst_conditions(np.arange(3.0), under(["color"] * 3, [1, 2, 3])) == []
+
+
+def test_the_worst_pairs_are_those_ranked_most_wrongly(rated_pairs):
+    scores = rated_pairs.ratings / 5 + np.arange(len(rated_pairs)) * 1e-6
+    low, high = np.flatnonzero(rated_pairs.ratings == 1)[2], np.flatnonzero(rated_pairs.ratings == 5)[1]
+    scores[low], scores[high] = 2.0, -2.0
+    scores[rated_pairs.ratings == -1] = 3.0  # no rating, so never wrong
+    worst = worst_pairs(scores, rated_pairs)
+    assert {pair["row"] for pair in worst[:2]} == {low, high}
+    assert len(worst) == 10
+    assert all(pair["rating"] != -1 for pair in worst)
+    first = next(pair for pair in worst if pair["row"] == low)
+    assert (first["sentence1"], first["condition"]) == (rated_pairs.sentences1[low], rated_pairs.conditions[low])
+    assert (first["rating"], first["cosine"], first["cosine_rank"]) == (1, 2.0, 100)
+
+
+def test_the_report_has_what_was_measured(models, pairs, tmp_path, capsys):
+    header = ["sentence1", "sentence2", "condition", "label"]
+    rows = [["a dog", "a cat", "Type of dog ", label] for label in (1, 2)]
+    rows += [["a dog", "a cat", "number of people", 1]] * 4
+    train = write_csv(tmp_path / "train.csv", header, rows)
+    words = {"data": pairs, "output": str(tmp_path / "report"), "resamples": 100, "compute": "float32"}
+    main(Namespace(model=list(map(str, models)), train=train, **words))
+    metrics = json.loads((tmp_path / "report" / "metrics.json").read_text())
+    text = (tmp_path / "report" / "report.md").read_text()
+    assert render(metrics) == text
+    groups = metrics["conditions"]["training"]["groups"]
+    assert [group["conditions"] for group in groups] == [1, 1, 1, 0, 0]
+    for model in metrics["models"]:
+        value = model["by_times"][0]["spearman"]
+        assert f"| 0 | 1 | {groups[0]['pairs']} | {groups[0]['rated']} | {value['value']:.2f} [" in text
+    assert "| more than 100 | 0 | 0 | 0 | n/a | n/a |" in text
+    order = metrics["models"][1]["order"]["rated"]
+    assert f"{order['value']:.2f} [{order['low']:.2f}, {order['high']:.2f}] |" in text
+    worst = metrics["models"][0]["worst_conditions"][0]
+    assert f"| {worst['condition']} | {worst['pairs']} | {worst['distance']:.1f} |" in text

@@ -7,7 +7,7 @@ import pytest
 
 from raycase.errors import RequestError
 from raycase.evaluation.job import EvaluateJob
-from raycase.evaluation.ranked import render
+from raycase.evaluation.ranked import render_ranked
 from raycase.evaluation.tasks.catalogue import evaluate
 from raycase.evaluation.tasks.csfcube import Cube, Paper, best_match, fitting, rank_pools, read_cube
 from raycase.search.topk import l2_normalize
@@ -127,7 +127,7 @@ def test_the_report_of_csfcube(tmp_path):
     assert wrong < systems["minilm: plain + facet"]["figures"]["method"]["MAP"]["value"]
     assert "against" not in systems["minilm: plain"]
     report = (tmp_path / "r" / "report.md").read_text()
-    assert report == render(json.loads((tmp_path / "r" / "metrics.json").read_text()))
+    assert report == render_ranked(json.loads((tmp_path / "r" / "metrics.json").read_text()))
     for name, system in systems.items():
         assert f"| {name} | {system['what']} |" in report
     assert "method (1)" in report and "## recall at 20" in report

@@ -23,10 +23,6 @@ def test_a_folder_that_holds_something_else_is_refused(models, tmp_path):
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"task": "csfcube", "ablate": True}, "--ablate: expected --task csts"),
-        ({"task": "kgc", "train": "t.csv"}, "--train: expected --task csts or caption-attributes, got kgc"),
-        ({"task": "csts", "attributes": ("animal",)}, "--attributes: expected --task caption-attributes, got csts"),
-        ({"task": "csfcube", "cases": "c.csv"}, "--cases: expected --task csts"),
         ({"task": "csts", "qrels": "q.csv"}, "--qrels: expected --task csfcube"),
         ({"task": "csts", "split": "test"}, "--split: expected --task kgc, got csts"),
         ({"task": "sts", "threshold_from": "dev.csv"}, "--threshold-from: expected --task rte, got sts"),

@@ -3,10 +3,10 @@
 from pathlib import Path
 
 import pytest
+from case_tables import ablation_configs
 
 from raycase.data.fetch import DEFAULT_MODEL
 from raycase.errors import RequestError
-from raycase.evaluation.ablation import ablation_configs
 from raycase.evaluation.job import EvaluateJob
 from raycase.evaluation.models import find_models, setting
 from raycase.systems.cross_encoder import cross_encoder

@@ -1,19 +1,18 @@
 """Seeds of one system: Welch's t-test by its formula, which models belong together, and the part of the report."""
 
 import json
+from argparse import Namespace
 from dataclasses import replace
 from functools import partial
-from types import SimpleNamespace
 
 import numpy as np
 import pytest
 from helpers import vectors_of
 from scipy.stats import t as student
+from seeds import _cell, _spread, compare_seeds, main, seed_groups, system_name, tables, welch
 
 from raycase.evaluation.job import EvaluateJob
-from raycase.evaluation.seeds import compare_seeds, seed_groups, seeds_section, system_name, welch
 from raycase.evaluation.tasks.catalogue import evaluate
-from raycase.systems.sentence_encoder import sentence_encoder
 from raycase.training import job as jobs
 from raycase.training.inference_jobs import DualCseJob
 from raycase.training.local_runner import open_local_runner
@@ -41,37 +40,23 @@ def test_what_names_have_in_common():
     assert system_name(["a", "b"]) == "a, b"
 
 
-@pytest.fixture
-def trained(tmp_path):
-    """Makes models whose folders hold these records of training."""
-
-    def model(name, record):
-        folder = tmp_path / name
-        folder.mkdir()
-        if record is not None:
-            (folder / "metrics.json").write_text(record if isinstance(record, str) else json.dumps(record))
-        return SimpleNamespace(name=name, config=SimpleNamespace(local=folder))
-
-    return lambda **records: [model(name, record) for name, record in records.items()]
-
-
-def test_models_that_differ_in_their_seed_alone_are_one_system(trained):
-    models = trained(
-        a0={"unseeded": "a", "seed": 0},
-        b0={"unseeded": "b", "seed": 0},
-        a7={"unseeded": "a", "seed": 7},
-        again={"unseeded": "a", "seed": 7},
-        old={"seed": 1, "fingerprint": "a"},
-        broken="[",
-        odd={"unseeded": ["a"], "seed": 3},
-        none=None,
-    )
+def test_models_that_differ_in_their_seed_alone_are_one_system():
+    records = {
+        "a0": {"unseeded": "a", "seed": 0},
+        "b0": {"unseeded": "b", "seed": 0},
+        "a7": {"unseeded": "a", "seed": 7},
+        "again": {"unseeded": "a", "seed": 7},
+        "old": {"seed": 1, "fingerprint": "a"},
+        "broken": None,
+        "odd": {"unseeded": ["a"], "seed": 3},
+        "none": None,
+    }
     alone = [{0: "b0"}, {7: "again"}, {0: "old"}, {0: "broken"}, {0: "odd"}, {0: "none"}]
-    assert seed_groups(models) == [{0: "a0", 7: "a7"}, *alone]
+    assert seed_groups(records) == [{0: "a0", 7: "a7"}, *alone]
 
 
-def test_means_and_differences_by_hand(trained):
-    models = trained(
+def test_means_and_differences_by_hand():
+    records = dict(
         **{f"first-{seed}": {"unseeded": "a", "seed": seed} for seed in range(3)},
         **{f"second-{seed}": {"unseeded": "b", "seed": seed} for seed in range(2)},
         alone=None,
@@ -79,22 +64,26 @@ def test_means_and_differences_by_hand(trained):
     figures = {f"first-{seed}": {"map": value, "none": None} for seed, value in enumerate((3.0, 5.0, 7.0))}
     figures |= {f"second-{seed}": {"map": value, "none": None} for seed, value in enumerate((2.0, 3.0))}
     figures |= {"alone": {"map": 4.0, "none": None}, "length": {"map": 1.0, "none": None}}
-    first, second, alone = compare_seeds(models, figures)
+    first, second, alone = compare_seeds(records, figures)
     assert (first["system"], first["seeds"], first["models"][0]) == ("first", [0, 1, 2], "first-0")
     assert first["figures"] == {"map": {"mean": 5.0, "std": 2.0, "values": [3.0, 5.0, 7.0]}, "none": None}
     assert second["against"]["map"] == welch(np.array([2.0, 3]), np.array([3.0, 5, 7]))
     assert second["against"]["none"] is None
     assert (alone["figures"]["map"]["std"], alone["against"]["map"]) == (None, None)
-    text = "\n".join(seeds_section({"seeds": [first, second, alone]}))
+    text = tables([first, second, alone])
     assert "| first | 0, 1, 2 | 5.00 ± 2.00 | n/a |" in text and "| alone | 0 | 4.00 | n/a |" in text
     assert "Minus first, by Welch's t-test over seeds:" in text and "| second | -2.50 [" in text
-    assert compare_seeds(models[-1:], figures) == [] and seeds_section({}) == []
 
 
-def test_systems_of_a_model_are_compared_one_by_one(trained):
-    models = trained(m0={"unseeded": "a", "seed": 0}, m1={"unseeded": "a", "seed": 1})
+def test_undefined_figures_are_counted():
+    assert _cell(_spread(np.array([4.0, np.nan, 6.0]))) == "5.00 ± 1.41 (1 of 3 undefined)"
+    assert _spread(np.array([np.nan])) is None
+
+
+def test_systems_of_a_model_are_compared_one_by_one():
+    records = {"m0": {"unseeded": "a", "seed": 0}, "m1": {"unseeded": "a", "seed": 1}}
     figures = {f"m{seed}: {kind}": {"map": value + seed} for seed in (0, 1) for kind, value in (("x", 1), ("y", 5))}
-    first, second = compare_seeds(models, figures)
+    first, second = compare_seeds(records, figures)
     assert (first["system"], second["system"]) == ("m: x", "m: y")
     assert second["figures"]["map"]["mean"] == 5.5 and second["against"]["map"]["difference"] == pytest.approx(4)
 
@@ -102,7 +91,7 @@ def test_systems_of_a_model_are_compared_one_by_one(trained):
 fine_tune = partial(jobs.train, open_runner=open_local_runner)
 
 
-def test_training_says_which_models_are_one_system(inferences, tiny_model, tmp_path):
+def test_training_says_which_models_are_one_system(inferences, tiny_model, tmp_path, capsys):
     """Two seeds, and one with another loss, which its folder does not tell."""
     settings = {"model": str(tiny_model), "compute": "float32", "epochs": 1, "batch_size": 8, "learning_rate": 1e-3}
     first = DualCseJob(output=str(tmp_path / "dual-0"), **settings, **inferences)
@@ -119,29 +108,10 @@ def test_training_says_which_models_are_one_system(inferences, tiny_model, tmp_p
         resamples=100,
     )
     metrics = evaluate(asked, vectors_of=vectors_of)
-    dual, without = metrics["seeds"]
+    main(Namespace(report=asked.output, model=asked.model))
+    printed = capsys.readouterr().out
+    dual, without = json.loads(printed.splitlines()[-1])["seeds"]
     assert dual["models"] == ["dual-0", "dual-1"] and without["models"] == ["without"]
     values = [system["figures"]["implied"]["accuracy"]["value"] for system in metrics["systems"][:2]]
     assert dual["figures"]["implied"]["values"] == values
-    assert "## Seeds" in (tmp_path / "report" / "report.md").read_text()
-
-
-@pytest.mark.parametrize("task", ["csts", "sts"])
-def test_reports_of_their_own_form_have_the_part_too(task, evaluation, save_model, scored, tiny_model, tmp_path):
-    for seed in (0, 1):
-        folder = tmp_path / f"model-{seed}"
-        if task == "csts":
-            save_model(folder, seed)
-        else:
-            sentence_encoder(str(tiny_model), pooling=("mean", "cls")[seed]).trainable().save(folder)
-        (folder / "metrics.json").write_text(json.dumps({"unseeded": "a", "seed": seed}))
-    options = {} if task == "csts" else {"task": "sts", "data": scored["validation"]}
-    metrics = evaluate(evaluation(tmp_path / "model-0", tmp_path / "model-1", **options), vectors_of=vectors_of)
-    [line] = metrics["seeds"]
-    if task == "csts":
-        own = [model["variants"][model["system"]]["pearson"]["value"] for model in metrics["models"]]
-        assert line["figures"]["pearson"]["mean"] == pytest.approx(np.mean(own))
-    else:
-        assert set(line["figures"]) == {"spearman", "upper", "lower", "overlap"}
-    report = (tmp_path / "report" / "report.md").read_text()
-    assert report.index("## Seeds") < report.index("## How it was made")
+    assert "| dual | 0, 1 |" in printed

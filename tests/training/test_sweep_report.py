@@ -1,4 +1,4 @@
-"""The report of a sweep: its tables and its plots."""
+"""The report of a sweep: its tables and its plot."""
 
 from dataclasses import replace
 
@@ -6,7 +6,7 @@ from sweeps import trial
 
 from raycase.training.catalogue import TRAIN_JOBS
 from raycase.training.sweep_cells import Cell, grid_of
-from raycase.training.sweep_plots import sweep_plots
+from raycase.training.sweep_plots import choices_plot
 from raycase.training.sweep_report import summary
 
 BASE = Cell(job=TRAIN_JOBS["case"](train="a", validation="b", output="c", prompt="cond"))
@@ -31,10 +31,8 @@ def test_the_summary_names_what_failed():
     assert "## Failed" in text and "the loss is nan" in text
 
 
-def test_plots_are_drawn_for_dimensions_and_for_choices():
-    dims = [trial(c, 40.0 + i, s) for i, c in enumerate(grid_of("figure4", BASE)) for s in range(2)]
-    assert [*sweep_plots(dims)] == ["dimensions.png"]
-    found = [trial(c, 40.0 + i) for i, c in enumerate(grid_of("table7", BASE))]
-    drawn = sweep_plots(found)
-    assert [*drawn] == ["choices.png"] and drawn["choices.png"].startswith(b"\x89PNG")
-    assert sweep_plots([replace(found[0], figures={"spearman": None})]) == {}
+def test_the_plot_shows_what_varies():
+    for grid in ("figure4", "table7"):
+        found = [trial(c, 40.0 + i) for i, c in enumerate(grid_of(grid, BASE))]
+        assert choices_plot(found, "Spearman").startswith(b"\x89PNG")
+    assert choices_plot([replace(found[0], figures={"spearman": None})], "Spearman") is None

@@ -4,24 +4,25 @@ from __future__ import annotations
 
 from typing import Any
 
-from raycase.evaluation import csts_report, ranked
+from raycase.evaluation.csts_report import csts_values, render_csts
 from raycase.evaluation.job import EvaluateJob
 from raycase.evaluation.procedure import Task, run_task
-from raycase.evaluation.tasks import captions, csfcube, csts, entailment, kgc, rerank, sts
+from raycase.evaluation.ranked import ranked_values, render_ranked
+from raycase.evaluation.tasks import csfcube, csts, entailment, kgc, rerank, sts
 from raycase.systems.contracts import VectorsOf
 
+RANKED: dict[str, Any] = {"values": ranked_values, "render": render_ranked}
+STS: Task[Any] = Task(read=sts.read, measure=sts.measure, values=sts.sts_values, render=sts.render_sts)
+ENTAILMENT: Task[Any] = Task(read=entailment.read, measure=entailment.measure, **RANKED)
 TASKS: dict[str, Task[Any]] = {
-    "csts": Task(read=csts.read, measure=csts.measure, figures=csts_report.figures, render=csts_report.render),
-    "csfcube": Task(read=csfcube.read, measure=csfcube.measure, figures=ranked.figures, render=ranked.render),
-    "caption-attributes": Task(
-        read=captions.read, measure=captions.measure, figures=ranked.figures, render=ranked.render
-    ),
-    "kgc": Task(read=kgc.read, measure=kgc.measure, figures=ranked.figures, render=ranked.render),
-    "rte": Task(read=entailment.read, measure=entailment.measure, figures=ranked.figures, render=ranked.render),
-    "eis": Task(read=entailment.read, measure=entailment.measure, figures=ranked.figures, render=ranked.render),
-    "sts": Task(read=sts.read, measure=sts.measure, figures=sts.figures, render=sts.render),
-    "pairs": Task(read=sts.read, measure=sts.measure, figures=sts.figures, render=sts.render),
-    "rerank": Task(read=rerank.read, measure=rerank.measure, figures=ranked.figures, render=ranked.render),
+    "csts": Task(read=csts.read, measure=csts.measure, values=csts_values, render=render_csts),
+    "csfcube": Task(read=csfcube.read, measure=csfcube.measure, **RANKED),
+    "kgc": Task(read=kgc.read, measure=kgc.measure, **RANKED),
+    "rte": ENTAILMENT,
+    "eis": ENTAILMENT,
+    "sts": STS,
+    "pairs": STS,
+    "rerank": Task(read=rerank.read, measure=rerank.measure, **RANKED),
 }
 
 

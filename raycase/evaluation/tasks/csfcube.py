@@ -21,7 +21,7 @@ from raycase.errors import RequestError
 from raycase.evaluation.job import EvaluateJob
 from raycase.evaluation.metrics import average_precision, full_recall_precision, ndcg_at, recall_at
 from raycase.evaluation.models import Model, before_g, encoder_names, is_case, setting
-from raycase.evaluation.procedure import Embed, Measured
+from raycase.evaluation.procedure import Embed
 from raycase.evaluation.ranked import RankedSystem, rank_systems
 from raycase.search.topk import l2_normalize
 
@@ -83,7 +83,7 @@ def read(job: EvaluateJob) -> Cube:
     return read_cube(job.data, job.qrels)
 
 
-def measure(job: EvaluateJob, cube: Cube, models: Sequence[Model], embed: Embed) -> Measured:
+def measure(job: EvaluateJob, cube: Cube, models: Sequence[Model], embed: Embed) -> dict[str, Any]:
     """Rank each query's pool by each encoder's plain vectors and by each model's conditional ones; for models without
     training, also by the vectors of a paper's own sentences, which take seven times as long."""
     pairs = cube.pairs()

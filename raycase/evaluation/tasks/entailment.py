@@ -7,7 +7,7 @@ Shapes: N premises, H kinds of hypotheses, T distinct texts, D dimensions.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypedDict
 
@@ -25,7 +25,7 @@ from raycase.evaluation.entailment_metrics import (
 )
 from raycase.evaluation.job import SAVED, EvaluateJob
 from raycase.evaluation.models import Model
-from raycase.evaluation.procedure import Embed, Measured
+from raycase.evaluation.procedure import Embed
 from raycase.evaluation.ranked import RankedSystem, rank_systems
 from raycase.evaluation.training_record import training_metrics
 from raycase.systems.dualcse import implicitness
@@ -85,7 +85,7 @@ def read(job: EvaluateJob) -> EntailmentData:
     return EntailmentData(tested=tested, tuned=tuned)
 
 
-def measure(job: EvaluateJob, data: EntailmentData, models: Sequence[Model], embed: Embed) -> Measured:
+def measure(job: EvaluateJob, data: EntailmentData, models: Sequence[Model], embed: Embed) -> dict[str, Any]:
     """Accuracy of each model over all pairs and by kind of hypothesis; for eis also of the sentences' length."""
     inferences = data.tested
     of_pairs = "premise" not in inferences.columns
@@ -109,7 +109,7 @@ def measure(job: EvaluateJob, data: EntailmentData, models: Sequence[Model], emb
             "premises": len(data.tuned),
             "sha256": data.tuned.data_sha256,
         }
-    measured = rank_systems(
+    metrics = rank_systems(
         job,
         title=TITLES[job.task],
         about=about,
@@ -118,7 +118,7 @@ def measure(job: EvaluateJob, data: EntailmentData, models: Sequence[Model], emb
         groups=[{"name": group, "queries": len(inferences)} for group in systems[0].values],
         systems=systems,
     )
-    return replace(measured, metrics=measured.metrics | {"thresholds": thresholds}) if thresholds else measured
+    return metrics | {"thresholds": thresholds} if thresholds else metrics
 
 
 def _tuned(job: EvaluateJob, tuned: Inferences | None) -> str:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
@@ -15,7 +16,7 @@ from raycase.errors import RequestError
 from raycase.evaluation.graph_metrics import MEASURES, filtered_ranks, rank_measures
 from raycase.evaluation.job import EvaluateJob
 from raycase.evaluation.models import Model
-from raycase.evaluation.procedure import Embed, Measured
+from raycase.evaluation.procedure import Embed
 from raycase.evaluation.ranked import RankedSystem, rank_systems
 
 
@@ -42,7 +43,7 @@ def read(job: EvaluateJob) -> KgcData:
     return KgcData(uri=folder, graph=graph, parts=parts)
 
 
-def measure(job: EvaluateJob, data: KgcData, models: Sequence[Model], embed: Embed) -> Measured:
+def measure(job: EvaluateJob, data: KgcData, models: Sequence[Model], embed: Embed) -> dict[str, Any]:
     """Rank all entities for each query of each model."""
     graph, queries = data.graph, data.queried
     known = Known.of(*data.parts.values())

@@ -6,6 +6,7 @@ Measures are those of MTEB (Muennighoff et al., 2023). Shapes: Q queries, N cand
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 
@@ -14,9 +15,9 @@ from raycase.data.rated import texts_sha256
 from raycase.evaluation.job import EvaluateJob
 from raycase.evaluation.metrics import reciprocal_rank_at, tied_average_precision
 from raycase.evaluation.models import Model
-from raycase.evaluation.plain_scores import plain_scores
-from raycase.evaluation.procedure import Embed, Measured
+from raycase.evaluation.procedure import Embed
 from raycase.evaluation.ranked import RankedSystem, rank_systems
+from raycase.evaluation.scoring import plain_scores
 from raycase.systems.registry import embeds
 
 FIRST = 10  # candidates among which MTEB looks for the first that fits
@@ -28,13 +29,13 @@ def read(job: EvaluateJob) -> CandidateSets:
     return read_candidates(job.data, "--data")
 
 
-def measure(job: EvaluateJob, data: CandidateSets, models: Sequence[Model], embed: Embed) -> Measured:
+def measure(job: EvaluateJob, data: CandidateSets, models: Sequence[Model], embed: Embed) -> dict[str, Any]:
     """`MEASURES` of each query by each model."""
     distinct = list(dict.fromkeys(pair for row in data.rows for pair in row.pairs))
     firsts, seconds = map(list, zip(*distinct, strict=True))
     systems = []
     for model in models:
-        score_of = dict(zip(distinct, plain_scores(model, firsts, seconds, job, embed).tolist(), strict=True))
+        score_of = dict(zip(distinct, plain_scores(job, model, firsts, seconds, embed).tolist(), strict=True))
         what = f"{model.config.label}: {'cosine of f(query), f(text)' if embeds(model.config) else 'its score'}"
         systems.append(RankedSystem(name=model.name, what=what, values={"all": rank_candidates(data, score_of)}))
     candidates = sum(len(row.positive) + len(row.negative) for row in data.rows)

@@ -1,21 +1,29 @@
-"""Models that training made with several seeds of one system: means, standard deviations and Welch's t-test."""
+"""Models that training made with several seeds of one system: means, standard deviations and Welch's t-test.
+
+    raycase evaluate --task rte --model runs/simcse-0 runs/simcse-1 runs/dualcse-0 --data inli.csv --output runs/rte
+    .venv/bin/python benchmarks/seeds.py --report runs/rte --model runs/simcse-0 runs/simcse-1 runs/dualcse-0
+
+Models are of one system where training wrote that all but their seeds is equal (`unseeded` in their metrics.json). The
+bootstrap of the report asks whether other rows would show a difference, too; this test, whether other seeds would.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import argparse
+from collections.abc import Mapping, Sequence
 from itertools import takewhile
+from pathlib import Path
 from typing import Any, TypedDict
 from warnings import catch_warnings
 
 import numpy as np
 from scipy.stats import ttest_ind
+from turns import finish
 
-from raycase.data.json_values import from_json
-from raycase.evaluation.models import Model
+from raycase.data.json_values import from_json, loads
+from raycase.evaluation.procedure import ValuesBySystem
 from raycase.evaluation.report import NOT_AVAILABLE, difference, table
-from raycase.evaluation.training_record import training_metrics
-
-FiguresOf = dict[str, dict[str, float | None]]  # system -> name of a figure -> its value, None where it is not defined
+from raycase.evaluation.tasks.catalogue import TASKS
 
 
 class _Trained(TypedDict):
@@ -25,33 +33,30 @@ class _Trained(TypedDict):
     seed: int
 
 
-def seed_groups(models: Sequence[Model]) -> list[dict[int, str]]:
-    """Seed -> name of the model, for each system in the order of the models.
+def seed_groups(records: Mapping[str, Any]) -> list[dict[int, str]]:
+    """Seed -> name of the model, for each system in the order of the models, by what training wrote of each.
 
-    Models are of one system where training wrote that all but their seeds is equal. Any other is a system of its own,
-    as is a second one with the same seed.
+    A model that was not trained is a system of its own, as is a second one with the same seed.
     """
     groups: dict[str, dict[int, str]] = {}
-    for model in models:
+    for name, record in records.items():
         try:
-            trained = from_json(_Trained, training_metrics(model.config))
+            trained = from_json(_Trained, record)
         except ValueError:  # not trained, or by an earlier version
-            trained = _Trained(unseeded=model.name, seed=0)
+            trained = _Trained(unseeded=name, seed=0)
         group = groups.setdefault(trained["unseeded"], {})
         if trained["seed"] in group:
-            group = groups.setdefault(model.name, {})
-        group[trained["seed"]] = model.name
+            group = groups.setdefault(name, {})
+        group[trained["seed"]] = name
     return list(groups.values())
 
 
-def compare_seeds(models: Sequence[Model], figures: FiguresOf) -> list[dict[str, Any]]:
+def compare_seeds(records: Mapping[str, Any], figures: ValuesBySystem) -> list[dict[str, Any]]:
     """For each system its seeds, mean and standard deviation of each figure, and the difference from the first system.
 
-    Empty where no system has several seeds. A model may have several systems in `figures`: "name: ...".
+    A model may have several systems in `figures`: "name: ...".
     """
-    groups = seed_groups(models)
-    if all(len(group) < 2 for group in groups):
-        return []
+    groups = seed_groups(records)
     lines: list[dict[str, Any]] = []
     first: dict[str, np.ndarray] | None = None
     for group in groups:
@@ -72,7 +77,7 @@ def compare_seeds(models: Sequence[Model], figures: FiguresOf) -> list[dict[str,
     return lines
 
 
-def _variants(model: str, figures: FiguresOf) -> list[str]:
+def _variants(model: str, figures: ValuesBySystem) -> list[str]:
     """What follows a model's name in the names of its systems."""
     return [name.removeprefix(model) for name in figures if name == model or name.startswith(f"{model}: ")]
 
@@ -120,26 +125,19 @@ def system_name(names: Sequence[str]) -> str:
     return "".join(letters[0] for letters in same).rstrip("0123456789").rstrip("-_./ ") or ", ".join(names)
 
 
-def seeds_section(metrics: dict[str, Any]) -> list[str]:
-    """The part of a report in Markdown; nothing where no system has several seeds."""
-    lines = metrics.get("seeds")
-    if not lines:
-        return []
+def tables(lines: Sequence[dict[str, Any]]) -> str:
+    """What `compare_seeds` gives, in Markdown."""
     names = list(dict.fromkeys(name for line in lines for name in line["figures"]))
-    about = (
-        "Mean ± standard deviation over models that differ in their seed alone. The bootstrap asks whether other rows "
-        "would show a difference, too; Welch's t-test, whether other seeds would."
-    )
     rows = [
         [line["system"], ", ".join(map(str, line["seeds"])), *(_cell(line["figures"].get(name)) for name in names)]
         for line in lines
     ]
-    parts = ["## Seeds", about, table(["system", "seeds", *names], rows)]
+    parts = ["Mean ± standard deviation over the seeds:", table(["system", "seeds", *names], rows)]
     others = [line for line in lines if any(line.get("against", {}).values())]
     if others:
         rows = [[line["system"], *(difference(line["against"].get(name), 0) for name in names)] for line in others]
         parts += [f"Minus {lines[0]['system']}, by Welch's t-test over seeds:", table(["", *names], rows)]
-    return parts
+    return "\n\n".join(parts)
 
 
 def _cell(figure: dict[str, Any] | None) -> str:
@@ -150,3 +148,30 @@ def _cell(figure: dict[str, Any] | None) -> str:
     left_out = figure.get("undefined", 0)
     lost = f" ({left_out} of {len(figure['values'])} undefined)" if left_out else ""
     return f"{figure['mean']:.2f}{spread}{lost}"
+
+
+def record_of(folder: Path) -> Any:
+    """What training wrote in a model's folder; None where it wrote nothing."""
+    file = folder / "metrics.json"
+    try:
+        return loads(file.read_text(encoding="utf-8")) if file.exists() else None
+    except ValueError:
+        return None
+
+
+def main(arguments):
+    """Compare and print."""
+    metrics = loads((Path(arguments.report) / "metrics.json").read_text(encoding="utf-8"))
+    figures = TASKS[metrics["task"]].values(metrics)
+    names = [model if model in figures else Path(model).name for model in arguments.model]  # as the report has them
+    records = {name: record_of(Path(model)) for name, model in zip(names, arguments.model, strict=True)}
+    lines = compare_seeds(records, figures)
+    print(tables(lines))
+    finish({"ratios": {}, "seeds": lines})
+
+
+if __name__ == "__main__":
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--report", required=True, help="folder that `raycase evaluate` wrote")
+    parser.add_argument("--model", nargs="+", required=True, help="model folders of the report")
+    main(parser.parse_args())

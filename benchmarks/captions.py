@@ -1,5 +1,13 @@
 """Whether conditions steer a search: captions whose nearest neighbours share the attribute that the condition names.
 
+    .venv/bin/python benchmarks/captions.py --model minilm-conditional condition-pooling:minilm --attributes all \\
+        --data ../shared/data/flickr30k --train ../shared/data/csts/train.csv --output runs/captions
+
+Reads the first 20,000 captions and writes metrics.json and report.md as `raycase evaluate` does. --train leaves out
+each image that has a sentence of the file as a caption, and says of each condition whether a row of the file has it
+(stripped and case-folded). A model embeds every caption under every condition that is measured, in one job: with
+another choice of conditions, or of --train, it embeds them again.
+
 A measure of ours, not of any publication: attributes are found by word lists (attribute_words.json). It says whether
 vectors move with the condition, not whether people would be content with the answers.
 
@@ -8,22 +16,28 @@ Shapes: N captions, T distinct ones, C conditions, Q queries, q queries that nam
 
 from __future__ import annotations
 
+import argparse
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
+from attributes import attribute_patterns, attributes_of
+from conditions import folded
+from turns import finish
 
 from raycase.data.inputs import find_input
-from raycase.data.rated import RatedPairs, folded, read_columns, read_rated, texts
+from raycase.data.rated import RatedPairs, read_columns, read_rated, texts
 from raycase.errors import RequestError
 from raycase.evaluation.job import EvaluateJob
 from raycase.evaluation.models import Model, encoder_names
-from raycase.evaluation.procedure import Embed, Measured
-from raycase.evaluation.ranked import RankedSystem, rank_systems
-from raycase.evaluation.tasks.attributes import attribute_patterns, attributes_of
+from raycase.evaluation.procedure import Embed, Task, run_task
+from raycase.evaluation.ranked import RankedSystem, rank_systems, ranked_values, render_ranked
+from raycase.evaluation.report import table
+from raycase.placement import vectors
 from raycase.search.topk import l2_normalize, top_k
 
 CAPTIONS, NEIGHBOURS = 20_000, 10
@@ -71,17 +85,17 @@ class CaptionData:
         return self.captions.uri
 
 
-def read(job: EvaluateJob) -> CaptionData:
+def read(job: EvaluateJob, *, attributes: Sequence[str] | None = None, train_file: str | None = None) -> CaptionData:
     """Read the first captions and `--train`. Raises RequestError."""
-    conditions = choose_conditions(job.attributes)
+    conditions = choose_conditions(attributes)
     captions = every = read_captions(job.data)
     train = None
-    if job.train:
-        train = read_rated(job.train, "--train")
+    if train_file:
+        train = read_rated(train_file, "--train")
         captions = without_images_of(every, train)
         if len(captions.queries) < 2:
             raise RequestError(
-                f"--train: expected captions of several images without a sentence of {job.train} in {job.data}, "
+                f"--train: expected captions of several images without a sentence of {train_file} in {job.data}, "
                 f"got {len(captions.queries)}"
             )
     return CaptionData(
@@ -127,7 +141,7 @@ def without_images_of(captions: Captions, train: RatedPairs) -> Captions:
     return Captions(uri=captions.uri, texts=[captions.texts[row] for row in kept], images=captions.images[kept])
 
 
-def measure(job: EvaluateJob, data: CaptionData, models: Sequence[Model], embed: Embed) -> Measured:
+def measure(job: EvaluateJob, data: CaptionData, models: Sequence[Model], embed: Embed) -> dict[str, Any]:
     """For each encoder's plain vectors and each model's conditional ones, the share of neighbours with the value.
 
     A model's vectors under all conditions are embedded in one call, sentence by sentence: (T * C, D) float32 in memory.
@@ -170,7 +184,7 @@ def about(data: CaptionData) -> str:
     """The report's first paragraph."""
     text = (
         "A measure of ours: attributes are read off captions by lists of words "
-        "(`raycase/evaluation/tasks/attribute_words.json`). Queries "
+        "(`benchmarks/attribute_words.json`). Queries "
         "are the first caption of each image that names exactly one value; captions of the same image are left "
         "out. Chance is the share among all captions."
     )
@@ -255,3 +269,42 @@ def chance_share(captions: Captions, attribute: Attribute) -> np.ndarray:
         others_N = captions.images != captions.images[queries[query]]
         shares.append((attribute.named[value] & others_N).sum() / others_N.sum())
     return np.array(shares)
+
+
+def render(metrics: dict[str, Any]) -> str:
+    """The report in Markdown."""
+    groups = metrics["groups"]
+    rows = [["chance", *(f"{group['chance']:.2f}" for group in groups)]]
+    if any("seen" in group for group in groups):
+        rows.append(["condition seen in training", *("yes" if group["seen"] else "no" for group in groups)])
+    return render_ranked(metrics) + "\n" + table(["", *(group["name"] for group in groups)], rows) + "\n"
+
+
+def main(arguments):
+    """Measure and write the report."""
+    job = EvaluateJob(
+        task="captions",
+        model=tuple(arguments.model),
+        data=arguments.data,
+        output=arguments.output,
+        resamples=arguments.resamples,
+        compute=arguments.compute,
+        cache=arguments.cache,
+    )
+    reading = partial(read, attributes=arguments.attributes, train_file=arguments.train)
+    task = Task(read=reading, measure=measure, values=ranked_values, render=render)
+    metrics = run_task(job, task, vectors_of=vectors(None).vectors_of)
+    finish({"ratios": {}, "systems": ranked_values(metrics), "output": arguments.output})
+
+
+if __name__ == "__main__":
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--model", nargs="+", required=True)
+    parser.add_argument("--data", required=True, help="folder of captions.parquet, with columns image and text")
+    parser.add_argument("--train", help="rated pairs, whose images are left out")
+    parser.add_argument("--attributes", nargs="+", help="conditions, or all; default: four")
+    parser.add_argument("--output", required=True, help="folder of metrics.json and report.md")
+    parser.add_argument("--resamples", type=int, default=1000)
+    parser.add_argument("--compute", choices=("float32", "bfloat16"))
+    parser.add_argument("--cache", help="of embedded captions")
+    main(parser.parse_args())

@@ -5,15 +5,15 @@ from __future__ import annotations
 import json
 import re
 from functools import cache
-from importlib import resources
+from pathlib import Path
 
 Patterns = dict[str, dict[str, re.Pattern[str]]]  # condition -> value -> what names it in lower-case text
 
 
 @cache
 def attribute_patterns() -> Patterns:
-    """The patterns of the package's own word lists."""
-    return compile_patterns(resources.files(__package__).joinpath("attribute_words.json").read_text(encoding="utf-8"))
+    """The patterns of attribute_words.json."""
+    return compile_patterns(Path(__file__).with_name("attribute_words.json").read_text(encoding="utf-8"))
 
 
 def attributes_of(caption: str, condition: str) -> set[str]:
