@@ -6,11 +6,11 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from raycase.api import embed, evaluate, load, train
+    from raycase.api import embed, evaluate, load, to_sentence_transformer, train
     from raycase.search.index import Index
 
 __version__ = "0.2.0"
-__all__ = ["Index", "__version__", "embed", "evaluate", "load", "train"]
+__all__ = ["Index", "__version__", "embed", "evaluate", "load", "to_sentence_transformer", "train"]
 
 
 def __getattr__(name: str) -> Any:

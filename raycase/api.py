@@ -16,6 +16,8 @@ from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
 from raycase.errors import RequestError, WorkError
 
 if TYPE_CHECKING:
+    from sentence_transformers import SentenceTransformer
+
     from raycase.systems.embeds import Embeds
 
 Args = ParamSpec("Args")
@@ -137,3 +139,31 @@ def evaluate(model: Place | Iterable[str], data: Place, output: Place, **options
     models = _several(fspath(model) if isinstance(model, PathLike) else model)
     job = _job(EvaluateJob, model=models, data=data, output=output, **options)
     return run(job, vectors_of=vectors(job.ray).vectors_of)
+
+
+def to_sentence_transformer(model: Embeds) -> SentenceTransformer:
+    """The model that `load` gave, as one of sentence-transformers: `encode(texts, condition=...)`, or of pairs
+    `(text, condition)`.
+
+    Its vectors are those of `model.encode`, computed where the model was loaded. Raises ValueError for a system that
+    scores pairs and has no vectors, and where sentence-transformers is not installed.
+
+    >>> model = raycase.load()
+    >>> converted = raycase.to_sentence_transformer(model)
+    >>> texts = ["A girl in a red dress", "A man in a suit"]
+    >>> bool((converted.encode(texts, condition="color") == model.encode(texts, "color")).all())
+    True
+    """
+    from raycase.systems.contracts import Encoder
+
+    if not isinstance(model, Encoder):
+        raise RequestError(f"model: expected one that embeds, got {type(model).__name__}, which scores pairs")
+    try:
+        from sentence_transformers import SentenceTransformer
+    except ImportError as error:
+        raise RequestError(
+            "expected the package sentence-transformers, got none; install it with: pip install 'raycase[st]'"
+        ) from error
+    from raycase.sentence_transformer import Conditional
+
+    return SentenceTransformer(modules=[Conditional(model)], device="cpu", similarity_fn_name="cosine")
