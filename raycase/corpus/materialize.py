@@ -7,8 +7,6 @@ Shapes: N rows of a unit, C conditions, D dimensions.
 
 from __future__ import annotations
 
-import time
-from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
@@ -16,13 +14,10 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from raycase.corpus.job_record import Job, find_job, write_job
 from raycase.corpus.listing import UnitFile, Units
-from raycase.corpus.manifest import read_manifest
-from raycase.corpus.output import Output, output_at, output_folder
+from raycase.corpus.output import Output, output_folder
 from raycase.corpus.ray_flag import RayFlag
-from raycase.corpus.resume import account, run_units
-from raycase.corpus.unit_files import STATS, UnitLine, UnitStats, parsed, unit_errors, write_unit
+from raycase.corpus.unit_files import STATS, UnitStats, parsed, unit_errors, write_unit
 from raycase.corpus.written import Written, open_written, read_rows
 from raycase.data.conditions import conditions_file, read_conditions
 from raycase.data.fetch import model_folder
@@ -33,7 +28,6 @@ from raycase.data.stored_words import WORD_COLUMNS, StoredWords, WordFormat
 from raycase.errors import PATIENCE, RequestError, WorkError, check_ranges, minutes_range
 
 MOST_CONDITIONS = 64  # at a time
-COUNTS = ("rows_in", "rows_out", "rows_rejected", "pairs", "units")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -100,43 +94,6 @@ def check(job: MaterializeJob, flag: str = "--words") -> tuple[Written, tuple[st
         )
     words.check_basis(flag)
     return words, conditions
-
-
-def pool_missing(
-    job: MaterializeJob,
-    words: Written,
-    conditions: tuple[str, ...],
-    pool: Callable[[Output, Job, list[str]], None],
-    began: float,
-) -> dict[str, Any]:
-    """Claim the output, pool the units that it lacks, put its manifest, and return counts.
-
-    pool: calls `pool_unit` for the units of these names. Raises RequestError, WorkError.
-    """
-    output = output_at(job.output)
-    config = {name: value for name, value in words.job.config.items() if name != "word_bytes"}
-    config |= {"unconditional": False, "conditions": conditions, "words": words.job.fingerprint}
-    opened, done = find_job(output, config, words.job.files, overwrite=job.overwrite, sharing=words.job.sharing)
-    write_job(output, replace(opened, model=words.job.model), overwrite=job.overwrite)
-    pooled: list[str] = []
-
-    def execute(left: WordsLeft) -> tuple[UnitLine, ...]:
-        pool(output, opened, left.names)
-        pooled.extend(left.names)
-        return ()  # the lines are made from the files
-
-    left, lines = run_units(output, opened, WordsLeft(words=words, done=done), execute, what="units")
-    this_run = {"seconds": round(time.time() - began, 3), "units_done": len(pooled)}
-    model = read_manifest(words.output)["model"] | {"dim": _dim(words)}
-    manifest = account(output, opened, left.done, lines, ran=len(pooled), model=model, run=this_run)
-    places = {"output": output.root.uri, "manifest": output.manifest.uri}
-    return {name: manifest[name] for name in COUNTS} | this_run | places
-
-
-def _dim(words: Written) -> int:
-    """Dimensions of pooled vectors."""
-    form = WordFormat.of(words.schema()) if words.names else None
-    return form.dim if form else 0
 
 
 def pool_unit(

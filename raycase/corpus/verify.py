@@ -22,7 +22,7 @@ from raycase.corpus.listing import UnitFile
 from raycase.corpus.manifest import LINES_AT_ONCE, manifest_lines, read_manifest, totals
 from raycase.corpus.output import EMBEDDINGS, SCORES, Output, output_at
 from raycase.corpus.progress import progress_bar
-from raycase.corpus.unit_files import DamagedError, parsed, read_checked
+from raycase.corpus.unit_files import LINES_SCHEMA, DamagedError, parsed, read_checked
 from raycase.corpus.written import condition_defects, count_defects, row_defects
 from raycase.data.schema import CONDITION, EMBEDDING, ID, REJECTED_SCHEMA, is_embedding
 from raycase.data.stored_words import StoredWords, WordFormat
@@ -132,38 +132,34 @@ def verify(uri: str, *, execute: RunChecks = in_threads) -> dict[str, Any]:
     return {name: manifest[name] for name in ("rows_in", "rows_out", "rows_rejected", "pairs", "units")}
 
 
-def listed_defects(output: Output) -> Iterator[str]:
-    """Each defect that a listing shows, in words: of totals, rows of the input, names and sizes. Reads no vectors."""
+def listed_defects(output: Output) -> list[str]:
+    """The defects that a listing shows, in words: of totals, rows of the input, names and sizes. Reads no vectors."""
+    return _listed(output)[0]
+
+
+def _listed(output: Output) -> tuple[list[str], pa.Table]:
+    """`listed_defects`, and the lines of the files that can be read; none where the table of files is not to be
+    trusted."""
     try:
         lines = manifest_lines(output)
     except DamagedError as error:
-        yield str(error)
-        return
-    yield from _total_defects(output, read_manifest(output), lines)
-    yield from _coverage_defects(lines)
-    yield from _listing_defects(output, lines).values()
+        return [str(error)], LINES_SCHEMA.empty_table()
+    listed = _listing_defects(output, lines)
+    defects = [*_total_defects(output, read_manifest(output), lines), *_coverage_defects(lines), *listed.values()]
+    return defects, lines.filter(pc.invert(pc.is_in(lines["name"], pa.array(listed, pa.string()))))
 
 
 def _defects(output: Output, execute: RunChecks) -> Iterator[str]:
-    """Each defect in words. Stops after the first where the manifest's own table of files cannot be trusted."""
-    try:
-        lines = manifest_lines(output)
-    except DamagedError as error:
-        yield str(error)
-        return
-    manifest = read_manifest(output)
-    yield from _total_defects(output, manifest, lines)
-    yield from _coverage_defects(lines)
-    listed = _listing_defects(output, lines)
-    yield from listed.values()
-    readable = lines.filter(pc.invert(pc.is_in(lines["name"], pa.array(listed, pa.string()))))
+    """Each defect in words."""
+    listed, readable = _listed(output)
+    yield from listed
     if not len(readable):
         return
     config = read_job(output).config
     check = FileCheck(
         uri=output.root.uri,
         schema=_schema(output, readable),
-        dim=manifest["model"]["dim"],
+        dim=read_manifest(output)["model"]["dim"],
         basis=hashlib.sha256(output.basis.read()).hexdigest() if output.basis.exists() else None,
         config=config,
         score=config.get(SCORE_COLUMN),

@@ -43,11 +43,7 @@ def claim(
     expected = f"--output: expected an empty folder or {job} in {folder.uri}"
     instead = "choose another folder or pass --overwrite"
     if (folder / record).exists():
-        try:
-            values = (folder / record).read_json()
-        except RequestError:  # no JSON: not written by this job
-            values = None
-        if isinstance(values, dict) and values.get("fingerprint") == fingerprint:
+        if (values := _record(folder / record)).get("fingerprint") == fingerprint:
             return values
         raise RequestError(f"{expected}, got another{f' ({difference})' if difference else ''}; {instead}")
     names = [name for name in results if _holds_files(folder / name)]
@@ -100,11 +96,7 @@ def check_held(folder: Location, record: str, fingerprint: str) -> None:
             f"{folder.uri}: expected the {record} that this job wrote, got none: the folder was removed while the job "
             "ran; begin again with --overwrite"
         )
-    try:
-        values = (folder / record).read_json()
-    except RequestError:  # no JSON: not written by this job
-        values = None
-    if not isinstance(values, dict) or values.get("fingerprint") != fingerprint:
+    if _record(folder / record).get("fingerprint") != fingerprint:
         raise taken_over(folder, record)
 
 
@@ -120,6 +112,15 @@ def clear(folder: Location, record: str, results: Iterable[str]) -> None:
     """Remove a job's results in this order and its record last; other files in the folder stay."""
     for name in (*results, record):
         (folder / name).remove()
+
+
+def _record(file: Location) -> dict[str, Any]:
+    """The values of a record; none where the file is not written by a job."""
+    try:
+        values = file.read_json()
+    except RequestError:
+        return {}
+    return values if isinstance(values, dict) else {}
 
 
 def _holds_files(location: Location) -> bool:

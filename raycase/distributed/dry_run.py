@@ -8,16 +8,15 @@ from ray.exceptions import RayError
 
 from raycase.corpus.dry_run import MEASURED_ROWS, MeasuredRate, encode_sample, step_of
 from raycase.corpus.request import Request
-from raycase.distributed.cluster import cause, start_ray
+from raycase.distributed.cluster import cause
 from raycase.distributed.ray_data import Opaque
-from raycase.distributed.resources import ActorPool, Capacity, capacity, fits_a_node, make_pool
+from raycase.distributed.resources import ActorPool, Capacity, fits_a_node, join_cluster, make_pool
 from raycase.errors import note
 
 
 def measure_on_ray(request: Request, rows: pa.Table, units: int) -> MeasuredRate:
     """What one of the job's encoders on this cluster does. Raises RequestError and WorkError."""
-    start_ray()
-    cluster = capacity()
+    cluster = join_cluster(())
     return measure_in(request, rows, make_pool(request.job, units, cluster), cluster)
 
 

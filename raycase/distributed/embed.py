@@ -9,9 +9,8 @@ from raycase.corpus.plan import Plan
 from raycase.corpus.request import EmbedJob, Request
 from raycase.corpus.run import Execute, run
 from raycase.corpus.run import TooManyRejectedError as TooManyRejectedError  # of `embed`
-from raycase.distributed.cluster import start_ray
 from raycase.distributed.pipeline import execute_on_ray
-from raycase.distributed.resources import capacity, check_nodes, make_pool
+from raycase.distributed.resources import join_cluster, make_pool
 from raycase.errors import note
 from raycase.systems.contracts import EmbedderConfig
 
@@ -27,9 +26,7 @@ def prepare_ray(request: Request, plan: Plan, *, ahead: int | None = None, size:
     `ahead`: maximum number of units that Ray has received and not yet written. Default: by the number of actors.
     `size`: units of an item of Ray Data. Default: one, more for many actors.
     """
-    start_ray()
-    cluster = capacity()
-    check_nodes(request.output.root, cluster)
+    cluster = join_cluster([("--output", request.output.root)])
     pool = make_pool(request.job, plan.units, cluster)
     note(f"needs {pool}; {cluster}")
     return partial(execute_on_ray, pool=pool, ahead=ahead, size=size)

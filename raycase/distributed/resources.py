@@ -12,8 +12,9 @@ from typing import Any, Protocol
 import yaml
 
 from raycase.corpus.request import actor_range
+from raycase.corpus.tasks import Places
 from raycase.data.storage import Location
-from raycase.distributed.cluster import nodes
+from raycase.distributed.cluster import nodes, start_ray
 from raycase.distributed.ray_internals import autoscaler_command, is_head, node_groups, started_here
 from raycase.errors import RequestError
 
@@ -119,6 +120,15 @@ def make_pool(job: ActorFlags, units: int, cluster: Capacity) -> ActorPool:
 def fits_a_node(pool: ActorPool, cluster: Capacity) -> bool:
     """Whether a live node has the resources of an actor, whatever of them is in use."""
     return any(n.get("CPU", 0) >= pool.cpus and n.get("GPU", 0) >= pool.gpus for n in cluster.alive)
+
+
+def join_cluster(places: Places) -> Capacity:
+    """Join or start Ray, whose nodes must all reach these places. Raises RequestError."""
+    start_ray()
+    cluster = capacity()
+    for flag, place in places:
+        check_nodes(place, cluster, flag)
+    return cluster
 
 
 def check_nodes(root: Location, cluster: Capacity, flag: str = "--output") -> None:

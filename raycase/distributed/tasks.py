@@ -15,9 +15,9 @@ import torch
 from ray.data import ActorPoolStrategy, TaskPoolStrategy
 
 from raycase.corpus.tasks import Places
-from raycase.distributed.cluster import nodes, start_ray
+from raycase.distributed.cluster import nodes
 from raycase.distributed.ray_data import run_tasks
-from raycase.distributed.resources import ActorFlags, Capacity, capacity, check_nodes, make_pool
+from raycase.distributed.resources import ActorFlags, capacity, join_cluster, make_pool
 
 TASKS_A_WAVE = 2048  # a wave bounds what Ray holds
 
@@ -71,15 +71,6 @@ def open_tasks(
     """Join or start Ray. Raises RequestError for a place that only one machine of several has."""
     join_cluster(places)
     return TasksOnRay(patience=patience, most=most, actors=actors)
-
-
-def join_cluster(places: Places) -> Capacity:
-    """Join or start Ray, whose nodes must all reach these places. Raises RequestError."""
-    start_ray()
-    cluster = capacity()
-    for flag, place in places:
-        check_nodes(place, cluster, flag)
-    return cluster
 
 
 def cpus_up() -> int:

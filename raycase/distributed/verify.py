@@ -16,8 +16,8 @@ from raycase.corpus.progress import progress_bar
 from raycase.corpus.verify import FileCheck, repeated
 from raycase.corpus.verify import verify as verify_by
 from raycase.data.storage import locate
-from raycase.distributed.cluster import cause, start_ray
-from raycase.distributed.resources import capacity, check_nodes
+from raycase.distributed.cluster import cause
+from raycase.distributed.resources import join_cluster
 
 PARTITION_PAIRS = 2**24  # pairs whose hashes one task compares: 128 MB
 MOST_PARTS = 50_000  # of hashes that the driver has references to
@@ -25,7 +25,6 @@ MOST_PARTS = 50_000  # of hashes that the driver has references to
 
 def verify(uri: str) -> dict[str, Any]:
     """`raycase.corpus.verify.verify` on the cluster. Raises RequestError and WorkError."""
-    start_ray()
     return verify_by(uri, execute=on_ray)
 
 
@@ -33,7 +32,7 @@ def on_ray(
     check: FileCheck, groups: Sequence[pa.Table], *, partition_pairs: int = PARTITION_PAIRS
 ) -> tuple[list[str], np.ndarray]:
     """An `Execute` on the cluster. A task whose worker dies runs again. Raises RequestError and WorkError."""
-    check_nodes(locate(check.uri), capacity(), "output")
+    join_cluster([("output", locate(check.uri))])
     pairs = sum(pc.sum(group["pairs"]).as_py() for group in groups)
     partitions = max(1, math.ceil(pairs / partition_pairs))
     at_once = math.ceil(len(groups) * partitions / MOST_PARTS)

@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 import time
+from dataclasses import replace
 from functools import lru_cache, partial
 from typing import Any
 
 import numpy as np
 from safetensors.torch import load, save
 
-from raycase.corpus.job_record import Job
-from raycase.corpus.materialize import MaterializeJob, check, pool_missing, pool_unit
-from raycase.corpus.output import Output, output_at
+from raycase.corpus.job_record import find_job, write_job
+from raycase.corpus.manifest import read_manifest
+from raycase.corpus.materialize import MaterializeJob, WordsLeft, check, pool_unit
+from raycase.corpus.output import output_at
+from raycase.corpus.resume import account, run_units
 from raycase.corpus.tasks import OpenTasks
+from raycase.corpus.unit_files import UnitLine
 from raycase.data.storage import fingerprint, locate
 from raycase.data.stored_words import StoredWords, WordFormat
 from raycase.errors import RequestError
@@ -22,6 +26,7 @@ from raycase.systems.registry import resolve_embedder
 from raycase.systems.word_codes import WordCodes
 from raycase.systems.word_pooling import WordPooler, unpack
 
+COUNTS = ("rows_in", "rows_out", "rows_rejected", "pairs", "units")
 UNITS_A_TASK = 4  # a task reads the basis once
 
 
@@ -31,20 +36,34 @@ def materialize(job: MaterializeJob, open_tasks: OpenTasks, flag: str = "--words
     words, conditions = check(job, flag)
     questions = _questions(words.job.config["model"], job.model or words.job.model, conditions)
     tasks = open_tasks([(flag, words.output.root), ("--output", locate(job.output))])
+    output = output_at(job.output)
+    config = {name: value for name, value in words.job.config.items() if name != "word_bytes"}
+    config |= {"unconditional": False, "conditions": conditions, "words": words.job.fingerprint}
+    opened, done = find_job(output, config, words.job.files, overwrite=job.overwrite, sharing=words.job.sharing)
+    write_job(output, replace(opened, model=words.job.model), overwrite=job.overwrite)
+    work = partial(
+        _pool,
+        words=words.output.root.uri,
+        output=output.root.uri,
+        print8=opened.print8,
+        conditions=conditions,
+        questions=questions,
+    )
+    pooled: list[str] = []
 
-    def pool(output: Output, opened: Job, names: list[str]) -> None:
-        work = partial(
-            _pool,
-            words=words.output.root.uri,
-            output=output.root.uri,
-            print8=opened.print8,
-            conditions=conditions,
-            questions=questions,
-        )
+    def pool(left: WordsLeft) -> tuple[UnitLine, ...]:
+        pooled.extend(names := left.names)
         parts = [names[i : i + UNITS_A_TASK] for i in range(0, len(names), UNITS_A_TASK)]
         tasks.run(work, [{"units": words.summed(units)} for units in parts], "pooled")
+        return ()  # the manifest's lines are made from the files
 
-    return pool_missing(job, words, conditions, pool, began)
+    left, lines = run_units(output, opened, WordsLeft(words=words, done=done), pool, what="units")
+    form = WordFormat.of(words.schema()) if words.names else None
+    model = read_manifest(words.output)["model"] | {"dim": form.dim if form else 0}
+    this_run = {"seconds": round(time.time() - began, 3), "units_done": len(pooled)}
+    manifest = account(output, opened, left.done, lines, ran=len(pooled), model=model, run=this_run)
+    places = {"output": output.root.uri, "manifest": output.manifest.uri}
+    return {name: manifest[name] for name in COUNTS} | this_run | places
 
 
 def _questions(model: dict[str, Any], name: str | None, conditions: tuple[str, ...]) -> bytes:
