@@ -14,7 +14,7 @@
            found.
            All rows are pooled for 24 queries at once, as the words of a large index do not fit into memory.
 (phrases)  the share of the ten captions nearest to a phrase, such as "guitar", that name it (as in caption
-           attributes): embedded under the condition as a sentence is (--query), and as its answer (--text).
+           attributes): embedded under the condition as a sentence is (--query), and as its answer (--phrase).
 (again)    the alternative: embedding captions under one condition in this process, scaled to the corpus.
 """
 
@@ -246,7 +246,7 @@ def phrase_shares(count):
         vectors = corpus.whole(condition, model.dim)
         named = {v: np.array([bool(p.search(t.lower())) for t in task.texts]) for v, p in patterns.items()}
         values = [value for value, there in named.items() if there.sum() >= 2 * K and value.replace(" ", "").isalpha()]
-        ways = {"--query": model.embed(values, condition), "--text": model.embed_phrases(values, condition)}
+        ways = {"--query": model.embed(values, condition), "--phrase": model.embed_phrases(values, condition)}
         shares[condition] = {"phrases": len(values)}
         for way, phrases in ways.items():
             best = (vectors @ F.normalize(torch.from_numpy(phrases), dim=-1).T).topk(K, dim=0).indices.numpy()
@@ -254,7 +254,7 @@ def phrase_shares(count):
             shares[condition][way] = round(100 * float(np.mean(found)), 1)
         print(condition, shares[condition], flush=True)
     return shares | {
-        "mean": {way: round(float(np.mean([s[way] for s in shares.values()])), 1) for way in ("--query", "--text")}
+        "mean": {way: round(float(np.mean([s[way] for s in shares.values()])), 1) for way in ("--query", "--phrase")}
     }
 
 

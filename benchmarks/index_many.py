@@ -37,7 +37,7 @@ CONTENDERS = {"process": 0, "one worker": 1, "two workers": WORKERS}
 def built(output, folder, kind, workers):
     """Seconds of a build."""
     job = IndexJob(embeddings=(output,), output=str(folder), kind=kind, overwrite=True, workers=WORKERS)
-    many = partial(open_tasks, patience=job.patience, most=workers) if workers else None
+    many = partial(open_tasks, stall_timeout=job.stall_timeout, most=workers) if workers else None
     began = time.perf_counter()
     build(job, many)
     return time.perf_counter() - began

@@ -1,4 +1,4 @@
-"""Exact nearest neighbours of all queries: python jobs/join.py --queries q/ --vectors out/ --output neighbours/
+"""Exact nearest neighbours of all queries: python jobs/join.py --query-vectors q/ --vectors out/ --output neighbours/
 
 The same as `raycase join`, for `ray job submit` of a checkout.
 """

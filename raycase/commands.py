@@ -204,8 +204,12 @@ _PROMPT = {
     f"--{name.replace('_', '-')}": f"`{name}` in a file NAME.json of --prompt"
     for name in ("template", "base_template", "pool")
 }
+_WAIT = {"--patience": "--stall-timeout"}
 RENAMED = {  # flags of earlier versions -> what stands in their place
-    **dict.fromkeys(("embed", "score", "check-model"), _PROMPT),
+    **dict.fromkeys(("embed", "score"), _PROMPT | _WAIT),
+    **dict.fromkeys(("materialize", "index", "rerank"), _WAIT),
+    "join": _WAIT | {"--queries": "--query-vectors"},
+    "check-model": _PROMPT,
     "evaluate": {
         **_PROMPT,
         **dict.fromkeys(("--ablate", "--cases"), "in benchmarks/case_tables.py"),
@@ -219,6 +223,7 @@ RENAMED = {  # flags of earlier versions -> what stands in their place
         "--prompts": '--space with {"prompt": {"choice": [...]}}',
     },
     "search": {
+        "--text": "--phrase",
         "--exact": "--effort exact",
         **dict.fromkeys(("--nprobes", "--ef", "--refine"), "--effort low, usual or high"),
     },

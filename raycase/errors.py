@@ -51,7 +51,7 @@ _UNSEEN = re.compile("[\0-\x1f\x7f-\x9f\u061c\u200e\u200f\u202a-\u202e\u2066-\u2
 _CREDENTIALS = re.compile(r"(?<=s3|3a|gs|cs|tp|ps)://[^/\s@]+@|://[^/\s@:]*:[^/\s@]*@")
 _KEYS = re.compile(r"(\?[^\s?]*?(?:sig|signature|token|key|secret|password)=)[^\s'\"]+", re.IGNORECASE)
 
-PATIENCE = 60.0  # minutes without progress after which a job on Ray gives up
+STALL_TIMEOUT = 60.0  # minutes without progress after which a job on Ray gives up
 MOST_SHOWN, MOST_LABEL = 1000, 200  # characters of a line for people, and of a condition or a name in one
 MOST = 2**63 - 1  # of a whole number: what a file and a store of columns hold
 MOST_SEED = 2**32 - 1  # of scikit-learn's and Optuna's seeds
@@ -96,7 +96,7 @@ def is_utf8(text: str) -> bool:
 
 
 def minutes_range(minutes: float) -> tuple[bool, str]:
-    """For `check_ranges`: --patience of a job on Ray."""
+    """For `check_ranges`: --stall-timeout of a job on Ray."""
     return minutes > 0, "minutes above 0"
 
 

@@ -143,7 +143,7 @@ def tasks(job: MaterializeJob | JoinJob | RerankJob, actors: RerankJob | None = 
         if why_ray(job.ray, _several_actors(actors) if actors else ""):
             from raycase.distributed.tasks import open_tasks
 
-            return open_tasks(places, patience=job.patience, actors=actors)
+            return open_tasks(places, stall_timeout=job.stall_timeout, actors=actors)
         return open_here(places)
 
     return open_tasks

@@ -74,7 +74,7 @@ def test_without_a_reason_ray_is_not_imported(job, tmp_path):
         main(["embed", *flags, "--output", output, "--dry-run"])
         main(["embed", *flags, "--output", output])
         main(["verify", output, "--no-ray"])
-        main(["join", "--queries", output, "--vectors", output, "--output", output + "-near", "-k", "2", "--no-ray"])
+        main(["join", "--query-vectors", output, "--vectors", output, "--output", output + "-near", "--no-ray"])
         main(["index", "--embeddings", output, "--output", output + ".lance", "--no-ray"])
         print(json.dumps([name for name in sys.modules if name.split(".")[0] == "ray"]))
     """

@@ -25,7 +25,7 @@ from raycase.data.json_values import from_json, loads
 from raycase.data.places import check_paths
 from raycase.data.schema import CONDITION, EMBEDDING, REJECTED_SCHEMA, ROW_OF_PAIR, embedding_array, rejected_table
 from raycase.data.stored_words import WORD_COLUMNS, StoredWords, WordFormat
-from raycase.errors import PATIENCE, RequestError, WorkError, check_ranges, minutes_range
+from raycase.errors import STALL_TIMEOUT, RequestError, WorkError, check_ranges, minutes_range
 
 MOST_CONDITIONS = 64  # at a time
 
@@ -43,7 +43,7 @@ class MaterializeJob(RayFlag):
     """Folder of the output, local or on object storage."""
     model: str | None = None
     """Folder of the words' model, if it has moved. Only its encoding of the conditions is needed."""
-    patience: float = PATIENCE
+    stall_timeout: float = STALL_TIMEOUT
     """Minutes without progress after which the job gives up, as when no machine is available."""
     overwrite: bool = False
     """Remove an earlier output in the folder first."""
@@ -77,7 +77,7 @@ def check(job: MaterializeJob, flag: str = "--words") -> tuple[Written, tuple[st
         opens={flag: job.words, "--model": model_folder(job.model)},
         writes={"--output": output_folder(job.output)},
     )
-    check_ranges(job, {"patience": minutes_range(job.patience)})
+    check_ranges(job, {"stall_timeout": minutes_range(job.stall_timeout)})
     if not job.conditions:
         raise RequestError("--conditions: expected at least one condition, got none")
     conditions = tuple(read_conditions(job.conditions))

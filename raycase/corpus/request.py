@@ -23,7 +23,7 @@ from raycase.data.places import check_paths
 from raycase.data.storage import PACKAGE
 from raycase.data.stored_words import MOST_WORD_BYTES
 from raycase.encoder.prompt_flags import PromptFlags, prompt_file
-from raycase.errors import PATIENCE, RequestError, at_least, check_ranges, minutes_range
+from raycase.errors import STALL_TIMEOUT, RequestError, at_least, check_ranges, minutes_range
 from raycase.systems.contracts import Compute, EmbedderConfig, check_conditions, check_room
 from raycase.systems.registry import resolve_embedder, stores_words
 
@@ -85,7 +85,7 @@ class RunFlags(RayFlag):
     """Number of encoders, MIN:MAX. Default: one a GPU, else one for four CPUs; what the autoscaler can add counts."""
     gpus_per_actor: float | None = None
     """GPUs of each encoder. Default: 1 if the cluster has GPUs, else 0."""
-    patience: float = PATIENCE
+    stall_timeout: float = STALL_TIMEOUT
     """Minutes without a finished unit after which the job gives up, as when no machine is available."""
     limit: int | None = None
     """Only this many rows, the first ones."""
@@ -274,7 +274,7 @@ def check_numbers(job: EmbedJob) -> None:
         **at_least(1, job, "batch_tokens", "unit_rows", "limit"),
         "max_rejected": (0 <= rejected <= 1, "a share between 0 and 1"),
         "gpus_per_actor": (gpus is None or gpus >= 0, "0 or more"),
-        "patience": minutes_range(job.patience),
+        "stall_timeout": minutes_range(job.stall_timeout),
     }
     check_ranges(job, ranges)
     if job.word_bytes is not None and not (job.any_condition and MOST_WORD_BYTES >= job.word_bytes >= 1):

@@ -20,4 +20,4 @@ def index(job: IndexJob, sizes: PartSizes = PartSizes()) -> dict[str, Any]:  # n
         job = replace(job, workers=cpus_up())
         if not job.workers:  # none is up yet, and how many will be is not known: as before, the driver does it
             return build(job)
-    return build(job, partial(open_tasks, patience=job.patience, most=job.workers), sizes)
+    return build(job, partial(open_tasks, stall_timeout=job.stall_timeout, most=job.workers), sizes)

@@ -61,14 +61,14 @@ def execute_on_ray(
         "batch_tokens": request.job.batch_tokens,
         "compute": request.job.compute,
     }
-    with data_context(patience=None):  # `_report_waiting` decides
+    with data_context(stall_timeout=None):  # `_report_waiting` decides
         written = _stages(request, opened, plan, pool, step, in_flight, size or pack_units(pool.most))
     metrics = RunMetrics(job=opened.print8, units=plan.units)
     last_unit = time.monotonic()
     try:
         for batch in with_heartbeat(written.iter_batches(batch_size=None, batch_format="pyarrow", prefetch_batches=0)):
             if batch is None:
-                _report_waiting(time.monotonic() - last_unit, request.job.patience, pool)
+                _report_waiting(time.monotonic() - last_unit, request.job.stall_timeout, pool)
                 continue
             last_unit = time.monotonic()
             for i in range(len(batch)):
@@ -172,10 +172,10 @@ def _isolated(
 
 
 def _wait(request: Request, pool: ActorPool, result: ray.ObjectRef) -> Any:
-    """`ray.get`, which says what it waits for. Raises WorkError after the job's patience."""
+    """`ray.get`, which says what it waits for. Raises WorkError after the job's --stall-timeout."""
     began = time.monotonic()
     while not ray.wait([result], timeout=HEARTBEAT)[0]:
-        _report_waiting(time.monotonic() - began, request.job.patience, pool)
+        _report_waiting(time.monotonic() - began, request.job.stall_timeout, pool)
     return ray.get(result)
 
 
@@ -218,9 +218,9 @@ def with_heartbeat(stream: Iterable[T], seconds: float = HEARTBEAT) -> Iterator[
         stopped.set()
 
 
-def _report_waiting(seconds: float, patience: float, pool: ActorPool) -> None:
-    """Print what the job waits for. Raises WorkError after `patience` minutes without a finished unit."""
+def _report_waiting(seconds: float, stall_timeout: float, pool: ActorPool) -> None:
+    """Print what the job waits for. Raises WorkError after `stall_timeout` minutes without a finished unit."""
     waited = f"no unit was finished for {seconds / 60:.0f} minutes: the job needs {pool}; {capacity()}"
-    if seconds > 60 * patience:
-        raise WorkError(f"{waited}; run the same command again to resume (--patience: wait longer)")
+    if seconds > 60 * stall_timeout:
+        raise WorkError(f"{waited}; run the same command again to resume (--stall-timeout: wait longer)")
     note(waited)

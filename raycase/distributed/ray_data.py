@@ -22,13 +22,13 @@ from ray.exceptions import RayError
 from raycase.distributed.cluster import cause
 from raycase.distributed.ray_internals import forget_block_statistics
 from raycase.distributed.resources import capacity
-from raycase.errors import PATIENCE, WorkError, note
+from raycase.errors import STALL_TIMEOUT, WorkError, note
 
 
-def data_context(patience: float | None) -> AbstractContextManager[Any]:
+def data_context(stall_timeout: float | None) -> AbstractContextManager[Any]:
     """Context with the settings of Ray Data under which a job creates its datasets.
 
-    patience: minutes without progress after which Ray ends an execution, where its own default is 30; None: never.
+    stall_timeout: minutes without progress after which Ray ends an execution, where its own default is 30; None: never.
     """
     context = DataContext.get_current().copy()
     context.enable_progress_bars = False
@@ -36,7 +36,7 @@ def data_context(patience: float | None) -> AbstractContextManager[Any]:
     context.raise_original_map_exception = True  # else a step's own error is lost with its cause
     context.target_max_block_size = 1  # one block per unit, which any actor can take as soon as it is read
     context.max_consecutive_actor_init_deaths = 3  # tolerates nodes lost while their actor starts
-    context.execution_no_progress_timeout_s = -1 if patience is None else 60 * patience
+    context.execution_no_progress_timeout_s = -1 if stall_timeout is None else 60 * stall_timeout
     forget_block_statistics(context)
     return DataContext.current(context)
 
@@ -60,7 +60,7 @@ def run_tasks(
     work: Callable[..., pa.Table] | type,
     *,
     progress: str,
-    patience: float = PATIENCE,
+    stall_timeout: float = STALL_TIMEOUT,
     **stage: Any,
 ) -> None:
     """Call `work` with each task, as a table of one row with the column `task` (JSON), and print the progress.
@@ -71,7 +71,7 @@ def run_tasks(
     if not tasks:
         return
     items = [{"task": json.dumps(task)} for task in tasks]
-    with data_context(patience):
+    with data_context(stall_timeout):
         done = ray.data.from_items(items, override_num_blocks=len(items)).map_batches(
             work, batch_size=1, batch_format="pyarrow", **stage
         )
@@ -80,8 +80,8 @@ def run_tasks(
             note(f"{progress} {count} of {len(items)}")
     except ExecutionTimeoutError as error:
         raise WorkError(
-            f"no task was finished for {patience:g} minutes: {capacity()}; run the same command again to resume "
-            "(--patience: wait longer)"
+            f"no task was finished for {stall_timeout:g} minutes: {capacity()}; run the same command again to resume "
+            "(--stall-timeout: wait longer)"
         ) from error
     except RayError as error:
         del done  # the error's traceback has this frame, and Ray may keep the error

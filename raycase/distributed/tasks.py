@@ -26,11 +26,11 @@ TASKS_A_WAVE = 2048  # a wave bounds what Ray holds
 class TasksOnRay:
     """`raycase.corpus.tasks.Tasks` on the cluster that this process has joined.
 
-    patience: minutes. most: tasks at a time; None: as many as there are CPUs. actors: flags of those that run them,
-    where the work has a model to keep.
+    stall_timeout: minutes. most: tasks at a time; None: as many as there are CPUs. actors: flags of those that run
+    them, where the work has a model to keep.
     """
 
-    patience: float
+    stall_timeout: float
     most: int | None = None
     actors: ActorFlags | None = None
 
@@ -47,7 +47,7 @@ class TasksOnRay:
                 tasks,
                 _Actor,
                 progress=progress,
-                patience=self.patience,
+                stall_timeout=self.stall_timeout,
                 fn_constructor_kwargs={"work": ray.put(work), "threads": pool.threads},
                 compute=ActorPoolStrategy(min_size=pool.least, max_size=pool.most, initial_size=pool.most),
                 num_cpus=pool.cpus,
@@ -59,18 +59,18 @@ class TasksOnRay:
                 tasks[start : start + TASKS_A_WAVE],
                 partial(_call, work=work),
                 progress=progress,
-                patience=self.patience,
+                stall_timeout=self.stall_timeout,
                 num_cpus=1,
                 compute=TaskPoolStrategy(size=self.most),
             )
 
 
 def open_tasks(
-    places: Places, *, patience: float, most: int | None = None, actors: ActorFlags | None = None
+    places: Places, *, stall_timeout: float, most: int | None = None, actors: ActorFlags | None = None
 ) -> TasksOnRay:
     """Join or start Ray. Raises RequestError for a place that only one machine of several has."""
     join_cluster(places)
-    return TasksOnRay(patience=patience, most=most, actors=actors)
+    return TasksOnRay(stall_timeout=stall_timeout, most=most, actors=actors)
 
 
 def cpus_up() -> int:

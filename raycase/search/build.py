@@ -21,7 +21,7 @@ from raycase.data.places import INDEX, Folder, check_paths
 from raycase.data.schema import VECTOR
 from raycase.data.storage import Location, fingerprint, locate
 from raycase.data.stored_words import WORDS
-from raycase.errors import PATIENCE, RequestError, at_least, check_ranges, minutes_range, note
+from raycase.errors import STALL_TIMEOUT, RequestError, at_least, check_ranges, minutes_range, note
 from raycase.search.build_parts import BUILD, Parts, PartSizes
 from raycase.search.column_indices import create_index, update_indices
 from raycase.search.index_rows import append_rows, write_rows
@@ -75,10 +75,10 @@ class IndexJob(RayFlag):
     overwrite: bool = False
     """Build from scratch; the former index is searched until the new one is finished."""
     workers: int = 0
-    """Tasks on Ray at a time, of one CPU each, that write the rows and train the indices, for outputs of millions of
-    vectors; 0: this process does, or with --ray as many as there are CPUs. A build by tasks that was stopped resumes
-    when the same command is run again."""
-    patience: float = PATIENCE
+    """Number of processes on Ray, of one CPU each, among which the work is divided, for outputs of millions of vectors;
+    0: this process does it, or with --ray as many as there are CPUs. A build on Ray that was stopped resumes when the
+    same command is run again."""
+    stall_timeout: float = STALL_TIMEOUT
     """Minutes without progress after which a build by tasks gives up, as when no machine is available."""
 
 
@@ -194,7 +194,7 @@ def _fingerprint(job: IndexJob, sources: Sequence[Written], root: Location) -> s
     """Of all that decides what a build makes: the published index, the outputs, the flags."""
     newest = open_newest(root)
     ready = newest.tags.list().get(READY) if newest is not None else None
-    flags = {k: v for k, v in asdict(job).items() if k not in ("ray", "workers", "patience", "model", "output")}
+    flags = {k: v for k, v in asdict(job).items() if k not in ("ray", "workers", "stall_timeout", "model", "output")}
     manifests = [source.output.manifest.read_json()["manifest_files_sha256"] for source in sources]
     return fingerprint([ready and ready["version"], manifests, flags])
 
@@ -258,7 +258,7 @@ def _check_job(job: IndexJob, root: Location) -> None:
     for flag in _deleting_flags(job):
         if job.overwrite:
             raise RequestError(f"{flag}: expected no --overwrite beside it, got both; choose one")
-    ranges = {"workers": (job.workers >= 0, "at least 0"), "patience": minutes_range(job.patience)}
+    ranges = {"workers": (job.workers >= 0, "at least 0"), "stall_timeout": minutes_range(job.stall_timeout)}
     check_ranges(job, ranges | at_least(1, job, "partitions", "sub_vectors", "exact_below"))
     if root.is_local and root.exists():
         if not root.fs.isdir(root.path):

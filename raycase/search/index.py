@@ -160,7 +160,7 @@ class Index:
         """
         if isinstance(conditions, str):
             conditions = [conditions] * len(sentences)
-        flag = "--text" if phrases else "--query"
+        flag = "--phrase" if phrases else "--query"
         self._check_search(sentences, conditions, k, query_condition, flag, unconditional=unconditional)
         passing = self._checked(where)
         asked: Sequence[str | None] = conditions or [None] * len(sentences)
@@ -198,16 +198,16 @@ class Index:
         if conditions is not None and unconditional:
             raise ValueError("expected conditions or unconditional, got both")
         if query_condition is not None:
-            if conditions is None or flag == "--text":
+            if conditions is None or flag == "--phrase":
                 got = "no condition" if conditions is None else flag
                 raise RequestError(f"--query-condition: expected --query under a --condition of the rows, got {got}")
             known = self.encoder.config.known_conditions
             if not _is_words(query_condition) or (known is not None and query_condition not in known):
                 wanted = "words" if known is None else f"one of {', '.join(known)}"
                 raise RequestError(f"--query-condition: expected {wanted}, got {query_condition[:80]!r}")
-        if flag == "--text" and (conditions is None or not stores_words(self.encoder.config)):
+        if flag == "--phrase" and (conditions is None or not stores_words(self.encoder.config)):
             raise RequestError(
-                "--text: expected a --condition that the phrases answer, and an index of condition pooling, got "
+                "--phrase: expected a --condition that the phrases answer, and an index of condition pooling, got "
                 f"{'no condition' if conditions is None else self.model}; use --query"
             )
         for query, sentence in enumerate(sentences):
@@ -232,7 +232,7 @@ class Index:
             own = condition if query_condition is None else query_condition
             for start in range(0, len(queries), self.limits.queries):
                 batch = queries[start : start + self.limits.queries]
-                vectors_QD = self.embed([sentences[i] for i in batch], own, flag, phrases=flag == "--text")
+                vectors_QD = self.embed([sentences[i] for i in batch], own, flag, phrases=flag == "--phrase")
                 yield batch, condition, self._nearest(vectors_QD, condition, k, where, options)
 
     def _combined(self, sentences: Sequence[str], k: int, where: Filter | None, options: Options) -> Iterator[Found]:

@@ -20,7 +20,7 @@ from raycase.data.conditions import conditions_file
 from raycase.data.fetch import model_folder
 from raycase.data.places import Folder, check_paths
 from raycase.data.storage import fingerprint, locate
-from raycase.errors import PATIENCE, RequestError, at_least, check_ranges, minutes_range
+from raycase.errors import STALL_TIMEOUT, RequestError, at_least, check_ranges, minutes_range
 from raycase.search.join_parts import (
     NEIGHBOURS,
     PARTS,
@@ -55,7 +55,7 @@ class JoinJob(RayFlag):
     automatically when the same command is run again.
     """
 
-    queries: str
+    query_vectors: str
     """Output of `raycase embed` with the queries' vectors."""
     vectors: str
     """Output of `raycase embed`, of the same model, with the vectors to search; may be the same output."""
@@ -75,7 +75,7 @@ class JoinJob(RayFlag):
     """Number of neighbours."""
     exclude_same: str | None = None
     """Column (id, or a kept column): excludes vectors whose value in it equals the query's."""
-    patience: float = PATIENCE
+    stall_timeout: float = STALL_TIMEOUT
     """Minutes without progress after which the job gives up, as when no machine is available."""
     overwrite: bool = False
     """Remove an earlier result in the folder first."""
@@ -85,10 +85,10 @@ def join(
     job: JoinJob, open_tasks: OpenTasks, *, group_rows: int = GROUP_ROWS, range_rows: int = RANGE_ROWS
 ) -> dict[str, Any]:
     """Search all neighbours; returns counts. Raises RequestError and WorkError."""
-    check_ranges(job, at_least(1, job, "k") | {"patience": minutes_range(job.patience)})
+    check_ranges(job, at_least(1, job, "k") | {"stall_timeout": minutes_range(job.stall_timeout)})
     check_paths(
         reads={"--conditions": conditions_file(job.conditions)},
-        opens={"--queries": job.queries, "--vectors": job.vectors, "--model": model_folder(job.model)},
+        opens={"--query-vectors": job.query_vectors, "--vectors": job.vectors, "--model": model_folder(job.model)},
         writes={"--output": Folder(job.output, (RECORD, NEIGHBOURS, PARTS, POOLED, POOLED_RECORD))},
     )
     if (job.query_condition is None) != (job.condition is None):
@@ -108,10 +108,12 @@ def _join_vectors(
 ) -> dict[str, Any]:
     """Join the vectors of two outputs as they are."""
     began = time.time()
-    queries, vectors = open_written(job.queries, "--queries"), open_written(job.vectors, "--vectors")
+    queries, vectors = open_written(job.query_vectors, "--query-vectors"), open_written(job.vectors, "--vectors")
     check_join(queries, vectors, job.exclude_same, under)
     root = locate(job.output)
-    tasks = open_tasks([("--output", root), ("--queries", queries.output.root), ("--vectors", vectors.output.root)])
+    tasks = open_tasks(
+        [("--output", root), ("--query-vectors", queries.output.root), ("--vectors", vectors.output.root)]
+    )
     task = Join(
         queries=queries.output.embeddings.uri,
         vectors=vectors.output.embeddings.uri,
@@ -148,10 +150,10 @@ def _join_pooled(job: JoinJob, open_tasks: OpenTasks, group_rows: int, range_row
             conditions=job.conditions,
             output=(root / POOLED / fingerprint(locate(uri).uri)[:8]).uri,
             model=job.model,
-            patience=job.patience,
+            stall_timeout=job.stall_timeout,
             ray=job.ray,
         )
-        for flag, uri in (("--queries", job.queries), ("--vectors", job.vectors))
+        for flag, uri in (("--query-vectors", job.query_vectors), ("--vectors", job.vectors))
     }
     (queries, conditions), (vectors, _) = (check(task, flag) for flag, task in tasks.items())
     check_join(queries, vectors, job.exclude_same)
@@ -160,7 +162,7 @@ def _join_pooled(job: JoinJob, open_tasks: OpenTasks, group_rows: int, range_row
     if "counts" not in record:
         for flag, task in tasks.items():  # the same output twice is pooled once: the second has nothing to do
             materialize(task, open_tasks, flag)
-        plain = replace(job, queries=tasks["--queries"].output, vectors=tasks["--vectors"].output)
+        plain = replace(job, query_vectors=tasks["--query-vectors"].output, vectors=tasks["--vectors"].output)
         plain = replace(plain, conditions=(), model=None, overwrite=False)
         counts = _join_vectors(plain, open_tasks, None, group_rows, range_rows)
         record["counts"] = {name: counts[name] for name in counts if name not in ("seconds", "output")}

@@ -78,7 +78,7 @@ def check_join(
     missing = conditions - set(vector_config["conditions"] or conditions)
     if missing:
         raise RequestError(f"--vectors: expected every condition of the queries, got no {sorted(missing)[0]!r}")
-    for flag, written in (("--queries", queries), ("--vectors", vectors)):
+    for flag, written in (("--query-vectors", queries), ("--vectors", vectors)):
         if not written.names:
             raise RequestError(f"{flag}: expected vectors in {written.output.root.uri}, got none")
         columns = [ID, *written.job.config["keep_columns"]]

@@ -24,7 +24,7 @@ from raycase.data.parquet import parquet_bytes
 from raycase.data.places import Folder, check_paths
 from raycase.data.schema import SCORE
 from raycase.data.storage import Location, fingerprint, locate
-from raycase.errors import PATIENCE, at_least, check_ranges, minutes_range
+from raycase.errors import STALL_TIMEOUT, at_least, check_ranges, minutes_range
 from raycase.search.answer_units import UNIT_ROWS, AnswerUnit, cut_answers, read_unit
 from raycase.search.queries import TEXT, read_queries
 from raycase.search.rescore import find_scorer, rerank
@@ -57,7 +57,7 @@ class RerankJob(RayFlag):
     else one per four CPUs."""
     gpus_per_actor: float | None = None
     """GPUs per actor. Default: 1 if the cluster has GPUs, else 0."""
-    patience: float = PATIENCE
+    stall_timeout: float = STALL_TIMEOUT
     """Minutes without progress after which the job gives up, as when no machine is available."""
     overwrite: bool = False
     """Remove an earlier result in the folder first."""
@@ -66,7 +66,7 @@ class RerankJob(RayFlag):
 def rerank_all(job: RerankJob, open_tasks: OpenTasks, *, unit_rows: int = UNIT_ROWS) -> dict[str, Any]:
     """Re-rank all answers; returns counts. Raises RequestError and WorkError."""
     began = time.time()
-    check_ranges(job, at_least(1, job, "k") | {"patience": minutes_range(job.patience)})
+    check_ranges(job, at_least(1, job, "k") | {"stall_timeout": minutes_range(job.stall_timeout)})
     check_paths(
         reads={"--answers": job.answers, "--queries": job.queries},
         opens={"--model": model_folder(job.model)},

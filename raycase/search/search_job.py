@@ -40,7 +40,7 @@ class SearchJob:
     """Output of `raycase index`, local or on object storage."""
     query: tuple[str, ...] = ()
     """Sentences."""
-    text: tuple[str, ...] = ()
+    phrase: tuple[str, ...] = ()
     """Instead of --query: phrases that answer the --condition, as "heavy rain" does "weather" (condition-pooling)."""
     condition: tuple[str, ...] = ()
     """Conditions; each query is searched under each. Default: the mean over all conditions of the index."""
@@ -133,7 +133,7 @@ def _search(
         query_condition=job.query_condition,
         unconditional=job.unconditional,
         exact_condition=job.exact_condition,
-        phrases=bool(job.text),
+        phrases=bool(job.phrase),
         options=EFFORTS[job.effort],
     )
     return scorer, explains, answers
@@ -155,16 +155,16 @@ def _check_job(job: SearchJob) -> None:
 
 def _queries(job: SearchJob) -> tuple[list[str], list[str] | None]:
     """The sentences, and the condition of each. Raises RequestError."""
-    given = [flag for flag in ("query", "text", "queries") if getattr(job, flag)]
+    given = [flag for flag in ("query", "phrase", "queries") if getattr(job, flag)]
     if len(given) != 1:
-        raise RequestError(f"expected one of --query, --text or --queries, got {' and '.join(given) or 'none'}")
-    if job.text and not job.condition:
-        raise RequestError("--text: expected the --condition that it answers, got none")
-    if job.text and job.rerank:
-        raise RequestError("--rerank: expected --query, whose sentences it reads, got --text")
+        raise RequestError(f"expected one of --query, --phrase or --queries, got {' and '.join(given) or 'none'}")
+    if job.phrase and not job.condition:
+        raise RequestError("--phrase: expected the --condition that it answers, got none")
+    if job.phrase and job.rerank:
+        raise RequestError("--rerank: expected --query, whose sentences it reads, got --phrase")
     if job.condition and job.unconditional:
         raise RequestError("expected one of --condition or --unconditional, got both")
-    sentences, conditions = list(job.query or job.text), None
+    sentences, conditions = list(job.query or job.phrase), None
     if job.queries:
         if not job.output:
             raise RequestError("--output: expected a Parquet file for the answers to --queries, got none")

@@ -98,7 +98,7 @@ def test_rows_that_kill_their_encoder_are_rejected_and_the_job_goes_on(job, tiny
     texts = sentences(12)
     texts[6] = "a poison dog"
     pq.write_table(pa.table({"text": texts}), tmp_path / "in.parquet")
-    job = replace(job, unit_rows=4, max_rejected=1, patience=5)
+    job = replace(job, unit_rows=4, max_rejected=1, stall_timeout=5)
     result = embed(job, model=killed(job))
     assert (result["rows_out"], result["rows_rejected"]) == (11, 1)
     [rejected] = read_rejected(job.output)

@@ -105,7 +105,7 @@ def test_without_new_rows_ray_is_not_asked(home, tmp_path, monkeypatch):
     assert index(IndexJob(embeddings=(str(home / "out"),), output=str(home / "one.lance"), workers=2))["rows"] == 400
     for changes, words in (
         ({"workers": -1}, "--workers: expected at least 0"),
-        ({"workers": 2, "patience": 0}, "--patience"),
+        ({"workers": 2, "stall_timeout": 0}, "--stall-timeout"),
     ):
         with pytest.raises(RequestError, match=words):
             index(IndexJob(output=str(home / "one.lance"), **changes))

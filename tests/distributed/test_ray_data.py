@@ -1,4 +1,4 @@
-"""Lists of tasks on Ray: one that cannot start ends its job in words, after the patience that was asked for."""
+"""Lists of tasks on Ray: one that cannot start ends its job in words, after the minutes that were asked for."""
 
 import subprocess
 import sys
@@ -15,11 +15,13 @@ from raycase.errors import WorkError
 
 def test_tasks_that_never_start_end_the_job_in_one_line(cluster):
     nowhere = {"ray_remote_args": {"resources": {"nowhere": 1}}}
-    with pytest.raises(WorkError, match=r"no task was finished for 0\.05 minutes: the cluster has 1 node.*--patience"):
-        run_tasks([{"number": 1}], lambda task: task, progress="done", patience=0.05, **nowhere["ray_remote_args"])
+    with pytest.raises(
+        WorkError, match=r"no task was finished for 0\.05 minutes: the cluster has 1 node.*--stall-timeout"
+    ):
+        run_tasks([{"number": 1}], lambda task: task, progress="done", stall_timeout=0.05, **nowhere["ray_remote_args"])
 
 
-def test_patience_is_what_ray_waits(cluster):
+def test_the_stall_timeout_is_what_ray_waits(cluster):
     from ray.data import DataContext
 
     for minutes, seconds in ((90, 5400), (None, -1)):

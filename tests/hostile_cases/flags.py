@@ -29,7 +29,16 @@ def flag_cases(home, model):
         model,
     ]
     work = lambda job: run(job, prepare=stopped)  # noqa: E731
-    for flag in ("batch-tokens", "unit-rows", "actors", "gpus-per-actor", "patience", "limit", "max-rejected", "dim"):
+    for flag in (
+        "batch-tokens",
+        "unit-rows",
+        "actors",
+        "gpus-per-actor",
+        "stall-timeout",
+        "limit",
+        "max-rejected",
+        "dim",
+    ):
         for word in WORDS:
             yield Case("flags", f"embed --{flag} {word!r}", [*embed, f"--{flag}={word}"], work)
     (home / "pairs.csv").write_text("sentence1,sentence2,condition\na dog,a cat,color\n")
@@ -42,8 +51,8 @@ def flag_cases(home, model):
     others = {
         "search --index x --query a": ("k", "candidates", "memory"),
         "facets --index x --condition c": ("clusters", "memory"),
-        "join --queries a --vectors b --output c": ("k", "patience"),
-        "rerank --answers a --queries b --model c --output d": ("k", "patience"),
+        "join --query-vectors a --vectors b --output c": ("k", "stall-timeout"),
+        "rerank --answers a --queries b --model c --output d": ("k", "stall-timeout"),
     }
     for command, flags in others.items():
         for flag in flags:

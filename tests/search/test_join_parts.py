@@ -26,7 +26,7 @@ def home(tmp_path_factory, tiny_model):
 
 def run(queries, vectors, output, *, k, exclude_same=None, group_rows=100, range_rows=400):
     """A whole join in this process; gives the counts."""
-    queries, vectors = open_written(str(queries), "--queries"), open_written(str(vectors), "--vectors")
+    queries, vectors = open_written(str(queries), "--query-vectors"), open_written(str(vectors), "--vectors")
     check_join(queries, vectors, exclude_same)
     folders = {"queries": queries.output.embeddings.uri, "vectors": vectors.output.embeddings.uri}
     join = Join(**folders, output=str(output), k=k, exclude_same=exclude_same)
@@ -70,7 +70,7 @@ def test_ids_may_be_of_two_types_and_conditions_a_column(tmp_path, tiny_model):
     assert {row["id"] for row in found} == {1, 2, 3, 4}
     assert all(int(row["neighbour"][1:]) >= 60 for row in found)
     with pytest.raises(RequestError, match="expected 'id' of one type in both, got int64 and string"):
-        check_join(open_written(q, "--queries"), open_written(v, "--vectors"), "id")
+        check_join(open_written(q, "--query-vectors"), open_written(v, "--vectors"), "id")
 
 
 def test_a_damaged_file_ends_a_join(home, tmp_path, tiny_model):

@@ -24,8 +24,10 @@ def home(tmp_path_factory, tiny_model):
 
 def test_a_join_gives_what_brute_force_gives(cluster, home, s3_server):
     uri = "s3://corpus/neighbours"
-    job = JoinJob(queries=str(home / "queries"), vectors=str(home / "vectors"), output=uri, k=5, exclude_same="image")
-    result = join(job, open_tasks=partial(open_tasks, patience=30))
+    job = JoinJob(
+        query_vectors=str(home / "queries"), vectors=str(home / "vectors"), output=uri, k=5, exclude_same="image"
+    )
+    result = join(job, open_tasks=partial(open_tasks, stall_timeout=30))
     assert (result["queries"], result["neighbours"], result["queries_without_neighbours"]) == (300, 1500, 0)
     check(uri, brute(home, 5, "image"), 5)
     assert len((locate(uri) / "neighbours").list()) > 2
@@ -35,7 +37,7 @@ def test_a_join_gives_what_brute_force_gives(cluster, home, s3_server):
 def test_queries_under_one_condition_are_joined_with_vectors_under_another(home, tmp_path):
     under = ("number of people", "color")
     job = JoinJob(
-        queries=str(home / "queries"),
+        query_vectors=str(home / "queries"),
         vectors=str(home / "vectors"),
         output=str(tmp_path / "n"),
         k=5,
@@ -46,11 +48,11 @@ def test_queries_under_one_condition_are_joined_with_vectors_under_another(home,
     assert (result["queries"], result["neighbours"], result["queries_without_neighbours"]) == (150, 750, 0)
     check(job.output, brute(home, 5, under=under), 5)
     with pytest.raises(RequestError, match="or this very join"):
-        join(JoinJob(queries=job.queries, vectors=job.vectors, output=job.output, k=5))
+        join(JoinJob(query_vectors=job.query_vectors, vectors=job.vectors, output=job.output, k=5))
 
 
 def test_a_join_whose_folder_another_took_over_ends_and_removes_nothing(home, tmp_path, monkeypatch):
-    job = JoinJob(queries=str(home / "queries"), vectors=str(home / "vectors"), output=str(tmp_path / "n"), k=5)
+    job = JoinJob(query_vectors=str(home / "queries"), vectors=str(home / "vectors"), output=str(tmp_path / "n"), k=5)
     root = locate(job.output)
 
     def taken(*arguments):
@@ -64,7 +66,7 @@ def test_a_join_whose_folder_another_took_over_ends_and_removes_nothing(home, tm
 
 
 def test_a_missing_group_is_missed_and_its_parts_stay(home, tmp_path, monkeypatch):
-    job = JoinJob(queries=str(home / "queries"), vectors=str(home / "vectors"), output=str(tmp_path / "n"), k=5)
+    job = JoinJob(query_vectors=str(home / "queries"), vectors=str(home / "vectors"), output=str(tmp_path / "n"), k=5)
     run = TasksHere.run
     some = {"searched": 100, "merged": 1}
     monkeypatch.setattr(TasksHere, "run", lambda here, work, todo, name: run(here, work, todo[: some[name]], name))
@@ -76,7 +78,7 @@ def test_a_missing_group_is_missed_and_its_parts_stay(home, tmp_path, monkeypatc
 
 
 def test_a_join_that_was_stopped_resumes(home, tmp_path, monkeypatch):
-    job = JoinJob(queries=str(home / "queries"), vectors=str(home / "vectors"), output=str(tmp_path / "n"), k=5)
+    job = JoinJob(query_vectors=str(home / "queries"), vectors=str(home / "vectors"), output=str(tmp_path / "n"), k=5)
     run, tasks = TasksHere.run, []
 
     def stopped(here, work, todo, progress):
@@ -88,7 +90,7 @@ def test_a_join_that_was_stopped_resumes(home, tmp_path, monkeypatch):
         join(job)
     assert len((locate(job.output) / "parts").list()) == 3
     with pytest.raises(RequestError, match="or this very join"):
-        join(JoinJob(queries=job.queries, vectors=job.vectors, output=job.output, k=4))
+        join(JoinJob(query_vectors=job.query_vectors, vectors=job.vectors, output=job.output, k=4))
 
     def counted(here, work, todo, progress):
         tasks.append((progress, len(todo)))
@@ -108,7 +110,7 @@ def test_a_join_that_was_stopped_resumes(home, tmp_path, monkeypatch):
     ("options", "words"),
     [
         ({"k": 0}, "-k: expected at least 1"),
-        ({"queries": "nowhere"}, "--queries: expected an output of `raycase embed`"),
+        ({"query_vectors": "nowhere"}, "--query-vectors: expected an output of `raycase embed`"),
         ({"vectors": "other"}, "--vectors: expected vectors of the queries' model"),
         ({"vectors": "plain"}, "expected both under conditions or both without"),
         ({"query_condition": "color"}, "--query-condition: expected --condition beside it"),
@@ -119,14 +121,15 @@ def test_a_join_that_was_stopped_resumes(home, tmp_path, monkeypatch):
     ],
 )
 def test_wrong_joins_are_refused(home, tmp_path, options, words):
-    named = {name: str(home / options.get(name, name)) for name in ("queries", "vectors")}
+    files = {"query_vectors": "queries", "vectors": "vectors"}
+    named = {name: str(home / options.get(name, file)) for name, file in files.items()}
     with pytest.raises(RequestError, match=words):
         join(JoinJob(output=str(tmp_path / "n"), **options | named))
 
 
 def test_the_script_refuses_with_status_2(tmp_path):
     wrong = call_job(
-        "--queries", tmp_path, "--vectors", tmp_path, "--output", tmp_path / "n", "-k", 3, script="join.py"
+        "--query-vectors", tmp_path, "--vectors", tmp_path, "--output", tmp_path / "n", "-k", 3, script="join.py"
     )
     assert wrong.returncode == 2
-    assert wrong.stderr.startswith("error: --queries:") and wrong.stderr.count("\n") == 1
+    assert wrong.stderr.startswith("error: --query-vectors:") and wrong.stderr.count("\n") == 1

@@ -65,7 +65,7 @@ def check(home, uri):
 
 def test_it_gives_what_embedding_gives(cluster, home, s3_server):
     """On Ray and object storage."""
-    result = materialize(job(home, "s3://corpus/materialized"), open_tasks=partial(open_tasks, patience=30))
+    result = materialize(job(home, "s3://corpus/materialized"), open_tasks=partial(open_tasks, stall_timeout=30))
     assert (result["rows_in"], result["pairs"], result["units_done"]) == (200, 396, 10)
     check(home, "s3://corpus/materialized")
 
@@ -159,12 +159,12 @@ def test_a_manifest_is_of_the_whole_output(home, tmp_path, monkeypatch):
 def test_a_join_under_a_condition_that_was_not_embedded(home, tmp_path, monkeypatch):
     """It finds what a join of the materialized output finds, and again when it is run again."""
     words, uri = str(home / "words"), str(tmp_path / "near")
-    under = JoinJob(queries=words, vectors=words, conditions=CONDITIONS[:1], output=uri, k=3, exclude_same="id")
+    under = JoinJob(query_vectors=words, vectors=words, conditions=CONDITIONS[:1], output=uri, k=3, exclude_same="id")
     materialize(job(home, tmp_path / "m", conditions=CONDITIONS[:1]))
     m = str(tmp_path / "m")
     result = join(under)
     assert (result["queries"], result["neighbours"]) == (198, 594)
-    join(JoinJob(queries=m, vectors=m, output=str(tmp_path / "wanted"), k=3, exclude_same="id"))
+    join(JoinJob(query_vectors=m, vectors=m, output=str(tmp_path / "wanted"), k=3, exclude_same="id"))
     neighbours = [ds.dataset(folder / "neighbours").to_table() for folder in (tmp_path / "near", tmp_path / "wanted")]
     assert neighbours[0].equals(neighbours[1])
     assert not (tmp_path / "near" / "pooled").exists()
@@ -189,7 +189,7 @@ def test_words_with_anothers_basis_are_not_joined(home, tmp_path):
     basis.write_bytes(save(tensors | {"mean": tensors["mean"] + 1}))
     good, bad = str(tmp_path / "words"), str(tmp_path / "twin")
     for asks, searched, flag in ((bad, good, "--queries"), (good, bad, "--vectors")):
-        asked = JoinJob(queries=asks, vectors=searched, conditions=CONDITIONS[:1], output=str(tmp_path / "near"))
+        asked = JoinJob(query_vectors=asks, vectors=searched, conditions=CONDITIONS[:1], output=str(tmp_path / "near"))
         with pytest.raises(RequestError, match=f"{flag}: expected .* as the words there were coded by it, got another"):
             join(asked)
     assert not (tmp_path / "near").exists()

@@ -46,7 +46,7 @@ def test_a_file_of_queries_is_reranked_and_one_begun_on_ray_resumes_here(files, 
     folder.mkdir(exist_ok=True)
     (folder / "000001.parquet").write_bytes(b"of the other job")
     done = rerank_all(
-        replace(job, overwrite=True), open_tasks=partial(open_tasks, patience=30, actors=job), unit_rows=50
+        replace(job, overwrite=True), open_tasks=partial(open_tasks, stall_timeout=30, actors=job), unit_rows=50
     )
     assert (done["answers_in"], done["answers_out"], done["units_done"]) == (216, 81, 4)
     found = pa.concat_tables([pa.parquet.read_table(file) for file in sorted(folder.iterdir())])

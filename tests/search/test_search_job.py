@@ -74,12 +74,12 @@ def test_wrong_searches_are_refused(home, index, tmp_path, tiny_model):
     ask(
         "--query-condition: expected --query under a --condition of the rows, got no condition", query_condition="color"
     )
-    ask("expected one of --query, --text or --queries, got none", query=())
-    ask("expected one of --query, --text or --queries, got query and text", text=("heavy rain",))
-    phrase = {"query": (), "text": ("heavy rain",)}
-    ask("--text: expected the --condition that it answers, got none", **phrase)
+    ask("expected one of --query, --phrase or --queries, got none", query=())
+    ask("expected one of --query, --phrase or --queries, got query and phrase", phrase=("heavy rain",))
+    phrase = {"query": (), "phrase": ("heavy rain",)}
+    ask("--phrase: expected the --condition that it answers, got none", **phrase)
     ask("--rerank: expected --query", **phrase, condition=("color",), rerank="mixsp")
-    ask("--text: expected a --condition that the phrases answer, and an index of", **phrase, condition=("color",))
+    ask("--phrase: expected a --condition that the phrases answer, and an index of", **phrase, condition=("color",))
     ask("expected one of --condition or --unconditional", condition=("color",), unconditional=True)
     ask("expected the model that the index is of", model="minilm")
     ask("expected the index's model nowhere", model="nowhere/at/all")

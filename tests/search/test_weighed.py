@@ -208,8 +208,8 @@ def test_an_index_of_csr_without_training_weighs_by_its_router(tmp_path, tiny_mo
         (words,) = model.word_weights([row["text"]], "color")
         assert words_of_row(row["weights"]) == [pytest.approx(word, abs=5e-3) for word in words]
     refuse(
-        asked(uri, query=(), text=("red",)),
-        "--text: expected a --condition .*an index of condition pooling, got",
+        asked(uri, query=(), phrase=("red",)),
+        "--phrase: expected a --condition .*an index of condition pooling, got",
         search,
     )
     stored = settings | {"conditions": (), "any_condition": True}
