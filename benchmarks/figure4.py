@@ -24,7 +24,7 @@ from raycase.placement import vectors
 from raycase.systems.pair_vectors import pair_vectors
 from raycase.training import sweep
 from raycase.training.local_runner import open_local_trials
-from raycase.training.projector_fit import evaluation
+from raycase.training.projector_fit import projector_evaluation
 from raycase.training.projector_job import ProjectorJob
 from raycase.training.sweep_cells import BUILT_IN, Cell
 from raycase.training.sweep_job import Sweep
@@ -59,7 +59,10 @@ def unlabelled(job, dims, vectors_of):
     for method in Method:
         seeds = job.trial_seeds if method is Method.RANDOM else [training.seed]
         whole = Projection(method=method, dim=train.dim, nested=nested)
-        figures = [evaluation(validation, nested)(fit_projection(train.vectors, whole, seed=seed)[0]) for seed in seeds]
+        figures = [
+            projector_evaluation(validation, nested)(fit_projection(train.vectors, whole, seed=seed)[0])
+            for seed in seeds
+        ]
         names = {**{dim: f"spearman_{dim}" for dim in nested}, train.dim: "spearman"}
         found[method.value] = {dim: [figure[name] for figure in figures] for dim, name in names.items()}
     return found

@@ -128,7 +128,7 @@ def head_fitted_along(folder, wrap=lambda module: module):
     head = ConditionHead(recipe.head(config.states_dim)).state_dict()
     along = UnfrozenEncoder(config=config, head=head, compute=torch.float32)
     data = [PairTokens.of(config, small.rated(rows, seed)) for seed, rows in ((0, 18), (1, 13))]  # one is rated -1
-    *_, state = fit_condition_head(*data, recipe, along=along, wrap=wrap)
+    *_, state = fit_condition_head(*data, recipe, unfrozen=along, wrap=wrap)
     return state
 
 

@@ -30,7 +30,7 @@ from raycase.training.sweep_cells import Cell
 from raycase.training.sweep_job import Sweep
 
 GRACE, REDUCTION = 8, 3  # ASHA: no trial is stopped before epoch 8; a third of the trials passes each rung
-FIGURES = ("epoch", "loss", "seconds")  # besides `Cell.figures`
+METRICS = ("epoch", "loss", "seconds")  # besides `Cell.metric_names`
 LOWEST = -200.0  # reported to search and ASHA for a trial without a score
 FAILURES = 2  # tolerated failures of a trial's process
 
@@ -166,14 +166,14 @@ def _trial(config: dict[str, Any], *, refs: dict[str, list[Any]], trials: Round,
     """Run a trial and report each epoch to Tune."""
     torch.set_num_threads(max(1, threads))
     cell, seed = _cell(config, trials)
-    shared = ray.get(refs[cell.read])
+    shared = ray.get(refs[cell.data_key])
     device = "cuda" if ray.get_gpu_ids() else "cpu"
     try:
         for state in cell.fit(shared, seed=seed, device=device):
-            best = state.history[state.best_epoch - 1][cell.figures[0]] if state.best_epoch else LOWEST
+            best = state.history[state.best_epoch - 1][cell.metric_names[0]] if state.best_epoch else LOWEST
             ray.tune.report(state.line | {"best": best})
     except (RequestError, WorkError) as error:  # a retry would not help
-        ray.tune.report(dict.fromkeys(FIGURES, math.nan) | {"epoch": 0, "best": LOWEST, "error": str(error)})
+        ray.tune.report(dict.fromkeys(METRICS, math.nan) | {"epoch": 0, "best": LOWEST, "error": str(error)})
 
 
 class _Recorder(ray.tune.Callback):
@@ -193,7 +193,7 @@ class _Recorder(ray.tune.Callback):
         if "error" in result:
             self.errors[trial.trial_id] = result["error"]
         else:
-            names = (*FIGURES, *_cell(trial.config, self.trials)[0].figures)
+            names = (*METRICS, *_cell(trial.config, self.trials)[0].metric_names)
             self.histories[trial.trial_id].append({name: result[name] for name in names if name in result})
 
     def on_trial_complete(self, iteration: int, trials: list[Any], trial: Any, **_: Any) -> None:

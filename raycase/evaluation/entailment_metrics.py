@@ -24,14 +24,14 @@ def entailment_scores(explicit_TD: np.ndarray, implicit_TD: np.ndarray, text_ind
     return np.stack([entailment(explicit_ND, implicit_ND, hypothesis_ND) for hypothesis_ND in hypotheses], axis=1)
 
 
-def told_right(scores_NH: np.ndarray, threshold: float | np.ndarray) -> np.ndarray:
+def is_correct(scores_NH: np.ndarray, threshold: float | np.ndarray) -> np.ndarray:
     """Which pairs a threshold, or one for each premise (N, 1), classifies correctly as entailed or not: (N, H) bool."""
     return (scores_NH > threshold) == ENTAILED_H
 
 
 def entailment_correct(scores_NH: np.ndarray, seed: int = 0) -> np.ndarray:
-    """`told_right` by thresholds that are tuned on the same premises, one half for the other: (N, H) bool."""
-    return told_right(scores_NH, half_thresholds(scores_NH, seed)[:, None])
+    """`is_correct` by thresholds that are tuned on the same premises, one half for the other: (N, H) bool."""
+    return is_correct(scores_NH, half_thresholds(scores_NH, seed)[:, None])
 
 
 def half_thresholds(scores_NH: np.ndarray, seed: int = 0) -> np.ndarray:
@@ -78,8 +78,8 @@ def accuracies(explicit_TD: np.ndarray, implicit_TD: np.ndarray | None, text_ind
     """`rte`, over all and by kind of hypothesis, and with two vectors a sentence `eis`: accuracies x 100."""
     entailed_NH, implicit_NH = correct_pairs(explicit_TD, implicit_TD, text_index)
     correct_NH = 100.0 * entailed_NH
-    figures = {"rte": float(correct_NH.mean())}
-    figures |= {f"rte_{kind}": float(v) for kind, v in zip(HYPOTHESES.values(), correct_NH.mean(0), strict=True)}
+    metrics = {"rte": float(correct_NH.mean())}
+    metrics |= {f"rte_{kind}": float(v) for kind, v in zip(HYPOTHESES.values(), correct_NH.mean(0), strict=True)}
     if implicit_NH is not None:
-        figures["eis"] = 100 * float(implicit_NH.mean())
-    return figures
+        metrics["eis"] = 100 * float(implicit_NH.mean())
+    return metrics

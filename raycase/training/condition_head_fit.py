@@ -1,4 +1,4 @@
-"""Fitting the head of condition pooling on rated pairs: with the encoder frozen, or trained along.
+"""Fitting the head of condition pooling on rated pairs: with the encoder frozen, or trained too.
 
 Shapes: N rated pairs, B pairs of a batch, S sentences and C conditions (distinct), W of the states, D vectors,
 M dimensions: the nested ones and all.
@@ -43,7 +43,7 @@ MORE_CONDITIONS = 4  # further conditions of each pair of sentences of a batch
 class HeadCosine(nn.Module):
     """The cosine of two sentences' vectors under a condition, at each of the nested dimensions and at the last.
 
-    reader: of the encoder that is trained along, if any.
+    reader: of the encoder, where it is trained with the head.
     """
 
     def __init__(
@@ -68,11 +68,11 @@ class HeadCosine(nn.Module):
         if not len(rows):  # of a batch that is smaller than the number of processes
             weights = [p for p in self.parameters() if p.requires_grad]
             return self.head.tau.new_zeros(0, len(self.dims)) * sum(p.sum() for p in weights)
-        first_BD, second_BD = pair_vectors(self.head, self.read(pairs), rows).chunk(2)
+        first_BD, second_BD = head_pair_vectors(self.head, self.read(pairs), rows).chunk(2)
         return nested_cosines(first_BD, second_BD, self.dims)
 
 
-def pair_vectors(head: Head, pairs: ReadPairs, rows: np.ndarray) -> Tensor:
+def head_pair_vectors(head: Head, pairs: ReadPairs, rows: np.ndarray) -> Tensor:
     """Vectors of the first sentences of these pairs, then of the second ones: (2 B, D).
 
     Each distinct sentence and each distinct condition goes through its half of the head once.
@@ -88,15 +88,17 @@ def pair_vectors(head: Head, pairs: ReadPairs, rows: np.ndarray) -> Tensor:
         place = np.full(len(sentences), -1)
         place[members] = np.arange(len(members))
         there = np.flatnonzero(place[sentence_2B] >= 0)
-        asked = questions.take(torch.from_numpy(condition_2B[there])[:, None].to(device))
-        parts.append(head.pool(words.take(torch.from_numpy(place[sentence_2B[there]]).to(device)), asked)[:, 0])
+        pair_questions = questions.take(torch.from_numpy(condition_2B[there])[:, None].to(device))
+        parts.append(
+            head.pool(words.take(torch.from_numpy(place[sentence_2B[there]]).to(device)), pair_questions)[:, 0]
+        )
         order.append(there)
     return torch.cat(parts)[torch.from_numpy(np.argsort(np.concatenate(order))).to(device)]
 
 
 @dataclass(frozen=True, kw_only=True)
 class UnfrozenEncoder:
-    """The encoder that is trained along with a head, and the head's weights at the start."""
+    """An encoder that is trained together with a head, and the head's weights at the start."""
 
     config: ConditionPoolingConfig
     head: Weights
@@ -128,33 +130,33 @@ def fit_condition_head(
     validation: PairStates | PairTokens,
     recipe: HeadRecipe,
     *,
-    taught: PairIndex | None = None,
-    along: UnfrozenEncoder | None = None,
+    pseudo_labelled: PairIndex | None = None,
+    unfrozen: UnfrozenEncoder | None = None,
     seed: int = 0,
     state: FitState | None = None,
     wrap: Any = lambda module: module,
 ) -> Iterator[FitState]:
     """Fit the head; yields the state after each epoch. Pairs labelled -1 are not trained on.
 
-    taught: further pairs of the training sentences, as `raycase.training.condition_teachers.taught_pairs` gives them.
-    Without `along` the pairs have stored states, with it they are tokenised. `wrap` moves the module to its device and
-    wraps it for several processes.
+    pseudo_labelled: further pairs of the training sentences, rated by teachers (`condition_teachers`). Without
+    `unfrozen` the pairs have stored states, with it they are tokenised. `wrap` moves the module to its device and wraps
+    it for several processes.
     """
     torch.manual_seed(seed)
-    if along is None:
+    if unfrozen is None:
         assert isinstance(train, PairStates)
         module = HeadCosine(ConditionHead(recipe.head(train.dim)))
     else:
-        head = ConditionHead(recipe.head(along.config.states_dim))
-        head.load_state_dict(along.head)
-        module = HeadCosine(head, along.open(), along.compute)
+        head = ConditionHead(recipe.head(unfrozen.config.states_dim))
+        head.load_state_dict(unfrozen.head)
+        module = HeadCosine(head, unfrozen.open(), unfrozen.compute)
     module = wrap(module)
     config = recipe.fit_config(seed, warmup=recipe.warmup, rates={"encoder.": ENCODER_LEARNING_RATE})
     rated = np.flatnonzero(train.ratings != NOT_APPLICABLE)
     batches = group_batches(train.groups, rated, recipe.batch_size, seed)
-    if taught is not None:
-        batches = taught_batches(batches, train.groups, len(taught.ratings), seed)
-    return fit(module, batches, _loss(train, recipe, taught), evaluation(validation), config, state=state)
+    if pseudo_labelled is not None:
+        batches = with_pseudo_labelled(batches, train.groups, len(pseudo_labelled.ratings), seed)
+    return fit(module, batches, _loss(train, recipe, pseudo_labelled), head_evaluation(validation), config, state=state)
 
 
 def group_batches(groups_N: np.ndarray, rated: np.ndarray, batch_size: int, seed: int) -> Batches:
@@ -172,14 +174,14 @@ def group_batches(groups_N: np.ndarray, rated: np.ndarray, batch_size: int, seed
     return batches
 
 
-def taught_batches(batches: Batches, groups_N: np.ndarray, taught: int, seed: int) -> Batches:
-    """The batches, each with `MORE_CONDITIONS` taught rows of each of its pairs of sentences, whose words it reads
-    anyway.
+def with_pseudo_labelled(batches: Batches, groups_N: np.ndarray, pseudo_labelled: int, seed: int) -> Batches:
+    """The batches, each with `MORE_CONDITIONS` pseudo-labelled rows of each of its pairs of sentences, whose words it
+    reads anyway.
 
-    taught: number of these rows, which follow the N rated ones in the order of the groups.
+    pseudo_labelled: number of these rows, which follow the N rated ones in the order of the groups.
     """
     names, group_N = np.unique(groups_N, return_inverse=True)
-    each = taught // len(names)
+    each = pseudo_labelled // len(names)
 
     def both(epoch: int) -> Iterator[np.ndarray]:
         for step, rows in enumerate(batches(epoch)):
@@ -193,27 +195,27 @@ def taught_batches(batches: Batches, groups_N: np.ndarray, taught: int, seed: in
     return both
 
 
-def _loss(train: PairStates | PairTokens, recipe: HeadRecipe, taught: PairIndex | None) -> BatchLoss:
-    """The recipe's loss of the rated rows of a batch, the mean over the nested dimensions and all; where pairs are
-    taught, with the squared error to the teachers' cosines."""
-    pairs = train if taught is None else train.then(taught)
+def _loss(train: PairStates | PairTokens, recipe: HeadRecipe, pseudo_labelled: PairIndex | None) -> BatchLoss:
+    """The recipe's loss of the rated rows of a batch, the mean over the nested dimensions and all; plus the squared
+    error of the pseudo-labelled rows to the teachers' cosines."""
+    pairs = train if pseudo_labelled is None else train.then(pseudo_labelled)
     count, targets = len(train.ratings), unit_ratings(torch.tensor(train.ratings))
-    if taught is not None:
-        targets = torch.cat([targets, torch.tensor(taught.ratings)])
+    if pseudo_labelled is not None:
+        targets = torch.cat([targets, torch.tensor(pseudo_labelled.ratings)])
 
     def of_batch(module: nn.Module, batch: np.ndarray) -> Tensor:
         cosines_BM = gather(module(pairs, shard(batch)), len(batch))
         targets_B = targets[batch].to(cosines_BM.device)
         rated = int((batch < count).sum())  # they stand first
         loss = nested_loss(cosines_BM[:rated], targets_B[:rated], recipe.loss)
-        if taught is None:
+        if pseudo_labelled is None:
             return loss
         return loss + DISTILLED_WEIGHT * nested_loss(cosines_BM[rated:], targets_B[rated:], Loss.SQUARED)
 
     return of_batch
 
 
-def evaluation(validation: PairStates | PairTokens) -> Evaluation:
+def head_evaluation(validation: PairStates | PairTokens) -> Evaluation:
     """The `head_correlations` of the module's head."""
 
     def evaluate(module: Any) -> dict[str, float]:
@@ -236,5 +238,5 @@ def head_vectors(head: Head, pairs: ReadPairs) -> tuple[np.ndarray, np.ndarray]:
     vectors = np.empty((2, count, head.output_dim), dtype=np.float32)
     for start in range(0, count, EVALUATED_AT_ONCE):
         rows = np.arange(start, min(count, start + EVALUATED_AT_ONCE))
-        vectors[:, rows] = pair_vectors(head, pairs, rows).unflatten(0, (2, -1)).cpu().numpy()
+        vectors[:, rows] = head_pair_vectors(head, pairs, rows).unflatten(0, (2, -1)).cpu().numpy()
     return vectors[0], vectors[1]

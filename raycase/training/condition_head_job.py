@@ -22,7 +22,7 @@ from raycase.training.checkpoint import Fitting
 from raycase.training.condition_head_fit import UnfrozenEncoder, fit_condition_head, head_correlations, weights_of
 from raycase.training.condition_pairs import PairStates, PairTokens, ReadPairs
 from raycase.training.condition_recipe import FrozenHeadRecipe, HeadRecipe
-from raycase.training.condition_teachers import taught_pairs
+from raycase.training.condition_teachers import pseudo_labelled_pairs
 from raycase.training.encoder_job import compute_of
 from raycase.training.job import TrainingJob, data_metrics, fit_metrics
 from raycase.training.loop import FitState
@@ -40,9 +40,9 @@ class HeadFit:
     state: FitState  # of the last one
     head: ConditionHead
     read: Sequence[ReadPairs]  # training and validation pairs, as the encoder reads them at last
-    figures: dict[str, Any]
+    metrics: dict[str, Any]
     teachers: Sequence[FitState]
-    encoder: PreTrainedModel | None  # that was trained along
+    encoder: PreTrainedModel | None  # where it was trained with the head
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -102,24 +102,26 @@ class ConditionPoolingJob(HeadRecipe, TrainingJob):
         teachers = [fit(fitting, recipe=recipe, seed=seed, checkpoints=checkpoints / f"{seed}") for seed in seeds]
         if teachers:
             heads = [best_head(state, recipe, train.dim) for state in teachers]
-            fitting = partial(fitting, taught=taught_pairs(train, heads, self.seed))
+            fitting = partial(fitting, pseudo_labelled=pseudo_labelled_pairs(train, heads, self.seed))
             recipe = recipe.distilled
         state = fit(fitting, recipe=recipe, seed=self.seed, checkpoints=checkpoints / "frozen")
-        head = best_head(state, self.recipe, config.states_dim)  # rounded: figures are those of what is saved
-        figures = {"without_plain_part": head_correlations(head, validation, head.config.nested)}
+        head = best_head(state, self.recipe, config.states_dim)  # rounded: metrics are those of what is saved
+        metrics = {"without_plain_part": head_correlations(head, validation, head.config.nested)}
         if not self.unfreeze:
-            return HeadFit(state=state, head=head, read=data, figures=figures, teachers=teachers, encoder=None)
-        figures = {"frozen": figures["without_plain_part"]}
-        along = UnfrozenEncoder(config=config, head=head.state_dict(), compute=compute_of(self, on_gpu=runner.on_gpu))
+            return HeadFit(state=state, head=head, read=data, metrics=metrics, teachers=teachers, encoder=None)
+        metrics = {"frozen": metrics["without_plain_part"]}
+        unfrozen = UnfrozenEncoder(
+            config=config, head=head.state_dict(), compute=compute_of(self, on_gpu=runner.on_gpu)
+        )
         tokens = [PairTokens.of(config, rated) for rated in parts]
-        fitting = partial(fit_condition_head, along=along)
+        fitting = partial(fit_condition_head, unfrozen=unfrozen)
         recipe, place = self.recipe.unfrozen, checkpoints / "unfrozen"
         state = runner.fit(fitting, tokens[0], tokens[1], recipe, seed=self.seed, checkpoints=place)
-        head, reader = best_head(state, self.recipe, config.states_dim), along.trained(state)
-        read = [part.read_by(reader, along.compute) for part in tokens]
-        figures["without_plain_part"] = head_correlations(head, read[1], head.config.nested)
+        head, reader = best_head(state, self.recipe, config.states_dim), unfrozen.trained(state)
+        read = [part.read_by(reader, unfrozen.compute) for part in tokens]
+        metrics["without_plain_part"] = head_correlations(head, read[1], head.config.nested)
         encoder = whole_model(reader.encoder)
-        return HeadFit(state=state, head=head, read=read, figures=figures, teachers=teachers, encoder=encoder)
+        return HeadFit(state=state, head=head, read=read, metrics=metrics, teachers=teachers, encoder=encoder)
 
     def save(
         self,
@@ -127,17 +129,17 @@ class ConditionPoolingJob(HeadRecipe, TrainingJob):
         parts: dict[str, Any],
         data: tuple[PairStates, PairStates],
         fitted: HeadFit,
-        facts: dict[str, Any],
+        record: dict[str, Any],
     ) -> dict[str, Any]:
         """Write the model folder of a fit; returns the contents of `metrics.json`."""
         train, validation = fitted.read
         head = with_plain_part(fitted.head, train, validation, config, self.recipe)
         metrics = {
-            **facts,
+            **record,
             "teachers": [fit_metrics(teacher)["validation"] for teacher in fitted.teachers],
             "recipe": self.recipe.record,
             **fit_metrics(fitted.state),
-            **fitted.figures,
+            **fitted.metrics,
             "validation": head_correlations(head, validation, head.config.nested),
             "zero_shot": head_correlations(ZeroShotHead(config.hidden_dim), data[1]),
             "data": data_metrics(parts),
@@ -158,12 +160,12 @@ def pair_states(
     conditions = Indexed.of(rated.conditions)
     config = replace(config, keep=TokenSpan.SENTENCE)
     states_of = partial(runner.states_of, cache=job.cache_location, compute=job.compute)
-    kept, plain = states_of(sentences.values, config, name=rated.uri)
-    asked, _ = states_of(conditions.values, config, name=f"conditions of {rated.uri}")
+    sentence_states, plain = states_of(sentences.values, config, name=rated.uri)
+    condition_states, _ = states_of(conditions.values, config, name=f"conditions of {rated.uri}")
     return PairStates(
-        sentences=kept,
+        sentences=sentence_states,
         plain=plain,
-        conditions=asked.means,
+        conditions=condition_states.means,
         sentence_index=sentences.codes.reshape(2, -1).T,
         condition_index=conditions.codes,
         groups=rated.groups,

@@ -1,4 +1,4 @@
-"""Rated pairs for condition pooling: their states were stored, or come from an encoder that is trained along.
+"""Rated pairs for condition pooling: their states were stored, or come from an encoder that is trained with the head.
 
 Shapes: N rated pairs, S sentences and C conditions (distinct), B of a batch, T tokens of its longest, W of the states,
 P of f(s).

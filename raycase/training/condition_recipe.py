@@ -61,22 +61,22 @@ class FrozenHeadRecipe(FitRecipe):
 
 @dataclass(frozen=True, kw_only=True)
 class HeadRecipe(FrozenHeadRecipe):
-    """Everything that determines the head, from several fits where it has teachers or trains the encoder along."""
+    """Everything that determines the head, which takes several fits with teachers or with --unfreeze."""
 
     teachers: int = 0
-    """Number of heads, with the following seeds, whose mean cosines the head learns besides the ratings; they also
-    say what the rated sentences have in common under other conditions."""
+    """Number of heads that are fitted first, with the following seeds. The head then learns their mean cosines besides
+    the ratings: of the rated pairs, and of the same sentences under other conditions."""
     distilled_epochs: int = 12
-    """Number of epochs with teachers; theirs is --epochs."""
+    """Number of epochs of the head where it has teachers, which are fitted for --epochs."""
     unfreeze: bool = False
-    """Then train the encoder along with the head."""
+    """After the fit on the frozen encoder, train encoder and head together."""
     unfrozen_epochs: int = 3
-    """Number of epochs with the encoder."""
+    """Number of epochs in which encoder and head are trained together."""
     plain_share: float = 0.5
     """Share of the plain vector in the vectors of sentences unlike the training data; 0: none."""
     plain_rise: tuple[float, float, float, float] = (1.4, 2.0, 3.2, 4.0)
-    """How unlike a sentence is where this share begins, where it is whole, where it rises again, and where the plain
-    vector stands alone; 1 for a usual sentence."""
+    """Four distances of a sentence from the training data, 1 that of a usual sentence: the share begins at the first
+    and is full from the second; it rises again from the third, and from the fourth there is only the plain vector."""
 
     FORMER: ClassVar = FrozenHeadRecipe.FORMER | {
         "distilled_weight": DISTILLED_WEIGHT,

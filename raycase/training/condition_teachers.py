@@ -24,22 +24,22 @@ SIMILAR = 30  # conditions among which a similar one is chosen
 SHARE = 0.6  # of further conditions that are similar to one that was rated
 
 
-def taught_pairs(train: PairStates, heads: Sequence[Head], seed: int) -> PairIndex:
+def pseudo_labelled_pairs(train: PairStates, heads: Sequence[Head], seed: int) -> PairIndex:
     """Pairs of sentences under further conditions of the training data, "rated" with the mean cosine of the heads.
 
     In the order of the groups, `FURTHER` rows each.
     """
     groups, first, group_N = np.unique(train.groups, return_index=True, return_inverse=True)
     further_GK = further_conditions(train, group_N, len(groups), seed)
-    taught = PairIndex(
+    pseudo_labelled = PairIndex(
         sentence_index=train.sentence_index[first].repeat(FURTHER, axis=0),
         condition_index=further_GK.reshape(-1),
         groups=groups.repeat(FURTHER),
         ratings=np.zeros(further_GK.size, np.float32),
     )
-    pairs = replace(train, **vars(taught))
+    pairs = replace(train, **vars(pseudo_labelled))
     found = np.stack([cosines(*head_vectors(head, pairs)) for head in heads])
-    return replace(taught, ratings=found.mean(0).astype(np.float32))
+    return replace(pseudo_labelled, ratings=found.mean(0).astype(np.float32))
 
 
 def further_conditions(train: PairStates, group_N: np.ndarray, groups: int, seed: int) -> np.ndarray:

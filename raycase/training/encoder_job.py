@@ -87,13 +87,13 @@ class FineTuneJob(TrainingJob):
         parts: dict[str, Any],
         data: tuple[Any, Any],
         fitted: tuple[FitState, bool],
-        facts: dict[str, Any],
+        record: dict[str, Any],
     ) -> dict[str, Any]:
         """Write the model folder of a fit; returns the contents of `metrics.json`."""
         state, on_gpu = fitted
         task, objective = self.task_of(config, *parts.values()), self._objective(on_gpu=on_gpu)
         metrics = {
-            **facts,
+            **record,
             "system": config.SYSTEM,
             "task": task.identity[0],
             **fit_metrics(state),

@@ -120,11 +120,11 @@ class DualObjective(Objective):
             with self.autocast(module):
                 vectors = system.encode_prepared(validation.prepared).vectors
             explicit_TD, *implicit = np.split(vectors, validation.conditions)
-            figures = accuracies(explicit_TD, implicit[0] if implicit else None, validation.text_index)
+            metrics = accuracies(explicit_TD, implicit[0] if implicit else None, validation.text_index)
             if not np.isfinite(vectors).all():  # which would be told to be no entailments
-                return dict.fromkeys((*figures, "threshold"), math.nan)
+                return dict.fromkeys((*metrics, "threshold"), math.nan)
             implicit_TD = implicit[0] if implicit else explicit_TD
             scores_NH = entailment_scores(explicit_TD, implicit_TD, validation.text_index)
-            return figures | {"threshold": best_threshold(scores_NH)}
+            return metrics | {"threshold": best_threshold(scores_NH)}
 
         return evaluate

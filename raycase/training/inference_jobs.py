@@ -49,7 +49,7 @@ class InferencesJob(FineTuneJob, TuneRecipe):
         return {"temperature": self.temperature}
 
     @property
-    def figures(self) -> Sequence[str]:
+    def metric_names(self) -> Sequence[str]:
         """The metrics of entailment."""
         return ("rte", "eis", *(f"rte_{kind}" for kind in HYPOTHESES.values()))
 

@@ -24,7 +24,7 @@ from raycase.training.checkpoint import Fitting
 from raycase.training.loop import FitState
 from raycase.training.runner import OpenRunner, Runner, TextEmbedder
 
-CORRELATIONS = ("spearman", "spearman_rated", "pearson")  # figures of rated pairs
+CORRELATIONS = ("spearman", "spearman_rated", "pearson")  # metrics of rated pairs
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -152,14 +152,14 @@ class TrainingJob(RayFlag, ABC):
 
     @abstractmethod
     def save(
-        self, config: Any, parts: dict[str, Any], data: tuple[Any, Any], fitted: Any, facts: dict[str, Any]
+        self, config: Any, parts: dict[str, Any], data: tuple[Any, Any], fitted: Any, record: dict[str, Any]
     ) -> dict[str, Any]:
-        """Write the model folder of a fit; returns the contents of `metrics.json`, `facts` among them."""
+        """Write the model folder of a fit; returns the contents of `metrics.json`, `record` among them."""
 
     # ------------------------------------------------------------------------------------------------------ of sweeps
 
     @property
-    def figures(self) -> Sequence[str]:
+    def metric_names(self) -> Sequence[str]:
         """The metrics in a sweep's table of trials; the first chooses the best epoch and the best cell."""
         return CORRELATIONS
 
@@ -206,7 +206,7 @@ def train(job: TrainingJob, open_runner: OpenRunner) -> dict[str, Any]:
     if job.overwrite:
         checkpoints.remove()
     fitted = job.fit(config, parts, data, runner, checkpoints)
-    facts = {
+    record = {
         "fingerprint": name,
         "unseeded": fingerprint(identity | {"seed": None}),  # equal for the seeds of one system
         "seed": job.seed,
@@ -214,7 +214,7 @@ def train(job: TrainingJob, open_runner: OpenRunner) -> dict[str, Any]:
         "seconds": round(time.time() - began, 1),
         "embed_seconds": round(embedded - began, 1),
     }
-    metrics = job.save(config, dict(zip(("train", "validation"), parts, strict=True)), data, fitted, facts)
+    metrics = job.save(config, dict(zip(("train", "validation"), parts, strict=True)), data, fitted, record)
     checkpoints.remove()
     return metrics
 

@@ -142,7 +142,7 @@ class LocalTrials(LocalRunner):
             history: list[dict[str, float]] = []
             error = None
             try:
-                for state in cell.fit(data[cell.read], seed=seed, device=self.device):
+                for state in cell.fit(data[cell.data_key], seed=seed, device=self.device):
                     history = state.history
             except (RequestError, WorkError) as failure:
                 error = str(failure)

@@ -11,6 +11,7 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from copy import deepcopy
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -37,9 +38,7 @@ class FitConfig:
     warmup: float | None = None  # share of the steps up to the peak learning rate, then down to 0; None: constant
     seed: int = 0
     select: str = "spearman"
-    rates: Mapping[str, float] = field(
-        default_factory=dict
-    )  # peak rate of the weights whose names begin so, if another
+    rates: Mapping[str, float] = field(default_factory=dict)  # peak rates other than `learning_rate`: prefix -> rate
 
 
 def fit(
@@ -53,7 +52,7 @@ def fit(
 ) -> Iterator[FitState]:
     """Train with AdamW and yield the state after each epoch, until the best epoch is `patience` epochs ago.
 
-    A state is good until the next epoch begins: it is what is trained, not a copy, which took gigabytes of an encoder.
+    A state holds the trained weights themselves, not a copy: use it before the next epoch begins.
     `module` may be wrapped in DistributedDataParallel. Dropout is seeded by (seed, epoch, rank), so a fit that resumes
     from a saved state equals one that was never stopped. Only rank 0 evaluates. Raises WorkError for a loss or weights
     that are not finite, and where no epoch has a number of `select`.
@@ -61,45 +60,34 @@ def fit(
     inner = unwrapped(module)
     if module is inner:
         _make_sparse(inner)
-    groups = _groups(inner, config)
+    groups = _parameter_groups(inner, config)
     peaks = [group["lr"] for group in groups]
     trained = [weight for group in groups for weight in group["params"]]
+    not_finite_before = not_finite(trained)  # an encoder may come with some, in rows of unused tokens
     optimizer = torch.optim.AdamW(groups, weight_decay=config.weight_decay, fused=True)
-    lost = not_finite(trained)  # an encoder may come with some, in rows of unused tokens
+    history: list[dict[str, float]] = []
+    best: Weights = {}
     if state is not None:
         if misfit := state.misfit(_trained(inner), trained, config):
             raise WorkError(f"{state.uri}: expected the state of this fit, got {misfit}; remove it")
         restore(inner, state.weights)
         optimizer.load_state_dict(optimizer.state_dict() | {"state": deepcopy(state.optimizer["state"])})
-    history = list(state.history) if state else []
-    best_epoch, best = best_epoch_of(history, config.select), state.best if state else {}
+        history, best = list(state.history), state.best
     del state  # as large as what is trained
+    best_epoch = best_epoch_of(history, config.select)
     while len(history) < config.epochs and len(history) - best_epoch < config.patience:
         began = time.perf_counter()
         epoch = len(history) + 1
         torch.manual_seed(_seed(config.seed, epoch, rank()))
-        module.train()
-        total = rows = 0.0
-        steps = list(batches(epoch))
-        for step, batch in enumerate(steps):
-            if config.warmup is not None:
-                _set_rates(optimizer, peaks, config, (epoch - 1 + (step + 0.5) / len(steps)) / config.epochs)
-            optimizer.zero_grad()
-            value = loss(module, batch)
-            (value * world_size()).backward()  # DistributedDataParallel takes the mean of the gradients
-            total += float(value.detach()) * len(batch)
-            rows += len(batch)
-            for weight in trained:
-                if weight.grad is not None and weight.grad.is_sparse:
-                    weight.grad = weight.grad.to_dense()  # AdamW takes no sparse ones
-            optimizer.step()
-        if not math.isfinite(total):
-            raise WorkError(f"epoch {epoch}: expected a finite loss, got {total}; lower the learning rate")
-        if not_finite(trained) > lost:  # by the last step, after its loss
+        set_rates = partial(_set_rates, optimizer, peaks, config, epoch)
+        mean_loss = _train_epoch(module, list(batches(epoch)), loss, optimizer, set_rates)
+        if not math.isfinite(mean_loss):
+            raise WorkError(f"epoch {epoch}: expected a finite loss, got {mean_loss}; lower the learning rate")
+        if not_finite(trained) > not_finite_before:  # by the last step, after its loss
             raise WorkError(f"epoch {epoch}: expected finite weights, got NaN or infinity; lower the learning rate")
         scores = _evaluate(inner.eval(), evaluate)
-        measured = {"seconds": time.perf_counter() - began, "mib": peak_mib(next(inner.parameters()).device)}
-        history.append({"epoch": epoch, "loss": total / rows, **scores, **measured})
+        cost = {"seconds": time.perf_counter() - began, "mib": peak_mib(next(inner.parameters()).device)}
+        history.append({"epoch": epoch, "loss": mean_loss, **scores, **cost})
         if best_epoch_of(history, config.select) == epoch:
             best_epoch, best = epoch, {name: tensor.clone() for name, tensor in _trained(inner).items()}
         yield FitState(
@@ -116,6 +104,30 @@ def fit(
         )
 
 
+def _train_epoch(
+    module: nn.Module,
+    batches: Sequence[np.ndarray],
+    loss: BatchLoss,
+    optimizer: torch.optim.Optimizer,
+    set_rates: Callable[[float], None],
+) -> float:
+    """Train on the batches of an epoch; returns the mean loss over their rows."""
+    module.train()
+    total = rows = 0.0
+    for step, batch in enumerate(batches):
+        set_rates((step + 0.5) / len(batches))
+        optimizer.zero_grad()
+        value = loss(module, batch)
+        (value * world_size()).backward()  # DistributedDataParallel takes the mean of the gradients
+        total += float(value.detach()) * len(batch)
+        rows += len(batch)
+        for weight in (weight for group in optimizer.param_groups for weight in group["params"]):
+            if weight.grad is not None and weight.grad.is_sparse:
+                weight.grad = weight.grad.to_dense()  # AdamW takes no sparse ones
+        optimizer.step()
+    return total / rows
+
+
 def _make_sparse(module: nn.Module) -> None:
     """Use sparse gradients of embedding tables on CPUs until the step: otherwise each forward pass of a batch fills and
     adds a gradient of the whole vocabulary. Not under DistributedDataParallel, which lost half of that gradient.
@@ -125,7 +137,7 @@ def _make_sparse(module: nn.Module) -> None:
             part.sparse = part.weight.device.type == "cpu"
 
 
-def _groups(module: nn.Module, config: FitConfig) -> list[dict[str, Any]]:
+def _parameter_groups(module: nn.Module, config: FitConfig) -> list[dict[str, Any]]:
     """The trained weights by their peak learning rate, for the optimizer."""
     by_rate: dict[float, list[nn.Parameter]] = {}
     for name, weight in module.named_parameters():
@@ -135,9 +147,13 @@ def _groups(module: nn.Module, config: FitConfig) -> list[dict[str, Any]]:
     return [{"params": weights, "lr": rate} for rate, weights in by_rate.items()]
 
 
-def _set_rates(optimizer: torch.optim.Optimizer, peaks: Sequence[float], config: FitConfig, done: float) -> None:
-    """Linear schedule from 0 to the peaks and back to 0; `done`: share of all steps, to the middle of this one."""
-    assert config.warmup is not None
+def _set_rates(
+    optimizer: torch.optim.Optimizer, peaks: Sequence[float], config: FitConfig, epoch: int, done_of_epoch: float
+) -> None:
+    """Linear schedule from 0 to the peaks and back to 0; done_of_epoch: from 0 to 1, to the middle of this step."""
+    if config.warmup is None:
+        return
+    done = (epoch - 1 + done_of_epoch) / config.epochs
     share = done / config.warmup if done < config.warmup else (1 - done) / (1 - config.warmup)
     for group, peak in zip(optimizer.param_groups, peaks, strict=True):
         group["lr"] = peak * share

@@ -1,4 +1,4 @@
-"""Vectors that can be cut: loss and figures of rated pairs at each nested dimension (Kusupati et al., 2022, eq. 1).
+"""Vectors that can be cut: loss and metrics of rated pairs at each nested dimension (Kusupati et al., 2022, eq. 1).
 
 Shapes: N rated pairs, B pairs of a batch, P vectors, D dimensions, M of them: the nested ones and all.
 """
@@ -37,10 +37,10 @@ def nested_correlations(
     vectors_PD: np.ndarray, pair_index_N2: np.ndarray, ratings_N: np.ndarray, nested: Sequence[int]
 ) -> dict[str, float]:
     """The `correlations` of the cosines, and Spearman x 100 over all pairs at each nested dimension."""
-    figures = correlations(pair_cosines(vectors_PD, pair_index_N2), ratings_N)
+    metrics = correlations(pair_cosines(vectors_PD, pair_index_N2), ratings_N)
     for dim in nested:
-        figures[f"spearman_{dim}"] = 100 * spearman(pair_cosines(vectors_PD[:, :dim], pair_index_N2), ratings_N)
-    return figures
+        metrics[f"spearman_{dim}"] = 100 * spearman(pair_cosines(vectors_PD[:, :dim], pair_index_N2), ratings_N)
+    return metrics
 
 
 def correlations(scores_N: np.ndarray, ratings_N: np.ndarray) -> dict[str, float]:

@@ -123,7 +123,7 @@ def fit_projector(
     shape = recipe.projector(train.dim)
     module = wrap(Projector(shape))
     batches = epoch_batches(len(train.ratings), recipe.batch_size, seed)
-    loss, evaluate = pair_loss(train, recipe), evaluation(validation, shape.nested)
+    loss, evaluate = pair_loss(train, recipe), projector_evaluation(validation, shape.nested)
     return fit(module, batches, loss, evaluate, recipe.fit_config(seed), state=state)
 
 
@@ -145,7 +145,7 @@ def pair_loss(train: PairVectors, recipe: ProjectorRecipe) -> BatchLoss:
     return of_batch
 
 
-def evaluation(validation: PairVectors, nested: Sequence[int] = ()) -> Evaluation:
+def projector_evaluation(validation: PairVectors, nested: Sequence[int] = ()) -> Evaluation:
     """The `nested_correlations` of g's vectors."""
 
     def evaluate(module: nn.Module) -> dict[str, float]:

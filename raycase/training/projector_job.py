@@ -21,7 +21,13 @@ from raycase.systems.registry import resolve
 from raycase.training.checkpoint import Fitting
 from raycase.training.job import TrainingJob, data_metrics, fit_metrics
 from raycase.training.loop import FitState
-from raycase.training.projector_fit import RECIPE_FIELDS, ProjectorRecipe, best_projector, evaluation, fit_projector
+from raycase.training.projector_fit import (
+    RECIPE_FIELDS,
+    ProjectorRecipe,
+    best_projector,
+    fit_projector,
+    projector_evaluation,
+)
 from raycase.training.runner import TextEmbedder
 
 
@@ -83,15 +89,15 @@ class ProjectorJob(PromptFlags, ProjectorRecipe, TrainingJob):
         parts: dict[str, Any],
         data: tuple[PairVectors, PairVectors],
         fitted: FitState,
-        facts: dict[str, Any],
+        record: dict[str, Any],
     ) -> dict[str, Any]:
         """Write the model folder of a fit; returns the contents of `metrics.json`."""
         _, validation = data
         shape = self.recipe.projector(validation.dim)
         metrics = {
-            **facts,
+            **record,
             **fit_metrics(fitted),
-            "zero_shot": evaluation(validation)(torch.nn.Identity()),
+            "zero_shot": projector_evaluation(validation)(torch.nn.Identity()),
             "data": data_metrics(parts),
             "recipe": self.recipe.record | {"dim": shape.output_dim, "dropout": shape.dropout},
             "provenance": provenance(),

@@ -66,9 +66,9 @@ class RatedJob(FineTuneJob, RatedRecipe):
         return super().read_parts() if self.task == "rated" else _read_graph(self)
 
     @property
-    def figures(self) -> Sequence[str]:
+    def metric_names(self) -> Sequence[str]:
         """The metrics of the task."""
-        return super().figures if self.task == "rated" else MEASURES
+        return super().metric_names if self.task == "rated" else MEASURES
 
     def task_of(self, config: FineTunedConfig, train: Any, validation: Any) -> TuningTask:
         """The task on this data."""

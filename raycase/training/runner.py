@@ -17,7 +17,7 @@ from raycase.training.loop import FitState
 if TYPE_CHECKING:
     from raycase.training.sweep_cells import Cell, Space
 
-Data = Mapping[str, Any]  # by `Cell.read`: what `TrainingJob.shared` gave
+Data = Mapping[str, Any]  # by `Cell.data_key`: what `TrainingJob.shared` gave
 
 
 class TextEmbedder(Protocol):

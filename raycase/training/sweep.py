@@ -27,7 +27,7 @@ from raycase.training.sweep_trials import (
     best_cell,
     cell_scores,
     finalists,
-    finished,
+    finished_trials,
     make_trial,
     stopped_by,
 )
@@ -42,21 +42,21 @@ def tune(job: Sweep, open_trials: OpenTrialRunner) -> dict[str, Any]:
     config = job.training.config()
     base = Cell(job=job.training.named(config))
     grid, space, sharing = job.cells(base)
-    configs = {cell.read: cell.job.config() for cell in sharing}
+    configs = {cell.data_key: cell.job.config() for cell in sharing}
     for cell in (base, *sharing, *(grid or ())):
-        cell.job.check_system(configs.get(cell.read, config))
+        cell.job.check_system(configs.get(cell.data_key, config))
     parts = job.training.read_parts()
-    models = {read: system.describe() for read, system in configs.items()}
+    models = {key: system.describe() for key, system in configs.items()}
     identity = job.identity(base, grid, space, models, [part.data_sha256 for part in parts])
     job.check_folder(identity["fingerprint"])
     runner = open_trials(**job.resources, cache=job.training.cache_location)
-    data = {cell.read: cell.job.shared(configs[cell.read], parts, runner) for cell in sharing}
+    data = {cell.data_key: cell.job.shared(configs[cell.data_key], parts, runner) for cell in sharing}
     embedded = time.time()
     job.claim_folder(identity)
     table = job.table(base)
     work = _Work(job=job, base=base, table=table, runner=runner, data=data)
     if grid:
-        done = finished(table.read())
+        done = finished_trials(table.read())
         cells = {cell.key: cell for cell in grid}
         gaps = work.run([(c, s) for s in job.trial_seeds for c in grid if (c.key, s) not in done], phase="grid")
     else:
@@ -67,7 +67,7 @@ def tune(job: Sweep, open_trials: OpenTrialRunner) -> dict[str, Any]:
     failed = [t for t in trials if t.score is None]
     if len(failed) == len(trials):
         raise WorkError(f"expected trials that end, got {len(failed)} that failed; the first: {failed[0].stopped}")
-    best, figure = best_cell(trials), base.figures[0]
+    best, metric = best_cell(trials), base.metric_names[0]
     values = {
         "trials": len(trials),
         "failed": len(failed),
@@ -75,8 +75,8 @@ def tune(job: Sweep, open_trials: OpenTrialRunner) -> dict[str, Any]:
         "best": {
             "key": best.first.key,
             base.job.SHARED_BY: best.first.settings.get(base.job.SHARED_BY),
-            f"{figure}_mean": best.mean,
-            f"{figure}_deviation": best.deviation,
+            f"{metric}_mean": best.mean,
+            f"{metric}_deviation": best.deviation,
             "seeds": len(best.scores),
         },
         "seconds": round(time.time() - began, 1),
@@ -178,7 +178,7 @@ class _Progress:
 
     def record(self, cell: Cell, seed: int, *, history: Sequence[dict[str, float]], error: str | None) -> None:
         """Write a trial to the table: a `Record`."""
-        dim = getattr(self.data[cell.read][0], "dim", 0)  # texts have none
+        dim = getattr(self.data[cell.data_key][0], "dim", 0)  # texts have none
         if error:
             history, stopped = [], error
         else:

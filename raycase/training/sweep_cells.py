@@ -53,8 +53,8 @@ class Cell:
         return {name: plain(getattr(self.job, name)) for name in self.names}
 
     @property
-    def read(self) -> str:
-        """Which data the cell is fitted on."""
+    def data_key(self) -> str:
+        """The key of the data that the cell is fitted on."""
         return str(plain(getattr(self.job, self.job.SHARED_BY)))
 
     @property
@@ -68,9 +68,9 @@ class Cell:
         return self.values | self.job.derived(input_dim) | {"input_dim": input_dim}
 
     @property
-    def figures(self) -> Sequence[str]:
+    def metric_names(self) -> Sequence[str]:
         """The metrics in the table of trials; the first chooses the best epoch and the best cell."""
-        return self.job.figures
+        return self.job.metric_names
 
     def fit(self, shared: Any, *, seed: int, device: str = "cpu") -> Iterator[FitState]:
         """A trial, on what `TrainingJob.shared` gave; yields the state after each epoch. Raises RequestError."""
@@ -100,7 +100,7 @@ class Cell:
             return replace(self, choices=choices, wrong=str(error))
 
 
-def described(choices: Mapping[str, Any]) -> str:
+def choices_text(choices: Mapping[str, Any]) -> str:
     """Choices in a line."""
     return ", ".join(f"{name.replace('_', ' ')} {value}" for name, value in choices.items()) or "as the flags"
 
@@ -131,7 +131,7 @@ def grid_of(named: str, base: Cell) -> list[Cell]:
     for product in products:
         for combination in itertools.product(*product.values()):
             choice = dict(zip(product, combination, strict=True))
-            cells.append(base.changed(described(choice), **choice))
+            cells.append(base.changed(choices_text(choice), **choice))
     return list({cell.key: cell for cell in cells}.values())
 
 

@@ -44,8 +44,8 @@ class TuneFlags:
     asha: bool | None = None
     """Let ASHA stop trials that fall behind. Default: in a search, not in a grid."""
     cpus_per_trial: float | None = None
-    """CPUs and threads per trial. Default: 1 on a frozen encoder; else all of the largest node, so that trials run one
-    after the other, or with GPUs each trial's share of a node."""
+    """CPUs, and as many threads, of a trial. Default: 1 on a frozen encoder. Where the encoder is trained, on GPUs the
+    CPUs of a node divided among its GPUs; without GPUs all CPUs of the largest node, so that trials run in turn."""
     gpus_per_trial: float | None = None
     """GPUs per trial. Default: none on a frozen encoder; else 1 if the cluster has GPUs."""
 
@@ -80,7 +80,7 @@ class Sweep(TuneFlags):
 
     def table(self, base: Cell) -> Table:
         """The trials in the folder."""
-        return Table(root=locate(str(self.training.folder)), columns=base.columns, figures=base.figures)
+        return Table(root=locate(str(self.training.folder)), columns=base.columns, metric_names=base.metric_names)
 
     def check(self) -> None:
         """Raise RequestError for flags that contradict each other or are out of range."""
@@ -109,7 +109,7 @@ class Sweep(TuneFlags):
         RequestError."""
         if self.grid is not None:
             grid = grid_of(self.grid, base)
-            return grid, None, list({cell.read: cell for cell in reversed(grid)}.values())
+            return grid, None, list({cell.data_key: cell for cell in reversed(grid)}.values())
         space = space_of(self.space, base)
         flag = base.job.SHARED_BY
         if flag not in space:
@@ -126,7 +126,7 @@ class Sweep(TuneFlags):
     ) -> dict[str, Any]:
         """Everything that determines the trials, and its fingerprint.
 
-        models: `describe()` of each system by `Cell.read`; data: the hashes of training and validation data.
+        models: `describe()` of each system by `Cell.data_key`; data: the hashes of training and validation data.
         """
         identity: dict[str, Any] = {
             "model": models,

@@ -36,8 +36,8 @@ def summary(
 
 
 def titled(base: Cell) -> str:
-    """The name of the figure by which cells are compared."""
-    return TITLES[base.figures[0]]
+    """The name of the metric by which cells are compared."""
+    return TITLES[base.metric_names[0]]
 
 
 def _head(trials: Sequence[Trial], scores: Sequence[CellScore], made: dict[str, Any], title: str) -> str:
@@ -45,7 +45,7 @@ def _head(trials: Sequence[Trial], scores: Sequence[CellScore], made: dict[str, 
     return (
         f"{len(trials)} trials of {len(scores)} cells, {stopped} stopped early by ASHA. Figures: {title} x 100 over "
         "all validation data, of the best epoch; mean ± sample standard deviation over the seeds. These data also "
-        "chose the epoch (and, in a search, the cell), so the best figures are optimistic.\n\n"
+        "chose the epoch (and, in a search, the cell), so the best scores are optimistic.\n\n"
         f"    {made['command']}\n\n"
         f"Commit {made['commit'] or 'unknown'}, {made['date']}, {made['machine']}.\n"
     )

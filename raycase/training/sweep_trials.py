@@ -21,7 +21,7 @@ from raycase.data.parquet import parquet_bytes
 from raycase.data.storage import Location
 from raycase.errors import RequestError
 from raycase.training.loop import best_epoch_of
-from raycase.training.sweep_cells import Cell, described
+from raycase.training.sweep_cells import Cell, choices_text
 
 DERIVED = "input_dim"  # a column that no cell chooses
 
@@ -35,7 +35,7 @@ class Trial:
     phase: str  # grid, search, or finals (more seeds of the best cells of a search)
     seed: int
     settings: Mapping[str, Any]  # `Cell.columns`
-    figures: Mapping[str, float | None]  # `Cell.figures`
+    metrics: Mapping[str, float | None]  # by `Cell.metric_names`
     best_epoch: int
     epochs: int  # epochs run
     most_epochs: int
@@ -45,24 +45,24 @@ class Trial:
     choices: str = "{}"  # `Cell.choices` as JSON
 
     @classmethod
-    def of(cls, row: Mapping[str, Any], figures: Sequence[str]) -> Trial:
+    def of(cls, row: Mapping[str, Any], metric_names: Sequence[str]) -> Trial:
         """From a row of the table. Raises ValueError for another one."""
         own = {f.name: row[f.name] for f in fields(cls) if f.name in row}
-        own["settings"] = {name: value for name, value in row.items() if name not in {*own, *figures}}
-        if lacking := next((name for name in figures if name not in row), None):
+        own["settings"] = {name: value for name, value in row.items() if name not in {*own, *metric_names}}
+        if lacking := next((name for name in metric_names if name not in row), None):
             raise ValueError(f"{lacking}: expected it, got none")
-        return from_json(cls, own | {"figures": {name: row[name] for name in figures}})
+        return from_json(cls, own | {"metrics": {name: row[name] for name in metric_names}})
 
     @property
     def row(self) -> dict[str, Any]:
         """A row of the table."""
-        own = {name: value for name, value in vars(self).items() if name not in ("settings", "figures")}
-        return own | dict(self.figures) | dict(self.settings)
+        own = {name: value for name, value in vars(self).items() if name not in ("settings", "metrics")}
+        return own | dict(self.metrics) | dict(self.settings)
 
     @property
     def score(self) -> float | None:
-        """The figure by which cells are compared."""
-        return next(iter(self.figures.values()))
+        """The metric by which cells are compared."""
+        return next(iter(self.metrics.values()))
 
     def cell(self, base: Cell) -> Cell:
         """The trial's cell, by the base of its sweep."""
@@ -71,7 +71,7 @@ class Trial:
     @property
     def label(self) -> str:
         """The cell in a line."""
-        return self.name or described(self.chosen)
+        return self.name or choices_text(self.chosen)
 
     @property
     def chosen(self) -> dict[str, Any]:
@@ -88,11 +88,11 @@ _ARROW = {
 }
 
 
-def schema_of(columns: Mapping[str, type], figures: Sequence[str]) -> pa.Schema:
-    """The schema of the table, with the columns and figures of one kind of cells among the others."""
+def trial_schema(columns: Mapping[str, type], metric_names: Sequence[str]) -> pa.Schema:
+    """The schema of the table, with the columns and metrics of one kind of cells among the others."""
     types = {f.name: {f.name: str(f.type)} for f in fields(Trial)}
     types["settings"] = {name: kind.__name__ for name, kind in columns.items()}
-    types["figures"] = dict.fromkeys(figures, "float | None")
+    types["metrics"] = dict.fromkeys(metric_names, "float | None")
     return pa.schema([(name, _ARROW[kind]) for part in types.values() for name, kind in part.items()])
 
 
@@ -100,7 +100,7 @@ def make_trial(
     cell: Cell, *, seed: int, phase: str, input_dim: int, history: Sequence[dict[str, float]], stopped: str
 ) -> Trial:
     """A trial from the metrics of its epochs."""
-    epoch = best_epoch_of(history, cell.figures[0])
+    epoch = best_epoch_of(history, cell.metric_names[0])
     best = history[epoch - 1] if epoch else {}
     row = cell.row(input_dim)
     return Trial(
@@ -109,7 +109,7 @@ def make_trial(
         phase=phase,
         seed=seed,
         settings={name: row[name] for name in cell.columns},
-        figures={name: finite(best.get(name)) for name in cell.figures},
+        metrics={name: finite(best.get(name)) for name in cell.metric_names},
         best_epoch=int(best.get("epoch", 0)),
         epochs=len(history),
         most_epochs=cell.job.recipe.epochs,
@@ -121,18 +121,18 @@ def make_trial(
 
 
 def stopped_by(history: Sequence[dict[str, float]], cell: Cell) -> str:
-    """Why a trial ended without an error: epochs, patience or asha, and where it has no figure, that."""
-    if not best_epoch_of(history, cell.figures[0]):
-        return f"expected an epoch whose {cell.figures[0]} is a number, got none in {len(history)}"
+    """Why a trial ended without an error: epochs, patience or asha, and where it has no score, that."""
+    if not best_epoch_of(history, cell.metric_names[0]):
+        return f"expected an epoch whose {cell.metric_names[0]} is a number, got none in {len(history)}"
     if len(history) >= cell.job.recipe.epochs:
         return "epochs"
-    since = len(history) - best_epoch_of(history, cell.figures[0])
+    since = len(history) - best_epoch_of(history, cell.metric_names[0])
     return "patience" if since >= cell.job.recipe.patience else "asha"
 
 
-def _read_trial(file: Location, figures: Sequence[str]) -> Trial:
+def _read_trial(file: Location, metric_names: Sequence[str]) -> Trial:
     try:
-        return Trial.of(from_json(dict[str, Any], file.read_json()), figures)
+        return Trial.of(from_json(dict[str, Any], file.read_json()), metric_names)
     except ValueError as error:
         raise RequestError(f"{file.uri}: expected a trial of this sweep, got: {error}; remove it") from error
 
@@ -143,7 +143,7 @@ class Table:
 
     root: Location
     columns: Mapping[str, type]  # `Cell.columns`
-    figures: Sequence[str]  # `Cell.figures`
+    metric_names: Sequence[str]  # `Cell.metric_names`
 
     def put(self, trial: Trial) -> None:
         """Write a finished trial atomically."""
@@ -152,12 +152,12 @@ class Table:
     def read(self) -> list[Trial]:
         """Every finished trial, by cell and seed."""
         folder = self.root / "trials"
-        return [_read_trial(folder / name, self.figures) for name in sorted(folder.list())]
+        return [_read_trial(folder / name, self.metric_names) for name in sorted(folder.list())]
 
     def write(self) -> list[Trial]:
         """Write `trials.parquet` and `trials.csv`, best first; returns the trials."""
         trials = sorted(self.read(), key=lambda t: (t.score is None, -(t.score or 0)))
-        table = pa.Table.from_pylist([t.row for t in trials], schema=schema_of(self.columns, self.figures))
+        table = pa.Table.from_pylist([t.row for t in trials], schema=trial_schema(self.columns, self.metric_names))
         (self.root / "trials.parquet").put(parquet_bytes(table))
         sink = io.BytesIO()
         pyarrow.csv.write_csv(table, sink)
@@ -193,7 +193,7 @@ class CellScore:
     @property
     def rated(self) -> float:
         """Mean Spearman x 100 without label -1; 0 if all failed."""
-        scores = [rated for t in self.trials if (rated := t.figures.get("spearman_rated")) is not None]
+        scores = [rated for t in self.trials if (rated := t.metrics.get("spearman_rated")) is not None]
         return sum(scores) / max(1, len(scores))
 
     def text(self) -> str:
@@ -213,7 +213,7 @@ def cell_scores(trials: Iterable[Trial]) -> list[CellScore]:
     return sorted(scores, key=lambda s: -s.mean)
 
 
-def finished(trials: Iterable[Trial]) -> set[tuple[str, int]]:
+def finished_trials(trials: Iterable[Trial]) -> set[tuple[str, int]]:
     """(key, seed) of the successful trials; a resumed sweep runs all others."""
     return {(t.key, t.seed) for t in trials if t.score is not None}
 
@@ -221,7 +221,7 @@ def finished(trials: Iterable[Trial]) -> set[tuple[str, int]]:
 def finalists(trials: Sequence[Trial], count: int, seeds: Iterable[int]) -> list[tuple[str, int]]:
     """The (key, seed) that the best `count` cells of a search still need for a mean over all `seeds`."""
     best = cell_scores(t for t in trials if t.phase == "search")[:count]
-    done = finished(trials)
+    done = finished_trials(trials)
     needed = [(score.first.key, seed) for seed in seeds for score in best]
     return [pair for pair in needed if pair not in done]
 

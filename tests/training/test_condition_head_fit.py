@@ -14,11 +14,11 @@ from raycase.systems.condition_head import ConditionHead, ZeroShotHead
 from raycase.systems.projector import Activation
 from raycase.training.condition_head_fit import (
     HeadCosine,
-    evaluation,
     fit_condition_head,
     group_batches,
+    head_evaluation,
+    head_pair_vectors,
     head_vectors,
-    pair_vectors,
 )
 from raycase.training.condition_head_job import best_head
 from raycase.training.condition_pairs import TOKENS_AT_ONCE
@@ -51,7 +51,7 @@ def test_the_vectors_of_a_batch_are_those_of_each_pair(head):
     data = pairs(600, sentences=500, tokens=40)
     rows = np.random.default_rng(1).permutation(600)[:500]
     assert data.sentences.counts.sum() > TOKENS_AT_ONCE
-    found = pair_vectors(head, data, rows).unflatten(0, (2, -1))
+    found = head_pair_vectors(head, data, rows).unflatten(0, (2, -1))
     torch.testing.assert_close(found[:, ::25], by_row(head, data, rows[::25]))
     first, second = head_vectors(head, data)
     assert first.shape == (600, head.output_dim)
@@ -61,7 +61,7 @@ def test_the_vectors_of_a_batch_are_those_of_each_pair(head):
 def test_gradients_are_those_of_each_pair():
     data, rows = pairs(), np.arange(12)
     found, wanted = head_of(), head_of()
-    (pair_vectors(found, data, rows).unflatten(0, (2, -1)) ** 3).sum().backward()
+    (head_pair_vectors(found, data, rows).unflatten(0, (2, -1)) ** 3).sum().backward()
     (by_row(wanted, data, rows) ** 3).sum().backward()
     for (name, parameter), other in zip(found.named_parameters(), wanted.parameters(), strict=True):
         torch.testing.assert_close(parameter.grad, other.grad, rtol=1e-3, atol=1e-4, msg=name)
@@ -109,7 +109,7 @@ def test_the_loss_is_that_of_the_cosines_at_every_dimension(nested):
 
 def test_nested_dimensions_are_reported_each_by_itself():
     module, data = HeadCosine(head_of(replace(RECIPE, nested=(4, 2)))), pairs(ratings=(1, 2, 3, 4, 5))
-    figures = evaluation(data)(module)
+    figures = head_evaluation(data)(module)
     assert figures.keys() == {"spearman", "pearson", "spearman_rated", "spearman_2", "spearman_4"}
     first, second = by_row(module.head, data, np.arange(40)).detach()
     for dim, name in ((2, "spearman_2"), (4, "spearman_4"), (6, "spearman")):
@@ -133,7 +133,7 @@ def test_pairs_labelled_minus_1_are_not_trained_on_but_scored():
     assert worst(found.weights, wanted.weights) == 0
     rated = replace(data, ratings=np.where(labelled, 1, data.ratings).astype(np.float32))
     module = HeadCosine(head_of())
-    assert evaluation(data)(module)["spearman"] != evaluation(rated)(module)["spearman"]
+    assert head_evaluation(data)(module)["spearman"] != head_evaluation(rated)(module)["spearman"]
 
 
 # ---------------------------------------------------------------------------------------------------------- a recipe
@@ -177,5 +177,5 @@ def test_the_best_head_is_rounded_as_it_is_saved():
     assert not head.training
     for name, tensor in head.state_dict().items():
         assert torch.equal(tensor, state.best[f"head.{name}"].half().float())
-    figures = evaluation(pairs(seed=1))(HeadCosine(head))
+    figures = head_evaluation(pairs(seed=1))(HeadCosine(head))
     assert figures["spearman"] == pytest.approx(state.history[state.best_epoch - 1]["spearman"], abs=0.5)

@@ -11,10 +11,10 @@ from random_pairs import RECIPE, WIDTH, head_of, pairs
 
 from raycase.training import condition_head_fit
 from raycase.training import job as jobs
-from raycase.training.condition_head_fit import MORE_CONDITIONS, fit_condition_head, group_batches, taught_batches
+from raycase.training.condition_head_fit import MORE_CONDITIONS, fit_condition_head, group_batches, with_pseudo_labelled
 from raycase.training.condition_head_job import ConditionPoolingJob
 from raycase.training.condition_pairs import PairIndex
-from raycase.training.condition_teachers import FURTHER, further_conditions, taught_pairs
+from raycase.training.condition_teachers import FURTHER, further_conditions, pseudo_labelled_pairs
 from raycase.training.local_runner import open_local_runner
 from raycase.training.loop import FitState
 
@@ -28,25 +28,25 @@ def train():
 
 
 @pytest.fixture(scope="module")
-def taught(train):
-    return taught_pairs(train, HEADS, 0)
+def pseudo_labelled(train):
+    return pseudo_labelled_pairs(train, HEADS, 0)
 
 
-def test_the_teachers_say_their_mean_cosine(train, taught):
+def test_the_teachers_say_their_mean_cosine(train, pseudo_labelled):
     count = len(np.unique(train.groups))
-    assert len(taught.ratings) == count * FURTHER
-    for row in np.random.default_rng(0).permutation(len(taught.ratings))[:20]:
+    assert len(pseudo_labelled.ratings) == count * FURTHER
+    for row in np.random.default_rng(0).permutation(len(pseudo_labelled.ratings))[:20]:
         said = []
         for head in HEADS:
             vectors = []
             for place in (0, 1):
-                states, real = train.sentences.padded(taught.sentence_index[[row], place])
-                condition = torch.tensor(train.conditions[taught.condition_index[[row]]])
+                states, real = train.sentences.padded(pseudo_labelled.sentence_index[[row], place])
+                condition = torch.tensor(train.conditions[pseudo_labelled.condition_index[[row]]])
                 vectors.append(head(torch.from_numpy(states), torch.from_numpy(real), condition))
             said.append(torch.cosine_similarity(*vectors).item())
-        assert taught.ratings[row] == pytest.approx(np.mean(said), abs=1e-5)
+        assert pseudo_labelled.ratings[row] == pytest.approx(np.mean(said), abs=1e-5)
     first = np.searchsorted(train.groups, np.unique(train.groups))
-    assert (taught.sentence_index == train.sentence_index[first].repeat(FURTHER, axis=0)).all()
+    assert (pseudo_labelled.sentence_index == train.sentence_index[first].repeat(FURTHER, axis=0)).all()
 
 
 def test_some_further_conditions_are_similar_to_a_rated_one():
@@ -65,11 +65,11 @@ def test_some_further_conditions_are_similar_to_a_rated_one():
     assert (again != found).any() and (further_conditions(data, groups, 1000, 0) == found).all()
 
 
-def test_a_batch_has_taught_rows_of_its_own_pairs_of_sentences(train, taught):
+def test_a_batch_has_taught_rows_of_its_own_pairs_of_sentences(train, pseudo_labelled):
     rated = np.flatnonzero(train.ratings != -1)
     plain = group_batches(train.groups, rated, 8, 0)
-    both = taught_batches(plain, train.groups, len(taught.ratings), 0)
-    everything = train.then(taught)
+    both = with_pseudo_labelled(plain, train.groups, len(pseudo_labelled.ratings), 0)
+    everything = train.then(pseudo_labelled)
     seen = set()
     for epoch in (1, 2):
         for rows, more in zip(plain(epoch), both(epoch), strict=True):
@@ -83,25 +83,35 @@ def test_a_batch_has_taught_rows_of_its_own_pairs_of_sentences(train, taught):
     assert [b.tolist() for b in both(1)] == [b.tolist() for b in both(1)]
 
 
-def test_a_head_learns_what_the_teachers_say(train, taught, monkeypatch):
+def test_a_head_learns_what_the_teachers_say(train, pseudo_labelled, monkeypatch):
     """Wrong ratings, which count little: the head ends closer to its teachers than to the ratings."""
     monkeypatch.setattr(condition_head_fit, "DISTILLED_WEIGHT", 100.0)
     recipe = replace(RECIPE, epochs=60, patience=60, learning_rate=0.01)
-    losses = [state.line["loss"] for state in fit_condition_head(train, pairs(seed=1), recipe, taught=taught)]
+    losses = [
+        state.line["loss"]
+        for state in fit_condition_head(train, pairs(seed=1), recipe, pseudo_labelled=pseudo_labelled)
+    ]
     assert losses[-1] < 0.3 * losses[0]
 
 
-def test_without_weight_nothing_changes_but_the_batches(train, taught, monkeypatch):
+def test_without_weight_nothing_changes_but_the_batches(train, pseudo_labelled, monkeypatch):
     """The loss of the rated rows does not depend on what the teachers say."""
     monkeypatch.setattr(condition_head_fit, "DISTILLED_WEIGHT", 1e-30)
     recipe = replace(RECIPE, epochs=1)
-    other = PairIndex(**{f.name: getattr(taught, f.name) for f in fields(PairIndex)} | {"ratings": -taught.ratings})
-    states = [next(iter(fit_condition_head(train, pairs(seed=1), recipe, taught=said))) for said in (taught, other)]
+    other = PairIndex(
+        **{f.name: getattr(pseudo_labelled, f.name) for f in fields(PairIndex)} | {"ratings": -pseudo_labelled.ratings}
+    )
+    states = [
+        next(iter(fit_condition_head(train, pairs(seed=1), recipe, pseudo_labelled=said)))
+        for said in (pseudo_labelled, other)
+    ]
     assert all(torch.equal(states[0].weights[name], states[1].weights[name]) for name in states[0].weights)
 
 
-def test_a_resumed_fit_equals_an_undisturbed_one(train, taught):
-    fitting = partial(fit_condition_head, train, pairs(seed=1), replace(RECIPE, dropout=0.2), taught=taught)
+def test_a_resumed_fit_equals_an_undisturbed_one(train, pseudo_labelled):
+    fitting = partial(
+        fit_condition_head, train, pairs(seed=1), replace(RECIPE, dropout=0.2), pseudo_labelled=pseudo_labelled
+    )
     every = [FitState.from_bytes(state.to_bytes()) for state in fitting()]
     *_, resumed = fitting(state=every[0])
     assert all(torch.equal(resumed.weights[name], every[-1].weights[name]) for name in resumed.weights)

@@ -15,7 +15,7 @@ from raycase.data.rated import read_rated
 from raycase.encoder.cosines import pair_cosines
 from raycase.systems.condition_head import ConditionHead
 from raycase.training import job as jobs
-from raycase.training.condition_head_fit import HeadCosine, UnfrozenEncoder, fit_condition_head, pair_vectors
+from raycase.training.condition_head_fit import HeadCosine, UnfrozenEncoder, fit_condition_head, head_pair_vectors
 from raycase.training.condition_head_job import ConditionPoolingJob, pair_states
 from raycase.training.condition_pairs import PairTokens
 from raycase.training.local_runner import LocalRunner, open_local_runner
@@ -86,7 +86,7 @@ def test_vectors_are_those_of_stored_states(job, along, tokens):
     rated = job.read_parts()[1]
     stored = pair_states(rated, along.config, LocalRunner("cpu"), job)
     rows = np.random.default_rng(0).permutation(len(rated))
-    found, wanted = (pair_vectors(module.head, module.read(pairs), rows) for pairs in (tokens[1], stored))
+    found, wanted = (head_pair_vectors(module.head, module.read(pairs), rows) for pairs in (tokens[1], stored))
     torch.testing.assert_close(found, wanted, rtol=0, atol=5e-3)  # stored in float16
 
 
@@ -103,7 +103,7 @@ def test_a_batch_encodes_each_sentence_and_each_condition_once(job, along, token
 
 
 def test_a_resumed_fit_equals_an_undisturbed_one(job, along, tokens):
-    fitting = partial(fit_condition_head, *tokens, replace(job.recipe.unfrozen, epochs=3), along=along, seed=3)
+    fitting = partial(fit_condition_head, *tokens, replace(job.recipe.unfrozen, epochs=3), unfrozen=along, seed=3)
     every = [FitState.from_bytes(state.to_bytes()) for state in fitting()]
     *_, resumed = fitting(state=every[0])
     assert len(every) == len(resumed.history) == 3

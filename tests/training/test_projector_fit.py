@@ -21,9 +21,9 @@ from raycase.training.projector_fit import (
     RECIPE_FIELDS,
     ProjectorRecipe,
     best_projector,
-    evaluation,
     fit_projector,
     pair_loss,
+    projector_evaluation,
 )
 
 
@@ -152,7 +152,7 @@ def test_training_the_first_dimensions_too_makes_them_better():
         best_projector(last(fit_projector(train, validation, r)), r.projector(12))
         for r in (recipe, replace(recipe, nested=(2, 4)))
     )
-    before, after = (evaluation(validation, (2, 4))(g) for g in (alone, nested))
+    before, after = (projector_evaluation(validation, (2, 4))(g) for g in (alone, nested))
     assert after.keys() == {"spearman", "pearson", "spearman_rated", "spearman_2", "spearman_4"}
     assert after["spearman_2"] > before["spearman_2"] + 5
     vectors = project(nested, validation.vectors)[:, :2]
@@ -227,7 +227,7 @@ def test_figures_over_all_pairs_and_over_those_with_a_rating():
             for a, b in data.vectors[data.pair_index].astype(np.float64)
         ]
     )
-    found = evaluation(data)(nn.Identity())
+    found = projector_evaluation(data)(nn.Identity())
     assert found == {
         "spearman": pytest.approx(100 * spearmanr(scores, data.ratings).statistic),
         "pearson": pytest.approx(100 * pearsonr(scores, data.ratings).statistic),
@@ -270,7 +270,7 @@ def planted(rows, seed):
 @pytest.mark.parametrize("loss", Loss)
 def test_similarity_hidden_in_a_few_dimensions_is_learned(loss):
     train, validation, held_out = (planted(rows, seed) for seed, rows in enumerate((1500, 300, 300), start=1))
-    assert evaluation(held_out)(nn.Identity())["spearman"] < 30
+    assert projector_evaluation(held_out)(nn.Identity())["spearman"] < 30
     recipe = ProjectorRecipe(
         dim=12,
         layers=0,
@@ -281,7 +281,7 @@ def test_similarity_hidden_in_a_few_dimensions_is_learned(loss):
         epochs=12,
     )
     state = last(fit_projector(train, validation, recipe))
-    assert evaluation(held_out)(best_projector(state, recipe.projector(12)))["spearman"] > 95
+    assert projector_evaluation(held_out)(best_projector(state, recipe.projector(12)))["spearman"] > 95
 
 
 def test_the_best_g_gives_the_figures_of_its_epoch_back():
@@ -292,7 +292,7 @@ def test_the_best_g_gives_the_figures_of_its_epoch_back():
     assert not g.training
     best = state.history[state.best_epoch - 1]
     assert best["spearman"] == max(line["spearman"] for line in state.history)
-    for name, value in evaluation(validation)(g).items():
+    for name, value in projector_evaluation(validation)(g).items():
         assert value == pytest.approx(best[name], abs=1e-6)
 
 

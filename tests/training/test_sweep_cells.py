@@ -36,7 +36,7 @@ def test_the_ablation_differs_from_the_base_in_one_choice_at_a_time():
     cells = grid_of("ablation", base(system="condition-pooling"))
     assert len(cells) == 10 and cells[0].job.recipe == HeadRecipe()
     assert [c.name for c in cells[:3]] == ["as the flags", "heads 4, head dim 128", "heads 1"]
-    assert [c.read for c in cells[3:7]] == ["2/3 1", "1", "0 1/3 2/3 1", "2/3 1"]
+    assert [c.data_key for c in cells[3:7]] == ["2/3 1", "1", "0 1/3 2/3 1", "2/3 1"]
     assert cells[5].job.layers == (0.0, 1 / 3, 2 / 3, 1.0)
 
 

@@ -79,7 +79,7 @@ def test_a_trial_is_what_train_trains_with_its_flags_and_seed(make, tmp_path, sy
     [cell] = [c for c in cells if c.key == trial["key"]]
     trained = replace(cell.job, output=str(tmp_path / "trained"))
     metrics = jobs.train(trained, lambda **_: Kept("cpu"))
-    for name in cell.figures:
+    for name in cell.metric_names:
         assert trial[name] == metrics["validation"][name], name
     assert trial["best_epoch"] == metrics["best_epoch"] and trial[figure or "spearman"] is not None
     *_, state = cell.fit(job.training.read_parts(), seed=3)

@@ -35,4 +35,4 @@ def test_the_plot_shows_what_varies():
     for grid in ("figure4", "table7"):
         found = [trial(c, 40.0 + i) for i, c in enumerate(grid_of(grid, BASE))]
         assert choices_plot(found, "Spearman").startswith(b"\x89PNG")
-    assert choices_plot([replace(found[0], figures={"spearman": None})], "Spearman") is None
+    assert choices_plot([replace(found[0], metrics={"spearman": None})], "Spearman") is None

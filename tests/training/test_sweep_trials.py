@@ -17,12 +17,12 @@ BASE = Cell(job=TRAIN_JOBS["case"](train="a", validation="b", output="c", prompt
 
 @pytest.fixture
 def table(tmp_path):
-    return Table(root=locate(str(tmp_path)), columns=BASE.columns, figures=BASE.figures)
+    return Table(root=locate(str(tmp_path)), columns=BASE.columns, metric_names=BASE.metric_names)
 
 
 def test_a_trial_is_its_best_epoch():
     found = trial(BASE.changed(dim=512), 50.0)
-    assert found.figures == {"spearman": 50, "spearman_rated": 51, "pearson": 49} and found.score == 50
+    assert found.metrics == {"spearman": 50, "spearman_rated": 51, "pearson": 49} and found.score == 50
     assert (found.best_epoch, found.epochs, found.seconds, found.settings["dim"]) == (2, 3, 6.0, 512)
     assert trial(BASE, 50.0).settings["dim"] == 384  # as the data decide
 

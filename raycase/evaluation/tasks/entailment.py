@@ -20,8 +20,8 @@ from raycase.evaluation.entailment_metrics import (
     best_threshold,
     entailment_scores,
     half_thresholds,
+    is_correct,
     more_implicit,
-    told_right,
 )
 from raycase.evaluation.job import SAVED, EvaluateJob
 from raycase.evaluation.models import Model
@@ -131,7 +131,7 @@ def _tuned(job: EvaluateJob, tuned: Inferences | None) -> str:
 
 
 def _entailment(job: EvaluateJob, data: EntailmentData, model: Model, embed: Embed) -> tuple[RankedSystem, list[float]]:
-    """The accuracy of a model by eq. 3, and the thresholds it was told by: one, or one for each half."""
+    """The accuracy of a model by eq. 3, and its thresholds: one, or one for each half."""
     scores_NH = _scores(data.tested, model, embed)
     seen = ""
     if data.tuned is not None:
@@ -145,7 +145,7 @@ def _entailment(job: EvaluateJob, data: EntailmentData, model: Model, embed: Emb
         threshold_N = half_thresholds(scores_NH, job.seed)
     thresholds = np.unique(threshold_N).tolist()
     above = f"; entailed above {' or '.join(f'{threshold:.4f}' for threshold in thresholds)}{seen}"
-    return _system(model.name, _what(model) + above, told_right(scores_NH, threshold_N[:, None])), thresholds
+    return _system(model.name, _what(model) + above, is_correct(scores_NH, threshold_N[:, None])), thresholds
 
 
 def _trained(model: Model) -> _Trained:
@@ -162,8 +162,8 @@ def _trained(model: Model) -> _Trained:
 def _implicitness(inferences: Inferences, model: Model, embed: Embed) -> RankedSystem:
     """The accuracy of a model with two vectors a sentence by eq. 5."""
     explicit_TD, implicit_TD = _vectors(inferences, model, embed)
-    told_NH = more_implicit(implicitness(explicit_TD, implicit_TD), inferences.text_index)
-    return _system(model.name, _what(model), told_NH)
+    correct_NH = more_implicit(implicitness(explicit_TD, implicit_TD), inferences.text_index)
+    return _system(model.name, _what(model), correct_NH)
 
 
 def _scores(inferences: Inferences, model: Model, embed: Embed) -> np.ndarray:
