@@ -62,8 +62,7 @@ class WordsLeft:
         done = {(unit.file, unit.start) for unit in self.done}
         return [u.name(self.words.job.print8) for u in self.words.units if (u.file, u.start) not in done]
 
-    @property
-    def missing(self) -> int:
+    def __len__(self) -> int:
         return len(self.names)
 
     def after(self, done: Units) -> WordsLeft:

@@ -176,6 +176,9 @@ class Plan:
         """Rows within the limit that are in no finished unit."""
         return self.done.missing(self.rows)
 
+    def __len__(self) -> int:
+        return self.missing
+
     @cached_property
     def units(self) -> int:
         """Number of units left to do; for spans of which nothing is done it is known from their rows."""

@@ -7,7 +7,7 @@ listing. Knows no Ray: what runs the pieces is an argument.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sized
 from functools import partial
 from typing import Any, Protocol, Self, TypeVar
 
@@ -25,85 +25,65 @@ PASSES = 3  # over what a listing lacks: a file may be removed meanwhile, or fou
 
 
 class UnitsLeft(Protocol):
-    """What a job has left to do: a plan, and the units that are done."""
+    """What a job has left to do, by the units that are done; its length is 0 where nothing is."""
 
     @property
     def done(self) -> Units: ...
 
-    @property
-    def missing(self) -> int: ...
+    def __len__(self) -> int: ...
 
     def after(self, done: Units) -> Self:
         """The same with these units done."""
 
 
-Left = TypeVar("Left")
-LeftUnits = TypeVar("LeftUnits", bound=UnitsLeft)
 T = TypeVar("T")
+Left = TypeVar("Left", bound=Sized)
+LeftUnits = TypeVar("LeftUnits", bound=UnitsLeft)
+Held = Callable[[], None]  # raises WorkError where the output is no longer this job's
 
 
 def run_missing(
-    root: Location,
-    left: Left,
-    run: Callable[[Left], None],
-    listed: Callable[[], Left],
-    *,
-    count: Callable[[Left], int],
-    what: str,
-    held: Callable[[], None],
+    left: Left, run: Callable[[Left], None], listed: Callable[[], Left], held: Held, root: Location, what: str
 ) -> Left:
-    """Run what is left, and list what is left then, which is returned once it is nothing.
+    """Run what is left, and list what is left then; that is returned once it is nothing.
 
-    held: raises WorkError where the output is no longer this job's; asked before each run, and after each listing, for
-    what another job wrote by then is seen with its record. Raises WorkError where something is missing at the end.
+    What another job wrote into the output is seen with its record: hence `held` before each run, and after each
+    listing. Raises WorkError where something is missing at the end.
     """
     for _ in range(PASSES):
-        if count(left):
+        if len(left):
             held()
             run(left)
         left = listed()
         held()
-        if not count(left):
+        if not len(left):
             return left
-    raise WorkError(
-        f"{root.uri}: {count(left)} {what} are missing after {PASSES} passes; run the same command again to resume"
-    )
+    raise WorkError(f"{root.uri}: {len(left)} {what} are missing after {PASSES} passes; run the same command again")
 
 
 def run_files(
-    root: Location,
-    folder: Location,
-    tasks: Mapping[str, T],
-    run: Callable[[list[T]], None],
-    *,
-    what: str,
-    held: Callable[[], None] = lambda: None,
+    folder: Location, tasks: Mapping[str, T], run: Callable[[list[T]], None], held: Held, root: Location, what: str
 ) -> int:
-    """Run the tasks, by the name of the file that each puts last, whose file the folder lacks; returns how many those
-    were at first. Otherwise as `run_missing`."""
+    """`run_missing` of tasks by the name of the file that each puts last: those that the folder lacks. Returns how many
+    that were at first."""
 
     def listed() -> list[T]:
         there = folder.list()
         return [task for name, task in tasks.items() if name not in there]
 
     left = listed()
-    run_missing(root, left, run, listed, count=len, what=f"of {len(tasks)} {what}", held=held)
+    run_missing(left, run, listed, held, root, f"of {len(tasks)} {what}")
     return len(left)
 
 
 def run_units(
-    output: Output,
-    job: Job,
-    left: LeftUnits,
-    execute: Callable[[LeftUnits], Iterable[UnitLine]],
-    *,
-    what: str,
+    output: Output, job: Job, left: LeftUnits, execute: Callable[[LeftUnits], Iterable[UnitLine]], what: str
 ) -> tuple[LeftUnits, Lines]:
-    """Execute the units that a job has left in the output that it holds; gives what is left then, with all that is
-    done, and the manifest's lines.
+    """`run_missing` of the units of an output that a job holds; gives what is left then, which says what is done, and
+    the manifest's lines.
 
     execute: yields the lines that it knows, as units are written. Units of earlier runs are checked meanwhile, where no
-    manifest says that they were; damaged ones are done again. Otherwise as `run_missing`.
+    manifest says that they were; damaged ones are done again.
     """
     lines = Lines(output)
     check = None if output.manifest.exists() else UnitCheck(output, left.done, lines.known())
@@ -124,9 +104,8 @@ def run_units(
         units, strays = finished_units(output, job.print8, len(job.files))
         return left.after(units)
 
-    held = partial(check_held, output, job)
     try:
-        left = run_missing(output.root, left, run, listed, count=lambda left: left.missing, what=what, held=held)
+        left = run_missing(left, run, listed, partial(check_held, output, job), output.root, what)
     finally:
         if check:
             check.stop()
@@ -135,23 +114,12 @@ def run_units(
     return left, lines
 
 
-def account(
-    output: Output,
-    job: Job,
-    units: Units,
-    lines: Lines,
-    *,
-    ran: int,
-    model: Mapping[str, Any],
-    run: Mapping[str, Any],
-    **more: Any,
-) -> dict[str, Any]:
-    """The manifest of an output whose units are all done; it is written where units `ran` or there is none.
-
-    model, run, more: what it says beside the totals. Raises WorkError where a listing contradicts it."""
+def account(output: Output, job: Job, units: Units, lines: Lines, ran: int, values: dict[str, Any]) -> dict[str, Any]:
+    """The manifest of an output whose units are all done; with these values it is written where units `ran`, or there
+    is none. Raises WorkError where a listing contradicts it."""
     if ran or not output.manifest.exists():
-        values = {"fingerprint": job.fingerprint, "config": job.config, "model": model, "input_files": len(job.files)}
-        write_manifest(output, lines.of(units), values | more | {"run": run})
+        own = {"fingerprint": job.fingerprint, "config": job.config, "input_files": len(job.files)}
+        write_manifest(output, lines.of(units), own | values)
     for defect in listed_defects(output):
         output.manifest.remove()  # so that the next run reads the units
         raise WorkError(f"{output.root.uri}: {defect}; run the same command again")

@@ -70,7 +70,7 @@ def run_checked(request: Request, began: float, *, prepare: Prepare) -> dict[str
         execute = execute or prepare(request, plan)
         return map(progress.add, execute(request, opened, plan))
 
-    plan, lines = run_units(output, opened, plan, written, what="rows")
+    plan, lines = run_units(output, opened, plan, written, "rows")
     return _account(request, opened, progress, plan.done, lines, began)
 
 
@@ -134,22 +134,18 @@ def _account(request: Request, opened: Job, progress: Run, units: Units, lines: 
         "units_resumed": len(units) - progress.units,
     }
     model = request.config["model"]
-    manifest = account(
-        output,
-        opened,
-        units,
-        lines,
-        ran=progress.units,
-        model={
+    values = {
+        "model": {
             "name": job.model,
             "weights": model["weights"],
             "dim": request.dim,
             "pooling": model["encoder"]["pooling"][0],
             "prompt": model["encoder"]["prompt"],
         },
-        left_out={"files": len(request.left_out), "names": list(request.left_out[:NAMES])},
-        run=this_run | {"actors": progress.actor_rates()},
-    )
+        "left_out": {"files": len(request.left_out), "names": list(request.left_out[:NAMES])},
+        "run": this_run | {"actors": progress.actor_rates()},
+    }
+    manifest = account(output, opened, units, lines, progress.units, values)
     result = {name: manifest[name] for name in COUNTS} | this_run
     result |= {"output": output.root.uri, "manifest": output.manifest.uri}
     if manifest["rows_rejected"] > job.max_rejected * manifest["rows_in"]:

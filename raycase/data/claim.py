@@ -71,19 +71,11 @@ def claim_or_begin(
     overwrite: bool,
     besides: Iterable[str] = (),
 ) -> dict[str, Any]:
-    """Claim an `exclusive` folder for the job with the `fingerprint` of these values, and put them as its record; give
-    the record of an earlier run, where that began it. Arguments and errors of `claim`, but `results` may name what is
-    `besides`, too, which `overwrite` clears."""
-    earlier = claim(
-        folder,
-        record,
-        values["fingerprint"],
-        job=job,
-        results=[name for name in results if name not in besides],
-        overwrite=overwrite,
-        exclusive=True,
-        besides=besides,
-    )
+    """Claim an `exclusive` folder for the job with the `fingerprint` of these values: give the record that an earlier
+    run of it put, or put them. `results` are cleared by `overwrite`, also those `besides`. Else as `claim`."""
+    alone = [name for name in results if name not in besides]
+    told: dict[str, Any] = {"job": job, "results": alone, "overwrite": overwrite, "besides": besides}
+    earlier = claim(folder, record, values["fingerprint"], exclusive=True, **told)
     if earlier is None:
         begin(folder, record, values, results, overwrite=overwrite)
     return values if earlier is None else earlier

@@ -22,7 +22,7 @@ from raycase.data.schema import VECTOR
 from raycase.data.storage import Location, fingerprint, locate
 from raycase.data.stored_words import WORDS
 from raycase.errors import STALL_TIMEOUT, RequestError, at_least, check_ranges, minutes_range, note
-from raycase.search.build_parts import BUILD, Parts, PartSizes
+from raycase.search.build_parts import BUILD, Parts, PartSizes, RowsFile
 from raycase.search.column_indices import create_index, update_indices
 from raycase.search.index_rows import append_rows, write_rows
 from raycase.search.kept import keep_conditions
@@ -98,27 +98,27 @@ def build(job: IndexJob, many: OpenTasks | None = None, sizes: PartSizes = PartS
         if many:
             places = [("--output", root), *(("--embeddings", source.output.root) for source in sources)]
             parts = Parts(root, _fingerprint(job, sources, root), job.workers, partial(many, places), sizes)
-        changed = _open_changed(root, parts) or _change(job, sources, root, parts)
-        metadata = changed.metadata
-        if changed.is_new:
+        dataset, done, is_new = _changed(root, parts) or _change(job, sources, root, parts)
+        metadata = done["metadata"]
+        if is_new:
             update_indices(
-                changed.dataset,
+                dataset,
                 metadata,
-                retrain=changed.retrain,
+                retrain=done["retrain"],
                 partitions=job.partitions,
                 sub_vectors=job.sub_vectors,
                 create=parts.create_index if parts else create_index,
             )
             check_files(root, metadata)
-            publish(changed.dataset, metadata)
-            remove_unused(root, changed.dataset)
+            publish(dataset, metadata)
+            remove_unused(root, dataset)
         else:
             note(f"{root.uri}: has all rows; nothing to do")
         (root / BUILD).remove()
     return {
         "rows": metadata.rows,
-        "rows_added": changed.added,
-        "rows_deleted": changed.deleted,
+        "rows_added": done["added"],
+        "rows_deleted": done["deleted"],
         "conditions": len(metadata.conditions),
         "unconditional_rows": metadata.plain,
         "rows_with_words": metadata.words,
@@ -128,20 +128,11 @@ def build(job: IndexJob, many: OpenTasks | None = None, sizes: PartSizes = PartS
     }
 
 
-@dataclass(frozen=True, kw_only=True)
-class _Changed:
-    """The dataset with all its rows, whose indices are yet to be brought up to date."""
-
-    dataset: LanceDataset
-    metadata: IndexMetadata
-    added: int
-    deleted: int
-    retrain: bool
-    is_new: bool = True  # False: nothing changed
-
-
-def _change(job: IndexJob, sources: Sequence[Written], root: Location, parts: Parts | None) -> _Changed:
-    """Delete and append rows, and record it where the build is one of parts."""
+def _change(
+    job: IndexJob, sources: Sequence[Written], root: Location, parts: Parts | None
+) -> tuple[LanceDataset, RowsFile, bool]:
+    """Delete and append rows, and record it where the build is one of parts: the dataset, whose indices are yet to be
+    brought up to date, the record, and whether anything changed."""
     dataset, metadata = _open_or_begin(job, sources, root)
     rows, trained, settings = metadata.rows, metadata.approximate_kind, (metadata.kind, metadata.exact_below)
     metadata.kind, metadata.exact_below = job.kind or metadata.kind, job.exact_below or metadata.exact_below
@@ -163,17 +154,22 @@ def _change(job: IndexJob, sources: Sequence[Written], root: Location, parts: Pa
     dataset = keep_conditions(dataset, metadata, job.keep_condition, root, job.model)
     added = metadata.rows - rows + deleted
     is_new = bool(added or deleted or job.reindex or settings != (metadata.kind, metadata.exact_below))
-    retrain = job.reindex or trained != metadata.approximate_kind
     if is_new:
         compact(dataset)
+    done: RowsFile = {
+        "added": added,
+        "deleted": deleted,
+        "retrain": job.reindex or trained != metadata.approximate_kind,
+        "metadata": metadata,
+        "version": dataset.version,
+    }
     if is_new and parts:
-        values = {"added": added, "deleted": deleted, "retrain": retrain, "metadata": asdict(metadata)}
-        parts.finish_rows(values | {"version": dataset.version})
-    return _Changed(dataset=dataset, metadata=metadata, added=added, deleted=deleted, retrain=retrain, is_new=is_new)
+        parts.finish_rows(done)
+    return dataset, done, is_new
 
 
-def _open_changed(root: Location, parts: Parts | None) -> _Changed | None:
-    """What an earlier run of the same build left; None where rows are missing."""
+def _changed(root: Location, parts: Parts | None) -> tuple[LanceDataset, RowsFile, bool] | None:
+    """`_change` as an earlier run of the same build left it; None where rows are missing."""
     done = parts.finished_rows() if parts else None
     newest = open_newest(root) if done else None
     if done is None or newest is None:
@@ -181,13 +177,7 @@ def _open_changed(root: Location, parts: Parts | None) -> _Changed | None:
     dataset = newest.checkout_version(done["version"])
     if dataset.version != newest.version:  # indices that were committed are built again from their parts
         dataset.restore()
-    return _Changed(
-        dataset=open_newest(root),
-        metadata=done["metadata"],
-        added=done["added"],
-        deleted=done["deleted"],
-        retrain=done["retrain"],
-    )
+    return open_newest(root), done, True
 
 
 def _fingerprint(job: IndexJob, sources: Sequence[Written], root: Location) -> str:

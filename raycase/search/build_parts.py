@@ -69,8 +69,8 @@ class RowsFile(TypedDict):
     added: int
     deleted: int
     retrain: bool
-    version: int
     metadata: IndexMetadata
+    version: int
 
 
 def _read(kind: type[T], file: Location) -> T | None:
@@ -106,10 +106,10 @@ class Parts:
         """What an earlier run recorded once all rows were in the dataset."""
         return _read(RowsFile, self.folder / ROWS) if self.is_begun else None
 
-    def finish_rows(self, values: dict[str, Any]) -> None:
+    def finish_rows(self, rows: RowsFile) -> None:
         """Record that all rows are in the dataset."""
         self._begin()
-        (self.folder / ROWS).put_json(values)
+        (self.folder / ROWS).put_json(rows | {"metadata": asdict(rows["metadata"])})
 
     def write(self, source: Written, form: RowFormat) -> list[FragmentMetadata]:
         """`write_rows`, by many."""
@@ -178,9 +178,11 @@ class Parts:
         self._begin()
         by_name = {part_name(task["part"]): task for task in tasks}
         folder = self.folder / place
-        run_files(
-            self.root, folder, by_name, lambda missing: self.open_tasks().run(work, missing, progress), what="parts"
-        )
+
+        def run(missing: list[dict[str, Any]]) -> None:
+            self.open_tasks().run(work, missing, progress)
+
+        run_files(folder, by_name, run, lambda: None, self.root, "parts")  # who holds the index, Lance says at a commit
         return [(folder / name).read_json() for name in by_name]
 
     def _begin(self) -> None:

@@ -13,8 +13,8 @@ import tyro
 from raycase.corpus.materialize import MaterializeJob, check
 from raycase.corpus.ray_flag import RayFlag
 from raycase.corpus.resume import run_files
-from raycase.corpus.tasks import OpenTasks, Tasks
-from raycase.corpus.written import Written, open_written
+from raycase.corpus.tasks import OpenTasks
+from raycase.corpus.written import open_written
 from raycase.data.claim import check_held
 from raycase.data.conditions import conditions_file
 from raycase.data.fetch import model_folder
@@ -27,7 +27,6 @@ from raycase.search.join_parts import (
     POOLED,
     POOLED_RECORD,
     RECORD,
-    Files,
     Join,
     check_join,
     claim_output,
@@ -127,14 +126,28 @@ def _join_vectors(
     finer = math.ceil(TASKS_A_CPU * tasks.cpus / max(1, len(groups))) if tasks.cpus > 1 else 1
     ranges = cut_finer(cut_files(vectors, range_rows), finer)
     name, ranges = claim_output(task, queries, vectors, groups, ranges, overwrite=job.overwrite)
-    run_files(
-        root,
-        root / NEIGHBOURS,
-        {group_name(group): group for group in range(len(groups))},
-        partial(_run, tasks, task, queries, vectors, groups, ranges),
-        what="groups of queries",
-        held=partial(check_held, root, RECORD, name),
-    )
+
+    def run(missing: list[int]) -> None:
+        """Some groups at a time: parts are as large as what is found."""
+        found, step = (root / PARTS).list(), max(1, PARTS_AT_ONCE // len(ranges))
+        for wave in (missing[start : start + step] for start in range(0, len(missing), step)):
+            parts = [
+                {
+                    "group": group,
+                    "range_": i,
+                    "query_files": queries.summed(groups[group]),
+                    "vector_files": vectors.summed(files),
+                }
+                for group in wave
+                for i, files in enumerate(ranges)
+                if part_name(group, i) not in found
+            ]
+            tasks.run(partial(find_part, task), parts, "searched")
+            merges = [{"group": group, "ranges": len(ranges)} for group in wave]
+            tasks.run(partial(merge_parts, task), merges, "merged")
+
+    by_name, held = {group_name(group): group for group in range(len(groups))}, partial(check_held, root, RECORD, name)
+    run_files(root / NEIGHBOURS, by_name, run, held, root, "groups of queries")
     (root / PARTS).remove()
     counts = count_neighbours(task, queries)
     return counts | {"seconds": round(time.time() - began, 3), "output": root.uri}
@@ -169,32 +182,3 @@ def _join_pooled(job: JoinJob, open_tasks: OpenTasks, group_rows: int, range_row
         (root / POOLED_RECORD).put_json(record)
     (root / POOLED).remove()
     return record["counts"] | {"seconds": round(time.time() - began, 3), "output": root.uri}
-
-
-def _run(
-    tasks: Tasks,
-    join: Join,
-    queries: Written,
-    vectors: Written,
-    groups: list[Files],
-    ranges: list[Files],
-    missing: list[int],
-) -> None:
-    """Find and merge the parts of the missing groups, some groups at a time: parts are as large as what is found."""
-    found = (locate(join.output) / PARTS).list()
-    step = max(1, PARTS_AT_ONCE // len(ranges))
-    for wave in (missing[start : start + step] for start in range(0, len(missing), step)):
-        parts = [
-            {
-                "group": group,
-                "range_": i,
-                "query_files": queries.summed(groups[group]),
-                "vector_files": vectors.summed(files),
-            }
-            for group in wave
-            for i, files in enumerate(ranges)
-            if part_name(group, i) not in found
-        ]
-        tasks.run(partial(find_part, join), parts, "searched")
-        merges = [{"group": group, "ranges": len(ranges)} for group in wave]
-        tasks.run(partial(merge_parts, join), merges, "merged")

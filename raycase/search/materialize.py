@@ -57,11 +57,11 @@ def materialize(job: MaterializeJob, open_tasks: OpenTasks, flag: str = "--words
         tasks.run(work, [{"units": words.summed(units)} for units in parts], "pooled")
         return ()  # the manifest's lines are made from the files
 
-    left, lines = run_units(output, opened, WordsLeft(words=words, done=done), pool, what="units")
+    left, lines = run_units(output, opened, WordsLeft(words=words, done=done), pool, "units")
     form = WordFormat.of(words.schema()) if words.names else None
     model = read_manifest(words.output)["model"] | {"dim": form.dim if form else 0}
     this_run = {"seconds": round(time.time() - began, 3), "units_done": len(pooled)}
-    manifest = account(output, opened, left.done, lines, ran=len(pooled), model=model, run=this_run)
+    manifest = account(output, opened, left.done, lines, len(pooled), {"model": model, "run": this_run})
     places = {"output": output.root.uri, "manifest": output.manifest.uri}
     return {name: manifest[name] for name in COUNTS} | this_run | places
 

@@ -15,23 +15,20 @@ T = TypeVar("T")
 def on_index(open_index: Callable[[], Index], work: Callable[[Index], T]) -> tuple[Index, T]:
     """Open an index and work on it, once more where its version was removed meanwhile. Raises RequestError, and
     WorkError where that happened twice."""
-    index = open_index()
-    try:
-        return index, work(index)
-    except (RequestError, WorkError):
-        if not _is_removed(index):
-            raise
-    note(f"{index.root.uri}: builds removed the version that was searched; searching the new one")
-    index = open_index()
-    try:
-        return index, work(index)
-    except (RequestError, WorkError) as error:
-        if not _is_removed(index):
-            raise
-        raise WorkError(
-            f"--index: expected a version of {index.root.uri} that stays while it is searched, got two that builds "
-            "removed; search again when fewer are at work"
-        ) from error
+    for again in (False, True):
+        index = open_index()
+        try:
+            return index, work(index)
+        except (RequestError, WorkError) as error:
+            if not _is_removed(index):
+                raise
+            removed = error
+        if not again:
+            note(f"{index.root.uri}: builds removed the version that was searched; searching the new one")
+    raise WorkError(
+        f"--index: expected a version of {index.root.uri} that stays while it is searched, got two that builds "
+        "removed; search again when fewer are at work"
+    ) from removed
 
 
 def _is_removed(index: Index) -> bool:

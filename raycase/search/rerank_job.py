@@ -84,15 +84,9 @@ def rerank_all(job: RerankJob, open_tasks: OpenTasks, *, unit_rows: int = UNIT_R
     name = _claim_output(root, job, files, config.describe())
     folder = root / ANSWERS
     work = RerankUnits(config=config, sentences=sentences, text=job.text_column, k=job.k, folder=folder.uri)
-    names = [f"{i:06d}.parquet" for i in range(len(units))]
-    done = run_files(
-        root,
-        folder,
-        {file: asdict(unit) | {"name": file} for file, unit in zip(names, units, strict=True)},
-        lambda missing: tasks.run(work, missing, "re-ranked units:"),
-        what="units",
-        held=partial(check_held, root, RECORD, name),
-    )
+    by_name = {f"{i:06d}.parquet": asdict(unit) | {"name": f"{i:06d}.parquet"} for i, unit in enumerate(units)}
+    held = partial(check_held, root, RECORD, name)
+    done = run_files(folder, by_name, partial(tasks.run, work, progress="re-ranked units:"), held, root, "units")
     rows_out, rows_scored = 0, 0
     if units:
         answers = ds.dataset(folder.path, filesystem=folder.fs, format="parquet")
