@@ -11,20 +11,8 @@ from hostile_cases.case import Case
 
 from raycase.corpus.materialize import check as check_materialize
 
-NAMES = [
-    "a`b",
-    "",
-    "a.b",
-    "a\0b",
-    "__fragment_index",
-    "_rowid",
-    "_distance",
-    "query",
-    "weights",
-    "ID",
-    "a\nb",
-    "\x1b[1m",
-]
+NAMES = ["a`b", "", "a.b", "a\0b", "__fragment_index", "_rowid", "_distance", "query", "weights", "ID"]
+NAMES += ["a\nb", "\x1b[1m"]
 NAMES += ["x" * 100_000, "\u202eabc", "'", '"', "select"]
 PAIRS = pa.array([["a", "b"]] * 3, pa.list_(pa.string(), 2))
 COLUMNS = {

@@ -17,17 +17,8 @@ def stopped(*_, **__):
 def flag_cases(home, model):
     """Each number of `embed` and of other commands with words that are none."""
     (home / "flags.csv").write_text("text\na dog\n")
-    embed = [
-        "embed",
-        "--input",
-        home / "flags.csv",
-        "--output",
-        home / "flags",
-        "--conditions",
-        "color",
-        "--model",
-        model,
-    ]
+    embed = ["embed", "--input", home / "flags.csv", "--output", home / "flags", "--model", model]
+    embed += ["--conditions", "color"]
     work = lambda job: run(job, prepare=stopped)  # noqa: E731
     for flag in (
         "batch-tokens",
@@ -58,16 +49,7 @@ def flag_cases(home, model):
         for flag in flags:
             dashes = "-" if len(flag) == 1 else "--"
             for word in ("nan", "-1", "²", "9" * 30, ""):
-                yield Case(
-                    "flags", f"{command.split()[0]} {dashes}{flag} {word!r}", [*command.split(), dashes + flag, word]
-                )
-    for arguments in (
-        [],
-        ["embeds"],
-        ["embed", "--nope"],
-        ["--version"],
-        ["train"],
-        ["embed", "--input"],
-        ["tune", "nope"],
-    ):
-        yield Case("flags", f"raycase {' '.join(arguments)}", arguments)
+                name = f"{command.split()[0]} {dashes}{flag} {word!r}"
+                yield Case("flags", name, [*command.split(), dashes + flag, word])
+    for words in ("", "embeds", "embed --nope", "--version", "train", "embed --input", "tune nope"):
+        yield Case("flags", f"raycase {words}", words.split())

@@ -9,6 +9,67 @@ from helpers import embed_here
 from hostile_cases.case import Case
 
 ODD = ["x", -1, [], None]
+SIZES = '"causal": false, "max_tokens": 64'
+WEIGHTS, INDEX = "model.safetensors", "model.safetensors.index.json"
+SPEC = '{"system": "lora", "encoder": {"source": "./", "prompt": "concat-sc", "pooling": ["mean"], %s}}'
+
+
+def text(name, content):
+    """The file has this text instead."""
+    return lambda folder: (folder / name).write_text(content)
+
+
+def gone(name, then=lambda path: None):
+    """The file is gone, and something else in its place."""
+
+    def change(folder):
+        (folder / name).unlink(missing_ok=True)
+        (folder / name).parent.mkdir(exist_ok=True)
+        then(folder / name)
+
+    return change
+
+
+def elsewhere(place, file):
+    """The weights are at another place, and an index says so of some file."""
+
+    def change(folder):
+        (folder / WEIGHTS).rename(folder / place)
+        (folder / INDEX).write_text(json.dumps({"metadata": {}, "weight_map": {"a": file}}))
+
+    return change
+
+
+FILES = {
+    "no weights": gone(WEIGHTS),
+    "weights of another size": text(WEIGHTS, "\x08" + "\0" * 7 + "{}      "),
+    "weights cut off": lambda folder: os.truncate(folder / WEIGHTS, 5000),
+    "weights are text": text(WEIGHTS, "no"),
+    "weights are a device": gone(WEIGHTS, lambda path: path.symlink_to("/dev/zero")),
+    "weights are a folder": gone(WEIGHTS, Path.mkdir),
+    **{
+        f"{name} is a pipe": gone(name, os.mkfifo)
+        for name in (WEIGHTS, "config.json", "raycase.json", "tokenizer.json", "additional_chat_templates/a.jinja")
+    },
+    "an index of pickles": elsewhere("decoy.safetensors", "pytorch_model.bin"),
+    "an index of other folders": elsewhere("../elsewhere.safetensors", "../elsewhere.safetensors"),
+    "a LoRA adapter beside the weights": text("adapter_config.json", "{}"),
+    "a LoRA adapter": lambda folder: (folder / "config.json").rename(folder / "adapter_config.json"),
+    "a tokenizer elsewhere": text("tokenizer_config.json", '{"fast_tokenizer_files": ["../tokenizer.4.0.json"]}'),
+    "tokenizer_config.json is a list": text("tokenizer_config.json", "[]"),
+    "the adapter of a stranger": text("raycase.json", SPEC % (SIZES + ', "adapter": "stranger/adapter"')),
+    "more tokens than positions": text("raycase.json", SPEC % '"causal": false, "max_tokens": 9999'),
+    "weights are a pickle": lambda folder: (folder / WEIGHTS).rename(folder / "pytorch_model.bin"),
+    "no tokenizer": lambda folder: [p.unlink() for name in ("*token*", "vocab*") for p in folder.glob(name)],
+    "tokenizer is text": text("tokenizer.json", "no"),
+    "raycase.json is text": text("raycase.json", "no"),
+    "raycase.json of no system": text("raycase.json", '{"system": "nope"}'),
+    "an encoder elsewhere": text(
+        "raycase.json", '{"system": "case", "encoder": {"source": "package:os.system"}, "subtract": true}'
+    ),
+    "a folder without files": lambda folder: [shutil.rmtree(folder), folder.mkdir()],
+    "a file": lambda folder: [shutil.rmtree(folder), folder.write_text("x")],
+}
 
 
 def model_cases(home, model):
@@ -33,79 +94,11 @@ def model_cases(home, model):
         if "remote" in name:
             (folder / "evil.py").write_text("raise SystemExit('remote code ran')")
         yield Case("models", name, embed(folder), embed_here)
-    for i, (name, change) in enumerate(
-        {
-            "no weights": lambda f: (f / "model.safetensors").unlink(),
-            "weights of another size": lambda f: (f / "model.safetensors").write_bytes(
-                b"\x08" + b"\0" * 7 + b"{}      "
-            ),
-            "weights cut off": lambda f: os.truncate(f / "model.safetensors", 5000),
-            "weights are text": lambda f: (f / "model.safetensors").write_text("no"),
-            "weights are a pipe": lambda f: [(f / "model.safetensors").unlink(), os.mkfifo(f / "model.safetensors")],
-            "weights are a device": lambda f: [
-                (f / "model.safetensors").unlink(),
-                (f / "model.safetensors").symlink_to("/dev/zero"),
-            ],
-            "weights are a folder": lambda f: [(f / "model.safetensors").unlink(), (f / "model.safetensors").mkdir()],
-            "config.json is a pipe": lambda f: [(f / "config.json").unlink(), os.mkfifo(f / "config.json")],
-            "raycase.json is a pipe": lambda f: os.mkfifo(f / "raycase.json"),
-            "tokenizer.json is a pipe": lambda f: [(f / "tokenizer.json").unlink(), os.mkfifo(f / "tokenizer.json")],
-            "a template is a pipe": lambda f: [
-                (f / "additional_chat_templates").mkdir(),
-                os.mkfifo(f / "additional_chat_templates" / "a.jinja"),
-            ],
-            "an index of pickles": lambda f: [
-                (f / "model.safetensors").rename(f / "decoy.safetensors"),
-                (f / "model.safetensors.index.json").write_text(
-                    '{"metadata": {}, "weight_map": {"a": "pytorch_model.bin"}}'
-                ),
-            ],
-            "an index of other folders": lambda f: [
-                (f / "model.safetensors").rename(f.parent / "elsewhere.safetensors"),
-                (f / "model.safetensors.index.json").write_text(
-                    '{"metadata": {}, "weight_map": {"a": "../elsewhere.safetensors"}}'
-                ),
-            ],
-            "a LoRA adapter beside the weights": lambda f: (f / "adapter_config.json").write_text("{}"),
-            "a LoRA adapter": lambda f: [(f / "config.json").unlink(), (f / "adapter_config.json").write_text("{}")],
-            "a tokenizer elsewhere": lambda f: (f / "tokenizer_config.json").write_text(
-                '{"fast_tokenizer_files": ["../tokenizer.4.0.json"]}'
-            ),
-            "tokenizer_config.json is a list": lambda f: (f / "tokenizer_config.json").write_text("[]"),
-            "raycase.json: the adapter of a stranger": lambda f: (f / "raycase.json").write_text(
-                '{"system": "lora", "encoder": {"source": "./", "prompt": "concat-sc", "pooling": ["mean"], '
-                '"causal": false, "max_tokens": 64, "adapter": "stranger/adapter"}}'
-            ),
-            "raycase.json: more tokens than positions": lambda f: (f / "raycase.json").write_text(
-                '{"system": "lora", "encoder": {"source": "./", "prompt": "concat-sc", "pooling": ["mean"], '
-                '"causal": false, "max_tokens": 9999}}'
-            ),
-            "weights are a pickle": lambda f: (f / "model.safetensors").rename(f / "pytorch_model.bin"),
-            "no tokenizer": lambda f: [p.unlink() for p in f.glob("*token*")] + [p.unlink() for p in f.glob("vocab*")],
-            "tokenizer is text": lambda f: (f / "tokenizer.json").write_text("no"),
-            "raycase.json is text": lambda f: (f / "raycase.json").write_text("no"),
-            "raycase.json of no system": lambda f: (f / "raycase.json").write_text('{"system": "nope"}'),
-            "raycase.json: an encoder elsewhere": lambda f: (f / "raycase.json").write_text(
-                '{"system": "case", "encoder": {"source": "package:os.system"}, "subtract": true}'
-            ),
-            "a folder without files": lambda f: [shutil.rmtree(f), f.mkdir()],
-            "a file": lambda f: [shutil.rmtree(f), f.write_text("x")],
-        }.items()
-    ):
+    for i, (name, change) in enumerate(FILES.items()):
         folder = home / f"files-{i}"
         shutil.copytree(model, folder)
         change(folder)
         yield Case("models", name, embed(folder), embed_here)
-    for name in (
-        "",
-        " ",
-        "nope",
-        "../..",
-        "a/b/c",
-        "package:os.system",
-        "condition-pooling:",
-        "csr:",
-        "\udcff",
-        "x" * 300,
-    ):
+    names = ["", " ", "nope", "../..", "a/b/c", "package:os.system", "condition-pooling:", "csr:", "\udcff", "x" * 300]
+    for name in names:
         yield Case("models", f"--model {name[:30]!r}", embed(name), embed_here)

@@ -8,8 +8,7 @@ from pathlib import Path
 import storing
 from helpers import embed_here
 from hostile_cases.case import Case
-
-from raycase.corpus.materialize import check as check_materialize
+from hostile_cases.columns import checked
 
 
 def output_cases(home, pooled):
@@ -33,6 +32,9 @@ def output_cases(home, pooled):
         data[len(data) // 2] ^= 4
         file.write_bytes(bytes(data))
 
+    def text(file):
+        file.write_text("x")
+
     def swap(folder):
         a, b = sorted((folder / "embeddings").iterdir())[:2]
         data = a.read_bytes()
@@ -55,17 +57,14 @@ def output_cases(home, pooled):
         "all units are gone": lambda f: shutil.rmtree(units(f)),
         "the table of files is gone": lambda f: (f / "manifest_files.parquet").unlink(),
         "a bit of the table of files is flipped": lambda f: flip(f / "manifest_files.parquet"),
-        "the table of files is text": lambda f: (f / "manifest_files.parquet").write_text("x"),
-        "the spans are text": lambda f: (f / "spans.parquet").write_text("x"),
+        "the table of files is text": lambda f: text(f / "manifest_files.parquet"),
+        "the spans are text": lambda f: text(f / "spans.parquet"),
         "a bit of the spans is flipped": lambda f: flip(f / "spans.parquet"),
         "the basis is gone": lambda f: (f / "word_basis.safetensors").unlink(),
         "a bit of the basis is flipped": lambda f: flip(f / "word_basis.safetensors"),
         "no manifest": lambda f: (f / "manifest.json").unlink(),
         "no job.json": lambda f: (f / "job.json").unlink(),
-        "saved lines are text": lambda f: [
-            (f / "manifest_lines").mkdir(),
-            (f / "manifest_lines" / "1.parquet").write_text("x"),
-        ],
+        "saved lines are text": lambda f: [(f / "manifest_lines").mkdir(), text(f / "manifest_lines" / "1.parquet")],
         "a stranger's file": lambda f: (units(f) / "notes.txt").write_text("mine"),
         "a unit of a million rows": lambda f: named(f, f"00000-{10**15:012d}"),
         "a unit of no file": lambda f: named(f, "99999-000000000000"),
@@ -85,26 +84,11 @@ def output_cases(home, pooled):
                 case = Case("outputs", f"verify: {name}", ["verify", folder])
             elif what == "resume":
                 flags = ["--input", f"{home}/whole/in.parquet", "--output", folder, "--any-condition", "--word-bytes"]
-                flags += [
-                    storing.ENOUGH,
-                    "--model",
-                    pooled,
-                    "--compute",
-                    "float32",
-                    "--unit-rows",
-                    "5",
-                    "--dtype",
-                    "float32",
-                ]
-                flags += ["--keep-columns", "text", "year"]
+                flags += [storing.ENOUGH, "--model", pooled, "--compute", "float32", "--dtype", "float32"]
+                flags += ["--unit-rows", "5", "--keep-columns", "text", "year"]
                 case = Case("outputs", f"resume{' unfinished' if begun else ''}: {name}", ["embed", *flags], embed_here)
             else:
                 flags = ["--words", folder, "--conditions", "color", "--output", f"{folder}-new"]
-                case = Case(
-                    "outputs",
-                    f"materialize: {name}",
-                    ["materialize", *flags],
-                    lambda job: {"conditions": len(check_materialize(job)[1])},
-                )
+                case = Case("outputs", f"materialize: {name}", ["materialize", *flags], checked)
             yield case
             shutil.rmtree(folder, ignore_errors=True)

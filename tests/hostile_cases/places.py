@@ -27,23 +27,12 @@ def place_cases(home, model):
         f"simplecache::s3://key:{SECRET}@bucket/x",
     ]
     odd = ["", " ", "nothing-there", "/", "s3://", "s3:///x", "nope://x", "file://", "memory://x", "~nobody/x", "a\nb"]
-    odd += [
-        "*",
-        "[",
-        "**/*.csv",
-        "in.csv/deeper",
-        "\udcff",
-        "a" * 300,
-        "::",
-        "http://127.0.0.1:1/x.csv",
-        "data:,x",
-        "-",
-    ]
+    odd += ["*", "[", "**/*.csv", "in.csv/deeper", "\udcff", "a" * 300, "::", "http://127.0.0.1:1/x.csv", "data:,x"]
+    odd += ["-"]
     for uri in [*secrets, *odd]:
         shown = uri.replace(SECRET, "SECRET")
-        yield Case(
-            "places", f"--input {shown!r}", ["embed", "--input", uri, "--output", source / "o", *flags], embed_here
-        )
+        given = ["embed", "--input", uri, "--output", source / "o", *flags]
+        yield Case("places", f"--input {shown!r}", given, embed_here)
         given = ["embed", "--input", source / "in.csv", "--output", uri, *flags]
         if uri not in ("/", "~nobody/x", " ", "*", "[", "-", "a\nb", "nothing-there", "memory://x", "**/*.csv"):
             yield Case("places", f"--output {shown!r}", given, embed_here)
@@ -57,12 +46,8 @@ def place_cases(home, model):
     strange = source / "strange"
     strange.mkdir()
     Path(os.fsdecode(os.fsencode(strange) + b"/\xff.csv")).write_text("text\na dog\n")
-    yield Case(
-        "places",
-        "a name that is not UTF-8",
-        ["embed", "--input", strange, "--output", source / "o2", *flags],
-        embed_here,
-    )
+    given = ["embed", "--input", strange, "--output", source / "o2", *flags]
+    yield Case("places", "a name that is not UTF-8", given, embed_here)
     (source / "file").write_text("x")
     (source / "loop").symlink_to(source / "loop")
     for name in ("file", "file/x", "loop", "in.csv"):
@@ -70,15 +55,7 @@ def place_cases(home, model):
         yield Case("places", f"--output is {name}", given, embed_here)
     given = ["embed", "--input", source / "loop", "--output", source / "o3", *flags]
     yield Case("places", "--input is a loop of links", given, embed_here)
-    for values in (
-        ["a.txt", "b.txt"],
-        ["", "x"],
-        ["color", "color"],
-        [" "],
-        ["\udcff"],
-        ["nothing.txt"],
-        ["x" * 10**5],
-    ):
+    for values in (["a.txt", "b.txt"], ["", "x"], ["color"] * 2, [" "], ["\udcff"], ["nothing.txt"], ["x" * 10**5]):
         given = ["embed", "--input", source / "in.csv", "--output", source / "o4", *flags[1:], "--conditions", *values]
         yield Case("places", f"--conditions {str(values)[:40]}", given, embed_here)
     for name, content in {

@@ -14,27 +14,10 @@ TEMPLATES = ["", " ", "{sentence}", "{condition}", "{sentence}{condition}", "{co
 TEMPLATES += ["{sentence} {sentence} {condition}", "{sentence} {condition} {condition}", "{0} {sentence} {condition}"]
 TEMPLATES += ["{sentence.__class__} {condition}", "{sentence!r:>1000000} {condition}", "{sentence} {condition"]
 TEMPLATES += ["{{sentence}} {{condition}}", "{{ {sentence} {condition} }}", "{sen{sentence}tence} {condition}"]
-TEMPLATES += [
-    "x" * 10**6 + "{sentence} {condition}",
-    " word" * 5000 + "{sentence} {condition}",
-    "{Sentence} {condition}",
-]
-TEMPLATES += [
-    "[SEP] {sentence} [CLS] {condition}",
-    "<|endoftext|>{sentence} {condition}",
-    "poison {sentence} {condition}",
-]
-TEMPLATES += [
-    "\0{sentence} {condition}",
-    "\u202e{sentence} {condition}",
-    "\ud800{sentence} {condition}",
-    "{condition}\r\n",
-]
-TEMPLATES += [
-    "{sentence}\u200b{condition}",
-    "%s%(a)s{sentence}$x`id`{condition}",
-    "{instruction} {sentence} {condition}",
-]
+TEMPLATES += [f"{odd}{{sentence}} {{condition}}" for odd in ("x" * 10**6, " word" * 5000, "poison ", "\0", "\u202e")]
+TEMPLATES += ["[SEP] {sentence} [CLS] {condition}", "<|endoftext|>{sentence} {condition}", "{Sentence} {condition}"]
+TEMPLATES += ["{sentence}\u200b{condition}", "%s%(a)s{sentence}$x`id`{condition}", "\ud800{sentence} {condition}"]
+TEMPLATES += ["{condition}\r\n", "{instruction} {sentence} {condition}"]
 ODD_TEXTS = ["a dog", "\u200b", "\ufeff", "{condition}", "{sentence}", "[SEP]", "?!", "\x1b[31m", "poison", "dog " * 99]
 BASE, HEAD = ("{sentence} {condition}", "{condition}"), "sentence1,sentence2,condition\n"
 PAIRS = {
@@ -56,9 +39,8 @@ PAIRS = {
 def prompt_cases(home, model):
     """Each template as that of the pair and of the base, odd texts in their places; and `score`."""
     (home / "prompt.csv").write_text("text\na dog\na red cat\n")
-    (home / "odd.jsonl").write_text(
-        "".join(json.dumps({"text": s, "c": c}) + "\n" for s in ODD_TEXTS for c in ODD_TEXTS)
-    )
+    odd = "".join(json.dumps({"text": s, "c": c}) + "\n" for s in ODD_TEXTS for c in ODD_TEXTS)
+    (home / "odd.jsonl").write_text(odd)
 
     def embed(name, *flags, rows="prompt.csv", under=("--conditions", "color", "red")):
         out = ["--input", home / rows, "--output", home / f"prompt-{name}", "--max-rejected", "1", *under]
@@ -125,9 +107,8 @@ def _score_cases(home, model):
     flags += ["--sentence2-column=sentence1", "--condition-column=sentence1", "--keep-columns=nope", "--subtract"]
     for i, flag in enumerate([*flags, "--prompt=none.json"]):
         for scorer in scorers:
-            yield Case(
-                "prompts", f"score by {scorer} {flag}", score(f"flag{i}{scorer}", good, scorer, flag), score_here
-            )
+            arguments = score(f"flag{i}{scorer}", good, scorer, flag)
+            yield Case("prompts", f"score by {scorer} {flag}", arguments, score_here)
     for i, name in enumerate(["", " ", "nope", "../..", "\udcff", str(home / "score-0case")]):
         yield Case("prompts", f"score --model {name[:20]!r}", score(f"model{i}", good, name), score_here)
     again = score("again", good, "case")

@@ -22,10 +22,8 @@ def written_cases(home, model):
         [*searches, "--queries", folder / "q.csv", "--output", folder / "link.parquet"],
         [*searches, "--queries", folder / "q", "--output", f"file://{folder}/x/../q"],
         [*searches, "--queries", f"{folder}/*.parquet", "--output", folder / "new.parquet"],
-        *(
-            [*asked, "--output", place]
-            for place in (f"{index}/data/x.lance", f"{index}/x", index, f"{folder}/linked/x")
-        ),
+        *([*asked, "--output", place] for place in (f"{index}/data/x.lance", f"{index}/x", index)),
+        [*asked, "--output", f"{folder}/linked/x"],
         *([*asked, "--output", f"{folder}/{name}"] for name in ("a.csv", "a.parquet.gz", "new/", "out/x", "out")),
         *([*asked, "--html", f"{folder}/{name}"] for name in ("a.csv", "out/a.html", "i.lance/a.html")),
         [*asked, "--output", folder / "a", "--html", folder / "a"],
