@@ -2,11 +2,13 @@
 
 import csv
 import json
+from itertools import pairwise
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 
 from raycase.data.columns import find_columns
+from raycase.data.compressed import CODECS
 from raycase.data.inputs import find_input
 from raycase.data.reader import read_span
 from raycase.data.spans import plan_file
@@ -16,7 +18,11 @@ OPTIONS = {"text": "text", "id": None, "condition": None, "keep": None}
 
 def write(path, rows):
     """Write rows (dictionaries) in the format of the path's ending."""
-    if path.suffix == ".parquet":
+    if path.suffix in CODECS:
+        plain = write(path.with_suffix(""), rows)
+        path.write_bytes(compressed(plain.read_bytes(), path.suffix))
+        plain.unlink()
+    elif path.suffix == ".parquet":
         pq.write_table(rows if isinstance(rows, pa.Table) else pa.Table.from_pylist(rows), path)
     elif path.suffix == ".jsonl":
         path.write_text("".join(json.dumps(row, ensure_ascii=False) + "\n" for row in rows), encoding="utf-8")
@@ -26,6 +32,12 @@ def write(path, rows):
             writer.writeheader()
             writer.writerows(rows)
     return path
+
+
+def compressed(data, ending, members=1):
+    """Bytes as gzip or zstd, in so many members or frames."""
+    cuts = [len(data) * i // members for i in range(members + 1)]
+    return b"".join(pa.compress(data[a:b], CODECS[ending], asbytes=True) for a, b in pairwise(cuts))
 
 
 def the_file(path):

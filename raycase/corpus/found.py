@@ -17,8 +17,9 @@ from raycase.errors import RequestError, note
 EARLIER_DEFAULT = "minilm"  # of 0.1 and 0.2, whose job.json does not name the model
 
 
-def input_files(uri: str, output: Output) -> Listing:
-    """The files of the input, without those of an output folder inside it; says what else is left out."""
+def input_files(uri: str, output: Output, begun: Job | None) -> Listing:
+    """The files of the input, without those of an output folder inside it; says what else is left out. Raises
+    RequestError."""
     places = (os.path.realpath(part.path) if part.is_local else part.uri for part in output.parts)
     listing = list_input(uri).without([*places, *(part.uri for part in output.parts)])
     files = listing.files
@@ -29,6 +30,7 @@ def input_files(uri: str, output: Output) -> Listing:
             file.uri.encode()
         except UnicodeEncodeError as error:
             raise RequestError(f"--input: expected names in UTF-8, got {file.uri!r}; rename it") from error
+    listing.check_copies("--input", begun.files if begun else ())
     listing.say("--input")
     return listing
 

@@ -224,9 +224,11 @@ def make_plan(request: Request, files: Sequence[InputFile], done: Units, sharing
         if known.whole.get(entry[0]) == _identity(entry[1]):
             return known.of(entry[0]), True
         file_spans = Spans()
-        for span in plan_file(*entry, request.columns, unit_rows=request.unit_rows, span_bytes=span_bytes):
+        most = max(left, sharing.rows if sharing else 0)
+        unit_rows = request.unit_rows
+        for span in plan_file(*entry, request.columns, unit_rows=unit_rows, span_bytes=span_bytes, most_rows=most):
             file_spans.add(span)
-            if span.start + span.rows >= max(left, sharing.rows if sharing else 0):  # the limit ends here
+            if span.start + span.rows >= most:  # the limit ends here
                 return file_spans, False
         return file_spans, True
 
@@ -254,5 +256,5 @@ def make_plan(request: Request, files: Sequence[InputFile], done: Units, sharing
 
 
 def _identity(file: InputFile) -> str:
-    of = vars(file) | ({"csv": CSV_RULES} if file.ending == ".csv" else {})
+    of = vars(file) | ({"csv": CSV_RULES} if file.format == ".csv" else {})
     return fingerprint(of)[:16]

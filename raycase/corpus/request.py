@@ -38,7 +38,8 @@ class CorpusFlags:
     """What is embedded, where to, under which conditions, by which model."""
 
     input: str | None = None
-    """File, folder or glob; .parquet, .csv or .jsonl; local, s3:// or any fsspec scheme. Default: the sample."""
+    """File, folder or glob; .parquet, .csv or .jsonl, the last two also .gz or .zst; local, s3:// or any fsspec scheme.
+    Default: the sample."""
     output: str | None = None
     """Folder of the output. Default, for the sample alone: ~/raycase/out."""
     text_column: str = "text"
@@ -190,9 +191,9 @@ def check(job: EmbedJob, model: EmbedderConfig | None = None) -> Request:
     )
     conditions = tuple(read_conditions(job.conditions)) if job.conditions else None
     output = output_at(job.output)
-    found = input_files(job.input, output)
-    files = found.files
     begun = None if job.overwrite else job_begun(output)
+    found = input_files(job.input, output, begun)
+    files = found.files
     columns = find_columns(
         first_file(files, begun),
         text=job.text_column,

@@ -26,7 +26,8 @@ class PairFlags:
     """Which pairs are scored, where to, under which conditions, by which model."""
 
     input: str
-    """File, folder or glob; .parquet, .csv or .jsonl; local, s3:// or any fsspec scheme."""
+    """File, folder or glob; .parquet, .csv or .jsonl, the last two also .gz or .zst; local, s3:// or any fsspec
+    scheme."""
     output: str
     """Folder of the output: scores/*.parquet with the columns of the input and the scores."""
     sentence1_column: str = SENTENCE1
@@ -68,9 +69,9 @@ def check_score(job: ScoreJob) -> Request:
     embed_job = _embed_job(job)
     check_numbers(embed_job)
     output = output_at(job.output, SCORES)
-    found = input_files(job.input, output)
-    files = found.files
     begun = None if job.overwrite else job_begun(output)
+    found = input_files(job.input, output, begun)
+    files = found.files
     model = find_model(job.model, embed_job.choices, begun, output, resolve)
     first = first_file(files, begun)
     condition = _condition_column(job, model, first)

@@ -8,10 +8,10 @@ from dataclasses import dataclass, replace
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from raycase.data.inputs import InputFile, readable
+from raycase.data.inputs import PARQUET, InputFile, readable
 from raycase.data.kept_columns import check_kept
 from raycase.data.schema import CONDITION, EMBEDDING, ID, ROW_OF_PAIR
-from raycase.data.textfiles import buffered, csv_header, jsonl_lines
+from raycase.data.textfiles import csv_header, jsonl_lines, text_stream
 from raycase.errors import RequestError, note, visible
 
 FOOTER_BYTES = 2**16  # fetched from the end of a Parquet file; most footers are shorter
@@ -192,13 +192,14 @@ def plain_type(kind: pa.DataType) -> pa.DataType:
 
 def peek(file: InputFile) -> pa.Schema:
     """The columns of a file and their types: Parquet's schema, strings for CSV, types of the first rows for JSONL."""
-    if file.ending == ".parquet":
+    if file.format == PARQUET:
         return schema_of(parquet_footer(file))
     with readable(file) as source, source.open() as handle:
-        if file.ending == ".csv":
-            return pa.schema([(name, pa.string()) for name in csv_header(buffered(handle))])
+        stream = text_stream(handle, file.compression)
+        if file.format == ".csv":
+            return pa.schema([(name, pa.string()) for name in csv_header(stream)])
         values: dict[str, set[type]] = {}
-        for line, _ in zip(jsonl_lines(buffered(handle)), range(PEEK_ROWS), strict=False):
+        for line, _ in zip(jsonl_lines(stream), range(PEEK_ROWS), strict=False):
             for name, value in (line.values or {}).items():
                 values.setdefault(name, set()).add(type(value))
         return pa.schema([(name, _json_type(kinds - {type(None)})) for name, kinds in values.items()])

@@ -12,11 +12,14 @@ from pathlib import Path
 
 import pyarrow as pa
 
+from raycase.data.compressed import CODECS
 from raycase.data.folders import MAGIC, Entry, below, entry_at, is_hidden, matching
 from raycase.data.storage import FOLDER, PACKAGE, Location, locate, mark, sha256_of_file
 from raycase.errors import RequestError, note, visible
 
-ENDINGS = (".parquet", ".csv", ".jsonl")
+PARQUET, TEXTS = ".parquet", (".csv", ".jsonl")
+READ = ", ".join((PARQUET, *TEXTS))
+ENDINGS = (PARQUET, *TEXTS, *(text + codec for text in TEXTS for codec in CODECS))
 MOST_NAMES = 5  # names of what is left out, on one line
 
 
@@ -30,7 +33,18 @@ class InputFile:
 
     @property
     def ending(self) -> str:
+        """What its name ends with, as `.jsonl.gz`."""
         return _ending(self.uri)
+
+    @property
+    def format(self) -> str:
+        """What is in it, compressed or not: .parquet, .csv or .jsonl."""
+        return self.ending.removesuffix(self.compression)
+
+    @property
+    def compression(self) -> str:
+        """.gz or .zst, where it is compressed as a whole; else ""."""
+        return next((ending for ending in CODECS if self.ending.endswith(ending)), "")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -62,19 +76,35 @@ class Listing:
         names = ((posixpath.relpath(path, self.root.path), what) for path, what in sorted(self.left_out.items()))
         return [visible(f"{name} ({what})" if what else name) for name, what in names]
 
+    def check_copies(self, flag: str, known: Sequence[InputFile] = ()) -> None:
+        """Raise RequestError for one file under two endings, as `a.csv` and `a.csv.gz`, whose rows would be there
+        twice; not for `known` ones."""
+        files: dict[str, InputFile] = {}
+        for file in self.files:
+            name = file.uri[: -len(file.ending)]
+            other = files.setdefault(name, file)
+            if other != file and not {file.uri, other.uri} <= {begun.uri for begun in known}:
+                folder, names = posixpath.dirname(name), [posixpath.basename(each.uri) for each in (other, file)]
+                raise RequestError(
+                    f"{flag}: expected each file once, got {names[0]} and {names[1]} in {folder}, the same rows twice; "
+                    f"move one away, or name those that are meant, as {folder}/*{other.ending}"
+                )
+
     def say(self, flag: str) -> None:
         """One line on standard error where something is left out."""
         if names := self.names_left_out:
             more = f" and {len(names) - MOST_NAMES} more" if len(names) > MOST_NAMES else ""
             note(
                 f"{flag}: left out {len(names)} of {self.root.uri}: {', '.join(names[:MOST_NAMES])}{more}; "
-                f"{', '.join(ENDINGS)} files are read"
+                f"{READ} files are read, texts also as {' and '.join(CODECS)}"
             )
 
 
 def find_input(uri: str, flag: str = "--input") -> list[InputFile]:
-    """The files of a path, folder or glob; says what is left out. Raises RequestError as `list_input`."""
+    """The files of a path, folder or glob; says what is left out. Raises RequestError as `list_input` and
+    `Listing.check_copies`."""
     listing = list_input(uri, flag)
+    listing.check_copies(flag)
     listing.say(flag)
     return listing.files
 
@@ -100,7 +130,7 @@ def list_input(uri: str, flag: str = "--input") -> Listing:
         others = f"{count} files with other endings" if count else "nothing"
         if listing.left_out.get(root.path):
             others = listing.left_out[root.path]
-        raise RequestError(f"{flag}: expected {', '.join(ENDINGS)} files at {root.uri}, got {others}")
+        raise RequestError(f"{flag}: expected {READ} files at {root.uri}, got {others}")
     return listing
 
 
@@ -160,8 +190,9 @@ def _uri(root: Location, path: str) -> str:
 
 
 def _ending(path: str) -> str:
-    """Of whatever case, without case."""
-    return posixpath.splitext(path)[1].lower()
+    """Of whatever case, without case; that of a compressed file with the one before it."""
+    name, ending = posixpath.splitext(path.lower())
+    return posixpath.splitext(name)[1] + ending if ending in CODECS else ending
 
 
 @contextmanager

@@ -13,9 +13,9 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from raycase.data.columns import check_once
-from raycase.data.inputs import InputFile, find_input, readable
+from raycase.data.inputs import PARQUET, InputFile, find_input, readable
 from raycase.data.schema import CONDITION
-from raycase.data.textfiles import buffered, csv_header, text_lines
+from raycase.data.textfiles import csv_header, text_lines, text_stream
 from raycase.errors import RequestError
 
 SENTENCE1, SENTENCE2, LABEL, SCORE = "sentence1", "sentence2", "label", "score"
@@ -152,15 +152,15 @@ def read_columns(file: InputFile, names: Sequence[str], flag: str) -> dict[str, 
             check_once(name, columns, f"{flag}: {file.uri}{row}")
 
     with readable(file) as source, source.open() as handle:
-        if file.ending == ".parquet":
+        if file.format == PARQUET:
             schema = pq.read_schema(handle)
             check_names(schema.names)
             return dict(pq.read_table(pa.BufferReader(source.read()), columns=list(names)).to_pydict())
-        stream = buffered(handle)
-        header: tuple[str, ...] | None = csv_header(stream) if file.ending == ".csv" else None
+        stream = text_stream(handle, file.compression)
+        header: tuple[str, ...] | None = csv_header(stream) if file.format == ".csv" else None
         if header is not None:
             check_names(header)
-        lines = (line for line in text_lines(stream, file.ending, header or ()) if line.is_row)
+        lines = (line for line in text_lines(stream, file.format, header or ()) if line.is_row)
         columns: dict[str, list[object]] = {name: [] for name in names}
         for row, line in enumerate(lines):
             if line.values is None:

@@ -11,7 +11,7 @@ import io
 import json
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import islice
-from typing import Any
+from typing import Any, BinaryIO
 
 import numpy as np
 import pyarrow as pa
@@ -19,10 +19,10 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from raycase.data.columns import Columns, as_stored, plain_type
-from raycase.data.inputs import InputFile, readable
+from raycase.data.inputs import PARQUET, InputFile, readable
 from raycase.data.schema import ID, Reason, Rejection
 from raycase.data.spans import Span
-from raycase.data.textfiles import Line, text_lines
+from raycase.data.textfiles import Line, csv_header, text_lines, text_stream
 
 ROW, FILE, TEXT, SECOND, CONDITIONS, KEEP = "row", "file", "text", "second", "conditions", "keep:"
 
@@ -35,7 +35,7 @@ def read_span(
     Raises RequestError for a file that cannot be read, or has fewer rows than when it was planned.
     """
     with readable(file) as source:
-        if file.ending == ".parquet":
+        if file.format == PARQUET:
             with source.open() as handle:
                 groups = list(range(span.at, span.at + span.length))
                 parquet = pq.ParquetFile(handle, page_checksum_verification=True)
@@ -46,15 +46,33 @@ def read_span(
                 rows = _parquet_rows(table.slice(start - span.start, end - start), start, columns)
                 yield _checked(span.file, columns, *rows)
             return
+        if file.compression:
+            with source.open() as handle:
+                stream = text_stream(handle, file.compression)
+                if file.format == ".csv":
+                    csv_header(stream)
+                yield from _text_units(stream, file.format, span, columns, intervals)
+            return
         data = io.BytesIO(source.read(span.at, span.at + span.length))
-        lines = (line for line in text_lines(data, file.ending, span.header) if line.is_row)
-        row = span.start
-        for start, end in intervals:
-            unit = list(islice(lines, start - row, end - row))
-            if len(unit) < end - start:
-                raise ValueError(f"fewer rows than the {end} that were planned; it has changed since")
-            yield _checked(span.file, columns, *_text_rows(unit, start, columns))
-            row = end
+        yield from _text_units(data, file.format, span, columns, intervals)
+
+
+def _text_units(
+    stream: BinaryIO, format: str, span: Span, columns: Columns, intervals: Sequence[tuple[int, int]]
+) -> Iterator[tuple[pa.Table, list[Rejection]]]:
+    """`read_span` of a text. Its end is read before the last rows are given: a compressed file is checked there."""
+    lines = (line for line in text_lines(stream, format, span.header) if line.is_row)
+    row = span.start
+    for start, end in intervals:
+        unit = list(islice(lines, start - row, end - row))
+        if len(unit) < end - start:
+            raise ValueError(f"fewer rows than the {end} that were planned; it has changed since")
+        if end == span.start + span.rows:
+            while (left := span.at + span.length - stream.tell()) > 0 and stream.read(min(left, 2**20)):
+                pass  # blank lines
+            stream.read(1)
+        yield _checked(span.file, columns, *_text_rows(unit, start, columns))
+        row = end
 
 
 def _parquet_rows(table: pa.Table, start: int, columns: Columns) -> tuple[pa.Table, list[Rejection]]:

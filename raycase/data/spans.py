@@ -1,6 +1,6 @@
 """Spans: consecutive rows of a file that are fetched at once and cut into units.
 
-A span is some row groups of a Parquet file, or a byte range of a CSV or JSONL file.
+A span is some row groups of a Parquet file, a byte range of a CSV or JSONL file, or a compressed one as a whole.
 """
 
 from __future__ import annotations
@@ -8,20 +8,21 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import pairwise
+from math import inf
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 
 from raycase.data.columns import Columns, check_columns, parquet_footer, schema_of
-from raycase.data.inputs import InputFile, readable
-from raycase.data.textfiles import buffered, csv_header, text_lines
+from raycase.data.inputs import PARQUET, InputFile, readable
+from raycase.data.textfiles import csv_header, text_lines, text_stream
 
 
 @dataclass(frozen=True, kw_only=True)
 class Span:
     """Consecutive rows [start, start + rows) of a file, fetched once.
 
-    `at` and `length` are row groups for Parquet and bytes for CSV and JSONL.
+    `at` and `length` are row groups for Parquet and bytes for CSV and JSONL, of compressed files those in them.
     """
 
     file: int
@@ -34,30 +35,35 @@ class Span:
     parts: tuple[Span, ...] = ()  # of several small files; its rows are theirs, one after the other
 
 
-def plan_file(index: int, file: InputFile, columns: Columns, *, unit_rows: int, span_bytes: int) -> Iterator[Span]:
+def plan_file(
+    index: int, file: InputFile, columns: Columns, *, unit_rows: int, span_bytes: int, most_rows: float = inf
+) -> Iterator[Span]:
     """Cut a file into spans of at least `unit_rows` rows, except the last one.
 
-    CSV and JSONL files are read once, lazily: only as far as spans are taken. Raises RequestError for a file that
-    cannot be read or lacks a column.
+    CSV and JSONL files are read once, lazily: only as far as spans are taken. A compressed one is a single span, of
+    `most_rows` at most. Raises RequestError for a file that cannot be read or lacks a column.
     """
-    if file.ending == ".parquet":
+    if file.format == PARQUET:
         metadata = parquet_footer(file)
         check_columns(schema_of(metadata), columns, file)
         yield from _parquet_spans(index, metadata, unit_rows)
         return
     with readable(file) as source, source.open() as handle:
-        stream = buffered(handle)
+        stream = text_stream(handle, file.compression)
         header: tuple[str, ...] = ()
         at = 0
-        if file.ending == ".csv":
+        if file.format == ".csv":
             header = csv_header(stream)
             check_columns(pa.schema([(name, pa.string()) for name in header]), columns, file)
             at = stream.tell()
         rows = start = length = 0
-        for line in text_lines(stream, file.ending, header):
+        for line in text_lines(stream, file.format, header):
             length += len(line.raw)
             rows += line.is_row
-            if line.is_row and rows % unit_rows == 0 and length >= span_bytes:
+            if file.compression:
+                if rows >= most_rows:
+                    break
+            elif line.is_row and rows % unit_rows == 0 and length >= span_bytes:
                 yield Span(file=index, start=start, rows=rows, at=at, length=length, bytes=length, header=header)
                 start, at, rows, length = start + rows, at + length, 0, 0
         if rows:

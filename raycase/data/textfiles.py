@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any, BinaryIO
 
+from raycase.data.compressed import CODECS, check_not_compressed, decompressed
 from raycase.data.schema import Reason
 
 BOM, QUOTE = b"\xef\xbb\xbf", b'"'
@@ -60,10 +61,10 @@ def jsonl_lines(stream: BinaryIO, *, record_bytes: int = RECORD_BYTES) -> Iterat
                 yield Line(raw=raw, problem=Reason.UNPARSED, detail=detail)
 
 
-def csv_header(stream: BinaryIO) -> tuple[str, ...]:
+def csv_header(stream: io.BufferedReader) -> tuple[str, ...]:
     """Column names in the first record of a file. Raises ValueError for a repeated name, and as `csv_lines` does."""
-    if stream.read(len(BOM)) != BOM:
-        stream.seek(0)
+    if stream.peek(len(BOM)).startswith(BOM):
+        stream.read(len(BOM))
     names, raw = next(_csv_records(stream), ([], b""))
     if isinstance(names, str):  # as a name with a quote in it
         names = next(csv.reader([raw.decode()]), [])
@@ -73,7 +74,7 @@ def csv_header(stream: BinaryIO) -> tuple[str, ...]:
     return tuple(names)
 
 
-def cut_otherwise(stream: BinaryIO) -> bool:
+def cut_otherwise(stream: io.BufferedReader) -> bool:
     """Whether the first rules cut a CSV file into other rows: the lines of a record that does not parse, or has another
     number of fields, each by itself."""
     header = csv_header(stream)
@@ -168,11 +169,23 @@ def _too_long(at: int, most: int) -> ValueError:
     return ValueError(f"at byte {at} a row of {most:,} bytes or more; leave it out, or cut its text")
 
 
-def text_lines(stream: BinaryIO, ending: str, header: tuple[str, ...]) -> Iterator[Line]:
-    """Records of a file by its ending: CSV with this header, else JSONL."""
-    return csv_lines(stream, header) if ending == ".csv" else jsonl_lines(stream)
+def text_lines(stream: BinaryIO, format: str, header: tuple[str, ...]) -> Iterator[Line]:
+    """Records of a file by its format: CSV with this header, else JSONL."""
+    return csv_lines(stream, header) if format == ".csv" else jsonl_lines(stream)
 
 
-def buffered(handle: Any) -> BinaryIO:
+def text_stream(handle: Any, compression: str) -> io.BufferedReader:
+    """The text in an fsspec file, decompressed where its name ends with a `compression`.
+
+    Raises ValueError where the file has another compression than its name says.
+    """
+    stream = buffered(handle)
+    if compression:
+        return decompressed(stream, CODECS[compression])
+    check_not_compressed(stream)
+    return stream
+
+
+def buffered(handle: Any) -> io.BufferedReader:
     """An fsspec file behind the standard library's buffered reader, whose lines are much faster."""
     return io.BufferedReader(handle, 2**22) if not isinstance(handle, io.BufferedReader) else handle

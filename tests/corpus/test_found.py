@@ -16,8 +16,10 @@ from raycase.corpus.plan import Spans
 from raycase.corpus.verify import verify
 from raycase.data.spans import Span
 from raycase.data.storage import fingerprint
-from raycase.data.textfiles import cut_otherwise
+from raycase.data.textfiles import buffered, cut_otherwise
 from raycase.errors import RequestError
+
+READS = ".parquet, .csv, .jsonl files are read, texts also as .gz and .zst"
 
 
 @pytest.fixture
@@ -40,15 +42,15 @@ def texts_of(job):
 
 def test_what_is_left_out_is_in_the_manifest_and_on_one_line(folder, capsys):
     place = Path(folder.input)
-    for name in ("b.csv.gz", "notes.txt", "\udcff.md", "_hidden.txt"):
+    for name in ("b.csv.bz2", "notes.txt", "\udcff.md", "_hidden.txt"):
         (place / name).touch()
     os.mkfifo(place / "pipe.csv")
     embed_here(folder)
     left_out = json.loads(output_at(folder.output).manifest.read())["left_out"]
-    names = ["b.csv.gz", "notes.txt", "pipe.csv (a named pipe)", "\\udcff.md"]
+    names = ["b.csv.bz2", "notes.txt", "pipe.csv (a named pipe)", "\\udcff.md"]
     assert left_out == {"files": 4, "names": names}
     lines = [line for line in capsys.readouterr().err.splitlines() if "left out" in line]
-    assert lines == [f"--input: left out 4 of {place}: {', '.join(names)}; .parquet, .csv, .jsonl files are read"]
+    assert lines == [f"--input: left out 4 of {place}: {', '.join(names)}; {READS}"]
 
 
 def test_a_job_is_resumed_with_the_same_units_where_links_and_capitals_came_to_be_read(folder):
@@ -145,4 +147,4 @@ def test_a_job_that_an_earlier_version_began_is_refused_where_it_cut_other_rows(
     ],
 )
 def test_what_earlier_versions_cut_otherwise(content, otherwise):
-    assert cut_otherwise(io.BytesIO(content.encode())) == otherwise
+    assert cut_otherwise(buffered(io.BytesIO(content.encode()))) == otherwise

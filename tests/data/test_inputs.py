@@ -110,18 +110,42 @@ def listed(store, place=""):
 
 
 def test_what_is_left_out_is_named_but_what_is_hidden(store, capsys):
-    store.put(
-        "B.JSONL", "a.jsonl", "c.jsonl.gz", "d.ndjson", "e/F.Parquet", "e/notes", ".x.csv", "_tmp/y.csv", "_z/n.txt"
-    )
-    assert listed(store) == (["B.JSONL", "a.jsonl", "e/F.Parquet"], ["c.jsonl.gz", "d.ndjson", "e/notes"])
-    assert listed(store, "/*") == (["B.JSONL", "a.jsonl"], ["c.jsonl.gz", "d.ndjson", "e (a folder)"])
+    store.put("B.JSONL", "a.jsonl", "c.jsonl.bz2", "d.gz", "e/F.Parquet", "e/notes", ".x.csv", "_tmp/y.csv", "_SUCCESS")
+    assert listed(store) == (["B.JSONL", "a.jsonl", "e/F.Parquet"], ["c.jsonl.bz2", "d.gz", "e/notes"])
+    assert listed(store, "/*") == (["B.JSONL", "a.jsonl"], ["c.jsonl.bz2", "d.gz", "e (a folder)"])
     assert listed(store, "/**/*.[pP]*") == (["e/F.Parquet"], [])
     assert {f.ending for f in find_input(store.root)} == {".jsonl", ".parquet"}
     (line,) = capsys.readouterr().err.splitlines()
     assert line.startswith("--input: left out 3 of ")
-    assert line.endswith(": c.jsonl.gz, d.ndjson, e/notes; .parquet, .csv, .jsonl files are read")
+    assert ": c.jsonl.bz2, d.gz, e/notes; .parquet, .csv, .jsonl files are read, texts also as .gz and .zst" in line
     find_input(store.root + "/a.jsonl")
     assert capsys.readouterr().err == ""
+
+
+def test_the_files_of_a_published_folder_are_read_and_what_is_beside_them_is_named(tmp_path, capsys):
+    for name in (".gitattributes", "README.md", "dataset_infos.json", "data/_SUCCESS", "data/._a.parquet"):
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).touch()
+    for name in ("data/a 0.JSONL.gz", "data/a 1.csv.ZST", "data/a 2.jsonl"):
+        (tmp_path / name).touch()
+    files = find_input(str(tmp_path))
+    assert [(f.format, f.compression) for f in files] == [(".jsonl", ".gz"), (".csv", ".zst"), (".jsonl", "")]
+    (line,) = capsys.readouterr().err.splitlines()
+    assert f"left out 2 of {tmp_path}: README.md, dataset_infos.json; .parquet" in line
+
+
+def test_one_file_under_two_endings_is_refused(tmp_path):
+    """A file is often compressed beside itself, or kept in a second format: its rows would be there twice."""
+    for name in ("a.csv", "b/a.csv", "c.csv.gz"):
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).touch()
+    assert len(find_input(str(tmp_path))) == 3
+    for name in ("a.csv.gz", "a.parquet", "c.CSV"):
+        (tmp_path / name).touch()
+        with pytest.raises(RequestError, match=r"--queries: expected each file once, got .* and .*; move one away"):
+            find_input(str(tmp_path), "--queries")
+        assert found(tmp_path / "b") and found(tmp_path / "[ac].csv")
+        (tmp_path / name).unlink()
 
 
 def test_many_that_are_left_out_are_one_short_line(tmp_path, capsys):

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from raycase.data.schema import Reason
-from raycase.data.textfiles import csv_header, csv_lines, jsonl_lines
+from raycase.data.textfiles import buffered, csv_header, csv_lines, jsonl_lines
 
 HEADER = ("id", "text")
 
@@ -138,7 +138,7 @@ def test_a_row_without_end_is_not_read_into_memory(data):
     ],
 )
 def test_header(data, names):
-    stream = io.BytesIO(data)
+    stream = buffered(io.BytesIO(data))
     assert csv_header(stream) == names
     assert stream.read() in (b"", b"1,a\n", b"1,a\r\n")
 
@@ -146,7 +146,7 @@ def test_header(data, names):
 @pytest.mark.parametrize("data", [b'"id,text\n1,a\n', b'id,"a\nb" c\n1,a\n', b"id,\xff\n", b"id,text,id\n"])
 def test_column_names_that_cannot_be_read_are_refused(data):
     with pytest.raises(ValueError):
-        csv_header(io.BytesIO(data))
+        csv_header(buffered(io.BytesIO(data)))
 
 
 @pytest.mark.parametrize("seed", range(30))
@@ -201,6 +201,6 @@ def test_a_bad_line_of_jsonl_costs_itself_alone(bad, reason):
 
 def test_a_quote_within_a_later_field_ends_nothing():
     data = b'text\n"a" b\n' + b"c\n" * 50 + b'5" pipe\n'
-    stream = io.BytesIO(data)
+    stream = buffered(io.BytesIO(data))
     found = [line for line in csv_lines(stream, csv_header(stream)) if line.is_row]
     assert [line.problem is None for line in found] == [False, *[True] * 51]

@@ -1,0 +1,94 @@
+"""A corpus as it is published gives the output of its plain files: the same rows, ids and rejected rows."""
+
+import json
+from dataclasses import replace
+
+import pytest
+from helpers import embed_here, read_output, read_rejected, sentences, stop_after
+from input_files import compressed
+
+from raycase.corpus.verify import verify
+from raycase.errors import RequestError
+
+FILES = ("a 0.jsonl", "a 1.csv", "b.jsonl")  # compressed as .gz, .zst and not at all
+
+
+@pytest.fixture
+def folders(tmp_path):
+    """A folder of plain files, and one of the same files compressed, beside what is no data; some rows are broken."""
+    texts = iter(sentences(300))
+    plain, published = tmp_path / "plain", tmp_path / "published"
+    for folder in (plain, published):
+        folder.mkdir()
+    for name, ending in zip(FILES, (".gz", ".zst", ""), strict=True):
+        rows = [next(texts) for _ in range(100)]
+        if name.endswith("csv"):
+            content = "text\r\n" + "".join(f'"{text}"\r\n' for text in rows) + '"",\r\n""\r\n'
+        else:
+            content = "\ufeff" + "".join(json.dumps({"text": text}) + "\n" for text in [*rows, ""]) + "{\n\n"
+        data = content.encode()
+        (plain / name).write_bytes(data)
+        (published / f"{name}{ending}").write_bytes(compressed(data, ending, 5) if ending else data)
+    for name in ("README.md", ".gitattributes", "dataset_infos.json", "_SUCCESS"):
+        (published / name).write_text("{}")
+    return str(plain), str(published)
+
+
+@pytest.mark.parametrize("unit_rows", [20, 500])
+def test_the_output_is_that_of_the_plain_files_and_resumes(job, folders, unit_rows):
+    """In units of their own, and in one that all the files share."""
+    plain, published = (
+        replace(job, input=folder, output=f"{job.output}-{i}", unit_rows=unit_rows, max_rejected=1)
+        for i, folder in enumerate(folders)
+    )
+    wanted = embed_here(plain)
+    if unit_rows == 20:
+        with pytest.raises(KeyboardInterrupt):
+            embed_here(published, execute=stop_after(7))
+    result = embed_here(published)
+    assert (result["rows_in"], result["rows_out"], result["rows_rejected"]) == (306, 300, 6)
+    assert result["rows_in"] == wanted["rows_in"] and (result["units_resumed"] == 7 or unit_rows == 500)
+    ids = ["id", "condition", "text"]
+    assert read_output(published.output).select(ids).equals(read_output(plain.output).select(ids))
+    assert rejected(published) == rejected(plain)
+    verify(published.output)
+
+
+def rejected(job):
+    """Rejected rows, with the files by their names alone."""
+    rows = read_rejected(job.output)
+    return [row | {"file": row["file"].rpartition("/")[2].removesuffix(".gz").removesuffix(".zst")} for row in rows]
+
+
+def test_a_limit_takes_the_first_rows_and_the_others_follow(job, folders):
+    job = replace(job, input=folders[1], unit_rows=30, max_rejected=1)
+    assert embed_here(replace(job, limit=130))["rows_in"] == 130
+    assert embed_here(job)["rows_in"] == 306
+    verify(job.output)
+
+
+def test_a_file_that_is_cut_off_ends_the_job_before_anything_is_written(job, folders, tmp_path):
+    file = tmp_path / "published" / "a 0.jsonl.gz"
+    file.write_bytes(file.read_bytes()[:-1])
+    with pytest.raises(RequestError, match=r"a 0\.jsonl\.gz: expected a readable jsonl\.gz file, got: at byte"):
+        embed_here(replace(job, input=folders[1]))
+    assert not (tmp_path / job.output / "job.json").exists()
+
+
+def test_one_file_under_two_endings_is_refused_unless_the_job_began_with_both(job, tmp_path):
+    folder = tmp_path / "twice"
+    folder.mkdir()
+    for name in ("a.csv", "b.csv"):
+        (folder / name).write_text("id,text\n" + "".join(f"{name}{i},a dog\n" for i in range(5)))
+    job = replace(job, input=str(folder))
+    embed_here(job)
+    (folder / "a.csv.gz").write_bytes(compressed((folder / "a.csv").read_bytes(), ".gz"))
+    with pytest.raises(RequestError, match=r"expected each file once, got a\.csv and a\.csv\.gz in .*twice; mov"):
+        embed_here(job)
+    assert embed_here(replace(job, input=f"{folder}/*.csv"))["rows_in"] == 10
+    (folder / "a.csv.gz").rename(folder / "A.csv.gz")
+    assert embed_here(job)["rows_in"] == 15
+    begun = tmp_path / job.output / "job.json"
+    begun.write_text(begun.read_text().replace("/A.csv.gz", "/a.csv.gz"))
+    (folder / "A.csv.gz").rename(folder / "a.csv.gz")
+    assert embed_here(job)["rows_in"] == 15
