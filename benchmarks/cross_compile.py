@@ -120,7 +120,7 @@ def rows(name, folder, texts):
     for corpus, some, count in (("captions", texts, 8), ("documents", loader.documents(texts), 1)):
         pairs = [(text, condition) for text in some for condition in typical_conditions()[:count]]
         batch = engine.tokenize.pairs(case.config.templates(True), pairs)
-        yield corpus, engine, (batch, *next(engine._batches(batch, np.arange(len(batch)))))
+        yield corpus, engine, (batch, *next(engine.batches(batch, np.arange(len(batch)))))
 
 
 def check_shape(name, options):
@@ -138,7 +138,7 @@ def check_shape(name, options):
             line = {"shape": name, "row": corpus, "tokens": len(row[2]), "options": options}
             with torch.inference_mode(), for_an_h100(binaries), patch.object(attention, "KERNELS", kernels):
                 try:
-                    engine._pool_row(*row)
+                    engine.pool_row(*row)
                 except NoGpuError:
                     pass
                 except Exception as error:

@@ -27,8 +27,7 @@ from torch.utils._pytree import tree_leaves
 
 import raycase.sample
 from raycase.corpus.records import ReadUnit
-from raycase.encoder import attention, engine, transfers
-from raycase.encoder.engine import TextEncoder
+from raycase.encoder import attention, engine, loading, transfers
 from raycase.systems import condition_pooling_model
 from raycase.systems.word_codes import typical_conditions
 
@@ -147,7 +146,7 @@ def check(name):
         tempfile.TemporaryDirectory() as folder,
         patch.object(transfers, "packed", packed),
         patch.object(attention, "compiled_flex", lambda: attended),
-        patch.object(TextEncoder, "try_kernels", lambda self: None),
+        patch.object(loading, "try_kernels", lambda encoder: None),
         FakeTensorMode(allow_non_fake_inputs=True),
         Watch() as watch,
         patch.object(engine, "Collector", watch.collector),

@@ -46,6 +46,7 @@ from raycase.data.provenance import commit  # noqa: E402
 from raycase.data.reader import TEXT  # noqa: E402
 from raycase.data.schema import EMBEDDING, ID, rejected_table  # noqa: E402
 from raycase.encoder import attention  # noqa: E402
+from raycase.encoder.compiling import try_kernels  # noqa: E402
 from raycase.encoder.pooling import pool_mean  # noqa: E402
 from raycase.encoder.sources import published_tokenizer  # noqa: E402
 from raycase.encoder.throughput import Work  # noqa: E402
@@ -218,7 +219,7 @@ class Bench:
     def flex(self):
         """Whether FlexAttention and FlashAttention run, and give what attention in chunks gives; mostly compiling."""
         engine, began = self.case.encoder, time.perf_counter()
-        engine.try_kernels()
+        try_kernels(engine)
         tried = engine.in_rows and self.device.type == "cuda"
         return {
             "tried": tried,

@@ -22,6 +22,7 @@ from turns import CAPTIONS
 
 from raycase.data.fetch import DEFAULT_MODEL
 from raycase.encoder.attention import NAME, register
+from raycase.encoder.compiling import try_kernels
 from raycase.encoder.engine import TextEncoder
 from raycase.encoder.latent_attention import LatentAttention
 from raycase.encoder.loading import load_encoder
@@ -32,8 +33,7 @@ from raycase.encoder.sources import load_tokenizer
 from raycase.encoder.table import ENCODERS, EncoderSpec
 from raycase.systems.case import Case, CaseConfig
 from raycase.systems.condition_head import ZeroShotHead
-from raycase.systems.condition_pooling import ConditionPoolingConfig
-from raycase.systems.condition_pooling_model import ConditionPooling
+from raycase.systems.condition_pooling_model import ConditionPooling, ConditionPoolingConfig
 from raycase.systems.registry import load as load_system
 from raycase.systems.word_codes import typical_conditions
 
@@ -218,7 +218,7 @@ class Loader:
         else:
             engine = self.engine()
             config = ConditionPoolingConfig(model=self.shape.encoder, encoder=self.spec)
-            engine.try_kernels()
+            try_kernels(engine)
             with created(self.device, torch.float32):
                 head = ZeroShotHead(engine.dim).eval()
             system = ConditionPooling(config=config, encoder=engine, head=head)

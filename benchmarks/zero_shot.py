@@ -17,9 +17,9 @@ import torch
 from scipy.stats import spearmanr
 
 from raycase.data.json_values import finite
+from raycase.encoder.choices import find_encoder
 from raycase.encoder.loading import load_encoder
 from raycase.encoder.prompts import BUILT_IN, TokenSpan, prompt_set
-from raycase.encoder.sources import find_encoder
 from raycase.encoder.table import ENCODERS
 
 DATA = Path(os.environ.get("RAYCASE_DATA", Path(__file__).parent.parent.parent / "shared" / "data"))

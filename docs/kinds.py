@@ -16,11 +16,11 @@ import torch
 sys.path.insert(0, str(Path(__file__).parents[1] / "tests"))
 from kinds import DECODERS, KINDS, save_kind
 
-from raycase.encoder.architecture import ROW_MODELS
+from raycase.encoder.architecture import KNOWN
+from raycase.encoder.choices import find_encoder
 from raycase.encoder.loading import load_encoder
 from raycase.encoder.pooling import Pooling
 from raycase.encoder.prompts import PromptStyle
-from raycase.encoder.sources import find_encoder
 
 PAGE = Path(__file__).with_name("encoders.md")
 BEGIN, END = "<!-- Written by docs/kinds.py; do not edit. -->\n", "<!-- until here -->\n"
@@ -30,7 +30,7 @@ def row(kind: str, folder: Path) -> str:
     """The line of a kind: how its tokens read, how prompts go through it, its attention, and bf16."""
     spec = find_encoder(str(save_kind(folder, kind)), prompt=PromptStyle.CONCAT_SC, pooling=Pooling.MEAN)
     model = load_encoder(spec, device="cpu", dtype=torch.bfloat16).model
-    known = kind in ROW_MODELS
+    known = kind in KNOWN
     batches = "each length by itself" if "forward" in vars(model) else "padded batches"
     if known:
         batches = "prefix trees, padded batches" if spec.causal else "padded batches; on a GPU rows without padding"

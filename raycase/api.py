@@ -154,9 +154,9 @@ def to_sentence_transformer(model: Embeds) -> SentenceTransformer:
     >>> bool((converted.encode(texts, condition="color") == model.encode(texts, "color")).all())
     True
     """
-    from raycase.systems.contracts import Encoder
+    from raycase.systems.embeds import Embeds
 
-    if not isinstance(model, Encoder):
+    if not isinstance(model, Embeds):
         raise RequestError(f"model: expected one that embeds, got {type(model).__name__}, which scores pairs")
     try:
         from sentence_transformers import SentenceTransformer

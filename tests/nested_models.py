@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import torch
 
-from raycase.encoder.sources import find_encoder
+from raycase.encoder.choices import find_encoder
 from raycase.systems import case, condition_pooling
 from raycase.systems.condition_head import ConditionHead, HeadConfig
 from raycase.systems.projector import Projector, ProjectorConfig

@@ -19,10 +19,9 @@ from raycase.cli import main
 from raycase.corpus.request import EmbedJob
 from raycase.encoder.loading import load_encoder
 from raycase.systems import registry
-from raycase.systems.fine_tuned_config import FineTunedEmbedderConfig, starting_encoder
+from raycase.systems.fine_tuned_config import ApartConfig, starting_encoder
 from raycase.systems.fine_tuned_module import Embedder
-from raycase.systems.model_folder import read_folder
-from raycase.systems.pairs import CONDITION, SENTENCE, accepted_pairs, count_tokens, encoded, prepare
+from raycase.systems.pairs import accepted_pairs, encoded
 from raycase.training import catalogue, sweep
 from raycase.training.local_runner import open_local_trials
 from raycase.training.rated_jobs import RatedJob
@@ -31,14 +30,8 @@ from raycase.training.rated_jobs import RatedJob
 
 
 @dataclass(frozen=True, kw_only=True)
-class SumConfig(FineTunedEmbedderConfig):
+class SumConfig(ApartConfig):
     SYSTEM: ClassVar[str] = "sum"
-
-    def prepare(self, sentences, conditions):
-        return prepare(self.encoder, sentences, conditions, alone=[SENTENCE], bases=[CONDITION])
-
-    def count_tokens(self, sentences, conditions):
-        return count_tokens(self.encoder, sentences, conditions, [SENTENCE, *([CONDITION] if conditions else [])])
 
     def load(self, **options):
         return Sum(self, load_encoder(self.encoder, **options))
@@ -77,7 +70,7 @@ class SumJob(RatedJob):
 @pytest.fixture
 def flags(monkeypatch, rated, tmp_path):
     """The tables' lines, and what trains it."""
-    monkeypatch.setitem(registry.SYSTEMS, "sum", partial(read_folder, SumConfig))
+    monkeypatch.setitem(registry.SYSTEMS, "sum", SumConfig.read)
     monkeypatch.setitem(catalogue.TRAIN_JOBS, "sum", SumJob)
     files = ["--train", f"{rated}/train.csv", "--validation", f"{rated}/validation.csv"]
     options = ["--model", small.save_bert(tmp_path / "encoder"), "--compute", "float32", "--epochs", "2", "--no-ray"]

@@ -35,7 +35,7 @@ from raycase.errors import RequestError, WorkError, named
 from raycase.systems.pair_scores import Scored, figure_columns, score_pairs
 
 if TYPE_CHECKING:
-    from raycase.systems.contracts import Encoder
+    from raycase.systems.embeds import Embeds
     from raycase.systems.pairs import Encoded, Indexed
 
 Results = list[tuple[pa.Field, pa.Array]]  # columns that were computed
@@ -71,7 +71,7 @@ class EncodeUnits:
         _let_gpu_memory_grow()  # before torch reads it
         import torch  # takes seconds, which the driver need not wait for
 
-        from raycase.systems.contracts import RoundsVectors
+        from raycase.systems.embeds import RoundsVectors
 
         _keep_freed_memory()
         if threads is not None:
@@ -206,7 +206,7 @@ class EncodedRows:
     rows_truncated: int
 
 
-def encode_rows(encoder: Encoder, rows: pa.Table, prepared: Prepared, settings: EncodeSettings) -> EncodedRows:
+def encode_rows(encoder: Embeds, rows: pa.Table, prepared: Prepared, settings: EncodeSettings) -> EncodedRows:
     """Embed the rows of a unit under their conditions; pairs keep the order of the input.
 
     A row with one bad pair is rejected with all its pairs (`rejected_rows`).

@@ -18,7 +18,7 @@ from raycase.data.schema import CONDITION, EMBEDDING, ID
 from raycase.data.storage import Location, fingerprint
 from raycase.data.stored_states import STATES, StoredStates
 from raycase.errors import RequestError, note
-from raycase.systems.condition_pooling import ConditionPoolingConfig
+from raycase.systems.condition_pooling_model import ConditionPoolingConfig
 from raycase.systems.contracts import Compute, EmbedderConfig
 
 SENTENCE = "sentence"
@@ -62,7 +62,7 @@ class VectorCache:
         cache: Location,
         compute: Compute | None = None,
     ) -> tuple[StoredStates, np.ndarray]:
-        """`raycase.systems.contracts.StatesOf` with the embedding job."""
+        """States of the tokens of N distinct texts, and f of each, (N, D) float32, with the embedding job."""
         table = self._embedded([(text, "") for text in texts], config, name, cache, compute, plain=True)
         return StoredStates.from_arrow(table[STATES], config.states_dim), _matrix(table)
 

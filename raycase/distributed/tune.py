@@ -25,9 +25,9 @@ from raycase.errors import RequestError, WorkError
 from raycase.training import sweep
 from raycase.training.checkpoint import Fitting
 from raycase.training.loop import FitState
-from raycase.training.runner import Data, Record, Round, Search
 from raycase.training.sweep_cells import Cell
 from raycase.training.sweep_job import Sweep
+from raycase.training.trial_runner import Data, Record, Round, Search
 
 GRACE, REDUCTION = 8, 3  # ASHA: no trial is stopped before epoch 8; a third of the trials passes each rung
 METRICS = ("epoch", "loss", "seconds")  # besides `Cell.metric_names`
@@ -68,7 +68,7 @@ def cpus_of_a_trial(alive: Sequence[Mapping[str, float]], gpus: float) -> float:
 
 @dataclass(frozen=True, kw_only=True)
 class RayTrials:
-    """`raycase.training.runner.TrialRunner` on the cluster that this process has joined."""
+    """`raycase.training.trial_runner.TrialRunner` on the cluster that this process has joined."""
 
     cpus: float  # per trial
     gpus: float  # per trial

@@ -19,8 +19,13 @@ if TYPE_CHECKING:
 
 # Model types whose layers take positions and pass `row` on to their attention (`raycase.encoder.attention`), and whose
 # layers are known one by one. All others go in padded batches, and say themselves what their layers' states are.
-ROW_MODELS = ("bert", "roberta", "xlm-roberta", "llama", "mistral", "qwen2", "qwen3")
+KNOWN = ("bert", "roberta", "xlm-roberta", "llama", "mistral", "qwen2", "qwen3")
 TRIED, PADDED = 12, 5  # tokens of a trial; of them padding in its second text
+
+
+def is_known(config: PretrainedConfig) -> bool:
+    """Whether the layers of this model are known one by one."""
+    return config.model_type in KNOWN
 
 
 def class_of(config: PretrainedConfig) -> Any:

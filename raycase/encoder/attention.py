@@ -59,13 +59,6 @@ class ChunkGroup:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Chunks:
-    """The chunks of a row, in parts with a bounded number of keys."""
-
-    parts: list[ChunkGroup]
-
-
-@dataclass(frozen=True, kw_only=True)
 class Blocks:
     """The masks of a row for FlexAttention; `windowed` as in `ChunkGroup`; size: queries and keys of a block."""
 
@@ -84,7 +77,7 @@ class PackedRow:
     causal: bool
 
 
-AttentionMask = Chunks | Blocks | PackedRow  # what the tokens of a row attend to
+AttentionMask = list[ChunkGroup] | Blocks | PackedRow  # what the tokens of a row attend to
 
 
 def attend(
@@ -137,7 +130,7 @@ def attend(
     chunks_GHCD = query[0].unflatten(1, (-1, CHUNK)).transpose(0, 1)
     outputs: list[Tensor] = []
     start = 0
-    for part in row.parts:
+    for part in row:
         queries_gHCD = chunks_GHCD[start : start + len(part.keys)]
         start += len(part.keys)
         keys_gHSD, values_gHSD = (
@@ -213,7 +206,7 @@ def padded_length(tokens: int) -> int:
 
 def chunks(
     row: Row, device: torch.device, dtype: torch.dtype, window: int | None = None, *, part_keys: int = PART_KEYS
-) -> Chunks:
+) -> list[ChunkGroup]:
     """Keys and masks of a row of whole chunks; the chunks of a part are padded to equally many keys, masked out."""
     tokens = len(row)
     assert tokens % CHUNK == 0
@@ -242,7 +235,7 @@ def chunks(
         )
         parts.append(part)
         start = stop
-    return Chunks(parts=parts)
+    return parts
 
 
 def _additive(sees_gCS: np.ndarray, device: torch.device, dtype: torch.dtype) -> Tensor:

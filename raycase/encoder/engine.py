@@ -19,16 +19,14 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
-import torch.nn.functional as F
 from torch import Tensor
 
-from raycase.encoder.architecture import ROW_MODELS, layers_of
-from raycase.encoder.attention import NAME, SHORT, VARLEN, apart, layers_window, padded_length
-from raycase.encoder.compiling import compile_layers
+from raycase.encoder.architecture import is_known, layers_of
+from raycase.encoder.attention import NAME, VARLEN, layers_window, padded_length
 from raycase.encoder.grouping import Batch, Grouping
 from raycase.encoder.last_layer import BertLastLayer
 from raycase.encoder.latent_attention import LatentAttention
-from raycase.encoder.packing import Forest, Row, padded_lengths, row_lengths, rows_without_padding, token_budget_batches
+from raycase.encoder.packing import Row, padded_lengths, row_lengths, token_budget_batches
 from raycase.encoder.pooling import Pooling, check_pooled, pool_bags, pool_span, pooled_spans
 from raycase.encoder.row_inputs import RowInputs, send_row
 from raycase.encoder.table import EncoderSpec
@@ -36,16 +34,27 @@ from raycase.encoder.throughput import Cost, Work, is_matrix, matrix_product_rat
 from raycase.encoder.token_batch import TokenBatch, Tokens
 from raycase.encoder.tokenizer import PromptTokenizer
 from raycase.encoder.transfers import Collector, Finish, send
-from raycase.errors import first_line
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
 
 log = logging.getLogger(__name__)
 TREE_TOKENS = 2**20  # prompts with this many tokens are sorted and searched for shared prefixes together
-LEAST_COSINE = 0.99  # of vectors by FlexAttention and FlashAttention to those by chunks, in any number format
 MEASURED_ROWS = 8192  # rows of the matrix product that rates are compared with
-KernelTrial = tuple[TokenBatch, np.ndarray, Row]  # prompts, those of a row by index, the row
+
+
+@dataclass(frozen=True, kw_only=True)
+class PaddedPass:
+    """What a padded batch gives: its prompts by index (B,), hidden states (B, S, D) of the tokens at these positions
+    (B, S), the spans that each view pools (V, B), arrays that were sent along, and the work."""
+
+    index: Tensor
+    hidden: Tensor
+    position: Tensor
+    first: Tensor
+    stop: Tensor
+    beside: list[Tensor]
+    work: Work
 
 
 @dataclass(kw_only=True)
@@ -62,12 +71,14 @@ class TextEncoder:
     batch_tokens: int = 4096
     unpadded: bool = False  # never pad: sequences stand one after the other in a row
     tree_tokens: int = TREE_TOKENS
+    known: bool = field(init=False)  # the model's layers are known one by one
     in_rows: bool = field(init=False)  # the model's attention takes rows
     flex: bool = field(init=False)  # rows go through FlexAttention; else through attention in chunks
     varlen: bool = field(init=False)  # but for rows that FlashAttention takes
 
     def __post_init__(self) -> None:
         config = self.model.config
+        self.known = is_known(config)
         self.in_rows = config._attn_implementation == NAME
         self.flex = self.in_rows and self.model.device.type == "cuda"
         self.varlen = self.flex and VARLEN and self.model.dtype in (torch.bfloat16, torch.float16)
@@ -103,71 +114,6 @@ class TextEncoder:
         rows = min(self.batch_tokens, MEASURED_ROWS)
         return matrix_product_rate(self.model.device, self.model.dtype, rows=rows, inner=inner, outer=outer)
 
-    @torch.inference_mode()
-    def try_kernels(self) -> None:
-        """Run FlexAttention in both shapes of blocks and two lengths of rows, each of which is compiled by itself, and
-        FlashAttention on long sequences.
-
-        What fails on this machine, or gives other vectors than attention in chunks, is left out, with a warning.
-        """
-        if not self.flex:
-            return
-        trials, varlen = list(self._trials()), self.varlen
-        flex = self._runs("FlexAttention", trials, flex=True, varlen=False)
-        long = [trial for trial in trials if apart(trial[2])]  # none where prompts are too short for it
-        varlen = varlen and bool(long) and self._runs("FlashAttention", long, flex=False, varlen=True)
-        self.flex, self.varlen = flex, varlen
-
-    def _runs(self, name: str, trials: list[KernelTrial], *, flex: bool, varlen: bool) -> bool:
-        """Whether this attention runs here, and gives the vectors of attention in chunks."""
-        try:
-            for trial in trials:
-                self.flex, self.varlen = flex, varlen
-                found = self._pool_row(*trial)[1]
-                self.flex = self.varlen = False
-                wanted = self._pool_row(*trial)[1]
-                if not F.cosine_similarity(found.float(), wanted.float()).min() > LEAST_COSINE:
-                    raise ValueError("its vectors are not those of attention in chunks")
-        except torch.OutOfMemoryError:
-            raise
-        except Exception as error:  # compilers raise errors of any kind
-            log.warning("%s does not run here and is not used: %s", name, first_line(error))
-            return False
-        return True
-
-    def _trials(self) -> Iterator[KernelTrial]:
-        """Rows of the two shortest lengths, of short prompts and of long ones."""
-        positions = int(getattr(self.model.config, "max_position_embeddings", SHORT + 2)) - 2  # RoBERTa's begin at 2
-        for length, tokens in zip(row_lengths(self.batch_tokens)[::-1][:2], (2, SHORT), strict=False):
-            tokens = max(1, min(tokens, length, self.spec.max_tokens, positions))
-            ids = [[(n + k * k) % 12 for k in range(tokens)] for n in range(length // tokens)]
-            batch = TokenBatch.of([Tokens(ids=prompt, start=0, end=len(prompt)) for prompt in ids])
-            sequences = batch.ids(np.arange(len(batch)))
-            forest = Forest.of(sequences) if self.spec.causal else None
-            row = forest.lay(forest.cuts(length)[0]) if forest else next(rows_without_padding(sequences, length))
-            yield batch, row.sequences, row
-
-    def compile(self) -> None:
-        """Compile the layers, which takes about half a minute; where that fails, log a warning and leave them."""
-        layers = [*self.layers, *filter(None, (self.last_layer, getattr(self.model, "norm", None)))]
-        compile_layers(layers, self._warm_up, fixed=self.flex and self.unpadded)
-
-    @torch.inference_mode()
-    def _warm_up(self) -> None:
-        """Run prompts in two shapes: two lengths of rows, or else so that both dimensions are compiled as dynamic."""
-        if self.flex and self.unpadded:
-            varlen = self.varlen
-            try:
-                for self.varlen in sorted({False, varlen}):
-                    for trial in self._trials():
-                        self._pool_row(*trial)
-            finally:
-                self.varlen = varlen
-            return
-        for length in (24, 40):
-            sequences = [[n % 7] * (length - n % 5) + [n] for n in range(length)]
-            self.pool([Tokens(ids=ids, start=0, end=len(ids) - n % 5) for n, ids in enumerate(sequences)])
-
     def pool(self, tokens: Sequence[Tokens]) -> np.ndarray:
         """Pooled vectors of tokenised prompts, in their order: N -> (N, D) float32."""
         return self.encode(TokenBatch.of(tokens))[0]
@@ -187,15 +133,14 @@ class TextEncoder:
         torch.OutOfMemoryError where a single prompt does not fit.
         """
         device = self.model.device
-        finish = finish or _as_it_is
+        finish = finish or (lambda index_B, pooled_BD: pooled_BD)
         none_B = torch.empty(0, dtype=torch.int32, device=device)
         none_BD = torch.empty(0, self.dim * batch.start.shape[1], device=device)
         collector = Collector(len(batch), like=finish(none_B, none_BD))
 
         def pool(rows: np.ndarray, row: Row | None) -> Work:
-            index_B, pooled_BD, work = (
-                self._pool_padded(batch, rows) if row is None else self._pool_row(batch, rows, row)
-            )
+            pooled = self._pool_padded(batch, rows) if row is None else self.pool_row(batch, rows, row)
+            index_B, pooled_BD, work = pooled
             collector.add(rows, finish(index_B, pooled_BD.float()))
             return work
 
@@ -217,7 +162,7 @@ class TextEncoder:
             out_of_memory = False
             rows = remaining[:0]
             try:
-                for rows, row in self._batches(batch, remaining):
+                for rows, row in self.batches(batch, remaining):
                     work += compute(rows, row)
                     done[rows] = True
             except torch.OutOfMemoryError:
@@ -233,7 +178,7 @@ class TextEncoder:
             remaining = remaining[~done[remaining]]
         return work
 
-    def _batches(self, batch: TokenBatch, prompts: np.ndarray) -> Iterator[Batch]:
+    def batches(self, batch: TokenBatch, prompts: np.ndarray) -> Iterator[Batch]:
         """Cut the prompts of this index into padded batches, or into rows."""
         grouping = Grouping(
             budget=self.batch_tokens,
@@ -275,32 +220,45 @@ class TextEncoder:
         # padding is on the right, so a causal encoder needs no mask for it
         keep_BT = None if self.spec.causal or int(lengths.min()) == longest else real_BT
         mask = keep_BT
-        if keep_BT is not None and self.model.config.model_type not in ROW_MODELS:
+        if keep_BT is not None and not self.known:
             mask = keep_BT.long()  # as tokenizers give it
         elif keep_BT is not None and keep_BT.device.type != "cpu":  # of two dimensions, transformers would wait for it
             mask = keep_BT[:, None, None, :].expand(-1, 1, longest, -1)
         types = {} if second_B is None else {"token_type_ids": (position_T >= second_B[:, None]).int()}
         return self.model(input_ids=ids_BT, attention_mask=mask, **types).last_hidden_state, real_BT, keep_BT
 
-    def _pool_padded(self, batch: TokenBatch, rows: np.ndarray) -> tuple[Tensor, Tensor, Work]:
-        """A padded batch's prompts by index, (B,), and their pooled vectors, (B, V * D)."""
+    def padded_pass(self, batch: TokenBatch, rows: np.ndarray, *beside: np.ndarray, every: bool = False) -> PaddedPass:
+        """Run a padded batch. Arrays `beside` it are sent along; every: the states of all tokens are asked for."""
         lengths, (first, stop) = batch.lengths[rows], self.spans(batch, rows)
         ids = self.padded_ids(batch, rows)
-        sent = send(self.model.device, *ids, rows, first, stop, *self._second(batch, rows))
-        ids_BT, lengths_B, index_B, first_VB, stop_VB, *second = sent
-        hidden_BTD, _, keep_BT = self.padded_states(lengths, ids_BT, lengths_B, *second)
+        sent = send(self.model.device, *ids, rows, first, stop, *beside, *self._second(batch, rows))
+        ids_BT, lengths_B, index_B, first_VB, stop_VB, *sent = sent
+        hidden_BTD, _, keep_BT = self.padded_states(lengths, ids_BT, lengths_B, *sent[len(beside) :])
         if self.latent is not None:
             hidden_BTD = self.latent(hidden_BTD)
         longest = ids_BT.shape[1]
         position_BS = torch.arange(longest, device=ids_BT.device).expand(len(rows), -1)
-        if self.last_layer is not None:  # computed from the first pooled token of any view to the last
-            pooled = int((stop.max(0) - first.min(0)).max())
-            position_BS = first_VB.amin(0)[:, None] + position_BS[:, :pooled]
+        if self.last_layer is not None:
+            if not every:  # computed from the first pooled token of any view to the last
+                pooled = int((stop.max(0) - first.min(0)).max())
+                position_BS = first_VB.amin(0)[:, None] + position_BS[:, :pooled]
             hidden_BTD = self.last_layer(hidden_BTD, keep_BT, position_BS.clamp(max=longest - 1))
-        pooled_BD = self.pool_states(hidden_BTD, position_BS, first_VB, stop_VB)
-        return index_B, pooled_BD, self.padded_work(lengths)
+        return PaddedPass(
+            index=index_B,
+            hidden=hidden_BTD,
+            position=position_BS,
+            first=first_VB,
+            stop=stop_VB,
+            beside=sent[: len(beside)],
+            work=self._padded_work(lengths),
+        )
 
-    def padded_work(self, lengths: np.ndarray) -> Work:
+    def _pool_padded(self, batch: TokenBatch, rows: np.ndarray) -> tuple[Tensor, Tensor, Work]:
+        """A padded batch's prompts by index, (B,), and their pooled vectors, (B, V * D)."""
+        found = self.padded_pass(batch, rows)
+        return found.index, self.pool_states(found.hidden, found.position, found.first, found.stop), found.work
+
+    def _padded_work(self, lengths: np.ndarray) -> Work:
         """The work of one padded batch of sequences of these lengths."""
         attended = (lengths * (lengths + 1) // 2 if self.spec.causal else lengths**2).sum()
         computed = len(lengths) * int(lengths.max())
@@ -335,7 +293,7 @@ class TextEncoder:
 
     # ------------------------------------------------------------------------------------------------------ rows
 
-    def _pool_row(self, batch: TokenBatch, members: np.ndarray, row: Row) -> tuple[Tensor, Tensor, Work]:
+    def pool_row(self, batch: TokenBatch, members: np.ndarray, row: Row) -> tuple[Tensor, Tensor, Work]:
         """The prompts of a row by index, in the order of `members`, (B,), and their pooled vectors, (B, V * D)."""
         bags: list[np.ndarray] = []  # of each view, the tokens that it pools, and where those of each prompt start
         for first, stop in zip(*(a.tolist() for a in self.spans(batch, members)), strict=True):
@@ -379,7 +337,3 @@ class TextEncoder:
         if self.latent is not None:
             hidden_1TD = self.latent(hidden_1TD)
         return hidden_1TD[0].float()
-
-
-def _as_it_is(index_B: Tensor, pooled_BD: Tensor) -> Tensor:
-    return pooled_BD

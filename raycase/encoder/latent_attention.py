@@ -13,13 +13,12 @@ from torch import Tensor, nn
 
 
 class LatentAttention(nn.Module):
-    """NV-Embed's pooling (Lee et al., 2024, section 3.1): tokens attend to learned latents, then an MLP, then the mean.
+    """Tokens attend to L learned latents, then an MLP, then the mean. Both blocks are pre-norm with a residual.
 
-    Each hidden state is a query; the L latents are keys and values. Both blocks are pre-norm with a residual.
     Parameter names are those of the published weights (`latent_attention_model.*`).
     """
 
-    def __init__(self, *, dim: int, latents: int = 512, heads: int = 8, head_dim: int = 4096) -> None:
+    def __init__(self, *, dim: int, latents: int, heads: int, head_dim: int) -> None:
         super().__init__()
         self.latents = nn.Parameter(torch.randn(latents, dim))
         self.cross_attend_blocks = nn.ModuleList(
@@ -73,9 +72,9 @@ class _CrossAttention(nn.Module):
 
 
 class _GEGLU(nn.Module):
-    def __init__(self, dim: int, expansion: int = 4) -> None:
+    def __init__(self, dim: int) -> None:
         super().__init__()
-        self.net = nn.Sequential(nn.Linear(dim, dim * expansion * 2), _Gate(), nn.Linear(dim * expansion, dim))
+        self.net = nn.Sequential(nn.Linear(dim, 8 * dim), _Gate(), nn.Linear(4 * dim, dim))
 
     def forward(self, x: Tensor) -> Tensor:
         return self.net(x)

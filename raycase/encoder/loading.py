@@ -18,10 +18,10 @@ from transformers.utils import logging as library_log
 from transformers.utils.hub import cached_file
 
 from raycase.encoder.architecture import (
-    ROW_MODELS,
     attention_of,
     class_of,
     encoder_half,
+    is_known,
     padding_is_seen,
     run_by_length,
     save_half,
@@ -29,6 +29,7 @@ from raycase.encoder.architecture import (
     without_weights,
 )
 from raycase.encoder.attention import NAME, register
+from raycase.encoder.compiling import try_kernels
 from raycase.encoder.engine import TextEncoder
 from raycase.encoder.last_layer import BERT_LAYERS, BertLastLayer
 from raycase.encoder.latent_attention import LatentAttention
@@ -80,7 +81,8 @@ def load_encoder(
     config = load_config(spec.source)
     with encoder_errors(f"a readable encoder at {spec.source}"):
         set_for_inference(config, causal=spec.causal)
-    in_rows = config.model_type in ROW_MODELS and (unpadded or spec.causal)
+    known = is_known(config)
+    in_rows = known and (unpadded or spec.causal)
     model, latent = _load_weights(spec, config, device, dtype, in_rows=in_rows)
     check_sizes(model, spec.source, spec.max_tokens)
     if spec.adapter is not None:
@@ -89,9 +91,11 @@ def load_encoder(
         adapt(model)
     model = model.to(device).eval()
     pooler = _take_pooler(model, spec)
-    if config.model_type not in ROW_MODELS:
-        try:
-            _try(model, spec)
+    if not known:
+        try:  # a model that nobody may have run; where it sees padding, each length runs by itself
+            with encoder_errors(f"a model that encodes texts, as {config.model_type} at {spec.source}"):
+                if padding_is_seen(model):
+                    run_by_length(model)
         except RequestError as error:
             if dtype is torch.float32:
                 raise
@@ -110,7 +114,7 @@ def load_encoder(
         batch_tokens=batch_tokens or (BATCH_TOKENS_GPU if on_gpu else BATCH_TOKENS_CPU),
         unpadded=unpadded,
     )
-    encoder.try_kernels()
+    try_kernels(encoder)
     return encoder
 
 
@@ -173,16 +177,6 @@ def _load_after(spec: EncoderSpec, device: torch.device) -> torch.nn.Module | No
         return None
     with encoder_errors(f"readable weights at {spec.source}"):
         return load_after(settings_of(spec.source), spec.published, weights_identity(spec.source)).to(device)
-
-
-def _try(model: PreTrainedModel, spec: EncoderSpec) -> None:
-    """Run a model that nobody may have tried, and let it run each length by itself where it sees padding.
-
-    Raises RequestError, with the kind of the model, where it does not run.
-    """
-    with encoder_errors(f"a model that encodes texts, as {model.config.model_type} at {spec.source}"):
-        if padding_is_seen(model):
-            run_by_length(model)
 
 
 def _take_last_layer(model: PreTrainedModel) -> BertLastLayer | None:

@@ -47,6 +47,12 @@ class Prepared:
         return [None if i < 0 else REASONS[i] for i in reason_M.tolist()]
 
     @property
+    def refused(self) -> list[Reason | None]:
+        """The reason why each pair is refused, or None: (N,)."""
+        reasons = self.reasons
+        return [reasons[i] for i in self.rows.tolist()]
+
+    @property
     def truncated(self) -> np.ndarray:
         """Whether each distinct pair lost tokens of its sentence: (M,) bool."""
         truncated = [*(b.truncated for b in self.pairs), *(b.truncated[self.sentence] for b in self.alone)]

@@ -25,7 +25,7 @@ class TextFlags:
 
     @property
     def text_choices(self) -> dict[str, Any]:
-        """These flags for `raycase.encoder.sources.find_encoder`. Raises RequestError."""
+        """These flags for `raycase.encoder.choices.find_encoder`. Raises RequestError."""
         views, own = read_prompt(self.prompt)
         return {"prompt": views, "pooling": self.pooling, "own": own}
 

@@ -8,6 +8,7 @@ special token there and text here.
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -59,13 +60,13 @@ WITHOUT_EFFECT = {"Dropout"}  # once a model is trained
 TokenCount = Callable[[str], int]  # of a prompt, as the library counts it
 
 
+@dataclass(frozen=True)
 class Settings:
     """The settings of one folder or Hugging Face id, file by file."""
 
-    def __init__(self, source: str, folder: str, pinned: dict[str, str]) -> None:
-        self.source = source
-        self.folder = folder
-        self.pinned = pinned
+    source: str
+    folder: str
+    pinned: dict[str, str]
 
     def read(self, name: str) -> Any:
         """The JSON in a file; None where there is none. Raises RequestError for anything else in it."""
@@ -104,8 +105,8 @@ def read_published(settings: Settings, hidden_size: int, tokens_of: TokenCount) 
             f"--model: expected a Transformer beside modules.json of {settings.source}, got {named}; "
             "raycase reads encoders of transformers"
         )
-    if not others or others[0][0] != "Pooling":
-        settings.expect(False, [name for name, _ in others], MODULES, "Pooling after the Transformer")
+    names = [name for name, _ in others]
+    settings.expect(names[:1] == ["Pooling"], names, MODULES, "Pooling after the Transformer")
     poolings, include_prompt = _poolings(settings, f"{others[0][1]}/{CONFIG}", hidden_size)
     dim, after = hidden_size * len(poolings), []
     for name, path in others[1:]:
@@ -190,8 +191,8 @@ def _dense(settings: Settings, path: str, width: int | None = None) -> dict[str,
     settings.expect(type(values["bias"]) is bool, values["bias"], name, "bias true or false")
     settings.expect(not values.get("use_residual"), values.get("use_residual"), name, "use_residual false")
     kind = values["activation_function"]
-    if not isinstance(kind, str) or not kind.startswith("torch.nn.") or kind.rpartition(".")[2] not in ACTIVATIONS:
-        settings.expect(False, kind, name, f"activation_function of torch.nn among {', '.join(ACTIVATIONS)}")
+    known = isinstance(kind, str) and kind.startswith("torch.nn.") and kind.rpartition(".")[2] in ACTIVATIONS
+    settings.expect(known, kind, name, f"activation_function of torch.nn among {', '.join(ACTIVATIONS)}")
     _by_vector(settings, values, name)
     return values
 

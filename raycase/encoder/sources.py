@@ -1,4 +1,4 @@
-"""Where an encoder comes from: its row of the table, folder of weights, configuration, tokenizer and identity."""
+"""Where an encoder comes from: its folder of weights, configuration, tokenizer and identity."""
 
 from __future__ import annotations
 
@@ -7,8 +7,7 @@ import importlib.util
 import json
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import replace
-from functools import cache, lru_cache, partial
+from functools import cache, lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -19,155 +18,19 @@ from transformers.utils.hub import cached_file, extract_commit_hash
 
 from raycase.data.fetch import PICKLED, fetch, is_remote, regular_files, remote_identity
 from raycase.data.storage import sha256_of_file
-from raycase.encoder.architecture import is_causal, without_weights
 from raycase.encoder.model_files import check_no_adapter, check_tokenizer
-from raycase.encoder.pooling import OVER_A_SPAN, Pooling
-from raycase.encoder.prompts import OwnPrompt, Pool, PromptStyle, parse_views
-from raycase.encoder.published import Settings, dense_identity, published_length, read_published
-from raycase.encoder.sizes import check_tokens, learned_positions
-from raycase.encoder.table import ENCODERS, NORMALIZE, EncoderSpec, PairEncoding, Published
+from raycase.encoder.pooling import Pooling
+from raycase.encoder.published import Settings, dense_identity
+from raycase.encoder.sizes import check_tokens
+from raycase.encoder.table import EncoderSpec, PairEncoding
 from raycase.encoder.tokenizer import PromptTokenizer
 from raycase.errors import RequestError, first_line
-
-
-def find_encoder(
-    name: str, *, prompt: str | None = None, pooling: Pooling | None = None, own: OwnPrompt | None = None
-) -> EncoderSpec:
-    """The row of the table for `name`, or a row made for a Hugging Face id or a model folder, with the choices applied.
-
-    The chosen pooling comes first in the row. `own` is the view `template` of the prompt, by default its only one;
-    without a base template, the row subtracts nothing by default. Raises RequestError for an unknown name, a pooling
-    that the encoder does not have, an encoder outside the table without a pooling, chosen or saved by
-    sentence-transformers, and choices that contradict each other.
-    """
-    if own is not None:
-        prompt = prompt or PromptStyle.TEMPLATE
-    if prompt is not None:
-        _check_views(prompt, own)
-    spec = ENCODERS.get(name)
-    if own and own.pool:
-        pooling = _pooling_over(own.pool, pooling, spec.pooling if spec else None, name)
-    if spec is None and prompt is None:
-        check_no_adapter(_folder_outside_table(name))
-        raise RequestError(f"--model: {name} is not in the table of encoders; pass --prompt")
-    spec = _with_pooling(name, spec or _spec_outside_table(name, prompt, pooling), pooling)
-    if own is not None:
-        default = {Pooling.LAST: Pool.LAST} | dict.fromkeys(OVER_A_SPAN, Pool.CONDITION)
-        own = replace(own, pool=own.pool or default.get(spec.pooling[0]))
-        spec = replace(spec, own=own, subtract=spec.subtract and own.base_template is not None)
-    return replace(spec, prompt=prompt or spec.prompt)
-
-
-def find_unprompted(name: str, *, pooling: Pooling | None = None) -> EncoderSpec:
-    """`find_encoder` for systems that encode each text by itself. An encoder outside the table gives f(s) as
-    sentence-transformers saved it, else by the mean over the text."""
-    spec = ENCODERS.get(name) or _spec_outside_table(name, None, pooling)
-    return replace(_with_pooling(name, spec, pooling), prompt=PromptStyle.CONCAT_SC)  # not used
-
-
-def _with_pooling(name: str, spec: EncoderSpec, pooling: Pooling | None) -> EncoderSpec:
-    """The row with this pooling first. Raises RequestError for one that the encoder does not have."""
-    if pooling is None:
-        return spec
-    if pooling not in spec.pooling:
-        raise RequestError(f"--pooling: expected one of {', '.join(spec.pooling)} for {name}, got {pooling}")
-    return replace(spec, pooling=(pooling, *(p for p in spec.pooling if p is not pooling)))
-
-
-def _check_views(prompt: str, own: OwnPrompt | None) -> None:
-    """Raises RequestError for views that do not exist. The view `template` and a prompt of one's own go together."""
-    reads_own = any(style is PromptStyle.TEMPLATE for style, _ in parse_views(prompt))
-    assert reads_own == (own is not None), "read_prompt gives both or neither"
-
-
-def _pooling_over(pool: Pool, pooling: Pooling | None, available: tuple[Pooling, ...] | None, name: str) -> Pooling:
-    """The pooling that reads these tokens: the chosen one, else the encoder's first. Raises RequestError."""
-    fitting = {Pool.LAST: (Pooling.LAST,), Pool.SENTENCE: (Pooling.MEAN, Pooling.LATENT)}.get(pool, OVER_A_SPAN)
-    wanted = " or ".join(fitting)
-    if pooling is None:
-        found = next((p for p in available or fitting if p in fitting), None)
-        if found is None:
-            raise RequestError(f"--prompt: pool {pool}: expected an encoder with the pooling {wanted}, got {name}")
-        return found
-    if pooling not in fitting:
-        raise RequestError(f"--prompt: pool {pool}: expected --pooling {wanted}, got {pooling}; leave one out")
-    return pooling
-
-
-def _folder_outside_table(name: str) -> str:
-    """Where the weights of a Hugging Face id or a folder are. Raises RequestError for a name that is neither."""
-    if "/" not in name and not Path(name).is_dir():
-        raise RequestError(
-            f"--model: expected one of {', '.join(ENCODERS)}, a Hugging Face id, or a model folder here or on object "
-            f"storage, got {name!r}"
-        )
-    return weights_folder(name)
-
-
-def _spec_outside_table(name: str, prompt: str | None, pooling: Pooling | None) -> EncoderSpec:
-    """The row of a Hugging Face id or a folder: with this pooling, else as sentence-transformers saved it; under a
-    prompt, its pooling is over the text, as CASE has it."""
-    _folder_outside_table(name)
-    if pooling in (Pooling.LATENT, Pooling.LATENT_END):
-        raise RequestError(
-            f"--pooling {pooling}: expected NV-Embed's weights (--model nv-embed-v2), got another encoder"
-        )
-    config = load_config(name)
-    tokenizer = published_tokenizer(name)
-    published, lower_case, longest = None, False, tokenizer.model_max_length
-    if pooling is None:
-        settings = settings_of(name)
-        published = read_published(settings, config.hidden_size, partial(_prompt_tokens, tokenizer))
-        if published is None and prompt is not None:
-            raise RequestError(
-                f"--model: {name} is not in the table of encoders, and has no modules.json of sentence-transformers, "
-                "which would say its pooling; pass --pooling"
-            )
-        length, lower_case = published_length(settings)
-        longest = longest if length is None else length
-        pooling = published.pooling[0] if published else Pooling.MEAN
-        if published and prompt is not None:
-            pooling, published = _over_the_text(name, published), None
-    with encoder_errors(f"a readable encoder at {name}"):
-        model = without_weights(config)
-        causal = is_causal(model)
-        positions = getattr(config, "max_position_embeddings", None) or 0
-        max_tokens = int(min(positions if positions > 0 else MOST_TOKENS, longest, learned_positions(model)))
-        if max_tokens < 1:
-            raise ValueError(f"room for {max_tokens} tokens")
-    return EncoderSpec(
-        source=str(Path(name).absolute()) if Path(name).is_dir() else name,
-        prompt=prompt or PromptStyle.CONCAT_SC,
-        pooling=(pooling,),
-        causal=causal,
-        max_tokens=max_tokens,
-        published=published,
-        lower_case=lower_case,
-    )
 
 
 def settings_of(source: str) -> Settings:
     """What sentence-transformers saved beside an encoder."""
     folder = weights_folder(source)
     return Settings(source, folder, {} if Path(folder).is_dir() else pinned_commit(source))
-
-
-def _over_the_text(name: str, published: Published) -> Pooling:
-    """The pooling of a prompt's text that is nearest to the published one. Raises RequestError where none is."""
-    [pooling, *others] = published.pooling
-    pooling = Pooling.MEAN if pooling is Pooling.MEAN_ALL else pooling
-    if others or pooling not in (Pooling.MEAN, Pooling.CLS, Pooling.LAST) or set(published.after) - {NORMALIZE}:
-        raise RequestError(
-            f"--prompt: {name} has more behind its states than one pooling of the text; pass --pooling beside it, or "
-            "leave --prompt out"
-        )
-    return pooling
-
-
-def _prompt_tokens(tokenizer: Any, prompt: str) -> int:
-    """Tokens of a prompt by itself, without a special one behind it: those that sentence-transformers leaves out."""
-    ids = tokenizer(prompt)["input_ids"]
-    return len(ids) - (ids[-1] in tokenizer.all_special_ids)
 
 
 @contextmanager
@@ -204,7 +67,6 @@ def weights_folder(source: str, *, large: bool = False) -> str:
     return str(Path(spec.origin).parent / "model")
 
 
-MOST_TOKENS = 512  # of a prompt, for encoders whose positions have no end
 MOST_SIZES = {"hidden_size": 2**16, "num_hidden_layers": 1000, "vocab_size": 2**24}  # of an encoder
 _MISTRAL_FIELDS = frozenset(MistralConfig().to_dict()) - {"model_type", "architectures", "auto_map", "dtype"}
 # Defaults of NV-Embed's configuration class, which its config.json omits.

@@ -13,7 +13,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from raycase.encoder.architecture import ROW_MODELS, padded_output
+from raycase.encoder.architecture import padded_output
 from raycase.encoder.engine import TextEncoder
 from raycase.encoder.packing import Row, token_budget_batches
 from raycase.encoder.pooling import pool_mean
@@ -21,7 +21,6 @@ from raycase.encoder.sources import load_config
 from raycase.encoder.table import EncoderSpec
 from raycase.encoder.throughput import Work
 from raycase.encoder.token_batch import TokenBatch
-from raycase.encoder.transfers import send
 from raycase.errors import RequestError
 
 
@@ -74,7 +73,7 @@ class StateReader:
         self._taken: dict[int, Tensor] = {}
         self.modules = modules = [*encoder.layers, *filter(None, [encoder.last_layer])]
         self._last = int(encoder.model.config.num_hidden_layers)
-        if encoder.model.config.model_type not in ROW_MODELS:
+        if not encoder.known:
             self._ask_model()
             return
         for number in layers:
@@ -132,34 +131,16 @@ class StateReader:
 
     def padded(self, batch: TokenBatch, rows: np.ndarray) -> tuple[TokenStates, Work]:
         """The states of one padded batch, with a gradient where the weights have one."""
-        encoder, lengths = self.encoder, batch.lengths[rows]
-        spans = self._pooled(batch, rows)
-        ids_BT, lengths_B, index_B, first_KB, stop_KB, place_BS, count_B1 = send(
-            encoder.model.device,
-            *encoder.padded_ids(batch, rows),
-            rows,
-            *spans,
-            *_text_tokens(batch, rows),
-        )
-        hidden_BTD, _, keep_BT = encoder.padded_states(lengths, ids_BT, lengths_B)
-        if encoder.latent is not None:
-            hidden_BTD = encoder.latent(hidden_BTD)
-        position_BT = torch.arange(hidden_BTD.shape[1], device=hidden_BTD.device).expand(len(rows), -1)
-        if encoder.last_layer is not None:
-            hidden_BTD = encoder.last_layer(hidden_BTD, keep_BT, position_BT)
-        plain_BD = encoder.pool_states(hidden_BTD, position_BT, first_KB, stop_KB).float()
+        found = self.encoder.padded_pass(batch, rows, *_text_tokens(batch, rows), every=True)
+        place_BS, count_B1 = found.beside
+        views = slice(len(self.encoder.spec.poolings))  # the first view's
+        plain_BD = self.encoder.pool_states(found.hidden, found.position, found.first[views], found.stop[views])
         at_BS1 = place_BS.long().unsqueeze(-1)
         states_BSW = torch.cat(
-            [s.gather(1, at_BS1.expand(-1, -1, s.shape[-1])).float() for s in self._chosen(hidden_BTD)], dim=-1
+            [s.gather(1, at_BS1.expand(-1, -1, s.shape[-1])).float() for s in self._chosen(found.hidden)], dim=-1
         )
-        states = TokenStates(index=index_B, states=states_BSW, real=_real(place_BS, count_B1), plain=plain_BD)
-        return states, encoder.padded_work(lengths)
-
-    def _pooled(self, batch: TokenBatch, rows: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """The spans of the first view, which the encoder pools: (K, B) each."""
-        count = len(self.encoder.spec.poolings)
-        first_VB, stop_VB = self.encoder.spans(batch, rows)
-        return first_VB[:count], stop_VB[:count]
+        real_BS = _real(place_BS, count_B1)
+        return TokenStates(index=found.index, states=states_BSW, real=real_BS, plain=plain_BD.float()), found.work
 
     def _in_row(
         self,
@@ -171,7 +152,8 @@ class StateReader:
         """Read the prompts of a row, those of similar length together, so that little is padded."""
         encoder = self.encoder
         lengths = np.array([len(path) for path in row.paths])
-        firsts, stops = self._pooled(batch, rows)
+        views = slice(len(encoder.spec.poolings))  # the first view's
+        firsts, stops = (bounds_VB[views] for bounds_VB in encoder.spans(batch, rows))
         parts = list(token_budget_batches(lengths, encoder.batch_tokens))
         places = [
             array

@@ -16,7 +16,6 @@ from raycase.encoder.words import Word
 from raycase.errors import MOST_LABEL, MOST_SHOWN, RequestError, check_ranges, visible
 from raycase.evaluation.explain_picture import draw
 from raycase.search.marks import BOLD, PLAIN, has_styles, in_words, looked_at, runs
-from raycase.systems import condition_pooling, csr
 from raycase.systems.contracts import EmbedderConfig
 from raycase.systems.registry import resolve, stores_words, weighs_words
 
@@ -99,7 +98,7 @@ def explain_pairs(model: str, pairs: Sequence[tuple[str, str]], plain: Sequence[
 
     Raises RequestError for a model that has no such weights, and for texts that cannot be embedded.
     """
-    examples = f"condition-pooling, as {condition_pooling.PREFIX}minilm, or csr in tri form, as {csr.PREFIX}minilm"
+    examples = "condition-pooling, as condition-pooling:minilm, or csr in tri form, as csr:minilm"
     expected = f"--model: expected a model that weighs words ({examples}), got {model}"
     try:
         config = resolve(model)

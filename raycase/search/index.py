@@ -29,7 +29,8 @@ from raycase.search.pooled import PooledVectors, SketchedVectors
 from raycase.search.query_encoder import ask, embed_queries, load_query_encoder
 from raycase.search.stored_rows import StoredRows
 from raycase.systems.condition_head import Questions
-from raycase.systems.contracts import Encoder, check_room
+from raycase.systems.contracts import check_room
+from raycase.systems.embeds import Embeds
 from raycase.systems.registry import stores_words
 
 if TYPE_CHECKING:
@@ -105,7 +106,7 @@ class Index:
         return ask(self.encoder, [condition], model=self.model, flag="--condition")
 
     @cached_property
-    def encoder(self) -> Encoder:
+    def encoder(self) -> Embeds:
         """The index's model, loaded. Raises RequestError where another model is at its name or folder."""
         return load_query_encoder(self.metadata, self.model)
 

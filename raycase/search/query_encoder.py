@@ -16,11 +16,11 @@ from raycase.errors import RequestError
 from raycase.search.metadata import IndexMetadata
 from raycase.search.topk import l2_normalize
 from raycase.systems.condition_head import Questions
-from raycase.systems.contracts import Encoder
+from raycase.systems.embeds import Embeds
 from raycase.systems.registry import resolve_embedder
 
 
-def load_query_encoder(metadata: IndexMetadata, model: str) -> Encoder:
+def load_query_encoder(metadata: IndexMetadata, model: str) -> Embeds:
     """Load the index's model from a name or folder. Raises RequestError where it is another model."""
     try:
         config = resolve_embedder(model, **metadata.encoder_choices)

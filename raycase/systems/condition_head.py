@@ -15,9 +15,8 @@ Shapes: B sentences, S tokens of the longest, C conditions of each, W of the sta
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import torch
 import torch.nn.functional as F
@@ -25,73 +24,13 @@ from safetensors.torch import save
 from torch import Tensor, nn
 
 from raycase.data.storage import locate
+from raycase.systems.head_config import HeadConfig
 from raycase.systems.plain_part import Plain, PlainPart
-from raycase.systems.projector import ACTIVATIONS, MOST_WIDTH, Activation
+from raycase.systems.top import ACTIVATIONS, Activation
 from raycase.systems.weights import load_weights
 
 LEAST_TEMPERATURE = 1e-3
-MOST_NUMBER = 2**40  # of a temperature or a bound: its products fit into float32
 WEIGHTS = "head.safetensors"  # in a model folder
-
-
-@dataclass(frozen=True, kw_only=True)
-class HeadConfig:
-    """Shape of a trained head."""
-
-    states_dim: int
-    heads: int = 8
-    head_dim: int = 64
-    output_dim: int = 512
-    activation: Activation = Activation.GELU
-    dropout: float = 0.3
-    gate: bool = True
-    temperature: float = 20.0  # tau_k at the start
-    nested: tuple[int, ...] = ()  # smaller dimensions that were trained too
-    plain_dim: int | None = None  # of a layer's states, where the vectors have a share of the plain one
-    plain_share: float = 0.5
-    plain_from: float = 1.4  # how unlike a sentence is where the share begins, 1 for a usual one
-    plain_to: float = 2.0  # and where it is whole
-    plain_vector_dim: int | None = None  # of f(s), if it is what is shared
-    plain_alone_from: float = 3.2  # how unlike a sentence is where the share rises again
-    plain_alone_to: float = 4.0  # and where the vector is the plain one alone
-
-    def __post_init__(self) -> None:
-        for name in ("states_dim", "heads", "head_dim", "output_dim"):
-            if not 1 <= getattr(self, name) <= MOST_WIDTH:
-                raise ValueError(f"{name}: expected 1 to {MOST_WIDTH:,}, got {getattr(self, name)}")
-        if self.heads * self.head_dim > MOST_WIDTH:
-            raise ValueError(
-                f"head_dim: expected at most {MOST_WIDTH:,} of all heads, got {self.heads * self.head_dim}"
-            )
-        if not 0 <= self.dropout < 1:
-            raise ValueError(f"dropout: expected a share in [0, 1), got {self.dropout}")
-        if not 0 < self.temperature <= MOST_NUMBER:
-            raise ValueError(f"temperature: expected a number above 0, at most 2^40, got {self.temperature}")
-        if not all(0 < dim < self.output_dim for dim in self.nested):
-            raise ValueError(f"nested: expected dimensions below {self.output_dim}, got {self.nested}")
-        if not 0 <= self.plain_share < 1:
-            raise ValueError(f"plain_share: expected a share in [0, 1), got {self.plain_share}")
-        for low, high in (("plain_from", "plain_to"), ("plain_alone_from", "plain_alone_to")):
-            first, last = getattr(self, low), getattr(self, high)
-            if not 0 <= first < last <= MOST_NUMBER:
-                raise ValueError(f"{low}: expected a number below {high}, at most 2^40, got {first} and {last}")
-        if self.plain_dim is not None and (self.plain_dim < 1 or self.states_dim % self.plain_dim):
-            raise ValueError(f"plain_dim: expected a part of {self.states_dim}, got {self.plain_dim}")
-        if self.plain_vector_dim is not None and (
-            self.plain_dim is None or not 1 <= self.plain_vector_dim <= MOST_WIDTH
-        ):
-            raise ValueError(
-                f"plain_vector_dim: expected 1 to {MOST_WIDTH:,} beside plain_dim, got {self.plain_vector_dim}"
-            )
-
-    def as_described(self) -> dict[str, Any]:
-        """The fields that determine vectors; those of later versions only where they do."""
-        values = asdict(self)
-        if self.plain_dim is None:
-            return {name: value for name, value in values.items() if not name.startswith("plain_")}
-        if self.plain_vector_dim is None:
-            return {name: value for name, value in values.items() if not name.startswith(("plain_v", "plain_a"))}
-        return values
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -190,20 +129,16 @@ class ZeroShotHead(Head):
 
     @property
     def temperatures(self) -> Tensor:
-        """tau: (1,)."""
         return self.tau_H
 
     def read(self, states_BSW: Tensor, real_BS: Tensor, plain_BP: Tensor | None = None) -> Words:
-        """The last layer's states, as keys and as values."""
         last_BSD = states_BSW[..., -self.output_dim :]
         return Words.of(last_BSD[:, None], last_BSD, real_BS)
 
     def ask(self, states_CW: Tensor) -> Questions:
-        """The last layer's mean states."""
         last_CD = states_CW[..., -self.output_dim :]
-        return Questions(
-            queries=F.normalize(last_CD, dim=-1)[:, None], mix=last_CD.new_ones(len(last_CD), 1), gate=None
-        )
+        queries_C1D = F.normalize(last_CD, dim=-1)[:, None]
+        return Questions(queries=queries_C1D, mix=last_CD.new_ones(len(last_CD), 1), gate=None)
 
 
 class ConditionHead(Head):
@@ -227,27 +162,22 @@ class ConditionHead(Head):
 
     @property
     def temperatures(self) -> Tensor:
-        """tau of each head, kept positive: (H,)."""
         return self.tau.clamp(min=LEAST_TEMPERATURE)
 
-    def _heads(self, projected: Tensor) -> Tensor:
-        """(..., H * K) -> (..., H, K)."""
+    def _heads(self, projected: Tensor) -> Tensor:  # (..., H * K) -> (..., H, K)
         return projected.unflatten(-1, (self.config.heads, self.config.head_dim))
 
     def read(self, states_BSW: Tensor, real_BS: Tensor, plain_BP: Tensor | None = None) -> Words:
-        """Keys and values of the sentences' tokens, and their plain part."""
         plain = None if self.plain is None else self.plain(states_BSW, real_BS, plain_BP)
         states_BSW = self.dropout(states_BSW)
         return Words.of(self._heads(self.keys(states_BSW)).transpose(1, 2), self.values(states_BSW), real_BS, plain)
 
     def ask(self, states_CW: Tensor) -> Questions:
-        """Queries, mixture of heads and gate of conditions."""
         states_CW = self.dropout(states_CW)
-        gate_CD = None if self.gate is None else self.gate(states_CW).sigmoid()
         return Questions(
             queries=F.normalize(self._heads(self.queries(states_CW)), dim=-1),
             mix=self.mix(states_CW).softmax(-1),
-            gate=gate_CD,
+            gate=None if self.gate is None else self.gate(states_CW).sigmoid(),
         )
 
 

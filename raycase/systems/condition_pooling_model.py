@@ -1,4 +1,4 @@
-"""The loaded condition pooling: a sentence's states and a condition's meet in a head above the encoder.
+"""Condition pooling, without its weights and loaded: a sentence's states and a condition's meet in a head.
 
 Shapes: S sentences, C conditions of each, K pairs, W of the states, D vectors.
 """
@@ -6,36 +6,142 @@ Shapes: S sentences, C conditions of each, K pairs, W of the states, D vectors.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import TYPE_CHECKING
+from typing import Any, ClassVar
 
 import numpy as np
 import torch
 
+from raycase.data.json_values import from_json
 from raycase.data.storage import locate
 from raycase.data.stored_states import StoredStates
 from raycase.data.stored_words import StoredWords
 from raycase.encoder.engine import TextEncoder
+from raycase.encoder.loading import load_encoder
 from raycase.encoder.prepared import Prepared
+from raycase.encoder.prompts import Template, TokenSpan
+from raycase.encoder.table import read_spec
 from raycase.encoder.throughput import Work
 from raycase.encoder.token_states import StateReader, TokenStates, layer_numbers
 from raycase.encoder.transfers import Collector, send
-from raycase.systems.condition_head import Head, Questions, Words
-from raycase.systems.embeds import Embeds
-from raycase.systems.pairs import Encoded, Memory, accepted_pairs, encoded
+from raycase.errors import RequestError
+from raycase.systems.condition_head import WEIGHTS, Head, Questions, Words, ZeroShotHead, load_head
+from raycase.systems.contracts import NestedConfig
+from raycase.systems.embeds import RoundsVectors
+from raycase.systems.head_config import HeadConfig
+from raycase.systems.pairs import (
+    CONDITION,
+    SENTENCE,
+    Encoded,
+    Memory,
+    accepted_pairs,
+    count_tokens,
+    encoded,
+    prepare,
+)
 from raycase.systems.word_codes import WordCodes
 from raycase.systems.word_weights import WeighsWords
 
-if TYPE_CHECKING:
-    from raycase.systems.condition_pooling import ConditionPoolingConfig
-
+ZERO_SHOT_DEPTHS = (1.0,)
 TOKENS_AT_ONCE, CONDITIONS_AT_ONCE = 2**16, 64  # of a batch, and of each of its sentences; both bound the memory
 UsePairs = Callable[[np.ndarray, np.ndarray, Words, Questions], None]  # see `_pair_up`
 
 
-class ConditionPooling(Embeds, WeighsWords):
-    """Loaded condition pooling, an `Encoder`: (sentence, condition) -> vector."""
+@dataclass(frozen=True, kw_only=True)
+class ConditionPoolingConfig(NestedConfig):
+    """Condition pooling without its weights.
+
+    layers: fractions of the encoder's depth; head: None without training; whole_condition: e is the mean over all
+    tokens of the condition's prompt, special ones included, as some folders of earlier versions have it; keep: instead
+    of vectors under conditions, keep the states of these tokens of each text, for training; basis: instead of them,
+    keep stored words by the basis in this file (URI; `raycase.systems.word_codes`).
+    """
+
+    SYSTEM: ClassVar[str] = "condition-pooling"
+    WEIGHTS: ClassVar[str] = WEIGHTS
+
+    layers: tuple[float, ...] = ZERO_SHOT_DEPTHS
+    head: HeadConfig | None = None
+    whole_condition: bool = False
+    keep: TokenSpan | None = None
+    basis: str | None = None
+
+    @classmethod
+    def read(cls, folder: str, values: dict[str, Any]) -> ConditionPoolingConfig:
+        encoder = read_spec(values["encoder"]).at(folder)
+        saved = {name: values[name] for name in ("layers", "whole_condition", "head")}
+        config = from_json(cls, saved, model=folder, encoder=encoder, folder=folder)
+        if config.head is None:
+            raise ValueError("head: expected its shape, got null")
+        layer_numbers(encoder, config.layers)
+        if config.head.states_dim != config.states_dim:
+            raise RequestError(
+                f"{folder}: expected a head for the {config.states_dim} numbers of {encoder.source}, got one for "
+                f"{config.head.states_dim}"
+            )
+        return config
+
+    @property
+    def top(self) -> HeadConfig | None:
+        return self.head
+
+    @property
+    def dim_below(self) -> int:
+        return self.hidden_dim
+
+    @property
+    def states_dim(self) -> int:
+        """Numbers of each token's state: the chosen layers side by side."""
+        return self.hidden_dim * len(self.layers)
+
+    @property
+    def formula(self) -> str:
+        if self.head is None:
+            return "sum_t w_t(c) h_t"
+        share = ", with a share of f(s) where s is unfamiliar" if self.head.plain_dim else ""
+        return f"gate(c) * sum_t w_t(c) V h_t{share}"
+
+    @property
+    def label(self) -> str:
+        head = f"{self.head.heads} heads of {self.head.head_dim}" if self.head else "without training"
+        return f"{self.SYSTEM} {head}, layers {' '.join(f'{depth:g}' for depth in self.layers)}"
+
+    def describe(self) -> dict[str, Any]:
+        layers = layer_numbers(self.encoder, self.layers)
+        description = super().describe() | {"layers": layers, "whole_condition": self.whole_condition}
+        if self.head and (weights := self.own_weights()):
+            description["head"] = self.head.as_described() | {"weights": weights}
+        return description | ({"keep": str(self.keep)} if self.keep else {})
+
+    def prepare(self, sentences: Sequence[str], conditions: Sequence[str] | None) -> Prepared:
+        sentence, condition = self._templates
+        text = replace(sentence, span=self.keep or TokenSpan.SENTENCE)
+        asked = replace(condition, span=TokenSpan.ALL if self.whole_condition else TokenSpan.CONDITION)
+        return prepare(self.encoder, sentences, conditions, alone=[sentence, text], bases=[asked])
+
+    def count_tokens(self, sentences: Sequence[str], conditions: Sequence[str] | None) -> np.ndarray:
+        sentence, condition = self._templates
+        return count_tokens(self.encoder, sentences, conditions, [sentence, *([condition] if conditions else [])])
+
+    @property
+    def _templates(self) -> tuple[Template, Template]:
+        """A sentence alone and a condition alone, behind the prompt that was saved with the encoder, if any."""
+        prompt = self.encoder.published.prompt if self.encoder.published else ""
+        sentence, condition = (replace(alone, pattern=prompt + alone.pattern) for alone in (SENTENCE, CONDITION))
+        return sentence, condition
+
+    def load(self, **options: Any) -> ConditionPooling:
+        encoder = load_encoder(self.encoder, **options)
+        head: Head = ZeroShotHead(self.hidden_dim)
+        if self.head is not None:
+            assert self.local is not None
+            head = load_head(self.head, self.local)
+        return ConditionPooling(config=self, encoder=encoder, head=head.to(encoder.model.device).eval())
+
+
+class ConditionPooling(RoundsVectors, WeighsWords):
+    """Loaded condition pooling: (sentence, condition) -> vector."""
 
     def __init__(self, *, config: ConditionPoolingConfig, encoder: TextEncoder, head: Head) -> None:
         encoder.batch_tokens = min(encoder.batch_tokens, TOKENS_AT_ONCE)
@@ -44,15 +150,8 @@ class ConditionPooling(Embeds, WeighsWords):
         self.head = head
         self.reader = StateReader(encoder, layer_numbers(config.encoder, config.layers))
         self.memory = Memory(config.states_dim)
-        self.output = torch.float32
-
-    @property
-    def dim(self) -> int:
-        """Dimension of conditional vectors."""
-        return self.config.dim
 
     def encode_prepared(self, prepared: Prepared) -> Encoded:
-        """Vectors of tokenised pairs, counts, and the reason of each refused pair."""
         pair_index = accepted_pairs(prepared)
         if self.config.keep is not None:
             return self._keep_states(prepared, pair_index)
@@ -64,10 +163,6 @@ class ConditionPooling(Embeds, WeighsWords):
         else:
             vectors_KD, work = self._pool(prepared, pair_index)
         return encoded(prepared, pair_index, vectors_KD, work)
-
-    def round_to(self, dtype: str) -> None:
-        """Let `encode_prepared` give conditional vectors of this type, rounded where they are computed."""
-        self.output = getattr(torch, dtype)
 
     def _pool(self, prepared: Prepared, pair_index: np.ndarray) -> tuple[np.ndarray, Work]:
         """Vectors of these pairs, (K, D)."""
@@ -84,8 +179,7 @@ class ConditionPooling(Embeds, WeighsWords):
     def _pair_up(self, prepared: Prepared, pair_index: np.ndarray, use: UsePairs) -> Work:
         """Call `use` with pairs of these, (B, C), which of them there are, and what the head keeps of both texts: each
         sentence and each new condition goes through the encoder once."""
-        distinct, condition_K = np.unique(prepared.condition[pair_index], return_inverse=True)
-        states_CW, work = self.memory.of(prepared, distinct, lambda new: self._mean_states(prepared, new))
+        states_CW, condition_K, work = self._condition_states(prepared, pair_index)
         device = self.encoder.model.device
         with torch.inference_mode():
             questions = self.head.ask(torch.from_numpy(states_CW).to(device))
@@ -95,7 +189,7 @@ class ConditionPooling(Embeds, WeighsWords):
         on_device = send(device, first_S, condition_K[order])  # with them, nothing is sent once the encoder has begun
 
         def meet(rows: np.ndarray, states: TokenStates) -> None:
-            words = self.head.read(states.states, states.real, states.plain)
+            words = self._words(states)
             most = int(np.diff(first_S)[rows].max(initial=0))
             first_B1 = on_device[0][states.index.long(), None]
             for start in range(0, most, CONDITIONS_AT_ONCE):
@@ -109,13 +203,24 @@ class ConditionPooling(Embeds, WeighsWords):
 
         return work + self.reader.read(prepared.alone[0].take(sentences), meet)
 
-    def _mean_states(self, prepared: Prepared, conditions: np.ndarray) -> tuple[np.ndarray, Work]:
-        """e of the conditions with these indices: (C, W)."""
-        empty_0W = torch.empty(0, self.config.states_dim, device=self.encoder.model.device)
-        collector = Collector(len(conditions), like=empty_0W)
-        batch = prepared.bases[0].take(conditions)
-        work = self.reader.read(batch, lambda rows, states: collector.add(rows, states.mean))
-        return collector.result(), work
+    def _condition_states(self, prepared: Prepared, pair_index: np.ndarray) -> tuple[np.ndarray, np.ndarray, Work]:
+        """e of these pairs' conditions, as `Memory.of`: (C, W)."""
+
+        def mean_states(new: np.ndarray) -> tuple[np.ndarray, Work]:
+            empty_0W = torch.empty(0, self.config.states_dim, device=self.encoder.model.device)
+            collector = Collector(len(new), like=empty_0W)
+            batch = prepared.bases[0].take(new)
+            work = self.reader.read(batch, lambda rows, states: collector.add(rows, states.mean))
+            return collector.result(), work
+
+        return self.memory.of(prepared, pair_index, mean_states)
+
+    def _read(self, prepared: Prepared, pair_index: np.ndarray, use: Callable[[np.ndarray, TokenStates], None]) -> Work:
+        """Call `use` with the states of these pairs' sentences, batch after batch."""
+        return self.reader.read(prepared.alone[0].take(prepared.sentence[pair_index]), use)
+
+    def _words(self, states: TokenStates) -> Words:
+        return self.head.read(states.states, states.real, states.plain)
 
     def _keep_states(self, prepared: Prepared, pair_index: np.ndarray) -> Encoded:
         """f(s) and the states of each text."""
@@ -129,8 +234,7 @@ class ConditionPooling(Embeds, WeighsWords):
             for row, states_SW, real_S in zip(rows.tolist(), states_BSW, real_BS, strict=True):
                 kept[pair_index[row]] = StoredStates.of([states_SW[real_S]], width).flat
 
-        batch = prepared.alone[0].take(prepared.sentence[pair_index])
-        work = self.reader.read(batch, keep)
+        work = self._read(prepared, pair_index, keep)
         result = encoded(prepared, pair_index, vectors_KD, work)
         return replace(result, kept=StoredStates.of(kept, width).take(prepared.rows))
 
@@ -142,10 +246,10 @@ class ConditionPooling(Embeds, WeighsWords):
 
         def keep(rows: np.ndarray, states: TokenStates) -> None:
             vectors_KD[rows] = states.plain.cpu().numpy()
-            coded.append(self.codes.code(self.head.read(states.states, states.real, states.plain)))
+            coded.append(self.codes.code(self._words(states)))
             texts.append(pair_index[rows])
 
-        work = self.reader.read(prepared.alone[0].take(prepared.sentence[pair_index]), keep)
+        work = self._read(prepared, pair_index, keep)
         result = encoded(prepared, pair_index, vectors_KD, work)
         nothing = np.setdiff1d(np.arange(len(prepared.sentence)), pair_index)  # refused texts have no words
         kept = StoredWords.concat([*coded, StoredWords.empty(self.codes.form, len(nothing))])
@@ -162,11 +266,7 @@ class ConditionPooling(Embeds, WeighsWords):
     def words(self, sentences: Sequence[str]) -> list[Words]:
         """What the head keeps of sentences, batch after batch; those that cannot be encoded are left out."""
         prepared, found = self.config.prepare(sentences, None), []
-
-        def keep(rows: np.ndarray, states: TokenStates) -> None:
-            found.append(self.head.read(states.states, states.real, states.plain))
-
-        self.reader.read(prepared.alone[0].take(prepared.sentence[accepted_pairs(prepared)]), keep)
+        self._read(prepared, accepted_pairs(prepared), lambda _, states: found.append(self._words(states)))
         return found
 
     @torch.inference_mode()
@@ -174,10 +274,8 @@ class ConditionPooling(Embeds, WeighsWords):
         """What the head keeps of conditions. Raises ValueError for one that cannot be encoded."""
         prepared = self.config.prepare(["a"] * len(conditions), conditions)
         _check_accepted(prepared, conditions)
-        states_CW, _ = self.memory.of(
-            prepared, prepared.condition[prepared.rows], lambda new: self._mean_states(prepared, new)
-        )
-        return self.head.ask(torch.from_numpy(states_CW).to(self.encoder.model.device))
+        states_CW, row_C, _ = self._condition_states(prepared, prepared.rows)
+        return self.head.ask(torch.from_numpy(states_CW[row_C]).to(self.encoder.model.device))
 
     @torch.inference_mode()
     def embed_phrases(self, phrases: Sequence[str], condition: str) -> np.ndarray:
@@ -193,13 +291,13 @@ class ConditionPooling(Embeds, WeighsWords):
         pair_index = accepted_pairs(prepared)
 
         def average(rows: np.ndarray, states: TokenStates) -> None:
-            words = self.head.read(states.states, states.real, states.plain)
+            words = self._words(states)
             real_BS1 = words.real.unsqueeze(-1)
             mean_BD = words.values.masked_fill(~real_BS1, 0).sum(1) / real_BS1.sum(1)
             gated_BD = mean_BD if gate is None else mean_BD * gate
             vectors_PD[pair_index[rows]] = gated_BD[:, : self.dim].cpu().numpy()
 
-        self.reader.read(prepared.alone[0].take(prepared.sentence[pair_index]), average)
+        self._read(prepared, pair_index, average)
         return vectors_PD[prepared.rows]
 
     def token_weights(self, prepared: Prepared) -> list[np.ndarray]:
@@ -219,17 +317,9 @@ class ConditionPooling(Embeds, WeighsWords):
         self._pair_up(prepared, pair_index, weigh)
         return found
 
-    def compile(self) -> None:
-        """Compile the encoder's layers."""
-        self.encoder.compile()
-
-    def matrix_product_rate(self) -> float:
-        """FLOP/s of a plain matrix product on this device, in the encoder's type; measured at each call."""
-        return self.encoder.matrix_product_rate()
-
 
 def _check_accepted(prepared: Prepared, texts: Sequence[str]) -> None:
     """Raise ValueError for the first of the texts that cannot be encoded."""
-    for row, pair in enumerate(prepared.rows.tolist()):
-        if prepared.reasons[pair] is not None:
-            raise ValueError(f"{prepared.reasons[pair]}: {texts[row][:80]!r}")
+    for text, reason in zip(texts, prepared.refused, strict=True):
+        if reason is not None:
+            raise ValueError(f"{reason}: {text[:80]!r}")

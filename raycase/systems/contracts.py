@@ -1,4 +1,5 @@
-"""What a system is: its configuration, which loads no weights, and loaded, an `Encoder` or a `PairScorer`.
+"""What a system is: its configuration, which loads no weights and is the base of each below; loaded, an
+`raycase.systems.embeds.Embeds` or a `raycase.systems.fine_tuned_module.Scorer`.
 
 Shapes: N pairs.
 """
@@ -6,145 +7,164 @@ Shapes: N pairs.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any, Literal, Protocol, runtime_checkable
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any, ClassVar, Literal, Protocol, Self
 
 import numpy as np
 
+from raycase.data.fetch import local_folder
 from raycase.data.schema import Reason
-from raycase.data.storage import Location
-from raycase.data.stored_states import StoredStates
+from raycase.data.storage import Location, sha256_of_file
 from raycase.encoder.prepared import Prepared
-from raycase.encoder.sources import encoder_errors
-from raycase.encoder.throughput import Work
-from raycase.encoder.token_batch import TokenBatch
+from raycase.encoder.sources import described, encoder_errors, load_config, weights_identity
+from raycase.encoder.table import EncoderSpec
 from raycase.errors import RequestError
-from raycase.systems.pairs import Encoded
-
-if TYPE_CHECKING:
-    from raycase.systems.condition_pooling import ConditionPoolingConfig
+from raycase.systems.embeds import Embeds
+from raycase.systems.top import TopConfig
 
 Compute = Literal["bfloat16", "float32"]  # number format inside the encoder
 
 
-class SystemConfig(Protocol):
-    """A system without its weights."""
+@dataclass(frozen=True, kw_only=True)
+class SystemConfig:
+    """A system without its weights: an encoder, and the choices of the system.
 
-    @property
-    def model(self) -> str:
-        """The name, id or folder it was requested by."""
+    SYSTEM: its name in `raycase.json`; WEIGHTS: the file of those beside the encoder's; known_conditions: the only ones
+    that it accepts, `()` where it accepts none; None: any. model: the name, id or folder it was requested by; folder:
+    where training saved it (or URI).
+    """
+
+    SYSTEM: ClassVar[str]
+    WEIGHTS: ClassVar[str]
+    known_conditions: ClassVar[tuple[str, ...] | None] = None
+
+    model: str
+    encoder: EncoderSpec
+    folder: str | None = None
+
+    @classmethod
+    def read(cls, folder: str, values: dict[str, Any]) -> Self:
+        """The system that training saved into a folder (or URI); `values` is its `raycase.json`."""
+        raise NotImplementedError
 
     @property
     def label(self) -> str:
         """Short description for people."""
+        raise NotImplementedError
 
     @property
     def formula(self) -> str:
         """What it computes, in the paper's notation."""
-
-    @property
-    def known_conditions(self) -> tuple[str, ...] | None:
-        """The only conditions it accepts, `()` where it accepts none; None: any condition."""
+        raise NotImplementedError
 
     @property
     def fixed(self) -> dict[str, Any]:
-        """Prompt, pooling and subtraction of a trained system; a flag that contradicts them is refused."""
+        """Prompt, pooling and subtraction; a flag that contradicts them is refused."""
+        return {"prompt": None, "pooling": self.encoder.pooling[0], "subtract": False}
 
-    def describe(self) -> dict[str, Any]:
-        """Everything that determines the output; `weights` names them by hash or revision."""
+    @cached_property
+    def hidden_dim(self) -> int:
+        """Dimension of the states of the encoder's layers."""
+        return int(load_config(self.encoder.source).hidden_size)
 
-    def load(self, **options: Any) -> Any:
-        """Load the weights (device, dtype, batch_tokens)."""
-
-
-class EmbedderConfig(SystemConfig, Protocol):
-    """A system that embeds, without its weights."""
+    @property
+    def plain_dim(self) -> int:
+        """Dimension of f(s)."""
+        return self.encoder.vector_dim or self.hidden_dim
 
     @property
     def dim(self) -> int:
         """Dimension of conditional vectors."""
+        return self.plain_dim
 
     @property
-    def plain_dim(self) -> int:
-        """Dimension of unconditional vectors."""
+    def local(self) -> Path | None:
+        """The model folder on this machine, without the encoder's large files; fetched if it is on object storage."""
+        return local_folder(self.folder, self.WEIGHTS)
 
-    @property
-    def nested(self) -> tuple[int, ...]:
-        """Dimensions to which conditional vectors may be cut; such a configuration has a field `cut`."""
+    def describe(self) -> dict[str, Any]:
+        """Everything that determines the output, `weights` by hash or revision. Equal descriptions, equal output."""
+        return {
+            "system": self.SYSTEM,
+            "encoder": described(self.encoder),
+            "weights": weights_identity(self.encoder.source, self.encoder.adapter),
+            "dim": self.dim,
+        }
+
+    def own_weights(self) -> str | None:
+        """The weights beside the encoder's by hash; None before training. Raises RequestError where they are gone."""
+        if self.local is None:
+            return None
+        if not (self.local / self.WEIGHTS).is_file():
+            raise RequestError(f"--model: expected {self.WEIGHTS} in {self.folder}, got none; train it again")
+        return f"sha256:{sha256_of_file(self.local / self.WEIGHTS)}"
+
+    def load(self, **options: Any) -> Any:
+        """Load the weights; `options` are those of `raycase.encoder.loading.load_encoder`."""
+        raise NotImplementedError
+
+
+@dataclass(frozen=True, kw_only=True)
+class EmbedderConfig(SystemConfig):
+    """A system that embeds, without its weights."""
 
     @property
     def views_apart(self) -> Sequence[EmbedderConfig]:
         """A system for each view; their vectors side by side are what this system computes before its projector."""
+        return [self]
 
     def prepare(self, sentences: Sequence[str], conditions: Sequence[str] | None) -> Prepared:
-        """Tokenise pairs ahead of the encoder. Loads no weights."""
+        """Tokenise each distinct pair, sentence or condition. Loads no weights.
+
+        Raises ValueError for lists of different length, RequestError for conditions that it does not know.
+        """
+        raise NotImplementedError
 
     def count_tokens(self, sentences: Sequence[str], conditions: Sequence[str] | None) -> np.ndarray:
         """Tokens of each pair's prompts: (N,) int64; 0 for a pair that would be refused. Loads no weights."""
+        raise NotImplementedError
 
-    def load(self, **options: Any) -> Encoder:
-        """Load the weights (device, dtype, batch_tokens)."""
-
-
-@runtime_checkable
-class ScorerConfig(SystemConfig, Protocol):
-    """A system that scores pairs of sentences and produces no embeddings, without its weights."""
-
-    @property
-    def figure_names(self) -> tuple[str, ...]:
-        """What it says of a pair: its score, and figures beside it."""
-
-    def tokens(
-        self, sentences1: Sequence[str], sentences2: Sequence[str], conditions: Sequence[str] | None = None
-    ) -> TokenBatch:
-        """Tokenise pairs of sentences. Loads no weights."""
-
-    def load(self, **options: Any) -> PairScorer:
-        """Load the weights (device, dtype, batch_tokens)."""
+    def load(self, **options: Any) -> Embeds:
+        raise NotImplementedError
 
 
-@runtime_checkable
-class Encoder(Protocol):
-    """A loaded system that embeds: its vectors can be written to disk and searched."""
+@dataclass(frozen=True, kw_only=True)
+class NestedConfig(EmbedderConfig):
+    """A system with a trained part above the encoder, whose vectors may be cut where nested dimensions were trained.
+
+    cut: conditional vectors have only their first so many dimensions.
+    """
+
+    cut: int | None = None
 
     @property
-    def config(self) -> EmbedderConfig:
-        """The system without its weights."""
+    def top(self) -> TopConfig | None:
+        """The shape of what is trained above the encoder; None without training."""
+        raise NotImplementedError
+
+    @property
+    def dim_below(self) -> int:
+        """Dimension of conditional vectors where nothing is above the encoder."""
+        raise NotImplementedError
 
     @property
     def dim(self) -> int:
-        """Dimension of conditional vectors."""
+        return self.cut or self.whole_dim
 
-    def embed(self, sentences: Sequence[str], conditions: Sequence[str] | str | None) -> np.ndarray:
-        """Vectors of (sentence, condition) pairs: N, N -> (N, dim) float32, not normalised."""
+    @property
+    def whole_dim(self) -> int:
+        """Dimension of conditional vectors before the cut."""
+        return self.top.output_dim if self.top else self.dim_below
 
-    def encode_prepared(self, prepared: Prepared) -> Encoded:
-        """Vectors of what `EmbedderConfig.prepare` returned, counts, and the reason of each refused pair."""
+    @property
+    def nested(self) -> tuple[int, ...]:
+        """Dimensions to which the vectors may be cut."""
+        return self.top.nested if self.top else ()
 
-    def compile(self) -> None:
-        """Compile for this machine. Takes half a minute, which pays off in long jobs."""
-
-    def matrix_product_rate(self) -> float:
-        """FLOP/s of a plain matrix product on this device, in the encoder's number format; measured on each call."""
-
-
-@runtime_checkable
-class RoundsVectors(Protocol):
-    """An `Encoder` that can round its vectors where it computes them, so that less leaves the device."""
-
-    def round_to(self, dtype: str) -> None:
-        """Let `encode_prepared` give vectors of this type."""
-
-
-@runtime_checkable
-class PairScorer(Protocol):
-    """A loaded system that scores pairs of sentences and produces no embeddings."""
-
-    def score(self, sentences1: Sequence[str], sentences2: Sequence[str], conditions: Sequence[str]) -> np.ndarray:
-        """Similarity of each pair under its condition: N, N, N -> (N,)."""
-
-    def figures(self, batch: TokenBatch) -> tuple[np.ndarray, Work]:
-        """Each of `ScorerConfig.figure_names` of what `ScorerConfig.tokens` returned, none of it refused: (N, K); and
-        the work."""
+    def describe(self) -> dict[str, Any]:
+        return super().describe() | {"dim": self.whole_dim} | ({"cut": self.cut} if self.cut else {})
 
 
 class VectorsOf(Protocol):
@@ -166,24 +186,6 @@ class VectorsOf(Protocol):
         """
 
 
-class StatesOf(Protocol):
-    """Computes the states of many texts; `raycase.corpus.vector_cache` implements it by the embedding job."""
-
-    def __call__(
-        self,
-        texts: Sequence[str],
-        config: ConditionPoolingConfig,
-        *,
-        name: str,
-        cache: Location,
-        compute: Compute | None,
-    ) -> tuple[StoredStates, np.ndarray]:
-        """States of the tokens of N distinct texts, by a system that keeps them, and f of each text, (N, D) float32.
-
-        The other arguments are those of `VectorsOf`; raises RequestError for a text without states.
-        """
-
-
 def check_conditions(config: SystemConfig, conditions: Sequence[str] | None) -> None:
     """Raise RequestError for a condition that the system does not know, and for None where it requires one."""
     known = config.known_conditions
@@ -198,13 +200,12 @@ def check_conditions(config: SystemConfig, conditions: Sequence[str] | None) -> 
 def check_room(config: EmbedderConfig, conditions: Sequence[str], flag: str) -> None:
     """Raise RequestError for a condition under which no sentence can be encoded: without words, or too long."""
     with encoder_errors(f"a tokenizer that reads any text at {config.model}"):
-        prepared = config.prepare(["a"] * len(conditions), conditions)
-    reasons = prepared.reasons
-    for condition, pair in zip(conditions, prepared.rows.tolist(), strict=True):
+        refused = config.prepare(["a"] * len(conditions), conditions).refused
+    for condition, reason in zip(conditions, refused, strict=True):
         got = repr(condition[:80])
-        if reasons[pair] is Reason.NO_ROOM:
+        if reason is Reason.NO_ROOM:
             raise RequestError(
                 f"{flag}: expected room for a sentence in {config.model}, got none beside {got} and the prompt"
             )
-        if reasons[pair] is not None:
-            raise RequestError(f"{flag}: expected words that {config.model} can read, got {got}: {reasons[pair]}")
+        if reason is not None:
+            raise RequestError(f"{flag}: expected words that {config.model} can read, got {got}: {reason}")

@@ -23,13 +23,12 @@ from raycase.encoder.sources import load_tokenizer
 from raycase.encoder.table import PairEncoding
 from raycase.encoder.throughput import Work
 from raycase.encoder.token_batch import TokenBatch
-from raycase.systems.fine_tuned_config import FineTunedScorerConfig, starting_encoder
+from raycase.systems.fine_tuned_config import ScorerConfig, starting_encoder
 from raycase.systems.fine_tuned_module import Scorer
-from raycase.systems.model_folder import load_extra
 
 
 @dataclass(frozen=True, kw_only=True)
-class CrossEncoderConfig(FineTunedScorerConfig):
+class CrossEncoderConfig(ScorerConfig):
     """A score of "[CLS] s1 [SEP] s2 [SEP] c [SEP]", or what the encoder's tokenizer makes of the three texts."""
 
     SYSTEM: ClassVar[str] = "cross-encoder"
@@ -37,24 +36,20 @@ class CrossEncoderConfig(FineTunedScorerConfig):
     def tokens(
         self, sentences1: Sequence[str], sentences2: Sequence[str], conditions: Sequence[str] | None = None
     ) -> TokenBatch:
-        """Tokenise each distinct text, put the triples together; a long one loses the ends of its sentences.
-
-        Raises ValueError for lists of different length, and without conditions.
-        """
+        """Tokenise each distinct text, put the triples together. Raises ValueError without conditions, too."""
         if conditions is None:
             raise ValueError("expected a condition for each pair, got none")
         triples = list(zip(sentences1, sentences2, conditions, strict=True))
         return separated(load_tokenizer(self.encoder), triples, encoding=self.encoder.pair_encoding, shortened=2)
 
     def load(self, **options: Any) -> CrossEncoder:
-        """Load the weights; `options` are those of `raycase.encoder.loading.load_encoder`."""
         scorer = CrossEncoder(self, load_encoder(self.encoder, **options))
-        load_extra(scorer.head, self.local)
+        self.load_extra(scorer.head)
         return scorer
 
 
 class CrossEncoder(Scorer):
-    """[CLS] through dropout and one linear layer: a score. It is a `PairScorer`."""
+    """[CLS] through dropout and one linear layer: a score."""
 
     def __init__(self, config: CrossEncoderConfig, encoder: TextEncoder) -> None:
         super().__init__(config, encoder)
@@ -67,7 +62,6 @@ class CrossEncoder(Scorer):
 
     @torch.inference_mode()
     def figures(self, batch: TokenBatch) -> tuple[np.ndarray, Work]:
-        """The same without, (N, 1) float32, and the encoder's work."""
         encoded_ND, work = self.encoder.encode(batch)
         cls_ND = torch.from_numpy(encoded_ND).to(self.encoder.model.device)
         return self._scored(cls_ND)[:, None].cpu().numpy(), work

@@ -9,89 +9,24 @@ parameters.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
-from typing import Any, ClassVar
+from dataclasses import replace
+from typing import Any
 
-import numpy as np
 import torch
 from torch.nn.functional import normalize
 
 from raycase.encoder.last_layer import BERT_LAYERS
-from raycase.encoder.loading import load_encoder
-from raycase.encoder.pooling import Compose, Pooling
-from raycase.encoder.prepared import Prepared
-from raycase.encoder.prompts import TokenSpan
+from raycase.encoder.pooling import Pooling
 from raycase.encoder.sources import load_config
 from raycase.encoder.table import ENCODERS
 from raycase.errors import RequestError
-from raycase.systems.csr_model import Csr
+from raycase.systems.csr_model import CsrConfig
 from raycase.systems.csr_router import Asks, CsrForm, Router, Weight
-from raycase.systems.fine_tuned_config import FineTunedEmbedderConfig, starting_encoder
-from raycase.systems.model_folder import load_extra
-from raycase.systems.pairs import CONDITION, SENTENCE, count_tokens, prepare, prompt_sets
+from raycase.systems.fine_tuned_config import starting_encoder
 from raycase.systems.word_codes import typical_conditions
 
 PAPERS_ROUTER = {"router": Router.QUERY, "asks": Asks.CLS, "routed": 1, "weight": Weight.ADDED}
 FOR_AVERAGED = {"router": Router.HIDDEN, "asks": Asks.WORDS, "routed": 3, "weight": Weight.EVEN}
-
-
-@dataclass(frozen=True, kw_only=True)
-class CsrConfig(FineTunedEmbedderConfig):
-    """A CSR system without its weights."""
-
-    SYSTEM: ClassVar[str] = "csr"
-
-    form: CsrForm = CsrForm.TRI
-    router: Router = Router.QUERY
-    asks: Asks = Asks.CLS
-    routed: int = 1  # T - t: number of last layers with a router
-    weight: Weight = Weight.ADDED
-    compose: Compose | None = None  # with the condition's vector, as in a tri-encoder; not in the paper
-
-    def __post_init__(self) -> None:
-        if self.routed < 0:
-            raise RequestError(f"--routed: expected 0 or more layers, got {self.routed}")
-
-    @property
-    def has_extra(self) -> bool:
-        """Whether there are weights besides the encoder's."""
-        return self.router is Router.HEAVY
-
-    @property
-    def dim(self) -> int:
-        """Dimension of conditional vectors."""
-        return self.plain_dim * (2 if self.compose is Compose.CONCAT else 1)
-
-    @property
-    def weighs_words(self) -> bool:
-        """Whether the router weighs the tokens of a sentence that is encoded apart from the condition."""
-        return self.form is CsrForm.TRI and self.routed > 0
-
-    def prepare(self, sentences: Sequence[str], conditions: Sequence[str] | None) -> Prepared:
-        """Tokenise each distinct sentence and condition, or in bi form each pair. Loads no weights."""
-        if self.form is CsrForm.TRI or conditions is None:
-            return prepare(self.encoder, sentences, conditions, alone=[SENTENCE], bases=[CONDITION])
-        [prompts] = prompt_sets(self.encoder)
-        templates = [prompts.pair, replace(prompts.pair, span=TokenSpan.SENTENCE)]
-        return prepare(self.encoder, sentences, conditions, pairs=templates)
-
-    def count_tokens(self, sentences: Sequence[str], conditions: Sequence[str] | None) -> np.ndarray:
-        """Tokens of each pair's texts: (N,) int64; 0 for a refused pair."""
-        if conditions is None:
-            return count_tokens(self.encoder, sentences, conditions, [SENTENCE])
-        [prompts] = prompt_sets(self.encoder)
-        templates = [SENTENCE, CONDITION] if self.form is CsrForm.TRI else [prompts.pair]
-        return count_tokens(self.encoder, sentences, conditions, templates)
-
-    def load(self, **options: Any) -> Csr:
-        """Load the weights; `options` are those of `raycase.encoder.loading.load_encoder`."""
-        csr = Csr(self, load_encoder(self.encoder, **options | {"unpadded": False}))
-        if csr.heavy is not None:
-            load_extra(csr.heavy, self.local)
-        return csr
-
-
 LEAST_COSINE = 0.995  # above, a fit hardly learns conditions: MiniLM by the paper's router 1.0000, by its words 0.94
 
 
@@ -104,43 +39,24 @@ def least_cosine(config: CsrConfig) -> float:
     return float((vectors_CD @ vectors_CD.T).min())
 
 
-def csr(
-    model: str,
-    *,
-    form: CsrForm = CsrForm.TRI,
-    router: Router = Router.QUERY,
-    asks: Asks = Asks.CLS,
-    routed: int = 1,
-    weight: Weight = Weight.ADDED,
-    compose: Compose | None = None,
-) -> CsrConfig:
-    """The system before training. Raises RequestError for choices that contradict each other."""
+def csr(model: str, **choices: Any) -> CsrConfig:
+    """The system before training; choices: the fields of `CsrConfig`. Raises RequestError for contradictions."""
     spec = starting_encoder(model, prompt="concat-cs:all", pooling=Pooling.MEAN)
-    config = load_config(spec.source)
-    if config.model_type not in BERT_LAYERS:
-        raise RequestError(f"--model: expected an encoder like {', '.join(BERT_LAYERS)}, got {config.model_type}")
-    layers = int(config.num_hidden_layers)
+    encoder = load_config(spec.source)
+    if encoder.model_type not in BERT_LAYERS:
+        raise RequestError(f"--model: expected an encoder like {', '.join(BERT_LAYERS)}, got {encoder.model_type}")
+    layers, routed = int(encoder.num_hidden_layers), choices.get("routed", CsrConfig.routed)
     if not 0 <= routed <= layers:
         raise RequestError(f"--routed: expected 0 to {layers} layers of {model}, got {routed}")
-    if routed == 0 and form is CsrForm.TRI and compose is None:
+    config = CsrConfig(model=model, encoder=replace(spec, separator=": ", subtract=False), **choices)
+    if routed == 0 and config.form is CsrForm.TRI and config.compose is None:
         raise RequestError("--routed 0: expected --compose, got none; without either, a condition changes nothing")
-    if form is CsrForm.BI and (router is not Router.QUERY or asks is not Asks.CLS or compose is not None):
+    heard = config.router is not Router.QUERY or config.asks is not Asks.CLS or config.compose is not None
+    if config.form is CsrForm.BI and heard:
         raise RequestError(
             "--form bi: expected no --router, no --asks and no --compose; its router is the attention of [CLS]"
         )
-    return CsrConfig(
-        model=model,
-        encoder=replace(spec, separator=": ", subtract=False),
-        form=form,
-        router=router,
-        asks=asks,
-        routed=routed,
-        weight=weight,
-        compose=compose,
-    )
-
-
-PREFIX = f"{CsrConfig.SYSTEM}:"  # before the name of an encoder: CSR without training
+    return config
 
 
 def default_router(model: str, form: CsrForm = CsrForm.TRI) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""The loaded CSR system (Lin et al., 2024): the encoder's last layers with the router between their two halves.
+"""CSR (Lin et al., 2024), without its weights and loaded: a router between the two halves of the last layers.
 
 Everything before the first routed layer, and that layer's attention, is the same under every condition (appendix B):
 it is computed once a sentence, the rest once a pair.
@@ -8,42 +8,103 @@ Shapes: N pairs, M distinct ones, B texts of a batch, P pairs of a batch, C cond
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any, ClassVar
 
 import numpy as np
 import torch
 from torch import Tensor, nn
 
 from raycase.encoder.engine import TextEncoder
+from raycase.encoder.loading import load_encoder
 from raycase.encoder.packing import token_budget_batches
-from raycase.encoder.pooling import compose, pool_mean
+from raycase.encoder.pooling import Compose, compose, pool_mean
 from raycase.encoder.prepared import Prepared
+from raycase.encoder.prompts import TokenSpan
 from raycase.encoder.throughput import Work
 from raycase.encoder.token_batch import TokenBatch
 from raycase.encoder.transfers import Collector, send
+from raycase.errors import RequestError
 from raycase.systems.csr_router import (
     Asks,
     CsrForm,
     RoutedLayer,
     Router,
+    Weight,
     cls_attention,
     router_weights,
     weighted,
     words,
 )
+from raycase.systems.fine_tuned_config import ApartConfig
 from raycase.systems.fine_tuned_module import Embedder
-from raycase.systems.model_folder import save_folder
-from raycase.systems.pairs import Encoded, Memory, accepted_pairs, encoded, tokens_apart
+from raycase.systems.pairs import (
+    Encoded,
+    Memory,
+    accepted_pairs,
+    count_tokens,
+    encoded,
+    prepare,
+    prompt_sets,
+    tokens_apart,
+)
 from raycase.systems.word_weights import WeighsWords
 
-if TYPE_CHECKING:
-    from raycase.systems.csr import CsrConfig
+
+@dataclass(frozen=True, kw_only=True)
+class CsrConfig(ApartConfig):
+    """A CSR system without its weights."""
+
+    SYSTEM: ClassVar[str] = "csr"
+
+    form: CsrForm = CsrForm.TRI
+    router: Router = Router.QUERY
+    asks: Asks = Asks.CLS
+    routed: int = 1  # T - t: number of last layers with a router
+    weight: Weight = Weight.ADDED
+    compose: Compose | None = None  # with the condition's vector, as in a tri-encoder; not in the paper
+
+    def __post_init__(self) -> None:
+        if self.routed < 0:
+            raise RequestError(f"--routed: expected 0 or more layers, got {self.routed}")
+
+    @property
+    def has_extra(self) -> bool:
+        return self.router is Router.HEAVY
+
+    @property
+    def dim(self) -> int:
+        return self.plain_dim * (2 if self.compose is Compose.CONCAT else 1)
+
+    @property
+    def weighs_words(self) -> bool:
+        """Whether the router weighs the tokens of a sentence that is encoded apart from the condition."""
+        return self.form is CsrForm.TRI and self.routed > 0
+
+    def prepare(self, sentences: Sequence[str], conditions: Sequence[str] | None) -> Prepared:
+        if self.form is CsrForm.TRI or conditions is None:
+            return super().prepare(sentences, conditions)
+        [prompts] = prompt_sets(self.encoder)
+        templates = [prompts.pair, replace(prompts.pair, span=TokenSpan.SENTENCE)]
+        return prepare(self.encoder, sentences, conditions, pairs=templates)
+
+    def count_tokens(self, sentences: Sequence[str], conditions: Sequence[str] | None) -> np.ndarray:
+        if self.form is CsrForm.TRI or conditions is None:
+            return super().count_tokens(sentences, conditions)
+        [prompts] = prompt_sets(self.encoder)
+        return count_tokens(self.encoder, sentences, conditions, [prompts.pair])
+
+    def load(self, **options: Any) -> Csr:
+        csr = Csr(self, load_encoder(self.encoder, **options | {"unpadded": False}))
+        if csr.heavy is not None:
+            self.load_extra(csr.heavy)
+        return csr
 
 
 class Csr(Embedder, WeighsWords):
-    """A loaded CSR system, an `Encoder`: (sentence, condition) -> vector."""
+    """A loaded CSR system: (sentence, condition) -> vector."""
 
     def __init__(self, config: CsrConfig, encoder: TextEncoder) -> None:
         assert encoder.last_layer is not None, "BERT-like encoders have it"
@@ -68,52 +129,49 @@ class Csr(Embedder, WeighsWords):
         return list(self.routed)  # type: ignore[arg-type]
 
     def forward(self, prepared: Prepared) -> Tensor:
-        """Vectors with a gradient, of pairs none of which is refused: (N, dim)."""
         pair_index = np.arange(len(prepared.condition))
-        if prepared.conditions is None:
-            batches = list(self._plain(prepared, pair_index))
-        elif self.config.form is CsrForm.BI:
-            batches = list(self._bi(prepared, pair_index))
-        else:
-            queries = self.condition_vectors(prepared.bases[0])
-            batches = list(self._tri(prepared, pair_index, queries, prepared.condition))
-        order = np.argsort(np.concatenate([index for index, _ in batches]))
-        return torch.cat([vectors for _, vectors in batches])[torch.from_numpy(order[prepared.rows])]
+        batches = self._batches(
+            prepared, pair_index, lambda: (self.condition_vectors(prepared.bases[0]), prepared.condition)
+        )
+        index, vectors = zip(*batches, strict=True)
+        return torch.cat(vectors)[torch.from_numpy(np.argsort(np.concatenate(index))[prepared.rows])]
 
     # ----------------------------------------------------------------------------------------------------- embedding
 
-    def forget(self) -> None:
-        """Drop the remembered vectors of conditions; needed after the weights changed."""
-        self.memory.vectors.clear()
-
     @torch.inference_mode()
     def encode_prepared(self, prepared: Prepared) -> Encoded:
-        """Vectors of tokenised pairs, counts, and the reason of each refused pair."""
         pair_index = accepted_pairs(prepared)
         dim = self.dim if prepared.conditions is not None else self.encoder.dim
         collector = Collector(len(prepared.condition), like=torch.empty(0, dim, device=self.encoder.model.device))
-        work = self._work(prepared, pair_index)
-        batches: Iterator[tuple[np.ndarray, Tensor]] = iter(())
-        if prepared.conditions is None:
-            batches = self._plain(prepared, pair_index)
-        elif self.config.form is CsrForm.BI:
-            batches = self._bi(prepared, pair_index)
-        elif len(pair_index):
-            condition_CD, condition_index, new_work = self._remembered(prepared, pair_index)
-            work += new_work
-            batches = self._tri(prepared, pair_index, condition_CD, condition_index)
-        for index, vectors in batches:
+        works = [self._work(prepared, pair_index)]
+        for index, vectors in self._batches(
+            prepared, pair_index, lambda: self._remembered(prepared, pair_index, works)
+        ):
             collector.add(index, vectors.float())
-        return encoded(prepared, pair_index, collector.result()[pair_index], work)
+        return encoded(prepared, pair_index, collector.result()[pair_index], sum(works, Work()))
 
-    def _remembered(self, prepared: Prepared, pair_index: np.ndarray) -> tuple[Tensor, np.ndarray, Work]:
-        """`condition_vectors` of these pairs' conditions, each pair's row of them, and the work of new conditions."""
-        distinct, condition_index = np.unique(prepared.condition[pair_index], return_inverse=True)
-        remembered, work = self.memory.of(
-            prepared, distinct, lambda new: self._encode_conditions(prepared.bases[0].take(new))
-        )
-        model = self.encoder.model
-        return torch.from_numpy(remembered).to(model.device, model.dtype), condition_index, work
+    def _batches(
+        self, prepared: Prepared, pair_index: np.ndarray, conditions: Callable[[], tuple[Tensor, np.ndarray]]
+    ) -> Iterator[tuple[np.ndarray, Tensor]]:
+        """Batches of pairs with their vectors. conditions: their vectors, and each pair's row of them, in tri form."""
+        if prepared.conditions is None:
+            return self._plain(prepared, pair_index)
+        if self.config.form is CsrForm.BI:
+            return self._bi(prepared, pair_index)
+        return ((rows, vectors) for rows, vectors, _ in self._routed(prepared, pair_index, *conditions()))
+
+    def _remembered(self, prepared: Prepared, pair_index: np.ndarray, works: list[Work]) -> tuple[Tensor, np.ndarray]:
+        """`condition_vectors` of these pairs' conditions, and each pair's row of them; adds the work of new ones."""
+
+        def encode(new: np.ndarray) -> tuple[np.ndarray, Work]:
+            batch = prepared.bases[0].take(new)
+            tokens = int(batch.lengths.sum())
+            work = Work(processed=tokens, computed=tokens, flops=2.0 * self.encoder.weights * tokens)
+            return self.condition_vectors(batch).float().cpu().numpy(), work
+
+        remembered, condition_index, work = self.memory.of(prepared, pair_index, encode)
+        works.append(work)
+        return torch.from_numpy(remembered).to(self.encoder.model.device, self.encoder.model.dtype), condition_index
 
     @torch.inference_mode()
     def token_weights(self, prepared: Prepared) -> list[np.ndarray]:
@@ -122,12 +180,10 @@ class Csr(Embedder, WeighsWords):
         assert self.config.weighs_words, "in bi form, and without a router, no w is a sentence's own"
         pair_index = accepted_pairs(prepared)
         found = [np.empty(0, np.float32)] * len(prepared.condition)
-        weighed: Iterator[tuple[np.ndarray, Tensor]] = iter(())
         if prepared.conditions is None:
             weighed = self._own_attention(prepared, pair_index)
-        elif len(pair_index):
-            condition_CD, condition_index, _ = self._remembered(prepared, pair_index)
-            routed = self._routed(prepared, pair_index, condition_CD, condition_index)
+        else:
+            routed = self._routed(prepared, pair_index, *self._remembered(prepared, pair_index, []))
             weighed = ((rows, w_PT) for rows, _, w_PT in routed)
         lengths = prepared.alone[0].lengths[prepared.sentence]
         for rows, w_PT in weighed:
@@ -135,11 +191,6 @@ class Csr(Embedder, WeighsWords):
                 of_text = w_T[1 : lengths[row] - 1]  # the first and the last token are special
                 found[row] = of_text / of_text.sum() if of_text.any() else np.full_like(of_text, 1 / len(of_text))
         return found
-
-    def _encode_conditions(self, batch: TokenBatch) -> tuple[np.ndarray, Work]:
-        tokens = int(batch.lengths.sum())
-        work = Work(processed=tokens, computed=tokens, flops=2.0 * self.encoder.weights * tokens)
-        return self.condition_vectors(batch).float().cpu().numpy(), work
 
     def _work(self, prepared: Prepared, pair_index: np.ndarray) -> Work:
         """Tokens, and FLOPs of the matrix products: the first layers once a sentence, the others once a pair."""
@@ -190,14 +241,6 @@ class Csr(Embedder, WeighsWords):
                 assert self.heavy is not None
                 return self.heavy[0](state_BD)
         return layer.layer.attention.self.query(state_BD)
-
-    def _tri(
-        self, prepared: Prepared, pair_index: np.ndarray, condition_CD: Tensor, condition_index: np.ndarray
-    ) -> Iterator[tuple[np.ndarray, Tensor]]:
-        """Batches of pairs with their vectors."""
-        return (
-            (rows, vectors) for rows, vectors, _ in self._routed(prepared, pair_index, condition_CD, condition_index)
-        )
 
     def _routed(
         self, prepared: Prepared, pair_index: np.ndarray, condition_CD: Tensor, condition_index: np.ndarray
@@ -286,26 +329,30 @@ class Csr(Embedder, WeighsWords):
                 hidden_BTD = layer.rest(hidden_BTD, self.weighted(attended_BTD, w_BT, real_BT))
             yield rows, pool_mean(hidden_BTD, real_BT)
 
-    def _plain(self, prepared: Prepared, pair_index: np.ndarray) -> Iterator[tuple[np.ndarray, Tensor]]:
-        """f(s): the unweighted layers."""
+    def _sentences(
+        self, prepared: Prepared, pair_index: np.ndarray
+    ) -> Iterator[tuple[np.ndarray, Tensor, Tensor, Tensor | None]]:
+        """Batches of pairs without a condition, with their states before the layers that have a router."""
         alone, sentence = prepared.alone[0], prepared.sentence[pair_index]
         for batch in token_budget_batches(alone.lengths[sentence], self.encoder.batch_tokens):
-            hidden_BTD, real_BT, keep_BT = self.encoder.states(alone, sentence[batch])
+            yield pair_index[batch], *self.encoder.states(alone, sentence[batch])
+
+    def _plain(self, prepared: Prepared, pair_index: np.ndarray) -> Iterator[tuple[np.ndarray, Tensor]]:
+        """f(s): the unweighted layers."""
+        for rows, hidden_BTD, real_BT, keep_BT in self._sentences(prepared, pair_index):
             for layer in self.layers:
                 hidden_BTD = layer.plain(hidden_BTD, keep_BT)
-            yield pair_index[batch], pool_mean(hidden_BTD, real_BT)
+            yield rows, pool_mean(hidden_BTD, real_BT)
 
     def _own_attention(self, prepared: Prepared, pair_index: np.ndarray) -> Iterator[tuple[np.ndarray, Tensor]]:
         """Batches of sentences with what their own [CLS] attends to, the mean over the layers that have a router."""
-        alone, sentence = prepared.alone[0], prepared.sentence[pair_index]
-        for batch in token_budget_batches(alone.lengths[sentence], self.encoder.batch_tokens):
-            hidden_BTD, real_BT, keep_BT = self.encoder.states(alone, sentence[batch])
+        for rows, hidden_BTD, real_BT, keep_BT in self._sentences(prepared, pair_index):
             mean_BT = torch.zeros(real_BT.shape, device=real_BT.device)
             for layer in self.layers:
                 attended_BTD, query_BTD, key_BTD = layer.attend(hidden_BTD, keep_BT)
                 mean_BT += cls_attention(query_BTD, key_BTD, real_BT, layer.head_size) / len(self.routed)
                 hidden_BTD = layer.rest(hidden_BTD, attended_BTD)
-            yield pair_index[batch], mean_BT
+            yield rows, mean_BT
 
     # ----------------------------------------------------------------------------------------------------------- saving
 
@@ -315,5 +362,4 @@ class Csr(Embedder, WeighsWords):
         return super().whole()
 
     def save(self, folder: Path) -> None:
-        """Write the model folder; `raycase.load(folder)` reads it. The system cannot be used afterwards."""
-        save_folder(self.config, folder, self.whole(), extra=self.heavy)
+        self.config.save(folder, self.whole(), extra=self.heavy)

@@ -15,6 +15,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from raycase.encoder.last_layer import bert_attention
+
 
 class CsrForm(StrEnum):
     """Whether sentence and condition are encoded together."""
@@ -64,19 +66,9 @@ class RoutedLayer(nn.Module):
 
     def attend(self, hidden_BTD: Tensor, keep_BT: Tensor | None) -> tuple[Tensor, Tensor, Tensor]:
         """The attention's output after its dense projection, and its queries and keys: (B, T, D) each."""
-        attention, output = self.layer.attention.self, self.layer.attention.output
-        query_BTD, key_BTD, value_BTD = (
-            project(hidden_BTD) for project in (attention.query, attention.key, attention.value)
-        )
-        q_BHTK, k_BHTK, v_BHTK = (
-            states.unflatten(-1, (-1, attention.attention_head_size)).transpose(1, 2)
-            for states in (query_BTD, key_BTD, value_BTD)
-        )
-        mask = None if keep_BT is None else keep_BT[:, None, None, :]
-        dropout = attention.dropout.p if self.training else 0.0
-        heads_BHTK = F.scaled_dot_product_attention(q_BHTK, k_BHTK, v_BHTK, attn_mask=mask, dropout_p=dropout)
-        attended_BTD = output.dropout(output.dense(heads_BHTK.transpose(1, 2).flatten(2)))
-        return attended_BTD, query_BTD, key_BTD
+        heads_BTD, query_BTD, key_BTD = bert_attention(self.layer, hidden_BTD, hidden_BTD, keep_BT)
+        output = self.layer.attention.output
+        return output.dropout(output.dense(heads_BTD)), query_BTD, key_BTD
 
     def rest(self, hidden_BTD: Tensor, attended_BTD: Tensor) -> Tensor:
         """Residual, norm and feed-forward: (B, T, D), (B, T, D) -> (B, T, D)."""

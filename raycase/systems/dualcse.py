@@ -20,6 +20,7 @@ import torch
 from torch import Tensor, nn
 
 from raycase.data.schema import Reason
+from raycase.encoder.compiling import compile_layers
 from raycase.encoder.cosines import cosines
 from raycase.encoder.engine import TextEncoder
 from raycase.encoder.loading import load_encoder, whole_model
@@ -33,7 +34,6 @@ from raycase.encoder.token_batch import TokenBatch
 from raycase.systems.contracts import check_conditions
 from raycase.systems.fine_tuned_config import FineTunedEmbedderConfig, starting_encoder
 from raycase.systems.fine_tuned_module import Embedder
-from raycase.systems.model_folder import load_extra, save_folder
 from raycase.systems.pairs import Encoded, accepted_pairs, encoded, prepare
 
 EXPLICIT, IMPLICIT = "explicit", "implicit"
@@ -57,12 +57,10 @@ class DualCseConfig(FineTunedEmbedderConfig):
 
     @property
     def has_extra(self) -> bool:
-        """Whether there is a second encoder, for the implicit meaning."""
-        return self.form is DualCseForm.BI
+        return self.form is DualCseForm.BI  # a second encoder, for the implicit meaning
 
     @property
     def formula(self) -> str:
-        """The vectors, as a formula."""
         return "f(s, explicit) or f(s, implicit)"
 
     def _tokens(self, pairs: Sequence[tuple[str, str]]) -> TokenBatch:
@@ -72,26 +70,23 @@ class DualCseConfig(FineTunedEmbedderConfig):
         return batch.refuse(unknown, Reason.UNKNOWN_CONDITION)
 
     def prepare(self, sentences: Sequence[str], conditions: Sequence[str] | None) -> Prepared:
-        """Tokenise each distinct pair; refuses pairs under any other condition. Loads no weights."""
         check_conditions(self, None if conditions is None else ())
         return prepare(self.encoder, sentences, conditions, tokens=self._tokens)
 
     def count_tokens(self, sentences: Sequence[str], conditions: Sequence[str] | None) -> np.ndarray:
-        """Tokens of each pair: (N,) int64; 0 for a pair that is refused."""
         check_conditions(self, None if conditions is None else ())
         batch = self._tokens(list(zip(sentences, conditions or (), strict=True)))
         return np.where(batch.refused < 0, batch.lengths, 0)
 
     def load(self, **options: Any) -> DualCse:
-        """Load the weights; `options` are those of `raycase.encoder.loading.load_encoder`."""
         implicit: TextEncoder | None = None
         if self.form is DualCseForm.BI:
-            implicit = load_encoder(self.encoder, adapt=lambda model: load_extra(model, self.local), **options)
+            implicit = load_encoder(self.encoder, adapt=self.load_extra, **options)
         return DualCse(self, load_encoder(self.encoder, **options), implicit)
 
 
 class DualCse(Embedder):
-    """f(s, explicit) and f(s, implicit), from one encoder or from two. It is an `Encoder`."""
+    """f(s, explicit) and f(s, implicit), from one encoder or from two."""
 
     def __init__(self, config: DualCseConfig, encoder: TextEncoder, implicit: TextEncoder | None) -> None:
         super().__init__(config, encoder)
@@ -100,14 +95,12 @@ class DualCse(Embedder):
         self.implicit_parts = implicit.parts() if implicit else nn.ModuleList()
 
     def forward(self, prepared: Prepared) -> Tensor:
-        """Vectors with a gradient: (N, dim). No pair may be refused."""
         parts = self._parts(prepared, np.arange(len(prepared.condition)))
         vectors_MD = torch.cat([encoder.pooled(prepared.pairs[0].take(rows)) for encoder, rows in parts])
         order_M = np.argsort(np.concatenate([rows for _, rows in parts]))
         return vectors_MD[torch.from_numpy(order_M[prepared.rows])]
 
     def encode_prepared(self, prepared: Prepared) -> Encoded:
-        """Vectors of tokenised pairs without a gradient, counts, and the reason of each refused pair."""
         pair_index = accepted_pairs(prepared)
         vectors_MD, work = np.empty((len(prepared.condition), self.dim), dtype=np.float32), Work()
         for encoder, rows in self._parts(prepared, pair_index):
@@ -133,13 +126,11 @@ class DualCse(Embedder):
         return super().embed(sentences, conditions)
 
     def save(self, folder: Path) -> None:
-        """Write the model folder; `raycase.load(folder)` reads it. The system cannot be used afterwards."""
-        save_folder(self.config, folder, self.whole(), extra=whole_model(self.implicit) if self.implicit else None)
+        self.config.save(folder, self.whole(), extra=whole_model(self.implicit) if self.implicit else None)
 
     def compile(self) -> None:
-        """Compile the layers of both encoders."""
         for encoder in {id(e): e for e in self.encoders.values()}.values():
-            encoder.compile()
+            compile_layers(encoder)
 
 
 def entailment(explicit1_ND: np.ndarray, implicit1_ND: np.ndarray, explicit2_ND: np.ndarray) -> np.ndarray:

@@ -1,4 +1,4 @@
-"""What every loaded system that embeds has for Python: vectors of pairs, of a grid, and their cosines."""
+"""What loaded systems have: those that embed give vectors of pairs, of a grid, and their cosines."""
 
 from __future__ import annotations
 
@@ -7,8 +7,11 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
+import torch
 from tqdm import tqdm
 
+from raycase.encoder.compiling import compile_layers
+from raycase.encoder.engine import TextEncoder
 from raycase.encoder.prepared import Prepared
 from raycase.errors import is_utf8
 from raycase.systems.pairs import Encoded
@@ -17,10 +20,28 @@ Texts = str | Iterable[str]  # one, or a list, a NumPy array, a pandas series or
 SHOWN_AT_ONCE = 1024  # texts between two steps of the progress bar
 
 
-class Embeds:
-    """Base of the loaded systems that embed; each has `config` and `encode_prepared`."""
+class Loaded:
+    """Base of the loaded systems."""
 
     config: Any
+    encoder: TextEncoder
+
+    def compile(self) -> None:
+        """Compile the encoder's layers. Takes half a minute, which pays off in long jobs."""
+        compile_layers(self.encoder)
+
+    def matrix_product_rate(self) -> float:
+        """FLOP/s of a plain matrix product on this device, in the encoder's number format; measured at each call."""
+        return self.encoder.matrix_product_rate()
+
+
+class Embeds(Loaded):
+    """Base of the loaded systems that embed: their vectors can be written to disk and searched."""
+
+    @property
+    def dim(self) -> int:
+        """Dimension of conditional vectors."""
+        return int(self.config.dim)
 
     def encode_prepared(self, prepared: Prepared) -> Encoded:
         """Vectors of tokenised pairs, counts, and the reason of each refused pair."""
@@ -105,6 +126,16 @@ class Embeds:
         if a.shape[1] != b.shape[1]:
             raise ValueError(f"expected vectors of one dimension, got {a.shape[1]} and {b.shape[1]}")
         return _unit(a) @ _unit(b).T
+
+
+class RoundsVectors(Embeds):
+    """A system that can round its vectors where it computes them, so that less leaves the device."""
+
+    output = torch.float32
+
+    def round_to(self, dtype: str) -> None:
+        """Let `encode_prepared` give vectors of this type."""
+        self.output = getattr(torch, dtype)
 
 
 def _unit(vectors: np.ndarray) -> np.ndarray:

@@ -6,57 +6,43 @@ Shapes: N pairs.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from pathlib import Path
-from typing import Any, ClassVar, Self
+from typing import TYPE_CHECKING, Any, ClassVar, Self
 
 import numpy as np
 import torch
+from safetensors.torch import save as to_safetensors
+from torch import nn
 
-from raycase.data.fetch import INSIDE, is_trained, local_folder
+from raycase.data.fetch import INSIDE, MODEL_FILE, is_trained
+from raycase.data.json_values import from_json
 from raycase.data.rated import RatedPairs
-from raycase.data.storage import sha256_of_file
-from raycase.encoder.loading import load_encoder
+from raycase.data.storage import locate
+from raycase.encoder.choices import find_encoder, find_unprompted
+from raycase.encoder.loading import load_encoder, save_encoder
 from raycase.encoder.pooling import Pooling
 from raycase.encoder.prepared import Prepared
 from raycase.encoder.prompts import OwnPrompt, Template
-from raycase.encoder.sources import (
-    described,
-    find_encoder,
-    find_unprompted,
-    load_config,
-    load_tokenizer,
-    weights_identity,
-)
-from raycase.encoder.table import ENCODERS, EncoderSpec
+from raycase.encoder.sources import load_tokenizer
+from raycase.encoder.table import ENCODERS, HERE, EncoderSpec, read_spec
 from raycase.encoder.token_batch import TokenBatch
 from raycase.errors import RequestError
-from raycase.systems.contracts import check_conditions
+from raycase.systems.contracts import EmbedderConfig, SystemConfig, check_conditions
 from raycase.systems.fine_tuned_module import PromptEncoder, RatedTexts, training_options, with_dropout
-from raycase.systems.model_folder import EXTRA
-from raycase.systems.pairs import count_tokens, prepare, prepare_rated, prompt_sets
+from raycase.systems.model_folder import ADAPTER, ENCODER, EXTRA
+from raycase.systems.pairs import CONDITION, SENTENCE, count_tokens, prepare, prepare_rated, prompt_sets
+from raycase.systems.weights import load_weights
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedModel
 
 
 @dataclass(frozen=True, kw_only=True)
-class FineTunedConfig:
+class FineTunedConfig(SystemConfig):
     """A fine-tuned system without its weights; before training, with the encoder it starts from."""
 
-    SYSTEM: ClassVar[str]  # its name in `raycase.json`
-    known_conditions: ClassVar[tuple[str, ...] | None] = None  # None: any
-
-    model: str
-    encoder: EncoderSpec
-    folder: str | None = None  # or URI
-
-    @property
-    def plain_dim(self) -> int:
-        """Dimension of f(s)."""
-        return int(load_config(self.encoder.source).hidden_size)
-
-    @property
-    def dim(self) -> int:
-        """Dimension of conditional vectors."""
-        return self.plain_dim
+    WEIGHTS: ClassVar[str] = EXTRA
 
     @property
     def has_extra(self) -> bool:
@@ -70,46 +56,16 @@ class FineTunedConfig:
 
     @property
     def label(self) -> str:
-        """Short description for people."""
         choices = {name: " ".join(map(str, v)) if isinstance(v, tuple) else v for name, v in self.choices.items()}
         return " ".join([self.SYSTEM, *(f"{name} {value}" for name, value in choices.items())])
 
     @property
     def formula(self) -> str:
-        """What it computes."""
         return "f(s, c)"
 
-    @property
-    def fixed(self) -> dict[str, Any]:
-        """Prompt, pooling and subtraction; a flag that contradicts them is refused."""
-        return {"pooling": self.encoder.pooling[0], "prompt": None, "subtract": False}
-
-    @property
-    def local(self) -> Path | None:
-        """The model folder, without the encoder's large files; fetched if it is on object storage."""
-        return local_folder(self.folder, EXTRA)
-
     def describe(self) -> dict[str, Any]:
-        """Everything that determines the output, weights by hash or revision.
-
-        Raises RequestError where the folder lacks weights.
-        """
-        description: dict[str, Any] = {
-            "system": self.SYSTEM,
-            "encoder": described(self.encoder),
-            "weights": weights_identity(self.encoder.source, self.encoder.adapter),
-            **self.choices,
-            "dim": self.dim,
-        }
-        if self.has_extra and self.local:
-            if not (self.local / EXTRA).is_file():
-                raise RequestError(f"--model: expected {EXTRA} in {self.folder}, got none; train it again")
-            description["extra"] = f"sha256:{sha256_of_file(self.local / EXTRA)}"
-        return description
-
-    def load(self, **options: Any) -> Any:
-        """Load the weights; `options` are those of `raycase.encoder.loading.load_encoder`."""
-        raise NotImplementedError
+        extra = self.own_weights() if self.has_extra else None
+        return super().describe() | self.choices | ({"extra": extra} if extra else {})
 
     def trainable(self, dropout: float | None = None, compute: torch.dtype = torch.float32) -> Any:
         """The system with weights to train, in 32 bits; frozen weights are in `compute`.
@@ -118,21 +74,48 @@ class FineTunedConfig:
         """
         return with_dropout(self.load(**training_options()), dropout)
 
+    def save(
+        self,
+        folder: Path,
+        model: PreTrainedModel | None = None,
+        *,
+        adapters: Any = None,
+        extra: nn.Module | None = None,
+    ) -> None:
+        """Write the encoder (None: its source is unchanged), adapters (of peft), extra weights and, last,
+        `raycase.json`."""
+        folder.mkdir(parents=True, exist_ok=True)
+        for subfolder in (ENCODER, ADAPTER):
+            locate(str(folder / subfolder)).remove()
+        source, adapter = self.encoder.source, None
+        if adapters is not None:
+            adapters.save_pretrained(str(folder / ADAPTER))
+            adapter = f"{HERE}{ADAPTER}"
+        if model is not None:
+            save_encoder(model, self.encoder, folder / ENCODER)
+            source = f"{HERE}{ENCODER}"
+        if extra is not None:
+            weights = {name: t.detach().cpu().contiguous() for name, t in extra.state_dict().items()}
+            locate(str(folder / EXTRA)).put(to_safetensors(weights))
+        row = replace(self.encoder, source=source, adapter=adapter).as_json()
+        locate(str(folder / MODEL_FILE)).put_json({"system": self.SYSTEM, "encoder": row, **self.choices})
+
+    @classmethod
+    def read(cls, folder: str, values: dict[str, Any]) -> Self:
+        """What `save` wrote into `folder` (or URI); `values` is its `raycase.json`."""
+        choices = {name: value for name, value in values.items() if name not in ("system", "encoder")}
+        return from_json(cls, choices, model=folder, encoder=read_spec(values["encoder"]).at(folder), folder=folder)
+
+    def load_extra(self, module: nn.Module) -> None:
+        """Load the extra weights of a saved model; does nothing before training. Raises RequestError."""
+        if self.local is not None:
+            # an encoder among them may have a word that is not finite: rows with it are rejected
+            load_weights(module, self.local / EXTRA, "the weights beside the encoder's", finite=False)
+
 
 @dataclass(frozen=True, kw_only=True)
-class FineTunedEmbedderConfig(FineTunedConfig):
+class FineTunedEmbedderConfig(FineTunedConfig, EmbedderConfig):
     """A fine-tuned system that embeds (`raycase.systems.fine_tuned_module.Embedder`)."""
-
-    nested: ClassVar[tuple[int, ...]] = ()  # its vectors cannot be cut
-
-    @property
-    def views_apart(self) -> list[Self]:
-        """Itself: it has one view."""
-        return [self]
-
-    def prepare(self, sentences: Sequence[str], conditions: Sequence[str] | None) -> Prepared:
-        """Tokenise pairs ahead of the encoder. Loads no weights."""
-        raise NotImplementedError
 
     def rated(self, rated: RatedPairs) -> RatedTexts:
         """Rated pairs, tokenised for training. Raises RequestError for a text that cannot be encoded."""
@@ -145,46 +128,50 @@ class PromptEncoderConfig(FineTunedEmbedderConfig):
 
     @property
     def fixed(self) -> dict[str, Any]:
-        """Prompt, pooling and subtraction; a flag that contradicts them is refused."""
         return self.encoder.chosen | {"subtract": False}
 
     def _template(self, conditions: Sequence[str] | None) -> Template:
+        check_conditions(self, conditions)
         [prompts] = prompt_sets(self.encoder)
         return prompts.plain if conditions is None else prompts.pair
 
     def prepare(self, sentences: Sequence[str], conditions: Sequence[str] | None) -> Prepared:
-        """Tokenise each distinct pair. Loads no weights. Raises RequestError for conditions it does not know."""
-        check_conditions(self, conditions)
         return prepare(self.encoder, sentences, conditions, pairs=[self._template(conditions)])
 
     def count_tokens(self, sentences: Sequence[str], conditions: Sequence[str] | None) -> np.ndarray:
-        """Tokens of each pair's prompt: (N,) int64; 0 for a pair that is refused."""
-        check_conditions(self, conditions)
         return count_tokens(self.encoder, sentences, conditions, [self._template(conditions)])
 
     def load(self, **options: Any) -> PromptEncoder:
-        """Load the weights; `options` are those of `raycase.encoder.loading.load_encoder`."""
         return PromptEncoder(self, load_encoder(self.encoder, **options))
 
 
 @dataclass(frozen=True, kw_only=True)
-class FineTunedScorerConfig(FineTunedConfig):
+class ApartConfig(FineTunedEmbedderConfig):
+    """A system that encodes sentence and condition apart."""
+
+    def prepare(self, sentences: Sequence[str], conditions: Sequence[str] | None) -> Prepared:
+        return prepare(self.encoder, sentences, conditions, alone=[SENTENCE], bases=[CONDITION])
+
+    def count_tokens(self, sentences: Sequence[str], conditions: Sequence[str] | None) -> np.ndarray:
+        templates = [SENTENCE] if conditions is None else [SENTENCE, CONDITION]
+        return count_tokens(self.encoder, sentences, conditions, templates)
+
+
+@dataclass(frozen=True, kw_only=True)
+class ScorerConfig(FineTunedConfig):
     """A fine-tuned system that scores pairs of sentences (`Scorer`) and produces no embeddings."""
 
     figure_names: ClassVar[tuple[str, ...]] = ("score",)  # what it says of a pair, the score first
 
     @property
     def has_extra(self) -> bool:
-        """True: the weights above the encoder."""
-        return True
+        return True  # the weights above the encoder
 
     def tokens(
         self, sentences1: Sequence[str], sentences2: Sequence[str], conditions: Sequence[str] | None = None
     ) -> TokenBatch:
-        """Tokenise each distinct text and concatenate those of each pair; long sentences lose their ends.
-
-        Raises ValueError for lists of different length.
-        """
+        """Tokenise each distinct text and concatenate those of each pair; long sentences lose their ends. Loads no
+        weights. Raises ValueError for lists of different length."""
         raise NotImplementedError
 
     def rated(self, rated: RatedPairs) -> TokenBatch:

@@ -21,9 +21,8 @@ from raycase.encoder.loading import whole_model
 from raycase.encoder.prepared import Prepared
 from raycase.encoder.throughput import Work
 from raycase.encoder.token_batch import TokenBatch
-from raycase.systems.embeds import Embeds
-from raycase.systems.model_folder import save_folder
-from raycase.systems.pairs import Encoded, accepted_pairs, encoded
+from raycase.systems.embeds import Embeds, Loaded
+from raycase.systems.pairs import Encoded, Memory, accepted_pairs, encoded
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
@@ -31,7 +30,7 @@ if TYPE_CHECKING:
 TRAIN_TOKENS = {"cpu": 512, "cuda": 16384}  # of a padded sub-batch; smaller ones hold less padding
 
 
-class FineTuned(nn.Module):
+class FineTuned(Loaded, nn.Module):
     """A fine-tuned system with its weights."""
 
     def __init__(self, config: Any, encoder: TextEncoder) -> None:
@@ -40,22 +39,13 @@ class FineTuned(nn.Module):
         self.encoder = encoder
         self.parts = encoder.parts()
 
-    def compile(self) -> None:
-        """Compile the encoder's layers."""
-        self.encoder.compile()
-
-    def matrix_product_rate(self) -> float:
-        """FLOP/s of a plain matrix product on this device, in the encoder's number format; measured on each call."""
-        return self.encoder.matrix_product_rate()
-
 
 class Embedder(Embeds, FineTuned):
-    """Base of the systems that embed; each defines `forward` and `encode_prepared`. It is an `Encoder`."""
+    """Base of the systems that embed; each defines `forward` and `encode_prepared`."""
 
-    @property
-    def dim(self) -> int:
-        """Dimension of conditional vectors."""
-        return int(self.config.dim)
+    def __init__(self, config: Any, encoder: TextEncoder) -> None:
+        super().__init__(config, encoder)
+        self.memory = Memory(encoder.dim)  # for the vectors of conditions, where they are encoded apart
 
     def forward(self, prepared: Prepared) -> Tensor:
         """Vectors with a gradient, of pairs none of which is refused: (N, dim)."""
@@ -67,34 +57,33 @@ class Embedder(Embeds, FineTuned):
 
     def save(self, folder: Path) -> None:
         """Write the model folder; `raycase.load(folder)` reads it. The system cannot be used afterwards."""
-        save_folder(self.config, folder, self.whole())
+        self.config.save(folder, self.whole())
 
     def forget(self) -> None:
         """Drop remembered vectors; needed after the weights changed."""
+        self.memory.vectors.clear()
 
 
 class PromptEncoder(Embedder):
     """An encoder over one prompt for each pair: (sentence, condition) -> pooled vector."""
 
     def forward(self, prepared: Prepared) -> Tensor:
-        """Vectors with a gradient, of pairs none of which is refused: (N, dim)."""
         return self.encoder.pooled(prepared.pairs[0])[torch.from_numpy(prepared.rows)]
 
     def encode_prepared(self, prepared: Prepared) -> Encoded:
-        """Vectors of tokenised pairs, counts, and the reason of each refused pair."""
         pair_index = accepted_pairs(prepared)
         vectors_KD, work = self.encoder.encode(prepared.pairs[0].take(pair_index))
         return encoded(prepared, pair_index, vectors_KD, work)
 
 
 class Scorer(FineTuned):
-    """Base of the systems that score pairs; each defines `head`, `forward` and `figures`. It is a `PairScorer`."""
+    """Base of the systems that score pairs; each defines `head`, `forward` and `figures`."""
 
     head: nn.Module  # above the encoder
 
     def save(self, folder: Path) -> None:
         """Write the model folder; `raycase.load(folder)` reads it. The system cannot be used afterwards."""
-        save_folder(self.config, folder, whole_model(self.encoder), extra=self.head)
+        self.config.save(folder, whole_model(self.encoder), extra=self.head)
 
     def figures(self, batch: TokenBatch) -> tuple[np.ndarray, Work]:
         """The score of each pair and what the system says beside it, in the order of `config.figure_names`, without a

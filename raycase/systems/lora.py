@@ -20,7 +20,6 @@ from raycase.encoder.sources import load_config
 from raycase.errors import RequestError
 from raycase.systems.fine_tuned_config import PromptEncoderConfig, starting_encoder
 from raycase.systems.fine_tuned_module import PromptEncoder, training_options, with_dropout
-from raycase.systems.model_folder import save_folder
 
 BERT_TARGETS = r".*\.attention\.(self\.(query|key|value)|output\.dense)"  # not the feed-forward's output.dense
 DECODER_TARGETS = r".*\.(q_proj|k_proj|v_proj|o_proj)"
@@ -45,7 +44,24 @@ class LoraConfig(PromptEncoderConfig):
 
         dropout: of the encoder; the adapters use `adapter_dropout`.
         """
-        return _adapted(self, dropout, compute)
+        peft = import_peft()
+        adapted: list[Any] = []
+
+        def adapt(model: Any) -> None:
+            with_dropout(model, dropout)
+            settings = peft.LoraConfig(
+                r=self.rank,
+                lora_alpha=self.alpha,
+                lora_dropout=self.adapter_dropout,
+                target_modules=TARGETS[model.config.model_type],
+                bias="none",
+            )
+            adapted.append(peft.get_peft_model(model, settings))  # changes the model in place
+
+        encoder = load_encoder(self.encoder, adapt=adapt, **training_options() | {"dtype": compute})
+        if encoder.latent is not None:
+            encoder.latent.requires_grad_(False)
+        return AdaptedEncoder(self, encoder, adapted[0])
 
 
 def lora(
@@ -54,30 +70,22 @@ def lora(
     prompt: str | None = None,
     pooling: Pooling | None = None,
     own: OwnPrompt | None = None,
-    rank: int = 32,
-    alpha: float = 32.0,
-    adapter_dropout: float = 0.05,
     merged: bool = True,
+    **choices: Any,
 ) -> LoraConfig:
-    """The system before training. Raises RequestError."""
+    """The system before training; choices: the other fields of `LoraConfig`. Raises RequestError."""
     import_peft()
     spec = starting_encoder(model, prompt=prompt, pooling=pooling, own=own, latent=not merged)
     kind = load_config(spec.source).model_type
     if kind not in TARGETS:
         raise RequestError(f"--model: expected an encoder like {', '.join(TARGETS)}, got {kind}")
-    if not 1 <= rank <= MOST_RANK or not alpha > 0 or not 0 <= adapter_dropout < 1:
+    config = LoraConfig(model=model, encoder=replace(spec, subtract=False), merged=merged, **choices)
+    if not 1 <= config.rank <= MOST_RANK or not config.alpha > 0 or not 0 <= config.adapter_dropout < 1:
         raise RequestError(
-            f"expected --rank from 1 to {MOST_RANK:,}, --alpha above 0 and --adapter-dropout in [0, 1), got {rank}, "
-            f"{alpha:g} and {adapter_dropout:g}"
+            f"expected --rank from 1 to {MOST_RANK:,}, --alpha above 0 and --adapter-dropout in [0, 1), got "
+            f"{config.rank}, {config.alpha:g} and {config.adapter_dropout:g}"
         )
-    return LoraConfig(
-        model=model,
-        encoder=replace(spec, subtract=False),
-        rank=rank,
-        alpha=alpha,
-        adapter_dropout=adapter_dropout,
-        merged=merged,
-    )
+    return config
 
 
 class AdaptedEncoder(PromptEncoder):
@@ -92,28 +100,7 @@ class AdaptedEncoder(PromptEncoder):
         model = self.whole()
         [adapters] = self._adapters
         if self.config.merged:
-            save_folder(self.config, folder, adapters.merge_and_unload())
+            self.config.save(folder, adapters.merge_and_unload())
         else:
             assert adapters.get_base_model() is model
-            save_folder(self.config, folder, adapters=adapters)
-
-
-def _adapted(config: LoraConfig, dropout: float | None, compute: torch.dtype) -> AdaptedEncoder:
-    peft = import_peft()
-    adapted: list[Any] = []
-
-    def adapt(model: Any) -> None:
-        with_dropout(model, dropout)
-        settings = peft.LoraConfig(
-            r=config.rank,
-            lora_alpha=config.alpha,
-            lora_dropout=config.adapter_dropout,
-            target_modules=TARGETS[model.config.model_type],
-            bias="none",
-        )
-        adapted.append(peft.get_peft_model(model, settings))  # changes the model in place
-
-    encoder = load_encoder(config.encoder, adapt=adapt, **training_options() | {"dtype": compute})
-    if encoder.latent is not None:
-        encoder.latent.requires_grad_(False)
-    return AdaptedEncoder(config, encoder, adapted[0])
+            self.config.save(folder, adapters=adapters)

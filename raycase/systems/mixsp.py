@@ -28,9 +28,8 @@ from raycase.encoder.table import PairEncoding
 from raycase.encoder.throughput import Work
 from raycase.encoder.token_batch import TokenBatch
 from raycase.errors import RequestError
-from raycase.systems.fine_tuned_config import FineTunedScorerConfig, starting_encoder
+from raycase.systems.fine_tuned_config import ScorerConfig, starting_encoder
 from raycase.systems.fine_tuned_module import Scorer
-from raycase.systems.model_folder import load_extra
 
 MOST, UPPER = 5.0, 4.0  # highest score of STS; lowest score of two sentences with the same meaning
 PAIRS_AT_ONCE = 4096  # batch size of the projectors
@@ -62,7 +61,7 @@ class Route(StrEnum):
 
 
 @dataclass(frozen=True, kw_only=True)
-class MixSpConfig(FineTunedScorerConfig):
+class MixSpConfig(ScorerConfig):
     """G2(z1, z2) of "[CLS] s1 [SEP] s2 [SEP]", or the encoder's tokenizer's pair. Takes no conditions."""
 
     SYSTEM: ClassVar[str] = "mixsp"
@@ -87,18 +86,13 @@ class MixSpConfig(FineTunedScorerConfig):
     def tokens(
         self, sentences1: Sequence[str], sentences2: Sequence[str], conditions: Sequence[str] | None = None
     ) -> TokenBatch:
-        """Tokenise each distinct sentence and join the pairs; [CLS] and the two sentences are pooled separately.
-
-        The sentences of a long pair are truncated; conditions are ignored. Raises ValueError for lists of different
-        length.
-        """
+        """Tokenise pairs of sentences; [CLS] and both are pooled separately. Conditions are ignored."""
         pairs = list(zip(sentences1, sentences2, strict=True))
         return separated(load_tokenizer(self.encoder), pairs, encoding=self.encoder.pair_encoding, shortened=2, apart=2)
 
     def load(self, **options: Any) -> MixSp:
-        """Load the weights; `options` are those of `raycase.encoder.loading.load_encoder`."""
         scorer = MixSp(self, load_encoder(self.encoder, **options))
-        load_extra(scorer.head, self.local)
+        self.load_extra(scorer.head)
         return scorer
 
 
@@ -163,7 +157,7 @@ class Heads(nn.Module):
 
 
 class MixSp(Scorer):
-    """A router and projectors over one encoder, which reads both sentences. It is a `PairScorer`."""
+    """A router and projectors over one encoder, which reads both sentences."""
 
     def __init__(self, config: MixSpConfig, encoder: TextEncoder) -> None:
         super().__init__(config, encoder)
@@ -200,18 +194,8 @@ class MixSp(Scorer):
             return self.head(*pooled_NV.chunk(3, dim=1))
 
 
-def mixsp(
-    model: str,
-    *,
-    select: Select = Select.HARD,
-    ranges: Sequence[float] = (UPPER,),
-    route: Route = Route.CLS,
-    similarity: Similarity = Similarity.LINEAR,
-    pair_encoding: PairEncoding = PairEncoding.TOKENIZER,
-) -> MixSpConfig:
-    """The system before training. Raises RequestError."""
+def mixsp(model: str, *, pair_encoding: PairEncoding = PairEncoding.TOKENIZER, **choices: Any) -> MixSpConfig:
+    """The system before training; choices: the other fields of `MixSpConfig`. Raises RequestError."""
     spec = starting_encoder(model, prompt="concat-cs", cls=True)
     spec = replace(spec, pooling=(Pooling.MEAN,), subtract=False, pair_encoding=pair_encoding)
-    return MixSpConfig(
-        model=model, encoder=spec, select=select, ranges=tuple(ranges), route=route, similarity=similarity
-    )
+    return MixSpConfig(model=model, encoder=spec, **choices | {"ranges": tuple(choices.get("ranges", (UPPER,)))})

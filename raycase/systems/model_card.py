@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from raycase.data.json_values import figure
+from raycase.systems.contracts import SystemConfig
 from raycase.systems.projector import Projector
-
-if TYPE_CHECKING:
-    from raycase.systems.contracts import SystemConfig
 
 
 def tuned_card(name: str, label: str, metrics: dict[str, Any]) -> str:
@@ -74,69 +72,38 @@ def case_card(name: str, config: SystemConfig, projector: Projector, metrics: di
     """The model card of a CASE system with a projector."""
     shape = projector.config
     layers = {0: "linear", 1: f"one layer, {shape.activation}", 2: f"two layers of {shape.hidden}, {shape.activation}"}
-    return f"""# {name}
-
-Condition-aware sentence embeddings: CASE (Zhang, Zhou and Bollegala, 2025) on {config.label}, with a projector
-{shape.input_dim} -> {shape.output_dim} ({layers[shape.layers]}, dropout {shape.dropout:g} at {shape.dropout_at}); the
-encoder is frozen.
-
-```python
-import raycase
-
-case = raycase.load("{name}")  # the path of this folder
-vectors = case.embed(["Two girls in red dresses play soccer."], ["color of the clothes"])  # (1, {shape.output_dim})
-```
-
-| on the validation pairs, x 100 | |
-|---|---|
-{_rated_rows(metrics)}
-
-{_rated_run(config, metrics)}
-"""
-
-
-def _rated_rows(metrics: dict[str, Any]) -> str:
-    """Figures of a projector, and of the same vectors before it."""
-    best, before = metrics["validation"], metrics["zero_shot"]["spearman"]
-    return f"""| Spearman, all pairs | {figure(best["spearman"])} |
-| Spearman, without label -1 | {figure(best["spearman_rated"])} |
-| Pearson, all pairs | {figure(best["pearson"])} |
-{_nested_rows(best)}| the same vectors without projector: Spearman, all pairs | {figure(before)} |"""
-
-
-def _rated_run(config: SystemConfig, metrics: dict[str, Any]) -> str:
-    """Epoch, data, recipe and provenance of a fit on a frozen encoder."""
-    return f"""The epoch was chosen on these pairs: epoch {metrics["best_epoch"]} of {metrics["epochs"]}.
-
-| data | file | pairs | of them label -1 | sha256 |
-|---|---|---|---|---|
-{_files(metrics, "rows", "not_applicable")}
-
-| recipe | |
-|---|---|
-{_table(metrics["recipe"])}
-| seed | {metrics["seed"]} |
-| workers | {metrics["workers"]} |
-
-Encoder weights: `{config.describe()["weights"]}`
-
-{_made(metrics)}"""
+    what = f"""Condition-aware sentence embeddings: CASE (Zhang, Zhou and Bollegala, 2025) on {config.label}, whose
+encoder is frozen, with a projector {shape.input_dim} -> {shape.output_dim} ({layers[shape.layers]},
+dropout {shape.dropout:g} at {shape.dropout_at})."""
+    return _rated_card(name, what, config, metrics, before="the same vectors without projector")
 
 
 def head_card(name: str, config: SystemConfig, metrics: dict[str, Any]) -> str:
     """The model card of condition pooling with a trained head."""
-    best = metrics["validation"]
     trained = "those of the encoder among them" if metrics["recipe"]["unfreeze"] else "all in the head"
+    what = f"""Condition pooling on {config.model}: {config.label};
+{metrics["parameters"]:,} trained parameters, {trained}.
+Each sentence is encoded once, whatever the number of conditions."""
+    return _rated_card(name, what, config, metrics, before="without training")
+
+
+def _rated_card(name: str, what: str, config: SystemConfig, metrics: dict[str, Any], *, before: str) -> str:
+    """The card of a model that was fitted to rated pairs: what it is, figures, epoch, data, recipe, provenance."""
+    best = metrics["validation"]
+    cut = {dim: value for key, value in best.items() if (dim := key.removeprefix("spearman_")).isdigit()}
+    nested = "".join(
+        f"| Spearman, all pairs, cut to {dim} dimensions (`dim={dim}`) | {figure(value)} |\n"
+        for dim, value in cut.items()
+    )
     return f"""# {name}
 
-Condition pooling on {config.model}: {config.label}; {metrics["parameters"]:,} trained parameters, {trained}.
-Each sentence is encoded once, whatever the number of conditions.
+{what}
 
 ```python
 import raycase
 
 model = raycase.load("{name}")  # the path of this folder
-vectors = model.embed(["Two girls in red dresses play soccer."], ["color of the clothes"])
+vectors = model.embed(["Two girls in red dresses play soccer."], ["color of the clothes"])  # (1, {config.dim})
 ```
 
 | on the validation pairs, x 100 | |
@@ -144,17 +111,19 @@ vectors = model.embed(["Two girls in red dresses play soccer."], ["color of the 
 | Spearman, all pairs (label -1 lowest) | {figure(best["spearman"])} |
 | Spearman, without label -1 | {figure(best["spearman_rated"])} |
 | Pearson, all pairs | {figure(best["pearson"])} |
-{_nested_rows(best)}| without training: Spearman, all pairs | {figure(metrics["zero_shot"]["spearman"])} |
+{nested}| {before}: Spearman, all pairs | {figure(metrics["zero_shot"]["spearman"])} |
 
-{_rated_run(config, metrics)}
+The epoch was chosen on these pairs: epoch {metrics["best_epoch"]} of {metrics["epochs"]}.
+
+| data | file | pairs | of them label -1 | sha256 |
+|---|---|---|---|---|
+{_files(metrics, "rows", "not_applicable")}
+
+| recipe | |
+|---|---|
+{_table(metrics["recipe"] | {key: metrics[key] for key in ("seed", "workers")})}
+
+Encoder weights: `{config.describe()["weights"]}`
+
+{_made(metrics)}
 """
-
-
-def _nested_rows(figures: dict[str, float]) -> str:
-    """Rows of the dimensions to which the vectors can be cut."""
-    dims = {name.removeprefix("spearman_"): value for name, value in figures.items()}
-    return "".join(
-        f"| Spearman, all pairs, cut to {dim} dimensions (`dim={dim}`) | {figure(value)} |\n"
-        for dim, value in dims.items()
-        if dim.isdigit()
-    )

@@ -19,8 +19,9 @@ from raycase.data.schema import Reason
 from raycase.encoder.cosines import cosines
 from raycase.encoder.prepared import Prepared
 from raycase.encoder.throughput import Work
-from raycase.systems.contracts import EmbedderConfig, ScorerConfig
+from raycase.systems.contracts import EmbedderConfig
 from raycase.systems.dualcse import EXPLICIT, IMPLICIT, DualCseConfig, entailment, implicitness
+from raycase.systems.fine_tuned_config import ScorerConfig
 from raycase.systems.registry import embeds
 
 SCORE = "score"

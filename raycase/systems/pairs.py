@@ -7,13 +7,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol, Self
+from typing import Any
 
 import numpy as np
-import pyarrow as pa
 
 from raycase.data.rated import RatedPairs
 from raycase.data.schema import Reason
+from raycase.data.stored_states import StoredStates
+from raycase.data.stored_words import StoredWords
 from raycase.encoder.prepared import Prepared
 from raycase.encoder.prompts import PromptSet, PromptStyle, Template, TokenSpan, parse_views, prompt_set
 from raycase.encoder.sources import load_tokenizer
@@ -28,15 +29,13 @@ CONDITION = Template(pattern="{condition}", span=TokenSpan.ALL)
 
 
 def prompt_sets(spec: EncoderSpec) -> list[PromptSet]:
-    """The templates of each view of an encoder's prompt. Raises RequestError for one's own where there is none."""
-    return [_prompt_set(spec, style, span) for style, span in parse_views(spec.prompt)]
-
-
-def _prompt_set(spec: EncoderSpec, style: PromptStyle, span: TokenSpan | None) -> PromptSet:
-    if style is not PromptStyle.TEMPLATE:
-        return prompt_set(style, template=spec.template, separator=spec.separator, span=span or spec.span)
-    assert spec.own is not None, "a row whose view is a template has it"
-    return spec.own.prompts
+    """The templates of each view of an encoder's prompt."""
+    return [
+        spec.own.prompts
+        if style is PromptStyle.TEMPLATE and spec.own
+        else prompt_set(style, template=spec.template, separator=spec.separator, span=span or spec.span)
+        for style, span in parse_views(spec.prompt)
+    ]
 
 
 def by_pattern(templates: Sequence[Template]) -> list[list[int]]:
@@ -162,8 +161,7 @@ def tokens_apart(prepared: Prepared, pair_index: np.ndarray) -> int:
 
 def encoded(prepared: Prepared, pair_index: np.ndarray, vectors_KD: np.ndarray, work: Work) -> Encoded:
     """Copy the vectors of `accepted_pairs` to the rows of their pairs, unless they stand there already."""
-    reasons = prepared.reasons
-    place_M = np.full(len(reasons), -1)
+    place_M = np.full(len(prepared.condition), -1)
     place_M[pair_index] = np.arange(len(pair_index))
     place_N = place_M[prepared.rows]
     vectors_ND = vectors_KD
@@ -173,25 +171,11 @@ def encoded(prepared: Prepared, pair_index: np.ndarray, vectors_KD: np.ndarray, 
         vectors_ND[there_N] = vectors_KD[place_N[there_N]]
     return Encoded(
         vectors=vectors_ND,
-        refused=[reasons[i] for i in prepared.rows],
+        refused=prepared.refused,
         truncated=prepared.truncated[prepared.rows],
         work=work,
-        distinct=len(reasons),
+        distinct=len(prepared.condition),
     )
-
-
-class StoredTokens(Protocol):
-    """What an output keeps of N texts beside their vectors: states, or stored words."""
-
-    @property
-    def finite(self) -> np.ndarray:
-        """Whether it stands for finite numbers: (N,) bool."""
-
-    def take(self, rows: np.ndarray) -> Self:
-        """That of these rows, in that order."""
-
-    def columns(self) -> list[tuple[pa.Field, pa.Array]]:
-        """The columns of an output."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -208,7 +192,7 @@ class Encoded:
     truncated: np.ndarray
     work: Work
     distinct: int
-    kept: StoredTokens | None = None
+    kept: StoredStates | StoredWords | None = None
 
 
 class Memory:
@@ -222,33 +206,35 @@ class Memory:
     def of(
         self,
         prepared: Prepared,
-        condition_index: np.ndarray,
+        pair_index: np.ndarray,
         compute: Callable[[np.ndarray], tuple[np.ndarray, Work]],
-    ) -> tuple[np.ndarray, Work]:
-        """Vectors of the conditions with these indices: (C, D). Calls `compute` with those that are not cached."""
+    ) -> tuple[np.ndarray, np.ndarray, Work]:
+        """Vectors of the conditions of these pairs, (C, D), each pair's row of them, (K,), and the work.
+
+        Calls `compute` with the indices of conditions that are not cached.
+        """
         assert prepared.conditions is not None
-        names = [prepared.conditions[i] for i in condition_index.tolist()]
+        conditions, row_K = np.unique(prepared.condition[pair_index], return_inverse=True)
+        names = [prepared.conditions[i] for i in conditions.tolist()]
         if (len(self.vectors) + len(names)) * self.dim * 4 > self.max_bytes:
             self.vectors.clear()
-        missing = [i for i, name in zip(condition_index, names, strict=True) if name not in self.vectors]
-        new = np.array(missing, dtype=np.int64)
+        new = np.array([i for i, name in zip(conditions, names, strict=True) if name not in self.vectors], np.int64)
         work = Work()
         if len(new):
             new_CD, work = compute(new)
             self.vectors.update(zip((prepared.conditions[i] for i in new.tolist()), new_CD, strict=True))
         empty_0D = np.empty((0, self.dim), dtype=np.float32)
-        return np.stack([self.vectors[name] for name in names]) if names else empty_0D, work
+        return np.stack([self.vectors[name] for name in names]) if names else empty_0D, row_K, work
 
 
 def prepare_rated(prepare: Callable[[Sequence[str], Sequence[str] | None], Prepared], rated: RatedPairs) -> Prepared:
     """Tokenise the distinct (sentence, condition) of rated pairs. Raises RequestError for one that is refused."""
     sentences, conditions = zip(*rated.distinct, strict=True)
     prepared = prepare(sentences, conditions if any(conditions) else None)
-    reasons = prepared.reasons
-    for row, pair in enumerate(prepared.rows.tolist()):
-        if reasons[pair] is not None:
+    for row, reason in enumerate(prepared.refused):
+        if reason is not None:
             raise RequestError(
-                f"{rated.uri}: expected texts that can be encoded, got: {reasons[pair]}: {sentences[row][:80]!r} under "
+                f"{rated.uri}: expected texts that can be encoded, got: {reason}: {sentences[row][:80]!r} under "
                 f"{conditions[row][:80]!r}; fix or remove the row"
             )
     return prepared

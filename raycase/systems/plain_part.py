@@ -22,14 +22,12 @@ P of p, D vectors.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-if TYPE_CHECKING:
-    from raycase.systems.condition_head import HeadConfig
+from raycase.systems.head_config import HeadConfig
 
 LEAST_SCALE = 1e-3  # rounding to float16 stays below a tenth of it
 MOST_RARE = 256  # directions: more find no other sentences, and take room

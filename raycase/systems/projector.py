@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import asdict, dataclass
 from enum import StrEnum
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 import torch
@@ -13,27 +13,10 @@ from safetensors.torch import save
 from torch import nn
 
 from raycase.data.storage import locate
+from raycase.systems.top import ACTIVATIONS, Activation, TopConfig
 from raycase.systems.weights import load_weights
 
 WEIGHTS = "projector.safetensors"
-MOST_WIDTH = 2**16  # of a layer
-
-
-class Activation(StrEnum):
-    """The non-linearities of Table 7."""
-
-    RELU = "relu"
-    GELU = "gelu"
-    SILU = "silu"
-    LEAKY_RELU = "leaky_relu"
-
-
-ACTIVATIONS: dict[Activation, type[nn.Module]] = {
-    Activation.RELU: nn.ReLU,
-    Activation.GELU: nn.GELU,
-    Activation.SILU: nn.SiLU,
-    Activation.LEAKY_RELU: nn.LeakyReLU,
-}
 
 
 class DropoutAt(StrEnum):
@@ -45,30 +28,24 @@ class DropoutAt(StrEnum):
 
 
 @dataclass(frozen=True, kw_only=True)
-class ProjectorConfig:
+class ProjectorConfig(TopConfig):
     """Shape of g. layers: 0 linear (eq. 3); 1 linear and activation (eq. 4); 2 a hidden layer of width `hidden` first
     (appendix B)."""
 
+    WIDTHS: ClassVar[tuple[str, ...]] = ("input_dim", "output_dim", "hidden")
+
     input_dim: int
-    output_dim: int = 512
     layers: int = 1
     hidden: int = 1024
     activation: Activation = Activation.LEAKY_RELU
     dropout: float = 0.15
     dropout_at: DropoutAt = DropoutAt.INPUT  # as this and `bias` were before they could be chosen
     bias: bool = True
-    nested: tuple[int, ...] = ()  # smaller dimensions that were trained too
 
     def __post_init__(self) -> None:
-        for name in ("input_dim", "output_dim", "hidden"):
-            if not 1 <= getattr(self, name) <= MOST_WIDTH:
-                raise ValueError(f"{name}: expected 1 to {MOST_WIDTH:,}, got {getattr(self, name)}")
+        super().__post_init__()
         if self.layers not in (0, 1, 2):
             raise ValueError(f"layers: expected 0 (linear), 1 or 2, got {self.layers}")
-        if not 0 <= self.dropout < 1:
-            raise ValueError(f"dropout: expected a share in [0, 1), got {self.dropout}")
-        if not all(0 < dim < self.output_dim for dim in self.nested):
-            raise ValueError(f"nested: expected dimensions below {self.output_dim}, got {self.nested}")
 
 
 def settings_of(settings: Any) -> dict[str, Any]:

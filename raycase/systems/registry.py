@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, fields, replace
-from enum import StrEnum
-from functools import cache, partial
+from functools import cache
 from pathlib import Path
-from typing import Any, TypeGuard, TypeVar
+from typing import Any, TypeGuard
 
 from raycase.data.fetch import DEFAULT_MODEL, INSIDE, MODEL_FILE, SHIPPED, folder_here, is_remote
 from raycase.data.json_values import loads
@@ -28,31 +27,32 @@ from raycase.systems import (
     sentence_encoder,
     tri_encoder,
 )
-from raycase.systems.contracts import EmbedderConfig, ScorerConfig
-from raycase.systems.model_folder import read_folder
+from raycase.systems.condition_pooling_model import ConditionPoolingConfig
+from raycase.systems.contracts import EmbedderConfig, NestedConfig
+from raycase.systems.csr_model import CsrConfig
+from raycase.systems.fine_tuned_config import ScorerConfig
 
-Choice = TypeVar("Choice", bound=StrEnum)
-FINE_TUNED = (
-    bi_encoder.BiEncoderConfig,
-    tri_encoder.TriEncoderConfig,
-    cross_encoder.CrossEncoderConfig,
-    sentence_encoder.SentenceEncoderConfig,
-    csr.CsrConfig,
-    dualcse.DualCseConfig,
-    lora.LoraConfig,
-    mixsp.MixSpConfig,
-)
 # `system` in `raycase.json` -> the function that reads the folder
 SYSTEMS: dict[str, Callable[[str, dict[str, Any]], Any]] = {
-    case.SYSTEM: case.resolve_folder,
-    condition_pooling.SYSTEM: condition_pooling.resolve_folder,
-    **{kind.SYSTEM: partial(read_folder, kind) for kind in FINE_TUNED},
+    kind.SYSTEM: kind.read
+    for kind in (
+        case.CaseConfig,
+        ConditionPoolingConfig,
+        bi_encoder.BiEncoderConfig,
+        tri_encoder.TriEncoderConfig,
+        cross_encoder.CrossEncoderConfig,
+        sentence_encoder.SentenceEncoderConfig,
+        CsrConfig,
+        dualcse.DualCseConfig,
+        lora.LoraConfig,
+        mixsp.MixSpConfig,
+    )
 }
 # before the name of an encoder -> the function that makes the system without training
 UNTRAINED: dict[str, Callable[..., Any]] = {
-    condition_pooling.PREFIX: condition_pooling.condition_pooling,
-    csr.PREFIX: csr.untrained,
-    tri_encoder.PREFIX: tri_encoder.tri_encoder,
+    "condition-pooling:": condition_pooling.condition_pooling,
+    "csr:": csr.untrained,
+    "tri-encoder:": tri_encoder.tri_encoder,
 }
 
 
@@ -77,7 +77,9 @@ def resolve(
     if not model.strip():
         raise RequestError(f"--model: expected a name, a Hugging Face id or a folder, got {model!r}")
     views, own = read_prompt(prompt)
-    pooling = None if pooling is None else _choice(Pooling, pooling, "pooling")
+    if pooling not in (None, *Pooling):
+        raise RequestError(f"--pooling: expected one of {', '.join(Pooling)}, got {pooling!r}")
+    pooling = pooling and Pooling(pooling)
     config = _find(model, {"prompt": views, "pooling": pooling, "subtract": subtract, "own": own})
     return config if dim is None else _cut(config, dim)
 
@@ -100,7 +102,7 @@ def _find(model: str, choices: dict[str, Any]) -> EmbedderConfig | ScorerConfig:
         return untrained
     config = _read(file, folder)
     if model in SHIPPED:
-        config = replace(config, model=model)  # type: ignore[type-var]
+        config = replace(config, model=model)
     _check_choices(model, config.fixed, choices)
     return config
 
@@ -151,7 +153,7 @@ def _told_apart(choices: dict[str, Any]) -> dict[str, Any]:
 
 def _cut(config: EmbedderConfig | ScorerConfig, dim: int) -> EmbedderConfig:
     """The system with its conditional vectors cut. Raises RequestError for any but a nested dimension."""
-    if not embeds(config) or not config.nested:
+    if not isinstance(config, NestedConfig) or not config.nested:
         raise RequestError(
             f"--dim: expected a model that was trained with nested dimensions (--nested), got {config.model}, which "
             "has none; leave the flag out"
@@ -162,31 +164,24 @@ def _cut(config: EmbedderConfig | ScorerConfig, dim: int) -> EmbedderConfig:
             f"--dim: expected one of {expected}, the nested dimensions of {config.model}, got {dim}; without the flag "
             f"it is {config.dim}"
         )
-    return replace(config, cut=dim)  # type: ignore[type-var]
-
-
-def _choice(choices: type[Choice], value: str, flag: str) -> Choice:
-    try:
-        return choices(value)
-    except ValueError as error:
-        raise RequestError(f"--{flag}: expected one of {', '.join(choices)}, got {value!r}") from error
+    return replace(config, cut=dim)
 
 
 def embeds(config: EmbedderConfig | ScorerConfig) -> TypeGuard[EmbedderConfig]:
     """Whether a system produces embeddings; otherwise it scores pairs."""
-    return not isinstance(config, ScorerConfig)
+    return isinstance(config, EmbedderConfig)
 
 
-def stores_words(config: EmbedderConfig | ScorerConfig) -> TypeGuard[condition_pooling.ConditionPoolingConfig]:
+def stores_words(config: EmbedderConfig | ScorerConfig) -> TypeGuard[ConditionPoolingConfig]:
     """Whether a system is condition pooling: what it needs of a text can be stored, and pooled under any condition."""
-    return isinstance(config, condition_pooling.ConditionPoolingConfig)
+    return isinstance(config, ConditionPoolingConfig)
 
 
 def weighs_words(
     config: EmbedderConfig | ScorerConfig,
-) -> TypeGuard[condition_pooling.ConditionPoolingConfig | csr.CsrConfig]:
+) -> TypeGuard[ConditionPoolingConfig | CsrConfig]:
     """Whether a system, once loaded, can say which words a condition looked at (`word_weights`)."""
-    return stores_words(config) or (isinstance(config, csr.CsrConfig) and config.weighs_words)
+    return stores_words(config) or (isinstance(config, CsrConfig) and config.weighs_words)
 
 
 def resolve_embedder(model: str = DEFAULT_MODEL, **choices: Any) -> EmbedderConfig:

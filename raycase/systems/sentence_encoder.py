@@ -18,7 +18,6 @@ class SentenceEncoderConfig(PromptEncoderConfig):
 
     @property
     def formula(self) -> str:
-        """What its vectors are."""
         return "f(s)"
 
 

@@ -7,7 +7,6 @@ Shapes: N pairs, M distinct pairs, K of them not refused, S sentences, C conditi
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any, ClassVar
 
@@ -15,27 +14,16 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from raycase.encoder.engine import TextEncoder
 from raycase.encoder.loading import load_encoder
 from raycase.encoder.pooling import Compose, Pooling, compose
 from raycase.encoder.prepared import Prepared
-from raycase.systems.fine_tuned_config import FineTunedEmbedderConfig, starting_encoder
+from raycase.systems.fine_tuned_config import ApartConfig, starting_encoder
 from raycase.systems.fine_tuned_module import Embedder
-from raycase.systems.pairs import (
-    CONDITION,
-    SENTENCE,
-    Encoded,
-    Memory,
-    accepted_pairs,
-    count_tokens,
-    encoded,
-    prepare,
-    tokens_apart,
-)
+from raycase.systems.pairs import Encoded, accepted_pairs, encoded, tokens_apart
 
 
 @dataclass(frozen=True, kw_only=True)
-class TriEncoderConfig(FineTunedEmbedderConfig):
+class TriEncoderConfig(ApartConfig):
     """compose(f(s), f(c)), without weights."""
 
     SYSTEM: ClassVar[str] = "tri-encoder"
@@ -44,34 +32,16 @@ class TriEncoderConfig(FineTunedEmbedderConfig):
 
     @property
     def dim(self) -> int:
-        """Dimension of conditional vectors."""
         return self.plain_dim * (2 if self.compose is Compose.CONCAT else 1)
 
-    def prepare(self, sentences: Sequence[str], conditions: Sequence[str] | None) -> Prepared:
-        """Tokenise each distinct sentence and condition. Loads no weights."""
-        return prepare(self.encoder, sentences, conditions, alone=[SENTENCE], bases=[CONDITION])
-
-    def count_tokens(self, sentences: Sequence[str], conditions: Sequence[str] | None) -> np.ndarray:
-        """Tokens of each pair's two texts: (N,) int64; 0 for a refused pair."""
-        return count_tokens(self.encoder, sentences, conditions, [SENTENCE, *([CONDITION] if conditions else [])])
-
     def load(self, **options: Any) -> TriEncoder:
-        """Load the weights; `options` are those of `raycase.encoder.loading.load_encoder`."""
         return TriEncoder(self, load_encoder(self.encoder, **options))
 
 
-PREFIX = f"{TriEncoderConfig.SYSTEM}:"  # before the name of an encoder: the tri-encoder without training
-
-
 class TriEncoder(Embedder):
-    """compose(f(s), f(c)). It is an `Encoder`."""
-
-    def __init__(self, config: TriEncoderConfig, encoder: TextEncoder) -> None:
-        super().__init__(config, encoder)
-        self.memory = Memory(encoder.dim)
+    """compose(f(s), f(c))."""
 
     def forward(self, prepared: Prepared) -> Tensor:
-        """Vectors with a gradient: (N, dim). No pair may be refused."""
         if prepared.conditions is None:
             return self.encoder.pooled(prepared.alone[0])[torch.from_numpy(prepared.sentence[prepared.rows])]
         sentence_N, condition_N = (
@@ -81,24 +51,18 @@ class TriEncoder(Embedder):
         return compose(sentences_SD[sentence_N], conditions_CD[condition_N], self.config.compose)
 
     def encode_prepared(self, prepared: Prepared) -> Encoded:
-        """Vectors of tokenised pairs without a gradient, counts, and the reason of each refused pair."""
         pair_index = accepted_pairs(prepared)
         sentences, sentence_index = np.unique(prepared.sentence[pair_index], return_inverse=True)
         sentences_SD, work = self.encoder.encode(prepared.alone[0].take(sentences))
         vectors_KD = sentences_SD[sentence_index]
         if prepared.conditions is not None:
-            conditions, condition_index = np.unique(prepared.condition[pair_index], return_inverse=True)
-            conditions_CD, new_work = self.memory.of(
-                prepared, conditions, lambda new: self.encoder.encode(prepared.bases[0].take(new))
+            conditions_CD, condition_index, new_work = self.memory.of(
+                prepared, pair_index, lambda new: self.encoder.encode(prepared.bases[0].take(new))
             )
             work += new_work
             first_KD, second_KD = (torch.from_numpy(v) for v in (vectors_KD, conditions_CD[condition_index]))
             vectors_KD = compose(first_KD, second_KD, self.config.compose).numpy()
         return encoded(prepared, pair_index, vectors_KD, replace(work, tokens=tokens_apart(prepared, pair_index)))
-
-    def forget(self) -> None:
-        """Drop the cached vectors of conditions; needed after the weights changed."""
-        self.memory.vectors.clear()
 
 
 def tri_encoder(model: str, *, compose: Compose = Compose.HADAMARD, pooling: Pooling | None = None) -> TriEncoderConfig:

@@ -17,7 +17,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from functools import cached_property
 from importlib.resources import files
 
@@ -242,13 +242,8 @@ def _ratio(head: Head, sample: Sequence[Words], typical: Questions, dim: int) ->
     """Mean length of whole vectors in that of those cut to `dim`, without their plain parts: (1,)."""
     if dim == head.output_dim:
         return torch.ones(1)
-    words = sample[0]
-    pooled_BCD = (
-        head.weights(words, typical.take(torch.arange(0, len(typical.mix), 16).expand(len(words.real), -1)))
-        @ words.values
-    )
-    gate = typical.gate
-    if gate is not None:
-        pooled_BCD = pooled_BCD * gate[::16]
+    words = replace(sample[0], plain=None)
+    every_16th = torch.arange(0, len(typical.mix), 16).expand(len(words.real), -1)
+    pooled_BCD = head.pool(words, typical.take(every_16th))
     whole, cut = (torch.linalg.vector_norm(v, dim=-1) for v in (pooled_BCD, pooled_BCD[..., :dim]))
     return (whole / cut.clamp(min=1e-12)).mean().reshape(1).cpu().float()

@@ -9,20 +9,16 @@ Shapes: N pairs, M distinct pairs, C conditions, T tokens of a text.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
 
 import numpy as np
 
-from raycase.encoder.engine import TextEncoder
 from raycase.encoder.prepared import Prepared
 from raycase.encoder.words import Word, words_of
+from raycase.systems.embeds import Embeds
 
 
-class WeighsWords:
+class WeighsWords(Embeds):
     """Base of the loaded systems that can say which words a condition looked at."""
-
-    config: Any  # an `EmbedderConfig`
-    encoder: TextEncoder
 
     def token_weights(self, prepared: Prepared) -> list[np.ndarray]:
         """The weight of each text token of each distinct pair, those that cover the text: M of (T,), whose sum is 1, or
@@ -35,7 +31,7 @@ class WeighsWords:
         C conditions -> (C, T), each row sums to 1. Raises ValueError for texts that cannot be embedded.
         """
         prepared = self.config.prepare([sentence] * len(conditions), conditions)
-        for condition, reason in zip(conditions, [prepared.reasons[i] for i in prepared.rows], strict=True):
+        for condition, reason in zip(conditions, prepared.refused, strict=True):
             if reason is not None:
                 raise ValueError(f"{reason}: {sentence!r} under {condition!r}")
         weights = self.token_weights(prepared)

@@ -15,7 +15,8 @@ from raycase.encoder.pooling import Pooling
 from raycase.encoder.prompts import TokenSpan
 from raycase.errors import WorkError
 from raycase.systems.condition_head import ConditionHead, ZeroShotHead
-from raycase.systems.condition_pooling import ConditionPoolingConfig, condition_pooling, write_model_folder
+from raycase.systems.condition_pooling import condition_pooling, write_model_folder
+from raycase.systems.condition_pooling_model import ConditionPoolingConfig
 from raycase.systems.model_card import head_card
 from raycase.systems.pairs import Indexed
 from raycase.training.checkpoint import Fitting

@@ -17,12 +17,13 @@ from raycase.data.storage import Location
 from raycase.data.stored_states import StoredStates
 from raycase.encoder.prepared import Prepared
 from raycase.errors import RequestError, WorkError
-from raycase.systems.condition_pooling import ConditionPoolingConfig
-from raycase.systems.contracts import Compute, EmbedderConfig, Encoder
+from raycase.systems.condition_pooling_model import ConditionPoolingConfig
+from raycase.systems.contracts import Compute, EmbedderConfig
+from raycase.systems.embeds import Embeds
 from raycase.systems.pairs import Encoded
 from raycase.training.checkpoint import Checkpoint, Fitting, resumed, show
 from raycase.training.loop import FitState
-from raycase.training.runner import Data, Record, Round
+from raycase.training.trial_runner import Data, Record, Round
 
 CACHE = VectorCache(lambda *_: execute_here)
 
@@ -67,7 +68,7 @@ class LocalRunner:
         cache: Location,
         compute: Compute | None = None,
     ) -> tuple[StoredStates, np.ndarray]:
-        """`raycase.systems.contracts.StatesOf`. Writes nothing to the cache."""
+        """`raycase.training.runner.TextEmbedder.states_of`. Writes nothing to the cache."""
         system = config.load(dtype=None if compute is None else getattr(torch, compute), device=self.device)
         encoded = _encoded(system, config.prepare(texts, None), [(text, None) for text in texts], name)
         assert isinstance(encoded.kept, StoredStates), "expected a system that keeps states"
@@ -98,7 +99,7 @@ class LocalRunner:
         return last
 
 
-def _encoded(system: Encoder, prepared: Prepared, pairs: Sequence[tuple[str, str | None]], name: str) -> Encoded:
+def _encoded(system: Embeds, prepared: Prepared, pairs: Sequence[tuple[str, str | None]], name: str) -> Encoded:
     """Encode texts all of which must have a vector. Raises RequestError."""
     encoded = system.encode_prepared(prepared)
     finite_N = np.isfinite(encoded.vectors).all(axis=1)

@@ -15,15 +15,8 @@ from torch import Tensor, nn
 
 from raycase.errors import at_least, check_ranges
 from raycase.systems.pair_vectors import PairVectors
-from raycase.systems.projector import (
-    MOST_WIDTH,
-    Activation,
-    DropoutAt,
-    Projector,
-    ProjectorConfig,
-    project,
-    settings_of,
-)
+from raycase.systems.projector import DropoutAt, Projector, ProjectorConfig, project, settings_of
+from raycase.systems.top import MOST_WIDTH, Activation
 from raycase.training.loop import BatchLoss, Evaluation, FitState, epoch_batches, fit, gather, shard
 from raycase.training.losses import Loss, unit_ratings
 from raycase.training.nested import nested_correlations, nested_cosines, nested_loss, nested_range

@@ -16,17 +16,9 @@ from raycase.errors import RequestError, note
 from raycase.evaluation.graph_metrics import MEASURES
 from raycase.systems.bi_encoder import BiEncoderConfig, bi_encoder
 from raycase.systems.cross_encoder import cross_encoder
-from raycase.systems.csr import (
-    LEAST_COSINE,
-    Asks,
-    CsrConfig,
-    CsrForm,
-    Router,
-    Weight,
-    csr,
-    default_router,
-    least_cosine,
-)
+from raycase.systems.csr import LEAST_COSINE, csr, default_router, least_cosine
+from raycase.systems.csr_model import CsrConfig
+from raycase.systems.csr_router import Asks, CsrForm, Router, Weight
 from raycase.systems.fine_tuned_config import FineTunedConfig
 from raycase.systems.lora import lora
 from raycase.systems.tri_encoder import TriEncoderConfig, tri_encoder

@@ -1,23 +1,21 @@
-"""Protocols of what training and sweeps run on: a runner embeds texts and runs fits or trials.
+"""Protocols of what training runs on: a runner embeds texts and runs fits.
 
-Implemented on Ray by `raycase.distributed.train` and `tune`, in one process by `raycase.training.local_runner`.
+Implemented on Ray by `raycase.distributed.train`, in one process by `raycase.training.local_runner`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Protocol
+from collections.abc import Sequence
+from typing import Any, Protocol
+
+import numpy as np
 
 from raycase.data.storage import Location
-from raycase.systems.contracts import StatesOf, VectorsOf
+from raycase.data.stored_states import StoredStates
+from raycase.systems.condition_pooling_model import ConditionPoolingConfig
+from raycase.systems.contracts import Compute, VectorsOf
 from raycase.training.checkpoint import Fitting
 from raycase.training.loop import FitState
-
-if TYPE_CHECKING:
-    from raycase.training.sweep_cells import Cell, Space
-
-Data = Mapping[str, Any]  # by `Cell.data_key`: what `TrainingJob.shared` gave
 
 
 class TextEmbedder(Protocol):
@@ -27,9 +25,19 @@ class TextEmbedder(Protocol):
     def vectors_of(self) -> VectorsOf:
         """A function that embeds the texts of a data set."""
 
-    @property
-    def states_of(self) -> StatesOf:
-        """A function that gives the states of texts' tokens."""
+    def states_of(
+        self,
+        texts: Sequence[str],
+        config: ConditionPoolingConfig,
+        *,
+        name: str,
+        cache: Location,
+        compute: Compute | None,
+    ) -> tuple[StoredStates, np.ndarray]:
+        """States of the tokens of N distinct texts, by a system that keeps them, and f of each text, (N, D) float32.
+
+        The other arguments are those of `VectorsOf`. Raises RequestError for a text without states.
+        """
 
 
 class Runner(TextEmbedder, Protocol):
@@ -50,48 +58,3 @@ class OpenRunner(Protocol):
 
     def __call__(self, *, workers: int, gpus_per_worker: float | None, cache: Location) -> Runner:
         """Raises RequestError where the workers do not fit, or where the workers cannot share the cache."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class Search:
-    """A search: the number of cells to choose from the space, and the trials so far."""
-
-    count: int
-    base: Cell
-    space: Space
-    seed: int  # of the fits
-    sampler_seed: int
-    points: Sequence[tuple[dict[str, Any], float]]  # of the space, of earlier trials, with their scores
-
-
-@dataclass(frozen=True, kw_only=True)
-class Round:
-    """Trials that run together: cells with their seeds, or a search that chooses cells."""
-
-    trials: Sequence[tuple[Cell, int]] = ()
-    search: Search | None = None
-    epochs: int  # of the longest trial
-    asha: bool
-
-
-class Record(Protocol):
-    """Receives a trial that has ended: the metrics of its epochs, or its error."""
-
-    def __call__(self, cell: Cell, seed: int, *, history: Sequence[dict[str, float]], error: str | None) -> None: ...
-
-
-class TrialRunner(Runner, Protocol):
-    """Embeds texts and runs fits and trials."""
-
-    def run(self, trials: Round, data: Data, record: Record) -> list[float]:
-        """Run a round and record each trial at its end. Returns the seconds that trials took beyond their fits."""
-
-
-class OpenTrialRunner(Protocol):
-    """Opens a runner of trials. Sweeps call it after all other checks, since it may start a cluster."""
-
-    def __call__(self, *, cpus_per_trial: float | None, gpus_per_trial: float | None, cache: Location) -> TrialRunner:
-        """None: as `train` takes, but each GPU has a trial of its own.
-
-        Raises RequestError where a trial does not fit, or where the trials cannot share the cache.
-        """

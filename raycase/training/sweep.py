@@ -16,7 +16,7 @@ from raycase.data.storage import fingerprint, locate
 from raycase.errors import MOST_SEED, WorkError, note, visible
 from raycase.systems.model_folder import METRICS
 from raycase.training.job import train
-from raycase.training.runner import Data, OpenTrialRunner, Round, Runner, Search, TrialRunner
+from raycase.training.runner import Runner
 from raycase.training.sweep_cells import Cell, Space, most_epochs
 from raycase.training.sweep_job import Sweep
 from raycase.training.sweep_plots import choices_plot, has_matplotlib
@@ -31,6 +31,7 @@ from raycase.training.sweep_trials import (
     make_trial,
     stopped_by,
 )
+from raycase.training.trial_runner import Data, OpenTrialRunner, Round, Search, TrialRunner
 
 MOST_SHOWN, EVERY_S = 8, 10.0  # cells in a progress report; seconds between two reports
 

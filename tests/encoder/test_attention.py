@@ -90,9 +90,9 @@ def test_attention_in_chunks_and_in_blocks_is_that_of_a_dense_mask(monkeypatch, 
     for most in (2**16, 1000, 1):
         sees = chunks(row, torch.device("cpu"), torch.float32, window, part_keys=most)
         torch.testing.assert_close(attend(*arguments, row=sees, **options)[0], wanted, rtol=1e-5, atol=1e-5)
-        assert (len(sees.parts) == 1) == (most > 1000)
-        assert all(part.keys.numel() <= most or len(part.keys) == 1 for part in sees.parts)
-        assert max(part.keys.shape[1] for part in sees.parts) < len(row), "expected chunks that see less than the row"
+        assert (len(sees) == 1) == (most > 1000)
+        assert all(part.keys.numel() <= most or len(part.keys) == 1 for part in sees)
+        assert max(part.keys.shape[1] for part in sees) < len(row), "expected chunks that see less than the row"
     monkeypatch.setattr(attention, "compiled_flex", lambda: flex_attention)
     for size in KERNELS:
         sees = blocks(*places(row), window, size=size)

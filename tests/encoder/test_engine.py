@@ -31,6 +31,7 @@ from transformers import (
 
 from raycase.encoder import attention, row_inputs
 from raycase.encoder.attention import NAME, register
+from raycase.encoder.compiling import compile_layers, try_kernels
 from raycase.encoder.engine import TextEncoder
 from raycase.encoder.latent_attention import LatentAttention
 from raycase.encoder.pooling import Pooling
@@ -252,7 +253,7 @@ def test_where_flex_attention_does_not_run_attention_is_in_chunks(monkeypatch, c
     monkeypatch.setattr(row_inputs, "blocks", broken)
     rows, plain = encoder(DECODERS["qwen3"], unpadded=True)
     rows.flex = True
-    rows.try_kernels()
+    try_kernels(rows)
     assert not rows.flex and "FlexAttention does not run here and is not used: no Triton here" in caplog.text
     equal(rows, plain, *shared())
 
@@ -264,7 +265,7 @@ def test_rows_through_flex_attention(monkeypatch, name):
     causal = name in DECODERS
     rows, plain = encoder((DECODERS | BIDIRECTIONAL)[name], causal=causal, unpadded=True, batch_tokens=256)
     rows.flex = True
-    rows.try_kernels()
+    try_kernels(rows)
     assert rows.flex
     equal(rows, plain, *shared(sentences=20))
 
@@ -291,7 +292,7 @@ def test_long_sequences_that_share_nothing_go_through_flash_attention(monkeypatc
     monkeypatch.setattr(attention, "varlen_attn", lambda *a, **o: taken.append(len(a[3])) or one_by_one(*a, **o))
     rows, plain = encoder(long_positions(name), causal=name in DECODERS, unpadded=True, batch_tokens=1024)
     rows.flex = rows.varlen = True
-    rows.try_kernels()
+    try_kernels(rows)
     assert taken and (rows.flex, rows.varlen) == (True, True)
     rows.flex, before = False, len(taken)
     random = np.random.default_rng(0)
@@ -308,7 +309,7 @@ def test_flash_attention_that_is_wrong_here_is_not_used(monkeypatch, caplog):
     monkeypatch.setattr(attention, "varlen_attn", lambda query, *_, **__: torch.zeros_like(query))
     rows, _ = encoder(DECODERS["qwen3"], unpadded=True, batch_tokens=1024)
     rows.flex = rows.varlen = True
-    rows.try_kernels()
+    try_kernels(rows)
     assert (rows.flex, rows.varlen) == (True, False)
     assert "FlashAttention does not run here" in caplog.text
 
@@ -386,7 +387,7 @@ def test_compiled_layers_give_the_same_vectors(name, caplog):
     causal = name in DECODERS
     rows, plain = encoder((DECODERS | BIDIRECTIONAL)[name], causal=causal)
     rows.in_rows = causal
-    rows.compile()
+    compile_layers(rows)
     assert "not compiled" not in caplog.text
     for seed in range(2):
         equal(rows, plain, *shared(seed=seed))
@@ -409,12 +410,12 @@ def test_for_flex_attention_each_length_of_a_row_is_compiled_once(monkeypatch, n
     rows, plain = encoder((DECODERS | BIDIRECTIONAL)[name], causal=causal, unpadded=True, batch_tokens=512)
     rows.model.config.use_cache = False  # as `load_encoder` does
     rows.flex = True
-    rows.compile()
+    compile_layers(rows)
     lengths = set()
     for seed, sentences in enumerate((1, 3, 8, 12, 40, 60)):
         sequences, spans = shared(sentences=sentences, seed=seed)
         batch = batch_of(sequences, spans)
-        lengths |= {rows.row_inputs(row)[0].ids.shape[1] for _, row in rows._batches(batch, np.arange(len(batch)))}
+        lengths |= {rows.row_inputs(row)[0].ids.shape[1] for _, row in rows.batches(batch, np.arange(len(batch)))}
         assert relative(rows.encode(batch)[0], alone(plain, sequences, spans)) < 1e-5
     assert 2 <= len(lengths) <= 3
     assert len(graphs) == wanted
@@ -429,6 +430,6 @@ def test_where_nothing_can_be_compiled_layers_run_as_they_are(monkeypatch, caplo
 
     monkeypatch.setattr(nn.Module, "compile", compile)
     rows, plain = encoder(DECODERS["qwen3"])
-    rows.compile()
+    compile_layers(rows)
     assert [r.message for r in caplog.records] == ["not compiled: no C++ compiler"]
     equal(rows, plain, *shared())

@@ -10,10 +10,10 @@ import torch
 from kinds import DECODERS, KINDS, library_states, save_kind
 
 import raycase
+from raycase.encoder.choices import find_encoder
 from raycase.encoder.loading import load_encoder, save_encoder, whole_model
 from raycase.encoder.pooling import Pooling
 from raycase.encoder.prompts import PromptStyle
-from raycase.encoder.sources import find_encoder
 from raycase.encoder.token_batch import TokenBatch, Tokens
 from raycase.encoder.token_states import StateReader
 from raycase.errors import RequestError

@@ -10,9 +10,10 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
+from raycase.encoder.choices import find_encoder
 from raycase.encoder.loading import load_encoder
 from raycase.encoder.pooling import Pooling
-from raycase.encoder.sources import find_encoder, hub_commit, load_config, load_tokenizer, weights_identity
+from raycase.encoder.sources import hub_commit, load_config, load_tokenizer, weights_identity
 from raycase.errors import RequestError
 
 CHOICES = {"prompt": "concat-sc", "pooling": Pooling.MEAN}

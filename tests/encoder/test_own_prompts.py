@@ -7,10 +7,11 @@ import pytest
 import tiny
 
 from raycase.data.schema import Reason
+from raycase.encoder.choices import find_encoder
 from raycase.encoder.pooling import Pooling
 from raycase.encoder.prompt_flags import read_prompt
 from raycase.encoder.prompts import BUILT_IN, OwnPrompt, Pool, PromptStyle, TokenSpan, prompt_set
-from raycase.encoder.sources import described, find_encoder, load_tokenizer
+from raycase.encoder.sources import described, load_tokenizer
 from raycase.encoder.table import ENCODERS, read_spec
 from raycase.errors import RequestError
 

@@ -16,8 +16,9 @@ from helpers import ROOT
 from safetensors.torch import load_file
 from tokenizers import Tokenizer
 
+from raycase.encoder.choices import find_encoder
 from raycase.encoder.loading import load_encoder
-from raycase.encoder.sources import find_encoder, weights_identity
+from raycase.encoder.sources import weights_identity
 from raycase.encoder.token_batch import Tokens
 from raycase.errors import RequestError
 
@@ -116,7 +117,8 @@ def test_a_pipe_in_place_of_them_does_not_hang(published):
 LOAD = """
 import json, sys, torch
 from raycase.encoder.loading import load_encoder
-from raycase.encoder.sources import find_encoder, weights_identity
+from raycase.encoder.choices import find_encoder
+from raycase.encoder.sources import weights_identity
 from raycase.encoder.token_batch import Tokens
 for name in sys.argv[1:]:
     spec = find_encoder(name)

@@ -14,9 +14,9 @@ from sentence_transformers.base.modules import Dense, Normalize, Transformer
 from sentence_transformers.sentence_transformer.modules import Pooling
 
 import raycase
+from raycase.encoder.choices import find_unprompted
 from raycase.encoder.loading import load_encoder, save_encoder, whole_model
 from raycase.encoder.published import LEGACY
-from raycase.encoder.sources import find_unprompted
 from raycase.encoder.table import read_spec
 from raycase.encoder.token_batch import Tokens
 from raycase.errors import RequestError

@@ -12,11 +12,12 @@ from safetensors.torch import load_file, save_file
 from tokenizers import AddedToken, Tokenizer
 
 from raycase.data.schema import Reason
+from raycase.encoder.choices import find_encoder
 from raycase.encoder.loading import load_encoder
 from raycase.encoder.pooling import Pooling
 from raycase.encoder.prompts import PromptStyle, prompt_set
 from raycase.encoder.several_texts import separated
-from raycase.encoder.sources import find_encoder, load_tokenizer
+from raycase.encoder.sources import load_tokenizer
 from raycase.encoder.table import ENCODERS, EncoderSpec, PairEncoding
 from raycase.errors import RequestError
 

@@ -8,14 +8,10 @@ from dataclasses import replace
 import pytest
 from safetensors.torch import load_file, save_file
 
+from raycase.encoder.choices import find_encoder
 from raycase.encoder.pooling import Pooling
 from raycase.encoder.prompts import PromptStyle
-from raycase.encoder.sources import (
-    described,
-    find_encoder,
-    weights_folder,
-    weights_identity,
-)
+from raycase.encoder.sources import described, weights_folder, weights_identity
 from raycase.encoder.table import ENCODERS, PairEncoding
 from raycase.errors import RequestError
 

@@ -10,10 +10,10 @@ from safetensors.torch import load_file, save_file
 from tokenizers import Tokenizer
 from transformers import AutoModel
 
+from raycase.encoder.choices import find_encoder
 from raycase.encoder.loading import load_encoder
 from raycase.encoder.pooling import Pooling
 from raycase.encoder.prompts import prompt_set
-from raycase.encoder.sources import find_encoder
 from raycase.encoder.table import ENCODERS
 from raycase.errors import RequestError
 

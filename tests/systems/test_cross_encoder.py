@@ -13,8 +13,9 @@ from small import CONDITIONS, SENTENCES, close, system
 from raycase.data.schema import Reason
 from raycase.encoder.table import ENCODERS, PairEncoding
 from raycase.errors import RequestError
-from raycase.systems.contracts import Encoder, PairScorer
 from raycase.systems.cross_encoder import cross_encoder
+from raycase.systems.embeds import Embeds
+from raycase.systems.fine_tuned_module import Scorer
 from raycase.systems.tri_encoder import tri_encoder
 
 
@@ -130,8 +131,8 @@ def test_a_cross_encoder_needs_a_first_token_that_sees_all(tmp_path, monkeypatch
 
 def test_a_cross_encoder_ranks_and_gives_no_vectors(bert):
     cross, tri = system(cross_encoder(bert)), system(tri_encoder(bert))
-    assert isinstance(cross, PairScorer) and not isinstance(cross, Encoder)
-    assert isinstance(tri, Encoder) and not isinstance(tri, PairScorer)
+    assert isinstance(cross, Scorer) and not isinstance(cross, Embeds)
+    assert isinstance(tri, Embeds) and not isinstance(tri, Scorer)
 
 
 def test_the_scores_of_training_are_those_that_are_given(bert):

@@ -14,10 +14,10 @@ from raycase.encoder.pooling import Compose, Pooling
 from raycase.encoder.table import PairEncoding
 from raycase.errors import RequestError
 from raycase.systems.bi_encoder import bi_encoder
-from raycase.systems.contracts import Encoder
 from raycase.systems.cross_encoder import cross_encoder
 from raycase.systems.csr import CsrForm, Router, Weight, csr
 from raycase.systems.dualcse import DualCseForm, dualcse
+from raycase.systems.embeds import Embeds
 from raycase.systems.fine_tuned_module import pair_scores
 from raycase.systems.lora import lora
 from raycase.systems.mixsp import mixsp
@@ -74,7 +74,7 @@ def test_the_vectors_of_training_are_those_that_are_given(bert, name):
     system = small.disturb(config.trainable(), scale=0.02)
     prepared = config.rated(small.rated()).take(np.arange(24))
     close(system.eval()(prepared).detach(), system.encode_prepared(prepared).vectors)
-    assert isinstance(system, Encoder)
+    assert isinstance(system, Embeds)
 
 
 @pytest.mark.parametrize("name", EMBED)

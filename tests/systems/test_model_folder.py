@@ -173,7 +173,7 @@ def test_the_card_has_the_figures_of_the_metrics(tmp_path, spec):
     card = (folder / CARD).read_text(encoding="utf-8")
     metrics = json.loads((folder / METRICS).read_text(encoding="utf-8"))
     rows = table(card)
-    assert rows["Spearman, all pairs"] == f"{metrics['validation']['spearman']:.2f}" == "61.23"
+    assert rows["Spearman, all pairs (label -1 lowest)"] == f"{metrics['validation']['spearman']:.2f}" == "61.23"
     assert rows["Spearman, without label -1"] == f"{metrics['validation']['spearman_rated']:.2f}"
     assert rows["Pearson, all pairs"] == f"{metrics['validation']['pearson']:.2f}" == "58.77"
     assert rows["the same vectors without projector: Spearman, all pairs"] == "41.12"
@@ -191,7 +191,7 @@ def test_the_card_says_what_the_model_is(tmp_path, spec):
     card = (folder / CARD).read_text(encoding="utf-8")
     assert card.startswith("# my-model\n")
     assert "tiny concat-sc+cond mean - c" in card
-    assert "64 -> 5 (two layers of 6, leaky_relu, dropout 0.25 at input)" in card
+    assert "64 -> 5 (two layers of 6, leaky_relu,\ndropout 0.25 at input)" in card
     assert model(spec)[0].describe()["weights"] in card
 
 
