@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import Any
 from zlib import crc32
 
 import torch
@@ -14,10 +14,21 @@ from torch import Tensor
 
 from raycase.data.json_values import finite, loads
 
-if TYPE_CHECKING:
-    from raycase.training.loop import FitConfig
-
 Weights = dict[str, Tensor]
+
+
+@dataclass(frozen=True, kw_only=True)
+class FitConfig:
+    """Settings of the loop. `select` names the metric of early stopping and of the best epoch (larger is better)."""
+
+    epochs: int
+    patience: int
+    learning_rate: float
+    weight_decay: float = 0.0
+    warmup: float | None = None  # share of the steps up to the peak learning rate, then down to 0; None: constant
+    seed: int = 0
+    select: str = "spearman"
+    rates: Mapping[str, float] = field(default_factory=dict)  # peak rates other than `learning_rate`: prefix -> rate
 
 
 @dataclass(kw_only=True)

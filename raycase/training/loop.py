@@ -8,9 +8,8 @@ from __future__ import annotations
 import math
 import resource
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from copy import deepcopy
-from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 
@@ -20,25 +19,11 @@ import torch.distributed as dist
 from torch import Tensor, nn
 
 from raycase.errors import WorkError
-from raycase.training.fit_state import FitState, Weights, best_epoch_of, not_finite
+from raycase.training.fit_state import FitConfig, FitState, Weights, best_epoch_of, not_finite
 
 Batches = Callable[[int], Iterable[np.ndarray]]  # epoch -> whole batches, as row numbers
 BatchLoss = Callable[[nn.Module, np.ndarray], Tensor]  # of a whole batch; use `shard` and `gather`
 Evaluation = Callable[[nn.Module], dict[str, float]]
-
-
-@dataclass(frozen=True, kw_only=True)
-class FitConfig:
-    """Settings of the loop. `select` names the metric of early stopping and of the best epoch (larger is better)."""
-
-    epochs: int
-    patience: int
-    learning_rate: float
-    weight_decay: float = 0.0
-    warmup: float | None = None  # share of the steps up to the peak learning rate, then down to 0; None: constant
-    seed: int = 0
-    select: str = "spearman"
-    rates: Mapping[str, float] = field(default_factory=dict)  # peak rates other than `learning_rate`: prefix -> rate
 
 
 def fit(

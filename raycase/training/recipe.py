@@ -6,7 +6,7 @@ from dataclasses import asdict, dataclass, fields
 from typing import Any, ClassVar, Self
 
 from raycase.errors import at_least, check_ranges
-from raycase.training.loop import FitConfig
+from raycase.training.fit_state import FitConfig
 
 Ranges = dict[str, tuple[bool, str]]  # as `check_ranges` takes them
 SHARE = "a share in [0, 1)"
