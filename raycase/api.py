@@ -27,7 +27,7 @@ Place = str | PathLike[str]
 _FLAG = re.compile(r"(?<![\w-])--([a-z][a-z0-9]*(?:-[a-z0-9]+)*)")
 
 
-def _in_python(function: Callable[Args, Given]) -> Callable[Args, Given]:
+def names_arguments(function: Callable[Args, Given]) -> Callable[Args, Given]:
     """Name arguments, not flags, in what the function raises."""
 
     @wraps(function)
@@ -62,7 +62,7 @@ def _several(values: str | Iterable[str]) -> tuple[str, ...]:
     return (values,) if isinstance(values, str) else tuple(values)
 
 
-@_in_python
+@names_arguments
 def load(model: Place = "minilm-conditional", **options: Any) -> Embeds:
     """Load a model that ships, an encoder of the table, a Hugging Face id or a folder.
 
@@ -86,7 +86,7 @@ def load(model: Place = "minilm-conditional", **options: Any) -> Embeds:
     return system
 
 
-@_in_python
+@names_arguments
 def embed(input: Place, output: Place, *, conditions: str | Iterable[str] = (), **options: Any) -> dict[str, Any]:
     """Embed a corpus under conditions, as `raycase embed` does; returns what its last line says.
 
@@ -107,7 +107,7 @@ def embed(input: Place, output: Place, *, conditions: str | Iterable[str] = (), 
     return run(_job(EmbedJob, input=input, output=output, conditions=_several(conditions), **options))
 
 
-@_in_python
+@names_arguments
 def train(system: str, *, output: Place, **options: Any) -> dict[str, Any]:
     """Train a system, as `raycase train SYSTEM` does, into a model folder; returns its `metrics.json`.
 
@@ -124,7 +124,7 @@ def train(system: str, *, output: Place, **options: Any) -> dict[str, Any]:
     return run(job, open_runner(job.ray))
 
 
-@_in_python
+@names_arguments
 def evaluate(model: Place | Iterable[str], data: Place, output: Place, **options: Any) -> dict[str, Any]:
     """Measure models on a task's judgements, as `raycase evaluate` does; writes a report and returns its
     `metrics.json`.

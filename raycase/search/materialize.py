@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
 from dataclasses import replace
 from functools import lru_cache, partial
 from typing import Any
@@ -17,6 +18,7 @@ from raycase.corpus.output import output_at
 from raycase.corpus.resume import account, run_units
 from raycase.corpus.tasks import OpenTasks
 from raycase.corpus.unit_files import UnitLine
+from raycase.corpus.written import open_written
 from raycase.data.storage import fingerprint, locate
 from raycase.data.stored_words import StoredWords, WordFormat
 from raycase.errors import RequestError
@@ -76,6 +78,17 @@ def _questions(model: dict[str, Any], name: str | None, conditions: tuple[str, .
     tensors = {"queries": asked.queries, "mix": asked.mix, "temperatures": temperatures}
     tensors |= {} if asked.gate is None else {"gate": asked.gate}
     return save({key: value.cpu().contiguous() for key, value in tensors.items()})
+
+
+def words_pooler(
+    words: str, conditions: tuple[str, ...], model: str | None = None
+) -> tuple[Callable[[StoredWords], np.ndarray], WordFormat]:
+    """A function that pools stored words of an output under conditions, of N texts (N, C, D) float32, and their format.
+
+    Raises RequestError for what is no output of stored words, and for another model than theirs."""
+    written = open_written(words, "--words")
+    written.check_basis("--words")
+    return _pooler(words, _questions(written.job.config["model"], model or written.job.model, conditions))
 
 
 @lru_cache(1)
