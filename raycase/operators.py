@@ -21,7 +21,7 @@ from raycase.data.fetch import DEFAULT_MODEL
 from raycase.data.schema import CONDITION, EMBEDDING, Reason, embedding_type
 from raycase.data.stored_words import BASIS, PLAIN_PART, SKETCH, WORDS, StoredWords, WordFormat
 from raycase.search.materialize import words_pooler
-from raycase.systems.contracts import Encoder
+from raycase.systems.embeds import Embeds
 from raycase.systems.registry import load, resolve_embedder
 
 REJECTED = "rejected"
@@ -58,7 +58,7 @@ class Embed:
             raise ValueError(f"expected conditions or condition_column, got {self.conditions} and {condition_column!r}")
         self.text_column, self.condition_column = text_column, condition_column
         resolve_embedder(model, **{name: options[name] for name in options.keys() & CHOICES})
-        self.encoder: Encoder = load(model, **options)
+        self.encoder: Embeds = load(model, **options)
 
     def __call__(self, batch: pa.Table) -> pa.Table:
         """(R rows) -> (R C rows). Raises ValueError for a batch without the columns."""
