@@ -95,6 +95,11 @@ def is_utf8(text: str) -> bool:
     return True
 
 
+def is_words(value: object) -> bool:
+    """Whether a value is a text that `is_utf8`, and not white space alone."""
+    return isinstance(value, str) and bool(value.strip()) and is_utf8(value)
+
+
 def minutes_range(minutes: float) -> tuple[bool, str]:
     """For `check_ranges`: --stall-timeout of a job on Ray."""
     return minutes > 0, "minutes above 0"

@@ -10,7 +10,7 @@ import json
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, fields
-from typing import Any
+from typing import Any, Self
 
 import numpy as np
 import pyarrow as pa
@@ -68,8 +68,21 @@ class ReadTask:
         )
 
 
+class ArrowRow:
+    """A dataclass that travels as a row of an Arrow table, with a column for each field."""
+
+    def to_arrow(self) -> pa.Table:
+        return pa.table({field.name: _array(getattr(self, field.name)) for field in fields(self)})  # type: ignore[arg-type]
+
+    @classmethod
+    def from_arrow(cls, row: pa.Table) -> Self:
+        if len(row) != 1:
+            raise WorkError(f"expected one row for each unit, got {len(row)}")
+        return cls(**{name: _value(name, row[name][0]) for name in row.column_names})
+
+
 @dataclass(frozen=True, kw_only=True)
-class ReadUnit:
+class ReadUnit(ArrowRow):
     """A unit that was read: `rows` as `raycase.data.reader` gives them, `rejected` of `REJECTED_SCHEMA`."""
 
     uri: str  # of the input file, the first of several
@@ -80,14 +93,6 @@ class ReadUnit:
     rejected: pa.Table
     prepared: Prepared
     read_pid: int
-
-    def to_arrow(self) -> pa.Table:
-        return _one_row(self)
-
-    @classmethod
-    def from_arrow(cls, row: pa.Table) -> ReadUnit:
-        values = _values(row, tables=("rows", "rejected"))
-        return cls(**values | {"prepared": Prepared.from_bytes(values["prepared"])})
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -104,7 +109,7 @@ class EncodeStats:
 
 
 @dataclass(frozen=True, kw_only=True)
-class EncodedUnit:
+class EncodedUnit(ArrowRow):
     """A unit with its vectors: `table` is the output with the column `ROW_OF_PAIR`."""
 
     file: int
@@ -116,32 +121,15 @@ class EncodedUnit:
     rows_truncated: int
     stats: EncodeStats
 
-    def to_arrow(self) -> pa.Table:
-        return _one_row(self)
-
-    @classmethod
-    def from_arrow(cls, row: pa.Table) -> EncodedUnit:
-        values = _values(row, tables=("table", "rejected"))
-        return cls(**values | {"stats": _encode_stats(values["stats"])})
-
 
 @dataclass(frozen=True, kw_only=True)
-class WrittenUnit:
+class WrittenUnit(ArrowRow):
     """A finished unit: its line of the manifest, and what this run spent on it."""
 
     line: UnitLine
     stats: EncodeStats
     ended: float  # seconds since the epoch
     write_pid: int
-
-    def to_arrow(self) -> pa.Table:
-        return _one_row(self)
-
-    @classmethod
-    def from_arrow(cls, row: pa.Table) -> WrittenUnit:
-        values = _values(row, tables=("line",))
-        [line] = lines_of(values["line"])
-        return cls(**values | {"line": line, "stats": _encode_stats(values["stats"])})
 
 
 @contextmanager
@@ -173,11 +161,6 @@ def _span(values: dict[str, Any]) -> Span:
     return Span(**values | {"header": tuple(values["header"]), "parts": parts})
 
 
-def _one_row(record: Any) -> pa.Table:
-    """A column for each field."""
-    return pa.table({field.name: _array(getattr(record, field.name)) for field in fields(record)})
-
-
 def _array(value: Any) -> pa.Array:
     match value:
         case pa.Table():
@@ -191,15 +174,20 @@ def _array(value: Any) -> pa.Array:
     return pa.array([value])
 
 
-def _values(row: pa.Table, *, tables: Sequence[str]) -> dict[str, Any]:
-    """The fields of a record; `tables` are unpacked."""
-    if len(row) != 1:
-        raise WorkError(f"expected one row for each unit, got {len(row)}")
-    return {name: _unpack(row[name][0]) if name in tables else row[name][0].as_py() for name in row.column_names}
-
-
-def _encode_stats(values: dict[str, Any]) -> EncodeStats:
-    return EncodeStats(**values | {"work": Work(**values["work"])})
+def _value(field: str, value: pa.Scalar) -> Any:
+    """The opposite of `_array`."""
+    match field:
+        case "rows" | "table" | "rejected":
+            return _unpack(value)
+        case "line":
+            [line] = lines_of(_unpack(value))
+            return line
+        case "prepared":
+            return Prepared.from_bytes(value.as_py())
+        case "stats":
+            stats = value.as_py()
+            return EncodeStats(**stats | {"work": Work(**stats["work"])})
+    return value.as_py()
 
 
 def _pack(table: pa.Table) -> pa.Array:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from raycase.data.inputs import find_input
 from raycase.data.rated import read_columns
-from raycase.errors import RequestError, is_utf8
+from raycase.errors import RequestError, is_words
 
 QUERY, POSITIVE, NEGATIVE = "query", "positive", "negative"
 
@@ -68,6 +68,6 @@ def _texts(values: object, where: str, name: str) -> list[str]:
             f"{where}: expected a list of texts in {name!r} (.jsonl or .parquet), got {values!r:.80}; fix the row"
         )
     for value in values:
-        if not isinstance(value, str) or not value.strip() or not is_utf8(value):
+        if not is_words(value):
             raise RequestError(f"{where}: expected words in every text of {name!r}, got {value!r:.80}; fix the row")
     return [value.strip() for value in values]

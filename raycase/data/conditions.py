@@ -12,7 +12,7 @@ import pyarrow.parquet as pq
 from raycase.data.schema import CONDITION
 from raycase.data.storage import Location, locate
 from raycase.data.textfiles import RECORD_BYTES
-from raycase.errors import RequestError, first_line, is_utf8
+from raycase.errors import RequestError, first_line, is_words
 
 MOST_CHARACTERS = 2**17  # of a field of a .csv file
 
@@ -35,7 +35,7 @@ def read_conditions(values: Sequence[str]) -> list[str]:
             raise RequestError(f"--conditions: expected at least one condition in {values[0]}, got none")
     seen: dict[str, int] = {}
     for i, condition in enumerate(conditions):
-        if not isinstance(condition, str) or not condition.strip() or not is_utf8(condition):
+        if not is_words(condition):
             raise RequestError(f"--conditions: expected words in every condition, got {condition!r} at index {i}")
         if condition.strip() in seen:
             raise RequestError(f"--conditions: expected each condition once, got {condition!r} twice")

@@ -93,21 +93,25 @@ def _parquet_rows(table: pa.Table, start: int, columns: Columns) -> tuple[pa.Tab
             )
         good = pa.array([i for i in range(len(table)) if i not in broken], pa.int64())
         table, row_index = table.take(good), row_index.take(good)
-    arrays = {ROW: row_index, TEXT: table[columns.text].cast(pa.string())}
-    if columns.second is not None:
-        arrays[SECOND] = table[columns.second].cast(pa.string())
-    if columns.id is not None:
-        arrays[ID] = table[columns.id].cast(columns.id_type)
-    if columns.condition is not None:
-        conditions = table[columns.condition]
-        if not pa.types.is_list(plain_type(conditions.type)):
-            values = conditions.cast(pa.string()).to_pylist()
-            arrays[CONDITIONS] = pa.array([[v] for v in values], pa.list_(pa.string()))
-        else:
-            arrays[CONDITIONS] = conditions.cast(pa.list_(pa.string()))
-    for name in columns.keep:
-        arrays[KEEP + name] = table[name].cast(columns.types[name])
+    arrays: dict[str, Any] = {ROW: row_index}
+    for own, (name, kind) in _own_columns(columns).items():
+        column = table[name]
+        if own == CONDITIONS and not pa.types.is_list(plain_type(column.type)):
+            column = pa.array([[value] for value in column.cast(pa.string()).to_pylist()], kind)
+        arrays[own] = column.cast(kind)
     return pa.table(arrays), rejections
+
+
+def _own_columns(columns: Columns) -> dict[str, tuple[str, pa.DataType]]:
+    """The columns of a unit: under the name of this module that of the input, and its type in the unit."""
+    own = {TEXT: (columns.text, pa.string())}
+    if columns.second is not None:
+        own[SECOND] = columns.second, pa.string()
+    if columns.id is not None:
+        own[ID] = columns.id, columns.id_type
+    if columns.condition is not None:
+        own[CONDITIONS] = columns.condition, pa.list_(pa.string())
+    return own | {KEEP + name: (name, columns.types[name]) for name in columns.keep}
 
 
 def _invalid_utf8(table: pa.Table) -> dict[int, str]:
@@ -166,14 +170,8 @@ def _undecodable(raw: Any) -> bool:
 def _text_rows(lines: Sequence[Line], start: int, columns: Columns) -> tuple[pa.Table, list[Rejection]]:
     """The lines of a unit as a table under the names of this module; lines that are no proper row become rejections."""
     rejections: list[Rejection] = []
-    kinds = {ROW: pa.int64(), TEXT: pa.string()}
-    if columns.second is not None:
-        kinds[SECOND] = pa.string()
-    if columns.id is not None:
-        kinds[ID] = columns.id_type
-    if columns.condition is not None:
-        kinds[CONDITIONS] = pa.list_(pa.string())
-    kinds |= {KEEP + name: columns.types[name] for name in columns.keep}
+    own_columns = _own_columns(columns)
+    kinds = {ROW: pa.int64()} | {own: kind for own, (_, kind) in own_columns.items()}
     values: dict[str, list[Any]] = {name: [] for name in kinds}
     for row, line in enumerate(lines, start):
         content = line.raw.decode("utf-8", "backslashreplace").rstrip("\r\n")
@@ -182,7 +180,7 @@ def _text_rows(lines: Sequence[Line], start: int, columns: Columns) -> tuple[pa.
             rejections.append(Rejection(row=row, reason=line.problem, detail=line.detail, content=content))
             continue
         try:
-            typed = _typed_row(line.values, columns) | {ROW: row}
+            typed = _typed_row(line.values, own_columns) | {ROW: row}
         except UnicodeEncodeError as error:
             detail = f"character {error.start}: {error.reason}"
             rejections.append(Rejection(row=row, reason=Reason.INVALID_UTF8, detail=detail, content=content))
@@ -194,18 +192,18 @@ def _text_rows(lines: Sequence[Line], start: int, columns: Columns) -> tuple[pa.
     return pa.table({name: pa.array(values[name], kind) for name, kind in kinds.items()}), rejections
 
 
-def _typed_row(values: dict[str, Any], columns: Columns) -> dict[str, Any]:
+def _typed_row(values: dict[str, Any], own_columns: dict[str, tuple[str, pa.DataType]]) -> dict[str, Any]:
     """A row in the types of its columns. Raises TypeError, and UnicodeEncodeError for what UTF-8 cannot encode."""
-    row: dict[str, Any] = {TEXT: _text(values.get(columns.text), columns.text)}
-    if columns.second is not None:
-        row[SECOND] = _text(values.get(columns.second), columns.second)
-    if columns.id is not None:
-        row[ID] = _scalar(values.get(columns.id), columns.id, columns.id_type)
-    if columns.condition is not None:
-        condition = values.get(columns.condition)
-        conditions = condition if isinstance(condition, list) else [condition]
-        row[CONDITIONS] = [_text(c, columns.condition) for c in conditions]
-    return row | {KEEP + name: _scalar(values.get(name), name, columns.types[name]) for name in columns.keep}
+    row: dict[str, Any] = {}
+    for own, (name, kind) in own_columns.items():
+        value = values.get(name)
+        if own in (TEXT, SECOND):
+            row[own] = _text(value, name)
+        elif own == CONDITIONS:
+            row[own] = [_text(one, name) for one in (value if isinstance(value, list) else [value])]
+        else:
+            row[own] = _scalar(value, name, kind)
+    return row
 
 
 def _scalar(value: Any, name: str, kind: pa.DataType) -> Any:

@@ -17,7 +17,7 @@ from torch import Tensor
 from raycase.data.schema import PLAIN, QUERY, RANK, VECTOR
 from raycase.data.storage import Location, locate
 from raycase.data.stored_words import SKETCH, WORDS
-from raycase.errors import RequestError, is_utf8
+from raycase.errors import RequestError, is_utf8, is_words
 from raycase.search.answers import answer_table, no_answers, returned_columns
 from raycase.search.approximate import DEFAULT_OPTIONS, Options, approximate_nearest
 from raycase.search.combined import blocks_of_rows, conditional_rows, mean_nearest, rows_of_same_ids
@@ -203,7 +203,7 @@ class Index:
                 got = "no condition" if conditions is None else flag
                 raise RequestError(f"--query-condition: expected --query under a --condition of the rows, got {got}")
             known = self.encoder.config.known_conditions
-            if not _is_words(query_condition) or (known is not None and query_condition not in known):
+            if not is_words(query_condition) or (known is not None and query_condition not in known):
                 wanted = "words" if known is None else f"one of {', '.join(known)}"
                 raise RequestError(f"--query-condition: expected {wanted}, got {query_condition[:80]!r}")
         if flag == "--phrase" and (conditions is None or not stores_words(self.encoder.config)):
@@ -212,7 +212,7 @@ class Index:
                 f"{'no condition' if conditions is None else self.model}; use --query"
             )
         for query, sentence in enumerate(sentences):
-            if not _is_words(sentence):
+            if not is_words(sentence):
                 raise RequestError(f"{flag}: expected words, got {sentence!r} as query {query}")
         if k < 1:
             raise RequestError(f"-k: expected at least 1, got {k}")
@@ -358,7 +358,3 @@ class Index:
                 "got another"
             )
         return names, self.embed(names, None, "--condition")
-
-
-def _is_words(text: str) -> bool:
-    return bool(text.strip()) and is_utf8(text)

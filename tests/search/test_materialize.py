@@ -172,8 +172,8 @@ def test_a_join_under_a_condition_that_was_not_embedded(home, tmp_path, monkeypa
     assert join(under)["neighbours"] == 594
     for changes, message in (
         ({"k": 4}, "--output: expected an empty folder or this very join"),
-        ({"output": words}, "--output: expected another folder than --queries"),
-        ({"queries": m}, "--queries: expected an output of `raycase embed --any-condition`"),
+        ({"output": words}, "--output: expected another folder than --query-vectors"),
+        ({"query_vectors": m}, "--query-vectors: expected an output of `raycase embed --any-condition`"),
         ({"exclude_same": "age"}, "--exclude-same: expected one of id, text, year"),
         ({"conditions": ()}, "--model: expected it beside --conditions"),
     ):
@@ -188,7 +188,7 @@ def test_words_with_anothers_basis_are_not_joined(home, tmp_path):
     tensors = load(basis.read_bytes())
     basis.write_bytes(save(tensors | {"mean": tensors["mean"] + 1}))
     good, bad = str(tmp_path / "words"), str(tmp_path / "twin")
-    for asks, searched, flag in ((bad, good, "--queries"), (good, bad, "--vectors")):
+    for asks, searched, flag in ((bad, good, "--query-vectors"), (good, bad, "--vectors")):
         asked = JoinJob(query_vectors=asks, vectors=searched, conditions=CONDITIONS[:1], output=str(tmp_path / "near"))
         with pytest.raises(RequestError, match=f"{flag}: expected .* as the words there were coded by it, got another"):
             join(asked)
