@@ -263,7 +263,7 @@ class WithoutSharing(TextEncoder):
         other.flex, other.varlen, other.cost = engine.flex, engine.varlen, engine.cost
         return other
 
-    def _batches(self, batch, prompts):
+    def batches(self, batch, prompts):
         sequences = batch.ids(prompts)
         nothing = np.zeros_like(sequences.counts)
         forest = Forest(sequences=sequences, order=np.arange(len(prompts)), shared=nothing)

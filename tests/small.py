@@ -157,11 +157,11 @@ def rated(rows=24, seed=0):
 
 def seen(encoder, monkeypatch):
     """The real tokens of every padded batch that goes through the encoder's layers, as they come."""
-    tokens, original = [], encoder.padded_states
+    tokens, original = [], encoder.states
 
-    def states_of(lengths, *sent):
-        tokens.append(int(lengths.sum()))
-        return original(lengths, *sent)
+    def states_of(batch, rows, *sent):
+        tokens.append(int(batch.lengths[rows].sum()))
+        return original(batch, rows, *sent)
 
-    monkeypatch.setattr(encoder, "padded_states", states_of)
+    monkeypatch.setattr(encoder, "states", states_of)
     return tokens

@@ -194,27 +194,18 @@ class TextEncoder:
 
     # ------------------------------------------------------------------------------------------- padded batches
 
-    def states(self, batch: TokenBatch, rows: np.ndarray) -> tuple[Tensor, Tensor, Tensor | None]:
-        """Hidden states of a padded batch after the layers of `model`.
+    def states(
+        self, batch: TokenBatch, rows: np.ndarray, *beside: np.ndarray
+    ) -> tuple[Tensor, Tensor, Tensor | None, list[Tensor]]:
+        """Hidden states of a padded batch after the layers of `model`. Arrays `beside` it are sent along.
 
-        Gives the states (B, T, D), which tokens are no padding (B, T) bool, and the attention mask that later layers
-        need (B, T), None where no token attends to padding.
+        Gives the states (B, T, D), which tokens are no padding (B, T) bool, the attention mask that later layers need
+        (B, T), None where no token attends to padding, and what was sent along.
         """
-        inputs = send(self.model.device, *self.padded_ids(batch, rows), *self._second(batch, rows))
-        return self.padded_states(batch.lengths[rows], *inputs)
-
-    def padded_ids(self, batch: TokenBatch, rows: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """Ids of prompts, padded on the right, (B, T), and their lengths, (B,)."""
-        return batch.padded(rows, self.model.config.pad_token_id or 0), batch.lengths[rows]
-
-    def _second(self, batch: TokenBatch, rows: np.ndarray) -> list[np.ndarray]:
-        """The first token of type 1 of each prompt, (B,); empty where the model takes no types, or all are 0."""
-        return [batch.second[rows]] if self.typed and batch.second is not None else []
-
-    def padded_states(
-        self, lengths: np.ndarray, ids_BT: Tensor, lengths_B: Tensor, second_B: Tensor | None = None
-    ) -> tuple[Tensor, Tensor, Tensor | None]:
-        """`states` of what `padded_ids` gives, once it is on the device; second_B as by `_second`."""
+        lengths, model = batch.lengths[rows], self.model
+        ids = batch.padded(rows, model.config.pad_token_id or 0)
+        second = [batch.second[rows]] if self.typed and batch.second is not None else []
+        ids_BT, lengths_B, *sent = send(model.device, ids, lengths, *beside, *second)
         position_T = torch.arange(longest := ids_BT.shape[1], device=ids_BT.device)
         real_BT = position_T < lengths_B[:, None]
         # padding is on the right, so a causal encoder needs no mask for it
@@ -224,20 +215,18 @@ class TextEncoder:
             mask = keep_BT.long()  # as tokenizers give it
         elif keep_BT is not None and keep_BT.device.type != "cpu":  # of two dimensions, transformers would wait for it
             mask = keep_BT[:, None, None, :].expand(-1, 1, longest, -1)
-        types = {} if second_B is None else {"token_type_ids": (position_T >= second_B[:, None]).int()}
-        return self.model(input_ids=ids_BT, attention_mask=mask, **types).last_hidden_state, real_BT, keep_BT
+        types = {"token_type_ids": (position_T >= sent.pop()[:, None]).int()} if second else {}
+        return model(input_ids=ids_BT, attention_mask=mask, **types).last_hidden_state, real_BT, keep_BT, sent
 
     def padded_pass(self, batch: TokenBatch, rows: np.ndarray, *beside: np.ndarray, every: bool = False) -> PaddedPass:
         """Run a padded batch. Arrays `beside` it are sent along; every: the states of all tokens are asked for."""
-        lengths, (first, stop) = batch.lengths[rows], self.spans(batch, rows)
-        ids = self.padded_ids(batch, rows)
-        sent = send(self.model.device, *ids, rows, first, stop, *beside, *self._second(batch, rows))
-        ids_BT, lengths_B, index_B, first_VB, stop_VB, *sent = sent
-        hidden_BTD, _, keep_BT = self.padded_states(lengths, ids_BT, lengths_B, *sent[len(beside) :])
+        first, stop = self.spans(batch, rows)
+        hidden_BTD, _, keep_BT, sent = self.states(batch, rows, rows, first, stop, *beside)
+        index_B, first_VB, stop_VB, *sent = sent
         if self.latent is not None:
             hidden_BTD = self.latent(hidden_BTD)
-        longest = ids_BT.shape[1]
-        position_BS = torch.arange(longest, device=ids_BT.device).expand(len(rows), -1)
+        longest = hidden_BTD.shape[1]
+        position_BS = torch.arange(longest, device=hidden_BTD.device).expand(len(rows), -1)
         if self.last_layer is not None:
             if not every:  # computed from the first pooled token of any view to the last
                 pooled = int((stop.max(0) - first.min(0)).max())
@@ -249,8 +238,8 @@ class TextEncoder:
             position=position_BS,
             first=first_VB,
             stop=stop_VB,
-            beside=sent[: len(beside)],
-            work=self._padded_work(lengths),
+            beside=sent,
+            work=self._padded_work(batch.lengths[rows]),
         )
 
     def _pool_padded(self, batch: TokenBatch, rows: np.ndarray) -> tuple[Tensor, Tensor, Work]:

@@ -212,7 +212,7 @@ class Csr(Embedder, WeighsWords):
         """Each condition's router query, with `compose` its own vector beside it: (C, D) or (C, 2 D)."""
         batches = []
         for rows in token_budget_batches(conditions.lengths, self.encoder.batch_tokens):
-            hidden_BTD, real_BT, keep_BT = self.encoder.states(conditions, rows)
+            hidden_BTD, real_BT, keep_BT, _ = self.encoder.states(conditions, rows)
             parts: list[Tensor] = []
             for number, layer in enumerate(self.layers, start=1):
                 if number == len(self.routed):
@@ -255,7 +255,7 @@ class Csr(Embedder, WeighsWords):
             prepared.sentence[pair_index][order], return_index=True, return_counts=True
         )
         for batch in token_budget_batches(alone.lengths[distinct], budget):
-            hidden_BTD, real_BT, keep_BT = self.encoder.states(alone, distinct[batch])
+            hidden_BTD, real_BT, keep_BT, _ = self.encoder.states(alone, distinct[batch])
             attended_BTD, keys_BTD = hidden_BTD, hidden_BTD
             if self.routed:
                 attended_BTD, _, keys_BTD = self.layers[0].attend(hidden_BTD, keep_BT)
@@ -318,9 +318,9 @@ class Csr(Embedder, WeighsWords):
         prompts = prepared.pairs[0]
         for batch in token_budget_batches(prompts.lengths[pair_index], self.encoder.batch_tokens):
             rows = pair_index[batch]
-            inputs, ends = self.encoder.padded_ids(prompts, rows), (prompts.start[rows, 1:2], prompts.end[rows, 1:2])
-            ids_BT, lengths_B, start_B1, end_B1 = send(self.encoder.model.device, *inputs, *ends)
-            hidden_BTD, real_BT, keep_BT = self.encoder.padded_states(prompts.lengths[rows], ids_BT, lengths_B)
+            hidden_BTD, real_BT, keep_BT, (start_B1, end_B1) = self.encoder.states(
+                prompts, rows, prompts.start[rows, 1:2], prompts.end[rows, 1:2]
+            )
             position_T = torch.arange(hidden_BTD.shape[1], device=hidden_BTD.device)
             sentence_BT = (position_T >= start_B1) & (position_T < end_B1)
             for layer in self.layers:
@@ -335,7 +335,7 @@ class Csr(Embedder, WeighsWords):
         """Batches of pairs without a condition, with their states before the layers that have a router."""
         alone, sentence = prepared.alone[0], prepared.sentence[pair_index]
         for batch in token_budget_batches(alone.lengths[sentence], self.encoder.batch_tokens):
-            yield pair_index[batch], *self.encoder.states(alone, sentence[batch])
+            yield pair_index[batch], *self.encoder.states(alone, sentence[batch])[:3]
 
     def _plain(self, prepared: Prepared, pair_index: np.ndarray) -> Iterator[tuple[np.ndarray, Tensor]]:
         """f(s): the unweighted layers."""

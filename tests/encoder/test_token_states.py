@@ -111,7 +111,7 @@ def test_the_last_states_of_latent_attention_are_those_that_are_pooled(folder_of
 
 def test_prompts_that_do_not_fit_in_memory_are_read_again(folder_of, monkeypatch):
     encoder = opened(spec_of(folder_of, "minilm"))
-    original = encoder.padded_states
+    original = encoder.states
 
     def states(*inputs):
         found = original(*inputs)  # the hooks have been called
@@ -119,7 +119,7 @@ def test_prompts_that_do_not_fit_in_memory_are_read_again(folder_of, monkeypatch
             raise torch.OutOfMemoryError
         return found
 
-    monkeypatch.setattr(encoder, "padded_states", states)
+    monkeypatch.setattr(encoder, "states", states)
     found, _, _ = read(encoder, LAYERS, tokens(encoder, TEXTS))
     assert encoder.batch_tokens < 4096
     expect(found, folder_of("minilm"), LAYERS)

@@ -345,7 +345,7 @@ def test_latent_attention_stays_where_it_is(tmp_path):
     folder = str(tiny.save_encoder(tmp_path / "nv", "nv-embed-v2"))
     table = {"nv": replace(ENCODERS["nv-embed-v2"], source=folder, max_tokens=256)}
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("raycase.encoder.sources.ENCODERS", table)
+        patch.setattr("raycase.encoder.choices.ENCODERS", table)
         with pytest.raises(RequestError, match=r"without latent attention .* see lora --no-merged"):
             lora("nv")
         config = lora("nv", merged=False)
