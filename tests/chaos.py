@@ -32,7 +32,7 @@ import pyarrow.parquet as pq
 import storing
 from counted import counted
 from disturbed import COUNTED, Disturbed
-from helpers import cosines, embed_here, read_output, save_tiny_model, sentences, small_job, vectors, wait_for
+from helpers import cosines, embed_here, flags_of, read_output, save_tiny_model, sentences, small_job, vectors, wait_for
 
 from raycase.corpus.materialize import MaterializeJob
 from raycase.corpus.output import output_at
@@ -81,9 +81,7 @@ def embed_round(chance, seed, home, folder, place):
     plain = replace(small_job(folder, home / "model"), unit_rows=chance.choice([20, 50, 100]))
     units = chance.randint(20, 40)
     plain = put_rows(plain, units, chance, seed, folder, place)
-    flags = ["--input", f"s3://{place}/in", "--output", f"s3://{place}/out", "--conditions", *plain.conditions]
-    flags += ["--model", plain.model, "--prompt", "concat-sc", "--pooling", "mean", "--compute", "float32"]
-    flags += ["--dtype", "float32", "--unit-rows", plain.unit_rows, "--actors", "1:2"]
+    flags = flags_of(replace(plain, input=f"s3://{place}/in", output=f"s3://{place}/out", actors="1:2"))
     embed_here(plain)
     return Round(flags=flags, units=units, wanted=plain.output, kinds=KINDS)
 

@@ -203,43 +203,25 @@ def scored(tmp_path):
 
 
 @pytest.fixture
-def make_sweep(rated, tiny_model, tmp_path):
-    """Makes a sweep of a projector of five epochs over the shared pairs."""
-    from sweeps import sweep_of
-
-    def made(grid=None, **options):
-        settings = {
-            "train": str(rated / "train.csv"),
-            "validation": str(rated / "validation.csv"),
-            "model": str(tiny_model),
-            "prompt": "concat-sc",
-            "pooling": "mean",
-            "compute": "float32",
-            "output": str(tmp_path / "sweep"),
-            "cache": str(rated / "cache"),
-            "epochs": 5,
-            "batch_size": 20,
-            "seeds": 2,
-        }
-        return sweep_of("case", tmp_path, grid, **settings | options)
-
-    return made
+def projector(rated, tiny_model):
+    """Settings of a projector's fit over the shared pairs."""
+    files = {"train": str(rated / "train.csv"), "validation": str(rated / "validation.csv"), "model": str(tiny_model)}
+    encoder = {"prompt": "concat-sc", "pooling": "mean", "compute": "float32", "cache": str(rated / "cache")}
+    return files | encoder | {"batch_size": 20}
 
 
 @pytest.fixture
-def training(rated, tiny_model, tmp_path):
+def make_sweep(projector, tmp_path):
+    """Makes a sweep of a projector of five epochs over the shared pairs."""
+    from sweeps import sweep_of
+
+    settings = projector | {"output": str(tmp_path / "sweep"), "epochs": 5, "seeds": 2}
+    return lambda grid=None, **options: sweep_of("case", tmp_path, grid, **settings | options)
+
+
+@pytest.fixture
+def training(projector, tmp_path):
     """A projector's fit of four epochs over the shared pairs."""
     from raycase.training.projector_job import ProjectorJob
 
-    return ProjectorJob(
-        train=str(rated / "train.csv"),
-        validation=str(rated / "validation.csv"),
-        model=str(tiny_model),
-        prompt="concat-sc",
-        pooling="mean",
-        compute="float32",
-        output=str(tmp_path / "case"),
-        cache=str(rated / "cache"),
-        epochs=4,
-        batch_size=20,
-    )
+    return ProjectorJob(output=str(tmp_path / "case"), epochs=4, **projector)

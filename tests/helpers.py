@@ -74,29 +74,13 @@ def save_tiny_model(folder):
 
     folder.mkdir(exist_ok=True)
     letters = "abcdefghijklmnopqrstuvwxyz0123456789.,"
-    vocabulary = [
-        "[PAD]",
-        "[UNK]",
-        "[CLS]",
-        "[SEP]",
-        "[MASK]",
-        "poison",
-        *WORDS,
-        *letters,
-        *(f"##{c}" for c in letters),
-    ]
+    special = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
+    vocabulary = [*special, "poison", *WORDS, *letters, *(f"##{c}" for c in letters)]
     (folder / "vocab.txt").write_text("\n".join(vocabulary))
     BertTokenizerFast(vocab=str(folder / "vocab.txt"), model_max_length=64).save_pretrained(folder)
     torch.manual_seed(0)
-    config = BertConfig(
-        vocab_size=len(vocabulary),
-        hidden_size=32,
-        num_hidden_layers=2,
-        num_attention_heads=4,
-        intermediate_size=64,
-        max_position_embeddings=64,
-    )
-    model = BertModel(config)
+    sizes = {"hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 4, "intermediate_size": 64}
+    model = BertModel(BertConfig(vocab_size=len(vocabulary), max_position_embeddings=64, **sizes))
     with torch.no_grad():
         model.embeddings.word_embeddings.weight[vocabulary.index("poison")] = float("nan")
     model.save_pretrained(folder)
@@ -111,30 +95,20 @@ def small_job(folder, model):
     from raycase.corpus.request import EmbedJob
 
     pq.write_table(pa.table({"id": range(500), "text": sentences(500)}), folder / "in.parquet", row_group_size=200)
-    return EmbedJob(
-        input=str(folder / "in.parquet"),
-        output=str(folder / "out"),
-        conditions=("color", "number of people"),
-        model=str(model),
-        prompt="concat-sc",
-        pooling="mean",
-        compute="float32",
-        dtype="float32",
-        unit_rows=100,
-        actors="1:1",
-    )
+    files = {"input": str(folder / "in.parquet"), "output": str(folder / "out"), "model": str(model)}
+    encoder = {"prompt": "concat-sc", "pooling": "mean", "compute": "float32", "dtype": "float32"}
+    return EmbedJob(conditions=("color", "number of people"), unit_rows=100, actors="1:1", **files, **encoder)
 
 
-def run_job(*arguments, script="embed.py", **options):
-    """Run a job's script as a process of its own; gives the finished process."""
-    import subprocess
-
-    command = [sys.executable, str(ROOT / "jobs" / script), *map(str, arguments)]
-    return subprocess.run(command, capture_output=True, text=True, timeout=300, **options)
+def flags_of(job):
+    """The flags of a job like `small_job`, for a command line."""
+    given = ["--input", job.input, "--output", job.output, "--conditions", *job.conditions, "--model", job.model]
+    given += ["--prompt", job.prompt, "--pooling", job.pooling, "--compute", job.compute, "--dtype", job.dtype]
+    return [*map(str, [*given, "--unit-rows", job.unit_rows, "--actors", job.actors])]
 
 
 def call_job(*arguments, script):
-    """Run a job's script in this process: seconds of imports less than `run_job`, whose result it gives."""
+    """Run a job's script in this process, which saves seconds of imports; gives the finished process."""
     import contextlib
     import io
     import runpy
@@ -222,16 +196,35 @@ def read_scores(uri):
     return ds.dataset(folder.path, filesystem=folder.fs, format="parquet").to_table()
 
 
-def stop_after(count):
-    """An executor that dies after so many units."""
+def meanwhile(happens, units=2):
+    """An executor that does something else after so many units."""
 
     def execute(request, opened, plan):
         for done, unit in enumerate(in_process(request, opened, plan), 1):
             yield unit
-            if done == count:
-                raise KeyboardInterrupt
+            if done == units:
+                happens()
 
     return execute
+
+
+def stop_after(count):
+    """An executor that dies after so many units."""
+
+    def die():
+        raise KeyboardInterrupt
+
+    return meanwhile(die, count)
+
+
+def same_output(uri, wanted_uri):
+    """Assert that an output is whole and has the rows of another one, and its vectors."""
+    from raycase.corpus.verify import verify
+
+    found, wanted = (read_output(place) for place in (uri, wanted_uri))
+    assert found.drop_columns(["embedding"]).equals(wanted.drop_columns(["embedding"]))  # none missing, none twice
+    assert cosines(vectors(found), vectors(wanted)).min() > 0.9999
+    verify(uri)
 
 
 def unit_times(job):

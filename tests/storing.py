@@ -20,14 +20,8 @@ WORDS = ["red", "dress", "woman", "dog", "two", "people", "play", "bar", "color"
 def model_folder(folder, **options):
     """A model folder whose head has a plain part that half of the texts have a share of."""
     config = condition_pooling(small.save_bert(folder / "bert"), layers=(2 / 3, 1.0))
-    shape = {
-        "heads": 4,
-        "head_dim": 5,
-        "output_dim": 11,
-        "nested": (6,),
-        "plain_dim": small.DIM,
-        "plain_vector_dim": small.DIM,
-    }
+    shape = {"heads": 4, "head_dim": 5, "output_dim": 11, "nested": (6,)}
+    shape |= {"plain_dim": small.DIM, "plain_vector_dim": small.DIM}
     head_config = HeadConfig(states_dim=config.states_dim, **shape | options)
     torch.manual_seed(0)
     head = small.disturb(ConditionHead(head_config), scale=0.2)

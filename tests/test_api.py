@@ -36,19 +36,9 @@ def test_a_corpus_is_embedded_as_by_the_command(job, tmp_path):
 
 def test_a_model_is_trained_and_evaluated(tiny_model, rated, tmp_path):
     data = rated / "validation.csv"
-    metrics = raycase.train(
-        "case",
-        output=tmp_path / "model",
-        train=rated / "train.csv",
-        validation=data,
-        model=tiny_model,
-        prompt="concat-sc",
-        pooling="mean",
-        compute="float32",
-        epochs=2,
-        dim=8,
-        ray=False,
-    )
+    files = {"output": tmp_path / "model", "train": rated / "train.csv", "validation": data, "model": tiny_model}
+    options = {"prompt": "concat-sc", "pooling": "mean", "compute": "float32", "epochs": 2, "dim": 8, "ray": False}
+    metrics = raycase.train("case", **files, **options)
     report = raycase.evaluate(tmp_path / "model", data, tmp_path / "report", compute="float32", ray=False)
     [measured] = report["models"]
     found = measured["variants"][measured["system"]]["spearman"]["value"]

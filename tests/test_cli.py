@@ -26,9 +26,6 @@ def status_of(*arguments, **options):
     return 0
 
 
-# ---------------------------------------------------------------------------------------------------------------- help
-
-
 def test_help_lists_every_subcommand_and_imports_none():
     done = subprocess.run([sys.executable, "-m", "raycase", "--help"], capture_output=True, text=True, cwd=ROOT)
     assert done.returncode == 0 and not done.stderr
@@ -53,18 +50,12 @@ def test_every_subcommand_has_its_own_help(name, capsys):
     assert "(required)" in help_text or "(default: " in help_text
 
 
-def test_the_version(capsys):
+def test_the_version_and_a_shell_that_completes_every_flag(capsys):
     assert status_of("--version") == 0
     assert capsys.readouterr().out == f"raycase {__version__}\n"
-
-
-def test_a_shell_can_complete_every_flag(capsys):
     assert status_of("--tyro-print-completion", "bash") == 0
     script = capsys.readouterr().out
     assert "--text-column" in script and "--save-golden" in script
-
-
-# --------------------------------------------------------------------------------------------------------------- flags
 
 
 @pytest.mark.parametrize(
@@ -79,13 +70,10 @@ def test_a_shell_can_complete_every_flag(capsys):
         (["train"], "Expected one of {case, condition-pooling"),
         (["train", "tri"], "Available subcommands: case, condition-pooling"),
         (["tune", "case", *FILES], "tune: expected -- and the words of `raycase train`"),
-        (["tune", "case", "--samples", "3", *FILES], "--samples of earlier versions is --trials"),
         (["tune", *FILES, "--"], "tune: expected -- and the words of `raycase train`"),
-        (
-            ["tune", "--resume", "--", "case", *FILES],
-            "--resume of earlier versions is no flag: the same command resumes",
-        ),
+        (["tune", "case", "--samples", "3", *FILES], "--samples of earlier versions is --trials"),
         (["tune", "--samples=3", "--", "case", *FILES], "--samples of earlier versions is --trials"),
+        (["tune", "--resume", "--", "case", *FILES], "--resume of earlier versions is no flag: the same command resum"),
         (["search", "--index", "i", "--query", "q", "--nprobes", "3"], "--nprobes of earlier versions is --effort low"),
         (["train", "csr", *FILES, "--accumulate", "2"], "--accumulate of earlier versions is no flag"),
         (["embed", "--template", "x"], "--template of earlier versions is `template` in a file NAME.json of --prompt"),
@@ -108,27 +96,18 @@ def test_flags_that_cannot_be_read_are_named(arguments, words, capsys):
     assert words in captured.err and not captured.out
 
 
-@pytest.mark.parametrize(("given", "merged"), [([], True), (["--merged"], True), (["--no-merged"], False)])
-def test_a_flag_that_is_on_can_be_given_either_way(given, merged):
-    assert parse(["train", "lora", *FILES, *given]).merged is merged
-
-
-@pytest.mark.parametrize(("given", "subtract"), [([], None), (["--subtract"], True), (["--no-subtract"], False)])
-def test_an_unset_flag_can_be_given_either_way(given, subtract):
-    assert parse(["embed", *given]).subtract is subtract
-
-
-def test_a_flag_that_is_off_can_be_given_either_way():
-    assert parse(["embed", "--overwrite"]).overwrite
-    assert not parse(["embed", "--no-overwrite"]).overwrite
+@pytest.mark.parametrize(
+    ("command", "name", "usual"),
+    [(["train", "lora", *FILES], "merged", True), (["embed"], "subtract", None), (["embed"], "overwrite", False)],
+)
+def test_a_switch_can_be_given_either_way(command, name, usual):
+    given = [getattr(parse([*command, *flags]), name) for flags in ([], [f"--{name}"], [f"--no-{name}"])]
+    assert given == [usual, True, False]
 
 
 def test_underscores_and_enum_values_are_read():
     job = parse(["check_model", "minilm", "--save_golden", "--pooling", "mean"])
     assert (job.model, job.save_golden, job.pooling) == ("minilm", True, "mean")
-
-
-# ------------------------------------------------------------------------------------------------ statuses and output
 
 
 def raising(error):
@@ -168,9 +147,6 @@ def test_the_result_of_work_that_failed_is_printed(capsys):
     assert json.loads(capsys.readouterr().out) == error.result
 
 
-# ------------------------------------------------------------------------------------------------------------ stopping
-
-
 @pytest.mark.parametrize(("number", "status"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
 def test_a_signal_ends_at_once_and_says_how_to_resume(number, status, monkeypatch, capsys):
     monkeypatch.setattr("sys.argv", ["/bin/raycase", "train", "case", "--train", "a b.csv", "--overwrite"])
@@ -199,9 +175,6 @@ def test_the_command_that_resumes_does_not_begin_again(program, command, monkeyp
     assert resume_command() == f"{command} --input 'a b.csv'"
     monkeypatch.setenv("RAY_JOB_CONFIG_JSON_ENV_VAR", "{}")
     assert resume_command() == f"ray job submit --working-dir . -- {command} --input 'a b.csv'"
-
-
-# --------------------------------------------------------------------------------------------------------------- shims
 
 
 def test_every_subcommand_has_a_script_in_jobs():

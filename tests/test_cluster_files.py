@@ -50,9 +50,6 @@ def ray_starts(commands):
 HEAD_STARTS, WORKER_STARTS = (ray_starts(CONFIG[f"{kind}_start_ray_commands"]) for kind in ("head", "worker"))
 
 
-# --------------------------------------------------------------------------------------------------------- versions
-
-
 def test_every_image_has_the_pinned_ray_and_python():
     project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
     assert project["requires-python"] == f">={PYTHON}"
@@ -77,17 +74,11 @@ def test_nodes_and_image_install_the_pinned_versions():
         assert all((ROOT / name).exists() for name in line.split())
 
 
-# ----------------------------------------------------------------------------------------------------- cluster.yaml
-
-
 def test_ray_accepts_the_launcher_file():
     validate_config(CONFIG)
+    assert re.findall(r"# EDIT (\d+) of (\d+): ", LAUNCHER) == [(str(n), "4") for n in range(1, 5)]
     with pytest.raises(Exception, match="machines"):  # the schema refuses unknown fields
         validate_config(CONFIG | {"machines": 1})
-
-
-def test_four_lines_are_marked_for_editing():
-    assert re.findall(r"# EDIT (\d+) of (\d+): ", LAUNCHER) == [(str(n), "4") for n in range(1, 5)]
 
 
 def test_the_head_runs_no_tasks_and_scales_the_workers():
@@ -101,14 +92,21 @@ def test_the_head_runs_no_tasks_and_scales_the_workers():
 
 
 def test_workers_scale_from_zero():
-    gpu = TYPES["gpu"]
-    assert gpu["min_workers"] == 0 and gpu["resources"]["GPU"] == 1
-    assert gpu["node_config"]["InstanceMarketOptions"] == {"MarketType": "spot"}
-    assert TYPES["cpu"]["min_workers"] == 0 and "GPU" not in TYPES["cpu"]["resources"]
-    assert all(0 <= t["min_workers"] <= t["max_workers"] <= CONFIG["max_workers"] for t in TYPES.values())
-    assert sum(t["max_workers"] for t in TYPES.values()) <= CONFIG["max_workers"]
+    assert {name: t["min_workers"] for name, t in TYPES.items() if name != "head"} == {"gpu": 0, "cpu": 0}
+    assert TYPES["gpu"]["resources"]["GPU"] == 1 and "GPU" not in TYPES["cpu"]["resources"]
+    assert TYPES["gpu"]["node_config"]["InstanceMarketOptions"] == {"MarketType": "spot"}
+    assert 0 < sum(t["max_workers"] for t in TYPES.values()) <= CONFIG["max_workers"]
     assert all(t["resources"]["CPU"] > 0 for name, t in TYPES.items() if name != "head")
     assert 0 < CONFIG["idle_timeout_minutes"] <= 15
+
+
+def test_a_cluster_is_reached_through_ssh_only():
+    ((_, flags),) = HEAD_STARTS
+    assert (flags["dashboard_host"], flags["dashboard_port"]) == ("127.0.0.1", 8265)  # what `ray dashboard` tunnels to
+    assert "security_group" not in CONFIG["provider"] and "0.0.0.0" not in LAUNCHER + KUBERAY
+    rules = aws._create_default_inbound_rules({"nodes"}, [])
+    outside = [rule for rule in rules if "UserIdGroupPairs" not in rule]  # all but those between nodes
+    assert [(rule["IpProtocol"], rule["FromPort"], rule["ToPort"]) for rule in outside] == [("tcp", 22, 22)]
 
 
 def test_every_node_requires_the_token():
@@ -117,19 +115,6 @@ def test_every_node_requires_the_token():
         assert environment == {"RAY_AUTH_MODE": "token"}
     path = _get_default_token_path().relative_to(Path.home())  # where Ray looks for it
     assert CONFIG["file_mounts"][f"/home/ray/{path}"] == f"~/{path}"
-
-
-def test_the_job_server_is_reached_through_ssh_only():
-    ((_, flags),) = HEAD_STARTS
-    assert (flags["dashboard_host"], flags["dashboard_port"]) == ("127.0.0.1", 8265)  # what `ray dashboard` tunnels to
-    assert "security_group" not in CONFIG["provider"] and "0.0.0.0" not in LAUNCHER + KUBERAY
-
-
-def test_ray_opens_the_ssh_port_only():
-    permissions = CONFIG["provider"].get("security_group", {}).get("IpPermissions", [])
-    rules = aws._create_default_inbound_rules({"nodes"}, permissions)
-    outside = [rule for rule in rules if "UserIdGroupPairs" not in rule]  # all but those between nodes
-    assert [(rule["IpProtocol"], rule["FromPort"], rule["ToPort"]) for rule in outside] == [("tcp", 22, 22)]
 
 
 def test_machines_have_a_role_and_no_keys():
@@ -147,22 +132,15 @@ def test_only_the_project_is_copied_to_the_nodes():
     assert not excluded & {"raycase/", "jobs/", "README.md", "LICENSE", "constraints.txt", "pyproject.toml"}
 
 
-# ----------------------------------------------------------------------------------------------------- kuberay.yaml
-
-
 def test_the_ray_job_runs_the_job():
     assert (JOB["apiVersion"], JOB["kind"]) == ("ray.io/v1", "RayJob")
+    assert JOB["spec"]["shutdownAfterJobFinishes"] is True and JOB["spec"]["backoffLimit"] >= 1
     python, script, *arguments = shlex.split(JOB["spec"]["entrypoint"])
     folder = re.search(r"^WORKDIR (\S+)$", DOCKERFILE, re.M)[1]
     assert python == "python" and (ROOT / Path(script).relative_to(folder)).exists()
     job = parse(["embed", *arguments])
     assert all(uri.startswith("s3://") for uri in (job.input, *job.conditions, job.output))
     assert actor_range(job.actors) == (1, GROUPS["gpu"]["maxReplicas"]) and job.gpus_per_actor == 1
-
-
-def test_the_ray_job_cleans_up_and_is_retried():
-    assert JOB["spec"]["shutdownAfterJobFinishes"] is True
-    assert JOB["spec"]["backoffLimit"] >= 1
 
 
 def test_pods_scale_from_zero():
@@ -186,16 +164,12 @@ def test_pods_require_the_token_and_have_a_role():
     assert not any("env" in container for pod in PODS for container in pod["containers"])
 
 
-# ------------------------------------------------------------------------------------------------------- submitting
-
-
 def test_only_the_code_is_submitted(tmp_path):
     package = tmp_path / "package.zip"
     create_package(str(ROOT), package, include_gitignore=True)
     with zipfile.ZipFile(package) as files:
-        names = {name.split("/")[0] for name in files.namelist()}
-        assert {"jobs/embed.py", "raycase/distributed/embed.py", "raycase/sample/sentences.csv"} <= set(
-            files.namelist()
-        )
+        listed = set(files.namelist())
+    assert {"jobs/embed.py", "raycase/distributed/embed.py", "raycase/sample/sentences.csv"} <= listed
+    names = {name.split("/")[0] for name in listed}
     assert not names & {".git", ".venv", "tests", "benchmarks", "results", "docs"}
     assert package.stat().st_size < 15_000_000  # 12.2 MB are the heads that ship

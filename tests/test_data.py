@@ -26,24 +26,14 @@ def test_zero_shot_spearman_on_csts(data):
         assert np.isclose(100 * spearmanr(cosines(first, second), labels)[0], wanted, atol=0.1)
 
 
-def test_captions_through_the_job(data, job, tmp_path):
-    job = replace(
-        job,
-        input=str(data / "flickr30k" / "captions.parquet"),
-        model="minilm",
-        prompt=None,
-        pooling=None,
-        keep_columns=("text", "image"),
-        limit=150,
-    )
+def test_captions_through_the_job(data, job):
+    options = {"model": "minilm", "prompt": None, "pooling": None, "keep_columns": ("text", "image"), "limit": 150}
+    job = replace(job, input=str(data / "flickr30k" / "captions.parquet"), **options)
     assert embed_here(job)["pairs"] == 300
     table = read_output(job.output)
     plain = raycase.load("minilm", dtype=torch.float32)
-    one_by_one = [plain.embed([text], condition)[0] for text, condition in _pairs(table)]
+    pairs = zip(table["text"].to_pylist(), table["condition"].to_pylist(), strict=True)
+    one_by_one = [plain.embed([text], condition)[0] for text, condition in pairs]
     assert cosines(vectors(table), np.stack(one_by_one)).min() > 0.9999
     assert table["id"][0].as_py() == "1000092795#0"
     verify(job.output)
-
-
-def _pairs(table):
-    return zip(table["text"].to_pylist(), table["condition"].to_pylist(), strict=True)

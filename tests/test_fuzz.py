@@ -58,13 +58,8 @@ ODD_WORDS += [
 
 def examples(count):
     """Hypothesis's settings for so many examples."""
-    return settings(
-        max_examples=count * max(1, TIMES),
-        derandomize=not TIMES,
-        database=None,
-        deadline=None,
-        suppress_health_check=list(HealthCheck),
-    )
+    checks = {"deadline": None, "suppress_health_check": list(HealthCheck)}
+    return settings(max_examples=count * max(1, TIMES), derandomize=not TIMES, database=None, **checks)
 
 
 def paths_of(value):
@@ -105,9 +100,6 @@ def answer(*arguments, work=None):
     explained = status == 2 and not errors and "For full helptext" in said.getvalue()
     assert status == 0 or explained or (status in (1, 2) and errors == 1), (status, lines)
     return status
-
-
-# -------------------------------------------------------------------------------------------------------------- models
 
 
 @pytest.fixture(scope="module")
@@ -181,25 +173,15 @@ def test_a_prompt_with_nonsense_in_its_file_is_refused(data, models, tmp_path):
 def test_a_model_folder_with_nonsense_is_refused(data, models, tmp_path):
     source = models[data.draw(st.sampled_from(["condition-pooling", "case", "csr", "own"]))]
     content = data.draw(mutated(document_in(f"{source}/raycase.json")))
-    answer(
-        "explain",
-        "--text",
-        "a",
-        "--condition",
-        "b",
-        work=embed_two(damaged(tmp_path / "m", source, "raycase.json", content)),
-    )
-
-
-# ------------------------------------------------------------------------------------------------------------- outputs
+    folder = damaged(tmp_path / "m", source, "raycase.json", content)
+    answer("explain", "--text", "a", "--condition", "b", work=embed_two(folder))
 
 
 @pytest.fixture(scope="module")
 def output(models, tmp_path_factory):
     """An output of stored words: its folder."""
-    return storing.stored(
-        tmp_path_factory.mktemp("output"), models["condition-pooling"], storing.texts(12), unit_rows=5
-    )
+    folder = tmp_path_factory.mktemp("output")
+    return storing.stored(folder, models["condition-pooling"], storing.texts(12), unit_rows=5)
 
 
 LINES = pa.table({"name": ["x"], "file": [2**62], "reasons": ["["]})
@@ -246,8 +228,6 @@ def _use(folder, output, models):
     answer("materialize", *new, work=lambda job: {"conditions": len(check_materialize(job)[1])})
 
 
-# --------------------------------------------------------------------------------------------------------- evaluations
-
 CANDIDATES = {"query": "a dog", "positive": ["a red dog"], "negative": ["two people", "a dress"]}
 TRAINED = {"unseeded": "a", "seed": 0, "validation": {"threshold": 0.5}, "data": {"validation": {"sha256": "b"}}}
 
@@ -259,9 +239,8 @@ def any_vectors(texts, config, **_):
 
 def evaluated(*flags):
     """A report on vectors that do not matter; gives the status."""
-    return answer(
-        "evaluate", *flags, "--resamples", "100", work=lambda job: tasks.evaluate(job, vectors_of=any_vectors)
-    )
+    work = lambda job: tasks.evaluate(job, vectors_of=any_vectors)  # noqa: E731
+    return answer("evaluate", *flags, "--resamples", "100", work=work)
 
 
 @examples(20)
@@ -284,9 +263,6 @@ def test_candidates_with_nonsense_are_refused(data, models, tmp_path):
     (tmp_path / "sets.jsonl").write_bytes(b"\n".join(rows))
     flags = ["--task", "rerank", "--model", models["case"], "--data", f"{tmp_path}/sets.jsonl"]
     evaluated(*flags, "--output", f"{tmp_path}/new")
-
-
-# --------------------------------------------------------------------------------------------------------------- flags
 
 
 def stopped(*_, **__):

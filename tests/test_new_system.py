@@ -53,9 +53,6 @@ class Sum(Embedder):
         return encoded(prepared, accepted, found, work)
 
 
-# ------------------------------------------------------------------------------------------ what stands in training/
-
-
 @dataclass(frozen=True, kw_only=True)
 class SumJob(RatedJob):
     """The sum of both vectors."""

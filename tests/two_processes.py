@@ -31,11 +31,7 @@ from raycase.training.loop import FitConfig, FitState, epoch_batches, fit, gathe
 from raycase.training.losses import Loss
 from raycase.training.projector_fit import ProjectorRecipe, fit_projector
 
-MAKE = {
-    "tri": tri_encoder,
-    "csr": lambda model: csr(model, routed=2),
-    "cross": cross_encoder,
-}
+MAKE = {"tri": tri_encoder, "csr": lambda model: csr(model, routed=2), "cross": cross_encoder}
 # 37 pairs: the last batch of 16 has five. 33: it has one, and one process has none.
 CASES = [(loss, rows) for loss in Loss for rows in (37, 33)]
 TUNED_ROWS = 17  # in batches of four, one of which has a single pair

@@ -7,17 +7,10 @@ from itertools import islice
 from pathlib import Path
 
 import numpy as np
-import pandas as pd
 import pytest
 import tiny
 import torch
-from helpers import (
-    cosines,
-    embed_here,
-    read_output,
-    read_rejected,
-    vectors,
-)
+from helpers import cosines, embed_here, read_output, read_rejected, vectors
 
 import raycase
 from raycase.corpus.encode_step import EncodeUnits, compiles_at_once
@@ -37,12 +30,6 @@ def test_unconditional_writes_the_plain_vector(job, tiny_model):
     plain = raycase.load(str(tiny_model), prompt="concat-sc", pooling="mean", dtype=torch.float32)
     assert table["condition"].null_count == 50
     assert cosines(vectors(table), plain.embed(table["text"].to_pylist(), None)).min() > 0.999
-
-
-def test_long_text_is_truncated_and_counted(job, tmp_path):
-    pd.DataFrame({"text": ["cat " * 99, "a dog"]}).to_csv(tmp_path / "long.csv", index=False)
-    result = embed_here(replace(job, input=str(tmp_path / "long.csv")))
-    assert (result["rows_out"], result["rows_truncated"]) == (2, 1)
 
 
 def test_a_vector_that_overflows_float16_rejects_its_row(job, tiny_model, tmp_path):
@@ -100,9 +87,8 @@ def test_prompts_that_share_prefixes_are_encoded_once_and_right(job, tmp_path):
     assert result["tokens_processed"] < result["tokens"] / 3
     plain = raycase.load(str(folder), prompt="cond", pooling="mean", dtype=torch.float32)
     table = read_output(job.output)
-    alone = [
-        plain.embed([s], [c])[0] for s, c in zip(*(table[n].to_pylist() for n in ("text", "condition")), strict=True)
-    ]
+    pairs = zip(table["text"].to_pylist(), table["condition"].to_pylist(), strict=True)
+    alone = [plain.embed([s], [c])[0] for s, c in pairs]
     assert cosines(vectors(table), np.stack(alone)).min() > 0.9999
     run = json.loads((Path(job.output) / "manifest.json").read_text())["run"]
     rates = {"tokens_per_second", "processed_per_second", "sharing", "padding", "mfu"}

@@ -56,30 +56,23 @@ def test_a_job_reads_and_writes_where_it_is_told(job, root):
     assert [entry.rsplit("/", 1)[-1] for entry in above.fs.ls(above.path, detail=False)] == [ODD]
 
 
-NO_FILES = dict.fromkeys(("train", "validation", "output"), "")
 PAIRS = "sentence1,sentence2,condition,label,score\na dog,a cat,color,1,1\na dog,a cow,color,2,2\n"
 PREMISES = "premise,explicit_entailment,implied_entailment,neutral,contradiction\n" + "a,b,c,d,e\n" * 2
+CANDIDATES = '{"query": "a", "positive": ["b"], "negative": ["c"]}'
+PAPER = '{"id": 1, "title": "a", "sentences": [{"text": "a", "facet": "method"}]}'
+CELL = Cell(job=ProjectorJob(train="", validation="", output=""))
 READERS = {  # name of the file -> content, and who reads it
     "rated.csv": (PAIRS, lambda path: read_rated(path, "--train")),
     "scored.csv": (PAIRS, lambda path: read_scored(path, "--test")),
     "inferences.csv": (PREMISES, lambda path: read_inferences(path, "--train")),
-    "candidates.jsonl": (
-        '{"query": "a", "positive": ["b"], "negative": ["c"]}',
-        lambda path: read_candidates(path, "--data"),
-    ),
+    "candidates.jsonl": (CANDIDATES, lambda path: read_candidates(path, "--data")),
     "queries.jsonl": ('{"text": "a"}', read_queries),
     "conditions.txt": ("color\n", lambda path: read_conditions([path])),
     "conditions.csv": ("condition\ncolor\n", lambda path: read_conditions([path])),
-    "grid.json": (
-        '{"dropout": [0.1]}',
-        lambda path: grid_of(path, Cell(job=ProjectorJob(train="", validation="", output=""))),
-    ),
+    "grid.json": ('{"dropout": [0.1]}', lambda path: grid_of(path, CELL)),
     "job.json": ("{}", lambda path: locate(path).read_json()),
     "relations.tsv": ("id\ttext\nr\tis\n", lambda path: read_graph(os.path.dirname(path), "--data")),
-    "corpus.jsonl": (
-        '{"id": 1, "title": "a", "sentences": [{"text": "a", "facet": "method"}]}',
-        lambda path: read_cube(os.path.dirname(path)),
-    ),
+    "corpus.jsonl": (PAPER, lambda path: read_cube(os.path.dirname(path))),
 }
 
 
@@ -100,19 +93,20 @@ def test_every_input_is_read_by_whatever_name_but_no_named_pipe(tmp_path, name):
         read(str(folder / odd))
 
 
-def test_a_named_pipe_that_took_the_place_of_a_file_is_not_opened(job, tmp_path):
+def test_a_named_pipe_that_took_the_place_of_a_file_is_not_opened(tmp_path):
     """Between the listing and the reading, or on another machine."""
-    rows, pipe = tmp_path / "in.csv", tmp_path / "x.csv"
-    write(rows, [{"text": "a dog"}])
-    file = the_file(rows)
+    rows, pipe = write(tmp_path / "in.csv", [{"text": "a dog"}]), tmp_path / "x.csv"
     columns = columns_of(rows)
-    (span,) = spans_of(file, columns)
+    (span,) = spans_of(the_file(rows), columns)
     os.mkfifo(pipe)
-    for step in (lambda: spans_of(replace(file, uri=str(pipe)), columns), lambda: peek(replace(file, uri=str(pipe)))):
+    file = replace(the_file(rows), uri=str(pipe))
+    for step in (
+        lambda: spans_of(file, columns),
+        lambda: peek(file),
+        lambda: list(read_span(file, span, columns, [(0, 1)])),
+    ):
         with pytest.raises(RequestError, match=r"x\.csv: expected a regular file, got a named pipe"):
             step()
-    with pytest.raises(RequestError, match=r"x\.csv: expected a regular file, got a named pipe"):
-        list(read_span(replace(file, uri=str(pipe)), span, columns, [(0, 1)]))
 
 
 def test_pairs_are_scored_where_they_are(tiny_model, tmp_path):

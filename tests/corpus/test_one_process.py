@@ -47,14 +47,6 @@ def test_a_reader_that_is_left_ends():
     assert threading.active_count() == before
 
 
-def test_rows_are_those_of_the_input_and_nothing_waits(job, monkeypatch):
-    """While a unit is encoded, the next ones are read; a unit's file may be written while the next is encoded."""
-    result = run(job, prepare=lambda *_: execute_here)
-    assert (result["rows_out"], result["units_done"]) == (500, 5)
-    assert read_output(job.output)["text"].to_pylist() == [s for s in sentences(500) for _ in job.conditions]
-    verify(job.output)
-
-
 def test_what_the_write_step_raises_ends_the_job_and_the_next_run_resumes(job, monkeypatch):
     written = []
 
@@ -71,4 +63,5 @@ def test_what_the_write_step_raises_ends_the_job_and_the_next_run_resumes(job, m
     monkeypatch.setattr(one_process, "write_units", write)
     result = run(replace(job), prepare=lambda *_: execute_here)
     assert (result["rows_out"], result["units_done"]) == (500, 3)
+    assert read_output(job.output)["text"].to_pylist() == [s for s in sentences(500) for _ in job.conditions]
     verify(job.output)

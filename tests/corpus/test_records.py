@@ -20,29 +20,10 @@ REJECTED = rejected_table("/in/a.csv", [Rejection(row=3, reason=Reason.EMPTY_TEX
 ROWS = pa.table({"row": [1, 2], "text": ["a dog", "ein Hünd\n"]})
 NONE = np.empty(0, dtype=np.int64)
 PREPARED = Prepared(rows=NONE, conditions=["color"], sentence=NONE, condition=NONE, pairs=[], alone=[], bases=[])
-STATS = EncodeStats(
-    work=Work(tokens=7, processed=5, computed=6, flops=1.5),
-    began=1.0,
-    seconds=2.0,
-    rate=3.0,
-    host="node",
-    read_pid=1,
-    encode_pid=2,
-)
-LINE = UnitLine(
-    name="unit",
-    file=1,
-    start=5,
-    rows_out=2,
-    rows_rejected=1,
-    rows_truncated=0,
-    pairs=4,
-    distinct_pairs=3,
-    bytes=100,
-    sha256="aa",
-    rejected_sha256=None,
-    reasons={"empty text": 1},
-)
+WORK = Work(tokens=7, processed=5, computed=6, flops=1.5)
+STATS = EncodeStats(work=WORK, began=1.0, seconds=2.0, rate=3.0, host="node", read_pid=1, encode_pid=2)
+COUNTS = {"rows_out": 2, "rows_rejected": 1, "rows_truncated": 0, "pairs": 4, "distinct_pairs": 3, "bytes": 100}
+LINE = UnitLine(name="unit", file=1, start=5, **COUNTS, sha256="aa", rejected_sha256=None, reasons={"empty text": 1})
 
 
 def test_a_task_names_its_files_spans_and_units():
@@ -62,16 +43,8 @@ def test_a_unit_is_one_row_whatever_its_size(rows):
     again = ReadUnit.from_arrow(row)
     assert len(row) == 1 and replace(again, prepared=PREPARED) == read
     assert again.prepared.to_bytes() == PREPARED.to_bytes()
-    encoded = EncodedUnit(
-        file=0,
-        start=5,
-        rows_in=3,
-        table=rows,
-        rejected=REJECTED,
-        distinct_pairs=2,
-        rows_truncated=1,
-        stats=STATS,
-    )
+    counts = {"rows_in": 3, "distinct_pairs": 2, "rows_truncated": 1}
+    encoded = EncodedUnit(file=0, start=5, **counts, table=rows, rejected=REJECTED, stats=STATS)
     row = encoded.to_arrow()
     assert len(row) == 1 and EncodedUnit.from_arrow(row) == encoded
 

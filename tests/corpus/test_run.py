@@ -6,23 +6,11 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from helpers import embed_here, in_process, read_output, stop_after, swap_rows, unit_times
+from helpers import embed_here, meanwhile, read_output, stop_after, swap_rows, unit_times
 
 from raycase.corpus.output import output_at
 from raycase.corpus.verify import verify
 from raycase.errors import RequestError, WorkError
-
-
-def meanwhile(happens, units=2):
-    """An executor that does something else after a few units."""
-
-    def execute(request, opened, plan):
-        for done, unit in enumerate(in_process(request, opened, plan), 1):
-            yield unit
-            if done == units:
-                happens()
-
-    return execute
 
 
 def test_a_job_whose_folder_another_took_ends_and_leaves_it_alone(job):

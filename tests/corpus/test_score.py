@@ -58,13 +58,8 @@ def models(tmp_path_factory, tiny_model):
 @pytest.fixture
 def job(models, rated, tmp_path):
     """Forty rated pairs in four units, scored by a bi-encoder."""
-    return ScoreJob(
-        input=str(rated / "validation.csv"),
-        output=str(tmp_path / "scored"),
-        model=models["bi"],
-        compute="float32",
-        unit_rows=10,
-    )
+    files = {"input": str(rated / "validation.csv"), "output": str(tmp_path / "scored"), "model": models["bi"]}
+    return ScoreJob(compute="float32", unit_rows=10, **files)
 
 
 def loaded(name, models):
@@ -97,6 +92,7 @@ def test_scores_under_conditions_are_the_models_own_and_have_evaluates_spearman(
     assert verify(job.output)["pairs"] == 40
 
 
+@torch.no_grad()
 @pytest.mark.parametrize(("name", "flags"), [("mixsp", {}), ("sentence", {}), ("bi", {"unconditional": True})])
 def test_scores_without_conditions_have_evaluates_spearman(name, flags, job, models, scored):
     job = replace(job, model=models[name], input=scored["validation"], score_column="similarity", **flags)
@@ -109,22 +105,14 @@ def test_scores_without_conditions_have_evaluates_spearman(name, flags, job, mod
     assert table["score"].to_pylist() == [str(value) for value in frame.score]  # the users' own column
     columns = ["similarity", "similarity_range", "similarity_probability"]
     assert table.column_names[4:] == (columns if name == "mixsp" else columns[:1])
-
-
-@torch.no_grad()
-def test_mixsps_range_is_the_likeliest_of_both_sentences(job, models, scored):
-    score_here(replace(job, model=models["mixsp"], input=scored["pairs"], sentence1_column="sentence2", **SWAPPED))
-    table = read_scores(job.output)
-    model = loaded("mixsp", models).eval()
-    outputs = model(model.config.tokens(table["sentence2"].to_pylist(), table["sentence1"].to_pylist()))
-    first, second = outputs[:, 1:7].chunk(2, dim=1)
-    probability, place = ((first.softmax(1) + second.softmax(1)) / 2).max(1)
-    np.testing.assert_allclose(table["score"], outputs[:, 0].sigmoid(), atol=1e-5)
-    np.testing.assert_allclose(table["score_probability"], probability, atol=1e-5)
-    assert table["score_range"].to_pylist() == [(0.0, 2.0, 4.0)[i] for i in place]
-
-
-SWAPPED = {"sentence2_column": "sentence1"}
+    if name == "mixsp":  # the range is the likeliest of both sentences
+        model = loaded("mixsp", models).eval()
+        outputs = model(model.config.tokens(table["sentence1"].to_pylist(), table["sentence2"].to_pylist()))
+        first, second = outputs[:, 1:7].chunk(2, dim=1)
+        probability, place = ((first.softmax(1) + second.softmax(1)) / 2).max(1)
+        np.testing.assert_allclose(table["similarity"], outputs[:, 0].sigmoid(), atol=1e-5)
+        np.testing.assert_allclose(table["similarity_probability"], probability, atol=1e-5)
+        assert table["similarity_range"].to_pylist() == [(0.0, 2.0, 4.0)[i] for i in place]
 
 
 def test_dualcse_says_entailment_and_implicitness(job, models, inferences):
@@ -183,7 +171,7 @@ def test_a_limit_and_more_files_later(job, rated, tmp_path):
     np.testing.assert_allclose(scores[:40], scores[40:], atol=1e-6)
 
 
-def test_the_folder_of_another_job_is_refused(job, models, rated, tiny_model, tmp_path):
+def test_the_folder_of_another_job_is_refused(job, models):
     score_here(job)
     for change in ({"score_column": "cosine"}, {"model": models["cross"]}, {"unconditional": True}):
         with pytest.raises(RequestError, match=r"--output: .*, got another .* pass --overwrite"):
@@ -295,11 +283,7 @@ def test_a_pair_under_several_conditions_gives_several_lines(job, tmp_path):
     assert (result["rows_out"], result["pairs"], result["distinct_pairs"]) == (2, 3, 2)
     table = read_scores(job.output)
     assert table.column_names == ["id", "condition", "n", "aspects", "score"]
-    assert list(zip(table["id"].to_pylist(), table["condition"].to_pylist(), strict=True)) == [
-        (0, "color"),
-        (0, "number"),
-        (1, "color"),
-    ]
+    assert table["id"].to_pylist() == [0, 0, 1] and table["condition"].to_pylist() == ["color", "number", "color"]
 
 
 def test_all_columns_come_back_in_their_types(job, tmp_path):
@@ -328,22 +312,18 @@ def test_all_columns_come_back_in_their_types(job, tmp_path):
     [
         ({"sentence2_column": "nope"}, "expected the column 'nope', got sentence1, sentence2, condition, label"),
         ({"sentence2_column": "sentence1"}, "--sentence2-column: expected another column than that of the first"),
-        ({"condition_column": ""}, "expected the column ''"),
         ({"condition_column": "nope"}, "expected the column 'nope'"),
         ({"condition_column": "label", "unconditional": True}, "expected --condition-column or --unconditional, got"),
         ({"score_column": "label"}, "--score-column: expected a name that no kept column has, got 'label'"),
         ({"score_column": "condition"}, "--score-column: expected a name of its own, got 'condition'"),
         ({"score_column": " "}, "--score-column: expected a name of its own"),
-        ({"score_column": "\ud800"}, "--score-column: expected text in UTF-8"),
         ({"keep_columns": ("nope",)}, "expected the column 'nope'"),
         ({"model": "cross", "unconditional": True}, "--unconditional: expected a model that gives vectors"),
         ({"model": "mixsp", "condition_column": "condition"}, "--condition-column: expected a model that reads cond"),
         ({"model": "dualcse", "condition_column": "condition"}, "--condition-column: expected a model that reads"),
         ({"model": "nowhere"}, "--model"),
-        ({"model": ""}, "--model: expected a name, a Hugging Face id or a folder, got ''"),
         ({"model": " "}, "--model: expected a name, a Hugging Face id or a folder, got ' '"),
         ({"dim": 8}, "--dim: expected a model that was trained with nested dimensions"),
-        ({"actors": "2:1"}, "--actors: expected MIN:MAX"),
         ({"limit": 0}, "--limit: expected at least 1"),
         ({"input": "nowhere.csv"}, "--input: expected .* files at"),
     ],
@@ -356,7 +336,5 @@ def test_wrong_requests_are_refused(change, said, job, models):
 
 
 def test_a_file_without_conditions_says_which_flags_help(job, scored):
-    with pytest.raises(
-        RequestError, match=r"expected the column 'condition', got .*; pass --condition-column, or --un"
-    ):
+    with pytest.raises(RequestError, match=r"expected the column 'condition', .*; pass --condition-column, or --un"):
         score_here(replace(job, input=scored["validation"]))

@@ -1,6 +1,7 @@
 """Small files share units: the same rows under the same ids, whatever the limit, the unit's size and later files."""
 
 import json
+import shutil
 from dataclasses import replace
 
 import numpy as np
@@ -61,12 +62,6 @@ def equal(job, wanted):
     verify(job.output)
 
 
-def test_they_are_few_units_and_the_same_rows(small):
-    result = embed_here(small)
-    assert result["units_done"] < 12, "expected fewer units than files"
-    equal(small, apart(small))
-
-
 @pytest.mark.parametrize(("limit", "unit_rows"), [(1, 50), (33, 50), (120, 7), (200, 90)])
 def test_a_limit_that_grows_and_other_units_lose_and_repeat_nothing(small, limit, unit_rows):
     assert embed_here(replace(small, limit=limit))["rows_in"] == limit
@@ -78,8 +73,10 @@ def test_a_limit_that_grows_and_other_units_lose_and_repeat_nothing(small, limit
     equal(small, apart(small))
 
 
-def test_later_files_join_the_last_unit(small, tmp_path):
-    embed_here(small)
+def test_they_are_few_units_and_the_same_rows_and_later_files_join_the_last_unit(small, tmp_path):
+    assert embed_here(small)["units_done"] < 12, "expected fewer units than files"
+    equal(small, apart(small))
+    shutil.rmtree(f"{small.output}-apart")
     before = set(output_at(small.output).embeddings.list())
     for name in ("x.csv", "y.jsonl"):
         write(tmp_path / "small" / name, [f"a dog {name}", f"a cat {name}"])

@@ -1,21 +1,14 @@
 """An output is read back and checked against its manifest; each kind of damage is named."""
 
-import hashlib
-import io
-import json
 from dataclasses import replace
 
-import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from helpers import embed_here, run_job
+from helpers import embed_here
 
-from raycase.corpus.manifest import write_manifest
 from raycase.corpus.output import output_at
 from raycase.corpus.verify import verify
-from raycase.data.parquet import parquet_bytes
-from raycase.data.schema import embedding_array
 from raycase.errors import RequestError, WorkError
 
 
@@ -34,8 +27,6 @@ def test_verify_finds_what_is_wrong(job):
         verify(job.output)
     (folder / name).put(good)
     verify(job.output)
-    done = run_job(job.output, script="verify.py")
-    assert done.returncode == 0 and json.loads(done.stdout)["verified"]
 
 
 def test_verify_reports_an_id_that_is_in_two_units(job, tmp_path):
@@ -60,9 +51,6 @@ def test_verify_reports_an_id_that_is_in_two_units(job, tmp_path):
         (lambda out: out.manifest_files.put(b""), "manifest_files.parquet: checksum differs"),
         (lambda out: out.manifest_files.remove(), "manifest_files.parquet: missing"),
         (lambda out: out.manifest.remove(), "expected manifest.json, got none"),
-        (lambda out: rewrite(out, lambda t: t.set_column(3, t.schema.field(3), nan_like(t))), "null or not finite"),
-        (lambda out: rewrite(out, lambda t: t.drop_columns("text")), "schema differs"),
-        (lambda out: rewrite(out, lambda t: t.slice(1)), "3 pairs, the manifest says 4"),
     ],
 )
 def test_verify_names_each_defect(job, tmp_path, damage, words):
@@ -80,21 +68,3 @@ def test_verify_names_each_defect(job, tmp_path, damage, words):
 def first(folder):
     """A folder's first file."""
     return folder / min(folder.list())
-
-
-def nan_like(table):
-    """The table's vectors, all NaN."""
-    values = np.full((len(table), 32), np.nan, dtype=np.float32)
-    return embedding_array(values)
-
-
-def rewrite(output, change):
-    """Change the first unit's table, and the manifest's checksums with it."""
-    table = pq.read_table(io.BytesIO(output.manifest_files.read()))
-    lines = table.to_pylist()
-    path = output.embeddings / lines[0]["name"]
-    data = parquet_bytes(change(pq.read_table(io.BytesIO(path.read()))))
-    path.put(data)
-    lines[0] |= {"sha256": hashlib.sha256(data).hexdigest(), "bytes": len(data)}
-    values = {name: value for name, value in output.manifest.read_json().items() if name != "bytes"}
-    write_manifest(output, pa.Table.from_pylist(lines, schema=table.schema), values)

@@ -83,9 +83,6 @@ def test_the_sample_is_known_by_its_content():
         find_input("package:raycase/sample/none.csv")
 
 
-# ----------------------------------------------------------------------------------------------- what is left out
-
-
 @pytest.fixture(params=["disk", "memory", "s3"])
 def store(request):
     """A place for files, and a way to put some there."""
@@ -181,9 +178,6 @@ def test_a_name_with_other_signs_is_a_name(store, name):
             assert handle.read() == b"xxx"
 
 
-# --------------------------------------------------------------------------------------------------------- links
-
-
 def test_links_are_followed_and_a_file_counts_once(tmp_path):
     """As the cache of Hugging Face: names that lead to blobs without an ending."""
     folder, outside = tmp_path / "in", tmp_path / "outside"
@@ -253,9 +247,6 @@ def test_links_to_each_other_end(tmp_path):
             (place / f"to_{other.name}").symlink_to(other)
     assert len(found(tmp_path)) == len(found(tmp_path / "**")) == 10
     assert len(found(tmp_path / "*" / "*" / "*.csv")) == 10
-
-
-# ------------------------------------------------------------------------------------------------ no regular files
 
 
 def test_only_regular_files_are_read(tmp_path):

@@ -34,9 +34,6 @@ def copied(tmp_path, monkeypatch):
     return module, tmp_path
 
 
-# ----------------------------------------------------------------------------------------------------------- the fields
-
-
 def test_every_field_is_there_and_no_secret_of_the_environment(monkeypatch):
     for name in ("AWS_SECRET_ACCESS_KEY", "HF_TOKEN", "RAY_AUTH_TOKEN", "PASSWORD"):
         monkeypatch.setenv(name, f"hidden-{name}")
@@ -54,9 +51,6 @@ def test_every_field_is_there_and_no_secret_of_the_environment(monkeypatch):
     date = datetime.fromisoformat(found["date"])
     assert date.utcoffset() == timedelta(0)
     assert abs(datetime.now(UTC) - date) < timedelta(minutes=1)
-
-
-# ----------------------------------------------------------------------------------------------------------- the commit
 
 
 def test_the_commit_and_a_plus_for_changes(copied, monkeypatch):

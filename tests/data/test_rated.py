@@ -103,9 +103,6 @@ def test_each_sentence_under_a_condition_is_there_once(file):
         assert rated.distinct[second] == (row[1], row[2])
 
 
-# ----------------------------------------------------------------------------------------------------------- hashes
-
-
 def hashes(path, rows):
     rated = read_rated(write(path, rows), "--train")
     return rated.sha256, rated.data_sha256
@@ -133,9 +130,6 @@ def test_every_text_and_its_limits_are_hashed(tmp_path, other):
     last = ["1", "2", "3", 2]
     first, second = (hashes(tmp_path / "a.jsonl", [row, last]) for row in (["a", "y", "bc", 1], other))
     assert first[0] != second[0]
-
-
-# --------------------------------------------------------------------------------------------------------- refusals
 
 
 @pytest.mark.parametrize("missing", NAMES)

@@ -21,9 +21,6 @@ def folder(request, tmp_path):
         yield locate(str(tmp_path / "out") if request.param == "local" else f"file://{tmp_path}/out")
 
 
-# -------------------------------------------------------------------------------------------------------- the put
-
-
 def test_what_is_put_is_read(folder):
     file = folder / "embeddings" / "a.bin"
     assert not file.exists()
@@ -95,9 +92,6 @@ def test_removing(folder):
     assert folder.list() == {}
 
 
-# ---------------------------------------------------------------------------------------------------------- places
-
-
 def test_local_places_are_absolute(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("HOME", str(tmp_path))
@@ -154,9 +148,6 @@ def test_names_with_signs_of_credentials_are_names(uri):
 )
 def test_a_container_and_a_port_are_no_credentials(uri):
     assert not _has_credentials(*uri.split("://"))
-
-
-# ----------------------------------------------------------------------------------------------------- fingerprints
 
 
 def test_the_fingerprint_is_that_of_the_value_not_of_its_order():

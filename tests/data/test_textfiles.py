@@ -35,9 +35,6 @@ def problems(lines):
     return [line.problem for line in lines]
 
 
-# ------------------------------------------------------------------------------------------------------------- CSV
-
-
 @pytest.mark.parametrize(
     ("data", "wanted"),
     [
@@ -166,9 +163,6 @@ def test_no_byte_of_a_broken_csv_is_lost(seed):
         assert values(lines)[-3:] == [("1", "clean")] * 3
     else:
         assert len(raw) >= uncertain
-
-
-# ----------------------------------------------------------------------------------------------------------- JSONL
 
 
 def test_rows_of_jsonl():

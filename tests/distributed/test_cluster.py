@@ -12,10 +12,11 @@ import tempfile
 import textwrap
 import time
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 
 import psutil
 import pytest
-from helpers import ROOT, sentences, wait_for
+from helpers import ROOT, flags_of, sentences, small_job, wait_for
 
 from raycase.distributed.cluster import join, named_cluster, own_token_file
 from raycase.errors import RequestError, WorkError
@@ -68,31 +69,37 @@ def test_the_address_of_another_server_of_ray_is_a_wrong_request(address):
         join(address)
 
 
+def alone(environment):
+    """An environment that names no Ray but what `environment` says."""
+    base = {name: value for name, value in os.environ.items() if not name.startswith("RAY_")}
+    return base | {"PYTHONPATH": str(ROOT)} | environment
+
+
 def command(*arguments, **environment):
     """`raycase` in a process that knows no Ray but what `environment` says."""
-    base = {name: value for name, value in os.environ.items() if not name.startswith("RAY_")}
-    return subprocess.Popen(
-        [sys.executable, "-m", "raycase", *map(str, arguments)],
-        env=base | {"PYTHONPATH": str(ROOT)} | environment,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-    )
+    words = [sys.executable, "-m", "raycase", *map(str, arguments)]
+    pipe = subprocess.PIPE
+    return subprocess.Popen(words, env=alone(environment), stdout=pipe, stderr=pipe, text=True)
+
+
+def ran(program, **environment):
+    """A program of Python that has ended, in such a process."""
+    words = [sys.executable, "-c", textwrap.dedent(program)]
+    return subprocess.run(words, env=alone(environment), capture_output=True, text=True, timeout=120)
 
 
 @pytest.mark.cluster
 def test_two_commands_at_once_have_a_ray_each_and_leave_nothing(tiny_model, cluster, tmp_path):
     """Beside them the run's own Ray is there to be joined; with the token of a new home they could not."""
-    (tmp_path / "in.csv").write_text("\n".join(["text", *sentences(10)]))
-    flags = ["--input", tmp_path / "in.csv", "--conditions", "color", "--model", tiny_model, "--prompt", "concat-sc"]
-    flags += ["--pooling", "mean", "--compute", "float32", "--actors", "1:1"]
+    job = small_job(tmp_path, tiny_model)
     with tempfile.TemporaryDirectory(prefix="rc", dir="/tmp", ignore_cleanup_errors=True) as folder:  # short: sockets
         environment = {"HOME": str(tmp_path), "RAY_TMPDIR": folder}
-        running = [command("embed", *flags, "--ray", "--output", tmp_path / name, **environment) for name in ("a", "b")]
+        jobs = [replace(job, output=str(tmp_path / name)) for name in ("a", "b")]
+        running = [command("embed", *flags_of(job), "--ray", **environment) for job in jobs]
         for process in running:
             said, errors = process.communicate(timeout=240)
             assert process.returncode == 0, errors
-            assert json.loads(said.splitlines()[-1])["rows_out"] == 10
+            assert json.loads(said.splitlines()[-1])["rows_out"] == 500
         wait_for(lambda: not any(folder in " ".join(p.info["cmdline"] or ()) for p in psutil.process_iter(["cmdline"])))
 
 
@@ -100,11 +107,9 @@ def test_two_commands_at_once_have_a_ray_each_and_leave_nothing(tiny_model, clus
 @pytest.mark.parametrize("doomed", [pytest.param("gcs_server", marks=pytest.mark.long), "raylet"])
 def test_a_command_whose_ray_dies_says_so_in_one_line(doomed, tiny_model, tmp_path):
     (tmp_path / "in.csv").write_text("\n".join(["text", *sentences(4000)]))
-    flags = ["--input", tmp_path / "in.csv", "--conditions", "color", "--model", tiny_model, "--prompt", "concat-sc"]
-    flags += ["--pooling", "mean", "--compute", "float32", "--actors", "1:1", "--unit-rows", 10]
-    flags += ["--output", tmp_path / "out"]
+    job = replace(small_job(tmp_path, tiny_model), input=str(tmp_path / "in.csv"), unit_rows=10)
     with tempfile.TemporaryDirectory(prefix="rc", dir="/tmp", ignore_cleanup_errors=True) as folder:  # short: sockets
-        process = command("embed", *flags, "--ray", HOME=str(tmp_path), RAY_TMPDIR=folder)
+        process = command("embed", *flags_of(job), "--ray", HOME=str(tmp_path), RAY_TMPDIR=folder)
         wait_for(lambda: list(tmp_path.glob("out/embeddings/*.parquet")))
         children = psutil.Process(process.pid).children(recursive=True)
         [found] = [child for child in children if child.name() == doomed]
@@ -119,18 +124,14 @@ def test_a_command_whose_ray_dies_says_so_in_one_line(doomed, tiny_model, tmp_pa
 
 @pytest.mark.cluster
 def test_a_process_that_leaves_ray_goes_on():
-    program = """
+    done = ran("""
         import ray, time
         from raycase.distributed.cluster import start_ray
         start_ray()
         ray.shutdown(wait_for_processes=True)
         time.sleep(1.5)  # three times as long as the watching thread takes for one look
         print("here")
-    """
-    environment = {name: value for name, value in os.environ.items() if not name.startswith("RAY_")}
-    done = subprocess.run(
-        [sys.executable, "-c", textwrap.dedent(program)], env=environment, capture_output=True, text=True, timeout=120
-    )
+    """)
     assert (done.returncode, done.stdout) == (0, "here\n"), done.stderr
 
 
@@ -147,7 +148,8 @@ def test_a_token_that_the_cluster_does_not_know_is_an_error_after_seconds(cluste
 
 @pytest.mark.cluster
 def test_it_listens_on_127_0_0_1_and_its_token_is_its_owners(tmp_path):
-    program = """
+    done = ran(
+        """
         import psutil, ray
         from raycase.distributed.cluster import start_ray
         start_ray()
@@ -157,13 +159,9 @@ def test_it_listens_on_127_0_0_1_and_its_token_is_its_owners(tmp_path):
             for connection in process.net_connections("inet"):
                 if connection.status == "LISTEN":
                     print(connection.laddr.ip.removeprefix("::ffff:"))
-    """
-    # no address: it starts a Ray
-    keep = ("PATH", "LD_LIBRARY_PATH", "PYTHONPATH")
-    environment = {name: value for name in keep if (value := os.environ.get(name))}
-    environment |= {"HOME": str(tmp_path), "RAY_TMPDIR": "/tmp"}
-    done = subprocess.run(
-        [sys.executable, "-c", textwrap.dedent(program)], env=environment, capture_output=True, text=True, timeout=120
+    """,
+        HOME=str(tmp_path),
+        RAY_TMPDIR="/tmp",
     )
     assert done.returncode == 0, done.stderr
     assert set(done.stdout.split()) == {"127.0.0.1"}, done.stdout

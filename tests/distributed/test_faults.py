@@ -19,7 +19,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from disturbed import ENCODERS
-from helpers import NO_AGENT, ROOT, read_output, read_rejected, sentences, wait_for
+from helpers import NO_AGENT, ROOT, flags_of, read_output, read_rejected, sentences, wait_for
 from ray import cloudpickle
 from ray.job_submission import JobStatus, JobSubmissionClient
 
@@ -41,19 +41,12 @@ def long_job(job, tmp_path, cluster):
     return replace(job, input=str(tmp_path / "long.parquet"), unit_rows=50)
 
 
-def flags(job):
-    """The job's flags, as `long_job` has them."""
-    said = ["--input", job.input, "--output", job.output, "--conditions", *job.conditions, "--model", job.model]
-    said += ["--prompt", "concat-sc", "--pooling", "mean", "--compute", "float32", "--dtype", "float32"]
-    return [*said, "--unit-rows", "50", "--actors", "1:1"]
-
-
 @pytest.mark.parametrize("killed_on_ray", [True, False])
 def test_a_killed_job_is_resumed_by_the_other_way_to_run(long_job, cluster, killed_on_ray):
     """Begun on Ray it goes on in one process, and the other way round."""
     folder = output_at(long_job.output).embeddings
     environment = os.environ | {"RAY_ADDRESS": cluster.address_info["gcs_address"] if killed_on_ray else ""}
-    process = subprocess.Popen([sys.executable, str(ROOT / "jobs" / "embed.py"), *flags(long_job)], env=environment)
+    process = subprocess.Popen([sys.executable, str(ROOT / "jobs" / "embed.py"), *flags_of(long_job)], env=environment)
     wait_for(lambda: len(folder.list()) >= 5)
     process.send_signal(signal.SIGKILL)
     process.wait()
@@ -70,9 +63,8 @@ def test_a_killed_job_is_resumed_by_the_other_way_to_run(long_job, cluster, kill
 def test_a_killed_actor_is_replaced(long_job, tmp_path):
     """The job finishes by itself: its actor is killed after a few units, before it was given the others."""
     (tmp_path / "files").mkdir()  # of ten units each: two are given, and no more before eight units are written
-    for number in range(6):
-        rows = pa.table({"text": sentences(500, seed=number)})
-        pq.write_table(rows, tmp_path / "files" / f"{number}.parquet")
+    for n in range(6):
+        pq.write_table(pa.table({"text": sentences(500, seed=n)}), tmp_path / "files" / f"{n}.parquet")
     long_job = replace(long_job, input=str(tmp_path / "files"))
     pids = []
 
@@ -94,7 +86,7 @@ def test_a_killed_actor_is_replaced(long_job, tmp_path):
     verify(long_job.output)
 
 
-def test_rows_that_kill_their_encoder_are_rejected_and_the_job_goes_on(job, tiny_model, tmp_path, cluster, capsys):
+def test_rows_that_kill_their_encoder_are_rejected_and_the_job_goes_on(job, tmp_path, cluster, capsys):
     texts = sentences(12)
     texts[6] = "a poison dog"
     pq.write_table(pa.table({"text": texts}), tmp_path / "in.parquet")
@@ -126,7 +118,7 @@ def killed(job):
 def test_ray_job_stop_drops_what_is_in_hand_and_says_how_to_go_on(long_job, cluster):
     folder = output_at(long_job.output).embeddings
     client = JobSubmissionClient(f"http://{cluster.dashboard_url}")
-    command = shlex.join(["python", "jobs/embed.py", *flags(long_job)])
+    command = shlex.join(["python", "jobs/embed.py", *flags_of(long_job)])
 
     def submitted():
         try:

@@ -1,10 +1,9 @@
 """An index built by tasks on Ray: on object storage; a worker killed in the middle of a fragment; what is refused."""
 
-import json
 from dataclasses import replace
 
 import pytest
-from helpers import call_job, embedded, sentences
+from helpers import embedded, sentences
 
 from raycase.data.storage import locate
 from raycase.distributed import tasks as module
@@ -109,11 +108,3 @@ def test_without_new_rows_ray_is_not_asked(home, tmp_path, monkeypatch):
     ):
         with pytest.raises(RequestError, match=words):
             index(IndexJob(output=str(home / "one.lance"), **changes))
-
-
-def test_the_script(cluster, home, tmp_path):
-    arguments = ["--embeddings", home / "out", "--output", tmp_path / "many.lance", "--workers", 2]
-    done = call_job(*arguments, script="index.py")
-    assert done.returncode == 0 and "written 4 of 4" in done.stderr
-    assert json.loads(done.stdout.splitlines()[-1])["rows"] == 400
-    same(home, str(tmp_path / "many.lance"))

@@ -1,5 +1,7 @@
 """Actors fit what the cluster has and its autoscaler offers, or are refused in words that say both."""
 
+from itertools import product
+
 import pytest
 
 from raycase.corpus.request import EmbedJob
@@ -19,21 +21,17 @@ GPU_NODE = {"CPU": 2, "GPU": 1}
         ([{"CPU": 8, "GPU": 8}], [], {}, (8, 8, 0.9375, 1, None)),
         ([{"CPU": 4}, {"CPU": 16, "GPU": 4}], [], {"actors": "1:99"}, (1, 4, 1.0, 1, None)),
         ([{"CPU": 8, "GPU": 1}] * 2, [], {"gpus_per_actor": 0.5}, (4, 4, 1.0, 0.5, None)),
+        ([{"CPU": 16, "GPU": 4}], [], {}, (4, 4, 1.0, 1, None)),
         ([{"CPU": 0}], [{"CPU": 8}] * 2 + [GPU_NODE] * 4, {}, (1, 4, 1.0, 1, None)),
         ([{"CPU": 0}], [GPU_NODE] * 4, {"actors": "2:3"}, (2, 3, 1.0, 1, None)),
         ([{"CPU": 8}], [GPU_NODE] * 4, {"gpus_per_actor": 0}, (1, 6, 0.8125, 0, 1)),
         ([{"CPU": 0}], None, {"actors": "2:8", "gpus_per_actor": 1}, (2, 8, 1.0, 1, None)),
-        (
-            [{"CPU": 2}],
-            [],
-            {"actors": "8:8"},
-            "expected 8 with at least 0.5 CPUs.* room for 3: the cluster has 1 node with 2 CPUs and 0 GPUs, and no",
-        ),
+        ([{"CPU": 2}], [], {"actors": "8:8"}, "expected 8 with at least 0.5 CPUs.* room for 3: .* 1 node with 2 CPUs"),
         (
             [{"CPU": 0}],
             [{"CPU": 4}] * 3,
             {"gpus_per_actor": 1},
-            "expected 1 with 1 GPU .* got room for 0: .* its autoscaler offers 3 nodes with 4 CPUs and 0 GPUs",
+            "expected 1 with 1 GPU .* room for 0: .* offers 3 nodes",
         ),
         ([{"CPU": 8, "GPU": 1}] * 2, [], {"gpus_per_actor": 2}, "expected 1 with 2 GPU"),
         ([{"CPU": 0}], [GPU_NODE] * 4, {"actors": "5:9"}, "expected 5 .* got room for 4"),
@@ -64,20 +62,9 @@ def test_a_dry_run_starts_no_node(alive, offered, wanted):
     assert fits_a_node(make_pool(EmbedJob(gpus_per_actor=1), units=100, cluster=cluster), cluster) == wanted
 
 
-def test_one_encoder_a_gpu_unless_small_ones_share_it():
-    cluster = Capacity([{"CPU": 16, "GPU": 4}], [])
-    found = [make_pool(EmbedJob(gpus_per_actor=g), units=100, cluster=cluster) for g in (None, 0.5, 1.0)]
-    assert [(pool.most, pool.gpus) for pool in found] == [(4, 1), (8, 0.5), (4, 1)]
-    assert [str(pool) for pool in found[:2]] == [
-        "4 encoders with 1 GPU and 1 CPUs each",
-        "8 encoders with 0.5 GPU and 1 CPUs each",
-    ]
-
-
-@pytest.mark.parametrize("cpus", range(1, 65))
-def test_all_stages_fit_a_node_when_their_cpus_are_taken_one_by_one(cpus):
+def test_all_stages_fit_a_node_when_their_cpus_are_taken_one_by_one():
     """As Ray Data reserves them; with 2 CPUs and tenths, writing was 4e-17 short, and long jobs stood still."""
-    for gpus in (0, 1, 4):
+    for cpus, gpus in product(range(1, 65), (0, 1, 4)):
         node = {"CPU": cpus, "GPU": gpus}
         pool = make_pool(EmbedJob(), units=1000, cluster=Capacity([node], []))
         left = node["CPU"]
@@ -86,11 +73,11 @@ def test_all_stages_fit_a_node_when_their_cpus_are_taken_one_by_one(cpus):
             left -= share
 
 
-@pytest.mark.parametrize("cluster", [Capacity([{}] * 3, []), Capacity([{}], [GPU_NODE]), Capacity([{}], None)])
-def test_local_output_on_several_nodes_is_refused(tmp_path, cluster):
+@pytest.mark.parametrize("several", [Capacity([{}] * 3, []), Capacity([{}], [GPU_NODE]), Capacity([{}], None)])
+def test_local_output_on_several_nodes_is_refused(tmp_path, several):
     with pytest.raises(RequestError, match="expected object storage on a cluster of several nodes"):
-        check_nodes(locate(str(tmp_path)), cluster)
-    check_nodes(locate("s3://corpus/out"), cluster)
+        check_nodes(locate(str(tmp_path)), several)
+    check_nodes(locate("s3://corpus/out"), several)
     check_nodes(locate(str(tmp_path)), Capacity([{}], []))
 
 

@@ -52,6 +52,7 @@ def test_trials_on_ray_are_those_of_one_process(make_sweep, cluster, tmp_path):
     assert not list(tmp_path.rglob("*.pkl"))
 
 
+@pytest.mark.cluster
 def test_heads_on_ray_are_those_of_one_process(rated, cluster, tmp_path):
     job = head_sweep(tmp_path, rated, {"layers": ["1", "0 2/3"], "gate": [False]}, seeds=1, epochs=2)
     here = elsewhere(job, tmp_path / "here")

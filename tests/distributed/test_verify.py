@@ -2,15 +2,12 @@
 
 import os
 import signal
-from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
 import numpy as np
-import pyarrow as pa
-import pyarrow.parquet as pq
 import pytest
-from helpers import embed_here
+from helpers import embed_here, embedded
 
 from raycase.corpus.output import output_at
 from raycase.corpus.verify import FileCheck, verify
@@ -19,16 +16,14 @@ from raycase.distributed.verify import verify as verify_on_cluster
 from raycase.errors import WorkError
 
 
-@pytest.fixture
-def twice(job, tmp_path):
-    """An output of 200 units, in which an id stands in two units and another in three."""
-    ids = [f"id {i}" for i in range(600)]
-    ids[7] = ids[300] = "two"
-    ids[8] = ids[301] = ids[599] = "three"
-    pq.write_table(pa.table({"id": ids, "text": [f"a dog {i}" for i in range(600)]}), tmp_path / "in.parquet")
-    job = replace(job, input=str(tmp_path / "in.parquet"), unit_rows=3)
-    embed_here(job)
-    return job.output
+@pytest.fixture(scope="module")
+def twice(tiny_model, tmp_path_factory):
+    """An output of 100 units, in which an id stands in two units and another in three."""
+    ids = [f"id {i}" for i in range(300)]
+    ids[7] = ids[150] = "two"
+    ids[8] = ids[151] = ids[299] = "three"
+    rows = [{"id": id, "text": f"a dog {i}"} for i, id in enumerate(ids)]
+    return embedded(tmp_path_factory.mktemp("twice"), tiny_model, rows, conditions=("color", "number"), unit_rows=3)
 
 
 def test_the_shuffle_finds_the_pairs_of_one_process(twice, cluster):

@@ -50,6 +50,7 @@ def test_planted_clusters_are_found_the_largest_first(clusters):
 
 def test_more_noise_and_a_bound_do_not_surprise():
     vectors_ND, planted_N = planted(noise=0.1)
+    assert list(candidates(24)) == [2, 3, 4, 5, 6, 7, 8, 10, 12, 14, 17, 20, 24]
     found = find_clusters(in_blocks(vectors_ND), most=20)
     assert len(found.sizes) == 5
     assert (found.cluster == planted_N).mean() > 0.95
@@ -57,19 +58,15 @@ def test_more_noise_and_a_bound_do_not_surprise():
     assert len(find_clusters(in_blocks(vectors_ND), most=3).sizes) <= 3
 
 
-def test_every_row_is_assigned_though_a_sample_is_fitted():
-    vectors_ND, planted_N = planted()
-    found = find_clusters(in_blocks(vectors_ND, 64), most=20, sizes=FacetSizes(fitted=200, per_cluster=1, tried=200))
-    assert np.array_equal(found.cluster, planted_N)
-
-
 def test_blocks_do_not_matter_and_the_seed_does():
-    vectors_ND, _ = planted()
+    vectors_ND, cluster_N = planted()
     count, chosen_SD = sample(in_blocks(vectors_ND)(), 50, seed=0)
     assert (count, len(np.unique(chosen_SD, axis=0))) == (1000, 50)
     for rows in (7, 40, 999):
         assert np.array_equal(sample(in_blocks(vectors_ND, rows)(), 50, seed=0)[1], chosen_SD)
     assert not np.array_equal(sample(in_blocks(vectors_ND)(), 50, seed=1)[1], chosen_SD)
+    few = find_clusters(in_blocks(vectors_ND, 64), most=20, sizes=FacetSizes(fitted=200, per_cluster=1, tried=200))
+    assert np.array_equal(few.cluster, cluster_N), "expected every row assigned though a sample is fitted"
     whole, pieces = find_clusters(in_blocks(vectors_ND), 7, most=7), find_clusters(in_blocks(vectors_ND, 9), 7, most=7)
     assert np.array_equal(whole.cluster, pieces.cluster)
 
@@ -96,18 +93,10 @@ def test_too_few_rows_are_refused():
     assert find_clusters(in_blocks(vectors_ND[:3]), 3, most=20).silhouette is None
 
 
-def test_the_numbers_that_are_compared():
-    assert list(candidates(24)) == [2, 3, 4, 5, 6, 7, 8, 10, 12, 14, 17, 20, 24]
-    assert list(candidates(2)) == [2]
-
-
 def test_without_scikit_learn_the_package_to_install_is_named(monkeypatch):
     monkeypatch.setitem(sys.modules, "sklearn.cluster", None)
     with pytest.raises(RequestError, match=r"pip install 'raycase\[facets\]'"):
         import_sklearn()
-
-
-# --------------------------------------------------------------------------------------------------------------- words
 
 
 def weighed(text, *weights):

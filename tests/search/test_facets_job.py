@@ -1,11 +1,10 @@
 """The command facets: its table, its files and that they reconcile; filters; indexes without texts or words."""
 
-import json
 import re
 
 import pyarrow.parquet as pq
 import pytest
-from helpers import call_job, embedded
+from helpers import embedded
 from indexed import refuse
 
 from raycase.search.build import IndexJob, build
@@ -59,7 +58,7 @@ def test_the_files_reconcile_with_the_rows_and_with_each_other(grouped, tmp_path
         assert all(of_cluster[example["id"]] == example["cosine"] for example in facet["examples"])
 
 
-def test_the_table_shows_size_share_words_and_texts(grouped, capsys):
+def test_the_table_shows_size_share_words_and_texts(grouped, capsys, monkeypatch):
     facets(asked(grouped, clusters=3))
     lines = capsys.readouterr().out.splitlines()
     assert lines[1] == '60 rows under "color" in 3 clusters'
@@ -67,13 +66,8 @@ def test_the_table_shows_size_share_words_and_texts(grouped, capsys):
     assert [m.group(1, 2) for m in sizes if m] == [("30", "50.0%"), ("20", "33.3%"), ("10", "16.7%")]
     assert "dog" in sizes[3].group(3).split(", ")
     assert sum(line.startswith(" " * 20 + "A ") for line in lines) == 9
-
-
-def test_in_a_terminal_the_words_that_the_condition_looked_at_are_bold(grouped, capsys, monkeypatch):
-    monkeypatch.setenv("TERM", "xterm")
-    monkeypatch.delenv("NO_COLOR", raising=False)
-    monkeypatch.setattr("sys.stdout.isatty", lambda: True)
-    facets(asked(grouped, clusters=3))
+    monkeypatch.setattr("raycase.search.facets_job.has_styles", lambda stream: True)
+    facets(asked(grouped, clusters=3))  # in a terminal the words that the condition looked at are bold
     examples = [line for line in capsys.readouterr().out.splitlines() if line.startswith(" " * 20)]
     assert len(examples) == 9 and all(BOLD in line for line in examples)
 
@@ -145,7 +139,6 @@ def test_wrong_requests_are_refused(grouped, home, tmp_path):
 
     ask("got none that is finished", uri=str(tmp_path / "none"))
     ask("--condition: expected one of the index's .*got ' '", condition=" ")
-    ask("--condition: expected one of the index's .*got ''", condition="")
     ask("--clusters: expected at least 2, got 1", clusters=1)
     ask("--most-clusters: expected at least 2, got 1", most_clusters=1)
     ask("--seed: expected 0 to 4,294,967,295, got -1", seed=-1)
@@ -154,14 +147,5 @@ def test_wrong_requests_are_refused(grouped, home, tmp_path):
     ask("--where: expected a filter that leaves rows to group, got one", where="kind = 'cat'")
     ask("a filter in SQL on id, text, kind, label, got 'age > 3'", where="age > 3")
     ask("expected the model that the index is of", model="minilm")
-    ask("--assignments: expected another file than --output", output="a.parquet", assignments="a.parquet")
     build(IndexJob(embeddings=(str(home / "plain"),), output=str(tmp_path / "plain")))
     ask("--condition: expected conditions in .*, got plain vectors alone", uri=str(tmp_path / "plain"))
-
-
-def test_the_script_prints_the_result_last(grouped):
-    done = call_job("--index", grouped, "--condition", "color", "--clusters", 3, script="facets.py")
-    assert done.returncode == 0, done.stderr
-    assert json.loads(done.stdout.splitlines()[-1])["clusters"] == 3
-    wrong = call_job("--index", grouped, "--condition", "color", "--clusters", 1, script="facets.py")
-    assert wrong.returncode == 2 and wrong.stderr == "error: --clusters: expected at least 2, got 1\n"

@@ -1,18 +1,21 @@
-"""The join: against brute force, on Ray and in this process, a stop in the middle, the script."""
+"""The join: against brute force, a stop in the middle."""
 
 import json
+import shutil
+from dataclasses import replace
 from functools import partial
 
+import pyarrow.dataset as ds
 import pytest
-from helpers import call_job
+from helpers import embedded, sentences, swap_rows
 from joined import brute, check, written_to_join
 
 from raycase.corpus.tasks import TasksHere, open_here
 from raycase.data.storage import locate
-from raycase.distributed.tasks import open_tasks
 from raycase.errors import RequestError, WorkError
 from raycase.search.join import JoinJob
 from raycase.search.join import join as join_by
+from raycase.search.join_parts import cut_finer
 
 join = partial(join_by, open_tasks=open_here, group_rows=100, range_rows=400)
 
@@ -22,37 +25,64 @@ def home(tmp_path_factory, tiny_model):
     return written_to_join(tmp_path_factory.mktemp("joined"), tiny_model)
 
 
-def test_a_join_gives_what_brute_force_gives(cluster, home, s3_server):
-    uri = "s3://corpus/neighbours"
-    job = JoinJob(
-        query_vectors=str(home / "queries"), vectors=str(home / "vectors"), output=uri, k=5, exclude_same="image"
-    )
-    result = join(job, open_tasks=partial(open_tasks, stall_timeout=30))
+def of(home, tmp_path, **options):
+    """The job that joins the queries with the vectors."""
+    places = {"query_vectors": str(home / "queries"), "vectors": str(home / "vectors"), "output": str(tmp_path / "n")}
+    return JoinJob(**places | {"k": 5} | options)
+
+
+@pytest.mark.parametrize("cut", [(100, 400), (10**6, 10**6), (1, 1)])
+@pytest.mark.parametrize("exclude", [None, "image"])
+def test_a_join_gives_what_brute_force_gives(home, tmp_path, cut, exclude):
+    job = of(home, tmp_path, exclude_same=exclude)
+    result = join(job, group_rows=cut[0], range_rows=cut[1])
     assert (result["queries"], result["neighbours"], result["queries_without_neighbours"]) == (300, 1500, 0)
-    check(uri, brute(home, 5, "image"), 5)
-    assert len((locate(uri) / "neighbours").list()) > 2
-    assert not (locate(uri) / "parts").list()
+    check(job.output, brute(home, 5, exclude), 5)
+    assert not (locate(job.output) / "parts").list()
+
+
+def test_ranges_are_cut_finer_down_to_one_a_file():
+    assert cut_finer([["a", "b", "c"], ["d"]], 1) == [["a", "b", "c"], ["d"]]
+    assert cut_finer([["a", "b", "c"], ["d"]], 3) == [["a", "b"], ["c"], ["d"]]
+    assert cut_finer([["a", "b"], ["c"]], 9) == [["a"], ["b"], ["c"]]
+
+
+def test_ids_may_be_of_two_types_and_conditions_a_column(tmp_path, tiny_model):
+    """Sorted by condition, so that some ranges have none of a group's."""
+    texts = sentences(120, 4)
+    vectors = [{"id": f"v{i}", "text": t, "about": "color" if i < 60 else "dogs"} for i, t in enumerate(texts)]
+    queries = [{"id": i, "text": t, "about": "dogs" if i else "cats"} for i, t in enumerate(texts[:5])]
+    named = {"condition_column": "about", "unit_rows": 20}
+    v, q = (embedded(tmp_path / n, tiny_model, r, **named) for n, r in (("v", vectors), ("q", queries)))
+    job = JoinJob(query_vectors=q, vectors=v, output=str(tmp_path / "n"), k=3)
+    result = join(job)
+    assert (result["queries"], result["queries_without_neighbours"], result["neighbours"]) == (5, 1, 12)
+    found = ds.dataset(tmp_path / "n" / "neighbours").to_table().to_pylist()
+    assert {row["id"] for row in found} == {1, 2, 3, 4}
+    assert all(int(row["neighbour"][1:]) >= 60 for row in found)
+    with pytest.raises(RequestError, match="expected 'id' of one type in both, got int64 and string"):
+        join(replace(job, exclude_same="id"))
+
+
+def test_a_damaged_file_ends_a_join(home, tmp_path):
+    shutil.copytree(home / "vectors", tmp_path / "vectors")
+    swap_rows(tmp_path / "vectors")
+    with pytest.raises(WorkError, match=r"as its manifest says, got: embeddings/.*: checksum differs"):
+        join(of(home, tmp_path, vectors=str(tmp_path / "vectors")))
 
 
 def test_queries_under_one_condition_are_joined_with_vectors_under_another(home, tmp_path):
     under = ("number of people", "color")
-    job = JoinJob(
-        query_vectors=str(home / "queries"),
-        vectors=str(home / "vectors"),
-        output=str(tmp_path / "n"),
-        k=5,
-        query_condition=under[0],
-        condition=under[1],
-    )
-    result = join(job)
+    job = of(home, tmp_path)
+    result = join(replace(job, query_condition=under[0], condition=under[1]))
     assert (result["queries"], result["neighbours"], result["queries_without_neighbours"]) == (150, 750, 0)
     check(job.output, brute(home, 5, under=under), 5)
     with pytest.raises(RequestError, match="or this very join"):
-        join(JoinJob(query_vectors=job.query_vectors, vectors=job.vectors, output=job.output, k=5))
+        join(job)
 
 
 def test_a_join_whose_folder_another_took_over_ends_and_removes_nothing(home, tmp_path, monkeypatch):
-    job = JoinJob(query_vectors=str(home / "queries"), vectors=str(home / "vectors"), output=str(tmp_path / "n"), k=5)
+    job = of(home, tmp_path)
     root = locate(job.output)
 
     def taken(*arguments):
@@ -66,7 +96,7 @@ def test_a_join_whose_folder_another_took_over_ends_and_removes_nothing(home, tm
 
 
 def test_a_missing_group_is_missed_and_its_parts_stay(home, tmp_path, monkeypatch):
-    job = JoinJob(query_vectors=str(home / "queries"), vectors=str(home / "vectors"), output=str(tmp_path / "n"), k=5)
+    job = of(home, tmp_path)
     run = TasksHere.run
     some = {"searched": 100, "merged": 1}
     monkeypatch.setattr(TasksHere, "run", lambda here, work, todo, name: run(here, work, todo[: some[name]], name))
@@ -78,7 +108,7 @@ def test_a_missing_group_is_missed_and_its_parts_stay(home, tmp_path, monkeypatc
 
 
 def test_a_join_that_was_stopped_resumes(home, tmp_path, monkeypatch):
-    job = JoinJob(query_vectors=str(home / "queries"), vectors=str(home / "vectors"), output=str(tmp_path / "n"), k=5)
+    job = of(home, tmp_path)
     run, tasks = TasksHere.run, []
 
     def stopped(here, work, todo, progress):
@@ -125,11 +155,3 @@ def test_wrong_joins_are_refused(home, tmp_path, options, words):
     named = {name: str(home / options.get(name, file)) for name, file in files.items()}
     with pytest.raises(RequestError, match=words):
         join(JoinJob(output=str(tmp_path / "n"), **options | named))
-
-
-def test_the_script_refuses_with_status_2(tmp_path):
-    wrong = call_job(
-        "--query-vectors", tmp_path, "--vectors", tmp_path, "--output", tmp_path / "n", "-k", 3, script="join.py"
-    )
-    assert wrong.returncode == 2
-    assert wrong.stderr.startswith("error: --query-vectors:") and wrong.stderr.count("\n") == 1

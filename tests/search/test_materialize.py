@@ -1,17 +1,15 @@
 """Materialize: its vectors are those of the embedding job within the rounding; a stop; what is refused."""
 
-import json
 import shutil
 from dataclasses import replace
 from functools import partial
 
-import numpy as np
 import pyarrow as pa
 import pyarrow.dataset as ds
 import pyarrow.parquet as pq
 import pytest
 import storing
-from helpers import call_job, cosines, read_output, read_rejected, vectors
+from helpers import cosines, read_output, read_rejected, vectors
 from safetensors.torch import load, save
 
 from raycase.corpus.materialize import MaterializeJob
@@ -19,7 +17,6 @@ from raycase.corpus.tasks import TasksHere, open_here
 from raycase.corpus.verify import verify
 from raycase.data.schema import POOLED
 from raycase.data.storage import locate
-from raycase.distributed.tasks import open_tasks
 from raycase.errors import RequestError, WorkError
 from raycase.search import join as join_module
 from raycase.search.index import Index
@@ -63,11 +60,10 @@ def check(home, uri):
     assert verify(uri)["rows_out"] == 198
 
 
-def test_it_gives_what_embedding_gives(cluster, home, s3_server):
-    """On Ray and object storage."""
-    result = materialize(job(home, "s3://corpus/materialized"), open_tasks=partial(open_tasks, stall_timeout=30))
+def test_it_gives_what_embedding_gives(home, tmp_path):
+    result = materialize(job(home, tmp_path / "m"))
     assert (result["rows_in"], result["pairs"], result["units_done"]) == (200, 396, 10)
-    check(home, "s3://corpus/materialized")
+    check(home, str(tmp_path / "m"))
 
 
 def test_one_that_was_stopped_resumes(home, tmp_path, monkeypatch):
@@ -212,11 +208,3 @@ def test_what_is_refused(home, tmp_path, changes, words):
         changes = {"words": str(home / changes["words"])}
     with pytest.raises(RequestError, match=words):
         materialize(job(home, tmp_path / "m", **changes))
-
-
-def test_the_script(home, tmp_path):
-    arguments = ["--words", str(home / "words"), "--conditions", *CONDITIONS, "--output", str(tmp_path / "m")]
-    done = call_job(*arguments, script="materialize.py")
-    assert done.returncode == 0
-    assert json.loads(done.stdout.splitlines()[-1])["pairs"] == 396
-    assert np.isfinite(vectors(read_output(str(tmp_path / "m")))).all()

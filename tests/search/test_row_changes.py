@@ -87,19 +87,6 @@ def test_changed_texts_take_the_place_of_all_rows_of_their_ids(home, changed, tm
     assert (again["rows_deleted"], again["rows_added"], again["rows"]) == (0, 0, 980)
 
 
-def test_all_texts_are_replaced_and_ids_may_be_strings(tmp_path, tiny_model):
-    uri, texts = str(tmp_path / "i.lance"), {f"it's {i}": f"a dog {i}" for i in range(30)}
-    for name, word in (("old", "dog"), ("new", "cat")):
-        new = [{"id": i, "text": text.replace("dog", word)} for i, text in texts.items()]
-        output = embedded(tmp_path / name, tiny_model, new, conditions=("color",), keep_columns=("text",))
-        result = build(IndexJob(embeddings=(output,), output=uri, replace=name == "new"))
-    assert (result["rows_deleted"], result["rows_added"], result["rows"]) == (30, 30, 30)
-    found = Index.open(uri).search(["a cat"], "color", 30)
-    assert dict(zip(found["id"].to_pylist(), found["text"].to_pylist(), strict=True)) == {
-        i: text.replace("dog", "cat") for i, text in texts.items()
-    }
-
-
 def test_ids_are_deleted_in_batches(home, changed, tmp_path):
     uri = str(tmp_path / "i.lance")
     whole(home, uri)
@@ -130,14 +117,19 @@ def test_a_condition_without_rows_is_no_condition_any_more(home, tmp_path, tiny_
     assert counts(uri) == (dict.fromkeys(CONDITIONS, 300), 300)
     found = Index.open(uri).search(QUERIES, "kind of dog", 2)
     assert set(found["condition"].to_pylist()) <= set(CONDITIONS)
+    alone, kept = str(tmp_path / "alone.lance"), {"conditions": ("c",), "keep_columns": ("text",)}
+    for text in ("a dog", "a cat"):  # all rows of an index; ids may be strings
+        output = embedded(tmp_path / text, tiny_model, [{"id": "it's 1", "text": text}], **kept)
+        result = build(IndexJob(embeddings=(output,), output=alone, replace=text == "a cat"))
+    assert (result["rows_deleted"], result["rows_added"], result["rows"]) == (1, 1, 1)
+    assert Index.open(alone).search(["a cat"], "c", 3)["text"].to_pylist() == ["a cat"]
 
 
-def test_an_index_may_lose_all_its_conditions(home, tmp_path, tiny_model):
+def test_an_index_may_lose_all_its_conditions(home, tmp_path):
     uri = str(tmp_path / "i.lance")
     build(IndexJob(embeddings=(str(home / "later"), str(home / "plain")), output=uri, exact_below=100))
     assert build(IndexJob(output=uri, delete="id >= 1000"))["rows_deleted"] == 160
-    assert counts(uri) == ({}, 300)
-    assert len(Index.open(uri).search(QUERIES[:1], None, 5)) == 5
+    assert counts(uri) == ({}, 300) and len(Index.open(uri).search(QUERIES[:1], None, 5)) == 5
     assert build(IndexJob(embeddings=(str(home / "out"),), output=uri))["kind"] == "hnsw"
     check_rows(uri, {r["id"]: r["text"] for r in rows(300)})
 
@@ -209,12 +201,8 @@ def test_wrong_changes_are_refused_and_change_nothing(home, changed, tmp_path, t
     refuse(replace(job, replace=True), "^--replace: expected --embeddings beside it, got none; name")
     refuse(replace(job, delete="", overwrite=True), "^--delete: expected no --overwrite beside it")
     refuse(replace(job, embeddings=changed, replace=True, overwrite=True), "^--replace: expected no --overwrite")
-    for where in ("", "year >", "colour = 'red'", "condition = 'color'", "vector IS NULL", "year = 'x'"):
-        refuse(replace(job, delete=where), "^--delete: expected a filter in SQL on id, text, year, got ['\"]")
     refuse(replace(job, delete="CAST(text AS INT) = 1"), "Cast error: Cannot cast string")
-    refuse(
-        replace(job, delete="id >= 0"), "^--delete: expected a filter that leaves rows, got 'id >= 0', which matches"
-    )
+    refuse(replace(job, delete="id >= 0"), "^--delete: expected a filter that leaves rows, got 'id >= 0', which mat")
     refuse(replace(job, delete="id >= 0", embeddings=changed), "matches all 900 of .*; build .* with --overwrite")
     words = embedded(tmp_path / "w", tiny_model, [{"id": "1", "text": "a", "year": 1}], conditions=("color",), **KEPT)
     refuse(replace(job, embeddings=(words,), replace=True), "expected the index's columns")

@@ -10,25 +10,18 @@ import pyarrow.dataset as ds
 import pyarrow.parquet as pq
 import pytest
 import storing
-from helpers import cosines, read_output, vectors
+from helpers import same_output
 from s3_proxy import Proxy
 
 from raycase.corpus.materialize import MaterializeJob
-from raycase.corpus.written import open_written
+from raycase.corpus.tasks import open_here
 from raycase.data import store_clients
 from raycase.data.places import PARQUET, File, Folder, check_paths
 from raycase.data.storage import locate
 from raycase.errors import RequestError, WorkError
 from raycase.search.build import IndexJob, build
-from raycase.search.join_parts import (
-    NEIGHBOURS,
-    Join,
-    claim_output,
-    count_neighbours,
-    cut_files,
-    find_part,
-    merge_parts,
-)
+from raycase.search.join import JoinJob, join
+from raycase.search.join_parts import NEIGHBOURS
 from raycase.search.lance_files import storage_options
 from raycase.search.search_job import SearchJob, search
 
@@ -183,30 +176,12 @@ def test_materialize_and_join_meet_every_fault_and_give_the_same(home, through, 
         parts = joined_here("s3://corpus/faults/out", "s3://corpus/faults/joined")
     assert set(proxy.failed) == set(TRANSIENT.values()), "expected every fault met"
     through(s3_server)
-    found, wanted = read_output(there.output), read_output(job.output)
-    assert found.drop_columns(["embedding"]).equals(wanted.drop_columns(["embedding"]))
-    assert cosines(vectors(found), vectors(wanted)).min() > 0.9999
+    same_output(there.output, job.output)
     assert parts.equals(joined_here(str(home / "out"), str(home / "joined")))
 
 
 def joined_here(uri, output):
-    """The neighbours of an output's rows among themselves, by the steps that Ray's tasks call."""
-    written = open_written(uri, "--queries")
-    join = Join(
-        queries=written.output.embeddings.uri,
-        vectors=written.output.embeddings.uri,
-        output=output,
-        k=3,
-        exclude_same=None,
-        schemas=(written.schema(), written.schema()),
-        under=None,
-    )
-    groups = cut_files(written, 50)
-    claim_output(join, written, written, groups, groups, overwrite=False)
-    for group, files in enumerate(groups):
-        for i, others in enumerate(groups):
-            find_part(join, group, i, written.summed(files), written.summed(others))
-        merge_parts(join, group, len(groups))
-    assert count_neighbours(join, written)["queries_without_neighbours"] == 0
+    """The neighbours of an output's rows among themselves."""
+    join(JoinJob(query_vectors=uri, vectors=uri, output=output, k=3), open_here, group_rows=50, range_rows=50)
     folder = locate(output) / NEIGHBOURS
     return ds.dataset(folder.path, filesystem=folder.fs, format="parquet").to_table()

@@ -88,15 +88,6 @@ def test_who_has_the_former_version_open_is_not_disturbed_by_an_overwrite(home, 
     assert asked(place) != other
 
 
-def test_an_index_that_is_overwritten_again_and_again_does_not_grow(home, tmp_path):
-    place = copied(home, tmp_path)
-    sizes = []
-    for source in ("few", "words", "few", "words", "few", "words"):
-        build(replace(grown(home, place), embeddings=(str(home / source),)))
-        sizes.append(len(beside(place)))
-    assert sizes[2:] == [3] * 4  # a basis, and the centroids of two versions
-
-
 def test_rows_of_one_basis_are_sketched_alike_in_a_version(home, tmp_path):
     place = copied(home, tmp_path)
     former = Index.open(str(place)).metadata.sketches

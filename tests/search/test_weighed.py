@@ -155,6 +155,8 @@ def test_without_a_terminal_the_words_are_listed_if_asked(weighing, capsys):
     for text, words in marked(uri):
         assert f"{' '.join(text.split())}  ({in_words(text, words)})" in printed
     assert BOLD not in printed
+    search(asked(uri, explain=True, text_column="title"))
+    assert re.search(r"title \d  \(\w+ \d\.\d\d", capsys.readouterr().out)
 
 
 def test_a_page_of_answers_is_escaped_and_marked(weighing, tmp_path):
@@ -168,11 +170,6 @@ def test_a_page_of_answers_is_escaped_and_marked(weighing, tmp_path):
         assert all(f'">{escape(text[w.start : w.end])}</mark>' in page for w in words)
     search(asked(uri, html=str(tmp_path / "plain.html"), explain=False))
     assert "<mark" not in (tmp_path / "plain.html").read_text(encoding="utf-8")
-
-
-def test_another_column_of_texts(weighing, capsys):
-    search(asked(weighing[0], explain=True, text_column="title"))
-    assert re.search(r"title \d  \(\w+ \d\.\d\d", capsys.readouterr().out)
 
 
 def test_what_cannot_be_weighed_is_refused_or_left_alone(weighing, tmp_path, tiny_model, in_terminal):
@@ -207,11 +204,7 @@ def test_an_index_of_csr_without_training_weighs_by_its_router(tmp_path, tiny_mo
     for row in answers:
         (words,) = model.word_weights([row["text"]], "color")
         assert words_of_row(row["weights"]) == [pytest.approx(word, abs=5e-3) for word in words]
-    refuse(
-        asked(uri, query=(), phrase=("red",)),
-        "--phrase: expected a --condition .*an index of condition pooling, got",
-        search,
-    )
+    refuse(asked(uri, query=(), phrase=("red",)), "--phrase: expected .* an index of condition pooling, got", search)
     stored = settings | {"conditions": (), "any_condition": True}
     with pytest.raises(RequestError, match="--any-condition: expected a model of condition pooling, got csr:"):
         embedded(tmp_path, name, rows, output=str(tmp_path / "words"), **stored)

@@ -1,4 +1,4 @@
-"""Answers are re-ranked: by a scorer that knows lengths, and through the search of an index."""
+"""Answers are re-ranked: by a scorer that knows lengths, through the search of an index, and files of them in units."""
 
 from types import SimpleNamespace
 
@@ -6,10 +6,14 @@ import numpy as np
 import pyarrow as pa
 import pytest
 import torch
-from indexed import index_of_thirty
+from indexed import index_of_thirty, searched
 
 import raycase
+from raycase.corpus.tasks import open_here
+from raycase.data.inputs import find_input
 from raycase.errors import RequestError
+from raycase.search.answer_units import AnswerUnit, cut_answers, read_unit
+from raycase.search.rerank_job import RerankJob, rerank_all
 from raycase.search.rescore import find_scorer, rerank
 from raycase.search.search_job import SearchJob, search
 from raycase.systems.bi_encoder import bi_encoder
@@ -31,14 +35,9 @@ class Longest:
 
 @pytest.fixture
 def answers():
-    rows = [  # query, rank, score, id, text; of the second query, two equal ones
-        (0, 1, 0.9, 7, "dog"),
-        (0, 2, 0.8, 3, "two dogs"),
-        (0, 3, 0.7, 5, "a dog"),
-        (1, 1, 0.6, 5, "a dog"),
-        (1, 2, 0.5, 8, "a cat"),
-        (1, 3, 0.4, 7, "dog"),
-    ]
+    # query, rank, score, id, text; of the second query, two equal ones
+    rows = [(0, 1, 0.9, 7, "dog"), (0, 2, 0.8, 3, "two dogs"), (0, 3, 0.7, 5, "a dog")]
+    rows += [(1, 1, 0.6, 5, "a dog"), (1, 2, 0.5, 8, "a cat"), (1, 3, 0.4, 7, "dog")]
     names = ("query", "rank", "score", "id", "text")
     columns = dict(zip(names, map(list, zip(*rows, strict=True)), strict=True))
     types = {"rank": pa.int32(), "score": pa.float32()}
@@ -49,12 +48,8 @@ def answers():
 def test_answers_are_ordered_by_the_scorer_and_ties_keep_their_order(answers):
     scorer = Longest()
     found = rerank(answers, ["a", "b"], scorer, text="text", k=2)
-    assert found.select(["query", "rank", "id", "score"]).to_pylist() == [
-        {"query": 0, "rank": 1, "id": 3, "score": 8.0},
-        {"query": 0, "rank": 2, "id": 5, "score": 5.0},
-        {"query": 1, "rank": 1, "id": 5, "score": 5.0},
-        {"query": 1, "rank": 2, "id": 8, "score": 5.0},
-    ]
+    got = [tuple(row.values()) for row in found.select(["query", "rank", "id", "score"]).to_pylist()]
+    assert got == [(0, 1, 3, 8.0), (0, 2, 5, 5.0), (1, 1, 5, 5.0), (1, 2, 8, 5.0)]
     assert found["cosine"].to_pylist() == pytest.approx([0.8, 0.7, 0.6, 0.5])
     assert found.schema.remove(len(found.schema) - 1) == answers.schema, "one column more, at the end"
     assert len(scorer.pairs) == 6 and scorer.pairs[0] == ("a", "dog", "color")
@@ -120,20 +115,18 @@ def test_a_search_is_reranked(make, thirty, tiny_model, tmp_path, capsys):
         own = found.filter(pa.compute.equal(found["query"], query))
         assert own["id"].to_pylist() == [ids[i] for i in best]
         assert own["score"].to_pylist() == pytest.approx(scores[best].tolist(), abs=1e-4)
-    for more in ({}, {"condition": ()}):  # fewer rows than candidates are all of them
-        done = search(SearchJob(**asked | more, rerank=str(tmp_path / "scorer"))) if make is mixsp or not more else done
-        assert done["answers"] == 8
+    if make is mixsp:  # which knows no conditions
+        assert search(SearchJob(**asked | {"condition": ()}, rerank=str(tmp_path / "scorer")))["answers"] == 8
+    search(SearchJob(**asked, rerank=str(tmp_path / "scorer")))
     assert '"red dog" under "color"' in capsys.readouterr().out
-    more = search(SearchJob(**asked | {"k": 31}, rerank=str(tmp_path / "scorer")))
+    more = search(SearchJob(**asked | {"k": 31}, rerank=str(tmp_path / "scorer")))  # fewer rows are all of them
     assert more["answers"] == 30 * len(asked["query"])
 
 
 def test_what_cannot_rerank_is_refused(thirty, tiny_model, tmp_path):
     bi_encoder(str(tiny_model)).trainable().save(tmp_path / "vectors")
     cross_encoder(str(tiny_model)).trainable().save(tmp_path / "cross")
-    with pytest.raises(
-        RequestError, match=r"expected a model that scores pairs \(mixsp, cross-encoder\), got .*vectors"
-    ):
+    with pytest.raises(RequestError, match=r"expected a model that scores pairs .*, got .*vectors"):
         find_scorer(str(tmp_path / "vectors"), conditional=True)
     with pytest.raises(RequestError, match="expected queries under conditions for"):
         find_scorer(str(tmp_path / "cross"), conditional=False)
@@ -142,3 +135,65 @@ def test_what_cannot_rerank_is_refused(thirty, tiny_model, tmp_path):
             search(SearchJob(index=thirty[0], query=("a",), **{flag: value}))
     with pytest.raises(RequestError, match="--candidates: expected at least 1, got 0"):
         search(SearchJob(index=thirty[0], query=("a",), rerank=str(tmp_path / "cross"), candidates=0))
+
+
+@pytest.fixture
+def files(thirty, tmp_path):
+    return searched(tmp_path, thirty[0])
+
+
+def units(uri, text="text", queries=27, **settings):
+    [file] = find_input(uri, "--answers")
+    return cut_answers(file, text=text, queries=queries, **settings)
+
+
+def test_all_answers_to_a_query_are_in_one_unit(files):
+    cuts = [(unit.start, unit.stop) for unit in units(files["answers"], unit_rows=50)]
+    assert cuts == [(0, 56), (56, 112), (112, 168), (168, 216)]
+    assert [(unit.start, unit.stop) for unit in units(files["answers"])] == [(0, 216)]
+    assert not units(files["answers"])[0].unconditional
+
+
+def test_a_unit_is_read_from_the_row_groups_that_hold_it(files, tmp_path):
+    table = pa.parquet.read_table(files["answers"])
+    pa.parquet.write_table(table, tmp_path / "groups.parquet", row_group_size=10)
+    for start, stop in ((0, 10), (5, 6), (9, 31), (200, len(table))):
+        unit = AnswerUnit(file=str(tmp_path / "groups.parquet"), start=start, stop=stop, unconditional=False)
+        assert read_unit(unit) == table[start:stop]
+
+
+def test_answers_of_another_kind_are_refused(files, tmp_path):
+    (tmp_path / "queries.csv").write_text("text\na\n")
+    with pytest.raises(RequestError, match=r"--answers: expected a .parquet file, got .*queries.csv"):
+        units(str(tmp_path / "queries.csv"))
+    with pytest.raises(RequestError, match=r"--text-column: expected a column that .*searched.parquet keeps .*'words'"):
+        units(files["answers"], text="words")
+    pa.parquet.write_table(pa.parquet.read_table(files["answers"]).drop_columns("rank"), files["answers"])
+    with pytest.raises(RequestError, match=r"searched.parquet: expected the column 'rank'"):
+        units(files["answers"])
+
+
+def test_answers_to_other_queries_are_refused(files):
+    answers = pa.parquet.read_table(files["answers"])
+    pa.parquet.write_table(pa.concat_tables([answers, answers]), files["answers"])
+    with pytest.raises(RequestError, match="expected the answers to each query together, got them apart"):
+        units(files["answers"])
+    more = answers.set_column(0, "query", pa.array(answers["query"].to_numpy() + 20))
+    pa.parquet.write_table(more, files["answers"])
+    with pytest.raises(RequestError, match=r"--queries: expected the queries that .* has answers to, up to 47, got 27"):
+        units(files["answers"])
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        ({"k": 0}, "-k: expected at least 1"),
+        ({"text_column": "words"}, r"--text-column: expected a column that .*searched.parquet keeps .*, got 'words'"),
+        ({"model": "minilm"}, "--model: expected a model that scores pairs"),
+        ({"answers": "nowhere.parquet"}, "--answers"),
+    ],
+)
+def test_wrong_jobs_are_refused(files, tmp_path, change, said):
+    settings = files | {"model": "minilm", "output": str(tmp_path / "again")}
+    with pytest.raises(RequestError, match=said):
+        rerank_all(RerankJob(**settings | change), open_here)

@@ -1,4 +1,4 @@
-"""A file of queries is re-ranked: on Ray and here as by the function, resumed; wrong requests."""
+"""A file of queries is re-ranked: on Ray and here as by the function, resumed."""
 
 from dataclasses import replace
 from functools import partial
@@ -21,17 +21,8 @@ from raycase.systems.mixsp import mixsp
 rerank_all = partial(rerank_by, open_tasks=open_here)
 
 
-@pytest.fixture(scope="module")
-def thirty(tmp_path_factory, tiny_model):
-    return index_of_thirty(tmp_path_factory.mktemp("thirty"), tiny_model)
-
-
-@pytest.fixture
-def files(thirty, tmp_path):
-    return searched(tmp_path, thirty[0])
-
-
-def test_a_file_of_queries_is_reranked_and_one_begun_on_ray_resumes_here(files, tiny_model, tmp_path, cluster):
+def test_a_file_of_queries_is_reranked_and_one_begun_on_ray_resumes_here(tiny_model, tmp_path, cluster):
+    files = searched(tmp_path, index_of_thirty(tmp_path, tiny_model)[0])
     torch.manual_seed(0)
     mixsp(str(tiny_model)).trainable().save(tmp_path / "scorer")
     job = RerankJob(**files, model=str(tmp_path / "scorer"), output=str(tmp_path / "again"), k=3)
@@ -65,18 +56,3 @@ def test_a_file_of_queries_is_reranked_and_one_begun_on_ray_resumes_here(files, 
     with pytest.raises(RequestError, match=r"or this very job in .*, got another; .* --overwrite"):
         rerank_all(replace(job, k=2), unit_rows=50)
     assert (folder / lost).exists()
-
-
-@pytest.mark.parametrize(
-    ("change", "said"),
-    [
-        ({"k": 0}, "-k: expected at least 1"),
-        ({"text_column": "words"}, r"--text-column: expected a column that .*searched.parquet keeps .*, got 'words'"),
-        ({"model": "minilm"}, "--model: expected a model that scores pairs"),
-        ({"answers": "nowhere.parquet"}, "--answers"),
-    ],
-)
-def test_wrong_requests_are_refused(files, tmp_path, change, said):
-    settings = files | {"model": "minilm", "output": str(tmp_path / "again")}
-    with pytest.raises(RequestError, match=said):
-        rerank_all(RerankJob(**settings | change))
