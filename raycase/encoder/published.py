@@ -15,14 +15,16 @@ from typing import Any
 import torch.nn.functional as F
 from safetensors.torch import load_file
 from torch import Tensor, nn
+from transformers import PretrainedConfig
 
 from raycase.data.fetch import is_remote
 from raycase.data.json_values import loads
-from raycase.data.storage import sha256_of_file
+from raycase.data.storage import locate, sha256_of_file
+from raycase.encoder.architecture import is_causal, without_weights
 from raycase.encoder.model_files import ENCODER_WEIGHTS, of_folder
 from raycase.encoder.pickled_weights import BIN, as_safetensors
 from raycase.encoder.pooling import Pooling
-from raycase.encoder.table import NORMALIZE, Published
+from raycase.encoder.table import NORMALIZE, EncoderSpec, Published
 from raycase.errors import RequestError
 
 MODULES, SETTINGS, PROMPTS, CONFIG = (
@@ -39,6 +41,7 @@ POOLINGS = {  # of the library -> ours; in the order in which it puts them side 
     "weightedmean": Pooling.WEIGHTED_MEAN,
     "lasttoken": Pooling.LAST,
 }
+MODES = {ours: mode for mode, ours in POOLINGS.items()} | {Pooling.MEAN: "mean"}  # over all tokens
 LEGACY = {
     "pooling_mode_cls_token": "cls",
     "pooling_mode_max_tokens": "max",
@@ -269,3 +272,28 @@ def save_after(source: Settings, published: Published, identity: str, folder: Pa
         assert config is not None
         (folder / step / CONFIG).write_bytes(config.read_bytes())
         (folder / step / ENCODER_WEIGHTS).write_bytes(_dense_weights(source, step, identity).read_bytes())
+
+
+def is_readable(spec: EncoderSpec, model: PretrainedConfig) -> bool:
+    """Whether sentence-transformers pools as a row does, where it pools all tokens of a text: not behind an end token
+    of raycase's own, nor a decoder that is read both ways."""
+    alike = spec.causal == is_causal(without_weights(model))
+    return alike and not spec.published and not spec.end_token and len(spec.poolings) == 1 and spec.pooling[0] in MODES
+
+
+def write_modules(folder: Path, encoder: str, spec: EncoderSpec, model: PretrainedConfig) -> None:
+    """Let sentence-transformers read a folder by the encoder in this subfolder, and that itself, as TEI and vLLM do;
+    spec: a row that `is_readable`."""
+    mode = MODES[spec.pooling[0]]
+    pooled = {"word_embedding_dimension": model.hidden_size} | {old: new == mode for old, new in LEGACY.items()}
+    length = {"max_seq_length": spec.max_tokens, "do_lower_case": spec.lower_case}
+    locate(str(folder / encoder / "1_Pooling" / CONFIG)).put_json(pooled)
+    locate(str(folder / encoder / SETTINGS)).put_json(length)
+    for place, inside in ((folder, f"{encoder}/"), (folder / encoder, "")):
+        paths = {"Transformer": inside.rstrip("/"), "Pooling": f"{inside}1_Pooling"}
+        modules = [
+            {"idx": i, "name": str(i), "path": path, "type": f"sentence_transformers.models.{kind}"}
+            for i, (kind, path) in enumerate(paths.items())
+        ]
+        locate(str(place / MODULES)).put_json(modules)
+        locate(str(place / PROMPTS)).put_json({"prompts": {}, "similarity_fn_name": "cosine"})

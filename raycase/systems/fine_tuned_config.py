@@ -23,8 +23,9 @@ from raycase.encoder.choices import find_encoder, find_unprompted
 from raycase.encoder.loading import load_encoder, save_encoder
 from raycase.encoder.pooling import Pooling
 from raycase.encoder.prepared import Prepared
-from raycase.encoder.prompts import OwnPrompt, Template
-from raycase.encoder.sources import load_tokenizer
+from raycase.encoder.prompts import OwnPrompt, Template, TokenSpan
+from raycase.encoder.published import is_readable, write_modules
+from raycase.encoder.sources import load_config, load_tokenizer
 from raycase.encoder.table import ENCODERS, HERE, EncoderSpec, read_spec
 from raycase.encoder.token_batch import TokenBatch
 from raycase.errors import RequestError
@@ -63,6 +64,11 @@ class FineTunedConfig(SystemConfig):
     def formula(self) -> str:
         return "f(s, c)"
 
+    @property
+    def text_of_pair(self) -> str | None:
+        """The pattern of the text whose vector in sentence-transformers is that of a pair; None where there is none."""
+        return None
+
     def describe(self) -> dict[str, Any]:
         extra = self.own_weights() if self.has_extra else None
         return super().describe() | self.choices | ({"extra": extra} if extra else {})
@@ -93,6 +99,8 @@ class FineTunedConfig(SystemConfig):
             adapter = f"{HERE}{ADAPTER}"
         if model is not None:
             save_encoder(model, self.encoder, folder / ENCODER)
+            if self.text_of_pair is not None:
+                write_modules(folder, ENCODER, self.encoder, model.config)
             source = f"{HERE}{ENCODER}"
         if extra is not None:
             weights = {name: t.detach().cpu().contiguous() for name, t in extra.state_dict().items()}
@@ -134,6 +142,13 @@ class PromptEncoderConfig(FineTunedEmbedderConfig):
         check_conditions(self, conditions)
         [prompts] = prompt_sets(self.encoder)
         return prompts.plain if conditions is None else prompts.pair
+
+    @property
+    def text_of_pair(self) -> str | None:
+        [prompts] = prompt_sets(self.encoder)
+        template = prompts.plain if self.known_conditions == () else prompts.pair
+        readable = template.span is TokenSpan.ALL and is_readable(self.encoder, load_config(self.encoder.source))
+        return template.pattern if readable else None
 
     def prepare(self, sentences: Sequence[str], conditions: Sequence[str] | None) -> Prepared:
         return prepare(self.encoder, sentences, conditions, pairs=[self._template(conditions)])

@@ -39,6 +39,10 @@ class LoraConfig(PromptEncoderConfig):
     adapter_dropout: float = 0.05
     merged: bool = True  # save the adapters merged into the encoder's weights, or as separate files
 
+    @property
+    def text_of_pair(self) -> str | None:
+        return super().text_of_pair if self.merged else None  # adapters are no encoder
+
     def trainable(self, dropout: float | None = None, compute: torch.dtype = torch.float32) -> AdaptedEncoder:
         """The system with trainable adapters beside the frozen encoder, whose weights are in the format `compute`.
 

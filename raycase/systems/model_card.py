@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from raycase.data.json_values import figure
 from raycase.systems.contracts import SystemConfig
 from raycase.systems.projector import Projector
 
+if TYPE_CHECKING:
+    from raycase.systems.fine_tuned_config import FineTunedConfig
 
-def tuned_card(name: str, label: str, metrics: dict[str, Any]) -> str:
-    """The model card of a fine-tuned encoder; `label` describes the system."""
+
+def tuned_card(name: str, config: FineTunedConfig, metrics: dict[str, Any]) -> str:
+    """The model card of a fine-tuned encoder."""
     validation = dict(metrics["validation"])
     threshold = validation.pop("threshold", None)  # a cosine, not x 100
     figures = "\n".join(f"| {key} | {figure(value)} |" for key, value in validation.items())
@@ -21,14 +24,14 @@ def tuned_card(name: str, label: str, metrics: dict[str, Any]) -> str:
     settings = metrics["recipe"] | {key: metrics[key] for key in ("compute", "seed", "workers")}
     return f"""# {name}
 
-A fine-tuned encoder: {label}; {metrics["parameters"]:,} trained parameters.
+A fine-tuned encoder: {config.label}; {metrics["parameters"]:,} trained parameters.
 
 ```python
 import raycase
 
 model = raycase.load("{name}")  # the path of this folder
 ```
-
+{_elsewhere(name, config.text_of_pair)}
 | on the validation data, x 100 | |
 |---|---|
 {figures}
@@ -48,6 +51,28 @@ The epoch was chosen on these: epoch {metrics["best_epoch"]} of {metrics["epochs
 {_table(settings)}
 
 {_made(metrics)}
+"""
+
+
+def _elsewhere(name: str, text: str | None) -> str:
+    """How sentence-transformers reads the folder, and how it is to write a pair as a text."""
+    if text is None:
+        return ""
+    before = text.removesuffix("{sentence}")
+    if text == "{sentence}":
+        how = 'model.encode(["A sentence"])'
+    elif "{sentence}" not in before:
+        how = f'model.encode(["A sentence"], prompt="{before.replace("{condition}", "color")}")  # under "color"'
+    else:
+        filled = text.replace("{sentence}", "A sentence").replace("{condition}", "color")
+        how = f'model.encode([{filled!r}])  # under "color"; it is no prompt there, for it does not begin the text'
+    return f"""
+As a model of sentence-transformers; TEI and vLLM read the folder `encoder`:
+
+```python
+model = SentenceTransformer("{name}")
+{how}
+```
 """
 
 

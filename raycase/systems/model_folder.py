@@ -12,6 +12,7 @@ from raycase.data.claim import claim
 from raycase.data.fetch import MODEL_FILE
 from raycase.data.json_values import loads
 from raycase.data.storage import locate
+from raycase.encoder.published import MODULES, PROMPTS
 from raycase.errors import RequestError, first_line
 from raycase.systems.condition_head import WEIGHTS as HEAD
 from raycase.systems.projector import WEIGHTS
@@ -19,7 +20,7 @@ from raycase.systems.projector import WEIGHTS
 METRICS, CARD = "metrics.json", "README.md"
 EXTRA = "extra.safetensors"  # weights that are not the encoder's
 ENCODER, ADAPTER = "encoder", "adapter"  # folders
-WRITTEN = (MODEL_FILE, METRICS, CARD, EXTRA, WEIGHTS, HEAD, ENCODER, ADAPTER)
+WRITTEN = (MODEL_FILE, METRICS, CARD, EXTRA, WEIGHTS, HEAD, ENCODER, ADAPTER, MODULES, PROMPTS)
 
 
 def open_model_folder(folder: Path, fingerprint: str, *, overwrite: bool = False) -> dict[str, Any] | None:

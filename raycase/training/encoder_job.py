@@ -105,7 +105,7 @@ class FineTuneJob(TrainingJob):
         }
         system = config.trainable(self.recipe.dropout)  # in 32 bits, in which adapters are merged
         restore(objective.module(system), state.best)
-        write_folder(self.folder, metrics, tuned_card(self.folder.name, config.label, metrics), system.save)
+        write_folder(self.folder, metrics, tuned_card(self.folder.name, config, metrics), system.save)
         return metrics
 
 
