@@ -39,8 +39,9 @@ import torch  # noqa: E402
 import transformers  # noqa: E402
 
 from raycase.corpus.encode_step import EncodeUnits  # noqa: E402
+from raycase.corpus.pair_result import PairResult  # noqa: E402
 from raycase.corpus.records import EncodedUnit, ReadUnit  # noqa: E402
-from raycase.corpus.unit_pairs import EncodeSettings, prepare_rows  # noqa: E402
+from raycase.corpus.unit_pairs import prepare_rows  # noqa: E402
 from raycase.data.columns import Columns  # noqa: E402
 from raycase.data.provenance import commit  # noqa: E402
 from raycase.data.reader import TEXT  # noqa: E402
@@ -285,8 +286,8 @@ class Bench:
 
     def _units(self, system, texts, count):
         """The line of a system's unit path, and the units."""
-        units, settings = read_units(system, texts, typical_conditions()[:count])
-        encode = EncodeUnits(Ready(system), settings, weights="loaded")
+        units, kind = read_units(system, texts, typical_conditions()[:count])
+        encode = EncodeUnits(Ready(system), kind, weights="loaded")
         encode(units[0])  # measures the device, and computes bases
         line, done = self._timed(lambda: [EncodedUnit.from_arrow(encode(unit)) for unit in units])
         if (found := sum(len(unit.table) for unit in done)) != len(texts) * count:
@@ -393,16 +394,9 @@ def product_rate(device, dtype, rows, outer, inner):
 
 
 def read_units(system, texts, under):
-    """What the read step gives of these texts under these conditions: units, and the encode step's settings."""
-    columns = Columns(text=TEXT, id=None, condition=None, keep=(), types={})
-    settings = EncodeSettings(
-        columns=columns,
-        conditions=tuple(under),
-        unconditional=False,
-        dtype="float16",
-        on_long="truncate",
-        dim=system.dim,
-    )
+    """What the read step gives of these texts under these conditions: units, and the kind of result."""
+    columns = Columns(texts=(TEXT,), id=None, condition=None, keep=(), types={})
+    kind = PairResult(columns=columns, conditions=tuple(under), dtype="float16", on_long="truncate")
     units, size = [], max(1, UNIT_PAIRS // len(under))
     for start in range(0, len(texts), size):
         some = texts[start : start + size]
@@ -414,11 +408,11 @@ def read_units(system, texts, under):
             rows_in=len(some),
             rows=rows,
             rejected=rejected_table("texts", []),
-            prepared=prepare_rows(system.config, rows, settings),
+            prepared=prepare_rows(system.config, rows, kind),
             read_pid=os.getpid(),
         )
         units.append(unit.to_arrow())
-    return units, settings
+    return units, kind
 
 
 def padded(batch, budget):

@@ -16,7 +16,7 @@ from raycase.corpus.dry_run import MeasuredRate, measure_here
 from raycase.corpus.dry_run import dry_run as estimate
 from raycase.corpus.one_process import execute_here
 from raycase.corpus.plan import Plan
-from raycase.corpus.request import EmbedJob, Request, actor_range
+from raycase.corpus.request import EmbedJob, Request, RunFlags, actor_range
 from raycase.corpus.run import Execute, run, run_checked
 from raycase.corpus.score_request import ScoreJob, check_score
 from raycase.corpus.tasks import OpenTasks, Places, Tasks, open_here
@@ -58,7 +58,7 @@ def _cluster() -> str:
     return "RAY_ADDRESS" if os.environ.get("RAY_ADDRESS") else ""
 
 
-def several_encoders(job: EmbedJob, units: int) -> str:
+def several_encoders(job: RunFlags, units: int) -> str:
     """What asks for more than one encoder: flags, GPUs, or so many units on so many processors."""
     import torch
 
@@ -73,7 +73,7 @@ def several_encoders(job: EmbedJob, units: int) -> str:
     return f"{encoders} encoders for {units} units" if 1 < encoders <= units / UNITS_OF_ENCODER else ""
 
 
-def _several_actors(job: EmbedJob | RerankJob) -> str:
+def _several_actors(job: RunFlags | RerankJob) -> str:
     """The flag that asks for more than one actor, or for what only Ray gives one."""
     wanted = actor_range(job.actors)
     if wanted and wanted[1] > 1:

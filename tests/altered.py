@@ -7,6 +7,7 @@ import io
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from raycase.corpus.job_record import as_begun
 from raycase.corpus.manifest import manifest_lines, totals
 from raycase.corpus.output import output_at
 from raycase.data.parquet import parquet_bytes
@@ -14,7 +15,7 @@ from raycase.data.parquet import parquet_bytes
 
 def alter(uri, change, *, units=None):
     """Change the table of each unit, or of so many of the first ones, and stamp the output anew."""
-    output = output_at(str(uri))
+    output = as_begun(output_at(str(uri)))
     for name in sorted(output.units.list())[:units]:
         file = output.units / name
         table = pq.read_table(io.BytesIO(file.read()))

@@ -44,7 +44,7 @@ def dry_run(job: EmbedJob, measure: Measure) -> dict[str, Any]:
     would run. Writes nothing. Raises RequestError and WorkError.
     """
     request = check(job)
-    if job.any_condition:  # the basis is not chosen yet: the words' size is known, and their time is the encoder's
+    if request.kind.word_bytes:  # no basis is chosen yet: the words' size is known, and their time is the encoder's
         request = replace(request, model=replace(request.model, basis=None))
     sharing = Sharing(rows=request.unit_rows)
     known, done = find_job(request.output, request.config, request.files, overwrite=job.overwrite, sharing=sharing)
@@ -58,24 +58,23 @@ def dry_run(job: EmbedJob, measure: Measure) -> dict[str, Any]:
 
 
 def _scaled(request: Request, plan: Plan, files: list[InputFile], measure: Measure) -> dict[str, Any]:
-    rows, sampled = sample_rows(request.columns, plan, files)
+    rows, sampled = sample_rows(request.kind.columns, plan, files)
     if not len(rows):
         return {"sampled_rows": sampled, "pairs": 0, "distinct_pairs": 0, "tokens": 0, "output_bytes": 0}
-    row_of_pair, conditions = pairs_of(rows, request.encode_settings)
+    row_of_pair, conditions = pairs_of(rows, request.kind)
     texts = [rows[TEXT][int(row)].as_py() for row in row_of_pair]
     distinct = list(dict.fromkeys(zip(texts, conditions or [""] * len(texts), strict=True)))
     sentences, under = (list(column) for column in zip(*distinct, strict=True))
     tokens = int(request.model.count_tokens(sentences, None if conditions is None else under).sum())
     found = measure(request, rows, plan.units)
     scale = plan.missing / sampled
-    word_bytes = request.job.word_bytes or 0
     rate = found.tokens_per_second * found.encoders
     return {
         "sampled_rows": sampled,
         "pairs": round(len(texts) * scale),
         "distinct_pairs": round(len(distinct) * scale),
         "tokens": round(tokens * scale),
-        "output_bytes": round(len(texts) * scale * found.bytes_per_pair + tokens * scale * word_bytes),
+        "output_bytes": round(len(texts) * scale * found.bytes_per_pair + tokens * scale * request.kind.word_bytes),
         "actors": found.encoders,
         "measured_on": found.where,
         "tokens_per_second": round(rate),
@@ -93,7 +92,7 @@ def step_of(request: Request) -> dict[str, Any]:
     """The arguments of an encode step that only measures."""
     return {
         "config": request.model,
-        "settings": request.encode_settings,
+        "kind": request.kind,
         "weights": request.config["model"]["weights"],
         "batch_tokens": request.job.batch_tokens,
         "compute": request.job.compute,
@@ -104,14 +103,14 @@ def step_of(request: Request) -> dict[str, Any]:
 def encode_sample(rows: pa.Table, at_once: int, **step: Any) -> tuple[float, float]:
     """Tokens per second of one encoder, `at_once` rows in a batch, and bytes of output per pair."""
     actor = EncodeUnits(**step)
-    config, settings, encoder = step["config"], step["settings"], actor.encoder
+    config, kind, encoder = step["config"], step["kind"], actor.encoder
     batches = [rows.slice(start, at_once) for start in range(0, len(rows), at_once)]
-    prepared = [prepare_rows(config, part, settings) for part in batches]
-    encode_rows(encoder, batches[0], prepared[0], settings)  # the first batch is slower
+    prepared = [prepare_rows(config, part, kind) for part in batches]
+    encode_rows(encoder, batches[0], prepared[0], kind)  # the first batch is slower
     tokens, began = 0, time.perf_counter()
     written: list[pa.Table] = []
     for part, ready in zip(batches, prepared, strict=True):
-        encoded = encode_rows(encoder, part, ready, settings)
+        encoded = encode_rows(encoder, part, ready, kind)
         tokens += encoded.work.tokens
         written.append(encoded.table.drop_columns([ROW_OF_PAIR]))
         if time.perf_counter() - began > MEASURED_SECONDS:

@@ -6,7 +6,6 @@ import ctypes
 import os
 import socket
 import time
-from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
@@ -14,44 +13,36 @@ import numpy as np
 import pyarrow as pa
 
 from raycase.corpus.isolation import isolate
+from raycase.corpus.pair_result import PairResult
 from raycase.corpus.records import EncodedUnit, EncodeStats, ReadUnit
-from raycase.corpus.unit_pairs import EncodeSettings, pairs_of, plain_row, prepare_rows
+from raycase.corpus.unit_pairs import pairs_of, plain_row, prepare_rows
 from raycase.data.reader import KEEP, python_rows, rejection
 from raycase.data.schema import (
     CONDITION,
-    EMBEDDING,
     ID,
     ROW_OF_PAIR,
     Reason,
     Rejection,
-    embedding_array,
-    embedding_type,
     in_input_order,
     rejected_table,
 )
 from raycase.encoder.prepared import Prepared
 from raycase.encoder.throughput import Work
 from raycase.errors import RequestError, WorkError, named
-from raycase.systems.pair_scores import Scored, figure_columns, score_pairs
 
 if TYPE_CHECKING:
-    from raycase.systems.embeds import Embeds
-    from raycase.systems.pairs import Encoded, Indexed
+    from raycase.systems.pairs import Indexed
 
-Results = list[tuple[pa.Field, pa.Array]]  # columns that were computed
 COMPILE_REPAID = 90.0  # seconds of encoding left, of which compiling saves more than it costs
 
 
 class EncodeUnits:
-    """`ReadUnit` -> `EncodedUnit`, both as Arrow rows. Holds one model, which keeps the bases of conditions.
-
-    With `settings.score` the units are pairs of sentences, whose scores take the place of vectors.
-    """
+    """`ReadUnit` -> `EncodedUnit`, both as Arrow rows. Holds one model, which keeps the bases of conditions."""
 
     def __init__(
         self,
         config: Any,
-        settings: EncodeSettings,
+        kind: PairResult,
         *,
         weights: str,
         threads: int | None = None,
@@ -83,9 +74,9 @@ class EncodeUnits:
         self.config = config
         self.encoder: Any = config.load(batch_tokens=batch_tokens, dtype=dtype)
         if isinstance(self.encoder, RoundsVectors):
-            self.encoder.round_to(settings.dtype)
+            self.encoder.round_to(kind.dtype)
         self.rate = 0.0
-        self.settings = settings
+        self.kind = kind
         self.units = units
         self.compile = compile
         self.compile_repaid = compile_repaid
@@ -125,13 +116,12 @@ class EncodeUnits:
         return isolate(unit, self._prepare, attempt)
 
     def _prepare(self, rows: pa.Table) -> Prepared:
-        return prepare_rows(self.config, rows, self.settings)
+        return prepare_rows(self.config, rows, self.kind)
 
     def encode(self, unit: ReadUnit) -> EncodedUnit:
         """Encode a unit. Raises what the encoder raises."""
         began = time.time()
-        encode = encode_rows if self.settings.score is None else score_rows
-        encoded = encode(self.encoder, unit.rows, unit.prepared, self.settings)
+        encoded = encode_rows(self.encoder, unit.rows, unit.prepared, self.kind)
         seconds = time.time() - began
         self._after_first_unit(seconds)
         rejected = pa.concat_tables([unit.rejected, rejected_table(unit.uri, encoded.rejections)])
@@ -206,52 +196,17 @@ class EncodedRows:
     rows_truncated: int
 
 
-def encode_rows(encoder: Embeds, rows: pa.Table, prepared: Prepared, settings: EncodeSettings) -> EncodedRows:
-    """Embed the rows of a unit under their conditions; pairs keep the order of the input.
+def encode_rows(system: Any, rows: pa.Table, prepared: Prepared, kind: PairResult) -> EncodedRows:
+    """What a system makes of the rows of a unit, under their conditions; pairs keep the order of the input.
 
     A row with one bad pair is rejected with all its pairs (`rejected_rows`).
     """
-    encoded = encoder.encode_prepared(prepared)
-    with np.errstate(over="ignore"):
-        vectors_ND = encoded.vectors.astype(settings.dtype, copy=False)
-    finite_N = np.isfinite(vectors_ND).all(axis=1)
-    if encoded.kept is not None:
-        finite_N &= encoded.kept.finite
-    field = pa.field(EMBEDDING, embedding_type(settings.dim, settings.dtype))
-
-    def results(pairs: np.ndarray) -> Results:
-        kept = [] if encoded.kept is None else encoded.kept.take(pairs).columns()
-        return [(field, embedding_array(vectors_ND[pairs])), *kept]
-
-    return _without_refused(rows, encoded, finite_N, results, settings)
-
-
-def score_rows(system: Any, rows: pa.Table, prepared: Prepared, settings: EncodeSettings) -> EncodedRows:
-    """Score the pairs of sentences of a unit, by any system; else as `encode_rows`."""
-    assert settings.score is not None
-    scored = score_pairs(system, prepared)
-    fields = [pa.field(name, pa.float64()) for name in figure_columns(system.config, settings.score)]
-
-    def results(pairs: np.ndarray) -> Results:
-        return [(field, pa.array(scored.figures[pairs, k])) for k, field in enumerate(fields)]
-
-    return _without_refused(rows, scored, np.isfinite(scored.figures).all(axis=1), results, settings)
-
-
-def _without_refused(
-    rows: pa.Table,
-    done: Encoded | Scored,
-    finite_N: np.ndarray,
-    results: Callable[[np.ndarray], Results],
-    settings: EncodeSettings,
-) -> EncodedRows:
-    """A unit's pairs as its output table, and its rejected rows. `results`: the columns that were computed, of some
-    pairs."""
-    row_N, conditions = pairs_of(rows, settings)
-    reasons = rejected_rows(done, finite_N, row_N, settings)
+    done = kind.compute(system, prepared)
+    row_N, conditions = pairs_of(rows, kind)
+    reasons = rejected_rows(done, row_N, kind)
     pair_K = np.flatnonzero(~np.isin(row_N, list(reasons)))
     return EncodedRows(
-        table=output_table(rows, row_N, conditions, pair_K, results, settings),
+        table=output_table(rows, row_N, conditions, pair_K, done, kind),
         rejections=[rejection(python_rows(rows.slice(row, 1))[0], reason) for row, reason in sorted(reasons.items())],
         work=done.work,
         distinct_pairs=done.distinct,
@@ -259,49 +214,34 @@ def _without_refused(
     )
 
 
-def rejected_rows(
-    done: Encoded | Scored, finite_N: np.ndarray, row_N: np.ndarray, settings: EncodeSettings
-) -> dict[int, Reason]:
+def rejected_rows(done: Any, row_N: np.ndarray, kind: PairResult) -> dict[int, Reason]:
     """Row -> why it is rejected: the first of its pairs that is refused, too long (`on_long` "reject"), or not finite
     after rounding to the output's type."""
-    not_finite = Reason.NOT_FINITE if settings.score is None else Reason.SCORE_NOT_FINITE
     reasons: dict[int, Reason] = {}
-    for pair, row in enumerate(row_N):
-        reason = done.refused[pair]
-        if reason is None and done.truncated[pair] and settings.on_long == "reject":
-            reason = Reason.TEXT_TOO_LONG
-        if reason is None and not finite_N[pair]:
-            reason = not_finite
-        if reason is not None:
-            reasons.setdefault(int(row), reason)
+    for row, refused, truncated, finite in zip(row_N.tolist(), done.refused, done.truncated, done.finite, strict=True):
+        too_long = Reason.TEXT_TOO_LONG if truncated and kind.on_long == "reject" else None
+        if reason := refused or too_long or (None if finite else kind.NOT_FINITE):
+            reasons.setdefault(row, reason)
     return reasons
 
 
 def output_table(
-    rows: pa.Table,
-    row_N: np.ndarray,
-    conditions: Indexed | None,
-    pair_K: np.ndarray,
-    results: Callable[[np.ndarray], Results],
-    settings: EncodeSettings,
+    rows: pa.Table, row_N: np.ndarray, conditions: Indexed | None, pair_K: np.ndarray, done: Any, kind: PairResult
 ) -> pa.Table:
-    """The K pairs `pair_K` of N in chunks of about `settings.chunk_bytes`: id, condition, the columns kept from the
-    input, those of `results`, and last the unit's row of each pair.
-
-    Scores without a condition have no column of it: one in the input is kept as it is.
-    """
-    columns = settings.columns
-    chunks = 1 + rows.nbytes * len(pair_K) // max(1, len(rows)) // settings.chunk_bytes
+    """The K pairs `pair_K` of N in chunks of about `kind.chunk_bytes`: id, condition, the columns kept from the input,
+    those that were computed, and last the unit's row of each pair."""
+    columns = kind.columns
+    chunks = 1 + rows.nbytes * len(pair_K) // max(1, len(rows)) // kind.chunk_bytes
     tables: list[pa.Table] = []
     for pairs in np.array_split(pair_K, chunks):
         chunk = rows.take(row_N[pairs])
         table = pa.table({ID: chunk[ID].cast(columns.id_type)})
-        if conditions is not None or settings.score is None:
+        if conditions is not None or kind.NULL_CONDITIONS:
             under = pa.nulls(len(chunk), pa.string()) if conditions is None else list(conditions.take(pairs))
             table = table.append_column(pa.field(CONDITION, pa.string()), pa.array(under, pa.string()))
         for kept in columns.kept_fields:
             table = table.append_column(kept, chunk[KEEP + kept.name].cast(kept.type))
-        for field, column in results(pairs):
+        for field, column in kind.results(done, pairs):
             table = table.append_column(field, column)
         tables.append(table.append_column(ROW_OF_PAIR, pa.array(row_N[pairs])))
     return pa.concat_tables(tables)

@@ -11,15 +11,14 @@ from functools import cached_property
 from typing import Any, TypedDict
 
 from raycase.corpus.listing import UnitFile, Units, finished, finished_units
-from raycase.corpus.output import EMBEDDINGS, SCORES, Output
+from raycase.corpus.output import Output
+from raycase.corpus.pair_result import kind_of
 from raycase.data import claim
 from raycase.data.inputs import InputFile
 from raycase.data.json_values import from_json
 from raycase.data.storage import fingerprint, json_bytes
 from raycase.data.textfiles import CSV_RULES
 from raycase.errors import MOST_LABEL, RequestError, visible
-
-SCORE_COLUMN = "score_column"  # key of the configuration of `raycase score` alone
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -165,11 +164,10 @@ def read_job(output: Output) -> Job:
 
 
 def as_begun(output: Output) -> Output:
-    """The output folder with the units that its job.json, if there is one, says: vectors, or scores. Raises
-    RequestError."""
+    """The output folder with the units that its job.json, if there is one, says. Raises RequestError."""
     if not output.job.exists():
         return output
-    return replace(output, results=SCORES if SCORE_COLUMN in read_job(output).config else EMBEDDINGS)
+    return replace(output, results=kind_of(read_job(output).config).FOLDER)
 
 
 def write_job(output: Output, job: Job, *, overwrite: bool = False) -> None:

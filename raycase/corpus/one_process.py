@@ -32,7 +32,7 @@ def execute_here(request: Request, opened: Job, plan: Plan, *, ahead: int = AHEA
     """
     encode = EncodeUnits(
         request.model,
-        request.encode_settings,
+        request.kind,
         weights=opened.config["model"]["weights"],
         batch_tokens=request.job.batch_tokens,
         compute=request.job.compute,
@@ -54,7 +54,7 @@ def _read(request: Request, opened: Job, plan: Plan) -> Iterator[pa.Table]:
     """The plan's units, as the read step gives them."""
     for pieces in plan.tasks():
         task = ReadTask.of(opened.files, pieces).to_arrow()
-        yield from read_units(task, config=request.model, settings=request.encode_settings)
+        yield from read_units(task, config=request.model, kind=request.kind)
 
 
 def read_ahead(items: Iterator[Item], most: int) -> Iterator[Item]:

@@ -225,8 +225,8 @@ def make_plan(request: Request, files: Sequence[InputFile], done: Units, sharing
             return known.of(entry[0]), True
         file_spans = Spans()
         most = max(left, sharing.rows if sharing else 0)
-        unit_rows = request.unit_rows
-        for span in plan_file(*entry, request.columns, unit_rows=unit_rows, span_bytes=span_bytes, most_rows=most):
+        columns, unit_rows = request.kind.columns, request.unit_rows
+        for span in plan_file(*entry, columns, unit_rows=unit_rows, span_bytes=span_bytes, most_rows=most):
             file_spans.add(span)
             if span.start + span.rows >= most:  # the limit ends here
                 return file_spans, False

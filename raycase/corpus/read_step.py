@@ -9,8 +9,9 @@ from typing import Any
 
 import pyarrow as pa
 
+from raycase.corpus.pair_result import PairResult
 from raycase.corpus.records import ReadTask, ReadUnit, SpanUnits, naming
-from raycase.corpus.unit_pairs import EncodeSettings, plain_row, prepare_rows
+from raycase.corpus.unit_pairs import plain_row, prepare_rows
 from raycase.data.columns import Columns
 from raycase.data.inputs import InputFile
 from raycase.data.reader import FILE, python_rows, read_span, rejection
@@ -22,18 +23,18 @@ from raycase.errors import RequestError, WorkError, named
 READERS = 16  # small files fetched at once
 
 
-def read_units(task: pa.Table, *, config: Any, settings: EncodeSettings) -> Iterator[pa.Table]:
+def read_units(task: pa.Table, *, config: Any, kind: PairResult) -> Iterator[pa.Table]:
     """`ReadTask` -> a `ReadUnit` for each of its units, both as Arrow rows.
 
     Tokenises here, on CPUs and ahead of the encoder, which then never waits for it.
     """
     for part in ReadTask.from_arrow(task).spans:
-        units = read_intervals(part, settings.columns)
+        units = read_intervals(part, kind.columns)
         for start, end in part.units:
             with naming(f"reading rows {start} to {end} of {part.files[0].uri}"):
                 rows, rejected = next(units)
             uri = part.files[0].uri
-            rows, prepared, failed = tokenised(config, rows, settings)
+            rows, prepared, failed = tokenised(config, rows, kind)
             if failed:
                 rejected = in_input_order(pa.concat_tables([rejected, rejected_table(uri, failed)]))
             unit = ReadUnit(
@@ -49,29 +50,29 @@ def read_units(task: pa.Table, *, config: Any, settings: EncodeSettings) -> Iter
             yield unit.to_arrow()
 
 
-def tokenised(config: Any, rows: pa.Table, settings: EncodeSettings) -> tuple[pa.Table, Prepared, list[Rejection]]:
+def tokenised(config: Any, rows: pa.Table, kind: PairResult) -> tuple[pa.Table, Prepared, list[Rejection]]:
     """The rows of a unit that can be tokenised, their prompts, and those at which the tokenizer fails by itself, as
     at a character that it has no token for.
 
     Raises WorkError where it fails at any text.
     """
     try:
-        return rows, prepare_rows(config, rows, settings), []
+        return rows, prepare_rows(config, rows, kind), []
     except (RequestError, WorkError):
         raise
     except Exception:
-        whys = [_failure(config, rows.slice(row, 1), settings) for row in range(len(rows))]
-    if all(whys) and (why := _failure(config, plain_row(config, rows), settings)):
+        whys = [_failure(config, rows.slice(row, 1), kind) for row in range(len(rows))]
+    if all(whys) and (why := _failure(config, plain_row(config, rows), kind)):
         raise WorkError(f"the tokenizer of {config.model} fails at any text: {why}")
     kept = rows.filter(pa.array([not why for why in whys]))
     failed = [rejection(row, Reason.FAILED, why) for row, why in zip(python_rows(rows), whys, strict=True) if why]
-    return kept, prepare_rows(config, kept, settings), failed
+    return kept, prepare_rows(config, kept, kind), failed
 
 
-def _failure(config: Any, rows: pa.Table, settings: EncodeSettings) -> str:
+def _failure(config: Any, rows: pa.Table, kind: PairResult) -> str:
     """The error of the tokenizer at these rows; "" where there is none."""
     try:
-        prepare_rows(config, rows, settings)
+        prepare_rows(config, rows, kind)
     except Exception as error:
         return named(error)
     return ""

@@ -15,7 +15,7 @@ from typing import Any, Self
 import numpy as np
 import pyarrow as pa
 
-from raycase.corpus.unit_files import UnitLine, lines_of, lines_table
+from raycase.corpus.unit_files import UnitLine, line_of, lines_table
 from raycase.data.inputs import InputFile
 from raycase.data.spans import Span
 from raycase.encoder.prepared import Prepared
@@ -180,8 +180,7 @@ def _value(field: str, value: pa.Scalar) -> Any:
         case "rows" | "table" | "rejected":
             return _unpack(value)
         case "line":
-            [line] = lines_of(_unpack(value))
-            return line
+            return line_of(_unpack(value))
         case "prepared":
             return Prepared.from_bytes(value.as_py())
         case "stats":

@@ -8,14 +8,11 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any, Literal
 
-import numpy as np
-
 from raycase.corpus.found import find_model, first_file, input_files, job_begun
-from raycase.corpus.job_record import SCORE_COLUMN
 from raycase.corpus.output import Output, output_at, output_folder
+from raycase.corpus.pair_result import PairResult, WordResult
 from raycase.corpus.ray_flag import RayFlag
-from raycase.corpus.unit_pairs import EncodeSettings
-from raycase.data.columns import Columns, find_columns
+from raycase.data.columns import find_columns
 from raycase.data.conditions import conditions_file, read_conditions
 from raycase.data.fetch import model_folder
 from raycase.data.inputs import InputFile
@@ -66,7 +63,7 @@ class CorpusFlags:
 
 
 @dataclass(frozen=True, kw_only=True)
-class RunFlags(RayFlag):
+class RunFlags(RayFlag, PromptFlags):
     """How the rows of a corpus go through a model."""
 
     dim: int | None = None
@@ -95,9 +92,14 @@ class RunFlags(RayFlag):
     overwrite: bool = False
     """Remove an earlier output in the folder first."""
 
+    @property
+    def choices(self) -> dict[str, Any]:
+        """The flags that choose how the model reads a pair."""
+        return self.prompt_choices | {"dim": self.dim}
+
 
 @dataclass(frozen=True, kw_only=True)
-class EmbedJob(RunFlags, PromptFlags, CorpusFlags):
+class EmbedJob(RunFlags, CorpusFlags):
     """Embed a corpus under conditions: Parquet, CSV or JSONL in, Parquet out. Without arguments: the sample.
 
     A stopped job resumes when the same command is run again.
@@ -108,67 +110,28 @@ class EmbedJob(RunFlags, PromptFlags, CorpusFlags):
     dry_run: bool = False
     """Estimate the work from a sample; write nothing."""
 
-    @property
-    def choices(self) -> dict[str, Any]:
-        """The flags that choose how the model reads a pair."""
-        return self.prompt_choices | {"dim": self.dim}
-
 
 @dataclass(frozen=True, kw_only=True)
 class Request:
-    """A checked job. Nothing is written and no weights are loaded yet.
+    """A checked job. Nothing is written and no weights are loaded yet."""
 
-    `score`: the name of the column of scores, where pairs of sentences are scored; their job has the same flags.
-    """
-
-    job: EmbedJob
+    job: RunFlags
     files: list[InputFile]
-    columns: Columns
-    conditions: tuple[str, ...] | None
-    model: Any  # the configuration of a system; without `score`, of one that embeds
+    left_out: Sequence[str]  # names within the input
+    model: Any  # the configuration of a system
+    name: str  # of the model, as it was asked for
+    kind: PairResult
     output: Output
     unit_rows: int
-    score: str | None = None
-    left_out: Sequence[str] = ()  # names within the input
 
     @property
     def dim(self) -> int:
-        return int(self.model.plain_dim if self.job.unconditional else self.model.dim)
-
-    @property
-    def pair_bytes(self) -> int:
-        """Bytes of a vector, or of a score."""
-        return 8 if self.score else self.dim * np.dtype(self.job.dtype).itemsize
+        return int(self.model.plain_dim if self.kind.unconditional else self.model.dim)
 
     @cached_property
     def config(self) -> dict[str, Any]:
         """What decides the output besides the input files; the fingerprint is of this."""
-        job, scored = self.job, {SCORE_COLUMN: self.score, "sentence2_column": self.columns.second}
-        return {
-            "model": self.model.describe(),
-            "compute": job.compute,
-            "dtype": job.dtype,
-            "on_long": job.on_long,
-            "text_column": self.columns.text,
-            "id_column": self.columns.id,
-            "types": {name: str(kind) for name, kind in sorted(self.columns.types.items())},
-            "keep_columns": self.columns.keep,
-            "condition_column": job.condition_column,
-            "conditions": self.conditions,
-            "unconditional": job.unconditional,
-        } | ({"word_bytes": job.word_bytes} if job.any_condition else {} if self.score is None else scored)
-
-    @property
-    def encode_settings(self) -> EncodeSettings:
-        return EncodeSettings(
-            columns=self.columns,
-            conditions=self.conditions,
-            unconditional=self.job.unconditional,
-            dtype=self.job.dtype,
-            on_long=self.job.on_long,
-            dim=self.dim,
-            score=self.score,
-        )
+        return {"model": self.model.describe(), "compute": self.job.compute} | self.kind.config
 
 
 def check(job: EmbedJob, model: EmbedderConfig | None = None) -> Request:
@@ -178,8 +141,8 @@ def check(job: EmbedJob, model: EmbedderConfig | None = None) -> Request:
     """
     job = _with_sample(job)
     assert job.input is not None and job.output is not None
-    check_condition_flags(job)
-    check_numbers(job)
+    _check_condition_flags(job)
+    check_numbers(job, job.unconditional)
     check_paths(
         reads={
             "--input": job.input,
@@ -193,32 +156,30 @@ def check(job: EmbedJob, model: EmbedderConfig | None = None) -> Request:
     output = output_at(job.output)
     begun = None if job.overwrite else job_begun(output)
     found = input_files(job.input, output, begun)
-    files = found.files
     columns = find_columns(
-        first_file(files, begun),
+        first_file(found.files, begun),
         text=job.text_column,
         id=job.id_column,
         condition=job.condition_column,
         keep=job.keep_columns,
     )
     model = model or find_model(job.model, job.choices, begun, output, resolve_embedder)
-    job = replace(job, model=job.model or model.model)
+    kind = PairResult(columns=columns, conditions=conditions, dtype=job.dtype, on_long=job.on_long)
     if job.any_condition:
-        model = _storing_words(job, model, output)
-        job = replace(job, unconditional=True, word_bytes=job.word_bytes or WORD_BYTES)
+        model = _storing_words(model, output)
+        kind = WordResult(**vars(kind) | {"word_bytes": job.word_bytes or WORD_BYTES})
     _check_known_conditions(job, model, conditions)
     if conditions:
         check_room(model, conditions, "--conditions")
-    rows = job.unit_rows or min(ROWS_OF_UNIT, max(64, PAIRS_OF_UNIT // len(conditions or "a")))
     return Request(
         job=job,
-        files=files,
-        columns=columns,
-        conditions=conditions,
-        model=model,
-        output=output,
-        unit_rows=rows,
+        files=found.files,
         left_out=found.names_left_out,
+        model=model,
+        name=job.model or model.model,
+        kind=kind,
+        output=output,
+        unit_rows=job.unit_rows or min(ROWS_OF_UNIT, max(64, PAIRS_OF_UNIT // len(conditions or "a"))),
     )
 
 
@@ -243,33 +204,33 @@ def _condition_flags(job: EmbedJob) -> list[str]:
     return [flag for flag, value in ways.items() if value]
 
 
-def check_condition_flags(job: EmbedJob) -> None:
-    """Raise RequestError unless the job has one kind of conditions, and for vectors to cut that have none."""
+def _check_condition_flags(job: EmbedJob) -> None:
+    """Raise RequestError unless the job has one kind of conditions, and for --word-bytes that do not fit it."""
     flags = _condition_flags(job)
     if len(flags) != 1:
         raise RequestError(
             "expected one of --conditions, --condition-column, --unconditional or --any-condition, got "
             f"{' and '.join(flags) or 'none'}"
         )
-    if job.dim is not None and job.unconditional:
+    if job.word_bytes is not None and not (job.any_condition and MOST_WORD_BYTES >= job.word_bytes >= 1):
         raise RequestError(
-            "--dim: expected vectors under conditions to cut, got --unconditional, which writes those of the encoder; "
-            "leave --dim out"
+            f"--word-bytes: expected 1 to {MOST_WORD_BYTES} beside --any-condition, got {job.word_bytes}"
+            f"{'' if job.any_condition else ' without it'}"
         )
 
 
-def _storing_words(job: EmbedJob, model: EmbedderConfig, output: Output) -> EmbedderConfig:
+def _storing_words(model: EmbedderConfig, output: Output) -> EmbedderConfig:
     """The model as it stores words. Raises RequestError for another system."""
     if not stores_words(model):
         raise RequestError(
-            f"--any-condition: expected a model of condition pooling, got {job.model}, which reads the condition "
+            f"--any-condition: expected a model of condition pooling, got {model.model}, which reads the condition "
             "beside the sentence; leave --model out for the default, or pass --conditions"
         )
     return replace(model, basis=output.basis.uri)
 
 
-def check_numbers(job: EmbedJob) -> None:
-    """Raise RequestError for a flag that is out of its range."""
+def check_numbers(job: RunFlags, unconditional: bool) -> None:
+    """Raise RequestError for a flag that is out of its range, and for vectors to cut that have no condition."""
     gpus, rejected = job.gpus_per_actor, job.max_rejected
     ranges = {
         **at_least(1, job, "batch_tokens", "unit_rows", "limit"),
@@ -278,12 +239,12 @@ def check_numbers(job: EmbedJob) -> None:
         "stall_timeout": minutes_range(job.stall_timeout),
     }
     check_ranges(job, ranges)
-    if job.word_bytes is not None and not (job.any_condition and MOST_WORD_BYTES >= job.word_bytes >= 1):
-        raise RequestError(
-            f"--word-bytes: expected 1 to {MOST_WORD_BYTES} beside --any-condition, got {job.word_bytes}"
-            f"{'' if job.any_condition else ' without it'}"
-        )
     actor_range(job.actors)
+    if job.dim is not None and unconditional:
+        raise RequestError(
+            "--dim: expected vectors under conditions to cut, got --unconditional, which writes those of the encoder; "
+            "leave --dim out"
+        )
 
 
 def actor_range(text: str | None) -> tuple[int, int] | None:
@@ -302,4 +263,4 @@ def _check_known_conditions(job: EmbedJob, model: EmbedderConfig, conditions: tu
     if job.condition_column is None:
         check_conditions(model, conditions)
     elif model.known_conditions == ():
-        raise RequestError(f"--condition-column: expected --unconditional for {job.model}, which knows no conditions")
+        raise RequestError(f"--condition-column: expected --unconditional for {model.model}, which knows no conditions")

@@ -57,7 +57,7 @@ def run_checked(request: Request, began: float, *, prepare: Prepare) -> dict[str
     _check_rows(opened, plan)
     _check_space(request, plan)
     execute = prepare(request, plan) if plan.missing else None
-    basis = choose_basis(request, plan, opened.files) if job.any_condition else None
+    basis = choose_basis(request, plan, opened.files) if request.kind.word_bytes else None
     write_job(output, replace(opened, model=request.model.model), overwrite=job.overwrite)
     if basis:
         output.basis.put(basis)
@@ -100,17 +100,16 @@ def _check_rows(opened: Job, plan: Plan) -> None:
 
 
 def _check_space(request: Request, plan: Plan) -> None:
-    """Raise RequestError where a local disk has no room for the vectors; their number is known but for a condition
+    """Raise RequestError where a local disk has no room for the results; their number is known but for a condition
     column, where each row is counted once."""
-    pairs = plan.missing * len(request.conditions or "a")
-    needed = pairs * request.pair_bytes
+    pairs = plan.missing * len(request.kind.conditions or "a")
+    needed = pairs * request.kind.pair_bytes(request.dim)
     if request.output.root.is_local and not request.job.overwrite:
         free = shutil.disk_usage(request.output.root.path).free
         if needed > free:
-            what, instead = ("scores", "") if request.score else ("vectors", ", or --dtype float16")
             raise RequestError(
-                f"--output: expected {needed / 1e9:,.1f} GB for {pairs:,} {what} at {request.output.root.uri}, "
-                f"got {free / 1e9:,.1f} GB free; choose another disk{instead}"
+                f"--output: expected {needed / 1e9:,.1f} GB for {pairs:,} pairs at {request.output.root.uri}, "
+                f"got {free / 1e9:,.1f} GB free; choose another disk"
             )
 
 
@@ -136,7 +135,7 @@ def _account(request: Request, opened: Job, progress: Run, units: Units, lines: 
     model = request.config["model"]
     values = {
         "model": {
-            "name": job.model,
+            "name": request.name,
             "weights": model["weights"],
             "dim": request.dim,
             "pooling": model["encoder"]["pooling"][0],

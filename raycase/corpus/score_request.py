@@ -3,20 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass
 from typing import Any
 
 from raycase.corpus.found import find_model, first_file, input_files, job_begun
 from raycase.corpus.output import SCORES, output_at, output_folder
-from raycase.corpus.request import ROWS_OF_UNIT, EmbedJob, Request, RunFlags, check_condition_flags, check_numbers
+from raycase.corpus.pair_result import ScoreResult
+from raycase.corpus.request import ROWS_OF_UNIT, Request, RunFlags, check_numbers
 from raycase.data.columns import Columns, find_columns, peek
 from raycase.data.fetch import model_folder
 from raycase.data.inputs import InputFile
 from raycase.data.places import check_paths
 from raycase.data.rated import SENTENCE1, SENTENCE2
 from raycase.data.schema import CONDITION, ID, ROW_OF_PAIR
-from raycase.encoder.prompt_flags import PromptFlags, prompt_file
-from raycase.errors import RequestError, check_ranges
+from raycase.encoder.prompt_flags import prompt_file
+from raycase.errors import RequestError
 from raycase.systems.pair_scores import SCORE, figure_columns, reads_conditions
 from raycase.systems.registry import embeds, resolve
 
@@ -51,7 +52,7 @@ class PairFlags:
 
 
 @dataclass(frozen=True, kw_only=True)
-class ScoreJob(RunFlags, PromptFlags, PairFlags):
+class ScoreJob(RunFlags, PairFlags):
     """Score pairs of sentences, each under its condition, by any model: Parquet, CSV or JSONL in, Parquet out.
 
     A stopped job resumes when the same command is run again.
@@ -65,39 +66,24 @@ def check_score(job: ScoreJob) -> Request:
         opens={"--model": model_folder(job.model)},
         writes={"--output": output_folder(job.output, SCORES)},
     )
-    check_ranges(job)
-    embed_job = _embed_job(job)
-    check_numbers(embed_job)
+    check_numbers(job, job.unconditional)
     output = output_at(job.output, SCORES)
     begun = None if job.overwrite else job_begun(output)
     found = input_files(job.input, output, begun)
-    files = found.files
-    model = find_model(job.model, embed_job.choices, begun, output, resolve)
-    first = first_file(files, begun)
-    condition = _condition_column(job, model, first)
-    columns = _columns(job, model, first, condition)
-    embed_job = replace(
-        embed_job, model=job.model or model.model, condition_column=condition, unconditional=condition is None
-    )
-    check_condition_flags(embed_job)
+    model = find_model(job.model, job.choices, begun, output, resolve)
+    first = first_file(found.files, begun)
+    figures = figure_columns(model, job.score_column)
+    columns = _columns(job, figures, first, _condition_column(job, model, first))
     return Request(
-        job=embed_job,
-        files=files,
-        columns=columns,
-        conditions=None,
+        job=job,
+        files=found.files,
+        left_out=found.names_left_out,
         model=model,
+        name=job.model or model.model,
+        kind=ScoreResult(columns=columns, on_long=job.on_long, figures=figures),
         output=output,
         unit_rows=job.unit_rows or ROWS_OF_UNIT,
-        score=job.score_column,
-        left_out=found.names_left_out,
     )
-
-
-def _embed_job(job: ScoreJob) -> EmbedJob:
-    """The embedding job with these flags: of the first sentences, which the second ones are read beside."""
-    shared = {f.name for f in fields(EmbedJob)} & {f.name for f in fields(ScoreJob)}
-    flags = {name: getattr(job, name) for name in shared}
-    return EmbedJob(**flags | {"text_column": job.sentence1_column, "dtype": "float32"})
 
 
 def _condition_column(job: ScoreJob, model: Any, first: InputFile) -> str | None:
@@ -126,17 +112,16 @@ def _condition_column(job: ScoreJob, model: Any, first: InputFile) -> str | None
     return CONDITION if job.condition_column is None else job.condition_column
 
 
-def _columns(job: ScoreJob, model: Any, first: InputFile, condition: str | None) -> Columns:
+def _columns(job: ScoreJob, figures: Sequence[str], first: InputFile, condition: str | None) -> Columns:
     """The columns to read. Raises RequestError for one that is missing, and for names that clash."""
     if job.sentence1_column == job.sentence2_column:
         raise RequestError(
             f"--sentence2-column: expected another column than that of the first, got {job.sentence2_column!r}"
         )
     own = (ID,) if condition is None else (ID, CONDITION)
-    figures = figure_columns(model, job.score_column)
     if not job.score_column.strip() or job.score_column in (*own, ROW_OF_PAIR):
         raise RequestError(f"--score-column: expected a name of its own, got {job.score_column!r}")
-    kept: Sequence[str] = peek(first).names if job.keep_columns is None else job.keep_columns
+    kept = peek(first).names if job.keep_columns is None else job.keep_columns
     clash = next((name for name in kept if name in figures), None)
     if clash is not None:
         raise RequestError(
@@ -149,6 +134,6 @@ def _columns(job: ScoreJob, model: Any, first: InputFile, condition: str | None)
         second=job.sentence2_column,
         id=job.id_column,
         condition=condition,
-        keep=job.keep_columns,
+        keep=kept,
         written=(*own, *figures, ROW_OF_PAIR),
     )

@@ -59,11 +59,10 @@ def lines_table(lines: Iterable[UnitLine]) -> pa.Table:
     return pa.Table.from_pylist(rows, schema=LINES_SCHEMA)
 
 
-def lines_of(table: pa.Table, *, at_once: int = 4096) -> Iterator[UnitLine]:
-    """The opposite of `lines_table`, `at_once` rows at a time: a manifest may have a million."""
-    for batch in table.to_batches(max_chunksize=at_once):
-        for row in batch.to_pylist():
-            yield UnitLine(**row | {"reasons": json.loads(row["reasons"])})
+def line_of(table: pa.Table) -> UnitLine:
+    """The opposite of `lines_table`, of one line."""
+    [row] = table.to_pylist()
+    return UnitLine(**row | {"reasons": json.loads(row["reasons"])})
 
 
 def write_unit(

@@ -17,15 +17,14 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from raycase.corpus.job_record import SCORE_COLUMN, as_begun, read_job
+from raycase.corpus.job_record import as_begun, read_job
 from raycase.corpus.listing import UnitFile
 from raycase.corpus.manifest import LINES_AT_ONCE, manifest_lines, read_manifest, totals
-from raycase.corpus.output import EMBEDDINGS, SCORES, Output, output_at
+from raycase.corpus.output import Output, output_at
+from raycase.corpus.pair_result import PairResult, count_defects, kind_of
 from raycase.corpus.progress import progress_bar
 from raycase.corpus.unit_files import LINES_SCHEMA, DamagedError, parsed, read_checked
-from raycase.corpus.written import condition_defects, count_defects, row_defects
-from raycase.data.schema import CONDITION, EMBEDDING, ID, REJECTED_SCHEMA, is_embedding
-from raycase.data.stored_words import StoredWords, WordFormat
+from raycase.data.schema import CONDITION, ID, REJECTED_SCHEMA
 from raycase.errors import RequestError, WorkError
 
 FILES_AT_ONCE = 16  # of a task
@@ -41,20 +40,20 @@ class FileCheck:
     dim: int
     basis: str | None  # sha256 of the basis of stored words
     config: Mapping[str, Any]  # of the job
-    score: str | None = None  # the column of scores, of an output that has them instead of vectors
 
     def __call__(self, lines: pa.Table) -> tuple[list[str], np.ndarray]:
         """The defects of some files, in words, and the 64-bit hashes of the (id, condition) of their pairs."""
-        output = output_at(self.uri) if self.score is None else output_at(self.uri, SCORES)
+        kind = kind_of(self.config)
+        output = output_at(self.uri, kind.FOLDER)
         defects: list[str] = []
         hashes = [np.empty(0, np.uint64)]
         for line in rows_of(lines):
             try:
-                data = read_checked(output.units / line["name"], line["sha256"])
-                table = parsed(data, f"{output.results}/{line['name']}")
-                found = list(self._defects(line, table))
+                name = f"{output.results}/{line['name']}"
+                table = parsed(read_checked(output.units / line["name"], line["sha256"]), name)
+                found = [f"{name}: {defect}" for defect in self._defects(kind, line, table)]
                 defects += found
-                if self.score is None and not found:  # pairs of sentences may be there twice
+                if kind.UNIQUE and not found:
                     hashes.append(pair_hashes(table))
                 if line["rows_rejected"]:
                     defects += _rejected_defects(output, line)
@@ -62,36 +61,15 @@ class FileCheck:
                 defects.append(str(error))
         return defects, np.concatenate(hashes)
 
-    def _defects(self, line: dict[str, Any], table: pa.Table) -> Iterator[str]:
-        """Schema, count and vectors of one file of pairs."""
-        name = f"{SCORES if self.score else EMBEDDINGS}/{line['name']}"
-        result = EMBEDDING if self.score is None else self.score
-        field = table.schema.field(result) if result in table.column_names else None
-        if table.schema != self.schema or field is None or (self.score is None and not self._is_vector(field.type)):
-            yield f"{name}: schema differs from the first file's or the model's"
+    def _defects(self, kind: type[PairResult], line: dict[str, Any], table: pa.Table) -> Iterator[str]:
+        """Schema, counts and results of one file of pairs."""
+        if table.schema != self.schema:
+            yield "schema differs from the first file's"
             return
         if len(table) != line["pairs"]:
-            yield f"{name}: {len(table)} pairs, the manifest says {line['pairs']}"
-        if self.score is not None:
-            if table[result].null_count or not pc.all(pc.is_finite(table[result]), min_count=0).as_py():
-                yield f"{name}: a score is null or not finite"
-            return
-        defects = list(row_defects(table)) or list(condition_defects(table, self.config))
-        for defect in (*defects, *count_defects(line["rows_out"], len(table), self.config)):
-            yield f"{name}: {defect}"
-        form = WordFormat.of(table.schema)
-        if form is None and "word_bytes" in self.config:
-            yield f"{name}: no stored words"
-        if form is not None:
-            if form.basis != self.basis:
-                yield f"word_basis.safetensors: {'another' if self.basis else 'missing'}, not the one that coded {name}"
-            try:
-                StoredWords.from_arrow(table, form)
-            except ValueError as error:
-                yield f"{name}: stored words: {error}"
-
-    def _is_vector(self, kind: pa.DataType) -> bool:
-        return is_embedding(kind) and kind.list_size == self.dim
+            yield f"{len(table)} pairs, the manifest says {line['pairs']}"
+        yield from count_defects(line["rows_out"], len(table), self.config)
+        yield from kind.defects(table, self.config, self.dim, self.basis)
 
 
 # Checks groups of files and returns their defects, and the hashes that more than one pair has
@@ -155,14 +133,12 @@ def _defects(output: Output, execute: RunChecks) -> Iterator[str]:
     yield from listed
     if not len(readable):
         return
-    config = read_job(output).config
     check = FileCheck(
         uri=output.root.uri,
         schema=_schema(output, readable),
         dim=read_manifest(output)["model"]["dim"],
         basis=hashlib.sha256(output.basis.read()).hexdigest() if output.basis.exists() else None,
-        config=config,
-        score=config.get(SCORE_COLUMN),
+        config=read_job(output).config,
     )
     groups = [readable.slice(start, FILES_AT_ONCE) for start in range(0, len(readable), FILES_AT_ONCE)]
     defects, hashes = execute(check, groups)

@@ -35,18 +35,18 @@ def choose_basis(request: Request, plan: Plan, files: Sequence[InputFile]) -> by
             )
         if there:
             return None
-    from raycase.systems.word_codes import (  # torch, which a job that resumes need not load
-        fit_codes,
-        typical_conditions,
-    )
+    import torch  # which a job that resumes need not load
 
-    rows, _ = sample_rows(request.columns, plan, files)
-    model: Any = replace(request.model, basis=None).load(dtype=_compute(request))
+    from raycase.systems.word_codes import fit_codes, typical_conditions
+
+    dtype = request.job.compute and getattr(torch, request.job.compute)
+    rows, _ = sample_rows(request.kind.columns, plan, files)
+    model: Any = replace(request.model, basis=None).load(dtype=dtype)
     words = model.words(rows[TEXT].to_pylist()[:SAMPLED_TEXTS])
     if not words:
         raise RequestError("--input: expected texts to choose the basis of stored words by, got none in the sample")
     typical = model.questions(typical_conditions())
-    codes = fit_codes(model.head, words, typical, dim=model.dim, token_bytes=request.job.word_bytes or 1)
+    codes = fit_codes(model.head, words, typical, dim=model.dim, token_bytes=request.kind.word_bytes)
     return codes.to_bytes()
 
 
@@ -58,9 +58,3 @@ def _has_coded(output: Output, done: Units) -> bool:
         with suppress(DamagedError, FileNotFoundError):  # it is made again
             form = WordFormat.of(parsed((output.units / name).read(), name, [WORDS]).schema)
     return form is None or form.basis == hashlib.sha256(output.basis.read()).hexdigest()
-
-
-def _compute(request: Request) -> Any:
-    import torch
-
-    return None if request.job.compute is None else getattr(torch, request.job.compute)

@@ -8,17 +8,16 @@ from collections.abc import Iterable, Iterator, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any
 
 import pyarrow as pa
-import pyarrow.compute as pc
 
-from raycase.corpus.job_record import SCORE_COLUMN, Job, read_job
+from raycase.corpus.job_record import Job, read_job
 from raycase.corpus.listing import UnitFile, finished_units
 from raycase.corpus.manifest import manifest_lines
-from raycase.corpus.output import Output, output_at
+from raycase.corpus.output import EMBEDDINGS, Output, output_at
+from raycase.corpus.pair_result import WordResult, condition_defects, count_defects, kind_of, row_defects
 from raycase.corpus.unit_files import DamagedError, parsed, read_checked
-from raycase.data.schema import CONDITION, EMBEDDING, ID, ROW_OF_PAIR, finite_vectors, is_embedding
+from raycase.data.schema import CONDITION, EMBEDDING, ID
 from raycase.data.storage import Location
 from raycase.data.stored_words import WORDS, WordFormat
 from raycase.errors import RequestError, WorkError
@@ -43,7 +42,7 @@ class Written:
     @property
     def has_words(self) -> bool:
         """Whether the rows have stored words."""
-        return "word_bytes" in self.job.config
+        return kind_of(self.job.config) is WordResult
 
     @property
     def names(self) -> list[str]:
@@ -98,51 +97,6 @@ class Written:
             )
 
 
-def condition_defects(table: pa.Table, config: Mapping[str, Any]) -> Iterator[str]:
-    """Conditions of an output's rows that its job cannot have given them, in words."""
-    if CONDITION not in table.column_names:
-        return
-    given = table[CONDITION]
-    if config["unconditional"]:
-        if given.null_count < len(given):
-            yield "a condition in an output without any"
-        return
-    listed = config["conditions"]
-    if given.null_count:
-        yield "a null condition"
-    elif listed is not None and not pc.all(pc.is_in(given, pa.array(listed, given.type)), min_count=0).as_py():
-        yield "a condition that is none of the job's"
-
-
-def count_defects(rows: int, pairs: int, config: Mapping[str, Any]) -> Iterator[str]:
-    """A number of pairs that so many rows cannot have under the job's conditions, in words."""
-    each = 1 if config["unconditional"] else len(config["conditions"] or ())
-    if pairs != rows * each if each else pairs < rows:
-        yield f"{pairs} pairs of {rows} rows"
-
-
-def row_defects(table: pa.Table, columns: Iterable[str] = (ID, CONDITION, EMBEDDING)) -> Iterator[str]:
-    """What no rows of an output can be, in words, as far as these columns show it."""
-    if ROW_OF_PAIR in table.column_names:
-        yield f"a column {ROW_OF_PAIR!r}"
-    for name in columns:
-        if name not in table.column_names:
-            yield f"no column {name!r}"
-            return
-        kind = table.schema.field(name).type
-        if name == ID and not (pa.types.is_integer(kind) or kind == pa.string()):
-            yield f"ids of {kind}"
-        if name == ID and table[ID].null_count:
-            yield "a null id"
-        if name == CONDITION and kind != pa.string():
-            yield f"conditions of {kind}"
-            return
-        if name == EMBEDDING and not is_embedding(kind):
-            yield f"vectors of {kind}"
-        elif name == EMBEDDING and not finite_vectors(table):
-            yield "a vector that is null or not finite"
-
-
 def schema_defects(table: pa.Table, schema: pa.Schema) -> Iterator[str]:
     """What in a file's rows is not as in the first file, in words."""
     for field in table.schema:
@@ -179,8 +133,8 @@ def open_written(uri: str, flag: str) -> Written:
             f"{flag}: expected a finished output, got no manifest.json in {output.root.uri}; run its job again"
         )
     job = read_job(output)
-    if SCORE_COLUMN in job.config:
-        raise RequestError(f"{flag}: expected an output with vectors, got the scores of pairs in {output.root.uri}")
+    if (folder := kind_of(job.config).FOLDER) != EMBEDDINGS:
+        raise RequestError(f"{flag}: expected an output with vectors, got the {folder} of pairs in {output.root.uri}")
     try:
         lines = manifest_lines(output)
     except DamagedError as error:

@@ -22,25 +22,19 @@ PEEK_ROWS = 1000  # JSONL has no schema: types come from this many rows
 class Columns:
     """The columns that are read; `types`: Arrow types of the columns, as the output has them.
 
-    `second`: the second sentence, where the rows are pairs of sentences; `text` is the first one then.
+    texts: that of the sentences, or the two of pairs of sentences.
     """
 
-    text: str
+    texts: tuple[str, ...]
     id: str | None
     condition: str | None
     keep: tuple[str, ...]
     types: dict[str, pa.DataType]
-    second: str | None = None
 
     @property
     def names(self) -> list[str]:
-        read = (self.id, self.text, self.second, self.condition, *self.keep)
+        read = (self.id, *self.texts, self.condition, *self.keep)
         return list(dict.fromkeys(n for n in read if n is not None))
-
-    @property
-    def texts(self) -> list[str]:
-        """The column of the sentences, or the two of pairs of them."""
-        return [self.text] if self.second is None else [self.text, self.second]
 
     @property
     def id_type(self) -> pa.DataType:
@@ -63,17 +57,16 @@ def find_columns(
 ) -> Columns:
     """Resolve the requested columns against the first file; `id` None takes the column `id` if there is one.
 
-    `keep` None: the text, or with a `second` all columns. `written`: columns that a unit has of its own. Raises
-    RequestError for a missing column, one of a wrong type, and a kept column with the name of an output column or one
-    that an index cannot have.
+    `keep` None: the text. `written`: a unit's own columns. Raises RequestError for a missing column, one of a wrong
+    type, and a kept column with the name of an output column or one that an index cannot have.
     """
     schema = peek(file)
     if id is None and ID in schema.names:
         id = ID
-    every = (text,) if second is None else schema.names
-    kept = tuple(dict.fromkeys(every if keep is None else keep))
+    kept = tuple(dict.fromkeys((text,) if keep is None else keep))
     others = tuple(name for name in kept if name not in written)
-    columns = Columns(text=text, second=second, id=id, condition=condition, keep=others, types={})
+    texts = (text,) if second is None else (text, second)
+    columns = Columns(texts=texts, id=id, condition=condition, keep=others, types={})
     check_columns(schema, columns, file)
     own = {ID: id, CONDITION: condition}  # columns of the output that may have their names in the input, too
     for name in kept:
@@ -92,7 +85,7 @@ def find_columns(
         try:
             check_kept(field, f"--keep-columns: {file.uri}", indexed=second is None)
         except RequestError as error:
-            if keep is not None or second is not None:
+            if keep is not None:
                 raise
             note(f"{error}; the text is not kept")  # nobody asked for it by name
             columns = replace(columns, keep=())

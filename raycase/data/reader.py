@@ -1,8 +1,8 @@
 """The rows of a span as units: tables of checked rows, and rejections for the rows that cannot be embedded.
 
-A unit is read as an Arrow table with the columns `ROW`, `ID`, `TEXT`, `SECOND` (of pairs of sentences), `CONDITIONS`
-(with a condition column) and the kept columns under their own names with the prefix `KEEP`; a unit of several files has
-`FILE`, too, their URIs.
+A unit is read as an Arrow table with the columns `ROW`, `ID`, those of `TEXTS` (two for pairs of sentences),
+`CONDITIONS` (with a condition column) and the kept columns under their own names with the prefix `KEEP`; a unit of
+several files has `FILE`, too, their URIs.
 """
 
 from __future__ import annotations
@@ -25,6 +25,7 @@ from raycase.data.spans import Span
 from raycase.data.textfiles import Line, csv_header, text_lines, text_stream
 
 ROW, FILE, TEXT, SECOND, CONDITIONS, KEEP = "row", "file", "text", "second", "conditions", "keep:"
+TEXTS = (TEXT, SECOND)
 
 
 def read_span(
@@ -104,9 +105,7 @@ def _parquet_rows(table: pa.Table, start: int, columns: Columns) -> tuple[pa.Tab
 
 def _own_columns(columns: Columns) -> dict[str, tuple[str, pa.DataType]]:
     """The columns of a unit: under the name of this module that of the input, and its type in the unit."""
-    own = {TEXT: (columns.text, pa.string())}
-    if columns.second is not None:
-        own[SECOND] = columns.second, pa.string()
+    own = {of: (name, pa.string()) for of, name in zip(TEXTS, columns.texts, strict=False)}
     if columns.id is not None:
         own[ID] = columns.id, columns.id_type
     if columns.condition is not None:
@@ -197,7 +196,7 @@ def _typed_row(values: dict[str, Any], own_columns: dict[str, tuple[str, pa.Data
     row: dict[str, Any] = {}
     for own, (name, kind) in own_columns.items():
         value = values.get(name)
-        if own in (TEXT, SECOND):
+        if own in TEXTS:
             row[own] = _text(value, name)
         elif own == CONDITIONS:
             row[own] = [_text(one, name) for one in (value if isinstance(value, list) else [value])]
@@ -248,9 +247,10 @@ def _checked(
         for i in np.flatnonzero(pc.fill_null(mask, False).to_numpy(zero_copy_only=False)):
             bad.setdefault(int(i), (reason, detail))
 
-    for name, column in zip((TEXT, SECOND), columns.texts, strict=False):
+    several = len(columns.texts) > 1
+    for name, column in zip(TEXTS, columns.texts, strict=False):
         text = rows[name].combine_chunks()
-        detail = "" if columns.second is None else f"column {column}"
+        detail = f"column {column}" if several else ""
         reject(text.is_null(), Reason.NULL_TEXT, detail)
         reject(pc.equal(pc.utf8_trim_whitespace(text), ""), Reason.EMPTY_TEXT, detail)
     reject(rows[ID].combine_chunks().is_null(), Reason.NULL_ID)
@@ -259,7 +259,7 @@ def _checked(
             if problem := _condition_problem(conditions):
                 bad.setdefault(i, (problem, ""))
     seen: dict[Any, int] = {}
-    for i, id_ in enumerate(rows[ID].to_pylist() if columns.second is None else ()):
+    for i, id_ in enumerate(() if several else rows[ID].to_pylist()):
         if i not in bad and (first := seen.setdefault(id_, i)) != i:
             bad[i] = (Reason.DUPLICATE_ID, f"first at row {rows[ROW][first].as_py()}")
     if not bad:

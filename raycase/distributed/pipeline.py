@@ -55,7 +55,7 @@ def execute_on_ray(
     ).remote(ahead or max(AHEAD_UNITS, AHEAD_UNITS_AN_ACTOR * pool.most))
     step = {
         "config": Opaque(request.model),
-        "settings": request.encode_settings,
+        "kind": request.kind,
         "weights": opened.config["model"]["weights"],
         "threads": pool.threads,
         "batch_tokens": request.job.batch_tokens,
@@ -103,7 +103,7 @@ def _stages(
     )
     units = tasks.map_batches(
         read_packs,
-        fn_kwargs={"size": size, "config": Opaque(request.model), "settings": request.encode_settings},
+        fn_kwargs={"size": size, "config": Opaque(request.model), "kind": request.kind},
         compute=TaskPoolStrategy(size=READERS_AN_ACTOR * pool.most),
         batch_size=1,
         batch_format="pyarrow",
@@ -162,7 +162,7 @@ def _isolated(
             unit = ReadUnit.from_arrow(row)
             rows = f"rows {unit.start} to {unit.start + unit.rows_in} of {unit.uri}"
             note(f"{rows} killed the encoder {DEATHS} times: tried again in halves")
-            whole = isolate(unit, partial(prepare_rows, request.model, settings=request.encode_settings), attempt)
+            whole = isolate(unit, partial(prepare_rows, request.model, kind=request.kind), attempt)
             written = write_units(whole.to_arrow(), **_output(request, opened))
             killers = [(r["file"], r["row"]) for r in whole.rejected.to_pylist() if r["reason"] == Reason.KILLED]
             note(f"rejected for killing the encoder (file, row): {killers}")

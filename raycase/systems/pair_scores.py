@@ -41,6 +41,11 @@ class Scored:
     work: Work
     distinct: int
 
+    @property
+    def finite(self) -> np.ndarray:
+        """Whether all figures of each pair are finite: (N,) bool."""
+        return np.isfinite(self.figures).all(axis=1)
+
 
 def figure_names(config: EmbedderConfig | ScorerConfig) -> tuple[str, ...]:
     """What a system says of a pair of sentences: the score, and figures beside it."""

@@ -194,6 +194,12 @@ class Encoded:
     distinct: int
     kept: StoredStates | StoredWords | None = None
 
+    @property
+    def finite(self) -> np.ndarray:
+        """Whether what stands for each pair is finite: (N,) bool."""
+        finite_N = np.isfinite(self.vectors).all(axis=1)
+        return finite_N if self.kept is None else finite_N & self.kept.finite
+
 
 class Memory:
     """Cache of the vectors of conditions. Emptied when one more batch would exceed `max_bytes`."""

@@ -2,6 +2,7 @@
 
 import json
 import os
+import time
 from dataclasses import replace
 from itertools import islice
 from pathlib import Path
@@ -10,7 +11,7 @@ import numpy as np
 import pytest
 import tiny
 import torch
-from helpers import cosines, embed_here, read_output, read_rejected, vectors
+from helpers import cosines, embed_here, in_process, read_output, read_rejected, vectors
 
 import raycase
 from raycase.corpus.encode_step import EncodeUnits, compiles_at_once
@@ -18,7 +19,8 @@ from raycase.corpus.job_record import find_job
 from raycase.corpus.plan import make_plan
 from raycase.corpus.read_step import read_units
 from raycase.corpus.records import EncodedUnit, ReadTask
-from raycase.corpus.request import Request, check
+from raycase.corpus.request import check
+from raycase.corpus.run import run_checked
 from raycase.encoder.tokenizer import PromptTokenizer
 from raycase.systems.case import Case
 
@@ -47,12 +49,12 @@ def test_a_vector_that_overflows_float16_rejects_its_row(job, tiny_model, tmp_pa
     assert {r["reason"] for r in read_rejected(job.output)} == {"vector not finite"}
 
 
-def test_a_unit_that_a_string_column_cannot_hold_is_written_in_chunks(job, monkeypatch):
+def test_a_unit_that_a_string_column_cannot_hold_is_written_in_chunks(job):
     embed_here(job)
     chunked = replace(job, output=job.output + "-chunked")
-    settings = replace(check(job).encode_settings, chunk_bytes=1000)
-    monkeypatch.setattr(Request, "encode_settings", settings)
-    embed_here(chunked)
+    request = check(chunked)
+    request = replace(request, kind=replace(request.kind, chunk_bytes=1000))
+    run_checked(request, time.time(), prepare=lambda *_: in_process)
     assert read_output(chunked.output).equals(read_output(job.output))
 
 
@@ -62,9 +64,9 @@ def first_units(job, count):
     opened, done = find_job(request.output, request.config, request.files, overwrite=False)
     tasks = make_plan(request, opened.files, done).tasks()
     task = ReadTask.of(opened.files, next(tasks)).to_arrow()
-    read = read_units(task, config=request.model, settings=request.encode_settings)
+    read = read_units(task, config=request.model, kind=request.kind)
     settings = {"weights": opened.config["model"]["weights"], "compute": job.compute}
-    return list(islice(read, count)), (request.model, request.encode_settings), settings
+    return list(islice(read, count)), (request.model, request.kind), settings
 
 
 def test_the_encoder_never_waits_for_tokens(job, monkeypatch):

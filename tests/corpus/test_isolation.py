@@ -33,10 +33,10 @@ def read(job, tmp_path):
         request = check(replace(job, input=str(tmp_path / "rows.csv"), unit_rows=len(texts)))
         opened, done = find_job(request.output, request.config, request.files)
         [pieces] = make_plan(request, opened.files, done).tasks()
-        settings = request.encode_settings
-        [row] = read_units(ReadTask.of(opened.files, pieces).to_arrow(), config=request.model, settings=settings)
-        encode = EncodeUnits(request.model, settings, weights=opened.config["model"]["weights"], compute="float32")
-        return ReadUnit.from_arrow(row), partial(prepare_rows, request.model, settings=settings), encode
+        [row] = read_units(ReadTask.of(opened.files, pieces).to_arrow(), config=request.model, kind=request.kind)
+        weights = opened.config["model"]["weights"]
+        encode = EncodeUnits(request.model, request.kind, weights=weights, compute="float32")
+        return ReadUnit.from_arrow(row), partial(prepare_rows, request.model, kind=request.kind), encode
 
     return read_unit
 

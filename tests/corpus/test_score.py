@@ -12,6 +12,7 @@ import pyarrow.parquet as pq
 import pytest
 import small
 import torch
+from altered import alter, with_column
 from helpers import cosines, embed_here, read_rejected, read_scores, score_here, stop_after, vectors_of
 from scipy.stats import spearmanr
 
@@ -158,6 +159,23 @@ def test_a_stopped_job_resumes_to_what_an_undisturbed_one_writes(job, tmp_path):
     assert read_scores(job.output).equals(read_scores(other.output))
 
 
+@pytest.mark.parametrize(
+    ("change", "expected"),
+    [
+        (with_column("score", lambda table: pa.array(np.full(len(table), np.nan))), "a score is null or not finite"),
+        (with_column("score", lambda table: pa.nulls(len(table), pa.float64())), "a score is null or not finite"),
+        (with_column("score", lambda table: table["score"].cast(pa.string())), "no scores in a column 'score'"),
+        (lambda table: table.drop_columns("score"), "no scores in a column 'score'"),
+        (lambda table: table.slice(1), "9 pairs of 10 rows"),
+    ],
+)
+def test_altered_scores_are_named(change, expected, job):
+    score_here(job)
+    alter(job.output, change)
+    with pytest.raises(WorkError, match=expected):
+        verify(job.output)
+
+
 def test_a_limit_and_more_files_later(job, rated, tmp_path):
     (folder := tmp_path / "in").mkdir()
     (folder / "a.csv").write_bytes((rated / "validation.csv").read_bytes())
@@ -254,16 +272,15 @@ def test_a_pair_that_kills_its_scorer_is_found(job, models, tmp_path):
     job = replace(job, input=str(tmp_path / "rows.parquet"), model=models["mixsp"], max_rejected=1)
 
     def execute(request, opened, plan):
-        settings, weights = request.encode_settings, opened.config["model"]["weights"]
-        encode = EncodeUnits(request.model, settings, weights=weights)
+        encode = EncodeUnits(request.model, request.kind, weights=opened.config["model"]["weights"])
         [pieces] = plan.tasks()
-        [row] = read_units(ReadTask.of(opened.files, pieces).to_arrow(), config=request.model, settings=settings)
+        [row] = read_units(ReadTask.of(opened.files, pieces).to_arrow(), config=request.model, kind=request.kind)
 
         def attempt(part):
             killed = "a killer" in part.rows["second"].to_pylist()
             return None if killed else EncodedUnit.from_arrow(encode(part.to_arrow()))
 
-        prepare = partial(prepare_rows, request.model, settings=settings)
+        prepare = partial(prepare_rows, request.model, kind=request.kind)
         whole = isolate(ReadUnit.from_arrow(row), prepare, attempt).to_arrow()
         place = {"output": request.output.root.uri, "results": request.output.results}
         yield WrittenUnit.from_arrow(write_units(whole, **place, print8=opened.print8))

@@ -145,7 +145,7 @@ def test_credentials_that_expire_on_the_way_end_the_job_in_one_line_and_it_resum
 
 def test_a_disk_that_cannot_hold_the_vectors_is_said_early(job, monkeypatch):
     monkeypatch.setattr("shutil.disk_usage", lambda _: SimpleNamespace(free=127_999))
-    with pytest.raises(RequestError, match=r"expected 0\.0 GB for 1,000 vectors at .*, got 0\.0 GB free"):
+    with pytest.raises(RequestError, match=r"expected 0\.0 GB for 1,000 pairs at .*, got 0\.0 GB free"):
         embed_here(job)
     monkeypatch.setattr("shutil.disk_usage", lambda _: SimpleNamespace(free=128_000))
     embed_here(job)

@@ -1,0 +1,228 @@
+"""What a job can write of the pairs of its rows: their vectors, stored words beside them, or scores of two sentences.
+
+A new kind is a class that says how it differs from vectors, its name in `kind_of`, and a job whose flags make it.
+Imports no torch.
+
+Shapes: N pairs of a unit.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any, ClassVar
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from raycase.corpus.output import EMBEDDINGS, SCORES
+from raycase.data.columns import Columns
+from raycase.data.schema import (
+    CONDITION,
+    EMBEDDING,
+    ID,
+    ROW_OF_PAIR,
+    Reason,
+    embedding_array,
+    finite_vectors,
+    is_embedding,
+)
+from raycase.data.stored_words import StoredWords, WordFormat
+
+if TYPE_CHECKING:
+    from raycase.encoder.prepared import Prepared
+
+CHUNK_BYTES = 2**29  # an Arrow string column holds less than 2 GiB
+
+
+@dataclass(frozen=True, kw_only=True)
+class PairResult:
+    """What a job writes of each pair, here its vector, and of which columns: all that the steps need of a request.
+
+    conditions: those of every row; None where each row has its own (a condition column) or none. word_bytes: of a
+    stored word; 0: none are stored. chunk_bytes: about how large a chunk of the output table may be.
+    """
+
+    KEY: ClassVar[str]  # of the configuration in job.json, which no other kind has
+    FOLDER: ClassVar[str] = EMBEDDINGS  # of the units
+    UNIQUE: ClassVar[bool] = True  # whether an id is there once under a condition
+    NULL_CONDITIONS: ClassVar[bool] = True  # whether an output without conditions has a column of them
+    NOT_FINITE: ClassVar[Reason] = Reason.NOT_FINITE
+
+    columns: Columns
+    conditions: tuple[str, ...] | None = None
+    dtype: str = "float32"
+    on_long: str
+    word_bytes: int = 0
+    chunk_bytes: int = CHUNK_BYTES
+
+    @property
+    def unconditional(self) -> bool:
+        return self.conditions is None and self.columns.condition is None
+
+    @property
+    def config(self) -> dict[str, Any]:
+        """The configuration in job.json, without the model."""
+        columns = self.columns
+        return {
+            "dtype": self.dtype,
+            "on_long": self.on_long,
+            "text_column": columns.texts[0],
+            "id_column": columns.id,
+            "types": {name: str(kind) for name, kind in sorted(columns.types.items())},
+            "keep_columns": columns.keep,
+            "condition_column": columns.condition,
+            "conditions": self.conditions,
+            "unconditional": self.unconditional,
+        }
+
+    def pair_bytes(self, dim: int) -> int:
+        """Bytes of a pair's result, where vectors have so many dimensions."""
+        return dim * np.dtype(self.dtype).itemsize
+
+    def prepare(self, config: Any, texts: Sequence[Sequence[str]], conditions: Sequence[str] | None) -> Prepared:
+        """Tokenise pairs, with a text for each of `columns.texts`, for a system. Loads no weights."""
+        return config.prepare(*texts, conditions)
+
+    def compute(self, system: Any, prepared: Prepared) -> Any:
+        """What a loaded system makes of N pairs: `raycase.systems.pairs.Encoded`, or what has the same of each pair."""
+        done = system.encode_prepared(prepared)
+        with np.errstate(over="ignore"):
+            return replace(done, vectors=done.vectors.astype(self.dtype, copy=False))
+
+    def results(self, done: Any, pairs: np.ndarray) -> list[tuple[pa.Field, pa.Array]]:
+        """The columns of the output that were computed, of some of the pairs."""
+        vectors = embedding_array(done.vectors[pairs])
+        kept = [] if done.kept is None else done.kept.take(pairs).columns()
+        return [(pa.field(EMBEDDING, vectors.type), vectors), *kept]
+
+    @classmethod
+    def defects(cls, table: pa.Table, config: Mapping[str, Any], dim: int, basis: str | None) -> Iterator[str]:
+        """What no rows of a job with this configuration can be, in words; `dim`: of vectors, `basis`: sha256 of that of
+        stored words, as they stand beside the units."""
+        if defects := list(row_defects(table)):
+            yield from defects
+            return
+        yield from condition_defects(table, config)
+        if (size := table.schema.field(EMBEDDING).type.list_size) != dim:
+            yield f"vectors of {size} dimensions, the manifest says {dim}"
+
+
+@dataclass(frozen=True, kw_only=True)
+class WordResult(PairResult):
+    """The vector of each sentence without a condition, and its words, from which others are pooled later."""
+
+    KEY: ClassVar[str] = "word_bytes"
+
+    @property
+    def config(self) -> dict[str, Any]:
+        return super().config | {self.KEY: self.word_bytes}
+
+    @classmethod
+    def defects(cls, table: pa.Table, config: Mapping[str, Any], dim: int, basis: str | None) -> Iterator[str]:
+        yield from super().defects(table, config, dim, basis)
+        form = WordFormat.of(table.schema)
+        if form is None:
+            yield "no stored words"
+            return
+        if form.basis != basis:
+            yield f"word_basis.safetensors: {'another' if basis else 'missing'}, not the one that coded it"
+        try:
+            StoredWords.from_arrow(table, form)
+        except ValueError as error:
+            yield f"stored words: {error}"
+
+
+@dataclass(frozen=True, kw_only=True)
+class ScoreResult(PairResult):
+    """What a system says of two sentences under each condition; `figures`: its columns, the score first."""
+
+    KEY: ClassVar[str] = "score_column"
+    FOLDER: ClassVar[str] = SCORES
+    UNIQUE: ClassVar[bool] = False
+    NULL_CONDITIONS: ClassVar[bool] = False  # a column of that name in the input is kept as it is
+    NOT_FINITE: ClassVar[Reason] = Reason.SCORE_NOT_FINITE
+
+    figures: Sequence[str]
+
+    @property
+    def config(self) -> dict[str, Any]:
+        return super().config | {self.KEY: self.figures[0], "sentence2_column": self.columns.texts[1]}
+
+    def pair_bytes(self, dim: int) -> int:
+        return 8 * len(self.figures)
+
+    def prepare(self, config: Any, texts: Sequence[Sequence[str]], conditions: Sequence[str] | None) -> Prepared:
+        """Without the blanks around texts, as `raycase evaluate` reads them."""
+        from raycase.systems.pair_scores import prepare_pairs
+
+        firsts, seconds = ([text.strip() for text in side] for side in texts)
+        return prepare_pairs(config, firsts, seconds, conditions and [text.strip() for text in conditions])
+
+    def compute(self, system: Any, prepared: Prepared) -> Any:
+        from raycase.systems.pair_scores import score_pairs
+
+        return score_pairs(system, prepared)
+
+    def results(self, done: Any, pairs: np.ndarray) -> list[tuple[pa.Field, pa.Array]]:
+        columns = map(pa.array, done.figures[pairs].T)
+        return [(pa.field(name, column.type), column) for name, column in zip(self.figures, columns, strict=True)]
+
+    @classmethod
+    def defects(cls, table: pa.Table, config: Mapping[str, Any], dim: int, basis: str | None) -> Iterator[str]:
+        name = config[cls.KEY]
+        if name not in table.column_names or table.schema.field(name).type != pa.float64():
+            yield f"no scores in a column {name!r}"
+        elif table[name].null_count or not pc.all(pc.is_finite(table[name]), min_count=0).as_py():
+            yield "a score is null or not finite"
+
+
+def kind_of(config: Mapping[str, Any]) -> type[PairResult]:
+    """The kind of an output whose job has this configuration."""
+    return next((kind for kind in (WordResult, ScoreResult) if kind.KEY in config), PairResult)
+
+
+def condition_defects(table: pa.Table, config: Mapping[str, Any]) -> Iterator[str]:
+    """Conditions of an output's rows that its job cannot have given them, in words."""
+    if CONDITION not in table.column_names:
+        return
+    given = table[CONDITION]
+    if config["unconditional"]:
+        if given.null_count < len(given):
+            yield "a condition in an output without any"
+        return
+    listed = config["conditions"]
+    if given.null_count:
+        yield "a null condition"
+    elif listed is not None and not pc.all(pc.is_in(given, pa.array(listed, given.type)), min_count=0).as_py():
+        yield "a condition that is none of the job's"
+
+
+def count_defects(rows: int, pairs: int, config: Mapping[str, Any]) -> Iterator[str]:
+    """A number of pairs that so many rows cannot have under the job's conditions, in words."""
+    each = 1 if config["unconditional"] else len(config["conditions"] or ())
+    if pairs != rows * each if each else pairs < rows:
+        yield f"{pairs} pairs of {rows} rows"
+
+
+def row_defects(table: pa.Table, columns: Iterable[str] = (ID, CONDITION, EMBEDDING)) -> Iterator[str]:
+    """What no rows of an output can be, in words, as far as these columns show it."""
+    if ROW_OF_PAIR in table.column_names:
+        yield f"a column {ROW_OF_PAIR!r}"
+    for name in columns:
+        if name not in table.column_names:
+            yield f"no column {name!r}"
+            return
+        kind = table.schema.field(name).type
+        if name == ID and not (pa.types.is_integer(kind) or kind == pa.string()):
+            yield f"ids of {kind}"
+        if name == ID and table[ID].null_count:
+            yield "a null id"
+        if name == CONDITION and kind != pa.string():
+            yield f"conditions of {kind}"
+            return
+        if name == EMBEDDING and not is_embedding(kind):
+            yield f"vectors of {kind}"
+        elif name == EMBEDDING and not finite_vectors(table):
+            yield "a vector that is null or not finite"
