@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from raycase.data.json_values import figure
 from raycase.systems.contracts import SystemConfig
+from raycase.systems.fine_tuned_config import FineTunedConfig
 from raycase.systems.projector import Projector
-
-if TYPE_CHECKING:
-    from raycase.systems.fine_tuned_config import FineTunedConfig
 
 
 def tuned_card(name: str, config: FineTunedConfig, metrics: dict[str, Any]) -> str:
