@@ -4,10 +4,8 @@ python docs/flags.py            write it
 python docs/flags.py --check    exit with 1 where it is out of date (`make lint`)
 """
 
-import ast
 import inspect
 import sys
-import textwrap
 import types
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import MISSING, Field, fields
@@ -18,6 +16,7 @@ from typing import Annotated, Any, Literal, Union, get_args, get_origin, get_typ
 import tyro
 
 from raycase.commands import COMMANDS
+from raycase.flags import field_docs, grouped
 
 PAGE = Path(__file__).with_name("flags.md")
 POSITIONAL = get_args(tyro.conf.Positional[str])[1]
@@ -25,8 +24,8 @@ HEAD = """# Flags
 
 <!-- Written by docs/flags.py from the dataclasses; do not edit. -->
 
-`raycase SUBCOMMAND --help` prints the same. A flag that is on or off has two forms, `--flag` and `--no-flag`. The
-scripts in `jobs/` take the flags of the subcommand with their name.
+`raycase SUBCOMMAND --help` prints the same, with what few people change at its end. A flag that is on or off has two
+forms, `--flag` and `--no-flag`. The scripts in `jobs/` take the flags of the subcommand with their name.
 """
 
 
@@ -65,10 +64,13 @@ def shared(kinds: Sequence[type]) -> list[Field[Any]]:
 
 
 def table(title: str, description: str, kind: type, chosen: Sequence[Field[Any]]) -> str:
-    """A section with the table of some flags of a dataclass."""
+    """A section with the tables of some flags of a dataclass: the usual ones, and the advanced ones."""
     docs, hints = field_docs(kind), get_type_hints(kind, include_extras=True)
-    rows = [f"| {flag(f, hints[f.name])} | {default(f)} | {cell(docs[f.name])} |" for f in chosen]
-    return "\n".join([title, "", description, "", "| flag | default | meaning |", "|---|---|---|", *rows, ""])
+    lines, names = [title, "", description, ""], {f.name for f in chosen}
+    for head, group in zip(("flag", "advanced flag"), grouped(kind), strict=True):
+        rows = [f"| {flag(f, hints[f.name])} | {default(f)} | {cell(docs[f.name])} |" for f in group if f.name in names]
+        lines += [f"| {head} | default | meaning |", "|---|---|---|", *rows, ""] if rows else []
+    return "\n".join(lines)
 
 
 def flag(field: Field[Any], hint: Any) -> str:
@@ -114,19 +116,6 @@ def default(field: Field[Any]) -> str:
     if isinstance(value, tuple):
         return f"`{' '.join(map(str, value))}`"
     return f"`{value.value if isinstance(value, Enum) else value}`"
-
-
-def field_docs(kind: type) -> dict[str, str]:
-    """The docstring under each field, of the class or the one that it is inherited from."""
-    docs: dict[str, str] = {}
-    for base in reversed(kind.__mro__[:-1]):
-        (tree,) = ast.parse(textwrap.dedent(inspect.getsource(base))).body
-        assert isinstance(tree, ast.ClassDef)
-        for field, below in zip(tree.body, tree.body[1:], strict=False):
-            if isinstance(field, ast.AnnAssign) and isinstance(below, ast.Expr):
-                assert isinstance(field.target, ast.Name)
-                docs[field.target.id] = ast.literal_eval(below.value)
-    return docs
 
 
 def cell(text: str) -> str:

@@ -24,6 +24,7 @@ from raycase.commands import COMMANDS, RENAMED, Result
 from raycase.data.json_values import finite
 from raycase.data.provenance import command_line
 from raycase.errors import MOST_SHOWN, RequestError, WorkError, note, visible
+from raycase.flags import read_in_groups
 
 DESCRIPTION = "Condition-aware sentence embeddings for whole corpora, on Ray. `raycase --version` prints the version."
 MOST_LINES = 40  # of what is wrong with the flags
@@ -103,14 +104,14 @@ def _parse(arguments: Sequence[str]) -> Any:
     app = SubcommandApp()
     for name, command in COMMANDS.items():
         line = command.work.__doc__
-        flags = command.load() if completion or name == chosen else _unloaded
+        flags = command.load() if completion or name == chosen else None
         if isinstance(flags, Mapping):
             second = SubcommandApp()
             for system, kind in flags.items():
-                second.command(name=system)(kind)
+                second.command(name=system)(read_in_groups(kind))
             app.command(second, name=name, help=line)
         else:
-            app.command(name=name, help=line if flags is _unloaded else None)(flags)
+            app.command(name=name, help=line if flags is None else None)(read_in_groups(flags) if flags else _unloaded)
     said = io.StringIO()  # what is wrong with the flags, which quotes them
     try:
         with redirect_stderr(said):

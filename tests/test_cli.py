@@ -2,9 +2,11 @@
 
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
+from dataclasses import MISSING, fields
 
 import pytest
 from helpers import ROOT
@@ -13,6 +15,7 @@ from raycase import __version__, cli
 from raycase.cli import main, parse, resume_command, stopping_at_once
 from raycase.commands import COMMANDS
 from raycase.errors import RequestError, WorkError
+from raycase.flags import ADVANCED
 
 FILES = ["--train", "a", "--validation", "b", "--output", "c"]
 
@@ -48,6 +51,29 @@ def test_every_subcommand_has_its_own_help(name, capsys):
         help_text = capsys.readouterr().out
         assert help_text.startswith(f"usage: raycase {name} condition-pooling ") and "--head-dim" in help_text
     assert "(required)" in help_text or "(default: " in help_text
+
+
+@pytest.mark.parametrize("words", [["embed"], ["search"], ["index"], ["train", "condition-pooling"]])
+def test_the_help_begins_with_what_people_use(words, capsys):
+    assert status_of(*words, "--help") == 0
+    usual, advanced = capsys.readouterr().out.split("advanced options")
+    flags = re.findall(r"^. (--?[a-z]+[a-z0-9-]*)", usual, re.MULTILINE)[1:]  # the first is -h
+    kind = COMMANDS[words[0]].load()
+    kind = kind[words[1]] if len(words) > 1 else kind
+    required = [f"--{f.name.replace('_', '-')}" for f in fields(kind) if f.default is MISSING]
+    assert flags[: len(required)] == required and len(flags) <= 15
+    assert "(required)" not in advanced and "(default: None)" not in usual + advanced
+    assert len(flags) + len(re.findall(r"^. --[a-z]", advanced, re.MULTILINE)) == len(fields(kind))
+
+
+def test_what_is_advanced_is_a_flag():
+    flags = set()
+    for command in COMMANDS.values():
+        loaded = command.load()
+        for kind in loaded.values() if isinstance(loaded, dict) else [loaded]:
+            flags |= {f.name for f in fields(kind)}
+            flags |= {f"{base.__name__}.{f.name}" for f in fields(kind) for base in kind.__mro__}
+    assert flags >= ADVANCED
 
 
 def test_the_version_and_a_shell_that_completes_every_flag(capsys):

@@ -1,0 +1,82 @@
+"""A dataclass of flags as the help shows it: the required ones first, and those that few people need at the end."""
+
+from __future__ import annotations
+
+import ast
+import inspect
+import textwrap
+from collections.abc import Callable, Sequence
+from dataclasses import MISSING, Field, field, fields, make_dataclass
+from typing import Annotated, Any, get_type_hints
+
+import tyro
+
+ADVANCED = frozenset(  # what few people change; KIND.NAME: for this dataclass alone
+    """
+    actors batch_tokens cache compile compute gpus_per_actor gpus_per_worker memory ray stall_timeout unit_rows workers
+    dim dtype id_column max_rejected on_long pooling score_column subtract word_bytes
+    candidates exact_below exact_condition most_clusters partitions reindex sub_vectors SearchJob.query_condition
+    FacetsJob.text_column RerankJob.text_column SearchJob.text_column
+    FacetsJob.model IndexJob.model JoinJob.model MaterializeJob.model SearchJob.model
+    asha cpus_per_trial finalists gpus_per_trial resamples seed TrainingJob.limit
+    activation adapter_dropout alpha asks bias contradiction distilled_epochs dropout dropout_at gate head_dim heads
+    hidden intra layers loss margin merged nested patience plain_rise plain_share range_weight routed similarity_weight
+    temperature unfrozen_epochs warmup weight weight_decay
+    """.split()  # noqa: SIM905 a literal list would be 75 lines
+)
+
+
+def grouped(kind: type) -> tuple[list[Field[Any]], list[Field[Any]]]:
+    """The flags of a dataclass in the order of the help: the usual ones, the required first; and the advanced ones."""
+    usual: list[Field[Any]] = []
+    advanced: list[Field[Any]] = []
+    for flag in fields(kind):
+        named = {flag.name, *(f"{base.__name__}.{flag.name}" for base in kind.__mro__)}
+        (advanced if named & ADVANCED else usual).append(flag)
+    return sorted(usual, key=lambda flag: not is_required(flag)), advanced
+
+
+def is_required(flag: Field[Any]) -> bool:
+    """Whether it has no default."""
+    assert flag.default_factory is MISSING, "defaults of flags are values"
+    return flag.default is MISSING
+
+
+def read_in_groups(kind: type) -> Callable[..., Any]:
+    """A function for tyro, from two groups of flags to the dataclass."""
+    usual, advanced = (_group(kind, chosen) for chosen in grouped(kind))
+
+    def made(usual: Any, advanced: Any) -> Any:
+        return kind(**vars(usual), **vars(advanced))
+
+    made.__annotations__ = {"usual": Annotated[usual, tyro.conf.arg(name="")], "advanced": advanced}
+    made.__doc__ = kind.__doc__
+    return made
+
+
+def _group(kind: type, chosen: Sequence[Field[Any]]) -> type:
+    """A dataclass of some flags of another one; their names have no prefix."""
+    hints, docs = get_type_hints(kind, include_extras=True), field_docs(kind)
+    flags = []
+    for flag in chosen:
+        said = " ".join(docs[flag.name].split())
+        hint = "" if flag.default is None or flag.default == () else None  # what is said tells the default
+        told = tyro.conf.arg(help=said, prefix_name=False, help_behavior_hint=hint)
+        default: Any = field() if is_required(flag) else field(default=flag.default)
+        flags.append((flag.name, Annotated[hints[flag.name], told], default))
+    made = make_dataclass(kind.__name__, flags, kw_only=True)
+    made.__doc__ = ""  # else its signature would stand above the flags
+    return made
+
+
+def field_docs(kind: type) -> dict[str, str]:
+    """The docstring under each field, of the class or the one that it is inherited from."""
+    docs: dict[str, str] = {}
+    for base in reversed(kind.__mro__[:-1]):
+        (tree,) = ast.parse(textwrap.dedent(inspect.getsource(base))).body
+        assert isinstance(tree, ast.ClassDef)
+        for named, below in zip(tree.body, tree.body[1:], strict=False):
+            if isinstance(named, ast.AnnAssign) and isinstance(below, ast.Expr):
+                assert isinstance(named.target, ast.Name)
+                docs[named.target.id] = ast.literal_eval(below.value)
+    return docs
