@@ -84,7 +84,7 @@ def test_without_a_reason_ray_is_not_imported(job, tmp_path):
         line for line in done.stdout.splitlines() if line[0] in "[{"
     ]
     assert json.loads(estimate)["rows"] == json.loads(result)["rows_out"] == json.loads(checked)["rows_in"] == 500
-    assert json.loads(imported) == [] and json.loads(joined)["neighbours"] == 2000
+    assert json.loads(imported) == [] and json.loads(joined)["neighbours"] == 10000
     assert json.loads(indexed)["rows"] == 1000
     assert len(read_output(str(tmp_path / "out"))) == 1000
     assert done.stderr.splitlines().count("in this process") == 1
