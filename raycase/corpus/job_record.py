@@ -164,9 +164,7 @@ def read_job(output: Output) -> Job:
 
 
 def as_begun(output: Output) -> Output:
-    """The output folder with the units that its job.json, if there is one, says. Raises RequestError."""
-    if not output.job.exists():
-        return output
+    """The output folder with the units that its job.json says. Raises RequestError."""
     return replace(output, results=kind_of(read_job(output).config).FOLDER)
 
 
@@ -176,11 +174,9 @@ def write_job(output: Output, job: Job, *, overwrite: bool = False) -> None:
     values |= {"sharing": asdict(job.sharing) if job.sharing else None, "files": [asdict(f) for f in job.files]}
     data = json_bytes({"fingerprint": job.fingerprint} | values)
     if overwrite:
-        begun = output
-        with suppress(RequestError):  # no job.json of raycase: nothing is known of units of another kind
-            begun = as_begun(output)
-        if begun.results != output.results:
-            begun.clear()
+        if output.job.exists():
+            with suppress(RequestError):  # no job.json of raycase: nothing is known of units of another kind
+                as_begun(output).clear()
         output.clear()
     output.job.put(data)
 

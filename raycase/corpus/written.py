@@ -67,7 +67,7 @@ class Written:
 
     def _read(self, name: str, columns: list[str] | None) -> pa.Table:
         file = self.output.embeddings / name
-        table = read_rows(file, self.sums[name], columns, self.schema())
+        table = read_rows(file, self.sums[name], columns, self.schema)
         unit = UnitFile.parse(name)
         assert unit is not None
         defects = (
@@ -79,16 +79,13 @@ class Written:
         return table
 
     @cached_property
-    def _first(self) -> pa.Schema:
-        return read_rows(self.output.embeddings / self.names[0], self.sums[self.names[0]]).schema
-
     def schema(self) -> pa.Schema:
         """The schema of the files; it is the same for all. Raises WorkError where the first is none of an output."""
-        return self._first
+        return read_rows(self.output.embeddings / self.names[0], self.sums[self.names[0]]).schema
 
     def check_basis(self, flag: str) -> None:
         """Raise RequestError, which names the flag, unless the basis beside stored words is that which coded them."""
-        form = WordFormat.of(self.schema()) if self.names else None
+        form = WordFormat.of(self.schema) if self.names else None
         data = self.output.basis.read() if self.output.basis.exists() else b""
         if self.names and (form is None or form.basis != hashlib.sha256(data).hexdigest()):
             raise RequestError(

@@ -179,7 +179,7 @@ def _vector_column(source: Written) -> str:
 
 def index_schema(source: Written, metadata: IndexMetadata) -> pa.Schema:
     """Id, condition, the kept columns, and unit vectors in the index's number format."""
-    written = source.schema()
+    written = source.schema
     of_output = (ID, CONDITION, EMBEDDING, *(WORD_COLUMNS if source.has_words else ()))
     for kept in (f for f in written if f.name not in of_output):
         check_kept(kept, f"--embeddings: {source.output.root.uri}")

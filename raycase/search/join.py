@@ -119,7 +119,7 @@ def _join_vectors(
         output=root.uri,
         k=job.k,
         exclude_same=job.exclude_same,
-        schemas=(queries.schema(), vectors.schema()),
+        schemas=(queries.schema, vectors.schema),
         under=under,
     )
     groups = cut_files(queries, group_rows)

@@ -84,10 +84,10 @@ def check_join(
         columns = [ID, *written.job.config["keep_columns"]]
         if exclude_same and exclude_same not in columns:
             raise RequestError(f"--exclude-same: expected one of {', '.join(columns)}, got {exclude_same!r}")
-    query_dim, vector_dim = (w.schema().field(EMBEDDING).type.list_size for w in (queries, vectors))
+    query_dim, vector_dim = (w.schema.field(EMBEDDING).type.list_size for w in (queries, vectors))
     if query_dim != vector_dim:
         raise RequestError(f"--vectors: expected vectors of the queries' {query_dim} dimensions, got {vector_dim}")
-    types = [str(written.schema().field(exclude_same).type) for written in (queries, vectors) if exclude_same]
+    types = [str(written.schema.field(exclude_same).type) for written in (queries, vectors) if exclude_same]
     if len(set(types)) > 1:
         raise RequestError(f"--exclude-same: expected {exclude_same!r} of one type in both, got {' and '.join(types)}")
 

@@ -60,7 +60,7 @@ def materialize(job: MaterializeJob, open_tasks: OpenTasks, flag: str = "--words
         return ()  # the manifest's lines are made from the files
 
     left, lines = run_units(output, opened, WordsLeft(words=words, done=done), pool, "units")
-    form = WordFormat.of(words.schema()) if words.names else None
+    form = WordFormat.of(words.schema) if words.names else None
     model = read_manifest(words.output)["model"] | {"dim": form.dim if form else 0}
     this_run = {"seconds": round(time.time() - began, 3), "units_done": len(pooled)}
     manifest = account(output, opened, left.done, lines, len(pooled), {"model": model, "run": this_run})

@@ -34,7 +34,7 @@ class Sketcher:
     @classmethod
     def read(cls, source: Written, root: Location, sketch: str) -> Sketcher:
         """By what `prepare_sketches` put into the index for an output; sketch: what it returned."""
-        form = WordFormat.of(source.schema())
+        form = WordFormat.of(source.schema)
         assert form is not None
         return cls(codes=read_basis(root, form.basis), sketch=read_sketch(root, form.basis, sketch))
 
@@ -51,7 +51,7 @@ def prepare_sketches(source: Written, root: Location, dataset: LanceDataset | No
     it, unless rows there were sketched by some: rows of one basis are sketched alike in a version. The metadata records
     them, and their hash is returned. Raises RequestError."""
     source.check_basis("--embeddings")
-    form = WordFormat.of(source.schema())
+    form = WordFormat.of(source.schema)
     assert form is not None
     data = source.output.basis.read()
     codes = WordCodes.from_bytes(data, source.output.basis.uri)

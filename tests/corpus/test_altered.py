@@ -73,7 +73,7 @@ def test_a_unit_with_words_of_another_basis_is_found(words, tmp_path):
         form = json.loads(field.metadata[b"raycase_words"]) | {"basis": "0" * 64}
         return table.set_column(place, field.with_metadata({"raycase_words": json.dumps(form)}), table["word_codes"])
 
-    form = WordFormat.of(open_written(words, "--words").schema())
+    form = WordFormat.of(open_written(words, "--words").schema)
     alter(words, lambda table: changed(table) if table["id"][0].as_py() else table)
     written, _ = materialize(words, tmp_path)
     name, out = written.names[1], output_at(str(tmp_path / "m"))

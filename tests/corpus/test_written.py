@@ -25,7 +25,7 @@ def test_files_come_in_order_and_few_are_read_ahead(tmp_path, tiny_model, monkey
         assert len(begun) <= done + written.AHEAD + 1
         ids += table["id"].to_pylist()
     assert ids == list(range(200)) and len(begun) == 20
-    assert output.schema().equals(read_output(str(tmp_path / "out")).schema)
+    assert output.schema.equals(read_output(str(tmp_path / "out")).schema)
 
 
 def test_what_is_not_finished_is_refused(tmp_path, tiny_model):
