@@ -22,7 +22,8 @@ from raycase.data.stored_states import STATES, StoredStates
 from raycase.encoder.cosines import pair_cosines
 from raycase.encoder.prompts import TokenSpan
 from raycase.errors import RequestError
-from raycase.systems.condition_pooling import WEIGHTS, condition_pooling
+from raycase.systems.condition_head import WEIGHTS
+from raycase.systems.condition_pooling import condition_pooling
 from raycase.training import catalogue
 from raycase.training import job as jobs
 from raycase.training.condition_head_fit import fit_condition_head
