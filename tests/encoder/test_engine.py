@@ -13,7 +13,6 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from torch import nn
 from torch.nn.attention.flex_attention import flex_attention
-from torch.utils.flop_counter import FlopCounterMode
 from transformers import (
     BertConfig,
     BertModel,
@@ -33,7 +32,6 @@ from raycase.encoder import attention, row_inputs
 from raycase.encoder.attention import NAME, register
 from raycase.encoder.compiling import compile_layers, try_kernels
 from raycase.encoder.engine import TextEncoder
-from raycase.encoder.latent_attention import LatentAttention
 from raycase.encoder.pooling import Pooling
 from raycase.encoder.prompts import PromptStyle
 from raycase.encoder.table import EncoderSpec
@@ -231,21 +229,6 @@ def test_the_flops_are_those_of_the_matrices_and_of_what_is_seen():
     assert work.flops == 2 * rows.weights * 12 + 2 * 4 * 32 * (5 * 5 + 7 * 7)
 
 
-def test_latent_attention_counts_as_what_a_token_costs_in_it():
-    latent = LatentAttention(dim=32, latents=8, heads=2, head_dim=16).eval()
-
-    def flops(tokens):
-        backend = nn.attention.sdpa_kernel(nn.attention.SDPBackend.MATH)
-        with backend, FlopCounterMode(display=False) as counter, torch.no_grad():
-            latent(torch.randn(1, tokens, 32))
-        return counter.get_total_flops()
-
-    assert flops(96) - flops(32) == 64 * 2 * latent.token_weights()
-    rows, _ = encoder(DECODERS["qwen3"])
-    with_latent = TextEncoder(spec=rows.spec, model=rows.model, tokenize=None, latent=latent)
-    assert with_latent.weights == rows.weights + latent.token_weights()
-
-
 def test_where_flex_attention_does_not_run_attention_is_in_chunks(monkeypatch, caplog):
     def broken(*_, **__):
         raise RuntimeError("no Triton here\nand more")
@@ -314,9 +297,6 @@ def test_flash_attention_that_is_wrong_here_is_not_used(monkeypatch, caplog):
     assert "FlashAttention does not run here" in caplog.text
 
 
-# ------------------------------------------------------------------------------------------------------ out of memory
-
-
 def limited(rows, most):
     """Let the model run out of memory above so many tokens; gives the sizes that it was asked for."""
     asked, forward = [], rows.model.forward
@@ -378,9 +358,6 @@ def test_a_prompt_that_does_not_fit_alone_is_an_error(second):
     assert rows.batch_tokens < 40, "expected fewer tokens to be tried until each prompt was alone"
 
 
-# ------------------------------------------------------------------------------------------------------------ compile
-
-
 @pytest.mark.long
 @pytest.mark.parametrize("name", ["qwen3", "bert"])
 def test_compiled_layers_give_the_same_vectors(name, caplog):
@@ -391,34 +368,6 @@ def test_compiled_layers_give_the_same_vectors(name, caplog):
     assert "not compiled" not in caplog.text
     for seed in range(2):
         equal(rows, plain, *shared(seed=seed))
-
-
-@pytest.mark.parametrize(("name", "wanted"), [pytest.param("qwen3", 3 + 1 + 3, marks=pytest.mark.long), ("bert", 3)])
-def test_for_flex_attention_each_length_of_a_row_is_compiled_once(monkeypatch, name, wanted):
-    """Equal layers share their graphs, one a length, however many rows are encoded; trying large blocks, which BERT's
-    64 positions do not reach, adds one, and the norm behind the layers has its own."""
-    graphs, module_compile = [], nn.Module.compile
-
-    def count(graph, _):
-        graphs.append(graph)
-        return graph.forward
-
-    monkeypatch.setattr(nn.Module, "compile", lambda self, **options: module_compile(self, backend=count, **options))
-    monkeypatch.setattr(attention, "compiled_flex", lambda: flex_attention)
-    torch._dynamo.reset()
-    causal = name in DECODERS
-    rows, plain = encoder((DECODERS | BIDIRECTIONAL)[name], causal=causal, unpadded=True, batch_tokens=512)
-    rows.model.config.use_cache = False  # as `load_encoder` does
-    rows.flex = True
-    compile_layers(rows)
-    lengths = set()
-    for seed, sentences in enumerate((1, 3, 8, 12, 40, 60)):
-        sequences, spans = shared(sentences=sentences, seed=seed)
-        batch = batch_of(sequences, spans)
-        lengths |= {rows.row_inputs(row)[0].ids.shape[1] for _, row in rows.batches(batch, np.arange(len(batch)))}
-        assert relative(rows.encode(batch)[0], alone(plain, sequences, spans)) < 1e-5
-    assert 2 <= len(lengths) <= 3
-    assert len(graphs) == wanted
 
 
 def test_where_nothing_can_be_compiled_layers_run_as_they_are(monkeypatch, caplog):

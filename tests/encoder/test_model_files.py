@@ -41,9 +41,6 @@ def sharded(folder, shard):
     return weights
 
 
-# --------------------------------------------------------------------------------------------------- no pickled weights
-
-
 ELSEWHERE = ["pytorch_model.bin", "../elsewhere.safetensors", "{home}/elsewhere.safetensors", "sub/a.safetensors", ""]
 
 
@@ -100,9 +97,6 @@ def test_a_hugging_face_id_is_read_with_the_same_care(copied, tmp_path, monkeypa
         load_encoder(spec)
 
 
-# ------------------------------------------------------------------------------------------------------------- adapters
-
-
 @pytest.mark.parametrize("choices", [{}, CHOICES])
 def test_an_adapters_folder_is_called_one(tmp_path, choices):
     folder = adapter_in(tmp_path / "adapter")
@@ -118,9 +112,6 @@ def test_an_encoder_with_an_adapter_beside_its_weights_is_refused(copied):
     folder = adapter_in(copied("minilm"))
     with pytest.raises(RequestError, match=r"^--model: expected an encoder, got a LoRA adapter in "):
         load_encoder(find_encoder(str(folder), **CHOICES))
-
-
-# ------------------------------------------------------------------------------------------------------- no remote code
 
 
 @pytest.mark.parametrize("file", ["config.json", "tokenizer_config.json"])
@@ -141,9 +132,6 @@ def test_a_tokenizer_of_another_folder_is_not_read(copied):
     change(folder / "tokenizer_config.json", fast_tokenizer_files=["../tokenizer.4.0.json"])
     with pytest.raises(RequestError, match=r"got: '../tokenizer.4.0.json' in tokenizer_config.json, expected names of"):
         find_encoder(str(folder), **CHOICES)
-
-
-# -------------------------------------------------------------------------------------------------------- regular files
 
 
 def a_link_to_a_pipe(file):

@@ -10,7 +10,7 @@ from raycase.data.schema import Reason
 from raycase.encoder.choices import find_encoder
 from raycase.encoder.pooling import Pooling
 from raycase.encoder.prompt_flags import read_prompt
-from raycase.encoder.prompts import BUILT_IN, OwnPrompt, Pool, PromptStyle, TokenSpan, prompt_set
+from raycase.encoder.prompts import OwnPrompt, Pool, PromptStyle
 from raycase.encoder.sources import described, load_tokenizer
 from raycase.encoder.table import ENCODERS, read_spec
 from raycase.errors import RequestError
@@ -37,14 +37,6 @@ def test_what_is_pooled(pool):
     assert tuple(p.pooled and p.text[slice(*p.pooled)] for p in (text, base)) == wanted
 
 
-@pytest.mark.parametrize("style", BUILT_IN)
-@pytest.mark.parametrize("span", TokenSpan)
-def test_a_built_in_prompt_can_be_written_as_ones_own(style, span):
-    wanted = prompt_set(style, span=span)
-    patterns = {"template": wanted.pair.pattern, "base_template": wanted.base.pattern}
-    assert OwnPrompt(**patterns, pool=Pool(wanted.pair.span)).prompts == wanted
-
-
 @pytest.mark.parametrize(
     "template",
     ["", "x", "{sentence}", "{condition}", "{sentence} {sentence} {condition}", "{sentence} {condition}" * 2],
@@ -62,9 +54,6 @@ def test_a_base_template_without_its_place_is_refused(template):
         RequestError, match=r"^--prompt: base_template: expected \{condition\} once and no \{sentence\}, got "
     ):
         OwnPrompt(template=ONE_WORD, base_template=template)
-
-
-# ------------------------------------------------------------------------------------------------------------ the file
 
 
 def test_a_prompt_is_a_name_or_a_file(tmp_path):
@@ -110,9 +99,6 @@ def test_a_prompt_without_its_file_is_refused(tmp_path):
     }.items():
         with pytest.raises(RequestError, match=f"^{message}"):
             read_prompt(prompt)
-
-
-# -------------------------------------------------------------------------------------------------- beside the poolings
 
 
 @pytest.mark.parametrize(
@@ -184,9 +170,6 @@ def test_it_is_a_view_by_a_name_of_its_own():
 def test_without_a_base_template_nothing_is_subtracted():
     assert not find_encoder("minilm", own=OWN).subtract
     assert find_encoder("minilm", own=replace(OWN, base_template="{condition}")).subtract
-
-
-# -------------------------------------------------------------------------------------------------------- rows, tokens
 
 
 def test_a_row_has_the_prompt_only_where_a_view_reads_it():

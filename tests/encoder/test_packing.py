@@ -53,9 +53,6 @@ def test_a_budget_below_one_is_refused(cut):
             cut(budget)
 
 
-# ------------------------------------------------------------------------------------------------------ prefix trees
-
-
 def sees(row):
     """Token i sees token j, as the row says: (T, T) bool."""
     place = np.arange(len(row))[:, None]
@@ -141,9 +138,6 @@ def test_taking_sequences(sequences, data):
     assert parts == [sequences[i][s:] for i, s in zip(index, start, strict=True)]
 
 
-# ------------------------------------------------------------------------------------------------- lengths of rows
-
-
 @pytest.mark.parametrize("budget", [1, 100, 128, 1000, 1024, 4096, 16384, 32768])
 def test_rows_have_at_most_six_lengths(budget):
     lengths = row_lengths(budget)
@@ -160,28 +154,21 @@ def test_rows_have_at_most_six_lengths(budget):
         assert (found[(tokens > below) & (tokens <= length)] == length).all()
 
 
-@pytest.mark.parametrize(("words", "conditions"), [(15, 8), (15, 1), (1000, 1), (1000, 8)])
+@pytest.mark.parametrize(("words", "conditions"), [(15, 8), (1000, 1)])
 def test_rows_are_full(words, conditions):
-    """Captions and documents, with what is repeated counted; where the first rule left a fifth of each row empty."""
+    """Captions and documents, with what is repeated counted."""
     random = np.random.default_rng(0)
     texts = [random.integers(0, 50, random.integers(words // 2, 2 * words)).tolist() for _ in range(120_000 // words)]
     ends = [[60 + c] * 5 for c in range(conditions)]
     forest = Forest.of(Ragged.of_ids([[1, 2, 3, *text, *end] for text in texts for end in ends]))
     lengths = row_lengths(16384)
     cuts = forest.cuts_filling(lengths)
-    assert [cut.start for cut in cuts] == [0, *(cut.stop for cut in cuts[:-1])]
-    assert cuts[-1].stop == len(forest.order)
-    once = int((forest.sequences.counts - forest.shared).sum())
-    computed = padded_lengths(np.array([cut.tokens for cut in cuts]), lengths)
-    assert computed.sum() < 1.06 * once
+    assert [cut.start for cut in cuts] + [len(forest.order)] == [0, *(cut.stop for cut in cuts)]
+    computed = padded_lengths(np.array([cut.tokens for cut in cuts]), lengths).sum()
+    assert computed < 1.06 * (forest.sequences.counts - forest.shared).sum()
     for cut in cuts:
         row = forest.lay(cut)
-        assert len(row) == cut.tokens
-        assert cut.deepest == max(map(len, row.paths))
-    runs = list(rows_without_padding(forest.sequences, 16384, lengths))
-    assert np.concatenate([row.sequences for row in runs]).tolist() == list(range(len(forest.order)))
-    filled = padded_lengths(np.array([len(row) for row in runs]), lengths)
-    assert filled.sum() < (1.06 if words < 100 else 1.12) * forest.sequences.counts.sum()
+        assert (len(row), max(map(len, row.paths))) == (cut.tokens, cut.deepest)
 
 
 def test_sequences_above_every_length_are_cut_too():

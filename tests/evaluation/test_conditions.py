@@ -34,9 +34,6 @@ def rated(*rows):
     )
 
 
-# ---------------------------------------------------------------------------------------------------- rare conditions
-
-
 def under(conditions, ratings):
     """Pairs of sentences that are all different, under these conditions."""
     return rated(*((f"a{i}", f"b{i}", c, r) for i, (c, r) in enumerate(zip(conditions, ratings, strict=True))))
@@ -61,9 +58,6 @@ def test_without_training_data_nothing_is_grouped():
     pairs = under(["color"] * 3, [1, 2, 3])
     assert condition_data(pairs, None)["training"] is None
     assert condition_figures(np.arange(3.0), pairs, None, **BOOTSTRAP)["by_times"] == []
-
-
-# ------------------------------------------------------------------------------ two conditions of the same sentences
 
 
 def test_the_order_of_two_conditions():
@@ -95,9 +89,6 @@ def test_sentences_under_one_condition_each_have_no_order():
     pairs = under(["color", "size"], [1, 5])
     order = condition_figures(np.array([0.0, 1.0]), pairs, None, **BOOTSTRAP)["order"]
     assert order == {"all": None, "rated": None}
-
-
-# ------------------------------------------------------------------------------------------------------ bad conditions
 
 
 def test_the_worst_conditions_are_those_out_of_place():

@@ -83,6 +83,7 @@ def test_a_facet_that_is_too_long_for_the_encoder_loses_its_last_sentences():
         (("9", "method", "1", 0), "expected a paper of the corpus, got '9'"),
         (("0", "methods", "1", 0), "got 'methods' and '0'"),
         (("0", "method", "1", 4), "got 'method' and '4'"),
+        (("0", "method", "2", 1), "got 2 2 times for 0, method"),
     ],
 )
 def test_judgements_that_do_not_fit_are_refused(tmp_path, row, words):
@@ -90,9 +91,8 @@ def test_judgements_that_do_not_fit_are_refused(tmp_path, row, words):
         read_cube(papers(tmp_path, [("0", "method", "2", 1), row]))
 
 
-def test_a_candidate_that_comes_twice_and_a_missing_file_are_refused(tmp_path):
-    with pytest.raises(RequestError, match="got 2 2 times for 0, method"):
-        read_cube(papers(tmp_path, [("0", "method", "2", 1), ("0", "method", "2", 1)]))
+def test_a_missing_file_is_refused(tmp_path):
+    papers(tmp_path)
     with pytest.raises(RequestError, match="--qrels: expected"):
         read_cube(str(tmp_path), str(tmp_path / "none.csv"))
     with pytest.raises(RequestError, match="--data: expected"):
@@ -112,11 +112,14 @@ def vectors_of(texts, config, **_):
     return letters([text if config.subtract else condition for text, condition in texts])
 
 
+def asked(tmp_path, *models):
+    """An evaluation of models on the six papers."""
+    data, report = papers(tmp_path / "d"), str(tmp_path / "r")
+    return EvaluateJob(task="csfcube", model=models, data=data, output=report, resamples=100)
+
+
 def test_the_report_of_csfcube(tmp_path):
-    job = EvaluateJob(
-        task="csfcube", model=("minilm",), data=papers(tmp_path / "d"), output=str(tmp_path / "r"), resamples=100
-    )
-    metrics = evaluate(job, vectors_of=vectors_of)
+    metrics = evaluate(asked(tmp_path, "minilm"), vectors_of=vectors_of)
     systems = {s["name"]: s for s in metrics["systems"]}
     assert systems["minilm: facet"]["figures"]["all"]["MAP"]["value"] == 100
     plain = systems["minilm: plain"]["figures"]["all"]["MAP"]["value"]
@@ -134,20 +137,17 @@ def test_the_report_of_csfcube(tmp_path):
 
 
 def test_of_a_trained_model_each_paper_is_encoded_once_without_and_once_under_its_conditions(tmp_path):
-    asked = []
+    read = []
 
     def noted(texts, config, **_):
-        asked.append((config.folder, isinstance(texts[0], str)))
+        read.append((config.folder, isinstance(texts[0], str)))
         return letters([text if isinstance(text, str) else " ".join(text) for text in texts])
 
     def names(*models):
-        job = EvaluateJob(
-            task="csfcube", model=models, data=papers(tmp_path / "d"), output=str(tmp_path / "r"), resamples=100
-        )
-        return [s["name"] for s in evaluate(job, vectors_of=noted)["systems"]]
+        return [s["name"] for s in evaluate(asked(tmp_path, *models), vectors_of=noted)["systems"]]
 
     first = names("minilm-conditional")
-    assert len(first) == 3 and len(asked) == 2 and {plain for _, plain in asked} == {True, False}
+    assert len(first) == 3 and len(read) == 2 and {plain for _, plain in read} == {True, False}
     assert len(names("minilm-conditional", "condition-pooling:minilm")) > 10
 
 
@@ -160,10 +160,7 @@ def test_conditional_vectors_of_another_dimension_stand_beside_the_plain_ones(tm
         return found if isinstance(texts[0], str) else np.hstack([found, np.zeros_like(found)])
 
     def figures(vectors_of):
-        model = ("condition-pooling:minilm",)
-        data, report = papers(tmp_path / "d"), str(tmp_path / "r")
-        job = EvaluateJob(task="csfcube", model=model, data=data, output=report, resamples=100)
-        systems = evaluate(job, vectors_of=vectors_of)["systems"]
+        systems = evaluate(asked(tmp_path, "condition-pooling:minilm"), vectors_of=vectors_of)["systems"]
         return {s["name"]: s["figures"]["all"]["MAP"]["value"] for s in systems}
 
     found, wanted = figures(wide), figures(narrow)

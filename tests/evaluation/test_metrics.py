@@ -34,9 +34,6 @@ def mean_score(scores, ratings):
     return float(scores.mean())
 
 
-# ------------------------------------------------------------------------------------------------------ correlations
-
-
 @pytest.mark.parametrize("decimals", [0, 1, 9])
 def test_correlations_are_scipys(decimals):
     scores, ratings = scored(60, 1.5)
@@ -68,20 +65,13 @@ def test_auc_by_hand():
     assert np.isnan(auc(scores, np.ones(5)))
 
 
-# ----------------------------------------------------------------------------------------------------------- cosines
-
-
 def test_cosines_by_hand():
     a = np.array([[3, 4], [1, 0], [1, 1], [-2, 0]], dtype=np.float32)
     b = np.array([[4, 3], [0, 5], [2, 2], [7, 0]], dtype=np.float32)
     found = cosines(a, b)
     assert found.dtype == np.float64
     np.testing.assert_allclose(found, [0.96, 0, 1, -1], atol=1e-12)
-
-
-def test_one_vector_against_many():
-    a = np.array([[3.0, 4.0], [1.0, 0.0]])
-    np.testing.assert_allclose(cosines(a, np.array([1.0, 0.0])), [0.6, 1])
+    np.testing.assert_allclose(cosines(a[:2], np.array([1.0, 0.0])), [0.6, 1])
 
 
 def test_pairs_are_found_by_their_places():
@@ -96,25 +86,12 @@ def test_the_cosine_with_a_zero_vector_is_zero():
         assert cosines(a, b).tolist() == [0, 0, 0]
 
 
-# --------------------------------------------------------------------------------------------------------- bootstrap
-
-
 def test_the_interval_is_that_of_theory():
     scores, ratings = scored(400, 1.0)
     low, high = bootstrap_interval(mean_score, scores, ratings, resamples=4000)
     error = scores.std() / np.sqrt(400)
     assert low == pytest.approx(scores.mean() - 1.96 * error, abs=0.15 * error)
     assert high == pytest.approx(scores.mean() + 1.96 * error, abs=0.15 * error)
-
-
-def test_the_interval_holds_the_estimate_and_shrinks_with_more_pairs():
-    widths = []
-    for rows in (50, 800):
-        scores, ratings = scored(rows, 1.5)
-        low, high = bootstrap_interval(spearman, scores, ratings, resamples=200)
-        assert low < spearman(scores, ratings) < high
-        widths.append(high - low)
-    assert 2.5 < widths[0] / widths[1] < 6.5  # the root of 16 is 4
 
 
 def test_the_seed_decides_the_interval():
@@ -127,15 +104,6 @@ def test_resamples_without_a_correlation_are_left_out():
     scores, ratings = np.array([1.0, 2.0, 3.0]), np.array([1.0, 2.0, 3.0])
     low, high = bootstrap_interval(pearson, scores, ratings, resamples=200)  # some draw one pair three times
     assert (low, high) == pytest.approx((1, 1))
-
-
-# -------------------------------------------------------------------------------------------------- paired bootstrap
-
-
-def test_equal_systems_do_not_differ():
-    scores, ratings = scored(50, 1.0)
-    found = paired_bootstrap(spearman, scores, 2 * scores, ratings, resamples=50)
-    assert found == {"difference": 0, "low": 0, "high": 0, "p": 1}
 
 
 def test_a_clearly_better_system_is_found_better():
@@ -156,6 +124,8 @@ def test_a_clearly_better_system_is_found_better():
 
 def test_both_systems_see_the_same_resamples():
     scores, ratings = scored(40, 1.0)
+    same = paired_bootstrap(spearman, scores, 2 * scores, ratings, resamples=50)
+    assert same == {"difference": 0, "low": 0, "high": 0, "p": 1}
     found = paired_bootstrap(mean_score, scores, scores - 0.25, ratings, resamples=100)
     assert [found[k] for k in ("difference", "low", "high")] == pytest.approx([0.25] * 3)
 
@@ -176,9 +146,6 @@ def test_a_system_without_a_correlation_is_not_found_different():
     found = paired_bootstrap(spearman, scores, np.zeros(40), ratings, resamples=20)
     assert math.isnan(found["difference"])
     assert math.isnan(found["p"])
-
-
-# ---------------------------------------------------------------------------------------------------------- isotropy
 
 
 def isotropy_by_loops(vectors, directions, seed):
@@ -208,16 +175,7 @@ def test_isotropy_in_the_plane_by_hand():
     assert isotropy(np.array([[2.0, 0.0], [0.0, 0.1]])) == pytest.approx(math.exp(-math.sqrt(2)), rel=1e-3)
 
 
-def test_isotropy_is_high_for_a_ball_and_low_for_a_cone():
-    ball = np.random.default_rng(0).standard_normal((5000, 16)).astype(np.float32)
-    wide, narrow = ball + np.eye(16)[0] * 4, ball + np.eye(16)[0] * 40
-    values = [isotropy(v, directions=100) for v in (ball, wide, narrow)]
-    assert values[0] > 0.95
-    assert 0.95 > values[1] > values[2] + 0.05
-    assert values[2] < 0.4
-
-
-@pytest.mark.parametrize("rows", [4095, 4096, 4097, 8192, 9000])
+@pytest.mark.parametrize("rows", [4096, 4097, 9000])
 def test_isotropy_sums_over_every_row(rows):
     random = np.random.default_rng(1)
     vectors = random.standard_normal((rows, 3))
@@ -257,14 +215,11 @@ def test_pairs_of_a_group_are_drawn_together():
     assert np.ptp(grouped) == pytest.approx(np.ptp(once), rel=0.1)
 
 
-# ---------------------------------------------------------------------------------------------------------- rankings
-
-
 def test_measures_of_a_ranking_by_hand():
     relevant = np.array([True, False, True, False, False])
     assert average_precision(relevant) == pytest.approx((1 + 2 / 3) / 2)
     assert full_recall_precision(relevant) == pytest.approx(2 / 3)
-    assert recall_at(relevant, 1) == 0.5 and recall_at(relevant, 3) == 1
+    assert [recall_at(relevant, k) for k in (1, 2, 3)] == [0.5, 0.5, 1]
     none = np.zeros(3, bool)
     assert (average_precision(none), full_recall_precision(none), recall_at(none, 2)) == (0, 0, 0)
 

@@ -11,7 +11,6 @@ from helpers import vectors_of
 from scipy.stats import t as student
 from seeds import _cell, _spread, compare_seeds, main, seed_groups, system_name, tables, welch
 
-from raycase.evaluation.job import EvaluateJob
 from raycase.evaluation.tasks.catalogue import evaluate
 from raycase.training import job as jobs
 from raycase.training.inference_jobs import DualCseJob
@@ -91,7 +90,7 @@ def test_systems_of_a_model_are_compared_one_by_one():
 fine_tune = partial(jobs.train, open_runner=open_local_runner)
 
 
-def test_training_says_which_models_are_one_system(inferences, tiny_model, tmp_path, capsys):
+def test_training_says_which_models_are_one_system(evaluation, inferences, tiny_model, tmp_path, capsys):
     """Two seeds, and one with another loss, which its folder does not tell."""
     settings = {"model": str(tiny_model), "compute": "float32", "epochs": 1, "batch_size": 8, "learning_rate": 1e-3}
     first = DualCseJob(output=str(tmp_path / "dual-0"), **settings, **inferences)
@@ -99,14 +98,7 @@ def test_training_says_which_models_are_one_system(inferences, tiny_model, tmp_p
     jobs.append(replace(first, output=str(tmp_path / "without"), intra=False))
     for job in jobs:
         fine_tune(job)
-    asked = EvaluateJob(
-        model=tuple(job.output for job in jobs),
-        data=inferences["validation"],
-        output=str(tmp_path / "report"),
-        task="rte",
-        compute="float32",
-        resamples=100,
-    )
+    asked = evaluation(*(job.output for job in jobs), data=inferences["validation"], task="rte")
     metrics = evaluate(asked, vectors_of=vectors_of)
     main(Namespace(report=asked.output, model=asked.model))
     printed = capsys.readouterr().out

@@ -14,26 +14,18 @@ from scipy.stats import gaussian_kde, norm, spearmanr
 
 import raycase
 from raycase.errors import RequestError
-from raycase.evaluation.job import EvaluateJob
 from raycase.evaluation.metrics import auc
 from raycase.evaluation.tasks.catalogue import evaluate
 from raycase.systems.mixsp import mixsp
 from raycase.systems.sentence_encoder import sentence_encoder
 
 
-def test_the_figures_are_those_of_scipy(scored, tiny_model, tmp_path):
+def test_the_figures_are_those_of_scipy(evaluation, scored, tiny_model, tmp_path):
     """Of a model that scores pairs and of one that embeds sentences."""
     mixsp(str(tiny_model)).trainable().save(tmp_path / "mixsp")
     sentence_encoder(str(tiny_model)).trainable().save(tmp_path / "encoder")
     models = (str(tmp_path / "mixsp"), str(tmp_path / "encoder"))
-    job = EvaluateJob(
-        model=models,
-        data=scored["validation"],
-        output=str(tmp_path / "report"),
-        task="sts",
-        compute="float32",
-        resamples=100,
-    )
+    job = evaluation(*models, data=scored["validation"], task="sts")
     metrics = evaluate(job, vectors_of=vectors_of)
     frame = pd.read_csv(scored["validation"])
     scorer, encoder = (raycase.load(model, dtype=torch.float32) for model in models)
@@ -72,16 +64,14 @@ def test_the_accuracy_of_a_router_by_hand(scored, tiny_model, tmp_path, capsys):
     assert (tmp_path / "ranges" / "ranges.png").read_bytes()[:4] == b"\x89PNG"
 
 
-def test_figures_that_are_none_are_none(scored, tiny_model, tmp_path):
+def test_figures_that_are_none_are_none(evaluation, scored, tiny_model, tmp_path):
     sentence_encoder(str(tiny_model)).trainable().save(tmp_path / "ft")
     frame = pd.read_csv(scored["validation"])
     frame.assign(score=frame.score.clip(upper=4)).to_csv(scored["validation"], index=False)
-    asked = EvaluateJob(
-        model=(str(tmp_path / "ft"),), data=scored["validation"], output=str(tmp_path / "r"), task="sts", resamples=100
-    )
+    asked = evaluation(tmp_path / "ft", data=scored["validation"], task="sts")
     figures = evaluate(asked, vectors_of=vectors_of)["systems"][0]["figures"]
     assert figures["upper"] is None and figures["lower"] is not None
-    assert "NaN" not in (tmp_path / "r" / "metrics.json").read_text()
+    assert "NaN" not in (tmp_path / "report" / "metrics.json").read_text()
 
 
 def test_the_overlap_is_the_area_that_both_densities_share():
@@ -96,17 +86,11 @@ def test_the_overlap_is_the_area_that_both_densities_share():
     assert densities(np.zeros(8000), ratings) is None
 
 
-@pytest.mark.parametrize(
-    ("task", "file", "message"),
-    [
-        ("pairs", "train", "expected the column 'label'"),
-        ("sts", "pairs", "expected the column 'score'"),
-    ],
-)
-def test_files_are_refused_that_do_not_fit_the_task(scored, tmp_path, task, file, message):
-    asked = EvaluateJob(model=("minilm",), data=scored[file], output=str(tmp_path / "report"), task=task)
-    with pytest.raises(RequestError, match=message):
-        evaluate(asked, vectors_of=vectors_of)
+def test_files_are_refused_that_do_not_fit_the_task(evaluation, scored):
+    for task, file, column in (("pairs", "train", "label"), ("sts", "pairs", "score")):
+        asked = evaluation("minilm", data=scored[file], task=task)
+        with pytest.raises(RequestError, match=f"expected the column '{column}'"):
+            evaluate(asked, vectors_of=vectors_of)
     frame = pd.read_csv(scored["pairs"]).assign(score=lambda f: f.label, other=2)
     frame.to_csv(scored["pairs"], index=False)
     with pytest.raises(RequestError, match="expected scores below 4 and from there on, got 0 to 1"):

@@ -1,12 +1,10 @@
 """Evaluation through the embedding job: vectors embedded once, the same figures as in one process, the script."""
 
-import runpy
-import sys
 from dataclasses import replace
 
 import pytest
 import torch
-from helpers import ROOT, in_process, vectors_of, write_csv
+from helpers import in_process, vectors_of
 
 from raycase.corpus.vector_cache import VectorCache
 from raycase.data.storage import locate
@@ -50,19 +48,6 @@ def test_the_job_embeds_once_and_gives_what_this_process_gives(job, tmp_path):
     for name, variant in first["models"][0]["variants"].items():
         assert variant["spearman"]["value"] == pytest.approx(expected[name]["spearman"]["value"], abs=0.1)
         assert variant["to_mean"]["mean"] == pytest.approx(expected[name]["to_mean"]["mean"], abs=1e-4)
-
-
-def test_the_script_reports_a_wrong_request_in_one_line_with_status_2(job, tmp_path, monkeypatch, capsys):
-    header = ["sentence1", "sentence2", "condition", "label"]
-    data = write_csv(tmp_path / "bad.csv", header, [["a dog", "a cat", "type", "high"]])
-    flags = {"--model": job.model[0], "--data": data, "--output": job.output}
-    monkeypatch.setattr(sys, "argv", ["evaluate.py", *(word for pair in flags.items() for word in pair)])
-    with pytest.raises(SystemExit) as stop:
-        runpy.run_path(str(ROOT / "jobs" / "evaluate.py"), run_name="__main__")
-    assert stop.value.code == 2
-    [line] = capsys.readouterr().err.strip().splitlines()
-    assert "row 0: expected a number as label, got 'high'" in line
-    assert not (tmp_path / "report").exists()
 
 
 def test_plain_vectors_are_embedded_once_too(tiny_model, tmp_path):

@@ -1,15 +1,9 @@
 """The bi-encoder by hand, on the library's own model."""
 
-import pytest
 import small
 from small import EVERY, close, system
 
 from raycase.systems.bi_encoder import bi_encoder
-
-
-@pytest.fixture(scope="module")
-def bert(tmp_path_factory):
-    return small.save_bert(tmp_path_factory.mktemp("bert"))
 
 
 def test_a_bi_encoder_reads_the_condition_then_the_sentence_and_pools_every_token(bert):

@@ -10,7 +10,6 @@ import torch
 from scipy.special import erf, expit, softmax
 
 from raycase.systems.condition_head import ConditionHead, HeadConfig, ZeroShotHead
-from raycase.systems.projector import Activation
 
 CONFIG = HeadConfig(states_dim=6, heads=3, head_dim=4, output_dim=5, temperature=3.0)
 COUNTS = [4, 1, 7]  # tokens of each sentence
@@ -143,13 +142,6 @@ def test_every_weight_has_a_gradient(heads):
     assert all(bool(p.grad.any()) == (name not in none) for name, p in head.named_parameters())
 
 
-def test_a_temperature_stays_above_zero():
-    head = head_of(CONFIG)
-    with torch.no_grad():
-        head.tau.fill_(-5.0)
-    assert (head.temperatures > 0).all()
-
-
 def test_dropout_is_of_states_and_ends_with_training():
     head = head_of(replace(CONFIG, dropout=0.5))
     _, whole, real = padded()
@@ -157,12 +149,6 @@ def test_dropout_is_of_states_and_ends_with_training():
     assert torch.equal(head(whole, real, asked), head(whole, real, asked))
     head.train()
     assert not torch.allclose(head(whole, real, asked), head(whole, real, asked))
-
-
-def test_the_activation_is_the_configured_one():
-    _, whole, real = padded()
-    made = [head_of(replace(CONFIG, activation=a))(whole, real, states(3, seed=9)) for a in Activation]
-    assert all(not torch.allclose(a, b) for i, a in enumerate(made) for b in made[:i])
 
 
 @pytest.mark.parametrize(
@@ -173,16 +159,18 @@ def test_the_activation_is_the_configured_one():
         ("head_dim", [0]),
         ("output_dim", [0]),
         ("dropout", [1.0, -0.1, math.nan]),
-        ("temperature", [0.0, -1.0, math.inf, math.nan]),
+        ("temperature", [0.0, -1.0, math.inf, math.nan, 2.0**41, 1e300]),  # beyond float32
+        ("plain_share", [1.0, -0.1]),
+        ("plain_dim", [0, 7]),
+        ("plain_from", [1e300]),
     ],
 )
 def test_a_shape_that_cannot_be_is_refused(name, values):
     for value in values:
-        with pytest.raises(ValueError, match=f"^{name}: expected .*, got {value}$"):
+        with pytest.raises(ValueError, match=f"^{name}: expected "):
             replace(CONFIG, **{name: value})
+    replace(CONFIG, temperature=2.0**40)
 
-
-# ---------------------------------------------------------------------------------------------------- the plain part
 
 PART = replace(CONFIG, plain_dim=3, plain_share=0.4)
 
@@ -285,25 +273,3 @@ def test_what_is_fitted(plain_dim):
     else:  # the principal directions of f(s)
         torch.testing.assert_close(part.turn @ part.turn.T, torch.eye(5))
         assert part.turn[:, 5:].abs().max() < 1e-2
-
-
-@pytest.mark.parametrize(
-    ("name", "value"), [("plain_share", 1.0), ("plain_share", -0.1), ("plain_dim", 0), ("plain_dim", 4)]
-)
-def test_a_part_that_cannot_be_is_refused(name, value):
-    with pytest.raises(ValueError, match=f"^{name}: expected .*, got {value}$"):
-        HeadConfig(states_dim=6, **{name: value})
-
-
-@pytest.mark.parametrize(
-    ("values", "said"),
-    [
-        ({"temperature": 2.0**41}, "temperature: expected"),
-        ({"temperature": 1e300}, "temperature: expected"),
-        ({"plain_to": 1e300}, "plain_from: expected"),
-    ],
-)
-def test_numbers_beyond_float32_are_refused(values, said):
-    with pytest.raises(ValueError, match=said):
-        HeadConfig(states_dim=4, **values)
-    ConditionHead(HeadConfig(states_dim=4, heads=1, head_dim=2, output_dim=2, temperature=2.0**40))

@@ -1,6 +1,7 @@
 """Condition pooling: both formulas in plain numpy over the library's states; what is computed once; bad input."""
 
 import json
+import shutil
 from dataclasses import replace
 
 import numpy as np
@@ -20,7 +21,7 @@ from raycase.encoder.sources import load_tokenizer
 from raycase.errors import RequestError
 from raycase.systems.condition_head import WEIGHTS, ConditionHead, HeadConfig
 from raycase.systems.condition_pooling import condition_pooling, write_model_folder
-from raycase.systems.condition_pooling_model import CONDITIONS_AT_ONCE, TOKENS_AT_ONCE
+from raycase.systems.condition_pooling_model import CONDITIONS_AT_ONCE
 from raycase.systems.registry import resolve
 
 KINDS = {"bert": (0.0, 2 / 3, 1.0), "qwen": (0.5, 1.0)}  # depths
@@ -54,9 +55,6 @@ def trained(encoders, tmp_path_factory):
 
 def opened(folder, **options):
     return raycase.load(folder, dtype=torch.float32, device="cpu", **options)
-
-
-# ------------------------------------------------------------------------------------------------------- the formulas
 
 
 def texts(encoder, layers, *, whole=False):
@@ -120,30 +118,19 @@ def test_vectors_are_rounded_where_they_are_computed(trained, some):
     np.testing.assert_array_equal(found, exact.astype(np.float16))
 
 
-def test_a_whole_condition_counts_its_special_tokens(encoders):
+def test_a_whole_condition_counts_its_special_tokens(encoders, trained, tmp_path):
     wanted = zero_shot(encoders["bert"], 3, whole=True)
     close(small.vectors(system(replace(condition_pooling(encoders["bert"]), whole_condition=True))), wanted, atol=1e-5)
     assert np.abs(np.subtract(wanted, zero_shot(encoders["bert"], 3))).max() > 1e-3
-
-
-def test_a_folder_of_a_whole_condition_is_still_read(trained, tmp_path):
-    folder = spoiled(trained["bert"], tmp_path / "copy")
+    folder = spoiled(trained["bert"], tmp_path / "copy")  # of an older version
     file = tmp_path / "copy" / "raycase.json"
     file.write_text(file.read_text().replace('"whole_condition": false', '"whole_condition": true'))
-    found, other = (small.vectors(opened(some)) for some in (folder, trained["bert"]))
     assert opened(folder).config.whole_condition
-    assert np.abs(found - other).max() > 1e-3
 
 
 def test_without_a_condition_it_is_the_encoder(encoders, trained):
     wanted = [small.mean(encoders["bert"], text) for text in SENTENCES]
     close(opened(trained["bert"]).embed(SENTENCES, None), wanted)
-
-
-def test_a_head_without_gate_and_with_another_activation(encoders, tmp_path):
-    config = condition_pooling(encoders["bert"])
-    small.vectors(opened(save_head(tmp_path / "relu", config, gate=False, activation="relu")))
-    assert "gate.weight" not in load_file(tmp_path / "relu" / WEIGHTS)
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -157,9 +144,6 @@ def test_weights_sum_to_1_over_the_words(encoders, trained, kind):
     sentence, condition = EVERY[0]
     wanted = softmax(cosines(*next(texts(encoders[kind], [LAYERS[kind][-1]]))) / 0.05)
     close(loaded.weights(sentence, [condition])[0], wanted, atol=1e-4)
-
-
-# ---------------------------------------------------------------------------------------------- what stands beside it
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -181,11 +165,6 @@ def test_more_conditions_of_a_sentence_than_are_pooled_at_once(trained):
     close(found[some], np.concatenate([small.vectors(loaded, [pairs[i]]) for i in some]), atol=1e-5)
 
 
-def test_a_batch_has_at_most_so_many_tokens(encoders):
-    config = condition_pooling(encoders["bert"])
-    assert [system(config, batch_tokens=n).encoder.batch_tokens for n in (60, 10**6)] == [60, TOKENS_AT_ONCE]
-
-
 def test_each_sentence_and_each_new_condition_is_one_pass(trained):
     loaded, passes = opened(trained["bert"]), []
     loaded.encoder.layers[0].register_forward_pre_hook(lambda _, given: passes.append(len(given[0])))
@@ -199,9 +178,6 @@ def test_each_sentence_and_each_new_condition_is_one_pass(trained):
     assert sum(passes) == 2
 
 
-# -------------------------------------------------------------------------------------------------------------- folders
-
-
 def test_a_folder_that_is_described_as_what_it_holds(encoders, tmp_path):
     config = condition_pooling(encoders["bert"], layers=(0.5, 1.0))
     folders = [save_head(tmp_path / name, config, **options) for name, options in (("a", {}), ("b", {"gate": False}))]
@@ -210,22 +186,14 @@ def test_a_folder_that_is_described_as_what_it_holds(encoders, tmp_path):
     assert (one.dim, one.plain_dim, one.states_dim, one.layers) == (7, DIM, 2 * DIM, (0.5, 1.0))
 
 
-def spoiled(folder, to, **changes):
-    """A copy of a model folder with other weights of its head."""
-    import shutil
-
+def spoiled(folder, to, content=None, **changes):
+    """A copy of a model folder with other weights of its head, or other bytes in their place."""
     shutil.copytree(folder, to)
-    save_file(load_file(to / WEIGHTS) | changes, to / WEIGHTS)
+    if content is None:
+        save_file(load_file(to / WEIGHTS) | changes, to / WEIGHTS)
+    else:
+        (to / WEIGHTS).write_bytes(content)
     return str(to)
-
-
-def test_a_folder_without_its_head_is_refused(trained, tmp_path):
-    folder = spoiled(trained["bert"], tmp_path / "copy")
-    (tmp_path / "copy" / WEIGHTS).unlink()
-    with pytest.raises(RequestError, match=WEIGHTS):
-        opened(folder)
-    with pytest.raises(RequestError, match=f"--model: expected {WEIGHTS} in .*, got none"):
-        resolve(folder).describe()
 
 
 @pytest.mark.parametrize(
@@ -234,9 +202,9 @@ def test_a_folder_without_its_head_is_refused(trained, tmp_path):
         ({"tau": torch.ones(2)}, "got: size mismatch for tau: "),
         ({"other": torch.ones(2)}, 'got: Unexpected key.*"other"'),
         ({"tau": torch.tensor([1, float("nan"), 1])}, "expected finite weights"),
-        ({"tau": torch.tensor([1, float("inf"), 1])}, "expected finite weights"),
         ({"tau": torch.ones(3, dtype=torch.complex64)}, "got: tau of complex numbers"),
         ({"tau": torch.full((3,), 1e300, dtype=torch.float64)}, "expected finite weights"),
+        ({"content": b"nothing"}, "expected weights of"),
     ],
 )
 def test_weights_that_do_not_fit_are_refused(trained, tmp_path, changes, said):
@@ -244,22 +212,18 @@ def test_weights_that_do_not_fit_are_refused(trained, tmp_path, changes, said):
         opened(spoiled(trained["bert"], tmp_path / "copy", **changes))
 
 
-def test_a_file_that_holds_no_weights_is_refused(trained, tmp_path):
-    folder = spoiled(trained["bert"], tmp_path / "copy")
-    (tmp_path / "copy" / WEIGHTS).write_bytes(b"nothing")
-    with pytest.raises(RequestError, match="expected weights of"):
-        opened(folder)
-
-
-def test_a_head_for_other_layers_is_refused(trained, tmp_path):
+def test_a_folder_without_its_head_or_with_one_for_other_layers_is_refused(trained, tmp_path):
     folder = spoiled(trained["bert"], tmp_path / "copy")
     file = tmp_path / "copy" / "raycase.json"
-    file.write_text(file.read_text().replace(f'"states_dim": {3 * DIM}', f'"states_dim": {DIM}'))
+    whole = file.read_text()
+    file.write_text(whole.replace(f'"states_dim": {3 * DIM}', f'"states_dim": {DIM}'))
     with pytest.raises(RequestError, match=f"expected a head for the {3 * DIM} numbers of .*, got one for {DIM}"):
         opened(folder)
-
-
-# ------------------------------------------------------------------------------------------------------------ bad input
+    file.write_text(whole)
+    (tmp_path / "copy" / WEIGHTS).unlink()
+    for read in (opened, lambda folder: resolve(folder).describe()):
+        with pytest.raises(RequestError, match=WEIGHTS):
+            read(folder)
 
 
 @pytest.mark.parametrize("text", ["", "  ", "\n\t", "\ufffd"])  # BERT drops the last
@@ -273,15 +237,6 @@ def test_a_text_without_words_is_refused(trained, text):
 
 
 @pytest.mark.parametrize("kind", KINDS)
-@pytest.mark.parametrize(
-    "pair", [("[SEP]", "dog"), ("a dog", "[SEP]"), ("<|endoftext|>", "☃"), ("a", " ".join(["dog"] * 90))]
-)
-def test_odd_texts_have_finite_vectors(encoders, trained, kind, pair):
-    for loaded in (opened(trained[kind]), opened(f"condition-pooling:{encoders[kind]}")):
-        assert np.isfinite(small.vectors(loaded, [pair, EVERY[0]])).all()
-
-
-@pytest.mark.parametrize("kind", KINDS)
 def test_special_tokens_are_never_words(encoders, kind):
     """Those around a text are masked out, and those written in it are text."""
     config = condition_pooling(encoders[kind])
@@ -290,13 +245,6 @@ def test_special_tokens_are_never_words(encoders, kind):
     batch = config.prepare([" ".join(special.values())], ["dog"]).alone[0]
     read = batch.ids(np.arange(1)).flat[batch.start[0, -1] : batch.end[0, -1]]
     assert len(special) and len(read) and special.keys().isdisjoint(read.tolist())
-
-
-def test_one_word_has_all_the_weight(encoders):
-    loaded = opened(f"condition-pooling:{encoders['bert']}")
-    assert loaded.weights("dog", CONDITIONS).tolist() == [[1.0]] * len(CONDITIONS)
-    wanted = np.repeat(small.token_states(encoders["bert"], "dog", [3]), len(CONDITIONS), axis=0)
-    close(loaded.embed(["dog"] * len(CONDITIONS), CONDITIONS), wanted)
 
 
 def test_a_long_sentence_is_cut_and_a_long_condition_is_refused(encoders):
@@ -320,9 +268,6 @@ def test_a_pair_that_is_refused_leaves_the_others(trained, kind):
     none = loaded.encode_prepared(loaded.config.prepare(["", " "], ["dog", "red"]))
     assert none.refused == [empty] * 2 and none.vectors.shape == (2, 7)
     assert loaded.embed([], []).shape == (0, 7)
-
-
-# ------------------------------------------------------------------------------------------------ what a job asks of it
 
 
 @pytest.mark.parametrize("unpadded", [False, True])

@@ -104,15 +104,6 @@ def test_text_unlike_all_of_training_has_its_plain_vector(model):
     assert abs(under[0] - under[1])[:2].max() < 1e-3 < abs(under[0] - under[1])[2].max()
 
 
-def test_mpnet_conditional_by_its_name():
-    try:
-        larger = raycase.load("mpnet-conditional", dtype=torch.float32)
-    except RequestError as error:
-        pytest.skip(f"its encoder is not on this machine: {error}")
-    assert (larger.dim, larger.config.plain_dim, larger.config.encoder.max_tokens) == (768, 768, 384)
-    assert min(nearest_that_agree(larger)) >= 7
-
-
 @pytest.mark.parametrize("flag", [{"prompt": "cond"}, {"pooling": "cls"}, {"subtract": True}])
 def test_flags_of_zero_shot_say_how_to_have_it(flag):
     with pytest.raises(RequestError, match=r"minilm-conditional .*; leave the flag out, or pass --model minilm$"):

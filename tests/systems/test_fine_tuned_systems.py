@@ -2,14 +2,16 @@
 
 import json
 import shutil
+from dataclasses import replace
 
 import numpy as np
 import pytest
 import small
 import torch
-from small import CONDITIONS, SENTENCES, close, system
+from small import CONDITIONS, EVERY, SENTENCES, close, system
 
 import raycase
+from raycase.data.schema import Reason
 from raycase.encoder.pooling import Compose, Pooling
 from raycase.encoder.table import PairEncoding
 from raycase.errors import RequestError
@@ -44,11 +46,6 @@ SYSTEMS = EMBED | {"cross": cross_encoder}
 
 
 @pytest.fixture(scope="module")
-def bert(tmp_path_factory):
-    return small.save_bert(tmp_path_factory.mktemp("bert"))
-
-
-@pytest.fixture(scope="module")
 def trained(bert, tmp_path_factory):
     """By name: the figures of a system whose weights were changed, and the folder that it was saved in."""
     made = {}
@@ -63,9 +60,6 @@ def trained(bert, tmp_path_factory):
         return made[name, seed]
 
     return save
-
-
-# -------------------------------------------------------------------------------------- what all that embed must do
 
 
 @pytest.mark.parametrize("name", EMBED)
@@ -103,6 +97,22 @@ def test_one_condition_one_pair_and_no_condition(bert, name):
 
 
 @pytest.mark.parametrize("name", EMBED)
+def test_a_pair_that_is_refused_leaves_the_others_and_a_long_one_is_cut(bert, name):
+    config = EMBED[name](bert)
+    config = replace(config, encoder=replace(config.encoder, max_tokens=16))
+    loaded = system(config)
+    pairs = [EVERY[0], ("\u200b", "dog"), ("a dog " * 20, "dog"), (SENTENCES[0], " "), EVERY[0], ("\u200b", "people")]
+    found = loaded.encode_prepared(config.prepare(*map(list, zip(*pairs, strict=True))))
+    empty = Reason.EMPTY_TEXT
+    assert found.refused == [None, empty, None, Reason.EMPTY_CONDITION, None, empty]
+    assert found.truncated.tolist() == [False, False, True, False, False, False]
+    assert np.isnan(found.vectors[[1, 3, 5]]).all()
+    close(found.vectors[[0, 4]], small.vectors(loaded, [EVERY[0]] * 2), atol=5e-6)
+    none = loaded.encode_prepared(config.prepare(["\u200b", " "], ["dog", "dog"]))
+    assert none.refused == [empty] * 2 and none.vectors.shape == (2, config.dim)
+
+
+@pytest.mark.parametrize("name", EMBED)
 def test_tokens_are_counted_without_the_weights(bert, name):
     config = EMBED[name](bert)
     counts = config.count_tokens(["A woman", "\u200b", "people"], ["dog", "dog", " "])
@@ -111,9 +121,6 @@ def test_tokens_are_counted_without_the_weights(bert, name):
     wanted = ["A woman", "dog"] if apart else texts.get(name, ["dog A woman"])
     assert counts.tolist() == [small.length(bert, wanted), 0, 0]
     assert config.count_tokens(["A woman"], None).tolist() == [small.length(bert, ["A woman"])]
-
-
-# ---------------------------------------------------------------------------------------------------------- the folder
 
 
 @pytest.mark.parametrize("name", SYSTEMS)

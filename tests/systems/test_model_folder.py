@@ -1,6 +1,5 @@
 """The folder that training leaves: read back as a system, never written over another, and a card that says no more."""
 
-import json
 from dataclasses import replace
 
 import numpy as np
@@ -66,9 +65,6 @@ def contents(folder):
     return {file.name: file.read_bytes() for file in folder.iterdir()}
 
 
-# ---------------------------------------------------------------------------------------------------------- round trip
-
-
 @pytest.mark.parametrize("layers", [0, 1, 2])
 def test_what_is_written_is_what_is_loaded(tmp_path, spec, layers):
     folder = write(tmp_path / "new" / "model", spec, layers=layers, hidden=6, dropout=0.2)
@@ -84,54 +80,28 @@ def test_what_is_written_is_what_is_loaded(tmp_path, spec, layers):
     np.testing.assert_array_equal(vectors, trained.embed(sentences, conditions))
 
 
-def test_the_metrics_are_kept_as_they_are(tmp_path, spec):
-    folder = write(tmp_path / "model", spec)
-    assert json.loads((folder / METRICS).read_text(encoding="utf-8")) == METRICS_OF | {"fingerprint": "one"}
-
-
-# ------------------------------------------------------------------------------------------------------ opening again
-
-
-def test_an_empty_folder_or_none_is_free(tmp_path):
-    assert open_model_folder(tmp_path, "one") is None
-    assert open_model_folder(tmp_path / "nothing", "one") is None
-    assert not (tmp_path / "nothing").exists()
-
-
-def test_the_same_model_is_there_already(tmp_path, spec):
+def test_the_same_model_is_there_already_and_another_is_refused(tmp_path, spec):
+    assert open_model_folder(tmp_path, "one") is None  # it is empty
     folder = write(tmp_path / "model", spec)
     assert open_model_folder(folder, "one") == METRICS_OF | {"fingerprint": "one"}
-    assert open_model_folder(folder, "one", overwrite=True) is None
-
-
-def test_another_model_is_refused(tmp_path, spec):
-    folder = write(tmp_path / "model", spec)
     before = contents(folder)
     with pytest.raises(RequestError, match=r"--output: expected an empty folder .*pass --overwrite$"):
         open_model_folder(folder, "two")
     assert contents(folder) == before
-    assert open_model_folder(folder, "two", overwrite=True) is None
+    for fingerprint in ("one", "two"):
+        assert open_model_folder(folder, fingerprint, overwrite=True) is None
     write(folder, spec, "two")
     assert open_model_folder(folder, "two")["fingerprint"] == "two"
 
 
-@pytest.mark.parametrize("name", [MODEL_FILE, METRICS, WEIGHTS])
-@pytest.mark.parametrize("text", ["", "{}", "[]", "[1", '{"fingerprint": "two"}'])
-def test_what_somebody_else_put_there_is_refused(tmp_path, name, text):
-    (tmp_path / name).write_text(text)
-    with pytest.raises(RequestError, match="--output: expected an empty folder or this very model"):
-        open_model_folder(tmp_path, "one")
-    assert contents(tmp_path) == {name: text.encode()}
-
-
-def test_somebody_elses_readme_is_not_written_over(tmp_path):
+@pytest.mark.parametrize("name", [MODEL_FILE, METRICS, WEIGHTS, CARD])
+def test_what_somebody_else_put_there_is_refused(tmp_path, name):
     """The card comes after `metrics.json`, so a card alone is not what an interrupted run left."""
-    (tmp_path / CARD).write_text("# Another project")
-    with pytest.raises(RequestError, match="--output: expected an empty folder or this very model"):
-        open_model_folder(tmp_path, "one")
-
-
-# ------------------------------------------------------------------------------------------------- raycase.json is last
+    for text in ("", "{}", "[]", "[1", '{"fingerprint": "two"}'):
+        (tmp_path / name).write_text(text)
+        with pytest.raises(RequestError, match="--output: expected an empty folder or this very model"):
+            open_model_folder(tmp_path, "one")
+        assert contents(tmp_path) == {name: text.encode()}
 
 
 @pytest.mark.parametrize("before", [False, True])
@@ -159,40 +129,30 @@ def test_without_its_last_file_it_is_no_model(tmp_path, spec, monkeypatch, befor
     assert open_model_folder(folder, "new")["fingerprint"] == "new"
 
 
-# ------------------------------------------------------------------------------------------------------------ the card
-
-
 def table(card):
     """The rows of every table of two columns."""
     rows = [[cell.strip() for cell in line.strip("|").split("|")] for line in card.splitlines() if line.startswith("|")]
     return {row[0]: row[1] for row in rows if len(row) == 2}
 
 
-def test_the_card_has_the_figures_of_the_metrics(tmp_path, spec):
-    folder = write(tmp_path / "my-model", spec)
-    card = (folder / CARD).read_text(encoding="utf-8")
-    metrics = json.loads((folder / METRICS).read_text(encoding="utf-8"))
+def test_the_card_has_the_figures_of_the_metrics_and_what_the_model_is(tmp_path, spec):
+    options = {"layers": 2, "hidden": 6, "dropout": 0.25}
+    card = (write(tmp_path / "my-model", spec, **options) / CARD).read_text(encoding="utf-8")
     rows = table(card)
-    assert rows["Spearman, all pairs (label -1 lowest)"] == f"{metrics['validation']['spearman']:.2f}" == "61.23"
-    assert rows["Spearman, without label -1"] == f"{metrics['validation']['spearman_rated']:.2f}"
-    assert rows["Pearson, all pairs"] == f"{metrics['validation']['pearson']:.2f}" == "58.77"
+    assert rows["Spearman, all pairs (label -1 lowest)"] == "61.23" and rows["Pearson, all pairs"] == "58.77"
+    assert rows["Spearman, without label -1"] == f"{METRICS_OF['validation']['spearman_rated']:.2f}"
     assert rows["the same vectors without projector: Spearman, all pairs"] == "41.12"
-    assert {name: rows[name] for name in metrics["recipe"]} == {k: str(v) for k, v in metrics["recipe"].items()}
-    assert (rows["seed"], rows["workers"]) == ("31", "2")
-    assert "epoch 17 of 27" in card
-    assert f"| train | learn.csv | 11342 | 1201 | `{'a1' * 8}` |" in card
-    assert f"| validation | choose.csv | 2834 | 303 | `{'b2' * 8}` |" in card
-    for value in ("python jobs/train.py case --train 'learn.csv'", "1234abc", "98.7 s", "a processor, 8 cores"):
-        assert value in card
-
-
-def test_the_card_says_what_the_model_is(tmp_path, spec):
-    folder = write(tmp_path / "my-model", spec, layers=2, hidden=6, dropout=0.25)
-    card = (folder / CARD).read_text(encoding="utf-8")
-    assert card.startswith("# my-model\n")
-    assert "tiny concat-sc+cond mean - c" in card
-    assert "64 -> 5 (two layers of 6, leaky_relu,\ndropout 0.25 at input)" in card
-    assert model(spec)[0].describe()["weights"] in card
+    assert {name: rows[name] for name in METRICS_OF["recipe"]} == {k: str(v) for k, v in METRICS_OF["recipe"].items()}
+    assert (rows["seed"], rows["workers"]) == ("31", "2") and card.startswith("# my-model\n")
+    wanted = ["epoch 17 of 27", "python jobs/train.py case --train 'learn.csv'", "1234abc", "98.7 s", "8 cores"]
+    wanted += [f"| train | learn.csv | 11342 | 1201 | `{'a1' * 8}` |"]
+    wanted += [f"| validation | choose.csv | 2834 | 303 | `{'b2' * 8}` |", "tiny concat-sc+cond mean - c"]
+    wanted += ["64 -> 5 (two layers of 6, leaky_relu,\ndropout 0.25 at input)"]
+    wanted += [model(spec, **options)[0].describe()["weights"]]
+    assert [value for value in wanted if value not in card] == []
+    unknown = METRICS_OF | {"provenance": METRICS_OF["provenance"] | {"commit": None}}
+    write_model_folder(tmp_path / "unknown", *model(spec), unknown)
+    assert "Commit unknown, 2025-01-02" in (tmp_path / "unknown" / CARD).read_text(encoding="utf-8")
 
 
 def test_the_example_of_the_card_runs(tmp_path, spec, monkeypatch):
@@ -202,9 +162,3 @@ def test_the_example_of_the_card_runs(tmp_path, spec, monkeypatch):
     names = {}
     exec(example, names)
     assert names["vectors"].shape == (1, 5)
-
-
-def test_an_unknown_commit_is_said(tmp_path, spec):
-    metrics = METRICS_OF | {"provenance": METRICS_OF["provenance"] | {"commit": None}}
-    write_model_folder(tmp_path / "model", *model(spec), metrics)
-    assert "Commit unknown, 2025-01-02" in (tmp_path / "model" / CARD).read_text(encoding="utf-8")

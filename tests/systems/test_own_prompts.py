@@ -61,12 +61,6 @@ def test_a_built_in_prompt_as_a_template_gives_the_same_tokens_and_vectors(encod
     assert "own" not in built_in.describe()["encoder"]
 
 
-def test_minilm_with_its_prompt_as_a_template():
-    own = {"template": "{sentence} {condition}", "base_template": "{condition}"}
-    loaded = [raycase.load("minilm", dtype=torch.float32, **options) for options in ({}, {"prompt": own})]
-    np.testing.assert_array_equal(*(system.embed(SENTENCES, CONDITIONS[0]) for system in loaded))
-
-
 @pytest.mark.parametrize("ends", [True, False])
 def test_the_last_token_of_the_whole_prompt_is_read_as_the_library_has_it(tmp_path, ends):
     """The template's closing quotation mark, or the end token that the tokenizer adds after it."""
@@ -90,9 +84,6 @@ def test_views_of_both_kinds_stand_side_by_side(encoders):
     np.testing.assert_array_equal(under(small.system(both)), np.hstack([under(system) for system in apart]))
 
 
-# ------------------------------------------------------------------------------------------------------------ the base
-
-
 def test_nothing_is_subtracted_without_a_base_template(encoders):
     own = {"template": ONE_WORD, "pool": "all"}
     plain, subtracted = (resolve(encoders["bert"], prompt=own | base) for base in ({}, {"base_template": BASE}))
@@ -103,9 +94,6 @@ def test_nothing_is_subtracted_without_a_base_template(encoders):
     with pytest.raises(RequestError, match=r"^--subtract: expected a base_template in the file of --prompt, got a"):
         resolve(encoders["bert"], prompt=own, subtract=True)
     assert not resolve(encoders["bert"], prompt=own | {"views": ["concat-sc", "template"]}).subtract
-
-
-# ------------------------------------------------------------------------------------------------------- fingerprints
 
 
 def test_all_that_is_said_of_the_prompt_is_part_of_the_description(encoders):
@@ -121,9 +109,6 @@ def test_a_file_says_what_its_contents_say(encoders, tmp_path):
     (tmp_path / "prompt.json").write_text(json.dumps(PROMPT))
     found = [resolve(encoders["bert"], prompt=prompt) for prompt in (str(tmp_path / "prompt.json"), PROMPT)]
     assert found[0] == found[1] and found[0].encoder.own.template == ONE_WORD
-
-
-# ------------------------------------------------------------------------------------------------------- model folders
 
 
 @pytest.fixture

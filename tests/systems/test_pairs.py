@@ -17,13 +17,7 @@ def spec(tiny_model):
 
 def test_indexed_strings_are_a_sequence():
     strings = Indexed.of(["b", "a", "b"])
-    assert (list(strings), strings[1], strings[-1], strings[1:], len(strings)) == (
-        ["b", "a", "b"],
-        "a",
-        "b",
-        ["a", "b"],
-        3,
-    )
+    assert (list(strings), strings[1], strings[-1], strings[1:]) == (["b", "a", "b"], "a", "b", ["a", "b"])
     assert list(strings.take(np.array([2, 1]))) == ["b", "a"] and "a" in strings and "c" not in strings
     assert Indexed.of(strings) is strings
 

@@ -5,16 +5,10 @@ import pytest
 import small
 from small import CONDITIONS, EVERY, SENTENCES, close, system
 
-from raycase.data.schema import Reason
 from raycase.encoder.pooling import Compose, Pooling
 from raycase.systems.fine_tuned_module import pair_scores
 from raycase.systems.pairs import Memory
 from raycase.systems.tri_encoder import tri_encoder
-
-
-@pytest.fixture(scope="module")
-def bert(tmp_path_factory):
-    return small.save_bert(tmp_path_factory.mktemp("bert"))
 
 
 @pytest.mark.parametrize("how", Compose)
@@ -81,29 +75,3 @@ def test_training_encodes_each_text_once(bert, monkeypatch):
     sentences = {texts[row] for row in rows for texts in (rated.sentences1, rated.sentences2)}
     assert len(sentences) < 8
     assert sum(tokens) == small.length(bert, sentences) + small.length(bert, {rated.conditions[row] for row in rows})
-
-
-@pytest.mark.parametrize("how", Compose)
-def test_where_every_pair_is_refused_vectors_have_their_width(bert, how):
-    config = tri_encoder(bert, compose=how)
-    loaded = system(config)
-    found = loaded.encode_prepared(config.prepare(["\u200b", " "], ["dog", "dog"]))
-    assert found.refused == [Reason.EMPTY_TEXT] * 2
-    assert found.vectors.shape == (2, config.dim)
-    assert np.isnan(found.vectors).all()
-
-
-def test_a_pair_that_is_refused_leaves_the_others(bert):
-    config = tri_encoder(bert, compose=Compose.CONCAT)
-    loaded = system(config)
-    found = loaded.encode_prepared(
-        config.prepare([SENTENCES[0], "\u200b", *SENTENCES[1:3]], ["dog", "red", " ", "red"])
-    )
-    assert found.refused == [None, Reason.EMPTY_TEXT, Reason.EMPTY_CONDITION, None]
-    close(found.vectors[[0, 3]], system(config).embed([SENTENCES[0], SENTENCES[2]], ["dog", "red"]))
-    assert np.isnan(found.vectors[[1, 2]]).all()
-
-
-def test_lists_of_different_length_are_refused(bert):
-    with pytest.raises(ValueError, match="as many conditions as sentences"):
-        system(tri_encoder(bert)).embed(["a", "dog"], ["color"])

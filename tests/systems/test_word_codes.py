@@ -122,14 +122,6 @@ def test_a_corpus_of_one_word(model):
     assert cosines(found, model.embed(["dog"], CONDITIONS[0])).min() > 0.99
 
 
-def test_a_basis_on_disk(model):
-    codes = basis(model)
-    again = WordCodes.from_bytes(codes.to_bytes(), "b")
-    assert again.form == codes.form
-    with pytest.raises(RequestError, match="b: expected the basis of stored words"):
-        WordCodes.from_bytes(b"no safetensors", "b")
-
-
 def test_a_text_that_is_not_finite(model):
     """Is told, and does not touch the others."""
     codes = basis(model)
@@ -143,8 +135,6 @@ def test_a_text_that_is_not_finite(model):
 
 def test_columns_of_a_slice(model):
     """What Arrow hands out need not begin at the first byte."""
-    import pyarrow as pa
-
     codes = basis(model)
     stored = coded(model, codes)
     fields, arrays = zip(*stored.columns(), strict=True)
@@ -163,16 +153,13 @@ def test_columns_of_a_slice(model):
     [
         ({"bits": torch.zeros(0, dtype=torch.uint8)}, "encode: expected float32"),
         ({"bits": lambda t: t.int()}, "bits: expected uint8"),
-        ({"bits": lambda t: t * 0}, "bits: expected 1 to 8, falling"),
         ({"bits": lambda t: t + 100}, "bits: expected 1 to 8, falling"),
         ({"bits": lambda t: torch.cat([t[1:] * 0 + 1, t[:1] * 0 + 2])}, "bits: expected 1 to 8, falling"),
         ({"values": lambda t: t.flatten()}, "values: expected float32"),
         ({"values": lambda t: t[:, 1:]}, "values: expected float32"),
-        ({"values": lambda t: t.double()}, "values: expected float32 .* got float64"),
         ({"values": lambda t: t * (1 + 0j)}, "values: expected float32 .* got complex64"),
         ({"keys": lambda t: t[0]}, "encode: expected float32"),
         ({"keys": lambda t: t * float("nan")}, "keys: expected finite numbers"),
-        ({"mean": lambda t: t[:0]}, "encode: expected float32"),
         ({"encode": lambda t: t[1:]}, "encode: expected float32"),
         ({"steps": lambda t: -t}, "steps: expected numbers above 0"),
         ({"steps": lambda t: t * float("inf")}, "steps: expected finite numbers"),
@@ -181,7 +168,9 @@ def test_columns_of_a_slice(model):
     ],
 )
 def test_a_basis_of_other_shapes_or_numbers_is_refused(model, changes, said):
-    tensors = load(basis(model).to_bytes())
+    whole = basis(model)
+    assert WordCodes.from_bytes(whole.to_bytes(), "b").form == whole.form
+    tensors = load(whole.to_bytes())
     for name, change in changes.items():
         tensors[name] = change(tensors[name]) if callable(change) else change
     with pytest.raises(RequestError, match=f"b: expected the basis of stored words, got: .*{said}") as error:

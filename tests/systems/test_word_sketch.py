@@ -110,11 +110,6 @@ def test_a_sample_is_pooled_as_its_rows_are(model, codes, stored):
     torch.testing.assert_close(pooler.pool(some), pooler.pool(words)[::3])
 
 
-def test_a_damaged_file_of_centroids():
-    with pytest.raises(RequestError, match=r"a\.safetensors: expected the centroids of stored words"):
-        WordSketch.from_bytes(b"nonsense", "a.safetensors")
-
-
 @pytest.mark.parametrize(
     ("centroids", "said"),
     [
@@ -122,17 +117,16 @@ def test_a_damaged_file_of_centroids():
         (torch.zeros(4, 255, 8), r"got float32 \[4, 255, 8\]"),
         (torch.zeros(4, 256, 129), r"expected float32 \[4, 256, 128\]"),
         (torch.zeros(4, 256, 0), "with numbers, got"),
-        (torch.zeros(4, 256), r"got float32 \[4, 256\]"),
         (torch.zeros(()), r"got float32 \[\]"),
-        (torch.zeros(4, 256, 8, dtype=torch.float64), "got float64"),
         (torch.zeros(4, 256, 8, dtype=torch.complex64), "got complex64"),
         (torch.full((4, 256, 8), float("nan")), "expected finite numbers"),
+        (None, ""),
     ],
 )
 def test_centroids_of_other_shapes_or_numbers_are_refused(centroids, said):
-    with pytest.raises(RequestError, match=said) as error:
-        WordSketch.from_bytes(save({"centroids": centroids}), "a.safetensors")
-    assert str(error.value).startswith("a.safetensors: expected the centroids of stored words, got: ")
+    data = b"nonsense" if centroids is None else save({"centroids": centroids})
+    with pytest.raises(RequestError, match=f"^a.safetensors: expected the centroids of stored words, got: .*{said}"):
+        WordSketch.from_bytes(data, "a.safetensors")
 
 
 def test_centroids_of_other_components_than_the_words_are_refused(model, codes, stored):

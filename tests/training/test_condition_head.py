@@ -13,7 +13,6 @@ import torch
 from helpers import embed_here, rated_rows, read_output, read_rejected, sentences, to_csv, vectors
 
 import raycase
-from raycase.commands import COMMANDS
 from raycase.corpus.request import EmbedJob
 from raycase.corpus.verify import verify
 from raycase.data.rated import read_rated
@@ -24,13 +23,10 @@ from raycase.encoder.prompts import TokenSpan
 from raycase.errors import RequestError
 from raycase.systems.condition_head import WEIGHTS
 from raycase.systems.condition_pooling import condition_pooling
-from raycase.training import catalogue
 from raycase.training import job as jobs
-from raycase.training.condition_head_fit import fit_condition_head
-from raycase.training.condition_head_job import ConditionPoolingJob, pair_states
+from raycase.training.condition_head_job import ConditionPoolingJob
 from raycase.training.condition_recipe import HeadRecipe
 from raycase.training.local_runner import LocalRunner, open_local_runner
-from raycase.training.loop import FitState
 from raycase.training.nested import correlations
 
 train = partial(jobs.train, open_runner=open_local_runner)
@@ -56,12 +52,6 @@ def job(planted, tiny_model, tmp_path_factory):
 @pytest.fixture(scope="module")
 def metrics(job):
     return train(job)
-
-
-@pytest.fixture(scope="module")
-def pairs(job):
-    """The states of training and validation pairs."""
-    return [pair_states(rated, job.config(), LocalRunner("cpu"), job) for rated in job.read_parts()]
 
 
 def test_a_planted_rule_is_learned(job, metrics):
@@ -97,56 +87,16 @@ def test_unfamiliar_sentences_have_a_share_of_the_plain_vector(job, metrics, tmp
         assert np.linalg.norm(found) == pytest.approx(np.linalg.norm(wanted), rel=0.2)
 
 
-def test_a_resumed_fit_equals_an_undisturbed_one(job, pairs):
-    recipe = replace(job.recipe, epochs=4)
-    every = [FitState.from_bytes(state.to_bytes()) for state in fit_condition_head(*pairs, recipe, seed=3)]
-    half = FitState.from_bytes(every[1].to_bytes())
-    *_, resumed = fit_condition_head(*pairs, recipe, seed=3, state=half)
-    assert len(every) == len(resumed.history) == 4
-    for part in ("weights", "best"):
-        found, wanted = getattr(resumed, part), getattr(every[-1], part)
-        assert found.keys() == wanted.keys() and all(found[name].equal(wanted[name]) for name in found)
-
-
-def test_a_fit_depends_on_its_seed(job, pairs):
-    recipe = replace(job.recipe, epochs=1)
-    losses = [next(iter(fit_condition_head(*pairs, recipe, seed=seed))).line["loss"] for seed in (0, 0, 1)]
-    assert losses[0] == losses[1] != losses[2]
-
-
-def test_pairs_without_a_rating_are_not_trained_on(job, pairs):
-    first, validation = pairs
-    recipe = replace(job.recipe, epochs=1)
-    assert first.ratings[0] == -1
-    index = first.sentence_index.copy()
-    index[0] = index[1]
-    other = replace(first, sentence_index=index)
-    lines = [next(iter(fit_condition_head(p, validation, recipe))).line["loss"] for p in (first, other)]
-    assert lines[0] == lines[1]
-
-
-BAD = {
-    "heads": [0],
-    "head_dim": [0],
-    "dim": [0],
+BAD = {"heads": [0], "head_dim": [0], "dim": [0], "batch_size": [0], "epochs": [0], "patience": [0], "teachers": [-1]}
+BAD |= {"distilled_epochs": [0], "unfrozen_epochs": [0], "seed": [-1], "workers": [0, 2], "warmup": [1.0, -0.1]}
+BAD |= {
     "dropout": [1.0, -0.1, math.nan],
     "temperature": [0.0, 1e30, math.inf, math.nan],
     "nested": [(0,), (32,), (8, 64)],
-    "learning_rate": [0.0, math.inf],
-    "weight_decay": [-0.1, math.nan],
-    "warmup": [1.0, -0.1],
-    "batch_size": [0],
-    "epochs": [0],
-    "patience": [0],
-    "teachers": [-1],
-    "distilled_epochs": [0],
-    "unfrozen_epochs": [0],
-    "plain_share": [1.0, -0.1, math.nan],
-    "plain_rise": [(2.0, 1.4, 3.0, 4.0), (1.0, 2.0, 4.0, 4.0), (-1.0, 2.0, 3.0, 4.0), (0.0, math.nan, 3.0, 4.0)],
-    "layers": [(), (1.5,), (1.0, 0.99)],
-    "seed": [-1],
-    "workers": [0, 2],
 }
+BAD |= {"learning_rate": [0.0, math.inf], "weight_decay": [-0.1, math.nan], "plain_share": [1.0, -0.1, math.nan]}
+BAD |= {"plain_rise": [(2.0, 1.4, 3.0, 4.0), (1.0, 2.0, 4.0, 4.0), (-1.0, 2.0, 3.0, 4.0), (0.0, math.nan, 3.0, 4.0)]}
+BAD |= {"layers": [(), (1.5,), (1.0, 0.99)]}
 
 
 @pytest.mark.parametrize("name", BAD)
@@ -159,11 +109,6 @@ def test_values_out_of_range_are_refused(job, tmp_path, name):
     assert not (tmp_path / "out").exists()
 
 
-def test_a_trained_model_is_no_encoder_to_train(job, metrics, tmp_path):
-    with pytest.raises(RequestError, match="--model: expected an encoder"):
-        train(replace(job, model=job.output, output=str(tmp_path / "out")))
-
-
 def test_a_pair_without_states_is_named(job, tmp_path):
     frame = rated_rows(10, 5)
     frame.loc[3, "sentence1"] = "poison dog"
@@ -172,45 +117,24 @@ def test_a_pair_without_states_is_named(job, tmp_path):
     assert not (tmp_path / "out" / WEIGHTS).exists()
 
 
-def test_it_is_in_the_catalogue():
-    assert catalogue.TRAIN_JOBS["condition-pooling"] is ConditionPoolingJob
-    assert COMMANDS["train"].load()["condition-pooling"] is ConditionPoolingJob
-
-
-# ------------------------------------------------------------------------------------ the states in the embedding job
-
-
 @pytest.mark.parametrize("keep", [TokenSpan.SENTENCE, TokenSpan.ALL])
 def test_the_embedding_job_writes_the_states_that_are_kept(tiny_model, tmp_path, keep):
     texts = [*sentences(30), "dog", "poison dog", ""]
     config = condition_pooling(str(tiny_model), layers=(0.5, 1.0))
     pq.write_table(pa.table({"id": range(len(texts)), "text": texts}), tmp_path / "in.parquet")
-    job = EmbedJob(
-        input=str(tmp_path / "in.parquet"),
-        output=str(tmp_path / "out"),
-        model=str(tiny_model),
-        unconditional=True,
-        compute="float32",
-        dtype="float32",
-        unit_rows=10,
-        max_rejected=0.1,
-    )
+    settings = {"input": str(tmp_path / "in.parquet"), "model": str(tiny_model), "unconditional": True}
+    settings |= {"compute": "float32", "dtype": "float32", "unit_rows": 10, "max_rejected": 0.1}
+    job = EmbedJob(output=str(tmp_path / "out"), **settings)
     embed_here(job, model=replace(config, keep=keep))
-    table = read_output(job.output)
-    texts = texts[:-2]
+    table, texts = read_output(job.output), texts[:-2]
     assert table["id"].to_pylist() == list(range(len(texts)))
     assert [row["reason"] for row in read_rejected(job.output)] == ["vector not finite", "empty text"]
     assert verify(job.output)["rows_out"] == len(texts)
     found = StoredStates.from_arrow(table[STATES], config.states_dim)
-    runner = LocalRunner("cpu")
-    cache = locate(str(tmp_path / "cache"))
-    wanted, plain_ND = runner.states_of(texts, replace(config, keep=keep), name="", cache=cache, compute="float32")
+    kept = {"name": "", "cache": locate(str(tmp_path / "cache")), "compute": "float32"}
+    wanted, plain_ND = LocalRunner("cpu").states_of(texts, replace(config, keep=keep), **kept)
     np.testing.assert_array_equal(found.offsets, wanted.offsets)
     np.testing.assert_allclose(found.flat.astype(np.float32), wanted.flat.astype(np.float32), atol=2e-3)
     np.testing.assert_allclose(vectors(table), plain_ND, atol=1e-5)
     if keep is TokenSpan.ALL:  # mean pooling: f is the mean of the last layer's states
         np.testing.assert_allclose(vectors(table), found.means[:, config.plain_dim :], atol=2e-3)
-    plain = replace(job, output=str(tmp_path / "plain"))
-    embed_here(plain, model=config)
-    assert STATES not in read_output(plain.output).column_names
-    np.testing.assert_allclose(vectors(read_output(plain.output)), vectors(table), atol=1e-5)

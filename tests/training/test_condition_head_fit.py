@@ -42,9 +42,6 @@ def last(states):
     return state
 
 
-# ------------------------------------------------------------------------------------------------------------- vectors
-
-
 @pytest.mark.parametrize("head", [head_of(), ZeroShotHead(WIDTH)], ids=["trained", "without training"])
 def test_the_vectors_of_a_batch_are_those_of_each_pair(head):
     """Though each sentence and each condition goes through the head once, in parts of similar length."""
@@ -73,9 +70,6 @@ def test_a_process_without_pairs_has_every_gradient():
     assert cosines.shape == (0, 3)
     cosines.sum().backward()
     assert all(p.grad is not None and not p.grad.any() for p in module.parameters())
-
-
-# --------------------------------------------------------------------------------------------------- batches and loss
 
 
 def test_every_rated_pair_once_an_epoch_and_pairs_of_the_same_sentences_together():
@@ -136,25 +130,9 @@ def test_pairs_labelled_minus_1_are_not_trained_on_but_scored():
     assert head_evaluation(data)(module)["spearman"] != head_evaluation(rated)(module)["spearman"]
 
 
-# ---------------------------------------------------------------------------------------------------------- a recipe
-
-
-CHANGES = {
-    "heads": 3,
-    "head_dim": 5,
-    "dim": 5,
-    "activation": Activation.RELU,
-    "dropout": 0.5,
-    "gate": False,
-    "temperature": 5.0,
-    "nested": (2,),
-    "loss": Loss.PEARSON,
-    "learning_rate": 0.02,
-    "weight_decay": 0.5,
-    "warmup": 0.5,
-    "batch_size": 12,
-    "epochs": 3,
-}
+CHANGES = {"heads": 3, "head_dim": 5, "dim": 5, "activation": Activation.RELU, "dropout": 0.5, "gate": False}
+CHANGES |= {"temperature": 5.0, "nested": (2,), "loss": Loss.PEARSON, "learning_rate": 0.02, "weight_decay": 0.5}
+CHANGES |= {"warmup": 0.5, "batch_size": 12, "epochs": 3}
 
 
 @pytest.mark.parametrize("name", CHANGES)

@@ -1,6 +1,6 @@
 """Heads averaged in one: what the teachers say, in which batches it is learned, and that it is."""
 
-from dataclasses import fields, replace
+from dataclasses import replace
 from functools import partial
 
 import numpy as np
@@ -13,7 +13,6 @@ from raycase.training import condition_head_fit
 from raycase.training import job as jobs
 from raycase.training.condition_head_fit import MORE_CONDITIONS, fit_condition_head, group_batches, with_pseudo_labelled
 from raycase.training.condition_head_job import ConditionPoolingJob
-from raycase.training.condition_pairs import PairIndex
 from raycase.training.condition_teachers import FURTHER, further_conditions, pseudo_labelled_pairs
 from raycase.training.local_runner import open_local_runner
 from raycase.training.loop import FitState
@@ -94,20 +93,6 @@ def test_a_head_learns_what_the_teachers_say(train, pseudo_labelled, monkeypatch
     assert losses[-1] < 0.3 * losses[0]
 
 
-def test_without_weight_nothing_changes_but_the_batches(train, pseudo_labelled, monkeypatch):
-    """The loss of the rated rows does not depend on what the teachers say."""
-    monkeypatch.setattr(condition_head_fit, "DISTILLED_WEIGHT", 1e-30)
-    recipe = replace(RECIPE, epochs=1)
-    other = PairIndex(
-        **{f.name: getattr(pseudo_labelled, f.name) for f in fields(PairIndex)} | {"ratings": -pseudo_labelled.ratings}
-    )
-    states = [
-        next(iter(fit_condition_head(train, pairs(seed=1), recipe, pseudo_labelled=said)))
-        for said in (pseudo_labelled, other)
-    ]
-    assert all(torch.equal(states[0].weights[name], states[1].weights[name]) for name in states[0].weights)
-
-
 def test_a_resumed_fit_equals_an_undisturbed_one(train, pseudo_labelled):
     fitting = partial(
         fit_condition_head, train, pairs(seed=1), replace(RECIPE, dropout=0.2), pseudo_labelled=pseudo_labelled
@@ -119,21 +104,9 @@ def test_a_resumed_fit_equals_an_undisturbed_one(train, pseudo_labelled):
 
 def test_a_job_with_teachers(tiny_model, tmp_path):
     data = {n: to_csv(rated_rows(rows, i), tmp_path / n) for i, (n, rows) in enumerate(TRAINED.items())}
-    job = ConditionPoolingJob(
-        train=data["train.csv"],
-        validation=data["validation.csv"],
-        model=str(tiny_model),
-        output=str(tmp_path / "out"),
-        heads=2,
-        head_dim=8,
-        dim=16,
-        epochs=1,
-        teachers=2,
-        distilled_epochs=2,
-        batch_size=32,
-    )
+    files = {"train": data["train.csv"], "validation": data["validation.csv"], "output": str(tmp_path / "out")}
+    shape = {"heads": 2, "head_dim": 8, "dim": 16, "epochs": 1, "batch_size": 32}
+    job = ConditionPoolingJob(model=str(tiny_model), teachers=2, distilled_epochs=2, **files, **shape)
     metrics = jobs.train(job, open_local_runner)
     first, second = metrics["teachers"]
     assert metrics["epochs"] == 2 and first != second
-    alone = jobs.train(replace(job, teachers=0, output=str(tmp_path / "alone")), open_local_runner)
-    assert alone["teachers"] == [] and alone["epochs"] == 1

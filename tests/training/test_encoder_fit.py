@@ -48,9 +48,6 @@ def same(a, b):
     return a.keys() == b.keys() and all(torch.equal(a[name], b[name]) for name in a)
 
 
-# ------------------------------------------------------------------------------------------------------------ a recipe
-
-
 @pytest.mark.parametrize(
     ("name", "values", "wanted"),
     [
@@ -67,24 +64,6 @@ def test_a_value_out_of_range_is_refused_by_its_flag(name, values, wanted):
     for value in values:
         with pytest.raises(RequestError, match=f"^--{name.replace('_', '-')}: expected {wanted}, got {value}$"):
             RatedRecipe(**{name: value}).check()
-
-
-def test_values_at_the_edge_of_their_range_are_taken():
-    RatedRecipe().check()
-    least = {"weight_decay": 0.0, "warmup": 0.0, "batch_size": 1, "dropout": 0.0}
-    RatedRecipe(**least, epochs=1, patience=1, learning_rate=1e-9).check()
-    RatedRecipe(dropout=None, warmup=0.999).check()
-
-
-def test_the_loop_runs_by_the_recipe():
-    recipe = RatedRecipe(learning_rate=0.5, weight_decay=0.2, warmup=0.3, epochs=7, patience=5)
-    config = recipe.fit_config(11, "figure", warmup=recipe.warmup)
-    assert (config.learning_rate, config.weight_decay, config.warmup) == (0.5, 0.2, 0.3)
-    assert (config.epochs, config.patience) == (7, 5)
-    assert (config.seed, config.select) == (11, "figure")
-
-
-# ------------------------------------------------------------------------------------------------------------ batches
 
 
 def lengths_and_groups(rows, seed=0):
@@ -130,17 +109,6 @@ def test_a_small_set_by_hand():
         assert sorted(map(sorted, (batch.tolist() for batch in found))) == [[0, 1, 4, 5], [2, 3, 6, 7]]
 
 
-def test_batches_of_like_length_hold_little_padding():
-    lengths, groups = lengths_and_groups(2000)
-
-    def padding(batches):
-        return sum(len(b) * lengths[b].max() - lengths[b].sum() for b in batches)
-
-    shuffled = np.random.default_rng(0).permutation(2000)
-    random = padding(shuffled[i : i + 16] for i in range(0, 2000, 16))
-    assert padding(length_batches(lengths, groups, np.arange(2000), 16, seed=0)(1)) < 0.2 * random
-
-
 def test_seed_and_epoch_alone_decide_the_batches():
     lengths, groups = lengths_and_groups(300)
 
@@ -155,33 +123,12 @@ def test_seed_and_epoch_alone_decide_the_batches():
     assert all(set(a) != set(b) for i, a in enumerate(made) for b in made[:i])
 
 
-def test_batches_of_a_pool_are_not_met_from_short_to_long():
-    groups = np.arange(120) // 2
-    lengths = 5 + groups
-    batches = length_batches(lengths, groups, np.arange(120), 8, seed=0)
-    for epoch in (1, 2):
-        longest = [lengths[batch].max() for batch in batches(epoch)]
-        assert longest != sorted(longest)
-
-
-@pytest.mark.parametrize("make", [bi_encoder, tri_encoder, csr])
-def test_the_length_of_a_pair_is_that_of_what_is_read(bert, make):
-    rated = small.rated(rows=10)
-    both = list(zip(rated.sentences1, rated.sentences2, rated.conditions, strict=True))
-    apart = make is not bi_encoder
-    wanted = [sum(small.ids(bert, s if apart else f"{c}: {s}").shape[1] for s in (a, b)) for a, b, c in both]
-    assert make(bert).rated(rated).lengths.tolist() == wanted
-
-
 @pytest.mark.parametrize("make", [bi_encoder, tri_encoder, csr])
 def test_a_text_that_cannot_be_encoded_is_refused_before_training(bert, make):
     rated = small.rated(rows=4)
     broken = replace(rated, sentences2=[*rated.sentences2[:3], "\u200b"])
     with pytest.raises(RequestError, match=r"^rated-0: expected texts that can be encoded, got: empty text: "):
         make(bert).rated(broken)
-
-
-# ------------------------------------------------------------------------------------------------------------ the loss
 
 
 @dataclass
@@ -242,19 +189,6 @@ def test_the_loss_is_the_recipes(loss):
     assert found.item() == pytest.approx(wanted.item())
 
 
-@pytest.mark.parametrize("make", [bi_encoder, tri_encoder, csr])
-def test_the_loss_is_of_cosines_under_the_condition(bert, make):
-    config, rated = make(bert), small.rated()
-    module = pair_scores(config.trainable(dropout=0.0))
-    loss = PairObjective(config=config).batch_loss(TunePairs.of(config, rated), RatedRecipe())
-    batch, total = np.array([5, 2, 20]), 0.0
-    for row in batch:
-        texts = [rated.sentences1[row]], [rated.sentences2[row]]
-        (a,), (b,) = (module.system.embed(s, rated.conditions[row]) for s in texts)
-        total += (a @ b / np.linalg.norm(a) / np.linalg.norm(b) - (rated.ratings[row] - 1) / 4) ** 2
-    assert loss(module, batch).item() == pytest.approx(total / 3, rel=1e-4)
-
-
 def test_pairs_to_which_the_condition_does_not_apply_are_scored_and_not_trained_on():
     train, validation = numbers([-1, 1, 5, -1, 3, 2, 4]), numbers([5, -1, 1, 3])
     module = Scores([0.5, -0.2, 0.8, 0.1, 0.4, 0.3, 0.9])
@@ -273,8 +207,6 @@ def test_pairs_to_which_the_condition_does_not_apply_are_scored_and_not_trained_
     assert state.line["spearman_rated"] != pytest.approx(state.line["spearman"])
 
 
-# ---------------------------------------------------------------------------------------------------------- a whole fit
-
 RECIPE = RatedRecipe(epochs=3, batch_size=8, learning_rate=5e-3, dropout=0.2)
 MAKE = {
     "bi": bi_encoder,
@@ -290,16 +222,13 @@ def data(config, rows=24):
     return [TunePairs.of(config, small.rated(rows, seed)) for seed in (0, 1)]
 
 
-@pytest.mark.parametrize("name", ["tri", "cross", "csr", "csr heavy"])
+@pytest.mark.parametrize("name", ["cross", "csr heavy"])
 def test_a_resumed_fit_equals_one_that_never_stopped(bert, name):
     config = MAKE[name](bert)
-    first, *_, undisturbed = small.kept(fit_tuned(*data(config), RECIPE, PairObjective(config=config), seed=4))
+    arguments = *data(config), RECIPE, PairObjective(config=config)
+    first, *_, undisturbed = small.kept(fit_tuned(*arguments, seed=4))
     torch.manual_seed(99)
-    resumed = list(
-        fit_tuned(
-            *data(config), RECIPE, PairObjective(config=config), seed=4, state=FitState.from_bytes(first.to_bytes())
-        )
-    )
+    resumed = list(fit_tuned(*arguments, seed=4, state=FitState.from_bytes(first.to_bytes())))
     assert [len(state.history) for state in resumed] == [2, 3]
     for part in ("weights", "best"):
         assert same(getattr(resumed[-1], part), getattr(undisturbed, part)), part
@@ -319,15 +248,9 @@ def test_the_seed_decides_everything_that_is_drawn(bert):
 @pytest.mark.parametrize("name", MAKE)
 def test_it_learns(bert, name):
     config = MAKE[name](bert)
-    recipe = replace(RECIPE, epochs=6, patience=9, dropout=0.0, learning_rate=1e-3)
+    recipe = replace(RECIPE, epochs=5, dropout=0.0, learning_rate=1e-3)
     state = last(fit_tuned(*data(config), recipe, PairObjective(config=config)))
     assert state.history[-1]["loss"] < 0.7 * state.history[0]["loss"]
-
-
-def test_dropout_is_the_recipes_or_the_encoders(bert):
-    for dropout, wanted in ((None, 0.1), (0.0, 0.0), (0.3, 0.3)):
-        for make in (tri_encoder, cross_encoder):
-            assert {p.p for p in make(bert).trainable(dropout).modules() if isinstance(p, nn.Dropout)} == {wanted}
 
 
 @pytest.mark.parametrize("name", MAKE)
@@ -368,9 +291,6 @@ def test_what_was_scored_before_a_step_is_not_remembered_after_it(bert, name):
     after = module.eval().scores(texts)
     close(after, module(texts.take(every)).detach(), atol=5e-6)
     assert np.abs(after - before).max() > 0.01
-
-
-# ----------------------------------------------------------------------------------------------------- number formats
 
 
 @pytest.mark.parametrize("name", MAKE)

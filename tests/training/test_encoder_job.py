@@ -4,12 +4,12 @@ import json
 from dataclasses import replace
 from functools import partial
 
-import numpy as np
 import pytest
 import small
 import torch
 from helpers import cosines, embedded, rated_rows, read_output, vectors, vectors_of
 from safetensors.torch import save_file
+from scipy.stats import spearmanr
 
 import raycase
 from raycase.data.rated import read_rated
@@ -101,13 +101,7 @@ def test_a_router_is_trained_embeds_a_corpus_and_is_searched(tuning, tmp_path, c
     assert answers["id"][0].as_py() == 4 and answers["score"][0].as_py() > 0.9999
 
 
-def test_a_router_that_sees_the_condition_is_trained_without_a_word(tuning, capsys):
-    job = tuning(CsrJob, "csr", form=CsrForm.BI)
-    job.prepared(job.read_parts())
-    assert capsys.readouterr().err == ""
-
-
-def test_the_defaults_for_an_averaged_encoder_see_the_condition(tuning):
+def test_the_defaults_for_an_averaged_encoder_see_the_condition(tuning, capsys):
     job = tuning(CsrJob, "csr", model="minilm")
     assert least_cosine(job.config()) < LEAST_COSINE
     assert least_cosine(csr("minilm")) > 0.9999, "the paper's router does not"
@@ -115,6 +109,9 @@ def test_the_defaults_for_an_averaged_encoder_see_the_condition(tuning):
         csr("minilm", router=Router.HIDDEN, routed=3, weight=Weight.EVEN),
         csr("minilm", form=CsrForm.BI),
     )
+    job = tuning(CsrJob, "csr", form=CsrForm.BI)
+    job.prepared(job.read_parts())
+    assert capsys.readouterr().err == ""
 
 
 @pytest.mark.parametrize(
@@ -143,10 +140,9 @@ def test_an_output_is_searched_by_the_system_it_came_from(make, condition, tiny_
             index.search(["dog"], "color")
 
 
-def test_a_report_compares_an_encoder_and_a_scorer(tuning, rated, tmp_path):
+def test_a_report_compares_an_encoder_and_a_scorer(tiny_model, rated, tmp_path):
     for make, name in ((bi_encoder, "bi"), (cross_encoder, "cross")):
-        torch.manual_seed(0)
-        make(tuning(BiEncoderJob, "x").model).trainable().save(tmp_path / name)
+        make(str(tiny_model)).trainable().save(tmp_path / name)
     models = (str(tmp_path / "bi"), str(tmp_path / "cross"))
     data = str(rated / "validation.csv")
     asked = EvaluateJob(model=models, data=data, output=str(tmp_path / "report"), compute="float32", resamples=100)
@@ -156,8 +152,6 @@ def test_a_report_compares_an_encoder_and_a_scorer(tuning, rated, tmp_path):
     first, second = (bi.embed(s, pairs.conditions) for s in (pairs.sentences1, pairs.sentences2))
     scores = [cosines(first, second), cross.score(pairs.sentences1, pairs.sentences2, pairs.conditions)]
     for part, wanted in zip(metrics["models"], scores, strict=True):
-        from scipy.stats import spearmanr
-
         found = part["variants"][part["system"]]["spearman"]["value"]
         assert found == pytest.approx(100 * spearmanr(wanted, pairs.ratings)[0], abs=1e-3)
     report = (tmp_path / "report" / "report.md").read_text()
@@ -181,10 +175,7 @@ def test_a_cross_encoder_gives_no_vectors(tiny_model, tmp_path, job):
     ("kind", "system", "change", "said"),
     [
         (BiEncoderJob, "bi-encoder", {"learning_rate": 0.0}, "--learning-rate: expected a number above 0"),
-        (BiEncoderJob, "bi-encoder", {"prompt": "loud"}, "--prompt"),
-        (CsrJob, "csr", {"routed": 3}, "--routed: expected 0 to 2 layers"),
         (CsrJob, "csr", {"routed": 9, "model": "minilm"}, "--routed: expected 0 to 6 layers of minilm, got 9"),
-        (CsrJob, "csr", {"routed": 0}, "--routed 0: expected --compose"),
         (TriEncoderJob, "tri-encoder", {"workers": 0}, "--workers"),
         (CrossEncoderJob, "cross-encoder", {"train": "nowhere.csv"}, "--train"),
         (CsrJob, "csr", {"output": "s3://corpus/csr"}, "--output"),
@@ -199,13 +190,6 @@ def test_wrong_flags_are_refused(tuning, kind, system, change, said):
 def test_texts_are_joined_as_the_tokenizer_does(tiny_model, kind):
     config = kind(train="a.csv", validation="b.csv", model=str(tiny_model), output="runs/x").config()
     assert config.encoder.pair_encoding is PairEncoding.TOKENIZER
-
-
-def test_plain_vectors_of_every_system_have_its_encoders_width(tiny_model):
-    for make in (bi_encoder, tri_encoder, csr):
-        config = make(str(tiny_model))
-        assert config.load().embed(["dog"], None).shape == (1, config.plain_dim) == (1, 32)
-        assert np.isfinite(config.load().embed(["dog"], "color")).all()
 
 
 @pytest.mark.parametrize("damage", ["missing", "cut", "foreign"])

@@ -8,7 +8,6 @@ import pytest
 import small
 import tiny
 import torch
-import torch.nn.functional as F
 
 import raycase
 from raycase.data.inferences import HYPOTHESES, KINDS, read_inferences
@@ -28,8 +27,6 @@ from raycase.systems.sentence_encoder import sentence_encoder
 from raycase.training.encoder_fit import TuneRecipe, fit_tuned
 from raycase.training.inference_fit import Dual, DualObjective, InferenceTexts
 from raycase.training.losses import dual_loss
-
-# ---------------------------------------------------------------------------------------------------------- the loss
 
 
 def angles(*degrees):
@@ -78,28 +75,6 @@ def test_the_loss_is_equation_2_and_its_ablations(contradiction, intra, temperat
     if not intra:  # the premise alone is looked at
         short = dual_loss(r, u[:1], contradiction=contradiction, intra=False, temperature=temperature)
         assert short.item() == found.item()
-
-
-def test_one_vector_and_no_intra_is_simcses_loss():
-    r = torch.stack([angles(*row) for row in R])
-    scores = [F.normalize(r[0], dim=1) @ torch.cat([r[k], r[3]]).T / 0.05 for k in (1, 2)]
-    wanted = sum(F.cross_entropy(s, torch.arange(2)) for s in scores)
-    assert dual_loss(r, r[:1], intra=False).item() == pytest.approx(wanted.item(), rel=1e-6)
-
-
-def test_the_premises_two_vectors_are_pushed_apart_and_a_hypothesis_drawn_together():
-    random = torch.Generator().manual_seed(0)
-    r, u = F.normalize(torch.randn(2, 4, 5, 16, generator=random), dim=-1)
-    for kind, towards in ((0, -1), (1, 1), (2, 1), (3, 1)):
-        moved = u.clone().requires_grad_()
-        dual_loss(r, moved, temperature=0.5).backward()
-        step = -moved.grad[kind] * 1e-2  # of gradient descent, on the implicit vectors of one kind
-        before = F.cosine_similarity(r[kind], u[kind]).sum()
-        after = F.cosine_similarity(r[kind], u[kind] + step).sum()
-        assert towards * (after - before) > 0, kind
-
-
-# -------------------------------------------------------------------------------------------------------- the system
 
 
 @pytest.mark.parametrize("form", DualCseForm)
@@ -167,14 +142,6 @@ def test_other_conditions_are_refused(make, tmp_path):
         assert config.count_tokens(["a dog", "a dog"], ["color", "explicit"]).tolist()[0] == 0
 
 
-@pytest.mark.parametrize("form", DualCseForm)
-def test_no_text_at_all_has_no_vectors(form, tmp_path):
-    system = small.system(dualcse(small.save_bert(tmp_path / "bert"), form=form))
-    assert system.embed([], []).shape == (0, system.dim)
-    found = system.encode_prepared(system.config.prepare(["", ""], ["explicit", "color"]))
-    assert found.vectors.shape == (2, system.dim) and None not in found.refused
-
-
 def test_an_encoder_without_cls_is_refused(tmp_path):
     tiny.save_encoder(tmp_path, "qwen3-embedding-0.6b")
     for make, model in ((dualcse, str(tmp_path)), (mixsp, str(tmp_path)), (mixsp, "qwen3-embedding-0.6b")):
@@ -182,9 +149,6 @@ def test_an_encoder_without_cls_is_refused(tmp_path):
             make(model)
     with pytest.raises(RequestError, match=r"--pooling: expected one of last, mean for .*, got cls"):
         dualcse("qwen3-embedding-0.6b")
-
-
-# ------------------------------------------------------------------------------------------------------ the measures
 
 
 def test_a_threshold_tells_most_pairs_right():
@@ -223,9 +187,6 @@ def test_scores_and_implicitness_by_hand():
     assert values == pytest.approx([1 - cos(70), 0, 1 - cos(30)], abs=1e-12)
     assert more_implicit(values, places).tolist() == [[1.0, 1.0, 0.5, 1.0]]
     assert accuracies(r, None, places.repeat(2, 0)).keys() == {"rte", *(f"rte_{k}" for k in HYPOTHESES.values())}
-
-
-# -------------------------------------------------------------------------------------------------------- training
 
 
 SYSTEMS = {

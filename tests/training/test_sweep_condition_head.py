@@ -19,7 +19,6 @@ from raycase.training import sweep
 from raycase.training.job import CORRELATIONS
 from raycase.training.local_runner import LocalTrials, open_local_runner, open_local_trials
 from raycase.training.nested import correlations
-from raycase.training.sweep_cells import Cell, grid_of
 
 tune = partial(sweep.tune, open_trials=open_local_trials)
 
@@ -29,7 +28,7 @@ def make_job(tmp_path, rated):
     return partial(head_sweep, tmp_path, rated)
 
 
-def test_the_ablation_runs_resumes_and_reports_every_cell(make_job):
+def test_states_are_embedded_once_for_each_choice_of_layers(make_job):
     embedded = []
 
     class Counted(LocalTrials):
@@ -37,23 +36,15 @@ def test_the_ablation_runs_resumes_and_reports_every_cell(make_job):
             embedded.append((config.layers, options["name"]))
             return super().states_of(texts, config, **options)
 
-    job = make_job("ablation", epochs=1)
-    assert sweep.tune(job, lambda **_: Counted("cpu"))["trials"] == 20
-    assert len(set(embedded)) == 4 * 3 and len(embedded) == 4 * 4, "each choice of layers once, and the best again"
-    trials = trials_of(job)
-    assert {t["layers"]: t["input_dim"] for t in trials} == {"1": 32, "2/3 1": 64, "0 1/3 2/3 1": 128}
-    text = (job.training.folder / "summary.md").read_text()
-    rows = [line.split(" | ") for line in text.splitlines() if line.endswith("| 2 |")]
-    assert [row[0].removeprefix("| ") for row in rows] == [c.name for c in grid_of("ablation", Cell(job=job.training))]
-    assert all(" ± " in row[1] for row in rows)
-
-    files = sorted((job.training.folder / "trials").iterdir())
-    before = {file: file.stat().st_mtime_ns for file in files}
-    files[3].unlink()
-    assert tune(job)["trials"] == 20
-    assert {file for file in files if file.stat().st_mtime_ns != before[file]} == {files[3]}
-    with pytest.raises(RequestError, match="got another"):
-        tune(replace(job, training=replace(job.training, dropout=0.1)))
+    job = make_job({"layers": ["1", "2/3 1"], "gate": [True, False]}, epochs=1, seeds=1)
+    assert sweep.tune(job, lambda **_: Counted("cpu"))["trials"] == 4
+    assert len(set(embedded)) == 2 * 4 and len(embedded) == 3 * 4, "and those of the best again"
+    assert {t["layers"]: t["input_dim"] for t in trials_of(job)} == {"1": 32, "2/3 1": 64}
+    files = {file: file.stat().st_mtime_ns for file in sorted((job.training.folder / "trials").iterdir())}
+    lost = next(iter(files))
+    lost.unlink()
+    assert tune(job)["trials"] == 4
+    assert [file for file, time in files.items() if file.stat().st_mtime_ns != time] == [lost]
 
 
 def test_a_trial_is_what_train_trains_with_its_flags_and_seed(make_job, tmp_path):
@@ -95,15 +86,10 @@ def test_the_best_model_gives_the_reported_figures(make_job):
         ({"layers": ["1 0.99"]}, "--layers: expected different ones of 3 layers"),
         ({"layers": ["deep"]}, "--grid: expected values of a recipe"),
         ({"layers": ["1/0"]}, "--grid: expected values of a recipe"),
-        ({"layers": [1.0]}, "--grid: expected values of a recipe"),
         ({"gate": [1]}, "true or false as gate"),
-        ({"heads": [True]}, "a whole number as heads"),
         ({"heads": [0]}, "--heads"),
-        ({"dim": ["8"]}, "a whole number as dim"),
         ({"temperature": [0.0]}, "--temperature"),
         ({"unfreeze": [True]}, "got 'unfreeze'"),
-        ({"nested": [[8]]}, "got 'nested'"),
-        ({"prompt": ["cond"]}, "got 'prompt'"),
         ("table7", "--grid: expected ablation, a file NAME.json, got table7"),
     ],
 )
@@ -117,11 +103,8 @@ def test_a_grid_that_is_none_is_refused_before_anything_is_embedded(make_job, gr
 @pytest.mark.parametrize(
     ("change", "said"),
     [
-        ({"layers": (2.0,)}, "--layers"),
-        ({"dropout": 1.0}, "--dropout"),
         ({"nested": (128,), "dim": 512}, "--nested: expected dimensions below 128"),
         ({"nested": (128,), "dim": 512, "grid": "ablation"}, "--nested: expected dimensions below 128"),
-        ({"seeds": 0}, "--seeds"),
     ],
 )
 def test_wrong_flags_are_refused(make_job, change, said):
