@@ -168,7 +168,10 @@ def check(job: EmbedJob, model: EmbedderConfig | None = None) -> Request:
     if job.any_condition:
         model = _storing_words(model, output)
         kind = WordResult(**vars(kind) | {"word_bytes": job.word_bytes or WORD_BYTES})
-    _check_known_conditions(job, model, conditions)
+    if job.condition_column is None:
+        check_conditions(model, conditions)
+    elif model.known_conditions == ():
+        raise RequestError(f"--condition-column: expected --unconditional for {model.model}, which knows no conditions")
     if conditions:
         check_room(model, conditions, "--conditions")
     return Request(
@@ -256,11 +259,3 @@ def actor_range(text: str | None) -> tuple[int, int] | None:
     if not 1 <= least <= most:
         raise RequestError(f"--actors: expected MIN:MAX with 1 <= MIN <= MAX, got {text!r}")
     return least, most
-
-
-def _check_known_conditions(job: EmbedJob, model: EmbedderConfig, conditions: tuple[str, ...] | None) -> None:
-    """A fine-tuned system may know certain conditions only, or none."""
-    if job.condition_column is None:
-        check_conditions(model, conditions)
-    elif model.known_conditions == ():
-        raise RequestError(f"--condition-column: expected --unconditional for {model.model}, which knows no conditions")
