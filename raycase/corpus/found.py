@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import Any
 
 from raycase.corpus.job_record import Job, read_job
 from raycase.corpus.output import Output
 from raycase.data.columns import peek
 from raycase.data.fetch import DEFAULT_MODEL
-from raycase.data.inputs import InputFile, Listing, list_input
+from raycase.data.inputs import LANCE, InputFile, Listing, list_input, readable
+from raycase.data.lance_dataset import open_version
 from raycase.data.storage import fingerprint
 from raycase.errors import RequestError, note
 
@@ -22,6 +24,8 @@ def input_files(uri: str, output: Output, begun: Job | None) -> Listing:
     RequestError."""
     places = (os.path.realpath(part.path) if part.is_local else part.uri for part in output.parts)
     listing = list_input(uri).without([*places, *(part.uri for part in output.parts)])
+    if begun:
+        listing = replace(listing, files=[_at_begun(file, begun) for file in listing.files])
     files = listing.files
     if not files:
         raise RequestError(f"--input: expected rows to embed at {uri}, got the output of a job alone")
@@ -33,6 +37,21 @@ def input_files(uri: str, output: Output, begun: Job | None) -> Listing:
     listing.check_copies("--input", begun.files if begun else ())
     listing.say("--input")
     return listing
+
+
+def _at_begun(file: InputFile, begun: Job) -> InputFile:
+    """A Lance dataset at the version with which the job began, if that is still there; other files as they are."""
+    known = next((old for old in begun.files if old.uri == file.uri), file)
+    if known == file or {known.format, file.format} != {LANCE}:
+        return file
+    try:
+        with readable(known):
+            open_version(known.uri, known.mark)
+    except RequestError:
+        return file  # of another content: the job says that it has changed
+    now, then = (each.mark.rpartition(" ")[0] for each in (file, known))
+    note(f"--input: {file.uri} is {now} now, this job goes on with {then}; for the new rows choose another --output")
+    return known
 
 
 def job_begun(output: Output) -> Job | None:

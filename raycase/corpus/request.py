@@ -35,8 +35,8 @@ class CorpusFlags:
     """What is embedded, where to, under which conditions, by which model."""
 
     input: str | None = None
-    """File, folder or glob; .parquet, .csv or .jsonl, the last two also .gz or .zst; local, s3:// or any fsspec scheme.
-    Default: the sample."""
+    """File, folder or glob; .parquet, .csv or .jsonl, the last two also .gz or .zst; a Lance dataset. Local, s3:// or
+    any fsspec scheme. Default: the sample."""
     output: str | None = None
     """Folder of the output. Default, for the sample alone: ~/raycase/out."""
     text_column: str = "text"

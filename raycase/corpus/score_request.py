@@ -27,8 +27,8 @@ class PairFlags:
     """Which pairs are scored, where to, under which conditions, by which model."""
 
     input: str
-    """File, folder or glob; .parquet, .csv or .jsonl, the last two also .gz or .zst; local, s3:// or any fsspec
-    scheme."""
+    """File, folder or glob; .parquet, .csv or .jsonl, the last two also .gz or .zst; a Lance dataset. Local, s3:// or
+    any fsspec scheme."""
     output: str
     """Folder of the output: scores/*.parquet with the columns of the input and the scores."""
     sentence1_column: str = SENTENCE1

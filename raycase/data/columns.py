@@ -8,8 +8,9 @@ from dataclasses import dataclass, replace
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from raycase.data.inputs import PARQUET, InputFile, readable
+from raycase.data.inputs import LANCE, PARQUET, InputFile, readable
 from raycase.data.kept_columns import check_kept
+from raycase.data.lance_dataset import at_version
 from raycase.data.schema import CONDITION, EMBEDDING, ID, ROW_OF_PAIR
 from raycase.data.textfiles import csv_header, jsonl_lines, text_stream
 from raycase.errors import RequestError, note, visible
@@ -184,9 +185,12 @@ def plain_type(kind: pa.DataType) -> pa.DataType:
 
 
 def peek(file: InputFile) -> pa.Schema:
-    """The columns of a file and their types: Parquet's schema, strings for CSV, types of the first rows for JSONL."""
+    """The columns of a file and their types: its schema, strings for CSV, types of the first rows for JSONL."""
     if file.format == PARQUET:
         return schema_of(parquet_footer(file))
+    if file.format == LANCE:
+        with readable(file):
+            return at_version(file.uri, file.mark).schema
     with readable(file) as source, source.open() as handle:
         stream = text_stream(handle, file.compression)
         if file.format == ".csv":

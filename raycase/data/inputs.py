@@ -14,10 +14,11 @@ import pyarrow as pa
 
 from raycase.data.compressed import CODECS
 from raycase.data.folders import MAGIC, Entry, below, entry_at, is_hidden, matching
+from raycase.data.lance_dataset import VERSION, is_dataset, lance_reason, newest_version
 from raycase.data.storage import FOLDER, PACKAGE, Location, locate, mark, sha256_of_file
 from raycase.errors import RequestError, note, visible
 
-PARQUET, TEXTS = ".parquet", (".csv", ".jsonl")
+PARQUET, LANCE, TEXTS = ".parquet", ".lance", (".csv", ".jsonl")
 READ = ", ".join((PARQUET, *TEXTS))
 ENDINGS = (PARQUET, *TEXTS, *(text + codec for text in TEXTS for codec in CODECS))
 MOST_NAMES = 5  # names of what is left out, on one line
@@ -25,7 +26,8 @@ MOST_NAMES = 5  # names of what is left out, on one line
 
 @dataclass(frozen=True, kw_only=True)
 class InputFile:
-    """One file of the input; `mark` changes when its content does (ETag or modification time)."""
+    """One file of the input, or a Lance dataset; `mark` changes when its content does (ETag, modification time,
+    version)."""
 
     uri: str
     size: int
@@ -38,7 +40,9 @@ class InputFile:
 
     @property
     def format(self) -> str:
-        """What is in it, compressed or not: .parquet, .csv or .jsonl."""
+        """What is in it, compressed or not: .parquet, .csv, .jsonl, or .lance whatever the dataset's name."""
+        if VERSION.fullmatch(self.mark):
+            return LANCE
         return self.ending.removesuffix(self.compression)
 
     @property
@@ -110,7 +114,8 @@ def find_input(uri: str, flag: str = "--input") -> list[InputFile]:
 
 
 def list_input(uri: str, flag: str = "--input") -> Listing:
-    """The files of a path, folder or glob, sorted by name, without hidden ones (`.x`, `_x`) and other endings.
+    """The files of a path, folder or glob, sorted by name, without hidden ones (`.x`, `_x`) and other endings; of a
+    Lance dataset its newest version.
 
     Links are followed, not in circles. A file that is in the input by its own name, or by way of a link to a folder,
     counts once; links to a file elsewhere are files of their own, as in the cache of Hugging Face. Raises RequestError
@@ -123,6 +128,8 @@ def list_input(uri: str, flag: str = "--input") -> Listing:
         return Listing(root=root, files=[file], left_out={})
     try:
         listing = _listed_here(root) if root.is_local else _listed_there(root)
+        if not listing.files and is_dataset(root, list(listing.left_out)):
+            return _dataset(root, flag)
     except (OSError, ValueError) as error:
         raise RequestError(f"{flag}: expected to list {root.uri}, got: {root.why(error)}") from error
     if not listing.files:
@@ -185,6 +192,15 @@ def _listed_there(root: Location) -> Listing:
     return Listing(root=root, files=files, left_out=left_out)
 
 
+def _dataset(root: Location, flag: str) -> Listing:
+    """The newest version of a Lance dataset."""
+    try:
+        size, version = newest_version(root)
+    except (OSError, ValueError, RuntimeError) as error:
+        raise RequestError(f"{flag}: expected a Lance dataset at {root.uri}, got: {lance_reason(error)}") from error
+    return Listing(root=root, files=[InputFile(uri=root.uri, size=size, mark=version)], left_out={})
+
+
 def _uri(root: Location, path: str) -> str:
     return replace(root, path=path).uri
 
@@ -203,6 +219,11 @@ def readable(file: InputFile) -> Iterator[Location]:
         yield source
     except RequestError:
         raise
-    except (OSError, ValueError, csv.Error, pa.ArrowException) as error:
+    except (OSError, ValueError, csv.Error, pa.ArrowException, RuntimeError) as error:
+        if file.format == LANCE:
+            version = f"{file.mark.rpartition(' ')[0]} that can be read"
+            raise RequestError(f"{file.uri}: expected {version}, got: {lance_reason(error)}") from error
+        if isinstance(error, RuntimeError):
+            raise
         kind = file.ending[1:]
         raise RequestError(f"{file.uri}: expected a readable {kind} file, got: {source.why(error)}") from error

@@ -13,7 +13,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from raycase.data.columns import check_once
-from raycase.data.inputs import PARQUET, InputFile, find_input, readable
+from raycase.data.inputs import LANCE, PARQUET, InputFile, find_input, readable
+from raycase.data.lance_dataset import at_version
 from raycase.data.schema import CONDITION
 from raycase.data.textfiles import csv_header, text_lines, text_stream
 from raycase.errors import RequestError
@@ -151,6 +152,11 @@ def read_columns(file: InputFile, names: Sequence[str], flag: str) -> dict[str, 
         for name in names:
             check_once(name, columns, f"{flag}: {file.uri}{row}")
 
+    if file.format == LANCE:
+        with readable(file):
+            dataset = at_version(file.uri, file.mark)
+            check_names(dataset.schema.names)
+            return dict(dataset.scanner(columns=list(names), scan_in_order=True).to_table().to_pydict())
     with readable(file) as source, source.open() as handle:
         if file.format == PARQUET:
             schema = pq.read_schema(handle)

@@ -19,9 +19,11 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from raycase.data.columns import Columns, as_stored, plain_type
-from raycase.data.inputs import PARQUET, InputFile, readable
+from raycase.data.inputs import LANCE, PARQUET, InputFile, readable
+from raycase.data.lance_dataset import at_version
 from raycase.data.schema import ID, Reason, Rejection
 from raycase.data.spans import Span
+from raycase.data.storage import locate
 from raycase.data.textfiles import Line, csv_header, text_lines, text_stream
 
 ROW, FILE, TEXT, SECOND, CONDITIONS, KEEP = "row", "file", "text", "second", "conditions", "keep:"
@@ -36,11 +38,8 @@ def read_span(
     Raises RequestError for a file that cannot be read, or has fewer rows than when it was planned.
     """
     with readable(file) as source:
-        if file.format == PARQUET:
-            with source.open() as handle:
-                groups = list(range(span.at, span.at + span.length))
-                parquet = pq.ParquetFile(handle, page_checksum_verification=True)
-                table = parquet.read_row_groups(groups, columns=columns.names)
+        if file.format in (PARQUET, LANCE):
+            table = (_parquet_table if file.format == PARQUET else _lance_table)(file, span, columns.names)
             if len(table) < span.rows:
                 raise ValueError(f"{len(table)} rows where {span.rows} were planned; it has changed since")
             for start, end in intervals:
@@ -56,6 +55,18 @@ def read_span(
             return
         data = io.BytesIO(source.read(span.at, span.at + span.length))
         yield from _text_units(data, file.format, span, columns, intervals)
+
+
+def _parquet_table(file: InputFile, span: Span, names: list[str]) -> pa.Table:
+    with locate(file.uri).open() as handle:
+        parquet = pq.ParquetFile(handle, page_checksum_verification=True)
+        return parquet.read_row_groups(list(range(span.at, span.at + span.length)), columns=names)
+
+
+def _lance_table(file: InputFile, span: Span, names: list[str]) -> pa.Table:
+    """Without rows that are deleted, which count for no offset."""
+    dataset = at_version(file.uri, file.mark)
+    return dataset.scanner(columns=names, offset=span.at, limit=span.length, scan_in_order=True).to_table()
 
 
 def _text_units(

@@ -1,6 +1,7 @@
 """Spans: consecutive rows of a file that are fetched at once and cut into units.
 
-A span is some row groups of a Parquet file, a byte range of a CSV or JSONL file, or a compressed one as a whole.
+A span is some row groups of a Parquet file, a byte range of a CSV or JSONL file, or a compressed one as a whole; of a
+Lance dataset some rows, whatever fragments they are in.
 """
 
 from __future__ import annotations
@@ -14,7 +15,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from raycase.data.columns import Columns, check_columns, parquet_footer, schema_of
-from raycase.data.inputs import PARQUET, InputFile, readable
+from raycase.data.inputs import LANCE, PARQUET, InputFile, readable
+from raycase.data.lance_dataset import SPAN_ROWS, at_version
 from raycase.data.textfiles import csv_header, text_lines, text_stream
 
 
@@ -22,7 +24,8 @@ from raycase.data.textfiles import csv_header, text_lines, text_stream
 class Span:
     """Consecutive rows [start, start + rows) of a file, fetched once.
 
-    `at` and `length` are row groups for Parquet and bytes for CSV and JSONL, of compressed files those in them.
+    `at` and `length` are row groups for Parquet, rows for Lance, and bytes for CSV and JSONL, of compressed files those
+    in them.
     """
 
     file: int
@@ -47,6 +50,16 @@ def plan_file(
         metadata = parquet_footer(file)
         check_columns(schema_of(metadata), columns, file)
         yield from _parquet_spans(index, metadata, unit_rows)
+        return
+    if file.format == LANCE:
+        with readable(file):
+            dataset = at_version(file.uri, file.mark)
+            check_columns(dataset.schema, columns, file)
+            rows = dataset.count_rows()
+        step = max(unit_rows, SPAN_ROWS)
+        for at in range(0, rows, step):
+            count = min(step, rows - at)
+            yield Span(file=index, start=at, rows=count, at=at, length=count, bytes=file.size * count // rows)
         return
     with readable(file) as source, source.open() as handle:
         stream = text_stream(handle, file.compression)

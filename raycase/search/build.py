@@ -17,6 +17,7 @@ from raycase.corpus.ray_flag import RayFlag
 from raycase.corpus.tasks import OpenTasks
 from raycase.corpus.written import Written, open_written
 from raycase.data.fetch import model_folder
+from raycase.data.lance_dataset import import_lance, is_index
 from raycase.data.places import INDEX, Folder, check_paths
 from raycase.data.schema import VECTOR
 from raycase.data.storage import Location, fingerprint, locate
@@ -26,7 +27,7 @@ from raycase.search.build_parts import BUILD, Parts, PartSizes, RowsFile
 from raycase.search.column_indices import create_index, update_indices
 from raycase.search.index_rows import append_rows, write_rows
 from raycase.search.kept import keep_conditions
-from raycase.search.lance_files import import_lance, is_index, lance_errors, open_newest, open_ready, publish
+from raycase.search.lance_files import lance_errors, open_newest, open_ready, publish
 from raycase.search.metadata import CUT, READY, IndexMetadata
 from raycase.search.row_changes import compact, delete_matching, delete_same_ids
 from raycase.search.word_files import check_files, remove_unused, sketches_of

@@ -25,12 +25,12 @@ from raycase.corpus.resume import run_files
 from raycase.corpus.tasks import Tasks
 from raycase.corpus.written import Written
 from raycase.data.json_values import from_json
+from raycase.data.lance_dataset import import_lance, lance_uri, storage_options
 from raycase.data.schema import CONDITION, PLAIN, VECTOR
 from raycase.data.storage import Location, fingerprint, locate
 from raycase.search.column_indices import HNSW, IndexSpec, create_index
 from raycase.search.index_rows import RowFormat, write_rows
 from raycase.search.join_parts import cut_files, cut_finer
-from raycase.search.lance_files import import_lance, lance_uri, storage_options
 from raycase.search.metadata import IndexMetadata
 
 if TYPE_CHECKING:

@@ -15,10 +15,11 @@ from typing import TYPE_CHECKING, Any, ClassVar, NewType
 import pyarrow as pa
 import pyarrow.types as pt
 
+from raycase.data.lance_dataset import import_lance
 from raycase.data.storage import Location
 from raycase.errors import MOST_LABEL, RequestError, first_line, visible
 from raycase.search.answers import returned_columns
-from raycase.search.lance_files import import_lance, lance_errors
+from raycase.search.lance_files import lance_errors
 
 if TYPE_CHECKING:
     from lance import LanceDataset

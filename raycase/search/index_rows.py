@@ -16,13 +16,14 @@ import pyarrow.compute as pc
 from raycase.corpus.listing import UnitFile
 from raycase.corpus.written import Written
 from raycase.data.kept_columns import RESERVED_COLUMNS, check_kept
+from raycase.data.lance_dataset import METADATA_KEY, import_lance, lance_uri, storage_options
 from raycase.data.schema import CONDITION, EMBEDDING, ID, PLAIN, VECTOR, embedding_array, embedding_type
 from raycase.data.storage import Location, fingerprint, locate
 from raycase.data.stored_words import BASIS, SKETCH, WORD_COLUMNS
 from raycase.errors import RequestError, WorkError
 from raycase.search.column_indices import update_scalar_indices
-from raycase.search.lance_files import import_lance, lance_uri, open_newest, sql_equals, sql_in, storage_options
-from raycase.search.metadata import METADATA_KEY, IndexMetadata
+from raycase.search.lance_files import open_newest, sql_equals, sql_in
+from raycase.search.metadata import IndexMetadata
 from raycase.search.sketcher import Sketcher, prepare_sketches
 from raycase.search.topk import l2_normalize
 

@@ -9,12 +9,13 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pyarrow as pa
 
+from raycase.data.lance_dataset import import_lance, lance_uri, storage_options
 from raycase.data.schema import CONDITION, VECTOR, embedding_array, embedding_type
 from raycase.data.storage import Location
 from raycase.data.stored_words import WORDS
 from raycase.errors import RequestError
 from raycase.search.answers import returned_columns
-from raycase.search.lance_files import import_lance, lance_uri, sql_equals, storage_options
+from raycase.search.lance_files import sql_equals
 from raycase.search.metadata import IndexMetadata
 from raycase.search.pooled import PooledVectors
 from raycase.search.query_encoder import ask, load_query_encoder

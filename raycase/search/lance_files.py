@@ -6,12 +6,11 @@ A build writes new versions and moves the tag last; a build that is killed leave
 from __future__ import annotations
 
 import json
-import os
 import re
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import asdict
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 from urllib.parse import quote
 
 import numpy as np
@@ -20,47 +19,16 @@ import torch
 from torch import Tensor
 
 from raycase.corpus.job_record import ModelFile
-from raycase.data import store_clients
 from raycase.data.json_values import from_json, loads
+from raycase.data.lance_dataset import METADATA_KEY, import_lance, is_index, lance_reason, lance_uri, storage_options
 from raycase.data.schema import CONDITION, ID, PLAIN, VECTOR, is_embedding
 from raycase.data.storage import Location
 from raycase.data.stored_words import BASIS, PLAIN_PART, SKETCH, WORDS
-from raycase.errors import RequestError, WorkError, first_line
-from raycase.search.metadata import METADATA_KEY, READY, IndexMetadata
+from raycase.errors import RequestError, WorkError
+from raycase.search.metadata import READY, IndexMetadata
 
 if TYPE_CHECKING:
     from lance import LanceDataset
-
-
-RETRIES = 10  # of a request: for some ten seconds; of a listing Lance itself makes six such requests
-
-
-def is_index(dataset: LanceDataset) -> bool:
-    """Whether a build of raycase wrote the dataset, finished or not."""
-    return METADATA_KEY.encode() in (dataset.schema.metadata or {})
-
-
-def storage_options(root: Location) -> dict[str, str] | None:
-    """Options of Lance's own object store, which reads credentials from the usual environment variables."""
-    if root.is_local:
-        return None
-    plain_http = os.environ.get("AWS_ENDPOINT_URL", "").startswith("http://")
-    return {
-        **({"allow_http": "true"} if root.is_s3 and plain_http else {}),
-        "timeout": f"{1000 * store_clients.TIMEOUT:.0f}ms",
-        "client_max_retries": str(RETRIES),
-        "client_retry_timeout": str(store_clients.TRYING_S),
-    }
-
-
-def lance_uri(root: Location) -> str:
-    """The URI by which Lance finds what is kept at this place: of an object store it takes an encoded one, without
-    which `#` and `?` end a key and `%20` is a blank; a local path it encodes itself."""
-    if root.is_local:
-        return root.path
-    scheme, _, rest = root.uri.partition("://")
-    bucket, slash, key = rest.partition("/")
-    return f"{scheme}://{bucket}{slash}{quote(key)}"
 
 
 def open_ready(root: Location) -> tuple[LanceDataset, IndexMetadata] | None:
@@ -144,18 +112,6 @@ def _of_generic_store(dataset: LanceDataset) -> LanceDataset:
     return import_lance().dataset(f"file-object-store://{quote(dataset.uri)}")
 
 
-def import_lance() -> Any:
-    """The package lance, without its warnings on standard error. Raises RequestError where it is not installed."""
-    os.environ.setdefault("LANCE_LOG", "error")
-    try:
-        import lance
-    except ImportError as error:
-        raise RequestError(
-            "expected the package pylance for an index, got none; install it with: pip install 'raycase[search]'"
-        ) from error
-    return lance
-
-
 def sql_literal(value: str | int) -> str:
     """A value in a filter."""
     return "'" + value.replace("'", "''") + "'" if isinstance(value, str) else str(value)
@@ -182,9 +138,7 @@ def lance_errors(root: Location) -> Iterator[None]:
     except (ValueError, OSError, RuntimeError) as error:
         if isinstance(error, RuntimeError) and "LanceError" not in str(error):
             raise
-        answer = re.search(r"<Message>(.*?)</Message>", str(error), re.DOTALL)  # of an object store
-        reason = answer[1] if answer else re.sub(r", [^ ,]*\.rs:\d+:\d+", "", first_line(error))
-        reason = reason.removeprefix("LanceError(IO): ").removeprefix("Invalid user input: ")
+        reason = lance_reason(error)
         lost = re.search(r"not found", str(error), re.IGNORECASE) and _OF_A_VERSION.search(str(error))
         is_request = not lost and (isinstance(error, ValueError) or _REFUSED.search(str(error)))
         advice = "; run the same command again" if not is_request and _OF_A_STORE.search(reason) else ""

@@ -8,7 +8,6 @@ from typing import Any
 from raycase.data.schema import PLAIN, VECTOR
 
 READY = "ready"  # the tag of the version that is searched
-METADATA_KEY = "raycase"  # in the metadata of the dataset's schema
 CUT = "cut"  # in `EmbedderConfig.describe()`: the dimension to which conditional vectors were cut
 EXACT_BELOW = 100_000
 

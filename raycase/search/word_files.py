@@ -12,10 +12,11 @@ from typing import TYPE_CHECKING
 import pyarrow.compute as pc
 
 from raycase.data.json_values import from_json, loads
+from raycase.data.lance_dataset import METADATA_KEY
 from raycase.data.storage import Location
 from raycase.data.stored_words import BASIS
 from raycase.errors import RequestError, WorkError
-from raycase.search.metadata import METADATA_KEY, IndexMetadata
+from raycase.search.metadata import IndexMetadata
 from raycase.systems.word_codes import WordCodes
 from raycase.systems.word_sketch import WordSketch
 

@@ -1,8 +1,11 @@
 """A corpus as it is published gives the output of its plain files: the same rows, ids and rejected rows."""
 
 import json
+import shutil
 from dataclasses import replace
 
+import lance
+import pyarrow as pa
 import pytest
 from helpers import embed_here, read_output, read_rejected, sentences, stop_after
 from input_files import compressed
@@ -92,3 +95,43 @@ def test_one_file_under_two_endings_is_refused_unless_the_job_began_with_both(jo
     begun.write_text(begun.read_text().replace("/A.csv.gz", "/a.csv.gz"))
     (folder / "A.csv.gz").rename(folder / "a.csv.gz")
     assert embed_here(job)["rows_in"] == 15
+
+
+# --------------------------------------------------------------------------------------------------- Lance datasets
+
+
+@pytest.fixture
+def things(job, tmp_path):
+    """A job of a Lance dataset of 200 rows, of which 20 are deleted and one has no text."""
+    texts = [*sentences(199), ""]
+    table = pa.table({"id": list(range(200)), "text": texts})
+    dataset = lance.write_dataset(table, str(tmp_path / "things.lance"), max_rows_per_file=45)
+    dataset.delete("id < 20")
+    return replace(job, input=str(tmp_path / "things.lance"), unit_rows=20, max_rejected=1)
+
+
+def test_a_lance_dataset_is_embedded_and_resumes_with_the_rows_it_began_with(things, capsys):
+    with pytest.raises(KeyboardInterrupt):
+        embed_here(things, execute=stop_after(3))
+    lance.dataset(things.input).delete("id < 150")
+    result = embed_here(things)
+    assert (result["rows_in"], result["rows_out"], result["units_resumed"]) == (180, 179, 3)
+    assert list(dict.fromkeys(read_output(things.output)["id"].to_pylist())) == list(range(20, 199))
+    assert [(row["row"], row["file"]) for row in read_rejected(things.output)] == [(179, things.input)]
+    said = f"{things.input} is lance version 3 now, this job goes on with lance version 2"
+    assert capsys.readouterr().err.count(said) == 1
+    verify(things.output)
+    assert embed_here(replace(things, overwrite=True))["rows_in"] == 50
+
+
+def test_a_lance_dataset_that_was_made_anew_is_another(things):
+    embed_here(replace(things, limit=40))
+    shutil.rmtree(things.input)
+    lance.write_dataset(pa.table({"id": [1], "text": ["a dog"]}), things.input).delete("id > 1")
+    with pytest.raises(RequestError, match=r"expected .*things\.lance as it was when .*, but it has changed"):
+        embed_here(things)
+
+
+def test_nothing_is_written_into_a_lance_dataset_that_is_read(things):
+    with pytest.raises(RequestError, match="--output: expected "):
+        embed_here(replace(things, output=things.input + "/out"))

@@ -8,10 +8,11 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
+from raycase.data.lance_dataset import METADATA_KEY
 from raycase.errors import RequestError
 from raycase.search import lance_files
 from raycase.search.index import Index
-from raycase.search.metadata import METADATA_KEY, IndexMetadata
+from raycase.search.metadata import IndexMetadata
 
 MODEL = {"system": "case", "weights": "w", "dim": 2, "encoder": {"prompt": "concat-sc", "pooling": ["mean"]}}
 VECTORS = pa.FixedSizeListArray.from_arrays(pa.array(np.ones(6, np.float32)), 2)

@@ -16,13 +16,13 @@ from s3_proxy import Proxy
 from raycase.corpus.materialize import MaterializeJob
 from raycase.corpus.tasks import open_here
 from raycase.data import store_clients
+from raycase.data.lance_dataset import storage_options
 from raycase.data.places import PARQUET, File, Folder, check_paths
 from raycase.data.storage import locate
 from raycase.errors import RequestError, WorkError
 from raycase.search.build import IndexJob, build
 from raycase.search.join import JoinJob, join
 from raycase.search.join_parts import NEIGHBOURS
-from raycase.search.lance_files import storage_options
 from raycase.search.search_job import SearchJob, search
 
 TRANSIENT = {"500": (500, "InternalError"), "503": (503, "SlowDown"), "reset": "reset", "cut": "cut", "stall": "stall"}

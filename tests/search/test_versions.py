@@ -12,6 +12,7 @@ from helpers import embed_here
 from indexed import refuse
 
 from raycase.corpus.request import EmbedJob
+from raycase.data.lance_dataset import METADATA_KEY
 from raycase.data.storage import locate
 from raycase.errors import WorkError
 from raycase.search import index as index_module
@@ -19,7 +20,6 @@ from raycase.search.build import IndexJob, build
 from raycase.search.build_parts import BUILD
 from raycase.search.index import Index
 from raycase.search.lance_files import open_newest, open_ready
-from raycase.search.metadata import METADATA_KEY
 from raycase.search.reopened import on_index
 from raycase.search.search_job import SearchJob, search
 

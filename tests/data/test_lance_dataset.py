@@ -1,0 +1,104 @@
+"""A Lance dataset as an input: its rows in order, without the deleted ones, at the version that was listed."""
+
+import shutil
+import uuid
+
+import lance
+import pyarrow as pa
+import pytest
+from input_files import OPTIONS, flat, read, spans_of, the_file
+
+from raycase.data.columns import find_columns
+from raycase.data.inputs import find_input
+from raycase.data.lance_dataset import METADATA_KEY, at_version, storage_options
+from raycase.data.rated import read_columns
+from raycase.data.reader import ID, ROW, TEXT, read_span
+from raycase.data.spans import cut
+from raycase.data.storage import locate
+from raycase.errors import RequestError
+
+
+def table(ids):
+    return pa.table({"id": list(ids), "my text": [f"row {i}" for i in ids], "n": pa.array([i / 2 for i in ids])})
+
+
+def write(uri, count=100):
+    """A dataset in fragments of 30 rows, without every tenth row and one whole fragment, and with 7 rows put later."""
+    dataset = lance.write_dataset(
+        table(range(count)), uri, max_rows_per_file=30, storage_options=storage_options(locate(uri))
+    )
+    dataset.delete("id % 10 = 3 or (id >= 30 and id < 60)")
+    dataset.insert(table(range(count, count + 7)))
+    return [i for i in range(count) if i % 10 != 3 and not 30 <= i < 60] + list(range(count, count + 7))
+
+
+@pytest.fixture(params=["disk", "s3"])
+def uri(request, tmp_path):
+    """A name with a blank, which need not end with .lance."""
+    if request.param == "disk":
+        return str(tmp_path / "my things")
+    request.getfixturevalue("s3_server")
+    return f"s3://corpus/{uuid.uuid4().hex}/things.lance"
+
+
+def test_rows_are_those_that_are_not_deleted_in_order_and_any_unit_is_read_alone(uri):
+    wanted = write(uri)
+    (file,) = find_input(uri)
+    columns = find_columns(file, **OPTIONS | {"text": "my text", "keep": ("n",)})
+    spans = spans_of(file, columns, unit_rows=20)
+    assert sum(span.rows for span in spans) == len(wanted) and spans[0].start == 0
+    units = [(span, unit) for span in spans for unit in cut(span, 20)]
+    assert len(units) > 3
+    rows, rejected = flat(part for span, unit in units for part in read_span(file, span, columns, [unit]))
+    assert [row[ID] for row in rows] == wanted and [row[ROW] for row in rows] == list(range(len(wanted)))
+    assert [(row[TEXT], row["keep:n"]) for row in rows] == [(f"row {i}", i / 2) for i in wanted]
+    assert not rejected
+    assert read_columns(file, ["id", "n"], "--queries") == {"id": wanted, "n": [i / 2 for i in wanted]}
+
+
+def test_spans_are_many_where_rows_are(tmp_path):
+    lance.write_dataset(pa.table({"text": [f"row {i}" for i in range(10_000)]}), tmp_path / "x.lance")
+    file = the_file(tmp_path / "x.lance")
+    spans = spans_of(file, find_columns(file, **OPTIONS), unit_rows=10)
+    assert [(span.start, span.rows) for span in spans] == [(0, 4096), (4096, 4096), (8192, 1808)]
+    assert len(read(tmp_path / "x.lance")[0]) == 10_000
+
+
+def test_a_version_stays_what_it_was_and_one_that_is_gone_or_another_is_refused(tmp_path):
+    place = str(tmp_path / "x.lance")
+    wanted = write(place)
+    file = the_file(place)
+    columns = find_columns(file, **OPTIONS | {"text": "my text"})
+    lance.dataset(place).delete("id < 50")
+    assert the_file(place).mark != file.mark
+    (span,) = spans_of(file, columns)
+    (part,) = read_span(file, span, columns, [(0, span.rows)])
+    assert part[0][ID].to_pylist() == wanted
+    shutil.rmtree(place)
+    write(place)
+    changed = the_file(place)
+    assert changed.mark.split()[2] == file.mark.split()[2] and changed.mark != file.mark
+    at_version.cache_clear()  # as in another process
+    with pytest.raises(RequestError, match=r"x\.lance: expected lance version 3 .*, got: another dataset's"):
+        find_columns(file, **OPTIONS | {"text": "my text"})
+    shutil.rmtree(place)
+    lance.write_dataset(table(range(3)), place)
+    with pytest.raises(RequestError, match=r"expected lance version 3 that can be read, got: .*not found"):
+        find_columns(file, **OPTIONS | {"text": "my text"})
+
+
+def test_a_missing_column_an_index_and_a_broken_dataset_are_refused(tmp_path):
+    place = tmp_path / "x.lance"
+    write(str(place))
+    with pytest.raises(RequestError, match="expected the column 'text', got id, my text, n"):
+        find_columns(the_file(place), **OPTIONS)
+    index = table(range(3)).replace_schema_metadata({METADATA_KEY: ""})
+    lance.write_dataset(index, tmp_path / "index.lance")
+    with pytest.raises(RequestError, match="got: an index of `raycase index`; pass what it was made of"):
+        find_input(str(tmp_path / "index.lance"))
+    for manifest in (place / "_versions").iterdir():
+        manifest.write_bytes(manifest.read_bytes()[:20])
+    with pytest.raises(RequestError, match="--input: expected a Lance dataset at"):
+        find_input(str(place))
+    with pytest.raises(RequestError, match="files with other endings"):
+        find_input(str(tmp_path))
