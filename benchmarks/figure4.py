@@ -23,7 +23,6 @@ from raycase.distributed import tune
 from raycase.placement import vectors
 from raycase.systems.pair_vectors import pair_vectors
 from raycase.training import sweep
-from raycase.training.local_runner import open_local_trials
 from raycase.training.projector_fit import projector_evaluation
 from raycase.training.projector_job import ProjectorJob
 from raycase.training.sweep_cells import BUILT_IN, Cell
@@ -118,8 +117,7 @@ def main(args):
         cache=args.cache,
     )
     job = Sweep(grid=str(folder / "dims.json"), seeds=args.seeds, training=training)
-    open_trials = open_local_trials if args.here else tune.open_trials
-    supervised = trained(job, open_trials)
+    supervised = trained(job, tune.open_trials)
     curves = {TRAINED: supervised} | unlabelled(job, args.dims, vectors(None).vectors_of)
     input_dim = max(curves[Method.TRUNCATION])
     print(table(curves), flush=True)
@@ -149,5 +147,4 @@ if __name__ == "__main__":
         "--dims", type=int, nargs="+", default=BUILT_IN["case"]["grids"]["figure4"]["dim"], help="dimensions"
     )
     parser.add_argument("--seeds", type=int, default=3, help="of each trained g, and of the random projections")
-    parser.add_argument("--here", action="store_true", help="work in this process, without Ray and without a cache")
     main(parser.parse_args())

@@ -264,8 +264,9 @@ def vectors_of(texts, config, **_):
     """`LocalRunner.vectors_of` on the CPU in float32, whatever the job asks for; the same texts are embedded once."""
     import json
 
+    from uncached import LocalRunner
+
     from raycase.data.rated import texts_sha256
-    from raycase.training.local_runner import LocalRunner
 
     plain = isinstance(texts[0], str)
     key = json.dumps([config.describe(), plain, texts_sha256([(t,) for t in texts] if plain else texts)])

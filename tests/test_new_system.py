@@ -13,6 +13,7 @@ import pytest
 import small
 import torch
 from helpers import cosines, embed_here, read_output, vectors
+from uncached import open_local_trials
 
 import raycase
 from raycase.cli import main
@@ -23,7 +24,6 @@ from raycase.systems.fine_tuned_config import ApartConfig, starting_encoder
 from raycase.systems.fine_tuned_module import Embedder
 from raycase.systems.pairs import accepted_pairs, encoded
 from raycase.training import catalogue, sweep
-from raycase.training.local_runner import open_local_trials
 from raycase.training.rated_jobs import RatedJob
 
 # ------------------------------------------------------------------------------------------- what stands in systems/

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 import torch
 from helpers import cosines, embed_here, read_output, vectors
+from uncached import open_local_trials
 
 import raycase
 from raycase.corpus.request import EmbedJob
@@ -17,7 +18,6 @@ from raycase.search.index import Index
 from raycase.systems.projector import DropoutAt
 from raycase.training import sweep
 from raycase.training.job import train
-from raycase.training.local_runner import open_local_trials
 from raycase.training.projector_job import ProjectorJob
 from raycase.training.sweep_job import Sweep
 

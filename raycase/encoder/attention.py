@@ -69,8 +69,11 @@ class Blocks:
 
 @dataclass(frozen=True, kw_only=True)
 class PackedRow:
-    """A row of sequences that share nothing, for FlashAttention: where each begins and the last ends, (N + 1,) int32,
-    behind which the row's end is repeated; a bound of their lengths."""
+    """A row of N sequences that share nothing, for FlashAttention.
+
+    starts: (N + 1,) int32 or longer: where each sequence begins, then where the last one ends, repeated. longest: an
+    upper bound of their lengths.
+    """
 
     starts: Tensor
     longest: int

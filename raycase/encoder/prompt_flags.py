@@ -15,7 +15,7 @@ from raycase.errors import RequestError
 
 @dataclass(frozen=True, kw_only=True)
 class TextFlags:
-    """How sentence and condition become one text, and that one vector."""
+    """How sentence and condition become one text, and how that text becomes one vector."""
 
     prompt: str | None = None
     """Prompt of sentence and condition: a name, several as views side by side (a+b), or a file NAME.json with a

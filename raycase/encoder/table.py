@@ -25,10 +25,11 @@ NORMALIZE = "normalize"  # a step of `Published`
 
 @dataclass(frozen=True, kw_only=True)
 class Published:
-    """How sentence-transformers makes f(s) of the states, and of the text before it (`raycase.encoder.published`).
+    """What sentence-transformers saved with an encoder: how a text becomes f(s) (`raycase.encoder.published`).
 
-    pooling: side by side; after: what follows, in order, `NORMALIZE` or the folder of a Dense; dim: of f(s); prompt:
-    put before each text; skip: so many tokens, of the prompt, are not pooled.
+    pooling: one or several, whose vectors stand side by side. after: the steps after pooling, each `NORMALIZE` or the
+    folder of a Dense. dim: the dimension of f(s). prompt: the text before each sentence. skip: the number of its first
+    tokens that are not pooled.
     """
 
     pooling: tuple[Pooling, ...]

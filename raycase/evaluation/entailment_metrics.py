@@ -60,26 +60,15 @@ def more_implicit(values_T: np.ndarray, text_index: np.ndarray) -> np.ndarray:
     return (premises_N1 > hypotheses_NH) + 0.5 * (premises_N1 == hypotheses_NH)
 
 
-def correct_pairs(
-    explicit_TD: np.ndarray, implicit_TD: np.ndarray | None, text_index: np.ndarray
-) -> tuple[np.ndarray, np.ndarray | None]:
-    """`entailment_correct` of eq. 3's scores and `more_implicit`: (N, H) each.
-
-    A model with one vector a sentence (`implicit_TD` is None) has that vector in eq. 3's place of both, and no
-    implicitness.
-    """
-    if implicit_TD is None:
-        return entailment_correct(entailment_scores(explicit_TD, explicit_TD, text_index)), None
-    entailed_NH = entailment_correct(entailment_scores(explicit_TD, implicit_TD, text_index))
-    return entailed_NH, more_implicit(implicitness(explicit_TD, implicit_TD), text_index)
-
-
 def accuracies(explicit_TD: np.ndarray, implicit_TD: np.ndarray | None, text_index: np.ndarray) -> dict[str, float]:
-    """`rte`, over all and by kind of hypothesis, and with two vectors a sentence `eis`: accuracies x 100."""
-    entailed_NH, implicit_NH = correct_pairs(explicit_TD, implicit_TD, text_index)
-    correct_NH = 100.0 * entailed_NH
+    """`rte`, over all and by kind of hypothesis, and with two vectors a sentence `eis`: accuracies x 100.
+
+    A model with one vector a sentence (`implicit_TD` is None) has it in eq. 3's place of both.
+    """
+    others_TD = explicit_TD if implicit_TD is None else implicit_TD
+    correct_NH = 100.0 * entailment_correct(entailment_scores(explicit_TD, others_TD, text_index))
     metrics = {"rte": float(correct_NH.mean())}
     metrics |= {f"rte_{kind}": float(v) for kind, v in zip(HYPOTHESES.values(), correct_NH.mean(0), strict=True)}
-    if implicit_NH is not None:
-        metrics["eis"] = 100 * float(implicit_NH.mean())
+    if implicit_TD is not None:
+        metrics["eis"] = 100 * float(more_implicit(implicitness(explicit_TD, implicit_TD), text_index).mean())
     return metrics

@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any, Generic, Protocol, TypeVar
+from typing import Any, Protocol
 
 import numpy as np
 
@@ -17,14 +17,6 @@ from raycase.evaluation.job import EvaluateJob, check_request
 from raycase.evaluation.models import Model, find_models
 from raycase.evaluation.report import UNDEFINED_VALUES, WHY_UNDEFINED, write_report
 from raycase.systems.contracts import VectorsOf
-
-
-class TaskData(Protocol):
-    """What a task reads: its own record, with the URI by which messages name it."""
-
-    @property
-    def uri(self) -> str:
-        """Where it was read from."""
 
 
 class Embed(Protocol):
@@ -40,20 +32,19 @@ class Embed(Protocol):
 
 
 ValuesBySystem = dict[str, dict[str, float | None]]  # system -> metric -> value, None where it is not defined
-Judged = TypeVar("Judged", bound=TaskData)
 
 
 @dataclass(frozen=True, kw_only=True)
-class Task(Generic[Judged]):
+class Task:
     """What is particular to one task."""
 
-    read: Callable[[EvaluateJob], Judged]  # raises RequestError
-    measure: Callable[[EvaluateJob, Judged, Sequence[Model], Embed], dict[str, Any]]  # the task's part of metrics.json
+    read: Callable[[EvaluateJob], Any]  # the data, with the `uri` by which messages name it; raises RequestError
+    measure: Callable[[EvaluateJob, Any, Sequence[Model], Embed], dict[str, Any]]  # the task's part of metrics.json
     values: Callable[[dict[str, Any]], ValuesBySystem]  # of metrics.json
     render: Callable[[dict[str, Any]], str]  # metrics.json to the report in Markdown
 
 
-def run_task(job: EvaluateJob, task: Task[Any], *, vectors_of: VectorsOf) -> dict[str, Any]:
+def run_task(job: EvaluateJob, task: Task, *, vectors_of: VectorsOf) -> dict[str, Any]:
     """Measure and write the report; returns what `metrics.json` holds. Raises RequestError and WorkError.
 
     Everything is checked before anything is embedded; nothing is written before everything is measured.

@@ -61,11 +61,12 @@ class SearchJob:
     output: str | None = None
     """Parquet file for the answers, local or on object storage. Default: print a table."""
     memory: float = 4.0
-    """GiB for stored words, and as many for their sketches; what does not fit is read again by each condition."""
+    """GiB of memory for stored words, and the same again for their sketches. What does not fit is read from storage
+    for each condition."""
     effort: Literal["low", "usual", "high", "exact"] = "usual"
-    """How much of an approximate index, or of words that are pooled, is looked at: high is four times as many
-    partitions and candidates as usual, low a quarter. exact: every vector, and under a condition that the index does
-    not have every row is pooled."""
+    """How many partitions and candidates a search looks at, in an approximate index and among stored words: high is
+    four times as many as usual, low a quarter. exact: all vectors, and under a condition that the index does not have
+    all rows are pooled."""
     rerank: str | None = None
     """Re-rank the first answers by a model that scores pairs of query and answer: mixsp, which ignores the condition,
     or cross-encoder, which reads it."""

@@ -16,7 +16,7 @@ from torch import Tensor, nn
 
 from raycase.data.rated import NOT_APPLICABLE, RatedPairs
 from raycase.systems.fine_tuned_module import pair_scores
-from raycase.training.loop import Batches, BatchLoss, Evaluation, FitState, fit, gather, shard, unwrapped
+from raycase.training.loop import Batches, BatchLoss, Evaluation, FitState, computed_rows, fit, gather, unwrapped
 from raycase.training.losses import LOSSES, Loss, unit_ratings
 from raycase.training.nested import correlations
 from raycase.training.recipe import SHARE, FitRecipe, Ranges
@@ -170,10 +170,9 @@ class PairObjective(Objective):
         loss = self.loss or _rated_loss(recipe)
 
         def of_batch(module: nn.Module, batch: np.ndarray) -> Tensor:
-            rows_b = shard(batch)
+            rows_b, count = computed_rows(batch)
             with self.autocast(module):
-                # DistributedDataParallel waits for every process: one without rows computes a pair and drops its score
-                scores_b = module(train.texts.take(rows_b if len(rows_b) else batch[:1]))[: len(rows_b)]
+                scores_b = module(train.texts.take(rows_b))[:count]
             scores_B = gather(scores_b, len(batch))
             return loss(scores_B, ratings_N[batch].to(scores_B.device))
 

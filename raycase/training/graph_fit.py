@@ -21,7 +21,7 @@ from raycase.encoder.prepared import Prepared
 from raycase.errors import RequestError
 from raycase.evaluation.graph_metrics import MEASURES, filtered_ranks, rank_measures
 from raycase.training.encoder_fit import Objective, TuneRecipe
-from raycase.training.loop import Batches, BatchLoss, Evaluation, epoch_batches, gather, shard, unwrapped
+from raycase.training.loop import Batches, BatchLoss, Evaluation, computed_rows, epoch_batches, gather, unwrapped
 from raycase.training.losses import contrastive_loss
 
 TEMPERATURE = 0.05  # initial value; learned
@@ -95,12 +95,11 @@ class GraphObjective(Objective):
         triples, known = train.triples, Known.of(train.triples)
 
         def of_batch(module: nn.Module, batch: np.ndarray) -> Tensor:
-            rows_b = shard(batch)
-            encoded_rows = rows_b if len(rows_b) else batch[:1]  # DistributedDataParallel waits for every process
-            heads, _, tails = triples.rows[encoded_rows].T
+            rows_b, count = computed_rows(batch)
+            heads, _, tails = triples.rows[rows_b].T
             with self.autocast(module):
-                vectors_b3D = module(train.queries.take(encoded_rows), train.alone.take(np.concatenate([tails, heads])))
-            queries_BD, tails_BD, heads_BD = gather(vectors_b3D[: len(rows_b)], len(batch)).unbind(1)
+                vectors_b3D = module(train.queries.take(rows_b), train.alone.take(np.concatenate([tails, heads])))
+            queries_BD, tails_BD, heads_BD = gather(vectors_b3D[:count], len(batch)).unbind(1)
             numbers, (heads, _, tails) = triples.queries[batch], triples.rows[batch].T
             known_BB = torch.from_numpy(known.has(numbers[:, None], tails[None, :])).to(queries_BD.device)
             self_known_B = torch.from_numpy(known.has(numbers, heads)).to(queries_BD.device)

@@ -18,7 +18,7 @@ from raycase.encoder.prepared import Prepared
 from raycase.errors import RequestError
 from raycase.evaluation.entailment_metrics import accuracies, best_threshold, entailment_scores
 from raycase.training.encoder_fit import Objective, TuneRecipe
-from raycase.training.loop import Batches, BatchLoss, Evaluation, epoch_batches, gather, shard, unwrapped
+from raycase.training.loop import Batches, BatchLoss, Evaluation, computed_rows, epoch_batches, gather, unwrapped
 from raycase.training.losses import dual_loss
 
 PREMISE, EXPLICIT, IMPLIED, _, CONTRADICTION = range(5)  # columns of `Inferences.text_index`
@@ -91,14 +91,13 @@ class DualObjective(Objective):
         implicit = [] if one else explicit if self.intra else [PREMISE]
 
         def of_batch(module: nn.Module, batch: np.ndarray) -> Tensor:
-            rows_b = shard(batch)
-            encoded_rows = rows_b if len(rows_b) else batch[:1]  # DistributedDataParallel waits for every process
+            rows_b, count = computed_rows(batch)
             kinds = [*explicit, *implicit]
-            conditions = np.repeat([0] * len(explicit) + [1] * len(implicit), len(encoded_rows))
+            conditions = np.repeat([0] * len(explicit) + [1] * len(implicit), len(rows_b))
             with self.autocast(module):
-                texts = train.text_index[encoded_rows][:, kinds].T.reshape(-1)
+                texts = train.text_index[rows_b][:, kinds].T.reshape(-1)
                 vectors_bKD = module(train.take(texts, conditions), len(kinds))
-            vectors_KBD = gather(vectors_bKD[: len(rows_b)], len(batch)).transpose(0, 1)
+            vectors_KBD = gather(vectors_bKD[:count], len(batch)).transpose(0, 1)
             explicit_KBD = vectors_KBD[: len(explicit)]
             return dual_loss(
                 explicit_KBD,

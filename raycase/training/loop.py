@@ -202,6 +202,15 @@ def shard(batch: np.ndarray) -> np.ndarray:
     return np.array_split(batch, world_size())[rank()]
 
 
+def computed_rows(batch: np.ndarray) -> tuple[np.ndarray, int]:
+    """The rows of a batch that this process computes, and how many of them count.
+
+    One without rows computes a row and drops its result, for DistributedDataParallel waits for every process.
+    """
+    rows = shard(batch)
+    return (rows, len(rows)) if len(rows) else (batch[:1], 0)
+
+
 def gather(shard_ND: Tensor, rows: int) -> Tensor:
     """The shards of all processes as one batch of `rows`, in order; the gradient flows only into this process's shard.
 

@@ -37,11 +37,6 @@ class Cell:
     choices: Mapping[str, Any] = field(default_factory=dict)  # as the grid or the search gave them
     wrong: str = ""  # why they contradict each other: such a trial fails
 
-    @property
-    def names(self) -> Sequence[str]:
-        """The flags in which cells may differ."""
-        return self.job.swept
-
     @cached_property
     def key(self) -> str:
         """Identifies the cell: equal keys fit the same weights."""
@@ -50,7 +45,7 @@ class Cell:
     @property
     def values(self) -> dict[str, Any]:
         """The settings by name, as in the table of trials."""
-        return {name: plain(getattr(self.job, name)) for name in self.names}
+        return {name: plain(getattr(self.job, name)) for name in self.job.swept}
 
     @property
     def data_key(self) -> str:
@@ -61,7 +56,7 @@ class Cell:
     def columns(self) -> dict[str, type]:
         """The settings in the table of trials."""
         hints = get_type_hints(type(self.job))
-        return {name: _column(hints[name]) for name in self.names if name not in COUNTED} | {"input_dim": int}
+        return {name: _column(hints[name]) for name in self.job.swept if name not in COUNTED} | {"input_dim": int}
 
     def row(self, input_dim: int) -> dict[str, Any]:
         """The values of `columns`, for a fit on states or vectors of this dimension."""
@@ -188,8 +183,8 @@ def _ends(flag: str, sampler: Any, base: Cell, where: str) -> list[Any]:
 
 
 def _check_name(flag: str, base: Cell, of: str, where: str) -> None:
-    if flag not in base.names:
-        raise RequestError(f"{of}: expected names among {', '.join(base.names)} in {where}, got {flag!r}")
+    if flag not in base.job.swept:
+        raise RequestError(f"{of}: expected names among {', '.join(base.job.swept)} in {where}, got {flag!r}")
 
 
 def _typed(name: str, value: Any, hint: Any) -> Any:

@@ -190,12 +190,6 @@ class CellScore:
         """Sample standard deviation over the seeds; None below two."""
         return statistics.stdev(self.scores) if len(self.scores) > 1 else None
 
-    @property
-    def rated(self) -> float:
-        """Mean Spearman x 100 without label -1; 0 if all failed."""
-        scores = [rated for t in self.trials if (rated := t.metrics.get("spearman_rated")) is not None]
-        return sum(scores) / max(1, len(scores))
-
     def text(self) -> str:
         """The score as printed in tables."""
         spread = f" ± {self.deviation:.2f}" if self.deviation is not None else ""

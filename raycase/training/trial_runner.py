@@ -1,6 +1,6 @@
 """Protocols of what sweeps run on: a runner of fits that runs trials, too, by rounds.
 
-Implemented on Ray by `raycase.distributed.tune`, in one process by `raycase.training.local_runner`.
+Implemented on Ray by `raycase.distributed.tune`.
 """
 
 from __future__ import annotations

@@ -16,6 +16,7 @@ import pytest
 import torch
 from helpers import ROOT, cosines, embed_here, in_process, rated_rows, read_output, to_csv, vectors, worst
 from safetensors.torch import load_file
+from uncached import LocalRunner, open_local_runner
 
 import raycase
 from raycase.corpus.request import EmbedJob
@@ -30,7 +31,6 @@ from raycase.systems.pair_vectors import pair_vectors
 from raycase.training import job as jobs
 from raycase.training.condition_head_fit import fit_condition_head
 from raycase.training.condition_head_job import ConditionPoolingJob, best_head, pair_states
-from raycase.training.local_runner import LocalRunner, open_local_runner
 from raycase.training.loop import FitState
 from raycase.training.projector_fit import best_projector, fit_projector
 from raycase.training.rated_jobs import CsrJob

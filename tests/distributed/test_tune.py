@@ -8,11 +8,11 @@ import pytest
 import torch
 from safetensors.torch import load_file
 from sweeps import head_sweep, sweep_of, trials_of
+from uncached import LocalRunner, open_local_trials
 
 from raycase.distributed.tune import cpus_of_a_trial, open_trials, tune
 from raycase.errors import RequestError
 from raycase.training import sweep
-from raycase.training.local_runner import LocalRunner, open_local_trials
 
 LONG = partial(pytest.param, marks=pytest.mark.long)
 

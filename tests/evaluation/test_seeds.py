@@ -10,11 +10,11 @@ import pytest
 from helpers import vectors_of
 from scipy.stats import t as student
 from seeds import _cell, _spread, compare_seeds, main, seed_groups, system_name, tables, welch
+from uncached import open_local_runner
 
 from raycase.evaluation.tasks.catalogue import evaluate
 from raycase.training import job as jobs
 from raycase.training.inference_jobs import DualCseJob
-from raycase.training.local_runner import open_local_runner
 
 
 def test_the_test_is_welchs():

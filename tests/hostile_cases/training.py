@@ -6,12 +6,12 @@ from pathlib import Path
 
 from helpers import rated_rows
 from hostile_cases.case import Case
+from uncached import LocalRunner, open_local_runner, open_local_trials
 
 from raycase.data.inferences import KINDS
 from raycase.evaluation.tasks import catalogue as tasks
 from raycase.training import job as jobs
 from raycase.training import sweep
-from raycase.training.local_runner import LocalRunner, open_local_runner, open_local_trials
 
 CASE = ["--prompt", "concat-sc", "--pooling", "mean", "--epochs", "2", "--compute", "float32"]
 WORDS = ["nan", "inf", "-inf", "-1", "0", "1e400", "1e30", "1e-45", "9" * 30, "²", "", "x", "None"]

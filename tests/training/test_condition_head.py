@@ -11,6 +11,7 @@ import pyarrow.parquet as pq
 import pytest
 import torch
 from helpers import embed_here, rated_rows, read_output, read_rejected, sentences, to_csv, vectors
+from uncached import LocalRunner, open_local_runner
 
 import raycase
 from raycase.corpus.request import EmbedJob
@@ -26,7 +27,6 @@ from raycase.systems.condition_pooling import condition_pooling
 from raycase.training import job as jobs
 from raycase.training.condition_head_job import ConditionPoolingJob
 from raycase.training.condition_recipe import HeadRecipe
-from raycase.training.local_runner import LocalRunner, open_local_runner
 from raycase.training.nested import correlations
 
 train = partial(jobs.train, open_runner=open_local_runner)

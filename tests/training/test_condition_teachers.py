@@ -8,13 +8,13 @@ import pytest
 import torch
 from helpers import rated_rows, to_csv
 from random_pairs import RECIPE, WIDTH, head_of, pairs
+from uncached import open_local_runner
 
 from raycase.training import condition_head_fit
 from raycase.training import job as jobs
 from raycase.training.condition_head_fit import MORE_CONDITIONS, fit_condition_head, group_batches, with_pseudo_labelled
 from raycase.training.condition_head_job import ConditionPoolingJob
 from raycase.training.condition_teachers import FURTHER, further_conditions, pseudo_labelled_pairs
-from raycase.training.local_runner import open_local_runner
 from raycase.training.loop import FitState
 
 TRAINED = {"train.csv": 200, "validation.csv": 60}

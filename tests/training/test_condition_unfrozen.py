@@ -9,6 +9,7 @@ import pytest
 import torch
 from helpers import rated_rows, to_csv
 from safetensors.torch import load_file
+from uncached import LocalRunner, open_local_runner
 
 import raycase
 from raycase.data.rated import read_rated
@@ -18,7 +19,6 @@ from raycase.training import job as jobs
 from raycase.training.condition_head_fit import HeadCosine, UnfrozenEncoder, fit_condition_head, head_pair_vectors
 from raycase.training.condition_head_job import ConditionPoolingJob, pair_states
 from raycase.training.condition_pairs import PairTokens
-from raycase.training.local_runner import LocalRunner, open_local_runner
 from raycase.training.loop import FitState
 from raycase.training.nested import correlations
 

@@ -10,6 +10,7 @@ import torch
 from helpers import cosines, embedded, rated_rows, read_output, vectors, vectors_of
 from safetensors.torch import save_file
 from scipy.stats import spearmanr
+from uncached import open_local_runner
 
 import raycase
 from raycase.data.rated import read_rated
@@ -32,7 +33,6 @@ from raycase.systems.tri_encoder import tri_encoder
 from raycase.training.encoder_fit import PairObjective, TunePairs, fit_tuned
 from raycase.training.inference_jobs import DualCseJob
 from raycase.training.job import train
-from raycase.training.local_runner import open_local_runner
 from raycase.training.loop import restore
 from raycase.training.rated_jobs import BiEncoderJob, CrossEncoderJob, CsrJob, TriEncoderJob
 from raycase.training.scored_jobs import MixSpJob

@@ -9,6 +9,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 from helpers import vectors_of
+from uncached import open_local_runner
 
 import raycase
 from raycase.data.graph import read_graph
@@ -22,7 +23,6 @@ from raycase.systems.tri_encoder import tri_encoder
 from raycase.training.encoder_fit import TuneRecipe, fit_tuned
 from raycase.training.graph_fit import Contrast, GraphObjective, GraphTexts
 from raycase.training.job import train
-from raycase.training.local_runner import open_local_runner
 from raycase.training.loop import restore
 from raycase.training.losses import contrastive_loss
 from raycase.training.rated_jobs import BiEncoderJob, CsrJob, LoraJob, TriEncoderJob

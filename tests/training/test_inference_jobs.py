@@ -7,6 +7,7 @@ from functools import partial
 import pandas as pd
 import pytest
 from helpers import vectors_of
+from uncached import open_local_runner
 
 from raycase.errors import RequestError
 from raycase.evaluation.job import SAVED, EvaluateJob
@@ -14,7 +15,6 @@ from raycase.evaluation.tasks.catalogue import evaluate
 from raycase.systems.dualcse import DualCseForm
 from raycase.training import job as jobs
 from raycase.training.inference_jobs import DualCseJob, SimCseJob
-from raycase.training.local_runner import open_local_runner
 
 fine_tune = partial(jobs.train, open_runner=open_local_runner)
 

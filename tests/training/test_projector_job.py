@@ -9,6 +9,7 @@ import pytest
 import torch
 from helpers import rated_rows, to_csv, worst
 from safetensors.torch import load_file
+from uncached import LocalRunner, open_local_runner
 
 import raycase
 from raycase.data.rated import read_rated
@@ -17,7 +18,6 @@ from raycase.errors import RequestError, WorkError
 from raycase.evaluation.metrics import spearman
 from raycase.systems.pair_vectors import pair_vectors
 from raycase.training import job as jobs
-from raycase.training.local_runner import LocalRunner, open_local_runner
 from raycase.training.projector_fit import best_projector, fit_projector
 
 train = partial(jobs.train, open_runner=open_local_runner)

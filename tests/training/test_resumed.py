@@ -10,6 +10,7 @@ import torch
 from helpers import rated_rows, to_csv, worst
 from safetensors.torch import load, load_file, save
 from sweeps import sweep_of
+from uncached import open_local_runner, open_local_trials
 
 from raycase.data.storage import Location
 from raycase.errors import RequestError, WorkError
@@ -17,7 +18,6 @@ from raycase.training import job as jobs
 from raycase.training import sweep
 from raycase.training.catalogue import TRAIN_JOBS
 from raycase.training.checkpoint import Checkpoint
-from raycase.training.local_runner import open_local_runner, open_local_trials
 
 train = partial(jobs.train, open_runner=open_local_runner)
 tune = partial(sweep.tune, open_trials=open_local_trials)

@@ -5,13 +5,13 @@ from functools import partial
 
 import pytest
 from helpers import vectors_of
+from uncached import open_local_runner
 
 from raycase.errors import RequestError
 from raycase.evaluation.job import EvaluateJob
 from raycase.evaluation.tasks.catalogue import evaluate
 from raycase.systems.mixsp import Select
 from raycase.training import job as jobs
-from raycase.training.local_runner import open_local_runner
 from raycase.training.scored_jobs import MixSpJob
 
 fine_tune = partial(jobs.train, open_runner=open_local_runner)

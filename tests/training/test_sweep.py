@@ -8,11 +8,11 @@ from pathlib import Path
 
 import pytest
 from sweeps import trials_of
+from uncached import open_local_trials
 
 import raycase
 from raycase.errors import RequestError, WorkError
 from raycase.training import sweep
-from raycase.training.local_runner import open_local_trials
 
 tune = partial(sweep.tune, open_trials=open_local_trials)
 

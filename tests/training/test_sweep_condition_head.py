@@ -9,6 +9,7 @@ import pytest
 import torch
 from safetensors.torch import load_file
 from sweeps import head_sweep, trials_of
+from uncached import LocalTrials, open_local_runner, open_local_trials
 
 import raycase
 from raycase.data.rated import read_rated
@@ -17,7 +18,6 @@ from raycase.errors import RequestError
 from raycase.training import job as jobs
 from raycase.training import sweep
 from raycase.training.job import CORRELATIONS
-from raycase.training.local_runner import LocalTrials, open_local_runner, open_local_trials
 from raycase.training.nested import correlations
 
 tune = partial(sweep.tune, open_trials=open_local_trials)

@@ -8,11 +8,11 @@ import pytest
 import small
 import torch
 from sweeps import sweep_of, trials_of
+from uncached import LocalRunner, LocalTrials, open_local_trials
 
 from raycase.errors import RequestError
 from raycase.training import job as jobs
 from raycase.training import sweep
-from raycase.training.local_runner import LocalRunner, LocalTrials, open_local_trials
 from raycase.training.sweep_cells import Cell, grid_of
 
 tune = partial(sweep.tune, open_trials=open_local_trials)

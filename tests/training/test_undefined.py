@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 import torch
 from helpers import rated_rows, to_csv
+from uncached import LocalRunner, open_local_runner, open_local_trials
 
 from raycase.cli import main
 from raycase.data.rated import read_rated
@@ -20,7 +21,6 @@ from raycase.evaluation.tasks import catalogue as tasks
 from raycase.training import job as jobs
 from raycase.training import sweep
 from raycase.training.checkpoint import Checkpoint
-from raycase.training.local_runner import LocalRunner, open_local_runner, open_local_trials
 from raycase.training.loop import FitConfig, FitState, best_epoch_of, fit
 
 NAN = math.nan

@@ -12,9 +12,9 @@ from raycase.evaluation.tasks import csfcube, csts, entailment, kgc, rerank, sts
 from raycase.systems.contracts import VectorsOf
 
 RANKED: dict[str, Any] = {"values": ranked_values, "render": render_ranked}
-STS: Task[Any] = Task(read=sts.read, measure=sts.measure, values=sts.sts_values, render=sts.render_sts)
-ENTAILMENT: Task[Any] = Task(read=entailment.read, measure=entailment.measure, **RANKED)
-TASKS: dict[str, Task[Any]] = {
+STS = Task(read=sts.read, measure=sts.measure, values=sts.sts_values, render=sts.render_sts)
+ENTAILMENT = Task(read=entailment.read, measure=entailment.measure, **RANKED)
+TASKS: dict[str, Task] = {
     "csts": Task(read=csts.read, measure=csts.measure, values=csts_values, render=render_csts),
     "csfcube": Task(read=csfcube.read, measure=csfcube.measure, **RANKED),
     "kgc": Task(read=kgc.read, measure=kgc.measure, **RANKED),
