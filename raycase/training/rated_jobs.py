@@ -28,6 +28,8 @@ from raycase.training.graph_fit import GraphObjective, GraphTexts
 from raycase.training.job import data_metrics
 from raycase.training.losses import Loss
 
+FORMER_PROMPT = dict.fromkeys(("template", "pool"))  # flags that are a file of --prompt now
+
 
 @dataclass(frozen=True, kw_only=True)
 class RatedJob(FineTuneJob, RatedRecipe):
@@ -72,6 +74,7 @@ class BiEncoderJob(TextFlags, RatedJob):
     """A bi-encoder: sentence and condition as one text (Deshpande et al., 2023)."""
 
     SYSTEM = "bi-encoder"
+    FORMER: ClassVar = RatedJob.FORMER | FORMER_PROMPT
 
     prompt: str | None = None
     """Prompt of sentence and condition: a name, or a file NAME.json with a template of one's own (docs/encoders.md).
@@ -167,6 +170,7 @@ class LoraJob(TextFlags, RatedJob):
     """Low-rank adapters on the attention's projections of any encoder (CASE, section 4.4)."""
 
     SYSTEM = "lora"
+    FORMER: ClassVar = RatedJob.FORMER | FORMER_PROMPT
     NOT_SWEPT = ("task", "merged")
 
     loss: Loss = Loss.PEARSON
