@@ -34,7 +34,7 @@ from raycase.data.rated import RatedPairs, read_columns, read_rated, texts
 from raycase.errors import RequestError
 from raycase.evaluation.job import EvaluateJob
 from raycase.evaluation.models import Model, encoder_names
-from raycase.evaluation.procedure import Embed, Task, run_task
+from raycase.evaluation.procedure import EmbedPairs, Task, run_task
 from raycase.evaluation.ranked import RankedSystem, rank_systems, ranked_values, render_ranked
 from raycase.evaluation.report import table
 from raycase.placement import vectors
@@ -141,7 +141,7 @@ def without_images_of(captions: Captions, train: RatedPairs) -> Captions:
     return Captions(uri=captions.uri, texts=[captions.texts[row] for row in kept], images=captions.images[kept])
 
 
-def measure(job: EvaluateJob, data: CaptionData, models: Sequence[Model], embed: Embed) -> dict[str, Any]:
+def measure(job: EvaluateJob, data: CaptionData, models: Sequence[Model], embed: EmbedPairs) -> dict[str, Any]:
     """For each encoder's plain vectors and each model's conditional ones, the share of neighbours with the value.
 
     A model's vectors under all conditions are embedded in one call, sentence by sentence: (T * C, D) float32 in memory.

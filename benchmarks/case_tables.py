@@ -37,7 +37,7 @@ from raycase.errors import RequestError
 from raycase.evaluation.job import EvaluateJob
 from raycase.evaluation.metrics import cosines_to_mean, spearman
 from raycase.evaluation.models import LABELS, Model, before_g, encoder_name, is_case, setting
-from raycase.evaluation.procedure import Embed, Task, run_task
+from raycase.evaluation.procedure import EmbedPairs, Task, run_task
 from raycase.evaluation.report import number, provenance_lines, table
 from raycase.evaluation.tasks import csts
 from raycase.evaluation.training_record import training_metrics
@@ -254,7 +254,7 @@ def measure(
     job: EvaluateJob,
     rated: RatedPairs,
     models: Sequence[Model],
-    embed: Embed,
+    embed: EmbedPairs,
     *,
     cases: Cases | None = None,
     ablate: bool = False,

@@ -30,7 +30,7 @@ from raycase.data.rated import NOT_APPLICABLE, RatedPairs, read_rated
 from raycase.evaluation.job import EvaluateJob
 from raycase.evaluation.metrics import estimate, mean_of, spearman
 from raycase.evaluation.models import Model
-from raycase.evaluation.procedure import Embed, Task, run_task
+from raycase.evaluation.procedure import EmbedPairs, Task, run_task
 from raycase.evaluation.report import interval, number, provenance_lines, table
 from raycase.evaluation.scores import correlation_estimates
 from raycase.evaluation.tasks import csts
@@ -224,7 +224,7 @@ def worst_pairs(scores_N: np.ndarray, rated: RatedPairs) -> list[dict[str, Any]]
 
 
 def measure(
-    job: EvaluateJob, rated: RatedPairs, models: Sequence[Model], embed: Embed, *, train: RatedPairs | None
+    job: EvaluateJob, rated: RatedPairs, models: Sequence[Model], embed: EmbedPairs, *, train: RatedPairs | None
 ) -> dict[str, Any]:
     """What is measured of each model."""
     settings = {"resamples": job.resamples, "seed": job.seed}

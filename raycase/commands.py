@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from raycase.search.join import JoinJob
     from raycase.search.rerank_job import RerankJob
     from raycase.search.search_job import SearchJob
+    from raycase.systems.push import PushJob
     from raycase.training.job import TrainingJob
     from raycase.training.sweep_job import Sweep
 
@@ -176,6 +177,15 @@ def check_model(job: CheckJob) -> Result:
     return check_model(job)
 
 
+def push(job: PushJob) -> Result:
+    """Publish a model folder on the Hugging Face hub."""
+    from raycase.systems.push import push
+
+    result = push(job)
+    print(f"raycase.load({result['repository']!r}), or this very commit: {result['model']}")
+    return result
+
+
 def explain(job: ExplainJob) -> Result:
     """Show which words of a text a condition looks at."""
     from raycase.evaluation.explain import explain
@@ -197,6 +207,7 @@ COMMANDS = {
     "tune": Command("raycase.training.sweep_job:TuneFlags", tune, over="train"),
     "evaluate": Command("raycase.evaluation.job:EvaluateJob", evaluate),
     "explain": Command("raycase.evaluation.explain:ExplainJob", explain),
+    "push": Command("raycase.systems.push:PushJob", push),
     "check-model": Command("raycase.evaluation.check_model:CheckJob", check_model),
 }
 

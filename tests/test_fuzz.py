@@ -28,7 +28,7 @@ from raycase.corpus.run import run, run_checked
 from raycase.corpus.score_request import check_score
 from raycase.data.inferences import KINDS
 from raycase.data.parquet import parquet_bytes
-from raycase.encoder.prompts import OwnPrompt, Pool
+from raycase.encoder.prompts import OwnPrompt, PooledPart
 from raycase.errors import RequestError, WorkError
 from raycase.evaluation.tasks import catalogue as tasks
 from raycase.systems.case import resolve as resolve_case
@@ -112,7 +112,7 @@ def models(tmp_path_factory):
     shape = ProjectorConfig(input_dim=small.DIM, output_dim=8, nested=(4,))
     save_case(folder / "case", replace(config, projector=shape), Projector(shape))
     csr(encoder).trainable().save(folder / "csr")
-    own = OwnPrompt(template="{sentence}: {condition}", base_template="{condition}", pool=Pool.CONDITION)
+    own = OwnPrompt(template="{sentence}: {condition}", base_template="{condition}", pool=PooledPart.CONDITION)
     save_case(folder / "own", resolve_case(encoder, own=own), None)
     saved = {name: str(folder / name) for name in ("case", "csr", "own")}
     return {"encoder": encoder, "condition-pooling": pooled, **saved}

@@ -12,6 +12,7 @@ from pathlib import Path
 from filelock import FileLock
 
 from raycase.data.folders import is_hidden
+from raycase.data.hub import PINNED, snapshot
 from raycase.data.storage import PACKAGE, fingerprint, kind_of, locate, mark
 from raycase.errors import RequestError, first_line
 
@@ -54,6 +55,8 @@ def remote_identity(uri: str) -> str:
 
     Raises RequestError where there are none.
     """
+    if PINNED.fullmatch(uri):
+        return uri.removeprefix("hf://")  # a commit is for good
     return f"listing:{fingerprint(sorted(_files(uri).items()))}"
 
 
@@ -62,8 +65,11 @@ def fetch(uri: str, *, large: bool, named: str = "", large_bytes: int = LARGE_BY
 
     Files above `large_bytes` are fetched only where `large`, except the one called `named`. The copy is in
     RAYCASE_CACHE (~/.cache/raycase) under a hash of the URI and its listing, so that another model at the same URI is
-    another copy. Raises RequestError where there is no model, or it cannot be read.
+    another copy; of a commit on the Hugging Face hub it is the hub's own. Raises RequestError where there is no model,
+    or it cannot be read.
     """
+    if PINNED.fullmatch(uri):
+        return regular_files(snapshot(uri, large=large, named=named))
     files = _files(uri)
     folder = cache_folder() / fingerprint([uri, sorted(files.items())])[:16]
     kinds = [name for name in files if FETCHED.search(name) or PICKLED.fullmatch(name)]

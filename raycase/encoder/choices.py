@@ -10,7 +10,7 @@ from typing import Any
 from raycase.encoder.architecture import is_causal, without_weights
 from raycase.encoder.model_files import check_no_adapter
 from raycase.encoder.pooling import OVER_A_SPAN, Pooling
-from raycase.encoder.prompts import OwnPrompt, Pool, PromptStyle, parse_views
+from raycase.encoder.prompts import OwnPrompt, PooledPart, PromptStyle, parse_views
 from raycase.encoder.published import published_length, read_published
 from raycase.encoder.sizes import learned_positions
 from raycase.encoder.sources import encoder_errors, load_config, published_tokenizer, settings_of, weights_folder
@@ -42,7 +42,7 @@ def find_encoder(
         raise RequestError(f"--model: {name} is not in the table of encoders; pass --prompt")
     spec = _with_pooling(name, spec or _spec_outside_table(name, prompt, pooling), pooling)
     if own is not None:
-        default = {Pooling.LAST: Pool.LAST} | dict.fromkeys(OVER_A_SPAN, Pool.CONDITION)
+        default = {Pooling.LAST: PooledPart.LAST} | dict.fromkeys(OVER_A_SPAN, PooledPart.CONDITION)
         own = replace(own, pool=own.pool or default.get(spec.pooling[0]))
         spec = replace(spec, own=own, subtract=spec.subtract and own.base_template is not None)
     return replace(spec, prompt=prompt or spec.prompt)
@@ -70,9 +70,13 @@ def _check_views(prompt: str, own: OwnPrompt | None) -> None:
     assert reads_own == (own is not None), "read_prompt gives both or neither"
 
 
-def _pooling_over(pool: Pool, pooling: Pooling | None, available: tuple[Pooling, ...] | None, name: str) -> Pooling:
+def _pooling_over(
+    pool: PooledPart, pooling: Pooling | None, available: tuple[Pooling, ...] | None, name: str
+) -> Pooling:
     """The pooling that reads these tokens: the chosen one, else the encoder's first. Raises RequestError."""
-    fitting = {Pool.LAST: (Pooling.LAST,), Pool.SENTENCE: (Pooling.MEAN, Pooling.LATENT)}.get(pool, OVER_A_SPAN)
+    fitting = {PooledPart.LAST: (Pooling.LAST,), PooledPart.SENTENCE: (Pooling.MEAN, Pooling.LATENT)}.get(
+        pool, OVER_A_SPAN
+    )
     wanted = " or ".join(fitting)
     if pooling is None:
         found = next((p for p in available or fitting if p in fitting), None)

@@ -9,7 +9,7 @@ from typing import Any
 from raycase.data.json_values import from_json
 from raycase.data.storage import json_file
 from raycase.encoder.pooling import Pooling
-from raycase.encoder.prompts import OwnPrompt, Pool, PromptStyle, parse_views
+from raycase.encoder.prompts import OwnPrompt, PooledPart, PromptStyle, parse_views
 from raycase.errors import RequestError
 
 
@@ -50,7 +50,7 @@ class _PromptFile:
 
     template: str
     base_template: str | None = None
-    pool: Pool | None = None
+    pool: PooledPart | None = None
     views: tuple[str, ...] = (PromptStyle.TEMPLATE,)
 
 

@@ -67,7 +67,7 @@ def parse_views(prompt: str) -> list[tuple[PromptStyle, TokenSpan | None]]:
     return views
 
 
-class Pool(StrEnum):
+class PooledPart(StrEnum):
     """Which tokens of a prompt of one's own are pooled.
 
     `last` is the pooling of that name; the others say what the poolings mean and latent average.
@@ -90,7 +90,7 @@ class OwnPrompt:
 
     template: str
     base_template: str | None = None
-    pool: Pool | None = None
+    pool: PooledPart | None = None
 
     def __post_init__(self) -> None:
         _check_places("template", self.template, "{sentence} and {condition} once each", sentences=1)

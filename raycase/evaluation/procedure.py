@@ -19,7 +19,7 @@ from raycase.evaluation.report import UNDEFINED_VALUES, WHY_UNDEFINED, write_rep
 from raycase.systems.contracts import VectorsOf
 
 
-class Embed(Protocol):
+class EmbedPairs(Protocol):
     """Gives a model's vectors of texts."""
 
     def __call__(
@@ -39,7 +39,9 @@ class Task:
     """What is particular to one task."""
 
     read: Callable[[EvaluateJob], Any]  # the data, with the `uri` by which messages name it; raises RequestError
-    measure: Callable[[EvaluateJob, Any, Sequence[Model], Embed], dict[str, Any]]  # the task's part of metrics.json
+    measure: Callable[
+        [EvaluateJob, Any, Sequence[Model], EmbedPairs], dict[str, Any]
+    ]  # the task's part of metrics.json
     values: Callable[[dict[str, Any]], ValuesBySystem]  # of metrics.json
     render: Callable[[dict[str, Any]], str]  # metrics.json to the report in Markdown
 
@@ -71,7 +73,7 @@ def run_task(job: EvaluateJob, task: Task, *, vectors_of: VectorsOf) -> dict[str
     return metrics
 
 
-def embedder(job: EvaluateJob, uri: str, vectors_of: VectorsOf) -> Embed:
+def embedder(job: EvaluateJob, uri: str, vectors_of: VectorsOf) -> EmbedPairs:
     """What embeds texts of this URI in the job's number format, with the cache of each model."""
 
     def embed(texts: Sequence[str] | Sequence[tuple[str, str]], model: Model, config: Any = None) -> np.ndarray:

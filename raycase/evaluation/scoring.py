@@ -15,14 +15,14 @@ from raycase.encoder.cosines import pair_cosines
 from raycase.errors import RequestError
 from raycase.evaluation.job import EvaluateJob
 from raycase.evaluation.models import Model
-from raycase.evaluation.procedure import Embed
+from raycase.evaluation.procedure import EmbedPairs
 from raycase.systems.registry import embeds
 
 AT_ONCE = 2**16  # pairs that a scorer tokenises together
 
 
 def plain_scores(
-    job: EvaluateJob, model: Model, firsts: Sequence[str], seconds: Sequence[str], embed: Embed
+    job: EvaluateJob, model: Model, firsts: Sequence[str], seconds: Sequence[str], embed: EmbedPairs
 ) -> np.ndarray:
     """Scores without a condition, the cosines of plain vectors where the model embeds: N, N -> (N,) float64.
 

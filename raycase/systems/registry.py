@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any, TypeGuard
 
 from raycase.data.fetch import DEFAULT_MODEL, INSIDE, MODEL_FILE, SHIPPED, folder_here, is_remote
+from raycase.data.hub import pinned_uri
 from raycase.data.json_values import loads
 from raycase.encoder.pooling import Pooling
 from raycase.encoder.prompt_flags import read_prompt
@@ -92,6 +93,8 @@ def _find(model: str, choices: dict[str, Any]) -> EmbedderConfig | ScorerConfig:
         _check_choices(model, untrained.fixed, choices)
         return replace(untrained, model=model)
     folder = SHIPPED.get(model) or (model if is_remote(model) else str(Path(model).absolute()))
+    if model not in ENCODERS and (on_hub := pinned_uri(model, MODEL_FILE)):
+        model = folder = on_hub
     file = folder_here(folder, MODEL_FILE) / MODEL_FILE
     if not file.is_file():
         if model in ENCODERS or choices["prompt"]:

@@ -10,7 +10,7 @@ from raycase.data.schema import Reason
 from raycase.encoder.choices import find_encoder
 from raycase.encoder.pooling import Pooling
 from raycase.encoder.prompt_flags import read_prompt
-from raycase.encoder.prompts import OwnPrompt, Pool, PromptStyle
+from raycase.encoder.prompts import OwnPrompt, PooledPart, PromptStyle
 from raycase.encoder.sources import described, load_tokenizer
 from raycase.encoder.table import ENCODERS, read_spec
 from raycase.errors import RequestError
@@ -21,7 +21,9 @@ SENTENCE, CONDITION = "A woman in a red dress", "color of the dress"
 
 
 def test_the_texts_take_their_places_and_everything_else_stays():
-    own = OwnPrompt(template=" {{sentence}} {0} {text}\n{condition} ", base_template="{{{condition}}}", pool=Pool.ALL)
+    own = OwnPrompt(
+        template=" {{sentence}} {0} {text}\n{condition} ", base_template="{{{condition}}}", pool=PooledPart.ALL
+    )
     pair = own.prompts.pair.render(" {condition} ", "{sentence}")
     assert pair.text == " {{condition}} {0} {text}\n{sentence} "
     assert [pair.text[slice(*span)] for span in pair.texts] == ["{condition}", "{sentence}"]
@@ -29,11 +31,13 @@ def test_the_texts_take_their_places_and_everything_else_stays():
     assert own.prompts.plain.render(SENTENCE, "").text == SENTENCE
 
 
-@pytest.mark.parametrize("pool", [*Pool, None])
+@pytest.mark.parametrize("pool", [*PooledPart, None])
 def test_what_is_pooled(pool):
     prompts = OwnPrompt(template=ONE_WORD, base_template="{condition}: ", pool=pool).prompts
     text, base = prompts.pair.render(SENTENCE, CONDITION), prompts.base.render("", CONDITION)
-    wanted = {Pool.CONDITION: (CONDITION, CONDITION), Pool.SENTENCE: (SENTENCE, CONDITION)}.get(pool, (None, None))
+    wanted = {PooledPart.CONDITION: (CONDITION, CONDITION), PooledPart.SENTENCE: (SENTENCE, CONDITION)}.get(
+        pool, (None, None)
+    )
     assert tuple(p.pooled and p.text[slice(*p.pooled)] for p in (text, base)) == wanted
 
 
@@ -64,7 +68,7 @@ def test_a_prompt_is_a_name_or_a_file(tmp_path):
     assert read_prompt(str(file)) == ("template", OWN)
     whole = {"template": ONE_WORD, "base_template": "{condition}:", "pool": "last", "views": ["template", "concat-sc"]}
     file.write_text(json.dumps(whole))
-    wanted = OwnPrompt(template=ONE_WORD, base_template="{condition}:", pool=Pool.LAST)
+    wanted = OwnPrompt(template=ONE_WORD, base_template="{condition}:", pool=PooledPart.LAST)
     assert read_prompt(str(file)) == read_prompt(whole) == ("template+concat-sc", wanted)
 
 
@@ -105,13 +109,13 @@ def test_a_prompt_without_its_file_is_refused(tmp_path):
     ("name", "pool", "pooling", "wanted"),
     [
         ("qwen3-embedding-0.6b", None, None, ("last", Pooling.LAST)),
-        ("qwen3-embedding-0.6b", Pool.CONDITION, None, ("condition", Pooling.MEAN)),
+        ("qwen3-embedding-0.6b", PooledPart.CONDITION, None, ("condition", Pooling.MEAN)),
         ("qwen3-embedding-0.6b", None, Pooling.MEAN, ("condition", Pooling.MEAN)),
         ("sfr-mistral", None, None, ("condition", Pooling.MEAN)),
-        ("sfr-mistral", Pool.LAST, None, ("last", Pooling.LAST)),
-        ("sfr-mistral", Pool.LAST, Pooling.LAST, ("last", Pooling.LAST)),
-        ("nv-embed-v2", Pool.ALL, None, ("all", Pooling.LATENT)),
-        ("minilm", Pool.SENTENCE, Pooling.MEAN, ("sentence", Pooling.MEAN)),
+        ("sfr-mistral", PooledPart.LAST, None, ("last", Pooling.LAST)),
+        ("sfr-mistral", PooledPart.LAST, Pooling.LAST, ("last", Pooling.LAST)),
+        ("nv-embed-v2", PooledPart.ALL, None, ("all", Pooling.LATENT)),
+        ("minilm", PooledPart.SENTENCE, Pooling.MEAN, ("sentence", Pooling.MEAN)),
         ("minilm", None, Pooling.CLS, (None, Pooling.CLS)),
         ("e5-large-instruct", None, Pooling.MEAN_ALL, (None, Pooling.MEAN_ALL)),
     ],
@@ -125,26 +129,31 @@ def test_pool_and_pooling_say_the_same(name, pool, pooling, wanted):
 @pytest.mark.parametrize(
     ("name", "pool", "pooling", "message"),
     [
-        ("minilm", Pool.LAST, Pooling.MEAN, "--prompt: pool last: expected --pooling last, got mean; leave one out"),
         (
             "minilm",
-            Pool.CONDITION,
+            PooledPart.LAST,
+            Pooling.MEAN,
+            "--prompt: pool last: expected --pooling last, got mean; leave one out",
+        ),
+        (
+            "minilm",
+            PooledPart.CONDITION,
             Pooling.LAST,
             "--prompt: pool condition: expected --pooling mean or latent.*, got last",
         ),
         (
             "e5-large-instruct",
-            Pool.ALL,
+            PooledPart.ALL,
             Pooling.MEAN_ALL,
             "--prompt: pool all: expected --pooling mean or latent.*, got mean-all",
         ),
         (
             "nv-embed-v2",
-            Pool.LAST,
+            PooledPart.LAST,
             None,
             "--prompt: pool last: expected an encoder with the pooling last, got nv-embed-v2",
         ),
-        ("minilm", Pool.ALL, Pooling.LATENT, "--pooling: expected one of mean, last, cls for minilm, got latent"),
+        ("minilm", PooledPart.ALL, Pooling.LATENT, "--pooling: expected one of mean, last, cls for minilm, got latent"),
     ],
 )
 def test_a_pool_that_contradicts_the_pooling_is_refused(name, pool, pooling, message):
@@ -154,8 +163,8 @@ def test_a_pool_that_contradicts_the_pooling_is_refused(name, pool, pooling, mes
 
 def test_an_encoder_outside_the_table_needs_no_more_than_template_and_pool(folder_of):
     folder = str(folder_of("qwen3-embedding-0.6b"))
-    assert find_encoder(folder, own=replace(OWN, pool=Pool.LAST)).pooling == (Pooling.LAST,)
-    assert find_encoder(folder, own=replace(OWN, pool=Pool.ALL)).pooling == (Pooling.MEAN,)
+    assert find_encoder(folder, own=replace(OWN, pool=PooledPart.LAST)).pooling == (Pooling.LAST,)
+    assert find_encoder(folder, own=replace(OWN, pool=PooledPart.ALL)).pooling == (Pooling.MEAN,)
     with pytest.raises(RequestError, match="which would say its pooling; pass --pooling"):
         find_encoder(folder, own=OWN)
 
@@ -194,7 +203,7 @@ def test_a_prompt_of_ones_own_is_tokenised_as_a_built_in_one(tmp_path, family):
     spec = replace(ENCODERS["minilm"], source=str(tmp_path), max_tokens=60)
     texts = ("a red dress", "two people", "the woman with a dog at the bar " * 9)
     pairs = [(s, c) for s in texts for c in ("color", "number of people", "dog")]
-    templates = [replace(OWN, pool=pool).prompts.pair for pool in Pool]
+    templates = [replace(OWN, pool=pool).prompts.pair for pool in PooledPart]
     apart, whole = load_tokenizer(spec), replace(load_tokenizer(spec))
     whole.in_parts = False
     found = apart.pairs(templates, pairs)

@@ -10,7 +10,7 @@ import tiny
 from tokenizers import Tokenizer, models
 
 from raycase.data.schema import Reason
-from raycase.encoder.prompts import OwnPrompt, Pool, PromptStyle, TokenSpan, prompt_set
+from raycase.encoder.prompts import OwnPrompt, PooledPart, PromptStyle, TokenSpan, prompt_set
 from raycase.encoder.several_texts import separated
 from raycase.encoder.sources import load_tokenizer
 from raycase.encoder.table import ENCODERS, PairEncoding
@@ -192,7 +192,7 @@ def test_a_token_of_the_sentences_end_and_of_what_follows_stays(tmp_path, templa
     made.add_tokens([shared])
     tiny.save_tokenizer(tmp_path, (made, {"tokenizer_class": "PreTrainedTokenizerFast"}))
     spec = replace(ENCODERS["minilm"], source=str(tmp_path), max_tokens=1000)
-    own = OwnPrompt(template=template, pool=Pool.CONDITION)
+    own = OwnPrompt(template=template, pool=PooledPart.CONDITION)
     rendered = own.prompts.pair.render("a red dress", "color")
     (full,) = load_tokenizer(spec)([rendered])
     for over in (1, 4):

@@ -13,7 +13,7 @@ from small import CONDITIONS, EVERY, SENTENCES
 import raycase
 from raycase.data.fetch import DEFAULT_MODEL
 from raycase.encoder.pooling import Pooling
-from raycase.encoder.prompts import BUILT_IN, OwnPrompt, Pool
+from raycase.encoder.prompts import BUILT_IN, OwnPrompt, PooledPart
 from raycase.errors import RequestError
 from raycase.systems.bi_encoder import bi_encoder
 from raycase.systems.case import save
@@ -161,7 +161,7 @@ def test_a_folder_of_another_prompt_takes_no_template(encoders, tmp_path):
 @pytest.mark.parametrize("make", [bi_encoder, lora])
 def test_a_fine_tuned_encoder_reads_it_too(encoders, tmp_path, make):
     """BeLLM's way: a template whose last token is trained."""
-    own = OwnPrompt(template=ONE_WORD, pool=Pool.LAST)
+    own = OwnPrompt(template=ONE_WORD, pool=PooledPart.LAST)
     config = make(encoders["causal"], own=own)
     system = small.disturb(config.trainable()).eval()
     zero_shot = small.system(resolve(encoders["causal"], prompt={"template": ONE_WORD, "pool": "last"}))
@@ -170,7 +170,9 @@ def test_a_fine_tuned_encoder_reads_it_too(encoders, tmp_path, make):
     loaded = raycase.load(str(tmp_path / "tuned"), dtype=torch.float32)
     small.close(under(loaded), under(system), atol=2e-5)
     assert (loaded.config.encoder.own, loaded.config.encoder.pooling[0]) == (own, Pooling.LAST)
-    assert make(encoders["causal"], own=replace(own, pool=None)).encoder.own.pool is Pool.CONDITION  # as it averages
+    assert (
+        make(encoders["causal"], own=replace(own, pool=None)).encoder.own.pool is PooledPart.CONDITION
+    )  # as it averages
     files = {"train": "a.csv", "validation": "b.csv", "output": "out"}
     (tmp_path / "prompt.json").write_text(json.dumps({"template": ONE_WORD}))
     job = ProjectorJob(model=str(tmp_path / "tuned"), **files, prompt=str(tmp_path / "prompt.json"))

@@ -21,7 +21,7 @@ from raycase.errors import RequestError
 from raycase.evaluation.job import EvaluateJob
 from raycase.evaluation.metrics import average_precision, full_recall_precision, ndcg_at, recall_at
 from raycase.evaluation.models import Model, before_g, encoder_names, is_case, setting
-from raycase.evaluation.procedure import Embed
+from raycase.evaluation.procedure import EmbedPairs
 from raycase.evaluation.ranked import RankedSystem, rank_systems
 from raycase.search.topk import l2_normalize
 
@@ -83,7 +83,7 @@ def read(job: EvaluateJob) -> Cube:
     return read_cube(job.data, job.qrels)
 
 
-def measure(job: EvaluateJob, cube: Cube, models: Sequence[Model], embed: Embed) -> dict[str, Any]:
+def measure(job: EvaluateJob, cube: Cube, models: Sequence[Model], embed: EmbedPairs) -> dict[str, Any]:
     """Rank each query's pool by each encoder's plain vectors and by each model's conditional ones; for models without
     training, also by the vectors of a paper's own sentences, which take seven times as long."""
     pairs = cube.pairs()
@@ -129,7 +129,7 @@ def measure(job: EvaluateJob, cube: Cube, models: Sequence[Model], embed: Embed)
 
 
 def embed_papers(
-    texts: Sequence[Any], model: Model, embed: Embed, config: Any = None, *, projected: bool = False
+    texts: Sequence[Any], model: Model, embed: EmbedPairs, config: Any = None, *, projected: bool = False
 ) -> np.ndarray:
     """Unit vectors of texts or of (text, condition), which may repeat: (P, D)."""
     row_of = {text: row for row, text in enumerate(dict.fromkeys(texts))}
@@ -138,7 +138,7 @@ def embed_papers(
 
 
 def sentence_scorers(
-    papers: Sequence[tuple[Paper, str]], plain_PD: np.ndarray, model: Model, encoder: str, embed: Embed
+    papers: Sequence[tuple[Paper, str]], plain_PD: np.ndarray, model: Model, encoder: str, embed: EmbedPairs
 ) -> list[NamedScore]:
     """Systems of an encoder that embed a paper's own sentences; `papers` has the facet of each of the P rows."""
     facets = [facet for _, facet in papers]
@@ -188,7 +188,7 @@ def _together(first_PD: np.ndarray, second_PE: np.ndarray) -> tuple[str, np.ndar
 
 
 def conditional_scorers(
-    papers: Sequence[tuple[Paper, str]], plain_PD: np.ndarray, model: Model, embed: Embed
+    papers: Sequence[tuple[Paper, str]], plain_PD: np.ndarray, model: Model, embed: EmbedPairs
 ) -> list[NamedScore]:
     """A model's vectors of title and abstract under the facet's condition, alone and beside the plain vectors, which
     are of the same text."""

@@ -15,7 +15,7 @@ from raycase.data.rated import NOT_APPLICABLE, RatedPairs, read_rated
 from raycase.encoder.cosines import pair_cosines
 from raycase.evaluation.job import EvaluateJob
 from raycase.evaluation.models import Model, before_g, encoder_name, is_case, setting
-from raycase.evaluation.procedure import Embed
+from raycase.evaluation.procedure import EmbedPairs
 from raycase.evaluation.scores import DIRECTIONS, correlation_differences, correlation_estimates, vector_spread
 from raycase.evaluation.scoring import scores_by_scorer
 from raycase.evaluation.training_record import training_metrics
@@ -30,7 +30,7 @@ def read(job: EvaluateJob) -> RatedPairs:
     return read_rated(job.data, "--data")
 
 
-def measure(job: EvaluateJob, rated: RatedPairs, models: Sequence[Model], embed: Embed) -> dict[str, Any]:
+def measure(job: EvaluateJob, rated: RatedPairs, models: Sequence[Model], embed: EmbedPairs) -> dict[str, Any]:
     """Correlations of each model with intervals, and their differences from the first model's."""
     bootstrap = {"resamples": job.resamples, "seed": job.seed}
     measured = [measure_model(job, rated, model, embed) for model in models]
@@ -53,7 +53,9 @@ def measure(job: EvaluateJob, rated: RatedPairs, models: Sequence[Model], embed:
     }
 
 
-def measure_model(job: EvaluateJob, rated: RatedPairs, model: Model, embed: Embed) -> tuple[dict[str, Any], np.ndarray]:
+def measure_model(
+    job: EvaluateJob, rated: RatedPairs, model: Model, embed: EmbedPairs
+) -> tuple[dict[str, Any], np.ndarray]:
     """The model's part of `metrics.json`, and its cosines or scores of the pairs, (N,)."""
     config = model.config
     bootstrap = {"resamples": job.resamples, "seed": job.seed}
@@ -82,7 +84,7 @@ def measure_model(job: EvaluateJob, rated: RatedPairs, model: Model, embed: Embe
     return part, scores[config.formula]
 
 
-def vectors_by_formula(rated: RatedPairs, model: Model, embed: Embed) -> dict[str, np.ndarray]:
+def vectors_by_formula(rated: RatedPairs, model: Model, embed: EmbedPairs) -> dict[str, np.ndarray]:
     """The model's vectors of the distinct pairs, (P, D), by formula; of CASE also those of each step before the last:
     f and, where the prompt has a base, f - base."""
     config = model.config

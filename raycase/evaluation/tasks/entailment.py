@@ -25,7 +25,7 @@ from raycase.evaluation.entailment_metrics import (
 )
 from raycase.evaluation.job import SAVED, EvaluateJob
 from raycase.evaluation.models import Model
-from raycase.evaluation.procedure import Embed
+from raycase.evaluation.procedure import EmbedPairs
 from raycase.evaluation.ranked import RankedSystem, rank_systems
 from raycase.evaluation.training_record import training_metrics
 from raycase.systems.dualcse import implicitness
@@ -85,7 +85,7 @@ def read(job: EvaluateJob) -> EntailmentData:
     return EntailmentData(tested=tested, tuned=tuned)
 
 
-def measure(job: EvaluateJob, data: EntailmentData, models: Sequence[Model], embed: Embed) -> dict[str, Any]:
+def measure(job: EvaluateJob, data: EntailmentData, models: Sequence[Model], embed: EmbedPairs) -> dict[str, Any]:
     """Accuracy of each model over all pairs and by kind of hypothesis; for eis also of the sentences' length."""
     inferences = data.tested
     of_pairs = "premise" not in inferences.columns
@@ -130,7 +130,9 @@ def _tuned(job: EvaluateJob, tuned: Inferences | None) -> str:
     return "tuned on one half of the premises and used on the other, both ways"
 
 
-def _entailment(job: EvaluateJob, data: EntailmentData, model: Model, embed: Embed) -> tuple[RankedSystem, list[float]]:
+def _entailment(
+    job: EvaluateJob, data: EntailmentData, model: Model, embed: EmbedPairs
+) -> tuple[RankedSystem, list[float]]:
     """The accuracy of a model by eq. 3, and its thresholds: one, or one for each half."""
     scores_NH = _scores(data.tested, model, embed)
     seen = ""
@@ -159,19 +161,19 @@ def _trained(model: Model) -> _Trained:
         ) from error
 
 
-def _implicitness(inferences: Inferences, model: Model, embed: Embed) -> RankedSystem:
+def _implicitness(inferences: Inferences, model: Model, embed: EmbedPairs) -> RankedSystem:
     """The accuracy of a model with two vectors a sentence by eq. 5."""
     explicit_TD, implicit_TD = _vectors(inferences, model, embed)
     correct_NH = more_implicit(implicitness(explicit_TD, implicit_TD), inferences.text_index)
     return _system(model.name, _what(model), correct_NH)
 
 
-def _scores(inferences: Inferences, model: Model, embed: Embed) -> np.ndarray:
+def _scores(inferences: Inferences, model: Model, embed: EmbedPairs) -> np.ndarray:
     """Eq. 3's cosines: (N, H)."""
     return entailment_scores(*_vectors(inferences, model, embed), inferences.text_index)
 
 
-def _vectors(inferences: Inferences, model: Model, embed: Embed) -> tuple[np.ndarray, np.ndarray]:
+def _vectors(inferences: Inferences, model: Model, embed: EmbedPairs) -> tuple[np.ndarray, np.ndarray]:
     """The explicit and the implicit vectors of the distinct texts, (T, D) each; other models have one for both."""
     texts, conditions = inferences.distinct, model.config.known_conditions
     if not conditions:

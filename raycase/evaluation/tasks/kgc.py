@@ -16,7 +16,7 @@ from raycase.errors import RequestError
 from raycase.evaluation.graph_metrics import MEASURES, filtered_ranks, rank_measures
 from raycase.evaluation.job import EvaluateJob
 from raycase.evaluation.models import Model
-from raycase.evaluation.procedure import Embed
+from raycase.evaluation.procedure import EmbedPairs
 from raycase.evaluation.ranked import RankedSystem, rank_systems
 
 
@@ -43,7 +43,7 @@ def read(job: EvaluateJob) -> KgcData:
     return KgcData(uri=folder, graph=graph, parts=parts)
 
 
-def measure(job: EvaluateJob, data: KgcData, models: Sequence[Model], embed: Embed) -> dict[str, Any]:
+def measure(job: EvaluateJob, data: KgcData, models: Sequence[Model], embed: EmbedPairs) -> dict[str, Any]:
     """Rank all entities for each query of each model."""
     graph, queries = data.graph, data.queried
     known = Known.of(*data.parts.values())

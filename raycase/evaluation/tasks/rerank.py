@@ -15,7 +15,7 @@ from raycase.data.rated import texts_sha256
 from raycase.evaluation.job import EvaluateJob
 from raycase.evaluation.metrics import reciprocal_rank_at, tied_average_precision
 from raycase.evaluation.models import Model
-from raycase.evaluation.procedure import Embed
+from raycase.evaluation.procedure import EmbedPairs
 from raycase.evaluation.ranked import RankedSystem, rank_systems
 from raycase.evaluation.scoring import plain_scores
 from raycase.systems.registry import embeds
@@ -29,7 +29,7 @@ def read(job: EvaluateJob) -> CandidateSets:
     return read_candidates(job.data, "--data")
 
 
-def measure(job: EvaluateJob, data: CandidateSets, models: Sequence[Model], embed: Embed) -> dict[str, Any]:
+def measure(job: EvaluateJob, data: CandidateSets, models: Sequence[Model], embed: EmbedPairs) -> dict[str, Any]:
     """`MEASURES` of each query by each model."""
     distinct = list(dict.fromkeys(pair for row in data.rows for pair in row.pairs))
     firsts, seconds = map(list, zip(*distinct, strict=True))

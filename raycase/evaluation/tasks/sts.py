@@ -15,7 +15,7 @@ from raycase.errors import RequestError
 from raycase.evaluation.job import EvaluateJob
 from raycase.evaluation.metrics import Correlation, auc, estimate, estimate_difference, spearman
 from raycase.evaluation.models import Model
-from raycase.evaluation.procedure import Embed, ValuesBySystem
+from raycase.evaluation.procedure import EmbedPairs, ValuesBySystem
 from raycase.evaluation.report import difference, interval, provenance_lines, table
 from raycase.evaluation.scoring import plain_scores
 from raycase.systems.mixsp import UPPER
@@ -55,7 +55,7 @@ def read(job: EvaluateJob) -> RatedPairs:
     return pairs
 
 
-def measure(job: EvaluateJob, pairs: RatedPairs, models: Sequence[Model], embed: Embed) -> dict[str, Any]:
+def measure(job: EvaluateJob, pairs: RatedPairs, models: Sequence[Model], embed: EmbedPairs) -> dict[str, Any]:
     """`MEASURES` of each model with intervals, and their differences from the first model's."""
     bootstrap: dict[str, Any] = {"resamples": job.resamples, "seed": job.seed}
     measures = MEASURES[job.task]

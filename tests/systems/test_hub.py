@@ -1,0 +1,92 @@
+"""A model folder is published on a hub on 127.0.0.1, and loaded by its id: pinned, offline too, the same vectors."""
+
+import json
+import os
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+import torch
+from fake_hub import COMMIT, fake_hub
+from helpers import ROOT
+
+import raycase
+from raycase.errors import RequestError
+from raycase.systems.bi_encoder import bi_encoder
+from raycase.systems.push import PushJob, push
+
+TOKEN = "hf_secretsecretsecret"
+TEXTS = ["a red dog runs", "two girls"]
+LOAD = """
+import json, sys, raycase, torch
+for name in sys.argv[1:]:
+    try:
+        model = raycase.load(name, dtype=torch.float32)
+        found = [model.config.model, model.config.describe()["weights"]]
+        print(json.dumps([*found, model.encode(["a red dog runs", "two girls"], "color").tolist()]))
+    except ValueError as error:
+        print(json.dumps(str(error)))
+"""
+
+
+@pytest.fixture(scope="module")
+def trained(tiny_model, tmp_path_factory):
+    """A bi-encoder's folder, with a card and metrics as training writes them."""
+    folder = tmp_path_factory.mktemp("hub") / "bi"
+    bi_encoder(str(tiny_model)).trainable(0.0).save(folder)
+    (folder / "README.md").write_text('# bi\n\nmodel = raycase.load("bi")  # the path of this folder\n')
+    metrics = {"validation": {"spearman": 66.126}, "data": {"validation": {"file": "validation.csv"}}}
+    (folder / "metrics.json").write_text(json.dumps(metrics))
+    (folder / "notes.txt").write_text("private")
+    return folder
+
+
+def run(home, endpoint, *command):
+    environment = {name: value for name, value in os.environ.items() if name != "HF_HUB_OFFLINE"}
+    environment |= {"HF_HOME": str(home / "hf"), "HF_HUB_CACHE": str(home / "hf" / "hub"), "HF_TOKEN": TOKEN}
+    environment |= {"HF_ENDPOINT": endpoint, "HF_HUB_DISABLE_XET": "1"} if endpoint else {"HF_HUB_OFFLINE": "1"}
+    done = subprocess.run([sys.executable, *command], capture_output=True, text=True, env=environment, cwd=ROOT)
+    assert TOKEN not in done.stdout + done.stderr
+    return done
+
+
+def test_a_folder_is_published_and_loaded_by_its_id(trained, tmp_path):
+    wanted = raycase.load(trained, dtype=torch.float32).encode(TEXTS, "color")
+    folders = {}
+    with fake_hub(folders, tmp_path) as (endpoint, asked):
+        done = run(tmp_path, endpoint, "-m", "raycase", "push", str(trained), "me/bi", "--private")
+        assert done.returncode == 0, done.stderr
+        assert json.loads(done.stdout.splitlines()[-1])["model"] == f"me/bi@{COMMIT}"
+        names = {str(file.relative_to(folders["me/bi"])) for file in folders["me/bi"].rglob("*") if file.is_file()}
+        assert {"raycase.json", "README.md", "modules.json", "encoder/model.safetensors"} <= names
+        assert "notes.txt" not in names
+        card = (folders["me/bi"] / "README.md").read_text()
+        for line in ("library_name: raycase", "pipeline_tag: sentence-similarity", "value: 66.13", 'load("me/bi")'):
+            assert line in card
+        pinned = f"me/bi@{COMMIT}"
+        for place, names in ((endpoint, ["me/nothing", "me/bi", pinned]), ("", ["me/nothing", pinned])):
+            done = run(tmp_path, place, "-c", LOAD, *names)
+            refused, *loaded = map(json.loads, done.stdout.splitlines())
+            assert "me/nothing" in refused and len(loaded) == len(names) - 1, done.stderr
+            for name, weights, vectors in loaded:
+                assert name == f"hf://{pinned}" and COMMIT in weights
+                np.testing.assert_allclose(vectors, wanted, atol=1e-6)
+        assert not any(path.endswith("notes.txt") for path in asked)
+
+
+@pytest.mark.parametrize(
+    ("folder", "repository", "said"),
+    [(".", "me/bi", "FOLDER: expected a model folder"), (None, "bi", "REPOSITORY"), (None, "me/bi@main", "REPOSITORY")],
+)
+def test_what_is_not_published(trained, folder, repository, said):
+    with pytest.raises(RequestError, match=said):
+        push(PushJob(folder=str(folder or trained), repository=repository))
+
+
+def test_a_head_on_an_encoder_of_this_machine_is_not_published(tiny_model, rated, tmp_path):
+    data = {"train": rated / "train.csv", "validation": rated / "validation.csv", "cache": rated / "cache"}
+    options = {"model": tiny_model, "prompt": "concat-sc", "pooling": "mean", "epochs": 1, "dim": 8, "ray": False}
+    raycase.train("case", output=tmp_path / "case", **data, **options)
+    with pytest.raises(RequestError, match="expected an encoder that others can load"):
+        push(PushJob(folder=str(tmp_path / "case"), repository="me/case"))
