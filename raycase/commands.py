@@ -250,6 +250,7 @@ RENAMED = {  # flags of earlier versions -> what stands in their place
             "--unfrozen-batch-size",
             "--unfrozen-learning-rate",
             "--encoder-learning-rate",
+            "--margin",
         ),
         "no flag: its default, the only value that a measured figure supported",
     ),

@@ -9,19 +9,18 @@ from pathlib import Path
 from typing import Any, ClassVar, Literal
 
 from raycase.data.graph import Graph, Known, Triples, read_graph
-from raycase.data.rated import RatedPairs
 from raycase.encoder.pooling import Compose, Pooling
 from raycase.encoder.prompt_flags import TextFlags
 from raycase.errors import RequestError, note
 from raycase.evaluation.graph_metrics import MEASURES
-from raycase.systems.bi_encoder import BiEncoderConfig, bi_encoder
+from raycase.systems.bi_encoder import bi_encoder
 from raycase.systems.cross_encoder import cross_encoder
 from raycase.systems.csr import LEAST_COSINE, csr, default_router, least_cosine
 from raycase.systems.csr_model import CsrConfig
 from raycase.systems.csr_router import Asks, CsrForm, Router, Weight
 from raycase.systems.fine_tuned_config import FineTunedConfig
 from raycase.systems.lora import lora
-from raycase.systems.tri_encoder import TriEncoderConfig, tri_encoder
+from raycase.systems.tri_encoder import tri_encoder
 from raycase.training.encoder_fit import Objective, PairObjective, RatedRecipe, TunePairs
 from raycase.training.encoder_job import FineTuneJob, TuningTask
 from raycase.training.graph_fit import GraphObjective, GraphTexts
@@ -29,22 +28,14 @@ from raycase.training.job import data_metrics
 from raycase.training.losses import Loss
 
 FORMER_PROMPT = dict.fromkeys(("template", "pool"))  # flags that are a file of --prompt now
+MARGIN = 0.02  # SimKGC's, subtracted from the score of the true tail in training
 
 
 @dataclass(frozen=True, kw_only=True)
 class RatedJob(FineTuneJob, RatedRecipe):
     """Fine-tune an encoder on rated pairs."""
 
-    NOT_SWEPT: ClassVar[Sequence[str]] = ("task",)
-
-    task: Literal["rated", "kgc"] = "rated"
-    """rated: pairs of sentences rated under a condition. kgc: knowledge graph completion (bi-encoder, tri-encoder,
-    csr); --train and --validation are then .tsv files of head, relation, tail, with entities.tsv and relations.tsv
-    in the folder of --train, and the loss is SimKGC's."""
-    margin: float = 0.02
-    """kgc: subtracted from the score of the true tail in training."""
-    limit: int | None = None
-    """kgc: train on this many triples only, counted in both directions."""
+    FORMER: ClassVar = RatedRecipe.FORMER | {"margin": MARGIN}
 
     @property
     def recipe(self) -> RatedRecipe:
@@ -52,8 +43,38 @@ class RatedJob(FineTuneJob, RatedRecipe):
         return RatedRecipe.of(self)
 
     def objective(self, config: FineTunedConfig) -> Objective:
+        """The loss and the measures."""
+        return PairObjective(config=config)
+
+    def task_of(self, config: FineTunedConfig, train: Any, validation: Any) -> TuningTask:
+        """The task on this data."""
+        return TuningTask(
+            identity=["rated"],
+            data=data_metrics({"train": train, "validation": validation}),
+            texts=lambda: [TunePairs.of(config, rated) for rated in (train, validation)],
+        )
+
+
+@dataclass(frozen=True, kw_only=True)
+class GraphJob(RatedJob):
+    """Fine-tune an encoder on rated pairs or a knowledge graph."""
+
+    NOT_SWEPT: ClassVar[Sequence[str]] = ("task",)
+
+    task: Literal["rated", "kgc"] = "rated"
+    """rated: pairs of sentences rated under a condition. kgc: knowledge graph completion; --train and --validation are
+    then .tsv files of head, relation, tail, with entities.tsv and relations.tsv in the folder of --train, and the loss
+    is SimKGC's."""
+    limit: int | None = None
+    """kgc: train on this many triples only, counted in both directions."""
+
+    def objective(self, config: FineTunedConfig) -> Objective:
         """The loss and the measures of the task. Raises RequestError."""
-        return (_rated_objective if self.task == "rated" else _graph_objective)(self, config)
+        if self.task == "kgc":
+            return _graph_objective(self, config)
+        if self.limit is not None:
+            raise RequestError("--limit: expected --task kgc, got rated")
+        return super().objective(config)
 
     def read_parts(self) -> tuple[Any, Any]:
         """Read the training and validation data. Raises RequestError."""
@@ -66,11 +87,13 @@ class RatedJob(FineTuneJob, RatedRecipe):
 
     def task_of(self, config: FineTunedConfig, train: Any, validation: Any) -> TuningTask:
         """The task on this data."""
-        return (_rated if self.task == "rated" else _graph)(self, config, train, validation)
+        if self.task == "rated":
+            return super().task_of(config, train, validation)
+        return _graph(self, config, train, validation)
 
 
 @dataclass(frozen=True, kw_only=True)
-class BiEncoderJob(TextFlags, RatedJob):
+class BiEncoderJob(TextFlags, GraphJob):
     """A bi-encoder: sentence and condition as one text (Deshpande et al., 2023)."""
 
     SYSTEM = "bi-encoder"
@@ -86,7 +109,7 @@ class BiEncoderJob(TextFlags, RatedJob):
 
 
 @dataclass(frozen=True, kw_only=True)
-class TriEncoderJob(RatedJob):
+class TriEncoderJob(GraphJob):
     """A tri-encoder: sentence and condition encoded separately, then composed (Deshpande et al., 2023)."""
 
     SYSTEM = "tri-encoder"
@@ -109,7 +132,7 @@ class CrossEncoderJob(RatedJob):
     """
 
     SYSTEM = "cross-encoder"
-    FORMER: ClassVar = RatedJob.FORMER | {"pair_encoding": "tokenizer"}
+    FORMER: ClassVar = RatedJob.FORMER | {"pair_encoding": "tokenizer", "limit": None}
 
     def config(self) -> FineTunedConfig:
         """The system before training. Raises RequestError."""
@@ -117,7 +140,7 @@ class CrossEncoderJob(RatedJob):
 
 
 @dataclass(frozen=True, kw_only=True)
-class CsrJob(RatedJob):
+class CsrJob(GraphJob):
     """CSR: the condition weights the sentence's tokens in the last layers (Lin et al., 2024).
 
     The paper's router is --router query --asks cls --routed 1 --weight 1+w. It does not see the condition in an encoder
@@ -170,8 +193,8 @@ class LoraJob(TextFlags, RatedJob):
     """Low-rank adapters on the attention's projections of any encoder (CASE, section 4.4)."""
 
     SYSTEM = "lora"
-    FORMER: ClassVar = RatedJob.FORMER | FORMER_PROMPT
-    NOT_SWEPT = ("task", "merged")
+    FORMER: ClassVar = RatedJob.FORMER | FORMER_PROMPT | {"limit": None}
+    NOT_SWEPT = ("merged",)
 
     loss: Loss = Loss.PEARSON
     """squared, or pearson (the paper's)."""
@@ -195,22 +218,6 @@ class LoraJob(TextFlags, RatedJob):
         return lora(self.model, **self.text_choices, **{name: getattr(self, name) for name in names})
 
 
-def _rated_objective(job: RatedJob, config: FineTunedConfig) -> PairObjective:
-    """Of rated pairs under conditions. Raises RequestError."""
-    if job.limit is not None:
-        raise RequestError("--limit: expected --task kgc, got rated")
-    return PairObjective(config=config)
-
-
-def _rated(job: RatedJob, config: FineTunedConfig, train: RatedPairs, validation: RatedPairs) -> TuningTask:
-    """The task of rated pairs under conditions."""
-    return TuningTask(
-        identity=["rated"],
-        data=data_metrics({"train": train, "validation": validation}),
-        texts=lambda: [TunePairs.of(config, rated) for rated in (train, validation)],
-    )
-
-
 @dataclass(frozen=True, kw_only=True)
 class GraphPart:
     """The training or the validation triples of a graph."""
@@ -224,21 +231,16 @@ class GraphPart:
         return self.triples.data_sha256
 
 
-def _graph_objective(job: RatedJob, config: FineTunedConfig) -> GraphObjective:
+def _graph_objective(job: GraphJob, config: Any) -> GraphObjective:
     """Of knowledge graph completion. Raises RequestError."""
-    if not isinstance(config, (BiEncoderConfig, TriEncoderConfig, CsrConfig)) or config.dim != config.plain_dim:
-        raise RequestError(
-            "--task kgc: expected bi-encoder, tri-encoder or csr, with vectors as long as the encoder's, got "
-            f"{config.label}"
-        )
+    if config.dim != config.plain_dim:
+        raise RequestError(f"--task kgc: expected vectors as long as the encoder's, got {config.label}")
     if job.limit is not None and job.limit < 2:
         raise RequestError(f"--limit: expected at least 2 triples, got {job.limit}")
-    if not 0 <= job.margin < 1:
-        raise RequestError(f"--margin: expected a number in [0, 1), got {job.margin:g}")
-    return GraphObjective(config=config, margin=job.margin, limit=job.limit)
+    return GraphObjective(config=config, margin=MARGIN, limit=job.limit)
 
 
-def _read_graph(job: RatedJob) -> tuple[GraphPart, GraphPart]:
+def _read_graph(job: GraphJob) -> tuple[GraphPart, GraphPart]:
     """Training and validation triples. Raises RequestError."""
     graph = read_graph(posixpath.dirname(job.train) or ".", "--train")
     train, validation = (graph.triples(getattr(job, name), f"--{name}") for name in ("train", "validation"))
@@ -248,11 +250,11 @@ def _read_graph(job: RatedJob) -> tuple[GraphPart, GraphPart]:
     return GraphPart(graph=graph, triples=train), GraphPart(graph=graph, triples=validation)
 
 
-def _graph(job: RatedJob, config: FineTunedConfig, train: GraphPart, validation: GraphPart) -> TuningTask:
+def _graph(job: GraphJob, config: FineTunedConfig, train: GraphPart, validation: GraphPart) -> TuningTask:
     """The task of knowledge graph completion."""
     parts = {"train": train.triples, "validation": validation.triples}
     return TuningTask(
-        identity=["kgc", job.margin, job.limit],
+        identity=["kgc", MARGIN, job.limit],
         data={
             part: {"file": Path(triples.uri).name, "rows": len(triples) // 2, "sha256": triples.data_sha256}
             for part, triples in parts.items()

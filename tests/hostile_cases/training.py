@@ -18,7 +18,7 @@ WORDS = ["nan", "inf", "-inf", "-1", "0", "1e400", "1e30", "1e-45", "9" * 30, "Â
 FLAGS = {
     "case": "learning-rate weight-decay epochs batch-size dropout dim hidden patience seed layers nested workers",
     "condition-pooling": "learning-rate heads head-dim temperature teachers distilled-epochs layers plain-share dim",
-    "bi-encoder": "learning-rate warmup batch-size limit margin",
+    "bi-encoder": "learning-rate warmup batch-size limit",
     "tune": "trials seeds finalists cpus-per-trial",
 }
 MEASURED = {"sts": "sentence-encoder", "rte": "dualcse", "eis": "dualcse", "rerank": "sentence-encoder"}  # task: system

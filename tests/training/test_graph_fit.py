@@ -25,7 +25,7 @@ from raycase.training.graph_fit import Contrast, GraphObjective, GraphTexts
 from raycase.training.job import train
 from raycase.training.loop import restore
 from raycase.training.losses import contrastive_loss
-from raycase.training.rated_jobs import BiEncoderJob, CsrJob, LoraJob, TriEncoderJob
+from raycase.training.rated_jobs import BiEncoderJob, CsrJob, TriEncoderJob
 
 NAMES = ["dog", "woman", "dress", "bar", "people", "color", "number", "red", "blue", "green"]
 SYSTEMS = {"bi-encoder": bi_encoder, "tri-encoder": tri_encoder, "csr": csr}
@@ -152,10 +152,8 @@ def test_the_job_saves_a_model_whose_report_has_its_figures(folder, tiny_model, 
 @pytest.mark.parametrize(
     ("kind", "options", "said"),
     [
-        (LoraJob, {"prompt": "concat-cs", "pooling": "mean"}, "--task kgc: expected bi-encoder, tri-encoder or csr"),
         (TriEncoderJob, {"compose": Compose.CONCAT}, "vectors as long as the encoder's"),
         (CsrJob, {"limit": 1}, "--limit"),
-        (CsrJob, {"margin": 1.0}, "--margin"),
         (CsrJob, {"task": "rated", "limit": 5}, "--limit: expected --task kgc"),
         (BiEncoderJob, {"train": "nowhere/train.tsv"}, "nowhere/entities.tsv, got nothing"),
     ],
