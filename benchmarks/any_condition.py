@@ -36,7 +36,7 @@ from raycase.search.approximate import Options
 from raycase.search.index import Index
 from raycase.systems.registry import load
 from raycase.systems.word_codes import fit_codes, typical_conditions
-from raycase.systems.word_pooling import WordPooler, unpack
+from raycase.systems.word_pooling import WordPooler, unpack_words
 
 SETTINGS = ("512:288", "512:128", "256:288", "128:296", "128:288", "128:128")  # dimensions, bytes a word
 ASKED = ("number of people", "color of the clothes", "what they wear on their heads", "where it takes place")
@@ -76,7 +76,7 @@ class Corpus:
         """The words ready to be pooled, and their bytes in storage."""
         with torch.inference_mode():
             stored = StoredWords.concat([codes.code(words) for _, words in self.batches])
-        return unpack(stored.take(self.order), codes), stored.codes.flat.size + stored.part.flat.size
+        return unpack_words(stored.take(self.order), codes), stored.codes.flat.size + stored.part.flat.size
 
     def pooled(self, words, codes, condition):
         """Vectors from codes, of length 1: (N, D)."""

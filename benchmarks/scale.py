@@ -158,7 +158,7 @@ def measure(url):
     from raycase.corpus.job_record import find_job, write_job
     from raycase.corpus.plan import make_plan
     from raycase.corpus.records import ReadTask
-    from raycase.corpus.request import EmbedJob, check
+    from raycase.corpus.request import EmbedJob, check_embed
 
     took, busy, asked = {}, {}, {}
     before = {"requests": 0, "bytes": 0}
@@ -178,7 +178,7 @@ def measure(url):
 
     places = {"input": "s3://corpus/in/", "output": "s3://corpus/out"}
     job = EmbedJob(**places, conditions=("color",), model="minilm", unit_rows=GROUP_ROWS)
-    request = step("list the input", lambda: check(job))
+    request = step("list the input", lambda: check_embed(job))
     opened, done = find_job(request.output, request.config, request.files)
     plan = step("read the footers", lambda: make_plan(request, opened.files, done))
     step(
@@ -187,7 +187,7 @@ def measure(url):
     first = memory()
     rows, units = sum(plan.rows), plan.units
 
-    request = step("resume: list the input", lambda: check(job))
+    request = step("resume: list the input", lambda: check_embed(job))
     opened, done = step("resume: list the units", lambda: find_job(request.output, request.config, request.files))
     plan = step("resume: plan", lambda: make_plan(request, opened.files, done))
     left = step("resume: count what is left", lambda: (plan.missing, plan.units))

@@ -31,7 +31,7 @@ def save_condition_pooling(folder, encoder, nested=NESTED):
     assert head.plain is not None
     head.plain.rare.normal_()  # every sentence is unfamiliar
     head.plain.turn.normal_()
-    condition_pooling.write_model_folder(folder, replace(untrained, head=shape), head, {}, "")
+    condition_pooling.write_head_folder(folder, replace(untrained, head=shape), head, {}, "")
     return str(folder)
 
 

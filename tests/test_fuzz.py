@@ -23,7 +23,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from raycase.cli import main, parse
-from raycase.corpus.materialize import check as check_materialize
+from raycase.corpus.materialize import check_materialize
 from raycase.corpus.run import run, run_checked
 from raycase.corpus.score_request import check_score
 from raycase.data.inferences import KINDS

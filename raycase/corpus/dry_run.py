@@ -12,7 +12,7 @@ import pyarrow as pa
 from raycase.corpus.encode_step import EncodeUnits, encode_rows
 from raycase.corpus.job_record import Sharing, find_job
 from raycase.corpus.plan import Plan, make_plan
-from raycase.corpus.request import EmbedJob, Request, check
+from raycase.corpus.request import EmbedJob, Request, check_embed
 from raycase.corpus.sample import sample_rows
 from raycase.corpus.unit_pairs import pairs_of, prepare_rows
 from raycase.data.inputs import InputFile
@@ -43,7 +43,7 @@ def dry_run(job: EmbedJob, measure: Measure) -> dict[str, Any]:
     Units and rows are exact; the others are extrapolated from the sampled rows, which `measure` encodes where the job
     would run. Writes nothing. Raises RequestError and WorkError.
     """
-    request = check(job)
+    request = check_embed(job)
     if request.kind.word_bytes:  # no basis is chosen yet: the words' size is known, and their time is the encoder's
         request = replace(request, model=replace(request.model, basis=None))
     sharing = Sharing(rows=request.unit_rows)

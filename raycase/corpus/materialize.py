@@ -69,7 +69,7 @@ class WordsLeft:
         return replace(self, done=done)
 
 
-def check(job: MaterializeJob, flag: str = "--words") -> tuple[Written, tuple[str, ...]]:
+def check_materialize(job: MaterializeJob, flag: str = "--words") -> tuple[Written, tuple[str, ...]]:
     """The output of words, which the flag names, and the conditions. Writes nothing. Raises RequestError."""
     check_paths(
         reads={"--conditions": conditions_file(job.conditions)},

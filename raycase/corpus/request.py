@@ -134,7 +134,7 @@ class Request:
         return {"model": self.model.describe(), "compute": self.job.compute} | self.kind.config
 
 
-def check(job: EmbedJob, model: EmbedderConfig | None = None) -> Request:
+def check_embed(job: EmbedJob, model: EmbedderConfig | None = None) -> Request:
     """Check everything that can be checked without weights; `model` replaces the one that the flags name.
 
     Raises RequestError.

@@ -18,7 +18,7 @@ from raycase.corpus.manifest import Lines
 from raycase.corpus.plan import Plan, make_plan
 from raycase.corpus.progress import Run
 from raycase.corpus.records import WrittenUnit
-from raycase.corpus.request import EmbedJob, Request, check
+from raycase.corpus.request import EmbedJob, Request, check_embed
 from raycase.corpus.resume import account, run_units
 from raycase.corpus.unit_files import UnitLine
 from raycase.corpus.word_basis import choose_basis
@@ -43,7 +43,7 @@ def run(job: EmbedJob, *, model: EmbedderConfig | None = None, prepare: Prepare)
     unchanged then), WorkError where rows are missing at the end or too many are rejected.
     """
     began = time.time()
-    return run_checked(check(job, model), began, prepare=prepare)
+    return run_checked(check_embed(job, model), began, prepare=prepare)
 
 
 def run_checked(request: Request, began: float, *, prepare: Prepare) -> dict[str, Any]:

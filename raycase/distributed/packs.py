@@ -27,7 +27,7 @@ def read_packs(task: pa.Table, *, size: int, **step: Any) -> Iterator[pa.Table]:
     """`read_units`, in packs of `size` units."""
     from raycase.corpus.read_step import read_units
 
-    return packed(read_units(task, **step), size)
+    return in_packs(read_units(task, **step), size)
 
 
 def write_packs(row: pa.Table, **step: Any) -> pa.Table:
@@ -35,7 +35,7 @@ def write_packs(row: pa.Table, **step: Any) -> pa.Table:
     return pack([write_units(unit, **step) for unit in unpack(row)])
 
 
-def packed(units: Iterable[pa.Table], size: int) -> Iterator[pa.Table]:
+def in_packs(units: Iterable[pa.Table], size: int) -> Iterator[pa.Table]:
     """Units in packs of `size`, or of fewer that are large."""
     waiting: list[pa.Table] = []
     for unit in units:

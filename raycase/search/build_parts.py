@@ -176,7 +176,7 @@ class Parts:
     ) -> list[dict[str, Any]]:
         """The records of all parts, in order, after those that are missing were made."""
         self._begin()
-        by_name = {part_name(task["part"]): task for task in tasks}
+        by_name = {index_part_name(task["part"]): task for task in tasks}
         folder = self.folder / place
 
         def run(missing: list[dict[str, Any]]) -> None:
@@ -195,7 +195,7 @@ class Parts:
 # ----------------------------------------------------------------------------------------------------------- tasks
 
 
-def part_name(part: int) -> str:
+def index_part_name(part: int) -> str:
     """The name of a part's record."""
     return f"{part:06d}.json"
 
@@ -204,7 +204,7 @@ def write_part(*, form: RowFormat, output: str, place: str, part: int, files: Ma
     """Write the rows of some files of an output, by name with their sha256, as fragments."""
     units = tuple(unit[1] for unit in map(UnitFile.parse, files) if unit)
     fragments = write_rows(replace(_opened(output), units=units, sums=files), form)
-    (locate(form.index) / BUILD / place / part_name(part)).put_json([one.to_json() for one in fragments])
+    (locate(form.index) / BUILD / place / index_part_name(part)).put_json([one.to_json() for one in fragments])
 
 
 def code_part(*, index: str, sub_vectors: int, place: str, part: int, first: int, count: int) -> None:
@@ -220,7 +220,7 @@ def code_part(*, index: str, sub_vectors: int, place: str, part: int, first: int
     rate = min(SAMPLE_RATE, len(slice_ND) // CODES)
     codebook = builder.train_pq(origin, count, sample_rate=rate).codebook
     (folder / f"{place}-codes" / f"{part:06d}.safetensors").put(_bytes(codebook.flatten().to_numpy()))
-    (folder / f"{place}-codes" / part_name(part)).put_json({"sub_vectors": count})
+    (folder / f"{place}-codes" / index_part_name(part)).put_json({"sub_vectors": count})
 
 
 def index_part(*, index: str, version: int, spec: IndexSpec, place: str, part: int, fragments: Sequence[int]) -> None:
@@ -234,7 +234,7 @@ def index_part(*, index: str, version: int, spec: IndexSpec, place: str, part: i
     segment = dataset.create_index_uncommitted(
         spec.column, spec.type, name=spec.name, fragment_ids=list(fragments), **options
     )
-    (folder / part_name(part)).put_json(_segment_values(segment))
+    (folder / index_part_name(part)).put_json(_segment_values(segment))
 
 
 @cache

@@ -92,7 +92,7 @@ def append_rows(
         form = RowFormat(index=root.uri, schema=schema, mode=mode, sketch=sketch)
         operation, version = lance.LanceOperation.Overwrite(schema, write(source, form)), None
     else:
-        check_columns(dataset.schema, schema, source)
+        check_output_columns(dataset.schema, schema, source)
         _check_new_rows(dataset, source, metadata)
         for field in schema:
             if field.name not in dataset.schema.names:
@@ -190,7 +190,7 @@ def index_schema(source: Written, metadata: IndexMetadata) -> pa.Schema:
     return pa.schema([pa.field(f.name, f.type) for f in written if f.name != EMBEDDING] + [vectors, *own_columns])
 
 
-def check_columns(index: pa.Schema, written: pa.Schema, source: Written) -> None:
+def check_output_columns(index: pa.Schema, written: pa.Schema, source: Written) -> None:
     """Raise RequestError where the output has other columns than the index."""
     expected = {f.name: str(f.type) for f in index if f.name not in RESERVED_COLUMNS}
     got = {f.name: str(f.type) for f in written if f.name not in RESERVED_COLUMNS}

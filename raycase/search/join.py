@@ -10,7 +10,7 @@ from typing import Annotated, Any
 
 import tyro
 
-from raycase.corpus.materialize import MaterializeJob, check
+from raycase.corpus.materialize import MaterializeJob, check_materialize
 from raycase.corpus.ray_flag import RayFlag
 from raycase.corpus.resume import run_files
 from raycase.corpus.tasks import OpenTasks
@@ -36,8 +36,8 @@ from raycase.search.join_parts import (
     cut_finer,
     find_part,
     group_name,
+    join_part_name,
     merge_parts,
-    part_name,
 )
 from raycase.search.materialize import materialize
 
@@ -140,7 +140,7 @@ def _join_vectors(
                 }
                 for group in wave
                 for i, files in enumerate(ranges)
-                if part_name(group, i) not in found
+                if join_part_name(group, i) not in found
             ]
             tasks.run(partial(find_part, task), parts, "searched")
             merges = [{"group": group, "ranges": len(ranges)} for group in wave]
@@ -168,7 +168,7 @@ def _join_pooled(job: JoinJob, open_tasks: OpenTasks, group_rows: int, range_row
         )
         for flag, uri in (("--query-vectors", job.query_vectors), ("--vectors", job.vectors))
     }
-    (queries, conditions), (vectors, _) = (check(task, flag) for flag, task in tasks.items())
+    (queries, conditions), (vectors, _) = (check_materialize(task, flag) for flag, task in tasks.items())
     check_join(queries, vectors, job.exclude_same)
     values = {"conditions": conditions, "k": job.k, "exclude_same": job.exclude_same}
     record = claim_pooled(root, queries, vectors, values, overwrite=job.overwrite)

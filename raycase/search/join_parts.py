@@ -151,7 +151,7 @@ def claim_pooled(
     return record
 
 
-def part_name(group: int, range_: int) -> str:
+def join_part_name(group: int, range_: int) -> str:
     """The name of a part's file."""
     return f"{group:06d}-{range_:06d}.parquet"
 
@@ -206,14 +206,14 @@ def find_part(
         query_H, rank_H = (neighbours_Qk >= 0).nonzero()
         row_H = rows_under[condition].numpy()[query_H]
         tables.append(_part(queries, vector_ids, row_H, neighbours_Qk[query_H, rank_H], scores_Qk[query_H, rank_H]))
-    (locate(join.output) / PARTS / part_name(group, range_)).put(parquet_bytes(pa.concat_tables(tables)))
+    (locate(join.output) / PARTS / join_part_name(group, range_)).put(parquet_bytes(pa.concat_tables(tables)))
 
 
 def merge_parts(join: Join, group: int, ranges: int) -> None:
     """Put the best k of each query of a group into `neighbours/`; of equal scores the earlier vector wins."""
     best: pa.Table | None = None
     for range_ in range(ranges):
-        data = (locate(join.output) / PARTS / part_name(group, range_)).read()
+        data = (locate(join.output) / PARTS / join_part_name(group, range_)).read()
         part = pq.read_table(pa.BufferReader(data))
         rows = part if best is None else pa.concat_tables([best, part])
         query_row_N = rows[QUERY_ROW].to_numpy()

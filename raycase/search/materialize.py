@@ -13,7 +13,7 @@ from safetensors.torch import load, save
 
 from raycase.corpus.job_record import find_job, write_job
 from raycase.corpus.manifest import read_manifest
-from raycase.corpus.materialize import MaterializeJob, WordsLeft, check, pool_unit
+from raycase.corpus.materialize import MaterializeJob, WordsLeft, check_materialize, pool_unit
 from raycase.corpus.output import output_at
 from raycase.corpus.resume import account, run_units
 from raycase.corpus.tasks import OpenTasks
@@ -26,7 +26,7 @@ from raycase.search.query_encoder import ask
 from raycase.systems.condition_head import Questions
 from raycase.systems.registry import resolve_embedder
 from raycase.systems.word_codes import WordCodes
-from raycase.systems.word_pooling import WordPooler, unpack
+from raycase.systems.word_pooling import WordPooler, unpack_words
 
 COUNTS = ("rows_in", "rows_out", "rows_rejected", "pairs", "units")
 UNITS_A_TASK = 4  # a task reads the basis once
@@ -35,7 +35,7 @@ UNITS_A_TASK = 4  # a task reads the basis once
 def materialize(job: MaterializeJob, open_tasks: OpenTasks, flag: str = "--words") -> dict[str, Any]:
     """Pool what is missing; returns counts. Raises RequestError, which names the flag, and WorkError."""
     began = time.time()
-    words, conditions = check(job, flag)
+    words, conditions = check_materialize(job, flag)
     questions = _questions(words.job.config["model"], job.model or words.job.model, conditions)
     tasks = open_tasks([(flag, words.output.root), ("--output", locate(job.output))])
     output = output_at(job.output)
@@ -102,7 +102,7 @@ def _pooler(words: str, questions: bytes) -> tuple[Any, WordFormat]:
     )
 
     def pool(stored: StoredWords) -> np.ndarray:
-        unpacked = unpack(stored, codes)
+        unpacked = unpack_words(stored, codes)
         vectors_NCD = np.empty((len(unpacked.order), len(asked["mix"]), codes.form.dim), np.float32)
         vectors_NCD[unpacked.order] = pooler.pool(unpacked).numpy()
         return vectors_NCD

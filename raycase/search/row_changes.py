@@ -16,7 +16,7 @@ from raycase.data.storage import Location
 from raycase.data.stored_words import BASIS
 from raycase.errors import RequestError, note
 from raycase.search.filters import Filter, checked_filter
-from raycase.search.index_rows import check_columns, index_schema, without_covered
+from raycase.search.index_rows import check_output_columns, index_schema, without_covered
 from raycase.search.lance_files import sql_in
 from raycase.search.metadata import IndexMetadata
 
@@ -50,7 +50,7 @@ def delete_same_ids(
     """
     new = [source for source in (without_covered(source, metadata) for source in sources) if source.names]
     for source in new:
-        check_columns(dataset.schema, index_schema(source, metadata), source)
+        check_output_columns(dataset.schema, index_schema(source, metadata), source)
     ids = _ids(new)
     deleted = 0
     while batch := list(islice(ids, ids_at_once)):

@@ -20,7 +20,7 @@ from raycase.errors import RequestError
 from raycase.search.lance_files import OFFSET, offsets_of
 from raycase.search.metadata import IndexMetadata
 from raycase.search.word_files import read_basis, read_sketch
-from raycase.systems.word_pooling import UnpackedWords, unpack
+from raycase.systems.word_pooling import UnpackedWords, unpack_words
 from raycase.systems.word_sketch import LEVELS
 
 if TYPE_CHECKING:
@@ -100,4 +100,4 @@ class StoredRows:
                 stored = StoredWords.from_arrow(rows, form, self.column)
             except ValueError as error:
                 raise RequestError(f"{self.root.uri}: stored words: {error}; build the index again") from error
-            yield offsets_of(rows), basis, unpack(stored, codes if self.column == WORDS else None)
+            yield offsets_of(rows), basis, unpack_words(stored, codes if self.column == WORDS else None)

@@ -43,7 +43,14 @@ from raycase.systems.pairs import (
     prepare,
     prompt_sets,
 )
-from raycase.systems.projector import WEIGHTS, Projector, ProjectorConfig, load_projector, save_projector, settings_of
+from raycase.systems.projector import (
+    WEIGHTS,
+    Projector,
+    ProjectorConfig,
+    load_projector,
+    recorded_settings,
+    save_projector,
+)
 
 ROWS_AT_ONCE = 1024  # vectors of several prompts that are subtracted from and projected together
 
@@ -111,7 +118,7 @@ class CaseConfig(NestedConfig):
     def describe(self) -> dict[str, Any]:
         description = super().describe() | {"subtract": self.subtract}
         if self.projector and (weights := self.own_weights()):
-            description["projector"] = settings_of(self.projector) | {"weights": weights}
+            description["projector"] = recorded_settings(self.projector) | {"weights": weights}
         return description
 
     @cached_property
@@ -239,7 +246,7 @@ def save(folder: Path, config: CaseConfig, projector: Projector | None) -> None:
     locate(str(folder / MODEL_FILE)).put_json(values)
 
 
-def write_model_folder(folder: Path, config: CaseConfig, projector: Projector, metrics: dict[str, Any]) -> None:
+def write_case_folder(folder: Path, config: CaseConfig, projector: Projector, metrics: dict[str, Any]) -> None:
     """Write the model folder of a CASE system with g."""
     card = case_card(folder.name, config, projector, metrics)
     write_folder(folder, metrics, card, lambda folder: save(folder, config, projector))

@@ -44,7 +44,7 @@ def condition_pooling(
     return ConditionPoolingConfig(model=model, encoder=spec, layers=tuple(layers))
 
 
-def write_model_folder(
+def write_head_folder(
     folder: Path,
     config: ConditionPoolingConfig,
     head: ConditionHead,

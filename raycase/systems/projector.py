@@ -48,7 +48,7 @@ class ProjectorConfig(TopConfig):
             raise ValueError(f"layers: expected 0 (linear), 1 or 2, got {self.layers}")
 
 
-def settings_of(settings: Any) -> dict[str, Any]:
+def recorded_settings(settings: Any) -> dict[str, Any]:
     """The fields of a projector's configuration or recipe by name, without those that earlier versions had not, where
     they are as they were then: fingerprints stay."""
     before = {"nested": (), "dropout_at": DropoutAt.INPUT, "bias": True}
@@ -76,7 +76,7 @@ class Projector(nn.Sequential):
 def save_projector(projector: Projector, folder: Path) -> dict[str, Any]:
     """Write `projector.safetensors`; returns the entry of g in `raycase.json`."""
     locate(str(folder / WEIGHTS)).put(save(projector.state_dict()))
-    return settings_of(projector.config)
+    return recorded_settings(projector.config)
 
 
 def load_projector(config: ProjectorConfig, folder: Path) -> Projector:

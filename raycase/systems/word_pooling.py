@@ -67,7 +67,7 @@ class UnpackedWords:
         )
 
 
-def unpack(words: StoredWords, codes: WordCodes | None) -> UnpackedWords:
+def unpack_words(words: StoredWords, codes: WordCodes | None) -> UnpackedWords:
     """Stored words, or sketches of them (None), ready to be pooled."""
     counts = words.codes.counts
     order = np.argsort(counts, kind="stable")

@@ -15,7 +15,7 @@ from raycase.encoder.pooling import Pooling
 from raycase.encoder.prompts import TokenSpan
 from raycase.errors import WorkError
 from raycase.systems.condition_head import ConditionHead, ZeroShotHead
-from raycase.systems.condition_pooling import condition_pooling, write_model_folder
+from raycase.systems.condition_pooling import condition_pooling, write_head_folder
 from raycase.systems.condition_pooling_model import ConditionPoolingConfig
 from raycase.systems.model_card import head_card
 from raycase.systems.pairs import Indexed
@@ -149,7 +149,7 @@ class ConditionPoolingJob(HeadRecipe, TrainingJob):
         }
         trained = replace(config, head=head.config)
         card = head_card(self.folder.name, trained, metrics)
-        write_model_folder(self.folder, trained, head, metrics, card, encoder=fitted.encoder)
+        write_head_folder(self.folder, trained, head, metrics, card, encoder=fitted.encoder)
         return metrics
 
 

@@ -15,7 +15,7 @@ from torch import Tensor, nn
 
 from raycase.errors import at_least, check_ranges
 from raycase.systems.pair_vectors import PairVectors
-from raycase.systems.projector import DropoutAt, Projector, ProjectorConfig, project, settings_of
+from raycase.systems.projector import DropoutAt, Projector, ProjectorConfig, project, recorded_settings
 from raycase.systems.top import MOST_WIDTH, Activation
 from raycase.training.loop import BatchLoss, Evaluation, FitState, epoch_batches, fit, gather, shard
 from raycase.training.losses import Loss, unit_ratings
@@ -61,7 +61,7 @@ class ProjectorRecipe(FitRecipe):
     @property
     def record(self) -> dict[str, Any]:
         """The recipe by name, as fingerprints and `metrics.json` have it."""
-        return settings_of(self) | self.FORMER
+        return recorded_settings(self) | self.FORMER
 
     @property
     def dropout_share(self) -> float:

@@ -13,7 +13,7 @@ from raycase.data.provenance import provenance
 from raycase.encoder.prompt_flags import PromptFlags, prompt_file, read_prompt
 from raycase.errors import RequestError
 from raycase.systems.bi_encoder import BiEncoderConfig
-from raycase.systems.case import CaseConfig, write_model_folder
+from raycase.systems.case import CaseConfig, write_case_folder
 from raycase.systems.case import resolve as resolve_case
 from raycase.systems.lora import LoraConfig
 from raycase.systems.pair_vectors import PairVectors, pair_vectors
@@ -103,7 +103,7 @@ class ProjectorJob(PromptFlags, ProjectorRecipe, TrainingJob):
             "provenance": provenance(),
         }
         g = best_projector(fitted, shape)
-        write_model_folder(self.folder, replace(config, projector=shape), g, metrics)
+        write_case_folder(self.folder, replace(config, projector=shape), g, metrics)
         return metrics
 
     def named(self, config: CaseConfig) -> Self:

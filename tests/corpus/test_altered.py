@@ -10,7 +10,7 @@ import storing
 from altered import alter, stamp, with_column
 from helpers import embed_here
 
-from raycase.corpus.materialize import MaterializeJob, check, pool_unit
+from raycase.corpus.materialize import MaterializeJob, check_materialize, pool_unit
 from raycase.corpus.output import output_at
 from raycase.corpus.request import EmbedJob
 from raycase.corpus.verify import verify
@@ -42,7 +42,7 @@ def one_line(error):
 
 
 def materialize(words, tmp_path):
-    return check(MaterializeJob(words=words, conditions=("color",), output=str(tmp_path / "m")))
+    return check_materialize(MaterializeJob(words=words, conditions=("color",), output=str(tmp_path / "m")))
 
 
 def index(words, tmp_path):

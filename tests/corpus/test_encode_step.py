@@ -19,7 +19,7 @@ from raycase.corpus.job_record import find_job
 from raycase.corpus.plan import make_plan
 from raycase.corpus.read_step import read_units
 from raycase.corpus.records import EncodedUnit, ReadTask
-from raycase.corpus.request import check
+from raycase.corpus.request import check_embed
 from raycase.corpus.run import run_checked
 from raycase.encoder.tokenizer import PromptTokenizer
 from raycase.systems.case import Case
@@ -52,7 +52,7 @@ def test_a_vector_that_overflows_float16_rejects_its_row(job, tiny_model, tmp_pa
 def test_a_unit_that_a_string_column_cannot_hold_is_written_in_chunks(job):
     embed_here(job)
     chunked = replace(job, output=job.output + "-chunked")
-    request = check(chunked)
+    request = check_embed(chunked)
     request = replace(request, kind=replace(request.kind, chunk_bytes=1000))
     run_checked(request, time.time(), prepare=lambda *_: in_process)
     assert read_output(chunked.output).equals(read_output(job.output))
@@ -60,7 +60,7 @@ def test_a_unit_that_a_string_column_cannot_hold_is_written_in_chunks(job):
 
 def first_units(job, count):
     """What the reading stage gives of a job, and the encoding stage's arguments."""
-    request = check(job)
+    request = check_embed(job)
     opened, done = find_job(request.output, request.config, request.files, overwrite=False)
     tasks = make_plan(request, opened.files, done).tasks()
     task = ReadTask.of(opened.files, next(tasks)).to_arrow()

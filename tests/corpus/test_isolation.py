@@ -18,7 +18,7 @@ from raycase.corpus.job_record import find_job
 from raycase.corpus.plan import make_plan
 from raycase.corpus.read_step import read_units
 from raycase.corpus.records import EncodedUnit, ReadTask, ReadUnit
-from raycase.corpus.request import check
+from raycase.corpus.request import check_embed
 from raycase.corpus.unit_pairs import prepare_rows
 from raycase.errors import RequestError, WorkError
 from raycase.systems.case import Case, CaseConfig
@@ -30,7 +30,7 @@ def read(job, tmp_path):
 
     def read_unit(texts):
         pd.DataFrame({"id": range(len(texts)), "text": texts}).to_csv(tmp_path / "rows.csv", index=False)
-        request = check(replace(job, input=str(tmp_path / "rows.csv"), unit_rows=len(texts)))
+        request = check_embed(replace(job, input=str(tmp_path / "rows.csv"), unit_rows=len(texts)))
         opened, done = find_job(request.output, request.config, request.files)
         [pieces] = make_plan(request, opened.files, done).tasks()
         [row] = read_units(ReadTask.of(opened.files, pieces).to_arrow(), config=request.model, kind=request.kind)
@@ -131,7 +131,7 @@ class Broken(Case):
 def failing(job, texts, tmp_path, **options):
     """Run the job over texts with an encoder that fails at some."""
     pd.DataFrame({"id": range(len(texts)), "text": texts}).to_csv(tmp_path / "rows.csv", index=False)
-    config = check(job).model
+    config = check_embed(job).model
     config = FailingConfig(**{f.name: getattr(config, f.name) for f in fields(config)}, **options)
     return embed_here(replace(job, input=str(tmp_path / "rows.csv"), max_rejected=1), model=config)
 

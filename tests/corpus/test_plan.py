@@ -13,13 +13,13 @@ from raycase.corpus import plan as plan_module
 from raycase.corpus.job_record import find_job, write_job
 from raycase.corpus.listing import UnitFile, finished
 from raycase.corpus.plan import TASK_UNITS, Plan, Spans, make_plan
-from raycase.corpus.request import check
+from raycase.corpus.request import check_embed
 from raycase.data.spans import Span
 
 
 def planned(job):
     """The job's plan, as `embed` makes and remembers it."""
-    request = check(job)
+    request = check_embed(job)
     opened, done = find_job(request.output, request.config, request.files, overwrite=job.overwrite)
     plan = make_plan(request, opened.files, done)
     write_job(request.output, opened)

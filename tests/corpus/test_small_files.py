@@ -13,7 +13,7 @@ from helpers import cosines, embed_here, read_output, read_rejected, sentences, 
 from raycase.corpus.job_record import Sharing, find_job, read_job, write_job
 from raycase.corpus.output import output_at
 from raycase.corpus.plan import Spans
-from raycase.corpus.request import check
+from raycase.corpus.request import check_embed
 from raycase.corpus.verify import verify
 from raycase.data.spans import Span
 from raycase.search.build import IndexJob, build
@@ -47,7 +47,7 @@ def small(job, tmp_path):
 def apart(job):
     """The same job with units for each file, as one that an earlier version began; gives its output."""
     job = replace(job, output=job.output + "-apart")
-    request = check(job)
+    request = check_embed(job)
     write_job(request.output, find_job(request.output, request.config, request.files)[0])
     embed_here(job)
     return read_output(job.output)

@@ -10,11 +10,9 @@ import pytest
 from input_files import write
 
 from raycase.commands import COMMANDS
-from raycase.corpus.materialize import MaterializeJob
-from raycase.corpus.materialize import check as check_words
+from raycase.corpus.materialize import MaterializeJob, check_materialize
 from raycase.corpus.output import output_folder
-from raycase.corpus.request import EmbedJob
-from raycase.corpus.request import check as check_embed
+from raycase.corpus.request import EmbedJob, check_embed
 from raycase.corpus.score_request import ScoreJob, check_score
 from raycase.data.places import HTML, INDEX, PARQUET, File, Folder, check_paths
 from raycase.data.storage import locate
@@ -224,8 +222,12 @@ def test_every_job_compares_its_places(here):
     refuse("got the file", check_embed, replace(embed, output="q.csv"))
     refuse(OVER, check_embed, replace(embed, model="model", output="model"))
     refuse(INSIDE, check_score, ScoreJob(input="q.csv", output="idx/scores"))
-    refuse(f"{OVER} folder than --words", check_words, MaterializeJob(words="out", conditions=("c",), output="./out/"))
-    refuse(INSIDE, check_words, MaterializeJob(words="out", conditions=("c",), output="other/x"))
+    refuse(
+        f"{OVER} folder than --words",
+        check_materialize,
+        MaterializeJob(words="out", conditions=("c",), output="./out/"),
+    )
+    refuse(INSIDE, check_materialize, MaterializeJob(words="out", conditions=("c",), output="other/x"))
     refuse(INSIDE, build, IndexJob(embeddings=("out",), output="other/i.lance"))
     refuse(f"{OVER} folder than --embeddings", build, IndexJob(embeddings=("out",), output="out"))
     refuse(INSIDE, join, JoinJob(query_vectors="out", vectors="other", output="out/near"))

@@ -35,7 +35,7 @@ import raycase
 from raycase.corpus.job_record import find_job, read_job
 from raycase.corpus.output import output_at
 from raycase.corpus.plan import make_plan
-from raycase.corpus.request import EmbedJob, check
+from raycase.corpus.request import EmbedJob, check_embed
 from raycase.corpus.run import run
 from raycase.corpus.sample import sample_rows
 from raycase.corpus.verify import verify
@@ -155,7 +155,7 @@ def test_dry_run_estimates_the_work_and_writes_nothing(finished, tmp_path):
 
 
 def test_a_dry_run_measures_on_a_worker_like_the_jobs_or_says_that_it_did_not(finished, tmp_path):
-    request = check(replace(finished.local, output=str(tmp_path / "out")))
+    request = check_embed(replace(finished.local, output=str(tmp_path / "out")))
     known, done = find_job(request.output, request.config, request.files, overwrite=False)
     rows, _ = sample_rows(request.columns, make_plan(request, known.files, done, known.sharing), known.files)
     pool = ActorPool(least=1, most=1, cpus=0.5, gpus=0, threads=1)

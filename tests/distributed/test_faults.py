@@ -25,7 +25,7 @@ from ray.job_submission import JobStatus, JobSubmissionClient
 
 from raycase.corpus.one_process import execute_here
 from raycase.corpus.output import output_at
-from raycase.corpus.request import check
+from raycase.corpus.request import check_embed
 from raycase.corpus.run import run
 from raycase.corpus.verify import verify
 from raycase.distributed.embed import embed, prepare_ray
@@ -111,7 +111,7 @@ def test_an_encoder_that_every_unit_kills_ends_the_job_soon(job, tmp_path, clust
 def killed(job):
     """The job's model, which dies of "poison"."""
     cloudpickle.register_pickle_by_value(killers)  # the workers do not find the module
-    model = check(job).model
+    model = check_embed(job).model
     return killers.KilledCaseConfig(**{field.name: getattr(model, field.name) for field in fields(model)})
 
 

@@ -9,7 +9,7 @@ from altered import alter, with_column
 from helpers import embed_here
 from hostile_cases.case import Case
 
-from raycase.corpus.materialize import check as check_materialize
+from raycase.corpus.materialize import check_materialize
 
 NAMES = ["a`b", "", "a.b", "a\0b", "__fragment_index", "_rowid", "_distance", "query", "weights", "ID"]
 NAMES += ["a\nb", "\x1b[1m"]

@@ -20,7 +20,7 @@ from raycase.encoder.prompts import TokenSpan
 from raycase.encoder.sources import load_tokenizer
 from raycase.errors import RequestError
 from raycase.systems.condition_head import WEIGHTS, ConditionHead, HeadConfig
-from raycase.systems.condition_pooling import condition_pooling, write_model_folder
+from raycase.systems.condition_pooling import condition_pooling, write_head_folder
 from raycase.systems.condition_pooling_model import CONDITIONS_AT_ONCE
 from raycase.systems.registry import resolve
 
@@ -40,7 +40,7 @@ def save_head(folder, config, **options):
     shape = HeadConfig(states_dim=config.states_dim, **HEAD | options)
     torch.manual_seed(0)
     head = small.disturb(ConditionHead(shape), scale=0.2).half().float()
-    write_model_folder(folder, replace(config, head=shape), head, {}, "a card")
+    write_head_folder(folder, replace(config, head=shape), head, {}, "a card")
     return str(folder)
 
 

@@ -13,7 +13,7 @@ from raycase.encoder.loading import load_encoder
 from raycase.encoder.table import ENCODERS
 from raycase.errors import RequestError
 from raycase.systems import case
-from raycase.systems.case import write_model_folder
+from raycase.systems.case import write_case_folder
 from raycase.systems.model_folder import CARD, METRICS, open_model_folder
 from raycase.systems.projector import WEIGHTS, Projector, ProjectorConfig
 from raycase.systems.registry import resolve
@@ -57,7 +57,7 @@ def model(spec, **options):
 
 
 def write(folder, spec, fingerprint="one", **options):
-    write_model_folder(folder, *model(spec, **options), METRICS_OF | {"fingerprint": fingerprint})
+    write_case_folder(folder, *model(spec, **options), METRICS_OF | {"fingerprint": fingerprint})
     return folder
 
 
@@ -151,7 +151,7 @@ def test_the_card_has_the_figures_of_the_metrics_and_what_the_model_is(tmp_path,
     wanted += [model(spec, **options)[0].describe()["weights"]]
     assert [value for value in wanted if value not in card] == []
     unknown = METRICS_OF | {"provenance": METRICS_OF["provenance"] | {"commit": None}}
-    write_model_folder(tmp_path / "unknown", *model(spec), unknown)
+    write_case_folder(tmp_path / "unknown", *model(spec), unknown)
     assert "Commit unknown, 2025-01-02" in (tmp_path / "unknown" / CARD).read_text(encoding="utf-8")
 
 

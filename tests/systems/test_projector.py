@@ -14,8 +14,8 @@ from raycase.systems.projector import (
     Projector,
     ProjectorConfig,
     load_projector,
+    recorded_settings,
     save_projector,
-    settings_of,
 )
 
 
@@ -82,7 +82,7 @@ def test_g_without_a_bias_is_eq_3_and_4():
 def test_a_folder_of_before_has_its_dropout_at_the_input_and_a_bias():
     config = ProjectorConfig(input_dim=6)
     assert (config.dropout_at, config.bias) == ("input", True)
-    assert not {"dropout_at", "bias", "nested"} & settings_of(config).keys()
+    assert not {"dropout_at", "bias", "nested"} & recorded_settings(config).keys()
 
 
 @pytest.mark.parametrize("layers", [0, 1, 2])

@@ -16,7 +16,7 @@ from raycase.data.stored_words import WORDS, WORDS_KEY, StoredWords, WordFormat
 from raycase.errors import RequestError
 from raycase.systems import word_pooling
 from raycase.systems.word_codes import WordCodes, fit_codes, typical_conditions
-from raycase.systems.word_pooling import WordPooler, unpack
+from raycase.systems.word_pooling import WordPooler, unpack_words
 
 CONDITIONS = ["what they wear on their heads", "dog", "number of people"]
 SENTENCES = [row["text"] for row in storing.texts(60)]
@@ -44,7 +44,7 @@ def coded(model, codes, sentences=SENTENCES):
 
 def pooled(model, codes, stored):
     pooler = WordPooler(codes, model.questions(CONDITIONS), model.head.temperatures.detach())
-    words = unpack(stored, codes)
+    words = unpack_words(stored, codes)
     return pooler.pool(words).numpy()[np.argsort(words.order)]
 
 
@@ -110,7 +110,7 @@ def test_any_split_gives_the_same(model, monkeypatch):
     order = np.random.default_rng(0).permutation(len(SENTENCES))
     np.testing.assert_allclose(pooled(model, codes, stored.take(order)), whole[order], atol=1e-5)
     one = WordPooler(codes, model.questions(CONDITIONS[1:2]), model.head.temperatures.detach())
-    words = unpack(stored, codes)
+    words = unpack_words(stored, codes)
     np.testing.assert_allclose(one.pool(words)[:, 0].numpy(), whole[words.order, 1], atol=1e-5)
 
 

@@ -14,7 +14,7 @@ from raycase.data.stored_words import StoredWords
 from raycase.errors import RequestError
 from raycase.systems import word_sketch
 from raycase.systems.word_codes import fit_codes, typical_conditions
-from raycase.systems.word_pooling import WordPooler, unpack
+from raycase.systems.word_pooling import WordPooler, unpack_words
 from raycase.systems.word_sketch import SketchPooler, WordSketch
 
 SENTENCES = [row["text"] for row in storing.texts(60)]
@@ -42,7 +42,7 @@ def sketched(stored, sketch, codes):
     kept = StoredWords(
         form=stored.form, codes=Ragged(flat=flat, offsets=stored.codes.offsets), part=stored.part, finite=stored.finite
     )
-    return unpack(kept, None)
+    return unpack_words(kept, None)
 
 
 def asked(model):
@@ -51,7 +51,7 @@ def asked(model):
 
 def exact(model, codes, stored):
     """By the words themselves, in the order of shortest first."""
-    return WordPooler(codes, *asked(model)).pool(unpack(stored, codes))[:, 0]
+    return WordPooler(codes, *asked(model)).pool(unpack_words(stored, codes))[:, 0]
 
 
 def test_centroids_that_are_the_tokens_give_their_very_vectors(model, codes, stored):
@@ -103,7 +103,7 @@ def test_sketches_are_near_the_words_they_stand_for(model, codes, stored, monkey
 
 
 def test_a_sample_is_pooled_as_its_rows_are(model, codes, stored):
-    words = unpack(stored, codes)
+    words = unpack_words(stored, codes)
     some = words.sample(3)
     assert some.order.tolist() == words.order[::3].tolist() and 0 < len(some.with_part) < 20
     pooler = WordPooler(codes, *asked(model))

@@ -19,7 +19,7 @@ from raycase.evaluation.procedure import EmbedPairs
 from raycase.evaluation.scores import DIRECTIONS, correlation_differences, correlation_estimates, vector_spread
 from raycase.evaluation.scoring import scores_by_scorer
 from raycase.evaluation.training_record import training_metrics
-from raycase.systems.projector import settings_of
+from raycase.systems.projector import recorded_settings
 from raycase.systems.registry import embeds
 
 NO_VECTORS = {"dim": None, "isotropy": None, "to_mean": None}  # the `vector_spread` of a system that scores pairs
@@ -73,7 +73,7 @@ def measure_model(
         "prompt": config.encoder.prompt,
         "pooling": str(config.encoder.pooling[0]),
         "weights": config.describe()["weights"],
-        "projector": settings_of(config.projector) if is_case(config) and config.projector else None,
+        "projector": recorded_settings(config.projector) if is_case(config) and config.projector else None,
         "seen": _seen_in_training(model, rated),
         "system": config.formula,
         "variants": {
