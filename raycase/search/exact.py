@@ -5,8 +5,8 @@ Shapes: Q queries, N rows under a condition in blocks of B, D dimensions, k neig
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
-from typing import TYPE_CHECKING
+from collections.abc import Iterable, Iterator
+from typing import TYPE_CHECKING, Protocol
 
 import numpy as np
 import torch
@@ -23,14 +23,23 @@ if TYPE_CHECKING:
     from lance import LanceDataset
 
 BATCH_ROWS = 16384  # rows read at a time where the vectors of a condition do not fit into memory
+FEW = 8  # where a filter leaves at most one in so many rows, these alone are pooled
 
 Block = tuple[np.ndarray, Tensor]  # row offsets (B,) int64, unit vectors (B, D) float32
+
+
+class Pooled(Protocol):
+    """Unit vectors under a condition that an index does not have, of all rows with stored words, or of some."""
+
+    def blocks(self, condition: str) -> Iterator[Block]: ...
+
+    def at(self, condition: str, offsets_B: np.ndarray) -> Iterator[Block]: ...
 
 
 class ConditionVectors:
     """The unit vectors of an index under one condition or another, read once and cached up to `memory_bytes`.
 
-    pool: gives them for a condition that the index does not have; of those the oldest leave the cache first.
+    pooled: gives them for a condition that the index does not have; of those the oldest leave the cache first.
     """
 
     def __init__(
@@ -38,9 +47,9 @@ class ConditionVectors:
         dataset: LanceDataset,
         metadata: IndexMetadata,
         memory_bytes: int,
-        pool: Callable[[str], Iterator[Block]] | None = None,
+        pooled: Pooled | None = None,
     ) -> None:
-        self.dataset, self.metadata, self.memory_bytes, self.pool = dataset, metadata, memory_bytes, pool
+        self.dataset, self.metadata, self.memory_bytes, self.pooled = dataset, metadata, memory_bytes, pooled
         self.cached: dict[str | None, Block] = {}
 
     def blocks(self, condition: str | None, where: Filter | None = None) -> Iterator[Block]:
@@ -63,6 +72,10 @@ class ConditionVectors:
             self.cached[condition] = offsets_of(rows), vectors_of(rows[column])
         yield _among(self.cached[condition], self._selected(rows_filter, where))
 
+    def count_words(self, where: Filter) -> int:
+        """How many rows with stored words pass the filter."""
+        return int(self.dataset.count_rows(f"{BASIS} IS NOT NULL AND {where}"))
+
     def _selected(self, rows_filter: str, where: Filter | None) -> np.ndarray | None:
         """Offsets of the rows that pass the filter; None without a filter."""
         if not where:
@@ -70,12 +83,16 @@ class ConditionVectors:
         return offsets_of(self.dataset.to_table(columns=[OFFSET], filter=f"{rows_filter} AND {where}"))
 
     def _pooled(self, condition: str, rows_filter: str, where: Filter | None) -> Iterator[Block]:
-        """The blocks of a condition that the index does not have; cached where they fit."""
-        assert self.pool is not None
+        """The blocks of a condition that the index does not have; cached where they fit and are not those of a few rows
+        alone."""
+        assert self.pooled is not None
         selected = self._selected(rows_filter, where)
+        if selected is not None and len(selected) * FEW <= self.metadata.words:
+            yield from self.pooled.at(condition, np.sort(selected))
+            return
         blocks: list[Block] = []
         size = 0
-        for block in self.pool(condition):
+        for block in self.pooled.blocks(condition):
             size += block[1].nbytes
             blocks.append(block)
             if size > self.memory_bytes:

@@ -21,7 +21,7 @@ from raycase.errors import RequestError, is_utf8, is_words
 from raycase.search.answers import answer_table, no_answers, returned_columns
 from raycase.search.approximate import DEFAULT_OPTIONS, Options, approximate_nearest
 from raycase.search.combined import blocks_of_rows, conditional_rows, mean_nearest, rows_of_same_ids
-from raycase.search.exact import Block, ConditionVectors, exact_nearest
+from raycase.search.exact import FEW, Block, ConditionVectors, exact_nearest
 from raycase.search.filters import Filter, checked_filter
 from raycase.search.lance_files import lance_errors, open_ready
 from raycase.search.metadata import IndexMetadata
@@ -72,8 +72,8 @@ class Index:
         words, sketches = (StoredRows(dataset, root, metadata, c, limits.words_bytes) for c in (WORDS, SKETCH))
         asked = lru_cache(self.limits.conditions_combined)(self._ask)
         self.pooled, self.sketched = PooledVectors(words, asked), SketchedVectors(sketches, asked, metadata.words)
-        self.vectors = ConditionVectors(dataset, metadata, limits.memory_bytes, self.pooled.blocks)
-        self.sketch_vectors = ConditionVectors(dataset, metadata, limits.memory_bytes, self.sketched.blocks)
+        self.vectors = ConditionVectors(dataset, metadata, limits.memory_bytes, self.pooled)
+        self.sketch_vectors = ConditionVectors(dataset, metadata, limits.memory_bytes, self.sketched)
 
     @classmethod
     def open(cls, uri: str, *, model: str | None = None, limits: Limits = Limits()) -> Index:
@@ -288,6 +288,8 @@ class Index:
         if not exact and not self.is_pooled(condition):
             return approximate_nearest(self.dataset, self.metadata, vectors_QD, condition, k, where, options)
         candidates = options.candidates(k, POOLED_REFINE, LEAST_POOLED)
+        if where and not exact and (few := self.vectors.count_words(where)) * FEW <= rows:
+            rows = few  # which alone are pooled
         exact = exact or len(vectors_QD) * candidates >= rows / 4 or SKETCH not in self.dataset.schema.names
         if exact or condition is None or condition in self.vectors.cached:
             return exact_nearest(vectors_QD, self.vectors.blocks(condition, where), k)

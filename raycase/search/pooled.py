@@ -55,8 +55,15 @@ class SketchedVectors:
 
     def blocks(self, condition: str) -> Iterator[Block]:
         """Row offsets and unit vectors (B, A) under a condition. Raises RequestError."""
+        yield from self._blocks(condition, self.rows.batches())
+
+    def at(self, condition: str, offsets_B: np.ndarray) -> Iterator[Block]:
+        """The same of the rows at these offsets."""
+        yield from self._blocks(condition, self.rows.at(offsets_B))
+
+    def _blocks(self, condition: str, batches: Iterable[RowBatch]) -> Iterator[Block]:
         pooler = cache(lambda basis: self._pooler(basis, condition).along(self.axes(condition)))
-        for offsets_B, basis, words in self.rows.batches():
+        for offsets_B, basis, words in batches:
             yield offsets_B[words.order], _unit(pooler(basis).pool(words))
 
     def _axes(self, condition: str) -> Tensor:

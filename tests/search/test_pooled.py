@@ -89,6 +89,24 @@ def test_a_filter(index, home, model):
     assert len(set(found["id"].to_pylist()) & set(ids)) >= 4
 
 
+def test_a_filter_that_leaves_few_rows_reads_these_alone(home, index):
+    wanted = {row["id"]: row for row in index.search(QUERIES[:1], ASKED, k=250).to_pylist()}
+    ids = sorted(wanted)[:20]
+    where = f"id IN ({', '.join(map(repr, ids))})"
+    for fresh in (Index.open(str(home / "i.lance")), large_index(home)):
+        found = fresh.search(QUERIES[:1], ASKED, 10, where).to_pylist()
+        assert fresh.pooled.rows.cached is None and fresh.sketched.rows.cached is None and not fresh.vectors.cached
+        best = sorted((wanted[i] for i in ids), key=lambda row: -row["score"])[:10]
+        assert [row["id"] for row in found] == [row["id"] for row in best]
+        assert [row["score"] for row in found] == pytest.approx([row["score"] for row in best], abs=1e-5)
+        assert len(fresh.search(QUERIES[:1], ASKED, 10, "id = 'nobody'" if isinstance(ids[0], str) else "id = -1")) == 0
+    some = np.array([3, 40, 77])
+    every = {o: v for block in fresh.sketched.blocks(ASKED) for o, v in zip(block[0].tolist(), block[1], strict=True)}
+    for offsets, vectors_BA in fresh.sketched.at(ASKED, some):
+        for offset, vector_A in zip(offsets.tolist(), vectors_BA, strict=True):
+            torch.testing.assert_close(vector_A, every[offset], atol=1e-6, rtol=0)
+
+
 def test_phrases_that_answer_the_condition(home, index, model):
     """All of their words weigh the same; the condition gates their values."""
     with torch.inference_mode():
