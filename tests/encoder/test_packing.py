@@ -4,7 +4,7 @@ from itertools import pairwise
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from raycase.encoder.packing import (
@@ -79,6 +79,7 @@ few = st.lists(tokens, min_size=1, max_size=30)
 
 
 @given(few, st.integers(1, 40))
+@settings(deadline=None)
 def test_each_sequence_sees_its_own_tokens_alone(sequences, budget):
     rows = rows_of(sequences, budget)
     assert sorted(np.concatenate([row.sequences for row in rows]).tolist()) == list(range(len(sequences)))
@@ -92,6 +93,7 @@ def test_each_sequence_sees_its_own_tokens_alone(sequences, budget):
 
 
 @given(few, st.integers(1, 40))
+@settings(deadline=None)
 def test_nothing_is_in_a_row_twice_and_rows_keep_to_the_budget(sequences, budget):
     for row in rows_of(sequences, budget):
         prefixes = {tuple(sequences[s][: n + 1]) for s in row.sequences for n in range(len(sequences[s]))}
@@ -107,6 +109,7 @@ def test_a_long_prefix_stays_in_one_row_above_the_budget():
 
 
 @given(few, st.integers(1, 40))
+@settings(deadline=None)
 def test_without_sharing_each_sequence_stands_alone(sequences, budget):
     rows = list(rows_without_padding(Ragged.of_ids(sequences), budget))
     assert [s for row in rows for s in row.sequences.tolist()] == list(range(len(sequences)))
@@ -129,6 +132,7 @@ def test_padding_sees_itself_alone():
 
 
 @given(few, st.data())
+@settings(deadline=None)
 def test_taking_sequences(sequences, data):
     ragged = Ragged.of_ids(sequences)
     index = data.draw(st.lists(st.integers(0, len(sequences) - 1), max_size=20))
