@@ -13,14 +13,13 @@ from torch import nn
 
 from raycase.data.fetch import is_remote
 from raycase.data.storage import PACKAGE, Location, locate
-from raycase.encoder.prompt_flags import read_prompt
 from raycase.encoder.prompts import PromptStyle, parse_views
 from raycase.encoder.table import ENCODERS
 from raycase.errors import RequestError
 from raycase.evaluation.job import EvaluateJob
 from raycase.systems.case import CaseConfig
 from raycase.systems.projector import load_projector, project
-from raycase.systems.registry import embeds, resolve, split_prefix
+from raycase.systems.registry import embeds, resolve
 
 LABELS = {  # of the built-in ones, as the paper writes them (Table 1); the last two are ours
     PromptStyle.SENT: "sent",
@@ -69,14 +68,8 @@ def _resolve_models(job: EvaluateJob) -> list[Any]:
     """The models' configurations, each checked against the task."""
     if not job.model:
         raise RequestError("--model: expected at least one, got none")
-    _, own = read_prompt(job.prompt)
     configs: list[Any] = []
     for name in job.model:
-        _, encoder = split_prefix(name)
-        exists = is_remote(name) or "/" not in encoder or Path(encoder).exists()
-        chosen = job.prompt and (job.pooling or (own and own.pool))
-        if not (exists or chosen):  # else a Hugging Face id
-            raise RequestError(f"--model: expected a model folder or one of {', '.join(ENCODERS)}, got no {name}")
         config = resolve(name, **job.prompt_choices)
         if (expected := _expected_instead(job.task, config)) is not None:
             raise RequestError(f"--model: expected {expected} for --task {job.task}, got {name}: {config.label}")

@@ -277,6 +277,7 @@ def test_no_command_has_another_flag_that_is_written():
     expected |= dict.fromkeys(("train", "evaluate"), trains)
     expected |= {
         "tune": set(),
+        "push": set(),
         "search": {"output", "html"},
         "facets": {"output", "assignments"},
         "check-model": {"golden", "save_golden"},

@@ -14,7 +14,7 @@ from sentence_transformers.base.modules import Dense, Normalize, Transformer
 from sentence_transformers.sentence_transformer.modules import Pooling
 
 import raycase
-from raycase.encoder.choices import find_unprompted
+from raycase.encoder.choices import find_encoder, find_unprompted
 from raycase.encoder.loading import load_encoder, save_encoder, whole_model
 from raycase.encoder.published import LEGACY
 from raycase.encoder.table import read_spec
@@ -265,3 +265,16 @@ def test_dense_weights_that_do_not_fit(tmp_path):
     (path / "model.safetensors").unlink()
     with pytest.raises(RequestError, match=r"no model\.safetensors"):
         raycase.load(str(folder))
+
+
+def test_the_real_mpnet(tmp_path):
+    name = "sentence-transformers/all-mpnet-base-v2"
+    try:
+        find_encoder(name, prompt="concat-sc")
+    except RequestError as error:
+        pytest.skip(f"{name} is not on this machine: {error}")
+    texts = [*TEXTS, "word " * 600]
+    loaded = raycase.load(name, device="cpu", dtype=torch.float32)
+    wanted = SentenceTransformer(name, device="cpu").encode(texts)
+    np.testing.assert_allclose(loaded.embed(texts, None), wanted, atol=2e-5)
+    assert (loaded.config.encoder.max_tokens, loaded.config.plain_dim) == (384, 768)

@@ -138,7 +138,7 @@ def test_wrong_models_are_refused_and_the_earlier_report_stays(evaluation, model
     for names, said in {
         (other,): "expected a projector for the 32 dimensions of .*got one for 64",
         ("minilm-7b",): "expected one of minilm.*got 'minilm-7b'",
-        ("csr:no/where",): "expected a model folder or one of minilm.*got no csr:no/where",
+        ("csr:no/where",): "expected a readable encoder at no/where",
         (models[0], models[1], str(models[0]) + "/"): "expected each model once",
         (): "expected at least one",
     }.items():

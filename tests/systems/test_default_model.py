@@ -134,3 +134,12 @@ def test_a_folder_of_that_name_does_not_take_its_place(tmp_path, monkeypatch):
     assert resolve().local == FOLDER
     with pytest.raises(RequestError, match="expected what training saved"):
         resolve(f"./{DEFAULT_MODEL}")
+
+
+def test_mpnet_conditional_by_its_name():
+    try:
+        larger = raycase.load("mpnet-conditional", dtype=torch.float32)
+    except RequestError as error:
+        pytest.skip(f"its encoder is not on this machine: {error}")
+    assert (larger.dim, larger.config.plain_dim, larger.config.encoder.max_tokens) == (768, 768, 384)
+    assert min(nearest_that_agree(larger)) >= 7
