@@ -6,12 +6,23 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from raycase.api import embed, evaluate, load, to_sentence_transformer, train
+    from raycase.api import embed, evaluate, load, to_mteb, to_sentence_transformer, train
     from raycase.operators import Embed, Pool
     from raycase.search.index import Index
 
 __version__ = "0.2.0"
-__all__ = ["Embed", "Index", "Pool", "__version__", "embed", "evaluate", "load", "to_sentence_transformer", "train"]
+__all__ = [
+    "Embed",
+    "Index",
+    "Pool",
+    "__version__",
+    "embed",
+    "evaluate",
+    "load",
+    "to_mteb",
+    "to_sentence_transformer",
+    "train",
+]
 
 _ELSEWHERE = {"Embed": "raycase.operators", "Index": "raycase.search.index", "Pool": "raycase.operators"}
 

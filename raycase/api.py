@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import fields
 from difflib import get_close_matches
 from functools import wraps
+from importlib import import_module
 from os import PathLike, fspath
 from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
 
@@ -18,6 +19,7 @@ from raycase.errors import RequestError, WorkError
 if TYPE_CHECKING:
     from sentence_transformers import SentenceTransformer
 
+    from raycase.mteb_model import ConditionalEncoder
     from raycase.systems.embeds import Embeds
 
 Args = ParamSpec("Args")
@@ -154,16 +156,48 @@ def to_sentence_transformer(model: Embeds) -> SentenceTransformer:
     >>> bool((converted.encode(texts, condition="color") == model.encode(texts, "color")).all())
     True
     """
+    _check_embeds(model)
+    library = _package_of_extra("sentence_transformers", "st")
+    from raycase.sentence_transformer import Conditional
+
+    converted: SentenceTransformer = library.SentenceTransformer(
+        modules=[Conditional(model)], device="cpu", similarity_fn_name="cosine"
+    )
+    return converted
+
+
+def to_mteb(model: Embeds, condition: str | None = None) -> ConditionalEncoder:
+    """The model that `load` gave, as one that `mteb.evaluate` takes: its texts under the condition, or plain.
+
+    Queries with an instruction of their own are searched under it: the documents' vectors depend on it too. Raises
+    ValueError for a system that scores pairs and has no vectors, for a condition that it cannot embed, and where mteb
+    is not installed.
+
+    >>> model = raycase.to_mteb(raycase.load(), condition="color of the clothes")
+    >>> model.mteb_model_meta.name, model.mteb_model_meta.embed_dim
+    ('raycase/minilm-conditional', 512)
+    """
+    _check_embeds(model)
+    _package_of_extra("mteb", "mteb")
+    from raycase.mteb_model import ConditionalEncoder
+
+    model.encode(["a"], condition)
+    return ConditionalEncoder(model, condition)
+
+
+def _check_embeds(model: Embeds) -> None:
+    """Raise RequestError for what has no vectors."""
     from raycase.systems.embeds import Embeds
 
     if not isinstance(model, Embeds):
         raise RequestError(f"model: expected one that embeds, got {type(model).__name__}, which scores pairs")
+
+
+def _package_of_extra(name: str, extra: str) -> Any:
+    """Import a package. Raises RequestError where it is not installed."""
     try:
-        from sentence_transformers import SentenceTransformer
+        return import_module(name)
     except ImportError as error:
         raise RequestError(
-            "expected the package sentence-transformers, got none; install it with: pip install 'raycase[st]'"
+            f"expected the package {name.replace('_', '-')}, got none; install it with: pip install 'raycase[{extra}]'"
         ) from error
-    from raycase.sentence_transformer import Conditional
-
-    return SentenceTransformer(modules=[Conditional(model)], device="cpu", similarity_fn_name="cosine")

@@ -15,7 +15,7 @@ from raycase.errors import RequestError
 def test_the_examples_of_the_docstrings(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     done = doctest.testmod(api, extraglobs={"raycase": raycase, "pathlib": pathlib})
-    assert (done.failed, done.attempted) == (0, 14)
+    assert (done.failed, done.attempted) == (0, 16)
 
 
 def test_a_corpus_is_embedded_as_by_the_command(job, tmp_path):

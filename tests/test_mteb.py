@@ -1,0 +1,208 @@
+"""A model of raycase in MTEB: its own mock tasks, and search under the instruction of each query."""
+
+import json
+import sys
+
+import mteb
+import numpy as np
+import pytest
+import torch
+from datasets import Dataset
+from mteb.mocks.mock_tasks import MockInstructionReranking, MockInstructionRetrieval, MockRetrievalTask, MockSTSTask
+from mteb.models import SearchEncoderWrapper
+
+import raycase
+from raycase.mteb_model import ConditionalEncoder
+
+DOCUMENTS = [
+    ("d1", "", "a red dog runs in the park"),
+    ("d2", "Music", "two girls play the guitar"),
+    ("d3", "", "a man in a blue shirt sleeps beside a small dog"),
+    ("d4", "", "two girls play the guitar"),
+    ("d5", "", "three boys in red shirts"),
+    ("d6", "", "nobody is at the beach"),
+    ("d7", "", "a red dog runs in the park"),
+]
+TEXTS = [f"{title} {text}".strip() for _, title, text in DOCUMENTS]
+QUERIES = [
+    ("q1-og", "a dog in red", "color"),
+    ("q1-changed", "a dog in red", "number of people"),
+    ("q2", "girls with a guitar", "color"),
+    ("q3", "boys at the beach", "place"),
+]
+RANKED = {"q1-og": ["d7", "d3", "d1"], "q1-changed": ["d3"], "q2": ["d2", "d5", "d4"], "q3": []}
+
+
+@pytest.fixture(scope="module")
+def pooling():
+    return raycase.load(dtype=torch.float32)  # in bfloat16, other batches change more than the last bits
+
+
+def pairs(folder):
+    return raycase.load(folder, prompt="concat-sc", pooling="mean", dtype=torch.float32)
+
+
+@pytest.fixture(scope="module", params=["condition pooling", "prompts"])
+def model(request, pooling, tiny_model):
+    """One that encodes texts alone, and one that encodes every pair."""
+    return pooling if request.param == "condition pooling" else pairs(tiny_model)
+
+
+def rows(names, values):
+    return Dataset.from_list([dict(zip(names, value, strict=True)) for value in values])
+
+
+def search(encoder, queries=QUERIES, **options):
+    task = {"task_metadata": MockInstructionRetrieval.metadata, "encode_kwargs": {}, "num_proc": None}
+    task |= {"hf_split": "test", "hf_subset": "default"}
+    encoder.index(rows(("id", "title", "text"), DOCUMENTS), **task)
+    return encoder.search(rows(("id", "text", "instruction"), queries), **task, **options)
+
+
+def one_by_one(model, texts=TEXTS, queries=QUERIES):
+    """Each query's cosines to all texts, every vector computed under its instruction anew: (Q, N)."""
+    found = [model.similarity(model.encode(query, under), model.encode(texts, under))[0] for _, query, under in queries]
+    return np.stack(found)
+
+
+def test_the_mock_tasks_of_mteb_pass(pooling):
+    assert isinstance(raycase.to_mteb(pooling), mteb.EncoderProtocol | mteb.SearchProtocol)
+    results = mteb.mock_run(raycase.to_mteb(pooling, "color"))
+    assert {name: status.exception for name, status in results.items() if hasattr(status, "exception")} == {}
+    done = [name for name, status in results.items() if status is not None]
+    assert {"MockSTSTask", "MockClusteringTask", "MockRetrievalTask", "MockInstructionReranking"} <= {*done}
+
+
+@pytest.mark.parametrize("pairs_at_once", [1, 7, 2**15])
+def test_search_is_each_query_against_all_documents_under_its_instruction(model, pairs_at_once):
+    encoder = ConditionalEncoder(model, None, pairs_at_once)
+    wanted = one_by_one(model)
+    assert not np.allclose(wanted[0], wanted[1], atol=1e-3)  # the same query under another instruction
+    found = search(encoder, top_k=100)
+    assert list(found) == [name for name, _, _ in QUERIES]
+    np.testing.assert_allclose(
+        [[found[query][name] for name, _, _ in DOCUMENTS] for query, _, _ in QUERIES], wanted, atol=1e-5
+    )
+    for (query, _, _), cosines in zip(QUERIES, wanted, strict=True):
+        best = search(encoder, top_k=3)[query]
+        np.testing.assert_allclose(sorted(best.values()), sorted(cosines)[-3:], atol=1e-5)
+
+
+@pytest.mark.parametrize("pairs_at_once", [1, 2**15])
+def test_search_among_given_documents_alone(model, pairs_at_once):
+    found = search(ConditionalEncoder(model, None, pairs_at_once), top_k=2, top_ranked=RANKED)
+    for (query, _, _), cosines in zip(QUERIES, one_by_one(model), strict=True):
+        of = {name: float(cosine) for (name, _, _), cosine in zip(DOCUMENTS, cosines, strict=True)}
+        best = sorted((of[name] for name in RANKED[query]), reverse=True)[:2]
+        assert {*found[query]} <= {*RANKED[query]}
+        np.testing.assert_allclose(sorted(found[query].values(), reverse=True), best, atol=1e-5)
+
+
+def test_a_document_goes_through_the_encoder_once_for_all_instructions(monkeypatch):
+    model, read = raycase.load(), []
+    states = model.reader.read
+    monkeypatch.setattr(model.reader, "read", lambda batch, use: (read.append(len(batch)), states(batch, use))[1])
+    search(raycase.to_mteb(model), top_k=3)
+    queries, instructions = {text for _, text, _ in QUERIES}, {under for _, _, under in QUERIES}
+    assert sum(read) == len({*TEXTS}) + len(queries) + len(instructions)
+
+
+@pytest.mark.parametrize("task", [MockInstructionRetrieval, MockInstructionReranking])
+def test_a_task_of_mteb_with_instructions_gives_these_scores(model, task, tmp_path):
+    mteb.evaluate(raycase.to_mteb(model), task(), cache=None, prediction_folder=tmp_path, show_progress_bar=False)
+    (file,) = tmp_path.rglob("*_predictions.json")
+    found = json.loads(file.read_text())["default"]["test"]
+    data = task()
+    data.load_data()
+    split = data.dataset["default"]["test"]
+    texts = [f"{row['title']} {row['text']}" for row in split["corpus"]]
+    queries = [(row["id"], row["text"], row["instruction"]) for row in split["queries"]]
+    for (query, _, _), cosines in zip(queries, one_by_one(model, texts, queries), strict=True):
+        wanted = dict(zip(split["corpus"]["id"], cosines.tolist(), strict=True))
+        assert found[query] == pytest.approx(wanted, abs=1e-5)
+
+
+def test_queries_without_an_instruction_are_searched_under_the_models_condition(pooling):
+    queries = [QUERIES[0], ("q4", "a dog in red", None), ("q5", "two girls", "")]
+    found = search(raycase.to_mteb(pooling, "animal"), queries, top_k=100)
+    under = [queries[0], ("q4", "a dog in red", "animal"), ("q5", "two girls", "animal")]
+    for (query, _, _), cosines in zip(under, one_by_one(pooling, queries=under), strict=True):
+        wanted = {name: cosine for (name, _, _), cosine in zip(DOCUMENTS, cosines.tolist(), strict=True)}
+        assert found[query] == pytest.approx(wanted, abs=1e-5)
+
+
+def test_results_under_another_condition_are_not_taken_from_mtebs_cache(pooling, tmp_path, monkeypatch):
+    def embeds(condition):
+        encoder, calls = raycase.to_mteb(pooling, condition), []
+        encode = encoder.encode
+        monkeypatch.setattr(
+            encoder, "encode", lambda *inputs, **options: (calls.append(1), encode(*inputs, **options))[1]
+        )
+        mteb.evaluate(encoder, MockSTSTask(), cache=mteb.ResultCache(tmp_path), show_progress_bar=False)
+        return bool(calls)
+
+    conditions = [None, "place?", "place*"]  # mteb names the folders of both alike
+    assert [embeds(condition) for condition in conditions] == [True, True, True]
+    assert [embeds(condition) for condition in conditions] == [False, False, False]
+
+
+def test_what_is_known_of_the_model(pooling):
+    plain, color = raycase.to_mteb(pooling).mteb_model_meta, raycase.to_mteb(pooling, "color").mteb_model_meta
+    assert plain.name == color.name == "raycase/minilm-conditional"
+    assert (plain.embed_dim, color.embed_dim) == (384, 512)
+    assert (plain.languages, plain.max_tokens, plain.experiment_kwargs) == (["eng-Latn"], 256, None)
+    assert color.revision != plain.revision == raycase.to_mteb(raycase.load()).mteb_model_meta.revision
+    assert raycase.to_mteb(raycase.load(dim=64), "color").mteb_model_meta.embed_dim == 64
+
+
+def test_a_model_that_is_no_one_that_ships_has_no_language_or_licence(tiny_model):
+    meta = raycase.to_mteb(pairs(tiny_model)).mteb_model_meta
+    assert (meta.languages, meta.license, meta.open_weights) == (None, None, None)
+
+
+def encode(encoder, texts, task=MockSTSTask, **columns):
+    return encoder.encode([{"text": texts, **columns}], task_metadata=task.metadata)
+
+
+def test_vectors_are_those_of_the_model(model):
+    np.testing.assert_array_equal(encode(raycase.to_mteb(model), TEXTS), model.encode(TEXTS))
+    np.testing.assert_array_equal(encode(raycase.to_mteb(model, "color"), TEXTS), model.encode(TEXTS, "color"))
+    assert encode(raycase.to_mteb(model, "color"), []).shape == (0, model.dim)
+
+
+def test_a_text_without_words_is_like_nothing(pooling, caplog):
+    found = encode(raycase.to_mteb(pooling, "color"), ["a red dog", "", "  "])
+    np.testing.assert_array_equal(found[1:], np.zeros((2, 512)))
+    np.testing.assert_allclose(found[0], pooling.encode("a red dog", "color"), atol=1e-6)
+    assert "2 of 3 texts have no words" in caplog.text
+
+
+def test_what_has_no_vector_stops_the_run(tiny_model, pooling):
+    encoder = raycase.to_mteb(pairs(tiny_model), "color")
+    with pytest.raises(RuntimeError, match="vector not finite: 'poison' under 'color'"):
+        encode(encoder, ["a dog", "poison"])
+    with pytest.raises(RuntimeError, match="no room for the sentence: 'a dog in red' under 'red red"):
+        search(raycase.to_mteb(pooling), [*QUERIES, ("q9", "a dog in red", "red " * 600)], top_k=3)
+    with pytest.raises(ValueError, match="no room"):
+        raycase.to_mteb(pooling, "red " * 600)
+
+
+def test_a_wrapper_around_the_model_does_not_lose_the_instructions_of_a_search(pooling):
+    with pytest.raises(ValueError, match="do not wrap"):
+        mteb.evaluate(SearchEncoderWrapper(raycase.to_mteb(pooling)), MockInstructionRetrieval(), cache=None)
+    mteb.evaluate(SearchEncoderWrapper(raycase.to_mteb(pooling)), MockRetrievalTask(), cache=None)
+
+
+def test_search_needs_documents(pooling):
+    with pytest.raises(ValueError, match="expected index before search"):
+        raycase.to_mteb(pooling).search(rows(("id", "text"), [("q", "a dog")]), top_k=1)
+
+
+def test_what_cannot_be_converted(pooling, monkeypatch):
+    with pytest.raises(ValueError, match="expected one that embeds, got object"):
+        raycase.to_mteb(object())
+    monkeypatch.setitem(sys.modules, "mteb", None)
+    with pytest.raises(
+        ValueError, match=r"expected the package mteb, got none; install it with: pip install 'raycase\[m"
+    ):
+        raycase.to_mteb(pooling)
