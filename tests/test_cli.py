@@ -204,6 +204,6 @@ def test_the_command_that_resumes_does_not_begin_again(program, command, monkeyp
 
 
 def test_every_subcommand_has_a_script_in_jobs():
-    for name in COMMANDS:
+    for name in COMMANDS.keys() - {"push"}:  # which takes one's own token
         script = ROOT / "jobs" / f"{name.replace('-', '_')}.py"
         assert f'main(["{name}", *sys.argv[1:]])' in script.read_text(encoding="utf-8")

@@ -21,5 +21,5 @@ def test_every_dependency_has_a_tested_version():
         if "==" in line
     }
     requirements = project["dependencies"] + [r for rs in project["optional-dependencies"].values() for r in rs]
-    names = {r.split("[")[0].split(">")[0].lower() for r in requirements} - {"raycase"}
+    names = {r.split("[")[0].split(">")[0].lower().replace("_", "-") for r in requirements} - {"raycase"}
     assert names <= pins

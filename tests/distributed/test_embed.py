@@ -157,7 +157,7 @@ def test_dry_run_estimates_the_work_and_writes_nothing(finished, tmp_path):
 def test_a_dry_run_measures_on_a_worker_like_the_jobs_or_says_that_it_did_not(finished, tmp_path):
     request = check_embed(replace(finished.local, output=str(tmp_path / "out")))
     known, done = find_job(request.output, request.config, request.files, overwrite=False)
-    rows, _ = sample_rows(request.columns, make_plan(request, known.files, done, known.sharing), known.files)
+    rows, _ = sample_rows(request.kind.columns, make_plan(request, known.files, done, known.sharing), known.files)
     pool = ActorPool(least=1, most=1, cpus=0.5, gpus=0, threads=1)
     found = measure_in(request, rows, pool, Capacity([{"CPU": 2}] * 2, []))
     assert min(found.tokens_per_second, found.bytes_per_pair) > 0

@@ -100,7 +100,7 @@ def test_one_that_was_stopped_writes_no_fragment_twice(cluster, home, tmp_path, 
 
 
 def test_without_new_rows_ray_is_not_asked(home, tmp_path, monkeypatch):
-    monkeypatch.setattr(module, "start_ray", None)
+    monkeypatch.setattr(module, "join_cluster", None)
     assert index(IndexJob(embeddings=(str(home / "out"),), output=str(home / "one.lance"), workers=2))["rows"] == 400
     for changes, words in (
         ({"workers": -1}, "--workers: expected at least 0"),
