@@ -37,8 +37,8 @@ log = logging.getLogger(__name__)
 class ConditionalEncoder(AbsEncoder):
     """MTEB's `EncoderProtocol` and `SearchProtocol`.
 
-    Texts are embedded under the condition, or plain; those with an instruction of their own under that. A text without
-    words gets zeros, whose cosine to everything is 0, and is counted in the log.
+    Texts are embedded under the condition, or plain; those with an instruction of their own under that. Vectors have
+    length 1, for not all that mteb does is by cosine. A text without words gets zeros and is counted in the log.
     """
 
     mteb_model_meta: ModelMeta
@@ -49,8 +49,11 @@ class ConditionalEncoder(AbsEncoder):
         self._corpus: Any = None
 
     def encode(self, inputs: Any, *, task_metadata: Any, **kwargs: Any) -> np.ndarray:
-        """Vectors of a loader's texts: (N, D) float32. Raises ValueError for what cannot be embedded, and for queries
-        with instructions of a task that searches: there, the documents' vectors would not know them."""
+        """Vectors of a loader's texts: (N, D) float32.
+
+        Raises RuntimeError for what cannot be embedded, ValueError for queries with instructions of a task that
+        searches: there, the documents' vectors would not know them.
+        """
         texts, own = _read(inputs)
         if own and task_metadata.type in SEARCHED:
             raise ValueError(
@@ -68,8 +71,8 @@ class ConditionalEncoder(AbsEncoder):
     ) -> dict[str, dict[str, float]]:
         """Cosines of each query's best documents, those in `top_ranked` or all, by their ids.
 
-        A query with an instruction is compared with the documents under this instruction. Raises ValueError for an
-        instruction that cannot be embedded, and without `index`.
+        A query with an instruction is compared with the documents under this instruction. Raises RuntimeError for what
+        cannot be embedded, ValueError without `index`.
         """
         if self._corpus is None:
             raise ValueError("expected index before search, got no corpus")
@@ -106,19 +109,21 @@ class ConditionalEncoder(AbsEncoder):
         for query, instruction in enumerate(instructions):
             asked[instruction].append(query)
         row_of = {document: row for row, document in enumerate(self._corpus["id"])}
-        allowed: list[Any] = [range(len(row_of))] * len(ids)
+        everything = range(len(row_of))
+        allowed: list[Any] = [everything] * len(ids)
+        wanted: dict[str, Any] = dict.fromkeys(asked, everything)
         if top_ranked is not None:
             allowed = [{row_of[document] for document in top_ranked.get(query, ())} for query in ids]
-        wanted = {under: set().union(*(allowed[query] for query in asking)) for under, asking in asked.items()}
-        rows = sorted(set().union(*wanted.values()))
+            wanted = {under: set().union(*(allowed[query] for query in asking)) for under, asking in asked.items()}
+        rows = everything if top_ranked is None else sorted(set().union(*wanted.values()))
+        documents = self._corpus.select(rows)
+        names = list(documents["id"])
+        texts, _ = _read(create_dataloader(documents, prompt_type=PromptType.document, **reading))
         best: list[list[tuple[float, str]]] = [[] for _ in ids]
         at_once = max(1, self.pairs_at_once // len(asked))
         for start in range(0, len(rows), at_once):
-            chunk = rows[start : start + at_once]
-            documents = self._corpus.select(chunk)
-            names = list(documents["id"])
-            texts, _ = _read(create_dataloader(documents, prompt_type=PromptType.document, **reading))
-            places = {under: [i for i, row in enumerate(chunk) if row in wanted[under]] for under in asked}
+            chunk = range(start, min(len(rows), start + at_once))
+            places = {under: [i for i in chunk if rows[i] in wanted[under]] for under in asked}
             pairs = [(texts[i], under) for under in asked for i in places[under]]
             # one call: a system that encodes texts alone reads each document once for all instructions
             vectors_PD = self._vectors([text for text, _ in pairs], [under for _, under in pairs])
@@ -128,13 +133,13 @@ class ConditionalEncoder(AbsEncoder):
                 cosines_QP = self.system.similarity(vectors_QD[asking], vectors_PD[begin:end])
                 for query, cosines_P in zip(asking, cosines_QP.tolist(), strict=True):
                     for i, cosine in zip(places[under], cosines_P, strict=True):
-                        if chunk[i] in allowed[query]:
+                        if rows[i] in allowed[query]:
                             keep = heappush if len(best[query]) < top_k else heappushpop
                             keep(best[query], (cosine, names[i]))
         return {query: {name: cosine for cosine, name in kept} for query, kept in zip(ids, best, strict=True)}
 
     def _vectors(self, texts: Sequence[str], conditions: Sequence[str] | str | None) -> np.ndarray:
-        """(N, D) float32. Raises ValueError for a condition, WorkError for a text that cannot be embedded."""
+        """(N, D) float32, of length 1. Raises WorkError for a pair that cannot be embedded."""
         config = self.system.config
         if not texts:
             return np.empty((0, config.plain_dim if conditions is None else config.dim), np.float32)
@@ -149,7 +154,7 @@ class ConditionalEncoder(AbsEncoder):
             raise WorkError(f"{encoded.refused[row] or Reason.NOT_FINITE}: {texts[row][:80]!r}{under}")
         if empty.any():
             log.warning("%d of %d texts have no words: their vectors are zeros", empty.sum(), len(texts))
-        return vectors_ND
+        return vectors_ND / np.linalg.norm(vectors_ND, axis=1, keepdims=True).clip(min=1e-12)
 
 
 def _read(inputs: Any) -> tuple[list[str], list[str]]:

@@ -164,16 +164,17 @@ def encode(encoder, texts, task=MockSTSTask, **columns):
     return encoder.encode([{"text": texts, **columns}], task_metadata=task.metadata)
 
 
-def test_vectors_are_those_of_the_model(model):
-    np.testing.assert_array_equal(encode(raycase.to_mteb(model), TEXTS), model.encode(TEXTS))
-    np.testing.assert_array_equal(encode(raycase.to_mteb(model, "color"), TEXTS), model.encode(TEXTS, "color"))
+def test_vectors_are_those_of_the_model_at_length_one(model):
+    for condition in (None, "color"):
+        wanted = model.encode(TEXTS, condition, normalize=True)
+        np.testing.assert_allclose(encode(raycase.to_mteb(model, condition), TEXTS), wanted, atol=1e-6)
     assert encode(raycase.to_mteb(model, "color"), []).shape == (0, model.dim)
 
 
 def test_a_text_without_words_is_like_nothing(pooling, caplog):
     found = encode(raycase.to_mteb(pooling, "color"), ["a red dog", "", "  "])
     np.testing.assert_array_equal(found[1:], np.zeros((2, 512)))
-    np.testing.assert_allclose(found[0], pooling.encode("a red dog", "color"), atol=1e-6)
+    np.testing.assert_allclose(found[0], pooling.encode("a red dog", "color", normalize=True), atol=1e-6)
     assert "2 of 3 texts have no words" in caplog.text
 
 

@@ -104,13 +104,13 @@ def texts_sha256(distinct: Iterable[Sequence[str]]) -> str:
     return digest.hexdigest()
 
 
-def read_rated(uri: str, flag: str) -> RatedPairs:
-    """Read every row of a .csv, .jsonl or .parquet file, or of a folder of them.
+def read_rated(uri: str, flag: str, condition: str = CONDITION, number: str = LABEL) -> RatedPairs:
+    """Read every row of a .csv, .jsonl or .parquet file, or of a folder of them, with these columns.
 
     Raises RequestError, with file and row, for a missing column, a label that is no number, an empty text, no rows, and
     fewer than two distinct labels.
     """
-    return _read(uri, flag, CONDITION, LABEL)
+    return _read(uri, flag, condition, number)
 
 
 def read_scored(uri: str, flag: str, number: str = SCORE) -> RatedPairs:
