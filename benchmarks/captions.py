@@ -31,6 +31,7 @@ from turns import finish
 
 from raycase.data.inputs import find_input
 from raycase.data.rated import RatedPairs, read_columns, read_rated, texts
+from raycase.data.vectors import l2_normalize
 from raycase.errors import RequestError
 from raycase.evaluation.job import EvaluateJob
 from raycase.evaluation.models import Model, encoder_names
@@ -38,7 +39,7 @@ from raycase.evaluation.procedure import EmbedPairs, Task, run_task
 from raycase.evaluation.ranked import RankedSystem, rank_systems, ranked_values, render_ranked
 from raycase.evaluation.report import table
 from raycase.placement import vectors
-from raycase.search.topk import l2_normalize, top_k
+from raycase.search.topk import top_k
 
 CAPTIONS, NEIGHBOURS = 20_000, 10
 IMAGE, TEXT = "image", "text"

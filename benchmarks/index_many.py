@@ -22,12 +22,12 @@ from turns import finish, median
 
 from raycase.corpus.written import open_written
 from raycase.data.schema import CONDITION
+from raycase.data.vectors import l2_normalize
 from raycase.distributed.tasks import open_tasks
 from raycase.search.approximate import Options
 from raycase.search.build import IndexJob, build
 from raycase.search.index import Index
 from raycase.search.lance_files import vectors_of
-from raycase.search.topk import l2_normalize
 
 QUERIES, K = 200, 10
 WORKERS = 2

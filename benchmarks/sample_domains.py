@@ -17,7 +17,7 @@ import numpy as np
 from turns import finish
 
 import raycase
-from raycase.search.topk import l2_normalize
+from raycase.data.vectors import l2_normalize
 
 MODELS = ("minilm-conditional", "condition-pooling:minilm", "minilm")
 NEIGHBOURS = 3

@@ -105,7 +105,7 @@ def prepare(embeddings, folder):
 
     import raycase
     from raycase.data.rated import read_rated
-    from raycase.search.topk import l2_normalize
+    from raycase.data.vectors import l2_normalize
 
     if not (embeddings / "manifest.json").exists():
         command = [

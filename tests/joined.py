@@ -5,7 +5,7 @@ import pyarrow.dataset as ds
 from helpers import embedded, read_output, sentences, vectors
 
 from raycase.data.storage import locate
-from raycase.search.topk import l2_normalize
+from raycase.data.vectors import l2_normalize
 
 CONDITIONS = ("color", "number of people")
 

@@ -74,7 +74,7 @@ class EncodeUnits:
         self.config = config
         self.encoder: Any = config.load(batch_tokens=batch_tokens, dtype=dtype)
         if isinstance(self.encoder, RoundsVectors):
-            self.encoder.round_to(kind.dtype)
+            self.encoder.round_to(kind.computed)
         self.rate = 0.0
         self.kind = kind
         self.units = units

@@ -16,6 +16,7 @@ from raycase.corpus.pair_result import kind_of
 from raycase.data import claim
 from raycase.data.inputs import InputFile
 from raycase.data.json_values import from_json
+from raycase.data.schema import Dtype
 from raycase.data.storage import fingerprint, json_bytes
 from raycase.data.textfiles import CSV_RULES
 from raycase.errors import MOST_LABEL, RequestError, visible
@@ -51,6 +52,7 @@ class ModelFile(TypedDict):
 
 class _ConfigFile(TypedDict):
     model: ModelFile
+    dtype: Dtype
     unconditional: bool
     conditions: list[str] | None
     keep_columns: list[str]
@@ -60,6 +62,7 @@ class ConfigFile(_ConfigFile, total=False):
     """The configuration in job.json, as far as it is read back."""
 
     score_column: str  # of `raycase score`
+    normalize: bool
 
 
 class _JobFile(TypedDict):

@@ -8,7 +8,7 @@ Shapes: N pairs of a unit.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -21,27 +21,36 @@ from raycase.data.columns import Columns
 from raycase.data.schema import (
     CONDITION,
     EMBEDDING,
+    FLOATS,
     ID,
     ROW_OF_PAIR,
+    Dtype,
     Reason,
     embedding_array,
+    embedding_dim,
+    embedding_numbers,
+    embedding_type,
     finite_vectors,
     is_embedding,
 )
 from raycase.data.stored_words import StoredWords, WordFormat
+from raycase.data.vectors import MOST_INT8, int8_numbers, l2_normalize, peak_normalize, sign_bits
 
 if TYPE_CHECKING:
     from raycase.encoder.prepared import Prepared
 
 CHUNK_BYTES = 2**29  # an Arrow string column holds less than 2 GiB
+SMALL = {"int8": int8_numbers, "binary": sign_bits}  # what is written in place of vectors of float32
+NEAR_ONE = {"float16": 1e-3, "float32": 1e-5}  # how far from 1 rounding may leave a length
 
 
 @dataclass(frozen=True, kw_only=True)
 class PairResult:
     """What a job writes of each pair, here its vector, and of which columns: all that the steps need of a request.
 
-    conditions: those of every row; None where each row has its own (a condition column) or none. word_bytes: of a
-    stored word; 0: none are stored. chunk_bytes: about how large a chunk of the output table may be.
+    conditions: those of every row; None where each row has its own (a condition column) or none. normalize: vectors of
+    length 1. word_bytes: of a stored word; 0: none are stored. chunk_bytes: about how large a chunk of the output table
+    may be.
     """
 
     KEY: ClassVar[str]  # of the configuration in job.json, which no other kind has
@@ -52,7 +61,8 @@ class PairResult:
 
     columns: Columns
     conditions: tuple[str, ...] | None = None
-    dtype: str = "float32"
+    dtype: Dtype = "float32"
+    normalize: bool = False
     on_long: str
     word_bytes: int = 0
     chunk_bytes: int = CHUNK_BYTES
@@ -65,7 +75,7 @@ class PairResult:
     def config(self) -> dict[str, Any]:
         """The configuration in job.json, without the model."""
         columns = self.columns
-        return {
+        return ({"normalize": True} if self.normalize else {}) | {  # else as before there was the flag
             "dtype": self.dtype,
             "on_long": self.on_long,
             "text_column": columns.texts[0],
@@ -79,7 +89,18 @@ class PairResult:
 
     def pair_bytes(self, dim: int) -> int:
         """Bytes of a pair's result, where vectors have so many dimensions."""
-        return dim * np.dtype(self.dtype).itemsize
+        kind = embedding_type(dim, self.dtype)
+        return int(kind.list_size * kind.value_type.bit_width // 8)
+
+    @property
+    def needs_direction(self) -> bool:
+        """Whether what is written of a vector is its direction, which zeros have none of."""
+        return self.normalize or self.dtype in SMALL
+
+    @property
+    def computed(self) -> str:
+        """The number format in which the encoder may give vectors."""
+        return "float32" if self.needs_direction else self.dtype
 
     def prepare(self, config: Any, texts: Sequence[Sequence[str]], conditions: Sequence[str] | None) -> Prepared:
         """Tokenise pairs, with a text for each of `columns.texts`, for a system. Loads no weights."""
@@ -88,12 +109,20 @@ class PairResult:
     def compute(self, system: Any, prepared: Prepared) -> Any:
         """What a loaded system makes of N pairs: `raycase.systems.pairs.Encoded`, or what has the same of each pair."""
         done = system.encode_prepared(prepared)
+        if self.needs_direction:
+            zero_N = ~done.vectors.any(axis=1)
+            refused = [why or (Reason.ZERO if zero else None) for why, zero in zip(done.refused, zero_N, strict=True)]
+            done = replace(done, refused=refused)
+        if self.normalize:
+            done = replace(done, vectors=l2_normalize(peak_normalize(done.vectors)))
+        dtype = "float32" if self.dtype in SMALL else self.dtype  # made small where they are known to be finite
         with np.errstate(over="ignore"):
-            return replace(done, vectors=done.vectors.astype(self.dtype, copy=False))
+            return replace(done, vectors=done.vectors.astype(dtype, copy=False))
 
     def results(self, done: Any, pairs: np.ndarray) -> list[tuple[pa.Field, pa.Array]]:
         """The columns of the output that were computed, of some of the pairs."""
-        vectors = embedding_array(done.vectors[pairs])
+        make_small = SMALL.get(self.dtype, np.asarray)
+        vectors = embedding_array(make_small(done.vectors[pairs]))
         kept = [] if done.kept is None else done.kept.take(pairs).columns()
         return [(pa.field(EMBEDDING, vectors.type), vectors), *kept]
 
@@ -101,12 +130,20 @@ class PairResult:
     def defects(cls, table: pa.Table, config: Mapping[str, Any], dim: int, basis: str | None) -> Iterator[str]:
         """What no rows of a job with this configuration can be, in words; `dim`: of vectors, `basis`: sha256 of that of
         stored words, as they stand beside the units."""
-        if defects := list(row_defects(table)):
+        dtype = config["dtype"]
+        if defects := list(row_defects(table, dtypes=(dtype,))):
             yield from defects
             return
         yield from condition_defects(table, config)
-        if (size := table.schema.field(EMBEDDING).type.list_size) != dim:
+        if (size := embedding_dim(table.schema.field(EMBEDDING).type)) != dim:
             yield f"vectors of {size} dimensions, the manifest says {dim}"
+        numbers = embedding_numbers(table[EMBEDDING])
+        if dtype == "int8" and (np.abs(numbers.astype(np.int16)).max(axis=1, initial=0) != MOST_INT8).any():
+            yield f"a vector of int8 whose largest magnitude is not {MOST_INT8}"
+        if config.get("normalize") and dtype in FLOATS:
+            lengths_N = np.linalg.norm(numbers.astype(np.float32), axis=1)
+            if (np.abs(lengths_N - 1) > NEAR_ONE[dtype]).any():
+                yield "a vector that is not of length 1"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -206,8 +243,11 @@ def count_defects(rows: int, pairs: int, config: Mapping[str, Any]) -> Iterator[
         yield f"{pairs} pairs of {rows} rows"
 
 
-def row_defects(table: pa.Table, columns: Iterable[str] = (ID, CONDITION, EMBEDDING)) -> Iterator[str]:
-    """What no rows of an output can be, in words, as far as these columns show it."""
+def row_defects(
+    table: pa.Table, columns: Iterable[str] = (ID, CONDITION, EMBEDDING), *, dtypes: Collection[str] = FLOATS
+) -> Iterator[str]:
+    """What no rows of an output with vectors of one of these number formats can be, in words, as far as these columns
+    show it."""
     if ROW_OF_PAIR in table.column_names:
         yield f"a column {ROW_OF_PAIR!r}"
     for name in columns:
@@ -222,7 +262,7 @@ def row_defects(table: pa.Table, columns: Iterable[str] = (ID, CONDITION, EMBEDD
         if name == CONDITION and kind != pa.string():
             yield f"conditions of {kind}"
             return
-        if name == EMBEDDING and not is_embedding(kind):
+        if name == EMBEDDING and not is_embedding(kind, dtypes):
             yield f"vectors of {kind}"
         elif name == EMBEDDING and not finite_vectors(table):
             yield "a vector that is null or not finite"

@@ -17,6 +17,7 @@ from raycase.data.conditions import conditions_file, read_conditions
 from raycase.data.fetch import model_folder
 from raycase.data.inputs import InputFile
 from raycase.data.places import check_paths
+from raycase.data.schema import BITS, FLOATS, Dtype
 from raycase.data.storage import PACKAGE
 from raycase.data.stored_words import MOST_WORD_BYTES
 from raycase.encoder.prompt_flags import PromptFlags, prompt_file
@@ -105,8 +106,11 @@ class EmbedJob(RunFlags, CorpusFlags):
     A stopped job resumes when the same command is run again.
     """
 
-    dtype: Literal["float16", "float32"] = "float16"
-    """Number format of the written vectors."""
+    dtype: Dtype = "float16"
+    """Number format of the written vectors. int8 and binary (a bit a dimension) are small and for other programs:
+    indexes and joins read the other two."""
+    normalize: bool = False
+    """Write vectors of length 1."""
     dry_run: bool = False
     """Estimate the work from a sample; write nothing."""
 
@@ -164,7 +168,9 @@ def check_embed(job: EmbedJob, model: EmbedderConfig | None = None) -> Request:
         keep=job.keep_columns,
     )
     model = model or find_model(job.model, job.choices, begun, output, resolve_embedder)
-    kind = PairResult(columns=columns, conditions=conditions, dtype=job.dtype, on_long=job.on_long)
+    kind = PairResult(
+        columns=columns, conditions=conditions, dtype=job.dtype, normalize=job.normalize, on_long=job.on_long
+    )
     if job.any_condition:
         model = _storing_words(model, output)
         kind = WordResult(**vars(kind) | {"word_bytes": job.word_bytes or WORD_BYTES})
@@ -174,7 +180,7 @@ def check_embed(job: EmbedJob, model: EmbedderConfig | None = None) -> Request:
         raise RequestError(f"--condition-column: expected --unconditional for {model.model}, which knows no conditions")
     if conditions:
         check_room(model, conditions, "--conditions")
-    return Request(
+    request = Request(
         job=job,
         files=found.files,
         left_out=found.names_left_out,
@@ -184,6 +190,12 @@ def check_embed(job: EmbedJob, model: EmbedderConfig | None = None) -> Request:
         output=output,
         unit_rows=job.unit_rows or min(ROWS_OF_UNIT, max(64, PAIRS_OF_UNIT // len(conditions or "a"))),
     )
+    if job.dtype == "binary" and request.dim % BITS:
+        raise RequestError(
+            f"--dtype binary: expected dimensions that {BITS} divides, for a bit each, got {request.dim} of "
+            f"{model.model}; pass --dtype int8, or --dim where the model has nested dimensions"
+        )
+    return request
 
 
 def _with_sample(job: EmbedJob) -> EmbedJob:
@@ -219,6 +231,11 @@ def _check_condition_flags(job: EmbedJob) -> None:
         raise RequestError(
             f"--word-bytes: expected 1 to {MOST_WORD_BYTES} beside --any-condition, got {job.word_bytes}"
             f"{'' if job.any_condition else ' without it'}"
+        )
+    if job.any_condition and (job.normalize or job.dtype not in FLOATS):
+        raise RequestError(
+            f"--any-condition: expected vectors as the model gives them, of {' or '.join(FLOATS)}, for indexes and "
+            f"`materialize`, got {'--normalize' if job.normalize else f'--dtype {job.dtype}'}; leave it out"
         )
 
 

@@ -14,7 +14,7 @@ from raycase.corpus.request import EmbedJob
 from raycase.corpus.run import Prepare, TooManyRejectedError, run
 from raycase.data.parquet import parquet_bytes
 from raycase.data.rated import texts_sha256
-from raycase.data.schema import CONDITION, EMBEDDING, ID
+from raycase.data.schema import CONDITION, EMBEDDING, ID, embedding_numbers
 from raycase.data.storage import Location, fingerprint
 from raycase.data.stored_states import STATES, StoredStates
 from raycase.errors import RequestError, note
@@ -51,7 +51,7 @@ class VectorCache:
             self._embedded(pairs, view, name, cache, compute, plain=plain)
             for view in (config.views_apart[:1] if plain else config.views_apart)
         ]
-        return np.concatenate([_matrix(table) for table in tables], axis=1)
+        return np.concatenate([embedding_numbers(table[EMBEDDING]) for table in tables], axis=1)
 
     def states_of(
         self,
@@ -64,7 +64,7 @@ class VectorCache:
     ) -> tuple[StoredStates, np.ndarray]:
         """States of the tokens of N distinct texts, and f of each, (N, D) float32, with the embedding job."""
         table = self._embedded([(text, "") for text in texts], config, name, cache, compute, plain=True)
-        return StoredStates.from_arrow(table[STATES], config.states_dim), _matrix(table)
+        return StoredStates.from_arrow(table[STATES], config.states_dim), embedding_numbers(table[EMBEDDING])
 
     def _embedded(
         self,
@@ -131,8 +131,3 @@ class VectorCache:
                 f"{name}: expected a vector for each sentence, got {count} without; the first: "
                 f"{first['reason']}: {sentence[:80]!r} under {condition[:80]!r}; fix or remove the row"
             ) from error
-
-
-def _matrix(table: pa.Table) -> np.ndarray:
-    """The vectors of an output: (P, D) float32."""
-    return table[EMBEDDING].combine_chunks().flatten().to_numpy().reshape(len(table), -1)

@@ -17,7 +17,7 @@ from raycase.corpus.manifest import manifest_lines
 from raycase.corpus.output import EMBEDDINGS, Output, output_at
 from raycase.corpus.pair_result import WordResult, condition_defects, count_defects, kind_of, row_defects
 from raycase.corpus.unit_files import DamagedError, parsed, read_checked
-from raycase.data.schema import CONDITION, EMBEDDING, ID
+from raycase.data.schema import CONDITION, EMBEDDING, FLOATS, ID
 from raycase.data.storage import Location
 from raycase.data.stored_words import WORDS, WordFormat
 from raycase.errors import RequestError, WorkError
@@ -132,6 +132,11 @@ def open_written(uri: str, flag: str) -> Written:
     job = read_job(output)
     if (folder := kind_of(job.config).FOLDER) != EMBEDDINGS:
         raise RequestError(f"{flag}: expected an output with vectors, got the {folder} of pairs in {output.root.uri}")
+    if (dtype := job.config["dtype"]) not in FLOATS:
+        raise RequestError(
+            f"{flag}: expected vectors of {' or '.join(FLOATS)}, got {dtype} in {output.root.uri}, which is for other "
+            "programs; embed again with --dtype float16"
+        )
     try:
         lines = manifest_lines(output)
     except DamagedError as error:

@@ -12,8 +12,13 @@ def parquet_bytes(table: pa.Table, rows: int | None = None) -> bytes:
     """A table as a Parquet file; `rows`: of a row group."""
     sink = io.BytesIO()
     texts = [f.name for f in table.schema if pa.types.is_string(f.type)]
-    # vectors do not compress, and a dictionary of them is lost work
-    options = {"compression": "zstd", "compression_level": 1, "use_dictionary": texts or False}
+    # numbers of a byte would each take four; other vectors do not compress, and a dictionary of them is lost work
+    small = [f"{f.name}.list.element" for f in table.schema if pa.types.is_fixed_size_list(f.type) and _is_byte(f.type)]
+    options = {"compression": "zstd", "compression_level": 1, "use_dictionary": texts + small or False}
     options |= {"write_page_checksum": True}
     pq.write_table(table, sink, row_group_size=rows, **options)
     return sink.getvalue()
+
+
+def _is_byte(kind: pa.FixedSizeListType) -> bool:
+    return kind.value_type in (pa.int8(), pa.uint8())

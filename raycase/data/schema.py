@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
+from typing import Literal
 
 import numpy as np
 import pyarrow as pa
@@ -14,6 +15,10 @@ VECTOR, PLAIN = "vector", "plain"  # of an index: unit vectors with and without 
 QUERY, ASKED, RANK, SCORE = "query", "asked", "rank", "score"  # columns of an answer
 POOLED = "pooled"  # of an answer: whether the condition was pooled from stored words, not embedded in advance
 WEIGHTS = "weights"  # of an answer, where it is asked for: what the condition looked at
+Dtype = Literal["float16", "float32", "int8", "binary"]  # of written vectors
+FLOATS: Collection[Dtype] = ("float16", "float32")  # those that indexes and joins read
+ARROW_NUMBERS = {"float16": pa.float16(), "float32": pa.float32(), "int8": pa.int8(), "binary": pa.uint8()}
+BITS = 8  # dimensions in a byte of a binary vector
 ROW_OF_PAIR = "__row"  # column of a unit with the input row of each pair; counted, not written
 
 
@@ -34,6 +39,7 @@ class Reason(StrEnum):
     UNKNOWN_CONDITION = "condition unknown to the model"
     NO_ROOM = "condition leaves no room for the sentence"
     NOT_FINITE = "vector not finite"
+    ZERO = "vector of zeros"
     SCORE_NOT_FINITE = "score not finite"
     KILLED = "killed the encoder"
     UNKNOWN_TOKEN = "token that the model has no weights for"
@@ -85,24 +91,36 @@ def in_input_order(rejected: pa.Table) -> pa.Table:
 
 
 def embedding_type(dim: int, dtype: str) -> pa.DataType:
-    """Arrow type of a vector column: fixed_size_list<float16|float32>[dim]."""
-    return pa.list_(pa.field("item", pa.from_numpy_dtype(np.dtype(dtype)), nullable=False), dim)
+    """Arrow type of a vector column: fixed_size_list<float16|float32|int8>[dim], or <uint8>[dim / 8] of binary."""
+    size = dim // BITS if dtype == "binary" else dim
+    return pa.list_(pa.field("item", ARROW_NUMBERS[dtype], nullable=False), size)
 
 
-def is_embedding(kind: pa.DataType) -> bool:
-    """Whether it is one of `embedding_type`, whatever its field is called."""
-    numbers = (pa.float16(), pa.float32())
+def is_embedding(kind: pa.DataType, dtypes: Collection[str] = FLOATS) -> bool:
+    """Whether it is one of `embedding_type`, of one of these number formats, whatever its field is called."""
+    numbers = [ARROW_NUMBERS[dtype] for dtype in dtypes]
     return pa.types.is_fixed_size_list(kind) and kind.list_size > 0 and kind.value_type in numbers
 
 
+def embedding_dim(kind: pa.DataType) -> int:
+    """Dimensions of the vectors of an `embedding_type`."""
+    return int(kind.list_size) * (BITS if kind.value_type == ARROW_NUMBERS["binary"] else 1)
+
+
 def embedding_array(vectors_ND: np.ndarray) -> pa.FixedSizeListArray:
-    """(N, D) float16 or float32 -> Arrow array of `embedding_type`, without a copy."""
+    """(N, D) float16, float32 or int8, or (N, D / 8) uint8 -> Arrow array of `embedding_type`, without a copy."""
     values = pa.array(np.ascontiguousarray(vectors_ND).reshape(-1))
-    dim = vectors_ND.shape[1]
-    return pa.FixedSizeListArray.from_arrays(values, type=embedding_type(dim, vectors_ND.dtype.name))
+    kind = pa.list_(pa.field("item", values.type, nullable=False), vectors_ND.shape[1])
+    return pa.FixedSizeListArray.from_arrays(values, type=kind)
+
+
+def embedding_numbers(vectors: pa.ChunkedArray) -> np.ndarray:
+    """The opposite of `embedding_array`, of a column without nulls."""
+    numbers: np.ndarray = vectors.combine_chunks().flatten().to_numpy(zero_copy_only=False)
+    return numbers.reshape(len(vectors), -1) if len(vectors) else numbers.reshape(0, vectors.type.list_size)
 
 
 def finite_vectors(table: pa.Table) -> bool:
     """Whether no vector of the table is null and all numbers are finite."""
-    values = table[EMBEDDING].combine_chunks().flatten().to_numpy(zero_copy_only=False)
-    return not table[EMBEDDING].null_count and bool(np.isfinite(values).all())
+    vectors = table[EMBEDDING]
+    return not vectors.null_count and bool(np.isfinite(embedding_numbers(vectors)).all())

@@ -16,9 +16,9 @@ from typing import Any
 
 import numpy as np
 
+from raycase.data.vectors import l2_normalize
 from raycase.errors import RequestError
 from raycase.search.exact import BATCH_ROWS, Block
-from raycase.search.topk import l2_normalize
 
 
 @dataclass(frozen=True, kw_only=True)

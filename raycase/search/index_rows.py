@@ -17,15 +17,24 @@ from raycase.corpus.listing import UnitFile
 from raycase.corpus.written import Written
 from raycase.data.kept_columns import RESERVED_COLUMNS, check_kept
 from raycase.data.lance_dataset import METADATA_KEY, import_lance, lance_uri, storage_options
-from raycase.data.schema import CONDITION, EMBEDDING, ID, PLAIN, VECTOR, embedding_array, embedding_type
+from raycase.data.schema import (
+    CONDITION,
+    EMBEDDING,
+    ID,
+    PLAIN,
+    VECTOR,
+    embedding_array,
+    embedding_numbers,
+    embedding_type,
+)
 from raycase.data.storage import Location, fingerprint, locate
 from raycase.data.stored_words import BASIS, SKETCH, WORD_COLUMNS
+from raycase.data.vectors import l2_normalize
 from raycase.errors import RequestError, WorkError
 from raycase.search.column_indices import update_scalar_indices
 from raycase.search.lance_files import open_newest, sql_equals, sql_in
 from raycase.search.metadata import IndexMetadata
 from raycase.search.sketcher import Sketcher, prepare_sketches
-from raycase.search.topk import l2_normalize
 
 if TYPE_CHECKING:
     from lance import FragmentMetadata, LanceDataset
@@ -113,9 +122,8 @@ def _batches(source: Written, schema: pa.Schema, sketcher: Sketcher | None) -> I
     column = _vector_column(source)
     dtype = schema.field(column).type.value_type.to_pandas_dtype()
     for table in source.tables():
-        vectors = table[EMBEDDING].combine_chunks()
-        vectors_ND = vectors.flatten().to_numpy().reshape(-1, vectors.type.list_size)
-        rows = table.append_column(column, embedding_array(l2_normalize(vectors_ND).astype(dtype)))
+        vectors_ND = l2_normalize(embedding_numbers(table[EMBEDDING])).astype(dtype)
+        rows = table.append_column(column, embedding_array(vectors_ND))
         if sketcher is not None:
             rows = sketcher.add(rows)
         yield from rows.select(schema.names).cast(schema).to_batches()

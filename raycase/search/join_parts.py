@@ -26,10 +26,11 @@ from raycase.corpus.written import Written, read_rows
 from raycase.data.claim import claim_or_begin
 from raycase.data.json_values import from_json
 from raycase.data.parquet import parquet_bytes
-from raycase.data.schema import CONDITION, EMBEDDING, ID
+from raycase.data.schema import CONDITION, EMBEDDING, ID, embedding_numbers
 from raycase.data.storage import Location, fingerprint, locate
+from raycase.data.vectors import l2_normalize
 from raycase.errors import RequestError
-from raycase.search.topk import l2_normalize, merge_top_k, top_k
+from raycase.search.topk import merge_top_k, top_k
 
 NEIGHBOUR, RANK, SCORE = "neighbour", "rank", "score"
 QUERY_ROW = "place"  # column of a part: the query's row in its group
@@ -264,8 +265,7 @@ def _rows(folder: str, files: Mapping[str, str], columns: list[str], schema: pa.
 
 def _unit_vectors(rows: pa.Table) -> Tensor:
     """(N, D) float32, of length 1."""
-    vectors = rows[EMBEDDING].combine_chunks()
-    return torch.from_numpy(l2_normalize(vectors.flatten().to_numpy().reshape(-1, vectors.type.list_size)))
+    return torch.from_numpy(l2_normalize(embedding_numbers(rows[EMBEDDING])))
 
 
 def _rows_by_condition(rows: pa.Table) -> dict[str | None, Tensor]:

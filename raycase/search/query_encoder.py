@@ -12,9 +12,9 @@ import numpy as np
 from torch import Tensor
 
 from raycase.data.storage import fingerprint
+from raycase.data.vectors import l2_normalize
 from raycase.errors import RequestError
 from raycase.search.metadata import IndexMetadata
-from raycase.search.topk import l2_normalize
 from raycase.systems.condition_head import Questions
 from raycase.systems.embeds import Embeds
 from raycase.systems.registry import resolve_embedder

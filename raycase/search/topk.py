@@ -16,13 +16,6 @@ BLOCK_ROWS = 16384  # vectors in a block: its scores stay in the processor's cac
 BLOCK_SCORES = 2**24  # scores held at a time: with many queries, blocks get smaller
 
 
-def l2_normalize(vectors_ND: np.ndarray) -> np.ndarray:
-    """Scale vectors to length 1: (N, D) -> (N, D) float32; a vector of zeros stays, its cosine to any other is 0."""
-    vectors_ND = np.asarray(vectors_ND, dtype=np.float32)
-    norms_N1 = np.linalg.norm(vectors_ND, axis=1, keepdims=True)
-    return vectors_ND / np.where(norms_N1 == 0, 1, norms_N1)
-
-
 def top_k(
     queries_QD: Tensor,
     blocks: Iterable[Tensor],

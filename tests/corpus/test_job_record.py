@@ -55,7 +55,14 @@ def test_overwrite_begins_anew_and_leaves_other_files_alone(job):
 def test_the_fingerprint_is_of_what_changes_the_vectors(job):
     embed_here(job)
     assert embed_here(replace(job, batch_tokens=64, unit_rows=50, max_rejected=0.5))["units_done"] == 0
-    changes = {"dtype": "float16", "subtract": False, "pooling": "cls", "keep_columns": (), "on_long": "reject"}
+    changes = {
+        "dtype": "float16",
+        "normalize": True,
+        "subtract": False,
+        "pooling": "cls",
+        "keep_columns": (),
+        "on_long": "reject",
+    }
     for name, value in changes.items():
         with pytest.raises(RequestError, match="expected an empty folder or the same job"):
             embed_here(replace(job, **{name: value}))

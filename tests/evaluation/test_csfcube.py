@@ -5,12 +5,12 @@ import json
 import numpy as np
 import pytest
 
+from raycase.data.vectors import l2_normalize
 from raycase.errors import RequestError
 from raycase.evaluation.job import EvaluateJob
 from raycase.evaluation.ranked import render_ranked
 from raycase.evaluation.tasks.catalogue import evaluate
 from raycase.evaluation.tasks.csfcube import Cube, Paper, best_match, fitting, rank_pools, read_cube
-from raycase.search.topk import l2_normalize
 from raycase.systems.registry import resolve
 
 

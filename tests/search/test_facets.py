@@ -7,11 +7,11 @@ import numpy as np
 import pytest
 import torch
 
+from raycase.data.vectors import l2_normalize
 from raycase.encoder.words import Word
 from raycase.errors import RequestError
 from raycase.search.facet_words import CarriedWord, score_words
 from raycase.search.facets import FacetSizes, candidates, find_clusters, import_sklearn, sample
-from raycase.search.topk import l2_normalize
 
 PLANTED = [500, 300, 120, 60, 20]  # rows of each cluster
 

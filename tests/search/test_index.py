@@ -14,13 +14,13 @@ import raycase
 from raycase.data.lance_dataset import METADATA_KEY
 from raycase.data.schema import embedding_array
 from raycase.data.storage import locate
+from raycase.data.vectors import l2_normalize
 from raycase.errors import RequestError, WorkError
 from raycase.search import lance_files
 from raycase.search.build import IndexJob, build
 from raycase.search.combined import conditional_rows, mean_nearest
 from raycase.search.index import Index, Limits, Options
 from raycase.search.metadata import IndexMetadata
-from raycase.search.topk import l2_normalize
 from raycase.systems import case
 from raycase.systems.projector import Projector, ProjectorConfig
 from raycase.systems.registry import resolve

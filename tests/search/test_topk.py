@@ -4,8 +4,9 @@ import numpy as np
 import pytest
 import torch
 
+from raycase.data.vectors import l2_normalize
 from raycase.search import topk
-from raycase.search.topk import l2_normalize, merge_top_k, top_k
+from raycase.search.topk import merge_top_k, top_k
 
 
 def brute(queries, vectors, k):

@@ -14,8 +14,8 @@ from safetensors.torch import load_file
 
 import raycase
 from raycase.data.fetch import DEFAULT_MODEL, folder_here
+from raycase.data.vectors import l2_normalize
 from raycase.errors import RequestError
-from raycase.search.topk import l2_normalize
 from raycase.systems.condition_head import WEIGHTS
 from raycase.systems.fine_tuned_config import starting_encoder
 from raycase.systems.registry import load, resolve

@@ -17,13 +17,13 @@ import numpy as np
 
 from raycase.data.inputs import find_input
 from raycase.data.rated import read_columns, texts
+from raycase.data.vectors import l2_normalize
 from raycase.errors import RequestError
 from raycase.evaluation.job import EvaluateJob
 from raycase.evaluation.metrics import average_precision, full_recall_precision, ndcg_at, recall_at
 from raycase.evaluation.models import Model, before_g, encoder_names, is_case, setting
 from raycase.evaluation.procedure import EmbedPairs
 from raycase.evaluation.ranked import RankedSystem, rank_systems
-from raycase.search.topk import l2_normalize
 
 # The facets that experts judged: the labels of sentences that belong to each, and the condition that stands for it.
 FACETS = {"background": ("background", "objective", "other"), "method": ("method",), "result": ("result",)}

@@ -1,0 +1,38 @@
+"""Vectors in the forms that are written: of length 1, int8 numbers, sign bits. Imports no torch.
+
+Shapes: N vectors, D dimensions.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+MOST_INT8 = 127  # the largest magnitude of every vector of int8: -128 is never written
+
+
+def l2_normalize(vectors_ND: np.ndarray) -> np.ndarray:
+    """Scale vectors to length 1: (N, D) -> (N, D) float32; a vector of zeros stays, its cosine to any other is 0."""
+    vectors_ND = np.asarray(vectors_ND, dtype=np.float32)
+    norms_N1 = np.linalg.norm(vectors_ND, axis=1, keepdims=True)
+    return vectors_ND / np.where(norms_N1 == 0, 1, norms_N1)
+
+
+def peak_normalize(vectors_ND: np.ndarray) -> np.ndarray:
+    """Scale vectors so that the largest magnitude of each is 1: (N, D) -> (N, D) float32; a vector of zeros stays.
+
+    So no square is too large or too small for float32. NaN where a vector is not finite.
+    """
+    vectors_ND = np.asarray(vectors_ND, dtype=np.float32)
+    peaks_N1 = np.abs(vectors_ND).max(axis=1, keepdims=True)
+    with np.errstate(invalid="ignore"):
+        return vectors_ND / np.where(peaks_N1 == 0, 1, peaks_N1)
+
+
+def int8_numbers(vectors_ND: np.ndarray) -> np.ndarray:
+    """127 x / max |x| of each vector, rounded to the nearest, of two to the even one: (N, D) finite -> (N, D) int8."""
+    return np.rint(MOST_INT8 * peak_normalize(vectors_ND)).astype(np.int8)
+
+
+def sign_bits(vectors_ND: np.ndarray) -> np.ndarray:
+    """A bit for each number, 1 where it is above 0, the first dimension highest: (N, D) -> (N, D / 8) uint8."""
+    return np.packbits(vectors_ND > 0, axis=1)
