@@ -57,13 +57,16 @@ class Written:
         """The rows of each file, in order; `AHEAD` files are read ahead. Arrow's own scanner reads ahead without bound
         when its consumer is slow."""
         waiting: deque[Future[pa.Table]] = deque()
-        with ThreadPoolExecutor(AHEAD) as pool:
+        pool = ThreadPoolExecutor(AHEAD)
+        try:
             for name in self.names:
                 waiting.append(pool.submit(self._read, name, columns))
                 if len(waiting) > AHEAD:
                     yield waiting.popleft().result()
             while waiting:
                 yield waiting.popleft().result()
+        finally:  # where the rest is not wanted, perhaps in a thread that is just starting, which must not wait
+            pool.shutdown(wait=False, cancel_futures=True)
 
     def _read(self, name: str, columns: list[str] | None) -> pa.Table:
         file = self.output.embeddings / name
