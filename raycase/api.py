@@ -166,6 +166,7 @@ def to_sentence_transformer(model: Embeds) -> SentenceTransformer:
     return converted
 
 
+@names_arguments
 def to_mteb(model: Embeds, condition: str | None = None) -> ConditionalEncoder:
     """The model that `load` gave, as one that `mteb.evaluate` takes: its texts under the condition, or plain.
 
