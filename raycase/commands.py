@@ -252,6 +252,8 @@ RENAMED = {  # flags of earlier versions -> what stands in their place
             "--encoder-learning-rate",
             "--margin",
         ),
-        "no flag: its default, the only value that a measured figure supported",
-    ),
+        "no flag: leave it out, its default remains",
+    )
+    | {"projection": "in benchmarks/figure4.py"}
+    | dict.fromkeys(("fitted", "cosent"), "--loss squared or pearson"),
 }
