@@ -51,7 +51,7 @@ def open_local_runner(**options):
 
 
 class LocalTrials(LocalRunner):
-    """A `raycase.training.runner.TrialRunner`: one trial after the other, none stopped early."""
+    """A `raycase.training.trial_runner.TrialRunner`: one trial after the other, none stopped early."""
 
     def run(self, trials, data, record):
         if trials.search is not None:
