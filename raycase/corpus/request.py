@@ -209,7 +209,7 @@ def _with_sample(job: EmbedJob) -> EmbedJob:
 
 
 def _condition_flags(job: EmbedJob) -> list[str]:
-    """Those of the three ways to give conditions that the job uses."""
+    """The flags by which the job says its conditions; a valid job has one."""
     ways = {
         "--conditions": job.conditions,
         "--condition-column": job.condition_column,
