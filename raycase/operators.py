@@ -20,6 +20,7 @@ from raycase.data.columns import check_once, plain_type
 from raycase.data.fetch import DEFAULT_MODEL
 from raycase.data.schema import CONDITION, EMBEDDING, Reason, embedding_type
 from raycase.data.stored_words import BASIS, PLAIN_PART, SKETCH, WORDS, StoredWords, WordFormat
+from raycase.errors import is_words
 from raycase.search.materialize import words_pooler
 from raycase.systems.embeds import Embeds
 from raycase.systems.registry import load, resolve_embedder
@@ -63,7 +64,7 @@ class Embed:
     def __call__(self, batch: pa.Table) -> pa.Table:
         """(R rows) -> (R C rows). Raises ValueError for a batch without the columns."""
         columns = [self.text_column, *([self.condition_column] if self.condition_column else [])]
-        batch = _table(batch, columns)
+        batch = _table(batch, columns, [name for name in ADDED if name != self.condition_column])
         row_N = np.repeat(np.arange(len(batch)), max(1, len(self.conditions)))
         column = _strings(batch, self.text_column)
         texts = [column[row] for row in row_N]
@@ -77,8 +78,7 @@ class Embed:
         ]
         there = [i for i, reason in enumerate(reasons) if reason is None]
         vectors = self._vectors([texts[i] for i in there], own and [own[i] for i in there], there, reasons)
-        without = {name for name in ADDED if name in batch.column_names and name == self.condition_column}
-        repeated = batch.drop_columns(list(without)).take(row_N)
+        repeated = _repeated(batch.drop_columns([name for name in ADDED if name in batch.column_names]), row_N)
         shown = [None] * len(row_N) if own is None else [None if isinstance(c, bytes) else c for c in own]
         return (
             repeated.append_column(CONDITION, pa.array(shown, pa.string()))
@@ -127,7 +127,9 @@ class Pool:
             raise ValueError(f"expected words of the basis {self.form.basis[:8]}, got those of {form.basis[:8]}")
         vectors_ND = self.pool(StoredWords.from_arrow(batch, self.form)).reshape(-1, self.form.dim)
         own = [name for name in (WORDS, PLAIN_PART, BASIS, SKETCH, *ADDED[:2]) if name in batch.column_names]
-        rows = batch.drop_columns(own).take(np.repeat(np.arange(len(batch)), len(self.conditions)))
+        for name in own:
+            check_once(name, batch.column_names, "a batch")
+        rows = _repeated(batch.drop_columns(own), np.repeat(np.arange(len(batch)), len(self.conditions)))
         under = pa.array(list(self.conditions) * len(batch), pa.string())
         none = np.zeros(len(vectors_ND), dtype=bool)
         return rows.append_column(CONDITION, under).append_column(EMBEDDING, _with_nulls(vectors_ND, none))
@@ -140,21 +142,33 @@ def _conditions(conditions: str | Iterable[str]) -> tuple[str, ...]:
     """Distinct conditions. Raises ValueError."""
     found = (conditions,) if isinstance(conditions, str) else tuple(conditions)
     for condition in found:
-        if not isinstance(condition, str) or not condition.strip() or found.count(condition) > 1:
+        if not is_words(condition) or [is_words(c) and c.strip() for c in found].count(condition.strip()) > 1:
             raise ValueError(f"conditions: expected distinct texts with words, got {condition!r} in {found!r}"[:300])
-    return found
+    return tuple(condition.strip() for condition in found)
 
 
-def _table(batch: Any, columns: Sequence[str]) -> pa.Table:
-    """The batch. Raises ValueError for one that is no Arrow table with these columns, once each."""
+def _table(batch: Any, columns: Sequence[str], added: Sequence[str] = ()) -> pa.Table:
+    """The batch. Raises ValueError for one that is no Arrow table with these columns, once each, or has one of those
+    that are added."""
     if not isinstance(batch, pa.Table):
         raise ValueError(f"expected a pyarrow.Table, got {type(batch).__name__}; pass batch_format='pyarrow'")
     for name in columns:
         check_once(name, batch.column_names, "a batch")
-    taken = [name for name in ADDED if name in batch.column_names and name not in columns and WORDS not in columns]
-    if taken:
+    if taken := [name for name in added if name in batch.column_names]:
         raise ValueError(f"expected no column {taken[0]!r} in a batch, which is added; rename it")
     return batch
+
+
+def _repeated(batch: pa.Table, row_N: np.ndarray) -> pa.Table:
+    """Rows of a batch, in their order; of columns that Arrow cannot take from (views, run-end encoded) one by one."""
+    columns = []
+    for column in batch.columns:
+        try:
+            columns.append(column.take(row_N))
+        except pa.ArrowNotImplementedError:
+            ones = [column.slice(row, 1).chunk(0) for row in row_N.tolist()]
+            columns.append(pa.chunked_array(ones, column.type))
+    return pa.Table.from_arrays(columns, schema=batch.schema)
 
 
 def _strings(batch: pa.Table, name: str) -> list[Any]:

@@ -64,6 +64,8 @@ def test_a_row_without_a_vector_comes_back_with_its_reason(tiny_model):
         ({}, pa.table({"body": ["a"]}), "'text', got body"),
         ({}, pa.table({"text": [1]}), "'text', got int64"),
         ({}, pa.table({"text": ["a"], "embedding": [1]}), "'embedding'"),
+        ({"text_column": "rejected"}, pa.table({"rejected": ["a"]}), "'rejected' in a batch, which is added"),
+        ({"conditions": ["color", "color "]}, None, "'color'"),
         ({"condition_column": "under"}, pa.table({"text": ["a"]}), "'under', got text"),
         ({"conditions": ["color", "color"]}, None, "'color'"),
         ({"conditions": " "}, None, "' '"),
@@ -74,6 +76,24 @@ def test_a_row_without_a_vector_comes_back_with_its_reason(tiny_model):
 def test_a_wrong_request_is_refused(tiny_model, options, batch, said):
     with pytest.raises(ValueError, match=said):
         raycase.Embed(**{"model": str(tiny_model), **MODEL} | options)(batch)
+
+
+def test_columns_of_every_type_are_repeated(tiny_model):
+    texts = ["a dog", "two people", "a cat"]
+    columns = {
+        "text": pa.array(texts, pa.string_view()),
+        "raw": pa.array([b"x", None, b"y"], pa.binary_view()),
+        "run": pa.RunEndEncodedArray.from_arrays([2, 3], ["p", "q"]),
+        "name": pa.array(["u", "v", "u"]).dictionary_encode(),
+    }
+    embed = raycase.Embed(model=str(tiny_model), conditions=["color", "animal"], dtype=torch.float32, **MODEL)
+    wanted = embed(pa.table({"text": texts}))
+    batch = pa.table(columns)
+    for found in (embed(batch), pa.concat_tables([embed(batch.slice(0, 1)), embed(batch.slice(1))])):
+        np.testing.assert_allclose(vectors(found), vectors(wanted), atol=1e-5)
+        for name, column in columns.items():
+            assert found[name].to_pylist() == [value for value in column.to_pylist() for _ in range(2)]
+    assert embed(batch.slice(0, 0)).schema == embed(batch).schema
 
 
 @pytest.fixture(scope="module")
@@ -100,6 +120,8 @@ def test_words_of_another_output_are_refused(words):
     pool, rows = raycase.Pool(words=str(words), conditions="animal"), read_output(str(words))
     with pytest.raises(ValueError, match="word_codes"):
         pool(rows.drop_columns(["word_codes"]))
+    with pytest.raises(ValueError, match="'condition' once"):
+        pool(rows.append_column("condition", rows["id"]))
     field = rows.schema.field("word_codes")
     key, form = next(iter(field.metadata.items()))
     other = field.with_metadata({key: form.replace(pool.form.basis[:8].encode(), b"00000000")})
