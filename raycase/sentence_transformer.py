@@ -47,11 +47,11 @@ class Conditional(InputModule):
                 f"condition: expected one string, got {type(condition).__name__}; encode sorts its inputs, so give "
                 "pairs: encode([(text, condition), ...])"
             )
-        if condition and prompt:
+        if condition is not None and prompt:
             raise ValueError(
                 f"expected condition or prompt, which is the condition here, got {condition!r}, {prompt!r}"
             )
-        pairs = [_pair(value, condition or prompt or None) for value in inputs]
+        pairs = [_pair(value, prompt or None if condition is None else condition) for value in inputs]
         conditions = [under for _, under in pairs]
         if None in conditions and any(under is not None for under in conditions):
             raise ValueError("expected a condition for each text or for none, got both: their vectors differ in length")

@@ -43,6 +43,7 @@ def test_vectors_are_those_of_the_model(models):
         ([("a dog", "color"), "two girls"], {}, "for each text or for none"),
         ([("a dog", "color")], {"condition": "animal"}, "got both: 'animal'"),
         ([3], {}, "got 3"),
+        (TEXTS, {"condition": ""}, "empty condition"),
         ([{"text": "a dog"}], {}, "got {'text': 'a dog'}"),
         (TEXTS, {"conditions": "color"}, "does not use"),
     ],
