@@ -6,7 +6,7 @@ import re
 from functools import cache
 from pathlib import Path
 
-from huggingface_hub import hf_hub_download, snapshot_download, try_to_load_from_cache
+from huggingface_hub import hf_hub_download, snapshot_download
 
 from raycase.errors import RequestError, first_line
 
@@ -19,12 +19,10 @@ READ = ("*.json", "*.safetensors", "*.txt", "*.model", "*.jinja", "*.md", "*.tsv
 @cache
 def pinned_uri(model: str, file: str) -> str | None:
     """`hf://owner/name@commit` of a Hugging Face id whose repository has this file; None where it has not, where there
-    is no such repository, or where neither the hub nor its cache answers. An id that is known as an encoder is not
-    asked for again."""
+    is no such repository, or where neither the hub nor its cache answers. Whether the cache has an encoder's files says
+    nothing: a repository may have both."""
     name, _, revision = model.partition("@")
     if not ID.fullmatch(model) or Path(model).exists():
-        return None
-    if isinstance(try_to_load_from_cache(name, "config.json", revision=revision or None), str):
         return None
     try:
         found = hf_hub_download(name, file, revision=revision or None)

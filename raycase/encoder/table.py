@@ -87,10 +87,15 @@ class EncoderSpec:
         return self.published.dim if self.published else None
 
     def at(self, folder: str) -> EncoderSpec:
-        """A saved row with its relative paths resolved against `folder`."""
+        """A saved row with its relative paths resolved against `folder`. Raises ValueError for one that leads out of
+        it, and in a folder of the Hugging Face hub for a folder of this machine and a URI."""
 
         def resolved(path: str) -> str:
-            return f"{folder}/{path.removeprefix(HERE)}" if path.startswith(HERE) else path
+            inside = path.startswith(HERE)
+            elsewhere = "://" in path or path.startswith(("/", ".", "~"))
+            if ".." in path.split("/") if inside else elsewhere and folder.startswith("hf://"):
+                raise ValueError(f"expected an encoder in the model folder or on the Hugging Face hub, got {path!r}")
+            return f"{folder}/{path.removeprefix(HERE)}" if inside else path
 
         return replace(self, source=resolved(self.source), adapter=self.adapter and resolved(self.adapter))
 

@@ -12,7 +12,7 @@ from huggingface_hub import CommitOperationAdd, EvalResult, HfApi, ModelCard, Mo
 from raycase.data.fetch import MODEL_FILE, is_trained
 from raycase.data.hub import ID
 from raycase.data.json_values import loads
-from raycase.errors import RequestError, WorkError, first_line
+from raycase.errors import RequestError, WorkError, first_line, visible
 from raycase.systems.model_folder import CARD, METRICS, WRITTEN
 from raycase.systems.registry import resolve
 
@@ -42,9 +42,9 @@ def push(job: PushJob) -> dict[str, Any]:
         raise RequestError(f"REPOSITORY: expected owner/name, got {job.repository!r}")
     config = resolve(job.folder)
     source = loads((folder / MODEL_FILE).read_bytes())["encoder"]["source"]
-    if not source.startswith(("./", "package:")) and Path(source).exists():
+    if not source.startswith(("./", "package:")) and (Path(source).exists() or "://" in source):
         raise RequestError(
-            f"FOLDER: expected an encoder that others can load, got the folder {source} of this machine; train on its "
+            f"FOLDER: expected an encoder that others can load, got the folder {visible(source)}; train on its "
             "Hugging Face id"
         )
     metrics = loads((folder / METRICS).read_bytes()) if (folder / METRICS).is_file() else {}

@@ -2,6 +2,7 @@
 
 import json
 import os
+import shutil
 import subprocess
 import sys
 
@@ -12,9 +13,11 @@ from fake_hub import COMMIT, fake_hub
 from helpers import ROOT
 
 import raycase
+from raycase.encoder.table import read_spec
 from raycase.errors import RequestError
 from raycase.systems.bi_encoder import bi_encoder
 from raycase.systems.push import PushJob, push
+from raycase.systems.registry import resolve
 
 TOKEN = "hf_secretsecretsecret"
 TEXTS = ["a red dog runs", "two girls"]
@@ -73,6 +76,38 @@ def test_a_folder_is_published_and_loaded_by_its_id(trained, tmp_path):
                 assert name == f"hf://{pinned}" and COMMIT in weights
                 np.testing.assert_allclose(vectors, wanted, atol=1e-6)
         assert not any(path.endswith("notes.txt") for path in asked)
+
+
+def test_a_repository_with_an_encoder_beside_the_model_is_the_model_each_time(trained, tiny_model, tmp_path):
+    """The second time the encoder's files are in the hub's cache."""
+    both = shutil.copytree(tiny_model, tmp_path / "both")
+    shutil.copytree(trained, both, dirs_exist_ok=True, ignore=shutil.ignore_patterns("modules.json"))
+    wanted = raycase.load(trained, dtype=torch.float32).encode(TEXTS, "color")
+    with fake_hub({"me/both": both}, tmp_path) as (endpoint, _):
+        for place in (endpoint, ""):
+            done = run(tmp_path, place, "-c", LOAD, "me/both")
+            [name, _, vectors] = json.loads(done.stdout)
+            assert name == f"hf://me/both@{COMMIT}", done.stderr
+            np.testing.assert_allclose(vectors, wanted, atol=1e-6)
+
+
+@pytest.mark.parametrize(
+    "source", ["./../../x", "/tmp", "../x", "s3://bucket/x", "file:///tmp", "http://127.0.0.1:1/x", "~/x"]
+)
+def test_a_model_of_the_hub_names_no_encoder_of_this_machine(trained, source):
+    row = json.loads((trained / "raycase.json").read_text())["encoder"]
+    for changes in ({"source": source}, {"adapter": source}):
+        spec = read_spec(row | changes)
+        with pytest.raises(ValueError, match="in the model folder or on the Hugging Face hub, got"):
+            spec.at(f"hf://me/bi@{COMMIT}")
+    for source in ("./encoder", "package:sentence_model", "me/encoder@main"):
+        assert read_spec(row | {"source": source}).at(f"hf://me/bi@{COMMIT}").source.endswith(source.removeprefix("."))
+
+
+def test_a_name_that_the_hub_does_not_know_is_refused(monkeypatch):
+    monkeypatch.delenv("HF_HUB_OFFLINE", raising=False)
+    with pytest.raises(RequestError, match=r"expected a readable encoder at \.\./bi"):
+        resolve("../bi")
 
 
 @pytest.mark.parametrize(
