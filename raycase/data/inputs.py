@@ -128,13 +128,19 @@ def list_input(uri: str, flag: str = "--input") -> Listing:
         return Listing(root=root, files=[file], left_out={})
     try:
         listing = _listed_here(root) if root.is_local else _listed_there(root)
-        if not listing.files and is_dataset(root, list(listing.left_out)):
+        if is_dataset(root, list(listing.left_out)):
+            if listing.files:
+                raise ValueError(
+                    f"a Lance dataset with {listing.files[0].uri} in it, which is no part of it; move it away"
+                )
             return _dataset(root, flag)
     except (OSError, ValueError) as error:
         raise RequestError(f"{flag}: expected to list {root.uri}, got: {root.why(error)}") from error
     if not listing.files:
         count = len(listing.left_out)
         others = f"{count} files with other endings" if count else "nothing"
+        if any(path.endswith(LANCE) for path in listing.left_out):
+            others += "; a Lance dataset is given by its own path"
         if listing.left_out.get(root.path):
             others = listing.left_out[root.path]
         raise RequestError(f"{flag}: expected {READ} files at {root.uri}, got {others}")

@@ -102,3 +102,14 @@ def test_a_missing_column_an_index_and_a_broken_dataset_are_refused(tmp_path):
         find_input(str(place))
     with pytest.raises(RequestError, match="files with other endings"):
         find_input(str(tmp_path))
+
+
+def test_files_beside_a_dataset_are_not_read_in_its_place(tmp_path):
+    """A note in the dataset's folder; a dataset in a folder, which is none of its files."""
+    place = tmp_path / "folder" / "things.lance"
+    write(str(place))
+    with pytest.raises(RequestError, match="files with other endings; a Lance dataset is given by its own path"):
+        find_input(str(place.parent))
+    (place / "notes.csv").write_text("id,my text\n1,a\n")
+    with pytest.raises(RequestError, match=r"a Lance dataset with .*notes.csv in it"):
+        find_input(str(place))
