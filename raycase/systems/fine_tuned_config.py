@@ -25,7 +25,7 @@ from raycase.encoder.pooling import Pooling
 from raycase.encoder.prepared import Prepared
 from raycase.encoder.prompts import OwnPrompt, Template, TokenSpan
 from raycase.encoder.published import is_readable, write_modules
-from raycase.encoder.sources import load_config, load_tokenizer
+from raycase.encoder.sources import load_config, load_tokenizer, published_tokenizer
 from raycase.encoder.table import ENCODERS, HERE, EncoderSpec, read_spec
 from raycase.encoder.token_batch import TokenBatch
 from raycase.errors import RequestError
@@ -147,8 +147,9 @@ class PromptEncoderConfig(FineTunedEmbedderConfig):
     def text_of_pair(self) -> str | None:
         [prompts] = prompt_sets(self.encoder)
         template = prompts.plain if self.known_conditions == () else prompts.pair
-        readable = template.span is TokenSpan.ALL and is_readable(self.encoder, load_config(self.encoder.source))
-        return template.pattern if readable else None
+        _, _, behind = template.pattern.partition("{sentence}")
+        whole = template.span is TokenSpan.ALL and not behind  # it would be cut off with the end of a long sentence
+        return template.pattern if whole and read_elsewhere(self.encoder) else None
 
     def prepare(self, sentences: Sequence[str], conditions: Sequence[str] | None) -> Prepared:
         return prepare(self.encoder, sentences, conditions, pairs=[self._template(conditions)])
@@ -196,6 +197,11 @@ class ScorerConfig(FineTunedConfig):
             if reason is not None:
                 raise RequestError(f"{rated.uri}, row {row}: expected texts that can be encoded, got: {reason}")
         return batch
+
+
+def read_elsewhere(spec: EncoderSpec) -> bool:
+    """Whether sentence-transformers gives a text the vector of a row, and has a token to pad its batches with."""
+    return is_readable(spec, load_config(spec.source)) and published_tokenizer(spec.source).pad_token is not None
 
 
 def starting_encoder(

@@ -57,15 +57,12 @@ def _elsewhere(name: str, text: str | None) -> str:
     if text is None:
         return ""
     before = text.removesuffix("{sentence}")
-    if text == "{sentence}":
-        how = 'model.encode(["A sentence"])'
-    elif "{sentence}" not in before:
+    how = 'model.encode(["A sentence"])'
+    if before:
         how = f'model.encode(["A sentence"], prompt="{before.replace("{condition}", "color")}")  # under "color"'
-    else:
-        filled = text.replace("{sentence}", "A sentence").replace("{condition}", "color")
-        how = f'model.encode([{filled!r}])  # under "color"; it is no prompt there, for it does not begin the text'
     return f"""
-As a model of sentence-transformers; TEI and vLLM read the folder `encoder`:
+As a model of sentence-transformers; TEI and vLLM read the folder `encoder`. Give texts without white space around them:
+raycase takes it away, these may not.
 
 ```python
 model = SentenceTransformer("{name}")

@@ -17,9 +17,7 @@ from torch import Tensor
 from raycase.encoder.loading import load_encoder
 from raycase.encoder.pooling import Compose, Pooling, compose
 from raycase.encoder.prepared import Prepared
-from raycase.encoder.published import is_readable
-from raycase.encoder.sources import load_config
-from raycase.systems.fine_tuned_config import ApartConfig, starting_encoder
+from raycase.systems.fine_tuned_config import ApartConfig, read_elsewhere, starting_encoder
 from raycase.systems.fine_tuned_module import Embedder
 from raycase.systems.pairs import SENTENCE, Encoded, accepted_pairs, encoded, tokens_apart
 
@@ -39,8 +37,7 @@ class TriEncoderConfig(ApartConfig):
     @property
     def text_of_pair(self) -> str | None:
         """That of the sentence, the encoder's part of a pair."""
-        readable = is_readable(self.encoder, load_config(self.encoder.source))
-        return SENTENCE.pattern if readable else None
+        return SENTENCE.pattern if read_elsewhere(self.encoder) else None
 
     def load(self, **options: Any) -> TriEncoder:
         return TriEncoder(self, load_encoder(self.encoder, **options))

@@ -2,6 +2,7 @@
 
 import numpy as np
 import pytest
+import tiny
 import torch
 from sentence_transformers import SentenceTransformer
 
@@ -48,21 +49,30 @@ def test_sentences_alone(tiny_model, tmp_path, make):
     same(SentenceTransformer(folder, device="cpu").encode(TEXTS), model.encode(TEXTS))
 
 
-def test_a_prompt_that_does_not_begin_the_text_is_written_out(tiny_model, tmp_path):
-    config = lora(str(tiny_model), prompt="concat-sc:all")
-    folder, model = saved(config, tmp_path / "lora")
-    read = SentenceTransformer(folder, device="cpu")
-    short = TEXTS[:2]
-    found = read.encode([config.text_of_pair.format(sentence=text, condition="color") for text in short])
-    np.testing.assert_allclose(found, model.encode(short, "color"), atol=1e-5)
-
-
 def test_what_sentence_transformers_would_read_otherwise_is_not_offered(tiny_model, tmp_path):
     part = bi_encoder(str(tiny_model), prompt="concat-cs:sentence")
     assert part.text_of_pair is None
     saved(part, tmp_path / "part")
     assert not (tmp_path / "part" / "modules.json").exists()
     assert lora(str(tiny_model), prompt="concat-cs:all", merged=False).text_of_pair is None
+    assert lora(str(tiny_model), prompt="concat-cs:all").text_of_pair == "{condition} {sentence}"
+    behind = lora(str(tiny_model), prompt="concat-sc:all")  # a long sentence would push the condition out
+    assert behind.text_of_pair is None
+
+
+@pytest.mark.parametrize("name", ["qwen3-embedding-0.6b", "simcse-roberta-large", "e5-large-instruct"])
+def test_encoders_of_other_kinds_without_white_space_around_a_text(tmp_path, name):
+    (tmp_path / "encoder").mkdir()
+    config = bi_encoder(str(tiny.save_encoder(tmp_path / "encoder", name)), pooling=Pooling.LAST)
+    folder, model = saved(config, tmp_path / "bi")
+    texts = [*map(str.strip, TEXTS[:3]), "two  spaces,\na line"]
+    found = SentenceTransformer(folder, device="cpu").encode(texts, prompt="color: ")
+    np.testing.assert_allclose(found, model.encode(texts, "color"), atol=1e-4)
+
+
+def test_a_tokenizer_without_a_token_for_padding_is_not_offered(tmp_path):
+    encoder = tiny.save_encoder(tmp_path, "sfr-mistral")
+    assert bi_encoder(str(encoder), pooling=Pooling.LAST).text_of_pair is None
 
 
 def test_the_card_says_how(tiny_model):
@@ -76,7 +86,6 @@ def test_the_card_says_how(tiny_model):
     }
     for config, said in (
         (bi_encoder(str(tiny_model)), 'prompt="color: ")'),
-        (bi_encoder(str(tiny_model), prompt="concat-sc:all"), "'A sentence: color'"),
         (sentence_encoder(str(tiny_model)), 'model.encode(["A sentence"])'),
     ):
         assert said in tuned_card("model", config, metrics)
