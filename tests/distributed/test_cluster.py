@@ -16,7 +16,7 @@ from dataclasses import replace
 
 import psutil
 import pytest
-from helpers import ROOT, flags_of, sentences, small_job, wait_for
+from helpers import ROOT, embed_here, flags_of, sentences, small_job, wait_for
 
 from raycase.distributed.cluster import join, named_cluster, own_token_file
 from raycase.errors import RequestError, WorkError
@@ -136,9 +136,10 @@ def test_a_process_that_leaves_ray_goes_on():
 
 
 @pytest.mark.cluster
-def test_a_token_that_the_cluster_does_not_know_is_an_error_after_seconds(cluster, tmp_path):
+def test_a_token_that_the_cluster_does_not_know_is_an_error_after_seconds(cluster, job):
+    embed_here(job)
     environment = {"RAY_ADDRESS": cluster.address_info["gcs_address"], "RAY_AUTH_MODE": "token"}
-    process = command("verify", tmp_path, RAY_AUTH_TOKEN=secrets.token_hex(32), **environment)
+    process = command("verify", job.output, RAY_AUTH_TOKEN=secrets.token_hex(32), **environment)
     said, errors = process.communicate(timeout=60)
     assert (process.returncode, said) == (1, "")
     where, line = errors.splitlines()
