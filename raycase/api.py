@@ -191,7 +191,7 @@ def _check_embeds(model: Embeds) -> None:
     from raycase.systems.embeds import Embeds
 
     if not isinstance(model, Embeds):
-        raise RequestError(f"model: expected one that embeds, got {type(model).__name__}, which scores pairs")
+        raise RequestError(f"model: expected what raycase.load gave, and one that embeds, got {type(model).__name__}")
 
 
 def _package_of_extra(name: str, extra: str) -> Any:

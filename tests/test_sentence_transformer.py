@@ -76,9 +76,10 @@ def test_a_trained_folder_is_copied_when_saved(tiny_model, rated, tmp_path):
     assert (tmp_path / "twice" / "model" / "raycase.json").exists()
 
 
-def test_a_system_that_scores_pairs_has_no_vectors():
-    with pytest.raises(ValueError, match="expected one that embeds"):
-        raycase.to_sentence_transformer(object())
+def test_a_system_that_scores_pairs_and_a_name_have_no_vectors():
+    for model in (object(), "minilm-conditional"):
+        with pytest.raises(ValueError, match="expected what .* gave, and one that embeds"):
+            raycase.to_sentence_transformer(model)
 
 
 def test_a_model_that_its_name_does_not_say_is_not_saved(tmp_path):

@@ -91,7 +91,7 @@ def hub_commit(source: str) -> str:
     except OSError as error:
         raise RequestError(f"--model: expected a readable encoder at {source}, got: {first_line(error)}") from error
     if commit is None:
-        raise RequestError(f"--model: expected a commit of {source} on the Hugging Face hub, got none")
+        raise RequestError(f"--model: expected an encoder at {source} on the Hugging Face hub, got no config.json")
     return str(commit)
 
 

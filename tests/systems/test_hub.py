@@ -125,3 +125,13 @@ def test_a_head_on_an_encoder_of_this_machine_is_not_published(tiny_model, rated
     raycase.train("case", output=tmp_path / "case", **data, **options)
     with pytest.raises(RequestError, match="expected an encoder that others can load"):
         push(PushJob(folder=str(tmp_path / "case"), repository="me/case"))
+
+
+def test_a_model_folder_of_the_hub_is_no_encoder_to_train(trained, tmp_path):
+    files = ["--train", "none.csv", "--validation", "none.csv", "--output", str(tmp_path / "out")]
+    with fake_hub({"me/bi": trained}, tmp_path) as (endpoint, _):
+        done = run(tmp_path, endpoint, "-m", "raycase", "train", "bi-encoder", "--model", "me/bi", *files)
+    assert (
+        done.returncode == 2
+        and "expected an encoder at me/bi on the Hugging Face hub, got no config.json" in done.stderr
+    )
