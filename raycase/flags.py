@@ -7,6 +7,7 @@ import inspect
 import textwrap
 from collections.abc import Callable, Sequence
 from dataclasses import MISSING, Field, field, fields, make_dataclass
+from functools import cache
 from typing import Annotated, Any, get_type_hints
 
 import tyro
@@ -42,6 +43,7 @@ def is_required(flag: Field[Any]) -> bool:
     return flag.default is MISSING
 
 
+@cache
 def read_in_groups(kind: type) -> Callable[..., Any]:
     """A function for tyro, from two groups of flags to the dataclass."""
     usual, advanced = (_group(kind, chosen) for chosen in grouped(kind))
@@ -71,12 +73,16 @@ def _group(kind: type, chosen: Sequence[Field[Any]]) -> type:
 
 def field_docs(kind: type) -> dict[str, str]:
     """The docstring under each field, of the class or the one that it is inherited from."""
+    return {name: said for base in reversed(kind.__mro__[:-1]) for name, said in _own_docs(base).items()}
+
+
+@cache
+def _own_docs(base: type) -> dict[str, str]:
     docs: dict[str, str] = {}
-    for base in reversed(kind.__mro__[:-1]):
-        (tree,) = ast.parse(textwrap.dedent(inspect.getsource(base))).body
-        assert isinstance(tree, ast.ClassDef)
-        for named, below in zip(tree.body, tree.body[1:], strict=False):
-            if isinstance(named, ast.AnnAssign) and isinstance(below, ast.Expr):
-                assert isinstance(named.target, ast.Name)
-                docs[named.target.id] = ast.literal_eval(below.value)
+    (tree,) = ast.parse(textwrap.dedent(inspect.getsource(base))).body
+    assert isinstance(tree, ast.ClassDef)
+    for named, below in zip(tree.body, tree.body[1:], strict=False):
+        if isinstance(named, ast.AnnAssign) and isinstance(below, ast.Expr):
+            assert isinstance(named.target, ast.Name)
+            docs[named.target.id] = ast.literal_eval(below.value)
     return docs

@@ -7,6 +7,7 @@ import ray
 
 import raycase
 
+pytestmark = pytest.mark.cluster
 COUNT = 40
 
 
