@@ -18,15 +18,16 @@ import pyarrow as pa
 from raycase.api import names_arguments
 from raycase.data.columns import check_once, plain_type
 from raycase.data.fetch import DEFAULT_MODEL
-from raycase.data.schema import CONDITION, EMBEDDING, Reason, embedding_type
+from raycase.data.schema import CONDITION, EMBEDDING, Reason, embedding_array, embedding_type
 from raycase.data.stored_words import BASIS, PLAIN_PART, SKETCH, WORDS, StoredWords, WordFormat
 from raycase.errors import is_words
 from raycase.search.materialize import words_pooler
 from raycase.systems.embeds import Embeds
-from raycase.systems.registry import load, resolve_embedder
+from raycase.systems.registry import resolve_embedder
 
 REJECTED = "rejected"
 ADDED = (CONDITION, EMBEDDING, REJECTED)  # columns
+CHOICES = {"prompt", "pooling", "subtract", "dim"}  # of a model, before it is loaded
 
 
 class Embed:
@@ -58,8 +59,8 @@ class Embed:
         if self.conditions and condition_column is not None:
             raise ValueError(f"expected conditions or condition_column, got {self.conditions} and {condition_column!r}")
         self.text_column, self.condition_column = text_column, condition_column
-        resolve_embedder(model, **{name: options[name] for name in options.keys() & CHOICES})
-        self.encoder: Embeds = load(model, **options)
+        choices = {name: options.pop(name) for name in CHOICES & options.keys()}
+        self.encoder: Embeds = resolve_embedder(model, **choices).load(**options)
 
     def __call__(self, batch: pa.Table) -> pa.Table:
         """(R rows) -> (R C rows). Raises ValueError for a batch without the columns."""
@@ -131,11 +132,7 @@ class Pool:
             check_once(name, batch.column_names, "a batch")
         rows = _repeated(batch.drop_columns(own), np.repeat(np.arange(len(batch)), len(self.conditions)))
         under = pa.array(list(self.conditions) * len(batch), pa.string())
-        none = np.zeros(len(vectors_ND), dtype=bool)
-        return rows.append_column(CONDITION, under).append_column(EMBEDDING, _with_nulls(vectors_ND, none))
-
-
-CHOICES = {"prompt", "pooling", "subtract", "dim"}
+        return rows.append_column(CONDITION, under).append_column(EMBEDDING, embedding_array(vectors_ND))
 
 
 def _conditions(conditions: str | Iterable[str]) -> tuple[str, ...]:

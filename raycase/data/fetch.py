@@ -12,7 +12,7 @@ from pathlib import Path
 from filelock import FileLock
 
 from raycase.data.folders import is_hidden
-from raycase.data.hub import PINNED, snapshot
+from raycase.data.hub import KINDS, PINNED, snapshot
 from raycase.data.storage import PACKAGE, fingerprint, kind_of, locate, mark
 from raycase.errors import RequestError, first_line
 
@@ -25,9 +25,7 @@ SHIPPED = {name: f"{PACKAGE}models/{name}" for name in INSIDE}  # -> its folder,
 LARGE_BYTES = 64 * 2**20  # larger files are weights, which only encoding needs
 PICKLED = re.compile(r"pytorch_model[^/]*\.bin")  # weights, of which only tensors are read
 EXCLUDED = re.compile(r"\.(bin|pt|pth|ckpt|h5|msgpack|onnx|pkl|pickle|py)$|(^|/)\.")  # pickles, code, other formats
-FETCHED = re.compile(
-    r"\.(json|safetensors|txt|model|jinja|md|tsv|tiktoken|codes|spm)$"
-)  # settings, weights, vocabularies
+FETCHED = re.compile(rf"\.({'|'.join(KINDS)})$")  # settings, weights, vocabularies
 
 
 def is_remote(model: str) -> bool:

@@ -12,8 +12,8 @@ from raycase.errors import RequestError, first_line
 
 ID = re.compile(r"[\w.-]+/[\w.-]+(@[\w./-]+)?")
 PINNED = re.compile(r"hf://([\w.-]+/[\w.-]+)@([0-9a-f]{40})(?:/(.+))?")  # repository, commit, subfolder
-LARGE = ("*.safetensors", "pytorch_model*.bin")
-READ = ("*.json", "*.safetensors", "*.txt", "*.model", "*.jinja", "*.md", "*.tsv", "*.tiktoken", "*.codes", "*.spm")
+WEIGHTS = "safetensors"
+KINDS = ("json", WEIGHTS, "txt", "model", "jinja", "md", "tsv", "tiktoken", "codes", "spm")  # endings of what is read
 
 
 @cache
@@ -38,7 +38,7 @@ def snapshot(uri: str, *, large: bool, named: str = "") -> Path:
     assert match is not None
     name, commit, inside = match.groups()
     below = f"{inside}/" if inside else ""
-    patterns = [below + pattern for pattern in READ if large or pattern not in LARGE]
+    patterns = [f"{below}*.{kind}" for kind in KINDS if large or kind != WEIGHTS]
     try:
         folder = snapshot_download(
             name, revision=commit, allow_patterns=[*patterns, *([below + named] if named else [])]

@@ -10,6 +10,7 @@ import pyarrow as pa
 import torch
 from tqdm import tqdm
 
+from raycase.data.vectors import l2_normalize
 from raycase.encoder.compiling import compile_layers
 from raycase.encoder.engine import TextEncoder
 from raycase.encoder.prepared import Prepared
@@ -104,7 +105,7 @@ class Embeds(Loaded):
                 bar.update(len(parts[-1]))
         dim = self.config.plain_dim if conditions is None else self.config.dim
         vectors = np.concatenate(parts) if parts else np.empty((0, dim), np.float32)
-        vectors = _unit(vectors) if normalize else vectors
+        vectors = l2_normalize(vectors) if normalize else vectors
         return vectors[0] if one else vectors
 
     def encode_grid(self, sentences: Texts, conditions: Texts, *, normalize: bool = False) -> np.ndarray:
@@ -125,7 +126,7 @@ class Embeds(Loaded):
         a, b = (np.atleast_2d(np.asarray(vectors, np.float32)) for vectors in (first, second))
         if a.shape[1] != b.shape[1]:
             raise ValueError(f"expected vectors of one dimension, got {a.shape[1]} and {b.shape[1]}")
-        return _unit(a) @ _unit(b).T
+        return l2_normalize(a) @ l2_normalize(b).T
 
 
 class RoundsVectors(Embeds):
@@ -136,12 +137,6 @@ class RoundsVectors(Embeds):
     def round_to(self, dtype: str) -> None:
         """Let `encode_prepared` give vectors of this type."""
         self.output = getattr(torch, dtype)
-
-
-def _unit(vectors: np.ndarray) -> np.ndarray:
-    """Scaled to length 1; zeros stay."""
-    lengths = np.linalg.norm(vectors, axis=-1, keepdims=True)
-    return vectors / np.where(lengths == 0, 1, lengths)
 
 
 def _texts(values: Texts, name: str) -> list[str]:
