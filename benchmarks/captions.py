@@ -16,7 +16,6 @@ Shapes: N captions, T distinct ones, C conditions, Q queries, q queries that nam
 
 from __future__ import annotations
 
-import argparse
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -27,6 +26,7 @@ import numpy as np
 import torch
 from attributes import attribute_patterns, attributes_of
 from conditions import folded
+from reports import report_parser, write_report
 from turns import finish
 
 from raycase.data.inputs import find_input
@@ -35,10 +35,9 @@ from raycase.data.vectors import l2_normalize
 from raycase.errors import RequestError
 from raycase.evaluation.job import EvaluateJob
 from raycase.evaluation.models import Model, encoder_names
-from raycase.evaluation.procedure import EmbedPairs, Task, run_task
+from raycase.evaluation.procedure import EmbedPairs, Task
 from raycase.evaluation.ranked import RankedSystem, rank_systems, ranked_values, render_ranked
 from raycase.evaluation.report import table
-from raycase.placement import vectors
 from raycase.search.topk import top_k
 
 CAPTIONS, NEIGHBOURS = 20_000, 10
@@ -283,29 +282,15 @@ def render(metrics: dict[str, Any]) -> str:
 
 def main(arguments):
     """Measure and write the report."""
-    job = EvaluateJob(
-        task="captions",
-        model=tuple(arguments.model),
-        data=arguments.data,
-        output=arguments.output,
-        resamples=arguments.resamples,
-        compute=arguments.compute,
-        cache=arguments.cache,
-    )
     reading = partial(read, attributes=arguments.attributes, train_file=arguments.train)
     task = Task(read=reading, measure=measure, values=ranked_values, render=render)
-    metrics = run_task(job, task, vectors_of=vectors(None).vectors_of)
+    metrics = write_report(arguments, task, task="captions", cache=arguments.cache)
     finish({"ratios": {}, "systems": ranked_values(metrics), "output": arguments.output})
 
 
 if __name__ == "__main__":
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--model", nargs="+", required=True)
-    parser.add_argument("--data", required=True, help="folder of captions.parquet, with columns image and text")
+    parser = report_parser(__doc__, "folder of captions.parquet, with columns image and text")
     parser.add_argument("--train", help="rated pairs, whose images are left out")
     parser.add_argument("--attributes", nargs="+", help="conditions, or all; default: four")
-    parser.add_argument("--output", required=True, help="folder of metrics.json and report.md")
-    parser.add_argument("--resamples", type=int, default=1000)
-    parser.add_argument("--compute", choices=("float32", "bfloat16"))
     parser.add_argument("--cache", help="of embedded captions")
     main(parser.parse_args())

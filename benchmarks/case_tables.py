@@ -12,7 +12,6 @@ Shapes: P distinct (sentence, condition), N rated pairs, A cases, D and K dimens
 
 from __future__ import annotations
 
-import argparse
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
@@ -22,7 +21,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
-from conditions import _heading, _text
+from reports import cell, heading, report_parser, write_report
 from turns import finish
 
 from raycase.data.inputs import find_input
@@ -37,11 +36,10 @@ from raycase.errors import RequestError
 from raycase.evaluation.job import EvaluateJob
 from raycase.evaluation.metrics import cosines_to_mean, spearman
 from raycase.evaluation.models import LABELS, Model, before_g, encoder_name, is_case, setting
-from raycase.evaluation.procedure import EmbedPairs, Task, run_task
+from raycase.evaluation.procedure import EmbedPairs, Task
 from raycase.evaluation.report import number, provenance_lines, table
 from raycase.evaluation.tasks import csts
 from raycase.evaluation.training_record import training_metrics
-from raycase.placement import vectors
 from raycase.systems.case import CaseConfig
 from raycase.systems.contracts import Compute
 from raycase.training.sweep_plots import has_matplotlib, png
@@ -350,9 +348,9 @@ def _training(metrics: dict[str, Any]) -> list[str]:
 def _cases(model: dict[str, Any]) -> str:
     rows = [
         [
-            *(_text(case[name]) for name in ("sentence1", "sentence2", "condition")),
+            *(cell(case[name]) for name in ("sentence1", "sentence2", "condition")),
             *(_before_after(case["cosines"][name]) for name in ("unconditional", "sentences")),
-            *(f"{_text(case[name])}: {_before_after(case['cosines'][name])}" for name in ("answer1", "answer2")),
+            *(f"{cell(case[name])}: {_before_after(case['cosines'][name])}" for name in ("answer1", "answer2")),
         ]
         for case in model["cases"]
     ]
@@ -361,7 +359,7 @@ def _cases(model: dict[str, Any]) -> str:
     after = [answer for answer in answers if answer["after"] is not None]
     nearer = sum(answer["after"] > answer["before"] for answer in after)
     note = f"\n\nThe projector brings {nearer} of {len(after)} answers nearer to their sentence." if after else ""
-    return _heading(model, True) + table(header, rows) + note
+    return heading(model, True) + table(header, rows) + note
 
 
 def _before_after(cosines: dict[str, float | None]) -> str:
@@ -486,17 +484,9 @@ def training_curves(models: Sequence[dict[str, Any]]) -> Figure:
 
 def main(arguments):
     """Measure, write the report and draw."""
-    job = EvaluateJob(
-        model=tuple(arguments.model),
-        data=arguments.data,
-        output=arguments.output,
-        resamples=arguments.resamples,
-        compute=arguments.compute,
-    )
     cases = read_cases(arguments.cases) if arguments.cases else None
     measuring = partial(measure, cases=cases, ablate=arguments.ablate)
-    task = Task(read=csts.read, measure=measuring, values=values, render=render)
-    metrics = run_task(job, task, vectors_of=vectors(None).vectors_of)
+    metrics = write_report(arguments, Task(read=csts.read, measure=measuring, values=values, render=render))
     pictures = draw(metrics["models"]) if has_matplotlib() else {}
     for name, image in pictures.items():
         (Path(arguments.output) / name).write_bytes(image)
@@ -504,12 +494,7 @@ def main(arguments):
 
 
 if __name__ == "__main__":
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--model", nargs="+", required=True)
-    parser.add_argument("--data", required=True, help="rated pairs")
+    parser = report_parser(__doc__)
     parser.add_argument("--cases", help="sentence1, sentence2, condition, answer1, answer2: Table 5")
     parser.add_argument("--ablate", action="store_true", help="Table 10")
-    parser.add_argument("--output", required=True, help="folder of metrics.json, report.md and plots")
-    parser.add_argument("--resamples", type=int, default=1000)
-    parser.add_argument("--compute", choices=("float32", "bfloat16"))
     main(parser.parse_args())

@@ -13,7 +13,6 @@ Shapes: N rated pairs, M comparisons.
 
 from __future__ import annotations
 
-import argparse
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from functools import partial
@@ -22,6 +21,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from reports import cell, heading, report_parser, write_report
 from scipy.stats import rankdata
 from turns import finish
 
@@ -30,11 +30,10 @@ from raycase.data.rated import NOT_APPLICABLE, RatedPairs, read_rated
 from raycase.evaluation.job import EvaluateJob
 from raycase.evaluation.metrics import estimate, mean_of, spearman
 from raycase.evaluation.models import Model
-from raycase.evaluation.procedure import EmbedPairs, Task, run_task
+from raycase.evaluation.procedure import EmbedPairs, Task
 from raycase.evaluation.report import interval, number, provenance_lines, table
 from raycase.evaluation.scores import correlation_estimates
 from raycase.evaluation.tasks import csts
-from raycase.placement import vectors
 
 TIMES = ((0, 0), (1, 3), (4, 20), (21, 100), (101, None))  # rows of the training data: least and most of a group
 LEAST_PAIRS = 10  # rated pairs of a condition that is judged by itself
@@ -267,20 +266,11 @@ def render(metrics: dict[str, Any]) -> str:
     return "\n\n".join(parts) + "\n"
 
 
-def _text(value: str) -> str:
-    """Text of the data, escaped for a cell of a table."""
-    return " ".join(value.replace("\\", "\\\\").replace("|", "\\|").replace("<", "&lt;").split())
-
-
-def _heading(model: dict[str, Any], several: bool) -> str:
-    return f"### {model['name']}\n\n" if several else ""
-
-
 def _worst(model: dict[str, Any], several: bool) -> str:
     rows = [
         [
             str(pair["row"]),
-            *(_text(pair[name]) for name in ("condition", "sentence1", "sentence2")),
+            *(cell(pair[name]) for name in ("condition", "sentence1", "sentence2")),
             f"{pair['rating']:g}",
             number(pair["cosine"]),
             f"{pair['rating_rank']:.0f}",
@@ -289,7 +279,7 @@ def _worst(model: dict[str, Any], several: bool) -> str:
         for pair in model["worst"]
     ]
     header = ["row", "condition", "first sentence", "second sentence", "rating", "cosine"]
-    return _heading(model, several) + table([*header, "place by rating", "by cosine"], rows)
+    return heading(model, several) + table([*header, "place by rating", "by cosine"], rows)
 
 
 def _by_times(metrics: dict[str, Any]) -> list[str]:
@@ -309,7 +299,7 @@ def _by_times(metrics: dict[str, Any]) -> list[str]:
             + [interval(figures[name]) for name in ("spearman", "spearman_rated")]
             for group, figures in zip(training["groups"], model["by_times"], strict=True)
         ]
-        parts.append(_heading(model, several=len(models) > 1) + table(header, rows))
+        parts.append(heading(model, several=len(models) > 1) + table(header, rows))
     return [about, *parts]
 
 
@@ -341,36 +331,24 @@ def _worst_conditions(metrics: dict[str, Any]) -> list[str]:
     parts = []
     for model in models if conditions["enough_pairs"] else []:
         rows = [
-            [_text(line["condition"]), f"{line['pairs']:,}"]
+            [cell(line["condition"]), f"{line['pairs']:,}"]
             + [number(line[name], 1) for name in ("distance", "rating_rank", "cosine_rank")]
             + [number(line["spearman"])]
             for line in model["worst_conditions"]
         ]
-        parts.append(_heading(model, several=len(models) > 1) + table(header, rows))
+        parts.append(heading(model, several=len(models) > 1) + table(header, rows))
     return [about, *parts]
 
 
 def main(arguments):
     """Measure and write the report."""
     train = read_rated(arguments.train, "--train") if arguments.train else None
-    job = EvaluateJob(
-        model=tuple(arguments.model),
-        data=arguments.data,
-        output=arguments.output,
-        resamples=arguments.resamples,
-        compute=arguments.compute,
-    )
     task = Task(read=csts.read, measure=partial(measure, train=train), values=values, render=render)
-    metrics = run_task(job, task, vectors_of=vectors(None).vectors_of)
+    metrics = write_report(arguments, task)
     finish({"ratios": {}, "models": values(metrics), "output": arguments.output})
 
 
 if __name__ == "__main__":
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--model", nargs="+", required=True)
-    parser.add_argument("--data", required=True, help="rated pairs")
+    parser = report_parser(__doc__)
     parser.add_argument("--train", help="rated pairs whose conditions are counted")
-    parser.add_argument("--output", required=True, help="folder of metrics.json and report.md")
-    parser.add_argument("--resamples", type=int, default=1000)
-    parser.add_argument("--compute", choices=("float32", "bfloat16"))
     main(parser.parse_args())

@@ -1,0 +1,41 @@
+"""What the benchmarks that write a report by `raycase.evaluation` share: flags, the run, parts of the report."""
+
+import argparse
+
+from raycase.evaluation.job import EvaluateJob
+from raycase.evaluation.procedure import run_task
+from raycase.placement import vectors
+
+
+def report_parser(doc, data="rated pairs"):
+    """The flags that all of them have."""
+    parser = argparse.ArgumentParser(description=doc, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--model", nargs="+", required=True)
+    parser.add_argument("--data", required=True, help=data)
+    parser.add_argument("--output", required=True, help="folder of metrics.json, report.md and plots, if there are any")
+    parser.add_argument("--resamples", type=int, default=1000)
+    parser.add_argument("--compute", choices=("float32", "bfloat16"))
+    return parser
+
+
+def write_report(arguments, task, /, **options):
+    """Measure, and write metrics.json and report.md; returns the metrics. options: more fields of the job."""
+    job = EvaluateJob(
+        model=tuple(arguments.model),
+        data=arguments.data,
+        output=arguments.output,
+        resamples=arguments.resamples,
+        compute=arguments.compute,
+        **options,
+    )
+    return run_task(job, task, vectors_of=vectors(None).vectors_of)
+
+
+def cell(text):
+    """Text of the data, escaped for a cell of a table."""
+    return " ".join(text.replace("\\", "\\\\").replace("|", "\\|").replace("<", "&lt;").split())
+
+
+def heading(model, several):
+    """Of a model's part, where there are several."""
+    return f"### {model['name']}\n\n" if several else ""
