@@ -30,12 +30,12 @@ RANDOM = {"random", "rand", "uuid", "gen_random_uuid"}
 UNITS = {"s": "Second", "ms": "Millisecond", "us": "Microsecond", "ns": "Nanosecond"}  # each 1,000 of the next
 
 
-def checked_filter(dataset: LanceDataset, root: Location, where: str, flag: str = "--where") -> Filter:
+def checked_filter(dataset: LanceDataset, root: Location, where: str, named: str) -> Filter:
     """The filter on id and the kept columns of an index that some text in SQL asks for.
 
     `"year"` and `` `year` `` name columns, with the case that they have; a literal beside a decimal, a date or a time
-    takes its type. Raises RequestError, which names the flag, for anything else than one condition on these columns,
-    and for a part of it that reads no column, such as `1 = 1`.
+    takes its type. Raises RequestError, in which it is `named` so, for anything else than one condition on these
+    columns, and for a part of it that reads no column, such as `1 = 1`.
     """
     columns = returned_columns(dataset)
     schema = pa.schema([dataset.schema.field(name) for name in columns])
@@ -48,8 +48,8 @@ def checked_filter(dataset: LanceDataset, root: Location, where: str, flag: str 
             empty.scanner(filter=sql, limit=1).to_table()
     except (ValueError, RecursionError) as error:
         reason = "it is nested too deeply" if isinstance(error, RecursionError) else _reason(error)
-        named, got = visible(", ".join(columns), MOST_LABEL), visible(repr(where), MOST_LABEL)
-        raise RequestError(f"{flag}: expected a filter in SQL on {named}, got {got}: {reason}") from error
+        known, got = visible(", ".join(columns), MOST_LABEL), visible(repr(where), MOST_LABEL)
+        raise RequestError(f"{named}: expected a filter in SQL on {known}, got {got}: {reason}") from error
     return Filter(f"({sql})")
 
 

@@ -84,9 +84,7 @@ class Index:
         root = locate(uri)
         ready = open_ready(root)
         if ready is None:
-            raise RequestError(
-                f"--index: expected an index at {root.uri}, got none that is finished; see `raycase index`"
-            )
+            raise RequestError(f"expected an index at {root.uri}, got none that is finished; see `raycase index`")
         return cls(root, *ready, model=model, limits=limits)
 
     @property
@@ -103,7 +101,7 @@ class Index:
         return bool(condition is not None and condition not in self.metadata.conditions and self.metadata.words)
 
     def _ask(self, condition: str) -> tuple[Questions, Tensor]:
-        return ask(self.encoder, [condition], model=self.model, flag="--condition")
+        return ask(self.encoder, [condition], model=self.model, named="condition")
 
     @cached_property
     def encoder(self) -> Embeds:
@@ -111,19 +109,19 @@ class Index:
         return load_query_encoder(self.metadata, self.model)
 
     def embed(
-        self, sentences: Sequence[str], condition: str | None, flag: str = "--query", *, phrases: bool = False
+        self, sentences: Sequence[str], condition: str | None, named: str = "query", *, phrases: bool = False
     ) -> np.ndarray:
         """Unit vectors of sentences, or of phrases that answer it, under one condition (None: f(s)): (Q, D) float32.
 
-        Raises RequestError, which names the flag, for a text that cannot be embedded.
+        Raises RequestError, in which the sentences are `named` so, for a text that cannot be embedded.
         """
-        vectors = embed_queries(self.encoder, sentences, condition, model=self.model, flag=flag, phrases=phrases)
+        vectors = embed_queries(self.encoder, sentences, condition, model=self.model, named=named, phrases=phrases)
         column = PLAIN if condition is None else VECTOR
         if column in self.dataset.schema.names:
             expected = self.dataset.schema.field(column).type.list_size
             if vectors.shape[1] != expected:
                 raise RequestError(
-                    f"--index: expected vectors of the {vectors.shape[1]} dimensions of {self.model} in "
+                    f"expected vectors of the {vectors.shape[1]} dimensions of {self.model} in "
                     f"{self.root.uri}, got {expected}; build it again from an output that verifies"
                 )
         return vectors
@@ -161,8 +159,7 @@ class Index:
         """
         if isinstance(conditions, str):
             conditions = [conditions] * len(sentences)
-        flag = "--phrase" if phrases else "--query"
-        self._check_search(sentences, conditions, k, query_condition, flag, unconditional=unconditional)
+        self._check_search(sentences, conditions, k, query_condition, phrases=phrases, unconditional=unconditional)
         passing = self._checked(where)
         asked: Sequence[str | None] = conditions or [None] * len(sentences)
         with lance_errors(self.root):
@@ -171,7 +168,7 @@ class Index:
             else:
                 condition_of = {name: self._condition_for(name, exact_condition) for name in dict.fromkeys(asked)}
                 searched = [condition_of[name] for name in asked]
-                found = self._under(sentences, searched, k, passing, options, query_condition, flag)
+                found = self._under(sentences, searched, k, passing, options, query_condition, phrases=phrases)
             answers = [
                 answer_table(
                     self.dataset, batch, [asked[i] for i in batch], name, *nearest, pooled=self.is_pooled(name)
@@ -187,8 +184,8 @@ class Index:
         conditions: Sequence[str] | None,
         k: int,
         query_condition: str | None,
-        flag: str,
         *,
+        phrases: bool,
         unconditional: bool,
     ) -> None:
         """Raise ValueError or RequestError for what no search takes."""
@@ -199,23 +196,23 @@ class Index:
         if conditions is not None and unconditional:
             raise ValueError("expected conditions or unconditional, got both")
         if query_condition is not None:
-            if conditions is None or flag == "--phrase":
-                got = "no condition" if conditions is None else flag
-                raise RequestError(f"--query-condition: expected --query under a --condition of the rows, got {got}")
+            if conditions is None or phrases:
+                got = "no condition" if conditions is None else "phrases"
+                raise RequestError(f"query_condition: expected sentences under a condition of the rows, got {got}")
             known = self.encoder.config.known_conditions
             if not is_words(query_condition) or (known is not None and query_condition not in known):
                 wanted = "words" if known is None else f"one of {', '.join(known)}"
-                raise RequestError(f"--query-condition: expected {wanted}, got {query_condition[:80]!r}")
-        if flag == "--phrase" and (conditions is None or not stores_words(self.encoder.config)):
+                raise RequestError(f"query_condition: expected {wanted}, got {query_condition[:80]!r}")
+        if phrases and (conditions is None or not stores_words(self.encoder.config)):
             raise RequestError(
-                "--phrase: expected a --condition that the phrases answer, and an index of condition pooling, got "
-                f"{'no condition' if conditions is None else self.model}; use --query"
+                "phrases: expected a condition that they answer, and an index of condition pooling, got "
+                f"{'no condition' if conditions is None else self.model}; ask by sentences"
             )
         for query, sentence in enumerate(sentences):
             if not is_words(sentence):
-                raise RequestError(f"{flag}: expected words, got {sentence!r} as query {query}")
+                raise RequestError(f"query {query}: expected words, got {sentence!r}")
         if k < 1:
-            raise RequestError(f"-k: expected at least 1, got {k}")
+            raise RequestError(f"k: expected at least 1, got {k}")
 
     def _under(
         self,
@@ -225,7 +222,8 @@ class Index:
         where: Filter | None,
         options: Options,
         query_condition: str | None,
-        flag: str,
+        *,
+        phrases: bool,
     ) -> Iterator[Found]:
         """Each sentence under a condition (None: by plain vectors)."""
         for condition in dict.fromkeys(conditions):
@@ -233,7 +231,7 @@ class Index:
             own = condition if query_condition is None else query_condition
             for start in range(0, len(queries), self.limits.queries):
                 batch = queries[start : start + self.limits.queries]
-                vectors_QD = self.embed([sentences[i] for i in batch], own, flag, phrases=flag == "--phrase")
+                vectors_QD = self.embed([sentences[i] for i in batch], own, phrases=phrases)
                 yield batch, condition, self._nearest(vectors_QD, condition, k, where, options)
 
     def _combined(self, sentences: Sequence[str], k: int, where: Filter | None, options: Options) -> Iterator[Found]:
@@ -241,7 +239,7 @@ class Index:
         names, most = list(self.metadata.conditions), max(self.metadata.conditions.values())
         if len(names) > self.limits.conditions_combined:
             raise RequestError(
-                f"--condition: expected one, for the index has {len(names):,}, more than the "
+                f"condition: expected one, for the index has {len(names):,}, more than the "
                 f"{self.limits.conditions_combined} that are combined; got none"
             )
         k, exact = min(k, most), self._is_exact(most, options)
@@ -317,37 +315,37 @@ class Index:
         return condition, read
 
     def _checked(self, where: str | None) -> Filter | None:
-        return None if where is None else checked_filter(self.dataset, self.root, where)
+        return None if where is None else checked_filter(self.dataset, self.root, where, "where")
 
     # --------------------------------------------------------------------------------------------------- conditions
 
     def nearest_condition(self, condition: str) -> tuple[str, float]:
         """The index's condition whose plain vector f(c) is nearest to that of another one, and their cosine."""
         names, conditions_CD = self._conditions
-        cosines_C = conditions_CD @ self.embed([condition], None, "--condition")[0]
+        cosines_C = conditions_CD @ self.embed([condition], None, "condition")[0]
         return names[int(cosines_C.argmax())], float(cosines_C.max())
 
     def _condition_for(self, asked: str | None, exact: bool) -> str | None:
         """The condition of the index that is searched for the one that was asked."""
         if asked is None and not self.metadata.plain:
             raise RequestError(
-                f"--unconditional: expected plain vectors in {self.root.uri}, got none; see `raycase index`"
+                f"unconditional: expected plain vectors in {self.root.uri}, got none; see `raycase index`"
             )
         if asked is None or asked in self.metadata.conditions:
             return asked
         if not is_utf8(asked):
-            raise RequestError(f"--condition: expected text in UTF-8, got {asked[:80]!r}")
+            raise RequestError(f"condition: expected text in UTF-8, got {asked[:80]!r}")
         if self.metadata.words and asked.strip() and not exact:
-            check_room(self.encoder.config, [asked], "--condition")
+            check_room(self.encoder.config, [asked], "condition")
             return asked
         if not self.metadata.conditions:
             raise RequestError(
-                f"--condition: expected conditions in {self.root.uri}, got plain vectors alone; `raycase embed "
+                f"condition: expected conditions in {self.root.uri}, got plain vectors alone; `raycase embed "
                 "--any-condition` stores what any condition needs"
             )
         if not asked.strip() or exact or self.encoder.config.known_conditions is not None:
             names = ", ".join(map(repr, list(self.metadata.conditions)[:8]))
-            raise RequestError(f"--condition: expected one of the index's ({names}), got {asked!r}")
+            raise RequestError(f"condition: expected one of the index's ({names}), got {asked!r}")
         return self.nearest_condition(asked)[0]
 
     @cached_property
@@ -356,7 +354,7 @@ class Index:
         names, most = list(self.metadata.conditions), self.limits.conditions_compared
         if len(names) > most:
             raise RequestError(
-                f"--condition: expected one of the index's {len(names):,}, for more than {most:,} are not compared; "
+                f"condition: expected one of the index's {len(names):,}, for more than {most:,} are not compared; "
                 "got another"
             )
-        return names, self.embed(names, None, "--condition")
+        return names, self.embed(names, None, "condition")

@@ -47,7 +47,7 @@ def keep_conditions(
         return dataset
     model = model or metadata.name
     encoder = load_query_encoder(metadata, model)
-    asked = cache(lambda name: ask(encoder, [name], model=model, flag="--keep-condition"))
+    asked = cache(lambda name: ask(encoder, [name], model=model, named="--keep-condition"))
     for condition in stale:
         asked(condition)  # refused before anything is deleted
         if metadata.conditions.pop(condition, 0):

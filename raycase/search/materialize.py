@@ -74,7 +74,7 @@ def _questions(model: dict[str, Any], name: str | None, conditions: tuple[str, .
     config = resolve_embedder(name, dim=model.get("cut"))
     if fingerprint(config.describe()) != fingerprint(model):
         raise RequestError(f"--model: expected the model that stored the words, got another in {name}")
-    asked, temperatures = ask(config.load(), conditions, model=name, flag="--conditions")
+    asked, temperatures = ask(config.load(), conditions, model=name, named="--conditions")
     tensors = {"queries": asked.queries, "mix": asked.mix, "temperatures": temperatures}
     tensors |= {} if asked.gate is None else {"gate": asked.gate}
     return save({key: value.cpu().contiguous() for key, value in tensors.items()})

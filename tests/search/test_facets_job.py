@@ -100,7 +100,7 @@ def test_a_condition_that_the_index_does_not_have(grouped, capsys):
     result = facets(asked(grouped, condition="colors", clusters=2))
     assert result["asked"] == "colors" and result["condition"] in ("color", "number of people")
     assert "no 'colors' in the index; answered under" in capsys.readouterr().err
-    words = "--condition: expected one of the index's .*got 'colors'"
+    words = "^condition: expected one of the index's .*got 'colors'"
     refuse(asked(grouped, condition="colors", exact_condition=True), words, facets)
 
 
@@ -138,7 +138,7 @@ def test_wrong_requests_are_refused(grouped, home, tmp_path):
         refuse(asked(**{"uri": grouped} | options), words, facets)
 
     ask("got none that is finished", uri=str(tmp_path / "none"))
-    ask("--condition: expected one of the index's .*got ' '", condition=" ")
+    ask("^condition: expected one of the index's .*got ' '", condition=" ")
     ask("--clusters: expected at least 2, got 1", clusters=1)
     ask("--most-clusters: expected at least 2, got 1", most_clusters=1)
     ask("--seed: expected 0 to 4,294,967,295, got -1", seed=-1)
@@ -148,4 +148,4 @@ def test_wrong_requests_are_refused(grouped, home, tmp_path):
     ask("a filter in SQL on id, text, kind, label, got 'age > 3'", where="age > 3")
     ask("expected the model that the index is of", model="minilm")
     build(IndexJob(embeddings=(str(home / "plain"),), output=str(tmp_path / "plain")))
-    ask("--condition: expected conditions in .*, got plain vectors alone", uri=str(tmp_path / "plain"))
+    ask("^condition: expected conditions in .*, got plain vectors alone", uri=str(tmp_path / "plain"))

@@ -103,17 +103,17 @@ def table():
     ],
 )
 def test_what_is_a_condition_on_the_columns_selects_its_rows(table, where, ids):
-    passing = checked_filter(table, ROOT, where)
+    passing = checked_filter(table, ROOT, where, "where")
     assert "".join(table.to_table(columns=["id"], filter=passing)["id"].to_pylist()) == ids
     # beside another filter it means the same, and written once more it is the same
     assert table.count_rows(f"condition = 'x' AND {passing}") == 0
-    assert checked_filter(table, ROOT, passing[1:-1]) == passing
+    assert checked_filter(table, ROOT, passing[1:-1], "where") == passing
 
 
 @pytest.mark.parametrize("where", FILTERS, ids=lambda where: where[:20].encode("unicode_escape").decode())
 def test_anything_else_is_refused_in_one_short_line(table, where):
-    with pytest.raises(RequestError, match=r"^--where: expected a filter in SQL on id, source, year") as error:
-        checked_filter(table, ROOT, where)
+    with pytest.raises(RequestError, match=r"^where: expected a filter in SQL on id, source, year") as error:
+        checked_filter(table, ROOT, where, "where")
     assert "\n" not in str(error.value) and len(str(error.value)) < 1000
 
 
@@ -134,7 +134,7 @@ def test_a_refusal_says_why(table):
         "text = '" + "x" * 2**20 + "'": "more than 1,048,576 characters",
     }.items():
         with pytest.raises(RequestError, match=why):
-            checked_filter(table, ROOT, where)
+            checked_filter(table, ROOT, where, "where")
 
 
 @pytest.fixture(scope="module")
@@ -166,7 +166,7 @@ def test_whoever_takes_a_filter_refuses_them(searched, kind):
             lambda where=where: facets(FacetsJob(index=uri, condition="color", where=where)),
             lambda where=where: build(IndexJob(embeddings=(), output=uri, delete=where)),
         ):
-            with pytest.raises(RequestError, match=r"^--(where|delete): expected a filter in SQL on id, text, year"):
+            with pytest.raises(RequestError, match=r"^(where|--delete): expected a filter in SQL on id, text, year"):
                 ask()
     for conditions in ("color", None):
         found = index.search(["a red dress"], conditions, k=60, where='"year" = 2003 OR "year" = 2004')
@@ -182,7 +182,7 @@ def test_two_stages_refuse_them(tmp_path):
     index = Index.open(storing.indexed(tmp_path / "i.lance", storing.stored(tmp_path / "a", model, storing.texts(40))))
     index.metadata.exact_below = 1
     for where in SOME:
-        with pytest.raises(RequestError, match=r"^--where: expected a filter in SQL on id, text, year"):
+        with pytest.raises(RequestError, match=r"^where: expected a filter in SQL on id, text, year"):
             index.search(["a dog"], "what they wear", where=where)
     options = Options(refine=1)
     found = index.search(["a dog"], "what they wear", k=3, where='"year" = 2003 OR year = 3000', options=options)

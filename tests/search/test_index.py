@@ -51,8 +51,8 @@ def test_queries_of_several_conditions_keep_their_order(index):
 @pytest.mark.parametrize(
     ("conditions", "own", "said"),
     [
-        (None, "color", "--query-condition: expected --query under a --condition of the rows, got no condition"),
-        *(("color", odd, "--query-condition: expected words, got") for odd in (" ", "\ud800")),
+        (None, "color", "query_condition: expected sentences under a condition of the rows, got no condition"),
+        *(("color", odd, "query_condition: expected words, got") for odd in (" ", "\ud800")),
     ],
 )
 def test_queries_have_a_condition_of_their_own(index, home, model, conditions, own, said):
@@ -64,6 +64,21 @@ def test_queries_have_a_condition_of_their_own(index, home, model, conditions, o
     assert found["condition"].to_pylist() == ["color"] * 5
     with pytest.raises(RequestError, match=said):
         index.search(QUERIES[:1], conditions, 5, query_condition=own)
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        ({"k": 0}, "^k: expected at least 1, got 0"),
+        ({"where": "nope = 3"}, "^where: expected a filter"),
+        ({"conditions": "nothing", "exact_condition": True}, "^condition: expected one of the index's .*got 'nothing'"),
+        ({"conditions": "color", "phrases": True}, "^phrases: expected a condition that they answer, .*by sentences$"),
+    ],
+)
+def test_errors_name_no_flags(index, options, said):
+    with pytest.raises(RequestError, match=said) as error:
+        index.search(QUERIES, **options)
+    assert "--" not in str(error.value)
 
 
 def test_a_filter_is_applied_before_the_search(index, home, model):
@@ -192,7 +207,7 @@ def test_a_projectors_vectors_have_other_dimensions_than_plain_ones_and_its_fold
     assert build(IndexJob(embeddings=(plain,), output=uri))["unconditional_rows"] == 30
     assert build(IndexJob(embeddings=(out,), output=uri))["rows"] == 60
     folder.rename(tmp_path / "moved")
-    with pytest.raises(RequestError, match="--model: expected the index's model"):
+    with pytest.raises(RequestError, match="model: expected the index's model"):
         Index.open(uri).search(QUERIES[:1], "color", 3)
     index, system = Index.open(uri, model=str(tmp_path / "moved")), raycase.load(str(tmp_path / "moved"))
     same(index.search(QUERIES[:1], "color", 5), brute(out, system, QUERIES[0], "color", 5))

@@ -80,5 +80,5 @@ def test_a_model_of_other_dimensions_is_named(index, tmp_path):
     table = rows.set_column(2, "vector", pa.array(cut, kind))
     text = json.dumps(asdict(index.metadata) | {"conditions": {"color": len(rows)}, "plain": 0})
     uri = made(tmp_path, {name: table[name] for name in table.column_names}, text=text)
-    with pytest.raises(RequestError, match=r"--index: expected vectors of the 32 dimensions of .*, got 31"):
+    with pytest.raises(RequestError, match=r"^expected vectors of the 32 dimensions of .*, got 31"):
         Index.open(uri).search(["a"], "color", 1)

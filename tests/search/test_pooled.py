@@ -134,7 +134,7 @@ def test_beside_conditions_that_were_embedded(home, model, tmp_path):
     assert answers[POOLED].to_pylist() == [False] * 5 + [True] * 5
     scores = brute(home / "out", model, QUERIES[0], ASKED, 5)[1]
     np.testing.assert_allclose(answers["score"].to_numpy()[:5], scores, atol=2e-3)  # the query in bf16
-    with pytest.raises(RequestError, match="--condition: expected one of the index's"):
+    with pytest.raises(RequestError, match=r"^condition: expected one of the index's"):
         index.search(QUERIES, "dog", exact_condition=True)
     assert index.metadata.words == 250 and index.metadata.plain == 250
 
@@ -249,9 +249,9 @@ def test_killed_and_resumed(home, tmp_path):
 
 def test_what_cannot_be_searched(home, index, tmp_path):
     uri = str(home / "i.lance")
-    refuse(SearchJob(index=uri, query=(QUERIES[0],), condition=(" ",)), "--condition: expected", search)
+    refuse(SearchJob(index=uri, query=(QUERIES[0],), condition=(" ",)), "^condition: expected", search)
     long = ("dog " * 600,)
-    refuse(SearchJob(index=uri, query=(QUERIES[0],), condition=long), "--condition: expected room for a s", search)
+    refuse(SearchJob(index=uri, query=(QUERIES[0],), condition=long), "^condition: expected room for a s", search)
     for wordless in ("\u200b", "\ufeff\u2060", "\x00"):
         refuse(SearchJob(index=uri, query=(QUERIES[0],), condition=(wordless,)), "can read, got .* condition$", search)
     for memory, words in ((1e-6, "expected room for 250 rows of word_codes"), (0, "--memory: expected GiB above 0")):

@@ -53,7 +53,7 @@ def test_the_scripts_answer_and_refuse(home, tmp_path):
     assert '"a red dress" under "colors"' in found.stdout and json.loads(found.stdout.splitlines()[-1])["answers"] == 2
     wrong = call_job("--index", uri, "--query", "a", "--where", "nope = 3", script="search.py")
     assert wrong.returncode == 2
-    assert wrong.stderr.startswith("error: --where:") and wrong.stderr.count("\n") == 1
+    assert wrong.stderr.startswith("error: where:") and wrong.stderr.count("\n") == 1
 
 
 def test_wrong_searches_are_refused(home, index, tmp_path):
@@ -61,20 +61,20 @@ def test_wrong_searches_are_refused(home, index, tmp_path):
         refuse(SearchJob(**{"index": str(home / "i.lance"), "query": ("a red dress",)} | options), words, answer)
 
     ask("got none that is finished", index=str(tmp_path / "none"))
-    ask("--query: expected words, got ' '", query=(" ",))
+    ask("^query 0: expected words, got ' '", query=(" ",))
     ask(r"--query: expected text in UTF-8, got '\\udcff'", query=("\udcff",))
     ask(r"--condition: expected text in UTF-8, got '\\udcff'", condition=("\udcff",))
     ask("--memory: expected GiB above 0, at most 1,048,576, got 1e\\+308", memory=1e308)
     ask("-k: expected at least 1", k=0)
     ask("a filter in SQL on id, text, year, got 'age > 3': there is no column 'age'", where="age > 3")
-    ask("--condition: expected one of the index's", condition=("nothing",), exact_condition=True)
-    ask("--condition: expected one of the index's", condition=(" ",))
+    ask("^condition: expected one of the index's", condition=("nothing",), exact_condition=True)
+    ask("^condition: expected one of the index's", condition=(" ",))
     ask("expected one of --query, --phrase or --queries, got none", query=())
     ask("expected one of --query, --phrase or --queries, got query and phrase", phrase=("heavy rain",))
     phrase = {"query": (), "phrase": ("heavy rain",)}
     ask("--phrase: expected the --condition that it answers, got none", **phrase)
     ask("--rerank: expected --query", **phrase, condition=("color",), rerank="mixsp")
-    ask("--phrase: expected a --condition that the phrases answer, and an index of", **phrase, condition=("color",))
+    ask("phrases: expected a condition that they answer, and an index of", **phrase, condition=("color",))
     ask("expected one of --condition or --unconditional", condition=("color",), unconditional=True)
     ask("expected the model that the index is of", model="minilm")
     ask("expected the index's model nowhere", model="nowhere/at/all")

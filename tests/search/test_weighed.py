@@ -204,7 +204,7 @@ def test_an_index_of_csr_without_training_weighs_by_its_router(tmp_path, tiny_mo
     for row in answers:
         (words,) = model.word_weights([row["text"]], "color")
         assert words_of_row(row["weights"]) == [pytest.approx(word, abs=5e-3) for word in words]
-    refuse(asked(uri, query=(), phrase=("red",)), "--phrase: expected .* an index of condition pooling, got", search)
+    refuse(asked(uri, query=(), phrase=("red",)), "phrases: expected .* an index of condition pooling, got", search)
     stored = settings | {"conditions": (), "any_condition": True}
     with pytest.raises(RequestError, match="--any-condition: expected a model of condition pooling, got csr:"):
         embedded(tmp_path, name, rows, output=str(tmp_path / "words"), **stored)
