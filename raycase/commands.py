@@ -216,7 +216,7 @@ _PROMPT = {
     for name in ("template", "base_template", "pool")
 }
 _WAIT = {"--patience": "--stall-timeout"}
-RENAMED = {  # flags of earlier versions -> what stands in their place
+RENAMED = {  # of a command, or of one of its systems: flags of earlier versions -> what stands in their place
     **dict.fromkeys(("embed", "score"), _PROMPT | _WAIT),
     **dict.fromkeys(("materialize", "index", "rerank"), _WAIT),
     "join": _WAIT | {"--queries": "--query-vectors"},
@@ -256,4 +256,10 @@ RENAMED = {  # flags of earlier versions -> what stands in their place
     )
     | {"projection": "in benchmarks/figure4.py"}
     | dict.fromkeys(("fitted", "cosent"), "--loss squared or pearson"),
+    **dict.fromkeys(
+        ("train cross-encoder", "train lora"),
+        dict.fromkeys(
+            ("--task", "--limit"), "no flag: it trains on rated pairs; bi-encoder, tri-encoder and csr on triples"
+        ),
+    ),
 }

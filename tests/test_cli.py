@@ -102,6 +102,8 @@ def test_the_version_and_a_shell_that_completes_every_flag(capsys):
         (["tune", "--resume", "--", "case", *FILES], "--resume of earlier versions is no flag: the same command resum"),
         (["search", "--index", "i", "--query", "q", "--nprobes", "3"], "--nprobes of earlier versions is --effort low"),
         (["train", "csr", *FILES, "--accumulate", "2"], "--accumulate of earlier versions is no flag"),
+        (["train", "lora", *FILES, "--limit", "9"], "--limit of earlier versions is no flag: it trains on rated pairs"),
+        (["tune", "--", "cross-encoder", *FILES, "--task=rated"], "--task of earlier versions is no flag"),
         (["train", "projection"], "projection of earlier versions is in benchmarks/figure4.py"),
         (["train", "case", *FILES, "--loss", "cosent"], "cosent of earlier versions is --loss squared or pearson"),
         (["embed", "--template", "x"], "--template of earlier versions is `template` in a file NAME.json of --prompt"),

@@ -138,7 +138,8 @@ def _files(uri: str) -> dict[str, tuple[int, str]]:
     try:
         infos = root.fs.find(root.path, detail=True)
     except OSError as error:
-        raise RequestError(f"--model: expected to list {root.uri}, got: {first_line(error)}") from error
+        hint = "; a model on the Hugging Face hub is given as owner/name" if uri.startswith("hf://") else ""
+        raise RequestError(f"--model: expected to list {root.uri}, got: {first_line(error)}{hint}") from error
     prefix = len(root.path) + 1
     files = {path[prefix:]: (info["size"], mark(info)) for path, info in infos.items() if info["type"] == "file"}
     outside = next((name for name in files if name and not _stays_inside(name)), None)

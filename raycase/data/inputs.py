@@ -135,7 +135,9 @@ def list_input(uri: str, flag: str = "--input") -> Listing:
                 )
             return _dataset(root, flag)
     except (OSError, ValueError) as error:
-        raise RequestError(f"{flag}: expected to list {root.uri}, got: {root.why(error)}") from error
+        on_hub = uri.startswith("hf://") and not uri.startswith("hf://datasets/")
+        hint = "; a dataset on the Hugging Face hub is given as hf://datasets/owner/name" if on_hub else ""
+        raise RequestError(f"{flag}: expected to list {root.uri}, got: {root.why(error)}{hint}") from error
     if not listing.files:
         count = len(listing.left_out)
         others = f"{count} files with other endings" if count else "nothing"

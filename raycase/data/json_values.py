@@ -17,12 +17,22 @@ UNDEFINED = "undefined"  # a figure that is no number, as the correlation of equ
 KINDS = {bool: "true or false", int: "a whole number", float: "a finite number", str: "text", NoneType: "null"}
 
 
-def loads(text: str | bytes) -> Any:
-    """JSON of a stranger's bytes. Raises ValueError for what is none, and for nesting without end."""
+def loads(text: str | bytes, *, once: bool = False) -> Any:
+    """JSON of a stranger's bytes. Raises ValueError for what is none, for nesting without end and, if each is to be
+    there `once`, for a name that an object has twice."""
     try:
-        return json.loads(text)
+        return json.loads(text, object_pairs_hook=_object_of_once if once else None)
     except RecursionError as error:
         raise ValueError("objects nested too deeply") from error
+
+
+def _object_of_once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    values: dict[str, Any] = {}
+    for name, value in pairs:
+        if name in values:
+            raise ValueError(f"{name[:80]!r} twice, expected it once")
+        values[name] = value
+    return values
 
 
 def from_json(kind: type[T], values: Any, **given: Any) -> T:

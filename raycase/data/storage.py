@@ -120,11 +120,12 @@ class Location:
     def put_json(self, value: Any) -> None:
         self.put(json_bytes(value))
 
-    def read_json(self) -> Any:
-        """Raises RequestError where the file is not JSON, or has text that UTF-8 cannot encode."""
+    def read_json(self, *, once: bool = False) -> Any:
+        """Raises RequestError where the file is not JSON, has text that UTF-8 cannot encode, or, if each is to be there
+        `once`, a name twice in an object."""
         try:
             data = self.read()
-            value = loads(data)
+            value = loads(data, once=once)
             if b"\\u" in data:  # perhaps half of a surrogate pair, which no file could be written with again
                 json.dumps(value, ensure_ascii=False).encode()
             return value
@@ -210,11 +211,11 @@ def _has_credentials(scheme: str, rest: str) -> bool:
 
 
 def json_file(uri: str, flag: str) -> Any:
-    """What a JSON file holds that a flag names. Raises RequestError."""
+    """What a JSON file holds that a flag names. People write such files: raises RequestError for a name twice, too."""
     source = locate(uri)
     if not source.exists() or source.fs.isdir(source.path):
         raise RequestError(f"{flag}: expected a JSON file, got {'a folder' if source.exists() else 'no'} {uri}")
-    return source.read_json()
+    return source.read_json(once=True)
 
 
 def json_bytes(value: Any) -> bytes:

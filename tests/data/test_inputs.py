@@ -237,6 +237,20 @@ def test_a_folder_that_may_not_be_listed_is_left_out(tmp_path, monkeypatch):
         list_input(str(tmp_path / "lost+found"))
 
 
+@pytest.mark.parametrize(
+    ("uri", "hint"),
+    [
+        ("hf://me/captions", "; a dataset on the Hugging Face hub is given as hf://datasets/owner/name"),
+        ("hf://datasets/me/c", ""),
+    ],
+)
+def test_a_place_on_the_hub_that_cannot_be_listed(uri, hint, monkeypatch):
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
+    with pytest.raises(RequestError, match=rf"^--input: expected to list {uri}, got: ") as error:
+        list_input(uri)
+    assert ("given as" in str(error.value)) == bool(hint) and str(error.value).endswith(hint)
+
+
 def test_links_to_each_other_end(tmp_path):
     """Each folder has links to all of them: ways without end, ten folders."""
     places = [tmp_path / f"{i}" for i in range(10)]

@@ -95,9 +95,11 @@ def test_a_file_with_anything_else_is_refused(values, message, tmp_path):
 
 def test_a_prompt_without_its_file_is_refused(tmp_path):
     (tmp_path / "wrong.json").write_text("{")
+    (tmp_path / "twice.json").write_text(json.dumps({"template": ONE_WORD})[:-1] + ', "template": "{sentence}"}')
     for prompt, message in {
         str(tmp_path / "none.json"): "--prompt: expected a JSON file, got no ",
         str(tmp_path / "wrong.json"): ".*wrong.json: expected JSON",
+        str(tmp_path / "twice.json"): ".*twice.json: expected JSON, got: 'template' twice, expected it once",
         "cond+template": "--prompt: expected a file NAME.json with the template, got cond.template",
         "nope": "--prompt: expected cond, sent, .*, or a file NAME.json with a template, got 'nope'",
     }.items():

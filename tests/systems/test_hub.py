@@ -112,6 +112,12 @@ def test_a_name_that_the_hub_does_not_know_is_refused(monkeypatch):
         resolve("../bi")
 
 
+def test_a_model_of_the_hub_is_no_uri(monkeypatch):
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
+    with pytest.raises(RequestError, match=r"got: .*; a model on the Hugging Face hub is given as owner/name$"):
+        resolve("hf://me/bi")
+
+
 @pytest.mark.parametrize(
     ("folder", "repository", "said"),
     [(".", "me/bi", "FOLDER: expected a model folder"), (None, "bi", "REPOSITORY"), (None, "me/bi@main", "REPOSITORY")],
