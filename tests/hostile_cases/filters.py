@@ -20,6 +20,11 @@ FILTERS = (
     "year > (SELECT 1)",
     "EXISTS (SELECT 1)",
     "random() < 0.5",
+    "repeat(source, 1000000000000) = 'x'",  # ends the process where it is computed
+    "LPAD(source, 1000000000000) = 'x'",
+    "array_length(range(year, 1000000000000)) > 3",
+    "encode(source, 'hex') = 'x'",
+    "arrow_cast(source, 'FixedSizeList(1000000000000, Utf8)') IS NULL",
     "year > uuid()",
     "year = ?",
     "text = N'x'",

@@ -91,6 +91,7 @@ def table():
         ("NOT flag", "b"),
         ("s.x = 2 AND s['x'] = 2", "b"),
         ("lower(source) LIKE 'n%'", "a"),
+        ("source <> 'a fixedsize list'", "ab"),
         ("source = 'ne''ws' OR source = 'we\\'", ""),
         ("source NOT ILIKE 'N%'", "b"),
         ("regexp_like(source, 'n')", "a"),
@@ -121,6 +122,7 @@ def test_a_refusal_says_why(table):
     for where, why in {
         "1=1": "'1 = 1' reads no column",
         "random() < 0.5": r"random\(\) gives another value each time",
+        "repeat(source, 9) = 'x'": r"a filter cannot have .REPEAT\(source, 9\)., which may be large",
         "age > 3": "there is no column 'age'$",
         'source = "news"': "there is no column 'news'; a text stands in single quotes",
         "YEAR = 1": "there is no column 'YEAR'",  # year and Year are there
