@@ -56,13 +56,14 @@ class Listing:
     """The files of an input, by name, and what is left out of it.
 
     left_out: path -> what it is, where it is no regular file; "" for a file with another ending.
-    real: URI -> path without links, of files that were found by way of a link.
+    real: URI -> path without links, of files that were found by way of a link. by_glob: a glob named the files.
     """
 
     root: Location
     files: list[InputFile]
     left_out: dict[str, str]
     real: dict[str, str] = field(default_factory=dict)
+    by_glob: bool = False
 
     def without(self, written: Sequence[str]) -> Listing:
         """Without what is in these folders, or one of these files; they have no links in their paths."""
@@ -81,8 +82,9 @@ class Listing:
         return [visible(f"{name} ({what})" if what else name) for name, what in names]
 
     def check_copies(self, flag: str, known: Sequence[InputFile] = ()) -> None:
-        """Raise RequestError for one file under two endings, as `a.csv` and `a.csv.gz`, whose rows would be there
-        twice; not for `known` ones."""
+        """Raise RequestError for what would give the same rows twice: one file under two endings, as `a.csv` and
+        `a.csv.gz`, and files of two formats in a folder, of which one is likely the other again. Not for `known`
+        ones, nor for formats that a glob names."""
         files: dict[str, InputFile] = {}
         for file in self.files:
             name = file.uri[: -len(file.ending)]
@@ -93,6 +95,16 @@ class Listing:
                     f"{flag}: expected each file once, got {names[0]} and {names[1]} in {folder}, the same rows twice; "
                     f"move one away, or name those that are meant, as {folder}/*{other.ending}"
                 )
+        formats: dict[str, InputFile] = {}
+        for file in self.files:
+            formats.setdefault(file.format, file)
+        if not self.by_glob and len(formats) > 1 and not formats.keys() <= {begun.format for begun in known}:
+            here = self.root.uri
+            name, other_name = [posixpath.relpath(file.uri, here) for file in list(formats.values())[:2]]
+            raise RequestError(
+                f"{flag}: expected files of one format in {here}, got {name} and {other_name}, perhaps the same rows "
+                f"twice; name those that are meant, as {here}/**/*{posixpath.splitext(name)[1]}, or {here}/**/* for all"
+            )
 
     def say(self, flag: str) -> None:
         """One line on standard error where something is left out."""
@@ -146,7 +158,7 @@ def list_input(uri: str, flag: str = "--input") -> Listing:
         if listing.left_out.get(root.path):
             others = listing.left_out[root.path]
         raise RequestError(f"{flag}: expected {READ} files at {root.uri}, got {others}")
-    return listing
+    return replace(listing, by_glob=listing.root.path != root.path)
 
 
 def _listed_here(root: Location) -> Listing:

@@ -37,7 +37,7 @@ def corpus(job, tmp_path):
     pq.write_table(pa.table({"text": texts}), folder / "a.parquet", row_group_size=70)
     (folder / "b.csv").write_text("text\n" + "\n".join(texts))
     (folder / "c.jsonl").write_text("\n".join(f'{{"text": "{t}"}}' for t in texts))
-    return replace(job, input=str(folder), unit_rows=50)
+    return replace(job, input=f"{folder}/**", unit_rows=50)
 
 
 def looked_at(monkeypatch):

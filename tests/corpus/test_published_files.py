@@ -34,7 +34,7 @@ def folders(tmp_path):
         (published / f"{name}{ending}").write_bytes(compressed(data, ending, 5) if ending else data)
     for name in ("README.md", ".gitattributes", "dataset_infos.json", "_SUCCESS"):
         (published / name).write_text("{}")
-    return str(plain), str(published)
+    return f"{plain}/**", f"{published}/**"
 
 
 @pytest.mark.parametrize("unit_rows", [20, 500])

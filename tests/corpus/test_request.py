@@ -3,6 +3,8 @@
 import json
 from dataclasses import replace
 
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 from helpers import embed_here
 
@@ -99,11 +101,11 @@ def test_a_name_like_one_of_the_outputs_is_input_all_the_same(job, tmp_path):
     folder = tmp_path / "corpus"
     folder.mkdir()
     (tmp_path / "in.parquet").rename(folder / "manifest_lines-2024.parquet")
-    (folder / "manifest.jsonl").write_text('{"id": 1000, "text": "a dog"}\n')
+    pq.write_table(pa.table({"id": [1000], "text": ["a dog"]}), folder / "manifest.parquet")
     job = replace(job, input=str(folder), output=str(folder))
     assert embed_here(job)["rows_out"] == 501
     assert embed_here(job)["rows_in"] == 501
     (folder / "manifest_lines-2024.parquet").unlink()
-    (folder / "manifest.jsonl").unlink()
+    (folder / "manifest.parquet").unlink()
     with pytest.raises(RequestError, match="got the output of a job alone"):
         embed_here(job)

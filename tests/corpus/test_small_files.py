@@ -41,7 +41,7 @@ def small(job, tmp_path):
         write(
             folder / f"{number:02d}.{('parquet', 'csv', 'jsonl')[number % 3]}", [next(texts) for _ in range(int(size))]
         )
-    return replace(job, input=str(folder), unit_rows=50, max_rejected=1)
+    return replace(job, input=f"{folder}/**", unit_rows=50, max_rejected=1)
 
 
 def apart(job):

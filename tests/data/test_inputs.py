@@ -30,8 +30,9 @@ def found(uri):
 @pytest.mark.parametrize(
     ("place", "names"),
     [
-        ("", ["F.CSV", "a.jsonl", "b.csv", "sub/c.parquet"]),  # sorted, without the hidden
-        ("/", ["F.CSV", "a.jsonl", "b.csv", "sub/c.parquet"]),
+        ("**", ["F.CSV", "a.jsonl", "b.csv", "sub/c.parquet"]),  # sorted, without the hidden
+        ("sub", ["sub/c.parquet"]),
+        ("sub/", ["sub/c.parquet"]),
         ("b.csv", ["b.csv"]),
         (".hidden.csv", [".hidden.csv"]),
         ("_tmp", ["_tmp/d.csv"]),  # a folder in a hidden folder is no hidden one
@@ -43,7 +44,7 @@ def found(uri):
     ],
 )
 def test_a_file_a_folder_or_a_glob_gives_its_files(tree, place, names):
-    files = find_input(f"{tree}/{place}" if place else str(tree))
+    files = find_input(f"{tree}/{place}")
     assert [file.uri for file in files] == [str(tree / name) for name in names]
     assert {(file.size, file.ending) for file in files} <= {(3, ".csv"), (3, ".jsonl"), (3, ".parquet")}
 
@@ -111,7 +112,7 @@ def test_what_is_left_out_is_named_but_what_is_hidden(store, capsys):
     assert listed(store) == (["B.JSONL", "a.jsonl", "e/F.Parquet"], ["c.jsonl.bz2", "d.gz", "e/notes"])
     assert listed(store, "/*") == (["B.JSONL", "a.jsonl"], ["c.jsonl.bz2", "d.gz", "e (a folder)"])
     assert listed(store, "/**/*.[pP]*") == (["e/F.Parquet"], [])
-    assert {f.ending for f in find_input(store.root)} == {".jsonl", ".parquet"}
+    assert {f.ending for f in find_input(store.root + "/**/*")} == {".jsonl", ".parquet"}
     (line,) = capsys.readouterr().err.splitlines()
     assert line.startswith("--input: left out 3 of ")
     assert ": c.jsonl.bz2, d.gz, e/notes; .parquet, .csv, .jsonl files are read, texts also as .gz and .zst" in line
@@ -123,10 +124,10 @@ def test_the_files_of_a_published_folder_are_read_and_what_is_beside_them_is_nam
     for name in (".gitattributes", "README.md", "dataset_infos.json", "data/_SUCCESS", "data/._a.parquet"):
         (tmp_path / name).parent.mkdir(exist_ok=True)
         (tmp_path / name).touch()
-    for name in ("data/a 0.JSONL.gz", "data/a 1.csv.ZST", "data/a 2.jsonl"):
+    for name in ("data/a 0.JSONL.gz", "data/a 1.jsonl.ZST", "data/a 2.jsonl"):
         (tmp_path / name).touch()
     files = find_input(str(tmp_path))
-    assert [(f.format, f.compression) for f in files] == [(".jsonl", ".gz"), (".csv", ".zst"), (".jsonl", "")]
+    assert [(f.format, f.compression) for f in files] == [(".jsonl", ".gz"), (".jsonl", ".zst"), (".jsonl", "")]
     (line,) = capsys.readouterr().err.splitlines()
     assert f"left out 2 of {tmp_path}: README.md, dataset_infos.json; .parquet" in line
 
@@ -140,9 +141,25 @@ def test_one_file_under_two_endings_is_refused(tmp_path):
     for name in ("a.csv.gz", "a.parquet", "c.CSV"):
         (tmp_path / name).touch()
         with pytest.raises(RequestError, match=r"--queries: expected each file once, got .* and .*; move one away"):
-            find_input(str(tmp_path), "--queries")
+            find_input(str(tmp_path / "**"), "--queries")
         assert found(tmp_path / "b") and found(tmp_path / "[ac].csv")
         (tmp_path / name).unlink()
+
+
+def test_files_of_two_formats_in_a_folder_are_refused_unless_a_glob_names_them(store):
+    """A corpus is often kept in a second format under another name: its rows would be there twice."""
+    store.put("README.md", "info.json", "captions.parquet", "sub/more.parquet")
+    assert len(find_input(store.root)) == 2
+    store.put("sub/texts.CSV")
+    said = r"--input: expected files of one format in .*, got captions.parquet and sub/texts.CSV, perhaps the same rows"
+    with pytest.raises(
+        RequestError, match=said + r" twice; name those that are meant, as (.*\*\.parquet), or (.*\*) for"
+    ):
+        find_input(store.root)
+    assert [file.ending for file in find_input(store.root + "/**/*.parquet")] == [".parquet"] * 2
+    every = find_input(store.root + "/**/*")
+    assert [file.ending for file in every] == [".parquet", ".parquet", ".csv"]
+    list_input(store.root).check_copies("--input", every)  # of a job that began with them
 
 
 def test_many_that_are_left_out_are_one_short_line(tmp_path, capsys):

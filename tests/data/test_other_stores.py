@@ -98,14 +98,14 @@ def store(request, monkeypatch):
 def test_what_is_put_is_listed_read_and_removed(store):
     folder = locate(store.place)
     odd = ["a+b.parquet", "a b.parquet", "ä&<x>.parquet", "50%25.parquet"]
-    for name in [*odd, "in/b.csv", ".hidden"]:
+    for name in [*odd, "in/b.parquet", ".hidden"]:
         (folder / name).put(b"first")
     (folder / "large").put(bytes(5 * 2**20))
     (folder / odd[0]).put(b"second")
     assert (folder / odd[0]).read() == b"second" and folder.fs.cat_file((folder / odd[0]).path, 1, 3) == b"ec"
     assert folder.list() == dict.fromkeys(odd, 5) | {odd[0]: 6, "large": 5 * 2**20}
     before = {file.uri: file for file in find_input(store.place)}
-    assert sorted(before) == sorted(f"{store.place}/{name}" for name in [*odd, "in/b.csv"])
+    assert sorted(before) == sorted(f"{store.place}/{name}" for name in [*odd, "in/b.parquet"])
     (folder / odd[1]).put(b"other")
     changed = [file.uri for file in find_input(store.place) if before[file.uri] != file]
     assert changed == [f"{store.place}/{odd[1]}"], "expected a mark that changes with the content"

@@ -89,9 +89,9 @@ def test_a_folder_is_read_file_by_file_and_rows_count_from_the_top_of_each(tmp_p
     write(tmp_path / "b.csv", ROWS[2:])
     write(tmp_path / "a.jsonl", ROWS[:1])
     write(tmp_path / "aa.parquet", ROWS[1:2])
-    assert pairs(read_rated(str(tmp_path), "--train")) == [tuple(row) for row in ROWS]
+    assert pairs(read_rated(str(tmp_path / "*"), "--train")) == [tuple(row) for row in ROWS]
     write(tmp_path / "b.csv", [ROWS[0], ["", *ROWS[1][1:]]])
-    assert "b.csv, row 1: expected words in 'sentence1'" in refusal(tmp_path)
+    assert "b.csv, row 1: expected words in 'sentence1'" in refusal(tmp_path / "*")
 
 
 def test_each_sentence_under_a_condition_is_there_once(file):
