@@ -11,7 +11,7 @@ MPNET := sentence-transformers/all-mpnet-base-v2@e8c3b32edf5434bc2275fc9bab85f82
 help:                      ## this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## */\1\t/' | expand -t 16
 
-demo: .venv/ready          ## embed the sample through a real local Ray, index it, search it with and without conditions
+demo: .venv/ready          ## what `raycase demo` shows, embedded by `ray job submit` on a Ray of its own
 	$(BIN)/python jobs/demo.py
 
 test: .venv/ready          ## the test suite

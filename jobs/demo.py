@@ -1,10 +1,10 @@
-"""Embed the sample through a real local Ray, index it and search it: python jobs/demo.py
+"""What `raycase demo` shows, embedded by `ray job submit`: python jobs/demo.py
 
-Starts a Ray head on free ports, submits two jobs by `ray job submit`, under conditions and without, stops the head,
-builds an index of all vectors and searches it for one sentence: by the plain vectors, then under three conditions.
+Starts a Ray head on free ports, submits the job, stops the head, and goes on as `raycase demo` does.
 """
 
 import contextlib
+import json
 import os
 import secrets
 import shlex
@@ -14,11 +14,12 @@ import sys
 import tempfile
 import time
 from pathlib import Path
+from typing import BinaryIO
+
+from raycase.demo import FOLDER, WORDS, ask
 
 ROOT = Path(__file__).parent.parent
-VECTORS, PLAIN, INDEX = (str(Path.home() / "raycase" / "demo" / name) for name in ("vectors", "plain", "index.lance"))
-SENTENCE = "Three women in green jackets ride bicycles along the beach."
-CONDITIONS = ("number of people", "color of the clothes", "type of activity")
+LOG = FOLDER / "ray.log"
 RAY = str(Path(sys.executable).with_name("ray"))
 
 
@@ -39,24 +40,19 @@ def listening(port: str) -> bool:
 
 
 def main() -> int:
-    """Exit status of the first command that fails, or 0."""
-    search = ("search", "--index", INDEX, "-k", "3", "--query", SENTENCE)
-    return (
-        embed()
-        or run("index", "--embeddings", VECTORS, PLAIN, "--output", INDEX, "--overwrite")
-        or run(*search, "--unconditional")
-        or run(*search, "--condition", *CONDITIONS)
-    )
+    """Exit status of the submitted job."""
+    LOG.parent.mkdir(parents=True, exist_ok=True)
+    with LOG.open("wb") as log:
+        status = embed(log)
+    if status:
+        print(LOG.read_text(errors="replace"), file=sys.stderr)
+        return status
+    print(json.dumps(ask()))
+    return 0
 
 
-def run(*arguments: str) -> int:
-    """Print a `raycase` command and run it; its exit status."""
-    print(f"\n$ {shlex.join(['raycase', *arguments])}", flush=True)
-    return subprocess.run([sys.executable, "-m", "raycase", *arguments], cwd=ROOT).returncode
-
-
-def embed() -> int:
-    """Exit status of the first submitted job that fails, or 0."""
+def embed(log: BinaryIO) -> int:
+    """Submit the job to a Ray head of its own; its exit status. What both print goes to the log."""
     port, dashboard, client, agent = free_ports(4)
     environment = {k: v for k, v in os.environ.items() if not k.startswith("RAY_")} | {
         "PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}",  # the job server starts `python`
@@ -67,22 +63,18 @@ def embed() -> int:
         start = [RAY, "start", "--head", "--block", "--node-ip-address=127.0.0.1", "--temp-dir", folder]
         start += ["--dashboard-host=127.0.0.1", "--dashboard-port", dashboard, "--dashboard-agent-listen-port", agent]
         start += ["--port", port, "--ray-client-server-port", client]
-        log = Path(folder) / "start.log"
-        with log.open("wb") as handle:
-            head = subprocess.Popen(start, env=environment, stdout=handle, stderr=handle)
+        print(f"a Ray head starts on this machine; what it prints is in {LOG}", flush=True)
+        head = subprocess.Popen(start, env=environment, stdout=log, stderr=log)
         try:
             while not all(map(listening, (dashboard, agent))):  # the agent starts submitted jobs
                 if head.poll() is not None:
-                    print(log.read_text(), file=sys.stderr)
                     return 1
                 time.sleep(0.1)
             address = f"http://127.0.0.1:{dashboard}"
             submit = [RAY, "job", "submit", "--address", address, "--working-dir", str(ROOT), "--log-style=record"]
-            for flags in (["--output", VECTORS], ["--output", PLAIN, "--unconditional"]):
-                job = ["python", "jobs/embed.py", *flags, "--overwrite"]
-                if status := subprocess.run([*submit, "--", *job], env=environment).returncode:
-                    return status
-            return 0
+            job = ["python", "jobs/embed.py", "--any-condition", "--output", WORDS, "--overwrite"]
+            print(f"$ ray job submit --working-dir . -- {shlex.join(job)}", flush=True)
+            return subprocess.run([*submit, "--", *job], env=environment, stdout=log, stderr=log).returncode
         finally:
             head.terminate()  # with --block it stops the processes that it started
             head.wait()

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from raycase.corpus.materialize import MaterializeJob
     from raycase.corpus.request import EmbedJob
     from raycase.corpus.score_request import ScoreJob
+    from raycase.demo import DemoJob
     from raycase.evaluation.check_model import CheckJob
     from raycase.evaluation.explain import ExplainJob
     from raycase.evaluation.job import EvaluateJob
@@ -62,6 +63,13 @@ def embed(job: EmbedJob) -> Result:
     from raycase.placement import embed
 
     return embed(job)
+
+
+def demo(job: DemoJob) -> Result:
+    """Embed a sample that ships, index it and search it, in a few seconds."""
+    from raycase.demo import demo
+
+    return demo(job)
 
 
 def verify(job: VerifyJob) -> Result:
@@ -194,6 +202,7 @@ def explain(job: ExplainJob) -> Result:
 
 
 COMMANDS = {
+    "demo": Command("raycase.demo:DemoJob", demo),
     "embed": Command("raycase.corpus.request:EmbedJob", embed),
     "verify": Command("raycase.commands:VerifyJob", verify),
     "materialize": Command("raycase.corpus.materialize:MaterializeJob", materialize),

@@ -63,9 +63,11 @@ def html_page(
 
 
 def print_replaced_condition(index: Index, asked: str, condition: str | None) -> None:
-    """Name a condition that the index does not have, and the one that was searched instead."""
+    """Name a condition that the index does not have, and the one that was searched instead. An index of stored words
+    alone has none."""
     if index.is_pooled(condition):
-        note(f"no {asked!r} in the index; pooled from its stored words")
+        if index.metadata.conditions:
+            note(f"no {asked!r} in the index; pooled from its stored words")
     elif asked != condition:
         cosine = index.nearest_condition(asked)[1]
         note(f"no {asked!r} in the index; answered under {condition!r}, cosine {cosine:.2f}")

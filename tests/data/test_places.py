@@ -276,6 +276,7 @@ def test_no_command_has_another_flag_that_is_written():
     expected = dict.fromkeys(("embed", "verify", "materialize", "index", "join", "rerank", "score", "explain"), output)
     expected |= dict.fromkeys(("train", "evaluate"), trains)
     expected |= {
+        "demo": set(),
         "tune": set(),
         "push": set(),
         "search": {"output", "html"},

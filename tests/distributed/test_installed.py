@@ -51,3 +51,6 @@ def test_the_installed_command_embeds_the_sample_and_verifies_it(wheel, cluster,
     verified = run("raycase", "verify", str(tmp_path / "raycase" / "out"))
     assert verified.returncode == 0, verified.stderr
     assert json.loads(verified.stdout.splitlines()[-1])["verified"] is True
+    shown = run("raycase", "demo")
+    assert shown.returncode == 0, shown.stderr
+    assert "Three skiers share a chairlift" in shown.stdout and "(green 0.68)" in shown.stdout

@@ -53,7 +53,7 @@ def test_pooled_answers_are_those_of_the_vectors(index, home, model, capsys):
     assert set(answers["condition"].to_pylist()) == set(answers["asked"].to_pylist()) == {ASKED}
     search(SearchJob(index=str(home / "i.lance"), query=(QUERIES[0],), condition=(ASKED,), k=3))
     printed = capsys.readouterr()
-    assert "pooled from its stored words" in printed.err and f'under "{ASKED}"' in printed.out
+    assert "pooled" not in printed.err and f'under "{ASKED}"' in printed.out
     for query, sentence in enumerate(QUERIES):
         found = answers.slice(query * 10, 10)
         ids, scores = brute(home / "out", model, sentence, ASKED, 10)
@@ -126,14 +126,16 @@ def test_phrases_that_answer_the_condition(home, index, model):
         model.embed_phrases(["dog", " "], ASKED)
 
 
-def test_beside_conditions_that_were_embedded(home, model, tmp_path):
-    """Those are used as they are; others are pooled; --exact-condition refuses."""
+def test_beside_conditions_that_were_embedded(home, model, tmp_path, capsys):
+    """Those are used as they are; others are pooled, which is said; --exact-condition refuses."""
     both = storing.indexed(tmp_path / "i.lance", str(home / "words"), str(home / "out"))
     index = Index.open(both)
     answers = index.search(QUERIES[:1] * 2, [ASKED, "dog"], k=5)
     assert answers[POOLED].to_pylist() == [False] * 5 + [True] * 5
     scores = brute(home / "out", model, QUERIES[0], ASKED, 5)[1]
     np.testing.assert_allclose(answers["score"].to_numpy()[:5], scores, atol=2e-3)  # the query in bf16
+    search(SearchJob(index=both, query=(QUERIES[0],), condition=(ASKED, "dog")))
+    assert "no 'dog' in the index; pooled from its stored words" in capsys.readouterr().err
     with pytest.raises(RequestError, match=r"^condition: expected one of the index's"):
         index.search(QUERIES, "dog", exact_condition=True)
     assert index.metadata.words == 250 and index.metadata.plain == 250

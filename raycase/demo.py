@@ -1,0 +1,38 @@
+"""The sample that ships: embedded once for any condition, indexed, and searched without and with conditions."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from raycase.corpus.request import EmbedJob
+from raycase.placement import embed
+from raycase.search.build import IndexJob, build
+from raycase.search.search_job import SearchJob, search
+
+FOLDER = Path.home() / "raycase" / "demo"
+WORDS, INDEX = str(FOLDER / "words"), str(FOLDER / "index.lance")
+SENTENCE = "Three women in green jackets ride bicycles along the beach."
+CONDITIONS = ("number of people", "color of the clothes", "type of activity", "place")
+
+
+@dataclass(frozen=True, kw_only=True)
+class DemoJob:
+    """Embed 300 sentences that ship, once each for any condition, into raycase/demo in the home folder; index them, and
+    search them without and with conditions."""
+
+
+def demo(job: DemoJob) -> dict[str, Any]:
+    """Embed, index and ask, in this process; returns where the results are. Raises RequestError and WorkError."""
+    embed(EmbedJob(any_condition=True, output=WORDS, overwrite=True, ray=False))
+    return ask()
+
+
+def ask() -> dict[str, Any]:
+    """Index the stored words, and print what is nearest to the sentence: by f(s), and under each condition."""
+    build(IndexJob(embeddings=(WORDS,), output=INDEX, overwrite=True))
+    search(SearchJob(index=INDEX, query=(SENTENCE,), k=3, unconditional=True))
+    search(SearchJob(index=INDEX, query=(SENTENCE,), k=3, condition=CONDITIONS, explain=True))
+    print(f'ask it what nobody asked: raycase search --index {INDEX} --query "..." --condition "..."')
+    return {"words": WORDS, "index": INDEX}
