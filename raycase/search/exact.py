@@ -5,7 +5,8 @@ Shapes: Q queries, N rows under a condition in blocks of B, D dimensions, k neig
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from functools import partial
 from typing import TYPE_CHECKING, Protocol
 
 import numpy as np
@@ -15,14 +16,15 @@ from torch import Tensor
 from raycase.data.schema import CONDITION, PLAIN, VECTOR
 from raycase.data.stored_words import BASIS
 from raycase.search.filters import Filter
-from raycase.search.lance_files import OFFSET, offsets_of, sql_equals, vectors_of
+from raycase.search.lance_files import OFFSET, offsets_of, scan, sql_equals, vectors_of
 from raycase.search.metadata import IndexMetadata
-from raycase.search.topk import top_k
+from raycase.search.topk import exact_top_k, top_k
 
 if TYPE_CHECKING:
     from lance import LanceDataset
 
 BATCH_ROWS = 16384  # rows read at a time where the vectors of a condition do not fit into memory
+LEAST_MARGIN = 1e-4  # of cosines in float32 that are computed again
 FEW = 8  # where a filter leaves at most one in so many rows, these alone are pooled
 
 Block = tuple[np.ndarray, Tensor]  # row offsets (B,) int64, unit vectors (B, D) float32
@@ -48,8 +50,11 @@ class ConditionVectors:
         metadata: IndexMetadata,
         memory_bytes: int,
         pooled: Pooled | None = None,
+        fragments: Sequence[int] | None = None,
     ) -> None:
+        """fragments: whose rows alone are there; None: all."""
         self.dataset, self.metadata, self.memory_bytes, self.pooled = dataset, metadata, memory_bytes, pooled
+        self.scan = partial(scan, dataset, fragments)
         self.cached: dict[str | None, Block] = {}
 
     def blocks(self, condition: str | None, where: Filter | None = None) -> Iterator[Block]:
@@ -65,12 +70,20 @@ class ConditionVectors:
             if not self._fits(condition, column):
                 rows_filter += f" AND {where}" if where else ""
                 columns = [OFFSET, column]
-                for batch in self.dataset.to_batches(columns=columns, filter=rows_filter, batch_size=BATCH_ROWS):
+                for batch in self.scan(columns=columns, filter=rows_filter, batch_size=BATCH_ROWS).to_batches():
                     yield offsets_of(batch), vectors_of(batch[column])
                 return
-            rows = self.dataset.to_table(columns=[OFFSET, column], filter=rows_filter)
+            rows = self.scan(columns=[OFFSET, column], filter=rows_filter).to_table()
             self.cached[condition] = offsets_of(rows), vectors_of(rows[column])
         yield _among(self.cached[condition], self._selected(rows_filter, where))
+
+    def at(self, condition: str | None, offsets_B: np.ndarray) -> Tensor:
+        """The unit vectors of rows under a condition that the index has, at these offsets, in float64: (B, D)."""
+        if condition in self.cached:
+            offsets_N, vectors_ND = self.cached[condition]
+            return vectors_ND[torch.from_numpy(np.searchsorted(offsets_N, offsets_B))].double()
+        column = PLAIN if condition is None else VECTOR
+        return vectors_of(self.dataset.take(offsets_B, columns=[column])[column]).double()
 
     def count_words(self, where: Filter) -> int:
         """How many rows with stored words pass the filter."""
@@ -80,7 +93,7 @@ class ConditionVectors:
         """Offsets of the rows that pass the filter; None without a filter."""
         if not where:
             return None
-        return offsets_of(self.dataset.to_table(columns=[OFFSET], filter=f"{rows_filter} AND {where}"))
+        return offsets_of(self.scan(columns=[OFFSET], filter=f"{rows_filter} AND {where}").to_table())
 
     def _pooled(self, condition: str, rows_filter: str, where: Filter | None) -> Iterator[Block]:
         """The blocks of a condition that the index does not have; cached where they fit and are not those of a few rows
@@ -124,16 +137,34 @@ def _among(block: Block, selected: np.ndarray | None) -> Block:
     return offsets_N[is_selected_N], vectors_ND[torch.from_numpy(is_selected_N)]
 
 
-def exact_nearest(vectors_QD: np.ndarray, blocks: Iterable[Block], k: int) -> tuple[np.ndarray, np.ndarray]:
+def exact_nearest(
+    vectors_QD: np.ndarray, blocks: Callable[[], Iterable[Block]], k: int, at: Callable[[np.ndarray], Tensor]
+) -> tuple[np.ndarray, np.ndarray]:
     """The k rows nearest to unit vectors, best first: (Q, D) -> cosines (Q, k), row offsets (Q, k); -inf and -1 where
-    there are fewer."""
+    there are fewer. Of equal cosines the earlier row wins. Both are the same to the last bit, in whatever blocks or
+    shards the rows are read.
+
+    at: the rows' vectors at some offsets, ascending, in float64.
+    """
+    queries_QD = torch.from_numpy(vectors_QD)
+    margin = max(
+        LEAST_MARGIN, 4 * queries_QD.shape[1] * 2.0**-24
+    )  # twice what products in float32 may be off, and more
+    while True:
+        cosines_Qk, offsets_Qk, difference = exact_top_k(queries_QD, blocks(), k, at, margin)
+        if 2 * difference <= margin:
+            return cosines_Qk, offsets_Qk
+        margin = 4 * difference
+
+
+def nearest_rows(vectors_QA: np.ndarray, blocks: Iterable[Block], k: int) -> np.ndarray:
+    """The offsets of the k rows nearest to each of some vectors along the axes of sketches, each once: (N,)."""
     offsets: list[np.ndarray] = []
 
     def vectors() -> Iterator[Tensor]:
-        for offsets_B, vectors_BD in blocks:
+        for offsets_B, vectors_BA in blocks:
             offsets.append(offsets_B)
-            yield vectors_BD
+            yield vectors_BA
 
-    scores_Qk, rows_Qk = top_k(torch.from_numpy(vectors_QD), vectors(), k)
-    offsets_N = np.concatenate([*offsets, np.array([-1])])  # row index -1, of no row, takes the last
-    return scores_Qk, offsets_N[rows_Qk]
+    _, rows_Qk = top_k(torch.from_numpy(vectors_QA), vectors(), k)
+    return np.unique(np.concatenate([*offsets, np.empty(0, np.int64)])[rows_Qk[rows_Qk >= 0]])

@@ -6,7 +6,6 @@ Shapes: Q queries, C conditions, D dimensions, k neighbours.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
 from functools import cached_property, lru_cache, partial
 from typing import TYPE_CHECKING
 
@@ -16,18 +15,17 @@ from torch import Tensor
 
 from raycase.data.schema import PLAIN, QUERY, RANK, VECTOR
 from raycase.data.storage import Location, locate
-from raycase.data.stored_words import SKETCH, WORDS
+from raycase.data.stored_words import SKETCH
 from raycase.errors import RequestError, is_utf8, is_words
 from raycase.search.answers import answer_table, no_answers, returned_columns
 from raycase.search.approximate import DEFAULT_OPTIONS, Options, approximate_nearest
 from raycase.search.combined import blocks_of_rows, conditional_rows, mean_nearest, rows_of_same_ids
-from raycase.search.exact import FEW, Block, ConditionVectors, exact_nearest
+from raycase.search.exact import FEW, Block
 from raycase.search.filters import Filter, checked_filter
 from raycase.search.lance_files import lance_errors, open_ready
 from raycase.search.metadata import IndexMetadata
-from raycase.search.pooled import PooledVectors, SketchedVectors
 from raycase.search.query_encoder import ask, embed_queries, load_query_encoder
-from raycase.search.stored_rows import StoredRows
+from raycase.search.shard import Limits, Nearest, Shard
 from raycase.systems.condition_head import Questions
 from raycase.systems.contracts import check_room
 from raycase.systems.embeds import Embeds
@@ -40,19 +38,7 @@ LEAST_POOLED, POOLED_REFINE = 5000, 50  # candidates by sketches that are pooled
 CANDIDATES = 10  # times k: rows of each condition whose ids are combined, where a condition is searched approximately
 
 # Numbers of queries, the condition under which they were searched, and what `Index.nearest` gives
-Found = tuple[Sequence[int], str | None, tuple[np.ndarray, np.ndarray]]
-
-
-@dataclass(frozen=True, kw_only=True)
-class Limits:
-    """How much a search holds in memory, and how many conditions it compares."""
-
-    memory_bytes: int = 2 * 2**30  # vectors cached for exact searches, and as many from sketches; more are read again
-    words_bytes: int = 4 * 2**30  # stored words cached, and as many sketches; more are read again by each new condition
-    queries: int = 1024  # queries under one condition that are answered at a time
-    cosines: int = 2**25  # cosines of queries and ids held at a time where conditions are combined
-    conditions_combined: int = 64  # conditions whose cosines are averaged
-    conditions_compared: int = 2000  # conditions among which the nearest to another is looked up
+Found = tuple[Sequence[int], str | None, Nearest]
 
 
 class Index:
@@ -65,18 +51,17 @@ class Index:
         metadata: IndexMetadata,
         *,
         model: str | None = None,
-        limits: Limits = Limits(),
+        limits: Limits = Limits(),  # noqa: B008
     ) -> None:
         self.root, self.dataset, self.metadata, self.limits = root, dataset, metadata, limits
         self.model = model or metadata.name
-        words, sketches = (StoredRows(dataset, root, metadata, c, limits.words_bytes) for c in (WORDS, SKETCH))
-        asked = lru_cache(self.limits.conditions_combined)(self._ask)
-        self.pooled, self.sketched = PooledVectors(words, asked), SketchedVectors(sketches, asked, metadata.words)
-        self.vectors = ConditionVectors(dataset, metadata, limits.memory_bytes, self.pooled)
-        self.sketch_vectors = ConditionVectors(dataset, metadata, limits.memory_bytes, self.sketched)
+        self.asked = lru_cache(self.limits.conditions_combined)(self._ask)
+        self.all_rows = Shard(root, dataset, metadata, limits, self.asked)
+        self.pooled, self.sketched = self.all_rows.pooled, self.all_rows.sketched
+        self.vectors, self.sketch_vectors = self.all_rows.vectors, self.all_rows.sketch_vectors
 
     @classmethod
-    def open(cls, uri: str, *, model: str | None = None, limits: Limits = Limits()) -> Index:
+    def open(cls, uri: str, *, model: str | None = None, limits: Limits = Limits()) -> Index:  # noqa: B008
         """Open the index at a path or URI; `model` is the folder of its model, if it has moved.
 
         Raises RequestError where there is no finished index.
@@ -284,16 +269,24 @@ class Index:
         k = min(k, rows)
         exact = self._is_exact(rows, options)
         if not exact and not self.is_pooled(condition):
-            return approximate_nearest(self.dataset, self.metadata, vectors_QD, condition, k, where, options)
+            return self._approximate(vectors_QD, condition, k, where, options)
         candidates = options.candidates(k, POOLED_REFINE, LEAST_POOLED)
         if where and not exact and (few := self.vectors.count_words(where)) * FEW <= rows:
             rows = few  # which alone are pooled
         exact = exact or len(vectors_QD) * candidates >= rows / 4 or SKETCH not in self.dataset.schema.names
-        if exact or condition is None or condition in self.vectors.cached:
-            return exact_nearest(vectors_QD, self.vectors.blocks(condition, where), k)
-        projected_QA = vectors_QD @ self.sketched.axes(condition).numpy()
-        _, offsets = exact_nearest(projected_QA, self.sketch_vectors.blocks(condition, where), candidates)
-        return exact_nearest(vectors_QD, self.pooled.at(condition, np.unique(offsets[offsets >= 0])), k)
+        return self._compare(vectors_QD, condition, k, where, None if exact else candidates)
+
+    def _approximate(
+        self, vectors_QD: np.ndarray, condition: str | None, k: int, where: Filter | None, options: Options
+    ) -> Nearest:
+        """`_nearest` by the index of a column."""
+        return approximate_nearest(self.dataset, self.metadata, vectors_QD, condition, k, where, options)
+
+    def _compare(
+        self, vectors_QD: np.ndarray, condition: str | None, k: int, where: Filter | None, candidates: int | None
+    ) -> Nearest:
+        """`_nearest` by comparing every vector, or so many candidates by sketches."""
+        return self.all_rows.nearest(vectors_QD, condition, k, where, candidates)
 
     def _is_exact(self, rows: int, options: Options) -> bool:
         """Whether a search among so many rows compares every vector."""

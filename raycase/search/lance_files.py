@@ -7,10 +7,10 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 from urllib.parse import quote
 
 import numpy as np
@@ -29,6 +29,7 @@ from raycase.search.metadata import READY, IndexMetadata
 
 if TYPE_CHECKING:
     from lance import LanceDataset
+    from lance.dataset import LanceScanner
 
 
 def open_ready(root: Location) -> tuple[LanceDataset, IndexMetadata] | None:
@@ -156,6 +157,15 @@ _REFUSED = re.compile(
 # ---------------------------------------------------------------------------------------------------- rows as arrays
 
 OFFSET = "_rowoffset"  # Lance's name for the position of a row in the dataset
+
+
+def scan(dataset: LanceDataset, fragments: Sequence[int] | None, **options: Any) -> LanceScanner:
+    """Scan the rows of some fragments, of which there is one, or of all (None); offsets are those in the dataset."""
+    if fragments is None:
+        return dataset.scanner(**options)
+    assert fragments, "Lance would scan all of them"
+    chosen = [one for one in dataset.get_fragments() if one.fragment_id in set(fragments)]
+    return dataset.scanner(fragments=chosen, **options)
 
 
 def offsets_of(table: pa.Table | pa.RecordBatch) -> np.ndarray:

@@ -37,9 +37,17 @@ class PooledVectors:
         """The same of the rows at these offsets."""
         yield from self._blocks(condition, self.rows.at(offsets_B))
 
-    def _blocks(self, condition: str, batches: Iterable[RowBatch]) -> Iterator[Block]:
+    def float64_at(self, condition: str, offsets_B: np.ndarray) -> Tensor:
+        """The unit vectors of the rows at these offsets, ascending, in float64: (B, D). In float32 the
+        last bits depend on which rows are pooled together."""
+        found, vectors = zip(*self._blocks(condition, self.rows.at(offsets_B), torch.float64), strict=True)
+        return torch.cat(vectors)[torch.from_numpy(np.argsort(np.concatenate(found)))]
+
+    def _blocks(
+        self, condition: str, batches: Iterable[RowBatch], dtype: torch.dtype = torch.float32
+    ) -> Iterator[Block]:
         questions, temperatures = self.ask(condition)
-        pooler = cache(lambda basis: WordPooler(self.rows.codes(basis), questions, temperatures))
+        pooler = cache(lambda basis: WordPooler(self.rows.codes(basis), questions, temperatures, dtype))
         for offsets_B, basis, words in batches:
             yield offsets_B[words.order], _unit(pooler(basis).pool(words)[:, 0])
 

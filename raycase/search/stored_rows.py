@@ -5,7 +5,7 @@ Shapes: B rows of a batch.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from functools import cache, partial
 from typing import TYPE_CHECKING
@@ -17,7 +17,7 @@ import pyarrow.compute as pc
 from raycase.data.storage import Location
 from raycase.data.stored_words import BASIS, PLAIN_PART, WORDS, StoredWords
 from raycase.errors import RequestError
-from raycase.search.lance_files import OFFSET, offsets_of
+from raycase.search.lance_files import OFFSET, offsets_of, scan
 from raycase.search.metadata import IndexMetadata
 from raycase.search.word_files import read_basis, read_sketch
 from raycase.systems.word_pooling import UnpackedWords, unpack_words
@@ -44,9 +44,10 @@ class StoredRows:
         memory_bytes: int,
         *,
         keeps: bool = True,
+        fragments: Sequence[int] | None = None,
     ) -> None:
-        """column: WORDS or SKETCH; keeps: whether they are cached."""
-        self.dataset, self.root, self.column = dataset, root, column
+        """column: WORDS or SKETCH; keeps: whether they are cached; fragments: whose rows alone are there; None: all."""
+        self.dataset, self.root, self.column, self.fragments = dataset, root, column, fragments
         self.memory_bytes, self.keeps = memory_bytes, keeps
         self.cached: list[RowBatch] | None = None
         sketches = metadata.sketches or {}
@@ -88,7 +89,7 @@ class StoredRows:
     def _read(self) -> Iterator[RowBatch]:
         columns, has_words = [OFFSET, *self._columns], f"{BASIS} IS NOT NULL"
         size = BATCH_ROWS if self.column == WORDS else SKETCHED_ROWS
-        for read in self.dataset.to_batches(columns=columns, filter=has_words, batch_size=size):
+        for read in scan(self.dataset, self.fragments, columns=columns, filter=has_words, batch_size=size).to_batches():
             yield from self._by_basis(pa.table(read))
 
     def _by_basis(self, table: pa.Table) -> Iterator[RowBatch]:

@@ -6,7 +6,7 @@ product is a cosine.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 
 import numpy as np
 import torch
@@ -14,6 +14,9 @@ from torch import Tensor
 
 BLOCK_ROWS = 16384  # vectors in a block: its scores stay in the processor's cache
 BLOCK_SCORES = 2**24  # scores held at a time: with many queries, blocks get smaller
+MOST_HITS, RESCORED = 2**20, 4096  # candidates remembered before they are scored again, and scored at a time
+
+Hits = tuple[np.ndarray, np.ndarray, np.ndarray]  # query, number and score of each: (H,)
 
 
 def top_k(
@@ -52,6 +55,73 @@ def top_k(
                 scores_Qk, rows_Qk = _merge(scores_Qk, rows_Qk, *hits)
             start += len(block_BD)
     return scores_Qk, rows_Qk
+
+
+def exact_top_k(
+    queries_QD: Tensor,
+    blocks: Iterable[tuple[np.ndarray, Tensor]],
+    k: int,
+    at: Callable[[np.ndarray], Tensor],
+    margin: float,
+) -> tuple[np.ndarray, np.ndarray, float]:
+    """`top_k` with scores that do not depend on the block in which a vector is: products in float32, whose last bits
+    do, choose candidates alone, and those in float64, rounded to float32, are the scores.
+
+    blocks: with each vector's number, by which the earlier of equal ones wins. at: the vectors of some numbers,
+    ascending, in float64. margin: candidates are all vectors whose first score is within it of the k-th best. Returns
+    scores (Q, k), numbers (Q, k) and the largest difference of a candidate's two scores: where twice that is below the
+    margin, no better vector was left out.
+    """
+    count = len(queries_QD)
+    shape = count, k
+    first = np.full(shape, -np.inf, dtype=np.float32), np.full(shape, -1, dtype=np.int64)
+    best = np.full(shape, -np.inf, dtype=np.float32), np.full(shape, -1, dtype=np.int64)
+    hits: list[Hits] = []
+    difference = 0.0
+    for numbers_ND, block_ND in blocks:
+        start = 0
+        for block_BD in block_ND.split(max(1, min(BLOCK_ROWS, BLOCK_SCORES // max(1, count)))):
+            scores_QB = queries_QD @ block_BD.T
+            near_QB = scores_QB >= torch.from_numpy(first[0][:, -1:]) - margin
+            if np.isneginf(first[0][:, -1]).any() and len(block_BD) > k:
+                near_QB &= scores_QB >= scores_QB.topk(k).values[:, -1:] - margin
+            query_H, row_H = near_QB.nonzero(as_tuple=True)
+            if len(query_H):
+                number_H = numbers_ND[start + row_H.numpy()]
+                hits.append((query_H.numpy(), number_H, scores_QB[query_H, row_H].numpy()))
+                first = _merge(*first, *hits[-1])
+            start += len(block_BD)
+            if sum(len(each[0]) for each in hits) > MOST_HITS:  # as of many equal vectors
+                best, difference = _rescored(best, queries_QD, hits, first[0], margin, at, difference)
+                hits = []
+    best, difference = _rescored(best, queries_QD, hits, first[0], margin, at, difference)
+    return *best, difference
+
+
+def _rescored(
+    best: tuple[np.ndarray, np.ndarray],
+    queries_QD: Tensor,
+    hits: list[Hits],
+    first_Qk: np.ndarray,
+    margin: float,
+    at: Callable[[np.ndarray], Tensor],
+    difference: float,
+) -> tuple[tuple[np.ndarray, np.ndarray], float]:
+    """The best so far merged with the hits near the k-th of the first scores, which are scored in float64; and the
+    largest difference."""
+    if not hits:
+        return best, difference
+    query_H, number_H, score_H = (np.concatenate(each) for each in zip(*hits, strict=True))
+    is_near_H = score_H >= first_Qk[query_H, -1] - margin
+    order = np.flatnonzero(is_near_H)[np.argsort(number_H[is_near_H], kind="stable")]
+    queries = queries_QD.numpy().astype(np.float64)
+    for start in range(0, len(order), RESCORED):
+        some = order[start : start + RESCORED]
+        numbers_B, row_H = np.unique(number_H[some], return_inverse=True)
+        scores_H = np.einsum("hd,hd->h", queries[query_H[some]], at(numbers_B).numpy()[row_H]).astype(np.float32)
+        difference = max(difference, float(np.abs(scores_H - score_H[some]).max()))
+        best = _merge(*best, query_H[some], number_H[some], scores_H)
+    return best, difference
 
 
 def merge_top_k(parts: Iterable[tuple[np.ndarray, np.ndarray]]) -> tuple[np.ndarray, np.ndarray]:

@@ -91,13 +91,15 @@ def unpack_words(words: StoredWords, codes: WordCodes | None) -> UnpackedWords:
 class WordPooler:
     """Pools words under some conditions. What it holds is a few small matrices, which any process can be given."""
 
-    def __init__(self, codes: WordCodes, questions: Questions, temperatures: Tensor) -> None:
+    def __init__(
+        self, codes: WordCodes, questions: Questions, temperatures: Tensor, dtype: torch.dtype = torch.float32
+    ) -> None:
         questions, temperatures = questions.cpu(), temperatures.cpu()  # the encoder may be on a GPU, the words are not
-        queries_CHK = questions.queries * temperatures[:, None]
-        asked_CHM = torch.einsum("chk,mhk->chm", queries_CHK, codes.keys) * codes.steps
+        queries_CHK = questions.queries.to(dtype) * temperatures[:, None]
+        asked_CHM = torch.einsum("chk,mhk->chm", queries_CHK, codes.keys.to(dtype)) * codes.steps
         self.asked = asked_CHM.flatten(0, 1).T.contiguous()
-        self.mix = questions.mix
-        values_MD = codes.values * codes.steps[:, None]
+        self.mix = questions.mix.to(dtype)
+        values_MD = codes.values.to(dtype) * codes.steps[:, None]
         mean_D = codes.mean + 0.5 * values_MD.sum(0)  # a code stands for the middle of its step
         dim = len(mean_D)
         gates_CD = torch.ones(len(self.mix), dim) if questions.gate is None else questions.gate[:, :dim]
@@ -109,8 +111,8 @@ class WordPooler:
         """Vectors of the texts, in the order of `words`, under each condition: (N, C, D), not normalised."""
         count, (conditions, heads) = len(words.counts), self.mix.shape
         components = len(self.asked)
-        pooled_NCM = torch.empty(count, conditions, components)
-        room = torch.empty(max(TOKENS_AT_ONCE, int(words.counts.max(initial=0))), components)
+        pooled_NCM = self.asked.new_empty(count, conditions, components)
+        room = self.asked.new_empty(max(TOKENS_AT_ONCE, int(words.counts.max(initial=0))), components)
         for where, codes_NSM in words.groups(TOKENS_AT_ONCE):
             tokens_NSM = room[: codes_NSM.shape[0] * codes_NSM.shape[1]].view(codes_NSM.shape).copy_(codes_NSM)
             logits_NSCH = (tokens_NSM @ self.asked).unflatten(-1, (conditions, heads))
