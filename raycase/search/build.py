@@ -25,10 +25,11 @@ from raycase.data.stored_words import WORDS
 from raycase.errors import STALL_TIMEOUT, RequestError, at_least, check_ranges, minutes_range, note
 from raycase.search.build_parts import BUILD, Parts, PartSizes, RowsFile
 from raycase.search.column_indices import create_index, update_indices
+from raycase.search.fragments import write_in_shards
 from raycase.search.index_rows import append_rows, write_rows
 from raycase.search.kept import keep_conditions
 from raycase.search.lance_files import lance_errors, open_newest, open_ready, publish
-from raycase.search.metadata import CUT, READY, IndexMetadata
+from raycase.search.metadata import CUT, MOST_SHARDS, READY, IndexMetadata
 from raycase.search.row_changes import compact, delete_matching, delete_same_ids
 from raycase.search.word_files import check_files, remove_unused, sketches_of
 
@@ -59,6 +60,9 @@ class IndexJob(RayFlag):
     """Partitions of an approximate index. Default: one per million vectors (hnsw) or per 4,096 (ivf-pq)."""
     sub_vectors: int | None = None
     """Bytes that ivf-pq stores of a vector. Default: one per 4 dimensions."""
+    shards: int | None = None
+    """Parts of about as many rows, each of which a search on a cluster gives to a process of its own. Default: the
+    index's number, 1 for a new one. With --reindex the rows of an index are cut anew."""
     reindex: bool = False
     """Train the approximate index again, on all vectors; without it, new vectors are encoded by the index as it was
     trained."""
@@ -124,6 +128,7 @@ def build(job: IndexJob, many: OpenTasks | None = None, sizes: PartSizes = PartS
         "unconditional_rows": metadata.plain,
         "rows_with_words": metadata.words,
         "kind": metadata.search_kind,
+        "shards": metadata.shards,
         "seconds": round(time.time() - began, 3),
         "output": root.uri,
     }
@@ -135,8 +140,10 @@ def _change(
     """Delete and append rows, and record it where the build is one of parts: the dataset, whose indices are yet to be
     brought up to date, the record, and whether anything changed."""
     dataset, metadata = _open_or_begin(job, sources, root)
-    rows, trained, settings = metadata.rows, metadata.approximate_kind, (metadata.kind, metadata.exact_below)
+    rows, trained, settings = metadata.rows, metadata.approximate_kind, _settings(metadata)
+    cut = job.shards not in (None, metadata.shards)
     metadata.kind, metadata.exact_below = job.kind or metadata.kind, job.exact_below or metadata.exact_below
+    metadata.shards = job.shards or metadata.shards
     _take_cut(sources, dataset, metadata)
     for source in sources:
         _check_source(source, metadata, job, root)
@@ -154,9 +161,11 @@ def _change(
         raise RequestError(f"--embeddings: expected vectors in {', '.join(job.embeddings)}, got none")
     dataset = keep_conditions(dataset, metadata, job.keep_condition, root, job.model)
     added = metadata.rows - rows + deleted
-    is_new = bool(added or deleted or job.reindex or settings != (metadata.kind, metadata.exact_below))
+    is_new = bool(added or deleted or job.reindex or settings != _settings(metadata))
     if is_new:
-        compact(dataset)
+        compact(dataset, metadata)
+    if rows and cut:
+        dataset = write_in_shards(dataset, metadata, root)
     done: RowsFile = {
         "added": added,
         "deleted": deleted,
@@ -167,6 +176,11 @@ def _change(
     if is_new and parts:
         parts.finish_rows(done)
     return dataset, done, is_new
+
+
+def _settings(metadata: IndexMetadata) -> tuple[Any, ...]:
+    """What flags change of an index beside its rows."""
+    return metadata.kind, metadata.exact_below, metadata.shards
 
 
 def _changed(root: Location, parts: Parts | None) -> tuple[LanceDataset, RowsFile, bool] | None:
@@ -185,7 +199,8 @@ def _fingerprint(job: IndexJob, sources: Sequence[Written], root: Location) -> s
     """Of all that decides what a build makes: the published index, the outputs, the flags."""
     newest = open_newest(root)
     ready = newest.tags.list().get(READY) if newest is not None else None
-    flags = {k: v for k, v in asdict(job).items() if k not in ("ray", "workers", "stall_timeout", "model", "output")}
+    without = ["ray", "workers", "stall_timeout", "model", "output", *(["shards"] if job.shards is None else [])]
+    flags = {k: v for k, v in asdict(job).items() if k not in without}
     manifests = [source.output.manifest.read_json()["manifest_files_sha256"] for source in sources]
     return fingerprint([ready and ready["version"], manifests, flags])
 
@@ -213,6 +228,11 @@ def _open_or_begin(
     if not job.reindex and (job.partitions or job.sub_vectors):
         raise RequestError(f"--reindex: expected it beside --partitions and --sub-vectors, for {root.uri} is trained")
     dataset, metadata = ready
+    if job.shards not in (None, metadata.shards) and not job.reindex:
+        raise RequestError(
+            f"--shards: expected {metadata.shards}, as {root.uri} has, or --reindex beside another number, got "
+            f"{job.shards}"
+        )
     if dataset.version != dataset.latest_version:  # a killed build appended rows that were not published
         dataset.restore()
         dataset = open_newest(root)
@@ -251,6 +271,7 @@ def _check_job(job: IndexJob, root: Location) -> None:
             raise RequestError(f"{flag}: expected no --overwrite beside it, got both; choose one")
     ranges = {"workers": (job.workers >= 0, "at least 0"), "stall_timeout": minutes_range(job.stall_timeout)}
     check_ranges(job, ranges | at_least(1, job, "partitions", "sub_vectors", "exact_below"))
+    check_ranges(job, at_least(1, job, "shards", most=MOST_SHARDS))
     if root.is_local and root.exists():
         if not root.fs.isdir(root.path):
             raise RequestError(f"--output: expected a folder for the index, got the file {root.uri}")

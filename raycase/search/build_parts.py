@@ -115,6 +115,7 @@ class Parts:
         """`write_rows`, by many."""
         files = cut_finer(cut_files(source, self.sizes.part_rows), self.sizes.parts_a_worker * self.workers)
         decides = [source.job.fingerprint, files, str(form.schema), form.max_field_id, form.sketch]
+        decides += [] if form.fragment_rows is None else [form.fragment_rows]
         place = f"rows-{fingerprint(decides)[:16]}"
         work = partial(write_part, form=form, output=source.output.root.uri, place=place)
         tasks = [{"part": part, "files": source.summed(names)} for part, names in enumerate(files)]

@@ -14,6 +14,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from raycase.corpus.listing import UnitFile
+from raycase.corpus.manifest import read_manifest
 from raycase.corpus.written import Written
 from raycase.data.kept_columns import RESERVED_COLUMNS, check_kept
 from raycase.data.lance_dataset import METADATA_KEY, import_lance, lance_uri, storage_options
@@ -32,6 +33,7 @@ from raycase.data.stored_words import BASIS, SKETCH, WORD_COLUMNS
 from raycase.data.vectors import l2_normalize
 from raycase.errors import RequestError, WorkError
 from raycase.search.column_indices import update_scalar_indices
+from raycase.search.fragments import fragment_rows
 from raycase.search.lance_files import open_newest, sql_equals, sql_in
 from raycase.search.metadata import IndexMetadata
 from raycase.search.sketcher import Sketcher, prepare_sketches
@@ -49,6 +51,7 @@ class RowFormat:
     mode: str  # of Lance: create, overwrite or append
     max_field_id: int = -1  # of the dataset to which they are appended: fragments refer to columns by such ids
     sketch: str = ""  # hash of the centroids by which words are sketched
+    fragment_rows: int | None = None  # most rows of a fragment; None: Lance's default
 
 
 def write_rows(source: Written, form: RowFormat) -> list[FragmentMetadata]:
@@ -56,11 +59,12 @@ def write_rows(source: Written, form: RowFormat) -> list[FragmentMetadata]:
     root = locate(form.index)
     sketcher = Sketcher.read(source, root, form.sketch) if source.has_words else None
     failures: list[Exception] = []
+    most = {} if form.fragment_rows is None else {"max_rows_per_file": form.fragment_rows}
     batches = _remembering(_batches(source, form.schema, sketcher), failures)
     reader = pa.RecordBatchReader.from_batches(form.schema, batches)
     try:
         return import_lance().fragment.write_fragments(
-            reader, lance_uri(root), schema=form.schema, mode=form.mode, storage_options=storage_options(root)
+            reader, lance_uri(root), schema=form.schema, mode=form.mode, storage_options=storage_options(root), **most
         )
     except Exception as error:
         raise failures[0] if failures else error from None  # Lance wraps them, with their traceback
@@ -94,11 +98,12 @@ def append_rows(
         return dataset
     schema = index_schema(source, metadata)
     sketch = prepare_sketches(source, root, dataset, metadata) if source.has_words else ""
+    most = fragment_rows(_pairs(source), metadata.shards, metadata.rows)
     lance = import_lance()
     if dataset is None:
         schema = schema.with_metadata({METADATA_KEY: ""})  # an index of ours, not finished
         mode = "create" if open_newest(root) is None else "overwrite"
-        form = RowFormat(index=root.uri, schema=schema, mode=mode, sketch=sketch)
+        form = RowFormat(index=root.uri, schema=schema, mode=mode, sketch=sketch, fragment_rows=most)
         operation, version = lance.LanceOperation.Overwrite(schema, write(source, form)), None
     else:
         check_output_columns(dataset.schema, schema, source)
@@ -108,7 +113,9 @@ def append_rows(
                 dataset.add_columns(field)
         schema = pa.schema([f for f in dataset.schema if f.name in schema.names])  # in the index's order of columns
         last = dataset.max_field_id
-        form = RowFormat(index=root.uri, schema=schema, mode="append", max_field_id=last, sketch=sketch)
+        form = RowFormat(
+            index=root.uri, schema=schema, mode="append", max_field_id=last, sketch=sketch, fragment_rows=most
+        )
         operation, version = lance.LanceOperation.Append(write(source, form)), dataset.version
     dataset = lance.LanceDataset.commit(
         lance_uri(root), operation, read_version=version, storage_options=storage_options(root)
@@ -127,6 +134,13 @@ def _batches(source: Written, schema: pa.Schema, sketcher: Sketcher | None) -> I
         if sketcher is not None:
             rows = sketcher.add(rows)
         yield from rows.select(schema.names).cast(schema).to_batches()
+
+
+def _pairs(source: Written) -> int:
+    """About how many rows of an index an output has: where conditions are a column, each row may have any number."""
+    rows_out = sum(unit.rows_out for unit in source.units)
+    written = read_manifest(source.output)
+    return -(-rows_out * written["pairs"] // max(1, written["rows_out"]))
 
 
 def _count_rows(source: Written, metadata: IndexMetadata) -> None:

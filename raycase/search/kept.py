@@ -15,6 +15,7 @@ from raycase.data.storage import Location
 from raycase.data.stored_words import WORDS
 from raycase.errors import RequestError
 from raycase.search.answers import returned_columns
+from raycase.search.fragments import fragment_rows
 from raycase.search.lance_files import sql_equals
 from raycase.search.metadata import IndexMetadata
 from raycase.search.pooled import PooledVectors
@@ -45,6 +46,8 @@ def keep_conditions(
     stale = [name for name in metadata.kept if metadata.conditions.get(name) != metadata.words]
     if not stale:
         return dataset
+    fragment = fragment_rows(metadata.words, metadata.shards)
+    most = {} if fragment is None else {"max_rows_per_file": fragment}
     model = model or metadata.name
     encoder = load_query_encoder(metadata, model)
     asked = cache(lambda name: ask(encoder, [name], model=model, named="--keep-condition"))
@@ -61,7 +64,7 @@ def keep_conditions(
         rows = (_batch(dataset, schema, condition, *block) for block in blocks)
         reader = pa.RecordBatchReader.from_batches(schema, _flat(rows))
         dataset = import_lance().write_dataset(
-            reader, lance_uri(root), mode="append", storage_options=storage_options(root)
+            reader, lance_uri(root), mode="append", storage_options=storage_options(root), **most
         )
         metadata.conditions[condition] = metadata.words
     return dataset

@@ -10,6 +10,7 @@ from raycase.data.schema import PLAIN, VECTOR
 READY = "ready"  # the tag of the version that is searched
 CUT = "cut"  # in `EmbedderConfig.describe()`: the dimension to which conditional vectors were cut
 EXACT_BELOW = 100_000
+MOST_SHARDS = 1024
 
 
 @dataclass(kw_only=True)
@@ -27,6 +28,11 @@ class IndexMetadata:
     covered: dict[str, list[list[int]]] = field(default_factory=dict)  # input file of a job -> row intervals indexed
     kind: str = "auto"  # as requested: auto, exact, ivf-pq or hnsw
     exact_below: int = EXACT_BELOW  # auto searches conditions with fewer rows exactly
+    shards: int = 1  # parts that are searched by a process each, on a cluster
+
+    def __post_init__(self) -> None:
+        if not 1 <= self.shards <= MOST_SHARDS:
+            raise ValueError(f"shards: expected 1 to {MOST_SHARDS:,}, got {self.shards}")
 
     @property
     def encoder_choices(self) -> dict[str, Any]:

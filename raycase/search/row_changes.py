@@ -16,6 +16,7 @@ from raycase.data.storage import Location
 from raycase.data.stored_words import BASIS
 from raycase.errors import RequestError, note
 from raycase.search.filters import Filter, checked_filter
+from raycase.search.fragments import fragment_rows
 from raycase.search.index_rows import check_output_columns, index_schema, without_covered
 from raycase.search.lance_files import sql_in
 from raycase.search.metadata import IndexMetadata
@@ -58,10 +59,11 @@ def delete_same_ids(
     return deleted
 
 
-def compact(dataset: LanceDataset) -> None:
+def compact(dataset: LanceDataset, metadata: IndexMetadata) -> None:
     """Write the files without deleted rows, once these are the most: an index that changes daily must not grow."""
     if dataset.stats.dataset_stats()["num_deleted_rows"] > dataset.count_rows():
-        dataset.optimize.compact_files()
+        most = fragment_rows(metadata.rows, metadata.shards)
+        dataset.optimize.compact_files(**{} if most is None else {"target_rows_per_fragment": -(-most // 2)})
 
 
 def _delete(dataset: LanceDataset, metadata: IndexMetadata, where: Filter) -> int:

@@ -14,6 +14,7 @@ from raycase.data.storage import locate
 from raycase.errors import WorkError
 from raycase.search.build import IndexJob, build
 from raycase.search.build_parts import BUILD, code_part
+from raycase.search.fragments import shard_fragments
 from raycase.search.index import Index, Options
 
 WIDE = Options(nprobes=50, ef=300, refine=20)
@@ -53,6 +54,14 @@ def test_it_has_the_rows_and_the_answers_of_one_process(job, index):
     assert len(Index.open(job.output).dataset.get_fragments()) == 6
     assert Index.open(job.output).dataset.count_rows("id = 17 AND condition = 'color'") == 1
     assert not is_begun(job)
+
+
+def test_its_shards_have_about_as_many_rows(job, index):
+    assert build(replace(job, shards=4), Tasks(), SMALL)["shards"] == 4
+    assert rows_of(job.output) == rows_of(index.dataset.uri)
+    dataset = Index.open(job.output).dataset
+    rows = [sum(dataset.get_fragment(one).count_rows() for one in of) for of in shard_fragments(dataset, 4)]
+    assert sum(rows) == 900 and max(rows) <= 240
 
 
 @pytest.mark.parametrize("kind", ["hnsw", "ivf-pq"])
