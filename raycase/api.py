@@ -5,7 +5,6 @@ Where a command has a flag, they have an argument: `--max-rejected` is `max_reje
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Iterable
 from dataclasses import fields
 from difflib import get_close_matches
@@ -14,7 +13,7 @@ from importlib import import_module
 from os import PathLike, fspath
 from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
 
-from raycase.errors import RequestError, WorkError
+from raycase.errors import RequestError, WorkError, with_arguments
 
 if TYPE_CHECKING:
     from sentence_transformers import SentenceTransformer
@@ -26,7 +25,6 @@ Args = ParamSpec("Args")
 Given = TypeVar("Given")
 AnyJob = TypeVar("AnyJob")
 Place = str | PathLike[str]
-_FLAG = re.compile(r"(?<![\w-])--([a-z][a-z0-9]*(?:-[a-z0-9]+)*)")
 
 
 def names_arguments(function: Callable[Args, Given]) -> Callable[Args, Given]:
@@ -37,7 +35,7 @@ def names_arguments(function: Callable[Args, Given]) -> Callable[Args, Given]:
         try:
             return function(*args, **options)
         except (RequestError, WorkError) as error:
-            error.args = tuple(_FLAG.sub(lambda flag: flag[1].replace("-", "_"), str(arg)) for arg in error.args)
+            error.args = tuple(with_arguments(str(arg)) for arg in error.args)
             raise
 
     return call

@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from raycase.search.join import JoinJob
     from raycase.search.rerank_job import RerankJob
     from raycase.search.search_job import SearchJob
+    from raycase.serving.serve_job import ServeJob
     from raycase.systems.push import PushJob
     from raycase.training.job import TrainingJob
     from raycase.training.sweep_job import Sweep
@@ -201,6 +202,16 @@ def explain(job: ExplainJob) -> Result:
     return explain(job)
 
 
+def serve(job: ServeJob) -> Result:
+    """Answer requests over HTTP: embeddings, as OpenAI's API has them, and search."""
+    from raycase.serving.serve_job import import_serve
+
+    import_serve()
+    from raycase.distributed.serve import serve
+
+    serve(job)
+
+
 COMMANDS = {
     "demo": Command("raycase.demo:DemoJob", demo),
     "embed": Command("raycase.corpus.request:EmbedJob", embed),
@@ -216,6 +227,7 @@ COMMANDS = {
     "tune": Command("raycase.training.sweep_job:TuneFlags", tune, over="train"),
     "evaluate": Command("raycase.evaluation.job:EvaluateJob", evaluate),
     "explain": Command("raycase.evaluation.explain:ExplainJob", explain),
+    "serve": Command("raycase.serving.serve_job:ServeJob", serve),
     "push": Command("raycase.systems.push:PushJob", push),
     "check-model": Command("raycase.evaluation.check_model:CheckJob", check_model),
 }

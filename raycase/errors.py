@@ -49,12 +49,18 @@ def note(message: object) -> None:
 _BREAKS = re.compile("\\s*[\t\n\v\f\r\x1c-\x1f\x85\u2028\u2029]+\\s*")
 _UNSEEN = re.compile("[\0-\x1f\x7f-\x9f\u061c\u200e\u200f\u202a-\u202e\u2066-\u2069\ud800-\udfff]")
 _CREDENTIALS = re.compile(r"(?<=s3|3a|gs|cs|tp|ps)://[^/\s@]+@|://[^/\s@:]*:[^/\s@]*@")
+_FLAGS = re.compile(r"(?<![\w-])--([a-z][a-z0-9]*(?:-[a-z0-9]+)*)")
 _KEYS = re.compile(r"(\?[^\s?]*?(?:sig|signature|token|key|secret|password)=)[^\s'\"]+", re.IGNORECASE)
 
 STALL_TIMEOUT = 60.0  # minutes without progress after which a job on Ray gives up
 MOST_SHOWN, MOST_LABEL = 1000, 200  # characters of a line for people, and of a condition or a name in one
 MOST = 2**63 - 1  # of a whole number: what a file and a store of columns hold
 MOST_SEED = 2**32 - 1  # of scikit-learn's and Optuna's seeds
+
+
+def with_arguments(message: str) -> str:
+    """A message with the names of arguments in place of those of flags: --max-rejected as max_rejected."""
+    return _FLAGS.sub(lambda flag: flag[1].replace("-", "_"), message)
 
 
 def check_ranges(flags: Any, ranges: Mapping[str, tuple[bool, str]] = MappingProxyType({})) -> None:

@@ -29,10 +29,11 @@ from raycase.errors import RequestError, WorkError, first_line, note, visible
 SECONDS = 15.0  # within which a cluster answers, busy as it may be
 
 
-def start_ray() -> None:
+def start_ray(*, metrics_port: int | None = None) -> None:
     """Join the cluster that RAY_ADDRESS or a Ray job names; without one, start a Ray for this process alone.
 
-    Raises RequestError for what is no address, WorkError for a cluster that cannot be joined.
+    metrics_port: of the Ray that is started (default: a free one). Raises RequestError for what is no address,
+    WorkError for a cluster that cannot be joined.
     """
     never_start_unasked()
     errors_to_stderr()
@@ -46,7 +47,7 @@ def start_ray() -> None:
         else:
             listen_on_localhost()
             own_token_file(Path.home() / ".ray" / "auth_token")
-            ray.init("local", **options)
+            ray.init("local", _metrics_export_port=metrics_port or None, **options)
             end_with_ray()
         if threading.current_thread() is threading.main_thread():
             signal.signal(signal.SIGTERM, handler)  # Ray's own handler exits without a message

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import sys
 import time
-from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -70,14 +69,17 @@ def facets(job: FacetsJob) -> dict[str, Any]:
     began = time.time()
     _check_job(job)
     disable_progress_bar()  # the weights load in a moment
-    index, found = on_index(partial(Index.open, job.index, model=job.model), partial(_find, job))
-    clusters, words, examples, condition, tables = found
+    index, (found, tables) = on_index(partial(Index.open, job.index, model=job.model), partial(_find, job))
+    print_replaced_condition(index, job.condition, found.condition)
+    if found.unweighed:
+        note(f"without words: {found.unweighed}")
     for uri, table in tables.items():
         locate(uri).put(parquet_bytes(table))
-    _print_table(clusters, words, examples, index, condition)
+    _print_table(found, index)
+    clusters = found.clusters
     return {
         "asked": job.condition,
-        "condition": condition,
+        "condition": found.condition,
         "rows": len(clusters.offsets),
         "clusters": len(clusters.sizes),
         "silhouette": None if clusters.silhouette is None else round(clusters.silhouette, 4),
@@ -87,23 +89,43 @@ def facets(job: FacetsJob) -> dict[str, Any]:
     }
 
 
-def _find(
-    job: FacetsJob, index: Index
-) -> tuple[Clusters, list[list[CarriedWord]] | None, list[list[Example]], str | None, dict[str, pa.Table]]:
-    """The clusters, their words and examples, the condition of the index that was taken, and what is written."""
+@dataclass(frozen=True, kw_only=True)
+class FoundFacets:
+    """The clusters, their words and examples; condition: of the index, that was taken; unweighed: why there are no
+    words."""
+
+    clusters: Clusters
+    words: list[list[CarriedWord]] | None
+    examples: list[list[Example]]
+    condition: str | None
+    unweighed: str | None
+
+
+def find_facets(job: FacetsJob, index: Index) -> FoundFacets:
+    """Group the rows of an open index, which need not be that of the job. Raises RequestError."""
     text = _text_column(job, index)
     condition, blocks = index.blocks(job.condition, job.where, exact_condition=job.exact_condition)
-    print_replaced_condition(index, job.condition, condition)
-    weighs = _weighs(job, index)
+    unweighed = _unweighed(job, index)
     clusters = find_clusters(blocks, job.clusters, most=job.most_clusters, seed=job.seed)
     with lance_errors(index.root):
-        examples = nearest_examples(clusters, index, text, EXAMPLES)
-        words = carrying_words(clusters, index, condition, text, WORDS, job.seed) if weighs and text else None
-        id_type = index.dataset.schema.field(ID).type
-        tables = {job.output: facet_table(clusters, words, examples, id_type)} if job.output else {}
+        weighs = unweighed is None and text is not None
+        return FoundFacets(
+            clusters=clusters,
+            words=carrying_words(clusters, index, condition, str(text), WORDS, job.seed) if weighs else None,
+            examples=nearest_examples(clusters, index, text, EXAMPLES),
+            condition=condition,
+            unweighed=unweighed,
+        )
+
+
+def _find(job: FacetsJob, index: Index) -> tuple[FoundFacets, dict[str, pa.Table]]:
+    """The facets, and what is written."""
+    found = find_facets(job, index)
+    with lance_errors(index.root):
+        tables = {job.output: facet_table(found, index)} if job.output else {}
         if job.assignments:
-            tables[job.assignments] = assignment_table(clusters, index)
-    return clusters, words, examples, condition, tables
+            tables[job.assignments] = assignment_table(found.clusters, index)
+    return found, tables
 
 
 def _check_job(job: FacetsJob) -> None:
@@ -126,29 +148,23 @@ def _text_column(job: FacetsJob, index: Index) -> str | None:
     return None
 
 
-def _weighs(job: FacetsJob, index: Index) -> bool:
-    """Whether the words of the texts can be weighed; if not, say why. Raises RequestError for a wrong --model."""
+def _unweighed(job: FacetsJob, index: Index) -> str | None:
+    """Why the words of the texts cannot be weighed; None where they can. Raises RequestError for a wrong --model."""
     try:
-        reason = unweighable(index, job.text_column or TEXT)
+        return unweighable(index, job.text_column or TEXT)
     except RequestError as error:  # the model has moved; clusters need none
         if job.model:
             raise
-        reason = str(error)
-    if reason is not None:
-        note(f"without words: {reason}")
-    return reason is None
+        return str(error)
 
 
-def facet_table(
-    clusters: Clusters,
-    words: Sequence[list[CarriedWord]] | None,
-    examples: Sequence[list[Example]],
-    id_type: pa.DataType,
-) -> pa.Table:
+def facet_table(found: FoundFacets, index: Index) -> pa.Table:
     """One row for each cluster; words are null where none were weighed."""
-    sizes = clusters.sizes
+    sizes = found.clusters.sizes
     word_type = pa.struct([("word", pa.string()), ("score", pa.float32())])
+    id_type = index.dataset.schema.field(ID).type
     example_type = pa.struct([(ID, id_type), ("text", pa.string()), ("cosine", pa.float32())])
+    words = found.words
     of_words = [None] * len(sizes) if words is None else [[word._asdict() for word in each] for each in words]
     return pa.table(
         {
@@ -156,7 +172,7 @@ def facet_table(
             "rows": pa.array(sizes, pa.int64()),
             "share": pa.array(sizes / sizes.sum(), pa.float32()),
             "words": pa.array(of_words, pa.list_(word_type)),
-            "examples": pa.array([[row._asdict() for row in each] for each in examples], pa.list_(example_type)),
+            "examples": pa.array([[row._asdict() for row in each] for each in found.examples], pa.list_(example_type)),
         }
     )
 
@@ -173,24 +189,19 @@ def assignment_table(clusters: Clusters, index: Index) -> pa.Table:
     )
 
 
-def _print_table(
-    clusters: Clusters,
-    words: Sequence[list[CarriedWord]] | None,
-    examples: Sequence[list[Example]],
-    index: Index,
-    condition: str | None,
-) -> None:
+def _print_table(found: FoundFacets, index: Index) -> None:
     """Size, share and words of each cluster, and its examples: their texts, in a terminal with the words in bold that
     the condition looked at, or the ids where the index has no texts."""
     marks: dict[str, list[Any]] = {}
-    if words is not None and has_styles(sys.stdout):
-        marks = dict(weighed_texts([example.text for each in examples for example in each], index, condition))
-    sizes = clusters.sizes.tolist()
-    print(f'\n{sum(sizes):,} rows under "{visible(condition, MOST_LABEL)}" in {len(sizes)} clusters')
+    if found.words is not None and has_styles(sys.stdout):
+        texts = [example.text for each in found.examples for example in each]
+        marks = dict(weighed_texts(texts, index, found.condition))
+    sizes = found.clusters.sizes.tolist()
+    print(f'\n{sum(sizes):,} rows under "{visible(found.condition, MOST_LABEL)}" in {len(sizes)} clusters')
     for number, size in enumerate(sizes):
-        carried = ", ".join(visible(word.word) for word in words[number]) if words else ""
+        carried = ", ".join(visible(word.word) for word in found.words[number]) if found.words else ""
         print(f"\n{size:>10,}  {size / sum(sizes):>6.1%}  {carried}".rstrip())
-        for example in examples[number]:
+        for example in found.examples[number]:
             text = str(example.id if example.text is None else example.text)
             print(" " * 20 + in_bold(text, looked_at(marks.get(text, [])), SHOWN_CHARACTERS))
     print()

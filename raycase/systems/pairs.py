@@ -146,17 +146,22 @@ def accepted_pairs(prepared: Prepared) -> np.ndarray:
     return np.array([i for i, reason in enumerate(prepared.reasons) if reason is None], dtype=np.int64)
 
 
+def tokens_of_pairs(prepared: Prepared, pair_index: np.ndarray) -> np.ndarray:
+    """Tokens of the prompts of each of these distinct pairs, as if it were encoded separately: (K,) int64."""
+    tokens_K = np.zeros(len(pair_index), np.int64)
+    for batches, text_index in (
+        (prepared.pairs, pair_index),
+        (prepared.alone, prepared.sentence[pair_index]),
+        (prepared.bases, prepared.condition[pair_index]),
+    ):
+        for batch in batches:
+            tokens_K += batch.lengths[text_index]
+    return tokens_K
+
+
 def tokens_apart(prepared: Prepared, pair_index: np.ndarray) -> int:
-    """Tokens of these pairs' prompts, as if each pair were encoded separately."""
-    return sum(
-        int(batch.lengths[text_index].sum())
-        for batches, text_index in (
-            (prepared.pairs, pair_index),
-            (prepared.alone, prepared.sentence[pair_index]),
-            (prepared.bases, prepared.condition[pair_index]),
-        )
-        for batch in batches
-    )
+    """The sum of `tokens_of_pairs`."""
+    return int(tokens_of_pairs(prepared, pair_index).sum())
 
 
 def encoded(prepared: Prepared, pair_index: np.ndarray, vectors_KD: np.ndarray, work: Work) -> Encoded:

@@ -279,6 +279,7 @@ def test_no_command_has_another_flag_that_is_written():
         "demo": set(),
         "tune": set(),
         "push": set(),
+        "serve": {"token_file"},  # read
         "search": {"output", "html"},
         "facets": {"output", "assignments"},
         "check-model": {"golden", "save_golden"},

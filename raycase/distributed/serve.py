@@ -1,0 +1,159 @@
+"""`raycase serve`: the HTTP service as an application of Ray Serve, which has the server, the replicas and the batches.
+
+A replica is a process with a model; what it answers is in `raycase/serving/`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import logging
+import math
+import os
+import queue
+import signal
+import sys
+from collections.abc import Sequence
+from types import FrameType
+from typing import Any, NoReturn
+
+import ray
+import torch
+from fastapi import FastAPI
+from ray import serve as ray_serve
+from ray.exceptions import RayError
+from ray.serve.config import HTTPOptions, ProxyLocation
+from ray.serve.exceptions import RayServeException
+from ray.serve.schema import LoggingConfig
+
+from raycase.data.storage import locate
+from raycase.distributed.cluster import cause, named_cluster, nodes, start_ray
+from raycase.distributed.prometheus import ServiceMetrics
+from raycase.distributed.resources import CPU_STEP, capacity, check_nodes
+from raycase.errors import note
+from raycase.serving.app import make_app
+from raycase.serving.engine import Engine
+from raycase.serving.live_index import open_index
+from raycase.serving.serve_job import ServeJob, ServeSettings, check_serve, free_port
+from raycase.serving.service import EmbeddedText, Service
+from raycase.systems.registry import resolve_embedder
+
+NAME = "raycase"  # of the application, and of its deployment
+BATCH, WAIT = 256, 0.005  # texts of a batch, and seconds in which it fills
+ARRIVING = 1024  # requests of a replica whose bodies arrive, beside those in its queue
+DRAIN = 60.0  # seconds for what is under way when the service ends
+CLUSTER_CPUS = 4.0  # of a replica on a cluster, where a node has as many
+QUIET = LoggingConfig(log_level="WARNING", enable_access_log=False)
+
+
+class BatchedEngine(Engine):
+    """Texts of many requests are embedded together; those with conditions apart from those without."""
+
+    async def embed(self, texts: Sequence[str], conditions: Sequence[str] | None) -> list[EmbeddedText]:
+        if conditions is None:
+            return await asyncio.gather(*map(self._plain, texts))
+        return await asyncio.gather(*map(self._conditional, texts, conditions))
+
+    @ray_serve.batch(max_batch_size=BATCH, batch_wait_timeout_s=WAIT)
+    async def _plain(self, texts: list[str]) -> list[EmbeddedText]:
+        return await self.run(self.service.embed, texts, None)
+
+    @ray_serve.batch(max_batch_size=BATCH, batch_wait_timeout_s=WAIT)
+    async def _conditional(self, texts: list[str], conditions: list[str]) -> list[EmbeddedText]:
+        return await self.run(self.service.embed, texts, conditions)
+
+
+@ray_serve.ingress()
+class Replica:
+    """A process with a loaded model."""
+
+    def __init__(self, settings: ServeSettings, threads: int | None) -> None:
+        if threads is not None:
+            torch.set_num_threads(threads)
+        self.settings, self.engine = settings, BatchedEngine(Service.load(settings))
+
+    def __serve_build_asgi_app__(self) -> FastAPI:
+        return make_app(self.engine, self.settings, ServiceMetrics())
+
+
+def application(flags: dict[str, Any]) -> ray_serve.Application:
+    """The application for a config of Ray Serve, as KubeRay's RayService has it; flags: of `ServeJob`, in `args`.
+
+    It needs a token in the environment of the nodes (RAYCASE_TOKEN), for the proxies may listen anywhere. Raises
+    RequestError.
+    """
+    origins = tuple(flags.pop("allow_origin", ()))
+    job = ServeJob(**flags, allow_origin=origins)
+    return _bound(job, check_serve(job, needs_token=True))
+
+
+def _bound(job: ServeJob, settings: ServeSettings) -> ray_serve.Application:
+    """The application of a job, whose replicas fit the cluster."""
+    every = nodes()
+    gpus = job.gpus_per_replica if job.gpus_per_replica is not None else float(any(n.get("GPU") for n in every))
+    most = max((n.get("CPU", 0.0) for n in every), default=1.0)
+    cpus = CLUSTER_CPUS if named_cluster() else most / job.replicas
+    cpus = max(CPU_STEP, math.floor(min(cpus, most) / CPU_STEP) * CPU_STEP)
+    deployment = ray_serve.deployment(
+        Replica,
+        name=NAME,
+        num_replicas=job.replicas,
+        ray_actor_options={"num_cpus": cpus, "num_gpus": gpus},
+        max_ongoing_requests=job.queue + ARRIVING,
+        max_queued_requests=job.queue + ARRIVING,
+        graceful_shutdown_timeout_s=DRAIN,
+        graceful_shutdown_wait_loop_s=0.2,
+    )
+    return deployment.bind(settings, None if gpus else max(1, round(cpus)))
+
+
+def serve(job: ServeJob) -> NoReturn:
+    """Serve until SIGINT or SIGTERM, then answer what is under way and exit with 130 or 143. Raises RequestError, and
+    WorkError where the service cannot start."""
+    on_cluster = named_cluster() is not None
+    settings = check_serve(job, needs_token=on_cluster)
+    if settings.index is None:
+        assert settings.model is not None, "check_serve gives the default"
+        model = resolve_embedder(settings.model).model
+    else:
+        model = open_index(settings.index, model=settings.model, words_bytes=settings.words_bytes).model
+    port = job.port if on_cluster else free_port(job.host, job.port)
+    start_ray(metrics_port=job.metrics_port)
+    if settings.index is not None:
+        check_nodes(locate(settings.index), capacity(), "--index")
+    logging.getLogger("ray.serve").setLevel(logging.WARNING)
+    try:
+        ray_serve.start(
+            proxy_location=ProxyLocation.EveryNode,
+            http_options=HTTPOptions(host=job.host, port=port),
+            logging_config=QUIET,
+        )
+        ray_serve.run(_bound(job, settings), name=NAME, route_prefix="/", logging_config=QUIET)
+    except (RayError, RayServeException, RuntimeError) as error:
+        raise cause(error) from error
+    url = f"http://{job.host}:{port}"
+    metrics = [f"http://{n['NodeManagerAddress']}:{n['MetricsExportPort']}/metrics" for n in ray.nodes() if n["Alive"]]
+    index = "" if settings.index is None else f" and {settings.index}"
+    note(f"listening on {url}: {model}{index}, replicas: {job.replicas}; metrics: {metrics[0]}; Ctrl-C ends it")
+    print(json.dumps({"url": url, "model": model, "index": settings.index, "metrics": metrics}), flush=True)
+    number = wait_for_signal()
+    note("ending: what is under way is answered first")
+    ray_serve.delete(NAME)
+    if not on_cluster:
+        ray_serve.shutdown()
+    ray.shutdown()
+    sys.exit(128 + number)
+
+
+def wait_for_signal() -> int:
+    """The number of SIGINT or SIGTERM, when one comes; a second one ends the process at once."""
+    told: queue.SimpleQueue[int] = queue.SimpleQueue()
+
+    def stop(number: int, frame: FrameType | None) -> None:
+        signal.signal(signal.SIGINT, lambda number, frame: os._exit(128 + number))
+        signal.signal(signal.SIGTERM, lambda number, frame: os._exit(128 + number))
+        told.put(number)
+
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, stop)
+    return told.get()

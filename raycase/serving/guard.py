@@ -1,0 +1,168 @@
+"""What every request passes before a route sees it: limits, the token, the count of requests; and how errors look."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections.abc import Callable
+from typing import Any, Protocol
+
+from starlette.datastructures import Headers
+from starlette.responses import JSONResponse
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from raycase.errors import MOST_SHOWN, visible
+from raycase.serving.schema import MOST_BODY, MOST_HEADERS
+from raycase.serving.serve_job import ServeSettings, is_token
+
+log = logging.getLogger(__name__)
+BODY_SECONDS = 30.0  # within which a whole body arrives
+RETRY_SECONDS = 1  # after which a client that was turned away may try again
+OPEN = ("/health", "/ready")  # for everybody
+LOCAL = ("127.0.0.1", "localhost", "[::1]")
+TOLD = "raycase.told"  # key of a request's scope: what its route tells `Observe`
+
+
+class Observe(Protocol):
+    """Counts a request that was answered; texts and tokens: embedded for it."""
+
+    def __call__(self, route: str, status: int, seconds: float, *, texts: int = 0, tokens: int = 0) -> None: ...
+
+
+class RefusedError(Exception):
+    """A request that no route sees."""
+
+    def __init__(self, status: int, message: str, **headers: str) -> None:
+        super().__init__(message)
+        self.status, self.headers = status, {name.replace("_", "-"): value for name, value in headers.items()}
+
+
+class ClientGoneError(Exception):
+    """The client hung up before its request was whole."""
+
+
+def problem(status: int, message: str, *, param: str | None = None, headers: Any = None) -> JSONResponse:
+    """An error in one line, in the shape of OpenAI's API."""
+    kinds = {401: "invalid_api_key", 404: "not_found", 413: "too_large", 429: "rate_limit_exceeded"}
+    error = {
+        "message": visible(message, MOST_SHOWN),
+        "type": "invalid_request_error" if status < 500 else "server_error",
+        "param": param,
+        "code": kinds.get(status),
+    }
+    return JSONResponse({"error": error}, status, headers)
+
+
+class Guard:
+    """Around an app: refuses what it need not see, and reads the whole body, so that a slow client takes no place."""
+
+    def __init__(
+        self, app: ASGIApp, *, settings: ServeSettings, routes: frozenset[str], observe: Observe, seconds: float
+    ) -> None:
+        """routes: the paths that are counted by their names. seconds: for a whole body to arrive."""
+        self.app, self.settings, self.routes, self.observe, self.seconds = app, settings, routes, observe, seconds
+        self.working = 0
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http":
+            await self.app(scope, receive, send)
+            return
+        began, status = time.perf_counter(), 499
+
+        async def sent(message: Message) -> None:
+            nonlocal status
+            if message["type"] == "http.response.start":
+                status = message["status"]
+            await send(message)
+
+        try:
+            await self._answer(scope, receive, sent, lambda: status != 499)
+        finally:
+            route = scope["path"] if scope["path"] in self.routes else "other"
+            self.observe(route, status, time.perf_counter() - began, **scope.get(TOLD, {}))
+
+    async def _answer(self, scope: Scope, receive: Receive, send: Send, begun: Callable[[], bool]) -> None:
+        try:
+            self._check_headers(scope)
+            if scope["method"] != "POST":
+                await self.app(scope, receive, send)
+                return
+            body = await self._body(Headers(scope=scope), receive)
+            if self.working >= self.settings.queue:
+                raise RefusedError(
+                    429,
+                    f"expected at most {self.settings.queue:,} requests at once, got more; try again",
+                    Retry_After=str(RETRY_SECONDS),
+                )
+            self.working += 1
+            try:
+                await self.app(scope, _replayed(body, receive), send)
+            finally:
+                self.working -= 1
+        except RefusedError as refused:
+            await problem(refused.status, str(refused), headers=refused.headers)(scope, receive, send)
+        except ClientGoneError:
+            return
+        except Exception:
+            log.exception("%s failed", scope["path"] if scope["path"] in self.routes else "a request")
+            if not begun():
+                await problem(500, "the server failed; its log says why")(scope, receive, send)
+
+    def _check_headers(self, scope: Scope) -> None:
+        """Raise RefusedError for headers without end, without the token, or with the name of another host, by which a
+        stranger's page sends a browser here (DNS rebinding)."""
+        if sum(len(name) + len(value) for name, value in scope["headers"]) > MOST_HEADERS:
+            raise RefusedError(431, f"expected at most {MOST_HEADERS:,} bytes of headers, got more")
+        headers, expected = Headers(scope=scope), self.settings.token_sha256
+        if expected is None:
+            host = headers.get("host", "")
+            if (host if host.endswith("]") else host.rpartition(":")[0] or host) not in LOCAL:
+                raise RefusedError(
+                    403, f"expected one of {', '.join(LOCAL)} as Host, for there is no token; got another"
+                )
+        elif scope["path"] not in OPEN:
+            kind, _, token = headers.get("authorization", "").partition(" ")
+            if kind.lower() != "bearer" or not is_token(token.strip(), expected):
+                raise RefusedError(
+                    401, "expected the server's token (Authorization: Bearer TOKEN)", WWW_Authenticate="Bearer"
+                )
+
+    async def _body(self, headers: Headers, receive: Receive) -> bytes:
+        """The whole body. Raises RefusedError for one that is too long or too slow, ClientGoneError."""
+        said = headers.get("content-length", "0")
+        if not said.isdecimal() or int(said[:20]) > MOST_BODY:
+            raise _too_large()
+        parts: list[bytes] = []
+        size, more = 0, True
+        try:
+            async with asyncio.timeout(self.seconds):
+                while more:
+                    message = await receive()
+                    if message["type"] == "http.disconnect":
+                        raise ClientGoneError
+                    parts.append(message.get("body", b""))
+                    size, more = size + len(parts[-1]), message.get("more_body", False)
+                    if size > MOST_BODY:
+                        raise _too_large()
+        except TimeoutError as error:
+            raise RefusedError(408, f"expected the whole body within {self.seconds:g} s, got a part of it") from error
+        return b"".join(parts)
+
+
+def _too_large() -> RefusedError:
+    return RefusedError(413, f"expected a body of at most {MOST_BODY:,} bytes, got more")
+
+
+def _replayed(body: bytes, receive: Receive) -> Receive:
+    """`receive` of a request whose body was read."""
+    told = False
+
+    async def replay() -> Message:
+        nonlocal told
+        if told:
+            return await receive()
+        told = True
+        return {"type": "http.request", "body": body, "more_body": False}
+
+    return replay

@@ -1,0 +1,26 @@
+"""The HTTP service without Ray, for tests: its app behind a client."""
+
+from fastapi.testclient import TestClient
+
+from raycase.serving.app import make_app
+from raycase.serving.engine import Engine
+from raycase.serving.serve_job import ServeJob, check_serve
+
+TOKEN = "0123456789abcdef" * 2
+
+
+def client_of(service, *, seconds=30.0, base_url="http://127.0.0.1:8000", **flags):
+    """A client of the app by the flags of `raycase serve`, and what the app counted."""
+    settings, counted = check_serve(ServeJob(**flags)), []
+    observe = lambda route, status, _, **more: counted.append((route, status, more))  # noqa: E731 said in one line
+    app = make_app(Engine(service), settings, observe, seconds=seconds)
+    return TestClient(app, base_url=base_url, raise_server_exceptions=False), counted
+
+
+def refusal(answer, status):
+    """The message of an answer that refuses, in one line."""
+    assert answer.status_code == status, answer.text
+    error = answer.json()["error"]
+    assert error.keys() == {"message", "type", "param", "code"} and "\n" not in error["message"]
+    assert len(answer.content) < 2000
+    return error["message"]

@@ -1,0 +1,334 @@
+"""Requests of strangers: whatever they send, they get one line of JSON and the next request is answered."""
+
+import asyncio
+import json
+import re
+import threading
+
+import pytest
+from hostile_cases.filters import FILTERS
+from served import TOKEN, client_of, refusal
+
+from raycase.serving import schema
+from raycase.serving.engine import Engine
+from raycase.serving.guard import Guard
+from raycase.serving.serve_job import ServeJob, check_serve
+
+JSON = {"Content-Type": "application/json"}
+DEEP = 100_000
+
+
+def post(client, body, route="/v1/embeddings", **headers):
+    return client.post(route, content=body, headers=JSON | headers)
+
+
+def alive(client):
+    return client.post("/v1/embeddings", json={"input": "a red dress"}).status_code == 200
+
+
+@pytest.mark.parametrize(
+    ("body", "said"),
+    [
+        (b"[" * DEEP + b"]" * DEEP, "nested too deeply"),
+        (b'{"input": ' + b'{"a":' * DEEP + b"1" + b"}" * DEEP + b"}", "nested too deeply"),
+        (b'{"input": NaN}', "JSON, which has no NaN"),
+        (b'{"input": "a", "dimensions": -Infinity}', "JSON, which has no -Infinity"),
+        (b'{"input": "a", "dimensions": 1e999}', "dimensions: "),
+        (b'{"input": "a", "dimensions": ' + b"9" * 5000 + b"}", "Exceeds the limit"),
+        (b'{"input": "\xff\xfe"}', "JSON in UTF-8, got another byte at 11"),
+        ('{"input": "dog"}'.encode("utf-16"), "JSON in UTF-8"),
+        (b'\xef\xbb\xbf{"input": "dog"}', "expected JSON"),
+        (rb'{"input": "\ud800"}', r"half of a surrogate pair in '\ud800'"),
+        (rb'{"input": "a", "condition": "\udfff"}', r"half of a surrogate pair"),
+        (rb'{"input": "a", "\ud800": 1}', "a unicode string"),
+        (b'{"input": "a", "input": "b"}', "each name once, got 'input' twice"),
+        (b'{"input": "dog"', "expected JSON, got at character"),
+        (b'{"input": "dog"} {}', "expected JSON, got at character"),
+        (b"", "expected it"),
+        (b"null", ""),
+        (b"[]", ""),
+        (b'"dog"', ""),
+        (b"{}", "input: expected it, got none"),
+        (b'{"inputs": "dog", "input": "dog"}', "inputs: expected no such name, got one"),
+        (b'{"input": "a", "condition": "c", "conditions": ["c"]}', "conditions: expected no such name"),
+        (b'{"input": ""}', "input: expected words, got ''"),
+        (b'{"input": []}', "a list of nothing"),
+        (b'{"input": {}}', "an object of nothing"),
+        (b'{"input": [" \\t\\n"]}', "input: text 0: expected words"),
+        (b'{"input": ["a", null]}', "input: text 1: expected a text, got None"),
+        (b'{"input": [1, 2, 3]}', "got tokens: this model has a tokenizer of its own; send texts"),
+        (b'{"input": [[1, 2], [3]]}', "got tokens"),
+        (b'{"input": 7}', "expected a text or a list of texts, got 7"),
+        (b'{"input": true}', "got True"),
+        (b'{"input": "a", "condition": ""}', "condition: expected words"),
+        (b'{"input": "a", "condition": ["c", "d"]}', "condition: expected one, or one for each of the 1 texts, got 2"),
+        (b'{"input": "a", "condition": 3}', "condition: expected a text"),
+        (b'{"input": "a", "condition": ["c", null]}', "condition: "),
+        (b'{"input": "a", "model": 1}', "model: "),
+        (b'{"input": "a", "dimensions": "6"}', "dimensions: "),
+        (b'{"input": "a", "dimensions": true}', "dimensions: "),
+        (b'{"input": "a", "dimensions": 0}', "dimensions: "),
+        (b'{"input": "a", "dimensions": 6}', "dimensions: expected 32 for vectors without a condition, got 6"),
+        (b'{"input": "a", "condition": "c", "dimensions": 7}', "dimensions: expected 6 or 11 for vectors under"),
+        (b'{"input": "a", "encoding_format": "int8"}', "encoding_format: "),
+        (b'{"input": "a", "normalize": 1}', "normalize: "),
+    ],
+    ids=lambda value: repr(value[:30]),
+)
+def test_a_wrong_body_is_refused_in_one_line(client, body, said):
+    assert said in refusal(post(client, body), 422)
+    assert alive(client)
+
+
+@pytest.mark.parametrize(
+    ("route", "asked", "said"),
+    [
+        ("/v1/embeddings", {"input": ["a"] * 10**6}, "expected at most 2,048 texts, got 1,000,000"),
+        ("/v1/embeddings", {"input": "a" * 32_769}, "expected at most 32,768 characters"),
+        ("/v1/embeddings", {"input": "a", "condition": "c" * 1001}, "expected at most 1,000 characters"),
+        (
+            "/v1/embeddings",
+            {"input": ["a"] * 257, "condition": [f"c{i}" for i in range(257)]},
+            "condition: expected at most 256 different ones, got 257",
+        ),
+        ("/v1/embeddings", {"input": ["a" * 32_000] * 300}, "expected a body of at most 8,388,608 bytes, got more"),
+        ("/search", {"queries": ["a"] * 257}, "expected at most 256 texts"),
+        ("/search", {"queries": ["a"] * 17, "condition": [str(i) for i in range(17)]}, "at most 16 different ones"),
+        ("/search", {"queries": "a", "k": 1001}, "k: expected at most 1,000"),
+        ("/search", {"queries": "a", "k": 2**70}, "k: expected at most 1,000"),
+        ("/search", {"queries": ["a"] * 256, "k": 100}, "10,000 answers to all queries, got 100 for 256"),
+        ("/search", {"queries": "a", "where": "year > 1 AND " * 1000}, "where: expected at most 10,000 characters"),
+        ("/explain", {"texts": ["a"] * 33, "conditions": ["c", "d"]}, "expected at most 64 texts times conditions"),
+    ],
+)
+def test_what_is_too_large_is_413(client, route, asked, said):
+    assert said in refusal(client.post(route, json=asked), 413)
+    assert alive(client)
+
+
+@pytest.mark.parametrize(
+    ("route", "asked", "said"),
+    [
+        ("/search", {"queries": "a", "k": 0}, "k: "),
+        ("/search", {"queries": "a", "k": 1.5}, "k: "),
+        ("/search", {"queries": "a", "effort": "all"}, "effort: "),
+        ("/search", {"queries": "a", "where": 3}, "where: "),
+        ("/search", {"queries": "a", "where": "\ud800"}, "where: "),
+        ("/search", {"queries": "a", "condition": "c", "unconditional": True}, "condition or unconditional, got both"),
+        ("/search", {"queries": "a", "condition": "c", "exact_condition": True}, "condition: expected"),
+        ("/search", {"queries": "a", "index": "/etc/passwd"}, "index: expected no such name"),
+        ("/facets", {"condition": "color", "clusters": 1}, "clusters: "),
+        ("/facets", {"condition": "color", "clusters": 61}, "clusters: expected at most the 60 rows"),
+        ("/facets", {"condition": "color", "where": "year > 9999"}, "where: expected a filter that leaves rows"),
+        ("/facets", {"condition": ["color"]}, "condition: "),
+        ("/facets", {"condition": "color", "output": "/tmp/x.parquet"}, "output: expected no such name"),
+        ("/explain", {"texts": "a", "conditions": ["犬" * 900]}, "leaves no room for the sentence"),
+    ],
+)
+def test_what_is_wrong_is_422(client, route, asked, said):
+    assert said in refusal(client.post(route, content=json.dumps(asked), headers=JSON), 422)
+
+
+@pytest.mark.parametrize("where", [*FILTERS, "text = 'a' AND \"_word_codes\" IS NOT NULL", "id = (SELECT id)"])
+@pytest.mark.parametrize("route", ["/search", "/facets"])
+def test_a_filter_reads_kept_columns_alone_and_tells_no_place(client, home, route, where):
+    asked = {"where": where, "condition": "color"} | ({"queries": "a", "k": 1} if route == "/search" else {})
+    answer = client.post(route, content=json.dumps(asked), headers=JSON)
+    message = refusal(answer, 413 if len(where) > schema.MOST_WHERE else 422)
+    assert message.startswith("where: expected") and not re.search(r"lance|\.rs|/|Traceback", message.split("got")[0])
+    assert str(home) not in answer.text and "i.lance" not in answer.text
+
+
+def test_a_lost_index_tells_no_place(service, home, monkeypatch):
+    from raycase.errors import RequestError, WorkError
+
+    client, _ = client_of(service)
+    for error, status in ((WorkError, 500), (RequestError, 422), (RuntimeError, 500)):
+
+        def fail(*_, error=error):
+            raise error(f"{home}/i.lance/data/x.lance: no such file, file://{home}/i.lance, {home}/model, s3://b/k/x")
+
+        monkeypatch.setattr(type(service), "search", fail)
+        answer = client.post("/search", json={"queries": "a"})
+        assert refusal(answer, status) and str(home) not in answer.text and "s3:" not in answer.text
+    monkeypatch.undo()
+    assert alive(client)
+
+
+@pytest.mark.parametrize(
+    ("method", "path", "status"),
+    [
+        ("GET", "/", 404),
+        ("GET", "/docs", 404),
+        ("GET", "/v1/embeddings", 405),
+        ("DELETE", "/v1/embeddings", 405),
+        ("POST", "/health", 405),
+        ("POST", "/../../etc/passwd", 404),
+        ("GET", "/v1/models/%00", 404),
+    ],
+)
+def test_other_places_and_methods(client, method, path, status):
+    assert refusal(client.request(method, path), status)
+
+
+def test_json_alone_is_read(client):
+    """A form, or text, is what a page of another site may send without asking."""
+    for kind in ("text/plain", "application/x-www-form-urlencoded", "", "multipart/form-data; boundary=x"):
+        answer = client.post("/v1/embeddings", content=b'{"input": "dog"}', headers={"Content-Type": kind})
+        assert "application/json" in refusal(answer, 415)
+    assert post(client, b'{"input": "dog"}', **{"Content-Type": "application/JSON; charset=utf-8"}).status_code == 200
+
+
+def test_headers_without_end(client):
+    assert "bytes of headers" in refusal(client.get("/health", headers={"x": "a" * 2**17}), 431)
+    assert alive(client)
+
+
+def test_a_token_is_needed_where_there_is_one(service, monkeypatch, caplog):
+    monkeypatch.setenv("RAYCASE_TOKEN", TOKEN)
+    client, _ = client_of(service, host="0.0.0.0", base_url="http://example.org")
+    for given in (None, "", TOKEN, f"Basic {TOKEN}", "Bearer ", f"Bearer {TOKEN}x", f"Bearer {TOKEN[:-1]}", "Bearer é"):
+        headers = {} if given is None else {"Authorization": given.encode()}
+        answer = client.post("/v1/embeddings", json={"input": "dog"}, headers=headers)
+        assert "server's token" in refusal(answer, 401) and answer.headers["WWW-Authenticate"] == "Bearer"
+        assert client.get("/conditions", headers=headers).status_code == 401
+        assert client.get("/openapi.json", headers=headers).status_code == 401
+    assert client.get("/health").status_code == client.get("/ready").status_code == 200
+    for given in (f"Bearer {TOKEN}", f"bearer  {TOKEN}"):
+        assert client.get("/v1/models", headers={"Authorization": given}).status_code == 200
+    assert TOKEN not in caplog.text and TOKEN not in repr(check_serve(ServeJob(host="0.0.0.0")))
+
+
+def test_without_a_token_another_host_is_refused(client):
+    """A page whose name was turned to 127.0.0.1 gives its own name."""
+    for host in ("example.org", "example.org:8000", "127.0.0.1.example.org", "localhost.example.org:80", ""):
+        assert "as Host" in refusal(client.get("/conditions", headers={"Host": host}), 403)
+    for host in ("localhost", "127.0.0.1:80", "[::1]:8000", "[::1]"):
+        assert client.get("/conditions", headers={"Host": host}).status_code == 200
+
+
+def test_pages_of_allowed_origins_may_ask(service):
+    client, _ = client_of(service, allow_origin=("https://example.org",))
+    asking = {"Origin": "https://example.org", "Access-Control-Request-Method": "POST"}
+    asking["Access-Control-Request-Headers"] = "content-type,authorization"
+    allowed = client.options("/search", headers=asking)
+    assert allowed.status_code == 200 and allowed.headers["access-control-allow-origin"] == "https://example.org"
+    refused = client.options("/search", headers=asking | {"Origin": "https://example.com"})
+    assert refused.status_code == 400 and "access-control-allow-origin" not in refused.headers
+    answer = client.post("/search", json={}, headers={"Origin": "https://example.org"})
+    assert refusal(answer, 422) and answer.headers["access-control-allow-origin"] == "https://example.org"
+    assert "access-control-allow-origin" not in client_of(service)[0].get("/health", headers=asking).headers
+
+
+class Held(Engine):
+    """Waits with all embeddings until it is let go."""
+
+    def __init__(self, service):
+        super().__init__(service)
+        self.waiting, self.go = threading.Semaphore(0), threading.Event()
+
+    async def embed(self, texts, conditions):
+        self.waiting.release()
+        await asyncio.to_thread(self.go.wait)
+        return await super().embed(texts, conditions)
+
+
+def test_a_full_queue_is_429_and_what_waits_is_answered(service):
+    client, _ = client_of(service, queue=2)
+    held = client.app.state.engine = Held(service)
+    found = []
+
+    def ask():
+        found.append(client.post("/v1/embeddings", json={"input": "dog"}).status_code)
+
+    with client:
+        threads = [threading.Thread(target=ask) for _ in range(2)]
+        for thread in threads:
+            thread.start()
+        for _ in threads:
+            assert held.waiting.acquire(timeout=30)
+        answer = client.post("/v1/embeddings", json={"input": "dog"})
+        assert "at most 2 requests at once" in refusal(answer, 429) and answer.headers["Retry-After"] == "1"
+        assert answer.json()["error"]["code"] == "rate_limit_exceeded"
+        assert client.get("/health").status_code == 200
+        held.go.set()
+        for thread in threads:
+            thread.join(30)
+        assert found == [200, 200] and alive(client)
+
+
+def asgi(app, messages, **scope):
+    """What an app sends when it is called with a request of these messages; the last is waited for without end."""
+    sent, headers = [], [(b"host", b"127.0.0.1"), (b"content-type", b"application/json"), *scope.pop("headers", [])]
+    basic = {"type": "http", "method": "POST", "path": "/v1/embeddings", "query_string": b"", "root_path": ""}
+
+    async def call():
+        waiting = iter(messages)
+
+        async def receive():
+            for message in waiting:
+                return message
+            await asyncio.Event().wait()
+
+        async def send(message):
+            sent.append(message)
+
+        await app({**basic, "headers": headers, **scope}, receive, send)
+
+    asyncio.run(call())
+    return sent
+
+
+def part(body, more=True):
+    return {"type": "http.request", "body": body, "more_body": more}
+
+
+def test_a_slow_body_is_given_up_and_takes_no_place(service):
+    client, counted = client_of(service, queue=1, seconds=0.05)
+    start, _ = asgi(client.app, [part(b'{"inp')])
+    assert start["status"] == 408 and counted == [("/v1/embeddings", 408, {})]
+    assert alive(client)
+
+
+def test_a_client_that_leaves_before_its_body_is_whole_gets_nothing(service):
+    client, counted = client_of(service, queue=1)
+    assert asgi(client.app, [part(b'{"inp'), {"type": "http.disconnect"}]) == []
+    assert counted == [("/v1/embeddings", 499, {})] and alive(client)
+
+
+@pytest.mark.parametrize("length", [b"8388609", b"9" * 5000, b"-1", b"x", b"1e3"])
+def test_a_length_beyond_the_limit_is_refused_before_the_body(service, length):
+    start, _ = asgi(client_of(service)[0].app, [], headers=[(b"content-length", length)])
+    assert start["status"] == 413
+
+
+def test_a_body_without_a_length_ends_at_the_limit(service):
+    endless = iter(range(100))
+    start, _ = asgi(client_of(service)[0].app, (part(b" " * 2**20) for _ in endless))
+    assert start["status"] == 413 and next(endless) == 9
+
+
+def test_a_request_that_is_cancelled_gives_its_place_back(service):
+    """As Ray cancels it when the client hangs up."""
+    settings = check_serve(ServeJob(queue=1))
+    begun = asyncio.Event()
+
+    async def never(scope, receive, send):
+        begun.set()
+        await asyncio.Event().wait()
+
+    guard = Guard(never, settings=settings, routes=frozenset(), observe=lambda *_, **__: None, seconds=9)
+
+    async def receive():
+        return part(b"{}", more=False)
+
+    async def call():
+        scope = {"type": "http", "method": "POST", "path": "/", "headers": [(b"host", b"localhost")]}
+        task = asyncio.create_task(guard(scope, receive, None))
+        await begun.wait()
+        assert guard.working == 1
+        task.cancel()
+        await asyncio.wait([task])
+        assert task.cancelled() and guard.working == 0
+
+    asyncio.run(call())
