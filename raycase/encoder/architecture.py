@@ -66,7 +66,7 @@ def save_half(model: PreTrainedModel, folder: Path) -> None:
     weights = None
     if _has_decoder(type(_whole(model.config))):
         weights = {f"encoder.{name}": tensor for name, tensor in model.state_dict().items()}
-    model.save_pretrained(folder, state_dict=weights)
+    model.save_pretrained(folder, state_dict=weights, max_shard_size="1000GB")  # one file, whose name is known
 
 
 def is_causal(model: PreTrainedModel) -> bool:

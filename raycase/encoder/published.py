@@ -33,6 +33,7 @@ MODULES, SETTINGS, PROMPTS, CONFIG = (
     "config_sentence_transformers.json",
     "config.json",
 )
+POOLING = "1_Pooling"  # a folder
 POOLINGS = {  # of the library -> ours; in the order in which it puts them side by side in files of before version 6
     "cls": Pooling.CLS,
     "max": Pooling.MAX,
@@ -281,19 +282,16 @@ def is_readable(spec: EncoderSpec, model: PretrainedConfig) -> bool:
     return alike and not spec.published and not spec.end_token and len(spec.poolings) == 1 and spec.pooling[0] in MODES
 
 
-def write_modules(folder: Path, encoder: str, spec: EncoderSpec, model: PretrainedConfig) -> None:
-    """Let sentence-transformers read a folder by the encoder in this subfolder, and that itself, as TEI and vLLM do;
-    spec: a row that `is_readable`."""
+def write_modules(folder: Path, spec: EncoderSpec, model: PretrainedConfig) -> None:
+    """Let sentence-transformers, TEI and vLLM read the folder of a saved encoder; spec: a row that `is_readable`."""
     mode = MODES[spec.pooling[0]]
     pooled = {"word_embedding_dimension": model.hidden_size} | {old: new == mode for old, new in LEGACY.items()}
     length = {"max_seq_length": spec.max_tokens, "do_lower_case": spec.lower_case}
-    locate(str(folder / encoder / "1_Pooling" / CONFIG)).put_json(pooled)
-    locate(str(folder / encoder / SETTINGS)).put_json(length)
-    for place, inside in ((folder, f"{encoder}/"), (folder / encoder, "")):
-        paths = {"Transformer": inside.rstrip("/"), "Pooling": f"{inside}1_Pooling"}
-        modules = [
-            {"idx": i, "name": str(i), "path": path, "type": f"sentence_transformers.models.{kind}"}
-            for i, (kind, path) in enumerate(paths.items())
-        ]
-        locate(str(place / MODULES)).put_json(modules)
-        locate(str(place / PROMPTS)).put_json({"prompts": {}, "similarity_fn_name": "cosine"})
+    modules = [
+        {"idx": i, "name": str(i), "path": path, "type": f"sentence_transformers.models.{kind}"}
+        for i, (kind, path) in enumerate({"Transformer": "", "Pooling": POOLING}.items())
+    ]
+    locate(str(folder / POOLING / CONFIG)).put_json(pooled)
+    locate(str(folder / SETTINGS)).put_json(length)
+    locate(str(folder / PROMPTS)).put_json({"prompts": {}, "similarity_fn_name": "cosine"})
+    locate(str(folder / MODULES)).put_json(modules)

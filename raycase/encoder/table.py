@@ -95,12 +95,13 @@ class EncoderSpec:
             elsewhere = "://" in path or path.startswith(("/", ".", "~"))
             if ".." in path.split("/") if inside else elsewhere and folder.startswith("hf://"):
                 raise ValueError(f"expected an encoder in the model folder or on the Hugging Face hub, got {path!r}")
-            return f"{folder}/{path.removeprefix(HERE)}" if inside else path
+            below = path.removeprefix(HERE)
+            return path if not inside else f"{folder}/{below}" if below else folder
 
         return replace(self, source=resolved(self.source), adapter=self.adapter and resolved(self.adapter))
 
 
-HERE = "./"  # prefix of a path inside a model folder
+HERE = "./"  # prefix of a path inside a model folder; by itself the folder
 
 
 def read_spec(row: Any) -> EncoderSpec:

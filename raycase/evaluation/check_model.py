@@ -11,7 +11,7 @@ import numpy as np
 import torch
 import tyro
 
-from raycase.data.fetch import INSIDE, fetch, is_remote, is_trained, model_folder
+from raycase.data.fetch import fetch, is_encoder_too, is_remote, model_folder
 from raycase.data.json_values import loads
 from raycase.data.places import JSON, File, check_paths
 from raycase.encoder.cosines import cosines
@@ -19,8 +19,10 @@ from raycase.encoder.pooling import pooled_spans
 from raycase.encoder.prompt_flags import PromptFlags, prompt_file
 from raycase.encoder.prompts import Template
 from raycase.encoder.sources import load_tokenizer
+from raycase.encoder.table import ENCODERS
 from raycase.errors import MOST_SHOWN, RequestError, WorkError, check_ranges, visible
 from raycase.systems.case import Case, CaseConfig
+from raycase.systems.case import resolve as resolve_case
 from raycase.systems.registry import resolve
 
 SENTENCES = [
@@ -59,10 +61,13 @@ def check_model(job: CheckJob) -> dict[str, Any]:
     opens = {"MODEL": model_folder(job.model)} | ({} if job.save_golden else {"--golden": job.golden})
     reads = {"--prompt": prompt_file(job.prompt)}
     check_paths(reads=reads, opens=opens, writes={"--golden": File(job.golden, JSON)} if job.save_golden else {})
-    config = resolve(job.model, **job.prompt_choices)
+    if is_encoder_too(job.model) and job.prompt:
+        config: Any = resolve_case(job.model, **job.text_choices, subtract=job.subtract)
+    else:
+        config = resolve(job.model, **job.prompt_choices)
     if not isinstance(config, CaseConfig):
-        trained = is_trained(job.model) or is_remote(job.model)
-        encoder = INSIDE.get(job.model, f"{job.model}/encoder") if trained else job.model
+        source = config.encoder.source
+        encoder = next((name for name, row in ENCODERS.items() if row.source == source), source)
         raise RequestError(
             f"{job.model}: expected an encoder under a prompt, or a projector on one, got {config.label}; its encoder "
             f"can be checked: {encoder} with --prompt"

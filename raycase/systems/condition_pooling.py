@@ -58,7 +58,6 @@ def write_head_folder(
     def save(folder: Path) -> None:
         save_head(head, folder)
         spec = config.encoder
-        locate(str(folder / "encoder")).remove()
         if encoder is not None:
             save_encoder(encoder, spec, folder / "encoder")
             spec = replace(spec, source=f"{HERE}encoder", adapter=None)

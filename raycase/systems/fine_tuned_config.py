@@ -15,7 +15,7 @@ import torch
 from safetensors.torch import save as to_safetensors
 from torch import nn
 
-from raycase.data.fetch import INSIDE, MODEL_FILE, is_trained
+from raycase.data.fetch import INSIDE, MODEL_FILE, is_encoder_too, is_trained
 from raycase.data.json_values import from_json
 from raycase.data.rated import RatedPairs
 from raycase.data.storage import locate
@@ -31,7 +31,7 @@ from raycase.encoder.token_batch import TokenBatch
 from raycase.errors import RequestError
 from raycase.systems.contracts import EmbedderConfig, SystemConfig, check_conditions
 from raycase.systems.fine_tuned_module import PromptEncoder, RatedTexts, training_options, with_dropout
-from raycase.systems.model_folder import ADAPTER, ENCODER, EXTRA
+from raycase.systems.model_folder import ADAPTER, ENCODER, EXTRA, move_to_root, remove_model
 from raycase.systems.pairs import CONDITION, SENTENCE, count_tokens, prepare, prepare_rated, prompt_sets
 from raycase.systems.weights import load_weights
 
@@ -89,19 +89,21 @@ class FineTunedConfig(SystemConfig):
         extra: nn.Module | None = None,
     ) -> None:
         """Write the encoder (None: its source is unchanged), adapters (of peft), extra weights and, last,
-        `raycase.json`."""
+        `raycase.json`. An encoder by which others read the vectors is written beside that file, where they look."""
         folder.mkdir(parents=True, exist_ok=True)
-        for subfolder in (ENCODER, ADAPTER):
-            locate(str(folder / subfolder)).remove()
+        remove_model(folder)
         source, adapter = self.encoder.source, None
         if adapters is not None:
             adapters.save_pretrained(str(folder / ADAPTER))
             adapter = f"{HERE}{ADAPTER}"
         if model is not None:
             save_encoder(model, self.encoder, folder / ENCODER)
-            if self.text_of_pair is not None:
-                write_modules(folder, ENCODER, self.encoder, model.config)
             source = f"{HERE}{ENCODER}"
+            if self.text_of_pair is not None:
+                assert extra is None, "vLLM would read its weights as the encoder's"
+                write_modules(folder / ENCODER, self.encoder, model.config)
+                move_to_root(folder)
+                source = HERE
         if extra is not None:
             weights = {name: t.detach().cpu().contiguous() for name, t in extra.state_dict().items()}
             locate(str(folder / EXTRA)).put(to_safetensors(weights))
@@ -220,7 +222,7 @@ def starting_encoder(
     the encoder. prompted: sentence and condition meet in a prompt, else each is encoded by itself. Raises RequestError
     for an encoder that cannot be trained or saved.
     """
-    if is_trained(model):
+    if is_trained(model) and not is_encoder_too(model):
         inside = INSIDE.get(model) or str(Path(model) / "encoder")
         raise RequestError(
             f"--model: expected an encoder to fine-tune, got the trained model {model}"

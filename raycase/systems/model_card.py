@@ -61,7 +61,7 @@ def _elsewhere(name: str, text: str | None) -> str:
     if before:
         how = f'model.encode(["A sentence"], prompt="{before.replace("{condition}", "color")}")  # under "color"'
     return f"""
-As a model of sentence-transformers; TEI and vLLM read the folder `encoder`. Give texts without white space around them:
+As a model of sentence-transformers; TEI and vLLM read this folder, too. Give texts without white space around them:
 raycase takes it away, these may not.
 
 ```python

@@ -12,7 +12,8 @@ from raycase.data.claim import claim
 from raycase.data.fetch import MODEL_FILE
 from raycase.data.json_values import loads
 from raycase.data.storage import locate
-from raycase.encoder.published import MODULES, PROMPTS
+from raycase.encoder.model_files import ENCODER_WEIGHTS, TOKENIZER
+from raycase.encoder.published import CONFIG, MODULES, POOLING, PROMPTS, SETTINGS
 from raycase.errors import RequestError, first_line
 from raycase.systems.condition_head import WEIGHTS as HEAD
 from raycase.systems.projector import WEIGHTS
@@ -20,7 +21,11 @@ from raycase.systems.projector import WEIGHTS
 METRICS, CARD = "metrics.json", "README.md"
 EXTRA = "extra.safetensors"  # weights that are not the encoder's
 ENCODER, ADAPTER = "encoder", "adapter"  # folders
-WRITTEN = (MODEL_FILE, METRICS, CARD, EXTRA, WEIGHTS, HEAD, ENCODER, ADAPTER, MODULES, PROMPTS)
+VOCABULARIES = ("vocab.txt", "vocab.json", "merges.txt", "tokenizer.model", "spiece.model", "sentencepiece.bpe.model")
+OF_TOKENIZER = ("tokenizer.json", TOKENIZER, "chat_template.jinja", "special_tokens_map.json", *VOCABULARIES)
+# An encoder that others read, too, is in no folder of its own. Without its configuration it is none: that comes last.
+AT_ROOT = (*OF_TOKENIZER, ENCODER_WEIGHTS, POOLING, SETTINGS, PROMPTS, MODULES, CONFIG)
+WRITTEN = (MODEL_FILE, *reversed(AT_ROOT), METRICS, CARD, EXTRA, WEIGHTS, HEAD, ENCODER, ADAPTER)
 
 
 def open_model_folder(folder: Path, fingerprint: str, *, overwrite: bool = False) -> dict[str, Any] | None:
@@ -56,12 +61,28 @@ def _check_whole(folder: Path) -> None:
             ) from error
 
 
+def remove_model(folder: Path) -> None:
+    """Remove an earlier model, what makes it one first, but for its metrics and its card."""
+    for name in WRITTEN:
+        if name not in (METRICS, CARD):
+            locate(str(folder / name)).remove()
+
+
+def move_to_root(folder: Path) -> None:
+    """Move a saved encoder out of its own folder, its configuration last."""
+    for name in AT_ROOT:
+        if (folder / ENCODER / name).exists():
+            (folder / ENCODER / name).rename(folder / name)
+    if not any((folder / ENCODER).iterdir()):  # what other libraries' versions write besides stays there
+        (folder / ENCODER).rmdir()
+
+
 def write_folder(folder: Path, metrics: dict[str, Any], card: str, save: Callable[[Path], None]) -> None:
     """Write the metrics and the model card, then the model with `save`, whose last file is `raycase.json`."""
     root = locate(str(folder))
     for half in root.half_written():
         half.remove()
-    (root / MODEL_FILE).remove()
+    remove_model(folder)
     (root / METRICS).put_json(metrics)
     (root / CARD).put(card.encode())
     save(folder)

@@ -17,6 +17,7 @@ import raycase
 from raycase.data.fetch import fetch, remote_identity
 from raycase.data.storage import locate
 from raycase.errors import RequestError
+from raycase.systems.bi_encoder import bi_encoder
 from raycase.systems.case import save
 from raycase.systems.projector import Projector, ProjectorConfig
 from raycase.systems.registry import resolve
@@ -123,6 +124,15 @@ def test_a_trained_model_on_object_storage_is_the_one_here(bucket, tiny_model, t
     assert resolve(uri).describe() == resolve(str(tmp_path / "case")).describe()
     with pytest.raises(RequestError, match=r"--prompt: s3://.* was trained with concat-sc"):
         resolve(uri, prompt="cond")
+
+
+def test_a_fine_tuned_encoder_on_object_storage_is_the_one_here(bucket, tiny_model, tmp_path):
+    """Its files are beside `raycase.json`."""
+    bi_encoder(str(tiny_model)).trainable(0.0).save(tmp_path / "bi")
+    uri = bucket + "-bi"
+    fsspec.filesystem("s3").put(f"{tmp_path}/bi", uri, recursive=True)
+    here, there = raycase.load(str(tmp_path / "bi")), raycase.load(uri)
+    assert there.config.encoder.source == uri and np.array_equal(there.embed(*WORDS), here.embed(*WORDS))
 
 
 def test_large_files_come_when_they_are_asked_for(bucket):

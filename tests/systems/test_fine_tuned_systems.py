@@ -160,7 +160,7 @@ def test_choices_are_part_of_the_description(bert):
 
 
 def test_a_trained_model_is_no_encoder_to_begin_with_but_its_encoder_is(trained):
-    _, folder = trained("tri")
+    _, folder = trained("csr")
     for begin in (bi_encoder, tri_encoder, cross_encoder, csr):
         with pytest.raises(RequestError, match=f"got the trained model {folder}; its encoder is {folder}/encoder$"):
             begin(str(folder))

@@ -64,7 +64,7 @@ def test_a_folder_is_published_and_loaded_by_its_id(trained, tmp_path):
         assert done.returncode == 0, done.stderr
         assert json.loads(done.stdout.splitlines()[-1])["model"] == f"me/bi@{COMMIT}"
         names = {str(file.relative_to(folders["me/bi"])) for file in folders["me/bi"].rglob("*") if file.is_file()}
-        assert {"raycase.json", "README.md", "modules.json", "encoder/model.safetensors"} <= names
+        assert {"raycase.json", "README.md", "modules.json", "1_Pooling/config.json", "model.safetensors"} <= names
         assert "notes.txt" not in names
         card = (folders["me/bi"] / "README.md").read_text()
         for line in ("library_name: raycase", "pipeline_tag: sentence-similarity", "value: 66.13", 'load("me/bi")'):
@@ -135,7 +135,10 @@ def test_a_head_on_an_encoder_of_this_machine_is_not_published(tiny_model, rated
         push(PushJob(folder=str(tmp_path / "case"), repository="me/case"))
 
 
-def test_a_model_folder_of_the_hub_is_no_encoder_to_train(trained, tmp_path):
+def test_a_model_folder_of_the_hub_is_no_encoder_to_train(tiny_model, tmp_path):
+    """Unless its encoder is at the root."""
+    trained = tmp_path / "bi"
+    bi_encoder(str(tiny_model), prompt="concat-cs:sentence").trainable(0.0).save(trained)
     files = ["--train", "none.csv", "--validation", "none.csv", "--output", str(tmp_path / "out")]
     with fake_hub({"me/bi": trained}, tmp_path) as (endpoint, _):
         done = run(tmp_path, endpoint, "-m", "raycase", "train", "bi-encoder", "--model", "me/bi", *files)

@@ -1,13 +1,20 @@
-"""What training saves is read by sentence-transformers: the same vectors, truncated texts among them."""
+"""What training saves is read by sentence-transformers, transformers, TEI and vLLM: the same vectors, truncated texts
+among them."""
+
+import json
+import shutil
 
 import numpy as np
 import pytest
 import tiny
 import torch
 from sentence_transformers import SentenceTransformer
+from transformers import AutoModel, AutoTokenizer
 
 import raycase
 from raycase.encoder.pooling import Pooling
+from raycase.errors import RequestError
+from raycase.evaluation.check_model import CheckJob, check_model
 from raycase.systems.bi_encoder import bi_encoder
 from raycase.systems.lora import lora
 from raycase.systems.model_card import tuned_card
@@ -35,10 +42,96 @@ def test_a_bi_encoder_with_its_condition_as_prompt(tiny_model, tmp_path, pooling
     config = bi_encoder(str(tiny_model), pooling=pooling)
     assert config.text_of_pair == "{condition}: {sentence}"
     folder, model = saved(config, tmp_path / "bi")
-    for place in (folder, f"{folder}/encoder"):
-        read = SentenceTransformer(place, device="cpu")
-        same(read.encode(TEXTS, prompt="color: "), model.encode(TEXTS, "color"))
-        same(read.encode(TEXTS), model.encode(TEXTS))
+    read = SentenceTransformer(folder, device="cpu")
+    same(read.encode(TEXTS, prompt="color: "), model.encode(TEXTS, "color"))
+    same(read.encode(TEXTS), model.encode(TEXTS))
+
+
+def test_a_folder_of_an_earlier_version_is_the_same_model(tiny_model, tmp_path):
+    """The encoder was in a folder of its own, to which `modules.json` led."""
+    folder, model = saved(bi_encoder(str(tiny_model)), tmp_path / "bi")
+    before = tmp_path / "before"
+    shutil.copytree(folder, before / "encoder", ignore=shutil.ignore_patterns("raycase.json"))
+    values = json.loads((tmp_path / "bi" / "raycase.json").read_text())
+    assert values["encoder"]["source"] == "./"
+    values["encoder"]["source"] = "./encoder"
+    (before / "raycase.json").write_text(json.dumps(values))
+    modules = json.loads((before / "encoder" / "modules.json").read_text())
+    for module in modules:
+        module["path"] = f"encoder/{module['path']}".rstrip("/")
+    (before / "modules.json").write_text(json.dumps(modules))
+    read = raycase.load(before, dtype=torch.float32)
+    assert read.config.describe() == model.config.describe()
+    assert np.array_equal(read.encode(TEXTS, "color"), model.encode(TEXTS, "color"))
+    same(SentenceTransformer(str(before), device="cpu").encode(TEXTS), model.encode(TEXTS))
+
+
+@pytest.mark.parametrize(
+    ("make", "name", "pooling", "mode"),
+    [
+        (bi_encoder, "minilm", Pooling.MEAN, "mean_tokens"),
+        (bi_encoder, "simcse-roberta-large", Pooling.CLS, "cls_token"),
+        (lora, "qwen3-embedding-0.6b", Pooling.LAST, "lasttoken"),
+        (sentence_encoder, "minilm", Pooling.MEAN, "mean_tokens"),
+        (tri_encoder, "e5-large-instruct", Pooling.MEAN, "mean_tokens"),
+    ],
+)
+def test_the_files_that_tei_and_vllm_read_are_at_the_root(tmp_path, make, name, pooling, mode):
+    """Their names and fields, as the Rust of text-embeddings-inference and vLLM's transformers_utils read them."""
+    (tmp_path / "start").mkdir()
+    start = str(tiny.save_encoder(tmp_path / "start", name))
+    options = {"prompt": "concat-cs:all"} if make in (bi_encoder, lora) else {}
+    folder, model = saved(make(start, pooling=pooling, **options), tmp_path / "model")
+
+    def read(file):
+        return json.loads((tmp_path / "model" / file).read_text())
+
+    config = read("config.json")
+    assert len(config["architectures"]) == 1 and {"model_type", "max_position_embeddings"} <= config.keys()
+    pooled = read("1_Pooling/config.json")
+    assert [key for key, value in pooled.items() if key.startswith("pooling_mode_") and value] == [
+        f"pooling_mode_{mode}"
+    ]
+    length = read("sentence_bert_config.json")
+    assert length == {"max_seq_length": model.config.encoder.max_tokens, "do_lower_case": False}
+    kinds = [(module["type"], module["path"]) for module in read("modules.json")]
+    library = "sentence_transformers.models"
+    assert kinds == [(f"{library}.Transformer", ""), (f"{library}.Pooling", "1_Pooling")]
+    assert read("config_sentence_transformers.json")["prompts"] == {}
+    assert {"model", "added_tokens"} <= read("tokenizer.json").keys()
+    # vLLM takes every file with this ending for a part of the model
+    assert [file.name for file in (tmp_path / "model").rglob("*.safetensors")] == ["model.safetensors"]
+    assert not (tmp_path / "model" / "encoder").exists()
+
+    tokens = AutoTokenizer.from_pretrained(folder)(TEXTS[1], return_tensors="pt")
+    states, info = AutoModel.from_pretrained(folder, output_loading_info=True, dtype=torch.float32)
+    assert not set(info["missing_keys"]) - {"pooler.dense.weight", "pooler.dense.bias"}
+    states_TD = states(**tokens).last_hidden_state[0].detach()
+    wanted = {"mean_tokens": states_TD.mean(0), "cls_token": states_TD[0], "lasttoken": states_TD[-1]}[mode]
+    np.testing.assert_allclose(model.encode(TEXTS[1]), wanted, atol=1e-4)
+
+
+def test_an_encoder_that_they_would_read_otherwise_is_not_at_the_root(tiny_model, tmp_path):
+    saved(bi_encoder(str(tiny_model), prompt="concat-cs:sentence"), tmp_path / "part")
+    assert (tmp_path / "part" / "encoder" / "config.json").exists()
+    assert sorted(file.name for file in (tmp_path / "part").iterdir()) == ["encoder", "raycase.json"]
+
+
+def test_a_trained_encoder_at_the_root_is_one_to_train_and_to_check(tiny_model, tmp_path):
+    folder, model = saved(bi_encoder(str(tiny_model)), tmp_path / "bi")
+    again = bi_encoder(folder)
+    assert again.describe()["weights"] == model.config.describe()["weights"]
+    assert check_model(CheckJob(model=folder, prompt="concat-sc", compute="float32"))["dim"] == 32
+    with pytest.raises(RequestError, match=f"got bi-encoder; its encoder can be checked: {folder} with --prompt"):
+        check_model(CheckJob(model=folder))
+
+
+def test_another_model_in_the_same_folder_leaves_nothing_of_the_first(tiny_model, tmp_path):
+    saved(bi_encoder(str(tiny_model)), tmp_path / "model")
+    saved(bi_encoder(str(tiny_model), prompt="concat-cs:sentence"), tmp_path / "model")
+    assert sorted(file.name for file in (tmp_path / "model").iterdir()) == ["encoder", "raycase.json"]
+    saved(bi_encoder(str(tiny_model)), tmp_path / "model")
+    assert not (tmp_path / "model" / "encoder").exists() and (tmp_path / "model" / "config.json").exists()
 
 
 @pytest.mark.parametrize("make", [sentence_encoder, tri_encoder])
@@ -52,8 +145,6 @@ def test_sentences_alone(tiny_model, tmp_path, make):
 def test_what_sentence_transformers_would_read_otherwise_is_not_offered(tiny_model, tmp_path):
     part = bi_encoder(str(tiny_model), prompt="concat-cs:sentence")
     assert part.text_of_pair is None
-    saved(part, tmp_path / "part")
-    assert not (tmp_path / "part" / "modules.json").exists()
     assert lora(str(tiny_model), prompt="concat-cs:all", merged=False).text_of_pair is None
     assert lora(str(tiny_model), prompt="concat-cs:all").text_of_pair == "{condition} {sentence}"
     behind = lora(str(tiny_model), prompt="concat-sc:all")  # a long sentence would push the condition out

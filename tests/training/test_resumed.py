@@ -139,7 +139,7 @@ def test_a_state_without_checksum_that_does_not_fit_is_named(make, monkeypatch):
     assert train(job)["epochs"] == 2 and Checkpoint(at).read() is None
 
 
-@pytest.mark.parametrize("mine", ["encoder", "adapter", "head.safetensors"])
+@pytest.mark.parametrize("mine", ["encoder", "adapter", "1_Pooling", "head.safetensors", "tokenizer.json"])
 def test_an_output_with_anothers_files_is_refused(make, tmp_path, mine):
     file = tmp_path / "out" / mine / "config.json" if "." not in mine else tmp_path / "out" / mine
     file.parent.mkdir(parents=True)
@@ -153,7 +153,7 @@ def test_an_output_with_anothers_files_is_refused(make, tmp_path, mine):
 def test_a_finished_model_that_was_altered_is_not_said_to_be_done(make, tmp_path):
     job = make("bi-encoder", epochs=1)
     train(job)
-    for name in ("raycase.json", "encoder/config.json", "encoder/model.safetensors"):
+    for name in ("raycase.json", "config.json", "1_Pooling/config.json", "model.safetensors"):
         whole = (job.folder / name).read_bytes()
         (job.folder / name).write_bytes(whole[: len(whole) // 2])
         with pytest.raises(RequestError, match=f"expected a whole model in .*, got in {name}: .*; pass --overwrite"):
