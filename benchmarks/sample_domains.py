@@ -77,14 +77,19 @@ def measures():
             yield domain, condition, [row["text"] for row in of_domain], [row["labels"].split()[i] for row in of_domain]
 
 
-def share(vectors_ND, labels):
-    """The mean share of neighbours that have the query's label, %."""
+def share_of_each(vectors_ND, labels):
+    """The share of each text's neighbours that have its label, % (N,); NaN where no other text has it."""
     unit_ND = l2_normalize(vectors_ND)
     scores_NN = unit_ND @ unit_ND.T
     np.fill_diagonal(scores_NN, -np.inf)
     near_NK = np.argsort(-scores_NN, axis=1)[:, :NEIGHBOURS]
-    queries = [i for i, label in enumerate(labels) if label is not None and labels.count(label) > 1]
-    return 100 * float(np.mean([[labels[j] == labels[i] for j in near_NK[i]] for i in queries]))
+    same_N = [100 * np.mean([labels[j] == label for j in near]) for near, label in zip(near_NK, labels, strict=True)]
+    return np.where([label is not None and labels.count(label) > 1 for label in labels], same_N, np.nan)
+
+
+def share(vectors_ND, labels):
+    """The mean over the texts whose label another one has."""
+    return float(np.nanmean(share_of_each(vectors_ND, labels)))
 
 
 def main(models, dim=None, bounds=None):
