@@ -12,6 +12,7 @@ from raycase.errors import RequestError, first_line
 
 ID = re.compile(r"[\w.-]+/[\w.-]+(@[\w./-]+)?")
 PINNED = re.compile(r"hf://([\w.-]+/[\w.-]+)@([0-9a-f]{40})(?:/(.+))?")  # repository, commit, subfolder
+DATASET = re.compile(r"hf://datasets/([\w.-]+/[\w.-]+)(@[^/]+)?/.+")
 WEIGHTS = "safetensors"
 KINDS = ("json", WEIGHTS, "txt", "model", "jinja", "md", "tsv", "tiktoken", "codes", "spm")  # endings of what is read
 
@@ -29,6 +30,12 @@ def pinned_uri(model: str, file: str) -> str | None:
     except (OSError, ValueError):  # every error of the hub is one of these
         return None
     return f"hf://{name}@{Path(found).parent.name}"
+
+
+def dataset_of(uri: str) -> str | None:
+    """The dataset, as owner/name, that a file or folder on the hub is in; None for a place elsewhere."""
+    match = DATASET.fullmatch(uri)
+    return match and match[1]
 
 
 def snapshot(uri: str, *, large: bool, named: str = "") -> Path:

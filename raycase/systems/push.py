@@ -74,9 +74,11 @@ def _card(folder: Path, repository: str, source: str, metrics: dict[str, Any]) -
         for name, value in metrics.get("validation", {}).items()
         if isinstance(value, float) and "data" in metrics
     ]
+    datasets = {part["dataset"] for part in metrics.get("data", {}).values() if "dataset" in part}
     base = None if source.startswith(("./", "package:")) else source.partition("@")[0]
     data = ModelCardData(
         base_model=base,
+        datasets=sorted(datasets) or None,
         library_name="raycase",
         pipeline_tag="sentence-similarity",
         tags=["raycase", "sentence-embeddings"],

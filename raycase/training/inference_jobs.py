@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any, ClassVar
 
 from raycase.data.inferences import HYPOTHESES, Inferences, read_inferences
@@ -16,6 +15,7 @@ from raycase.systems.sentence_encoder import sentence_encoder
 from raycase.training.encoder_fit import TuneRecipe
 from raycase.training.encoder_job import FineTuneJob, TuningTask
 from raycase.training.inference_fit import DualObjective, InferenceTexts
+from raycase.training.job import part_metrics
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -73,10 +73,7 @@ class InferencesJob(FineTuneJob, TuneRecipe):
         parts = {"train": train, "validation": validation}
         return TuningTask(
             identity=["inferences", *self.terms.values()],
-            data={
-                part: {"file": Path(inferences.uri).name, "rows": len(inferences), "sha256": inferences.data_sha256}
-                for part, inferences in parts.items()
-            },
+            data={part: part_metrics(inferences, len(inferences)) for part, inferences in parts.items()},
             texts=lambda: [InferenceTexts.of(config, inferences) for inferences in parts.values()],
         )
 

@@ -13,6 +13,7 @@ from typing import Any, ClassVar, Self
 
 from raycase.corpus.ray_flag import RayFlag
 from raycase.data.fetch import model_folder
+from raycase.data.hub import dataset_of
 from raycase.data.places import Folder, check_paths
 from raycase.data.rated import NOT_APPLICABLE, RatedPairs, read_rated, rows_in
 from raycase.data.storage import Location, fingerprint, locate
@@ -241,14 +242,16 @@ def fit_metrics(state: FitState) -> dict[str, Any]:
 def data_metrics(pairs: dict[str, RatedPairs]) -> dict[str, Any]:
     """File, rows and hash of each part of the data, for `metrics.json`."""
     return {
-        part: {
-            "file": Path(rated.uri).name,
-            "rows": len(rated),
-            "not_applicable": int((rated.ratings == NOT_APPLICABLE).sum()),
-            "sha256": rated.data_sha256,
-        }
+        part: part_metrics(rated, len(rated)) | {"not_applicable": int((rated.ratings == NOT_APPLICABLE).sum())}
         for part, rated in pairs.items()
     }
+
+
+def part_metrics(read: Any, rows: int) -> dict[str, Any]:
+    """What `metrics.json` says of a part of the data: its dataset where it is one of the Hugging Face hub."""
+    dataset = dataset_of(read.uri)
+    found = {"file": Path(read.uri).name, "rows": rows, "sha256": read.data_sha256}
+    return found if dataset is None else found | {"dataset": dataset}
 
 
 def _check_rated(train: RatedPairs, validation: RatedPairs) -> None:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import posixpath
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from pathlib import Path
 from typing import Any, ClassVar, Literal
 
 from raycase.data.graph import Graph, Known, Triples, read_graph
@@ -24,7 +23,7 @@ from raycase.systems.tri_encoder import tri_encoder
 from raycase.training.encoder_fit import Objective, PairObjective, RatedRecipe, TunePairs
 from raycase.training.encoder_job import FineTuneJob, TuningTask
 from raycase.training.graph_fit import GraphObjective, GraphTexts
-from raycase.training.job import data_metrics
+from raycase.training.job import data_metrics, part_metrics
 from raycase.training.losses import Loss
 
 FORMER_PROMPT = dict.fromkeys(("template", "pool"))  # flags that are a file of --prompt now
@@ -255,9 +254,6 @@ def _graph(job: GraphJob, config: FineTunedConfig, train: GraphPart, validation:
     parts = {"train": train.triples, "validation": validation.triples}
     return TuningTask(
         identity=["kgc", MARGIN, job.limit],
-        data={
-            part: {"file": Path(triples.uri).name, "rows": len(triples) // 2, "sha256": triples.data_sha256}
-            for part, triples in parts.items()
-        },
+        data={part: part_metrics(triples, len(triples) // 2) for part, triples in parts.items()},
         texts=lambda: GraphTexts.of(config, train.graph, list(parts.values())),
     )

@@ -5,6 +5,7 @@ import os
 import shutil
 import subprocess
 import sys
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -18,6 +19,7 @@ from raycase.errors import RequestError
 from raycase.systems.bi_encoder import bi_encoder
 from raycase.systems.push import PushJob, push
 from raycase.systems.registry import resolve
+from raycase.training.job import part_metrics
 
 TOKEN = "hf_secretsecretsecret"
 TEXTS = ["a red dog runs", "two girls"]
@@ -41,7 +43,8 @@ def trained(tiny_model, tmp_path_factory):
     folder = tmp_path_factory.mktemp("hub") / "bi"
     bi_encoder(str(tiny_model)).trainable(0.0).save(folder)
     (folder / "README.md").write_text('# bi\n\nmodel = raycase.load("bi")  # the path of this folder\n')
-    metrics = {"validation": {"spearman": 66.126}, "data": {"validation": {"file": "validation.csv"}}}
+    parts = {"train": {"file": "train.parquet", "dataset": "me/pairs"}, "validation": {"file": "validation.csv"}}
+    metrics = {"validation": {"spearman": 66.126}, "data": parts}
     (folder / "metrics.json").write_text(json.dumps(metrics))
     (folder / "notes.txt").write_text("private")
     return folder
@@ -69,6 +72,7 @@ def test_a_folder_is_published_and_loaded_by_its_id(trained, tmp_path):
         card = (folders["me/bi"] / "README.md").read_text()
         for line in ("library_name: raycase", "pipeline_tag: sentence-similarity", "value: 66.13", 'load("me/bi")'):
             assert line in card
+        assert "datasets:\n- me/pairs\n" in card
         pinned = f"me/bi@{COMMIT}"
         for place, names in ((endpoint, ["me/nothing", "me/bi", pinned]), ("", ["me/nothing", pinned])):
             done = run(tmp_path, place, "-c", LOAD, *names)
@@ -110,6 +114,22 @@ def test_a_name_that_the_hub_does_not_know_is_refused(monkeypatch):
     monkeypatch.delenv("HF_HUB_OFFLINE", raising=False)
     with pytest.raises(RequestError, match=r"expected a readable encoder at \.\./bi"):
         resolve("../bi")
+
+
+@pytest.mark.parametrize(
+    ("uri", "dataset"),
+    [
+        ("hf://datasets/me/pairs/data/train.parquet", "me/pairs"),
+        ("hf://datasets/me/pairs@main/**/*.csv", "me/pairs"),
+        ("hf://me/pairs/train.csv", None),
+        ("/data/me/pairs/train.csv", None),
+    ],
+)
+def test_the_card_names_datasets_of_the_hub_alone(uri, dataset):
+    """The name of any other file would be a guess."""
+    found = part_metrics(SimpleNamespace(uri=uri, data_sha256="a1"), 3)
+    assert found.pop("dataset", None) == dataset
+    assert found == {"file": uri.rpartition("/")[2], "rows": 3, "sha256": "a1"}
 
 
 def test_a_model_of_the_hub_is_no_uri(monkeypatch):
