@@ -102,7 +102,8 @@ def index(job: IndexJob) -> Result:
     result = index(job)
     if result["rows_deleted"]:
         print(f"{result['rows_deleted']:,} rows deleted, {result['rows_added']:,} added")
-    kind = {"exact": "searched exactly", "ivf-pq": "an IVF-PQ index", "hnsw": "an HNSW index"}[result["kind"]]
+    of = result["kind"]
+    kind = "searched exactly" if of == "exact" else f"an {of.upper()} index"
     print(f"{result['rows']:,} rows under {result['conditions']} conditions, {kind}: {visible(result['output'])}")
     return result
 

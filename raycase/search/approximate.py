@@ -1,4 +1,5 @@
-"""Approximate search by Lance's index of a vector column (HNSW or IVF-PQ).
+"""Approximate search by Lance's index of a vector column (HNSW, IVF-PQ or IVF-RQ). What it finds is compared by the
+vectors themselves, in the format of the output that was indexed.
 
 Shapes: Q queries, D dimensions, k neighbours.
 """
@@ -12,6 +13,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from raycase.data.schema import CONDITION, PLAIN, VECTOR
+from raycase.search.column_indices import kind_of
 from raycase.search.filters import Filter
 from raycase.search.lance_files import OFFSET, offsets_of, sql_equals
 from raycase.search.metadata import IndexMetadata
@@ -21,7 +23,7 @@ if TYPE_CHECKING:
 
 NPROBES = 10  # partitions searched
 EF = 100  # candidates that an HNSW search holds
-REFINE = {"hnsw": 3, "ivf-pq": 10}  # times k: candidates compared by their exact cosine
+REFINE = {"hnsw": 3, "ivf-pq": 10, "ivf-rq": 10}  # times k: candidates compared by their exact cosine
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -61,7 +63,8 @@ def approximate_nearest(
     filter leaves: (Q, D) -> cosines (Q, k), row offsets (Q, k); -inf and -1 where there are fewer."""
     filters = [] if metadata.rows_under(condition) == metadata.rows else [sql_equals(CONDITION, condition)]
     filters += [where] if where else []
-    refine = math.ceil(options.candidates(k, REFINE[metadata.approximate_kind]) / k)
+    kind = kind_of(metadata.approximate_kind, vectors_QD.shape[1])
+    refine = math.ceil(options.candidates(k, REFINE[kind]) / k)
     nearest = {
         "column": PLAIN if condition is None else VECTOR,
         "q": vectors_QD if len(vectors_QD) > 1 else vectors_QD[0],
@@ -69,7 +72,7 @@ def approximate_nearest(
         "metric": "dot",  # for columns with too few vectors to train an index, where Lance would default to L2
         "refine_factor": refine,
     }
-    if metadata.approximate_kind == "hnsw":
+    if kind == "hnsw":
         nearest["ef"] = max(options.ef, k * refine)
     for probes in ({"nprobes": options.nprobes}, {"minimum_nprobes": options.nprobes}):
         rows = dataset.to_table(

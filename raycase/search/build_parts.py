@@ -130,7 +130,8 @@ class Parts:
         rows = _rows_by_fragment(dataset, spec.column)
         count = max(-(-spec.rows // self.sizes.graph_rows), self.workers)
         groups = _groups(rows, count if spec.type == HNSW else self.sizes.parts_a_worker * count)
-        if spec.rows < least or len(groups) < 2 or not _can_sample(spec):
+        alone = spec.type == "IVF_RQ"  # its codes are not trained: one process is done in no time
+        if alone or spec.rows < least or len(groups) < 2 or not _can_sample(spec):
             create_index(dataset, spec)
             return
         files = [file.path for fragment in dataset.get_fragments() for file in fragment.data_files()]

@@ -15,7 +15,9 @@ if TYPE_CHECKING:
 LEAST_TO_TRAIN = 256  # vectors from which a product quantizer learns its codes
 BITMAP_CONDITIONS = 1000  # up to so many conditions are indexed by a bitmap, more by a tree
 HNSW = "IVF_HNSW_SQ"
-ROWS_A_PARTITION = {"ivf-pq": 4096, "hnsw": 2**20}
+TYPES = {"hnsw": HNSW, "ivf-pq": "IVF_PQ", "ivf-rq": "IVF_RQ"}  # kind -> Lance's name
+ROWS_A_PARTITION = {"hnsw": 2**20, "ivf-pq": 4096, "ivf-rq": 4096}
+BITS, MOST_BITS = 1, 9  # of a dimension in IVF_RQ
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -27,6 +29,7 @@ class IndexSpec:
     rows: int  # that have a value
     partitions: int = 0  # of an approximate index; 0: it is a scalar one
     sub_vectors: int | None = None  # of IVF_PQ
+    bits: int | None = None  # of a dimension, of IVF_RQ
 
     @property
     def name(self) -> str:
@@ -49,8 +52,14 @@ def create_index(dataset: LanceDataset, spec: IndexSpec, model: Mapping[str, Any
         replace=True,
         num_partitions=spec.partitions,
         num_sub_vectors=spec.sub_vectors,
+        **({"num_bits": spec.bits} if spec.bits else {}),
         **model or {},
     )
+
+
+def kind_of(kind: str, dim: int) -> str:
+    """The kind of the index of vectors of this dimension: Lance's IVF_RQ has none that 8 does not divide."""
+    return "hnsw" if kind == "ivf-rq" and dim % 8 else kind
 
 
 def update_scalar_indices(dataset: LanceDataset, metadata: IndexMetadata, create: Create = create_index) -> None:
@@ -70,6 +79,7 @@ def update_indices(
     retrain: bool,
     partitions: int | None = None,
     sub_vectors: int | None = None,
+    bits: int | None = None,
     create: Create = create_index,
 ) -> None:
     """Bring all indices up to date with the rows and the index's kind; approximate ones are trained where they are
@@ -80,7 +90,8 @@ def update_indices(
         # a column without index is searched exactly by Lance
         approximate = rows >= LEAST_TO_TRAIN and metadata.is_approximate(metadata.most_rows(column))
         if approximate and (retrain or column not in indexed):
-            create(dataset, _approximate(dataset, column, rows, metadata.approximate_kind, partitions, sub_vectors))
+            kind = kind_of(metadata.approximate_kind, dataset.schema.field(column).type.list_size)
+            create(dataset, _approximate(dataset, column, rows, kind, partitions, sub_vectors, bits))
         elif column in indexed and not approximate:
             dataset.drop_index(f"{column}_idx")
 
@@ -90,7 +101,13 @@ def _indexed_columns(dataset: LanceDataset) -> set[str]:
 
 
 def _approximate(
-    dataset: LanceDataset, column: str, rows: int, kind: str, partitions: int | None, sub_vectors: int | None
+    dataset: LanceDataset,
+    column: str,
+    rows: int,
+    kind: str,
+    partitions: int | None,
+    sub_vectors: int | None,
+    bits: int | None,
 ) -> IndexSpec:
     """The approximate index of a column of vectors."""
     if kind == "ivf-pq" and sub_vectors is None:
@@ -98,8 +115,9 @@ def _approximate(
         sub_vectors = next(n for n in range(max(1, dim // 4), 0, -1) if dim % n == 0)
     return IndexSpec(
         column=column,
-        type="IVF_PQ" if kind == "ivf-pq" else HNSW,
+        type=TYPES[kind],
         rows=rows,
         partitions=min(rows, partitions or max(1, rows // ROWS_A_PARTITION[kind])),
         sub_vectors=sub_vectors if kind == "ivf-pq" else None,
+        bits=bits or BITS if kind == "ivf-rq" else None,
     )

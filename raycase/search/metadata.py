@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Literal, get_args
 
 from raycase.data.schema import PLAIN, VECTOR
 
@@ -11,6 +11,8 @@ READY = "ready"  # the tag of the version that is searched
 CUT = "cut"  # in `EmbedderConfig.describe()`: the dimension to which conditional vectors were cut
 EXACT_BELOW = 100_000
 MOST_SHARDS = 1024
+Approximate = Literal["hnsw", "ivf-pq", "ivf-rq"]
+AUTO: Approximate = "hnsw"  # what auto takes in a new index
 
 
 @dataclass(kw_only=True)
@@ -26,7 +28,8 @@ class IndexMetadata:
     kept: list[str] = field(default_factory=list)  # conditions whose vectors were pooled from these
     sketches: dict[str, str] | None = None  # hash of a basis of words -> of the centroids that sketched its rows
     covered: dict[str, list[list[int]]] = field(default_factory=dict)  # input file of a job -> row intervals indexed
-    kind: str = "auto"  # as requested: auto, exact, ivf-pq or hnsw
+    kind: str = "auto"  # as requested: auto, exact or one of `Approximate`
+    auto: Approximate = "hnsw"  # what auto takes for conditions with many rows
     exact_below: int = EXACT_BELOW  # auto searches conditions with fewer rows exactly
     shards: int = 1  # parts that are searched by a process each, on a cluster
 
@@ -62,14 +65,14 @@ class IndexMetadata:
 
     def is_approximate(self, rows: int) -> bool:
         """Whether a condition with so many rows is searched approximately."""
-        return self.kind in ("ivf-pq", "hnsw") or (self.kind == "auto" and rows >= self.exact_below)
+        return self.kind in get_args(Approximate) or (self.kind == "auto" and rows >= self.exact_below)
 
     @property
     def approximate_kind(self) -> str:
         """The kind of the approximate index, where there is one."""
-        return "ivf-pq" if self.kind == "ivf-pq" else "hnsw"
+        return self.kind if self.kind in get_args(Approximate) else self.auto
 
     @property
     def search_kind(self) -> str:
-        """How the condition with most rows is searched: exact, hnsw or ivf-pq."""
+        """How the condition with most rows is searched: exact or one of `Approximate`."""
         return self.approximate_kind if self.is_approximate(max(map(self.most_rows, (VECTOR, PLAIN)))) else "exact"

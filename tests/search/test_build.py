@@ -131,6 +131,9 @@ def test_wrong_builds_are_refused(home, index, tmp_path, tiny_model):
     refuse(IndexJob(embeddings=(str(home / "other"),), output=there), "expected vectors of the index's model")
     refuse(IndexJob(embeddings=(str(home / "out"),), output=new, partitions=0), "--partitions: expected at least 1")
     refuse(IndexJob(embeddings=(str(home / "out"),), output=new, kind="ivf-pq", sub_vectors=5), "a divisor of 32")
+    refuse(
+        IndexJob(embeddings=(str(home / "out"),), output=new, kind="ivf-rq", bits=10), "--bits: expected 1 to 9, got 10"
+    )
     refuse(IndexJob(embeddings=(str(home / "out"),), output=there, partitions=3), "--reindex: expected it beside")
     row, kept = {"id": 1, "text": "a", "stars": 2}, {"conditions": ("c",), "keep_columns": ("stars",)}
     named = embedded(tmp_path / "n", tiny_model, [row], **kept)

@@ -64,9 +64,9 @@ def test_its_shards_have_about_as_many_rows(job, index):
     assert sum(rows) == 900 and max(rows) <= 240
 
 
-@pytest.mark.parametrize("kind", ["hnsw", "ivf-pq"])
+@pytest.mark.parametrize("kind", ["hnsw", "ivf-pq", "ivf-rq"])
 def test_approximate_ones_find_what_one_process_finds(job, home, kind):
-    options = {"sub_vectors": 8, "partitions": 3} if kind == "ivf-pq" else {}
+    options = {"ivf-pq": {"sub_vectors": 8, "partitions": 3}, "ivf-rq": {"bits": 4}}.get(kind, {})
     result = build(replace(job, kind=kind, **options), Tasks(), SMALL)
     assert result["kind"] == kind
     assert recall(job.output, "color") >= 0.95 and recall(job.output, None) >= 0.95

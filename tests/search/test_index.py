@@ -1,7 +1,8 @@
 """Searches of an index: against brute force over the written vectors; approximate ones, filters, conditions."""
 
 import json
-from dataclasses import replace
+from dataclasses import asdict, replace
+from typing import get_args
 
 import lance
 import numpy as np
@@ -11,6 +12,7 @@ from helpers import embedded, read_output, sentences, vectors
 from indexed import CONDITIONS, QUERIES, brute, rows, same
 
 import raycase
+from raycase.data.json_values import from_json
 from raycase.data.lance_dataset import METADATA_KEY
 from raycase.data.schema import embedding_array
 from raycase.data.storage import locate
@@ -18,9 +20,10 @@ from raycase.data.vectors import l2_normalize
 from raycase.errors import RequestError, WorkError
 from raycase.search import lance_files
 from raycase.search.build import IndexJob, build
+from raycase.search.column_indices import kind_of
 from raycase.search.combined import conditional_rows, mean_nearest
 from raycase.search.index import Index, Limits, Options
-from raycase.search.metadata import IndexMetadata
+from raycase.search.metadata import AUTO, Approximate, IndexMetadata
 from raycase.systems import case
 from raycase.systems.projector import Projector, ProjectorConfig
 from raycase.systems.registry import resolve
@@ -118,7 +121,37 @@ def test_vectors_that_do_not_fit_into_memory_are_read_again_batch_by_batch(home,
     assert not other.vectors.cached and index.vectors.cached
 
 
-@pytest.mark.parametrize("kind", ["ivf-pq", "hnsw"])
+@pytest.mark.parametrize("kind", get_args(Approximate))
+def test_candidates_of_small_codes_are_compared_by_the_vectors_of_the_output(home, index, kind, tmp_path):
+    """An index keeps the vectors as they were written; its codes only say which of them are looked at."""
+    uri = str(tmp_path / "i.lance")
+    build(IndexJob(embeddings=(str(home / "out"),), output=uri, kind=kind))
+    found = Index.open(uri).search(QUERIES, "color", 10)
+    exact = index.search(QUERIES, "color", 300)
+    cosine = {(row["query"], row["id"]): row["score"] for row in exact.to_pylist()}
+    assert len(found) == 20
+    for row in found.to_pylist():
+        assert row["score"] == pytest.approx(cosine[row["query"], row["id"]], abs=1e-5)
+
+
+def test_vectors_of_dimensions_that_eight_does_not_divide_get_a_graph():
+    assert [kind_of("ivf-rq", dim) for dim in (8, 512, 12, 100)] == ["ivf-rq", "ivf-rq", "hnsw", "hnsw"]
+    assert [kind_of(kind, 12) for kind in ("ivf-pq", "hnsw")] == ["ivf-pq", "hnsw"]
+
+
+def test_what_auto_takes_is_recorded_with_the_index(home, tmp_path):
+    uri = str(tmp_path / "i.lance")
+    build(IndexJob(embeddings=(str(home / "out"),), output=uri, exact_below=300))
+    metadata = Index.open(uri).metadata
+    assert (metadata.kind, metadata.auto, metadata.approximate_kind) == ("auto", AUTO, AUTO)
+    assert replace(metadata, auto="ivf-rq").search_kind == "ivf-rq"
+    before = {k: v for k, v in asdict(metadata).items() if k != "auto"}  # of an earlier version
+    assert from_json(IndexMetadata, before).approximate_kind == "hnsw"
+    with pytest.raises(ValueError, match="auto: expected one of hnsw, ivf-pq, ivf-rq, got 'rq'"):
+        from_json(IndexMetadata, before | {"auto": "rq"})
+
+
+@pytest.mark.parametrize("kind", get_args(Approximate))
 def test_an_approximate_index_finds_nearly_all(home, index, kind, tmp_path):
     uri = str(tmp_path / "i.lance")
     result = build(IndexJob(embeddings=(str(home / "out"), str(home / "plain")), output=uri, kind=kind))

@@ -55,7 +55,7 @@ def check_rows(uri, texts):
     assert dict(zip(found["id"].to_pylist(), found["text"].to_pylist(), strict=True)).items() <= texts.items()
 
 
-@pytest.mark.parametrize("kind", ["exact", "hnsw", "ivf-pq"])
+@pytest.mark.parametrize("kind", ["exact", "hnsw", "ivf-pq", "ivf-rq"])
 def test_deleted_rows_are_gone_under_every_condition_and_stay_gone(home, model, tmp_path, kind):
     uri = str(tmp_path / "i.lance")
     job = replace(whole(home, uri, kind=kind), delete="id < 20 OR (year = 2005 AND text LIKE '%red%')")
@@ -72,7 +72,7 @@ def test_deleted_rows_are_gone_under_every_condition_and_stay_gone(home, model, 
     assert (again["rows_added"], again["rows_deleted"], again["rows"]) == (0, 0, 3 * left)
 
 
-@pytest.mark.parametrize("kind", ["exact", "hnsw", "ivf-pq"])
+@pytest.mark.parametrize("kind", ["exact", "hnsw", "ivf-pq", "ivf-rq"])
 def test_changed_texts_take_the_place_of_all_rows_of_their_ids(home, changed, tmp_path, kind):
     uri = str(tmp_path / "i.lance")
     whole(home, uri, kind=kind)
