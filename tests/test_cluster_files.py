@@ -1,5 +1,6 @@
 """The cluster files: valid to Ray itself, closed to the outside, at the versions of constraints.txt."""
 
+import pkgutil
 import re
 import shlex
 import tomllib
@@ -15,9 +16,12 @@ from ray._private.runtime_env.packaging import create_package
 from ray.autoscaler._private.aws import config as aws
 from ray.autoscaler._private.util import prepare_config, validate_config
 from ray.scripts.scripts import start
+from ray.serve.schema import ServeDeploySchema
 
 from raycase.cli import parse
 from raycase.corpus.request import actor_range
+from raycase.distributed.serve import NAME, application
+from raycase.serving.serve_job import ServeJob, check_serve
 
 LAUNCHER, KUBERAY, DOCKERFILE, CONSTRAINTS = (
     (ROOT / name).read_text(encoding="utf-8")
@@ -48,6 +52,9 @@ def ray_starts(commands):
 
 
 HEAD_STARTS, WORKER_STARTS = (ray_starts(CONFIG[f"{kind}_start_ray_commands"]) for kind in ("head", "worker"))
+
+
+SERVICE_ACCOUNT, SERVICE = yaml.safe_load_all((ROOT / "kuberay-service.yaml").read_text(encoding="utf-8"))
 
 
 def test_every_image_has_the_pinned_ray_and_python():
@@ -173,3 +180,22 @@ def test_only_the_code_is_submitted(tmp_path):
     names = {name.split("/")[0] for name in listed}
     assert not names & {".git", ".venv", "tests", "benchmarks", "results", "docs"}
     assert package.stat().st_size < 15_000_000  # 12.2 MB are the heads that ship
+
+
+def test_the_ray_service_is_the_service(monkeypatch):
+    """Its flags are those of `raycase serve`, its names those of the deployment; the clients' token is a secret."""
+    assert SERVICE_ACCOUNT == ACCOUNT and (SERVICE["apiVersion"], SERVICE["kind"]) == ("ray.io/v1", "RayService")
+    config = ServeDeploySchema(**yaml.safe_load(SERVICE["spec"]["serveConfigV2"]))
+    [served] = config.applications
+    monkeypatch.setenv("RAYCASE_TOKEN", "0" * 32)
+    check_serve(ServeJob(**served.args), needs_token=True)
+    assert pkgutil.resolve_name(served.import_path) is application
+    assert [served.name, *(deployment.name for deployment in served.deployments)] == [NAME, NAME]
+    cluster = SERVICE["spec"]["rayClusterConfig"]
+    assert cluster["rayVersion"] == RAY and cluster["authOptions"] == CLUSTER["authOptions"]
+    groups = [cluster["headGroupSpec"], *cluster["workerGroupSpecs"]]
+    for container in [c for group in groups for c in group["template"]["spec"]["containers"]]:
+        assert container["image"] == PODS[0]["containers"][0]["image"]
+        [token] = container["env"]
+        assert token["name"] == "RAYCASE_TOKEN" and "secretKeyRef" in token["valueFrom"]
+    assert all(g["maxReplicas"] == served.deployments[0].autoscaling_config["max_replicas"] for g in groups[1:])

@@ -76,6 +76,20 @@ def listen_on_localhost() -> None:
         _warn(f"a switch for clusters of one machine ({error})", "the Ray started here listens on every interface")
 
 
+def replica_listens_on_localhost() -> None:
+    """Make a replica of Ray Serve, which calls this as it starts, listen on 127.0.0.1 alone.
+
+    Its server for calls of other deployments would listen on every interface.
+    """
+    try:
+        from ray.serve._private import replica
+
+        add_port = replica.add_port_to_grpc_server
+        replica.add_port_to_grpc_server = lambda server, address: add_port(server, address.replace("[::]", "127.0.0.1"))
+    except (ImportError, AttributeError) as error:
+        _warn(f"a function that opens a replica's port ({error})", "it listens on every interface")
+
+
 def why_unreachable(address: str, seconds: float) -> str | None:
     """Why this process cannot join the cluster at an address, as `ray.init` takes it; None if it can.
 

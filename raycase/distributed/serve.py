@@ -29,6 +29,7 @@ from ray.serve.schema import LoggingConfig
 from raycase.data.storage import locate
 from raycase.distributed.cluster import cause, named_cluster, nodes, start_ray
 from raycase.distributed.prometheus import ServiceMetrics
+from raycase.distributed.ray_internals import replica_listens_on_localhost
 from raycase.distributed.resources import CPU_STEP, capacity, check_nodes
 from raycase.errors import note
 from raycase.serving.app import make_app
@@ -42,7 +43,7 @@ NAME = "raycase"  # of the application, and of its deployment
 BATCH, WAIT = 256, 0.005  # texts of a batch, and seconds in which it fills
 ARRIVING = 1024  # requests of a replica whose bodies arrive, beside those in its queue
 DRAIN = 60.0  # seconds for what is under way when the service ends
-CLUSTER_CPUS = 4.0  # of a replica on a cluster, where a node has as many
+CLUSTER_CPUS = 4.0  # of a replica without a GPU on a cluster, where a node has as many
 QUIET = LoggingConfig(log_level="WARNING", enable_access_log=False)
 
 
@@ -67,7 +68,10 @@ class BatchedEngine(Engine):
 class Replica:
     """A process with a loaded model."""
 
-    def __init__(self, settings: ServeSettings, threads: int | None) -> None:
+    def __init__(self, settings: ServeSettings, threads: int | None, *, alone: bool) -> None:
+        """threads: of PyTorch; alone: on a Ray of one machine."""
+        if alone:
+            replica_listens_on_localhost()
         if threads is not None:
             torch.set_num_threads(threads)
         self.settings, self.engine = settings, BatchedEngine(Service.load(settings))
@@ -84,16 +88,16 @@ def application(flags: dict[str, Any]) -> ray_serve.Application:
     """
     origins = tuple(flags.pop("allow_origin", ()))
     job = ServeJob(**flags, allow_origin=origins)
-    return _bound(job, check_serve(job, needs_token=True))
+    return _bound(job, check_serve(job, needs_token=True), alone=False)
 
 
-def _bound(job: ServeJob, settings: ServeSettings) -> ray_serve.Application:
-    """The application of a job, whose replicas fit the cluster."""
+def _bound(job: ServeJob, settings: ServeSettings, *, alone: bool) -> ray_serve.Application:
+    """The application of a job, whose replicas fit the nodes. alone: on this machine, whose processors they share."""
     every = nodes()
     gpus = job.gpus_per_replica if job.gpus_per_replica is not None else float(any(n.get("GPU") for n in every))
-    most = max((n.get("CPU", 0.0) for n in every), default=1.0)
-    cpus = CLUSTER_CPUS if named_cluster() else most / job.replicas
-    cpus = max(CPU_STEP, math.floor(min(cpus, most) / CPU_STEP) * CPU_STEP)
+    most = max(n.get("CPU", 0.0) for n in every) or CLUSTER_CPUS  # a head without CPUs, whose nodes are to come
+    cpus = min(most / job.replicas if alone else 1.0 if gpus else CLUSTER_CPUS, most)
+    cpus = max(CPU_STEP, math.floor(cpus / CPU_STEP) * CPU_STEP)
     deployment = ray_serve.deployment(
         Replica,
         name=NAME,
@@ -104,7 +108,7 @@ def _bound(job: ServeJob, settings: ServeSettings) -> ray_serve.Application:
         graceful_shutdown_timeout_s=DRAIN,
         graceful_shutdown_wait_loop_s=0.2,
     )
-    return deployment.bind(settings, None if gpus else max(1, round(cpus)))
+    return deployment.bind(settings, None if gpus else max(1, round(cpus)), alone=alone)
 
 
 def serve(job: ServeJob) -> NoReturn:
@@ -128,7 +132,7 @@ def serve(job: ServeJob) -> NoReturn:
             http_options=HTTPOptions(host=job.host, port=port),
             logging_config=QUIET,
         )
-        ray_serve.run(_bound(job, settings), name=NAME, route_prefix="/", logging_config=QUIET)
+        ray_serve.run(_bound(job, settings, alone=not on_cluster), name=NAME, route_prefix="/", logging_config=QUIET)
     except (RayError, RayServeException, RuntimeError) as error:
         raise cause(error) from error
     url = f"http://{job.host}:{port}"
@@ -139,7 +143,7 @@ def serve(job: ServeJob) -> NoReturn:
     number = wait_for_signal()
     note("ending: what is under way is answered first")
     ray_serve.delete(NAME)
-    if not on_cluster:
+    if on_cluster and not ray_serve.status().applications:  # of others; a Ray of its own ends with all that is in it
         ray_serve.shutdown()
     ray.shutdown()
     sys.exit(128 + number)

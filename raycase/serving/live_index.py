@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -14,7 +15,6 @@ from raycase.search.metadata import READY
 from raycase.search.reopened import on_index
 
 T = TypeVar("T")
-CHECKED = 1.0  # seconds for which the version that is open is taken for the newest
 
 
 def open_index(uri: str, *, model: str | None, words_bytes: int) -> Index:
@@ -31,9 +31,13 @@ def is_newest(index: Index) -> bool:
 
 @dataclass(kw_only=True)
 class LiveIndex:
-    """An index by which requests are answered: those that have begun end on their version."""
+    """An index by which requests are answered: those that have begun end on their version.
+
+    checked_for: seconds for which the version that is open is taken for the newest.
+    """
 
     open: Callable[[], Index]
+    checked_for: float = 1.0
     index: Index = field(init=False)
     checked: float = field(init=False)
 
@@ -43,11 +47,19 @@ class LiveIndex:
     def on(self, work: Callable[[Index], T]) -> T:
         """Do some work on the newest version; once more where builds removed it meanwhile. Raises what the work
         raises."""
-        return on_index(self.newest, work)[1]
+
+        def watched(index: Index) -> T:
+            try:
+                return work(index)
+            except (RequestError, WorkError):
+                self.checked = -math.inf  # its version may be gone
+                raise
+
+        return on_index(self.newest, watched)[1]
 
     def newest(self) -> Index:
         """The newest version, with the model that is loaded; the one that is open where another cannot be opened."""
-        if time.monotonic() - self.checked > CHECKED:
+        if time.monotonic() - self.checked > self.checked_for:
             self.checked = time.monotonic()
             try:
                 if not is_newest(self.index):

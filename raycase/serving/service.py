@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 from transformers.utils.logging import disable_progress_bar
 
+from raycase.data.fetch import model_folder
 from raycase.data.schema import ASKED, CONDITION, POOLED, QUERY, RANK, SCORE, Reason
 from raycase.errors import MOST_SHOWN, RequestError, visible, with_arguments
 from raycase.search.approximate import EFFORTS
@@ -206,6 +207,6 @@ class Service:
 
 def public_name(model: str) -> str:
     """A model's name for strangers: of a folder or a URI its last part, for its place is nobody's business."""
-    if "://" in model or model.startswith(("/", "~", ".")) or model.count("/") > 1:
+    if model_folder(model) or model.startswith(("/", "~", ".")) or model.count("/") > 1:
         return model.rstrip("/").rpartition("/")[2]
     return model
