@@ -17,6 +17,7 @@ from raycase.data.storage import PACKAGE, fingerprint, kind_of, locate, mark
 from raycase.errors import RequestError, first_line
 
 MODEL_FILE = "raycase.json"  # written last into a model folder; says what system it holds
+METRICS, CARD = "metrics.json", "README.md"  # of a model folder, and no part of the model
 OF_MODELS = {"config.json", MODEL_FILE, "adapter_config.json"}  # of which a folder of a model has one
 DEFAULT_MODEL = "minilm-conditional"  # its encoder is in the package of the extra `minilm`
 MPNET = "sentence-transformers/all-mpnet-base-v2@e8c3b32edf5434bc2275fc9bab85f82640a19130"
@@ -60,7 +61,9 @@ def remote_identity(uri: str) -> str:
     """
     if PINNED.fullmatch(uri):
         return uri.removeprefix("hf://")  # a commit is for good
-    return f"listing:{fingerprint(sorted(_files(uri).items()))}"
+    files = _files(uri)
+    besides = {METRICS, CARD} if MODEL_FILE in files else set()  # a trained encoder is beside them
+    return f"listing:{fingerprint(sorted((name, at) for name, at in files.items() if name not in besides))}"
 
 
 def fetch(uri: str, *, large: bool, named: str = "", large_bytes: int = LARGE_BYTES) -> Path:

@@ -9,7 +9,7 @@ from typing import Any
 from safetensors import SafetensorError, safe_open
 
 from raycase.data.claim import claim
-from raycase.data.fetch import MODEL_FILE
+from raycase.data.fetch import CARD, METRICS, MODEL_FILE
 from raycase.data.json_values import loads
 from raycase.data.storage import locate
 from raycase.encoder.model_files import ENCODER_WEIGHTS, TOKENIZER
@@ -18,7 +18,6 @@ from raycase.errors import RequestError, first_line
 from raycase.systems.condition_head import WEIGHTS as HEAD
 from raycase.systems.projector import WEIGHTS
 
-METRICS, CARD = "metrics.json", "README.md"
 EXTRA = "extra.safetensors"  # weights that are not the encoder's
 ENCODER, ADAPTER = "encoder", "adapter"  # folders
 VOCABULARIES = ("vocab.txt", "vocab.json", "merges.txt", "tokenizer.model", "spiece.model", "sentencepiece.bpe.model")

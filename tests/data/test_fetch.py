@@ -129,9 +129,15 @@ def test_a_trained_model_on_object_storage_is_the_one_here(bucket, tiny_model, t
 def test_a_fine_tuned_encoder_on_object_storage_is_the_one_here(bucket, tiny_model, tmp_path):
     """Its files are beside `raycase.json`."""
     bi_encoder(str(tiny_model)).trainable(0.0).save(tmp_path / "bi")
+    (tmp_path / "bi" / "README.md").write_text("# bi")
     uri = bucket + "-bi"
     fsspec.filesystem("s3").put(f"{tmp_path}/bi", uri, recursive=True)
     here, there = raycase.load(str(tmp_path / "bi")), raycase.load(uri)
+    described = resolve(uri).describe()
+    fsspec.filesystem("s3").pipe_file(f"{uri}/README.md", b"# A card that says more")
+    assert resolve(uri).describe() == described
+    fsspec.filesystem("s3").pipe_file(f"{uri}/tokenizer.json", (tmp_path / "bi" / "tokenizer.json").read_bytes() + b" ")
+    assert resolve(uri).describe() != described
     assert there.config.encoder.source == uri and np.array_equal(there.embed(*WORDS), here.embed(*WORDS))
 
 
