@@ -138,36 +138,45 @@ def table(header, rows):
 def main(model, data, directions, rules):
     reader = Reader(model)
     train, validation = (read_rated(str(data / "csts" / f"{part}.csv"), "--data") for part in ("train", "validation"))
-    asked = {"validation": list(dict.fromkeys(validation.conditions)), "of captions": list(attribute_patterns())}
-    states = {name: reader.states(conditions) for name, conditions in asked.items()}
-    unlike = distance(reader.states(list(dict.fromkeys(train.conditions))), states["validation"], directions)
-    for name, states_CW in states.items():
-        print(f"r of conditions, {name}: {quantiles(unlike(states_CW), 0.5, 0.95, 0.99, 1.0)}")
+    states = [reader.states(list(dict.fromkeys(part.conditions))) for part in (train, validation)]
+    of_captions = reader.states(list(attribute_patterns()))
     words = reader.loaded.words(list(dict.fromkeys([*validation.sentences1, *validation.sentences2])))
     print(f"r of texts, validation: {quantiles(torch.cat([w.plain.share for w in words]), 0.05, 0.5, 0.95, 0.99, 1.0)}")
-    names = ["plain", "now", *(" ".join(rule) for rule in rules)]
-    lines, of_each = [], defaultdict(list)  # domain -> of each of its conditions (wordings, names, N)
+    read = []
     for domain, condition, texts, labels in (*measures(), qnli(data / "qnli" / "validation.csv")):
         wordings = [condition, *FURTHER.get((domain, condition), FURTHER[ASKED]).split("; ")]
         text_N, part_ND, own_NCD = reader.texts(texts, wordings)
-        if domain not in of_each:
-            print(f"r of texts, {domain}: {quantiles(text_N, 0.05, 0.5, 0.95)}")
+        print(f"r of texts, {domain}: {quantiles(text_N, 0.05, 0.5, 0.95)}")
         plain_N = share_of_each(reader.loaded.embed(texts, None), labels)
+        read.append((domain, wordings, reader.states(wordings), labels, text_N, part_ND, own_NCD, plain_N))
+    ratios = {}
+    for count in directions:
+        unlike = distance(*states, count)
+        print(f"\n{count} directions")
+        for name, states_CW in (("validation", states[1]), ("of captions", of_captions)):
+            print(f"r of conditions, {name}: {quantiles(unlike(states_CW), 0.5, 0.95, 0.99, 1.0)}")
+        means = report(read, unlike, reader.share, rules)
+        ratios |= {f"{count} directions, {name}: / plain": mean for name, mean in means.items()}
+    finish({"ratios": ratios, "model": model})
+
+
+def report(read, unlike, share, rules):
+    """Print the tables; gives what each rule has in that of plain vectors, in each domain."""
+    names = ["plain", "now", *(" ".join(rule) for rule in rules)]
+    lines, of_each = [], defaultdict(list)  # domain -> of each of its conditions (wordings, names, N)
+    for domain, wordings, states_CW, labels, text_N, part_ND, own_NCD, plain_N in read:
         found = []
-        for column, (wording, asked_r) in enumerate(
-            zip(wordings, unlike(reader.states(wordings)).tolist(), strict=True)
-        ):
-            given = [RULES[name](reader.share, text_N, asked_r, *map(float, bounds)) for name, *bounds in rules]
-            vectors = [joined(own_NCD[:, column], share_N, part_ND) for share_N in (reader.share(text_N), *given)]
+        for column, asked in enumerate(unlike(states_CW).tolist()):
+            given = [RULES[name](share, text_N, asked, *map(float, bounds)) for name, *bounds in rules]
+            vectors = [joined(own_NCD[:, column], share_N, part_ND) for share_N in (share(text_N), *given)]
             found.append([plain_N, *(share_of_each(v, labels) for v in vectors)])
             means = np.nanmean(found[-1], axis=1)
-            lines.append([domain, wording, f"{asked_r:.2f}", *(f"{mean:.1f}" for mean in means)])
+            lines.append([domain, wordings[column], f"{asked:.2f}", *(f"{mean:.1f}" for mean in means)])
         of_each[domain].append(np.array(found))
     print("\n" + table(["%", "condition", "its r", *names], lines))
     print(table(["mean over conditions", "in words of", *names], list(domains(of_each))))
     means = {domain: np.mean([np.nanmean(f, axis=2).mean(0) for f in each], axis=0) for domain, each in of_each.items()}
-    ratios = {f"{d}: {n} / plain": m / mean[0] for d, mean in means.items() for n, m in zip(names, mean, strict=True)}
-    finish({"ratios": ratios, "model": model})
+    return {f"{d}, {n}": m / mean[0] for d, mean in means.items() for n, m in zip(names, mean, strict=True)}
 
 
 def domains(of_each):
@@ -191,7 +200,7 @@ if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--model", default="minilm-conditional", help="a model with a plain part")
     parser.add_argument("--data", type=Path, default=DATA, help="folder of csts/ and qnli/")
-    parser.add_argument("--directions", type=int, default=128, help="in which conditions vary least")
+    parser.add_argument("--directions", type=int, nargs="+", default=[128], help="in which conditions vary least")
     parser.add_argument("--rule", action="append", nargs="+", default=[], help=f"{', '.join(RULES)}, and its numbers")
     args = parser.parse_args()
     main(args.model, args.data, args.directions, args.rule)
