@@ -6,7 +6,7 @@ SEED ?= 0
 BIN := .venv/bin
 MPNET := sentence-transformers/all-mpnet-base-v2@e8c3b32edf5434bc2275fc9bab85f82640a19130
 
-.PHONY: help demo test test-cluster test-long chaos lint docs model wheel bench cuda-build-check clean
+.PHONY: help demo test test-cluster test-long chaos lint docs bundle model wheel bench cuda-build-check clean
 
 help:                      ## this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## */\1\t/' | expand -t 16
@@ -39,6 +39,10 @@ docs: .venv/ready          ## write the generated pages: docs/flags.md, docs/roo
 	$(BIN)/python docs/flags.py
 	$(BIN)/python docs/kinds.py
 	$(BIN)/python docs/rooms.py
+
+bundle:                    ## build raycase/explore/page/regl-scatterplot.js from bundle/package-lock.json
+	npm ci --no-audit --no-fund --prefix bundle
+	npm run --prefix bundle build
 
 model: .venv/ready         ## train the models that ship, raycase/models/*, from the C-STS in DATA
 	$(call train-model,minilm-conditional,--model minilm --nested 64 128 256)

@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from raycase.evaluation.check_model import CheckJob
     from raycase.evaluation.explain import ExplainJob
     from raycase.evaluation.job import EvaluateJob
+    from raycase.explore.explore_job import ExploreJob
     from raycase.search.build import IndexJob
     from raycase.search.facets_job import FacetsJob
     from raycase.search.join import JoinJob
@@ -120,6 +121,13 @@ def facets(job: FacetsJob) -> Result:
     from raycase.search.facets_job import facets
 
     return facets(job)
+
+
+def explore(job: ExploreJob) -> Result:
+    """Write an index as a page with a map that moves from one condition to another."""
+    from raycase.explore.explore_job import explore
+
+    return explore(job)
 
 
 def join(job: JoinJob) -> Result:
@@ -221,6 +229,7 @@ COMMANDS = {
     "index": Command("raycase.search.build:IndexJob", index),
     "search": Command("raycase.search.search_job:SearchJob", search),
     "facets": Command("raycase.search.facets_job:FacetsJob", facets),
+    "explore": Command("raycase.explore.explore_job:ExploreJob", explore),
     "join": Command("raycase.search.join:JoinJob", join),
     "rerank": Command("raycase.search.rerank_job:RerankJob", rerank),
     "score": Command("raycase.corpus.score_request:ScoreJob", score),

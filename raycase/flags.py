@@ -17,8 +17,8 @@ ADVANCED = frozenset(  # what few people change; KIND.NAME: for this dataclass a
     actors batch_tokens cache compile compute gpus_per_actor gpus_per_worker memory ray stall_timeout unit_rows workers
     dim dtype id_column max_rejected normalize on_long pooling score_column subtract word_bytes
     bits candidates exact_below exact_condition most_clusters partitions reindex sub_vectors SearchJob.query_condition
-    FacetsJob.text_column RerankJob.text_column SearchJob.text_column
-    FacetsJob.model IndexJob.model JoinJob.model MaterializeJob.model SearchJob.model
+    ExploreJob.text_column FacetsJob.text_column RerankJob.text_column SearchJob.text_column
+    ExploreJob.model FacetsJob.model IndexJob.model JoinJob.model MaterializeJob.model SearchJob.model
     asha cpus_per_trial finalists gpus_per_trial resamples seed TrainingJob.limit
     activation adapter_dropout alpha asks bias contradiction distilled_epochs dropout dropout_at gate head_dim heads
     hidden intra layers loss merged nested patience plain_rise plain_share range_weight routed similarity_weight

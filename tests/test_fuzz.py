@@ -301,6 +301,7 @@ def commands(models, output, rated, tmp_path_factory):
         "index": ["--embeddings", output, "--output", "new"],
         "search": ["--index", index, "--query", "a red dress", "--condition", "color"],
         "facets": ["--index", index, "--condition", "color", "--clusters", "2"],
+        "explore": ["--index", index, "--conditions", "color", "--output", "new"],
         "join": ["--query-vectors", "none", "--vectors", "none", "--output", "new"],
         "rerank": ["--answers", "none", "--queries", "none", "--model", "none", "--output", "new"],
         "evaluate": ["--model", models["case"], "--data", f"{rated}/validation.csv", "--output", "new"],

@@ -80,14 +80,17 @@ def weighed_texts(texts: Sequence[str | None], index: Index, condition: str | No
     return [(text or "", words_of_row(words)) for text, words in zip(texts, weights, strict=True)]
 
 
-def score_words(clusters: Iterable[Iterable[tuple[str, list[Word]]]], count: int) -> list[list[CarriedWord]]:
+def score_words(
+    clusters: Iterable[Iterable[tuple[str, list[Word]]]], count: int, lift: float = 0
+) -> list[list[CarriedWord]]:
     """The words that carry each cluster of weighed texts, best first, by class-based TF-IDF (BERTopic, Grootendorst,
     2022, arXiv:2203.05794, eq. 4) on the weights that the condition gives the words, instead of counts:
 
         W(t, c) = tf(t, c) * log(1 + A / f(t))
 
     tf: the word's share of the weight of the cluster, f: the sum of its shares of all clusters, A: the mean weight of a
-    cluster, which is 1 here. A word in a single text of the cluster comes after those in several.
+    cluster, which is 1 here. A word in a single text of the cluster comes after those in several. `lift`: words whose
+    share of the cluster is not so many times their mean share are left out, as "a" and "the" are.
     """
     shares: list[dict[str, float]] = []
     counts: list[Counter[str]] = []
@@ -101,7 +104,12 @@ def score_words(clusters: Iterable[Iterable[tuple[str, list[Word]]]], count: int
             everywhere[word] += share
     found = []
     for shares_of, texts_with in zip(shares, counts, strict=True):
-        scored = [CarriedWord(word, share * math.log(1 + 1 / everywhere[word])) for word, share in shares_of.items()]
+        least = lift / len(shares)
+        scored = [
+            CarriedWord(word, share * math.log(1 + 1 / everywhere[word]))
+            for word, share in shares_of.items()
+            if share >= least * everywhere[word]
+        ]
         found.append(sorted(scored, key=lambda each: (texts_with[each.word] < 2, -each.score, each.word))[:count])
     return found
 

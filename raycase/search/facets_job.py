@@ -17,16 +17,15 @@ from raycase.data.parquet import parquet_bytes
 from raycase.data.places import PARQUET, File, check_paths
 from raycase.data.schema import ID
 from raycase.data.storage import locate
-from raycase.errors import MOST_LABEL, MOST_SEED, RequestError, at_least, check_ranges, note, visible
+from raycase.errors import MOST_LABEL, MOST_SEED, at_least, check_ranges, note, visible
 from raycase.search.facet_words import CarriedWord, Example, carrying_words, nearest_examples, weighed_texts
 from raycase.search.facets import Clusters, find_clusters, import_sklearn
 from raycase.search.index import Index
 from raycase.search.lance_files import lance_errors
 from raycase.search.marks import has_styles, in_bold, looked_at
-from raycase.search.queries import TEXT
 from raycase.search.reopened import on_index
 from raycase.search.shown import SHOWN_CHARACTERS, print_replaced_condition
-from raycase.search.weighed import unweighable
+from raycase.search.weighed import text_column, why_unweighed
 
 WORDS, EXAMPLES = 5, 3  # of a cluster
 MOST_CLUSTERS = 24
@@ -103,9 +102,9 @@ class FoundFacets:
 
 def find_facets(job: FacetsJob, index: Index) -> FoundFacets:
     """Group the rows of an open index, which need not be that of the job. Raises RequestError."""
-    text = _text_column(job, index)
+    text = text_column(index, job.text_column)
     condition, blocks = index.blocks(job.condition, job.where, exact_condition=job.exact_condition)
-    unweighed = _unweighed(job, index)
+    unweighed = why_unweighed(index, job.text_column, job.model)
     clusters = find_clusters(blocks, job.clusters, most=job.most_clusters, seed=job.seed)
     with lance_errors(index.root):
         weighs = unweighed is None and text is not None
@@ -135,27 +134,6 @@ def _check_job(job: FacetsJob) -> None:
     )
     check_ranges(job, at_least(2, job, "clusters", "most_clusters") | at_least(0, job, "seed", most=MOST_SEED))
     import_sklearn()
-
-
-def _text_column(job: FacetsJob, index: Index) -> str | None:
-    """The column with the texts; None where the index has none. Raises RequestError for one that was asked for."""
-    text = job.text_column or TEXT
-    if text in index.columns and pa.types.is_string(index.dataset.schema.field(text).type):
-        return text
-    if job.text_column:
-        kept = ", ".join(index.columns)
-        raise RequestError(f"--text-column: expected a column of texts among those kept ({kept}), got {text!r}")
-    return None
-
-
-def _unweighed(job: FacetsJob, index: Index) -> str | None:
-    """Why the words of the texts cannot be weighed; None where they can. Raises RequestError for a wrong --model."""
-    try:
-        return unweighable(index, job.text_column or TEXT)
-    except RequestError as error:  # the model has moved; clusters need none
-        if job.model:
-            raise
-        return str(error)
 
 
 def facet_table(found: FoundFacets, index: Index) -> pa.Table:

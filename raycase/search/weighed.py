@@ -10,6 +10,7 @@ from raycase.data.schema import CONDITION
 from raycase.encoder.words import Word
 from raycase.errors import RequestError
 from raycase.search.index import Index
+from raycase.search.queries import TEXT
 from raycase.systems.registry import weighs_words
 
 WEIGHTS_TYPE = pa.list_(
@@ -43,6 +44,29 @@ def is_weighable(index: Index, text: str) -> bool:
         return unweighable(index, text) is None
     except RequestError:
         return False
+
+
+def text_column(index: Index, asked: str | None) -> str | None:
+    """The column with an index's texts, that of --text-column or `text`; None where it has none. Raises RequestError
+    for one that was asked for."""
+    text = asked or TEXT
+    if text in index.columns and pa.types.is_string(index.dataset.schema.field(text).type):
+        return text
+    if asked:
+        kept = ", ".join(index.columns)
+        raise RequestError(f"--text-column: expected a column of texts among those kept ({kept}), got {text!r}")
+    return None
+
+
+def why_unweighed(index: Index, asked: str | None, model: str | None) -> str | None:
+    """Why the words of an index's texts cannot be weighed, where the rest needs no model; None where they can. asked:
+    --text-column; model: --model. Raises RequestError for a wrong --model."""
+    try:
+        return unweighable(index, asked or TEXT)
+    except RequestError as error:  # the model has moved
+        if model:
+            raise
+        return str(error)
 
 
 def weigh_answers(answers: pa.Table, index: Index, text: str) -> pa.ChunkedArray:

@@ -19,6 +19,7 @@ from raycase.data.storage import locate
 from raycase.errors import RequestError
 from raycase.evaluation.explain import ExplainJob, explain
 from raycase.evaluation.job import EvaluateJob, check_request
+from raycase.explore.explore_job import ExploreJob, explore
 from raycase.placement import join
 from raycase.placement import rerank as rerank_all
 from raycase.search.build import IndexJob, build
@@ -93,6 +94,8 @@ def test_a_search_and_facets_refuse_before_they_open_anything(here):
         refuse(f"^--html: {INSIDE}", search, replace(asked, html=output.replace("parquet", "html")))
         refuse(f"^--assignments: {INSIDE}", facets, replace(grouped, assignments=output))
     refuse(f"^--output: {OVER} file than --index", search, replace(asked, output="./i"))
+    for output in ("idx/a.html", "out/a.html"):
+        refuse(f"^--output: {INSIDE}", explore, ExploreJob(index="i", output=output))
     assert contents(here) == before
 
 
@@ -103,6 +106,7 @@ def test_a_file_has_the_ending_of_its_format(here, name):
     refuse(f"^--assignments: {ending}", facets, FacetsJob(index="i", condition="c", assignments=f"s3://b/{name}"))
     if not name.endswith("html"):
         refuse("^--html: expected a file that ends with .html", search, SearchJob(index="i", query=("x",), html=name))
+        refuse("^--output: expected a file that ends with .html", explore, ExploreJob(index="i", output=name))
     refuse("^--output: expected a file that ends with .svg", explain, ExplainJob(text=("a",), output=name))
     for name in ("answers", "answers.2024", "answers_2024.11.25", "answers.v2", "a."):  # no endings
         check_paths(writes={"--output": File(name, PARQUET)})
@@ -273,7 +277,9 @@ def test_no_command_has_another_flag_that_is_written():
             places = {f.name for f in fields(kind) if WRITTEN.search(f.name) and f.name != "overwrite"}
             flags[name] = flags.get(name, set()) | places
     output, trains = {"output"}, {"output", "cache"}
-    expected = dict.fromkeys(("embed", "verify", "materialize", "index", "join", "rerank", "score", "explain"), output)
+    expected = dict.fromkeys(
+        ("embed", "verify", "materialize", "index", "join", "rerank", "score", "explain", "explore"), output
+    )
     expected |= dict.fromkeys(("train", "evaluate"), trains)
     expected |= {
         "demo": set(),

@@ -42,6 +42,7 @@ def flag_cases(home, model):
     others = {
         "search --index x --query a": ("k", "candidates", "memory"),
         "facets --index x --condition c": ("clusters", "memory"),
+        "explore --index x --output y.html": ("clusters", "most-rows", "neighbours", "seed"),
         "join --query-vectors a --vectors b --output c": ("k", "stall-timeout"),
         "rerank --answers a --queries b --model c --output d": ("k", "stall-timeout"),
     }

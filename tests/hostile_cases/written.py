@@ -31,6 +31,7 @@ def written_cases(home, model):
         [*asked, "--output", "/dev/null"],
         [*grouped, "--output", folder / "f", "--assignments", f"{folder}/./f"],
         [*grouped, "--assignments", folder / "f.json"],
+        *(["explore", "--index", index, "--output", f"{folder}/{name}"] for name in ("a.csv", "out/a.html", "q")),
         ["index", "--embeddings", output, "--output", output],
         ["index", "--embeddings", output, "--output", f"{output}/embeddings/i.lance"],
         ["explain", "--model", model, "--text", "a dog", "--condition", "color", "--output", f"{index}/a.svg"],

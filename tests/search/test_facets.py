@@ -117,6 +117,14 @@ def test_words_are_scored_by_the_weight_that_other_clusters_do_not_give_them():
     assert [len(words) for words in score_words([sport, food], 1)] == [1, 1]
 
 
+def test_words_that_are_as_frequent_everywhere_are_left_out_where_a_lift_is_asked():
+    sport, food = [weighed("the men play", 0.4, 0.4, 0.2)], [weighed("the men eat", 0.4, 0.1, 0.5)]
+    assert [[word.word for word in words] for words in score_words([sport, food], 5, lift=1.5)] == [
+        ["men", "play"],
+        ["eat"],
+    ]
+
+
 def test_a_word_of_one_text_comes_after_those_of_several():
     texts = [weighed("rare red", 0.8, 0.2), weighed("red", 1.0), weighed("dog", 1.0)]
     assert [word.word for word in score_words([texts, []], 3)[0]] == ["red", "dog", "rare"]

@@ -1,0 +1,145 @@
+"""The command explore: its page has the rows, neighbours, facets and words of the index."""
+
+import json
+import re
+import sys
+from base64 import b64decode
+
+import numpy as np
+import pytest
+import storing
+from helpers import embedded
+from indexed import refuse
+
+from raycase.explore.explore_job import ExploreJob, explore
+from raycase.search.build import IndexJob, build
+from raycase.search.index import Index
+from raycase.search.marks import looked_at
+from raycase.search.search_job import SearchJob, search
+
+pytest.importorskip("umap", reason="pip install 'raycase[explore]'")
+
+CONDITIONS = ("color", "what they wear")
+
+
+@pytest.fixture(scope="module")
+def home(tmp_path_factory):
+    """An index of stored words, `words.lance`, and one of vectors under two conditions, of which one has fewer rows."""
+    home = tmp_path_factory.mktemp("mapped")
+    model = storing.model_folder(home)
+    storing.indexed(home / "words.lance", storing.stored(home / "a", model, storing.texts(60)))
+    settings = {"prompt": None, "pooling": None, "keep_columns": ("text", "year")}
+    two = embedded(home / "b", model, storing.texts(40), conditions=("color",), **settings)
+    fewer = embedded(home / "c", model, storing.texts(40, 10), conditions=("number of people",), **settings)
+    build(IndexJob(embeddings=(two, fewer), output=str(home / "vectors.lance")))
+    return home
+
+
+def asked(home, index="words.lance", **options):
+    settings = {"index": str(home / index), "output": str(home / "map.html"), "conditions": CONDITIONS, "clusters": 3}
+    return ExploreJob(**settings | options)
+
+
+def page_of(home):
+    page = (home / "map.html").read_text()
+    return json.loads(re.search(r'<script type="application/json" id="data">(.*?)</script>', page, re.DOTALL)[1])
+
+
+def numbers(data, each, name, kind):
+    return np.frombuffer(b64decode(each[name]), kind).reshape(len(data["texts"]), -1)
+
+
+def test_the_page_has_what_a_search_and_the_model_say(home, capsys):
+    result = explore(asked(home))
+    data, index = page_of(home), Index.open(str(home / "words.lance"))
+    texts = [row["text"] for row in storing.texts(60)]
+    assert data["texts"] == texts and data["ids"] == [str(i) for i in range(60)]
+    assert (result["rows"], result["rows_shown"], result["texts_cut"]) == (60, 60, 0)
+    assert result["conditions"] == [each["condition"] for each in data["maps"]] == [None, *CONDITIONS]
+    assert result["bytes"] == (home / "map.html").stat().st_size and data["summary"] == "60 rows"
+    assert "60 rows: " in capsys.readouterr().out
+    for each in data["maps"]:
+        rows, cosines = numbers(data, each, "rows", "<u2"), numbers(data, each, "cosines", "i1")
+        found = index.blocks(each["condition"])[1]()
+        offsets, vectors = (np.concatenate(part) for part in zip(*found, strict=True))
+        vectors = vectors[np.argsort(offsets)]
+        every = vectors @ vectors.T
+        np.fill_diagonal(every, -np.inf)
+        best = -np.sort(-every, axis=1)[:, :8]
+        np.testing.assert_allclose(np.take_along_axis(every, rows.astype(int), 1), best, atol=1e-5)
+        np.testing.assert_allclose(cosines / 100, best, atol=0.0051)
+        facet = numbers(data, each, "facet", "u1")[:, 0]
+        assert [facet_of["rows"] for facet_of in each["facets"]] == np.bincount(facet).tolist()
+        assert all(facet_of["words"] for facet_of in each["facets"])
+        assert np.ptp(numbers(data, each, "positions", "<u2"), axis=0).max() > 60_000
+        if each["condition"] is None:
+            assert each["words"] is None
+            continue
+        weighed = index.encoder.word_weights(texts, each["condition"])
+        ends = [[end for word in looked_at(words) for end in (word.start, word.end)] for words in weighed]
+        assert each["words"] == ends
+
+
+def test_of_many_rows_a_sample_is_shown_and_said(home, capsys):
+    def sampled(**options):
+        result = explore(asked(home, most_rows=20, conditions=("color",), **options))
+        assert (result["rows"], result["rows_shown"]) == (60, 20)
+        return page_of(home)
+
+    data = sampled()
+    assert data["summary"] == "20 of 60 rows, a sample (seed 0)" and data["summary"] in capsys.readouterr().out
+    assert len(data["texts"]) == 20 and [int(each) for each in data["ids"]] == sorted(map(int, data["ids"]))
+    assert sampled() == data and sampled(seed=1)["ids"] != data["ids"]
+
+
+def test_rows_are_those_under_all_conditions_whatever_their_order(home):
+    result = explore(asked(home, "vectors.lance", conditions=()))
+    assert result["conditions"] == ["color", "number of people"] and result["rows"] == 30
+    data = page_of(home)
+    assert sorted(map(int, data["ids"])) == list(range(10, 40))
+    for each in data["maps"]:
+        near = numbers(data, each, "rows", "<u2")[:, 0]
+        for row in (0, 17):
+            query = {"query": (data["texts"][row],), "condition": (each["condition"],), "k": 40}
+            answers = f"{home}/answers.parquet"
+            search(SearchJob(index=str(home / "vectors.lance"), output=answers, where="id >= 10 AND id < 40", **query))
+            import pyarrow.parquet as pq
+
+            ids = [str(i) for i in pq.read_table(answers)["id"].to_pylist() if str(i) != data["ids"][row]]
+            assert data["ids"][near[row]] == ids[0]
+
+
+def test_a_filter_and_rows_without_texts(home):
+    explore(asked(home, where="year = 2003 OR year = 2004", neighbours=20))
+    data = page_of(home)
+    assert len(data["texts"]) == 6 and data["neighbours"] == 5
+    assert data["summary"] == "6 rows; where year = 2003 OR year = 2004"
+
+
+def test_an_index_without_texts_shows_ids(home, tmp_path, capsys):
+    output = storing.stored(tmp_path / "a", str(home / "model"), storing.texts(12), keep_columns=())
+    storing.indexed(tmp_path / "i.lance", output)
+    explore(asked(tmp_path, "i.lance"))
+    data = page_of(tmp_path)
+    assert data["texts"] == data["ids"] == [str(i) for i in range(12)]
+    assert "without words: expected the texts in a column that the index keeps (id)" in capsys.readouterr().err
+
+
+def test_wrong_requests_are_refused(home, tmp_path, monkeypatch):
+    def ask(words, **options):
+        refuse(asked(home, **options), words, explore)
+
+    ask("got none that is finished", index="none.lance")
+    ask("--output: expected a file that ends with .html", output=str(tmp_path / "a.parquet"))
+    ask("--most-rows: expected 3 to 200,000, got 2", most_rows=2)
+    ask("--clusters: expected 2 to 24, got 25", clusters=25)
+    ask("--neighbours: expected 1 to 50, got 0", neighbours=0)
+    ask("--seed: expected 0 to", seed=-1)
+    ask("--conditions: expected some, for the index has plain vectors alone", conditions=())
+    ask("--conditions: expected at most 11, got 12", conditions=tuple(f"color {i}" for i in range(12)))
+    ask("expected 3 rows under all conditions at least, the filter leaves 0", where="year = 1")
+    ask("--text-column: expected a column of texts", text_column="year")
+    ask("^condition: expected one of the index's", index="vectors.lance", conditions=(" ",))
+    monkeypatch.setitem(sys.modules, "umap", None)
+    ask(r"umap-learn for explore, got none; install it with: pip install 'raycase\[explore\]'")
+    assert not list(tmp_path.iterdir())

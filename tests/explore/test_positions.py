@@ -1,0 +1,63 @@
+"""Positions of rows: neighbours stay together, and points move little from one map to the next."""
+
+import numpy as np
+import pytest
+
+from raycase.data.vectors import l2_normalize
+from raycase.explore.positions import fitted, nearest_rows, place, principal_axes, to_steps
+
+pytest.importorskip("umap", reason="pip install 'raycase[explore]'")
+
+
+def groups(seed, noise=0.3, count=120, dim=16):
+    """Unit vectors around three directions, and the direction of each."""
+    draw = np.random.default_rng(seed)
+    group = np.arange(count) % 3
+    vectors = np.eye(3, dim)[group] + noise * draw.normal(size=(count, dim)) / np.sqrt(dim)
+    return l2_normalize(vectors.astype(np.float32)), group
+
+
+def placed(vectors, start=None, seed=0):
+    cosines, rows = nearest_rows(vectors, min(14, len(vectors) - 1))
+    return place(vectors, cosines, rows, principal_axes(vectors, seed) if start is None else start, seed)
+
+
+def test_nearest_rows_are_those_of_all_cosines_without_the_row_itself():
+    vectors, _ = groups(0)
+    cosines, rows = nearest_rows(vectors, 5)
+    every = vectors @ vectors.T
+    np.fill_diagonal(every, -np.inf)
+    assert (rows == np.argsort(-every, axis=1, kind="stable")[:, :5]).all()
+    np.testing.assert_allclose(cosines, np.take_along_axis(every, rows, 1), atol=1e-6)
+
+
+def test_rows_of_a_kind_stand_together_and_a_seed_repeats_them():
+    vectors, group = groups(0)
+    positions = placed(vectors)
+    apart = np.linalg.norm(positions[:, None] - positions[None], axis=2)
+    np.fill_diagonal(apart, np.inf)
+    assert (group[apart.argmin(axis=1)] == group).mean() > 0.95
+    assert np.abs(positions).max() <= 1 and positions.shape == (120, 2)
+    assert (placed(vectors) == positions).all() and (placed(vectors, seed=1) != positions).any()
+
+
+def test_points_start_from_the_map_before_and_lie_as_it_does():
+    positions, others = placed(groups(0)[0]), groups(1)[0]
+    for mirror in ([1, 1], [-1, 1]):
+        before = positions * mirror
+        moved = placed(others, before)
+        assert np.linalg.norm(moved - before) < 0.8 * np.linalg.norm(moved - before * [-1, 1])
+
+
+@pytest.mark.parametrize("count", [3, 4, 20])
+def test_few_rows_and_equal_rows_have_places(count):
+    for vectors in (groups(0, count=count)[0], np.tile(np.eye(1, 8, dtype=np.float32), (count, 1))):
+        assert np.isfinite(placed(vectors)).all()
+
+
+def test_the_few_farthest_are_drawn_nearer():
+    far = np.concatenate([np.random.default_rng(0).uniform(-1, 1, (1000, 2)), [[500, 0], [0, -900]]])
+    drawn = fitted(far)
+    assert np.abs(drawn).max() <= 1 and np.ptp(drawn[:1000], axis=0).min() > 1.5
+    assert (np.argsort(drawn[:, 0]) == np.argsort(far[:, 0])).all()  # none passes another
+    assert to_steps(np.array([[-1.0, 1.0], [0.0, 0.5]])).tolist() == [[0, 65535], [32768, 49151]]
