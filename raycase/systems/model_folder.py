@@ -30,11 +30,18 @@ WRITTEN = (MODEL_FILE, *reversed(AT_ROOT), METRICS, CARD, EXTRA, WEIGHTS, HEAD, 
 def open_model_folder(folder: Path, fingerprint: str, *, overwrite: bool = False) -> dict[str, Any] | None:
     """The metrics of the finished model with this fingerprint in a folder; None if there is none yet.
 
-    Raises RequestError for a folder that holds another model, unless `overwrite`.
+    Raises RequestError for a folder that holds another model, unless `overwrite`, and for somebody else's encoder.
     """
     if folder.exists() and not folder.is_dir():
         raise RequestError(f"--output: expected a folder, got the file {folder}")
     root = locate(str(folder))
+    if overwrite and not any((root / name).exists() for name in (METRICS, MODEL_FILE)):
+        for name in AT_ROOT:
+            if (root / name).exists():
+                raise RequestError(
+                    f"--output: expected a model that training wrote in {root.uri}, or none, got {name} without "
+                    f"{METRICS}; choose another folder"
+                )
     results = [name for name in WRITTEN if name != METRICS]
     metrics = claim(root, METRICS, fingerprint, job="this very model", results=results, overwrite=overwrite)
     if metrics is None or not (root / MODEL_FILE).exists():

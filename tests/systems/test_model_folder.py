@@ -104,6 +104,15 @@ def test_what_somebody_else_put_there_is_refused(tmp_path, name):
         assert contents(tmp_path) == {name: text.encode()}
 
 
+@pytest.mark.parametrize("name", ["config.json", "model.safetensors", "tokenizer.json"])
+def test_somebody_elses_encoder_is_not_overwritten(tmp_path, name):
+    (tmp_path / name).write_text("mine")
+    for overwrite, said in ((False, "expected an empty folder or this very model"), (True, "that training wrote")):
+        with pytest.raises(RequestError, match=f"--output: .*{said}.*, got {name} without metrics.json"):
+            open_model_folder(tmp_path, "one", overwrite=overwrite)
+    assert (tmp_path / name).read_text() == "mine"
+
+
 @pytest.mark.parametrize("before", [False, True])
 def test_without_its_last_file_it_is_no_model(tmp_path, spec, monkeypatch, before):
     """Killed before the weights are whole: neither the new model nor half of the old one is there."""
