@@ -178,9 +178,10 @@ def test_where_too_few_vectors_are_there_to_train_scores_are_cosines_all_the_sam
     same(Index.open(uri).search(QUERIES[:1], "color", 5), brute(home / "other", system, QUERIES[0], "color", 5))
 
 
-def test_a_filter_finds_what_is_far_off_in_an_approximate_index(home, tmp_path):
+@pytest.mark.parametrize("kind", ["ivf-pq", "ivf-rq"])
+def test_a_filter_finds_what_is_far_off_in_an_approximate_index(home, tmp_path, kind):
     uri = str(tmp_path / "i.lance")
-    build(IndexJob(embeddings=(str(home / "out"),), output=uri, kind="ivf-pq", partitions=20))
+    build(IndexJob(embeddings=(str(home / "out"),), output=uri, kind=kind, partitions=20))
     found = Index.open(uri).search(QUERIES, "color", 10, "id < 10", options=Options(nprobes=1))
     assert [sorted(found["id"].to_pylist()[i : i + 10]) for i in (0, 10)] == [list(range(10))] * 2
 
