@@ -111,7 +111,7 @@ def index(job: IndexJob) -> Result:
 
 def search(job: SearchJob) -> Result:
     """Search an index by sentences under conditions."""
-    from raycase.search.search_job import search
+    from raycase.placement import search
 
     return search(job)
 

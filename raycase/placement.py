@@ -27,8 +27,10 @@ from raycase.errors import RequestError, note
 if TYPE_CHECKING:
     from raycase.corpus.materialize import MaterializeJob
     from raycase.search.build import IndexJob
+    from raycase.search.index import Index
     from raycase.search.join import JoinJob
     from raycase.search.rerank_job import RerankJob
+    from raycase.search.search_job import SearchJob
 
 CPUS_OF_ENCODER = 4  # as on a cluster
 UNITS_OF_ENCODER = 4  # at least, of several encoders: fewer would not repay the start of Ray
@@ -120,6 +122,25 @@ def index(job: IndexJob) -> dict[str, Any]:
     from raycase.search.build import build
 
     return build(job)
+
+
+def search(job: SearchJob) -> dict[str, Any]:
+    """Search an index, one of several shards by the rule; returns counts. Raises RequestError and WorkError."""
+    from raycase.search.search_job import search
+
+    several = f"--replicas {job.replicas}" if job.replicas > 1 else ""
+
+    @cache
+    def in_shards() -> Callable[[Index], Index]:
+        from raycase.distributed.shards import InShards
+
+        return InShards(replicas=job.replicas, wait=job.shard_timeout, partial=job.partial)
+
+    def shard(index: Index) -> Index:
+        is_on_ray = (job.ray or several or index.metadata.shards > 1) and why_ray(job.ray, several)
+        return in_shards()(index) if is_on_ray else index
+
+    return search(job, shard)
 
 
 def join(job: JoinJob) -> dict[str, Any]:

@@ -50,6 +50,13 @@ def test_workers_import_what_they_need_alone(module):
     assert done.stdout.strip() == "[]"
 
 
+def test_the_process_of_a_shard_imports_no_encoder():
+    """So that one that died is back soon."""
+    script = "import sys, raycase.distributed.shard_actor; print('transformers' in sys.modules)"
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "False"
+
+
 @pytest.mark.parametrize("module", TREES)
 def test_a_module_says_what_it_is_unpickles_nothing_and_runs_no_remote_code(module):
     assert ast.get_docstring(TREES[module])

@@ -31,6 +31,7 @@ from raycase.data.parquet import parquet_bytes
 from raycase.encoder.prompts import OwnPrompt, PooledPart
 from raycase.errors import RequestError, WorkError
 from raycase.evaluation.tasks import catalogue as tasks
+from raycase.search.search_job import search
 from raycase.systems.case import resolve as resolve_case
 from raycase.systems.case import save as save_case
 from raycase.systems.csr import csr
@@ -276,6 +277,7 @@ WORK = {
     "train": lambda job: jobs.train(job, stopped),
     "tune": lambda job: tune(job, stopped),
     "evaluate": lambda job: tasks.evaluate(job, vectors_of=stopped),
+    "search": search,  # in this process, however many replicas are asked for
 }
 
 

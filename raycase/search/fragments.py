@@ -25,7 +25,7 @@ def shard_fragments(dataset: LanceDataset, shards: int) -> list[list[int]]:
     for fragment in dataset.get_fragments():
         least = min(range(shards), key=rows.__getitem__)
         of[least].append(fragment.fragment_id)
-        rows[least] += fragment.count_rows()
+        rows[least] += fragment.metadata.num_rows
     return of
 
 
@@ -44,7 +44,8 @@ def write_in_shards(dataset: LanceDataset, metadata: IndexMetadata, root: Locati
     """Write all rows anew, in fragments by which the index's shards have about as many rows each, unless they have
     already. The columns have no indices then."""
     rows = [
-        sum(dataset.get_fragment(one).count_rows() for one in of) for of in shard_fragments(dataset, metadata.shards)
+        sum(dataset.get_fragment(one).metadata.num_rows for one in of)
+        for of in shard_fragments(dataset, metadata.shards)
     ]
     if max(rows) * metadata.shards <= UNEVEN * sum(rows):
         return dataset

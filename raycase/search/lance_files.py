@@ -40,7 +40,18 @@ def open_ready(root: Location) -> tuple[LanceDataset, IndexMetadata] | None:
     with lance_errors(root):
         if READY not in dataset.tags.list():
             return None
-        dataset = dataset.checkout_version(READY)
+        return _checked(root, dataset.checkout_version(READY))
+
+
+def open_version(root: Location, version: int) -> tuple[LanceDataset, IndexMetadata]:
+    """A version that was finished when another process opened it. Raises RequestError and WorkError."""
+    with lance_errors(root):
+        options = storage_options(root)
+        return _checked(root, import_lance().dataset(lance_uri(root), version=version, storage_options=options))
+
+
+def _checked(root: Location, dataset: LanceDataset) -> tuple[LanceDataset, IndexMetadata]:
+    """A version and its metadata. Raises RequestError for another than a build makes."""
     if not is_index(dataset):
         raise RequestError(f"--index: expected an index of `raycase index` at {root.uri}, got another Lance dataset")
     try:

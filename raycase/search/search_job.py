@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import sys
 import time
+import warnings
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 from typing import Annotated, Any, Literal
@@ -12,6 +14,7 @@ import pyarrow as pa
 import tyro
 from transformers.utils.logging import disable_progress_bar
 
+from raycase.corpus.ray_flag import RayFlag
 from raycase.data.fetch import model_folder
 from raycase.data.parquet import parquet_bytes
 from raycase.data.places import HTML, PARQUET, File, check_paths
@@ -21,6 +24,7 @@ from raycase.errors import RequestError, at_least, check_ranges, note
 from raycase.search.approximate import EFFORTS
 from raycase.search.index import Index, Limits
 from raycase.search.marks import has_styles
+from raycase.search.missing import PartialAnswers, missing_of
 from raycase.search.queries import TEXT, read_queries
 from raycase.search.reopened import on_index
 from raycase.search.rescore import RERANKED, check_answers, find_scorer, rerank
@@ -29,11 +33,12 @@ from raycase.search.weighed import check_weighable, is_weighable, weigh_answers
 from raycase.systems.fine_tuned_module import Scorer
 
 MOST_MEMORY = 2**20  # GiB
+MOST_REPLICAS, MOST_SECONDS = 64, 86_400
 GROUP_ROWS = 2**16  # answers in a row group, which `raycase rerank` reads at a time
 
 
 @dataclass(frozen=True, kw_only=True)
-class SearchJob:
+class SearchJob(RayFlag):
     """Search an index: the rows nearest to each query under a condition, by cosine."""
 
     index: str
@@ -82,17 +87,35 @@ class SearchJob:
     """HTML file for the answers, beside the table or Parquet, local or on object storage; the same words are marked."""
     model: str | None = None
     """Folder of the index's model, if it has moved."""
+    replicas: int = 1
+    """Processes that hold each shard of an index in shards, on Ray."""
+    shard_timeout: float = 30.0
+    """Seconds for which a shard whose process died is waited for, until it is back."""
+    partial: bool = False
+    """Answer without the rows of shards that stay away, and say which are missing; without it that is an error."""
 
 
-def search(job: SearchJob) -> dict[str, Any]:
-    """Answer the queries: print a table or write Parquet, and return counts. Raises RequestError."""
+def search(job: SearchJob, shard: Callable[[Index], Index] | None = None) -> dict[str, Any]:
+    """Answer the queries: print a table or write Parquet, and return counts. Raises RequestError, WorkError.
+
+    shard: makes of an open index one whose shards are searched by processes of their own.
+    """
     began = time.time()
     _check_job(job)
     sentences, conditions = _queries(job)
     disable_progress_bar()  # the weights load in a moment
     limits = Limits(words_bytes=int(job.memory * 2**30))
-    open_index = partial(Index.open, job.index, model=job.model, limits=limits)
-    index, (scorer, explains, answers) = on_index(open_index, partial(_search, job, sentences, conditions))
+
+    def open_index() -> Index:
+        index = Index.open(job.index, model=job.model, limits=limits)
+        return shard(index) if shard else index
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", PartialAnswers)  # which is said below
+        index, (scorer, explains, answers) = on_index(open_index, partial(_search, job, sentences, conditions))
+    missing = missing_of(answers)
+    if missing:
+        note(f"the answers are not those of all rows: missing are {missing}")
     _print_replaced_conditions(answers, index)
     searched = time.time()
     if scorer:
@@ -112,6 +135,8 @@ def search(job: SearchJob) -> dict[str, Any]:
         "queries": len(sentences),
         "answers": len(answers),
         "rows": index.metadata.rows,
+        "rows_missing": missing.rows if missing else 0,
+        "shards_missing": [shard + 1 for shard in missing.shards] if missing else [],
         "kind": index.metadata.search_kind,
         "seconds": round(time.time() - began, 3),
         "rerank_seconds": round(reranked - searched, 3) if scorer else None,
@@ -146,7 +171,8 @@ def _check_job(job: SearchJob) -> None:
         opens={"--index": job.index, "--model": model_folder(job.model), "--rerank": model_folder(job.rerank)},
         writes={"--output": File(job.output, PARQUET), "--html": File(job.html, HTML)},
     )
-    ranges = at_least(1, job, "k", "candidates")
+    ranges = at_least(1, job, "k", "candidates") | at_least(1, job, "replicas", most=MOST_REPLICAS)
+    ranges |= {"shard_timeout": (0 <= job.shard_timeout <= MOST_SECONDS, f"seconds from 0 to {MOST_SECONDS:,}")}
     check_ranges(job, ranges | {"memory": (0 < job.memory <= MOST_MEMORY, f"GiB above 0, at most {MOST_MEMORY:,}")})
     if job.candidates is not None and not job.rerank:
         raise RequestError("--candidates: expected --rerank, got none")

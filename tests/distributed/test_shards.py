@@ -1,0 +1,207 @@
+"""An index in shards on Ray: the answers of one index; actors that die, stay away or open a new version; replicas."""
+
+import os
+import signal
+from dataclasses import replace
+
+import numpy as np
+import pyarrow.parquet as pq
+import pytest
+import ray
+import storing
+from helpers import wait_for
+from ray import cloudpickle
+
+from raycase import placement
+from raycase.distributed import shards as module
+from raycase.distributed.shard_actor import ShardRequest
+from raycase.distributed.shards import InShards, open_sharded
+from raycase.errors import RequestError, WorkError
+from raycase.search.approximate import Options
+from raycase.search.build import IndexJob, build
+from raycase.search.index import Index
+from raycase.search.missing import PartialAnswers, missing_of
+from raycase.search.reopened import on_index
+from raycase.search.search_job import SearchJob
+
+ASKED, KNOWN = "what they wear on their heads", "number of people"
+QUERIES = ["a woman in a red dress", "two people play with a dog"]
+SHARDS = 2
+
+
+@pytest.fixture(scope="module")
+def home(tmp_path_factory):
+    """`words`: 250 rows with stored words; `out`: them under a condition; `later`: more; `i.lance`: in two shards."""
+    home = tmp_path_factory.mktemp("shards")
+    model = storing.model_folder(home)
+    storing.stored(home / "a", model, storing.texts(250), output=str(home / "words"))
+    storing.stored(home / "b", model, storing.texts(40, first=1000), output=str(home / "later"))
+    conditions = {"conditions": (KNOWN,), "any_condition": False, "word_bytes": None}
+    storing.stored(home / "c", model, storing.texts(250), output=str(home / "out"), **conditions)
+    outputs = (str(home / "words"), str(home / "out"))
+    build(IndexJob(embeddings=outputs, output=str(home / "i.lance"), shards=SHARDS))
+    return home
+
+
+@pytest.fixture(scope="module")
+def sharded(cluster, home):
+    return open_sharded(str(home / "i.lance"), wait=60)
+
+
+def pid(replica):
+    return ray.get(replica.actor.__ray_call__.remote(lambda actor: os.getpid()))
+
+
+def kill(replica):
+    """Its process ends, at once; Ray starts another."""
+    os.kill(pid(replica), signal.SIGKILL)
+
+
+def test_answers_are_those_of_one_index(sharded, home):
+    one = Index.open(str(home / "i.lance"))
+    for condition in (KNOWN, ASKED, None):
+        for where in (None, "year < 2007", "id = 3"):
+            for k in (1, 10, 1000):
+                search = {"unconditional": condition is None}
+                wanted = one.search(QUERIES, condition, k, where, **search)
+                assert sharded.search(QUERIES, condition, k, where, **search).equals(wanted)
+    assert sharded.search(QUERIES, None, 7).equals(one.search(QUERIES, None, 7))
+    again = cloudpickle.loads(cloudpickle.dumps(sharded.actors)).over(one)  # as in another process
+    assert again.search(QUERIES, ASKED, 10).equals(one.search(QUERIES, ASKED, 10))
+    assert not sharded.vectors.cached.keys() - {KNOWN}, "expected the mean over conditions alone to be the driver's"
+    assert sharded.pooled.rows.cached is None
+    with pytest.raises(RequestError, match="where: expected a filter"):
+        sharded.search(QUERIES, ASKED, 3, "nothing = 1")
+    many = np.repeat(one.embed(QUERIES, KNOWN), 1000, axis=0)  # are put into the object store
+    assert many.nbytes > module.INLINE_BYTES
+    for found, wanted in zip(sharded.nearest(many, KNOWN, 3), one.nearest(many, KNOWN, 3), strict=True):
+        assert np.array_equal(found, wanted)
+
+
+def test_a_shard_that_died_is_asked_again(sharded, home):
+    """Killed between queries, and in the middle of one: its first attempt ends its process."""
+    wanted = Index.open(str(home / "i.lance")).search(QUERIES, ASKED, 10)
+    ((first,), (second,)) = sharded.actors.replicas
+    kill(first)
+    assert sharded.search(QUERIES, ASKED, 10).equals(wanted)
+
+    def die_at_the_next(actor):
+        actor.shard.nearest = lambda *_: os._exit(1)
+
+    before = pid(second)
+    ray.get(second.actor.__ray_call__.remote(die_at_the_next))
+    assert sharded.search(QUERIES, ASKED, 10).equals(wanted)
+    assert pid(second) != before and not second.under_way and not sharded.actors.away
+
+
+class Poison:
+    """Ends the process that reads it."""
+
+    nbytes = 0
+
+    def __reduce__(self):
+        return os._exit, (1,)
+
+
+def test_a_request_that_kills_every_actor_ends(sharded, monkeypatch):
+    monkeypatch.setattr(module, "DEATHS", 2)
+    request = ShardRequest(version=1, vectors=Poison(), condition=None, k=1, where=None)
+    assert sharded.actors._ask(request, {0: sharded.actors.replicas[0]}) == {}
+    with pytest.raises(WorkError, match=r"expected an answer of one of 2 processes of shards, got none"):
+        sharded.actors.ask_any(request)
+    assert len(sharded.search(QUERIES, KNOWN, 3)) == 6
+
+
+def test_one_that_stays_away_is_an_error_or_named(cluster, home, tmp_path, monkeypatch, capsys):
+    sharded = open_sharded(str(home / "i.lance"), wait=0.5)
+    wanted = sharded.search(QUERIES, ASKED, 250)
+    ray.kill(sharded.actors.replicas[1][0].actor)
+    with pytest.raises(WorkError, match=r"got none for 0.5 s.* of 2\d\d of 500 rows \(shard 2 of 2: .* fragments 1, "):
+        sharded.search(QUERIES, ASKED, 10)
+
+    sharded.actors.partial = True
+    with pytest.warns(PartialAnswers, match="shard 2 of 2"):
+        found = sharded.search(QUERIES, ASKED, 250)
+    missing = missing_of(found)
+    assert (missing.of, missing.shards, missing.of_shards) == (500, [1], 2) and missing.rows in range(235, 265)
+    kept = {(row["query"], row["id"]): row["score"] for row in found.to_pylist()}
+    every = {(row["query"], row["id"]): row["score"] for row in wanted.to_pylist()}
+    assert kept.items() < every.items() and len(every) - len(kept) in range(2 * 115, 2 * 135)
+    with pytest.warns(PartialAnswers):
+        sharded.nearest(sharded.embed(QUERIES, KNOWN), KNOWN, 3)
+
+    monkeypatch.setattr(module, "ShardActors", lambda *_, **flags: sharded.actors)
+    job = SearchJob(index=str(home / "i.lance"), query=tuple(QUERIES), condition=(ASKED,), ray=True, partial=True)
+    result = placement.search(replace(job, output=str(tmp_path / "a")))
+    assert (result["answers"], result["rows_missing"], result["shards_missing"]) == (20, missing.rows, [2])
+    assert f"missing are {missing.rows} of 500 rows (shard 2 of 2: " in capsys.readouterr().err
+    assert missing_of(pq.read_table(tmp_path / "a")) == missing
+
+    ray.kill(sharded.actors.replicas[0][0].actor)
+    with pytest.raises(WorkError, match=r"got none for 0.5 s.* of 500 of 500 rows"):
+        sharded.search(QUERIES, ASKED, 10)
+
+
+def test_replicas_answer_for_each_other(cluster, home):
+    """Without waiting; and the one that is back is asked again."""
+    index = open_sharded(str(home / "i.lance"), shards=1, replicas=2, wait=0)
+    wanted = index.search(QUERIES, ASKED, 10)
+    first, second = index.actors.replicas[0]
+    for killed, other in ((first, second), (second, first)):
+        wait_for(lambda: first.is_up() and second.is_up(), 120)
+        kill(killed)
+        other.under_way.add("a query that takes long")  # so the one that was killed is asked first
+        for _ in range(3):
+            assert index.search(QUERIES, ASKED, 10).equals(wanted)
+        assert other.ping is None
+        other.under_way.clear()
+    wait_for(lambda: first.is_up() and second.is_up(), 120)
+    first.under_way.add("a query that takes long")
+    assert index.search(QUERIES, ASKED, 10).equals(wanted)
+    versions = [ray.get(one.actor.__ray_call__.remote(lambda actor: actor.version)) for one in (first, second)]
+    assert index.dataset.version in versions
+
+
+def test_a_new_version_is_opened_by_the_same_actors(cluster, home, tmp_path):
+    """And an approximate index is searched as a whole, by one of them."""
+    uri = str(tmp_path / "i.lance")
+    build(IndexJob(embeddings=(str(home / "words"),), output=uri, shards=2))
+    in_shards = InShards()
+    before = in_shards(Index.open(uri))
+    first = before.search(QUERIES, ASKED, 300)
+    outputs = (str(home / "later"), str(home / "out"))
+    build(IndexJob(embeddings=outputs, output=uri, delete="id < 20", kind="hnsw"))
+    one, after = Index.open(uri), in_shards(Index.open(uri))
+    assert after.actors is before.actors
+    exact = Options(exact=True)
+    assert after.search(QUERIES, ASKED, 300, options=exact).equals(one.search(QUERIES, ASKED, 300, options=exact))
+    for where in (None, "year < 2012"):
+        assert after.search(QUERIES, KNOWN, 10, where).equals(one.search(QUERIES, KNOWN, 10, where))
+    two_stages = after.search(QUERIES, ASKED, 10, options=Options(refine=2))
+    scores = {(r["query"], r["id"]): r["score"] for r in one.search(QUERIES, ASKED, 300, options=exact).to_pylist()}
+    assert all(scores[r["query"], r["id"]] == r["score"] for r in two_stages.to_pylist()) and len(two_stages) == 20
+    assert before.search(QUERIES, ASKED, 300).equals(first), "expected who has the former version open to keep it"
+    for where in ("id > 1020", "id > 1010"):
+        build(IndexJob(output=uri, delete=where))
+    with pytest.raises((RequestError, WorkError)):
+        after.search(QUERIES, ASKED, 300, options=exact)
+    open_index = iter([after, in_shards(Index.open(uri))])
+    _, found = on_index(lambda: next(open_index), lambda index: index.search(QUERIES, ASKED, 300, options=exact))
+    assert found.equals(Index.open(uri).search(QUERIES, ASKED, 300, options=exact)) and len(found) == 2 * 241
+
+
+def test_the_command(sharded, cluster, home, tmp_path, monkeypatch, capsys):
+    monkeypatch.setenv("RAY_ADDRESS", cluster.address_info["gcs_address"])
+    monkeypatch.setattr(module, "ShardActors", lambda *_, **flags: sharded.actors)
+    placement._say.cache_clear()
+    job = SearchJob(index=str(home / "i.lance"), query=tuple(QUERIES), condition=(ASKED,), output=str(tmp_path / "a"))
+    result = placement.search(job)
+    assert "on Ray: RAY_ADDRESS" in capsys.readouterr().err
+    assert (result["answers"], result["rows_missing"], result["shards_missing"]) == (20, 0, [])
+    assert pq.read_table(tmp_path / "a").equals(Index.open(job.index).search(QUERIES, ASKED))
+
+
+def test_shards_that_do_not_start_are_an_error(cluster, home, monkeypatch):
+    monkeypatch.setattr(module, "START_SECONDS", 0.0)
+    with pytest.raises(WorkError, match=r"expected 1 processes of 0.0625 CPUs for the shards of .*, got 0 within 0 s"):
+        open_sharded(str(home / "i.lance"), shards=1)
