@@ -60,7 +60,7 @@ class ExploreJob:
     neighbours: int = 8
     """Nearest neighbours of each row that are listed under each condition."""
     clusters: int = 8
-    """Number of facets of each map, clusters of its rows. There are eight colours."""
+    """Number of facets of each map, clusters of its rows. There are eight colors."""
     seed: int = 0
     """Seed of the sample, the positions and the facets."""
     text_column: str | None = None

@@ -17,7 +17,7 @@ from raycase.search.topk import top_k
 
 NEIGHBOURS = 15  # of a row, itself among them: UMAP's default
 LEAST_ROWS = 3
-FAR, EDGE = 0.01, 0.2  # share of the rows at each side that are far, and how far from the others they are drawn
+FAR, EDGE = 0.01, 0.25  # share of the rows at each side that are far, and how far from the others they are drawn
 STEPS = 2**16 - 1  # from one edge of the map to the other
 
 
@@ -75,7 +75,7 @@ def fitted(positions_N2: np.ndarray) -> np.ndarray:
     low, high = np.quantile(positions_N2, [FAR, 1 - FAR], axis=0)
     scaled_N2 = (2 * positions_N2 - low - high) / max((high - low).max(), 1e-12)
     beyond_N2 = (np.abs(scaled_N2) - 1).clip(0)
-    drawn_N2 = np.sign(scaled_N2) * (np.abs(scaled_N2) - beyond_N2 + EDGE * np.tanh(beyond_N2))
+    drawn_N2 = np.sign(scaled_N2) * (np.abs(scaled_N2) - beyond_N2 + EDGE * np.tanh(beyond_N2 / EDGE))
     return drawn_N2 / max(np.abs(drawn_N2).max(), 1e-12)
 
 

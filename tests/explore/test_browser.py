@@ -199,6 +199,37 @@ def test_the_keyboard_does_what_the_mouse_does(page):
     assert "animal" in page.ask("document.getElementById('map').getAttribute('aria-label')")
 
 
+def touch(page, kind, *points):
+    page.send("Input.dispatchTouchEvent", type=kind, touchPoints=[{"x": x, "y": y, "id": i} for i, (x, y) in points])
+
+
+def test_fingers_move_and_zoom(page):
+    x, y = place_of(page, 30)
+    middle_x, middle_y = middle_of(page, "#canvas")
+    touch(page, "touchStart", (0, (middle_x, middle_y)))
+    touch(page, "touchMove", (0, (middle_x + 60, middle_y - 40)))
+    touch(page, "touchEnd")
+    page.wait("plot.redraw().then(() => plot.view()[0] !== 0)")
+    assert place_of(page, 30) == pytest.approx([x + 60, y - 40], abs=1)
+    distance = page.ask("plot.view()[2]")
+    touch(page, "touchStart", (0, (middle_x - 50, middle_y)), (1, (middle_x + 50, middle_y)))
+    touch(page, "touchMove", (0, (middle_x - 100, middle_y)), (1, (middle_x + 100, middle_y)))
+    touch(page, "touchEnd")
+    page.wait(f"plot.redraw().then(() => plot.view()[2] < {distance})")
+    assert page.ask("plot.view()[2]") == pytest.approx(distance / 2, rel=0.01)
+
+
+def test_labels_stay_on_their_points_when_the_window_changes(page):
+    page.ask("choose(30)")
+    label = "(([x, y], b) => [b.x + b.width / 2 - x, b.y + b.height / 2 - y])"
+    box = "document.querySelector('#labels span').getBoundingClientRect()"
+    off = f"{label}(plot.position(anchor(maps[0], 0)).map((each, i) => each + [canvas.getBoundingClientRect().x,"
+    off += f" canvas.getBoundingClientRect().y][i]), {box})"
+    page.wait(f"Math.hypot(...{off}) < 1.5")
+    page.size(900, 700)
+    page.wait(f"innerWidth === 900 && Math.hypot(...{off}) < 1.5")
+
+
 def test_all_that_can_be_used_has_a_name(page):
     page.ask("choose(30)")
     tree = page.send("Accessibility.getFullAXTree")["nodes"]
@@ -230,7 +261,7 @@ def test_light_and_dark(page):
 
 
 def test_twenty_thousand_points(browser, tmp_path):
-    """Redrawn in less than 50 ms a frame, where the machine redraws three points in less than 20."""
+    """Redrawn in less than 50 ms a frame, where the machine redraws three points in less than half of that."""
     frames = (
         "(async () => { const took = []; for (let i = 0; i < 15; i++) { const began = performance.now();"
         "await plot.redraw(); took.push(performance.now() - began); } return took.sort((a, b) => a - b)[7]; })()"
@@ -240,7 +271,7 @@ def test_twenty_thousand_points(browser, tmp_path):
     page = opened(browser, write_page(tmp_path / "many.html", texts))
     page.ask("show(1)")
     took = page.ask(frames)
-    print(f"{took:.0f} ms a frame of 20,000 points, {idle:.0f} ms of 3")
     assert Path(tmp_path / "many.html").stat().st_size < 4_000_000
-    if idle < 20:
-        assert took < FRAME_MS
+    if idle > FRAME_MS / 2:
+        pytest.skip(f"a frame of 3 points takes {idle:.0f} ms on this machine, one of 20,000 {took:.0f} ms")
+    assert took < FRAME_MS

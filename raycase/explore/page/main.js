@@ -3,10 +3,11 @@
 
 const state = fromFragment(location.hash);
 const canvas = at("canvas");
+at("failure").hidden = Boolean(document.createElement("canvas").getContext("webgl"));
 const plot = createPlot(canvas, at("labels"), { hover, select: choose, view: debounced(remember, 200) });
 addFingers(canvas, plot);
 
-const coloured = () => maps[state.colour < 0 ? state.map : state.colour];
+const colored = () => maps[state.color < 0 ? state.map : state.color];
 const current = () => maps[state.map];
 let matches = search(state.words);
 
@@ -35,7 +36,7 @@ function peek(point) {
 }
 
 function isActive(point) {
-  return (!state.facets.size || state.facets.has(coloured().facet[point])) && (!matches || matches[point]);
+  return (!state.facets.size || state.facets.has(colored().facet[point])) && (!matches || matches[point]);
 }
 
 /** The point of a facet that is nearest to the middle of its points. */
@@ -47,16 +48,16 @@ function anchor(map, facet) {
   return points.reduce((best, point) => (far(point) < far(best) ? point : best));
 }
 
-/** Colours, legend, labels and lists as the state has them. */
+/** Colors, legend, labels and lists as the state has them. */
 async function refresh() {
   const points = Array.from({ length: count }, (_, i) => i);
   const active = points.map(isActive);
-  const own = coloured() === current();
+  const own = colored() === current();
   plot.label(own ? current().facets.map((facet, i) => [anchor(current(), i), facetName(facet, 2)]) : []);
-  showLegend(coloured(), state.facets, toggle);
+  showLegend(colored(), state.facets, toggle);
   showHits(matches && points.filter((point) => active[point]), current(), choose, peek);
   showDetails(state.point, current(), choose, peek);
-  await plot.colour(coloured().facet, active);
+  await plot.color(colored().facet, active);
   plot.select(state.point);
 }
 
@@ -64,12 +65,12 @@ async function refresh() {
 async function show(map) {
   if (map === state.map) return;
   document.documentElement.dataset.moving = "true";
-  if (state.colour < 0) state.facets.clear();
+  if (state.color < 0) state.facets.clear();
   state.map = map;
   hover(-1);
   for (const input of at("conditions").querySelectorAll("input")) input.checked = Number(input.value) === map;
   name();
-  say(`${count.toLocaleString("en")} texts under ${current().name}`);
+  say(`${count.toLocaleString("en")} texts under ${seen(current().name)}`);
   await refresh();
   await plot.move(current());
   remember();
@@ -93,7 +94,7 @@ function toggle(facet) {
 }
 
 function name() {
-  at("map").setAttribute("aria-label", `Map of ${count.toLocaleString("en")} texts under ${current().name}`);
+  at("map").setAttribute("aria-label", `Map of ${count.toLocaleString("en")} texts under ${seen(current().name)}`);
 }
 
 // -------------------------------------------------------------------------------------------------------- controls
@@ -101,17 +102,18 @@ function name() {
 at("title").textContent = seen(data.title);
 at("summary").textContent = seen(data.summary);
 maps.forEach((map, i) => {
-  const input = element("input", { type: "radio", name: "map", value: i, checked: i === state.map, onchange: () => show(i) });
+  const chosen = { value: i, checked: i === state.map, onchange: () => show(i) };
+  const input = element("input", { type: "radio", name: "map", ...chosen });
   at("conditions").append(element("label", { dir: "auto" }, input, element("span", {}, seen(map.name))));
-  at("colour").append(element("option", { value: i }, `by ${seen(map.name)}`));
+  at("color").append(element("option", { value: i }, `by ${seen(map.name)}`));
 });
-at("colour").prepend(element("option", { value: -1 }, "by the map's own facets"));
-at("colour").value = state.colour;
+at("color").prepend(element("option", { value: -1 }, "by the map's own facets"));
+at("color").value = state.color;
 at("search").value = state.words;
 name();
 
-at("colour").addEventListener("change", () => {
-  state.colour = Number(at("colour").value);
+at("color").addEventListener("change", () => {
+  state.color = Number(at("color").value);
   state.facets.clear();
   refresh().then(remember);
 });

@@ -13,7 +13,7 @@ function facetName(facet, words = 3) {
 function showLegend(map, pressed, toggle) {
   const entries = map.facets.map((facet, i) => {
     const dot = element("span", { className: "dot" });
-    dot.style.background = colourOf(i);
+    dot.style.background = colorOf(i);
     const name = element("span", { className: "words", dir: "auto" }, seen(facet.words.join(", ") || "no words"));
     const rows = element("span", { className: "rows" }, facet.rows.toLocaleString("en"));
     const button = element("button", { type: "button", "aria-pressed": pressed.has(i), onclick: () => toggle(i) });
@@ -51,14 +51,16 @@ function showDetails(point, current, choose, peek) {
   at("which").textContent = `id ${seen(data.ids[point])}`;
   const columns = maps.map((map) => {
     const facet = map.facets[map.facet[point]];
-    const near = neighbours(map, point).map((each) =>
-      element("li", {}, element("span", { className: "cosine" }, each.cosine.toFixed(2)), textButton(each.point, map, choose, peek)),
-    );
+    const near = neighbours(map, point).map((each) => {
+      const cosine = element("span", { className: "cosine" }, each.cosine.toFixed(2));
+      return element("li", {}, cosine, textButton(each.point, map, choose, peek));
+    });
     const title = element("h3", {}, seen(map.name));
     const dot = element("span", { className: "dot" });
-    dot.style.background = colourOf(map.facet[point]);
+    dot.style.background = colorOf(map.facet[point]);
     const chip = element("p", { className: "chip" }, dot, seen(facetName(facet)));
-    const column = element("section", { "aria-label": `Nearest under ${map.name}` }, title, chip, element("ol", {}, ...near));
+    const label = { "aria-label": `Nearest under ${seen(map.name)}` };
+    const column = element("section", label, title, chip, element("ol", {}, ...near));
     column.classList.toggle("current", map === current);
     return column;
   });

@@ -1,17 +1,17 @@
 "use strict";
 // The points, drawn by regl-scatterplot; the labels over them; hands and fingers on them.
 
-// Okabe and Ito's colours, which the colour-blind tell apart, with grey for their black
-const COLOURS = ["#0072b2", "#e69f00", "#009e73", "#d55e00", "#56b4e9", "#cc79a7", "#f0e442", "#7f7f7f"];
+// Okabe and Ito's colors, which the color-blind tell apart, with grey for their black
+const COLORS = ["#0072b2", "#e69f00", "#009e73", "#d55e00", "#56b4e9", "#cc79a7", "#f0e442", "#7f7f7f"];
 const MOVE_MS = 900;
 const [NEAREST, FARTHEST] = [0.02, 2]; // distances of the camera
 
 const dark = matchMedia("(prefers-color-scheme: dark)");
 const still = matchMedia("(prefers-reduced-motion: reduce)");
 
-/** The colour of a facet. */
-function colourOf(facet) {
-  return COLOURS[facet % COLOURS.length];
+/** The color of a facet. */
+function colorOf(facet) {
+  return COLORS[facet % COLORS.length];
 }
 
 /** A plot on a canvas; `on.hover`, `on.select` and `on.view` are called with what happens. */
@@ -32,7 +32,7 @@ function createPlot(canvas, labels, on) {
     spatialIndexUseWorker: false,
   });
   let map = null; // that is drawn
-  let category = new Array(count).fill(0); // the number of a point's colour; that of the faint ones is the last
+  let category = new Array(count).fill(0); // the number of a point's color; that of the faint ones is the last
   let anchors = []; // a point and the words of each label
   let moving = 0;
   let seenFrom = 0; // the distance from which all was last seen
@@ -43,12 +43,12 @@ function createPlot(canvas, labels, on) {
   function paint() {
     const faint = dark.matches ? "#8b949e" : "#6e7781";
     scatterplot.set({
-      pointColor: [...COLOURS, faint],
+      pointColor: [...COLORS, faint],
       pointColorActive: dark.matches ? "#ffffff" : "#000000",
       pointColorHover: dark.matches ? "#ffffff" : "#000000",
       backgroundColor: dark.matches ? "#0d1117" : "#ffffff",
-      opacity: [...COLOURS.map(() => 0.8), 0.12],
-      pointSize: [...COLOURS.map(() => size), size * 0.8],
+      opacity: [...COLORS.map(() => 0.8), 0.12],
+      pointSize: [...COLORS.map(() => size), size * 0.8],
     });
   }
 
@@ -59,16 +59,19 @@ function createPlot(canvas, labels, on) {
   function placeLabels() {
     const taken = [];
     for (const { label, point } of anchors) {
-      const [x, y] = scatterplot.getScreenPosition(point);
-      label.style.transform = `translate(${x}px, ${y}px) translate(-50%, -50%)`;
       const [width, height] = [label.offsetWidth, label.offsetHeight];
-      const over = taken.some((t) => Math.abs(t.x - x) < (t.width + width) / 2 && Math.abs(t.y - y) < (t.height + height) / 2);
+      const [across, y] = scatterplot.getScreenPosition(point);
+      const inView = across >= 0 && across <= canvas.clientWidth;
+      const x = inView ? Math.max(width / 2, Math.min(across, canvas.clientWidth - width / 2)) : across;
+      label.style.transform = `translate(${x}px, ${y}px) translate(-50%, -50%)`;
+      const meets = (t) => Math.abs(t.x - x) < (t.width + width) / 2 && Math.abs(t.y - y) < (t.height + height) / 2;
+      const over = taken.some(meets);
       label.classList.toggle("hidden", over);
       if (!over) taken.push({ x, y, width, height });
     }
   }
 
-  scatterplot.subscribe("pointOver", (point) => on.hover(category[point] < COLOURS.length ? point : -1));
+  scatterplot.subscribe("pointOver", (point) => on.hover(category[point] < COLORS.length ? point : -1));
   scatterplot.subscribe("pointOut", () => on.hover(-1));
   scatterplot.subscribe("select", ({ points }) => on.select(points[0]));
   scatterplot.subscribe("deselect", () => on.select(-1));
@@ -83,7 +86,7 @@ function createPlot(canvas, labels, on) {
   paint();
 
   const plot = {
-    /** The positions of a map; the points move there where they have been drawn before. Resolves when they are there. */
+    /** The positions of a map; points that are drawn move there. Resolves when they are there. */
     async move(next) {
       const turn = ++moving;
       const transition = map !== null && !still.matches;
@@ -94,9 +97,9 @@ function createPlot(canvas, labels, on) {
       labels.classList.remove("hidden");
       placeLabels();
     },
-    /** Colours of all points by their facets; those that are not active are faint, and under the others. */
-    async colour(facet, active) {
-      category = Array.from(facet, (f, i) => (active[i] ? f % COLOURS.length : COLOURS.length));
+    /** Colors of all points by their facets; those that are not active are faint, and under the others. */
+    async color(facet, active) {
+      category = Array.from(facet, (f, i) => (active[i] ? f % COLORS.length : COLORS.length));
       const order = Array.from(category.keys()).sort((a, b) => category[b] - category[a] || a - b);
       scatterplot.set({ pointOrder: order });
       await draw();
@@ -108,13 +111,17 @@ function createPlot(canvas, labels, on) {
       anchors = words.map(([point, text]) => ({ point, label: element("span", {}, seen(text)) }));
       labels.append(...anchors.map(({ label }) => label));
     },
-    select: (point) => (point < 0 ? scatterplot.deselect({ preventEvent: true }) : scatterplot.select([point], { preventEvent: true })),
+    select(point) {
+      if (point < 0) scatterplot.deselect({ preventEvent: true });
+      else scatterplot.select([point], { preventEvent: true });
+    },
     hover: (point) => scatterplot.hover(point < 0 ? undefined : point, { preventEvent: true }),
     position: (point) => scatterplot.getScreenPosition(point),
     view: () => [...scatterplot.get("cameraTarget").slice(0, 2), [scatterplot.get("cameraDistance")].flat()[0]],
     look([x, y, distance], transition = false) {
       const near = Math.min(FARTHEST, Math.max(NEAREST, distance));
-      return scatterplot.zoomToLocation([x, y], near, { transition: transition && !still.matches, transitionDuration: 250 });
+      const moves = { transition: transition && !still.matches, transitionDuration: 250 };
+      return scatterplot.zoomToLocation([x, y], near, moves);
     },
     goHome: (transition = true) => plot.look([0, 0, (seenFrom = home())], transition),
     /** Move by a share of the view, and change its distance by a factor. */
