@@ -40,7 +40,7 @@ from raycase.serving.service import EmbeddedText, Service
 from raycase.systems.registry import resolve_embedder
 
 NAME = "raycase"  # of the application, and of its deployment
-BATCH, WAIT = 256, 0.005  # texts of a batch, and seconds in which it fills
+BATCH, WAIT = 256, 0.001  # texts of a batch, and seconds in which it fills
 ARRIVING = 1024  # requests of a replica whose bodies arrive, beside those in its queue
 DRAIN = 60.0  # seconds for what is under way when the service ends
 CLUSTER_CPUS = 4.0  # of a replica without a GPU on a cluster, where a node has as many
@@ -48,20 +48,37 @@ QUIET = LoggingConfig(log_level="WARNING", enable_access_log=False)
 
 
 class BatchedEngine(Engine):
-    """Texts of many requests are embedded together; those with conditions apart from those without."""
+    """Texts of many requests are embedded together; those with conditions apart from those without.
+
+    What comes while a batch computes waits before Ray's queue, and makes the next one; Ray would cut it into batches of
+    what comes within `WAIT`.
+    """
+
+    def __init__(self, service: Service) -> None:
+        super().__init__(service)
+        self._idle = asyncio.Event()
+        self._idle.set()
 
     async def embed(self, texts: Sequence[str], conditions: Sequence[str] | None) -> list[EmbeddedText]:
+        await self._idle.wait()
         if conditions is None:
             return await asyncio.gather(*map(self._plain, texts))
         return await asyncio.gather(*map(self._conditional, texts, conditions))
 
     @ray_serve.batch(max_batch_size=BATCH, batch_wait_timeout_s=WAIT)
     async def _plain(self, texts: list[str]) -> list[EmbeddedText]:
-        return await self.run(self.service.embed, texts, None)
+        return await self._batch(texts, None)
 
     @ray_serve.batch(max_batch_size=BATCH, batch_wait_timeout_s=WAIT)
     async def _conditional(self, texts: list[str], conditions: list[str]) -> list[EmbeddedText]:
-        return await self.run(self.service.embed, texts, conditions)
+        return await self._batch(texts, conditions)
+
+    async def _batch(self, texts: list[str], conditions: list[str] | None) -> list[EmbeddedText]:
+        self._idle.clear()
+        try:
+            return await self.run(self.service.embed, texts, conditions)
+        finally:
+            self._idle.set()
 
 
 @ray_serve.ingress()
@@ -122,6 +139,8 @@ def serve(job: ServeJob) -> NoReturn:
     else:
         model = open_index(settings.index, model=settings.model, words_bytes=settings.words_bytes).model
     port = job.port if on_cluster else free_port(job.host, job.port)
+    for setting in ("USER_CODE_IN_SEPARATE_THREAD", "ROUTER_IN_SEPARATE_LOOP"):
+        os.environ.setdefault(f"RAY_SERVE_RUN_{setting}", "0")  # of its processes; what computes has a thread of ours
     start_ray(metrics_port=job.metrics_port)
     if settings.index is not None:
         check_nodes(locate(settings.index), capacity(), "--index")

@@ -5,7 +5,9 @@ import socket
 import pytest
 from served import TOKEN
 
+from raycase import commands
 from raycase.errors import RequestError
+from raycase.serving import serve_job
 from raycase.serving.serve_job import ServeJob, check_serve, free_port, is_token, sha256_of
 from raycase.serving.service import public_name
 
@@ -34,9 +36,15 @@ def no_token(monkeypatch):
     ],
 )
 def test_wrong_flags(flags, said):
-    with pytest.raises(RequestError, match=f"^(error: )?{said}") as error:
+    with pytest.raises(RequestError, match=f"^{said}") as error:
         check_serve(ServeJob(**flags))
     assert "\n" not in str(error.value)
+
+
+def test_without_the_extra_it_says_which(monkeypatch):
+    monkeypatch.setattr(serve_job, "find_spec", lambda package: None)
+    with pytest.raises(RequestError, match=r"^expected the package fastapi .*pip install 'raycase\[serve\]'$"):
+        commands.serve(ServeJob())
 
 
 @pytest.mark.parametrize("token", ["", "short", "a" * 15, "a token with blanks in it", "é" * 20, "a" * 20 + "\n" + "b"])
