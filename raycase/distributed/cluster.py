@@ -37,6 +37,7 @@ def start_ray(*, metrics_port: int | None = None) -> None:
     """
     never_start_unasked()
     errors_to_stderr()
+    warnings.filterwarnings("ignore", message="lance is not fork-safe")  # Ray's processes are other programs
     if not ray.is_initialized():
         os.environ.setdefault("RAY_BACKEND_LOG_LEVEL", "fatal")  # the driver would print the log of its C++ part
         os.environ.setdefault("RAY_IGNORE_UNHANDLED_ERRORS", "1")  # errors of Ray Data's own actors on lost nodes

@@ -154,7 +154,7 @@ def serve(job: ServeJob) -> NoReturn:
         ray_serve.run(_bound(job, settings, alone=not on_cluster), name=NAME, route_prefix="/", logging_config=QUIET)
     except (RayError, RayServeException, RuntimeError) as error:
         raise cause(error) from error
-    url = f"http://{job.host}:{port}"
+    url = f"http://[{job.host}]:{port}" if ":" in job.host else f"http://{job.host}:{port}"
     metrics = [f"http://{n['NodeManagerAddress']}:{n['MetricsExportPort']}/metrics" for n in ray.nodes() if n["Alive"]]
     index = "" if settings.index is None else f" and {settings.index}"
     note(f"listening on {url}: {model}{index}, replicas: {job.replicas}; metrics: {metrics[0]}; Ctrl-C ends it")
