@@ -8,6 +8,7 @@ Shapes: Q queries, D dimensions, k neighbours.
 from __future__ import annotations
 
 import math
+import os
 import time
 import warnings
 from collections import Counter
@@ -91,6 +92,7 @@ class ShardActors:
         if not every:
             raise WorkError(f"expected a node with CPUs for {shards * replicas} shards of {uri}, got none")
         share = min(node["Resources"]["CPU"] for node in every) / math.ceil(shards * replicas / len(every))
+        threads = max(1, int(os.environ.get("OMP_NUM_THREADS") or share))
         self.replicas: list[list[ShardReplica]] = []
         remote: Any = ray.remote(ShardActor)
         for shard in range(shards):
@@ -103,7 +105,6 @@ class ShardActors:
                     "max_task_retries": 0,  # asked again here, perhaps of another replica
                     "scheduling_strategy": NodeAffinitySchedulingStrategy(node, soft=True),
                 }
-                threads = max(1, int(share))
                 actors.append(remote.options(**options).remote(uri, shard, shards, limits, threads))
             self.replicas.append([ShardReplica(actor) for actor in actors])
         pings = [replica.actor.ping.remote() for replicas_ in self.replicas for replica in replicas_]

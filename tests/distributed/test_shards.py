@@ -78,6 +78,7 @@ def test_answers_are_those_of_one_index(sharded, home):
         assert np.array_equal(found, wanted)
 
 
+@pytest.mark.cluster
 def test_a_shard_that_died_is_asked_again(sharded, home):
     """Killed between queries, and in the middle of one: its first attempt ends its process."""
     wanted = Index.open(str(home / "i.lance")).search(QUERIES, ASKED, 10)
@@ -103,6 +104,7 @@ class Poison:
         return os._exit, (1,)
 
 
+@pytest.mark.cluster
 def test_a_request_that_kills_every_actor_ends(sharded, monkeypatch):
     monkeypatch.setattr(module, "DEATHS", 2)
     request = ShardRequest(version=1, vectors=Poison(), condition=None, k=1, where=None)
@@ -112,6 +114,7 @@ def test_a_request_that_kills_every_actor_ends(sharded, monkeypatch):
     assert len(sharded.search(QUERIES, KNOWN, 3)) == 6
 
 
+@pytest.mark.cluster
 def test_one_that_stays_away_is_an_error_or_named(cluster, home, tmp_path, monkeypatch, capsys):
     sharded = open_sharded(str(home / "i.lance"), wait=0.5)
     wanted = sharded.search(QUERIES, ASKED, 250)
@@ -142,6 +145,7 @@ def test_one_that_stays_away_is_an_error_or_named(cluster, home, tmp_path, monke
         sharded.search(QUERIES, ASKED, 10)
 
 
+@pytest.mark.cluster
 def test_replicas_answer_for_each_other(cluster, home):
     """Without waiting; and the one that is back is asked again."""
     index = open_sharded(str(home / "i.lance"), shards=1, replicas=2, wait=0)
