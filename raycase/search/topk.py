@@ -6,7 +6,7 @@ product is a cosine.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 
 import numpy as np
 import torch
@@ -17,6 +17,7 @@ BLOCK_SCORES = 2**24  # scores held at a time: with many queries, blocks get sma
 MOST_HITS, RESCORED = 2**20, 4096  # candidates remembered before they are scored again, and scored at a time
 
 Hits = tuple[np.ndarray, np.ndarray, np.ndarray]  # query, number and score of each: (H,)
+Best = tuple[np.ndarray, np.ndarray]  # scores and numbers: (Q, k)
 
 
 def top_k(
@@ -35,26 +36,22 @@ def top_k(
     groups, (Q,) and (N,) int64, vectors of the query's own group are left out. Where fewer than k vectors remain, -inf
     and -1 fill the rest.
     """
-    count = len(queries_QD)
-    queries_QD = queries_QD.float()
-    scores_Qk = np.full((count, k), -np.inf, dtype=np.float32)
-    rows_Qk = np.full((count, k), -1, dtype=np.int64)
-    start = 0
-    for block_ND in blocks:
-        for block_BD in block_ND.split(max(1, min(block_rows, BLOCK_SCORES // max(1, count)))):
-            scores_QB = queries_QD @ block_BD.float().T
-            if query_groups is not None and groups is not None:
-                same_group_QB = query_groups[:, None] == groups[None, start : start + len(block_BD)]
-                scores_QB.masked_fill_(same_group_QB, -torch.inf)
-            better_QB = scores_QB > torch.from_numpy(scores_Qk[:, -1:])
-            if np.isneginf(scores_Qk[:, -1]).any() and len(block_BD) > k:  # else every score would beat -inf
-                better_QB &= scores_QB >= scores_QB.topk(k).values[:, -1:]
-            query_H, row_H = better_QB.nonzero(as_tuple=True)
-            if len(query_H):
-                hits = query_H.numpy(), (row_H + start).numpy(), scores_QB[query_H, row_H].numpy()
-                scores_Qk, rows_Qk = _merge(scores_Qk, rows_Qk, *hits)
+
+    def numbered() -> Iterator[tuple[np.ndarray, Tensor]]:
+        start = 0
+        for block_BD in blocks:
+            yield np.arange(start, start + len(block_BD)), block_BD
             start += len(block_BD)
-    return scores_Qk, rows_Qk
+
+    def excluded(numbers_B: np.ndarray) -> Tensor | None:
+        if query_groups is None or groups is None:
+            return None
+        return query_groups[:, None] == groups[None, torch.from_numpy(numbers_B)]
+
+    best = _nothing(len(queries_QD), k)
+    for scanned in _scanned(queries_QD.float(), numbered(), k, block_rows=block_rows, excluded=excluded):
+        best = scanned[1]
+    return best
 
 
 def exact_top_k(
@@ -72,41 +69,60 @@ def exact_top_k(
     scores (Q, k), numbers (Q, k) and the largest difference of a candidate's two scores: where twice that is below the
     margin, no better vector was left out.
     """
-    count = len(queries_QD)
-    shape = count, k
-    first = np.full(shape, -np.inf, dtype=np.float32), np.full(shape, -1, dtype=np.int64)
-    best = np.full(shape, -np.inf, dtype=np.float32), np.full(shape, -1, dtype=np.int64)
+    best = first = _nothing(len(queries_QD), k)
     hits: list[Hits] = []
     difference = 0.0
-    for numbers_ND, block_ND in blocks:
-        start = 0
-        for block_BD in block_ND.split(max(1, min(BLOCK_ROWS, BLOCK_SCORES // max(1, count)))):
-            scores_QB = queries_QD @ block_BD.T
-            near_QB = scores_QB >= torch.from_numpy(first[0][:, -1:]) - margin
-            if np.isneginf(first[0][:, -1]).any() and len(block_BD) > k:
-                near_QB &= scores_QB >= scores_QB.topk(k).values[:, -1:] - margin
-            query_H, row_H = near_QB.nonzero(as_tuple=True)
-            if len(query_H):
-                number_H = numbers_ND[start + row_H.numpy()]
-                hits.append((query_H.numpy(), number_H, scores_QB[query_H, row_H].numpy()))
-                first = _merge(*first, *hits[-1])
-            start += len(block_BD)
-            if sum(len(each[0]) for each in hits) > MOST_HITS:  # as of many equal vectors
-                best, difference = _rescored(best, queries_QD, hits, first[0], margin, at, difference)
-                hits = []
+    for found, first in _scanned(queries_QD, blocks, k, margin=margin):
+        hits.append(found)
+        if sum(len(each[0]) for each in hits) > MOST_HITS:  # as of many equal vectors
+            best, difference = _rescored(best, queries_QD, hits, first[0], margin, at, difference)
+            hits = []
     best, difference = _rescored(best, queries_QD, hits, first[0], margin, at, difference)
     return *best, difference
 
 
+def _nothing(count: int, k: int) -> Best:
+    return np.full((count, k), -np.inf, dtype=np.float32), np.full((count, k), -1, dtype=np.int64)
+
+
+def _scanned(
+    queries_QD: Tensor,
+    blocks: Iterable[tuple[np.ndarray, Tensor]],
+    k: int,
+    *,
+    margin: float = 0.0,
+    block_rows: int = BLOCK_ROWS,
+    excluded: Callable[[np.ndarray], Tensor | None] = lambda numbers_B: None,
+) -> Iterator[tuple[Hits, Best]]:
+    """Block by block, where there are any: hits above the k-th best score, or less than a margin below it, and the best
+    k with them. Blocks come with their vectors' numbers; excluded: which of those count for no query, (Q, B)."""
+    best = _nothing(len(queries_QD), k)
+    step = max(1, min(block_rows, BLOCK_SCORES // max(1, len(queries_QD))))
+    for numbers_N, block_ND in blocks:
+        for start in range(0, len(numbers_N), step):
+            numbers_B = numbers_N[start : start + step]
+            scores_QB = queries_QD @ block_ND[start : start + step].float().T
+            if (excluded_QB := excluded(numbers_B)) is not None:
+                scores_QB.masked_fill_(excluded_QB, -torch.inf)
+            near_QB = scores_QB > torch.from_numpy(best[0][:, -1:]) - margin
+            if np.isneginf(best[0][:, -1]).any() and len(numbers_B) > k:  # else every score would beat -inf
+                near_QB &= scores_QB >= scores_QB.topk(k).values[:, -1:] - margin
+            query_H, row_H = near_QB.nonzero(as_tuple=True)
+            if len(query_H):
+                hits = query_H.numpy(), numbers_B[row_H.numpy()], scores_QB[query_H, row_H].numpy()
+                best = _merge(*best, *hits)
+                yield hits, best
+
+
 def _rescored(
-    best: tuple[np.ndarray, np.ndarray],
+    best: Best,
     queries_QD: Tensor,
     hits: list[Hits],
     first_Qk: np.ndarray,
     margin: float,
     at: Callable[[np.ndarray], Tensor],
     difference: float,
-) -> tuple[tuple[np.ndarray, np.ndarray], float]:
+) -> tuple[Best, float]:
     """The best so far merged with the hits near the k-th of the first scores, which are scored in float64; and the
     largest difference."""
     if not hits:
