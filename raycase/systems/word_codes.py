@@ -144,18 +144,25 @@ class WordCodes:
         planes = [(codes_TM[:, :count] >> bit) & 1 for bit, count in enumerate(self._planes)]
         return np.packbits(np.concatenate(planes, axis=1), axis=1)
 
+    @cached_property
+    def _tables(self) -> list[np.ndarray]:
+        """For each plane, what the eight bits of a byte add to eight codes: (256,) of eight bytes."""
+        bits = np.unpackbits(np.arange(256, dtype=np.uint8)[:, None], axis=1)
+        return [(bits << bit).view(np.uint64)[:, 0] for bit in range(len(self._planes))]
+
     def unpack(self, packed: np.ndarray, components: int | None = None) -> np.ndarray:
         """Signed codes of packed ones, of the first components or all: (T, token_bytes) uint8 -> (T, M) int8."""
         bits = self.bits[:components].numpy().astype(np.int16)
         codes_TM = np.zeros((len(packed), len(bits)), np.uint8)
         start = 0
-        for bit, count in enumerate(self._planes):
+        for table, count in zip(self._tables, self._planes, strict=True):
             used = min(count, len(bits))
             first_byte = start // 8
-            plane = np.unpackbits(packed[:, first_byte : -(-(start + used) // 8)], axis=1)
-            codes_TM[:, :used] |= plane[:, start - 8 * first_byte :][:, :used] << bit
+            plane = table.take(packed[:, first_byte : -(-(start + used) // 8)]).view(np.uint8)
+            codes_TM[:, :used] |= plane[:, start - 8 * first_byte :][:, :used]
             start += count
-        return (codes_TM - (1 << (bits - 1)).astype(np.uint8)).view(np.int8)
+        codes_TM -= (1 << (bits - 1)).astype(np.uint8)
+        return codes_TM.view(np.int8)
 
 
 def _inner(words: Words, dim: int) -> tuple[Tensor, Tensor]:

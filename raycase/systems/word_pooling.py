@@ -73,8 +73,9 @@ def unpack_words(words: StoredWords, codes: WordCodes | None) -> UnpackedWords:
     order = np.argsort(counts, kind="stable")
     flat = words.codes.take(order).flat
     if codes is not None:
-        pieces = [codes.unpack(flat[i : i + TOKENS_AT_ONCE]) for i in range(0, len(flat), TOKENS_AT_ONCE)]
-        flat = np.concatenate([np.empty((0, len(codes.bits)), np.int8), *pieces])
+        packed, flat = flat, np.empty((len(flat), len(codes.bits)), np.int8)
+        for start in range(0, len(packed), TOKENS_AT_ONCE):
+            flat[start : start + TOKENS_AT_ONCE] = codes.unpack(packed[start : start + TOKENS_AT_ONCE])
     with_part, shares, vectors = words.shares()
     place = np.empty_like(order)
     place[order] = np.arange(len(order))
@@ -97,7 +98,7 @@ class WordPooler:
         questions, temperatures = questions.cpu(), temperatures.cpu()  # the encoder may be on a GPU, the words are not
         queries_CHK = questions.queries.to(dtype) * temperatures[:, None]
         asked_CHM = torch.einsum("chk,mhk->chm", queries_CHK, codes.keys.to(dtype)) * codes.steps
-        self.asked = asked_CHM.flatten(0, 1).T.contiguous()
+        self.asked = asked_CHM.flatten(0, 1)
         self.mix = questions.mix.to(dtype)
         values_MD = codes.values.to(dtype) * codes.steps[:, None]
         mean_D = codes.mean + 0.5 * values_MD.sum(0)  # a code stands for the middle of its step
@@ -110,14 +111,14 @@ class WordPooler:
     def pool(self, words: UnpackedWords) -> Tensor:
         """Vectors of the texts, in the order of `words`, under each condition: (N, C, D), not normalised."""
         count, (conditions, heads) = len(words.counts), self.mix.shape
-        components = len(self.asked)
+        components = self.asked.shape[1]
         pooled_NCM = self.asked.new_empty(count, conditions, components)
         room = self.asked.new_empty(max(TOKENS_AT_ONCE, int(words.counts.max(initial=0))), components)
         for where, codes_NSM in words.groups(TOKENS_AT_ONCE):
             tokens_NSM = room[: codes_NSM.shape[0] * codes_NSM.shape[1]].view(codes_NSM.shape).copy_(codes_NSM)
-            logits_NSCH = (tokens_NSM @ self.asked).unflatten(-1, (conditions, heads))
-            weights_NSC = (logits_NSCH.softmax(1) * self.mix).sum(-1)
-            torch.bmm(weights_NSC.transpose(1, 2), tokens_NSM, out=pooled_NCM[where])
+            logits_CHNS = (self.asked @ tokens_NSM.flatten(0, 1).T).view(conditions, heads, *codes_NSM.shape[:2])
+            weights_CNS = (logits_CHNS.softmax(-1) * self.mix[..., None, None]).sum(1)
+            torch.bmm(weights_CNS.transpose(0, 1), tokens_NSM, out=pooled_NCM[where])
         pooled_NCD = torch.stack([torch.addmm(b, pooled_NCM[:, c], v) for c, (b, v) in enumerate(self.back)], dim=1)
         return join_plain_part(pooled_NCD, words, words.vectors)
 
