@@ -18,13 +18,15 @@ from raycase.data.stored_words import BASIS
 from raycase.search.filters import Filter
 from raycase.search.lance_files import OFFSET, offsets_of, scan, sql_equals, vectors_of
 from raycase.search.metadata import IndexMetadata
-from raycase.search.topk import exact_top_k, top_k
+from raycase.search.remembered import RememberedVectors
+from raycase.search.topk import BLOCK_ROWS, exact_top_k, top_k
 
 if TYPE_CHECKING:
     from lance import LanceDataset
 
 BATCH_ROWS = 16384  # rows read at a time where the vectors of a condition do not fit into memory
 LEAST_MARGIN = 1e-4  # of cosines in float32 that are computed again
+BLOCK_OF_K = 16  # times k: rows of which the nearest k are merged with those so far
 FEW = 8  # where a filter leaves at most one in so many rows, these alone are pooled
 
 Block = tuple[np.ndarray, Tensor]  # row offsets (B,) int64, unit vectors (B, D) float32
@@ -41,7 +43,8 @@ class Pooled(Protocol):
 class ConditionVectors:
     """The unit vectors of an index under one condition or another, read once and cached up to `memory_bytes`.
 
-    pooled: gives them for a condition that the index does not have; of those the oldest leave the cache first.
+    pooled: gives them for a condition that the index does not have; of those the oldest leave the cache first. Where
+    some rows alone are pooled, these are remembered in what room is left.
     """
 
     def __init__(
@@ -56,6 +59,7 @@ class ConditionVectors:
         self.dataset, self.metadata, self.memory_bytes, self.pooled = dataset, metadata, memory_bytes, pooled
         self.scan = partial(scan, dataset, fragments)
         self.cached: dict[str | None, Block] = {}
+        self.remembered = RememberedVectors()
 
     def blocks(self, condition: str | None, where: Filter | None = None) -> Iterator[Block]:
         """Offsets and vectors of the rows under a condition (None: plain vectors): in the order of the dataset, but for
@@ -75,6 +79,7 @@ class ConditionVectors:
                 return
             rows = self.scan(columns=[OFFSET, column], filter=rows_filter).to_table()
             self.cached[condition] = offsets_of(rows), vectors_of(rows[column])
+            self.remembered.forget(self.memory_bytes - self._cached_bytes)
         yield _among(self.cached[condition], self._selected(rows_filter, where))
 
     def at(self, condition: str | None, offsets_B: np.ndarray) -> Tensor:
@@ -84,6 +89,17 @@ class ConditionVectors:
             return vectors_ND[torch.from_numpy(np.searchsorted(offsets_N, offsets_B))].double()
         column = PLAIN if condition is None else VECTOR
         return vectors_of(self.dataset.take(offsets_B, columns=[column])[column]).double()
+
+    def pooled_at(self, condition: str, offsets_B: np.ndarray) -> Iterator[Block]:
+        """Offsets and vectors of some rows, by offsets ascending, under a condition that the index does not have."""
+        assert self.pooled is not None
+        is_remembered_B, vectors_BD = self.remembered.of(condition, offsets_B)
+        if len(vectors_BD):
+            yield offsets_B[is_remembered_B], vectors_BD
+        for block in self.pooled.at(condition, offsets_B[~is_remembered_B]):
+            self.remembered.add(condition, *block)
+            self.remembered.forget(self.memory_bytes - self._cached_bytes)
+            yield block
 
     def count_words(self, where: Filter) -> int:
         """How many rows with stored words pass the filter."""
@@ -101,7 +117,7 @@ class ConditionVectors:
         assert self.pooled is not None
         selected = self._selected(rows_filter, where)
         if selected is not None and len(selected) * FEW <= self.metadata.words:
-            yield from self.pooled.at(condition, np.sort(selected))
+            yield from self.pooled_at(condition, np.sort(selected))
             return
         blocks: list[Block] = []
         size = 0
@@ -115,6 +131,7 @@ class ConditionVectors:
         while others and self._cached_bytes + size > self.memory_bytes:
             del self.cached[others.pop(0)]
         if blocks and self._cached_bytes + size <= self.memory_bytes:
+            self.remembered.forget(self.memory_bytes - self._cached_bytes - size)
             offsets, vectors = zip(*blocks, strict=True)
             self.cached[condition] = np.concatenate(offsets), torch.cat(vectors)
 
@@ -166,5 +183,5 @@ def nearest_rows(vectors_QA: np.ndarray, blocks: Iterable[Block], k: int) -> np.
             offsets.append(offsets_B)
             yield vectors_BA
 
-    _, rows_Qk = top_k(torch.from_numpy(vectors_QA), vectors(), k)
+    _, rows_Qk = top_k(torch.from_numpy(vectors_QA), vectors(), k, block_rows=max(BLOCK_ROWS, BLOCK_OF_K * k))
     return np.unique(np.concatenate([*offsets, np.empty(0, np.int64)])[rows_Qk[rows_Qk >= 0]])

@@ -20,6 +20,8 @@ from raycase.systems.word_sketch import AXES_ROWS, SketchPooler, principal_axes
 
 CONDITIONS = 1024  # whose axes are remembered: more than there is room for vectors along them
 
+POOLERS = 16  # that are remembered, of a basis and a condition: a few megabytes each
+
 Ask = Callable[[str], tuple[Questions, Tensor]]  # a condition -> what the head keeps of it, and its temperatures
 
 
@@ -28,6 +30,7 @@ class PooledVectors:
 
     def __init__(self, rows: StoredRows, ask: Ask) -> None:
         self.rows, self.ask = rows, ask
+        self.pooler = lru_cache(POOLERS)(self._pooler)
 
     def blocks(self, condition: str) -> Iterator[Block]:
         """Row offsets and unit vectors (B, D) under a condition. Raises RequestError."""
@@ -46,10 +49,11 @@ class PooledVectors:
     def _blocks(
         self, condition: str, batches: Iterable[RowBatch], dtype: torch.dtype = torch.float32
     ) -> Iterator[Block]:
-        questions, temperatures = self.ask(condition)
-        pooler = cache(lambda basis: WordPooler(self.rows.codes(basis), questions, temperatures, dtype))
         for offsets_B, basis, words in batches:
-            yield offsets_B[words.order], _unit(pooler(basis).pool(words)[:, 0])
+            yield offsets_B[words.order], _unit(self.pooler(basis, condition, dtype).pool(words)[:, 0])
+
+    def _pooler(self, basis: str, condition: str, dtype: torch.dtype) -> WordPooler:
+        return WordPooler(self.rows.codes(basis), *self.ask(condition), dtype)
 
 
 class SketchedVectors:

@@ -33,7 +33,7 @@ Nearest = tuple[np.ndarray, np.ndarray]  # cosines (Q, k), row offsets (Q, k); -
 class Limits:
     """How much a search holds in memory, and how many conditions it compares."""
 
-    memory_bytes: int = 2 * 2**30  # vectors cached for exact searches, and as many from sketches; more are read again
+    memory_bytes: int = 2 * 2**30  # vectors cached, of all rows or some, and as many from sketches; more are read again
     words_bytes: int = 4 * 2**30  # stored words cached, and as many sketches; more are read again by each new condition
     queries: int = 1024  # queries under one condition that are answered at a time
     cosines: int = 2**25  # cosines of queries and ids held at a time where conditions are combined
@@ -81,7 +81,7 @@ class Shard:
             return exact_nearest(vectors_QD, partial(vectors.blocks, condition, where), k, at)
         projected_QA = vectors_QD @ self.sketched.axes(condition).numpy()
         rows = nearest_rows(projected_QA, self.sketch_vectors.blocks(condition, where), candidates)
-        return exact_nearest(vectors_QD, partial(self.pooled.at, condition, rows), k, at)
+        return exact_nearest(vectors_QD, partial(vectors.pooled_at, condition, rows), k, at)
 
 
 def counted(dataset: LanceDataset, metadata: IndexMetadata, fragments: Sequence[int]) -> IndexMetadata:

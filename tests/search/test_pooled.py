@@ -169,6 +169,68 @@ def large_index(home):
     return index
 
 
+def counted(index, monkeypatch):
+    """The offsets of rows whose words are read for themselves, and how many are pooled each time, from now on."""
+    read, pooled = [], []
+    take, unpack = index.dataset.take, stored_rows.unpack_words
+
+    def taken(rows, columns):
+        read.extend(rows if WORDS in columns else ())
+        return take(rows, columns=columns)
+
+    def unpacked(words, codes):
+        pooled.append(len(words.finite) if codes is not None else 0)
+        return unpack(words, codes)
+
+    monkeypatch.setattr(index.dataset, "take", taken)
+    monkeypatch.setattr(stored_rows, "unpack_words", unpacked)
+    return read, pooled
+
+
+@pytest.mark.parametrize("where", [None, "year < 2012", "year < 2002"])
+def test_rows_are_read_once_and_pooled_once_under_a_condition(home, monkeypatch, where):
+    """And answers are those of an index that remembers nothing, whatever was asked before."""
+    options, index = Options(refine=3), large_index(home)
+    wanted = {c: large_index(home).search(QUERIES[:1], c, 10, where, options=options) for c in (ASKED, "dog")}
+    read, pooled = counted(index, monkeypatch)
+    assert index.search(QUERIES[:1], ASKED, 10, where, options=options).equals(wanted[ASKED])
+    assert sum(pooled) >= len(read) + 10 and len(read) >= 25
+    pooled.clear()
+    nearest = index.embed(QUERIES[:1], ASKED)
+    index.nearest(nearest, ASKED, 10, where, options=options)
+    assert 10 <= sum(pooled) < 20, "expected no row but the best, which are scored again"
+    for condition in ("dog", ASKED):
+        for queries in (QUERIES[1:], QUERIES[:1]):
+            found = index.search(queries, condition, 10, where, options=options)
+        assert found.equals(wanted[condition])
+    assert len(set(read)) == len(read), "expected no row to be read twice"
+    vectors = index.vectors
+    assert list(vectors.remembered.conditions) == ["dog", ASKED] and not vectors.cached
+    index.search(QUERIES, "dog", where=where, options=Options(exact=True))
+    assert vectors.cached or where == "year < 2002"
+    assert index.search(QUERIES[:1], ASKED, 10, where, options=options).equals(wanted[ASKED])
+
+
+def test_what_is_remembered_is_bounded(home):
+    """No more than the limits; with room for nothing the answers are the same."""
+    options = Options(refine=3)
+    wanted = large_index(home).search(QUERIES[1:], ASKED, 10, options=options)
+    for memory, words in ((1, 1), (60 * 11 * 4, 30_000), (10**6, 10**6)):
+        index = Index.open(str(home / "i.lance"), limits=Limits(memory_bytes=memory, words_bytes=10**6))
+        index.metadata.exact_below = 100
+        index.pooled.rows.memory_bytes = words
+        for condition in ("dog", ASKED, "number of people", ASKED):
+            for query in QUERIES:
+                found = index.search([query], condition, 10, options=options)
+                rows = index.pooled.rows
+                assert index.vectors.remembered.nbytes <= memory and rows.remembered_bytes <= words
+                assert rows.remembered_bytes == sum(map(stored_rows.row_bytes, rows.remembered.values()))
+            if condition == ASKED:
+                assert found.equals(wanted)
+        assert (index.vectors.remembered.nbytes > 0) == (memory > 1)
+        assert bool(index.pooled.rows.remembered) == (words > 1)
+
+
 def test_few_candidates_less_than_the_rows_are_all_pooled(home, index):
     """As are those of a search that asks for it."""
     wanted = index.search(QUERIES, ASKED, 10)
