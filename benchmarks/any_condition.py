@@ -12,7 +12,10 @@
 (stages)   the same in two stages, without the words of all rows in memory; and for all indexes, such as one of
            exchanged_copies.py (last at 79b0381), the recall at 10 against pooling all rows, where equal scores count as
            found.
-           All rows are pooled for 24 queries at once, as the words of a large index do not fit into memory.
+           All rows are pooled for 24 queries at once, as the words of a large index do not fit into memory. How many
+           of the candidates a next answer pools, for it has not before: the median and the most.
+(filters)  first answers under new conditions, with a filter that leaves one row in a hundred and without one, in turns:
+           in two stages and of all rows. The filter must take less than a tenth of the time.
 (phrases)  the share of the ten captions nearest to a phrase, such as "guitar", that name it (as in caption
            attributes): embedded under the condition as a sentence is (--query), and as its answer (--phrase).
 (again)    the alternative: embedding captions under one condition in this process, scaled to the corpus.
@@ -204,16 +207,20 @@ def stage_times(uri, candidates, conditions):
     index = Index.open(uri)
     index.search(queries[:1], NEW[0])
     opened = time.perf_counter() - began
-    first, following, every, recall = [], [], [], {refine: [] for refine in candidates}
+    first, following, pooled, every, recall = [], [], [], [], {refine: [] for refine in candidates}
+    read = count_read(index.pooled)
     for condition in NEW[1 : 1 + conditions]:
         began = time.perf_counter()
         index.search(queries[:1], condition)
         first.append(time.perf_counter() - began)
         vectors = index.embed(queries[:24], condition)
+        read.clear()
         for vector in vectors[1:9]:
             began = time.perf_counter()
             index.nearest(vector[None], condition, K)
             following.append(time.perf_counter() - began)
+            pooled.append(sum(read))
+            read.clear()
         began = time.perf_counter()
         wanted, _ = index.nearest(vectors, condition, K, options=Options(exact=True))
         every.append(time.perf_counter() - began)
@@ -228,13 +235,50 @@ def stage_times(uri, candidates, conditions):
         "dimensions": vectors.shape[1],
         "opened, s": round(opened, 2),
         "first answer, s": round(median(first), 2),
-        "next answer, s": round(median(following), 2),
+        "next answer, ms": round(1e3 * median(following), 1),
+        "pooled anew for a next answer, median and most": (median(pooled), max(pooled)),
         "all rows, s": round(median(every), 1),
         "recall at 10, mean and least query": {
             refine * K: (round(float(np.mean(shares)), 3), round(min(shares), 2)) for refine, shares in recall.items()
         },
         "sketches in memory, MiB": sketches // 2**20,
     }
+
+
+def count_read(pooled):
+    """How many rows are pooled by their offsets, each time from now on."""
+    read, at = [], pooled.at
+
+    def counted(condition, offsets):
+        read.append(len(offsets))
+        return at(condition, offsets)
+
+    pooled.at = counted
+    return read
+
+
+def filter_times(uri, conditions):
+    """Seconds of first answers with a filter that leaves one row in a hundred, and without one."""
+    queries, times = captions(2), {}
+    ids = sorted(Index.open(uri).dataset.to_table(columns=["id"])["id"].to_pylist())
+    where = f"id < {ids[len(ids) // 100]!r}"
+    for way, options in (("two stages", Options()), ("all rows", Options(exact=True))):
+        index = Index.open(uri)
+        index.search(queries[:1], NEW[0], options=options)
+        index.search(queries[:1], NEW[0], where=where, options=options)
+        index.vectors.cached.clear()
+        names = iter(NEW[1:] + ASKED)
+        seconds = {"filtered": [], "all": []}
+        for _ in range(min(conditions, len(NEW[1:] + ASKED) // 2)):
+            for name, passing in (("filtered", where), ("all", None)):
+                condition = next(names)
+                began = time.perf_counter()
+                index.search(queries[1:], condition, where=passing, options=options)
+                seconds[name].append(time.perf_counter() - began)
+                index.vectors.cached.clear()
+        times[way] = {name: round(median(each), 4) for name, each in seconds.items()}
+        times[way]["filtered / all"] = round(median(seconds["filtered"]) / median(seconds["all"]), 4)
+    return {"rows": index.metadata.words} | times
 
 
 def phrase_shares(count):
@@ -269,10 +313,13 @@ def again(rows):
 
 
 def main(args):
-    result = {"settings": [], "search": [], "stages": [], "ratios": {}}
+    result = {"settings": [], "search": [], "stages": [], "filters": [], "ratios": {}}
     for uri in args.stages:
         result["stages"].append(stage_times(uri, args.refine, args.conditions))
         print(result["stages"][-1], flush=True)
+    for uri in args.filters:
+        result["filters"].append(filter_times(uri, args.conditions))
+        print(result["filters"][-1], flush=True)
     for uri in args.index:
         result["search"].append(search_times(uri))
         print(result["search"][-1], flush=True)
@@ -292,8 +339,9 @@ if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--index", nargs="*", default=[], help="indexes of outputs with stored words")
     parser.add_argument("--stages", nargs="*", default=[], help="indexes that are searched in two stages")
+    parser.add_argument("--filters", nargs="*", default=[], help="indexes that are searched with a filter")
     parser.add_argument("--refine", type=int, nargs="*", default=[500], help="candidates of (stages), in tens")
-    parser.add_argument("--conditions", type=int, default=6, help="of (stages)")
+    parser.add_argument("--conditions", type=int, default=6, help="of (stages) and (filters)")
     parser.add_argument("--phrases", type=int, default=0, help="captions of (phrases)")
     parser.add_argument("--captions", type=int, default=20_000, help="captions of (settings); 0: leave it out")
     parser.add_argument("--settings", nargs="*", default=SETTINGS, metavar="DIMENSIONS:BYTES")
