@@ -32,6 +32,7 @@ from raycase.encoder.prompts import OwnPrompt, PooledPart
 from raycase.errors import RequestError, WorkError
 from raycase.evaluation.tasks import catalogue as tasks
 from raycase.search.search_job import search
+from raycase.serving.serve_job import check_serve
 from raycase.systems.case import resolve as resolve_case
 from raycase.systems.case import save as save_case
 from raycase.systems.csr import csr
@@ -277,6 +278,7 @@ WORK = {
     "train": lambda job: jobs.train(job, stopped),
     "tune": lambda job: tune(job, stopped),
     "evaluate": lambda job: tasks.evaluate(job, vectors_of=stopped),
+    "serve": lambda job: stopped(check_serve(job)),
     "search": search,  # in this process, however many replicas are asked for
 }
 
@@ -303,6 +305,7 @@ def commands(models, output, rated, tmp_path_factory):
         "index": ["--embeddings", output, "--output", "new"],
         "search": ["--index", index, "--query", "a red dress", "--condition", "color"],
         "facets": ["--index", index, "--condition", "color", "--clusters", "2"],
+        "serve": ["--index", index, "--port", "0"],
         "explore": ["--index", index, "--conditions", "color", "--output", "new"],
         "join": ["--query-vectors", "none", "--vectors", "none", "--output", "new"],
         "rerank": ["--answers", "none", "--queries", "none", "--model", "none", "--output", "new"],

@@ -11,9 +11,11 @@ import logging
 import math
 import os
 import queue
+import re
 import signal
 import sys
 from collections.abc import Sequence
+from contextlib import suppress
 from types import FrameType
 from typing import Any, NoReturn
 
@@ -30,8 +32,11 @@ from raycase.data.storage import locate
 from raycase.distributed.cluster import cause, named_cluster, nodes, start_ray
 from raycase.distributed.prometheus import ServiceMetrics
 from raycase.distributed.ray_internals import replica_listens_on_localhost
-from raycase.distributed.resources import CPU_STEP, capacity, check_nodes
-from raycase.errors import note
+from raycase.distributed.resources import CPU_STEP, Capacity, capacity, check_nodes
+from raycase.distributed.shards import InShards
+from raycase.errors import RequestError, WorkError, note
+from raycase.search.index import Index
+from raycase.search.query_encoder import resolve_query_encoder
 from raycase.serving.app import make_app
 from raycase.serving.engine import Engine
 from raycase.serving.live_index import open_index
@@ -43,7 +48,8 @@ NAME = "raycase"  # of the application, and of its deployment
 BATCH, WAIT = 256, 0.001  # texts of a batch, and seconds in which it fills
 ARRIVING = 1024  # requests of a replica whose bodies arrive, beside those in its queue
 DRAIN = 60.0  # seconds for what is under way when the service ends
-CLUSTER_CPUS = 4.0  # of a replica without a GPU on a cluster, where a node has as many
+CLUSTER_CPUS = 4.0  # of a replica without a GPU on a cluster, at most `SHARE` of a node's
+SHARE = 3 / 4  # what is left is for the processes of shards
 QUIET = LoggingConfig(log_level="WARNING", enable_access_log=False)
 
 
@@ -91,7 +97,12 @@ class Replica:
             replica_listens_on_localhost()
         if threads is not None:
             torch.set_num_threads(threads)
-        self.settings, self.engine = settings, BatchedEngine(Service.load(settings))
+        in_shards = InShards()  # starts their processes with the first index
+
+        def shard(index: Index) -> Index:
+            return in_shards(index) if index.metadata.shards > 1 and not alone else index
+
+        self.settings, self.engine = settings, BatchedEngine(Service.load(settings, shard))
 
     def __serve_build_asgi_app__(self) -> FastAPI:
         return make_app(self.engine, self.settings, ServiceMetrics())
@@ -105,16 +116,13 @@ def application(flags: dict[str, Any]) -> ray_serve.Application:
     """
     origins = tuple(flags.pop("allow_origin", ()))
     job = ServeJob(**flags, allow_origin=origins)
-    return _bound(job, check_serve(job, needs_token=True), alone=False)
+    up = Capacity(nodes(), None)  # machines may be on their way
+    return _bound(job, check_serve(job, needs_token=True), up, alone=False)
 
 
-def _bound(job: ServeJob, settings: ServeSettings, *, alone: bool) -> ray_serve.Application:
-    """The application of a job, whose replicas fit the nodes. alone: on this machine, whose processors they share."""
-    every = nodes()
-    gpus = job.gpus_per_replica if job.gpus_per_replica is not None else float(any(n.get("GPU") for n in every))
-    most = max(n.get("CPU", 0.0) for n in every) or CLUSTER_CPUS  # a head without CPUs, whose nodes are to come
-    cpus = min(most / job.replicas if alone else 1.0 if gpus else CLUSTER_CPUS, most)
-    cpus = max(CPU_STEP, math.floor(cpus / CPU_STEP) * CPU_STEP)
+def _bound(job: ServeJob, settings: ServeSettings, cluster: Capacity, *, alone: bool) -> ray_serve.Application:
+    """The application of a job. alone: on a Ray of this machine. Raises RequestError for replicas that do not fit."""
+    cpus, gpus = replica_resources(job, cluster, alone=alone)
     deployment = ray_serve.deployment(
         Replica,
         name=NAME,
@@ -128,22 +136,37 @@ def _bound(job: ServeJob, settings: ServeSettings, *, alone: bool) -> ray_serve.
     return deployment.bind(settings, None if gpus else max(1, round(cpus)), alone=alone)
 
 
+def replica_resources(job: ServeJob, cluster: Capacity, *, alone: bool) -> tuple[float, float]:
+    """CPUs and GPUs of a replica; alone: they share this machine's. Raises RequestError for those that never fit, which
+    Ray would wait for."""
+    every = cluster.alive + (cluster.offered or [])
+    gpus = job.gpus_per_replica if job.gpus_per_replica is not None else float(any(n.get("GPU") for n in every))
+    most = max(n.get("CPU", 0.0) for n in every) or CLUSTER_CPUS  # a head without CPUs, whose nodes are to come
+    cpus = most / job.replicas if alone else min(1.0 if gpus else CLUSTER_CPUS, SHARE * most)
+    cpus = max(CPU_STEP, math.floor(cpus / CPU_STEP) * CPU_STEP)
+    rooms = [int(min(n.get("CPU", 0) / cpus, n.get("GPU", 0) / gpus if gpus else math.inf)) for n in every]
+    if cluster.offered is not None and sum(rooms) < job.replicas:
+        raise RequestError(
+            f"--replicas: expected room for {job.replicas} with {gpus:g} GPUs and {cpus:g} CPUs each, got room for "
+            f"{sum(rooms)}: {cluster}"
+        )
+    return cpus, gpus
+
+
 def serve(job: ServeJob) -> NoReturn:
     """Serve until SIGINT or SIGTERM, then answer what is under way and exit with 130 or 143. Raises RequestError, and
     WorkError where the service cannot start."""
     on_cluster = named_cluster() is not None
     settings = check_serve(job, needs_token=on_cluster)
-    if settings.index is None:
-        assert settings.model is not None, "check_serve gives the default"
-        model = resolve_embedder(settings.model).model
-    else:
-        model = open_index(settings.index, model=settings.model, words_bytes=settings.words_bytes).model
+    model = _checked_model(settings)
     port = job.port if on_cluster else free_port(job.host, job.port)
     for setting in ("USER_CODE_IN_SEPARATE_THREAD", "ROUTER_IN_SEPARATE_LOOP"):
         os.environ.setdefault(f"RAY_SERVE_RUN_{setting}", "0")  # of its processes; what computes has a thread of ours
     start_ray(metrics_port=job.metrics_port)
+    cluster = capacity()
     if settings.index is not None:
-        check_nodes(locate(settings.index), capacity(), "--index")
+        check_nodes(locate(settings.index), cluster, "--index")
+    bound = _bound(job, settings, cluster, alone=not on_cluster)
     logging.getLogger("ray.serve").setLevel(logging.WARNING)
     try:
         ray_serve.start(
@@ -151,9 +174,9 @@ def serve(job: ServeJob) -> NoReturn:
             http_options=HTTPOptions(host=job.host, port=port),
             logging_config=QUIET,
         )
-        ray_serve.run(_bound(job, settings, alone=not on_cluster), name=NAME, route_prefix="/", logging_config=QUIET)
+        ray_serve.run(bound, name=NAME, route_prefix="/", logging_config=QUIET)
     except (RayError, RayServeException, RuntimeError) as error:
-        raise cause(error) from error
+        raise _failure(error) from error
     url = f"http://[{job.host}]:{port}" if ":" in job.host else f"http://{job.host}:{port}"
     metrics = [f"http://{n['NodeManagerAddress']}:{n['MetricsExportPort']}/metrics" for n in ray.nodes() if n["Alive"]]
     index = "" if settings.index is None else f" and {settings.index}"
@@ -166,6 +189,34 @@ def serve(job: ServeJob) -> NoReturn:
         ray_serve.shutdown()
     ray.shutdown()
     sys.exit(128 + number)
+
+
+def _checked_model(settings: ServeSettings) -> str:
+    """The model's name. Raises RequestError for what no replica could load, before Ray starts."""
+    if settings.index is None:
+        assert settings.model is not None, "check_serve gives the default"
+        return resolve_embedder(settings.model).model
+    index = open_index(settings.index, model=settings.model, words_bytes=settings.words_bytes)
+    resolve_query_encoder(index.metadata, index.model)
+    return index.model
+
+
+def _failure(error: Exception) -> Exception:
+    """Why the application does not run: what a replica raised, where one did."""
+    with suppress(RayServeException, KeyError):
+        return raised_in(ray_serve.status().applications[NAME].deployments[NAME].message) or cause(error)
+    return cause(error)
+
+
+def raised_in(message: str) -> Exception | None:
+    """The last error of the traceback in a deployment's message, as one of ours; None where there is none."""
+    found = re.findall(r"^\s*([\w.]*(?:Error|Exception)): (.+)", message, re.MULTILINE)
+    if not found:
+        return None
+    name, said = found[-1]
+    if name.endswith(RequestError.__name__):
+        return RequestError(said)
+    return WorkError(f"expected a replica that loads its model, got {name}: {said}")
 
 
 def wait_for_signal() -> int:

@@ -16,12 +16,18 @@ from raycase.data.vectors import l2_normalize
 from raycase.errors import RequestError
 from raycase.search.metadata import IndexMetadata
 from raycase.systems.condition_head import Questions
+from raycase.systems.contracts import EmbedderConfig
 from raycase.systems.embeds import Embeds
 from raycase.systems.registry import resolve_embedder
 
 
 def load_query_encoder(metadata: IndexMetadata, model: str) -> Embeds:
     """Load the index's model from a name or folder. Raises RequestError where it is another model."""
+    return resolve_query_encoder(metadata, model).load()
+
+
+def resolve_query_encoder(metadata: IndexMetadata, model: str) -> EmbedderConfig:
+    """The index's model by a name or folder, without its weights. Raises RequestError where it is another model."""
     try:
         config = resolve_embedder(model, **metadata.encoder_choices)
     except RequestError as error:
@@ -32,7 +38,7 @@ def load_query_encoder(metadata: IndexMetadata, model: str) -> Embeds:
             f"model: expected the model that the index is of, {metadata.name} ({expected}), got {model} "
             f"({got}); give the folder where it is now, or embed and index again"
         )
-    return config.load()
+    return config
 
 
 def embed_queries(

@@ -166,6 +166,7 @@ def make_app(
             allow_origins=settings.origins,
             allow_methods=["GET", "POST"],
             allow_headers=["authorization", "content-type"],
+            allow_private_network=True,  # a browser asks this too before a page of the internet reaches 127.0.0.1
         )
     return app
 

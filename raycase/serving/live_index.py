@@ -9,17 +9,24 @@ from dataclasses import dataclass, field
 from typing import TypeVar
 
 from raycase.errors import RequestError, WorkError, first_line, note
-from raycase.search.index import Index, Limits
+from raycase.search.index import Index
 from raycase.search.lance_files import lance_errors
 from raycase.search.metadata import READY
 from raycase.search.reopened import on_index
+from raycase.search.shard import Limits
 
 T = TypeVar("T")
 
 
-def open_index(uri: str, *, model: str | None, words_bytes: int) -> Index:
-    """The index that is served. Raises RequestError."""
-    return Index.open(uri, model=model, limits=Limits(words_bytes=words_bytes))
+def open_index(
+    uri: str, *, model: str | None, words_bytes: int, shard: Callable[[Index], Index] | None = None
+) -> Index:
+    """The index that is served. Raises RequestError.
+
+    shard: makes of an open index one whose shards are searched by processes of their own.
+    """
+    index = Index.open(uri, model=model, limits=Limits(words_bytes=words_bytes))
+    return shard(index) if shard else index
 
 
 def is_newest(index: Index) -> bool:

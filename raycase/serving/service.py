@@ -54,17 +54,18 @@ class Service:
     hidden: dict[str, str]  # a path that no message shows -> what stands there instead
 
     @classmethod
-    def load(cls, settings: ServeSettings) -> Service:
-        """Load the model and open the index. Raises RequestError."""
+    def load(cls, settings: ServeSettings, shard: Callable[[Index], Index] | None = None) -> Service:
+        """Load the model and open the index; shard: of `open_index`. Raises RequestError."""
         disable_progress_bar()
         if settings.index is None:
             assert settings.model is not None, "check_serve gives the default"
             encoder = resolve_embedder(settings.model).load()
             name = public_name(settings.model)
             return cls(name=name, encoder=encoder, live=None, hidden={settings.model: name})
-        live = LiveIndex(
-            open=partial(open_index, settings.index, model=settings.model, words_bytes=settings.words_bytes)
+        opened = partial(
+            open_index, settings.index, model=settings.model, words_bytes=settings.words_bytes, shard=shard
         )
+        live = LiveIndex(open=opened)
         index = live.index
         name = public_name(index.metadata.name)
         hidden = dict.fromkeys((index.root.uri, index.root.path, settings.index), "the index") | {index.model: name}

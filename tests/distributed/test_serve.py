@@ -294,15 +294,21 @@ def _working(server):
 
 
 def test_a_cluster_that_is_named_gets_the_application(home, cluster):
-    """By the command, and as KubeRay's config imports it."""
+    """By the command, an index in shards by a process for each; and as KubeRay's config imports it."""
+    build(IndexJob(embeddings=(str(home / "words"),), output=str(home / "s.lance"), shards=2))
+    expected = raycase.Index.open(str(home / "s.lance")).search(["a red dress"], "color", 5)["id"].to_pylist()
     environment = {"RAY_ADDRESS": cluster.address_info["gcs_address"], "HOME": os.environ["HOME"]}
     environment |= {name: value for name, value in os.environ.items() if name.startswith("RAY_AUTH")}
     [port] = free_ports(1)
-    flags = ("--index", home / "i.lance", "--token-file", home / "token", "--port", port)
+    flags = ("--index", home / "s.lance", "--token-file", home / "token", "--port", port)
     with started(home, *flags, **environment) as server:
         assert server.url == f"http://127.0.0.1:{port}"
         found = server.post("/v1/embeddings", {"input": "a red dress", "condition": "color"})
         assert found.status_code == 200 and requests.get(f"{server.url}/v1/models", timeout=60).status_code == 401
+        [answers] = server.post("/search", {"queries": "a red dress", "condition": "color", "k": 5}).json()["answers"]
+        assert [answer["row"]["id"] for answer in answers] == expected
+        below = psutil.Process().children(recursive=True)  # the cluster's processes, too
+        assert sum("ray::ShardActor" in " ".join(process.cmdline()) for process in below) == 2
         status, _, errors = server.end(signal.SIGINT)
         assert status == 128 + signal.SIGINT and "Traceback" not in errors
     assert not ray_serve.status().applications

@@ -211,8 +211,10 @@ def test_pages_of_allowed_origins_may_ask(service):
     client, _ = client_of(service, allow_origin=("https://example.org",))
     asking = {"Origin": "https://example.org", "Access-Control-Request-Method": "POST"}
     asking["Access-Control-Request-Headers"] = "content-type,authorization"
+    asking["Access-Control-Request-Private-Network"] = "true"
     allowed = client.options("/search", headers=asking)
     assert allowed.status_code == 200 and allowed.headers["access-control-allow-origin"] == "https://example.org"
+    assert allowed.headers["access-control-allow-private-network"] == "true"
     refused = client.options("/search", headers=asking | {"Origin": "https://example.com"})
     assert refused.status_code == 400 and "access-control-allow-origin" not in refused.headers
     answer = client.post("/search", json={}, headers={"Origin": "https://example.org"})
