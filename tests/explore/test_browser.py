@@ -63,19 +63,25 @@ def place_of(page, point):
     return page.ask(f"(([x, y], b) => [b.x + x, b.y + y])(plot.position({point}), canvas.getBoundingClientRect())")
 
 
-def lit(page):
-    """How many pixels of the map are drawn."""
+def drawn(page):
+    """How many pixels of the map are drawn, and the first and last line of them."""
     return page.ask(
-        "(async () => { await plot.redraw(); const copy = document.createElement('canvas');"
-        "[copy.width, copy.height] = [canvas.width, canvas.height]; const pen = copy.getContext('2d');"
-        "pen.drawImage(canvas, 0, 0); const { data } = pen.getImageData(0, 0, copy.width, copy.height);"
-        "return data.filter((value, i) => i % 4 == 3 && value > 0).length; })()"
+        """(async () => {
+            await plot.redraw();
+            const { width, height } = canvas;
+            const pen = new OffscreenCanvas(width, height).getContext("2d");
+            pen.drawImage(canvas, 0, 0);
+            const { data } = pen.getImageData(0, 0, width, height);
+            const lines = [];
+            for (let i = 3; i < data.length; i += 4) if (data[i] > 0) lines.push(Math.floor(i / 4 / width));
+            return [lines.length, lines[0], lines[lines.length - 1]];
+        })()"""
     )
 
 
 def test_a_condition_is_switched_and_the_points_are_where_its_map_has_them(page):
     assert text_of(page, "#title") == "a <title>" and text_of(page, "#summary") == f"{len(TEXTS)} rows"
-    assert lit(page) > len(TEXTS)
+    assert drawn(page)[0] > len(TEXTS)
     before, wanted = place_of(page, 20), page.ask("[maps[1].x[20] - maps[0].x[20], maps[0].y[20] - maps[1].y[20]]")
     page.click(*middle_of(page, "#conditions label:last-child span"))
     page.wait("state.map === 1 && !('moving' in document.documentElement.dataset)")
@@ -126,7 +132,7 @@ def test_hovering_shows_the_text_with_its_words(page):
 
 
 def test_a_search_and_a_facet_leave_the_others_faint(page):
-    everything = lit(page)
+    everything = drawn(page)[0]
     page.key("/")
     page.type("DOG beach")
     wanted = sum("dog" in text and "beach" in text for text in TEXTS)
@@ -137,7 +143,7 @@ def test_a_search_and_a_facet_leave_the_others_faint(page):
     page.wait(f"document.querySelectorAll('#hits button').length === {len(both)}")
     assert page.ask("Array.from({ length: count }, (_, i) => i).filter(isActive)") == both
     assert page.ask("document.querySelector('#legend li:nth-child(3) button').ariaPressed") == "true"
-    assert 0 < lit(page) < 1.2 * everything
+    assert 0 < drawn(page)[0] < 1.2 * everything
     page.click(*middle_of(page, "#hits li:first-child button"))
     page.wait(f"state.point === {both[0]}")
 
@@ -239,7 +245,7 @@ def test_all_that_can_be_used_has_a_name(page):
     assert [node for node in found if not node["name"]["value"].strip()] == []
 
 
-@pytest.mark.parametrize(("width", "height"), [(360, 740), (1200, 800)])
+@pytest.mark.parametrize(("width", "height"), [(360, 740), (1200, 1100)])
 def test_nothing_is_wider_than_the_window_and_all_points_are_in_it(browser, uri, width, height):
     page = opened(browser, uri, width, height)
     page.ask("choose(30)")
@@ -248,6 +254,9 @@ def test_nothing_is_wider_than_the_window_and_all_points_are_in_it(browser, uri,
     page.wait("document.getElementById('details').hidden")
     inside = "data.texts.every((_, i) => (([x, y]) => x >= 0 && x <= canvas.clientWidth && y >= 0)(plot.position(i)))"
     assert page.ask(inside)
+    heights = page.ask("data.texts.map((_, i) => plot.position(i)[1])")
+    _, first, last = drawn(page)
+    assert first == pytest.approx(min(heights), abs=8) and last == pytest.approx(max(heights), abs=8)
 
 
 def test_light_and_dark(page):

@@ -79,7 +79,9 @@ function createPlot(canvas, labels, on) {
   dark.addEventListener("change", paint);
   new ResizeObserver(() => {
     const [x, y, distance] = plot.view();
-    scatterplot.set({ width: canvas.parentElement.clientWidth, height: canvas.parentElement.clientHeight });
+    const [width, height] = [canvas.parentElement.clientWidth, canvas.parentElement.clientHeight];
+    scatterplot.get("renderer").resize(width, height); // its own guess is that of the window, at most the screen's
+    scatterplot.set({ width, height });
     if (Math.hypot(x, y, distance - seenFrom) < 1e-3) plot.goHome(false);
     scatterplot.subscribe("draw", placeLabels, 1);
   }).observe(canvas.parentElement);
