@@ -79,8 +79,10 @@ class Server:
     """A server in a process of its own."""
 
     def __init__(self, arguments):
+        began = time.perf_counter()
         self.process = subprocess.Popen([sys.executable, *arguments], stdout=subprocess.PIPE, text=True)
         line = self.process.stdout.readline()
+        self.start_s = time.perf_counter() - began
         if not line:
             raise SystemExit(f"{' '.join(arguments)} did not start")
         self.port = int(json.loads(line)["url"].rpartition(":")[2])
@@ -187,7 +189,8 @@ def main(flags):
     finally:
         for server in servers.values():
             server.stop()
-    finish({"clients": flags.clients, "cpus": os.cpu_count()} | found)
+    starts = {name: server.start_s for name, server in servers.items()}
+    finish({"clients": flags.clients, "cpus": os.cpu_count(), "start_s": starts} | found)
 
 
 if __name__ == "__main__":
