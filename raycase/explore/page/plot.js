@@ -16,7 +16,7 @@ function colorOf(facet) {
 
 /** A plot on a canvas; `on.hover`, `on.select` and `on.view` are called with what happens. */
 function createPlot(canvas, labels, on) {
-  const size = Math.max(2, Math.min(6, 5 * Math.sqrt(4000 / count)));
+  const size = Math.max(2, Math.min(7, 5 * Math.sqrt(4000 / count)));
   const scatterplot = createScatterplot({
     canvas,
     width: canvas.parentElement.clientWidth,
