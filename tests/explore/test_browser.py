@@ -270,7 +270,7 @@ def test_light_and_dark(page):
 
 
 def test_twenty_thousand_points(browser, tmp_path):
-    """Redrawn in less than 50 ms a frame, where the machine redraws three points in less than half of that."""
+    """Redrawn in less than 50 ms a frame, unless three points take more than half of that on this machine."""
     frames = (
         "(async () => { const took = []; for (let i = 0; i < 15; i++) { const began = performance.now();"
         "await plot.redraw(); took.push(performance.now() - began); } return took.sort((a, b) => a - b)[7]; })()"
@@ -281,6 +281,6 @@ def test_twenty_thousand_points(browser, tmp_path):
     page.ask("show(1)")
     took = page.ask(frames)
     assert Path(tmp_path / "many.html").stat().st_size < 4_000_000
-    if idle > FRAME_MS / 2:
+    if took >= FRAME_MS and idle > FRAME_MS / 2:
         pytest.skip(f"a frame of 3 points takes {idle:.0f} ms on this machine, one of 20,000 {took:.0f} ms")
     assert took < FRAME_MS

@@ -6,6 +6,7 @@ import sys
 from base64 import b64decode
 
 import numpy as np
+import pyarrow.parquet as pq
 import pytest
 import storing
 from helpers import embedded
@@ -103,8 +104,6 @@ def test_rows_are_those_under_all_conditions_whatever_their_order(home):
             query = {"query": (data["texts"][row],), "condition": (each["condition"],), "k": 40}
             answers = f"{home}/answers.parquet"
             search(SearchJob(index=str(home / "vectors.lance"), output=answers, where="id >= 10 AND id < 40", **query))
-            import pyarrow.parquet as pq
-
             ids = [str(i) for i in pq.read_table(answers)["id"].to_pylist() if str(i) != data["ids"][row]]
             assert data["ids"][near[row]] == ids[0]
 
