@@ -50,6 +50,12 @@ ARRIVING = 1024  # requests of a replica whose bodies arrive, beside those in it
 DRAIN = 60.0  # seconds for what is under way when the service ends
 CLUSTER_CPUS = 4.0  # of a replica without a GPU on a cluster, at most `SHARE` of a node's
 SHARE = 3 / 4  # what is left is for the processes of shards
+STEADY = {  # else oneDNN keeps what it made for each shape of a batch, and glibc what is freed: a GiB in ten minutes
+    "ONEDNN_PRIMITIVE_CACHE_CAPACITY": "0",
+    "LRU_CACHE_CAPACITY": "16",
+    "MALLOC_MMAP_THRESHOLD_": "131072",
+    "MALLOC_ARENA_MAX": "1",
+}
 QUIET = LoggingConfig(log_level="WARNING", enable_access_log=False)
 
 
@@ -127,7 +133,7 @@ def _bound(job: ServeJob, settings: ServeSettings, cluster: Capacity, *, alone: 
         Replica,
         name=NAME,
         num_replicas=job.replicas,
-        ray_actor_options={"num_cpus": cpus, "num_gpus": gpus},
+        ray_actor_options={"num_cpus": cpus, "num_gpus": gpus, "runtime_env": {"env_vars": STEADY}},
         max_ongoing_requests=job.queue + ARRIVING,
         max_queued_requests=job.queue + ARRIVING,
         graceful_shutdown_timeout_s=DRAIN,
