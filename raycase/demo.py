@@ -35,4 +35,6 @@ def ask() -> dict[str, Any]:
     search(SearchJob(index=INDEX, query=(SENTENCE,), k=3, unconditional=True))
     search(SearchJob(index=INDEX, query=(SENTENCE,), k=3, condition=CONDITIONS, explain=True))
     print(f'ask it what nobody asked: raycase search --index {INDEX} --query "..." --condition "..."')
+    named = " ".join(f'"{condition}"' for condition in CONDITIONS)
+    print(f"see it as a map (extra: explore): raycase explore --index {INDEX} --conditions {named} --output map.html")
     return {"words": WORDS, "index": INDEX}
