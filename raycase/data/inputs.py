@@ -100,10 +100,11 @@ class Listing:
             formats.setdefault(file.format, file)
         if not self.by_glob and len(formats) > 1 and not formats.keys() <= {begun.format for begun in known}:
             here = self.root.uri
+            ending = next(iter(formats.values())).ending
             name, other_name = [posixpath.relpath(file.uri, here) for file in list(formats.values())[:2]]
             raise RequestError(
                 f"{flag}: expected files of one format in {here}, got {name} and {other_name}, perhaps the same rows "
-                f"twice; name those that are meant, as {here}/**/*{posixpath.splitext(name)[1]}, or {here}/**/* for all"
+                f"twice; name those that are meant, as {here}/**/*{ending}, or {here}/**/* for all"
             )
 
     def say(self, flag: str) -> None:

@@ -40,7 +40,7 @@ from raycase.search.query_encoder import resolve_query_encoder
 from raycase.serving.app import make_app
 from raycase.serving.engine import Engine
 from raycase.serving.live_index import open_index
-from raycase.serving.serve_job import ServeJob, ServeSettings, check_serve, free_port
+from raycase.serving.serve_job import TOKEN, ServeJob, ServeSettings, check_serve, free_port
 from raycase.serving.service import EmbeddedText, Service
 from raycase.systems.registry import resolve_embedder
 
@@ -164,6 +164,7 @@ def serve(job: ServeJob) -> NoReturn:
     WorkError where the service cannot start."""
     on_cluster = named_cluster() is not None
     settings = check_serve(job, needs_token=on_cluster)
+    os.environ.pop(TOKEN, None)  # which the processes of Ray would inherit; they know its SHA-256
     model = _checked_model(settings)
     port = job.port if on_cluster else free_port(job.host, job.port)
     for setting in ("USER_CODE_IN_SEPARATE_THREAD", "ROUTER_IN_SEPARATE_LOOP"):
@@ -174,27 +175,40 @@ def serve(job: ServeJob) -> NoReturn:
         check_nodes(locate(settings.index), cluster, "--index")
     bound = _bound(job, settings, cluster, alone=not on_cluster)
     logging.getLogger("ray.serve").setLevel(logging.WARNING)
+    options = HTTPOptions(host=job.host, port=port)
     try:
-        ray_serve.start(
-            proxy_location=ProxyLocation.EveryNode,
-            http_options=HTTPOptions(host=job.host, port=port),
-            logging_config=QUIET,
-        )
-        ray_serve.run(bound, name=NAME, route_prefix="/", logging_config=QUIET)
+        ray_serve.start(proxy_location=ProxyLocation.EveryNode, http_options=options, logging_config=QUIET)
     except (RayError, RayServeException, RuntimeError) as error:
-        raise _failure(error) from error
+        raise cause(error) from error
+    if NAME in ray_serve.status().applications:
+        raise RequestError(
+            f"expected no application {NAME!r} on this cluster, got one, of another raycase serve or of one that "
+            f"was killed; end it there, or by ray.serve.delete({NAME!r})"
+        )
+    try:
+        try:
+            ray_serve.run(bound, name=NAME, route_prefix="/", logging_config=QUIET)
+        except (RayError, RayServeException, RuntimeError) as error:
+            raise _failure(error) from error
+        _say_where(job, port, model)
+        number = wait_for_signal()
+        note("ending: what is under way is answered first")
+    finally:
+        ray_serve.delete(NAME)
+        if (
+            on_cluster and not ray_serve.status().applications
+        ):  # of others; a Ray of its own ends with all that is in it
+            ray_serve.shutdown()
+        ray.shutdown()
+    sys.exit(128 + number)
+
+
+def _say_where(job: ServeJob, port: int, model: str) -> None:
     url = f"http://[{job.host}]:{port}" if ":" in job.host else f"http://{job.host}:{port}"
     metrics = [f"http://{n['NodeManagerAddress']}:{n['MetricsExportPort']}/metrics" for n in ray.nodes() if n["Alive"]]
-    index = "" if settings.index is None else f" and {settings.index}"
+    index = "" if job.index is None else f" and {job.index}"
     note(f"listening on {url}: {model}{index}, replicas: {job.replicas}; metrics: {metrics[0]}; Ctrl-C ends it")
-    print(json.dumps({"url": url, "model": model, "index": settings.index, "metrics": metrics}), flush=True)
-    number = wait_for_signal()
-    note("ending: what is under way is answered first")
-    ray_serve.delete(NAME)
-    if on_cluster and not ray_serve.status().applications:  # of others; a Ray of its own ends with all that is in it
-        ray_serve.shutdown()
-    ray.shutdown()
-    sys.exit(128 + number)
+    print(json.dumps({"url": url, "model": model, "index": job.index, "metrics": metrics}), flush=True)
 
 
 def _checked_model(settings: ServeSettings) -> str:

@@ -70,7 +70,8 @@ class ShardReplica:
         except LOST:
             self.lost()
             return False
-        self.ping = None
+        if self.ping is ping:  # else another thread lost it meanwhile
+            self.ping = None
         return True
 
 
@@ -92,7 +93,10 @@ class ShardActors:
         if not every:
             raise WorkError(f"expected a node with CPUs for {shards * replicas} shards of {uri}, got none")
         share = min(node["Resources"]["CPU"] for node in every) / math.ceil(shards * replicas / len(every))
-        threads = max(1, int(os.environ.get("OMP_NUM_THREADS") or share))
+        own = (
+            "" if ray.get_runtime_context().get_actor_id() else os.environ.get("OMP_NUM_THREADS", "")
+        )  # Ray sets an actor's
+        threads = max(1, int(own if own.isdecimal() else share))
         self.replicas: list[list[ShardReplica]] = []
         remote: Any = ray.remote(ShardActor)
         for shard in range(shards):
@@ -288,6 +292,7 @@ class InShards:
         self.actors: ShardActors | None = None
 
     def __call__(self, index: Index) -> ShardedIndex:
-        if self.actors is None:
+        if self.actors is None or len(self.actors.replicas) != index.metadata.shards:
+            self.actors = None  # those of another number of shards end first
             self.actors = ShardActors(index.root.uri, index.metadata.shards, limits=index.limits, **self.flags)
         return self.actors.over(index)

@@ -220,4 +220,4 @@ async def _wrong(request: Request, error: Exception) -> Response:
 
 async def _failed(request: Request, error: Exception) -> Response:
     log.error("%s: %s", request.url.path, error)
-    return problem(500, "the index cannot be read now; the server's log says why")
+    return problem(500, "the server could not do it now; its log says why")

@@ -17,7 +17,7 @@ from transformers.utils.logging import disable_progress_bar
 
 from raycase.data.fetch import model_folder
 from raycase.data.schema import ASKED, CONDITION, POOLED, QUERY, RANK, SCORE, Reason
-from raycase.errors import MOST_SHOWN, RequestError, visible, with_arguments
+from raycase.errors import MOST_SHOWN, RequestError, WorkError, named, visible, with_arguments
 from raycase.search.approximate import EFFORTS
 from raycase.search.facets_job import FacetsJob, facet_table, find_facets
 from raycase.search.index import Index
@@ -68,7 +68,8 @@ class Service:
         live = LiveIndex(open=opened)
         index = live.index
         name = public_name(index.metadata.name)
-        hidden = dict.fromkeys((index.root.uri, index.root.path, settings.index), "the index") | {index.model: name}
+        places = [place for place in (index.root.uri, index.root.path, settings.index) if "/" in place]
+        hidden = dict.fromkeys(places, "the index") | {index.model: name}
         return cls(name=name, encoder=index.encoder, live=live, hidden=hidden)
 
     # --------------------------------------------------------------------------------------------------- embeddings
@@ -91,20 +92,27 @@ class Service:
     def embed(self, texts: Sequence[str], conditions: Sequence[str] | None) -> list[EmbeddedText]:
         """The vector of each text under its condition (None: plain), those of `model.encode`: N of them.
 
-        A text at which the encoder fails is refused; the others are not.
+        A text at which the encoder fails is refused; the others are not. Raises WorkError where it fails at all of
+        several: then it is the encoder.
         """
+        rows = self._embed(texts, conditions)
+        if len(rows) > 1 and all(row.refused is Reason.FAILED for row in rows):
+            raise WorkError(f"the encoder fails at each of {len(rows)} texts")
+        return rows
+
+    def _embed(self, texts: Sequence[str], conditions: Sequence[str] | None) -> list[EmbeddedText]:
         try:
             prepared = self.encoder.config.prepare(texts, conditions)
             encoded = self.encoder.encode_prepared(prepared)
         except Exception as error:
             if len(texts) == 1:
-                log.error("a text cannot be encoded: %s", type(error).__name__)
+                log.error("a text cannot be encoded: %s", named(error))
                 return [EmbeddedText(vector=np.empty(0), refused=Reason.FAILED, tokens=0, truncated=False)]
             half = len(texts) // 2
             return [
                 row
                 for part in (slice(half), slice(half, None))
-                for row in self.embed(texts[part], None if conditions is None else conditions[part])
+                for row in self._embed(texts[part], None if conditions is None else conditions[part])
             ]
         tokens_N = tokens_of_pairs(prepared, np.arange(len(prepared.condition)))[prepared.rows]
         return [

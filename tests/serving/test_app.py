@@ -156,3 +156,12 @@ def test_the_index_of_a_model_that_has_moved(home, tmp_path):
         assert service.name == "model" and service.live.index.model == str(moved)
     finally:
         moved.rename(home / "model")
+
+
+def test_an_encoder_that_fails_at_every_text_is_no_fault_of_the_texts(client, service, monkeypatch):
+    def fail(prepared):
+        raise RuntimeError("CUDA error: device-side assert triggered")
+
+    monkeypatch.setattr(service.encoder, "encode_prepared", fail)
+    assert "its log says why" in refusal(embed(client, input=TEXTS), 500)
+    assert "the encoder failed" in refusal(embed(client, input=TEXTS[0]), 422)

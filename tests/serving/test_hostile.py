@@ -193,6 +193,7 @@ def test_a_token_is_needed_where_there_is_one(service, monkeypatch, caplog):
         assert "server's token" in refusal(answer, 401) and answer.headers["WWW-Authenticate"] == "Bearer"
         assert client.get("/conditions", headers=headers).status_code == 401
         assert client.get("/openapi.json", headers=headers).status_code == 401
+        assert client.post("/health", headers=headers, content=b"x" * 100).status_code == 401  # its body is not read
     assert client.get("/health").status_code == client.get("/ready").status_code == 200
     for given in (f"Bearer {TOKEN}", f"bearer  {TOKEN}"):
         assert client.get("/v1/models", headers={"Authorization": given}).status_code == 200
