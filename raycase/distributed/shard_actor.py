@@ -7,7 +7,6 @@ Shapes: Q queries, D dimensions, k neighbours.
 
 from __future__ import annotations
 
-import gc
 from dataclasses import dataclass
 
 import numpy as np
@@ -78,8 +77,7 @@ class ShardActor:
             return self.shard.nearest(request.vectors, request.condition, request.k, request.where, request.candidates)
 
     def _open(self, version: int) -> None:
-        self.version, self.shard = -1, None
-        gc.collect()  # what it held of another version, in circles, is free before this one is read
+        self.version, self.shard = -1, None  # what it held of another one is free before this one is read
         self.dataset, self.metadata = open_version(self.root, version)
         fragments = shard_fragments(self.dataset, self.shards)[self.number]
         if fragments:

@@ -6,7 +6,7 @@ Shapes: Q queries, C conditions, D dimensions, k neighbours.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from functools import cached_property, lru_cache, partial
+from functools import cached_property, partial
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -19,6 +19,7 @@ from raycase.data.stored_words import SKETCH
 from raycase.errors import RequestError, is_utf8, is_words
 from raycase.search.answers import answer_table, no_answers, returned_columns
 from raycase.search.approximate import DEFAULT_OPTIONS, Options, approximate_nearest
+from raycase.search.caches import cached_method
 from raycase.search.combined import blocks_of_rows, conditional_rows, mean_nearest, rows_of_same_ids
 from raycase.search.exact import FEW, Block
 from raycase.search.filters import Filter, checked_filter
@@ -55,7 +56,7 @@ class Index:
     ) -> None:
         self.root, self.dataset, self.metadata, self.limits = root, dataset, metadata, limits
         self.model = model or metadata.name
-        self.asked = lru_cache(self.limits.conditions_combined)(self._ask)
+        self.asked = cached_method(self._ask, self.limits.conditions_combined)
         self.all_rows = Shard(root, dataset, metadata, limits, self.asked)
         self.pooled, self.sketched = self.all_rows.pooled, self.all_rows.sketched
         self.vectors, self.sketch_vectors = self.all_rows.vectors, self.all_rows.sketch_vectors

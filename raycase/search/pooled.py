@@ -6,12 +6,13 @@ Shapes: B rows of a batch, D dimensions, A axes.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
-from functools import cache, lru_cache
+from functools import cache
 
 import numpy as np
 import torch
 from torch import Tensor
 
+from raycase.search.caches import cached_method
 from raycase.search.exact import Block
 from raycase.search.stored_rows import RowBatch, StoredRows
 from raycase.systems.condition_head import Questions
@@ -30,7 +31,7 @@ class PooledVectors:
 
     def __init__(self, rows: StoredRows, ask: Ask) -> None:
         self.rows, self.ask = rows, ask
-        self.pooler = lru_cache(POOLERS)(self._pooler)
+        self.pooler = cached_method(self._pooler, POOLERS)
 
     def blocks(self, condition: str) -> Iterator[Block]:
         """Row offsets and unit vectors (B, D) under a condition. Raises RequestError."""
@@ -63,7 +64,7 @@ class SketchedVectors:
     def __init__(self, rows: StoredRows, ask: Ask, count: int) -> None:
         """count: how many rows have sketches."""
         self.rows, self.ask, self.count = rows, ask, count
-        self.axes = lru_cache(CONDITIONS)(self._axes)
+        self.axes = cached_method(self._axes, CONDITIONS)
 
     def blocks(self, condition: str) -> Iterator[Block]:
         """Row offsets and unit vectors (B, A) under a condition. Raises RequestError."""

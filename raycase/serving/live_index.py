@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gc
 import math
 import time
 from collections.abc import Callable
@@ -72,7 +71,6 @@ class LiveIndex:
             try:
                 if not is_newest(self.index):
                     self.index = self._opened()
-                    gc.collect()  # what the former one held, in circles
             except (RequestError, WorkError) as error:
                 note(f"the index that is open is searched on: {first_line(error)}")
         return self.index
