@@ -10,7 +10,6 @@ import pytest
 import ray
 import storing
 from helpers import wait_for
-from ray import cloudpickle
 
 from raycase import placement
 from raycase.distributed import shards as module
@@ -45,7 +44,12 @@ def home(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def sharded(cluster, home):
-    return open_sharded(str(home / "i.lance"), wait=60)
+    """Its processes end with the tests that ask it: they would hold CPUs that a training waits for."""
+    index = open_sharded(str(home / "i.lance"), wait=60)
+    yield index
+    for replicas in index.actors.replicas:
+        for replica in replicas:
+            ray.kill(replica.actor)
 
 
 def pid(replica):
@@ -66,8 +70,6 @@ def test_answers_are_those_of_one_index(sharded, home):
                 wanted = one.search(QUERIES, condition, k, where, **search)
                 assert sharded.search(QUERIES, condition, k, where, **search).equals(wanted)
     assert sharded.search(QUERIES, None, 7).equals(one.search(QUERIES, None, 7))
-    again = cloudpickle.loads(cloudpickle.dumps(sharded.actors)).over(one)  # as in another process
-    assert again.search(QUERIES, ASKED, 10).equals(one.search(QUERIES, ASKED, 10))
     assert not sharded.vectors.cached.keys() - {KNOWN}, "expected the mean over conditions alone to be the driver's"
     assert sharded.pooled.rows.cached is None
     with pytest.raises(RequestError, match="where: expected a filter"):
