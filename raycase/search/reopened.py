@@ -22,7 +22,7 @@ def on_index(open_index: Callable[[], Index], work: Callable[[Index], T]) -> tup
         except (RequestError, WorkError) as error:
             if not _is_removed(index):
                 raise
-            removed = error
+            removed = error.with_traceback(None)  # its frames hold the index, and this one the error
         if not again:
             note(f"{index.root.uri}: builds removed the version that was searched; searching the new one")
     raise WorkError(

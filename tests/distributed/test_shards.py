@@ -47,7 +47,11 @@ def sharded(cluster, home):
     """Its processes end with the tests that ask it: they would hold CPUs that a training waits for."""
     index = open_sharded(str(home / "i.lance"), wait=60)
     yield index
-    for replicas in index.actors.replicas:
+    end(index.actors)
+
+
+def end(actors):
+    for replicas in actors.replicas:
         for replica in replicas:
             ray.kill(replica.actor)
 
@@ -194,6 +198,7 @@ def test_a_new_version_is_opened_by_the_same_actors(cluster, home, tmp_path):
     open_index = iter([after, in_shards(Index.open(uri))])
     _, found = on_index(lambda: next(open_index), lambda index: index.search(QUERIES, ASKED, 300, options=exact))
     assert found.equals(Index.open(uri).search(QUERIES, ASKED, 300, options=exact)) and len(found) == 2 * 241
+    end(after.actors)
 
 
 def test_the_command(sharded, cluster, home, tmp_path, monkeypatch, capsys):
