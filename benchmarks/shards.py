@@ -18,7 +18,6 @@ measured. For each number of shards:
 """
 
 import argparse
-import pickle
 import resource
 import threading
 import time
@@ -77,7 +76,7 @@ def way(index, vector):
         began = time.perf_counter()
         ray.get([actor.__ray_call__.remote(lambda _, request, answer=answer: answer, request) for actor in actors])
         seconds.append(time.perf_counter() - began)
-    return median(seconds), len(actors) * len(cloudpickle.dumps(request)), len(actors) * len(pickle.dumps(answer))
+    return median(seconds), len(actors) * len(cloudpickle.dumps(request)), len(actors) * len(cloudpickle.dumps(answer))
 
 
 def killed(index, vectors, seconds):

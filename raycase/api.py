@@ -13,7 +13,7 @@ from importlib import import_module
 from os import PathLike, fspath
 from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
 
-from raycase.errors import RequestError, WorkError, with_arguments
+from raycase.errors import RequestError, WorkError, lacks_package, with_arguments
 
 if TYPE_CHECKING:
     from sentence_transformers import SentenceTransformer
@@ -197,6 +197,4 @@ def _package_of_extra(name: str, extra: str) -> Any:
     try:
         return import_module(name)
     except ImportError as error:
-        raise RequestError(
-            f"expected the package {name.replace('_', '-')}, got none; install it with: pip install 'raycase[{extra}]'"
-        ) from error
+        raise lacks_package(name.replace("_", "-"), extra) from error

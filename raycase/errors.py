@@ -20,6 +20,12 @@ class WorkError(RuntimeError):
     """The work failed or the output does not add up (exit status 1)."""
 
 
+def lacks_package(package: str, extra: str, purpose: str = "") -> RequestError:
+    """What to raise where a package of an extra is not installed; purpose: such as "for facets"."""
+    wanted = f"{package} {purpose}".rstrip()
+    return RequestError(f"expected the package {wanted}, got none; install it with: pip install 'raycase[{extra}]'")
+
+
 def first_line(error: BaseException) -> str:
     """The first line of an error's message, or its type where it has none."""
     return (str(error).strip() or type(error).__name__).splitlines()[0]

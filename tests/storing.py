@@ -61,6 +61,16 @@ def stored(folder, model, rows, **options):
     return embedded(folder, model, rows, prompt=None, pooling=None, **options)
 
 
+def words_later_and_out(home, condition):
+    """Outputs of one model in this folder: `words` and `later` with stored words, `out` of the texts of `words` under
+    the condition."""
+    model = model_folder(home)
+    stored(home / "a", model, texts(250), output=str(home / "words"))
+    stored(home / "b", model, texts(40, first=1000), output=str(home / "later"))
+    under = {"conditions": (condition,), "any_condition": False, "word_bytes": None}
+    stored(home / "c", model, texts(250), output=str(home / "out"), **under)
+
+
 def materialized_here(job):
     """The job in this process; gives its counts."""
     return materialize(job, open_here)

@@ -11,7 +11,7 @@ from urllib.parse import quote
 from raycase.data import store_clients
 from raycase.data.object_stores import ObjectStores
 from raycase.data.storage import Location, fingerprint, locate
-from raycase.errors import RequestError, first_line
+from raycase.errors import first_line, lacks_package
 
 if TYPE_CHECKING:
     from lance import LanceDataset
@@ -28,9 +28,7 @@ def import_lance() -> Any:
     try:
         import lance
     except ImportError as error:
-        raise RequestError(
-            "expected the package pylance, got none; install it with: pip install 'raycase[search]'"
-        ) from error
+        raise lacks_package("pylance", "search") from error
     return lance
 
 

@@ -53,7 +53,6 @@ SHARE = 3 / 4  # what is left is for the processes of shards
 STEADY = {  # else oneDNN keeps what it made for each shape of a batch, and glibc what is freed: a GiB in ten minutes
     "ONEDNN_PRIMITIVE_CACHE_CAPACITY": "0",
     "LRU_CACHE_CAPACITY": "16",
-    "MALLOC_MMAP_THRESHOLD_": "131072",
     "MALLOC_ARENA_MAX": "1",
 }
 QUIET = LoggingConfig(log_level="WARNING", enable_access_log=False)

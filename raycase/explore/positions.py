@@ -12,7 +12,7 @@ import numpy as np
 import torch
 from scipy.linalg import orthogonal_procrustes
 
-from raycase.errors import RequestError
+from raycase.errors import lacks_package
 from raycase.search.topk import top_k
 
 NEIGHBOURS = 15  # of a row, itself among them: UMAP's default
@@ -26,9 +26,7 @@ def import_umap() -> Any:
     try:
         import umap
     except ImportError as error:
-        raise RequestError(
-            "expected the package umap-learn for explore, got none; install it with: pip install 'raycase[explore]'"
-        ) from error
+        raise lacks_package("umap-learn", "explore", "for explore") from error
     return umap
 
 

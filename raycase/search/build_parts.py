@@ -29,6 +29,7 @@ from raycase.data.lance_dataset import import_lance, lance_uri, storage_options
 from raycase.data.schema import CONDITION, PLAIN, VECTOR
 from raycase.data.storage import Location, fingerprint, locate
 from raycase.search.column_indices import HNSW, IndexSpec, create_index
+from raycase.search.fragments import MOST_FRAGMENT_ROWS
 from raycase.search.index_rows import RowFormat, write_rows
 from raycase.search.join_parts import cut_files, cut_finer
 from raycase.search.metadata import IndexMetadata
@@ -115,7 +116,7 @@ class Parts:
         """`write_rows`, by many."""
         files = cut_finer(cut_files(source, self.sizes.part_rows), self.sizes.parts_a_worker * self.workers)
         decides = [source.job.fingerprint, files, str(form.schema), form.max_field_id, form.sketch]
-        decides += [] if form.fragment_rows is None else [form.fragment_rows]
+        decides += [] if form.fragment_rows == MOST_FRAGMENT_ROWS else [form.fragment_rows]
         place = f"rows-{fingerprint(decides)[:16]}"
         work = partial(write_part, form=form, output=source.output.root.uri, place=place)
         tasks = [{"part": part, "files": source.summed(names)} for part, names in enumerate(files)]

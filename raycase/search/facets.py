@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 
 from raycase.data.vectors import l2_normalize
-from raycase.errors import RequestError
+from raycase.errors import RequestError, lacks_package
 from raycase.search.exact import BATCH_ROWS, Block
 
 
@@ -59,9 +59,7 @@ def import_sklearn() -> Any:
         import sklearn.exceptions
         import sklearn.metrics
     except ImportError as error:
-        raise RequestError(
-            "expected the package scikit-learn for facets, got none; install it with: pip install 'raycase[facets]'"
-        ) from error
+        raise lacks_package("scikit-learn", "facets", "for facets") from error
     return sklearn
 
 

@@ -17,7 +17,7 @@ import pyarrow.types as pt
 
 from raycase.data.lance_dataset import import_lance
 from raycase.data.storage import Location
-from raycase.errors import MOST_LABEL, RequestError, first_line, visible
+from raycase.errors import MOST_LABEL, RequestError, first_line, lacks_package, visible
 from raycase.search.answers import returned_columns
 from raycase.search.lance_files import lance_errors
 
@@ -84,9 +84,7 @@ def _sqlglot() -> Any:
         import sqlglot
         from sqlglot import exp, generator, parser, tokens
     except ImportError as error:
-        raise RequestError(
-            "expected the package sqlglot for a filter, got none; install it with: pip install 'raycase[search]'"
-        ) from error
+        raise lacks_package("sqlglot", "search", "for a filter") from error
     logging.getLogger("sqlglot").setLevel(logging.CRITICAL)
     words = {"AND", "OR", "NOT", "IN", "IS", "NULL", "LIKE", "ILIKE", "BETWEEN", "ESCAPE", "TRUE", "FALSE", "AS"}
     words |= {"DISTINCT", "FROM"}

@@ -11,7 +11,7 @@ from raycase.search.metadata import IndexMetadata
 if TYPE_CHECKING:
     from lance import LanceDataset
 
-FRAGMENTS_A_SHARD, MOST_FRAGMENT_ROWS = 4, 2**20  # of the rows of an output
+FRAGMENTS_A_SHARD, MOST_FRAGMENT_ROWS = 4, 2**20  # of the rows of an output; the latter is Lance's default, too
 SMALL = 10  # rows that are added are in one fragment while they are less than such a part of a shard's
 UNEVEN = 1.25  # times the mean: rows of the largest shard from which an index that gets other shards is written anew
 
@@ -29,12 +29,9 @@ def shard_fragments(dataset: LanceDataset, shards: int) -> list[list[int]]:
     return of
 
 
-def fragment_rows(rows: int, shards: int, others: int = 0) -> int | None:
-    """The most rows of a fragment, for some that come to others: each shard gets several fragments, but of a few rows.
-    None: what Lance writes of itself, for an index of one shard."""
-    if shards == 1:
-        return None
-    if rows * shards * SMALL < others:
+def fragment_rows(rows: int, shards: int, others: int = 0) -> int:
+    """The most rows of a fragment, of some that come to others: several fragments a shard, but one for a few rows."""
+    if shards == 1 or rows * shards * SMALL < others:
         return MOST_FRAGMENT_ROWS
     fragments = shards * max(FRAGMENTS_A_SHARD, -(-rows // (shards * MOST_FRAGMENT_ROWS)))
     return max(1, -(-rows // fragments))

@@ -33,7 +33,7 @@ from raycase.data.stored_words import BASIS, SKETCH, WORD_COLUMNS
 from raycase.data.vectors import l2_normalize
 from raycase.errors import RequestError, WorkError
 from raycase.search.column_indices import update_scalar_indices
-from raycase.search.fragments import fragment_rows
+from raycase.search.fragments import MOST_FRAGMENT_ROWS, fragment_rows
 from raycase.search.lance_files import open_newest, sql_equals, sql_in
 from raycase.search.metadata import IndexMetadata
 from raycase.search.sketcher import Sketcher, prepare_sketches
@@ -51,7 +51,7 @@ class RowFormat:
     mode: str  # of Lance: create, overwrite or append
     max_field_id: int = -1  # of the dataset to which they are appended: fragments refer to columns by such ids
     sketch: str = ""  # hash of the centroids by which words are sketched
-    fragment_rows: int | None = None  # most rows of a fragment; None: Lance's default
+    fragment_rows: int = MOST_FRAGMENT_ROWS
 
 
 def write_rows(source: Written, form: RowFormat) -> list[FragmentMetadata]:
@@ -59,12 +59,16 @@ def write_rows(source: Written, form: RowFormat) -> list[FragmentMetadata]:
     root = locate(form.index)
     sketcher = Sketcher.read(source, root, form.sketch) if source.has_words else None
     failures: list[Exception] = []
-    most = {} if form.fragment_rows is None else {"max_rows_per_file": form.fragment_rows}
     batches = _remembering(_batches(source, form.schema, sketcher), failures)
     reader = pa.RecordBatchReader.from_batches(form.schema, batches)
     try:
         return import_lance().fragment.write_fragments(
-            reader, lance_uri(root), schema=form.schema, mode=form.mode, storage_options=storage_options(root), **most
+            reader,
+            lance_uri(root),
+            schema=form.schema,
+            mode=form.mode,
+            storage_options=storage_options(root),
+            max_rows_per_file=form.fragment_rows,
         )
     except Exception as error:
         raise failures[0] if failures else error from None  # Lance wraps them, with their traceback

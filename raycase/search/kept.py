@@ -46,8 +46,6 @@ def keep_conditions(
     stale = [name for name in metadata.kept if metadata.conditions.get(name) != metadata.words]
     if not stale:
         return dataset
-    fragment = fragment_rows(metadata.words, metadata.shards)
-    most = {} if fragment is None else {"max_rows_per_file": fragment}
     model = model or metadata.name
     encoder = load_query_encoder(metadata, model)
     asked = cache(lambda name: ask(encoder, [name], model=model, named="--keep-condition"))
@@ -64,7 +62,11 @@ def keep_conditions(
         rows = (_batch(dataset, schema, condition, *block) for block in blocks)
         reader = pa.RecordBatchReader.from_batches(schema, _flat(rows))
         dataset = import_lance().write_dataset(
-            reader, lance_uri(root), mode="append", storage_options=storage_options(root), **most
+            reader,
+            lance_uri(root),
+            mode="append",
+            storage_options=storage_options(root),
+            max_rows_per_file=fragment_rows(metadata.words, metadata.shards),
         )
         metadata.conditions[condition] = metadata.words
     return dataset

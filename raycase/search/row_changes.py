@@ -63,7 +63,7 @@ def compact(dataset: LanceDataset, metadata: IndexMetadata) -> None:
     """Write the files without deleted rows, once these are the most: an index that changes daily must not grow."""
     if dataset.stats.dataset_stats()["num_deleted_rows"] > dataset.count_rows():
         most = fragment_rows(metadata.rows, metadata.shards)
-        dataset.optimize.compact_files(**{} if most is None else {"target_rows_per_fragment": -(-most // 2)})
+        dataset.optimize.compact_files(target_rows_per_fragment=most if metadata.shards == 1 else -(-most // 2))
 
 
 def _delete(dataset: LanceDataset, metadata: IndexMetadata, where: Filter) -> int:

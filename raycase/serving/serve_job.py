@@ -13,7 +13,7 @@ from pathlib import Path
 
 from raycase.data.fetch import DEFAULT_MODEL, model_folder
 from raycase.data.places import check_paths
-from raycase.errors import RequestError, at_least, check_ranges
+from raycase.errors import RequestError, at_least, check_ranges, lacks_package
 from raycase.search.search_job import MOST_MEMORY
 
 HERE = "127.0.0.1"
@@ -70,9 +70,7 @@ def import_serve() -> None:
     """Raise RequestError where the packages of the extra are not installed."""
     for package in ("fastapi", "uvicorn"):  # `ray[serve]` has both
         if find_spec(package) is None:
-            raise RequestError(
-                f"expected the package {package} for a service, got none; install it with: pip install 'raycase[serve]'"
-            )
+            raise lacks_package(package, "serve", "for a service")
 
 
 def check_serve(job: ServeJob, *, needs_token: bool = False) -> ServeSettings:

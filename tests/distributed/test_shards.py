@@ -32,11 +32,7 @@ SHARDS = 2
 def home(tmp_path_factory):
     """`words`: 250 rows with stored words; `out`: them under a condition; `later`: more; `i.lance`: in two shards."""
     home = tmp_path_factory.mktemp("shards")
-    model = storing.model_folder(home)
-    storing.stored(home / "a", model, storing.texts(250), output=str(home / "words"))
-    storing.stored(home / "b", model, storing.texts(40, first=1000), output=str(home / "later"))
-    conditions = {"conditions": (KNOWN,), "any_condition": False, "word_bytes": None}
-    storing.stored(home / "c", model, storing.texts(250), output=str(home / "out"), **conditions)
+    storing.words_later_and_out(home, KNOWN)
     outputs = (str(home / "words"), str(home / "out"))
     build(IndexJob(embeddings=outputs, output=str(home / "i.lance"), shards=SHARDS))
     return home

@@ -23,11 +23,7 @@ SHARDS = 3
 def home(tmp_path_factory):
     """A model; outputs `words` and `later` with stored words, `out` of the same rows as `words` under a condition."""
     home = tmp_path_factory.mktemp("shards")
-    model = storing.model_folder(home)
-    storing.stored(home / "a", model, storing.texts(250), output=str(home / "words"))
-    storing.stored(home / "b", model, storing.texts(40, first=1000), output=str(home / "later"))
-    conditions = {"conditions": (KNOWN,), "any_condition": False, "word_bytes": None}
-    storing.stored(home / "c", model, storing.texts(250), output=str(home / "out"), **conditions)
+    storing.words_later_and_out(home, KNOWN)
     return home
 
 

@@ -121,7 +121,7 @@ def test_what_is_too_large_is_413(client, route, asked, said):
         ("/facets", {"condition": "color", "clusters": 61}, "clusters: expected at most the 60 rows"),
         ("/facets", {"condition": "color", "where": "year > 9999"}, "where: expected a filter that leaves rows"),
         ("/facets", {"condition": ["color"]}, "condition: "),
-        ("/facets", {"condition": "color", "output": "/tmp/x.parquet"}, "output: expected no such name"),
+        ("/facets", {"condition": "color", "output": "/srv/x.parquet"}, "output: expected no such name"),
         ("/explain", {"texts": "a", "conditions": ["犬" * 900]}, "leaves no room for the sentence"),
     ],
 )
