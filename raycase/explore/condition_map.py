@@ -6,20 +6,17 @@ Shapes: C maps, N rows, D dimensions, k neighbours.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
-import torch
 
-from raycase.data.schema import CONDITION, ID
+from raycase.data.schema import CONDITION
 from raycase.encoder.words import Word
-from raycase.explore.positions import NEIGHBOURS, nearest_rows, place, principal_axes, to_steps
-from raycase.search.exact import Block
+from raycase.explore.grouping import MapSettings, arrange, group
+from raycase.explore.positions import to_steps
 from raycase.search.facet_words import score_words
-from raycase.search.facets import find_clusters
 from raycase.search.index import Index
 from raycase.search.marks import looked_at
 from raycase.search.queries import TEXT
@@ -27,17 +24,6 @@ from raycase.search.weighed import weigh_answers, words_of_row
 
 FACET_WORDS = 5
 LIFT = 1.5  # times that a word must be more frequent in its facet than in all of them
-
-ReadBlocks = Callable[[], Iterator[Block]]
-
-
-@dataclass(frozen=True, kw_only=True)
-class MapSettings:
-    """How many neighbours of each row are listed, the number of facets, and the seed of facets and positions."""
-
-    neighbours: int
-    clusters: int
-    seed: int
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -56,28 +42,6 @@ class ConditionMap:
     def steps(self) -> np.ndarray:
         """The positions as 16-bit numbers: (N, 2)."""
         return to_steps(self.positions)
-
-
-def common_rows(index: Index, readers: Sequence[ReadBlocks]) -> np.ndarray:
-    """The rows whose ids are under all of several conditions, in the order of the first: their offsets, (C, N)."""
-    offsets = [np.concatenate([np.empty(0, np.int64), *(block[0] for block in read())]) for read in readers]
-    ids = [index.dataset.take(each, columns=[ID])[ID].combine_chunks() for each in offsets]
-    places = [pc.index_in(ids[0], value_set=each).fill_null(-1).to_numpy() for each in ids]
-    common = np.logical_and.reduce([each >= 0 for each in places])
-    return np.stack([of[place[common]] for of, place in zip(offsets, places, strict=True)])
-
-
-def vectors_of_rows(read: ReadBlocks, offsets_N: np.ndarray) -> np.ndarray:
-    """The vectors of the rows at these offsets: (N, D)."""
-    order_N = np.argsort(offsets_N)
-    found_ND = np.empty((len(offsets_N), 0), np.float32)
-    for offsets_B, vectors_BD in read():
-        place_B = np.searchsorted(offsets_N, offsets_B, sorter=order_N).clip(max=len(offsets_N) - 1)
-        is_one_B = offsets_N[order_N[place_B]] == offsets_B
-        if not found_ND.shape[1]:
-            found_ND = np.empty((len(offsets_N), vectors_BD.shape[1]), np.float32)
-        found_ND[order_N[place_B[is_one_B]]] = vectors_BD.numpy()[is_one_B]
-    return found_ND
 
 
 def weigh_words(index: Index, texts: Sequence[str], conditions: Sequence[str | None]) -> list[list[list[Word]] | None]:
@@ -100,6 +64,11 @@ def weigh_words(index: Index, texts: Sequence[str], conditions: Sequence[str | N
     return [None if condition is None else of_each[condition] for condition in conditions]
 
 
+def facet_words(facets: Iterable[Iterable[tuple[str, list[Word]]]]) -> list[list[str]]:
+    """The words that carry each facet of weighed texts."""
+    return [[word.word for word in each] for each in score_words(facets, FACET_WORDS, LIFT)]
+
+
 def make_map(
     vectors_ND: np.ndarray,
     condition: str | None,
@@ -109,26 +78,20 @@ def make_map(
     settings: MapSettings,
 ) -> ConditionMap:
     """The map of rows by their unit vectors; its points start where those of the map before are, if there is one."""
-    others, around = len(vectors_ND) - 1, NEIGHBOURS - 1
-    cosines_Nk, rows_Nk = nearest_rows(vectors_ND, min(max(around, settings.neighbours), others))
-    start_N2 = principal_axes(vectors_ND, settings.seed) if before_N2 is None else before_N2
-    block = np.arange(len(vectors_ND)), torch.from_numpy(vectors_ND)
-    clusters = min(settings.clusters, len(vectors_ND))
-    found = find_clusters(lambda: [block], clusters, most=clusters, seed=settings.seed)
+    groups = group(vectors_ND, settings)
     marked = None if weighed is None else [looked_at(words) for words in weighed]
-    words = marked or [_every_word(text) for text in texts]
-    scored = score_words([[(texts[row], words[row]) for row in of] for of in found.members()], FACET_WORDS, LIFT)
+    words = marked or [every_word(text) for text in texts]
     return ConditionMap(
         condition=condition,
-        positions=place(vectors_ND, cosines_Nk[:, :around], rows_Nk[:, :around], start_N2, settings.seed),
-        rows=rows_Nk[:, : settings.neighbours],
-        cosines=cosines_Nk[:, : settings.neighbours],
-        facet=found.cluster,
-        facet_words=[[word.word for word in each] for each in scored],
+        positions=arrange(vectors_ND, groups, before_N2, settings.seed),
+        rows=groups.rows[:, : settings.neighbours],
+        cosines=groups.cosines[:, : settings.neighbours],
+        facet=groups.facet,
+        facet_words=facet_words([(texts[row], words[row]) for row in of] for of in groups.clusters().members()),
         words=marked,
     )
 
 
-def _every_word(text: str) -> list[Word]:
+def every_word(text: str) -> list[Word]:
     """All words of a text, with equal weights."""
     return [Word(*match.span(), 1.0) for match in re.finditer(r"\w+", text)]

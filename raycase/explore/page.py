@@ -15,9 +15,10 @@ import numpy as np
 
 from raycase.encoder.words import Word
 from raycase.explore.condition_map import ConditionMap
+from raycase.explore.map_rows import MOST_CHARACTERS
 
 SCRIPTS = ("regl-scatterplot.js", "text.js", "data.js", "link.js", "plot.js", "panel.js", "main.js")
-MOST_CHARACTERS = 300  # of a text or an id; the rest is cut off
+
 _UNSAFE = re.compile("[<>&\u2028\u2029\ud800-\udfff]")  # ends a script, or is no text for every reader
 _PLACE = re.compile(r"\{\{(\w+)\}\}")
 

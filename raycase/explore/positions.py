@@ -46,16 +46,22 @@ def principal_axes(vectors_ND: np.ndarray, seed: int) -> np.ndarray:
 
 
 def place(
-    vectors_ND: np.ndarray, cosines_Nk: np.ndarray, rows_Nk: np.ndarray, start_N2: np.ndarray, seed: int
+    vectors_ND: np.ndarray,
+    cosines_Nk: np.ndarray,
+    rows_Nk: np.ndarray,
+    start_N2: np.ndarray,
+    seed: int,
+    epochs: int | None = None,
 ) -> np.ndarray:
     """Positions in [-1, 1] of rows whose nearest rows are known, moved from where they start, and turned back to lie as
-    these do: (N, 2)."""
+    these do: (N, 2). epochs: default: UMAP's, 500 up to 10,000 rows and 200 above."""
     own_N1 = np.arange(len(vectors_ND))[:, None]
     known = np.hstack([own_N1, rows_Nk]), np.hstack([np.zeros((len(own_N1), 1)), 1 - cosines_Nk]).clip(0)
     umap = import_umap().UMAP(
         n_neighbors=known[0].shape[1],
         metric="cosine",
         init=start_N2,
+        n_epochs=epochs,
         random_state=seed,
         n_jobs=1,
         precomputed_knn=known,

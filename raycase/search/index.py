@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 import pyarrow as pa
+import torch
 from torch import Tensor
 
 from raycase.data.schema import PLAIN, QUERY, RANK, VECTOR
@@ -307,6 +308,17 @@ class Index:
                 yield from self.vectors.blocks(condition, passing)
 
         return condition, read
+
+    def vectors_at(self, condition: str | None, offsets_N: np.ndarray) -> np.ndarray:
+        """The unit vectors of the rows at these offsets, under a condition of the index (None: plain vectors) or pooled
+        from their stored words: (N, D) float32. Raises RequestError and WorkError."""
+        with lance_errors(self.root):
+            if condition is None or not self.is_pooled(condition):
+                return self.vectors.at(condition, offsets_N).float().numpy()
+            order_N = np.argsort(offsets_N)
+            found, vectors = zip(*self.pooled.at(condition, offsets_N[order_N]), strict=True)
+            vectors_ND = torch.cat(vectors).numpy()[np.argsort(np.concatenate(found))]
+            return vectors_ND[np.argsort(order_N)]
 
     def _checked(self, where: str | None) -> Filter | None:
         return None if where is None else checked_filter(self.dataset, self.root, where, "where")

@@ -55,7 +55,7 @@ def test_the_page_has_what_a_search_and_the_model_say(home, capsys):
     data, index = page_of(home), Index.open(str(home / "words.lance"))
     texts = [row["text"] for row in storing.texts(60)]
     assert data["texts"] == texts and data["ids"] == [str(i) for i in range(60)]
-    assert (result["rows"], result["rows_shown"], result["texts_cut"]) == (60, 60, 0)
+    assert (result["rows"], result["rows_left_out"], result["rows_shown"], result["texts_cut"]) == (60, 0, 60, 0)
     assert result["conditions"] == [each["condition"] for each in data["maps"]] == [None, *CONDITIONS]
     assert result["bytes"] == (home / "map.html").stat().st_size and data["summary"] == "60 rows"
     assert "60 rows: " in capsys.readouterr().out
@@ -95,8 +95,10 @@ def test_of_many_rows_a_sample_is_shown_and_said(home, capsys):
 
 def test_rows_are_those_under_all_conditions_whatever_their_order(home):
     result = explore(asked(home, "vectors.lance", conditions=()))
-    assert result["conditions"] == ["color", "number of people"] and result["rows"] == 30
+    assert result["conditions"] == ["color", "number of people"]
+    assert (result["rows"], result["rows_shown"], result["rows_left_out"]) == (30, 30, 20)
     data = page_of(home)
+    assert data["summary"] == "30 rows; left out, for they are not under all of the conditions: 20"
     assert sorted(map(int, data["ids"])) == list(range(10, 40))
     for each in data["maps"]:
         near = numbers(data, each, "rows", "<u2")[:, 0]
