@@ -59,10 +59,7 @@ def carrying_words(
 ) -> list[list[CarriedWord]]:
     """The words that carry each cluster, K lists, best first: of a sample of its texts, half of them the nearest to its
     centre and half any others."""
-    members, draw = clusters.members(), np.random.default_rng(seed)
-    least, most = WEIGHED_OF_EACH
-    of_each = max(least, min(most, WEIGHED // len(members)))
-    rows = [_near_and_far(of_cluster, of_each, draw) for of_cluster in members]
+    rows = near_and_far(clusters.members(), seed)
     taken = index.dataset.take(clusters.offsets[np.concatenate(rows)], columns=[text])[text]
     weighed = weighed_texts(taken.to_pylist(), index, condition)
     ends = np.cumsum([len(of_cluster) for of_cluster in rows])
@@ -127,7 +124,13 @@ def _words_of(texts: Iterable[tuple[str, list[Word]]]) -> tuple[dict[str, float]
     return weight_of, texts_with
 
 
-def _near_and_far(rows: np.ndarray, most: int, draw: np.random.Generator) -> np.ndarray:
-    """So many of the rows of a cluster, which are in the order of their distance: the nearest half, and any others."""
-    near, far = rows[: most // 2], rows[most // 2 :]
-    return np.concatenate([near, draw.permutation(far)[: most - len(near)]])
+def near_and_far(members: Sequence[np.ndarray], seed: int) -> list[np.ndarray]:
+    """A sample of the rows of each cluster, which are in the order of their distance: half of it the nearest, half any
+    others."""
+    least, most = WEIGHED_OF_EACH
+    of_each, draw = max(least, min(most, WEIGHED // len(members))), np.random.default_rng(seed)
+    chosen = []
+    for rows in members:
+        near, far = rows[: of_each // 2], rows[of_each // 2 :]
+        chosen.append(np.concatenate([near, draw.permutation(far)[: of_each - len(near)]]))
+    return chosen

@@ -2,7 +2,9 @@
 
 import shutil
 import tempfile
+from html import escape
 from pathlib import Path
+from urllib.parse import unquote, urlsplit
 
 import pytest
 from browser import CHROMIUM, Browser
@@ -188,6 +190,19 @@ def test_hostile_texts_are_shown_as_text(page):
     assert text_of(page, "#text") == r"\u202edrawkcab \u2066 isolated"
     page.ask("choose(5)")
     assert text_of(page, "#text").endswith(r"\udc00")
+
+
+def test_it_moves_in_the_frame_of_a_notebook(browser, uri, tmp_path):
+    """Which is at no address, so that nothing can be put into it."""
+    html = escape(Path(unquote(urlsplit(uri).path)).read_text(encoding="utf-8"))
+    (tmp_path / "notebook.html").write_text(f'<iframe srcdoc="{html}" style="width: 1000px; height: 700px"></iframe>')
+    browser.console.clear()
+    browser.open((tmp_path / "notebook.html").as_uri())
+    browser.wait("frames[0].document.documentElement.dataset.ready === 'true'")
+    browser.ask("frames[0].eval('show(1)')")
+    browser.wait("frames[0].eval('state.map === 1 && !document.documentElement.dataset.moving')")
+    assert browser.ask("frames[0].eval(\"at('share').hidden\")")
+    assert [said for said in browser.console if STALL not in str(said)] == []
 
 
 def test_the_keyboard_does_what_the_mouse_does(page):

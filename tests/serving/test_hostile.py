@@ -158,7 +158,7 @@ def test_a_lost_index_tells_no_place(service, home, monkeypatch):
 @pytest.mark.parametrize(
     ("method", "path", "status"),
     [
-        ("GET", "/", 404),
+        ("GET", "/nowhere", 404),
         ("GET", "/docs", 404),
         ("GET", "/v1/embeddings", 405),
         ("DELETE", "/v1/embeddings", 405),

@@ -1,31 +1,45 @@
 "use strict";
 // What the page holds: texts, and for each map the positions, neighbours, facets and marked words of all of them.
 
-const data = JSON.parse(document.getElementById("data").textContent);
-const count = data.texts.length;
+let data; // texts, their ids, and how many neighbours each has
+let count; // of the texts
+let lowered;
+const maps = [];
+
+// The service that the page came from, if it did: `load` fills a map, `mark` puts words into it; both say whether
+let service = null;
+
+/** Hold texts, of which there will be maps. */
+function hold(written) {
+  data = written;
+  count = data.texts.length;
+  lowered = data.texts.map((text) => text.toLowerCase());
+}
+
+/** A map under a condition (null: without one) that is to be filled. */
+function emptyMap(condition) {
+  return { name: condition ?? "no condition", condition: condition ?? "", facets: [], words: null, x: null };
+}
 
 /** The numbers of an array that is written as base64. */
 function numbers(base64, Kind) {
   return new Kind(Uint8Array.from(atob(base64), (character) => character.charCodeAt(0)).buffer);
 }
 
-const maps = data.maps.map((map) => {
-  const steps = numbers(map.positions, Uint16Array);
+/** Put what is written of a map into it. */
+function fill(map, written) {
+  const steps = numbers(written.positions, Uint16Array);
   const along = (axis) => Float32Array.from({ length: count }, (_, i) => (steps[2 * i + axis] / 65535) * 2 - 1);
-  return {
-    name: map.condition ?? "no condition",
-    condition: map.condition ?? "",
-    facets: map.facets,
-    words: map.words,
+  return Object.assign(map, {
+    facets: written.facets,
+    words: written.words,
     x: along(0),
     y: along(1),
-    facet: numbers(map.facet, Uint8Array),
-    rows: numbers(map.rows, count <= 2 ** 16 ? Uint16Array : Uint32Array),
-    cosines: numbers(map.cosines, Int8Array),
-  };
-});
-
-const lowered = data.texts.map((text) => text.toLowerCase());
+    facet: numbers(written.facet, Uint8Array),
+    rows: numbers(written.rows, count <= 2 ** 16 ? Uint16Array : Uint32Array),
+    cosines: numbers(written.cosines, Int8Array),
+  });
+}
 
 /** Whether each text has all the words as parts of it; null without words. */
 function search(words) {

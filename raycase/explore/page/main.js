@@ -1,15 +1,14 @@
 "use strict";
 // The state of the page, and what changes it.
 
-const state = fromFragment(location.hash);
+let state, plot, matches;
+let wanted; // the map that was chosen last, which a service may still make
+let pointed = -1;
 const canvas = at("canvas");
-at("failure").hidden = Boolean(document.createElement("canvas").getContext("webgl"));
-const plot = createPlot(canvas, at("labels"), { hover, select: choose, view: debounced(remember, 200) });
-addFingers(canvas, plot);
+const addressed = location.protocol !== "about:"; // the frame of a notebook is at no address
 
 const colored = () => maps[state.color < 0 ? state.map : state.color];
 const current = () => maps[state.map];
-let matches = search(state.words);
 
 function debounced(work, milliseconds) {
   let timer;
@@ -19,7 +18,7 @@ function debounced(work, milliseconds) {
 /** Put what is seen into the address. */
 function remember() {
   state.view = plot.view();
-  history.replaceState(null, "", toFragment(state));
+  if (addressed) history.replaceState(null, "", toFragment(state));
 }
 
 function say(words) {
@@ -27,7 +26,25 @@ function say(words) {
 }
 
 function hover(point) {
+  pointed = point;
   showTip(point, current(), point < 0 ? null : plot.position(point));
+  if (point >= 0 && service) markPointed();
+}
+
+/** Mark the words of the text at which the pointer rests. */
+const markPointed = debounced(async () => {
+  const [point, map] = [pointed, current()];
+  if (point >= 0 && (await service.mark(map, [point])) && point === pointed && map === current()) hover(point);
+}, 80);
+
+/** The selected text and its neighbours, whose words a service marks then. */
+async function details() {
+  const { point } = state;
+  showDetails(point, current(), choose, peek);
+  if (point < 0 || !service) return;
+  const near = (map) => [point, ...neighbours(map, point).map((each) => each.point)];
+  const marked = await Promise.all(maps.filter((map) => map.x).map((map) => service.mark(map, near(map))));
+  if (marked.includes(true) && point === state.point) showDetails(point, current(), choose, peek);
 }
 
 /** Show where a text is that is pointed at in a list. */
@@ -56,19 +73,21 @@ async function refresh() {
   plot.label(own ? current().facets.map((facet, i) => [anchor(current(), i), facetName(facet, 2)]) : []);
   showLegend(colored(), state.facets, toggle);
   showHits(matches && points.filter((point) => active[point]), current(), choose, peek);
-  showDetails(state.point, current(), choose, peek);
+  details();
   await plot.color(colored().facet, active);
   plot.select(state.point);
 }
 
-/** Show another map. */
+/** Show another map, which a service may have to make first. */
 async function show(map) {
-  if (map === state.map) return;
+  wanted = map;
+  if (!maps[map].x && !(await service.load(maps[map]))) return checkShown();
+  if (map === state.map || map !== wanted) return;
   document.documentElement.dataset.moving = "true";
   if (state.color < 0) state.facets.clear();
   state.map = map;
   hover(-1);
-  for (const input of at("conditions").querySelectorAll("input")) input.checked = Number(input.value) === map;
+  checkShown();
   name();
   say(`${count.toLocaleString("en")} texts under ${seen(current().name)}`);
   await refresh();
@@ -81,7 +100,7 @@ function choose(point) {
   if (point === state.point) return;
   state.point = point;
   plot.select(point);
-  showDetails(point, current(), choose, peek);
+  details();
   at("columns").scrollTop = 0;
   say(point < 0 ? "Nothing is selected" : `Selected: ${seen(data.texts[point])}`);
   remember();
@@ -93,27 +112,33 @@ function toggle(facet) {
   at("legend").children[facet].firstChild.focus();
 }
 
+/** The map that is shown is the one that is checked. */
+function checkShown() {
+  for (const input of at("conditions").querySelectorAll("input")) input.checked = Number(input.value) === state.map;
+}
+
 function name() {
   at("map").setAttribute("aria-label", `Map of ${count.toLocaleString("en")} texts under ${seen(current().name)}`);
 }
 
 // -------------------------------------------------------------------------------------------------------- controls
 
-at("title").textContent = seen(data.title);
-at("summary").textContent = seen(data.summary);
-maps.forEach((map, i) => {
-  const chosen = { value: i, checked: i === state.map, onchange: () => show(i) };
-  const input = element("input", { type: "radio", name: "map", ...chosen });
+/** A way to choose a map, and its facets as colors; gives its number. */
+function offer(map) {
+  const i = maps.push(map) - 1;
+  const input = element("input", { type: "radio", name: "map", value: i, onchange: () => show(i) });
   at("conditions").append(element("label", { dir: "auto" }, input, element("span", {}, seen(map.name))));
   at("color").append(element("option", { value: i }, `by ${seen(map.name)}`));
-});
-at("color").prepend(element("option", { value: -1 }, "by the map's own facets"));
-at("color").value = state.color;
-at("search").value = state.words;
-name();
+  return i;
+}
 
-at("color").addEventListener("change", () => {
-  state.color = Number(at("color").value);
+at("color").append(element("option", { value: -1 }, "by the map's own facets"));
+at("color").addEventListener("change", async () => {
+  const asked = Number(at("color").value);
+  const there = asked < 0 || maps[asked].x || (await service.load(maps[asked]));
+  if (!there) at("color").value = state.color;
+  if (Number(at("color").value) !== asked) return; // another was chosen meanwhile
+  state.color = asked;
   state.facets.clear();
   refresh().then(remember);
 });
@@ -129,6 +154,7 @@ at("search").addEventListener(
     if (matches) say(at("count").textContent);
   }, 150),
 );
+at("share").hidden = !addressed;
 at("share").addEventListener("click", async () => {
   remember();
   const copied = await navigator.clipboard?.writeText(location.href).then(() => true, () => false);
@@ -165,8 +191,8 @@ const KEYS = {
 };
 
 document.addEventListener("keydown", (event) => {
-  if (event.ctrlKey || event.metaKey || event.altKey) return;
-  const typing = event.target instanceof HTMLInputElement && event.target.type === "search";
+  if (!state || event.ctrlKey || event.metaKey || event.altKey) return;
+  const typing = event.target instanceof HTMLInputElement && event.target.type !== "radio";
   if (event.key === "Escape") {
     choose(-1);
   } else if (!typing && event.key === "/") {
@@ -182,13 +208,31 @@ document.addEventListener("keydown", (event) => {
 
 // ----------------------------------------------------------------------------------------------------------- begin
 
+/** Show what is held. */
 async function begin() {
+  state = fromFragment(location.hash);
+  wanted = state.map;
+  matches = search(state.words);
+  at("title").textContent = seen(data.title);
+  at("summary").textContent = seen(data.summary);
+  at("color").value = state.color;
+  at("search").value = state.words;
+  checkShown();
+  name();
+  at("failure").hidden = Boolean(document.createElement("canvas").getContext("webgl"));
+  plot = createPlot(canvas, at("labels"), { hover, select: choose, view: debounced(remember, 200) });
+  addFingers(canvas, plot);
   const { view } = state; // that is remembered anew while the points are drawn
   await plot.move(current());
   await refresh();
   await (view ? plot.look(view) : plot.goHome(false));
   document.documentElement.dataset.ready = "true";
+  window.addEventListener("hashchange", () => location.reload());
 }
 
-window.addEventListener("hashchange", () => location.reload());
-begin();
+const written = JSON.parse(at("data").textContent);
+if (written) {
+  hold(written);
+  for (const map of written.maps) offer(fill(emptyMap(map.condition), map));
+  begin();
+}
