@@ -1,10 +1,10 @@
 """The kinds of approximate indices on the same unit vectors: recall, bytes, seconds to build, milliseconds a query.
 
     .venv/bin/python benchmarks/index_kinds.py --embeddings runs/captions --rows 20000
-    .venv/bin/python benchmarks/index_kinds.py --vectors vectors.npy
+    .venv/bin/python benchmarks/index_kinds.py --embeddings runs/one runs/two runs/three
 
-An output of `raycase embed` in float16 or float32, of one condition or none, or an array (N, D) of such vectors. Some
-of its rows, drawn by a seed, are the queries and not in the indices. Recall at 10 is against exact search over the same
+Outputs of `raycase embed` or `raycase materialize` in float16 or float32, one after the other. Some of their rows,
+drawn by a seed, are the queries and not in the indices. Recall at 10 is against exact search over the same
 float16 numbers, by score, for equal texts have equal vectors. All kinds are Lance's over one column of vectors, with
 the partitions and options of `raycase index` and `raycase search`; IVF_SQ is not among those that raycase builds. They
 take turns: a turn asks every query of every index one by one. Bytes a vector are those of an index beside the column,
@@ -42,13 +42,8 @@ KINDS = {  # name -> kind, as `raycase index` calls it or nearest to it, and its
 
 def read(arguments):
     """Unit vectors, (N, D) float16."""
-    if arguments.vectors:
-        vectors = np.load(arguments.vectors, mmap_mode="r")[: arguments.rows]
-        parts = (vectors[start : start + CHUNK] for start in range(0, len(vectors), CHUNK))
-    else:
-        parts = (
-            embedding_numbers(table[EMBEDDING]) for table in open_written(arguments.embeddings, "--embeddings").tables()
-        )
+    outputs = [open_written(output, "--embeddings") for output in arguments.embeddings]
+    parts = (embedding_numbers(table[EMBEDDING]) for output in outputs for table in output.tables())
     units = [l2_normalize(np.asarray(part, np.float32)).astype(np.float16) for part in parts]
     return np.concatenate(units)[: arguments.rows]
 
@@ -165,9 +160,7 @@ def main(arguments):
 
 if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    source = parser.add_mutually_exclusive_group(required=True)
-    source.add_argument("--embeddings", help="an output of raycase embed")
-    source.add_argument("--vectors", help="a file NAME.npy")
+    parser.add_argument("--embeddings", nargs="+", required=True, help="outputs of raycase embed or materialize")
     parser.add_argument("--rows", type=int, help="this many, the first ones")
     parser.add_argument("--scratch", help="folder for the indices, on a disk with room for the vectors twice")
     main(parser.parse_args())

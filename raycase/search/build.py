@@ -51,9 +51,9 @@ class IndexJob(RayFlag):
     output: str
     """The index: a Lance dataset, local or on object storage."""
     kind: Kind | None = None
-    """exact: a search compares every vector under the condition; hnsw, ivf-pq (a quarter of the memory), ivf-rq (a
-    ninth, and built far faster; hnsw where 8 does not divide the dimensions): approximate; auto: exact, and hnsw for
-    conditions with --exact-below rows or more. Default: the index's kind, auto for a new one."""
+    """exact: a search compares every vector under the condition; ivf-rq (hnsw where 8 does not divide the dimensions),
+    hnsw (nine times the size, and built far slower), ivf-pq: approximate; auto: exact, and ivf-rq for conditions with
+    --exact-below rows or more. Default: the index's kind, auto for a new one."""
     exact_below: int | None = None
     """Conditions with fewer rows are searched exactly by auto. Default: the index's value, 100,000 for a new one."""
     partitions: int | None = None

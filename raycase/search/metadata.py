@@ -12,7 +12,7 @@ CUT = "cut"  # in `EmbedderConfig.describe()`: the dimension to which conditiona
 EXACT_BELOW = 100_000
 MOST_SHARDS = 1024
 Approximate = Literal["hnsw", "ivf-pq", "ivf-rq"]
-AUTO: Approximate = "hnsw"  # what auto takes in a new index
+AUTO: Approximate = "ivf-rq"  # what auto takes in a new index
 
 
 @dataclass(kw_only=True)
@@ -29,7 +29,7 @@ class IndexMetadata:
     sketches: dict[str, str] | None = None  # hash of a basis of words -> of the centroids that sketched its rows
     covered: dict[str, list[list[int]]] = field(default_factory=dict)  # input file of a job -> row intervals indexed
     kind: str = "auto"  # as requested: auto, exact or one of `Approximate`
-    auto: Approximate = "hnsw"  # what auto takes for conditions with many rows
+    auto: Approximate = "hnsw"  # what auto takes for conditions with many rows; of earlier indexes, which do not say
     exact_below: int = EXACT_BELOW  # auto searches conditions with fewer rows exactly
     shards: int = 1  # parts that are searched by a process each, on a cluster
 

@@ -15,6 +15,7 @@ from raycase.search import build as build_module
 from raycase.search.build import IndexJob, build
 from raycase.search.index import Index, Options
 from raycase.search.lance_files import open_ready
+from raycase.search.metadata import AUTO
 from raycase.search.row_changes import delete_same_ids
 
 KEPT = {"keep_columns": ("text", "year")}
@@ -130,7 +131,7 @@ def test_an_index_may_lose_all_its_conditions(home, tmp_path):
     build(IndexJob(embeddings=(str(home / "later"), str(home / "plain")), output=uri, exact_below=100))
     assert build(IndexJob(output=uri, delete="id >= 1000"))["rows_deleted"] == 160
     assert counts(uri) == ({}, 300) and len(Index.open(uri).search(QUERIES[:1], None, 5)) == 5
-    assert build(IndexJob(embeddings=(str(home / "out"),), output=uri))["kind"] == "hnsw"
+    assert build(IndexJob(embeddings=(str(home / "out"),), output=uri))["kind"] == AUTO
     check_rows(uri, {r["id"]: r["text"] for r in rows(300)})
 
 
