@@ -24,8 +24,9 @@ HEAD = """# Flags
 
 <!-- Written by docs/flags.py from the dataclasses; do not edit. -->
 
-`raycase SUBCOMMAND --help` prints the same, with what few people change at its end. A flag that is on or off has two
-forms, `--flag` and `--no-flag`. The scripts in `jobs/` take the flags of the subcommand with their name.
+`raycase SUBCOMMAND --help` prints the flags that people use, `--help-all` these and what few people change. A flag that
+is on or off has two forms, `--flag` and `--no-flag`. The scripts in `jobs/` take the flags of the subcommand with their
+name. `raycase --tyro-print-completion bash` (or `zsh`, `tcsh`) prints what makes a shell complete them all.
 """
 
 

@@ -27,6 +27,7 @@ from raycase.errors import MOST_SHOWN, RequestError, WorkError, note, visible
 from raycase.flags import read_in_groups
 
 DESCRIPTION = "Condition-aware sentence embeddings for whole corpora, on Ray. `raycase --version` prints the version."
+HELP_ALL = "--help-all"
 MOST_LINES = 40  # of what is wrong with the flags
 SETTINGS = (
     tyro.conf.DisallowNone,  # `bool | None` is --flag, --no-flag or unset, and "None" is a string
@@ -85,7 +86,7 @@ def parse(arguments: Sequence[str]) -> Any:
 def _divided(chosen: str, over: str, arguments: Sequence[str]) -> tuple[Sequence[str], Sequence[str]]:
     """The words of a command, and those of the command whose words follow --. Exits where there are none."""
     at = arguments.index("--") if "--" in arguments else len(arguments)
-    if {"-h", "--help"} & {*arguments[:at]}:
+    if {"-h", "--help", HELP_ALL} & {*arguments[:at]}:
         _parse(arguments[:at])  # prints and exits
     if not arguments[at + 1 :]:
         _say_renamed(chosen, arguments)
@@ -100,6 +101,8 @@ def _divided(chosen: str, over: str, arguments: Sequence[str]) -> tuple[Sequence
 def _parse(arguments: Sequence[str]) -> Any:
     """`parse` of one command's words."""
     chosen = subcommand(arguments)
+    short = bool({"-h", "--help"} & {*arguments})  # the flags that people use; --help-all: all
+    arguments = ["--help" if word == HELP_ALL else word for word in arguments]
     completion = bool(arguments) and arguments[0].startswith("--tyro-")  # a shell's completions cover all
     app = SubcommandApp()
     for name, command in COMMANDS.items():
@@ -108,10 +111,11 @@ def _parse(arguments: Sequence[str]) -> Any:
         if isinstance(flags, Mapping):
             second = SubcommandApp()
             for system, kind in flags.items():
-                second.command(name=system)(read_in_groups(kind))
+                second.command(name=system)(read_in_groups(kind, short=f"{name} {system}" if short else ""))
             app.command(second, name=name, help=line)
         else:
-            app.command(name=name, help=line if flags is None else None)(read_in_groups(flags) if flags else _unloaded)
+            read = read_in_groups(flags, short=name if short else "") if flags else _unloaded
+            app.command(name=name, help=line if flags is None else None)(read)
     said = io.StringIO()  # what is wrong with the flags, which quotes them
     try:
         with redirect_stderr(said):

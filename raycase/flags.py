@@ -45,15 +45,22 @@ def is_required(flag: Field[Any]) -> bool:
 
 
 @cache
-def read_in_groups(kind: type) -> Callable[..., Any]:
-    """A function for tyro, from two groups of flags to the dataclass."""
+def read_in_groups(kind: type, *, short: str = "") -> Callable[..., Any]:
+    """A function for tyro, from two groups of flags to the dataclass. short: the words of a command whose help has the
+    first group alone, and says where the second is."""
     usual, advanced = (_group(kind, chosen) for chosen in grouped(kind))
+    more = len(fields(advanced)) if short else 0
 
     def made(usual: Any, advanced: Any) -> Any:
         return kind(**vars(usual), **vars(advanced))
 
-    made.__annotations__ = {"usual": Annotated[usual, tyro.conf.arg(name="")], "advanced": advanced}
+    made.__annotations__ = {
+        "usual": Annotated[usual, tyro.conf.arg(name="")],
+        "advanced": tyro.conf.Suppress[advanced] if more else advanced,
+    }
     made.__doc__ = kind.__doc__
+    if more:
+        made.__doc__ = f"{inspect.getdoc(kind)}\n\n`raycase {short} --help-all` shows {more} more flags."
     return made
 
 

@@ -47,7 +47,7 @@ def test_every_subcommand_has_its_own_help(name, capsys):
     flags = COMMANDS[name].load()
     if isinstance(flags, dict):
         assert all(f" {system} " in help_text for system in flags)
-        assert status_of(name, "condition-pooling", "--help") == 0
+        assert status_of(name, "condition-pooling", "--help-all") == 0
         help_text = capsys.readouterr().out
         assert help_text.startswith(f"usage: raycase {name} condition-pooling ") and "--head-dim" in help_text
     assert "(required)" in help_text or "(default: " in help_text or name == "demo"  # which has no flags
@@ -55,7 +55,7 @@ def test_every_subcommand_has_its_own_help(name, capsys):
 
 @pytest.mark.parametrize("words", [["embed"], ["search"], ["index"], ["train", "condition-pooling"]])
 def test_the_help_begins_with_what_people_use(words, capsys):
-    assert status_of(*words, "--help") == 0
+    assert status_of(*words, "--help-all") == 0
     usual, advanced = capsys.readouterr().out.split("advanced options")
     flags = re.findall(r"^. (--?[a-z]+[a-z0-9-]*)", usual, re.MULTILINE)[1:]  # the first is -h
     kind = COMMANDS[words[0]].load()
@@ -63,7 +63,12 @@ def test_the_help_begins_with_what_people_use(words, capsys):
     required = [f"--{f.name.replace('_', '-')}" for f in fields(kind) if f.default is MISSING]
     assert flags[: len(required)] == required and len(flags) <= 15
     assert "(required)" not in advanced and "(default: None)" not in usual + advanced
-    assert len(flags) + len(re.findall(r"^. --[a-z]", advanced, re.MULTILINE)) == len(fields(kind))
+    more = len(re.findall(r"^. --[a-z]", advanced, re.MULTILINE))
+    assert len(flags) + more == len(fields(kind))
+    assert status_of(*words, "--help") == 0
+    short = capsys.readouterr().out
+    assert re.findall(r"^. (--?[a-z]+[a-z0-9-]*)", short, re.MULTILINE)[1:] == flags
+    assert f"`raycase {' '.join(words)} --help-all` shows {more} more flags." in short
 
 
 def test_what_is_advanced_is_a_flag():
