@@ -129,15 +129,29 @@ def search(job: SearchJob) -> dict[str, Any]:
     from raycase.search.search_job import search
 
     several = f"--replicas {job.replicas}" if job.replicas > 1 else ""
+    of_shards = several or ("--partial" if job.partial else "")
+    if job.shard_timeout is not None:
+        of_shards = of_shards or f"--shard-timeout {job.shard_timeout:g}"
 
     @cache
     def in_shards() -> Callable[[Index], Index]:
         from raycase.distributed.shards import InShards
 
-        return InShards(replicas=job.replicas, wait=job.shard_timeout, partial=job.partial)
+        wait = {} if job.shard_timeout is None else {"wait": job.shard_timeout}
+        return InShards(also_one=True, replicas=job.replicas, partial=job.partial, **wait)
 
     def shard(index: Index) -> Index:
+        if of_shards and index.metadata.shards == 1:
+            raise RequestError(
+                f"{of_shards}: expected an index in shards, got {job.index} in one; leave the flag out, or build it "
+                "again in several (raycase index --reindex --shards N)"
+            )
         is_on_ray = (job.ray or several or index.metadata.shards > 1) and why_ray(job.ray, several)
+        if of_shards and not is_on_ray:
+            raise RequestError(
+                f"{of_shards}: expected a search on a cluster, got one in this process; leave the flag out, name the "
+                "cluster (RAY_ADDRESS), or start a Ray here (--ray)"
+            )
         return in_shards()(index) if is_on_ray else index
 
     return search(job, shard)

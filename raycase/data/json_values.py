@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import json
 import math
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import MISSING, fields, is_dataclass
 from enum import StrEnum
 from types import NoneType, UnionType
 from typing import Any, Literal, TypeVar, get_args, get_origin, get_type_hints, is_typeddict
 
-from raycase.errors import MOST, is_utf8
+from raycase.errors import MOST, is_utf8, visible
 
 T = TypeVar("T")
 UNDEFINED = "undefined"  # a figure that is no number, as the correlation of equal cosines
@@ -21,17 +22,17 @@ def loads(text: str | bytes, *, once: bool = False) -> Any:
     """JSON of a stranger's bytes. Raises ValueError for what is none, for nesting without end and, if each is to be
     there `once`, for a name that an object has twice."""
     try:
-        return json.loads(text, object_pairs_hook=_object_of_once if once else None)
+        return json.loads(text, object_pairs_hook=object_of_once if once else None)
     except RecursionError as error:
         raise ValueError("objects nested too deeply") from error
 
 
-def _object_of_once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    values: dict[str, Any] = {}
-    for name, value in pairs:
-        if name in values:
-            raise ValueError(f"{name[:80]!r} twice, expected it once")
-        values[name] = value
+def object_of_once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    """An object's pairs as `json.loads` has them. Raises ValueError for a name that it has twice."""
+    values = dict(pairs)
+    if len(values) < len(pairs):
+        [(twice, _)] = Counter(name for name, _ in pairs).most_common(1)
+        raise ValueError(f"expected each name once, got {visible(repr(twice), 80)} twice")
     return values
 
 

@@ -90,6 +90,19 @@ def replica_listens_on_localhost() -> None:
         _warn(f"a function that opens a replica's port ({error})", "it listens on every interface")
 
 
+def serve_address(host: str, port: int) -> tuple[str | None, int]:
+    """Where Ray Serve listens on this cluster, which keeps what it was started with; the address that was asked for if
+    Ray does not tell. No host: it listens nowhere."""
+    try:
+        from ray.serve.context import _get_global_client
+
+        options = _get_global_client().http_config
+        return options.host, int(options.port)
+    except (ImportError, AttributeError, TypeError) as error:
+        _warn(f"the address of Ray Serve ({error})", "where it ran before on another port, the one printed is wrong")
+        return host, port
+
+
 def why_unreachable(address: str, seconds: float) -> str | None:
     """Why this process cannot join the cluster at an address, as `ray.init` takes it; None if it can.
 

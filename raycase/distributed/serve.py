@@ -31,11 +31,10 @@ from ray.serve.schema import LoggingConfig
 from raycase.data.storage import locate
 from raycase.distributed.cluster import cause, named_cluster, nodes, start_ray
 from raycase.distributed.prometheus import ServiceMetrics
-from raycase.distributed.ray_internals import replica_listens_on_localhost
+from raycase.distributed.ray_internals import replica_listens_on_localhost, serve_address
 from raycase.distributed.resources import CPU_STEP, Capacity, capacity, check_nodes
 from raycase.distributed.shards import InShards
 from raycase.errors import RequestError, WorkError, note
-from raycase.search.index import Index
 from raycase.search.query_encoder import resolve_query_encoder
 from raycase.serving.app import make_app
 from raycase.serving.engine import Engine
@@ -102,11 +101,7 @@ class Replica:
             replica_listens_on_localhost()
         if threads is not None:
             torch.set_num_threads(threads)
-        in_shards = InShards()  # starts their processes with the first index
-
-        def shard(index: Index) -> Index:
-            return in_shards(index) if index.metadata.shards > 1 and not alone else index
-
+        shard = None if alone else InShards()  # starts their processes with the first index
         self.settings, self.engine = settings, BatchedEngine(Service.load(settings, shard))
 
     def __serve_build_asgi_app__(self) -> FastAPI:
@@ -119,10 +114,14 @@ def application(flags: dict[str, Any]) -> ray_serve.Application:
     It needs a token in the environment of the nodes (RAYCASE_TOKEN), for the proxies may listen anywhere. Raises
     RequestError.
     """
+    if ignored := flags.keys() & {"host", "port", "metrics_port"}:
+        raise RequestError(
+            f"args: expected host and port in http_options, and Ray's own port of metrics, got {min(ignored)}"
+        )
     origins = tuple(flags.pop("allow_origin", ()))
     job = ServeJob(**flags, allow_origin=origins)
     up = Capacity(nodes(), None)  # machines may be on their way
-    return _bound(job, check_serve(job, needs_token=True), up, alone=False)
+    return _bound(job, check_serve(job, on_cluster=True), up, alone=False)
 
 
 def _bound(job: ServeJob, settings: ServeSettings, cluster: Capacity, *, alone: bool) -> ray_serve.Application:
@@ -162,7 +161,7 @@ def serve(job: ServeJob) -> NoReturn:
     """Serve until SIGINT or SIGTERM, then answer what is under way and exit with 130 or 143. Raises RequestError, and
     WorkError where the service cannot start."""
     on_cluster = named_cluster() is not None
-    settings = check_serve(job, needs_token=on_cluster)
+    settings = check_serve(job, on_cluster=on_cluster)
     os.environ.pop(TOKEN, None)  # which the processes of Ray would inherit; they know its SHA-256
     model = _checked_model(settings)
     port = job.port if on_cluster else free_port(job.host, job.port)
@@ -176,9 +175,11 @@ def serve(job: ServeJob) -> NoReturn:
     logging.getLogger("ray.serve").setLevel(logging.WARNING)
     options = HTTPOptions(host=job.host, port=port)
     try:
+        ran_before = bool(ray_serve.status().proxies)
         ray_serve.start(proxy_location=ProxyLocation.EveryNode, http_options=options, logging_config=QUIET)
     except (RayError, RayServeException, RuntimeError) as error:
         raise cause(error) from error
+    address = listening(job.host, port)
     if NAME in ray_serve.status().applications:
         raise RequestError(
             f"expected no application {NAME!r} on this cluster, got one, of another raycase serve or of one that "
@@ -189,21 +190,34 @@ def serve(job: ServeJob) -> NoReturn:
             ray_serve.run(bound, name=NAME, route_prefix="/", logging_config=QUIET)
         except (RayError, RayServeException, RuntimeError) as error:
             raise _failure(error) from error
-        _say_where(job, port, model)
+        _say_where(job, *address, model)
         number = wait_for_signal()
         note("ending: what is under way is answered first")
     finally:
         ray_serve.delete(NAME)
-        if (
-            on_cluster and not ray_serve.status().applications
-        ):  # of others; a Ray of its own ends with all that is in it
+        # a Ray of its own ends with all that is in it
+        if on_cluster and not ran_before and not ray_serve.status().applications:
             ray_serve.shutdown()
         ray.shutdown()
     sys.exit(128 + number)
 
 
-def _say_where(job: ServeJob, port: int, model: str) -> None:
-    url = f"http://[{job.host}]:{port}" if ":" in job.host else f"http://{job.host}:{port}"
+def listening(host: str, port: int) -> tuple[str, int]:
+    """Where the service is reached: Ray Serve that ran before keeps its own address. Raises RequestError where it
+    listens nowhere."""
+    own_host, own_port = serve_address(host, port)
+    if own_host is None:
+        raise RequestError(
+            "expected a Ray Serve that listens, got one on this cluster that was started without HTTP; end it there "
+            "(ray.serve.shutdown()), or start it with a host"
+        )
+    if (own_host, own_port) != (host, port):
+        note(f"Ray Serve runs on this cluster already, and listens on {own_host}:{own_port}, not on {host}:{port}")
+    return own_host, own_port
+
+
+def _say_where(job: ServeJob, host: str, port: int, model: str) -> None:
+    url = f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
     metrics = [f"http://{n['NodeManagerAddress']}:{n['MetricsExportPort']}/metrics" for n in ray.nodes() if n["Alive"]]
     index = "" if job.index is None else f" and {job.index}"
     note(f"listening on {url}: {model}{index}, replicas: {job.replicas}; metrics: {metrics[0]}; Ctrl-C ends it")

@@ -75,6 +75,61 @@ class ShardReplica:
         return True
 
 
+@dataclass(eq=False)
+class Asking:
+    """A request on its way to one replica of each shard."""
+
+    request: Any
+    shards: Mapping[int, Sequence[ShardReplica]]
+    answers: dict[int, Nearest] = field(default_factory=dict)
+    asked: dict[ray.ObjectRef, tuple[int, ShardReplica]] = field(default_factory=dict)
+    deaths: Counter[int] = field(default_factory=Counter)
+
+    def __post_init__(self) -> None:
+        self.to_ask = set(self.shards)
+
+    def ask(self, shard: int) -> bool:
+        """Ask the shard's replica with the fewest requests under way; False where none is up, or too many died."""
+        up = [replica for replica in self.shards[shard] if replica.is_up()]
+        if not up or self.deaths[shard] >= DEATHS:
+            return False
+        replica = min(up, key=lambda replica: len(replica.under_way))
+        ref = replica.actor.nearest.remote(self.request)
+        replica.under_way.add(ref)
+        self.asked[ref] = shard, replica
+        self.to_ask.remove(shard)
+        return True
+
+    def give_up(self, shard: int) -> None:
+        """Ask the shard no more: it has no answer."""
+        self.to_ask.remove(shard)
+
+    def wait(self) -> None:
+        """Wait for an answer or, where shards are still to be asked, a moment."""
+        if not self.asked:
+            time.sleep(POLL_SECONDS if self.to_ask else 0)
+            return
+        done, _ = ray.wait(list(self.asked), num_returns=1, timeout=POLL_SECONDS if self.to_ask else None)
+        for ref in done:
+            self._take(ref)
+
+    def _take(self, ref: ray.ObjectRef) -> None:
+        """An answer that came; a shard whose replica died of it or before it is to be asked again."""
+        shard, replica = self.asked.pop(ref)
+        replica.under_way.discard(ref)
+        try:
+            self.answers[shard] = ray.get(ref)
+        except LOST:
+            replica.lost()
+            self.deaths[shard] += 1
+            self.to_ask.add(shard)
+
+    def forget(self) -> None:
+        """Wait for no answer any more, where one of them was an error."""
+        for ref, (_, replica) in self.asked.items():
+            replica.under_way.discard(ref)
+
+
 class ShardActors:
     """The actors of an index, `replicas` a shard, which end with the last object that knows them.
 
@@ -146,42 +201,20 @@ class ShardActors:
     def _ask(self, request: ShardRequest, shards: Mapping[int, Sequence[ShardReplica]]) -> dict[int, Nearest]:
         """Ask one replica of each shard, again where it died, until all have answered or stay away."""
         given: Any = request if request.vectors.nbytes < INLINE_BYTES else ray.put(request)
-        answers: dict[int, Nearest] = {}
-        asked: dict[ray.ObjectRef, tuple[int, ShardReplica]] = {}
-        deaths: Counter[int] = Counter()
-        to_ask = set(shards)
+        asking = Asking(given, shards)
         try:
-            while to_ask or asked:
-                for shard in sorted(to_ask):
-                    up = [replica for replica in shards[shard] if replica.is_up()]
-                    if up and deaths[shard] < DEATHS:
+            while asking.to_ask or asking.asked:
+                for shard in sorted(asking.to_ask):
+                    if asking.ask(shard):
                         self.away.pop(shard, None)
-                        chosen = min(up, key=lambda replica: len(replica.under_way))
-                        ref = chosen.actor.nearest.remote(given)
-                        chosen.under_way.add(ref)
-                        asked[ref] = shard, chosen
-                    elif deaths[shard] < DEATHS and not self._is_away(shard):
-                        continue
-                    to_ask.remove(shard)
-                if not asked:
-                    time.sleep(POLL_SECONDS if to_ask else 0)
-                    continue
-                done, _ = ray.wait(list(asked), num_returns=1, timeout=POLL_SECONDS if to_ask else None)
-                for ref in done:
-                    shard, replica = asked.pop(ref)
-                    replica.under_way.discard(ref)
-                    try:
-                        answers[shard] = ray.get(ref)
-                    except LOST:
-                        replica.lost()
-                        deaths[shard] += 1
-                        to_ask.add(shard)
+                    elif asking.deaths[shard] >= DEATHS or self._is_away(shard):
+                        asking.give_up(shard)
+                asking.wait()
         except RayError as error:
             raise cause(error) from error
         finally:
-            for ref, (_, replica) in asked.items():
-                replica.under_way.discard(ref)
-        return answers
+            asking.forget()
+        return asking.answers
 
     def _is_away(self, shard: int) -> bool:
         """Whether a shard without a replica that answers has been waited for long enough."""
@@ -284,14 +317,18 @@ def open_sharded(
 
 
 class InShards:
-    """Gives an index, and later versions of it, to actors that are started once."""
+    """Gives an index in shards, and later versions of it, to actors that are started once. One shard alone is searched
+    in this process, and the actors of what were several end."""
 
-    def __init__(self, **flags: Any) -> None:
-        """flags: of `ShardActors`."""
-        self.flags = flags
+    def __init__(self, *, also_one: bool = False, **flags: Any) -> None:
+        """also_one: give one shard to an actor, too. flags: of `ShardActors`."""
+        self.also_one, self.flags = also_one, flags
         self.actors: ShardActors | None = None
 
-    def __call__(self, index: Index) -> ShardedIndex:
+    def __call__(self, index: Index) -> Index:
+        if index.metadata.shards == 1 and not self.also_one:
+            self.actors = None
+            return index
         if self.actors is None or len(self.actors.replicas) != index.metadata.shards:
             self.actors = None  # those of another number of shards end first
             self.actors = ShardActors(index.root.uri, index.metadata.shards, limits=index.limits, **self.flags)

@@ -37,6 +37,7 @@ class IndexSpec:
         return f"{self.column}_idx"
 
 
+MOST_PARTS = 8  # of an approximate index: a search looks into each, and to make them one builds all of it again
 Create = Callable[["LanceDataset", IndexSpec], None]
 
 
@@ -66,10 +67,19 @@ def update_scalar_indices(dataset: LanceDataset, metadata: IndexMetadata, create
     """Bring the indices of id and condition, and existing approximate ones, up to date with all rows."""
     indexed = _indexed_columns(dataset)
     if indexed:
-        dataset.optimize.optimize_indices()
+        add_new_rows(dataset)
     for column in sorted({ID, CONDITION} - indexed):
         bitmap = column == CONDITION and len(metadata.conditions) <= BITMAP_CONDITIONS
         create(dataset, IndexSpec(column=column, type="BITMAP" if bitmap else "BTREE", rows=metadata.rows))
+
+
+def add_new_rows(dataset: LanceDataset) -> None:
+    """Add the rows that no index has to those that are there: to approximate ones as a part more, until `MOST_PARTS`
+    become one."""
+    full = [index.name for index in dataset.describe_indices() if len(index.segments) >= MOST_PARTS]
+    if full:
+        dataset.optimize.optimize_indices(index_names=full, num_indices_to_merge=MOST_PARTS)
+    dataset.optimize.optimize_indices()
 
 
 def update_indices(

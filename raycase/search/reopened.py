@@ -5,22 +5,27 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TypeVar
 
-from raycase.errors import RequestError, WorkError, note
+from raycase.errors import WorkError, note
 from raycase.search.index import Index
 from raycase.search.lance_files import open_newest
 
 T = TypeVar("T")
 
 
-def on_index(open_index: Callable[[], Index], work: Callable[[Index], T]) -> tuple[Index, T]:
-    """Open an index and work on it, once more where its version was removed meanwhile. Raises RequestError, and
-    WorkError where that happened twice."""
+def on_index(
+    open_index: Callable[[], Index], work: Callable[[Index], T], may_ask: Callable[[], bool] = lambda: True
+) -> tuple[Index, T]:
+    """Open an index and work on it, once more where its version was removed meanwhile, which is a WorkError.
+
+    may_ask: whether the storage may be asked if it was removed, after a failure. Raises what the work raises, and
+    WorkError where its version was removed twice.
+    """
     for again in (False, True):
         index = open_index()
         try:
             return index, work(index)
-        except (RequestError, WorkError) as error:
-            if not _is_removed(index):
+        except WorkError as error:  # a wrong request is wrong in any version
+            if not (may_ask() and _is_removed(index)):
                 raise
             removed = error.with_traceback(None)  # its frames hold the index, and this one the error
         if not again:

@@ -89,8 +89,8 @@ class SearchJob(RayFlag):
     """Folder of the index's model, if it has moved."""
     replicas: int = 1
     """Processes that hold each shard of an index in shards, on Ray."""
-    shard_timeout: float = 30.0
-    """Seconds for which a shard whose process died is waited for, until it is back."""
+    shard_timeout: float | None = None
+    """Seconds for which a shard whose process died is waited for, until it is back. Default: 30."""
     partial: bool = False
     """Answer without the rows of shards that stay away, and say which are missing; without it that is an error."""
 
@@ -172,7 +172,7 @@ def _check_job(job: SearchJob) -> None:
         writes={"--output": File(job.output, PARQUET), "--html": File(job.html, HTML)},
     )
     ranges = at_least(1, job, "k", "candidates") | at_least(1, job, "replicas", most=MOST_REPLICAS)
-    ranges |= {"shard_timeout": (0 <= job.shard_timeout <= MOST_SECONDS, f"seconds from 0 to {MOST_SECONDS:,}")}
+    ranges |= {"shard_timeout": (0 <= (job.shard_timeout or 0) <= MOST_SECONDS, f"seconds from 0 to {MOST_SECONDS:,}")}
     check_ranges(job, ranges | {"memory": (0 < job.memory <= MOST_MEMORY, f"GiB above 0, at most {MOST_MEMORY:,}")})
     if job.candidates is not None and not job.rerank:
         raise RequestError("--candidates: expected --rerank, got none")

@@ -3,17 +3,16 @@
 from __future__ import annotations
 
 import json
-from collections import Counter
 from typing import Any, NoReturn
 
-from raycase.errors import visible
+from raycase.data.json_values import object_of_once
 
 
 def read_json(body: bytes) -> Any:
     """The value. Raises ValueError, in one line, for what is no UTF-8 or no JSON, for NaN and infinities, for an object
     with a name twice, and for nesting without end."""
     try:
-        return json.loads(body.decode("utf-8"), parse_constant=_no_number, object_pairs_hook=_once)
+        return json.loads(body.decode("utf-8"), parse_constant=_no_number, object_pairs_hook=object_of_once)
     except UnicodeDecodeError as error:
         raise ValueError(f"expected JSON in UTF-8, got another byte at {error.start:,}") from error
     except json.JSONDecodeError as error:
@@ -24,11 +23,3 @@ def read_json(body: bytes) -> Any:
 
 def _no_number(name: str) -> NoReturn:
     raise ValueError(f"expected JSON, which has no {name}")
-
-
-def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    found = dict(pairs)
-    if len(found) < len(pairs):
-        [(twice, _)] = Counter(name for name, _ in pairs).most_common(1)
-        raise ValueError(f"expected each name once, got {visible(repr(twice), 80)} twice")
-    return found

@@ -13,7 +13,7 @@ from starlette.responses import JSONResponse
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from raycase.errors import MOST_SHOWN, visible
-from raycase.serving.schema import MOST_BODY, MOST_HEADERS
+from raycase.serving.schema import MOST_BODIES, MOST_BODY, MOST_HEADERS
 from raycase.serving.serve_job import ServeSettings, is_token
 
 log = logging.getLogger(__name__)
@@ -62,7 +62,8 @@ class Guard:
     ) -> None:
         """routes: the paths that are counted by their names. seconds: for a whole body to arrive."""
         self.app, self.settings, self.routes, self.observe, self.seconds = app, settings, routes, observe, seconds
-        self.working = 0
+        self.working = 0  # requests
+        self.held = 0  # bytes of bodies
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
@@ -89,17 +90,10 @@ class Guard:
                 await self.app(scope, receive, send)
                 return
             body = await self._body(Headers(scope=scope), receive)
-            if self.working >= self.settings.queue:
-                raise RefusedError(
-                    429,
-                    f"expected at most {self.settings.queue:,} requests at once, got more; try again",
-                    Retry_After=str(RETRY_SECONDS),
-                )
-            self.working += 1
             try:
-                await self.app(scope, _replayed(body, receive), send)
+                await self._work(scope, _replayed(body, receive), send)
             finally:
-                self.working -= 1
+                self.held -= len(body)
         except RefusedError as refused:
             await problem(refused.status, str(refused), headers=refused.headers)(scope, receive, send)
         except ClientGoneError:
@@ -108,6 +102,16 @@ class Guard:
             log.exception("%s failed", scope["path"] if scope["path"] in self.routes else "a request")
             if not begun():
                 await problem(500, "the server failed; its log says why")(scope, receive, send)
+
+    async def _work(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Raises RefusedError beyond the queue."""
+        if self.working >= self.settings.queue:
+            raise _too_many(f"{self.settings.queue:,} requests")
+        self.working += 1
+        try:
+            await self.app(scope, receive, send)
+        finally:
+            self.working -= 1
 
     def _check_headers(self, scope: Scope) -> None:
         """Raise RefusedError for headers without end, without the token, or with the name of another host, by which a
@@ -129,7 +133,8 @@ class Guard:
                 )
 
     async def _body(self, headers: Headers, receive: Receive) -> bytes:
-        """The whole body. Raises RefusedError for one that is too long or too slow, ClientGoneError."""
+        """The whole body, which counts as held. Raises ClientGoneError, and RefusedError for one that is too
+        long or too slow, or comes beside too many others."""
         said = headers.get("content-length", "0")
         if not said.isdecimal() or int(said[:20]) > MOST_BODY:
             raise _too_large()
@@ -143,11 +148,22 @@ class Guard:
                         raise ClientGoneError
                     parts.append(message.get("body", b""))
                     size, more = size + len(parts[-1]), message.get("more_body", False)
+                    self.held += len(parts[-1])
                     if size > MOST_BODY:
                         raise _too_large()
-        except TimeoutError as error:
-            raise RefusedError(408, f"expected the whole body within {self.seconds:g} s, got a part of it") from error
-        return b"".join(parts)
+                    if self.held > MOST_BODIES:
+                        raise _too_many(f"{MOST_BODIES:,} bytes of bodies")
+            return b"".join(parts)
+        except BaseException as error:  # also where the request is cancelled
+            self.held -= size
+            if isinstance(error, TimeoutError):
+                said = f"expected the whole body within {self.seconds:g} s, got a part of it"
+                raise RefusedError(408, said) from error
+            raise
+
+
+def _too_many(most: str) -> RefusedError:
+    return RefusedError(429, f"expected at most {most} at once, got more; try again", Retry_After=str(RETRY_SECONDS))
 
 
 def _too_large() -> RefusedError:

@@ -13,6 +13,7 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, model_valida
 from raycase.errors import is_utf8, visible
 
 MOST_BODY = 8 * 2**20  # bytes
+MOST_BODIES = 256 * 2**20  # bytes of all bodies of a replica that arrive, wait or are worked on
 MOST_HEADERS = 2**16  # bytes
 MOST_TEXTS = 2048  # of a request for embeddings, as OpenAI has it
 MOST_CHARACTERS = 2**15  # of a text

@@ -37,7 +37,7 @@ class ServeJob:
     """Address to listen on. Any other than 127.0.0.1 needs a token: the environment variable RAYCASE_TOKEN, or
     --token-file."""
     port: int = 8000
-    """Port to listen on; 0: a free one."""
+    """Port to listen on; 0: a free one, not on a cluster."""
     token_file: str | None = None
     """File with the token that each request must bring, as `Authorization: Bearer TOKEN`. Default: RAYCASE_TOKEN, if
     it is set."""
@@ -54,7 +54,8 @@ class ServeJob:
     allow_origin: tuple[str, ...] = ()
     """Origins, such as https://example.org, whose pages may send requests from a browser."""
     metrics_port: int | None = None
-    """Port of Prometheus metrics on 127.0.0.1. Default: a free one; on a cluster, Ray's own of each node."""
+    """Port of Prometheus metrics on 127.0.0.1, not on a cluster. Default: a free one; on a cluster, Ray's own of each
+    node."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -77,8 +78,8 @@ def import_serve() -> None:
             raise lacks_package(package, "serve", "for a service")
 
 
-def check_serve(job: ServeJob, *, needs_token: bool = False) -> ServeSettings:
-    """Check the flags and read the token, which is needed at any address but 127.0.0.1; needs_token: there, too.
+def check_serve(job: ServeJob, *, on_cluster: bool = False) -> ServeSettings:
+    """Check the flags and read the token, which is needed at any address but 127.0.0.1; on a cluster there, too.
 
     Raises RequestError.
     """
@@ -93,9 +94,15 @@ def check_serve(job: ServeJob, *, needs_token: bool = False) -> ServeSettings:
     for origin in job.allow_origin:
         if not ORIGIN.fullmatch(origin):
             raise RequestError(f"--allow-origin: expected an origin, such as https://example.org, got {origin!r}")
+    if on_cluster and job.port == 0:
+        raise RequestError("--port: expected the port on which every node of the cluster listens, got 0")
+    if on_cluster and job.metrics_port is not None:
+        raise RequestError(
+            f"--metrics-port: expected none on a cluster, whose nodes have Ray's own, got {job.metrics_port}"
+        )
     digest = _token_sha256(job.token_file)
-    if digest is None and (needs_token or job.host != HERE):
-        where = "on a cluster" if needs_token else f"at {job.host}"
+    if digest is None and (on_cluster or job.host != HERE):
+        where = "on a cluster" if on_cluster else f"at {job.host}"
         raise RequestError(
             f"expected a token to listen {where}, where strangers are, got none; set {TOKEN} or pass --token-file, or "
             f"listen on {HERE} of this machine"

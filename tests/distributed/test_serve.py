@@ -27,6 +27,7 @@ from served import TOKEN
 
 import raycase
 from raycase.distributed.serve import application
+from raycase.errors import RequestError
 from raycase.search.build import IndexJob, build
 
 pytestmark = pytest.mark.cluster
@@ -299,8 +300,9 @@ def test_a_cluster_that_is_named_gets_the_application(home, cluster):
     expected = raycase.Index.open(str(home / "s.lance")).search(["a red dress"], "color", 5)["id"].to_pylist()
     environment = {"RAY_ADDRESS": cluster.address_info["gcs_address"], "HOME": os.environ["HOME"]}
     environment |= {name: value for name, value in os.environ.items() if name.startswith("RAY_AUTH")}
-    [port] = free_ports(1)
-    flags = ("--index", home / "s.lance", "--token-file", home / "token", "--port", port)
+    port, other = free_ports(2)
+    ray_serve.start(http_options={"host": "127.0.0.1", "port": port})  # it keeps its port, and the command says which
+    flags = ("--index", home / "s.lance", "--token-file", home / "token", "--port", other)
     with started(home, *flags, **environment) as server:
         assert server.url == f"http://127.0.0.1:{port}"
         found = server.post("/v1/embeddings", {"input": "a red dress", "condition": "color"})
@@ -310,9 +312,13 @@ def test_a_cluster_that_is_named_gets_the_application(home, cluster):
         below = psutil.Process().children(recursive=True)  # the cluster's processes, too
         assert sum("ray::ShardActor" in " ".join(process.cmdline()) for process in below) == 2
         status, _, errors = server.end(signal.SIGINT)
+        assert f"listens on 127.0.0.1:{port}, not on 127.0.0.1:{other}" in errors
         assert status == 128 + signal.SIGINT and "Traceback" not in errors
-    assert not ray_serve.status().applications
+    assert not ray_serve.status().applications, "expected Ray Serve, which ran before, to stay without it"
+    ray_serve.shutdown()
     with mock.patch.dict(os.environ, {"RAYCASE_TOKEN": TOKEN}):
+        with pytest.raises(RequestError, match=r"^args: expected host and port in http_options"):
+            application({"model": str(home / "model"), "port": 8000})
         bound = application({"model": str(home / "model"), "queue": 8})
     [port] = free_ports(1)
     try:

@@ -1,8 +1,11 @@
 """An index in shards on Ray: the answers of one index; actors that die, stay away or open a new version; replicas."""
 
 import os
+import shutil
 import signal
+import weakref
 from dataclasses import replace
+from functools import partial
 
 import numpy as np
 import pyarrow.parquet as pq
@@ -22,6 +25,7 @@ from raycase.search.index import Index
 from raycase.search.missing import PartialAnswers, missing_of
 from raycase.search.reopened import on_index
 from raycase.search.search_job import SearchJob
+from raycase.serving.live_index import LiveIndex, open_index
 
 ASKED, KNOWN = "what they wear on their heads", "number of people"
 QUERIES = ["a woman in a red dress", "two people play with a dog"]
@@ -168,6 +172,7 @@ def test_replicas_answer_for_each_other(cluster, home):
     assert index.dataset.version in versions
 
 
+@pytest.mark.cluster
 def test_a_new_version_is_opened_by_the_same_actors(cluster, home, tmp_path):
     """And an approximate index is searched as a whole, by one of them."""
     uri = str(tmp_path / "i.lance")
@@ -195,6 +200,28 @@ def test_a_new_version_is_opened_by_the_same_actors(cluster, home, tmp_path):
     _, found = on_index(lambda: next(open_index), lambda index: index.search(QUERIES, ASKED, 300, options=exact))
     assert found.equals(Index.open(uri).search(QUERIES, ASKED, 300, options=exact)) and len(found) == 2 * 241
     end(after.actors)
+
+
+def test_the_processes_end_where_an_index_is_no_longer_in_shards(home, tmp_path, monkeypatch):
+    """The service that holds it searches the one shard itself."""
+
+    class Actors:
+        def __init__(self, uri, shards, **flags):
+            self.replicas = [[]] * shards
+
+        def over(self, index):
+            return module.ShardedIndex(self, index)
+
+    monkeypatch.setattr(module, "ShardActors", Actors)
+    uri = str(tmp_path / "i.lance")
+    shutil.copytree(home / "i.lance", uri)
+    live = LiveIndex(open=partial(open_index, uri, model=None, words_bytes=2**30, shard=InShards()), checked_for=-1.0)
+    actors = weakref.ref(live.index.actors)
+    assert len(actors().replicas) == SHARDS
+    build(IndexJob(output=uri, shards=1, reindex=True))
+    assert live.on(lambda index: (type(index), index.metadata.shards)) == (Index, 1)
+    assert actors() is None
+    assert isinstance(InShards(also_one=True)(live.index), module.ShardedIndex)
 
 
 def test_the_command(sharded, cluster, home, tmp_path, monkeypatch, capsys):

@@ -99,7 +99,7 @@ def test_a_prompt_without_its_file_is_refused(tmp_path):
     for prompt, message in {
         str(tmp_path / "none.json"): "--prompt: expected a JSON file, got no ",
         str(tmp_path / "wrong.json"): ".*wrong.json: expected JSON",
-        str(tmp_path / "twice.json"): ".*twice.json: expected JSON, got: 'template' twice, expected it once",
+        str(tmp_path / "twice.json"): ".*twice.json: expected JSON, got: expected each name once, got 'template' twice",
         "cond+template": "--prompt: expected a file NAME.json with the template, got cond.template",
         "nope": "--prompt: expected cond, sent, .*, or a file NAME.json with a template, got 'nope'",
     }.items():

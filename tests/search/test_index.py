@@ -20,7 +20,7 @@ from raycase.data.vectors import l2_normalize
 from raycase.errors import RequestError, WorkError
 from raycase.search import lance_files
 from raycase.search.build import IndexJob, build
-from raycase.search.column_indices import kind_of
+from raycase.search.column_indices import MOST_PARTS, TYPES, IndexSpec, add_new_rows, create_index, kind_of
 from raycase.search.combined import conditional_rows, mean_nearest
 from raycase.search.index import Index, Limits, Options
 from raycase.search.metadata import AUTO, Approximate, IndexMetadata
@@ -176,6 +176,26 @@ def test_where_too_few_vectors_are_there_to_train_scores_are_cosines_all_the_sam
     build(IndexJob(embeddings=(str(home / "other"),), output=uri, kind="hnsw"))
     system = raycase.load(str(model.config.model), prompt="concat-sc", pooling="mean", subtract=False)
     same(Index.open(uri).search(QUERIES[:1], "color", 5), brute(home / "other", system, QUERIES[0], "color", 5))
+
+
+@pytest.mark.parametrize("kind", get_args(Approximate))
+def test_an_approximate_index_that_grows_has_few_parts(tmp_path, kind):
+    """Lance makes one of each append, and a search would look into each of them."""
+    vectors_ND = np.random.default_rng(0).normal(size=(400, 16)).astype(np.float32)
+    table, uri = pa.table({"id": range(400), "vector": embedding_array(vectors_ND)}), str(tmp_path / "i.lance")
+    lance.write_dataset(table[:300], uri)
+    bits = 1 if kind == "ivf-rq" else None
+    spec = IndexSpec(column="vector", type=TYPES[kind], rows=300, partitions=2, sub_vectors=8, bits=bits)
+    create_index(lance.dataset(uri), spec)
+    for n in range(300, 400, 10):
+        add_new_rows(lance.write_dataset(table[n : n + 10], uri, mode="append"))
+        dataset = lance.dataset(uri)
+        [index] = dataset.describe_indices()
+        assert len(index.segments) <= MOST_PARTS and index.num_rows_indexed == n + 10
+    assert len(index.segments) <= 3, "expected one of what were eight, and what came after"
+    for row in (7, 305, 399):
+        nearest = {"column": "vector", "q": vectors_ND[row], "k": 40, "nprobes": 2, "refine_factor": 10}
+        assert row in dataset.to_table(nearest=nearest, columns=["id", "_distance"])["id"].to_pylist()
 
 
 @pytest.mark.parametrize("kind", ["ivf-pq", "ivf-rq"])

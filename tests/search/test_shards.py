@@ -7,10 +7,13 @@ import pytest
 import storing
 from indexed import refuse
 
+from raycase import placement
+from raycase.errors import RequestError
 from raycase.search.approximate import Options
 from raycase.search.build import IndexJob, build
 from raycase.search.fragments import shard_fragments
 from raycase.search.index import Index
+from raycase.search.search_job import SearchJob
 from raycase.search.shard import Limits, Shard
 from raycase.search.topk import merge_top_k
 
@@ -64,12 +67,10 @@ def check_same(uri, fragments=None):
     for condition in (KNOWN, ASKED, None):
         search = {"unconditional": condition is None, "options": Options(exact=True)}
         for where in (None, "year < 2007", "id = 3", "id = -3"):
-            for k in (1, 10, 10_000):
-                wanted = one.search(queries, condition, k, where, **search)
-                assert merged.search(queries, condition, k, where, **search).equals(wanted)
-                assert merged.search(queries[:1], condition, k, where, **search).equals(
-                    wanted.filter(np.asarray(wanted["query"]) == 0)
-                )
+            wanted = one.search(queries, condition, 10_000, where, **search)
+            assert merged.search(queries, condition, 10_000, where, **search).equals(wanted)
+            few = wanted.filter((np.asarray(wanted["rank"]) <= 7) & (np.asarray(wanted["query"]) == 0))
+            assert merged.search(queries[:1], condition, 7, where, **search).equals(few)
     assert len(wanted) == 0 and len(one.search(queries, ASKED, 10_000)) == len(queries) * one.rows(ASKED) > 0
     assert merged.search(QUERIES, None, 7, unconditional=not one.metadata.conditions).equals(
         one.search(QUERIES, None, 7, unconditional=not one.metadata.conditions)
@@ -146,6 +147,26 @@ def test_an_index_of_one_fragment_is_cut(uri, home):
     build(IndexJob(embeddings=(str(home / "later"),), output=uri))
     assert sum(all_rows for all_rows, *_ in rows_of(uri, 4)) == 290
     check_same(uri, shard_fragments(Index.open(uri).dataset, 4))
+
+
+def test_flags_of_shards_without_shards_or_a_cluster_are_refused(uri, home, monkeypatch):
+    for name in ("RAY_ADDRESS", "RAY_JOB_CONFIG_JSON_ENV_VAR"):
+        monkeypatch.delenv(name, raising=False)
+    whole = f"{uri}.one"
+    build(IndexJob(embeddings=(str(home / "words"),), output=whole))
+    for flags in ({"partial": True}, {"shard_timeout": 30.0}, {"replicas": 2}):
+        flag = f"--{next(iter(flags)).replace('_', '-')}"
+        for ray in (None, True):
+            job = SearchJob(index=whole, query=("a",), ray=ray, **flags)
+            with pytest.raises(
+                RequestError, match=f"^{flag}.*: expected an index in shards, got .*; leave the flag out, "
+            ):
+                placement.search(job)
+        kind = (
+            "one process, got --replicas 2" if "replicas" in flags else "a search on a cluster, got one in this process"
+        )
+        with pytest.raises(RequestError, match=f"^--.*: expected {kind}"):
+            placement.search(SearchJob(index=uri, query=("a",), ray=False, **flags))
 
 
 def test_two_stages_refine_by_shard(uri):

@@ -9,6 +9,7 @@ import pytest
 from hostile_cases.filters import FILTERS
 from served import TOKEN, client_of, refusal
 
+from raycase.serving import guard as guard_module
 from raycase.serving import schema
 from raycase.serving.engine import Engine
 from raycase.serving.guard import Guard
@@ -311,6 +312,48 @@ def test_a_body_without_a_length_ends_at_the_limit(service):
     assert start["status"] == 413 and next(endless) == 9
 
 
+def test_bodies_beyond_what_memory_has_are_429(service, monkeypatch):
+    """While one is worked on, another that does not fit beside it is turned away as it arrives."""
+    monkeypatch.setattr(guard_module, "MOST_BODIES", 150)
+    settings, held = check_serve(ServeJob()), []
+
+    async def call():
+        go, begun = asyncio.Event(), asyncio.Event()
+
+        async def app(scope, receive, send):
+            begun.set()
+            await go.wait()
+
+        guard = Guard(app, settings=settings, routes=frozenset(), observe=lambda *_, **__: None, seconds=9)
+
+        async def ask(*parts):
+            messages = iter([part(body, more=i + 1 < len(parts)) for i, body in enumerate(parts)])
+            sent = []
+
+            async def receive():
+                return next(messages)
+
+            async def send(message):
+                held.append(guard.held)
+                sent.append(message)
+
+            await guard(
+                {"type": "http", "method": "POST", "path": "/", "headers": [(b"host", b"[::1]")]}, receive, send
+            )
+            return sent
+
+        first = asyncio.create_task(ask(b" " * 100))
+        await begun.wait()
+        start, body = await ask(b" " * 30, b" " * 30, b" " * 30)
+        assert start["status"] == 429 and (b"retry-after", b"1") in start["headers"] and b"150 bytes" in body["body"]
+        assert held == [100, 100], "expected the bytes of the one that was turned away to be let go"
+        go.set()
+        await first
+        assert guard.held == 0
+
+    asyncio.run(call())
+
+
 def test_a_request_that_is_cancelled_gives_its_place_back(service):
     """As Ray cancels it when the client hangs up."""
     settings = check_serve(ServeJob(queue=1))
@@ -329,9 +372,9 @@ def test_a_request_that_is_cancelled_gives_its_place_back(service):
         scope = {"type": "http", "method": "POST", "path": "/", "headers": [(b"host", b"localhost")]}
         task = asyncio.create_task(guard(scope, receive, None))
         await begun.wait()
-        assert guard.working == 1
+        assert (guard.working, guard.held) == (1, 2)
         task.cancel()
         await asyncio.wait([task])
-        assert task.cancelled() and guard.working == 0
+        assert task.cancelled() and guard.working == guard.held == 0
 
     asyncio.run(call())
