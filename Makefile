@@ -6,7 +6,7 @@ SEED ?= 0
 BIN := .venv/bin
 MPNET := sentence-transformers/all-mpnet-base-v2@e8c3b32edf5434bc2275fc9bab85f82640a19130
 
-.PHONY: help demo test test-cluster test-long chaos lint docs bundle model wheel bench cuda-build-check clean
+.PHONY: help demo test test-cluster test-long chaos lint docs site bundle model wheel bench cuda-build-check clean
 
 help:                      ## this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## */\1\t/' | expand -t 16
@@ -26,7 +26,7 @@ test-long: .venv/ready     ## tests that take long
 chaos: .venv/ready         ## jobs under random kills and failures, for MINUTES (default 10)
 	$(BIN)/python tests/chaos.py --minutes $(MINUTES) --seed $(SEED)
 
-lint: .venv/ready          ## format, style, types, import contracts, generated pages
+lint: .venv/ready          ## format, style, types, import contracts, generated pages, the site
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
 	$(BIN)/mypy
@@ -34,11 +34,15 @@ lint: .venv/ready          ## format, style, types, import contracts, generated 
 	$(BIN)/python docs/flags.py --check
 	$(BIN)/python docs/kinds.py --check
 	$(BIN)/python docs/rooms.py --check
+	$(BIN)/python docs/website.py --check
 
 docs: .venv/ready          ## write the generated pages: docs/flags.md, docs/rooms.svg, the kinds in docs/encoders.md
 	$(BIN)/python docs/flags.py
 	$(BIN)/python docs/kinds.py
 	$(BIN)/python docs/rooms.py
+
+site: .venv/ready          ## the website of README.md, docs/ and results/, into out/site
+	$(BIN)/python docs/website.py
 
 bundle:                    ## build raycase/explore/page/regl-scatterplot.js from bundle/package-lock.json
 	npm ci --no-audit --no-fund --prefix bundle

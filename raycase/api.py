@@ -69,16 +69,17 @@ def load(model: Place = "minilm-conditional", **options: Any) -> Embeds:
     options: `device` ("cpu", "cuda"), `dtype` (of torch), `batch_tokens`, and how the model reads a pair: `prompt`,
     `pooling`, `subtract`, `dim` (`raycase.systems.registry.resolve`). Raises ValueError.
 
-    >>> model = raycase.load()
-    >>> sentences = ["Two girls in red dresses play soccer.", "A boy in a red shirt sleeps.", "Two men in suits talk."]
-    >>> color = model.encode(sentences, condition="color of the clothes")
-    >>> color.shape
-    (3, 512)
-    >>> number = model.encode(sentences, condition="number of people")
-    >>> bool(model.similarity(color[0], color)[0, 1] > model.similarity(number[0], number)[0, 1])
-    True
-    >>> model.encode_grid(sentences, ["color of the clothes", "number of people"]).shape
-    (3, 2, 512)
+    Examples:
+        >>> model = raycase.load()
+        >>> sentences = ["Two girls in red dresses play soccer.", "A boy in a red shirt sleeps.", "Two men talk."]
+        >>> color = model.encode(sentences, condition="color of the clothes")
+        >>> color.shape
+        (3, 512)
+        >>> number = model.encode(sentences, condition="number of people")
+        >>> bool(model.similarity(color[0], color)[0, 1] > model.similarity(number[0], number)[0, 1])
+        True
+        >>> model.encode_grid(sentences, ["color of the clothes", "number of people"]).shape
+        (3, 2, 512)
     """
     from raycase.systems.registry import load as load_system
 
@@ -93,13 +94,14 @@ def embed(input: Place, output: Place, *, conditions: str | Iterable[str] = (), 
     A job that was stopped resumes. `options`: its other flags. Raises ValueError for a wrong request, RuntimeError
     where the work failed.
 
-    >>> import tempfile
-    >>> with tempfile.TemporaryDirectory() as folder:
-    ...     rows = pathlib.Path(folder, "texts.csv")
-    ...     _ = rows.write_text("text\\nTwo girls in red dresses play soccer.\\nA boy sleeps.\\n")
-    ...     result = raycase.embed(rows, folder + "/out", conditions=["color of the clothes", "number of people"])
-    >>> result["rows_out"], result["pairs"]
-    (2, 4)
+    Examples:
+        >>> import tempfile
+        >>> with tempfile.TemporaryDirectory() as folder:
+        ...     rows = pathlib.Path(folder, "texts.csv")
+        ...     _ = rows.write_text("text\\nTwo girls in red dresses play soccer.\\nA boy sleeps.\\n")
+        ...     result = raycase.embed(rows, folder + "/out", conditions=["color of the clothes", "number of people"])
+        >>> result["rows_out"], result["pairs"]
+        (2, 4)
     """
     from raycase.corpus.request import EmbedJob
     from raycase.placement import embed as run
@@ -148,11 +150,12 @@ def to_sentence_transformer(model: Embeds) -> SentenceTransformer:
     Its vectors are those of `model.encode`, computed where the model was loaded. Raises ValueError for a system that
     scores pairs and has no vectors, and where sentence-transformers is not installed.
 
-    >>> model = raycase.load()
-    >>> converted = raycase.to_sentence_transformer(model)
-    >>> texts = ["A girl in a red dress", "A man in a suit"]
-    >>> bool((converted.encode(texts, condition="color") == model.encode(texts, "color")).all())
-    True
+    Examples:
+        >>> model = raycase.load()
+        >>> converted = raycase.to_sentence_transformer(model)
+        >>> texts = ["A girl in a red dress", "A man in a suit"]
+        >>> bool((converted.encode(texts, condition="color") == model.encode(texts, "color")).all())
+        True
     """
     _check_embeds(model)
     library = _package_of_extra("sentence_transformers", "st")
@@ -172,9 +175,10 @@ def to_mteb(model: Embeds, condition: str | None = None) -> ConditionalEncoder:
     ValueError for a system that scores pairs and has no vectors, for a condition that it cannot embed, and where mteb
     is not installed.
 
-    >>> model = raycase.to_mteb(raycase.load(), condition="color of the clothes")
-    >>> model.mteb_model_meta.name, model.mteb_model_meta.embed_dim
-    ('raycase/minilm-conditional', 512)
+    Examples:
+        >>> model = raycase.to_mteb(raycase.load(), condition="color of the clothes")
+        >>> model.mteb_model_meta.name, model.mteb_model_meta.embed_dim
+        ('raycase/minilm-conditional', 512)
     """
     _check_embeds(model)
     _package_of_extra("mteb", "mteb")

@@ -39,10 +39,11 @@ class Embed:
     model: what `raycase.load` takes, with its `options` (`device`, `batch_tokens`, `prompt`, `dim`, ...).
     condition_column: a column with each row's own condition, in place of `conditions`. Raises ValueError.
 
-    >>> embed = raycase.Embed(conditions=["color", "number of people"])
-    >>> table = embed(pa.table({"text": ["Two girls in red dresses", None]}))
-    >>> table.column_names, len(table), table["rejected"].to_pylist()
-    (['text', 'condition', 'embedding', 'rejected'], 4, [None, None, 'null text', 'null text'])
+    Examples:
+        >>> embed = raycase.Embed(conditions=["color", "number of people"])
+        >>> table = embed(pa.table({"text": ["Two girls in red dresses", None]}))
+        >>> table.column_names, len(table), table["rejected"].to_pylist()
+        (['text', 'condition', 'embedding', 'rejected'], 4, [None, None, 'null text', 'null text'])
     """
 
     @names_arguments

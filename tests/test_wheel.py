@@ -1,5 +1,6 @@
 """The wheel holds the whole package; its requirements have tested versions."""
 
+import re
 import tomllib
 import zipfile
 
@@ -21,5 +22,5 @@ def test_every_dependency_has_a_tested_version():
         if "==" in line
     }
     requirements = project["dependencies"] + [r for rs in project["optional-dependencies"].values() for r in rs]
-    names = {r.split("[")[0].split(">")[0].lower().replace("_", "-") for r in requirements} - {"raycase"}
+    names = {re.split(r"[\[<=>]", r)[0].lower().replace("_", "-") for r in requirements} - {"raycase"}
     assert names <= pins

@@ -1,0 +1,113 @@
+"""The pages: their commands parse, and the errors that they quote are in the code."""
+
+import ast
+import re
+import shlex
+from dataclasses import fields
+from functools import cache
+
+import pytest
+from helpers import ROOT
+
+from raycase.cli import parse, subcommand
+from raycase.commands import COMMANDS
+
+PAGES = sorted([ROOT / "README.md", ROOT / "CONTRIBUTING.md", *(ROOT / "docs").rglob("*.md")])
+REQUIRED = ("--train", "--validation", "--output")  # of `raycase train`
+CALLS = re.compile(r"(?:^|[\s/])(?:raycase |python jobs/(\w+)\.py )")
+
+
+def by_name(pages):
+    return pytest.mark.parametrize("page", pages, ids=lambda page: page.stem)
+
+
+def blocks(page):
+    """(number of the first line, what stands behind the fence, text) of each block of code, fenced or indented."""
+    found, fence, before = [], False, ""
+    for number, line in enumerate(page.read_text(encoding="utf-8").split("\n"), 1):
+        if line.startswith("```"):
+            fence = not fence
+            found += [(number + 1, line.strip("` "), [])] if fence else []
+        elif fence:
+            found[-1][2].append(line)
+        elif line.startswith("    ") and line.strip():
+            if not before.startswith("    "):
+                found.append((number, "", []))
+            found[-1][2].append(line[4:])
+        before = line
+    return [(number, info, "\n".join(lines)) for number, info, lines in found]
+
+
+def called(page):
+    """(line, words) of each `raycase ...` and `python jobs/NAME.py ...` in a page's blocks of code."""
+    for number, info, text in blocks(page):
+        if info in ("python", "text", "json", "ini", "js"):
+            continue
+        for line in text.replace("\\\n", " ").split("\n"):
+            line = re.split(r"(?:^|\s)#\s", line)[0]
+            if call := CALLS.search(line):
+                words = shlex.split(line[call.end() :])
+                yield number, [call[1].replace("_", "-"), *words] if call[1] else words
+
+
+def flags_of(words):
+    """Every flag of a command, or of all its systems."""
+    loaded = COMMANDS[subcommand(words)].load()
+    kinds = loaded.values() if isinstance(loaded, dict) else [loaded]
+    names = {field.name.replace("_", "-") for kind in kinds for field in fields(kind)}
+    return {f"--{name}" for name in names} | {f"--no-{name}" for name in names} | {"--help", "--help-all"}
+
+
+@by_name(PAGES)
+def test_every_command_of_a_page_is_one_that_the_parser_takes(page, capsys):
+    for number, words in called(page):
+        said = f"{page.name}, block at {number}: raycase {shlex.join(words)}"
+        assert subcommand(words), said
+        if "..." in words and COMMANDS[subcommand(words)].over:  # flags that are left to the reader
+            words.remove("...")
+            words += [word for flag in REQUIRED if flag not in words for word in (flag, "a")]
+        try:
+            parse(words)
+        except SystemExit:
+            pytest.fail(f"{said}\n{capsys.readouterr().err}")
+
+
+@by_name(PAGES)
+def test_every_flag_beside_a_command_in_running_text_is_one_of_its_flags(page):
+    for quoted in re.findall(r"`raycase ([^`]+)`", page.read_text(encoding="utf-8")):
+        words = quoted.split()
+        if subcommand(words) and not COMMANDS[subcommand(words)].over:
+            given = {re.split("[=/]", word)[0].strip(",") for word in words if re.match("--[a-z]", word)}
+            assert given <= flags_of(words), f"{page.name}: raycase {quoted}"
+
+
+@by_name(PAGES)
+def test_every_link_to_a_file_of_the_repository_leads_there(page):
+    for target in re.findall(r"\]\(([^)#:]+)(?:#[^)]*)?\)", page.read_text(encoding="utf-8")):
+        assert (page.parent / target).exists(), f"{page.name}: {target}"
+
+
+@by_name(PAGES)
+def test_every_script_and_page_that_is_named_is_there(page):
+    for name in re.findall(r"(?<![\w/])(?:benchmarks|docs|jobs|results|tests)/[\w/]+\.\w+", page.read_text("utf-8")):
+        assert (ROOT / name).exists(), f"{page.name}: {name}"
+
+
+@cache
+def messages():
+    """Every text of the package, with … for what is put into it."""
+    found = set()
+    for file in (ROOT / "raycase").rglob("*.py"):
+        for node in ast.walk(ast.parse(file.read_text(encoding="utf-8"))):
+            if isinstance(node, ast.JoinedStr):
+                found.add("".join(part.value if isinstance(part, ast.Constant) else "…" for part in node.values))
+            elif isinstance(node, ast.Constant) and isinstance(node.value, str):
+                found.add(node.value)
+    return found
+
+
+def test_every_error_that_is_explained_is_one_of_the_code():
+    page = (ROOT / "docs" / "troubleshooting.md").read_text(encoding="utf-8")
+    quoted = [either[0] or either[1] for either in re.findall("^### (?:`` (.+) ``|`([^`]+)`)$", page, re.MULTILINE)]
+    assert len(quoted) == page.count("\n### ") > 30
+    assert [words for words in quoted if not any(words in text for text in messages())] == []
