@@ -35,6 +35,7 @@ from raycase.serving.engine import Engine
 from raycase.serving.schema import MarksRequest
 
 SETTINGS = MapSettings(neighbours=8, clusters=8, seed=0)
+MOST_INDEXED = 10_000_000  # rows of an index, whose ids are read: a GiB
 MOST_KEPT = 64  # conditions whose maps are remembered, beside the first map
 MOST_WAITING = 8  # maps that are asked for while one is made
 MAP_SECONDS = 300.0  # that a map may take
@@ -74,8 +75,7 @@ class Explorer:
     async def rows(self) -> dict[str, Any]:
         """The texts on the map of the newest version, and the conditions of the index. Raises RequestError, WorkError
         and HTTPException."""
-        async with self._making:
-            shown = self._shown = await self._on_index(self._newest)
+        shown = await self._on_index(self._newest)
         summary = shown.rows.summary(None, SETTINGS.seed)
         texts = texts_of_rows(shown.rows.texts, shown.rows.ids, shown.title, summary)
         return texts | {
@@ -89,7 +89,7 @@ class Explorer:
     async def map(self, version: int, condition: str | None) -> dict[str, Any]:
         """The map under a condition (None: by plain vectors) of the rows of a version. Raises RequestError, WorkError,
         and HTTPException for another version than the newest, and where too many wait."""
-        shown = self._of(version)
+        shown = await self._of(version)
         if condition not in shown.maps:
             if self._waiting >= MOST_WAITING:
                 raise HTTPException(
@@ -110,7 +110,7 @@ class Explorer:
     async def marks(self, asked: MarksRequest) -> dict[str, Any]:
         """Starts and ends of the words of some rows at which a condition looks. Raises RequestError, WorkError and
         HTTPException."""
-        shown = self._of(asked.version)
+        shown = await self._of(asked.version)
         texts = shown.rows.texts
         if not shown.weighs or max(asked.rows) >= len(texts):
             got = "a row beyond them" if shown.weighs else "a model that weighs no words"
@@ -180,12 +180,17 @@ class Explorer:
         version, metadata = index.dataset.version, index.metadata
         if self._shown is not None and self._shown.version == version:
             return self._shown
+        if metadata.rows > MOST_INDEXED:
+            raise RequestError(
+                f"expected an index of at most {MOST_INDEXED:,} rows for maps, got {metadata.rows:,}; write a page of "
+                "some by `raycase explore --where`"
+            )
         conditions = [*([None] if metadata.plain else []), *metadata.conditions][:MOST_MAPS]
         text = text_column(index, None)
         rows = choose_rows(
             index, conditions, text=text, most=self.most_rows, seed=SETTINGS.seed, words=bool(metadata.words)
         )
-        return _Shown(
+        self._shown = _Shown(
             version=version,
             rows=rows,
             title=visible(index.root.uri.rstrip("/").rsplit("/", 1)[-1], MOST_LABEL),
@@ -193,12 +198,17 @@ class Explorer:
             any_condition=bool(metadata.words),
             weighs=why_unweighed(index, None, None) is None,
         )
-
-    def _of(self, version: int) -> _Shown:
-        """What a page shows. Raises HTTPException where its version is not shown any more."""
-        if self._shown is None or self._shown.version != version:
-            raise _moved()
         return self._shown
+
+    async def _of(self, version: int) -> _Shown:
+        """What a page shows, which another replica may have given it: that of a version is the same everywhere. Raises
+        RequestError, WorkError, and HTTPException for another version than the newest."""
+        shown = self._shown
+        if shown is None or shown.version != version:
+            shown = await self._on_index(self._newest)
+        if shown.version != version:
+            raise _moved()
+        return shown
 
 
 def lacks_explore() -> bool:
@@ -218,4 +228,4 @@ def _vectors(shown: _Shown, condition: str | None, index: Index) -> np.ndarray:
 
 
 def _moved() -> HTTPException:
-    return HTTPException(409, "the index has a new version, or the server was started anew: load the page again")
+    return HTTPException(409, "the index has a new version: load the page again")

@@ -80,7 +80,7 @@ def test_other_requests_are_answered_while_a_map_is_made(web):
     assert made[0]["condition"] == "color"
 
 
-def test_a_map_has_the_neighbours_facets_and_words_of_the_index(web, home):
+def test_a_map_has_the_neighbours_facets_and_words_of_the_index(web, home, service):
     said, index = ask(web, "rows"), Index.open(str(home / "i.lance"))
     texts = [row["text"] for row in storing.texts(60)]
     assert said["texts"] == texts and said["ids"] == [str(i) for i in range(60)] and said["summary"] == "60 rows"
@@ -97,7 +97,9 @@ def test_a_map_has_the_neighbours_facets_and_words_of_the_index(web, home):
         assert all(facet["words"] for facet in found["facets"])
         assert np.ptp(numbers(found, "positions", "<u2"), axis=0).max() > 60_000
         assert ask(web, "map", version=said["version"], condition=condition) == found
-    words = ask(web, "words", version=said["version"], condition="color", rows=[3, 30])["words"]
+    marks = {"version": said["version"], "condition": "color", "rows": [3, 30]}
+    words = ask(web, "words", **marks)["words"]
+    assert client_of(service)[0].post("/explore/words", json=marks).json()["words"] == words  # another replica
     weighed = index.encoder.word_weights([texts[3], texts[30]], "color")
     assert words == [[end for word in looked_at(each) for end in (word.start, word.end)] for each in weighed]
 
@@ -134,9 +136,12 @@ def test_wrong_requests(web, route, asked, status, said):
     assert said in refusal(answer, status)
 
 
-def test_of_many_rows_a_sample_is_shown(service):
+def test_of_many_rows_a_sample_is_shown_and_of_too_many_none(service, monkeypatch):
     said = client_of(service, most_rows=20)[0].post("/explore/rows", json={}).json()
     assert said["summary"] == "20 of 60 rows, a sample (seed 0)" and len(said["texts"]) == 20
+    monkeypatch.setattr("raycase.serving.explore_page.MOST_INDEXED", 59)
+    refused = client_of(service)[0].post("/explore/rows", json={})
+    assert "at most 59 rows for maps, got 60" in refusal(refused, 422)
 
 
 def test_what_lacks_for_maps_is_said(home, service, monkeypatch):
