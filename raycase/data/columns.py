@@ -96,7 +96,8 @@ def find_columns(
 def check_columns(schema: pa.Schema, columns: Columns, file: InputFile) -> None:
     """Raise RequestError where a file lacks a column, or has it twice or in a wrong type."""
     for name in columns.names:
-        check_once(name, schema.names, file.uri)
+        is_text = [name] == [*columns.texts]  # of two there are two flags
+        check_once(name, schema.names, file.uri, "; --text-column names another" if is_text else "")
     for name in columns.texts:
         text = plain_type(stored_type(schema.field(name).type))
         if not (pa.types.is_string(text) or pa.types.is_null(text)):
@@ -126,11 +127,11 @@ def check_columns(schema: pa.Schema, columns: Columns, file: InputFile) -> None:
             )
 
 
-def check_once(name: str, names: Sequence[str], where: str) -> None:
-    """Raise RequestError unless the column is one of these names, and one only."""
+def check_once(name: str, names: Sequence[str], where: str, advice: str = "") -> None:
+    """Raise RequestError, with some advice, unless the column is one of these names, and one only."""
     if names.count(name) != 1:
         once = " once" if name in names else ""
-        raise RequestError(f"{where}: expected the column {name!r}{once}, got {', '.join(names) or 'none'}")
+        raise RequestError(f"{where}: expected the column {name!r}{once}, got {', '.join(names) or 'none'}{advice}")
 
 
 def _written_type(kind: pa.DataType) -> pa.DataType:

@@ -29,10 +29,11 @@ from raycase.search.queries import TEXT, read_queries
 from raycase.search.reopened import on_index
 from raycase.search.rescore import RERANKED, check_answers, find_scorer, rerank
 from raycase.search.shown import by_query, html_page, print_answers, print_replaced_condition
-from raycase.search.weighed import check_weighable, is_weighable, weigh_answers
+from raycase.search.weighed import check_weighable, is_weighable, text_column, weigh_answers
 from raycase.systems.fine_tuned_module import Scorer
 
 MOST_MEMORY = 2**20  # GiB
+OWN = (ID, ASKED, CONDITION)  # columns of strings that no text is in
 MOST_REPLICAS, MOST_SECONDS = 64, 86_400
 GROUP_ROWS = 2**16  # answers in a row group, which `raycase rerank` reads at a time
 
@@ -78,7 +79,7 @@ class SearchJob(RayFlag):
     candidates: int | None = None
     """Answers of each query that are re-ranked. Default: 100, or as many as there are."""
     text_column: str | None = None
-    """The kept column with the answers' texts, for re-ranking and --explain. Default: text."""
+    """The kept column with the answers' texts: to show, for re-ranking and --explain. Default: text."""
     explain: bool | None = None
     """Weigh the words of the answers' texts, where the model can (condition-pooling): the fewest that hold half of the
     weight are bold in a terminal, and listed without one; --output gets a column `weights`. Default: on for a terminal
@@ -151,6 +152,7 @@ def _search(
     """The model that re-ranks, whether words are weighed, and the answers before both."""
     scorer = _load_scorer(job, index, conditional=conditions is not None)
     explains = _explains(job, index)
+    text_column(index, job.text_column)  # checks it
     answers = index.search(
         sentences,
         conditions,
@@ -176,8 +178,8 @@ def _check_job(job: SearchJob) -> None:
     check_ranges(job, ranges | {"memory": (0 < job.memory <= MOST_MEMORY, f"GiB above 0, at most {MOST_MEMORY:,}")})
     if job.candidates is not None and not job.rerank:
         raise RequestError("--candidates: expected --rerank, got none")
-    if job.text_column is not None and not (job.rerank or job.explain):
-        raise RequestError("--text-column: expected --rerank or --explain, got none")
+    if job.text_column is not None and not (job.rerank or job.explain or job.html or not job.output):
+        raise RequestError("--text-column: expected --rerank, --explain or answers to show, got none")
 
 
 def _queries(job: SearchJob) -> tuple[list[str], list[str] | None]:
@@ -240,6 +242,11 @@ def _show(
     if job.output and not job.html:
         return
     column = job.text_column or (TEXT if TEXT in answers.column_names else ID)
+    strings = [field.name for field in answers.schema if pa.types.is_string(field.type) and field.name not in OWN]
+    if column == ID and strings:
+        note(
+            f"ids are shown, for the index keeps no column {TEXT!r}; --text-column names another: {', '.join(strings)}"
+        )
     shown = by_query(answers, column, weights)
     if not job.output:
         print_answers(shown, sentences, conditions)

@@ -30,7 +30,7 @@ def cli(capsys, *arguments):
         ({"--input": "nothing.parquet"}, "expected .parquet, .csv, .jsonl files at"),
         ({"--input": "header.csv"}, "expected rows, got none in 1 files"),
         ({"--input": "corrupt.parquet"}, "expected a readable parquet file, got"),
-        ({"--text-column": "body"}, "expected the column 'body', got id, text"),
+        ({"--text-column": "body"}, "expected the column 'body', got id, text; --text-column names another"),
         ({"--id-column": "key"}, "expected the column 'key', got id, text"),
         ({"--keep-columns": "year"}, "expected the column 'year', got id, text"),
         ({"--conditions": ""}, "expected words in every condition, got ''"),

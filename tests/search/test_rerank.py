@@ -130,9 +130,12 @@ def test_what_cannot_rerank_is_refused(thirty, tiny_model, tmp_path):
         find_scorer(str(tmp_path / "vectors"), conditional=True)
     with pytest.raises(RequestError, match="expected queries under conditions for"):
         find_scorer(str(tmp_path / "cross"), conditional=False)
-    for flag, value, wanted in (("candidates", 5, "--rerank"), ("text_column", "text", "--rerank or --explain")):
+    for flag, value, wanted in (
+        ("candidates", 5, "--rerank"),
+        ("text_column", "text", "--rerank, --explain or answers to show"),
+    ):
         with pytest.raises(RequestError, match=f"--{flag.replace('_', '-')}: expected {wanted}, got none"):
-            search(SearchJob(index=thirty[0], query=("a",), **{flag: value}))
+            search(SearchJob(index=thirty[0], query=("a",), output=str(tmp_path / "a.parquet"), **{flag: value}))
     with pytest.raises(RequestError, match="--candidates: expected at least 1, got 0"):
         search(SearchJob(index=thirty[0], query=("a",), rerank=str(tmp_path / "cross"), candidates=0))
 

@@ -157,6 +157,8 @@ def test_without_a_terminal_the_words_are_listed_if_asked(weighing, capsys):
     assert BOLD not in printed
     search(asked(uri, explain=True, text_column="title"))
     assert re.search(r"title \d  \(\w+ \d\.\d\d", capsys.readouterr().out)
+    search(asked(uri, text_column="title"))
+    assert re.search(r"0\.\d+  title \d\n", capsys.readouterr().out)
 
 
 def test_a_page_of_answers_is_escaped_and_marked(weighing, tmp_path):
@@ -176,7 +178,7 @@ def test_what_cannot_be_weighed_is_refused_or_left_alone(weighing, tmp_path, tin
     uri, _ = weighing
     refuse(asked(uri, explain=True, text_column="words"), r"--explain: expected the texts in .*, got 'words'", search)
     refuse(asked(uri, explain=True, text_column="year"), r"--explain: expected texts in 'year', got int64", search)
-    refuse(asked(uri, text_column="text"), "--text-column: expected --rerank or --explain, got none", search)
+    refuse(asked(uri, text_column="words"), "--text-column: expected a column of texts .*, got 'words'", search)
     other, _ = index_of_thirty(tmp_path, tiny_model)
     words = r"--explain: expected an index of a model that weighs words \(condition-pooling, csr\), got one of .*bi"
     refuse(asked(other, explain=True), words, search)
