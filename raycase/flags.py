@@ -50,13 +50,14 @@ def read_in_groups(kind: type, *, short: str = "") -> Callable[..., Any]:
     first group alone, and says where the second is."""
     usual, advanced = (_group(kind, chosen) for chosen in grouped(kind))
     more = len(fields(advanced)) if short else 0
+    suppressed: Any = tyro.conf.Suppress
 
     def made(usual: Any, advanced: Any) -> Any:
         return kind(**vars(usual), **vars(advanced))
 
     made.__annotations__ = {
         "usual": Annotated[usual, tyro.conf.arg(name="")],
-        "advanced": tyro.conf.Suppress[advanced] if more else advanced,
+        "advanced": suppressed[advanced] if more else advanced,
     }
     made.__doc__ = kind.__doc__
     if more:
