@@ -1,19 +1,25 @@
-"""The pages: their commands parse, and the errors that they quote are in the code."""
+"""The pages: their commands parse, tutorials run and print what they say, errors that they quote are in the code."""
 
 import ast
+import io
 import re
 import shlex
+import subprocess
+from contextlib import redirect_stderr, redirect_stdout
 from dataclasses import fields
 from functools import cache
 
 import pytest
 from helpers import ROOT
 
-from raycase.cli import parse, subcommand
+from raycase.cli import main, parse, subcommand
 from raycase.commands import COMMANDS
 
 PAGES = sorted([ROOT / "README.md", ROOT / "CONTRIBUTING.md", *(ROOT / "docs").rglob("*.md")])
+TUTORIALS = sorted((ROOT / "docs" / "tutorials").glob("*.md"))
 REQUIRED = ("--train", "--validation", "--output")  # of `raycase train`
+LONG = {"gpu", "models", "pairs"}  # tutorials that train, or load several models
+NOT_RUN = "not run by the tests"  # the title of a block of a tutorial
 CALLS = re.compile(r"(?:^|[\s/])(?:raycase |python jobs/(\w+)\.py )")
 
 
@@ -111,3 +117,72 @@ def test_every_error_that_is_explained_is_one_of_the_code():
     quoted = [either[0] or either[1] for either in re.findall("^### (?:`` (.+) ``|`([^`]+)`)$", page, re.MULTILINE)]
     assert len(quoted) == page.count("\n### ") > 30
     assert [words for words in quoted if not any(words in text for text in messages())] == []
+
+
+def shell(text):
+    """Each command of a block, with its continued lines, and each file that it writes: (name, text)."""
+    for part in re.split(r"^(cat > \S+ <<'END'\n.*?\nEND)$", text.replace("\\\n", " "), flags=re.MULTILINE | re.DOTALL):
+        if written := re.fullmatch(r"cat > (\S+) <<'END'\n(.*\n)END", part, re.DOTALL):
+            yield written[1], written[2]
+        else:
+            yield from ((None, line) for line in part.split("\n") if line.strip() and not line.startswith("#"))
+
+
+def run(text, folder):
+    """Run the commands of a block: those of raycase in this process. Gives what they print, errors too."""
+    said = io.StringIO()
+    for name, line in shell(text):
+        if name:
+            (folder / name).write_text(line, encoding="utf-8")
+        elif line.startswith("raycase "):
+            with redirect_stdout(said), redirect_stderr(said):
+                try:
+                    main(shlex.split(line, comments=True)[1:])
+                except SystemExit as stop:
+                    print(f"status {stop.code}")
+        else:
+            said.write(subprocess.check_output(["bash", "-c", line], text=True, cwd=folder))
+    return said.getvalue()
+
+
+def printed(wanted, said):
+    """Whether the lines that are wanted were said, in their order: `...` stands for anything, and decimals are near."""
+    lines = iter(said.split("\n"))
+    for line in filter(None, (line.strip() for line in wanted.split("\n"))):
+        if line != "..." and not any(alike(line, other.strip()) for other in lines):
+            return False
+    return True
+
+
+def alike(wanted, line):
+    decimal = r"-?\d+\.\d+"
+    parts = [
+        re.sub(decimal, lambda _: f"({decimal})", re.escape(part).replace(r"\.", ".")) for part in wanted.split("...")
+    ]
+    found = re.fullmatch(".*?".join(parts), line)
+    numbers = [float(number) for number in re.findall(decimal, wanted)]
+    return found and all(abs(float(n) - m) < 0.02 + 0.02 * abs(m) for n, m in zip(found.groups(), numbers, strict=True))
+
+
+@pytest.mark.parametrize(
+    "page", [pytest.param(page, id=page.stem, marks=[pytest.mark.long] * (page.stem in LONG)) for page in TUTORIALS]
+)
+def test_a_tutorial_does_what_it_says(page, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    said, names, ran = "", {}, 0
+    for number, info, text in blocks(page):
+        language, _, options = info.partition(" ")
+        assert language in ("bash", "python", "text"), f"{page.name}:{number}: {info}"
+        if NOT_RUN in options:
+            said = None
+        elif language == "text":
+            assert said is None or printed(text, said), f"{page.name}:{number}: expected\n{text}\ngot\n{said}"
+        elif language == "bash":
+            said, ran = run(text, tmp_path), ran + 1
+            assert "status" in text or "\nstatus " not in f"\n{said}", f"{page.name}:{number}: {said}"
+        else:
+            out = io.StringIO()
+            with redirect_stdout(out):
+                exec(compile(text, f"{page.name}:{number}", "exec"), names)
+            said, ran = out.getvalue(), ran + 1
+    assert ran or NOT_RUN in page.read_text()
