@@ -17,7 +17,7 @@ demo: .venv/ready          ## what `raycase demo` shows, embedded by `ray job su
 test: .venv/ready          ## the test suite
 	$(BIN)/python -m pytest
 
-test-cluster: .venv/ready  ## tests on clusters whose nodes join, leave and die
+test-cluster: .venv/ready  ## tests on clusters whose nodes join, leave and die, and what takes longer
 	$(BIN)/python -m pytest -n 0 -m "cluster and not long"
 
 test-long: .venv/ready     ## tests that take long

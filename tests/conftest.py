@@ -31,11 +31,14 @@ from raycase.data.store_clients import open_store
 
 
 class OneRay(LoadScopeScheduling):
-    """One of pytest's workers runs every file that needs Ray; the tests of any other file stay together."""
+    """One of pytest's workers runs every file that needs Ray, one compiles UMAP and one imports MTEB; the tests of
+    any other file stay together."""
 
     def _split_scope(self, nodeid):
         file = nodeid.split("::")[0]
-        return "ray" if needs_ray(file) else file
+        if needs_ray(file):
+            return "ray"
+        return "umap" if maps(file) else "mteb" if "test_mteb" in file else file
 
 
 @cache
@@ -44,16 +47,35 @@ def needs_ray(file):
     return re.search(r"^def \w+\([^)]*\bcluster\b", (ROOT / file).read_text(), re.MULTILINE) is not None
 
 
+def maps(file):
+    """Whether a file has tests of maps: UMAP is compiled in each process, and a browser started."""
+    return "explore" in file or "notebook" in file
+
+
 @pytest.hookimpl(optionalhook=True)
 def pytest_xdist_make_scheduler(config, log):
     return OneRay(config, log)
 
 
+def pytest_ignore_collect(collection_path, config):
+    """A file whose tests are all left out is not even imported."""
+    if collection_path.match("test_*.py") and "not cluster" in config.option.markexpr:
+        return True if re.search(r"^pytestmark = pytest.mark.cluster$", collection_path.read_text(), re.M) else None
+    return None
+
+
 def pytest_collection_modifyitems(items):
-    """Ray's tests begin: they take longest."""
+    """Ray's tests begin: they take longest; then those that compile UMAP and start a browser."""
     for item in items:
         assert "cluster" not in item.fixturenames or needs_ray(item.location[0]), f"{item.nodeid}: a Ray of its own"
-    items.sort(key=lambda item: not needs_ray(item.location[0]))
+    items.sort(key=lambda item: (not needs_ray(item.location[0]), not maps(item.location[0])))
+
+
+def pytest_runtest_setup(item):
+    """A test that computed with more threads leaves them to none after it: two of them wait for each other tenfold."""
+    torch = sys.modules.get("torch")
+    if torch and torch.get_num_threads() > 1:
+        torch.set_num_threads(1)
 
 
 def pytest_runtest_protocol(item):
@@ -119,9 +141,10 @@ def through(monkeypatch, s3_server):
 
 
 @pytest.fixture(scope="session")
-def cluster(s3_server):
-    """The run's Ray: four logical CPUs, a job server; gives the context of `ray.init`. Its folder names its address:
-    otherwise a submitted job would join any other Ray of this machine."""
+def cluster(s3_server, request):
+    """The run's Ray: four logical CPUs; for tests marked `cluster` a job server, too, whose processes take long
+    to start. Gives the context of `ray.init`. Its folder names its address: otherwise a submitted job would join any
+    other Ray of this machine."""
     import tempfile
 
     import ray
@@ -129,7 +152,7 @@ def cluster(s3_server):
     with tempfile.TemporaryDirectory(prefix="rc", dir="/tmp", ignore_cleanup_errors=True) as folder:  # short: sockets
         context = ray.init(
             num_cpus=4,
-            include_dashboard=True,
+            include_dashboard=any(item.get_closest_marker("cluster") for item in request.session.items),
             dashboard_host="127.0.0.1",
             log_to_driver=False,
             logging_level="ERROR",

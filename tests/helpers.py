@@ -1,6 +1,7 @@
 """What tests share: small corpora, outputs read back, jobs run in this process or in one of their own."""
 
 import sys
+from importlib import import_module
 from pathlib import Path
 
 import numpy as np
@@ -9,6 +10,19 @@ import pyarrow.dataset as ds
 from raycase.corpus.output import SCORES, output_at
 
 ROOT = Path(__file__).parent.parent
+
+
+class Later:
+    """A module that is imported when it is first used: not while tests are collected, which each of pytest's workers
+    does."""
+
+    def __init__(self, name):
+        self._name = name
+
+    def __getattr__(self, name):
+        return getattr(import_module(self._name), name)
+
+
 WORDS = ["red", "blue", "green", "dress", "shirt", "dog", "cat", "man", "woman", "people", "play", "run", "sit", "ball"]
 
 

@@ -200,6 +200,7 @@ def test_an_output_with_nonsense_in_its_records_is_refused(data, output, models,
     _use(damaged(tmp_path / "out", output, name, content), output, models)
 
 
+@pytest.mark.cluster
 @examples(30)
 @given(data=st.data())
 def test_made_up_names_among_the_units_are_refused(data, output, models, tmp_path):

@@ -3,16 +3,15 @@
 import json
 import sys
 
-import mteb
 import numpy as np
 import pytest
 import torch
-from datasets import Dataset
-from mteb.mocks.mock_tasks import MockInstructionReranking, MockInstructionRetrieval, MockRetrievalTask, MockSTSTask
-from mteb.models import SearchEncoderWrapper
+from helpers import Later
 
 import raycase
-from raycase.mteb_model import ConditionalEncoder
+
+mteb, mocks, datasets = Later("mteb"), Later("mteb.mocks.mock_tasks"), Later("datasets")
+mteb_model = Later("raycase.mteb_model")
 
 DOCUMENTS = [
     ("d1", "", "a red dog runs in the park"),
@@ -49,11 +48,11 @@ def model(request, pooling, tiny_model):
 
 
 def rows(names, values):
-    return Dataset.from_list([dict(zip(names, value, strict=True)) for value in values])
+    return datasets.Dataset.from_list([dict(zip(names, value, strict=True)) for value in values])
 
 
 def search(encoder, queries=QUERIES, **options):
-    task = {"task_metadata": MockInstructionRetrieval.metadata, "encode_kwargs": {}, "num_proc": None}
+    task = {"task_metadata": mocks.MockInstructionRetrieval.metadata, "encode_kwargs": {}, "num_proc": None}
     task |= {"hf_split": "test", "hf_subset": "default"}
     encoder.index(rows(("id", "title", "text"), DOCUMENTS), **task)
     return encoder.search(rows(("id", "text", "instruction"), queries), **task, **options)
@@ -65,6 +64,7 @@ def one_by_one(model, texts=TEXTS, queries=QUERIES):
     return np.stack(found)
 
 
+@pytest.mark.cluster
 def test_the_mock_tasks_of_mteb_pass(pooling):
     assert isinstance(raycase.to_mteb(pooling), mteb.EncoderProtocol | mteb.SearchProtocol)
     results = mteb.mock_run(raycase.to_mteb(pooling, "color"))
@@ -75,7 +75,7 @@ def test_the_mock_tasks_of_mteb_pass(pooling):
 
 @pytest.mark.parametrize("pairs_at_once", [1, 7, 2**15])
 def test_search_is_each_query_against_all_documents_under_its_instruction(model, pairs_at_once):
-    encoder = ConditionalEncoder(model, None, pairs_at_once)
+    encoder = mteb_model.ConditionalEncoder(model, None, pairs_at_once)
     wanted = one_by_one(model)
     assert not np.allclose(wanted[0], wanted[1], atol=1e-3)  # the same query under another instruction
     found = search(encoder, top_k=100)
@@ -90,7 +90,7 @@ def test_search_is_each_query_against_all_documents_under_its_instruction(model,
 
 @pytest.mark.parametrize("pairs_at_once", [1, 2**15])
 def test_search_among_given_documents_alone(model, pairs_at_once):
-    found = search(ConditionalEncoder(model, None, pairs_at_once), top_k=2, top_ranked=RANKED)
+    found = search(mteb_model.ConditionalEncoder(model, None, pairs_at_once), top_k=2, top_ranked=RANKED)
     for (query, _, _), cosines in zip(QUERIES, one_by_one(model), strict=True):
         of = {name: float(cosine) for (name, _, _), cosine in zip(DOCUMENTS, cosines, strict=True)}
         best = sorted((of[name] for name in RANKED[query]), reverse=True)[:2]
@@ -107,8 +107,9 @@ def test_a_document_goes_through_the_encoder_once_for_all_instructions(monkeypat
     assert sum(read) == len({*TEXTS}) + len(queries) + len(instructions)
 
 
-@pytest.mark.parametrize("task", [MockInstructionRetrieval, MockInstructionReranking])
-def test_a_task_of_mteb_with_instructions_gives_these_scores(model, task, tmp_path):
+@pytest.mark.parametrize("name", ["MockInstructionRetrieval", "MockInstructionReranking"])
+def test_a_task_of_mteb_with_instructions_gives_these_scores(model, name, tmp_path):
+    task = getattr(mocks, name)
     mteb.evaluate(raycase.to_mteb(model), task(), cache=None, prediction_folder=tmp_path, show_progress_bar=False)
     (file,) = tmp_path.rglob("*_predictions.json")
     found = json.loads(file.read_text())["default"]["test"]
@@ -138,7 +139,7 @@ def test_results_under_another_condition_are_not_taken_from_mtebs_cache(pooling,
         monkeypatch.setattr(
             encoder, "encode", lambda *inputs, **options: (calls.append(1), encode(*inputs, **options))[1]
         )
-        mteb.evaluate(encoder, MockSTSTask(), cache=mteb.ResultCache(tmp_path), show_progress_bar=False)
+        mteb.evaluate(encoder, mocks.MockSTSTask(), cache=mteb.ResultCache(tmp_path), show_progress_bar=False)
         return bool(calls)
 
     conditions = [None, "place?", "place*"]  # mteb names the folders of both alike
@@ -160,8 +161,8 @@ def test_a_model_that_is_no_one_that_ships_has_no_language_or_licence(tiny_model
     assert (meta.languages, meta.license, meta.open_weights) == (None, None, None)
 
 
-def encode(encoder, texts, task=MockSTSTask, **columns):
-    return encoder.encode([{"text": texts, **columns}], task_metadata=task.metadata)
+def encode(encoder, texts):
+    return encoder.encode([{"text": texts}], task_metadata=mocks.MockSTSTask.metadata)
 
 
 def test_vectors_are_those_of_the_model_at_length_one(model):
@@ -190,8 +191,10 @@ def test_what_has_no_vector_stops_the_run(tiny_model, pooling):
 
 def test_a_wrapper_around_the_model_does_not_lose_the_instructions_of_a_search(pooling):
     with pytest.raises(ValueError, match="do not wrap"):
-        mteb.evaluate(SearchEncoderWrapper(raycase.to_mteb(pooling)), MockInstructionRetrieval(), cache=None)
-    mteb.evaluate(SearchEncoderWrapper(raycase.to_mteb(pooling)), MockRetrievalTask(), cache=None)
+        mteb.evaluate(
+            mteb.models.SearchEncoderWrapper(raycase.to_mteb(pooling)), mocks.MockInstructionRetrieval(), cache=None
+        )
+    mteb.evaluate(mteb.models.SearchEncoderWrapper(raycase.to_mteb(pooling)), mocks.MockRetrievalTask(), cache=None)
 
 
 def test_search_needs_documents(pooling):

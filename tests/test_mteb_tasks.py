@@ -2,15 +2,16 @@
 
 import json
 
-import mteb
 import numpy as np
 import pandas as pd
 import pytest
 import torch
+from helpers import Later
 from sklearn.metrics import v_measure_score
 
 import raycase
-from raycase.mteb_tasks import QUESTIONS, instruct_stsb, intent_emotion, nyt_clustering
+
+mteb, tasks = Later("mteb"), Later("raycase.mteb_tasks")
 
 INTENT = [
     ("I am so angry, where is my card?", "please tell me when my card arrives", "I am furious about this fee"),
@@ -66,9 +67,11 @@ def test_triplets_count_where_the_anchor_is_nearer_to_the_positive(model, tmp_pa
     wanted = {}
     for aspect, triplets in (("intent", INTENT), ("emotion", EMOTION)):
         parts = zip(*triplets, strict=True)
-        anchor, positive, negative = (unit(model, texts, QUESTIONS[aspect] if instructed else None) for texts in parts)
+        anchor, positive, negative = (
+            unit(model, texts, tasks.QUESTIONS[aspect] if instructed else None) for texts in parts
+        )
         wanted[aspect] = np.mean((anchor * positive).sum(1) > (anchor * negative).sum(1))
-    found = scores(raycase.to_mteb(model), intent_emotion(**files, instructed=instructed))
+    found = scores(raycase.to_mteb(model), tasks.intent_emotion(**files, instructed=instructed))
     assert found == wanted
     if not instructed:  # the negatives of one are the positives of the other
         assert found["intent"] + found["emotion"] == 1
@@ -79,7 +82,7 @@ def test_clusters_are_found_under_each_question(tmp_path):
         "topic": write(tmp_path / "a.csv", "clusters", NEWS),
         "location": write(tmp_path / "b.csv", "clusters", PLACES),
     }
-    task = nyt_clustering(**files)
+    task = tasks.nyt_clustering(**files)
     labels = {text: (topic, place) for (text, topic), (_, place) in zip(NEWS, PLACES, strict=True)}
     seen = []
 
@@ -100,17 +103,17 @@ def test_clusters_are_found_under_each_question(tmp_path):
         "topic": 1.0,
         "location": pytest.approx(v_measure_score([0, 1, 1], [0, 1, 0])),
     }
-    asked = [(text, QUESTIONS[aspect]) for aspect in ("topic", "location") for text, _ in NEWS]
+    asked = [(text, tasks.QUESTIONS[aspect]) for aspect in ("topic", "location") for text, _ in NEWS]
     assert seen == [(text, question, f"{text} {question}") for text, question in asked]  # the last is what others read
 
 
 def test_pairs_are_ranked_under_their_own_instructions(model, tmp_path):
-    task = instruct_stsb(write(tmp_path / "a.csv", "pairs", RATED))
+    task = tasks.instruct_stsb(write(tmp_path / "a.csv", "pairs", RATED))
     first, second, under, ratings = zip(*RATED, strict=True)
     cosines = (unit(model, first, under) * unit(model, second, under)).sum(1)
     wanted = pd.Series(cosines).corr(pd.Series(ratings), method="spearman")
     assert scores(raycase.to_mteb(model), task)["default"] == pytest.approx(wanted)
-    plain = scores(raycase.to_mteb(model), instruct_stsb(str(tmp_path / "a.csv"), instructed=False))
+    plain = scores(raycase.to_mteb(model), tasks.instruct_stsb(str(tmp_path / "a.csv"), instructed=False))
     assert plain["default"] == pytest.approx(0)  # the same pairs, once similar and once not
 
 
@@ -121,7 +124,7 @@ def test_a_changed_file_or_no_questions_are_another_task_to_mtebs_cache(model, t
 
     def embeds(rows, **options):
         calls.clear()
-        task = instruct_stsb(write(tmp_path / "a.csv", "pairs", rows), **options)
+        task = tasks.instruct_stsb(write(tmp_path / "a.csv", "pairs", rows), **options)
         mteb.evaluate(encoder, task, cache=mteb.ResultCache(tmp_path / "kept"), show_progress_bar=False)
         return bool(calls)
 
@@ -133,12 +136,12 @@ def test_a_changed_file_or_no_questions_are_another_task_to_mtebs_cache(model, t
 def test_files_that_cannot_be_read(tmp_path):
     pairs = write(tmp_path / "pairs.csv", "pairs", RATED)
     with pytest.raises(ValueError, match=r"intent: .*anchor"):
-        intent_emotion(intent=pairs, emotion=pairs)
+        tasks.intent_emotion(intent=pairs, emotion=pairs)
     empty = write(tmp_path / "empty.csv", "clusters", [])
     with pytest.raises(ValueError, match=r"topic: expected rows in .*got none"):
-        nyt_clustering(topic=empty, location=empty)
+        tasks.nyt_clustering(topic=empty, location=empty)
     words = write(tmp_path / "none.csv", "clusters", [("", "sports")])
     with pytest.raises(ValueError, match=r"topic: .*row 0: expected words in 'text'"):
-        nyt_clustering(topic=words, location=words)
+        tasks.nyt_clustering(topic=words, location=words)
     with pytest.raises(ValueError, match="expected a number as score, got 'high'"):
-        instruct_stsb(write(tmp_path / "bad.csv", "pairs", [*RATED, ("a", "b", "c", "high")]))
+        tasks.instruct_stsb(write(tmp_path / "bad.csv", "pairs", [*RATED, ("a", "b", "c", "high")]))

@@ -2,16 +2,18 @@
 
 import json
 import sys
+from importlib.util import find_spec
 from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
 
-pytest.importorskip("umap", reason="pip install 'raycase[explore]'")
+pytestmark = pytest.mark.skipif(find_spec("umap") is None, reason="pip install 'raycase[explore]'")
 
 NOTEBOOK = Path(__file__).parent.parent / "docs" / "notebook.ipynb"
 
 
+@pytest.mark.cluster
 def test_the_notebook_runs(tmp_path, monkeypatch):
     cells = json.loads(NOTEBOOK.read_text(encoding="utf-8"))["cells"]
     assert len(cells) == 10 and not any(cell.get("outputs") for cell in cells)

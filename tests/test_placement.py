@@ -1,7 +1,7 @@
 """Where a command runs: which reasons send it to Ray, and that Ray is not even imported without one."""
 
+import importlib
 import json
-import subprocess
 import sys
 from dataclasses import replace
 
@@ -10,6 +10,7 @@ import torch
 from helpers import read_output
 
 from raycase import placement
+from raycase.cli import main
 from raycase.errors import RequestError
 from raycase.placement import several_encoders, why_ray
 
@@ -63,28 +64,28 @@ def test_several_encoders(alone, monkeypatch, job):
     assert several_encoders(job, 1) == "2 GPUs"
 
 
-def test_without_a_reason_ray_is_not_imported(job, tmp_path):
-    """From the flags to the last line: embed, verify, join, index and a dry run."""
+def test_without_a_reason_ray_is_not_imported(job, tmp_path, monkeypatch, capsys):
+    """From the flags to the last line: embed, verify, join, index and a dry run, where Ray cannot be imported."""
+    for name in [name for name in sys.modules if name.startswith(("ray.", "raycase.distributed"))]:
+        monkeypatch.delitem(sys.modules, name)
+    monkeypatch.setitem(sys.modules, "ray", None)
+    placement._say.cache_clear()
+    with pytest.raises(ImportError):
+        importlib.import_module("raycase.distributed.embed")
     flags = ["--input", job.input, "--conditions", *job.conditions, "--model", job.model, "--prompt", "concat-sc"]
     flags += ["--pooling", "mean", "--compute", "float32", "--no-ray"]
-    program = """
-        import json, sys
-        from raycase.cli import main
-        output, *flags = sys.argv[1:]
-        main(["embed", *flags, "--output", output, "--dry-run"])
-        main(["embed", *flags, "--output", output])
-        main(["verify", output, "--no-ray"])
-        main(["join", "--query-vectors", output, "--vectors", output, "--output", output + "-near", "--no-ray"])
-        main(["index", "--embeddings", output, "--output", output + ".lance", "--no-ray"])
-        print(json.dumps([name for name in sys.modules if name.split(".")[0] == "ray"]))
-    """
-    command = [sys.executable, "-c", "\n".join(line.strip() for line in program.splitlines()), str(tmp_path / "out")]
-    done = subprocess.run([*command, *flags], capture_output=True, text=True, timeout=120, check=True)
-    *_, estimate, result, checked, joined, indexed, imported = [
-        line for line in done.stdout.splitlines() if line[0] in "[{"
-    ]
-    assert json.loads(estimate)["rows"] == json.loads(result)["rows_out"] == json.loads(checked)["rows_in"] == 500
-    assert json.loads(imported) == [] and json.loads(joined)["neighbours"] == 10000
-    assert json.loads(indexed)["rows"] == 1000
-    assert len(read_output(str(tmp_path / "out"))) == 1000
-    assert done.stderr.splitlines().count("in this process") == 1
+    output = str(tmp_path / "out")
+    for words in (
+        ["embed", *flags, "--output", output, "--dry-run"],
+        ["embed", *flags, "--output", output],
+        ["verify", output, "--no-ray"],
+        ["join", "--query-vectors", output, "--vectors", output, "--output", f"{output}-near", "--no-ray"],
+        ["index", "--embeddings", output, "--output", f"{output}.lance", "--no-ray"],
+    ):
+        main(words)
+    said = capsys.readouterr()
+    estimate, result, checked, joined, indexed = [json.loads(line) for line in said.out.splitlines() if line[:1] == "{"]
+    assert estimate["rows"] == result["rows_out"] == checked["rows_in"] == 500
+    assert (joined["neighbours"], indexed["rows"]) == (10000, 1000)
+    assert len(read_output(output)) == 1000
+    assert said.err.splitlines().count("in this process") == 1

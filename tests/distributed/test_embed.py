@@ -154,6 +154,7 @@ def test_dry_run_estimates_the_work_and_writes_nothing(finished, tmp_path):
     assert dry_run(replace(finished.local, ray=True))["units"] == 0
 
 
+@pytest.mark.cluster
 def test_a_dry_run_measures_on_a_worker_like_the_jobs_or_says_that_it_did_not(finished, tmp_path):
     request = check_embed(replace(finished.local, output=str(tmp_path / "out")))
     known, done = find_job(request.output, request.config, request.files, overwrite=False)
@@ -211,6 +212,7 @@ def test_the_sample_submitted_as_a_ray_job_is_that_of_the_plain_path(cluster, tm
     assert (again["units_done"], again["tokens"]) == (0, 0)
 
 
+@pytest.mark.cluster
 def test_what_fails_on_a_worker_is_said_in_one_line(job, cluster, tmp_path, capfd):
     path = tmp_path / "in.parquet"
     data = bytearray(path.read_bytes())

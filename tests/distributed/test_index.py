@@ -46,6 +46,7 @@ def test_it_is_the_index_of_one_process(cluster, home, s3_server):
     assert len(set(found["id"].to_pylist()) & set(exact["id"].to_pylist())) >= 0.9 * len(set(exact["id"].to_pylist()))
 
 
+@pytest.mark.cluster
 def test_a_killed_worker_s_rows_are_written_again_and_once(cluster, home, tmp_path, monkeypatch):
     """It dies when half a fragment is written; the file that it leaves is no part of the index."""
     run, mark = module.run_tasks, tmp_path / "killed"
@@ -79,6 +80,7 @@ def test_a_killed_worker_s_rows_are_written_again_and_once(cluster, home, tmp_pa
     assert len(Index.open(job.output).dataset.get_fragments()) == 4
 
 
+@pytest.mark.cluster
 def test_one_that_was_stopped_writes_no_fragment_twice(cluster, home, tmp_path, monkeypatch):
     run = module.run_tasks
 

@@ -21,6 +21,7 @@ from raycase.systems.mixsp import mixsp
 rerank_all = partial(rerank_by, open_tasks=open_here)
 
 
+@pytest.mark.cluster
 def test_a_file_of_queries_is_reranked_and_one_begun_on_ray_resumes_here(tiny_model, tmp_path, cluster):
     files = searched(tmp_path, index_of_thirty(tmp_path, tiny_model)[0])
     torch.manual_seed(0)

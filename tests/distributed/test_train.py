@@ -61,6 +61,7 @@ def fill_cache(job, uri):
     pair_vectors(read_rated(uri, ""), job.config(), HERE.vectors_of, cache=job.cache_location, compute="float32")
 
 
+@pytest.mark.cluster
 def test_training_is_the_plain_fit_and_its_model_gives_the_same_vectors_everywhere(training, cluster, tmp_path, capsys):
     fill_cache(training, training.validation)  # on Ray, the other vectors
     capsys.readouterr()

@@ -34,6 +34,7 @@ def tune_trials(job):
     return sweep.tune(job, opened)
 
 
+@pytest.mark.cluster
 def test_trials_on_ray_are_those_of_one_process(make_sweep, cluster, tmp_path):
     grid = {"learning_rate": [1e-9, 1e-2, 1e37]}
     job = make_sweep(grid, seeds=1, seed=4, dropout=0.3, epochs=3, cpus_per_trial=3)  # one after the other

@@ -59,6 +59,7 @@ class DyingOnce(FileCheck):
         return super().__call__(lines)
 
 
+@pytest.mark.cluster
 def test_a_worker_that_dies_is_replaced(twice, cluster):
     from ray import cloudpickle
 

@@ -129,6 +129,7 @@ for name in sys.argv[1:]:
 """
 
 
+@pytest.mark.cluster
 def test_simcse_as_it_is_published_is_read_from_a_hub_and_then_without_it(tmp_path):
     """`pytorch_model.bin`, and the vocabulary alone of a tokenizer."""
     names, repositories, wanted = ["simcse-bert-base", "simcse-roberta-large"], {}, []

@@ -267,6 +267,7 @@ def test_dense_weights_that_do_not_fit(tmp_path):
         raycase.load(str(folder))
 
 
+@pytest.mark.cluster
 def test_the_real_mpnet(tmp_path):
     name = "sentence-transformers/all-mpnet-base-v2"
     try:

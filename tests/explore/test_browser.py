@@ -284,6 +284,7 @@ def test_light_and_dark(page):
     page.prefers()
 
 
+@pytest.mark.cluster
 def test_twenty_thousand_points(browser, tmp_path):
     """Redrawn in less than 50 ms a frame, unless three points take more than half of that on this machine."""
     frames = (

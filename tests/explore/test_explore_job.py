@@ -4,6 +4,7 @@ import json
 import re
 import sys
 from base64 import b64decode
+from importlib.util import find_spec
 
 import numpy as np
 import pyarrow.parquet as pq
@@ -18,7 +19,8 @@ from raycase.search.index import Index
 from raycase.search.marks import looked_at
 from raycase.search.search_job import SearchJob, search
 
-pytest.importorskip("umap", reason="pip install 'raycase[explore]'")
+# not imported here: it takes seconds, in each of pytest's workers
+pytestmark = pytest.mark.skipif(find_spec("umap") is None, reason="pip install 'raycase[explore]'")
 
 CONDITIONS = ("color", "what they wear")
 

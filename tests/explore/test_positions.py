@@ -1,12 +1,15 @@
 """Positions of rows: neighbours stay together, and points move little from one map to the next."""
 
+from importlib.util import find_spec
+
 import numpy as np
 import pytest
 
 from raycase.data.vectors import l2_normalize
 from raycase.explore.positions import fitted, nearest_rows, place, principal_axes, to_steps
 
-pytest.importorskip("umap", reason="pip install 'raycase[explore]'")
+# not imported here: it takes seconds, in each of pytest's workers
+pytestmark = pytest.mark.skipif(find_spec("umap") is None, reason="pip install 'raycase[explore]'")
 
 
 def groups(seed, noise=0.3, count=120, dim=16):

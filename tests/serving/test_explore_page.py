@@ -9,6 +9,7 @@ import sys
 import tempfile
 import threading
 from base64 import b64decode
+from importlib.util import find_spec
 
 import httpx2
 import numpy as np
@@ -27,7 +28,7 @@ from raycase.serving.explore_page import MOST_WAITING, Explorer
 from raycase.serving.serve_job import ServeJob, check_serve
 from raycase.serving.service import Service
 
-pytest.importorskip("umap", reason="pip install 'raycase[explore]'")
+pytestmark = pytest.mark.skipif(find_spec("umap") is None, reason="pip install 'raycase[explore]'")
 
 HEADERS = {"Authorization": f"Bearer {TOKEN}"}
 HOSTILE = 'the "animal" </script><img src=x onerror=failed=1> \u202e'

@@ -23,18 +23,32 @@ from raycase.training.job import part_metrics
 
 TOKEN = "hf_secretsecretsecret"
 TEXTS = ["a red dog runs", "two girls"]
-LOAD = """
-import json, sys, raycase, torch
+PROGRAM = """
+import contextlib, io, json, sys, raycase, torch
+from raycase.cli import main
 from raycase.data.hub import pinned_uri
-for name in sys.argv[1:]:
+
+def load(name):
     pinned_uri.cache_clear()
     try:
         model = raycase.load(name, dtype=torch.float32)
         found = [model.config.model, model.config.describe()["weights"]]
-        print(json.dumps([*found, model.encode(["a red dog runs", "two girls"], "color").tolist()]))
+        return [*found, model.encode(["a red dog runs", "two girls"], "color").tolist()]
     except ValueError as error:
-        print(json.dumps(str(error)))
+        return str(error)
+
+def run(words):
+    with contextlib.redirect_stdout(io.StringIO()) as out, contextlib.redirect_stderr(io.StringIO()) as err:
+        try:
+            status = main(words) or 0
+        except SystemExit as stop:
+            status = stop.code
+    return status, out.getvalue(), err.getvalue()
+
+for task in json.loads(sys.argv[1]):
+    print(json.dumps(load(task) if isinstance(task, str) else run(task)))
 """
+PINNED = f"me/bi@{COMMIT}"
 
 
 @pytest.fixture(scope="module")
@@ -50,51 +64,63 @@ def trained(tiny_model, tmp_path_factory):
     return folder
 
 
-def run(home, endpoint, *command):
+def run(home, endpoint, *tasks):
+    """What a process with a hub, or without one, gives for commands and for names of models to load."""
     environment = {name: value for name, value in os.environ.items() if name != "HF_HUB_OFFLINE"}
     environment |= {"HF_HOME": str(home / "hf"), "HF_HUB_CACHE": str(home / "hf" / "hub"), "HF_TOKEN": TOKEN}
     environment |= {"HF_ENDPOINT": endpoint, "HF_HUB_DISABLE_XET": "1"} if endpoint else {"HF_HUB_OFFLINE": "1"}
-    done = subprocess.run([sys.executable, *command], capture_output=True, text=True, env=environment, cwd=ROOT)
+    command = [sys.executable, "-c", PROGRAM, json.dumps(tasks)]
+    done = subprocess.run(command, capture_output=True, text=True, env=environment, cwd=ROOT)
     assert TOKEN not in done.stdout + done.stderr
-    return done
+    assert len(done.stdout.splitlines()) == len(tasks), done.stderr
+    return [json.loads(line) for line in done.stdout.splitlines()]
 
 
-def test_a_folder_is_published_and_loaded_by_its_id(trained, tmp_path):
-    wanted = raycase.load(trained, dtype=torch.float32).encode(TEXTS, "color")
-    folders = {}
-    with fake_hub(folders, tmp_path) as (endpoint, asked):
-        done = run(tmp_path, endpoint, "-m", "raycase", "push", str(trained), "me/bi", "--private")
-        assert done.returncode == 0, done.stderr
-        assert json.loads(done.stdout.splitlines()[-1])["model"] == f"me/bi@{COMMIT}"
-        names = {str(file.relative_to(folders["me/bi"])) for file in folders["me/bi"].rglob("*") if file.is_file()}
-        assert {"raycase.json", "README.md", "modules.json", "1_Pooling/config.json", "model.safetensors"} <= names
-        assert "notes.txt" not in names
-        card = (folders["me/bi"] / "README.md").read_text()
-        for line in ("library_name: raycase", "pipeline_tag: sentence-similarity", "value: 66.13", 'load("me/bi")'):
-            assert line in card
-        assert "datasets:\n- me/pairs\n" in card
-        pinned = f"me/bi@{COMMIT}"
-        for place, names in ((endpoint, ["me/nothing", "me/bi", pinned]), ("", ["me/nothing", pinned])):
-            done = run(tmp_path, place, "-c", LOAD, *names)
-            refused, *loaded = map(json.loads, done.stdout.splitlines())
-            assert "me/nothing" in refused and len(loaded) == len(names) - 1, done.stderr
-            for name, weights, vectors in loaded:
-                assert name == f"hf://{pinned}" and COMMIT in weights
-                np.testing.assert_allclose(vectors, wanted, atol=1e-6)
-        assert not any(path.endswith("notes.txt") for path in asked)
-
-
-def test_a_repository_with_an_encoder_beside_the_model_is_the_model_each_time(trained, tiny_model, tmp_path):
-    """The second time the encoder's files are in the hub's cache."""
-    both = shutil.copytree(tiny_model, tmp_path / "both")
+@pytest.fixture(scope="module")
+def hub(trained, tiny_model, tmp_path_factory):
+    """A hub to which a process published `me/bi`, what that process did with it and with repositories that were there
+    before, and what another one without the hub loads."""
+    home = tmp_path_factory.mktemp("hub")
+    both, prompted = shutil.copytree(tiny_model, home / "both"), home / "prompted"
     shutil.copytree(trained, both, dirs_exist_ok=True, ignore=shutil.ignore_patterns("modules.json"))
+    bi_encoder(str(tiny_model), prompt="concat-cs:sentence").trainable(0.0).save(prompted)
+    folders = {"me/both": both, "me/prompted": prompted}
+    push = ["push", str(trained), "me/bi", "--private"]
+    train = ["train", "bi-encoder", "--model", "me/prompted", "--train", "none.csv", "--validation", "none.csv"]
+    train += ["--output", str(home / "out")]
+    with fake_hub(folders, home) as (endpoint, asked):
+        pushed, *loaded, refused = run(home, endpoint, push, "me/nothing", "me/bi", PINNED, "me/both", "me/both", train)
+    offline = run(home, "", "me/nothing", PINNED)
+    names = {"pushed": pushed, "loaded": loaded[:3], "both": loaded[3:], "offline": offline, "refused": refused}
     wanted = raycase.load(trained, dtype=torch.float32).encode(TEXTS, "color")
-    with fake_hub({"me/both": both}, tmp_path) as (endpoint, _):
-        done = run(tmp_path, endpoint, "-c", LOAD, "me/both", "me/both")
-    assert len(done.stdout.splitlines()) == 2, done.stderr
-    for name, _, vectors in map(json.loads, done.stdout.splitlines()):
+    return SimpleNamespace(folder=folders["me/bi"], asked=asked, wanted=wanted, **names)
+
+
+def test_a_folder_is_published_and_loaded_by_its_id(hub):
+    status, said, errors = hub.pushed
+    assert status == 0, errors
+    assert json.loads(said.splitlines()[-1])["model"] == PINNED
+    names = {str(file.relative_to(hub.folder)) for file in hub.folder.rglob("*") if file.is_file()}
+    assert {"raycase.json", "README.md", "modules.json", "1_Pooling/config.json", "model.safetensors"} <= names
+    assert "notes.txt" not in names
+    card = (hub.folder / "README.md").read_text()
+    for line in ("library_name: raycase", "pipeline_tag: sentence-similarity", "value: 66.13", 'load("me/bi")'):
+        assert line in card
+    assert "datasets:\n- me/pairs\n" in card
+    for (refused, *loaded), count in ((hub.loaded, 2), (hub.offline, 1)):
+        assert "me/nothing" in refused and len(loaded) == count
+        for name, weights, vectors in loaded:
+            assert name == f"hf://{PINNED}" and COMMIT in weights
+            np.testing.assert_allclose(vectors, hub.wanted, atol=1e-6)
+    assert not any(path.startswith("/me/bi/") and path.endswith("notes.txt") for path in hub.asked)
+
+
+def test_a_repository_with_an_encoder_beside_the_model_is_the_model_each_time(hub):
+    """The second time the encoder's files are in the hub's cache."""
+    assert len(hub.both) == 2
+    for name, _, vectors in hub.both:
         assert name == f"hf://me/both@{COMMIT}"
-        np.testing.assert_allclose(vectors, wanted, atol=1e-6)
+        np.testing.assert_allclose(vectors, hub.wanted, atol=1e-6)
 
 
 @pytest.mark.parametrize(
@@ -155,14 +181,8 @@ def test_a_head_on_an_encoder_of_this_machine_is_not_published(tiny_model, rated
         push(PushJob(folder=str(tmp_path / "case"), repository="me/case"))
 
 
-def test_a_model_folder_of_the_hub_is_no_encoder_to_train(tiny_model, tmp_path):
+def test_a_model_folder_of_the_hub_is_no_encoder_to_train(hub):
     """Unless its encoder is at the root."""
-    trained = tmp_path / "bi"
-    bi_encoder(str(tiny_model), prompt="concat-cs:sentence").trainable(0.0).save(trained)
-    files = ["--train", "none.csv", "--validation", "none.csv", "--output", str(tmp_path / "out")]
-    with fake_hub({"me/bi": trained}, tmp_path) as (endpoint, _):
-        done = run(tmp_path, endpoint, "-m", "raycase", "train", "bi-encoder", "--model", "me/bi", *files)
-    assert (
-        done.returncode == 2
-        and "expected an encoder at me/bi on the Hugging Face hub, got no config.json" in done.stderr
-    )
+    status, _, errors = hub.refused
+    assert status == 2
+    assert "expected an encoder at me/prompted on the Hugging Face hub, got no config.json" in errors

@@ -101,7 +101,9 @@ def test_the_temperature_is_learnt_and_two_halves_give_its_gradient_once(tiny_mo
     assert gradient.item() == pytest.approx((values[0] - values[1]) / 2e-3, rel=0.02)
 
 
-@pytest.mark.parametrize("name", SYSTEMS)
+@pytest.mark.parametrize(
+    "name", ["bi-encoder", *(pytest.param(name, marks=pytest.mark.cluster) for name in ("tri-encoder", "csr"))]
+)
 def test_it_learns_and_a_limit_shortens_the_epoch(name, tiny_model, texts):
     config = SYSTEMS[name](str(tiny_model))
     data = texts(config)

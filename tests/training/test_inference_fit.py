@@ -216,7 +216,9 @@ def test_a_batch_loss_is_that_of_its_vectors(name, left_out, inferences, tmp_pat
     assert found.item() == pytest.approx(wanted.item(), rel=1e-4)
 
 
-@pytest.mark.parametrize("name", SYSTEMS)
+@pytest.mark.parametrize(
+    "name", [name if name == "bi" else pytest.param(name, marks=pytest.mark.cluster) for name in SYSTEMS]
+)
 def test_it_learns(name, inferences, tmp_path):
     config = SYSTEMS[name](small.save_bert(tmp_path / "bert"))
     data = [InferenceTexts.of(config, read_inferences(uri, "")) for uri in inferences.values()]

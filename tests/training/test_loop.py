@@ -1,6 +1,7 @@
 """The training loop over a toy module: when it stops, what it keeps, resuming as if never stopped; two processes."""
 
 from copy import deepcopy
+from multiprocessing import get_context
 
 import numpy as np
 import pytest
@@ -288,7 +289,8 @@ def two(tmp_path_factory):
     """The folder that two processes left their results in."""
     folder = tmp_path_factory.mktemp("two")
     two_processes.save_encoder(folder)
-    mp.spawn(two_processes.run, args=(str(folder),), nprocs=2)
+    get_context("forkserver").set_forkserver_preload(["raycase.training.condition_head_fit", "raycase.systems.csr"])
+    mp.start_processes(two_processes.run, args=(str(folder),), nprocs=2, start_method="forkserver")  # imports once
     return folder
 
 

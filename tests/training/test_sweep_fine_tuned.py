@@ -17,6 +17,7 @@ from raycase.training.sweep_cells import Cell, grid_of
 
 tune = partial(sweep.tune, open_trials=open_local_trials)
 
+CLUSTER = partial(pytest.param, marks=pytest.mark.cluster)
 DATA = {"dualcse": "inferences", "simcse": "inferences", "mixsp": "scored", "sentence-encoder": "scored"}
 
 
@@ -57,8 +58,8 @@ class Kept(LocalRunner):
     [
         ("csr", {"routed": [1, 2], "router": ["hidden"], "asks": ["words"]}, {"routed": 2}, "spearman"),
         ("dualcse", {"batch_size": [8], "intra": [True, False]}, {"intra": False}, "rte"),
-        ("mixsp", {"ranges": [[4], [2, 4]], "range_weight": [None, 0.1]}, {"ranges": "2 4", "range_weight": 0.1}, ""),
-        ("lora", {"rank": [2, 4], "prompt": ["concat-cs", "concat-sc"]}, {"rank": 4, "prompt": "concat-sc"}, ""),
+        CLUSTER("mixsp", {"ranges": [[2, 4]], "range_weight": [None, 0.1]}, {"ranges": "2 4", "range_weight": 0.1}, ""),
+        CLUSTER("lora", {"rank": [2, 4], "prompt": ["concat-sc"]}, {"rank": 4, "prompt": "concat-sc"}, ""),
     ],
 )
 def test_a_trial_is_what_train_trains_with_its_flags_and_seed(make, tmp_path, system, grid, choice, figure):
