@@ -188,7 +188,7 @@ def test_the_ray_service_is_the_service(monkeypatch):
     config = ServeDeploySchema(**yaml.safe_load(SERVICE["spec"]["serveConfigV2"]))
     [served] = config.applications
     monkeypatch.setenv("RAYCASE_TOKEN", "0" * 32)
-    check_serve(ServeJob(**served.args), needs_token=True)
+    check_serve(ServeJob(**served.args), on_cluster=True)
     assert pkgutil.resolve_name(served.import_path) is application
     assert [served.name, *(deployment.name for deployment in served.deployments)] == [NAME, NAME]
     cluster = SERVICE["spec"]["rayClusterConfig"]
