@@ -63,7 +63,8 @@ def main():
         medians[str(name)] = round(float(np.median(waited)), 1)
         shown = maps.get(str(name), "")
         print(f"| {name or 'no condition'} | {shown} | {len(waited)} | {medians[str(name)]} | {max(waited):.0f} |")
-    finish({"rows": len(rows["texts"]), "seconds": maps, "search_ms": medians})
+    ratios = {name: median / medians["alone"] for name, median in medians.items() if name != "alone"}
+    finish({"rows": len(rows["texts"]), "seconds": maps, "search_ms": medians, "ratios": ratios})
 
 
 if __name__ == "__main__":
