@@ -105,7 +105,9 @@ def index(job: IndexJob) -> Result:
         print(f"{result['rows_deleted']:,} rows deleted, {result['rows_added']:,} added")
     of = result["kind"]
     kind = "searched exactly" if of == "exact" else f"an {of.upper()} index"
-    print(f"{result['rows']:,} rows under {result['conditions']} conditions, {kind}: {visible(result['output'])}")
+    only_words = result["rows_with_words"] and not result["conditions"]
+    under = "for any condition" if only_words else f"under {result['conditions']} conditions"
+    print(f"{result['rows']:,} rows {under}, {kind}: {visible(result['output'])}")
     return result
 
 
