@@ -24,13 +24,12 @@ FILES = ("NOTICE", "CITATION.cff", "docs/*.svg", "docs/*.png", "docs/*.webp", "d
 ELSEWHERE = {"README.md": "index.md", "NOTICE": "NOTICE.txt", "CITATION.cff": "CITATION.txt"}  # a browser shows these
 AS_TEXT = {"results/hostile.md"}  # whose tables quote tags and brackets
 CONDITIONS = ("the place", "the activity", "the animal", "number of people", "color of the clothes")
-MAP = """
-<iframe src="map.html" title="300 sentences under several conditions" style="width:100%;height:36rem;border:0">
+MAP = """<iframe src="map.html" title="300 sentences under several conditions" style="width:100%;height:36rem;border:0">
 </iframe>
 
 *300 sentences that ship with raycase: choose a condition and the points move; click one for its neighbours under each.
-`raycase explore` [made this page](docs/explore.md).*
-"""
+`raycase explore` [made this page](docs/explore.md).*"""
+WIDE = "---\nhide:\n  - toc\n---\n"
 FAULT = re.compile(r"mkdocstrings|griffe|autoref|warning|error|traceback", re.IGNORECASE)
 
 
@@ -59,7 +58,9 @@ def page(file: Path, *, has_map: bool) -> str:
         is_code ^= line.lstrip().startswith("```")
         lines.append(line if is_code or line.startswith("    ") else linked(line, file))
     if str(file) == "README.md" and has_map:
-        lines.insert(lines.index("", lines.index("") + 1), MAP)  # behind the first paragraph
+        picture = next(number for number, line in enumerate(lines) if line.startswith("!["))
+        lines[picture] = MAP  # the map itself, in place of its picture
+        lines.insert(0, WIDE)
     return "\n".join(lines)
 
 
@@ -102,7 +103,7 @@ def write_map() -> None:
     from raycase.cli import main as raycase
 
     with tempfile.TemporaryDirectory() as folder:
-        words, index = f"{folder}/words", f"{folder}/index.lance"
+        words, index = f"{folder}/words", f"{folder}/300 sentences.lance"
         raycase(["embed", "--any-condition", "--output", words, "--no-ray"])
         raycase(["index", "--embeddings", words, "--output", index])
         raycase(["explore", "--index", index, "--conditions", *CONDITIONS, "--output", str(SOURCE / "map.html")])
