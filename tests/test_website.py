@@ -1,4 +1,4 @@
-"""The website in a browser: the map moves in its frame, the reference is there, and no other host is asked."""
+"""The website in a browser: its search answers, the map moves in its frame, and nothing is asked of another host."""
 
 import shutil
 import subprocess
@@ -38,6 +38,18 @@ def browser(site, tmp_path):
     browser.close()
     shutil.rmtree(tmp_path, ignore_errors=True)
     assert {uri for uri in browser.requests if not uri.startswith((site, "data:", "blob:"))} == set()
+
+
+def test_the_search_finds_a_page_and_asks_no_other_host(site, browser):
+    browser.open(f"{site}/docs/tutorials/ask/")
+    browser.wait("!!document.querySelector('.md-search__button')")
+    inside = "[...document.querySelectorAll('*')].find(each => each.shadowRoot)?.shadowRoot"
+    browser.ask("document.querySelector('.md-search__button').click()")
+    browser.wait(f"!!{inside}?.querySelector('input')")
+    browser.ask(f"{inside}.querySelector('input').focus()")
+    browser.type("no job.json")
+    links = f"[...({inside}?.querySelectorAll('a') ?? [])].map(each => new URL(each.href).pathname)"
+    assert "/docs/troubleshooting/" in browser.wait(f"({links}).length ? {links} : null")
 
 
 def test_the_first_page_has_the_map_and_a_condition_moves_it(site, browser):
