@@ -41,6 +41,7 @@ LARGER = (0.8, 1.0, 1.2, 1.45, 1.75, 2.1, 2.6)
 MOST_TOKENS = 2**16  # of the sample, evenly from all
 FITTED_TOKENS = 8192  # on which the steps are chosen
 TOKENS_AT_ONCE = 2**15
+CACHED_NUMBERS = 2**17  # of float64, in each of three arrays
 
 
 def check_tensor(name: str, tensor: Tensor, shape: Sequence[int], dtype: torch.dtype = torch.float32) -> None:
@@ -226,12 +227,10 @@ def _metric(head: Head, typical: Questions, dim: int) -> tuple[Tensor, Tensor]:
 def _allocate(z_TY: Tensor, budget: int) -> tuple[Tensor, Tensor]:
     """Steps and bits of each component, within the budget of bits: (Y,) each."""
     errors, steps = [z_TY.square().mean(0)], [torch.ones(z_TY.shape[1], dtype=z_TY.dtype)]
-    deviation_Y = z_TY.std(0, correction=0).clamp(min=1e-9)
+    deviation_Y, z_YT = z_TY.std(0, correction=0).clamp(min=1e-9), z_TY.T.contiguous()
     for bits, base in STEPS.items():
-        half = 2 ** (bits - 1)
         tried = torch.stack([deviation_Y * base * factor for factor in LARGER])
-        rounded = [((z_TY / step).floor().clamp(-half, half - 1) + 0.5) * step for step in tried]
-        found = torch.stack([(r - z_TY).square().mean(0) for r in rounded]).min(0)
+        found = _errors(z_YT, tried, bits).min(0)
         errors.append(torch.minimum(found.values, errors[-1]))
         steps.append(tried.gather(0, found.indices[None])[0])
     cost_bY, number_b = torch.stack(errors), torch.arange(MOST_BITS + 1)[:, None]
@@ -243,6 +242,20 @@ def _allocate(z_TY: Tensor, budget: int) -> tuple[Tensor, Tensor]:
     bits_Y = (cost_bY + high * number_b).argmin(0)
     bits_Y[0] = bits_Y[0].clamp(min=1)  # equal words have no component with variance
     return torch.stack(steps).gather(0, bits_Y[None])[0], bits_Y
+
+
+def _errors(z_YT: Tensor, step_FY: Tensor, bits: int) -> Tensor:
+    """The mean squared error of each component by each of F steps, (F, Y); part by part, as caches hold."""
+    half, errors = 2 ** (bits - 1), torch.empty_like(step_FY)
+    rows = max(1, CACHED_NUMBERS // z_YT.shape[1])
+    for start in range(0, len(z_YT), rows):
+        part = slice(start, start + rows)
+        scaled_PT, off_PT = torch.empty_like(z_YT[part]), torch.empty_like(z_YT[part])
+        for step_Y, error_Y in zip(step_FY, errors, strict=True):
+            torch.div(z_YT[part], step_Y[part, None], out=scaled_PT)
+            torch.floor(scaled_PT, out=off_PT).clamp_(-half, half - 1).sub_(scaled_PT).add_(0.5)
+            error_Y[part] = torch.linalg.vecdot(off_PT, off_PT) / z_YT.shape[1] * step_Y[part].square()
+    return errors
 
 
 def _ratio(head: Head, sample: Sequence[Words], typical: Questions, dim: int) -> Tensor:
