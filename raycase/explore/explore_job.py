@@ -115,6 +115,7 @@ def _make(job: ExploreJob, index: Index) -> tuple[list[ConditionMap], MapRows]:
         weighed = weigh_words(index, rows.texts, [*conditions]) if unweighed is None else [None] * len(conditions)
         settings = MapSettings(neighbours=job.neighbours, clusters=job.clusters, seed=job.seed)
         maps: list[ConditionMap] = []
+        note(f"placing {len(rows.texts):,} rows; the first map takes some 15 s more, in which UMAP is compiled")
         for condition, words in zip(conditions, weighed, strict=True):
             began = time.time()
             vectors_ND = index.vectors_at(condition, rows.under(index, condition))
