@@ -111,7 +111,7 @@ def outputs(folder):
         "search: answers": pq.read_table(folder / "answers.parquet").to_pylist(),
         "evaluate: metrics.json": without_times(json.loads((folder / "report" / "metrics.json").read_text())),
     }
-    for model, weights in (("case", "projector.safetensors"), ("bi", "encoder/model.safetensors")):
+    for model, weights in (("case", "projector.safetensors"), ("bi", "model.safetensors")):
         found[f"train {model}: raycase.json"] = json.loads((folder / model / "raycase.json").read_text())
         found[f"train {model}: metrics.json"] = without_times(json.loads((folder / model / "metrics.json").read_text()))
         found |= {f"train {model}: {name}": array for name, array in load_file(folder / model / weights).items()}
