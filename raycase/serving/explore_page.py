@@ -18,11 +18,7 @@ from starlette.exceptions import HTTPException
 from raycase.encoder.words import Word
 from raycase.errors import MOST_LABEL, RequestError, visible
 from raycase.explore.aside import Aside
-from raycase.explore.condition_map import (
-    ConditionMap,
-    every_word,
-    facet_words,
-)
+from raycase.explore.condition_map import ConditionMap, every_word, facet_words
 from raycase.explore.explore_job import MOST_MAPS
 from raycase.explore.grouping import Groups, MapSettings
 from raycase.explore.map_rows import MapRows, choose_rows

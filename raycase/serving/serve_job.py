@@ -14,11 +14,12 @@ from pathlib import Path
 from raycase.data.fetch import DEFAULT_MODEL, model_folder
 from raycase.data.places import check_paths
 from raycase.errors import RequestError, at_least, check_ranges, lacks_package
+from raycase.explore.positions import LEAST_ROWS
 from raycase.search.search_job import MOST_MEMORY
 
 HERE = "127.0.0.1"
 TOKEN = "RAYCASE_TOKEN"
-LEAST_ROWS, MOST_ROWS = 3, 50_000  # on a map
+MOST_MAPPED = 50_000  # rows on a map
 LEAST_TOKEN = 16  # characters
 ORIGIN = re.compile(r"https?://[^/\s*]+")
 
@@ -86,7 +87,7 @@ def check_serve(job: ServeJob, *, on_cluster: bool = False) -> ServeSettings:
     model = model_folder(job.model)
     check_paths(opens={"--index": job.index, "--model": model}, reads={"--token-file": job.token_file})
     ranges = at_least(1, job, "replicas", "queue")
-    ranges |= at_least(LEAST_ROWS, job, "most_rows", most=MOST_ROWS)
+    ranges |= at_least(LEAST_ROWS, job, "most_rows", most=MOST_MAPPED)
     ranges |= at_least(0, job, "port", "metrics_port", most=65535)
     ranges["memory"] = (0 < job.memory <= MOST_MEMORY, f"GiB above 0, at most {MOST_MEMORY:,}")
     ranges["gpus_per_replica"] = (job.gpus_per_replica is None or job.gpus_per_replica >= 0, "0 or more")
