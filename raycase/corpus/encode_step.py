@@ -237,8 +237,10 @@ def output_table(
         chunk = rows.take(row_N[pairs])
         table = pa.table({ID: chunk[ID].cast(columns.id_type)})
         if conditions is not None or kind.NULL_CONDITIONS:
-            under = pa.nulls(len(chunk), pa.string()) if conditions is None else list(conditions.take(pairs))
-            table = table.append_column(pa.field(CONDITION, pa.string()), pa.array(under, pa.string()))
+            under = pa.nulls(len(chunk), pa.string())
+            if conditions is not None:
+                under = pa.array(conditions.values, pa.string()).take(pa.array(conditions.codes[pairs]))
+            table = table.append_column(pa.field(CONDITION, pa.string()), under)
         for kept in columns.kept_fields:
             table = table.append_column(kept, chunk[KEEP + kept.name].cast(kept.type))
         for field, column in kind.results(done, pairs):

@@ -49,10 +49,25 @@ class Ragged:
     def take(self, rows: np.ndarray, start: np.ndarray | int = 0) -> Self:
         """The texts of these rows, in that order, without their first `start` tokens."""
         first = self.offsets[:-1][rows] + start
-        counts = self.offsets[1:][rows] - first
+        return self._from(first, self.offsets[1:][rows] - first)
+
+    def within(self, start: np.ndarray, stop: np.ndarray) -> Self:
+        """Tokens [start, stop) of each text, (N,) both."""
+        return self._from(self.offsets[:-1] + start, stop - start)
+
+    def _from(self, first: np.ndarray, counts: np.ndarray) -> Self:
+        """So many tokens from each of these places in `flat`."""
         offsets = np.concatenate([[0], np.cumsum(counts, dtype=np.int64)])
         index = np.arange(offsets[-1]) + np.repeat(first - offsets[:-1], counts)
         return type(self)(flat=self.flat[index], offsets=offsets)
+
+    def padded(self) -> np.ndarray:
+        """The tokens of each text in a row of a matrix, zero behind them: (N, T of the longest)."""
+        counts = self.counts
+        real = np.arange(counts.max(initial=0)) < counts[:, None]
+        matrix = np.zeros(real.shape, dtype=self.flat.dtype)
+        matrix[real] = self.flat
+        return matrix
 
     def to_arrow(self) -> pa.LargeBinaryArray:
         """The column, without a copy; a list of numbers would be read 40 times slower."""

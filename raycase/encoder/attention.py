@@ -31,9 +31,9 @@ from raycase.encoder.packing import Row
 try:
     from torch.nn.attention.varlen import varlen_attn
 
-    VARLEN = {"enable_gqa", "window_size"} <= signature(varlen_attn).parameters.keys()
+    VARLEN, VARLEN_GROUPS = (name in signature(varlen_attn).parameters for name in ("window_size", "enable_gqa"))
 except ImportError:
-    VARLEN = False
+    VARLEN = VARLEN_GROUPS = False
 
 NAME = "raycase"  # of this attention, for transformers
 CHUNK = 64  # queries
@@ -102,6 +102,9 @@ def attend(
     groups = query.shape[1] // key.shape[1]
     if isinstance(row, PackedRow):
         before = -1 if sliding_window is None else sliding_window - 1
+        grouped = {"enable_gqa": True} if groups > 1 else {}
+        if grouped and not VARLEN_GROUPS:  # older releases of torch
+            key, value, grouped = key.repeat_interleave(groups, dim=1), value.repeat_interleave(groups, dim=1), {}
         query_THD, key_THD, value_THD = (t[0].transpose(0, 1) for t in (query, key, value))
         output_THD: Any = varlen_attn(
             query_THD,
@@ -113,7 +116,7 @@ def attend(
             row.longest,
             scale=scaling,
             window_size=(before, 0) if row.causal else (-1, -1),
-            enable_gqa=groups > 1,
+            **grouped,
         )
         return output_THD[None], None
     if isinstance(row, Blocks):
@@ -153,9 +156,9 @@ def apart(row: Row) -> tuple[np.ndarray, int] | None:
 
     Padding is cut into sequences of its own. How many starts there are depends on the row's length alone.
     """
-    lengths = np.array([len(path) for path in row.paths])
+    lengths = row.paths.counts
     total = int(lengths.sum())
-    if total > row.paths[-1][-1] + 1 or lengths.mean() < SHORT:
+    if total > row.paths.flat[-1] + 1 or lengths.mean() < SHORT:
         return None
     longest = max(LONGEST, 1 << int(lengths.max() - 1).bit_length())
     starts = np.concatenate([[0], np.cumsum(lengths), np.arange(total, len(row), longest)[1:]])

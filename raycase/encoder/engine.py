@@ -285,9 +285,9 @@ class TextEncoder:
     def pool_row(self, batch: TokenBatch, members: np.ndarray, row: Row) -> tuple[Tensor, Tensor, Work]:
         """The prompts of a row by index, in the order of `members`, (B,), and their pooled vectors, (B, V * D)."""
         bags: list[np.ndarray] = []  # of each view, the tokens that it pools, and where those of each prompt start
-        for first, stop in zip(*(a.tolist() for a in self.spans(batch, members)), strict=True):
-            pooled = [path[a:b] for path, a, b in zip(row.paths, first, stop, strict=True)]
-            bags += [np.concatenate(pooled), np.cumsum([0, *(len(p) for p in pooled[:-1])])]
+        for first, stop in zip(*self.spans(batch, members), strict=True):
+            pooled = row.paths.within(first, stop)
+            bags += [pooled.flat, pooled.offsets[:-1]]
         inputs, work = self.row_inputs(row, members, *bags)
         states_TD = self.row_states(inputs)
         index_B, *bags_of = inputs.beside

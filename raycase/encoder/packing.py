@@ -38,6 +38,8 @@ def _check(budget: int) -> None:
 
 # ------------------------------------------------------------------------------------------------------ prefix trees
 
+CELLS = 2**20  # sequences times tokens of the longest, laid out at once
+
 
 @dataclass(frozen=True, kw_only=True)
 class Row:
@@ -54,7 +56,7 @@ class Row:
     first: np.ndarray
     end: np.ndarray
     sequences: np.ndarray
-    paths: list[np.ndarray]
+    paths: Ragged
     types: np.ndarray | None = None
 
     def __len__(self) -> int:
@@ -144,19 +146,30 @@ class Forest:
         assert len(suffixes.flat) == cut.tokens
         index = np.arange(cut.tokens)
         position = index + np.repeat(shared - suffixes.offsets[:-1], suffixes.counts)
-        end = np.full(cut.tokens, cut.tokens)
-        path = np.zeros(int(lengths.max()), dtype=np.int64)  # index in the row of the current sequence's tokens
-        paths: list[np.ndarray] = []
-        depth = 0
-        starts = suffixes.offsets[:-1].tolist()
-        for length, prefix, start in zip(lengths.tolist(), shared.tolist(), starts, strict=True):
-            end[path[prefix:depth]] = start  # these subtrees end here
-            path[prefix:length] = index[start : start + length - prefix]
-            paths.append(path[:length].copy())
-            depth = length
+        paths = _paths(lengths, shared, suffixes.offsets[:-1])
+        last = np.empty(cut.tokens, dtype=np.int64)  # sequence with this token: the last one of those written
+        last[paths.flat] = np.repeat(np.arange(len(members)), lengths)
+        end = suffixes.offsets[1:][last]
         return Row(
             ids=suffixes.flat, position=position, first=index, end=end, sequences=self.order[members], paths=paths
         )
+
+
+def _paths(lengths: np.ndarray, shared: np.ndarray, starts: np.ndarray) -> Ragged:
+    """Index in the row of each sequence's tokens: its own from `starts` on, after those that it shares, which stand
+    where the last sequence has written its token of that depth."""
+    depth = np.arange(int(lengths.max()))
+    before, parts = np.full(len(depth), -1), []
+    at_once = max(1, CELLS // len(depth))
+    for k in range(0, len(lengths), at_once):
+        length, prefix, start = (a[k : k + at_once, None] for a in (lengths, shared, starts))
+        there = depth < length
+        own = np.where(there & (depth >= prefix), start + depth - prefix, -1)
+        own[0] = np.maximum(own[0], before)
+        index = np.maximum.accumulate(own)  # later tokens have larger ones
+        before = index[-1]
+        parts.append(index[there])
+    return Ragged.by_counts(np.concatenate(parts), lengths)
 
 
 def cuts_filling(lengths: np.ndarray, shared: np.ndarray, row_lengths: Sequence[int]) -> list[Cut]:
@@ -255,7 +268,7 @@ def rows_without_padding(
             first=first,
             end=end,
             sequences=members,
-            paths=np.split(index, taken.offsets[1:-1]),
+            paths=Ragged(flat=index, offsets=taken.offsets),
             types=None if second is None else (index - first >= np.repeat(second[members], taken.counts)).astype(int),
         )
 

@@ -53,7 +53,7 @@ def send_row(
             device, row.ids, row.position, row.first, row.end, *beside, *types
         )
         windowed = window is not None and int(row.position.max()) >= window
-        size = block_size(float(np.mean([len(path) for path in row.paths])))
+        size = block_size(float(row.paths.counts.mean()))
         sees = blocks(first_T, end_T, position_T, window if windowed else None, size=size)
     else:
         ids_T, position_T, *sent = send(device, row.ids, row.position, *beside, *types)

@@ -151,16 +151,15 @@ class StateReader:
     ) -> Work:
         """Read the prompts of a row, those of similar length together, so that little is padded."""
         encoder = self.encoder
-        lengths = np.array([len(path) for path in row.paths])
         views = slice(len(encoder.spec.poolings))  # the first view's
         firsts, stops = (bounds_VB[views] for bounds_VB in encoder.spans(batch, rows))
-        parts = list(token_budget_batches(lengths, encoder.batch_tokens))
+        parts = list(token_budget_batches(row.paths.counts, encoder.batch_tokens))
         places = [
             array
             for part in parts
             for array in (
                 rows[part],
-                _padded([row.paths[i] for i in part.tolist()]),
+                row.paths.take(part).padded(),
                 firsts[:, part],
                 stops[:, part],
                 *_text_tokens(batch, rows[part]),
@@ -196,11 +195,3 @@ def _text_tokens(batch: TokenBatch, rows: np.ndarray) -> tuple[np.ndarray, np.nd
 def _real(place_BS: Tensor, count_B1: Tensor) -> Tensor:
     """Which of the places are tokens of the text: (B, S) bool."""
     return torch.arange(place_BS.shape[1], device=place_BS.device) < count_B1
-
-
-def _padded(paths: Sequence[np.ndarray]) -> np.ndarray:
-    """Paths of tokens in a row as one matrix, (B, T), zero where there is none."""
-    padded = np.zeros((len(paths), max(map(len, paths))), dtype=np.int32)
-    for line, path in zip(padded, paths, strict=True):
-        line[: len(path)] = path
-    return padded

@@ -253,7 +253,7 @@ def test_rows_through_flex_attention(monkeypatch, name):
     equal(rows, plain, *shared(sentences=20))
 
 
-def one_by_one(query, key, value, starts, _, longest, __, *, scale, window_size, enable_gqa):
+def one_by_one(query, key, value, starts, _, longest, __, *, scale, window_size, enable_gqa=False):
     """What `varlen_attn` gives, sequence by sequence, without a GPU."""
     output = torch.empty_like(query)
     before, after = window_size
@@ -267,16 +267,18 @@ def one_by_one(query, key, value, starts, _, longest, __, *, scale, window_size,
     return output
 
 
-@pytest.mark.parametrize("name", ["qwen3", "mistral", "bert"])
-def test_long_sequences_that_share_nothing_go_through_flash_attention(monkeypatch, name):
-    """Where it gives what attention in chunks gives."""
+@pytest.mark.parametrize(("name", "groups"), [("qwen3", True), ("qwen3", False), ("mistral", True), ("bert", False)])
+def test_long_sequences_that_share_nothing_go_through_flash_attention(monkeypatch, name, groups):
+    """Where it gives what attention in chunks gives. groups: this torch's takes fewer keys than queries."""
     taken = []
+    monkeypatch.setattr(attention, "VARLEN_GROUPS", groups)
     monkeypatch.setattr(attention, "compiled_flex", lambda: flex_attention)
-    monkeypatch.setattr(attention, "varlen_attn", lambda *a, **o: taken.append(len(a[3])) or one_by_one(*a, **o))
+    monkeypatch.setattr(attention, "varlen_attn", lambda *a, **o: taken.append(o) or one_by_one(*a, **o))
     rows, plain = encoder(long_positions(name), causal=name in DECODERS, unpadded=True, batch_tokens=1024)
     rows.flex = rows.varlen = True
     try_kernels(rows)
     assert taken and (rows.flex, rows.varlen) == (True, True)
+    assert groups or not any("enable_gqa" in options for options in taken)
     rows.flex, before = False, len(taken)
     random = np.random.default_rng(0)
     sequences = [[1 + n, *random.integers(3, 50, 200 + 60 * n).tolist()] for n in range(7)]
