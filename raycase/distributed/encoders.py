@@ -2,23 +2,34 @@
 
 from __future__ import annotations
 
+import os
+import time
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from functools import partial
+from threading import Thread
 from typing import Any
 
 import pyarrow as pa
 import ray
-from ray.exceptions import OutOfMemoryError, RayActorError
+from ray.exceptions import ActorDiedError, OutOfMemoryError, RayActorError, RayError
 
 from raycase.corpus.encode_step import EncodeUnits
 from raycase.corpus.records import EncodedUnit, ReadUnit, pack, unpack
 from raycase.distributed.in_flight import Key
 
+WATCH = 5.0  # seconds between two looks at whether the job goes on
+
 
 class EncodeInPool(EncodeUnits):
-    """The encode step, on packs, in Ray Data's pool of actors: sets units aside at which encoders keep dying."""
+    """The encode step, on packs, in Ray Data's pool of actors: sets units aside at which encoders keep dying.
+
+    It ends with `in_flight`, which its job ends, whatever still refers to it: others wait for its CPUs and GPUs.
+    """
 
     def __init__(self, *, in_flight: ray.actor.ActorHandle, **step: Any) -> None:
+        ray.get(in_flight.is_there.remote())  # an actor that Ray starts again after the job ends here, for good
+        Thread(target=_end_with, args=(in_flight,), daemon=True).start()
         super().__init__(**step)
         self.in_flight = in_flight
 
@@ -36,6 +47,17 @@ class EncodeInPool(EncodeUnits):
         encoded = super().__call__(row)
         self.in_flight.end.remote(unit)
         return encoded
+
+
+def _end_with(in_flight: ray.actor.ActorHandle) -> None:
+    """End this process once the actor has died."""
+    while True:
+        with suppress(RayError):  # not reached for now
+            try:
+                ray.get(in_flight.is_there.remote())
+            except ActorDiedError:
+                os._exit(0)
+        time.sleep(WATCH)
 
 
 class LoneEncoder:

@@ -48,6 +48,9 @@ class InFlight:
         self.encoded = False  # whether any unit was
         self.aside: dict[Key, pa.Table] = {}
 
+    async def is_there(self) -> None:
+        """Return: the job goes on."""
+
     async def add_written(self, units: int) -> None:
         async with self.changed:
             self.left += units

@@ -203,10 +203,18 @@ def test_too_many_at_once_get_429_and_come_again(server):
 
 def test_who_hangs_up_gives_the_place_back(server):
     body = json.dumps(HEAVY).encode()
-    held = [socket.create_connection(server.address) for _ in range(QUEUE)]
-    for connection in held:
-        connection.sendall(head(length=len(body)) + body)
-    wait_for(lambda: server.post("/v1/embeddings", {"input": "dog"}).status_code == 429)
+    held = []
+
+    def full():
+        """Whether they hold all places; a question that came before one of them waits until they are done."""
+        for connection in held:
+            connection.close()
+        held[:] = [socket.create_connection(server.address) for _ in range(QUEUE)]
+        for connection in held:
+            connection.sendall(head(length=len(body)) + body)
+        return server.post("/v1/embeddings", {"input": "dog"}).status_code == 429
+
+    wait_for(full)
     began = time.monotonic()
     for connection in held:
         connection.close()
