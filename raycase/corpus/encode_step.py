@@ -55,8 +55,8 @@ class EncodeUnits:
         """Load the model.
 
         weights: those that the driver found, by hash or revision; others are refused.
-        compile: on, off, or auto: on a GPU; else after the first unit, if what is left of `units` takes longer than
-        `compile_repaid` seconds.
+        compile: on, off, or auto: after the first unit, if what is left of `units` takes longer than `compile_repaid`
+        seconds.
         units: how many this process may expect.
         """
         _let_gpu_memory_grow()  # before torch reads it
@@ -80,8 +80,7 @@ class EncodeUnits:
         self.units = units
         self.compile = compile
         self.compile_repaid = compile_repaid
-        self.compiled = compiles_at_once(compile, torch.cuda.is_available())
-        if self.compiled:
+        if compile == "on":
             self.encoder.compile()
 
     def __call__(self, row: pa.Table) -> pa.Table:
@@ -150,7 +149,7 @@ class EncodeUnits:
         if self.rate:
             return
         self.rate = self.encoder.matrix_product_rate()
-        if self.compile == "auto" and not self.compiled and seconds * (self.units - 1) > self.compile_repaid:
+        if self.compile == "auto" and seconds * (self.units - 1) > self.compile_repaid:
             self.encoder.compile()
 
 
@@ -160,11 +159,6 @@ def _check_memory(what: str, error: Exception) -> None:
 
     if isinstance(error, (MemoryError, torch.OutOfMemoryError)) or "can't allocate memory" in str(error):
         raise WorkError(f"{what}: {named(error)}; try fewer --batch-tokens or --actors, or more memory") from error
-
-
-def compiles_at_once(compile: str, on_gpu: bool) -> bool:
-    """Whether the encoder is compiled before its first unit: a GPU waits for every kernel that a layer begins."""
-    return compile == "on" or (compile == "auto" and on_gpu)
 
 
 def _keep_freed_memory() -> None:

@@ -72,8 +72,7 @@ class RunFlags(RayFlag, PromptFlags):
     compute: Compute | None = None
     """Number format inside the encoder. Default: bfloat16 where the processor is faster with it."""
     compile: Literal["auto", "on", "off"] = "auto"
-    """Compile the encoder for this machine. auto: on a GPU always, else after the first unit, if the rest takes long
-    enough to repay it."""
+    """Compile the encoder for this machine. auto: after the first unit, if the rest takes long enough to repay it."""
     on_long: Literal["truncate", "reject"] = "truncate"
     """What to do with texts longer than the encoder's maximum."""
     batch_tokens: int | None = None

@@ -61,13 +61,14 @@ class Ragged:
         index = np.arange(offsets[-1]) + np.repeat(first - offsets[:-1], counts)
         return type(self)(flat=self.flat[index], offsets=offsets)
 
-    def padded(self) -> np.ndarray:
-        """The tokens of each text in a row of a matrix, zero behind them: (N, T of the longest)."""
-        counts = self.counts
-        real = np.arange(counts.max(initial=0)) < counts[:, None]
-        matrix = np.zeros(real.shape, dtype=self.flat.dtype)
-        matrix[real] = self.flat
-        return matrix
+    def padded(self, rows: np.ndarray, dtype: Any = None) -> tuple[np.ndarray, np.ndarray]:
+        """The tokens of these texts, padded with zeros to the longest, (B, S) or (B, S, W), and which are real, (B, S)
+        bool. dtype: of the tokens. Default: as they are."""
+        counts = self.counts[rows]
+        real = np.arange(max(1, int(counts.max(initial=0)))) < counts[:, None]
+        tokens = np.zeros((*real.shape, *self.flat.shape[1:]), dtype=dtype or self.flat.dtype)
+        tokens[real] = self.take(rows).flat
+        return tokens, real
 
     def to_arrow(self) -> pa.LargeBinaryArray:
         """The column, without a copy; a list of numbers would be read 40 times slower."""

@@ -6,6 +6,7 @@ Shapes: N texts, T tokens of all of them, W numbers a token.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -39,13 +40,9 @@ class StoredStates(Ragged):
         """The mean state of each of the texts, which all have tokens: (N, W) float32."""
         return np.stack([text_TW.mean(0, dtype=np.float32) for text_TW in np.split(self.flat, self.offsets[1:-1])])
 
-    def padded(self, rows: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """States of these rows, padded with zeros to the longest, (B, S, W) float32, and which are real, (B, S)."""
-        counts = self.counts[rows]
-        real = np.arange(max(1, int(counts.max(initial=0)))) < counts[:, None]
-        states = np.zeros((*real.shape, self.flat.shape[1]), dtype=np.float32)
-        states[real] = self.take(rows).flat
-        return states, real
+    def padded(self, rows: np.ndarray, dtype: Any = np.float32) -> tuple[np.ndarray, np.ndarray]:
+        """`Ragged.padded` in 32 bits."""
+        return super().padded(rows, dtype)
 
     def columns(self) -> list[tuple[pa.Field, pa.Array]]:
         """The columns of an output."""

@@ -102,7 +102,7 @@ def attend(
     groups = query.shape[1] // key.shape[1]
     if isinstance(row, PackedRow):
         before = -1 if sliding_window is None else sliding_window - 1
-        grouped = {"enable_gqa": True} if groups > 1 else {}
+        grouped: dict[str, Any] = {"enable_gqa": True} if groups > 1 else {}
         if grouped and not VARLEN_GROUPS:  # older releases of torch
             key, value, grouped = key.repeat_interleave(groups, dim=1), value.repeat_interleave(groups, dim=1), {}
         query_THD, key_THD, value_THD = (t[0].transpose(0, 1) for t in (query, key, value))

@@ -159,7 +159,7 @@ class StateReader:
             for part in parts
             for array in (
                 rows[part],
-                row.paths.take(part).padded(),
+                row.paths.padded(part)[0],
                 firsts[:, part],
                 stops[:, part],
                 *_text_tokens(batch, rows[part]),

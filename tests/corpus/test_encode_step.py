@@ -14,7 +14,7 @@ import torch
 from helpers import cosines, embed_here, in_process, read_output, read_rejected, vectors
 
 import raycase
-from raycase.corpus.encode_step import EncodeUnits, compiles_at_once
+from raycase.corpus.encode_step import EncodeUnits
 from raycase.corpus.job_record import find_job
 from raycase.corpus.plan import make_plan
 from raycase.corpus.read_step import read_units
@@ -111,12 +111,6 @@ def test_a_long_job_is_compiled_after_its_first_unit(job, monkeypatch, flag, exp
         encode(unit)
         counts.append(len(compiled))
     assert counts == wanted
-
-
-@pytest.mark.parametrize("on_gpu", [False, True])
-def test_on_a_gpu_layers_are_compiled_at_once_unless_that_is_off(on_gpu):
-    found = {flag: compiles_at_once(flag, on_gpu) for flag in ("auto", "on", "off")}
-    assert found == {"auto": on_gpu, "on": True, "off": False}
 
 
 def test_gpu_memory_may_grow_unless_its_user_says_otherwise(job, monkeypatch):
