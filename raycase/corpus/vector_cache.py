@@ -1,33 +1,40 @@
-"""Vectors of texts and of pairs: embedded by the embedding job, cached in a folder, read as arrays."""
+"""Vectors of texts and of pairs, and scores of pairs: by the corpus jobs, cached in a folder, read as arrays."""
 
 from __future__ import annotations
 
+import time
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.dataset as ds
 
-from raycase.corpus.output import output_at
-from raycase.corpus.request import EmbedJob
-from raycase.corpus.run import Prepare, TooManyRejectedError, run
+from raycase.corpus.output import SCORES, Output, output_at
+from raycase.corpus.request import EmbedJob, Request, check_embed
+from raycase.corpus.run import Prepare, TooManyRejectedError, run_checked
+from raycase.corpus.score_request import ScoreJob, check_score
 from raycase.data.parquet import parquet_bytes
-from raycase.data.rated import texts_sha256
+from raycase.data.rated import SENTENCE1, SENTENCE2, texts_sha256
 from raycase.data.schema import CONDITION, EMBEDDING, ID, embedding_numbers
 from raycase.data.storage import Location, fingerprint
 from raycase.data.stored_states import STATES, StoredStates
 from raycase.errors import RequestError, note
 from raycase.systems.condition_pooling_model import ConditionPoolingConfig
 from raycase.systems.contracts import Compute, EmbedderConfig
+from raycase.systems.pair_scores import SCORE
+from raycase.systems.registry import resolve
 
 SENTENCE = "sentence"
 Pair = tuple[str, str]  # a sentence and its condition
+RatedTexts = tuple[str, str, str]  # two sentences and their condition
 
 
 @dataclass(frozen=True)
 class VectorCache:
-    """Vectors and states of texts by the embedding job, each embedded once; `prepare` decides what runs it."""
+    """Vectors and states of texts by the embedding job, scores of pairs by the scoring job, each once; `prepare`
+    decides what runs them."""
 
     prepare: Prepare
 
@@ -66,6 +73,30 @@ class VectorCache:
         table = self._embedded([(text, "") for text in texts], config, name, cache, compute, plain=True)
         return StoredStates.from_arrow(table[STATES], config.states_dim), embedding_numbers(table[EMBEDDING])
 
+    def scores_of(
+        self, rows: Sequence[RatedTexts], model: str, *, name: str, cache: Location, compute: Compute | None = None
+    ) -> np.ndarray:
+        """What a trained model says of N pairs of sentences, each under its condition: (N,) float64.
+
+        Raises RequestError for a pair that cannot be scored.
+        """
+        identity = {"model": resolve(model).describe(), "scored": texts_sha256(rows), "compute": compute}
+        folder = cache / fingerprint(identity)[:16]
+        output = output_at((folder / "scored").uri, SCORES)
+        if not output.manifest.exists():
+            note(f"scoring {len(rows):,} pairs of {name} by {model} into {folder.uri}")
+            job = ScoreJob(
+                input=_table(folder / "pairs.parquet", rows, SENTENCE1, SENTENCE2, CONDITION),
+                output=output.root.uri,
+                keep_columns=(),
+                model=model,
+                compute=compute,
+                unit_rows=2048,
+                max_rejected=0,
+            )
+            self._run(check_score(job), rows, f"{name}: expected a score for each pair")
+        return _read(output, len(rows))[SCORE].to_numpy()
+
     def _embedded(
         self,
         pairs: Sequence[Pair],
@@ -83,51 +114,50 @@ class VectorCache:
         if not vectors.manifest.exists():  # a finished output may have moved here with its cache
             manner = "without condition" if plain else f"under {config.label}"
             note(f"embedding {len(pairs):,} texts of {name} {manner} into {folder.uri}")
-            self._embed(pairs, config, name, folder, compute, plain)
-        files = vectors.embeddings
-        output = ds.dataset(files.path, filesystem=files.fs, format="parquet")
-        table = output.to_table(columns=[name for name in (ID, EMBEDDING, STATES) if name in output.schema.names])
-        assert table[ID].to_pylist() == list(range(len(pairs))), "expected the cache in the order of the pairs"
-        return table
+            job = EmbedJob(
+                input=_table(folder / "pairs.parquet", pairs, SENTENCE, CONDITION),
+                output=vectors.root.uri,
+                text_column=SENTENCE,
+                condition_column=None if plain else CONDITION,
+                unconditional=plain,
+                keep_columns=(),
+                model=config.model,
+                compute=compute,
+                dtype="float32",
+                unit_rows=2048,
+                max_rejected=0,
+            )
+            self._run(check_embed(job, config), pairs, f"{name}: expected a vector for each sentence")
+        return _read(vectors, len(pairs))
 
-    def _embed(
-        self,
-        distinct: Sequence[Pair],
-        config: EmbedderConfig,
-        name: str,
-        folder: Location,
-        compute: Compute | None,
-        plain: bool,
-    ) -> None:
-        """Run the embedding job over the distinct pairs. Raises RequestError if one has no vector."""
-        pairs = folder / "pairs.parquet"
-        if not pairs.exists():
-            sentences, conditions = zip(*distinct, strict=True)
-            columns = {ID: range(len(sentences)), SENTENCE: sentences, CONDITION: conditions}
-            pairs.put(parquet_bytes(pa.table({name: pa.array(values) for name, values in columns.items()})))
-        output = folder / "vectors"
-        job = EmbedJob(
-            input=pairs.uri,
-            output=output.uri,
-            text_column=SENTENCE,
-            condition_column=None if plain else CONDITION,
-            unconditional=plain,
-            keep_columns=(),
-            model=config.model,
-            compute=compute,
-            dtype="float32",
-            unit_rows=2048,
-            max_rejected=0,
-        )
+    def _run(self, request: Request, rows: Sequence[tuple[str, ...]], expected: str) -> None:
+        """Run a job over these rows. Raises RequestError if one is rejected."""
         try:
-            run(job, model=config, prepare=self.prepare)
+            run_checked(request, time.time(), prepare=self.prepare)
         except TooManyRejectedError as error:
-            rejected = output_at(output.uri).rejected
+            rejected = request.output.rejected
             first = ds.dataset(rejected.path, filesystem=rejected.fs, format="parquet").head(1).to_pylist()[0]
-            sentence, condition = distinct[int(first["id"])]
-            output.remove()
+            *sentences, condition = (text[:80] for text in rows[int(first["id"])])
+            request.output.root.remove()
             count = error.result["rows_rejected"]
             raise RequestError(
-                f"{name}: expected a vector for each sentence, got {count} without; the first: "
-                f"{first['reason']}: {sentence[:80]!r} under {condition[:80]!r}; fix or remove the row"
+                f"{expected}, got {count} without; the first: {first['reason']}: "
+                f"{' and '.join(map(repr, sentences))} under {condition!r}; fix or remove the row"
             ) from error
+
+
+def _table(file: Location, rows: Sequence[tuple[str, ...]], *names: str) -> str:
+    """Write texts to a Parquet file with these columns, and their number as id, unless it is there; gives its URI."""
+    if not file.exists():
+        columns: dict[str, Any] = {ID: range(len(rows)), **dict(zip(names, zip(*rows, strict=True), strict=True))}
+        file.put(parquet_bytes(pa.table({name: pa.array(values) for name, values in columns.items()})))
+    return file.uri
+
+
+def _read(output: Output, count: int) -> pa.Table:
+    """The columns that a job over `_table` computed, in the order of its rows."""
+    files = output.units
+    found = ds.dataset(files.path, filesystem=files.fs, format="parquet")
+    table = found.to_table(columns=[n for n in (ID, EMBEDDING, STATES, SCORE) if n in found.schema.names])
+    assert table[ID].to_pylist() == list(range(count)), "expected the cache in the order of the rows"
+    return table

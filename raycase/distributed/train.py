@@ -26,6 +26,7 @@ class RayRunner:
     scaling: ScalingConfig
     vectors_of = staticmethod(CACHE.vectors_of)
     states_of = staticmethod(CACHE.states_of)
+    scores_of = staticmethod(CACHE.scores_of)
 
     @property
     def on_gpu(self) -> bool:

@@ -74,6 +74,7 @@ class RayTrials:
     gpus: float  # per trial
     vectors_of = staticmethod(CACHE.vectors_of)
     states_of = staticmethod(CACHE.states_of)
+    scores_of = staticmethod(CACHE.scores_of)
 
     @property
     def on_gpu(self) -> bool:

@@ -5,7 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, fields, replace
 from functools import partial
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
+
+import numpy as np
 
 from raycase.data.provenance import provenance
 from raycase.data.rated import RatedPairs
@@ -13,17 +16,19 @@ from raycase.data.storage import Location
 from raycase.encoder.loading import whole_model
 from raycase.encoder.pooling import Pooling
 from raycase.encoder.prompts import TokenSpan
-from raycase.errors import WorkError
+from raycase.errors import RequestError, WorkError
 from raycase.systems.condition_head import ConditionHead, ZeroShotHead
 from raycase.systems.condition_pooling import condition_pooling, write_head_folder
 from raycase.systems.condition_pooling_model import ConditionPoolingConfig
 from raycase.systems.model_card import head_card
+from raycase.systems.pair_scores import reads_conditions
 from raycase.systems.pairs import Indexed
+from raycase.systems.registry import resolve
 from raycase.training.checkpoint import Fitting
 from raycase.training.condition_head_fit import UnfrozenEncoder, fit_condition_head, head_correlations, weights_of
 from raycase.training.condition_pairs import PairStates, PairTokens, ReadPairs
 from raycase.training.condition_recipe import FrozenHeadRecipe, HeadRecipe
-from raycase.training.condition_teachers import pseudo_labelled_pairs
+from raycase.training.condition_teachers import Teacher, pseudo_labelled_pairs, taught_by_head
 from raycase.training.encoder_job import compute_of
 from raycase.training.job import TrainingJob, data_metrics, fit_metrics
 from raycase.training.loop import FitState
@@ -56,6 +61,9 @@ class ConditionPoolingJob(HeadRecipe, TrainingJob):
 
     pooling: Pooling | None = None
     """Pooling of the vectors without a condition. Default: the encoder's."""
+    teacher_models: tuple[str, ...] = ()
+    """Folders of trained models that read conditions, fine-tuned ones say: the head learns the mean of their scores and
+    of the cosines of the heads of --teachers."""
 
     SYSTEM = "condition-pooling"
     FROZEN = True
@@ -70,6 +78,26 @@ class ConditionPoolingJob(HeadRecipe, TrainingJob):
     def config(self) -> ConditionPoolingConfig:
         """The system without the head. Raises RequestError."""
         return condition_pooling(self.model, layers=self.layers, pooling=self.pooling, latent=not self.unfreeze)
+
+    @property
+    def sources(self) -> dict[str, str | None]:
+        """Files, folders and globs that are read, by flag."""
+        return super().sources | {f"--teacher-models {folder}": folder for folder in self.teacher_models}
+
+    def check_system(self, config: ConditionPoolingConfig) -> None:
+        """Raise RequestError for a teacher that reads no conditions, or cannot be read."""
+        for folder in self.teacher_models:
+            try:
+                teacher = resolve(folder)
+            except RequestError as error:
+                raise RequestError(str(error).replace("--model", "--teacher-models", 1)) from error
+            if not reads_conditions(teacher):
+                raise RequestError(f"--teacher-models: expected models that read conditions, got {folder}")
+
+    def identity(self, config: ConditionPoolingConfig, parts: Sequence[Any]) -> dict[str, Any]:
+        """Everything that determines the weights."""
+        models = [resolve(folder).describe() for folder in self.teacher_models]
+        return super().identity(config, parts) | ({"teacher_models": models} if models else {})
 
     def shared(self, config: ConditionPoolingConfig, parts: Sequence[Any], runner: TextEmbedder) -> list[PairStates]:
         """The states of sentences and conditions."""
@@ -101,9 +129,12 @@ class ConditionPoolingJob(HeadRecipe, TrainingJob):
         fitting, recipe = fit_condition_head, self.recipe
         seeds = range(self.seed + 1, self.seed + 1 + self.teachers)
         teachers = [fit(fitting, recipe=recipe, seed=seed, checkpoints=checkpoints / f"{seed}") for seed in seeds]
-        if teachers:
-            heads = [best_head(state, recipe, train.dim) for state in teachers]
-            fitting = partial(fitting, pseudo_labelled=pseudo_labelled_pairs(train, heads, self.seed))
+        taught_by = [
+            *(taught_by_head(best_head(state, recipe, train.dim)) for state in teachers),
+            *(self._taught_by_model(model, parts[0], runner) for model in self.teacher_models),
+        ]
+        if taught_by:
+            fitting = partial(fitting, pseudo_labelled=pseudo_labelled_pairs(train, taught_by, self.seed))
             recipe = recipe.distilled
         state = fit(fitting, recipe=recipe, seed=self.seed, checkpoints=checkpoints / "frozen")
         head = best_head(state, self.recipe, config.states_dim)  # rounded: metrics are those of what is saved
@@ -124,6 +155,20 @@ class ConditionPoolingJob(HeadRecipe, TrainingJob):
         encoder = whole_model(reader.encoder)
         return HeadFit(state=state, head=head, read=read, metrics=metrics, teachers=teachers, encoder=encoder)
 
+    def _taught_by_model(self, model: str, train: RatedPairs, runner: TextEmbedder) -> Teacher:
+        """A trained model as a teacher of pairs of these sentences and conditions: its scores."""
+        sentences, conditions = (indexed.values for indexed in indexed_texts(train))
+
+        def say(pairs: PairStates) -> np.ndarray:
+            index_N2, condition_N = pairs.sentence_index.tolist(), pairs.condition_index.tolist()
+            rows = [
+                (sentences[i], sentences[j], conditions[c]) for (i, j), c in zip(index_N2, condition_N, strict=True)
+            ]
+            name = f"sentences of {train.uri} under further conditions"
+            return runner.scores_of(rows, model, name=name, cache=self.cache_location, compute=self.compute)
+
+        return say
+
     def save(
         self,
         config: ConditionPoolingConfig,
@@ -138,6 +183,7 @@ class ConditionPoolingJob(HeadRecipe, TrainingJob):
         metrics = {
             **record,
             "teachers": [fit_metrics(teacher)["validation"] for teacher in fitted.teachers],
+            "teacher_models": [Path(folder).name for folder in self.teacher_models],
             "recipe": self.recipe.record,
             **fit_metrics(fitted.state),
             **fitted.metrics,
@@ -157,8 +203,7 @@ def pair_states(
     rated: RatedPairs, config: ConditionPoolingConfig, runner: TextEmbedder, job: TrainingJob
 ) -> PairStates:
     """States of the sentences and conditions of rated pairs. Raises RequestError for a text without any."""
-    sentences = Indexed.of([*rated.sentences1, *rated.sentences2])
-    conditions = Indexed.of(rated.conditions)
+    sentences, conditions = indexed_texts(rated)
     config = replace(config, keep=TokenSpan.SENTENCE)
     states_of = partial(runner.states_of, cache=job.cache_location, compute=job.compute)
     sentence_states, plain = states_of(sentences.values, config, name=rated.uri)
@@ -172,6 +217,11 @@ def pair_states(
         groups=rated.groups,
         ratings=rated.ratings,
     )
+
+
+def indexed_texts(rated: RatedPairs) -> tuple[Indexed, Indexed]:
+    """The sentences of rated pairs, all first ones before all second ones, and their conditions."""
+    return Indexed.of([*rated.sentences1, *rated.sentences2]), Indexed.of(rated.conditions)
 
 
 def best_head(state: FitState, recipe: HeadRecipe, states_dim: int) -> ConditionHead:

@@ -13,7 +13,9 @@ from raycase.training.nested import nested_range
 from raycase.training.recipe import SHARE, FitRecipe, Ranges
 
 LEAST_DIM = 512  # by default
-DISTILLED_WEIGHT = 4.0  # factor of the teachers' loss; this and the next were measured (`results/condition_pooling.md`)
+# Factor of the teachers' loss, and epochs of the fit with them; these and the next were measured
+# (`results/condition_pooling.md`).
+DISTILLED_WEIGHT, DISTILLED_EPOCHS = 4.0, 12
 UNFROZEN_BATCH_SIZE, UNFROZEN_LEARNING_RATE, ENCODER_LEARNING_RATE = 64, 2e-4, 1e-4  # peak rates of head and encoder
 
 
@@ -66,8 +68,6 @@ class HeadRecipe(FrozenHeadRecipe):
     teachers: int = 0
     """Number of heads that are fitted first, with the following seeds. The head then learns their mean cosines besides
     the ratings: of the rated pairs, and of the same sentences under other conditions."""
-    distilled_epochs: int = 12
-    """Number of epochs of the head where it has teachers, which are fitted for --epochs."""
     unfreeze: bool = False
     """After the fit on the frozen encoder, train encoder and head together."""
     unfrozen_epochs: int = 3
@@ -80,6 +80,7 @@ class HeadRecipe(FrozenHeadRecipe):
 
     FORMER: ClassVar = FrozenHeadRecipe.FORMER | {
         "distilled_weight": DISTILLED_WEIGHT,
+        "distilled_epochs": DISTILLED_EPOCHS,
         "unfrozen_batch_size": UNFROZEN_BATCH_SIZE,
         "unfrozen_learning_rate": UNFROZEN_LEARNING_RATE,
         "encoder_learning_rate": ENCODER_LEARNING_RATE,
@@ -96,7 +97,7 @@ class HeadRecipe(FrozenHeadRecipe):
             "nested": nested_range(self.nested, self.dim or LEAST_DIM),
             "warmup": (0 <= self.warmup < 1, SHARE),
             "teachers": (self.teachers >= 0, "0 or more"),
-            **at_least(1, self, "distilled_epochs", "unfrozen_epochs"),
+            **at_least(1, self, "unfrozen_epochs"),
             "plain_share": (0 <= self.plain_share < 1, SHARE),
             "plain_rise": (_rises(self.plain_rise), "numbers from 0 to 2^40 of which each pair rises"),
         }
@@ -104,7 +105,7 @@ class HeadRecipe(FrozenHeadRecipe):
     @property
     def distilled(self) -> HeadRecipe:
         """The recipe of the fit with teachers."""
-        return replace(self, epochs=self.distilled_epochs, patience=self.distilled_epochs)
+        return replace(self, epochs=DISTILLED_EPOCHS, patience=DISTILLED_EPOCHS)
 
     @property
     def unfrozen(self) -> HeadRecipe:

@@ -1,13 +1,12 @@
-"""Several heads of condition pooling averaged in one: it learns their mean cosines (distillation, Hinton et al., 2015).
-
-The teachers also say what they think of each pair of sentences under conditions for which nobody rated it.
+"""Teachers of a head of condition pooling, other heads or models: it learns the mean of what they say (distillation,
+Hinton et al., 2015) of each pair of sentences, under conditions for which nobody rated it.
 
 Shapes: N rated pairs, G pairs of sentences, K further conditions of each, C conditions, W of the states.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 import numpy as np
@@ -24,8 +23,16 @@ SIMILAR = 30  # conditions among which a similar one is chosen
 SHARE = 0.6  # of further conditions that are similar to one that was rated
 
 
-def pseudo_labelled_pairs(train: PairStates, heads: Sequence[Head], seed: int) -> PairIndex:
-    """Pairs of sentences under further conditions of the training data, "rated" with the mean cosine of the heads.
+Teacher = Callable[[PairStates], np.ndarray]  # what it says of pairs, (N,): a cosine, or a score of such a scale
+
+
+def taught_by_head(head: Head) -> Teacher:
+    """A head as a teacher: its cosines."""
+    return lambda pairs: cosines(*head_vectors(head, pairs))
+
+
+def pseudo_labelled_pairs(train: PairStates, teachers: Sequence[Teacher], seed: int) -> PairIndex:
+    """Pairs of sentences under further conditions of the training data, "rated" with the mean of what teachers say.
 
     In the order of the groups, `FURTHER` rows each.
     """
@@ -38,7 +45,7 @@ def pseudo_labelled_pairs(train: PairStates, heads: Sequence[Head], seed: int) -
         ratings=np.zeros(further_GK.size, np.float32),
     )
     pairs = replace(train, **vars(pseudo_labelled))
-    found = np.stack([cosines(*head_vectors(head, pairs)) for head in heads])
+    found = np.stack([teacher(pairs) for teacher in teachers])
     return replace(pseudo_labelled, ratings=found.mean(0).astype(np.float32))
 
 

@@ -25,6 +25,7 @@ class LocalRunner:
     device: str
     vectors_of = staticmethod(CACHE.vectors_of)
     states_of = staticmethod(CACHE.states_of)
+    scores_of = staticmethod(CACHE.scores_of)
 
     @property
     def on_gpu(self) -> bool:

@@ -39,6 +39,20 @@ class TextEmbedder(Protocol):
         The other arguments are those of `VectorsOf`. Raises RequestError for a text without states.
         """
 
+    def scores_of(
+        self,
+        rows: Sequence[tuple[str, str, str]],
+        model: str,
+        *,
+        name: str,
+        cache: Location,
+        compute: Compute | None,
+    ) -> np.ndarray:
+        """What a trained model says of N pairs of sentences, each under its condition: (N,) float64.
+
+        Raises RequestError for a pair that cannot be scored.
+        """
+
 
 class Runner(TextEmbedder, Protocol):
     """Embeds texts and runs fits."""

@@ -17,7 +17,7 @@ CASE = ["--prompt", "concat-sc", "--pooling", "mean", "--epochs", "2", "--comput
 WORDS = ["nan", "inf", "-inf", "-1", "0", "1e400", "1e30", "1e-45", "9" * 30, "²", "", "x", "None"]
 FLAGS = {
     "case": "learning-rate weight-decay epochs batch-size dropout dim hidden patience seed layers nested workers",
-    "condition-pooling": "learning-rate heads head-dim temperature teachers distilled-epochs layers plain-share dim",
+    "condition-pooling": "learning-rate heads head-dim temperature teachers layers plain-share dim",
     "bi-encoder": "learning-rate warmup batch-size limit",
     "tune": "trials seeds finalists cpus-per-trial",
 }

@@ -88,7 +88,7 @@ def test_unfamiliar_sentences_have_a_share_of_the_plain_vector(job, metrics, tmp
 
 
 BAD = {"heads": [0], "head_dim": [0], "dim": [0], "batch_size": [0], "epochs": [0], "patience": [0], "teachers": [-1]}
-BAD |= {"distilled_epochs": [0], "unfrozen_epochs": [0], "seed": [-1], "workers": [0, 2], "warmup": [1.0, -0.1]}
+BAD |= {"unfrozen_epochs": [0], "seed": [-1], "workers": [0, 2], "warmup": [1.0, -0.1]}
 BAD |= {
     "dropout": [1.0, -0.1, math.nan],
     "temperature": [0.0, 1e30, math.inf, math.nan],

@@ -2,6 +2,7 @@
 
 from dataclasses import replace
 from functools import partial
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -10,14 +11,19 @@ from helpers import rated_rows, to_csv
 from random_pairs import RECIPE, WIDTH, head_of, pairs
 from uncached import open_local_runner
 
-from raycase.training import condition_head_fit
+from raycase.data.rated import read_rated
+from raycase.errors import RequestError
+from raycase.systems.pair_scores import prepare_pairs, score_pairs
+from raycase.systems.registry import load, resolve
+from raycase.training import condition_head_fit, condition_head_job, condition_recipe
 from raycase.training import job as jobs
 from raycase.training.condition_head_fit import MORE_CONDITIONS, fit_condition_head, group_batches, with_pseudo_labelled
-from raycase.training.condition_head_job import ConditionPoolingJob
-from raycase.training.condition_teachers import FURTHER, further_conditions, pseudo_labelled_pairs
+from raycase.training.condition_head_job import ConditionPoolingJob, indexed_texts
+from raycase.training.condition_teachers import FURTHER, further_conditions, pseudo_labelled_pairs, taught_by_head
 from raycase.training.loop import FitState
 
 TRAINED = {"train.csv": 200, "validation.csv": 60}
+DUALCSE = SimpleNamespace(known_conditions=("explicit", "implicit"))
 HEADS = [head_of(seed=seed) for seed in (1, 2, 3)]
 
 
@@ -28,7 +34,7 @@ def train():
 
 @pytest.fixture(scope="module")
 def pseudo_labelled(train):
-    return pseudo_labelled_pairs(train, HEADS, 0)
+    return pseudo_labelled_pairs(train, [taught_by_head(head) for head in HEADS], 0)
 
 
 def test_the_teachers_say_their_mean_cosine(train, pseudo_labelled):
@@ -102,11 +108,56 @@ def test_a_resumed_fit_equals_an_undisturbed_one(train, pseudo_labelled):
     assert all(torch.equal(resumed.weights[name], every[-1].weights[name]) for name in resumed.weights)
 
 
-def test_a_job_with_teachers(tiny_model, tmp_path):
+@pytest.fixture
+def job(tiny_model, tmp_path, monkeypatch):
+    monkeypatch.setattr(condition_recipe, "DISTILLED_EPOCHS", 2)
     data = {n: to_csv(rated_rows(rows, i), tmp_path / n) for i, (n, rows) in enumerate(TRAINED.items())}
     files = {"train": data["train.csv"], "validation": data["validation.csv"], "output": str(tmp_path / "out")}
     shape = {"heads": 2, "head_dim": 8, "dim": 16, "epochs": 1, "batch_size": 32}
-    job = ConditionPoolingJob(model=str(tiny_model), teachers=2, distilled_epochs=2, **files, **shape)
-    metrics = jobs.train(job, open_local_runner)
+    return ConditionPoolingJob(model=str(tiny_model), **files, **shape)
+
+
+def test_a_job_with_teachers(job):
+    metrics = jobs.train(replace(job, teachers=2), open_local_runner)
     first, second = metrics["teachers"]
     assert metrics["epochs"] == 2 and first != second
+
+
+def test_trained_models_teach_with_heads(job, monkeypatch, capsys):
+    """The head learns the mean of what the models say, by name, and the heads; what they said is kept."""
+    found, make = [], pseudo_labelled_pairs
+    monkeypatch.setattr(
+        condition_head_job, "pseudo_labelled_pairs", lambda *a: found.append((a, make(*a))) or found[-1][1]
+    )
+    folders = []
+    for seed in (1, 2):
+        folders.append(str(job.folder.parent / f"teacher{seed}"))
+        jobs.train(replace(job, output=folders[-1], seed=seed), open_local_runner)
+    taught = replace(job, teachers=1, teacher_models=tuple(folders))
+    metrics = jobs.train(taught, open_local_runner)
+    assert (metrics["epochs"], metrics["teacher_models"], len(metrics["teachers"])) == (2, ["teacher1", "teacher2"], 1)
+    [((train, [head, *_], _), pairs)] = found
+    rated = read_rated(job.train, "--train")
+    sentences, conditions = (texts.values for texts in indexed_texts(rated))
+    rows = np.random.default_rng(0).permutation(len(pairs.ratings))[:30]
+    firsts, seconds = ([sentences[i] for i in side] for side in pairs.sentence_index[rows].T)
+    under = [conditions[i] for i in pairs.condition_index[rows]]
+    said = [head(replace(train, **vars(pairs)))[rows]]
+    for folder in folders:
+        system = load(folder)
+        said.append(score_pairs(system, prepare_pairs(system.config, firsts, seconds, under)).figures[:, 0])
+    assert pairs.ratings[rows] == pytest.approx(np.mean(said, axis=0), abs=1e-4)
+    assert len({round(float(r), 3) for r in pairs.ratings[rows]}) > 10 and not np.allclose(said[1], said[2])
+    assert capsys.readouterr().err.count("scoring ") == 2
+    jobs.train(replace(taught, overwrite=True), open_local_runner)
+    assert "scoring " not in capsys.readouterr().err
+
+
+def test_a_teacher_that_reads_no_conditions_or_is_none_is_refused_at_once(job, monkeypatch, tmp_path):
+    for name, said in (("no_conditions", "expected models that read conditions, got"), ("none", "none")):
+        folder = str(tmp_path / name)
+        monkeypatch.setattr(
+            condition_head_job, "resolve", lambda f, real=resolve: DUALCSE if f.endswith("no_conditions") else real(f)
+        )
+        with pytest.raises(RequestError, match=f"--teacher-models.*{said}"):
+            jobs.train(replace(job, teacher_models=(folder,)), None)
