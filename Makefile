@@ -4,6 +4,7 @@ DATA ?= ../shared/data
 MINUTES ?= 10
 SEED ?= 0
 BIN := .venv/bin
+unexport PYTHONDONTWRITEBYTECODE  # tests start hundreds of processes: each would compile what it imports
 MPNET := sentence-transformers/all-mpnet-base-v2@e8c3b32edf5434bc2275fc9bab85f82640a19130
 
 .PHONY: help demo test test-cluster test-long chaos lint docs site bundle model wheel bench cuda-build-check clean

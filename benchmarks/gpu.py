@@ -61,7 +61,7 @@ SHARED = 4  # times as many tokens where prompts share prefixes, so that there a
 CHECKED = 8  # prompts whose vectors are compared
 UNIT_PAIRS, MOST_PAIRS = 2**15, 2**18  # of a unit; of a measurement of condition pooling
 LAUNCHES = 50  # of a matrix product
-RIGHT = 0.999  # least cosine
+RIGHT = 0.998  # least cosine: bf16 in 36 layers of random weights gives 0.9984, in padded batches 0.9989
 
 
 class Ready:
