@@ -17,6 +17,7 @@ from ray.exceptions import ActorDiedError, OutOfMemoryError, RayActorError, RayE
 from raycase.corpus.encode_step import EncodeUnits
 from raycase.corpus.records import EncodedUnit, ReadUnit, pack, unpack
 from raycase.distributed.in_flight import Key
+from raycase.errors import WorkError
 
 WATCH = 5.0  # seconds between two looks at whether the job goes on
 
@@ -28,7 +29,12 @@ class EncodeInPool(EncodeUnits):
     """
 
     def __init__(self, *, in_flight: ray.actor.ActorHandle, **step: Any) -> None:
-        ray.get(in_flight.is_there.remote())  # an actor that Ray starts again after the job ends here, for good
+        try:
+            ray.get(in_flight.is_there.remote())
+        except ActorDiedError as error:  # Ray started it again after its job; it does not where this raises
+            raise WorkError("the job of this encoder has ended") from error
+        except RayError:  # not reached for now
+            pass
         Thread(target=_end_with, args=(in_flight,), daemon=True).start()
         super().__init__(**step)
         self.in_flight = in_flight
@@ -52,7 +58,7 @@ class EncodeInPool(EncodeUnits):
 def _end_with(in_flight: ray.actor.ActorHandle) -> None:
     """End this process once the actor has died."""
     while True:
-        with suppress(RayError):  # not reached for now
+        with suppress(Exception):  # not reached for now
             try:
                 ray.get(in_flight.is_there.remote())
             except ActorDiedError:

@@ -38,7 +38,7 @@ def _check(budget: int) -> None:
 
 # ------------------------------------------------------------------------------------------------------ prefix trees
 
-CELLS = 2**20  # sequences times tokens of the longest, laid out at once
+AT_ONCE = 128  # sequences laid out together
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -147,7 +147,7 @@ class Forest:
         index = np.arange(cut.tokens)
         position = index + np.repeat(shared - suffixes.offsets[:-1], suffixes.counts)
         paths = _paths(lengths, shared, suffixes.offsets[:-1])
-        last = np.empty(cut.tokens, dtype=np.int64)  # sequence with this token: the last one of those written
+        last = np.empty(cut.tokens, dtype=np.int64)  # sequence with this token: NumPy keeps the last one written
         last[paths.flat] = np.repeat(np.arange(len(members)), lengths)
         end = suffixes.offsets[1:][last]
         return Row(
@@ -156,18 +156,17 @@ class Forest:
 
 
 def _paths(lengths: np.ndarray, shared: np.ndarray, starts: np.ndarray) -> Ragged:
-    """Index in the row of each sequence's tokens: its own from `starts` on, after those that it shares, which stand
-    where the last sequence has written its token of that depth."""
-    depth = np.arange(int(lengths.max()))
-    before, parts = np.full(len(depth), -1), []
-    at_once = max(1, CELLS // len(depth))
-    for k in range(0, len(lengths), at_once):
-        length, prefix, start = (a[k : k + at_once, None] for a in (lengths, shared, starts))
+    """Index in the row of each sequence's tokens: its own from `starts` on; one that it shares is the latest at its
+    depth."""
+    before, parts = np.full(int(lengths.max()), -1), []
+    for k in range(0, len(lengths), AT_ONCE):  # so that a long one costs its neighbours alone
+        length, prefix, start = (a[k : k + AT_ONCE, None] for a in (lengths, shared, starts))
+        depth = np.arange(int(length.max()))
         there = depth < length
         own = np.where(there & (depth >= prefix), start + depth - prefix, -1)
-        own[0] = np.maximum(own[0], before)
+        own[0] = np.maximum(own[0], before[: len(depth)])
         index = np.maximum.accumulate(own)  # later tokens have larger ones
-        before = index[-1]
+        before[: len(depth)] = index[-1]
         parts.append(index[there])
     return Ragged.by_counts(np.concatenate(parts), lengths)
 

@@ -104,6 +104,8 @@ def head_card(name: str, config: SystemConfig, metrics: dict[str, Any]) -> str:
     what = f"""Condition pooling on {config.model}: {config.label};
 {metrics["parameters"]:,} trained parameters, {trained}.
 Each sentence is encoded once, whatever the number of conditions."""
+    if models := metrics["teacher_models"]:
+        what += f"\nIt learned what these models say, too: {', '.join(model['name'] for model in models)}."
     return _rated_card(name, what, config, metrics, before="without training")
 
 

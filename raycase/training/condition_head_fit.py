@@ -197,7 +197,7 @@ def with_pseudo_labelled(batches: Batches, groups_N: np.ndarray, pseudo_labelled
 
 def _loss(train: PairStates | PairTokens, recipe: HeadRecipe, pseudo_labelled: PairIndex | None) -> BatchLoss:
     """The recipe's loss of the rated rows of a batch, the mean over the nested dimensions and all; plus the squared
-    error of the pseudo-labelled rows to the teachers' cosines."""
+    error of the pseudo-labelled rows to what the teachers say."""
     pairs = train if pseudo_labelled is None else train.then(pseudo_labelled)
     count, targets = len(train.ratings), unit_ratings(torch.tensor(train.ratings))
     if pseudo_labelled is not None:

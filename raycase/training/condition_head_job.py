@@ -10,9 +10,10 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 
+from raycase.data.fetch import model_folder
 from raycase.data.provenance import provenance
-from raycase.data.rated import RatedPairs
-from raycase.data.storage import Location
+from raycase.data.rated import NOT_APPLICABLE, RatedPairs
+from raycase.data.storage import Location, fingerprint
 from raycase.encoder.loading import whole_model
 from raycase.encoder.pooling import Pooling
 from raycase.encoder.prompts import TokenSpan
@@ -26,9 +27,14 @@ from raycase.systems.pairs import Indexed
 from raycase.systems.registry import resolve
 from raycase.training.checkpoint import Fitting
 from raycase.training.condition_head_fit import UnfrozenEncoder, fit_condition_head, head_correlations, weights_of
-from raycase.training.condition_pairs import PairStates, PairTokens, ReadPairs
+from raycase.training.condition_pairs import PairIndex, PairStates, PairTokens, ReadPairs
 from raycase.training.condition_recipe import FrozenHeadRecipe, HeadRecipe
-from raycase.training.condition_teachers import Teacher, pseudo_labelled_pairs, taught_by_head
+from raycase.training.condition_teachers import (
+    further_pairs,
+    on_the_scale_of_ratings,
+    pseudo_labelled_pairs,
+    said_by_head,
+)
 from raycase.training.encoder_job import compute_of
 from raycase.training.job import TrainingJob, data_metrics, fit_metrics
 from raycase.training.loop import FitState
@@ -62,8 +68,8 @@ class ConditionPoolingJob(HeadRecipe, TrainingJob):
     pooling: Pooling | None = None
     """Pooling of the vectors without a condition. Default: the encoder's."""
     teacher_models: tuple[str, ...] = ()
-    """Folders of trained models that read conditions, fine-tuned ones say: the head learns the mean of their scores and
-    of the cosines of the heads of --teachers."""
+    """Trained models that read conditions, such as fine-tuned ones: the head learns the mean of what they and the heads
+    of --teachers say, each of the same weight."""
 
     SYSTEM = "condition-pooling"
     FROZEN = True
@@ -80,23 +86,27 @@ class ConditionPoolingJob(HeadRecipe, TrainingJob):
         return condition_pooling(self.model, layers=self.layers, pooling=self.pooling, latent=not self.unfreeze)
 
     @property
-    def sources(self) -> dict[str, str | None]:
-        """Files, folders and globs that are read, by flag."""
-        return super().sources | {f"--teacher-models {folder}": folder for folder in self.teacher_models}
+    def opened(self) -> dict[str, str | None]:
+        """Models that are loaded, by flag."""
+        return super().opened | {f"--teacher-models {model}": model_folder(model) for model in self.teacher_models}
 
     def check_system(self, config: ConditionPoolingConfig) -> None:
-        """Raise RequestError for a teacher that reads no conditions, or cannot be read."""
-        for folder in self.teacher_models:
+        """Raise RequestError for a teacher that is not trained, reads no conditions, or stands there twice."""
+        seen: list[Any] = []
+        for model in self.teacher_models:
             try:
-                teacher = resolve(folder)
+                teacher = resolve(model)
             except RequestError as error:
                 raise RequestError(str(error).replace("--model", "--teacher-models", 1)) from error
-            if not reads_conditions(teacher):
-                raise RequestError(f"--teacher-models: expected models that read conditions, got {folder}")
+            if not teacher.folder or not reads_conditions(teacher):
+                raise RequestError(f"--teacher-models: expected trained models that read conditions, got {model}")
+            if teacher.describe() in seen:
+                raise RequestError(f"--teacher-models: expected different models, got {model} twice")
+            seen.append(teacher.describe())
 
     def identity(self, config: ConditionPoolingConfig, parts: Sequence[Any]) -> dict[str, Any]:
         """Everything that determines the weights."""
-        models = [resolve(folder).describe() for folder in self.teacher_models]
+        models = [resolve(model).describe() for model in self.teacher_models]
         return super().identity(config, parts) | ({"teacher_models": models} if models else {})
 
     def shared(self, config: ConditionPoolingConfig, parts: Sequence[Any], runner: TextEmbedder) -> list[PairStates]:
@@ -127,14 +137,14 @@ class ConditionPoolingJob(HeadRecipe, TrainingJob):
         train, validation = data
         fit = partial(runner.fit, train=train, validation=validation)
         fitting, recipe = fit_condition_head, self.recipe
-        seeds = range(self.seed + 1, self.seed + 1 + self.teachers)
-        teachers = [fit(fitting, recipe=recipe, seed=seed, checkpoints=checkpoints / f"{seed}") for seed in seeds]
-        taught_by = [
-            *(taught_by_head(best_head(state, recipe, train.dim)) for state in teachers),
-            *(self._taught_by_model(model, parts[0], runner) for model in self.teacher_models),
-        ]
-        if taught_by:
-            fitting = partial(fitting, pseudo_labelled=pseudo_labelled_pairs(train, taught_by, self.seed))
+        teachers: list[FitState] = []
+        if self.teachers or self.teacher_models:
+            further = further_pairs(train, self.seed)
+            said = [self._said_by_model(model, parts[0], train, further, runner) for model in self.teacher_models]
+            for seed in range(self.seed + 1, self.seed + 1 + self.teachers):
+                teachers.append(fit(fitting, recipe=recipe, seed=seed, checkpoints=checkpoints / f"{seed}"))
+                said.append(said_by_head(best_head(teachers[-1], recipe, train.dim), train, further))
+            fitting = partial(fitting, pseudo_labelled=pseudo_labelled_pairs(further, said))
             recipe = recipe.distilled
         state = fit(fitting, recipe=recipe, seed=self.seed, checkpoints=checkpoints / "frozen")
         head = best_head(state, self.recipe, config.states_dim)  # rounded: metrics are those of what is saved
@@ -155,19 +165,19 @@ class ConditionPoolingJob(HeadRecipe, TrainingJob):
         encoder = whole_model(reader.encoder)
         return HeadFit(state=state, head=head, read=read, metrics=metrics, teachers=teachers, encoder=encoder)
 
-    def _taught_by_model(self, model: str, train: RatedPairs, runner: TextEmbedder) -> Teacher:
-        """A trained model as a teacher of pairs of these sentences and conditions: its scores."""
-        sentences, conditions = (indexed.values for indexed in indexed_texts(train))
-
-        def say(pairs: PairStates) -> np.ndarray:
-            index_N2, condition_N = pairs.sentence_index.tolist(), pairs.condition_index.tolist()
-            rows = [
-                (sentences[i], sentences[j], conditions[c]) for (i, j), c in zip(index_N2, condition_N, strict=True)
-            ]
-            name = f"sentences of {train.uri} under further conditions"
-            return runner.scores_of(rows, model, name=name, cache=self.cache_location, compute=self.compute)
-
-        return say
+    def _said_by_model(
+        self, model: str, rated: RatedPairs, train: PairStates, further: PairIndex, runner: TextEmbedder
+    ) -> np.ndarray:
+        """What a trained model says of the further pairs, on the scale of ratings: (N,)."""
+        sentences, conditions = (indexed.values for indexed in indexed_texts(rated))
+        both = train.then(further)
+        index_N2, condition_N = both.sentence_index.tolist(), both.condition_index.tolist()
+        rows = [(sentences[i], sentences[j], conditions[c]) for (i, j), c in zip(index_N2, condition_N, strict=True)]
+        name = f"--teacher-models: sentences of {rated.uri} under its and further conditions"
+        scores = runner.scores_of(rows, model, name=name, cache=self.cache_location, compute=self.compute)
+        applies = train.ratings != NOT_APPLICABLE
+        of_rated, of_further = np.split(scores, [len(train.ratings)])
+        return on_the_scale_of_ratings(of_further, of_rated[applies], train.ratings[applies])
 
     def save(
         self,
@@ -183,7 +193,10 @@ class ConditionPoolingJob(HeadRecipe, TrainingJob):
         metrics = {
             **record,
             "teachers": [fit_metrics(teacher)["validation"] for teacher in fitted.teachers],
-            "teacher_models": [Path(folder).name for folder in self.teacher_models],
+            "teacher_models": [
+                {"name": Path(model).name, "fingerprint": fingerprint(resolve(model).describe())}
+                for model in self.teacher_models
+            ],
             "recipe": self.recipe.record,
             **fit_metrics(fitted.state),
             **fitted.metrics,

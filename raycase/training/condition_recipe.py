@@ -66,8 +66,8 @@ class HeadRecipe(FrozenHeadRecipe):
     """Everything that determines the head, which takes several fits with teachers or with --unfreeze."""
 
     teachers: int = 0
-    """Number of heads that are fitted first, with the following seeds. The head then learns their mean cosines besides
-    the ratings: of the rated pairs, and of the same sentences under other conditions."""
+    """Number of heads that are fitted first, with the following seeds. Besides the ratings the head then learns the
+    mean of what they say of the same sentences under other conditions."""
     unfreeze: bool = False
     """After the fit on the frozen encoder, train encoder and head together."""
     unfrozen_epochs: int = 3

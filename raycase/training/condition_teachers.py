@@ -6,7 +6,7 @@ Shapes: N rated pairs, G pairs of sentences, K further conditions of each, C con
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 
 import numpy as np
@@ -14,39 +14,47 @@ import torch
 import torch.nn.functional as F
 
 from raycase.encoder.cosines import cosines
+from raycase.errors import RequestError
 from raycase.systems.condition_head import Head
 from raycase.training.condition_head_fit import head_vectors
 from raycase.training.condition_pairs import PairIndex, PairStates
+from raycase.training.losses import unit_ratings
 
 FURTHER = 8  # conditions of each pair of sentences
 SIMILAR = 30  # conditions among which a similar one is chosen
 SHARE = 0.6  # of further conditions that are similar to one that was rated
 
 
-Teacher = Callable[[PairStates], np.ndarray]  # what it says of pairs, (N,): a cosine, or a score of such a scale
-
-
-def taught_by_head(head: Head) -> Teacher:
-    """A head as a teacher: its cosines."""
-    return lambda pairs: cosines(*head_vectors(head, pairs))
-
-
-def pseudo_labelled_pairs(train: PairStates, teachers: Sequence[Teacher], seed: int) -> PairIndex:
-    """Pairs of sentences under further conditions of the training data, "rated" with the mean of what teachers say.
-
-    In the order of the groups, `FURTHER` rows each.
-    """
+def further_pairs(train: PairStates, seed: int) -> PairIndex:
+    """Pairs of sentences under further conditions of the training data, not rated yet, in the order of the groups,
+    `FURTHER` rows each."""
     groups, first, group_N = np.unique(train.groups, return_index=True, return_inverse=True)
     further_GK = further_conditions(train, group_N, len(groups), seed)
-    pseudo_labelled = PairIndex(
+    return PairIndex(
         sentence_index=train.sentence_index[first].repeat(FURTHER, axis=0),
         condition_index=further_GK.reshape(-1),
         groups=groups.repeat(FURTHER),
         ratings=np.zeros(further_GK.size, np.float32),
     )
-    pairs = replace(train, **vars(pseudo_labelled))
-    found = np.stack([teacher(pairs) for teacher in teachers])
-    return replace(pseudo_labelled, ratings=found.mean(0).astype(np.float32))
+
+
+def said_by_head(head: Head, train: PairStates, further: PairIndex) -> np.ndarray:
+    """The cosines of a head: (N,)."""
+    return cosines(*head_vectors(head, replace(train, **vars(further))))
+
+
+def on_the_scale_of_ratings(scores: np.ndarray, of_rated: np.ndarray, ratings: np.ndarray) -> np.ndarray:
+    """Scores of a model, (N,), shifted and scaled by least squares so that those of the rated pairs, (R,), are their
+    `unit_ratings`, as cosines are trained to be. Raises RequestError for scores that are all the same."""
+    if not np.ptp(of_rated) > 0:
+        raise RequestError("--teacher-models: expected a model that tells pairs apart, got one score for all of them")
+    slope, offset = np.polyfit(of_rated, unit_ratings(torch.tensor(ratings)).numpy(), 1)
+    return np.asarray(slope * scores + offset)
+
+
+def pseudo_labelled_pairs(further: PairIndex, said: Sequence[np.ndarray]) -> PairIndex:
+    """The further pairs, "rated" with the mean of what each teacher says of them, (N,) each."""
+    return replace(further, ratings=np.mean(said, axis=0).astype(np.float32))
 
 
 def further_conditions(train: PairStates, group_N: np.ndarray, groups: int, seed: int) -> np.ndarray:

@@ -69,6 +69,11 @@ class TrainingJob(RayFlag, ABC):
         return {"--train": self.train, "--validation": self.validation, "--prompt": prompt_file(prompt)}
 
     @property
+    def opened(self) -> dict[str, str | None]:
+        """Models that are loaded, by flag."""
+        return {"--model": model_folder(self.model)}
+
+    @property
     def folder(self) -> Path:
         return Path(self.output).expanduser().absolute()
 
@@ -87,7 +92,7 @@ class TrainingJob(RayFlag, ABC):
         """
         check_paths(
             reads=self.sources | (sources or {}),
-            opens={"--model": model_folder(self.model)},
+            opens=self.opened,
             writes={
                 "--output": Folder(self.output, tuple(written), left_out=True, here=True),
                 "--cache": Folder(self.cache_uri),

@@ -12,15 +12,18 @@ import sys
 import time
 from dataclasses import fields, replace
 from pathlib import Path
+from threading import Thread
 
 import killers
 import psutil
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+import ray
 from disturbed import ENCODERS
 from helpers import NO_AGENT, ROOT, flags_of, read_output, read_rejected, sentences, wait_for
 from ray import cloudpickle
+from ray.data._internal.cluster_autoscaler import RateBasedClusterAutoscaler
 from ray.job_submission import JobStatus, JobSubmissionClient
 
 from raycase.corpus.one_process import execute_here
@@ -29,6 +32,8 @@ from raycase.corpus.request import check_embed
 from raycase.corpus.run import run
 from raycase.corpus.verify import verify
 from raycase.distributed.embed import embed, prepare_ray
+from raycase.distributed.encoders import _end_with
+from raycase.distributed.in_flight import InFlight
 from raycase.errors import WorkError
 
 pytestmark = pytest.mark.cluster
@@ -194,6 +199,27 @@ def test_a_store_that_is_gone_for_good_is_named_with_its_cause(job, cluster, nev
     assert said.endswith("; run the same command again to resume")
     del error
     wait_for(lambda: not encoders())  # of the execution that failed: others would wait for their CPUs
+
+
+def test_an_encoder_that_something_still_refers_to_ends_with_its_job(cluster):
+    in_flight = InFlight.remote(1)
+
+    @ray.remote(num_cpus=0)
+    class Encoder:
+        def __init__(self, in_flight):
+            Thread(target=_end_with, args=(in_flight,), daemon=True).start()
+
+        def pid(self):
+            return os.getpid()
+
+    encoder = Encoder.remote(in_flight)
+    pid = ray.get(encoder.pid.remote())
+    ray.kill(in_flight)
+    wait_for(lambda: not psutil.pid_exists(pid))
+
+
+def test_what_a_killed_job_had_reserved_is_free_within_half_a_minute():
+    assert RateBasedClusterAutoscaler.AUTOSCALING_REQUEST_EXPIRE_TIME_S == 30
 
 
 def encoders():

@@ -1,12 +1,14 @@
 """Token-budget batches, prefix trees, rows without padding."""
 
 from itertools import pairwise
+from unittest.mock import patch
 
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from raycase.encoder import packing
 from raycase.encoder.packing import (
     Forest,
     Ragged,
@@ -81,6 +83,12 @@ def test_a_tree_worked_by_hand():
 
 tokens = st.lists(st.integers(1, 4), min_size=1, max_size=9)
 few = st.lists(tokens, min_size=1, max_size=30)
+
+
+@pytest.fixture(scope="module", autouse=True)
+def laid_out_in_several_parts():
+    with patch.object(packing, "AT_ONCE", 3):
+        yield
 
 
 @given(few, st.integers(1, 40))

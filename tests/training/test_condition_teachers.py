@@ -14,16 +14,22 @@ from uncached import open_local_runner
 from raycase.data.rated import read_rated
 from raycase.errors import RequestError
 from raycase.systems.pair_scores import prepare_pairs, score_pairs
-from raycase.systems.registry import load, resolve
+from raycase.systems.registry import load
 from raycase.training import condition_head_fit, condition_head_job, condition_recipe
 from raycase.training import job as jobs
 from raycase.training.condition_head_fit import MORE_CONDITIONS, fit_condition_head, group_batches, with_pseudo_labelled
 from raycase.training.condition_head_job import ConditionPoolingJob, indexed_texts
-from raycase.training.condition_teachers import FURTHER, further_conditions, pseudo_labelled_pairs, taught_by_head
+from raycase.training.condition_teachers import (
+    FURTHER,
+    further_conditions,
+    further_pairs,
+    on_the_scale_of_ratings,
+    pseudo_labelled_pairs,
+    said_by_head,
+)
 from raycase.training.loop import FitState
 
 TRAINED = {"train.csv": 200, "validation.csv": 60}
-DUALCSE = SimpleNamespace(known_conditions=("explicit", "implicit"))
 HEADS = [head_of(seed=seed) for seed in (1, 2, 3)]
 
 
@@ -34,7 +40,8 @@ def train():
 
 @pytest.fixture(scope="module")
 def pseudo_labelled(train):
-    return pseudo_labelled_pairs(train, [taught_by_head(head) for head in HEADS], 0)
+    further = further_pairs(train, 0)
+    return pseudo_labelled_pairs(further, [said_by_head(head, train, further) for head in HEADS])
 
 
 def test_the_teachers_say_their_mean_cosine(train, pseudo_labelled):
@@ -124,7 +131,8 @@ def test_a_job_with_teachers(job):
 
 
 def test_trained_models_teach_with_heads(job, monkeypatch, capsys):
-    """The head learns the mean of what the models say, by name, and the heads; what they said is kept."""
+    """The head learns the mean of what models, on the scale of ratings, and heads say; what the models said is kept."""
+    job = replace(job, compute="float32")
     found, make = [], pseudo_labelled_pairs
     monkeypatch.setattr(
         condition_head_job, "pseudo_labelled_pairs", lambda *a: found.append((a, make(*a))) or found[-1][1]
@@ -135,29 +143,48 @@ def test_trained_models_teach_with_heads(job, monkeypatch, capsys):
         jobs.train(replace(job, output=folders[-1], seed=seed), open_local_runner)
     taught = replace(job, teachers=1, teacher_models=tuple(folders))
     metrics = jobs.train(taught, open_local_runner)
-    assert (metrics["epochs"], metrics["teacher_models"], len(metrics["teachers"])) == (2, ["teacher1", "teacher2"], 1)
-    [((train, [head, *_], _), pairs)] = found
+    assert (metrics["epochs"], len(metrics["teachers"])) == (2, 1)
+    assert [model["name"] for model in metrics["teacher_models"]] == ["teacher1", "teacher2"]
+    assert "learned what these models say, too: teacher1, teacher2." in (job.folder / "README.md").read_text()
+    [((_, said), pairs)] = found
+    assert pairs.ratings == pytest.approx(np.mean(said, axis=0), abs=1e-6) and len(said) == 3
     rated = read_rated(job.train, "--train")
     sentences, conditions = (texts.values for texts in indexed_texts(rated))
     rows = np.random.default_rng(0).permutation(len(pairs.ratings))[:30]
     firsts, seconds = ([sentences[i] for i in side] for side in pairs.sentence_index[rows].T)
     under = [conditions[i] for i in pairs.condition_index[rows]]
-    said = [head(replace(train, **vars(pairs)))[rows]]
-    for folder in folders:
-        system = load(folder)
-        said.append(score_pairs(system, prepare_pairs(system.config, firsts, seconds, under)).figures[:, 0])
-    assert pairs.ratings[rows] == pytest.approx(np.mean(said, axis=0), abs=1e-4)
-    assert len({round(float(r), 3) for r in pairs.ratings[rows]}) > 10 and not np.allclose(said[1], said[2])
+    for folder, saying in zip(folders, said, strict=False):
+        system = load(folder, dtype=torch.float32)
+        texts = [[*rated.sentences1, *firsts], [*rated.sentences2, *seconds], [*rated.conditions, *under]]
+        of_rated, scores = np.split(score_pairs(system, prepare_pairs(system.config, *texts)).figures[:, 0], [200])
+        applies = rated.ratings != -1
+        slope, offset = np.polyfit(of_rated[applies], (rated.ratings[applies] - 1) / 4, 1)
+        assert saying[rows] == pytest.approx(slope * scores + offset, abs=1e-3)
+        assert np.ptp(saying) > 0.01
     assert capsys.readouterr().err.count("scoring ") == 2
     jobs.train(replace(taught, overwrite=True), open_local_runner)
     assert "scoring " not in capsys.readouterr().err
 
 
-def test_a_teacher_that_reads_no_conditions_or_is_none_is_refused_at_once(job, monkeypatch, tmp_path):
-    for name, said in (("no_conditions", "expected models that read conditions, got"), ("none", "none")):
-        folder = str(tmp_path / name)
-        monkeypatch.setattr(
-            condition_head_job, "resolve", lambda f, real=resolve: DUALCSE if f.endswith("no_conditions") else real(f)
-        )
+def test_scores_of_any_scale_become_ratings():
+    """Worked by hand: 1, 3 and 5 are 0, 0.5 and 1, which the model calls 30, 20 and 10."""
+    found = on_the_scale_of_ratings(np.array([10.0, 15.0, 40.0]), np.array([30.0, 20.0, 10.0]), np.array([1, 3, 5]))
+    assert found == pytest.approx([1.0, 0.75, -0.5])
+    with pytest.raises(RequestError, match="a model that tells pairs apart"):
+        on_the_scale_of_ratings(np.ones(2), np.ones(3), np.array([1, 3, 5]))
+
+
+def test_what_is_no_teacher_is_refused_at_once(job, monkeypatch, tmp_path):
+    def refused(said, *models, **flags):
         with pytest.raises(RequestError, match=f"--teacher-models.*{said}"):
-            jobs.train(replace(job, teacher_models=(folder,)), None)
+            jobs.train(replace(job, teacher_models=models, **flags), None)
+
+    trained = str(tmp_path / "trained")
+    jobs.train(replace(job, output=trained), open_local_runner)
+    refused("expected a readable encoder", str(tmp_path / "none"))
+    refused("expected trained models that read conditions", job.model)
+    refused("expected different models", trained, f"{trained}/")
+    refused("", trained, output=trained, overwrite=True)
+    config = SimpleNamespace(folder="x", known_conditions=("explicit", "implicit"))
+    monkeypatch.setattr(condition_head_job, "resolve", lambda _: config)
+    refused("expected trained models that read conditions", "dualcse")
