@@ -30,6 +30,8 @@ from raycase.training.condition_head_fit import UnfrozenEncoder, fit_condition_h
 from raycase.training.condition_pairs import PairIndex, PairStates, PairTokens, ReadPairs
 from raycase.training.condition_recipe import FrozenHeadRecipe, HeadRecipe
 from raycase.training.condition_teachers import (
+    FURTHER,
+    FURTHER_OF_MODELS,
     further_pairs,
     on_the_scale_of_ratings,
     pseudo_labelled_pairs,
@@ -139,7 +141,7 @@ class ConditionPoolingJob(HeadRecipe, TrainingJob):
         fitting, recipe = fit_condition_head, self.recipe
         teachers: list[FitState] = []
         if self.teachers or self.teacher_models:
-            further = further_pairs(train, self.seed)
+            further = further_pairs(train, self.seed, FURTHER_OF_MODELS if self.teacher_models else FURTHER)
             said = [self._said_by_model(model, parts[0], train, further, runner) for model in self.teacher_models]
             for seed in range(self.seed + 1, self.seed + 1 + self.teachers):
                 teachers.append(fit(fitting, recipe=recipe, seed=seed, checkpoints=checkpoints / f"{seed}"))

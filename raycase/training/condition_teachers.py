@@ -20,20 +20,20 @@ from raycase.training.condition_head_fit import head_vectors
 from raycase.training.condition_pairs import PairIndex, PairStates
 from raycase.training.losses import unit_ratings
 
-FURTHER = 8  # conditions of each pair of sentences
+FURTHER, FURTHER_OF_MODELS = 8, 16  # conditions of each pair of sentences; where trained models teach, more do better
 SIMILAR = 30  # conditions among which a similar one is chosen
 SHARE = 0.6  # of further conditions that are similar to one that was rated
 
 
-def further_pairs(train: PairStates, seed: int) -> PairIndex:
+def further_pairs(train: PairStates, seed: int, count: int = FURTHER) -> PairIndex:
     """Pairs of sentences under further conditions of the training data, not rated yet, in the order of the groups,
-    `FURTHER` rows each."""
+    `count` rows each."""
     groups, first, group_N = np.unique(train.groups, return_index=True, return_inverse=True)
-    further_GK = further_conditions(train, group_N, len(groups), seed)
+    further_GK = further_conditions(train, group_N, len(groups), seed, count)
     return PairIndex(
-        sentence_index=train.sentence_index[first].repeat(FURTHER, axis=0),
+        sentence_index=train.sentence_index[first].repeat(count, axis=0),
         condition_index=further_GK.reshape(-1),
-        groups=groups.repeat(FURTHER),
+        groups=groups.repeat(count),
         ratings=np.zeros(further_GK.size, np.float32),
     )
 
@@ -57,7 +57,9 @@ def pseudo_labelled_pairs(further: PairIndex, said: Sequence[np.ndarray]) -> Pai
     return replace(further, ratings=np.mean(said, axis=0).astype(np.float32))
 
 
-def further_conditions(train: PairStates, group_N: np.ndarray, groups: int, seed: int) -> np.ndarray:
+def further_conditions(
+    train: PairStates, group_N: np.ndarray, groups: int, seed: int, count: int = FURTHER
+) -> np.ndarray:
     """Conditions of each pair of sentences: some similar to a rated one, the others as often as they are rated.
 
     group_N: the pair of sentences of each row. Gives (G, K).
@@ -67,7 +69,7 @@ def further_conditions(train: PairStates, group_N: np.ndarray, groups: int, seed
     order = np.argsort(group_N, kind="stable")
     starts = np.searchsorted(group_N[order], np.arange(groups + 1))
     counts_G1 = np.diff(starts)[:, None]
-    own_GK = order[starts[:-1, None] + random.integers(0, counts_G1, (groups, FURTHER))]
+    own_GK = order[starts[:-1, None] + random.integers(0, counts_G1, (groups, count))]
     near_GK = similar_CS[train.condition_index[own_GK], random.integers(0, similar_CS.shape[1], own_GK.shape)]
     any_GK = train.condition_index[random.integers(0, len(group_N), own_GK.shape)]
     return np.where(random.random(own_GK.shape) < SHARE, near_GK, any_GK)
