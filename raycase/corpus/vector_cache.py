@@ -28,7 +28,7 @@ from raycase.systems.registry import resolve
 
 SENTENCE = "sentence"
 Pair = tuple[str, str]  # a sentence and its condition
-RatedTexts = tuple[str, str, str]  # two sentences and their condition
+SentencePair = tuple[str, str, str]  # two sentences and their condition
 
 
 @dataclass(frozen=True)
@@ -74,7 +74,7 @@ class VectorCache:
         return StoredStates.from_arrow(table[STATES], config.states_dim), embedding_numbers(table[EMBEDDING])
 
     def scores_of(
-        self, rows: Sequence[RatedTexts], model: str, *, name: str, cache: Location, compute: Compute | None = None
+        self, rows: Sequence[SentencePair], model: str, *, name: str, cache: Location, compute: Compute | None = None
     ) -> np.ndarray:
         """What a trained model says of N pairs of sentences, each under its condition: (N,) float64.
 
