@@ -12,7 +12,7 @@ from typing import Any
 
 import pyarrow as pa
 import ray
-from ray.exceptions import ActorDiedError, OutOfMemoryError, RayActorError, RayError
+from ray.exceptions import ActorDiedError, OutOfMemoryError, RayActorError
 
 from raycase.corpus.encode_step import EncodeUnits
 from raycase.corpus.records import EncodedUnit, ReadUnit, pack, unpack
@@ -29,12 +29,8 @@ class EncodeInPool(EncodeUnits):
     """
 
     def __init__(self, *, in_flight: ray.actor.ActorHandle, **step: Any) -> None:
-        try:
-            ray.get(in_flight.is_there.remote())
-        except ActorDiedError as error:  # Ray started it again after its job; it does not where this raises
-            raise WorkError("the job of this encoder has ended") from error
-        except RayError:  # not reached for now
-            pass
+        if _has_ended(in_flight):  # Ray started it again after its job; it does not where this raises
+            raise WorkError("the job of this encoder has ended")
         Thread(target=_end_with, args=(in_flight,), daemon=True).start()
         super().__init__(**step)
         self.in_flight = in_flight
@@ -57,13 +53,19 @@ class EncodeInPool(EncodeUnits):
 
 def _end_with(in_flight: ray.actor.ActorHandle) -> None:
     """End this process once the actor has died."""
-    while True:
-        with suppress(Exception):  # not reached for now
-            try:
-                ray.get(in_flight.is_there.remote())
-            except ActorDiedError:
-                os._exit(0)
+    while not _has_ended(in_flight):
         time.sleep(WATCH)
+    os._exit(0)
+
+
+def _has_ended(in_flight: ray.actor.ActorHandle) -> bool:
+    """Whether the actor has died; False where it is not reached for now."""
+    with suppress(Exception):
+        try:
+            ray.get(in_flight.is_there.remote())
+        except ActorDiedError:
+            return True
+    return False
 
 
 class LoneEncoder:

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 import numpy as np
 
 from raycase.data.fetch import model_folder
+from raycase.data.places import Paths
 from raycase.data.provenance import provenance
 from raycase.data.rated import NOT_APPLICABLE, RatedPairs
 from raycase.data.storage import Location, fingerprint
@@ -88,9 +89,10 @@ class ConditionPoolingJob(HeadRecipe, TrainingJob):
         return condition_pooling(self.model, layers=self.layers, pooling=self.pooling, latent=not self.unfreeze)
 
     @property
-    def opened(self) -> dict[str, str | None]:
+    def opened(self) -> Paths:
         """Models that are loaded, by flag."""
-        return super().opened | {f"--teacher-models {model}": model_folder(model) for model in self.teacher_models}
+        folders = [folder for model in self.teacher_models if (folder := model_folder(model))]
+        return {**super().opened, "--teacher-models": folders}
 
     def check_system(self, config: ConditionPoolingConfig) -> None:
         """Raise RequestError for a teacher that is not trained, reads no conditions, or stands there twice."""
@@ -102,9 +104,9 @@ class ConditionPoolingJob(HeadRecipe, TrainingJob):
                 raise RequestError(str(error).replace("--model", "--teacher-models", 1)) from error
             if not teacher.folder or not reads_conditions(teacher):
                 raise RequestError(f"--teacher-models: expected trained models that read conditions, got {model}")
-            if teacher.describe() in seen:
+            if (what := teacher.describe()) in seen:
                 raise RequestError(f"--teacher-models: expected different models, got {model} twice")
-            seen.append(teacher.describe())
+            seen.append(what)
 
     def identity(self, config: ConditionPoolingConfig, parts: Sequence[Any]) -> dict[str, Any]:
         """Everything that determines the weights."""

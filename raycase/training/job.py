@@ -14,7 +14,7 @@ from typing import Any, ClassVar, Self
 from raycase.corpus.ray_flag import RayFlag
 from raycase.data.fetch import model_folder
 from raycase.data.hub import dataset_of
-from raycase.data.places import Folder, check_paths
+from raycase.data.places import Folder, Paths, check_paths
 from raycase.data.rated import NOT_APPLICABLE, RatedPairs, read_rated, rows_in
 from raycase.data.storage import Location, fingerprint, locate
 from raycase.encoder.prompt_flags import prompt_file
@@ -69,7 +69,7 @@ class TrainingJob(RayFlag, ABC):
         return {"--train": self.train, "--validation": self.validation, "--prompt": prompt_file(prompt)}
 
     @property
-    def opened(self) -> dict[str, str | None]:
+    def opened(self) -> Paths:
         """Models that are loaded, by flag."""
         return {"--model": model_folder(self.model)}
 
