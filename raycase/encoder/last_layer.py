@@ -1,10 +1,11 @@
-"""The last layer of BERT-like encoders, computed for the pooled tokens only.
+"""The attention of BERT-like layers in its parts, and the last of them computed for the pooled tokens only.
 
 Shapes: B sequences, T tokens, S pooled tokens, D hidden size, H heads, K head size.
 """
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Any
 
 import torch.nn.functional as F
@@ -13,19 +14,50 @@ from torch import Tensor, nn
 BERT_LAYERS = ("bert", "roberta", "xlm-roberta")  # model types whose layers `BertLastLayer` fits
 
 
-def bert_attention(
-    layer: Any, asking_BSD: Tensor, hidden_BTD: Tensor, keep_BT: Tensor | None
+LIKE_BERT = (*BERT_LAYERS, "mpnet")  # model types whose layers `AttentionParts` can name
+
+
+@dataclass(frozen=True, kw_only=True)
+class AttentionParts:
+    """The attention of an encoder layer, by one set of names for BERT's code and MPNet's."""
+
+    query: nn.Module
+    key: nn.Module
+    value: nn.Module
+    dense: nn.Module  # projects what the heads give
+    dropped: nn.Dropout  # of the shares of attention
+    dropout: nn.Dropout  # of the projection's output
+    norm: nn.Module
+    head_size: int
+
+    @classmethod
+    def of(cls, layer: Any) -> AttentionParts:
+        """The parts of a layer of one of `LIKE_BERT`."""
+        if (mpnet := getattr(layer.attention, "attn", None)) is not None:
+            names = {"query": mpnet.q, "key": mpnet.k, "value": mpnet.v, "dense": mpnet.o}
+            inner, outer = mpnet, layer.attention
+        else:
+            inner, outer = layer.attention.self, layer.attention.output
+            names = {"query": inner.query, "key": inner.key, "value": inner.value, "dense": outer.dense}
+        size = int(inner.attention_head_size)
+        return cls(**names, dropped=inner.dropout, dropout=outer.dropout, norm=outer.LayerNorm, head_size=size)
+
+
+def attend(
+    layer: Any, asking_BSD: Tensor, hidden_BTD: Tensor, keep_BT: Tensor | None, bias_1HST: Tensor | None = None
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """What the heads of a BERT-like layer give for some tokens that attend to all, before the dense projection, (B, S,
-    D), with their queries, (B, S, D), and the keys, (B, T, D)."""
-    attention = layer.attention.self
-    query_BSD, key_BTD, value_BTD = attention.query(asking_BSD), attention.key(hidden_BTD), attention.value(hidden_BTD)
+    """What the heads of a layer give for some tokens that attend to all, before the dense projection, (B, S, D), with
+    their queries, (B, S, D), and the keys, (B, T, D). bias: of relative positions, added to the scores."""
+    parts = AttentionParts.of(layer)
+    query_BSD, key_BTD, value_BTD = parts.query(asking_BSD), parts.key(hidden_BTD), parts.value(hidden_BTD)
     q_BHSK, k_BHTK, v_BHTK = (
-        states.unflatten(-1, (-1, attention.attention_head_size)).transpose(1, 2)
-        for states in (query_BSD, key_BTD, value_BTD)
+        states.unflatten(-1, (-1, parts.head_size)).transpose(1, 2) for states in (query_BSD, key_BTD, value_BTD)
     )
     mask = None if keep_BT is None else keep_BT[:, None, None, :]
-    dropout = attention.dropout.p if layer.training else 0.0
+    if bias_1HST is not None:
+        bias_1HST = bias_1HST.to(q_BHSK.dtype)
+        mask = bias_1HST if mask is None else bias_1HST.masked_fill(~mask, float("-inf"))
+    dropout = parts.dropped.p if layer.training else 0.0
     heads_BHSK = F.scaled_dot_product_attention(q_BHSK, k_BHTK, v_BHTK, attn_mask=mask, dropout_p=dropout)
     return heads_BHSK.transpose(1, 2).flatten(2), query_BSD, key_BTD
 
@@ -44,6 +76,6 @@ class BertLastLayer(nn.Module):
     def forward(self, hidden_BTD: Tensor, keep_BT: Tensor | None, position_BS: Tensor) -> Tensor:
         """States before the layer, attention mask (None: no padding), positions to compute -> (B, S, D)."""
         pooled_BSD = hidden_BTD.gather(1, position_BS.unsqueeze(-1).expand(-1, -1, hidden_BTD.shape[-1]))
-        heads_BSD, _, _ = bert_attention(self.layer, pooled_BSD, hidden_BTD, keep_BT)
+        heads_BSD, _, _ = attend(self.layer, pooled_BSD, hidden_BTD, keep_BT)
         attended_BSD = self.layer.attention.output(heads_BSD, pooled_BSD)
         return self.layer.output(self.layer.intermediate(attended_BSD), attended_BSD)

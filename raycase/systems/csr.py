@@ -15,7 +15,7 @@ from typing import Any
 import torch
 from torch.nn.functional import normalize
 
-from raycase.encoder.last_layer import BERT_LAYERS
+from raycase.encoder.last_layer import LIKE_BERT
 from raycase.encoder.pooling import Pooling
 from raycase.encoder.sources import load_config
 from raycase.encoder.table import ENCODERS
@@ -43,8 +43,8 @@ def csr(model: str, **choices: Any) -> CsrConfig:
     """The system before training; choices: the fields of `CsrConfig`. Raises RequestError for contradictions."""
     spec = starting_encoder(model, prompt="concat-cs:all", pooling=Pooling.MEAN)
     encoder = load_config(spec.source)
-    if encoder.model_type not in BERT_LAYERS:
-        raise RequestError(f"--model: expected an encoder like {', '.join(BERT_LAYERS)}, got {encoder.model_type}")
+    if encoder.model_type not in LIKE_BERT:
+        raise RequestError(f"--model: expected an encoder like {', '.join(LIKE_BERT)}, got {encoder.model_type}")
     layers, routed = int(encoder.num_hidden_layers), choices.get("routed", CsrConfig.routed)
     if not 0 <= routed <= layers:
         raise RequestError(f"--routed: expected 0 to {layers} layers of {model}, got {routed}")
@@ -60,8 +60,11 @@ def csr(model: str, **choices: Any) -> CsrConfig:
 
 
 def default_router(model: str, form: CsrForm = CsrForm.TRI) -> dict[str, Any]:
-    """The paper's router; for an encoder of the table that is averaged, in tri form, one that sees the condition."""
-    averaged = model in ENCODERS and ENCODERS[model].pooling[0] is Pooling.MEAN
+    """The paper's router; in tri form, for an encoder that was published as averaged, one that sees the condition.
+    Raises RequestError."""
+    spec = starting_encoder(model, prompted=False)
+    published = model in ENCODERS or spec.published is not None
+    averaged = published and spec.pooling[0] in (Pooling.MEAN, Pooling.MEAN_ALL)
     return dict(FOR_AVERAGED if averaged and form is CsrForm.TRI else PAPERS_ROUTER)
 
 

@@ -33,7 +33,6 @@ from raycase.systems.csr_router import (
     RoutedLayer,
     Router,
     Weight,
-    cls_attention,
     router_weights,
     weighted,
     words,
@@ -107,13 +106,15 @@ class Csr(Embedder, WeighsWords):
     """A loaded CSR system: (sentence, condition) -> vector."""
 
     def __init__(self, config: CsrConfig, encoder: TextEncoder) -> None:
-        assert encoder.last_layer is not None, "BERT-like encoders have it"
-        layers = [*encoder.model.encoder.layer, encoder.last_layer.layer]
+        stack = encoder.model.encoder
+        layers = [*stack.layer, *([encoder.last_layer.layer] if encoder.last_layer else [])]
         encoder.last_layer = None
         first = len(layers) - config.routed
-        encoder.model.encoder.layer = nn.ModuleList(layers[:first])
+        stack.layer = nn.ModuleList(layers[:first])
         super().__init__(config, encoder)
-        self.routed = nn.ModuleList(RoutedLayer(layer) for layer in layers[first:]).train(encoder.model.training)
+        positions = getattr(stack, "compute_position_bias", None)  # MPNet's
+        self.routed = nn.ModuleList(RoutedLayer(layer, positions) for layer in layers[first:])
+        self.routed.train(encoder.model.training)
         self.heavy = None
         width, device = encoder.dim, encoder.model.device
         if config.router is Router.HEAVY:
@@ -240,7 +241,7 @@ class Csr(Embedder, WeighsWords):
             case Router.HEAVY:
                 assert self.heavy is not None
                 return self.heavy[0](state_BD)
-        return layer.layer.attention.self.query(state_BD)
+        return layer.attention.query(state_BD)
 
     def _routed(
         self, prepared: Prepared, pair_index: np.ndarray, condition_CD: Tensor, condition_index: np.ndarray
@@ -325,7 +326,7 @@ class Csr(Embedder, WeighsWords):
             sentence_BT = (position_T >= start_B1) & (position_T < end_B1)
             for layer in self.layers:
                 attended_BTD, query_BTD, key_BTD = layer.attend(hidden_BTD, keep_BT)
-                w_BT = cls_attention(query_BTD, key_BTD, real_BT, layer.head_size) * sentence_BT
+                w_BT = layer.cls_attention(hidden_BTD, query_BTD, key_BTD, real_BT) * sentence_BT
                 hidden_BTD = layer.rest(hidden_BTD, self.weighted(attended_BTD, w_BT, real_BT))
             yield rows, pool_mean(hidden_BTD, real_BT)
 
@@ -350,7 +351,7 @@ class Csr(Embedder, WeighsWords):
             mean_BT = torch.zeros(real_BT.shape, device=real_BT.device)
             for layer in self.layers:
                 attended_BTD, query_BTD, key_BTD = layer.attend(hidden_BTD, keep_BT)
-                mean_BT += cls_attention(query_BTD, key_BTD, real_BT, layer.head_size) / len(self.routed)
+                mean_BT += layer.cls_attention(hidden_BTD, query_BTD, key_BTD, real_BT) / len(self.routed)
                 hidden_BTD = layer.rest(hidden_BTD, attended_BTD)
             yield rows, mean_BT
 

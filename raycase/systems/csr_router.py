@@ -8,6 +8,7 @@ Shapes: B texts, P pairs, T tokens, D hidden size, H heads, K head size.
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from enum import StrEnum
 from typing import Any
 
@@ -15,7 +16,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from raycase.encoder.last_layer import bert_attention
+from raycase.encoder.last_layer import AttentionParts, attend
 
 
 class CsrForm(StrEnum):
@@ -52,32 +53,43 @@ class Weight(StrEnum):
 class RoutedLayer(nn.Module):
     """A layer of a BERT-like encoder in two halves; between them its attention output is weighted.
 
-    Wraps the library's layer. Without weights, both halves in sequence equal that layer.
+    Wraps the library's layer. Without weights, both halves in sequence equal that layer. positions: states -> the bias
+    of relative positions, (B, H, T, T), of an encoder that has one.
     """
 
-    def __init__(self, layer: Any) -> None:
+    def __init__(self, layer: Any, positions: Callable[[Tensor], Tensor] | None = None) -> None:
         super().__init__()
         self.layer = layer
+        self.positions = positions
 
     @property
-    def head_size(self) -> int:
-        """Dimension of a head of the attention."""
-        return int(self.layer.attention.self.attention_head_size)
+    def attention(self) -> AttentionParts:
+        """The modules of its attention."""
+        return AttentionParts.of(self.layer)
+
+    def bias(self, hidden_BTD: Tensor) -> Tensor | None:
+        """What relative positions add to the scores of attention, if anything: (1, H, T, T)."""
+        return None if self.positions is None else self.positions(hidden_BTD[:1])
 
     def attend(self, hidden_BTD: Tensor, keep_BT: Tensor | None) -> tuple[Tensor, Tensor, Tensor]:
         """The attention's output after its dense projection, and its queries and keys: (B, T, D) each."""
-        heads_BTD, query_BTD, key_BTD = bert_attention(self.layer, hidden_BTD, hidden_BTD, keep_BT)
-        output = self.layer.attention.output
-        return output.dropout(output.dense(heads_BTD)), query_BTD, key_BTD
+        heads_BTD, query_BTD, key_BTD = attend(self.layer, hidden_BTD, hidden_BTD, keep_BT, self.bias(hidden_BTD))
+        return self.attention.dropout(self.attention.dense(heads_BTD)), query_BTD, key_BTD
 
     def rest(self, hidden_BTD: Tensor, attended_BTD: Tensor) -> Tensor:
         """Residual, norm and feed-forward: (B, T, D), (B, T, D) -> (B, T, D)."""
-        attended_BTD = self.layer.attention.output.LayerNorm(attended_BTD + hidden_BTD)
+        attended_BTD = self.attention.norm(attended_BTD + hidden_BTD)
         return self.layer.output(self.layer.intermediate(attended_BTD), attended_BTD)
 
     def plain(self, hidden_BTD: Tensor, keep_BT: Tensor | None) -> Tensor:
         """The library's layer."""
         return self.rest(hidden_BTD, self.attend(hidden_BTD, keep_BT)[0])
+
+    def cls_attention(self, hidden_BTD: Tensor, query_BTD: Tensor, key_BTD: Tensor, real_BT: Tensor) -> Tensor:
+        """What [CLS] attends to in this layer, the mean over its heads: (B, T) fp32."""
+        bias = self.bias(hidden_BTD)
+        bias_1HT = None if bias is None else bias[:, :, 0]
+        return cls_attention(query_BTD, key_BTD, real_BT, self.attention.head_size, bias_1HT)
 
 
 def words(real_BT: Tensor) -> Tensor:
@@ -93,10 +105,14 @@ def router_weights(query_PD: Tensor, key_PTD: Tensor, among_PT: Tensor) -> Tenso
     return score_PT.masked_fill(~among_PT, float("-inf")).softmax(-1)
 
 
-def cls_attention(query_BTD: Tensor, key_BTD: Tensor, real_BT: Tensor, head_size: int) -> Tensor:
-    """Attention of [CLS], averaged over heads: (B, T, D), (B, T, D), (B, T) -> (B, T) fp32."""
+def cls_attention(
+    query_BTD: Tensor, key_BTD: Tensor, real_BT: Tensor, head_size: int, bias_1HT: Tensor | None = None
+) -> Tensor:
+    """Attention of [CLS], averaged over heads: (B, T, D), (B, T, D), (B, T) -> (B, T) fp32. bias: added to scores."""
     q_BHK, k_BTHK = (t.unflatten(-1, (-1, head_size)) for t in (query_BTD[:, 0], key_BTD))
     score_BHT = torch.einsum("bhk,bthk->bht", q_BHK, k_BTHK).float() / math.sqrt(head_size)
+    if bias_1HT is not None:
+        score_BHT = score_BHT + bias_1HT
     return score_BHT.masked_fill(~real_BT[:, None], float("-inf")).softmax(-1).mean(1)
 
 

@@ -21,7 +21,7 @@ from raycase.systems.condition_head import ConditionHead, Head
 from raycase.systems.condition_pooling_model import ConditionPoolingConfig
 from raycase.systems.fine_tuned_module import training_options
 from raycase.training.condition_pairs import PairIndex, PairStates, PairTokens, ReadPairs
-from raycase.training.condition_recipe import DISTILLED_WEIGHT, ENCODER_LEARNING_RATE, HeadRecipe
+from raycase.training.condition_recipe import DISTILLED_WEIGHT, ENCODER_LEARNING_RATE, OF_WIDTH, HeadRecipe
 from raycase.training.loop import (
     Batches,
     BatchLoss,
@@ -150,8 +150,9 @@ def fit_condition_head(
         head = ConditionHead(recipe.head(unfrozen.config.states_dim))
         head.load_state_dict(unfrozen.head)
         module = HeadCosine(head, unfrozen.open(), unfrozen.compute)
+    rates = {} if module.reader is None else {"encoder.": ENCODER_LEARNING_RATE * OF_WIDTH / module.reader.encoder.dim}
+    config = recipe.fit_config(seed, warmup=recipe.warmup, rates=rates)
     module = wrap(module)
-    config = recipe.fit_config(seed, warmup=recipe.warmup, rates={"encoder.": ENCODER_LEARNING_RATE})
     rated = np.flatnonzero(train.ratings != NOT_APPLICABLE)
     batches = group_batches(train.groups, rated, recipe.batch_size, seed)
     if pseudo_labelled is not None:

@@ -159,8 +159,8 @@ class ConditionPoolingJob(HeadRecipe, TrainingJob):
         unfrozen = UnfrozenEncoder(
             config=config, head=head.state_dict(), compute=compute_of(self, on_gpu=runner.on_gpu)
         )
-        tokens = [PairTokens.of(config, rated) for rated in parts]
-        fitting = partial(fit_condition_head, unfrozen=unfrozen)
+        tokens = [PairTokens.of(config, rated).numbered_as(read) for rated, read in zip(parts, data, strict=True)]
+        fitting = partial(fitting, unfrozen=unfrozen)
         recipe, place = self.recipe.unfrozen, checkpoints / "unfrozen"
         state = runner.fit(fitting, tokens[0], tokens[1], recipe, seed=self.seed, checkpoints=place)
         head, reader = best_head(state, self.recipe, config.states_dim), unfrozen.trained(state)

@@ -98,6 +98,15 @@ class PairTokens(PairIndex):
             ratings=rated.ratings,
         )
 
+    def numbered_as(self, pairs: PairIndex) -> PairTokens:
+        """These rated pairs, with sentences and conditions numbered as in `pairs`, which are the same ones."""
+        return replace(
+            self,
+            **{f.name: getattr(pairs, f.name) for f in fields(PairIndex)},
+            sentences=self.sentences.take(_places(pairs.sentence_index, self.sentence_index)),
+            conditions=self.conditions.take(_places(pairs.condition_index, self.condition_index)),
+        )
+
     def read_by(self, reader: StateReader, compute: torch.dtype) -> EncodedPairs:
         """The pairs with states of this reader; compute: of the encoder's matrix products."""
         return EncodedPairs(**vars(self), reader=reader, compute=compute)
@@ -125,3 +134,9 @@ class EncodedPairs(PairTokens, ReadPairs):
             with torch.autocast(encoder.model.device.type, torch.bfloat16, enabled=self.compute is torch.bfloat16):
                 states, _ = self.reader.padded(batch, members)
             yield members, states
+
+
+def _places(numbers: np.ndarray, others: np.ndarray) -> np.ndarray:
+    """For each number, the one that stands in its place in `others`."""
+    _, first = np.unique(numbers, return_index=True)
+    return others.reshape(-1)[first]

@@ -16,7 +16,9 @@ LEAST_DIM = 512  # by default
 # Factor of the teachers' loss, and epochs of the fit with them; these and the next were measured
 # (`results/condition_pooling.md`).
 DISTILLED_WEIGHT, DISTILLED_EPOCHS = 4.0, 12
-UNFROZEN_BATCH_SIZE, UNFROZEN_LEARNING_RATE, ENCODER_LEARNING_RATE = 64, 2e-4, 1e-4  # peak rates of head and encoder
+UNFROZEN_BATCH_SIZE, UNFROZEN_LEARNING_RATE = 64, 2e-4  # peak rate of the head
+# Peak rate of an encoder of this width; wider ones take a lower one in proportion (Yang et al., 2022, table 3)
+ENCODER_LEARNING_RATE, OF_WIDTH = 1e-4, 384
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -143,7 +143,7 @@ class CsrJob(GraphJob):
     """CSR: the condition weights the sentence's tokens in the last layers (Lin et al., 2024).
 
     The paper's router is --router query --asks cls --routed 1 --weight 1+w. It does not see the condition in an encoder
-    that is averaged, like MiniLM: there the defaults are --router hidden --asks words --routed 3 --weight Tw.
+    that is averaged, like MiniLM and MPNet: there the defaults are --router hidden --asks words --routed 3 --weight Tw.
     """
 
     SYSTEM = "csr"

@@ -10,7 +10,7 @@ import torch
 from safetensors.torch import load_file
 from small import CONDITIONS, DIM, EVERY, SENTENCES, close, system
 from torch import nn
-from transformers import AutoModel
+from transformers import AutoModel, MPNetConfig, MPNetModel
 
 import raycase
 from raycase.encoder.pooling import Compose, Pooling
@@ -20,6 +20,13 @@ from raycase.systems.csr import LEAST_COSINE, csr, least_cosine
 from raycase.systems.csr_router import Asks, CsrForm, Router, Weight, cls_attention, router_weights
 from raycase.systems.registry import resolve, weighs_words
 from raycase.systems.tri_encoder import tri_encoder
+
+
+def attention(layer):
+    """Query, key and dense projection of a layer of the library's."""
+    if hasattr(layer.attention, "attn"):  # MPNet's
+        return layer.attention.attn.q, layer.attention.attn.k, layer.attention.attn.o
+    return layer.attention.self.query, layer.attention.self.key, layer.attention.output.dense
 
 
 class Reference:
@@ -59,7 +66,7 @@ class Reference:
     def ask(self, condition):
         """The query of [CLS] in the last layer, or what it is made from; or the mean of those of its words."""
         held = []
-        self.hooked(condition, [(self.layers[-1].attention.self.query, lambda x, q: held.append((x[0], q[0])))])
+        self.hooked(condition, [(attention(self.layers[-1])[0], lambda x, q: held.append((x[0], q[0])))])
         hidden, query = (t[1:-1].mean(0) if self.asks is Asks.WORDS else t[0] for t in held[0])
         if self.router is Router.HEAVY:
             return self.heavy["0.weight"] @ hidden
@@ -82,10 +89,8 @@ class Reference:
             self.w.append(held["w"])
 
         for layer in self.routed:
-            hooks += [
-                (layer.attention.self.key, lambda x, k: score(x, k)),
-                (layer.attention.output.dense, self.weighted(held)),
-            ]
+            _, key, dense = attention(layer)
+            hooks += [(key, lambda x, k: score(x, k)), (dense, self.weighted(held))]
         return self.hooked(sentence, hooks)
 
     def bi(self, sentence, condition):
@@ -94,24 +99,37 @@ class Reference:
         whole, before = (small.ids(self.folder, t).shape[1] for t in (f"{condition}: {sentence}", f"{condition}:"))
         in_sentence = (torch.arange(whole) >= before - 1) & (torch.arange(whole) < whole - 1)
 
-        def attention(_, key):
+        def looked_at(_, key):
             heads = []
-            for at in (slice(h * 8, h * 8 + 8) for h in range(4)):
+            for h in range(4):
+                at = slice(h * 8, h * 8 + 8)
                 scores = key[0, :, at] @ held["q"][0, 0, at] / math.sqrt(8)
+                if bias := getattr(self.model.encoder, "compute_position_bias", None):
+                    scores = scores + bias(key)[0, h, 0]
                 heads.append(scores.softmax(0))
             held["w"] = sum(heads) / 4 * in_sentence
 
         for layer in self.routed:
-            hooks += [
-                (layer.attention.self.query, lambda _, q: held.update(q=q)),
-                (layer.attention.self.key, attention),
-                (layer.attention.output.dense, self.weighted(held)),
-            ]
+            query, key, dense = attention(layer)
+            hooks += [(query, lambda _, q: held.update(q=q)), (key, looked_at), (dense, self.weighted(held))]
         return self.hooked(f"{condition}: {sentence}", hooks)
 
     @torch.no_grad()
     def vectors(self, form="tri"):
         return torch.stack([getattr(self, form)(s, c) for s, c in EVERY])
+
+
+@pytest.fixture(scope="module")
+def mpnet(tmp_path_factory):
+    """A random MPNet whose relative positions matter."""
+    folder = tmp_path_factory.mktemp("mpnet")
+    vocab_size = tiny.save_tokenizer(folder, small.words())
+    torch.manual_seed(0)
+    sizes = tiny.SIZES | {"num_hidden_layers": 3, "pad_token_id": 1}  # its code knows no other
+    model = MPNetModel(MPNetConfig(vocab_size=vocab_size, max_position_embeddings=512, **sizes))
+    nn.init.normal_(model.encoder.relative_attention_bias.weight)
+    model.save_pretrained(folder)
+    return str(folder)
 
 
 def test_the_weights_of_a_router_by_hand():
@@ -318,7 +336,8 @@ def test_choices_that_do_not_go_together_are_refused(bert, options, message):
 
 def test_an_encoder_that_is_no_bert_is_refused(tmp_path):
     tiny.save_encoder(tmp_path, "qwen3-embedding-0.6b")
-    with pytest.raises(RequestError, match="--model: expected an encoder like bert, roberta, xlm-roberta, got qwen3"):
+    message = "--model: expected an encoder like bert, roberta, xlm-roberta, mpnet, got qwen3"
+    with pytest.raises(RequestError, match=message):
         csr(str(tmp_path))
 
 
@@ -400,3 +419,29 @@ def test_without_training_it_is_named_by_its_encoder(bert):
 def test_a_wrong_name_without_training_is_refused(name, choices, message):
     with pytest.raises(RequestError, match=f"^{message}"):
         resolve(name, **choices)
+
+
+@pytest.mark.parametrize(("routed", "weight", "asks"), [(1, ADDED, CLS), (2, Weight.EVEN, Asks.WORDS), (3, ADDED, CLS)])
+def test_it_runs_on_mpnet(mpnet, routed, weight, asks):
+    """Whose relative positions are in the scores of attention, not in the router's."""
+    reference = Reference(mpnet, routed=routed, weight=weight, asks=asks)
+    loaded = system(csr(mpnet, routed=routed, weight=weight, asks=asks))
+    close(small.vectors(loaded), reference.vectors(), atol=5e-6)
+    close(loaded.embed(SENTENCES, None), [small.mean(mpnet, s) for s in SENTENCES], atol=5e-6)
+    if asks is CLS:
+        loaded = system(csr(mpnet, form=CsrForm.BI, routed=routed, weight=weight))
+        close(small.vectors(loaded), reference.vectors("bi"), atol=5e-6)
+
+
+def test_mpnets_relative_positions_are_trained_and_saved(mpnet, tmp_path):
+    config = csr(mpnet, routed=3)
+    module = config.trainable()
+    table = module.encoder.model.encoder.relative_attention_bias.weight
+    module(config.prepare(SENTENCES, CONDITIONS[:1] * len(SENTENCES))).square().sum().backward()
+    assert table.grad.abs().sum() > 0, "all layers are routed: it is read there alone"
+    with torch.no_grad():
+        table += torch.randn(table.shape, generator=torch.Generator().manual_seed(3))
+    module = module.eval()
+    wanted = small.vectors(module)
+    module.save(tmp_path / "model")
+    close(small.vectors(raycase.load(str(tmp_path / "model"), dtype=torch.float32)), wanted)

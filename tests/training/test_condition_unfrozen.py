@@ -13,12 +13,19 @@ from uncached import LocalRunner, open_local_runner
 
 import raycase
 from raycase.data.rated import read_rated
-from raycase.encoder.cosines import pair_cosines
+from raycase.encoder.cosines import cosines, pair_cosines
 from raycase.systems.condition_head import ConditionHead
 from raycase.training import job as jobs
-from raycase.training.condition_head_fit import HeadCosine, UnfrozenEncoder, fit_condition_head, head_pair_vectors
-from raycase.training.condition_head_job import ConditionPoolingJob, pair_states
+from raycase.training.condition_head_fit import (
+    HeadCosine,
+    UnfrozenEncoder,
+    fit_condition_head,
+    head_pair_vectors,
+    head_vectors,
+)
+from raycase.training.condition_head_job import ConditionPoolingJob, best_head, pair_states
 from raycase.training.condition_pairs import PairTokens
+from raycase.training.condition_teachers import further_pairs, pseudo_labelled_pairs
 from raycase.training.loop import FitState
 from raycase.training.nested import correlations
 
@@ -60,8 +67,8 @@ def test_the_saved_model_gives_the_reported_figures(job, metrics):
     loaded = raycase.load(job.output, dtype=torch.float32, device="cpu")
     rated = read_rated(job.validation, "")
     found = loaded.embed([*rated.sentences1, *rated.sentences2], [*rated.conditions] * 2)
-    cosines = pair_cosines(found, np.arange(len(found)).reshape(2, -1).T)
-    assert correlations(cosines, rated.ratings)["spearman"] == pytest.approx(metrics["validation"]["spearman"], abs=0.3)
+    found = pair_cosines(found, np.arange(len(found)).reshape(2, -1).T)
+    assert correlations(found, rated.ratings)["spearman"] == pytest.approx(metrics["validation"]["spearman"], abs=0.3)
     assert metrics["epochs"] == 2 and metrics["frozen"]["spearman"] != metrics["validation"]["spearman"]
     assert train(job) == json.loads(json.dumps(metrics)), "it runs once"
 
@@ -110,3 +117,27 @@ def test_a_resumed_fit_equals_an_undisturbed_one(job, along, tokens):
     found, wanted = resumed.weights, every[-1].weights
     assert found.keys() == wanted.keys() and all(torch.equal(found[name], wanted[name]) for name in found)
     assert any(name.startswith("encoder.") for name in found)
+
+
+def test_with_teachers_the_encoder_learns_what_they_say_too(job, along, tokens):
+    """Of further pairs, whose numbers are those of the stored states."""
+    stored = pair_states(job.read_parts()[0], along.config, LocalRunner("cpu"), job)
+    numbered = tokens[0].numbered_as(stored)
+    assert (numbered.sentence_index == stored.sentence_index).all()
+    for mine, others, index, former in (
+        (numbered.sentences, tokens[0].sentences, numbered.sentence_index, tokens[0].sentence_index),
+        (numbered.conditions, tokens[0].conditions, numbered.condition_index, tokens[0].condition_index),
+    ):
+        for row in (0, 7, 199):
+            new, old = (np.ravel(places[row])[0] for places in (index, former))
+            assert (mine.padded(np.array([new]), 0) == others.padded(np.array([old]), 0)).all()
+    further = further_pairs(stored, 0)
+    taught = pseudo_labelled_pairs(further, [np.ones(len(further.ratings))])
+    recipe, found = replace(job.recipe.unfrozen, dropout=0.0, learning_rate=3e-3), []
+    for pseudo_labelled in (None, taught):
+        *_, state = fit_condition_head(numbered, tokens[1], recipe, unfrozen=along, pseudo_labelled=pseudo_labelled)
+        state = replace(state, best=state.weights)
+        pairs = replace(numbered.read_by(along.trained(state), along.compute), **vars(taught))
+        head = best_head(state, job.recipe, along.config.states_dim)
+        found.append(float(cosines(*head_vectors(head, pairs)).mean()))
+    assert found[1] > found[0] + 0.2, found
